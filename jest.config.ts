@@ -1,0 +1,53 @@
+/** @jest-config-loader esbuild-register */
+import type { Config } from 'jest';
+import { patchRequire } from './tools/jest-resolver.cjs';
+
+patchRequire();
+
+const swc = (parser: Record<string, unknown>): [string, Record<string, unknown>] => [
+  '@swc/jest',
+  {
+    swcrc: false,
+    jsc: {
+      parser,
+      transform: { legacyDecorator: true, decoratorMetadata: true },
+      target: 'es2022',
+      keepClassNames: true,
+    },
+    module: { type: 'commonjs' },
+    sourceMaps: 'inline',
+  },
+];
+
+// Nest 12 is ESM only and jest on Node < 24.9 cannot require() ESM, so swc rewrites these to CommonJS.
+const esm = ['@nestjs'];
+
+const config: Config = {
+  rootDir: '.',
+  testEnvironment: 'node',
+  testMatch: ['<rootDir>/test/**/*.spec.ts'],
+  testPathIgnorePatterns: ['/node_modules/', '<rootDir>/dist/', '<rootDir>/sample/dist/'],
+  moduleFileExtensions: ['ts', 'js', 'json'],
+  // The samples import the package by its name, as users do.
+  moduleNameMapper: { '^nestjs-syncguard$': '<rootDir>/lib/index.ts' },
+  resolver: '<rootDir>/tools/jest-resolver.cjs',
+  transform: {
+    '^.+\\.ts$': swc({ syntax: 'typescript', decorators: true }),
+    '^.+\\.m?js$': swc({ syntax: 'ecmascript' }),
+  },
+  transformIgnorePatterns: [`/node_modules/(?!(?:${esm.join('|')})/)`],
+  globalSetup: '<rootDir>/test/support/global-setup.ts',
+  globalTeardown: '<rootDir>/test/support/global-teardown.ts',
+  setupFilesAfterEnv: ['<rootDir>/test/support/unhandled.ts'],
+  // Each hook and test takes one more turn of the event loop, in which its stray rejections come to light.
+  waitForUnhandledRejections: true,
+  testTimeout: 15_000,
+  // Each worker has a redis-server of its own.
+  maxWorkers: 2,
+  collectCoverageFrom: ['lib/**/*.ts', '!lib/**/*.d.ts'],
+  coverageProvider: 'v8',
+  // Looked at only with --coverage.
+  coverageThreshold: { global: { lines: 90, branches: 50 } },
+  reporters: ['default', '<rootDir>/tools/ci-reporter.cjs'],
+};
+export default config;

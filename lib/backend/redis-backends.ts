@@ -1,0 +1,60 @@
+import type { LockBackend } from '../lock/lock.backend.js';
+import { slottedLayout, specLayout } from '../lock/lock.layout.js';
+import { RedisLockBackend } from '../lock/lock.redis-backend.js';
+import type { RedisCapabilities } from '../lock/lock.types.js';
+import type { RedisClient } from '../redis/redis.client.js';
+import { ScriptRunner } from '../script/script-runner.js';
+import { resolveOptions, type SyncGuardOptions } from '../syncguard.options.js';
+import type { Backends } from './backends.js';
+
+export interface RedisBackendsConfig {
+  readonly keyPrefix: string;
+  readonly keyLayout: 'spec' | 'slotted';
+  readonly lock: { readonly cleanupInIsLocked: boolean };
+}
+
+export function redisBackends(
+  runner: ScriptRunner,
+  { keyPrefix, keyLayout, lock }: RedisBackendsConfig,
+  warn: (message: string) => void,
+): Backends<RedisCapabilities> {
+  const layout = keyLayout === 'spec' ? specLayout(keyPrefix) : slottedLayout(keyPrefix, runner.client);
+  return { lock: new RedisLockBackend(runner, layout, { cleanupInIsLocked: lock.cleanupInIsLocked, warn }) };
+}
+
+export interface RedisBackendConfig extends Pick<
+  SyncGuardOptions,
+  'keyPrefix' | 'keyLayout' | 'commandTimeoutMs'
+> {
+  /** See `LockDefaults.cleanupInIsLocked`. Default: false. */
+  cleanupInIsLocked?: boolean;
+  /** Where warnings go. Default: `process.emitWarning`. */
+  warn?: (message: string) => void;
+}
+
+/**
+ * Locks on Redis without Nest: the `LockBackend` of seed 004.
+ *
+ * @param client - an ioredis `Redis` or `Cluster`; it stays the caller's to close
+ * @throws SyncGuardConfigError when an option is malformed
+ * @example
+ * const locks = createRedisBackend(new Redis());
+ * const lock = await locks.acquire({ key: 'order:7', ttlMs: 30_000 });
+ * if (lock.ok) await lock.release();
+ */
+export function createRedisBackend(
+  client: RedisClient,
+  config: RedisBackendConfig = {},
+): LockBackend<RedisCapabilities> {
+  const {
+    cleanupInIsLocked,
+    warn = (message) => process.emitWarning(message, 'SyncGuardWarning'),
+    ...rest
+  } = config;
+  const options = resolveOptions({
+    ...rest,
+    redis: client as SyncGuardOptions['redis'],
+    lock: { cleanupInIsLocked },
+  });
+  return redisBackends(new ScriptRunner(client, options.commandTimeoutMs), options, warn).lock;
+}

@@ -1,0 +1,20 @@
+import { lockScripts } from '../lock/lock.scripts.js';
+import type { Script } from '../script/define-script.js';
+import type { ScriptRunner } from '../script/script-runner.js';
+
+/** Every script of every feature: what the tests of the script laws run over. */
+export const allScripts: readonly Script[] = [...lockScripts];
+
+/** Registers every script on the client when the app starts, so that the first call pays for nothing. */
+export class ScriptLoader {
+  constructor(private readonly runner: ScriptRunner | undefined) {}
+
+  /** The names and texts, for a look at what runs on the server. */
+  get scripts(): readonly { readonly name: string; readonly lua: string }[] {
+    return allScripts;
+  }
+
+  load(): void {
+    for (const script of allScripts) this.runner?.register(script);
+  }
+}

@@ -1,0 +1,60 @@
+import { Inject } from '@nestjs/common';
+import { SyncGuardError } from './syncguard.errors.js';
+
+type Method = (this: unknown, ...args: never[]) => unknown;
+
+/**
+ * Replaces a decorated method. Everything that others see of it stays: name, length, `this`, and the metadata
+ * that decorators below have put on it; those above then write on the replacement. So `@Get`, `@UseGuards`,
+ * `@Cron` and the rest work in either order.
+ */
+export function replaceMethod(
+  decorator: string,
+  target: object,
+  propertyKey: string | symbol,
+  descriptor: PropertyDescriptor | undefined,
+  wrap: (original: Method) => Method,
+): void {
+  const original: unknown = descriptor?.value;
+  if (!descriptor || typeof original !== 'function')
+    throw new SyncGuardError({
+      code: 'InvalidArgument',
+      message: `${decorator} stands on ${nameOf(target, propertyKey)}, which is not a method.`,
+      hint: 'Put it on a method, not on a property, an accessor or a class.',
+    });
+  const replacement = wrap(original as Method);
+  for (const key of Reflect.getOwnMetadataKeys(original) as unknown[])
+    Reflect.defineMetadata(key, Reflect.getOwnMetadata(key, original), replacement);
+  Object.defineProperty(replacement, 'name', { value: original.name, configurable: true });
+  Object.defineProperty(replacement, 'length', { value: original.length, configurable: true });
+  descriptor.value = replacement;
+}
+
+/**
+ * Has Nest inject a service into every instance of the decorated method's class, under the token itself: so
+ * the decorator needs no constructor parameter, and Nest refuses to boot where the module is missing.
+ */
+export function injectInto(target: object, token: symbol): void {
+  if (Reflect.hasMetadata(token, target.constructor)) return;
+  Reflect.defineMetadata(token, true, target.constructor);
+  Inject(token)(target, token);
+}
+
+/** The injected service; a method whose instance Nest did not build must not run unguarded. */
+export function injectedService<Service>(
+  instance: unknown,
+  token: symbol,
+  decorator: string,
+  method: string,
+): Service {
+  const service = (instance as Record<symbol, Service | undefined> | undefined)?.[token];
+  if (service) return service;
+  throw new SyncGuardError({
+    code: 'InvalidArgument',
+    message: `${decorator} on ${method}() has no service: Nest did not build this instance (or \`this\` was lost).`,
+    hint: 'Let Nest create it as a provider or controller; an instance of your own (`new`, a factory) is not guarded, so the method does not run.',
+  });
+}
+
+const nameOf = (target: object, propertyKey: string | symbol): string =>
+  `${typeof target === 'function' ? target.name : target.constructor.name}.${String(propertyKey)}`;

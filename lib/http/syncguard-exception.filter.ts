@@ -1,0 +1,56 @@
+import { type ArgumentsHost, Catch, type ExceptionFilter, Inject } from '@nestjs/common';
+import { HttpAdapterHost } from '@nestjs/core';
+import { type Observable, throwError } from 'rxjs';
+import { SyncGuardError } from '../syncguard.errors.js';
+
+const STATUS_BY_CODE: Readonly<Record<string, number>> = {
+  AcquisitionTimeout: 423,
+  ServiceUnavailable: 503,
+  NetworkTimeout: 503,
+  AuthFailed: 503,
+  Aborted: 503,
+  InvalidArgument: 400,
+  RateLimited: 429,
+};
+
+/**
+ * Answers HTTP requests that end in one of our errors, and no others: 423 for a lock that somebody else
+ * holds, 503 when Redis is away, 400 for a bad key, 500 for a lock that was lost. The module registers it;
+ * `http: false` leaves that to you.
+ */
+@Catch(SyncGuardError)
+export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError> {
+  constructor(@Inject(HttpAdapterHost) private readonly host: HttpAdapterHost) {}
+
+  catch(error: SyncGuardError, host: ArgumentsHost): Observable<never> | void {
+    // A microservice's handler takes an error as a stream; GraphQL and others take it thrown.
+    if (host.getType() === 'rpc') return throwError(() => error);
+    if (host.getType() !== 'http') throw error;
+    this.#reply(error, host.switchToHttp().getResponse());
+  }
+
+  #reply(error: SyncGuardError, response: unknown): void {
+    const { httpAdapter } = this.host;
+    if (httpAdapter.isHeadersSent(response)) {
+      httpAdapter.end(response);
+      return;
+    }
+    const { retryAfter } = error.context;
+    if (typeof retryAfter === 'number') httpAdapter.setHeader(response, 'Retry-After', String(retryAfter));
+    const statusCode = STATUS_BY_CODE[error.code] ?? 500;
+    const { code, message, context } = error;
+    httpAdapter.reply(response, { statusCode, code, message, context }, statusCode);
+  }
+}
+
+class Nothing {
+  static [Symbol.hasInstance](): boolean {
+    return false;
+  }
+}
+
+/** Stands where the filter would, with `http: false`: a filter without a class would catch everything. */
+@Catch(Nothing)
+export class DisabledExceptionFilter implements ExceptionFilter<never> {
+  catch(): void {}
+}

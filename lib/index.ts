@@ -1,0 +1,34 @@
+// Module
+export { SyncGuardModule } from './syncguard.module.js';
+export {
+  days,
+  hours,
+  minutes,
+  seconds,
+  type SyncGuardOptions,
+  type SyncGuardOptionsFactory,
+} from './syncguard.options.js';
+export { SyncGuardConfigError, SyncGuardError } from './syncguard.errors.js';
+export { SyncGuardHealthIndicator, type SyncGuardHealth } from './syncguard.health.js';
+export { SyncGuardExceptionFilter } from './http/syncguard-exception.filter.js';
+export { ScriptLoader } from './backend/script-loader.js';
+
+// Locks
+export { LockService } from './lock/lock.service.js';
+export { Lock, WithLock } from './lock/with-lock.decorator.js';
+export { currentLock } from './lock/current-lock.js';
+export type { LockContext } from './lock/lease.js';
+export { LockError, type LockErrorCode } from './lock/lock.errors.js';
+export type { LockCallOptions, LockDefaults, OnContention } from './lock/lock.options.js';
+export type { LockBackend } from './lock/lock.backend.js';
+export type * from './lock/lock.types.js';
+export { expectFence, FENCE_THRESHOLDS, formatFence, owns } from './lock/lock.values.js';
+
+// Backends, without Nest
+export { createMemoryBackend } from './backend/memory-backends.js';
+export { createRedisBackend, type RedisBackendConfig } from './backend/redis-backends.js';
+
+// What programs that share our keys need
+export { calculateRedisServerTimeMs, type Clock, isLive, TIME_TOLERANCE_MS } from './clock.js';
+export { hashKey } from './keys.js';
+export { makeStorageKey } from './redis/redis.keys.js';

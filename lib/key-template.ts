@@ -1,0 +1,64 @@
+import { describe } from './keys.js';
+import { SyncGuardError } from './syncguard.errors.js';
+
+type Part = string | { readonly index: number; readonly path: readonly string[]; readonly source: string };
+
+const PLACEHOLDER = /^(\d+)((?:\.[A-Za-z_$][\w$]*)*)$/;
+const TOKEN = /\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+/g;
+
+/**
+ * Reads a template like `'order:{0.id}'` once: `{0.id}` is the property `id` of the first argument, `{{` and
+ * `}}` are braces. Gives the function that makes the key of one call.
+ *
+ * Values are encoded, so that ("a:b", "c") and ("a", "b:c") are two keys; one that is missing is an error,
+ * never a lock on "undefined".
+ *
+ * @throws SyncGuardError InvalidArgument: at once for a malformed template, at the call for a missing value
+ */
+export function compileKeyTemplate(
+  template: string,
+  decorator: string,
+): (args: readonly unknown[]) => string {
+  const parts = parse(template, decorator);
+  return (args) =>
+    parts
+      .map((part) => (typeof part === 'string' ? part : encode(valueOf(part, args), part.source)))
+      .join('');
+}
+
+function parse(template: string, decorator: string): Part[] {
+  if (template === '') throw invalid(`${decorator}: the key template is empty.`);
+  return [...template.matchAll(TOKEN)].map(([token, placeholder]) => {
+    if (token === '{{' || token === '}}') return token.charAt(0);
+    if (placeholder === undefined && !/[{}]/.test(token)) return token;
+    const [, index, path] = PLACEHOLDER.exec(placeholder ?? '') ?? [];
+    if (index === undefined || path === undefined)
+      throw invalid(
+        `${decorator}: the key template "${template}" has a placeholder or brace that cannot be read: "${token}".`,
+        'Write {0} for the first argument, {1.user.id} for a property; {{ and }} for braces.',
+      );
+    return { index: Number(index), path: path.split('.').slice(1), source: token };
+  });
+}
+
+function valueOf({ index, path }: Exclude<Part, string>, args: readonly unknown[]): unknown {
+  let value: unknown = args[index];
+  for (const property of path) value = (value as Record<string, unknown> | null | undefined)?.[property];
+  return value;
+}
+
+function encode(value: unknown, source: string): string {
+  const usable =
+    (typeof value === 'string' && value !== '' && value.isWellFormed()) ||
+    (typeof value === 'number' && Number.isFinite(value)) ||
+    typeof value === 'bigint' ||
+    typeof value === 'boolean';
+  if (usable) return encodeURIComponent(String(value));
+  throw invalid(
+    `The key's part ${source} is ${describe(value)}.`,
+    'It must be a non-empty string, a finite number, a bigint or a boolean.',
+  );
+}
+
+const invalid = (message: string, hint?: string): SyncGuardError =>
+  new SyncGuardError({ code: 'InvalidArgument', message, hint });

@@ -1,0 +1,62 @@
+import { SyncGuardError } from './syncguard.errors.js';
+
+/** The longest user key, in UTF-8 bytes after NFC (seed 004). */
+export const MAX_KEY_BYTES = 512;
+
+// Printable ASCII is its own NFC, well formed, one byte a character: most keys need no further look.
+const PLAIN_KEY = /^[\x20-\x7e]{1,512}$/;
+
+/**
+ * A user's key as every backend stores it: NFC, so that the two spellings of "é" are one key.
+ *
+ * @throws SyncGuardError InvalidArgument: not a string, empty, over 512 UTF-8 bytes, a lone surrogate.
+ */
+export function normalizeKey(key: unknown): string {
+  if (typeof key !== 'string') throw invalidKey(`a key must be a string, got ${describe(key)}.`);
+  if (PLAIN_KEY.test(key)) return key;
+  if (key === '') throw invalidKey('a key must not be empty.');
+  if (!key.isWellFormed()) throw invalidKey('a key holds a lone surrogate: half of a character.');
+  const normalized = key.normalize('NFC');
+  const bytes = Buffer.byteLength(normalized);
+  if (bytes > MAX_KEY_BYTES)
+    throw invalidKey(
+      `a key is at most ${MAX_KEY_BYTES} UTF-8 bytes, got ${bytes}.`,
+      'Hash long identifiers before they become keys.',
+    );
+  return normalized;
+}
+
+/**
+ * A short label for a key or id in logs and events: 24 hex digits (seed 004). A label, not a secret: a
+ * short key is found by trying.
+ *
+ * @example hashKey('payment:123') // 'a422dabee27fcc7ad506f372'
+ */
+export function hashKey(value: string): string {
+  const text = value.normalize('NFC');
+  let h1 = 0;
+  let h2 = 0;
+  let h3 = 0;
+  for (let i = 0; i < text.length; i++) {
+    const unit = text.charCodeAt(i);
+    h1 = (Math.imul(31, h1) + unit) >>> 0;
+    h2 = (Math.imul(127, h2) + 3 * unit) >>> 0;
+    h3 = (Math.imul(2047, h3) + 7 * unit) >>> 0;
+  }
+  return [h1, h2, h3].map((h) => h.toString(16).padStart(8, '0')).join('');
+}
+
+/** What a value is, for an error message; never the text of a string, which may be private. */
+export function describe(value: unknown): string {
+  if (value === null) return 'null';
+  if (typeof value === 'string')
+    return value === '' ? 'an empty string' : `a string of ${value.length} characters`;
+  if (typeof value === 'number' || typeof value === 'boolean' || typeof value === 'bigint')
+    return `${String(value)} (${typeof value})`;
+  if (Array.isArray(value)) return `an array of ${value.length}`;
+  return typeof value === 'undefined' ? 'undefined' : `a value of type ${typeof value}`;
+}
+
+function invalidKey(message: string, hint?: string): SyncGuardError {
+  return new SyncGuardError({ code: 'InvalidArgument', message: `Invalid key: ${message}`, hint });
+}

@@ -1,0 +1,192 @@
+import { monotonicMs } from '../clock.js';
+import { hashKey } from '../keys.js';
+import { validateTtl } from './lock.values.js';
+import { LockError } from './lock.errors.js';
+import type { AcquiredLock, ExtendResult } from './lock.types.js';
+import type { Watched } from './watchdog.js';
+
+/** What the body of a lock knows of it. */
+export interface LockContext {
+  readonly key: string;
+  /** Rises with every grant of the key: send it along with every write, and let the resource refuse a lower one. */
+  readonly fence: string;
+  /** Aborts when the lock is lost. Asks the clock, not only a timer: right also after a blocked event loop. */
+  readonly signal: AbortSignal;
+  /** By the backend's clock; follows every extension. */
+  readonly expiresAtMs: number;
+  /**
+   * Extends the lock now, whatever the watchdog does. `{ ok: false }`: it is lost.
+   *
+   * @param ttlMs - from now, in ms; the lock's own TTL
+   */
+  extend(ttlMs?: number): Promise<ExtendResult>;
+  /**
+   * Throws when the lock is lost or released. No I/O: to be called before every step that must not be done twice.
+   *
+   * @throws LockError LockLost
+   */
+  assertHeld(): void;
+}
+
+export interface LeaseOptions {
+  readonly key: string;
+  readonly ttlMs: number;
+  readonly autoExtend: boolean;
+  readonly maxHoldMs: number | undefined;
+  /** Before the acquire was sent, by `monotonicMs()`. */
+  readonly sentAtMs: number;
+  /** The moment of the next wake has changed. */
+  onChange(lease: Lease): void;
+}
+
+// A third of the TTL leaves two more tries; the grid lets locks taken about the same time be renewed together.
+const RENEWALS_PER_TTL = 3;
+const GRID_PER_TTL = 10;
+const RETRIES_PER_TTL = 20;
+
+/**
+ * A held lock as this process sees it: it ends at a deadline of the local monotonic clock, counted from
+ * before the last good acquire or extend was sent, so never later than on the server.
+ */
+export class Lease implements LockContext, Watched {
+  readonly key: string;
+  readonly grant: AcquiredLock;
+  readonly #options: LeaseOptions;
+  readonly #endMs: number;
+  #deadlineMs: number;
+  #renewAtMs = Infinity;
+  #renewing = false;
+  #ended = false;
+  #lost: LockError | undefined;
+  #controller: AbortController | undefined;
+
+  constructor(grant: AcquiredLock, options: LeaseOptions) {
+    this.key = options.key;
+    this.grant = grant;
+    this.#options = options;
+    this.#endMs = options.sentAtMs + (options.maxHoldMs ?? Infinity);
+    this.#deadlineMs = this.#extendTo(options.sentAtMs, options.ttlMs);
+  }
+
+  get ttlMs(): number {
+    return this.#options.ttlMs;
+  }
+
+  /** How long the lock is held so far, in ms. */
+  get heldMs(): number {
+    return monotonicMs() - this.#options.sentAtMs;
+  }
+
+  get fence(): string {
+    return this.grant.fence;
+  }
+
+  get expiresAtMs(): number {
+    return this.grant.expiresAtMs;
+  }
+
+  /** The error of the loss, if the lock was lost before it ended. Looks at the clock. */
+  get lost(): LockError | undefined {
+    if (!this.#lost && !this.#ended && monotonicMs() >= this.#deadlineMs)
+      this.lose(
+        this.#deadlineMs >= this.#endMs
+          ? 'it was held for `maxHoldMs`'
+          : 'its TTL passed before it could be extended',
+      );
+    return this.#lost;
+  }
+
+  get signal(): AbortSignal {
+    this.#controller ??= this.#createController();
+    return this.#controller.signal;
+  }
+
+  get wakeAtMs(): number {
+    if (this.#lost || this.#ended) return Infinity;
+    return this.#renewing ? this.#deadlineMs : Math.min(this.#renewAtMs, this.#deadlineMs);
+  }
+
+  wake(nowMs: number): void {
+    if (this.lost || this.#renewing || nowMs < this.#renewAtMs) return;
+    this.#renewing = true;
+    void this.#renew();
+  }
+
+  assertHeld(): void {
+    const lost = this.lost;
+    if (lost) throw lost;
+    if (this.#ended) throw this.lockLost('it was released');
+  }
+
+  async extend(ttlMs: number = this.#options.ttlMs): Promise<ExtendResult> {
+    validateTtl(ttlMs);
+    if (this.#ended || this.lost) return { ok: false };
+    const sentAtMs = monotonicMs();
+    const allowedMs = Math.max(1, Math.min(ttlMs, Math.floor(this.#endMs - sentAtMs)));
+    const result = await this.grant.extend(allowedMs);
+    if (!result.ok) this.lose('another owner has it, or it was deleted');
+    // The answer may come after the deadline: then the loss has been told, and stays.
+    else if (!this.lost) this.#deadlineMs = this.#extendTo(sentAtMs, allowedMs);
+    this.#options.onChange(this);
+    return this.lost ? { ok: false } : result;
+  }
+
+  lose(why: string): void {
+    if (this.#ended) return;
+    this.#lost ??= this.lockLost(why);
+    this.#controller?.abort(this.#lost);
+  }
+
+  /** The body has ended: nothing is renewed or lost from here on. */
+  end(): void {
+    void this.lost; // What the clock says now counts; what it says later does not.
+    this.#ended = true;
+  }
+
+  async #renew(): Promise<void> {
+    try {
+      await this.extend();
+    } catch {
+      // One failed renewal is no loss: try again until the deadline.
+      this.#renewAtMs = monotonicMs() + this.#options.ttlMs / RETRIES_PER_TTL;
+    } finally {
+      this.#renewing = false;
+      this.#options.onChange(this);
+    }
+  }
+
+  /** Notes when to renew a lock that was extended by `ttlMs` at `sentAtMs`; gives the new deadline. */
+  #extendTo(sentAtMs: number, ttlMs: number): number {
+    const deadlineMs = Math.min(sentAtMs + ttlMs, this.#endMs);
+    const gridMs = ttlMs / GRID_PER_TTL;
+    const renewable = this.#options.autoExtend && deadlineMs < this.#endMs;
+    this.#renewAtMs = renewable
+      ? Math.floor((sentAtMs + ttlMs / RENEWALS_PER_TTL) / gridMs) * gridMs
+      : Infinity;
+    return deadlineMs;
+  }
+
+  /** A signal whose `aborted`, `reason` and `throwIfAborted` look at the clock first. */
+  #createController(): AbortController {
+    const controller = new AbortController();
+    const { signal } = controller;
+    const prototype = AbortSignal.prototype;
+    Object.defineProperties(signal, {
+      aborted: { get: () => (void this.lost, Reflect.get(prototype, 'aborted', signal) as boolean) },
+      reason: { get: () => (void this.lost, Reflect.get(prototype, 'reason', signal) as unknown) },
+      throwIfAborted: { value: () => (void this.lost, prototype.throwIfAborted.call(signal)) },
+    });
+    if (this.#lost) controller.abort(this.#lost);
+    return controller;
+  }
+
+  /** The error of a loss. */
+  lockLost(why: string): LockError {
+    return new LockError({
+      code: 'LockLost',
+      message: `The lock is not held any more: ${why}.`,
+      hint: 'Somebody else may be inside. Give `fence` to what you write to, and check `signal` or `assertHeld()` in long bodies.',
+      context: { keyHash: hashKey(this.key), fence: this.fence },
+    });
+  }
+}

@@ -1,0 +1,47 @@
+import type {
+  AcquireOptions,
+  AcquireResult,
+  BackendCapabilities,
+  ExtendOptions,
+  ExtendResult,
+  LockInfo,
+  LookupOptions,
+  RawLockInfo,
+  ReleaseOptions,
+  ReleaseResult,
+} from './lock.types.js';
+
+/**
+ * The lock's port (seed 004): each method is one atomic attempt that does not wait for anybody. Outcomes are
+ * values; faults reject with a LockError.
+ */
+export interface LockBackend<C extends BackendCapabilities = BackendCapabilities> {
+  readonly capabilities: C;
+  acquire(options: AcquireOptions): Promise<AcquireResult>;
+  release(options: ReleaseOptions): Promise<ReleaseResult>;
+  extend(options: ExtendOptions): Promise<ExtendResult>;
+  isLocked(options: { key: string; signal?: AbortSignal | undefined }): Promise<boolean>;
+  lookup(options: LookupOptions): Promise<LockInfo | null>;
+  getByKeyRaw(key: string): Promise<RawLockInfo | null>;
+  getByIdRaw(lockId: string): Promise<RawLockInfo | null>;
+}
+
+/** Why an operation said no: for telemetry and for waiting, not part of the public result. */
+export interface FailureDetail {
+  readonly reason: 'locked' | 'mismatch' | 'not-found' | 'expired';
+  /** What is left of the other's lock, where the backend saw it. */
+  readonly remainingMs?: number | undefined;
+}
+
+const DETAIL = Symbol.for('syncguard:failure-detail');
+
+/** Attaches the reason out of sight: the public result of a refusal is `{ ok: false }` and nothing else. */
+export function withDetail<const Result extends { ok: false }>(
+  result: Result,
+  detail: FailureDetail,
+): Result {
+  return Object.defineProperty(result, DETAIL, { value: detail });
+}
+
+export const detailOf = (result: object): FailureDetail | undefined =>
+  (result as { [DETAIL]?: FailureDetail })[DETAIL];

@@ -1,0 +1,45 @@
+import { hashKey } from '../keys.js';
+import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../syncguard.errors.js';
+
+/**
+ * - `AcquisitionTimeout`: somebody else holds the lock, and went on holding it.
+ * - `LockLost`: the lock ended before the body did; somebody else may be inside.
+ * - `AlreadyHeld`: the body asked for the lock that it is running under.
+ * - `ServiceUnavailable`, `NetworkTimeout`, `AuthFailed`: Redis is away, slow, or refuses us.
+ * - `Aborted`: the caller's signal. `InvalidArgument`: the call is wrong. `RateLimited`: the server asks for
+ *   fewer calls. `Internal`: a fault of ours, or a fence counter at its end.
+ */
+export type LockErrorCode = FaultCode | 'RateLimited' | 'AcquisitionTimeout' | 'LockLost' | 'AlreadyHeld';
+
+/**
+ * What a lock operation throws. Contention that a caller asked about is a value (`{ ok: false }`), not this.
+ *
+ * @example
+ * catch (error) {
+ *   if (error instanceof LockError && error.code === 'AcquisitionTimeout') return 'somebody is at it';
+ *   throw error;
+ * }
+ */
+export class LockError extends SyncGuardError<LockErrorCode> {
+  static override readonly brand: string = 'LockError';
+
+  constructor(init: SyncGuardErrorInit<LockErrorCode>) {
+    super(init);
+  }
+
+  /** The same fault as a LockError that says, hashed, which lock it was about. */
+  static from(error: unknown, about: { key?: string; lockId?: string } = {}): LockError {
+    if (error instanceof LockError) return error;
+    const known = error instanceof SyncGuardError ? error : undefined;
+    return new LockError({
+      code: (known?.code as LockErrorCode | undefined) ?? 'Internal',
+      message: known?.message ?? 'A lock operation failed in a way that SyncGuard does not know.',
+      cause: known?.cause ?? error,
+      context: {
+        ...known?.context,
+        ...(about.key === undefined ? {} : { keyHash: hashKey(about.key) }),
+        ...(about.lockId === undefined ? {} : { lockIdHash: hashKey(about.lockId) }),
+      },
+    });
+  }
+}

@@ -1,0 +1,123 @@
+import { boolean, duration, integer, invalidOption, knownOptions, oneOf } from '../validate.js';
+
+/** How `lock()` waits, keeps alive and gives up. Durations in ms, at most 2^31 - 1. */
+export interface LockDefaults {
+  /** How long the lock outlives its last sign of life. At least 1. Default: 30,000. */
+  ttlMs?: number;
+  /** How long to wait for a lock that somebody else holds; 0 tries once. Default: 5,000. */
+  timeoutMs?: number;
+  /** With `fair: false` only: further tries after the first. Default: 10. */
+  maxRetries?: number;
+  /** Pause between two tries, before backoff and jitter. At least 1. Default: 100. */
+  retryDelayMs?: number;
+  /** Whether pauses double (up to 1 s) or stay. Default: `'exponential'`. */
+  backoff?: 'exponential' | 'fixed';
+  /** How much of a pause is left to chance: half, all or nothing of it. Default: `'equal'`. */
+  jitter?: 'equal' | 'full' | 'none';
+  /** Wait until `timeoutMs`, whatever the number of tries. False: give up after `maxRetries` too. Default: true. */
+  fair?: boolean;
+  /** Extend the lock while the body runs. Default: true. */
+  autoExtend?: boolean;
+  /** Longest the lock is held, extensions included; a body that is still running then has lost it. Default: no end. */
+  maxHoldMs?: number;
+  /** Let `isLocked` delete a record dead for over 2 s; a fence counter never. Default: false. */
+  cleanupInIsLocked?: boolean;
+}
+
+/** What `lock()` does when somebody else holds the lock: throw after waiting, or not wait at all. */
+export type OnContention = 'throw' | 'skip' | ((key: string) => unknown);
+
+/** How one call of `lock()` or one `@WithLock()` differs from the module's defaults. */
+export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked'> {
+  /** Ends the waiting. A body that runs already is its own master: give it the signal too. */
+  signal?: AbortSignal | undefined;
+  /** Inside a body that holds the same key: run at once under that lock, instead of failing with AlreadyHeld. Default: false. */
+  reentrant?: boolean;
+  /**
+   * `'throw'`: AcquisitionTimeout after `timeoutMs`. `'skip'`: don't wait, don't run, give undefined: for
+   * cron jobs on many machines. A function: don't wait, give what it returns. Default: `'throw'`.
+   */
+  onContention?: OnContention;
+  /** Keep the lock at least so long, even when the body ends sooner: for jobs whose clocks differ. Default: 0. */
+  minHoldMs?: number;
+}
+
+export type ResolvedLockDefaults = Readonly<Required<Omit<LockDefaults, 'maxHoldMs'>>> & {
+  readonly maxHoldMs: number | undefined;
+};
+
+export type ResolvedLockCall = Omit<ResolvedLockDefaults, 'cleanupInIsLocked'> & {
+  readonly signal: AbortSignal | undefined;
+  readonly reentrant: boolean;
+  readonly onContention: OnContention;
+  readonly minHoldMs: number;
+};
+
+export const DEFAULT_LOCK_OPTIONS: ResolvedLockDefaults = {
+  ttlMs: 30_000,
+  timeoutMs: 5_000,
+  maxRetries: 10,
+  retryDelayMs: 100,
+  backoff: 'exponential',
+  jitter: 'equal',
+  fair: true,
+  autoExtend: true,
+  maxHoldMs: undefined,
+  cleanupInIsLocked: false,
+};
+
+type Checks = Readonly<Record<string, (name: string, value: unknown) => unknown>>;
+
+const SHARED_CHECKS: Checks = {
+  ttlMs: duration,
+  timeoutMs: integer,
+  maxRetries: integer,
+  retryDelayMs: duration,
+  backoff: (name, value) => oneOf(name, value, ['exponential', 'fixed']),
+  jitter: (name, value) => oneOf(name, value, ['equal', 'full', 'none']),
+  fair: boolean,
+  autoExtend: boolean,
+  maxHoldMs: duration,
+};
+
+const DEFAULT_CHECKS: Checks = { ...SHARED_CHECKS, cleanupInIsLocked: boolean };
+
+const CALL_CHECKS: Checks = {
+  ...SHARED_CHECKS,
+  signal: (name, value) => {
+    if (typeof (value as AbortSignal | null)?.addEventListener === 'function') return value;
+    throw invalidOption(name, 'an AbortSignal', value);
+  },
+  reentrant: boolean,
+  onContention: (name, value) =>
+    typeof value === 'function' ? value : oneOf(name, value, ['throw', 'skip']),
+  minHoldMs: integer,
+};
+
+/** The `lock` group of the module's options. */
+export const resolveLockDefaults = (options: unknown): ResolvedLockDefaults =>
+  resolve('lock', options, DEFAULT_CHECKS, DEFAULT_LOCK_OPTIONS);
+
+/** The options of one call, over the module's. */
+export const resolveLockCall = (options: unknown, defaults: ResolvedLockDefaults): ResolvedLockCall =>
+  resolve('options', options, CALL_CHECKS, {
+    ...defaults,
+    signal: undefined,
+    reentrant: false,
+    onContention: 'throw',
+    minHoldMs: 0,
+  });
+
+/** Fills `defaults` with what `options` says; an option that is undefined was not given. */
+function resolve<Resolved extends object>(
+  group: string,
+  options: unknown,
+  checks: Checks,
+  defaults: Resolved,
+): Resolved {
+  const given = knownOptions(group, options, Object.keys(checks));
+  const resolved = { ...defaults } as Record<string, unknown>;
+  for (const [name, value] of Object.entries(given))
+    if (value !== undefined) resolved[name] = checks[name]?.(`${group}.${name}`, value);
+  return resolved as Resolved;
+}

@@ -1,0 +1,251 @@
+import { isLive, monotonicMs, TIME_TOLERANCE_MS } from '../clock.js';
+import { hashKey } from '../keys.js';
+import { RedisFault } from '../redis/redis.errors.js';
+import type { RunOptions, ScriptRunner } from '../script/script-runner.js';
+import { LockHandle } from './acquired-lock.js';
+import { type LockBackend, withDetail } from './lock.backend.js';
+import { LockError } from './lock.errors.js';
+import type { LockLayout } from './lock.layout.js';
+import {
+  acquireScript,
+  type AcquireReply,
+  CLEANUP_AFTER_MS,
+  cleanupScript,
+  extendByIdScript,
+  type ExtendReply,
+  extendScript,
+  readByIdScript,
+  readIndexScript,
+  type ReadReply,
+  readScript,
+  releaseByIdScript,
+  type ReleaseCode,
+  releaseHeldScript,
+  releaseScript,
+} from './lock.scripts.js';
+import type {
+  AcquireOptions,
+  AcquireResult,
+  ExtendOptions,
+  ExtendResult,
+  LockInfo,
+  LookupOptions,
+  RawLockInfo,
+  RedisCapabilities,
+  ReleaseOptions,
+  ReleaseResult,
+} from './lock.types.js';
+import {
+  FENCE_THRESHOLDS,
+  type LockRecord,
+  toLockInfo,
+  toRawLockInfo,
+  validateAcquire,
+  validateExtend,
+  validateKey,
+  validateLockId,
+} from './lock.values.js';
+import { retryRelease } from './retry-release.js';
+
+export interface RedisLockBackendConfig {
+  cleanupInIsLocked: boolean;
+  /** Told, once, that a fence counter nears its end. */
+  warn(message: string): void;
+}
+
+/** Locks on Redis: each operation one atomic script (seed 004). */
+export class RedisLockBackend implements LockBackend<RedisCapabilities> {
+  readonly capabilities: RedisCapabilities = {
+    backend: 'redis',
+    supportsFencing: true,
+    timeAuthority: 'server',
+  };
+  #warned = false;
+
+  constructor(
+    private readonly runner: ScriptRunner,
+    private readonly layout: LockLayout,
+    private readonly config: RedisLockBackendConfig,
+  ) {}
+
+  async acquire(options: AcquireOptions): Promise<AcquireResult> {
+    const { key, ttlMs } = validateAcquire(options);
+    const lockId = this.layout.createLockId(key);
+    const keys = this.layout.keysOf(key, lockId);
+    const sentAtMs = monotonicMs();
+    const undo = (): void => void retryRelease(() => this.#releaseUnwanted(keys, lockId), ttlMs);
+    const reply = await this.runner
+      .run(
+        acquireScript,
+        keys,
+        { lockId, ttlMs, keyJson: JSON.stringify(key) },
+        { signal: options.signal, onLate: ({ status }) => status === 'granted' && undo() },
+      )
+      .catch((fault: unknown) => {
+        // It may have run: then a lock stands that nobody knows of.
+        if (fault instanceof RedisFault && fault.mayHaveRun) undo();
+        throw LockError.from(fault, { key });
+      });
+    return this.#toAcquireResult(reply, { key, lockId, ttlMs, sentAtMs });
+  }
+
+  async release(options: ReleaseOptions): Promise<ReleaseResult> {
+    const lockId = validateLockId(options?.lockId);
+    const { epoch } = this.runner.readiness;
+    const code = await this.#attributed(options, this.#release(lockId, options));
+    // ioredis sends again what a lost connection left unanswered: the first one released, the second found nothing.
+    const replayed = code === 'not-found' && epoch !== this.runner.readiness.epoch;
+    return code === 'released' || replayed ? { ok: true } : withDetail({ ok: false }, { reason: code });
+  }
+
+  async extend(options: ExtendOptions): Promise<ExtendResult> {
+    const { lockId, ttlMs } = validateExtend(options);
+    const reply = await this.#attributed(options, this.#extend(lockId, ttlMs, options));
+    return reply.code === 'extended'
+      ? { ok: true, expiresAtMs: reply.expiresAtMs }
+      : withDetail({ ok: false }, { reason: reply.code });
+  }
+
+  async isLocked(options: { key: string; signal?: AbortSignal | undefined }): Promise<boolean> {
+    const key = validateKey(options?.key);
+    const read = await this.#read(key, options.signal);
+    if (!read) return false;
+    const { record, nowMs } = read;
+    if (isLive(record.expiresAtMs, nowMs, TIME_TOLERANCE_MS)) return true;
+    if (this.config.cleanupInIsLocked && !isLive(record.expiresAtMs, nowMs, CLEANUP_AFTER_MS))
+      this.#cleanup(key, record);
+    return false;
+  }
+
+  async lookup(options: LookupOptions): Promise<LockInfo | null> {
+    const record =
+      options?.lockId === undefined
+        ? await this.#liveByKey(options?.key, options?.signal)
+        : await this.#liveById(options.lockId, options.signal);
+    return record && toLockInfo(record);
+  }
+
+  async getByKeyRaw(key: string): Promise<RawLockInfo | null> {
+    const record = await this.#liveByKey(key);
+    return record && toRawLockInfo(record);
+  }
+
+  async getByIdRaw(lockId: string): Promise<RawLockInfo | null> {
+    const record = await this.#liveById(lockId);
+    return record && toRawLockInfo(record);
+  }
+
+  #toAcquireResult(
+    reply: AcquireReply,
+    grant: { key: string; lockId: string; ttlMs: number; sentAtMs: number },
+  ): AcquireResult {
+    switch (reply.status) {
+      case 'granted':
+        if (reply.fence > FENCE_THRESHOLDS.WARN) this.#warnOfFence(grant.key);
+        return new LockHandle(this, { ...grant, fence: reply.fence, expiresAtMs: reply.expiresAtMs });
+      case 'locked':
+        return withDetail(
+          { ok: false, reason: 'locked' },
+          { reason: 'locked', remainingMs: reply.remainingMs },
+        );
+      case 'fence-overflow':
+        throw new LockError({
+          code: 'Internal',
+          message: `The fence counter of this key is above ${FENCE_THRESHOLDS.MAX}: no more locks are granted for it.`,
+          hint: 'Something other than SyncGuard has set it. Use another key: a counter that starts again would let old holders in.',
+          context: { keyHash: hashKey(grant.key) },
+        });
+    }
+  }
+
+  #release(lockId: string, { held, signal }: ReleaseOptions): Promise<ReleaseCode> {
+    if (!held)
+      return this.#byId<ReleaseCode>(lockId, signal, 'not-found', {
+        once: (index, options) => this.runner.run(releaseByIdScript, { index }, { lockId }, options),
+        found: (keys, options) => this.runner.run(releaseScript, keys, { lockId }, options),
+      });
+    const script = monotonicMs() < held.deadlineMs ? releaseHeldScript : releaseScript;
+    return this.runner.run(script, this.layout.keysOf(held.key, lockId), { lockId }, { signal });
+  }
+
+  #extend(lockId: string, ttlMs: number, { held, signal }: ReleaseOptions): Promise<ExtendReply> {
+    if (!held)
+      return this.#byId<ExtendReply>(
+        lockId,
+        signal,
+        { code: 'not-found' },
+        {
+          once: (index, options) => this.runner.run(extendByIdScript, { index }, { lockId, ttlMs }, options),
+          found: (keys, options) => this.runner.run(extendScript, keys, { lockId, ttlMs }, options),
+        },
+      );
+    return this.runner.run(extendScript, this.layout.keysOf(held.key, lockId), { lockId, ttlMs }, { signal });
+  }
+
+  /** By a bare lockId: one trip where a script may follow the index, else the index first. */
+  async #byId<Result>(
+    lockId: string,
+    signal: AbortSignal | undefined,
+    none: Result,
+    run: {
+      once(index: string, options: RunOptions<Result>): Promise<Result>;
+      found(keys: { index: string; record: string }, options: RunOptions<Result>): Promise<Result>;
+    },
+  ): Promise<Result> {
+    const index = this.layout.indexOf(lockId);
+    if (!this.layout.recordFromIndex) return run.once(index, { signal });
+    const name = await this.runner.run(readIndexScript, { index }, {}, { signal });
+    return name === null ? none : run.found({ index, record: this.layout.recordFromIndex(name) }, { signal });
+  }
+
+  #read(key: string, signal?: AbortSignal): Promise<ReadReply | null> {
+    return this.runner
+      .run(readScript, { record: this.layout.recordOf(key) }, {}, { signal })
+      .catch((fault: unknown) => {
+        throw LockError.from(fault, { key });
+      });
+  }
+
+  async #liveByKey(rawKey: unknown, signal?: AbortSignal): Promise<LockRecord | null> {
+    return liveRecord(await this.#read(validateKey(rawKey), signal));
+  }
+
+  async #liveById(rawLockId: unknown, signal?: AbortSignal): Promise<LockRecord | null> {
+    const lockId = validateLockId(rawLockId);
+    const read = await this.#attributed(
+      { lockId },
+      this.#byId<ReadReply | null>(lockId, signal, null, {
+        once: (index, options) => this.runner.run(readByIdScript, { index }, {}, options),
+        found: ({ record }, options) => this.runner.run(readScript, { record }, {}, options),
+      }),
+    );
+    return read?.record.lockId === lockId ? liveRecord(read) : null;
+  }
+
+  #attributed<T>({ lockId, held }: ReleaseOptions, result: Promise<T>): Promise<T> {
+    return result.catch((fault: unknown) => {
+      throw LockError.from(fault, held ? { key: held.key, lockId } : { lockId });
+    });
+  }
+
+  async #releaseUnwanted(keys: { record: string; index: string }, lockId: string): Promise<boolean> {
+    return (await this.runner.run(releaseScript, keys, { lockId })) === 'released';
+  }
+
+  #cleanup(key: string, { lockId }: LockRecord): void {
+    const { record, index } = this.layout.keysOf(key, lockId);
+    // Best effort: what is not cleaned now is cleaned next time, or by its TTL.
+    this.runner.run(cleanupScript, { record, index }, { lockId }).catch(() => {});
+  }
+
+  #warnOfFence(key: string): void {
+    if (this.#warned) return;
+    this.#warned = true;
+    this.config.warn(
+      `The fence counter of the lock ${hashKey(key)} is above ${FENCE_THRESHOLDS.WARN}; at ${FENCE_THRESHOLDS.MAX} it is at its end.`,
+    );
+  }
+}
+
+const liveRecord = (read: ReadReply | null): LockRecord | null =>
+  read && isLive(read.record.expiresAtMs, read.nowMs, TIME_TOLERANCE_MS) ? read.record : null;

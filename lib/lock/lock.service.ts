@@ -1,0 +1,310 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
+import { monotonicMs } from '../clock.js';
+import { hashKey } from '../keys.js';
+import { SyncGuardError } from '../syncguard.errors.js';
+import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
+import { Lease, type LockContext } from './lease.js';
+import { detailOf, type LockBackend } from './lock.backend.js';
+import { LockError } from './lock.errors.js';
+import {
+  type LockCallOptions,
+  type ResolvedLockCall,
+  type ResolvedLockDefaults,
+  resolveLockCall,
+} from './lock.options.js';
+import type {
+  AcquiredLock,
+  AcquireFailure,
+  AcquireOptions,
+  AcquireResult,
+  BackendCapabilities,
+  ExtendOptions,
+  ExtendResult,
+  LockInfo,
+  LookupOptions,
+  RawLockInfo,
+  ReleaseOptions,
+  ReleaseResult,
+} from './lock.types.js';
+import { validateKey } from './lock.values.js';
+import { retryRelease } from './retry-release.js';
+import { TrackedLocks } from './tracked-locks.js';
+import { Watchdog } from './watchdog.js';
+
+const LONGEST_PAUSE_MS = 1_000;
+
+export interface LockServiceOptions {
+  readonly lock: ResolvedLockDefaults;
+  readonly shutdown: { readonly drainMs: number };
+}
+
+type LockOptions = LockCallOptions & {
+  /** What is locked: a string of 1 to 512 UTF-8 bytes after NFC. */
+  key: string;
+};
+
+/**
+ * Locks that live as long as their work: `lock()` waits, runs, keeps alive and releases; `acquire()` is one
+ * attempt with a handle.
+ *
+ * A lock with a TTL alone is an optimisation: a paused process may still write after it has lost the lock.
+ * Correctness comes from `fence`, when the resource refuses a lower one than it has seen.
+ *
+ * @example
+ * await this.locks.lock(async (lock) => this.charge(order, lock.fence), { key: `order:${order.id}` });
+ */
+@Injectable()
+export class LockService implements OnModuleDestroy {
+  readonly #logger = new Logger('SyncGuard');
+  readonly #watchdog = new Watchdog();
+  readonly #handles = new TrackedLocks();
+  readonly #running = new Map<Lease, Promise<unknown>>();
+  readonly #shutdown = new AbortController();
+
+  constructor(
+    private readonly backend: LockBackend,
+    private readonly options: LockServiceOptions,
+  ) {}
+
+  /** What the backend can do, and whose clock ends a lock. */
+  get capabilities(): BackendCapabilities {
+    return this.backend.capabilities;
+  }
+
+  /**
+   * One attempt; contention is the value `{ ok: false, reason: 'locked' }`. The handle is not extended by
+   * itself.
+   *
+   * @throws LockError InvalidArgument, ServiceUnavailable, NetworkTimeout, AuthFailed, Aborted, Internal
+   * @example
+   * const lock = await locks.acquire({ key: 'report', ttlMs: minutes(1) });
+   * if (lock.ok) {
+   *   await using held = lock; // released at the end of the block
+   * }
+   */
+  async acquire(options: AcquireOptions): Promise<AcquireResult> {
+    this.#refuseWhenShutDown();
+    const sentAtMs = monotonicMs();
+    const result = await this.backend.acquire(options);
+    return result.ok ? this.#handles.track(result, sentAtMs + options.ttlMs) : result;
+  }
+
+  /** Ends a lock by its id. `{ ok: false }`: it was not there any more, or another's. */
+  release(options: ReleaseOptions): Promise<ReleaseResult> {
+    return this.backend.release(options);
+  }
+
+  /** Replaces the rest of a lock's life. `{ ok: false }`: it was not there any more, or another's; it never comes back. */
+  extend(options: ExtendOptions): Promise<ExtendResult> {
+    return this.backend.extend(options);
+  }
+
+  /** Whether anybody holds the key now. To decide on that is a race: acquire instead. */
+  isLocked(options: { key: string; signal?: AbortSignal | undefined }): Promise<boolean> {
+    return this.backend.isLocked(options);
+  }
+
+  /** Facts of a live lock, by key or by id, with hashes instead of names; null when there is none. */
+  lookup(options: LookupOptions): Promise<LockInfo | null> {
+    return this.backend.lookup(options);
+  }
+
+  /** Like `lookup`, with the key and the id: whoever reads the id can release the lock. */
+  getByKeyRaw(key: string): Promise<RawLockInfo | null> {
+    return this.backend.getByKeyRaw(key);
+  }
+
+  /** Like `lookup`, with the key and the id: whoever reads the id can release the lock. */
+  getByIdRaw(lockId: string): Promise<RawLockInfo | null> {
+    return this.backend.getByIdRaw(lockId);
+  }
+
+  /**
+   * Waits for the lock, runs `fn` under it, keeps it alive meanwhile, and releases it. Gives what `fn` gives.
+   *
+   * @param fn - gets a LockContext: hand its `fence` to what it writes to, watch its `signal` if it is long
+   * @throws whatever `fn` throws, as it is
+   * @throws LockError AcquisitionTimeout: somebody else held it for all of `timeoutMs` ·
+   *   LockLost: `fn` ended, but after the lock had · AlreadyHeld: `fn` asked for the key that it runs under ·
+   *   and the faults of `acquire`
+   */
+  lock<T>(
+    fn: (lock: LockContext) => T | Promise<T>,
+    options: LockOptions & { onContention: 'skip' },
+  ): Promise<T | undefined>;
+  lock<T, U>(
+    fn: (lock: LockContext) => T | Promise<T>,
+    options: LockOptions & { onContention: (key: string) => U | Promise<U> },
+  ): Promise<T | U>;
+  lock<T>(
+    fn: (lock: LockContext) => T | Promise<T>,
+    options: LockOptions & { onContention?: 'throw' },
+  ): Promise<T>;
+  lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown>;
+  async lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown> {
+    const { key, call } = this.#check(fn, options);
+    const outer = findFrame(({ owner, context }) => owner === this.backend && context.key === key);
+    if (outer) return call.reentrant ? fn(outer.context) : rejectNested(key);
+    const attempt = await this.#waitFor(key, call);
+    if (!attempt.result.ok) return this.#contended(key, call, attempt.result);
+    const lease = new Lease(attempt.result, {
+      ...call,
+      key,
+      sentAtMs: attempt.sentAtMs,
+      onChange: (changed) => this.#watchdog.watch(changed),
+    });
+    const run = this.#run(lease, call, fn);
+    this.#running.set(lease, run);
+    try {
+      return await run;
+    } finally {
+      this.#running.delete(lease);
+    }
+  }
+
+  /**
+   * Shutdown in order: new locks are refused, waiters abort, bodies may finish for `drainMs`, what is still
+   * held is released. Connections close after this, in a later phase of Nest's.
+   */
+  async onModuleDestroy(): Promise<void> {
+    const { drainMs } = this.options.shutdown;
+    this.#shutdown.abort();
+    const finished = Promise.allSettled(this.#running.values());
+    await Promise.race([finished, sleep(drainMs, undefined, { ref: false })]);
+    const unfinished = [...this.#running.keys()];
+    if (unfinished.length > 0)
+      this.#logger.warn(
+        `${unfinished.length} locks were still in use after ${drainMs} ms of shutdown: they are released.`,
+      );
+    for (const lease of unfinished) lease.lose('the app has shut down');
+    const locks = [...unfinished.map(({ grant }) => grant), ...this.#handles];
+    await Promise.allSettled(locks.map((lock) => lock.release()));
+  }
+
+  #check(fn: unknown, options: LockOptions): { key: string; call: ResolvedLockCall } {
+    const { key: rawKey, ...rest } = options ?? {};
+    const key = validateKey(rawKey);
+    try {
+      if (typeof fn !== 'function')
+        throw new SyncGuardError({
+          code: 'InvalidArgument',
+          message: 'lock(fn, options): fn must be a function.',
+        });
+      return { key, call: resolveLockCall(rest, this.options.lock) };
+    } catch (error) {
+      throw LockError.from(error, { key });
+    }
+  }
+
+  /** Tries until the lock is there, or the time or the tries are over. */
+  async #waitFor(key: string, call: ResolvedLockCall): Promise<{ result: AcquireResult; sentAtMs: number }> {
+    const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
+    const endMs = monotonicMs() + (call.onContention === 'throw' ? call.timeoutMs : 0);
+    for (let retries = 0; ; retries++) {
+      this.#refuseWhenShutDown();
+      const sentAtMs = monotonicMs();
+      const result = await this.backend.acquire({ key, ttlMs, signal: call.signal });
+      const leftMs = endMs - monotonicMs();
+      if (result.ok || leftMs <= 0 || (!call.fair && retries >= call.maxRetries)) return { result, sentAtMs };
+      const othersMs = (detailOf(result)?.remainingMs ?? Infinity) + 1;
+      await this.#pause(Math.min(pauseMs(call, retries), othersMs, leftMs), call.signal);
+    }
+  }
+
+  async #pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
+    const ends = [this.#shutdown.signal, ...(signal ? [signal] : [])];
+    try {
+      await sleep(ms, undefined, { signal: AbortSignal.any(ends) });
+    } catch (cause) {
+      throw new LockError({
+        code: 'Aborted',
+        message: `Waiting for the lock was aborted ${signal?.aborted ? 'by its signal' : 'because the app is shutting down'}.`,
+        cause: signal?.aborted ? signal.reason : cause,
+      });
+    }
+  }
+
+  #contended(key: string, call: ResolvedLockCall, result: AcquireFailure): unknown {
+    if (call.onContention === 'skip') return undefined;
+    if (call.onContention !== 'throw') return call.onContention(key);
+    const remainingMs = detailOf(result)?.remainingMs;
+    throw new LockError({
+      code: 'AcquisitionTimeout',
+      message: `Somebody else holds the lock, and still did after ${call.timeoutMs} ms.`,
+      hint: 'Try again later, or wait longer with `timeoutMs`.',
+      context: {
+        keyHash: hashKey(key),
+        timeoutMs: call.timeoutMs,
+        ...(remainingMs === undefined ? {} : { retryAfter: Math.max(1, Math.ceil(remainingMs / 1000)) }),
+      },
+    });
+  }
+
+  /** Runs the body under its lease, and gives the lock back. The body's own error wins over a loss. */
+  async #run<T>(lease: Lease, call: ResolvedLockCall, fn: (lock: LockContext) => T | Promise<T>): Promise<T> {
+    const frames = lockFrames();
+    const frame: LockFrame = { owner: this.backend, context: lease, outer: frames.getStore(), active: true };
+    this.#watchdog.watch(lease);
+    let outcome: { value: T } | { error: unknown };
+    try {
+      outcome = { value: await frames.run(frame, fn, lease) };
+    } catch (error) {
+      outcome = { error };
+    }
+    frame.active = false;
+    lease.end();
+    this.#watchdog.unwatch(lease);
+    const lost = await this.#giveBack(lease, call.minHoldMs);
+    if ('error' in outcome) throw outcome.error;
+    if (lost) throw lost;
+    return outcome.value;
+  }
+
+  /** Releases, or keeps for the rest of `minHoldMs`. Gives the loss, if the lock was lost before the body ended. */
+  async #giveBack(lease: Lease, minHoldMs: number): Promise<LockError | undefined> {
+    const { grant, lost } = lease;
+    const release = (): Promise<boolean> => grant.release().then(() => true);
+    if (lost) {
+      void retryRelease(release, lease.ttlMs);
+      return lost;
+    }
+    const keepMs = Math.ceil(minHoldMs - lease.heldMs);
+    try {
+      const { ok } = keepMs > 0 ? await grant.extend(keepMs) : await grant.release();
+      return ok ? undefined : lease.lockLost('when it was released, another owner had it or it was deleted');
+    } catch (error) {
+      // The work is done and stays done: the lock goes when Redis is back, or with its TTL.
+      this.#logger.warn(
+        `A lock could not be released yet, it is tried again in the background: ${String(error)}`,
+      );
+      if (keepMs <= 0) void retryRelease(release, lease.ttlMs);
+      return undefined;
+    }
+  }
+
+  #refuseWhenShutDown(): void {
+    if (!this.#shutdown.signal.aborted) return;
+    throw new LockError({
+      code: 'ServiceUnavailable',
+      message: 'The app is shutting down: no new locks are granted.',
+    });
+  }
+}
+
+/** The pause after a refusal: doubled each time up to a second, partly left to chance so that waiters spread. */
+function pauseMs({ retryDelayMs, backoff, jitter }: ResolvedLockCall, retries: number): number {
+  const grown = backoff === 'fixed' ? retryDelayMs : retryDelayMs * 2 ** Math.min(retries, 31);
+  const full = Math.min(grown, Math.max(LONGEST_PAUSE_MS, retryDelayMs));
+  const chance = { none: 0, equal: 0.5, full: 1 }[jitter];
+  return Math.max(1, Math.round(full * (1 - chance * Math.random())));
+}
+
+function rejectNested(key: string): never {
+  throw new LockError({
+    code: 'AlreadyHeld',
+    message: 'This code runs under that very lock already: waiting for it would never end.',
+    hint: 'Lock once, outside; or pass `reentrant: true` to run under the lock that is held.',
+    context: { keyHash: hashKey(key) },
+  });
+}

@@ -1,0 +1,91 @@
+/** What a backend can do, in its type: with `supportsFencing: true` a grant's `fence` needs no assertion. */
+export interface BackendCapabilities {
+  readonly backend: string;
+  readonly supportsFencing: true;
+  /** Whose clock says when a lock ends. */
+  readonly timeAuthority: 'server' | 'client';
+}
+
+export interface RedisCapabilities extends BackendCapabilities {
+  readonly backend: 'redis';
+  readonly timeAuthority: 'server';
+}
+
+export interface MemoryCapabilities extends BackendCapabilities {
+  readonly backend: 'memory';
+  readonly timeAuthority: 'client';
+}
+
+export interface AcquireOptions {
+  /** What is locked: a string of 1 to 512 UTF-8 bytes after NFC. */
+  key: string;
+  /** How long the lock lives unless extended, in ms, 1 to 2^31 - 1. */
+  ttlMs: number;
+  signal?: AbortSignal | undefined;
+}
+
+export interface ReleaseOptions {
+  /** From the grant: 22 base64url characters. */
+  lockId: string;
+  /** Given by a grant's own handle: makes the call one lean round trip. */
+  held?: HeldLock | undefined;
+  signal?: AbortSignal | undefined;
+}
+
+/** What the holder of a grant knows of it. */
+export interface HeldLock {
+  readonly key: string;
+  /** When the grant ends at the latest, by `monotonicMs()`: counted from before the request was sent. */
+  readonly deadlineMs: number;
+}
+
+export interface ExtendOptions extends ReleaseOptions {
+  /** Replaces the rest of the lock's life, and may shorten it. In ms, 1 to 2^31 - 1. */
+  ttlMs: number;
+}
+
+export interface ReleaseResult {
+  /** False: the lock was not ours any more. Never a fault. */
+  ok: boolean;
+}
+
+export type ExtendResult = { ok: true; expiresAtMs: number } | { ok: false };
+
+/** A lock that was granted. `await using` releases it at the end of the block. */
+export interface AcquiredLock extends AsyncDisposable {
+  readonly ok: true;
+  readonly lockId: string;
+  /** Rises with every grant of the key: give it to the resource, and let that refuse a lower one. 15 digits. */
+  readonly fence: string;
+  /** By the backend's clock; follows `extend`. */
+  readonly expiresAtMs: number;
+  release(signal?: AbortSignal): Promise<ReleaseResult>;
+  extend(ttlMs: number, signal?: AbortSignal): Promise<ExtendResult>;
+}
+
+/** Somebody else holds the lock. Without methods, so that `await using` on an unchecked result does not compile. */
+export interface AcquireFailure {
+  readonly ok: false;
+  readonly reason: 'locked';
+}
+
+export type AcquireResult = AcquiredLock | AcquireFailure;
+
+/** Facts of a live lock, fit for logs: the key and the id are hashed. */
+export interface LockInfo {
+  readonly keyHash: string;
+  readonly lockIdHash: string;
+  readonly expiresAtMs: number;
+  readonly acquiredAtMs: number;
+  readonly fence: string;
+}
+
+/** With the key and the id themselves: whoever has the id can release the lock. */
+export interface RawLockInfo extends LockInfo {
+  readonly key: string;
+  readonly lockId: string;
+}
+
+export type LookupOptions = ({ key: string; lockId?: never } | { lockId: string; key?: never }) & {
+  signal?: AbortSignal | undefined;
+};

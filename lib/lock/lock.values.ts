@@ -1,0 +1,100 @@
+import { randomFillSync } from 'node:crypto';
+import { hashKey, describe, normalizeKey } from '../keys.js';
+import { duration } from '../validate.js';
+import type { LockBackend } from './lock.backend.js';
+import { LockError } from './lock.errors.js';
+import type { AcquireOptions, AcquireResult, ExtendOptions, LockInfo, RawLockInfo } from './lock.types.js';
+
+/** Fence counters: above WARN a warning, above MAX no more grants (seed 004). Compared as strings. */
+export const FENCE_THRESHOLDS = { WARN: '090000000000000', MAX: '900000000000000' } as const;
+
+const FENCE_DIGITS = 15;
+const LOCK_ID = /^[A-Za-z0-9_-]{22}$/;
+const LOCK_ID_BYTES = 16;
+
+/** A fence as it is stored and compared: 15 digits, so that string order is number order. */
+export const formatFence = (fence: number | bigint): string => fence.toString().padStart(FENCE_DIGITS, '0');
+
+// Random bytes are drawn 4 kB at a time: a system call for each id costs more than the id.
+const pool = Buffer.allocUnsafeSlow(256 * LOCK_ID_BYTES);
+let poolOffset = pool.length;
+
+/** A new lock id: 16 bytes of the CSPRNG as 22 base64url characters. */
+export function createLockId(): string {
+  if (poolOffset === pool.length) {
+    randomFillSync(pool);
+    poolOffset = 0;
+  }
+  return pool.toString('base64url', poolOffset, (poolOffset += LOCK_ID_BYTES));
+}
+
+export function validateLockId(lockId: unknown): string {
+  if (typeof lockId === 'string' && LOCK_ID.test(lockId)) return lockId;
+  throw new LockError({
+    code: 'InvalidArgument',
+    message: `Invalid lockId: it must be 22 base64url characters, got ${describe(lockId)}.`,
+    hint: 'Pass the lockId of the grant, unchanged.',
+  });
+}
+
+/** Runs the checks of a call; what they throw leaves as LockError InvalidArgument. */
+function checked<T>(check: () => T): T {
+  try {
+    return check();
+  } catch (error) {
+    throw LockError.from(error);
+  }
+}
+
+export const validateKey = (key: unknown): string => checked(() => normalizeKey(key));
+
+export const validateTtl = (ttlMs: unknown): number => checked(() => duration('ttlMs', ttlMs));
+
+export function validateAcquire(options: AcquireOptions): { key: string; ttlMs: number } {
+  return { key: validateKey(options?.key), ttlMs: validateTtl(options?.ttlMs) };
+}
+
+export function validateExtend(options: ExtendOptions): { lockId: string; ttlMs: number } {
+  return { lockId: validateLockId(options?.lockId), ttlMs: validateTtl(options?.ttlMs) };
+}
+
+/** The record of a held lock, as JSON in Redis (seed 004) and as it is in memory. */
+export interface LockRecord {
+  readonly lockId: string;
+  readonly expiresAtMs: number;
+  readonly acquiredAtMs: number;
+  readonly key: string;
+  readonly fence: string;
+}
+
+/** Built field by field, so that nothing raw rides along. */
+export const toLockInfo = (record: LockRecord): LockInfo => ({
+  keyHash: hashKey(record.key),
+  lockIdHash: hashKey(record.lockId),
+  expiresAtMs: record.expiresAtMs,
+  acquiredAtMs: record.acquiredAtMs,
+  fence: record.fence,
+});
+
+export const toRawLockInfo = (record: LockRecord): RawLockInfo => ({
+  ...toLockInfo(record),
+  key: record.key,
+  lockId: record.lockId,
+});
+
+/**
+ * Asserts that an acquire was granted with a fence, for code that is generic over backends.
+ *
+ * @throws LockError AcquisitionTimeout when somebody else holds the lock.
+ */
+export function expectFence(result: AcquireResult): asserts result is Extract<AcquireResult, { ok: true }> {
+  if (!result.ok)
+    throw new LockError({
+      code: 'AcquisitionTimeout',
+      message: 'The lock is held by somebody else: there is no fence.',
+    });
+}
+
+/** Whether this very lock is still held, by the backend's word. A moment later it may not be: fences are for that. */
+export const owns = async (backend: Pick<LockBackend, 'lookup'>, lockId: string): Promise<boolean> =>
+  (await backend.lookup({ lockId })) !== null;

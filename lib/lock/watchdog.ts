@@ -1,0 +1,47 @@
+import { monotonicMs } from '../clock.js';
+import { MAX_DURATION_MS } from '../validate.js';
+
+/** Something that wants to be woken at a moment of `monotonicMs()`, and says anew which after each wake. */
+export interface Watched {
+  readonly wakeAtMs: number;
+  wake(nowMs: number): void;
+}
+
+/**
+ * Wakes leases when they must be renewed or are lost. One timer for all: what is due together is renewed in
+ * one turn, so a thousand locks cost one write to a server.
+ */
+export class Watchdog {
+  readonly #watched = new Set<Watched>();
+  #timer: NodeJS.Timeout | undefined;
+  #wakeAtMs = Infinity;
+
+  /** Starts to watch, or notes that the moment has changed. */
+  watch(watched: Watched): void {
+    this.#watched.add(watched);
+    this.#arm(watched.wakeAtMs);
+  }
+
+  unwatch(watched: Watched): void {
+    this.#watched.delete(watched);
+  }
+
+  #arm(wakeAtMs: number): void {
+    if (wakeAtMs >= this.#wakeAtMs) return;
+    clearTimeout(this.#timer);
+    this.#wakeAtMs = wakeAtMs;
+    const delayMs = Math.min(Math.max(Math.ceil(wakeAtMs - monotonicMs()), 1), MAX_DURATION_MS);
+    this.#timer = setTimeout(this.#tick, delayMs).unref();
+  }
+
+  readonly #tick = (): void => {
+    this.#wakeAtMs = Infinity;
+    const nowMs = monotonicMs();
+    let nextMs = Infinity;
+    for (const watched of this.#watched) {
+      if (watched.wakeAtMs <= nowMs) watched.wake(nowMs);
+      nextMs = Math.min(nextMs, watched.wakeAtMs);
+    }
+    this.#arm(nextMs);
+  };
+}

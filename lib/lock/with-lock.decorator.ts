@@ -1,0 +1,94 @@
+import { injectedService, injectInto, replaceMethod } from '../guarded-method.js';
+import { compileKeyTemplate } from '../key-template.js';
+import { SyncGuardError } from '../syncguard.errors.js';
+import { LOCK_PARAMETER, LOCK_SERVICE } from '../syncguard.tokens.js';
+import { LockError } from './lock.errors.js';
+import type { LockCallOptions } from './lock.options.js';
+import type { LockService } from './lock.service.js';
+
+/** For methods that give a promise and start with the arguments that the key function takes. */
+type LockedMethodDecorator<Args extends unknown[]> = <Rest extends unknown[], Result>(
+  target: object,
+  propertyKey: string | symbol,
+  descriptor: TypedPropertyDescriptor<(...args: [...Args, ...Rest]) => Promise<Result>>,
+) => void;
+
+/**
+ * Runs an async method of a provider or controller under a lock: calls with the same key run one after the
+ * other, in all processes on one Redis.
+ *
+ * @param key - a template over the arguments (`'order:{0.id}'`: `{0}` the first one, values are encoded), or a
+ *   function of the arguments that gives the key
+ * @param options - over the module's defaults; see {@link LockCallOptions}
+ * @throws what the method throws, as it is; else LockError: AcquisitionTimeout (423 over HTTP), LockLost, ...
+ * @example
+ * \@WithLock('order:{0}')
+ * async pay(orderId: string, \@Lock() lock?: LockContext) {
+ *   await this.db.charge(orderId, lock?.fence);
+ * }
+ */
+export function WithLock(key: string, options?: LockCallOptions): LockedMethodDecorator<[]>;
+export function WithLock<Args extends unknown[]>(
+  key: (...args: Args) => string,
+  options?: LockCallOptions,
+): LockedMethodDecorator<Args>;
+export function WithLock<Args extends unknown[]>(
+  key: string | ((...args: Args) => string),
+  options: LockCallOptions = {},
+): LockedMethodDecorator<Args> {
+  const keyOf = typeof key === 'string' ? compileKeyTemplate(key, '@WithLock()') : fromFunction(key);
+  return (target, propertyKey, descriptor) => {
+    const name = String(propertyKey);
+    replaceMethod('@WithLock()', target, propertyKey, descriptor, (original) => {
+      refuseGenerators(original, name);
+      return async function (this: unknown, ...args: unknown[]): Promise<unknown> {
+        const locks = injectedService<LockService>(this, LOCK_SERVICE, '@WithLock()', name);
+        const parameter = Reflect.getMetadata(LOCK_PARAMETER, target, propertyKey) as number | undefined;
+        return locks.lock(
+          (lock) => {
+            if (parameter !== undefined) args[parameter] = lock;
+            return original.apply(this, args as never[]);
+          },
+          { ...options, key: keyOf(args) },
+        );
+      };
+    });
+    injectInto(target, LOCK_SERVICE);
+  };
+}
+
+/**
+ * Marks the parameter of a `@WithLock()` method that gets the {@link LockContext}. Put it last, and make it
+ * optional, so that callers need not know of it.
+ */
+export const Lock =
+  (): ParameterDecorator =>
+  (target, propertyKey, index): void => {
+    if (propertyKey === undefined)
+      throw new SyncGuardError({
+        code: 'InvalidArgument',
+        message: '@Lock() stands on a constructor parameter.',
+      });
+    Reflect.defineMetadata(LOCK_PARAMETER, index, target, propertyKey);
+  };
+
+function fromFunction<Args extends unknown[]>(
+  key: (...args: Args) => string,
+): (args: readonly unknown[]) => string {
+  if (typeof key !== 'function')
+    throw new SyncGuardError({
+      code: 'InvalidArgument',
+      message: '@WithLock(key): key must be a template or a function.',
+    });
+  return (args) => key(...(args as Args));
+}
+
+/** A generator would be made under the lock and run after it. */
+function refuseGenerators(method: { constructor: { name: string } }, name: string): void {
+  if (/Generator/.test(method.constructor.name))
+    throw new LockError({
+      code: 'InvalidArgument',
+      message: `@WithLock() on ${name}(): a generator's body would run after the lock was released.`,
+      hint: 'Lock an async method that consumes it.',
+    });
+}

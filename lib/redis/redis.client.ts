@@ -1,0 +1,42 @@
+import type { Cluster, ClusterNode, ClusterOptions, Redis, RedisOptions } from 'ioredis';
+
+/** What the `redis` option takes. */
+export type RedisConnectionOptions =
+  string | RedisOptions | Redis | Cluster | { nodes: ClusterNode[]; options?: ClusterOptions };
+
+/**
+ * The part of an ioredis client that this package touches, by shape: so that ioredis 5 and 6, a `Redis` and
+ * a `Cluster`, and a client that has only `eval` (a test's mock) all fit.
+ */
+export interface RedisClient {
+  /** ioredis: 'wait' | 'connecting' | 'connect' | 'ready' | 'reconnecting' | 'close' | 'end'. A mock has none. */
+  readonly status?: string;
+  readonly isCluster?: boolean;
+  readonly options?: { readonly keyPrefix?: string; readonly redisOptions?: { readonly keyPrefix?: string } };
+  readonly stream?: CorkableStream;
+  eval?(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
+  evalBuffer?(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
+  defineCommand?(name: string, definition: { lua: string; numberOfKeys?: number; readOnly?: boolean }): void;
+  info?(): Promise<string>;
+  connect?(): Promise<unknown>;
+  disconnect?(): void;
+  quit?(): Promise<unknown>;
+  nodes?(role?: 'all' | 'master' | 'slave'): RedisClient[];
+  on?(event: string, listener: (...args: unknown[]) => void): unknown;
+  off?(event: string, listener: (...args: unknown[]) => void): unknown;
+}
+
+interface CorkableStream {
+  cork(): void;
+  uncork(): void;
+}
+
+/** The client's own `keyPrefix`: ioredis puts it before every declared key, a script sees it in KEYS. */
+export const clientKeyPrefix = (client: RedisClient): string =>
+  (client.isCluster ? client.options?.redisOptions?.keyPrefix : undefined) ?? client.options?.keyPrefix ?? '';
+
+/** The sockets that a command may go to: one for a server, one a master for a Cluster. */
+export function socketsOf(client: RedisClient): CorkableStream[] {
+  const nodes = client.isCluster ? (client.nodes?.('master') ?? []) : [client];
+  return nodes.flatMap(({ stream }) => (typeof stream?.cork === 'function' ? [stream] : []));
+}

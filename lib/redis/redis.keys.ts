@@ -1,0 +1,61 @@
+import { createHash } from 'node:crypto';
+import { describe } from '../keys.js';
+import { SyncGuardConfigError } from '../syncguard.errors.js';
+
+/** The longest Redis key that we build, in bytes, and what of it is kept for derived keys (seed 004). */
+export const EFFECTIVE_KEY_BUDGET_BYTES = 1000;
+export const RESERVE_BYTES = 26;
+
+/**
+ * A Redis key out of a prefix and a user's key: `prefix:key` where that fits, else `prefix:` and 22
+ * base64url characters of its SHA-256 (seed 004).
+ *
+ * @param limit - the longest key in UTF-8 bytes; 1000
+ * @param reserve - bytes of `limit` that derived keys need; 26 (`:id:` and a lockId)
+ * @example makeStorageKey('syncguard', 'order:1') // 'syncguard:order:1'
+ */
+export function makeStorageKey(
+  prefix: string,
+  key: string,
+  limit: number = EFFECTIVE_KEY_BUDGET_BYTES,
+  reserve: number = RESERVE_BYTES,
+): string {
+  const full = join(prefix, key);
+  return Buffer.byteLength(full) + reserve <= limit ? full : makeHashedKey(prefix, key);
+}
+
+/** The form of {@link makeStorageKey} for keys that are too long, or that would name a key of our own. */
+export function makeHashedKey(prefix: string, key: string): string {
+  return join(prefix, sha256(join(prefix, key)).subarray(0, 16).toString('base64url'));
+}
+
+function join(prefix: string, key: string): string {
+  const trimmed = prefix.replace(/:+$/, '');
+  return trimmed === '' ? key : `${trimmed}:${key}`;
+}
+
+/** `length` base64url characters that stand for a key in a Cluster hash tag. */
+export const hashTag = (key: string, length: number): string =>
+  sha256(key).toString('base64url').slice(0, length);
+
+const sha256 = (text: string): Buffer => createHash('sha256').update(text).digest();
+
+/**
+ * Checks `keyPrefix`: `/`, `{` and `}` set our other keys and Cluster tags apart, and a prefix that holds
+ * `fence:` or ends in `fence` or `id` could make a cleanup hit a fence counter (seed 004).
+ */
+export function validateKeyPrefix(prefix: unknown, option = 'keyPrefix'): string {
+  if (typeof prefix !== 'string' || prefix.replace(/:+$/, '') === '')
+    throw new SyncGuardConfigError(`${option} must be a non-empty string, got ${describe(prefix)}.`);
+  const trimmed = prefix.replace(/:+$/, '');
+  if (!/^[\x21-\x7e]{1,128}$/.test(trimmed))
+    throw new SyncGuardConfigError(`${option} must be 1 to 128 printable ASCII characters without spaces.`);
+  if (/[/{}]/.test(trimmed))
+    throw new SyncGuardConfigError(`${option} may not contain "/", "{" or "}", got "${prefix}".`);
+  if (trimmed.includes('fence:') || /(fence|id)$/.test(trimmed))
+    throw new SyncGuardConfigError(
+      `${option} may not contain "fence:" or end in "fence" or "id", got "${prefix}".`,
+      { hint: 'Lock records could then be mistaken for fence counters or the id index.' },
+    );
+  return trimmed;
+}

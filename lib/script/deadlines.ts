@@ -1,0 +1,41 @@
+import { monotonicMs } from '../clock.js';
+
+const TICK_MS = 20;
+
+export interface Deadline {
+  readonly atMs: number;
+  expire(): void;
+}
+
+/**
+ * Deadlines for many calls by one coarse timer: a timer a call would cost more than the call's own script.
+ * A deadline fires at most a tick late, never early.
+ */
+export class Deadlines {
+  readonly #pending = new Set<Deadline>();
+  #timer: NodeJS.Timeout | undefined;
+
+  add(timeoutMs: number, expire: () => void): Deadline {
+    const deadline = { atMs: monotonicMs() + timeoutMs, expire };
+    this.#pending.add(deadline);
+    this.#timer ??= setTimeout(this.#tick, TICK_MS).unref();
+    return deadline;
+  }
+
+  remove(deadline: Deadline): void {
+    this.#pending.delete(deadline);
+  }
+
+  readonly #tick = (): void => {
+    this.#timer = undefined;
+    const now = monotonicMs();
+    const due = [...this.#pending].filter(({ atMs }) => atMs <= now);
+    // After a blocked event loop the replies may lie unread in the socket: they are read before this runs.
+    if (due.length > 0) setImmediate(() => this.#expire(due));
+    if (this.#pending.size > due.length) this.#timer = setTimeout(this.#tick, TICK_MS).unref();
+  };
+
+  #expire(due: readonly Deadline[]): void {
+    for (const deadline of due) if (this.#pending.delete(deadline)) deadline.expire();
+  }
+}

@@ -1,0 +1,33 @@
+import { Inject, Injectable } from '@nestjs/common';
+import type { RedisConnection } from './backend/redis-connection.js';
+import { SYNCGUARD_CONNECTION } from './syncguard.tokens.js';
+
+/** What a health check reports: @nestjs/terminus takes it as it is. */
+export type SyncGuardHealth = Record<
+  string,
+  { status: 'up' | 'down'; backend: 'memory' | 'redis'; code?: string; message?: string }
+>;
+
+/**
+ * Whether SyncGuard can do its work now. Shaped for @nestjs/terminus, and usable without it.
+ *
+ * @example
+ * \@Get('health')
+ * health() {
+ *   return this.terminus.check([() => this.syncguard.isHealthy('locks')]);
+ * }
+ */
+@Injectable()
+export class SyncGuardHealthIndicator {
+  constructor(@Inject(SYNCGUARD_CONNECTION) private readonly connection: RedisConnection | undefined) {}
+
+  async isHealthy(key = 'syncguard'): Promise<SyncGuardHealth> {
+    if (!this.connection) return { [key]: { status: 'up', backend: 'memory' } };
+    const fault = await this.connection.check();
+    return {
+      [key]: fault
+        ? { status: 'down', backend: 'redis', code: fault.code, message: fault.message }
+        : { status: 'up', backend: 'redis' },
+    };
+  }
+}

@@ -1,0 +1,123 @@
+import {
+  type DynamicModule,
+  Inject,
+  Logger,
+  Module,
+  type OnApplicationShutdown,
+  type Provider,
+} from '@nestjs/common';
+import { APP_FILTER, HttpAdapterHost } from '@nestjs/core';
+import type { Backends } from './backend/backends.js';
+import { memoryBackends } from './backend/memory-backends.js';
+import { redisBackends } from './backend/redis-backends.js';
+import { RedisConnection } from './backend/redis-connection.js';
+import { ScriptLoader } from './backend/script-loader.js';
+import { serverWarnings } from './backend/server-warnings.js';
+import { DisabledExceptionFilter, SyncGuardExceptionFilter } from './http/syncguard-exception.filter.js';
+import { LockService } from './lock/lock.service.js';
+import { SyncGuardHealthIndicator } from './syncguard.health.js';
+import {
+  type ASYNC_OPTIONS_TYPE,
+  ConfigurableModuleClass,
+  type OPTIONS_TYPE,
+} from './syncguard.module-definition.js';
+import { type ResolvedSyncGuardOptions, resolveOptions, type SyncGuardOptions } from './syncguard.options.js';
+import {
+  LOCK_SERVICE,
+  RESOLVED_OPTIONS,
+  SYNCGUARD_BACKENDS,
+  SYNCGUARD_CONNECTION,
+  SYNCGUARD_OPTIONS,
+} from './syncguard.tokens.js';
+
+const logger = new Logger('SyncGuard');
+const warn = (message: string): void => logger.warn(message);
+
+async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisConnection | undefined> {
+  const { redis } = options;
+  if (redis === undefined) {
+    const message = 'Memory backend: nothing is shared with other processes. Set `redis` to share.';
+    if (process.env.NODE_ENV === 'production') warn(message);
+    else logger.log(message);
+    return undefined;
+  }
+  const connection = new RedisConnection({ ...options, redis });
+  new ScriptLoader(connection.runner).load();
+  const fault = await connection.opened();
+  if (fault) warn(`The app starts without Redis (${fault.code}): ${fault.message} ${causeOf(fault)}`.trim());
+  else for (const warning of serverWarnings((await connection.info()) ?? '')) warn(warning);
+  return connection;
+}
+
+/** What the server or the system said: it names the address, never the password. */
+const causeOf = ({ cause }: { cause?: unknown }): string =>
+  cause instanceof Error ? `(${cause.message})` : '';
+
+const providers: Provider[] = [
+  { provide: RESOLVED_OPTIONS, useFactory: resolveOptions, inject: [SYNCGUARD_OPTIONS] },
+  { provide: SYNCGUARD_CONNECTION, useFactory: openConnection, inject: [RESOLVED_OPTIONS] },
+  {
+    provide: ScriptLoader,
+    useFactory: (connection?: RedisConnection) => new ScriptLoader(connection?.runner),
+    inject: [SYNCGUARD_CONNECTION],
+  },
+  {
+    provide: SYNCGUARD_BACKENDS,
+    useFactory: (options: ResolvedSyncGuardOptions, connection?: RedisConnection): Backends =>
+      connection ? redisBackends(connection.runner, options, warn) : memoryBackends(),
+    inject: [RESOLVED_OPTIONS, SYNCGUARD_CONNECTION],
+  },
+  {
+    provide: LockService,
+    useFactory: ({ lock }: Backends, options: ResolvedSyncGuardOptions) => new LockService(lock, options),
+    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
+  },
+  { provide: LOCK_SERVICE, useExisting: LockService },
+  SyncGuardHealthIndicator,
+  {
+    provide: APP_FILTER,
+    useFactory: ({ http }: ResolvedSyncGuardOptions, host: HttpAdapterHost) =>
+      http ? new SyncGuardExceptionFilter(host) : new DisabledExceptionFilter(),
+    inject: [RESOLVED_OPTIONS, HttpAdapterHost],
+  },
+];
+
+/**
+ * Locks, limits, budgets and secrets for Nest. Global: import it once.
+ *
+ * @example
+ * \@Module({ imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })] })
+ * export class AppModule {}
+ */
+@Module({
+  providers,
+  exports: [LockService, LOCK_SERVICE, ScriptLoader, SyncGuardHealthIndicator],
+})
+export class SyncGuardModule extends ConfigurableModuleClass implements OnApplicationShutdown {
+  constructor(@Inject(SYNCGUARD_CONNECTION) private readonly connection: RedisConnection | undefined) {
+    super();
+  }
+
+  /**
+   * @param options - none: the memory backend and all defaults
+   * @throws SyncGuardConfigError at once, naming the malformed option, its bound, value and type
+   */
+  static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
+    const { isGlobal, ...rest } = options;
+    resolveOptions(rest);
+    return super.forRoot({ ...rest, ...(isGlobal === undefined ? {} : { isGlobal }) });
+  }
+
+  /**
+   * With options out of other providers: `useFactory` and `inject`, `useClass` or `useExisting` of a
+   * {@link SyncGuardOptionsFactory}. A malformed option fails the boot.
+   */
+  static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
+    return super.forRootAsync(options);
+  }
+
+  /** After every service has drained. */
+  async onApplicationShutdown(): Promise<void> {
+    await this.connection?.close();
+  }
+}

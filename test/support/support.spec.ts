@@ -1,0 +1,350 @@
+import crypto from 'node:crypto';
+import { once } from 'node:events';
+import { existsSync } from 'node:fs';
+import { dirname } from 'node:path';
+import { connect, type Socket } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Cluster, type Redis } from 'ioredis';
+import { ensureTools } from './ensure-tools.js';
+import { eventually } from './eventually.js';
+import { startRedisServer } from './redis-server.js';
+import { closeClients, freshRedis, workerRedis } from './redis.js';
+import { startTcpProxy } from './tcp-proxy.js';
+
+const HOUR_MS = 3_600_000;
+
+const timeMs = async (redis: Redis): Promise<number> => Number((await redis.time())[0]) * 1000;
+
+const isRunning = (pid: number): boolean => {
+  try {
+    return process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+};
+
+function expectBetween(value: number, low: number, high: number): void {
+  expect(value).toBeGreaterThanOrEqual(low);
+  expect(value).toBeLessThanOrEqual(high);
+}
+
+/** What a promise came to so far. */
+const soFar = <T>(promise: Promise<T>): Promise<T | 'nothing'> =>
+  Promise.race([promise, sleep(50).then(() => 'nothing' as const)]);
+
+/** Gives up at once, so that a test sees what its connection came to. */
+const impatient = { retryStrategy: () => null, maxRetriesPerRequest: 0 };
+
+describe('ensureTools', () => {
+  it('is content where the tools are', () => {
+    expect(() => ensureTools()).not.toThrow();
+  });
+
+  it('names what to install where it cannot install it', () => {
+    const nothing = { PATH: '/nowhere' };
+    expect(() => ensureTools(nothing)).toThrow(/redis-server >= 6.2, redis-sentinel >= 6.2, gcc/);
+    expect(() => ensureTools(nothing)).toThrow(/apt-get install[^]*dnf install[^]*brew install redis/);
+  });
+});
+
+describe('the redis-server of a worker', () => {
+  beforeEach(freshRedis);
+
+  it('starts every test empty and at real time', async () => {
+    const redis = workerRedis();
+    await redis.client().set('left', 'behind');
+    redis.clock.advance(HOUR_MS);
+
+    await freshRedis();
+
+    expect(await redis.client().dbsize()).toBe(0);
+    expect(redis.clock.offsetMs).toBe(0);
+  });
+
+  it('closes all clients in one call, and can be used again', async () => {
+    const client = workerRedis().client();
+    await client.ping();
+    const ended = once(client, 'end');
+
+    closeClients();
+
+    await ended;
+    await freshRedis();
+    expect(await workerRedis().client().ping()).toBe('PONG');
+  });
+
+  it('has a server to itself', async () => {
+    const info = await workerRedis().client().info('server');
+    expect(info).toContain(`process_id:${workerRedis().pid}`);
+    expect(info).toContain(`tcp_port:${workerRedis().port}`);
+  });
+});
+
+describe('the clock of a server', () => {
+  beforeEach(freshRedis);
+
+  const { clock } = workerRedis();
+  const client = workerRedis().client();
+
+  it('moves TIME forward and back, at once, for commands and scripts', async () => {
+    const time = async (): Promise<number> =>
+      Number(await client.eval('return redis.call("TIME")[1]', 0)) * 1000;
+    const before = await timeMs(client);
+
+    clock.advance(HOUR_MS);
+    expectBetween((await timeMs(client)) - before, HOUR_MS, HOUR_MS + 2000);
+    expectBetween((await time()) - before, HOUR_MS, HOUR_MS + 2000);
+
+    clock.advance(-2 * HOUR_MS);
+    expectBetween((await timeMs(client)) - before, -HOUR_MS, -HOUR_MS + 2000);
+    expectBetween((await time()) - before, -HOUR_MS, -HOUR_MS + 2000);
+  });
+
+  it('can be put on an instant, from where it goes on', async () => {
+    const monthEnd = Date.parse('2028-02-29T23:59:58Z');
+
+    clock.set(monthEnd);
+
+    expectBetween(await timeMs(client), monthEnd, monthEnd + 2000);
+    expectBetween(clock.now(), monthEnd, monthEnd + 2000);
+  });
+
+  it('keeps microseconds', async () => {
+    clock.advance(0.25);
+    expect(clock.offsetMs).toBe(0.25);
+    clock.reset();
+    expect(Math.abs((await timeMs(client)) - Date.now())).toBeLessThan(2000);
+  });
+
+  it('takes PTTL and expiry along', async () => {
+    await client.set('key', 'value', 'PX', HOUR_MS);
+
+    clock.advance(HOUR_MS / 2);
+    expectBetween(await client.pttl('key'), HOUR_MS / 2 - 1000, HOUR_MS / 2);
+    clock.advance(-HOUR_MS / 2);
+    expectBetween(await client.pttl('key'), HOUR_MS - 1000, HOUR_MS);
+    clock.advance(HOUR_MS - 1000);
+    expect(await client.get('key')).toBe('value');
+    clock.advance(1000);
+    expect(await client.get('key')).toBeNull();
+  });
+
+  it('lets keys expire by themselves, which nobody reads', async () => {
+    await client.set('key', 'value', 'PX', HOUR_MS);
+    clock.advance(HOUR_MS);
+    await eventually(async () => expect(await client.info('stats')).toMatch(/expired_keys:[1-9]/));
+    expect(await client.dbsize()).toBe(0);
+  });
+});
+
+describe('startRedisServer', () => {
+  it('starts a server that asks for a password, takes arguments, and leaves nothing', async () => {
+    const server = await startRedisServer({ password: 'secret', args: ['--maxmemory', '3mb'] });
+    expect(await server.client().config('GET', 'maxmemory')).toEqual(['maxmemory', '3145728']);
+    expect(server.url).toBe(`redis://:secret@127.0.0.1:${server.port}`);
+    await expect(server.client({ password: undefined, ...impatient }).ping()).rejects.toThrow('NOAUTH');
+
+    await server.stop();
+
+    expect(isRunning(server.pid)).toBe(false);
+    expect(existsSync(dirname(server.clock.file))).toBe(false);
+  });
+
+  it('stands still, dies and comes back on its port, without its data', async () => {
+    await using server = await startRedisServer();
+    const client = server.client();
+    await client.set('key', 'value');
+    const { pid } = server;
+    server.clock.advance(HOUR_MS);
+
+    server.pause();
+    const reply = client.get('key');
+    expect(await soFar(reply)).toBe('nothing');
+    server.resume();
+    expect(await reply).toBe('value');
+
+    await server.kill();
+    expect(isRunning(pid)).toBe(false);
+    await server.restart();
+    expect(server.pid).not.toBe(pid);
+    expect(await client.get('key')).toBeNull();
+    expect(server.clock.offsetMs).toBe(HOUR_MS);
+  });
+
+  it('stops a server that stands still', async () => {
+    const server = await startRedisServer();
+    server.pause();
+    await server.stop();
+    expect(isRunning(server.pid)).toBe(false);
+  });
+
+  it('starts a Cluster of one node, and restarts it', async () => {
+    await using server = await startRedisServer({ cluster: true });
+    const cluster = server.track(new Cluster([{ host: server.host, port: server.port }]));
+    expect(await cluster.set('key', 'value')).toBe('OK');
+    await expect(server.client().mget('a', 'b')).rejects.toThrow('CROSSSLOT');
+    expect(server.clock.offsetMs).toBe(0);
+
+    await server.restart();
+    expect(await server.client().set('key', 'value')).toBe('OK');
+  });
+
+  it('starts a Sentinel', async () => {
+    await using server = await startRedisServer({
+      config: 'sentinel resolve-hostnames no',
+      args: ['--sentinel'],
+    });
+    expect(await server.client().call('SENTINEL', 'MASTERS')).toEqual([]);
+  });
+
+  it('shows what the server said when it does not start', async () => {
+    await expect(startRedisServer({ args: ['--no-such-option', '1'] })).rejects.toThrow(
+      /did not start on port \d+:[^]*no-such-option/,
+    );
+  });
+
+  it('takes another port when the first one is taken', async () => {
+    await using first = await startRedisServer();
+    const ports = [first.port, first.port + 1];
+    const random = jest.spyOn(crypto, 'randomInt').mockImplementation(() => ports.shift());
+    await using second = await startRedisServer();
+    random.mockRestore();
+    expect(second.port).toBe(first.port + 1);
+  });
+});
+
+describe('startTcpProxy', () => {
+  beforeEach(freshRedis);
+
+  it('hands everything on, and counts round trips', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const client = await connectThrough(proxy);
+    const { chunks, bytes } = proxy.sent;
+
+    await client.pipeline().set('a', 1).incr('a').get('a').exec();
+
+    expect(proxy.sent.chunks - chunks).toBe(1);
+    expect(proxy.sent.bytes - bytes).toBeGreaterThan(60);
+    expect(proxy.connections).toBe(1);
+    client.disconnect();
+    await eventually(() => expect(proxy.connections).toBe(0));
+  });
+
+  it('delays both ways, by latency and not by throughput', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const client = await connectThrough(proxy);
+    proxy.delay(50);
+    const start = performance.now();
+
+    await Promise.all([client.incr('n'), sleep(5).then(() => client.incr('n'))]);
+
+    expectBetween(performance.now() - start, 99, 190);
+    expect(await client.get('n')).toBe('2');
+  });
+
+  it('cuts after the request was carried out and before the reply', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const client = await connectThrough(proxy);
+
+    proxy.cutAfterRequest();
+    await expect(client.incr('n')).rejects.toThrow('Connection is closed');
+
+    expect(await workerRedis().client().get('n')).toBe('1');
+    const next = await connectThrough(proxy);
+    expect(await next.incr('n')).toBe(2);
+  });
+
+  it('goes dead without a word, and delivers later', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const client = await connectThrough(proxy);
+    const closed = jest.fn();
+    client.on('close', closed);
+
+    proxy.halfOpen();
+    const reply = client.incr('n');
+    expect(await soFar(reply)).toBe('nothing');
+    expect(await workerRedis().client().exists('n')).toBe(0);
+    await workerRedis().client().client('KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+    expect(closed).not.toHaveBeenCalled();
+    expect(proxy.connections).toBe(1);
+
+    await proxy.restore();
+    await expect(reply).rejects.toThrow('Connection is closed');
+  });
+
+  it('delivers what was held up', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const client = await connectThrough(proxy);
+    proxy.halfOpen();
+    const replies = Promise.all([client.incr('n'), client.incr('n')]);
+    expect(await soFar(replies)).toBe('nothing');
+    await proxy.restore();
+    expect(await replies).toEqual([1, 2]);
+  });
+
+  it('hands on byte by byte', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const client = await connectThrough(proxy);
+    const pieces: number[] = [];
+    const raw: Socket = connect(proxy.port, proxy.host).on('data', ({ length }) => pieces.push(length));
+    proxy.byteByByte();
+
+    raw.write('PING\r\n');
+    await eventually(() => expect(pieces).toEqual(Array(7).fill(1)));
+    raw.destroy();
+    expect(await client.set('key', 'v'.repeat(200))).toBe('OK');
+    expect(await client.mget('key', 'none')).toEqual(['v'.repeat(200), null]);
+  });
+
+  it('refuses, cuts what is open, and recovers on the same port', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const client = await connectThrough(proxy);
+    const { url } = proxy;
+    const closed = once(client, 'close');
+
+    await proxy.refuse();
+    await closed;
+    expect(proxy.connections).toBe(0);
+    const [error] = (await once(connect(proxy.port, proxy.host), 'error')) as [NodeJS.ErrnoException];
+    expect(error.code).toBe('ECONNREFUSED');
+
+    await proxy.restore();
+    expect(proxy.url).toBe(url);
+    expect(await (await connectThrough(proxy)).ping()).toBe('PONG');
+  });
+
+  it('tells the client when the server is gone', async () => {
+    await using server = await startRedisServer();
+    await using proxy = await startTcpProxy(server.port);
+    const client = await connectThrough(proxy);
+    const closed = once(client, 'close');
+    await server.kill();
+    await closed;
+    await proxy.stop(); // and a second time at the end of the block
+  });
+});
+
+describe('eventually', () => {
+  it('repeats until the assertion holds, and gives its value', async () => {
+    let tries = 0;
+    const value = await eventually(() => {
+      expect(++tries).toBe(3);
+      return 'value';
+    });
+    expect(value).toBe('value');
+  });
+
+  it('ends with the last error, also with fake timers', async () => {
+    jest.useFakeTimers();
+    const never = eventually(() => Promise.reject(new Error('not yet')), { timeoutMs: 30 });
+    await expect(never).rejects.toThrow('not yet');
+    jest.useRealTimers();
+  });
+});
+
+/** An impatient client of the worker's server by way of a proxy, with its greeting behind it. */
+async function connectThrough({ port }: { port: number }): Promise<Redis> {
+  const client = workerRedis().client({ port, ...impatient });
+  await client.ping();
+  return client;
+}
