@@ -1,8 +1,5 @@
 /** @jest-config-loader esbuild-register */
 import type { Config } from 'jest';
-import { patchRequire } from './tools/jest-resolver.cjs';
-
-patchRequire();
 
 const swc = (parser: Record<string, unknown>): [string, Record<string, unknown>] => [
   '@swc/jest',

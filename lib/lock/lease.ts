@@ -89,7 +89,7 @@ export class Lease implements LockContext, Watched {
   get lost(): LockError | undefined {
     if (!this.#lost && !this.#ended && monotonicMs() >= this.#deadlineMs)
       this.lose(
-        this.#deadlineMs >= this.#endMs
+        this.#isLast(this.#deadlineMs)
           ? 'it was held for `maxHoldMs`'
           : 'its TTL passed before it could be extended',
       );
@@ -159,11 +159,16 @@ export class Lease implements LockContext, Watched {
   #extendTo(sentAtMs: number, ttlMs: number): number {
     const deadlineMs = Math.min(sentAtMs + ttlMs, this.#endMs);
     const gridMs = ttlMs / GRID_PER_TTL;
-    const renewable = this.#options.autoExtend && deadlineMs < this.#endMs;
+    const renewable = this.#options.autoExtend && !this.#isLast(deadlineMs);
     this.#renewAtMs = renewable
       ? Math.floor((sentAtMs + ttlMs / RENEWALS_PER_TTL) / gridMs) * gridMs
       : Infinity;
     return deadlineMs;
+  }
+
+  /** Whether no extension can go beyond this deadline: TTLs are whole ms, so the last may be part of one short. */
+  #isLast(deadlineMs: number): boolean {
+    return this.#endMs - deadlineMs < 1;
   }
 
   /** A signal whose `aborted`, `reason` and `throwIfAborted` look at the clock first. */

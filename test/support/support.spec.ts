@@ -81,10 +81,11 @@ describe('the redis-server of a worker', () => {
 });
 
 describe('the clock of a server', () => {
-  beforeEach(freshRedis);
-
   const { clock } = workerRedis();
-  const client = workerRedis().client();
+  let client: Redis;
+
+  beforeAll(() => (client = workerRedis().client()));
+  beforeEach(freshRedis);
 
   it('moves TIME forward and back, at once, for commands and scripts', async () => {
     const time = async (): Promise<number> =>
@@ -132,8 +133,7 @@ describe('the clock of a server', () => {
   it('lets keys expire by themselves, which nobody reads', async () => {
     await client.set('key', 'value', 'PX', HOUR_MS);
     clock.advance(HOUR_MS);
-    await eventually(async () => expect(await client.info('stats')).toMatch(/expired_keys:[1-9]/));
-    expect(await client.dbsize()).toBe(0);
+    await eventually(async () => expect(await client.dbsize()).toBe(0));
   });
 });
 
@@ -264,7 +264,7 @@ describe('startTcpProxy', () => {
     const reply = client.incr('n');
     expect(await soFar(reply)).toBe('nothing');
     expect(await workerRedis().client().exists('n')).toBe(0);
-    await workerRedis().client().client('KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+    await workerRedis().client().call('CLIENT', 'KILL', 'TYPE', 'normal');
     expect(closed).not.toHaveBeenCalled();
     expect(proxy.connections).toBe(1);
 

@@ -40,7 +40,7 @@ export class TcpProxy {
 
   /** How many clients are connected now. */
   get connections(): number {
-    return this.links.size;
+    return [...this.links].filter(({ client }) => !client.closed).length;
   }
 
   /** Every byte takes this long, each way. */
@@ -104,13 +104,17 @@ export class TcpProxy {
   private accept(client: Socket): void {
     const link: Link = { client, server: connect(this.targetPort, this.host), losesReply: false };
     this.links.add(link);
-    client.on('close', () => this.links.delete(link));
+    for (const socket of [client, link.server]) socket.on('close', () => this.forget(link));
     client.on('data', ({ length }: Buffer) => {
       this.sent.chunks++;
       this.sent.bytes += length;
     });
     this.pump(client, link.server, (request) => this.forwardRequest(link, request));
     this.pump(link.server, client, (reply) => this.forwardReply(link, reply));
+  }
+
+  private forget(link: Link): void {
+    if (link.client.closed && link.server.closed) this.links.delete(link);
   }
 
   /** Hands on what comes, in order, each piece after its delay, and none while the gate is shut. */
@@ -145,9 +149,9 @@ export class TcpProxy {
       return;
     }
     for (const byte of chunk) {
+      await nextTurn(); // in which a peer in this process reads the byte before
       await this.gate;
       to.write(Buffer.of(byte));
-      await nextTurn();
     }
   }
 }

@@ -1,0 +1,375 @@
+import type { Redis } from 'ioredis';
+import {
+  createRedisBackend,
+  FENCE_THRESHOLDS,
+  LockError,
+  makeStorageKey,
+  type LockBackend,
+} from 'nestjs-syncguard';
+import { eventually } from '../support/eventually.js';
+import { freshRedis, workerRedis } from '../support/redis.js';
+import { granted } from './lock.contract.js';
+
+// A program that follows seed 004 by the letter: cjson, TIME, the index holding the full lock key.
+const FOREIGN_ACQUIRE = `
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local held = redis.call('GET', KEYS[1])
+if held and cjson.decode(held).expiresAtMs > now - 1000 then return 0 end
+local fence = string.format('%015d', redis.call('INCR', KEYS[3]))
+local data = cjson.encode({lockId=ARGV[1], expiresAtMs=now + ARGV[2], acquiredAtMs=now, key=ARGV[3], fence=fence})
+redis.call('SET', KEYS[1], data, 'PX', ARGV[2])
+redis.call('SET', KEYS[2], KEYS[1], 'PX', ARGV[2])
+return {1, fence, now + ARGV[2]}`;
+
+const FOREIGN_RELEASE = `
+local lockKey = redis.call('GET', KEYS[1])
+if not lockKey then return -1 end
+local held = redis.call('GET', lockKey)
+if not held then return -1 end
+local data = cjson.decode(held)
+if data.lockId ~= ARGV[1] then return 0 end
+redis.call('DEL', lockKey, KEYS[1])
+return 1`;
+
+const FOREIGN_ID = 'foreign_lock_id_000001';
+const TTL_MS = 30_000;
+
+describe('the wire format of locks', () => {
+  let client: Redis;
+  let backend: LockBackend;
+
+  beforeEach(async () => {
+    client = (await freshRedis()).client();
+    backend = createRedisBackend(client);
+  });
+
+  const take = async (key: string, ttlMs = TTL_MS) => granted(await backend.acquire({ key, ttlMs }));
+  const foreignAcquire = (key: string, id = FOREIGN_ID): Promise<unknown> =>
+    client.eval(
+      FOREIGN_ACQUIRE,
+      3,
+      `syncguard:${key}`,
+      `syncguard:id:${id}`,
+      `syncguard:fence:syncguard:${key}`,
+      id,
+      TTL_MS,
+      key,
+    );
+
+  it('is three keys, as the seed names them', async () => {
+    const { lockId, fence, expiresAtMs } = await take('order:1');
+    expect((await client.keys('*')).sort()).toStrictEqual(
+      ['syncguard:order:1', `syncguard:id:${lockId}`, 'syncguard:fence:syncguard:order:1'].sort(),
+    );
+    expect(await client.get(`syncguard:id:${lockId}`)).toBe('syncguard:order:1');
+    const record = JSON.parse((await client.get('syncguard:order:1')) ?? '') as object;
+    expect(record).toStrictEqual({
+      lockId,
+      expiresAtMs,
+      acquiredAtMs: expiresAtMs - TTL_MS,
+      key: 'order:1',
+      fence,
+    });
+    expect(await client.get('syncguard:fence:syncguard:order:1')).toBe(String(Number(fence)));
+  });
+
+  it('gives record and index one TTL, and the fence counter none', async () => {
+    const lock = await take('order:1');
+    const ttls = async (): Promise<number[]> =>
+      Promise.all(['syncguard:order:1', `syncguard:id:${lock.lockId}`].map((key) => client.pexpiretime(key)));
+    const [record, index] = await ttls();
+    expect(record).toBe(index);
+    await lock.extend(60_000);
+    const [longer, longerIndex] = await ttls();
+    expect(longer).toBe(longerIndex);
+    expect(longer).toBeGreaterThan(record ?? 0);
+    expect(await client.ttl('syncguard:fence:syncguard:order:1')).toBe(-1);
+  });
+
+  it('leaves nothing but the fence counter after a release', async () => {
+    await (await take('order:1')).release();
+    expect(await client.keys('*')).toStrictEqual(['syncguard:fence:syncguard:order:1']);
+  });
+
+  it('a lock taken by a program of the seed blocks ours, and is seen', async () => {
+    await foreignAcquire('order:1');
+    expect((await backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(false);
+    expect(await backend.getByKeyRaw('order:1')).toMatchObject({ key: 'order:1', lockId: FOREIGN_ID });
+    expect(await backend.getByIdRaw(FOREIGN_ID)).toMatchObject({ key: 'order:1' });
+  });
+
+  it('ours blocks a program of the seed', async () => {
+    await take('order:1');
+    expect(await foreignAcquire('order:1')).toBe(0);
+  });
+
+  it('ours is released by a script of the seed', async () => {
+    const { lockId } = await take('order:1');
+    expect(await client.eval(FOREIGN_RELEASE, 1, `syncguard:id:${lockId}`, lockId)).toBe(1);
+    expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
+  });
+
+  it('a lock of the seed is extended and released by ours', async () => {
+    await foreignAcquire('order:1');
+    expect((await backend.extend({ lockId: FOREIGN_ID, ttlMs: 60_000 })).ok).toBe(true);
+    expect(await client.pttl('syncguard:order:1')).toBeGreaterThan(TTL_MS);
+    expect(await backend.release({ lockId: FOREIGN_ID })).toStrictEqual({ ok: true });
+    expect(await client.exists('syncguard:order:1')).toBe(0);
+  });
+
+  it('a record with spaces in its JSON is understood', async () => {
+    const record = {
+      lockId: FOREIGN_ID,
+      expiresAtMs: Date.now() + TTL_MS,
+      acquiredAtMs: Date.now(),
+      key: 'order:1',
+      fence: '000000000000007',
+    };
+    await client.set('syncguard:order:1', JSON.stringify(record, null, 2), 'PX', TTL_MS);
+    await client.set(`syncguard:id:${FOREIGN_ID}`, 'syncguard:order:1', 'PX', TTL_MS);
+    expect((await backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(false);
+    expect((await backend.extend({ lockId: FOREIGN_ID, ttlMs: 60_000 })).ok).toBe(true);
+    expect(await backend.getByKeyRaw('order:1')).toMatchObject({
+      lockId: FOREIGN_ID,
+      fence: '000000000000007',
+    });
+    expect((await backend.release({ lockId: FOREIGN_ID })).ok).toBe(true);
+  });
+
+  it('fences rise over the grants of both', async () => {
+    const ours = await take('order:1');
+    await ours.release();
+    const [, theirs] = (await foreignAcquire('order:1')) as [number, string];
+    expect(theirs > ours.fence).toBe(true);
+  });
+
+  it.each(['id:order', `id:${FOREIGN_ID}`, 'fence:syncguard:order:1'])(
+    'a user key %s is hashed, and names nothing internal',
+    async (key) => {
+      const victim = await take('order:1');
+      await take(key);
+      expect(await client.get('syncguard:order:1')).toContain(victim.lockId);
+      expect(await client.exists(`syncguard:${key}`)).toBe(key === 'fence:syncguard:order:1' ? 1 : 0);
+      expect(await client.get('syncguard:fence:syncguard:order:1')).toMatch(/^\d+$/);
+      expect((await client.keys('syncguard:??????????????????????')).length).toBe(1);
+    },
+  );
+
+  it('a long key takes its hashed form, everywhere', async () => {
+    const prefix = 'p'.repeat(100);
+    const long = createRedisBackend(client, { keyPrefix: prefix });
+    const key = '鍵'.repeat(170);
+    const lock = granted(await long.acquire({ key, ttlMs: TTL_MS }));
+    expect(await client.exists(makeStorageKey(prefix, key))).toBe(1);
+    for (const name of await client.keys('*')) expect(Buffer.byteLength(name)).toBeLessThanOrEqual(1000);
+    expect((await long.release({ lockId: lock.lockId })).ok).toBe(true);
+  });
+
+  describe('on a client with a keyPrefix', () => {
+    it('release, extend and lookup by id find the prefixed record, and a foreign reader its name', async () => {
+      const prefixed = createRedisBackend(workerRedis().client({ keyPrefix: 'app:' }));
+      const { lockId } = granted(await prefixed.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      expect(await client.get(`app:syncguard:id:${lockId}`)).toBe('app:syncguard:order:1');
+      expect(await prefixed.lookup({ lockId })).not.toBeNull();
+      expect((await prefixed.extend({ lockId, ttlMs: 60_000 })).ok).toBe(true);
+      expect((await prefixed.release({ lockId })).ok).toBe(true);
+      expect(await client.keys('*')).toStrictEqual(['app:syncguard:fence:syncguard:order:1']);
+    });
+  });
+
+  describe('in the slotted layout', () => {
+    it('all keys of a lock share a tag, with which the lockId begins', async () => {
+      const slotted = createRedisBackend(client, { keyLayout: 'slotted' });
+      const { lockId } = granted(await slotted.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      const tag = lockId.slice(0, 3);
+      const names = await client.keys('*');
+      expect(names).toHaveLength(3);
+      for (const name of names) expect(name.startsWith(`syncguard:{${tag}}:`)).toBe(true);
+    });
+
+    it('the tag is that of the user, where the key has one', async () => {
+      const slotted = createRedisBackend(client, { keyLayout: 'slotted' });
+      const one = granted(await slotted.acquire({ key: '{user:1}:cart', ttlMs: TTL_MS }));
+      const two = granted(await slotted.acquire({ key: '{user:1}:mail', ttlMs: TTL_MS }));
+      expect(one.lockId.slice(0, 3)).toBe(two.lockId.slice(0, 3));
+    });
+  });
+
+  describe('fences survive the loss of their counter', () => {
+    const later = async (lose: () => Promise<unknown>): Promise<[string, string]> => {
+      const before = await take('order:1');
+      await before.release();
+      await lose();
+      return [before.fence, (await take('order:1')).fence];
+    };
+
+    it.each<[string, () => Promise<unknown>]>([
+      ['deleted', () => client.del('syncguard:fence:syncguard:order:1')],
+      ['set back', () => client.set('syncguard:fence:syncguard:order:1', '5')],
+      ['flushed', () => client.flushall()],
+    ])('when it was %s', async (_, lose) => {
+      // A moment passes between a grant and a failover; with none, 1 ms is what the clock can tell apart.
+      const [before, after] = await later(async () => {
+        workerRedis().clock.advance(1);
+        return lose();
+      });
+      expect(after > before).toBe(true);
+    });
+
+    it('and lose a TTL that somebody put on it', async () => {
+      await (await take('order:1')).release();
+      await client.expire('syncguard:fence:syncguard:order:1', 100);
+      await take('order:1');
+      expect(await client.ttl('syncguard:fence:syncguard:order:1')).toBe(-1);
+    });
+  });
+
+  describe('a fence counter near its end', () => {
+    const setFence = (value: string): Promise<unknown> =>
+      client.set('syncguard:fence:syncguard:order:1', value);
+
+    it('warns once, with the key hashed', async () => {
+      const warnings: string[] = [];
+      const warned = createRedisBackend(client, { warn: (message) => warnings.push(message) });
+      await setFence(FENCE_THRESHOLDS.WARN);
+      for (let i = 0; i < 3; i++)
+        await granted(await warned.acquire({ key: 'order:1', ttlMs: TTL_MS })).release();
+      expect(warnings).toHaveLength(1);
+      expect(warnings[0]).not.toContain('order:1');
+    });
+
+    it('refuses at the end, before a record is written', async () => {
+      await setFence('899999999999999');
+      expect((await take('order:1')).fence).toBe(FENCE_THRESHOLDS.MAX);
+      await client.del('syncguard:order:1');
+      await expect(backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).rejects.toMatchObject({
+        code: 'Internal',
+      });
+      expect(await client.exists('syncguard:order:1')).toBe(0);
+      expect(await client.get('syncguard:fence:syncguard:order:1')).toBe('900000000000000');
+    });
+  });
+
+  describe('something else under our names', () => {
+    const attempt = (): Promise<LockError> =>
+      backend.acquire({ key: 'order:1', ttlMs: TTL_MS }).then(
+        () => Promise.reject(new Error('the lock was granted')),
+        (error: unknown) => error as LockError,
+      );
+
+    it.each<[string, () => Promise<unknown>]>([
+      ['a list as the record', () => client.rpush('syncguard:order:1', 'x')],
+      ['text as the record', () => client.set('syncguard:order:1', 'mine')],
+      ['JSON of another kind as the record', () => client.set('syncguard:order:1', '[1,2]')],
+      ['a list as the fence', () => client.rpush('syncguard:fence:syncguard:order:1', 'x')],
+      ['text as the fence', () => client.set('syncguard:fence:syncguard:order:1', '1e3')],
+    ])('%s is an InvalidArgument that says what to do, and nothing is written', async (_, put) => {
+      await put();
+      const before = await client.keys('*');
+      const error = await attempt();
+      expect(error).toBeInstanceOf(LockError);
+      expect(error.code).toBe('InvalidArgument');
+      expect(error.message).toMatch(/Another program uses the same name/);
+      expect(error.message).not.toContain('order:1');
+      expect(await client.keys('*')).toStrictEqual(before);
+    });
+
+    it('is told by reads as well', async () => {
+      await client.set('syncguard:order:1', 'mine');
+      await expect(backend.lookup({ key: 'order:1' })).rejects.toMatchObject({ code: 'InvalidArgument' });
+    });
+  });
+
+  it('a record that lost its TTL is contended until it is dead, then taken over', async () => {
+    await take('order:1', 10_000);
+    await client.persist('syncguard:order:1');
+    expect((await backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(false);
+    workerRedis().clock.advance(11_001);
+    const next = await take('order:1');
+    expect(await client.pttl('syncguard:order:1')).toBeGreaterThan(0);
+    await next.release();
+  });
+
+  it('a dead record is released and extended as expired, and is gone then', async () => {
+    for (const end of ['release', 'extend'] as const) {
+      const lock = await take('order:1', 10_000);
+      await client.persist('syncguard:order:1');
+      await client.persist(`syncguard:id:${lock.lockId}`);
+      workerRedis().clock.advance(11_001);
+      const result = await (end === 'release'
+        ? backend.release({ lockId: lock.lockId })
+        : lock.extend(TTL_MS));
+      expect(result).toStrictEqual({ ok: false });
+      expect(await client.exists('syncguard:order:1', `syncguard:id:${lock.lockId}`)).toBe(0);
+    }
+  });
+
+  describe('isLocked', () => {
+    const leaveDead = async (ageMs: number): Promise<void> => {
+      const { lockId } = await take('order:1', 10_000);
+      await client.persist('syncguard:order:1');
+      await client.persist(`syncguard:id:${lockId}`);
+      workerRedis().clock.advance(10_000 + ageMs);
+    };
+
+    it('reads only, by default', async () => {
+      await leaveDead(60_000);
+      expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
+      expect(await client.exists('syncguard:order:1')).toBe(1);
+    });
+
+    it('cleans a record dead for over 2 s where it may, never the fence counter', async () => {
+      const cleaning = createRedisBackend(client, { cleanupInIsLocked: true });
+      await leaveDead(2_100);
+      expect(await cleaning.isLocked({ key: 'order:1' })).toBe(false);
+      await eventually(async () =>
+        expect(await client.keys('*')).toStrictEqual(['syncguard:fence:syncguard:order:1']),
+      );
+    });
+
+    it('leaves one alone that is dead for less', async () => {
+      const cleaning = createRedisBackend(client, { cleanupInIsLocked: true });
+      await leaveDead(1_500);
+      expect(await cleaning.isLocked({ key: 'order:1' })).toBe(false);
+      await cleaning.lookup({ key: 'order:1' });
+      expect(await client.exists('syncguard:order:1')).toBe(1);
+    });
+  });
+
+  it("a foreign defineCommand('acquireLock') changes nothing", async () => {
+    for (const name of ['acquireLock', 'lock-acquire', 'releaseLock'])
+      client.defineCommand(name, { numberOfKeys: 1, lua: 'return redis.call("FLUSHALL")' });
+    const lock = granted(await createRedisBackend(client).acquire({ key: 'order:1', ttlMs: TTL_MS }));
+    expect(await lock.release()).toStrictEqual({ ok: true });
+  });
+
+  it('a client that has only eval is served by eval', async () => {
+    const bare = {
+      eval: (lua: string, keys: number, ...rest: (string | number | Buffer)[]) =>
+        client.eval(lua, keys, ...rest),
+    };
+    const lock = granted(await createRedisBackend(bare).acquire({ key: 'order:1', ttlMs: TTL_MS }));
+    expect(await client.exists('syncguard:order:1')).toBe(1);
+    expect(await lock.release()).toStrictEqual({ ok: true });
+  });
+
+  it('two databases of one server do not see each other', async () => {
+    await take('order:1');
+    const other = createRedisBackend(workerRedis().client({ db: 1 }));
+    expect((await other.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(true);
+  });
+
+  it('an acquire and its release are two round trips and ten commands', async () => {
+    await (await take('warm')).release();
+    const calls = async (): Promise<number> =>
+      [...(await client.info('commandstats')).matchAll(/^cmdstat_(?!info|config)[^:]*:calls=(\d+)/gm)].reduce(
+        (sum, [, count]) => sum + Number(count),
+        0,
+      );
+    await client.config('RESETSTAT');
+    const lock = await take('order:1');
+    await lock.release();
+    expect(await calls()).toBe(10);
+  });
+});

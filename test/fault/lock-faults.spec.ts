@@ -1,0 +1,293 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { createRedisBackend, LockError, type LockBackend } from 'nestjs-syncguard';
+import { openConnection } from '../../lib/redis/redis.connect.js';
+import { LockService } from '../../lib/lock/lock.service.js';
+import { resolveOptions } from '../../lib/syncguard.options.js';
+import { granted } from '../contract/lock.contract.js';
+import { eventually } from '../support/eventually.js';
+import { type RedisServer, startRedisServer } from '../support/redis-server.js';
+import { startTcpProxy, type TcpProxy } from '../support/tcp-proxy.js';
+
+const TTL_MS = 30_000;
+const FENCE = 'syncguard:fence:syncguard:order:1';
+
+const failure = async (
+  promise: Promise<unknown>,
+): Promise<{ code: string; ms: number; error: LockError }> => {
+  const started = performance.now();
+  try {
+    await promise;
+  } catch (error) {
+    return { code: (error as LockError).code, ms: performance.now() - started, error: error as LockError };
+  }
+  throw new Error('it did not fail');
+};
+
+describe('locks when Redis fails', () => {
+  let server: RedisServer;
+  let proxy: TcpProxy;
+  beforeAll(async () => {
+    server = await startRedisServer();
+  });
+  afterAll(() => server.stop());
+  beforeEach(async () => {
+    proxy = await startTcpProxy(server.port);
+    await server.client().flushall();
+  });
+  afterEach(async () => {
+    server.closeClients();
+    await proxy.stop();
+  });
+
+  /** A connection as the module opens it, through the proxy. */
+  const own = async (): Promise<LockBackend> => {
+    const backend = createRedisBackend(
+      server.track(openConnection(proxy.url) as { disconnect(): void }) as never,
+    );
+    await granted(await backend.acquire({ key: 'warm', ttlMs: 1_000 })).release();
+    return backend;
+  };
+  /** A client as users make it: commands that a lost connection left unanswered are sent again. */
+  const theirs = async (): Promise<LockBackend> => {
+    const backend = createRedisBackend(server.client({ port: proxy.port }));
+    await granted(await backend.acquire({ key: 'warm', ttlMs: 1_000 })).release();
+    return backend;
+  };
+  const nothingIsHeld = (): Promise<unknown> =>
+    eventually(async () =>
+      expect((await server.client().keys('*')).filter((key) => !key.includes('fence:'))).toStrictEqual([]),
+    );
+
+  describe('a server that stands still', () => {
+    it('fails an acquire with NetworkTimeout in time, and undoes it when it ran after all', async () => {
+      const backend = await own();
+      server.pause();
+      const { code, ms } = await failure(backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      server.resume();
+      expect(code).toBe('NetworkTimeout');
+      expect(ms).toBeGreaterThan(990);
+      expect(ms).toBeLessThan(1_300);
+      await eventually(async () => expect(await server.client().exists(FENCE)).toBe(1));
+      await nothingIsHeld();
+    });
+
+    it('fails reads, releases and extends in time as well', async () => {
+      const backend = await own();
+      const lock = granted(await backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      server.pause();
+      const outcomes = await Promise.all(
+        [
+          lock.release(),
+          lock.extend(TTL_MS),
+          backend.isLocked({ key: 'order:1' }),
+          backend.lookup({ lockId: lock.lockId }),
+        ].map(failure),
+      );
+      server.resume();
+      for (const { code, ms } of outcomes) {
+        expect(code).toBe('NetworkTimeout');
+        expect(ms).toBeLessThan(1_300);
+      }
+    });
+
+    it('an aborted acquire settles at once, and is undone', async () => {
+      const backend = await own();
+      server.pause();
+      const controller = new AbortController();
+      const acquiring = failure(
+        backend.acquire({ key: 'order:1', ttlMs: TTL_MS, signal: controller.signal }),
+      );
+      await sleep(20);
+      controller.abort();
+      const { code, ms } = await acquiring;
+      server.resume();
+      expect(code).toBe('Aborted');
+      expect(ms).toBeLessThan(200);
+      await eventually(async () => expect(await server.client().exists(FENCE)).toBe(1));
+      await nothingIsHeld();
+    });
+  });
+
+  describe('a reply that is lost after the script ran', () => {
+    it('on our own connection fails the acquire at once, and the lock is undone', async () => {
+      const backend = await own();
+      proxy.cutAfterRequest();
+      const { code, ms } = await failure(backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      expect(code).toBe('ServiceUnavailable');
+      expect(ms).toBeLessThan(500);
+      expect(await server.client().exists(FENCE)).toBe(1);
+      await nothingIsHeld();
+    });
+
+    it("on a user's client is asked for again, and gives the same grant", async () => {
+      const backend = await theirs();
+      proxy.cutAfterRequest();
+      const lock = granted(await backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      expect(await server.client().get(FENCE)).toBe(String(Number(lock.fence)));
+      expect(await lock.release()).toStrictEqual({ ok: true });
+    });
+
+    it("of a release on a user's client is a release", async () => {
+      const backend = await theirs();
+      const lock = granted(await backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      proxy.cutAfterRequest();
+      expect(await lock.release()).toStrictEqual({ ok: true });
+      await nothingIsHeld();
+    });
+
+    it('of the release of a body leaves its result, and the lock goes soon', async () => {
+      const locks = new LockService(await own(), resolveOptions());
+      const result = await locks.lock(
+        () => {
+          proxy.cutAfterRequest();
+          return 'paid';
+        },
+        { key: 'order:1' },
+      );
+      expect(result).toBe('paid');
+      await nothingIsHeld();
+    });
+  });
+
+  describe('a connection that is cut', () => {
+    it('is a ServiceUnavailable that names the cause, within the deadline; then all works again', async () => {
+      const backend = await own();
+      await proxy.refuse();
+      const { code, ms, error } = await failure(backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      expect(code).toBe('ServiceUnavailable');
+      expect(ms).toBeLessThan(1_300);
+      expect(error.message).toMatch(/cannot be reached/);
+      await proxy.restore();
+      await eventually(
+        async () => expect((await backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(true),
+        {
+          timeoutMs: 5_000,
+        },
+      );
+    });
+
+    it('costs no lock whose renewal succeeds in time', async () => {
+      const locks = new LockService(await own(), resolveOptions());
+      await locks.lock(
+        async (lock) => {
+          await proxy.refuse();
+          await sleep(700);
+          await proxy.restore();
+          await sleep(1_500);
+          lock.assertHeld();
+        },
+        { key: 'order:1', ttlMs: 1_800 },
+      );
+    });
+
+    it('for longer than the TTL loses the lock, told at the deadline', async () => {
+      const locks = new LockService(await own(), resolveOptions());
+      let toldAfterMs = 0;
+      const { code } = await failure(
+        locks.lock(
+          async ({ signal }) => {
+            const started = performance.now();
+            await proxy.refuse();
+            await new Promise((resolve) => signal.addEventListener('abort', resolve));
+            toldAfterMs = performance.now() - started;
+          },
+          { key: 'order:1', ttlMs: 600 },
+        ),
+      );
+      expect(code).toBe('LockLost');
+      expect(toldAfterMs).toBeLessThan(700);
+    });
+  });
+
+  it('a half-open connection fails in time', async () => {
+    const backend = await own();
+    proxy.halfOpen();
+    const { code, ms } = await failure(backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+    expect(code).toBe('NetworkTimeout');
+    expect(ms).toBeLessThan(1_300);
+  });
+
+  it('replies that come byte by byte are read as any other', async () => {
+    const backend = await own();
+    proxy.byteByByte();
+    const lock = granted(await backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+    expect(await lock.release()).toStrictEqual({ ok: true });
+  });
+
+  it('a wrong password is AuthFailed, with what the server said as its cause, and no password in it', async () => {
+    const closed = await startRedisServer({ password: 'right' });
+    try {
+      for (const password of ['wrong-secret', undefined]) {
+        const url = `redis://${password ? `:${password}@` : ''}127.0.0.1:${closed.port}`;
+        const client = closed.track(openConnection(url) as { disconnect(): void });
+        const { code, error } = await failure(
+          createRedisBackend(client as never).acquire({ key: 'order:1', ttlMs: TTL_MS }),
+        );
+        expect(code).toBe('AuthFailed');
+        expect(String((error.cause as Error).message)).toMatch(/WRONGPASS|NOAUTH/);
+        expect(error.message + String((error.cause as Error).message)).not.toContain('wrong-secret');
+      }
+    } finally {
+      await closed.stop();
+    }
+  });
+
+  it('a lazy client is connected, a closed one is said to be closed', async () => {
+    const lazy = server.client({ lazyConnect: true });
+    expect((await createRedisBackend(lazy).acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(true);
+    lazy.disconnect();
+    await eventually(() => expect(lazy.status).toBe('end'));
+    const { code, ms, error } = await failure(
+      createRedisBackend(lazy).acquire({ key: 'order:2', ttlMs: TTL_MS }),
+    );
+    expect(code).toBe('ServiceUnavailable');
+    expect(ms).toBeLessThan(100);
+    expect(error.message).toMatch(/closed/);
+  });
+
+  it('a read-only replica and a full server are ServiceUnavailable', async () => {
+    const admin = server.client();
+    const backend = await own();
+    await admin.config('SET', 'maxmemory', '1');
+    expect((await failure(backend.acquire({ key: 'order:1', ttlMs: TTL_MS }))).code).toBe(
+      'ServiceUnavailable',
+    );
+    await admin.config('SET', 'maxmemory', '0');
+    await admin.replicaof('127.0.0.1', '1');
+    expect((await failure(backend.acquire({ key: 'order:1', ttlMs: TTL_MS }))).code).toBe(
+      'ServiceUnavailable',
+    );
+    await admin.replicaof('NO', 'ONE');
+    expect((await backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(true);
+  });
+
+  it('SCRIPT FLUSH, CLIENT KILL and CLIENT PAUSE under load lose no lock and leave no key', async () => {
+    const admin = server.client();
+    const locks = new LockService(await theirs(), resolveOptions());
+    let inside = 0;
+    let sections = 0;
+    const workers = Array.from({ length: 8 }, async (_, worker) => {
+      for (let i = 0; i < 30; i++)
+        await locks.lock(
+          async () => {
+            expect(++inside).toBe(1);
+            await sleep(1);
+            inside--;
+            sections++;
+          },
+          { key: 'order:1', retryDelayMs: 5, backoff: 'fixed', timeoutMs: 30_000, ttlMs: 10_000 + worker },
+        );
+    });
+    const trouble = (async () => {
+      for (let i = 0; i < 6; i++) {
+        await sleep(60);
+        await admin.script('FLUSH');
+        await admin.call('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+        await admin.call('CLIENT', 'PAUSE', '30');
+      }
+    })();
+    await Promise.all([...workers, trouble]);
+    expect(sections).toBe(240);
+    await nothingIsHeld();
+  }, 30_000);
+});

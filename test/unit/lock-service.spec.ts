@@ -1,0 +1,465 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  currentLock,
+  createMemoryBackend,
+  createRedisBackend,
+  type LockBackend,
+  type LockContext,
+  LockError,
+} from 'nestjs-syncguard';
+import { resolveOptions, type SyncGuardOptions } from '../../lib/syncguard.options.js';
+import { LockService } from '../../lib/lock/lock.service.js';
+import { eventually } from '../support/eventually.js';
+import { freshRedis, workerRedis } from '../support/redis.js';
+
+const serviceOn = (backend: LockBackend, options: SyncGuardOptions = {}): LockService =>
+  new LockService(backend, resolveOptions(options));
+
+const failure = (promise: Promise<unknown>): Promise<LockError> =>
+  promise.then(
+    () => Promise.reject(new Error('it did not fail')),
+    (error: unknown) => error as LockError,
+  );
+
+/** Keeps the event loop busy: what a heavy computation does to every timer. */
+function block(ms: number): void {
+  const end = performance.now() + ms;
+  while (performance.now() < end);
+}
+
+describe.each<[string, () => Promise<LockBackend>]>([
+  ['memory', async () => createMemoryBackend()],
+  ['Redis', async () => createRedisBackend((await freshRedis()).client())],
+])('LockService.lock() on %s', (_, setUp) => {
+  let backend: LockBackend;
+  let locks: LockService;
+  beforeEach(async () => {
+    backend = await setUp();
+    locks = serviceOn(backend);
+  });
+
+  it('runs the body under the lock, gives its result, and releases', async () => {
+    const result = await locks.lock(
+      async (lock) => {
+        expect(await backend.isLocked({ key: 'order:1' })).toBe(true);
+        expect(lock).toMatchObject({ key: 'order:1', fence: expect.stringMatching(/^\d{15}$/) as unknown });
+        return 42;
+      },
+      { key: 'order:1' },
+    );
+    expect(result).toBe(42);
+    expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
+  });
+
+  it('lets one in at a time, and everybody in the end; fences only rise', async () => {
+    let inside = 0;
+    const fences: string[] = [];
+    await Promise.all(
+      Array.from({ length: 20 }, () =>
+        locks.lock(
+          async ({ fence }) => {
+            expect(++inside).toBe(1);
+            fences.push(fence);
+            await sleep(1);
+            inside--;
+          },
+          { key: 'order:1', retryDelayMs: 5, backoff: 'fixed' },
+        ),
+      ),
+    );
+    expect(fences).toHaveLength(20);
+    expect(fences).toStrictEqual([...new Set(fences)].sort());
+  });
+
+  it("passes the body's own error on as it is, and releases", async () => {
+    const error = new Error('no money');
+    await expect(locks.lock(() => Promise.reject(error), { key: 'order:1' })).rejects.toBe(error);
+    const throwing = (): never => {
+      throw error;
+    };
+    await expect(locks.lock(throwing, { key: 'order:1' })).rejects.toBe(error);
+    expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
+  });
+
+  describe('waiting', () => {
+    it('ends with AcquisitionTimeout after timeoutMs, which says when to try again', async () => {
+      await backend.acquire({ key: 'order:1', ttlMs: 30_000 });
+      const started = performance.now();
+      const error = await failure(locks.lock(() => 1, { key: 'order:1', timeoutMs: 150, retryDelayMs: 20 }));
+      expect(error.code).toBe('AcquisitionTimeout');
+      expect(error.context).toMatchObject({ timeoutMs: 150, retryAfter: 30 });
+      expect(error.message).not.toContain('order:1');
+      expect(performance.now() - started).toBeGreaterThanOrEqual(149);
+    });
+
+    it('tries once with timeoutMs: 0', async () => {
+      await backend.acquire({ key: 'order:1', ttlMs: 30_000 });
+      expect((await failure(locks.lock(() => 1, { key: 'order:1', timeoutMs: 0 }))).code).toBe(
+        'AcquisitionTimeout',
+      );
+    });
+
+    it('does not sleep past the end of the other lock', async () => {
+      await backend.acquire({ key: 'order:1', ttlMs: 50 });
+      const started = performance.now();
+      await locks.lock(() => 1, { key: 'order:1', retryDelayMs: 5_000, timeoutMs: 10_000 });
+      expect(performance.now() - started).toBeLessThan(2_000);
+    });
+
+    it('counts maxRetries only with fair: false', async () => {
+      let attempts = 0;
+      const counting: LockBackend = Object.assign(Object.create(backend) as LockBackend, {
+        acquire: (options: Parameters<LockBackend['acquire']>[0]) => (attempts++, backend.acquire(options)),
+      });
+      await backend.acquire({ key: 'order:1', ttlMs: 30_000 });
+      const options = {
+        key: 'order:1',
+        retryDelayMs: 1,
+        backoff: 'fixed',
+        jitter: 'none',
+        timeoutMs: 200,
+      } as const;
+      await failure(serviceOn(counting).lock(() => 1, { ...options, maxRetries: 3, fair: false }));
+      expect(attempts).toBe(4);
+      await failure(serviceOn(counting).lock(() => 1, { ...options, maxRetries: 3 }));
+      expect(attempts).toBeGreaterThan(20);
+    });
+
+    it('is aborted by its signal within 50 ms, with the reason, and leaves nothing behind', async () => {
+      const held = await backend.acquire({ key: 'order:1', ttlMs: 30_000 });
+      const controller = new AbortController();
+      const waiting = failure(locks.lock(() => 1, { key: 'order:1', signal: controller.signal }));
+      await sleep(20);
+      const aborted = performance.now();
+      controller.abort(new Error('the client has gone'));
+      const error = await waiting;
+      expect(performance.now() - aborted).toBeLessThan(50);
+      expect(error.code).toBe('Aborted');
+      expect(error.cause).toMatchObject({ message: 'the client has gone' });
+      if (held.ok) await held.release();
+      expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
+    });
+
+    it('a signal that aborts inside the body still lets it be released', async () => {
+      const controller = new AbortController();
+      const error = await failure(
+        locks.lock(
+          () => {
+            controller.abort(new Error('enough'));
+            controller.signal.throwIfAborted();
+          },
+          { key: 'order:1', signal: controller.signal },
+        ),
+      );
+      expect(error.message).toBe('enough');
+      expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
+    });
+  });
+
+  describe('onContention', () => {
+    beforeEach(() => backend.acquire({ key: 'job', ttlMs: 30_000 }));
+
+    it("'skip' gives undefined without waiting and without running", async () => {
+      const started = performance.now();
+      const body = jest.fn();
+      expect(await locks.lock(body, { key: 'job', onContention: 'skip' })).toBeUndefined();
+      expect(body).not.toHaveBeenCalled();
+      expect(performance.now() - started).toBeLessThan(1_000);
+    });
+
+    it('a function gives what it returns', async () => {
+      expect(await locks.lock(() => 1, { key: 'job', onContention: (key) => `${key} is busy` })).toBe(
+        'job is busy',
+      );
+    });
+  });
+
+  it('minHoldMs keeps the lock for the rest of it', async () => {
+    await locks.lock(() => 1, { key: 'job', minHoldMs: 300 });
+    expect(await backend.isLocked({ key: 'job' })).toBe(true);
+    await eventually(async () => expect(await backend.isLocked({ key: 'job' })).toBe(false));
+  });
+
+  describe('keeping alive', () => {
+    it('holds a lock for longer than its TTL', async () => {
+      await locks.lock(
+        async (lock) => {
+          await sleep(500);
+          expect(await backend.isLocked({ key: 'order:1' })).toBe(true);
+          expect(lock.signal.aborted).toBe(false);
+          lock.assertHeld();
+        },
+        { key: 'order:1', ttlMs: 150 },
+      );
+    });
+
+    it('does not, with autoExtend: false', async () => {
+      const error = await failure(
+        locks.lock(() => sleep(200), { key: 'order:1', ttlMs: 50, autoExtend: false }),
+      );
+      expect(error.code).toBe('LockLost');
+    });
+
+    it('extends at most three times in 900 ms of a TTL of 1,000', async () => {
+      let extensions = 0;
+      const counting: LockBackend = Object.assign(Object.create(backend) as LockBackend, {
+        acquire: async (options: Parameters<LockBackend['acquire']>[0]) => {
+          const lock = await backend.acquire(options);
+          if (!lock.ok) return lock;
+          const extend = lock.extend.bind(lock);
+          return Object.assign(lock, { extend: (ttlMs: number) => (extensions++, extend(ttlMs)) });
+        },
+      });
+      await serviceOn(counting).lock(() => sleep(900), { key: 'order:1', ttlMs: 1_000 });
+      expect(extensions).toBeGreaterThanOrEqual(2);
+      expect(extensions).toBeLessThanOrEqual(3);
+    });
+
+    it('stops at maxHoldMs, and says so', async () => {
+      let aborted = false;
+      const error = await failure(
+        locks.lock(
+          async ({ signal }) => {
+            signal.addEventListener('abort', () => (aborted = true));
+            await sleep(400);
+          },
+          { key: 'order:1', ttlMs: 100, maxHoldMs: 200 },
+        ),
+      );
+      expect(error.code).toBe('LockLost');
+      expect(error.message).toContain('maxHoldMs');
+      expect(aborted).toBe(true);
+    });
+
+    it('lets the body extend by itself', async () => {
+      await locks.lock(
+        async (lock) => {
+          const before = lock.expiresAtMs;
+          expect(await lock.extend(60_000)).toMatchObject({ ok: true });
+          expect(lock.expiresAtMs).toBeGreaterThan(before + 20_000);
+        },
+        { key: 'order:1' },
+      );
+    });
+  });
+
+  describe('loss', () => {
+    const steal = async (): Promise<void> => {
+      const held = await backend.getByKeyRaw('order:1');
+      await backend.release({ lockId: held?.lockId ?? '' });
+    };
+
+    it('is seen by the watchdog, aborts the signal, and rejects when the body has ended', async () => {
+      let context: LockContext | undefined;
+      const error = await failure(
+        locks.lock(
+          async (lock) => {
+            context = lock;
+            await steal();
+            await new Promise((resolve) => lock.signal.addEventListener('abort', resolve));
+            expect(() => lock.assertHeld()).toThrow(LockError);
+            expect(() => lock.signal.throwIfAborted()).toThrow(LockError);
+          },
+          { key: 'order:1', ttlMs: 200 },
+        ),
+      );
+      expect(error.code).toBe('LockLost');
+      expect(context?.signal.reason).toBe(error);
+    });
+
+    it("does not hide the body's own error", async () => {
+      const error = new Error('mine');
+      await expect(
+        locks.lock(
+          async () => {
+            await steal();
+            throw error;
+          },
+          { key: 'order:1' },
+        ),
+      ).rejects.toBe(error);
+    });
+
+    it('is found at the release, when another has deleted the lock', async () => {
+      expect((await failure(locks.lock(steal, { key: 'order:1' }))).code).toBe('LockLost');
+    });
+
+    it('is seen by the first statement after a blocked event loop', async () => {
+      const seen: unknown[] = [];
+      await failure(
+        locks.lock(
+          (lock) => {
+            const { signal } = lock;
+            seen.push(signal.aborted);
+            block(220);
+            seen.push(signal.aborted, (signal.reason as LockError).code);
+            expect(() => signal.throwIfAborted()).toThrow(LockError);
+            expect(() => lock.assertHeld()).toThrow(LockError);
+          },
+          { key: 'order:1', ttlMs: 100 },
+        ),
+      );
+      expect(seen).toStrictEqual([false, true, 'LockLost']);
+    });
+
+    it('extend says no, and does not bring the lock back', async () => {
+      await failure(
+        locks.lock(
+          async (lock) => {
+            await steal();
+            expect(await lock.extend()).toStrictEqual({ ok: false });
+            expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
+          },
+          { key: 'order:1' },
+        ),
+      );
+    });
+  });
+
+  describe('nesting', () => {
+    it('rejects the same key inside its own body at once', async () => {
+      const error = await failure(
+        locks.lock(() => locks.lock(() => 1, { key: 'order:1' }), { key: 'order:1' }),
+      );
+      expect(error.code).toBe('AlreadyHeld');
+    });
+
+    it('enters with reentrant: true, under the lock that is held', async () => {
+      const fences = await locks.lock(
+        async (outer) => [
+          outer.fence,
+          await locks.lock((inner) => inner.fence, { key: 'order:1', reentrant: true }),
+        ],
+        { key: 'order:1' },
+      );
+      expect(fences[0]).toBe(fences[1]);
+    });
+
+    it('takes another key inside, and knows the innermost', async () => {
+      await locks.lock(
+        async (outer) => {
+          await locks.lock(async (inner) => expect(currentLock()).toBe(inner), { key: 'order:2' });
+          expect(currentLock()).toBe(outer);
+        },
+        { key: 'order:1' },
+      );
+      expect(currentLock()).toBeUndefined();
+    });
+
+    it('the same key on another backend is another lock', async () => {
+      const other = serviceOn(createMemoryBackend());
+      expect(await locks.lock(() => other.lock(() => 1, { key: 'order:1' }), { key: 'order:1' })).toBe(1);
+    });
+
+    it('work left running after the release inherits nothing', async () => {
+      let later!: Promise<unknown>;
+      await locks.lock(
+        () => {
+          later = sleep(20).then(
+            () => [currentLock(), locks.lock(() => 'free', { key: 'order:1' })] as const,
+          );
+        },
+        { key: 'order:1' },
+      );
+      const [lock, again] = (await later) as [unknown, Promise<string>];
+      expect(lock).toBeUndefined();
+      expect(await again).toBe('free');
+    });
+
+    it('a context used after the release says that it is released', async () => {
+      const lock = await locks.lock((context) => context, { key: 'order:1' });
+      expect(() => lock.assertHeld()).toThrow(/released/);
+      expect(await lock.extend()).toStrictEqual({ ok: false });
+    });
+  });
+
+  describe('shutdown', () => {
+    it('lets a body end, then frees its key; refuses new locks meanwhile; aborts waiters', async () => {
+      let ended = false;
+      const body = locks.lock(() => sleep(300).then(() => (ended = true)), { key: 'order:1' });
+      await eventually(async () => expect(await backend.isLocked({ key: 'order:1' })).toBe(true));
+      const waiter = failure(locks.lock(() => 1, { key: 'order:1' }));
+      await sleep(10);
+      const closing = locks.onModuleDestroy();
+      expect((await waiter).code).toBe('Aborted');
+      expect((await failure(locks.acquire({ key: 'order:2', ttlMs: 1_000 }))).code).toBe(
+        'ServiceUnavailable',
+      );
+      expect((await failure(locks.lock(() => 1, { key: 'order:2' }))).code).toBe('ServiceUnavailable');
+      await closing;
+      expect(ended).toBe(true);
+      expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
+      await body;
+    });
+
+    it('releases what is still held after drainMs, handles included, and tells the bodies', async () => {
+      const hasty = serviceOn(backend, { shutdown: { drainMs: 50 } });
+      const handle = await hasty.acquire({ key: 'handle', ttlMs: 30_000 });
+      expect(handle.ok).toBe(true);
+      const body = failure(
+        hasty.lock(({ signal }) => new Promise((resolve) => signal.addEventListener('abort', resolve)), {
+          key: 'order:1',
+        }),
+      );
+      await eventually(async () => expect(await backend.isLocked({ key: 'order:1' })).toBe(true));
+      await hasty.onModuleDestroy();
+      expect((await body).code).toBe('LockLost');
+      expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
+      expect(await backend.isLocked({ key: 'handle' })).toBe(false);
+    });
+  });
+
+  describe('bad input', () => {
+    it.each<[string, Record<string, unknown>, RegExp]>([
+      ['a misspelt option', { ttlMS: 5 }, /options\.ttlMS is not an option.*ttlMs/],
+      ['a TTL of 0', { ttlMs: 0 }, /options\.ttlMs must be an integer from 1 .* got 0/],
+      ['a negative timeout', { timeoutMs: -1 }, /options\.timeoutMs/],
+      ['a word as backoff', { backoff: 'linear' }, /"exponential" or "fixed", got "linear"/],
+      ['a word as onContention', { onContention: 'ignore' }, /"throw" or "skip"/],
+      ['a signal that is none', { signal: {} }, /an AbortSignal/],
+    ])('%s is an InvalidArgument that names it', async (__, options, message) => {
+      const error = await failure(locks.lock(() => 1, { key: 'order:1', ...options }));
+      expect(error).toBeInstanceOf(LockError);
+      expect(error.code).toBe('InvalidArgument');
+      expect(error.message).toMatch(message);
+    });
+
+    it('a missing key, body or options object too', async () => {
+      expect((await failure(locks.lock(() => 1, {} as never))).code).toBe('InvalidArgument');
+      expect((await failure(locks.lock(() => 1, undefined as never))).code).toBe('InvalidArgument');
+      expect((await failure(locks.lock('x' as never, { key: 'order:1' }))).code).toBe('InvalidArgument');
+    });
+  });
+});
+
+it('a thousand held locks are renewed in one write', async () => {
+  const client = (await freshRedis()).client();
+  const locks = serviceOn(createRedisBackend(client), { lock: { ttlMs: 3_000 } });
+  let release!: () => void;
+  const gate = new Promise<void>((resolve) => (release = resolve));
+  const bodies = Array.from({ length: 1_000 }, (_, i) => locks.lock(() => gate, { key: `order:${i}` }));
+  await eventually(async () => expect(await workerRedis().client().dbsize()).toBe(3_000));
+
+  const socket = client.stream as unknown as {
+    _writev: (...args: unknown[]) => void;
+    _write: (...args: unknown[]) => void;
+  };
+  const writes: number[] = [];
+  for (const method of ['_write', '_writev'] as const) {
+    const original = socket[method].bind(socket);
+    socket[method] = (...args) => {
+      writes.push(performance.now());
+      original(...args);
+    };
+  }
+  const renewed = async (): Promise<number> =>
+    Number(/cmdstat_evalsha:calls=(\d+)/.exec(await workerRedis().client().info('commandstats'))?.[1] ?? 0);
+  const before = await renewed();
+  await eventually(async () => expect(await renewed()).toBeGreaterThanOrEqual(before + 1_000), {
+    timeoutMs: 3_000,
+  });
+  // All were taken within one or two cells of the renewal grid.
+  expect(writes.length).toBeLessThanOrEqual(3);
+  release();
+  await Promise.all(bodies);
+});
