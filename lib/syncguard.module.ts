@@ -50,8 +50,10 @@ async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisC
 }
 
 /** What the server or the system said: it names the address, never the password. */
-const causeOf = ({ cause }: { cause?: unknown }): string =>
-  cause instanceof Error ? `(${cause.message})` : '';
+const causeOf = ({ cause }: { cause?: unknown }): string => {
+  const message = (cause as { message?: unknown } | undefined)?.message;
+  return typeof message === 'string' ? `(${message})` : '';
+};
 
 const providers: Provider[] = [
   { provide: RESOLVED_OPTIONS, useFactory: resolveOptions, inject: [SYNCGUARD_OPTIONS] },
@@ -104,7 +106,7 @@ export class SyncGuardModule extends ConfigurableModuleClass implements OnApplic
    */
   static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
     const { isGlobal, ...rest } = options;
-    resolveOptions(rest);
+    resolveOptions(typeof options === 'object' ? rest : options);
     return super.forRoot({ ...rest, ...(isGlobal === undefined ? {} : { isGlobal }) });
   }
 

@@ -1,9 +1,8 @@
 import { injectedService, injectInto, replaceMethod } from '../guarded-method.js';
-import { compileKeyTemplate } from '../key-template.js';
-import { SyncGuardError } from '../syncguard.errors.js';
+import { compileKeyTemplate } from './key-template.js';
 import { LOCK_PARAMETER, LOCK_SERVICE } from '../syncguard.tokens.js';
 import { LockError } from './lock.errors.js';
-import type { LockCallOptions } from './lock.options.js';
+import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './lock.options.js';
 import type { LockService } from './lock.service.js';
 
 /** For methods that give a promise and start with the arguments that the key function takes. */
@@ -36,6 +35,7 @@ export function WithLock<Args extends unknown[]>(
   key: string | ((...args: Args) => string),
   options: LockCallOptions = {},
 ): LockedMethodDecorator<Args> {
+  resolveLockCall(options, DEFAULT_LOCK_OPTIONS); // A misspelt option fails where it stands, not at the first call.
   const keyOf = typeof key === 'string' ? compileKeyTemplate(key, '@WithLock()') : fromFunction(key);
   return (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
@@ -65,7 +65,7 @@ export const Lock =
   (): ParameterDecorator =>
   (target, propertyKey, index): void => {
     if (propertyKey === undefined)
-      throw new SyncGuardError({
+      throw new LockError({
         code: 'InvalidArgument',
         message: '@Lock() stands on a constructor parameter.',
       });
@@ -76,7 +76,7 @@ function fromFunction<Args extends unknown[]>(
   key: (...args: Args) => string,
 ): (args: readonly unknown[]) => string {
   if (typeof key !== 'function')
-    throw new SyncGuardError({
+    throw new LockError({
       code: 'InvalidArgument',
       message: '@WithLock(key): key must be a template or a function.',
     });

@@ -8,6 +8,8 @@ const OWN_CONNECTION = {
   enableOfflineQueue: false,
   autoResendUnfulfilledCommands: false,
   maxRetriesPerRequest: 0,
+  // A socket that does not close must not keep the process alive after the app.
+  disconnectTimeout: 100,
 } satisfies RedisOptions;
 
 /** Opens a connection of our own; it connects at once, and goes on trying for as long as it takes. */

@@ -1,8 +1,12 @@
 import { execFileSync } from 'node:child_process';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { closeSync, openSync, readFileSync, writeFileSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
 
 export const CLOCK_SHIM_SOURCE = join(__dirname, 'clock-shim.c');
+
+/** Where in the file the two numbers are. */
+const OFFSET = 0;
+const HELD = 8;
 
 /**
  * The time of day of one redis-server, which a test moves forward and back. It goes on ticking from wherever it is
@@ -15,37 +19,54 @@ export class ServerClock {
   constructor(readonly file: string) {}
 
   static create(file: string): ServerClock {
-    writeFileSync(file, Buffer.alloc(8));
+    writeFileSync(file, Buffer.alloc(16));
     return new ServerClock(file);
   }
 
   get offsetMs(): number {
-    return Number(readFileSync(this.file).readBigInt64LE()) / 1000;
+    return this.read(OFFSET) / 1000;
   }
 
   now(): number {
-    return Date.now() + this.offsetMs;
+    return this.heldMs || Date.now() + this.offsetMs;
   }
 
   /** Negative steps back. */
   advance(ms: number): void {
-    this.write(this.offsetMs + ms);
+    if (this.heldMs) this.write(HELD, this.heldMs + ms);
+    else this.write(OFFSET, this.offsetMs + ms);
   }
 
   /** Puts the clock on an instant. */
   set(epochMs: number): void {
-    this.write(epochMs - Date.now());
+    this.write(OFFSET, epochMs - Date.now());
+  }
+
+  /** The clock stands still at an instant, until `reset()`: then a test knows the time to the millisecond. */
+  hold(epochMs: number = Math.floor(this.now())): void {
+    this.write(HELD, epochMs);
   }
 
   /** Back to real time. */
   reset(): void {
-    this.write(0);
+    this.write(OFFSET, 0);
+    this.write(HELD, 0);
   }
 
-  private write(offsetMs: number): void {
+  private get heldMs(): number {
+    return this.read(HELD) / 1000;
+  }
+
+  private read(position: number): number {
+    return Number(readFileSync(this.file).readBigInt64LE(position));
+  }
+
+  private write(position: number, ms: number): void {
     const bytes = Buffer.alloc(8);
-    bytes.writeBigInt64LE(BigInt(Math.round(offsetMs * 1000)));
-    writeFileSync(this.file, bytes, { flag: 'r+' }); // in place: a server has the file mapped
+    bytes.writeBigInt64LE(BigInt(Math.round(ms * 1000)));
+    const file = openSync(this.file, 'r+'); // in place: a server has the file mapped
+    writeSync(file, bytes, 0, bytes.length, position);
+    closeSync(file);
   }
 }
 

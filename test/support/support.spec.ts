@@ -110,6 +110,18 @@ describe('the clock of a server', () => {
     expectBetween(clock.now(), monthEnd, monthEnd + 2000);
   });
 
+  it('stands still where it is held, and moves only when it is told to', async () => {
+    const instant = Date.parse('2028-02-29T23:59:58.250Z');
+    clock.hold(instant);
+    await sleep(5);
+    expect(await client.time()).toEqual([instant / 1000 - 0.25, 250_000].map(Math.floor));
+    clock.advance(1.5);
+    expect(await client.time()).toEqual([Math.floor(instant / 1000), 251_500]);
+    expect(clock.now()).toBe(instant + 1.5);
+    clock.reset();
+    expect(Math.abs((await timeMs(client)) - Date.now())).toBeLessThan(2000);
+  });
+
   it('keeps microseconds', async () => {
     clock.advance(0.25);
     expect(clock.offsetMs).toBe(0.25);

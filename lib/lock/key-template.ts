@@ -1,5 +1,5 @@
-import { describe } from './keys.js';
-import { SyncGuardError } from './syncguard.errors.js';
+import { describe } from '../keys.js';
+import { LockError } from './lock.errors.js';
 
 type Part = string | { readonly index: number; readonly path: readonly string[]; readonly source: string };
 
@@ -13,7 +13,7 @@ const TOKEN = /\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+/g;
  * Values are encoded, so that ("a:b", "c") and ("a", "b:c") are two keys; one that is missing is an error,
  * never a lock on "undefined".
  *
- * @throws SyncGuardError InvalidArgument: at once for a malformed template, at the call for a missing value
+ * @throws LockError InvalidArgument: at once for a malformed template, at the call for a missing value
  */
 export function compileKeyTemplate(
   template: string,
@@ -60,5 +60,5 @@ function encode(value: unknown, source: string): string {
   );
 }
 
-const invalid = (message: string, hint?: string): SyncGuardError =>
-  new SyncGuardError({ code: 'InvalidArgument', message, hint });
+const invalid = (message: string, hint?: string): LockError =>
+  new LockError({ code: 'InvalidArgument', message, hint });
