@@ -1,0 +1,66 @@
+import {
+  createMemoryBackend,
+  createRedisBackend,
+  Lock,
+  type LockBackend,
+  type LockContext,
+  LockService,
+  type RedisCapabilities,
+  WithLock,
+} from 'nestjs-syncguard';
+
+// What must not compile: `npm run typecheck` fails where one of these lines would.
+
+async function unchecked(locks: LockService): Promise<void> {
+  const result = await locks.acquire({ key: 'order:1', ttlMs: 1_000 });
+  // @ts-expect-error an unchecked result has no methods
+  await result.release();
+  // @ts-expect-error and cannot be disposed of
+  await using lock = result;
+  void lock;
+  if (result.ok) {
+    const fence: string = result.fence;
+    await using held = result;
+    void [fence, held];
+  }
+  const skipped: number | undefined = await locks.lock(() => 1, { key: 'x', onContention: 'skip' });
+  const instead: number | string = await locks.lock(() => 1, { key: 'x', onContention: (key) => key });
+  const sure: number = await locks.lock(() => 1, { key: 'x' });
+  // @ts-expect-error a misspelt option
+  await locks.lock(() => 1, { key: 'x', ttlMS: 1 });
+  void [skipped, instead, sure];
+}
+
+class Methods {
+  @WithLock((order: { id: string }) => order.id)
+  async first(_order: { id: string }, _more: number, @Lock() _lock?: LockContext): Promise<number> {
+    return 1;
+  }
+
+  @WithLock('{0}')
+  async template(_id: string): Promise<void> {}
+
+  // @ts-expect-error the method's argument is not what the key function takes
+  @WithLock((order: { id: string }) => order.id)
+  async wrong(_order: number): Promise<void> {}
+
+  // @ts-expect-error the method gives no promise
+  @WithLock('x')
+  sync(): number {
+    return 1;
+  }
+}
+
+describe('types', () => {
+  it('tell the backends apart, and fences need no assertion', async () => {
+    const redis = (client: Parameters<typeof createRedisBackend>[0]): LockBackend<RedisCapabilities> =>
+      createRedisBackend(client);
+    const memory: 'memory' = createMemoryBackend().capabilities.backend;
+    expect([memory, typeof redis, typeof unchecked, typeof Methods]).toStrictEqual([
+      'memory',
+      'function',
+      'function',
+      'function',
+    ]);
+  });
+});
