@@ -32,12 +32,16 @@ export class SyncGuardError<Code extends string = string> extends Error {
 
   readonly code: Code;
   readonly context: Readonly<Record<string, unknown>>;
+  /** What happened, without the hint: fit for the clients of an app. */
+  readonly summary: string;
+  /** What whoever runs the app can do about it. */
   readonly hint: string | undefined;
 
   constructor({ code, message, hint, cause, context = {} }: SyncGuardErrorInit<Code>) {
     super(hint ? `${message} ${hint}` : message, cause === undefined ? undefined : { cause });
     this.code = code;
     this.context = context;
+    this.summary = message;
     this.hint = hint;
     const brands = brandsOf(new.target);
     Object.defineProperty(this, BRANDS, { value: brands });

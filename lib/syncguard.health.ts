@@ -26,7 +26,7 @@ export class SyncGuardHealthIndicator {
     const fault = await this.connection.check();
     return {
       [key]: fault
-        ? { status: 'down', backend: 'redis', code: fault.code, message: fault.message }
+        ? { status: 'down', backend: 'redis', code: fault.code, message: fault.summary }
         : { status: 'up', backend: 'redis' },
     };
   }

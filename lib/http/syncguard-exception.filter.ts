@@ -1,4 +1,4 @@
-import { type ArgumentsHost, Catch, type ExceptionFilter, Inject } from '@nestjs/common';
+import { type ArgumentsHost, Catch, type ExceptionFilter, Inject, Logger } from '@nestjs/common';
 import { HttpAdapterHost } from '@nestjs/core';
 import { type Observable, throwError } from 'rxjs';
 import { SyncGuardError } from '../syncguard.errors.js';
@@ -15,11 +15,14 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
 
 /**
  * Answers HTTP requests that end in one of our errors, and no others: 423 for a lock that somebody else
- * holds, 503 when Redis is away, 400 for a bad key, 500 for a lock that was lost. The module registers it;
- * `http: false` leaves that to you.
+ * holds, 503 when Redis is away, 400 for a bad key, 500 for a lock that was lost. Hints are for operators:
+ * they go to the log with every 5xx, not to the client. The module registers it; `http: false` leaves that to
+ * you.
  */
 @Catch(SyncGuardError)
 export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError> {
+  readonly #logger = new Logger('SyncGuard');
+
   constructor(@Inject(HttpAdapterHost) private readonly host: HttpAdapterHost) {}
 
   catch(error: SyncGuardError, host: ArgumentsHost): Observable<never> | void {
@@ -31,15 +34,16 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
 
   #reply(error: SyncGuardError, response: unknown): void {
     const { httpAdapter } = this.host;
+    const { code, context, summary } = error;
+    const statusCode = STATUS_BY_CODE[code] ?? 500;
+    if (statusCode >= 500) this.#logger.error(`${code}: ${error.message}`, error.stack);
     if (httpAdapter.isHeadersSent(response)) {
       httpAdapter.end(response);
       return;
     }
-    const { retryAfter } = error.context;
+    const { retryAfter } = context;
     if (typeof retryAfter === 'number') httpAdapter.setHeader(response, 'Retry-After', String(retryAfter));
-    const statusCode = STATUS_BY_CODE[error.code] ?? 500;
-    const { code, message, context } = error;
-    httpAdapter.reply(response, { statusCode, code, message, context }, statusCode);
+    httpAdapter.reply(response, { statusCode, code, message: summary, context }, statusCode);
   }
 }
 

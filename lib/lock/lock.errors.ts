@@ -33,7 +33,8 @@ export class LockError extends SyncGuardError<LockErrorCode> {
     const known = error instanceof SyncGuardError ? error : undefined;
     return new LockError({
       code: (known?.code as LockErrorCode | undefined) ?? 'Internal',
-      message: known?.message ?? 'A lock operation failed in a way that SyncGuard does not know.',
+      message: known?.summary ?? 'A lock operation failed in a way that SyncGuard does not know.',
+      hint: known?.hint,
       cause: known?.cause ?? error,
       context: {
         ...known?.context,

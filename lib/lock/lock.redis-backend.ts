@@ -74,18 +74,19 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const keys = this.layout.keysOf(key, lockId);
     const sentAtMs = monotonicMs();
     const undo = (): void => void retryRelease(() => this.#releaseUnwanted(keys, lockId), ttlMs);
-    const reply = await this.runner
-      .run(
+    let reply: AcquireReply;
+    try {
+      reply = await this.runner.run(
         acquireScript,
         keys,
         { lockId, ttlMs, keyJson: JSON.stringify(key) },
         { signal: options.signal, onLate: ({ status }) => status === 'granted' && undo() },
-      )
-      .catch((fault: unknown) => {
-        // It may have run: then a lock stands that nobody knows of.
-        if (fault instanceof RedisFault && fault.mayHaveRun) undo();
-        throw LockError.from(fault, { key });
-      });
+      );
+    } catch (fault) {
+      // It may have run: then a lock stands that nobody knows of.
+      if (fault instanceof RedisFault && fault.mayHaveRun) undo();
+      throw LockError.from(fault, { key });
+    }
     return this.#toAcquireResult(reply, { key, lockId, ttlMs, sentAtMs });
   }
 

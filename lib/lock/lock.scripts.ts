@@ -77,8 +77,8 @@ if fence > ${Number(FENCE_THRESHOLDS.MAX)} then return -1 end
 local json = string.format('{"lockId":"%s","expiresAtMs":%d,"acquiredAtMs":%d,"key":%s,"fence":"%015d"}',
   lockId, nowMs + ttlMs, nowMs, keyJson, fence)
 redis.call('SET', fenceCounter, string.format('%d', fence))
-redis.call('SET', record, json, 'PX', ttlMs)
-redis.call('SET', index, record, 'PX', ttlMs)
+redis.call('PSETEX', record, ttlMs, json)
+redis.call('PSETEX', index, ttlMs, record)
 return json`,
   decode(reply): AcquireReply {
     if (typeof reply === 'number')
@@ -167,8 +167,8 @@ if found == 0 then
   fields.expiresAtMs = expiresAtMs
   json = cjson.encode(fields)
 end
-redis.call('SET', record, json, 'PX', ttlMs)
-redis.call('SET', index, record, 'PX', ttlMs)
+redis.call('PSETEX', record, ttlMs, json)
+redis.call('PSETEX', index, ttlMs, record)
 return {1, expiresAtMs}`;
 
 export const extendScript = defineScript({

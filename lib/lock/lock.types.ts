@@ -55,7 +55,10 @@ export type ExtendResult = { ok: true; expiresAtMs: number } | { ok: false };
 export interface AcquiredLock extends AsyncDisposable {
   readonly ok: true;
   readonly lockId: string;
-  /** Rises with every grant of the key: give it to the resource, and let that refuse a lower one. 15 digits. */
+  /**
+   * Rises with every grant of the key: give it to the resource, and let that refuse a lower one. 15 digits,
+   * compared as text. It starts at the clock's ms, so that it rises even when its counter is lost (ADR 0002).
+   */
   readonly fence: string;
   /** By the backend's clock; follows `extend`. */
   readonly expiresAtMs: number;

@@ -37,6 +37,6 @@ export const clientKeyPrefix = (client: RedisClient): string =>
 
 /** The sockets that a command may go to: one for a server, one a master for a Cluster. */
 export function socketsOf(client: RedisClient): CorkableStream[] {
-  const nodes = client.isCluster ? (client.nodes?.('master') ?? []) : [client];
-  return nodes.flatMap(({ stream }) => (typeof stream?.cork === 'function' ? [stream] : []));
+  if (client.isCluster) return (client.nodes?.('master') ?? []).flatMap((node) => socketsOf(node));
+  return typeof client.stream?.cork === 'function' ? [client.stream] : [];
 }

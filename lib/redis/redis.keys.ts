@@ -21,7 +21,9 @@ export function makeStorageKey(
   reserve: number = RESERVE_BYTES,
 ): string {
   const full = join(prefix, key);
-  return Buffer.byteLength(full) + reserve <= limit ? full : makeHashedKey(prefix, key);
+  // A UTF-16 unit is at most three bytes: most keys fit without being counted.
+  const fits = 3 * full.length + reserve <= limit || Buffer.byteLength(full) + reserve <= limit;
+  return fits ? full : makeHashedKey(prefix, key);
 }
 
 /** The form of {@link makeStorageKey} for keys that are too long, or that would name a key of our own. */
@@ -30,7 +32,7 @@ export function makeHashedKey(prefix: string, key: string): string {
 }
 
 function join(prefix: string, key: string): string {
-  const trimmed = prefix.replace(/:+$/, '');
+  const trimmed = prefix.endsWith(':') ? prefix.replace(/:+$/, '') : prefix;
   return trimmed === '' ? key : `${trimmed}:${key}`;
 }
 

@@ -49,7 +49,7 @@ export class RedisReadiness {
   fault(): RedisFault {
     const last = this.#lastError === undefined ? undefined : toRedisFault(this.#lastError);
     if (last?.code === 'AuthFailed')
-      return new RedisFault('AuthFailed', last.message, { hint: last.hint, cause: last.cause });
+      return new RedisFault('AuthFailed', last.summary, { hint: last.hint, cause: last.cause });
     return new RedisFault('ServiceUnavailable', 'Redis cannot be reached.', {
       hint:
         this.client.status === 'end'

@@ -114,9 +114,10 @@ describe('the clock of a server', () => {
     const instant = Date.parse('2028-02-29T23:59:58.250Z');
     clock.hold(instant);
     await sleep(5);
-    expect(await client.time()).toEqual([instant / 1000 - 0.25, 250_000].map(Math.floor));
+    expect(await client.time()).toEqual([String(Math.floor(instant / 1000)), '250000']);
+
     clock.advance(1.5);
-    expect(await client.time()).toEqual([Math.floor(instant / 1000), 251_500]);
+    expect(await client.time()).toEqual([String(Math.floor(instant / 1000)), '251500']);
     expect(clock.now()).toBe(instant + 1.5);
     clock.reset();
     expect(Math.abs((await timeMs(client)) - Date.now())).toBeLessThan(2000);

@@ -1,0 +1,385 @@
+import 'reflect-metadata';
+import {
+  Controller,
+  createParamDecorator,
+  Get,
+  HttpCode,
+  HttpException,
+  Injectable,
+  type INestApplication,
+  Param,
+  Post,
+  Scope,
+  SetMetadata,
+} from '@nestjs/common';
+import { APP_FILTER, Reflector } from '@nestjs/core';
+import { Test } from '@nestjs/testing';
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  currentLock,
+  Lock,
+  type LockContext,
+  LockError,
+  LockService,
+  SyncGuardModule,
+  WithLock,
+} from 'nestjs-syncguard';
+import { freshRedis } from '../support/redis.js';
+import { listen } from './adapters.js';
+
+const Marked = (text: string) => SetMetadata('mark', text);
+
+@Injectable()
+class Ledger {
+  readonly paid = new Map<string, number>();
+  inside = 0;
+  most = 0;
+
+  @WithLock('ledger:{0}')
+  async pay(
+    id: string,
+    amount = 1,
+    @Lock() lock?: LockContext,
+  ): Promise<{ fence: string | undefined; amount: number }> {
+    this.most = Math.max(this.most, ++this.inside);
+    await sleep(5);
+    this.inside--;
+    this.paid.set(id, (this.paid.get(id) ?? 0) + amount);
+    return { fence: lock?.fence, amount };
+  }
+
+  @WithLock((order: { id: string }) => `order:${order.id}`)
+  async ship(order: { id: string }): Promise<string | undefined> {
+    await sleep(1);
+    return order.id + (currentLock()?.fence ?? '');
+  }
+
+  @WithLock('self:{0}')
+  async outer(id: string): Promise<string> {
+    return this.inner(id);
+  }
+
+  @WithLock('self:inner:{0}')
+  async inner(id: string): Promise<string> {
+    return `${id} ${currentLock()?.key}`;
+  }
+
+  @Marked('below')
+  @WithLock('x', { ttlMs: 1_000 })
+  async markedAbove(_a: string, _b: number): Promise<void> {}
+
+  @WithLock('x')
+  @Marked('below')
+  async markedBelow(_a: string, _b: number): Promise<void> {}
+}
+
+@Injectable()
+class SubLedger extends Ledger {
+  override async inner(id: string): Promise<string> {
+    return `sub ${await super.inner(id)}`;
+  }
+}
+
+@Injectable({ scope: Scope.REQUEST })
+class PerRequest {
+  @WithLock('per-request')
+  async run(): Promise<string | undefined> {
+    return currentLock()?.key;
+  }
+}
+
+const Caller = createParamDecorator(() => 'caller');
+
+@Controller('orders')
+class OrdersController {
+  constructor(
+    private readonly ledger: Ledger,
+    private readonly perRequest: PerRequest,
+    private readonly locks: LockService,
+  ) {}
+
+  @Post(':id/pay')
+  @HttpCode(202)
+  @WithLock('order:{0}')
+  async pay(@Param('id') id: string, @Caller() caller: string, @Lock() lock?: LockContext): Promise<object> {
+    return { id, caller, fence: lock?.fence };
+  }
+
+  @WithLock('order:{0}', { timeoutMs: 0 })
+  @Get(':id')
+  async above(@Param('id') id: string): Promise<object> {
+    return { id, key: currentLock()?.key };
+  }
+
+  @Get('held/:id')
+  async held(@Param('id') id: string): Promise<unknown> {
+    return this.locks.lock(() => this.above(id), { key: `order:${id}` });
+  }
+
+  @Get('busy/:id')
+  async busy(@Param('id') id: string): Promise<unknown> {
+    await this.locks.acquire({ key: `order:${id}`, ttlMs: 7_500 });
+    return this.above(id);
+  }
+
+  @Get('lost/now')
+  @WithLock('lost', { ttlMs: 20, autoExtend: false })
+  async lost(): Promise<void> {
+    await sleep(50);
+  }
+
+  @Get('teapot/now')
+  @WithLock('teapot')
+  async teapot(): Promise<void> {
+    throw new HttpException('short and stout', 418);
+  }
+
+  @Get('empty/key')
+  async emptyKey(): Promise<unknown> {
+    return this.ledger.pay('');
+  }
+
+  @Get('request/scoped')
+  async requestScoped(): Promise<object> {
+    return { key: await this.perRequest.run() };
+  }
+}
+
+const shared = { controllers: [OrdersController], providers: [Ledger, SubLedger, PerRequest] };
+
+describe.each(['express', 'fastify'] as const)('@WithLock() on %s', (adapter) => {
+  let app: INestApplication;
+  let url: string;
+  beforeAll(async () => {
+    ({ app, url } = await listen(adapter, { imports: [SyncGuardModule.forRoot()], ...shared }));
+  });
+  afterAll(() => app.close());
+  const get = async (
+    path: string,
+  ): Promise<{ status: number; body: Record<string, unknown>; headers: Headers }> => {
+    const response = await fetch(url + path);
+    return {
+      status: response.status,
+      body: (await response.json()) as Record<string, unknown>,
+      headers: response.headers,
+    };
+  };
+
+  it('keeps route, status, parameters and custom parameters, and gives the lock last', async () => {
+    const response = await fetch(`${url}/orders/7/pay`, { method: 'POST' });
+    expect(response.status).toBe(202);
+    expect(await response.json()).toStrictEqual({
+      id: '7',
+      caller: 'caller',
+      fence: expect.stringMatching(/^\d{15}$/) as unknown,
+    });
+  });
+
+  it('works above the route decorator too', async () => {
+    expect((await get('/orders/7')).body).toStrictEqual({ id: '7', key: 'order:7' });
+  });
+
+  it('encodes what it puts into the key', async () => {
+    expect((await get('/orders/a%3Ab%2Fc')).body).toMatchObject({ key: 'order:a%3Ab%2Fc' });
+  });
+
+  it('works in request-scoped providers', async () => {
+    expect((await get('/orders/request/scoped')).body).toStrictEqual({ key: 'per-request' });
+  });
+
+  it('answers contention with 423, Retry-After and a body that names no key', async () => {
+    const { status, body, headers } = await get('/orders/busy/9');
+    expect(status).toBe(423);
+    expect(headers.get('retry-after')).toBe('8');
+    expect(body).toStrictEqual({
+      statusCode: 423,
+      code: 'AcquisitionTimeout',
+      message: expect.stringContaining('Somebody else holds the lock') as unknown,
+      context: { keyHash: expect.any(String) as unknown, timeoutMs: 0, retryAfter: 8 },
+    });
+  });
+
+  it('answers a missing key part with 400', async () => {
+    const { status, body } = await get('/orders/empty/key');
+    expect(status).toBe(400);
+    expect(body).toMatchObject({
+      code: 'InvalidArgument',
+      message: expect.stringContaining('{0}') as unknown,
+    });
+  });
+
+  it('answers a lost lock and a nested one with 500', async () => {
+    expect(await get('/orders/lost/now')).toMatchObject({ status: 500, body: { code: 'LockLost' } });
+    expect(await get('/orders/held/3')).toMatchObject({ status: 500, body: { code: 'AlreadyHeld' } });
+  });
+
+  it("leaves the user's exceptions to Nest", async () => {
+    expect(await get('/orders/teapot/now')).toMatchObject({
+      status: 418,
+      body: { message: 'short and stout' },
+    });
+  });
+});
+
+describe('@WithLock() on providers', () => {
+  let app: INestApplication;
+  let ledger: Ledger;
+  beforeEach(async () => {
+    ({ app } = await listen('express', {
+      imports: [SyncGuardModule.forRoot({ redis: (await freshRedis()).url })],
+      ...shared,
+    }));
+    ledger = app.get(Ledger);
+  });
+  afterEach(() => app.close());
+
+  it('lets one call of a key in at a time, keys side by side', async () => {
+    await Promise.all(Array.from({ length: 10 }, () => ledger.pay('7')));
+    expect([ledger.most, ledger.paid.get('7')]).toStrictEqual([1, 10]);
+    await Promise.all(Array.from({ length: 10 }, (_, i) => ledger.pay(`other-${i}`)));
+    expect(ledger.most).toBeGreaterThan(1);
+  });
+
+  it('puts the lock at its parameter, also when earlier ones are left out', async () => {
+    expect(await ledger.pay('7')).toStrictEqual({
+      fence: expect.stringMatching(/^\d{15}$/) as unknown,
+      amount: 1,
+    });
+  });
+
+  it('takes the key from a function of typed arguments', async () => {
+    expect(await ledger.ship({ id: '1' })).toMatch(/^1\d{15}$/);
+  });
+
+  it('works in self-calls, and in subclasses that override and call super', async () => {
+    expect(await ledger.outer('1')).toBe('1 self:inner:1');
+    expect(await app.get(SubLedger).outer('1')).toBe('sub 1 self:inner:1');
+  });
+
+  it('keeps name, length and metadata, whichever decorator is above', () => {
+    const reflector = app.get(Reflector);
+    for (const name of ['markedAbove', 'markedBelow'] as const) {
+      const method = ledger[name] as (...args: unknown[]) => unknown;
+      expect([method.name, method.length, reflector.get('mark', method)]).toStrictEqual([name, 2, 'below']);
+    }
+    expect(ledger.pay.length).toBe(1);
+  });
+
+  it('passes errors on as the same instance', async () => {
+    const error = new Error('mine');
+    jest.spyOn(ledger.paid, 'set').mockImplementation(() => {
+      throw error;
+    });
+    await expect(ledger.pay('7')).rejects.toBe(error);
+  });
+
+  it('never runs a method whose instance Nest did not build', async () => {
+    const stray = new Ledger();
+    await expect(stray.pay('7')).rejects.toThrow(
+      /@WithLock\(\) on pay\(\) has no service: Nest did not build this instance/,
+    );
+    expect(stray.paid.size).toBe(0);
+  });
+});
+
+describe('@WithLock() when a class is defined', () => {
+  const define = (key: string): void => {
+    class Broken {
+      @WithLock(key)
+      async run(_id?: string): Promise<void> {}
+    }
+    void Broken;
+  };
+
+  it.each(['', 'a{', 'a}', '{id}', '{0', '{0.}', '{0 .x}', '{-1}', '{}', '{0}{'])(
+    'refuses the template %j',
+    (template) => {
+      expect(() => define(template)).toThrow(/@WithLock\(\): the key template/);
+    },
+  );
+
+  it.each(['a', '{0}', '{0.id}', '{{literal}}', 'a{{{0}}}', '{12.user.name}'])(
+    'accepts the template %j',
+    (template) => {
+      expect(() => define(template)).not.toThrow();
+    },
+  );
+
+  it('refuses what is not an async method', () => {
+    expect(() => WithLock('x')({}, 'field', undefined as never)).toThrow(/not a method/);
+    const generator = { value: async function* () {} } as never;
+    expect(() => WithLock('x')({}, 'stream', generator)).toThrow(/generator/);
+  });
+});
+
+describe('key templates', () => {
+  @Injectable()
+  class Keys {
+    @WithLock('{0}:{1}')
+    async two(_a: unknown, _b: unknown): Promise<string | undefined> {
+      return currentLock()?.key;
+    }
+    @WithLock('{{x}}{0.id}')
+    async property(_a: { id?: unknown } | null): Promise<string | undefined> {
+      return currentLock()?.key;
+    }
+  }
+  let keys: Keys;
+  beforeAll(async () => {
+    const module = await Test.createTestingModule({
+      imports: [SyncGuardModule.forRoot()],
+      providers: [Keys],
+    }).compile();
+    keys = module.get(Keys);
+  });
+
+  it('keep ("a:b","c") and ("a","b:c") apart', async () => {
+    expect([await keys.two('a:b', 'c'), await keys.two('a', 'b:c')]).toStrictEqual(['a%3Ab:c', 'a:b%3Ac']);
+  });
+
+  it('take strings, numbers, bigints and booleans; {{ and }} are braces', async () => {
+    expect(await keys.two(1.5, 10n)).toBe('1.5:10');
+    expect(await keys.two(true, 'é')).toBe('true:%C3%A9');
+    expect(await keys.property({ id: 7 })).toBe('{x}7');
+  });
+
+  it.each([undefined, null, '', NaN, Infinity, {}, [], () => 1, '\ud800', Symbol('s')])(
+    'never lock on %p',
+    async (part) => {
+      await expect(keys.two('a', part)).rejects.toMatchObject({ code: 'InvalidArgument' });
+      await expect(keys.property({ id: part })).rejects.toBeInstanceOf(LockError);
+      await expect(keys.property(null)).rejects.toMatchObject({ code: 'InvalidArgument' });
+    },
+  );
+});
+
+describe('the exception filter', () => {
+  it('stays away with http: false, also when the options come late', async () => {
+    const { app, url } = await listen('express', {
+      imports: [SyncGuardModule.forRootAsync({ useFactory: () => ({ http: false }) })],
+      ...shared,
+    });
+    expect((await fetch(`${url}/orders/busy/9`)).status).toBe(500);
+    expect((await fetch(`${url}/orders/teapot/now`)).status).toBe(418);
+    await app.close();
+  });
+
+  it("gives way to a filter of the user's own", async () => {
+    const mine = {
+      provide: APP_FILTER,
+      useValue: {
+        catch: (
+          _e: unknown,
+          host: { getArgByIndex(i: number): { status(n: number): { send(b: unknown): void } } },
+        ) => host.getArgByIndex(1).status(499).send('mine'),
+      },
+    };
+    const { app, url } = await listen('express', {
+      imports: [SyncGuardModule.forRoot()],
+      controllers: shared.controllers,
+      providers: [...shared.providers, mine],
+    });
+    expect((await fetch(`${url}/orders/teapot/now`)).status).toBe(499);
+    await app.close();
+  });
+});
