@@ -21,7 +21,7 @@ import {
   ConfigurableModuleClass,
   type OPTIONS_TYPE,
 } from './syncguard.module-definition.js';
-import { type ResolvedSyncGuardOptions, resolveOptions, type SyncGuardOptions } from './syncguard.options.js';
+import { type ResolvedSyncGuardOptions, resolveOptions } from './syncguard.options.js';
 import {
   LOCK_SERVICE,
   RESOLVED_OPTIONS,

@@ -175,11 +175,18 @@ export class Lease implements LockContext, Watched {
   #createController(): AbortController {
     const controller = new AbortController();
     const { signal } = controller;
-    const prototype = AbortSignal.prototype;
+    const read = (name: 'aborted' | 'reason'): unknown => {
+      void this.lost;
+      return Reflect.get(AbortSignal.prototype, name, signal);
+    };
     Object.defineProperties(signal, {
-      aborted: { get: () => (void this.lost, Reflect.get(prototype, 'aborted', signal) as boolean) },
-      reason: { get: () => (void this.lost, Reflect.get(prototype, 'reason', signal) as unknown) },
-      throwIfAborted: { value: () => (void this.lost, prototype.throwIfAborted.call(signal)) },
+      aborted: { get: () => read('aborted') },
+      reason: { get: () => read('reason') },
+      throwIfAborted: {
+        value: () => {
+          if (read('aborted')) throw read('reason');
+        },
+      },
     });
     if (this.#lost) controller.abort(this.#lost);
     return controller;

@@ -14,7 +14,6 @@ import {
   resolveLockCall,
 } from './lock.options.js';
 import type {
-  AcquiredLock,
   AcquireFailure,
   AcquireOptions,
   AcquireResult,

@@ -14,10 +14,9 @@ const OWN_CONNECTION = {
 
 /** Opens a connection of our own; it connects at once, and goes on trying for as long as it takes. */
 export function openConnection(redis: Exclude<RedisConnectionOptions, Redis | Cluster>): RedisClient {
-  if (typeof redis === 'string') return new Redis(redis, OWN_CONNECTION) as RedisClient;
-  if ('nodes' in redis)
-    return new Cluster(redis.nodes, clusterOptions(redis.options)) as unknown as RedisClient;
-  return new Redis({ ...redis, ...OWN_CONNECTION, lazyConnect: false }) as RedisClient;
+  if (typeof redis === 'string') return new Redis(redis, OWN_CONNECTION);
+  if ('nodes' in redis) return new Cluster(redis.nodes, clusterOptions(redis.options));
+  return new Redis({ ...redis, ...OWN_CONNECTION, lazyConnect: false });
 }
 
 function clusterOptions(options: ClusterOptions = {}): ClusterOptions {

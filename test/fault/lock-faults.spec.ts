@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { createRedisBackend, LockError, type LockBackend } from 'nestjs-syncguard';
+import { createRedisBackend, type LockError, type LockBackend } from 'nestjs-syncguard';
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { resolveOptions } from '../../lib/syncguard.options.js';
@@ -41,9 +41,7 @@ describe('locks when Redis fails', () => {
 
   /** A connection as the module opens it, through the proxy. */
   const own = async (): Promise<LockBackend> => {
-    const backend = createRedisBackend(
-      server.track(openConnection(proxy.url) as { disconnect(): void }) as never,
-    );
+    const backend = createRedisBackend(server.track(openConnection(proxy.url) as { disconnect(): void }));
     await granted(await backend.acquire({ key: 'warm', ttlMs: 1_000 })).release();
     return backend;
   };
@@ -221,7 +219,7 @@ describe('locks when Redis fails', () => {
         const url = `redis://${password ? `:${password}@` : ''}127.0.0.1:${closed.port}`;
         const client = closed.track(openConnection(url) as { disconnect(): void });
         const { code, error } = await failure(
-          createRedisBackend(client as never).acquire({ key: 'order:1', ttlMs: TTL_MS }),
+          createRedisBackend(client).acquire({ key: 'order:1', ttlMs: TTL_MS }),
         );
         expect(code).toBe('AuthFailed');
         expect(String((error.cause as Error).message)).toMatch(/WRONGPASS|NOAUTH/);

@@ -88,7 +88,7 @@ describe('SyncGuardModule', () => {
       ['useClass', { useClass: Options }],
       ['useExisting', { imports: [OptionsModule], useExisting: Options }],
     ])('%s', async (_, options) => {
-      const module = await boot(SyncGuardModule.forRootAsync(options as never));
+      const module = await boot(SyncGuardModule.forRootAsync(options));
       await module.get(LockService).lock(() => 1, { key: 'order:1' });
       expect(await workerRedis().client().keys('*')).toStrictEqual(['async:fence:async:order:1']);
       await module.close();

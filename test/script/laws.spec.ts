@@ -1,9 +1,8 @@
-import { Redis, type RedisOptions } from 'ioredis';
+import { type Redis, type RedisOptions } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
 import { pingScript } from '../../lib/backend/redis-connection.js';
 import { allScripts } from '../../lib/backend/script-loader.js';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
-import type { Script } from '../../lib/script/define-script.js';
 import { type ScriptArg, ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import type { ScriptExample } from './examples/example.js';
@@ -108,7 +107,8 @@ describe('the laws of scripts', () => {
       await prepare();
       for (const protocol of [2, 3] as const) {
         const on = workerRedis().client({ protocol });
-        for (const reply of [await evaluate(example, on)].flat(1) as unknown[])
+        const replies: unknown[] = [await evaluate(example, on)].flat();
+        for (const reply of replies)
           expect(typeof reply === 'string' || Number.isSafeInteger(reply)).toBe(true);
       }
     });
@@ -130,8 +130,7 @@ describe('the laws of scripts', () => {
       ],
       ['auto-pipelining', (options) => workerRedis().client({ enableAutoPipelining: true, ...options })],
     ])('on %s', (_variant, connect) => {
-      const run = (runner: ScriptRunner): Promise<unknown> =>
-        runner.run(script as Script, example.keys, example.args as Record<string, ScriptArg>);
+      const run = (runner: ScriptRunner): Promise<unknown> => runner.run(script, example.keys, example.args);
 
       it('runs by name, and again after SCRIPT FLUSH', async () => {
         const runner = new ScriptRunner(connect(), 1_000);

@@ -23,4 +23,6 @@ async function worker(name: number): Promise<void> {
     );
 }
 
-void Promise.all(Array.from({ length: Number(workers) }, (_, name) => worker(name))).then(() => process.exit(0));
+void Promise.all(Array.from({ length: Number(workers) }, (_, name) => worker(name))).then(() =>
+  process.exit(0),
+);
