@@ -184,12 +184,12 @@ describe.each<[string, () => Promise<LockBackend>]>([
     it('holds a lock for longer than its TTL', async () => {
       await locks.lock(
         async (lock) => {
-          await sleep(500);
+          await sleep(1_500);
           expect(await backend.isLocked({ key: 'order:1' })).toBe(true);
           expect(lock.signal.aborted).toBe(false);
           lock.assertHeld();
         },
-        { key: 'order:1', ttlMs: 150 },
+        { key: 'order:1', ttlMs: 600 },
       );
     });
 
@@ -291,12 +291,12 @@ describe.each<[string, () => Promise<LockBackend>]>([
           (lock) => {
             const { signal } = lock;
             seen.push(signal.aborted);
-            block(220);
+            block(1_100);
             seen.push(signal.aborted, (signal.reason as LockError).code);
             expect(() => signal.throwIfAborted()).toThrow(LockError);
             expect(() => lock.assertHeld()).toThrow(LockError);
           },
-          { key: 'order:1', ttlMs: 100 },
+          { key: 'order:1', ttlMs: 1_000 },
         ),
       );
       expect(seen).toStrictEqual([false, true, 'LockLost']);
