@@ -1,0 +1,62 @@
+// The app of a user, the same for every combination of versions and module formats: see ../package.spec.ts.
+import 'reflect-metadata';
+import { Controller, Module, Post } from '@nestjs/common';
+import { NestFactory } from '@nestjs/core';
+import { createRequire } from 'node:module';
+import {
+  type AcquiredLock,
+  Lock,
+  type LockContext,
+  LockService,
+  SyncGuardModule,
+  WithLock,
+} from 'nestjs-syncguard';
+
+const KEY = 'package:order:7';
+
+@Controller()
+class OrdersController {
+  #held: AcquiredLock | undefined;
+
+  constructor(private readonly locks: LockService) {}
+
+  @Post('take')
+  async take(): Promise<{ ok: boolean; fence?: string }> {
+    const result = await this.locks.acquire({ key: KEY, ttlMs: 30_000 });
+    if (!result.ok) return { ok: false };
+    this.#held = result;
+    return { ok: true, fence: result.fence };
+  }
+
+  @Post('release')
+  async release(): Promise<{ ok: boolean }> {
+    return (await this.#held?.release()) ?? { ok: false };
+  }
+
+  @Post('pay')
+  @WithLock(KEY, { timeoutMs: 0 })
+  async pay(@Lock() lock?: LockContext): Promise<{ fence: string | undefined }> {
+    return { fence: lock?.fence };
+  }
+}
+
+@Module({
+  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })],
+  controllers: [OrdersController],
+})
+class AppModule {}
+
+async function main(): Promise<void> {
+  const required = createRequire(`${process.cwd()}/`)(
+    'nestjs-syncguard',
+  ) as typeof import('nestjs-syncguard');
+  const imported = await import('nestjs-syncguard');
+  const copies = new Set([required.LockService, imported.LockService, LockService]).size;
+
+  const app = await NestFactory.create(AppModule, { logger: ['error', 'warn'] });
+  app.enableShutdownHooks();
+  await app.listen(0, '127.0.0.1');
+  console.log(JSON.stringify({ url: await app.getUrl(), copies }));
+}
+
+void main();

@@ -1,0 +1,97 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { freshRedis, workerRedis } from '../support/redis.js';
+import { filesOf, packPackage, PackedApp } from './packed-apps.js';
+
+const SET_UP_MS = 180_000;
+
+describe('the package, as it is published', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'syncguard-package-'));
+  const nest11 = new PackedApp('nest11-cjs', folder);
+  const nest12 = new PackedApp('nest12-esm', folder);
+  const apps = [nest11, nest12];
+  let tarball: string;
+
+  beforeAll(async () => {
+    await freshRedis();
+    [tarball] = await Promise.all([packPackage(folder), ...apps.map((app) => app.installDependencies())]);
+    await Promise.all(apps.map((app) => app.install(tarball)));
+  }, SET_UP_MS);
+
+  afterAll(async () => {
+    await Promise.all(apps.map((app) => app.stop()));
+    rmSync(folder, { recursive: true, force: true });
+  });
+
+  it('holds the build and the guides, and nothing of the sources or tests', async () => {
+    const files = await filesOf(tarball);
+    const expected =
+      /^package\/(dist\/(cjs|esm)\/.+\.(js|d\.ts)(\.map)?|docs\/([\w-]+\.md|assets\/[\w-]+\.svg))$/;
+    expect(files.filter((file) => !expected.test(file)).sort()).toEqual([
+      'package/CHANGELOG.md',
+      'package/LICENSE',
+      'package/README.md',
+      'package/dist/cjs/package.json',
+      'package/dist/esm/package.json',
+      'package/package.json',
+    ]);
+    expect(files).toEqual(
+      expect.arrayContaining([
+        'package/dist/cjs/index.d.ts',
+        'package/dist/esm/index.js',
+        'package/docs/locks.md',
+      ]),
+    );
+  });
+
+  it('is installed beside Nest 11 with ioredis 5, and Nest 12 with ioredis 6', () => {
+    expect([nest11.versionOf('@nestjs/core'), nest11.versionOf('ioredis')]).toEqual([
+      expect.stringMatching(/^11\./),
+      expect.stringMatching(/^5\./),
+    ]);
+    expect([nest12.versionOf('@nestjs/core'), nest12.versionOf('ioredis')]).toEqual([
+      expect.stringMatching(/^12\./),
+      expect.stringMatching(/^6\./),
+    ]);
+  });
+
+  it(
+    'has types that compile in CommonJS and in ES modules, without any optional package',
+    async () => {
+      await Promise.all(apps.map((app) => app.compile()));
+    },
+    SET_UP_MS,
+  );
+
+  it(
+    'boots in both apps, as one copy whether it is required or imported',
+    async () => {
+      const copies = await Promise.all(apps.map((app) => app.start(workerRedis().url)));
+      expect(copies).toEqual([1, 1]);
+    },
+    SET_UP_MS,
+  );
+
+  it.each([
+    ['Nest 11', nest11, nest12],
+    ['Nest 12', nest12, nest11],
+  ])('takes a lock in %s, which excludes the other app until it is released', async (_, one, other) => {
+    const taken = await one.post('take');
+    expect(taken.body).toEqual({ ok: true, fence: expect.stringMatching(/^\d{15}$/) as string });
+    expect((await other.post('take')).body).toEqual({ ok: false });
+    expect(await other.post('pay')).toMatchObject({ status: 423, body: { code: 'AcquisitionTimeout' } });
+
+    expect((await one.post('release')).body).toEqual({ ok: true });
+    const paid = await other.post('pay');
+    expect(paid.status).toBe(201);
+    expect(String(paid.body.fence) > String(taken.body.fence)).toBe(true);
+  });
+
+  it('releases what is held when its app is told to end', async () => {
+    for (const app of apps) {
+      expect((await app.post('take')).body.ok).toBe(true);
+      expect(await app.stop()).toBe('SIGTERM');
+    }
+  });
+});

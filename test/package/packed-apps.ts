@@ -1,0 +1,122 @@
+import { execFile, spawn, type ChildProcess } from 'node:child_process';
+import { once } from 'node:events';
+import { cpSync, mkdirSync, readFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { createInterface } from 'node:readline';
+import { promisify } from 'node:util';
+
+const ROOT = resolve(__dirname, '../..');
+const APPS = join(__dirname, 'apps');
+const PUBLISHED = ['package.json', 'README.md', 'LICENSE', 'CHANGELOG.md'];
+/** For an app to end by itself. */
+const PATIENCE_MS = 5_000;
+const NPM_FLAGS = [
+  ...['--ignore-scripts', '--no-audit', '--no-fund', '--prefer-offline'],
+  '--fetch-retry-mintimeout=1000', // not 10 s: where there is no network, the test says so soon
+];
+
+/** Builds and packs as a release does, in a folder apart: dist/ may be in use. Gives the tarball. */
+export async function packPackage(folder: string): Promise<string> {
+  const stage = join(folder, 'stage');
+  mkdirSync(stage);
+  for (const file of PUBLISHED) cpSync(join(ROOT, file), join(stage, file));
+  await run(process.execPath, [join(ROOT, 'tools/build.mjs'), join(stage, 'dist')], ROOT);
+  const tarball = await run('npm', ['pack', '--silent', '--ignore-scripts'], stage);
+  return join(stage, tarball.trim());
+}
+
+export const filesOf = async (tarball: string): Promise<string[]> =>
+  (await run('tar', ['-tzf', tarball], ROOT)).trim().split('\n');
+
+/** An app like a user's, outside of this repository, with the packed package installed. */
+export class PackedApp {
+  readonly #folder: string;
+  #process: ChildProcess | undefined;
+  #url = '';
+
+  constructor(
+    readonly name: string,
+    folder: string,
+  ) {
+    this.#folder = join(folder, name);
+    cpSync(join(APPS, name), this.#folder, { recursive: true });
+    for (const file of ['main.ts', 'tsconfig.json']) cpSync(join(APPS, file), join(this.#folder, file));
+  }
+
+  /** What its lockfile pins. */
+  async installDependencies(): Promise<void> {
+    await this.#npm('ci');
+  }
+
+  async install(tarball: string): Promise<void> {
+    await this.#npm('install', '--no-save', tarball);
+  }
+
+  async #npm(...args: string[]): Promise<void> {
+    try {
+      await run('npm', [...args, ...NPM_FLAGS], this.#folder);
+    } catch (cause) {
+      const message = `This test installs a user's app (${this.name}), for which it needs the npm registry.`;
+      throw new Error(`${message}\n${String(cause)}`, { cause });
+    }
+  }
+
+  versionOf(dependency: string): string {
+    const manifest = readFileSync(join(this.#folder, 'node_modules', dependency, 'package.json'), 'utf8');
+    return (JSON.parse(manifest) as { version: string }).version;
+  }
+
+  /** Type-checks against the published types, those of all dependencies included, and compiles. */
+  async compile(): Promise<void> {
+    await run(process.execPath, [join(ROOT, 'node_modules/typescript/bin/tsc'), '-p', '.'], this.#folder);
+  }
+
+  /** Starts the app. Gives how many copies of the package it has loaded by `require` and `import`. */
+  async start(redisUrl: string): Promise<number> {
+    const app = spawn(process.execPath, ['main.js'], {
+      cwd: this.#folder,
+      env: { ...process.env, NODE_OPTIONS: '', REDIS_URL: redisUrl },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    this.#process = app;
+    const errors: Buffer[] = [];
+    app.stderr.on('data', (chunk: Buffer) => errors.push(chunk));
+    const [line] = (await Promise.race([
+      once(createInterface(app.stdout), 'line'),
+      once(app, 'exit').then(([code]) => {
+        throw new Error(`The app ${this.name} ended with ${code}:\n${Buffer.concat(errors).toString()}`);
+      }),
+    ])) as [string];
+    const { url, copies } = JSON.parse(line) as { url: string; copies: number };
+    this.#url = url;
+    return copies;
+  }
+
+  async post(path: string): Promise<{ status: number; body: Record<string, unknown> }> {
+    const response = await fetch(`${this.#url}/${path}`, { method: 'POST' });
+    return { status: response.status, body: (await response.json()) as Record<string, unknown> };
+  }
+
+  /** Asks the app to end as a deployment does; gives the signal that ended it, SIGKILL when it did not by itself. */
+  async stop(): Promise<NodeJS.Signals | null | undefined> {
+    const app = this.#process;
+    if (!app || app.exitCode !== null || app.signalCode !== null) return app?.signalCode;
+    const exit = once(app, 'exit');
+    app.kill('SIGTERM');
+    const killer = setTimeout(() => app.kill('SIGKILL'), PATIENCE_MS);
+    await exit;
+    clearTimeout(killer);
+    return app.signalCode;
+  }
+}
+
+/** What a program printed. Rejects with all of it when the program failed. */
+async function run(program: string, args: string[], cwd: string): Promise<string> {
+  try {
+    const { stdout } = await promisify(execFile)(program, args, { cwd });
+    return stdout;
+  } catch (cause) {
+    const { stdout = '', stderr = '', message } = cause as Error & { stdout?: string; stderr?: string };
+    throw new Error(`${message}\n${stdout}${stderr}`, { cause });
+  }
+}
