@@ -24,6 +24,39 @@ export type { LockBackend } from './lock/lock.backend.js';
 export type * from './lock/lock.types.js';
 export { expectFence, FENCE_THRESHOLDS, formatFence, owns } from './lock/lock.values.js';
 
+// Budgets
+export { BudgetService, type RunOptions } from './budget/budget.service.js';
+export { WithBudget, type WithBudgetOptions } from './budget/with-budget.decorator.js';
+export {
+  BudgetConflictError,
+  BudgetExceededError,
+  BudgetInputError,
+  BudgetUnavailableError,
+} from './budget/budget.errors.js';
+export type { BudgetOptions } from './budget/budget.options.js';
+export type { BudgetLimitSource } from './budget/budget.limits.js';
+export type * from './budget/budget.types.js';
+export { parseBudgetResult, parseFinalizeResult } from './budget/budget.replies.js';
+
+// Counters
+export { CounterService } from './limit/counter.service.js';
+export type * from './limit/counter.types.js';
+
+// Secrets
+export { SecretService } from './secret/secret.service.js';
+export { SecretError, type SecretErrorCode } from './secret/secret.errors.js';
+export type { SecretOptions } from './secret/secret.options.js';
+export type * from './secret/secret.types.js';
+export {
+  ATOMIC_DECREMENT_SCRIPT,
+  ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT,
+  type DecrementResult,
+  type InvalidResultCode,
+  InvalidResultError,
+  parseDecrementResult,
+  parseIncrementResult,
+} from './secret/secret.compat.js';
+
 // Backends, without Nest
 export { createMemoryBackend } from './backend/memory-backends.js';
 export { createRedisBackend, type RedisBackendConfig } from './backend/redis-backends.js';

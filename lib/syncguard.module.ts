@@ -13,8 +13,11 @@ import { redisBackends } from './backend/redis-backends.js';
 import { RedisConnection } from './backend/redis-connection.js';
 import { ScriptLoader } from './backend/script-loader.js';
 import { serverWarnings } from './backend/server-warnings.js';
+import { BudgetService } from './budget/budget.service.js';
 import { DisabledExceptionFilter, SyncGuardExceptionFilter } from './http/syncguard-exception.filter.js';
+import { CounterService } from './limit/counter.service.js';
 import { LockService } from './lock/lock.service.js';
+import { SecretService } from './secret/secret.service.js';
 import { SyncGuardHealthIndicator } from './syncguard.health.js';
 import {
   type ASYNC_OPTIONS_TYPE,
@@ -23,6 +26,7 @@ import {
 } from './syncguard.module-definition.js';
 import { type ResolvedSyncGuardOptions, resolveOptions } from './syncguard.options.js';
 import {
+  BUDGET_SERVICE,
   LOCK_SERVICE,
   RESOLVED_OPTIONS,
   SYNCGUARD_BACKENDS,
@@ -66,7 +70,7 @@ const providers: Provider[] = [
   {
     provide: SYNCGUARD_BACKENDS,
     useFactory: (options: ResolvedSyncGuardOptions, connection?: RedisConnection): Backends =>
-      connection ? redisBackends(connection.runner, options, warn) : memoryBackends(),
+      connection ? redisBackends(connection.runner, options, warn) : memoryBackends(options),
     inject: [RESOLVED_OPTIONS, SYNCGUARD_CONNECTION],
   },
   {
@@ -75,6 +79,22 @@ const providers: Provider[] = [
     inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
   },
   { provide: LOCK_SERVICE, useExisting: LockService },
+  {
+    provide: BudgetService,
+    useFactory: ({ budget }: Backends, options: ResolvedSyncGuardOptions) => new BudgetService(budget, options.budget),
+    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
+  },
+  { provide: BUDGET_SERVICE, useExisting: BudgetService },
+  {
+    provide: SecretService,
+    useFactory: ({ secret }: Backends, options: ResolvedSyncGuardOptions) => new SecretService(secret, options.secret),
+    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
+  },
+  {
+    provide: CounterService,
+    useFactory: ({ counter }: Backends) => new CounterService(counter),
+    inject: [SYNCGUARD_BACKENDS],
+  },
   SyncGuardHealthIndicator,
   {
     provide: APP_FILTER,
@@ -93,7 +113,7 @@ const providers: Provider[] = [
  */
 @Module({
   providers,
-  exports: [LockService, LOCK_SERVICE, ScriptLoader, SyncGuardHealthIndicator],
+  exports: [LockService, LOCK_SERVICE, BudgetService, BUDGET_SERVICE, SecretService, CounterService, ScriptLoader, SyncGuardHealthIndicator],
 })
 export class SyncGuardModule extends ConfigurableModuleClass implements OnApplicationShutdown {
   constructor(@Inject(SYNCGUARD_CONNECTION) private readonly connection: RedisConnection | undefined) {
@@ -105,8 +125,8 @@ export class SyncGuardModule extends ConfigurableModuleClass implements OnApplic
    * @throws SyncGuardConfigError at once, naming the malformed option, its bound, value and type
    */
   static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
-    const { isGlobal, ...rest } = options;
-    resolveOptions(typeof options === 'object' ? rest : options);
+    const { isGlobal, ...rest } = options ?? {};
+    resolveOptions(typeof options === 'object' && options !== null ? rest : options);
     return super.forRoot({ ...rest, ...(isGlobal === undefined ? {} : { isGlobal }) });
   }
 

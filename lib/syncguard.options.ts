@@ -1,7 +1,9 @@
+import { type BudgetOptions, type ResolvedBudgetOptions, resolveBudgetDefaults } from './budget/budget.options.js';
 import { describe } from './keys.js';
 import { type LockDefaults, type ResolvedLockDefaults, resolveLockDefaults } from './lock/lock.options.js';
 import type { RedisClient, RedisConnectionOptions } from './redis/redis.client.js';
 import { validateKeyPrefix } from './redis/redis.keys.js';
+import { type ResolvedSecretOptions, resolveSecretDefaults, type SecretOptions } from './secret/secret.options.js';
 import { SyncGuardConfigError } from './syncguard.errors.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from './validate.js';
 
@@ -12,7 +14,7 @@ export interface SyncGuardOptions {
    * ioredis options, a client of your own (`Redis` or `Cluster`; never closed unless `closeClient`), or a
    * Cluster's `{ nodes, options }`. Default: none, the memory backend, for one process.
    */
-  redis?: RedisConnectionOptions;
+  redis?: RedisConnectionOptions | undefined;
   /** First part of every Redis key. 1 to 128 printable ASCII characters, no `/`, `{`, `}`. Default: `'syncguard'`. */
   keyPrefix?: string;
   /** Close the client passed as `redis` when the app shuts down: for one made in `useFactory`. Default: false. */
@@ -29,6 +31,10 @@ export interface SyncGuardOptions {
   http?: boolean;
   /** Defaults of every lock. */
   lock?: LockDefaults;
+  /** What budgets are limited to. */
+  budget?: BudgetOptions;
+  /** How secrets are kept. */
+  secret?: SecretOptions;
   shutdown?: {
     /** How long bodies that hold a lock may finish while the app shuts down, in ms, 0 to 2^31 - 1. Default: 10,000. */
     drainMs?: number;
@@ -48,6 +54,8 @@ export interface ResolvedSyncGuardOptions {
   readonly commandTimeoutMs: number;
   readonly http: boolean;
   readonly lock: ResolvedLockDefaults;
+  readonly budget: ResolvedBudgetOptions;
+  readonly secret: ResolvedSecretOptions;
   readonly shutdown: { readonly drainMs: number };
 }
 
@@ -65,6 +73,8 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
     'commandTimeoutMs',
     'http',
     'lock',
+    'budget',
+    'secret',
     'shutdown',
   ]);
   const shutdown = knownOptions('shutdown', given.shutdown, ['drainMs']);
@@ -77,6 +87,8 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
     commandTimeoutMs: integer('commandTimeoutMs', given.commandTimeoutMs ?? 1_000, 1, 600_000),
     http: boolean('http', given.http ?? true),
     lock: resolveLockDefaults(given.lock),
+    budget: resolveBudgetDefaults(given.budget),
+    secret: resolveSecretDefaults(given.secret),
     shutdown: { drainMs: integer('shutdown.drainMs', shutdown.drainMs ?? 10_000) },
   };
 }

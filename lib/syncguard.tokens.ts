@@ -10,6 +10,8 @@ export const SYNCGUARD_CONNECTION = Symbol.for('syncguard:connection');
 export const SYNCGUARD_BACKENDS = Symbol.for('syncguard:backends');
 /** The LockService, for @WithLock. */
 export const LOCK_SERVICE = Symbol.for('syncguard:LockService (is SyncGuardModule.forRoot() imported?)');
+/** The BudgetService, for @WithBudget. */
+export const BUDGET_SERVICE = Symbol.for('syncguard:BudgetService (is SyncGuardModule.forRoot() imported?)');
 
 /** Metadata: the index of the parameter that @Lock() marks. */
 export const LOCK_PARAMETER = Symbol.for('syncguard:lock-parameter');

@@ -10,6 +10,8 @@ export interface SampleOptions {
   /** Where Redis is. Default: none, everything stays in this process. */
   redisUrl?: string;
   adapter?: 'express' | 'fastify';
+  /** What secrets are encrypted with: 32 bytes in base64. */
+  secretsKey?: string;
   /** What is logged. Default: warnings and errors. */
   logger?: LogLevel[] | false;
 }
@@ -18,9 +20,10 @@ export interface SampleOptions {
 export async function createApp({
   redisUrl,
   adapter = 'express',
+  secretsKey,
   logger = LOG_LEVELS,
 }: SampleOptions = {}): Promise<INestApplication> {
-  const module = AppModule.with({ redisUrl });
+  const module = AppModule.with({ redisUrl, secretsKey });
   const options = { logger, abortOnError: false };
   return adapter === 'fastify'
     ? NestFactory.create(module, new FastifyAdapter(), options)

@@ -3,14 +3,18 @@ import { createApp, LOG_LEVELS } from './create-app.js';
 const DEFAULT_PORT = 3000;
 
 async function start(): Promise<void> {
-  const { PORT, REDIS_URL, ADAPTER = 'express' } = process.env;
+  const { PORT, REDIS_URL, SECRETS_KEY, ADAPTER = 'express' } = process.env;
   if (ADAPTER !== 'express' && ADAPTER !== 'fastify')
     throw new Error(`ADAPTER must be express or fastify, got "${ADAPTER}".`);
   const port = PORT ? Number(PORT) : DEFAULT_PORT;
   if (!Number.isInteger(port) || port < 1 || port > 65_535)
     throw new Error(`PORT must be a number from 1 to 65535, got "${PORT}".`);
 
-  const app = await createApp({ redisUrl: REDIS_URL || undefined, adapter: ADAPTER });
+  const app = await createApp({
+    redisUrl: REDIS_URL || undefined,
+    secretsKey: SECRETS_KEY || undefined,
+    adapter: ADAPTER,
+  });
   app.enableShutdownHooks();
   await app.init();
   app.useLogger(false); // Nest would print the error as well

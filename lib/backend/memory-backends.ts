@@ -1,11 +1,27 @@
+import { MemoryBudgetBackend } from '../budget/budget.memory-backend.js';
 import { type Clock, systemClock } from '../clock.js';
+import { MemoryCounterBackend } from '../limit/counter.memory-backend.js';
 import type { LockBackend } from '../lock/lock.backend.js';
 import { MemoryLockBackend } from '../lock/lock.memory-backend.js';
 import type { MemoryCapabilities } from '../lock/lock.types.js';
+import { MemorySecretBackend } from '../secret/secret.memory-backend.js';
 import type { Backends } from './backends.js';
 
-export function memoryBackends(clock: Clock = systemClock): Backends<MemoryCapabilities> {
-  return { lock: new MemoryLockBackend(clock) };
+export interface MemoryBackendsConfig {
+  readonly budget: { readonly retentionMs: number };
+  readonly secret: { readonly tombstoneMs: number };
+}
+
+export function memoryBackends(
+  { budget, secret }: MemoryBackendsConfig,
+  clock: Clock = systemClock,
+): Backends<MemoryCapabilities> {
+  return {
+    lock: new MemoryLockBackend(clock),
+    budget: new MemoryBudgetBackend({ clock, retentionMs: budget.retentionMs }),
+    secret: new MemorySecretBackend(secret, clock),
+    counter: new MemoryCounterBackend(clock),
+  };
 }
 
 /**
@@ -17,4 +33,4 @@ export function memoryBackends(clock: Clock = systemClock): Backends<MemoryCapab
  * const lock = await locks.acquire({ key: 'order:7', ttlMs: 30_000 });
  */
 export const createMemoryBackend = (config: { clock?: Clock } = {}): LockBackend<MemoryCapabilities> =>
-  memoryBackends(config.clock).lock;
+  new MemoryLockBackend(config.clock);

@@ -1,9 +1,12 @@
+import { RedisBudgetBackend } from '../budget/budget.redis-backend.js';
+import { RedisCounterBackend } from '../limit/counter.redis-backend.js';
 import type { LockBackend } from '../lock/lock.backend.js';
 import { slottedLayout, specLayout } from '../lock/lock.layout.js';
 import { RedisLockBackend } from '../lock/lock.redis-backend.js';
 import type { RedisCapabilities } from '../lock/lock.types.js';
 import type { RedisClient } from '../redis/redis.client.js';
 import { ScriptRunner } from '../script/script-runner.js';
+import { RedisSecretBackend } from '../secret/secret.redis-backend.js';
 import { resolveOptions, type SyncGuardOptions } from '../syncguard.options.js';
 import type { Backends } from './backends.js';
 
@@ -11,15 +14,22 @@ export interface RedisBackendsConfig {
   readonly keyPrefix: string;
   readonly keyLayout: 'spec' | 'slotted';
   readonly lock: { readonly cleanupInIsLocked: boolean };
+  readonly budget: { readonly retentionMs: number };
+  readonly secret: { readonly tombstoneMs: number };
 }
 
 export function redisBackends(
   runner: ScriptRunner,
-  { keyPrefix, keyLayout, lock }: RedisBackendsConfig,
+  { keyPrefix, keyLayout, lock, budget, secret }: RedisBackendsConfig,
   warn: (message: string) => void,
 ): Backends<RedisCapabilities> {
   const layout = keyLayout === 'spec' ? specLayout(keyPrefix) : slottedLayout(keyPrefix, runner.client);
-  return { lock: new RedisLockBackend(runner, layout, { cleanupInIsLocked: lock.cleanupInIsLocked, warn }) };
+  return {
+    lock: new RedisLockBackend(runner, layout, { cleanupInIsLocked: lock.cleanupInIsLocked, warn }),
+    budget: new RedisBudgetBackend(runner, { keyPrefix, retentionMs: budget.retentionMs }),
+    secret: new RedisSecretBackend(runner, { keyPrefix, tombstoneMs: secret.tombstoneMs }),
+    counter: new RedisCounterBackend(runner, { keyPrefix }),
+  };
 }
 
 export interface RedisBackendConfig extends Pick<

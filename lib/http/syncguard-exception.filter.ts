@@ -1,6 +1,7 @@
 import { type ArgumentsHost, Catch, type ExceptionFilter, Inject, Logger } from '@nestjs/common';
 import { HttpAdapterHost } from '@nestjs/core';
 import { type Observable, throwError } from 'rxjs';
+import { BudgetUnavailableError } from '../budget/budget.errors.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 
 const STATUS_BY_CODE: Readonly<Record<string, number>> = {
@@ -11,13 +12,15 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
   Aborted: 503,
   InvalidArgument: 400,
   RateLimited: 429,
+  BudgetConflict: 409,
+  SecretConflict: 409,
 };
 
 /**
  * Answers HTTP requests that end in one of our errors, and no others: 423 for a lock that somebody else
- * holds, 503 when Redis is away, 400 for a bad key, 500 for a lock that was lost. Hints are for operators:
- * they go to the log with every 5xx, not to the client. The module registers it; `http: false` leaves that to
- * you.
+ * holds, 429 with Retry-After for a budget that reopens and 402 for one that does not, 503 when Redis is away,
+ * 400 for a bad key, 500 for a lock that was lost. Hints are for operators: they go to the log with every 5xx,
+ * not to the client. The module registers it; `http: false` leaves that to you.
  */
 @Catch(SyncGuardError)
 export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError> {
@@ -35,16 +38,32 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
   #reply(error: SyncGuardError, response: unknown): void {
     const { httpAdapter } = this.host;
     const { code, context, summary } = error;
-    const statusCode = STATUS_BY_CODE[code] ?? 500;
-    if (statusCode >= 500) this.#logger.error(`${code}: ${error.message}`, error.stack);
+    const statusCode = statusOf(error);
+    if (statusCode === 503) this.#logger.warn(`${code}: ${error.message}`);
+    else if (statusCode >= 500) this.#logger.error(`${code}: ${error.message}`, error.stack);
     if (httpAdapter.isHeadersSent(response)) {
       httpAdapter.end(response);
       return;
     }
     const { retryAfter } = context;
     if (typeof retryAfter === 'number') httpAdapter.setHeader(response, 'Retry-After', String(retryAfter));
-    httpAdapter.reply(response, { statusCode, code, message: summary, context }, statusCode);
+    httpAdapter.reply(
+      response,
+      { statusCode, code, message: summary, context: forClients(context) },
+      statusCode,
+    );
   }
+}
+
+/** A hash of a key is a label for logs, not a secret: a short key is found by trying. */
+const forClients = (context: Readonly<Record<string, unknown>>): Record<string, unknown> =>
+  Object.fromEntries(Object.entries(context).filter(([name]) => !name.endsWith('Hash')));
+
+function statusOf(error: SyncGuardError): number {
+  if (error.code === 'BudgetExceeded') return typeof error.context.retryAfter === 'number' ? 429 : 402;
+  // Whatever the fault is: it is not the client's.
+  if (error instanceof BudgetUnavailableError) return 503;
+  return STATUS_BY_CODE[error.code] ?? 500;
 }
 
 class Nothing {

@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import { monotonicMs } from '../clock.js';
 import { hashKey } from '../keys.js';
 import { validateTtl } from './lock.values.js';
@@ -175,6 +176,7 @@ export class Lease implements LockContext, Watched {
   #createController(): AbortController {
     const controller = new AbortController();
     const { signal } = controller;
+    setMaxListeners(0, signal); // A body may hand it to as many calls as it makes.
     const read = (name: 'aborted' | 'reason'): unknown => {
       void this.lost;
       return Reflect.get(AbortSignal.prototype, name, signal);

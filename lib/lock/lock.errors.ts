@@ -35,7 +35,7 @@ export class LockError extends SyncGuardError<LockErrorCode> {
       code: (known?.code as LockErrorCode | undefined) ?? 'Internal',
       message: known?.summary ?? 'A lock operation failed in a way that SyncGuard does not know.',
       hint: known?.hint,
-      cause: known?.cause ?? error,
+      cause: known ? known.cause : error,
       context: {
         ...known?.context,
         ...(about.key === undefined ? {} : { keyHash: hashKey(about.key) }),

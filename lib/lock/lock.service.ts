@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { monotonicMs } from '../clock.js';
-import { hashKey } from '../keys.js';
-import { SyncGuardError } from '../syncguard.errors.js';
+import { hashKey, normalizeKey } from '../keys.js';
+import { invalidOption } from '../validate.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
@@ -26,7 +26,6 @@ import type {
   ReleaseOptions,
   ReleaseResult,
 } from './lock.types.js';
-import { validateKey } from './lock.values.js';
 import { retryRelease } from './retry-release.js';
 import { TrackedLocks } from './tracked-locks.js';
 import { Watchdog } from './watchdog.js';
@@ -42,6 +41,12 @@ type LockOptions = LockCallOptions & {
   /** What is locked: a string of 1 to 512 UTF-8 bytes after NFC. */
   key: string;
 };
+
+interface Attempt {
+  readonly result: AcquireResult;
+  /** Before the request was sent, by `monotonicMs()`. */
+  readonly sentAtMs: number;
+}
 
 /**
  * Locks that live as long as their work: `lock()` waits, runs, keeps alive and releases; `acquire()` is one
@@ -83,9 +88,7 @@ export class LockService implements OnModuleDestroy {
    * }
    */
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
-    this.#refuseWhenShutDown();
-    const sentAtMs = monotonicMs();
-    const result = await this.backend.acquire(options);
+    const { result, sentAtMs } = await this.#attempt(options);
     return result.ok ? this.#handles.track(result, sentAtMs + options.ttlMs) : result;
   }
 
@@ -143,6 +146,8 @@ export class LockService implements OnModuleDestroy {
   lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown>;
   async lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown> {
     const { key, call } = this.#check(fn, options);
+    // A job that may be skipped is skipped, not failed, while the app goes down.
+    if (call.onContention === 'skip' && this.#shutdown.signal.aborted) return undefined;
     const outer = findFrame(({ owner, context }) => owner === this.backend && context.key === key);
     if (outer) return call.reentrant ? fn(outer.context) : rejectNested(key);
     const attempt = await this.#waitFor(key, call);
@@ -169,9 +174,14 @@ export class LockService implements OnModuleDestroy {
   async onModuleDestroy(): Promise<void> {
     const { drainMs } = this.options.shutdown;
     this.#shutdown.abort();
-    const finished = Promise.allSettled(this.#running.values());
-    await Promise.race([finished, sleep(drainMs, undefined, { ref: false })]);
-    const unfinished = [...this.#running.keys()];
+    // A body whose lock is lost already has nothing left to wait for.
+    const held = [...this.#running].filter(([lease]) => !lease.lost);
+    const patience = new AbortController();
+    const tooLate = sleep(drainMs, undefined, { signal: patience.signal }).catch(() => {});
+    await Promise.race([Promise.allSettled(held.map(([, run]) => run)), tooLate]);
+    patience.abort();
+
+    const unfinished = held.flatMap(([lease]) => (this.#running.has(lease) ? [lease] : []));
     if (unfinished.length > 0)
       this.#logger.warn(
         `${unfinished.length} locks were still in use after ${drainMs} ms of shutdown: they are released.`,
@@ -181,31 +191,37 @@ export class LockService implements OnModuleDestroy {
     await Promise.allSettled(locks.map((lock) => lock.release()));
   }
 
+  /** One attempt of the backend. A grant that comes after the shutdown has begun goes back. */
+  async #attempt(options: AcquireOptions): Promise<Attempt> {
+    this.#refuseWhenShutDown();
+    const sentAtMs = monotonicMs();
+    const result = await this.backend.acquire(options);
+    if (result.ok && this.#shutdown.signal.aborted) {
+      await result[Symbol.asyncDispose]();
+      this.#refuseWhenShutDown();
+    }
+    return { result, sentAtMs };
+  }
+
   #check(fn: unknown, options: LockOptions): { key: string; call: ResolvedLockCall } {
-    const { key: rawKey, ...rest } = options ?? {};
-    const key = validateKey(rawKey);
+    const { key, ...rest } = options ?? {};
     try {
-      if (typeof fn !== 'function')
-        throw new SyncGuardError({
-          code: 'InvalidArgument',
-          message: 'lock(fn, options): fn must be a function.',
-        });
-      return { key, call: resolveLockCall(rest, this.options.lock) };
+      if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
+      return { key: normalizeKey(key), call: resolveLockCall(rest, this.options.lock) };
     } catch (error) {
-      throw LockError.from(error, { key });
+      throw LockError.from(error);
     }
   }
 
   /** Tries until the lock is there, or the time or the tries are over. */
-  async #waitFor(key: string, call: ResolvedLockCall): Promise<{ result: AcquireResult; sentAtMs: number }> {
+  async #waitFor(key: string, call: ResolvedLockCall): Promise<Attempt> {
     const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
     const endMs = monotonicMs() + (call.onContention === 'throw' ? call.timeoutMs : 0);
     for (let retries = 0; ; retries++) {
-      this.#refuseWhenShutDown();
-      const sentAtMs = monotonicMs();
-      const result = await this.backend.acquire({ key, ttlMs, signal: call.signal });
+      const attempt = await this.#attempt({ key, ttlMs, signal: call.signal });
+      const { result } = attempt;
       const leftMs = endMs - monotonicMs();
-      if (result.ok || leftMs <= 0 || (!call.fair && retries >= call.maxRetries)) return { result, sentAtMs };
+      if (result.ok || leftMs <= 0 || (!call.fair && retries >= call.maxRetries)) return attempt;
       const othersMs = (detailOf(result)?.remainingMs ?? Infinity) + 1;
       await this.#pause(Math.min(pauseMs(call, retries), othersMs, leftMs), call.signal);
     }
@@ -230,7 +246,7 @@ export class LockService implements OnModuleDestroy {
     const remainingMs = detailOf(result)?.remainingMs;
     throw new LockError({
       code: 'AcquisitionTimeout',
-      message: `Somebody else holds the lock, and still did after ${call.timeoutMs} ms.`,
+      message: `Somebody else holds the lock${call.timeoutMs > 0 ? `, and still did after ${call.timeoutMs} ms` : ''}.`,
       hint: 'Try again later, or wait longer with `timeoutMs`.',
       context: {
         keyHash: hashKey(key),

@@ -135,6 +135,7 @@ describe('SyncGuardModule', () => {
     it.each<[string, unknown, RegExp]>([
       ['an unknown one', { prefix: 'x' }, /options\.prefix is not an option.*keyPrefix/],
       ['an unknown one in a group', { lock: { ttl: 5 } }, /lock\.ttl is not an option/],
+      ['null', null, /options must be an object, got null/],
       ['no object', 'redis://x', /options must be an object/],
       [
         'a TTL of 0',

@@ -392,6 +392,37 @@ describe.each<[string, () => Promise<LockBackend>]>([
       await body;
     });
 
+    it('gives a grant back that comes after the shutdown has begun', async () => {
+      const grant = new Promise<void>((resolve) => setTimeout(resolve, 50));
+      const slow: LockBackend = Object.assign(Object.create(backend) as LockBackend, {
+        acquire: async (options: Parameters<LockBackend['acquire']>[0]) => {
+          const result = await backend.acquire(options);
+          await grant;
+          return result;
+        },
+      });
+      const service = serviceOn(slow);
+      const body = jest.fn();
+      const late = [
+        failure(service.lock(body, { key: 'order:1' })),
+        failure(service.acquire({ key: 'order:2', ttlMs: 30_000 })),
+      ];
+      await service.onModuleDestroy();
+      for (const error of await Promise.all(late)) expect(error.code).toBe('ServiceUnavailable');
+      expect(body).not.toHaveBeenCalled();
+      expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
+      expect(await backend.isLocked({ key: 'order:2' })).toBe(false);
+    });
+
+    it('does not wait for a body whose lock is lost, and skips what may be skipped', async () => {
+      void locks.lock(() => new Promise(() => {}), { key: 'stuck', ttlMs: 50, maxHoldMs: 50 });
+      await eventually(async () => expect(await backend.isLocked({ key: 'stuck' })).toBe(false));
+      const started = performance.now();
+      await locks.onModuleDestroy();
+      expect(performance.now() - started).toBeLessThan(1_000);
+      expect(await locks.lock(() => 1, { key: 'job', onContention: 'skip' })).toBeUndefined();
+    });
+
     it('releases what is still held after drainMs, handles included, and tells the bodies', async () => {
       const hasty = serviceOn(backend, { shutdown: { drainMs: 50 } });
       const handle = await hasty.acquire({ key: 'handle', ttlMs: 30_000 });

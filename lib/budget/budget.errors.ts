@@ -1,0 +1,97 @@
+import { type FaultCode, SyncGuardError } from '../syncguard.errors.js';
+import type { Amount, BudgetRecord, Exceeded, Violation } from './budget.types.js';
+
+/** The call is wrong: an amount of -1, an unknown time zone, a scope without a limit. Thrown before any I/O where it can. */
+export class BudgetInputError extends SyncGuardError<'InvalidArgument'> {
+  static override readonly brand: string = 'BudgetInputError';
+
+  constructor(message: string, init: { hint?: string | undefined; cause?: unknown } = {}) {
+    super({ code: 'InvalidArgument', message, ...init });
+  }
+}
+
+/**
+ * Redis is away, slow, or refuses us: nothing is known about the budget. Never says that it was exceeded, nor
+ * that anything was finalized. `code` says which; a call that may have run is safe to repeat with its id.
+ */
+export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
+  static override readonly brand: string = 'BudgetUnavailableError';
+
+  static from(error: unknown): SyncGuardError {
+    if (error instanceof BudgetInputError || error instanceof BudgetUnavailableError) return error;
+    const known = error instanceof SyncGuardError ? error : undefined;
+    return new BudgetUnavailableError({
+      code: (known?.code as FaultCode | undefined) ?? 'Internal',
+      message: known?.summary ?? 'A budget operation failed in a way that SyncGuard does not know.',
+      hint: known?.hint,
+      cause: known?.cause ?? error,
+      context: known?.context,
+    });
+  }
+}
+
+/**
+ * There is no room: thrown by `run()` and `@WithBudget`. At the HTTP edge 429 with Retry-After where a window
+ * will reopen (`retryAtMs`), else 402.
+ */
+export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
+  static override readonly brand: string = 'BudgetExceededError';
+
+  readonly violations: readonly Violation[];
+  readonly retryAtMs: number | null;
+
+  constructor({ violations, retryAtMs, retryAfterMs }: Exceeded) {
+    super({
+      code: 'BudgetExceeded',
+      message: 'The budget has no room for this request.',
+      context: {
+        ...(retryAfterMs === null ? {} : { retryAfter: Math.max(1, Math.ceil(retryAfterMs / 1000)) }),
+        violations: violations.map(toFacts),
+      },
+    });
+    this.violations = violations;
+    this.retryAtMs = retryAtMs;
+  }
+}
+
+/** What a caller may know of a violation, as JSON: which limit, and when it resets; of the scope only its type. */
+const toFacts = ({
+  scope,
+  period,
+  limit,
+  available,
+  requested,
+  resetAtMs,
+}: Violation): Record<string, unknown> => ({
+  scope: scope.split(':', 1)[0],
+  period,
+  limit: toJson(limit),
+  available: toJson(available),
+  requested: toJson(requested),
+  resetAtMs,
+});
+
+const toJson = (amount: Amount | 'unlimited'): number | string =>
+  typeof amount === 'number' ? amount : String(amount);
+
+/**
+ * The id's work was done before (the body did not run), or its hold was settled by somebody else while the body
+ * ran: thrown by `run()` and `@WithBudget`.
+ */
+export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
+  static override readonly brand: string = 'BudgetConflictError';
+
+  readonly reason: string;
+  /** The operation that has the id; undefined when it is not known any more. */
+  readonly record: BudgetRecord | undefined;
+
+  constructor(reason: string, record: BudgetRecord | undefined) {
+    super({
+      code: 'BudgetConflict',
+      message: `The budget has another story of this operation: ${reason}.`,
+      hint: 'Use a new id for each piece of work, or leave it out for a random one.',
+    });
+    this.reason = reason;
+    this.record = record;
+  }
+}

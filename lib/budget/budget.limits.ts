@@ -1,0 +1,118 @@
+import { SyncGuardConfigError } from '../syncguard.errors.js';
+import { integer, invalidOption, knownOptions } from '../validate.js';
+import { periodKey, validatePeriod } from './budget.calendar.js';
+import { BudgetInputError } from './budget.errors.js';
+import type { BudgetLimit, Period } from './budget.types.js';
+import { validateLimit, validateScope } from './budget.values.js';
+
+/** What `budget.limits` takes when limits come from your own store: asked on every call, so cache there. */
+export type BudgetLimitSource = (scope: {
+  root: string;
+  type: string;
+  id?: string;
+}) => readonly BudgetLimit[] | Promise<readonly BudgetLimit[]>;
+
+export interface ConfiguredLimit {
+  readonly period: Period;
+  readonly limit: bigint | 'unlimited';
+  readonly thresholds: readonly number[];
+  /** It stands for the scope's whole type (`user`), not for this very scope (`user:42`). */
+  readonly inherited: boolean;
+}
+
+/** A scope with everything that is configured for it, one entry a period. */
+export interface LimitedScope {
+  readonly scope: string;
+  readonly limits: readonly ConfiguredLimit[];
+}
+
+type LimitsByScope = ReadonlyMap<string, readonly ConfiguredLimit[]>;
+
+/** What is configured for a scope: its own limits, and its type's for the other periods. */
+export class LimitBook {
+  readonly #static: LimitsByScope | undefined;
+  readonly #source: BudgetLimitSource | undefined;
+
+  constructor(limits: readonly BudgetLimit[] | BudgetLimitSource) {
+    if (typeof limits === 'function') this.#source = limits;
+    else this.#static = indexLimits(limits);
+  }
+
+  async limitsOf(root: string, scopes: readonly string[]): Promise<LimitedScope[]> {
+    const known = this.#static;
+    if (known) return scopes.map((scope) => ({ scope, limits: pick(known, scope) }));
+    return Promise.all(
+      scopes.map(async (scope) => ({ scope, limits: pick(await this.#ask(root, scope), scope) })),
+    );
+  }
+
+  async #ask(root: string, scope: string): Promise<LimitsByScope> {
+    const type = typeOf(scope);
+    const id = scope === type ? {} : { id: scope.slice(type.length + 1) };
+    const limits = await this.#source?.({ root, type, ...id });
+    return indexLimits(limits, (about) => about === scope || about === type);
+  }
+}
+
+export const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
+
+function pick(limits: LimitsByScope, scope: string): readonly ConfiguredLimit[] {
+  const own = limits.get(scope);
+  const type = typeOf(scope);
+  if (type === scope) return own ?? [];
+  const inherited = (limits.get(type) ?? []).map((limit) => ({ ...limit, inherited: true }));
+  if (!own) return inherited;
+  const periods = new Set(own.map(({ period }) => periodKey(period)));
+  return [...own, ...inherited.filter(({ period }) => !periods.has(periodKey(period)))];
+}
+
+const MAX_PERIODS = 16;
+
+/** Checks a list of limits. @throws SyncGuardConfigError naming option, bound, value and type. */
+export function indexLimits(
+  limits: unknown,
+  belongs: (scope: string) => boolean = () => true,
+): LimitsByScope {
+  if (!Array.isArray(limits)) throw invalidOption('budget.limits', 'a list of limits or a function', limits);
+  const byScope = new Map<string, ConfiguredLimit[]>();
+  for (const [index, entry] of limits.entries()) {
+    const name = `budget.limits[${index}]`;
+    const given = knownOptions(name, entry, ['scope', 'period', 'limit', 'thresholds']);
+    const scope = asConfig(() => validateScope(`${name}.scope`, given.scope));
+    if (!belongs(scope))
+      throw new SyncGuardConfigError(`${name}.scope is not the scope that was asked about.`);
+    const period = validatePeriod(`${name}.period`, given.period);
+    const limit = asConfig(() => validateLimit(`${name}.limit`, given.limit));
+    const thresholds = validateThresholds(`${name}.thresholds`, given.thresholds);
+    const others = byScope.get(scope) ?? [];
+    if (others.some((other) => periodKey(other.period) === periodKey(period)))
+      throw new SyncGuardConfigError(`${name} limits the same scope and period as another entry.`);
+    if (others.length === MAX_PERIODS)
+      throw new SyncGuardConfigError(`${name}: a scope has at most ${MAX_PERIODS} periods.`);
+    byScope.set(scope, [...others, { period, limit, thresholds, inherited: false }]);
+  }
+  return byScope;
+}
+
+function validateThresholds(name: string, thresholds: unknown): readonly number[] {
+  if (thresholds === undefined) return [];
+  if (!Array.isArray(thresholds) || thresholds.length > MAX_PERIODS)
+    throw invalidOption(name, `a list of at most ${MAX_PERIODS} percentages`, thresholds);
+  const percents = thresholds.map((percent, index) => integer(`${name}[${index}]`, percent, 1, 1_000));
+  return [...new Set(percents)].sort((a, b) => a - b);
+}
+
+function asConfig<T>(check: () => T): T {
+  try {
+    return check();
+  } catch (error) {
+    if (error instanceof BudgetInputError) throw new SyncGuardConfigError(error.message, { cause: error });
+    throw error;
+  }
+}
+
+/** A scope that nobody limits is refused: who wants no limit says `'unlimited'`. */
+export const noLimit = (scope: string): BudgetInputError =>
+  new BudgetInputError(`No limit is set for scopes of type ${JSON.stringify(typeOf(scope).slice(0, 60))}.`, {
+    hint: "Add one to `budget.limits`, call setLimit(), or say limit: 'unlimited'.",
+  });

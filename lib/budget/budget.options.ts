@@ -1,0 +1,51 @@
+import { duration, integer, invalidOption, knownOptions } from '../validate.js';
+import { type BudgetLimitSource, indexLimits } from './budget.limits.js';
+import type { BudgetLimit } from './budget.types.js';
+
+/** Budgets: what is limited, and how long ended operations are remembered. */
+export interface BudgetOptions {
+  /**
+   * The limits, or a function that finds a scope's limits on each call. A scope without any is refused.
+   * Default: none.
+   *
+   * @example [{ scope: 'user', period: { every: 'month' }, limit: 1_000_000, thresholds: [80, 100] }]
+   */
+  limits?: readonly BudgetLimit[] | BudgetLimitSource;
+  /** For how long after its end an operation's id is known, so that a retry is recognised. In ms, 1 to 2^31 - 1. Default: 900,000. */
+  retentionMs?: number;
+  /** How often memory of ended operations is freed, in ms, at least 100; false: you call `reap()`. Default: every 30,000. */
+  reaper?: false | { everyMs: number };
+}
+
+export interface ResolvedBudgetOptions {
+  readonly limits: readonly BudgetLimit[] | BudgetLimitSource;
+  readonly retentionMs: number;
+  readonly reaper: false | { readonly everyMs: number };
+}
+
+export function resolveBudgetDefaults(options?: unknown): ResolvedBudgetOptions {
+  const given = knownOptions('budget', options, ['limits', 'retentionMs', 'reaper']);
+  return {
+    limits: resolveLimits(given.limits ?? []),
+    retentionMs: duration('budget.retentionMs', given.retentionMs ?? 900_000),
+    reaper: resolveReaper(given.reaper ?? { everyMs: 30_000 }),
+  };
+}
+
+function resolveLimits(limits: unknown): ResolvedBudgetOptions['limits'] {
+  if (typeof limits === 'function') return limits as BudgetLimitSource;
+  indexLimits(limits);
+  return limits as readonly BudgetLimit[];
+}
+
+function resolveReaper(reaper: unknown): ResolvedBudgetOptions['reaper'] {
+  if (reaper === false) return false;
+  if (reaper === true) throw invalidOption('budget.reaper', 'false or { everyMs }', reaper);
+  return {
+    everyMs: integer(
+      'budget.reaper.everyMs',
+      knownOptions('budget.reaper', reaper, ['everyMs']).everyMs,
+      100,
+    ),
+  };
+}

@@ -1,0 +1,47 @@
+import type { Balance, BudgetRecord, Exceeded, Finalized, Violation } from './budget.types.js';
+
+type Sums = Pick<Balance<bigint>, 'limit' | 'credits' | 'committed' | 'reserved'>;
+
+/** max(0, limit + credits - committed - reserved). */
+export function availableOf({ limit, credits, committed, reserved }: Sums): bigint | 'unlimited' {
+  if (limit === 'unlimited') return limit;
+  const available = limit + credits - committed - reserved;
+  return available > 0n ? available : 0n;
+}
+
+/** A denial, and when waiting alone makes room: not in a lifetime, and not for more than a whole window's limit. */
+export function exceeded(violations: readonly Violation<bigint>[], nowMs: number): Exceeded<bigint> {
+  const helps = violations.every(
+    ({ resetAtMs, requested, limit }) => resetAtMs !== null && limit !== 'unlimited' && requested <= limit,
+  );
+  const retryAtMs = helps ? Math.max(...violations.map(({ resetAtMs }) => resetAtMs ?? 0)) : null;
+  const retryAfterMs = retryAtMs === null ? null : Math.max(0, retryAtMs - nowMs);
+  return { ok: false, reason: 'exceeded', violations, retryAtMs, retryAfterMs };
+}
+
+/** What went back when this operation ended. */
+export function releasedOf({ state, late, amount, committed }: BudgetRecord<bigint>): bigint {
+  if (late) return 0n;
+  if (state === 'finalized') return committed < amount ? amount - committed : 0n;
+  return amount;
+}
+
+/** The numbers of a finalized operation, the same on every replay. */
+export function finalizedOf(
+  record: BudgetRecord<bigint>,
+): Omit<Finalized<bigint>, 'replayed' | 'balances' | 'crossed'> {
+  const { root, id, amount, actual, committed, uncovered, late } = record;
+  return {
+    ok: true,
+    status: 'finalized',
+    root,
+    id,
+    reserved: amount,
+    actual,
+    committed,
+    released: releasedOf(record),
+    overage: actual > amount ? actual - amount : 0n,
+    uncovered,
+    late,
+  };
+}

@@ -1,0 +1,544 @@
+import { defineScript, type Script } from '../script/define-script.js';
+import {
+  ADMIT,
+  COUNTER,
+  CROSS,
+  KEEP_KEYS,
+  OPEN_RECORD,
+  READ_COUNTERS,
+  ROOM,
+  START,
+  START_REAPING,
+  WRITE_COUNTERS,
+} from './budget.fragments.js';
+import { textReply } from './budget.replies.js';
+
+/** All keys of a root: every script declares all four. */
+export const BUDGET_KEYS = ['counters', 'records', 'pending', 'garbage'] as const;
+
+/** What an operation counts in, one element an entry: a (scope, period, window) with its configured limit. */
+const ENTRIES = [
+  'scopes',
+  'fields',
+  'limits',
+  'thresholds',
+  'ends',
+  'inherited',
+  // Within which all of the windows are open; 0: for ever.
+  'openFromMs',
+  'openUntilMs',
+  // When the last of them ends; 0: never.
+  'lastEndMs',
+  'plain',
+] as const;
+
+const DETAIL = "table.concat({ openUntilMs, fields, limits, thresholds, ends, inherited, scopes, meta }, ' ')";
+
+// An operation that is known tells its record, and its balances as they are now.
+const READ_OPERATION = `
+local record, detail = unpack(redis.call('HMGET', records, 'o|' .. id, 'd|' .. id))`;
+
+const OPEN_DETAIL = `
+local openUntilMs, fields, limits, thresholds, ends, inherited, scopes =
+  match(detail, '^(%d+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) ')
+if not openUntilMs then foreign('not a budget record') end`;
+
+const TELL_ENTRIES = "fields, ends, table.concat(limitOf, ';'), table.concat(held, ';')";
+
+/** Counters that are read and not written: the ones that are not there yet are empty. */
+const FILL = "for i = 1, #limitOf do held[i] = held[i] or '0 0 0 0 0' end";
+
+const replay = (status: string): string => `
+  do
+    ${OPEN_DETAIL}
+    ${READ_COUNTERS}
+    ${FILL}
+    return { '${status}', record, detail, ${TELL_ENTRIES} }
+  end`;
+
+// Scopes as sets: a retry may list them in another order.
+const sameContent = (ofKind: string): string => `
+  local function sorted(list)
+    local names = {}
+    for name in gmatch(list, '[^,]+') do names[#names + 1] = name end
+    table.sort(names)
+    return table.concat(names, ',')
+  end
+  local before = match(detail, '^%d+ %S+ %S+ %S+ %S+ %S+ (%S+) ')
+  local isSame = kind == '${ofKind}' and amountOf == amount and sorted(before) == sorted(scopes)`;
+
+// Amount 0 is always admitted: it takes nothing.
+const REFUSE_EXCEEDED = `
+  local names, stops, full = nil, nil, { {}, {}, {}, {} }
+  for i = 1, #limitOf do
+    local limit = limitOf[i]
+    if limit ~= 'u' then
+      local committed, reserved, credits = match(held[i] or '0 0 0 0 0', ${COUNTER})
+      if not committed then foreign('not a budget counter') end
+      if credits ~= '0' then credits = plus(limit, credits) else credits = limit end
+      if less(credits, plus(plus(committed, reserved), amount)) then
+        names, stops = names or split(fields), stops or split(ends)
+        local n = #full[1] + 1
+        full[1][n], full[2][n], full[3][n], full[4][n] = names[i + 1], stops[i], limit, held[i] or '0 0 0 0 0'
+      end
+    end
+  end
+  if names then
+    for i = 1, 4 do full[i] = table.concat(full[i], ';') end
+    return { 'exceeded', amount, now, unpack(full) }
+  end`;
+
+/**
+ * Holds an amount in all entries, or in none. ['reserved' | 'replayed', record, detail, fields, ends, limits, counters],
+ * ['exceeded', amount, now, fields, ends, limits, counters], ['conflict' | 'already_finalized' | 'already_aborted' |
+ * 'already_expired', record, detail].
+ */
+export const reserveScript = defineScript({
+  name: 'budget-reserve',
+  keys: BUDGET_KEYS,
+  args: ['id', 'amount', 'ttlMs', 'meta', 'retentionMs', ...ENTRIES],
+  lua: `${START}
+${READ_OPERATION}
+if record then
+  ${OPEN_RECORD}
+  if state == 'f' then return { 'already_finalized', record, detail } end
+  if state == 'a' then return { 'already_aborted', record, detail } end
+  if state == 'x' then return { 'already_expired', record, detail } end
+  ${sameContent('h')}
+  if not isSame then return { 'conflict', record, detail } end
+  ${replay('replayed')}
+end
+${ADMIT}
+if amount ~= '0' then
+${REFUSE_EXCEEDED}
+end
+
+local isNew = false
+for i = 1, #limitOf do
+  if not held[i] then isNew = true end
+  local committed, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %d+)$')
+  if not committed then foreign('not a budget counter') end
+  held[i] = committed .. ' ' .. plus(reserved, amount) .. ' ' .. rest
+end
+local crossed = '-'
+${CROSS}
+local expiresAtMs = nowMs + ttlMs
+local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) + 2 * retentionMs or nil
+expiresAtMs = format('%d', expiresAtMs)
+record = 'p h ' .. amount .. ' 0 0 0 0 0 ' .. now .. ' ' .. expiresAtMs .. ' 0 ' .. crossed
+detail = ${DETAIL}
+${KEEP_KEYS}
+${WRITE_COUNTERS}
+redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
+redis.call('ZADD', pending, expiresAtMs, id)
+return { 'reserved', record, detail, ${TELL_ENTRIES} }`,
+  decode: textReply,
+});
+
+/** Spends an amount in one step: 'charged' | 'replayed' | 'exceeded' | 'conflict', as budget-reserve tells them. */
+export const chargeScript = defineScript({
+  name: 'budget-charge',
+  keys: BUDGET_KEYS,
+  args: ['id', 'amount', 'mode', 'retentionMs', ...ENTRIES],
+  lua: `${START}
+${READ_OPERATION}
+if record then
+  ${OPEN_RECORD}
+  ${sameContent('c')}
+  if not isSame then return { 'conflict', record, detail } end
+  ${replay('replayed')}
+end
+${ADMIT}
+local uncovered = '0'
+if mode == 'record' then
+  ${ROOM}
+  for i = 1, #limitOf do
+    local room = roomOf(i)
+    local missing = room and minus(amount, room) or '0'
+    if less(uncovered, missing) then uncovered = missing end
+  end
+elseif amount ~= '0' then
+${REFUSE_EXCEEDED}
+end
+
+local isNew = false
+for i = 1, #limitOf do
+  if not held[i] then isNew = true end
+  local committed, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %d+)$')
+  if not committed then foreign('not a budget counter') end
+  held[i] = plus(committed, amount) .. ' ' .. rest
+end
+local crossed, meta = '-', ''
+${CROSS}
+local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
+record = table.concat({ 'f c', amount, amount, amount, 0, uncovered, 0, now, now, now, crossed }, ' ')
+detail = ${DETAIL}
+redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)
+${KEEP_KEYS}
+${WRITE_COUNTERS}
+redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
+return { 'charged', record, detail, ${TELL_ENTRIES} }`,
+  decode: textReply,
+});
+
+/** Ends an operation whose \`held\` and \`record\` are ready. */
+const END_OPERATION = `
+local isNew, untilMs = false, nowMs + 2 * retentionMs
+redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)
+${KEEP_KEYS}
+${WRITE_COUNTERS}
+redis.call('HSET', records, 'o|' .. id, record)
+redis.call('ZREM', pending, id)`;
+
+/**
+ * Turns a hold into what was really spent. ['finalized' | 'replayed', record, detail, fields, ends, limits, counters],
+ * ['overage_rejected' | 'conflict' | 'aborted' | 'expired', record, detail], ['not_found'].
+ */
+export const finalizeScript = defineScript({
+  name: 'budget-finalize',
+  keys: BUDGET_KEYS,
+  args: ['id', 'actual', 'overage', 'late', 'retentionMs'],
+  lua: `${START}
+${READ_OPERATION}
+if not record then return { 'not_found' } end
+${OPEN_RECORD}
+if state == 'a' then return { 'aborted', record, detail } end
+if state == 'f' then
+  if actualOf ~= actual then return { 'conflict', record, detail } end
+  ${replay('replayed')}
+end
+${OPEN_DETAIL}
+${READ_COUNTERS}
+
+local isLate = state == 'x'
+local own = isLate and '0' or amountOf
+local committed, uncovered = actual, '0'
+if less(own, actual) then
+  ${ROOM}
+  local beyond = minus(actual, own)
+  local covered = beyond
+  for i = 1, #limitOf do
+    local room = roomOf(i)
+    if room and less(room, covered) then covered = room end
+  end
+  if isLate and (late == 'reject' or (late == 'if_available' and covered ~= beyond)) then
+    return { 'expired', record, detail }
+  end
+  if less(amountOf, actual) then
+    if overage == 'reject' then return { 'overage_rejected', record, detail } end
+    if overage == 'cap' then
+      committed = plus(own, covered)
+      -- A late hold's own part counts like any other late amount.
+      if less(committed, amountOf) then committed = amountOf end
+    end
+  end
+  uncovered = minus(beyond, covered)
+elseif isLate and late == 'reject' then
+  return { 'expired', record, detail }
+end
+
+for i = 1, #limitOf do
+  local spent, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %d+)$')
+  if not spent then foreign('not a budget counter') end
+  held[i] = plus(spent, committed) .. ' ' .. minus(reserved, own) .. ' ' .. rest
+end
+crossed = '-'
+-- Who takes no more than he held reaches nothing.
+if less(own, committed) then
+${CROSS}
+end
+record = 'f ' .. kind .. ' ' .. amountOf .. ' ' .. actual .. ' ' .. committed .. ' 0 ' .. uncovered .. (isLate and ' 1 ' or ' 0 ')
+  .. createdAtMs .. ' ' .. expiresAtMs .. ' ' .. now .. ' ' .. crossed
+${END_OPERATION}
+return { 'finalized', record, detail, ${TELL_ENTRIES} }`,
+  decode: textReply,
+});
+
+/** Gives a hold back. ['aborted' | 'replayed' | 'finalized', record, detail], ['not_found']. */
+export const abortScript = defineScript({
+  name: 'budget-abort',
+  keys: BUDGET_KEYS,
+  args: ['id', 'retentionMs'],
+  lua: `${START}
+${READ_OPERATION}
+if not record then return { 'not_found' } end
+${OPEN_RECORD}
+if state == 'f' then return { 'finalized', record, detail } end
+if state == 'a' then return { 'replayed', record, detail } end
+${OPEN_DETAIL}
+${READ_COUNTERS}
+local own = state == 'p' and amountOf or '0'
+for i = 1, #limitOf do
+  local committed, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %d+)$')
+  if not committed then foreign('not a budget counter') end
+  held[i] = committed .. ' ' .. minus(reserved, own) .. ' ' .. rest
+end
+record = table.concat({ 'a', kind, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, state == 'x' and 1 or 0,
+  createdAtMs, expiresAtMs, now, crossed }, ' ')
+${END_OPERATION}
+return { 'aborted', record, detail }`,
+  decode: textReply,
+});
+
+/** Replaces the rest of a hold's life. ['extended' | 'finalized' | 'aborted' | 'expired', record, detail], ['not_found']. */
+export const extendScript = defineScript({
+  name: 'budget-extend',
+  keys: BUDGET_KEYS,
+  args: ['id', 'ttlMs', 'retentionMs'],
+  lua: `${START}
+${READ_OPERATION}
+if not record then return { 'not_found' } end
+${OPEN_RECORD}
+if state == 'f' then return { 'finalized', record, detail } end
+if state == 'a' then return { 'aborted', record, detail } end
+if state == 'x' then return { 'expired', record, detail } end
+
+local ending = redis.call('HGET', counters, '~')
+local untilMs = nowMs + ttlMs + 2 * retentionMs
+expiresAtMs = format('%d', nowMs + ttlMs)
+record = table.concat({ state, kind, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf, createdAtMs,
+  expiresAtMs, endedAtMs, crossed }, ' ')
+${KEEP_KEYS}
+redis.call('HSET', records, 'o|' .. id, record)
+redis.call('ZADD', pending, expiresAtMs, id)
+return { 'extended', record, detail }`,
+  decode: textReply,
+});
+
+/**
+ * Gives back what was committed. ['refunded' | 'replayed', record, detail, fields, ends, limits, counters],
+ * ['exceeds_committed' | 'pending' | 'aborted' | 'expired', record, detail], ['conflict'], ['not_found'].
+ */
+export const refundScript = defineScript({
+  name: 'budget-refund',
+  keys: BUDGET_KEYS,
+  args: ['id', 'amount', 'refundId', 'retentionMs'],
+  lua: `${START}
+${READ_OPERATION}
+if not record then return { 'not_found' } end
+${OPEN_RECORD}
+local content = amount .. ' ' .. id
+local earlier = redis.call('HGET', records, 'r|' .. refundId)
+if earlier and earlier ~= content then return { 'conflict' } end
+if state == 'p' then return { 'pending', record, detail } end
+if state == 'a' then return { 'aborted', record, detail } end
+if state == 'x' then return { 'expired', record, detail } end
+if earlier then
+  ${replay('replayed')}
+end
+if less(minus(committedOf, refundedOf), amount) then return { 'exceeds_committed', record, detail } end
+
+${OPEN_DETAIL}
+${READ_COUNTERS}
+for i = 1, #limitOf do
+  local committed, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %d+)$')
+  if not committed then foreign('not a budget counter') end
+  held[i] = minus(committed, amount) .. ' ' .. rest
+end
+record = table.concat({ state, kind, amountOf, actualOf, committedOf, plus(refundedOf, amount), uncoveredOf, lateOf,
+  createdAtMs, expiresAtMs, endedAtMs, crossed }, ' ')
+local isNew, untilMs = false, nowMs + 2 * retentionMs
+redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'r|' .. refundId)
+${KEEP_KEYS}
+${WRITE_COUNTERS}
+redis.call('HSET', records, 'o|' .. id, record, 'r|' .. refundId, content)
+return { 'refunded', record, detail, ${TELL_ENTRIES} }`,
+  decode: textReply,
+});
+
+/** Adds to the limit of the open window. ['credited' | 'replayed', fields, ends, limits, counters], ['conflict']. */
+export const creditScript = defineScript({
+  name: 'budget-credit',
+  keys: BUDGET_KEYS,
+  args: ['id', 'amount', 'period', 'retentionMs', ...ENTRIES],
+  lua: `${START}
+local content = amount .. ' ' .. scopes .. '|' .. period
+local earlier = redis.call('HGET', records, 'k|' .. id)
+if earlier and earlier ~= content then return { 'conflict' } end
+${ADMIT}
+local at
+local names, stops = split(fields), split(ends)
+for i = 1, #limitOf do
+  if match(names[i + 1], '^c|[^|]+|([^|]+)|') == period then at = i end
+end
+if not at then return { 'no_limit', scopes } end
+fields, ends, limitOf = '~;' .. names[at + 1], stops[at], { limitOf[at] }
+local isNew = not held[at]
+held = { held[at] or '0 0 0 0 0' }
+if earlier then return { 'replayed', ${TELL_ENTRIES} } end
+
+local before, credits, rest = match(held[1], '^(%d+ %d+) (%d+) (%d+ %d+)$')
+if not before then foreign('not a budget counter') end
+held[1] = before .. ' ' .. plus(credits, amount) .. ' ' .. rest
+local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
+redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'k|' .. id)
+${KEEP_KEYS}
+${WRITE_COUNTERS}
+redis.call('HSET', records, 'k|' .. id, content)
+return { 'credited', ${TELL_ENTRIES} }`,
+  decode: textReply,
+});
+
+/** Sets a limit ('-' clears it) that beats the configured one. ['set' | 'cleared' | 'too_many']. */
+export const setLimitScript = defineScript({
+  name: 'budget-set-limit',
+  keys: BUDGET_KEYS,
+  args: ['scope', 'period', 'limit', 'retentionMs'],
+  lua: `${START}
+local MAX_PERIODS = 16
+local field = 'l|' .. scope
+local limits = {}
+for each, value in gmatch(redis.call('HGET', counters, field) or '', '([^ =]+)=([^ =]+)') do limits[each] = value end
+limits[period] = limit ~= '-' and limit or nil
+local list = {}
+for each, value in pairs(limits) do list[#list + 1] = each .. '=' .. value end
+if #list > MAX_PERIODS then return { 'too_many' } end
+table.sort(list)
+
+if #list == 0 then
+  redis.call('HDEL', counters, field)
+else
+  -- It stands until it is cleared, so the root does not end by itself.
+  redis.call('HSET', counters, field, table.concat(list, ' '), '~', 'never l')
+  for _, key in ipairs({ counters, records, pending, garbage }) do redis.call('PERSIST', key) end
+end
+return { limit == '-' and 'cleared' or 'set' }`,
+  decode: textReply,
+});
+
+/** The balances of a scope's open windows: ['balance', fields, ends, limits, counters]. */
+export const balanceScript = defineScript({
+  name: 'budget-balance',
+  keys: BUDGET_KEYS,
+  args: ['retentionMs', ...ENTRIES],
+  lua: `${START}
+${ADMIT}
+${FILL}
+return { 'balance', ${TELL_ENTRIES} }`,
+  decode: textReply,
+});
+
+/** One operation, and the server's now: ['found', record, detail, now], ['not_found']. */
+export const getScript = defineScript({
+  name: 'budget-get',
+  keys: BUDGET_KEYS,
+  args: ['id'],
+  lua: `${READ_OPERATION}
+if not record or not detail then return { 'not_found' } end
+local time = redis.call('TIME')
+return { 'found', record, detail, string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000)) }`,
+  decode: textReply,
+  readOnly: true,
+});
+
+/** A page of operations: ['page', next cursor, id, record, detail, id, record, detail...]. */
+export const listScript = defineScript({
+  name: 'budget-list',
+  keys: BUDGET_KEYS,
+  args: ['cursor', 'limit', 'retentionMs'],
+  lua: `${START}
+local page = redis.call('HSCAN', records, cursor, 'MATCH', 'o|*', 'COUNT', 2 * limit)
+local reply = { 'page', page[1] }
+for i = 1, #page[2], 2 do
+  local id = string.sub(page[2][i], 3)
+  reply[#reply + 1] = id
+  reply[#reply + 1] = page[2][i + 1]
+  reply[#reply + 1] = redis.call('HGET', records, 'd|' .. id) or ''
+end
+return reply`,
+  decode: textReply,
+});
+
+/**
+ * Expires holds, tells each once, and forgets what retention has ended for. ['reaped', how many were forgotten, ms
+ * until there is more to do or -1, id of an expired hold...].
+ */
+export const reaperScript = defineScript({
+  name: 'budget-reaper',
+  keys: BUDGET_KEYS,
+  args: ['max', 'retentionMs'],
+  lua: `${START_REAPING}
+local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
+local expired, fields, windows, kept, touched, forgotten = {}, {}, {}, {}, {}, 0
+for _, member in ipairs(ripe) do
+  local kind, name = string.sub(member, 1, 2), string.sub(member, 3)
+  if kind == 'n|' then
+    expired[#expired + 1] = name
+  elseif kind == 'c|' then
+    local reserved = match(redis.call('HGET', counters, member) or '', '^%d+ (%d+) ')
+    if reserved and reserved ~= '0' then kept[#kept + 1] = member
+    else windows[#windows + 1] = member end
+  else
+    forgotten = forgotten + 1
+    fields[#fields + 1] = member
+    if kind == 'o|' then
+      fields[#fields + 1] = 'd|' .. name
+      local record, detail = unpack(redis.call('HMGET', records, member, 'd|' .. name))
+      if record then
+        ${OPEN_RECORD}
+        -- Its windows go on knowing what it committed, so that the sums can still be checked.
+        local spent = minus(committedOf, refundedOf)
+        for field in gmatch(spent ~= '0' and match(detail, '^%d+ (%S+)') or '', 'c|[^;]+') do
+          local value = touched[field] or redis.call('HGET', counters, field)
+          local before, archived, crossing = match(value or '', '^(%d+ %d+ %d+) (%d+) (%d+)$')
+          if before then touched[field] = before .. ' ' .. plus(archived, spent) .. ' ' .. crossing end
+        end
+      end
+    end
+  end
+end
+
+for field, value in pairs(touched) do redis.call('HSET', counters, field, value) end
+if #fields > 0 then redis.call('HDEL', records, unpack(fields)) end
+if #windows > 0 then redis.call('HDEL', counters, unpack(windows)) end
+if #ripe > 0 then redis.call('ZREM', garbage, unpack(ripe)) end
+for _, field in ipairs(kept) do redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), field) end
+
+local nextInMs = -1
+for _, key in ipairs({ pending, garbage }) do
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if first[1] and first[1] ~= '~' then
+    local inMs = math.max(0, tonumber(first[2]) - nowMs)
+    if nextInMs < 0 or inMs < nextInMs then nextInMs = inMs end
+  end
+end
+return { 'reaped', format('%d', forgotten + #windows), format('%d', nextInMs), unpack(expired) }`,
+  decode: textReply,
+});
+
+/**
+ * All of a root, at one instant: ['snapshot', how much of it are counters, field, value..., how much are records,
+ * field, value..., how much is pending, id...].
+ */
+export const snapshotScript = defineScript({
+  name: 'budget-snapshot',
+  keys: BUDGET_KEYS,
+  args: ['retentionMs'],
+  lua: `${START}
+local reply = { 'snapshot' }
+local function append(list)
+  reply[#reply + 1] = format('%d', #list)
+  for _, each in ipairs(list) do reply[#reply + 1] = each end
+end
+append(redis.call('HGETALL', counters))
+append(redis.call('HGETALL', records))
+append(redis.call('ZRANGE', pending, 0, -1))
+return reply`,
+  decode: textReply,
+});
+
+export const budgetScripts: readonly Script[] = [
+  reserveScript,
+  chargeScript,
+  finalizeScript,
+  abortScript,
+  extendScript,
+  refundScript,
+  creditScript,
+  setLimitScript,
+  balanceScript,
+  getScript,
+  listScript,
+  reaperScript,
+  snapshotScript,
+];

@@ -1,0 +1,130 @@
+import { randomBytes } from 'node:crypto';
+import { describe, normalizeKey } from '../keys.js';
+import { SyncGuardError } from '../syncguard.errors.js';
+import { duration, integer, oneOf } from '../validate.js';
+import { validatePeriod } from './budget.calendar.js';
+import { BudgetInputError } from './budget.errors.js';
+import type { Amount, BudgetRef, Period } from './budget.types.js';
+
+/** The largest amount: 2^63 - 1. */
+export const MAX_AMOUNT = 2n ** 63n - 1n;
+export const MAX_SCOPES = 32;
+export const MAX_META_BYTES = 1_024;
+export const DEFAULT_ROOT = 'default';
+
+/** Runs the checks of a call; what they throw leaves as BudgetInputError. */
+export function checked<T>(check: () => T): T {
+  try {
+    return check();
+  } catch (error) {
+    if (error instanceof BudgetInputError || !(error instanceof SyncGuardError)) throw error;
+    throw new BudgetInputError(error.summary, { hint: error.hint, cause: error });
+  }
+}
+
+/** An amount as all of this feature computes with it. */
+export function validateAmount(name: string, amount: unknown): bigint {
+  if (typeof amount === 'bigint' && amount >= 0n && amount <= MAX_AMOUNT) return amount;
+  if (Number.isSafeInteger(amount) && (amount as number) >= 0) return BigInt(amount as number);
+  throw new BudgetInputError(
+    `${name} must be a whole number of minor units from 0 to 2^63 - 1 (above 2^53 - 1 as a bigint), got ${describe(amount)}.`,
+    { hint: 'Count in the smallest unit: cents, not euros.' },
+  );
+}
+
+export const validateLimit = (name: string, limit: unknown): bigint | 'unlimited' =>
+  limit === 'unlimited' ? limit : validateAmount(name, limit);
+
+/** `type` or `type:id`. */
+export function validateScope(name: string, scope: unknown): string {
+  const valid = named(name, scope);
+  if (/^[^:]+(:.+)?$/s.test(valid)) return valid;
+  throw new BudgetInputError(`${name} must be "type" or "type:id", got ${describe(scope)}.`);
+}
+
+export function validateScopes(scopes: unknown): string[] {
+  if (!Array.isArray(scopes) || scopes.length === 0 || scopes.length > MAX_SCOPES)
+    throw new BudgetInputError(
+      `scopes must be a list of 1 to ${MAX_SCOPES} scopes, got ${describe(scopes)}.`,
+    );
+  const valid = scopes.map((scope) => validateScope('a scope', scope));
+  if (new Set(valid).size < valid.length)
+    throw new BudgetInputError('scopes must differ from each other: one names the same budget twice.');
+  return valid;
+}
+
+export const validateRoot = (root: unknown): string =>
+  root === undefined ? DEFAULT_ROOT : named('root', root);
+
+export const validateId = (id: unknown, name = 'id'): string => named(name, id);
+
+export function validateRef(ref: BudgetRef): { root: string; id: string } {
+  if (typeof ref !== 'object' || ref === null)
+    throw new BudgetInputError(
+      `ref must be a result of reserve or charge, or { root?, id }, got ${describe(ref)}.`,
+    );
+  return { root: validateRoot(ref.root), id: validateId(ref.id) };
+}
+
+export const validateCallPeriod = (period: unknown): Period =>
+  checked(() => validatePeriod('period', period));
+
+export const validateTtl = (ttlMs: unknown): number => checked(() => duration('ttlMs', ttlMs));
+
+export const validateCount = (name: string, value: unknown, max: number): number =>
+  checked(() => integer(name, value, 1, max));
+
+export const validateOneOf = <const T>(name: string, value: unknown, values: readonly T[]): T =>
+  checked(() => oneOf(name, value, values));
+
+/** A JSON value as its text; '' for none. */
+export function validateMeta(meta: unknown): string {
+  if (meta === undefined) return '';
+  const json = jsonOf(meta);
+  if (json !== undefined && Buffer.byteLength(json) <= MAX_META_BYTES) return json;
+  throw new BudgetInputError(
+    `meta must be a JSON value of at most ${MAX_META_BYTES} bytes, got ${describe(meta)}.`,
+  );
+}
+
+function jsonOf(value: unknown): string | undefined {
+  try {
+    return JSON.stringify(value);
+  } catch {
+    return undefined;
+  }
+}
+
+function named(name: string, value: unknown): string {
+  return checked(() => {
+    try {
+      return normalizeKey(value);
+    } catch (error) {
+      const message =
+        error instanceof Error ? error.message.replace(/^Invalid key: a key/, name) : String(error);
+      throw new BudgetInputError(message, { cause: error });
+    }
+  });
+}
+
+/** A new id: 16 bytes of the CSPRNG as 22 base64url characters. */
+export const createId = (): string => randomBytes(16).toString('base64url');
+
+/**
+ * Amounts as they leave: as bigint where the caller spoke bigint, else as number where that is exact. Walks the
+ * result, so that no operation has to list its amounts.
+ */
+export function present<Result>(result: Result, asBigint: boolean): Result {
+  return (asBigint ? result : toNumbers(result)) as Result;
+}
+
+function toNumbers(value: unknown): unknown {
+  if (typeof value === 'bigint') return fitting(value);
+  if (Array.isArray(value)) return value.map(toNumbers);
+  if (typeof value !== 'object' || value === null) return value;
+  const shown: Record<string, unknown> = {};
+  for (const [key, each] of Object.entries(value)) shown[key] = toNumbers(each);
+  return shown;
+}
+
+const fitting = (value: bigint): Amount => (value <= Number.MAX_SAFE_INTEGER ? Number(value) : value);

@@ -1,0 +1,113 @@
+import { injectedService, injectInto, replaceMethod } from '../guarded-method.js';
+import { BUDGET_SERVICE } from '../syncguard.tokens.js';
+import { duration, invalidOption, knownOptions, oneOf } from '../validate.js';
+import { BudgetInputError } from './budget.errors.js';
+import type { BudgetService, RunOptions } from './budget.service.js';
+import type { Amount } from './budget.types.js';
+
+/** Each function takes the method's arguments, or the first ones of them. */
+export interface WithBudgetOptions<
+  RootArgs extends unknown[],
+  ScopeArgs extends unknown[],
+  EstimateArgs extends unknown[],
+  ActualArgs extends unknown[],
+  Result,
+> extends Pick<RunOptions<Result>, 'ttlMs' | 'overage' | 'onThrow'> {
+  /** The tenant. Default: `'default'`. */
+  root?: string | ((...args: RootArgs) => string);
+  /** Who pays: each of them must have room. */
+  scopes: (...args: ScopeArgs) => readonly string[];
+  /** What it may cost at most: reserved before the method runs. */
+  estimate: (...args: EstimateArgs) => Amount;
+  /** What it did cost. Default: the estimate. */
+  actual?: (result: Result, ...args: ActualArgs) => Amount;
+}
+
+type Starting<Args extends unknown[]> = [...Args, ...unknown[]];
+
+/** For methods whose arguments start with what each function takes, and that give a promise of what `actual` takes. */
+type BudgetedMethodDecorator<
+  A extends unknown[],
+  B extends unknown[],
+  C extends unknown[],
+  D extends unknown[],
+  Result,
+> = <Args extends Starting<A> & Starting<B> & Starting<C> & Starting<D>, Given extends Result>(
+  target: object,
+  propertyKey: string | symbol,
+  descriptor: TypedPropertyDescriptor<(...args: Args) => Promise<Given>>,
+) => void;
+
+/**
+ * Runs an async method of a provider or controller on a budget: reserves the estimate, keeps the hold alive while
+ * the method runs, then finalizes what it really cost. When the method throws, its error leaves and the hold goes
+ * back.
+ *
+ * @throws what the method throws, as it is; BudgetExceededError when there is no room (429 or 402 over HTTP):
+ * the method has not run then; BudgetUnavailableError when Redis cannot answer (503).
+ * @example
+ * \@WithBudget({
+ *   scopes: (user: string) => [`user:${user}`, 'org'],
+ *   estimate: (_user, _prompt: string, maxTokens: number) => maxTokens,
+ *   actual: (answer: Answer) => answer.usage.totalTokens,
+ * })
+ * async complete(user: string, prompt: string, maxTokens: number): Promise<Answer> { ... }
+ */
+export function WithBudget<
+  RootArgs extends unknown[] = [],
+  ScopeArgs extends unknown[] = [],
+  EstimateArgs extends unknown[] = [],
+  ActualArgs extends unknown[] = [],
+  Result = unknown,
+>(
+  options: WithBudgetOptions<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, Result>,
+): BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, Result> {
+  validateOptions(options); // A misspelt option fails where it stands, not at the first call.
+  const { root, scopes, estimate, actual, ...rest } = options;
+  return (target, propertyKey, descriptor) => {
+    const name = String(propertyKey);
+    replaceMethod('@WithBudget()', target, propertyKey, descriptor, (original) => {
+      refuseGenerators(original, name);
+      return async function (this: unknown, ...args: unknown[]): Promise<unknown> {
+        const budgets = injectedService<BudgetService>(this, BUDGET_SERVICE, '@WithBudget()', name);
+        const spec: RunOptions<Result> = {
+          ...rest,
+          root: typeof root === 'function' ? root(...(args as RootArgs)) : root,
+          scopes: scopes(...(args as ScopeArgs)),
+          amount: estimate(...(args as EstimateArgs)),
+          actual: actual && ((result) => actual(result, ...(args as ActualArgs))),
+        };
+        return budgets.run(spec, () => original.apply(this, args as never[]) as Promise<Result>);
+      };
+    });
+    injectInto(target, BUDGET_SERVICE);
+  };
+}
+
+const NAMES = ['root', 'scopes', 'estimate', 'actual', 'ttlMs', 'overage', 'onThrow'] as const;
+
+function validateOptions(options: unknown): void {
+  const given = knownOptions('@WithBudget()', options ?? null, NAMES);
+  for (const name of ['scopes', 'estimate'] as const)
+    if (typeof given[name] !== 'function')
+      throw invalidOption(`@WithBudget().${name}`, 'a function of the arguments', given[name]);
+  if (given.actual !== undefined && typeof given.actual !== 'function')
+    throw invalidOption('@WithBudget().actual', 'a function of the result and the arguments', given.actual);
+  if (given.root !== undefined && typeof given.root !== 'string' && typeof given.root !== 'function')
+    throw invalidOption('@WithBudget().root', 'a string or a function of the arguments', given.root);
+  if (given.ttlMs !== undefined) duration('@WithBudget().ttlMs', given.ttlMs);
+  if (given.overage !== undefined) oneOf('@WithBudget().overage', given.overage, ['record', 'cap']);
+  if (given.onThrow !== undefined)
+    oneOf('@WithBudget().onThrow', given.onThrow, ['abort', 'finalize-estimate']);
+}
+
+/** A generator would be made on the budget and run after it was settled. */
+function refuseGenerators(method: { constructor: { name: string } }, name: string): void {
+  if (/Generator/.test(method.constructor.name))
+    throw new BudgetInputError(
+      `@WithBudget() on ${name}(): a generator's body would run after its hold was settled.`,
+      {
+        hint: 'Put it on an async method that consumes the generator, or use reserve() and finalize().',
+      },
+    );
+}

@@ -1,0 +1,27 @@
+export interface CounterCall {
+  readonly key: string;
+  readonly max: number;
+  readonly windowMs: number;
+  readonly cost: number;
+  /** Names the call: sent twice, it counts once. */
+  readonly callId: string;
+  /** Keep the callId for the whole window, not only until the next call. */
+  readonly remember: boolean;
+}
+
+export interface CounterReply {
+  readonly ok: boolean;
+  readonly count: number;
+  readonly resetMs: number;
+}
+
+interface CallOptions {
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** The port of counters: each method is one atomic step. */
+export interface CounterBackend {
+  increment(call: CounterCall, options: CallOptions): Promise<CounterReply>;
+  peek(key: string, options: CallOptions): Promise<Omit<CounterReply, 'ok'>>;
+  reset(key: string, options: CallOptions): Promise<void>;
+}

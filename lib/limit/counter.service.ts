@@ -1,0 +1,77 @@
+import { randomBytes } from 'node:crypto';
+import { Injectable } from '@nestjs/common';
+import { normalizeKey } from '../keys.js';
+import { integer } from '../validate.js';
+import type { CounterBackend, CounterCall } from './counter.backend.js';
+import type { CounterResult, CounterState, IncrementOptions, PeekCounterOptions } from './counter.types.js';
+import { LimitError } from './limit.errors.js';
+
+const MAX_WINDOW_MS = 3_650 * 86_400_000;
+
+/**
+ * Counts up to a maximum and never past it, in windows that start with their first increment: a quota of 100
+ * exports a day, 3 trial runs. To stop a client that hammers, use the AbuseLimiterService: a window that starts
+ * anew lets twice the maximum through around its edge.
+ *
+ * @example
+ * const { ok, remaining } = await counters.increment(`exports:${user}`, { max: 100, windowMs: days(1) });
+ * if (!ok) throw new ForbiddenException('No exports left today.');
+ */
+@Injectable()
+export class CounterService {
+  constructor(private readonly backend: CounterBackend) {}
+
+  /**
+   * Counts, if it fits: of calls at the same moment no more than fit.
+   *
+   * @param key - what is counted: 1 to 512 UTF-8 bytes
+   * @throws LimitError InvalidArgument, and faults of the backend
+   */
+  async increment(key: string, options: IncrementOptions): Promise<CounterResult> {
+    const call = checked(() => validateIncrement(key, options ?? {}));
+    const reply = await attributed(this.backend.increment(call, { signal: options.signal }));
+    return { ...reply, remaining: Math.max(0, call.max - reply.count) };
+  }
+
+  /** Where the count stands. Changes nothing. */
+  async peek(key: string, { max, signal }: PeekCounterOptions = {}): Promise<CounterState> {
+    const normalized = checked(() => {
+      if (max !== undefined) integer('max', max, 0, Number.MAX_SAFE_INTEGER);
+      return normalizeKey(key);
+    });
+    const reply = await attributed(this.backend.peek(normalized, { signal }));
+    return { ...reply, ...(max === undefined ? {} : { remaining: Math.max(0, max - reply.count) }) };
+  }
+
+  /** Starts at 0 again, and forgets the ids. */
+  async reset(key: string, options: { signal?: AbortSignal } = {}): Promise<void> {
+    const normalized = checked(() => normalizeKey(key));
+    await attributed(this.backend.reset(normalized, { signal: options.signal }));
+  }
+}
+
+function validateIncrement(key: string, { max, windowMs, cost, id }: IncrementOptions): CounterCall {
+  return {
+    key: normalizeKey(key),
+    max: integer('max', max, 0, Number.MAX_SAFE_INTEGER),
+    windowMs: integer('windowMs', windowMs, 1, MAX_WINDOW_MS),
+    cost: integer('cost', cost ?? 1, 1, Number.MAX_SAFE_INTEGER),
+    // Prefixed, so that no given id can name the call of somebody who gave none.
+    callId:
+      id === undefined ? `random:${randomBytes(16).toString('base64url')}` : `given:${normalizeKey(id)}`,
+    remember: id !== undefined,
+  };
+}
+
+function checked<T>(check: () => T): T {
+  try {
+    return check();
+  } catch (error) {
+    throw LimitError.from(error);
+  }
+}
+
+const attributed = <T>(reply: Promise<T>): Promise<T> =>
+  reply.catch((error: unknown) => {
+    throw LimitError.from(error);
+  });

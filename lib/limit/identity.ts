@@ -1,0 +1,99 @@
+import { hash } from 'node:crypto';
+import { isIPv4, isIPv6 } from 'node:net';
+import { MAX_KEY_BYTES } from '../keys.js';
+
+/** Where in a request a path of `keyBy` may begin. */
+export const REQUEST_PARTS = ['body', 'query', 'params', 'headers', 'user', 'session', 'cookies'] as const;
+
+/** More of a value is not looked at: nobody has such an e-mail address, and hashing costs time. */
+const MAX_VALUE_LENGTH = 1_024;
+
+/** What the identity of a request is made of; by shape, so that Express and Fastify both fit. */
+export interface IdentifiedRequest {
+  readonly ip?: string | undefined;
+  readonly socket?: { readonly remoteAddress?: string | undefined } | undefined;
+}
+
+/** The address of a request as one client: what many addresses of one subscriber have in common. */
+export function clientAddress(request: IdentifiedRequest, ipv6Subnet: number): string {
+  return normalizeAddress(request.ip ?? request.socket?.remoteAddress ?? '', ipv6Subnet);
+}
+
+/**
+ * An address without port, zone and case; IPv4 in IPv6 as IPv4; IPv6 as its subnet, as whoever has one address
+ * of it has them all.
+ *
+ * @example normalizeAddress('[2001:DB8::1]:443', 64) // '2001:db8:0:0::/64'
+ */
+export function normalizeAddress(address: string, ipv6Subnet: number): string {
+  const bare = withoutPort(address.trim()).replace(/%.*$/, '').toLowerCase();
+  if (isIPv4(bare) || !isIPv6(bare)) return bare;
+  const groups = groupsOf(bare);
+  if (groups.slice(0, 5).every((group) => group === 0) && groups[5] === 0xffff) return asIPv4(groups);
+  return `${maskTo(groups, ipv6Subnet)
+    .map((group) => group.toString(16))
+    .join(':')}${ipv6Subnet <= 112 ? '::' : ''}/${ipv6Subnet}`;
+}
+
+function withoutPort(address: string): string {
+  const bracketed = /^\[([^\]]*)\](?::\d+)?$/.exec(address);
+  if (bracketed) return bracketed[1] ?? '';
+  return /^[\d.]+:\d+$/.test(address) ? address.slice(0, address.indexOf(':')) : address;
+}
+
+/** The eight groups of a valid IPv6 address. */
+function groupsOf(address: string): number[] {
+  const dotted = /^(.*:)(\d+)\.(\d+)\.(\d+)\.(\d+)$/.exec(address);
+  const text = dotted ? `${dotted[1]}${pair(dotted[2], dotted[3])}:${pair(dotted[4], dotted[5])}` : address;
+  const [head = '', tail] = text.split('::');
+  const start = head === '' ? [] : head.split(':');
+  const end = tail ? tail.split(':') : [];
+  const zeros = Array<string>(tail === undefined ? 0 : 8 - start.length - end.length).fill('0');
+  return [...start, ...zeros, ...end].map((group) => parseInt(group, 16));
+}
+
+const pair = (high: string | undefined, low: string | undefined): string =>
+  (Number(high) * 256 + Number(low)).toString(16);
+
+const asIPv4 = (groups: readonly number[]): string =>
+  groups
+    .slice(6)
+    .flatMap((group) => [group >> 8, group & 255])
+    .join('.');
+
+/** The groups that the subnet reaches into, with what lies outside of it cleared. */
+function maskTo(groups: readonly number[], bits: number): number[] {
+  return groups.slice(0, Math.ceil(bits / 16)).map((group, i) => {
+    const kept = Math.min(16, bits - 16 * i);
+    return group & (0xffff << (16 - kept)) & 0xffff;
+  });
+}
+
+/** What stands at a path in a request, fit to be compared: undefined unless it is a text or a number. */
+export function valueAt(request: object, path: string): string | undefined {
+  const [part = '', ...fields] = path.split('.');
+  let value: unknown = (request as Record<string, unknown>)[part];
+  for (const field of fields) {
+    // An own property: a client that sends `{"__proto__": ...}` finds nothing.
+    if (typeof value !== 'object' || value === null || !Object.hasOwn(value, field)) return undefined;
+    value = (value as Record<string, unknown>)[field];
+  }
+  return part === 'user' || part === 'session' ? ownText(value) : clientText(value);
+}
+
+/** An id that the app itself has made: taken as it is. */
+export function ownText(value: unknown): string | undefined {
+  if (typeof value === 'number' || typeof value === 'bigint') return String(value);
+  return typeof value === 'string' && value !== '' ? value.toWellFormed() : undefined;
+}
+
+/** What a client typed: spellings of one e-mail address or name are one identity. */
+function clientText(value: unknown): string | undefined {
+  return ownText(value)?.slice(0, MAX_VALUE_LENGTH).toWellFormed().normalize('NFC').trim().toLowerCase() || undefined;
+}
+
+/** One key out of labelled parts, unambiguous whatever they hold, and short enough for a key. */
+export function joinIdentity(parts: readonly (readonly [label: string, value: string])[]): string {
+  const key = JSON.stringify(parts);
+  return Buffer.byteLength(key) <= MAX_KEY_BYTES ? key : hash('sha256', key, 'base64url');
+}

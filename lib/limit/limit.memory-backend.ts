@@ -1,0 +1,436 @@
+import { type Clock, systemClock } from '../clock.js';
+import type {
+  CallOptions,
+  LimitBackend,
+  LimitCheck,
+  LimitCounts,
+  LimitOutcome,
+  Subject,
+} from './limit.backend.js';
+import { LimitError } from './limit.errors.js';
+import type { LimitRules, ResolvedPolicy } from './limit.policy.js';
+import type { LimitScope } from './limit.types.js';
+import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.values.js';
+
+/** More identities than this are not kept: the least recently used goes first. */
+const MAX_IDENTITIES = 100_000;
+const SWEEP_AT_LEAST = 1_024;
+
+interface Attempt {
+  readonly callId: string;
+  readonly atMs: number;
+}
+
+interface Block {
+  readonly scope: LimitScope;
+  readonly reason: string;
+  readonly shortCount: number;
+  readonly longCount: number;
+  readonly endsAtMs: number;
+}
+
+/** What the blocks of one identity leave behind. Attempts up to a tier's floor have been served by a block. */
+interface BlockRecord {
+  readonly endsAtMs: number;
+  readonly tempFloorMs: number;
+  readonly longFloorMs: number;
+  readonly tempStrikes: number;
+  readonly longStrikes: number;
+}
+
+const NO_RECORD: BlockRecord = {
+  endsAtMs: 0,
+  tempFloorMs: 0,
+  longFloorMs: 0,
+  tempStrikes: 0,
+  longStrikes: 0,
+};
+
+/** All that is known of one identity of one limiter. */
+class Ledger {
+  /** By time. A call of cost n has n of them. */
+  attempts: Attempt[] = [];
+  readonly inFlight = new Map<string, { readonly sinceMs: number; readonly cost: number }>();
+  /** When attempts and calls in flight are forgotten altogether. */
+  endsAtMs = 0;
+  block: Block | undefined;
+  record = NO_RECORD;
+  lastForgiven: string | undefined;
+
+  /** Drops what is over, at the instant at which Redis drops a key: after its last millisecond. */
+  tidy(nowMs: number): this {
+    if (this.block && nowMs > this.block.endsAtMs) this.block = undefined;
+    if (nowMs > this.record.endsAtMs) this.record = NO_RECORD;
+    if (nowMs > this.endsAtMs) {
+      this.attempts = [];
+      this.inFlight.clear();
+    }
+    return this;
+  }
+
+  isEmpty(): boolean {
+    return !this.block && this.record === NO_RECORD && this.attempts.length === 0 && this.inFlight.size === 0;
+  }
+
+  /** A block has ended in its last millisecond: who waits exactly as long as was said is let in. */
+  liveBlock(nowMs: number): Block | undefined {
+    return this.block && nowMs < this.block.endsAtMs ? this.block : undefined;
+  }
+
+  countAfter(fromMs: number): number {
+    return this.attempts.length - this.#firstAfter(fromMs);
+  }
+
+  dropUpTo(fromMs: number): void {
+    this.attempts.splice(0, this.#firstAfter(fromMs));
+  }
+
+  dropInFlight(beforeMs: number): void {
+    for (const [callId, { sinceMs }] of this.inFlight) if (sinceMs <= beforeMs) this.inFlight.delete(callId);
+  }
+
+  inFlightCost(): number {
+    let sum = 0;
+    for (const { cost } of this.inFlight.values()) sum += cost;
+    return sum;
+  }
+
+  has(callId: string): boolean {
+    return this.attempts.some((attempt) => attempt.callId === callId);
+  }
+
+  /** How many were added: none of a call that is there already. */
+  add(callId: string, atMs: number, cost: number): number {
+    if (this.has(callId)) return 0;
+    this.attempts.splice(
+      this.#firstAfter(atMs),
+      0,
+      ...Array.from({ length: cost }, () => ({ callId, atMs })),
+    );
+    return cost;
+  }
+
+  withdraw(callId: string): void {
+    this.inFlight.delete(callId);
+    this.attempts = this.attempts.filter((attempt) => attempt.callId !== callId);
+  }
+
+  #firstAfter(fromMs: number): number {
+    let low = 0;
+    let high = this.attempts.length;
+    while (low < high) {
+      const middle = (low + high) >>> 1;
+      if ((this.attempts[middle] as Attempt).atMs <= fromMs) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+}
+
+/** Limits of one process, with the behaviour of the Redis backend: step for step what its scripts do. */
+export class MemoryLimitBackend implements LimitBackend {
+  readonly backend = 'memory';
+  readonly #ledgers = new Map<string, Ledger>();
+  #sweepAt = SWEEP_AT_LEAST;
+
+  constructor(private readonly clock: Clock = systemClock) {}
+
+  /** How many identities are remembered. */
+  get size(): number {
+    return this.#ledgers.size;
+  }
+
+  async check(checks: readonly LimitCheck[], callId: string, options?: CallOptions): Promise<LimitOutcome[]> {
+    refuseAborted(options);
+    const nowMs = this.clock.now();
+    const decide = (check: LimitCheck, commit: boolean): LimitOutcome => {
+      const ledger = this.#ledger(check, nowMs);
+      return check.policy.count === 'failure'
+        ? enter(ledger, check, callId, nowMs, commit)
+        : attempt(ledger, check, callId, nowMs, commit);
+    };
+    const [only] = checks;
+    if (only && checks.length === 1) return [decide(only, true)];
+    const answers = checks.map((check) => decide(check, false));
+    const allowed = answers.every(({ status }) => status === 'allowed');
+    return checks.map((check, i) => {
+      const answer = answers[i] as LimitOutcome;
+      return (answer.status === 'allowed') === allowed ? decide(check, true) : answer;
+    });
+  }
+
+  async confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<LimitOutcome> {
+    refuseAborted(options);
+    const nowMs = this.clock.now();
+    return confirm(this.#ledger(check, nowMs), check, callId, nowMs);
+  }
+
+  async withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void> {
+    refuseAborted(options);
+    const nowMs = this.clock.now();
+    const ledger = this.#ledger(check, nowMs);
+    ledger.withdraw(callId);
+    if (!forget || ledger.liveBlock(nowMs)) return;
+    ledger.attempts = [];
+    ledger.record = NO_RECORD;
+  }
+
+  async peek(subject: Subject, options?: CallOptions): Promise<LimitOutcome> {
+    refuseAborted(options);
+    const nowMs = this.clock.now();
+    const ledger = this.#ledgers.get(subject.identity)?.tidy(nowMs) ?? new Ledger();
+    return peek(ledger, subject.policy, nowMs);
+  }
+
+  async forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void> {
+    refuseAborted(options);
+    const ledger = this.#ledger(subject, this.clock.now());
+    if (ledger.lastForgiven === callId) return;
+    ledger.lastForgiven = callId;
+    ledger.attempts.splice(-count, count);
+  }
+
+  async reset({ identity }: Subject, options?: CallOptions): Promise<void> {
+    refuseAborted(options);
+    this.#ledgers.delete(identity);
+  }
+
+  async block(subject: Subject, blockMs: number, reason: string, options?: CallOptions): Promise<void> {
+    refuseAborted(options);
+    const nowMs = this.clock.now();
+    const endsAtMs = nowMs + blockMs;
+    this.#ledger(subject, nowMs).block = {
+      scope: 'manual',
+      reason: reason || 'manual',
+      shortCount: 0,
+      longCount: 0,
+      endsAtMs,
+    };
+  }
+
+  async unblock(subject: Subject, options?: CallOptions): Promise<void> {
+    refuseAborted(options);
+    this.#ledger(subject, this.clock.now()).block = undefined;
+  }
+
+  /** The identity's ledger, which now is the most recently used one. */
+  #ledger({ identity }: Subject, nowMs: number): Ledger {
+    const known = this.#ledgers.get(identity);
+    if (known) this.#ledgers.delete(identity);
+    else this.#makeRoom(nowMs);
+    const ledger = known?.tidy(nowMs) ?? new Ledger();
+    this.#ledgers.set(identity, ledger);
+    return ledger;
+  }
+
+  /** What is over goes when the map has doubled, the least recently used at the bound: either way O(1) a check. */
+  #makeRoom(nowMs: number): void {
+    if (this.#ledgers.size >= this.#sweepAt) {
+      for (const [identity, ledger] of this.#ledgers)
+        if (ledger.tidy(nowMs).isEmpty()) this.#ledgers.delete(identity);
+      this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#ledgers.size);
+    }
+    if (this.#ledgers.size < MAX_IDENTITIES) return;
+    for (const identity of this.#ledgers.keys()) return void this.#ledgers.delete(identity);
+  }
+}
+
+interface Windows {
+  readonly tempFromMs: number;
+  readonly shortCount: number;
+  readonly longCount: number;
+}
+
+/** Attempts after these instants count: (now - window, now], and open at the end, for a clock that stepped back. */
+function windowsOf(
+  ledger: Ledger,
+  { rules }: ResolvedPolicy,
+  nowMs: number,
+): Windows & { longFromMs: number } {
+  const tempFromMs = Math.max(nowMs - rules.tempWindowMs, ledger.record.tempFloorMs);
+  const longFromMs =
+    rules.longThreshold === 0 ? tempFromMs : Math.max(nowMs - rules.longWindowMs, ledger.record.longFloorMs);
+  return {
+    tempFromMs,
+    longFromMs,
+    shortCount: ledger.countAfter(tempFromMs),
+    longCount: ledger.countAfter(longFromMs),
+  };
+}
+
+function prune(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): Windows {
+  const windows = windowsOf(ledger, policy, nowMs);
+  ledger.dropUpTo(Math.min(windows.tempFromMs, windows.longFromMs));
+  ledger.dropInFlight(policy.count === 'failure' ? nowMs - IN_FLIGHT_MS : Infinity);
+  return windows;
+}
+
+function attempt(
+  ledger: Ledger,
+  check: LimitCheck,
+  callId: string,
+  nowMs: number,
+  commit: boolean,
+): LimitOutcome {
+  const live = ledger.liveBlock(nowMs);
+  if (live) return blocked(live, nowMs);
+  const { policy, cost } = check;
+  const windows = prune(ledger, policy, nowMs);
+  const full = fullTiers(policy, windows, cost);
+  if (full.temp && policy.rules.tempBlockMs === 0 && !ledger.has(callId))
+    return windowDenial(ledger, policy, windows, cost, nowMs);
+  return count(ledger, check, callId, nowMs, windows, commit);
+}
+
+function enter(
+  ledger: Ledger,
+  check: LimitCheck,
+  callId: string,
+  nowMs: number,
+  commit: boolean,
+): LimitOutcome {
+  const live = ledger.liveBlock(nowMs);
+  if (live) return blocked(live, nowMs);
+  const { policy, cost } = check;
+  const { rules } = policy;
+  const windows = prune(ledger, policy, nowMs);
+  const { shortCount, longCount } = windows;
+  const known = ledger.inFlight.has(callId) || ledger.has(callId);
+  const plain = rules.tempBlockMs === 0;
+  if (plain && fullTiers(policy, windows, cost).temp && !known)
+    return windowDenial(ledger, policy, windows, cost, nowMs);
+  // The failure that fills a tier may enter: it is the one that blocks. Without a block there has to be room.
+  const inFlight = ledger.inFlightCost();
+  const busy =
+    shortCount + inFlight + (plain ? cost : 0) >= rules.tempThreshold ||
+    (rules.longThreshold > 0 && longCount + inFlight >= rules.longThreshold);
+  if (busy && !known) return denied({ shortCount, longCount }, 'temp', 'busy', BUSY_RETRY_MS, false);
+  if (commit) {
+    if (!known) ledger.inFlight.set(callId, { sinceMs: nowMs, cost });
+    ledger.endsAtMs = nowMs + keepMs(policy);
+  }
+  return allowed({ shortCount, longCount }, rules);
+}
+
+function confirm(ledger: Ledger, check: LimitCheck, callId: string, nowMs: number): LimitOutcome {
+  const live = ledger.liveBlock(nowMs);
+  if (live) return blocked(live, nowMs);
+  return count(ledger, check, callId, nowMs, prune(ledger, check.policy, nowMs), true);
+}
+
+/** Counts the call; blocks when that fills a tier. */
+function count(
+  ledger: Ledger,
+  { policy, cost }: LimitCheck,
+  callId: string,
+  nowMs: number,
+  { shortCount, longCount }: Windows,
+  commit: boolean,
+): LimitOutcome {
+  const { rules } = policy;
+  const full = fullTiers(policy, { shortCount, longCount }, cost);
+  const blocks = full.long || (full.temp && rules.tempBlockMs > 0);
+  if (ledger.has(callId)) return allowed({ shortCount, longCount }, rules);
+  if (!commit)
+    return blocks
+      ? denied({ shortCount, longCount }, 'temp', 'temp', 1, true)
+      : allowed({ shortCount, longCount }, rules);
+  const { tempFloorMs, longFloorMs } = ledger.record;
+  ledger.inFlight.delete(callId);
+  ledger.add(callId, Math.max(nowMs, tempFloorMs + 1, longFloorMs + 1), cost);
+  ledger.endsAtMs = nowMs + keepMs(policy);
+  const counts = { shortCount: shortCount + cost, longCount: longCount + cost };
+  if (!blocks) return allowed(counts, rules);
+  return block(ledger, policy, full, counts, nowMs);
+}
+
+/** A block serves every window that is full, up to the newest attempt: also one from before the clock stepped back. */
+function block(
+  ledger: Ledger,
+  { rules }: ResolvedPolicy,
+  full: { temp: boolean; long: boolean },
+  counts: LimitCounts,
+  nowMs: number,
+): LimitOutcome {
+  const newestMs = (ledger.attempts.at(-1) as Attempt).atMs;
+  const { tempFloorMs, longFloorMs, tempStrikes, longStrikes } = ledger.record;
+  const [scope, baseMs, strikes] = full.long
+    ? (['long', rules.longBlockMs, longStrikes] as const)
+    : (['temp', rules.tempBlockMs, tempStrikes] as const);
+  const blockMs = Math.floor(Math.min(rules.maxBlockMs, baseMs * rules.factor ** strikes));
+  ledger.record = {
+    endsAtMs: nowMs + rules.recordTtlMs + blockMs,
+    tempFloorMs: full.temp ? newestMs : tempFloorMs,
+    longFloorMs: full.long ? newestMs : longFloorMs,
+    tempStrikes: tempStrikes + (full.long ? 0 : 1),
+    longStrikes: longStrikes + (full.long ? 1 : 0),
+  };
+  ledger.block = { scope, reason: scope, ...counts, endsAtMs: nowMs + blockMs };
+  return blocked(ledger.block, nowMs);
+}
+
+function peek(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): LimitOutcome {
+  const live = ledger.liveBlock(nowMs);
+  if (live) return blocked(live, nowMs);
+  const windows = windowsOf(ledger, policy, nowMs);
+  const { shortCount, longCount } = windows;
+  if (policy.rules.tempBlockMs === 0 && fullTiers(policy, windows, 1).temp)
+    return windowDenial(ledger, policy, windows, 1, nowMs);
+  const newest = shortCount > 0 ? ledger.attempts.at(-1) : undefined;
+  const resetMs = newest ? newest.atMs + policy.rules.tempWindowMs - nowMs : 0;
+  return { status: 'allowed', shortCount, longCount, resetMs };
+}
+
+function fullTiers(
+  { rules }: ResolvedPolicy,
+  { shortCount, longCount }: LimitCounts,
+  cost: number,
+): { temp: boolean; long: boolean } {
+  return {
+    temp: shortCount + cost >= rules.tempThreshold,
+    long: rules.longThreshold > 0 && longCount + cost >= rules.longThreshold,
+  };
+}
+
+/** A limit without a block: until so many of the oldest attempts have left the window that the call fits. */
+function windowDenial(
+  ledger: Ledger,
+  { rules }: ResolvedPolicy,
+  { shortCount, longCount }: Windows,
+  cost: number,
+  nowMs: number,
+): LimitOutcome {
+  const excess = shortCount + cost - rules.tempThreshold + 1;
+  const last = ledger.attempts[ledger.attempts.length - shortCount + excess - 1] as Attempt;
+  return denied({ shortCount, longCount }, 'temp', 'temp', last.atMs + rules.tempWindowMs - nowMs, false);
+}
+
+/** Until the shorter window is empty if nothing more comes: exact for a call that counts now, else at most. */
+const allowed = (counts: LimitCounts, { tempWindowMs }: LimitRules): LimitOutcome => ({
+  status: 'allowed',
+  ...counts,
+  resetMs: counts.shortCount > 0 ? tempWindowMs : 0,
+});
+
+const blocked = ({ scope, reason, shortCount, longCount, endsAtMs }: Block, nowMs: number): LimitOutcome =>
+  denied({ shortCount, longCount }, scope, reason, endsAtMs - nowMs, true);
+
+const denied = (
+  counts: LimitCounts,
+  scope: LimitScope,
+  reason: string,
+  retryAfterMs: number,
+  isBlock: boolean,
+): LimitOutcome => ({ status: 'denied', scope, reason, retryAfterMs, ...counts, blocked: isBlock });
+
+const keepMs = ({ rules }: ResolvedPolicy): number =>
+  Math.max(rules.tempWindowMs, rules.longWindowMs) + SLACK_MS;
+
+function refuseAborted({ signal }: CallOptions = {}): void {
+  if (signal?.aborted)
+    throw new LimitError({
+      code: 'Aborted',
+      message: 'The operation was aborted by its signal.',
+      cause: signal.reason,
+    });
+}

@@ -1,0 +1,124 @@
+import type { ExecutionContext } from '@nestjs/common';
+import { SyncGuardConfigError } from '../syncguard.errors.js';
+import { integer, invalidOption, knownOptions } from '../validate.js';
+import { MAX_CHECKS } from './limit.backend.js';
+import { resolveKeyBy, resolveOnError, type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
+import { presets } from './presets.js';
+import type { ContextResolver, KeyBy, LimitPolicy, OnError } from './limit.types.js';
+
+/** Named policies, for `@RateLimit('name')` and `AbuseLimiterService`. A list is several limits under one name. */
+export type LimitPolicies = Readonly<Record<string, LimitPolicy | readonly LimitPolicy[]>>;
+
+/** Which headers tell a client what is left: the IETF draft of that revision, or `X-RateLimit-*`. */
+export type RateLimitHeaders = 'draft-10' | 'legacy';
+
+/** Whether a request is not limited at all: a function, or the class of a provider that Nest injects. */
+export type SkipIf =
+  | ((context: ExecutionContext) => boolean | Promise<boolean>)
+  | (new (...args: never[]) => ContextResolver<boolean>);
+
+/** Defaults of every policy, and what the guard does for all of them. */
+export interface LimitDefaults {
+  /** What happens while Redis does not answer. Default: `'memory'`. */
+  onError?: OnError;
+  /** The longest wait for Redis' answer, in ms, 1 to 60,000. Default: 250. */
+  timeoutMs?: number;
+  /** How long a block is remembered in this process, so that it costs no round trip; 0 to 60,000. Default: 1,000. */
+  denyCacheMs?: number;
+  /** Headers that tell what is left; `Retry-After` comes with every 429 anyway. Default: none. */
+  headers?: RateLimitHeaders | readonly RateLimitHeaders[] | false;
+  /** Who a request is counted for, where its policy does not say. Default: `'ip'`. */
+  keyBy?: KeyBy;
+  /** How much of an IPv6 address is one client, in bits, 32 to 128. Default: 64. */
+  ipv6Subnet?: number;
+  /** Requests that are not limited at all. */
+  skipIf?: SkipIf;
+  /** Paths that are never limited, such as health probes: `'/health'`, or `'/internal/*'` with all below. */
+  allow?: readonly string[];
+}
+
+export interface ResolvedLimitOptions {
+  readonly onError: OnError;
+  readonly timeoutMs: number;
+  readonly denyCacheMs: number;
+  readonly headers: readonly RateLimitHeaders[];
+  readonly keyBy: KeyBy;
+  readonly ipv6Subnet: number;
+  readonly skipIf: SkipIf | undefined;
+  readonly allow: readonly string[];
+}
+
+const NAMES = [
+  'onError',
+  'timeoutMs',
+  'denyCacheMs',
+  'headers',
+  'keyBy',
+  'ipv6Subnet',
+  'skipIf',
+  'allow',
+] as const satisfies readonly (keyof LimitDefaults)[];
+
+/** Checks the `limit` option and fills in its defaults. */
+export function resolveLimitDefaults(options: unknown = {}): ResolvedLimitOptions {
+  const given = knownOptions('limit', options, NAMES);
+  return {
+    onError: resolveOnError('limit.onError', given.onError ?? 'memory'),
+    timeoutMs: integer('limit.timeoutMs', given.timeoutMs ?? 250, 1, 60_000),
+    denyCacheMs: integer('limit.denyCacheMs', given.denyCacheMs ?? 1_000, 0, 60_000),
+    headers: resolveHeaders(given.headers ?? false),
+    keyBy: resolveKeyBy('limit.keyBy', given.keyBy ?? 'ip'),
+    ipv6Subnet: integer('limit.ipv6Subnet', given.ipv6Subnet ?? 64, 32, 128),
+    skipIf: resolveSkipIf(given.skipIf),
+    allow: resolveAllow(given.allow ?? []),
+  };
+}
+
+/** Checks the `limits` option: every policy, under the name that it is called by. The presets are there as well. */
+export function resolveLimits(
+  limits: unknown,
+  defaults: ResolvedLimitOptions,
+): ReadonlyMap<string, readonly ResolvedPolicy[]> {
+  const names = typeof limits === 'object' && limits !== null ? Object.keys(limits) : [];
+  const given = knownOptions('limits', limits, names) as LimitPolicies;
+  return new Map(
+    Object.entries({ ...presets, ...given }).map(([name, policy]) => [
+      name,
+      resolvePolicies(policy, { ...defaults, name, fixed: true }),
+    ]),
+  );
+}
+
+/** One policy or a list of them; in a list those without a name are told apart by their place. */
+export function resolvePolicies(
+  policies: LimitPolicy | readonly LimitPolicy[],
+  defaults: Parameters<typeof resolvePolicy>[1] & { name: string },
+): readonly ResolvedPolicy[] {
+  if (!Array.isArray(policies)) return [resolvePolicy(policies as LimitPolicy, defaults)];
+  const list = policies as readonly LimitPolicy[];
+  if (list.length === 0 || list.length > MAX_CHECKS)
+    throw new SyncGuardConfigError(
+      `${defaults.name} must hold 1 to ${MAX_CHECKS} policies, got ${list.length}.`,
+    );
+  return list.map((policy, i) =>
+    resolvePolicy(policy, { ...defaults, name: i === 0 ? defaults.name : `${defaults.name}#${i + 1}` }),
+  );
+}
+
+function resolveHeaders(headers: unknown): readonly RateLimitHeaders[] {
+  if (headers === false) return [];
+  const list: readonly unknown[] = Array.isArray(headers) ? headers : [headers];
+  if (list.every((each) => each === 'draft-10' || each === 'legacy')) return list as RateLimitHeaders[];
+  throw invalidOption('limit.headers', `'draft-10', 'legacy', a list of these, or false`, headers);
+}
+
+function resolveSkipIf(skipIf: unknown): SkipIf | undefined {
+  if (skipIf === undefined || typeof skipIf === 'function') return skipIf as SkipIf | undefined;
+  throw invalidOption('limit.skipIf', 'a function', skipIf);
+}
+
+function resolveAllow(allow: unknown): readonly string[] {
+  if (Array.isArray(allow) && allow.every((path) => typeof path === 'string' && path.startsWith('/')))
+    return allow as string[];
+  throw invalidOption('limit.allow', `a list of paths that begin with "/"`, allow);
+}

@@ -1,0 +1,259 @@
+import { SyncGuardConfigError } from '../syncguard.errors.js';
+import {
+  boolean,
+  duration,
+  integer,
+  invalidOption,
+  knownOptions,
+  MAX_DURATION_MS,
+  oneOf,
+} from '../validate.js';
+import type { FromContext, KeyBy, LimitPolicy, OnError, TooManyAttemptsCode } from './limit.types.js';
+
+/** Every attempt is kept for as long as it counts: beyond this a counter serves better than a log. */
+export const MAX_THRESHOLD = 10_000;
+export const MAX_COST = 1_000;
+
+/** The numbers of a policy as every backend takes them. */
+export interface LimitRules {
+  readonly tempWindowMs: number;
+  /** The count that is denied. */
+  readonly tempThreshold: number;
+  /** 0: no block, and a denied call is not counted. */
+  readonly tempBlockMs: number;
+  readonly longWindowMs: number;
+  /** 0: there is no long tier. */
+  readonly longThreshold: number;
+  readonly longBlockMs: number;
+  readonly factor: number;
+  readonly maxBlockMs: number;
+  /** How long after a block its strike, and where its window begins afresh, are remembered. */
+  readonly recordTtlMs: number;
+}
+
+/** A policy that was checked, with its defaults filled in. */
+export interface ResolvedPolicy {
+  readonly name: string;
+  readonly rules: LimitRules;
+  /** Known only with the request: then `rules` hold a limit of 1 until `withLimit`. */
+  readonly dynamicLimit: FromContext<number> | undefined;
+  readonly cost: number | FromContext<number>;
+  readonly keyBy: KeyBy;
+  readonly count: 'attempt' | 'failure';
+  readonly isFailure: ((error: unknown) => boolean) | undefined;
+  readonly resetOnSuccess: boolean;
+  readonly onError: OnError;
+  readonly code: TooManyAttemptsCode;
+  /** Known when the app starts: a backend may prepare for it. */
+  readonly fixed: boolean;
+}
+
+/** What a policy says nothing of. */
+export interface PolicyDefaults {
+  name?: string | undefined;
+  onError?: OnError | undefined;
+  keyBy?: KeyBy | undefined;
+  /** The policy is known when the app starts, and there is a bounded number of its kind. */
+  fixed?: boolean | undefined;
+}
+
+const OPTIONS = [
+  'limit',
+  'windowMs',
+  'blockMs',
+  'temp',
+  'long',
+  'name',
+  'keyBy',
+  'cost',
+  'count',
+  'isFailure',
+  'resetOnSuccess',
+  'onError',
+  'code',
+  'escalation',
+] as const;
+type Given = Partial<Record<(typeof OPTIONS)[number], unknown>>;
+
+/**
+ * Checks a policy and fills in its defaults: once, when the app starts or the policy is first seen.
+ *
+ * @throws SyncGuardConfigError naming policy, option, bound, value and type.
+ */
+export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}): ResolvedPolicy {
+  const given: Given = knownOptions(defaults.name ?? 'policy', policy, OPTIONS);
+  const name = resolveName(given.name ?? defaults.name);
+  const { rules, dynamicLimit } = resolveRules(name, given);
+  return {
+    name,
+    rules,
+    dynamicLimit,
+    cost: resolveCost(name, given.cost ?? 1, rules, dynamicLimit),
+    keyBy: resolveKeyBy(`${name}.keyBy`, given.keyBy ?? defaults.keyBy ?? 'ip'),
+    count: oneOf(`${name}.count`, given.count ?? 'attempt', ['attempt', 'failure']),
+    isFailure: resolvePredicate(`${name}.isFailure`, given.isFailure),
+    resetOnSuccess: boolean(`${name}.resetOnSuccess`, given.resetOnSuccess ?? false),
+    onError: resolveOnError(`${name}.onError`, given.onError ?? defaults.onError ?? 'memory'),
+    code: oneOf(`${name}.code`, given.code ?? (rules.tempBlockMs > 0 ? 'TooManyAttempts' : 'RateLimited'), [
+      'TooManyAttempts',
+      'RateLimited',
+    ]),
+    fixed: (defaults.fixed ?? false) && !dynamicLimit,
+  };
+}
+
+/** The same policy with a limit that came with the request. */
+export function withLimit(policy: ResolvedPolicy, limit: number): ResolvedPolicy {
+  const tempThreshold = thresholdOf(policy.name, { limit });
+  return { ...policy, dynamicLimit: undefined, rules: { ...policy.rules, tempThreshold } };
+}
+
+/** How many more attempts these counts leave. */
+export function remainingOf({ rules }: ResolvedPolicy, shortCount: number, longCount: number): number {
+  const short = rules.tempThreshold - 1 - shortCount;
+  const long = rules.longThreshold > 0 ? rules.longThreshold - 1 - longCount : Infinity;
+  return Math.max(0, Math.min(short, long));
+}
+
+export const resolveOnError = (name: string, value: unknown): OnError =>
+  oneOf(name, value, ['closed', 'memory', 'open']);
+
+/** A cost that came with the call. */
+export function validateCost({ name, rules }: ResolvedPolicy, cost: unknown): number {
+  // Without a block a call that is dearer than the limit could never be let in: no Retry-After would be true.
+  const most = rules.tempBlockMs > 0 ? MAX_COST : Math.min(MAX_COST, rules.tempThreshold - 1);
+  return integer(`${name}.cost`, cost, 1, most);
+}
+
+export function resolveKeyBy(name: string, keyBy: unknown): KeyBy {
+  const parts: readonly unknown[] = Array.isArray(keyBy) ? keyBy : [keyBy];
+  const valid = parts.every(
+    (part) => typeof part === 'function' || (typeof part === 'string' && part !== ''),
+  );
+  if (valid && parts.length > 0) return keyBy as KeyBy;
+  throw invalidOption(
+    name,
+    `'ip', 'user', a path such as 'body.email', a function, or a list of these`,
+    keyBy,
+  );
+}
+
+function resolveName(name: unknown): string {
+  if (typeof name === 'string' && /^[\x20-\x7e]{1,200}$/.test(name)) return name;
+  throw invalidOption(
+    "a policy's name",
+    '1 to 200 printable ASCII characters',
+    name,
+    'The name keeps the counts of one limiter apart from those of others.',
+  );
+}
+
+function resolveRules(name: string, given: Given): Pick<ResolvedPolicy, 'rules' | 'dynamicLimit'> {
+  if ((given.temp === undefined) === (given.limit === undefined))
+    throw new SyncGuardConfigError(`${name} must have either \`limit\` and \`windowMs\`, or \`temp\`.`);
+  const { temp, long, dynamicLimit } =
+    given.temp === undefined ? resolvePlain(name, given) : resolveTiers(name, given);
+  const longest = Math.max(temp.windowMs, long?.windowMs ?? 0);
+  const longestBlock = Math.max(temp.blockMs, long?.blockMs ?? 0);
+  const escalation = resolveEscalation(`${name}.escalation`, given.escalation, longest, longestBlock);
+  return {
+    dynamicLimit,
+    rules: {
+      tempWindowMs: temp.windowMs,
+      tempThreshold: temp.threshold,
+      tempBlockMs: temp.blockMs,
+      longWindowMs: long?.windowMs ?? 0,
+      longThreshold: long?.threshold ?? 0,
+      longBlockMs: long?.blockMs ?? 0,
+      ...escalation,
+    },
+  };
+}
+
+type CheckedTier = { windowMs: number; threshold: number; blockMs: number };
+type CheckedTiers = { temp: CheckedTier; long?: CheckedTier; dynamicLimit?: FromContext<number> };
+
+function resolvePlain(name: string, given: Given): CheckedTiers {
+  if (given.long !== undefined) throw new SyncGuardConfigError(`${name}.long needs \`temp\` beside it.`);
+  const dynamic = typeof given.limit === 'function';
+  return {
+    temp: {
+      windowMs: duration(`${name}.windowMs`, given.windowMs),
+      threshold: thresholdOf(name, { limit: dynamic ? 1 : given.limit }),
+      blockMs: given.blockMs === undefined ? 0 : duration(`${name}.blockMs`, given.blockMs),
+    },
+    ...(dynamic ? { dynamicLimit: given.limit as FromContext<number> } : {}),
+  };
+}
+
+function resolveTiers(name: string, given: Given): CheckedTiers {
+  if (given.windowMs !== undefined || given.blockMs !== undefined)
+    throw new SyncGuardConfigError(`${name}.windowMs and ${name}.blockMs belong into \`temp\`.`);
+  const temp = resolveTier(`${name}.temp`, given.temp);
+  if (given.long === undefined) return { temp };
+  const long = resolveTier(`${name}.long`, given.long);
+  if (long.windowMs < temp.windowMs)
+    throw invalidOption(
+      `${name}.long.windowMs`,
+      `at least ${name}.temp.windowMs (${temp.windowMs})`,
+      long.windowMs,
+    );
+  return { temp, long };
+}
+
+function resolveTier(name: string, tier: unknown): CheckedTier {
+  const given = knownOptions(name, tier, ['windowMs', 'threshold', 'limit', 'blockMs']);
+  return {
+    windowMs: duration(`${name}.windowMs`, given.windowMs),
+    threshold: thresholdOf(name, given),
+    blockMs: duration(`${name}.blockMs`, given.blockMs),
+  };
+}
+
+function thresholdOf(name: string, given: { threshold?: unknown; limit?: unknown }): number {
+  if ((given.threshold === undefined) === (given.limit === undefined))
+    throw new SyncGuardConfigError(`${name} must have either \`threshold\` or \`limit\`.`, {
+      hint: '`threshold: 5` denies the 5th attempt, `limit: 5` the 6th.',
+    });
+  return given.limit === undefined
+    ? integer(`${name}.threshold`, given.threshold, 1, MAX_THRESHOLD)
+    : integer(`${name}.limit`, given.limit, 1, MAX_THRESHOLD - 1) + 1;
+}
+
+function resolveEscalation(
+  name: string,
+  escalation: unknown,
+  longestWindowMs: number,
+  longestBlockMs: number,
+): Pick<LimitRules, 'factor' | 'maxBlockMs' | 'recordTtlMs'> {
+  if (escalation === undefined)
+    return { factor: 1, maxBlockMs: MAX_DURATION_MS, recordTtlMs: longestWindowMs };
+  if (longestBlockMs === 0)
+    throw new SyncGuardConfigError(`${name} needs a policy that blocks: give it \`blockMs\`.`);
+  const given = knownOptions(name, escalation, ['factor', 'maxBlockMs', 'strikeTtlMs']);
+  const { factor } = given;
+  if (typeof factor !== 'number' || !(factor >= 1 && factor <= 100))
+    throw invalidOption(`${name}.factor`, 'a number from 1 to 100', factor);
+  return {
+    factor,
+    maxBlockMs: integer(`${name}.maxBlockMs`, given.maxBlockMs, longestBlockMs),
+    recordTtlMs: integer(`${name}.strikeTtlMs`, given.strikeTtlMs, longestWindowMs),
+  };
+}
+
+function resolveCost(
+  name: string,
+  cost: unknown,
+  rules: LimitRules,
+  dynamicLimit: unknown,
+): ResolvedPolicy['cost'] {
+  if (typeof cost === 'function') return cost as FromContext<number>;
+  if (dynamicLimit) return integer(`${name}.cost`, cost, 1, MAX_COST);
+  return validateCost({ name, rules } as ResolvedPolicy, cost);
+}
+
+function resolvePredicate(name: string, value: unknown): ((error: unknown) => boolean) | undefined {
+  if (value === undefined || typeof value === 'function')
+    return value as ((error: unknown) => boolean) | undefined;
+  throw invalidOption(name, 'a function', value);
+}

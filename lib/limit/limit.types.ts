@@ -1,0 +1,120 @@
+import type { ExecutionContext } from '@nestjs/common';
+
+/** One of the two windows of a policy that blocks. Durations in ms, 1 to 2^31 - 1. */
+export interface Tier {
+  /** How far back attempts count: those of the last `windowMs`. */
+  windowMs: number;
+  /** The attempt that is denied, and blocks: `threshold: 5` lets 4 in. 1 to 10,000. This or `limit`. */
+  threshold?: number;
+  /** How many attempts are let in: `limit: 5` denies the 6th, which blocks. 1 to 9,999. This or `threshold`. */
+  limit?: number;
+  /** How long the identity is blocked once the tier is full. */
+  blockMs: number;
+}
+
+/** How a block grows when the same identity earns it again: `blockMs * factor^(strikes - 1)`, up to the cap. */
+export interface Escalation {
+  /** 1 to 100. */
+  factor: number;
+  /** The longest block. In ms. */
+  maxBlockMs: number;
+  /** How long after a block its strike is remembered. At least the longest window. In ms. */
+  strikeTtlMs: number;
+}
+
+/** What a limit does while Redis does not answer: refuse (503), count in this process's memory, or let all in. */
+export type OnError = 'closed' | 'memory' | 'open';
+
+/** The code of a denial: for logins and other attempts, or for the rate of anything else. */
+export type TooManyAttemptsCode = 'TooManyAttempts' | 'RateLimited';
+
+/** An injectable provider of something that is known only with the request. */
+export interface ContextResolver<T> {
+  resolve(context: ExecutionContext): T | Promise<T>;
+}
+
+/** Something that is known only with the request: a function, or the class of a provider that Nest injects. */
+export type FromContext<T> =
+  ((context: ExecutionContext) => T | Promise<T>) | (new (...args: never[]) => ContextResolver<T>);
+
+/**
+ * Who a request is counted for: `'ip'`, `'user'` (`request.user.id` or `.sub`), a path in the request such as
+ * `'body.email'`, or a function; a list counts their combination.
+ */
+export type KeyBy = KeyPart | readonly KeyPart[];
+export type KeyPart = string | FromContext<string | undefined>;
+
+interface PolicyOptions {
+  /** Names the limiter: policies of one name count together. 1 to 200 printable ASCII characters. */
+  name?: string;
+  /** In the guard: who a request is counted for. Default: the module's `limit.keyBy`, else `'ip'`. */
+  keyBy?: KeyBy;
+  /** How much one call counts. 1 to 1,000. Default: 1. */
+  cost?: number | FromContext<number>;
+  /** In the guard: count every call, or only those that end in a failure. Default: `'attempt'`. */
+  count?: 'attempt' | 'failure';
+  /** With `count: 'failure'`: which errors are failures. Default: those with the HTTP status 401 or 403. */
+  isFailure?: (error: unknown) => boolean;
+  /** With `count: 'failure'`: a success forgets the failures before it. Default: false. */
+  resetOnSuccess?: boolean;
+  /** Default: the module's `limit.onError`, else `'memory'`. */
+  onError?: OnError;
+  /** Default: `'TooManyAttempts'` for a policy that blocks, `'RateLimited'` for one that does not. */
+  code?: TooManyAttemptsCode;
+  /** Makes repeated blocks longer. Default: every block lasts its `blockMs`. */
+  escalation?: Escalation;
+}
+
+/**
+ * How many attempts an identity has. Durations in ms.
+ *
+ * - `{ limit, windowMs }` lets `limit` in within any `windowMs`; a denied call is not counted.
+ * - `{ limit, windowMs, blockMs }` blocks for `blockMs` at the first call too many.
+ * - `{ temp, long? }`: two true sliding windows over the same attempts, each with a block of its own.
+ *
+ * @example { temp: { windowMs: minutes(1), threshold: 5, blockMs: minutes(1) }, long: { windowMs: hours(1), threshold: 20, blockMs: hours(1) } }
+ */
+export type LimitPolicy = PolicyOptions &
+  (
+    | {
+        limit: number | FromContext<number>;
+        windowMs: number;
+        blockMs?: number;
+        temp?: never;
+        long?: never;
+      }
+    | { temp: Tier; long?: Tier; limit?: never; windowMs?: never; blockMs?: never }
+  );
+
+/** Which window denied a call, or `'manual'`: a block that was set by hand. */
+export type LimitScope = 'temp' | 'long' | 'manual';
+
+export interface AllowedDecision {
+  readonly allowed: true;
+  /** Attempts in the shorter window, this one included. */
+  readonly shortCount: number;
+  /** Attempts in the longer window; the same as `shortCount` where there is none. */
+  readonly longCount: number;
+  /** How many more are let in now. */
+  readonly remaining: number;
+  /** How long, at most, until the shorter window is empty again if nothing more comes. In ms. */
+  readonly resetMs: number;
+  /** Redis did not answer: this was decided by the policy's `onError`. */
+  readonly degraded?: true;
+}
+
+export interface DeniedDecision {
+  readonly allowed: false;
+  readonly scope: LimitScope;
+  /** What was said when the block was set by hand, `'busy'` (calls in flight use up the rest), else the scope. */
+  readonly reason: string;
+  /** Whole seconds, at least 1: who waits exactly that long is let in. */
+  readonly retryAfterSecs: number;
+  /** Attempts in the shorter window when it was denied, or when the block was set. */
+  readonly shortCount: number;
+  readonly longCount: number;
+  readonly degraded?: true;
+}
+
+/** The answer to one call: expected outcomes are values, not exceptions. */
+export type LimiterDecision = AllowedDecision | DeniedDecision;

@@ -1,0 +1,66 @@
+import type { LimitPolicy } from './limit.types.js';
+
+const SECOND = 1_000;
+const MINUTE = 60 * SECOND;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+
+const escalation = { factor: 2, maxBlockMs: DAY, strikeTtlMs: DAY };
+
+/**
+ * Failed logins, in three ways: by address and account together (5 in a minute: blocked for a minute; 20 in an
+ * hour: for an hour), by address over all accounts (50 in 10 minutes), and by account over all addresses (100
+ * in an hour). The last is wide, so that nobody locks a victim out by name alone. Expects `body.email`.
+ */
+const login: LimitPolicy[] = [
+  {
+    keyBy: ['ip', 'body.email'],
+    count: 'failure',
+    resetOnSuccess: true,
+    onError: 'closed',
+    temp: { windowMs: MINUTE, threshold: 5, blockMs: MINUTE },
+    long: { windowMs: HOUR, threshold: 20, blockMs: HOUR },
+    escalation,
+  },
+  {
+    keyBy: 'ip',
+    count: 'failure',
+    onError: 'closed',
+    temp: { windowMs: 10 * MINUTE, threshold: 50, blockMs: 10 * MINUTE },
+    escalation,
+  },
+  {
+    keyBy: 'body.email',
+    count: 'failure',
+    onError: 'closed',
+    temp: { windowMs: HOUR, threshold: 100, blockMs: 10 * MINUTE },
+  },
+];
+
+/** One-time codes: 5 wrong ones in 10 minutes block the account for 15; 10 in a day for a day. Expects `body.email`. */
+const otp: LimitPolicy = {
+  keyBy: 'body.email',
+  count: 'failure',
+  resetOnSuccess: true,
+  onError: 'closed',
+  temp: { windowMs: 10 * MINUTE, threshold: 5, blockMs: 15 * MINUTE },
+  long: { windowMs: DAY, threshold: 10, blockMs: DAY },
+};
+
+/** New accounts: 5 an hour and 20 a day from one address. */
+const signup: LimitPolicy = {
+  keyBy: 'ip',
+  temp: { windowMs: HOUR, limit: 5, blockMs: HOUR },
+  long: { windowMs: DAY, limit: 20, blockMs: DAY },
+};
+
+/** An API: 100 calls in 10 seconds from one address, without a block. */
+const api: LimitPolicy = { keyBy: 'ip', limit: 100, windowMs: 10 * SECOND };
+
+/**
+ * Policies with numbers that one would otherwise guess: `@RateLimit('login')` works without a `limits` option. A
+ * policy of your own by the same name wins; take a preset apart to change a number.
+ *
+ * @example limits: { api: { ...presets.api, limit: 500 } }
+ */
+export const presets = { login, otp, signup, api } satisfies Record<string, LimitPolicy | LimitPolicy[]>;

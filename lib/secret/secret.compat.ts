@@ -1,0 +1,242 @@
+import { SyncGuardError } from '../syncguard.errors.js';
+
+/**
+ * Seed 000's script, for programs that keep their secrets as JSON documents with a `viewsRemaining`. New
+ * programs take the SecretService. Run it by `EVAL`:
+ *
+ * - `KEYS[1]`: the document, a String. No ARGV.
+ * - Replies nil: there is none; JSON `{secret, burned}`: the document after this view, which is gone when
+ *   `burned`; JSON `{error}`: `invalid_json`, or `invalid_viewsRemaining_type` (anything but an integer from 1
+ *   to 2^53 - 1). On an error the key stays as it is, and nothing of it is told.
+ *
+ * Of the document only the digits of the top-level `viewsRemaining` change, and its TTL not at all: it is read
+ * here and not by cjson, which turns `[]` into `{}`, loses digits of large numbers and reads `nan`.
+ *
+ * @example
+ * const result = parseDecrementResult(await redis.eval(ATOMIC_DECREMENT_SCRIPT, 1, `secret:${id}`));
+ */
+export const ATOMIC_DECREMENT_SCRIPT = `
+local json = redis.call('GET', KEYS[1])
+if not json then return nil end
+
+local function failed(reason) return '{"error":"' .. reason .. '"}' end
+
+local LITERALS = {['true'] = true, ['false'] = true, ['null'] = true}
+
+local function isNumber(token)
+  local rest = string.match(token, '^%-?0(.*)$') or string.match(token, '^%-?[1-9]%d*(.*)$')
+  if not rest then return false end
+  rest = string.match(rest, '^%.%d+(.*)$') or rest
+  return rest == '' or string.find(rest, '^[eE][+-]?%d+$') ~= nil
+end
+
+-- The position of the quote that ends the string which begins at 'from'.
+local function endOfString(from)
+  local at = from + 1
+  while true do
+    at = string.find(json, '["\\\\%c]', at)
+    if not at then return nil end
+    local char = string.sub(json, at, at)
+    if char == '"' then return at end
+    if char == '\\127' then
+      at = at + 1
+    elseif char ~= '\\\\' then
+      return nil
+    elseif string.find(json, '^["\\\\/bfnrt]', at + 1) then
+      at = at + 2
+    elseif string.find(json, '^u%x%x%x%x', at + 1) then
+      at = at + 6
+    else
+      return nil
+    end
+  end
+end
+
+local function isViewsRemaining(key)
+  if string.find(key, '\\\\', 1, true) then
+    key = string.gsub(key, '\\\\u00(%x%x)', function(hex) return string.char(tonumber(hex, 16)) end)
+  end
+  return key == 'viewsRemaining'
+end
+
+-- Reads the document from end to end. 'closers' are the brackets that are open; 'views' is the value of the
+-- top-level viewsRemaining, as its first and last position: of several the last one, as JSON.parse has it.
+local closers, views, key = {}, nil, nil
+local expected, at = 'value', 1
+while true do
+  at = string.find(json, '[^ \\t\\r\\n]', at)
+  if not at then break end
+  local char = string.sub(json, at, at)
+  local last = at
+
+  if expected == 'end' then
+    return failed('invalid_json')
+  elseif char == '}' or char == ']' then
+    local empty = expected == 'key or close' or expected == 'value or close'
+    if table.remove(closers) ~= char or not (empty or expected == 'comma or close') then
+      return failed('invalid_json')
+    end
+    expected = #closers == 0 and 'end' or 'comma or close'
+  elseif char == ',' then
+    if expected ~= 'comma or close' then return failed('invalid_json') end
+    expected = closers[#closers] == '}' and 'key' or 'value'
+  elseif char == ':' then
+    if expected ~= 'colon' then return failed('invalid_json') end
+    expected = 'value'
+  elseif expected == 'key' or expected == 'key or close' then
+    last = char == '"' and endOfString(at)
+    if not last then return failed('invalid_json') end
+    key = #closers == 1 and string.sub(json, at + 1, last - 1)
+    expected = 'colon'
+  elseif expected == 'value' or expected == 'value or close' then
+    local counts = #closers == 1 and closers[1] == '}' and isViewsRemaining(key)
+    if char == '{' or char == '[' then
+      table.insert(closers, char == '{' and '}' or ']')
+      expected = char == '{' and 'key or close' or 'value or close'
+    else
+      if char == '"' then
+        last = endOfString(at)
+        if not last then return failed('invalid_json') end
+      else
+        last = select(2, string.find(json, '^[^ \\t\\r\\n,:%[%]{}"]+', at))
+        local token = string.sub(json, at, last)
+        -- nan and its like are no JSON, but as viewsRemaining they have an error of their own.
+        if not (counts or LITERALS[token] or isNumber(token)) then return failed('invalid_json') end
+      end
+      expected = #closers == 0 and 'end' or 'comma or close'
+    end
+    if counts then views = {at, last} end
+  else
+    return failed('invalid_json')
+  end
+  at = last + 1
+end
+if expected ~= 'end' then return failed('invalid_json') end
+
+local token = views and string.sub(json, views[1], views[2])
+local count = token and isNumber(token) and tonumber(token)
+if not count or count < 1 or count > 9007199254740991 or count % 1 ~= 0 then
+  return failed('invalid_viewsRemaining_type')
+end
+
+local left = string.format('%d', count - 1)
+local secret = string.sub(json, 1, views[1] - 1) .. left .. string.sub(json, views[2] + 1)
+if count == 1 then
+  redis.call('DEL', KEYS[1])
+  return '{"secret":' .. secret .. ',"burned":true}'
+end
+redis.call('SET', KEYS[1], secret, 'KEEPTTL')
+return '{"secret":' .. secret .. ',"burned":false}'
+`;
+
+/**
+ * Seed 000's counter with a maximum. New programs take the CounterService. Run it by `EVAL`:
+ *
+ * - `KEYS[1]`: the counter, a String. `ARGV[1]`: its maximum, an integer of at least 1. `ARGV[2]`: how long it
+ *   lives from its first increment, in whole seconds, 1 to 10^10.
+ * - Replies the new count; -1: the maximum is reached; JSON `{error}`: `missing_arguments`, or
+ *   `invalid_arguments`, and nothing was written.
+ *
+ * A counter that has lost its TTL gets a new one: it would block for ever.
+ *
+ * @example
+ * const count = parseIncrementResult(await redis.eval(ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT, 1, key, 100, 60));
+ */
+export const ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT = `
+local key = KEYS[1]
+if (ARGV[1] or '') == '' or (ARGV[2] or '') == '' then return '{"error":"missing_arguments"}' end
+
+local function integer(text, max)
+  local number = string.find(text, '^%d+$') and tonumber(text)
+  return number and number >= 1 and number <= max and number
+end
+local max_count, expire_seconds = integer(ARGV[1], 9007199254740991), integer(ARGV[2], 10000000000)
+if not max_count or not expire_seconds then return '{"error":"invalid_arguments"}' end
+
+local current = redis.call('GET', key)
+local count = current and tonumber(current) or 0
+local limited = count >= max_count
+if not limited then count = redis.call('INCR', key) end
+if redis.call('TTL', key) == -1 then redis.call('EXPIRE', key, ARGV[2]) end
+return limited and -1 or count
+`;
+
+export type InvalidResultCode =
+  | 'invalid_json'
+  | 'invalid_viewsRemaining_type'
+  | 'missing_arguments'
+  | 'invalid_arguments'
+  /** Not a reply of the script at all. */
+  | 'unexpected_reply';
+
+/** What the parsers throw: the script refused (`code` is its error), or the reply is none of the script's. */
+export class InvalidResultError extends SyncGuardError<InvalidResultCode> {
+  static override readonly brand: string = 'InvalidResultError';
+
+  constructor(code: InvalidResultCode, message: string) {
+    super({ code, message });
+  }
+}
+
+/** The document as it was after the view. Of a burned one this is the last copy. */
+export interface DecrementResult<T> {
+  secret: T;
+  burned: boolean;
+}
+
+/**
+ * Reads a reply of {@link ATOMIC_DECREMENT_SCRIPT}: JSON, or the object that some clients make of it.
+ *
+ * @typeParam T - what the document is; it is not checked
+ * @returns null: there is no such document
+ * @throws InvalidResultError on the script's errors, and on anything else
+ */
+export function parseDecrementResult<T = unknown>(reply: unknown): DecrementResult<T> | null {
+  if (reply === null) return null;
+  const result = throwOnError(typeof reply === 'string' ? parseJson(reply) : reply);
+  if (isObject(result) && 'secret' in result && typeof result.burned === 'boolean')
+    return result as unknown as DecrementResult<T>;
+  throw unexpected('{ secret, burned }');
+}
+
+/**
+ * Reads a reply of {@link ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT}: a number, also as a string, or an error.
+ *
+ * @returns the new count, -1 when the maximum is reached, null for null
+ * @throws InvalidResultError on the script's errors, and on anything else
+ */
+export function parseIncrementResult(reply: unknown): number | null {
+  if (reply === null) return null;
+  const result = throwOnError(typeof reply === 'string' ? parseJson(reply) : reply);
+  if (Number.isSafeInteger(result) && (result as number) >= -1) return result as number;
+  throw unexpected('a count');
+}
+
+const ERRORS: Readonly<Record<string, string>> = {
+  invalid_json: 'The document is not JSON.',
+  invalid_viewsRemaining_type: 'The viewsRemaining of the document is not an integer of at least 1.',
+  missing_arguments: 'The script was called without its maximum or its seconds.',
+  invalid_arguments: 'The maximum and the seconds must be integers of at least 1.',
+} satisfies Record<Exclude<InvalidResultCode, 'unexpected_reply'>, string>;
+
+function throwOnError(result: unknown): unknown {
+  if (!isObject(result) || typeof result.error !== 'string') return result;
+  const message = Object.hasOwn(ERRORS, result.error) ? ERRORS[result.error] : undefined;
+  if (message) throw new InvalidResultError(result.error as InvalidResultCode, message);
+  throw unexpected('an error of the script');
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    // The cause would quote the text, which may be the secret.
+    throw unexpected('JSON');
+  }
+}
+
+const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null;
+
+const unexpected = (what: string): InvalidResultError =>
+  new InvalidResultError('unexpected_reply', `The reply is not ${what}.`);

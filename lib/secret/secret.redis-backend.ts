@@ -1,0 +1,81 @@
+import type { ScriptRunner } from '../script/script-runner.js';
+import type {
+  BurnReply,
+  CallOptions,
+  CreateReply,
+  PeekReply,
+  SecretBackend,
+  SettleReply,
+  StatusReply,
+  StoredSecret,
+  ViewReply,
+} from './secret.backend.js';
+import {
+  burnScript,
+  confirmScript,
+  createScript,
+  peekScript,
+  releaseScript,
+  statusScript,
+  viewScript,
+} from './secret.scripts.js';
+
+export interface RedisSecretBackendConfig {
+  readonly keyPrefix: string;
+  readonly tombstoneMs: number;
+}
+
+/** Secrets on Redis: each operation one atomic script. */
+export class RedisSecretBackend implements SecretBackend {
+  constructor(
+    private readonly runner: ScriptRunner,
+    private readonly config: RedisSecretBackendConfig,
+  ) {}
+
+  create(secret: StoredSecret, { signal }: CallOptions): Promise<CreateReply> {
+    const { tag, proof, payload, text, views, ttlMs, meta } = secret;
+    const { tombstoneMs } = this.config;
+    const form = text ? 'text' : 'bytes';
+    const args = { proof, bytes: payload, form, views: views ?? -1, ttlMs: ttlMs ?? 0, meta, tombstoneMs };
+    return this.runner.run(createScript, this.#keysOf(tag), args, { signal });
+  }
+
+  view(
+    { tag, viewTag, leaseMs }: { tag: string; viewTag: string; leaseMs: number },
+    { signal }: CallOptions,
+  ): Promise<ViewReply> {
+    const { tombstoneMs } = this.config;
+    return this.runner.run(viewScript, this.#keysOf(tag), { viewTag, leaseMs, tombstoneMs }, { signal });
+  }
+
+  peek(tag: string, { signal }: CallOptions): Promise<PeekReply> {
+    return this.runner.run(peekScript, this.#keysOf(tag), {}, { signal });
+  }
+
+  burn(
+    { tag, proof = '', burnId }: { tag: string; proof?: string; burnId: string },
+    { signal }: CallOptions,
+  ): Promise<BurnReply> {
+    const { tombstoneMs } = this.config;
+    return this.runner.run(burnScript, this.#keysOf(tag), { proof, burnId, tombstoneMs }, { signal });
+  }
+
+  status({ tag, proof }: { tag: string; proof: string }, { signal }: CallOptions): Promise<StatusReply> {
+    return this.runner.run(statusScript, this.#keysOf(tag), { proof }, { signal });
+  }
+
+  confirm({ tag, viewTag }: { tag: string; viewTag: string }, { signal }: CallOptions): Promise<SettleReply> {
+    const { tombstoneMs } = this.config;
+    return this.runner.run(confirmScript, this.#keysOf(tag), { viewTag, tombstoneMs }, { signal });
+  }
+
+  release({ tag, viewTag }: { tag: string; viewTag: string }, { signal }: CallOptions): Promise<SettleReply> {
+    const { tombstoneMs } = this.config;
+    return this.runner.run(releaseScript, this.#keysOf(tag), { viewTag, tombstoneMs }, { signal });
+  }
+
+  #keysOf(tag: string): { record: string; payload: string } {
+    const record = `${this.config.keyPrefix}/secret:{${tag}}`;
+    return { record, payload: `${record}:payload` };
+  }
+}

@@ -1,0 +1,156 @@
+import { Injectable } from '@nestjs/common';
+import type { CallOptions, SecretBackend, SettleReply, ViewReply } from './secret.backend.js';
+import { SecretError } from './secret.errors.js';
+import type { ResolvedSecretOptions } from './secret.options.js';
+import type {
+  BurnResult,
+  CreatedSecret,
+  CreateSecretOptions,
+  NotShown,
+  NotShownReason,
+  PeekResult,
+  SecretMeta,
+  SecretStatus,
+  SettleResult,
+  ViewOptions,
+  ViewResult,
+} from './secret.types.js';
+import {
+  createId,
+  formatReceipt,
+  parseReceipt,
+  tagOf,
+  validateCreate,
+  validateId,
+  validateReceipt,
+  validateView,
+} from './secret.values.js';
+
+/**
+ * Secrets that open a number of times, or until a deadline, and are gone then: each operation is one atomic
+ * step. Of many readers of a secret with n views exactly n get it, and the last one takes it away.
+ *
+ * It counts and forgets; it does not encrypt. Encrypt before `create()` with a key that Redis never sees.
+ *
+ * @example
+ * const { id } = await this.secrets.create({ payload: sealed, views: 1, ttlMs: hours(1) });
+ * const secret = await this.secrets.view(id);
+ * if (secret.ok) return open(secret.payload);
+ */
+@Injectable()
+export class SecretService {
+  constructor(
+    private readonly backend: SecretBackend,
+    private readonly options: Pick<ResolvedSecretOptions, 'maxBytes' | 'uniform'>,
+  ) {}
+
+  /**
+   * Keeps a secret.
+   *
+   * @throws SecretError InvalidArgument; SecretConflict when the given id is taken
+   */
+  async create(secret: CreateSecretOptions): Promise<CreatedSecret> {
+    const { id, ...checked } = validateCreate(secret, this.options.maxBytes);
+    const tag = tagOf(id);
+    const proof = createId();
+    const reply = await attributed(this.backend.create({ ...checked, tag, proof }, secret));
+    if (reply === 'conflict')
+      throw new SecretError({
+        code: 'SecretConflict',
+        message: 'There is a secret with this id, or its tombstone.',
+        hint: 'Leave the id out to get one of its own.',
+        context: { idHash: tag },
+      });
+    return {
+      id,
+      receipt: formatReceipt(tag, proof),
+      viewsRemaining: checked.views,
+      expiresAtMs: reply.expiresAtMs,
+    };
+  }
+
+  /**
+   * Shows the secret and counts the view, or says why not. Call it on a POST only: link previews and crawlers
+   * send GET.
+   *
+   * @example
+   * const secret = await secrets.view(id, { viewId: request.headers['idempotency-key'] });
+   */
+  async view(id: string, options: ViewOptions = {}): Promise<ViewResult> {
+    const tag = tagOf(validateId(id));
+    const { viewId, leaseMs } = validateView(options);
+    const reply = await attributed(this.backend.view({ tag, viewTag: tagOf(viewId), leaseMs }, options));
+    // Whoever names the view that burned it is no outsider.
+    if (reply === 'burned-by-you') return { ok: false, reason: 'burned', own: true };
+    if (typeof reply === 'string') return this.#notShown(reply);
+    return { ...toShown(reply), ...(leaseMs > 0 ? { viewId } : {}) };
+  }
+
+  /** What `view()` would come to, without the payload. Changes nothing. */
+  async peek(id: string, options: CallOptions = {}): Promise<PeekResult> {
+    const reply = await attributed(this.backend.peek(tagOf(validateId(id)), options));
+    if (typeof reply === 'string') return this.#notShown(reply);
+    const { viewsRemaining, expiresAtMs, meta } = reply;
+    return { ok: true, viewsRemaining, expiresAtMs, ...parseMeta(meta) };
+  }
+
+  /** Takes the secret away, views left or not; again is the same as once. */
+  async burn(idOrReceipt: string, options: CallOptions = {}): Promise<BurnResult> {
+    const receipt = parseReceipt(idOrReceipt);
+    const target = receipt ?? { tag: tagOf(validateId(idOrReceipt)) };
+    const reply = await attributed(this.backend.burn({ ...target, burnId: createId() }, options));
+    if (reply === 'burned') return { ok: true };
+    // The holder of a receipt is the sender, who may know.
+    if (this.options.uniform && !receipt) return { ok: false, reason: 'not_found' };
+    return reply === 'burned-before' ? { ok: true } : { ok: false, reason: reply };
+  }
+
+  /** What became of it, for the sender. */
+  async status(receipt: string, options: CallOptions = {}): Promise<SecretStatus> {
+    const reply = await attributed(this.backend.status(validateReceipt(receipt), options));
+    return reply === 'not_found' ? { ok: false, reason: reply } : { ok: true, ...reply };
+  }
+
+  /** Counts a view on lease: the reader could open it. One that lapses is counted as well. */
+  async confirm(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
+    return toSettled(await attributed(this.backend.confirm(tagsOf(id, viewId), options)));
+  }
+
+  /** Gives a view on lease back: the passphrase was wrong. */
+  async release(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
+    return toSettled(await attributed(this.backend.release(tagsOf(id, viewId), options)));
+  }
+
+  #notShown(reason: NotShownReason): NotShown {
+    return { ok: false, reason: this.options.uniform ? 'not_found' : reason };
+  }
+}
+
+const tagsOf = (id: string, viewId: string): { tag: string; viewTag: string } => ({
+  tag: tagOf(validateId(id)),
+  viewTag: tagOf(validateId(viewId)),
+});
+
+function toShown(reply: Extract<ViewReply, object>): Extract<ViewResult, { ok: true }> {
+  const { payload, text, viewsRemaining, burned, expiresAtMs, meta, replayed } = reply;
+  return {
+    ok: true,
+    payload: text ? payload.toString() : payload,
+    viewsRemaining,
+    burned,
+    expiresAtMs,
+    ...parseMeta(meta),
+    ...(replayed ? { replayed } : {}),
+  };
+}
+
+const toSettled = (reply: SettleReply): SettleResult =>
+  reply === 'not_found' ? { ok: false } : { ok: true, ...reply };
+
+const parseMeta = (json: string): { meta?: SecretMeta } =>
+  json === '' ? {} : { meta: JSON.parse(json) as SecretMeta };
+
+const attributed = <T>(reply: Promise<T>): Promise<T> =>
+  reply.catch((error: unknown) => {
+    throw SecretError.from(error);
+  });

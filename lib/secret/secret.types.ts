@@ -1,0 +1,126 @@
+interface Signalled {
+  signal?: AbortSignal | undefined;
+}
+
+interface NewSecret extends Signalled {
+  /**
+   * What is kept secret: text, or any bytes. At most `secret.maxBytes` (1 MiB). Views give it back byte for
+   * byte, a string as a string. SyncGuard does not encrypt it: do that first, with a key that Redis never sees.
+   */
+  payload: string | Uint8Array;
+  /**
+   * A name of your own, 1 to 512 UTF-8 bytes; whoever knows it can view. Default: 128 random bits, which
+   * nobody guesses.
+   */
+  id?: string;
+  /** Facts for `peek()`, readable by whoever knows the id: a file's name, a hint. At most 4 KiB as JSON. */
+  meta?: SecretMeta;
+}
+
+/** A secret ends by its views, by its time, or by whichever comes first: one of the two must be given. */
+export type CreateSecretOptions = NewSecret & (ByViews | ByTime);
+
+interface ByViews {
+  /** How many views there are. 1 to 10,000. */
+  views: number;
+  /** How long it lives, in ms, 1 to 10 years. Fixed here: a view does not move it. Default: for ever. */
+  ttlMs?: number;
+}
+
+interface ByTime {
+  /** Default: as many views as the time allows. */
+  views?: number;
+  ttlMs: number;
+}
+
+/** Plain JSON. */
+export type SecretMeta = Readonly<Record<string, unknown>>;
+
+export interface CreatedSecret {
+  /** For the reader. 22 base64url characters, or the id that was given. */
+  readonly id: string;
+  /** For the sender: shows `status()` and can `burn()`, but cannot view, and does not tell the id. */
+  readonly receipt: string;
+  /** Null: not limited by views. */
+  readonly viewsRemaining: number | null;
+  /** By the backend's clock. Null: not limited by time. */
+  readonly expiresAtMs: number | null;
+}
+
+export interface ViewOptions extends Signalled {
+  /**
+   * Names this view, 1 to 512 UTF-8 bytes: a second call with the same name gets the same answer and costs no
+   * second view. Make it unguessable, or another reader may ride along. Default: one of its own for each call.
+   */
+  viewId?: string;
+  /** Show now, count later: the view is pending for so long, in ms, 1 to 2^31 - 1. See `confirm()`. */
+  lease?: number;
+}
+
+/** Why a secret is not shown. With the option `uniform` all of them read `not_found`. */
+export type NotShownReason =
+  /** There never was one, or its tombstone has gone. */
+  | 'not_found'
+  /** The views are used up, or it was burned by hand. */
+  | 'burned'
+  /** Its time is over. */
+  | 'expired'
+  /** The last views are on lease (or 100 are at once): one of them may come back. */
+  | 'leased';
+
+export interface NotShown {
+  readonly ok: false;
+  readonly reason: NotShownReason;
+}
+
+export interface ShownSecret {
+  readonly ok: true;
+  /** As it was given: a string, or a Buffer. */
+  readonly payload: string | Buffer;
+  /** After this view. Null: not limited by views. */
+  readonly viewsRemaining: number | null;
+  /** This was the last view: the payload is gone from the backend. */
+  readonly burned: boolean;
+  readonly expiresAtMs: number | null;
+  /** As given at create. */
+  readonly meta?: SecretMeta;
+  /** Of a view on lease: for `confirm()` and `release()`. */
+  readonly viewId?: string;
+  /** This viewId was counted before. */
+  readonly replayed?: true;
+}
+
+export type ViewResult =
+  | ShownSecret
+  /** `own`: it was this very viewId that counted; the payload went out with the first answer. */
+  | (NotShown & { readonly own?: true });
+
+export type PeekResult =
+  | {
+      readonly ok: true;
+      readonly viewsRemaining: number | null;
+      readonly expiresAtMs: number | null;
+      readonly meta?: SecretMeta;
+    }
+  | NotShown;
+
+/** `ok: false`: there is nothing to burn (any more). `uniform` tells a reader no more than that. */
+export type BurnResult =
+  { readonly ok: true } | { readonly ok: false; readonly reason: 'not_found' | 'expired' };
+
+/** What the sender may know. A secret that was opened before its reader says so was opened by somebody else. */
+export type SecretStatus =
+  | {
+      readonly ok: true;
+      readonly state: 'live' | 'leased' | 'burned' | 'expired';
+      readonly viewsRemaining: number | null;
+      readonly expiresAtMs: number | null;
+      /** When it was shown last. Null: nobody has seen it. */
+      readonly viewedAtMs: number | null;
+    }
+  | { readonly ok: false; readonly reason: 'not_found' };
+
+/** `ok: false`: no such view is pending; it has lapsed, was settled the other way, or there never was one. */
+export type SettleResult =
+  | { readonly ok: true; readonly viewsRemaining: number | null; readonly burned: boolean }
+  | { readonly ok: false };

@@ -1,0 +1,42 @@
+import { createCipheriv, createDecipheriv, hkdfSync, randomBytes } from 'node:crypto';
+
+const IV_BYTES = 12;
+const TAG_BYTES = 16;
+
+/**
+ * Encrypts secrets with keys that Redis never sees: each key comes out of the app's own key and the id in the
+ * link, and neither is stored. Who gets hold of Redis, or of a backup, lacks both; who gets hold of the app's key
+ * as well still lacks the links.
+ *
+ * Why here and not in the reader's browser, with the key after the `#` of the link: this way `curl` and any other
+ * client can make and open a secret. The price is that the app sees the text go by. If your readers do not trust
+ * the app, encrypt in the browser, and let the app keep what it cannot read: the calls of SyncGuard stay the same.
+ */
+export class Sealer {
+  /** @param appKey - 32 random bytes, the same in all processes of the app */
+  constructor(private readonly appKey: Buffer) {}
+
+  seal(id: string, text: string): Buffer {
+    const iv = randomBytes(IV_BYTES);
+    const cipher = createCipheriv('aes-256-gcm', this.#derive(id, 'key'), iv);
+    const sealed = Buffer.concat([cipher.update(text, 'utf8'), cipher.final()]);
+    return Buffer.concat([iv, cipher.getAuthTag(), sealed]);
+  }
+
+  /** @throws when the bytes are not what `seal` gave for this id */
+  open(id: string, bytes: Buffer): string {
+    const decipher = createDecipheriv('aes-256-gcm', this.#derive(id, 'key'), bytes.subarray(0, IV_BYTES));
+    decipher.setAuthTag(bytes.subarray(IV_BYTES, IV_BYTES + TAG_BYTES));
+    const sealed = bytes.subarray(IV_BYTES + TAG_BYTES);
+    return Buffer.concat([decipher.update(sealed), decipher.final()]).toString('utf8');
+  }
+
+  /** The name it is stored under. Under another app key there is no such secret, instead of a view that is lost. */
+  nameOf(id: string): string {
+    return this.#derive(id, 'name').toString('base64url');
+  }
+
+  #derive(id: string, purpose: 'key' | 'name'): Buffer {
+    return Buffer.from(hkdfSync('sha256', this.appKey, id, purpose, 32));
+  }
+}

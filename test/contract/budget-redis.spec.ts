@@ -1,0 +1,323 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
+import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
+import { RedisBudgetBackend } from '../../lib/budget/budget.redis-backend.js';
+import { BudgetService } from '../../lib/budget/budget.service.js';
+import type { BudgetLimit } from '../../lib/budget/budget.types.js';
+import type { RedisClient } from '../../lib/redis/redis.client.js';
+import { openConnection } from '../../lib/redis/redis.connect.js';
+import { ScriptRunner } from '../../lib/script/script-runner.js';
+import { eventually } from '../support/eventually.js';
+import { closeClients, freshRedis, workerRedis } from '../support/redis.js';
+import { startRedisServer } from '../support/redis-server.js';
+import { startTcpProxy, type TcpProxy } from '../support/tcp-proxy.js';
+
+const HOUR_MS = 3_600_000;
+const LIFETIME: BudgetLimit[] = [{ scope: 'user', period: 'lifetime', limit: 100 }];
+
+const serviceOn = (client: RedisClient, limits: BudgetLimit[] = LIFETIME, timeoutMs = 5_000): BudgetService =>
+  new BudgetService(
+    new RedisBudgetBackend(new ScriptRunner(client, timeoutMs), { keyPrefix: 'test', retentionMs: 900_000 }),
+    resolveBudgetDefaults({ limits, reaper: false }),
+  );
+
+const direct = (limits?: BudgetLimit[]): BudgetService => serviceOn(workerRedis().client() as never, limits);
+
+const keys = ['b', 'h', 'x', 'g'].map((name) => `test/budget:{default}:${name}`);
+
+const balanceOf = async (budgets: BudgetService): Promise<string> => {
+  const [balance] = await budgets.balance({ scope: 'user' });
+  return `${balance?.committed}/${balance?.reserved}/${balance?.available}`;
+};
+
+beforeEach(async () => {
+  closeClients();
+  await freshRedis();
+});
+
+describe('a reply that is lost after the script ran', () => {
+  let proxy: TcpProxy;
+  let client: RedisClient;
+  let far: BudgetService;
+  let near: BudgetService;
+
+  beforeEach(async () => {
+    proxy = await startTcpProxy(workerRedis().port);
+    client = openConnection({ host: proxy.host, port: proxy.port, retryStrategy: () => 20 });
+    client.on?.('error', () => {});
+    far = serviceOn(client);
+    near = direct();
+    await far.balance({ scope: 'user' });
+  });
+
+  afterEach(async () => {
+    client.disconnect?.();
+    await proxy.stop();
+  });
+
+  it('is asked for again by finalize, and counts once', async () => {
+    await far.reserve({ scopes: ['user'], amount: 60, id: 'a' });
+    proxy.cutAfterRequest();
+    expect(await far.finalize({ id: 'a' }, 25)).toMatchObject({
+      ok: true,
+      committed: 25,
+      released: 35,
+      replayed: true,
+    });
+    expect(await balanceOf(near)).toBe('25/0/75');
+  });
+
+  it('is asked for again by abort, and counts once', async () => {
+    await far.reserve({ scopes: ['user'], amount: 60, id: 'a' });
+    proxy.cutAfterRequest();
+    expect(await far.abort({ id: 'a' })).toEqual({
+      ok: true,
+      status: 'aborted',
+      released: 60,
+      replayed: true,
+    });
+    expect(await balanceOf(near)).toBe('0/0/100');
+  });
+
+  const operations: [string, (budgets: BudgetService) => Promise<{ ok: boolean }>, string][] = [
+    ['reserve', (budgets) => budgets.reserve({ scopes: ['user'], amount: 10, id: 'new' }), '40/10/50'],
+    ['charge', (budgets) => budgets.charge({ scopes: ['user'], amount: 10, id: 'new' }), '50/0/50'],
+    ['refund', (budgets) => budgets.refund({ id: 'spent' }, 10, 'r'), '30/0/70'],
+    [
+      'credit',
+      (budgets) => budgets.credit({ scope: 'user', period: 'lifetime', amount: 10, id: 'k' }),
+      '40/0/70',
+    ],
+  ];
+
+  it.each(operations)(
+    'leaves %s to be repeated with its id, and counts once',
+    async (_, operation, after) => {
+      await near.charge({ scopes: ['user'], amount: 40, id: 'spent' });
+      proxy.cutAfterRequest();
+      await expect(operation(far)).rejects.toMatchObject({
+        name: 'BudgetUnavailableError',
+        code: 'ServiceUnavailable',
+      });
+      expect(await balanceOf(near)).toBe(after);
+      expect(await operation(far)).toMatchObject({ ok: true, replayed: true });
+      expect(await balanceOf(near)).toBe(after);
+      expect(await near.verify()).toMatchObject({ ok: true });
+    },
+  );
+
+  it('does not leave a hold that nobody knows the id of', async () => {
+    proxy.cutAfterRequest();
+    await expect(far.reserve({ scopes: ['user'], amount: 60 })).rejects.toMatchObject({
+      name: 'BudgetUnavailableError',
+    });
+    await eventually(async () => expect(await balanceOf(near)).toBe('0/0/100'));
+    expect((await near.list()).records).toMatchObject([{ state: 'aborted', amount: 60 }]);
+  });
+
+  it('spends two round trips on a reserve and its finalize', async () => {
+    await far.reserve({ scopes: ['user'], amount: 1, id: 'warm' });
+    await far.finalize({ id: 'warm' }, 1);
+    const before = proxy.sent.chunks;
+    for (let i = 0; i < 10; i++) {
+      await far.reserve({ scopes: ['user'], amount: 1, id: `${i}` });
+      await far.finalize({ id: `${i}` }, 1);
+    }
+    expect(proxy.sent.chunks - before).toBe(20);
+  });
+});
+
+describe('a Redis that is away', () => {
+  it('is told as such: never as exceeded, never as finalized', async () => {
+    await using server = await startRedisServer();
+    const client = openConnection({ host: server.host, port: server.port, retryStrategy: () => 50 });
+    client.on?.('error', () => {});
+    const budgets = serviceOn(client, LIFETIME, 150);
+    const hold = await budgets.reserve({ scopes: ['user'], amount: 100 });
+    expect(hold.ok).toBe(true);
+    await server.kill();
+
+    const calls: Record<string, () => Promise<unknown>> = {
+      reserve: () => budgets.reserve({ scopes: ['user'], amount: 1, id: 'x' }),
+      charge: () => budgets.charge({ scopes: ['user'], amount: 1, id: 'y' }),
+      finalize: () => budgets.finalize({ id: 'a' }, 1),
+      abort: () => budgets.abort({ id: 'a' }),
+      balance: () => budgets.balance({ scope: 'user' }),
+      run: () => budgets.run({ scopes: ['user'], amount: 1, id: 'z' }, () => fail('the body ran')),
+    };
+    for (const [name, call] of Object.entries(calls)) {
+      const error = await call().then(
+        () => fail(`${name} came through`),
+        (reason: BudgetUnavailableError) => reason,
+      );
+      expect([name, error.name, error.code]).toEqual([name, 'BudgetUnavailableError', 'ServiceUnavailable']);
+    }
+    client.disconnect?.();
+  }, 20_000);
+
+  it('is waited for within the deadline when it stands still', async () => {
+    await using server = await startRedisServer();
+    const budgets = serviceOn(server.client() as never, LIFETIME, 100);
+    await budgets.balance({ scope: 'user' });
+    server.pause();
+    try {
+      await expect(budgets.reserve({ scopes: ['user'], amount: 1, id: 'x' })).rejects.toMatchObject({
+        code: 'NetworkTimeout',
+      });
+    } finally {
+      server.resume();
+    }
+  });
+
+  it('lets a caller give up', async () => {
+    const budgets = direct();
+    await expect(
+      budgets.reserve({ scopes: ['user'], amount: 1, signal: AbortSignal.abort('no more') }),
+    ).rejects.toMatchObject({ name: 'BudgetUnavailableError', code: 'Aborted', cause: 'no more' });
+  });
+
+  it('is served again after its scripts were flushed', async () => {
+    const budgets = direct();
+    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'a' });
+    await workerRedis().client().script('FLUSH');
+    expect(await budgets.finalize({ id: 'a' }, 1)).toMatchObject({ ok: true });
+  });
+});
+
+describe('the keys of a root', () => {
+  const windowed: BudgetLimit[] = [{ scope: 'user', period: { windowMs: HOUR_MS }, limit: 100 }];
+  const ttls = (): Promise<number[]> => {
+    const redis = workerRedis().client();
+    return Promise.all(keys.map((key) => redis.pttl(key)));
+  };
+
+  it('are four, in one slot', async () => {
+    const budgets = direct();
+    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'a' });
+    await budgets.finalize({ id: 'a' }, 1);
+    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'b' });
+    expect((await workerRedis().client().keys('*')).sort()).toEqual([...keys].sort());
+  });
+
+  it('end together after the last window, and are moved forward only', async () => {
+    workerRedis().clock.set(Date.parse('2027-01-01T00:10:00Z'));
+    const budgets = direct(windowed);
+    await budgets.charge({ scopes: ['user'], amount: 1, id: 'a' });
+    const first = await ttls();
+    for (const ttl of first) expect(ttl).toBeGreaterThan(50 * 60_000 + 900_000);
+
+    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'b', ttlMs: 20 * HOUR_MS });
+    const second = await ttls();
+    for (const ttl of second) expect(ttl).toBeGreaterThan(20 * HOUR_MS + 900_000);
+    await budgets.abort({ id: 'b' });
+    await budgets.charge({ scopes: ['user'], amount: 1, id: 'c' });
+    for (const ttl of await ttls()) expect(ttl).toBeGreaterThan(20 * HOUR_MS + 900_000);
+
+    workerRedis().clock.advance(40 * HOUR_MS);
+    expect(
+      await workerRedis()
+        .client()
+        .exists(...keys),
+    ).toBe(0);
+    expect(await balanceOf(budgets)).toBe('0/0/100');
+  });
+
+  it('keep their end when everything in one of them is settled', async () => {
+    const budgets = direct(windowed);
+    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'a' });
+    await budgets.finalize({ id: 'a' }, 1);
+    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'b' });
+    for (const ttl of await ttls()) expect(ttl).toBeGreaterThan(0);
+  });
+
+  it.each<[string, (budgets: BudgetService) => Promise<unknown>]>([
+    ['a lifetime is counted', () => direct().charge({ scopes: ['user'], amount: 1, id: 'lifetime' })],
+    ['a limit is set', (budgets) => budgets.setLimit({ scope: 'user', period: 'lifetime', limit: 5 })],
+  ])('stay once %s', async (_, operation) => {
+    const budgets = direct(windowed);
+    await budgets.charge({ scopes: ['user'], amount: 1, id: 'a' });
+    await operation(budgets);
+    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'b' });
+    expect(await ttls()).toEqual([-1, -1, -1, -1]);
+  });
+
+  it.each(keys)('fail before anything is written when %s is of a foreign type', async (key) => {
+    const redis = workerRedis().client();
+    await redis.set(key, 'foreign');
+    const budgets = direct(windowed);
+    const calls = [
+      budgets.reserve({ scopes: ['user'], amount: 1, id: 'a' }),
+      budgets.charge({ scopes: ['user'], amount: 1, id: 'a' }),
+      budgets.credit({ scope: 'user', period: { windowMs: HOUR_MS }, amount: 1, id: 'k' }),
+    ];
+    for (const call of calls)
+      await expect(call).rejects.toMatchObject({
+        code: 'InvalidArgument',
+        message: expect.stringContaining('keyPrefix'),
+      });
+    expect(await redis.keys('*')).toEqual([key]);
+  });
+
+  it.each<[string, string, string]>([
+    ['a counter', 'test/budget:{default}:b', 'c|user|lifetime|0'],
+    ['a record', 'test/budget:{default}:h', 'o|a'],
+  ])('fail before anything is written when %s was not written by us', async (_, key, field) => {
+    const redis = workerRedis().client();
+    await redis.hset(key, field, 'foreign');
+    await expect(direct().reserve({ scopes: ['user'], amount: 1, id: 'a' })).rejects.toMatchObject({
+      code: 'InvalidArgument',
+    });
+    expect(await redis.keys('*')).toEqual([key]);
+    expect(await redis.hgetall(key)).toEqual({ [field]: 'foreign' });
+  });
+});
+
+describe('verify', () => {
+  it('finds what does not add up', async () => {
+    const budgets = direct();
+    await budgets.reserve({ scopes: ['user'], amount: 10, id: 'a' });
+    await budgets.charge({ scopes: ['user'], amount: 5, id: 'b' });
+    expect(await budgets.verify()).toEqual({ ok: true, problems: [] });
+    const redis = workerRedis().client();
+    await redis.hset(keys[0] as string, 'c|user|lifetime|0', '6 11 0 0 0');
+    await redis.zrem(keys[2] as string, 'a');
+    const { ok, problems } = await budgets.verify();
+    expect(ok).toBe(false);
+    expect(problems.map((problem) => problem.slice(0, 2)).sort()).toEqual(['I2', 'I3', 'I5']);
+  });
+});
+
+describe('the reaper', () => {
+  it('tells each expired hold once, in one process, and forgets it after retention', async () => {
+    const told: string[] = [];
+    const reaping = (): BudgetService =>
+      new BudgetService(
+        new RedisBudgetBackend(new ScriptRunner(workerRedis().client() as never, 5_000), {
+          keyPrefix: 'test',
+          retentionMs: 100,
+        }),
+        resolveBudgetDefaults({ limits: LIFETIME, retentionMs: 100, reaper: { everyMs: 100 } }),
+        { onExpired: (root, ids) => told.push(...ids.map((id) => `${root} ${id}`)) },
+      );
+    const services = [reaping(), reaping(), reaping()];
+    await Promise.all(
+      services.map((budgets, i) => budgets.reserve({ scopes: ['user'], amount: 1, id: `h${i}`, ttlMs: 50 })),
+    );
+    await eventually(() => expect(told.sort()).toEqual(['default h0', 'default h1', 'default h2']));
+    await eventually(async () =>
+      expect(
+        await workerRedis()
+          .client()
+          .hlen(keys[1] as string),
+      ).toBe(0),
+    );
+    await sleep(250);
+    expect(told).toHaveLength(3);
+    for (const budgets of services) budgets.onModuleDestroy();
+  });
+});
+
+/** Throws: what was called should not have been. */
+function fail(what: string): never {
+  throw new Error(what);
+}

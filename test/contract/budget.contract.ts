@@ -1,0 +1,864 @@
+import type { BudgetLimit, BudgetRecord, Finalized, ReserveResult } from '../../lib/budget/budget.types.js';
+import { BudgetInputError } from '../../lib/budget/budget.errors.js';
+import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
+import { BudgetService } from '../../lib/budget/budget.service.js';
+import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
+
+export interface BudgetWorld {
+  /** Another process with the same budgets: a connection of its own. */
+  backend(): BudgetBackend;
+  /** The clock that decides. */
+  readonly clock: { now(): number; set(epochMs: number): void; advance(ms: number): void };
+}
+
+const RETENTION_MS = 900_000;
+const MINUTE_MS = 60_000;
+const HOUR_MS = 60 * MINUTE_MS;
+const DAY_MS = 24 * HOUR_MS;
+
+/** What every backend of budgets does. `fresh()` gives a world with no budgets, at real time. */
+export function describeBudgetContract(name: string, fresh: () => Promise<BudgetWorld>): void {
+  describe(`budgets on ${name}`, () => {
+    let world: BudgetWorld;
+    beforeEach(async () => {
+      world = await fresh();
+    });
+
+    const open = (
+      limits: BudgetLimit[] = [{ scope: 'user', period: 'lifetime', limit: 100 }],
+    ): BudgetService =>
+      new BudgetService(
+        world.backend(),
+        resolveBudgetDefaults({ limits, reaper: false, retentionMs: RETENTION_MS }),
+      );
+
+    /** committed/reserved/available of a scope's first period. */
+    const tuple = async (budgets: BudgetService, scope = 'user', period = 0): Promise<string> => {
+      const balance = (await budgets.balance({ scope }))[period];
+      return `${balance?.committed}/${balance?.reserved}/${balance?.available}`;
+    };
+
+    const reserve = (
+      budgets: BudgetService,
+      id: string,
+      amount: number | bigint,
+      ttlMs?: number,
+    ): Promise<ReserveResult> => budgets.reserve({ scopes: ['user'], id, amount, ttlMs });
+
+    /** Puts the clock just before midnight (UTC) of the first of March, with a second to go. */
+    const beforeMarch = (): number => {
+      const midnight = Date.parse('2027-03-01T00:00:00Z');
+      world.clock.set(midnight - 1_000);
+      return midnight;
+    };
+
+    const expectSound = async (budgets: BudgetService, root?: string): Promise<void> =>
+      expect(await budgets.verify(root)).toEqual({ ok: true, problems: [] });
+
+    describe('the worked vectors', () => {
+      it('1: reserves up to the limit, and gives back what was not used', async () => {
+        const budgets = open();
+        expect(await reserve(budgets, 'a', 60)).toMatchObject({
+          ok: true,
+          status: 'reserved',
+          amount: 60,
+          replayed: false,
+        });
+        expect(await tuple(budgets)).toBe('0/60/40');
+        expect(await reserve(budgets, 'b', 41)).toEqual({
+          ok: false,
+          reason: 'exceeded',
+          violations: [
+            {
+              scope: 'user',
+              period: 'lifetime',
+              limit: 100,
+              committed: 0,
+              reserved: 60,
+              available: 40,
+              requested: 41,
+              resetAtMs: null,
+            },
+          ],
+          retryAtMs: null,
+          retryAfterMs: null,
+        });
+        expect(await reserve(budgets, 'b', 40)).toMatchObject({ ok: true });
+        expect(await tuple(budgets)).toBe('0/100/0');
+        expect(await budgets.finalize({ id: 'a' }, 25)).toMatchObject({
+          ok: true,
+          status: 'finalized',
+          reserved: 60,
+          actual: 25,
+          committed: 25,
+          released: 35,
+          overage: 0,
+          uncovered: 0,
+          late: false,
+          replayed: false,
+        });
+        expect(await tuple(budgets)).toBe('25/40/35');
+        await expectSound(budgets);
+      });
+
+      it('2 and 3: tells the same again, and refuses everything else under an id', async () => {
+        const budgets = open();
+        await reserve(budgets, 'a', 60);
+        await reserve(budgets, 'b', 40);
+        await budgets.finalize({ id: 'a' }, 25);
+
+        expect(await budgets.abort({ id: 'b' })).toEqual({
+          ok: true,
+          status: 'aborted',
+          released: 40,
+          replayed: false,
+        });
+        expect(await tuple(budgets)).toBe('25/0/75');
+        expect(await budgets.abort({ id: 'b' })).toEqual({
+          ok: true,
+          status: 'aborted',
+          released: 40,
+          replayed: true,
+        });
+        expect(await budgets.finalize({ id: 'b' }, 10)).toMatchObject({ ok: false, reason: 'aborted' });
+        expect(await tuple(budgets)).toBe('25/0/75');
+
+        expect(await budgets.finalize({ id: 'a' }, 25)).toMatchObject({
+          ok: true,
+          replayed: true,
+          released: 35,
+        });
+        expect(await budgets.finalize({ id: 'a' }, 26)).toMatchObject({ ok: false, reason: 'conflict' });
+        expect(await budgets.abort({ id: 'a' })).toMatchObject({ ok: false, reason: 'finalized' });
+        expect(await reserve(budgets, 'a', 60)).toMatchObject({
+          ok: false,
+          reason: 'already_finalized',
+          record: { id: 'a', state: 'finalized', amount: 60, actual: 25, committed: 25 },
+        });
+        expect(await tuple(budgets)).toBe('25/0/75');
+        await expectSound(budgets);
+      });
+
+      it('4: records what was spent over the hold, and over the limit', async () => {
+        const budgets = open();
+        await budgets.charge({ scopes: ['user'], amount: 25, id: 'before' });
+        await reserve(budgets, 'd', 50);
+        expect(await budgets.finalize({ id: 'd' }, 90)).toMatchObject({
+          overage: 40,
+          uncovered: 15,
+          committed: 90,
+          released: 0,
+        });
+        expect(await tuple(budgets)).toBe('115/0/0');
+        expect(await reserve(budgets, 'e', 1)).toMatchObject({ ok: false, violations: [{ available: 0 }] });
+        expect(await reserve(budgets, 'f', 0)).toMatchObject({ ok: true, amount: 0 });
+        await expectSound(budgets);
+      });
+
+      it('5: caps what was spent over the hold, or refuses it', async () => {
+        const budgets = open();
+        await budgets.charge({ scopes: ['user'], amount: 25, id: 'before' });
+        await reserve(budgets, 'd', 50);
+        expect(await budgets.finalize({ id: 'd' }, 90, { overage: 'reject' })).toMatchObject({
+          ok: false,
+          reason: 'overage_rejected',
+          record: { state: 'pending', amount: 50 },
+        });
+        expect(await tuple(budgets)).toBe('25/50/25');
+        expect(await budgets.finalize({ id: 'd' }, 90, { overage: 'cap' })).toMatchObject({
+          actual: 90,
+          committed: 75,
+          overage: 40,
+          uncovered: 15,
+        });
+        expect(await tuple(budgets)).toBe('100/0/0');
+        await expectSound(budgets);
+      });
+
+      it('6: frees an expired hold with no reaper, and settles it late as it is told', async () => {
+        const budgets = open();
+        await reserve(budgets, 'e', 100, 50);
+        world.clock.advance(60);
+        expect(await reserve(budgets, 'f', 100)).toMatchObject({ ok: true });
+        expect(await budgets.finalize({ id: 'e' }, 30, { late: 'reject' })).toMatchObject({
+          ok: false,
+          reason: 'expired',
+        });
+        expect(await budgets.finalize({ id: 'e' }, 30, { late: 'if_available' })).toMatchObject({
+          ok: false,
+          reason: 'expired',
+        });
+        expect(await tuple(budgets)).toBe('0/100/0');
+        expect(await budgets.finalize({ id: 'e' }, 30)).toMatchObject({
+          ok: true,
+          late: true,
+          uncovered: 30,
+          released: 0,
+        });
+        expect(await tuple(budgets)).toBe('30/100/0');
+        expect(await budgets.finalize({ id: 'e' }, 30)).toMatchObject({
+          ok: true,
+          replayed: true,
+          late: true,
+          uncovered: 30,
+        });
+        await expectSound(budgets);
+      });
+
+      it('7: takes from all scopes or from none', async () => {
+        const budgets = open([
+          { scope: 'user', period: 'lifetime', limit: 50 },
+          { scope: 'team', period: 'lifetime', limit: 30 },
+          { scope: 'org', period: 'lifetime', limit: 'unlimited' },
+        ]);
+        const scopes = ['user:1', 'team:2', 'org'];
+        const refused = await budgets.reserve({ scopes, amount: 40 });
+        expect(refused).toMatchObject({
+          ok: false,
+          reason: 'exceeded',
+          violations: [{ scope: 'team:2', available: 30 }],
+        });
+        expect(await tuple(budgets, 'user:1')).toBe('0/0/50');
+
+        const hold = await budgets.reserve({ scopes, amount: 30, id: 'x' });
+        expect(hold).toMatchObject({
+          ok: true,
+          balances: [
+            { scope: 'user:1', reserved: 30, available: 20 },
+            { scope: 'team:2', reserved: 30, available: 0 },
+            { scope: 'org', reserved: 30, limit: 'unlimited', available: 'unlimited' },
+          ],
+        });
+        await budgets.abort({ id: 'x' });
+        expect(await tuple(budgets, 'user:1')).toBe('0/0/50');
+        expect(await tuple(budgets, 'team:2')).toBe('0/0/30');
+        expect(await tuple(budgets, 'org')).toBe('0/0/unlimited');
+        await expectSound(budgets);
+      });
+
+      it('8: counts each period by itself, and says when the one in the way ends', async () => {
+        const budgets = open([
+          { scope: 'user', period: { every: 'day' }, limit: 10 },
+          { scope: 'user', period: { every: 'month' }, limit: 15 },
+        ]);
+        const noon = Date.parse('2027-03-09T12:00:00Z');
+        world.clock.set(noon);
+        const charge = (id: string, amount: number) => budgets.charge({ scopes: ['user'], amount, id });
+        expect(await charge('1', 10)).toMatchObject({ ok: true });
+        expect(await charge('2', 1)).toMatchObject({
+          ok: false,
+          violations: [{ period: { every: 'day' }, available: 0, resetAtMs: noon + DAY_MS / 2 }],
+          retryAtMs: noon + DAY_MS / 2,
+        });
+        world.clock.set(noon + DAY_MS);
+        expect(await charge('3', 6)).toMatchObject({
+          ok: false,
+          violations: [
+            { period: { every: 'month' }, available: 5, resetAtMs: Date.parse('2027-04-01T00:00:00Z') },
+          ],
+        });
+        expect(await charge('3', 5)).toMatchObject({ ok: true });
+        await expectSound(budgets);
+      });
+
+      it('9: lowers a limit under what is out, and credits once', async () => {
+        const budgets = open();
+        await budgets.charge({ scopes: ['user'], amount: 25, id: 'before' });
+        await reserve(budgets, 'b', 40);
+        await budgets.setLimit({ scope: 'user', period: 'lifetime', limit: 20 });
+        expect(await reserve(budgets, 'c', 1)).toMatchObject({
+          ok: false,
+          violations: [{ limit: 20, available: 0 }],
+        });
+        expect(await budgets.finalize({ id: 'b' }, 40)).toMatchObject({ ok: true, uncovered: 0 });
+        expect(await tuple(budgets)).toBe('65/0/0');
+
+        const credit = (amount: number) =>
+          budgets.credit({ scope: 'user', period: 'lifetime', amount, id: 'k' });
+        expect(await credit(50)).toMatchObject({
+          ok: true,
+          replayed: false,
+          balance: { credits: 50, available: 5 },
+        });
+        expect(await credit(50)).toMatchObject({
+          ok: true,
+          replayed: true,
+          balance: { credits: 50, available: 5 },
+        });
+        expect(await credit(60)).toEqual({ ok: false, reason: 'conflict' });
+
+        expect(await budgets.setLimit({ scope: 'user', period: 'lifetime', limit: null })).toEqual({
+          ok: true,
+          status: 'cleared',
+        });
+        expect(await tuple(budgets)).toBe('65/0/85');
+        await expectSound(budgets);
+      });
+
+      it('10: reports a threshold once a window, in the step that reached it', async () => {
+        const budgets = open([
+          { scope: 'user', period: { every: 'month' }, limit: 10, thresholds: [100, 50] },
+        ]);
+        const at = (percent: number) => ({ scope: 'user', period: { every: 'month' }, percent });
+        const midnight = beforeMarch();
+        expect(await reserve(budgets, 'a', 5)).toMatchObject({ crossed: [at(50)] });
+        expect(await reserve(budgets, 'a', 5)).toMatchObject({ replayed: true, crossed: [at(50)] });
+        await budgets.abort({ id: 'a' });
+        expect(await reserve(budgets, 'b', 6)).toMatchObject({ crossed: [] });
+        expect(await reserve(budgets, 'c', 4)).toMatchObject({ crossed: [at(100)] });
+        world.clock.set(midnight);
+        expect(await reserve(budgets, 'd', 10)).toMatchObject({ crossed: [at(50), at(100)] });
+      });
+
+      it('11: is exact to 2^63 - 1', async () => {
+        const limit = 2n ** 63n - 1n;
+        const budgets = open([{ scope: 'user', period: 'lifetime', limit }]);
+        expect(await budgets.charge({ scopes: ['user'], amount: limit - 7n, id: 'most' })).toMatchObject({
+          ok: true,
+        });
+        expect(await reserve(budgets, 'a', 8n)).toMatchObject({
+          ok: false,
+          violations: [{ available: 7n, limit, requested: 8n }],
+        });
+        expect(await reserve(budgets, 'b', 7n)).toMatchObject({ ok: true, amount: 7n });
+        expect(await reserve(budgets, 'c', 1)).toMatchObject({
+          ok: false,
+          violations: [{ available: 0, requested: 1, limit }],
+        });
+        await expectSound(budgets);
+      });
+    });
+
+    describe('the state table', () => {
+      type Setup = (budgets: BudgetService) => Promise<unknown>;
+      const states: Record<string, Setup> = {
+        none: async () => {},
+        pending: (budgets) => reserve(budgets, 'x', 60, MINUTE_MS),
+        finalized: async (budgets) => {
+          await reserve(budgets, 'x', 60, MINUTE_MS);
+          await budgets.finalize({ id: 'x' }, 25);
+        },
+        aborted: async (budgets) => {
+          await reserve(budgets, 'x', 60, MINUTE_MS);
+          await budgets.abort({ id: 'x' });
+        },
+        expired: async (budgets) => {
+          await reserve(budgets, 'x', 60, MINUTE_MS);
+          world.clock.advance(MINUTE_MS + 1);
+        },
+      };
+      type Step = (budgets: BudgetService) => Promise<unknown>;
+      const steps: Record<string, Step> = {
+        'reserve, same content': (budgets) => reserve(budgets, 'x', 60, MINUTE_MS),
+        'reserve, other content': (budgets) => reserve(budgets, 'x', 61, MINUTE_MS),
+        'reserve, too much': (budgets) => reserve(budgets, 'x', 101, MINUTE_MS),
+        'finalize, 25': (budgets) => budgets.finalize({ id: 'x' }, 25),
+        'finalize, 26': (budgets) => budgets.finalize({ id: 'x' }, 26),
+        'finalize, 0': (budgets) => budgets.finalize({ id: 'x' }, 0),
+        abort: (budgets) => budgets.abort({ id: 'x' }),
+        extend: (budgets) => budgets.extend({ id: 'x' }, HOUR_MS),
+      };
+      const refused = (reason: string) => ({ ok: false, reason });
+      const reserved = { ok: true, status: 'reserved' };
+      const finalized = { ok: true, status: 'finalized' };
+      const aborted = { ok: true, status: 'aborted' };
+      const cells: [state: string, step: string, outcome: object, tuple: string][] = [
+        ['none', 'reserve, same content', { ...reserved, replayed: false }, '0/60/40'],
+        ['none', 'reserve, too much', refused('exceeded'), '0/0/100'],
+        ['none', 'finalize, 25', refused('not_found'), '0/0/100'],
+        ['none', 'abort', refused('not_found'), '0/0/100'],
+        ['none', 'extend', refused('not_found'), '0/0/100'],
+        ['pending', 'reserve, same content', { ...reserved, amount: 60, replayed: true }, '0/60/40'],
+        ['pending', 'reserve, other content', refused('conflict'), '0/60/40'],
+        ['pending', 'reserve, too much', refused('conflict'), '0/60/40'],
+        ['pending', 'finalize, 25', { ...finalized, released: 35, replayed: false }, '25/0/75'],
+        ['pending', 'finalize, 0', { ...finalized, released: 60, committed: 0 }, '0/0/100'],
+        ['pending', 'abort', { ...aborted, released: 60, replayed: false }, '0/0/100'],
+        ['pending', 'extend', { ok: true, status: 'extended' }, '0/60/40'],
+        ['finalized', 'reserve, same content', refused('already_finalized'), '25/0/75'],
+        ['finalized', 'finalize, 25', { ...finalized, released: 35, replayed: true }, '25/0/75'],
+        ['finalized', 'finalize, 26', refused('conflict'), '25/0/75'],
+        ['finalized', 'abort', refused('finalized'), '25/0/75'],
+        ['finalized', 'extend', refused('finalized'), '25/0/75'],
+        ['aborted', 'reserve, same content', refused('already_aborted'), '0/0/100'],
+        ['aborted', 'finalize, 25', refused('aborted'), '0/0/100'],
+        ['aborted', 'abort', { ...aborted, released: 60, replayed: true }, '0/0/100'],
+        ['aborted', 'extend', refused('aborted'), '0/0/100'],
+        ['expired', 'reserve, same content', refused('already_expired'), '0/0/100'],
+        ['expired', 'finalize, 25', { ...finalized, late: true, released: 0, replayed: false }, '25/0/75'],
+        ['expired', 'abort', { ...aborted, released: 0, replayed: false }, '0/0/100'],
+        ['expired', 'extend', refused('expired'), '0/0/100'],
+      ];
+
+      it.each(cells)('%s, then %s', async (state, step, outcome, after) => {
+        const budgets = open();
+        await states[state]?.(budgets);
+        const result = await steps[step]?.(budgets);
+        expect(result).toMatchObject(outcome);
+        expect(await tuple(budgets)).toBe(after);
+        await expectSound(budgets);
+      });
+
+      it('lets an expired hold be aborted or finalized once, and no more', async () => {
+        const budgets = open();
+        for (const id of ['a', 'b']) await reserve(budgets, id, 10, MINUTE_MS);
+        world.clock.advance(MINUTE_MS);
+        expect(await budgets.abort({ id: 'a' })).toMatchObject({ ok: true, released: 0, replayed: false });
+        expect(await budgets.abort({ id: 'a' })).toMatchObject({ ok: true, released: 0, replayed: true });
+        expect(await budgets.finalize({ id: 'a' }, 5)).toMatchObject({ ok: false, reason: 'aborted' });
+        expect(await budgets.finalize({ id: 'b' }, 5)).toMatchObject({ ok: true, late: true });
+        expect(await budgets.abort({ id: 'b' })).toMatchObject({ ok: false, reason: 'finalized' });
+        expect(await tuple(budgets)).toBe('5/0/95');
+      });
+
+      it('counts the instant of expiry as expired, and the time before as not', async () => {
+        const budgets = open();
+        const hold = await reserve(budgets, 'a', 100, HOUR_MS);
+        if (!hold.ok) throw new Error('refused');
+        world.clock.set(hold.expiresAtMs - 500);
+        expect(await reserve(budgets, 'b', 1)).toMatchObject({ ok: false, reason: 'exceeded' });
+        world.clock.set(hold.expiresAtMs);
+        expect(await reserve(budgets, 'b', 1)).toMatchObject({ ok: true });
+      });
+
+      it('extends a hold beyond its first expiry, by the last word', async () => {
+        const budgets = open();
+        await reserve(budgets, 'a', 100, MINUTE_MS);
+        const extended = await budgets.extend({ id: 'a' }, HOUR_MS);
+        world.clock.advance(2 * MINUTE_MS);
+        expect(await tuple(budgets)).toBe('0/100/0');
+        expect(await budgets.get({ id: 'a' })).toMatchObject({
+          state: 'pending',
+          expiresAtMs: extended.ok && extended.expiresAtMs,
+        });
+        world.clock.advance(HOUR_MS);
+        expect(await tuple(budgets)).toBe('0/0/100');
+      });
+    });
+
+    describe('the faults of other budgets, absent', () => {
+      it('strands no hold and erases none when the month rolls over', async () => {
+        const budgets = open([{ scope: 'user', period: { every: 'month' }, limit: 100 }]);
+        const midnight = beforeMarch();
+        await reserve(budgets, 'february', 70);
+        world.clock.set(midnight);
+        await reserve(budgets, 'march', 80);
+        expect(await tuple(budgets)).toBe('0/80/20');
+        const finalized = (await budgets.finalize({ id: 'february' }, 60)) as Finalized;
+        expect(finalized.balances).toMatchObject([
+          { window: { endMs: midnight }, committed: 60, reserved: 0, available: 40 },
+        ]);
+        expect(await tuple(budgets)).toBe('0/80/20');
+        await budgets.finalize({ id: 'march' }, 80);
+        expect(await tuple(budgets)).toBe('80/0/20');
+        await expectSound(budgets);
+      });
+
+      it('gives an expired hold back once, however late it is reaped', async () => {
+        const budgets = open();
+        await reserve(budgets, 'old', 40, MINUTE_MS);
+        world.clock.advance(5 * MINUTE_MS);
+        await reserve(budgets, 'new', 70, HOUR_MS);
+        expect(await tuple(budgets)).toBe('0/70/30');
+        expect(await budgets.reap()).toEqual({ expired: ['old'], purged: 0 });
+        expect(await budgets.reap()).toEqual({ expired: [], purged: 0 });
+        expect(await tuple(budgets)).toBe('0/70/30');
+        await expectSound(budgets);
+      });
+
+      it('charges once when a charge is tried again', async () => {
+        const budgets = open();
+        const charge = (amount: number, mode?: 'record') =>
+          budgets.charge({ scopes: ['user'], amount, id: 'c', mode });
+        expect(await charge(60)).toMatchObject({ ok: true, status: 'charged', replayed: false });
+        expect(await charge(60)).toMatchObject({ ok: true, status: 'charged', replayed: true });
+        expect(await charge(61)).toMatchObject({ ok: false, reason: 'conflict' });
+        expect(await reserve(budgets, 'c', 60)).toMatchObject({ ok: false, reason: 'already_finalized' });
+        expect(await tuple(budgets)).toBe('60/0/40');
+      });
+
+      it('opens no second hold when a reserve is tried again after finalize', async () => {
+        const budgets = open();
+        await reserve(budgets, 'a', 60);
+        await budgets.finalize({ id: 'a' }, 10);
+        expect(await reserve(budgets, 'a', 60)).toMatchObject({ ok: false, reason: 'already_finalized' });
+        expect(await tuple(budgets)).toBe('10/0/90');
+      });
+
+      it('charges nothing when an unknown id is finalized', async () => {
+        const budgets = open();
+        expect(await budgets.finalize({ id: 'nobody' }, 99)).toEqual({ ok: false, reason: 'not_found' });
+        expect(await tuple(budgets)).toBe('0/0/100');
+        expect(await budgets.get({ id: 'nobody' })).toBeNull();
+      });
+
+      it('tells 2^53 + 1 from 2^53', async () => {
+        const budgets = open([{ scope: 'user', period: 'lifetime', limit: 2n ** 53n }]);
+        expect(await reserve(budgets, 'a', 2n ** 53n + 1n)).toMatchObject({
+          ok: false,
+          violations: [{ available: 2n ** 53n }],
+        });
+        expect(await reserve(budgets, 'b', 2n ** 53n)).toMatchObject({ ok: true });
+        expect((await budgets.balance({ scope: 'user' }))[0]).toMatchObject({
+          reserved: 2n ** 53n,
+          available: 0,
+        });
+      });
+
+      it.each([
+        99_999_999_999_999,
+        100_000_000_000_001,
+        999_999_999_999_999,
+        1_000_000_000_000_001,
+        Number.MAX_SAFE_INTEGER,
+      ])('counts %d to the unit', async (amount) => {
+        const budgets = open([{ scope: 'user', period: 'lifetime', limit: 2n ** 60n }]);
+        await reserve(budgets, 'a', amount);
+        await reserve(budgets, 'b', amount);
+        await budgets.finalize({ id: 'a' }, amount);
+        await budgets.finalize({ id: 'b' }, 1);
+        const [balance] = await budgets.balance({ scope: 'user' });
+        expect(BigInt(balance?.committed ?? -1)).toBe(BigInt(amount) + 1n);
+        expect(balance?.reserved).toBe(0);
+        await expectSound(budgets);
+      });
+
+      it('wrongs nobody over a backlog of 5,000 expired holds', async () => {
+        const limit = 50_000;
+        const budgets = open([{ scope: 'user', period: 'lifetime', limit }]);
+        for (let i = 0; i < 5_000; i += 500)
+          await Promise.all(
+            Array.from({ length: 500 }, (_, j) => reserve(budgets, `hold ${i + j}`, 10, MINUTE_MS)),
+          );
+        expect(await tuple(budgets)).toBe(`0/${limit}/0`);
+        world.clock.advance(MINUTE_MS);
+        expect(
+          await Promise.all(
+            [1, 2, 3].map((n) =>
+              reserve(open([{ scope: 'user', period: 'lifetime', limit }]), `new ${n}`, limit / 5),
+            ),
+          ),
+        ).toMatchObject([{ ok: true }, { ok: true }, { ok: true }]);
+        expect(await tuple(budgets)).toBe('0/30000/20000');
+        const { expired } = await budgets.reap({ max: 100_000 });
+        expect(new Set(expired).size).toBe(5_000);
+        await expectSound(budgets);
+      }, 30_000);
+    });
+
+    describe('limits', () => {
+      it('prefers the limit of one to that of its type, period by period', async () => {
+        const budgets = open([
+          { scope: 'user', period: { every: 'day' }, limit: 10 },
+          { scope: 'user', period: { every: 'month' }, limit: 100 },
+          { scope: 'user:42', period: { every: 'day' }, limit: 20 },
+        ]);
+        const limits = async (scope: string) => (await budgets.balance({ scope })).map(({ limit }) => limit);
+        expect(await limits('user:1')).toEqual([10, 100]);
+        expect(await limits('user:42')).toEqual([20, 100]);
+      });
+
+      it('lets setLimit beat what is configured, for one or for a whole type, until it is cleared', async () => {
+        const budgets = open([
+          { scope: 'user', period: 'lifetime', limit: 10 },
+          { scope: 'user:42', period: 'lifetime', limit: 20 },
+        ]);
+        const limit = async (scope: string) => (await budgets.balance({ scope }))[0]?.limit;
+        const set = (scope: string, value: number | 'unlimited' | null) =>
+          budgets.setLimit({ scope, period: 'lifetime', limit: value });
+        await set('user', 15);
+        expect([await limit('user:1'), await limit('user:42')]).toEqual([15, 20]);
+        await set('user:42', 'unlimited');
+        await set('user:1', 1);
+        expect([await limit('user:1'), await limit('user:42')]).toEqual([1, 'unlimited']);
+        for (const scope of ['user', 'user:1', 'user:42']) await set(scope, null);
+        expect([await limit('user:1'), await limit('user:42')]).toEqual([10, 20]);
+      });
+
+      it('enforces a limit that only setLimit set, in every process', async () => {
+        const [one, other] = [open([]), open([])];
+        await expect(one.reserve({ scopes: ['user:1'], amount: 1 })).rejects.toThrow(BudgetInputError);
+        await one.setLimit({ scope: 'user:1', period: { every: 'day', tz: 'Asia/Tokyo' }, limit: 5 });
+        for (const budgets of [one, other, one])
+          expect(await budgets.reserve({ scopes: ['user:1'], amount: 6 })).toMatchObject({
+            ok: false,
+            violations: [{ period: { every: 'day', tz: 'Asia/Tokyo' }, limit: 5 }],
+          });
+        expect(await other.reserve({ scopes: ['user:1'], amount: 5 })).toMatchObject({ ok: true });
+        await one.setLimit({ scope: 'user:1', period: { every: 'day', tz: 'Asia/Tokyo' }, limit: null });
+        await expect(other.reserve({ scopes: ['user:1'], amount: 1 })).rejects.toThrow(/No limit is set/);
+      });
+
+      it('keeps roots apart', async () => {
+        const budgets = open();
+        await budgets.charge({ root: 'acme', scopes: ['user'], amount: 100, id: 'x' });
+        expect(await budgets.charge({ root: 'acme', scopes: ['user'], amount: 1, id: 'y' })).toMatchObject({
+          ok: false,
+        });
+        expect(await budgets.charge({ root: 'other', scopes: ['user'], amount: 1, id: 'x' })).toMatchObject({
+          ok: true,
+        });
+      });
+
+      it('takes any text as root, scope, id and meta', async () => {
+        const strange = 'ü|;, =:%{}\n~"\u0000😀';
+        const budgets = open([{ scope: 'user', period: 'lifetime', limit: 10 }]);
+        const options = {
+          root: strange,
+          scopes: [`user:${strange}`],
+          amount: 3,
+          id: strange,
+          meta: { strange },
+        };
+        expect(await budgets.reserve(options)).toMatchObject({
+          ok: true,
+          balances: [{ scope: options.scopes[0] }],
+        });
+        expect(await budgets.get({ root: strange, id: strange })).toMatchObject({
+          scopes: options.scopes,
+          meta: { strange },
+        });
+        expect(await budgets.list({ root: strange, scope: options.scopes[0] })).toMatchObject({
+          records: [{ id: strange }],
+        });
+        const long = 'r'.repeat(512);
+        expect(await budgets.charge({ root: long, scopes: ['user:1'], amount: 1, id: 'x' })).toMatchObject({
+          ok: true,
+        });
+        expect(
+          await budgets.charge({ root: `${long.slice(1)}s`, scopes: ['user:1'], amount: 10, id: 'x' }),
+        ).toMatchObject({ ok: true });
+      });
+
+      it('blocks at 0, and admits an amount of 0 everywhere', async () => {
+        const budgets = open([{ scope: 'user', period: { every: 'day' }, limit: 0 }]);
+        expect(await reserve(budgets, 'a', 1)).toMatchObject({ ok: false, retryAtMs: null });
+        expect(await reserve(budgets, 'b', 0)).toMatchObject({ ok: true });
+      });
+    });
+
+    describe('windows', () => {
+      it('opens the next one to the ms, with no job', async () => {
+        const budgets = open([{ scope: 'user', period: { every: 'month' }, limit: 100 }]);
+        const midnight = beforeMarch();
+        await budgets.charge({ scopes: ['user'], amount: 100, id: 'a' });
+        expect(await budgets.charge({ scopes: ['user'], amount: 1, id: 'b' })).toMatchObject({
+          ok: false,
+          retryAtMs: midnight,
+        });
+        world.clock.set(midnight);
+        expect(await budgets.charge({ scopes: ['user'], amount: 100, id: 'b' })).toMatchObject({
+          ok: true,
+          balances: [{ window: { startMs: midnight, endMs: Date.parse('2027-04-01T00:00:00Z') } }],
+        });
+      });
+
+      it('files by its own clock, whatever the clock of the process says', async () => {
+        const period = { every: 'day', tz: 'America/New_York' } as const;
+        const budgets = open([{ scope: 'user', period, limit: 10 }]);
+        for (const instant of ['2031-07-04T12:00:00Z', '2024-02-29T12:00:00Z', '2031-07-04T12:00:00Z']) {
+          world.clock.set(Date.parse(instant));
+          const [balance] = await budgets.balance({ scope: 'user' });
+          const day = instant.slice(0, 10);
+          expect(new Date(balance?.window.startMs ?? 0).toISOString().slice(0, 10)).toBe(day);
+        }
+      });
+
+      it.each([
+        ['spring', '2027-03-14T05:00:00Z', 23],
+        ['autumn', '2027-11-07T04:00:00Z', 25],
+      ])('has a day of other than 24 hours in %s', async (_, start, hours) => {
+        const budgets = open([
+          { scope: 'user', period: { every: 'day', tz: 'America/New_York' }, limit: 10 },
+        ]);
+        const startMs = Date.parse(start);
+        const endMs = startMs + hours * HOUR_MS;
+        world.clock.set(startMs - 1_000);
+        expect((await budgets.balance({ scope: 'user' }))[0]?.window.endMs).toBe(startMs);
+        world.clock.set(startMs);
+        expect((await budgets.balance({ scope: 'user' }))[0]?.window).toEqual({ startMs, endMs });
+        world.clock.set(endMs - 1_000);
+        expect((await budgets.balance({ scope: 'user' }))[0]?.window).toEqual({ startMs, endMs });
+        world.clock.set(endMs);
+        expect((await budgets.balance({ scope: 'user' }))[0]?.window.startMs).toBe(endMs);
+      });
+
+      it('does not promise that waiting helps where it does not', async () => {
+        const budgets = open([{ scope: 'user', period: { windowMs: HOUR_MS }, limit: 10 }]);
+        expect(await budgets.charge({ scopes: ['user'], amount: 11, id: 'a' })).toMatchObject({
+          ok: false,
+          retryAtMs: null,
+        });
+        await budgets.charge({ scopes: ['user'], amount: 10, id: 'b' });
+        const refused = await budgets.charge({ scopes: ['user'], amount: 10, id: 'c' });
+        expect(refused).toMatchObject({ ok: false, retryAtMs: expect.any(Number) as number });
+      });
+    });
+
+    describe('refunds', () => {
+      it('gives back what was committed, once, and never more', async () => {
+        const budgets = open();
+        await reserve(budgets, 'a', 60);
+        expect(await budgets.refund({ id: 'a' }, 1, 'r0')).toMatchObject({ ok: false, reason: 'pending' });
+        await budgets.finalize({ id: 'a' }, 50);
+        expect(await budgets.refund({ id: 'a' }, 20, 'r1')).toMatchObject({
+          ok: true,
+          amount: 20,
+          refunded: 20,
+          replayed: false,
+        });
+        expect(await budgets.refund({ id: 'a' }, 20, 'r1')).toMatchObject({
+          ok: true,
+          refunded: 20,
+          replayed: true,
+        });
+        expect(await budgets.refund({ id: 'a' }, 21, 'r1')).toEqual({ ok: false, reason: 'conflict' });
+        expect(await budgets.refund({ id: 'a' }, 31, 'r2')).toMatchObject({
+          ok: false,
+          reason: 'exceeds_committed',
+        });
+        expect(await budgets.refund({ id: 'a' }, 30, 'r2')).toMatchObject({ ok: true, refunded: 50 });
+        expect(await budgets.refund({ id: 'nobody' }, 1, 'r3')).toEqual({ ok: false, reason: 'not_found' });
+        expect(await tuple(budgets)).toBe('0/0/100');
+        expect(await budgets.finalize({ id: 'a' }, 50)).toMatchObject({
+          ok: true,
+          replayed: true,
+          committed: 50,
+          released: 10,
+        });
+        await expectSound(budgets);
+      });
+
+      it('goes to the window that was charged', async () => {
+        const budgets = open([{ scope: 'user', period: { every: 'month' }, limit: 100 }]);
+        const midnight = beforeMarch();
+        await budgets.charge({ scopes: ['user'], amount: 100, id: 'a' });
+        world.clock.set(midnight);
+        await budgets.charge({ scopes: ['user'], amount: 5, id: 'b' });
+        expect(await budgets.refund({ id: 'a' }, 100, 'r')).toMatchObject({
+          balances: [{ window: { endMs: midnight }, committed: 0 }],
+        });
+        expect(await tuple(budgets)).toBe('5/0/95');
+        await expectSound(budgets);
+      });
+
+      it('charges beyond the limit only in mode record, and says by how much', async () => {
+        const budgets = open();
+        await budgets.charge({ scopes: ['user'], amount: 90, id: 'a' });
+        expect(await budgets.charge({ scopes: ['user'], amount: 30, id: 'b', mode: 'record' })).toMatchObject(
+          { ok: true, uncovered: 20 },
+        );
+        expect(await tuple(budgets)).toBe('120/0/0');
+        await expectSound(budgets);
+      });
+    });
+
+    describe('records', () => {
+      it('tells what is known of an operation', async () => {
+        const budgets = open();
+        const hold = await budgets.reserve({ scopes: ['user'], amount: 9, id: 'a', meta: { job: 7 } });
+        expect(await budgets.get(hold.ok ? hold : { id: '' })).toMatchObject<Partial<BudgetRecord>>({
+          root: 'default',
+          id: 'a',
+          kind: 'hold',
+          state: 'pending',
+          scopes: ['user'],
+          amount: 9,
+          endedAtMs: null,
+          meta: { job: 7 },
+        });
+      });
+
+      it('lists all of them, by state and scope', async () => {
+        const budgets = open();
+        for (let i = 0; i < 150; i++)
+          await budgets.reserve({
+            scopes: [`user:${i % 3}`],
+            amount: 1,
+            id: `h${i}`,
+            ttlMs: i < 30 ? MINUTE_MS : HOUR_MS,
+          });
+        await budgets.finalize({ id: 'h149' }, 1);
+        await budgets.abort({ id: 'h148' });
+        world.clock.advance(MINUTE_MS);
+        const ids = async (filter: object): Promise<Set<string>> => {
+          const found = new Set<string>();
+          let cursor: string | null = null;
+          do {
+            const page = await budgets.list({ ...filter, limit: 20, cursor });
+            for (const { id } of page.records) found.add(id);
+            cursor = page.cursor;
+          } while (cursor !== null);
+          return found;
+        };
+        expect((await ids({})).size).toBe(150);
+        expect((await ids({ state: 'expired' })).size).toBe(30);
+        expect((await ids({ state: 'pending' })).size).toBe(118);
+        expect(await ids({ state: 'finalized' })).toEqual(new Set(['h149']));
+        expect(await ids({ state: 'aborted' })).toEqual(new Set(['h148']));
+        expect((await ids({ scope: 'user:0' })).size).toBe(50);
+      });
+
+      it('knows an id until retention ends, and forgets it when reaped', async () => {
+        const budgets = open();
+        await budgets.charge({ scopes: ['user'], amount: 10, id: 'a' });
+        world.clock.advance(RETENTION_MS - 1_000);
+        expect(await budgets.reap()).toEqual({ expired: [], purged: 0 });
+        expect(await budgets.charge({ scopes: ['user'], amount: 10, id: 'a' })).toMatchObject({
+          replayed: true,
+        });
+        world.clock.advance(1_000);
+        expect(await budgets.reap()).toEqual({ expired: [], purged: 1 });
+        expect(await budgets.get({ id: 'a' })).toBeNull();
+        expect(await tuple(budgets)).toBe('10/0/90');
+        await expectSound(budgets);
+      });
+
+      it('forgets past windows, but not while a hold of theirs is out', async () => {
+        const budgets = open([{ scope: 'user', period: { windowMs: HOUR_MS }, limit: 100 }]);
+        world.clock.set(Date.parse('2027-01-01T00:30:00Z'));
+        await reserve(budgets, 'long', 10, 10 * HOUR_MS);
+        world.clock.advance(2 * HOUR_MS);
+        expect(await budgets.reap()).toEqual({ expired: [], purged: 0 });
+        expect(await budgets.finalize({ id: 'long' }, 7)).toMatchObject({
+          balances: [{ committed: 7, reserved: 0 }],
+        });
+        await expectSound(budgets);
+        world.clock.advance(RETENTION_MS + 2);
+        expect(await budgets.reap()).toEqual({ expired: [], purged: 2 });
+        await expectSound(budgets);
+      });
+    });
+
+    it('12: stays exact under 100 clients that reserve, finalize, abort and vanish', async () => {
+      const limits: BudgetLimit[] = [{ scope: 'user', period: 'lifetime', limit: 50 }];
+      const clients = Array.from({ length: 100 }, () => open(limits));
+      const spent: number[] = [];
+      const until = performance.now() + 2_000;
+      await Promise.all(
+        clients.map(async (budgets, client) => {
+          for (let i = 0; performance.now() < until; i++) {
+            const id = `${client}-${i}`;
+            const amount = Math.floor(Math.random() * 10);
+            const hold = await reserve(budgets, id, amount, 50);
+            const chance = Math.random();
+            if (!hold.ok || chance < 0.1) continue;
+            if (chance < 0.3) await budgets.abort({ id });
+            else {
+              const actual = Math.random() < 0.9 ? 0 : Math.floor(Math.random() * 4);
+              const result = await budgets.finalize({ id }, actual, { overage: 'cap', late: 'reject' });
+              if (result.ok) spent.push(Number(result.committed));
+            }
+          }
+        }),
+      );
+      world.clock.advance(60);
+      const [balance] = await (clients[0] as BudgetService).balance({ scope: 'user' });
+      const sum = spent.reduce((a, b) => a + b, 0);
+      expect(balance).toMatchObject({ reserved: 0, committed: sum });
+      expect(sum).toBeLessThanOrEqual(50);
+      expect(sum).toBeGreaterThan(0);
+      await expectSound(clients[0] as BudgetService);
+    });
+  });
+}

@@ -1,0 +1,407 @@
+/**
+ * A reference model of budgets: a list of operations, and sums over it. It keeps no counters, so it cannot drift
+ * as they could. Time goes in ticks, at whose instants windows end; holds and retention end between two ticks, so
+ * that a real clock, which runs on after each tick, leaves no doubt.
+ */
+
+export const TICK_MS = 10 * 60_000;
+/** Of the first tick. In January, so that New York is five hours behind throughout. */
+export const FIRST_TICK_MS = Date.parse('2027-01-15T00:00:00Z');
+/** Between 14 and 15 ticks after an end at a tick, between 15 and 16 after an expiry. */
+export const RETENTION_MS = 14.75 * TICK_MS;
+/** A hold of n ticks expires half a tick after the n-th. */
+export const ttlMsOf = (ticks: number): number => (ticks + 0.5) * TICK_MS;
+
+export type PeriodName = 'lifetime' | 'hour' | 'day@America/New_York' | 'window:14400000';
+export type Limit = bigint | 'unlimited';
+
+export interface ModelLimit {
+  readonly scope: string;
+  readonly period: PeriodName;
+  readonly limit: Limit;
+  readonly thresholds: readonly number[];
+}
+
+interface Window {
+  readonly scope: string;
+  readonly period: PeriodName;
+  readonly thresholds: readonly number[];
+  readonly startMs: number;
+  readonly endMs: number | null;
+  readonly field: string;
+}
+
+export interface ModelOperation {
+  readonly id: string;
+  readonly kind: 'hold' | 'charge';
+  state: 'pending' | 'finalized' | 'aborted' | 'expired';
+  readonly amount: bigint;
+  readonly scopes: readonly string[];
+  readonly windows: readonly Window[];
+  expiryTick: number;
+  purgeTick: number;
+  actual: bigint;
+  committed: bigint;
+  refunded: bigint;
+  uncovered: bigint;
+  late: boolean;
+  crossed: object[];
+}
+
+const HOUR_MS = 3_600_000;
+const LENGTH_AND_PHASE_MS: Record<Exclude<PeriodName, 'lifetime'>, [length: number, phase: number]> = {
+  hour: [HOUR_MS, 0],
+  'day@America/New_York': [24 * HOUR_MS, 5 * HOUR_MS],
+  'window:14400000': [4 * HOUR_MS, 0],
+};
+
+const max = (a: bigint, b: bigint): bigint => (a > b ? a : b);
+const min = (a: bigint, b: bigint): bigint => (a < b ? a : b);
+const typeOf = (scope: string): string => scope.replace(/:.*/, '');
+
+export class BudgetModel {
+  tick = 0;
+  latestTick = 0;
+  readonly operations = new Map<string, ModelOperation>();
+  readonly refunds = new Map<string, { content: string; purgeTick: number }>();
+  readonly credits = new Map<string, { content: string; purgeTick: number }>();
+  readonly #creditSums = new Map<string, bigint>();
+  readonly #set = new Map<string, Limit>();
+  readonly #crossed = new Map<string, number>();
+  /** What operations that are forgotten have committed. */
+  readonly #forgotten = new Map<string, bigint>();
+  #untold: string[] = [];
+
+  constructor(private readonly limits: readonly ModelLimit[]) {}
+
+  get nowMs(): number {
+    return FIRST_TICK_MS + this.tick * TICK_MS;
+  }
+
+  jump(ticks: number): void {
+    // Back by no more than a few ticks, so that no window that was forgotten opens again.
+    this.tick = Math.max(this.latestTick - 2, 0, this.tick + ticks);
+    this.latestTick = Math.max(this.latestTick, this.tick);
+  }
+
+  reserve(id: string, scopes: string[], amount: bigint, ticks: number): object {
+    this.#expire();
+    const earlier = this.operations.get(id);
+    if (earlier && earlier.state !== 'pending') return { ok: false, reason: `already_${earlier.state}` };
+    if (earlier && !same(earlier, 'hold', scopes, amount)) return { ok: false, reason: 'conflict' };
+    if (earlier) return this.#reserved(earlier, true);
+    const windows = this.#windowsOf(scopes);
+    const exceeded = this.#exceeded(windows, amount);
+    if (exceeded) return exceeded;
+    const operation = this.#open(id, 'hold', scopes, windows, amount);
+    operation.expiryTick = this.tick + ticks + 1;
+    operation.crossed = this.#cross(operation.windows);
+    return this.#reserved(operation, false);
+  }
+
+  charge(id: string, scopes: string[], amount: bigint, mode: 'enforce' | 'record'): object {
+    this.#expire();
+    const earlier = this.operations.get(id);
+    if (earlier && !same(earlier, 'charge', scopes, amount)) return { ok: false, reason: 'conflict' };
+    if (earlier) return this.#charged(earlier, true);
+    const windows = this.#windowsOf(scopes);
+    const exceeded = mode === 'enforce' && this.#exceeded(windows, amount);
+    if (exceeded) return exceeded;
+    const uncovered = max(0n, amount - min(amount, this.#room(windows, amount)));
+    const operation = this.#open(id, 'charge', scopes, windows, amount);
+    Object.assign(operation, { state: 'finalized', actual: amount, committed: amount, uncovered });
+    operation.purgeTick = this.tick + 15;
+    operation.crossed = this.#cross(windows);
+    return this.#charged(operation, false);
+  }
+
+  finalize(id: string, actual: bigint, overage: string, late: string): object {
+    this.#expire();
+    const operation = this.operations.get(id);
+    if (!operation) return { ok: false, reason: 'not_found' };
+    if (operation.state === 'aborted') return { ok: false, reason: 'aborted' };
+    if (operation.state === 'finalized' && operation.actual !== actual)
+      return { ok: false, reason: 'conflict' };
+    if (operation.state === 'finalized') return this.#finalized(operation, true);
+
+    const isLate = operation.state === 'expired';
+    const own = isLate ? 0n : operation.amount;
+    const beyond = max(0n, actual - own);
+    const fitting = min(beyond, this.#room(operation.windows, beyond));
+    if (isLate && (late === 'reject' || (late === 'if_available' && fitting < beyond)))
+      return { ok: false, reason: 'expired' };
+    if (actual > operation.amount && overage === 'reject') return { ok: false, reason: 'overage_rejected' };
+    operation.committed =
+      actual > operation.amount && overage === 'cap' ? max(operation.amount, own + fitting) : actual;
+    Object.assign(operation, { state: 'finalized', actual, uncovered: beyond - fitting, late: isLate });
+    operation.purgeTick = this.tick + 15;
+    operation.crossed = this.#cross(operation.windows);
+    return this.#finalized(operation, false);
+  }
+
+  abort(id: string): object {
+    this.#expire();
+    const operation = this.operations.get(id);
+    if (!operation) return { ok: false, reason: 'not_found' };
+    if (operation.state === 'finalized') return { ok: false, reason: 'finalized' };
+    const replayed = operation.state === 'aborted';
+    if (!replayed) {
+      Object.assign(operation, { late: operation.state === 'expired', state: 'aborted' });
+      operation.purgeTick = this.tick + 15;
+    }
+    return { ok: true, status: 'aborted', released: operation.late ? 0n : operation.amount, replayed };
+  }
+
+  extend(id: string, ticks: number): object {
+    this.#expire();
+    const operation = this.operations.get(id);
+    if (!operation) return { ok: false, reason: 'not_found' };
+    if (operation.state !== 'pending') return { ok: false, reason: operation.state };
+    operation.expiryTick = this.tick + ticks + 1;
+    return { ok: true, status: 'extended' };
+  }
+
+  refund(id: string, amount: bigint, refundId: string): object {
+    this.#expire();
+    const operation = this.operations.get(id);
+    if (!operation) return { ok: false, reason: 'not_found' };
+    const earlier = this.refunds.get(refundId);
+    const content = `${id} ${amount}`;
+    if (earlier && earlier.content !== content) return { ok: false, reason: 'conflict' };
+    if (operation.state !== 'finalized') return { ok: false, reason: operation.state };
+    if (!earlier && operation.refunded + amount > operation.committed)
+      return { ok: false, reason: 'exceeds_committed' };
+    if (!earlier) {
+      operation.refunded += amount;
+      this.refunds.set(refundId, { content, purgeTick: this.tick + 15 });
+    }
+    const balances = this.#balances(operation.windows);
+    return {
+      ok: true,
+      status: 'refunded',
+      amount,
+      refunded: operation.refunded,
+      replayed: Boolean(earlier),
+      balances,
+    };
+  }
+
+  credit(id: string, scope: string, period: PeriodName, amount: bigint): object {
+    this.#expire();
+    const earlier = this.credits.get(id);
+    const content = `${scope} ${period} ${amount}`;
+    if (earlier && earlier.content !== content) return { ok: false, reason: 'conflict' };
+    const window = this.#windowsOf([scope]).find((each) => each.period === period) as Window;
+    if (!earlier) {
+      this.#creditSums.set(window.field, this.#creditOf(window) + amount);
+      this.credits.set(id, { content, purgeTick: this.tick + 15 });
+    }
+    return { ok: true, status: 'credited', replayed: Boolean(earlier), balance: this.#balance(window) };
+  }
+
+  setLimit(scope: string, period: PeriodName, limit: Limit | null): object {
+    this.#expire();
+    if (limit === null) this.#set.delete(`${scope} ${period}`);
+    else this.#set.set(`${scope} ${period}`, limit);
+    return { ok: true, status: limit === null ? 'cleared' : 'set' };
+  }
+
+  balance(scope: string): object[] {
+    this.#expire();
+    return this.#balances(this.#windowsOf([scope]));
+  }
+
+  get(id: string): object | null {
+    const operation = this.operations.get(id);
+    if (!operation) return null;
+    const { state, expiryTick, kind, amount, actual, committed, refunded, uncovered, scopes } = operation;
+    const shown = state === 'pending' && expiryTick <= this.tick ? 'expired' : state;
+    return { id, kind, state: shown, amount, actual, committed, refunded, uncovered, scopes };
+  }
+
+  /** Ids told as expired. */
+  reap(): Set<string> {
+    this.#expire();
+    const told = new Set(this.#untold);
+    this.#untold = [];
+    for (const [id, { state, purgeTick, windows, committed, refunded }] of this.operations) {
+      if (state === 'pending' || purgeTick > this.tick) continue;
+      this.operations.delete(id);
+      for (const window of windows) {
+        const { field } = window;
+        this.#forgotten.set(field, (this.#forgotten.get(field) ?? 0n) + committed - refunded);
+      }
+    }
+    for (const notes of [this.refunds, this.credits])
+      for (const [id, { purgeTick }] of notes) if (purgeTick <= this.tick) notes.delete(id);
+    return told;
+  }
+
+  #expire(): void {
+    for (const operation of this.operations.values()) {
+      if (operation.state !== 'pending' || operation.expiryTick > this.tick) continue;
+      operation.state = 'expired';
+      operation.purgeTick = operation.expiryTick + 15;
+      this.#untold.push(operation.id);
+    }
+  }
+
+  #open(
+    id: string,
+    kind: 'hold' | 'charge',
+    scopes: string[],
+    windows: Window[],
+    amount: bigint,
+  ): ModelOperation {
+    const operation: ModelOperation = {
+      ...{ id, kind, state: 'pending', amount, scopes, windows, expiryTick: this.tick, purgeTick: 0 },
+      ...{ actual: 0n, committed: 0n, refunded: 0n, uncovered: 0n, late: false, crossed: [] },
+    };
+    this.operations.set(id, operation);
+    return operation;
+  }
+
+  #windowsOf(scopes: string[]): Window[] {
+    return scopes.flatMap((scope) => {
+      const own = this.limits.filter((limit) => limit.scope === scope);
+      const ofType = this.limits.filter((limit) => limit.scope === typeOf(scope) && limit.scope !== scope);
+      const others = ofType.filter(({ period }) => !own.some((limit) => limit.period === period));
+      return [...own, ...others].map(({ period, thresholds }) => {
+        const { startMs, endMs } = this.#windowNow(period);
+        return { scope, period, thresholds, startMs, endMs, field: `${scope} ${period} ${startMs}` };
+      });
+    });
+  }
+
+  #windowNow(period: PeriodName): { startMs: number; endMs: number | null } {
+    if (period === 'lifetime') return { startMs: 0, endMs: null };
+    const [lengthMs, phaseMs] = LENGTH_AND_PHASE_MS[period];
+    const startMs = Math.floor((this.nowMs - phaseMs) / lengthMs) * lengthMs + phaseMs;
+    return { startMs, endMs: startMs + lengthMs };
+  }
+
+  #limitOf({ scope, period }: Window): Limit {
+    const configured = (name: string): Limit | undefined =>
+      this.limits.find((limit) => limit.scope === name && limit.period === period)?.limit;
+    const type = typeOf(scope);
+    const candidates = [`${scope} ${period}`, `${type} ${period}`].map((key) => this.#set.get(key));
+    const own = scope === type ? undefined : configured(scope);
+    return candidates[0] ?? own ?? candidates[1] ?? configured(type) ?? 'unlimited';
+  }
+
+  #creditOf(window: Window): bigint {
+    return this.#creditSums.get(window.field) ?? 0n;
+  }
+
+  #balance(window: Window): {
+    limit: Limit;
+    credits: bigint;
+    committed: bigint;
+    reserved: bigint;
+    available: Limit;
+  } {
+    const { field } = window;
+    let committed = this.#forgotten.get(field) ?? 0n;
+    let reserved = 0n;
+    for (const operation of this.operations.values()) {
+      if (!operation.windows.some((each) => each.field === field)) continue;
+      committed += operation.committed - operation.refunded;
+      if (operation.state === 'pending') reserved += operation.amount;
+    }
+    const limit = this.#limitOf(window);
+    const credits = this.#creditOf(window);
+    const available = limit === 'unlimited' ? limit : max(0n, limit + credits - committed - reserved);
+    const { scope, startMs, endMs } = window;
+    return { scope, window: { startMs, endMs }, limit, credits, committed, reserved, available } as never;
+  }
+
+  #balances(windows: readonly Window[]): object[] {
+    return windows.map((window) => this.#balance(window));
+  }
+
+  #room(windows: readonly Window[], atMost: bigint): bigint {
+    const rooms = windows.map((window) => this.#balance(window).available);
+    return rooms.reduce<bigint>((room, each) => (each === 'unlimited' ? room : min(room, each)), atMost);
+  }
+
+  #exceeded(windows: readonly Window[], amount: bigint): object | undefined {
+    if (amount === 0n) return undefined;
+    const full = windows.filter((window) => {
+      const { available } = this.#balance(window);
+      return available !== 'unlimited' && available < amount;
+    });
+    if (full.length === 0) return undefined;
+    const violations = full.map((window) => {
+      const { limit, committed, reserved, available } = this.#balance(window);
+      return {
+        scope: window.scope,
+        limit,
+        committed,
+        reserved,
+        available,
+        requested: amount,
+        resetAtMs: window.endMs,
+      };
+    });
+    const helps = violations.every(
+      ({ limit, resetAtMs }) => resetAtMs !== null && amount <= (limit as bigint),
+    );
+    const retryAtMs = helps ? Math.max(...violations.map(({ resetAtMs }) => resetAtMs as number)) : null;
+    return { ok: false, reason: 'exceeded', violations, retryAtMs };
+  }
+
+  #cross(windows: readonly Window[]): object[] {
+    return windows.flatMap((window) => {
+      const { limit, credits, committed, reserved } = this.#balance(window);
+      if (limit === 'unlimited' || limit + credits === 0n) return [];
+      const before = this.#crossed.get(window.field) ?? 0;
+      const now = window.thresholds.filter(
+        (percent) => percent > before && 100n * (committed + reserved) >= BigInt(percent) * (limit + credits),
+      );
+      this.#crossed.set(window.field, Math.max(before, ...now));
+      return now.map((percent) => ({ scope: window.scope, percent }));
+    });
+  }
+
+  #reserved(operation: ModelOperation, replayed: boolean): object {
+    const { amount, crossed, windows } = operation;
+    return { ok: true, status: 'reserved', amount, replayed, crossed, balances: this.#balances(windows) };
+  }
+
+  #charged(operation: ModelOperation, replayed: boolean): object {
+    const { amount, uncovered, crossed, windows } = operation;
+    return {
+      ok: true,
+      status: 'charged',
+      amount,
+      uncovered,
+      replayed,
+      crossed,
+      balances: this.#balances(windows),
+    };
+  }
+
+  #finalized(operation: ModelOperation, replayed: boolean): object {
+    const { amount, actual, committed, uncovered, late, crossed, windows } = operation;
+    const released = late ? 0n : max(0n, amount - committed);
+    const sums = {
+      reserved: amount,
+      actual,
+      committed,
+      released,
+      overage: max(0n, actual - amount),
+      uncovered,
+      late,
+    };
+    return { ok: true, status: 'finalized', ...sums, replayed, crossed, balances: this.#balances(windows) };
+  }
+}
+
+function same(operation: ModelOperation, kind: string, scopes: string[], amount: bigint): boolean {
+  return (
+    operation.kind === kind &&
+    operation.amount === amount &&
+    operation.scopes.length === scopes.length &&
+    scopes.every((scope) => operation.scopes.includes(scope))
+  );
+}

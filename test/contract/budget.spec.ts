@@ -1,0 +1,29 @@
+import { MemoryBudgetBackend } from '../../lib/budget/budget.memory-backend.js';
+import { RedisBudgetBackend } from '../../lib/budget/budget.redis-backend.js';
+import { ScriptRunner } from '../../lib/script/script-runner.js';
+import { closeClients, freshRedis } from '../support/redis.js';
+import { describeBudgetContract } from './budget.contract.js';
+
+const RETENTION_MS = 900_000;
+
+describeBudgetContract('memory', async () => {
+  let nowMs = Date.now();
+  const clock = {
+    now: () => nowMs,
+    set: (epochMs: number) => void (nowMs = epochMs),
+    advance: (ms: number) => void (nowMs += ms),
+  };
+  const backend = new MemoryBudgetBackend({ clock, retentionMs: RETENTION_MS });
+  return { clock, backend: () => backend };
+});
+
+describeBudgetContract('Redis', async () => {
+  closeClients();
+  const server = await freshRedis();
+  const backend = () =>
+    new RedisBudgetBackend(new ScriptRunner(server.client() as never, 5_000), {
+      keyPrefix: 'test',
+      retentionMs: RETENTION_MS,
+    });
+  return { clock: server.clock, backend };
+});

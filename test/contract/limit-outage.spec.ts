@@ -1,0 +1,197 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
+import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
+import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
+import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
+import type { LimiterDecision, OnError } from '../../lib/limit/limit.types.js';
+import { ScriptRunner } from '../../lib/script/script-runner.js';
+import { minutes } from '../../lib/syncguard.options.js';
+import { eventually } from '../support/eventually.js';
+import { freshRedis, workerRedis } from '../support/redis.js';
+import { type RedisServer, startRedisServer } from '../support/redis-server.js';
+import { startTcpProxy } from '../support/tcp-proxy.js';
+import { API, LOGIN } from './limit.contract.js';
+
+const TIMEOUT_MS = 250;
+
+function limiterOn(
+  client: unknown,
+  limit: Parameters<typeof resolveLimitDefaults>[0] = {},
+): AbuseLimiterService {
+  const options = resolveLimitDefaults(limit);
+  // However long the client's own commands may take.
+  const backend = new RedisLimitBackend(new ScriptRunner(client as ScriptRunner['client'], 60_000), 'test');
+  return new AbuseLimiterService(backend, new MemoryLimitBackend(), {
+    limit: options,
+    limits: resolveLimits({}, options),
+  });
+}
+
+const timed = async <T>(
+  run: () => Promise<T>,
+): Promise<{ ms: number; result: T | { code: string; retryAfter: unknown } }> => {
+  const startMs = performance.now();
+  const result = await run().catch((error: { code: string; context: { retryAfter: unknown } }) => ({
+    code: error.code,
+    retryAfter: error.context.retryAfter,
+  }));
+  return { ms: performance.now() - startMs, result };
+};
+
+describe('when Redis does not answer', () => {
+  let server: RedisServer;
+  beforeEach(async () => {
+    server = await startRedisServer();
+  });
+  afterEach(() => server.stop());
+
+  const policyOf = (onError: OnError) => ({ ...API, limit: 100, onError });
+  const expected = {
+    closed: { code: 'ServiceUnavailable', retryAfter: 1 },
+    memory: { allowed: true, degraded: true },
+    open: { allowed: true, shortCount: 0, degraded: true },
+  };
+
+  it.each(['closed', 'memory', 'open'] as const)(
+    'in the middle of a load, every decision comes in time and is what onError says: %s',
+    async (onError) => {
+      const limiter = limiterOn(server.client());
+      expect(await limiter.check('ann', policyOf(onError))).toMatchObject({ allowed: true, shortCount: 1 });
+      server.pause();
+      const decisions: Awaited<ReturnType<typeof timed<LimiterDecision>>>[] = [];
+      for (let batch = 0; batch < 8; batch++) {
+        decisions.push(
+          ...(await Promise.all(
+            Array.from({ length: 5 }, () => timed(() => limiter.check('ann', policyOf(onError)))),
+          )),
+        );
+      }
+      server.resume();
+      for (const { ms, result } of decisions) {
+        expect(result).toMatchObject(expected[onError]);
+        expect(ms).toBeLessThan(TIMEOUT_MS + 50);
+      }
+      // Five failures open the breaker: who comes then does not wait at all.
+      expect(decisions.slice(5).every(({ ms }) => ms < 50)).toBe(true);
+    },
+  );
+
+  it('the memory twin keeps the policy', async () => {
+    const limiter = limiterOn(server.client());
+    await limiter.check('ann', LOGIN);
+    await server.kill();
+    const decisions: LimiterDecision[] = [];
+    for (let i = 0; i < 6; i++) decisions.push(await limiter.check('ann', { ...LOGIN, onError: 'memory' }));
+    expect(decisions.map(({ allowed }) => allowed)).toEqual([true, true, true, true, false, false]);
+    expect(decisions[5]).toMatchObject({ scope: 'temp', retryAfterSecs: 60, degraded: true });
+  });
+
+  it('comes back by itself: a probe finds out, and Redis decides again', async () => {
+    const limiter = limiterOn(server.client({ retryStrategy: () => 20 }));
+    const policy = policyOf('open');
+    await limiter.check('ann', policy);
+    await server.kill();
+    for (let i = 0; i < 6; i++) expect(await limiter.check('ann', policy)).toMatchObject({ degraded: true });
+    await server.restart();
+    await eventually(async () => expect(await limiter.check('ann', policy)).not.toHaveProperty('degraded'), {
+      timeoutMs: 6_000,
+      intervalMs: 50,
+    });
+  });
+
+  it('several limits degrade together, as the strictest says', async () => {
+    const limiter = limiterOn(server.client());
+    await server.kill();
+    const limits = [policyOf('open'), { ...policyOf('closed'), name: 'strict' }];
+    await expect(limiter.check('ann', limits)).rejects.toMatchObject({ code: 'ServiceUnavailable' });
+  });
+
+  it('operations by hand say so, and do not pretend', async () => {
+    const limiter = limiterOn(server.client());
+    await server.kill();
+    await expect(limiter.reset('ann', LOGIN)).rejects.toMatchObject({ code: 'ServiceUnavailable' });
+    await expect(limiter.peek('ann', LOGIN)).rejects.toMatchObject({ code: 'ServiceUnavailable' });
+  });
+
+  it('a call that was refused for want of a connection does not run later', async () => {
+    await using proxy = await startTcpProxy(server.port);
+    const client = server.client({ port: proxy.port, retryStrategy: () => 20 });
+    const limiter = limiterOn(client);
+    const policy = policyOf('closed');
+    await limiter.check('ann', policy);
+    await proxy.refuse();
+    await eventually(() => expect(client.status).not.toBe('ready'));
+    for (let i = 0; i < 3; i++)
+      await expect(limiter.check('ann', policy)).rejects.toMatchObject({ code: 'ServiceUnavailable' });
+    await proxy.restore();
+    await eventually(() => expect(client.status).toBe('ready'));
+    await sleep(50);
+    expect(await limiter.peek('ann', policy)).toMatchObject({ shortCount: 1 });
+  });
+
+  it('a caller who gives up is not taken for an outage', async () => {
+    const limiter = limiterOn(server.client());
+    await limiter.check('ann', policyOf('open'));
+    server.pause();
+    for (let i = 0; i < 10; i++) {
+      const controller = new AbortController();
+      const call = limiter.check('ann', policyOf('open'), { signal: controller.signal });
+      controller.abort();
+      await expect(call).rejects.toMatchObject({ code: 'Aborted' });
+    }
+    server.resume();
+    expect(await limiter.check('ann', policyOf('open'))).not.toHaveProperty('degraded');
+  });
+});
+
+describe('the note of blocks', () => {
+  beforeEach(freshRedis);
+  const setUp = async (limit = {}) => {
+    const proxy = await startTcpProxy(workerRedis().port);
+    const limiter = limiterOn(workerRedis().client({ port: proxy.port }), limit);
+    for (let i = 0; i < 5; i++) await limiter.check('ann', LOGIN);
+    return { proxy, limiter, [Symbol.asyncDispose]: () => proxy.stop() };
+  };
+
+  it('answers who hammers while blocked, without a round trip', async () => {
+    await using case1 = await setUp();
+    const { chunks } = case1.proxy.sent;
+    const startMs = performance.now();
+    let calls = 0;
+    for (; calls < 10_000 && performance.now() - startMs < 900; calls++)
+      expect(await case1.limiter.check('ann', LOGIN)).toMatchObject({ allowed: false, scope: 'temp' });
+    expect(calls).toBeGreaterThan(100);
+    expect(case1.proxy.sent.chunks).toBe(chunks);
+  });
+
+  it('counts the wait down, and ends', async () => {
+    await using case2 = await setUp({ denyCacheMs: 50 });
+    const { chunks } = case2.proxy.sent;
+    await sleep(60);
+    expect(await case2.limiter.check('ann', LOGIN)).toMatchObject({ allowed: false });
+    expect(case2.proxy.sent.chunks).toBe(chunks + 1);
+  });
+
+  it.each(['reset', 'unblock'] as const)('ends with %s', async (operation) => {
+    await using case3 = await setUp({ denyCacheMs: 60_000 });
+    expect(await case3.limiter.check('ann', LOGIN)).toMatchObject({ allowed: false });
+    await case3.limiter[operation]('ann', LOGIN);
+    expect(await case3.limiter.check('ann', LOGIN)).toMatchObject({ allowed: true });
+  });
+
+  it('of one limit answers for all limits of the call, and spends none', async () => {
+    await using case4 = await setUp({ denyCacheMs: 60_000 });
+    const limits = [{ ...API, limit: 50 }, LOGIN];
+    for (let i = 0; i < 3; i++)
+      expect(await case4.limiter.check('ann', limits)).toMatchObject({ allowed: false });
+    expect(await case4.limiter.peek('ann', limits[0] as typeof API)).toMatchObject({ shortCount: 0 });
+  });
+
+  it('is not made of a limit without a block', async () => {
+    await using case5 = await setUp({ denyCacheMs: 60_000 });
+    const { clock } = workerRedis();
+    for (let i = 0; i < 4; i++) await case5.limiter.check('ann', API);
+    clock.advance(minutes(1));
+    expect(await case5.limiter.check('ann', API)).toMatchObject({ allowed: true });
+  });
+});

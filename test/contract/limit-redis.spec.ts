@@ -1,0 +1,284 @@
+import type { Redis } from 'ioredis';
+import type { LimitCheck, LimitOutcome } from '../../lib/limit/limit.backend.js';
+import { resolvePolicy } from '../../lib/limit/limit.policy.js';
+import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
+import type { LimitPolicy } from '../../lib/limit/limit.types.js';
+import { createCallId } from '../../lib/limit/limit.values.js';
+import { ScriptRunner } from '../../lib/script/script-runner.js';
+import { hours, minutes, seconds } from '../../lib/syncguard.options.js';
+import { freshRedis, workerRedis } from '../support/redis.js';
+import { startTcpProxy } from '../support/tcp-proxy.js';
+import { API, limiterOn, LOGIN } from './limit.contract.js';
+
+const admin = workerRedis().client();
+const backendOn = (client: unknown, prefix = 'syncguard'): RedisLimitBackend =>
+  new RedisLimitBackend(new ScriptRunner(client as ScriptRunner['client'], 10_000), prefix);
+const backend = backendOn(admin);
+const limiter = limiterOn(backend);
+
+const checkOf = (policy: LimitPolicy, key = 'ann'): LimitCheck => {
+  const resolved = resolvePolicy(policy, { fixed: true });
+  return { policy: resolved, identity: `${resolved.name}\0${key}`, cost: 1 };
+};
+const keyOf = async (part: string): Promise<string> => {
+  const [key] = await admin.keys(`*abuse_limiter:${part}:*`);
+  if (!key) throw new Error(`no key of ${part}`);
+  return key;
+};
+const memoryOf = async (keys: string[]): Promise<number> => {
+  const sizes = await Promise.all(keys.map((key) => admin.memory('USAGE', key, 'SAMPLES', 0)));
+  return sizes.reduce<number>((sum, size) => sum + (size ?? 0), 0);
+};
+
+beforeEach(freshRedis);
+
+describe('the limiter’s keys', () => {
+  it('are those of the seed, in one slot, and tell nobody’s name', async () => {
+    for (let i = 0; i < 5; i++) await limiter.check('ann@example.org', LOGIN);
+    const keys = (await admin.keys('*')).sort();
+    const tag = /\{[\w-]{16}\}$/.exec(keys[0] ?? '')?.[0];
+    expect(keys).toEqual(
+      ['attempts', 'block', 'seq'].map((part) => `syncguard/abuse_limiter:${part}:${tag}`),
+    );
+    expect(
+      new Set(await Promise.all(keys.map((key) => admin.call('CLUSTER', 'KEYSLOT', key).catch(() => 0))))
+        .size,
+    ).toBe(1);
+  });
+
+  it('live as long as they are needed', async () => {
+    workerRedis().clock.hold();
+    for (let i = 0; i < 5; i++) await limiter.check('ann', LOGIN);
+    const ttl = async (part: string): Promise<number> => admin.pttl(await keyOf(part));
+    expect(await ttl('attempts')).toBe(minutes(11)); // the longer window, and a minute for a clock that steps back
+    expect(await ttl('block')).toBe(minutes(1));
+    expect(await ttl('seq')).toBe(minutes(11)); // the longer window after the block has ended
+  });
+
+  it.each<LimitPolicy>([LOGIN, API, { ...LOGIN, count: 'failure' }, { ...API, count: 'failure' }])(
+    'all have a TTL after any sequence of operations, also where PERSIST took it away: %j',
+    async (policy) => {
+      const check = checkOf(policy);
+      const withoutTtl = async (): Promise<string[]> => {
+        const keys = await admin.keys('*');
+        const ttls = await Promise.all(keys.map((key) => admin.pttl(key)));
+        return keys.filter((_, i) => (ttls[i] as number) < 0);
+      };
+      workerRedis().clock.hold();
+      for (let round = 0; round < 120; round++) {
+        const callId = createCallId();
+        await backend.check([check], callId);
+        if (round % 3 === 0) await backend.confirm(check, callId);
+        if (round % 5 === 0) await backend.withdraw(check, callId, round % 10 === 0);
+        if (round % 7 === 0) await backend.forgive(check, 1, createCallId());
+        if (round % 11 === 0) await backend.block(check, seconds(5), 'test');
+        if (round % 13 === 0) await backend.unblock(check);
+        if (round % 29 === 0) await backend.reset(check);
+        expect(await withoutTtl()).toEqual([]);
+
+        for (const key of await admin.keys('*')) await admin.persist(key);
+        await backend.check([check], createCallId());
+        expect(await withoutTtl()).toEqual([]);
+        workerRedis().clock.advance(seconds(7));
+      }
+    },
+  );
+
+  it('give a block that lost its TTL the whole of it again', async () => {
+    workerRedis().clock.hold();
+    const policy = { ...LOGIN, escalation: { factor: 10, maxBlockMs: hours(1), strikeTtlMs: hours(2) } };
+    for (let i = 0; i < 5; i++) await limiter.check('ann', policy);
+    await limiter.unblock('ann', policy);
+    for (let i = 0; i < 5; i++) await limiter.check('ann', policy);
+    await admin.persist(await keyOf('block'));
+    expect(await limiter.check('ann', policy)).toMatchObject({ allowed: false, retryAfterSecs: 600 });
+    expect(await admin.pttl(await keyOf('block'))).toBe(minutes(10));
+  });
+
+  it.each(['attempts', 'block', 'seq'])(
+    'are not touched where somebody else’s value has the name of %s',
+    async (part) => {
+      const policy = { ...LOGIN, temp: { ...LOGIN.temp, threshold: 1 } };
+      await limiter.check('ann', policy);
+      const key = await keyOf(part);
+      await admin.flushall();
+      if (part === 'attempts') await admin.set(key, 'theirs');
+      else await admin.rpush(key, 'theirs');
+      await expect(limiter.check('ann', policy)).rejects.toMatchObject({ code: 'InvalidArgument' });
+      expect(await admin.keys('*')).toEqual([key]);
+      expect(await admin.type(key)).toBe(part === 'attempts' ? 'string' : 'list');
+    },
+  );
+
+  it.each(['block', 'seq'])('are refused where the text of %s is not ours', async (part) => {
+    for (let i = 0; i < 5; i++) await limiter.check('ann', LOGIN);
+    const key = await keyOf(part);
+    await admin.flushall();
+    await admin.set(key, 'theirs');
+    await expect(limiter.check('ann', LOGIN)).rejects.toMatchObject({ code: 'InvalidArgument' });
+    await admin.pexpire(key, 1000);
+    await expect(limiter.check('ann', LOGIN)).rejects.toMatchObject({ code: 'InvalidArgument' });
+  });
+});
+
+describe('under attack', () => {
+  it('100,000 calls while blocked add no byte, and the wait never rises', async () => {
+    const check = checkOf({
+      name: 'attack',
+      temp: { windowMs: minutes(1), threshold: 20, blockMs: hours(1) },
+    });
+    for (let i = 0; i < 20; i++) await backend.check([check], createCallId());
+    const keys = await admin.keys('*');
+    const before = await memoryOf(keys);
+    let last = Infinity;
+    let rises = 0;
+    for (let sent = 0; sent < 100_000; sent += 1_000) {
+      const outcomes = await Promise.all(
+        Array.from({ length: 1_000 }, () => backend.check([check], createCallId())),
+      );
+      for (const [outcome] of outcomes) {
+        const { status, retryAfterMs } = outcome as Extract<LimitOutcome, { status: 'denied' }>;
+        if (status !== 'denied' || retryAfterMs > last) rises++;
+        last = retryAfterMs;
+      }
+    }
+    expect(rises).toBe(0);
+    expect((await admin.keys('*')).sort()).toEqual(keys.sort());
+    expect(await memoryOf(keys)).toBe(before);
+    expect(before).toBeLessThan(1_024);
+    console.log(`limiter, memory of a blocked identity before and after 100,000 calls: ${before} B`);
+  }, 30_000);
+
+  it('an identity with 100 attempts takes at most 2.4 kB', async () => {
+    const check = checkOf({ name: 'hundred', limit: 1_000, windowMs: minutes(1) });
+    for (let i = 0; i < 100; i++) await backend.check([check], createCallId());
+    const bytes = await memoryOf(await admin.keys('*'));
+    console.log(`limiter, memory of 100 attempts: ${bytes} B`);
+    expect(bytes).toBeLessThanOrEqual(2_400);
+  });
+
+  it('the set never holds more than the larger threshold and the cost of a call', async () => {
+    const { clock } = workerRedis();
+    clock.hold();
+    const check = { ...checkOf(LOGIN), cost: 3 };
+    for (let i = 0; i < 200; i++) {
+      await backend.check([check], createCallId());
+      if (i % 4 === 0) clock.advance(seconds(20));
+      expect(await admin.zcard(await keyOf('attempts'))).toBeLessThanOrEqual(12 + 3);
+    }
+  });
+
+  it('of 2,000 parallel calls at threshold 101 exactly 100 are let in, from several connections', async () => {
+    const check = checkOf({
+      name: 'parallel',
+      temp: { windowMs: minutes(1), threshold: 101, blockMs: minutes(1) },
+    });
+    const backends = Array.from({ length: 4 }, () => backendOn(workerRedis().client()));
+    const outcomes = await Promise.all(
+      Array.from({ length: 2_000 }, (_, i) =>
+        (backends[i % 4] as RedisLimitBackend).check([check], createCallId()),
+      ),
+    );
+    expect(outcomes.filter(([outcome]) => outcome?.status === 'allowed')).toHaveLength(100);
+  });
+});
+
+describe('what a check costs', () => {
+  const commandsOf = async (redis: Redis, run: () => Promise<unknown>): Promise<Record<string, number>> => {
+    await redis.config('RESETSTAT');
+    await run();
+    const stats = await redis.info('commandstats');
+    const calls = [...stats.matchAll(/^cmdstat_([^:]+):calls=(\d+)/gm)].map(
+      ([, name, n]) => [name, Number(n)] as const,
+    );
+    return Object.fromEntries(calls.filter(([name]) => !/^(config|info)/.test(name as string)));
+  };
+  const sum = (calls: Record<string, number>): number => Object.values(calls).reduce((a, b) => a + b, 0);
+
+  it('is one round trip of at most 8 commands when allowed, 3 when blocked, and 260 bytes', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const client = workerRedis().client({ port: proxy.port });
+    const measured = backendOn(client);
+    const check = checkOf(LOGIN);
+    const once = (): Promise<unknown> => measured.check([check], createCallId());
+    await once(); // the server learns the script
+    await once();
+
+    const sent = { ...proxy.sent };
+    const allowed = await commandsOf(admin, once);
+    const bytes = proxy.sent.bytes - sent.bytes;
+    expect(proxy.sent.chunks - sent.chunks).toBe(1);
+    await once();
+    await once();
+    const blocked = await commandsOf(admin, once);
+
+    console.log(
+      `limiter, commands allowed ${JSON.stringify(allowed)}, blocked ${JSON.stringify(blocked)}, ${bytes} B in`,
+    );
+    expect(sum(allowed)).toBeLessThanOrEqual(8);
+    expect(sum(blocked)).toBeLessThanOrEqual(3);
+    expect(bytes).toBeLessThanOrEqual(260);
+  });
+
+  it('is one round trip for several limits of one call', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const measured = backendOn(workerRedis().client({ port: proxy.port }));
+    const checks = [checkOf(LOGIN), checkOf(API), checkOf({ ...API, name: 'third' })];
+    await measured.check(checks, createCallId());
+    const { chunks } = proxy.sent;
+    await measured.check(checks, createCallId());
+    expect(proxy.sent.chunks - chunks).toBe(1);
+  });
+});
+
+describe('faults of the server and the network', () => {
+  it('SCRIPT FLUSH in the middle of a load: no error, and every call counts once', async () => {
+    const check = checkOf({ name: 'flushed', limit: 5_000, windowMs: hours(1) });
+    for (let batch = 0; batch < 20; batch++) {
+      const calls = Array.from({ length: 50 }, () => backend.check([check], createCallId()));
+      await admin.script('FLUSH');
+      await Promise.all(calls);
+    }
+    expect(await backend.peek(check)).toMatchObject({ shortCount: 1_000 });
+  });
+
+  it('a reply that is lost: the user’s client sends the call again, and it counts once', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const client = workerRedis().client({ port: proxy.port, retryStrategy: () => 10 });
+    const resending = limiterOn(backendOn(client));
+    await resending.check('ann', LOGIN);
+    proxy.cutAfterRequest();
+    expect(await resending.check('ann', LOGIN)).toMatchObject({ allowed: true, shortCount: 2 });
+    proxy.cutAfterRequest();
+    await resending.forgive('ann', LOGIN, 1);
+    expect(await resending.peek('ann', LOGIN)).toMatchObject({ shortCount: 1 });
+  });
+
+  it('a reply that cannot be read is Internal, whatever onError says', async () => {
+    const broken = limiterOn(backendOn({ eval: () => Promise.resolve(['no', 'such', 'shape']) }));
+    for (const onError of ['closed', 'memory', 'open'] as const)
+      await expect(broken.check('ann', { ...API, onError })).rejects.toMatchObject({ code: 'Internal' });
+  });
+});
+
+describe('policies known at boot and those that come with a call', () => {
+  it('decide alike, and count together', async () => {
+    const fixed = checkOf(LOGIN);
+    const dynamic: LimitCheck = { ...fixed, policy: resolvePolicy(LOGIN) };
+    for (let i = 0; i < 4; i++)
+      expect(await backend.check([i % 2 ? fixed : dynamic], createCallId())).toMatchObject([
+        { shortCount: i + 1 },
+      ]);
+    expect(await backend.check([dynamic], createCallId())).toMatchObject([{ scope: 'temp' }]);
+    expect(await backend.check([fixed], createCallId())).toMatchObject([{ scope: 'temp' }]);
+  });
+
+  it('make no more scripts than the server should keep', async () => {
+    const own = backendOn(workerRedis().client());
+    await admin.script('FLUSH');
+    for (let i = 1; i <= 300; i++)
+      await own.check([checkOf({ name: 'many', limit: 10, windowMs: i })], createCallId());
+    const scripts = /number_of_cached_scripts:(\d+)/.exec(await admin.info('memory'))?.[1];
+    expect(Number(scripts)).toBe(257);
+  });
+});

@@ -1,0 +1,596 @@
+import { Logger } from '@nestjs/common';
+import * as fc from 'fast-check';
+import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
+import type { LimitBackend, LimitCheck } from '../../lib/limit/limit.backend.js';
+import { LimitError, TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
+import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
+import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
+import { resolvePolicy } from '../../lib/limit/limit.policy.js';
+import type { DeniedDecision, LimiterDecision, LimitPolicy } from '../../lib/limit/limit.types.js';
+import { createCallId } from '../../lib/limit/limit.values.js';
+import { days, hours, minutes, seconds } from '../../lib/syncguard.options.js';
+
+// Each decision is a debug line.
+Logger.overrideLogger(['error', 'warn']);
+
+export interface LimitHarness {
+  readonly backend: LimitBackend;
+  /** Moves the backend's clock, which stands still otherwise. */
+  advance(ms: number): void;
+}
+
+/** Five attempts in a minute block for a minute, twelve in ten minutes for ten. */
+const LOGIN = {
+  name: 'login',
+  temp: { windowMs: minutes(1), threshold: 5, blockMs: minutes(1) },
+  long: { windowMs: minutes(10), threshold: 12, blockMs: minutes(10) },
+} satisfies LimitPolicy;
+
+const API = { name: 'api', limit: 3, windowMs: seconds(10) } satisfies LimitPolicy;
+
+export function describeLimitBackend(name: string, createHarness: () => Promise<LimitHarness>): void {
+  describe(`the abuse limiter on ${name}`, () => {
+    let harness: LimitHarness;
+    let limiter: AbuseLimiterService;
+
+    beforeEach(async () => {
+      harness = await createHarness();
+      limiter = limiterOn(harness.backend);
+    });
+
+    const advance = (ms: number): void => harness.advance(ms);
+    const attempts = async (
+      count: number,
+      policy: LimitPolicy = LOGIN,
+      key = 'ann',
+    ): Promise<LimiterDecision[]> => {
+      const decisions: LimiterDecision[] = [];
+      for (let i = 0; i < count; i++) decisions.push(await limiter.check(key, policy));
+      return decisions;
+    };
+    const attempt = async (policy: LimitPolicy = LOGIN, key = 'ann'): Promise<LimiterDecision> =>
+      (await attempts(1, policy, key))[0] as LimiterDecision;
+
+    describe('tiers', () => {
+      it('count attempts, and deny the one that reaches the threshold', async () => {
+        expect(await attempts(5)).toEqual([
+          { allowed: true, shortCount: 1, longCount: 1, remaining: 3, resetMs: minutes(1) },
+          { allowed: true, shortCount: 2, longCount: 2, remaining: 2, resetMs: minutes(1) },
+          { allowed: true, shortCount: 3, longCount: 3, remaining: 1, resetMs: minutes(1) },
+          { allowed: true, shortCount: 4, longCount: 4, remaining: 0, resetMs: minutes(1) },
+          { allowed: false, scope: 'temp', reason: 'temp', retryAfterSecs: 60, shortCount: 5, longCount: 5 },
+        ]);
+      });
+
+      it('let `limit` attempts in, and deny the next', async () => {
+        const policy = { name: 'otp', temp: { windowMs: minutes(1), limit: 2, blockMs: minutes(1) } };
+        expect((await attempts(3, policy)).map(({ allowed }) => allowed)).toEqual([true, true, false]);
+      });
+
+      it('block for the whole time, however short the window is', async () => {
+        const policy = { name: 'short', temp: { windowMs: seconds(1), threshold: 2, blockMs: minutes(5) } };
+        await attempts(2, policy);
+        advance(minutes(5) - 1);
+        expect(await attempt(policy)).toMatchObject({ allowed: false, retryAfterSecs: 1 });
+        advance(1);
+        expect(await attempt(policy)).toMatchObject({ allowed: true });
+      });
+
+      it('answer a block with the counts of the moment when it was set, and do not extend it', async () => {
+        await attempts(5);
+        for (let left = 60; left > 0; left -= 20) {
+          expect(await attempt()).toEqual({
+            allowed: false,
+            scope: 'temp',
+            reason: 'temp',
+            retryAfterSecs: left,
+            shortCount: 5,
+            longCount: 5,
+          });
+          advance(seconds(20));
+        }
+        expect(await attempt()).toMatchObject({ allowed: true });
+      });
+
+      it('start the short window afresh after its block, and keep the history of the long one', async () => {
+        await attempts(5);
+        advance(minutes(1));
+        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 6 });
+      });
+
+      it('block for long who keeps coming back after short blocks', async () => {
+        await attempts(5);
+        advance(minutes(1));
+        await attempts(5);
+        advance(minutes(1));
+        expect(await attempts(2)).toMatchObject([
+          { allowed: true, shortCount: 1, longCount: 11 },
+          { allowed: false, scope: 'long', retryAfterSecs: 600, shortCount: 2, longCount: 12 },
+        ]);
+      });
+
+      it('decide by the long tier where both are full, and let in after it', async () => {
+        // A block that is shorter than the window whose attempts set it: they have been served by it.
+        const policy = {
+          name: 'both',
+          temp: { windowMs: hours(1), threshold: 3, blockMs: seconds(1) },
+          long: { windowMs: hours(2), threshold: 3, blockMs: minutes(1) },
+        };
+        expect((await attempts(3, policy))[2]).toMatchObject({
+          allowed: false,
+          scope: 'long',
+          retryAfterSecs: 60,
+        });
+        advance(minutes(1));
+        expect(await attempt(policy)).toMatchObject({ allowed: true, shortCount: 1, longCount: 1 });
+      });
+
+      it('count attempts of one instant each', async () => {
+        const policy = { name: 'burst', temp: { windowMs: seconds(1), threshold: 101, blockMs: minutes(1) } };
+        const decisions = await Promise.all(
+          Array.from({ length: 2_000 }, () => limiter.check('ann', policy)),
+        );
+        expect(decisions.filter(({ allowed }) => allowed)).toHaveLength(100);
+      });
+
+      it('slide: an attempt counts until it is exactly as old as the window', async () => {
+        await attempts(1);
+        advance(minutes(1) - 1);
+        expect(await attempt()).toMatchObject({ shortCount: 2, longCount: 2 });
+        advance(1);
+        expect(await attempt()).toMatchObject({ shortCount: 2, longCount: 3 });
+      });
+
+      it('lose nothing when the clock steps back', async () => {
+        await attempts(3);
+        advance(-seconds(30));
+        expect(await attempts(2)).toMatchObject([{ shortCount: 4 }, { allowed: false, shortCount: 5 }]);
+        advance(minutes(1));
+        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 6 });
+      });
+
+      it('count what comes after a block was lifted, though the clock stepped back behind it', async () => {
+        await attempts(5);
+        advance(-seconds(5));
+        await limiter.unblock('ann', LOGIN);
+        expect((await attempts(5)).map(({ allowed }) => allowed)).toEqual([true, true, true, true, false]);
+      });
+    });
+
+    describe('escalation', () => {
+      const policy = {
+        name: 'escalating',
+        temp: { windowMs: seconds(10), threshold: 2, blockMs: seconds(10) },
+        escalation: { factor: 3, maxBlockMs: minutes(1), strikeTtlMs: hours(1) },
+      };
+      const nextBlock = async (): Promise<number> => {
+        const { retryAfterSecs } = (await attempts(2, policy))[1] as DeniedDecision;
+        advance(seconds(retryAfterSecs));
+        return retryAfterSecs;
+      };
+
+      it('makes each block longer, up to the cap', async () => {
+        expect([await nextBlock(), await nextBlock(), await nextBlock(), await nextBlock()]).toEqual([
+          10, 30, 60, 60,
+        ]);
+      });
+
+      it('is forgotten when nobody was blocked for long enough', async () => {
+        await nextBlock();
+        await nextBlock();
+        advance(hours(1) + 1);
+        expect(await nextBlock()).toBe(10);
+      });
+    });
+
+    describe('a limit without a block', () => {
+      it('does not count what it denies', async () => {
+        await attempts(3, API);
+        await attempts(10, API);
+        advance(seconds(10));
+        expect(await attempt(API)).toMatchObject({ allowed: true, shortCount: 1 });
+      });
+
+      it('says when the oldest attempt leaves, and lets in who waits exactly that long', async () => {
+        await attempt(API);
+        advance(seconds(4));
+        await attempts(2, API);
+        advance(500);
+        expect(await attempt(API)).toEqual({
+          allowed: false,
+          scope: 'temp',
+          reason: 'temp',
+          retryAfterSecs: 6,
+          shortCount: 3,
+          longCount: 3,
+        });
+        advance(seconds(6));
+        expect(await attempts(2, API)).toMatchObject([
+          { allowed: true, shortCount: 3, remaining: 0 },
+          { allowed: false },
+        ]);
+      });
+
+      it('waits until a dear call fits', async () => {
+        const policy = { name: 'rows', limit: 10, windowMs: seconds(10) };
+        for (let i = 0; i < 5; i++) {
+          await limiter.check('ann', policy, { cost: 2 });
+          advance(seconds(1));
+        }
+        expect(await limiter.check('ann', policy, { cost: 5 })).toMatchObject({
+          allowed: false,
+          retryAfterSecs: 7,
+        });
+        advance(seconds(7));
+        expect(await limiter.check('ann', policy, { cost: 5 })).toMatchObject({
+          allowed: true,
+          shortCount: 9,
+        });
+      });
+    });
+
+    describe('retryAfterSecs', () => {
+      it('is exact for any policy: a second less is denied, that long is let in', async () => {
+        let run = 0;
+        const anyPolicy = fc.record({
+          windowMs: fc.integer({ min: 10, max: 100_000 }),
+          blockMs: fc.option(fc.integer({ min: 1, max: 100_000 }), { nil: undefined }),
+          limit: fc.integer({ min: 1, max: 5 }),
+        });
+        await fc.assert(
+          fc.asyncProperty(anyPolicy, fc.double({ min: 0, max: 1, noNaN: true }), async (shape, pace) => {
+            const policy = { ...shape, name: `exact${run++}` };
+            const { retryAfterSecs } = await untilDenied(
+              policy,
+              Math.floor((pace * (policy.windowMs - 1)) / 5),
+            );
+            advance(seconds(retryAfterSecs - 1));
+            if (retryAfterSecs > 1)
+              expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: false });
+            advance(seconds(1));
+            expect(await limiter.check('ann', policy)).toMatchObject({ allowed: true });
+          }),
+          { numRuns: 60 },
+        );
+      });
+
+      async function untilDenied(policy: LimitPolicy, gapMs: number): Promise<DeniedDecision> {
+        for (;;) {
+          const decision = await attempt(policy);
+          if (!decision.allowed) return decision;
+          advance(gapMs);
+        }
+      }
+
+      it('counts manual blocks down', async () => {
+        await limiter.block('ann', LOGIN, 1_500);
+        expect(await attempt()).toMatchObject({ retryAfterSecs: 2 });
+        advance(1_499);
+        expect(await attempt()).toMatchObject({ retryAfterSecs: 1 });
+        advance(1);
+        expect(await attempt()).toMatchObject({ allowed: true });
+      });
+    });
+
+    describe('cost', () => {
+      it('counts a call for several', async () => {
+        expect(await limiter.check('ann', LOGIN, { cost: 4 })).toMatchObject({
+          allowed: true,
+          shortCount: 4,
+        });
+        expect(await attempt()).toMatchObject({ allowed: false, shortCount: 5 });
+      });
+
+      it('may come with the policy', async () => {
+        const policy = { ...API, name: 'dear', cost: 2 };
+        expect((await attempts(2, policy)).map(({ allowed }) => allowed)).toEqual([true, false]);
+      });
+
+      it.each([0, -1, 1.5, NaN, 1_001, '1'])('is refused when it is %p', async (cost) => {
+        await expect(limiter.check('ann', LOGIN, { cost: cost as number })).rejects.toMatchObject({
+          code: 'InvalidArgument',
+        });
+      });
+
+      it('is refused when it could never fit', async () => {
+        await expect(limiter.check('ann', API, { cost: 4 })).rejects.toThrow(
+          /api\.cost must be an integer from 1 to 3/,
+        );
+      });
+    });
+
+    describe('peek', () => {
+      it('says what stands without counting', async () => {
+        await attempts(2);
+        advance(seconds(20));
+        for (let i = 0; i < 10; i++)
+          expect(await limiter.peek('ann', LOGIN)).toEqual({
+            allowed: true,
+            shortCount: 2,
+            longCount: 2,
+            remaining: 2,
+            resetMs: seconds(40),
+          });
+        expect(await limiter.peek('bob', LOGIN)).toMatchObject({ shortCount: 0, remaining: 4, resetMs: 0 });
+      });
+
+      it('sees blocks, and limits that are used up', async () => {
+        await attempts(5);
+        await attempts(3, API);
+        advance(seconds(4));
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({
+          allowed: false,
+          scope: 'temp',
+          retryAfterSecs: 56,
+        });
+        expect(await limiter.peek('ann', API)).toMatchObject({
+          allowed: false,
+          retryAfterSecs: 6,
+          shortCount: 3,
+        });
+      });
+    });
+
+    describe('by hand', () => {
+      it('reset forgets attempts, block and strikes', async () => {
+        const policy = { ...LOGIN, escalation: { factor: 2, maxBlockMs: hours(1), strikeTtlMs: days(1) } };
+        await attempts(5, policy);
+        await limiter.reset('ann', policy);
+        expect(await attempts(5, policy)).toMatchObject([
+          { shortCount: 1, longCount: 1 },
+          {},
+          {},
+          {},
+          { retryAfterSecs: 60 },
+        ]);
+      });
+
+      it('unblock ends a block, and the window that set it begins afresh', async () => {
+        await attempts(5);
+        await limiter.unblock('ann', LOGIN);
+        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 6 });
+      });
+
+      it('block denies with its reason, and clears nothing', async () => {
+        await attempts(2);
+        await limiter.block('ann', LOGIN, hours(1), 'chargeback; see ticket #7 — "ünïcode" %20');
+        expect(await attempt()).toMatchObject({
+          allowed: false,
+          scope: 'manual',
+          reason: 'chargeback; see ticket #7 — "ünïcode" %20',
+          retryAfterSecs: 3_600,
+        });
+        await limiter.unblock('ann', LOGIN);
+        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 3 });
+      });
+
+      it('block takes the place of a block that is there', async () => {
+        await attempts(5);
+        await limiter.block('ann', LOGIN, hours(1));
+        expect(await attempt()).toMatchObject({ scope: 'manual', reason: 'manual', retryAfterSecs: 3_600 });
+      });
+
+      it('forgive takes the newest attempts back, and no block', async () => {
+        await attempts(4);
+        await limiter.forgive('ann', LOGIN, 3);
+        expect(await attempt()).toMatchObject({ shortCount: 2 });
+        await limiter.forgive('ann', LOGIN, 100);
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 0 });
+        await attempts(5);
+        await limiter.forgive('ann', LOGIN, 5);
+        expect(await attempt()).toMatchObject({ allowed: false });
+      });
+
+      it('refuses what makes no sense', async () => {
+        const wrong = { code: 'InvalidArgument' };
+        await expect(limiter.block('ann', LOGIN, 0)).rejects.toMatchObject(wrong);
+        await expect(limiter.block('ann', LOGIN, 2 ** 31)).rejects.toMatchObject(wrong);
+        await expect(limiter.block('ann', LOGIN, 1, 'x'.repeat(201))).rejects.toMatchObject(wrong);
+        await expect(limiter.forgive('ann', LOGIN, 0)).rejects.toMatchObject(wrong);
+        await expect(limiter.check('', LOGIN)).rejects.toMatchObject(wrong);
+        await expect(limiter.check('x'.repeat(513), LOGIN)).rejects.toMatchObject(wrong);
+        await expect(limiter.check('ann', 'nobody')).rejects.toThrow(/no policy "nobody"/);
+        await expect(limiter.check('ann', { limit: 1, windowMs: 1 })).rejects.toThrow(/name/);
+      });
+    });
+
+    describe('keys', () => {
+      it('are apart by limiter and by key, and one after NFC', async () => {
+        const other = { ...LOGIN, name: 'other' };
+        await attempts(2, LOGIN, 'é');
+        expect(await attempt(LOGIN, 'e\u0301')).toMatchObject({ shortCount: 3 });
+        expect(await attempt(other, 'é')).toMatchObject({ shortCount: 1 });
+        expect(await attempt(LOGIN, 'e')).toMatchObject({ shortCount: 1 });
+      });
+
+      it('cannot be made to meet by a clever choice', async () => {
+        await attempt({ ...API, name: 'a' }, 'b\0c');
+        expect(await attempt({ ...API, name: 'a b' }, 'c')).toMatchObject({ shortCount: 1 });
+        expect(await attempt({ ...API, name: 'a' }, 'b:c')).toMatchObject({ shortCount: 1 });
+        expect(await attempt({ ...API, name: 'a' }, '{b}c')).toMatchObject({ shortCount: 1 });
+      });
+    });
+
+    describe('limiter(), the thin wrapper', () => {
+      it('is silent while allowed, and throws with the time to wait', async () => {
+        for (let i = 0; i < 4; i++) await expect(limiter.limiter('ann', LOGIN)).resolves.toBeUndefined();
+        const error = await limiter.limiter('ann', LOGIN).catch((reason: unknown) => reason);
+        expect(error).toBeInstanceOf(TooManyAttemptsError);
+        expect(error).toMatchObject({
+          code: 'TooManyAttempts',
+          message: 'Too many attempts. Try again in 60 seconds.',
+          retryAfterSecs: 60,
+          context: { retryAfter: 60 },
+        });
+      });
+
+      it('is RateLimited for a limit without a block, and as the policy says', async () => {
+        await attempts(3, API);
+        await expect(limiter.limiter('ann', API)).rejects.toMatchObject({ code: 'RateLimited' });
+        const named = { ...API, code: 'TooManyAttempts' } as const;
+        await expect(limiter.limiter('ann', named)).rejects.toMatchObject({ code: 'TooManyAttempts' });
+      });
+    });
+
+    describe('a list of limits', () => {
+      const limits = [
+        { name: 'minute', limit: 3, windowMs: minutes(1) },
+        { name: 'hour', temp: { windowMs: hours(1), threshold: 6, blockMs: hours(1) } },
+      ];
+
+      it('is counted at once: what one denies does not spend the others', async () => {
+        for (let i = 0; i < 3; i++)
+          expect(await limiter.check('ann', limits)).toMatchObject({ allowed: true, shortCount: i + 1 });
+        for (let i = 0; i < 10; i++)
+          expect(await limiter.check('ann', limits)).toMatchObject({ allowed: false });
+        expect(await limiter.peek('ann', limits[1] as LimitPolicy)).toMatchObject({
+          allowed: true,
+          shortCount: 3,
+        });
+      });
+
+      it('sets the block of the limit that denies, and answers with the longest wait', async () => {
+        await limiter.check('ann', limits[1] as LimitPolicy, { cost: 5 });
+        expect(await limiter.check('ann', limits)).toMatchObject({ allowed: false, retryAfterSecs: 3_600 });
+        expect(await limiter.peek('ann', limits[0] as LimitPolicy)).toMatchObject({
+          allowed: true,
+          shortCount: 0,
+        });
+      });
+    });
+
+    describe('a policy that counts failures', () => {
+      const policy = resolvePolicy({ ...LOGIN, count: 'failure' });
+      const check: LimitCheck = { policy, identity: 'login\0ann', cost: 1 };
+      const enter = async (
+        callId = createCallId(),
+      ): Promise<{ callId: string; status: string; reason?: string }> => {
+        const [outcome] = await harness.backend.check([check], callId);
+        return {
+          callId,
+          status: outcome?.status ?? '',
+          ...(outcome?.status === 'denied' ? { reason: outcome.reason } : {}),
+        };
+      };
+      const fail = (callId: string): Promise<unknown> => harness.backend.confirm(check, callId);
+
+      it('blocks with the failure that reaches the threshold', async () => {
+        for (let i = 0; i < 4; i++) {
+          const { callId, status } = await enter();
+          expect(status).toBe('allowed');
+          expect(await fail(callId)).toMatchObject({ status: 'allowed', shortCount: i + 1 });
+        }
+        const { callId } = await enter();
+        expect(await fail(callId)).toMatchObject({ status: 'denied', scope: 'temp', shortCount: 5 });
+        expect(await enter()).toMatchObject({ status: 'denied', reason: 'temp' });
+      });
+
+      it('lets no more in at once than failures are left, and locks nobody out for successes', async () => {
+        const calls = await Promise.all(Array.from({ length: 20 }, () => enter()));
+        const inside = calls.filter(({ status }) => status === 'allowed');
+        expect(inside).toHaveLength(5);
+        expect(calls.filter(({ reason }) => reason === 'busy')).toHaveLength(15);
+        await Promise.all(inside.map(({ callId }) => harness.backend.withdraw(check, callId, false)));
+        expect(await limiter.peek('ann', { ...LOGIN, count: 'failure' })).toMatchObject({ shortCount: 0 });
+        expect(await enter()).toMatchObject({ status: 'allowed' });
+      });
+
+      it('forgets failures after a success only if it is told to, and no block', async () => {
+        const { callId: first } = await enter();
+        await fail(first);
+        const { callId: second } = await enter();
+        await harness.backend.withdraw(check, second, false);
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 1 });
+        const { callId: third } = await enter();
+        await harness.backend.withdraw(check, third, true);
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 0 });
+        await limiter.block('ann', LOGIN, minutes(1));
+        await harness.backend.withdraw(check, third, true);
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ allowed: false });
+      });
+
+      it('does not wait for ever for a call whose process died', async () => {
+        for (let i = 0; i < 5; i++) await enter();
+        expect(await enter()).toMatchObject({ reason: 'busy' });
+        advance(minutes(1));
+        expect(await enter()).toMatchObject({ status: 'allowed' });
+      });
+
+      it('counts a failure that comes later than that', async () => {
+        const { callId } = await enter();
+        advance(minutes(5));
+        expect(await fail(callId)).toMatchObject({ status: 'allowed', shortCount: 1 });
+      });
+
+      it('without a block lets `limit` failures happen', async () => {
+        const plain = resolvePolicy({ ...API, count: 'failure' });
+        const each: LimitCheck = { policy: plain, identity: 'api\0ann', cost: 1 };
+        for (let i = 0; i < 3; i++) {
+          const callId = createCallId();
+          expect(await harness.backend.check([each], callId)).toMatchObject([{ status: 'allowed' }]);
+          expect(await harness.backend.confirm(each, callId)).toMatchObject({
+            status: 'allowed',
+            shortCount: i + 1,
+          });
+        }
+        expect(await harness.backend.check([each], createCallId())).toMatchObject([
+          { status: 'denied', reason: 'temp', retryAfterMs: seconds(10) },
+        ]);
+      });
+    });
+
+    describe('a call that is sent again', () => {
+      const check: LimitCheck = { policy: resolvePolicy(LOGIN), identity: 'login\0ann', cost: 1 };
+
+      it('does not count again', async () => {
+        const callId = createCallId();
+        for (let i = 0; i < 10; i++)
+          expect(await harness.backend.check([check], callId)).toMatchObject([
+            { status: 'allowed', shortCount: 1 },
+          ]);
+      });
+
+      it('is let in again, though others have used up the rest', async () => {
+        const api: LimitCheck = { policy: resolvePolicy(API), identity: 'api\0ann', cost: 1 };
+        const callId = createCallId();
+        await harness.backend.check([api], callId);
+        await harness.backend.check([api], createCallId());
+        await harness.backend.check([api], createCallId());
+        expect(await harness.backend.check([api], callId)).toMatchObject([
+          { status: 'allowed', shortCount: 3 },
+        ]);
+      });
+
+      it('forgives once, and confirms once', async () => {
+        await attempts(4);
+        const forgiveId = createCallId();
+        for (let i = 0; i < 3; i++) await harness.backend.forgive(check, 1, forgiveId);
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 3 });
+        const callId = createCallId();
+        for (let i = 0; i < 3; i++) await harness.backend.confirm(check, callId);
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 4 });
+      });
+    });
+
+    it('refuses a call whose signal is aborted, without counting it', async () => {
+      await expect(limiter.check('ann', LOGIN, { signal: AbortSignal.abort() })).rejects.toMatchObject({
+        code: 'Aborted',
+      });
+      expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 0 });
+    });
+  });
+}
+
+/** A limiter that asks its backend each time. */
+export function limiterOn(
+  backend: LimitBackend,
+  options: Parameters<typeof resolveLimitDefaults>[0] = {},
+): AbuseLimiterService {
+  const limit = resolveLimitDefaults({ denyCacheMs: 0, timeoutMs: 10_000, ...(options as object) });
+  return new AbuseLimiterService(backend, new MemoryLimitBackend(), {
+    limit,
+    limits: resolveLimits({ login: LOGIN }, limit),
+  });
+}
+
+export { API, LimitError, LOGIN };

@@ -1,0 +1,226 @@
+import type { LimitOutcome } from '../../lib/limit/limit.backend.js';
+import type { LimitRules } from '../../lib/limit/limit.policy.js';
+
+interface Policy {
+  readonly rules: LimitRules;
+  readonly count: 'attempt' | 'failure';
+}
+
+interface State {
+  attempts: { id: string; at: number }[];
+  pending: { id: string; at: number }[];
+  block?: { scope: 'temp' | 'long' | 'manual'; reason: string; short: number; long: number; ends: number };
+  served: { temp: number; long: number };
+  strikes: { temp: number; long: number };
+  strikesEnd: number;
+  forgiven?: string;
+}
+
+const SECOND = 1000;
+const IN_FLIGHT = 60 * SECOND;
+
+/**
+ * The limiter's rules over arrays of timestamps, written for the eye: each question looks at every attempt anew.
+ * It shares no code with the backends.
+ */
+export class LimitModel {
+  private readonly states = new Map<string, State>();
+  now = 0;
+
+  check(limits: { identity: string; policy: Policy; cost: number }[], id: string): LimitOutcome[] {
+    const before = structuredClone(this.states);
+    const tried = limits.map((limit) => this.one(limit.identity, limit.policy, limit.cost, id));
+    const denials = tried.filter((outcome) => outcome.status === 'denied').length;
+    if (denials === 0 || limits.length === 1) return tried;
+    // Somebody denies: those that would have let the call in are as they were.
+    return limits.map(({ identity, policy }, i) => {
+      const outcome = tried[i] as LimitOutcome;
+      if (outcome.status === 'denied') return outcome;
+      this.states.set(identity, before.get(identity) ?? fresh());
+      const state = this.at(identity);
+      this.prune(state, policy);
+      return allowed(policy, this.short(state, policy).length, this.long(state, policy).length);
+    });
+  }
+
+  confirm(identity: string, policy: Policy, cost: number, id: string): LimitOutcome {
+    const state = this.at(identity);
+    if (this.blocked(state)) return this.blockOf(state);
+    this.prune(state, policy);
+    return this.count(state, policy, cost, id);
+  }
+
+  withdraw(identity: string, id: string, forget: boolean): void {
+    const state = this.at(identity);
+    state.attempts = state.attempts.filter((attempt) => attempt.id !== id);
+    state.pending = state.pending.filter((attempt) => attempt.id !== id);
+    if (!forget || this.blocked(state)) return;
+    state.attempts = [];
+    state.served = { temp: 0, long: 0 };
+    state.strikes = { temp: 0, long: 0 };
+    state.strikesEnd = 0;
+  }
+
+  peek(identity: string, policy: Policy): LimitOutcome {
+    const state = this.at(identity);
+    if (this.blocked(state)) return this.blockOf(state);
+    const short = this.short(state, policy);
+    const counts = { shortCount: short.length, longCount: this.long(state, policy).length };
+    const { tempWindowMs, tempThreshold, tempBlockMs } = policy.rules;
+    if (tempBlockMs === 0 && short.length + 1 >= tempThreshold) return this.full(short, counts, policy, 1);
+    const resetMs =
+      short.length === 0 ? 0 : Math.max(...state.attempts.map(({ at }) => at)) + tempWindowMs - this.now;
+    return { status: 'allowed', ...counts, resetMs };
+  }
+
+  forgive(identity: string, n: number, id: string): void {
+    const state = this.at(identity);
+    if (state.forgiven === id) return;
+    state.forgiven = id;
+    state.attempts = state.attempts
+      .sort((a, b) => a.at - b.at)
+      .slice(0, Math.max(0, state.attempts.length - n));
+  }
+
+  reset(identity: string): void {
+    this.states.delete(identity);
+  }
+
+  block(identity: string, ms: number, reason: string): void {
+    this.at(identity).block = { scope: 'manual', reason, short: 0, long: 0, ends: this.now + ms };
+  }
+
+  unblock(identity: string): void {
+    delete this.at(identity).block;
+  }
+
+  private one(identity: string, policy: Policy, cost: number, id: string): LimitOutcome {
+    const state = this.at(identity);
+    if (this.blocked(state)) return this.blockOf(state);
+    this.prune(state, policy);
+    const { tempThreshold, tempBlockMs, longThreshold } = policy.rules;
+    const short = this.short(state, policy);
+    const long = this.long(state, policy);
+    const counts = { shortCount: short.length, longCount: long.length };
+    const known = [...state.attempts, ...state.pending].some((attempt) => attempt.id === id);
+    if (!known && tempBlockMs === 0 && short.length + cost >= tempThreshold)
+      return this.full(short, counts, policy, cost);
+    if (policy.count === 'attempt') return this.count(state, policy, cost, id);
+
+    const waiting = state.pending.length;
+    const room =
+      tempBlockMs === 0
+        ? short.length + waiting + cost <= tempThreshold - 1
+        : short.length + waiting < tempThreshold &&
+          (longThreshold === 0 || long.length + waiting < longThreshold);
+    if (!known && !room)
+      return {
+        status: 'denied',
+        scope: 'temp',
+        reason: 'busy',
+        retryAfterMs: SECOND,
+        ...counts,
+        blocked: false,
+      };
+    if (!known) for (let i = 0; i < cost; i++) state.pending.push({ id, at: this.now });
+    return allowed(policy, short.length, long.length);
+  }
+
+  private count(state: State, policy: Policy, cost: number, id: string): LimitOutcome {
+    const { rules } = policy;
+    if (!state.attempts.some((attempt) => attempt.id === id)) {
+      state.pending = state.pending.filter((attempt) => attempt.id !== id);
+      const at = Math.max(this.now, state.served.temp + 1, state.served.long + 1);
+      for (let i = 0; i < cost; i++) state.attempts.push({ id, at });
+      const short = this.short(state, policy).length;
+      const long = this.long(state, policy).length;
+      const longIsFull = rules.longThreshold > 0 && long >= rules.longThreshold;
+      const tempIsFull = short >= rules.tempThreshold;
+      if (longIsFull || (tempIsFull && rules.tempBlockMs > 0)) {
+        const scope = longIsFull ? 'long' : 'temp';
+        const newest = Math.max(...state.attempts.map((attempt) => attempt.at));
+        if (tempIsFull) state.served.temp = newest;
+        if (longIsFull) state.served.long = newest;
+        state.strikes[scope]++;
+        const base = longIsFull ? rules.longBlockMs : rules.tempBlockMs;
+        const ms = Math.floor(Math.min(rules.maxBlockMs, base * rules.factor ** (state.strikes[scope] - 1)));
+        state.strikesEnd = this.now + ms + rules.recordTtlMs;
+        state.block = { scope, reason: scope, short, long, ends: this.now + ms };
+        return this.blockOf(state);
+      }
+    }
+    return allowed(policy, this.short(state, policy).length, this.long(state, policy).length);
+  }
+
+  private full(
+    short: { at: number }[],
+    counts: { shortCount: number; longCount: number },
+    { rules }: Policy,
+    cost: number,
+  ): LimitOutcome {
+    const inOrder = short.map(({ at }) => at).sort((a, b) => a - b);
+    const mustLeave = short.length + cost - (rules.tempThreshold - 1);
+    const retryAfterMs = (inOrder[mustLeave - 1] as number) + rules.tempWindowMs - this.now;
+    return { status: 'denied', scope: 'temp', reason: 'temp', retryAfterMs, ...counts, blocked: false };
+  }
+
+  private at(identity: string): State {
+    const state = this.states.get(identity) ?? fresh();
+    this.states.set(identity, state);
+    if (this.now > state.strikesEnd) {
+      state.served = { temp: 0, long: 0 };
+      state.strikes = { temp: 0, long: 0 };
+    }
+    if (state.block && this.now > state.block.ends) delete state.block;
+    return state;
+  }
+
+  private short(state: State, { rules }: Policy): { at: number }[] {
+    return state.attempts.filter(({ at }) => at > this.now - rules.tempWindowMs && at > state.served.temp);
+  }
+
+  private long(state: State, policy: Policy): { at: number }[] {
+    const { longWindowMs, longThreshold } = policy.rules;
+    if (longThreshold === 0) return this.short(state, policy);
+    return state.attempts.filter(({ at }) => at > this.now - longWindowMs && at > state.served.long);
+  }
+
+  /** What no window holds any more does not come back when the clock steps back. */
+  private prune(state: State, policy: Policy): void {
+    const held = new Set([...this.short(state, policy), ...this.long(state, policy)]);
+    state.attempts = state.attempts.filter((attempt) => held.has(attempt));
+    state.pending = state.pending.filter(({ at }) => at > this.now - IN_FLIGHT);
+  }
+
+  private blocked(state: State): boolean {
+    return state.block !== undefined && this.now < state.block.ends;
+  }
+
+  private blockOf(state: State): LimitOutcome {
+    const { scope, reason, short, long, ends } = state.block as NonNullable<State['block']>;
+    return {
+      status: 'denied',
+      scope,
+      reason,
+      retryAfterMs: ends - this.now,
+      shortCount: short,
+      longCount: long,
+      blocked: true,
+    };
+  }
+}
+
+const fresh = (): State => ({
+  attempts: [],
+  pending: [],
+  served: { temp: 0, long: 0 },
+  strikes: { temp: 0, long: 0 },
+  strikesEnd: 0,
+});
+
+const allowed = ({ rules }: Policy, shortCount: number, longCount: number): LimitOutcome => ({
+  status: 'allowed',
+  shortCount,
+  longCount,
+  resetMs: shortCount > 0 ? rules.tempWindowMs : 0,
+});

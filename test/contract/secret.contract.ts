@@ -1,0 +1,543 @@
+import { inspect } from 'node:util';
+import * as fc from 'fast-check';
+import { SecretError } from '../../lib/secret/secret.errors.js';
+import { resolveSecretDefaults, type SecretOptions } from '../../lib/secret/secret.options.js';
+import type { SecretBackend } from '../../lib/secret/secret.backend.js';
+import { SecretService } from '../../lib/secret/secret.service.js';
+import type { ShownSecret, ViewResult } from '../../lib/secret/secret.types.js';
+import { secretCommands, SecretModel, TICK_MS, TOMBSTONE_MS } from './secret.model.js';
+
+/** A backend under test, and the clock that ends its secrets. */
+export interface SecretsUnderTest {
+  backend(options: { tombstoneMs: number }): SecretBackend;
+  advance(ms: number): void;
+  /** What the backend holds, in pieces: to see what is gone. */
+  contents(): Promise<string>;
+}
+
+const HOUR_MS = 3_600_000;
+const DAY_MS = 24 * HOUR_MS;
+
+export function shown(result: ViewResult): ShownSecret {
+  if (!result.ok) throw new Error(`the secret was not shown: ${result.reason}`);
+  return result;
+}
+
+const codeOf = (promise: Promise<unknown>): Promise<string> =>
+  promise.then(
+    () => 'no error',
+    (error: unknown) => (error instanceof SecretError ? error.code : `not a SecretError: ${String(error)}`),
+  );
+
+/** What the SecretService does, whatever it stands on. */
+export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderTest>): void {
+  describe(`SecretService on ${name}`, () => {
+    let under: SecretsUnderTest;
+    let secrets: SecretService;
+    const service = (options: SecretOptions): SecretService => {
+      const resolved = resolveSecretDefaults(options);
+      return new SecretService(under.backend(resolved), resolved);
+    };
+
+    beforeEach(async () => {
+      under = await setUp();
+      secrets = service({});
+    });
+
+    describe('views', () => {
+      it('gives 100 readers of 7 views exactly 7 payloads, and burns with the last', async () => {
+        const { id } = await secrets.create({ payload: 'seven', views: 7 });
+        const results = await Promise.all(Array.from({ length: 100 }, () => secrets.view(id)));
+        const seen = results.flatMap((result) => (result.ok ? [result] : []));
+        expect(seen.map(({ payload }) => payload)).toStrictEqual(Array(7).fill('seven'));
+        expect(seen.map(({ viewsRemaining }) => viewsRemaining).sort()).toStrictEqual([0, 1, 2, 3, 4, 5, 6]);
+        expect(seen.filter(({ burned }) => burned).map(({ viewsRemaining }) => viewsRemaining)).toStrictEqual(
+          [0],
+        );
+        const refused = results.filter(({ ok }) => !ok);
+        expect(refused).toStrictEqual(Array(93).fill({ ok: false, reason: 'burned' }));
+      });
+
+      it('takes the payload out of the backend with the last view', async () => {
+        const { id } = await secrets.create({ payload: 'precious', views: 1 });
+        expect(await under.contents()).toContain('precious');
+        expect(shown(await secrets.view(id))).toStrictEqual({
+          ...{ ok: true, payload: 'precious', viewsRemaining: 0, burned: true, expiresAtMs: null },
+        });
+        expect(await under.contents()).not.toContain('precious');
+      });
+
+      it('does not count the views of a secret that has only a time', async () => {
+        const { id, viewsRemaining } = await secrets.create({ payload: 'p', ttlMs: HOUR_MS });
+        expect(viewsRemaining).toBeNull();
+        for (let i = 0; i < 3; i++)
+          expect(await secrets.view(id)).toMatchObject({ ok: true, viewsRemaining: null, burned: false });
+      });
+
+      it('keeps secrets apart', async () => {
+        const [one, two] = await Promise.all(
+          ['one', 'two'].map((payload) => secrets.create({ payload, views: 1 })),
+        );
+        expect(shown(await secrets.view(two!.id)).payload).toBe('two');
+        expect(shown(await secrets.view(one!.id)).payload).toBe('one');
+      });
+
+      it('knows a secret by an id of the user’s own, in either spelling, and never holds the id itself', async () => {
+        const { id } = await secrets.create({ id: 'caf\u00e9:{7}*\n', payload: 'p', views: 2 });
+        expect(id).toBe('caf\u00e9:{7}*\n');
+        expect((await secrets.view('cafe\u0301:{7}*\n')).ok).toBe(true);
+        expect(await under.contents()).not.toContain('{7}');
+      });
+    });
+
+    describe('payloads', () => {
+      const bytes = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte));
+      const documents = [
+        '{"empty":[],"large":9007199254740993,"pi":3.14159265358979323846,"n":1e400}',
+        'snow \u2603 and \u{1f512} and \0 and \r\n',
+        '',
+      ];
+
+      it.each(documents)('gives %j back as it was', async (payload) => {
+        const { id } = await secrets.create({ payload, views: 2 });
+        expect(shown(await secrets.view(id)).payload).toBe(payload);
+        expect(shown(await secrets.view(id)).payload).toBe(payload);
+      });
+
+      it.each([
+        ['all 256 bytes', bytes],
+        ['no bytes', Buffer.alloc(0)],
+        ['1 MiB', Buffer.alloc(1_048_576, bytes)],
+      ])('gives %s back as a Buffer, on each view', async (_, payload) => {
+        const { id } = await secrets.create({ payload, views: 3 });
+        for (let view = 0; view < 3; view++) {
+          const { payload: seen } = shown(await secrets.view(id));
+          expect(Buffer.isBuffer(seen) && seen.equals(payload)).toBe(true);
+        }
+      });
+
+      it('gives back what it was given, not what became of that', async () => {
+        const payload = Buffer.from('original');
+        const creating = secrets.create({ payload, views: 2 });
+        payload.fill('x');
+        const { id } = await creating;
+        const first = shown(await secrets.view(id)).payload as Buffer;
+        expect(first.toString()).toBe('original');
+        first.fill('y');
+        expect(String(shown(await secrets.view(id)).payload)).toBe('original');
+      });
+
+      it('takes a Uint8Array', async () => {
+        const { id } = await secrets.create({ payload: new Uint8Array([0, 255, 7]), views: 1 });
+        expect(shown(await secrets.view(id)).payload).toStrictEqual(Buffer.from([0, 255, 7]));
+      });
+
+      it('refuses what is over maxBytes, and half characters', async () => {
+        const small = service({ maxBytes: 4 });
+        await expect(small.create({ payload: '\u2603\u2603', views: 1 })).rejects.toThrow(
+          'payload must be at most 4 bytes, got 6.',
+        );
+        await expect(secrets.create({ payload: Buffer.alloc(1_048_577), views: 1 })).rejects.toThrow(
+          'at most 1048576',
+        );
+        expect((await small.create({ payload: 'four', views: 1 })).viewsRemaining).toBe(1);
+        expect(await codeOf(secrets.create({ payload: 'half \ud83d', views: 1 }))).toBe('InvalidArgument');
+      });
+
+      it('gives meta to peek and view', async () => {
+        const meta = { name: 'r\u00e9sum\u00e9.pdf', big: [], size: 12 };
+        const { id } = await secrets.create({ payload: 'p', views: 1, meta });
+        expect(await secrets.peek(id)).toMatchObject({ meta });
+        expect(await secrets.view(id)).toMatchObject({ meta });
+      });
+    });
+
+    describe('time', () => {
+      it('fixes the deadline at create, and no view moves it', async () => {
+        const before = Date.now();
+        const { id, expiresAtMs } = await secrets.create({ payload: 'p', views: 9, ttlMs: 90_001 });
+        expect(expiresAtMs).toBeGreaterThanOrEqual(before + 90_001);
+        expect(expiresAtMs).toBeLessThanOrEqual(Date.now() + 90_001);
+        for (const viewId of ['a', 'a', undefined, 'b']) {
+          under.advance(15_000);
+          expect(shown(await secrets.view(id, { viewId })).expiresAtMs).toBe(expiresAtMs);
+        }
+        const lease = shown(await secrets.view(id, { lease: HOUR_MS }));
+        expect(lease.expiresAtMs).toBe(expiresAtMs);
+        await secrets.release(id, lease.viewId!);
+        under.advance(29_000);
+        expect((await secrets.peek(id)).ok).toBe(true);
+        under.advance(1_001);
+        expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'expired' });
+      });
+
+      it('takes the payload away at the deadline', async () => {
+        const { id } = await secrets.create({ payload: 'precious', ttlMs: 1_000 });
+        under.advance(1_001);
+        await secrets.peek(id);
+        expect(await under.contents()).not.toContain('precious');
+      });
+
+      it('remembers for tombstoneMs what became of it', async () => {
+        const burned = await secrets.create({ payload: 'p', views: 1, ttlMs: 10 * DAY_MS });
+        const expired = await secrets.create({ payload: 'p', ttlMs: 1_000 });
+        await secrets.view(burned.id);
+        under.advance(DAY_MS - 1_000);
+        expect(await secrets.peek(burned.id)).toStrictEqual({ ok: false, reason: 'burned' });
+        expect(await secrets.peek(expired.id)).toStrictEqual({ ok: false, reason: 'expired' });
+        under.advance(2_001);
+        expect(await secrets.peek(burned.id)).toStrictEqual({ ok: false, reason: 'not_found' });
+        expect(await secrets.peek(expired.id)).toStrictEqual({ ok: false, reason: 'not_found' });
+      });
+
+      it('remembers nothing with tombstoneMs 0', async () => {
+        secrets = service({ tombstoneMs: 0 });
+        const burned = await secrets.create({ payload: 'p', views: 1 });
+        const expired = await secrets.create({ payload: 'p', views: 1, ttlMs: 1_000 });
+        await secrets.view(burned.id);
+        under.advance(1_002);
+        expect(await secrets.view(burned.id)).toStrictEqual({ ok: false, reason: 'not_found' });
+        expect(await secrets.view(expired.id)).toStrictEqual({ ok: false, reason: 'not_found' });
+      });
+    });
+
+    describe('a view with a viewId', () => {
+      it('costs one view however often it is asked for', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 2 });
+        const viewId = 'request 7';
+        expect(await secrets.view(id, { viewId })).toStrictEqual({
+          ...{ ok: true, payload: 'p', viewsRemaining: 1, burned: false, expiresAtMs: null },
+        });
+        const retries = await Promise.all(Array.from({ length: 5 }, () => secrets.view(id, { viewId })));
+        expect(retries).toStrictEqual(
+          Array(5).fill({
+            ...{
+              ok: true,
+              payload: 'p',
+              viewsRemaining: 1,
+              burned: false,
+              expiresAtMs: null,
+              replayed: true,
+            },
+          }),
+        );
+        expect(await secrets.peek(id)).toMatchObject({ viewsRemaining: 1 });
+      });
+
+      it('is told after the burn that it was its own', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 2 });
+        await secrets.view(id, { viewId: 'first' });
+        await secrets.view(id, { viewId: 'last' });
+        for (const viewId of ['first', 'last'])
+          expect(await secrets.view(id, { viewId })).toStrictEqual({
+            ok: false,
+            reason: 'burned',
+            own: true,
+          });
+        expect(await secrets.view(id, { viewId: 'other' })).toStrictEqual({ ok: false, reason: 'burned' });
+      });
+    });
+
+    describe('a lease', () => {
+      const lease = 60_000;
+      const lend = async (id: string): Promise<string> => shown(await secrets.view(id, { lease })).viewId!;
+
+      it('counts when it is confirmed, once', async () => {
+        const { id } = await secrets.create({ payload: 'precious', views: 1 });
+        const viewId = await lend(id);
+        expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'leased' });
+        expect(await under.contents()).toContain('precious');
+        expect(await secrets.confirm(id, viewId)).toStrictEqual({
+          ok: true,
+          viewsRemaining: 0,
+          burned: true,
+        });
+        expect(await under.contents()).not.toContain('precious');
+        expect(await secrets.confirm(id, viewId)).toStrictEqual({
+          ok: true,
+          viewsRemaining: 0,
+          burned: true,
+        });
+        expect(await secrets.release(id, viewId)).toStrictEqual({ ok: false });
+        expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'burned' });
+      });
+
+      it('comes back when it is released, once', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 1, ttlMs: HOUR_MS });
+        for (let wrongPassphrase = 0; wrongPassphrase < 3; wrongPassphrase++) {
+          const viewId = await lend(id);
+          expect(await secrets.release(id, viewId)).toStrictEqual({
+            ok: true,
+            viewsRemaining: 1,
+            burned: false,
+          });
+          expect(await secrets.release(id, viewId)).toStrictEqual({
+            ok: true,
+            viewsRemaining: 1,
+            burned: false,
+          });
+          expect(await secrets.confirm(id, viewId)).toStrictEqual({ ok: false });
+        }
+        expect(await secrets.view(id)).toMatchObject({ ok: true, payload: 'p', burned: true });
+      });
+
+      it('counts when it lapses, and takes the payload away if it was the last', async () => {
+        const { id } = await secrets.create({ payload: 'precious', views: 1 });
+        const viewId = await lend(id);
+        under.advance(lease + 1);
+        expect(await secrets.release(id, viewId)).toStrictEqual({ ok: false });
+        expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'burned' });
+        expect(await under.contents()).not.toContain('precious');
+      });
+
+      it('gives a secret without deadline its endless life back on release', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 1 });
+        await secrets.release(id, await lend(id));
+        under.advance(3 * DAY_MS);
+        expect(await secrets.view(id)).toMatchObject({ ok: true, payload: 'p' });
+      });
+
+      it('is not extended by a retry', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 1 });
+        const first = await secrets.view(id, { lease, viewId: 'v' });
+        under.advance(lease - 5_000);
+        expect(await secrets.view(id, { lease, viewId: 'v' })).toStrictEqual({ ...first, replayed: true });
+        under.advance(5_001);
+        expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'burned' });
+      });
+
+      it('lets the last of several pending views decide', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 2 });
+        const [one, two] = [await lend(id), await lend(id)];
+        expect(await secrets.confirm(id, one)).toStrictEqual({ ok: true, viewsRemaining: 0, burned: false });
+        expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'leased' });
+        expect(await secrets.release(id, two)).toStrictEqual({ ok: true, viewsRemaining: 1, burned: false });
+        expect(await secrets.view(id)).toMatchObject({ ok: true, viewsRemaining: 0, burned: true });
+      });
+
+      it('never outlives the deadline', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 1, ttlMs: 30_000 });
+        const viewId = await lend(id);
+        under.advance(30_001);
+        expect(await secrets.release(id, viewId)).toStrictEqual({ ok: false });
+        expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'burned' });
+      });
+
+      it('is had by 100 at once, and no more', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 200 });
+        const results = await Promise.all(Array.from({ length: 120 }, () => secrets.view(id, { lease })));
+        expect(results.filter(({ ok }) => ok)).toHaveLength(100);
+        expect(await secrets.view(id)).toMatchObject({ ok: true, viewsRemaining: 99 });
+      });
+
+      it('of an unknown view or secret does nothing', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 2 });
+        expect(await secrets.confirm(id, 'unknown')).toStrictEqual({ ok: false });
+        expect(await secrets.release(id, 'unknown')).toStrictEqual({ ok: false });
+        expect(await secrets.confirm('unknown', 'unknown')).toStrictEqual({ ok: false });
+        expect(await secrets.peek(id)).toMatchObject({ viewsRemaining: 2 });
+      });
+    });
+
+    describe('peek', () => {
+      it('changes nothing, and never gives the payload', async () => {
+        const { id, expiresAtMs } = await secrets.create({ payload: 'p', views: 2, ttlMs: HOUR_MS });
+        for (let i = 0; i < 5; i++)
+          expect(await secrets.peek(id)).toStrictEqual({ ok: true, viewsRemaining: 2, expiresAtMs });
+      });
+    });
+
+    describe('burn', () => {
+      it.each(['id', 'receipt'] as const)('takes the payload away by %s, again as once', async (by) => {
+        const created = await secrets.create({ payload: 'precious', views: 5, ttlMs: HOUR_MS });
+        expect(await secrets.burn(created[by])).toStrictEqual({ ok: true });
+        expect(await secrets.burn(created[by])).toStrictEqual({ ok: true });
+        expect(await under.contents()).not.toContain('precious');
+        expect(await secrets.view(created.id)).toStrictEqual({ ok: false, reason: 'burned' });
+      });
+
+      it('ends views on lease', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 1 });
+        const { viewId } = shown(await secrets.view(id, { lease: 60_000 }));
+        await secrets.burn(id);
+        expect(await secrets.release(id, viewId!)).toStrictEqual({ ok: false });
+      });
+
+      it('finds nothing where nothing is', async () => {
+        const { id, receipt } = await secrets.create({ payload: 'p', ttlMs: 1_000 });
+        expect(await secrets.burn('unknown')).toStrictEqual({ ok: false, reason: 'not_found' });
+        const forged = receipt.slice(0, -22) + 'A'.repeat(22);
+        expect(await secrets.burn(forged)).toStrictEqual({ ok: false, reason: 'not_found' });
+        expect((await secrets.peek(id)).ok).toBe(true);
+        under.advance(1_001);
+        expect(await secrets.burn(id)).toStrictEqual({ ok: false, reason: 'expired' });
+      });
+    });
+
+    describe('a receipt', () => {
+      it('tells the sender what became of the secret', async () => {
+        const { id, receipt, expiresAtMs } = await secrets.create({ payload: 'p', views: 2, ttlMs: HOUR_MS });
+        const facts = { ok: true, expiresAtMs };
+        expect(await secrets.status(receipt)).toStrictEqual({
+          ...{ ...facts, state: 'live', viewsRemaining: 2, viewedAtMs: null },
+        });
+        await secrets.view(id);
+        const seen = { ...facts, viewedAtMs: expect.any(Number) as number };
+        expect(await secrets.status(receipt)).toStrictEqual({ ...seen, state: 'live', viewsRemaining: 1 });
+        const { viewId } = shown(await secrets.view(id, { lease: 60_000 }));
+        expect(await secrets.status(receipt)).toStrictEqual({ ...seen, state: 'leased', viewsRemaining: 0 });
+        await secrets.confirm(id, viewId!);
+        expect(await secrets.status(receipt)).toStrictEqual({ ...seen, state: 'burned', viewsRemaining: 0 });
+      });
+
+      it('tells that it has expired unseen', async () => {
+        const { receipt } = await secrets.create({ payload: 'p', views: 2, ttlMs: 1_000 });
+        under.advance(1_001);
+        expect(await secrets.status(receipt)).toMatchObject({
+          state: 'expired',
+          viewsRemaining: 2,
+          viewedAtMs: null,
+        });
+      });
+
+      it('does not open the secret, tell its id, or let itself be made up', async () => {
+        const { id, receipt } = await secrets.create({ payload: 'p', views: 1 });
+        expect(receipt).not.toContain(id);
+        expect(await secrets.view(receipt)).toStrictEqual({ ok: false, reason: 'not_found' });
+        const forged = receipt.slice(0, -22) + 'A'.repeat(22);
+        expect(await secrets.status(forged)).toStrictEqual({ ok: false, reason: 'not_found' });
+        expect(await codeOf(secrets.status(id))).toBe('InvalidArgument');
+        expect(await codeOf(secrets.create({ id: receipt, payload: 'p', views: 1 }))).toBe('InvalidArgument');
+      });
+    });
+
+    describe('create', () => {
+      it('makes ids of 128 random bits', async () => {
+        const created = await Promise.all(
+          Array.from({ length: 50 }, () => secrets.create({ payload: 'p', views: 1 })),
+        );
+        const ids = new Set(created.map(({ id }) => id));
+        expect(ids.size).toBe(50);
+        for (const id of ids) expect(id).toMatch(/^[\w-]{22}$/);
+      });
+
+      it('answers a taken id with SecretConflict, also by a tombstone, and leaves the first as it was', async () => {
+        await secrets.create({ id: 'mine', payload: 'first', views: 1 });
+        expect(await codeOf(secrets.create({ id: 'mine', payload: 'second', views: 9 }))).toBe(
+          'SecretConflict',
+        );
+        expect(shown(await secrets.view('mine'))).toMatchObject({ payload: 'first', burned: true });
+        expect(await codeOf(secrets.create({ id: 'mine', payload: 'second', views: 9 }))).toBe(
+          'SecretConflict',
+        );
+        under.advance(DAY_MS + 1);
+        expect((await secrets.create({ id: 'mine', payload: 'second', views: 9 })).viewsRemaining).toBe(9);
+      });
+    });
+
+    describe('with uniform', () => {
+      it('a wrong id, a burned and an expired one look the same', async () => {
+        secrets = service({ uniform: true });
+        const burned = await secrets.create({ payload: 'p', views: 1 });
+        const leased = await secrets.create({ payload: 'p', views: 1 });
+        const expired = await secrets.create({ payload: 'p', ttlMs: 1_000 });
+        await secrets.view(burned.id);
+        await secrets.view(leased.id, { lease: HOUR_MS });
+        under.advance(1_001);
+        for (const id of ['wrong', burned.id, expired.id, leased.id]) {
+          expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'not_found' });
+          expect(await secrets.peek(id)).toStrictEqual({ ok: false, reason: 'not_found' });
+        }
+        for (const id of ['wrong', burned.id, expired.id])
+          expect(await secrets.burn(id)).toStrictEqual({ ok: false, reason: 'not_found' });
+        expect(await secrets.status(burned.receipt)).toMatchObject({ state: 'burned' });
+        expect(await secrets.burn(burned.receipt)).toStrictEqual({ ok: true });
+      });
+
+      it('still tells a reader whose own view burned it', async () => {
+        secrets = service({ uniform: true });
+        const { id } = await secrets.create({ payload: 'p', views: 1 });
+        await secrets.view(id, { viewId: 'v' });
+        expect(await secrets.view(id, { viewId: 'v' })).toStrictEqual({
+          ok: false,
+          reason: 'burned',
+          own: true,
+        });
+      });
+    });
+
+    describe('malformed calls', () => {
+      it.each<[string, () => Promise<unknown>]>([
+        ['no views and no ttlMs', () => secrets.create({ payload: 'p' } as never)],
+        ['no options', () => secrets.create(undefined as never)],
+        ['no payload', () => secrets.create({ views: 1 } as never)],
+        ['a payload that is an object', () => secrets.create({ payload: { a: 1 } as never, views: 1 })],
+        ['views: 0', () => secrets.create({ payload: 'p', views: 0 })],
+        ['views: 1.5', () => secrets.create({ payload: 'p', views: 1.5 })],
+        ['views: NaN', () => secrets.create({ payload: 'p', views: NaN })],
+        ['views: "3"', () => secrets.create({ payload: 'p', views: '3' as never })],
+        ['views: null', () => secrets.create({ payload: 'p', views: null as never })],
+        ['views: 10,001', () => secrets.create({ payload: 'p', views: 10_001 })],
+        ['ttlMs: 0', () => secrets.create({ payload: 'p', ttlMs: 0 })],
+        ['ttlMs: -1', () => secrets.create({ payload: 'p', ttlMs: -1 })],
+        ['ttlMs: Infinity', () => secrets.create({ payload: 'p', ttlMs: Infinity })],
+        ['ttlMs: 11 years', () => secrets.create({ payload: 'p', ttlMs: 4_015 * DAY_MS })],
+        ['an empty id', () => secrets.create({ payload: 'p', views: 1, id: '' })],
+        ['an id of 513 bytes', () => secrets.create({ payload: 'p', views: 1, id: 'x'.repeat(513) })],
+        ['meta over 4 KiB', () => secrets.create({ payload: 'p', views: 1, meta: { m: 'x'.repeat(4_096) } })],
+        ['meta that is no JSON', () => secrets.create({ payload: 'p', views: 1, meta: { m: 1n } })],
+        ['meta that is an array', () => secrets.create({ payload: 'p', views: 1, meta: [] as never })],
+        ['view of no id', () => secrets.view(undefined as never)],
+        ['view of a number', () => secrets.view(7 as never)],
+        ['an empty viewId', () => secrets.view('id', { viewId: '' })],
+        ['lease: 0', () => secrets.view('id', { lease: 0 })],
+        ['lease: 1.5', () => secrets.view('id', { lease: 1.5 })],
+        ['peek of nothing', () => secrets.peek('')],
+        ['burn of nothing', () => secrets.burn('')],
+        ['status of nothing', () => secrets.status('')],
+        ['confirm without a viewId', () => secrets.confirm('id', undefined as never)],
+      ])('%s: InvalidArgument, and nothing is kept', async (_, call) => {
+        expect(await codeOf(call())).toBe('InvalidArgument');
+        expect(await under.contents()).toBe('');
+      });
+
+      it('an aborted signal: Aborted', async () => {
+        const signal = AbortSignal.abort();
+        expect(await codeOf(secrets.create({ payload: 'p', views: 1, signal }))).toBe('Aborted');
+        expect(await codeOf(secrets.view('id', { signal }))).toBe('Aborted');
+        expect(await codeOf(secrets.peek('id', { signal }))).toBe('Aborted');
+        expect(await under.contents()).toBe('');
+      });
+
+      it('no error holds the payload or the id', async () => {
+        const error: unknown = await secrets
+          .create({ id: 'my private id', payload: 'precious', views: 1 })
+          .then(() => secrets.create({ id: 'my private id', payload: 'precious', views: 1 }))
+          .catch((reason: unknown) => reason);
+        expect(inspect(error, { depth: 9 })).not.toMatch(/my private id|precious/);
+      });
+    });
+
+    it('agrees with a model over random commands and a moving clock', async () => {
+      let round = 0;
+      await fc.assert(
+        fc.asyncProperty(secretCommands, async (commands) => {
+          const model = new SecretModel();
+          const prefix = `round ${round++}: `;
+          const receipts = new Map<string, string>();
+          const real = service({ tombstoneMs: TOMBSTONE_MS });
+          for (const command of commands) {
+            const expected = model.run(command);
+            if (command.type === 'advance') under.advance(command.ticks * TICK_MS);
+            else
+              expect([command, await command.call(real, prefix, receipts)]).toStrictEqual([
+                command,
+                expected,
+              ]);
+          }
+        }),
+        { numRuns: 150 },
+      );
+    });
+  });
+}

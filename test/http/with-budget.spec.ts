@@ -1,0 +1,322 @@
+import 'reflect-metadata';
+import { Body, Controller, type INestApplication, Injectable, Param, Post } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  BudgetConflictError,
+  BudgetExceededError,
+  BudgetInputError,
+  type BudgetLimit,
+  BudgetService,
+  SyncGuardModule,
+  WithBudget,
+} from 'nestjs-syncguard';
+import { freshRedis, workerRedis } from '../support/redis.js';
+import { listen } from './adapters.js';
+
+interface Answer {
+  text: string;
+  tokens: number;
+}
+
+const LIMITS: BudgetLimit[] = [
+  { scope: 'user', period: { every: 'month' }, limit: 100 },
+  { scope: 'org', period: 'lifetime', limit: 150 },
+];
+
+@Injectable()
+class Llm {
+  calls = 0;
+
+  @WithBudget({
+    scopes: (user: string) => [`user:${user}`, 'org'],
+    estimate: (_user: string, maxTokens: number) => maxTokens,
+    actual: (answer: Answer) => answer.tokens,
+  })
+  async complete(
+    user: string,
+    maxTokens: number,
+    work: { tokens?: number; fail?: string } = {},
+  ): Promise<Answer> {
+    this.calls++;
+    await sleep(1);
+    if (work.fail) throw new TypeError(work.fail);
+    return { text: `for ${user}`, tokens: work.tokens ?? maxTokens };
+  }
+
+  @WithBudget({
+    scopes: () => ['org'],
+    estimate: () => 10,
+    onThrow: 'finalize-estimate',
+    root: (root: string) => root,
+  })
+  async paidAnyway(_root: string, fail: boolean): Promise<string> {
+    if (fail) throw new Error('too late');
+    return 'fine';
+  }
+
+  @WithBudget({ scopes: () => ['org'], estimate: () => 10, ttlMs: 150 })
+  async slow(): Promise<string> {
+    await sleep(500);
+    return 'at last';
+  }
+
+  @WithBudget({ scopes: () => ['org'], estimate: () => 10, actual: () => Number.NaN })
+  async unpriced(): Promise<string> {
+    return 'done';
+  }
+
+  @WithBudget({ scopes: () => ['nobody'], estimate: () => 1 })
+  async unlimited(): Promise<void> {}
+
+  @WithBudget({ scopes: () => ['org'], estimate: () => -1 })
+  async negative(): Promise<void> {}
+}
+
+@Controller('ai')
+class AiController {
+  constructor(private readonly llm: Llm) {}
+
+  @Post(':user')
+  async complete(
+    @Param('user') user: string,
+    @Body() body: { max: number; tokens?: number; fail?: string },
+  ): Promise<Answer> {
+    return this.llm.complete(user, body.max, body);
+  }
+
+  @Post()
+  @WithBudget({ scopes: () => ['org'], estimate: (body: { max: number }) => body.max })
+  async direct(@Body() body: { max: number }): Promise<object> {
+    return { max: body.max };
+  }
+
+  @Post('wrong/unlimited')
+  async unlimited(): Promise<void> {
+    return this.llm.unlimited();
+  }
+
+  @Post('wrong/negative')
+  async negative(): Promise<void> {
+    return this.llm.negative();
+  }
+}
+
+const moduleWith = (redis?: string) => ({
+  imports: [SyncGuardModule.forRoot({ redis, budget: { limits: LIMITS }, commandTimeoutMs: 500 })],
+  providers: [Llm],
+  controllers: [AiController],
+});
+
+const spent = async (budgets: BudgetService, scope: string, root?: string): Promise<string> => {
+  const [balance] = await budgets.balance({ scope, root });
+  return `${balance?.committed}/${balance?.reserved}`;
+};
+
+describe.each(['express', 'fastify'] as const)('@WithBudget over HTTP on %s', (adapter) => {
+  let app: INestApplication;
+  let url: string;
+  let budgets: BudgetService;
+
+  const post = async (path: string, body: object = {}) => {
+    const response = await fetch(`${url}${path}`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify(body),
+    });
+    return {
+      status: response.status,
+      retryAfter: response.headers.get('retry-after'),
+      body: (await response.json().catch(() => ({}))) as {
+        code?: string;
+        context?: { violations?: unknown[] };
+      } & Partial<Answer>,
+    };
+  };
+
+  beforeEach(async () => {
+    const server = await freshRedis();
+    server.clock.set(Date.parse('2027-01-31T23:59:00Z'));
+    ({ app, url } = await listen(adapter, moduleWith(server.url)));
+    budgets = app.get(BudgetService);
+  });
+  afterEach(() => app.close());
+
+  it('lets a request through, and counts what it really cost', async () => {
+    expect(await post('/ai/ada', { max: 60, tokens: 25 })).toMatchObject({
+      status: 201,
+      body: { text: 'for ada', tokens: 25 },
+    });
+    expect(await spent(budgets, 'user:ada')).toBe('25/0');
+    expect(await spent(budgets, 'org')).toBe('25/0');
+  });
+
+  it('answers 429 with Retry-After where the window reopens, and says which limit', async () => {
+    await post('/ai/ada', { max: 90 });
+    const { status, retryAfter, body } = await post('/ai/ada', { max: 11 });
+    expect(status).toBe(429);
+    expect(Number(retryAfter)).toBeGreaterThan(50);
+    expect(Number(retryAfter)).toBeLessThanOrEqual(60);
+    expect(body).toMatchObject({
+      code: 'BudgetExceeded',
+      context: {
+        violations: [
+          {
+            scope: 'user',
+            period: { every: 'month' },
+            limit: 100,
+            available: 10,
+            requested: 11,
+            resetAtMs: Date.parse('2027-02-01T00:00:00Z'),
+          },
+        ],
+      },
+    });
+    workerRedis().clock.set(Date.parse('2027-02-01T00:00:00Z'));
+    expect((await post('/ai/ada', { max: 11 })).status).toBe(201);
+  });
+
+  it('answers 402 where waiting does not help', async () => {
+    await post('/ai/ada', { max: 90 });
+    const { status, retryAfter, body } = await post('/ai/bob', { max: 61 });
+    expect([status, retryAfter]).toEqual([402, null]);
+    expect(body).toMatchObject({
+      code: 'BudgetExceeded',
+      context: { violations: [{ scope: 'org', available: 60, resetAtMs: null }] },
+    });
+    expect(app.get(Llm).calls).toBe(1);
+    expect((await post('/ai/bob', { max: 101 })).status).toBe(402);
+  });
+
+  it('answers amounts beyond numbers as text', async () => {
+    await budgets.setLimit({ scope: 'org', period: 'lifetime', limit: 2n ** 63n - 1n });
+    await budgets.charge({ scopes: ['org'], amount: 2n ** 63n - 5n, id: 'most' });
+    const { status, body } = await post('/ai', { max: 10 });
+    expect(status).toBe(402);
+    expect(body.context?.violations).toMatchObject([{ limit: '9223372036854775807', available: 4 }]);
+  });
+
+  it('answers 400 for a budget that is asked for wrongly', async () => {
+    for (const path of ['/ai/wrong/unlimited', '/ai/wrong/negative'])
+      expect(await post(path)).toMatchObject({ status: 400, body: { code: 'InvalidArgument' } });
+  });
+
+  it('gives the hold back when the method throws, whose error is answered', async () => {
+    app.useLogger(false);
+    expect((await post('/ai/ada', { max: 60, fail: 'broken' })).status).toBe(500);
+    expect(await spent(budgets, 'user:ada')).toBe('0/0');
+    expect((await budgets.list()).records).toMatchObject([{ state: 'aborted', amount: 60 }]);
+  });
+
+  it('guards a handler of a controller', async () => {
+    expect((await post('/ai', { max: 150 })).status).toBe(201);
+    expect((await post('/ai', { max: 1 })).status).toBe(402);
+  });
+
+  it('never overspends under concurrent requests', async () => {
+    const answers = await Promise.all(
+      Array.from({ length: 50 }, () => post('/ai/ada', { max: 7, tokens: 7 })),
+    );
+    expect(answers.filter(({ status }) => status === 201)).toHaveLength(14);
+    expect(answers.filter(({ status }) => status === 429)).toHaveLength(36);
+    expect(await spent(budgets, 'user:ada')).toBe('98/0');
+    expect(await budgets.verify()).toEqual({ ok: true, problems: [] });
+  });
+});
+
+describe('@WithBudget when Redis is away', () => {
+  it.each(['express', 'fastify'] as const)(
+    'answers 503 on %s, and does not run the method',
+    async (adapter) => {
+      const { app, url } = await listen(adapter, moduleWith('redis://127.0.0.1:1'));
+      app.useLogger(false);
+      const response = await fetch(`${url}/ai`, {
+        method: 'POST',
+        body: '{"max":1}',
+        headers: { 'content-type': 'application/json' },
+      });
+      expect(response.status).toBe(503);
+      expect(await response.json()).toMatchObject({ code: 'ServiceUnavailable' });
+      await app.close();
+    },
+  );
+});
+
+describe('@WithBudget in a provider', () => {
+  let llm: Llm;
+  let budgets: BudgetService;
+  let close: () => Promise<void>;
+
+  beforeEach(async () => {
+    const module = await Test.createTestingModule(moduleWith()).compile();
+    await module.init();
+    llm = module.get(Llm);
+    budgets = module.get(BudgetService);
+    close = () => module.close();
+  });
+  afterEach(() => close());
+
+  it('throws what the method throws, and BudgetExceededError when there is no room', async () => {
+    await expect(llm.complete('ada', 10, { fail: 'broken' })).rejects.toThrow(new TypeError('broken'));
+    const error: BudgetExceededError = await llm.complete('ada', 101).then(
+      () => {
+        throw new Error('it ran');
+      },
+      (reason: BudgetExceededError) => reason,
+    );
+    expect(error).toBeInstanceOf(BudgetExceededError);
+    expect(error.violations).toMatchObject([{ scope: 'user:ada', available: 100, requested: 101 }]);
+    expect(llm.calls).toBe(1);
+  });
+
+  it('counts the estimate when it is told to, though the method threw', async () => {
+    await expect(llm.paidAnyway('acme', true)).rejects.toThrow('too late');
+    expect(await spent(budgets, 'org', 'acme')).toBe('10/0');
+    await llm.paidAnyway('acme', false);
+    expect(await spent(budgets, 'org', 'acme')).toBe('20/0');
+    expect(await spent(budgets, 'org')).toBe('0/0');
+  });
+
+  it('keeps the hold of a slow method alive', async () => {
+    const slow = llm.slow();
+    await sleep(400);
+    expect(await spent(budgets, 'org')).toBe('0/10');
+    expect(await slow).toBe('at last');
+    expect((await budgets.list()).records).toMatchObject([
+      { state: 'finalized', late: false, committed: 10 },
+    ]);
+  });
+
+  it('counts the estimate when nobody can say what it cost', async () => {
+    await expect(llm.unpriced()).rejects.toThrow(BudgetInputError);
+    expect(await spent(budgets, 'org')).toBe('10/0');
+  });
+
+  it('does not run a body whose id was settled before', async () => {
+    const run = () => budgets.run({ scopes: ['org'], amount: 5, id: 'job 7' }, () => Promise.resolve('ran'));
+    expect(await run()).toBe('ran');
+    await expect(run()).rejects.toThrow(BudgetConflictError);
+    expect(await spent(budgets, 'org')).toBe('5/0');
+  });
+
+  it('says so when its hold was settled by somebody else meanwhile', async () => {
+    const run = budgets.run({ scopes: ['org'], amount: 5, id: 'job 8' }, async (hold) => {
+      await budgets.abort(hold);
+    });
+    await expect(run).rejects.toMatchObject({ name: 'BudgetConflictError', reason: 'aborted' });
+  });
+
+  it('refuses a misspelt option, and a generator, where they stand', () => {
+    const wrong = { scopes: () => ['org'], estimate: () => 1 };
+    expect(() => WithBudget({ ...wrong, ttl: 5 } as never)).toThrow(/ttl is not an option/);
+    expect(() => WithBudget({ scopes: () => ['org'] } as never)).toThrow(/estimate must be a function/);
+    expect(() => WithBudget({ ...wrong, overage: 'reject' } as never)).toThrow(/overage must be/);
+    expect(() => WithBudget({ ...wrong, ttlMs: 0 })).toThrow(/ttlMs must be/);
+    const decorate = WithBudget(wrong) as MethodDecorator;
+    expect(() => decorate({}, 'stream', { value: async function* () {} })).toThrow(/generator/);
+  });
+
+  it('does not run on an instance that Nest did not build', async () => {
+    await expect(new Llm().complete('ada', 1)).rejects.toThrow(/has no service/);
+  });
+});

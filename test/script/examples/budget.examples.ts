@@ -1,0 +1,94 @@
+import type { Redis } from 'ioredis';
+import {
+  abortScript,
+  balanceScript,
+  chargeScript,
+  creditScript,
+  extendScript,
+  finalizeScript,
+  getScript,
+  listScript,
+  reaperScript,
+  refundScript,
+  reserveScript,
+  setLimitScript,
+  snapshotScript,
+} from '../../../lib/budget/budget.scripts.js';
+import type { ScriptExample } from './example.js';
+
+const [counters, records, pending, garbage] = ['b', 'h', 'x', 'g'].map(
+  (name) => `syncguard/budget:{default}:${name}`,
+) as [string, string, string, string];
+const keys = { counters, records, pending, garbage };
+const retentionMs = 900_000;
+
+const HOUR_MS = 3_600_000;
+const startMs = Date.now() - (Date.now() % (1_000 * HOUR_MS));
+const window = `window:${1_000 * HOUR_MS}|${startMs}|${startMs + 1_000 * HOUR_MS}`;
+const scopes = 'user:1,org';
+const entriesText = `1|${window}|100|1|50,80;2|${window}|u|0|-`;
+
+const counter = (scope: string): string => `c|${scope}|${window.replace(/\|\d+$/, '')}`;
+const record = (state: string, amount: number, committed: number, expiresAtMs: number): string =>
+  `${state} h ${amount} ${committed} ${committed} 0 0 0 ${startMs} ${expiresAtMs} ${state === 'p' ? 0 : startMs} ${scopes} ${entriesText} -;- {"a":1}`;
+
+/** A pending hold, a finalized one, and one whose time is up; all of it ends in ten hours. */
+async function prepare(client: Redis): Promise<void> {
+  const nowMs = Date.now();
+  const endMs = nowMs + 10_000 * HOUR_MS;
+  for (const scope of scopes.split(',')) await client.hset(counters, counter(scope), '20 17 0 0 0');
+  await client.hset(counters, '~', endMs);
+  await client.hset(records, {
+    '~': '',
+    'o|held': record('p', 10, 0, nowMs + HOUR_MS),
+    'o|over': record('p', 7, 0, nowMs),
+  });
+  await client.hset(records, { 'o|spent': record('f', 30, 20, nowMs) });
+  await client.zadd(pending, '+inf', '~', nowMs + HOUR_MS, 'held', nowMs, 'over');
+  await client.zadd(garbage, '+inf', '~', 1, 'o|spent');
+  for (const key of Object.values(keys)) await client.pexpireat(key, endMs);
+}
+
+const immortal = /budget/;
+
+export const budgetExamples: ScriptExample[] = [
+  {
+    script: reserveScript,
+    keys,
+    args: { id: 'new', amount: '40', scopes, entriesText, ttlMs: 60_000, meta: '{"a":"b c"}', retentionMs },
+  },
+  {
+    script: chargeScript,
+    keys,
+    args: { id: 'new', amount: '40', scopes, entriesText, mode: 'enforce', retentionMs },
+    prepare,
+  },
+  {
+    script: finalizeScript,
+    keys,
+    args: { id: 'held', actual: '12', overage: 'cap', late: 'record', retentionMs },
+    prepare,
+  },
+  { script: abortScript, keys, args: { id: 'held', retentionMs }, prepare },
+  { script: extendScript, keys, args: { id: 'held', ttlMs: 60_000, retentionMs }, prepare },
+  { script: refundScript, keys, args: { id: 'spent', amount: '5', refundId: 'r', retentionMs }, prepare },
+  {
+    script: creditScript,
+    keys,
+    args: { id: 'k', amount: '5', period: window.split('|')[0] as string, scopes, entriesText, retentionMs },
+    prepare,
+  },
+  // A limit that is set stands until it is cleared: the root ends no more.
+  {
+    script: setLimitScript,
+    keys,
+    args: { scope: 'user:1', period: 'day', limit: '7', retentionMs },
+    prepare,
+    immortal,
+  },
+  { script: balanceScript, keys, args: { scopes, entriesText, retentionMs }, prepare },
+  { script: getScript, keys, args: { id: 'held' }, prepare },
+  { script: listScript, keys, args: { cursor: '0', limit: 10, retentionMs }, prepare },
+  { script: reaperScript, keys, args: { max: 10, retentionMs }, prepare },
+  { script: snapshotScript, keys, args: { retentionMs }, prepare },
+];

@@ -1,0 +1,25 @@
+import type { Redis } from 'ioredis';
+import {
+  incrementScript,
+  peekCounterScript,
+  resetCounterScript,
+} from '../../../lib/limit/counter.scripts.js';
+import type { ScriptExample } from './example.js';
+
+const keys = { counter: 'syncguard/counter:{t}' };
+
+const prepare = async (client: Redis): Promise<void> => {
+  await client.hset(keys.counter, { count: '1', endsAt: String(Date.now() + 60_000), last: 'a call' });
+  await client.pexpire(keys.counter, 60_000);
+};
+
+export const counterExamples: ScriptExample[] = [
+  {
+    script: incrementScript,
+    keys,
+    args: { callId: 'C'.repeat(22), remember: 1, max: 5, cost: 1, windowMs: 60_000 },
+    prepare,
+  },
+  { script: peekCounterScript, keys, args: {}, prepare },
+  { script: resetCounterScript, keys, args: {}, prepare },
+];

@@ -1,0 +1,51 @@
+import type { Redis } from 'ioredis';
+import {
+  burnScript,
+  confirmScript,
+  createScript,
+  peekScript,
+  releaseScript,
+  statusScript,
+  viewScript,
+} from '../../../lib/secret/secret.scripts.js';
+import type { ScriptExample } from './example.js';
+
+const record = 'syncguard/secret:{t}';
+const payload = `${record}:payload`;
+const keys = { record, payload };
+const proof = 'P'.repeat(22);
+const viewTag = 'V'.repeat(22);
+const tombstoneMs = 60_000;
+
+const write = async (client: Redis, fields: Record<string, string>): Promise<void> => {
+  const expires = String(Date.now() + 60_000);
+  await client.hset(record, { proof, left: '1', expires, form: 'text', meta: '', ...fields });
+  await client.set(payload, 'the secret', 'PX', 60_000);
+  await client.pexpire(record, 120_000);
+};
+const prepare = (client: Redis): Promise<void> => write(client, {});
+/** The last view is on lease. */
+const lend = (client: Redis): Promise<void> =>
+  write(client, { left: '0', [`view:${viewTag}`]: '0', leases: `${viewTag}:${Date.now() + 30_000};` });
+
+export const secretExamples: ScriptExample[] = [
+  {
+    script: createScript,
+    keys,
+    args: {
+      proof,
+      bytes: Buffer.from([0, 255]),
+      form: 'bytes',
+      views: 2,
+      ttlMs: 60_000,
+      meta: '{}',
+      tombstoneMs,
+    },
+  },
+  { script: viewScript, keys, args: { viewTag, leaseMs: 0, tombstoneMs }, prepare },
+  { script: peekScript, keys, args: {}, prepare },
+  { script: burnScript, keys, args: { proof, burnId: 'B'.repeat(22), tombstoneMs }, prepare },
+  { script: statusScript, keys, args: { proof }, prepare },
+  { script: confirmScript, keys, args: { viewTag, tombstoneMs }, prepare: lend },
+  { script: releaseScript, keys, args: { viewTag, tombstoneMs }, prepare: lend },
+];

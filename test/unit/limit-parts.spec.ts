@@ -1,0 +1,149 @@
+import { BlockNotes } from '../../lib/limit/block-notes.js';
+import { CircuitBreaker } from '../../lib/limit/circuit-breaker.js';
+import type { LimitOutcome } from '../../lib/limit/limit.backend.js';
+import { TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
+import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
+import { resolvePolicy } from '../../lib/limit/limit.policy.js';
+import { createCallId } from '../../lib/limit/limit.values.js';
+
+describe('CircuitBreaker', () => {
+  let nowMs = 0;
+  let breaker: CircuitBreaker;
+  const fail = (times: number): void => {
+    for (let i = 0; i < times; i++) breaker.failed();
+  };
+  beforeEach(() => {
+    nowMs = 1_000;
+    breaker = new CircuitBreaker(() => nowMs);
+  });
+
+  it('opens after five failures in a row, and says so once', () => {
+    fail(4);
+    breaker.succeeded();
+    fail(4);
+    expect(breaker.tryEnter()).toBe(true);
+    expect(breaker.failed()).toBe(true);
+    expect(breaker.failed()).toBe(false);
+    expect(breaker.tryEnter()).toBe(false);
+    expect(breaker.pauseLeftMs).toBe(1_000);
+  });
+
+  it('lets one probe through when the pause is over, and closes when it succeeds', () => {
+    fail(5);
+    nowMs += 1_000;
+    expect([breaker.tryEnter(), breaker.tryEnter()]).toEqual([true, false]);
+    breaker.succeeded();
+    expect([breaker.tryEnter(), breaker.tryEnter()]).toEqual([true, true]);
+  });
+
+  it('pauses for twice as long after each failed probe, up to 5 s', () => {
+    fail(5);
+    const pauses: number[] = [];
+    for (let i = 0; i < 5; i++) {
+      pauses.push(breaker.pauseLeftMs);
+      nowMs += breaker.pauseLeftMs;
+      breaker.tryEnter();
+      breaker.failed();
+    }
+    expect(pauses).toEqual([1_000, 2_000, 4_000, 5_000, 5_000]);
+  });
+
+  it('sends another probe when the caller gave the first one up', () => {
+    fail(5);
+    nowMs += 1_000;
+    expect(breaker.tryEnter()).toBe(true);
+    breaker.abandoned();
+    expect(breaker.tryEnter()).toBe(true);
+  });
+});
+
+describe('BlockNotes', () => {
+  const blockOf = (retryAfterMs: number, blocked = true): Extract<LimitOutcome, { status: 'denied' }> => ({
+    status: 'denied',
+    scope: 'temp',
+    reason: 'temp',
+    retryAfterMs,
+    shortCount: 5,
+    longCount: 5,
+    blocked,
+  });
+  let nowMs = 0;
+  let notes: BlockNotes;
+  beforeEach(() => {
+    nowMs = 0;
+    notes = new BlockNotes(1_000, () => nowMs);
+  });
+
+  it('remembers a block for the time it was given, and counts it down', () => {
+    notes.add('ann', blockOf(60_000), 0);
+    nowMs = 999;
+    expect(notes.find('ann')).toEqual(blockOf(59_001));
+    nowMs = 1_000;
+    expect(notes.find('ann')).toBeUndefined();
+  });
+
+  it('never outlives the block, counted from before it was asked for', () => {
+    nowMs = 100;
+    notes.add('ann', blockOf(500), 0);
+    nowMs = 499;
+    expect(notes.find('ann')).toEqual(blockOf(1));
+    nowMs = 500;
+    expect(notes.find('ann')).toBeUndefined();
+  });
+
+  it('remembers blocks only, and nothing when it is off', () => {
+    notes.add('ann', blockOf(60_000, false), 0);
+    expect(notes.find('ann')).toBeUndefined();
+    const off = new BlockNotes(0, () => nowMs);
+    off.add('ann', blockOf(60_000), 0);
+    expect(off.find('ann')).toBeUndefined();
+  });
+
+  it('holds 10,000 at most: the oldest goes first', () => {
+    for (let i = 0; i < 10_001; i++) notes.add(`key${i}`, blockOf(60_000), 0);
+    expect(notes.find('key0')).toBeUndefined();
+    expect(notes.find('key1')).toBeDefined();
+    expect(notes.find('key10000')).toBeDefined();
+  });
+});
+
+describe('the memory of MemoryLimitBackend', () => {
+  const policy = resolvePolicy({ name: 'login', temp: { windowMs: 1_000, threshold: 3, blockMs: 1_000 } });
+
+  it('lets go of identities that are over', async () => {
+    let nowMs = 1_000_000;
+    const backend = new MemoryLimitBackend({ now: () => nowMs });
+    for (let i = 0; i < 20_000; i++) {
+      await backend.check([{ policy, identity: `login\0${i}`, cost: 1 }], createCallId());
+      nowMs += 100; // an identity is over after 61 s: 610 of them are not
+    }
+    expect(backend.size).toBeLessThan(2_048);
+  });
+
+  it('is bounded when they are not: the least recently used go first', async () => {
+    const backend = new MemoryLimitBackend({ now: () => 1_000_000 });
+    const first = { policy, identity: 'login\0first', cost: 1 };
+    await backend.check([first], createCallId());
+    for (let i = 0; i < 150_000; i++) {
+      await backend.check([{ policy, identity: `login\0${i}`, cost: 1 }], 'call');
+      if (i % 10_000 === 0) await backend.check([first], 'call');
+    }
+    expect(backend.size).toBeLessThanOrEqual(100_000);
+    expect(await backend.peek(first)).toMatchObject({ shortCount: 2 });
+  });
+});
+
+describe('TooManyAttemptsError', () => {
+  const denied = { allowed: false, scope: 'temp', reason: 'temp', shortCount: 5, longCount: 5 } as const;
+
+  it('says how long to wait, in words and for programs', () => {
+    expect(new TooManyAttemptsError({ ...denied, retryAfterSecs: 1 }).message).toBe(
+      'Too many attempts. Try again in 1 second.',
+    );
+    expect(new TooManyAttemptsError({ ...denied, retryAfterSecs: 90 }, 'RateLimited')).toMatchObject({
+      code: 'RateLimited',
+      message: 'Too many attempts. Try again in 90 seconds.',
+      context: { retryAfter: 90 },
+    });
+  });
+});

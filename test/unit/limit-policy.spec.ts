@@ -1,0 +1,161 @@
+import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
+import { resolvePolicy, withLimit } from '../../lib/limit/limit.policy.js';
+import { SyncGuardConfigError } from '../../lib/syncguard.errors.js';
+
+const tier = { windowMs: 60_000, threshold: 5, blockMs: 60_000 };
+const plain = { name: 'api', limit: 10, windowMs: 1_000 };
+
+const messageOf = (run: () => unknown): string => {
+  try {
+    run();
+  } catch (error) {
+    if (error instanceof SyncGuardConfigError) return error.message;
+    throw error;
+  }
+  return 'no error';
+};
+const refusalOf = (policy: unknown): string =>
+  messageOf(() => resolvePolicy(policy as never, { name: 'login' }));
+
+describe('resolvePolicy', () => {
+  it('makes a threshold of a limit: `limit: 5` denies the 6th', () => {
+    expect(resolvePolicy(plain).rules).toMatchObject({ tempThreshold: 11, tempBlockMs: 0, longThreshold: 0 });
+    const { threshold: _, ...rest } = tier;
+    expect(resolvePolicy({ name: 'x', temp: { ...rest, limit: 5 } }).rules.tempThreshold).toBe(6);
+  });
+
+  it('fills in what a policy says nothing of', () => {
+    expect(resolvePolicy(plain)).toMatchObject({
+      cost: 1,
+      count: 'attempt',
+      onError: 'memory',
+      code: 'RateLimited',
+      keyBy: 'ip',
+    });
+    expect(resolvePolicy({ name: 'x', temp: tier })).toMatchObject({ code: 'TooManyAttempts' });
+    expect(resolvePolicy(plain, { onError: 'closed', keyBy: 'user' })).toMatchObject({
+      onError: 'closed',
+      keyBy: 'user',
+    });
+  });
+
+  it('takes a limit that comes with the request, later', () => {
+    const policy = resolvePolicy({ ...plain, limit: () => 7 }, { fixed: true });
+    expect(policy).toMatchObject({ fixed: false });
+    expect(withLimit(policy, 7).rules.tempThreshold).toBe(8);
+    expect(messageOf(() => withLimit(policy, 0))).toBe(
+      'api.limit must be an integer from 1 to 9999, got 0 (number).',
+    );
+  });
+
+  it.each([
+    [{ limit: 0, windowMs: 1 }, 'login.limit must be an integer from 1 to 9999, got 0 (number).'],
+    [{ limit: 1, windowMs: 0 }, 'login.windowMs must be an integer from 1 to 2147483647, got 0 (number).'],
+    [
+      { limit: 1, windowMs: 1.5 },
+      'login.windowMs must be an integer from 1 to 2147483647, got 1.5 (number).',
+    ],
+    [
+      { limit: 1, windowMs: 1, blockMs: 0 },
+      'login.blockMs must be an integer from 1 to 2147483647, got 0 (number).',
+    ],
+    [{ limit: 10_001, windowMs: 1 }, 'login.limit must be an integer from 1 to 9999, got 10001 (number).'],
+    [
+      { temp: { ...tier, threshold: 0 } },
+      'login.temp.threshold must be an integer from 1 to 10000, got 0 (number).',
+    ],
+    [
+      { temp: { ...tier, windowMs: '60' } },
+      'login.temp.windowMs must be an integer from 1 to 2147483647, got "60" (string).',
+    ],
+    [
+      { temp: { ...tier, blockMs: undefined } },
+      'login.temp.blockMs must be an integer from 1 to 2147483647, got undefined.',
+    ],
+    [
+      { temp: tier, long: { ...tier, windowMs: 1 } },
+      'login.long.windowMs must be at least login.temp.windowMs (60000), got 1 (number).',
+    ],
+    [{ limit: 1, windowMs: 1, cost: 2 }, 'login.cost must be an integer from 1 to 1, got 2 (number).'],
+    [
+      { limit: 1, windowMs: 1, count: 'all' },
+      'login.count must be "attempt" or "failure", got "all" (string).',
+    ],
+    [
+      { limit: 1, windowMs: 1, onError: 'shut' },
+      'login.onError must be "closed" or "memory" or "open", got "shut" (string).',
+    ],
+    [{ limit: 1, windowMs: 1, keyBy: 7 }, /login\.keyBy must be 'ip', 'user'.*got 7 \(number\)/],
+    [{ limit: 1, windowMs: 1, keyBy: [] }, /login\.keyBy must be/],
+    [{ limit: 1, windowMs: 1, name: 'a\nb' }, /name must be 1 to 200 printable ASCII/],
+    [{ limit: 1, windowMs: 1, max: 3 }, /login\.max is not an option\. There are: limit, /],
+    [{ temp: { ...tier, limit: 5 } }, /login\.temp must have either `threshold` or `limit`/],
+    [{ temp: { windowMs: 1, blockMs: 1 } }, /login\.temp must have either `threshold` or `limit`/],
+    [{ limit: 1, windowMs: 1, temp: tier }, /either `limit` and `windowMs`, or `temp`/],
+    [{}, /either `limit` and `windowMs`, or `temp`/],
+    [{ limit: 1, windowMs: 1, long: tier }, /login\.long needs `temp`/],
+    [{ temp: tier, windowMs: 1 }, /belong into `temp`/],
+    [{ limit: 1, windowMs: 1, escalation: {} }, /login\.escalation needs a policy that blocks/],
+    [{ temp: tier, escalation: { factor: 0 } }, /factor must be a number from 1 to 100/],
+    [
+      { temp: tier, escalation: { factor: 2, strikeTtlMs: 60_000 } },
+      /maxBlockMs must be an integer from 60000/,
+    ],
+    [
+      { temp: tier, escalation: { factor: 2, maxBlockMs: 60_000, strikeTtlMs: 1 } },
+      /strikeTtlMs must be an integer from 60000/,
+    ],
+    [[], /must be an object|either `limit`/],
+  ])('refuses %j', (policy, message) => {
+    expect(refusalOf(policy)).toEqual(typeof message === 'string' ? message : expect.stringMatching(message));
+  });
+});
+
+describe('resolveLimits', () => {
+  const defaults = resolveLimitDefaults();
+
+  it('names policies by their key, and those of a list by their place', () => {
+    const limits = resolveLimits(
+      { api: plain, login: [{ temp: tier }, { limit: 5, windowMs: 1 }, plain] },
+      defaults,
+    );
+    expect([...limits].map(([name, policies]) => [name, policies.map((policy) => policy.name)])).toEqual([
+      ['api', ['api']],
+      ['login', ['login', 'login#2', 'api']],
+    ]);
+  });
+
+  it('refuses a list that is empty or too long', () => {
+    expect(messageOf(() => resolveLimits({ login: [] }, defaults))).toMatch(
+      /login must hold 1 to 8 policies, got 0/,
+    );
+    expect(messageOf(() => resolveLimits({ login: Array(9).fill(plain) }, defaults))).toMatch(/got 9/);
+  });
+});
+
+describe('resolveLimitDefaults', () => {
+  it('has defaults', () => {
+    expect(resolveLimitDefaults()).toEqual({
+      onError: 'memory',
+      timeoutMs: 250,
+      denyCacheMs: 1_000,
+      headers: [],
+      keyBy: 'ip',
+      ipv6Subnet: 64,
+      skipIf: undefined,
+      allow: [],
+    });
+  });
+
+  it.each([
+    [{ timeoutMs: 0 }, /limit\.timeoutMs must be an integer from 1 to 60000/],
+    [{ denyCacheMs: -1 }, /limit\.denyCacheMs must be an integer from 0 to 60000/],
+    [{ headers: 'draft-6' }, /limit\.headers must be 'draft-10', 'legacy'/],
+    [{ ipv6Subnet: 8 }, /limit\.ipv6Subnet must be an integer from 32 to 128/],
+    [{ allow: ['health'] }, /limit\.allow must be a list of paths/],
+    [{ skipIf: true }, /limit\.skipIf must be a function/],
+    [{ timeout: 1 }, /limit\.timeout is not an option/],
+  ])('refuses %j', (options, message) => {
+    expect(messageOf(() => resolveLimitDefaults(options))).toMatch(message);
+  });
+});
