@@ -5,6 +5,9 @@ export interface Clock {
 
 export const systemClock: Clock = { now: () => Date.now() };
 
+/** Starts at the wall clock and never jumps: for durations that are told as instants. */
+export const steadyClock: Clock = { now: () => Math.floor(performance.timeOrigin + performance.now()) };
+
 /** Milliseconds that never step back: for deadlines and durations inside this process. */
 export const monotonicMs = (): number => performance.now();
 

@@ -1,5 +1,5 @@
 import { Inject } from '@nestjs/common';
-import { SyncGuardError } from './syncguard.errors.js';
+import { SyncGuardConfigError } from './syncguard.errors.js';
 
 type Method = (this: unknown, ...args: never[]) => unknown;
 
@@ -17,11 +17,17 @@ export function replaceMethod(
 ): void {
   const original: unknown = descriptor?.value;
   if (!descriptor || typeof original !== 'function')
-    throw new SyncGuardError({
-      code: 'InvalidArgument',
-      message: `${decorator} stands on ${nameOf(target, propertyKey)}, which is not a method.`,
-      hint: 'Put it on a method, not on a property, an accessor or a class.',
-    });
+    throw new SyncGuardConfigError(
+      `${decorator} stands on ${nameOf(target, propertyKey)}, which is not a method.`,
+      { hint: 'Put it on a method, not on a property, an accessor or a class.' },
+    );
+  if (typeof target === 'function')
+    throw new SyncGuardConfigError(
+      `${decorator} stands on the static method ${nameOf(target, propertyKey)}.`,
+      {
+        hint: 'Nest injects into instances: put it on a method of an instance.',
+      },
+    );
   const replacement = wrap(original as Method);
   for (const key of Reflect.getOwnMetadataKeys(original) as unknown[])
     Reflect.defineMetadata(key, Reflect.getOwnMetadata(key, original), replacement);
@@ -38,6 +44,13 @@ export function injectInto(target: object, token: symbol): void {
   if (Reflect.hasMetadata(token, target.constructor)) return;
   Reflect.defineMetadata(token, true, target.constructor);
   Inject(token)(target, token);
+  // Not enumerable: an instance that is logged or serialised must not show the service with it.
+  Object.defineProperty(target, token, {
+    set(this: object, service: unknown) {
+      Object.defineProperty(this, token, { value: service, configurable: true, writable: true });
+    },
+    configurable: true,
+  });
 }
 
 /** The injected service; a method whose instance Nest did not build must not run unguarded. */
@@ -49,11 +62,12 @@ export function injectedService<Service>(
 ): Service {
   const service = (instance as Record<symbol, Service | undefined> | undefined)?.[token];
   if (service) return service;
-  throw new SyncGuardError({
-    code: 'InvalidArgument',
-    message: `${decorator} on ${method}() has no service: Nest did not build this instance (or \`this\` was lost).`,
-    hint: 'Let Nest create it as a provider or controller; an instance of your own (`new`, a factory) is not guarded, so the method does not run.',
-  });
+  throw new SyncGuardConfigError(
+    `${decorator} on ${method}() has no service: Nest did not build this instance (or \`this\` was lost).`,
+    {
+      hint: 'Let Nest create it as a provider or controller; an instance of your own (`new`, a factory) is not guarded, so the method does not run.',
+    },
+  );
 }
 
 const nameOf = (target: object, propertyKey: string | symbol): string =>

@@ -24,6 +24,15 @@ export type { LockBackend } from './lock/lock.backend.js';
 export type * from './lock/lock.types.js';
 export { expectFence, FENCE_THRESHOLDS, formatFence, owns } from './lock/lock.values.js';
 
+// Limits
+export { AbuseLimiterService, type LimitCallOptions, type PolicyRef } from './limit/abuse-limiter.service.js';
+export { RateLimit, type RateLimitOptions, SkipRateLimit } from './limit/rate-limit.decorator.js';
+export { RateLimitGuard } from './limit/rate-limit.guard.js';
+export { LimitError, TooManyAttemptsError } from './limit/limit.errors.js';
+export type { LimitDefaults, LimitPolicies, RateLimitHeaders, SkipIf } from './limit/limit.options.js';
+export type * from './limit/limit.types.js';
+export { presets } from './limit/presets.js';
+
 // Budgets
 export { BudgetService, type RunOptions } from './budget/budget.service.js';
 export { WithBudget, type WithBudgetOptions } from './budget/with-budget.decorator.js';

@@ -19,11 +19,15 @@ export type SyncGuardHealth = Record<
  */
 @Injectable()
 export class SyncGuardHealthIndicator {
-  constructor(@Inject(SYNCGUARD_CONNECTION) private readonly connection: RedisConnection | undefined) {}
+  readonly #connection: RedisConnection | undefined;
+
+  constructor(@Inject(SYNCGUARD_CONNECTION) connection: RedisConnection | undefined) {
+    this.#connection = connection;
+  }
 
   async isHealthy(key = 'syncguard'): Promise<SyncGuardHealth> {
-    if (!this.connection) return { [key]: { status: 'up', backend: 'memory' } };
-    const fault = await this.connection.check();
+    if (!this.#connection) return { [key]: { status: 'up', backend: 'memory' } };
+    const fault = await this.#connection.check();
     return {
       [key]: fault
         ? { status: 'down', backend: 'redis', code: fault.code, message: fault.summary }

@@ -4,9 +4,10 @@ import {
   Logger,
   Module,
   type OnApplicationShutdown,
+  type OnModuleInit,
   type Provider,
 } from '@nestjs/common';
-import { APP_FILTER, HttpAdapterHost } from '@nestjs/core';
+import { APP_FILTER, HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
 import type { Backends } from './backend/backends.js';
 import { memoryBackends } from './backend/memory-backends.js';
 import { redisBackends } from './backend/redis-backends.js';
@@ -15,9 +16,14 @@ import { ScriptLoader } from './backend/script-loader.js';
 import { serverWarnings } from './backend/server-warnings.js';
 import { BudgetService } from './budget/budget.service.js';
 import { DisabledExceptionFilter, SyncGuardExceptionFilter } from './http/syncguard-exception.filter.js';
+import { AbuseLimiterService } from './limit/abuse-limiter.service.js';
 import { CounterService } from './limit/counter.service.js';
+import { MemoryLimitBackend } from './limit/limit.memory-backend.js';
+import { ROUTE_LIMITER } from './limit/rate-limit.metadata.js';
+import { RouteLimiter } from './limit/route-limiter.js';
 import { LockService } from './lock/lock.service.js';
 import { SecretService } from './secret/secret.service.js';
+import { SyncGuardConfigError } from './syncguard.errors.js';
 import { SyncGuardHealthIndicator } from './syncguard.health.js';
 import {
   type ASYNC_OPTIONS_TYPE,
@@ -75,19 +81,37 @@ const providers: Provider[] = [
   },
   {
     provide: LockService,
-    useFactory: ({ lock }: Backends, options: ResolvedSyncGuardOptions) => new LockService(lock, options),
+    useFactory: ({ lock }: Backends, options: ResolvedSyncGuardOptions) =>
+      new LockService(lock, { lock: options.lock, shutdown: options.shutdown }),
     inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
   },
   { provide: LOCK_SERVICE, useExisting: LockService },
   {
+    provide: AbuseLimiterService,
+    useFactory: ({ limit }: Backends, options: ResolvedSyncGuardOptions) =>
+      new AbuseLimiterService(limit, limit.backend === 'memory' ? limit : new MemoryLimitBackend(), {
+        limit: options.limit,
+        limits: options.limits,
+      }),
+    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
+  },
+  {
+    provide: ROUTE_LIMITER,
+    useFactory: (...[limiter, { limit, limits }, ...rest]: ConstructorParameters<typeof RouteLimiter>) =>
+      new RouteLimiter(limiter, { limit, limits }, ...rest),
+    inject: [AbuseLimiterService, RESOLVED_OPTIONS, HttpAdapterHost, ModulesContainer, ModuleRef],
+  },
+  {
     provide: BudgetService,
-    useFactory: ({ budget }: Backends, options: ResolvedSyncGuardOptions) => new BudgetService(budget, options.budget),
+    useFactory: ({ budget }: Backends, options: ResolvedSyncGuardOptions) =>
+      new BudgetService(budget, options.budget),
     inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
   },
   { provide: BUDGET_SERVICE, useExisting: BudgetService },
   {
     provide: SecretService,
-    useFactory: ({ secret }: Backends, options: ResolvedSyncGuardOptions) => new SecretService(secret, options.secret),
+    useFactory: ({ secret }: Backends, options: ResolvedSyncGuardOptions) =>
+      new SecretService(secret, options.secret),
     inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
   },
   {
@@ -113,11 +137,30 @@ const providers: Provider[] = [
  */
 @Module({
   providers,
-  exports: [LockService, LOCK_SERVICE, BudgetService, BUDGET_SERVICE, SecretService, CounterService, ScriptLoader, SyncGuardHealthIndicator],
+  exports: [
+    LockService,
+    LOCK_SERVICE,
+    AbuseLimiterService,
+    ROUTE_LIMITER,
+    BudgetService,
+    BUDGET_SERVICE,
+    SecretService,
+    CounterService,
+    ScriptLoader,
+    SyncGuardHealthIndicator,
+  ],
 })
-export class SyncGuardModule extends ConfigurableModuleClass implements OnApplicationShutdown {
-  constructor(@Inject(SYNCGUARD_CONNECTION) private readonly connection: RedisConnection | undefined) {
+export class SyncGuardModule extends ConfigurableModuleClass implements OnModuleInit, OnApplicationShutdown {
+  readonly #connection: RedisConnection | undefined;
+  readonly #modules: ModulesContainer;
+
+  constructor(
+    @Inject(SYNCGUARD_CONNECTION) connection: RedisConnection | undefined,
+    @Inject(ModulesContainer) modules: ModulesContainer,
+  ) {
     super();
+    this.#connection = connection;
+    this.#modules = modules;
   }
 
   /**
@@ -138,8 +181,19 @@ export class SyncGuardModule extends ConfigurableModuleClass implements OnApplic
     return super.forRootAsync(options);
   }
 
+  /** Two global ones would be two sets of locks, which do not exclude each other. */
+  onModuleInit(): void {
+    const globals = [...this.#modules.values()].filter(
+      ({ metatype, isGlobal }) => metatype === SyncGuardModule && isGlobal,
+    );
+    if (globals.length > 1)
+      throw new SyncGuardConfigError(`SyncGuardModule is imported ${globals.length} times in this app.`, {
+        hint: 'Import it once, in the root module: it is global. Set apart on purpose: `isGlobal: false` on each.',
+      });
+  }
+
   /** After every service has drained. */
   async onApplicationShutdown(): Promise<void> {
-    await this.connection?.close();
+    await this.#connection?.close();
   }
 }

@@ -1,9 +1,25 @@
-import { type BudgetOptions, type ResolvedBudgetOptions, resolveBudgetDefaults } from './budget/budget.options.js';
+import {
+  type BudgetOptions,
+  type ResolvedBudgetOptions,
+  resolveBudgetDefaults,
+} from './budget/budget.options.js';
 import { describe } from './keys.js';
+import {
+  type LimitDefaults,
+  type LimitPolicies,
+  type ResolvedLimitOptions,
+  resolveLimitDefaults,
+  resolveLimits,
+} from './limit/limit.options.js';
+import type { ResolvedPolicy } from './limit/limit.policy.js';
 import { type LockDefaults, type ResolvedLockDefaults, resolveLockDefaults } from './lock/lock.options.js';
 import type { RedisClient, RedisConnectionOptions } from './redis/redis.client.js';
 import { validateKeyPrefix } from './redis/redis.keys.js';
-import { type ResolvedSecretOptions, resolveSecretDefaults, type SecretOptions } from './secret/secret.options.js';
+import {
+  type ResolvedSecretOptions,
+  resolveSecretDefaults,
+  type SecretOptions,
+} from './secret/secret.options.js';
 import { SyncGuardConfigError } from './syncguard.errors.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from './validate.js';
 
@@ -31,6 +47,10 @@ export interface SyncGuardOptions {
   http?: boolean;
   /** Defaults of every lock. */
   lock?: LockDefaults;
+  /** Named policies, for `@RateLimit('name')`; the one named `default` is what `RateLimitGuard` applies. */
+  limits?: LimitPolicies;
+  /** Defaults of every limit, and what is never limited. */
+  limit?: LimitDefaults;
   /** What budgets are limited to. */
   budget?: BudgetOptions;
   /** How secrets are kept. */
@@ -54,6 +74,8 @@ export interface ResolvedSyncGuardOptions {
   readonly commandTimeoutMs: number;
   readonly http: boolean;
   readonly lock: ResolvedLockDefaults;
+  readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
+  readonly limit: ResolvedLimitOptions;
   readonly budget: ResolvedBudgetOptions;
   readonly secret: ResolvedSecretOptions;
   readonly shutdown: { readonly drainMs: number };
@@ -73,11 +95,14 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
     'commandTimeoutMs',
     'http',
     'lock',
+    'limits',
+    'limit',
     'budget',
     'secret',
     'shutdown',
   ]);
   const shutdown = knownOptions('shutdown', given.shutdown, ['drainMs']);
+  const limit = resolveLimitDefaults(given.limit);
   const redis = given.redis === undefined ? undefined : validateRedis(given.redis);
   return {
     redis,
@@ -87,6 +112,8 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
     commandTimeoutMs: integer('commandTimeoutMs', given.commandTimeoutMs ?? 1_000, 1, 600_000),
     http: boolean('http', given.http ?? true),
     lock: resolveLockDefaults(given.lock),
+    limits: resolveLimits(given.limits, limit),
+    limit,
     budget: resolveBudgetDefaults(given.budget),
     secret: resolveSecretDefaults(given.secret),
     shutdown: { drainMs: integer('shutdown.drainMs', shutdown.drainMs ?? 10_000) },
@@ -129,7 +156,7 @@ function resolveKeyLayout(layout: unknown, redis: RedisConnectionOptions | undef
 
 function validateRedis(redis: unknown): RedisConnectionOptions {
   if (typeof redis === 'string') return validateUrl(redis);
-  if (isRedisClient(redis)) return redis as RedisConnectionOptions;
+  if (isRedisClient(redis)) return validateClient(redis) as RedisConnectionOptions;
   if (isClusterOptions(redis)) {
     if (!Array.isArray(redis.nodes) || redis.nodes.length === 0)
       throw invalidOption('redis.nodes', 'a list of at least one node', redis.nodes);
@@ -141,6 +168,14 @@ function validateRedis(redis: unknown): RedisConnectionOptions {
   if (host !== undefined && typeof host !== 'string') throw invalidOption('redis.host', 'a string', host);
   if (port !== undefined) integer('redis.port', Number(port), 1, 65_535);
   return redis;
+}
+
+function validateClient(client: RedisClient): RedisClient {
+  if (client.options?.stringNumbers || client.options?.redisOptions?.stringNumbers)
+    throw new SyncGuardConfigError('redis must be a client without the option `stringNumbers`.', {
+      hint: 'Scripts reply integers, which it turns into text: pass `client.duplicate({ stringNumbers: false })`.',
+    });
+  return client;
 }
 
 /** The URL itself is never quoted: it may hold a password. */

@@ -1,6 +1,7 @@
 import { MemoryBudgetBackend } from '../budget/budget.memory-backend.js';
-import { type Clock, systemClock } from '../clock.js';
+import type { Clock } from '../clock.js';
 import { MemoryCounterBackend } from '../limit/counter.memory-backend.js';
+import { MemoryLimitBackend } from '../limit/limit.memory-backend.js';
 import type { LockBackend } from '../lock/lock.backend.js';
 import { MemoryLockBackend } from '../lock/lock.memory-backend.js';
 import type { MemoryCapabilities } from '../lock/lock.types.js';
@@ -14,10 +15,11 @@ export interface MemoryBackendsConfig {
 
 export function memoryBackends(
   { budget, secret }: MemoryBackendsConfig,
-  clock: Clock = systemClock,
+  clock?: Clock,
 ): Backends<MemoryCapabilities> {
   return {
     lock: new MemoryLockBackend(clock),
+    limit: new MemoryLimitBackend(clock),
     budget: new MemoryBudgetBackend({ clock, retentionMs: budget.retentionMs }),
     secret: new MemorySecretBackend(secret, clock),
     counter: new MemoryCounterBackend(clock),

@@ -16,7 +16,6 @@ export const pingScript = defineScript({
   args: [],
   lua: 'return 1',
   decode: (reply): void => (reply === 1 ? undefined : unexpectedReply('ping', reply)),
-  readOnly: true,
 });
 
 export interface RedisConnectionConfig {

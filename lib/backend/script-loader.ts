@@ -1,12 +1,19 @@
 import { budgetScripts } from '../budget/budget.scripts.js';
 import { counterScripts } from '../limit/counter.scripts.js';
+import { limitScripts } from '../limit/limit.scripts.js';
 import { lockScripts } from '../lock/lock.scripts.js';
 import type { Script } from '../script/define-script.js';
 import type { ScriptRunner } from '../script/script-runner.js';
 import { secretScripts } from '../secret/secret.scripts.js';
 
 /** Every script of every feature: what the tests of the script laws run over. */
-export const allScripts: readonly Script[] = [...lockScripts, ...budgetScripts, ...secretScripts, ...counterScripts];
+export const allScripts: readonly Script[] = [
+  ...lockScripts,
+  ...limitScripts,
+  ...budgetScripts,
+  ...secretScripts,
+  ...counterScripts,
+];
 
 /** Registers every script on the client when the app starts, so that the first call pays for nothing. */
 export class ScriptLoader {

@@ -94,8 +94,9 @@ if #due > 0 then
       local untilMs, fields, ends = match(detail, '^(%d+) (%S+) %S+ %S+ (%S+)')
       expired[id] = { head = table.concat({ 'x', kind, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf,
         createdAtMs, expiresAtMs, expiresAtMs, crossed }, ' '), endedAtMs = tonumber(expiresAtMs) }
-      local stops = split(ends)
-      for j, field in ipairs(split(fields)) do
+      local stops, j = split(ends), 0
+      for field in gmatch(fields, 'c|[^;]+') do
+        j = j + 1
         touched[field] = touched[field] or { match(redis.call('HGET', counters, field) or '0 0 0 0 0', ${COUNTER}) }
         if not touched[field][1] then foreign('not a budget counter') end
         touched[field][2] = minus(touched[field][2], amountOf)

@@ -110,7 +110,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
       meta: request.meta === '' ? undefined : (JSON.parse(request.meta) as unknown),
     };
     const operation = { record, entries, crossed: [] };
-    this.#count(tree, operation, (counter) => (counter.reserved += amount));
+    this.#count(tree, operation, true, (counter) => (counter.reserved += amount));
     this.#keepWindows(tree, entries, nowMs);
     tree.operations.set(id, operation);
     tree.pending.add(id);
@@ -150,7 +150,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
       meta: undefined,
     };
     const operation = { record, entries, crossed: [] };
-    this.#count(tree, operation, (counter) => (counter.committed += amount));
+    this.#count(tree, operation, true, (counter) => (counter.committed += amount));
     tree.operations.set(id, operation);
     this.#end(tree, operation, nowMs);
     return charged(tree, operation, false);
@@ -165,7 +165,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     if (record.state === 'aborted') return { ok: false, reason: 'aborted', record: copy(operation) };
     if (record.state === 'finalized')
       return record.actual === actual
-        ? { ...finalizedOf(record), replayed: true, ...report(tree, operation) }
+        ? { ...finalizedOf(record, record), replayed: true, ...report(tree, operation) }
         : { ok: false, reason: 'conflict', record: copy(operation) };
 
     const isLate = record.state === 'expired';
@@ -188,12 +188,13 @@ export class MemoryBudgetBackend implements BudgetBackend {
       uncovered: extra - covered,
       late: isLate,
     });
-    this.#count(tree, operation, (counter) => {
+    // Who takes no more than he held reaches no threshold.
+    this.#count(tree, operation, committed > held, (counter) => {
       counter.reserved -= held;
       counter.committed += committed;
     });
     this.#end(tree, operation, nowMs);
-    return { ...finalizedOf(record), replayed: false, ...report(tree, operation) };
+    return { ...finalizedOf(record, record), replayed: false, ...report(tree, operation) };
   }
 
   async abort(request: {
@@ -392,11 +393,11 @@ export class MemoryBudgetBackend implements BudgetBackend {
   }
 
   /** Changes the counters of an operation, and notes which thresholds that crossed. */
-  #count(tree: Tree, operation: Operation, change: (counter: Counter) => void): void {
+  #count(tree: Tree, operation: Operation, crosses: boolean, change: (counter: Counter) => void): void {
     operation.crossed = operation.entries.flatMap((entry) => {
       const counter = counterOf(tree, entry.field);
       change(counter);
-      return cross(tree, entry, counter);
+      return crosses ? cross(tree, entry, counter) : [];
     });
   }
 

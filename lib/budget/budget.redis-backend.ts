@@ -14,7 +14,8 @@ import type {
   ReserveRequest,
   SetLimitRequest,
 } from './budget.backend.js';
-import { BudgetCalendar, parsePeriodKey, periodKey } from './budget.calendar.js';
+import { BudgetCalendar, periodKey } from './budget.calendar.js';
+import { encodeLimit, type Entries, EntryList } from './budget.entries.js';
 import { BudgetInputError, BudgetUnavailableError } from './budget.errors.js';
 import { type LimitedScope, noLimit } from './budget.limits.js';
 import {
@@ -25,10 +26,10 @@ import {
   parseBudgetResult,
   parseChargeResult,
   parseCreditResult,
+  parseDetail,
   parseExtendResult,
   parseFinalizeResult,
   parseRecord,
-  parseRecordFields,
   parseRefundResult,
   type TextReply,
 } from './budget.replies.js';
@@ -56,7 +57,6 @@ import type {
   CreditResult,
   ExtendHoldResult,
   FinalizeResult,
-  Period,
   RefundResult,
   ReserveResult,
   SetLimitResult,
@@ -101,21 +101,14 @@ export class RedisBudgetBackend implements BudgetBackend {
 
   async reserve(request: ReserveRequest): Promise<ReserveResult<bigint>> {
     const { root, id, amount, ttlMs, meta, scopes } = request;
-    const fixed = { id, amount: String(amount), ttlMs, meta, scopes: encodeScopes(scopes) };
-    const reply = await this.#admit(reserveScript, request, scopes, (entriesText) => ({
-      ...fixed,
-      entriesText,
-    }));
+    const args = { id, amount: String(amount), ttlMs, meta };
+    const reply = await this.#admit(reserveScript, request, scopes, args);
     return parseBudgetResult(reply, { root, id });
   }
 
   async charge(request: ChargeRequest): Promise<ChargeResult<bigint>> {
     const { root, id, amount, mode, scopes } = request;
-    const fixed = { id, amount: String(amount), mode, scopes: encodeScopes(scopes) };
-    const reply = await this.#admit(chargeScript, request, scopes, (entriesText) => ({
-      ...fixed,
-      entriesText,
-    }));
+    const reply = await this.#admit(chargeScript, request, scopes, { id, amount: String(amount), mode });
     return parseChargeResult(reply, { root, id });
   }
 
@@ -143,11 +136,8 @@ export class RedisBudgetBackend implements BudgetBackend {
 
   async credit(request: CreditRequest): Promise<CreditResult<bigint>> {
     const { id, amount, period, scope } = request;
-    const fixed = { id, amount: String(amount), period: periodKey(period), scopes: encodeScope(scope.scope) };
-    const reply = await this.#admit(creditScript, request, [scope], (entriesText) => ({
-      ...fixed,
-      entriesText,
-    }));
+    const args = { id, amount: String(amount), period: periodKey(period) };
+    const reply = await this.#admit(creditScript, request, [scope], args);
     return parseCreditResult(reply);
   }
 
@@ -164,19 +154,15 @@ export class RedisBudgetBackend implements BudgetBackend {
   }
 
   async balance(request: BalanceRequest): Promise<Balance<bigint>[]> {
-    const scopes = encodeScope(request.scope.scope);
-    const [, ...lines] = await this.#admit(balanceScript, request, [request.scope], (entriesText) => ({
-      scopes,
-      entriesText,
-    }));
-    return parseBalances(lines);
+    const [, ...lists] = await this.#admit(balanceScript, request, [request.scope], {});
+    return parseBalances(lists);
   }
 
   async get(request: Call & { id: string }): Promise<BudgetRecord<bigint> | null> {
     const { root, id } = request;
-    const [status, packed, nowMs] = await this.#run(getScript, request, { id });
+    const [status, packed = '', detail = '', nowMs] = await this.#run(getScript, request, { id });
     if (status !== 'found') return null;
-    const record = parseRecord(packed as string, { root, id });
+    const record = parseRecord(packed, detail, { root, id });
     // It only reads: what has expired says so, though nothing was written yet.
     const isExpired = record.state === 'pending' && record.expiresAtMs <= Number(nowMs);
     return isExpired ? { ...record, state: 'expired', endedAtMs: record.expiresAtMs } : record;
@@ -184,9 +170,10 @@ export class RedisBudgetBackend implements BudgetBackend {
 
   async list(request: ListRequest): Promise<{ records: BudgetRecord<bigint>[]; cursor: string | null }> {
     const { root, cursor, limit } = request;
-    const [, next, ...pairs] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
+    const [, next, ...found] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
     const records: BudgetRecord<bigint>[] = [];
-    for (const [id, packed] of inPairs(pairs)) records.push(parseRecord(packed, { root, id }));
+    for (const [id = '', packed = '', detail = ''] of inGroups(3, found))
+      records.push(parseRecord(packed, detail, { root, id }));
     return { records, cursor: next === '0' || next === undefined ? null : next };
   }
 
@@ -198,11 +185,14 @@ export class RedisBudgetBackend implements BudgetBackend {
   async verify(request: Call): Promise<VerifyResult> {
     const [, ...reply] = await this.#run(snapshotScript, request, {});
     const take = (): string[] => reply.splice(0, Number(reply.shift()));
-    const counters = inPairs(take()).filter(([field]) => field.startsWith('c|'));
-    const records = inPairs(take()).filter(([field]) => field.startsWith('o|'));
+    const counters = inGroups(2, take()).filter(([field]) => field?.startsWith('c|'));
+    const records = new Map(inGroups(2, take()) as [string, string][]);
+    const operations = [...records].filter(([field]) => field.startsWith('o|'));
     return verifySnapshot({
-      counters: new Map(counters.map(([field, packed]) => [field, parseCounter(packed)])),
-      operations: records.map(([field, packed]) => toOperation(request.root, field.slice(2), packed)),
+      counters: new Map(counters.map(([field = '', packed = '']) => [field, parseCounter(packed)])),
+      operations: operations.map(([field, packed]) =>
+        toOperation(request.root, field.slice(2), packed, records.get(`d|${field.slice(2)}`) ?? ''),
+      ),
       pending: new Set(take().filter((member) => member !== '~')),
     });
   }
@@ -214,10 +204,10 @@ export class RedisBudgetBackend implements BudgetBackend {
     args: Args<Arg>,
   ): Promise<TextReply> {
     const keys = this.#keysOf(root);
-    const all = { ...args, retentionMs: this.config.retentionMs };
+    const all: Readonly<Record<string, ScriptArg>> = { ...args, retentionMs: this.config.retentionMs };
     try {
       for (;;) {
-        const reply = await this.runner.run(script as BudgetScript<string>, keys, all, { signal });
+        const reply = await this.runner.run(script, keys, all, { signal });
         if (reply[0] !== 'more') return reply;
       }
     } catch (error) {
@@ -227,19 +217,20 @@ export class RedisBudgetBackend implements BudgetBackend {
 
   /** Runs a script that admits entries, with windows and periods as the server sees them. */
   async #admit<Arg extends string>(
-    script: BudgetScript<Arg>,
+    script: BudgetScript<Arg | keyof Entries>,
     call: Call,
     scopes: readonly LimitedScope[],
-    argsOf: (entriesText: string) => Args<Arg>,
+    args: Args<Exclude<Arg, keyof Entries>>,
   ): Promise<TextReply> {
     for (let stale = 0; stale < STALE_ATTEMPTS;) {
-      const reply = await this.#run(script, call, argsOf(this.#entriesText(call.root, scopes)));
-      const [status, detail = '', ...periods] = reply;
-      if (status === 'no_limit') throw noLimit(decodeScope(detail));
+      const all = Object.assign(this.#entriesOf(call.root, scopes), args) as Args<Arg | keyof Entries>;
+      const reply = await this.#run(script, call, all);
+      const status = reply[0];
+      if (status === 'no_limit') throw noLimit(decodeScope(reply[1] ?? ''));
       if (status !== 'stale' && status !== 'periods') return reply;
       if (status === 'stale') stale++;
-      this.#skewMs = Number(detail) - Date.now();
-      for (const each of periods) this.#learn(call.root, each);
+      this.#skewMs = Number(reply[1]) - Date.now();
+      for (const each of reply.slice(2)) this.#learn(call.root, each);
     }
     throw new BudgetUnavailableError({
       code: 'Internal',
@@ -247,24 +238,14 @@ export class RedisBudgetBackend implements BudgetBackend {
     });
   }
 
-  /** One (scope, period, window) each: at|period|start|end|limit|inherited|thresholds; budget.fragments.ts reads it. */
-  #entriesText(root: string, scopes: readonly LimitedScope[]): string {
-    const nowMs = Date.now() + this.#skewMs;
-    const entries: string[] = [];
-    scopes.forEach(({ scope, limits }, index) => {
-      const entry = (period: Period, key: string, rest: string): void => {
-        const { startMs, endMs } = this.#calendar.windowAt(period, nowMs);
-        entries.push(`${index + 1}|${key}|${startMs}|${endMs ?? 0}|${rest}`);
-      };
-      const learned = this.#learned.get(`${root} ${encodeScope(scope)}`);
-      for (const { period, limit, inherited, thresholds } of limits) {
-        const key = periodKey(period);
-        entry(period, key, `${encodeLimit(limit)}|${inherited ? 1 : 0}|${thresholds.join(',') || '-'}`);
-      }
-      for (const key of learned ?? [])
-        if (!limits.some(({ period }) => periodKey(period) === key)) entry(parsePeriodKey(key), key, '-|0|-');
-    });
-    return entries.join(';');
+  #entriesOf(root: string, scopes: readonly LimitedScope[]): Entries {
+    const list = new EntryList(this.#calendar, Date.now() + this.#skewMs);
+    for (const { scope, limits } of scopes) {
+      const name = encodeScope(scope);
+      const learned = this.#learned.get(`${root} ${name}`);
+      list.addScope(name, limits, learned);
+    }
+    return list.entries();
   }
 
   #learn(root: string, scopeAndPeriod: string): void {
@@ -288,15 +269,10 @@ function encodeRoot(root: string): string {
   return `#${createHash('sha256').update(root).digest('base64url')}`;
 }
 
-const encodeScopes = (scopes: readonly LimitedScope[]): string =>
-  scopes.map(({ scope }) => encodeScope(scope)).join(',');
-
-const encodeLimit = (limit: bigint | 'unlimited'): string => (limit === 'unlimited' ? 'u' : String(limit));
-
-function inPairs(list: readonly string[]): [string, string][] {
-  const pairs: [string, string][] = [];
-  for (let i = 0; i + 1 < list.length; i += 2) pairs.push([list[i] as string, list[i + 1] as string]);
-  return pairs;
+function inGroups(size: number, list: readonly string[]): string[][] {
+  const groups: string[][] = [];
+  for (let i = 0; i < list.length; i += size) groups.push(list.slice(i, i + size));
+  return groups;
 }
 
 function parseCounter(packed: string): { committed: bigint; reserved: bigint; archived: bigint } {
@@ -304,7 +280,7 @@ function parseCounter(packed: string): { committed: bigint; reserved: bigint; ar
   return { committed, reserved, archived };
 }
 
-function toOperation(root: string, id: string, packed: string): SnapshotOperation {
-  const { state, amount, committed, refunded } = parseRecord(packed, { root, id });
-  return { id, state, amount, committed, refunded, fields: parseRecordFields(packed) };
+function toOperation(root: string, id: string, packed: string, detail: string): SnapshotOperation {
+  const { state, amount, committed, refunded } = parseRecord(packed, detail, { root, id });
+  return { id, state, amount, committed, refunded, fields: parseDetail(detail).fields };
 }

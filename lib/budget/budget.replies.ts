@@ -10,12 +10,12 @@ import type {
   Crossed,
   Exceeded,
   ExtendHoldResult,
-  Finalized,
   FinalizeResult,
   RefundResult,
   ReserveResult,
   Violation,
 } from './budget.types.js';
+import { tellBalances } from './budget.values.js';
 import { availableOf, exceeded, finalizedOf, releasedOf } from './budget.rules.js';
 
 /** What every budget script replies: a status and what belongs to it, all text. Its shapes stand with each script. */
@@ -39,53 +39,39 @@ export interface ReplyContext {
  * @throws TypeError on a reply that the script does not promise.
  */
 export function parseBudgetResult(reply: unknown, about: ReplyContext): ReserveResult<bigint> {
-  const [status, first = '', ...lines] = textReply(reply);
-  switch (status) {
+  const told = textReply(reply);
+  switch (told[0]) {
     case 'reserved':
     case 'replayed': {
-      const { amount, expiresAtMs } = parseRecord(first, about);
-      return {
-        ok: true,
-        status: 'reserved',
-        ...about,
-        amount,
-        expiresAtMs,
-        replayed: status === 'replayed',
-        ...parseLines(lines),
-      };
+      const { amount, expiresAtMs } = parseHead(told[1]);
+      const replayed = told[0] === 'replayed';
+      return withEntries({ ok: true, status: 'reserved', ...about, amount, expiresAtMs, replayed }, told);
     }
     case 'exceeded':
-      return parseExceeded(first, lines);
+      return parseExceeded(told);
     case 'conflict':
     case 'already_finalized':
     case 'already_aborted':
     case 'already_expired':
-      return { ok: false, reason: status, record: parseRecord(first, about) };
+      return { ok: false, reason: told[0], record: parseRecord(told[1], told[2], about) };
     default:
       return unexpectedReply('budget-reserve', reply);
   }
 }
 
 export function parseChargeResult(reply: unknown, about: ReplyContext): ChargeResult<bigint> {
-  const [status, first = '', ...lines] = textReply(reply);
-  switch (status) {
+  const told = textReply(reply);
+  switch (told[0]) {
     case 'charged':
     case 'replayed': {
-      const { amount, uncovered } = parseRecord(first, about);
-      return {
-        ok: true,
-        status: 'charged',
-        ...about,
-        amount,
-        uncovered,
-        replayed: status === 'replayed',
-        ...parseLines(lines),
-      };
+      const { amount, uncovered } = parseHead(told[1]);
+      const replayed = told[0] === 'replayed';
+      return withEntries({ ok: true, status: 'charged', ...about, amount, uncovered, replayed }, told);
     }
     case 'exceeded':
-      return parseExceeded(first, lines);
+      return parseExceeded(told);
     case 'conflict':
-      return { ok: false, reason: status, record: parseRecord(first, about) };
+      return { ok: false, reason: told[0], record: parseRecord(told[1], told[2], about) };
     default:
       return unexpectedReply('budget-charge', reply);
   }
@@ -97,46 +83,39 @@ export function parseChargeResult(reply: unknown, about: ReplyContext): ChargeRe
  * @throws TypeError on a reply that the script does not promise.
  */
 export function parseFinalizeResult(reply: unknown, about: ReplyContext): FinalizeResult<bigint> {
-  const [status, packed = '', ...lines] = textReply(reply);
-  switch (status) {
+  const told = textReply(reply);
+  switch (told[0]) {
     case 'finalized':
     case 'replayed':
-      return finalizedFrom(parseRecord(packed, about), status === 'replayed', lines);
+      return withEntries(
+        { ...finalizedOf(parseHead(told[1]), about), replayed: told[0] === 'replayed' },
+        told,
+      );
     case 'overage_rejected':
     case 'conflict':
     case 'aborted':
     case 'expired':
-      return { ok: false, reason: status, record: parseRecord(packed, about) };
+      return { ok: false, reason: told[0], record: parseRecord(told[1], told[2], about) };
     case 'not_found':
-      return { ok: false, reason: status };
+      return { ok: false, reason: told[0] };
     default:
       return unexpectedReply('budget-finalize', reply);
   }
 }
 
-const finalizedFrom = (
-  record: BudgetRecord<bigint>,
-  replayed: boolean,
-  lines: readonly string[],
-): Finalized<bigint> => ({
-  ...finalizedOf(record),
-  replayed,
-  ...parseLines(lines),
-});
-
 export function parseAbortResult(reply: unknown, about: ReplyContext): AbortResult<bigint> {
-  const [status, packed = ''] = textReply(reply);
+  const [status, packed = '', detail = ''] = textReply(reply);
   switch (status) {
     case 'aborted':
     case 'replayed':
       return {
         ok: true,
         status: 'aborted',
-        released: releasedOf(parseRecord(packed, about)),
+        released: releasedOf(parseRecord(packed, detail, about)),
         replayed: status === 'replayed',
       };
     case 'finalized':
-      return { ok: false, reason: status, record: parseRecord(packed, about) };
+      return { ok: false, reason: status, record: parseRecord(packed, detail, about) };
     case 'not_found':
       return { ok: false, reason: status };
     default:
@@ -145,14 +124,14 @@ export function parseAbortResult(reply: unknown, about: ReplyContext): AbortResu
 }
 
 export function parseExtendResult(reply: unknown, about: ReplyContext): ExtendHoldResult<bigint> {
-  const [status, packed = ''] = textReply(reply);
+  const [status, packed = '', detail = ''] = textReply(reply);
   switch (status) {
     case 'extended':
-      return { ok: true, status, expiresAtMs: parseRecord(packed, about).expiresAtMs };
+      return { ok: true, status, expiresAtMs: parseRecord(packed, detail, about).expiresAtMs };
     case 'finalized':
     case 'aborted':
     case 'expired':
-      return { ok: false, reason: status, record: parseRecord(packed, about) };
+      return { ok: false, reason: status, record: parseRecord(packed, detail, about) };
     case 'not_found':
       return { ok: false, reason: status };
     default:
@@ -161,19 +140,19 @@ export function parseExtendResult(reply: unknown, about: ReplyContext): ExtendHo
 }
 
 export function parseRefundResult(reply: unknown, about: ReplyContext, amount: bigint): RefundResult<bigint> {
-  const [status, packed = '', ...lines] = textReply(reply);
+  const [status, packed = '', detail = '', ...lists] = textReply(reply);
   switch (status) {
     case 'refunded':
     case 'replayed': {
-      const { refunded } = parseRecord(packed, about);
-      const { balances } = parseLines(lines);
+      const { refunded } = parseRecord(packed, detail, about);
+      const balances = parseBalances(lists);
       return { ok: true, status: 'refunded', amount, refunded, replayed: status === 'replayed', balances };
     }
     case 'exceeds_committed':
     case 'pending':
     case 'aborted':
     case 'expired':
-      return { ok: false, reason: status, record: parseRecord(packed, about) };
+      return { ok: false, reason: status, record: parseRecord(packed, detail, about) };
     case 'conflict':
     case 'not_found':
       return { ok: false, reason: status };
@@ -183,128 +162,144 @@ export function parseRefundResult(reply: unknown, about: ReplyContext, amount: b
 }
 
 export function parseCreditResult(reply: unknown): CreditResult<bigint> {
-  const [status, line] = textReply(reply);
+  const [status, ...lists] = textReply(reply);
   if (status === 'conflict') return { ok: false, reason: status };
-  if ((status === 'credited' || status === 'replayed') && line)
-    return {
-      ok: true,
-      status: 'credited',
-      replayed: status === 'replayed',
-      balance: parseLine(line).balance,
-    };
+  const [balance] = parseBalances(lists);
+  if ((status === 'credited' || status === 'replayed') && balance)
+    return { ok: true, status: 'credited', replayed: status === 'replayed', balance };
   return unexpectedReply('budget-credit', reply);
 }
 
-export const parseBalances = (lines: readonly string[]): Balance<bigint>[] =>
-  lines.map((line) => parseLine(line).balance);
-
-function parseExceeded(amount: string, [nowMs, ...lines]: readonly string[]): Exceeded<bigint> {
-  const requested = BigInt(amount);
-  const violations = lines.map((line): Violation<bigint> => {
-    const { scope, period, window, limit, committed, reserved, available } = parseLine(line).balance;
-    return { scope, period, limit, committed, reserved, available, requested, resetAtMs: window.endMs };
-  });
-  return exceeded(violations, Number(nowMs));
+/** Entries as scripts tell them: four lists, of fields (c|scope|period|start), ends, limits and counters. */
+export function parseBalances([
+  fields = '',
+  ends = '',
+  limits = '',
+  counters = '',
+]: readonly string[]): Balance<bigint>[] {
+  const endOf = ends.split(';');
+  const limitOf = limits.split(';');
+  const counterOf = counters.split(';');
+  return fields
+    .split(';')
+    .filter((field) => field !== '~')
+    .map((field, i) => parseBalance(field, endOf[i], limitOf[i], counterOf[i]));
 }
 
-function parseLines(lines: readonly string[]): { balances: Balance<bigint>[]; crossed: Crossed[] } {
-  const balances: Balance<bigint>[] = [];
-  const crossed: Crossed[] = [];
-  for (const line of lines) {
-    const { balance, percents } = parseLine(line);
-    balances.push(balance);
-    for (const percent of percents) crossed.push({ scope: balance.scope, period: balance.period, percent });
-  }
-  return { balances, crossed };
-}
-
-function parseLine(line: string): { balance: Balance<bigint>; percents: number[] } {
-  const [scope, period, start, end, limit, credits, committed, reserved, crossed, ...more] = line.split('|');
-  if (
-    !scope ||
-    !period ||
-    !start ||
-    !end ||
-    !limit ||
-    !credits ||
-    !committed ||
-    !reserved ||
-    !crossed ||
-    more.length > 0
-  )
-    throw new TypeError('not a budget balance');
+function parseBalance(field: string, end = '', limit = '', counter = ''): Balance<bigint> {
+  const [, scope = '', period = '', start = ''] = field.split('|');
+  const [committed, reserved, credits] = counter.split(' ');
+  if (!end || !limit || !committed || !reserved || !credits) throw foreignValue('not a budget counter');
   const sums = {
-    limit: limit === 'u' ? ('unlimited' as const) : BigInt(limit),
+    limit: limit === 'u' || limit === '-' ? ('unlimited' as const) : BigInt(limit),
     credits: BigInt(credits),
     committed: BigInt(committed),
     reserved: BigInt(reserved),
   };
   return {
-    balance: {
+    scope: decodeScope(scope),
+    period: parsePeriodKey(period),
+    window: { startMs: Number(start), endMs: end === '0' ? null : Number(end) },
+    ...sums,
+    available: availableOf(sums),
+  };
+}
+
+/** A result with the balances and the thresholds that [status, record, detail, fields, ends, limits, counters] tells. */
+function withEntries<Result extends object>(
+  result: Result,
+  told: TextReply,
+): Result & { balances: Balance<bigint>[]; crossed: Crossed[] } {
+  const complete = result as Result & { balances: Balance<bigint>[]; crossed: Crossed[] };
+  tellBalances(complete, () => parseBalances(told.slice(3)));
+  complete.crossed = parseCrossed(told);
+  return complete;
+}
+
+/** A list of percentages an entry, or '-' for none at all, at the end of the record. */
+function parseCrossed([, record = '', , fields = '']: TextReply): Crossed[] {
+  const percents = record.slice(record.lastIndexOf(' ') + 1);
+  if (percents === '-') return [];
+  const names = fields.split(';');
+  return percents.split(';').flatMap((list, i): Crossed[] => {
+    const [, scope = '', period = ''] = (names[i + 1] ?? '').split('|');
+    if (list === '-') return [];
+    return list.split(',').map((percent) => ({
       scope: decodeScope(scope),
       period: parsePeriodKey(period),
-      window: { startMs: Number(start), endMs: end === '0' ? null : Number(end) },
-      ...sums,
-      available: availableOf(sums),
-    },
-    percents: crossed === '-' ? [] : crossed.split(',').map(Number),
-  };
+      percent: Number(percent),
+    }));
+  });
+}
+
+function parseExceeded([, amount = '', nowMs, ...lists]: TextReply): Exceeded<bigint> {
+  const requested = BigInt(amount);
+  const violations = parseBalances(lists).map(
+    ({ scope, period, window, limit, committed, reserved, available }): Violation<bigint> => ({
+      ...{ scope, period, limit, committed, reserved, available, requested, resetAtMs: window.endMs },
+    }),
+  );
+  return exceeded(violations, Number(nowMs));
 }
 
 const STATES = { p: 'pending', f: 'finalized', a: 'aborted', x: 'expired' } as const;
 const KINDS = { h: 'hold', c: 'charge' } as const;
 
-const PACKED_RECORD =
-  /^([pfax]) ([hc]) (\d+) (\d+) (\d+) (\d+) (\d+) ([01]) (\d+) (\d+) (\d+) (\S+) (\S+) (\S+) (.*)$/s;
+/** What of a record changes, as the scripts pack it: budget.fragments.ts. */
+type Head = Omit<BudgetRecord<bigint>, 'root' | 'id' | 'scopes' | 'meta'>;
 
-/** A record as the scripts pack it: budget.fragments.ts. */
-export function parseRecord(packed: string, { root, id }: ReplyContext): BudgetRecord<bigint> {
-  const match = PACKED_RECORD.exec(packed);
-  if (!match) throw foreignValue('not a budget record');
-  const [
-    ,
-    state,
-    kind,
-    amount,
-    actual,
-    committed,
-    refunded,
-    uncovered,
-    late,
-    created,
-    expires,
-    ended,
-    scopes,
-  ] = match as unknown as string[] & Record<1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 | 9 | 10 | 11 | 12, string>;
-  const meta = match[15];
+function parseHead(packed = ''): Head {
+  const parts = packed.split(' ');
+  const [state, kind, amount, actual, committed, refunded, uncovered, late, created, expires, ended] =
+    parts as [
+      ...[
+        keyof typeof STATES,
+        keyof typeof KINDS,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+        string,
+      ],
+    ];
+  if (parts.length !== 12 || !STATES[state] || !KINDS[kind]) throw foreignValue('not a budget record');
   return {
-    root,
-    id,
-    kind: KINDS[kind as keyof typeof KINDS],
-    state: STATES[state as keyof typeof STATES],
-    scopes: (scopes as string).split(',').map(decodeScope),
-    amount: BigInt(amount as string),
-    actual: BigInt(actual as string),
-    committed: BigInt(committed as string),
-    refunded: BigInt(refunded as string),
-    uncovered: BigInt(uncovered as string),
+    kind: KINDS[kind],
+    state: STATES[state],
+    amount: BigInt(amount),
+    actual: BigInt(actual),
+    committed: BigInt(committed),
+    refunded: BigInt(refunded),
+    uncovered: BigInt(uncovered),
     late: late === '1',
     createdAtMs: Number(created),
     expiresAtMs: Number(expires),
     endedAtMs: ended === '0' ? null : Number(ended),
-    meta: meta ? (JSON.parse(meta) as unknown) : undefined,
   };
 }
 
-/** The fields of each entry that a record counts in: for `verify`. */
-export function parseRecordFields(packed: string): string[] {
-  const match = PACKED_RECORD.exec(packed);
-  if (!match) throw foreignValue('not a budget record');
-  const scopes = (match[12] as string).split(',');
-  return (match[13] as string).split(';').map((entry) => {
-    const [at, period, start] = entry.split('|');
-    return `c|${scopes[Number(at) - 1]}|${period}|${start}`;
-  });
+export function parseRecord(
+  packed: string | undefined,
+  detail: string | undefined,
+  about: ReplyContext,
+): BudgetRecord<bigint> {
+  const { scopes, meta } = parseDetail(detail);
+  return {
+    ...about,
+    ...parseHead(packed),
+    scopes: scopes.split(',').map(decodeScope),
+    meta: meta === '' ? undefined : (JSON.parse(meta) as unknown),
+  };
+}
+
+/** What of an operation does not change: openUntilMs fields limits thresholds ends inherited scopes meta. */
+export function parseDetail(detail = ''): { fields: string[]; scopes: string; meta: string } {
+  const [, fields = '', , , , , scopes = '', ...meta] = detail.split(' ');
+  return { fields: fields.split(';').filter((field) => field !== '~'), scopes, meta: meta.join(' ') };
 }
 
 /** Readable in redis-cli, and free of every separator. */

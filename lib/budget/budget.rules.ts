@@ -20,7 +20,12 @@ export function exceeded(violations: readonly Violation<bigint>[], nowMs: number
 }
 
 /** What went back when this operation ended. */
-export function releasedOf({ state, late, amount, committed }: BudgetRecord<bigint>): bigint {
+export function releasedOf({
+  state,
+  late,
+  amount,
+  committed,
+}: Pick<BudgetRecord<bigint>, 'state' | 'late' | 'amount' | 'committed'>): bigint {
   if (late) return 0n;
   if (state === 'finalized') return committed < amount ? amount - committed : 0n;
   return amount;
@@ -28,9 +33,10 @@ export function releasedOf({ state, late, amount, committed }: BudgetRecord<bigi
 
 /** The numbers of a finalized operation, the same on every replay. */
 export function finalizedOf(
-  record: BudgetRecord<bigint>,
+  record: Omit<BudgetRecord<bigint>, 'root' | 'id' | 'scopes' | 'meta'>,
+  { root, id }: { root: string; id: string },
 ): Omit<Finalized<bigint>, 'replayed' | 'balances' | 'crossed'> {
-  const { root, id, amount, actual, committed, uncovered, late } = record;
+  const { amount, actual, committed, uncovered, late } = record;
   return {
     ok: true,
     status: 'finalized',

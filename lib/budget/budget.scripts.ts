@@ -32,7 +32,8 @@ const ENTRIES = [
   'plain',
 ] as const;
 
-const DETAIL = "table.concat({ openUntilMs, fields, limits, thresholds, ends, inherited, scopes, meta }, ' ')";
+const DETAIL =
+  "table.concat({ openUntilMs, fields, limits, thresholds, ends, inherited, scopes, meta }, ' ')";
 
 // An operation that is known tells its record, and its balances as they are now.
 const READ_OPERATION = `
@@ -428,7 +429,6 @@ if not record or not detail then return { 'not_found' } end
 local time = redis.call('TIME')
 return { 'found', record, detail, string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000)) }`,
   decode: textReply,
-  readOnly: true,
 });
 
 /** A page of operations: ['page', next cursor, id, record, detail, id, record, detail...]. */

@@ -1,4 +1,4 @@
-import { randomBytes } from 'node:crypto';
+import { randomUUID } from 'node:crypto';
 import { describe, normalizeKey } from '../keys.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 import { duration, integer, oneOf } from '../validate.js';
@@ -107,24 +107,50 @@ function named(name: string, value: unknown): string {
   });
 }
 
-/** A new id: 16 bytes of the CSPRNG as 22 base64url characters. */
-export const createId = (): string => randomBytes(16).toString('base64url');
+/** A new id, from the CSPRNG. */
+export const createId = (): string => randomUUID();
 
 /**
  * Amounts as they leave: as bigint where the caller spoke bigint, else as number where that is exact. Walks the
- * result, so that no operation has to list its amounts.
+ * result, so that no operation has to list its amounts; balances only when somebody looks at them.
  */
 export function present<Result>(result: Result, asBigint: boolean): Result {
-  return (asBigint ? result : toNumbers(result)) as Result;
+  if (asBigint || typeof result !== 'object' || result === null || Array.isArray(result))
+    return (asBigint ? result : toNumbers(result)) as Result;
+  const shown: Record<string, unknown> = {};
+  for (const key in result) {
+    if (key === 'balances') tellBalances(shown, () => toNumbers(result[key]));
+    else shown[key] = toNumbers(result[key]);
+  }
+  return shown as Result;
 }
 
 function toNumbers(value: unknown): unknown {
   if (typeof value === 'bigint') return fitting(value);
-  if (Array.isArray(value)) return value.map(toNumbers);
   if (typeof value !== 'object' || value === null) return value;
+  if (Array.isArray(value)) return value.length === 0 ? value : value.map(toNumbers);
   const shown: Record<string, unknown> = {};
-  for (const [key, each] of Object.entries(value)) shown[key] = toNumbers(each);
+  for (const key in value) shown[key] = toNumbers((value as Record<string, unknown>)[key]);
   return shown;
 }
 
 const fitting = (value: bigint): Amount => (value <= Number.MAX_SAFE_INTEGER ? Number(value) : value);
+
+const COMPUTE = Symbol.for('syncguard:budget-balances');
+
+// One getter for all results: a getter each would give every result a hidden class of its own.
+const BALANCES: PropertyDescriptor & ThisType<{ [COMPUTE](): unknown }> = {
+  enumerable: true,
+  configurable: true,
+  get() {
+    const value = this[COMPUTE]();
+    Object.defineProperty(this, 'balances', { value, enumerable: true, configurable: true, writable: true });
+    return value;
+  },
+};
+
+/** Gives a result its `balances`: a property like any other, but worked out at the first look. */
+export function tellBalances(result: object, compute: () => unknown): void {
+  Object.defineProperty(result, COMPUTE, { value: compute });
+  Object.defineProperty(result, 'balances', BALANCES);
+}

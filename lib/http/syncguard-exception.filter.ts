@@ -2,7 +2,7 @@ import { type ArgumentsHost, Catch, type ExceptionFilter, Inject, Logger } from 
 import { HttpAdapterHost } from '@nestjs/core';
 import { type Observable, throwError } from 'rxjs';
 import { BudgetUnavailableError } from '../budget/budget.errors.js';
-import { SyncGuardError } from '../syncguard.errors.js';
+import { SyncGuardConfigError, SyncGuardError } from '../syncguard.errors.js';
 
 const STATUS_BY_CODE: Readonly<Record<string, number>> = {
   AcquisitionTimeout: 423,
@@ -12,6 +12,7 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
   Aborted: 503,
   InvalidArgument: 400,
   RateLimited: 429,
+  TooManyAttempts: 429,
   BudgetConflict: 409,
   SecretConflict: 409,
 };
@@ -60,6 +61,8 @@ const forClients = (context: Readonly<Record<string, unknown>>): Record<string, 
   Object.fromEntries(Object.entries(context).filter(([name]) => !name.endsWith('Hash')));
 
 function statusOf(error: SyncGuardError): number {
+  // A fault of whoever wrote the app, found at a call.
+  if (error instanceof SyncGuardConfigError) return 500;
   if (error.code === 'BudgetExceeded') return typeof error.context.retryAfter === 'number' ? 429 : 402;
   // Whatever the fault is: it is not the client's.
   if (error instanceof BudgetUnavailableError) return 503;

@@ -59,7 +59,7 @@ export class CallInFlight {
 /** The HTTP status that an error names: of Nest's exceptions, and of those of other libraries. */
 function statusOfError(error: unknown): number | undefined {
   if (typeof error !== 'object' || error === null) return undefined;
-  const { getStatus, status, statusCode } = error as { getStatus?: unknown; status?: unknown; statusCode?: unknown };
-  if (typeof getStatus === 'function') return Number((error as { getStatus(): unknown }).getStatus());
-  return [status, statusCode].find((each) => typeof each === 'number') as number | undefined;
+  const { getStatus, status, statusCode } = error as Record<string, unknown>;
+  const named: unknown = typeof getStatus === 'function' ? getStatus.call(error) : (status ?? statusCode);
+  return typeof named === 'number' ? named : undefined;
 }

@@ -52,7 +52,6 @@ export const peekCounterScript = defineScript({
   name: 'counter-peek',
   keys: ['counter'],
   args: [],
-  readOnly: true,
   lua: `${WINDOW}
 return {text(count), math.max(0, endsAtMs - nowMs)}`,
   decode(reply): Omit<CounterReply, 'ok'> {

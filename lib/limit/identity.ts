@@ -2,9 +2,6 @@ import { hash } from 'node:crypto';
 import { isIPv4, isIPv6 } from 'node:net';
 import { MAX_KEY_BYTES } from '../keys.js';
 
-/** Where in a request a path of `keyBy` may begin. */
-export const REQUEST_PARTS = ['body', 'query', 'params', 'headers', 'user', 'session', 'cookies'] as const;
-
 /** More of a value is not looked at: nobody has such an e-mail address, and hashing costs time. */
 const MAX_VALUE_LENGTH = 1_024;
 
@@ -89,7 +86,10 @@ export function ownText(value: unknown): string | undefined {
 
 /** What a client typed: spellings of one e-mail address or name are one identity. */
 function clientText(value: unknown): string | undefined {
-  return ownText(value)?.slice(0, MAX_VALUE_LENGTH).toWellFormed().normalize('NFC').trim().toLowerCase() || undefined;
+  return (
+    ownText(value)?.slice(0, MAX_VALUE_LENGTH).toWellFormed().normalize('NFC').trim().toLowerCase() ||
+    undefined
+  );
 }
 
 /** One key out of labelled parts, unambiguous whatever they hold, and short enough for a key. */

@@ -108,7 +108,7 @@ export function resolvePolicies(
 function resolveHeaders(headers: unknown): readonly RateLimitHeaders[] {
   if (headers === false) return [];
   const list: readonly unknown[] = Array.isArray(headers) ? headers : [headers];
-  if (list.every((each) => each === 'draft-10' || each === 'legacy')) return list as RateLimitHeaders[];
+  if (list.every((each) => each === 'draft-10' || each === 'legacy')) return list;
   throw invalidOption('limit.headers', `'draft-10', 'legacy', a list of these, or false`, headers);
 }
 

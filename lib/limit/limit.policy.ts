@@ -57,6 +57,9 @@ export interface PolicyDefaults {
   fixed?: boolean | undefined;
 }
 
+/** What of a request `keyBy` may name. */
+const KEY_PATH = /^(ip|user|(body|query|params|headers|user|session|cookies)(\.[^.]+)+)$/;
+
 const OPTIONS = [
   'limit',
   'windowMs',
@@ -127,10 +130,9 @@ export function validateCost({ name, rules }: ResolvedPolicy, cost: unknown): nu
 
 export function resolveKeyBy(name: string, keyBy: unknown): KeyBy {
   const parts: readonly unknown[] = Array.isArray(keyBy) ? keyBy : [keyBy];
-  const valid = parts.every(
-    (part) => typeof part === 'function' || (typeof part === 'string' && part !== ''),
-  );
-  if (valid && parts.length > 0) return keyBy as KeyBy;
+  const isPart = (part: unknown): boolean =>
+    typeof part === 'function' || (typeof part === 'string' && KEY_PATH.test(part));
+  if (parts.length > 0 && parts.every(isPart)) return keyBy as KeyBy;
   throw invalidOption(
     name,
     `'ip', 'user', a path such as 'body.email', a function, or a list of these`,

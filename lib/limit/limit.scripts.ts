@@ -148,9 +148,9 @@ local function decide(commit, attempts, block, seq, cost, stage, ${RULES.join(',
     if longFloor >= score then score = longFloor + 1 end
   end
 
+  -- A foreign value under these names has to fail before the first write, also before that of another limit.
+  if blocks then call('GET', block) call('GET', seq) end
   if commit then
-    -- A foreign value under these names has to fail before the first write.
-    if blocks then call('GET', block) call('GET', seq) end
     local added
     if cost == 1 then
       added = call('ZADD', attempts, option, score, callId)
@@ -313,7 +313,6 @@ if shortCount > 0 then
 end
 return resetMs .. ' ok ' .. shortCount .. ' ' .. longCount`,
   decode: (reply): LimitOutcome => decodeOutcomes(reply)[0] ?? unexpectedReply('limit-peek', reply),
-  readOnly: true,
 });
 
 /** Takes a call back; with \`forget\` "1" the failures before it as well, unless a block stands. */

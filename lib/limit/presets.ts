@@ -12,7 +12,7 @@ const escalation = { factor: 2, maxBlockMs: DAY, strikeTtlMs: DAY };
  * hour: for an hour), by address over all accounts (50 in 10 minutes), and by account over all addresses (100
  * in an hour). The last is wide, so that nobody locks a victim out by name alone. Expects `body.email`.
  */
-const login: LimitPolicy[] = [
+const login = [
   {
     keyBy: ['ip', 'body.email'],
     count: 'failure',
@@ -35,27 +35,27 @@ const login: LimitPolicy[] = [
     onError: 'closed',
     temp: { windowMs: HOUR, threshold: 100, blockMs: 10 * MINUTE },
   },
-];
+] satisfies LimitPolicy[];
 
 /** One-time codes: 5 wrong ones in 10 minutes block the account for 15; 10 in a day for a day. Expects `body.email`. */
-const otp: LimitPolicy = {
+const otp = {
   keyBy: 'body.email',
   count: 'failure',
   resetOnSuccess: true,
   onError: 'closed',
   temp: { windowMs: 10 * MINUTE, threshold: 5, blockMs: 15 * MINUTE },
   long: { windowMs: DAY, threshold: 10, blockMs: DAY },
-};
+} satisfies LimitPolicy;
 
 /** New accounts: 5 an hour and 20 a day from one address. */
-const signup: LimitPolicy = {
+const signup = {
   keyBy: 'ip',
   temp: { windowMs: HOUR, limit: 5, blockMs: HOUR },
   long: { windowMs: DAY, limit: 20, blockMs: DAY },
-};
+} satisfies LimitPolicy;
 
 /** An API: 100 calls in 10 seconds from one address, without a block. */
-const api: LimitPolicy = { keyBy: 'ip', limit: 100, windowMs: 10 * SECOND };
+const api = { keyBy: 'ip', limit: 100, windowMs: 10 * SECOND } satisfies LimitPolicy;
 
 /**
  * Policies with numbers that one would otherwise guess: `@RateLimit('login')` works without a `limits` option. A
@@ -63,4 +63,4 @@ const api: LimitPolicy = { keyBy: 'ip', limit: 100, windowMs: 10 * SECOND };
  *
  * @example limits: { api: { ...presets.api, limit: 500 } }
  */
-export const presets = { login, otp, signup, api } satisfies Record<string, LimitPolicy | LimitPolicy[]>;
+export const presets = { login, otp, signup, api };

@@ -1,7 +1,7 @@
 import { monotonicMs } from '../clock.js';
 import type { LockBackend } from './lock.backend.js';
 import type { AcquiredLock, ExtendResult, HeldLock, ReleaseResult } from './lock.types.js';
-import { retryRelease } from './retry-release.js';
+import { BackgroundReleases } from './retry-release.js';
 
 export interface Grant {
   readonly key: string;
@@ -47,6 +47,8 @@ export class LockHandle implements AcquiredLock {
   /** Never throws, so as not to mask the block's own error: a release that fails is tried again in the background. */
   async [Symbol.asyncDispose](): Promise<void> {
     const released = (): Promise<boolean> => this.release().then(() => true);
-    await released().catch(() => void retryRelease(released, this.#held.deadlineMs - monotonicMs()));
+    await released().catch(() =>
+      new BackgroundReleases().start(released, this.#held.deadlineMs - monotonicMs()),
+    );
   }
 }

@@ -6,6 +6,7 @@ export interface LockFrame {
   /** Which backend granted it: the same key on another backend is another lock. */
   readonly owner: object;
   readonly context: LockContext;
+  /** The nearest that was live when this one began: a job that schedules itself must not grow a chain. */
   readonly outer: LockFrame | undefined;
   /** False once the lock was released: work left running inherits nothing. */
   active: boolean;

@@ -28,7 +28,7 @@ export function compileKeyTemplate(
 
 function parse(template: string, decorator: string): Part[] {
   if (template === '') throw invalid(`${decorator}: the key template is empty.`);
-  return [...template.matchAll(TOKEN)].map(([token, placeholder]) => {
+  const parts = [...template.matchAll(TOKEN)].map(([token, placeholder]) => {
     if (token === '{{' || token === '}}') return token.charAt(0);
     if (placeholder === undefined && !/[{}]/.test(token)) return token;
     const [, index, path] = PLACEHOLDER.exec(placeholder ?? '') ?? [];
@@ -39,6 +39,25 @@ function parse(template: string, decorator: string): Part[] {
       );
     return { index: Number(index), path: path.split('.').slice(1), source: token };
   });
+  refuseAmbiguous(parts, template, decorator);
+  return parts;
+}
+
+// What encodeURIComponent leaves alone, and the sign that it writes: a value may hold these.
+const MAY_STAND_IN_A_VALUE = /^[A-Za-z0-9\-_.!~*'()%]*$/;
+
+/** Between two values stands a separator that no value can hold, or ("a-b","c") would be ("a","b-c"). */
+function refuseAmbiguous(parts: readonly Part[], template: string, decorator: string): void {
+  let between: string | undefined;
+  for (const part of parts) {
+    if (typeof part === 'string') between = between === undefined ? undefined : between + part;
+    else if (between !== undefined && MAY_STAND_IN_A_VALUE.test(between))
+      throw invalid(
+        `${decorator}: in the key template "${template}" two values are not kept apart.`,
+        'Put ":" or "/" between them: a value cannot hold those.',
+      );
+    else between = '';
+  }
 }
 
 function valueOf({ index, path }: Exclude<Part, string>, args: readonly unknown[]): unknown {

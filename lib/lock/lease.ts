@@ -40,6 +40,38 @@ export interface LeaseOptions {
   onChange(lease: Lease): void;
 }
 
+class LeaseContext implements LockContext {
+  readonly #lease: Lease;
+
+  constructor(lease: Lease) {
+    this.#lease = lease;
+  }
+
+  get key(): string {
+    return this.#lease.key;
+  }
+
+  get fence(): string {
+    return this.#lease.grant.fence;
+  }
+
+  get signal(): AbortSignal {
+    return this.#lease.signal;
+  }
+
+  get expiresAtMs(): number {
+    return this.#lease.grant.expiresAtMs;
+  }
+
+  extend(ttlMs?: number): Promise<ExtendResult> {
+    return this.#lease.extend(ttlMs);
+  }
+
+  assertHeld(): void {
+    this.#lease.assertHeld();
+  }
+}
+
 // A third of the TTL leaves two more tries; the grid lets locks taken about the same time be renewed together.
 const RENEWALS_PER_TTL = 3;
 const GRID_PER_TTL = 10;
@@ -49,7 +81,9 @@ const RETRIES_PER_TTL = 20;
  * A held lock as this process sees it: it ends at a deadline of the local monotonic clock, counted from
  * before the last good acquire or extend was sent, so never later than on the server.
  */
-export class Lease implements LockContext, Watched {
+export class Lease implements Watched {
+  /** What the body gets: the lease without its grant, whose lockId would let anybody release it. */
+  readonly context: LockContext = new LeaseContext(this);
   readonly key: string;
   readonly grant: AcquiredLock;
   readonly #options: LeaseOptions;
@@ -76,14 +110,6 @@ export class Lease implements LockContext, Watched {
   /** How long the lock is held so far, in ms. */
   get heldMs(): number {
     return monotonicMs() - this.#options.sentAtMs;
-  }
-
-  get fence(): string {
-    return this.grant.fence;
-  }
-
-  get expiresAtMs(): number {
-    return this.grant.expiresAtMs;
   }
 
   /** The error of the loss, if the lock was lost before it ended. Looks at the clock. */
@@ -156,14 +182,17 @@ export class Lease implements LockContext, Watched {
     }
   }
 
-  /** Notes when to renew a lock that was extended by `ttlMs` at `sentAtMs`; gives the new deadline. */
+  /**
+   * Notes when to renew a lock that was extended by `ttlMs` at `sentAtMs`; gives the new deadline. One that the
+   * body extended for longer is left alone until it has no more than its usual life left.
+   */
   #extendTo(sentAtMs: number, ttlMs: number): number {
     const deadlineMs = Math.min(sentAtMs + ttlMs, this.#endMs);
-    const gridMs = ttlMs / GRID_PER_TTL;
+    const usualMs = Math.min(ttlMs, this.#options.ttlMs);
+    const gridMs = usualMs / GRID_PER_TTL;
+    const renewAtMs = sentAtMs + ttlMs - usualMs + usualMs / RENEWALS_PER_TTL;
     const renewable = this.#options.autoExtend && !this.#isLast(deadlineMs);
-    this.#renewAtMs = renewable
-      ? Math.floor((sentAtMs + ttlMs / RENEWALS_PER_TTL) / gridMs) * gridMs
-      : Infinity;
+    this.#renewAtMs = renewable ? Math.floor(renewAtMs / gridMs) * gridMs : Infinity;
     return deadlineMs;
   }
 
@@ -200,7 +229,7 @@ export class Lease implements LockContext, Watched {
       code: 'LockLost',
       message: `The lock is not held any more: ${why}.`,
       hint: 'Somebody else may be inside. Give `fence` to what you write to, and check `signal` or `assertHeld()` in long bodies.',
-      context: { keyHash: hashKey(this.key), fence: this.fence },
+      context: { keyHash: hashKey(this.key), fence: this.grant.fence },
     });
   }
 }

@@ -24,6 +24,8 @@ export interface LockBackend<C extends BackendCapabilities = BackendCapabilities
   lookup(options: LookupOptions): Promise<LockInfo | null>;
   getByKeyRaw(key: string): Promise<RawLockInfo | null>;
   getByIdRaw(lockId: string): Promise<RawLockInfo | null>;
+  /** Before its connection closes: ends what is still being undone in the background. */
+  flush?(): Promise<void>;
 }
 
 /** Why an operation said no: for telemetry and for waiting, not part of the public result. */

@@ -1,4 +1,4 @@
-import { type Clock, monotonicMs, systemClock } from '../clock.js';
+import { type Clock, monotonicMs, steadyClock } from '../clock.js';
 import { LockHandle } from './acquired-lock.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
@@ -41,7 +41,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   #lastFence = 0;
   #sweepAt = SWEEP_AT_LEAST;
 
-  constructor(private readonly clock: Clock = systemClock) {}
+  constructor(private readonly clock: Clock = steadyClock) {}
 
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
     const { key, ttlMs } = validateAcquire(options);
@@ -143,6 +143,8 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
 }
 
 function refuseAborted(signal: AbortSignal | undefined): void {
+  if (signal && typeof signal.addEventListener !== 'function')
+    throw new LockError({ code: 'InvalidArgument', message: 'signal must be an AbortSignal.' });
   if (signal?.aborted)
     throw new LockError({
       code: 'Aborted',

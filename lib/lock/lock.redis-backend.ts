@@ -45,7 +45,7 @@ import {
   validateKey,
   validateLockId,
 } from './lock.values.js';
-import { retryRelease } from './retry-release.js';
+import { type Attempt, BackgroundReleases } from './retry-release.js';
 
 export interface RedisLockBackendConfig {
   cleanupInIsLocked: boolean;
@@ -60,6 +60,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     supportsFencing: true,
     timeAuthority: 'server',
   };
+  readonly #undos = new BackgroundReleases();
   #warned = false;
 
   constructor(
@@ -73,7 +74,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const lockId = this.layout.createLockId(key);
     const keys = this.layout.keysOf(key, lockId);
     const sentAtMs = monotonicMs();
-    const undo = (): void => void retryRelease(() => this.#releaseUnwanted(keys, lockId), ttlMs);
+    const undo = (): void => this.#undos.start(this.#releaseUnwanted(keys, lockId), ttlMs);
     let reply: AcquireReply;
     try {
       reply = await this.runner.run(
@@ -92,11 +93,13 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
 
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
     const lockId = validateLockId(options?.lockId);
-    const { epoch } = this.runner.readiness;
-    const code = await this.#attributed(options, this.#release(lockId, options));
-    // ioredis sends again what a lost connection left unanswered: the first one released, the second found nothing.
-    const replayed = code === 'not-found' && epoch !== this.runner.readiness.epoch;
-    return code === 'released' || replayed ? { ok: true } : withDetail({ ok: false }, { reason: code });
+    const live = options.held !== undefined && monotonicMs() < options.held.deadlineMs;
+    let replayed = false;
+    const onReplay = (): void => void (replayed = true);
+    const code = await this.#attributed(options, this.#release(lockId, options, live, onReplay));
+    // Our live lock was not there when the command ran for the second time: the first had released it.
+    const wasReleased = code === 'released' || (code === 'not-found' && live && replayed);
+    return wasReleased ? { ok: true } : withDetail({ ok: false }, { reason: code });
   }
 
   async extend(options: ExtendOptions): Promise<ExtendResult> {
@@ -159,14 +162,23 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     }
   }
 
-  #release(lockId: string, { held, signal }: ReleaseOptions): Promise<ReleaseCode> {
+  async flush(): Promise<void> {
+    await this.#undos.flush();
+  }
+
+  #release(
+    lockId: string,
+    { held, signal }: ReleaseOptions,
+    live: boolean,
+    onReplay: () => void,
+  ): Promise<ReleaseCode> {
     if (!held)
       return this.#byId<ReleaseCode>(lockId, signal, 'not-found', {
         once: (index, options) => this.runner.run(releaseByIdScript, { index }, { lockId }, options),
         found: (keys, options) => this.runner.run(releaseScript, keys, { lockId }, options),
       });
-    const script = monotonicMs() < held.deadlineMs ? releaseHeldScript : releaseScript;
-    return this.runner.run(script, this.layout.keysOf(held.key, lockId), { lockId }, { signal });
+    const script = live ? releaseHeldScript : releaseScript;
+    return this.runner.run(script, this.layout.keysOf(held.key, lockId), { lockId }, { signal, onReplay });
   }
 
   #extend(lockId: string, ttlMs: number, { held, signal }: ReleaseOptions): Promise<ExtendReply> {
@@ -195,8 +207,12 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   ): Promise<Result> {
     const index = this.layout.indexOf(lockId);
     if (!this.layout.recordFromIndex) return run.once(index, { signal });
+    const endMs = monotonicMs() + this.runner.commandTimeoutMs;
     const name = await this.runner.run(readIndexScript, { index }, {}, { signal });
-    return name === null ? none : run.found({ index, record: this.layout.recordFromIndex(name) }, { signal });
+    if (name === null) return none;
+    // One deadline for both trips.
+    const timeoutMs = Math.max(1, endMs - monotonicMs());
+    return run.found({ index, record: this.layout.recordFromIndex(name) }, { signal, timeoutMs });
   }
 
   #read(key: string, signal?: AbortSignal): Promise<ReadReply | null> {
@@ -229,8 +245,16 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     });
   }
 
-  async #releaseUnwanted(keys: { record: string; index: string }, lockId: string): Promise<boolean> {
-    return (await this.runner.run(releaseScript, keys, { lockId })) === 'released';
+  /**
+   * Undoes an acquire that may have run. "Not there" is believed the second time: the acquire may still lie in
+   * the buffer of a connection that was lost.
+   */
+  #releaseUnwanted(keys: { record: string; index: string }, lockId: string): Attempt {
+    let answers = 0;
+    return async () => {
+      const code = await this.runner.run(releaseScript, keys, { lockId });
+      return code === 'released' || ++answers === 2;
+    };
   }
 
   #cleanup(key: string, { lockId }: LockRecord): void {

@@ -23,7 +23,7 @@ end`;
 
 const LIVENESS = `${NOW_MS}
 local function expiryOf(json)
-  return tonumber(string.match(json, '"expiresAtMs":(%d+)') or decode(json).expiresAtMs)
+  return tonumber(string.match(json, '"expiresAtMs":(%d+)[,}]') or decode(json).expiresAtMs)
 end
 
 local function isDead(json, ageMs)
@@ -161,7 +161,7 @@ function decodeExtend(reply: unknown): ExtendReply {
 /** Replaces the life of the caller's lock: [1, new expiry], or the codes of release. Never brings one back. */
 const EXTEND = `${OWNERSHIP}${LIVENESS}${OWNED_AND_LIVE}
 local expiresAtMs = nowMs + ttlMs
-local json, found = string.gsub(held, '"expiresAtMs":%d+', string.format('"expiresAtMs":%d', expiresAtMs), 1)
+local json, found = string.gsub(held, '"expiresAtMs":%d+([,}])', string.format('"expiresAtMs":%d%%1', expiresAtMs), 1)
 if found == 0 then
   local fields = decode(held)
   fields.expiresAtMs = expiresAtMs
@@ -203,7 +203,9 @@ function decodeRead(reply: unknown): ReadReply | null {
 function parseRecord(json: string): LockRecord {
   try {
     const record = JSON.parse(json) as LockRecord | null;
-    if (typeof record?.lockId === 'string' && typeof record.expiresAtMs === 'number') return record;
+    const texts = [record?.lockId, record?.key, record?.fence];
+    if (record && texts.every((text) => typeof text === 'string') && Number.isFinite(record.expiresAtMs))
+      return record;
   } catch {
     // Not JSON: told below, like every other value that is no lock.
   }
@@ -221,7 +223,6 @@ export const readScript = defineScript({
   args: [],
   lua: READ,
   decode: decodeRead,
-  readOnly: true,
 });
 
 export const readByIdScript = defineScript({
@@ -230,7 +231,6 @@ export const readByIdScript = defineScript({
   args: [],
   lua: RECORD_FROM_INDEX + READ,
   decode: decodeRead,
-  readOnly: true,
 });
 
 /** The record's name as the index holds it: the client's `keyPrefix` stands in it too. */
@@ -241,7 +241,6 @@ export const readIndexScript = defineScript({
   lua: `return redis.call('GET', index) or -1`,
   decode: (reply): string | null =>
     reply === -1 ? null : typeof reply === 'string' ? reply : unexpectedReply('lock-read-index', reply),
-  readOnly: true,
 });
 
 /** Deletes a record that is long dead, if it is still the one that was seen. Never a fence counter. */

@@ -26,7 +26,7 @@ import type {
   ReleaseOptions,
   ReleaseResult,
 } from './lock.types.js';
-import { retryRelease } from './retry-release.js';
+import { BackgroundReleases } from './retry-release.js';
 import { TrackedLocks } from './tracked-locks.js';
 import { Watchdog } from './watchdog.js';
 
@@ -63,17 +63,22 @@ export class LockService implements OnModuleDestroy {
   readonly #logger = new Logger('SyncGuard');
   readonly #watchdog = new Watchdog();
   readonly #handles = new TrackedLocks();
+  readonly #releases = new BackgroundReleases();
+  readonly #attempts = new Set<Promise<Attempt>>();
   readonly #running = new Map<Lease, Promise<unknown>>();
   readonly #shutdown = new AbortController();
 
-  constructor(
-    private readonly backend: LockBackend,
-    private readonly options: LockServiceOptions,
-  ) {}
+  readonly #backend: LockBackend;
+  readonly #options: LockServiceOptions;
+
+  constructor(backend: LockBackend, options: LockServiceOptions) {
+    this.#backend = backend;
+    this.#options = options;
+  }
 
   /** What the backend can do, and whose clock ends a lock. */
   get capabilities(): BackendCapabilities {
-    return this.backend.capabilities;
+    return this.#backend.capabilities;
   }
 
   /**
@@ -93,33 +98,38 @@ export class LockService implements OnModuleDestroy {
   }
 
   /** Ends a lock by its id. `{ ok: false }`: it was not there any more, or another's. */
-  release(options: ReleaseOptions): Promise<ReleaseResult> {
-    return this.backend.release(options);
+  async release(options: ReleaseOptions): Promise<ReleaseResult> {
+    const result = await this.#backend.release(options);
+    this.#handles.ended(options.lockId);
+    return result;
   }
 
   /** Replaces the rest of a lock's life. `{ ok: false }`: it was not there any more, or another's; it never comes back. */
-  extend(options: ExtendOptions): Promise<ExtendResult> {
-    return this.backend.extend(options);
+  async extend(options: ExtendOptions): Promise<ExtendResult> {
+    const sentAtMs = monotonicMs();
+    const result = await this.#backend.extend(options);
+    if (result.ok) this.#handles.extended(options.lockId, sentAtMs + options.ttlMs);
+    return result;
   }
 
   /** Whether anybody holds the key now. To decide on that is a race: acquire instead. */
   isLocked(options: { key: string; signal?: AbortSignal | undefined }): Promise<boolean> {
-    return this.backend.isLocked(options);
+    return this.#backend.isLocked(options);
   }
 
   /** Facts of a live lock, by key or by id, with hashes instead of names; null when there is none. */
   lookup(options: LookupOptions): Promise<LockInfo | null> {
-    return this.backend.lookup(options);
+    return this.#backend.lookup(options);
   }
 
   /** Like `lookup`, with the key and the id: whoever reads the id can release the lock. */
   getByKeyRaw(key: string): Promise<RawLockInfo | null> {
-    return this.backend.getByKeyRaw(key);
+    return this.#backend.getByKeyRaw(key);
   }
 
   /** Like `lookup`, with the key and the id: whoever reads the id can release the lock. */
   getByIdRaw(lockId: string): Promise<RawLockInfo | null> {
-    return this.backend.getByIdRaw(lockId);
+    return this.#backend.getByIdRaw(lockId);
   }
 
   /**
@@ -148,15 +158,16 @@ export class LockService implements OnModuleDestroy {
     const { key, call } = this.#check(fn, options);
     // A job that may be skipped is skipped, not failed, while the app goes down.
     if (call.onContention === 'skip' && this.#shutdown.signal.aborted) return undefined;
-    const outer = findFrame(({ owner, context }) => owner === this.backend && context.key === key);
-    if (outer) return call.reentrant ? fn(outer.context) : rejectNested(key);
+    const outer = findFrame(({ owner, context }) => owner === this.#backend && context.key === key);
+    if (outer) return call.reentrant ? this.#reenter(outer.context, fn) : rejectNested(outer.context);
+    const startedMs = monotonicMs();
     const attempt = await this.#waitFor(key, call);
-    if (!attempt.result.ok) return this.#contended(key, call, attempt.result);
+    if (!attempt.result.ok) return this.#contended(key, call, attempt.result, monotonicMs() - startedMs);
     const lease = new Lease(attempt.result, {
       ...call,
       key,
       sentAtMs: attempt.sentAtMs,
-      onChange: (changed) => this.#watchdog.watch(changed),
+      onChange: (changed) => this.#watchdog.changed(changed),
     });
     const run = this.#run(lease, call, fn);
     this.#running.set(lease, run);
@@ -172,42 +183,65 @@ export class LockService implements OnModuleDestroy {
    * held is released. Connections close after this, in a later phase of Nest's.
    */
   async onModuleDestroy(): Promise<void> {
-    const { drainMs } = this.options.shutdown;
+    const { drainMs } = this.#options.shutdown;
     this.#shutdown.abort();
+    await Promise.allSettled(this.#attempts);
     // A body whose lock is lost already has nothing left to wait for.
     const held = [...this.#running].filter(([lease]) => !lease.lost);
-    const patience = new AbortController();
-    const tooLate = sleep(drainMs, undefined, { signal: patience.signal }).catch(() => {});
-    await Promise.race([Promise.allSettled(held.map(([, run]) => run)), tooLate]);
-    patience.abort();
+    await within(drainMs, [this.#handles.emptied(), ...held.map(([, run]) => run)]);
 
-    const unfinished = held.flatMap(([lease]) => (this.#running.has(lease) ? [lease] : []));
-    if (unfinished.length > 0)
+    const leases = held.flatMap(([lease]) => (this.#running.has(lease) ? [lease] : []));
+    const locks = [...leases.map(({ grant }) => grant), ...this.#handles];
+    if (locks.length > 0)
       this.#logger.warn(
-        `${unfinished.length} locks were still in use after ${drainMs} ms of shutdown: they are released.`,
+        `${locks.length} locks were still in use after ${drainMs} ms of shutdown: they are released.`,
       );
-    for (const lease of unfinished) lease.lose('the app has shut down');
-    const locks = [...unfinished.map(({ grant }) => grant), ...this.#handles];
+    for (const lease of leases) lease.lose('the app has shut down');
     await Promise.allSettled(locks.map((lock) => lock.release()));
+    await Promise.all([this.#releases.flush(), this.#backend.flush?.()]);
   }
 
-  /** One attempt of the backend. A grant that comes after the shutdown has begun goes back. */
   async #attempt(options: AcquireOptions): Promise<Attempt> {
+    const attempt = this.#usableAttempt(options);
+    this.#attempts.add(attempt);
+    try {
+      return await attempt;
+    } finally {
+      this.#attempts.delete(attempt);
+    }
+  }
+
+  /** One attempt of the backend. A grant that came too late, after the shutdown has begun or its TTL, goes back. */
+  async #usableAttempt(options: AcquireOptions): Promise<Attempt> {
     this.#refuseWhenShutDown();
     const sentAtMs = monotonicMs();
-    const result = await this.backend.acquire(options);
-    if (result.ok && this.#shutdown.signal.aborted) {
-      await result[Symbol.asyncDispose]();
-      this.#refuseWhenShutDown();
-    }
-    return { result, sentAtMs };
+    const result = await this.#backend.acquire(options);
+    if (!result.ok) return { result, sentAtMs };
+    const expired = monotonicMs() >= sentAtMs + options.ttlMs;
+    if (!expired && !this.#shutdown.signal.aborted) return { result, sentAtMs };
+    await result[Symbol.asyncDispose]();
+    this.#refuseWhenShutDown();
+    throw new LockError({
+      code: 'NetworkTimeout',
+      message: 'The lock was granted, but its TTL was over when the answer came.',
+      hint: `Make \`ttlMs\` (${options.ttlMs}) many times as long as a round trip to Redis takes.`,
+      context: { keyHash: hashKey(options.key) },
+    });
+  }
+
+  /** Runs under a lock that is held already: as long as that one, and not longer. */
+  async #reenter<T>(outer: LockContext, fn: (lock: LockContext) => T | Promise<T>): Promise<T> {
+    outer.assertHeld();
+    const result = await fn(outer);
+    outer.assertHeld();
+    return result;
   }
 
   #check(fn: unknown, options: LockOptions): { key: string; call: ResolvedLockCall } {
     const { key, ...rest } = options ?? {};
     try {
       if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
-      return { key: normalizeKey(key), call: resolveLockCall(rest, this.options.lock) };
+      return { key: normalizeKey(key), call: resolveLockCall(rest, this.#options.lock) };
     } catch (error) {
       throw LockError.from(error);
     }
@@ -240,13 +274,13 @@ export class LockService implements OnModuleDestroy {
     }
   }
 
-  #contended(key: string, call: ResolvedLockCall, result: AcquireFailure): unknown {
+  #contended(key: string, call: ResolvedLockCall, result: AcquireFailure, waitedMs: number): unknown {
     if (call.onContention === 'skip') return undefined;
     if (call.onContention !== 'throw') return call.onContention(key);
     const remainingMs = detailOf(result)?.remainingMs;
     throw new LockError({
       code: 'AcquisitionTimeout',
-      message: `Somebody else holds the lock${call.timeoutMs > 0 ? `, and still did after ${call.timeoutMs} ms` : ''}.`,
+      message: `Somebody else holds the lock, and still did after ${Math.round(waitedMs)} ms.`,
       hint: 'Try again later, or wait longer with `timeoutMs`.',
       context: {
         keyHash: hashKey(key),
@@ -259,11 +293,16 @@ export class LockService implements OnModuleDestroy {
   /** Runs the body under its lease, and gives the lock back. The body's own error wins over a loss. */
   async #run<T>(lease: Lease, call: ResolvedLockCall, fn: (lock: LockContext) => T | Promise<T>): Promise<T> {
     const frames = lockFrames();
-    const frame: LockFrame = { owner: this.backend, context: lease, outer: frames.getStore(), active: true };
+    const frame: LockFrame = {
+      owner: this.#backend,
+      context: lease.context,
+      outer: findFrame(() => true),
+      active: true,
+    };
     this.#watchdog.watch(lease);
     let outcome: { value: T } | { error: unknown };
     try {
-      outcome = { value: await frames.run(frame, fn, lease) };
+      outcome = { value: await frames.run(frame, fn, lease.context) };
     } catch (error) {
       outcome = { error };
     }
@@ -279,21 +318,25 @@ export class LockService implements OnModuleDestroy {
   /** Releases, or keeps for the rest of `minHoldMs`. Gives the loss, if the lock was lost before the body ended. */
   async #giveBack(lease: Lease, minHoldMs: number): Promise<LockError | undefined> {
     const { grant, lost } = lease;
-    const release = (): Promise<boolean> => grant.release().then(() => true);
+    const giveBack = (): Promise<{ ok: boolean }> => {
+      const keepMs = Math.ceil(minHoldMs - lease.heldMs);
+      return keepMs > 0 ? grant.extend(keepMs) : grant.release();
+    };
+    const again = (): void =>
+      this.#releases.start(() => giveBack().then(() => true), Math.max(lease.ttlMs, minHoldMs));
     if (lost) {
-      void retryRelease(release, lease.ttlMs);
+      again();
       return lost;
     }
-    const keepMs = Math.ceil(minHoldMs - lease.heldMs);
     try {
-      const { ok } = keepMs > 0 ? await grant.extend(keepMs) : await grant.release();
+      const { ok } = await giveBack();
       return ok ? undefined : lease.lockLost('when it was released, another owner had it or it was deleted');
     } catch (error) {
       // The work is done and stays done: the lock goes when Redis is back, or with its TTL.
       this.#logger.warn(
-        `A lock could not be released yet, it is tried again in the background: ${String(error)}`,
+        `A lock could not be given back yet, it is tried again in the background: ${String(error)}`,
       );
-      if (keepMs <= 0) void retryRelease(release, lease.ttlMs);
+      again();
       return undefined;
     }
   }
@@ -307,6 +350,14 @@ export class LockService implements OnModuleDestroy {
   }
 }
 
+/** Waits until all have settled, but not longer than that. */
+async function within(ms: number, promises: readonly Promise<unknown>[]): Promise<void> {
+  const patience = new AbortController();
+  const tooLate = sleep(ms, undefined, { signal: patience.signal }).catch(() => {});
+  await Promise.race([Promise.allSettled(promises), tooLate]);
+  patience.abort();
+}
+
 /** The pause after a refusal: doubled each time up to a second, partly left to chance so that waiters spread. */
 function pauseMs({ retryDelayMs, backoff, jitter }: ResolvedLockCall, retries: number): number {
   const grown = backoff === 'fixed' ? retryDelayMs : retryDelayMs * 2 ** Math.min(retries, 31);
@@ -315,11 +366,12 @@ function pauseMs({ retryDelayMs, backoff, jitter }: ResolvedLockCall, retries: n
   return Math.max(1, Math.round(full * (1 - chance * Math.random())));
 }
 
-function rejectNested(key: string): never {
+function rejectNested(outer: LockContext): never {
+  outer.assertHeld();
   throw new LockError({
     code: 'AlreadyHeld',
     message: 'This code runs under that very lock already: waiting for it would never end.',
     hint: 'Lock once, outside; or pass `reentrant: true` to run under the lock that is held.',
-    context: { keyHash: hashKey(key) },
+    context: { keyHash: hashKey(outer.key) },
   });
 }

@@ -1,18 +1,38 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { monotonicMs } from '../clock.js';
 
-const FIRST_PAUSE_MS = 50;
-const LONGEST_PAUSE_MS = 2_000;
+const FIRST_PAUSE_MS = 250;
+const LONGEST_PAUSE_MS = 4_000;
+
+/** One try; true: there is nothing left to do. A rejection is a try that failed. */
+export type Attempt = () => Promise<boolean>;
 
 /**
- * Releases in the background what could not be released in the foreground, so that a lock which nobody uses
- * does not stand until its TTL. Ends when `attempt` says so, or when the TTL has ended the lock anyway.
+ * Does in the background what could not be done in the foreground, so that a lock which nobody uses does not
+ * stand until its TTL. Each ends when its attempt says so, or when the TTL has ended the lock anyway.
  */
-export async function retryRelease(attempt: () => Promise<boolean>, ttlMs: number): Promise<void> {
-  const endMs = monotonicMs() + ttlMs;
-  for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
-    if (await attempt().catch(() => false)) return;
-    if (monotonicMs() + pauseMs >= endMs) return;
-    await sleep(pauseMs, undefined, { ref: false });
+export class BackgroundReleases {
+  readonly #pending = new Set<Promise<void>>();
+  readonly #closing = new AbortController();
+
+  start(attempt: Attempt, forMs: number): void {
+    const release = this.#retry(attempt, monotonicMs() + forMs).finally(() => this.#pending.delete(release));
+    this.#pending.add(release);
+  }
+
+  /** Waits for all that is pending, and for one last attempt of each: the connection is about to close. */
+  async flush(): Promise<void> {
+    this.#closing.abort();
+    await Promise.all(this.#pending);
+  }
+
+  async #retry(attempt: Attempt, endMs: number): Promise<void> {
+    const { signal } = this.#closing;
+    for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
+      const isLast = signal.aborted;
+      if (await attempt().catch(() => false)) return;
+      if (isLast || monotonicMs() + pauseMs >= endMs) return;
+      await sleep(pauseMs, undefined, { ref: false, signal }).catch(() => {}); // Woken for its last attempt.
+    }
   }
 }

@@ -3,36 +3,44 @@ import type { AcquiredLock, ExtendResult, ReleaseResult } from './lock.types.js'
 
 const SWEEP_AT_LEAST = 1_024;
 
-/** The handles given out and not released yet, so that a shutdown can release them. */
+/** The handles given out and not released yet, so that a shutdown can wait for them, and release what is left. */
 export class TrackedLocks {
-  readonly #deadlines = new Map<AcquiredLock, number>();
+  readonly #live = new Map<string, { lock: AcquiredLock; deadlineMs: number }>();
   #sweepAt = SWEEP_AT_LEAST;
+  #onEmpty: (() => void) | undefined;
 
   /** Gives the handle to hand out instead. `deadlineMs` is by `monotonicMs()`. */
   track(lock: AcquiredLock, deadlineMs: number): AcquiredLock {
-    if (this.#deadlines.size >= this.#sweepAt) this.#sweep();
-    this.#deadlines.set(lock, deadlineMs);
-    return new TrackedLock(lock, {
-      extended: (newDeadlineMs) => this.#deadlines.set(lock, newDeadlineMs),
-      released: () => this.#deadlines.delete(lock),
-    });
+    if (this.#live.size >= this.#sweepAt) this.#sweep();
+    this.#live.set(lock.lockId, { lock, deadlineMs });
+    return new TrackedLock(lock, this);
   }
 
-  [Symbol.iterator](): Iterator<AcquiredLock> {
-    return this.#deadlines.keys();
+  extended(lockId: string, deadlineMs: number): void {
+    const tracked = this.#live.get(lockId);
+    if (tracked) tracked.deadlineMs = deadlineMs;
+  }
+
+  ended(lockId: string): void {
+    if (this.#live.delete(lockId) && this.#live.size === 0) this.#onEmpty?.();
+  }
+
+  /** Resolves when none is live any more. */
+  async emptied(): Promise<void> {
+    this.#sweep();
+    if (this.#live.size > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
+  }
+
+  *[Symbol.iterator](): Iterator<AcquiredLock> {
+    for (const { lock } of this.#live.values()) yield lock;
   }
 
   /** A handle that was never released ends by its TTL: forgotten when the map has doubled. */
   #sweep(): void {
     const nowMs = monotonicMs();
-    for (const [lock, deadlineMs] of this.#deadlines) if (deadlineMs <= nowMs) this.#deadlines.delete(lock);
-    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#deadlines.size);
+    for (const [lockId, { deadlineMs }] of this.#live) if (deadlineMs <= nowMs) this.#live.delete(lockId);
+    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#live.size);
   }
-}
-
-interface Events {
-  extended(deadlineMs: number): void;
-  released(): void;
 }
 
 class TrackedLock implements AcquiredLock {
@@ -40,13 +48,13 @@ class TrackedLock implements AcquiredLock {
   readonly lockId: string;
   readonly fence: string;
   readonly #lock: AcquiredLock;
-  readonly #events: Events;
+  readonly #locks: TrackedLocks;
 
-  constructor(lock: AcquiredLock, events: Events) {
+  constructor(lock: AcquiredLock, locks: TrackedLocks) {
     this.lockId = lock.lockId;
     this.fence = lock.fence;
     this.#lock = lock;
-    this.#events = events;
+    this.#locks = locks;
   }
 
   get expiresAtMs(): number {
@@ -55,20 +63,20 @@ class TrackedLock implements AcquiredLock {
 
   async release(signal?: AbortSignal): Promise<ReleaseResult> {
     const result = await this.#lock.release(signal);
-    this.#events.released();
+    this.#locks.ended(this.lockId);
     return result;
   }
 
   async extend(ttlMs: number, signal?: AbortSignal): Promise<ExtendResult> {
     const sentAtMs = monotonicMs();
     const result = await this.#lock.extend(ttlMs, signal);
-    if (result.ok) this.#events.extended(sentAtMs + ttlMs);
-    else this.#events.released();
+    if (result.ok) this.#locks.extended(this.lockId, sentAtMs + ttlMs);
+    else this.#locks.ended(this.lockId);
     return result;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#lock[Symbol.asyncDispose]();
-    this.#events.released();
+    this.#locks.ended(this.lockId);
   }
 }

@@ -1,3 +1,4 @@
+import { AsyncResource } from 'node:async_hooks';
 import { monotonicMs } from '../clock.js';
 import { MAX_DURATION_MS } from '../validate.js';
 
@@ -13,13 +14,19 @@ export interface Watched {
  */
 export class Watchdog {
   readonly #watched = new Set<Watched>();
+  // The timer is everybody's: it must not run in the async context of the one who happened to start it.
+  readonly #context = new AsyncResource('SyncGuardWatchdog');
   #timer: NodeJS.Timeout | undefined;
   #wakeAtMs = Infinity;
 
-  /** Starts to watch, or notes that the moment has changed. */
   watch(watched: Watched): void {
     this.#watched.add(watched);
     this.#arm(watched.wakeAtMs);
+  }
+
+  /** The moment of the next wake has changed. */
+  changed(watched: Watched): void {
+    if (this.#watched.has(watched)) this.#arm(watched.wakeAtMs);
   }
 
   unwatch(watched: Watched): void {
@@ -31,7 +38,7 @@ export class Watchdog {
     clearTimeout(this.#timer);
     this.#wakeAtMs = wakeAtMs;
     const delayMs = Math.min(Math.max(Math.ceil(wakeAtMs - monotonicMs()), 1), MAX_DURATION_MS);
-    this.#timer = setTimeout(this.#tick, delayMs).unref();
+    this.#timer = this.#context.runInAsyncScope(() => setTimeout(this.#tick, delayMs).unref());
   }
 
   readonly #tick = (): void => {

@@ -1,3 +1,4 @@
+import { type Enter, guardMethod } from '../guarded-stream.js';
 import { injectedService, injectInto, replaceMethod } from '../guarded-method.js';
 import { compileKeyTemplate } from './key-template.js';
 import { LOCK_PARAMETER, LOCK_SERVICE } from '../syncguard.tokens.js';
@@ -5,16 +6,20 @@ import { LockError } from './lock.errors.js';
 import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './lock.options.js';
 import type { LockService } from './lock.service.js';
 
-/** For methods that give a promise and start with the arguments that the key function takes. */
-type LockedMethodDecorator<Args extends unknown[]> = <Rest extends unknown[], Result>(
+/** For async methods and generators that start with the arguments which the key function takes. */
+type LockedMethodDecorator<Args extends unknown[]> = <
+  Rest extends unknown[],
+  Result extends Promise<unknown> | AsyncGenerator<unknown, unknown, never>,
+>(
   target: object,
   propertyKey: string | symbol,
-  descriptor: TypedPropertyDescriptor<(...args: [...Args, ...Rest]) => Promise<Result>>,
+  descriptor: TypedPropertyDescriptor<(...args: [...Args, ...Rest]) => Result>,
 ) => void;
 
 /**
  * Runs an async method of a provider or controller under a lock: calls with the same key run one after the
- * other, in all processes on one Redis.
+ * other, in all processes on one Redis. An async generator holds the lock from the first item asked for until it
+ * ends or its reader stops; a promised Observable until it completes, fails or is unsubscribed.
  *
  * @param key - a template over the arguments (`'order:{0.id}'`: `{0}` the first one, values are encoded), or a
  *   function of the arguments that gives the key
@@ -40,18 +45,19 @@ export function WithLock<Args extends unknown[]>(
   return (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
     replaceMethod('@WithLock()', target, propertyKey, descriptor, (original) => {
-      refuseGenerators(original, name);
-      return async function (this: unknown, ...args: unknown[]): Promise<unknown> {
-        const locks = injectedService<LockService>(this, LOCK_SERVICE, '@WithLock()', name);
-        const parameter = Reflect.getMetadata(LOCK_PARAMETER, target, propertyKey) as number | undefined;
+      refuseSyncGenerators(original, name);
+      const enter: Enter = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => {
+        const locks = injectedService<LockService>(self, LOCK_SERVICE, '@WithLock()', name);
+        const parameter = Reflect.getOwnMetadata(LOCK_PARAMETER, target, propertyKey) as number | undefined;
         return locks.lock(
           (lock) => {
             if (parameter !== undefined) args[parameter] = lock;
-            return original.apply(this, args as never[]);
+            return body();
           },
           { ...options, key: keyOf(args) },
-        );
+        ) as Promise<T>;
       };
+      return guardMethod(original, enter, () => options.ttlMs ?? DEFAULT_LOCK_OPTIONS.ttlMs);
     });
     injectInto(target, LOCK_SERVICE);
   };
@@ -83,12 +89,12 @@ function fromFunction<Args extends unknown[]>(
   return (args) => key(...(args as Args));
 }
 
-/** A generator would be made under the lock and run after it. */
-function refuseGenerators(method: { constructor: { name: string } }, name: string): void {
-  if (/Generator/.test(method.constructor.name))
+/** A generator that is not async cannot wait for its lock. */
+function refuseSyncGenerators(method: { constructor: { name: string } }, name: string): void {
+  if (method.constructor.name === 'GeneratorFunction')
     throw new LockError({
       code: 'InvalidArgument',
-      message: `@WithLock() on ${name}(): a generator's body would run after the lock was released.`,
-      hint: 'Lock an async method that consumes it.',
+      message: `@WithLock() on ${name}(): a generator cannot wait for a lock.`,
+      hint: 'Make it an async generator (`async *`), or lock an async method that consumes it.',
     });
 }

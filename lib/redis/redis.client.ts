@@ -12,11 +12,11 @@ export interface RedisClient {
   /** ioredis: 'wait' | 'connecting' | 'connect' | 'ready' | 'reconnecting' | 'close' | 'end'. A mock has none. */
   readonly status?: string;
   readonly isCluster?: boolean;
-  readonly options?: { readonly keyPrefix?: string; readonly redisOptions?: { readonly keyPrefix?: string } };
+  readonly options?: ClientOptions & { readonly redisOptions?: ClientOptions };
   readonly stream?: CorkableStream;
   eval?(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
   evalBuffer?(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
-  defineCommand?(name: string, definition: { lua: string; numberOfKeys?: number; readOnly?: boolean }): void;
+  defineCommand?(name: string, definition: { lua: string; numberOfKeys?: number }): void;
   info?(): Promise<string>;
   connect?(): Promise<unknown>;
   disconnect?(): void;
@@ -26,6 +26,11 @@ export interface RedisClient {
   off?(event: string, listener: (...args: unknown[]) => void): unknown;
 }
 
+interface ClientOptions {
+  readonly keyPrefix?: string;
+  readonly stringNumbers?: boolean;
+}
+
 interface CorkableStream {
   cork(): void;
   uncork(): void;
@@ -33,7 +38,7 @@ interface CorkableStream {
 
 /** The client's own `keyPrefix`: ioredis puts it before every declared key, a script sees it in KEYS. */
 export const clientKeyPrefix = (client: RedisClient): string =>
-  (client.isCluster ? client.options?.redisOptions?.keyPrefix : undefined) ?? client.options?.keyPrefix ?? '';
+  client.options?.keyPrefix ?? (client.isCluster ? client.options?.redisOptions?.keyPrefix : undefined) ?? '';
 
 /** The sockets that a command may go to: one for a server, one a master for a Cluster. */
 export function socketsOf(client: RedisClient): CorkableStream[] {

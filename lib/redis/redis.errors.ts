@@ -24,10 +24,11 @@ interface Rule {
   hint: string;
 }
 
-// By what ioredis and Redis really say. The server's refusals (first three rules) mean: nothing was run.
+// By what ioredis and Redis really say. The server's refusals (the first rules) mean: nothing was run.
 const RULES: readonly Rule[] = [
   {
-    pattern: /\b(NOAUTH|WRONGPASS|NOPERM)\b|invalid password|without any password configured/i,
+    pattern:
+      /\b(NOAUTH|WRONGPASS|NOPERM)\b|invalid password|without any password configured|can't run this command/i,
     code: 'AuthFailed',
     message: 'Redis refused the credentials.',
     hint: 'Check user name, password and ACL of the `redis` option: SyncGuard needs EVAL, EVALSHA and the commands of its scripts on its keys.',
@@ -37,6 +38,12 @@ const RULES: readonly Rule[] = [
     code: 'InvalidArgument',
     message: 'A Redis key that SyncGuard needs holds something else.',
     hint: 'Another program uses the same name: delete that key, or choose another `keyPrefix`.',
+  },
+  {
+    pattern: /subscriber mode/i,
+    code: 'InvalidArgument',
+    message: 'The Redis client is in subscriber mode, and takes no commands.',
+    hint: 'Give SyncGuard a client of its own: `client.duplicate()`.',
   },
   {
     pattern: /\b(READONLY|LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|OOM|MISCONF|BUSY|TRYAGAIN)\b/,
@@ -59,24 +66,35 @@ const RULES: readonly Rule[] = [
   },
 ];
 
-// An error that names none of these was thrown before the command left, or came back as the server's refusal.
-const UNKNOWN_OUTCOME = /timed? ?out|ETIMEDOUT|closed|ECONNRESET|EPIPE|max retries|aborted due to/i;
-
-/** Gives an error of ioredis or Redis its code, words and hint. The original stays as `cause`. */
-export function toRedisFault(error: unknown): RedisFault {
+/**
+ * Gives an error of ioredis or Redis its code, words and hint. A copy of the original stays as `cause`.
+ *
+ * @param sent - the command had been handed to the client when it failed. Unless the server refused it, it may
+ * have run: a Cluster sends again by itself, so that its last error says nothing of its first try.
+ */
+export function toRedisFault(error: unknown, sent = false): RedisFault {
   if (error instanceof RedisFault) return error;
   const text = errorText(error);
-  const rule = RULES.find(({ pattern }) => pattern.test(text));
-  if (!rule)
-    return new RedisFault('Internal', 'Redis answered with an error that SyncGuard does not know.', {
-      hint: 'See `cause`.',
-      cause: error,
-    });
-  return new RedisFault(rule.code, rule.message, {
-    hint: rule.hint,
-    cause: error,
-    mayHaveRun: UNKNOWN_OUTCOME.test(text),
-  });
+  const { code, message, hint } = RULES.find(({ pattern }) => pattern.test(text)) ?? UNKNOWN;
+  const mayHaveRun = sent && (error as { name?: unknown } | null)?.name !== 'ReplyError';
+  return new RedisFault(code, message, { hint, cause: withoutCommand(error), mayHaveRun });
+}
+
+const UNKNOWN: Omit<Rule, 'pattern'> = {
+  code: 'Internal',
+  message: 'Redis answered with an error that SyncGuard does not know.',
+  hint: 'See `cause`.',
+};
+
+/** ioredis hangs the failed command on its errors, and with it passwords, keys and lock ids. */
+function withoutCommand(error: unknown): unknown {
+  if (typeof error !== 'object' || error === null) return error;
+  const { name, message, stack, code, lastNodeError } = error as Error & {
+    code?: unknown;
+    lastNodeError?: unknown;
+  };
+  const copy = new Error(message, lastNodeError ? { cause: withoutCommand(lastNodeError) } : undefined);
+  return Object.assign(copy, { name, stack, ...(code === undefined ? {} : { code }) });
 }
 
 /** For a reply's decoder: the value under our key was not written by SyncGuard. */

@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto';
+import { createHash, hash } from 'node:crypto';
 import { describe } from '../keys.js';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
 
@@ -38,7 +38,7 @@ function join(prefix: string, key: string): string {
 
 /** `length` base64url characters that stand for a key in a Cluster hash tag. */
 export const hashTag = (key: string, length: number): string =>
-  sha256(key).toString('base64url').slice(0, length);
+  hash('sha256', key, 'base64url').slice(0, length);
 
 const sha256 = (text: string): Buffer => createHash('sha256').update(text).digest();
 

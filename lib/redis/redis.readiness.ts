@@ -18,7 +18,10 @@ export class RedisReadiness {
   readonly #listeners: Record<string, (...args: unknown[]) => void> = {
     error: (error: unknown) => (this.#lastError = error),
     close: () => this.epoch++,
-    ready: () => this.#settle((waiter) => waiter.resolve()),
+    ready: () => {
+      this.#lastError = undefined;
+      this.#settle((waiter) => waiter.resolve());
+    },
     end: () => this.#settle((waiter) => waiter.reject(this.fault())),
   };
 
@@ -55,7 +58,7 @@ export class RedisReadiness {
         this.client.status === 'end'
           ? 'The client was closed: SyncGuard cannot be used after the app or its client has shut down.'
           : 'Check the address in the `redis` option and that the server runs; SyncGuard reconnects by itself.',
-      cause: this.#lastError,
+      cause: last?.cause,
     });
   }
 

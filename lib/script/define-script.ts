@@ -11,8 +11,6 @@ export interface Script<Key extends string = string, Arg extends string = string
   readonly keys: readonly Key[];
   readonly args: readonly Arg[];
   readonly lua: string;
-  /** Reads only: the server may run it where writes are refused. */
-  readonly readOnly: boolean;
   /** Replies come as Buffers, for payloads that are not text. */
   readonly binary: boolean;
   /** Turns the raw reply into a typed result; throws on any shape that the script does not promise. */
@@ -28,7 +26,6 @@ export interface ScriptDefinition<Key extends string, Arg extends string, Result
   /** The body; KEYS and ARGV are there as locals under their names. */
   lua: string;
   decode(reply: unknown): Result;
-  readOnly?: boolean;
   binary?: boolean;
 }
 
@@ -39,10 +36,10 @@ export interface ScriptDefinition<Key extends string, Arg extends string, Result
 export function defineScript<const Key extends string, const Arg extends string, Result>(
   definition: ScriptDefinition<Key, Arg, Result>,
 ): Script<Key, Arg, Result> {
-  const { name, keys, args, decode, readOnly = false, binary = false } = definition;
+  const { name, keys, args, decode, binary = false } = definition;
   const lua = [...bind('KEYS', keys), ...bind('ARGV', args), definition.lua.trim(), ''].join('\n');
   const sha8 = createHash('sha1').update(lua).digest('hex').slice(0, 8);
-  return { name, command: `syncguard:${name}:${sha8}`, keys, args, lua, readOnly, binary, decode };
+  return { name, command: `syncguard:${name}:${sha8}`, keys, args, lua, binary, decode };
 }
 
 function bind(list: 'KEYS' | 'ARGV', names: readonly string[]): string[] {

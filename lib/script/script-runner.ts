@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import { type RedisClient, socketsOf } from '../redis/redis.client.js';
 import { RedisFault, toRedisFault } from '../redis/redis.errors.js';
 import { RedisReadiness } from '../redis/redis.readiness.js';
@@ -13,6 +14,11 @@ export interface RunOptions<Result> {
   timeoutMs?: number | undefined;
   /** The reply came after the caller had been told that it timed out or was aborted. */
   onLate?: ((result: Result) => void) | undefined;
+  /**
+   * The reply came over another connection than its command: ioredis sends again what a lost connection left
+   * unanswered, so this may be the reply to a second run.
+   */
+  onReplay?: (() => void) | undefined;
 }
 
 /**
@@ -27,7 +33,7 @@ export class ScriptRunner {
 
   constructor(
     readonly client: RedisClient,
-    private readonly commandTimeoutMs: number,
+    readonly commandTimeoutMs: number,
   ) {
     this.readiness = new RedisReadiness(client);
   }
@@ -93,6 +99,7 @@ class Call<Result> {
   #deadline: Deadline | undefined;
   #settled = false;
   #sent = false;
+  #epoch = 0;
   #stopWaiting: (() => void) | undefined;
 
   constructor(
@@ -106,8 +113,12 @@ class Call<Result> {
 
   start(): void {
     const { signal, timeoutMs } = this.options;
-    if (signal?.aborted) return this.#onAbort();
-    signal?.addEventListener('abort', this.#onAbort, { once: true });
+    if (signal) {
+      if (typeof signal.addEventListener !== 'function') return this.#fail(noSignal());
+      if (signal.aborted) return this.#onAbort();
+      setMaxListeners(0, signal); // One signal of a request may stand for many calls.
+      signal.addEventListener('abort', this.#onAbort, { once: true });
+    }
     this.#deadline = this.runner.deadline(timeoutMs, this.#onDeadline);
     if (this.runner.readiness.ready) return this.#send();
     const waiting = this.runner.readiness.wait();
@@ -118,6 +129,7 @@ class Call<Result> {
   readonly #send = (): void => {
     if (this.#settled) return;
     this.#sent = true;
+    this.#epoch = this.runner.readiness.epoch;
     try {
       this.runner.send(this.script as Script, this.keysAndArgs).then(this.#onReply, this.#fail);
     } catch (error) {
@@ -133,6 +145,7 @@ class Call<Result> {
       return this.#fail(error instanceof RedisFault ? error : unreadableReply(this.script.name, error));
     }
     if (this.#settled) return this.options.onLate?.(result);
+    if (this.#epoch !== this.runner.readiness.epoch) this.options.onReplay?.();
     this.#settle();
     this.resolve(result);
   };
@@ -140,7 +153,7 @@ class Call<Result> {
   readonly #fail = (error: unknown): void => {
     if (this.#settled) return;
     this.#settle();
-    this.reject(toRedisFault(error));
+    this.reject(toRedisFault(error, this.#sent));
   };
 
   readonly #onDeadline = (): void => {
@@ -173,14 +186,20 @@ class Call<Result> {
 }
 
 const unreadableReply = (script: string, cause: unknown): RedisFault =>
-  new RedisFault('Internal', `Script ${script} gave a reply that cannot be read.`, { cause });
+  new RedisFault('Internal', `Script ${script} gave a reply that cannot be read.`, {
+    hint: 'Is the client in a MULTI of yours, or changed by a plugin? Give SyncGuard one of its own.',
+    cause,
+    mayHaveRun: true,
+  });
+
+const noSignal = (): RedisFault => new RedisFault('InvalidArgument', 'signal must be an AbortSignal.');
 
 function definedCommand(client: RedisClient, script: Script): Invoke {
-  const { command, lua, keys, readOnly, binary } = script;
+  const { command, lua, keys, binary } = script;
   const commands = client as unknown as Record<string, (...keysAndArgs: ScriptArg[]) => Promise<unknown>>;
   // The name says the content: what is there already is this very script.
   if (typeof commands[command] !== 'function')
-    client.defineCommand?.(command, { lua, numberOfKeys: keys.length, readOnly });
+    client.defineCommand?.(command, { lua, numberOfKeys: keys.length });
   const method = binary ? `${command}Buffer` : command;
   return (keysAndArgs) => (commands[method] as NonNullable<(typeof commands)[string]>)(...keysAndArgs);
 }

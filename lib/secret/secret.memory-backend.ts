@@ -16,13 +16,13 @@ import { MAX_LEASES } from './secret.values.js';
 
 const SWEEP_EVERY_MS = 60_000;
 
-/** A secret, and its tombstone once `payload` is gone. */
+type Content = Pick<StoredSecret, 'payload' | 'text' | 'meta'>;
+
+/** A secret, and its tombstone once `content` is gone. */
 interface Entry {
   readonly proof: string;
-  readonly text: boolean;
-  readonly meta: string;
   readonly expiresAtMs: number | null;
-  payload: Buffer | undefined;
+  content: Content | undefined;
   viewsRemaining: number | null;
   viewedAtMs: number | null;
   /** What remained after each counted view, by viewTag. */
@@ -55,7 +55,7 @@ export class MemorySecretBackend implements SecretBackend {
     if (taken) return taken.proof === proof ? { expiresAtMs: taken.expiresAtMs } : 'conflict';
     const expiresAtMs = ttlMs === null ? null : this.clock.now() + ttlMs;
     this.entries.set(tag, {
-      ...{ proof, text, meta, expiresAtMs, payload, viewsRemaining: views },
+      ...{ proof, expiresAtMs, content: { payload, text, meta }, viewsRemaining: views },
       ...{ views: new Map(), leases: new Map() },
       ...{ viewedAtMs: null, burnedAtMs: undefined, burnId: undefined, releasedTag: undefined },
     });
@@ -71,17 +71,17 @@ export class MemorySecretBackend implements SecretBackend {
     if (!entry) return 'not_found';
     const state = stateOf(entry);
     if (state === 'burned') return entry.views.has(viewTag) ? 'burned-by-you' : state;
-    if (state === 'expired' || !entry.payload) return 'expired';
-    const { payload } = entry;
+    if (state === 'expired' || !entry.content) return 'expired';
+    const { content } = entry;
     const counted = entry.views.get(viewTag);
-    if (counted !== undefined) return { ...shown(entry, payload), viewsRemaining: counted, replayed: true };
+    if (counted !== undefined) return { ...shown(entry, content), viewsRemaining: counted, replayed: true };
     if (
       state === 'leased' ||
       (leaseMs > 0 && entry.viewsRemaining !== null && entry.leases.size >= MAX_LEASES)
     )
       return 'leased';
     this.#count(entry, viewTag, leaseMs);
-    return { ...shown(entry, payload), burned: entry.burnedAtMs !== undefined };
+    return { ...shown(entry, content), burned: entry.burnedAtMs !== undefined };
   }
 
   async peek(tag: string, { signal }: CallOptions): Promise<PeekReply> {
@@ -89,8 +89,9 @@ export class MemorySecretBackend implements SecretBackend {
     const entry = this.#find(tag);
     if (!entry) return 'not_found';
     const state = stateOf(entry);
-    const { viewsRemaining, expiresAtMs, meta } = entry;
-    return state === 'live' ? { viewsRemaining, expiresAtMs, meta } : state;
+    if (state !== 'live') return state;
+    const { viewsRemaining, expiresAtMs, content } = entry;
+    return { viewsRemaining, expiresAtMs, meta: content?.meta ?? '' };
   }
 
   async burn(
@@ -181,7 +182,7 @@ export class MemorySecretBackend implements SecretBackend {
   }
 }
 
-/** Lets lapse what has lapsed and drops the payload of what is over. Gives when it ended, if it has. */
+/** Lets lapse what has lapsed and drops the content of what is over. Gives when it ended, if it has. */
 function settle(entry: Entry, nowMs: number): number | undefined {
   const { leases, expiresAtMs } = entry;
   const lastLeaseMs = Math.max(...leases.values());
@@ -190,27 +191,27 @@ function settle(entry: Entry, nowMs: number): number | undefined {
   // Without views left, it ended when the last pending one lapsed.
   if (entry.burnedAtMs === undefined && entry.viewsRemaining === 0 && leases.size === 0)
     burn(entry, lastLeaseMs);
-  if (expired) entry.payload = undefined;
+  if (expired) entry.content = undefined;
   return entry.burnedAtMs ?? (expired ? expiresAtMs : undefined);
 }
 
 function burn(entry: Entry, nowMs: number): void {
-  entry.payload = undefined;
+  entry.content = undefined;
   entry.viewsRemaining = 0;
   entry.leases.clear();
   entry.burnedAtMs = nowMs;
 }
 
-function stateOf({ burnedAtMs, payload, viewsRemaining }: Entry): State {
+function stateOf({ burnedAtMs, content, viewsRemaining }: Entry): State {
   if (burnedAtMs !== undefined) return 'burned';
-  if (!payload) return 'expired';
+  if (!content) return 'expired';
   return viewsRemaining === 0 ? 'leased' : 'live';
 }
 
 /** A copy of the payload: a caller may write into what it is given. */
 const shown = (
-  { text, viewsRemaining, expiresAtMs, meta }: Entry,
-  payload: Buffer,
+  { viewsRemaining, expiresAtMs }: Entry,
+  { payload, text, meta }: Content,
 ): Extract<ViewReply, object> => ({
   ...{ payload: Buffer.from(payload), text, viewsRemaining, expiresAtMs, meta },
   ...{ burned: false, replayed: false },

@@ -1,3 +1,4 @@
+import { RedisFault } from '../redis/redis.errors.js';
 import type { ScriptRunner } from '../script/script-runner.js';
 import type {
   BurnReply,
@@ -35,9 +36,16 @@ export class RedisSecretBackend implements SecretBackend {
   create(secret: StoredSecret, { signal }: CallOptions): Promise<CreateReply> {
     const { tag, proof, payload, text, views, ttlMs, meta } = secret;
     const { tombstoneMs } = this.config;
+    const keys = this.#keysOf(tag);
     const form = text ? 'text' : 'bytes';
     const args = { proof, bytes: payload, form, views: views ?? -1, ttlMs: ttlMs ?? 0, meta, tombstoneMs };
-    return this.runner.run(createScript, this.#keysOf(tag), args, { signal });
+    // A secret whose id the caller was never given would stand for nobody, perhaps for ever.
+    const undo = (): void =>
+      void this.runner.run(burnScript, keys, { proof, burnId: proof, tombstoneMs: 0 }).catch(() => {});
+    return this.runner.run(createScript, keys, args, { signal, onLate: undo }).catch((fault: unknown) => {
+      if (fault instanceof RedisFault && fault.mayHaveRun) undo();
+      throw fault;
+    });
   }
 
   view(
@@ -74,8 +82,8 @@ export class RedisSecretBackend implements SecretBackend {
     return this.runner.run(releaseScript, this.#keysOf(tag), { viewTag, tombstoneMs }, { signal });
   }
 
-  #keysOf(tag: string): { record: string; payload: string } {
-    const record = `${this.config.keyPrefix}/secret:{${tag}}`;
-    return { record, payload: `${record}:payload` };
+  #keysOf(tag: string): { content: string; record: string } {
+    const content = `${this.config.keyPrefix}/secret:{${tag}}`;
+    return { content, record: `${content}:record` };
   }
 }

@@ -11,21 +11,19 @@ import type {
 import type { NotShownReason, SecretStatus } from './secret.types.js';
 import { MAX_LEASES } from './secret.values.js';
 
-// A secret is two keys: `payload`, the bytes, which Redis itself drops at the deadline; and `record`, a HASH
-// that outlives it as the tombstone:
+// A secret is two HASHes. `content`: `bytes`, `form` ('text' or 'bytes') and `meta` (JSON, or empty), all that
+// must not outlive it; Redis itself drops it at the deadline. `record` outlives it as the tombstone:
 //   proof    what its receipt is known by           left     views that remain, -1 without limit
 //   expires  the deadline in ms, 0 without          leases   'viewTag:endMs;' of each pending view
-//   form     'text' or 'bytes'                      meta     JSON, or empty
 //   viewed   when it was shown last                 view:<viewTag>  what remained after that view
 //   released, burn  the last viewTag given back, the call that burned it: so that a re-sent call is known
-// `STRLEN payload` stands where a foreign key of another type must fail before anything is written.
 // It is burned when no view is left and none is pending: a lease that lapses burns without a command.
 
 const STATE = `${NOW_MS}
-local fields = redis.call('HMGET', record, 'proof', 'left', 'expires', 'leases', 'form', 'meta', 'viewed')
-local known, form, meta = fields[1], fields[5], fields[6]
+local fields = redis.call('HMGET', record, 'proof', 'left', 'expires', 'leases', 'viewed')
+local known = fields[1]
 local left, expiresAtMs = tonumber(fields[2] or 0), tonumber(fields[3] or 0)
-if known and not (left and expiresAtMs and fields[2] and fields[3] and form and meta) then
+if known and not (left and expiresAtMs and fields[2] and fields[3]) then
   return redis.error_reply('SYNCGUARD_FOREIGN the record is not a secret')
 end
 
@@ -51,16 +49,16 @@ tombstoneMs = tonumber(tombstoneMs)
 local function setEnd(lapseMs)
   local endMs = left == 0 and lapseMs or expiresAtMs
   if endMs == 0 then
-    redis.call('PERSIST', payload)
+    redis.call('PERSIST', content)
     redis.call('PERSIST', record)
   else
-    redis.call('PEXPIREAT', payload, endMs)
+    redis.call('PEXPIREAT', content, endMs)
     redis.call('PEXPIREAT', record, endMs + tombstoneMs)
   end
 end
 
 local function burn()
-  redis.call('UNLINK', payload)
+  redis.call('UNLINK', content)
   if tombstoneMs == 0 then
     redis.call('UNLINK', record)
   else
@@ -69,7 +67,7 @@ local function burn()
   end
 end`;
 
-const KEYS = ['record', 'payload'] as const;
+const KEYS = ['content', 'record'] as const;
 const NOT_SHOWN: ReadonlySet<string> = new Set<NotShownReason>(['not_found', 'burned', 'expired', 'leased']);
 
 const isNotShown = (text: string): text is NotShownReason => NOT_SHOWN.has(text);
@@ -84,15 +82,15 @@ export const createScript = defineScript({
   lua: `${NOW_MS}
 local taken = redis.call('HMGET', record, 'proof', 'expires')
 if taken[1] then return taken[1] == proof and tonumber(taken[2]) or -1 end
-if redis.call('EXISTS', record, payload) > 0 then
+if redis.call('EXISTS', content, record) > 0 then
   return redis.error_reply('SYNCGUARD_FOREIGN the key is not a secret')
 end
 
 local expiresAtMs = tonumber(ttlMs) > 0 and nowMs + ttlMs or 0
-redis.call('HSET', record, 'proof', proof, 'left', views, 'expires', expiresAtMs, 'form', form, 'meta', meta)
-redis.call('SET', payload, bytes)
+redis.call('HSET', content, 'bytes', bytes, 'form', form, 'meta', meta)
+redis.call('HSET', record, 'proof', proof, 'left', views, 'expires', expiresAtMs)
 if expiresAtMs > 0 then
-  redis.call('PEXPIREAT', payload, expiresAtMs)
+  redis.call('PEXPIREAT', content, expiresAtMs)
   redis.call('PEXPIREAT', record, expiresAtMs + tombstoneMs)
 end
 return expiresAtMs`,
@@ -117,11 +115,11 @@ if state == 'burned' then
   return redis.call('HEXISTS', record, view) == 1 and 'burned-by-you' or state
 end
 if state == 'not_found' or state == 'expired' then return state end
-local bytes = redis.call('GET', payload)
-if not bytes then return 'not_found' end
+local secret = redis.call('HMGET', content, 'bytes', 'form', 'meta')
+if not secret[1] then return 'not_found' end
 
 local function shown(remaining, burned, replayed)
-  return {bytes, remaining, burned, expiresAtMs, form, meta, replayed}
+  return {secret[1], remaining, burned, expiresAtMs, secret[2], secret[3], replayed}
 end
 
 local counted = redis.call('HGET', record, view)
@@ -175,11 +173,10 @@ export const peekScript = defineScript({
   name: 'secret-peek',
   keys: KEYS,
   args: [],
-  readOnly: true,
   lua: `${STATE}
 if state ~= 'live' then return state end
-if redis.call('EXISTS', payload) == 0 then return 'not_found' end
-return {left, expiresAtMs, meta}`,
+local meta = redis.call('HGET', content, 'meta')
+return meta and {left, expiresAtMs, meta} or 'not_found'`,
   decode(reply): PeekReply {
     if (typeof reply === 'string' && isNotShown(reply)) return reply;
     if (!Array.isArray(reply)) return unexpectedReply('secret-peek', reply);
@@ -207,7 +204,7 @@ if state == 'expired' then return state end
 if state == 'burned' then
   return redis.call('HGET', record, 'burn') == burnId and 'burned' or 'burned-before'
 end
-if redis.call('STRLEN', payload) == 0 and redis.call('EXISTS', payload) == 0 then return 'not_found' end
+if redis.call('HLEN', content) == 0 then return 'not_found' end
 redis.call('HSET', record, 'burn', burnId)
 burn()
 return 'burned'`,
@@ -220,11 +217,10 @@ export const statusScript = defineScript({
   name: 'secret-status',
   keys: KEYS,
   args: ['proof'],
-  readOnly: true,
   lua: `${STATE}
 if known ~= proof then return 'not_found' end
-if (state == 'live' or state == 'leased') and redis.call('EXISTS', payload) == 0 then return 'not_found' end
-return {state, left, expiresAtMs, tonumber(fields[7] or 0)}`,
+if (state == 'live' or state == 'leased') and redis.call('EXISTS', content) == 0 then return 'not_found' end
+return {state, left, expiresAtMs, tonumber(fields[5] or 0)}`,
   decode(reply): StatusReply {
     if (reply === 'not_found') return reply;
     if (!Array.isArray(reply)) return unexpectedReply('secret-status', reply);
@@ -254,7 +250,7 @@ function decodeSettle(reply: unknown): SettleReply {
 // count or to give back.
 const TAKE_LEASE = `${STATE}
 ${ENDINGS}
-redis.call('STRLEN', payload)
+redis.call('HLEN', content) -- a key of another type fails here, before anything is written
 local view = 'view:' .. viewTag
 if state == 'live' and left < 0 then return {left, 0} end
 local counted = known and redis.call('HGET', record, view)

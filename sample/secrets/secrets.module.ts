@@ -15,8 +15,9 @@ export interface SecretsModuleOptions {
 @Module({ controllers: [SecretsController], providers: [SecretsService] })
 export class SecretsModule {
   static with(options: SecretsModuleOptions): DynamicModule {
-    const useFactory = (): Sealer => new Sealer(keyOf(options));
-    return { module: SecretsModule, providers: [{ provide: Sealer, useFactory }] };
+    // Looked at before anything is opened: a wrong key must not leave a half-started app behind.
+    const sealer = new Sealer(keyOf(options));
+    return { module: SecretsModule, providers: [{ provide: Sealer, useValue: sealer }] };
   }
 }
 

@@ -21,7 +21,7 @@ const serviceOn = (client: RedisClient, limits: BudgetLimit[] = LIFETIME, timeou
     resolveBudgetDefaults({ limits, reaper: false }),
   );
 
-const direct = (limits?: BudgetLimit[]): BudgetService => serviceOn(workerRedis().client() as never, limits);
+const direct = (limits?: BudgetLimit[]): BudgetService => serviceOn(workerRedis().client(), limits);
 
 const keys = ['b', 'h', 'x', 'g'].map((name) => `test/budget:{default}:${name}`);
 
@@ -157,7 +157,7 @@ describe('a Redis that is away', () => {
 
   it('is waited for within the deadline when it stands still', async () => {
     await using server = await startRedisServer();
-    const budgets = serviceOn(server.client() as never, LIFETIME, 100);
+    const budgets = serviceOn(server.client(), LIFETIME, 100);
     await budgets.balance({ scope: 'user' });
     server.pause();
     try {
@@ -251,10 +251,7 @@ describe('the keys of a root', () => {
       budgets.credit({ scope: 'user', period: { windowMs: HOUR_MS }, amount: 1, id: 'k' }),
     ];
     for (const call of calls)
-      await expect(call).rejects.toMatchObject({
-        code: 'InvalidArgument',
-        message: expect.stringContaining('keyPrefix'),
-      });
+      await expect(call).rejects.toMatchObject({ name: 'BudgetUnavailableError', code: 'InvalidArgument' });
     expect(await redis.keys('*')).toEqual([key]);
   });
 
@@ -292,7 +289,7 @@ describe('the reaper', () => {
     const told: string[] = [];
     const reaping = (): BudgetService =>
       new BudgetService(
-        new RedisBudgetBackend(new ScriptRunner(workerRedis().client() as never, 5_000), {
+        new RedisBudgetBackend(new ScriptRunner(workerRedis().client(), 5_000), {
           keyPrefix: 'test',
           retentionMs: 100,
         }),

@@ -135,7 +135,7 @@ class Reserve extends Step {
     for (const { limit, credits, committed, reserved } of result.balances ?? [])
       if (limit !== 'unlimited') expect(committed + reserved <= limit + credits).toBe(true);
   }
-  override toString = () => `reserve ${this.id} ${this.scopes} ${this.amount} for ${this.ticks}`;
+  override toString = () => `reserve ${this.id} ${this.scopes.join()} ${this.amount} for ${this.ticks}`;
 }
 type Balances = { limit: bigint | 'unlimited'; credits: bigint; committed: bigint; reserved: bigint }[];
 
@@ -152,7 +152,7 @@ class Charge extends Step {
     model.charge(this.id, this.scopes, this.amount * scale, this.mode);
   act = (budgets: BudgetService, { root, scale }: Real) =>
     budgets.charge({ root, id: this.id, scopes: this.scopes, amount: this.amount * scale, mode: this.mode });
-  override toString = () => `charge ${this.id} ${this.scopes} ${this.amount} ${this.mode}`;
+  override toString = () => `charge ${this.id} ${this.scopes.join()} ${this.amount} ${this.mode}`;
 }
 
 class Finalize extends Step {

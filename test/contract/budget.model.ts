@@ -135,7 +135,7 @@ export class BudgetModel {
       actual > operation.amount && overage === 'cap' ? max(operation.amount, own + fitting) : actual;
     Object.assign(operation, { state: 'finalized', actual, uncovered: beyond - fitting, late: isLate });
     operation.purgeTick = this.tick + 15;
-    operation.crossed = this.#cross(operation.windows);
+    operation.crossed = operation.committed > own ? this.#cross(operation.windows) : [];
     return this.#finalized(operation, false);
   }
 

@@ -21,7 +21,7 @@ describeBudgetContract('Redis', async () => {
   closeClients();
   const server = await freshRedis();
   const backend = () =>
-    new RedisBudgetBackend(new ScriptRunner(server.client() as never, 5_000), {
+    new RedisBudgetBackend(new ScriptRunner(server.client(), 5_000), {
       keyPrefix: 'test',
       retentionMs: RETENTION_MS,
     });

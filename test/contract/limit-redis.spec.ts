@@ -191,7 +191,7 @@ describe('what a check costs', () => {
     const calls = [...stats.matchAll(/^cmdstat_([^:]+):calls=(\d+)/gm)].map(
       ([, name, n]) => [name, Number(n)] as const,
     );
-    return Object.fromEntries(calls.filter(([name]) => !/^(config|info)/.test(name as string)));
+    return Object.fromEntries<number>(calls.filter(([name]) => !/^(config|info)/.test(name as string)));
   };
   const sum = (calls: Record<string, number>): number => Object.values(calls).reduce((a, b) => a + b, 0);
 

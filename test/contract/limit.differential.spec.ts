@@ -41,7 +41,7 @@ describe('memory, Redis and the model', () => {
     const { clock } = workerRedis();
     const client = workerRedis().client();
     await client.ping();
-    const redis = new RedisLimitBackend(new ScriptRunner(client as unknown as RedisClient, 10_000), 'test');
+    const redis = new RedisLimitBackend(new ScriptRunner(client, 10_000), 'test');
     const random = randomFrom(SEED);
     const seen = new Map<string, number>();
     let steps = 0;

@@ -144,11 +144,12 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         expect(await codeOf(secrets.create({ payload: 'half \ud83d', views: 1 }))).toBe('InvalidArgument');
       });
 
-      it('gives meta to peek and view', async () => {
+      it('gives meta to peek and view, and keeps none of it after the burn', async () => {
         const meta = { name: 'r\u00e9sum\u00e9.pdf', big: [], size: 12 };
         const { id } = await secrets.create({ payload: 'p', views: 1, meta });
         expect(await secrets.peek(id)).toMatchObject({ meta });
         expect(await secrets.view(id)).toMatchObject({ meta });
+        expect(await under.contents()).not.toContain('pdf');
       });
     });
 

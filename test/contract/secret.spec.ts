@@ -27,7 +27,7 @@ describeSecrets('memory', async () => {
     contents: async () =>
       backends
         .flatMap((backend) => [...backend['entries']])
-        .map(([tag, entry]) => `${tag} ${JSON.stringify(entry)} ${entry.payload?.toString()}\n`)
+        .map(([tag, entry]) => `${tag} ${JSON.stringify(entry)} ${entry.content?.payload.toString()}\n`)
         .join(''),
   };
 });
@@ -35,9 +35,7 @@ describeSecrets('memory', async () => {
 /** Every key and value that the server holds. */
 async function contentsOf(client: Redis): Promise<string> {
   const keys = await client.keys('*');
-  const values = await Promise.all(
-    keys.map(async (key) => ((await client.type(key)) === 'hash' ? client.hgetall(key) : client.get(key))),
-  );
+  const values = await Promise.all(keys.map(async (key) => client.hgetall(key)));
   return keys.map((key, i) => `${key} ${JSON.stringify(values[i])}\n`).join('');
 }
 
@@ -84,6 +82,7 @@ describe('SecretService on Redis', () => {
   let proxy: TcpProxy;
   let admin: Redis;
   let client: Redis;
+  let backend: RedisSecretBackend;
   let secrets: SecretService;
 
   beforeEach(async () => {
@@ -95,7 +94,8 @@ describe('SecretService on Redis', () => {
     const runner = new ScriptRunner(client, 5_000);
     for (const script of secretScripts) runner.register(script);
     const options = resolveSecretDefaults();
-    secrets = new SecretService(new RedisSecretBackend(runner, { keyPrefix: 'app', ...options }), options);
+    backend = new RedisSecretBackend(runner, { keyPrefix: 'app', ...options });
+    secrets = new SecretService(backend, options);
     await client.ping();
   });
   afterEach(async () => {
@@ -144,9 +144,11 @@ describe('SecretService on Redis', () => {
       expect(await cut(() => secrets.confirm(id, again.viewId!))).toMatchObject({ ok: true, burned: true });
     });
 
-    it('burns once', async () => {
-      const { id } = await secrets.create({ payload: 'p', views: 1 });
-      expect(await cut(() => secrets.burn(id))).toStrictEqual({ ok: true });
+    it('burns once, and says so even where a second burn finds nothing', async () => {
+      const uniform = new SecretService(backend, { ...resolveSecretDefaults(), uniform: true });
+      const { id } = await uniform.create({ payload: 'p', views: 1 });
+      expect(await cut(() => uniform.burn(id))).toStrictEqual({ ok: true });
+      expect(await uniform.burn(id)).toStrictEqual({ ok: false, reason: 'not_found' });
     });
   });
 
@@ -169,7 +171,6 @@ describe('SecretService on Redis', () => {
     ]) {
       await client.ping();
       const { chunks } = proxy.sent;
-      // The first call of each kind may find its script unknown (NOSCRIPT): seen below, not here.
       await call();
       expect([String(call), proxy.sent.chunks - chunks]).toStrictEqual([String(call), 1]);
     }
@@ -192,23 +193,23 @@ describe('SecretService on Redis', () => {
     for (const key of keys) expect([key, (await admin.pttl(key)) > 0]).toStrictEqual([key, true]);
   });
 
-  it('lets Redis itself drop the payload at the deadline, and the record a tombstone later', async () => {
+  it('lets Redis itself drop the content at the deadline, and the record a tombstone later', async () => {
     const { expiresAtMs } = await secrets.create({ payload: 'p', views: 2, ttlMs: 60_000 });
     const keys = (await admin.keys('*')).sort();
     expect(keys).toStrictEqual([
       expect.stringMatching(/^app\/secret:\{[\w-]{22}\}$/),
-      expect.stringMatching(/^app\/secret:\{[\w-]{22}\}:payload$/),
+      expect.stringMatching(/^app\/secret:\{[\w-]{22}\}:record$/),
     ]);
-    const [record, payload] = keys as [string, string];
-    expect(await admin.pexpiretime(payload)).toBe(expiresAtMs);
+    const [content, record] = keys as [string, string];
+    expect(await admin.pexpiretime(content)).toBe(expiresAtMs);
     expect(await admin.pexpiretime(record)).toBe(expiresAtMs! + 86_400_000);
   });
 
-  it.each(['record', 'payload'])('refuses a foreign %s, and leaves it as it was', async (which) => {
+  it.each(['record', 'content'])('refuses a foreign %s, and leaves it as it was', async (which) => {
     const { id, receipt } = await secrets.create({ payload: 'p', views: 2 });
     const { viewId } = shown(await secrets.view(id, { lease: 60_000 }));
-    const [record, payload] = (await admin.keys('*')).sort() as [string, string];
-    const foreign = which === 'record' ? record : payload;
+    const [content, record] = (await admin.keys('*')).sort() as [string, string];
+    const foreign = which === 'record' ? record : content;
     await admin.del(foreign);
     await admin.lpush(foreign, 'theirs');
     for (const call of [
@@ -222,14 +223,40 @@ describe('SecretService on Redis', () => {
     expect(await admin.lrange(foreign, 0, -1)).toStrictEqual(['theirs']);
   });
 
-  it('tells nothing of a secret whose payload the server has dropped', async () => {
+  it('tells nothing of a secret whose content the server has dropped', async () => {
     const { id, receipt } = await secrets.create({ payload: 'p', views: 2 });
-    await admin.del((await admin.keys('*:payload'))[0]!);
+    await admin.del((await admin.keys('*}'))[0]!);
     const notFound = { ok: false, reason: 'not_found' };
     expect(await secrets.view(id)).toStrictEqual(notFound);
     expect(await secrets.peek(id)).toStrictEqual(notFound);
     expect(await secrets.burn(id)).toStrictEqual(notFound);
     expect(await secrets.status(receipt)).toStrictEqual(notFound);
+  });
+
+  it('takes back a secret that was made after its caller had given up', async () => {
+    const server = await startRedisServer();
+    try {
+      const admin = server.client();
+      const options = resolveSecretDefaults();
+      const impatient = new ScriptRunner(server.client(), 50);
+      const service = new SecretService(
+        new RedisSecretBackend(impatient, { keyPrefix: 'app', ...options }),
+        options,
+      );
+      await service.peek('warm');
+      server.pause();
+      await expect(service.create({ payload: 'p', views: 1 })).rejects.toMatchObject({
+        code: 'NetworkTimeout',
+      });
+      server.resume();
+      await eventually(async () => {
+        expect(await admin.info('commandstats')).toMatch(/cmdstat_unlink:calls=2/);
+        expect(await admin.keys('*')).toStrictEqual([]);
+      });
+    } finally {
+      server.resume();
+      await server.stop();
+    }
   });
 
   it('fails with a code while Redis is away', async () => {

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { inspect } from 'node:util';
 import { createRedisBackend, type LockError, type LockBackend } from 'nestjs-syncguard';
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { LockService } from '../../lib/lock/lock.service.js';
@@ -197,6 +198,100 @@ describe('locks when Redis fails', () => {
     });
   });
 
+  it('a grant that comes after its TTL does not start the body', async () => {
+    const locks = new LockService(await own(), resolveOptions());
+    proxy.delay(150);
+    const body = jest.fn();
+    const { code, error } = await failure(locks.lock(body, { key: 'order:1', ttlMs: 120 }));
+    expect(code).toBe('NetworkTimeout');
+    expect(error.message).toMatch(/TTL was over/);
+    expect(body).not.toHaveBeenCalled();
+    expect((await failure(locks.acquire({ key: 'order:2', ttlMs: 120 }))).code).toBe('NetworkTimeout');
+  });
+
+  it('shutdown waits for acquires on their way, and gives their locks back', async () => {
+    const locks = new LockService(await own(), resolveOptions());
+    proxy.delay(50);
+    const body = jest.fn();
+    const late = [
+      failure(locks.lock(body, { key: 'order:1' })),
+      failure(locks.acquire({ key: 'order:2', ttlMs: TTL_MS })),
+    ];
+    await sleep(10);
+    await locks.onModuleDestroy();
+    for (const { code } of await Promise.all(late)) expect(code).toBe('ServiceUnavailable');
+    expect(body).not.toHaveBeenCalled();
+    await nothingIsHeld();
+  });
+
+  it('shutdown tries once more what could not be released', async () => {
+    const locks = new LockService(await own(), resolveOptions());
+    await locks.lock(() => proxy.cutAfterRequest(), { key: 'order:1' });
+    await eventually(async () =>
+      expect(await failure(locks.isLocked({ key: 'x' })).catch(() => 'up')).toBe('up'),
+    );
+    await locks.onModuleDestroy();
+    expect(await server.client().exists('syncguard:order:1')).toBe(0);
+  });
+
+  it('an expired or unknown lock is not said to be released because the connection was lost', async () => {
+    const backend = await theirs();
+    const lock = granted(await backend.acquire({ key: 'order:1', ttlMs: 100 }));
+    await proxy.refuse();
+    await sleep(150);
+    const results = [
+      lock.release(),
+      backend.release({ lockId: lock.lockId }),
+      backend.release({ lockId: 'A'.repeat(22) }),
+    ];
+    await sleep(200);
+    await proxy.restore();
+    for (const result of await Promise.all(results)) expect(result).toStrictEqual({ ok: false });
+  });
+
+  it('an undo ends after it was told twice that there is nothing to undo', async () => {
+    const backend = await own();
+    granted(await backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+    const controller = new AbortController();
+    const aborted = Array.from({ length: 20 }, () =>
+      failure(backend.acquire({ key: 'order:1', ttlMs: TTL_MS, signal: controller.signal })),
+    );
+    controller.abort();
+    await Promise.all(aborted);
+    await backend.flush?.();
+    const calls = async (): Promise<number> =>
+      Number(/cmdstat_evalsha:calls=(\d+)/.exec(await server.client().info('commandstats'))?.[1] ?? 0);
+    const before = await calls();
+    await sleep(700);
+    expect(await calls()).toBe(before);
+    expect(await backend.isLocked({ key: 'order:1' })).toBe(true);
+  });
+
+  it('errors carry no command: no key, no lockId, no password', async () => {
+    const backend = await own();
+    await server.client().rpush('syncguard:private-key', 'x');
+    const { error } = await failure(backend.acquire({ key: 'private-key', ttlMs: TTL_MS }));
+    expect(error.code).toBe('InvalidArgument');
+    expect(inspect(error, { depth: 9, showHidden: true })).not.toContain('private-key');
+  });
+
+  it('a client in a MULTI of its user leaves no lock behind', async () => {
+    const client = server.client();
+    const backend = createRedisBackend(client);
+    await client.multi({ pipeline: false });
+    const acquiring = failure(backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+    await client.exec();
+    expect((await acquiring).code).toBe('Internal');
+    await nothingIsHeld();
+  });
+
+  it('an ACL that forbids a command is AuthFailed', async () => {
+    const admin = server.client();
+    await admin.acl('SETUSER', 'poor', 'on', '>x', '~*', '+@all', '-psetex');
+    const backend = createRedisBackend(server.client({ username: 'poor', password: 'x' }));
+    expect((await failure(backend.acquire({ key: 'order:1', ttlMs: TTL_MS }))).code).toBe('AuthFailed');
+  });
+
   it('a half-open connection fails in time', async () => {
     const backend = await own();
     proxy.halfOpen();
@@ -223,7 +318,7 @@ describe('locks when Redis fails', () => {
         );
         expect(code).toBe('AuthFailed');
         expect(String((error.cause as Error).message)).toMatch(/WRONGPASS|NOAUTH/);
-        expect(error.message + String((error.cause as Error).message)).not.toContain('wrong-secret');
+        expect(inspect(error, { depth: 9, showHidden: true })).not.toContain('wrong-secret');
       }
     } finally {
       await closed.stop();

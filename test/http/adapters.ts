@@ -12,12 +12,14 @@ export async function listen(
   adapter: 'express' | 'fastify',
   metadata: Parameters<typeof Test.createTestingModule>[0],
   configure: (builder: TestingModuleBuilder) => TestingModuleBuilder = (builder) => builder,
+  prepare: (app: INestApplication) => void = () => {},
 ): Promise<HttpApp> {
   const module = await configure(Test.createTestingModule(metadata)).compile();
   const app =
     adapter === 'fastify'
       ? module.createNestApplication(new FastifyAdapter())
       : module.createNestApplication();
+  prepare(app);
   await app.listen(0, '127.0.0.1');
   return { app, url: await app.getUrl() };
 }

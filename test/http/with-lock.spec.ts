@@ -15,6 +15,7 @@ import {
 import { APP_FILTER, Reflector } from '@nestjs/core';
 import { Test } from '@nestjs/testing';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { inspect } from 'node:util';
 import {
   currentLock,
   Lock,
@@ -75,6 +76,11 @@ class Ledger {
 
 @Injectable()
 class SubLedger extends Ledger {
+  @WithLock('sub:{0.id}')
+  override async ship(order: { id: string }, note?: string): Promise<string | undefined> {
+    return `${order.id} ${note}`;
+  }
+
   override async inner(id: string): Promise<string> {
     return `sub ${await super.inner(id)}`;
   }
@@ -151,7 +157,10 @@ describe.each(['express', 'fastify'] as const)('@WithLock() on %s', (adapter) =>
   let app: INestApplication;
   let url: string;
   beforeAll(async () => {
-    ({ app, url } = await listen(adapter, { imports: [SyncGuardModule.forRoot()], ...shared }));
+    ({ app, url } = await listen(adapter, {
+      imports: [SyncGuardModule.forRoot({ shutdown: { drainMs: 0 } })],
+      ...shared,
+    }));
   });
   afterAll(() => app.close());
   const get = async (
@@ -256,6 +265,19 @@ describe('@WithLock() on providers', () => {
     expect(await app.get(SubLedger).outer('1')).toBe('sub 1 self:inner:1');
   });
 
+  it('a subclass that decorates again gets its own arguments', async () => {
+    expect(await app.get(SubLedger).ship({ id: '1' }, 'note')).toBe('1 note');
+  });
+
+  it('does not show the service in what is logged or serialised', () => {
+    expect(
+      Object.getOwnPropertySymbols(ledger).filter(
+        (symbol) => Object.getOwnPropertyDescriptor(ledger, symbol)?.enumerable,
+      ),
+    ).toStrictEqual([]);
+    expect(inspect(ledger, { depth: 5 })).not.toContain('LockService');
+  });
+
   it('keeps name, length and metadata, whichever decorator is above', () => {
     const reflector = app.get(Reflector);
     for (const name of ['markedAbove', 'markedBelow'] as const) {
@@ -291,12 +313,23 @@ describe('@WithLock() when a class is defined', () => {
     void Broken;
   };
 
-  it.each(['', 'a{', 'a}', '{id}', '{0', '{0.}', '{0 .x}', '{-1}', '{}', '{0}{'])(
-    'refuses the template %j',
-    (template) => {
-      expect(() => define(template)).toThrow(/@WithLock\(\): the key template/);
-    },
-  );
+  it.each([
+    '',
+    'a{',
+    'a}',
+    '{0}{1}',
+    '{0}-{1}',
+    '{0}%{1}',
+    '{id}',
+    '{0',
+    '{0.}',
+    '{0 .x}',
+    '{-1}',
+    '{}',
+    '{0}{',
+  ])('refuses the template %j', (template) => {
+    expect(() => define(template)).toThrow(/@WithLock\(\): .*the key template/);
+  });
 
   it.each(['a', '{0}', '{0.id}', '{{literal}}', 'a{{{0}}}', '{12.user.name}'])(
     'accepts the template %j',
@@ -307,7 +340,9 @@ describe('@WithLock() when a class is defined', () => {
 
   it('refuses what is not an async method', () => {
     expect(() => WithLock('x')({}, 'field', undefined as never)).toThrow(/not a method/);
-    const generator = { value: async function* () {} } as never;
+    class Static {}
+    expect(() => WithLock('x')(Static, 'run', { value: async () => {} } as never)).toThrow(/static method/);
+    const generator = { value: function* () {} } as never;
     expect(() => WithLock('x')({}, 'stream', generator)).toThrow(/generator/);
   });
 });
@@ -356,7 +391,9 @@ describe('key templates', () => {
 describe('the exception filter', () => {
   it('stays away with http: false, also when the options come late', async () => {
     const { app, url } = await listen('express', {
-      imports: [SyncGuardModule.forRootAsync({ useFactory: () => ({ http: false }) })],
+      imports: [
+        SyncGuardModule.forRootAsync({ useFactory: () => ({ http: false, shutdown: { drainMs: 0 } }) }),
+      ],
       ...shared,
     });
     expect((await fetch(`${url}/orders/busy/9`)).status).toBe(500);

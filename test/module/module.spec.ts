@@ -131,6 +131,21 @@ describe('SyncGuardModule', () => {
     });
   });
 
+  it('imported twice it refuses to boot: two sets of locks would not exclude each other', async () => {
+    @Module({ imports: [SyncGuardModule.forRoot({ keyPrefix: 'other' })] })
+    class Second {}
+    const module = await boot(SyncGuardModule.forRoot(), Second);
+    await expect(module.init()).rejects.toThrow(/imported 2 times/);
+    const apart = await boot(SyncGuardModule.forRoot({ isGlobal: false }), Second);
+    await apart.init();
+    await apart.close();
+  });
+
+  it('refuses a client whose integers come as text', () => {
+    const client = workerRedis().client({ stringNumbers: true });
+    expect(() => SyncGuardModule.forRoot({ redis: client })).toThrow(/stringNumbers/);
+  });
+
   describe('malformed options', () => {
     it.each<[string, unknown, RegExp]>([
       ['an unknown one', { prefix: 'x' }, /options\.prefix is not an option.*keyPrefix/],

@@ -91,7 +91,7 @@ describe.each([
 
   it('burns nothing for link previews and crawlers: GET and HEAD, of the link or of the reveal', async () => {
     const { id, url: link } = await create({ text: 'only for you', views: 1, ttlMs: HOUR_MS });
-    expect(link).toBe(`${url.replace('[::1]', 'localhost')}/secrets/${id}`);
+    expect(link).toBe(`${url}/secrets/${id}`);
     for (const accept of ['*/*', 'text/html,application/xhtml+xml', 'application/json']) {
       for (const method of ['GET', 'HEAD']) {
         const response = await fetch(link, { method, headers: { accept, 'user-agent': 'a preview' } });
@@ -170,12 +170,12 @@ describe('secrets in the sample app on Redis', () => {
     const held = async (): Promise<string> => {
       const keys = await redis.keys('*');
       const dumps = await Promise.all(keys.map((key) => redis.dumpBuffer(key)));
-      return keys.join() + Buffer.concat(dumps as Buffer[]).toString('latin1');
+      return keys.sort().join() + Buffer.concat(dumps as Buffer[]).toString('latin1');
     };
-    expect(await held()).toMatch(/secret:\{.{22}\}:payload/);
+    expect(await held()).toMatch(/secret:\{[\w-]{22}\},/);
     expect(await held()).not.toMatch(new RegExp(`door code|${body.id as string}`));
     await request('POST', `${url}/secrets/${body.id as string}/reveal`);
-    expect(await held()).not.toMatch(/:payload/);
+    expect(await held()).not.toMatch(/secret:\{[\w-]{22}\}(?!:record)/);
   });
 
   it('open in another process with the same key; under another key none is lost', async () => {

@@ -8,12 +8,13 @@ import { freshRedis, workerRedis } from '../support/redis.js';
 import { counterExamples } from './examples/counter.examples.js';
 import { budgetExamples } from './examples/budget.examples.js';
 import type { ScriptExample } from './examples/example.js';
+import { limitExamples } from './examples/limit.examples.js';
 import { lockExamples } from './examples/lock.examples.js';
 import { secretExamples } from './examples/secret.examples.js';
 
 const examples: readonly ScriptExample[] = [
   { script: pingScript, keys: {}, args: {} },
-  ...lockExamples,
+  ...lockExamples, ...limitExamples,
   ...secretExamples,
   ...counterExamples,
   ...budgetExamples,

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { inspect } from 'node:util';
 import {
   currentLock,
   createMemoryBackend,
@@ -14,6 +15,15 @@ import { freshRedis, workerRedis } from '../support/redis.js';
 
 const serviceOn = (backend: LockBackend, options: SyncGuardOptions = {}): LockService =>
   new LockService(backend, resolveOptions(options));
+
+/** The backend with some methods of the test's own in front of it. */
+const inFrontOf = (backend: LockBackend, methods: Partial<LockBackend>): LockBackend =>
+  new Proxy(backend, {
+    get: (target, name: keyof LockBackend) => {
+      const value: unknown = methods[name] ?? target[name];
+      return typeof value === 'function' ? (value.bind(target) as unknown) : value;
+    },
+  });
 
 const failure = (promise: Promise<unknown>): Promise<LockError> =>
   promise.then(
@@ -108,7 +118,7 @@ describe.each<[string, () => Promise<LockBackend>]>([
 
     it('counts maxRetries only with fair: false', async () => {
       let attempts = 0;
-      const counting: LockBackend = Object.assign(Object.create(backend) as LockBackend, {
+      const counting = inFrontOf(backend, {
         acquire: (options: Parameters<LockBackend['acquire']>[0]) => (attempts++, backend.acquire(options)),
       });
       await backend.acquire({ key: 'order:1', ttlMs: 30_000 });
@@ -202,7 +212,7 @@ describe.each<[string, () => Promise<LockBackend>]>([
 
     it('extends at most three times in 900 ms of a TTL of 1,000', async () => {
       let extensions = 0;
-      const counting: LockBackend = Object.assign(Object.create(backend) as LockBackend, {
+      const counting = inFrontOf(backend, {
         acquire: async (options: Parameters<LockBackend['acquire']>[0]) => {
           const lock = await backend.acquire(options);
           if (!lock.ok) return lock;
@@ -229,6 +239,18 @@ describe.each<[string, () => Promise<LockBackend>]>([
       expect(error.code).toBe('LockLost');
       expect(error.message).toContain('maxHoldMs');
       expect(aborted).toBe(true);
+    });
+
+    it('does not cut short what the body has asked for', async () => {
+      await locks.lock(
+        async (lock) => {
+          await lock.extend(60_000);
+          const asked = lock.expiresAtMs;
+          await sleep(400);
+          expect(lock.expiresAtMs).toBe(asked);
+        },
+        { key: 'order:1', ttlMs: 300 },
+      );
     });
 
     it('lets the body extend by itself', async () => {
@@ -351,6 +373,50 @@ describe.each<[string, () => Promise<LockBackend>]>([
       expect(await locks.lock(() => other.lock(() => 1, { key: 'order:1' }), { key: 'order:1' })).toBe(1);
     });
 
+    it('reentrant: true ends with the lock that it runs under', async () => {
+      let inner!: Promise<unknown>;
+      await locks.lock(
+        () => {
+          inner = locks.lock(() => sleep(30), { key: 'order:1', reentrant: true });
+        },
+        { key: 'order:1' },
+      );
+      expect((await failure(inner)).code).toBe('LockLost');
+    });
+
+    it('reentrant: true does not enter under a lock that is lost', async () => {
+      const body = jest.fn();
+      const error = await failure(
+        locks.lock(
+          async () => {
+            await sleep(100);
+            await locks.lock(body, { key: 'order:1', reentrant: true });
+          },
+          { key: 'order:1', ttlMs: 50, autoExtend: false },
+        ),
+      );
+      expect(error.code).toBe('LockLost');
+      expect(body).not.toHaveBeenCalled();
+    });
+
+    it('a listener of a loss does not run under the lock of another', async () => {
+      let seen: unknown = 'nothing';
+      const other = failure(
+        locks.lock(
+          ({ signal }) =>
+            new Promise<void>((resolve) =>
+              signal.addEventListener('abort', () => {
+                seen = currentLock()?.key;
+                resolve();
+              }),
+            ),
+          { key: 'order:1', ttlMs: 200, autoExtend: false },
+        ),
+      );
+      await locks.lock(() => other, { key: 'order:2', ttlMs: 150 });
+      expect(seen).not.toBe('order:2');
+    });
+
     it('work left running after the release inherits nothing', async () => {
       let later!: Promise<unknown>;
       await locks.lock(
@@ -394,7 +460,7 @@ describe.each<[string, () => Promise<LockBackend>]>([
 
     it('gives a grant back that comes after the shutdown has begun', async () => {
       const grant = new Promise<void>((resolve) => setTimeout(resolve, 50));
-      const slow: LockBackend = Object.assign(Object.create(backend) as LockBackend, {
+      const slow = inFrontOf(backend, {
         acquire: async (options: Parameters<LockBackend['acquire']>[0]) => {
           const result = await backend.acquire(options);
           await grant;
@@ -412,6 +478,13 @@ describe.each<[string, () => Promise<LockBackend>]>([
       expect(body).not.toHaveBeenCalled();
       expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
       expect(await backend.isLocked({ key: 'order:2' })).toBe(false);
+    });
+
+    it('waits for handles in use as for bodies', async () => {
+      const lock = await locks.acquire({ key: 'handle', ttlMs: 30_000 });
+      const work = sleep(150).then(() => (lock.ok ? lock.release() : undefined));
+      await locks.onModuleDestroy();
+      expect(await work).toStrictEqual({ ok: true });
     });
 
     it('does not wait for a body whose lock is lost, and skips what may be skipped', async () => {
@@ -438,6 +511,16 @@ describe.each<[string, () => Promise<LockBackend>]>([
       expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
       expect(await backend.isLocked({ key: 'handle' })).toBe(false);
     });
+  });
+
+  it('shows neither lockId nor key in what the body gets', async () => {
+    const shown = await locks.lock(
+      (lock) => inspect(lock, { showHidden: true, depth: 5 }) + JSON.stringify(lock),
+      {
+        key: 'order:1',
+      },
+    );
+    expect(shown).not.toMatch(/lockId|order:1/);
   });
 
   describe('bad input', () => {

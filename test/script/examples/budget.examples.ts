@@ -23,21 +23,48 @@ const keys = { counters, records, pending, garbage };
 const retentionMs = 900_000;
 
 const HOUR_MS = 3_600_000;
-const startMs = Date.now() - (Date.now() % (1_000 * HOUR_MS));
-const window = `window:${1_000 * HOUR_MS}|${startMs}|${startMs + 1_000 * HOUR_MS}`;
-const scopes = 'user:1,org';
-const entriesText = `1|${window}|100|1|50,80;2|${window}|u|0|-`;
+const LENGTH_MS = 1_000 * HOUR_MS;
+const startMs = Date.now() - (Date.now() % LENGTH_MS);
+const endMs = startMs + LENGTH_MS;
+const period = `window:${LENGTH_MS}`;
+const entries = {
+  scopes: 'user:1,org',
+  fields: `~;c|user:1|${period}|${startMs};c|org|${period}|${startMs}`,
+  limits: '100;u',
+  thresholds: '50,80;-',
+  ends: `${endMs};${endMs}`,
+  inherited: '1;0',
+  openFromMs: startMs,
+  openUntilMs: endMs,
+  lastEndMs: endMs,
+  plain: 1,
+};
 
-const counter = (scope: string): string => `c|${scope}|${window.replace(/\|\d+$/, '')}`;
+const { scopes, fields, limits, thresholds, ends, inherited } = entries;
+const detail = [endMs, fields, limits, thresholds, ends, inherited, scopes, '{"a":"b c"}'].join(' ');
 const record = (state: string, amount: number, committed: number, expiresAtMs: number): string =>
-  `${state} h ${amount} ${committed} ${committed} 0 0 0 ${startMs} ${expiresAtMs} ${state === 'p' ? 0 : startMs} ${scopes} ${entriesText} -;- {"a":1}`;
+  [
+    state,
+    'h',
+    amount,
+    committed,
+    committed,
+    0,
+    0,
+    0,
+    startMs,
+    expiresAtMs,
+    state === 'p' ? 0 : startMs,
+    '-',
+  ].join(' ');
 
 /** A pending hold, a finalized one, and one whose time is up; all of it ends in ten hours. */
 async function prepare(client: Redis): Promise<void> {
   const nowMs = Date.now();
-  const endMs = nowMs + 10_000 * HOUR_MS;
-  for (const scope of scopes.split(',')) await client.hset(counters, counter(scope), '20 17 0 0 0');
-  await client.hset(counters, '~', endMs);
+  const goneMs = nowMs + 10_000 * HOUR_MS;
+  for (const field of fields.split(';').slice(1)) await client.hset(counters, field, '20 17 0 0 0');
+  await client.hset(counters, '~', goneMs);
+  for (const id of ['held', 'over', 'spent']) await client.hset(records, `d|${id}`, detail);
   await client.hset(records, {
     '~': '',
     'o|held': record('p', 10, 0, nowMs + HOUR_MS),
@@ -46,7 +73,7 @@ async function prepare(client: Redis): Promise<void> {
   await client.hset(records, { 'o|spent': record('f', 30, 20, nowMs) });
   await client.zadd(pending, '+inf', '~', nowMs + HOUR_MS, 'held', nowMs, 'over');
   await client.zadd(garbage, '+inf', '~', 1, 'o|spent');
-  for (const key of Object.values(keys)) await client.pexpireat(key, endMs);
+  for (const key of Object.values(keys)) await client.pexpireat(key, goneMs);
 }
 
 const immortal = /budget/;
@@ -55,12 +82,12 @@ export const budgetExamples: ScriptExample[] = [
   {
     script: reserveScript,
     keys,
-    args: { id: 'new', amount: '40', scopes, entriesText, ttlMs: 60_000, meta: '{"a":"b c"}', retentionMs },
+    args: { id: 'new', amount: '40', ttlMs: 60_000, meta: '{"a":"b c"}', retentionMs, ...entries },
   },
   {
     script: chargeScript,
     keys,
-    args: { id: 'new', amount: '40', scopes, entriesText, mode: 'enforce', retentionMs },
+    args: { id: 'new', amount: '40', mode: 'enforce', retentionMs, ...entries },
     prepare,
   },
   {
@@ -75,7 +102,7 @@ export const budgetExamples: ScriptExample[] = [
   {
     script: creditScript,
     keys,
-    args: { id: 'k', amount: '5', period: window.split('|')[0] as string, scopes, entriesText, retentionMs },
+    args: { id: 'k', amount: '5', period, retentionMs, ...entries },
     prepare,
   },
   // A limit that is set stands until it is cleared: the root ends no more.
@@ -86,7 +113,7 @@ export const budgetExamples: ScriptExample[] = [
     prepare,
     immortal,
   },
-  { script: balanceScript, keys, args: { scopes, entriesText, retentionMs }, prepare },
+  { script: balanceScript, keys, args: { retentionMs, ...entries }, prepare },
   { script: getScript, keys, args: { id: 'held' }, prepare },
   { script: listScript, keys, args: { cursor: '0', limit: 10, retentionMs }, prepare },
   { script: reaperScript, keys, args: { max: 10, retentionMs }, prepare },

@@ -10,17 +10,18 @@ import {
 } from '../../../lib/secret/secret.scripts.js';
 import type { ScriptExample } from './example.js';
 
-const record = 'syncguard/secret:{t}';
-const payload = `${record}:payload`;
-const keys = { record, payload };
+const content = 'syncguard/secret:{t}';
+const record = `${content}:record`;
+const keys = { content, record };
 const proof = 'P'.repeat(22);
 const viewTag = 'V'.repeat(22);
 const tombstoneMs = 60_000;
 
 const write = async (client: Redis, fields: Record<string, string>): Promise<void> => {
   const expires = String(Date.now() + 60_000);
-  await client.hset(record, { proof, left: '1', expires, form: 'text', meta: '', ...fields });
-  await client.set(payload, 'the secret', 'PX', 60_000);
+  await client.hset(record, { proof, left: '1', expires, ...fields });
+  await client.hset(content, { bytes: 'the secret', form: 'text', meta: '' });
+  await client.pexpire(content, 60_000);
   await client.pexpire(record, 120_000);
 };
 const prepare = (client: Redis): Promise<void> => write(client, {});

@@ -1,0 +1,97 @@
+import { type BudgetCalendar, parsePeriodKey, periodKey } from './budget.calendar.js';
+import type { ConfiguredLimit } from './budget.limits.js';
+import type { Period } from './budget.types.js';
+
+/** What an operation counts in, as the scripts take it: lists joined by ';', one element a (scope, period, window). */
+export interface Entries {
+  /** Joined by ','. */
+  readonly scopes: string;
+  /** `~`, then `c|<scope>|<period>|<startMs>` of each. */
+  readonly fields: string;
+  /** A decimal, `u` for unlimited, `-` where nothing is configured. */
+  readonly limits: string;
+  /** Percentages joined by ','; `-` for none, and for none in the whole list. */
+  readonly thresholds: string;
+  /** When each window ends; 0: never. */
+  readonly ends: string;
+  /** 1 where the limit stands for the scope's whole type. */
+  readonly inherited: string;
+  readonly openFromMs: number;
+  readonly openUntilMs: number;
+  readonly lastEndMs: number;
+  /** 1: every scope has a limit that is configured, and nothing else was learned. */
+  readonly plain: number;
+}
+
+export const encodeLimit = (limit: bigint | 'unlimited'): string =>
+  limit === 'unlimited' ? 'u' : String(limit);
+
+/** Builds {@link Entries} for one instant. */
+export class EntryList {
+  readonly #scopes: string[] = [];
+  readonly #limits: string[] = [];
+  readonly #thresholds: string[] = [];
+  readonly #ends: number[] = [];
+  readonly #inherited: number[] = [];
+  #fields = '~';
+  #plain = 1;
+  #hasThresholds = false;
+  #openFromMs = 0;
+  #openUntilMs = Infinity;
+  #lastEndMs = 0;
+  #endsAtAll = true;
+
+  constructor(
+    private readonly calendar: BudgetCalendar,
+    private readonly nowMs: number,
+  ) {}
+
+  /** @param learned - keys of periods that only setLimit limits */
+  addScope(name: string, limits: readonly ConfiguredLimit[], learned: Iterable<string> = []): void {
+    this.#scopes.push(name);
+    if (limits.length === 0) this.#plain = 0;
+    const known = new Set<string>();
+    for (const limit of limits) {
+      const key = periodKey(limit.period);
+      known.add(key);
+      this.#add(name, key, limit.period, limit);
+    }
+    for (const key of learned) {
+      if (known.has(key)) continue;
+      this.#plain = 0;
+      this.#add(name, key, parsePeriodKey(key));
+    }
+  }
+
+  entries(): Entries {
+    return {
+      scopes: this.#scopes.join(','),
+      fields: this.#fields,
+      limits: this.#limits.join(';'),
+      thresholds: this.#hasThresholds ? this.#thresholds.join(';') : '-',
+      ends: this.#ends.join(';'),
+      inherited: this.#inherited.join(';'),
+      openFromMs: this.#openFromMs,
+      openUntilMs: this.#openUntilMs === Infinity ? 0 : this.#openUntilMs,
+      lastEndMs: this.#endsAtAll ? this.#lastEndMs : 0,
+      plain: this.#plain,
+    };
+  }
+
+  #add(name: string, key: string, period: Period, configured?: ConfiguredLimit): void {
+    const { startMs, endMs } = this.calendar.windowAt(period, this.nowMs);
+    this.#fields += `;c|${name}|${key}|${startMs}`;
+    this.#limits.push(configured ? encodeLimit(configured.limit) : '-');
+    const percents = configured?.thresholds ?? [];
+    this.#thresholds.push(percents.length > 0 ? percents.join(',') : '-');
+    this.#hasThresholds ||= percents.length > 0;
+    this.#inherited.push(configured?.inherited ? 1 : 0);
+    this.#ends.push(endMs ?? 0);
+    this.#openFromMs = Math.max(this.#openFromMs, startMs);
+    if (endMs === null) this.#endsAtAll = false;
+    else {
+      this.#openUntilMs = Math.min(this.#openUntilMs, endMs);
+      this.#lastEndMs = Math.max(this.#lastEndMs, endMs);
+    }
+  }
+}

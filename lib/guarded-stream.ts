@@ -1,0 +1,157 @@
+import { AsyncLocalStorage } from 'node:async_hooks';
+import { isObservable, Observable } from 'rxjs';
+import { SyncGuardError } from './syncguard.errors.js';
+
+type Method = (this: unknown, ...args: never[]) => unknown;
+
+/** Runs a body under a guard (a lock, a budget): gives what the body gives, or fails as the guard does. */
+export type Enter = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => Promise<T>;
+
+/** How long an Observable may wait for its subscriber, in ms, before the guard is left. */
+export type Patience = () => number;
+
+/**
+ * A method that runs under a guard from its call until its work is done: until the promise settles; if that
+ * gives an Observable, until it completes, fails or is unsubscribed; of an async generator, from the first item
+ * asked for until it returns, throws, or its reader stops reading it.
+ */
+export function guardMethod(original: Method, enter: Enter, patience: Patience): Method {
+  return isAsyncGenerator(original)
+    ? guardGenerator(original, enter)
+    : guardPromise(original, enter, patience);
+}
+
+const isAsyncGenerator = (method: Method): boolean => method.constructor.name === 'AsyncGeneratorFunction';
+
+function guardPromise(original: Method, enter: Enter, patience: Patience): Method {
+  return function (this: unknown, ...args: unknown[]): Promise<unknown> {
+    return new Promise((resolve, reject) => {
+      const run: Promise<unknown> = enter(this, args, async () => {
+        const result = await original.apply(this, args as never[]);
+        return isObservable(result) ? handOver(result, resolve, () => run, patience()) : result;
+      });
+      run.then(resolve, reject);
+    });
+  };
+}
+
+/**
+ * Hands an Observable to the caller while the body stays under its guard; gives the last item when it has
+ * ended. The caller's copy ends after the guard was left, and fails if that failed.
+ */
+function handOver(
+  source: Observable<unknown>,
+  give: (copy: Observable<unknown>) => void,
+  settled: () => Promise<unknown>,
+  patienceMs: number,
+): Promise<unknown> {
+  const inside = AsyncLocalStorage.snapshot();
+  return new Promise((end, fail) => {
+    let last: unknown;
+    let state: 'waiting' | 'taken' | 'over' = 'waiting';
+    const giveUp = setTimeout(() => {
+      state = 'over';
+      end(undefined);
+    }, patienceMs).unref();
+    const copy = new Observable((subscriber) => {
+      if (state !== 'waiting') return subscriber.error(notSubscribable(state, patienceMs));
+      state = 'taken';
+      clearTimeout(giveUp);
+      const subscription = inside(() =>
+        source.subscribe({
+          next: (item) => subscriber.next((last = item)),
+          error: (error: unknown) => {
+            fail(error);
+            settled().catch((reason: unknown) => subscriber.error(reason));
+          },
+          complete: () => {
+            end(last);
+            settled().then(
+              () => subscriber.complete(),
+              (reason: unknown) => subscriber.error(reason),
+            );
+          },
+        }),
+      );
+      return () => {
+        subscription.unsubscribe();
+        end(last);
+      };
+    });
+    give(copy);
+  });
+}
+
+function notSubscribable(state: 'taken' | 'over', patienceMs: number): SyncGuardError {
+  return new SyncGuardError({
+    code: 'InvalidArgument',
+    message:
+      state === 'taken'
+        ? 'This Observable runs under a guard that was entered once: it cannot be subscribed a second time.'
+        : `Nobody subscribed this Observable within ${patienceMs} ms, so its guard was left.`,
+    hint: 'Call the method again for each subscriber, and subscribe at once.',
+  });
+}
+
+function guardGenerator(original: Method, enter: Enter): Method {
+  return async function* (this: unknown, ...args: unknown[]): AsyncGenerator<unknown, unknown, unknown> {
+    const guarded = await enterUntilLeft((body) => enter(this, args, body));
+    const { inside } = guarded;
+    const items = inside(() => original.apply(this, args as never[])) as AsyncGenerator<
+      unknown,
+      unknown,
+      unknown
+    >;
+    let last: unknown;
+    let finished = false;
+    try {
+      for (let sent: unknown = undefined; ;) {
+        const step = await inside(() => items.next(sent));
+        if (step.done) {
+          finished = true;
+          return step.value;
+        }
+        last = step.value;
+        sent = yield step.value;
+      }
+    } catch (error) {
+      finished = true;
+      await guarded.fail(error);
+      throw error;
+    } finally {
+      // The reader has stopped: the method's own `finally` runs under the guard, too.
+      if (!finished) await inside(() => items.return(undefined));
+      await guarded.leave(last);
+    }
+  };
+}
+
+interface Entered {
+  /** Runs something as the guard's body runs: `currentLock()` knows where it is. */
+  inside<T>(run: () => T): T;
+  leave(result: unknown): Promise<void>;
+  fail(error: unknown): Promise<void>;
+}
+
+/** A guard turned inside out: entered now, left when told. */
+function enterUntilLeft(enter: (body: () => Promise<unknown>) => Promise<unknown>): Promise<Entered> {
+  return new Promise((entered, refused) => {
+    const run: Promise<unknown> = enter(
+      () =>
+        new Promise((finish, fail) =>
+          entered({
+            inside: AsyncLocalStorage.snapshot(),
+            leave: async (result) => {
+              finish(result);
+              await run;
+            },
+            fail: async (error) => {
+              fail(error);
+              await run.catch(() => {}); // It fails with this very error, which the generator throws.
+            },
+          }),
+        ),
+    );
+    run.catch(refused);
+  });
+}

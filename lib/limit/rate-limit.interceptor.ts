@@ -1,0 +1,32 @@
+import {
+  type CallHandler,
+  type ExecutionContext,
+  Inject,
+  Injectable,
+  type NestInterceptor,
+} from '@nestjs/common';
+import { catchError, concatMap, from, map, type Observable, throwError } from 'rxjs';
+import { ROUTE_LIMITER } from './rate-limit.metadata.js';
+import type { RouteLimiter } from './route-limiter.js';
+
+/**
+ * @internal Bound by `@RateLimit`, so after all guards: asks the limits that need a user, and tells those that
+ * count failures how the call has ended before its answer leaves. The failure that sets a block is answered 429.
+ */
+@Injectable()
+export class RateLimitInterceptor implements NestInterceptor {
+  constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {}
+
+  async intercept(context: ExecutionContext, next: CallHandler): Promise<Observable<unknown>> {
+    await this.routes.enter(context, 'late');
+    const calls = this.routes.takeInFlight(context);
+    if (calls.length === 0) return next.handle();
+    const answered = (): Promise<unknown> => Promise.all(calls.map((call) => call.answered()));
+    const failedWith = (error: unknown): Promise<unknown> =>
+      Promise.all(calls.map((call) => call.failedWith(error)));
+    return next.handle().pipe(
+      concatMap((value: unknown) => from(answered()).pipe(map(() => value))),
+      catchError((error: unknown) => from(failedWith(error)).pipe(concatMap(() => throwError(() => error)))),
+    );
+  }
+}

@@ -1,0 +1,367 @@
+import {
+  BudgetConflictError,
+  BudgetExceededError,
+  BudgetInputError,
+  BudgetUnavailableError,
+} from '../../lib/budget/budget.errors.js';
+import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
+import { MemoryBudgetBackend } from '../../lib/budget/budget.memory-backend.js';
+import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
+import { parseBudgetResult, parseFinalizeResult } from '../../lib/budget/budget.replies.js';
+import { BudgetService } from '../../lib/budget/budget.service.js';
+import type { BudgetLimit } from '../../lib/budget/budget.types.js';
+import { SyncGuardConfigError } from '../../lib/syncguard.errors.js';
+import { RedisFault } from '../../lib/redis/redis.errors.js';
+import { eventually } from '../support/eventually.js';
+
+const LIMITS: BudgetLimit[] = [{ scope: 'user', period: 'lifetime', limit: 100 }];
+
+const memory = (clock = { now: () => Date.now() }): MemoryBudgetBackend =>
+  new MemoryBudgetBackend({ clock, retentionMs: 1_000 });
+const serviceOn = (backend: BudgetBackend, limits: unknown = LIMITS): BudgetService =>
+  new BudgetService(backend, resolveBudgetDefaults({ limits, reaper: false }));
+
+/** A backend that nobody may ask. */
+const untouchable = new Proxy({} as BudgetBackend, {
+  get: (_, name) => () => {
+    throw new Error(`${String(name)} was asked`);
+  },
+});
+
+describe('a wrong call is refused before any I/O', () => {
+  const budgets = serviceOn(untouchable);
+  const scopes = ['user:1'];
+
+  it.each([0.1, -1, NaN, Infinity, 2 ** 53, '5', null, undefined, -1n, 2n ** 63n, {}])(
+    'amount %p',
+    async (amount) => {
+      const wrong = amount as number;
+      for (const call of [
+        () => budgets.reserve({ scopes, amount: wrong }),
+        () => budgets.charge({ scopes, amount: wrong, id: 'x' }),
+        () => budgets.finalize({ id: 'x' }, wrong),
+        () => budgets.refund({ id: 'x' }, wrong, 'r'),
+        () => budgets.credit({ scope: 'user', period: 'lifetime', amount: wrong, id: 'k' }),
+      ])
+        await expect(call()).rejects.toThrow(BudgetInputError);
+    },
+  );
+
+  const calls: [string, () => Promise<unknown>, RegExp][] = [
+    ['no options', () => budgets.reserve(undefined as never), /options must be an object/],
+    ['no scopes', () => budgets.reserve({ scopes: [], amount: 1 }), /1 to 32 scopes/],
+    [
+      'too many scopes',
+      () => budgets.reserve({ scopes: Array.from({ length: 33 }, (_, i) => `user:${i}`), amount: 1 }),
+      /1 to 32 scopes/,
+    ],
+    ['a scope twice', () => budgets.reserve({ scopes: ['user:1', 'user:1'], amount: 1 }), /must differ/],
+    ['a scope without a type', () => budgets.reserve({ scopes: [':1'], amount: 1 }), /"type" or "type:id"/],
+    ['a scope without an id', () => budgets.reserve({ scopes: ['user:'], amount: 1 }), /"type" or "type:id"/],
+    ['an empty scope', () => budgets.reserve({ scopes: [''], amount: 1 }), /a scope must not be empty/],
+    ['a long id', () => budgets.reserve({ scopes, amount: 1, id: 'x'.repeat(513) }), /id is at most 512/],
+    [
+      'half a character',
+      () => budgets.reserve({ scopes, amount: 1, root: '\ud800' }),
+      /root holds a lone surrogate/,
+    ],
+    ['a ttl of nothing', () => budgets.reserve({ scopes, amount: 1, ttlMs: 0 }), /ttlMs must be/],
+    [
+      'a long meta',
+      () => budgets.reserve({ scopes, amount: 1, meta: 'x'.repeat(1_023) }),
+      /at most 1024 bytes/,
+    ],
+    [
+      'a meta that is no JSON',
+      () => budgets.reserve({ scopes, amount: 1, meta: 1n }),
+      /meta must be a JSON value/,
+    ],
+    ['no id to charge under', () => budgets.charge({ scopes, amount: 1 } as never), /id must be a string/],
+    [
+      'an unknown mode',
+      () => budgets.charge({ scopes, amount: 1, id: 'x', mode: 'try' as never }),
+      /mode must be/,
+    ],
+    ['no ref', () => budgets.finalize(undefined as never, 1), /ref must be/],
+    [
+      'an unknown overage',
+      () => budgets.finalize({ id: 'x' }, 1, { overage: 'ignore' as never }),
+      /overage must be/,
+    ],
+    ['an unknown late', () => budgets.finalize({ id: 'x' }, 1, { late: 'never' as never }), /late must be/],
+    ['no refund id', () => budgets.refund({ id: 'x' }, 1, undefined as never), /refundId must be a string/],
+    [
+      'an unknown period',
+      () => budgets.setLimit({ scope: 'user', period: 'day' as never, limit: 1 }),
+      /period must be/,
+    ],
+    [
+      'an undefined limit',
+      () => budgets.setLimit({ scope: 'user', period: 'lifetime', limit: undefined as never }),
+      /limit must be/,
+    ],
+    ['an unknown state', () => budgets.list({ state: 'open' as never }), /state must be/],
+    ['another cursor', () => budgets.list({ cursor: '1; drop' }), /cursor must be/],
+    [
+      'a reject in run',
+      () => budgets.run({ scopes, amount: 1, overage: 'reject' as never }, () => 1),
+      /overage must be/,
+    ],
+  ];
+  it.each(calls)('%s', async (_, call, message) => {
+    const refusal = expect(call()).rejects;
+    await refusal.toThrow(BudgetInputError);
+    await expect(call()).rejects.toThrow(message);
+  });
+
+  it('never tells private text', async () => {
+    await expect(budgets.charge({ scopes, amount: 'hunter2' as never, id: 'x' })).rejects.not.toThrow(
+      /hunter2/,
+    );
+    await expect(serviceOn(memory()).reserve({ scopes: ['guest:hunter2'], amount: 1 })).rejects.not.toThrow(
+      /hunter2/,
+    );
+  });
+});
+
+describe('options of budgets', () => {
+  it.each<[unknown, RegExp]>([
+    [{ limits: 5 }, /budget.limits must be a list of limits or a function, got 5/],
+    [{ limits: [{ scope: 'user', period: 'lifetime' }] }, /budget.limits\[0\].limit must be/],
+    [{ limits: [{ scope: 'user', period: 'lifetime', limit: -1 }] }, /got -1 \(number\)/],
+    [{ limits: [{ scope: 'user', period: 'daily', limit: 1 }] }, /budget.limits\[0\].period must be/],
+    [{ limits: [{ scope: '', period: 'lifetime', limit: 1 }] }, /budget.limits\[0\].scope must not be empty/],
+    [
+      { limits: [{ scope: 'user', period: 'lifetime', limit: 1, threshold: [5] }] },
+      /budget.limits\[0\].threshold is not an option/,
+    ],
+    [
+      { limits: [{ scope: 'user', period: 'lifetime', limit: 1, thresholds: [0] }] },
+      /thresholds\[0\] must be an integer from 1 to 1000/,
+    ],
+    [
+      { limits: [...LIMITS, { scope: 'user', period: 'lifetime', limit: 2 }] },
+      /budget.limits\[1\] limits the same scope and period/,
+    ],
+    [{ retentionMs: 0 }, /budget.retentionMs must be/],
+    [{ reaper: true }, /budget.reaper must be false or/],
+    [{ reaper: { everyMs: 5 } }, /budget.reaper.everyMs must be an integer from 100/],
+    [{ limit: [] }, /budget.limit is not an option/],
+  ])('%p is refused', (options, message) => {
+    expect(() => resolveBudgetDefaults(options)).toThrow(message);
+    expect(() => resolveBudgetDefaults(options)).toThrow(SyncGuardConfigError);
+  });
+
+  it('default to no limits, 15 minutes of retention and a reaper every 30 s', () => {
+    expect(resolveBudgetDefaults()).toEqual({
+      limits: [],
+      retentionMs: 900_000,
+      reaper: { everyMs: 30_000 },
+    });
+  });
+
+  it('may be a function that knows the limits of each scope', async () => {
+    const asked: unknown[] = [];
+    const budgets = serviceOn(memory(), async (scope: { root: string; type: string; id?: string }) => {
+      asked.push(scope);
+      return [
+        { scope: scope.type, period: 'lifetime', limit: 10 },
+        ...(scope.id === 'vip' ? [{ scope: 'user:vip', period: 'lifetime', limit: 1_000 }] : []),
+      ];
+    });
+    expect(await budgets.reserve({ root: 'acme', scopes: ['user:vip', 'org'], amount: 10 })).toMatchObject({
+      ok: true,
+    });
+    expect(asked).toEqual([
+      { root: 'acme', type: 'user', id: 'vip' },
+      { root: 'acme', type: 'org' },
+    ]);
+    expect((await budgets.balance({ scope: 'user:vip' }))[0]?.limit).toBe(1_000);
+    const wrong = serviceOn(memory(), () => [{ scope: 'other', period: 'lifetime', limit: 1 }]);
+    await expect(wrong.reserve({ scopes: ['user'], amount: 1 })).rejects.toThrow(
+      /not the scope that was asked about/,
+    );
+  });
+});
+
+describe('results', () => {
+  it('speak bigint to who speaks bigint, and to who could not be told otherwise', async () => {
+    const budgets = serviceOn(memory(), [{ scope: 'user', period: 'lifetime', limit: 2n ** 60n }]);
+    expect(await budgets.reserve({ scopes: ['user'], amount: 5, id: 'a' })).toMatchObject({
+      amount: 5,
+      balances: [{ reserved: 5, limit: 2n ** 60n }],
+    });
+    expect(await budgets.reserve({ scopes: ['user'], amount: 5n, id: 'b' })).toMatchObject({
+      amount: 5n,
+      balances: [{ reserved: 10n }],
+    });
+    expect(await budgets.finalize({ id: 'b' }, 3n)).toMatchObject({ reserved: 5n, released: 2n });
+    expect(await budgets.abort({ id: 'a' })).toMatchObject({ released: 5 });
+  });
+
+  it('can be written as JSON, copied and looked at twice', async () => {
+    const hold = await serviceOn(memory()).reserve({ scopes: ['user'], amount: 5 });
+    expect(JSON.parse(JSON.stringify(hold))).toMatchObject({ balances: [{ reserved: 5 }] });
+    expect({ ...hold }).toEqual(hold);
+    if (hold.ok) expect(hold.balances).toBe(hold.balances);
+  });
+
+  const about = { root: 'default', id: 'a' };
+  const entries = ['~;c|user:1|month/15@Europe/Berlin|5', '9', '100', '7 3 10 0 80'];
+  const detail = `9 ${entries[0]} 100 80 9 0 user:1 {"a":"b c"}`;
+
+  it('are read from what the scripts reply', () => {
+    const reserved = parseBudgetResult(['reserved', 'p h 3 0 0 0 0 0 5 8 0 80', detail, ...entries], about);
+    const period = { every: 'month', tz: 'Europe/Berlin', anchor: 15 };
+    expect(reserved).toEqual({
+      ...{
+        ok: true,
+        status: 'reserved',
+        root: 'default',
+        id: 'a',
+        amount: 3n,
+        expiresAtMs: 8,
+        replayed: false,
+      },
+      crossed: [{ scope: 'user:1', period, percent: 80 }],
+      balances: [
+        {
+          scope: 'user:1',
+          period,
+          window: { startMs: 5, endMs: 9 },
+          limit: 100n,
+          credits: 10n,
+          committed: 7n,
+          reserved: 3n,
+          available: 100n,
+        },
+      ],
+    });
+    expect(parseBudgetResult(['already_aborted', 'a h 3 0 0 0 0 0 5 8 6 -', detail], about)).toMatchObject({
+      reason: 'already_aborted',
+      record: { state: 'aborted', scopes: ['user:1'], meta: { a: 'b c' }, endedAtMs: 6 },
+    });
+    expect(
+      parseFinalizeResult(['replayed', 'f h 3 2 2 0 0 0 5 8 7 -', detail, ...entries], about),
+    ).toMatchObject({
+      ...{ ok: true, reserved: 3n, actual: 2n, released: 1n, overage: 0n, replayed: true, crossed: [] },
+    });
+    expect(parseFinalizeResult(['not_found'], about)).toEqual({ ok: false, reason: 'not_found' });
+  });
+
+  it.each([[null], [[]], ['OK'], [['who knows']], [[1]], [['reserved', 'p']]])(
+    'are not read from %j',
+    (reply) => {
+      expect(() => parseBudgetResult(reply, about)).toThrow();
+      expect(() => parseFinalizeResult(reply, about)).toThrow();
+    },
+  );
+});
+
+describe('faults', () => {
+  /** Lets the first calls of a method fail, as a connection does. */
+  function flaky(
+    method: 'finalize' | 'abort' | 'reserve',
+    failures: number,
+    code: 'ServiceUnavailable' | 'AuthFailed',
+  ): { backend: BudgetBackend; calls: () => number } {
+    const real = memory();
+    let calls = 0;
+    const backend = new Proxy<BudgetBackend>(real, {
+      get: (target, name) =>
+        name !== method
+          ? (target[name as keyof BudgetBackend] as (request: unknown) => unknown).bind(target)
+          : async (request: never) => {
+              if (++calls <= failures)
+                throw BudgetUnavailableError.from(new RedisFault(code, 'Redis cannot be reached.'));
+              return target[method](request);
+            },
+    });
+    return { backend, calls: () => calls };
+  }
+
+  it.each(['finalize', 'abort'] as const)('of %s are outlived, twice', async (method) => {
+    const { backend, calls } = flaky(method, 2, 'ServiceUnavailable');
+    const budgets = serviceOn(backend);
+    await budgets.reserve({ scopes: ['user'], amount: 5, id: 'a' });
+    const settled =
+      method === 'abort' ? await budgets.abort({ id: 'a' }) : await budgets.finalize({ id: 'a' }, 5);
+    expect([settled.ok, calls()]).toEqual([true, 3]);
+  });
+
+  it('that will not pass are told at once, and those that do not are told in the end', async () => {
+    const refused = flaky('abort', 9, 'AuthFailed');
+    await expect(serviceOn(refused.backend).abort({ id: 'a' })).rejects.toMatchObject({ code: 'AuthFailed' });
+    expect(refused.calls()).toBe(1);
+    const away = flaky('abort', 9, 'ServiceUnavailable');
+    await expect(serviceOn(away.backend).abort({ id: 'a' })).rejects.toThrow(BudgetUnavailableError);
+    expect(away.calls()).toBe(3);
+  });
+
+  it('leave run as what they are: the body ran, and nobody knows whether it was counted', async () => {
+    const { backend } = flaky('finalize', 9, 'ServiceUnavailable');
+    let ran = false;
+    const run = serviceOn(backend).run({ scopes: ['user'], amount: 5 }, () => (ran = true));
+    await expect(run).rejects.toThrow(BudgetUnavailableError);
+    expect(ran).toBe(true);
+  });
+});
+
+describe('run', () => {
+  it('finalizes what the result cost, capped when told so', async () => {
+    const budgets = serviceOn(memory());
+    const result = await budgets.run(
+      { scopes: ['user'], amount: 10, actual: (tokens: number) => tokens, overage: 'cap' },
+      (hold) => {
+        expect(hold).toMatchObject({ status: 'reserved', amount: 10 });
+        return 500;
+      },
+    );
+    expect(result).toBe(500);
+    expect((await budgets.balance({ scope: 'user' }))[0]).toMatchObject({ committed: 100, reserved: 0 });
+  });
+
+  it('runs again what was reserved and not settled: the work of a process that died', async () => {
+    const budgets = serviceOn(memory());
+    await budgets.reserve({ scopes: ['user'], amount: 10, id: 'job' });
+    expect(await budgets.run({ scopes: ['user'], amount: 10, id: 'job' }, () => 'done')).toBe('done');
+    await expect(budgets.run({ scopes: ['user'], amount: 10, id: 'job' }, () => 'again')).rejects.toThrow(
+      BudgetConflictError,
+    );
+    expect((await budgets.balance({ scope: 'user' }))[0]).toMatchObject({ committed: 10, reserved: 0 });
+  });
+
+  it('does not run without room, and says until when', async () => {
+    const budgets = serviceOn(memory(), [{ scope: 'user', period: { windowMs: 3_600_000 }, limit: 10 }]);
+    await budgets.charge({ scopes: ['user'], amount: 10, id: 'a' });
+    const error = (await budgets
+      .run({ scopes: ['user'], amount: 1 }, () => fail())
+      .catch((reason: unknown) => reason)) as BudgetExceededError;
+    expect(error).toBeInstanceOf(BudgetExceededError);
+    expect(error.retryAtMs).toBe(error.violations[0]?.resetAtMs);
+    expect(error.context.retryAfter).toBeGreaterThan(0);
+  });
+});
+
+describe('the reaper of a memory backend', () => {
+  it('forgets ended operations, and a root that nothing is left of', async () => {
+    const told: string[] = [];
+    const backend = memory();
+    const budgets = new BudgetService(
+      backend,
+      resolveBudgetDefaults({
+        limits: [{ scope: 'user', period: { windowMs: 1_000 }, limit: 10 }],
+        reaper: { everyMs: 100 },
+      }),
+      { onExpired: (_, ids) => told.push(...ids) },
+    );
+    await budgets.reserve({ scopes: ['user'], amount: 5, id: 'a', ttlMs: 50 });
+    await eventually(() => expect(told).toEqual(['a']));
+    await eventually(async () => expect((await budgets.list()).records).toEqual([]), { timeoutMs: 10_000 });
+    budgets.onModuleDestroy();
+  });
+});
+
+function fail(): never {
+  throw new Error('it ran');
+}

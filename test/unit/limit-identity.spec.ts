@@ -1,0 +1,137 @@
+import { joinIdentity, normalizeAddress, valueAt } from '../../lib/limit/identity.js';
+import { rateLimitHeaders } from '../../lib/limit/rate-limit.headers.js';
+import { resolvePolicy } from '../../lib/limit/limit.policy.js';
+
+describe('normalizeAddress', () => {
+  it.each([
+    ['203.0.113.7', '203.0.113.7'],
+    ['203.0.113.7:51234', '203.0.113.7'],
+    ['::ffff:203.0.113.7', '203.0.113.7'],
+    ['::FFFF:cb00:7107', '203.0.113.7'],
+    ['[::ffff:203.0.113.7]:443', '203.0.113.7'],
+    ['2001:db8:1:2:3:4:5:6', '2001:db8:1:2::/64'],
+    ['2001:DB8:1:2:ffff::9', '2001:db8:1:2::/64'],
+    ['[2001:db8:1:2::1]:443', '2001:db8:1:2::/64'],
+    ['fe80::1%eth0', 'fe80:0:0:0::/64'],
+    ['::1', '0:0:0:0::/64'],
+    ['::', '0:0:0:0::/64'],
+    ['64:ff9b::192.0.2.33', '64:ff9b:0:0::/64'],
+    ['', ''],
+  ])('%s is %s', (address, expected) => {
+    expect(normalizeAddress(address, 64)).toBe(expected);
+  });
+
+  it.each([
+    [32, '2001:db8::/32'],
+    [48, '2001:db8:1234::/48'],
+    [56, '2001:db8:1234:5600::/56'],
+    [128, '2001:db8:1234:5678:9abc:def0:1:2/128'],
+  ])('keeps %d bits', (bits, expected) => {
+    expect(normalizeAddress('2001:db8:1234:5678:9abc:def0:1:2', bits)).toBe(expected);
+  });
+
+  it('makes one client of all addresses of a subscriber, and two of two', () => {
+    const addresses = Array.from({ length: 100 }, (_, i) =>
+      normalizeAddress(`2001:db8::${i.toString(16)}`, 64),
+    );
+    expect(new Set(addresses).size).toBe(1);
+    expect(normalizeAddress('2001:db8:0:1::1', 64)).not.toBe(addresses[0]);
+  });
+});
+
+describe('valueAt', () => {
+  const request = {
+    body: {
+      email: ' Ann@Example.ORG ',
+      n: 7,
+      list: ['a'],
+      empty: '',
+      long: 'x'.repeat(5_000),
+      half: 'a\ud800',
+    },
+    user: { id: 42, name: 'Ann' },
+    headers: { 'x-key': 'Key' },
+  };
+
+  it.each([
+    ['body.email', 'ann@example.org'],
+    ['body.n', '7'],
+    ['headers.x-key', 'key'],
+    ['user.id', '42'],
+    ['user.name', 'Ann'],
+    ['body.list', undefined],
+    ['body.empty', undefined],
+    ['body.missing.deeper', undefined],
+    ['query.q', undefined],
+    ['body.__proto__.toString', undefined],
+    ['body.constructor.name', undefined],
+    ['body.half', 'a\ufffd'],
+  ])('%s is %p', (path, expected) => {
+    expect(valueAt(request, path)).toBe(expected);
+  });
+
+  it('looks at no more of a value than it needs', () => {
+    expect(valueAt(request, 'body.long')).toHaveLength(1_024);
+  });
+
+  it('takes the two spellings of a letter for one', () => {
+    expect(valueAt({ body: { name: 'Jose\u0301' } }, 'body.name')).toBe(
+      valueAt({ body: { name: 'José' } }, 'body.name'),
+    );
+  });
+});
+
+describe('joinIdentity', () => {
+  it('is unambiguous, whatever the parts hold', () => {
+    const keys = [
+      joinIdentity([
+        ['ip', '1'],
+        ['body.email', 'a'],
+      ]),
+      joinIdentity([['ip', '1","body.email","a']]),
+      joinIdentity([['ip', '1\0a']]),
+      joinIdentity([
+        ['body.email', '1'],
+        ['ip', 'a'],
+      ]),
+    ];
+    expect(new Set(keys).size).toBe(keys.length);
+  });
+
+  it('is short enough for a key', () => {
+    expect(joinIdentity([['body.email', 'é'.repeat(1_024)]])).toMatch(/^[\w-]{43}$/);
+  });
+});
+
+describe('rateLimitHeaders', () => {
+  const policy = resolvePolicy({ name: 'a "b" \\c', limit: 5, windowMs: 1_500 });
+  const outcome = { status: 'allowed', shortCount: 2, longCount: 2, resetMs: 1_001 } as const;
+
+  it('quotes names as structured fields ask for, and rounds up', () => {
+    expect(rateLimitHeaders(['draft-10'], [{ policy, outcome }])).toEqual([
+      ['RateLimit-Policy', '"a \\"b\\" \\\\c";q=5;w=2'],
+      ['RateLimit', '"a \\"b\\" \\\\c";r=3;t=2'],
+    ]);
+  });
+
+  it('has no headers where nobody was asked', () => {
+    expect(rateLimitHeaders(['draft-10', 'legacy'], [])).toEqual([]);
+  });
+
+  it('speaks in the old ones of the limit that leaves least', () => {
+    const other = resolvePolicy({ name: 'other', limit: 100, windowMs: 60_000 });
+    expect(
+      rateLimitHeaders(
+        ['legacy'],
+        [
+          { policy: other, outcome },
+          { policy, outcome },
+        ],
+      ),
+    ).toEqual([
+      ['X-RateLimit-Limit', '5'],
+      ['X-RateLimit-Remaining', '3'],
+      ['X-RateLimit-Reset', '2'],
+    ]);
+  });
+});
