@@ -257,7 +257,7 @@ export class RouteLimiter implements OnModuleInit {
 
   #verifyProviders({ keyBy, cost, dynamicLimit }: ResolvedPolicy): void {
     for (const each of [keyBy, cost, dynamicLimit].flat())
-      if (typeof each === 'function') this.#identities.resolver(each);
+      if (typeof each === 'function') this.#identities.resolver<unknown>(each);
   }
 }
 

@@ -5,7 +5,6 @@ import { resolvePolicy, type ResolvedPolicy } from '../../lib/limit/limit.policy
 import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
 import type { LimitPolicy } from '../../lib/limit/limit.types.js';
 import { createCallId } from '../../lib/limit/limit.values.js';
-import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { LimitModel } from './limit.model.js';

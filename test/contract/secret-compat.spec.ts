@@ -292,7 +292,7 @@ describe('ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT', () => {
       ['5\n', 60],
     ],
   ])('refuses (%j, %j): invalid_arguments', async (max, seconds) => {
-    expect(await increment(max!, seconds!)).toBe('{"error":"invalid_arguments"}');
+    expect(await increment(max, seconds)).toBe('{"error":"invalid_arguments"}');
     expect(await redis.exists(key)).toBe(0);
   });
 

@@ -187,12 +187,6 @@ class Routes {
     return 'ok';
   }
 
-  @UseGuards(RateLimitGuard, RateLimitGuard)
-  @Get('bound-twice')
-  boundTwice(): string {
-    return 'ok';
-  }
-
   @SkipRateLimit()
   @Get('health')
   health(): string {
@@ -232,6 +226,16 @@ class ClassRoutes {
   @RateLimit({ name: 'instead', limit: 4, windowMs: minutes(1) }, { override: true })
   @Get('override')
   override(): string {
+    return 'ok';
+  }
+}
+
+@UseGuards(RateLimitGuard)
+@Controller()
+class BoundTwice {
+  @UseGuards(RateLimitGuard, RateLimitGuard)
+  @Get('bound-twice')
+  get(): string {
     return 'ok';
   }
 }
@@ -280,7 +284,7 @@ describe.each(['express', 'fastify'] as const)('@RateLimit on %s', (adapter) => 
           moduleOf('left'),
           moduleOf('right'),
         ],
-        controllers: [Routes, ClassRoutes],
+        controllers: [Routes, ClassRoutes, ...(global ? [BoundTwice] : [])],
         providers: [
           TenantPlan,
           TenantKey,

@@ -87,6 +87,8 @@ describe('resolvePolicy', () => {
     ],
     [{ limit: 1, windowMs: 1, keyBy: 7 }, /login\.keyBy must be 'ip', 'user'.*got 7 \(number\)/],
     [{ limit: 1, windowMs: 1, keyBy: [] }, /login\.keyBy must be/],
+    [{ limit: 1, windowMs: 1, keyBy: 'email' }, /login\.keyBy must be/],
+    [{ limit: 1, windowMs: 1, keyBy: 'body' }, /login\.keyBy must be/],
     [{ limit: 1, windowMs: 1, name: 'a\nb' }, /name must be 1 to 200 printable ASCII/],
     [{ limit: 1, windowMs: 1, max: 3 }, /login\.max is not an option\. There are: limit, /],
     [{ temp: { ...tier, limit: 5 } }, /login\.temp must have either `threshold` or `limit`/],
@@ -116,13 +118,22 @@ describe('resolveLimits', () => {
 
   it('names policies by their key, and those of a list by their place', () => {
     const limits = resolveLimits(
-      { api: plain, login: [{ temp: tier }, { limit: 5, windowMs: 1 }, plain] },
+      { mine: plain, list: [{ temp: tier }, { limit: 5, windowMs: 1 }, plain] },
       defaults,
     );
-    expect([...limits].map(([name, policies]) => [name, policies.map((policy) => policy.name)])).toEqual([
-      ['api', ['api']],
-      ['login', ['login', 'login#2', 'api']],
+    expect(limits.get('mine')?.map(({ name }) => name)).toEqual(['api']);
+    expect(limits.get('list')?.map(({ name }) => name)).toEqual(['list', 'list#2', 'api']);
+  });
+
+  it('knows the presets, and lets a policy of the same name win', () => {
+    const limits = resolveLimits({ api: { limit: 7, windowMs: 1 } }, defaults);
+    expect(limits.get('api')?.[0]?.rules.tempThreshold).toBe(8);
+    expect(limits.get('login')).toMatchObject([
+      { count: 'failure' },
+      { count: 'failure' },
+      { count: 'failure' },
     ]);
+    expect([...limits.keys()].sort()).toEqual(['api', 'login', 'otp', 'signup']);
   });
 
   it('refuses a list that is empty or too long', () => {
