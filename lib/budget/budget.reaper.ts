@@ -3,7 +3,7 @@ import type { BudgetBackend } from './budget.backend.js';
 
 /** Roots that this process remembers to reap; more are reaped by whoever uses them next. */
 const MAX_ROOTS = 10_000;
-const BATCH = 500;
+const BATCH = 100;
 
 /**
  * Frees the memory of what has ended, in the roots that this process uses, and tells of holds that expired. No

@@ -140,22 +140,22 @@ export function parseExtendResult(reply: unknown, about: ReplyContext): ExtendHo
 }
 
 export function parseRefundResult(reply: unknown, about: ReplyContext, amount: bigint): RefundResult<bigint> {
-  const [status, packed = '', detail = '', ...lists] = textReply(reply);
-  switch (status) {
+  const told = textReply(reply);
+  switch (told[0]) {
     case 'refunded':
     case 'replayed': {
-      const { refunded } = parseRecord(packed, detail, about);
-      const balances = parseBalances(lists);
-      return { ok: true, status: 'refunded', amount, refunded, replayed: status === 'replayed', balances };
+      const { refunded } = parseHead(told[1]);
+      const balances = parseBalances(told.slice(2));
+      return { ok: true, status: 'refunded', amount, refunded, replayed: told[0] === 'replayed', balances };
     }
     case 'exceeds_committed':
     case 'pending':
     case 'aborted':
     case 'expired':
-      return { ok: false, reason: status, record: parseRecord(packed, detail, about) };
+      return { ok: false, reason: told[0], record: parseRecord(told[1], told[2], about) };
     case 'conflict':
     case 'not_found':
-      return { ok: false, reason: status };
+      return { ok: false, reason: told[0] };
     default:
       return unexpectedReply('budget-refund', reply);
   }
@@ -205,19 +205,19 @@ function parseBalance(field: string, end = '', limit = '', counter = ''): Balanc
   };
 }
 
-/** A result with the balances and the thresholds that [status, record, detail, fields, ends, limits, counters] tells. */
+/** A result with the balances and the thresholds that [status, record, fields, ends, limits, counters] tells. */
 function withEntries<Result extends object>(
   result: Result,
   told: TextReply,
 ): Result & { balances: Balance<bigint>[]; crossed: Crossed[] } {
   const complete = result as Result & { balances: Balance<bigint>[]; crossed: Crossed[] };
-  tellBalances(complete, () => parseBalances(told.slice(3)));
+  tellBalances(complete, () => parseBalances(told.slice(2)));
   complete.crossed = parseCrossed(told);
   return complete;
 }
 
 /** A list of percentages an entry, or '-' for none at all, at the end of the record. */
-function parseCrossed([, record = '', , fields = '']: TextReply): Crossed[] {
+function parseCrossed([, record = '', fields = '']: TextReply): Crossed[] {
   const percents = record.slice(record.lastIndexOf(' ') + 1);
   if (percents === '-') return [];
   const names = fields.split(';');

@@ -54,7 +54,7 @@ const replay = (status: string): string => `
     ${OPEN_DETAIL}
     ${READ_COUNTERS}
     ${FILL}
-    return { '${status}', record, detail, ${TELL_ENTRIES} }
+    return { '${status}', record, ${TELL_ENTRIES} }
   end`;
 
 // Scopes as sets: a retry may list them in another order.
@@ -90,7 +90,7 @@ const REFUSE_EXCEEDED = `
   end`;
 
 /**
- * Holds an amount in all entries, or in none. ['reserved' | 'replayed', record, detail, fields, ends, limits, counters],
+ * Holds an amount in all entries, or in none. ['reserved' | 'replayed', record, fields, ends, limits, counters],
  * ['exceeded', amount, now, fields, ends, limits, counters], ['conflict' | 'already_finalized' | 'already_aborted' |
  * 'already_expired', record, detail].
  */
@@ -132,7 +132,7 @@ ${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
 redis.call('ZADD', pending, expiresAtMs, id)
-return { 'reserved', record, detail, ${TELL_ENTRIES} }`,
+return { 'reserved', record, ${TELL_ENTRIES} }`,
   decode: textReply,
 });
 
@@ -178,7 +178,7 @@ redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)
 ${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
-return { 'charged', record, detail, ${TELL_ENTRIES} }`,
+return { 'charged', record, ${TELL_ENTRIES} }`,
   decode: textReply,
 });
 
@@ -192,7 +192,7 @@ redis.call('HSET', records, 'o|' .. id, record)
 redis.call('ZREM', pending, id)`;
 
 /**
- * Turns a hold into what was really spent. ['finalized' | 'replayed', record, detail, fields, ends, limits, counters],
+ * Turns a hold into what was really spent. ['finalized' | 'replayed', record, fields, ends, limits, counters],
  * ['overage_rejected' | 'conflict' | 'aborted' | 'expired', record, detail], ['not_found'].
  */
 export const finalizeScript = defineScript({
@@ -251,7 +251,7 @@ end
 record = 'f ' .. kind .. ' ' .. amountOf .. ' ' .. actual .. ' ' .. committed .. ' 0 ' .. uncovered .. (isLate and ' 1 ' or ' 0 ')
   .. createdAtMs .. ' ' .. expiresAtMs .. ' ' .. now .. ' ' .. crossed
 ${END_OPERATION}
-return { 'finalized', record, detail, ${TELL_ENTRIES} }`,
+return { 'finalized', record, ${TELL_ENTRIES} }`,
   decode: textReply,
 });
 
@@ -307,7 +307,7 @@ return { 'extended', record, detail }`,
 });
 
 /**
- * Gives back what was committed. ['refunded' | 'replayed', record, detail, fields, ends, limits, counters],
+ * Gives back what was committed. ['refunded' | 'replayed', record, fields, ends, limits, counters],
  * ['exceeds_committed' | 'pending' | 'aborted' | 'expired', record, detail], ['conflict'], ['not_found'].
  */
 export const refundScript = defineScript({
@@ -343,7 +343,7 @@ redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'r|' .. refundId)
 ${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, 'o|' .. id, record, 'r|' .. refundId, content)
-return { 'refunded', record, detail, ${TELL_ENTRIES} }`,
+return { 'refunded', record, ${TELL_ENTRIES} }`,
   decode: textReply,
 });
 

@@ -54,11 +54,12 @@ import {
   validateTtl,
 } from './budget.values.js';
 
-const DEFAULT_TTL_MS = 60_000;
+/** How long a hold lasts without a sign of life. */
+export const DEFAULT_TTL_MS = 60_000;
 /** Pauses between the tries of a finalize or abort that Redis did not answer; each try waits for its answer besides. */
 const RETRY_PAUSES_MS = [50, 250];
 /** A batch of one script call. */
-const REAP_BATCH = 500;
+const REAP_BATCH = 100;
 
 /** What `run()` reserves, and how it settles. */
 export interface RunOptions<T> extends ReserveOptions {

@@ -1,8 +1,10 @@
+import type { Observable } from 'rxjs';
+import { type Enter, guardMethod } from '../guarded-stream.js';
 import { injectedService, injectInto, replaceMethod } from '../guarded-method.js';
 import { BUDGET_SERVICE } from '../syncguard.tokens.js';
 import { duration, invalidOption, knownOptions, oneOf } from '../validate.js';
 import { BudgetInputError } from './budget.errors.js';
-import type { BudgetService, RunOptions } from './budget.service.js';
+import { type BudgetService, DEFAULT_TTL_MS, type RunOptions } from './budget.service.js';
 import type { Amount } from './budget.types.js';
 
 /** Each function takes the method's arguments, or the first ones of them. */
@@ -19,29 +21,32 @@ export interface WithBudgetOptions<
   scopes: (...args: ScopeArgs) => readonly string[];
   /** What it may cost at most: reserved before the method runs. */
   estimate: (...args: EstimateArgs) => Amount;
-  /** What it did cost. Default: the estimate. */
+  /** What it did cost; of a stream by its last item, undefined if there was none. Default: the estimate. */
   actual?: (result: Result, ...args: ActualArgs) => Amount;
 }
 
 type Starting<Args extends unknown[]> = [...Args, ...unknown[]];
 
-/** For methods whose arguments start with what each function takes, and that give a promise of what `actual` takes. */
+/** For async methods, generators and promised Observables, whose arguments start with what each function takes. */
 type BudgetedMethodDecorator<
   A extends unknown[],
   B extends unknown[],
   C extends unknown[],
   D extends unknown[],
   Result,
-> = <Args extends Starting<A> & Starting<B> & Starting<C> & Starting<D>, Given extends Result>(
+> = <
+  Args extends Starting<A> & Starting<B> & Starting<C> & Starting<D>,
+  Returned extends Promise<Result | Observable<Result>> | AsyncGenerator<Result, unknown, never>,
+>(
   target: object,
   propertyKey: string | symbol,
-  descriptor: TypedPropertyDescriptor<(...args: Args) => Promise<Given>>,
+  descriptor: TypedPropertyDescriptor<(...args: Args) => Returned>,
 ) => void;
 
 /**
  * Runs an async method of a provider or controller on a budget: reserves the estimate, keeps the hold alive while
  * the method runs, then finalizes what it really cost. When the method throws, its error leaves and the hold goes
- * back.
+ * back. An async generator and a promised Observable settle once, when they end or their reader leaves.
  *
  * @throws what the method throws, as it is; BudgetExceededError when there is no room (429 or 402 over HTTP):
  * the method has not run then; BudgetUnavailableError when Redis cannot answer (503).
@@ -67,18 +72,19 @@ export function WithBudget<
   return (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
     replaceMethod('@WithBudget()', target, propertyKey, descriptor, (original) => {
-      refuseGenerators(original, name);
-      return async function (this: unknown, ...args: unknown[]): Promise<unknown> {
-        const budgets = injectedService<BudgetService>(this, BUDGET_SERVICE, '@WithBudget()', name);
-        const spec: RunOptions<Result> = {
+      refuseSyncGenerators(original, name);
+      const enter: Enter = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => {
+        const budgets = injectedService<BudgetService>(self, BUDGET_SERVICE, '@WithBudget()', name);
+        const spec: RunOptions<T> = {
           ...rest,
           root: typeof root === 'function' ? root(...(args as RootArgs)) : root,
           scopes: scopes(...(args as ScopeArgs)),
           amount: estimate(...(args as EstimateArgs)),
-          actual: actual && ((result) => actual(result, ...(args as ActualArgs))),
+          actual: actual && ((result) => actual(result as never, ...(args as ActualArgs))),
         };
-        return budgets.run(spec, () => original.apply(this, args as never[]) as Promise<Result>);
+        return budgets.run(spec, body);
       };
+      return guardMethod(original, enter, () => options.ttlMs ?? DEFAULT_TTL_MS);
     });
     injectInto(target, BUDGET_SERVICE);
   };
@@ -101,13 +107,10 @@ function validateOptions(options: unknown): void {
     oneOf('@WithBudget().onThrow', given.onThrow, ['abort', 'finalize-estimate']);
 }
 
-/** A generator would be made on the budget and run after it was settled. */
-function refuseGenerators(method: { constructor: { name: string } }, name: string): void {
-  if (/Generator/.test(method.constructor.name))
-    throw new BudgetInputError(
-      `@WithBudget() on ${name}(): a generator's body would run after its hold was settled.`,
-      {
-        hint: 'Put it on an async method that consumes the generator, or use reserve() and finalize().',
-      },
-    );
+/** A generator that is not async cannot wait for its budget. */
+function refuseSyncGenerators(method: { constructor: { name: string } }, name: string): void {
+  if (method.constructor.name === 'GeneratorFunction')
+    throw new BudgetInputError(`@WithBudget() on ${name}(): a generator cannot wait for a budget.`, {
+      hint: 'Make it an async generator (`async *`), or put it on an async method that consumes it.',
+    });
 }

@@ -313,7 +313,7 @@ describe('@WithBudget in a provider', () => {
     expect(() => WithBudget({ ...wrong, overage: 'reject' } as never)).toThrow(/overage must be/);
     expect(() => WithBudget({ ...wrong, ttlMs: 0 })).toThrow(/ttlMs must be/);
     const decorate = WithBudget(wrong) as MethodDecorator;
-    expect(() => decorate({}, 'stream', { value: async function* () {} })).toThrow(/generator/);
+    expect(() => decorate({}, 'stream', { value: function* () {} })).toThrow(/generator/);
   });
 
   it('does not run on an instance that Nest did not build', async () => {

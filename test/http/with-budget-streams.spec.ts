@@ -1,0 +1,92 @@
+import 'reflect-metadata';
+import { Injectable } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import { BudgetService, SyncGuardModule, WithBudget } from 'nestjs-syncguard';
+import { NEVER, type Observable, of, startWith, throwError } from 'rxjs';
+import { eventually } from '../support/eventually.js';
+
+interface Chunk {
+  readonly tokens: number;
+}
+
+const budgeted = {
+  scopes: (user: string) => [`user:${user}`],
+  estimate: () => 100,
+  actual: (chunk: Chunk) => chunk.tokens,
+};
+
+@Injectable()
+class Llm {
+  @WithBudget(budgeted)
+  async *generate(_user: string, chunks: number): AsyncGenerator<Chunk, void, undefined> {
+    for (let i = 1; i <= chunks; i++) {
+      if (i === 4) throw new Error('the model has gone');
+      yield { tokens: 10 * i };
+    }
+  }
+
+  @WithBudget(budgeted)
+  async observe(_user: string, chunks: Observable<Chunk>): Promise<Observable<Chunk>> {
+    return chunks;
+  }
+}
+
+describe('@WithBudget() on streams', () => {
+  let llm: Llm;
+  let budgets: BudgetService;
+  const spent = async (): Promise<[committed: unknown, reserved: unknown]> => {
+    const [balance] = await budgets.balance({ scope: 'user:ada' });
+    return [balance?.committed, balance?.reserved];
+  };
+  beforeEach(async () => {
+    const limits = [{ scope: 'user', period: 'lifetime' as const, limit: 1_000 }];
+    const module = await Test.createTestingModule({
+      imports: [SyncGuardModule.forRoot({ budget: { limits } })],
+      providers: [Llm],
+    }).compile();
+    llm = module.get(Llm);
+    budgets = module.get(BudgetService);
+  });
+
+  it('a generator is reserved for while it runs, and finalized by its last item', async () => {
+    const chunks = llm.generate('ada', 3);
+    await chunks.next();
+    expect(await spent()).toStrictEqual([0, 100]);
+    for await (const _ of chunks);
+    expect(await spent()).toStrictEqual([30, 0]);
+  });
+
+  it('a reader that leaves settles it by the last item that it read', async () => {
+    for await (const { tokens } of llm.generate('ada', 3)) if (tokens === 20) break;
+    expect(await spent()).toStrictEqual([20, 0]);
+  });
+
+  it('a generator that throws costs nothing', async () => {
+    const read = async (): Promise<void> => {
+      for await (const _ of llm.generate('ada', 5));
+    };
+    await expect(read()).rejects.toThrow('the model has gone');
+    expect(await spent()).toStrictEqual([0, 0]);
+  });
+
+  it('an Observable settles once, when it completes, fails or is unsubscribed', async () => {
+    await new Promise<void>(
+      (resolve) =>
+        void llm
+          .observe('ada', of({ tokens: 5 }, { tokens: 7 }))
+          .then((chunks) => chunks.subscribe({ complete: resolve })),
+    );
+    expect(await spent()).toStrictEqual([7, 0]);
+
+    const error = new Error('broken');
+    const failed = await llm.observe(
+      'ada',
+      throwError(() => error),
+    );
+    expect(await new Promise((resolve) => failed.subscribe({ error: resolve }))).toBe(error);
+    expect(await spent()).toStrictEqual([7, 0]);
+
+    (await llm.observe('ada', NEVER.pipe(startWith({ tokens: 3 })))).subscribe().unsubscribe();
+    await eventually(async () => expect(await spent()).toStrictEqual([10, 0]));
+  });
+});
