@@ -1,3 +1,4 @@
+import { Cluster } from 'ioredis';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
@@ -267,6 +268,72 @@ describe('the keys of a root', () => {
     expect(await redis.keys('*')).toEqual([key]);
     expect(await redis.hgetall(key)).toEqual({ [field]: 'foreign' });
   });
+});
+
+describe('time, to the ms', () => {
+  const midnight = Date.parse('2027-02-01T00:00:00Z');
+  let nowMs: number;
+
+  /** A client whose scripts are told this time, and no other. */
+  const frozen = (): RedisClient => ({
+    eval: (lua, keyCount, ...keysAndArgs) => {
+      const time = `{ '${Math.floor(nowMs / 1000)}', '${(nowMs % 1000) * 1000}' }`;
+      const shim = `local real = redis
+        local redis = { call = function(name, ...) return name == 'TIME' and ${time} or real.call(name, ...) end }`;
+      return workerRedis()
+        .client()
+        .eval(`${shim}\n${lua}`, keyCount, ...keysAndArgs);
+    },
+  });
+
+  it('has a hold until its expiry, and not at it', async () => {
+    const budgets = serviceOn(frozen());
+    nowMs = midnight;
+    await budgets.reserve({ scopes: ['user'], amount: 100, id: 'a', ttlMs: 5_000 });
+    nowMs = midnight + 4_999;
+    expect(await budgets.reserve({ scopes: ['user'], amount: 1, id: 'b' })).toMatchObject({ ok: false });
+    expect(await budgets.get({ id: 'a' })).toMatchObject({ state: 'pending' });
+    nowMs = midnight + 5_000;
+    expect(await budgets.get({ id: 'a' })).toMatchObject({ state: 'expired' });
+    expect(await budgets.reserve({ scopes: ['user'], amount: 100, id: 'b' })).toMatchObject({ ok: true });
+    expect(await budgets.finalize({ id: 'a' }, 1, { late: 'reject' })).toMatchObject({ reason: 'expired' });
+  });
+
+  it('has a window from its start until its end, and not at that', async () => {
+    const budgets = serviceOn(frozen(), [{ scope: 'user', period: { every: 'month' }, limit: 10 }]);
+    nowMs = midnight - 1;
+    expect(await budgets.charge({ scopes: ['user'], amount: 10, id: 'a' })).toMatchObject({ ok: true });
+    expect(await budgets.charge({ scopes: ['user'], amount: 1, id: 'b' })).toMatchObject({ retryAfterMs: 1 });
+    nowMs = midnight;
+    const opened = await budgets.charge({ scopes: ['user'], amount: 10, id: 'c' });
+    expect(opened).toMatchObject({ ok: true, balances: [{ window: { startMs: midnight } }] });
+    nowMs = midnight - 1;
+    expect(await budgets.charge({ scopes: ['user'], amount: 1, id: 'd' })).toMatchObject({ ok: false });
+  });
+
+  it('forgets an id when retention has ended, and not before', async () => {
+    const budgets = serviceOn(frozen());
+    nowMs = midnight;
+    await budgets.charge({ scopes: ['user'], amount: 10, id: 'a' });
+    nowMs = midnight + 899_999;
+    expect(await budgets.reap()).toEqual({ expired: [], purged: 0 });
+    nowMs = midnight + 900_000;
+    expect(await budgets.reap()).toEqual({ expired: [], purged: 1 });
+  });
+});
+
+describe('a Cluster', () => {
+  it('serves budgets of any root', async () => {
+    await using server = await startRedisServer({ cluster: true });
+    const cluster = server.track(new Cluster([{ host: server.host, port: server.port }]));
+    const budgets = serviceOn(cluster);
+    for (const root of ['a', 'b', '{x}y', 'r'.repeat(300)]) {
+      const hold = await budgets.reserve({ root, scopes: ['user'], amount: 60 });
+      expect(hold).toMatchObject({ ok: true, root });
+      if (hold.ok) expect(await budgets.finalize(hold, 50)).toMatchObject({ ok: true });
+      expect(await budgets.verify(root)).toEqual({ ok: true, problems: [] });
+    }
+  }, 30_000);
 });
 
 describe('verify', () => {

@@ -341,7 +341,7 @@ describe('@WithLock() when a class is defined', () => {
   it('refuses what is not an async method', () => {
     expect(() => WithLock('x')({}, 'field', undefined as never)).toThrow(/not a method/);
     class Static {}
-    expect(() => WithLock('x')(Static, 'run', { value: async () => {} } as never)).toThrow(/static method/);
+    expect(() => WithLock('x')(Static, 'run', { value: async () => {} })).toThrow(/static method/);
     const generator = { value: function* () {} } as never;
     expect(() => WithLock('x')({}, 'stream', generator)).toThrow(/generator/);
   });

@@ -14,7 +14,8 @@ import { secretExamples } from './examples/secret.examples.js';
 
 const examples: readonly ScriptExample[] = [
   { script: pingScript, keys: {}, args: {} },
-  ...lockExamples, ...limitExamples,
+  ...lockExamples,
+  ...limitExamples,
   ...secretExamples,
   ...counterExamples,
   ...budgetExamples,
