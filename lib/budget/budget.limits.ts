@@ -26,7 +26,13 @@ export interface LimitedScope {
   readonly limits: readonly ConfiguredLimit[];
 }
 
-type LimitsByScope = ReadonlyMap<string, readonly ConfiguredLimit[]>;
+interface ScopeLimits {
+  readonly own: readonly ConfiguredLimit[];
+  /** The same, as the scopes of this type get them. */
+  readonly inherited: readonly ConfiguredLimit[];
+}
+
+type LimitsByScope = ReadonlyMap<string, ScopeLimits>;
 
 /** What is configured for a scope: its own limits, and its type's for the other periods. */
 export class LimitBook {
@@ -57,10 +63,10 @@ export class LimitBook {
 export const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 
 function pick(limits: LimitsByScope, scope: string): readonly ConfiguredLimit[] {
-  const own = limits.get(scope);
+  const own = limits.get(scope)?.own;
   const type = typeOf(scope);
   if (type === scope) return own ?? [];
-  const inherited = (limits.get(type) ?? []).map((limit) => ({ ...limit, inherited: true }));
+  const inherited = limits.get(type)?.inherited ?? [];
   if (!own) return inherited;
   const periods = new Set(own.map(({ period }) => periodKey(period)));
   return [...own, ...inherited.filter(({ period }) => !periods.has(periodKey(period)))];
@@ -74,7 +80,7 @@ export function indexLimits(
   belongs: (scope: string) => boolean = () => true,
 ): LimitsByScope {
   if (!Array.isArray(limits)) throw invalidOption('budget.limits', 'a list of limits or a function', limits);
-  const byScope = new Map<string, ConfiguredLimit[]>();
+  const byScope = new Map<string, ScopeLimits>();
   for (const [index, entry] of limits.entries()) {
     const name = `budget.limits[${index}]`;
     const given = knownOptions(name, entry, ['scope', 'period', 'limit', 'thresholds']);
@@ -84,12 +90,13 @@ export function indexLimits(
     const period = validatePeriod(`${name}.period`, given.period);
     const limit = asConfig(() => validateLimit(`${name}.limit`, given.limit));
     const thresholds = validateThresholds(`${name}.thresholds`, given.thresholds);
-    const others = byScope.get(scope) ?? [];
+    const others = byScope.get(scope)?.own ?? [];
     if (others.some((other) => periodKey(other.period) === periodKey(period)))
       throw new SyncGuardConfigError(`${name} limits the same scope and period as another entry.`);
     if (others.length === MAX_PERIODS)
       throw new SyncGuardConfigError(`${name}: a scope has at most ${MAX_PERIODS} periods.`);
-    byScope.set(scope, [...others, { period, limit, thresholds, inherited: false }]);
+    const own = [...others, { period, limit, thresholds, inherited: false }];
+    byScope.set(scope, { own, inherited: own.map((each) => ({ ...each, inherited: true })) });
   }
   return byScope;
 }

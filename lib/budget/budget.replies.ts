@@ -303,6 +303,8 @@ export function parseDetail(detail = ''): { fields: string[]; scopes: string; me
 }
 
 /** Readable in redis-cli, and free of every separator. */
-export const encodeScope = (scope: string): string => encodeURIComponent(scope).replaceAll('%3A', ':');
+export const encodeScope = (scope: string): string =>
+  /^[\w:.@-]+$/.test(scope) ? scope : encodeURIComponent(scope).replaceAll('%3A', ':').replaceAll('%40', '@');
 
-export const decodeScope = (encoded: string): string => decodeURIComponent(encoded);
+export const decodeScope = (encoded: string): string =>
+  encoded.includes('%') ? decodeURIComponent(encoded) : encoded;

@@ -202,9 +202,11 @@ export class AbuseLimiterService {
   }
 
   #noted(checks: readonly LimitCheck[], callId: string): Ruling | undefined {
+    if (this.#notes.size === 0) return undefined;
     const outcomes = checks.map(({ identity }) => this.#notes.find(identity));
     if (!outcomes.some(Boolean)) return undefined;
-    return { ...decisive(checks, outcomes), checks, outcomes, callId, backend: undefined };
+    const { decision, policy } = decisive(checks, outcomes);
+    return { decision, policy, checks, outcomes, callId, backend: undefined };
   }
 
   async #ask(
@@ -218,7 +220,8 @@ export class AbuseLimiterService {
     );
     const outcomes: readonly LimitOutcome[] = result ?? checks.map(letIn);
     if (!degraded) this.#note(checks, outcomes, askedAtMs);
-    return { ...decisive(checks, outcomes, degraded), checks, outcomes, callId, backend: result && backend };
+    const { decision, policy } = decisive(checks, outcomes, degraded);
+    return { decision, policy, checks, outcomes, callId, backend: result && backend };
   }
 
   /** Asks a backend; where it does not answer, does what `onError` says. No result: let in uncounted. */
@@ -310,15 +313,14 @@ export class AbuseLimiterService {
     );
   }
 
+  /** Denials only (ADR 0010): Nest shows debug lines by default, and a line a request is noise. */
   #log({ decision, policy, checks }: Ruling): void {
-    if (!Logger.isLevelEnabled('debug')) return;
+    if (decision.allowed || !Logger.isLevelEnabled('debug')) return;
+    const { scope, retryAfterSecs, shortCount, longCount, degraded } = decision;
     const identity = checks.find((check) => check.policy === policy)?.identity ?? '';
-    const counts = `${decision.shortCount} in the short window, ${decision.longCount} in the long`;
-    const outcome = decision.allowed
-      ? 'allowed'
-      : `denied (${decision.scope}) for ${decision.retryAfterSecs} s`;
-    const degraded = decision.degraded ? ', without Redis' : '';
-    this.#logger.debug(`limit ${policy.name} ${hashKey(identity)}: ${outcome}, ${counts}${degraded}`);
+    this.#logger.debug(
+      `limit ${policy.name} ${hashKey(identity)}: denied (${scope}) for ${retryAfterSecs} s, ${shortCount} in the short window, ${longCount} in the long${degraded ? ', without Redis' : ''}`,
+    );
   }
 }
 
@@ -349,34 +351,43 @@ function decisive(
   outcomes: readonly (LimitOutcome | undefined)[],
   degraded = false,
 ): Verdict {
-  const answers = subjects.flatMap(({ policy }, i) => {
+  let verdict: Verdict | undefined;
+  for (const [i, { policy }] of subjects.entries()) {
     const outcome = outcomes[i];
-    return outcome ? [{ policy, decision: toDecision(policy, outcome, degraded) }] : [];
-  });
-  return answers.reduce((a, b) => (severity(b.decision) > severity(a.decision) ? b : a));
+    if (!outcome) continue;
+    const decision = toDecision(policy, outcome, degraded);
+    if (!verdict || severity(decision) > severity(verdict.decision)) verdict = { policy, decision };
+  }
+  return verdict as Verdict;
 }
 
 const severity = (decision: LimiterDecision): number =>
   decision.allowed ? -decision.remaining : decision.retryAfterSecs;
 
 function toDecision(policy: ResolvedPolicy, outcome: LimitOutcome, degraded: boolean): LimiterDecision {
-  const { shortCount, longCount } = outcome;
-  const common = { shortCount, longCount, ...(degraded ? { degraded: true as const } : {}) };
-  if (outcome.status === 'allowed')
-    return {
-      allowed: true,
-      ...common,
-      remaining: remainingOf(policy, shortCount, longCount),
-      resetMs: outcome.resetMs,
-    } satisfies AllowedDecision;
-  return {
-    allowed: false,
-    scope: outcome.scope,
-    reason: outcome.reason,
-    retryAfterSecs: Math.max(1, Math.ceil(outcome.retryAfterMs / 1000)),
-    ...common,
-  } satisfies DeniedDecision;
+  const decision = outcome.status === 'allowed' ? toAllowed(policy, outcome) : toDenied(outcome);
+  return degraded ? { ...decision, degraded: true } : decision;
 }
+
+const toAllowed = (
+  policy: ResolvedPolicy,
+  { shortCount, longCount, resetMs }: Extract<LimitOutcome, { status: 'allowed' }>,
+): AllowedDecision => ({
+  allowed: true,
+  shortCount,
+  longCount,
+  remaining: remainingOf(policy, shortCount, longCount),
+  resetMs,
+});
+
+const toDenied = (outcome: Extract<LimitOutcome, { status: 'denied' }>): DeniedDecision => ({
+  allowed: false,
+  scope: outcome.scope,
+  reason: outcome.reason,
+  retryAfterSecs: Math.max(1, Math.ceil(outcome.retryAfterMs / 1000)),
+  shortCount: outcome.shortCount,
+  longCount: outcome.longCount,
+});
 
 /** Nobody counted: what `onError: 'open'` lets in. */
 const letIn = (): LimitOutcome => ({ status: 'allowed', shortCount: 0, longCount: 0, resetMs: 0 });

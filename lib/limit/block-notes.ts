@@ -23,6 +23,10 @@ export class BlockNotes {
     private readonly now: () => number = monotonicMs,
   ) {}
 
+  get size(): number {
+    return this.#notes.size;
+  }
+
   find(identity: string): Denial | undefined {
     const note = this.#notes.get(identity);
     if (!note) return undefined;

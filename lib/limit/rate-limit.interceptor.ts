@@ -17,7 +17,14 @@ import type { RouteLimiter } from './route-limiter.js';
 export class RateLimitInterceptor implements NestInterceptor {
   constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {}
 
-  async intercept(context: ExecutionContext, next: CallHandler): Promise<Observable<unknown>> {
+  intercept(
+    context: ExecutionContext,
+    next: CallHandler,
+  ): Observable<unknown> | Promise<Observable<unknown>> {
+    return this.routes.isDecided(context) ? next.handle() : this.#around(context, next);
+  }
+
+  async #around(context: ExecutionContext, next: CallHandler): Promise<Observable<unknown>> {
     await this.routes.enter(context, 'late');
     const calls = this.routes.takeInFlight(context);
     if (calls.length === 0) return next.handle();

@@ -28,6 +28,13 @@ interface Visit {
   exempt?: Promise<boolean>;
 }
 
+/** On the request itself: a WeakMap of all requests was measured to double the work of the garbage collector. */
+const VISIT = Symbol.for('syncguard:visit');
+
+interface Visited {
+  [VISIT]?: Visit;
+}
+
 export interface RouteLimiterOptions {
   readonly limit: ResolvedLimitOptions;
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
@@ -39,7 +46,6 @@ export class RouteLimiter implements OnModuleInit {
   readonly #logger = new Logger('SyncGuard');
   readonly #identities: IdentityResolver;
   readonly #plans = new WeakMap<object, Map<string, Plan>>();
-  readonly #visits = new WeakMap<object, Visit>();
   readonly #unknownTypes = new Set<string>();
 
   constructor(
@@ -81,7 +87,7 @@ export class RouteLimiter implements OnModuleInit {
   async enter(context: ExecutionContext, stage: Stage): Promise<boolean> {
     const type = context.getType<string>();
     if (type !== 'http') return this.#passUnknown(type);
-    const request = context.switchToHttp().getRequest<RequestLike>();
+    const request = context.switchToHttp().getRequest<RequestLike & Visited>();
     const visit = this.#visitOf(context, request);
     const policies = visit.plan[stage];
     if (policies.length === 0 || visit.passed.has(stage)) return true;
@@ -100,10 +106,17 @@ export class RouteLimiter implements OnModuleInit {
     return true;
   }
 
+  /** Whether the guards have said all that there is to say: the common case, which needs no interceptor. */
+  isDecided(context: ExecutionContext): boolean {
+    if (context.getType<string>() !== 'http') return false;
+    const visit = context.switchToHttp().getRequest<Visited>()[VISIT];
+    return visit !== undefined && visit.plan.late.length === 0 && visit.inFlight.length === 0;
+  }
+
   /** The limits that wait to hear how this call ends. */
   takeInFlight(context: ExecutionContext): readonly CallInFlight[] {
     if (context.getType<string>() !== 'http') return [];
-    return this.#visits.get(context.switchToHttp().getRequest<object>())?.inFlight.splice(0) ?? [];
+    return context.switchToHttp().getRequest<Visited>()[VISIT]?.inFlight.splice(0) ?? [];
   }
 
   #watch(context: ExecutionContext, visit: Visit, ruling: Ruling): void {
@@ -144,13 +157,13 @@ export class RouteLimiter implements OnModuleInit {
     );
   }
 
-  #visitOf(context: ExecutionContext, request: RequestLike): Visit {
-    let visit = this.#visits.get(request);
-    if (!visit) {
-      visit = { plan: this.#planOf(context, request), passed: new Set(), answers: [], inFlight: [] };
-      this.#visits.set(request, visit);
-    }
-    return visit;
+  #visitOf(context: ExecutionContext, request: RequestLike & Visited): Visit {
+    return (request[VISIT] ??= {
+      plan: this.#planOf(context, request),
+      passed: new Set(),
+      answers: [],
+      inFlight: [],
+    });
   }
 
   #planOf(context: ExecutionContext, request: RequestLike): Plan {
