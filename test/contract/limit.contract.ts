@@ -10,7 +10,7 @@ import type { DeniedDecision, LimiterDecision, LimitPolicy } from '../../lib/lim
 import { createCallId } from '../../lib/limit/limit.values.js';
 import { days, hours, minutes, seconds } from '../../lib/syncguard.options.js';
 
-// Each decision is a debug line.
+// Each denial is a debug line.
 Logger.overrideLogger(['error', 'warn']);
 
 export interface LimitHarness {
