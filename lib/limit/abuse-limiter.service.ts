@@ -324,7 +324,7 @@ export class AbuseLimiterService {
   }
 }
 
-/** @internal One check of a call, with its key made fit and its cost looked at. */
+/** One check of a call, with its key made fit and its cost looked at. */
 export function checkOf(policy: ResolvedPolicy, key: string, cost?: number): LimitCheck {
   if (policy.dynamicLimit || (cost === undefined && typeof policy.cost === 'function'))
     throw invalidCall(`${policy.name} takes its limit or cost from a request: it works in @RateLimit only.`);

@@ -20,7 +20,7 @@ export class RateLimitGuard implements CanActivate {
   }
 }
 
-/** @internal Bound by `@RateLimit` before all other guards. */
+/** Bound by `@RateLimit` before all other guards. */
 @Injectable()
 export class RouteLimitGuard implements CanActivate {
   constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {}

@@ -10,7 +10,7 @@ import { ROUTE_LIMITER } from './rate-limit.metadata.js';
 import type { RouteLimiter } from './route-limiter.js';
 
 /**
- * @internal Bound by `@RateLimit`, so after all guards: asks the limits that need a user, and tells those that
+ * Bound by `@RateLimit`, so after all guards: asks the limits that need a user, and tells those that
  * count failures how the call has ended before its answer leaves. The failure that sets a block is answered 429.
  */
 @Injectable()

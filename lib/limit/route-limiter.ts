@@ -40,7 +40,7 @@ export interface RouteLimiterOptions {
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
 }
 
-/** @internal Knows which limits a route has, and asks them: what stands behind guards and interceptor. */
+/** Knows which limits a route has, and asks them: what stands behind guards and interceptor. */
 @Injectable()
 export class RouteLimiter implements OnModuleInit {
   readonly #logger = new Logger('SyncGuard');

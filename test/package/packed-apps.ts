@@ -7,7 +7,7 @@ import { promisify } from 'node:util';
 
 const ROOT = resolve(__dirname, '../..');
 const APPS = join(__dirname, 'apps');
-const PUBLISHED = ['package.json', 'README.md', 'LICENSE', 'CHANGELOG.md'];
+const PUBLISHED = ['package.json', 'README.md', 'LICENSE', 'CHANGELOG.md', 'docs'];
 /** For an app to end by itself. */
 const PATIENCE_MS = 5_000;
 const NPM_FLAGS = [
@@ -19,7 +19,7 @@ const NPM_FLAGS = [
 export async function packPackage(folder: string): Promise<string> {
   const stage = join(folder, 'stage');
   mkdirSync(stage);
-  for (const file of PUBLISHED) cpSync(join(ROOT, file), join(stage, file));
+  for (const file of PUBLISHED) cpSync(join(ROOT, file), join(stage, file), { recursive: true });
   await run(process.execPath, [join(ROOT, 'tools/build.mjs'), join(stage, 'dist')], ROOT);
   const tarball = await run('npm', ['pack', '--silent', '--ignore-scripts'], stage);
   return join(stage, tarball.trim());
