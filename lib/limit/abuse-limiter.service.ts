@@ -4,6 +4,7 @@ import { describe, hashKey } from '../keys.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 import { duration, integer } from '../validate.js';
 import { BlockNotes } from './block-notes.js';
+import type { Outcome } from './call-in-flight.js';
 import { CircuitBreaker } from './circuit-breaker.js';
 import type { CallOptions, LimitBackend, LimitCheck, LimitOutcome, Subject } from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
@@ -170,18 +171,20 @@ export class AbuseLimiterService {
   }
 
   /**
-   * @internal A call in flight has ended: for each of its limits in a failure, which now counts, or not. Gives the
-   * denial, if it was the failure that sets a block.
+   * @internal A call in flight has ended: for each of its limits in a failure, which now counts, in a success, or in
+   * neither. Gives the denial, if it was the failure that sets a block.
    */
-  async settle(ruling: Ruling, failed: (policy: ResolvedPolicy) => boolean): Promise<Verdict | undefined> {
+  async settle(ruling: Ruling, outcomeOf: (policy: ResolvedPolicy) => Outcome): Promise<Verdict | undefined> {
     const { backend, callId } = ruling;
     const pending = ruling.checks.filter(({ policy }) => policy.count === 'failure');
     if (!backend || pending.length === 0) return undefined;
-    const failures = pending.filter(({ policy }) => failed(policy));
-    const successes = pending.filter((check) => !failures.includes(check));
-    const withdrawn = successes.map((check) =>
-      backend.withdraw(check, callId, check.policy.resetOnSuccess, this.#call()).catch(ignore),
-    );
+    const outcomes = pending.map((check) => ({ check, outcome: outcomeOf(check.policy) }));
+    const failures = outcomes.flatMap(({ check, outcome }) => (outcome === 'failure' ? [check] : []));
+    const withdrawn = outcomes.flatMap(({ check, outcome }) => {
+      if (outcome === 'failure') return [];
+      const forget = outcome === 'success' && check.policy.resetOnSuccess;
+      return [backend.withdraw(check, callId, forget, this.#call()).catch(ignore)];
+    });
     const verdict = failures.length > 0 ? await this.#confirm(failures, callId, backend) : undefined;
     await Promise.all(withdrawn);
     return verdict && !verdict.decision.allowed ? verdict : undefined;

@@ -17,6 +17,8 @@ interface Note {
  */
 export class BlockNotes {
   readonly #notes = new Map<string, Note>();
+  /** What was asked before a block was lifted must not bring its note back. */
+  #liftedAtMs = -Infinity;
 
   constructor(
     private readonly longestMs: number,
@@ -38,17 +40,18 @@ export class BlockNotes {
 
   /** @param askedAtMs - before the question was sent, by the same clock: the note never outlives the block */
   add(identity: string, denial: Denial, askedAtMs: number): void {
-    if (!denial.blocked || this.longestMs === 0) return;
+    if (!denial.blocked || this.longestMs === 0 || askedAtMs <= this.#liftedAtMs) return;
     if (this.#notes.size >= MAX_NOTES) this.#dropOldest();
-    const blockEndsAtMs = askedAtMs + denial.retryAfterMs;
     this.#notes.set(identity, {
       denial,
-      blockEndsAtMs,
-      noteEndsAtMs: Math.min(blockEndsAtMs, askedAtMs + this.longestMs),
+      // Counted from the answer: who waits for it must not come a round trip too early.
+      blockEndsAtMs: this.now() + denial.retryAfterMs,
+      noteEndsAtMs: askedAtMs + Math.min(denial.retryAfterMs, this.longestMs),
     });
   }
 
   delete(identity: string): void {
+    this.#liftedAtMs = this.now();
     this.#notes.delete(identity);
   }
 

@@ -2,7 +2,7 @@ import { hash } from 'node:crypto';
 import { isIPv4, isIPv6 } from 'node:net';
 import { MAX_KEY_BYTES } from '../keys.js';
 
-/** More of a value is not looked at: nobody has such an e-mail address, and hashing costs time. */
+/** Longer values are hashed as they are: nobody has such an e-mail address. */
 const MAX_VALUE_LENGTH = 1_024;
 
 /** What the identity of a request is made of; by shape, so that Express and Fastify both fit. */
@@ -66,16 +66,19 @@ function maskTo(groups: readonly number[], bits: number): number[] {
   });
 }
 
-/** What stands at a path in a request, fit to be compared: undefined unless it is a text or a number. */
+/** What stands at a path in a request, fit to be compared: undefined where there is nothing. */
 export function valueAt(request: object, path: string): string | undefined {
   const [part = '', ...fields] = path.split('.');
+  const isOurs = part === 'user' || part === 'session';
   let value: unknown = (request as Record<string, unknown>)[part];
   for (const field of fields) {
-    // An own property: a client that sends `{"__proto__": ...}` finds nothing.
-    if (typeof value !== 'object' || value === null || !Object.hasOwn(value, field)) return undefined;
-    value = (value as Record<string, unknown>)[field];
+    if (typeof value !== 'object' || value === null) return undefined;
+    // Node lower-cases the names of headers.
+    const name = part === 'headers' ? field.toLowerCase() : field;
+    // Of what a client sends only own properties: `{"__proto__": ...}` finds nothing. A user may have getters.
+    value = isOurs || Object.hasOwn(value, name) ? (value as Record<string, unknown>)[name] : undefined;
   }
-  return part === 'user' || part === 'session' ? ownText(value) : clientText(value);
+  return isOurs ? ownText(value) : clientText(value);
 }
 
 /** An id that the app itself has made: taken as it is. */
@@ -84,12 +87,17 @@ export function ownText(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value.toWellFormed() : undefined;
 }
 
-/** What a client typed: spellings of one e-mail address or name are one identity. */
+/**
+ * What a client typed: spellings of one e-mail address or name are one identity. A value of another shape is one
+ * too: it must not count as no value, or whoever sends a list in place of a text would count by address alone.
+ */
 function clientText(value: unknown): string | undefined {
-  return (
-    ownText(value)?.slice(0, MAX_VALUE_LENGTH).toWellFormed().normalize('NFC').trim().toLowerCase() ||
-    undefined
-  );
+  if (value === undefined || value === null) return undefined;
+  if (Array.isArray(value) && value.length === 1) return clientText(value[0]);
+  const text = ownText(value) ?? (typeof value === 'string' ? '' : JSON.stringify(value));
+  const trimmed = text.toWellFormed().trim();
+  if (trimmed.length > MAX_VALUE_LENGTH) return hash('sha256', trimmed, 'base64url');
+  return trimmed.normalize('NFC').toLowerCase() || undefined;
 }
 
 /** One key out of labelled parts, unambiguous whatever they hold, and short enough for a key. */

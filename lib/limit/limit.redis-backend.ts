@@ -96,7 +96,12 @@ export class RedisLimitBackend implements LimitBackend {
       if (fixed) args[`cost${i + 1}`] = cost;
       else Object.assign(args, dynamicArgs(shapes[i] as DecisionShape, cost, i + 1));
     });
-    return this.#run(fixed ?? (checkScripts[checks.length - 1] as CheckScript), keys, args, options);
+    const script = fixed ?? (checkScripts[checks.length - 1]);
+    // A call whose caller was told that nobody answered must not count from later on.
+    const onLate = (): void => {
+      for (const check of checks) this.withdraw(check, callId, false).catch(() => {});
+    };
+    return this.#run(script, keys, args, { ...options, onLate });
   }
 
   /** On a Cluster the identities live in several slots: one script cannot reach them, so a denial takes back what was counted. */

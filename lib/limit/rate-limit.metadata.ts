@@ -7,9 +7,10 @@ export const SKIPPED_LIMITS = Symbol.for('syncguard:skipped-limits');
 /** The one that knows the limits of every route, for guards and interceptor. */
 export const ROUTE_LIMITER = Symbol.for('syncguard:RouteLimiter (is SyncGuardModule.forRoot() imported?)');
 
-/** Nest's own: a method's or class's guards, and its version. The same in Nest 11 and 12. */
+/** Nest's own: a method's or class's guards and version, a route's HTTP method. The same in Nest 11 and 12. */
 export const GUARDS = '__guards__';
 export const VERSION = '__version__';
+export const METHOD = 'method';
 
 export interface RateLimitEntry {
   readonly policy: string | LimitPolicy | readonly LimitPolicy[];

@@ -1,4 +1,11 @@
-import { type ExecutionContext, HttpException, Injectable, Logger, type OnModuleInit } from '@nestjs/common';
+import {
+  type ExecutionContext,
+  HttpException,
+  Injectable,
+  Logger,
+  type OnModuleInit,
+  RequestMethod,
+} from '@nestjs/common';
 import { type HttpAdapterHost, type ModuleRef, type ModulesContainer } from '@nestjs/core';
 import { hashKey } from '../keys.js';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
@@ -11,7 +18,7 @@ import { type ResolvedLimitOptions } from './limit.options.js';
 import { type ResolvedPolicy, resolvePolicy, withLimit } from './limit.policy.js';
 import type { FromContext, LimitPolicy } from './limit.types.js';
 import { type Answer, rateLimitHeaders } from './rate-limit.headers.js';
-import { RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS, VERSION } from './rate-limit.metadata.js';
+import { RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS, VERSION, METHOD } from './rate-limit.metadata.js';
 
 /** When limits are asked: by the global guard, before the other guards of a route, or after them. */
 type Stage = 'default' | 'early' | 'late';
@@ -126,10 +133,17 @@ export class RouteLimiter implements OnModuleInit {
     const raw = response.raw ?? response;
     const call = new CallInFlight(
       pending,
-      () => response.statusCode,
-      async (failed) => {
+      {
+        get statusCode() {
+          return response.statusCode;
+        },
+        get headersSent() {
+          return raw.headersSent;
+        },
+      },
+      async (outcomeOf) => {
         const verdict = await this.limiter
-          .settle(ruling, failed)
+          .settle(ruling, outcomeOf)
           .catch((error: unknown) => this.#refuseFault(context, error));
         if (verdict && !verdict.decision.allowed)
           throw this.#tooMany(context, new TooManyAttemptsError(verdict.decision, verdict.policy.code));
@@ -138,6 +152,7 @@ export class RouteLimiter implements OnModuleInit {
     visit.inFlight.push(call);
     // Its denial or fault comes too late for this answer: the next request is told.
     raw.once('finish', () => void call.sent().catch(() => {}));
+    raw.once('close', () => void call.left().catch(() => {}));
   }
 
   async #checkOf(
@@ -177,10 +192,15 @@ export class RouteLimiter implements OnModuleInit {
   }
 
   #plan(context: ExecutionContext, route: string): Plan {
+    const { entries, ofMethod, override } = entriesOn(context);
     const skipped = skippedOn([context.getHandler(), context.getClass()]);
-    const { entries, override } = entriesOn(context);
     const kept = (policy: ResolvedPolicy): boolean => skipped !== true && !skipped.has(baseName(policy));
-    const own = this.#policiesOf(entries, route).filter(kept);
+    // What stands on the method itself is not skipped by a bare skip of its class.
+    const onlyClassSkips =
+      skipped === true && ofMethod.length > 0 && skippedOn([context.getHandler()]) !== true;
+    const own = onlyClassSkips
+      ? this.#policiesOf(ofMethod, route)
+      : this.#policiesOf(entries, route).filter(kept);
     if (own.length > MAX_CHECKS)
       throw new SyncGuardConfigError(`${route} has ${own.length} limits; there may be ${MAX_CHECKS}.`);
     const isLate = (policy: ResolvedPolicy): boolean => needsUser(policy);
@@ -293,12 +313,16 @@ function decoratedPlaces(type: { prototype?: object }): object[] {
   return places;
 }
 
-function entriesOn(context: ExecutionContext): { entries: RateLimitEntry[]; override: boolean } {
+function entriesOn(context: ExecutionContext): {
+  entries: RateLimitEntry[];
+  ofMethod: RateLimitEntry[];
+  override: boolean;
+} {
   const read = (place: object): RateLimitEntry[] =>
     (Reflect.getMetadata(RATE_LIMITS, place) ?? []) as RateLimitEntry[];
   const ofMethod = read(context.getHandler());
   const override = ofMethod.some((entry) => entry.override);
-  return { entries: override ? ofMethod : [...read(context.getClass()), ...ofMethod], override };
+  return { entries: override ? ofMethod : [...read(context.getClass()), ...ofMethod], ofMethod, override };
 }
 
 function skippedOn(places: readonly object[]): true | ReadonlySet<string> {
@@ -319,7 +343,9 @@ const baseName = ({ name }: ResolvedPolicy): string => name.replace(/#\d+$/, '')
  * class's name: two may be the same, and a bundler changes them.
  */
 function routeOf(context: ExecutionContext, request: RequestLike): string {
-  const method = request.method === 'HEAD' ? 'GET' : request.method;
+  // The client chooses the method: where a route takes all of them, they count together.
+  const takesAll = Reflect.getMetadata(METHOD, context.getHandler()) === RequestMethod.ALL;
+  const method = takesAll ? '*' : request.method === 'HEAD' ? 'GET' : request.method;
   const template = String(request.routeOptions?.url ?? request.route?.path ?? '*');
   const version = (Reflect.getMetadata(VERSION, context.getHandler()) ??
     Reflect.getMetadata(VERSION, context.getClass())) as string | symbol | string[] | undefined;

@@ -59,7 +59,7 @@ describe('valueAt', () => {
     ['headers.x-key', 'key'],
     ['user.id', '42'],
     ['user.name', 'Ann'],
-    ['body.list', undefined],
+    ['body.list', 'a'],
     ['body.empty', undefined],
     ['body.missing.deeper', undefined],
     ['query.q', undefined],
@@ -70,8 +70,8 @@ describe('valueAt', () => {
     expect(valueAt(request, path)).toBe(expected);
   });
 
-  it('looks at no more of a value than it needs', () => {
-    expect(valueAt(request, 'body.long')).toHaveLength(1_024);
+  it('takes a long value by its hash, all of it', () => {
+    expect(valueAt(request, 'body.long')).toHaveLength(43);
   });
 
   it('takes the two spellings of a letter for one', () => {

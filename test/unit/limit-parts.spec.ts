@@ -82,13 +82,22 @@ describe('BlockNotes', () => {
     expect(notes.find('ann')).toBeUndefined();
   });
 
-  it('never outlives the block, counted from before it was asked for', () => {
+  it('never outlives the block, counted from before it was asked for; its wait is counted from the answer', () => {
     nowMs = 100;
     notes.add('ann', blockOf(500), 0);
     nowMs = 499;
-    expect(notes.find('ann')).toEqual(blockOf(1));
+    expect(notes.find('ann')).toEqual(blockOf(101));
     nowMs = 500;
     expect(notes.find('ann')).toBeUndefined();
+  });
+
+  it('is not brought back by a question that was asked before the block was lifted', () => {
+    nowMs = 100;
+    notes.delete('ann');
+    notes.add('ann', blockOf(60_000), 50);
+    expect(notes.find('ann')).toBeUndefined();
+    notes.add('ann', blockOf(60_000), 101);
+    expect(notes.find('ann')).toBeDefined();
   });
 
   it('remembers blocks only, and nothing when it is off', () => {
