@@ -1,5 +1,5 @@
 import { Controller, Get, HttpStatus, Res } from '@nestjs/common';
-import { type SyncGuardHealth, SyncGuardHealthIndicator } from 'nestjs-syncguard';
+import { SkipRateLimit, type SyncGuardHealth, SyncGuardHealthIndicator } from 'nestjs-syncguard';
 
 @Controller('health')
 export class HealthController {
@@ -7,6 +7,7 @@ export class HealthController {
 
   /** 200, or 503 when Redis does not answer: load balancers look at the code, people at the rest. */
   @Get()
+  @SkipRateLimit()
   async health(
     @Res({ passthrough: true }) response: { status(code: number): unknown },
   ): Promise<{ status: 'ok' | 'error'; details: SyncGuardHealth }> {

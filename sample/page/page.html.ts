@@ -67,6 +67,7 @@ const renderCard = (card: Card, origin: string): string => /* HTML */ `
       </div>
     </form>
     <p class="summary" role="status"></p>
+    ${card.panel ? `<div class="panel" role="group" aria-label="${escape(card.panel)}"></div>` : ''}
     <ol class="answers" aria-label="Answers"></ol>
     <h3>In a terminal</h3>
     ${card.commands.map((command) => renderCommand(command, card, origin)).join('')}

@@ -4,7 +4,9 @@ import type { Card } from './card.js';
 export const pageScript = (cards: readonly Card[]): string =>
   [
     SHARED,
-    ...cards.map(({ id, script }) => `setUp('${id}', ({ on, send, value, fill }) => {${script}});`),
+    ...cards.map(
+      ({ id, script }) => `setUp('${id}', ({ on, changed, send, value, fill, panel }) => {${script}});`,
+    ),
   ].join('\n');
 
 // Answers of the server enter the page as text only, never as HTML.
@@ -34,6 +36,11 @@ function setUp(id, describe) {
       }
       setBusy(false);
     });
+  }
+
+  // Runs when the visitor has changed a field.
+  function changed(name, run) {
+    input(name).addEventListener('change', run);
   }
 
   // The button keeps the focus, which a disabled one would lose.
@@ -71,7 +78,7 @@ function setUp(id, describe) {
   section.addEventListener('input', fillCommands);
   for (const button of section.querySelectorAll('.copy')) button.addEventListener('click', () => copy(button));
   fillCommands();
-  describe({ on, send, value: (name) => input(name).value, fill });
+  describe({ on, changed, send, value: (name) => input(name).value, fill, panel: section.querySelector('.panel') });
 }
 
 async function call({ method, path, body }) {
@@ -130,10 +137,13 @@ function factsOf(body, show) {
   if (shown.length === 0) return [element('span', 'text', body.message ?? JSON.stringify(body))];
   return shown.map((name) => {
     const fact = element('span', 'fact');
-    fact.append(element('i', '', name), ' ' + (typeof body[name] === 'object' ? JSON.stringify(body[name]) : body[name]));
+    fact.append(element('i', '', name), ' ' + textOf(body[name]));
     return fact;
   });
 }
+
+const textOf = (fact) =>
+  fact === Object(fact) ? Object.entries(fact).map(([name, value]) => name + ' ' + value).join(', ') : String(fact);
 
 // A bar begins when its request was sent and grows until the answer is there, all on one scale.
 function drawWhile(sending, list, startMs) {

@@ -36,6 +36,7 @@ export const STYLE = /* CSS */ `
     width: 9rem; height: 2.5rem; padding: 0 0.65rem; font: inherit; font-size: 1rem; color: var(--text);
     background: var(--ground); border: 1px solid var(--line); border-radius: 0.35rem;
   }
+  input[type='email'], input[name='prompt'] { width: 15rem; }
   .buttons { display: flex; flex-wrap: wrap; gap: 0.5rem; }
   button {
     min-height: 2.5rem; padding: 0 0.9rem; font: inherit; font-size: 0.95rem; cursor: pointer;
@@ -68,6 +69,24 @@ export const STYLE = /* CSS */ `
   .s4 { --tone: var(--refused); }
   .s5, .s0 { --tone: var(--broken); }
 
+  .panel { font-size: 0.85rem; }
+  .panel .name { font-weight: 600; overflow-wrap: anywhere; }
+  .panel b { font-variant-numeric: tabular-nums; }
+  .meter { display: flex; width: 100%; height: 0.6rem; border-radius: 0.3rem; background: var(--code); overflow: hidden; }
+  .spent { background: var(--good); }
+  .reserved { background: repeating-linear-gradient(-45deg, var(--good) 0 2px, transparent 2px 5px); }
+
+  .countdown { display: flex; flex-wrap: wrap; align-items: baseline; gap: 0.25rem 0.4rem; margin: 1rem 0; }
+  .countdown:empty { display: none; }
+  .countdown .spent { background: var(--refused); }
+
+  .legend { display: flex; flex-wrap: wrap; gap: 0 1rem; margin: 1rem 0 0.6rem; color: var(--dim); }
+  .legend .key { display: inline-block; width: 1.2rem; height: 0.6rem; margin-right: 0.4rem; border: 1px solid var(--line); border-radius: 0.2rem; }
+  .meters { display: grid; grid-template-columns: 1fr 1fr; gap: 0.9rem 1.5rem; margin-bottom: 1rem; }
+  .budget { min-width: 0; }
+  .line { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 0.75rem; }
+  .line .dim { color: var(--dim); font-variant-numeric: tabular-nums; }
+
   .command { margin: 0 0 0.75rem; }
   figcaption {
     display: flex; justify-content: space-between; align-items: end; gap: 1rem;
@@ -84,13 +103,15 @@ export const STYLE = /* CSS */ `
   @media (max-width: 36rem) {
     body { padding-top: 1.5rem; }
     section { padding: 1rem; }
-    form, label, input { width: 100%; }
+    form, label, form input[name] { width: 100%; }
     .buttons { width: 100%; }
     .buttons button { flex: 1 1 auto; }
     .answers { grid-template-columns: 2.25rem 1fr auto; column-gap: 0.6rem; }
     .answers li { row-gap: 0.3rem; padding: 0.5rem 0; }
     pre { padding: 0.6rem; font-size: 0.78rem; }
     pre code { font-size: inherit; }
+    .fact { white-space: normal; }
+    .meters { grid-template-columns: 1fr; }
     .track { grid-row: 2; grid-column: 1 / -1; height: 0.3rem; }
   }
   @media (prefers-reduced-motion: no-preference) {

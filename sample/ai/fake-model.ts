@@ -1,0 +1,29 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Injectable } from '@nestjs/common';
+
+const SHARE_USED = 0.6;
+
+export interface Completion {
+  text: string;
+  /** In tokens. */
+  usage: { prompt: number; completion: number; total: number };
+}
+
+/** Stands for a provider's client: takes its time, and uses less than it may. */
+@Injectable()
+export class FakeModel {
+  /** Long enough to see what is reserved while it runs; tests have no time. */
+  answerMs = 300;
+
+  async complete(prompt: string, maxTokens: number): Promise<Completion> {
+    await sleep(this.answerMs);
+    const used = { prompt: countTokens(prompt), completion: Math.ceil(maxTokens * SHARE_USED) };
+    return {
+      text: `A good question: it has ${prompt.length} characters.`,
+      usage: { ...used, total: used.prompt + used.completion },
+    };
+  }
+}
+
+/** About four characters a token; a real app asks the provider's tokenizer. */
+export const countTokens = (text: string): number => Math.ceil(text.length / 4);
