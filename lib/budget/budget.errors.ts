@@ -32,7 +32,7 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
 
 /**
  * There is no room: thrown by `run()` and `@WithBudget`. At the HTTP edge 429 with Retry-After where a window
- * will reopen (`retryAtMs`), else 402.
+ * will reopen (`retryAtMs`), or soon where only calls that are still running stand in the way; else 402.
  */
 export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
   static override readonly brand: string = 'BudgetExceededError';
@@ -43,9 +43,9 @@ export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
   constructor({ violations, retryAtMs, retryAfterMs }: Exceeded) {
     super({
       code: 'BudgetExceeded',
-      message: 'The budget has no room for this request.',
+      message: `The budget has no room for this request: ${violations.map(nameOf).join(', ')}.`,
       context: {
-        ...(retryAfterMs === null ? {} : { retryAfter: Math.max(1, Math.ceil(retryAfterMs / 1000)) }),
+        ...retryAfter(violations, retryAfterMs),
         violations: violations.map(toFacts),
       },
     });
@@ -54,18 +54,40 @@ export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
   }
 }
 
+/** Holds come back when their calls end, at the latest by their TTL: nobody should wait a month for that. */
+const HOLD_RETRY_SECS = 1;
+
+function retryAfter(violations: readonly Violation[], windowMs: number | null): { retryAfter?: number } {
+  if (violations.every(isHeldOnly)) return { retryAfter: HOLD_RETRY_SECS };
+  return windowMs === null ? {} : { retryAfter: Math.max(1, Math.ceil(windowMs / 1000)) };
+}
+
+/** Whether there is room as soon as holds come back. (`available` is 0 also where more than all is spent.) */
+function isHeldOnly({ limit, committed, reserved, available, requested }: Violation): boolean {
+  if (limit === 'unlimited' || available === 'unlimited') return false;
+  const [free, wanted] = [BigInt(available), BigInt(requested)];
+  return BigInt(limit) - BigInt(committed) >= wanted || (free > 0n && free + BigInt(reserved) >= wanted);
+}
+
+const nameOf = ({ scope, period }: Violation): string =>
+  `${typeOf(scope)} ${typeof period === 'object' && 'every' in period ? `per ${period.every}` : 'in all'}`;
+
+const typeOf = (scope: string): string | undefined => scope.split(':', 1)[0];
+
 /** What a caller may know of a violation, as JSON: which limit, and when it resets; of the scope only its type. */
 const toFacts = ({
   scope,
   period,
   limit,
+  reserved,
   available,
   requested,
   resetAtMs,
 }: Violation): Record<string, unknown> => ({
-  scope: scope.split(':', 1)[0],
+  scope: typeOf(scope),
   period,
   limit: toJson(limit),
+  reserved: toJson(reserved),
   available: toJson(available),
   requested: toJson(requested),
   resetAtMs,

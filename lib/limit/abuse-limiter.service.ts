@@ -53,7 +53,7 @@ export interface AbuseLimiterOptions {
  * Counts attempts and says who has to wait. Every decision is one atomic step over true sliding windows.
  *
  * @example
- * const decision = await limiter.check(`login:${email}`, 'login');
+ * const decision = await limiter.check(`export:${user.id}`, 'export');
  * if (!decision.allowed) return tellToComeBackIn(decision.retryAfterSecs);
  */
 @Injectable()
@@ -62,6 +62,7 @@ export class AbuseLimiterService {
   readonly #breaker = new CircuitBreaker();
   readonly #notes: BlockNotes;
   readonly #inline = new WeakMap<object, readonly ResolvedPolicy[]>();
+  readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
 
   /**
    * @param fallback - counts in this process while `backend` does not answer and the policy says `'memory'`
@@ -76,7 +77,8 @@ export class AbuseLimiterService {
   }
 
   /**
-   * Counts one call and decides about it.
+   * Counts one call and decides about it. Nobody tells here how a call has ended, so a policy with
+   * `count: 'failure'` counts every call: check where one has failed.
    *
    * @param key - whose call it is: 1 to 512 UTF-8 bytes, hashed before it names anything
    * @throws LimitError InvalidArgument, Aborted, Internal; ServiceUnavailable when Redis does not answer and the
@@ -84,7 +86,7 @@ export class AbuseLimiterService {
    * @example await limiter.check(user.id, { name: 'export', limit: 10, windowMs: hours(1) }, { cost: files.length });
    */
   async check(key: string, policy: PolicyRef, options: LimitCallOptions = {}): Promise<LimiterDecision> {
-    const checks = this.policies(policy).map((each) => checkOf(each, key, options.cost));
+    const checks = this.#checks(key, policy, options.cost);
     const { decision } = await this.rule(checks, options.signal);
     return decision;
   }
@@ -96,7 +98,7 @@ export class AbuseLimiterService {
    * @example await limiter.limiter(`verify:${email}`, 'email-verification');
    */
   async limiter(key: string, policy: PolicyRef, options: LimitCallOptions = {}): Promise<void> {
-    const checks = this.policies(policy).map((each) => checkOf(each, key, options.cost));
+    const checks = this.#checks(key, policy, options.cost);
     const { decision, policy: decisive } = await this.rule(checks, options.signal);
     if (!decision.allowed) throw new TooManyAttemptsError(decision, decisive.code);
   }
@@ -292,6 +294,17 @@ export class AbuseLimiterService {
 
   #call(signal?: AbortSignal): CallOptions {
     return { timeoutMs: this.options.limit.timeoutMs, signal };
+  }
+
+  #checks(key: string, policy: PolicyRef, cost: number | undefined): LimitCheck[] {
+    return this.policies(policy).map((each) => checkOf(this.#countingEveryCall(each), key, cost));
+  }
+
+  #countingEveryCall(policy: ResolvedPolicy): ResolvedPolicy {
+    if (policy.count === 'attempt') return policy;
+    let every = this.#everyCall.get(policy);
+    if (!every) this.#everyCall.set(policy, (every = { ...policy, count: 'attempt' }));
+    return every;
   }
 
   #subjects(key: string, policy: PolicyRef): Subject[] {

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { Injectable } from '@nestjs/common';
 import { normalizeKey } from '../keys.js';
-import { integer } from '../validate.js';
+import { type CallOptions, callOptions, integer } from '../validate.js';
 import type { CounterBackend, CounterCall } from './counter.backend.js';
 import type { CounterResult, CounterState, IncrementOptions, PeekCounterOptions } from './counter.types.js';
 import { LimitError } from './limit.errors.js';
@@ -28,13 +28,14 @@ export class CounterService {
    * @throws LimitError InvalidArgument, and faults of the backend
    */
   async increment(key: string, options: IncrementOptions): Promise<CounterResult> {
-    const call = checked(() => validateIncrement(key, options ?? {}));
+    const call = checked(() => validateIncrement(key, callOptions(options)));
     const reply = await attributed(this.backend.increment(call, { signal: options.signal }));
     return { ...reply, remaining: Math.max(0, call.max - reply.count) };
   }
 
   /** Where the count stands. Changes nothing. */
-  async peek(key: string, { max, signal }: PeekCounterOptions = {}): Promise<CounterState> {
+  async peek(key: string, options: PeekCounterOptions = {}): Promise<CounterState> {
+    const { max, signal } = checked(() => callOptions(options));
     const normalized = checked(() => {
       if (max !== undefined) integer('max', max, 0, Number.MAX_SAFE_INTEGER);
       return normalizeKey(key);
@@ -44,9 +45,10 @@ export class CounterService {
   }
 
   /** Starts at 0 again, and forgets the ids. */
-  async reset(key: string, options: { signal?: AbortSignal } = {}): Promise<void> {
+  async reset(key: string, options: CallOptions = {}): Promise<void> {
+    const { signal } = checked(() => callOptions(options));
     const normalized = checked(() => normalizeKey(key));
-    await attributed(this.backend.reset(normalized, { signal: options.signal }));
+    await attributed(this.backend.reset(normalized, { signal }));
   }
 }
 

@@ -96,7 +96,8 @@ export class RedisLimitBackend implements LimitBackend {
       if (fixed) args[`cost${i + 1}`] = cost;
       else Object.assign(args, dynamicArgs(shapes[i] as DecisionShape, cost, i + 1));
     });
-    const script = fixed ?? (checkScripts[checks.length - 1]);
+    const script = fixed ?? checkScripts[checks.length - 1];
+    if (!script) throw new RangeError(`a call has 1 to ${checkScripts.length} limits, got ${checks.length}`);
     // A call whose caller was told that nobody answered must not count from later on.
     const onLate = (): void => {
       for (const check of checks) this.withdraw(check, callId, false).catch(() => {});

@@ -132,12 +132,12 @@ describe.each([
       body: {
         statusCode: 429,
         code: 'BudgetExceeded',
-        message: 'The budget has no room for this request.',
+        message: 'The budget has no room for this request: user per day.',
         context: {
           retryAfter: (2 * HOUR_MS) / 1000,
           violations: [
             {
-              ...{ scope: 'user', period: { every: 'day' }, limit: 3_000, available: 3_000 - 1_744 },
+              ...{ scope: 'user', period: { every: 'day' }, limit: 3_000, reserved: 0, available: 3_000 - 1_744 },
               ...{ requested: 2_004, resetAtMs: startMs + 2 * HOUR_MS },
             },
           ],

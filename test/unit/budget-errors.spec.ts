@@ -1,0 +1,46 @@
+import { BudgetExceededError } from 'nestjs-syncguard';
+
+const violation = (numbers: {
+  committed: number;
+  reserved: number;
+  available: number;
+  requested: number;
+}) => ({
+  scope: 'user:ada',
+  period: { every: 'day' } as const,
+  limit: 100,
+  resetAtMs: 0,
+  ...numbers,
+});
+const retryAfterOf = (numbers: Parameters<typeof violation>[0]): unknown =>
+  new BudgetExceededError({
+    ok: false,
+    reason: 'exceeded',
+    violations: [violation(numbers)],
+    retryAtMs: 3_600_000,
+    retryAfterMs: 3_600_000,
+  }).context.retryAfter;
+
+describe('BudgetExceededError', () => {
+  it('asks to come back soon where only running calls stand in the way', () => {
+    expect(retryAfterOf({ committed: 0, reserved: 100, available: 0, requested: 50 })).toBe(1);
+    expect(retryAfterOf({ committed: 50, reserved: 30, available: 20, requested: 50 })).toBe(1);
+  });
+
+  it('asks to wait for the window where it is spent', () => {
+    expect(retryAfterOf({ committed: 95, reserved: 20, available: 0, requested: 10 })).toBe(3_600);
+    expect(retryAfterOf({ committed: 100, reserved: 0, available: 0, requested: 1 })).toBe(3_600);
+  });
+
+  it('names the limit, and of the scope no more than its type', () => {
+    const error = new BudgetExceededError({
+      ok: false,
+      reason: 'exceeded',
+      violations: [violation({ committed: 100, reserved: 0, available: 0, requested: 1 })],
+      retryAtMs: null,
+      retryAfterMs: null,
+    });
+    expect(error.message).toBe('The budget has no room for this request: user per day.');
+    expect(JSON.stringify(error.context)).not.toContain('ada');
+  });
+});
