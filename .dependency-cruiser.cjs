@@ -59,6 +59,12 @@ module.exports = {
       { path: ['^lib/backend/', '^lib/(index|syncguard[.](module|module-definition|health))[.]ts$'] },
     ),
     rule(
+      'testing-on-top',
+      'What runs in production knows nothing of the tools for tests.',
+      { path: '^lib/(?!testing/)' },
+      { path: '^lib/testing/' },
+    ),
+    rule(
       'peers-only',
       'What is published needs its peers, Node and nothing else.',
       { path: '^lib/' },

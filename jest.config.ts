@@ -26,7 +26,10 @@ const config: Config = {
   testPathIgnorePatterns: ['/node_modules/', '<rootDir>/dist/', '<rootDir>/sample/dist/'],
   moduleFileExtensions: ['ts', 'js', 'json'],
   // The samples import the package by its name, as users do.
-  moduleNameMapper: { '^nestjs-syncguard$': '<rootDir>/lib/index.ts' },
+  moduleNameMapper: {
+    '^nestjs-syncguard$': '<rootDir>/lib/index.ts',
+    '^nestjs-syncguard/testing$': '<rootDir>/lib/testing/index.ts',
+  },
   resolver: '<rootDir>/tools/jest-resolver.cjs',
   transform: {
     '^.+\\.ts$': swc({ syntax: 'typescript', decorators: true }),

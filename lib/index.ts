@@ -70,6 +70,17 @@ export {
 export { createMemoryBackend } from './backend/memory-backends.js';
 export { createRedisBackend, type RedisBackendConfig } from './backend/redis-backends.js';
 
+// Telemetry
+export { withTelemetry } from './backend/observed-backends.js';
+export type { TelemetryOptions } from './telemetry/telemetry.options.js';
+export type {
+  BudgetEvent,
+  LimitEvent,
+  LockEvent,
+  SecretEvent,
+  SyncGuardEvent,
+} from './telemetry/telemetry.types.js';
+
 // What programs that share our keys need
 export { calculateRedisServerTimeMs, type Clock, isLive, TIME_TOLERANCE_MS } from './clock.js';
 export { hashKey } from './keys.js';

@@ -10,6 +10,7 @@ import {
 import { APP_FILTER, HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
 import type { Backends } from './backend/backends.js';
 import { memoryBackends } from './backend/memory-backends.js';
+import { budgetEvents, observedBackends } from './backend/observed-backends.js';
 import { redisBackends } from './backend/redis-backends.js';
 import { RedisConnection } from './backend/redis-connection.js';
 import { ScriptLoader } from './backend/script-loader.js';
@@ -18,7 +19,6 @@ import { BudgetService } from './budget/budget.service.js';
 import { DisabledExceptionFilter, SyncGuardExceptionFilter } from './http/syncguard-exception.filter.js';
 import { AbuseLimiterService } from './limit/abuse-limiter.service.js';
 import { CounterService } from './limit/counter.service.js';
-import { MemoryLimitBackend } from './limit/limit.memory-backend.js';
 import { ROUTE_LIMITER } from './limit/rate-limit.metadata.js';
 import { RouteLimiter } from './limit/route-limiter.js';
 import { LockService } from './lock/lock.service.js';
@@ -38,7 +38,10 @@ import {
   SYNCGUARD_BACKENDS,
   SYNCGUARD_CONNECTION,
   SYNCGUARD_OPTIONS,
+  SYNCGUARD_TELEMETRY,
 } from './syncguard.tokens.js';
+import { createTelemetry } from './telemetry/telemetry.js';
+import type { Emit } from './telemetry/telemetry.types.js';
 
 const logger = new Logger('SyncGuard');
 const warn = (message: string): void => logger.warn(message);
@@ -74,22 +77,30 @@ const providers: Provider[] = [
     inject: [SYNCGUARD_CONNECTION],
   },
   {
+    provide: SYNCGUARD_TELEMETRY,
+    useFactory: ({ telemetry }: ResolvedSyncGuardOptions) => telemetry && createTelemetry(telemetry, warn),
+    inject: [RESOLVED_OPTIONS],
+  },
+  {
     provide: SYNCGUARD_BACKENDS,
-    useFactory: (options: ResolvedSyncGuardOptions, connection?: RedisConnection): Backends =>
-      connection ? redisBackends(connection.runner, options, warn) : memoryBackends(options),
-    inject: [RESOLVED_OPTIONS, SYNCGUARD_CONNECTION],
+    useFactory: (options: ResolvedSyncGuardOptions, emit?: Emit, connection?: RedisConnection): Backends =>
+      observedBackends(
+        connection ? redisBackends(connection.runner, options, warn) : memoryBackends(options),
+        emit,
+      ),
+    inject: [RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY, SYNCGUARD_CONNECTION],
   },
   {
     provide: LockService,
-    useFactory: ({ lock }: Backends, options: ResolvedSyncGuardOptions) =>
-      new LockService(lock, { lock: options.lock, shutdown: options.shutdown }),
-    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
+    useFactory: ({ lock }: Backends, options: ResolvedSyncGuardOptions, emit?: Emit) =>
+      new LockService(lock, { lock: options.lock, shutdown: options.shutdown, emit }),
+    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY],
   },
   { provide: LOCK_SERVICE, useExisting: LockService },
   {
     provide: AbuseLimiterService,
-    useFactory: ({ limit }: Backends, options: ResolvedSyncGuardOptions) =>
-      new AbuseLimiterService(limit, limit.backend === 'memory' ? limit : new MemoryLimitBackend(), {
+    useFactory: ({ limit, limitFallback }: Backends, options: ResolvedSyncGuardOptions) =>
+      new AbuseLimiterService(limit, limitFallback ?? limit, {
         limit: options.limit,
         limits: options.limits,
       }),
@@ -103,9 +114,9 @@ const providers: Provider[] = [
   },
   {
     provide: BudgetService,
-    useFactory: ({ budget }: Backends, options: ResolvedSyncGuardOptions) =>
-      new BudgetService(budget, options.budget),
-    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
+    useFactory: ({ budget }: Backends, options: ResolvedSyncGuardOptions, emit?: Emit) =>
+      new BudgetService(budget, { ...options.budget, shutdown: options.shutdown }, budgetEvents(emit)),
+    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY],
   },
   { provide: BUDGET_SERVICE, useExisting: BudgetService },
   {

@@ -21,6 +21,11 @@ import {
   type SecretOptions,
 } from './secret/secret.options.js';
 import { SyncGuardConfigError } from './syncguard.errors.js';
+import {
+  type ResolvedTelemetryOptions,
+  resolveTelemetryOptions,
+  type TelemetryOptions,
+} from './telemetry/telemetry.options.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from './validate.js';
 
 /** Options of `SyncGuardModule.forRoot`. All may be left out: then locks live in this process's memory. */
@@ -41,7 +46,10 @@ export interface SyncGuardOptions {
    * A team that will move to a Cluster starts `'slotted'`.
    */
   keyLayout?: 'spec' | 'slotted';
-  /** Longest time for one operation against Redis, waiting for the connection included, in ms, 1 to 600,000. Default: 1,000. */
+  /**
+   * Longest time for one try against Redis, waiting for the connection included, in ms, 1 to 600,000. Finalize and
+   * abort of a budget try three times. Default: 1,000.
+   */
   commandTimeoutMs?: number;
   /** Register the exception filter that answers 423, 503, 400 for our errors. Default: true. */
   http?: boolean;
@@ -55,8 +63,10 @@ export interface SyncGuardOptions {
   budget?: BudgetOptions;
   /** How secrets are kept. */
   secret?: SecretOptions;
+  /** Who is told of every operation. Default: nobody, at no cost. */
+  telemetry?: TelemetryOptions;
   shutdown?: {
-    /** How long bodies that hold a lock may finish while the app shuts down, in ms, 0 to 2^31 - 1. Default: 10,000. */
+    /** How long bodies that hold a lock, and budget runs, may finish while the app shuts down, in ms, 0 to 2^31 - 1. Default: 10,000. */
     drainMs?: number;
   };
 }
@@ -78,6 +88,7 @@ export interface ResolvedSyncGuardOptions {
   readonly limit: ResolvedLimitOptions;
   readonly budget: ResolvedBudgetOptions;
   readonly secret: ResolvedSecretOptions;
+  readonly telemetry: ResolvedTelemetryOptions | undefined;
   readonly shutdown: { readonly drainMs: number };
 }
 
@@ -99,6 +110,7 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
     'limit',
     'budget',
     'secret',
+    'telemetry',
     'shutdown',
   ]);
   const shutdown = knownOptions('shutdown', given.shutdown, ['drainMs']);
@@ -116,6 +128,7 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
     limit,
     budget: resolveBudgetDefaults(given.budget),
     secret: resolveSecretDefaults(given.secret),
+    telemetry: given.telemetry === undefined ? undefined : resolveTelemetryOptions(given.telemetry),
     shutdown: { drainMs: integer('shutdown.drainMs', shutdown.drainMs ?? 10_000) },
   };
 }

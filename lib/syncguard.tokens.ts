@@ -8,6 +8,8 @@ export const RESOLVED_OPTIONS = Symbol.for('syncguard:resolved-options');
 export const SYNCGUARD_CONNECTION = Symbol.for('syncguard:connection');
 /** The backends of all features. */
 export const SYNCGUARD_BACKENDS = Symbol.for('syncguard:backends');
+/** What tells the listener of the `telemetry` option of operations; undefined: there is none. */
+export const SYNCGUARD_TELEMETRY = Symbol.for('syncguard:telemetry');
 /** The LockService, for @WithLock. */
 export const LOCK_SERVICE = Symbol.for('syncguard:LockService (is SyncGuardModule.forRoot() imported?)');
 /** The BudgetService, for @WithBudget. */

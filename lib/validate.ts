@@ -50,6 +50,32 @@ export function knownOptions<Known extends string>(
   return value;
 }
 
+/** An AbortSignal by what it does: a polyfill's is one too. */
+export function abortSignal(name: string, value: unknown): AbortSignal {
+  if (typeof (value as AbortSignal | null)?.addEventListener === 'function') return value as AbortSignal;
+  throw invalidOption(name, 'an AbortSignal', value);
+}
+
+export interface CallOptions {
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** The options of a call: an object, whose signal is one. */
+export function callOptions<Options extends CallOptions>(options: Options): Options {
+  if (typeof options !== 'object' || options === null) throw invalidOption('options', 'an object', options);
+  if (options.signal !== undefined) abortSignal('signal', options.signal);
+  return options;
+}
+
+/** A value as JSON; undefined if that cannot be. */
+export function jsonOf(value: unknown): string | undefined {
+  try {
+    return JSON.stringify(value);
+  } catch {
+    return undefined;
+  }
+}
+
 function show(value: unknown): string {
   return typeof value === 'string' && value.length > 0 && value.length <= 60
     ? `${JSON.stringify(value)} (string)`

@@ -9,6 +9,8 @@ import type { SecretBackend } from '../secret/secret.backend.js';
 export interface Backends<C extends BackendCapabilities = BackendCapabilities> {
   readonly lock: LockBackend<C>;
   readonly limit: LimitBackend;
+  /** Counts in this process while `limit` does not answer; null where `limit` is in this process itself. */
+  readonly limitFallback: LimitBackend | null;
   readonly budget: BudgetBackend;
   readonly secret: SecretBackend;
   readonly counter: CounterBackend;

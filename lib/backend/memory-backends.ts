@@ -20,6 +20,7 @@ export function memoryBackends(
   return {
     lock: new MemoryLockBackend(clock),
     limit: new MemoryLimitBackend(clock),
+    limitFallback: null,
     budget: new MemoryBudgetBackend({ clock, retentionMs: budget.retentionMs }),
     secret: new MemorySecretBackend(secret, clock),
     counter: new MemoryCounterBackend(clock),

@@ -1,5 +1,6 @@
 import { RedisBudgetBackend } from '../budget/budget.redis-backend.js';
 import { RedisCounterBackend } from '../limit/counter.redis-backend.js';
+import { MemoryLimitBackend } from '../limit/limit.memory-backend.js';
 import { RedisLimitBackend } from '../limit/limit.redis-backend.js';
 import type { LockBackend } from '../lock/lock.backend.js';
 import { slottedLayout, specLayout } from '../lock/lock.layout.js';
@@ -28,6 +29,7 @@ export function redisBackends(
   return {
     lock: new RedisLockBackend(runner, layout, { cleanupInIsLocked: lock.cleanupInIsLocked, warn }),
     limit: new RedisLimitBackend(runner, keyPrefix),
+    limitFallback: new MemoryLimitBackend(),
     budget: new RedisBudgetBackend(runner, { keyPrefix, retentionMs: budget.retentionMs }),
     secret: new RedisSecretBackend(runner, { keyPrefix, tombstoneMs: secret.tombstoneMs }),
     counter: new RedisCounterBackend(runner, { keyPrefix }),

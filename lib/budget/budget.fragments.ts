@@ -9,9 +9,9 @@ import { NOW_MS } from '../script/fragments.js';
 //                               expiresAtMs endedAtMs crossed
 //                   d|<id>      what does not change of it: openUntilMs fields limits thresholds ends inherited scopes meta
 //                   r|<refundId>, k|<creditId>  what was refunded, credited
-//   pending   ZSET  <id> of each pending hold, by expiry
+//   pending   ZSET  <id> of each pending hold, by expiry; '' (which no id is) at +inf, where the keys end
 //   garbage   ZSET  what is to be forgotten, by when: o|, r|, k| as in records, c| as in counters;
-//                   n|<id>, at 0: an expiry that reap has not told yet
+//                   n|<id>, at 0: an expiry that reap has not told yet; '' at +inf, as in pending
 //
 // Scopes are percent-encoded (all but ':'), so that no separator is ever part of one.
 //
@@ -254,10 +254,10 @@ if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or u
   local keys = { garbage, counters, records, pending }
   if untilMs then
     local endMs = format('%d', untilMs + SLACK_MS)
-    redis.call('ZADD', garbage, '+inf', '~')
+    redis.call('ZADD', garbage, '+inf', '')
     redis.call('HSET', counters, '~', endMs)
     redis.call('HSET', records, '~', '')
-    redis.call('ZADD', pending, '+inf', '~')
+    redis.call('ZADD', pending, '+inf', '')
     for _, key in ipairs(keys) do redis.call('PEXPIREAT', key, endMs) end
   else
     redis.call('HSET', counters, '~', 'never')

@@ -193,7 +193,7 @@ export class RedisBudgetBackend implements BudgetBackend {
       operations: operations.map(([field, packed]) =>
         toOperation(request.root, field.slice(2), packed, records.get(`d|${field.slice(2)}`) ?? ''),
       ),
-      pending: new Set(take().filter((member) => member !== '~')),
+      pending: new Set(take().filter((member) => member !== '')),
     });
   }
 

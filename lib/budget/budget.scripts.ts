@@ -497,7 +497,7 @@ for _, field in ipairs(kept) do redis.call('ZADD', garbage, format('%d', nowMs +
 local nextInMs = -1
 for _, key in ipairs({ pending, garbage }) do
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-  if first[1] and first[1] ~= '~' then
+  if first[1] and first[1] ~= '' then
     local inMs = math.max(0, tonumber(first[2]) - nowMs)
     if nextInMs < 0 or inMs < nextInMs then nextInMs = inMs end
   end

@@ -1,13 +1,10 @@
-import type { OnModuleDestroy } from '@nestjs/common';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { Logger, type OnModuleDestroy } from '@nestjs/common';
+import { within } from '../drain.js';
 import { SyncGuardError } from '../syncguard.errors.js';
+import { type CallOptions, callOptions } from '../validate.js';
 import type { BudgetBackend } from './budget.backend.js';
-import {
-  BudgetConflictError,
-  BudgetExceededError,
-  BudgetInputError,
-  BudgetUnavailableError,
-} from './budget.errors.js';
+import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import { LimitBook } from './budget.limits.js';
 import type { ResolvedBudgetOptions } from './budget.options.js';
 import { BudgetReaper } from './budget.reaper.js';
@@ -38,11 +35,14 @@ import type {
   VerifyResult,
 } from './budget.types.js';
 import {
+  checked,
   createId,
   present,
   validateAmount,
   validateCallPeriod,
   validateCount,
+  validateCursor,
+  validateFunction,
   validateId,
   validateLimit,
   validateMeta,
@@ -71,6 +71,11 @@ export interface RunOptions<T> extends ReserveOptions {
   onThrow?: 'abort' | 'finalize-estimate';
 }
 
+export interface BudgetServiceOptions extends ResolvedBudgetOptions {
+  /** How long a shutdown waits for runs. Default: not at all. */
+  readonly shutdown?: { readonly drainMs: number };
+}
+
 export interface BudgetEvents {
   /** Holds that nobody settled: each told once, by the process that reaped it. */
   onExpired?(root: string, ids: readonly string[]): void;
@@ -90,19 +95,24 @@ export interface BudgetEvents {
  * await budgets.finalize(hold, answer.usage.totalTokens);
  */
 export class BudgetService implements OnModuleDestroy {
+  readonly #logger = new Logger('SyncGuard');
+  readonly #runs = new Set<Promise<unknown>>();
+  readonly #drainMs: number;
   readonly #book: LimitBook;
   readonly #reaper: BudgetReaper | undefined;
+  #isShuttingDown = false;
 
   constructor(
     private readonly backend: BudgetBackend,
-    options: ResolvedBudgetOptions,
+    options: BudgetServiceOptions,
     private readonly events: BudgetEvents = {},
   ) {
+    this.#drainMs = options.shutdown?.drainMs ?? 0;
     this.#book = new LimitBook(options.limits);
     if (options.reaper) this.#reaper = new BudgetReaper(backend, options.reaper.everyMs, this.#onExpired);
   }
 
-  /** Holds an amount in every scope and period, or in none. A denial leaves no trace. */
+  /** Holds an amount in every scope and period, or in none. A denial leaves no trace. Refused once the app shuts down. */
   async reserve(options: ReserveOptions): Promise<ReserveResult> {
     const { scopes, amount, signal, ttlMs = DEFAULT_TTL_MS } = given(options);
     const valid = {
@@ -113,6 +123,7 @@ export class BudgetService implements OnModuleDestroy {
       ttlMs: validateTtl(ttlMs),
       meta: validateMeta(options.meta),
     };
+    this.#refuseWhenShuttingDown();
     const limited = await this.#book.limitsOf(valid.root, valid.scopes);
     this.#reaper?.touch(valid.root);
     try {
@@ -147,17 +158,15 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /** Gives a hold back. Safe to repeat; repeated by itself when Redis does not answer. */
-  async abort(ref: BudgetRef, { signal }: { signal?: AbortSignal } = {}): Promise<AbortResult> {
+  async abort(ref: BudgetRef, options: CallOptions = {}): Promise<AbortResult> {
+    const { signal } = given(options);
     const request = { ...validateRef(ref), signal };
     return present<AbortResult>(await retried(() => this.backend.abort(request)), false);
   }
 
   /** Replaces the rest of a hold's life, in ms, 1 to 2^31 - 1. Never brings an expired one back. */
-  async extend(
-    ref: BudgetRef,
-    ttlMs: number,
-    { signal }: { signal?: AbortSignal } = {},
-  ): Promise<ExtendHoldResult> {
+  async extend(ref: BudgetRef, ttlMs: number, options: CallOptions = {}): Promise<ExtendHoldResult> {
+    const { signal } = given(options);
     const request = { ...validateRef(ref), ttlMs: validateTtl(ttlMs), signal };
     return present<ExtendHoldResult>(await this.backend.extend(request), false);
   }
@@ -185,8 +194,9 @@ export class BudgetService implements OnModuleDestroy {
     ref: BudgetRef,
     amount: Amount,
     refundId: string,
-    { signal }: { signal?: AbortSignal } = {},
+    options: CallOptions = {},
   ): Promise<RefundResult> {
+    const { signal } = given(options);
     const request = {
       ...validateRef(ref),
       amount: validateAmount('amount', amount),
@@ -234,7 +244,8 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /** An operation, until `retentionMs` after its end; null after that. */
-  async get(ref: BudgetRef, { signal }: { signal?: AbortSignal } = {}): Promise<BudgetRecord | null> {
+  async get(ref: BudgetRef, options: CallOptions = {}): Promise<BudgetRecord | null> {
+    const { signal } = given(options);
     return present<BudgetRecord | null>(await this.backend.get({ ...validateRef(ref), signal }), false);
   }
 
@@ -244,11 +255,9 @@ export class BudgetService implements OnModuleDestroy {
     const root = validateRoot(options.root);
     if (state !== undefined) validateOneOf('state', state, ['pending', 'finalized', 'aborted', 'expired']);
     const scope = options.scope === undefined ? undefined : validateScope('scope', options.scope);
-    if (cursor !== null && !/^\d{1,20}$/.test(cursor))
-      throw new BudgetInputError('cursor must be null or the cursor of the page before.');
     const page = await this.backend.list({
       root,
-      cursor,
+      cursor: validateCursor(cursor),
       limit: validateCount('limit', limit, 1_000),
       signal,
     });
@@ -277,7 +286,8 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /** Adds up everything that a root remembers. Reads all of it in one step: for tests and operators, not for a request. */
-  async verify(root?: string, { signal }: { signal?: AbortSignal } = {}): Promise<VerifyResult> {
+  async verify(root?: string, options: CallOptions = {}): Promise<VerifyResult> {
+    const { signal } = given(options);
     return this.backend.verify({ root: validateRoot(root), signal });
   }
 
@@ -294,7 +304,33 @@ export class BudgetService implements OnModuleDestroy {
    * );
    */
   async run<T>(spec: RunOptions<T>, fn: (hold: Reserved) => T | Promise<T>): Promise<T> {
+    const run = this.#run(spec, fn);
+    this.#runs.add(run);
+    try {
+      return await run;
+    } finally {
+      this.#runs.delete(run);
+    }
+  }
+
+  /**
+   * Shutdown in order: nothing new is reserved, runs may end and settle for `drainMs`; what is held can be settled
+   * all the while. Connections close after this, in a later phase of Nest's.
+   */
+  async onModuleDestroy(): Promise<void> {
+    this.#isShuttingDown = true;
+    this.#reaper?.stop();
+    await within(this.#drainMs, [...this.#runs]);
+    if (this.#runs.size > 0)
+      this.#logger.warn(
+        `${this.#runs.size} budget runs were still going after ${this.#drainMs} ms of shutdown: their holds go back by their TTL.`,
+      );
+  }
+
+  async #run<T>(spec: RunOptions<T>, fn: (hold: Reserved) => T | Promise<T>): Promise<T> {
     const { actual, overage = 'record', onThrow = 'abort', ...options } = given(spec);
+    validateFunction('run(spec, fn): fn', fn);
+    if (actual !== undefined) validateFunction('actual', actual);
     validateOneOf('overage', overage, ['record', 'cap']);
     validateOneOf('onThrow', onThrow, ['abort', 'finalize-estimate']);
     const hold = await this.reserve(options);
@@ -316,11 +352,15 @@ export class BudgetService implements OnModuleDestroy {
     }
   }
 
-  onModuleDestroy(): void {
-    this.#reaper?.stop();
-  }
-
   readonly #onExpired = (root: string, ids: readonly string[]): void => this.events.onExpired?.(root, ids);
+
+  #refuseWhenShuttingDown(): void {
+    if (!this.#isShuttingDown) return;
+    throw new BudgetUnavailableError({
+      code: 'ServiceUnavailable',
+      message: 'The app is shutting down: nothing new is reserved.',
+    });
+  }
 
   async #limitsOf(root: string, scope: unknown): Promise<Awaited<ReturnType<LimitBook['limitsOf']>>[number]> {
     const name = validateScope('scope', scope);
@@ -367,10 +407,7 @@ function costOf<T>(actual: ((result: T) => Amount) | undefined, result: T, amoun
 const isBigint = (amount: Amount): boolean => typeof amount === 'bigint';
 
 /** A call without its options object fails as every other wrong call does. */
-function given<Options>(options: Options): Options {
-  if (typeof options === 'object' && options !== null) return options;
-  throw new BudgetInputError('The options must be an object.');
-}
+const given = <Options extends CallOptions>(options: Options): Options => checked(() => callOptions(options));
 
 async function retried<T>(attempt: () => Promise<T>): Promise<T> {
   for (const pauseMs of RETRY_PAUSES_MS) {

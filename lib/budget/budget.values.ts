@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { describe, normalizeKey } from '../keys.js';
 import { SyncGuardError } from '../syncguard.errors.js';
-import { duration, integer, oneOf } from '../validate.js';
+import { duration, integer, jsonOf, oneOf } from '../validate.js';
 import { validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
 import type { Amount, BudgetRef, Period } from './budget.types.js';
@@ -77,6 +77,18 @@ export const validateCount = (name: string, value: unknown, max: number): number
 export const validateOneOf = <const T>(name: string, value: unknown, values: readonly T[]): T =>
   checked(() => oneOf(name, value, values));
 
+export function validateFunction(name: string, value: unknown): void {
+  if (typeof value !== 'function')
+    throw new BudgetInputError(`${name} must be a function, got ${describe(value)}.`);
+}
+
+/** Of a page: null, or an unsigned integer of 64 bits, as Redis tells it. */
+export function validateCursor(cursor: unknown): string | null {
+  if (cursor === null) return cursor;
+  if (typeof cursor === 'string' && /^\d{1,20}$/.test(cursor) && BigInt(cursor) < 2n ** 64n) return cursor;
+  throw new BudgetInputError('cursor must be null or the cursor of the page before.');
+}
+
 /** A JSON value as its text; '' for none. */
 export function validateMeta(meta: unknown): string {
   if (meta === undefined) return '';
@@ -85,14 +97,6 @@ export function validateMeta(meta: unknown): string {
   throw new BudgetInputError(
     `meta must be a JSON value of at most ${MAX_META_BYTES} bytes, got ${describe(meta)}.`,
   );
-}
-
-function jsonOf(value: unknown): string | undefined {
-  try {
-    return JSON.stringify(value);
-  } catch {
-    return undefined;
-  }
 }
 
 function named(name: string, value: unknown): string {

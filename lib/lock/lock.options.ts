@@ -1,4 +1,4 @@
-import { boolean, duration, integer, invalidOption, knownOptions, oneOf } from '../validate.js';
+import { abortSignal, boolean, duration, integer, knownOptions, oneOf } from '../validate.js';
 
 /** How `lock()` waits, keeps alive and gives up. Durations in ms, at most 2^31 - 1. */
 export interface LockDefaults {
@@ -84,10 +84,7 @@ const DEFAULT_CHECKS: Checks = { ...SHARED_CHECKS, cleanupInIsLocked: boolean };
 
 const CALL_CHECKS: Checks = {
   ...SHARED_CHECKS,
-  signal: (name, value) => {
-    if (typeof (value as AbortSignal | null)?.addEventListener === 'function') return value;
-    throw invalidOption(name, 'an AbortSignal', value);
-  },
+  signal: abortSignal,
   reentrant: boolean,
   onContention: (name, value) =>
     typeof value === 'function' ? value : oneOf(name, value, ['throw', 'skip']),

@@ -1,12 +1,14 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { monotonicMs } from '../clock.js';
+import { within } from '../drain.js';
 import { hashKey, normalizeKey } from '../keys.js';
+import type { Emit } from '../telemetry/telemetry.types.js';
 import { invalidOption } from '../validate.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
-import { LockError } from './lock.errors.js';
+import { LockError, type LockErrorCode } from './lock.errors.js';
 import {
   type LockCallOptions,
   type ResolvedLockCall,
@@ -35,6 +37,8 @@ const LONGEST_PAUSE_MS = 1_000;
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
   readonly shutdown: { readonly drainMs: number };
+  /** Told of what no operation of the backend shows: a wait that was in vain, a lock that was lost. */
+  readonly emit?: Emit | undefined;
 }
 
 type LockOptions = LockCallOptions & {
@@ -277,6 +281,7 @@ export class LockService implements OnModuleDestroy {
   #contended(key: string, call: ResolvedLockCall, result: AcquireFailure, waitedMs: number): unknown {
     if (call.onContention === 'skip') return undefined;
     if (call.onContention !== 'throw') return call.onContention(key);
+    this.#tell('timeout', 'AcquisitionTimeout', key, waitedMs);
     const remainingMs = detailOf(result)?.remainingMs;
     throw new LockError({
       code: 'AcquisitionTimeout',
@@ -309,7 +314,9 @@ export class LockService implements OnModuleDestroy {
     frame.active = false;
     lease.end();
     this.#watchdog.unwatch(lease);
+    const { heldMs } = lease;
     const lost = await this.#giveBack(lease, call.minHoldMs);
+    if (lost) this.#tell('lost', lost.code, lease.key, heldMs);
     if ('error' in outcome) throw outcome.error;
     if (lost) throw lost;
     return outcome.value;
@@ -341,6 +348,10 @@ export class LockService implements OnModuleDestroy {
     }
   }
 
+  #tell(reason: 'timeout' | 'lost', code: LockErrorCode, key: string, durationMs: number): void {
+    this.#options.emit?.({ feature: 'lock', type: 'lock', result: 'fail', reason, code, key, durationMs });
+  }
+
   #refuseWhenShutDown(): void {
     if (!this.#shutdown.signal.aborted) return;
     throw new LockError({
@@ -348,14 +359,6 @@ export class LockService implements OnModuleDestroy {
       message: 'The app is shutting down: no new locks are granted.',
     });
   }
-}
-
-/** Waits until all have settled, but not longer than that. */
-async function within(ms: number, promises: readonly Promise<unknown>[]): Promise<void> {
-  const patience = new AbortController();
-  const tooLate = sleep(ms, undefined, { signal: patience.signal }).catch(() => {});
-  await Promise.race([Promise.allSettled(promises), tooLate]);
-  patience.abort();
 }
 
 /** The pause after a refusal: doubled each time up to a second, partly left to chance so that waiters spread. */

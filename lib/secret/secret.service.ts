@@ -20,6 +20,7 @@ import {
   formatReceipt,
   parseReceipt,
   tagOf,
+  validateCall,
   validateCreate,
   validateId,
   validateReceipt,
@@ -88,7 +89,7 @@ export class SecretService {
 
   /** What `view()` would come to, without the payload. Changes nothing. */
   async peek(id: string, options: CallOptions = {}): Promise<PeekResult> {
-    const reply = await attributed(this.backend.peek(tagOf(validateId(id)), options));
+    const reply = await attributed(this.backend.peek(tagOf(validateId(id)), validateCall(options)));
     if (typeof reply === 'string') return this.#notShown(reply);
     const { viewsRemaining, expiresAtMs, meta } = reply;
     return { ok: true, viewsRemaining, expiresAtMs, ...parseMeta(meta) };
@@ -98,7 +99,9 @@ export class SecretService {
   async burn(idOrReceipt: string, options: CallOptions = {}): Promise<BurnResult> {
     const receipt = parseReceipt(idOrReceipt);
     const target = receipt ?? { tag: tagOf(validateId(idOrReceipt)) };
-    const reply = await attributed(this.backend.burn({ ...target, burnId: createId() }, options));
+    const reply = await attributed(
+      this.backend.burn({ ...target, burnId: createId() }, validateCall(options)),
+    );
     if (reply === 'burned') return { ok: true };
     // The holder of a receipt is the sender, who may know.
     if (this.options.uniform && !receipt) return { ok: false, reason: 'not_found' };
@@ -107,18 +110,18 @@ export class SecretService {
 
   /** What became of it, for the sender. */
   async status(receipt: string, options: CallOptions = {}): Promise<SecretStatus> {
-    const reply = await attributed(this.backend.status(validateReceipt(receipt), options));
+    const reply = await attributed(this.backend.status(validateReceipt(receipt), validateCall(options)));
     return reply === 'not_found' ? { ok: false, reason: reply } : { ok: true, ...reply };
   }
 
   /** Counts a view on lease: the reader could open it. One that lapses is counted as well. */
   async confirm(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
-    return toSettled(await attributed(this.backend.confirm(tagsOf(id, viewId), options)));
+    return toSettled(await attributed(this.backend.confirm(tagsOf(id, viewId), validateCall(options))));
   }
 
   /** Gives a view on lease back: the passphrase was wrong. */
   async release(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
-    return toSettled(await attributed(this.backend.release(tagsOf(id, viewId), options)));
+    return toSettled(await attributed(this.backend.release(tagsOf(id, viewId), validateCall(options))));
   }
 
   #notShown(reason: NotShownReason): NotShown {

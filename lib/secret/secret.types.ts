@@ -120,7 +120,10 @@ export type SecretStatus =
     }
   | { readonly ok: false; readonly reason: 'not_found' };
 
-/** `ok: false`: no such view is pending; it has lapsed, was settled the other way, or there never was one. */
+/**
+ * `ok: false`: there never was such a view, it was settled the other way, or nothing is known of the secret any more.
+ * A view that has lapsed is counted: `confirm` finds it so (`ok: true`), `release` comes too late (`ok: false`).
+ */
 export type SettleResult =
   | { readonly ok: true; readonly viewsRemaining: number | null; readonly burned: boolean }
   | { readonly ok: false };

@@ -1,8 +1,8 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { describe, normalizeKey } from '../keys.js';
-import { duration, integer, invalidOption } from '../validate.js';
+import { type CallOptions, callOptions, duration, integer, invalidOption, jsonOf } from '../validate.js';
 import { SecretError } from './secret.errors.js';
-import type { CreateSecretOptions, SecretMeta, ViewOptions } from './secret.types.js';
+import type { CreateSecretOptions, ViewOptions } from './secret.types.js';
 
 /** The most views of one secret: every one is remembered for its retries, while the secret lives. */
 export const MAX_VIEWS = 10_000;
@@ -59,7 +59,7 @@ export interface CheckedSecret {
 
 export const validateCreate = (secret: CreateSecretOptions, maxBytes: number): CheckedSecret =>
   checked(() => {
-    const { payload, views, ttlMs, id, meta } = secret ?? {};
+    const { payload, views, ttlMs, id, meta } = callOptions(secret);
     if (views === undefined && ttlMs === undefined)
       throw invalidOption(
         'views or ttlMs',
@@ -78,11 +78,16 @@ export const validateCreate = (secret: CreateSecretOptions, maxBytes: number): C
 
 export const validateId = (id: unknown): string => checked(() => normalizeKey(id));
 
-export const validateView = ({ viewId, lease }: ViewOptions): { viewId: string; leaseMs: number } =>
-  checked(() => ({
-    viewId: viewId === undefined ? createId() : normalizeKey(viewId),
-    leaseMs: lease === undefined ? 0 : duration('lease', lease),
-  }));
+export const validateCall = (options: CallOptions): CallOptions => checked(() => callOptions(options));
+
+export const validateView = (options: ViewOptions): { viewId: string; leaseMs: number } =>
+  checked(() => {
+    const { viewId, lease } = callOptions(options);
+    return {
+      viewId: viewId === undefined ? createId() : normalizeKey(viewId),
+      leaseMs: lease === undefined ? 0 : duration('lease', lease),
+    };
+  });
 
 function validatePayload(payload: unknown, maxBytes: number): { payload: Buffer; text: boolean } {
   const text = typeof payload === 'string';
@@ -107,10 +112,10 @@ function validateNewId(id: unknown): string {
   throw invalidOption('id', 'something other than a receipt', id);
 }
 
-function validateMeta(meta: SecretMeta): string {
-  if (typeof meta !== 'object' || meta === null || Array.isArray(meta))
-    throw invalidOption('meta', 'an object', meta);
-  const json = JSON.stringify(meta);
+function validateMeta(meta: unknown): string {
+  const json = jsonOf(meta);
+  // What toJSON() makes of it counts: that is what comes back.
+  if (!json?.startsWith('{')) throw invalidOption('meta', 'a JSON object', meta);
   const bytes = Buffer.byteLength(json);
   if (bytes > MAX_META_BYTES) throw invalidOption('meta', `at most ${MAX_META_BYTES} bytes as JSON`, bytes);
   return json;
@@ -121,8 +126,6 @@ function checked<T>(check: () => T): T {
   try {
     return check();
   } catch (error) {
-    if (error instanceof TypeError)
-      throw new SecretError({ code: 'InvalidArgument', message: 'meta must be JSON.', cause: error });
     throw SecretError.from(error);
   }
 }

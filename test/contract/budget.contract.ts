@@ -1,3 +1,4 @@
+import * as fc from 'fast-check';
 import type { BudgetLimit, BudgetRecord, Finalized, ReserveResult } from '../../lib/budget/budget.types.js';
 import { BudgetInputError } from '../../lib/budget/budget.errors.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
@@ -628,6 +629,29 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         expect(
           await budgets.charge({ root: `${long.slice(1)}s`, scopes: ['user:1'], amount: 10, id: 'x' }),
         ).toMatchObject({ ok: true });
+      });
+
+      it('gives a hold back whatever its id is', async () => {
+        const budgets = open([{ scope: 'user', period: { windowMs: 24 * HOUR_MS }, limit: 100 }]);
+        const odd = fc.oneof(
+          fc.constantFrom('~', '-', '+inf', '(1', 'o|', 'n|~', 'c|user|day|0', '*', '\u0000', ' '),
+          fc.string({ unit: 'binary', minLength: 1, maxLength: 8 }),
+        );
+        let root = 0;
+        await fc.assert(
+          fc.asyncProperty(odd, async (id) => {
+            const at = { root: `root${++root}`, scopes: ['user'] };
+            await budgets.reserve({ ...at, id, amount: 60, ttlMs: 1_000 });
+            // A longer one: what lies in the backend has to live on.
+            await budgets.reserve({ ...at, amount: 1, ttlMs: 72 * HOUR_MS });
+            world.clock.advance(1_001);
+            const [balance] = await budgets.balance({ root: at.root, scope: 'user' });
+            expect(balance).toMatchObject({ committed: 0, reserved: 1 });
+            expect(await budgets.get({ root: at.root, id })).toMatchObject({ state: 'expired' });
+            await expectSound(budgets, at.root);
+          }),
+          { numRuns: 40, examples: [['~']] },
+        );
       });
 
       it('blocks at 0, and admits an amount of 0 everywhere', async () => {

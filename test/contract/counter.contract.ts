@@ -169,6 +169,9 @@ export function describeCounters(name: string, setUp: () => Promise<CountersUnde
       ['an empty id', (it) => it.increment('k', { max: 5, windowMs, id: '' })],
       ['peek of nothing', (it) => it.peek(undefined as never)],
       ['peek with max: 1.5', (it) => it.peek('k', { max: 1.5 })],
+      ['peek with null', (it) => it.peek('k', null as never)],
+      ['reset with null', (it) => it.reset('k', null as never)],
+      ['a signal that is none', (it) => it.increment('k', { max: 5, windowMs, signal: 5 as never })],
       ['reset of nothing', (it) => it.reset('')],
     ])('%s: InvalidArgument, and nothing is counted', async (_, call) => {
       expect(await codeOf(call(counters))).toBe('InvalidArgument');

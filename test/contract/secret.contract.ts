@@ -4,6 +4,7 @@ import { SecretError } from '../../lib/secret/secret.errors.js';
 import { resolveSecretDefaults, type SecretOptions } from '../../lib/secret/secret.options.js';
 import type { SecretBackend } from '../../lib/secret/secret.backend.js';
 import { SecretService } from '../../lib/secret/secret.service.js';
+import { createId, formatReceipt } from '../../lib/secret/secret.values.js';
 import type { ShownSecret, ViewResult } from '../../lib/secret/secret.types.js';
 import { secretCommands, SecretModel, TICK_MS, TOMBSTONE_MS } from './secret.model.js';
 
@@ -289,6 +290,11 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         expect(await secrets.release(id, viewId)).toStrictEqual({ ok: false });
         expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'burned' });
         expect(await under.contents()).not.toContain('precious');
+        expect(await secrets.confirm(id, viewId)).toStrictEqual({
+          ok: true,
+          viewsRemaining: 0,
+          burned: true,
+        });
       });
 
       it('gives a secret without deadline its endless life back on release', async () => {
@@ -487,6 +493,28 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         ['an id of 513 bytes', () => secrets.create({ payload: 'p', views: 1, id: 'x'.repeat(513) })],
         ['meta over 4 KiB', () => secrets.create({ payload: 'p', views: 1, meta: { m: 'x'.repeat(4_096) } })],
         ['meta that is no JSON', () => secrets.create({ payload: 'p', views: 1, meta: { m: 1n } })],
+        [
+          'meta whose toJSON() gives nothing',
+          () => secrets.create({ payload: 'p', views: 1, meta: { toJSON: () => undefined } }),
+        ],
+        [
+          'meta whose toJSON() gives text',
+          () => secrets.create({ payload: 'p', views: 1, meta: { toJSON: () => 'text' } }),
+        ],
+        [
+          'meta with a getter that throws',
+          () =>
+            secrets.create({
+              payload: 'p',
+              views: 1,
+              meta: {
+                get m() {
+                  throw new Error('no');
+                },
+              },
+            }),
+        ],
+        ['a signal that is none', () => secrets.create({ payload: 'p', views: 1, signal: 5 as never })],
         ['meta that is an array', () => secrets.create({ payload: 'p', views: 1, meta: [] as never })],
         ['view of no id', () => secrets.view(undefined as never)],
         ['view of a number', () => secrets.view(7 as never)],
@@ -496,6 +524,12 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         ['peek of nothing', () => secrets.peek('')],
         ['burn of nothing', () => secrets.burn('')],
         ['status of nothing', () => secrets.status('')],
+        ['view with null', () => secrets.view('id', null as never)],
+        ['peek with null', () => secrets.peek('id', null as never)],
+        ['burn with null', () => secrets.burn('id', null as never)],
+        ['status with null', () => secrets.status(formatReceipt(createId(), createId()), null as never)],
+        ['confirm with null', () => secrets.confirm('id', 'viewId', null as never)],
+        ['release with null', () => secrets.release('id', 'viewId', null as never)],
         ['confirm without a viewId', () => secrets.confirm('id', undefined as never)],
       ])('%s: InvalidArgument, and nothing is kept', async (_, call) => {
         expect(await codeOf(call())).toBe('InvalidArgument');

@@ -29,6 +29,7 @@ const FORBIDDEN: [file: string, statement: string, rule: string][] = [
   ['lib/script/deadlines.ts', `import '../lock/lock.types.js';`, 'downward-only'],
   ['lib/redis/redis.readiness.ts', `import '../script/fragments.js';`, 'redis-at-the-bottom'],
   ['lib/lock/tracked-locks.ts', `import '../syncguard.module.js';`, 'features-below-assembly'],
+  ['lib/backend/memory-backends.ts', `import '../testing/fake-clock.js';`, 'testing-on-top'],
   ['lib/clock.ts', `import express from 'express';`, 'peers-only'],
   ['lib/keys.ts', `import '../test/support/redis.js';`, 'peers-only'],
   ['sample/main.ts', `import '../lib/clock.js';`, 'sample-is-a-user'],
@@ -51,6 +52,11 @@ const ALLOWED: [file: string, statement: string][] = [
   ['lib/syncguard.module.ts', `import { Module } from '@nestjs/common'; import './backend/backends.js';`],
   ['lib/backend/backends.ts', `import '../limit/limit.redis-backend.js';`],
   ['lib/index.ts', `import './syncguard.module.js';`],
+  ['lib/testing/fake-clock.ts', ''],
+  [
+    'lib/testing/index.ts',
+    `import '../syncguard.module.js'; import '../limit/limit.memory-backend.js'; import './fake-clock.js';`,
+  ],
   ['sample/app.ts', `import { X } from 'nestjs-syncguard'; import { Redis } from 'ioredis';`],
   ['test/support/redis.ts', `import '../../lib/index.js';`],
 ];

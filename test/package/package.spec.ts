@@ -39,8 +39,11 @@ describe('the package, as it is published', () => {
     expect(files).toEqual(
       expect.arrayContaining([
         'package/dist/cjs/index.d.ts',
+        'package/dist/cjs/testing/index.d.ts',
         'package/dist/esm/index.js',
+        'package/dist/esm/testing/index.js',
         'package/docs/locks.md',
+        'package/docs/testing.md',
       ]),
     );
   });

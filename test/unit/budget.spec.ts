@@ -1,3 +1,4 @@
+import { Logger } from '@nestjs/common';
 import {
   BudgetConflictError,
   BudgetExceededError,
@@ -102,6 +103,32 @@ describe('a wrong call is refused before any I/O', () => {
     ],
     ['an unknown state', () => budgets.list({ state: 'open' as never }), /state must be/],
     ['another cursor', () => budgets.list({ cursor: '1; drop' }), /cursor must be/],
+    ['a cursor over 64 bits', () => budgets.list({ cursor: '99999999999999999999' }), /cursor must be/],
+    ['a cursor that is a number', () => budgets.list({ cursor: 5 as never }), /cursor must be/],
+    ['abort with null', () => budgets.abort({ id: 'x' }, null as never), /options must be an object/],
+    ['extend with null', () => budgets.extend({ id: 'x' }, 1, null as never), /options must be an object/],
+    ['get with null', () => budgets.get({ id: 'x' }, null as never), /options must be an object/],
+    [
+      'refund with null',
+      () => budgets.refund({ id: 'x' }, 1, 'r', null as never),
+      /options must be an object/,
+    ],
+    ['verify with null', () => budgets.verify('root', null as never), /options must be an object/],
+    [
+      'a signal that is none',
+      () => budgets.reserve({ scopes, amount: 1, signal: 5 as never }),
+      /signal must be an AbortSignal/,
+    ],
+    [
+      'a run of nothing',
+      () => budgets.run({ scopes, amount: 1 }, undefined as never),
+      /fn must be a function/,
+    ],
+    [
+      'a cost that cannot be asked',
+      () => budgets.run({ scopes, amount: 1, actual: 5 as never }, () => 1),
+      /actual must be a function/,
+    ],
     [
       'a reject in run',
       () => budgets.run({ scopes, amount: 1, overage: 'reject' as never }, () => 1),
@@ -341,6 +368,41 @@ describe('run', () => {
   });
 });
 
+describe('shutdown', () => {
+  const draining = (drainMs: number): BudgetService =>
+    new BudgetService(memory(), {
+      ...resolveBudgetDefaults({ limits: LIMITS, reaper: false }),
+      shutdown: { drainMs },
+    });
+
+  it('reserves nothing new, and settles what is held', async () => {
+    const budgets = draining(1_000);
+    await budgets.reserve({ scopes: ['user'], amount: 5, id: 'a' });
+    await budgets.reserve({ scopes: ['user'], amount: 5, id: 'b' });
+    await budgets.onModuleDestroy();
+    const refused = { name: 'BudgetUnavailableError', code: 'ServiceUnavailable' };
+    await expect(budgets.reserve({ scopes: ['user'], amount: 1 })).rejects.toMatchObject(refused);
+    await expect(budgets.run({ scopes: ['user'], amount: 1 }, fail)).rejects.toMatchObject(refused);
+    expect(await budgets.finalize({ id: 'a' }, 3)).toMatchObject({ ok: true, committed: 3 });
+    expect(await budgets.abort({ id: 'b' })).toMatchObject({ ok: true, released: 5 });
+  });
+
+  it('waits for a run no longer than drainMs, and says so', async () => {
+    const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
+    const budgets = draining(50);
+    let end = (): void => {};
+    const run = budgets.run({ scopes: ['user'], amount: 5 }, () => new Promise<void>((done) => (end = done)));
+    await eventually(async () =>
+      expect((await budgets.balance({ scope: 'user' }))[0]).toMatchObject({ reserved: 5 }),
+    );
+    await budgets.onModuleDestroy();
+    expect(warn.mock.calls).toEqual([[expect.stringMatching(/^1 budget runs were still going after 50 ms/)]]);
+    warn.mockRestore();
+    end();
+    await run;
+  });
+});
+
 describe('the reaper of a memory backend', () => {
   it('forgets ended operations, and a root that nothing is left of', async () => {
     const told: string[] = [];
@@ -356,7 +418,7 @@ describe('the reaper of a memory backend', () => {
     await budgets.reserve({ scopes: ['user'], amount: 5, id: 'a', ttlMs: 50 });
     await eventually(() => expect(told).toEqual(['a']));
     await eventually(async () => expect((await budgets.list()).records).toEqual([]), { timeoutMs: 10_000 });
-    budgets.onModuleDestroy();
+    await budgets.onModuleDestroy();
   });
 });
 

@@ -11,6 +11,7 @@ import {
   SyncGuardModule,
   WithLock,
 } from 'nestjs-syncguard';
+import { SyncGuardTesting, SyncGuardTestingModule } from 'nestjs-syncguard/testing';
 
 const KEY = 'package:order:7';
 
@@ -41,10 +42,22 @@ class OrdersController {
 }
 
 @Module({
-  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })],
+  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL, shutdown: { drainMs: 500 } })],
   controllers: [OrdersController],
 })
 class AppModule {}
+
+/** The module for tests, out of its own entry: it must be of one piece with the package. */
+async function tryTesting(): Promise<boolean> {
+  const app = await NestFactory.createApplicationContext(
+    { module: class {}, imports: [SyncGuardTestingModule.forRoot()] },
+    { logger: false },
+  );
+  app.get(SyncGuardTesting).contend(KEY);
+  const { ok } = await app.get(LockService).acquire({ key: KEY, ttlMs: 1_000 });
+  await app.close();
+  return !ok;
+}
 
 async function main(): Promise<void> {
   const required = createRequire(`${process.cwd()}/`)(
@@ -52,6 +65,7 @@ async function main(): Promise<void> {
   ) as typeof import('nestjs-syncguard');
   const imported = await import('nestjs-syncguard');
   const copies = new Set([required.LockService, imported.LockService, LockService]).size;
+  if (!(await tryTesting())) throw new Error('nestjs-syncguard/testing did not do as it was told');
 
   const app = await NestFactory.create(AppModule, { logger: ['error', 'warn'] });
   app.enableShutdownHooks();

@@ -71,8 +71,8 @@ async function prepare(client: Redis): Promise<void> {
     'o|over': record('p', 7, 0, nowMs),
   });
   await client.hset(records, { 'o|spent': record('f', 30, 20, nowMs) });
-  await client.zadd(pending, '+inf', '~', nowMs + HOUR_MS, 'held', nowMs, 'over');
-  await client.zadd(garbage, '+inf', '~', 1, 'o|spent');
+  await client.zadd(pending, '+inf', '', nowMs + HOUR_MS, 'held', nowMs, 'over');
+  await client.zadd(garbage, '+inf', '', 1, 'o|spent');
   for (const key of Object.values(keys)) await client.pexpireat(key, goneMs);
 }
 

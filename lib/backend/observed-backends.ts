@@ -1,0 +1,209 @@
+import type { BudgetBackend } from '../budget/budget.backend.js';
+import type { BudgetEvents } from '../budget/budget.service.js';
+import { monotonicMs } from '../clock.js';
+import type { CounterBackend } from '../limit/counter.backend.js';
+import type { LimitBackend, LimitCheck, LimitOutcome, Subject } from '../limit/limit.backend.js';
+import { LockHandle } from '../lock/acquired-lock.js';
+import { detailOf, type LockBackend } from '../lock/lock.backend.js';
+import type { BackendCapabilities, LockInfo, ReleaseOptions, ReleaseResult } from '../lock/lock.types.js';
+import type { SecretBackend } from '../secret/secret.backend.js';
+import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
+import { createTelemetry } from '../telemetry/telemetry.js';
+import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
+import type { Emit, Facts } from '../telemetry/telemetry.types.js';
+import type { Backends } from './backends.js';
+
+/**
+ * Tells a listener of every operation of a lock backend, and of its grants' handles: one event each, faults
+ * included. Everything else stays as it is.
+ *
+ * @throws SyncGuardConfigError when an option is malformed
+ * @example
+ * const locks = withTelemetry(createRedisBackend(redis), {
+ *   onEvent: ({ type, result, reason, keyHash }) => console.log(type, result, reason, keyHash),
+ * });
+ */
+export function withTelemetry<C extends BackendCapabilities>(
+  backend: LockBackend<C>,
+  options: TelemetryOptions,
+): LockBackend<C> {
+  const warn = (message: string): void => process.emitWarning(message, 'SyncGuardWarning');
+  return observedLocks(backend, createTelemetry(resolveTelemetryOptions(options), warn));
+}
+
+/** The backends, each operation of which is told; without a listener the very same. */
+export function observedBackends(backends: Backends, emit: Emit | undefined): Backends {
+  if (!emit) return backends;
+  const { lock, limit, limitFallback, budget, secret, counter } = backends;
+  return {
+    lock: observedLocks(lock, emit),
+    limit: observe(limit, 'limit', LIMIT, emit),
+    // What decides there is told. An operation by hand is done on both: `limit` has told it.
+    limitFallback:
+      limitFallback &&
+      observe(limitFallback, 'limit', { check: LIMIT.check, confirm: LIMIT.confirm }, (observation) =>
+        emit({ ...observation, degraded: true }),
+      ),
+    budget: observe(budget, 'budget', BUDGET, emit),
+    secret: observe(secret, 'secret', SECRET, emit),
+    counter: observe(counter, 'limit', COUNTER, emit),
+  };
+}
+
+/** Tells of holds that expired: one event each. */
+export const budgetEvents = (emit: Emit | undefined): BudgetEvents =>
+  emit
+    ? {
+        onExpired: (_root, ids) => {
+          for (const key of ids)
+            emit({
+              feature: 'budget',
+              type: 'expired',
+              result: 'fail',
+              reason: 'expired',
+              key,
+              durationMs: 0,
+            });
+        },
+      }
+    : {};
+
+/** Handles are made anew over the observed backend, so that what they do is told as well. */
+function observedLocks<C extends BackendCapabilities>(backend: LockBackend<C>, emit: Emit): LockBackend<C> {
+  const granting: LockBackend<C> = inFrontOf(backend, {
+    acquire: async (options) => {
+      const sentAtMs = monotonicMs();
+      const result = await backend.acquire(options);
+      if (!result.ok) return result;
+      const { lockId, fence, expiresAtMs } = result;
+      const { ttlMs } = options;
+      const key = options.key.normalize('NFC');
+      return new LockHandle(locks, { key, lockId, fence, expiresAtMs, ttlMs, sentAtMs });
+    },
+  });
+  const locks: LockBackend<C> = observe(granting, 'lock', LOCK, emit);
+  return locks;
+}
+
+/** The reason of seed 001, to which a lock that another owner has is simply not there. */
+function lockReason(result: { ok: boolean } | undefined): Facts {
+  if (!result || result.ok) return {};
+  const reason = detailOf(result)?.reason ?? 'not-found';
+  return { reason: reason === 'mismatch' ? 'not-found' : reason };
+}
+
+const ofHeldLock = (result: ReleaseResult | undefined, options: ReleaseOptions): Facts => ({
+  key: options?.held?.key,
+  lockId: options?.lockId,
+  ...lockReason(result),
+});
+
+const ofLookup = (found: LockInfo | null | undefined, key?: string, lockId?: string): Facts => ({
+  type: 'lookup',
+  key,
+  lockId,
+  ...(found === null ? { reason: 'not-found' } : {}),
+});
+
+// Callers outside TypeScript may leave the options out: then the backend rejects, and the event says so.
+const LOCK: Descriptions<LockBackend> = {
+  acquire: (result, options) => ({
+    key: options?.key,
+    ...(result?.ok ? { lockId: result.lockId } : {}),
+    ...(result?.ok === false ? { reason: result.reason } : {}),
+  }),
+  release: ofHeldLock,
+  extend: ofHeldLock,
+  isLocked: (locked, options) => ({
+    key: options?.key,
+    ...(locked === false ? { reason: 'not-found' } : {}),
+  }),
+  lookup: (found, options) => ofLookup(found, options?.key, options?.lockId),
+  getByKeyRaw: (found, key) => ofLookup(found, key),
+  getByIdRaw: (found, lockId) => ofLookup(found, undefined, lockId),
+};
+
+/** An identity is the limiter's name, NUL and the key. */
+const ofSubject = ({ policy, identity }: Subject): Facts => ({
+  policy: policy.name,
+  key: identity.slice(identity.indexOf('\0') + 1),
+});
+
+type Denial = Extract<LimitOutcome, { status: 'denied' }>;
+
+/** Not the text given to `block()`: that is between the app and whoever reads the decision. */
+const limitReason = ({ reason, scope }: Denial): string => (reason === 'busy' ? reason : scope);
+
+const ofOutcome = (outcome: LimitOutcome | undefined, subject: Subject): Facts => ({
+  ...ofSubject(subject),
+  ...(outcome?.status === 'denied' ? { reason: limitReason(outcome) } : {}),
+});
+
+/** One event for a call against several limits: about the denial that lasts longest. */
+function ofOutcomes(outcomes: readonly LimitOutcome[] = [], checks: readonly LimitCheck[]): Facts {
+  let decisive = 0;
+  for (const [i, outcome] of outcomes.entries())
+    if (deniedForMs(outcome) > deniedForMs(outcomes[decisive])) decisive = i;
+  return ofOutcome(outcomes[decisive], checks[decisive] as LimitCheck);
+}
+
+const deniedForMs = (outcome: LimitOutcome | undefined): number =>
+  outcome?.status === 'denied' ? outcome.retryAfterMs : 0;
+
+const LIMIT: Descriptions<LimitBackend> = {
+  check: ofOutcomes,
+  confirm: ofOutcome,
+  withdraw: (_, check) => ofSubject(check),
+  peek: ofOutcome,
+  forgive: (_, subject) => ofSubject(subject),
+  reset: (_, subject) => ofSubject(subject),
+  block: (_, subject) => ofSubject(subject),
+  unblock: (_, subject) => ofSubject(subject),
+};
+
+const COUNTER: Descriptions<CounterBackend> = {
+  increment: (reply, { key }) => ({
+    type: 'counter.increment',
+    key,
+    ...(reply?.ok === false ? { reason: 'exceeded' } : {}),
+  }),
+  peek: (_, key) => ({ type: 'counter.peek', key }),
+  reset: (_, key) => ({ type: 'counter.reset', key }),
+};
+
+const ofOperation = (
+  result: { ok: true } | { ok: false; reason: string } | undefined,
+  { id }: { id: string },
+): Facts => ({ key: id, ...(result?.ok === false ? { reason: result.reason } : {}) });
+
+const BUDGET: Descriptions<BudgetBackend> = {
+  reserve: ofOperation,
+  charge: ofOperation,
+  finalize: ofOperation,
+  abort: ofOperation,
+  extend: ofOperation,
+  refund: ofOperation,
+  credit: (result, { scope }) => ofOperation(result, { id: scope.scope }),
+  setLimit: (_, { scope }) => ({ key: scope }),
+  balance: (_, { scope }) => ({ key: scope.scope }),
+  get: (record, { id }) => ({ key: id, ...(record === null ? { reason: 'not_found' } : {}) }),
+  list: (_, { root }) => ({ key: root }),
+  reap: (_, { root }) => ({ key: root }),
+  verify: (result, { root }) => ({ key: root, ...(result?.ok === false ? { reason: 'unbalanced' } : {}) }),
+};
+
+/** A reply that is a word is a refusal. */
+const ofReply = (reply: unknown, { tag }: { tag: string }): Facts => ({
+  key: tag,
+  ...(typeof reply === 'string' ? { reason: reply } : {}),
+});
+
+const SECRET: Descriptions<SecretBackend> = {
+  create: ofReply,
+  view: (reply, view) => ofReply(reply === 'burned-by-you' ? 'burned' : reply, view),
+  peek: (reply, tag) => ofReply(reply, { tag }),
+  burn: (reply, burn) => ofReply(reply === 'burned' || reply === 'burned-before' ? undefined : reply, burn),
+  status: ofReply,
+  confirm: ofReply,
+  release: ofReply,
+};

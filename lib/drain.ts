@@ -1,0 +1,9 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
+/** Waits until all have settled, but not longer than that. */
+export async function within(ms: number, promises: readonly Promise<unknown>[]): Promise<void> {
+  const patience = new AbortController();
+  const tooLate = sleep(ms, undefined, { signal: patience.signal }).catch(() => {});
+  await Promise.race([Promise.allSettled(promises), tooLate]);
+  patience.abort();
+}

@@ -1,0 +1,74 @@
+import { createHmac } from 'node:crypto';
+import { monotonicMs } from '../clock.js';
+import { hashKey, MAX_KEY_BYTES } from '../keys.js';
+import type { ResolvedTelemetryOptions } from './telemetry.options.js';
+import type { Emit, SyncGuardEvent } from './telemetry.types.js';
+
+const WARN_EVERY_MS = 60_000;
+const MAX_SHOWN = 200;
+
+/**
+ * Turns observations into events, hashed unless `includeRaw` says otherwise, and hands them to the listener.
+ *
+ * @param warn - told at most once a minute that the listener fails
+ */
+export function createTelemetry(
+  { onEvent, includeRaw, hashSecret }: ResolvedTelemetryOptions,
+  warn: (message: string) => void,
+): Emit {
+  const hash = hashSecret === undefined ? hashKey : hmac(hashSecret);
+  const failed = warningEveryMinute(warn);
+
+  return ({ key, lockId, reason, ...rest }) => {
+    const raw = { ...named('key', key), ...named('lockId', lockId) };
+    const event = {
+      ...rest,
+      ...named('reason', reason),
+      ...(raw.key === undefined ? {} : { keyHash: hash(raw.key) }),
+      ...(raw.lockId === undefined ? {} : { lockIdHash: hash(raw.lockId) }),
+    } as SyncGuardEvent;
+    const isRaw = guarded(() => includeRaw(event), failed) === true;
+    guarded(() => onEvent(isRaw ? { ...event, ...raw } : event), failed);
+  };
+}
+
+/** A call that was refused for its arguments may bring anything: only what can be a key or an id is taken. */
+const named = <Name extends string>(name: Name, value: unknown): { [_ in Name]?: string } =>
+  typeof value === 'string' && value.length <= MAX_KEY_BYTES
+    ? ({ [name]: value } as Record<Name, string>)
+    : {};
+
+const hmac =
+  (secret: string) =>
+  (value: string): string =>
+    createHmac('sha256', secret).update(value.normalize('NFC')).digest('hex');
+
+/** Calls a listener; neither what it throws nor what it rejects with goes any further. */
+function guarded(listener: () => unknown, failed: (error: unknown) => void): unknown {
+  try {
+    const returned = listener();
+    if (typeof returned === 'object' && returned !== null) Promise.resolve(returned).catch(failed);
+    return returned;
+  } catch (error) {
+    failed(error);
+    return undefined;
+  }
+}
+
+function warningEveryMinute(warn: (message: string) => void): (error: unknown) => void {
+  let nextMs = 0;
+  return (error) => {
+    const nowMs = monotonicMs();
+    if (nowMs < nextMs) return;
+    nextMs = nowMs + WARN_EVERY_MS;
+    warn(`A listener of \`telemetry\` fails, and nothing else with it: ${show(error)}`);
+  };
+}
+
+function show(error: unknown): string {
+  try {
+    return String(error).slice(0, MAX_SHOWN);
+  } catch {
+    return 'it threw something that cannot be shown.';
+  }
+}

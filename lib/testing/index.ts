@@ -1,0 +1,3 @@
+export { FakeClock } from './fake-clock.js';
+export { SyncGuardTesting } from './syncguard-testing.js';
+export { SyncGuardTestingModule, type SyncGuardTestingOptions } from './syncguard-testing.module.js';

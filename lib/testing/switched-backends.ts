@@ -1,0 +1,131 @@
+import type { Backends } from '../backend/backends.js';
+import { memoryBackends, type MemoryBackendsConfig } from '../backend/memory-backends.js';
+import { BudgetUnavailableError } from '../budget/budget.errors.js';
+import { type Clock, monotonicMs } from '../clock.js';
+import { LimitError } from '../limit/limit.errors.js';
+import { MemoryLimitBackend } from '../limit/limit.memory-backend.js';
+import { LockHandle } from '../lock/acquired-lock.js';
+import { type LockBackend, withDetail } from '../lock/lock.backend.js';
+import { LockError } from '../lock/lock.errors.js';
+import type { AcquireOptions, AcquireResult } from '../lock/lock.types.js';
+import { validateAcquire, validateKey } from '../lock/lock.values.js';
+import { SecretError } from '../secret/secret.errors.js';
+import { SyncGuardError } from '../syncguard.errors.js';
+
+/** The memory backends, with a proxy before each port that does what the switches say. */
+export class SwitchedBackends implements Backends {
+  readonly lock: Backends['lock'];
+  readonly limit: Backends['limit'];
+  readonly limitFallback: Backends['limit'];
+  readonly budget: Backends['budget'];
+  readonly secret: Backends['secret'];
+  readonly counter: Backends['counter'];
+
+  readonly #locks: LockBackend;
+  readonly #contended = new Set<string>();
+  #allContended = false;
+  readonly #held = new Set<string>();
+  #outage: SyncGuardError | undefined;
+
+  constructor(config: MemoryBackendsConfig, clock: Clock) {
+    const { lock, limit, budget, secret, counter } = memoryBackends(config, clock);
+    const backendNow = (): 'redis' | 'memory' => (this.#outage ? 'redis' : 'memory');
+    this.#locks = lock;
+    this.lock = this.#switched<LockBackend>(lock, LockError.from, {
+      acquire: (options) => this.#acquire(options),
+      release: async (options) => {
+        const result = await lock.release(options);
+        this.#held.delete(options.lockId);
+        return result;
+      },
+      isLocked: async (options) =>
+        this.#isContended(validateKey(options?.key)) || (await lock.isLocked(options)),
+    });
+    this.limit = this.#switched(limit, LimitError.from, {
+      // The limiter has no `onError` for memory, which is always there: while it is not, this is no memory.
+      get backend() {
+        return backendNow();
+      },
+    });
+    this.limitFallback = new MemoryLimitBackend(clock);
+    this.budget = this.#switched(budget, BudgetUnavailableError.from);
+    this.secret = this.#switched(secret, SecretError.from);
+    this.counter = this.#switched(counter, LimitError.from);
+  }
+
+  /** What every operation fails with; undefined while there is no outage. */
+  get outage(): SyncGuardError | undefined {
+    return this.#outage;
+  }
+
+  contend(key: string): void {
+    this.#contended.add(validateKey(key));
+  }
+
+  contendAll(): void {
+    this.#allContended = true;
+  }
+
+  /** Takes the lock from its holder. False: nobody held it. */
+  async lose(key: string): Promise<boolean> {
+    const lock = await this.#locks.getByKeyRaw(key);
+    return lock !== null && (await this.#locks.release(lock)).ok;
+  }
+
+  async loseAll(): Promise<void> {
+    const lost = [...this.#held].map((lockId) => this.#locks.release({ lockId }));
+    this.#held.clear();
+    await Promise.all(lost);
+  }
+
+  makeUnreachable(): void {
+    this.#outage = new SyncGuardError({
+      code: 'ServiceUnavailable',
+      message: 'Redis cannot be reached.',
+      hint: 'A test said so: makeUnreachable(). It ends with restore().',
+    });
+  }
+
+  restore(): void {
+    this.#contended.clear();
+    this.#allContended = false;
+    this.#outage = undefined;
+  }
+
+  #isContended(key: string): boolean {
+    return this.#allContended || this.#contended.has(key);
+  }
+
+  async #acquire(options: AcquireOptions): Promise<AcquireResult> {
+    const { key, ttlMs } = validateAcquire(options);
+    // Somebody else has just taken it, for as long as it was asked for here.
+    if (this.#isContended(key))
+      return withDetail({ ok: false, reason: 'locked' }, { reason: 'locked', remainingMs: ttlMs });
+    const sentAtMs = monotonicMs();
+    const grant = await this.#locks.acquire(options);
+    if (!grant.ok) return grant;
+    const { lockId, fence, expiresAtMs } = grant;
+    this.#held.add(lockId);
+    // The handle does what the switches say as well.
+    return new LockHandle(this.lock, { key, lockId, fence, expiresAtMs, ttlMs, sentAtMs });
+  }
+
+  /** A port that fails during an outage, and is otherwise the given one, but for what stands in `instead`. */
+  #switched<Port extends object>(
+    port: Port,
+    toError: (fault: SyncGuardError) => Error,
+    instead: Partial<Port> = {},
+  ): Port {
+    return new Proxy(port, {
+      get: (_, name) => {
+        const owner = name in instead ? instead : port;
+        const member: unknown = Reflect.get(owner, name);
+        if (typeof member !== 'function') return member;
+        return async (...args: unknown[]): Promise<unknown> => {
+          if (this.#outage) throw toError(this.#outage);
+          return Reflect.apply(member, owner, args);
+        };
+      },
+    });
+  }
+}

@@ -1,0 +1,18 @@
+import { type SyncGuardHealth, SyncGuardHealthIndicator } from '../syncguard.health.js';
+import type { SwitchedBackends } from './switched-backends.js';
+
+/** Health that is down while the backends are out of reach. */
+export class SwitchedHealthIndicator extends SyncGuardHealthIndicator {
+  readonly #backends: SwitchedBackends;
+
+  constructor(backends: SwitchedBackends) {
+    super(undefined);
+    this.#backends = backends;
+  }
+
+  override async isHealthy(key = 'syncguard'): Promise<SyncGuardHealth> {
+    const { outage } = this.#backends;
+    if (!outage) return super.isHealthy(key);
+    return { [key]: { status: 'down', backend: 'memory', code: outage.code, message: outage.summary } };
+  }
+}

@@ -1,0 +1,80 @@
+import type { DynamicModule, Provider } from '@nestjs/common';
+import { observedBackends } from '../backend/observed-backends.js';
+import { BudgetService } from '../budget/budget.service.js';
+import { LockService } from '../lock/lock.service.js';
+import { SyncGuardConfigError } from '../syncguard.errors.js';
+import { SyncGuardHealthIndicator } from '../syncguard.health.js';
+import { SyncGuardModule } from '../syncguard.module.js';
+import type { ResolvedSyncGuardOptions, SyncGuardOptions } from '../syncguard.options.js';
+import { RESOLVED_OPTIONS, SYNCGUARD_BACKENDS, SYNCGUARD_TELEMETRY } from '../syncguard.tokens.js';
+import { invalidOption } from '../validate.js';
+import { FakeClock } from './fake-clock.js';
+import { SwitchedBackends } from './switched-backends.js';
+import { SwitchedHealthIndicator } from './switched-health.js';
+import { SyncGuardTesting } from './syncguard-testing.js';
+
+/**
+ * Options of `SyncGuardTestingModule.forRoot`: those of `SyncGuardModule.forRoot` without `redis`, and a clock.
+ * `shutdown.drainMs` is 0 unless given, so that no test waits for locks that it left behind.
+ */
+export interface SyncGuardTestingOptions extends Omit<SyncGuardOptions, 'redis'> {
+  /** As on `SyncGuardModule.forRoot`. Default: true. */
+  isGlobal?: boolean;
+  /** The time of the backends. Default: a new one, which stands at the moment when the module was made. */
+  clock?: FakeClock;
+}
+
+/**
+ * In place of `SyncGuardModule` in tests: the same services and decorators on memory, with a clock that the test
+ * moves and switches for what goes wrong in production. See {@link SyncGuardTesting}.
+ *
+ * @example
+ * const module = await Test.createTestingModule({
+ *   imports: [SyncGuardTestingModule.forRoot()],
+ *   providers: [OrdersService],
+ * }).compile();
+ * const testing = module.get(SyncGuardTesting);
+ */
+export class SyncGuardTestingModule {
+  /** @throws SyncGuardConfigError on a malformed option, and on `redis` */
+  static forRoot(options: SyncGuardTestingOptions = {}): DynamicModule {
+    const { clock, shutdown = { drainMs: 0 }, ...rest } = options ?? {};
+    if (clock !== undefined && !(clock instanceof FakeClock))
+      throw invalidOption('clock', 'a FakeClock', clock);
+    if ((rest as SyncGuardOptions).redis !== undefined)
+      throw new SyncGuardConfigError('SyncGuardTestingModule has no option `redis`: it runs in memory.', {
+        hint: 'To test against a Redis import `SyncGuardModule.forRoot({ redis })`.',
+      });
+    const base = SyncGuardModule.forRoot({ ...rest, shutdown });
+    return {
+      ...base,
+      // Nest takes them after the module's own: of two with one token the last one stands.
+      providers: [...(base.providers ?? []), ...testingProviders(clock)],
+      exports: [...(base.exports ?? []), SyncGuardTesting],
+    };
+  }
+}
+
+const testingProviders = (clock: FakeClock | undefined): Provider[] => [
+  { provide: FakeClock, useFactory: () => clock ?? new FakeClock() },
+  {
+    provide: SwitchedBackends,
+    useFactory: (options: ResolvedSyncGuardOptions, time: FakeClock) => new SwitchedBackends(options, time),
+    inject: [RESOLVED_OPTIONS, FakeClock],
+  },
+  {
+    provide: SYNCGUARD_BACKENDS,
+    useFactory: observedBackends,
+    inject: [SwitchedBackends, SYNCGUARD_TELEMETRY],
+  },
+  {
+    provide: SyncGuardHealthIndicator,
+    useFactory: (backends: SwitchedBackends) => new SwitchedHealthIndicator(backends),
+    inject: [SwitchedBackends],
+  },
+  {
+    provide: SyncGuardTesting,
+    useFactory: (...args: ConstructorParameters<typeof SyncGuardTesting>) => new SyncGuardTesting(...args),
+    inject: [FakeClock, SwitchedBackends, LockService, BudgetService],
+  },
+];

@@ -1,0 +1,633 @@
+import 'reflect-metadata';
+import { Controller, Injectable, Module, Post, type Type } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import { setTimeout as sleep } from 'node:timers/promises';
+import {
+  AbuseLimiterService,
+  BudgetService,
+  BudgetUnavailableError,
+  CounterService,
+  days,
+  hours,
+  Lock,
+  type LockContext,
+  LockError,
+  LockService,
+  minutes,
+  type Period,
+  RateLimit,
+  ScriptLoader,
+  seconds,
+  SecretError,
+  SecretService,
+  SyncGuardHealthIndicator,
+  SyncGuardModule,
+  WithBudget,
+  WithLock,
+} from 'nestjs-syncguard';
+import {
+  FakeClock,
+  SyncGuardTesting,
+  SyncGuardTestingModule,
+  type SyncGuardTestingOptions,
+} from 'nestjs-syncguard/testing';
+import { MemoryBudgetBackend } from '../../lib/budget/budget.memory-backend.js';
+import { MemoryCounterBackend } from '../../lib/limit/counter.memory-backend.js';
+import { LimitError } from '../../lib/limit/limit.errors.js';
+import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
+import { MemoryLockBackend } from '../../lib/lock/lock.memory-backend.js';
+import { MemorySecretBackend } from '../../lib/secret/secret.memory-backend.js';
+import { SwitchedBackends } from '../../lib/testing/switched-backends.js';
+import { listen } from '../http/adapters.js';
+import { eventually } from '../support/eventually.js';
+
+const MONTH: Period = { every: 'month' };
+const LIMITS = [{ scope: 'user', period: MONTH, limit: 100 }];
+
+@Injectable()
+class Shop {
+  calls = 0;
+
+  @WithLock('order:{0}', { timeoutMs: 0 })
+  async pay(_order: string, @Lock() lock?: LockContext): Promise<string | undefined> {
+    this.calls++;
+    return lock?.fence;
+  }
+
+  @WithLock('nightly', { onContention: 'skip' })
+  async nightly(): Promise<string | undefined> {
+    return 'ran';
+  }
+
+  @WithBudget({ scopes: (user: string) => [`user:${user}`], estimate: () => 60 })
+  async ask(user: string): Promise<string> {
+    this.calls++;
+    return `hello ${user}`;
+  }
+}
+
+async function start(options: SyncGuardTestingOptions = {}, imports: Type[] = []) {
+  const module = await Test.createTestingModule({
+    imports: [SyncGuardTestingModule.forRoot({ budget: { limits: LIMITS }, ...options }), ...imports],
+    providers: [Shop],
+  }).compile();
+  const testing = module.get(SyncGuardTesting);
+  return {
+    module,
+    testing,
+    clock: testing.clock,
+    shop: module.get(Shop),
+    locks: module.get(LockService),
+    limiter: module.get(AbuseLimiterService),
+    budgets: module.get(BudgetService),
+    secrets: module.get(SecretService),
+    counters: module.get(CounterService),
+    [Symbol.asyncDispose]: () => module.close(),
+  };
+}
+
+describe('FakeClock', () => {
+  it('starts at the real time and stands still', async () => {
+    const beforeMs = Date.now();
+    const clock = new FakeClock();
+    const startMs = clock.now();
+    expect(startMs).toBeGreaterThanOrEqual(beforeMs);
+    expect(startMs).toBeLessThanOrEqual(Date.now());
+    await sleep(5);
+    expect(clock.now()).toBe(startMs);
+  });
+
+  it('starts at an instant, moves on, and jumps, backwards too', () => {
+    const clock = new FakeClock(new Date('2026-01-31T23:59:00Z'));
+    clock.advance(minutes(1));
+    expect(new Date(clock.now()).toISOString()).toBe('2026-02-01T00:00:00.000Z');
+    clock.set(1_000);
+    expect(clock.now()).toBe(1_000);
+    clock.set(new Date(500));
+    clock.advance(0);
+    expect(clock.now()).toBe(500);
+  });
+
+  it.each<[string, (clock: FakeClock) => unknown, RegExp]>([
+    ['advance(-1)', (clock) => clock.advance(-1), /ms must be an integer from 0/],
+    ['advance(0.5)', (clock) => clock.advance(0.5), /ms must be an integer/],
+    ['advance() beyond the end of time', (clock) => clock.advance(8.64e15), /ms must be an integer/],
+    ['set(NaN)', (clock) => clock.set(NaN), /to must be an integer/],
+    ['set() to no date', (clock) => clock.set(new Date('tomorrow')), /to must be an integer/],
+    ['a start that is text', () => new FakeClock('2026-01-01' as never), /start must be an integer/],
+  ])('refuses %s', (_, misuse, message) => {
+    const clock = new FakeClock(1_000);
+    expect(() => misuse(clock)).toThrow(message);
+    expect(clock.now()).toBe(1_000);
+  });
+});
+
+describe('SyncGuardTestingModule', () => {
+  it('gives all that SyncGuardModule gives, and the test its switches', async () => {
+    await using app = await start();
+    expect(app.locks.capabilities.backend).toBe('memory');
+    expect(await app.shop.pay('7')).toMatch(/^\d{15}$/);
+    expect(await app.shop.ask('ann')).toBe('hello ann');
+    expect(app.module.get(ScriptLoader).scripts.length).toBeGreaterThan(0);
+    expect(await app.module.get(SyncGuardHealthIndicator).isHealthy()).toEqual({
+      syncguard: { status: 'up', backend: 'memory' },
+    });
+    expect(app.module.get(FakeClock)).toBe(app.clock);
+  });
+
+  it('takes the options of SyncGuardModule', async () => {
+    await using app = await start({
+      limits: { export: { limit: 1, windowMs: minutes(1) } },
+      secret: { uniform: true },
+      lock: { timeoutMs: 0, ttlMs: 5_000 },
+    });
+    expect(await app.limiter.check('ann', 'export')).toMatchObject({ allowed: true });
+    expect(await app.limiter.check('ann', 'export')).toMatchObject({ allowed: false });
+    expect(await app.secrets.peek('nothing')).toEqual({ ok: false, reason: 'not_found' });
+    await app.locks.lock((lock) => expect(lock.expiresAtMs).toBe(app.clock.now() + 5_000), { key: 'a' });
+  });
+
+  it.each<[string, object, RegExp]>([
+    ['redis', { redis: 'redis://127.0.0.1' }, /has no option `redis`/],
+    ['a clock of another kind', { clock: { now: () => 0 } }, /clock must be a FakeClock/],
+    ['a misspelt option', { lokc: {} }, /options.lokc is not an option/],
+    ['a malformed one', { lock: { ttlMs: 0 } }, /lock.ttlMs must be/],
+  ])('refuses %s', (_, options, message) => {
+    expect(() => SyncGuardTestingModule.forRoot(options)).toThrow(message);
+  });
+
+  it('is global unless told otherwise', async () => {
+    @Injectable()
+    class Job {
+      @WithLock('job')
+      async run(): Promise<string> {
+        return 'ran';
+      }
+    }
+    @Module({ providers: [Job] })
+    class Feature {}
+
+    await using app = await start({}, [Feature]);
+    expect(await app.module.get(Job, { strict: false }).run()).toBe('ran');
+    await expect(start({ isGlobal: false }, [Feature])).rejects.toThrow(
+      /is SyncGuardModule.forRoot\(\) imported/,
+    );
+  });
+
+  it('does not stand beside SyncGuardModule: the app would have two sets of locks', async () => {
+    const module = await Test.createTestingModule({
+      imports: [SyncGuardModule.forRoot(), SyncGuardTestingModule.forRoot({ keyPrefix: 'other' })],
+    }).compile();
+    await expect(module.init()).rejects.toThrow(/imported 2 times/);
+  });
+
+  it('closes at once, whatever the test has left behind', async () => {
+    const app = await start();
+    const lock = await app.locks.acquire({ key: 'a', ttlMs: minutes(1) });
+    const startMs = performance.now();
+    await app.module.close();
+    expect(performance.now() - startMs).toBeLessThan(1_000);
+    expect(lock.ok && (await lock.release())).toEqual({ ok: false });
+  });
+
+  it('tells the listener of `telemetry` what it would be told on Redis', async () => {
+    const events: unknown[] = [];
+    await using app = await start({ telemetry: { onEvent: (event) => void events.push(event) } });
+    app.testing.contend('order:7');
+    await app.locks.acquire({ key: 'order:7', ttlMs: 1_000 });
+    app.testing.makeUnreachable();
+    await app.limiter.check('ann', { name: 'api', limit: 1, windowMs: 1_000 });
+    expect(events).toMatchObject([
+      { feature: 'lock', type: 'acquire', result: 'fail', reason: 'locked' },
+      { feature: 'limit', type: 'check', result: 'fail', code: 'ServiceUnavailable' },
+      { feature: 'limit', type: 'check', result: 'ok', degraded: true },
+    ]);
+  });
+
+  it('starts afresh each time that it is compiled', async () => {
+    const imports = [SyncGuardTestingModule.forRoot()];
+    const first = await Test.createTestingModule({ imports }).compile();
+    first.get(SyncGuardTesting).clock.advance(days(365));
+    first.get(SyncGuardTesting).contendAll();
+    await first.close();
+
+    const second = await Test.createTestingModule({ imports }).compile();
+    expect(second.get(SyncGuardTesting).clock.now()).toBeLessThan(Date.now() + days(1));
+    expect(await second.get(LockService).acquire({ key: 'a', ttlMs: 1_000 })).toMatchObject({ ok: true });
+    await second.close();
+  });
+});
+
+describe('contend(key)', () => {
+  it('answers locked to whoever asks, until restore()', async () => {
+    await using app = await start();
+    app.testing.contend('order:7');
+    expect(await app.locks.acquire({ key: 'order:7', ttlMs: 1_000 })).toEqual({
+      ok: false,
+      reason: 'locked',
+    });
+    expect(await app.locks.isLocked({ key: 'order:7' })).toBe(true);
+    await expect(app.shop.pay('7')).rejects.toMatchObject({ code: 'AcquisitionTimeout' });
+    expect(app.shop.calls).toBe(0);
+
+    app.testing.restore();
+    expect(await app.locks.isLocked({ key: 'order:7' })).toBe(false);
+    await app.shop.pay('7');
+    expect(app.shop.calls).toBe(1);
+  });
+
+  it('lets waiters in as soon as it ends', async () => {
+    await using app = await start();
+    app.testing.contend('a');
+    const waiting = app.locks.lock(() => 'in', { key: 'a', retryDelayMs: 5 });
+    await sleep(20);
+    app.testing.restore();
+    expect(await waiting).toBe('in');
+  });
+
+  it('leaves other keys alone, and means the key in every spelling of Unicode', async () => {
+    await using app = await start();
+    app.testing.contend('caf\u00e9');
+    expect((await app.locks.acquire({ key: 'cafe\u0301', ttlMs: 1_000 })).ok).toBe(false);
+    expect((await app.locks.acquire({ key: 'cafe', ttlMs: 1_000 })).ok).toBe(true);
+    expect(() => app.testing.contend('')).toThrow(LockError);
+  });
+
+  it('takes nothing from who holds it already', async () => {
+    await using app = await start();
+    const lock = await app.locks.acquire({ key: 'a', ttlMs: 1_000 });
+    app.testing.contend('a');
+    expect(lock.ok && (await lock.extend(2_000)).ok).toBe(true);
+    expect(lock.ok && (await lock.release()).ok).toBe(true);
+  });
+
+  it('still tells a wrong call from a locked one', async () => {
+    await using app = await start();
+    app.testing.contendAll();
+    for (const call of [
+      { key: '', ttlMs: 1_000 },
+      { key: 'a', ttlMs: 0 },
+    ])
+      await expect(app.locks.acquire(call)).rejects.toMatchObject({ code: 'InvalidArgument' });
+  });
+
+  it('of all keys: contendAll()', async () => {
+    await using app = await start();
+    app.testing.contendAll();
+    expect(await app.shop.nightly()).toBeUndefined();
+    await expect(app.shop.pay('8')).rejects.toMatchObject({ code: 'AcquisitionTimeout' });
+    expect(await app.locks.lock(() => 'in', { key: 'x', onContention: (key) => `busy ${key}` })).toBe(
+      'busy x',
+    );
+
+    app.testing.restore();
+    expect(await app.shop.nightly()).toBe('ran');
+  });
+});
+
+describe('lose(key)', () => {
+  it('takes the lock from its holder, who is told, and others can have it', async () => {
+    await using app = await start();
+    const lock = await app.locks.acquire({ key: 'a', ttlMs: 1_000 });
+    await app.testing.lose('a');
+    expect(await app.locks.isLocked({ key: 'a' })).toBe(false);
+    const next = await app.locks.acquire({ key: 'a', ttlMs: 1_000 });
+    if (!lock.ok || !next.ok) throw new Error('not granted');
+    expect(next.fence > lock.fence).toBe(true);
+    expect(await lock.extend(1_000)).toEqual({ ok: false });
+    expect(await lock.release()).toEqual({ ok: false });
+    expect(await next.release()).toEqual({ ok: true });
+  });
+
+  it('aborts the signal of a running body at its next renewal', async () => {
+    await using app = await start({ lock: { ttlMs: 90 } });
+    let aborted: unknown;
+    const run = app.locks.lock(
+      async (lock) => {
+        await app.testing.lose('a');
+        expect(lock.signal.aborted).toBe(false);
+        await new Promise((resolve) => lock.signal.addEventListener('abort', resolve));
+        aborted = lock.signal.reason;
+        expect(() => lock.assertHeld()).toThrow(/not held any more/);
+      },
+      { key: 'a' },
+    );
+    await expect(run).rejects.toMatchObject({ code: 'LockLost' });
+    expect(aborted).toMatchObject({ code: 'LockLost' });
+  });
+
+  it('tells a body at once that extends', async () => {
+    await using app = await start();
+    const run = app.locks.lock(
+      async (lock) => {
+        await app.testing.lose('a');
+        expect(await lock.extend()).toEqual({ ok: false });
+        expect(lock.signal.aborted).toBe(true);
+      },
+      { key: 'a' },
+    );
+    await expect(run).rejects.toMatchObject({ code: 'LockLost' });
+  });
+
+  it('refuses a lock that nobody holds', async () => {
+    await using app = await start();
+    await expect(app.testing.lose('a')).rejects.toThrow(/nobody holds this lock/);
+  });
+
+  it('of all locks: loseLocks()', async () => {
+    await using app = await start();
+    await app.testing.loseLocks();
+    const lost = await Promise.all(['a', 'b'].map((key) => app.locks.acquire({ key, ttlMs: 1_000 })));
+    await app.testing.loseLocks();
+    const later = await app.locks.acquire({ key: 'c', ttlMs: 1_000 });
+    for (const lock of lost) expect(lock.ok && (await lock.release())).toEqual({ ok: false });
+    expect(later.ok && (await later.release())).toEqual({ ok: true });
+    const run = app.locks.lock(() => app.testing.loseLocks(), { key: 'a' });
+    await expect(run).rejects.toMatchObject({ code: 'LockLost' });
+  });
+});
+
+describe('makeUnreachable()', () => {
+  const config = { budget: { retentionMs: 1_000 }, secret: { tombstoneMs: 1_000 } };
+  const ports = [
+    ['lock', MemoryLockBackend, LockError],
+    ['limit', MemoryLimitBackend, LimitError],
+    ['budget', MemoryBudgetBackend, BudgetUnavailableError],
+    ['secret', MemorySecretBackend, SecretError],
+    ['counter', MemoryCounterBackend, LimitError],
+  ] as const;
+
+  it.each(ports)(
+    'fails every operation of the %s backend, as its errors say it',
+    async (name, type, error) => {
+      const backends = new SwitchedBackends(config, new FakeClock());
+      backends.makeUnreachable();
+      const port = backends[name] as unknown as Record<string, () => Promise<unknown>>;
+      const operations = Object.entries(Object.getOwnPropertyDescriptors(type.prototype)).flatMap(
+        ([each, { value }]) => (typeof value === 'function' && each !== 'constructor' ? [each] : []),
+      );
+      expect(operations.length).toBeGreaterThan(2);
+      for (const operation of operations) {
+        const fault: unknown = await port[operation]?.().catch((reason: unknown) => reason);
+        expect(fault).toBeInstanceOf(error);
+        expect(fault).toMatchObject({ code: 'ServiceUnavailable' });
+      }
+    },
+  );
+
+  it('fails each service, and the methods do not run; afterwards all is as it was', async () => {
+    await using app = await start();
+    const held = await app.locks.acquire({ key: 'a', ttlMs: minutes(1) });
+    const { id } = await app.secrets.create({ payload: 'x', views: 1 });
+    const hold = await app.budgets.reserve({ scopes: ['user:ann'], amount: 30 });
+    await app.counters.increment('exports', { max: 3, windowMs: 1_000 });
+    if (!held.ok || !hold.ok) throw new Error('not granted');
+
+    app.testing.makeUnreachable();
+    const calls = [
+      () => held.extend(1_000),
+      () => app.locks.lookup({ key: 'a' }),
+      () => app.shop.pay('7'),
+      () => app.limiter.peek('ann', { name: 'api', limit: 1, windowMs: 1_000 }),
+      () => app.counters.increment('exports', { max: 3, windowMs: 1_000 }),
+      () => app.budgets.balance({ scope: 'user:ann' }),
+      () => app.budgets.finalize(hold, 20),
+      () => app.shop.ask('ann'),
+      () => app.secrets.view(id),
+    ];
+    for (const call of calls) await expect(call()).rejects.toMatchObject({ code: 'ServiceUnavailable' });
+    expect(app.shop.calls).toBe(0);
+
+    app.testing.restore();
+    expect(await held.release()).toEqual({ ok: true });
+    expect(await app.budgets.finalize(hold, 20)).toMatchObject({ ok: true });
+    expect(await app.counters.peek('exports')).toMatchObject({ count: 1 });
+    expect(await app.secrets.view(id)).toMatchObject({ ok: true, payload: 'x' });
+  });
+
+  it('lets a body that began before it end, and gives its lock back when it is over', async () => {
+    await using app = await start();
+    expect(
+      await app.locks.lock(
+        () => {
+          app.testing.makeUnreachable();
+          return 'done';
+        },
+        { key: 'a' },
+      ),
+    ).toBe('done');
+    app.testing.restore();
+    expect(await app.locks.isLocked({ key: 'a' })).toBe(true);
+    await eventually(async () => expect(await app.locks.isLocked({ key: 'a' })).toBe(false));
+  });
+
+  describe('leaves limits to their onError', () => {
+    const policy = { name: 'api', limit: 2, windowMs: minutes(1) };
+
+    it.each([
+      ['closed', { code: 'ServiceUnavailable', context: { retryAfter: 1 } }],
+      ['memory', { allowed: true, shortCount: 1, degraded: true }],
+      ['open', { allowed: true, shortCount: 0, degraded: true }],
+    ] as const)('%s', async (onError, expected) => {
+      await using app = await start();
+      await app.limiter.check('ann', { ...policy, onError });
+      app.testing.makeUnreachable();
+      const decision = app.limiter.check('ann', { ...policy, onError });
+      expect(await decision.catch((fault: unknown) => fault)).toMatchObject(expected);
+      app.testing.restore();
+      expect(await app.limiter.check('ann', { ...policy, onError })).toMatchObject({
+        allowed: true,
+        shortCount: 2,
+      });
+    });
+
+    it('which ends with restore() at once, however many calls have failed', async () => {
+      await using app = await start();
+      app.testing.makeUnreachable();
+      for (let call = 0; call < 12; call++)
+        await expect(app.limiter.check('ann', { ...policy, onError: 'closed' })).rejects.toBeInstanceOf(
+          LimitError,
+        );
+      app.testing.restore();
+      const decision = await app.limiter.check('ann', { ...policy, onError: 'closed' });
+      expect(decision).toMatchObject({ allowed: true, shortCount: 1 });
+      expect(decision).not.toHaveProperty('degraded');
+    });
+
+    it('whose memory goes by the same clock', async () => {
+      await using app = await start();
+      app.testing.makeUnreachable();
+      for (let call = 0; call < 2; call++) await app.limiter.check('ann', policy);
+      expect(await app.limiter.check('ann', policy)).toMatchObject({ allowed: false, retryAfterSecs: 60 });
+      app.clock.advance(minutes(1));
+      expect(await app.limiter.check('ann', policy)).toMatchObject({ allowed: true, shortCount: 1 });
+    });
+  });
+
+  it('takes health down', async () => {
+    await using app = await start();
+    const health = app.module.get(SyncGuardHealthIndicator);
+    app.testing.makeUnreachable();
+    expect(await health.isHealthy('locks')).toEqual({
+      locks: {
+        status: 'down',
+        backend: 'memory',
+        code: 'ServiceUnavailable',
+        message: 'Redis cannot be reached.',
+      },
+    });
+    app.testing.restore();
+    expect(await health.isHealthy()).toMatchObject({ syncguard: { status: 'up' } });
+  });
+
+  it('over HTTP is a 503, and contention a 423 with Retry-After', async () => {
+    @Controller()
+    class ShopController {
+      @Post('pay')
+      @WithLock('pay', { timeoutMs: 0, ttlMs: seconds(20) })
+      async pay(): Promise<string> {
+        return 'paid';
+      }
+
+      @Post('ask')
+      @WithBudget({ scopes: () => ['user:ann'], estimate: () => 10 })
+      async ask(): Promise<string> {
+        return 'answer';
+      }
+
+      @Post('login')
+      @RateLimit({ limit: 5, windowMs: 1_000, onError: 'closed' })
+      login(): string {
+        return 'in';
+      }
+    }
+    const { app, url } = await listen('express', {
+      imports: [SyncGuardTestingModule.forRoot({ budget: { limits: LIMITS } })],
+      controllers: [ShopController],
+    });
+    const post = (path: string) => fetch(`${url}/${path}`, { method: 'POST' });
+    const statuses = () =>
+      Promise.all(['pay', 'ask', 'login'].map(async (path) => (await post(path)).status));
+    const testing = app.get(SyncGuardTesting);
+    try {
+      expect(await statuses()).toEqual([201, 201, 201]);
+      testing.makeUnreachable();
+      expect(await statuses()).toEqual([503, 503, 503]);
+      testing.restore();
+      testing.contend('pay');
+      const contended = await post('pay');
+      expect([contended.status, contended.headers.get('retry-after')]).toEqual([423, '20']);
+      testing.restore();
+      expect(await statuses()).toEqual([201, 201, 201]);
+    } finally {
+      await app.close();
+    }
+  });
+});
+
+describe('the clock of the module', () => {
+  it('ends a lock at its TTL, not before', async () => {
+    await using app = await start();
+    const lock = await app.locks.acquire({ key: 'a', ttlMs: 1_000 });
+    app.clock.advance(1_000);
+    expect(await app.locks.isLocked({ key: 'a' })).toBe(true);
+    app.clock.advance(1);
+    expect(await app.locks.isLocked({ key: 'a' })).toBe(false);
+    expect((await app.locks.acquire({ key: 'a', ttlMs: 1_000 })).ok).toBe(true);
+    expect(lock.ok && (await lock.release())).toEqual({ ok: false });
+  });
+
+  it('ends the lock under a body, which is told when it ends', async () => {
+    await using app = await start();
+    const run = app.locks.lock(() => app.clock.advance(minutes(1)), { key: 'a' });
+    await expect(run).rejects.toMatchObject({ code: 'LockLost' });
+  });
+
+  it('ends windows and blocks of limits', async () => {
+    await using app = await start();
+    const window = { name: 'window', limit: 1, windowMs: seconds(10) };
+    const block = { name: 'block', limit: 1, windowMs: seconds(10), blockMs: minutes(15) };
+    for (const policy of [window, block]) {
+      await app.limiter.check('ann', policy);
+      expect((await app.limiter.check('ann', policy)).allowed).toBe(false);
+    }
+    app.clock.advance(seconds(10));
+    expect((await app.limiter.check('ann', window)).allowed).toBe(true);
+    expect(await app.limiter.check('ann', block)).toMatchObject({ allowed: false, retryAfterSecs: 890 });
+    app.clock.advance(minutes(15) - seconds(10));
+    expect((await app.limiter.check('ann', block)).allowed).toBe(true);
+  });
+
+  it('ends windows of counters', async () => {
+    await using app = await start();
+    const quota = { max: 1, windowMs: days(1) };
+    expect((await app.counters.increment('exports', quota)).ok).toBe(true);
+    expect(await app.counters.increment('exports', quota)).toMatchObject({ ok: false, resetMs: days(1) });
+    app.clock.advance(days(1));
+    expect((await app.counters.increment('exports', quota)).ok).toBe(true);
+  });
+
+  it("ends a budget's month, and holds at their TTL", async () => {
+    await using app = await start({ clock: new FakeClock(new Date('2026-02-28T23:59:00Z')) });
+    const spend = (id: string) => app.budgets.charge({ scopes: ['user:ann'], amount: 100, id });
+    expect(await spend('february')).toMatchObject({ ok: true });
+    expect(await spend('more')).toMatchObject({ ok: false, retryAtMs: Date.parse('2026-03-01T00:00:00Z') });
+    app.clock.advance(minutes(1));
+    const hold = await app.budgets.reserve({
+      scopes: ['user:ann'],
+      amount: 100,
+      ttlMs: minutes(2),
+      id: 'hold',
+    });
+    expect(hold).toMatchObject({ ok: true });
+    expect(await spend('march')).toMatchObject({ ok: false });
+    app.clock.advance(minutes(2));
+    expect(await spend('march')).toMatchObject({ ok: true });
+    expect(await app.budgets.get({ id: 'hold' })).toMatchObject({ state: 'expired' });
+  });
+
+  it('ends secrets at their deadline, leases at theirs, and tombstones', async () => {
+    await using app = await start({ secret: { tombstoneMs: hours(24) } });
+    const { id } = await app.secrets.create({ payload: 'x', views: 1, ttlMs: hours(1) });
+    expect(await app.secrets.view(id, { lease: seconds(30) })).toMatchObject({ ok: true });
+    expect(await app.secrets.view(id)).toEqual({ ok: false, reason: 'leased' });
+    app.clock.advance(seconds(30));
+    expect(await app.secrets.view(id)).toEqual({ ok: false, reason: 'burned' });
+
+    const other = await app.secrets.create({ payload: 'x', ttlMs: hours(1) });
+    app.clock.advance(hours(1) - 1);
+    expect(await app.secrets.peek(other.id)).toMatchObject({ ok: true });
+    app.clock.advance(1);
+    expect(await app.secrets.peek(other.id)).toEqual({ ok: false, reason: 'expired' });
+    app.clock.advance(hours(24));
+    expect(await app.secrets.peek(other.id)).toEqual({ ok: false, reason: 'not_found' });
+  });
+});
+
+describe('bind(instance)', () => {
+  it('gives an instance of one’s own its services', async () => {
+    await using app = await start();
+    const shop = new Shop();
+    await expect(shop.pay('7')).rejects.toThrow(/Nest did not build this instance/);
+    expect(app.testing.bind(shop)).toBe(shop);
+    expect(await shop.pay('7')).toMatch(/^\d{15}$/);
+    expect(await shop.ask('ann')).toBe('hello ann');
+
+    app.testing.contend('order:7');
+    await expect(shop.pay('7')).rejects.toMatchObject({ code: 'AcquisitionTimeout' });
+    await expect(shop.ask('ann')).rejects.toMatchObject({ code: 'BudgetExceeded' });
+  });
+
+  it('shows nothing of them when the instance is logged or compared', async () => {
+    await using app = await start();
+    expect(Reflect.ownKeys({ ...app.testing.bind(new Shop()) })).toEqual(['calls']);
+  });
+
+  it('works for subclasses, and leaves classes without our decorators as they are', async () => {
+    await using app = await start();
+    class BigShop extends Shop {}
+    expect(await app.testing.bind(new BigShop()).pay('7')).toMatch(/^\d{15}$/);
+    const plain = app.testing.bind({ name: 'plain' });
+    expect(Reflect.ownKeys(plain)).toEqual(['name']);
+  });
+});
