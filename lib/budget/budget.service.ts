@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
+import { BackgroundRetries } from '../background-retries.js';
 import { within } from '../drain.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 import { type CallOptions, callOptions } from '../validate.js';
@@ -58,6 +59,8 @@ import {
 export const DEFAULT_TTL_MS = 60_000;
 /** Pauses between the tries of a finalize or abort that Redis did not answer; each try waits for its answer besides. */
 const RETRY_PAUSES_MS = [50, 250];
+/** How long a run that Redis could not be told of is tried again: as long as a hold is remembered by default. */
+const SETTLE_WITHIN_MS = 15 * 60_000;
 /** A batch of one script call. */
 const REAP_BATCH = 100;
 
@@ -100,6 +103,7 @@ export class BudgetService implements OnModuleDestroy {
   readonly #drainMs: number;
   readonly #book: LimitBook;
   readonly #reaper: BudgetReaper | undefined;
+  readonly #retries = new BackgroundRetries();
   #isShuttingDown = false;
 
   constructor(
@@ -296,7 +300,8 @@ export class BudgetService implements OnModuleDestroy {
    * error leaves, and the hold goes back (or is counted: `onThrow`).
    *
    * @throws BudgetExceededError when there is no room, BudgetConflictError when the id's work was done before;
-   * the body has not run then. BudgetUnavailableError, also when the body did run but finalize got no answer.
+   * the body has not run then. BudgetUnavailableError when nothing could be reserved. What the body gives is not
+   * lost to an outage that comes after it: it is finalized in the background then, for 15 minutes.
    * @example
    * const answer = await budgets.run(
    *   { scopes: [`user:${user}`], amount: maxTokens, actual: (result) => result.usage.totalTokens },
@@ -325,6 +330,7 @@ export class BudgetService implements OnModuleDestroy {
       this.#logger.warn(
         `${this.#runs.size} budget runs were still going after ${this.#drainMs} ms of shutdown: their holds go back by their TTL.`,
       );
+    await this.#retries.flush();
   }
 
   async #run<T>(spec: RunOptions<T>, fn: (hold: Reserved) => T | Promise<T>): Promise<T> {
@@ -343,12 +349,33 @@ export class BudgetService implements OnModuleDestroy {
       const cost = await this.#settledIfThrown(hold, 'finalize-estimate', () =>
         costOf(actual, result, hold.amount),
       );
-      const finalized = await this.finalize(hold, cost, { overage });
-      if (!finalized.ok)
-        throw new BudgetConflictError(finalized.reason, 'record' in finalized ? finalized.record : undefined);
+      await this.#finalizeNowOrLater(hold, cost, overage);
       return result;
     } finally {
       stop();
+    }
+  }
+
+  /** The work is done and its answer must not be lost: what Redis cannot be told now is told later. */
+  async #finalizeNowOrLater(hold: Reserved, cost: Amount, overage: 'record' | 'cap'): Promise<void> {
+    const settle = async (): Promise<void> => {
+      const finalized = await this.finalize(hold, cost, { overage });
+      if (finalized.ok) return;
+      throw new BudgetConflictError(finalized.reason, 'record' in finalized ? finalized.record : undefined);
+    };
+    try {
+      await settle();
+    } catch (error) {
+      if (!(error instanceof BudgetUnavailableError)) throw error;
+      this.#logger.warn(
+        `A budget could not be settled yet, it is tried again in the background: ${error.message}`,
+      );
+      const settledOrHopeless = (): Promise<boolean> =>
+        settle().then(
+          () => true,
+          (reason: unknown) => !(reason instanceof BudgetUnavailableError),
+        );
+      this.#retries.start(settledOrHopeless, SETTLE_WITHIN_MS);
     }
   }
 

@@ -1,7 +1,7 @@
 import { monotonicMs } from '../clock.js';
 import type { LockBackend } from './lock.backend.js';
 import type { AcquiredLock, ExtendResult, HeldLock, ReleaseResult } from './lock.types.js';
-import { BackgroundReleases } from './retry-release.js';
+import { BackgroundRetries } from '../background-retries.js';
 
 export interface Grant {
   readonly key: string;
@@ -48,7 +48,7 @@ export class LockHandle implements AcquiredLock {
   async [Symbol.asyncDispose](): Promise<void> {
     const released = (): Promise<boolean> => this.release().then(() => true);
     await released().catch(() =>
-      new BackgroundReleases().start(released, this.#held.deadlineMs - monotonicMs()),
+      new BackgroundRetries().start(released, this.#held.deadlineMs - monotonicMs()),
     );
   }
 }

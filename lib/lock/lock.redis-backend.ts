@@ -45,7 +45,7 @@ import {
   validateKey,
   validateLockId,
 } from './lock.values.js';
-import { type Attempt, BackgroundReleases } from './retry-release.js';
+import { type Attempt, BackgroundRetries } from '../background-retries.js';
 
 export interface RedisLockBackendConfig {
   cleanupInIsLocked: boolean;
@@ -60,7 +60,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     supportsFencing: true,
     timeAuthority: 'server',
   };
-  readonly #undos = new BackgroundReleases();
+  readonly #undos = new BackgroundRetries();
   #warned = false;
 
   constructor(

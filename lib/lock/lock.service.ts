@@ -28,7 +28,7 @@ import type {
   ReleaseOptions,
   ReleaseResult,
 } from './lock.types.js';
-import { BackgroundReleases } from './retry-release.js';
+import { BackgroundRetries } from '../background-retries.js';
 import { TrackedLocks } from './tracked-locks.js';
 import { Watchdog } from './watchdog.js';
 
@@ -67,7 +67,7 @@ export class LockService implements OnModuleDestroy {
   readonly #logger = new Logger('SyncGuard');
   readonly #watchdog = new Watchdog();
   readonly #handles = new TrackedLocks();
-  readonly #releases = new BackgroundReleases();
+  readonly #retries = new BackgroundRetries();
   readonly #attempts = new Set<Promise<Attempt>>();
   readonly #running = new Map<Lease, Promise<unknown>>();
   readonly #shutdown = new AbortController();
@@ -202,7 +202,7 @@ export class LockService implements OnModuleDestroy {
       );
     for (const lease of leases) lease.lose('the app has shut down');
     await Promise.allSettled(locks.map((lock) => lock.release()));
-    await Promise.all([this.#releases.flush(), this.#backend.flush?.()]);
+    await Promise.all([this.#retries.flush(), this.#backend.flush?.()]);
   }
 
   async #attempt(options: AcquireOptions): Promise<Attempt> {
@@ -330,7 +330,7 @@ export class LockService implements OnModuleDestroy {
       return keepMs > 0 ? grant.extend(keepMs) : grant.release();
     };
     const again = (): void =>
-      this.#releases.start(() => giveBack().then(() => true), Math.max(lease.ttlMs, minHoldMs));
+      this.#retries.start(() => giveBack().then(() => true), Math.max(lease.ttlMs, minHoldMs));
     if (lost) {
       again();
       return lost;

@@ -1,3 +1,4 @@
+import { Logger } from '@nestjs/common';
 import { Cluster } from 'ioredis';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
@@ -66,6 +67,20 @@ describe('a reply that is lost after the script ran', () => {
       replayed: true,
     });
     expect(await balanceOf(near)).toBe('25/0/75');
+  });
+
+  it('of an outage after the body leaves its answer, and is counted when Redis is back', async () => {
+    const warned = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
+    const answer = await far.run({ scopes: ['user'], amount: 60, id: 'a', actual: () => 25 }, async () => {
+      await proxy.refuse();
+      return 'the answer that was paid for';
+    });
+    expect(answer).toBe('the answer that was paid for');
+    expect(warned.mock.calls.join()).toMatch(/could not be settled yet/);
+    warned.mockRestore();
+    expect(await balanceOf(near)).toBe('0/60/40');
+    await proxy.restore();
+    await eventually(async () => expect(await balanceOf(near)).toBe('25/0/75'), { timeoutMs: 8_000 });
   });
 
   it('is asked for again by abort, and counts once', async () => {
@@ -377,7 +392,7 @@ describe('the reaper', () => {
     );
     await sleep(250);
     expect(told).toHaveLength(3);
-    for (const budgets of services) budgets.onModuleDestroy();
+    for (const budgets of services) await budgets.onModuleDestroy();
   });
 });
 

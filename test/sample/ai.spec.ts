@@ -137,7 +137,13 @@ describe.each([
           retryAfter: (2 * HOUR_MS) / 1000,
           violations: [
             {
-              ...{ scope: 'user', period: { every: 'day' }, limit: 3_000, reserved: 0, available: 3_000 - 1_744 },
+              ...{
+                scope: 'user',
+                period: { every: 'day' },
+                limit: 3_000,
+                reserved: 0,
+                available: 3_000 - 1_744,
+              },
               ...{ requested: 2_004, resetAtMs: startMs + 2 * HOUR_MS },
             },
           ],

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { monotonicMs } from '../clock.js';
+import { monotonicMs } from './clock.js';
 
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 4_000;
@@ -8,16 +8,16 @@ const LONGEST_PAUSE_MS = 4_000;
 export type Attempt = () => Promise<boolean>;
 
 /**
- * Does in the background what could not be done in the foreground, so that a lock which nobody uses does not
- * stand until its TTL. Each ends when its attempt says so, or when the TTL has ended the lock anyway.
+ * Does in the background what Redis did not answer in the foreground: gives back a lock that nobody uses, settles a
+ * budget whose work is done. Each ends when its attempt says so, or when its time is over.
  */
-export class BackgroundReleases {
+export class BackgroundRetries {
   readonly #pending = new Set<Promise<void>>();
   readonly #closing = new AbortController();
 
   start(attempt: Attempt, forMs: number): void {
-    const release = this.#retry(attempt, monotonicMs() + forMs).finally(() => this.#pending.delete(release));
-    this.#pending.add(release);
+    const retries = this.#retry(attempt, monotonicMs() + forMs).finally(() => this.#pending.delete(retries));
+    this.#pending.add(retries);
   }
 
   /** Waits for all that is pending, and for one last attempt of each: the connection is about to close. */
