@@ -36,8 +36,15 @@ export const validateLimit = (name: string, limit: unknown): bigint | 'unlimited
   limit === 'unlimited' ? limit : validateAmount(name, limit);
 
 /** `type` or `type:id`. */
+/** What a missing value looks like in `user:${id}`: one budget for all who have none. */
+const MISSING_ID = /^[^:]+:(undefined|null|NaN|\[object \w+\])$/;
+
 export function validateScope(name: string, scope: unknown): string {
   const valid = named(name, scope);
+  if (MISSING_ID.test(valid))
+    throw new BudgetInputError(`${name} has no id: it ends in "${valid.slice(valid.indexOf(':') + 1)}".`, {
+      hint: 'The value that it is made of is missing: check it before it becomes a scope.',
+    });
   if (/^[^:]+(:.+)?$/s.test(valid)) return valid;
   throw new BudgetInputError(`${name} must be "type" or "type:id", got ${describe(scope)}.`);
 }

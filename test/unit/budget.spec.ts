@@ -48,7 +48,8 @@ describe('a wrong call is refused before any I/O', () => {
     },
   );
 
-  const calls: [string, () => Promise<unknown>, RegExp][] = [
+  type Call = [string, () => Promise<unknown>, RegExp];
+  const calls: Call[] = [
     ['no options', () => budgets.reserve(undefined as never), /options must be an object/],
     ['no scopes', () => budgets.reserve({ scopes: [], amount: 1 }), /1 to 32 scopes/],
     [
@@ -59,6 +60,11 @@ describe('a wrong call is refused before any I/O', () => {
     ['a scope twice', () => budgets.reserve({ scopes: ['user:1', 'user:1'], amount: 1 }), /must differ/],
     ['a scope without a type', () => budgets.reserve({ scopes: [':1'], amount: 1 }), /"type" or "type:id"/],
     ['a scope without an id', () => budgets.reserve({ scopes: ['user:'], amount: 1 }), /"type" or "type:id"/],
+    ...['undefined', 'null', 'NaN', '[object Object]'].map((id): Call => [
+      `a scope of ${id}`,
+      () => budgets.reserve({ scopes: [`user:${id}`], amount: 1 }),
+      /has no id/,
+    ]),
     ['an empty scope', () => budgets.reserve({ scopes: [''], amount: 1 }), /a scope must not be empty/],
     ['a long id', () => budgets.reserve({ scopes, amount: 1, id: 'x'.repeat(513) }), /id is at most 512/],
     [
