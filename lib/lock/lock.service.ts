@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { monotonicMs } from '../clock.js';
 import { within } from '../drain.js';
@@ -190,6 +190,7 @@ export class LockService implements OnModuleDestroy {
     const { drainMs } = this.#options.shutdown;
     this.#shutdown.abort();
     await Promise.allSettled(this.#attempts);
+    await nextTurn(); // A grant that came just before is on the way to its body.
     // A body whose lock is lost already has nothing left to wait for.
     const held = [...this.#running].filter(([lease]) => !lease.lost);
     await within(drainMs, [this.#handles.emptied(), ...held.map(([, run]) => run)]);

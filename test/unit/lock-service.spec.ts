@@ -480,6 +480,25 @@ describe.each<[string, () => Promise<LockBackend>]>([
       expect(await backend.isLocked({ key: 'order:2' })).toBe(false);
     });
 
+    it('waits for a body whose grant came in the same turn', async () => {
+      let ended = false;
+      const granted = new Promise<void>((resolve) => {
+        const telling = inFrontOf(backend, {
+          acquire: async (options) => {
+            const result = await backend.acquire(options);
+            queueMicrotask(resolve);
+            return result;
+          },
+        });
+        locks = serviceOn(telling);
+      });
+      const body = locks.lock(() => sleep(100).then(() => (ended = true)), { key: 'order:1' });
+      await granted;
+      await locks.onModuleDestroy();
+      expect(ended).toBe(true);
+      await body;
+    });
+
     it('waits for handles in use as for bodies', async () => {
       const lock = await locks.acquire({ key: 'handle', ttlMs: 30_000 });
       const work = sleep(150).then(() => (lock.ok ? lock.release() : undefined));
