@@ -2,6 +2,7 @@ import type { INestApplication } from '@nestjs/common';
 import { type Balance, BudgetService } from 'nestjs-syncguard';
 import { FakeModel } from '../../sample/ai/fake-model.js';
 import { createApp, type SampleOptions } from '../../sample/create-app.js';
+import { closeApp } from '../support/close-app.js';
 import { eventually } from '../support/eventually.js';
 import { startRedisServer } from '../support/redis-server.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
@@ -57,7 +58,7 @@ beforeAll(async () => {
 
 afterAll(async () => {
   jest.restoreAllMocks();
-  await Promise.all(apps.map((app) => app.close()));
+  await Promise.all(apps.map(closeApp));
 });
 
 describe.each([

@@ -1,5 +1,6 @@
 import type { INestApplication } from '@nestjs/common';
 import { createApp, type SampleOptions } from '../../sample/create-app.js';
+import { closeApp } from '../support/close-app.js';
 import { LoginService } from '../../sample/login/login.service.js';
 import { startRedisServer } from '../support/redis-server.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
@@ -49,7 +50,7 @@ beforeAll(() => {
 
 afterAll(async () => {
   jest.restoreAllMocks();
-  await Promise.all(apps.map((app) => app.close()));
+  await Promise.all(apps.map(closeApp));
 });
 
 const tooMany = (seconds: number): Answer => ({

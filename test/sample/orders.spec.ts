@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import { Script } from 'node:vm';
 import type { INestApplication } from '@nestjs/common';
 import { createApp, type SampleOptions } from '../../sample/create-app.js';
+import { closeApp } from '../support/close-app.js';
 import { Ledger } from '../../sample/orders/ledger.js';
 import { MemoryLedger } from '../../sample/orders/memory-ledger.js';
 import { RedisLedger } from '../../sample/orders/redis-ledger.js';
@@ -35,7 +36,7 @@ const statuses = (answers: Answer[]): number[] => answers.map(({ status }) => st
 const fences = (answers: Answer[]): number => new Set(answers.map(({ body }) => body.fence)).size;
 
 afterAll(async () => {
-  await Promise.all(apps.map((app) => app.close()));
+  await Promise.all(apps.map(closeApp));
 });
 
 describe.each([

@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import type { INestApplication } from '@nestjs/common';
 import type { Redis } from 'ioredis';
 import { createApp, type SampleOptions } from '../../sample/create-app.js';
+import { closeApp } from '../support/close-app.js';
 import { Sealer } from '../../sample/secrets/sealer.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 
@@ -33,7 +34,7 @@ async function request(method: string, url: string, body?: unknown): Promise<Ans
 }
 
 afterAll(async () => {
-  await Promise.all(apps.map((app) => app.close()));
+  await Promise.all(apps.map(closeApp));
 });
 
 describe.each([
