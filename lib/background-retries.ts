@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { monotonicMs } from './clock.js';
 
@@ -14,6 +15,10 @@ export type Attempt = () => Promise<boolean>;
 export class BackgroundRetries {
   readonly #pending = new Set<Promise<void>>();
   readonly #closing = new AbortController();
+
+  constructor() {
+    setMaxListeners(0, this.#closing.signal); // After an outage many wait at once.
+  }
 
   start(attempt: Attempt, forMs: number): void {
     const retries = this.#retry(attempt, monotonicMs() + forMs).finally(() => this.#pending.delete(retries));
