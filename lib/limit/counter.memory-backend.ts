@@ -1,3 +1,4 @@
+import { refuseAborted } from '../aborted.js';
 import { type Clock, systemClock } from '../clock.js';
 import type { CounterBackend, CounterCall, CounterReply } from './counter.backend.js';
 import { LimitError } from './limit.errors.js';
@@ -23,7 +24,7 @@ export class MemoryCounterBackend implements CounterBackend {
   constructor(private readonly clock: Clock = systemClock) {}
 
   async increment(call: CounterCall, { signal }: CallOptions): Promise<CounterReply> {
-    refuseAborted(signal);
+    refuseAborted(signal, LimitError);
     const { key, max, cost, windowMs, callId, remember } = call;
     const nowMs = this.clock.now();
     const open = this.#open(key);
@@ -37,12 +38,12 @@ export class MemoryCounterBackend implements CounterBackend {
   }
 
   async peek(key: string, { signal }: CallOptions): Promise<Omit<CounterReply, 'ok'>> {
-    refuseAborted(signal);
+    refuseAborted(signal, LimitError);
     return this.#read(key);
   }
 
   async reset(key: string, { signal }: CallOptions): Promise<void> {
-    refuseAborted(signal);
+    refuseAborted(signal, LimitError);
     this.#windows.delete(key);
   }
 
@@ -70,13 +71,4 @@ export class MemoryCounterBackend implements CounterBackend {
     for (const key of this.#windows.keys()) this.#open(key);
     this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#windows.size);
   }
-}
-
-function refuseAborted(signal: AbortSignal | undefined): void {
-  if (signal?.aborted)
-    throw new LimitError({
-      code: 'Aborted',
-      message: 'The operation was aborted by its signal.',
-      cause: signal.reason,
-    });
 }

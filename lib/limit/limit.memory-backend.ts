@@ -1,3 +1,4 @@
+import { refuseAborted } from '../aborted.js';
 import { type Clock, systemClock } from '../clock.js';
 import type {
   CallOptions,
@@ -141,7 +142,7 @@ export class MemoryLimitBackend implements LimitBackend {
   }
 
   async check(checks: readonly LimitCheck[], callId: string, options?: CallOptions): Promise<LimitOutcome[]> {
-    refuseAborted(options);
+    refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const decide = (check: LimitCheck, commit: boolean): LimitOutcome => {
       const ledger = this.#ledger(check, nowMs);
@@ -160,13 +161,13 @@ export class MemoryLimitBackend implements LimitBackend {
   }
 
   async confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<LimitOutcome> {
-    refuseAborted(options);
+    refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     return confirm(this.#ledger(check, nowMs), check, callId, nowMs);
   }
 
   async withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void> {
-    refuseAborted(options);
+    refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const ledger = this.#ledger(check, nowMs);
     ledger.withdraw(callId);
@@ -176,14 +177,14 @@ export class MemoryLimitBackend implements LimitBackend {
   }
 
   async peek(subject: Subject, options?: CallOptions): Promise<LimitOutcome> {
-    refuseAborted(options);
+    refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const ledger = this.#ledgers.get(subject.identity)?.tidy(nowMs) ?? new Ledger();
     return peek(ledger, subject.policy, nowMs);
   }
 
   async forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void> {
-    refuseAborted(options);
+    refuseAborted(options?.signal, LimitError);
     const ledger = this.#ledger(subject, this.clock.now());
     if (ledger.lastForgiven === callId) return;
     ledger.lastForgiven = callId;
@@ -191,12 +192,12 @@ export class MemoryLimitBackend implements LimitBackend {
   }
 
   async reset({ identity }: Subject, options?: CallOptions): Promise<void> {
-    refuseAborted(options);
+    refuseAborted(options?.signal, LimitError);
     this.#ledgers.delete(identity);
   }
 
   async block(subject: Subject, blockMs: number, reason: string, options?: CallOptions): Promise<void> {
-    refuseAborted(options);
+    refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const endsAtMs = nowMs + blockMs;
     this.#ledger(subject, nowMs).block = {
@@ -209,7 +210,7 @@ export class MemoryLimitBackend implements LimitBackend {
   }
 
   async unblock(subject: Subject, options?: CallOptions): Promise<void> {
-    refuseAborted(options);
+    refuseAborted(options?.signal, LimitError);
     this.#ledger(subject, this.clock.now()).block = undefined;
   }
 
@@ -425,12 +426,3 @@ const denied = (
 
 const keepMs = ({ rules }: ResolvedPolicy): number =>
   Math.max(rules.tempWindowMs, rules.longWindowMs) + SLACK_MS;
-
-function refuseAborted({ signal }: CallOptions = {}): void {
-  if (signal?.aborted)
-    throw new LimitError({
-      code: 'Aborted',
-      message: 'The operation was aborted by its signal.',
-      cause: signal.reason,
-    });
-}

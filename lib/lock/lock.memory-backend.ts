@@ -1,3 +1,4 @@
+import { refuseAborted } from '../aborted.js';
 import { type Clock, monotonicMs, steadyClock } from '../clock.js';
 import { LockHandle } from './acquired-lock.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
@@ -45,7 +46,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
 
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
     const { key, ttlMs } = validateAcquire(options);
-    refuseAborted(options.signal);
+    refuseAborted(options.signal, LockError);
     const sentAtMs = monotonicMs();
     const nowMs = this.clock.now();
     const held = this.#live(key);
@@ -60,7 +61,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
 
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
     const lockId = validateLockId(options?.lockId);
-    refuseAborted(options.signal);
+    refuseAborted(options.signal, LockError);
     const record = this.#liveById(lockId);
     if (!record) return withDetail({ ok: false }, { reason: 'not-found' });
     this.#drop(record);
@@ -69,7 +70,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
 
   async extend(options: ExtendOptions): Promise<ExtendResult> {
     const { lockId, ttlMs } = validateExtend(options);
-    refuseAborted(options.signal);
+    refuseAborted(options.signal, LockError);
     const record = this.#liveById(lockId);
     if (!record) return withDetail({ ok: false }, { reason: 'not-found' });
     const expiresAtMs = this.clock.now() + ttlMs;
@@ -79,14 +80,14 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
 
   async isLocked(options: { key: string; signal?: AbortSignal | undefined }): Promise<boolean> {
     const key = validateKey(options?.key);
-    refuseAborted(options.signal);
+    refuseAborted(options.signal, LockError);
     return this.#live(key) !== null;
   }
 
   async lookup(options: LookupOptions): Promise<LockInfo | null> {
     const id = options?.lockId === undefined ? undefined : validateLockId(options.lockId);
     const key = id === undefined ? validateKey(options?.key) : undefined;
-    refuseAborted(options.signal);
+    refuseAborted(options.signal, LockError);
     const record = key === undefined ? this.#liveById(id as string) : this.#live(key);
     return record && toLockInfo(record);
   }
@@ -140,15 +141,4 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     for (const key of this.#byKey.keys()) this.#live(key);
     this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#byKey.size);
   }
-}
-
-function refuseAborted(signal: AbortSignal | undefined): void {
-  if (signal && typeof signal.addEventListener !== 'function')
-    throw new LockError({ code: 'InvalidArgument', message: 'signal must be an AbortSignal.' });
-  if (signal?.aborted)
-    throw new LockError({
-      code: 'Aborted',
-      message: 'The operation was aborted by its signal.',
-      cause: signal.reason,
-    });
 }

@@ -1,3 +1,4 @@
+import { refuseAborted } from '../aborted.js';
 import { type Clock, systemClock } from '../clock.js';
 import type {
   BurnReply,
@@ -48,7 +49,7 @@ export class MemorySecretBackend implements SecretBackend {
   ) {}
 
   async create(secret: StoredSecret, { signal }: CallOptions): Promise<CreateReply> {
-    refuseAborted(signal);
+    refuseAborted(signal, SecretError);
     this.#sweep();
     const { tag, proof, payload, text, meta, views, ttlMs } = secret;
     const taken = this.#find(tag);
@@ -66,7 +67,7 @@ export class MemorySecretBackend implements SecretBackend {
     { tag, viewTag, leaseMs }: { tag: string; viewTag: string; leaseMs: number },
     { signal }: CallOptions,
   ): Promise<ViewReply> {
-    refuseAborted(signal);
+    refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (!entry) return 'not_found';
     const state = stateOf(entry);
@@ -85,7 +86,7 @@ export class MemorySecretBackend implements SecretBackend {
   }
 
   async peek(tag: string, { signal }: CallOptions): Promise<PeekReply> {
-    refuseAborted(signal);
+    refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (!entry) return 'not_found';
     const state = stateOf(entry);
@@ -98,7 +99,7 @@ export class MemorySecretBackend implements SecretBackend {
     { tag, proof, burnId }: { tag: string; proof?: string; burnId: string },
     { signal }: CallOptions,
   ): Promise<BurnReply> {
-    refuseAborted(signal);
+    refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (!entry || (proof !== undefined && proof !== entry.proof)) return 'not_found';
     const state = stateOf(entry);
@@ -113,7 +114,7 @@ export class MemorySecretBackend implements SecretBackend {
     { tag, proof }: { tag: string; proof: string },
     { signal }: CallOptions,
   ): Promise<StatusReply> {
-    refuseAborted(signal);
+    refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (entry?.proof !== proof) return 'not_found';
     const { viewsRemaining, expiresAtMs, viewedAtMs } = entry;
@@ -124,7 +125,7 @@ export class MemorySecretBackend implements SecretBackend {
     { tag, viewTag }: { tag: string; viewTag: string },
     { signal }: CallOptions,
   ): Promise<SettleReply> {
-    refuseAborted(signal);
+    refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (!entry) return 'not_found';
     const { viewsRemaining } = entry;
@@ -139,7 +140,7 @@ export class MemorySecretBackend implements SecretBackend {
     { tag, viewTag }: { tag: string; viewTag: string },
     { signal }: CallOptions,
   ): Promise<SettleReply> {
-    refuseAborted(signal);
+    refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (!entry) return 'not_found';
     if (entry.viewsRemaining === null)
@@ -216,12 +217,3 @@ const shown = (
   ...{ payload: Buffer.from(payload), text, viewsRemaining, expiresAtMs, meta },
   ...{ burned: false, replayed: false },
 });
-
-function refuseAborted(signal: AbortSignal | undefined): void {
-  if (signal?.aborted)
-    throw new SecretError({
-      code: 'Aborted',
-      message: 'The operation was aborted by its signal.',
-      cause: signal.reason,
-    });
-}
