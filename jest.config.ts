@@ -19,17 +19,11 @@ const swc = (parser: Record<string, unknown>): [string, Record<string, unknown>]
 // Nest 12 is ESM only and jest on Node < 24.9 cannot require() ESM, so swc rewrites these to CommonJS.
 const esm = ['@nestjs'];
 
-const config: Config = {
+const project: NonNullable<Config['projects']>[number] & object = {
   rootDir: '.',
   testEnvironment: 'node',
-  testMatch: ['<rootDir>/test/**/*.spec.ts'],
   testPathIgnorePatterns: ['/node_modules/', '<rootDir>/dist/', '<rootDir>/sample/dist/'],
   moduleFileExtensions: ['ts', 'js', 'json'],
-  // The samples import the package by its name, as users do.
-  moduleNameMapper: {
-    '^nestjs-syncguard$': '<rootDir>/lib/index.ts',
-    '^nestjs-syncguard/testing$': '<rootDir>/lib/testing/index.ts',
-  },
   resolver: '<rootDir>/tools/jest-resolver.cjs',
   transform: {
     '^.+\\.ts$': swc({ syntax: 'typescript', decorators: true }),
@@ -42,6 +36,32 @@ const config: Config = {
   // Each hook and test takes one more turn of the event loop, in which its stray rejections come to light.
   waitForUnhandledRejections: true,
   testTimeout: 15_000,
+};
+
+// The samples import the package by its name, as users do.
+const byItsName = {
+  '^nestjs-syncguard$': '<rootDir>/lib/index.ts',
+  '^nestjs-syncguard/testing$': '<rootDir>/lib/testing/index.ts',
+};
+
+const config: Config = {
+  projects: [
+    {
+      ...project,
+      displayName: 'nest12',
+      testMatch: ['<rootDir>/test/**/*.spec.ts'],
+      moduleNameMapper: byItsName,
+    },
+    {
+      ...project,
+      displayName: 'nest11',
+      testMatch: ['<rootDir>/test/{contexts,http}/**/*.spec.ts'],
+      moduleNameMapper: {
+        ...byItsName,
+        '^(@nestjs/.*)$': ['<rootDir>/test/nest11/node_modules/$1', '$1'],
+      },
+    },
+  ],
   // Each worker has a redis-server of its own.
   maxWorkers: 2,
   collectCoverageFrom: ['lib/**/*.ts', '!lib/**/*.d.ts'],
