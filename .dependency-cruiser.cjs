@@ -70,7 +70,23 @@ module.exports = {
       { path: '^lib/' },
       {
         path: ['^(sample|test|bench|tools)/', '(^|/)node_modules/'],
-        pathNot: '(^|/)node_modules/(@nestjs/(common|core)|ioredis|reflect-metadata|rxjs)/',
+        pathNot:
+          '(^|/)node_modules/(@nestjs/(common|core|websockets|microservices)|ioredis|reflect-metadata|rxjs)/',
+      },
+    ),
+    rule(
+      'optional-packages-late',
+      'Only rate-limit.exception.ts needs packages that an app may not have: when a call came by them.',
+      { path: '^lib/', pathNot: '^lib/limit/rate-limit[.]exception[.]ts$' },
+      { path: '(^|/)node_modules/@nestjs/(websockets|microservices|graphql)/' },
+    ),
+    rule(
+      'optional-packages-lazy',
+      'What is optional is imported when it is needed, never with the package.',
+      { path: '^lib/' },
+      {
+        path: '(^|/)node_modules/@nestjs/(websockets|microservices)/',
+        dependencyTypesNot: ['dynamic-import', 'type-only'],
       },
     ),
     rule(

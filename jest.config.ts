@@ -35,7 +35,6 @@ const project: NonNullable<Config['projects']>[number] & object = {
   setupFilesAfterEnv: ['<rootDir>/test/support/unhandled.ts'],
   // Each hook and test takes one more turn of the event loop, in which its stray rejections come to light.
   waitForUnhandledRejections: true,
-  testTimeout: 15_000,
 };
 
 // The samples import the package by its name, as users do.
@@ -62,6 +61,7 @@ const config: Config = {
       },
     },
   ],
+  testTimeout: 15_000,
   // Each worker has a redis-server of its own.
   maxWorkers: 2,
   collectCoverageFrom: ['lib/**/*.ts', '!lib/**/*.d.ts'],

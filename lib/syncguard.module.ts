@@ -110,7 +110,7 @@ const providers: Provider[] = [
     provide: ROUTE_LIMITER,
     useFactory: (...[limiter, { limit, limits }, ...rest]: ConstructorParameters<typeof RouteLimiter>) =>
       new RouteLimiter(limiter, { limit, limits }, ...rest),
-    inject: [AbuseLimiterService, RESOLVED_OPTIONS, HttpAdapterHost, ModulesContainer, ModuleRef],
+    inject: [AbuseLimiterService, RESOLVED_OPTIONS, ModulesContainer, ModuleRef],
   },
   {
     provide: BudgetService,

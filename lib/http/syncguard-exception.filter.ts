@@ -2,6 +2,7 @@ import { type ArgumentsHost, Catch, type ExceptionFilter, Inject, Logger } from 
 import { HttpAdapterHost } from '@nestjs/core';
 import { type Observable, throwError } from 'rxjs';
 import { BudgetUnavailableError } from '../budget/budget.errors.js';
+import { errorMessage, GraphQLRefusal, type Refusal } from '../refusal.js';
 import { SyncGuardConfigError, SyncGuardError } from '../syncguard.errors.js';
 
 const STATUS_BY_CODE: Readonly<Record<string, number>> = {
@@ -18,10 +19,11 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
 };
 
 /**
- * Answers HTTP requests that end in one of our errors, and no others: 423 for a lock that somebody else
- * holds, 429 with Retry-After for a budget that reopens and 402 for one that does not, 503 when Redis is away,
- * 400 for a bad key, 500 for a lock that was lost. Hints are for operators: they go to the log with every 5xx,
- * not to the client. The module registers it; `http: false` leaves that to you.
+ * Answers calls that end in one of our errors, and no others: 423 for a lock that somebody else holds, 429 with
+ * Retry-After for a budget that reopens and 402 for one that does not, 503 when Redis is away, 400 for a bad key, 500
+ * for a lock that was lost. GraphQL gets the same as the `extensions` of an error, a client of a gateway as the event
+ * `exception`, that of a microservice as the error. Hints are for operators: they go to the log with every 5xx, not to
+ * the client. The module registers it; `http: false` leaves that to you.
  */
 @Catch(SyncGuardError)
 export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError> {
@@ -30,30 +32,56 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
   constructor(@Inject(HttpAdapterHost) private readonly host: HttpAdapterHost) {}
 
   catch(error: SyncGuardError, host: ArgumentsHost): Observable<never> | void {
-    // A microservice's handler takes an error as a stream; GraphQL and others take it thrown.
-    if (host.getType() === 'rpc') return throwError(() => error);
-    if (host.getType() !== 'http') throw error;
-    this.#reply(error, host.switchToHttp().getResponse());
+    const refusal = refusalOf(error);
+    this.#log(error, refusal.statusCode);
+    switch (host.getType<string>()) {
+      case 'http':
+        return this.#reply(refusal, host.switchToHttp().getResponse());
+      case 'graphql':
+        throw new GraphQLRefusal(refusal, error);
+      case 'ws':
+        return emitException(host.switchToWs().getClient(), errorMessage(refusal));
+      case 'rpc':
+        return throwError(() => errorMessage(refusal));
+      default:
+        throw error;
+    }
   }
 
-  #reply(error: SyncGuardError, response: unknown): void {
+  #log(error: SyncGuardError, statusCode: number): void {
+    if (statusCode === 503) this.#logger.warn(`${error.code}: ${error.message}`);
+    else if (statusCode >= 500) this.#logger.error(`${error.code}: ${error.message}`, error.stack);
+  }
+
+  #reply(refusal: Refusal, response: unknown): void {
     const { httpAdapter } = this.host;
-    const { code, context, summary } = error;
-    const statusCode = statusOf(error);
-    if (statusCode === 503) this.#logger.warn(`${code}: ${error.message}`);
-    else if (statusCode >= 500) this.#logger.error(`${code}: ${error.message}`, error.stack);
     if (httpAdapter.isHeadersSent(response)) {
       httpAdapter.end(response);
       return;
     }
-    const { retryAfter } = context;
+    const { retryAfter } = refusal.context;
     if (typeof retryAfter === 'number') httpAdapter.setHeader(response, 'Retry-After', String(retryAfter));
-    httpAdapter.reply(
-      response,
-      { statusCode, code, message: summary, context: forClients(context) },
-      statusCode,
-    );
+    httpAdapter.reply(response, refusal, refusal.statusCode);
   }
+}
+
+const refusalOf = (error: SyncGuardError): Refusal => ({
+  statusCode: statusOf(error),
+  code: error.code,
+  message: error.summary,
+  context: forClients(error.context),
+});
+
+/** A client of socket.io, or a WebSocket of ws, whose `emit` would not leave this process. */
+interface SocketClient {
+  readonly readyState?: number;
+  emit(event: string, data: unknown): unknown;
+  send(text: string): unknown;
+}
+
+function emitException(client: SocketClient, data: object): void {
+  if (typeof client.readyState === 'number') client.send(JSON.stringify({ event: 'exception', data }));
+  else client.emit('exception', data);
 }
 
 /** A hash of a key is a label for logs, not a secret: a short key is found by trying. */

@@ -5,53 +5,64 @@ const isFailureStatus = (status: number): boolean => status === 401 || status ==
 /** How a call ended for a limit: only a success may forget the failures before it. */
 export type Outcome = 'failure' | 'success' | 'neither';
 
-/** The part of an HTTP response that says how a call ended: of Node's own response, and of Fastify's reply. */
-export interface EndingResponse {
-  readonly statusCode: number;
-  readonly headersSent: boolean;
-  once(event: 'finish' | 'close', listener: () => void): unknown;
-}
-
 /**
- * A request that limits which count failures have let in. It is settled once: as a failure as soon as the handler
- * shows one, so that the answer can still become a 429; as anything else when the answer was sent, by its status.
- * Until then a later guard, an interceptor or a filter may make a failure of it.
+ * A call that limits which count failures have let in. It is settled once: as a failure as soon as the handler shows
+ * one, so that the answer can still become a denial. Over HTTP as anything else when the answer was sent, by its
+ * status: until then a later guard, an interceptor or a filter may make a failure of it. Elsewhere there is no status,
+ * and what the handler gives is the answer.
  */
 export class CallInFlight {
   #settled = false;
   #error: unknown;
+  #expectation?: NodeJS.Timeout;
 
   /**
-   * @param response - as it is now
-   * @param settle - tells the limits; rejects with the 429 when this failure sets a block
+   * @param settle - tells the limits; rejects with the denial when this failure sets a block
+   * @param response - of HTTP, as it is now
    */
   constructor(
     private readonly policies: readonly ResolvedPolicy[],
-    private readonly response: { readonly statusCode: number; readonly headersSent: boolean },
     private readonly settle: (outcomeOf: (policy: ResolvedPolicy) => Outcome) => Promise<void>,
+    private readonly response?: { readonly statusCode: number; readonly headersSent: boolean },
   ) {}
 
-  /** The handler gave its first answer. It may have set a status by hand. */
+  /** The handler gave an answer, or ended without one. Over HTTP it may have set a status by hand. */
   async answered(): Promise<void> {
-    if (isFailureStatus(this.response.statusCode)) await this.#settleBy(this.response.statusCode);
+    const status = this.response?.statusCode ?? 200;
+    if (!this.response || isFailureStatus(status)) await this.#settleBy(status);
   }
 
-  /** The handler threw. What is no failure by itself is left to the filters. */
+  /** The handler threw. What is no failure by itself is left to the filters of HTTP. */
   async failedWith(error: unknown): Promise<void> {
     this.#error = error;
-    const status = statusOfError(error) ?? 0;
-    if (this.policies.some((policy) => this.#outcome(policy, status) === 'failure'))
+    const status = statusOfError(error) ?? 500;
+    if (!this.response || this.policies.some((policy) => this.#outcome(policy, status) === 'failure'))
       await this.#settleBy(status);
   }
 
   /** The answer was sent. */
   async sent(): Promise<void> {
-    await this.#settleBy(this.response.statusCode);
+    await this.#settleBy(this.response?.statusCode ?? 200);
   }
 
-  /** The client has left. Whoever does not wait for the answer has not shown that it was no failure. */
+  /** It came to no answer, or the client has not waited for one: nobody has shown that it was no failure. */
   async left(): Promise<void> {
-    await this.#settleBy(this.response.headersSent ? this.response.statusCode : 401);
+    await this.#settleBy(this.response?.headersSent ? this.response.statusCode : 401);
+  }
+
+  /** Elsewhere than over HTTP: a guard after ours may refuse the call, of which nobody would be told. */
+  expectHandler(withinMs: number): void {
+    this.#expectation = setTimeout(() => this.unsubscribed(), withinMs).unref();
+  }
+
+  /** All guards have let the call pass. */
+  reachedHandler(): void {
+    clearTimeout(this.#expectation);
+  }
+
+  /** Nobody waits for the answer any more. Over HTTP the response tells so. */
+  unsubscribed(): void {
+    if (!this.response) void this.left().catch(() => {});
   }
 
   #outcome({ isFailure }: ResolvedPolicy, status: number): Outcome {
@@ -68,10 +79,27 @@ export class CallInFlight {
   }
 }
 
-/** The HTTP status that an error names: of Nest's exceptions, and of those of other libraries. */
+/** What GraphQL's world says in place of 401 and 403. */
+const STATUS_BY_GRAPHQL_CODE: Readonly<Record<string, number>> = { UNAUTHENTICATED: 401, FORBIDDEN: 403 };
+
+/** The HTTP status that an error names: of Nest's exceptions in all contexts, and of those of other libraries. */
 function statusOfError(error: unknown): number | undefined {
   if (typeof error !== 'object' || error === null) return undefined;
-  const { getStatus, status, statusCode } = error as Record<string, unknown>;
-  const named: unknown = typeof getStatus === 'function' ? getStatus.call(error) : (status ?? statusCode);
-  return typeof named === 'number' ? named : undefined;
+  const { getStatus, getError, extensions } = error as {
+    getStatus?: () => unknown;
+    getError?: () => unknown;
+    extensions?: { code?: unknown };
+  };
+  if (typeof getStatus === 'function') return asStatus(getStatus.call(error));
+  // Of WebSockets and microservices: an object of the app's own making, or a text.
+  if (typeof getError === 'function') return statusNamedBy(getError.call(error));
+  return statusNamedBy(error) ?? STATUS_BY_GRAPHQL_CODE[String(extensions?.code)];
 }
+
+function statusNamedBy(value: unknown): number | undefined {
+  if (typeof value !== 'object' || value === null) return undefined;
+  const { status, statusCode } = value as Record<string, unknown>;
+  return asStatus(statusCode) ?? asStatus(status);
+}
+
+const asStatus = (value: unknown): number | undefined => (typeof value === 'number' ? value : undefined);

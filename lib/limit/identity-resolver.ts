@@ -3,20 +3,7 @@ import type { ModuleRef } from '@nestjs/core';
 import { clientAddress, joinIdentity, normalizeAddress, ownText, valueAt } from './identity.js';
 import type { ResolvedPolicy } from './limit.policy.js';
 import type { ContextResolver, FromContext, KeyBy, KeyPart } from './limit.types.js';
-
-/** The part of a request that is looked at; by shape, so that Express and Fastify both fit. */
-export interface RequestLike {
-  readonly method: string;
-  readonly url: string;
-  readonly originalUrl?: string;
-  readonly ip?: string;
-  readonly headers: Readonly<Record<string, unknown>>;
-  readonly socket?: { readonly remoteAddress?: string };
-  readonly user?: unknown;
-  /** Express' and Fastify's word for the matched route. */
-  readonly route?: { readonly path?: string | RegExp };
-  readonly routeOptions?: { readonly url?: string };
-}
+import type { RequestLike } from './limited-call.js';
 
 /** Whether guards that find out who the user is have to have run. A policy that counts failures sees to those. */
 export function needsUser({ keyBy, cost, dynamicLimit, count }: ResolvedPolicy): boolean {
@@ -49,13 +36,21 @@ export class IdentityResolver {
     return resolve as (context: ExecutionContext) => T | Promise<T>;
   }
 
-  /** The key of a request. A part that is missing falls back to the address, never to one bucket for all. */
-  async identityOf(keyBy: KeyBy, context: ExecutionContext, request: RequestLike): Promise<string> {
+  /**
+   * The key of a request. A part that is missing falls back to the address, never to one bucket for all. Undefined
+   * where there is no address either.
+   */
+  async identityOf(
+    keyBy: KeyBy,
+    context: ExecutionContext,
+    request: RequestLike,
+  ): Promise<string | undefined> {
     const parts = (Array.isArray(keyBy) ? keyBy : [keyBy]) as readonly KeyPart[];
     const found = await Promise.all(parts.map((part) => this.#find(part, context, request)));
     if (found.every((value) => value !== undefined))
       return joinIdentity(parts.map((part, i) => [labelOf(part), found[i] as string]));
-    return joinIdentity([['ip', this.#address(request)]]);
+    const address = this.#address(request);
+    return address === undefined ? undefined : joinIdentity([['ip', address]]);
   }
 
   async #find(part: KeyPart, context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
@@ -65,7 +60,7 @@ export class IdentityResolver {
     return valueAt(request, part);
   }
 
-  #address(request: RequestLike): string {
+  #address(request: RequestLike): string | undefined {
     if (this.#looksAtProxy) this.#checkProxy(request);
     return clientAddress(request, this.ipv6Subnet);
   }
@@ -74,11 +69,12 @@ export class IdentityResolver {
   #checkProxy({ headers, ip, socket }: RequestLike): void {
     if (headers['x-forwarded-for'] === undefined) return;
     this.#looksAtProxy = false;
-    const peer = socket?.remoteAddress;
-    if (peer === undefined || normalizeAddress(ip ?? '', 128) !== normalizeAddress(peer, 128)) return;
+    const peer = socket?.remoteAddress ?? '';
+    if (normalizeAddress(ip ?? peer, 128) !== normalizeAddress(peer, 128)) return;
     this.warn(
-      'A request came with X-Forwarded-For, but the app does not trust proxies: all clients behind one are limited ' +
-        "together, by its address. Set Express' `trust proxy` or Fastify's `trustProxy` if there is one (docs/rate-limits.md).",
+      'RATE_LIMIT_UNTRUSTED_PROXY: A request came with X-Forwarded-For, but the app does not trust proxies: all clients ' +
+        "behind one are limited together, by its address. Set Express' `trust proxy` or Fastify's `trustProxy` if there " +
+        'is one; for WebSockets give a `keyBy` (docs/rate-limits.md).',
     );
   }
 

@@ -4,6 +4,8 @@ import type { ResolvedPolicy } from './limit.policy.js';
 
 /** How long a call may be in flight before it stops taking up room, in ms: its process may have died. */
 export const IN_FLIGHT_MS = 60_000;
+/** How long guards may take to let a call in flight pass, in ms, where nobody tells that one has refused it. */
+export const GUARDS_MS = 30_000;
 /** When to ask again if calls in flight take up the rest, in ms. */
 export const BUSY_RETRY_MS = 1_000;
 /** How much longer than its window an attempt is kept, in ms: for a clock that steps back (seed 003). */

@@ -5,7 +5,18 @@ import {
   Injectable,
   type NestInterceptor,
 } from '@nestjs/common';
-import { catchError, concatMap, from, map, type Observable, throwError } from 'rxjs';
+import {
+  catchError,
+  concat,
+  concatMap,
+  defer,
+  finalize,
+  from,
+  ignoreElements,
+  map,
+  type Observable,
+  throwError,
+} from 'rxjs';
 import { ROUTE_LIMITER } from './rate-limit.metadata.js';
 import type { RouteLimiter } from './route-limiter.js';
 
@@ -31,9 +42,12 @@ export class RateLimitInterceptor implements NestInterceptor {
     const answered = (): Promise<unknown> => Promise.all(calls.map((call) => call.answered()));
     const failedWith = (error: unknown): Promise<unknown> =>
       Promise.all(calls.map((call) => call.failedWith(error)));
-    return next.handle().pipe(
-      concatMap((value: unknown) => from(answered()).pipe(map(() => value))),
+    return concat(
+      next.handle().pipe(concatMap((value: unknown) => from(answered()).pipe(map(() => value)))),
+      defer(answered).pipe(ignoreElements()),
+    ).pipe(
       catchError((error: unknown) => from(failedWith(error)).pipe(concatMap(() => throwError(() => error)))),
+      finalize(() => calls.forEach((call) => call.unsubscribed())),
     );
   }
 }

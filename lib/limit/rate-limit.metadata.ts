@@ -7,10 +7,21 @@ export const SKIPPED_LIMITS = Symbol.for('syncguard:skipped-limits');
 /** The one that knows the limits of every route, for guards and interceptor. */
 export const ROUTE_LIMITER = Symbol.for('syncguard:RouteLimiter (is SyncGuardModule.forRoot() imported?)');
 
-/** Nest's own: a method's or class's guards and version, a route's HTTP method. The same in Nest 11 and 12. */
+// Nest's own, the same in Nest 11 and 12. By their texts, as most of them stand in packages that are optional.
+
+/** Of a method or class: its guards, and its version; of a route: its HTTP method. */
 export const GUARDS = '__guards__';
 export const VERSION = '__version__';
 export const METHOD = 'method';
+/** Of a gateway: its namespace and path; of its method: the message. */
+export const GATEWAY_OPTIONS = 'websockets:gateway_options';
+export const MESSAGE = 'message';
+/** Of a message handler: its patterns. */
+export const PATTERN = 'microservices:pattern';
+/** Of a method that resolves a field of an object. */
+export const FIELD_RESOLVER = 'graphql:resolve_property';
+/** The provider that holds the options of GraphQL. */
+export const GRAPHQL_OPTIONS = 'GqlModuleOptions';
 
 export interface RateLimitEntry {
   readonly policy: string | LimitPolicy | readonly LimitPolicy[];

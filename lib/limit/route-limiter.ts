@@ -1,166 +1,164 @@
-import {
-  type ExecutionContext,
-  HttpException,
-  Injectable,
-  Logger,
-  type OnModuleInit,
-  RequestMethod,
-} from '@nestjs/common';
-import { type HttpAdapterHost, type ModuleRef, type ModulesContainer } from '@nestjs/core';
-import { hashKey } from '../keys.js';
+import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@nestjs/common';
+import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
 import { type AbuseLimiterService, checkOf, type Ruling } from './abuse-limiter.service.js';
-import { CallInFlight, type EndingResponse } from './call-in-flight.js';
-import { IdentityResolver, needsUser, type RequestLike } from './identity-resolver.js';
-import { type LimitCheck, MAX_CHECKS } from './limit.backend.js';
+import { CallInFlight } from './call-in-flight.js';
+import { IdentityResolver } from './identity-resolver.js';
+import type { LimitCheck } from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
-import { type ResolvedLimitOptions } from './limit.options.js';
-import { type ResolvedPolicy, resolvePolicy, withLimit } from './limit.policy.js';
-import type { FromContext, LimitPolicy } from './limit.types.js';
+import { type ResolvedPolicy, withLimit } from './limit.policy.js';
+import type { FromContext } from './limit.types.js';
+import { GUARDS_MS } from './limit.values.js';
+import {
+  type EndingResponse,
+  identityOfCall,
+  limitedCall,
+  type LimitedCall,
+  type ResponseLike,
+} from './limited-call.js';
+import { exceptionFor } from './rate-limit.exception.js';
 import { type Answer, rateLimitHeaders } from './rate-limit.headers.js';
-import { RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS, VERSION, METHOD } from './rate-limit.metadata.js';
+import { isByAddress, type Plan, type RouteLimits, RoutePlans, type Stage } from './route-plans.js';
 
-/** When limits are asked: by the global guard, before the other guards of a route, or after them. */
-type Stage = 'default' | 'early' | 'late';
-
-/** The limits of one route by stage. */
-type Plan = Readonly<Record<Stage, readonly ResolvedPolicy[]>>;
-
-/** One request on its way through guards and interceptor: each stage is gone through once, however often it is bound. */
+/** One call on its way through guards and interceptor: each stage is gone through once, however often it is bound. */
 interface Visit {
+  readonly call: LimitedCall;
   readonly plan: Plan;
   readonly passed: Set<Stage>;
-  readonly answers: Answer[];
   readonly inFlight: CallInFlight[];
   exempt?: Promise<boolean>;
 }
 
-/** On the request itself: a WeakMap of all requests was measured to double the work of the garbage collector. */
+/** On the call itself: a WeakMap of all requests was measured to double the work of the garbage collector. */
 const VISIT = Symbol.for('syncguard:visit');
+/** On a response: what the limits of all calls that it answers have said. */
+const ANSWERS = Symbol.for('syncguard:answers');
 
 interface Visited {
   [VISIT]?: Visit;
 }
 
-export interface RouteLimiterOptions {
-  readonly limit: ResolvedLimitOptions;
-  readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
+interface Answering extends ResponseLike {
+  [ANSWERS]?: Map<ResolvedPolicy, Answer>;
 }
 
-/** Knows which limits a route has, and asks them: what stands behind guards and interceptor. */
+/** Asks the limits of a call at each stage, and tells what they said: what stands behind guards and interceptor. */
 @Injectable()
 export class RouteLimiter implements OnModuleInit {
   readonly #logger = new Logger('SyncGuard');
   readonly #identities: IdentityResolver;
-  readonly #plans = new WeakMap<object, Map<string, Plan>>();
-  readonly #unknownTypes = new Set<string>();
+  readonly #plans: RoutePlans;
+  readonly #warned = new Set<string>();
 
   constructor(
     private readonly limiter: AbuseLimiterService,
-    private readonly options: RouteLimiterOptions,
-    private readonly host: HttpAdapterHost,
+    private readonly options: RouteLimits,
     private readonly modules: ModulesContainer,
-    moduleRef: ModuleRef,
+    private readonly moduleRef: ModuleRef,
   ) {
     this.#identities = new IdentityResolver(moduleRef, options.limit.ipv6Subnet, (message) =>
       this.#logger.warn(message),
     );
+    this.#plans = new RoutePlans(options, this.#identities);
   }
 
-  /** Boot check: every name and provider that a decorator speaks of exists. */
   onModuleInit(): void {
-    for (const { controllers, providers } of this.modules.values())
-      for (const { metatype } of [...controllers.values(), ...providers.values()])
-        if (typeof metatype === 'function')
-          for (const place of decoratedPlaces(metatype)) this.#verify(place);
-    for (const policies of this.options.limits.values())
-      for (const policy of policies) this.#verifyProviders(policy);
-    if (this.options.limit.skipIf) this.#identities.resolver(this.options.limit.skipIf);
+    this.#plans.verify(this.modules, this.moduleRef);
   }
 
   /** For the global guard: it would guard nothing without. */
   requireDefault(): void {
     if (!this.options.limits.has('default'))
-      throw new SyncGuardConfigError('RateLimitGuard is bound, but there is no policy `default` to apply.', {
-        hint: 'Give one: `limits: { default: { limit: 100, windowMs: seconds(10) } }`. @RateLimit needs no guard bound by hand.',
-      });
+      throw new SyncGuardConfigError(
+        'RATE_LIMIT_NO_DEFAULT: RateLimitGuard is bound, but there is no policy `default` to apply.',
+        {
+          hint: 'Give one: `limits: { default: { limit: 100, windowMs: seconds(10) } }`. @RateLimit needs no guard bound by hand.',
+        },
+      );
   }
 
   /**
-   * Counts a request against the limits of one stage.
+   * Counts a call against the limits of one stage.
    *
-   * @throws HttpException 429 when it has to wait, 503 when nobody can decide; both with `Retry-After`
+   * @throws what Nest expects of the context (over HTTP an HttpException with `Retry-After`): 429 when it has to
+   * wait, 503 when nobody can decide
    */
   async enter(context: ExecutionContext, stage: Stage): Promise<boolean> {
-    const type = context.getType<string>();
-    if (type !== 'http') return this.#passUnknown(type);
-    const request = context.switchToHttp().getRequest<RequestLike & Visited>();
-    const visit = this.#visitOf(context, request);
+    const visit = this.#visitOf(context);
+    if (!visit) return this.#passUnknown(context.getType<string>());
     const policies = visit.plan[stage];
     if (policies.length === 0 || visit.passed.has(stage)) return true;
     visit.passed.add(stage);
-    visit.exempt ??= this.#isExempt(context, request);
+    visit.exempt ??= this.#isExempt(context, visit.call);
     if (await visit.exempt) return true;
 
-    const checks = await Promise.all(policies.map((policy) => this.#checkOf(policy, context, request)));
+    const checks = await this.#checksOf(policies, context, visit, stage);
+    if (checks.length === 0) return true;
     const ruling = await this.limiter
       .rule(checks)
-      .catch((error: unknown) => this.#refuseFault(context, error));
-    this.#tellWhatIsLeft(context, visit, ruling);
+      .catch((error: unknown) => this.#refuseFault(context, visit, error));
+    this.#tellWhatIsLeft(visit, ruling);
     if (!ruling.decision.allowed)
-      throw this.#tooMany(context, new TooManyAttemptsError(ruling.decision, ruling.policy.code));
+      throw await this.#tooMany(
+        context,
+        visit,
+        new TooManyAttemptsError(ruling.decision, ruling.policy.code),
+      );
     this.#watch(context, visit, ruling);
     return true;
   }
 
   /** Whether the guards have said all that there is to say: the common case, which needs no interceptor. */
   isDecided(context: ExecutionContext): boolean {
-    if (context.getType<string>() !== 'http') return false;
-    const visit = context.switchToHttp().getRequest<Visited>()[VISIT];
+    const visit = (identityOfCall(context) as Visited)[VISIT];
     return visit !== undefined && visit.plan.late.length === 0 && visit.inFlight.length === 0;
   }
 
   /** The limits that wait to hear how this call ends. */
   takeInFlight(context: ExecutionContext): readonly CallInFlight[] {
-    if (context.getType<string>() !== 'http') return [];
-    return context.switchToHttp().getRequest<Visited>()[VISIT]?.inFlight.splice(0) ?? [];
+    const calls = (identityOfCall(context) as Visited)[VISIT]?.inFlight.splice(0) ?? [];
+    for (const call of calls) call.reachedHandler();
+    return calls;
   }
 
   #watch(context: ExecutionContext, visit: Visit, ruling: Ruling): void {
     const pending = ruling.checks.map(({ policy }) => policy).filter(({ count }) => count === 'failure');
     if (pending.length === 0) return;
-    const response = context.switchToHttp().getResponse<EndingResponse & { raw?: EndingResponse }>();
-    const raw = response.raw ?? response;
-    const call = new CallInFlight(
-      pending,
-      {
-        get statusCode() {
-          return response.statusCode;
-        },
-        get headersSent() {
-          return raw.headersSent;
-        },
-      },
-      async (outcomeOf) => {
-        const verdict = await this.limiter
-          .settle(ruling, outcomeOf)
-          .catch((error: unknown) => this.#refuseFault(context, error));
-        if (verdict && !verdict.decision.allowed)
-          throw this.#tooMany(context, new TooManyAttemptsError(verdict.decision, verdict.policy.code));
-      },
-    );
+    const settle: ConstructorParameters<typeof CallInFlight>[1] = async (outcomeOf) => {
+      const verdict = await this.limiter
+        .settle(ruling, outcomeOf)
+        .catch((error: unknown) => this.#refuseFault(context, visit, error));
+      if (verdict && !verdict.decision.allowed)
+        throw await this.#tooMany(
+          context,
+          visit,
+          new TooManyAttemptsError(verdict.decision, verdict.policy.code),
+        );
+    };
+    // A response of GraphQL answers several calls, and tells of none of them how it ended.
+    const { response } = visit.call;
+    const isHttp = context.getType() === 'http' && response !== undefined;
+    const call = isHttp ? watchedByResponse(pending, settle, response) : new CallInFlight(pending, settle);
+    if (!isHttp) call.expectHandler(GUARDS_MS);
     visit.inFlight.push(call);
-    // Its denial or fault comes too late for this answer: the next request is told.
-    raw.once('finish', () => void call.sent().catch(() => {}));
-    raw.once('close', () => void call.left().catch(() => {}));
   }
 
-  async #checkOf(
-    policy: ResolvedPolicy,
+  async #checksOf(
+    policies: readonly ResolvedPolicy[],
     context: ExecutionContext,
-    request: RequestLike,
-  ): Promise<LimitCheck> {
-    const key = await this.#identities.identityOf(policy.keyBy, context, request);
+    { call }: Visit,
+    stage: Stage,
+  ): Promise<LimitCheck[]> {
+    const checks = policies.map(async (policy) => {
+      const key = await this.#identities.identityOf(policy.keyBy, context, call.request);
+      if (key !== undefined) return this.#checkOf(policy, key, context);
+      if (stage === 'default' && isByAddress(policy)) return this.#passAnonymous(context.getType<string>());
+      return this.#refuseAnonymous(context, policy);
+    });
+    return (await Promise.all(checks)).filter((check) => check !== undefined);
+  }
+
+  async #checkOf(policy: ResolvedPolicy, key: string, context: ExecutionContext): Promise<LimitCheck> {
     if (!policy.dynamicLimit && typeof policy.cost !== 'function') return checkOf(policy, key);
     const from = <T>(value: T | FromContext<T>): T | Promise<T> =>
       typeof value === 'function' ? this.#identities.resolver(value as FromContext<T>)(context) : value;
@@ -172,190 +170,125 @@ export class RouteLimiter implements OnModuleInit {
     );
   }
 
-  #visitOf(context: ExecutionContext, request: RequestLike & Visited): Visit {
-    return (request[VISIT] ??= {
-      plan: this.#planOf(context, request),
-      passed: new Set(),
-      answers: [],
-      inFlight: [],
-    });
+  #visitOf(context: ExecutionContext): Visit | undefined {
+    const place = identityOfCall(context) as Visited;
+    if (place[VISIT]) return place[VISIT];
+    const call = limitedCall(context);
+    return (
+      call &&
+      (place[VISIT] = {
+        call,
+        plan: this.#plans.planOf(context, call.route),
+        passed: new Set(),
+        inFlight: [],
+      })
+    );
   }
 
-  #planOf(context: ExecutionContext, request: RequestLike): Plan {
-    const handler = context.getHandler();
-    const route = routeOf(context, request);
-    let plans = this.#plans.get(handler);
-    if (!plans) this.#plans.set(handler, (plans = new Map<string, Plan>()));
-    let plan = plans.get(route);
-    if (!plan) plans.set(route, (plan = this.#plan(context, route)));
-    return plan;
-  }
-
-  #plan(context: ExecutionContext, route: string): Plan {
-    const { entries, ofMethod, override } = entriesOn(context);
-    const skipped = skippedOn([context.getHandler(), context.getClass()]);
-    const kept = (policy: ResolvedPolicy): boolean => skipped !== true && !skipped.has(baseName(policy));
-    // What stands on the method itself is not skipped by a bare skip of its class.
-    const onlyClassSkips =
-      skipped === true && ofMethod.length > 0 && skippedOn([context.getHandler()]) !== true;
-    const own = onlyClassSkips
-      ? this.#policiesOf(ofMethod, route)
-      : this.#policiesOf(entries, route).filter(kept);
-    if (own.length > MAX_CHECKS)
-      throw new SyncGuardConfigError(`${route} has ${own.length} limits; there may be ${MAX_CHECKS}.`);
-    const isLate = (policy: ResolvedPolicy): boolean => needsUser(policy);
-    return {
-      default: override ? [] : (this.options.limits.get('default') ?? []).filter(kept),
-      early: own.filter((policy) => !isLate(policy)),
-      late: own.filter(isLate),
-    };
-  }
-
-  /** The policies of decorators. One without a name counts by route, and by its place if there are several. */
-  #policiesOf(entries: readonly RateLimitEntry[], route: string): ResolvedPolicy[] {
-    let unnamed = 0;
-    const inline = (policy: LimitPolicy): ResolvedPolicy => {
-      const name = policy.name ?? (unnamed++ === 0 ? route : `${route}#${unnamed}`);
-      return resolvePolicy(policy, { ...this.options.limit, name, fixed: true });
-    };
-    return entries.flatMap(({ policy }) => {
-      if (typeof policy === 'string') return this.options.limits.get(policy) ?? [];
-      return (Array.isArray(policy) ? (policy as readonly LimitPolicy[]) : [policy as LimitPolicy]).map(
-        inline,
-      );
-    });
-  }
-
-  async #isExempt(context: ExecutionContext, request: RequestLike): Promise<boolean> {
+  async #isExempt(context: ExecutionContext, { url }: LimitedCall): Promise<boolean> {
     const { allow, skipIf } = this.options.limit;
-    if (allow.length > 0 && isAllowed(pathOf(request), allow)) return true;
+    if (url !== undefined && allow.length > 0 && isAllowed(pathOf(url), allow)) return true;
     return skipIf ? this.#identities.resolver<boolean>(skipIf)(context) : false;
   }
 
-  #tellWhatIsLeft(context: ExecutionContext, visit: Visit, { checks, outcomes }: Ruling): void {
+  #tellWhatIsLeft({ call: { response } }: Visit, { checks, outcomes }: Ruling): void {
     const { headers } = this.options.limit;
-    if (headers.length === 0) return;
+    if (headers.length === 0 || !response) return;
+    const answers = ((response as Answering)[ANSWERS] ??= new Map<ResolvedPolicy, Answer>());
     checks.forEach(({ policy }, i) => {
       const outcome = outcomes[i];
-      if (outcome) visit.answers.push({ policy, outcome });
+      if (outcome) answers.set(policy, { policy, outcome });
     });
-    const response: unknown = context.switchToHttp().getResponse();
-    for (const [name, value] of rateLimitHeaders(headers, visit.answers))
-      this.host.httpAdapter.setHeader(response, name, value);
+    for (const [name, value] of rateLimitHeaders(headers, [...answers.values()]))
+      setHeader(response, name, value);
   }
 
-  #tooMany(context: ExecutionContext, error: TooManyAttemptsError): HttpException {
-    return this.#refusal(context, 429, error);
+  #tooMany(context: ExecutionContext, visit: Visit, error: TooManyAttemptsError): Promise<Error> {
+    return this.#refusal(context, visit, 429, error);
   }
 
   /** Nobody can decide: 503 and not 429, as it is not the client's doing. Other faults go on as they are. */
-  #refuseFault(context: ExecutionContext, error: unknown): never {
+  async #refuseFault(context: ExecutionContext, visit: Visit, error: unknown): Promise<never> {
     if (error instanceof LimitError && error.code === 'ServiceUnavailable')
-      throw this.#refusal(context, 503, error);
+      throw await this.#refusal(context, visit, 503, error);
     throw error;
   }
 
-  /** An HttpException, so that it is one for every filter, also where `http: false` leaves errors to the app. */
   #refusal(
     context: ExecutionContext,
+    { call: { response } }: Visit,
     statusCode: number,
     error: TooManyAttemptsError | LimitError,
-  ): HttpException {
+  ): Promise<Error> {
     const { code, summary: message, context: facts } = error;
-    const response: unknown = context.switchToHttp().getResponse();
-    this.host.httpAdapter.setHeader(response, 'Retry-After', String(facts.retryAfter));
-    return new HttpException({ statusCode, code, message, context: facts }, statusCode, { cause: error });
+    if (response) setHeader(response, 'Retry-After', String(facts.retryAfter));
+    return exceptionFor(context.getType<string>(), { statusCode, code, message, context: facts }, error);
+  }
+
+  async #refuseAnonymous(context: ExecutionContext, { name }: ResolvedPolicy): Promise<never> {
+    const message = 'The call does not say who makes it.';
+    const error = new LimitError({
+      code: 'InvalidArgument',
+      message,
+      hint: `It has no address, and nothing of what the \`keyBy\` of ${name} looks for.`,
+    });
+    throw await exceptionFor(
+      context.getType<string>(),
+      { statusCode: 400, code: error.code, message, context: {} },
+      error,
+    );
+  }
+
+  #passAnonymous(type: string): undefined {
+    this.#warnOnce(
+      `RATE_LIMIT_NO_KEY: calls of type '${type}' have no address, so the policy \`default\` lets them pass. Give it a \`keyBy\`.`,
+    );
   }
 
   #passUnknown(type: string): true {
-    if (!this.#unknownTypes.has(type)) {
-      this.#unknownTypes.add(type);
-      this.#logger.warn(`@RateLimit and RateLimitGuard do not limit calls of type '${type}': they pass.`);
-    }
+    this.#warnOnce(
+      `RATE_LIMIT_UNKNOWN_CONTEXT: @RateLimit and RateLimitGuard do not limit calls of type '${type}': they pass.`,
+    );
     return true;
   }
 
-  #verify(place: object): void {
-    const entries = (Reflect.getMetadata(RATE_LIMITS, place) ?? []) as RateLimitEntry[];
-    for (const { policy } of entries)
-      if (typeof policy === 'string' && !this.options.limits.has(policy))
-        throw unknownName('@RateLimit', policy, this.options.limits);
-    const skipped = (Reflect.getMetadata(SKIPPED_LIMITS, place) ?? []) as true | string[];
-    if (skipped !== true)
-      for (const name of skipped)
-        if (name !== 'default' && !this.options.limits.has(name))
-          throw unknownName('@SkipRateLimit', name, this.options.limits);
-    for (const policy of this.#policiesOf(entries, 'route')) this.#verifyProviders(policy);
-  }
-
-  #verifyProviders({ keyBy, cost, dynamicLimit }: ResolvedPolicy): void {
-    for (const each of [keyBy, cost, dynamicLimit].flat())
-      if (typeof each === 'function') this.#identities.resolver<unknown>(each);
+  #warnOnce(message: string): void {
+    if (this.#warned.has(message)) return;
+    this.#warned.add(message);
+    this.#logger.warn(message);
   }
 }
 
-function unknownName(
-  decorator: string,
-  name: string,
-  limits: ReadonlyMap<string, unknown>,
-): SyncGuardConfigError {
-  return new SyncGuardConfigError(`${decorator}('${name}') names a policy that is not there.`, {
-    hint: `Add it to the \`limits\` option. There are: ${[...limits.keys()].join(', ')}.`,
+/** A call in flight that ends with its HTTP response, of which it is told. */
+function watchedByResponse(
+  policies: readonly ResolvedPolicy[],
+  settle: ConstructorParameters<typeof CallInFlight>[1],
+  response: ResponseLike,
+): CallInFlight {
+  const raw = response.raw ?? (response as unknown as EndingResponse);
+  const call = new CallInFlight(policies, settle, {
+    get statusCode() {
+      return response.statusCode;
+    },
+    get headersSent() {
+      return raw.headersSent;
+    },
   });
+  // Its denial or fault comes too late for this answer: the next request is told.
+  raw.once('finish', () => void call.sent().catch(() => {}));
+  raw.once('close', () => void call.left().catch(() => {}));
+  return call;
 }
 
-/** A class and its methods, those that it inherits as well. */
-function decoratedPlaces(type: { prototype?: object }): object[] {
-  const places: object[] = [type];
-  for (let at = type.prototype; at && at !== Object.prototype; at = Object.getPrototypeOf(at) as object)
-    for (const descriptor of Object.values(Object.getOwnPropertyDescriptors(at)))
-      if (typeof descriptor.value === 'function') places.push(descriptor.value as object);
-  return places;
+/** Both adapters' responses have `header`; what a GraphQL context holds may be Node's own, or sent already. */
+function setHeader(response: ResponseLike, name: string, value: string): void {
+  if ((response.raw ?? (response as unknown as EndingResponse)).headersSent) return;
+  if (response.header) response.header(name, value);
+  else response.setHeader?.(name, value);
 }
 
-function entriesOn(context: ExecutionContext): {
-  entries: RateLimitEntry[];
-  ofMethod: RateLimitEntry[];
-  override: boolean;
-} {
-  const read = (place: object): RateLimitEntry[] =>
-    (Reflect.getMetadata(RATE_LIMITS, place) ?? []) as RateLimitEntry[];
-  const ofMethod = read(context.getHandler());
-  const override = ofMethod.some((entry) => entry.override);
-  return { entries: override ? ofMethod : [...read(context.getClass()), ...ofMethod], ofMethod, override };
-}
-
-function skippedOn(places: readonly object[]): true | ReadonlySet<string> {
-  const names = new Set<string>();
-  for (const place of places) {
-    const skipped = Reflect.getMetadata(SKIPPED_LIMITS, place) as true | string[] | undefined;
-    if (skipped === true) return true;
-    for (const name of skipped ?? []) names.add(name);
-  }
-  return names;
-}
-
-/** Of `login#2` too: a list of limits is skipped by its one name. */
-const baseName = ({ name }: ResolvedPolicy): string => name.replace(/#\d+$/, '');
-
-/**
- * What an unnamed policy counts by: HTTP method and route template, and the version where there is one. Never a
- * class's name: two may be the same, and a bundler changes them.
- */
-function routeOf(context: ExecutionContext, request: RequestLike): string {
-  // The client chooses the method: where a route takes all of them, they count together.
-  const takesAll = Reflect.getMetadata(METHOD, context.getHandler()) === RequestMethod.ALL;
-  const method = takesAll ? '*' : request.method === 'HEAD' ? 'GET' : request.method;
-  const template = String(request.routeOptions?.url ?? request.route?.path ?? '*');
-  const version = (Reflect.getMetadata(VERSION, context.getHandler()) ??
-    Reflect.getMetadata(VERSION, context.getClass())) as string | symbol | string[] | undefined;
-  const route = `${method} ${template}${version === undefined ? '' : `@${String(version)}`}`;
-  // The name of a policy is short and printable.
-  return /^[\x20-\x7e]{1,190}$/.test(route) ? route : `${method} ${hashKey(route)}`;
-}
-
-const pathOf = (request: RequestLike): string => {
-  const path = (request.originalUrl ?? request.url).replace(/[?#].*$/s, '');
+const pathOf = (url: string): string => {
+  const path = url.replace(/[?#].*$/s, '');
   return path.length > 1 ? path.replace(/\/$/, '') : path;
 };
 
