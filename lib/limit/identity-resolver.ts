@@ -37,25 +37,23 @@ export class IdentityResolver {
   }
 
   /**
-   * The key of a request. A part that is missing falls back to the address, never to one bucket for all. Undefined
-   * where there is no address either.
+   * The key of a request. A part that is missing falls back to the address, never to one bucket for all. What has no
+   * address, as a message, is known by the other parts; undefined if one of those is missing.
    */
-  async identityOf(
-    keyBy: KeyBy,
-    context: ExecutionContext,
-    request: RequestLike,
-  ): Promise<string | undefined> {
-    const parts = (Array.isArray(keyBy) ? keyBy : [keyBy]) as readonly KeyPart[];
-    const found = await Promise.all(parts.map((part) => this.#find(part, context, request)));
-    if (found.every((value) => value !== undefined))
-      return joinIdentity(parts.map((part, i) => [labelOf(part), found[i] as string]));
+  async identityOf(keyBy: KeyBy, context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
     const address = this.#address(request);
+    const wanted = (Array.isArray(keyBy) ? keyBy : [keyBy]) as readonly KeyPart[];
+    const parts = address === undefined ? wanted.filter((part) => part !== 'ip') : wanted;
+    const found = await Promise.all(
+      parts.map((part) => (part === 'ip' ? address : this.#find(part, context, request))),
+    );
+    if (parts.length > 0 && found.every((value) => value !== undefined))
+      return joinIdentity(parts.map((part, i) => [labelOf(part), found[i] as string]));
     return address === undefined ? undefined : joinIdentity([['ip', address]]);
   }
 
   async #find(part: KeyPart, context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
     if (typeof part === 'function') return ownText(await this.resolver(part)(context));
-    if (part === 'ip') return this.#address(request);
     if (part === 'user') return valueAt(request, 'user.id') ?? valueAt(request, 'user.sub');
     return valueAt(request, part);
   }

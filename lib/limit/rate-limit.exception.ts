@@ -1,24 +1,37 @@
 import { errorMessage, GraphQLRefusal, httpException, type Refusal } from '../refusal.js';
 
-/**
- * The exception that carries a refusal to the client, of the kind that Nest expects of a context. The packages of
- * WebSockets and microservices are optional: they are imported here alone, when a call that came by them is refused.
- */
+/** The exception that carries a refusal to the client, of the kind that Nest expects of a context. */
 export async function exceptionFor(type: string, refusal: Refusal, cause: Error): Promise<Error> {
   switch (type) {
     case 'graphql':
       return new GraphQLRefusal(refusal, cause);
-    case 'ws': {
-      const { WsException } = await import('@nestjs/websockets');
-      return withCause(new WsException(errorMessage(refusal)), cause);
-    }
+    case 'ws':
     case 'rpc': {
-      const { RpcException } = await import('@nestjs/microservices');
-      return withCause(new RpcException(errorMessage(refusal)), cause);
+      const Exception = await (type === 'ws' ? wsException() : rpcException());
+      return Exception ? Object.assign(new Exception(errorMessage(refusal)), { cause }) : cause;
     }
     default:
       return httpException(refusal, cause);
   }
 }
 
-const withCause = (exception: Error, cause: Error): Error => Object.assign(exception, { cause });
+type ExceptionClass = new (error: object) => Error;
+
+// The packages of WebSockets and microservices are optional. They are imported here alone, when a call that came by
+// them is refused; the `try` also tells bundlers that an app may not have them.
+
+async function wsException(): Promise<ExceptionClass | undefined> {
+  try {
+    return (await import('@nestjs/websockets')).WsException;
+  } catch {
+    return undefined;
+  }
+}
+
+async function rpcException(): Promise<ExceptionClass | undefined> {
+  try {
+    return (await import('@nestjs/microservices')).RpcException;
+  } catch {
+    return undefined;
+  }
+}

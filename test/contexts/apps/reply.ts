@@ -1,0 +1,2 @@
+/** What came back for a message: the handler's answer, or what the client was told went wrong. */
+export type Reply = { readonly answer: unknown } | { readonly exception: unknown };
