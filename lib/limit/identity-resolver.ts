@@ -40,25 +40,27 @@ export class IdentityResolver {
    * The key of a request. A part that is missing falls back to the address, never to one bucket for all. What has no
    * address, as a message, is known by the other parts; undefined if one of those is missing.
    */
-  async identityOf(keyBy: KeyBy, context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
-    const address = this.#address(request);
+  async identityOf(
+    keyBy: KeyBy,
+    context: ExecutionContext,
+    request: RequestLike,
+  ): Promise<string | undefined> {
     const wanted = (Array.isArray(keyBy) ? keyBy : [keyBy]) as readonly KeyPart[];
-    const parts = address === undefined ? wanted.filter((part) => part !== 'ip') : wanted;
-    const found = await Promise.all(
-      parts.map((part) => (part === 'ip' ? address : this.#find(part, context, request))),
-    );
+    const parts = hasAddress(request) ? wanted : wanted.filter((part) => part !== 'ip');
+    const found = await Promise.all(parts.map((part) => this.#find(part, context, request)));
     if (parts.length > 0 && found.every((value) => value !== undefined))
       return joinIdentity(parts.map((part, i) => [labelOf(part), found[i] as string]));
-    return address === undefined ? undefined : joinIdentity([['ip', address]]);
+    return hasAddress(request) ? joinIdentity([['ip', this.#address(request)]]) : undefined;
   }
 
   async #find(part: KeyPart, context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
     if (typeof part === 'function') return ownText(await this.resolver(part)(context));
+    if (part === 'ip') return this.#address(request);
     if (part === 'user') return valueAt(request, 'user.id') ?? valueAt(request, 'user.sub');
     return valueAt(request, part);
   }
 
-  #address(request: RequestLike): string | undefined {
+  #address(request: RequestLike): string {
     if (this.#looksAtProxy) this.#checkProxy(request);
     return clientAddress(request, this.ipv6Subnet);
   }
@@ -85,5 +87,8 @@ export class IdentityResolver {
 
 const isResolverClass = (value: FromContext<unknown>): boolean =>
   typeof (value as { prototype?: { resolve?: unknown } }).prototype?.resolve === 'function';
+
+/** A message has none; nor has a socket whose adapter does not tell it. */
+const hasAddress = ({ ip, socket }: RequestLike): boolean => ip !== undefined || socket !== undefined;
 
 const labelOf = (part: KeyPart): string => (typeof part === 'function' ? 'key' : part);

@@ -11,12 +11,8 @@ export interface IdentifiedRequest {
   readonly socket?: { readonly remoteAddress?: string | undefined } | undefined;
 }
 
-/**
- * The address of a request as one client: what many addresses of one subscriber have in common. Undefined for what
- * did not come over a network connection that is known here.
- */
-export function clientAddress({ ip, socket }: IdentifiedRequest, ipv6Subnet: number): string | undefined {
-  if (ip === undefined && socket === undefined) return undefined;
+/** The address of a request as one client: what many addresses of one subscriber have in common. */
+export function clientAddress({ ip, socket }: IdentifiedRequest, ipv6Subnet: number): string {
   return normalizeAddress(ip ?? socket?.remoteAddress ?? '', ipv6Subnet);
 }
 

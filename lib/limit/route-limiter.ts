@@ -151,15 +151,14 @@ export class RouteLimiter implements OnModuleInit {
   ): Promise<LimitCheck[]> {
     const checks = policies.map(async (policy) => {
       const key = await this.#identities.identityOf(policy.keyBy, context, call.request);
-      if (key !== undefined) return this.#checkOf(policy, key, context);
-      if (stage === 'default' && isByAddress(policy)) return this.#passAnonymous(context.getType<string>());
-      return this.#refuseAnonymous(context, policy);
+      if (key === undefined) return this.#withoutKey(policy, context, stage);
+      const isStatic = !policy.dynamicLimit && typeof policy.cost !== 'function';
+      return isStatic ? checkOf(policy, key) : this.#dynamicCheckOf(policy, key, context);
     });
     return (await Promise.all(checks)).filter((check) => check !== undefined);
   }
 
-  async #checkOf(policy: ResolvedPolicy, key: string, context: ExecutionContext): Promise<LimitCheck> {
-    if (!policy.dynamicLimit && typeof policy.cost !== 'function') return checkOf(policy, key);
+  async #dynamicCheckOf(policy: ResolvedPolicy, key: string, context: ExecutionContext): Promise<LimitCheck> {
     const from = <T>(value: T | FromContext<T>): T | Promise<T> =>
       typeof value === 'function' ? this.#identities.resolver(value as FromContext<T>)(context) : value;
     const cost = await from(policy.cost);
@@ -225,24 +224,24 @@ export class RouteLimiter implements OnModuleInit {
     return exceptionFor(context.getType<string>(), { statusCode, code, message, context: facts }, error);
   }
 
-  async #refuseAnonymous(context: ExecutionContext, { name }: ResolvedPolicy): Promise<never> {
+  /** The global policy was not written for messages; what stands on their handlers was. */
+  async #withoutKey(
+    { name, keyBy }: ResolvedPolicy,
+    context: ExecutionContext,
+    stage: Stage,
+  ): Promise<undefined> {
+    const type = context.getType<string>();
+    if (stage === 'default' && isByAddress({ keyBy }))
+      return this.#warnOnce(
+        `RATE_LIMIT_NO_KEY: calls of type '${type}' have no address, so the policy \`default\` lets them pass. Give it a \`keyBy\`.`,
+      );
     const message = 'The call does not say who makes it.';
     const error = new LimitError({
       code: 'InvalidArgument',
       message,
       hint: `It has no address, and nothing of what the \`keyBy\` of ${name} looks for.`,
     });
-    throw await exceptionFor(
-      context.getType<string>(),
-      { statusCode: 400, code: error.code, message, context: {} },
-      error,
-    );
-  }
-
-  #passAnonymous(type: string): undefined {
-    this.#warnOnce(
-      `RATE_LIMIT_NO_KEY: calls of type '${type}' have no address, so the policy \`default\` lets them pass. Give it a \`keyBy\`.`,
-    );
+    throw await exceptionFor(type, { statusCode: 400, code: error.code, message, context: {} }, error);
   }
 
   #passUnknown(type: string): true {
@@ -252,7 +251,7 @@ export class RouteLimiter implements OnModuleInit {
     return true;
   }
 
-  #warnOnce(message: string): void {
+  #warnOnce(message: string): undefined {
     if (this.#warned.has(message)) return;
     this.#warned.add(message);
     this.#logger.warn(message);

@@ -144,7 +144,7 @@ export class RoutePlans {
 }
 
 /** Without an address such a policy has nobody to count for. */
-export const isByAddress = ({ keyBy }: ResolvedPolicy): boolean =>
+export const isByAddress = ({ keyBy }: Pick<ResolvedPolicy, 'keyBy'>): boolean =>
   [keyBy].flat().every((part) => part === 'ip');
 
 /** Nest asks no guards for fields of objects unless it is told to. */
