@@ -77,6 +77,12 @@ export interface ListRequest extends Request {
   readonly limit: number;
 }
 
+export interface ReapRequest extends Request {
+  readonly max: number;
+  /** The step's answer came after the caller had been told of a timeout or an abort: what it tells is told once. */
+  onLate?(step: ReapStep): void;
+}
+
 /** What one step of `reap` came to. */
 export interface ReapStep extends ReapResult {
   /** In how many ms there is something to do again: 0 at once, null never as things stand. */
@@ -101,6 +107,25 @@ export interface BudgetBackend {
   get(request: OperationRequest): Promise<BudgetRecord<bigint> | null>;
   list(request: ListRequest): Promise<{ records: BudgetRecord<bigint>[]; cursor: string | null }>;
   /** Expires, tells and forgets at most about `max`. */
-  reap(request: Request & { readonly max: number }): Promise<ReapStep>;
+  reap(request: ReapRequest): Promise<ReapStep>;
   verify(request: Request): Promise<VerifyResult>;
+  /** Where other processes share the budgets. */
+  readonly roots?: BudgetRoots | undefined;
+}
+
+/**
+ * The roots in use, as all processes know them: what one leaves behind when it dies, another one reaps. For each there
+ * is a moment, by the backend's clock, at which a process has last said that it looks after it.
+ */
+export interface BudgetRoots {
+  share(request: ShareRequest): Promise<{ readonly atMs: number; readonly adopted: readonly string[] }>;
+}
+
+export interface ShareRequest {
+  /** Roots that this process looks after. */
+  readonly kept: readonly string[];
+  /** Roots that were adopted at that moment, with nothing in them: forgotten, unless somebody has kept them since. */
+  readonly done?: ReadonlyMap<string, number>;
+  /** Take over at most `max` roots that nobody has kept for `afterMs`. */
+  readonly adopt?: { readonly max: number; readonly afterMs: number };
 }

@@ -7,6 +7,7 @@ import type {
   ExtendRequest,
   FinalizeRequest,
   ListRequest,
+  ReapRequest,
   ReapStep,
   RefundRequest,
   ReserveRequest,
@@ -315,7 +316,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     };
   }
 
-  async reap(request: { root: string; max: number; signal?: AbortSignal | undefined }): Promise<ReapStep> {
+  async reap(request: ReapRequest): Promise<ReapStep> {
     const { tree, nowMs } = this.#open(request);
     const expired = tree.untold.splice(0, request.max);
     let purged = 0;

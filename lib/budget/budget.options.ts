@@ -13,7 +13,10 @@ export interface BudgetOptions {
   limits?: readonly BudgetLimit[] | BudgetLimitSource;
   /** For how long after its end an operation's id is known, so that a retry is recognised. In ms, 1 to 2^31 - 1. Default: 900,000. */
   retentionMs?: number;
-  /** How often memory of ended operations is freed, in ms, at least 100; false: you call `reap()`. Default: every 30,000. */
+  /**
+   * How often memory of ended operations is freed and expired holds are told, in ms, at least 100 (by chance up to a
+   * fifth sooner); false: you call `reap()`. Default: every 30,000.
+   */
   reaper?: false | { everyMs: number };
 }
 

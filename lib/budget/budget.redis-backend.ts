@@ -4,11 +4,13 @@ import type { ScriptArg, ScriptRunner } from '../script/script-runner.js';
 import type {
   BalanceRequest,
   BudgetBackend,
+  BudgetRoots,
   ChargeRequest,
   CreditRequest,
   ExtendRequest,
   FinalizeRequest,
   ListRequest,
+  ReapRequest,
   ReapStep,
   RefundRequest,
   ReserveRequest,
@@ -18,6 +20,7 @@ import { BudgetCalendar, periodKey } from './budget.calendar.js';
 import { encodeLimit, type Entries, EntryList } from './budget.entries.js';
 import { BudgetInputError, BudgetUnavailableError } from './budget.errors.js';
 import { type LimitedScope, noLimit } from './budget.limits.js';
+import { RedisBudgetRoots } from './budget.redis-roots.js';
 import {
   decodeScope,
   encodeScope,
@@ -73,6 +76,7 @@ type Args<Arg extends string> = Readonly<Record<Exclude<Arg, 'retentionMs'>, Scr
 interface Call {
   readonly root: string;
   readonly signal?: AbortSignal | undefined;
+  onLate?(reply: TextReply): void;
 }
 
 export interface RedisBudgetBackendConfig {
@@ -88,6 +92,7 @@ const MAX_REMEMBERED = 1_000;
 
 /** Budgets on Redis: each operation one atomic script over the four keys of its root. */
 export class RedisBudgetBackend implements BudgetBackend {
+  readonly roots: BudgetRoots;
   readonly #calendar = new BudgetCalendar();
   /** How far the server's clock is ahead of ours, as far as it ever mattered. */
   #skewMs = 0;
@@ -97,7 +102,9 @@ export class RedisBudgetBackend implements BudgetBackend {
   constructor(
     private readonly runner: ScriptRunner,
     private readonly config: RedisBudgetBackendConfig,
-  ) {}
+  ) {
+    this.roots = new RedisBudgetRoots(runner, config.keyPrefix);
+  }
 
   async reserve(request: ReserveRequest): Promise<ReserveResult<bigint>> {
     const { root, id, amount, ttlMs, meta, scopes } = request;
@@ -177,9 +184,9 @@ export class RedisBudgetBackend implements BudgetBackend {
     return { records, cursor: next === '0' || next === undefined ? null : next };
   }
 
-  async reap(request: Call & { max: number }): Promise<ReapStep> {
-    const [, purged, nextInMs, ...expired] = await this.#run(reaperScript, request, { max: request.max });
-    return { expired, purged: Number(purged), nextInMs: nextInMs === '-1' ? null : Number(nextInMs) };
+  async reap(request: ReapRequest): Promise<ReapStep> {
+    const onLate = (reply: TextReply): void => request.onLate?.(toReapStep(reply));
+    return toReapStep(await this.#run(reaperScript, { ...request, onLate }, { max: request.max }));
   }
 
   async verify(request: Call): Promise<VerifyResult> {
@@ -200,14 +207,14 @@ export class RedisBudgetBackend implements BudgetBackend {
   /** Runs a script until nothing expired is in its way. */
   async #run<Arg extends string>(
     script: BudgetScript<Arg>,
-    { root, signal }: Call,
+    { root, signal, onLate }: Call,
     args: Args<Arg>,
   ): Promise<TextReply> {
     const keys = this.#keysOf(root);
     const all: Readonly<Record<string, ScriptArg>> = { ...args, retentionMs: this.config.retentionMs };
     try {
       for (;;) {
-        const reply = await this.runner.run(script, keys, all, { signal });
+        const reply = await this.runner.run(script, keys, all, { signal, onLate });
         if (reply[0] !== 'more') return reply;
       }
     } catch (error) {
@@ -268,6 +275,12 @@ function encodeRoot(root: string): string {
   if (encoded.length <= LONGEST_ROOT) return encoded;
   return `#${createHash('sha256').update(root).digest('base64url')}`;
 }
+
+const toReapStep = ([, purged, nextInMs, ...expired]: TextReply): ReapStep => ({
+  expired,
+  purged: Number(purged),
+  nextInMs: nextInMs === '-1' ? null : Number(nextInMs),
+});
 
 function inGroups(size: number, list: readonly string[]): string[][] {
   const groups: string[][] = [];

@@ -1,4 +1,5 @@
 import { defineScript, type Script } from '../script/define-script.js';
+import { NOW_MS } from '../script/fragments.js';
 import {
   ADMIT,
   COUNTER,
@@ -527,6 +528,30 @@ return reply`,
   decode: textReply,
 });
 
+/** As long as the longest hold. */
+const REGISTRY_MS = 2_147_483_647;
+
+/**
+ * Which roots are in use. `kept` is a list of them, `done` one of root=ms, ' ' in between. [the time, adopted root...].
+ */
+export const rootsScript = defineScript({
+  name: 'budget-roots',
+  keys: ['registry'],
+  args: ['kept', 'done', 'max', 'afterMs'],
+  lua: `${NOW_MS}
+local now = string.format('%d', nowMs)
+for root in string.gmatch(kept, '%S+') do redis.call('ZADD', registry, now, root) end
+for root, ms in string.gmatch(done, '(%S+)=(%d+)') do
+  if tonumber(redis.call('ZSCORE', registry, root) or 0) == tonumber(ms) then redis.call('ZREM', registry, root) end
+end
+local orphaned = string.format('%d', nowMs - afterMs)
+local adopted = redis.call('ZRANGEBYSCORE', registry, '-inf', orphaned, 'LIMIT', 0, max)
+for _, root in ipairs(adopted) do redis.call('ZADD', registry, now, root) end
+redis.call('PEXPIRE', registry, ${REGISTRY_MS})
+return { now, unpack(adopted) }`,
+  decode: textReply,
+});
+
 export const budgetScripts: readonly Script[] = [
   reserveScript,
   chargeScript,
@@ -541,4 +566,5 @@ export const budgetScripts: readonly Script[] = [
   listScript,
   reaperScript,
   snapshotScript,
+  rootsScript,
 ];

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
 import { BackgroundRetries } from '../background-retries.js';
 import { within } from '../drain.js';
+import { hashKey } from '../keys.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 import { type CallOptions, callOptions } from '../validate.js';
 import type { BudgetBackend } from './budget.backend.js';
@@ -80,7 +81,7 @@ export interface BudgetServiceOptions extends ResolvedBudgetOptions {
 }
 
 export interface BudgetEvents {
-  /** Holds that nobody settled: each told once, by the process that reaped it. */
+  /** Holds that nobody settled: each told once, by the process that reaped it, right after it has. */
   onExpired?(root: string, ids: readonly string[]): void;
 }
 
@@ -279,13 +280,17 @@ export class BudgetService implements OnModuleDestroy {
     const root = validateRoot(options.root);
     const expired: string[] = [];
     let purged = 0;
+    // Each step is told by itself: the next one may fail, and none tells again.
+    const tell = (step: ReapResult): void => {
+      if (step.expired.length > 0) this.#onExpired(root, step.expired);
+    };
     for (let left = validateCount('max', max, 100_000); left > 0; left -= REAP_BATCH) {
-      const step = await this.backend.reap({ root, max: Math.min(left, REAP_BATCH), signal });
+      const step = await this.backend.reap({ root, max: Math.min(left, REAP_BATCH), signal, onLate: tell });
+      tell(step);
       expired.push(...step.expired);
       purged += step.purged;
       if (step.nextInMs !== 0) break;
     }
-    if (expired.length > 0) this.#onExpired(root, expired);
     return { expired, purged };
   }
 
@@ -324,13 +329,14 @@ export class BudgetService implements OnModuleDestroy {
    */
   async onModuleDestroy(): Promise<void> {
     this.#isShuttingDown = true;
-    this.#reaper?.stop();
+    const reaped = this.#reaper?.stop();
     await within(this.#drainMs, [...this.#runs]);
     if (this.#runs.size > 0)
       this.#logger.warn(
-        `${this.#runs.size} budget runs were still going after ${this.#drainMs} ms of shutdown: their holds go back by their TTL.`,
+        `Still going after ${this.#drainMs} ms of shutdown: ${this.#runs.size} budget run${this.#runs.size === 1 ? '' : 's'}. What they hold goes back by its TTL.`,
       );
     await this.#retries.flush();
+    await reaped;
   }
 
   async #run<T>(spec: RunOptions<T>, fn: (hold: Reserved) => T | Promise<T>): Promise<T> {
@@ -368,7 +374,7 @@ export class BudgetService implements OnModuleDestroy {
     } catch (error) {
       if (!(error instanceof BudgetUnavailableError)) throw error;
       this.#logger.warn(
-        `A budget could not be settled yet, it is tried again in the background: ${error.message}`,
+        `The budget of ${hashKey(hold.id)} could not be settled yet, it is tried again in the background: ${error.message}`,
       );
       const settledOrHopeless = (): Promise<boolean> =>
         settle().then(

@@ -403,7 +403,9 @@ describe('shutdown', () => {
       expect((await budgets.balance({ scope: 'user' }))[0]).toMatchObject({ reserved: 5 }),
     );
     await budgets.onModuleDestroy();
-    expect(warn.mock.calls).toEqual([[expect.stringMatching(/^1 budget runs were still going after 50 ms/)]]);
+    expect(warn.mock.calls).toEqual([
+      [expect.stringMatching(/^Still going after 50 ms of shutdown: 1 budget run\. /)],
+    ]);
     warn.mockRestore();
     end();
     await run;

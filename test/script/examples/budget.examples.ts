@@ -11,6 +11,7 @@ import {
   reaperScript,
   refundScript,
   reserveScript,
+  rootsScript,
   setLimitScript,
   snapshotScript,
 } from '../../../lib/budget/budget.scripts.js';
@@ -118,4 +119,11 @@ export const budgetExamples: ScriptExample[] = [
   { script: listScript, keys, args: { cursor: '0', limit: 10, retentionMs }, prepare },
   { script: reaperScript, keys, args: { max: 10, retentionMs }, prepare },
   { script: snapshotScript, keys, args: { retentionMs }, prepare },
+  {
+    script: rootsScript,
+    keys: { registry: 'syncguard/budget-roots' },
+    args: { kept: 'mine other%20one', done: 'empty=7 kept-since=7', max: 10, afterMs: 90_000 },
+    prepare: async (client) =>
+      void (await client.zadd('syncguard/budget-roots', 7, 'empty', 8, 'kept-since', 9, 'orphan')),
+  },
 ];

@@ -1,0 +1,190 @@
+import { build } from 'esbuild';
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
+import { RedisBudgetBackend } from '../../lib/budget/budget.redis-backend.js';
+import { BudgetService } from '../../lib/budget/budget.service.js';
+import { ScriptRunner } from '../../lib/script/script-runner.js';
+import { eventually } from '../support/eventually.js';
+import { freshRedis, workerRedis } from '../support/redis.js';
+
+const REGISTRY = 'test/budget-roots';
+const RETENTION_MS = 300;
+
+const backendOn = (commandTimeoutMs = 5_000): RedisBudgetBackend =>
+  new RedisBudgetBackend(new ScriptRunner(workerRedis().client(), commandTimeoutMs), {
+    keyPrefix: 'test',
+    retentionMs: RETENTION_MS,
+  });
+
+interface Process {
+  readonly budgets: BudgetService;
+  readonly told: string[];
+}
+
+const processes: Process[] = [];
+
+/** What one process of an app has, on a connection of its own. */
+function start(reaper: false | { everyMs: number } = { everyMs: 100 }, commandTimeoutMs?: number): Process {
+  const told: string[] = [];
+  const limits = [{ scope: 'user', period: { windowMs: 3_600_000 }, limit: 1_000_000 }];
+  const budgets = new BudgetService(backendOn(commandTimeoutMs), resolveBudgetDefaults({ limits, reaper }), {
+    onExpired: (root, ids) => told.push(...ids.map((id) => `${root} ${id}`)),
+  });
+  processes.push({ budgets, told });
+  return { budgets, told };
+}
+
+beforeEach(freshRedis);
+afterEach(async () => {
+  await Promise.all(processes.splice(0).map(({ budgets }) => budgets.onModuleDestroy()));
+});
+
+describe('several processes on one Redis', () => {
+  let folder: string;
+  let program: string;
+  const children: ChildProcess[] = [];
+  beforeAll(async () => {
+    folder = mkdtempSync(join(__dirname, '../../node_modules/.budget-worker-'));
+    program = join(folder, 'worker.mjs');
+    await build({
+      entryPoints: [join(__dirname, 'workers/budget-worker.ts')],
+      outfile: program,
+      bundle: true,
+      platform: 'node',
+      format: 'esm',
+      packages: 'external',
+      logLevel: 'error',
+    });
+  });
+  afterEach(async () => {
+    await Promise.all(children.splice(0).map(kill));
+  });
+  afterAll(() => rmSync(folder, { recursive: true }));
+
+  function spawnWorker(name: string, roots: string[], holds: number, ttlMs: number): ChildProcess {
+    const args = [program, workerRedis().url, name, roots.join(','), String(holds), String(ttlMs)];
+    const child = spawn(process.execPath, args, { stdio: 'inherit' });
+    children.push(child);
+    return child;
+  }
+
+  async function kill(child: ChildProcess): Promise<void> {
+    if (child.exitCode !== null || child.signalCode !== null) return;
+    const exit = once(child, 'exit');
+    child.kill('SIGKILL');
+    await exit;
+  }
+
+  const listed = (key: string): Promise<string[]> => workerRedis().client().lrange(key, 0, -1);
+
+  it('tell each hold that expired once, also those of one that was killed', async () => {
+    const ready = async (...names: string[]): Promise<void> =>
+      eventually(async () => expect((await listed('ready')).sort()).toStrictEqual(names.sort()), {
+        timeoutMs: 20_000,
+      });
+    const names = ['a', 'b', 'c', 'victim'];
+    const roots = ['shared', 'other'];
+    const victim = spawnWorker('victim', [...roots, 'its own'], 40, 3_000);
+    await ready('victim');
+    await kill(victim);
+    for (const name of names.slice(0, 3)) spawnWorker(name, roots, 40, 1_000);
+    await ready(...names);
+
+    const ids = (name: string, root: string): string[] =>
+      Array.from({ length: 40 }, (_, i) => `${root} ${name}-${i}`);
+    const expected = [
+      ...names.flatMap((name) => roots.flatMap((root) => ids(name, root))),
+      ...ids('victim', 'its own'),
+    ];
+    await eventually(async () => expect(await listed('told')).toHaveLength(expected.length), {
+      timeoutMs: 20_000,
+    });
+    await sleep(500);
+    expect((await listed('told')).sort()).toStrictEqual(expected.sort());
+  }, 60_000);
+});
+
+describe('a root whose process is gone', () => {
+  it('is reaped by another that never used it, and forgotten when nothing is left of it', async () => {
+    const survivor = start();
+    const gone = start({ everyMs: 60_000 });
+    for (const root of ['acme', 'ümlaut = %20 {x}'])
+      await gone.budgets.reserve({ root, scopes: ['user'], amount: 1, id: 'a', ttlMs: 50 });
+    await eventually(() => expect(survivor.told.sort()).toStrictEqual(['acme a', 'ümlaut = %20 {x} a']));
+    expect(gone.told).toStrictEqual([]);
+    const redis = workerRedis().client();
+    expect(await redis.pttl(REGISTRY)).toBeGreaterThan(0);
+    // Windows and operations are over: there is nothing left to look after.
+    workerRedis().clock.advance(2 * 3_600_000);
+    await eventually(async () => expect(await redis.exists(REGISTRY)).toBe(0), { timeoutMs: 10_000 });
+  }, 20_000);
+
+  it('is not known to anybody with `reaper: false`', async () => {
+    const { budgets } = start(false);
+    await budgets.reserve({ scopes: ['user'], amount: 1, ttlMs: 50 });
+    await sleep(20);
+    expect(await workerRedis().client().exists(REGISTRY)).toBe(0);
+  });
+});
+
+describe('the registry of roots', () => {
+  const { clock } = workerRedis();
+  const adopt = { max: 10, afterMs: 1_000 };
+
+  it('gives what nobody has kept for that long, to one process only', async () => {
+    const [one, other] = [backendOn().roots, backendOn().roots];
+    clock.hold(Date.now());
+    await one.share({ kept: ['a', 'b', 'c'] });
+    clock.advance(999);
+    await one.share({ kept: ['b'] });
+    expect((await other.share({ kept: [], adopt })).adopted).toStrictEqual([]);
+    clock.advance(1);
+    const both = await Promise.all([one, other].map((each) => each.share({ kept: [], adopt })));
+    expect(both.flatMap(({ adopted }) => adopted).sort()).toStrictEqual(['a', 'c']);
+    clock.advance(999);
+    expect((await other.share({ kept: [], adopt: { ...adopt, max: 0 } })).adopted).toStrictEqual([]);
+    expect((await other.share({ kept: [], adopt: { ...adopt, max: 1 } })).adopted).toStrictEqual(['b']);
+  });
+
+  it('forgets what was adopted and empty, unless somebody has kept it since', async () => {
+    const { roots } = backendOn();
+    clock.hold(Date.now());
+    await roots.share({ kept: ['idle', 'used'] });
+    clock.advance(1_000);
+    const { atMs } = await roots.share({ kept: [], adopt });
+    clock.advance(1);
+    await roots.share({ kept: ['used'] });
+    await roots.share({
+      kept: [],
+      done: new Map([
+        ['idle', atMs],
+        ['used', atMs],
+      ]),
+    });
+    expect(await workerRedis().client().zrange(REGISTRY, '0', '-1')).toStrictEqual(['used']);
+  });
+
+  it('takes more roots than one call tells of', async () => {
+    const { roots } = backendOn();
+    const kept = Array.from({ length: 2_500 }, (_, i) => `root ${i}`);
+    await roots.share({ kept, adopt });
+    expect(await workerRedis().client().zcard(REGISTRY)).toBe(2_500);
+  });
+});
+
+it('a reap whose answer is late tells it all the same, once', async () => {
+  const { budgets, told } = start(false, 100);
+  await budgets.reserve({ scopes: ['user'], amount: 1, id: 'a', ttlMs: 1 });
+  await sleep(20);
+  const client = workerRedis().client();
+  await client.call('CLIENT', 'PAUSE', '400', 'ALL');
+  await expect(budgets.reap()).rejects.toMatchObject({ code: 'NetworkTimeout' });
+  expect(told).toStrictEqual([]);
+  await eventually(() => expect(told).toStrictEqual(['default a']));
+  expect(await budgets.reap()).toStrictEqual({ expired: [], purged: 0 });
+  expect(told).toStrictEqual(['default a']);
+});

@@ -1,0 +1,158 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
+import { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
+import { MemoryBudgetBackend } from '../../lib/budget/budget.memory-backend.js';
+import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
+import { BudgetReaper } from '../../lib/budget/budget.reaper.js';
+import { BudgetService } from '../../lib/budget/budget.service.js';
+import { eventually } from '../support/eventually.js';
+
+const EVERY_MS = 100;
+const SCOPES = ['user'];
+
+/** A service on memory whose time and steps of reaping are the test's. */
+function start(reap?: (real: BudgetBackend['reap']) => BudgetBackend['reap'], reaper: object | false = {}) {
+  const clock = { nowMs: 1_000_000, now: () => clock.nowMs };
+  const backend = new MemoryBudgetBackend({ clock, retentionMs: 1_000 });
+  if (reap) backend.reap = reap(backend.reap.bind(backend));
+  const told: string[] = [];
+  const options = {
+    limits: [{ scope: 'user', period: { windowMs: 1_000 }, limit: 1_000 }],
+    reaper: reaper && { everyMs: EVERY_MS, ...reaper },
+  };
+  const budgets = new BudgetService(backend, resolveBudgetDefaults(options), {
+    onExpired: (_, ids) => told.push(...ids),
+  });
+  const hold = async (count: number): Promise<string[]> => {
+    const ids = Array.from({ length: count }, (_, i) => `hold ${i}`);
+    for (const id of ids) await budgets.reserve({ scopes: SCOPES, amount: 1, id, ttlMs: 50 });
+    clock.nowMs += 50;
+    return ids;
+  };
+  return { budgets, clock, told, hold, [Symbol.asyncDispose]: () => budgets.onModuleDestroy() };
+}
+
+describe('holds that expired are told', () => {
+  it('once each, of however many, and never again', async () => {
+    await using app = start();
+    const ids = await app.hold(250);
+    await eventually(() => expect(app.told).toHaveLength(250));
+    await sleep(3 * EVERY_MS);
+    await app.budgets.reap();
+    expect(app.told.sort()).toStrictEqual(ids.sort());
+  });
+
+  it('by nobody but a caller of reap() with `reaper: false`', async () => {
+    await using app = start(undefined, false);
+    const ids = await app.hold(3);
+    await sleep(3 * EVERY_MS);
+    expect(app.told).toStrictEqual([]);
+    expect(await app.budgets.reap()).toStrictEqual({ expired: ids, purged: 0 });
+    expect(app.told).toStrictEqual(ids);
+  });
+
+  it('though the next step of a reap() fails, or was aborted', async () => {
+    let steps = 0;
+    await using app = start(
+      (real) => async (request) => {
+        if (++steps === 2) throw new BudgetUnavailableError({ code: 'NetworkTimeout', message: 'too slow' });
+        return real(request);
+      },
+      false,
+    );
+    const ids = await app.hold(150);
+    await expect(app.budgets.reap()).rejects.toThrow('too slow');
+    expect(app.told).toStrictEqual(ids.slice(0, 100));
+    await app.budgets.reap();
+    expect(app.told).toStrictEqual(ids);
+  });
+
+  it('though the answer came too late for whoever asked', async () => {
+    await using app = start((real) => async (request) => {
+      const step = await real(request);
+      if (step.expired.length === 0) return step;
+      setTimeout(() => request.onLate?.(step), 10);
+      throw new BudgetUnavailableError({ code: 'NetworkTimeout', message: 'too slow' });
+    });
+    const ids = await app.hold(2);
+    await eventually(() => expect(app.told).toStrictEqual(ids));
+    await sleep(3 * EVERY_MS);
+    expect(app.told).toStrictEqual(ids);
+  });
+
+  it('before a shutdown is over that found a step on its way', async () => {
+    let isReaping = false;
+    const app = start((real) => async (request) => {
+      const step = await real(request);
+      isReaping = true;
+      await sleep(50);
+      return step;
+    });
+    const ids = await app.hold(1);
+    await eventually(() => expect(isReaping).toBe(true));
+    await app.budgets.onModuleDestroy();
+    expect(app.told).toStrictEqual(ids);
+  });
+
+  it('after rounds that failed', async () => {
+    let steps = 0;
+    await using app = start((real) => async (request) => {
+      if (++steps <= 2) throw new BudgetUnavailableError({ code: 'ServiceUnavailable', message: 'away' });
+      return real(request);
+    });
+    const ids = await app.hold(1);
+    await eventually(() => expect(app.told).toStrictEqual(ids));
+    expect(steps).toBeGreaterThan(2);
+  });
+});
+
+describe('rounds', () => {
+  /** How long after its start a reaper waits, when chance says so. */
+  function firstRoundAfter(chance: number): unknown {
+    const random = jest.spyOn(Math, 'random').mockReturnValue(chance);
+    const timer = jest.spyOn(globalThis, 'setTimeout');
+    const reaper = new BudgetReaper(new MemoryBudgetBackend({ retentionMs: 1 }), 1_000, () => {});
+    const [, ms] = timer.mock.calls[0] ?? [];
+    void reaper.stop();
+    random.mockRestore();
+    timer.mockRestore();
+    return ms;
+  }
+
+  it('come up to a fifth sooner, by chance, so that processes do not go in step', () => {
+    expect(firstRoundAfter(0)).toBe(1_000);
+    expect(firstRoundAfter(0.5)).toBeCloseTo(900);
+    expect(firstRoundAfter(0.999)).toBeCloseTo(800.2);
+  });
+
+  it('ask for no root that nobody here has used', async () => {
+    const asked: string[] = [];
+    await using app = start((real) => async (request) => {
+      asked.push(request.root);
+      return real(request);
+    });
+    await sleep(2 * EVERY_MS);
+    expect(asked).toStrictEqual([]);
+    await app.budgets.charge({ root: 'acme', scopes: SCOPES, amount: 1, id: 'a' });
+    await app.budgets.balance({ root: 'other', scope: 'user' });
+    await eventually(() => expect(asked.length).toBeGreaterThan(0));
+    expect(new Set(asked)).toStrictEqual(new Set(['acme']));
+  });
+
+  it('leave a root alone that nothing is left of, until it is used again', async () => {
+    let steps = 0;
+    await using app = start((real) => async (request) => {
+      steps++;
+      return real(request);
+    });
+    await app.budgets.charge({ scopes: SCOPES, amount: 1, id: 'a' });
+    app.clock.nowMs += 10_000;
+    await eventually(() => expect(steps).toBeGreaterThan(0));
+    await sleep(2 * EVERY_MS);
+    const before = steps;
+    await sleep(3 * EVERY_MS);
+    expect(steps).toBe(before);
+    await app.budgets.charge({ scopes: SCOPES, amount: 1, id: 'b' });
+    await eventually(() => expect(steps).toBeGreaterThan(before));
+  });
+});
