@@ -32,6 +32,12 @@ const FORBIDDEN: [file: string, statement: string, rule: string][] = [
   ['lib/backend/memory-backends.ts', `import '../testing/fake-clock.js';`, 'testing-on-top'],
   ['lib/clock.ts', `import express from 'express';`, 'peers-only'],
   ['lib/keys.ts', `import '../test/support/redis.js';`, 'peers-only'],
+  ['lib/limit/limited-call.ts', `import type {} from '@nestjs/websockets';`, 'optional-packages-late'],
+  [
+    'lib/limit/rate-limit.exception.ts',
+    `import { RpcException } from '@nestjs/microservices';`,
+    'optional-packages-lazy',
+  ],
   ['sample/main.ts', `import '../lib/clock.js';`, 'sample-is-a-user'],
 ];
 

@@ -59,6 +59,14 @@ describe('the package, as it is published', () => {
     ]);
   });
 
+  it('has no package beside it that it could do without', () => {
+    for (const app of apps) {
+      expect(app.has('nestjs-syncguard')).toBe(true);
+      for (const optional of ['graphql', 'websockets', 'microservices', 'testing'])
+        expect([optional, app.has(`@nestjs/${optional}`)]).toEqual([optional, false]);
+    }
+  });
+
   it(
     'has types that compile in CommonJS and in ES modules, without any optional package',
     async () => {
@@ -89,6 +97,17 @@ describe('the package, as it is published', () => {
     const paid = await other.post('pay');
     expect(paid.status).toBe(201);
     expect(String(paid.body.fence) > String(taken.body.fence)).toBe(true);
+  });
+
+  it('limits calls and spending in both apps, which count together', async () => {
+    const statuses = async (path: string): Promise<number[]> => {
+      const answers: number[] = [];
+      for (const app of [nest11, nest12, nest11, nest12]) answers.push((await app.post(path)).status);
+      return answers;
+    };
+    expect(await statuses('log-in')).toEqual([201, 201, 429, 429]);
+    expect(await statuses('ask')).toEqual([201, 201, 429, 429]);
+    expect((await nest12.post('ask')).body).toMatchObject({ code: 'BudgetExceeded' });
   });
 
   it('releases what is held when its app is told to end', async () => {

@@ -1,6 +1,6 @@
 import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { cpSync, mkdirSync, readFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
@@ -15,12 +15,17 @@ const NPM_FLAGS = [
   '--fetch-retry-mintimeout=1000', // not 10 s: where there is no network, the test says so soon
 ];
 
-/** Builds and packs as a release does, in a folder apart: dist/ may be in use. Gives the tarball. */
-export async function packPackage(folder: string): Promise<string> {
-  const stage = join(folder, 'stage');
-  mkdirSync(stage);
+/** The package as it is published, built into a folder of its own: dist/ may be in use. */
+export async function stagePackage(stage: string): Promise<void> {
+  mkdirSync(stage, { recursive: true });
   for (const file of PUBLISHED) cpSync(join(ROOT, file), join(stage, file), { recursive: true });
   await run(process.execPath, [join(ROOT, 'tools/build.mjs'), join(stage, 'dist')], ROOT);
+}
+
+/** Builds and packs as a release does. Gives the tarball. */
+export async function packPackage(folder: string): Promise<string> {
+  const stage = join(folder, 'stage');
+  await stagePackage(stage);
   const tarball = await run('npm', ['pack', '--silent', '--ignore-scripts'], stage);
   return join(stage, tarball.trim());
 }
@@ -59,6 +64,10 @@ export class PackedApp {
       const message = `This test installs a user's app (${this.name}), for which it needs the npm registry.`;
       throw new Error(`${message}\n${String(cause)}`, { cause });
     }
+  }
+
+  has(dependency: string): boolean {
+    return existsSync(join(this.#folder, 'node_modules', dependency));
   }
 
   versionOf(dependency: string): string {
@@ -111,7 +120,7 @@ export class PackedApp {
 }
 
 /** What a program printed. Rejects with all of it when the program failed. */
-async function run(program: string, args: string[], cwd: string): Promise<string> {
+export async function run(program: string, args: string[], cwd: string): Promise<string> {
   try {
     const { stdout } = await promisify(execFile)(program, args, { cwd });
     return stdout;

@@ -8,7 +8,9 @@ import {
   Lock,
   type LockContext,
   LockService,
+  RateLimit,
   SyncGuardModule,
+  WithBudget,
   WithLock,
 } from 'nestjs-syncguard';
 import { SyncGuardTesting, SyncGuardTestingModule } from 'nestjs-syncguard/testing';
@@ -39,10 +41,28 @@ class OrdersController {
   async pay(@Lock() lock?: LockContext): Promise<{ fence: string | undefined }> {
     return { fence: lock?.fence };
   }
+
+  @Post('log-in')
+  @RateLimit({ limit: 2, windowMs: 60_000, keyBy: () => 'package:everybody' })
+  logIn(): { ok: boolean } {
+    return { ok: true };
+  }
+
+  @Post('ask')
+  @WithBudget({ scopes: () => ['user:package'], estimate: () => 60 })
+  async ask(): Promise<{ ok: boolean }> {
+    return { ok: true };
+  }
 }
 
 @Module({
-  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL, shutdown: { drainMs: 500 } })],
+  imports: [
+    SyncGuardModule.forRoot({
+      redis: process.env.REDIS_URL,
+      shutdown: { drainMs: 500 },
+      budget: { limits: [{ scope: 'user', period: { every: 'month' }, limit: 120 }] },
+    }),
+  ],
   controllers: [OrdersController],
 })
 class AppModule {}
