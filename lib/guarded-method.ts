@@ -65,7 +65,7 @@ export function injectedService<Service>(
   throw new SyncGuardConfigError(
     `${decorator} on ${method}() has no service: Nest did not build this instance (or \`this\` was lost).`,
     {
-      hint: 'Let Nest create it as a provider or controller; an instance of your own (`new`, a factory) is not guarded, so the method does not run.',
+      hint: 'Let Nest create it: as a provider or controller, or by ModuleRef.create(Class). An instance of your own (`new`, useValue, useFactory) is not guarded, so the method does not run. In a test: SyncGuardTesting.bind(instance) of nestjs-syncguard/testing.',
     },
   );
 }

@@ -99,12 +99,13 @@ const providers: Provider[] = [
   { provide: LOCK_SERVICE, useExisting: LockService },
   {
     provide: AbuseLimiterService,
-    useFactory: ({ limit, limitFallback }: Backends, options: ResolvedSyncGuardOptions) =>
+    useFactory: ({ limit, limitFallback }: Backends, options: ResolvedSyncGuardOptions, emit?: Emit) =>
       new AbuseLimiterService(limit, limitFallback ?? limit, {
         limit: options.limit,
         limits: options.limits,
+        emit,
       }),
-    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
+    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY],
   },
   {
     provide: ROUTE_LIMITER,

@@ -3,6 +3,7 @@ import type { BudgetEvents } from '../budget/budget.service.js';
 import { monotonicMs } from '../clock.js';
 import type { CounterBackend } from '../limit/counter.backend.js';
 import type { LimitBackend, LimitCheck, LimitOutcome, Subject } from '../limit/limit.backend.js';
+import { keyOf } from '../limit/limit.values.js';
 import { LockHandle } from '../lock/acquired-lock.js';
 import { detailOf, type LockBackend } from '../lock/lock.backend.js';
 import type { BackendCapabilities, LockInfo, ReleaseOptions, ReleaseResult } from '../lock/lock.types.js';
@@ -123,10 +124,9 @@ const LOCK: Descriptions<LockBackend> = {
   getByIdRaw: (found, lockId) => ofLookup(found, undefined, lockId),
 };
 
-/** An identity is the limiter's name, NUL and the key. */
 const ofSubject = ({ policy, identity }: Subject): Facts => ({
   policy: policy.name,
-  key: identity.slice(identity.indexOf('\0') + 1),
+  key: keyOf(identity),
 });
 
 type Denial = Extract<LimitOutcome, { status: 'denied' }>;

@@ -2,6 +2,7 @@ import { Injectable, Logger } from '@nestjs/common';
 import { monotonicMs } from '../clock.js';
 import { describe, hashKey } from '../keys.js';
 import { SyncGuardError } from '../syncguard.errors.js';
+import type { Emit } from '../telemetry/telemetry.types.js';
 import { duration, integer } from '../validate.js';
 import { BlockNotes } from './block-notes.js';
 import type { Outcome } from './call-in-flight.js';
@@ -9,7 +10,7 @@ import { CircuitBreaker } from './circuit-breaker.js';
 import type { CallOptions, LimitBackend, LimitCheck, LimitOutcome, Subject } from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
 import { type ResolvedLimitOptions, resolvePolicies } from './limit.options.js';
-import { MAX_THRESHOLD, remainingOf, type ResolvedPolicy, validateCost } from './limit.policy.js';
+import { remainingOf, type ResolvedPolicy, validateCost } from './limit.policy.js';
 import type {
   AllowedDecision,
   DeniedDecision,
@@ -17,10 +18,10 @@ import type {
   LimitPolicy,
   OnError,
 } from './limit.types.js';
-import { createCallId, identityOf, MAX_REASON_LENGTH } from './limit.values.js';
+import { createCallId, identityOf, keyOf, MAX_REASON_LENGTH } from './limit.values.js';
 
 export interface LimitCallOptions {
-  /** How much the call counts; the policy's `cost`. 1 to 1,000. */
+  /** How much the call counts; the policy's `cost`. 1 to 1,000; in a fixed window up to its limit. */
   cost?: number;
   signal?: AbortSignal;
 }
@@ -47,10 +48,13 @@ export interface Ruling extends Verdict {
 export interface AbuseLimiterOptions {
   readonly limit: Pick<ResolvedLimitOptions, 'onError' | 'timeoutMs' | 'denyCacheMs' | 'keyBy'>;
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
+  /** Told of what the backend is not asked for: a denial that is known here. */
+  readonly emit?: Emit | undefined;
 }
 
 /**
- * Counts attempts and says who has to wait. Every decision is one atomic step over true sliding windows.
+ * Counts attempts and says who has to wait. Every decision is one atomic step, over true sliding windows unless the
+ * policy's `algorithm` says otherwise.
  *
  * @example
  * const decision = await limiter.check(`export:${user.id}`, 'export');
@@ -142,7 +146,7 @@ export class AbuseLimiterService {
 
   /** Takes the newest `n` attempts back, as if they had not been made. A block stays. */
   async forgive(key: string, policy: PolicyRef, n = 1): Promise<void> {
-    const count = checked(() => integer('n', n, 1, MAX_THRESHOLD));
+    const count = checked(() => integer('n', n, 1));
     const callId = createCallId();
     await this.#forEach(key, policy, (backend, subject) =>
       backend.forgive(subject, count, callId, this.#call()),
@@ -167,7 +171,9 @@ export class AbuseLimiterService {
   /** @internal Counts one call against several limits at once, or degrades as their policies say. */
   async rule(checks: readonly LimitCheck[], signal?: AbortSignal): Promise<Ruling> {
     const callId = createCallId();
-    const ruling = this.#noted(checks, callId) ?? (await this.#ask(checks, callId, signal));
+    const noted = this.#noted(checks, callId);
+    if (noted) this.#tell(noted);
+    const ruling = noted ?? (await this.#ask(checks, callId, signal));
     this.#log(ruling);
     return ruling;
   }
@@ -329,13 +335,23 @@ export class AbuseLimiterService {
     );
   }
 
+  /** What the backend's own event would say, had it been asked. */
+  #tell({ decision, policy, checks }: Ruling): void {
+    const { identity } = checks.find((check) => check.policy === policy) as LimitCheck;
+    this.options.emit?.({
+      ...{ feature: 'limit', type: 'check', result: 'fail', cached: true, durationMs: 0 },
+      ...{ policy: policy.name, key: keyOf(identity) },
+      ...(decision.allowed ? {} : { reason: decision.scope }),
+    });
+  }
+
   /** Denials only (ADR 0010): Nest shows debug lines by default, and a line a request is noise. */
   #log({ decision, policy, checks }: Ruling): void {
     if (decision.allowed || !Logger.isLevelEnabled('debug')) return;
     const { scope, retryAfterSecs, shortCount, longCount, degraded } = decision;
     const identity = checks.find((check) => check.policy === policy)?.identity ?? '';
     this.#logger.debug(
-      `limit ${policy.name} ${hashKey(identity)}: denied (${scope}) for ${retryAfterSecs} s, ${shortCount} in the short window, ${longCount} in the long${degraded ? ', without Redis' : ''}`,
+      `limit ${policy.name} ${hashKey(keyOf(identity))}: denied (${scope}) for ${retryAfterSecs} s, ${shortCount} in the short window, ${longCount} in the long${degraded ? ', without Redis' : ''}`,
     );
   }
 }

@@ -12,7 +12,7 @@ export interface Subject {
 }
 
 export interface LimitCheck extends Subject {
-  /** 1 to 1,000. */
+  /** 1 to 1,000; of a fixed window up to its limit. */
   readonly cost: number;
 }
 
@@ -57,11 +57,14 @@ export interface LimitBackend {
   check(checks: readonly LimitCheck[], callId: string, options?: CallOptions): Promise<LimitOutcome[]>;
   /** A call in flight ended in a failure: now it counts. Denied: it was the failure that sets the block. */
   confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<LimitOutcome>;
-  /** A call does not count after all. `forget`: nor do the failures before it, unless they have set a block. */
+  /**
+   * A call does not count after all. `forget`: nor do the failures before it, unless they have set a block. A fixed
+   * window counts no failures, and does not know its calls one by one: only what it has let in may be taken back.
+   */
   withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void>;
   /** What stands, without counting. */
   peek(subject: Subject, options?: CallOptions): Promise<LimitOutcome>;
-  /** Removes the newest `count` attempts. A block stays. */
+  /** Removes the newest `count` attempts, or that much of what a fixed window has counted. A block stays. */
   forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void>;
   /** Forgets everything: attempts, block, strikes. */
   reset(subject: Subject, options?: CallOptions): Promise<void>;

@@ -1,5 +1,6 @@
 import { refuseAborted } from '../aborted.js';
 import { type Clock, systemClock } from '../clock.js';
+import { FixedWindow } from './fixed-window.js';
 import type {
   CallOptions,
   LimitBackend,
@@ -9,7 +10,7 @@ import type {
   Subject,
 } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
-import type { LimitRules, ResolvedPolicy } from './limit.policy.js';
+import { isFixedWindow, type LimitRules, type ResolvedPolicy } from './limit.policy.js';
 import type { LimitScope } from './limit.types.js';
 import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.values.js';
 
@@ -57,11 +58,14 @@ class Ledger {
   block: Block | undefined;
   record = NO_RECORD;
   lastForgiven: string | undefined;
+  /** Of a policy whose algorithm is `fixed-window`, in place of attempts. */
+  window: FixedWindow | undefined;
 
   /** Drops what is over, at the instant at which Redis drops a key: after its last millisecond. */
   tidy(nowMs: number): this {
     if (this.block && nowMs > this.block.endsAtMs) this.block = undefined;
     if (nowMs > this.record.endsAtMs) this.record = NO_RECORD;
+    if (this.window && nowMs > this.window.endsAtMs) this.window = undefined;
     if (nowMs > this.endsAtMs) {
       this.attempts = [];
       this.inFlight.clear();
@@ -70,12 +74,23 @@ class Ledger {
   }
 
   isEmpty(): boolean {
-    return !this.block && this.record === NO_RECORD && this.attempts.length === 0 && this.inFlight.size === 0;
+    return (
+      !this.block &&
+      !this.window &&
+      this.record === NO_RECORD &&
+      this.attempts.length === 0 &&
+      this.inFlight.size === 0
+    );
   }
 
   /** A block has ended in its last millisecond: who waits exactly as long as was said is let in. */
   liveBlock(nowMs: number): Block | undefined {
     return this.block && nowMs < this.block.endsAtMs ? this.block : undefined;
+  }
+
+  /** A window is over in its last millisecond as well. */
+  openWindow(nowMs: number): FixedWindow | undefined {
+    return this.window && nowMs < this.window.endsAtMs ? this.window : undefined;
   }
 
   countAfter(fromMs: number): number {
@@ -146,6 +161,7 @@ export class MemoryLimitBackend implements LimitBackend {
     const nowMs = this.clock.now();
     const decide = (check: LimitCheck, commit: boolean): LimitOutcome => {
       const ledger = this.#ledger(check, nowMs);
+      if (isFixedWindow(check.policy)) return countInWindow(ledger, check, callId, nowMs, commit);
       return check.policy.count === 'failure'
         ? enter(ledger, check, callId, nowMs, commit)
         : attempt(ledger, check, callId, nowMs, commit);
@@ -167,6 +183,7 @@ export class MemoryLimitBackend implements LimitBackend {
   }
 
   async withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void> {
+    if (isFixedWindow(check.policy)) return this.forgive(check, check.cost, callId, options);
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const ledger = this.#ledger(check, nowMs);
@@ -185,7 +202,9 @@ export class MemoryLimitBackend implements LimitBackend {
 
   async forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void> {
     refuseAborted(options?.signal, LimitError);
-    const ledger = this.#ledger(subject, this.clock.now());
+    const nowMs = this.clock.now();
+    const ledger = this.#ledger(subject, nowMs);
+    if (isFixedWindow(subject.policy)) return ledger.openWindow(nowMs)?.forgive(count, callId);
     if (ledger.lastForgiven === callId) return;
     ledger.lastForgiven = callId;
     ledger.attempts.splice(-count, count);
@@ -234,6 +253,21 @@ export class MemoryLimitBackend implements LimitBackend {
     if (this.#ledgers.size < MAX_IDENTITIES) return;
     for (const identity of this.#ledgers.keys()) return void this.#ledgers.delete(identity);
   }
+}
+
+function countInWindow(
+  ledger: Ledger,
+  check: LimitCheck,
+  callId: string,
+  nowMs: number,
+  commit: boolean,
+): LimitOutcome {
+  const live = ledger.liveBlock(nowMs);
+  if (live) return blocked(live, nowMs);
+  const window = ledger.openWindow(nowMs) ?? new FixedWindow(nowMs + check.policy.rules.tempWindowMs);
+  const outcome = window.decide(check, callId, nowMs, commit);
+  if (commit && outcome.status === 'allowed') ledger.window = window;
+  return outcome;
 }
 
 interface Windows {
@@ -373,6 +407,8 @@ function block(
 function peek(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): LimitOutcome {
   const live = ledger.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
+  if (isFixedWindow(policy))
+    return (ledger.openWindow(nowMs) ?? new FixedWindow(nowMs)).peek(policy.rules, nowMs);
   const windows = windowsOf(ledger, policy, nowMs);
   const { shortCount, longCount } = windows;
   if (policy.rules.tempBlockMs === 0 && fullTiers(policy, windows, 1).temp)

@@ -8,11 +8,21 @@ import {
   MAX_DURATION_MS,
   oneOf,
 } from '../validate.js';
-import type { FromContext, KeyBy, LimitPolicy, OnError, TooManyAttemptsCode } from './limit.types.js';
+import type {
+  FromContext,
+  KeyBy,
+  LimitAlgorithm,
+  LimitPolicy,
+  OnError,
+  TooManyAttemptsCode,
+} from './limit.types.js';
 
 /** Every attempt is kept for as long as it counts: beyond this a counter serves better than a log. */
-export const MAX_THRESHOLD = 10_000;
-export const MAX_COST = 1_000;
+const MAX_THRESHOLD = 10_000;
+/** Each attempt of a log is an entry, also those of one call. */
+const MAX_LOGGED_COST = 1_000;
+/** The limit of a fixed window: like every number of this module, exact in Lua and far from where doubles end. */
+const MAX_COUNTED = 2 ** 31 - 1;
 
 /** The numbers of a policy as every backend takes them. */
 export interface LimitRules {
@@ -34,6 +44,7 @@ export interface LimitRules {
 /** A policy that was checked, with its defaults filled in. */
 export interface ResolvedPolicy {
   readonly name: string;
+  readonly algorithm: LimitAlgorithm;
   readonly rules: LimitRules;
   /** Known only with the request: then `rules` hold a limit of 1 until `withLimit`. */
   readonly dynamicLimit: FromContext<number> | undefined;
@@ -64,6 +75,7 @@ const OPTIONS = [
   'limit',
   'windowMs',
   'blockMs',
+  'algorithm',
   'temp',
   'long',
   'name',
@@ -86,12 +98,14 @@ type Given = Partial<Record<(typeof OPTIONS)[number], unknown>>;
 export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}): ResolvedPolicy {
   const given: Given = knownOptions(defaults.name ?? 'policy', policy, OPTIONS);
   const name = resolveName(given.name ?? defaults.name);
-  const { rules, dynamicLimit } = resolveRules(name, given);
+  const algorithm = resolveAlgorithm(name, given);
+  const { rules, dynamicLimit } = resolveRules(name, algorithm, given);
   return {
     name,
+    algorithm,
     rules,
     dynamicLimit,
-    cost: resolveCost(name, given.cost ?? 1, rules, dynamicLimit),
+    cost: resolveCost(given.cost ?? 1, { name, algorithm, rules, dynamicLimit }),
     keyBy: resolveKeyBy(`${name}.keyBy`, given.keyBy ?? defaults.keyBy ?? 'ip'),
     count: oneOf(`${name}.count`, given.count ?? 'attempt', ['attempt', 'failure']),
     isFailure: resolvePredicate(`${name}.isFailure`, given.isFailure),
@@ -105,9 +119,12 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
   };
 }
 
+export const isFixedWindow = ({ algorithm }: Pick<ResolvedPolicy, 'algorithm'>): boolean =>
+  algorithm === 'fixed-window';
+
 /** The same policy with a limit that came with the request. */
 export function withLimit(policy: ResolvedPolicy, limit: number): ResolvedPolicy {
-  const tempThreshold = thresholdOf(policy.name, { limit });
+  const tempThreshold = thresholdOf(policy.name, { limit }, policy.algorithm);
   return { ...policy, dynamicLimit: undefined, rules: { ...policy.rules, tempThreshold } };
 }
 
@@ -122,11 +139,16 @@ export const resolveOnError = (name: string, value: unknown): OnError =>
   oneOf(name, value, ['closed', 'memory', 'open']);
 
 /** A cost that came with the call. */
-export function validateCost({ name, rules }: ResolvedPolicy, cost: unknown): number {
+export function validateCost(policy: CostBounds, cost: unknown): number {
   // Without a block a call that is dearer than the limit could never be let in: no Retry-After would be true.
-  const most = rules.tempBlockMs > 0 ? MAX_COST : Math.min(MAX_COST, rules.tempThreshold - 1);
-  return integer(`${name}.cost`, cost, 1, most);
+  const { tempBlockMs, tempThreshold } = policy.rules;
+  const limit = tempBlockMs > 0 || policy.dynamicLimit ? Infinity : tempThreshold - 1;
+  return integer(`${policy.name}.cost`, cost, 1, Math.min(maxCost(policy), limit));
 }
+
+type CostBounds = Pick<ResolvedPolicy, 'name' | 'algorithm' | 'rules' | 'dynamicLimit'>;
+
+const maxCost = (policy: CostBounds): number => (isFixedWindow(policy) ? MAX_COUNTED : MAX_LOGGED_COST);
 
 export function resolveKeyBy(name: string, keyBy: unknown): KeyBy {
   const parts: readonly unknown[] = Array.isArray(keyBy) ? keyBy : [keyBy];
@@ -150,11 +172,33 @@ function resolveName(name: unknown): string {
   );
 }
 
-function resolveRules(name: string, given: Given): Pick<ResolvedPolicy, 'rules' | 'dynamicLimit'> {
+/** What stands beside a fixed window is what it cannot do: better said than ignored. */
+function resolveAlgorithm(name: string, given: Given): LimitAlgorithm {
+  const algorithm = oneOf(`${name}.algorithm`, given.algorithm ?? 'sliding-log', [
+    'sliding-log',
+    'fixed-window',
+  ]);
+  if (algorithm === 'sliding-log') return algorithm;
+  const refuse = (option: string): never => {
+    throw new SyncGuardConfigError(`${name}.${option} does not go with \`algorithm: 'fixed-window'\`.`, {
+      hint: 'A fixed window takes `limit` and `windowMs`; the sliding log, which is the default, blocks and counts failures too.',
+    });
+  };
+  for (const option of ['temp', 'long', 'blockMs', 'escalation'] as const)
+    if (given[option] !== undefined) refuse(option);
+  if (given.count === 'failure') refuse(`count: 'failure'`);
+  return algorithm;
+}
+
+function resolveRules(
+  name: string,
+  algorithm: LimitAlgorithm,
+  given: Given,
+): Pick<ResolvedPolicy, 'rules' | 'dynamicLimit'> {
   if ((given.temp === undefined) === (given.limit === undefined))
     throw new SyncGuardConfigError(`${name} must have either \`limit\` and \`windowMs\`, or \`temp\`.`);
   const { temp, long, dynamicLimit } =
-    given.temp === undefined ? resolvePlain(name, given) : resolveTiers(name, given);
+    given.temp === undefined ? resolvePlain(name, algorithm, given) : resolveTiers(name, given);
   const longest = Math.max(temp.windowMs, long?.windowMs ?? 0);
   const longestBlock = Math.max(temp.blockMs, long?.blockMs ?? 0);
   const escalation = resolveEscalation(`${name}.escalation`, given.escalation, longest, longestBlock);
@@ -175,13 +219,13 @@ function resolveRules(name: string, given: Given): Pick<ResolvedPolicy, 'rules' 
 type CheckedTier = { windowMs: number; threshold: number; blockMs: number };
 type CheckedTiers = { temp: CheckedTier; long?: CheckedTier; dynamicLimit?: FromContext<number> };
 
-function resolvePlain(name: string, given: Given): CheckedTiers {
+function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): CheckedTiers {
   if (given.long !== undefined) throw new SyncGuardConfigError(`${name}.long needs \`temp\` beside it.`);
   const dynamic = typeof given.limit === 'function';
   return {
     temp: {
       windowMs: duration(`${name}.windowMs`, given.windowMs),
-      threshold: thresholdOf(name, { limit: dynamic ? 1 : given.limit }),
+      threshold: thresholdOf(name, { limit: dynamic ? 1 : given.limit }, algorithm),
       blockMs: given.blockMs === undefined ? 0 : duration(`${name}.blockMs`, given.blockMs),
     },
     ...(dynamic ? { dynamicLimit: given.limit as FromContext<number> } : {}),
@@ -212,14 +256,18 @@ function resolveTier(name: string, tier: unknown): CheckedTier {
   };
 }
 
-function thresholdOf(name: string, given: { threshold?: unknown; limit?: unknown }): number {
+function thresholdOf(
+  name: string,
+  given: { threshold?: unknown; limit?: unknown },
+  algorithm: LimitAlgorithm = 'sliding-log',
+): number {
   if ((given.threshold === undefined) === (given.limit === undefined))
     throw new SyncGuardConfigError(`${name} must have either \`threshold\` or \`limit\`.`, {
       hint: '`threshold: 5` denies the 5th attempt, `limit: 5` the 6th.',
     });
-  return given.limit === undefined
-    ? integer(`${name}.threshold`, given.threshold, 1, MAX_THRESHOLD)
-    : integer(`${name}.limit`, given.limit, 1, MAX_THRESHOLD - 1) + 1;
+  if (given.limit === undefined) return integer(`${name}.threshold`, given.threshold, 1, MAX_THRESHOLD);
+  const most = algorithm === 'fixed-window' ? MAX_COUNTED : MAX_THRESHOLD - 1;
+  return integer(`${name}.limit`, given.limit, 1, most) + 1;
 }
 
 function resolveEscalation(
@@ -243,15 +291,8 @@ function resolveEscalation(
   };
 }
 
-function resolveCost(
-  name: string,
-  cost: unknown,
-  rules: LimitRules,
-  dynamicLimit: unknown,
-): ResolvedPolicy['cost'] {
-  if (typeof cost === 'function') return cost as FromContext<number>;
-  if (dynamicLimit) return integer(`${name}.cost`, cost, 1, MAX_COST);
-  return validateCost({ name, rules } as ResolvedPolicy, cost);
+function resolveCost(cost: unknown, policy: CostBounds): ResolvedPolicy['cost'] {
+  return typeof cost === 'function' ? (cost as FromContext<number>) : validateCost(policy, cost);
 }
 
 function resolvePredicate(name: string, value: unknown): ((error: unknown) => boolean) | undefined {

@@ -3,13 +3,14 @@ import type { RunOptions, ScriptArg, ScriptRunner } from '../script/script-runne
 import type { Script } from '../script/define-script.js';
 import type { CallOptions, LimitBackend, LimitCheck, LimitOutcome, Subject } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
-import type { ResolvedPolicy } from './limit.policy.js';
+import { isFixedWindow, type ResolvedPolicy } from './limit.policy.js';
+import { forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js';
 import {
   blockScript,
   type CheckScript,
-  checkScripts,
   type DecisionShape,
   dynamicArgs,
+  dynamicCheckScript,
   fixedCheckScript,
   forgiveScript,
   peekScript,
@@ -23,7 +24,7 @@ const TAG_LENGTH = 16;
 /** More scripts with rules in their text than this are not made: the server keeps every one of them. */
 const MAX_FIXED_SCRIPTS = 256;
 
-type LimitKeys = Readonly<Record<'attempts' | 'block' | 'seq', string>>;
+type LimitKeys = Readonly<Record<'attempts' | 'window' | 'block' | 'seq', string>>;
 
 /** Limits on Redis: each operation one atomic script (seed 003), all keys of an identity in one slot. */
 export class RedisLimitBackend implements LimitBackend {
@@ -48,21 +49,29 @@ export class RedisLimitBackend implements LimitBackend {
   }
 
   withdraw(check: LimitCheck, callId: string, forget: boolean, options: CallOptions = {}): Promise<void> {
+    if (isFixedWindow(check.policy)) return this.forgive(check, check.cost, callId, options);
     const args = { callId, cost: check.cost, forget: forget ? '1' : '0' };
     return this.#run(withdrawScript, this.#keysOf(check), args, options);
   }
 
   peek(subject: Subject, options: CallOptions = {}): Promise<LimitOutcome> {
-    return this.#run(peekScript, this.#keysOf(subject), { ...subject.policy.rules }, options);
+    const { policy } = subject;
+    const script = isFixedWindow(policy) ? peekWindowScript : peekScript;
+    return this.#run(script, this.#keysOf(subject), { ...policy.rules }, options);
   }
 
   forgive(subject: Subject, count: number, callId: string, options: CallOptions = {}): Promise<void> {
-    const { recordTtlMs } = subject.policy.rules;
+    const { policy } = subject;
+    if (isFixedWindow(policy))
+      return this.#run(forgiveWindowScript, this.#keysOf(subject), { callId, amount: count }, options);
+    const { recordTtlMs } = policy.rules;
     return this.#run(forgiveScript, this.#keysOf(subject), { callId, count, recordTtlMs }, options);
   }
 
   reset(subject: Subject, options: CallOptions = {}): Promise<void> {
-    return this.#run(resetScript, this.#keysOf(subject), {}, options);
+    const { attempts, window, block, seq } = this.#keysOf(subject);
+    const counted = isFixedWindow(subject.policy) ? window : attempts;
+    return this.#run(resetScript, { counted, block, seq }, {}, options);
   }
 
   block(subject: Subject, blockMs: number, reason: string, options: CallOptions = {}): Promise<void> {
@@ -85,8 +94,9 @@ export class RedisLimitBackend implements LimitBackend {
     const shapes: DecisionShape[] = [];
     checks.forEach((check, i) => {
       const n = i + 1;
-      const { attempts, block, seq } = this.#keysOf(check);
+      const { attempts, window, block, seq } = this.#keysOf(check);
       keys[`attempts${n}`] = attempts;
+      keys[`window${n}`] = window;
       keys[`block${n}`] = block;
       keys[`seq${n}`] = seq;
       shapes.push({ stage: stage(check.policy), rules: check.policy.rules });
@@ -96,13 +106,14 @@ export class RedisLimitBackend implements LimitBackend {
       if (fixed) args[`cost${i + 1}`] = cost;
       else Object.assign(args, dynamicArgs(shapes[i] as DecisionShape, cost, i + 1));
     });
-    const script = fixed ?? checkScripts[checks.length - 1];
-    if (!script) throw new RangeError(`a call has 1 to ${checkScripts.length} limits, got ${checks.length}`);
     // A call whose caller was told that nobody answered must not count from later on.
-    const onLate = (): void => {
-      for (const check of checks) this.withdraw(check, callId, false).catch(() => {});
+    const onLate = (outcomes: LimitOutcome[]): void => {
+      const counted = outcomes.every(({ status }) => status === 'allowed');
+      for (const check of checks)
+        // A log knows by its id whether it has counted the call, a window does not.
+        if (counted || !isFixedWindow(check.policy)) this.withdraw(check, callId, false).catch(() => {});
     };
-    return this.#run(script, keys, args, { ...options, onLate });
+    return this.#run(fixed ?? dynamicCheckScript(shapes), keys, args, { ...options, onLate });
   }
 
   /** On a Cluster the identities live in several slots: one script cannot reach them, so a denial takes back what was counted. */
@@ -147,6 +158,7 @@ export class RedisLimitBackend implements LimitBackend {
     const start = `${this.prefix}/abuse_limiter:`;
     return {
       attempts: `${start}attempts:{${tag}}`,
+      window: `${start}window:{${tag}}`,
       block: `${start}block:{${tag}}`,
       seq: `${start}seq:{${tag}}`,
     };
@@ -164,4 +176,5 @@ export class RedisLimitBackend implements LimitBackend {
   }
 }
 
-const stageOf = ({ count }: ResolvedPolicy): Stage => (count === 'failure' ? 'enter' : 'attempt');
+const stageOf = (policy: ResolvedPolicy): Stage =>
+  isFixedWindow(policy) ? 'window' : policy.count === 'failure' ? 'enter' : 'attempt';

@@ -1,19 +1,18 @@
-import { foreignValue } from '../redis/redis.errors.js';
-import { defineScript, type Script, unexpectedReply } from '../script/define-script.js';
-import { type LimitOutcome, MAX_CHECKS } from './limit.backend.js';
-import type { LimitRules } from './limit.policy.js';
+import { defineScript, type Script } from '../script/define-script.js';
 import { NOW_MS } from '../script/fragments.js';
+import { DECIDE_IN_WINDOW, forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js';
+import { type LimitOutcome, MAX_CHECKS } from './limit.backend.js';
+import { answerBlock, indent, NOW_MS_ONCE } from './limit.fragments.js';
+import type { LimitRules } from './limit.policy.js';
+import { decodeDone, decodeOutcomes, decodePeek } from './limit.replies.js';
 import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.values.js';
 
-// Keys of an identity (seed 003), all with a TTL:
+// Keys of an identity (seed 003), all with a TTL; of a fixed window see fixed-window.scripts.ts:
 //   attempts  ZSET    member: the call's id; score: when it was made, in ms. A call in flight (of a policy that
 //                     counts failures) has minus that for its score, which no window reaches.
 //   block     String  "<scope> <shortCount> <longCount> <blockMs>[ <reason>]". Its TTL is the truth.
 //   seq       String  "<tempFloor> <longFloor> <tempStrikes> <longStrikes> <lastForgiven>": attempts up to a
 //                     tier's floor have been served by a block.
-//
-// Reply to a check: "<ms> <what stands>", where what stands is the value of a block, or "ok", "window" or "busy"
-// and the two counts; several of them joined by ";".
 
 /** The rules, in the order in which the Lua functions take them. */
 const RULES = [
@@ -28,10 +27,11 @@ const RULES = [
   'recordTtlMs',
 ] as const satisfies readonly (keyof LimitRules)[];
 
-/** What a check does: count the call, note it as in flight, or make a failure of what was in flight. */
-export type Stage = 'attempt' | 'enter' | 'confirm';
-
-// Fragments rather than Lua functions: a function costs its making in every run of a script.
+/**
+ * What a check does: count the call in the log, note it there as in flight, make a failure of what was in flight; or
+ * count the call in a fixed window.
+ */
+export type Stage = 'attempt' | 'enter' | 'confirm' | 'window';
 
 /** `floor` and `strikes` of both tiers, and the last forgiven call, out of `record`. */
 const PARSE_RECORD = `
@@ -45,11 +45,6 @@ end`;
 
 const formatRecord = (forgiven: string): string =>
   `string.format('%.0f %.0f %.0f %.0f %s', tempFloor, longFloor, tempStrikes, longStrikes, ${forgiven})`;
-
-/** `remainingMs`: the whole of a block that lost its TTL. */
-const BLOCK_LENGTH = `
-remainingMs = tonumber(string.match(held, '^%a+ %d+ %d+ (%d+)'))
-if not remainingMs then error('SYNCGUARD_FOREIGN the block is not a block', 0) end`;
 
 /** Attempts after these instants count: (now - window, now], and open at the end, for a clock that stepped back. */
 const WINDOW_STARTS = `
@@ -67,15 +62,16 @@ local excess = shortCount + cost - tempThreshold + 1
 local oldest = call('ZRANGEBYSCORE', attempts, '(' .. tempFrom, '+inf', 'WITHSCORES', 'LIMIT', excess - 1, 1)
 local waitMs = oldest[2] + tempWindowMs - nowMs`;
 
-// `call` is a local of its own: `redis.call` is looked up twice.
-const DECIDE = `
+/** What all limits of a call share. */
+const START = `
 local call = redis.call
 local nowMs
 
 local function heal(key, ttlMs)
   if call('PTTL', key) == -1 then call('PEXPIRE', key, ttlMs) end
-end
+end`;
 
+const DECIDE = `
 -- A call that was sent again is in the set already.
 local function scoreOf(attempts)
   return tonumber(call('ZSCORE', attempts, callId) or nil)
@@ -86,21 +82,17 @@ local function decide(commit, attempts, block, seq, cost, stage, ${RULES.join(',
   local state = call('MGET', block, seq)
   local held, record = state[1], state[2]
   local keepMs = (longWindowMs > tempWindowMs and longWindowMs or tempWindowMs) + ${SLACK_MS}
-  if held then
-    local remainingMs = call('PTTL', block)
-    if remainingMs < 0 then
-      ${indent(BLOCK_LENGTH, 6)}
-      call('PEXPIRE', block, remainingMs)
-      heal(attempts, keepMs)
-      heal(seq, recordTtlMs + remainingMs)
-    end
-    if remainingMs > 0 then return false, remainingMs .. ' ' .. held end
-  end
+  ${indent(
+    answerBlock(
+      `false, remainingMs .. ' ' .. held`,
+      `call('PEXPIRE', block, remainingMs)`,
+      `heal(attempts, keepMs)`,
+      `heal(seq, recordTtlMs + remainingMs)`,
+    ),
+    2,
+  )}
 
-  if not nowMs then
-    local time = call('TIME')
-    nowMs = time[1] * 1000 + math.floor(time[2] / 1000)
-  end
+  ${indent(NOW_MS_ONCE, 2)}
   ${indent(PARSE_RECORD, 2)}
   if record then heal(seq, recordTtlMs) end
   ${indent(WINDOW_STARTS, 2)}
@@ -188,11 +180,6 @@ local function decide(commit, attempts, block, seq, cost, stage, ${RULES.join(',
   return false, blockMs .. ' ' .. held
 end`;
 
-/** A fragment's lines as deep as the place where it stands. */
-function indent(lua: string, by: number): string {
-  return lua.trim().replaceAll('\n', `\n${' '.repeat(by)}`);
-}
-
 /** One limit of a check: with its rules where they stand in the script's text, without where they come as ARGV. */
 export interface DecisionShape {
   readonly stage: Stage;
@@ -201,23 +188,47 @@ export interface DecisionShape {
 
 export type CheckScript = Script<string, string, LimitOutcome[]>;
 
-const numbered = (names: readonly string[], count: number): string[] =>
-  Array.from({ length: count }, (_, i) => names.map((name) => `${name}${i + 1}`)).flat();
+/** The decisions in Lua: each function takes `commit`, its keys, and these arguments. */
+const DECISIONS = {
+  log: { name: 'decide', lua: DECIDE, keys: ['attempts', 'block', 'seq'], args: ['cost', 'stage', ...RULES] },
+  window: {
+    name: 'decideInWindow',
+    lua: DECIDE_IN_WINDOW,
+    keys: ['window', 'block'],
+    args: ['cost', 'tempWindowMs', 'tempThreshold'],
+  },
+} as const;
 
-const DYNAMIC_ARGS = ['cost', 'stage', ...RULES] as const;
+type Decision = (typeof DECISIONS)[keyof typeof DECISIONS];
+type DecisionArg = Exclude<Decision['args'][number], 'cost'>;
+
+const decisionOf = (stage: Stage): Decision => (stage === 'window' ? DECISIONS.window : DECISIONS.log);
+
+/** The nth limit of a call: how the script asks it. */
+interface LimitCall {
+  readonly decision: Decision;
+  readonly values: string;
+}
+
+function limitCall(decision: Decision, n: number, valueOf: (arg: DecisionArg) => string): LimitCall {
+  const values = decision.args.map((arg) => (arg === 'cost' ? `cost${n}` : valueOf(arg)));
+  return { decision, values: [...decision.keys.map((key) => key + n), ...values].join(', ') };
+}
 
 /**
  * The decision about a call that is counted against so many limits: against all, or, if some deny it, against
  * those alone. One limit replies at once; several are asked first and counted then.
  */
-function checkScript(name: string, limits: readonly string[], args: readonly string[]): CheckScript {
+function checkScript(name: string, limits: readonly LimitCall[], args: readonly string[]): CheckScript {
   const [only] = limits;
+  const ask = (commit: string, { decision, values }: LimitCall): string =>
+    `${decision.name}(${commit}, ${values})`;
   const lua =
-    limits.length === 1
-      ? `local _, reply = decide(true, ${only})\nreturn reply`
+    only && limits.length === 1
+      ? `local _, reply = ${ask('true', only)}\nreturn reply`
       : `
 local limits = {
-${limits.map((limit) => `  function(commit) return decide(commit, ${limit}) end,`).join('\n')}
+${limits.map((limit) => `  function(commit) return ${ask('commit', limit)} end,`).join('\n')}
 }
 local allowed, answers, replies = true, {}, {}
 for i, limit in ipairs(limits) do
@@ -231,53 +242,76 @@ for i, limit in ipairs(limits) do
   end
 end
 return table.concat(replies, ';')`;
+  const decisions = new Set(limits.map(({ decision }) => decision.lua));
   return defineScript({
     name,
-    keys: numbered(['attempts', 'block', 'seq'], limits.length),
+    keys: limits.flatMap(({ decision }, i) => decision.keys.map((key) => key + String(i + 1))),
     args: ['callId', ...args],
-    lua: `${DECIDE}\n\n${lua.trim()}`,
+    lua: [START, ...decisions, lua].map((part) => part.trim()).join('\n\n'),
     decode: decodeOutcomes,
   });
 }
 
-/** The rules come with each call: for policies that are known only with it. One script for each number of limits. */
-export const checkScripts: readonly CheckScript[] = Array.from({ length: MAX_CHECKS }, (_, i) =>
-  checkScript(
-    `limit-check-${i + 1}`,
-    Array.from({ length: i + 1 }, (_, n) => dynamicLimit(n + 1)),
-    numbered(DYNAMIC_ARGS, i + 1),
-  ),
-);
-
-function dynamicLimit(n: number): string {
-  const rules = RULES.map((rule) => `tonumber(${rule}${n})`);
-  return [`attempts${n}`, `block${n}`, `seq${n}`, `cost${n}`, `stage${n}`, ...rules].join(', ');
+/** The rules come with each call: for policies that are known only with it. */
+function dynamicScript(name: string, decisions: readonly Decision[]): CheckScript {
+  const limits = decisions.map((decision, i) =>
+    limitCall(decision, i + 1, (arg) => (arg === 'stage' ? `stage${i + 1}` : `tonumber(${arg}${i + 1})`)),
+  );
+  return checkScript(
+    name,
+    limits,
+    decisions.flatMap(({ args }, i) => args.map((arg) => arg + String(i + 1))),
+  );
 }
 
-/** What `checkScripts` take as arguments for the nth limit of a call. */
+/** For sliding logs: one script for each number of limits. */
+export const checkScripts: readonly CheckScript[] = Array.from({ length: MAX_CHECKS }, (_, i) =>
+  dynamicScript(`limit-check-${i + 1}`, Array<Decision>(i + 1).fill(DECISIONS.log)),
+);
+
+const windowCheckScripts = new Map<string, CheckScript>();
+
+/** Where a fixed window takes part: one script for each sequence of algorithms that occurs. */
+function windowCheckScript(shapes: readonly DecisionShape[]): CheckScript {
+  const sequence = shapes.map(({ stage }) => (stage === 'window' ? 'w' : 'l')).join('');
+  let script = windowCheckScripts.get(sequence);
+  if (!script) {
+    const decisions = shapes.map(({ stage }) => decisionOf(stage));
+    script = dynamicScript(`limit-check-${sequence}`, decisions);
+    windowCheckScripts.set(sequence, script);
+  }
+  return script;
+}
+
+/** The script that takes the rules of these limits as arguments. */
+export function dynamicCheckScript(shapes: readonly DecisionShape[]): CheckScript {
+  const script = checkScripts[shapes.length - 1];
+  if (!script) throw new RangeError(`a call has 1 to ${MAX_CHECKS} limits, got ${shapes.length}`);
+  return shapes.some(({ stage }) => stage === 'window') ? windowCheckScript(shapes) : script;
+}
+
+/** What it takes as arguments for the nth limit of a call. */
 export function dynamicArgs(
   { stage, rules }: DecisionShape,
   cost: number,
   n: number,
 ): Record<string, string | number> {
-  const args: Record<string, string | number> = { [`cost${n}`]: cost, [`stage${n}`]: stage };
-  for (const rule of RULES) args[`${rule}${n}`] = rules[rule];
+  const args: Record<string, string | number> = {};
+  for (const arg of decisionOf(stage).args)
+    args[arg + String(n)] = arg === 'cost' ? cost : arg === 'stage' ? stage : rules[arg];
   return args;
 }
 
 /** The rules stand in the script's text: fewer bytes a call, and nothing to parse. For policies known at boot. */
 export function fixedCheckScript(shapes: readonly DecisionShape[]): CheckScript {
   const limits = shapes.map(({ stage, rules }, i) =>
-    [
-      `attempts${i + 1}`,
-      `block${i + 1}`,
-      `seq${i + 1}`,
-      `cost${i + 1}`,
-      `'${stage}'`,
-      ...RULES.map((rule) => rules[rule]),
-    ].join(', '),
+    limitCall(decisionOf(stage), i + 1, (arg) => (arg === 'stage' ? `'${stage}'` : String(rules[arg]))),
   );
-  return checkScript('limit-check-fixed', limits, numbered(['cost'], shapes.length));
+  return checkScript(
+    'limit-check-fixed',
+    limits,
+    shapes.map((_, i) => `cost${i + 1}`),
+  );
 }
 
 /** Reads only: what a check would find. Replies like one, with the time until the shorter window is empty. */
@@ -290,13 +324,7 @@ local call, cost = redis.call, 1
 tempWindowMs, tempThreshold, longThreshold = tonumber(tempWindowMs), tonumber(tempThreshold), tonumber(longThreshold)
 
 local held = call('GET', block)
-if held then
-  local remainingMs = call('PTTL', block)
-  if remainingMs < 0 then
-    ${indent(BLOCK_LENGTH, 4)}
-  end
-  if remainingMs > 0 then return remainingMs .. ' ' .. held end
-end
+${answerBlock(`remainingMs .. ' ' .. held`).trim()}
 ${NOW_MS}
 local record = call('GET', seq)
 ${PARSE_RECORD}
@@ -312,7 +340,7 @@ if shortCount > 0 then
   resetMs = call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] + tempWindowMs - nowMs
 end
 return resetMs .. ' ok ' .. shortCount .. ' ' .. longCount`,
-  decode: (reply): LimitOutcome => decodeOutcomes(reply)[0] ?? unexpectedReply('limit-peek', reply),
+  decode: decodePeek,
 });
 
 /** Takes a call back; with \`forget\` "1" the failures before it as well, unless a block stands. */
@@ -354,12 +382,13 @@ return 1`,
   decode: decodeDone('limit-forgive'),
 });
 
+/** `counted`: attempts or window. */
 export const resetScript = defineScript({
   name: 'limit-reset',
-  keys: ['attempts', 'block', 'seq'],
+  keys: ['counted', 'block', 'seq'],
   args: [],
   lua: `
-redis.call('DEL', attempts, block, seq)
+redis.call('DEL', counted, block, seq)
 return 1`,
   decode: decodeDone('limit-reset'),
 });
@@ -391,48 +420,11 @@ return 1`,
 export const limitScripts: readonly Script[] = [
   ...checkScripts,
   peekScript,
+  peekWindowScript,
   withdrawScript,
   forgiveScript,
+  forgiveWindowScript,
   resetScript,
   blockScript,
   unblockScript,
 ] as readonly Script[];
-
-function decodeDone(name: string): (reply: unknown) => void {
-  return (reply) => {
-    if (reply !== 1) unexpectedReply(name, reply);
-  };
-}
-
-function decodeOutcomes(reply: unknown): LimitOutcome[] {
-  if (typeof reply !== 'string') return unexpectedReply('limit-check', reply);
-  return reply.includes(';') ? reply.split(';').map(decodeOutcome) : [decodeOutcome(reply)];
-}
-
-function decodeOutcome(reply: string): LimitOutcome {
-  const [ms, status, short, long, , reason] = reply.split(' ');
-  const counts = { shortCount: Number(short), longCount: Number(long) };
-  const retryAfterMs = Number(ms);
-  switch (status) {
-    case 'ok':
-      return { status: 'allowed', ...counts, resetMs: retryAfterMs };
-    case 'window':
-      return { status: 'denied', scope: 'temp', reason: 'temp', retryAfterMs, ...counts, blocked: false };
-    case 'busy':
-      return { status: 'denied', scope: 'temp', reason: 'busy', retryAfterMs, ...counts, blocked: false };
-    case 'temp':
-    case 'long':
-      return { status: 'denied', scope: status, reason: status, retryAfterMs, ...counts, blocked: true };
-    case 'manual':
-      return {
-        status: 'denied',
-        scope: status,
-        reason: reason ? decodeURIComponent(reason) : status,
-        retryAfterMs,
-        ...counts,
-        blocked: true,
-      };
-    default:
-      throw foreignValue('the block is not a block');
-  }
-}

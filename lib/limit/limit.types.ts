@@ -25,6 +25,17 @@ export interface Escalation {
 /** What a limit does while Redis does not answer: refuse (503), count in this process's memory, or let all in. */
 export type OnError = 'closed' | 'memory' | 'open';
 
+/**
+ * How calls are counted.
+ *
+ * - `'sliding-log'`: every call with its time, so that no `windowMs` ever holds more than the limit. 20 bytes of Redis
+ *   memory a call, 115 where they are more than 128: for limits up to some hundreds, 9,999 at most.
+ * - `'fixed-window'`: one number that starts at 0 again when the window ends, which begins with its first call. Its size
+ *   does not grow with the limit, which may be up to 2^31 - 1, but around a window's end up to twice the limit gets
+ *   through. It goes with `{ limit, windowMs }` only: no block, no `count: 'failure'`.
+ */
+export type LimitAlgorithm = 'sliding-log' | 'fixed-window';
+
 /** The code of a denial: for logins and other attempts, or for the rate of anything else. */
 export type TooManyAttemptsCode = 'TooManyAttempts' | 'RateLimited';
 
@@ -49,7 +60,7 @@ interface PolicyOptions {
   name?: string;
   /** In the guard: who a request is counted for. Default: the module's `limit.keyBy`, else `'ip'`. */
   keyBy?: KeyBy;
-  /** How much one call counts. 1 to 1,000. Default: 1. */
+  /** How much one call counts, all or nothing. 1 to 1,000; in a fixed window up to its limit. Default: 1. */
   cost?: number | FromContext<number>;
   /** In the guard: count every call, or only those that end in a failure. Default: `'attempt'`. */
   count?: 'attempt' | 'failure';
@@ -69,6 +80,7 @@ interface PolicyOptions {
  * How many attempts an identity has. Durations in ms.
  *
  * - `{ limit, windowMs }` lets `limit` in within any `windowMs`; a denied call is not counted.
+ * - `{ limit, windowMs, algorithm: 'fixed-window' }` counts by one number, for limits in the thousands.
  * - `{ limit, windowMs, blockMs }` blocks for `blockMs` at the first call too many.
  * - `{ temp, long? }`: two true sliding windows over the same attempts, each with a block of its own.
  *
@@ -77,13 +89,23 @@ interface PolicyOptions {
 export type LimitPolicy = PolicyOptions &
   (
     | {
+        /** 1 to 9,999; in a fixed window to 2^31 - 1. */
         limit: number | FromContext<number>;
         windowMs: number;
         blockMs?: number;
+        /** Default: `'sliding-log'`. */
+        algorithm?: LimitAlgorithm;
         temp?: never;
         long?: never;
       }
-    | { temp: Tier; long?: Tier; limit?: never; windowMs?: never; blockMs?: never }
+    | {
+        temp: Tier;
+        long?: Tier;
+        algorithm?: 'sliding-log';
+        limit?: never;
+        windowMs?: never;
+        blockMs?: never;
+      }
   );
 
 /** Which window denied a call, or `'manual'`: a block that was set by hand. */
@@ -97,7 +119,7 @@ export interface AllowedDecision {
   readonly longCount: number;
   /** How many more are let in now. */
   readonly remaining: number;
-  /** How long, at most, until the shorter window is empty again if nothing more comes. In ms. */
+  /** How long, at most, until the shorter window is empty again if nothing more comes; until a fixed one ends. In ms. */
   readonly resetMs: number;
   /** Redis did not answer: this was decided by the policy's `onError`. */
   readonly degraded?: true;

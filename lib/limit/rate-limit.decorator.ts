@@ -12,8 +12,8 @@ export interface RateLimitOptions {
 }
 
 /**
- * Limits a route, or all routes of a controller. Decorators add up; those of a class and of a method too. It
- * brings its guard along: nothing else has to be bound.
+ * Limits a route, a field of GraphQL, a message of a gateway or of a microservice, or all of a class. Decorators add up;
+ * those of a class and of a method too. It brings its guard along: nothing else has to be bound (ADR 0012).
  *
  * It is asked before the other guards of the class or method, whatever the order of the decorators: so a
  * failed `AuthGuard` counts as a failure. Where `keyBy`, `limit` or `cost` needs a user (`'user'`, a function),
@@ -21,7 +21,8 @@ export interface RateLimitOptions {
  *
  * @param policy - a name in the `limits` option, a preset's name (`'login'`, `'otp'`, `'signup'`, `'api'`), a
  *   policy, or a list of policies. An unnamed one counts by route.
- * @throws SyncGuardConfigError at once when a policy is malformed, at boot when a name is unknown
+ * @throws SyncGuardConfigError at once when a policy is malformed; at boot when a name is unknown, or when it stands where
+ *   it could not limit (RATE_LIMIT_NO_KEY, RATE_LIMIT_UNGUARDED_FIELD)
  * @example
  * \@RateLimit('login')
  * \@Post('login')

@@ -3,7 +3,7 @@ import { ROUTE_LIMITER } from './rate-limit.metadata.js';
 import type { RouteLimiter } from './route-limiter.js';
 
 /**
- * Applies the policy named `default` to every route it is bound to: as `APP_GUARD`, to all. What stands in
+ * Applies the policy named `default` to every call that it is bound to: as `APP_GUARD`, to all. What stands in
  * `@RateLimit` applies in addition, and needs no guard bound by hand.
  *
  * @throws SyncGuardConfigError at boot when there is no policy `default`

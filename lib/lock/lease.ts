@@ -38,6 +38,8 @@ export interface LeaseOptions {
   readonly sentAtMs: number;
   /** The moment of the next wake has changed. */
   onChange(lease: Lease): void;
+  /** The lock was found to be lost; called once. */
+  onLost?: (() => void) | undefined;
 }
 
 class LeaseContext implements LockContext {
@@ -159,8 +161,9 @@ export class Lease implements Watched {
   }
 
   lose(why: string): void {
-    if (this.#ended) return;
-    this.#lost ??= this.lockLost(why);
+    if (this.#ended || this.#lost) return;
+    this.#lost = this.lockLost(why);
+    this.#options.onLost?.();
     this.#controller?.abort(this.#lost);
   }
 

@@ -1,3 +1,4 @@
+import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { monotonicMs } from '../clock.js';
@@ -37,7 +38,7 @@ const LONGEST_PAUSE_MS = 1_000;
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
   readonly shutdown: { readonly drainMs: number };
-  /** Told of what no operation of the backend shows: a wait that was in vain, a lock that was lost. */
+  /** Told of what no operation of the backend shows: a wait that was in vain or aborted, a lock that was lost. */
   readonly emit?: Emit | undefined;
 }
 
@@ -163,15 +164,21 @@ export class LockService implements OnModuleDestroy {
     // A job that may be skipped is skipped, not failed, while the app goes down.
     if (call.onContention === 'skip' && this.#shutdown.signal.aborted) return undefined;
     const outer = findFrame(({ owner, context }) => owner === this.#backend && context.key === key);
-    if (outer) return call.reentrant ? this.#reenter(outer.context, fn) : rejectNested(outer.context);
+    if (outer) return call.reentrant ? this.#reenter(outer.context, fn) : this.#rejectNested(outer.context);
     const startedMs = monotonicMs();
-    const attempt = await this.#waitFor(key, call);
-    if (!attempt.result.ok) return this.#contended(key, call, attempt.result, monotonicMs() - startedMs);
-    const lease = new Lease(attempt.result, {
+    const { result, sentAtMs } = await this.#waitFor(key, call).catch((error: unknown) => {
+      if (error instanceof LockError && error.code === 'Aborted')
+        this.#tell('aborted', error.code, key, monotonicMs() - startedMs);
+      throw error;
+    });
+    if (!result.ok) return this.#contended(key, call, result, monotonicMs() - startedMs);
+    const lease: Lease = new Lease(result, {
       ...call,
       key,
-      sentAtMs: attempt.sentAtMs,
+      sentAtMs,
       onChange: (changed) => this.#watchdog.changed(changed),
+      // Bound: the watchdog, which may find out, runs in nobody's async context.
+      onLost: this.#options.emit && AsyncResource.bind(() => this.#tellLost(lease)),
     });
     const run = this.#run(lease, call, fn);
     this.#running.set(lease, run);
@@ -180,6 +187,12 @@ export class LockService implements OnModuleDestroy {
     } finally {
       this.#running.delete(lease);
     }
+  }
+
+  /** @internal For tests: the body under this lock learns at once of a loss that its next renewal would find. */
+  lose(lockId: string): void {
+    for (const lease of this.#running.keys())
+      if (lease.grant.lockId === lockId) lease.lose('another owner has it, or it was deleted');
   }
 
   /**
@@ -199,7 +212,7 @@ export class LockService implements OnModuleDestroy {
     const locks = [...leases.map(({ grant }) => grant), ...this.#handles];
     if (locks.length > 0)
       this.#logger.warn(
-        `${locks.length} locks were still in use after ${drainMs} ms of shutdown: they are released.`,
+        `Still in use after ${drainMs} ms of shutdown, and released now: ${locks.length} lock${locks.length === 1 ? '' : 's'}.`,
       );
     for (const lease of leases) lease.lose('the app has shut down');
     await Promise.allSettled(locks.map((lock) => lock.release()));
@@ -315,9 +328,7 @@ export class LockService implements OnModuleDestroy {
     frame.active = false;
     lease.end();
     this.#watchdog.unwatch(lease);
-    const { heldMs } = lease;
     const lost = await this.#giveBack(lease, call.minHoldMs);
-    if (lost) this.#tell('lost', lost.code, lease.key, heldMs);
     if ('error' in outcome) throw outcome.error;
     if (lost) throw lost;
     return outcome.value;
@@ -338,18 +349,40 @@ export class LockService implements OnModuleDestroy {
     }
     try {
       const { ok } = await giveBack();
-      return ok ? undefined : lease.lockLost('when it was released, another owner had it or it was deleted');
+      if (ok) return undefined;
+      this.#tellLost(lease);
+      return lease.lockLost('when it was released, another owner had it or it was deleted');
     } catch (error) {
       // The work is done and stays done: the lock goes when Redis is back, or with its TTL.
       this.#logger.warn(
-        `A lock could not be given back yet, it is tried again in the background: ${String(error)}`,
+        `The lock ${hashKey(lease.key)} could not be given back yet, it is tried again in the background: ${LockError.from(error).message}`,
       );
       again();
       return undefined;
     }
   }
 
-  #tell(reason: 'timeout' | 'lost', code: LockErrorCode, key: string, durationMs: number): void {
+  #rejectNested(outer: LockContext): never {
+    outer.assertHeld();
+    this.#tell('already-held', 'AlreadyHeld', outer.key, 0);
+    throw new LockError({
+      code: 'AlreadyHeld',
+      message: 'This code runs under that very lock already: waiting for it would never end.',
+      hint: 'Lock once, outside; or pass `reentrant: true` to run under the lock that is held.',
+      context: { keyHash: hashKey(outer.key) },
+    });
+  }
+
+  #tellLost({ key, heldMs }: Lease): void {
+    this.#tell('lost', 'LockLost', key, heldMs);
+  }
+
+  #tell(
+    reason: 'timeout' | 'aborted' | 'already-held' | 'lost',
+    code: LockErrorCode,
+    key: string,
+    durationMs: number,
+  ): void {
     this.#options.emit?.({ feature: 'lock', type: 'lock', result: 'fail', reason, code, key, durationMs });
   }
 
@@ -368,14 +401,4 @@ function pauseMs({ retryDelayMs, backoff, jitter }: ResolvedLockCall, retries: n
   const full = Math.min(grown, Math.max(LONGEST_PAUSE_MS, retryDelayMs));
   const chance = { none: 0, equal: 0.5, full: 1 }[jitter];
   return Math.max(1, Math.round(full * (1 - chance * Math.random())));
-}
-
-function rejectNested(outer: LockContext): never {
-  outer.assertHeld();
-  throw new LockError({
-    code: 'AlreadyHeld',
-    message: 'This code runs under that very lock already: waiting for it would never end.',
-    hint: 'Lock once, outside; or pass `reentrant: true` to run under the lock that is held.',
-    context: { keyHash: hashKey(outer.key) },
-  });
 }

@@ -19,7 +19,8 @@ interface EventOf<Feature extends string, Type extends string> {
 
 /**
  * `lock` is of `LockService.lock()` and `@WithLock()`, and only for what no single operation shows: `reason` is
- * `timeout` (`durationMs` is the wait) or `lost` (`durationMs` is how long it was held).
+ * `timeout` or `aborted` (`durationMs` is the wait), `already-held` (by the very code that asked for it), or `lost`
+ * (`durationMs` is how long it was held), which comes when the loss is found: the body may still run.
  */
 export interface LockEvent extends EventOf<
   'lock',
@@ -49,6 +50,8 @@ export interface LimitEvent extends EventOf<
   readonly policy?: string;
   /** Redis did not answer: this was counted in this process. */
   readonly degraded?: true;
+  /** Denied without asking: this process knew of the block (`limit.denyCacheMs`). `durationMs` is 0. */
+  readonly cached?: true;
 }
 
 /**
@@ -94,6 +97,7 @@ export interface Facts {
   readonly lockId?: string | undefined;
   readonly policy?: string;
   readonly degraded?: true;
+  readonly cached?: true;
 }
 
 /** An operation before anything of it is hashed: not for listeners. */

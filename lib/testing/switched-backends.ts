@@ -66,16 +66,18 @@ export class SwitchedBackends implements Backends {
     this.#allContended = true;
   }
 
-  /** Takes the lock from its holder. False: nobody held it. */
-  async lose(key: string): Promise<boolean> {
+  /** Takes the lock from its holder. Gives its id; undefined: nobody held it. */
+  async lose(key: string): Promise<string | undefined> {
     const lock = await this.#locks.getByKeyRaw(key);
-    return lock !== null && (await this.#locks.release(lock)).ok;
+    return lock && (await this.#locks.release(lock)).ok ? lock.lockId : undefined;
   }
 
-  async loseAll(): Promise<void> {
-    const lost = [...this.#held].map((lockId) => this.#locks.release({ lockId }));
+  /** Takes all locks from their holders. Gives their ids. */
+  async loseAll(): Promise<readonly string[]> {
+    const lost = [...this.#held];
     this.#held.clear();
-    await Promise.all(lost);
+    await Promise.all(lost.map((lockId) => this.#locks.release({ lockId })));
+    return lost;
   }
 
   makeUnreachable(): void {

@@ -18,12 +18,14 @@ export class SyncGuardTesting {
   /** The time that all backends go by. */
   readonly clock: FakeClock;
   readonly #backends: SwitchedBackends;
+  readonly #locks: LockService;
   readonly #services: ReadonlyMap<symbol, LockService | BudgetService>;
 
   /** @internal */
   constructor(clock: FakeClock, backends: SwitchedBackends, locks: LockService, budgets: BudgetService) {
     this.clock = clock;
     this.#backends = backends;
+    this.#locks = locks;
     this.#services = new Map<symbol, LockService | BudgetService>([
       [LOCK_SERVICE, locks],
       [BUDGET_SERVICE, budgets],
@@ -45,22 +47,24 @@ export class SyncGuardTesting {
   }
 
   /**
-   * Takes a lock from its holder, as if Redis had lost it: others can have it now, and the holder is told when it
-   * next renews, extends or releases it. So a body's `signal` aborts at its next renewal, which comes a third of
-   * `ttlMs` after the last, in real time.
+   * Takes a lock from its holder, as if Redis had lost it: others can have it now. A body of `lock()` or `@WithLock()`
+   * learns of it at once, not only at its next renewal: its `signal` aborts, `assertHeld()` throws. The holder of a
+   * handle is told when it extends or releases it.
    *
    * @throws SyncGuardConfigError when nobody holds it
    */
   async lose(key: string): Promise<void> {
-    if (!(await this.#backends.lose(key)))
+    const lockId = await this.#backends.lose(key);
+    if (lockId === undefined)
       throw new SyncGuardConfigError('lose(key): nobody holds this lock.', {
         hint: 'Wait until the body runs, and pass the key as the decorator makes it.',
       });
+    this.#locks.lose(lockId);
   }
 
   /** `lose` for every lock that is held; none is fine. */
-  loseLocks(): Promise<void> {
-    return this.#backends.loseAll();
+  async loseLocks(): Promise<void> {
+    for (const lockId of await this.#backends.loseAll()) this.#locks.lose(lockId);
   }
 
   /**

@@ -10,7 +10,7 @@ import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy } from '../support/tcp-proxy.js';
-import { API, LOGIN } from './limit.contract.js';
+import { API, BULK, LOGIN } from './limit.contract.js';
 
 const TIMEOUT_MS = 250;
 
@@ -85,6 +85,34 @@ describe('when Redis does not answer', () => {
     expect(decisions.map(({ allowed }) => allowed)).toEqual([true, true, true, true, false, false]);
     expect(decisions[5]).toMatchObject({ scope: 'temp', retryAfterSecs: 60, degraded: true });
   });
+
+  it('the memory twin keeps a fixed window', async () => {
+    const limiter = limiterOn(server.client());
+    await limiter.check('ann', BULK);
+    await server.kill();
+    const decisions: LimiterDecision[] = [];
+    for (let i = 0; i < 4; i++) decisions.push(await limiter.check('ann', BULK));
+    expect(decisions.map(({ allowed }) => allowed)).toEqual([true, true, true, false]);
+    expect(decisions[3]).toMatchObject({ scope: 'temp', retryAfterSecs: 10, degraded: true });
+  });
+
+  it.each(['sliding-log', 'fixed-window'] as const)(
+    'a call that was given up is taken back once its answer comes, and none that was denied: %s',
+    async (algorithm) => {
+      const limiter = limiterOn(server.client());
+      const policy = { name: 'late', algorithm, limit: 2, windowMs: minutes(1), onError: 'open' } as const;
+      await limiter.check('ann', policy);
+      for (const stands of [1, 2]) {
+        server.pause();
+        expect(await limiter.check('ann', policy)).toMatchObject({ degraded: true });
+        server.resume();
+        // By one connection: the late answer comes before that of the first peek, its withdrawal before the second.
+        await limiter.peek('ann', policy);
+        expect(await limiter.peek('ann', policy)).toMatchObject({ shortCount: stands });
+        await limiter.check('ann', policy);
+      }
+    },
+  );
 
   it('comes back by itself: a probe finds out, and Redis decides again', async () => {
     const limiter = limiterOn(server.client({ retryStrategy: () => 20 }));
@@ -185,6 +213,21 @@ describe('the note of blocks', () => {
     for (let i = 0; i < 3; i++)
       expect(await case4.limiter.check('ann', limits)).toMatchObject({ allowed: false });
     expect(await case4.limiter.peek('ann', limits[0] as typeof API)).toMatchObject({ shortCount: 0 });
+  });
+
+  it('is made of a block by hand before a fixed window, but not of the window', async () => {
+    await using case6 = await setUp({ denyCacheMs: 60_000 });
+    const { limiter, proxy } = case6;
+    for (let i = 0; i < 4; i++) await limiter.check('ann', BULK);
+    workerRedis().clock.advance(minutes(1));
+    expect(await limiter.check('ann', BULK)).toMatchObject({ allowed: true, shortCount: 1 });
+    await limiter.block('ann', BULK, minutes(1));
+    expect(await limiter.check('ann', BULK)).toMatchObject({ scope: 'manual' });
+    const { chunks } = proxy.sent;
+    expect(await limiter.check('ann', BULK)).toMatchObject({ scope: 'manual' });
+    expect(proxy.sent.chunks).toBe(chunks);
+    await limiter.unblock('ann', BULK);
+    expect(await limiter.check('ann', BULK)).toMatchObject({ allowed: true, shortCount: 2 });
   });
 
   it('is not made of a limit without a block', async () => {

@@ -8,7 +8,7 @@ import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { hours, minutes, seconds } from '../../lib/syncguard.options.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { startTcpProxy } from '../support/tcp-proxy.js';
-import { API, limiterOn, LOGIN } from './limit.contract.js';
+import { API, BULK, limiterOn, LOGIN } from './limit.contract.js';
 
 const admin = workerRedis().client();
 const backendOn = (client: unknown, prefix = 'syncguard'): RedisLimitBackend =>
@@ -55,7 +55,7 @@ describe('the limiter’s keys', () => {
     expect(await ttl('seq')).toBe(minutes(11)); // the longer window after the block has ended
   });
 
-  it.each<LimitPolicy>([LOGIN, API, { ...LOGIN, count: 'failure' }, { ...API, count: 'failure' }])(
+  it.each<LimitPolicy>([LOGIN, API, { ...LOGIN, count: 'failure' }, { ...API, count: 'failure' }, BULK])(
     'all have a TTL after any sequence of operations, also where PERSIST took it away: %j',
     async (policy) => {
       const check = checkOf(policy);
@@ -68,7 +68,7 @@ describe('the limiter’s keys', () => {
       for (let round = 0; round < 120; round++) {
         const callId = createCallId();
         await backend.check([check], callId);
-        if (round % 3 === 0) await backend.confirm(check, callId);
+        if (round % 3 === 0 && policy !== BULK) await backend.confirm(check, callId);
         if (round % 5 === 0) await backend.withdraw(check, callId, round % 10 === 0);
         if (round % 7 === 0) await backend.forgive(check, 1, createCallId());
         if (round % 11 === 0) await backend.block(check, seconds(5), 'test');
@@ -109,6 +109,45 @@ describe('the limiter’s keys', () => {
       expect(await admin.type(key)).toBe(part === 'attempts' ? 'string' : 'list');
     },
   );
+
+  it('of a fixed window are one, which lives until the window ends, and a block', async () => {
+    workerRedis().clock.hold();
+    for (let i = 0; i < 5; i++) await limiter.check('ann', BULK);
+    expect(await admin.keys('*')).toEqual([
+      expect.stringMatching(/^syncguard\/abuse_limiter:window:\{[\w-]{16}\}$/),
+    ]);
+    expect(await admin.pttl(await keyOf('window'))).toBe(seconds(10));
+    workerRedis().clock.advance(seconds(4));
+    await limiter.forgive('ann', BULK, 1);
+    await limiter.check('ann', BULK);
+    expect(await admin.pttl(await keyOf('window'))).toBe(seconds(6));
+    await admin.persist(await keyOf('window'));
+    await limiter.check('ann', BULK); // denied: it writes nothing else
+    expect(await admin.pttl(await keyOf('window'))).toBe(seconds(6));
+    await admin.persist(await keyOf('window'));
+    workerRedis().clock.advance(seconds(6));
+    expect(await limiter.check('ann', BULK)).toMatchObject({ allowed: true, shortCount: 1 });
+  });
+
+  it.each<[string, string, (key: string) => Promise<unknown>]>([
+    ['window', 'a List', (key) => admin.rpush(key, 'theirs')],
+    ['window', 'a text', (key) => admin.set(key, 'theirs', 'PX', 60_000)],
+    ['block', 'a List', (key) => admin.rpush(key, 'theirs')],
+    ['block', 'a text', (key) => admin.set(key, 'theirs')],
+  ])('of a fixed window are not touched where the name of its %s has %s', async (part, _, write) => {
+    await limiter.block('ann', BULK, 1_000);
+    const key = (await keyOf('block')).replace(':block:', `:${part}:`);
+    await admin.flushall();
+    await write(key);
+    const before = await admin.dump(key);
+    // Beside a limit that could be counted.
+    await expect(limiter.check('ann', [API, BULK])).rejects.toMatchObject({ code: 'InvalidArgument' });
+    await expect(limiter.peek('ann', BULK)).rejects.toMatchObject({ code: 'InvalidArgument' });
+    if (part === 'window')
+      await expect(limiter.forgive('ann', BULK)).rejects.toMatchObject({ code: 'InvalidArgument' });
+    expect(await admin.keys('*')).toEqual([key]);
+    expect(await admin.dump(key)).toBe(before);
+  });
 
   it.each(['block', 'seq'])('are refused where the text of %s is not ours', async (part) => {
     for (let i = 0; i < 5; i++) await limiter.check('ann', LOGIN);
@@ -155,6 +194,18 @@ describe('under attack', () => {
     const bytes = await memoryOf(await admin.keys('*'));
     console.log(`limiter, memory of 100 attempts: ${bytes} B`);
     expect(bytes).toBeLessThanOrEqual(2_400);
+  });
+
+  it('an identity of a fixed window takes at most 200 bytes, whatever its limit', async () => {
+    const sizes: Record<string, number> = {};
+    for (const limit of [100, 1_000_000]) {
+      await admin.flushall();
+      const check = { ...checkOf({ ...BULK, limit }), cost: limit / 100 };
+      for (let i = 0; i < 100; i++) await backend.check([check], createCallId());
+      sizes[limit] = await memoryOf(await admin.keys('*'));
+    }
+    console.log(`limiter, memory of a fixed window by its limit: ${JSON.stringify(sizes)} B`);
+    for (const size of Object.values(sizes)) expect(size).toBeLessThanOrEqual(200);
   });
 
   it('the set never holds more than the larger threshold and the cost of a call', async () => {
@@ -220,10 +271,22 @@ describe('what a check costs', () => {
     expect(bytes).toBeLessThanOrEqual(260);
   });
 
+  it('is at most 5 commands in a fixed window, allowed, denied or blocked', async () => {
+    const check = checkOf({ ...BULK, limit: 2 });
+    const once = (): Promise<unknown> => backend.check([check], createCallId());
+    await once();
+    const allowed = await commandsOf(admin, once);
+    const denied = await commandsOf(admin, once);
+    await backend.block(check, 60_000, 'spam');
+    const blocked = await commandsOf(admin, once);
+    console.log(`fixed window, commands ${JSON.stringify({ allowed, denied, blocked })}`);
+    for (const calls of [allowed, denied, blocked]) expect(sum(calls)).toBeLessThanOrEqual(5);
+  });
+
   it('is one round trip for several limits of one call', async () => {
     await using proxy = await startTcpProxy(workerRedis().port);
     const measured = backendOn(workerRedis().client({ port: proxy.port }));
-    const checks = [checkOf(LOGIN), checkOf(API), checkOf({ ...API, name: 'third' })];
+    const checks = [checkOf(LOGIN), checkOf(API), checkOf(BULK)];
     await measured.check(checks, createCallId());
     const { chunks } = proxy.sent;
     await measured.check(checks, createCallId());
@@ -252,6 +315,13 @@ describe('faults of the server and the network', () => {
     proxy.cutAfterRequest();
     await resending.forgive('ann', LOGIN, 1);
     expect(await resending.peek('ann', LOGIN)).toMatchObject({ shortCount: 1 });
+
+    await resending.check('ann', BULK);
+    proxy.cutAfterRequest();
+    expect(await resending.check('ann', BULK)).toMatchObject({ allowed: true, shortCount: 2 });
+    proxy.cutAfterRequest();
+    await resending.forgive('ann', BULK, 1);
+    expect(await resending.peek('ann', BULK)).toMatchObject({ shortCount: 1 });
   });
 
   it('a reply that cannot be read is Internal, whatever onError says', async () => {

@@ -5,7 +5,7 @@ import type { LimitBackend, LimitCheck } from '../../lib/limit/limit.backend.js'
 import { LimitError, TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
 import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
-import { resolvePolicy } from '../../lib/limit/limit.policy.js';
+import { resolvePolicy, withLimit } from '../../lib/limit/limit.policy.js';
 import type { DeniedDecision, LimiterDecision, LimitPolicy } from '../../lib/limit/limit.types.js';
 import { createCallId } from '../../lib/limit/limit.values.js';
 import { days, hours, minutes, seconds } from '../../lib/syncguard.options.js';
@@ -27,6 +27,13 @@ const LOGIN = {
 } satisfies LimitPolicy;
 
 const API = { name: 'api', limit: 3, windowMs: seconds(10) } satisfies LimitPolicy;
+
+const BULK = {
+  name: 'bulk',
+  algorithm: 'fixed-window',
+  limit: 3,
+  windowMs: seconds(10),
+} satisfies LimitPolicy;
 
 export function describeLimitBackend(name: string, createHarness: () => Promise<LimitHarness>): void {
   describe(`the abuse limiter on ${name}`, () => {
@@ -229,14 +236,211 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
       });
     });
 
+    describe('a fixed window', () => {
+      const check: LimitCheck = { policy: resolvePolicy(BULK), identity: 'bulk\0ann', cost: 1 };
+      const counted = async (): Promise<number> => (await limiter.peek('ann', BULK)).shortCount;
+
+      it('starts with its first call, and says until its end what remains', async () => {
+        expect(await attempt(BULK)).toEqual({
+          allowed: true,
+          shortCount: 1,
+          longCount: 1,
+          remaining: 2,
+          resetMs: seconds(10),
+        });
+        advance(seconds(4));
+        expect(await attempts(3, BULK)).toEqual([
+          { allowed: true, shortCount: 2, longCount: 2, remaining: 1, resetMs: seconds(6) },
+          { allowed: true, shortCount: 3, longCount: 3, remaining: 0, resetMs: seconds(6) },
+          { allowed: false, scope: 'temp', reason: 'temp', retryAfterSecs: 6, shortCount: 3, longCount: 3 },
+        ]);
+      });
+
+      it('is over exactly at its end: a call then starts the next', async () => {
+        await attempts(3, BULK);
+        advance(seconds(10) - 1);
+        expect(await attempt(BULK)).toMatchObject({ allowed: false, retryAfterSecs: 1 });
+        advance(1);
+        expect(await attempt(BULK)).toMatchObject({ allowed: true, shortCount: 1, resetMs: seconds(10) });
+      });
+
+      it('lets twice the limit through around its end, where a log does not', async () => {
+        for (const policy of [BULK, API]) {
+          await attempt(policy);
+          advance(seconds(10) - 1);
+          await attempts(2, policy);
+          advance(1);
+          const { length } = (await attempts(3, policy)).filter(({ allowed }) => allowed);
+          expect([policy.name, length]).toEqual([policy.name, policy === BULK ? 3 : 1]);
+        }
+      });
+
+      it('counts up to the limit of 2,000 calls at once, and never past it', async () => {
+        const policy = { ...BULK, limit: 100 } as const;
+        const decisions = await Promise.all(
+          Array.from({ length: 2_000 }, () => limiter.check('ann', policy)),
+        );
+        expect(decisions.filter(({ allowed }) => allowed)).toHaveLength(100);
+        expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: false, shortCount: 100 });
+      });
+
+      it('counts exactly up to the largest limit, and a cost all or nothing', async () => {
+        const limit = 2 ** 31 - 1;
+        const policy = { ...BULK, limit } as const;
+        const costing = (cost: number): Promise<LimiterDecision> => limiter.check('ann', policy, { cost });
+        expect(await costing(limit - 2)).toMatchObject({ allowed: true, remaining: 2 });
+        expect(await costing(3)).toMatchObject({ allowed: false, shortCount: limit - 2 });
+        expect(await costing(1)).toMatchObject({ allowed: true, remaining: 1 });
+        expect(await costing(1)).toMatchObject({ allowed: true, shortCount: limit, remaining: 0 });
+        expect(await costing(1)).toMatchObject({ allowed: false, shortCount: limit });
+      });
+
+      it('refuses a cost that could never fit', async () => {
+        await expect(limiter.check('ann', BULK, { cost: 4 })).rejects.toThrow(
+          /bulk\.cost must be an integer from 1 to 3/,
+        );
+      });
+
+      it('holds for whom the limit was lowered below what is counted', async () => {
+        await attempts(3, BULK);
+        const lowered = { ...check, policy: withLimit(check.policy, 1) };
+        expect(await harness.backend.check([lowered], createCallId())).toMatchObject([
+          { status: 'denied', retryAfterMs: seconds(10), shortCount: 3 },
+        ]);
+      });
+
+      it('keeps its end when windowMs changes', async () => {
+        await attempts(3, BULK);
+        for (const windowMs of [seconds(1), minutes(1)])
+          expect(await attempt({ ...BULK, windowMs })).toMatchObject({ allowed: false, retryAfterSecs: 10 });
+      });
+
+      it('loses nothing when the clock steps back', async () => {
+        await attempts(2, BULK);
+        advance(-seconds(5));
+        expect(await attempts(2, BULK)).toMatchObject([
+          { allowed: true, shortCount: 3 },
+          { allowed: false, retryAfterSecs: 15 },
+        ]);
+      });
+
+      it('is looked at by peek, which counts nothing and starts nothing', async () => {
+        expect(await limiter.peek('ann', BULK)).toMatchObject({ shortCount: 0, remaining: 3, resetMs: 0 });
+        advance(seconds(3));
+        await attempt(BULK);
+        advance(seconds(2));
+        for (let i = 0; i < 5; i++)
+          expect(await limiter.peek('ann', BULK)).toMatchObject({ shortCount: 1, resetMs: seconds(8) });
+        await attempts(2, BULK);
+        expect(await limiter.peek('ann', BULK)).toMatchObject({ allowed: false, retryAfterSecs: 8 });
+        advance(seconds(8));
+        expect(await limiter.peek('ann', BULK)).toMatchObject({ allowed: true, shortCount: 0, resetMs: 0 });
+      });
+
+      it('is given back in part by forgive, and goes on to its end', async () => {
+        await attempts(3, BULK);
+        advance(seconds(4));
+        await limiter.forgive('ann', BULK, 2);
+        expect(await attempt(BULK)).toMatchObject({ allowed: true, shortCount: 2, resetMs: seconds(6) });
+        await limiter.forgive('ann', BULK, 2 ** 31 - 1);
+        expect(await limiter.peek('ann', BULK)).toMatchObject({ shortCount: 0, resetMs: 0 });
+        expect(await attempt(BULK)).toMatchObject({ shortCount: 1, resetMs: seconds(6) });
+      });
+
+      it('is forgotten by reset', async () => {
+        await attempts(3, BULK);
+        advance(seconds(4));
+        await limiter.reset('ann', BULK);
+        expect(await attempt(BULK)).toMatchObject({ allowed: true, shortCount: 1, resetMs: seconds(10) });
+      });
+
+      it('is behind a block by hand, which counts nothing and clears nothing', async () => {
+        await attempts(2, BULK);
+        await limiter.block('ann', BULK, seconds(5), 'spam');
+        for (const decision of [await attempt(BULK), await limiter.peek('ann', BULK)])
+          expect(decision).toMatchObject({
+            allowed: false,
+            scope: 'manual',
+            reason: 'spam',
+            retryAfterSecs: 5,
+          });
+        advance(seconds(5));
+        expect(await attempt(BULK)).toMatchObject({ allowed: true, shortCount: 3 });
+        await limiter.block('ann', BULK, hours(1));
+        await limiter.unblock('ann', BULK);
+        expect(await attempt(BULK)).toMatchObject({ allowed: false, scope: 'temp', retryAfterSecs: 5 });
+      });
+
+      it('does not count a call again that is sent again', async () => {
+        const callId = createCallId();
+        for (let i = 0; i < 5; i++)
+          expect(await harness.backend.check([check], callId)).toMatchObject([
+            { status: 'allowed', shortCount: 1 },
+          ]);
+        const last = createCallId();
+        await harness.backend.check([{ ...check, cost: 2 }], last);
+        expect(await harness.backend.check([{ ...check, cost: 2 }], last)).toMatchObject([
+          { status: 'allowed', shortCount: 3 },
+        ]);
+      });
+
+      it('takes back once, however often that is sent', async () => {
+        await attempt(BULK);
+        const callId = createCallId();
+        await harness.backend.check([{ ...check, cost: 2 }], callId);
+        for (let i = 0; i < 3; i++) await harness.backend.withdraw({ ...check, cost: 2 }, callId, false);
+        expect(await counted()).toBe(1);
+        await attempts(2, BULK);
+        const forgiveId = createCallId();
+        for (let i = 0; i < 3; i++) await harness.backend.forgive(check, 1, forgiveId);
+        expect(await counted()).toBe(2);
+      });
+
+      it('and sliding logs are counted at once: what one denies does not spend the others', async () => {
+        const limits = [BULK, { ...API, limit: 2 }, { ...BULK, name: 'wide', limit: 50_000 }] as const;
+        expect(await limiter.check('ann', limits)).toMatchObject({ allowed: true });
+        expect(await limiter.check('ann', limits)).toMatchObject({ allowed: true, remaining: 0 });
+        for (let i = 0; i < 5; i++)
+          expect(await limiter.check('ann', limits)).toMatchObject({ allowed: false });
+        for (const policy of limits)
+          expect(await limiter.peek('ann', policy)).toMatchObject({ shortCount: 2 });
+        await attempts(1, BULK);
+        advance(seconds(1));
+        await limiter.forgive('ann', limits[1], 1);
+        expect(await limiter.check('ann', limits)).toMatchObject({ allowed: false, retryAfterSecs: 9 });
+        expect(await limiter.peek('ann', limits[1])).toMatchObject({ shortCount: 1 });
+        expect(await limiter.peek('ann', limits[2])).toMatchObject({ shortCount: 2 });
+      });
+
+      it('starts afresh where the limiter had another algorithm before', async () => {
+        const log = { ...BULK, algorithm: 'sliding-log' } as const;
+        await attempts(3, log);
+        expect(await attempt(BULK)).toMatchObject({ allowed: true, shortCount: 1 });
+        await limiter.reset('ann', BULK);
+        expect(await counted()).toBe(0);
+      });
+
+      it('is RateLimited for limiter()', async () => {
+        await attempts(3, BULK);
+        await expect(limiter.limiter('ann', BULK)).rejects.toMatchObject({
+          code: 'RateLimited',
+          retryAfterSecs: 10,
+        });
+      });
+    });
+
     describe('retryAfterSecs', () => {
       it('is exact for any policy: a second less is denied, that long is let in', async () => {
         let run = 0;
-        const anyPolicy = fc.record({
+        const plain = {
           windowMs: fc.integer({ min: 10, max: 100_000 }),
-          blockMs: fc.option(fc.integer({ min: 1, max: 100_000 }), { nil: undefined }),
           limit: fc.integer({ min: 1, max: 5 }),
-        });
+        };
+        const blockMs = fc.option(fc.integer({ min: 1, max: 100_000 }), { nil: undefined });
+        const anyPolicy = fc.oneof(
+          fc.record({ ...plain, blockMs }),
+          fc.record({ ...plain, algorithm: fc.constant('fixed-window' as const) }),
+        );
         await fc.assert(
           fc.asyncProperty(anyPolicy, fc.double({ min: 0, max: 1, noNaN: true }), async (shape, pace) => {
             const policy = { ...shape, name: `exact${run++}` };
@@ -250,7 +454,7 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
             advance(seconds(1));
             expect(await limiter.check('ann', policy)).toMatchObject({ allowed: true });
           }),
-          { numRuns: 60 },
+          { numRuns: 100 },
         );
       });
 
@@ -593,4 +797,4 @@ export function limiterOn(
   });
 }
 
-export { API, LimitError, LOGIN };
+export { API, BULK, LimitError, LOGIN };

@@ -1,7 +1,7 @@
 import { randomInt } from 'node:crypto';
 import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
-import type { LimitBackend, LimitCheck, LimitOutcome } from '../../lib/limit/limit.backend.js';
-import { resolvePolicy, type ResolvedPolicy } from '../../lib/limit/limit.policy.js';
+import type { LimitBackend, LimitCheck, LimitOutcome, Subject } from '../../lib/limit/limit.backend.js';
+import { isFixedWindow, resolvePolicy, type ResolvedPolicy } from '../../lib/limit/limit.policy.js';
 import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
 import type { LimitPolicy } from '../../lib/limit/limit.types.js';
 import { createCallId } from '../../lib/limit/limit.values.js';
@@ -28,6 +28,8 @@ function randomFrom(seed: number): (below: number) => number {
 /** One operation, applied to each of the three. */
 interface Step {
   readonly text: string;
+  /** Who is asked, if it is a question. */
+  readonly asks?: readonly Subject[];
   onBackend(backend: LimitBackend): Promise<unknown>;
   onModel(model: LimitModel): unknown;
 }
@@ -69,7 +71,7 @@ describe('memory, Redis and the model', () => {
             JSON.stringify(x),
           );
           steps++;
-          note(seen, fromRedis[i]);
+          note(seen, step.asks, fromRedis[i]);
           lastWaitMs = waitOf(fromRedis[i]) ?? lastWaitMs;
           if (answers.every((answer) => answer === answers[0])) continue;
           mismatches++;
@@ -85,7 +87,7 @@ describe('memory, Redis and the model', () => {
 
     expect({ mismatches, steps }).toEqual({ mismatches: 0, steps: STEPS });
     // A run that never blocked would prove little.
-    for (const kind of ['allowed', 'temp', 'long', 'manual', 'busy', 'window'])
+    for (const kind of ['allowed', 'temp', 'long', 'manual', 'busy', 'window', 'fixed window'])
       expect(seen.get(kind)).toBeGreaterThan(STEPS / 1000);
     console.log(
       `steps ${steps}, mismatches ${mismatches}, answers ${JSON.stringify(Object.fromEntries(seen))}`,
@@ -120,12 +122,15 @@ function createCast(random: (below: number) => number, world: number): Cast {
   let last: (() => Step) | undefined;
 
   const enter = (checks: LimitCheck[], callId: string): Step => {
-    for (const each of checks) if (each.policy.count === 'failure') inFlight.push({ check: each, callId });
+    for (const each of checks)
+      if (each.policy.count === 'failure' || (isFixedWindow(each.policy) && random(4) === 0))
+        inFlight.push({ check: each, callId });
     return check(checks, callId);
   };
   const check = (checks: LimitCheck[], callId: string): Step => {
     last = () => check(checks, callId);
     return {
+      asks: checks,
       text: `check ${checks.map((each) => `${JSON.stringify(each.identity)} cost ${each.cost}`).join(' and ')} by ${callId}`,
       onBackend: (backend) => backend.check(checks, callId),
       onModel: (model) => model.check(checks, callId),
@@ -134,6 +139,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
   const confirm = (each: LimitCheck, callId: string): Step => {
     last = () => confirm(each, callId);
     return {
+      asks: [each],
       text: `confirm ${JSON.stringify(each.identity)} by ${callId}`,
       onBackend: (backend) => backend.confirm(each, callId),
       onModel: (model) => model.confirm(each.identity, each.policy, each.cost, callId),
@@ -142,12 +148,12 @@ function createCast(random: (below: number) => number, world: number): Cast {
   const settleOne = (): Step => {
     const { check: each, callId } = inFlight.splice(random(inFlight.length), 1)[0] as (typeof inFlight)[0];
     const { identity } = each;
-    if (random(3) > 0) return confirm(each, callId);
+    if (random(3) > 0 && !isFixedWindow(each.policy)) return confirm(each, callId);
     const forget = random(2) === 0;
     return {
       text: `withdraw ${JSON.stringify(identity)} by ${callId}${forget ? ' and forget' : ''}`,
       onBackend: (backend) => backend.withdraw(each, callId, forget),
-      onModel: (model) => model.withdraw(identity, callId, forget),
+      onModel: (model) => model.withdraw(each, callId, forget),
     };
   };
   const byHand = (): Step => {
@@ -184,7 +190,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
         return {
           text: text(`forgive ${n}`),
           onBackend: (backend) => backend.forgive(subject, n, callId),
-          onModel: (model) => model.forgive(identity, n, callId),
+          onModel: (model) => model.forgive(identity, subject.policy, n, callId),
         };
       }
     }
@@ -202,6 +208,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
       if (dice < 36) {
         const subject = checkOf();
         return {
+          asks: [subject],
           text: `peek ${JSON.stringify(subject.identity)}`,
           onBackend: (backend) => backend.peek(subject),
           onModel: (model) => model.peek(subject.identity, subject.policy),
@@ -217,6 +224,11 @@ function randomPolicy(random: (below: number) => number, name: string): Resolved
   const count = random(3) === 0 ? 'failure' : 'attempt';
   const windowMs = between(100, 5_000);
   const common = { name, count } as const;
+  if (random(5) === 0)
+    return resolvePolicy(
+      { name, algorithm: 'fixed-window', limit: between(2, 6), windowMs },
+      { fixed: random(2) === 0 },
+    );
   if (random(4) === 0)
     return resolvePolicy({ ...common, limit: between(2, 6), windowMs }, { fixed: random(2) === 0 });
   const temp = { windowMs, threshold: between(1, 6), blockMs: between(50, 4_000) };
@@ -270,7 +282,7 @@ async function warmUp(redis: LimitBackend, { policies, groups }: Cast): Promise<
   for (const policy of policies) {
     const scratch = { policy, identity: 'scratch', cost: 1 };
     await redis.check([scratch], 'scratch1');
-    await redis.confirm(scratch, 'scratch1');
+    if (policy.count === 'failure') await redis.confirm(scratch, 'scratch1');
     await redis.withdraw(scratch, 'scratch1', true);
     await redis.peek(scratch);
     await redis.forgive(scratch, 1, 'scratch2');
@@ -290,17 +302,17 @@ function waitOf(answer: unknown): number | undefined {
   return outcome?.status === 'denied' ? outcome.retryAfterMs : undefined;
 }
 
-function note(seen: Map<string, number>, answer: unknown): void {
-  for (const outcome of (Array.isArray(answer) ? answer : [answer]) as (LimitOutcome | undefined)[]) {
-    if (!outcome) continue;
-    const kind =
-      outcome.status === 'allowed'
-        ? 'allowed'
-        : outcome.reason === 'busy'
-          ? 'busy'
-          : outcome.blocked
-            ? outcome.scope
-            : 'window';
+function note(seen: Map<string, number>, asked: readonly Subject[] = [], answer: unknown): void {
+  const outcomes = (Array.isArray(answer) ? answer : [answer]) as LimitOutcome[];
+  for (const [i, { policy }] of asked.entries()) {
+    const kind = kindOf(outcomes[i] as LimitOutcome, policy);
     seen.set(kind, (seen.get(kind) ?? 0) + 1);
   }
+}
+
+function kindOf(outcome: LimitOutcome, policy: ResolvedPolicy): string {
+  if (outcome.status === 'allowed') return 'allowed';
+  if (outcome.reason === 'busy') return 'busy';
+  if (outcome.blocked) return outcome.scope;
+  return isFixedWindow(policy) ? 'fixed window' : 'window';
 }

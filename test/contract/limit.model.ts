@@ -2,8 +2,15 @@ import type { LimitOutcome } from '../../lib/limit/limit.backend.js';
 import type { LimitRules } from '../../lib/limit/limit.policy.js';
 
 interface Policy {
+  readonly algorithm: 'sliding-log' | 'fixed-window';
   readonly rules: LimitRules;
   readonly count: 'attempt' | 'failure';
+}
+
+interface Limit {
+  readonly identity: string;
+  readonly policy: Policy;
+  readonly cost: number;
 }
 
 interface State {
@@ -14,6 +21,7 @@ interface State {
   strikes: { temp: number; long: number };
   strikesEnd: number;
   forgiven?: string;
+  window?: { count: number; ends: number; last: string; forgiven?: string };
 }
 
 const SECOND = 1000;
@@ -27,7 +35,7 @@ export class LimitModel {
   private readonly states = new Map<string, State>();
   now = 0;
 
-  check(limits: { identity: string; policy: Policy; cost: number }[], id: string): LimitOutcome[] {
+  check(limits: Limit[], id: string): LimitOutcome[] {
     const before = structuredClone(this.states);
     const tried = limits.map((limit) => this.one(limit.identity, limit.policy, limit.cost, id));
     const denials = tried.filter((outcome) => outcome.status === 'denied').length;
@@ -38,6 +46,7 @@ export class LimitModel {
       if (outcome.status === 'denied') return outcome;
       this.states.set(identity, before.get(identity) ?? fresh());
       const state = this.at(identity);
+      if (policy.algorithm === 'fixed-window') return this.counted(state);
       this.prune(state, policy);
       return allowed(policy, this.short(state, policy).length, this.long(state, policy).length);
     });
@@ -50,7 +59,8 @@ export class LimitModel {
     return this.count(state, policy, cost, id);
   }
 
-  withdraw(identity: string, id: string, forget: boolean): void {
+  withdraw({ identity, policy, cost }: Limit, id: string, forget: boolean): void {
+    if (policy.algorithm === 'fixed-window') return this.forgive(identity, policy, cost, id);
     const state = this.at(identity);
     state.attempts = state.attempts.filter((attempt) => attempt.id !== id);
     state.pending = state.pending.filter((attempt) => attempt.id !== id);
@@ -64,6 +74,12 @@ export class LimitModel {
   peek(identity: string, policy: Policy): LimitOutcome {
     const state = this.at(identity);
     if (this.blocked(state)) return this.blockOf(state);
+    if (policy.algorithm === 'fixed-window') {
+      const standing = this.open(state);
+      return standing && standing.count + 1 >= policy.rules.tempThreshold
+        ? this.usedUp(standing)
+        : this.counted(state);
+    }
     const short = this.short(state, policy);
     const counts = { shortCount: short.length, longCount: this.long(state, policy).length };
     const { tempWindowMs, tempThreshold, tempBlockMs } = policy.rules;
@@ -73,8 +89,15 @@ export class LimitModel {
     return { status: 'allowed', ...counts, resetMs };
   }
 
-  forgive(identity: string, n: number, id: string): void {
+  forgive(identity: string, policy: Policy, n: number, id: string): void {
     const state = this.at(identity);
+    if (policy.algorithm === 'fixed-window') {
+      const window = this.open(state);
+      if (!window || window.count === 0 || window.forgiven === id) return;
+      window.count = Math.max(0, window.count - n);
+      window.forgiven = id;
+      return;
+    }
     if (state.forgiven === id) return;
     state.forgiven = id;
     state.attempts = state.attempts
@@ -97,6 +120,7 @@ export class LimitModel {
   private one(identity: string, policy: Policy, cost: number, id: string): LimitOutcome {
     const state = this.at(identity);
     if (this.blocked(state)) return this.blockOf(state);
+    if (policy.algorithm === 'fixed-window') return this.inWindow(state, policy, cost, id);
     this.prune(state, policy);
     const { tempThreshold, tempBlockMs, longThreshold } = policy.rules;
     const short = this.short(state, policy);
@@ -124,6 +148,36 @@ export class LimitModel {
       };
     if (!known) for (let i = 0; i < cost; i++) state.pending.push({ id, at: this.now });
     return allowed(policy, short.length, long.length);
+  }
+
+  private inWindow(state: State, { rules }: Policy, cost: number, id: string): LimitOutcome {
+    const window = this.open(state) ?? { count: 0, ends: this.now + rules.tempWindowMs, last: '' };
+    if (window.last === id) return this.counted(state);
+    if (window.count + cost > rules.tempThreshold - 1) return this.usedUp(window);
+    state.window = { ...window, count: window.count + cost, last: id };
+    return this.counted(state);
+  }
+
+  private open({ window }: State): State['window'] {
+    return window && this.now < window.ends ? window : undefined;
+  }
+
+  private counted(state: State): LimitOutcome {
+    const { count, ends } = this.open(state) ?? { count: 0, ends: 0 };
+    const resetMs = count > 0 ? ends - this.now : 0;
+    return { status: 'allowed', shortCount: count, longCount: count, resetMs };
+  }
+
+  private usedUp({ count, ends }: { count: number; ends: number }): LimitOutcome {
+    return {
+      status: 'denied',
+      scope: 'temp',
+      reason: 'temp',
+      retryAfterMs: ends - this.now,
+      shortCount: count,
+      longCount: count,
+      blocked: false,
+    };
   }
 
   private count(state: State, policy: Policy, cost: number, id: string): LimitOutcome {
@@ -172,6 +226,7 @@ export class LimitModel {
       state.strikes = { temp: 0, long: 0 };
     }
     if (state.block && this.now > state.block.ends) delete state.block;
+    if (state.window && this.now > state.window.ends) delete state.window;
     return state;
   }
 

@@ -177,6 +177,24 @@ class Routes {
     return 'ok';
   }
 
+  @RateLimit({ limit: 3, windowMs: seconds(10), algorithm: 'fixed-window' })
+  @RateLimit({ name: 'log', limit: 9, windowMs: minutes(1) })
+  @Get('bulk')
+  bulk(): string {
+    return 'ok';
+  }
+
+  @RateLimit({
+    limit: () => 50_000,
+    windowMs: minutes(1),
+    algorithm: 'fixed-window',
+    cost: (context) => Number(rowsOf(context)),
+  })
+  @Get('bulk-rows')
+  bulkRows(): string {
+    return 'ok';
+  }
+
   @RateLimit({ limit: 10, windowMs: minutes(1), cost: (context) => Number(rowsOf(context)) })
   @Get('rows')
   rows(): string {
@@ -509,6 +527,40 @@ describe.each(['express', 'fastify'] as const)('@RateLimit on %s', (adapter) => 
       await start({ ...options, limit: { skipIf } }, { global: true });
       expect(await statuses(8, () => get('/free', { 'x-internal': 'yes' }))).toEqual(Array(8).fill(200));
       expect(await statuses(5, () => get('/free'))).toEqual([200, 200, 200, 200, 429]);
+    });
+  });
+
+  describe('a fixed window', () => {
+    const bulk = (response: Response): (string | null | undefined)[] => [
+      response.headers.get('ratelimit-policy')?.split(', ')[0],
+      response.headers.get('ratelimit')?.split(', ')[0],
+      response.headers.get('retry-after'),
+    ];
+
+    it('tells what is left of it, denies until it ends, and lets in who waits exactly that long', async () => {
+      await start({ limit: { headers: 'draft-10' } });
+      const policy = '"GET /bulk";q=3;w=10';
+      expect(bulk(await get('/bulk'))).toEqual([policy, '"GET /bulk";r=2;t=10', null]);
+      clock.advance(seconds(4));
+      expect(await statuses(2, () => get('/bulk'))).toEqual([200, 200]);
+      const denied = await get('/bulk');
+      expect(denied.status).toBe(429);
+      expect(bulk(denied)).toEqual([policy, '"GET /bulk";r=0;t=6', '6']);
+      expect(await denied.json()).toMatchObject({ code: 'RateLimited', context: { retryAfter: 6 } });
+      clock.advance(seconds(6));
+      const next = await get('/bulk');
+      expect(bulk(next)).toEqual([policy, '"GET /bulk";r=2;t=10', null]);
+      // The call that the window denied was not counted in the log beside it.
+      expect(next.headers.get('ratelimit')).toContain('"log";r=5;');
+    });
+
+    it('takes a limit and costs of tens of thousands, which come with the request', async () => {
+      await start();
+      const get30k = (): Promise<Response> => get('/bulk-rows?rows=30000');
+      expect(await statuses(2, get30k)).toEqual([200, 429]);
+      expect(await statuses(2, () => get('/bulk-rows?rows=10000'))).toEqual([200, 200]);
+      clock.advance(minutes(1));
+      expect((await get30k()).status).toBe(200);
     });
   });
 

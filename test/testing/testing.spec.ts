@@ -20,6 +20,7 @@ import {
   seconds,
   SecretError,
   SecretService,
+  type SyncGuardEvent,
   SyncGuardHealthIndicator,
   SyncGuardModule,
   WithBudget,
@@ -299,34 +300,47 @@ describe('lose(key)', () => {
     expect(await next.release()).toEqual({ ok: true });
   });
 
-  it('aborts the signal of a running body at its next renewal', async () => {
-    await using app = await start({ lock: { ttlMs: 90 } });
-    let aborted: unknown;
+  it('tells a running body at once, by all that it may look at, and leaves others alone', async () => {
+    const events: SyncGuardEvent[] = [];
+    await using app = await start({ telemetry: { onEvent: (event) => void events.push(event) } });
+    let listened: unknown;
     const run = app.locks.lock(
       async (lock) => {
+        lock.signal.addEventListener('abort', () => void (listened = lock.signal.reason));
         await app.testing.lose('a');
-        expect(lock.signal.aborted).toBe(false);
-        await new Promise((resolve) => lock.signal.addEventListener('abort', resolve));
-        aborted = lock.signal.reason;
+        expect(listened).toMatchObject({ code: 'LockLost' });
+        expect(lock.signal.aborted).toBe(true);
         expect(() => lock.assertHeld()).toThrow(/not held any more/);
+        expect(await lock.extend()).toEqual({ ok: false });
+        expect(events.at(-1)).toMatchObject({ type: 'lock', reason: 'lost' });
       },
       { key: 'a' },
     );
+    const other = app.locks.lock(
+      async (lock) => {
+        await run.catch(() => {});
+        lock.assertHeld();
+        return 'held';
+      },
+      { key: 'b' },
+    );
     await expect(run).rejects.toMatchObject({ code: 'LockLost' });
-    expect(aborted).toMatchObject({ code: 'LockLost' });
+    expect(await other).toBe('held');
   });
 
-  it('tells a body at once that extends', async () => {
+  it('tells the one who holds the lock now, not one who had it before', async () => {
     await using app = await start();
-    const run = app.locks.lock(
+    const first = app.locks.lock(
       async (lock) => {
         await app.testing.lose('a');
-        expect(await lock.extend()).toEqual({ ok: false });
-        expect(lock.signal.aborted).toBe(true);
+        const reason: unknown = lock.signal.reason;
+        await app.locks.acquire({ key: 'a', ttlMs: 1_000 });
+        await app.testing.lose('a');
+        expect(lock.signal.reason).toBe(reason);
       },
       { key: 'a' },
     );
-    await expect(run).rejects.toMatchObject({ code: 'LockLost' });
+    await expect(first).rejects.toMatchObject({ code: 'LockLost' });
   });
 
   it('refuses a lock that nobody holds', async () => {
@@ -342,8 +356,20 @@ describe('lose(key)', () => {
     const later = await app.locks.acquire({ key: 'c', ttlMs: 1_000 });
     for (const lock of lost) expect(lock.ok && (await lock.release())).toEqual({ ok: false });
     expect(later.ok && (await later.release())).toEqual({ ok: true });
-    const run = app.locks.lock(() => app.testing.loseLocks(), { key: 'a' });
+    let aborted: boolean[] = [];
+    const run = app.locks.lock(
+      (a) =>
+        app.locks.lock(
+          async (b) => {
+            await app.testing.loseLocks();
+            aborted = [a.signal.aborted, b.signal.aborted];
+          },
+          { key: 'b' },
+        ),
+      { key: 'a' },
+    );
     await expect(run).rejects.toMatchObject({ code: 'LockLost' });
+    expect(aborted).toEqual([true, true]);
   });
 });
 

@@ -119,12 +119,14 @@ describe('BlockNotes', () => {
 describe('the memory of MemoryLimitBackend', () => {
   const policy = resolvePolicy({ name: 'login', temp: { windowMs: 1_000, threshold: 3, blockMs: 1_000 } });
 
-  it('lets go of identities that are over', async () => {
+  const windowed = resolvePolicy({ name: 'bulk', algorithm: 'fixed-window', limit: 3, windowMs: 60_000 });
+
+  it.each([policy, windowed])('lets go of identities that are over: $algorithm', async (each) => {
     let nowMs = 1_000_000;
     const backend = new MemoryLimitBackend({ now: () => nowMs });
     for (let i = 0; i < 20_000; i++) {
-      await backend.check([{ policy, identity: `login\0${i}`, cost: 1 }], createCallId());
-      nowMs += 100; // an identity is over after 61 s: 610 of them are not
+      await backend.check([{ policy: each, identity: `${each.name}\0${i}`, cost: 1 }], createCallId());
+      nowMs += 100; // an identity is over after a minute or so: some 600 of them are not
     }
     expect(backend.size).toBeLessThan(2_048);
   });

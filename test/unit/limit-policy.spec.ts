@@ -1,5 +1,5 @@
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
-import { resolvePolicy, withLimit } from '../../lib/limit/limit.policy.js';
+import { resolvePolicy, validateCost, withLimit } from '../../lib/limit/limit.policy.js';
 import { SyncGuardConfigError } from '../../lib/syncguard.errors.js';
 
 const tier = { windowMs: 60_000, threshold: 5, blockMs: 60_000 };
@@ -48,7 +48,53 @@ describe('resolvePolicy', () => {
     );
   });
 
+  it('counts in a sliding log unless told otherwise', () => {
+    expect(resolvePolicy(plain)).toMatchObject({ algorithm: 'sliding-log' });
+    expect(resolvePolicy({ ...plain, algorithm: 'fixed-window' })).toMatchObject({
+      algorithm: 'fixed-window',
+      code: 'RateLimited',
+      count: 'attempt',
+    });
+  });
+
+  it('lets a fixed window have limits and costs that a log could not hold', () => {
+    const most = 2 ** 31 - 1;
+    const policy = resolvePolicy({ ...plain, algorithm: 'fixed-window', limit: most, cost: most });
+    expect(policy).toMatchObject({ cost: most, rules: { tempThreshold: most + 1 } });
+    const dynamic = resolvePolicy({ ...plain, algorithm: 'fixed-window', limit: () => most, cost: 50_000 });
+    expect(withLimit(dynamic, most).rules.tempThreshold).toBe(most + 1);
+    expect(() => validateCost(withLimit(dynamic, 100), 101)).toThrow(/api\.cost must be .* from 1 to 100,/);
+    expect(messageOf(() => withLimit(dynamic, most + 1))).toMatch(/api\.limit must be .* to 2147483647,/);
+  });
+
+  const fixed = { limit: 10, windowMs: 1_000, algorithm: 'fixed-window' };
   it.each([
+    ['blockMs', { ...fixed, blockMs: 1 }],
+    ['temp', { algorithm: 'fixed-window', temp: tier }],
+    ['long', { ...fixed, long: tier }],
+    ['escalation', { ...fixed, escalation: { factor: 2, maxBlockMs: 1, strikeTtlMs: 1_000 } }],
+    ["count: 'failure'", { ...fixed, count: 'failure' }],
+  ])('refuses `%s` beside a fixed window', (option, policy) => {
+    expect(refusalOf(policy)).toMatch(`login.${option} does not go with \`algorithm: 'fixed-window'\`.`);
+  });
+
+  it.each([
+    [
+      { ...fixed, limit: 2 ** 31 },
+      'login.limit must be an integer from 1 to 2147483647, got 2147483648 (number).',
+    ],
+    [{ ...fixed, limit: 0 }, 'login.limit must be an integer from 1 to 2147483647, got 0 (number).'],
+    [{ ...fixed, cost: 11 }, 'login.cost must be an integer from 1 to 10, got 11 (number).'],
+    [{ ...fixed, windowMs: 0 }, 'login.windowMs must be an integer from 1 to 2147483647, got 0 (number).'],
+    [{ limit: 1, windowMs: 1, cost: 1_001 }, 'login.cost must be an integer from 1 to 1, got 1001 (number).'],
+    [
+      { limit: () => 1, windowMs: 1, cost: 1_001 },
+      'login.cost must be an integer from 1 to 1000, got 1001 (number).',
+    ],
+    [
+      { ...fixed, algorithm: 'gcra' },
+      'login.algorithm must be "sliding-log" or "fixed-window", got "gcra" (string).',
+    ],
     [{ limit: 0, windowMs: 1 }, 'login.limit must be an integer from 1 to 9999, got 0 (number).'],
     [{ limit: 1, windowMs: 0 }, 'login.windowMs must be an integer from 1 to 2147483647, got 0 (number).'],
     [

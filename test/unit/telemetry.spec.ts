@@ -1,4 +1,5 @@
 import 'reflect-metadata';
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { createHmac } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
@@ -55,7 +56,7 @@ const FIELDS = ['feature', 'type', 'result', 'reason', 'code', 'durationMs', 'ke
 function expectHashedOnly(events: readonly SyncGuardEvent[], ...secrets: string[]): void {
   expect(events.length).toBeGreaterThan(0);
   for (const event of events) {
-    const allowed = event.feature === 'limit' ? [...FIELDS, 'policy', 'degraded'] : FIELDS;
+    const allowed = event.feature === 'limit' ? [...FIELDS, 'policy', 'degraded', 'cached'] : FIELDS;
     expect(allowed).toEqual(expect.arrayContaining(Reflect.ownKeys(event)));
     expect(event.durationMs).toBeGreaterThanOrEqual(0);
   }
@@ -256,6 +257,40 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     expectHashedOnly(events);
   });
 
+  it('each denial of who goes on while blocked, though most of them ask nobody', async () => {
+    const { app, events } = await appWith(await open());
+    const limiter = app.get(AbuseLimiterService);
+    const login: LimitPolicy = { name: 'login', limit: 1, windowMs: 60_000, blockMs: 60_000 };
+    const api: LimitPolicy = { name: 'api', limit: 9, windowMs: 60_000 };
+    await limiter.check(PRIVATE, login);
+    await limiter.check(PRIVATE, login);
+    events.length = 0;
+    await limiter.check(PRIVATE, login);
+    await limiter.check(PRIVATE, [api, { ...login }]);
+    await expect(limiter.limiter(PRIVATE, login)).rejects.toThrow();
+    const cached = store === 'memory' ? {} : { cached: true };
+    const denial = { feature: 'limit', type: 'check', result: 'fail', policy: 'login', ...cached };
+    const expected = { ...denial, reason: 'temp', keyHash: hashKey(PRIVATE) };
+    for (const { durationMs, ...event } of events) {
+      expect(event).toStrictEqual(expected);
+      if (store !== 'memory') expect(durationMs).toBe(0);
+    }
+    expect(events).toHaveLength(3);
+
+    await limiter.block(PRIVATE, login, 60_000, `seen as ${PRIVATE}`);
+    await limiter.check(PRIVATE, login);
+    await limiter.check(PRIVATE, login);
+    expect(events.slice(-2)).toMatchObject([
+      { type: 'check', result: 'fail', reason: 'manual' },
+      { ...denial, reason: 'manual' },
+    ]);
+    expect(events.at(-2)).not.toHaveProperty('cached');
+    await limiter.reset(PRIVATE, login);
+    await limiter.check(PRIVATE, login);
+    expect(told(events.slice(-1))).toStrictEqual(['limit check ok']);
+    expectHashedOnly(events);
+  });
+
   it('each operation of counters', async () => {
     const { app, events } = await appWith(await open());
     const counters = app.get(CounterService);
@@ -433,6 +468,87 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     ]);
     await locks.lock(() => 1, { key: PRIVATE });
     expect(told(events.slice(5))).toStrictEqual(['lock acquire ok', 'lock release ok']);
+    expectHashedOnly(events);
+  });
+
+  it('a lock that was lost when that is found, while its body runs, and not again when that ends', async () => {
+    const trace = new AsyncLocalStorage<string>();
+    const traces: unknown[] = [];
+    const { app, events } = await appWith(
+      { ...(await open()), lock: { ttlMs: 90 } },
+      {
+        // A listener that looks at where it is called.
+        includeRaw: ({ reason }) => reason === 'lost' && traces.push(trace.getStore()) === 0,
+      },
+    );
+    const locks = app.get(LockService);
+    const losses = (): SyncGuardEvent[] => events.filter(({ reason }) => reason === 'lost');
+    const run = trace.run('the request', () =>
+      locks.lock(
+        async ({ signal }) => {
+          const { lockId } = (await locks.getByKeyRaw(PRIVATE)) as { lockId: string };
+          await locks.release({ lockId });
+          expect(losses()).toStrictEqual([]);
+          await new Promise((resolve) => signal.addEventListener('abort', resolve));
+          expect(losses()).toMatchObject([{ type: 'lock', code: 'LockLost', keyHash: hashKey(PRIVATE) }]);
+        },
+        { key: PRIVATE },
+      ),
+    );
+    await expect(run).rejects.toMatchObject({ code: 'LockLost' });
+    expect(losses()).toHaveLength(1);
+    // Found by the watchdog's renewal, told in the context of the call.
+    expect(traces).toStrictEqual(['the request']);
+    expect(losses()[0]?.durationMs).toBeGreaterThan(20);
+    expectHashedOnly(events);
+  });
+
+  it('a wait for a lock that was aborted, at whatever moment', async () => {
+    const { app, events } = await appWith(await open());
+    const locks = app.get(LockService);
+    const ends = (): SyncGuardEvent[] => events.filter(({ type }) => type === 'lock').splice(0);
+    const held = granted(await locks.acquire({ key: PRIVATE, ttlMs: TTL_MS }));
+
+    const signal = AbortSignal.timeout(30);
+    const waiting = locks.lock(() => 1, { key: PRIVATE, retryDelayMs: 60_000, signal });
+    await expect(waiting).rejects.toMatchObject({ code: 'Aborted' });
+    expect(told(ends())).toStrictEqual(['lock lock fail aborted Aborted']);
+    expect(ends()[0]).toMatchObject({ keyHash: hashKey(PRIVATE) });
+    expect(ends()[0]?.durationMs).toBeGreaterThanOrEqual(25);
+
+    await expect(locks.lock(() => 1, { key: PRIVATE, signal: AbortSignal.abort() })).rejects.toMatchObject({
+      code: 'Aborted',
+    });
+    expect(told(ends())).toHaveLength(2);
+
+    const shutDown = locks.lock(() => 1, { key: PRIVATE, retryDelayMs: 60_000 });
+    const aborted = expect(shutDown).rejects.toMatchObject({ code: 'Aborted' });
+    await sleep(20);
+    await held.release();
+    await app.close();
+    await aborted;
+    expect(told(ends())).toStrictEqual(Array(3).fill('lock lock fail aborted Aborted'));
+    expectHashedOnly(events);
+  });
+
+  it('a lock that was asked for by the code that holds it, and no other error of a body', async () => {
+    const { app, events } = await appWith(await open());
+    const locks = app.get(LockService);
+    const nested = locks.lock(() => locks.lock(() => 1, { key: PRIVATE }), { key: PRIVATE });
+    await expect(nested).rejects.toMatchObject({ code: 'AlreadyHeld' });
+    const failed = locks.lock(() => Promise.reject(new DOMException('x', 'AbortError')), { key: 'other' });
+    await expect(failed).rejects.toThrow();
+    await locks.lock(() => locks.lock(() => 1, { key: PRIVATE, reentrant: true }), { key: PRIVATE });
+    expect(told(events)).toStrictEqual([
+      'lock acquire ok',
+      'lock lock fail already-held AlreadyHeld',
+      'lock release ok',
+      'lock acquire ok',
+      'lock release ok',
+      'lock acquire ok',
+      'lock release ok',
+    ]);
+    expect(events[1]).toMatchObject({ keyHash: hashKey(PRIVATE), durationMs: 0 });
     expectHashedOnly(events);
   });
 

@@ -1,9 +1,12 @@
 import type { Redis } from 'ioredis';
+import { forgiveWindowScript, peekWindowScript } from '../../../lib/limit/fixed-window.scripts.js';
 import { resolvePolicy } from '../../../lib/limit/limit.policy.js';
 import {
   blockScript,
   checkScripts,
+  type DecisionShape,
   dynamicArgs,
+  dynamicCheckScript,
   fixedCheckScript,
   forgiveScript,
   peekScript,
@@ -16,10 +19,15 @@ import type { ScriptExample } from './example.js';
 // The first attempt is the one that blocks: a call that touches every key.
 const { rules } = resolvePolicy({ name: 'login', temp: { windowMs: 60_000, threshold: 1, blockMs: 60_000 } });
 const shape = { stage: 'attempt', rules } as const;
+const windowShape = {
+  stage: 'window',
+  rules: resolvePolicy({ name: 'bulk', algorithm: 'fixed-window', limit: 50_000, windowMs: 60_000 }).rules,
+} as const;
 const keys = {
   attempts: 'syncguard/abuse_limiter:attempts:{tag}',
   block: 'syncguard/abuse_limiter:block:{tag}',
   seq: 'syncguard/abuse_limiter:seq:{tag}',
+  window: 'syncguard/abuse_limiter:window:{tag}',
 };
 const callId = 'callcall';
 
@@ -27,22 +35,26 @@ const prepare = async (client: Redis): Promise<void> => {
   await client.zadd(keys.attempts, Date.now(), 'earlier1', Date.now(), callId);
   await client.pexpire(keys.attempts, 60_000);
 };
+const prepareWindow = (client: Redis): Promise<unknown> =>
+  client.set(keys.window, `3 ${Date.now() + 60_000} earlier1 `, 'PX', 60_000);
 const prepareBlock = (client: Redis): Promise<unknown> =>
   client.set(keys.block, 'temp 5 5 60000', 'PX', 60_000);
 
-/** One call against so many limits. They are of one slot here, as on a Cluster a call has one limit only. */
-function checkOf(count: number): ScriptExample {
+/** One call against several limits. They are of one slot here, as on a Cluster a call has one limit only. */
+function checkOf(shapes: readonly DecisionShape[]): ScriptExample {
   const all: Record<string, string> = {};
   const args: Record<string, string | number> = { callId };
-  for (let n = 1; n <= count; n++) {
-    for (const [name, key] of Object.entries(keys)) all[`${name}${n}`] = `${key}:${n}`;
-    Object.assign(args, dynamicArgs(shape, 1, n));
-  }
-  return { script: checkScripts[count - 1] as ScriptExample['script'], keys: all, args };
+  shapes.forEach((each, i) => {
+    for (const [name, key] of Object.entries(keys)) all[`${name}${i + 1}`] = `${key}:${i + 1}`;
+    Object.assign(args, dynamicArgs(each, 1, i + 1));
+  });
+  return { script: dynamicCheckScript(shapes), keys: all, args };
 }
 
 export const limitExamples: ScriptExample[] = [
-  ...checkScripts.map((_, i) => checkOf(i + 1)),
+  ...checkScripts.map((_, i) => checkOf(Array<DecisionShape>(i + 1).fill(shape))),
+  checkOf([windowShape]),
+  checkOf([windowShape, shape, windowShape]),
   {
     script: fixedCheckScript([shape]),
     keys: { attempts1: keys.attempts, block1: keys.block, seq1: keys.seq },
@@ -53,10 +65,23 @@ export const limitExamples: ScriptExample[] = [
     keys: { attempts1: keys.attempts, block1: keys.block, seq1: keys.seq },
     args: { callId, cost1: 2 },
   },
+  {
+    script: fixedCheckScript([windowShape]),
+    keys: { window1: keys.window, block1: keys.block },
+    args: { callId, cost1: 2 },
+    prepare: prepareWindow,
+  },
   { script: peekScript, keys, args: { ...rules }, prepare },
   { script: withdrawScript, keys, args: { callId, cost: 1, forget: '1' }, prepare },
   { script: forgiveScript, keys, args: { callId, count: 1, recordTtlMs: 60_000 }, prepare },
-  { script: resetScript, keys, args: {}, prepare },
+  { script: peekWindowScript, keys, args: { tempThreshold: 5 }, prepare: prepareWindow },
+  { script: forgiveWindowScript, keys, args: { callId, amount: 1 }, prepare: prepareWindow },
+  {
+    script: resetScript,
+    keys: { counted: keys.attempts, block: keys.block, seq: keys.seq },
+    args: {},
+    prepare,
+  },
   { script: blockScript, keys, args: { blockMs: 60_000, reason: 'spam%20bot' } },
   { script: unblockScript, keys, args: {}, prepare: prepareBlock },
 ] as ScriptExample[];

@@ -1,0 +1,54 @@
+import type { LimitCheck, LimitOutcome } from './limit.backend.js';
+import type { LimitRules } from './limit.policy.js';
+
+/** What one identity has used of a limit until the window ends: one number, whatever the limit is. */
+export class FixedWindow {
+  #count = 0;
+  #lastCall: string | undefined;
+  #lastForgiven: string | undefined;
+
+  constructor(readonly endsAtMs: number) {}
+
+  /** Counts the call if it fits, and nothing otherwise. Without `commit` it only says whether it would. */
+  decide({ policy, cost }: LimitCheck, callId: string, nowMs: number, commit: boolean): LimitOutcome {
+    if (this.#lastCall === callId) return this.#allowed(nowMs);
+    if (!this.#fits(policy.rules, cost)) return this.#denied(nowMs);
+    if (commit) {
+      this.#count += cost;
+      this.#lastCall = callId;
+    }
+    return this.#allowed(nowMs);
+  }
+
+  /** What a call of cost 1 would find. */
+  peek(rules: LimitRules, nowMs: number): LimitOutcome {
+    return this.#fits(rules, 1) ? this.#allowed(nowMs) : this.#denied(nowMs);
+  }
+
+  forgive(amount: number, callId: string): void {
+    if (this.#count === 0 || this.#lastForgiven === callId) return;
+    this.#count = Math.max(0, this.#count - amount);
+    this.#lastForgiven = callId;
+  }
+
+  #fits({ tempThreshold }: LimitRules, cost: number): boolean {
+    return this.#count + cost < tempThreshold;
+  }
+
+  #allowed(nowMs: number): LimitOutcome {
+    const resetMs = this.#count > 0 ? this.endsAtMs - nowMs : 0;
+    return { status: 'allowed', shortCount: this.#count, longCount: this.#count, resetMs };
+  }
+
+  #denied(nowMs: number): LimitOutcome {
+    return {
+      status: 'denied',
+      scope: 'temp',
+      reason: 'temp',
+      retryAfterMs: this.endsAtMs - nowMs,
+      shortCount: this.#count,
+      longCount: this.#count,
+      blocked: false,
+    };
+  }
+}

@@ -1,0 +1,20 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+
+/** Each is a page docs/<name>.md whose examples are the files of the folder <name> here. */
+const PAGES = ['telemetry', 'testing'];
+
+describe.each(PAGES)('docs/%s.md', (page) => {
+  const folder = join(__dirname, page);
+  const text = readFileSync(resolve(__dirname, '../../docs', `${page}.md`), 'utf8');
+  const blocks = [...text.matchAll(/^```ts\n(.*?)^```$/gms)].map(([, code = '']) => code);
+
+  it('shows each example once', () => {
+    const names = blocks.map((code) => /^\/\/ (.+)\n/.exec(code)?.[1]);
+    expect(names.sort()).toEqual(readdirSync(folder).sort());
+  });
+
+  it.each(readdirSync(folder))('shows %s as it runs', (file) => {
+    expect(blocks).toContain(readFileSync(join(folder, file), 'utf8'));
+  });
+});
