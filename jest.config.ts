@@ -48,12 +48,14 @@ const config: Config = {
     {
       ...project,
       displayName: 'nest12',
+      globals: { JEST_PROJECT: 'nest12' },
       testMatch: ['<rootDir>/test/**/*.spec.ts'],
       moduleNameMapper: byItsName,
     },
     {
       ...project,
       displayName: 'nest11',
+      globals: { JEST_PROJECT: 'nest11' },
       testMatch: ['<rootDir>/test/{contexts,http}/**/*.spec.ts'],
       moduleNameMapper: {
         ...byItsName,
