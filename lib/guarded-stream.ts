@@ -1,5 +1,5 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { isObservable, Observable } from 'rxjs';
+import { isObservable, Observable, Subject, takeUntil } from 'rxjs';
 import { SyncGuardError } from './syncguard.errors.js';
 
 type Method = (this: unknown, ...args: never[]) => unknown;
@@ -57,8 +57,11 @@ function handOver(
       if (state !== 'waiting') return subscriber.error(notSubscribable(state, patienceMs));
       state = 'taken';
       clearTimeout(giveUp);
-      const subscription = inside(() =>
-        source.subscribe({
+      // Heeded also by a source that gives all its items while it is subscribed.
+      const stopped = new Subject<void>();
+      subscriber.add(() => stopped.next());
+      inside(() =>
+        source.pipe(takeUntil(stopped)).subscribe({
           next: (item) => subscriber.next((last = item)),
           error: (error: unknown) => {
             fail(error);
@@ -73,10 +76,6 @@ function handOver(
           },
         }),
       );
-      return () => {
-        subscription.unsubscribe();
-        end(last);
-      };
     });
     give(copy);
   });
@@ -96,32 +95,26 @@ function notSubscribable(state: 'taken' | 'over', patienceMs: number): SyncGuard
 function guardGenerator(original: Method, enter: Enter): Method {
   return async function* (this: unknown, ...args: unknown[]): AsyncGenerator<unknown, unknown, unknown> {
     const guarded = await enterUntilLeft((body) => enter(this, args, body));
-    const { inside } = guarded;
-    const items = inside(() => original.apply(this, args as never[])) as AsyncGenerator<
-      unknown,
-      unknown,
-      unknown
-    >;
     let last: unknown;
-    let finished = false;
+    let failed = false;
     try {
-      for (let sent: unknown = undefined; ;) {
-        const step = await inside(() => items.next(sent));
-        if (step.done) {
-          finished = true;
-          return step.value;
-        }
-        last = step.value;
-        sent = yield step.value;
-      }
+      const items = guarded.inside(() => original.apply(this, args as never[])) as AsyncGenerator;
+      // Whatever the reader does (asks, throws, stops) reaches the method, and its `finally` runs under the guard.
+      const inside =
+        (call: 'next' | 'throw' | 'return') =>
+        async (value?: unknown): Promise<IteratorResult<unknown, unknown>> => {
+          const step = await guarded.inside(() => items[call](value));
+          if (!step.done) last = step.value;
+          return step;
+        };
+      const steps = { next: inside('next'), throw: inside('throw'), return: inside('return') };
+      return yield* { [Symbol.asyncIterator]: () => steps };
     } catch (error) {
-      finished = true;
+      failed = true;
       await guarded.fail(error);
       throw error;
     } finally {
-      // The reader has stopped: the method's own `finally` runs under the guard, too.
-      if (!finished) await inside(() => items.return(undefined));
-      await guarded.leave(last);
+      if (!failed) await guarded.leave(last);
     }
   };
 }

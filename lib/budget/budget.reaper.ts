@@ -1,8 +1,10 @@
 import { monotonicMs } from '../clock.js';
 import type { BudgetBackend } from './budget.backend.js';
 
-/** Roots that one process looks after; more are left to others, and to whoever uses them next. */
+/** Roots that one process looks after where others take over: beyond, the one that was seen to first is left to them. */
 const MAX_ROOTS = 10_000;
+/** How many it takes over in a round: that many may be new, or left over, all the time. */
+const ADOPTED_AT_ONCE = 1_000;
 const BATCH = 100;
 /** After so many rounds without a sign of who looked after it, a root is anybody's. */
 const ORPHANED_AFTER = 3;
@@ -10,7 +12,7 @@ const ORPHANED_AFTER = 3;
 const JITTER = 0.2;
 
 interface Watched {
-  /** When there is something to do again, by `monotonicMs()`. */
+  /** When there is something to do again, as far as is known here, by `monotonicMs()`. */
   dueMs: number;
   /** Taken over from somebody else then, by the clock of the registry. */
   readonly adoptedAtMs?: number;
@@ -21,6 +23,7 @@ interface Watched {
  * tells of holds that expired. No budget waits for it: an expired hold is out of the sums without it.
  */
 export class BudgetReaper {
+  /** The one that was seen to first comes first. */
   readonly #watched = new Map<string, Watched>();
   /** Adopted roots in which nothing was left, and when they were adopted. */
   readonly #done = new Map<string, number>();
@@ -38,8 +41,13 @@ export class BudgetReaper {
 
   /** This root is in use. */
   touch(root: string): void {
-    if (this.#stopped || this.#watched.has(root)) return;
-    if (this.#watched.size < MAX_ROOTS) this.#watched.set(root, { dueMs: monotonicMs() + this.everyMs });
+    if (this.#stopped) return;
+    const dueMs = monotonicMs() + this.everyMs;
+    const watched = this.#watched.get(root);
+    // What is first now may be the end of the month.
+    if (watched) return void (watched.dueMs = Math.min(watched.dueMs, dueMs));
+    this.#done.delete(root);
+    this.#watch(root, { dueMs });
     // Should the process die before its next round, others know of it.
     void this.backend.roots?.share({ kept: [root] }).catch(() => {});
   }
@@ -63,8 +71,16 @@ export class BudgetReaper {
   async #reapDue(): Promise<void> {
     await this.#share().catch(() => {}); // Whoever cannot be told now is told in the next round.
     const nowMs = monotonicMs();
-    for (const [root, { dueMs }] of this.#watched)
-      if (dueMs <= nowMs && !this.#stopped) await this.#reap(root).catch(() => this.#later(root, 0));
+    for (const [root, { dueMs, adoptedAtMs }] of this.#watched) {
+      if (this.#stopped) return;
+      if (dueMs > nowMs) continue;
+      // Who uses it meanwhile puts it back: the answer may not know of that.
+      this.#watched.delete(root);
+      const nextInMs = await this.#reap(root).catch(() => 0);
+      if (nextInMs !== null) this.#watch(root, { dueMs: monotonicMs() + Math.max(this.everyMs, nextInMs) });
+      // One of our own stays known: another process may use it. Whoever adopts it finds out.
+      else if (adoptedAtMs !== undefined && !this.#watched.has(root)) this.#done.set(root, adoptedAtMs);
+    }
   }
 
   /** Says what is looked after here, and takes over what nobody looks after. */
@@ -73,40 +89,33 @@ export class BudgetReaper {
     const { atMs, adopted } = await this.backend.roots.share({
       kept: [...this.#watched.keys()],
       done: this.#done,
-      adopt: { max: Math.min(BATCH, MAX_ROOTS - this.#watched.size), afterMs: ORPHANED_AFTER * this.everyMs },
+      adopt: { max: ADOPTED_AT_ONCE, afterMs: ORPHANED_AFTER * this.everyMs },
     });
     this.#done.clear();
-    for (const root of adopted)
-      if (!this.#watched.has(root)) this.#watched.set(root, { dueMs: 0, adoptedAtMs: atMs });
+    for (const root of adopted) this.#watch(root, { dueMs: 0, adoptedAtMs: atMs });
   }
 
-  async #reap(root: string): Promise<void> {
+  #watch(root: string, watched: Watched): void {
+    if (this.#watched.has(root)) return;
+    const first = this.#watched.keys().next();
+    if (this.backend.roots && this.#watched.size >= MAX_ROOTS) this.#watched.delete(first.value as string);
+    this.#watched.set(root, watched);
+  }
+
+  /** Gives in how many ms there is something to do again; null: never, as things stand. */
+  async #reap(root: string): Promise<number | null> {
     let nextInMs: number | null;
     do {
       const step = await this.backend.reap({ root, max: BATCH, onLate: this.#tell(root) });
       this.#tell(root)(step);
       nextInMs = step.nextInMs;
     } while (nextInMs === 0 && !this.#stopped);
-    if (nextInMs === null) this.#forget(root);
-    else this.#later(root, nextInMs);
+    return nextInMs;
   }
 
   #tell(root: string): (step: { readonly expired: readonly string[] }) => void {
     return ({ expired }) => {
       if (expired.length > 0) this.onExpired(root, expired);
     };
-  }
-
-  #forget(root: string): void {
-    const adoptedAtMs = this.#watched.get(root)?.adoptedAtMs;
-    this.#watched.delete(root);
-    // One of our own stays known: another process may use it. Whoever adopts it finds out.
-    if (adoptedAtMs !== undefined) this.#done.set(root, adoptedAtMs);
-  }
-
-  /** An operation may end sooner than the one that is first now: not later than the next round. */
-  #later(root: string, inMs: number): void {
-    const watched = this.#watched.get(root);
-    if (watched) watched.dueMs = monotonicMs() + Math.max(this.everyMs, inMs);
   }
 }

@@ -56,7 +56,7 @@ export interface LimitEvent extends EventOf<
 
 /**
  * `key` is the operation's id; of `balance`, `setLimit` and `credit` the scope; of `list`, `reap` and `verify` the
- * root. `expired` comes once for each hold that nobody settled.
+ * root. `expired` comes once for each hold that nobody settled in time.
  */
 export type BudgetEvent = EventOf<
   'budget',

@@ -5,6 +5,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
+import { BudgetReaper } from '../../lib/budget/budget.reaper.js';
 import { RedisBudgetBackend } from '../../lib/budget/budget.redis-backend.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
@@ -118,8 +119,10 @@ describe('a root whose process is gone', () => {
     expect(gone.told).toStrictEqual([]);
     const redis = workerRedis().client();
     expect(await redis.pttl(REGISTRY)).toBeGreaterThan(0);
+    await survivor.budgets.onModuleDestroy();
     // Windows and operations are over: there is nothing left to look after.
     workerRedis().clock.advance(2 * 3_600_000);
+    start();
     await eventually(async () => expect(await redis.exists(REGISTRY)).toBe(0), { timeoutMs: 10_000 });
   }, 20_000);
 
@@ -129,6 +132,32 @@ describe('a root whose process is gone', () => {
     await sleep(20);
     expect(await workerRedis().client().exists(REGISTRY)).toBe(0);
   });
+});
+
+describe('more roots than one process looks after', () => {
+  const roots = Array.from({ length: 10_000 }, (_, i) => `root ${i}`);
+
+  it('are told to others once each, and a new one takes the place of an old one', async () => {
+    const client = workerRedis().client();
+    await client.config('RESETSTAT');
+    const reaper = new BudgetReaper(backendOn(), 60_000, () => {});
+    for (const root of roots) reaper.touch(root);
+    for (let i = 0; i < 100; i++) reaper.touch('new');
+    await eventually(async () => expect(await client.zcard(REGISTRY)).toBe(10_001), { timeoutMs: 10_000 });
+    const [, calls] = /cmdstat_evalsha:calls=(\d+)/.exec(await client.info('commandstats')) ?? [];
+    expect(Number(calls)).toBeLessThan(10_050); // The first of them may have loaded the script.
+    await reaper.stop();
+  }, 20_000);
+
+  it('are forgotten as fast as they come and go', async () => {
+    const { clock } = workerRedis();
+    clock.hold(Date.now() - 3_000);
+    await backendOn().roots.share({ kept: roots.slice(0, 1_500) });
+    clock.reset();
+    start({ everyMs: 1_000 });
+    const client = workerRedis().client();
+    await eventually(async () => expect(await client.exists(REGISTRY)).toBe(0), { timeoutMs: 10_000 });
+  }, 20_000);
 });
 
 describe('the registry of roots', () => {

@@ -2,7 +2,20 @@ import 'reflect-metadata';
 import { Controller, Get, Injectable, type INestApplication, Sse } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { concatMap, from, interval, map, NEVER, Observable, of, take, throwError } from 'rxjs';
+import {
+  concatMap,
+  defer,
+  from,
+  interval,
+  map,
+  NEVER,
+  Observable,
+  of,
+  range,
+  take,
+  tap,
+  throwError,
+} from 'rxjs';
 import {
   currentLock,
   Lock,
@@ -32,6 +45,20 @@ class Streams {
     } finally {
       await sleep(1);
       this.cleanedUnder = currentLock()?.key;
+    }
+  }
+
+  @WithLock('stream')
+  async *stubborn(
+    given = { text: currentLock()?.key },
+    { text } = given,
+  ): AsyncGenerator<string | undefined> {
+    try {
+      yield text;
+    } catch (error) {
+      yield `${(error as Error).message} ${currentLock()?.key}`;
+    } finally {
+      await Promise.reject(new Error('cannot clean up'));
     }
   }
 
@@ -114,6 +141,29 @@ describe('@WithLock() on streams', () => {
       expect(await isLocked()).toBe(false);
     });
 
+    it('is told of what its reader throws into it, and may go on', async () => {
+      const thrown = streams.items(5);
+      await thrown.next();
+      await expect(thrown.throw(new Error('no more'))).rejects.toThrow('no more');
+      expect(streams.cleanedUnder).toBe('stream');
+      expect(await isLocked()).toBe(false);
+
+      const stubborn = streams.stubborn();
+      expect((await stubborn.next()).value).toBe('stream');
+      expect((await stubborn.throw(new Error('no more'))).value).toBe('no more stream');
+      expect(await isLocked()).toBe(true);
+    });
+
+    it.each([
+      ['its finally throws', () => streams.stubborn(), 'cannot clean up'],
+      ['it cannot even begin', () => streams.stubborn(null as never), /null/],
+    ])('is left though %s', async (_, start, message) => {
+      const items = start();
+      const stop = items.next().then(() => items.return(undefined));
+      await expect(stop).rejects.toThrow(message);
+      expect(await isLocked()).toBe(false);
+    });
+
     it('waits for the lock of another', async () => {
       const first = streams.items(1);
       await first.next();
@@ -167,6 +217,20 @@ describe('@WithLock() on streams', () => {
       const subscription = (await streams.observable(NEVER)).subscribe();
       expect(await isLocked()).toBe(true);
       subscription.unsubscribe();
+      await eventually(async () => expect(await isLocked()).toBe(false));
+    });
+
+    it('stops as soon as it is unsubscribed, though it gives all at once', async () => {
+      let given = 0;
+      const all = defer(() => range(1, 1_000).pipe(tap(() => given++)));
+      const stream = await streams.observable(all);
+      expect(await collect(stream.pipe(take(2)))).toStrictEqual({
+        items: [
+          [1, 'stream'],
+          [2, 'stream'],
+        ],
+      });
+      expect(given).toBe(2);
       await eventually(async () => expect(await isLocked()).toBe(false));
     });
 

@@ -11,13 +11,17 @@ const EVERY_MS = 100;
 const SCOPES = ['user'];
 
 /** A service on memory whose time and steps of reaping are the test's. */
-function start(reap?: (real: BudgetBackend['reap']) => BudgetBackend['reap'], reaper: object | false = {}) {
+function start(
+  reap?: (real: BudgetBackend['reap']) => BudgetBackend['reap'],
+  reaper: object | false = {},
+  windowMs = 1_000,
+) {
   const clock = { nowMs: 1_000_000, now: () => clock.nowMs };
   const backend = new MemoryBudgetBackend({ clock, retentionMs: 1_000 });
   if (reap) backend.reap = reap(backend.reap.bind(backend));
   const told: string[] = [];
   const options = {
-    limits: [{ scope: 'user', period: { windowMs: 1_000 }, limit: 1_000 }],
+    limits: [{ scope: 'user', period: { windowMs }, limit: 1_000 }],
     reaper: reaper && { everyMs: EVERY_MS, ...reaper },
   };
   const budgets = new BudgetService(backend, resolveBudgetDefaults(options), {
@@ -92,6 +96,36 @@ describe('holds that expired are told', () => {
     await eventually(() => expect(isReaping).toBe(true));
     await app.budgets.onModuleDestroy();
     expect(app.told).toStrictEqual(ids);
+  });
+
+  it('though there was nothing to do in their root for a long time', async () => {
+    const steps: (number | null)[] = [];
+    await using app = start(
+      (real) => async (request) => {
+        const step = await real(request);
+        steps.push(step.nextInMs);
+        return step;
+      },
+      {},
+      3_600_000,
+    );
+    await app.budgets.charge({ scopes: SCOPES, amount: 1, id: 'a' });
+    app.clock.nowMs += 1_001; // The charge is forgotten now: only the window is left, which has an hour to go.
+    await eventually(() => expect(steps.at(-1)).toBeGreaterThan(1_000_000));
+    const ids = await app.hold(1);
+    await eventually(() => expect(app.told).toStrictEqual(ids));
+  });
+
+  it('though they were made while their root was found empty', async () => {
+    let made: Promise<string[]> | undefined;
+    await using app = start((real) => async (request) => {
+      const step = await real(request);
+      if (step.nextInMs === null) await (made ??= app.hold(1));
+      return step;
+    });
+    await app.budgets.charge({ scopes: SCOPES, amount: 1, id: 'a' });
+    app.clock.nowMs += 10_000;
+    await eventually(() => expect(app.told).toStrictEqual(['hold 0']));
   });
 
   it('after rounds that failed', async () => {

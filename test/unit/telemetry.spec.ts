@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { Logger } from '@nestjs/common';
 import { Test, type TestingModule } from '@nestjs/testing';
+import fc from 'fast-check';
 import type { Redis } from 'ioredis';
 import {
   AbuseLimiterService,
@@ -391,6 +392,46 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     await sleep(150);
     expect(expired()).toHaveLength(4);
   });
+
+  it('of many at once each, with what came of it and what it was about', async () => {
+    const limits = [{ scope: 'user', period: 'lifetime' as const, limit: 30 }];
+    const options = { budget: { limits, reaper: false as const }, shutdown: { drainMs: 0 } };
+    const { app, events } = await appWith({ ...(await open()), ...options });
+    const [locks, limiter] = [app.get(LockService), app.get(AbuseLimiterService)];
+    const [budgets, counters] = [app.get(BudgetService), app.get(CounterService)];
+    const policy: LimitPolicy = { name: 'api', limit: 2, windowMs: 60_000, blockMs: 60_000 };
+    const charge = { scopes: ['user'], amount: 7 };
+    const operations: Record<string, (id: string) => Promise<boolean>> = {
+      'lock acquire': async (key) => (await locks.acquire({ key, ttlMs: TTL_MS })).ok,
+      'lock isLocked': (key) => locks.isLocked({ key }),
+      'limit check': async (key) => (await limiter.check(key, policy)).allowed,
+      'limit peek': async (key) => (await limiter.peek(key, policy)).allowed,
+      'limit unblock': (key) => limiter.unblock(key, policy).then(() => true),
+      'limit counter.increment': async (key) =>
+        (await counters.increment(key, { max: 2, windowMs: 60_000 })).ok,
+      'budget reserve': async (id) => (await budgets.reserve({ ...charge, id })).ok,
+      'budget charge': async (id) => (await budgets.charge({ ...charge, id })).ok,
+      'budget finalize': async (id) => (await budgets.finalize({ id }, 7)).ok,
+      'budget abort': async (id) => (await budgets.abort({ id })).ok,
+      'budget get': async (id) => (await budgets.get({ id })) !== null,
+    };
+    const call = fc.tuple(fc.constantFrom(...Object.keys(operations)), fc.constantFrom('é', 'b', PRIVATE));
+    const calls = fc.array(call, { minLength: 1, maxLength: 30 });
+    const atOnce = async (list: [string, string][]): Promise<void> => {
+      events.length = 0;
+      const words = list.map(async ([name, id]) => {
+        const ok = await operations[name]?.(id);
+        return `${name} ${ok ? 'ok' : 'fail'} ${hashKey(id)}`;
+      });
+      const expected = (await Promise.all(words)).sort();
+      const all = events.map(
+        ({ feature, type, result, keyHash }) => `${feature} ${type} ${result} ${keyHash}`,
+      );
+      expect(all.sort()).toStrictEqual(expected);
+      expectHashedOnly(events);
+    };
+    await fc.assert(fc.asyncProperty(calls, atOnce), { numRuns: 25 });
+  }, 20_000);
 
   it('each operation of secrets, of the id nothing but a hash of its tag', async () => {
     const { app, events } = await appWith({ ...(await open()), secret: { uniform: true } });
