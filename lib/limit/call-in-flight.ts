@@ -27,9 +27,16 @@ export class CallInFlight {
   ) {}
 
   /** The handler gave an answer, or ended without one. Over HTTP it may have set a status by hand. */
-  async answered(): Promise<void> {
+  async answered(value?: unknown): Promise<void> {
+    // GraphQL takes an error that is returned for one that is thrown.
+    if (!this.response && value instanceof Error) return this.failedWith(value);
     const status = this.response?.statusCode ?? 200;
     if (!this.response || isFailureStatus(status)) await this.#settleBy(status);
+  }
+
+  /** Another limit, or what it asks, has refused the call after this one has let it in: no guess was made. */
+  async refused(): Promise<void> {
+    await this.#settleBy(429);
   }
 
   /** The handler threw. What is no failure by itself is left to the filters of HTTP. */
@@ -75,6 +82,7 @@ export class CallInFlight {
   async #settleBy(status: number): Promise<void> {
     if (this.#settled) return;
     this.#settled = true;
+    clearTimeout(this.#expectation);
     await this.settle((policy) => this.#outcome(policy, status));
   }
 }

@@ -94,36 +94,54 @@ interface GraphQLContext {
   readonly res?: ResponseLike;
   readonly reply?: ResponseLike;
   readonly user?: unknown;
-  readonly extra?: { readonly request?: RequestLike };
+  readonly extra?: { readonly request?: RequestLike & Partial<Pick<HttpRequest, 'url' | 'originalUrl'>> };
 }
 type GraphQLCarrier = HttpRequest & { readonly res?: ResponseLike; readonly extra?: GraphQLContext['extra'] };
 
 function graphqlCall(context: ExecutionContext): LimitedCall {
-  // Counted from the end: what resolves a reference of a federated entity takes no arguments of the field.
+  // Found by its shape: what resolves a reference of a federated entity takes no arguments of the field.
   const args = context.getArgs<unknown[]>();
-  const info = args.at(-1) as { readonly fieldName: string; readonly parentType: { readonly name: string } };
-  const shared = (args.at(-2) ?? {}) as GraphQLContext;
+  const at = args.findLastIndex(isFieldInfo);
+  const { parentType, fieldName } = args[at] as FieldInfo;
+  const shared = (args[at - 1] ?? {}) as GraphQLContext;
   const carrier = shared.req ?? shared.request ?? (shared as GraphQLCarrier);
   const request = carrier.extra?.request ?? carrier;
   return {
     request: Object.create(request, {
       headers: { value: request.headers ?? {} },
-      body: { value: argumentsOf(args.length > 3 ? args[1] : {}) },
-      // Read late: other guards find out who the user is.
-      user: { get: () => request.user ?? shared.user },
+      body: { value: argumentsOf(at === 3 ? args[1] : {}) },
+      // Read late: other guards find out who the user is, and note it where the context leads them.
+      user: { get: () => carrier.user ?? request.user ?? shared.user },
     }) as RequestLike,
-    route: asName('GraphQL', `${info.parentType.name}.${info.fieldName}`),
-    url: carrier.originalUrl ?? carrier.url,
+    route: asName('GraphQL', at === 3 ? `${parentType.name}.${fieldName}` : entityOf(args[0], fieldName)),
+    url: request.originalUrl ?? request.url,
     response: shared.res ?? shared.reply ?? carrier.res,
   };
 }
 
-/** A field's arguments stand for a body; of a single input object its fields do too. */
+interface FieldInfo {
+  readonly fieldName: string;
+  readonly parentType: { readonly name: string };
+}
+
+const isFieldInfo = (arg: unknown): boolean =>
+  typeof arg === 'object' && arg !== null && 'fieldName' in arg && 'parentType' in arg;
+
+/** All references come by one field, and each type has a resolver of its own for them. */
+const entityOf = (reference: unknown, fieldName: string): string =>
+  `${(reference as { __typename?: string } | null)?.__typename ?? fieldName}.__resolveReference`;
+
+/**
+ * A field's arguments stand for a body, and the fields of input objects do too, however many arguments came along:
+ * one that nobody has to send must not decide by whom a call is counted. Of the same name the argument counts, else the
+ * input that the schema names first.
+ */
 function argumentsOf(args: unknown): object {
-  const given = args ?? {};
-  const [only, ...others] = Object.values(given) as unknown[];
-  const isInput = others.length === 0 && typeof only === 'object' && only !== null && !Array.isArray(only);
-  return isInput ? { ...only, ...given } : given;
+  const given = (args ?? {}) as Record<string, unknown>;
+  const inputs = Object.values(given).filter(
+    (value) => typeof value === 'object' && value !== null && !Array.isArray(value),
+  );
+  return Object.assign(Object.create(null) as object, ...inputs.reverse(), given) as object;
 }
 
 /** A client of socket.io, or of ws, which keeps its connection under a name of its own. */
@@ -158,7 +176,7 @@ function socketCall(context: ExecutionContext): LimitedCall {
       return client.user ?? client.data?.user ?? client.request?.user;
     },
   };
-  const message = String(Reflect.getMetadata(MESSAGE, context.getHandler()));
+  const message = patternText(Reflect.getMetadata(MESSAGE, context.getHandler()));
   const namespace = gateway.namespace ?? gateway.path;
   return {
     request,
@@ -169,12 +187,14 @@ function socketCall(context: ExecutionContext): LimitedCall {
 /** A message has no sender that one could tell: `keyBy` has to find one in its data, or in its context. */
 function messageCall(context: ExecutionContext): LimitedCall {
   const patterns = [Reflect.getMetadata(PATTERN, context.getHandler()) as unknown].flat();
-  const named = patterns.map((pattern) => (typeof pattern === 'string' ? pattern : JSON.stringify(pattern)));
   return {
     request: { headers: {}, body: context.switchToRpc().getData<unknown>() },
-    route: asName('RPC', named.join(',')),
+    route: asName('RPC', patterns.map(patternText).join(',')),
   };
 }
+
+const patternText = (pattern: unknown): string =>
+  typeof pattern === 'string' || pattern instanceof RegExp ? String(pattern) : JSON.stringify(pattern);
 
 /** The name of a policy is short and printable. */
 function asName(kind: string, route: string): string {

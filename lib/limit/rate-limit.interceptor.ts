@@ -39,12 +39,13 @@ export class RateLimitInterceptor implements NestInterceptor {
     await this.routes.enter(context, 'late');
     const calls = this.routes.takeInFlight(context);
     if (calls.length === 0) return next.handle();
-    const answered = (): Promise<unknown> => Promise.all(calls.map((call) => call.answered()));
+    const answered = (value?: unknown): Promise<unknown> =>
+      Promise.all(calls.map((call) => call.answered(value)));
     const failedWith = (error: unknown): Promise<unknown> =>
       Promise.all(calls.map((call) => call.failedWith(error)));
     return concat(
-      next.handle().pipe(concatMap((value: unknown) => from(answered()).pipe(map(() => value)))),
-      defer(answered).pipe(ignoreElements()),
+      next.handle().pipe(concatMap((value: unknown) => from(answered(value)).pipe(map(() => value)))),
+      defer(() => answered()).pipe(ignoreElements()),
     ).pipe(
       catchError((error: unknown) => from(failedWith(error)).pipe(concatMap(() => throwError(() => error)))),
       finalize(() => calls.forEach((call) => call.unsubscribed())),

@@ -18,8 +18,9 @@ export const GATEWAY_OPTIONS = 'websockets:gateway_options';
 export const MESSAGE = 'message';
 /** Of a message handler: its patterns. */
 export const PATTERN = 'microservices:pattern';
-/** Of a method that resolves a field of an object. */
+/** Of a method that resolves a field of an object, and of one that resolves a reference to a federated entity. */
 export const FIELD_RESOLVER = 'graphql:resolve_property';
+export const REFERENCE_RESOLVER = 'graphql:resolve_reference';
 /** The provider that holds the options of GraphQL. */
 export const GRAPHQL_OPTIONS = 'GqlModuleOptions';
 

@@ -1,6 +1,6 @@
 import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@nestjs/common';
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
-import { SyncGuardConfigError } from '../syncguard.errors.js';
+import { SyncGuardConfigError, SyncGuardError } from '../syncguard.errors.js';
 import { type AbuseLimiterService, checkOf, type Ruling } from './abuse-limiter.service.js';
 import { CallInFlight } from './call-in-flight.js';
 import { IdentityResolver } from './identity-resolver.js';
@@ -22,6 +22,8 @@ import { isByAddress, type Plan, type RouteLimits, RoutePlans, type Stage } from
 
 /** One call on its way through guards and interceptor: each stage is gone through once, however often it is bound. */
 interface Visit {
+  readonly handler: unknown;
+  readonly type: unknown;
   readonly call: LimitedCall;
   readonly plan: Plan;
   readonly passed: Set<Stage>;
@@ -39,7 +41,7 @@ interface Visited {
 }
 
 interface Answering extends ResponseLike {
-  [ANSWERS]?: Map<ResolvedPolicy, Answer>;
+  [ANSWERS]?: Map<string, Answer>;
 }
 
 /** Asks the limits of a call at each stage, and tells what they said: what stands behind guards and interceptor. */
@@ -81,7 +83,7 @@ export class RouteLimiter implements OnModuleInit {
    * Counts a call against the limits of one stage.
    *
    * @throws what Nest expects of the context (over HTTP an HttpException with `Retry-After`): 429 when it has to
-   * wait, 503 when nobody can decide
+   * wait, 503 when nobody can decide, 400 when it does not say who makes it or costs more than there is
    */
   async enter(context: ExecutionContext, stage: Stage): Promise<boolean> {
     const visit = this.#visitOf(context);
@@ -89,23 +91,31 @@ export class RouteLimiter implements OnModuleInit {
     const policies = visit.plan[stage];
     if (policies.length === 0 || visit.passed.has(stage)) return true;
     visit.passed.add(stage);
-    visit.exempt ??= this.#isExempt(context, visit.call);
-    if (await visit.exempt) return true;
+    try {
+      visit.exempt ??= this.#isExempt(context, visit.call);
+      if (!(await visit.exempt)) await this.#ask(policies, context, visit, stage);
+      return true;
+    } catch (error) {
+      // What has let the call in before must not take a denial for a failure.
+      const isOurs = error instanceof SyncGuardError;
+      for (const call of isOurs ? visit.inFlight.splice(0) : visit.inFlight)
+        void (isOurs ? call.refused() : call.failedWith(error)).catch(() => {});
+      return this.#refuseFault(context, visit, error);
+    }
+  }
 
+  async #ask(
+    policies: readonly ResolvedPolicy[],
+    context: ExecutionContext,
+    visit: Visit,
+    stage: Stage,
+  ): Promise<void> {
     const checks = await this.#checksOf(policies, context, visit, stage);
-    if (checks.length === 0) return true;
-    const ruling = await this.limiter
-      .rule(checks)
-      .catch((error: unknown) => this.#refuseFault(context, visit, error));
+    if (checks.length === 0) return;
+    const ruling = await this.limiter.rule(checks);
     this.#tellWhatIsLeft(visit, ruling);
-    if (!ruling.decision.allowed)
-      throw await this.#tooMany(
-        context,
-        visit,
-        new TooManyAttemptsError(ruling.decision, ruling.policy.code),
-      );
+    if (!ruling.decision.allowed) throw new TooManyAttemptsError(ruling.decision, ruling.policy.code);
     this.#watch(context, visit, ruling);
-    return true;
   }
 
   /** Whether the guards have said all that there is to say: the common case, which needs no interceptor. */
@@ -125,15 +135,13 @@ export class RouteLimiter implements OnModuleInit {
     const pending = ruling.checks.map(({ policy }) => policy).filter(({ count }) => count === 'failure');
     if (pending.length === 0) return;
     const settle: ConstructorParameters<typeof CallInFlight>[1] = async (outcomeOf) => {
-      const verdict = await this.limiter
-        .settle(ruling, outcomeOf)
-        .catch((error: unknown) => this.#refuseFault(context, visit, error));
-      if (verdict && !verdict.decision.allowed)
-        throw await this.#tooMany(
-          context,
-          visit,
-          new TooManyAttemptsError(verdict.decision, verdict.policy.code),
-        );
+      try {
+        const verdict = await this.limiter.settle(ruling, outcomeOf);
+        if (verdict && !verdict.decision.allowed)
+          throw new TooManyAttemptsError(verdict.decision, verdict.policy.code);
+      } catch (error) {
+        await this.#refuseFault(context, visit, error);
+      }
     };
     // A response of GraphQL answers several calls, and tells of none of them how it ended.
     const { response } = visit.call;
@@ -149,9 +157,12 @@ export class RouteLimiter implements OnModuleInit {
     { call }: Visit,
     stage: Stage,
   ): Promise<LimitCheck[]> {
-    const checks = policies.map(async (policy) => {
+    const counted = policies.filter(
+      ({ count }) => stage !== 'default' || count === 'attempt' || this.#isToldOfEnd(context),
+    );
+    const checks = counted.map(async (policy) => {
       const key = await this.#identities.identityOf(policy.keyBy, context, call.request);
-      if (key === undefined) return this.#withoutKey(policy, context, stage);
+      if (key === undefined) return this.#passWithoutKey(policy, context, stage);
       const isStatic = !policy.dynamicLimit && typeof policy.cost !== 'function';
       return isStatic ? checkOf(policy, key) : this.#dynamicCheckOf(policy, key, context);
     });
@@ -171,15 +182,17 @@ export class RouteLimiter implements OnModuleInit {
 
   #visitOf(context: ExecutionContext): Visit | undefined {
     const place = identityOfCall(context) as Visited;
-    if (place[VISIT]) return place[VISIT];
+    const handler = context.getHandler();
+    const type = context.getClass();
+    const known = place[VISIT];
+    if (known?.handler === handler && known.type === type) return known;
     const call = limitedCall(context);
     return (
       call &&
       (place[VISIT] = {
-        call,
-        plan: this.#plans.planOf(context, call.route),
-        passed: new Set(),
-        inFlight: [],
+        ...{ handler, type, call, plan: this.#plans.planOf(context, call.route), inFlight: [] },
+        // A handler that hands its request on to another with `next()`: the global limit was asked, theirs were not.
+        passed: new Set<Stage>(known?.passed.has('default') ? ['default'] : []),
       })
     );
   }
@@ -193,24 +206,20 @@ export class RouteLimiter implements OnModuleInit {
   #tellWhatIsLeft({ call: { response } }: Visit, { checks, outcomes }: Ruling): void {
     const { headers } = this.options.limit;
     if (headers.length === 0 || !response) return;
-    const answers = ((response as Answering)[ANSWERS] ??= new Map<ResolvedPolicy, Answer>());
+    const answers = ((response as Answering)[ANSWERS] ??= new Map<string, Answer>());
     checks.forEach(({ policy }, i) => {
       const outcome = outcomes[i];
-      if (outcome) answers.set(policy, { policy, outcome });
+      if (outcome) answers.set(policy.name, { policy, outcome });
     });
     for (const [name, value] of rateLimitHeaders(headers, [...answers.values()]))
       setHeader(response, name, value);
   }
 
-  #tooMany(context: ExecutionContext, visit: Visit, error: TooManyAttemptsError): Promise<Error> {
-    return this.#refusal(context, visit, 429, error);
-  }
-
-  /** Nobody can decide: 503 and not 429, as it is not the client's doing. Other faults go on as they are. */
+  /** A denial, or a fault: 503 where nobody can decide, as it is not the client's doing. Others go on as they are. */
   async #refuseFault(context: ExecutionContext, visit: Visit, error: unknown): Promise<never> {
-    if (error instanceof LimitError && error.code === 'ServiceUnavailable')
-      throw await this.#refusal(context, visit, 503, error);
-    throw error;
+    if (error instanceof TooManyAttemptsError) throw await this.#refusal(context, visit, 429, error);
+    const status = error instanceof LimitError ? STATUS_BY_CODE[error.code] : undefined;
+    throw status ? await this.#refusal(context, visit, status, error as LimitError) : error;
   }
 
   #refusal(
@@ -220,28 +229,32 @@ export class RouteLimiter implements OnModuleInit {
     error: TooManyAttemptsError | LimitError,
   ): Promise<Error> {
     const { code, summary: message, context: facts } = error;
-    if (response) setHeader(response, 'Retry-After', String(facts.retryAfter));
+    const { retryAfter } = facts;
+    if (response && typeof retryAfter === 'number') setHeader(response, 'Retry-After', String(retryAfter));
     return exceptionFor(context.getType<string>(), { statusCode, code, message, context: facts }, error);
   }
 
   /** The global policy was not written for messages; what stands on their handlers was. */
-  async #withoutKey(
-    { name, keyBy }: ResolvedPolicy,
-    context: ExecutionContext,
-    stage: Stage,
-  ): Promise<undefined> {
-    const type = context.getType<string>();
+  #passWithoutKey({ name, keyBy }: ResolvedPolicy, context: ExecutionContext, stage: Stage): undefined {
     if (stage === 'default' && isByAddress({ keyBy }))
       return this.#warnOnce(
-        `RATE_LIMIT_NO_KEY: calls of type '${type}' have no address, so the policy \`default\` lets them pass. Give it a \`keyBy\`.`,
+        `RATE_LIMIT_NO_KEY: calls of type '${context.getType<string>()}' have no address, so the policy \`default\` lets them pass. Give it a \`keyBy\`.`,
       );
-    const message = 'The call does not say who makes it.';
-    const error = new LimitError({
+    throw new LimitError({
       code: 'InvalidArgument',
-      message,
+      message: 'The call does not say who makes it.',
       hint: `It has no address, and nothing of what the \`keyBy\` of ${name} looks for.`,
     });
-    throw await exceptionFor(type, { statusCode: 400, code: error.code, message, context: {} }, error);
+  }
+
+  /** The global guard brings no interceptor along: elsewhere than over HTTP every call would end as a failure. */
+  #isToldOfEnd(context: ExecutionContext): boolean {
+    const type = context.getType<string>();
+    if (type === 'http') return true;
+    this.#warnOnce(
+      `RATE_LIMIT_NO_OUTCOME: nobody tells the global guard how calls of type '${type}' end, so the policy \`default\`, which counts failures, lets them pass. Put @RateLimit on their handlers.`,
+    );
+    return false;
   }
 
   #passUnknown(type: string): true {
@@ -257,6 +270,8 @@ export class RouteLimiter implements OnModuleInit {
     this.#logger.warn(message);
   }
 }
+
+const STATUS_BY_CODE: Readonly<Record<string, number>> = { ServiceUnavailable: 503, InvalidArgument: 400 };
 
 /** A call in flight that ends with its HTTP response, of which it is told. */
 function watchedByResponse(

@@ -11,6 +11,7 @@ import {
   GRAPHQL_OPTIONS,
   PATTERN,
   RATE_LIMITS,
+  REFERENCE_RESOLVER,
   type RateLimitEntry,
   SKIPPED_LIMITS,
 } from './rate-limit.metadata.js';
@@ -28,7 +29,8 @@ export interface RouteLimits {
 
 /** Knows which limits a route has: what decorators and options say, checked at boot and put together once a route. */
 export class RoutePlans {
-  readonly #plans = new WeakMap<object, Map<string, Plan>>();
+  /** By class too: a handler that several inherit has the limits of each. */
+  readonly #plans = new WeakMap<object, WeakMap<object, Map<string, Plan>>>();
 
   constructor(
     private readonly options: RouteLimits,
@@ -37,10 +39,13 @@ export class RoutePlans {
 
   planOf(context: ExecutionContext, route: string): Plan {
     const handler = context.getHandler();
-    let plans = this.#plans.get(handler);
-    if (!plans) this.#plans.set(handler, (plans = new Map<string, Plan>()));
+    const type = context.getClass();
+    let ofClass = this.#plans.get(type);
+    if (!ofClass) this.#plans.set(type, (ofClass = new WeakMap<object, Map<string, Plan>>()));
+    let plans = ofClass.get(handler);
+    if (!plans) ofClass.set(handler, (plans = new Map<string, Plan>()));
     let plan = plans.get(route);
-    if (!plan) plans.set(route, (plan = this.#plan(context.getClass(), handler, route)));
+    if (!plan) plans.set(route, (plan = this.#plan(type, handler, route)));
     return plan;
   }
 
@@ -103,8 +108,8 @@ export class RoutePlans {
     for (const method of methodsOf(type)) {
       this.#verifyNames(method);
       if (Reflect.hasMetadata(PATTERN, method)) this.#verifyMessageHandler(type, method);
-      if (Reflect.hasMetadata(FIELD_RESOLVER, method) && entriesOn(method).length > 0)
-        verifyFieldResolvers(method.name, moduleRef);
+      if (isFieldResolver(method) && this.#ownPolicies(type, method, UNNAMED).length > 0)
+        verifyFieldResolver(method, moduleRef);
     }
   }
 
@@ -118,7 +123,7 @@ export class RoutePlans {
       for (const name of skipped)
         if (name !== 'default' && !this.options.limits.has(name))
           throw this.#unknownName('@SkipRateLimit', name);
-    for (const policy of this.#policiesOf(entries, 'route')) this.#verifyProviders(policy);
+    for (const policy of this.#policiesOf(entries, UNNAMED)) this.#verifyProviders(policy);
   }
 
   #unknownName(decorator: string, policy: string): SyncGuardConfigError {
@@ -134,7 +139,7 @@ export class RoutePlans {
   }
 
   #verifyMessageHandler(type: Type, method: Method): void {
-    for (const policy of this.#ownPolicies(type, method, method.name))
+    for (const policy of this.#ownPolicies(type, method, UNNAMED))
       if (isByAddress(policy))
         throw new SyncGuardConfigError(
           `RATE_LIMIT_NO_KEY: a message has no address to limit by, and ${policy.name} limits the message handler \`${method.name}\` by nothing else.`,
@@ -147,35 +152,50 @@ export class RoutePlans {
 export const isByAddress = ({ keyBy }: Pick<ResolvedPolicy, 'keyBy'>): boolean =>
   [keyBy].flat().every((part) => part === 'ip');
 
-/** Nest asks no guards for fields of objects unless it is told to. */
-function verifyFieldResolvers(name: string, moduleRef: ModuleRef): void {
-  const { fieldResolverEnhancers: enhancers = [] } = graphqlOptions(moduleRef);
-  if (enhancers.includes('guards') && enhancers.includes('interceptors')) return;
-  throw new SyncGuardConfigError(
-    `RATE_LIMIT_UNGUARDED_FIELD: @RateLimit stands on the field resolver \`${name}\`, for which Nest asks no guards.`,
-    { hint: "Say so to GraphQLModule: `fieldResolverEnhancers: ['guards', 'interceptors']`." },
-  );
+/** What a limit is called while its route does not matter. */
+const UNNAMED = '@RateLimit';
+
+const isFieldResolver = (method: Method): boolean =>
+  Reflect.hasMetadata(FIELD_RESOLVER, method) || Reflect.hasMetadata(REFERENCE_RESOLVER, method);
+
+/**
+ * Nest asks no guards for fields of objects unless it is told to. That is well known of what stands on a class, but not
+ * half of it: guards without interceptors would let calls in whose end nobody tells.
+ */
+function verifyFieldResolver(method: Method, moduleRef: ModuleRef): void {
+  const isOwn = entriesOn(method).length > 0;
+  for (const { fieldResolverEnhancers: enhancers = [] } of graphqlOptions(moduleRef)) {
+    const asked = ['guards', 'interceptors'].filter((kind) => enhancers.includes(kind));
+    if (asked.length === 2 || (asked.length === 0 && !isOwn)) continue;
+    throw new SyncGuardConfigError(
+      `RATE_LIMIT_UNGUARDED_FIELD: @RateLimit stands on the field resolver \`${method.name}\`${isOwn ? '' : ', by its class'}, for which Nest asks no ${asked.includes('guards') ? 'interceptors' : 'guards'}.`,
+      { hint: "Say so to GraphQLModule: `fieldResolverEnhancers: ['guards', 'interceptors']`." },
+    );
+  }
 }
 
-function graphqlOptions(moduleRef: ModuleRef): { readonly fieldResolverEnhancers?: readonly string[] } {
+/** Of each GraphQLModule. */
+function graphqlOptions(
+  moduleRef: ModuleRef,
+): readonly { readonly fieldResolverEnhancers?: readonly string[] }[] {
   try {
-    return moduleRef.get(GRAPHQL_OPTIONS, { strict: false });
+    return moduleRef.get(GRAPHQL_OPTIONS, { strict: false, each: true });
   } catch {
     // Resolvers without GraphQLModule: nobody will call them.
-    return { fieldResolverEnhancers: ['guards', 'interceptors'] };
+    return [];
   }
 }
 
 type Method = (...args: never[]) => unknown;
 
-/** The methods of a class, those that it inherits as well. */
+/** The methods of a class, those that it inherits as well unless it has put others in their place. */
 function methodsOf(type: Type): Method[] {
-  const methods: Method[] = [];
+  const members = new Map<string, unknown>();
   let at = type.prototype as object | null;
   for (; at && at !== Object.prototype; at = Object.getPrototypeOf(at) as object | null)
-    for (const { value } of Object.values(Object.getOwnPropertyDescriptors(at)) as { value?: unknown }[])
-      if (typeof value === 'function') methods.push(value as Method);
-  return methods;
+    for (const [name, { value }] of Object.entries<{ value?: unknown }>(Object.getOwnPropertyDescriptors(at)))
+      if (!members.has(name)) members.set(name, value);
+  return [...members.values()].filter((member): member is Method => typeof member === 'function');
 }
 
 const entriesOn = (place: object): readonly RateLimitEntry[] =>

@@ -4,7 +4,10 @@ import {
   type ExecutionContext,
   ForbiddenException,
   Injectable,
+  Logger,
+  Module,
   type ModuleMetadata,
+  type Type,
   UnauthorizedException,
   UseGuards,
 } from '@nestjs/common';
@@ -18,9 +21,11 @@ import {
   Parent,
   Query,
   ResolveField,
+  ResolveReference,
   Resolver,
   Subscription,
 } from '@nestjs/graphql';
+import { Test } from '@nestjs/testing';
 import { GraphQLError } from 'graphql';
 import {
   minutes,
@@ -57,8 +62,11 @@ class Forbidding implements CanActivate {
 @Injectable()
 class WhoAmI implements CanActivate {
   canActivate(context: ExecutionContext): boolean {
-    const { req } = context.getArgByIndex<{ req: { headers: Record<string, string>; user?: object } }>(2);
-    req.user = { id: req.headers['x-user'] };
+    const [, { user }, { req }] =
+      context.getArgs<
+        [unknown, { user?: string }, { req: { headers?: Record<string, string>; user?: object } }]
+      >();
+    req.user = { id: user ?? req.headers?.['x-user'] };
     return true;
   }
 }
@@ -115,6 +123,40 @@ class Users {
     return 'token';
   }
 
+  /** What does not have to be sent must not decide by whom a call is counted. */
+  @Mutation(() => String)
+  @RateLimit({ ...TWO, name: 'with-captcha', keyBy: 'body.email' })
+  withCaptcha(
+    @Args('input') { email }: Credentials,
+    @Args('captcha', { nullable: true }) _captcha?: string,
+  ): string {
+    return email;
+  }
+
+  /** graphql-js takes an error that is returned for one that is thrown. */
+  @Mutation(() => String)
+  @RateLimit({ ...TWO, count: 'failure', resetOnSuccess: true, blockMs: minutes(1) })
+  returning(): Error {
+    return new UnauthorizedException();
+  }
+
+  /** Two limits: one that waits for the end of the call, and one that may deny it after that was let in. */
+  @Query(() => String)
+  @UseGuards(WhoAmI)
+  @RateLimit([
+    { ...TWO, name: 'failures', count: 'failure', blockMs: minutes(1) },
+    { ...TWO, name: 'calls', keyBy: 'user' },
+  ])
+  twice(): string {
+    return 'fine';
+  }
+
+  @Query(() => String)
+  @RateLimit({ limit: () => 100, windowMs: minutes(1) })
+  dynamic(): string {
+    return 'found';
+  }
+
   /** With an error of GraphQL's own. */
   @Mutation(() => String)
   @RateLimit({ ...TWO, count: 'failure', blockMs: minutes(1) })
@@ -139,6 +181,13 @@ class Users {
   @RateLimit(TWO)
   avatar(@Parent() { id }: User): string {
     return `avatar of ${id}`;
+  }
+
+  @UseGuards(WhoAmI)
+  @RateLimit({ ...TWO, keyBy: 'user' })
+  @Subscription(() => String)
+  async *ticksOfUser(@Args('user') _user: string): AsyncGenerator<{ ticksOfUser: string }, void, undefined> {
+    yield await Promise.resolve({ ticksOfUser: 'tick' });
   }
 
   @RateLimit(TWO)
@@ -291,6 +340,78 @@ describe.each(['express', 'fastify'] as const)('@RateLimit in GraphQL on %s', (a
     ]);
   });
 
+  it('counts a subscription by the user that other guards have found', async () => {
+    const app = await start(adapter);
+    const subscribe = async (user: string): Promise<unknown[]> => {
+      for await (const answer of app.subscribe(`subscription { ticksOfUser(user: "${user}") }`))
+        return codes(answer);
+      return ['nothing'];
+    };
+    for (const user of ['ann', 'bob']) for (let i = 0; i < 2; i++) expect(await subscribe(user)).toEqual([]);
+    for (const user of ['ann', 'bob']) expect(await subscribe(user)).toEqual(['RateLimited']);
+  });
+
+  it('exempts a subscription by its path', async () => {
+    const app = await start(adapter, { limit: { allow: ['/graphql'] } });
+    for (let i = 0; i < 3; i++)
+      for await (const answer of app.subscribe('subscription { ticks }'))
+        expect(answer).toEqual({ data: { ticks: 'tick' } });
+  });
+
+  it('counts by an input object also where another argument, that nobody has to send, stands beside it', async () => {
+    const app = await start(adapter);
+    const send = async (others: string): Promise<unknown[]> =>
+      codes(
+        await app.query(
+          `mutation { withCaptcha(input: { email: "ann@example.org", password: "" }${others}) }`,
+        ),
+      );
+    expect([await send(''), await send(', captcha: "x"')]).toEqual([[], []]);
+    expect([await send(', captcha: "x"'), await send(', captcha: null'), await send('')]).toEqual(
+      Array(3).fill(['RateLimited']),
+    );
+  });
+
+  it('takes an error that is returned for a failure, as GraphQL does', async () => {
+    const app = await start(adapter);
+    const answers: unknown[] = [];
+    for (let i = 0; i < 4; i++) answers.push(...codes(await app.query('mutation { returning }')));
+    expect(answers).toEqual(['UNAUTHENTICATED', 'UNAUTHENTICATED', 'TooManyAttempts', 'TooManyAttempts']);
+  });
+
+  it('takes no call that another limit has denied for a failure, nor for one in flight', async () => {
+    const app = await start(adapter);
+    for (let i = 0; i < 2; i++) expect(codes(await app.query('{ twice }'))).toEqual([]);
+    for (let i = 0; i < 4; i++) expect(codes(await app.query('{ twice }'))).toEqual(['RateLimited']);
+  });
+
+  it('lets calls pass that a global limit of failures could not see the end of, with one warning', async () => {
+    const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation();
+    const app = await start(
+      adapter,
+      { limits: { default: { ...TWO, count: 'failure' } } },
+      { providers: [{ provide: APP_GUARD, useClass: RateLimitGuard }] },
+    );
+    for (let i = 0; i < 4; i++) expect(await app.query('{ free }')).toEqual({ data: { free: 'free' } });
+    const told = warn.mock.calls
+      .map(([message]) => String(message))
+      .filter((text) => /RATE_LIMIT/.test(text));
+    expect(told).toEqual([expect.stringMatching(/RATE_LIMIT_NO_OUTCOME: .*'graphql'.*`default`/)]);
+    warn.mockRestore();
+  });
+
+  it('names a limit that comes with each call once in the headers, however often it was asked', async () => {
+    const config =
+      adapter === 'express' ? {} : { context: (request: object, reply: object) => ({ req: request, reply }) };
+    const app = await start(adapter, { limit: { headers: 'draft-10' } }, {}, config);
+    const response = await fetch(`${app.url}/graphql`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ query: `{ ${aliased(50, 'dynamic')} }` }),
+    });
+    expect(response.headers.get('ratelimit')).toBe('"GraphQL Query.dynamic";r=50;t=60');
+  });
+
   it('applies the global guard to every field of a query, and leaves alone what is to be skipped', async () => {
     const app = await start(
       adapter,
@@ -326,6 +447,81 @@ describe.each(['express', 'fastify'] as const)('@RateLimit in GraphQL on %s', (a
       '"GraphQL Query.search";r=0;t=60, "GraphQL Query.other";r=1;t=60',
     );
     expect((await ask('{ search }')).headers.get('retry-after')).toBe('60');
+  });
+});
+
+describe('the boot check of field resolvers', () => {
+  /** No schema is built of them: what counts is what the check says of the options. */
+  const boot = async (resolver: Type, ...options: object[]): Promise<void> => {
+    @Module({ providers: [resolver] })
+    class Resolvers {}
+    const modules = options.map((option, i) => ({
+      module: { [`GraphQL${i}`]: class {} }[`GraphQL${i}`] as Type,
+      providers: [{ provide: 'GqlModuleOptions', useValue: option }],
+    }));
+    const module = await Test.createTestingModule({
+      imports: [SyncGuardModule.forRoot(), Resolvers, ...modules],
+    }).compile();
+    await module.init();
+    await module.close();
+  };
+  const both = { fieldResolverEnhancers: ['guards', 'interceptors'] };
+  const unguarded = /RATE_LIMIT_UNGUARDED_FIELD/;
+
+  @Resolver(() => User)
+  class Fields {
+    @ResolveField(() => String)
+    @RateLimit(TWO)
+    avatar(): string {
+      return '';
+    }
+  }
+
+  it('asks every GraphQLModule', async () => {
+    await expect(boot(Fields, both, both)).resolves.toBeUndefined();
+    await expect(boot(Fields, both, {})).rejects.toThrow(unguarded);
+    await expect(boot(Fields, {}, both)).rejects.toThrow(unguarded);
+    await expect(boot(Fields)).resolves.toBeUndefined();
+  });
+
+  it('knows what resolves references', async () => {
+    @Resolver(() => User)
+    class References {
+      @ResolveReference()
+      @RateLimit(TWO)
+      resolve(): User {
+        return { id: '7' };
+      }
+    }
+    await expect(boot(References, {})).rejects.toThrow(unguarded);
+    await expect(boot(References, both)).resolves.toBeUndefined();
+  });
+
+  it('lets a class have limits for its queries alone, but none that are half asked', async () => {
+    @RateLimit({ ...TWO, count: 'failure' })
+    @Resolver(() => User)
+    class Both {
+      @ResolveField(() => String)
+      avatar(): string {
+        return '';
+      }
+    }
+    await expect(boot(Both, {})).resolves.toBeUndefined();
+    await expect(boot(Both, both)).resolves.toBeUndefined();
+    await expect(boot(Both, { fieldResolverEnhancers: ['guards'] })).rejects.toThrow(
+      /UNGUARDED_FIELD: .*`avatar`, by its class, for which Nest asks no interceptors/,
+    );
+  });
+
+  it('passes over fields that a class inherits and puts others in place of', async () => {
+    @Resolver(() => User)
+    class Plain extends Fields {
+      @ResolveField(() => String)
+      override avatar(): string {
+        return 'plain';
+      }
+    }
+    await expect(boot(Plain, {})).resolves.toBeUndefined();
   });
 });
 

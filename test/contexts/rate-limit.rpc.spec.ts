@@ -159,6 +159,68 @@ describe('@RateLimit on a message handler', () => {
   });
 });
 
+describe('handlers that classes inherit', () => {
+  class Base {
+    readonly events: number[] = [];
+
+    @EventPattern('counted')
+    count(@Payload() { n }: { n: number }): void {
+      this.events.push(n);
+    }
+  }
+
+  it('have the limits of their class, also where a sister has the same handler', async () => {
+    @Controller()
+    @RateLimit({ limit: 1, windowMs: minutes(1), name: 'first', keyBy: 'body.tenant' })
+    class First extends Base {}
+    @Controller()
+    @RateLimit({ limit: 2, windowMs: minutes(1), name: 'second', keyBy: 'body.tenant' })
+    class Second extends Base {}
+    @Controller()
+    class Third extends Base {}
+    jest.spyOn(Logger.prototype, 'error').mockImplementation();
+    const app = await start({}, { controllers: [First, Second, Third] });
+    for (const n of [1, 2, 3]) await app.emit('counted', { n, tenant: 'one' });
+    await eventually(() => expect(app.app.get(Third).events).toEqual([1, 2, 3]));
+    await eventually(() => expect(app.app.get(Second).events).toEqual([1, 2]));
+    expect(app.app.get(First).events).toEqual([1]);
+    jest.restoreAllMocks();
+  });
+
+  it('are not looked at where a class has put others in their place', async () => {
+    class Keyless {
+      @RateLimit('api')
+      @MessagePattern('x')
+      x(): string {
+        return 'of the base';
+      }
+    }
+    @Controller()
+    class Keyed extends Keyless {
+      @RateLimit({ ...TWO, keyBy: 'body.tenant' })
+      @MessagePattern('x')
+      override x(): string {
+        return 'of the class';
+      }
+    }
+    const app = await start({}, { controllers: [Keyed] });
+    expect(await app.send('x', { tenant: 'one' })).toEqual({ answer: 'of the class' });
+  });
+
+  it('may have any name', async () => {
+    @Controller()
+    class Foreign {
+      @RateLimit({ ...TWO, keyBy: 'body.tenant' })
+      @MessagePattern('grüße')
+      grüße(): string {
+        return 'hello';
+      }
+    }
+    const app = await start({}, { controllers: [Foreign] });
+    expect(await app.send('grüße', { tenant: 'one' })).toEqual({ answer: 'hello' });
+  });
+});
+
 describe('RateLimitGuard before messages', () => {
   it('limits them by what they say', async () => {
     const app = await start({ limits: { default: { ...TWO, keyBy: 'body.tenant' } } }, global);

@@ -76,6 +76,24 @@ class Chat {
     return of('token');
   }
 
+  @SubscribeMessage({ cmd: 'one' })
+  @RateLimit(TWO)
+  one(): string {
+    return 'one';
+  }
+
+  @SubscribeMessage({ cmd: 'two' })
+  @RateLimit(TWO)
+  two(): string {
+    return 'two';
+  }
+
+  @SubscribeMessage('dear')
+  @RateLimit({ ...TWO, name: 'dear', cost: () => 3 })
+  dear(): string {
+    return 'never';
+  }
+
   /** Never ends: only its first item shows that it was no failure. */
   @SubscribeMessage('feed')
   @RateLimit({ ...TWO, count: 'failure' })
@@ -150,6 +168,13 @@ describe.each(['socket.io', 'ws'] as const)('@RateLimit on a gateway of %s', (ki
     ]);
     expect(await one.send('say', 'c')).toEqual({ exception: PAYLOAD });
     expect(await one.send('by-account', { email: 'ann@example.org' })).toEqual({ answer: 'fine' });
+  });
+
+  it('refuses a call that is dearer than its limit, as everywhere', async () => {
+    const app = await start(kind);
+    expect(await app.send('dear')).toMatchObject({
+      exception: { status: 'error', statusCode: 400, code: 'InvalidArgument' },
+    });
   });
 
   it('counts by what the message says, and by the user that other guards have found', async () => {

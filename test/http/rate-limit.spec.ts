@@ -10,6 +10,7 @@ import {
   type INestApplication,
   Logger,
   Module,
+  Next,
   Param,
   Post,
   Res,
@@ -721,6 +722,47 @@ describe.each(['express', 'fastify'] as const)('the README’s example on %s', (
     expect(await statuses(6, () => get('/search'))).toBe('200 200 200 200 200 429');
     expect(await statuses(200, () => get('/health'))).toMatch(/^(200 )*200$/);
     await app.close();
+  });
+});
+
+describe('a request that a handler hands on to the next one', () => {
+  @Controller('files')
+  class Files {
+    @RateLimit({ ...TWO, limit: 100, name: 'any' })
+    @Get('*path')
+    any(@Next() next: () => void): void {
+      next();
+    }
+
+    @RateLimit({ ...TWO, name: 'secret' })
+    @Get('secret')
+    secret(): string {
+      return 'secret';
+    }
+  }
+
+  it('is limited by both, and by the global guard once', async () => {
+    const { app, url } = await listen('express', {
+      imports: [SyncGuardModule.forRoot({ limits: { default: { limit: 4, windowMs: minutes(1) } } })],
+      controllers: [Files],
+      providers: [{ provide: APP_GUARD, useClass: RateLimitGuard }],
+    });
+    try {
+      const messages: unknown[] = [];
+      for (let i = 0; i < 5; i++) {
+        const response = await fetch(`${url}/files/secret`);
+        messages.push([response.status, Number(response.headers.get('retry-after'))]);
+      }
+      expect(messages).toEqual([
+        [200, 0],
+        [200, 0],
+        [429, 10],
+        [429, 10],
+        [429, 60],
+      ]);
+    } finally {
+      await app.close();
+    }
   });
 });
 

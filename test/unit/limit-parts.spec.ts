@@ -1,3 +1,5 @@
+import { ExecutionContextHost } from '@nestjs/core/helpers/execution-context-host.js';
+import { type LimitedCall, limitedCall } from '../../lib/limit/limited-call.js';
 import { BlockNotes } from '../../lib/limit/block-notes.js';
 import { CircuitBreaker } from '../../lib/limit/circuit-breaker.js';
 import type { LimitOutcome } from '../../lib/limit/limit.backend.js';
@@ -156,5 +158,47 @@ describe('TooManyAttemptsError', () => {
       message: 'Too many attempts. Try again in 90 seconds.',
       context: { retryAfter: 90 },
     });
+  });
+});
+
+describe('a call of GraphQL', () => {
+  const info = { fieldName: 'search', parentType: { name: 'Query' } };
+  const callOf = (...args: unknown[]): LimitedCall | undefined => {
+    const context = new ExecutionContextHost(args);
+    context.setType('graphql');
+    return limitedCall(context);
+  };
+
+  it('that resolves a reference is named by its type: all references come by one field', () => {
+    const context = { req: { headers: {} } };
+    const of = (type: string): string | undefined => callOf({ __typename: type }, context, info)?.route;
+    expect([of('User'), of('Order')]).toEqual([
+      'GraphQL User.__resolveReference',
+      'GraphQL Order.__resolveReference',
+    ]);
+  });
+
+  it('that finds out a type is read as well, though its last argument tells nothing of the field', () => {
+    const call = callOf({}, { req: { ip: '203.0.113.7' } }, info, { name: 'Found' });
+    expect(call?.request.ip).toBe('203.0.113.7');
+  });
+
+  it('may have a frozen context, one without a request, or none', () => {
+    expect(callOf({}, {}, Object.freeze({ ip: '203.0.113.7' }), info)?.request.ip).toBe('203.0.113.7');
+    expect(callOf({}, {}, Object.freeze({}), info)?.request.headers).toEqual({});
+    expect(callOf({}, {}, undefined, info)?.route).toBe('GraphQL Query.search');
+  });
+
+  it('takes what stands in inputs for its body: an argument first, then the inputs as the schema has them', () => {
+    const args = {
+      input: { email: 'ann', a: 1 },
+      others: { email: 'bob', b: 2 },
+      b: 3,
+      tags: ['x'],
+      no: null,
+    };
+    expect(callOf({}, args, {}, info)?.request.body).toMatchObject({ ...args, email: 'ann', a: 1, b: 3 });
+    const proto = JSON.parse('{ "input": { "__proto__": { "email": "ann" } } }') as object;
+    expect((callOf({}, proto, {}, info)?.request.body as { email?: string }).email).toBeUndefined();
   });
 });
