@@ -35,6 +35,8 @@ export class BudgetReaper {
     private readonly backend: Pick<BudgetBackend, 'reap' | 'roots'>,
     private readonly everyMs: number,
     private readonly onExpired: (root: string, ids: readonly string[]) => void,
+    /** A round could not do all that there is to do: the next one tries again. */
+    private readonly onFault: (error: unknown) => void,
   ) {
     this.#arm();
   }
@@ -49,7 +51,7 @@ export class BudgetReaper {
     this.#done.delete(root);
     this.#watch(root, { dueMs });
     // Should the process die before its next round, others know of it.
-    void this.backend.roots?.share({ kept: [root] }).catch(() => {});
+    this.backend.roots?.share({ kept: [root] }).catch(this.onFault);
   }
 
   /** Resolves when the step that is on its way has told what it reaped. */
@@ -69,14 +71,17 @@ export class BudgetReaper {
   }
 
   async #reapDue(): Promise<void> {
-    await this.#share().catch(() => {}); // Whoever cannot be told now is told in the next round.
+    await this.#share().catch(this.onFault);
     const nowMs = monotonicMs();
     for (const [root, { dueMs, adoptedAtMs }] of this.#watched) {
       if (this.#stopped) return;
       if (dueMs > nowMs) continue;
       // Who uses it meanwhile puts it back: the answer may not know of that.
       this.#watched.delete(root);
-      const nextInMs = await this.#reap(root).catch(() => 0);
+      const nextInMs = await this.#reap(root).catch((error: unknown) => {
+        this.onFault(error);
+        return 0;
+      });
       if (nextInMs !== null) this.#watch(root, { dueMs: monotonicMs() + Math.max(this.everyMs, nextInMs) });
       // One of our own stays known: another process may use it. Whoever adopts it finds out.
       else if (adoptedAtMs !== undefined && !this.#watched.has(root)) this.#done.set(root, adoptedAtMs);

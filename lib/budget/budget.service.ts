@@ -106,6 +106,7 @@ export class BudgetService implements OnModuleDestroy {
   readonly #reaper: BudgetReaper | undefined;
   readonly #retries = new BackgroundRetries();
   #isShuttingDown = false;
+  #toldReaperFault = false;
 
   constructor(
     private readonly backend: BudgetBackend,
@@ -114,7 +115,8 @@ export class BudgetService implements OnModuleDestroy {
   ) {
     this.#drainMs = options.shutdown?.drainMs ?? 0;
     this.#book = new LimitBook(options.limits);
-    if (options.reaper) this.#reaper = new BudgetReaper(backend, options.reaper.everyMs, this.#onExpired);
+    if (options.reaper)
+      this.#reaper = new BudgetReaper(backend, options.reaper.everyMs, this.#onExpired, this.#onReaperFault);
   }
 
   /** Holds an amount in every scope and period, or in none. A denial leaves no trace. Refused once the app shuts down. */
@@ -384,6 +386,16 @@ export class BudgetService implements OnModuleDestroy {
       this.#retries.start(settledOrHopeless, SETTLE_WITHIN_MS);
     }
   }
+
+  /** Once: of a Redis that is away whoever waits for an answer is told, but of this nobody else would be. */
+  readonly #onReaperFault = (error: unknown): void => {
+    const fault = BudgetUnavailableError.from(error);
+    if (fault.code !== 'Internal' || this.#toldReaperFault) return;
+    this.#toldReaperFault = true;
+    this.#logger.warn(
+      `Budgets that have ended cannot be cleared away, every round tries again: ${fault.message}`,
+    );
+  };
 
   readonly #onExpired = (root: string, ids: readonly string[]): void => this.events.onExpired?.(root, ids);
 

@@ -140,7 +140,12 @@ describe('more roots than one process looks after', () => {
   it('are told to others once each, and a new one takes the place of an old one', async () => {
     const client = workerRedis().client();
     await client.config('RESETSTAT');
-    const reaper = new BudgetReaper(backendOn(), 60_000, () => {});
+    const reaper = new BudgetReaper(
+      backendOn(),
+      60_000,
+      () => {},
+      () => {},
+    );
     for (const root of roots) reaper.touch(root);
     for (let i = 0; i < 100; i++) reaper.touch('new');
     await eventually(async () => expect(await client.zcard(REGISTRY)).toBe(10_001), { timeoutMs: 10_000 });

@@ -1,3 +1,4 @@
+import { Logger } from '@nestjs/common';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
 import { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
@@ -53,6 +54,25 @@ describe('holds that expired are told', () => {
     expect(app.told).toStrictEqual([]);
     expect(await app.budgets.reap()).toStrictEqual({ expired: ids, purged: 0 });
     expect(app.told).toStrictEqual(ids);
+  });
+
+  it('or the log says why not, once, unless Redis is away', async () => {
+    const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation();
+    let code: 'NetworkTimeout' | 'Internal' = 'NetworkTimeout';
+    let rounds = 0;
+    await using app = start(() => () => {
+      rounds++;
+      return Promise.reject(new BudgetUnavailableError({ code, message: 'A foreign value is in the way.' }));
+    });
+    await app.hold(1);
+    await eventually(() => expect(rounds).toBe(1));
+    expect(warn.mock.calls).toEqual([]);
+    code = 'Internal';
+    await eventually(() => expect(rounds).toBe(3));
+    expect(warn.mock.calls).toEqual([
+      [expect.stringMatching(/cannot be cleared away, .*: A foreign value is in the way\./)],
+    ]);
+    warn.mockRestore();
   });
 
   it('though the next step of a reap() fails, or was aborted', async () => {
@@ -145,7 +165,12 @@ describe('rounds', () => {
   function firstRoundAfter(chance: number): unknown {
     const random = jest.spyOn(Math, 'random').mockReturnValue(chance);
     const timer = jest.spyOn(globalThis, 'setTimeout');
-    const reaper = new BudgetReaper(new MemoryBudgetBackend({ retentionMs: 1 }), 1_000, () => {});
+    const reaper = new BudgetReaper(
+      new MemoryBudgetBackend({ retentionMs: 1 }),
+      1_000,
+      () => {},
+      () => {},
+    );
     const [, ms] = timer.mock.calls[0] ?? [];
     void reaper.stop();
     random.mockRestore();
