@@ -20,9 +20,10 @@ export function clientAddress({ ip, socket }: IdentifiedRequest, ipv6Subnet: num
  * An address without port, zone and case; IPv4 in IPv6 as IPv4; IPv6 as its subnet, as whoever has one address
  * of it has them all.
  *
- * @example normalizeAddress('[2001:DB8::1]:443', 64) // '2001:db8:0:0::/64'
+ * @param ipv6Subnet - how many bits an IPv6 client has for itself: 32 to 128. Default: 64, as `limit.ipv6Subnet`
+ * @example normalizeAddress('[2001:DB8::1]:443') // '2001:db8:0:0::/64'
  */
-export function normalizeAddress(address: string, ipv6Subnet: number): string {
+export function normalizeAddress(address: string, ipv6Subnet = 64): string {
   const bare = withoutPort(address.trim()).replace(/%.*$/, '').toLowerCase();
   if (isIPv4(bare) || !isIPv6(bare)) return bare;
   const groups = groupsOf(bare);

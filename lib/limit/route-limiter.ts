@@ -173,6 +173,11 @@ export class RouteLimiter implements OnModuleInit {
     const from = <T>(value: T | FromContext<T>): T | Promise<T> =>
       typeof value === 'function' ? this.#identities.resolver(value as FromContext<T>)(context) : value;
     const cost = await from(policy.cost);
+    if (cost === undefined)
+      throw new LimitError({
+        code: 'InvalidArgument',
+        message: `${policy.name}.cost must be an integer from 1; its function gave undefined.`,
+      });
     return checkOf(
       policy.dynamicLimit ? withLimit(policy, await from(policy.dynamicLimit)) : policy,
       key,

@@ -109,7 +109,7 @@ export class RoutePlans {
       this.#verifyNames(method);
       if (Reflect.hasMetadata(PATTERN, method)) this.#verifyMessageHandler(type, method);
       if (isFieldResolver(method) && this.#ownPolicies(type, method, UNNAMED).length > 0)
-        verifyFieldResolver(method, moduleRef);
+        verifyFieldResolver(type, method, moduleRef);
     }
   }
 
@@ -142,7 +142,7 @@ export class RoutePlans {
     for (const policy of this.#ownPolicies(type, method, UNNAMED))
       if (isByAddress(policy))
         throw new SyncGuardConfigError(
-          `RATE_LIMIT_NO_KEY: a message has no address to limit by, and ${policy.name} limits the message handler \`${method.name}\` by nothing else.`,
+          `RATE_LIMIT_NO_KEY: a message has no address to limit by, and ${policy.name} limits ${type.name}'s message handler \`${method.name}\` by nothing else.`,
           { hint: "Give it a `keyBy`: 'body.tenant' looks into the message, a function into its context." },
         );
   }
@@ -162,13 +162,13 @@ const isFieldResolver = (method: Method): boolean =>
  * Nest asks no guards for fields of objects unless it is told to. That is well known of what stands on a class, but not
  * half of it: guards without interceptors would let calls in whose end nobody tells.
  */
-function verifyFieldResolver(method: Method, moduleRef: ModuleRef): void {
+function verifyFieldResolver(type: Type, method: Method, moduleRef: ModuleRef): void {
   const isOwn = entriesOn(method).length > 0;
   for (const { fieldResolverEnhancers: enhancers = [] } of graphqlOptions(moduleRef)) {
     const asked = ['guards', 'interceptors'].filter((kind) => enhancers.includes(kind));
     if (asked.length === 2 || (asked.length === 0 && !isOwn)) continue;
     throw new SyncGuardConfigError(
-      `RATE_LIMIT_UNGUARDED_FIELD: @RateLimit stands on the field resolver \`${method.name}\`${isOwn ? '' : ', by its class'}, for which Nest asks no ${asked.includes('guards') ? 'interceptors' : 'guards'}.`,
+      `RATE_LIMIT_UNGUARDED_FIELD: @RateLimit stands on ${type.name}'s field resolver \`${method.name}\`${isOwn ? '' : ', by its class'}, for which Nest asks no ${asked.includes('guards') ? 'interceptors' : 'guards'}.`,
       { hint: "Say so to GraphQLModule: `fieldResolverEnhancers: ['guards', 'interceptors']`." },
     );
   }

@@ -202,6 +202,17 @@ class Routes {
     return 'ok';
   }
 
+  @RateLimit({
+    name: 'costless',
+    limit: 10,
+    windowMs: minutes(1),
+    cost: () => undefined as unknown as number,
+  })
+  @Get('costless')
+  costless(): string {
+    return 'ok';
+  }
+
   @Get('free')
   free(): string {
     return 'ok';
@@ -424,6 +435,14 @@ describe.each(['express', 'fastify'] as const)('@RateLimit on %s', (adapter) => 
     it('count a call for as much as it costs', async () => {
       expect(await statuses(2, () => get('/rows?rows=5'))).toEqual([200, 200]);
       expect((await get('/rows')).status).toBe(429);
+    });
+
+    it('say that the function of a cost gave nothing', async () => {
+      const response = await get('/costless');
+      expect([response.status, await response.json()]).toMatchObject([
+        400,
+        { message: 'costless.cost must be an integer from 1; its function gave undefined.' },
+      ]);
     });
   });
 

@@ -18,7 +18,7 @@ describe('normalizeAddress', () => {
     ['64:ff9b::192.0.2.33', '64:ff9b:0:0::/64'],
     ['', ''],
   ])('%s is %s', (address, expected) => {
-    expect(normalizeAddress(address, 64)).toBe(expected);
+    expect(normalizeAddress(address)).toBe(expected);
   });
 
   it.each([
