@@ -1,11 +1,10 @@
 import { type ExecutionContext, RequestMethod } from '@nestjs/common';
 import { hashKey } from '../keys.js';
+import type { IdentifiedRequest } from './identity.js';
 import { GATEWAY_OPTIONS, MESSAGE, METHOD, PATTERN, VERSION } from './rate-limit.metadata.js';
 
 /** What `keyBy` looks into: an HTTP request, or what stands for one; by shape, so that Express and Fastify both fit. */
-export interface RequestLike {
-  readonly ip?: string | undefined;
-  readonly socket?: { readonly remoteAddress?: string | undefined } | undefined;
+export interface RequestLike extends IdentifiedRequest {
   readonly headers: Readonly<Record<string, unknown>>;
   readonly body?: unknown;
   readonly user?: unknown;

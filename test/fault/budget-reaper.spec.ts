@@ -1,8 +1,6 @@
-import { build } from 'esbuild';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { join } from 'node:path';
+import { rmSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { BudgetReaper } from '../../lib/budget/budget.reaper.js';
@@ -11,6 +9,7 @@ import { BudgetService } from '../../lib/budget/budget.service.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
+import { buildWorker } from './workers/build-worker.js';
 
 const REGISTRY = 'test/budget-roots';
 const RETENTION_MS = 300;
@@ -49,17 +48,7 @@ describe('several processes on one Redis', () => {
   let program: string;
   const children: ChildProcess[] = [];
   beforeAll(async () => {
-    folder = mkdtempSync(join(__dirname, '../../node_modules/.budget-worker-'));
-    program = join(folder, 'worker.mjs');
-    await build({
-      entryPoints: [join(__dirname, 'workers/budget-worker.ts')],
-      outfile: program,
-      bundle: true,
-      platform: 'node',
-      format: 'esm',
-      packages: 'external',
-      logLevel: 'error',
-    });
+    ({ folder, program } = await buildWorker('budget-worker'));
   });
   afterEach(async () => {
     await Promise.all(children.splice(0).map(kill));

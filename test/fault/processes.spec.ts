@@ -1,10 +1,9 @@
-import { build } from 'esbuild';
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { join } from 'node:path';
+import { rmSync } from 'node:fs';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
+import { buildWorker } from './workers/build-worker.js';
 
 const PROCESSES = 4;
 const WORKERS = 4;
@@ -21,17 +20,7 @@ describe('workers in several processes', () => {
   let folder: string;
   let program: string;
   beforeAll(async () => {
-    folder = mkdtempSync(join(__dirname, '../../node_modules/.lock-worker-'));
-    program = join(folder, 'worker.mjs');
-    await build({
-      entryPoints: [join(__dirname, 'workers/lock-worker.ts')],
-      outfile: program,
-      bundle: true,
-      platform: 'node',
-      format: 'esm',
-      packages: 'external',
-      logLevel: 'error',
-    });
+    ({ folder, program } = await buildWorker('lock-worker'));
   });
   afterAll(() => rmSync(folder, { recursive: true }));
   beforeEach(freshRedis);

@@ -1,25 +1,15 @@
 import type { INestApplication } from '@nestjs/common';
 import { type Balance, BudgetService } from 'nestjs-syncguard';
 import { FakeModel } from '../../sample/ai/fake-model.js';
-import { createApp, type SampleOptions } from '../../sample/create-app.js';
-import { closeApp } from '../support/close-app.js';
 import { eventually } from '../support/eventually.js';
 import { startRedisServer } from '../support/redis-server.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
+import { closeAll, SETTINGS, start } from './sample-app.js';
 
 interface Answer {
   status: number;
   body: Record<string, unknown>;
   retryAfter: string | null;
-}
-
-const apps: INestApplication[] = [];
-
-async function start(options: SampleOptions): Promise<{ app: INestApplication; url: string }> {
-  const app = await createApp({ logger: false, ...options });
-  apps.push(app);
-  await app.listen(0);
-  return { app, url: await app.getUrl() };
 }
 
 async function request(url: string, body?: unknown): Promise<Answer> {
@@ -58,163 +48,164 @@ beforeAll(async () => {
 
 afterAll(async () => {
   jest.restoreAllMocks();
-  await Promise.all(apps.map(closeApp));
+  await closeAll();
 });
 
-describe.each([
-  { adapter: 'express', backend: 'memory' },
-  { adapter: 'express', backend: 'redis' },
-  { adapter: 'fastify', backend: 'memory' },
-  { adapter: 'fastify', backend: 'redis' },
-] as const)('the language model of the sample app on $adapter and $backend', ({ adapter, backend }) => {
-  let app: INestApplication;
-  let url: string;
-  const ask = (user: string, maxTokens: number): Promise<Answer> =>
-    request(`${url}/ai/complete`, { user, prompt: PROMPT, maxTokens });
-  /** Committed and reserved, in the order of `/ai/budget`: user, team and org, of each the day and the month. */
-  const amountsOf = (body: Answer['body']): [number, number][] =>
-    (body.budget as Balance<number>[]).map(({ committed, reserved }) => [committed, reserved]);
-  const amounts = async (user: string): Promise<[number, number][]> =>
-    amountsOf((await request(`${url}/ai/budget?user=${user}`)).body);
+describe.each(SETTINGS)(
+  'the language model of the sample app on $adapter and $backend',
+  ({ adapter, backend }) => {
+    let app: INestApplication;
+    let url: string;
+    const ask = (user: string, maxTokens: number): Promise<Answer> =>
+      request(`${url}/ai/complete`, { user, prompt: PROMPT, maxTokens });
+    /** Committed and reserved, in the order of `/ai/budget`: user, team and org, of each the day and the month. */
+    const amountsOf = (body: Answer['body']): [number, number][] =>
+      (body.budget as Balance<number>[]).map(({ committed, reserved }) => [committed, reserved]);
+    const amounts = async (user: string): Promise<[number, number][]> =>
+      amountsOf((await request(`${url}/ai/budget?user=${user}`)).body);
 
-  beforeAll(async () => {
-    ({ app, url } = await start({ adapter, redisUrl: backend === 'redis' ? workerRedis().url : undefined }));
-  });
-
-  beforeEach(() => {
-    app.get(FakeModel).answerMs = 10;
-  });
-
-  afterEach(async () => {
-    expect(await app.get(BudgetService).verify()).toStrictEqual({ ok: true, problems: [] });
-  });
-
-  it('answers with what was used, and what is left of every budget', async () => {
-    const { status, body } = await ask('ada', 800);
-    expect(status).toBe(200);
-    expect(body).toMatchObject({
-      text: expect.any(String) as string,
-      usage: { prompt: 4, completion: 480, total: 484 },
+    beforeAll(async () => {
+      ({ app, url } = await start({
+        adapter,
+        redisUrl: backend === 'redis' ? workerRedis().url : undefined,
+      }));
     });
-    const day = { startMs: startMs - 22 * HOUR_MS, endMs: startMs + 2 * HOUR_MS };
-    const month = { startMs: day.startMs - 29 * 24 * HOUR_MS, endMs: day.endMs + 24 * HOUR_MS };
-    const used = { credits: 0, committed: 484, reserved: 0 };
-    const balance = (scope: string, every: string, limit: number): object => ({
-      ...{ scope, period: { every }, window: every === 'day' ? day : month, limit },
-      ...{ ...used, available: limit - 484 },
+
+    beforeEach(() => {
+      app.get(FakeModel).answerMs = 10;
     });
-    expect(body.budget).toStrictEqual([
-      balance('user:ada', 'day', 3_000),
-      balance('user:ada', 'month', 20_000),
-      balance('team:research', 'day', 6_000),
-      balance('team:research', 'month', 60_000),
-      balance('org', 'day', 12_000),
-      balance('org', 'month', 200_000),
-    ]);
-    expect((await request(`${url}/ai/budget?user=ada`)).body).toStrictEqual({ budget: body.budget });
-  });
 
-  it('runs as many at once as there is room for together, and holds the most they may cost', async () => {
-    app.get(FakeModel).answerMs = 300;
-    const complete = jest.spyOn(app.get(FakeModel), 'complete').mockClear();
-    const asking = Promise.all(Array.from({ length: 5 }, () => ask('ada', 800)));
-    await eventually(() => expect(complete).toHaveBeenCalledTimes(3));
-    expect(await amounts('ada')).toStrictEqual(Array(6).fill([0, 3 * 804]));
-    const answers = await asking;
-    expect(answers.map(({ status }) => status).sort()).toStrictEqual([200, 200, 200, 429, 429]);
-    expect(complete).toHaveBeenCalledTimes(3);
-    expect(await amounts('ada')).toStrictEqual(Array(6).fill([3 * 484, 0]));
-  });
+    afterEach(async () => {
+      expect(await app.get(BudgetService).verify()).toStrictEqual({ ok: true, problems: [] });
+    });
 
-  it('answers 429 over the budget of a day, says which it is, and lets in when the new day begins', async () => {
-    expect((await ask('ada', 2_900)).status).toBe(200);
-    expect(await ask('ada', 2_000)).toStrictEqual({
-      status: 429,
-      body: {
-        statusCode: 429,
-        code: 'BudgetExceeded',
-        message: 'The budget has no room for this request: user per day.',
-        context: {
-          retryAfter: (2 * HOUR_MS) / 1000,
-          violations: [
-            {
-              ...{
-                scope: 'user',
-                period: { every: 'day' },
-                limit: 3_000,
-                reserved: 0,
-                available: 3_000 - 1_744,
+    it('answers with what was used, and what is left of every budget', async () => {
+      const { status, body } = await ask('ada', 800);
+      expect(status).toBe(200);
+      expect(body).toMatchObject({
+        text: expect.any(String) as string,
+        usage: { prompt: 4, completion: 480, total: 484 },
+      });
+      const day = { startMs: startMs - 22 * HOUR_MS, endMs: startMs + 2 * HOUR_MS };
+      const month = { startMs: day.startMs - 29 * 24 * HOUR_MS, endMs: day.endMs + 24 * HOUR_MS };
+      const used = { credits: 0, committed: 484, reserved: 0 };
+      const balance = (scope: string, every: string, limit: number): object => ({
+        ...{ scope, period: { every }, window: every === 'day' ? day : month, limit },
+        ...{ ...used, available: limit - 484 },
+      });
+      expect(body.budget).toStrictEqual([
+        balance('user:ada', 'day', 3_000),
+        balance('user:ada', 'month', 20_000),
+        balance('team:research', 'day', 6_000),
+        balance('team:research', 'month', 60_000),
+        balance('org', 'day', 12_000),
+        balance('org', 'month', 200_000),
+      ]);
+      expect((await request(`${url}/ai/budget?user=ada`)).body).toStrictEqual({ budget: body.budget });
+    });
+
+    it('runs as many at once as there is room for together, and holds the most they may cost', async () => {
+      app.get(FakeModel).answerMs = 300;
+      const complete = jest.spyOn(app.get(FakeModel), 'complete').mockClear();
+      const asking = Promise.all(Array.from({ length: 5 }, () => ask('ada', 800)));
+      await eventually(() => expect(complete).toHaveBeenCalledTimes(3));
+      expect(await amounts('ada')).toStrictEqual(Array(6).fill([0, 3 * 804]));
+      const answers = await asking;
+      expect(answers.map(({ status }) => status).sort()).toStrictEqual([200, 200, 200, 429, 429]);
+      expect(complete).toHaveBeenCalledTimes(3);
+      expect(await amounts('ada')).toStrictEqual(Array(6).fill([3 * 484, 0]));
+    });
+
+    it('answers 429 over the budget of a day, says which it is, and lets in when the new day begins', async () => {
+      expect((await ask('ada', 2_900)).status).toBe(200);
+      expect(await ask('ada', 2_000)).toStrictEqual({
+        status: 429,
+        body: {
+          statusCode: 429,
+          code: 'BudgetExceeded',
+          message: 'The budget has no room for this request: user per day.',
+          context: {
+            retryAfter: (2 * HOUR_MS) / 1000,
+            violations: [
+              {
+                ...{
+                  scope: 'user',
+                  period: { every: 'day' },
+                  limit: 3_000,
+                  reserved: 0,
+                  available: 3_000 - 1_744,
+                },
+                ...{ requested: 2_004, resetAtMs: startMs + 2 * HOUR_MS },
               },
-              ...{ requested: 2_004, resetAtMs: startMs + 2 * HOUR_MS },
-            },
-          ],
+            ],
+          },
         },
-      },
-      retryAfter: '7200',
+        retryAfter: '7200',
+      });
+      setTime(startMs + 2 * HOUR_MS - 1);
+      expect((await ask('ada', 2_000)).status).toBe(429);
+      setTime(startMs + 2 * HOUR_MS);
+      expect((await ask('ada', 2_000)).status).toBe(200);
+      const [day, month] = await amounts('ada');
+      expect([day, month]).toStrictEqual([
+        [1_204, 0],
+        [1_744 + 1_204, 0],
+      ]);
     });
-    setTime(startMs + 2 * HOUR_MS - 1);
-    expect((await ask('ada', 2_000)).status).toBe(429);
-    setTime(startMs + 2 * HOUR_MS);
-    expect((await ask('ada', 2_000)).status).toBe(200);
-    const [day, month] = await amounts('ada');
-    expect([day, month]).toStrictEqual([
-      [1_204, 0],
-      [1_744 + 1_204, 0],
-    ]);
-  });
 
-  it('answers 402 where no new day will help: one request for more than a whole day has', async () => {
-    const { status, retryAfter, body } = await ask('ada', 4_000);
-    expect([status, retryAfter]).toStrictEqual([402, null]);
-    expect(body.context).toMatchObject({ violations: [{ scope: 'user', limit: 3_000, requested: 4_004 }] });
-    expect(await amounts('ada')).toStrictEqual(Array(6).fill([0, 0]));
-  });
+    it('answers 402 where no new day will help: one request for more than a whole day has', async () => {
+      const { status, retryAfter, body } = await ask('ada', 4_000);
+      expect([status, retryAfter]).toStrictEqual([402, null]);
+      expect(body.context).toMatchObject({ violations: [{ scope: 'user', limit: 3_000, requested: 4_004 }] });
+      expect(await amounts('ada')).toStrictEqual(Array(6).fill([0, 0]));
+    });
 
-  it('lets no user spend what the team has not, nor a team what the org has not', async () => {
-    const spend = async (scope: string, amount: number): Promise<void> => {
-      const id = `${scope} in ${year}`;
-      expect((await app.get(BudgetService).charge({ scopes: [scope], amount, id })).ok).toBe(true);
-    };
-    const deniedBy = async (user: string): Promise<unknown> => {
-      const { status, body } = await ask(user, 800);
-      const { violations } = body.context as { violations: { scope: string }[] };
-      return [status, ...violations.map(({ scope }) => scope)];
-    };
-    await spend('team:research', 5_500);
-    expect(await deniedBy('bob')).toStrictEqual([429, 'team']);
-    expect((await ask('eve', 800)).status).toBe(200);
-    await spend('org', 11_000);
-    expect(await deniedBy('eve')).toStrictEqual([429, 'org']);
-    expect(await deniedBy('bob')).toStrictEqual([429, 'team', 'org']);
-  });
+    it('lets no user spend what the team has not, nor a team what the org has not', async () => {
+      const spend = async (scope: string, amount: number): Promise<void> => {
+        const id = `${scope} in ${year}`;
+        expect((await app.get(BudgetService).charge({ scopes: [scope], amount, id })).ok).toBe(true);
+      };
+      const deniedBy = async (user: string): Promise<unknown> => {
+        const { status, body } = await ask(user, 800);
+        const { violations } = body.context as { violations: { scope: string }[] };
+        return [status, ...violations.map(({ scope }) => scope)];
+      };
+      await spend('team:research', 5_500);
+      expect(await deniedBy('bob')).toStrictEqual([429, 'team']);
+      expect((await ask('eve', 800)).status).toBe(200);
+      await spend('org', 11_000);
+      expect(await deniedBy('eve')).toStrictEqual([429, 'org']);
+      expect(await deniedBy('bob')).toStrictEqual([429, 'team', 'org']);
+    });
 
-  it('spends nothing when the model fails', async () => {
-    jest.spyOn(app.get(FakeModel), 'complete').mockRejectedValueOnce(new Error('The model is away.'));
-    expect((await ask('ada', 800)).status).toBe(500);
-    expect(await amounts('ada')).toStrictEqual(Array(6).fill([0, 0]));
-  });
+    it('spends nothing when the model fails', async () => {
+      jest.spyOn(app.get(FakeModel), 'complete').mockRejectedValueOnce(new Error('The model is away.'));
+      expect((await ask('ada', 800)).status).toBe(500);
+      expect(await amounts('ada')).toStrictEqual(Array(6).fill([0, 0]));
+    });
 
-  it('refuses with 400 what is no question, and asks nobody', async () => {
-    const complete = jest.spyOn(app.get(FakeModel), 'complete').mockClear();
-    const good = { user: 'ada', prompt: PROMPT, maxTokens: 10 };
-    const bad: unknown[] = [
-      ...['', 'a b', 'a:b', 'ü', '{0}', 'x'.repeat(65), 7, ['ada']].map((user) => ({ ...good, user })),
-      ...['', 'x'.repeat(2_001), 7, null].map((prompt) => ({ ...good, prompt })),
-      ...[0, -1, 1.5, 4_001, '10', null].map((maxTokens) => ({ ...good, maxTokens })),
-      ...[{}, [], '{"user":'],
-    ];
-    const answers = await Promise.all(bad.map((body) => request(`${url}/ai/complete`, body)));
-    expect(answers.map(({ status }, i) => [bad[i], status])).toStrictEqual(bad.map((body) => [body, 400]));
-    for (const query of ['', '?user=', '?user=a%20b', '?user=ada&user=bob'])
-      expect([query, (await request(`${url}/ai/budget${query}`)).status]).toStrictEqual([query, 400]);
-    expect(complete).not.toHaveBeenCalled();
-  });
+    it('refuses with 400 what is no question, and asks nobody', async () => {
+      const complete = jest.spyOn(app.get(FakeModel), 'complete').mockClear();
+      const good = { user: 'ada', prompt: PROMPT, maxTokens: 10 };
+      const bad: unknown[] = [
+        ...['', 'a b', 'a:b', 'ü', '{0}', 'x'.repeat(65), 7, ['ada']].map((user) => ({ ...good, user })),
+        ...['', 'x'.repeat(2_001), 7, null].map((prompt) => ({ ...good, prompt })),
+        ...[0, -1, 1.5, 4_001, '10', null].map((maxTokens) => ({ ...good, maxTokens })),
+        ...[{}, [], '{"user":'],
+      ];
+      const answers = await Promise.all(bad.map((body) => request(`${url}/ai/complete`, body)));
+      expect(answers.map(({ status }, i) => [bad[i], status])).toStrictEqual(bad.map((body) => [body, 400]));
+      for (const query of ['', '?user=', '?user=a%20b', '?user=ada&user=bob'])
+        expect([query, (await request(`${url}/ai/budget${query}`)).status]).toStrictEqual([query, 400]);
+      expect(complete).not.toHaveBeenCalled();
+    });
 
-  it('takes what is just within the bounds', async () => {
-    const body = { user: 'x_-'.padEnd(64, 'X'), prompt: 'x'.repeat(2_000), maxTokens: 1 };
-    expect((await request(`${url}/ai/complete`, body)).status).toBe(200);
-  });
-});
+    it('takes what is just within the bounds', async () => {
+      const body = { user: 'x_-'.padEnd(64, 'X'), prompt: 'x'.repeat(2_000), maxTokens: 1 };
+      expect((await request(`${url}/ai/complete`, body)).status).toBe(200);
+    });
+  },
+);
 
 it('two processes on one Redis never overspend together', async () => {
   const { url: redisUrl } = workerRedis();

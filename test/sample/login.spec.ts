@@ -1,23 +1,13 @@
 import type { INestApplication } from '@nestjs/common';
-import { createApp, type SampleOptions } from '../../sample/create-app.js';
-import { closeApp } from '../support/close-app.js';
 import { LoginService } from '../../sample/login/login.service.js';
 import { startRedisServer } from '../support/redis-server.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
+import { closeAll, SETTINGS, start } from './sample-app.js';
 
 interface Answer {
   status: number;
   body: Record<string, unknown>;
   retryAfter: string | null;
-}
-
-const apps: INestApplication[] = [];
-
-async function start(options: SampleOptions): Promise<{ app: INestApplication; url: string }> {
-  const app = await createApp({ logger: false, ...options });
-  apps.push(app);
-  await app.listen(0);
-  return { app, url: await app.getUrl() };
 }
 
 async function logIn(url: string, body: unknown): Promise<Answer> {
@@ -50,7 +40,7 @@ beforeAll(() => {
 
 afterAll(async () => {
   jest.restoreAllMocks();
-  await Promise.all(apps.map(closeApp));
+  await closeAll();
 });
 
 const tooMany = (seconds: number): Answer => ({
@@ -64,12 +54,7 @@ const tooMany = (seconds: number): Answer => ({
   retryAfter: String(seconds),
 });
 
-describe.each([
-  { adapter: 'express', backend: 'memory' },
-  { adapter: 'express', backend: 'redis' },
-  { adapter: 'fastify', backend: 'memory' },
-  { adapter: 'fastify', backend: 'redis' },
-] as const)('logins of the sample app on $adapter and $backend', ({ adapter, backend }) => {
+describe.each(SETTINGS)('logins of the sample app on $adapter and $backend', ({ adapter, backend }) => {
   const redisUrl = backend === 'redis' ? workerRedis().url : undefined;
   let app: INestApplication;
   let url: string;

@@ -1,26 +1,17 @@
 import { createHash } from 'node:crypto';
 import { Script } from 'node:vm';
 import type { INestApplication } from '@nestjs/common';
-import { createApp, type SampleOptions } from '../../sample/create-app.js';
-import { closeApp } from '../support/close-app.js';
 import { Ledger } from '../../sample/orders/ledger.js';
 import { MemoryLedger } from '../../sample/orders/memory-ledger.js';
 import { RedisLedger } from '../../sample/orders/redis-ledger.js';
 import { startRedisServer } from '../support/redis-server.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
+import { createApp } from '../../sample/create-app.js';
+import { closeAll, SETTINGS, start } from './sample-app.js';
 
 interface Answer {
   status: number;
   body: Record<string, unknown>;
-}
-
-const apps: INestApplication[] = [];
-
-async function start(options: SampleOptions): Promise<{ app: INestApplication; url: string }> {
-  const app = await createApp({ logger: false, ...options });
-  apps.push(app);
-  await app.listen(0);
-  return { app, url: await app.getUrl() };
 }
 
 async function request(method: string, url: string): Promise<Answer> {
@@ -35,16 +26,9 @@ const statuses = (answers: Answer[]): number[] => answers.map(({ status }) => st
 
 const fences = (answers: Answer[]): number => new Set(answers.map(({ body }) => body.fence)).size;
 
-afterAll(async () => {
-  await Promise.all(apps.map(closeApp));
-});
+afterAll(closeAll);
 
-describe.each([
-  { adapter: 'express', backend: 'memory' },
-  { adapter: 'express', backend: 'redis' },
-  { adapter: 'fastify', backend: 'memory' },
-  { adapter: 'fastify', backend: 'redis' },
-] as const)('the sample app on $adapter and $backend', ({ adapter, backend }) => {
+describe.each(SETTINGS)('the sample app on $adapter and $backend', ({ adapter, backend }) => {
   const redisUrl = backend === 'redis' ? workerRedis().url : undefined;
   const order = (name: string): string => `${adapter}-${name}`;
   let app: INestApplication;

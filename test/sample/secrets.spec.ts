@@ -1,10 +1,9 @@
 import { randomBytes } from 'node:crypto';
-import type { INestApplication } from '@nestjs/common';
 import type { Redis } from 'ioredis';
-import { createApp, type SampleOptions } from '../../sample/create-app.js';
-import { closeApp } from '../support/close-app.js';
 import { Sealer } from '../../sample/secrets/sealer.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
+import { createApp } from '../../sample/create-app.js';
+import { closeAll, SETTINGS, start } from './sample-app.js';
 
 interface Answer {
   status: number;
@@ -12,15 +11,7 @@ interface Answer {
   headers: Headers;
 }
 
-const apps: INestApplication[] = [];
 const HOUR_MS = 3_600_000;
-
-async function start(options: SampleOptions): Promise<string> {
-  const app = await createApp({ logger: false, ...options });
-  apps.push(app);
-  await app.listen(0);
-  return app.getUrl();
-}
 
 async function request(method: string, url: string, body?: unknown): Promise<Answer> {
   const headers = { 'Content-Type': 'application/json' };
@@ -33,16 +24,9 @@ async function request(method: string, url: string, body?: unknown): Promise<Ans
   return { status: response.status, body: json, headers: response.headers };
 }
 
-afterAll(async () => {
-  await Promise.all(apps.map(closeApp));
-});
+afterAll(closeAll);
 
-describe.each([
-  { adapter: 'express', backend: 'memory' },
-  { adapter: 'express', backend: 'redis' },
-  { adapter: 'fastify', backend: 'memory' },
-  { adapter: 'fastify', backend: 'redis' },
-] as const)('secrets in the sample app on $adapter and $backend', ({ adapter, backend }) => {
+describe.each(SETTINGS)('secrets in the sample app on $adapter and $backend', ({ adapter, backend }) => {
   const options = {
     adapter,
     redisUrl: backend === 'redis' ? workerRedis().url : undefined,
@@ -58,7 +42,7 @@ describe.each([
 
   beforeAll(async () => {
     await freshRedis();
-    url = await start(options);
+    ({ url } = await start(options));
   });
 
   it('opens as often as it has views, and is gone then', async () => {
@@ -162,7 +146,7 @@ describe('secrets in the sample app on Redis', () => {
   });
 
   it('are held encrypted, without their ids, and are gone from it with the last view', async () => {
-    const url = await start({ redisUrl: workerRedis().url, secretsKey });
+    const { url } = await start({ redisUrl: workerRedis().url, secretsKey });
     const { body } = await request('POST', `${url}/secrets`, {
       text: 'the door code is 4711',
       views: 1,
@@ -186,14 +170,14 @@ describe('secrets in the sample app on Redis', () => {
       start({ redisUrl, secretsKey, adapter: 'fastify' }),
       start({ redisUrl, secretsKey: randomBytes(32).toString('base64') }),
     ]);
-    const { body } = await request('POST', `${one}/secrets`, { text: 'shared', views: 1, ttlMs: 60_000 });
+    const { body } = await request('POST', `${one.url}/secrets`, { text: 'shared', views: 1, ttlMs: 60_000 });
     const id = body.id as string;
-    expect((await request('POST', `${stranger}/secrets/${id}/reveal`)).status).toBe(404);
-    expect((await request('POST', `${two}/secrets/${id}/reveal`)).body.text).toBe('shared');
+    expect((await request('POST', `${stranger.url}/secrets/${id}/reveal`)).status).toBe(404);
+    expect((await request('POST', `${two.url}/secrets/${id}/reveal`)).body.text).toBe('shared');
   });
 
   it('are 410 after their time', async () => {
-    const url = await start({ redisUrl: workerRedis().url, secretsKey });
+    const { url } = await start({ redisUrl: workerRedis().url, secretsKey });
     const { body } = await request('POST', `${url}/secrets`, { text: 't', views: 1, ttlMs: 60_000 });
     workerRedis().clock.advance(60_001);
     const { status, body: answer } = await request('POST', `${url}/secrets/${body.id as string}/reveal`);

@@ -1,0 +1,26 @@
+import type { INestApplication } from '@nestjs/common';
+import { createApp, type SampleOptions } from '../../sample/create-app.js';
+import { closeApp } from '../support/close-app.js';
+
+/** What the sample is tried on. */
+export const SETTINGS = [
+  { adapter: 'express', backend: 'memory' },
+  { adapter: 'express', backend: 'redis' },
+  { adapter: 'fastify', backend: 'memory' },
+  { adapter: 'fastify', backend: 'redis' },
+] as const;
+
+const apps: INestApplication[] = [];
+
+/** Starts the sample app on a free port. */
+export async function start(options: SampleOptions): Promise<{ app: INestApplication; url: string }> {
+  const app = await createApp({ logger: false, ...options });
+  apps.push(app);
+  await app.listen(0);
+  return { app, url: await app.getUrl() };
+}
+
+/** Closes what a spec file has started. */
+export async function closeAll(): Promise<void> {
+  await Promise.all(apps.splice(0).map(closeApp));
+}
