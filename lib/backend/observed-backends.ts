@@ -89,8 +89,8 @@ function observedLocks<C extends BackendCapabilities>(backend: LockBackend<C>, e
 /** The reason of seed 001, to which a lock that another owner has is simply not there. */
 function lockReason(result: { ok: boolean } | undefined): Facts {
   if (!result || result.ok) return {};
-  const reason = detailOf(result)?.reason ?? 'not-found';
-  return { reason: reason === 'mismatch' ? 'not-found' : reason };
+  const reason = detailOf(result)?.reason ?? 'not_found';
+  return { reason: reason === 'mismatch' ? 'not_found' : reason };
 }
 
 const ofHeldLock = (result: ReleaseResult | undefined, options: ReleaseOptions): Facts => ({
@@ -103,7 +103,7 @@ const ofLookup = (found: LockInfo | null | undefined, key?: string, lockId?: str
   type: 'lookup',
   key,
   lockId,
-  ...(found === null ? { reason: 'not-found' } : {}),
+  ...(found === null ? { reason: 'not_found' } : {}),
 });
 
 // Callers outside TypeScript may leave the options out: then the backend rejects, and the event says so.
@@ -117,7 +117,7 @@ const LOCK: Descriptions<LockBackend> = {
   extend: ofHeldLock,
   isLocked: (locked, options) => ({
     key: options?.key,
-    ...(locked === false ? { reason: 'not-found' } : {}),
+    ...(locked === false ? { reason: 'not_found' } : {}),
   }),
   lookup: (found, options) => ofLookup(found, options?.key, options?.lockId),
   getByKeyRaw: (found, key) => ofLookup(found, key),

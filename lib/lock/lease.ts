@@ -141,6 +141,10 @@ export class Lease implements Watched {
     void this.#renew();
   }
 
+  renewNow(): void {
+    this.#renewAtMs = -Infinity;
+  }
+
   assertHeld(): void {
     const lost = this.lost;
     if (lost) throw lost;
@@ -175,7 +179,7 @@ export class Lease implements Watched {
 
   async #renew(): Promise<void> {
     try {
-      await this.extend();
+      await this.extend(this.#renewalMs());
     } catch {
       // One failed renewal is no loss: try again until the deadline.
       this.#renewAtMs = monotonicMs() + this.#options.ttlMs / RETRIES_PER_TTL;
@@ -183,6 +187,13 @@ export class Lease implements Watched {
       this.#renewing = false;
       this.#options.onChange(this);
     }
+  }
+
+  /** Never less than the body has asked for; of a lock that is not kept alive, what is left of its life. */
+  #renewalMs(): number {
+    const { autoExtend, ttlMs } = this.#options;
+    const restMs = Math.max(1, Math.floor(this.#deadlineMs - monotonicMs()));
+    return autoExtend ? Math.max(ttlMs, restMs) : restMs;
   }
 
   /**

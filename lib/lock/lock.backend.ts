@@ -30,7 +30,7 @@ export interface LockBackend<C extends BackendCapabilities = BackendCapabilities
 
 /** Why an operation said no: for telemetry and for waiting, not part of the public result. */
 export interface FailureDetail {
-  readonly reason: 'locked' | 'mismatch' | 'not-found' | 'expired';
+  readonly reason: 'locked' | 'mismatch' | 'not_found' | 'expired';
   /** What is left of the other's lock, where the backend saw it. */
   readonly remainingMs?: number | undefined;
 }

@@ -63,7 +63,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     const lockId = validateLockId(options?.lockId);
     refuseAborted(options.signal, LockError);
     const record = this.#liveById(lockId);
-    if (!record) return withDetail({ ok: false }, { reason: 'not-found' });
+    if (!record) return withDetail({ ok: false }, { reason: 'not_found' });
     this.#drop(record);
     return { ok: true };
   }
@@ -72,7 +72,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     const { lockId, ttlMs } = validateExtend(options);
     refuseAborted(options.signal, LockError);
     const record = this.#liveById(lockId);
-    if (!record) return withDetail({ ok: false }, { reason: 'not-found' });
+    if (!record) return withDetail({ ok: false }, { reason: 'not_found' });
     const expiresAtMs = this.clock.now() + ttlMs;
     this.#byKey.set(record.key, { ...record, expiresAtMs });
     return { ok: true, expiresAtMs };

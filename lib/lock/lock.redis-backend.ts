@@ -98,7 +98,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const onReplay = (): void => void (replayed = true);
     const code = await this.#attributed(options, this.#release(lockId, options, live, onReplay));
     // Our live lock was not there when the command ran for the second time: the first had released it.
-    const wasReleased = code === 'released' || (code === 'not-found' && live && replayed);
+    const wasReleased = code === 'released' || (code === 'not_found' && live && replayed);
     return wasReleased ? { ok: true } : withDetail({ ok: false }, { reason: code });
   }
 
@@ -173,7 +173,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     onReplay: () => void,
   ): Promise<ReleaseCode> {
     if (!held)
-      return this.#byId<ReleaseCode>(lockId, signal, 'not-found', {
+      return this.#byId<ReleaseCode>(lockId, signal, 'not_found', {
         once: (index, options) => this.runner.run(releaseByIdScript, { index }, { lockId }, options),
         found: (keys, options) => this.runner.run(releaseScript, keys, { lockId }, options),
       });
@@ -186,7 +186,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       return this.#byId<ExtendReply>(
         lockId,
         signal,
-        { code: 'not-found' },
+        { code: 'not_found' },
         {
           once: (index, options) => this.runner.run(extendByIdScript, { index }, { lockId, ttlMs }, options),
           found: (keys, options) => this.runner.run(extendScript, keys, { lockId, ttlMs }, options),

@@ -89,12 +89,12 @@ return json`,
   },
 });
 
-export type ReleaseCode = 'released' | 'mismatch' | 'not-found' | 'expired';
+export type ReleaseCode = 'released' | 'mismatch' | 'not_found' | 'expired';
 
 const RELEASE_CODES: Readonly<Record<number, ReleaseCode>> = {
   1: 'released',
   0: 'mismatch',
-  [-1]: 'not-found',
+  [-1]: 'not_found',
   [-2]: 'expired',
 };
 

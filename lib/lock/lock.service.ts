@@ -189,6 +189,14 @@ export class LockService implements OnModuleDestroy {
     }
   }
 
+  /**
+   * @internal Called when a lost connection is back: the server may have come back without its data, and then the
+   * bodies that run under its locks must learn of it at once.
+   */
+  renewAll(): void {
+    this.#watchdog.renewAll();
+  }
+
   /** @internal For tests: the body under this lock learns at once of a loss that its next renewal would find. */
   lose(lockId: string): void {
     for (const lease of this.#running.keys())
@@ -364,7 +372,7 @@ export class LockService implements OnModuleDestroy {
 
   #rejectNested(outer: LockContext): never {
     outer.assertHeld();
-    this.#tell('already-held', 'AlreadyHeld', outer.key, 0);
+    this.#tell('already_held', 'AlreadyHeld', outer.key, 0);
     throw new LockError({
       code: 'AlreadyHeld',
       message: 'This code runs under that very lock already: waiting for it would never end.',
@@ -378,7 +386,7 @@ export class LockService implements OnModuleDestroy {
   }
 
   #tell(
-    reason: 'timeout' | 'aborted' | 'already-held' | 'lost',
+    reason: 'timeout' | 'aborted' | 'already_held' | 'lost',
     code: LockErrorCode,
     key: string,
     durationMs: number,

@@ -19,7 +19,7 @@ interface EventOf<Feature extends string, Type extends string> {
 
 /**
  * `lock` is of `LockService.lock()` and `@WithLock()`, and only for what no single operation shows: `reason` is
- * `timeout` or `aborted` (`durationMs` is the wait), `already-held` (by the very code that asked for it), or `lost`
+ * `timeout` or `aborted` (`durationMs` is the wait), `already_held` (by the very code that asked for it), or `lost`
  * (`durationMs` is how long it was held), which comes when the loss is found: the body may still run.
  */
 export interface LockEvent extends EventOf<

@@ -25,6 +25,20 @@ const inFrontOf = (backend: LockBackend, methods: Partial<LockBackend>): LockBac
     },
   });
 
+/** The backend, and how often a handle of its has been extended. */
+function countingExtensions(backend: LockBackend): { backend: LockBackend; extensions(): number } {
+  let extensions = 0;
+  const counting = inFrontOf(backend, {
+    acquire: async (options: Parameters<LockBackend['acquire']>[0]) => {
+      const lock = await backend.acquire(options);
+      if (!lock.ok) return lock;
+      const extend = lock.extend.bind(lock);
+      return Object.assign(lock, { extend: (ttlMs: number) => (extensions++, extend(ttlMs)) });
+    },
+  });
+  return { backend: counting, extensions: () => extensions };
+}
+
 const failure = (promise: Promise<unknown>): Promise<LockError> =>
   promise.then(
     () => Promise.reject(new Error('it did not fail')),
@@ -211,18 +225,10 @@ describe.each<[string, () => Promise<LockBackend>]>([
     });
 
     it('extends at most three times in 900 ms of a TTL of 1,000', async () => {
-      let extensions = 0;
-      const counting = inFrontOf(backend, {
-        acquire: async (options: Parameters<LockBackend['acquire']>[0]) => {
-          const lock = await backend.acquire(options);
-          if (!lock.ok) return lock;
-          const extend = lock.extend.bind(lock);
-          return Object.assign(lock, { extend: (ttlMs: number) => (extensions++, extend(ttlMs)) });
-        },
-      });
+      const { backend: counting, extensions } = countingExtensions(backend);
       await serviceOn(counting).lock(() => sleep(900), { key: 'order:1', ttlMs: 1_000 });
-      expect(extensions).toBeGreaterThanOrEqual(2);
-      expect(extensions).toBeLessThanOrEqual(3);
+      expect(extensions()).toBeGreaterThanOrEqual(2);
+      expect(extensions()).toBeLessThanOrEqual(3);
     });
 
     it('stops at maxHoldMs, and says so', async () => {
@@ -334,6 +340,43 @@ describe.each<[string, () => Promise<LockBackend>]>([
           },
           { key: 'order:1' },
         ),
+      );
+    });
+  });
+
+  describe('renewAll(), when a lost connection is back', () => {
+    it('tells the body of a lock that the server has lost, long before its renewal is due', async () => {
+      const error = await failure(
+        locks.lock(
+          async ({ signal }) => {
+            const held = await backend.getByKeyRaw('order:1');
+            await backend.release({ lockId: held?.lockId ?? '' });
+            locks.renewAll();
+            await new Promise((resolve) => signal.addEventListener('abort', resolve));
+          },
+          { key: 'order:1', ttlMs: 60_000 },
+        ),
+      );
+      expect(error.code).toBe('LockLost');
+    });
+
+    it.each([
+      ['what the body has asked for', { ttlMs: 1_000 }, 60_000],
+      ['the end of a lock that is not kept alive', { ttlMs: 20_000, autoExtend: false }, undefined],
+    ])('leaves alone %s', async (__, options, askedMs) => {
+      const { backend: counting, extensions } = countingExtensions(backend);
+      const service = serviceOn(counting);
+      await service.lock(
+        async (lock) => {
+          if (askedMs) await lock.extend(askedMs);
+          const [expiresAtMs, before] = [lock.expiresAtMs, extensions()];
+          await sleep(20);
+          service.renewAll();
+          await eventually(() => expect(extensions()).toBe(before + 1));
+          await sleep(20);
+          expect(Math.abs(lock.expiresAtMs - expiresAtMs)).toBeLessThan(200);
+        },
+        { key: 'order:1', ...options },
       );
     });
   });

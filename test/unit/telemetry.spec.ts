@@ -129,10 +129,10 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
         'lock lookup ok',
         'lock extend ok',
         'lock release ok',
-        'lock release fail not-found',
-        'lock extend fail not-found',
-        'lock isLocked fail not-found',
-        'lock lookup fail not-found',
+        'lock release fail not_found',
+        'lock extend fail not_found',
+        'lock isLocked fail not_found',
+        'lock lookup fail not_found',
       ]);
       expectHashedOnly(events, lockId);
     });
@@ -153,7 +153,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
         'lock acquire ok',
         'lock extend ok',
         'lock release ok',
-        'lock release fail not-found',
+        'lock release fail not_found',
         'lock acquire ok',
         'lock release ok',
       ]);
@@ -169,8 +169,8 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
       expect(await lock.release()).toStrictEqual({ ok: false });
       expect(await lock.extend(TTL_MS)).toStrictEqual({ ok: false });
       expect(told(events.slice(3))).toStrictEqual([
-        'lock release fail not-found',
-        'lock extend fail not-found',
+        'lock release fail not_found',
+        'lock extend fail not_found',
       ]);
       expect(await other.release()).toStrictEqual({ ok: true });
     });
@@ -504,7 +504,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
       'lock acquire ok',
       'lock lookup ok',
       'lock release ok',
-      'lock release fail not-found',
+      'lock release fail not_found',
       'lock lock fail lost LockLost',
     ]);
     await locks.lock(() => 1, { key: PRIVATE });
@@ -582,7 +582,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     await locks.lock(() => locks.lock(() => 1, { key: PRIVATE, reentrant: true }), { key: PRIVATE });
     expect(told(events)).toStrictEqual([
       'lock acquire ok',
-      'lock lock fail already-held AlreadyHeld',
+      'lock lock fail already_held AlreadyHeld',
       'lock release ok',
       'lock acquire ok',
       'lock release ok',
@@ -632,7 +632,7 @@ describe('while Redis is away', () => {
     ]);
     await proxy.restore();
     // The client may have sent the first try again by itself: then the second finds nothing.
-    await eventually(() => expect(told(events).at(-1)).toMatch(/^lock release (ok|fail not-found)$/));
+    await eventually(() => expect(told(events).at(-1)).toMatch(/^lock release (ok|fail not_found)$/));
     expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
   });
 
