@@ -30,6 +30,7 @@ export function findFrame(accepts: (frame: LockFrame) => boolean): LockFrame | u
  * The lock that the running code stands under, the innermost if there are several; undefined outside of one.
  *
  * @example
- * await db.query('UPDATE ... WHERE last_fence <= $1', [currentLock()?.fence]);
+ * const { fence, lockId } = currentLock() ?? {};
+ * await db.query('UPDATE ... WHERE last_fence < $1 OR (last_fence = $1 AND last_lock_id = $2)', [fence, lockId]);
  */
 export const currentLock = (): LockContext | undefined => findFrame(() => true)?.context;

@@ -9,7 +9,12 @@ import type { Watched } from './watchdog.js';
 /** What the body of a lock knows of it. */
 export interface LockContext {
   readonly key: string;
-  /** Rises with every grant of the key: send it along with every write, and let the resource refuse a lower one. */
+  /** Of this grant alone. Whoever has it can release the lock, so give it to the resource and not to a client. */
+  readonly lockId: string;
+  /**
+   * Rises with every grant of the key: send it along with every write, with the `lockId`, and let the resource refuse
+   * a lower one, and the same one with another `lockId`.
+   */
   readonly fence: string;
   /** Aborts when the lock is lost. Asks the clock, not only a timer: right also after a blocked event loop. */
   readonly signal: AbortSignal;
@@ -53,6 +58,10 @@ class LeaseContext implements LockContext {
     return this.#lease.key;
   }
 
+  get lockId(): string {
+    return this.#lease.grant.lockId;
+  }
+
   get fence(): string {
     return this.#lease.grant.fence;
   }
@@ -84,7 +93,7 @@ const RETRIES_PER_TTL = 20;
  * before the last good acquire or extend was sent, so never later than on the server.
  */
 export class Lease implements Watched {
-  /** What the body gets: the lease without its grant, whose lockId would let anybody release it. */
+  /** What the body gets: nothing of it is shown by a logger or JSON. */
   readonly context: LockContext = new LeaseContext(this);
   readonly key: string;
   readonly grant: AcquiredLock;

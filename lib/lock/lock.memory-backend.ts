@@ -27,6 +27,8 @@ import {
   validateLockId,
 } from './lock.values.js';
 
+// Fences follow the clock as on Redis: in tenths of a ms.
+const FENCES_PER_MS = 10;
 const SWEEP_AT_LEAST = 1_024;
 
 /** Locks of one process, with the behaviour of the Redis backend. */
@@ -104,7 +106,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
 
   #grant(key: string, ttlMs: number, nowMs: number): LockRecord {
     if (this.#byKey.size >= this.#sweepAt) this.#sweep();
-    this.#lastFence = Math.max(this.#lastFence + 1, nowMs);
+    this.#lastFence = Math.max(this.#lastFence + 1, Math.floor(nowMs * FENCES_PER_MS));
     const record: LockRecord = {
       lockId: createLockId(),
       expiresAtMs: nowMs + ttlMs,

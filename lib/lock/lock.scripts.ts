@@ -68,10 +68,11 @@ if held then
   end
 end
 
--- A counter that was lost starts from the clock, which is ahead of every fence it ever gave.
+-- A counter that was lost starts from the clock, which is ahead of every fence it ever gave. In tenths of a ms: two
+-- primaries after a split must not give one fence for grants of the same ms.
 local last = redis.call('GET', fenceCounter) or '0'
 if not string.find(last, '^%d+$') then return redis.error_reply('SYNCGUARD_FOREIGN the fence is not a counter') end
-local fence = math.max(tonumber(last) + 1, nowMs)
+local fence = math.max(tonumber(last) + 1, time[1] * 10000 + math.floor(time[2] / 100))
 if fence > ${Number(FENCE_THRESHOLDS.MAX)} then return -1 end
 
 local json = string.format('{"lockId":"%s","expiresAtMs":%d,"acquiredAtMs":%d,"key":%s,"fence":"%015d"}',

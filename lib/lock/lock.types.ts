@@ -57,7 +57,8 @@ export interface AcquiredLock extends AsyncDisposable {
   readonly lockId: string;
   /**
    * Rises with every grant of the key: give it to the resource, and let that refuse a lower one. 15 digits,
-   * compared as text. It starts at the clock's ms, so that it rises even when its counter is lost (ADR 0002).
+   * compared as text. It starts at the clock, in tenths of a ms, so that it rises even when its counter is lost (ADR 0002).
+   * After a failover that lost writes two grants may have the same one: compare `lockId` too.
    */
   readonly fence: string;
   /** By the backend's clock; follows `extend`. */

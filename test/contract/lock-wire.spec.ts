@@ -209,12 +209,23 @@ describe('the wire format of locks', () => {
       ['set back', () => client.set('syncguard:fence:syncguard:order:1', '5')],
       ['flushed', () => client.flushall()],
     ])('when it was %s', async (_, lose) => {
-      // A moment passes between a grant and a failover; with none, 1 ms is what the clock can tell apart.
+      // A moment passes between a grant and a failover; with none, 0.1 ms is what the clock can tell apart.
       const [before, after] = await later(async () => {
-        workerRedis().clock.advance(1);
+        workerRedis().clock.advance(0.1);
         return lose();
       });
       expect(after > before).toBe(true);
+    });
+
+    it('and differ on two primaries that both grant within one ms', async () => {
+      const { clock } = workerRedis();
+      clock.hold(Date.now() + 0.1);
+      const one = await take('order:1');
+      clock.advance(0.1);
+      const other = createRedisBackend(workerRedis().client({ db: 1 }));
+      const two = granted(await other.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      expect(two.expiresAtMs).toBe(one.expiresAtMs);
+      expect(two.fence > one.fence).toBe(true);
     });
 
     it('and lose a TTL that somebody put on it', async () => {
