@@ -11,16 +11,16 @@ const PLAIN_KEY = /^[\x20-\x7e]{1,512}$/;
  *
  * @throws SyncGuardError InvalidArgument: not a string, empty, over 512 UTF-8 bytes, a lone surrogate.
  */
-export function normalizeKey(key: unknown): string {
+export function normalizeKey(key: unknown, maxBytes: number = MAX_KEY_BYTES): string {
   if (typeof key !== 'string') throw invalidKey(`a key must be a string, got ${describe(key)}.`);
   if (PLAIN_KEY.test(key)) return key;
   if (key === '') throw invalidKey('a key must not be empty.');
   if (!key.isWellFormed()) throw invalidKey('a key holds a lone surrogate: half of a character.');
   const normalized = key.normalize('NFC');
   const bytes = Buffer.byteLength(normalized);
-  if (bytes > MAX_KEY_BYTES)
+  if (bytes > maxBytes)
     throw invalidKey(
-      `a key is at most ${MAX_KEY_BYTES} UTF-8 bytes, got ${bytes}.`,
+      `a key is at most ${maxBytes} UTF-8 bytes, got ${bytes}.`,
       'Hash long identifiers before they become keys.',
     );
   return normalized;

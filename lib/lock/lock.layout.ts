@@ -1,5 +1,5 @@
 import { clientKeyPrefix, type RedisClient } from '../redis/redis.client.js';
-import { hashTag, makeHashedKey, makeStorageKey } from '../redis/redis.keys.js';
+import { hashTag, makeHashedKey, storageKey } from '../redis/redis.keys.js';
 import { createLockId } from './lock.values.js';
 
 export type LockKeys = Readonly<Record<'record' | 'index' | 'fenceCounter', string>>;
@@ -17,18 +17,19 @@ export interface LockLayout {
   recordFromIndex?(recordName: string): string;
 }
 
-// A user's key with one of these beginnings would name an index or a fence counter: it is always hashed.
-const INTERNAL = /^(id|fence):/;
+// A user's key of this form would name an index or a fence counter: it is always hashed. Others are plain, or they
+// would not exclude other programs of the wire format.
+const INTERNAL = /^(id:[A-Za-z0-9_-]{22}$|fence:)/;
 
-const storageKey = (prefix: string, key: string): string =>
-  INTERNAL.test(key) ? makeHashedKey(prefix, key) : makeStorageKey(prefix, key);
+const recordKey = (prefix: string, key: string): string =>
+  INTERNAL.test(key) ? makeHashedKey(prefix, key) : storageKey(prefix, key);
 
 function keysUnder(prefix: string, key: string, lockId: string): LockKeys {
-  const record = storageKey(prefix, key);
+  const record = recordKey(prefix, key);
   return {
     record,
-    index: makeStorageKey(prefix, `id:${lockId}`),
-    fenceCounter: makeStorageKey(prefix, `fence:${record}`),
+    index: storageKey(prefix, `id:${lockId}`),
+    fenceCounter: storageKey(prefix, `fence:${record}`),
   };
 }
 
@@ -37,8 +38,8 @@ export function specLayout(prefix: string): LockLayout {
   return {
     createLockId,
     keysOf: (key, lockId) => keysUnder(prefix, key, lockId),
-    recordOf: (key) => storageKey(prefix, key),
-    indexOf: (lockId) => makeStorageKey(prefix, `id:${lockId}`),
+    recordOf: (key) => recordKey(prefix, key),
+    indexOf: (lockId) => storageKey(prefix, `id:${lockId}`),
   };
 }
 
@@ -56,8 +57,8 @@ export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
   return {
     createLockId: (key) => tagOf(key) + createLockId().slice(TAG_LENGTH),
     keysOf: (key, lockId) => keysUnder(prefixOf(lockId.slice(0, TAG_LENGTH)), key, lockId),
-    recordOf: (key) => storageKey(prefixOf(tagOf(key)), key),
-    indexOf: (lockId) => makeStorageKey(prefixOf(lockId.slice(0, TAG_LENGTH)), `id:${lockId}`),
+    recordOf: (key) => recordKey(prefixOf(tagOf(key)), key),
+    indexOf: (lockId) => storageKey(prefixOf(lockId.slice(0, TAG_LENGTH)), `id:${lockId}`),
     recordFromIndex: (name) => (name.startsWith(clientPrefix) ? name.slice(clientPrefix.length) : name),
   };
 }

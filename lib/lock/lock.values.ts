@@ -12,8 +12,19 @@ const FENCE_DIGITS = 15;
 const LOCK_ID = /^[A-Za-z0-9_-]{22}$/;
 const LOCK_ID_BYTES = 16;
 
-/** A fence as it is stored and compared: 15 digits, so that string order is number order. */
-export const formatFence = (fence: number | bigint): string => fence.toString().padStart(FENCE_DIGITS, '0');
+/**
+ * A fence as it is stored and compared: 15 digits, so that string order is number order.
+ *
+ * @throws LockError InvalidArgument for a number that would break that order: negative, with a fraction, of 16 digits
+ */
+export function formatFence(fence: number | bigint): string {
+  const whole = typeof fence === 'bigint' || Number.isSafeInteger(fence);
+  if (whole && fence >= 0 && fence < 10 ** FENCE_DIGITS) return fence.toString().padStart(FENCE_DIGITS, '0');
+  throw new LockError({
+    code: 'InvalidArgument',
+    message: `A fence must be an integer from 0 to 999999999999999, got ${describe(fence)}.`,
+  });
+}
 
 // Random bytes are drawn 4 kB at a time: a system call for each id costs more than the id.
 const pool = Buffer.allocUnsafeSlow(256 * LOCK_ID_BYTES);

@@ -1,20 +1,42 @@
 import { createHash, hash } from 'node:crypto';
-import { describe } from '../keys.js';
+import { describe, MAX_KEY_BYTES, normalizeKey } from '../keys.js';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
 
 /** The longest Redis key that we build, in bytes, and what of it is kept for derived keys (seed 004). */
 export const EFFECTIVE_KEY_BUDGET_BYTES = 1000;
 export const RESERVE_BYTES = 26;
 
+/** How the name of a fence counter begins, after the prefix: the name of its lock's record follows. */
+const FENCE = 'fence:';
+
 /**
- * A Redis key out of a prefix and a user's key: `prefix:key` where that fits, else `prefix:` and 22
- * base64url characters of its SHA-256 (seed 004).
+ * A Redis key out of a prefix and a user's key: `prefix:key` where that fits, else `prefix:` and 22 base64url
+ * characters of its SHA-256. The key is normalised first (NFC), as the backends do it, so that the two spellings of
+ * "é" are one key. The key of a fence counter is that of `fence:` and the record's key.
  *
+ * @param key - 1 to 512 UTF-8 bytes after NFC; with `fence:` before it a key that this function made
  * @param limit - the longest key in UTF-8 bytes; 1000
  * @param reserve - bytes of `limit` that derived keys need; 26 (`:id:` and a lockId)
+ * @throws SyncGuardError InvalidArgument: not a string, empty, too long, a lone surrogate
  * @example makeStorageKey('syncguard', 'order:1') // 'syncguard:order:1'
  */
 export function makeStorageKey(
+  prefix: string,
+  key: string,
+  limit: number = EFFECTIVE_KEY_BUDGET_BYTES,
+  reserve: number = RESERVE_BYTES,
+): string {
+  const derived = typeof key === 'string' && key.startsWith(FENCE);
+  return storageKey(
+    prefix,
+    normalizeKey(key, derived ? FENCE.length + limit : MAX_KEY_BYTES),
+    limit,
+    reserve,
+  );
+}
+
+/** {@link makeStorageKey} for a key that was checked before. */
+export function storageKey(
   prefix: string,
   key: string,
   limit: number = EFFECTIVE_KEY_BUDGET_BYTES,
@@ -43,8 +65,8 @@ export const hashTag = (key: string, length: number): string =>
 const sha256 = (text: string): Buffer => createHash('sha256').update(text).digest();
 
 /**
- * Checks `keyPrefix`: `/`, `{` and `}` set our other keys and Cluster tags apart, and a prefix that holds
- * `fence:` or ends in `fence` or `id` could make a cleanup hit a fence counter (seed 004).
+ * Checks `keyPrefix`. `/`, `{` and `}` set our other keys and Cluster tags apart. A whole part `fence`, or `id` as the
+ * last one, would let a record be mistaken for a fence counter or for an index.
  */
 export function validateKeyPrefix(prefix: unknown, option = 'keyPrefix'): string {
   if (typeof prefix !== 'string' || prefix.replace(/:+$/, '') === '')
@@ -54,9 +76,10 @@ export function validateKeyPrefix(prefix: unknown, option = 'keyPrefix'): string
     throw new SyncGuardConfigError(`${option} must be 1 to 128 printable ASCII characters without spaces.`);
   if (/[/{}]/.test(trimmed))
     throw new SyncGuardConfigError(`${option} may not contain "/", "{" or "}", got "${prefix}".`);
-  if (trimmed.includes('fence:') || /(fence|id)$/.test(trimmed))
+  const parts = trimmed.split(':');
+  if (parts.includes('fence') || parts.at(-1) === 'id')
     throw new SyncGuardConfigError(
-      `${option} may not contain "fence:" or end in "fence" or "id", got "${prefix}".`,
+      `${option} may not have a part "fence", or "id" as its last part, got "${prefix}".`,
       { hint: 'Lock records could then be mistaken for fence counters or the id index.' },
     );
   return trimmed;

@@ -144,7 +144,47 @@ describe('the wire format of locks', () => {
     expect(theirs > ours.fence).toBe(true);
   });
 
-  it.each(['id:order', `id:${FOREIGN_ID}`, 'fence:syncguard:order:1'])(
+  it.each([
+    'id:42',
+    'id:order',
+    `id:${FOREIGN_ID}x`,
+    `id:${FOREIGN_ID.slice(1)}`,
+    `id:${FOREIGN_ID.slice(1)}:`,
+    `ID:${FOREIGN_ID}`,
+    `a:id:${FOREIGN_ID}`,
+    'fences:north',
+    'a:fence:1',
+  ])('a user key %s is plain, and excludes other programs', async (key) => {
+    await take(key);
+    expect(await foreignAcquire(key)).toBe(0);
+    await client.flushall();
+    await foreignAcquire(key);
+    expect((await backend.acquire({ key, ttlMs: TTL_MS })).ok).toBe(false);
+  });
+
+  it.each(['grid', 'android', 'paid', 'app:grid', 'defence', 'defence:x', 'id:app', 'fenced'])(
+    'the keyPrefix %s is fine: no record of it could be an index or a fence counter',
+    async (keyPrefix) => {
+      const prefixed = createRedisBackend(client, { keyPrefix });
+      const { lockId } = granted(await prefixed.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      expect((await client.keys('*')).sort()).toStrictEqual(
+        [
+          `${keyPrefix}:order:1`,
+          `${keyPrefix}:id:${lockId}`,
+          `${keyPrefix}:fence:${keyPrefix}:order:1`,
+        ].sort(),
+      );
+    },
+  );
+
+  it.each(['id', 'fence', 'app:id', 'app:fence', 'app:fence:x', 'fence:app', 'id:', 'app:id::'])(
+    'the keyPrefix %s is refused',
+    (keyPrefix) => {
+      expect(() => createRedisBackend(client, { keyPrefix })).toThrow(/may not have a part "fence", or "id"/);
+    },
+  );
+
+  it.each([`id:${FOREIGN_ID}`, 'fence:syncguard:order:1'])(
     'a user key %s is hashed, and names nothing internal',
     async (key) => {
       const victim = await take('order:1');

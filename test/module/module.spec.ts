@@ -162,8 +162,8 @@ describe('SyncGuardModule', () => {
       ['a group that is none', { lock: 5 }, /lock must be an object, got 5/],
       ['a prefix with a slash', { keyPrefix: 'a/b' }, /keyPrefix may not contain/],
       ['a prefix with a brace', { keyPrefix: 'a{b}' }, /keyPrefix may not contain/],
-      ['a prefix that ends in id', { keyPrefix: 'app:id' }, /"fence" or "id"/],
-      ['a prefix that holds fence:', { keyPrefix: 'fence:x' }, /"fence:"/],
+      ['a prefix that ends in id', { keyPrefix: 'app:id' }, /"id" as its last part/],
+      ['a prefix that has a part fence', { keyPrefix: 'fence:x' }, /a part "fence"/],
       ['an empty prefix', { keyPrefix: '' }, /non-empty string, got an empty string/],
       ['a layout that is none', { keyLayout: 'flat' }, /"spec" or "slotted", got "flat"/],
       [

@@ -22,6 +22,29 @@ describe('makeStorageKey', () => {
     expect(makeStorageKey('p', '鍵'.repeat(3), 11, 0)).toBe('p:' + '鍵'.repeat(3));
     expect(makeStorageKey('p', '鍵'.repeat(3), 11, 1)).toMatch(/^p:[\w-]{22}$/);
   });
+
+  it('makes one key of two spellings of a character, also where it hashes', () => {
+    expect(makeStorageKey('p', 'cafe\u0301')).toBe('p:caf\u00e9');
+    const [composed, decomposed] = ['\u00e9', 'e\u0301'].map((e) =>
+      makeStorageKey('p', e.repeat(60), 100, 0),
+    );
+    expect(decomposed).toBe(composed);
+  });
+
+  it.each<[string, unknown]>([
+    ['empty', ''],
+    ['of 513 bytes', 'x'.repeat(513)],
+    ['half of a character', 'a\ud800'],
+    ['undefined', undefined],
+    ['a fence of nothing that it made', `fence:${'x'.repeat(1_001)}`],
+  ])('refuses a key that is %s', (_, key) => {
+    expect(() => makeStorageKey('p', key as string)).toThrow(/Invalid key/);
+  });
+
+  it('makes the fence key of the longest key', () => {
+    const record = makeStorageKey('p'.repeat(128), 'x'.repeat(512));
+    expect(makeStorageKey('p'.repeat(128), `fence:${record}`)).toContain(`:fence:${record}`);
+  });
 });
 
 describe('hashKey', () => {
@@ -50,6 +73,15 @@ describe('time and fences', () => {
   it('writes fences in 15 digits, whose order as text is their order as numbers', () => {
     expect(formatFence(7)).toBe('000000000000007');
     expect(formatFence(90_000_000_000_000n)).toBe(FENCE_THRESHOLDS.WARN);
+    expect(formatFence(999_999_999_999_999)).toBe('9'.repeat(15));
+    expect(formatFence(0)).toBe('0'.repeat(15));
     expect(FENCE_THRESHOLDS).toStrictEqual({ WARN: '090000000000000', MAX: '900000000000000' });
   });
+
+  it.each([-1, -1n, 42.9, 1e15, 10n ** 15n, NaN, Infinity, '7', undefined])(
+    'refuses %p as a fence',
+    (fence) => {
+      expect(() => formatFence(fence as number)).toThrow(/A fence must be an integer from 0/);
+    },
+  );
 });
