@@ -4,8 +4,23 @@ import { SyncGuardError } from './syncguard.errors.js';
 
 type Method = (this: unknown, ...args: never[]) => unknown;
 
+/** How far the stream of a guarded method has come. Of a method that gives no stream nothing changes. */
+export interface StreamProgress {
+  isStream: boolean;
+  /** How many items have left. */
+  items: number;
+  last: unknown;
+  /** It gave all that it had. False where it failed, and where its reader left before its end. */
+  completed: boolean;
+}
+
 /** Runs a body under a guard (a lock, a budget): gives what the body gives, or fails as the guard does. */
-export type Enter = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => Promise<T>;
+export type Enter = <T>(
+  self: unknown,
+  args: unknown[],
+  body: () => T | Promise<T>,
+  progress: StreamProgress,
+) => Promise<T>;
 
 /** How long an Observable may wait for its subscriber, in ms, before the guard is left. */
 export type Patience = () => number;
@@ -21,15 +36,29 @@ export function guardMethod(original: Method, enter: Enter, patience: Patience):
     : guardPromise(original, enter, patience);
 }
 
+const noProgress = (isStream: boolean): StreamProgress => ({
+  isStream,
+  items: 0,
+  last: undefined,
+  completed: false,
+});
+
+function advance(progress: StreamProgress, item: unknown): void {
+  progress.items++;
+  progress.last = item;
+}
+
 const isAsyncGenerator = (method: Method): boolean => method.constructor.name === 'AsyncGeneratorFunction';
 
 function guardPromise(original: Method, enter: Enter, patience: Patience): Method {
   return function (this: unknown, ...args: unknown[]): Promise<unknown> {
     return new Promise((resolve, reject) => {
-      const run: Promise<unknown> = enter(this, args, async () => {
+      const progress = noProgress(false);
+      const body = async (): Promise<unknown> => {
         const result = await original.apply(this, args as never[]);
-        return isObservable(result) ? handOver(result, resolve, () => run, patience()) : result;
-      });
+        return isObservable(result) ? handOver(result, resolve, () => run, patience(), progress) : result;
+      };
+      const run: Promise<unknown> = enter(this, args, body, progress);
       run.then(resolve, reject);
     });
   };
@@ -44,10 +73,11 @@ function handOver(
   give: (copy: Observable<unknown>) => void,
   settled: () => Promise<unknown>,
   patienceMs: number,
+  progress: StreamProgress,
 ): Promise<unknown> {
   const inside = AsyncLocalStorage.snapshot();
+  progress.isStream = true;
   return new Promise((end, fail) => {
-    let last: unknown;
     let state: 'waiting' | 'taken' | 'over' = 'waiting';
     const giveUp = setTimeout(() => {
       state = 'over';
@@ -59,16 +89,24 @@ function handOver(
       clearTimeout(giveUp);
       // Heeded also by a source that gives all its items while it is subscribed.
       const stopped = new Subject<void>();
-      subscriber.add(() => stopped.next());
+      let left = false;
+      subscriber.add(() => {
+        left = true;
+        stopped.next();
+      });
       inside(() =>
         source.pipe(takeUntil(stopped)).subscribe({
-          next: (item) => subscriber.next((last = item)),
+          next: (item) => {
+            advance(progress, item);
+            subscriber.next(item);
+          },
           error: (error: unknown) => {
             fail(error);
             settled().catch((reason: unknown) => subscriber.error(reason));
           },
           complete: () => {
-            end(last);
+            progress.completed = !left;
+            end(progress.last);
             settled().then(
               () => subscriber.complete(),
               (reason: unknown) => subscriber.error(reason),
@@ -94,8 +132,8 @@ function notSubscribable(state: 'taken' | 'over', patienceMs: number): SyncGuard
 
 function guardGenerator(original: Method, enter: Enter): Method {
   return async function* (this: unknown, ...args: unknown[]): AsyncGenerator<unknown, unknown, unknown> {
-    const guarded = await enterUntilLeft((body) => enter(this, args, body));
-    let last: unknown;
+    const progress = noProgress(true);
+    const guarded = await enterUntilLeft((body) => enter(this, args, body, progress));
     let failed = false;
     try {
       const items = guarded.inside(() => original.apply(this, args as never[])) as AsyncGenerator;
@@ -104,7 +142,8 @@ function guardGenerator(original: Method, enter: Enter): Method {
         (call: 'next' | 'throw' | 'return') =>
         async (value?: unknown): Promise<IteratorResult<unknown, unknown>> => {
           const step = await guarded.inside(() => items[call](value));
-          if (!step.done) last = step.value;
+          if (!step.done) advance(progress, step.value);
+          else progress.completed = call !== 'return';
           return step;
         };
       const steps = { next: inside('next'), throw: inside('throw'), return: inside('return') };
@@ -114,7 +153,7 @@ function guardGenerator(original: Method, enter: Enter): Method {
       await guarded.fail(error);
       throw error;
     } finally {
-      if (!failed) await guarded.leave(last);
+      if (!failed) await guarded.leave(progress.last);
     }
   };
 }
