@@ -17,6 +17,10 @@ export interface RedisServerOptions {
   password?: string;
   /** A Cluster of this one node, which owns all slots. */
   cluster?: boolean;
+  /** Which program, with the arguments that it needs before all others; the redis-server of the machine. */
+  command?: readonly string[];
+  /** A clock that it shares with others: those of a Cluster move together. Its own, if none is given. */
+  clock?: ServerClock;
   env?: NodeJS.ProcessEnv;
 }
 
@@ -68,6 +72,12 @@ export class RedisEndpoint {
     return client;
   }
 
+  /** Closes one client before the others. */
+  release(client: Disconnectable): void {
+    client.disconnect();
+    this.clients.delete(client);
+  }
+
   closeClients(): void {
     for (const client of this.clients) client.disconnect();
     this.clients.clear();
@@ -93,7 +103,7 @@ export class RedisServer extends RedisEndpoint {
     private readonly folder: string,
     private readonly options: RedisServerOptions,
   ) {
-    super(port, ServerClock.create(join(folder, 'clock')), 0, options.password);
+    super(port, options.clock ?? ServerClock.create(join(folder, 'clock')), 0, options.password);
     if (options.config !== undefined) writeFileSync(join(folder, 'redis.conf'), options.config);
   }
 
@@ -137,7 +147,9 @@ export class RedisServer extends RedisEndpoint {
   private spawn(): ChildProcess {
     const log = openSync(this.logFile, 'w');
     const env = { ...process.env, ...clockEnvironment(this.clock), ...this.options.env };
-    const child = spawn('redis-server', this.args, { cwd: this.folder, env, stdio: ['ignore', log, log] });
+    const [program = '', ...first] = this.options.command ?? ['redis-server'];
+    const args = [...first, ...this.args];
+    const child = spawn(program, args, { cwd: this.folder, env, stdio: ['ignore', log, log] });
     closeSync(log);
     child.unref(); // a test that forgets to stop it must not keep jest from ending; the shim ends it then
     return child;
@@ -176,7 +188,7 @@ export class RedisServer extends RedisEndpoint {
     } catch {
       return false;
     } finally {
-      probe.disconnect();
+      this.release(probe);
     }
   }
 
@@ -195,7 +207,7 @@ export class RedisServer extends RedisEndpoint {
       if (!info.includes('cluster_state:ok')) throw new Error(`The Cluster does not come up:\n${info}`);
     });
     this.clock.advance(-CLUSTER_START_MS);
-    node.disconnect();
+    this.release(node);
   }
 }
 

@@ -1,0 +1,29 @@
+import type { RedisServer } from '../redis-server.js';
+
+/** Asks one server one thing, on a connection of its own. */
+export async function ask<T = string>(
+  server: RedisServer,
+  command: string,
+  ...args: (string | number)[]
+): Promise<T> {
+  const client = server.client({ retryStrategy: () => null, connectTimeout: 1_000, commandTimeout: 5_000 });
+  try {
+    return (await client.call(command, ...args)) as T;
+  } finally {
+    server.release(client);
+  }
+}
+
+/** What ROLE calls a server: `master`, `slave`, `sentinel`; `dead` when it does not answer. */
+export const roleOf = (server: RedisServer): Promise<string> =>
+  ask<string[]>(server, 'ROLE').then(
+    ([role]) => role as string,
+    () => 'dead',
+  );
+
+/** Throws while a replica has no link to the server that it copies: what is lost then was never copied. */
+export async function expectLinked(server: RedisServer): Promise<void> {
+  const info = await ask(server, 'INFO', 'replication');
+  if (info.includes('role:slave') && !info.includes('master_link_status:up'))
+    throw new Error(`Replica ${server.port} has no link to its master.`);
+}
