@@ -42,6 +42,17 @@ import {
 } from './syncguard.tokens.js';
 import { createTelemetry } from './telemetry/telemetry.js';
 import type { Emit } from './telemetry/telemetry.types.js';
+import { knownOptions } from './validate.js';
+
+const ASYNC_OPTIONS = [
+  'imports',
+  'inject',
+  'useFactory',
+  'useClass',
+  'useExisting',
+  'provideInjectionTokensFrom',
+  'isGlobal',
+] as const;
 
 const logger = new Logger('SyncGuard');
 const warn = (message: string): void => logger.warn(message);
@@ -187,9 +198,14 @@ export class SyncGuardModule extends ConfigurableModuleClass implements OnModule
 
   /**
    * With options out of other providers: `useFactory` and `inject`, `useClass` or `useExisting` of a
-   * {@link SyncGuardOptionsFactory}. A malformed option fails the boot.
+   * {@link SyncGuardOptionsFactory}. A malformed option of the module fails the boot.
+   *
+   * @throws SyncGuardConfigError at once, when none or several of the three are given, or something unknown is
    */
   static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
+    const given = knownOptions('forRootAsync', options ?? null, ASYNC_OPTIONS);
+    if ([given.useFactory, given.useClass, given.useExisting].filter(Boolean).length !== 1)
+      throw new SyncGuardConfigError('forRootAsync takes one of useFactory, useClass and useExisting.');
     return super.forRootAsync(options);
   }
 

@@ -171,6 +171,7 @@ function validateRedis(redis: unknown): RedisConnectionOptions {
   if (typeof redis === 'string') return validateUrl(redis);
   if (isRedisClient(redis)) return validateClient(redis) as RedisConnectionOptions;
   if (isClusterOptions(redis)) {
+    knownOptions('redis', redis, ['nodes', 'options']);
     if (!Array.isArray(redis.nodes) || redis.nodes.length === 0)
       throw invalidOption('redis.nodes', 'a list of at least one node', redis.nodes);
     return redis;

@@ -43,11 +43,44 @@ export function knownOptions<Known extends string>(
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw invalidOption(name, 'an object', value);
   for (const key of Object.keys(value))
-    if (!known.includes(key as Known))
-      throw new SyncGuardConfigError(`${name}.${key} is not an option.`, {
-        hint: `There are: ${known.join(', ')}.`,
-      });
+    if (!known.includes(key as Known)) throw unknownOption(name, key, known);
   return value;
+}
+
+/** The name is cut: options that were spread from a request may have any. */
+function unknownOption(name: string, key: string, known: readonly string[]): SyncGuardConfigError {
+  const near = nearest(key, known);
+  const all = known.length === 0 ? 'There are no options.' : `There are: ${known.join(', ')}.`;
+  return new SyncGuardConfigError(`${name}.${key.slice(0, 60)} is not an option.`, {
+    hint: near ? `Did you mean ${near}? ${all}` : all,
+  });
+}
+
+/** The known name that was probably meant: one that differs by few letters, or of which one is part of the other. */
+function nearest(key: string, known: readonly string[]): string | undefined {
+  const given = key.slice(0, 60).toLowerCase();
+  const ranked = known
+    .map((name) => ({ name, distance: distance(given, name.toLowerCase()) }))
+    .sort((a, b) => a.distance - b.distance);
+  const isNear = ({ name, distance }: { name: string; distance: number }): boolean =>
+    distance <= given.length / 3 || (given.length > 2 && includesEither(given, name.toLowerCase()));
+  return ranked.find(isNear)?.name;
+}
+
+const includesEither = (a: string, b: string): boolean => a.includes(b) || b.includes(a);
+
+/** How many letters must be put in, taken out or changed to make `b` of `a`. */
+function distance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, i) => i);
+  for (const [i, letter] of [...a].entries()) {
+    const next = [i + 1];
+    for (const [j, other] of [...b].entries())
+      next.push(
+        Math.min((row[j] ?? 0) + (letter === other ? 0 : 1), (row[j + 1] ?? 0) + 1, (next[j] ?? 0) + 1),
+      );
+    row = next;
+  }
+  return row[b.length] ?? 0;
 }
 
 /** An AbortSignal by what it does: a polyfill's is one too. */
@@ -60,9 +93,17 @@ export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** The options of a call: an object, whose signal is one. */
-export function callOptions<Options extends CallOptions>(options: Options): Options {
+/**
+ * The options of a call: an object without unknown names, whose signal is one.
+ *
+ * @param known - the names there are besides `signal`
+ */
+export function callOptions<Options extends CallOptions>(
+  options: Options,
+  known?: readonly Exclude<keyof Options & string, 'signal'>[],
+): Options {
   if (typeof options !== 'object' || options === null) throw invalidOption('options', 'an object', options);
+  if (known) knownOptions<string>('options', options, [...known, 'signal']);
   if (options.signal !== undefined) abortSignal('signal', options.signal);
   return options;
 }

@@ -6,6 +6,7 @@ import type { LockBackend } from '../lock/lock.backend.js';
 import { MemoryLockBackend } from '../lock/lock.memory-backend.js';
 import type { MemoryCapabilities } from '../lock/lock.types.js';
 import { MemorySecretBackend } from '../secret/secret.memory-backend.js';
+import { invalidOption, knownOptions } from '../validate.js';
 import type { Backends } from './backends.js';
 
 export interface MemoryBackendsConfig {
@@ -31,9 +32,14 @@ export function memoryBackends(
  * Locks in this process's memory, without Nest: for one process, and for tests.
  *
  * @param config.clock - where the time comes from; the system's clock
+ * @throws SyncGuardConfigError when an option is malformed
  * @example
  * const locks = createMemoryBackend();
  * const lock = await locks.acquire({ key: 'order:7', ttlMs: 30_000 });
  */
-export const createMemoryBackend = (config: { clock?: Clock } = {}): LockBackend<MemoryCapabilities> =>
-  new MemoryLockBackend(config.clock);
+export function createMemoryBackend(config: { clock?: Clock } = {}): LockBackend<MemoryCapabilities> {
+  const { clock } = knownOptions('config', config, ['clock']) as typeof config;
+  if (clock !== undefined && typeof (clock as Partial<Clock> | null)?.now !== 'function')
+    throw invalidOption('config.clock', 'a clock: an object with now()', clock);
+  return new MemoryLockBackend(clock);
+}

@@ -10,6 +10,7 @@ import type { RedisClient } from '../redis/redis.client.js';
 import { ScriptRunner } from '../script/script-runner.js';
 import { RedisSecretBackend } from '../secret/secret.redis-backend.js';
 import { resolveOptions, type SyncGuardOptions } from '../syncguard.options.js';
+import { invalidOption, knownOptions } from '../validate.js';
 import type { Backends } from './backends.js';
 
 export interface RedisBackendsConfig {
@@ -60,11 +61,13 @@ export function createRedisBackend(
   client: RedisClient,
   config: RedisBackendConfig = {},
 ): LockBackend<RedisCapabilities> {
+  knownOptions('config', config, ['keyPrefix', 'keyLayout', 'commandTimeoutMs', 'cleanupInIsLocked', 'warn']);
   const {
     cleanupInIsLocked,
     warn = (message) => process.emitWarning(message, 'SyncGuardWarning'),
     ...rest
   } = config;
+  if (typeof warn !== 'function') throw invalidOption('config.warn', 'a function', warn);
   const options = resolveOptions({
     ...rest,
     redis: client as SyncGuardOptions['redis'],

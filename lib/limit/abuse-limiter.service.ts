@@ -3,7 +3,7 @@ import { monotonicMs } from '../clock.js';
 import { describe, hashKey } from '../keys.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import { duration, integer } from '../validate.js';
+import { callOptions, type CallOptions as SignalOption, duration, integer } from '../validate.js';
 import { BlockNotes } from './block-notes.js';
 import type { Outcome } from './call-in-flight.js';
 import { CircuitBreaker } from './circuit-breaker.js';
@@ -90,8 +90,8 @@ export class AbuseLimiterService {
    * @example await limiter.check(user.id, { name: 'export', limit: 10, windowMs: hours(1) }, { cost: files.length });
    */
   async check(key: string, policy: PolicyRef, options: LimitCallOptions = {}): Promise<LimiterDecision> {
-    const checks = this.#checks(key, policy, options.cost);
-    const { decision } = await this.rule(checks, options.signal);
+    const { cost, signal } = checked(() => callOptions(options, ['cost']));
+    const { decision } = await this.rule(this.#checks(key, policy, cost), signal);
     return decision;
   }
 
@@ -102,27 +102,23 @@ export class AbuseLimiterService {
    * @example await limiter.limiter(`verify:${email}`, 'email-verification');
    */
   async limiter(key: string, policy: PolicyRef, options: LimitCallOptions = {}): Promise<void> {
-    const checks = this.#checks(key, policy, options.cost);
-    const { decision, policy: decisive } = await this.rule(checks, options.signal);
+    const { cost, signal } = checked(() => callOptions(options, ['cost']));
+    const { decision, policy: decisive } = await this.rule(this.#checks(key, policy, cost), signal);
     if (!decision.allowed) throw new TooManyAttemptsError(decision, decisive.code);
   }
 
   /** What stands now, without counting or writing: denied when blocked, or when a limit without a block is used up. */
-  async peek(
-    key: string,
-    policy: PolicyRef,
-    { signal }: { signal?: AbortSignal } = {},
-  ): Promise<LimiterDecision> {
+  async peek(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<LimiterDecision> {
+    const call = this.#callOf(options);
     const subjects = this.#subjects(key, policy);
-    const outcomes = await Promise.all(
-      subjects.map((subject) => this.backend.peek(subject, this.#call(signal))),
-    );
+    const outcomes = await Promise.all(subjects.map((subject) => this.backend.peek(subject, call)));
     return decisive(subjects, outcomes).decision;
   }
 
   /** Forgets everything about the key: attempts, block and strikes. */
-  async reset(key: string, policy: PolicyRef): Promise<void> {
-    await this.#forEach(key, policy, (backend, subject) => backend.reset(subject, this.#call()));
+  async reset(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<void> {
+    const call = this.#callOf(options);
+    await this.#forEach(key, policy, (backend, subject) => backend.reset(subject, call));
   }
 
   /**
@@ -131,26 +127,31 @@ export class AbuseLimiterService {
    * @param ms - how long, 1 to 2^31 - 1
    * @param reason - for those who look at the decision, at most 200 characters
    */
-  async block(key: string, policy: PolicyRef, ms: number, reason = 'manual'): Promise<void> {
+  async block(
+    key: string,
+    policy: PolicyRef,
+    ms: number,
+    reason = 'manual',
+    options: SignalOption = {},
+  ): Promise<void> {
+    const call = this.#callOf(options);
     const blockMs = checked(() => duration('ms', ms));
     const text = validateReason(reason);
-    await this.#forEach(key, policy, (backend, subject) =>
-      backend.block(subject, blockMs, text, this.#call()),
-    );
+    await this.#forEach(key, policy, (backend, subject) => backend.block(subject, blockMs, text, call));
   }
 
   /** Ends a block. The window that had set it begins afresh; strikes stay. */
-  async unblock(key: string, policy: PolicyRef): Promise<void> {
-    await this.#forEach(key, policy, (backend, subject) => backend.unblock(subject, this.#call()));
+  async unblock(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<void> {
+    const call = this.#callOf(options);
+    await this.#forEach(key, policy, (backend, subject) => backend.unblock(subject, call));
   }
 
   /** Takes the newest `n` attempts back, as if they had not been made. A block stays. */
-  async forgive(key: string, policy: PolicyRef, n = 1): Promise<void> {
+  async forgive(key: string, policy: PolicyRef, n = 1, options: SignalOption = {}): Promise<void> {
+    const call = this.#callOf(options);
     const count = checked(() => integer('n', n, 1));
     const callId = createCallId();
-    await this.#forEach(key, policy, (backend, subject) =>
-      backend.forgive(subject, count, callId, this.#call()),
-    );
+    await this.#forEach(key, policy, (backend, subject) => backend.forgive(subject, count, callId, call));
   }
 
   /** @internal The policies that a name or an object stands for. */
@@ -300,6 +301,10 @@ export class AbuseLimiterService {
 
   #call(signal?: AbortSignal): CallOptions {
     return { timeoutMs: this.options.limit.timeoutMs, signal };
+  }
+
+  #callOf(options: SignalOption): CallOptions {
+    return this.#call(checked(() => callOptions(options, [])).signal);
   }
 
   #checks(key: string, policy: PolicyRef, cost: number | undefined): LimitCheck[] {

@@ -28,14 +28,16 @@ export class CounterService {
    * @throws LimitError InvalidArgument, and faults of the backend
    */
   async increment(key: string, options: IncrementOptions): Promise<CounterResult> {
-    const call = checked(() => validateIncrement(key, callOptions(options)));
+    const call = checked(() =>
+      validateIncrement(key, callOptions(options, ['max', 'windowMs', 'cost', 'id'])),
+    );
     const reply = await attributed(this.backend.increment(call, { signal: options.signal }));
     return { ...reply, remaining: Math.max(0, call.max - reply.count) };
   }
 
   /** Where the count stands. Changes nothing. */
   async peek(key: string, options: PeekCounterOptions = {}): Promise<CounterState> {
-    const { max, signal } = checked(() => callOptions(options));
+    const { max, signal } = checked(() => callOptions(options, ['max']));
     const normalized = checked(() => {
       if (max !== undefined) integer('max', max, 0, Number.MAX_SAFE_INTEGER);
       return normalizeKey(key);
@@ -46,7 +48,7 @@ export class CounterService {
 
   /** Starts at 0 again, and forgets the ids. */
   async reset(key: string, options: CallOptions = {}): Promise<void> {
-    const { signal } = checked(() => callOptions(options));
+    const { signal } = checked(() => callOptions(options, []));
     const normalized = checked(() => normalizeKey(key));
     await attributed(this.backend.reset(normalized, { signal }));
   }

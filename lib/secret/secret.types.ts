@@ -54,7 +54,7 @@ export interface ViewOptions extends Signalled {
    */
   viewId?: string;
   /** Show now, count later: the view is pending for so long, in ms, 1 to 2^31 - 1. See `confirm()`. */
-  lease?: number;
+  leaseMs?: number;
 }
 
 /** Why a secret is not shown. With the option `uniform` all of them read `not_found`. */

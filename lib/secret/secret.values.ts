@@ -57,9 +57,11 @@ export interface CheckedSecret {
   readonly meta: string;
 }
 
+const CREATE_OPTIONS = ['payload', 'views', 'ttlMs', 'id', 'meta'] as const;
+
 export const validateCreate = (secret: CreateSecretOptions, maxBytes: number): CheckedSecret =>
   checked(() => {
-    const { payload, views, ttlMs, id, meta } = callOptions(secret);
+    const { payload, views, ttlMs, id, meta } = callOptions(secret, CREATE_OPTIONS);
     if (views === undefined && ttlMs === undefined)
       throw invalidOption(
         'views or ttlMs',
@@ -78,14 +80,14 @@ export const validateCreate = (secret: CreateSecretOptions, maxBytes: number): C
 
 export const validateId = (id: unknown): string => checked(() => normalizeKey(id));
 
-export const validateCall = (options: CallOptions): CallOptions => checked(() => callOptions(options));
+export const validateCall = (options: CallOptions): CallOptions => checked(() => callOptions(options, []));
 
 export const validateView = (options: ViewOptions): { viewId: string; leaseMs: number } =>
   checked(() => {
-    const { viewId, lease } = callOptions(options);
+    const { viewId, leaseMs } = callOptions(options, ['viewId', 'leaseMs']);
     return {
       viewId: viewId === undefined ? createId() : normalizeKey(viewId),
-      leaseMs: lease === undefined ? 0 : duration('lease', lease),
+      leaseMs: leaseMs === undefined ? 0 : duration('leaseMs', leaseMs),
     };
   });
 

@@ -164,7 +164,7 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
           under.advance(15_000);
           expect(shown(await secrets.view(id, { viewId })).expiresAtMs).toBe(expiresAtMs);
         }
-        const lease = shown(await secrets.view(id, { lease: HOUR_MS }));
+        const lease = shown(await secrets.view(id, { leaseMs: HOUR_MS }));
         expect(lease.expiresAtMs).toBe(expiresAtMs);
         await secrets.release(id, lease.viewId!);
         under.advance(29_000);
@@ -242,7 +242,8 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
 
     describe('a lease', () => {
       const lease = 60_000;
-      const lend = async (id: string): Promise<string> => shown(await secrets.view(id, { lease })).viewId!;
+      const lend = async (id: string): Promise<string> =>
+        shown(await secrets.view(id, { leaseMs: lease })).viewId!;
 
       it('counts when it is confirmed, once', async () => {
         const { id } = await secrets.create({ payload: 'precious', views: 1 });
@@ -306,9 +307,12 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
 
       it('is not extended by a retry', async () => {
         const { id } = await secrets.create({ payload: 'p', views: 1 });
-        const first = await secrets.view(id, { lease, viewId: 'v' });
+        const first = await secrets.view(id, { leaseMs: lease, viewId: 'v' });
         under.advance(lease - 5_000);
-        expect(await secrets.view(id, { lease, viewId: 'v' })).toStrictEqual({ ...first, replayed: true });
+        expect(await secrets.view(id, { leaseMs: lease, viewId: 'v' })).toStrictEqual({
+          ...first,
+          replayed: true,
+        });
         under.advance(5_001);
         expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'burned' });
       });
@@ -332,7 +336,9 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
 
       it('is had by 100 at once, and no more', async () => {
         const { id } = await secrets.create({ payload: 'p', views: 200 });
-        const results = await Promise.all(Array.from({ length: 120 }, () => secrets.view(id, { lease })));
+        const results = await Promise.all(
+          Array.from({ length: 120 }, () => secrets.view(id, { leaseMs: lease })),
+        );
         expect(results.filter(({ ok }) => ok)).toHaveLength(100);
         expect(await secrets.view(id)).toMatchObject({ ok: true, viewsRemaining: 99 });
       });
@@ -365,7 +371,7 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
 
       it('ends views on lease', async () => {
         const { id } = await secrets.create({ payload: 'p', views: 1 });
-        const { viewId } = shown(await secrets.view(id, { lease: 60_000 }));
+        const { viewId } = shown(await secrets.view(id, { leaseMs: 60_000 }));
         await secrets.burn(id);
         expect(await secrets.release(id, viewId!)).toStrictEqual({ ok: false });
       });
@@ -391,7 +397,7 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         await secrets.view(id);
         const seen = { ...facts, viewedAtMs: expect.any(Number) as number };
         expect(await secrets.status(receipt)).toStrictEqual({ ...seen, state: 'live', viewsRemaining: 1 });
-        const { viewId } = shown(await secrets.view(id, { lease: 60_000 }));
+        const { viewId } = shown(await secrets.view(id, { leaseMs: 60_000 }));
         expect(await secrets.status(receipt)).toStrictEqual({ ...seen, state: 'leased', viewsRemaining: 0 });
         await secrets.confirm(id, viewId!);
         expect(await secrets.status(receipt)).toStrictEqual({ ...seen, state: 'burned', viewsRemaining: 0 });
@@ -449,7 +455,7 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         const leased = await secrets.create({ payload: 'p', views: 1 });
         const expired = await secrets.create({ payload: 'p', ttlMs: 1_000 });
         await secrets.view(burned.id);
-        await secrets.view(leased.id, { lease: HOUR_MS });
+        await secrets.view(leased.id, { leaseMs: HOUR_MS });
         under.advance(1_001);
         for (const id of ['wrong', burned.id, expired.id, leased.id]) {
           expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'not_found' });
@@ -519,8 +525,8 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         ['view of no id', () => secrets.view(undefined as never)],
         ['view of a number', () => secrets.view(7 as never)],
         ['an empty viewId', () => secrets.view('id', { viewId: '' })],
-        ['lease: 0', () => secrets.view('id', { lease: 0 })],
-        ['lease: 1.5', () => secrets.view('id', { lease: 1.5 })],
+        ['leaseMs: 0', () => secrets.view('id', { leaseMs: 0 })],
+        ['leaseMs: 1.5', () => secrets.view('id', { leaseMs: 1.5 })],
         ['peek of nothing', () => secrets.peek('')],
         ['burn of nothing', () => secrets.burn('')],
         ['status of nothing', () => secrets.status('')],

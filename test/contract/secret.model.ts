@@ -51,7 +51,7 @@ const view = fc.record({ id, viewId, lease: some(ticks) }).map((given) => ({
   ...{ type: 'view' as const, ...given },
   call: named(async (secrets, prefix) => {
     const lease = given.lease === undefined ? undefined : halfTickOff(given.lease);
-    const result = await secrets.view(prefix + given.id, { viewId: given.viewId, lease });
+    const result = await secrets.view(prefix + given.id, { viewId: given.viewId, leaseMs: lease });
     if (!result.ok) return { ...result };
     const { viewId: _viewId, ...shown } = result;
     return facts(shown);

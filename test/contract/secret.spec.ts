@@ -137,11 +137,11 @@ describe('SecretService on Redis', () => {
 
     it('loses no payload on lease', async () => {
       const { id } = await secrets.create({ payload: 'p', views: 1 });
-      const secret = await cut(() => secrets.view(id, { lease: 60_000 }));
+      const secret = await cut(() => secrets.view(id, { leaseMs: 60_000 }));
       expect(secret).toMatchObject({ ok: true, payload: 'p', replayed: true });
       const { viewId } = shown(secret);
       expect(await cut(() => secrets.release(id, viewId!))).toMatchObject({ ok: true, viewsRemaining: 1 });
-      const again = shown(await secrets.view(id, { lease: 60_000 }));
+      const again = shown(await secrets.view(id, { leaseMs: 60_000 }));
       expect(await cut(() => secrets.confirm(id, again.viewId!))).toMatchObject({ ok: true, burned: true });
     });
 
@@ -156,7 +156,7 @@ describe('SecretService on Redis', () => {
   it('takes one round trip an operation, whatever comes of it', async () => {
     const created = await secrets.create({ payload: 'p', views: 2 });
     const { id, receipt } = created;
-    const { viewId } = shown(await secrets.view(id, { lease: 60_000 }));
+    const { viewId } = shown(await secrets.view(id, { leaseMs: 60_000 }));
     for (const call of [
       () => secrets.create({ payload: 'p', views: 1 }),
       () => secrets.peek(id),
@@ -188,7 +188,7 @@ describe('SecretService on Redis', () => {
     const burned = await secrets.create({ payload: 'p', views: 1 });
     await secrets.view(burned.id);
     const leased = await secrets.create({ payload: 'p', views: 1 });
-    await secrets.view(leased.id, { lease: 60_000 });
+    await secrets.view(leased.id, { leaseMs: 60_000 });
     const keys = await admin.keys('*');
     expect(keys).toHaveLength(5);
     for (const key of keys) expect([key, (await admin.pttl(key)) > 0]).toStrictEqual([key, true]);
@@ -208,7 +208,7 @@ describe('SecretService on Redis', () => {
 
   it.each(['record', 'content'])('refuses a foreign %s, and leaves it as it was', async (which) => {
     const { id, receipt } = await secrets.create({ payload: 'p', views: 2 });
-    const { viewId } = shown(await secrets.view(id, { lease: 60_000 }));
+    const { viewId } = shown(await secrets.view(id, { leaseMs: 60_000 }));
     const [content, record] = (await admin.keys('*')).sort() as [string, string];
     const foreign = which === 'record' ? record : content;
     await admin.del(foreign);

@@ -615,7 +615,7 @@ describe('the clock of the module', () => {
   it('ends secrets at their deadline, leases at theirs, and tombstones', async () => {
     await using app = await start({ secret: { tombstoneMs: hours(24) } });
     const { id } = await app.secrets.create({ payload: 'x', views: 1, ttlMs: hours(1) });
-    expect(await app.secrets.view(id, { lease: seconds(30) })).toMatchObject({ ok: true });
+    expect(await app.secrets.view(id, { leaseMs: seconds(30) })).toMatchObject({ ok: true });
     expect(await app.secrets.view(id)).toEqual({ ok: false, reason: 'leased' });
     app.clock.advance(seconds(30));
     expect(await app.secrets.view(id)).toEqual({ ok: false, reason: 'burned' });

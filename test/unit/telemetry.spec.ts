@@ -440,9 +440,9 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     const { id, receipt } = await secrets.create({ payload, views: 2, id: PRIVATE, meta: { to: PRIVATE } });
     await expect(secrets.create({ payload, views: 2, id: PRIVATE })).rejects.toThrow();
     await secrets.peek(id);
-    await secrets.view(id, { viewId: `first of ${PRIVATE}`, lease: 60_000 });
+    await secrets.view(id, { viewId: `first of ${PRIVATE}`, leaseMs: 60_000 });
     await secrets.release(id, `first of ${PRIVATE}`);
-    await secrets.view(id, { viewId: `second of ${PRIVATE}`, lease: 60_000 });
+    await secrets.view(id, { viewId: `second of ${PRIVATE}`, leaseMs: 60_000 });
     await secrets.confirm(id, `second of ${PRIVATE}`);
     await secrets.confirm(id, 'nobody');
     await secrets.status(receipt);

@@ -1,0 +1,172 @@
+import { Test } from '@nestjs/testing';
+import { Redis } from 'ioredis';
+import {
+  AbuseLimiterService,
+  CounterService,
+  createMemoryBackend,
+  createRedisBackend,
+  SecretService,
+  SyncGuardModule,
+  withTelemetry,
+} from '../../lib/index.js';
+import { SyncGuardTestingModule } from '../../lib/testing/index.js';
+
+const policy = { name: 'p', limit: 1, windowMs: 1_000 };
+
+async function services(): Promise<Record<'secrets' | 'counters' | 'limiter', Record<string, Call>>> {
+  const module = await Test.createTestingModule({ imports: [SyncGuardTestingModule.forRoot()] }).compile();
+  const of = (token: new (...args: never[]) => object): Record<string, Call> =>
+    module.get<Record<string, Call>>(token);
+  return { secrets: of(SecretService), counters: of(CounterService), limiter: of(AbuseLimiterService) };
+}
+
+type Call = (...args: unknown[]) => Promise<unknown>;
+
+const RECEIPT = `receipt.${'a'.repeat(22)}.${'b'.repeat(22)}`;
+
+/** Each call of a service, with its arguments before the options. */
+const CALLS: readonly [service: 'secrets' | 'counters' | 'limiter', call: string, args: unknown[]][] = [
+  ['secrets', 'create', []],
+  ['secrets', 'view', ['id']],
+  ['secrets', 'peek', ['id']],
+  ['secrets', 'burn', ['id']],
+  ['secrets', 'status', [RECEIPT]],
+  ['secrets', 'confirm', ['id', 'view']],
+  ['secrets', 'release', ['id', 'view']],
+  ['counters', 'increment', ['key']],
+  ['counters', 'peek', ['key']],
+  ['counters', 'reset', ['key']],
+  ['limiter', 'check', ['key', policy]],
+  ['limiter', 'limiter', ['key', policy]],
+  ['limiter', 'peek', ['key', policy]],
+  ['limiter', 'reset', ['key', policy]],
+  ['limiter', 'block', ['key', policy, 1_000, 'reason']],
+  ['limiter', 'unblock', ['key', policy]],
+  ['limiter', 'forgive', ['key', policy, 1]],
+];
+
+describe.each(CALLS)('an option that %s.%s() does not know', (service, call, args) => {
+  const calling = async (options: unknown): Promise<unknown> =>
+    (await services())[service][call]?.(...args, options);
+
+  it('is refused by name', async () => {
+    await expect(calling({ ...REQUIRED[call], bogus: 1 })).rejects.toMatchObject({
+      code: 'InvalidArgument',
+      message: expect.stringMatching(/^options\.bogus is not an option\. .*There are: .*signal/) as string,
+    });
+  });
+
+  it('is refused where the options are none at all', async () => {
+    for (const options of [null, 'bogus', 5, ['bogus']])
+      await expect(calling(options)).rejects.toMatchObject({ code: 'InvalidArgument' });
+  });
+
+  it('knows what it documents', async () => {
+    const { signal } = new AbortController();
+    expect(await calling({ ...REQUIRED[call], signal }).then(() => 'accepted')).toBe('accepted');
+  });
+
+  it('refuses a signal that is none, and one that was aborted', async () => {
+    await expect(calling({ ...REQUIRED[call], signal: true })).rejects.toMatchObject({
+      code: 'InvalidArgument',
+    });
+    await expect(calling({ ...REQUIRED[call], signal: AbortSignal.abort() })).rejects.toMatchObject({
+      code: 'Aborted',
+    });
+  });
+});
+
+const REQUIRED: Readonly<Record<string, object>> = {
+  create: { payload: 'p', views: 1 },
+  increment: { max: 5, windowMs: 1_000 },
+};
+
+describe('a misspelt option', () => {
+  it.each([
+    ['secrets', 'create', [{ payload: 'p', maxViews: 1, ttlMs: 1_000 }], 'Did you mean views?'],
+    ['secrets', 'create', [{ payload: 'p', views: 1, ttl: 1_000 }], 'Did you mean ttlMs?'],
+    ['secrets', 'create', [{ payload: 'p', views: 1, ttlMS: 1_000 }], 'Did you mean ttlMs?'],
+    ['secrets', 'view', ['id', { lease: 1_000 }], 'Did you mean leaseMs?'],
+    ['secrets', 'view', ['id', { viewID: 'v' }], 'Did you mean viewId?'],
+    ['counters', 'increment', ['k', { max: 1, windowMs: 1, costs: 2 }], 'Did you mean cost?'],
+    ['limiter', 'check', ['k', policy, { Cost: 2 }], 'Did you mean cost?'],
+  ] as const)('of %s.%s() is told the nearest name: %j', async (service, call, args, hint) => {
+    const calling = async (): Promise<unknown> => (await services())[service][call]?.(...args);
+    await expect(calling()).rejects.toThrow(hint);
+  });
+
+  it('that was spread from a request is cut short, and guesses nothing far-fetched', async () => {
+    const { secrets } = await services();
+    const error: unknown = await secrets.view?.('id', { ['x'.repeat(10_000)]: 1 }).catch((e: unknown) => e);
+    expect((error as Error).message.length).toBeLessThan(200);
+    expect((error as Error).message).not.toContain('Did you mean');
+  });
+
+  it('counts and shows nothing', async () => {
+    const { counters, limiter } = await services();
+    await expect(counters.increment?.('k', { max: 1, windowMs: 1_000, by: 1 })).rejects.toThrow('options.by');
+    await expect(limiter.check?.('k', policy, { weight: 1 })).rejects.toThrow('options.weight');
+    expect(await counters.peek?.('k')).toMatchObject({ count: 0 });
+    expect(await limiter.peek?.('k', policy)).toMatchObject({ shortCount: 0 });
+  });
+});
+
+describe('a config that is not known', () => {
+  const onEvent = (): void => {};
+  const client = (): Redis => new Redis({ lazyConnect: true });
+
+  it.each<[string, () => unknown, RegExp]>([
+    [
+      'of createRedisBackend',
+      () => createRedisBackend(client(), { prefix: 'x' } as never),
+      /config\.prefix.*keyPrefix\?/,
+    ],
+    [
+      'of createRedisBackend, of the module',
+      () => createRedisBackend(client(), { http: true } as never),
+      /config\.http/,
+    ],
+    [
+      'of createRedisBackend, null',
+      () => createRedisBackend(client(), null as never),
+      /config must be an object/,
+    ],
+    ['of createRedisBackend, warn', () => createRedisBackend(client(), { warn: 1 } as never), /config\.warn/],
+    ['of createMemoryBackend', () => createMemoryBackend({ clok: 1 } as never), /config\.clok.*clock\?/],
+    [
+      'of createMemoryBackend, a clock',
+      () => createMemoryBackend({ clock: 1 } as never),
+      /config\.clock must/,
+    ],
+    [
+      'of withTelemetry',
+      () => withTelemetry(createMemoryBackend(), { onEvents: onEvent } as never),
+      /onEvent\?/,
+    ],
+    ['of forRoot', () => SyncGuardModule.forRoot({ keyprefix: 'x' } as never), /keyPrefix\?/],
+    [
+      'of forRoot, a Cluster',
+      () => SyncGuardModule.forRoot({ redis: { nodes: [{}], option: {} } } as never),
+      /redis\.option.*options\?/,
+    ],
+    [
+      'of forRootAsync',
+      () => SyncGuardModule.forRootAsync({ usefactory: () => ({}) } as never),
+      /useFactory\?/,
+    ],
+    ['of forRootAsync, none', () => SyncGuardModule.forRootAsync({}), /one of useFactory/],
+    ['of forRootAsync, null', () => SyncGuardModule.forRootAsync(null as never), /must be an object/],
+    [
+      'of the testing module',
+      () => SyncGuardTestingModule.forRoot({ secret: { tombstone: 1 } } as never),
+      /tombstoneMs\?/,
+    ],
+    [
+      'of the testing module, its own',
+      () => SyncGuardTestingModule.forRoot({ clocks: 1 } as never),
+      /options\.clocks/,
+    ],
+  ])('%s', (_, build, message) => {
+    expect(build).toThrow(message);
+  });
+});
