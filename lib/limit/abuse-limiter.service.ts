@@ -46,7 +46,7 @@ export interface Ruling extends Verdict {
 }
 
 export interface AbuseLimiterOptions {
-  readonly limit: Pick<ResolvedLimitOptions, 'onError' | 'timeoutMs' | 'denyCacheMs' | 'keyBy'>;
+  readonly limit: Pick<ResolvedLimitOptions, 'onError' | 'commandTimeoutMs' | 'denyCacheMs' | 'keyBy'>;
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
   /** Told of what the backend is not asked for: a denial that is known here. */
   readonly emit?: Emit | undefined;
@@ -107,15 +107,25 @@ export class AbuseLimiterService {
     if (!decision.allowed) throw new TooManyAttemptsError(decision, decisive.code);
   }
 
-  /** What stands now, without counting or writing: denied when blocked, or when a limit without a block is used up. */
+  /**
+   * What stands now, without counting or writing: denied when blocked, or when a limit without a block is used up.
+   * While Redis does not answer the policy's `onError` decides, as in `check`.
+   */
   async peek(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<LimiterDecision> {
     const call = this.#callOf(options);
     const subjects = this.#subjects(key, policy);
-    const outcomes = await Promise.all(subjects.map((subject) => this.backend.peek(subject, call)));
-    return decisive(subjects, outcomes).decision;
+    const { result, degraded } = await this.#guarded(strictest(subjects), this.backend, (backend) =>
+      Promise.all(subjects.map((subject) => backend.peek(subject, call))),
+    );
+    return decisive(subjects, result ?? subjects.map(letIn), degraded).decision;
   }
 
-  /** Forgets everything about the key: attempts, block and strikes. */
+  /**
+   * Forgets everything about the key: attempts, block and strikes. While Redis does not answer, `reset`, `block`,
+   * `unblock` and `forgive` change what this process counts by meanwhile, and then throw the fault.
+   *
+   * @throws LimitError InvalidArgument; ServiceUnavailable, NetworkTimeout, AuthFailed: Redis may not have done it
+   */
   async reset(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<void> {
     const call = this.#callOf(options);
     await this.#forEach(key, policy, (backend, subject) => backend.reset(subject, call));
@@ -300,7 +310,7 @@ export class AbuseLimiterService {
   }
 
   #call(signal?: AbortSignal): CallOptions {
-    return { timeoutMs: this.options.limit.timeoutMs, signal };
+    return { timeoutMs: this.options.limit.commandTimeoutMs, signal };
   }
 
   #callOf(options: SignalOption): CallOptions {
@@ -325,19 +335,23 @@ export class AbuseLimiterService {
     }));
   }
 
-  /** On the twin as well, and on the note: an operation by hand holds for whoever decides next. */
+  /**
+   * On the twin as well, and on the note: an operation by hand holds for whoever decides next, also while Redis does
+   * not answer. Its fault is thrown once all have been asked.
+   */
   async #forEach(
     key: string,
     policy: PolicyRef,
     operate: (backend: LimitBackend, subject: Subject) => Promise<void>,
   ): Promise<void> {
-    await Promise.all(
-      this.#subjects(key, policy).map(async (subject) => {
-        await operate(this.backend, subject);
-        this.#notes.delete(subject.identity);
-        if (this.fallback !== this.backend) await operate(this.fallback, subject);
-      }),
-    );
+    const subjects = this.#subjects(key, policy);
+    const onTwin = this.fallback === this.backend ? [] : subjects;
+    const settled = await Promise.allSettled([
+      ...subjects.map((subject) => operate(this.backend, subject)),
+      ...onTwin.map((subject) => operate(this.fallback, subject)),
+    ]);
+    for (const { identity } of subjects) this.#notes.delete(identity);
+    for (const each of settled) if (each.status === 'rejected') throw LimitError.from(each.reason);
   }
 
   /** What the backend's own event would say, had it been asked. */
@@ -375,8 +389,8 @@ export function checkOf(policy: ResolvedPolicy, key: string, cost?: number): Lim
 const SEVERITY: readonly OnError[] = ['open', 'memory', 'closed'];
 
 /** Several limits of one call degrade together: as the strictest of them says. */
-const strictest = (checks: readonly LimitCheck[]): OnError =>
-  checks.reduce<OnError>(
+const strictest = (subjects: readonly Subject[]): OnError =>
+  subjects.reduce<OnError>(
     (onError, { policy }) =>
       SEVERITY.indexOf(policy.onError) > SEVERITY.indexOf(onError) ? policy.onError : onError,
     'open',

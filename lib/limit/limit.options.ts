@@ -22,7 +22,7 @@ export interface LimitDefaults {
   /** What happens while Redis does not answer. Default: `'memory'`. */
   onError?: OnError;
   /** The longest wait for Redis' answer, in ms, 1 to 60,000. Default: 250. */
-  timeoutMs?: number;
+  commandTimeoutMs?: number;
   /** How long a block is remembered in this process, so that it costs no round trip; 0 to 60,000. Default: 1,000. */
   denyCacheMs?: number;
   /** Headers that tell what is left; `Retry-After` comes with every 429 anyway. Default: none. */
@@ -39,7 +39,7 @@ export interface LimitDefaults {
 
 export interface ResolvedLimitOptions {
   readonly onError: OnError;
-  readonly timeoutMs: number;
+  readonly commandTimeoutMs: number;
   readonly denyCacheMs: number;
   readonly headers: readonly RateLimitHeaders[];
   readonly keyBy: KeyBy;
@@ -50,7 +50,7 @@ export interface ResolvedLimitOptions {
 
 const NAMES = [
   'onError',
-  'timeoutMs',
+  'commandTimeoutMs',
   'denyCacheMs',
   'headers',
   'keyBy',
@@ -64,7 +64,7 @@ export function resolveLimitDefaults(options: unknown = {}): ResolvedLimitOption
   const given = knownOptions('limit', options, NAMES);
   return {
     onError: resolveOnError('limit.onError', given.onError ?? 'memory'),
-    timeoutMs: integer('limit.timeoutMs', given.timeoutMs ?? 250, 1, 60_000),
+    commandTimeoutMs: integer('limit.commandTimeoutMs', given.commandTimeoutMs ?? 250, 1, 60_000),
     denyCacheMs: integer('limit.denyCacheMs', given.denyCacheMs ?? 1_000, 0, 60_000),
     headers: resolveHeaders(given.headers ?? false),
     keyBy: resolveKeyBy('limit.keyBy', given.keyBy ?? 'ip'),

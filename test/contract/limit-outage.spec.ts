@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
+import { LimitError } from '../../lib/limit/limit.errors.js';
 import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
 import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
@@ -134,11 +135,73 @@ describe('when Redis does not answer', () => {
     await expect(limiter.check('ann', limits)).rejects.toMatchObject({ code: 'ServiceUnavailable' });
   });
 
-  it('operations by hand say so, and do not pretend', async () => {
+  it('operations by hand reach the memory that decides meanwhile, and say that Redis was not reached', async () => {
+    const limiter = limiterOn(server.client());
+    await limiter.check('ann', LOGIN);
+    await server.kill();
+    const fault = { code: 'ServiceUnavailable' };
+    const decide = (): Promise<LimiterDecision> => limiter.check('ann', LOGIN);
+
+    await expect(limiter.block('ann', LOGIN, minutes(2), 'fraud')).rejects.toMatchObject(fault);
+    expect(await decide()).toMatchObject({
+      allowed: false,
+      scope: 'manual',
+      reason: 'fraud',
+      degraded: true,
+    });
+    await expect(limiter.unblock('ann', LOGIN)).rejects.toMatchObject(fault);
+    expect(await decide()).toMatchObject({ allowed: true, shortCount: 1, degraded: true });
+    await decide();
+    await expect(limiter.forgive('ann', LOGIN, 1)).rejects.toMatchObject(fault);
+    expect(await decide()).toMatchObject({ shortCount: 2, degraded: true });
+    await expect(limiter.reset('ann', LOGIN)).rejects.toMatchObject(fault);
+    expect(await decide()).toMatchObject({ shortCount: 1, degraded: true });
+  });
+
+  it('an operation by hand is not kept from memory by a server that hangs', async () => {
+    const limiter = limiterOn(server.client());
+    await limiter.check('ann', LOGIN);
+    server.pause();
+    const blocking = limiter.block('ann', LOGIN, minutes(2)).catch((error: unknown) => error);
+    expect(await limiter.check('ann', LOGIN)).toMatchObject({ scope: 'manual', degraded: true });
+    expect(await blocking).toMatchObject({ code: 'NetworkTimeout' });
+    server.resume();
+  });
+
+  it('an operation by hand on several limits reaches all of them', async () => {
     const limiter = limiterOn(server.client());
     await server.kill();
-    await expect(limiter.reset('ann', LOGIN)).rejects.toMatchObject({ code: 'ServiceUnavailable' });
-    await expect(limiter.peek('ann', LOGIN)).rejects.toMatchObject({ code: 'ServiceUnavailable' });
+    const limits = [policyOf('memory'), { ...policyOf('memory'), name: 'second' }];
+    await expect(limiter.block('ann', limits, minutes(2))).rejects.toMatchObject({
+      code: 'ServiceUnavailable',
+    });
+    for (const policy of limits)
+      expect(await limiter.check('ann', policy)).toMatchObject({ scope: 'manual', degraded: true });
+  });
+
+  it('a note of the block ends with unblock also then', async () => {
+    const limiter = limiterOn(server.client(), { denyCacheMs: 60_000 });
+    for (let i = 0; i < 5; i++) await limiter.check('ann', LOGIN);
+    await server.kill();
+    expect(await limiter.check('ann', LOGIN)).toMatchObject({ allowed: false });
+    await expect(limiter.unblock('ann', LOGIN)).rejects.toBeInstanceOf(LimitError);
+    expect(await limiter.check('ann', LOGIN)).toMatchObject({ allowed: true, degraded: true });
+  });
+
+  it.each(['closed', 'memory', 'open'] as const)('peek degrades as check does: %s', async (onError) => {
+    const limiter = limiterOn(server.client());
+    await limiter.check('ann', policyOf(onError));
+    await server.kill();
+    const ask = (how: 'peek' | 'check') =>
+      limiter[how]('ann', policyOf(onError)).catch((error: { code: string; context: object }) => ({
+        code: error.code,
+        ...error.context,
+      }));
+    expect(await ask('peek')).toMatchObject({ ...expected[onError] });
+    const decision = await ask('check');
+    expect(await ask('peek')).toEqual(
+      onError === 'memory' ? { ...decision, resetMs: expect.any(Number) as number } : decision,
+    );
   });
 
   it('a call that was refused for want of a connection does not run later', async () => {

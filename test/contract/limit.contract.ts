@@ -790,7 +790,7 @@ export function limiterOn(
   backend: LimitBackend,
   options: Parameters<typeof resolveLimitDefaults>[0] = {},
 ): AbuseLimiterService {
-  const limit = resolveLimitDefaults({ denyCacheMs: 0, timeoutMs: 10_000, ...(options as object) });
+  const limit = resolveLimitDefaults({ denyCacheMs: 0, commandTimeoutMs: 10_000, ...(options as object) });
   return new AbuseLimiterService(backend, new MemoryLimitBackend(), {
     limit,
     limits: resolveLimits({ login: LOGIN }, limit),

@@ -651,7 +651,7 @@ describe.each(['express', 'fastify'] as const)('@RateLimit on %s', (adapter) => 
         redis: 'redis://127.0.0.1:1',
         commandTimeoutMs: 100,
         limits: { named: { ...LIMITS.named, onError: 'closed' } },
-        limit: { timeoutMs: 50 },
+        limit: { commandTimeoutMs: 50 },
       });
       const response = await get('/named');
       expect([response.status, response.headers.get('retry-after')]).toEqual([503, '1']);

@@ -194,7 +194,7 @@ describe('resolveLimitDefaults', () => {
   it('has defaults', () => {
     expect(resolveLimitDefaults()).toEqual({
       onError: 'memory',
-      timeoutMs: 250,
+      commandTimeoutMs: 250,
       denyCacheMs: 1_000,
       headers: [],
       keyBy: 'ip',
@@ -205,7 +205,7 @@ describe('resolveLimitDefaults', () => {
   });
 
   it.each([
-    [{ timeoutMs: 0 }, /limit\.timeoutMs must be an integer from 1 to 60000/],
+    [{ commandTimeoutMs: 0 }, /limit\.commandTimeoutMs must be an integer from 1 to 60000/],
     [{ denyCacheMs: -1 }, /limit\.denyCacheMs must be an integer from 0 to 60000/],
     [{ headers: 'draft-6' }, /limit\.headers must be 'draft-10', 'legacy'/],
     [{ ipv6Subnet: 8 }, /limit\.ipv6Subnet must be an integer from 32 to 128/],
