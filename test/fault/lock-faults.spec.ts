@@ -354,6 +354,34 @@ describe('locks when Redis fails', () => {
     expect((await backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(true);
   });
 
+  describe('a full server', () => {
+    afterEach(() => server.client().config('SET', 'maxmemory', '0'));
+    const fill = (): Promise<unknown> => server.client().config('SET', 'maxmemory', '1');
+
+    it.each(['spec', 'slotted'] as const)(
+      'costs no lock that is held, in the %s layout',
+      async (keyLayout) => {
+        const backend = createRedisBackend(server.client(), { keyLayout });
+        const locks = new LockService(backend, resolveOptions());
+        const lock = granted(await backend.acquire({ key: 'order:2', ttlMs: TTL_MS }));
+        await locks.lock(
+          async (context) => {
+            await fill();
+            await sleep(1_500);
+            context.assertHeld();
+            expect((await failure(backend.acquire({ key: 'order:3', ttlMs: TTL_MS }))).code).toBe(
+              'ServiceUnavailable',
+            );
+          },
+          { key: 'order:1', ttlMs: 600, minHoldMs: 60_000 },
+        );
+        expect((await backend.lookup({ key: 'order:1' }))?.expiresAtMs).toBeGreaterThan(Date.now() + 30_000);
+        expect(await backend.extend({ lockId: lock.lockId, ttlMs: TTL_MS })).toMatchObject({ ok: true });
+        expect(await lock.release()).toStrictEqual({ ok: true });
+      },
+    );
+  });
+
   it('SCRIPT FLUSH, CLIENT KILL and CLIENT PAUSE under load lose no lock and leave no key', async () => {
     const admin = server.client();
     const locks = new LockService(await theirs(), resolveOptions());
