@@ -22,8 +22,8 @@ export type Enter = <T>(
   progress: StreamProgress,
 ) => Promise<T>;
 
-/** How long an Observable may wait for its subscriber, in ms, before the guard is left. */
-export type Patience = () => number;
+/** How long an Observable of this instance may wait for its subscriber, in ms, before the guard is left. */
+export type Patience = (self: unknown) => number;
 
 /**
  * A method that runs under a guard from its call until its work is done: until the promise settles; if that
@@ -56,7 +56,7 @@ function guardPromise(original: Method, enter: Enter, patience: Patience): Metho
       const progress = noProgress(false);
       const body = async (): Promise<unknown> => {
         const result = await original.apply(this, args as never[]);
-        return isObservable(result) ? handOver(result, resolve, () => run, patience(), progress) : result;
+        return isObservable(result) ? handOver(result, resolve, () => run, patience(this), progress) : result;
       };
       const run: Promise<unknown> = enter(this, args, body, progress);
       run.then(resolve, reject);

@@ -68,6 +68,12 @@ export interface SyncGuardOptions {
   shutdown?: {
     /** How long bodies that hold a lock, and budget runs, may finish while the app shuts down, in ms, 0 to 2^31 - 1. Default: 10,000. */
     drainMs?: number;
+    /**
+     * What becomes of a lock whose body still runs then. `'expire'`: it stays until its TTL has passed, so that nobody
+     * enters beside the body. `'release'`: it is free at once, for bodies that do end when their `signal` aborts.
+     * Default: `'expire'`.
+     */
+    heldLocks?: 'expire' | 'release';
   };
 }
 
@@ -89,7 +95,7 @@ export interface ResolvedSyncGuardOptions {
   readonly budget: ResolvedBudgetOptions;
   readonly secret: ResolvedSecretOptions;
   readonly telemetry: ResolvedTelemetryOptions | undefined;
-  readonly shutdown: { readonly drainMs: number };
+  readonly shutdown: { readonly drainMs: number; readonly heldLocks: 'expire' | 'release' };
 }
 
 /**
@@ -113,7 +119,7 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
     'telemetry',
     'shutdown',
   ]);
-  const shutdown = knownOptions('shutdown', given.shutdown, ['drainMs']);
+  const shutdown = knownOptions('shutdown', given.shutdown, ['drainMs', 'heldLocks']);
   const limit = resolveLimitDefaults(given.limit);
   const redis = given.redis === undefined ? undefined : validateRedis(given.redis);
   return {
@@ -129,7 +135,10 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
     budget: resolveBudgetDefaults(given.budget),
     secret: resolveSecretDefaults(given.secret),
     telemetry: given.telemetry === undefined ? undefined : resolveTelemetryOptions(given.telemetry),
-    shutdown: { drainMs: integer('shutdown.drainMs', shutdown.drainMs ?? 10_000) },
+    shutdown: {
+      drainMs: integer('shutdown.drainMs', shutdown.drainMs ?? 10_000),
+      heldLocks: oneOf('shutdown.heldLocks', shutdown.heldLocks ?? 'expire', ['expire', 'release']),
+    },
   };
 }
 

@@ -4,7 +4,10 @@ import { abortSignal, boolean, duration, integer, knownOptions, oneOf } from '..
 export interface LockDefaults {
   /** How long the lock outlives its last sign of life. At least 1. Default: 30,000. */
   ttlMs?: number;
-  /** How long to wait for a lock that somebody else holds; 0 tries once. Default: 5,000. */
+  /**
+   * How long to wait for a lock that somebody else holds, and for Redis to answer; 0 tries once, `Infinity` waits as
+   * long as it takes. Default: 5,000.
+   */
   timeoutMs?: number;
   /** With `fair: false` only: further tries after the first. Default: 10. */
   maxRetries?: number;
@@ -40,6 +43,8 @@ export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked'>
   onContention?: OnContention;
   /** Keep the lock at least so long, even when the body ends sooner: for jobs whose clocks differ. Default: 0. */
   minHoldMs?: number;
+  /** `minHoldMs` of a body that throws: 0 lets the next one try again at once. Default: `minHoldMs`. */
+  minHoldOnFailureMs?: number;
 }
 
 export type ResolvedLockDefaults = Readonly<Required<Omit<LockDefaults, 'maxHoldMs'>>> & {
@@ -51,6 +56,7 @@ export type ResolvedLockCall = Omit<ResolvedLockDefaults, 'cleanupInIsLocked'> &
   readonly reentrant: boolean;
   readonly onContention: OnContention;
   readonly minHoldMs: number;
+  readonly minHoldOnFailureMs: number | undefined;
 };
 
 export const DEFAULT_LOCK_OPTIONS: ResolvedLockDefaults = {
@@ -70,7 +76,7 @@ type Checks = Readonly<Record<string, (name: string, value: unknown) => unknown>
 
 const SHARED_CHECKS: Checks = {
   ttlMs: duration,
-  timeoutMs: integer,
+  timeoutMs: (name, value) => (value === Infinity ? Infinity : integer(name, value)),
   maxRetries: integer,
   retryDelayMs: duration,
   backoff: (name, value) => oneOf(name, value, ['exponential', 'fixed']),
@@ -89,6 +95,7 @@ const CALL_CHECKS: Checks = {
   onContention: (name, value) =>
     typeof value === 'function' ? value : oneOf(name, value, ['throw', 'skip']),
   minHoldMs: integer,
+  minHoldOnFailureMs: integer,
 };
 
 /** The `lock` group of the module's options. */
@@ -103,6 +110,7 @@ export const resolveLockCall = (options: unknown, defaults: ResolvedLockDefaults
     reentrant: false,
     onContention: 'throw',
     minHoldMs: 0,
+    minHoldOnFailureMs: undefined,
   });
 
 /** Fills `defaults` with what `options` says; an option that is undefined was not given. */

@@ -3,7 +3,7 @@ import { hashKey } from '../keys.js';
 import { RedisFault } from '../redis/redis.errors.js';
 import type { RunOptions, ScriptRunner } from '../script/script-runner.js';
 import { LockHandle } from './acquired-lock.js';
-import { type LockBackend, withDetail } from './lock.backend.js';
+import { type LockBackend, withDetail, withOwed } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
 import type { LockLayout } from './lock.layout.js';
 import {
@@ -75,18 +75,30 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const keys = this.layout.keysOf(key, lockId);
     const sentAtMs = monotonicMs();
     const undo = (): void => this.#undos.start(this.#releaseUnwanted(keys, lockId), ttlMs);
+    const { readiness } = this.runner;
+    const { epoch } = readiness;
+    let answered = false;
     let reply: AcquireReply;
     try {
       reply = await this.runner.run(
         acquireScript,
         keys,
         { lockId, ttlMs, keyJson: JSON.stringify(key) },
-        { signal: options.signal, onLate: ({ status }) => status === 'granted' && undo() },
+        {
+          signal: options.signal,
+          onLate: ({ status }) => {
+            answered = true;
+            if (status === 'granted') undo();
+          },
+          onLateFault: () => void (answered = true),
+        },
       );
     } catch (fault) {
+      const error = LockError.from(fault, { key });
+      if (!(fault instanceof RedisFault && fault.mayHaveRun)) throw error;
       // It may have run: then a lock stands that nobody knows of.
-      if (fault instanceof RedisFault && fault.mayHaveRun) undo();
-      throw LockError.from(fault, { key });
+      undo();
+      throw withOwed(error, () => !answered && readiness.epoch === epoch);
     }
     return this.#toAcquireResult(reply, { key, lockId, ttlMs, sentAtMs });
   }

@@ -8,7 +8,7 @@ import type { Emit } from '../telemetry/telemetry.types.js';
 import { invalidOption } from '../validate.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
-import { detailOf, type LockBackend } from './lock.backend.js';
+import { detailOf, isOwed, type LockBackend } from './lock.backend.js';
 import { LockError, type LockErrorCode } from './lock.errors.js';
 import {
   type LockCallOptions,
@@ -17,6 +17,7 @@ import {
   resolveLockCall,
 } from './lock.options.js';
 import type {
+  AcquiredLock,
   AcquireFailure,
   AcquireOptions,
   AcquireResult,
@@ -35,9 +36,12 @@ import { Watchdog } from './watchdog.js';
 
 const LONGEST_PAUSE_MS = 1_000;
 
+/** Faults of Redis that a waiting call sits out. */
+const MAY_PASS: ReadonlySet<LockErrorCode> = new Set<LockErrorCode>(['ServiceUnavailable', 'NetworkTimeout']);
+
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
-  readonly shutdown: { readonly drainMs: number };
+  readonly shutdown: { readonly drainMs: number; readonly heldLocks: 'expire' | 'release' };
   /** Told of what no operation of the backend shows: a wait that was in vain or aborted, a lock that was lost. */
   readonly emit?: Emit | undefined;
 }
@@ -51,6 +55,11 @@ interface Attempt {
   readonly result: AcquireResult;
   /** Before the request was sent, by `monotonicMs()`. */
   readonly sentAtMs: number;
+}
+
+/** What waiting for a lock came to. `fault`: the last one of Redis that was met on the way. */
+interface Waited extends Attempt {
+  readonly fault?: LockError | undefined;
 }
 
 /**
@@ -79,6 +88,11 @@ export class LockService implements OnModuleDestroy {
   constructor(backend: LockBackend, options: LockServiceOptions) {
     this.#backend = backend;
     this.#options = options;
+  }
+
+  /** @internal The TTL of a lock whose call gives none. */
+  get defaultTtlMs(): number {
+    return this.#options.lock.ttlMs;
   }
 
   /** What the backend can do, and whose clock ends a lock. */
@@ -166,12 +180,12 @@ export class LockService implements OnModuleDestroy {
     const outer = findFrame(({ owner, context }) => owner === this.#backend && context.key === key);
     if (outer) return call.reentrant ? this.#reenter(outer.context, fn) : this.#rejectNested(outer.context);
     const startedMs = monotonicMs();
-    const { result, sentAtMs } = await this.#waitFor(key, call).catch((error: unknown) => {
+    const { result, sentAtMs, fault } = await this.#waitFor(key, call).catch((error: unknown) => {
       if (error instanceof LockError && error.code === 'Aborted')
         this.#tell('aborted', error.code, key, monotonicMs() - startedMs);
       throw error;
     });
-    if (!result.ok) return this.#contended(key, call, result, monotonicMs() - startedMs);
+    if (!result.ok) return this.#contended(key, call, { result, fault, waitedMs: monotonicMs() - startedMs });
     const lease: Lease = new Lease(result, {
       ...call,
       key,
@@ -205,7 +219,7 @@ export class LockService implements OnModuleDestroy {
 
   /**
    * Shutdown in order: new locks are refused, waiters abort, bodies may finish for `drainMs`, what is still
-   * held is released. Connections close after this, in a later phase of Nest's.
+   * held ends with its TTL, or is released where `shutdown.heldLocks` says so. Connections close after this, in a later phase of Nest's.
    */
   async onModuleDestroy(): Promise<void> {
     const { drainMs } = this.#options.shutdown;
@@ -217,14 +231,19 @@ export class LockService implements OnModuleDestroy {
     await within(drainMs, [this.#handles.emptied(), ...held.map(([, run]) => run)]);
 
     const leases = held.flatMap(([lease]) => (this.#running.has(lease) ? [lease] : []));
-    const locks = [...leases.map(({ grant }) => grant), ...this.#handles];
-    if (locks.length > 0)
-      this.#logger.warn(
-        `Still in use after ${drainMs} ms of shutdown, and released now: ${locks.length} lock${locks.length === 1 ? '' : 's'}.`,
-      );
-    for (const lease of leases) lease.lose('the app has shut down');
-    await Promise.allSettled(locks.map((lock) => lock.release()));
+    await this.#endHeld(leases, [...leases.map(({ grant }) => grant), ...this.#handles]);
     await Promise.all([this.#retries.flush(), this.#backend.flush?.()]);
+  }
+
+  /** What is still in use when the drain is over: its lock stays to its TTL, so that nobody runs beside its body. */
+  async #endHeld(leases: readonly Lease[], locks: readonly AcquiredLock[]): Promise<void> {
+    const { drainMs, heldLocks } = this.#options.shutdown;
+    for (const lease of leases) lease.lose('the app has shut down');
+    if (locks.length === 0) return;
+    const count = `${locks.length} lock${locks.length === 1 ? '' : 's'}`;
+    const fate = heldLocks === 'release' ? 'and released now' : 'and left to their TTLs';
+    this.#logger.warn(`Still in use after ${drainMs} ms of shutdown, ${fate}: ${count}.`);
+    if (heldLocks === 'release') await Promise.allSettled(locks.map((lock) => lock.release()));
   }
 
   async #attempt(options: AcquireOptions): Promise<Attempt> {
@@ -273,17 +292,39 @@ export class LockService implements OnModuleDestroy {
     }
   }
 
-  /** Tries until the lock is there, or the time or the tries are over. */
-  async #waitFor(key: string, call: ResolvedLockCall): Promise<Attempt> {
+  /** Tries until the lock is there, or the time or the tries are over; a fault of Redis may pass in that time. */
+  async #waitFor(key: string, call: ResolvedLockCall): Promise<Waited> {
     const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
-    const endMs = monotonicMs() + (call.onContention === 'throw' ? call.timeoutMs : 0);
-    for (let retries = 0; ; retries++) {
-      const attempt = await this.#attempt({ key, ttlMs, signal: call.signal });
-      const { result } = attempt;
-      const leftMs = endMs - monotonicMs();
-      if (result.ok || leftMs <= 0 || (!call.fair && retries >= call.maxRetries)) return attempt;
-      const othersMs = (detailOf(result)?.remainingMs ?? Infinity) + 1;
-      await this.#pause(Math.min(pauseMs(call, retries), othersMs, leftMs), call.signal);
+    const startedMs = monotonicMs();
+    const endMs = startedMs + (call.onContention === 'throw' ? call.timeoutMs : 0);
+    let fault: LockError | undefined;
+    for (let tries = 1; ; tries++) {
+      const attempt = await this.#passableAttempt({ key, ttlMs, signal: call.signal });
+      if ('fault' in attempt) ({ fault } = attempt);
+      else if (attempt.result.ok) return attempt;
+      const isOver = (): boolean => monotonicMs() >= endMs;
+      if (!isOver() && (call.fair || tries <= call.maxRetries)) {
+        // A server that owes a reply would queue the next try behind it.
+        do
+          await this.#pause(
+            Math.min(pauseMs(call, tries - 1), freeInMs(attempt), endMs - monotonicMs()),
+            call.signal,
+          );
+        while (isOwed(fault) && !isOver());
+        if (!isOwed(fault)) continue;
+      }
+      if ('fault' in attempt) throw triedInVain(attempt.fault, tries, monotonicMs() - startedMs);
+      return { ...attempt, fault };
+    }
+  }
+
+  async #passableAttempt(options: AcquireOptions): Promise<Attempt | { readonly fault: LockError }> {
+    try {
+      return await this.#attempt(options);
+    } catch (error) {
+      if (error instanceof LockError && MAY_PASS.has(error.code) && !this.#shutdown.signal.aborted)
+        return { fault: error };
+      throw error;
     }
   }
 
@@ -300,7 +341,11 @@ export class LockService implements OnModuleDestroy {
     }
   }
 
-  #contended(key: string, call: ResolvedLockCall, result: AcquireFailure, waitedMs: number): unknown {
+  #contended(
+    key: string,
+    call: ResolvedLockCall,
+    { result, fault, waitedMs }: { result: AcquireFailure; fault: LockError | undefined; waitedMs: number },
+  ): unknown {
     if (call.onContention === 'skip') return undefined;
     if (call.onContention !== 'throw') return call.onContention(key);
     this.#tell('timeout', 'AcquisitionTimeout', key, waitedMs);
@@ -309,6 +354,7 @@ export class LockService implements OnModuleDestroy {
       code: 'AcquisitionTimeout',
       message: `Somebody else holds the lock, and still did after ${Math.round(waitedMs)} ms.`,
       hint: 'Try again later, or wait longer with `timeoutMs`.',
+      cause: fault,
       context: {
         keyHash: hashKey(key),
         timeoutMs: call.timeoutMs,
@@ -336,7 +382,11 @@ export class LockService implements OnModuleDestroy {
     frame.active = false;
     lease.end();
     this.#watchdog.unwatch(lease);
-    const lost = await this.#giveBack(lease, call.minHoldMs);
+    const failed = 'error' in outcome;
+    const lost = await this.#giveBack(
+      lease,
+      failed ? (call.minHoldOnFailureMs ?? call.minHoldMs) : call.minHoldMs,
+    );
     if ('error' in outcome) throw outcome.error;
     if (lost) throw lost;
     return outcome.value;
@@ -401,6 +451,23 @@ export class LockService implements OnModuleDestroy {
       message: 'The app is shutting down: no new locks are granted.',
     });
   }
+}
+
+/** When the other's lock ends at the latest, from now. */
+const freeInMs = (attempt: Attempt | { readonly fault: LockError }): number =>
+  ('result' in attempt ? (detailOf(attempt.result)?.remainingMs ?? Infinity) : Infinity) + 1;
+
+/** The fault that was there to the end, as the cause of one that says how long it was tried. */
+function triedInVain(fault: LockError, tries: number, waitedMs: number): LockError {
+  if (tries === 1) return fault;
+  const { code, summary, hint, context } = fault;
+  return new LockError({
+    code,
+    message: `${summary} It was tried for ${Math.round(waitedMs)} ms.`,
+    hint,
+    cause: fault,
+    context,
+  });
 }
 
 /** The pause after a refusal: doubled each time up to a second, partly left to chance so that waiters spread. */

@@ -46,10 +46,11 @@ export function WithLock<Args extends unknown[]>(
     const name = String(propertyKey);
     replaceMethod('@WithLock()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
+      const serviceOf = (self: unknown): LockService =>
+        injectedService<LockService>(self, LOCK_SERVICE, '@WithLock()', name);
       const enter: Enter = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => {
-        const locks = injectedService<LockService>(self, LOCK_SERVICE, '@WithLock()', name);
         const parameter = Reflect.getOwnMetadata(LOCK_PARAMETER, target, propertyKey) as number | undefined;
-        return locks.lock(
+        return serviceOf(self).lock(
           (lock) => {
             if (parameter !== undefined) args[parameter] = lock;
             return body();
@@ -57,7 +58,7 @@ export function WithLock<Args extends unknown[]>(
           { ...options, key: keyOf(args) },
         ) as Promise<T>;
       };
-      return guardMethod(original, enter, () => options.ttlMs ?? DEFAULT_LOCK_OPTIONS.ttlMs);
+      return guardMethod(original, enter, (self) => options.ttlMs ?? serviceOf(self).defaultTtlMs);
     });
     injectInto(target, LOCK_SERVICE);
   };

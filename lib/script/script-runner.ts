@@ -14,6 +14,8 @@ export interface RunOptions<Result> {
   timeoutMs?: number | undefined;
   /** The reply came after the caller had been told that it timed out or was aborted. */
   onLate?: ((result: Result) => void) | undefined;
+  /** An error came instead of it. */
+  onLateFault?: (() => void) | undefined;
   /**
    * The reply came over another connection than its command: ioredis sends again what a lost connection left
    * unanswered, so this may be the reply to a second run.
@@ -151,7 +153,7 @@ class Call<Result> {
   };
 
   readonly #fail = (error: unknown): void => {
-    if (this.#settled) return;
+    if (this.#settled) return this.options.onLateFault?.();
     this.#settle();
     this.reject(toRedisFault(error, this.#sent));
   };

@@ -202,7 +202,7 @@ describe('locks when Redis fails', () => {
     const locks = new LockService(await own(), resolveOptions());
     proxy.delay(150);
     const body = jest.fn();
-    const { code, error } = await failure(locks.lock(body, { key: 'order:1', ttlMs: 120 }));
+    const { code, error } = await failure(locks.lock(body, { key: 'order:1', ttlMs: 120, timeoutMs: 0 }));
     expect(code).toBe('NetworkTimeout');
     expect(error.message).toMatch(/TTL was over/);
     expect(body).not.toHaveBeenCalled();
@@ -352,6 +352,73 @@ describe('locks when Redis fails', () => {
     );
     await admin.replicaof('NO', 'ONE');
     expect((await backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(true);
+  });
+
+  describe('a call that waits', () => {
+    it.each([
+      ['a connection that is lost', () => proxy.refuse(), () => proxy.restore()],
+      ['a server that stands still', async () => server.pause(), async () => server.resume()],
+    ])('gets its lock after %s', async (_, breakIt, mend) => {
+      const backend = await own();
+      const locks = new LockService(backend, resolveOptions());
+      const held = granted(await backend.acquire({ key: 'order:1', ttlMs: 2_000 }));
+      const waiting = locks.lock(({ fence }) => fence, { key: 'order:1', timeoutMs: 20_000 });
+      await sleep(50);
+      await breakIt();
+      await sleep(2_500);
+      await mend();
+      expect((await waiting) > held.fence).toBe(true);
+      await nothingIsHeld();
+    });
+
+    it('ends at timeoutMs with the code of what was there to the end, the last fault as cause', async () => {
+      const backend = await own();
+      const locks = new LockService(backend, resolveOptions());
+      await proxy.refuse();
+      const { code, ms, error } = await failure(locks.lock(() => 1, { key: 'order:1', timeoutMs: 2_500 }));
+      expect(code).toBe('ServiceUnavailable');
+      expect(ms).toBeGreaterThan(2_400);
+      expect(ms).toBeLessThan(4_500);
+      expect(error.message).toMatch(/cannot be reached.* tried for \d+ ms/);
+      expect(error.cause).toMatchObject({ code: 'ServiceUnavailable' });
+      await proxy.restore();
+    });
+
+    it('that is contended again after a fault ends with AcquisitionTimeout, and tells of the fault', async () => {
+      const backend = await own();
+      const locks = new LockService(backend, resolveOptions());
+      granted(await backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      proxy.cutAfterRequest();
+      const { code, error } = await failure(locks.lock(() => 1, { key: 'order:1', timeoutMs: 3_000 }));
+      expect(code).toBe('AcquisitionTimeout');
+      expect(error.cause).toMatchObject({ code: 'ServiceUnavailable' });
+    });
+
+    it('sends no second acquire to a server that owes it a reply', async () => {
+      const backend = await own();
+      const locks = new LockService(backend, resolveOptions());
+      await server.client().config('RESETSTAT');
+      server.pause();
+      const { code } = await failure(locks.lock(() => 1, { key: 'order:1', timeoutMs: 4_000 }));
+      expect(code).toBe('NetworkTimeout');
+      server.resume();
+      await nothingIsHeld();
+      const stats = await server.client().info('commandstats');
+      // One grant: its record and its index.
+      expect(stats).toMatch(/cmdstat_psetex:calls=2,/);
+    });
+
+    it('does not wait where the credentials are refused, nor with skip', async () => {
+      const backend = await own();
+      const locks = new LockService(backend, resolveOptions());
+      await proxy.refuse();
+      const { code, ms } = await failure(
+        locks.lock(() => 1, { key: 'order:1', onContention: 'skip', timeoutMs: 60_000 }),
+      );
+      expect(code).toBe('ServiceUnavailable');
+      expect(ms).toBeLessThan(1_300);
+      await proxy.restore();
+    });
   });
 
   describe('a full server', () => {

@@ -240,6 +240,19 @@ describe('@WithLock() on streams', () => {
       expect(await collect(stream)).toMatchObject({ items: [], error: { code: 'InvalidArgument' } });
     });
 
+    it("is left after the module's `ttlMs`, where the decorator gives none", async () => {
+      const module = await Test.createTestingModule({
+        imports: [SyncGuardModule.forRoot({ lock: { ttlMs: 200 } })],
+        providers: [Streams],
+      }).compile();
+      const stream = await module.get(Streams).observable(of(1));
+      const locked = (): Promise<boolean> => module.get(LockService).isLocked({ key: 'stream' });
+      expect(await locked()).toBe(true);
+      await eventually(async () => expect(await locked()).toBe(false));
+      expect(await collect(stream)).toMatchObject({ error: { code: 'InvalidArgument' } });
+      await module.close();
+    });
+
     it('is subscribed once', async () => {
       const stream = await streams.observable(of(1));
       await collect(stream);

@@ -118,6 +118,16 @@ describe.each<[string, () => Promise<LockBackend>]>([
       expect(performance.now() - started).toBeGreaterThanOrEqual(149);
     });
 
+    it('with timeoutMs: Infinity goes on as long as it takes', async () => {
+      const held = await backend.acquire({ key: 'order:1', ttlMs: 30_000 });
+      const waiting = locks.lock(() => 'in', { key: 'order:1', timeoutMs: Infinity, retryDelayMs: 5 });
+      await sleep(100);
+      if (held.ok) await held.release();
+      expect(await waiting).toBe('in');
+      const forever = serviceOn(backend, { lock: { timeoutMs: Infinity } });
+      expect(await forever.lock(() => 'in', { key: 'order:1' })).toBe('in');
+    });
+
     it('tries once with timeoutMs: 0', async () => {
       await backend.acquire({ key: 'order:1', ttlMs: 30_000 });
       expect((await failure(locks.lock(() => 1, { key: 'order:1', timeoutMs: 0 }))).code).toBe(
@@ -204,6 +214,17 @@ describe.each<[string, () => Promise<LockBackend>]>([
     await locks.lock(() => 1, { key: 'job', minHoldMs: 300 });
     expect(await backend.isLocked({ key: 'job' })).toBe(true);
     await eventually(async () => expect(await backend.isLocked({ key: 'job' })).toBe(false));
+  });
+
+  it.each([
+    [{ minHoldMs: 60_000 }, true],
+    [{ minHoldMs: 60_000, minHoldOnFailureMs: 0 }, false],
+    [{ minHoldOnFailureMs: 60_000 }, true],
+  ])('a body that throws holds the lock by %j: %s', async (options, isHeld) => {
+    await failure(locks.lock(() => Promise.reject(new Error('no')), { key: 'job', ...options }));
+    expect(await backend.isLocked({ key: 'job' })).toBe(isHeld);
+    await locks.lock(() => 1, { ...options, key: 'done' });
+    expect(await backend.isLocked({ key: 'done' })).toBe('minHoldMs' in options);
   });
 
   describe('keeping alive', () => {
@@ -560,21 +581,35 @@ describe.each<[string, () => Promise<LockBackend>]>([
       expect(await locks.lock(() => 1, { key: 'job', onContention: 'skip' })).toBeUndefined();
     });
 
-    it('releases what is still held after drainMs, handles included, and tells the bodies', async () => {
-      const hasty = serviceOn(backend, { shutdown: { drainMs: 50 } });
-      const handle = await hasty.acquire({ key: 'handle', ttlMs: 30_000 });
-      expect(handle.ok).toBe(true);
-      const body = failure(
-        hasty.lock(({ signal }) => new Promise((resolve) => signal.addEventListener('abort', resolve)), {
-          key: 'order:1',
-        }),
-      );
-      await eventually(async () => expect(await backend.isLocked({ key: 'order:1' })).toBe(true));
-      await hasty.onModuleDestroy();
-      expect((await body).code).toBe('LockLost');
-      expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
-      expect(await backend.isLocked({ key: 'handle' })).toBe(false);
-    });
+    it.each(['expire', 'release'] as const)(
+      'after drainMs what is still held, handles included, is left to its TTL or released: %s',
+      async (heldLocks) => {
+        const hasty = serviceOn(backend, {
+          shutdown: { drainMs: 50, ...(heldLocks === 'release' && { heldLocks }) },
+        });
+        const handle = await hasty.acquire({ key: 'handle', ttlMs: 30_000 });
+        expect(handle.ok).toBe(true);
+        let end!: () => void;
+        const body = failure(
+          hasty.lock(
+            async ({ signal }) => {
+              await new Promise((resolve) => signal.addEventListener('abort', resolve));
+              await new Promise<void>((resolve) => (end = resolve));
+            },
+            { key: 'order:1' },
+          ),
+        );
+        await eventually(async () => expect(await backend.isLocked({ key: 'order:1' })).toBe(true));
+        await hasty.onModuleDestroy();
+        const isHeld = heldLocks === 'expire';
+        expect(await backend.isLocked({ key: 'order:1' })).toBe(isHeld);
+        expect(await backend.isLocked({ key: 'handle' })).toBe(isHeld);
+        // A body that heeds its signal gives the lock back as long as the connection is there.
+        end();
+        expect((await body).code).toBe('LockLost');
+        await eventually(async () => expect(await backend.isLocked({ key: 'order:1' })).toBe(false));
+      },
+    );
   });
 
   it('shows neither lockId nor key in what the body gets', async () => {

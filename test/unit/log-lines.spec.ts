@@ -55,7 +55,7 @@ describe('a line of the log', () => {
     const locks = new LockService(new MemoryLockBackend(), resolveOptions({ shutdown: { drainMs: 10 } }));
     for (let i = 0; i < count; i++) await locks.acquire({ key: `order:${i}`, ttlMs: minutes(1) });
     await locks.onModuleDestroy();
-    expect(lines).toStrictEqual([`Still in use after 10 ms of shutdown, and released now: ${text}.`]);
+    expect(lines).toStrictEqual([`Still in use after 10 ms of shutdown, and left to their TTLs: ${text}.`]);
   });
 
   it('says who was denied by the hash that events have, never by name', async () => {
