@@ -64,14 +64,22 @@ function brandsOf(target: typeof SyncGuardError): string[] {
   return brands;
 }
 
-/** A malformed option, found at boot: the message names option, bound, value and type. */
-export class SyncGuardConfigError extends SyncGuardError<'InvalidArgument'> {
+export interface SyncGuardConfigErrorInit {
+  /** Names the fault in the docs and in searches; the message begins with it. Default: `InvalidArgument`. */
+  code?: string;
+  hint?: string;
+  cause?: unknown;
+  context?: Record<string, unknown>;
+}
+
+/**
+ * A fault of the app's set-up, found at boot. Of a malformed option (code `InvalidArgument`) the message names option,
+ * bound, value and type. Other faults have a code of their own, in capitals: `RATE_LIMIT_LOST`.
+ */
+export class SyncGuardConfigError extends SyncGuardError {
   static override readonly brand: string = 'SyncGuardConfigError';
 
-  constructor(
-    message: string,
-    init: { hint?: string; cause?: unknown; context?: Record<string, unknown> } = {},
-  ) {
-    super({ code: 'InvalidArgument', message, ...init });
+  constructor(message: string, { code, ...init }: SyncGuardConfigErrorInit = {}) {
+    super({ code: code ?? 'InvalidArgument', message: code ? `${code}: ${message}` : message, ...init });
   }
 }

@@ -1,6 +1,6 @@
 import type { ExecutionContext } from '@nestjs/common';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
-import { integer, invalidOption, knownOptions } from '../validate.js';
+import { boolean, integer, invalidOption, knownOptions } from '../validate.js';
 import { MAX_CHECKS } from './limit.backend.js';
 import { resolveKeyBy, resolveOnError, type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
 import { presets } from './presets.js';
@@ -35,6 +35,12 @@ export interface LimitDefaults {
   skipIf?: SkipIf;
   /** Paths that are never limited, such as health probes: `'/health'`, or `'/internal/*'` with all below. */
   allow?: readonly string[];
+  /**
+   * Whether a `@RateLimit` or `@SkipRateLimit` that limits nothing, as another decorator has lost it or nothing asks
+   * guards there, fails the boot (RATE_LIMIT_LOST, RATE_LIMIT_NO_ROUTE). False makes warnings of both: for a migration,
+   * or a test that replaces methods. Default: true.
+   */
+  strictBoot?: boolean;
 }
 
 export interface ResolvedLimitOptions {
@@ -46,6 +52,7 @@ export interface ResolvedLimitOptions {
   readonly ipv6Subnet: number;
   readonly skipIf: SkipIf | undefined;
   readonly allow: readonly string[];
+  readonly strictBoot: boolean;
 }
 
 const NAMES = [
@@ -57,6 +64,7 @@ const NAMES = [
   'ipv6Subnet',
   'skipIf',
   'allow',
+  'strictBoot',
 ] as const satisfies readonly (keyof LimitDefaults)[];
 
 /** Checks the `limit` option and fills in its defaults. */
@@ -71,6 +79,7 @@ export function resolveLimitDefaults(options: unknown = {}): ResolvedLimitOption
     ipv6Subnet: integer('limit.ipv6Subnet', given.ipv6Subnet ?? 64, 32, 128),
     skipIf: resolveSkipIf(given.skipIf),
     allow: resolveAllow(given.allow ?? []),
+    strictBoot: boolean('limit.strictBoot', given.strictBoot ?? true),
   };
 }
 

@@ -1,13 +1,23 @@
-import { SetMetadata, UseInterceptors } from '@nestjs/common';
+import { UseInterceptors } from '@nestjs/common';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
+import { noteDecoration } from './decorated-methods.js';
 import { resolvePolicies } from './limit.options.js';
 import type { LimitPolicy } from './limit.types.js';
 import { RouteLimitGuard } from './rate-limit.guard.js';
 import { RateLimitInterceptor } from './rate-limit.interceptor.js';
-import { GUARDS, RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
+import {
+  GUARDS,
+  INTERCEPTORS,
+  RATE_LIMITS,
+  type RateLimitEntry,
+  SKIPPED_LIMITS,
+} from './rate-limit.metadata.js';
 
 export interface RateLimitOptions {
-  /** On a method: in place of the class's limits and of `default`, instead of in addition to them. Default: false. */
+  /**
+   * In place of `default` and of what the class (or, on a class, its bases) have, instead of in addition to them.
+   * Default: false.
+   */
   override?: boolean;
 }
 
@@ -38,28 +48,50 @@ export function RateLimit(
 ): ClassDecorator & MethodDecorator {
   // A malformed policy fails where it stands, not at the first request.
   if (typeof policy !== 'string') resolvePolicies(policy, { name: '@RateLimit()' });
-  const entry: RateLimitEntry = { policy, override: options.override ?? false };
   return (target: object, key?: string | symbol, descriptor?: PropertyDescriptor): void => {
     const place = placeOf('@RateLimit()', target, key, descriptor);
-    const above = (Reflect.getMetadata(RATE_LIMITS, place) ?? []) as RateLimitEntry[];
+    const entry: RateLimitEntry = { policy, override: options.override ?? false, place };
+    const above = listOn(RATE_LIMITS, place) as RateLimitEntry[];
     Reflect.defineMetadata(RATE_LIMITS, [entry, ...above], place);
+    if (key !== undefined)
+      noteDecoration(target, key, {
+        decorator: '@RateLimit',
+        isOn: (method) =>
+          listOn(RATE_LIMITS, method).includes(entry) &&
+          listOn(GUARDS, method).includes(RouteLimitGuard) &&
+          listOn(INTERCEPTORS, method).includes(RateLimitInterceptor),
+      });
     if (above.length > 0) return;
-    const guards = (Reflect.getMetadata(GUARDS, place) ?? []) as unknown[];
-    Reflect.defineMetadata(GUARDS, [RouteLimitGuard, ...guards], place);
+    Reflect.defineMetadata(GUARDS, [RouteLimitGuard, ...listOn(GUARDS, place)], place);
     UseInterceptors(RateLimitInterceptor)(target, key as string, descriptor as PropertyDescriptor);
   };
 }
 
 /**
- * Leaves a route, or all routes of a controller, alone: from every limit, or from those named.
+ * Leaves a route, or all routes of a controller, alone: from every limit, or from those named, by their key in the
+ * `limits` option or by a `name` of their own.
  *
  * @example
  * \@SkipRateLimit()
  * \@Get('health')
  * health() { ... }
  */
-export const SkipRateLimit = (...names: string[]): ClassDecorator & MethodDecorator =>
-  SetMetadata(SKIPPED_LIMITS, names.length === 0 ? true : names);
+export const SkipRateLimit =
+  (...names: string[]): ClassDecorator & MethodDecorator =>
+  (target: object, key?: string | symbol, descriptor?: PropertyDescriptor): void => {
+    const place = placeOf('@SkipRateLimit()', target, key, descriptor);
+    const below = (Reflect.getOwnMetadata(SKIPPED_LIMITS, place) ?? []) as true | readonly string[];
+    const isAll = names.length === 0 || below === true;
+    Reflect.defineMetadata(SKIPPED_LIMITS, isAll || [...names, ...below], place);
+    if (key !== undefined)
+      noteDecoration(target, key, {
+        decorator: '@SkipRateLimit',
+        isOn: (method) => Reflect.hasMetadata(SKIPPED_LIMITS, method),
+      });
+  };
+
+const listOn = (key: string | symbol, place: object): readonly unknown[] =>
+  (Reflect.getMetadata(key, place) ?? []) as unknown[];
 
 function placeOf(
   decorator: string,
@@ -68,6 +100,10 @@ function placeOf(
   descriptor: PropertyDescriptor | undefined,
 ): object {
   if (key === undefined) return target;
-  if (typeof descriptor?.value === 'function') return descriptor.value as object;
-  throw new SyncGuardConfigError(`${decorator} stands on ${String(key)}, which is not a method.`);
+  if (typeof descriptor?.value === 'function' && typeof target !== 'function')
+    return descriptor.value as object;
+  throw new SyncGuardConfigError(
+    `${decorator} stands on ${String(key)}, which is not a method of an instance.`,
+    { hint: 'Nest calls methods of instances: put it on one, or on the class.' },
+  );
 }

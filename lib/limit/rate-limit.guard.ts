@@ -1,19 +1,19 @@
-import { type CanActivate, type ExecutionContext, Inject, Injectable } from '@nestjs/common';
-import { ROUTE_LIMITER } from './rate-limit.metadata.js';
+import { type CanActivate, type ExecutionContext, Inject, Injectable, SetMetadata } from '@nestjs/common';
+import { APPLIES_DEFAULT, ROUTE_LIMITER } from './rate-limit.metadata.js';
 import type { RouteLimiter } from './route-limiter.js';
 
 /**
  * Applies the policy named `default` to every call that it is bound to: as `APP_GUARD`, to all. What stands in
  * `@RateLimit` applies in addition, and needs no guard bound by hand.
  *
- * @throws SyncGuardConfigError at boot when there is no policy `default`
+ * @throws SyncGuardConfigError at boot when there is no policy `default` and it would guard nothing: bound globally, or to
+ * a handler without limits of its own
  * @example providers: [{ provide: APP_GUARD, useClass: RateLimitGuard }]
  */
 @Injectable()
+@SetMetadata(APPLIES_DEFAULT, true)
 export class RateLimitGuard implements CanActivate {
-  constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {
-    routes.requireDefault();
-  }
+  constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {}
 
   canActivate(context: ExecutionContext): Promise<boolean> {
     return this.routes.enter(context, 'default');

@@ -4,13 +4,16 @@ import type { LimitPolicy } from './limit.types.js';
 export const RATE_LIMITS = Symbol.for('syncguard:rate-limits');
 /** Metadata of a class or method: `true`, or the names of the limits that leave it alone. */
 export const SKIPPED_LIMITS = Symbol.for('syncguard:skipped-limits');
+/** Metadata of a guard: it applies the policy `default`. */
+export const APPLIES_DEFAULT = Symbol.for('syncguard:applies-default');
 /** The one that knows the limits of every route, for guards and interceptor. */
 export const ROUTE_LIMITER = Symbol.for('syncguard:RouteLimiter (is SyncGuardModule.forRoot() imported?)');
 
 // Nest's own, the same in Nest 11 and 12. By their texts, as most of them stand in packages that are optional.
 
-/** Of a method or class: its guards, and its version; of a route: its HTTP method. */
+/** Of a method or class: its guards, its interceptors, and its version; of a route: its HTTP method. */
 export const GUARDS = '__guards__';
+export const INTERCEPTORS = '__interceptors__';
 export const VERSION = '__version__';
 export const METHOD = 'method';
 /** Of a gateway: its namespace and path; of its method: the message. */
@@ -27,4 +30,6 @@ export const GRAPHQL_OPTIONS = 'GqlModuleOptions';
 export interface RateLimitEntry {
   readonly policy: string | LimitPolicy | readonly LimitPolicy[];
   readonly override: boolean;
+  /** The class or method that the decorator stands on: a subclass has those of its bases too. */
+  readonly place: object;
 }

@@ -1,7 +1,8 @@
 import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@nestjs/common';
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
-import { SyncGuardConfigError, SyncGuardError } from '../syncguard.errors.js';
+import { SyncGuardError } from '../syncguard.errors.js';
 import { type AbuseLimiterService, checkOf, type Ruling } from './abuse-limiter.service.js';
+import { BootChecks } from './boot-checks.js';
 import { CallInFlight } from './call-in-flight.js';
 import { IdentityResolver } from './identity-resolver.js';
 import type { LimitCheck } from './limit.backend.js';
@@ -65,18 +66,9 @@ export class RouteLimiter implements OnModuleInit {
   }
 
   onModuleInit(): void {
+    const warn = (message: string): void => this.#logger.warn(message);
+    new BootChecks(this.modules).run(this.options.limit.strictBoot, warn);
     this.#plans.verify(this.modules, this.moduleRef);
-  }
-
-  /** For the global guard: it would guard nothing without. */
-  requireDefault(): void {
-    if (!this.options.limits.has('default'))
-      throw new SyncGuardConfigError(
-        'RATE_LIMIT_NO_DEFAULT: RateLimitGuard is bound, but there is no policy `default` to apply.',
-        {
-          hint: 'Give one: `limits: { default: { limit: 100, windowMs: seconds(10) } }`. @RateLimit needs no guard bound by hand.',
-        },
-      );
   }
 
   /**

@@ -1,14 +1,19 @@
 import type { ExecutionContext, Type } from '@nestjs/common';
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
+import { globalEnhancers } from '../application-config.js';
+import { type Method, methodsOf } from './decorated-methods.js';
+import { HandlerKinds } from './handler-kind.js';
 import { type IdentityResolver, needsUser } from './identity-resolver.js';
 import { MAX_CHECKS } from './limit.backend.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
 import { type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
 import type { LimitPolicy } from './limit.types.js';
 import {
+  APPLIES_DEFAULT,
   FIELD_RESOLVER,
   GRAPHQL_OPTIONS,
+  GUARDS,
   PATTERN,
   RATE_LIMITS,
   REFERENCE_RESOLVER,
@@ -29,13 +34,20 @@ export interface RouteLimits {
 
 /** Knows which limits a route has: what decorators and options say, checked at boot and put together once a route. */
 export class RoutePlans {
+  /** By which @SkipRateLimit may name the policies of the options: their keys, and names of their own. */
+  readonly #optionNames: readonly string[];
   /** By class too: a handler that several inherit has the limits of each. */
   readonly #plans = new WeakMap<object, WeakMap<object, Map<string, Plan>>>();
 
   constructor(
     private readonly options: RouteLimits,
     private readonly identities: IdentityResolver,
-  ) {}
+  ) {
+    this.#optionNames = [...options.limits].flatMap(([key, policies]) => [
+      key,
+      ...policies.flatMap(({ name }) => [name, listName(name)]),
+    ]);
+  }
 
   planOf(context: ExecutionContext, route: string): Plan {
     const handler = context.getHandler();
@@ -52,9 +64,9 @@ export class RoutePlans {
   #plan(type: object, handler: object, route: string): Plan {
     const own = this.#ownPolicies(type, handler, route);
     const skipped = skippedOn([handler, type]);
-    const isOverridden = entriesOn(handler).some(({ override }) => override);
+    const isOverridden = [...entriesOn(handler), ...entriesOn(type)].some(({ override }) => override);
     return {
-      default: isOverridden ? [] : (this.options.limits.get('default') ?? []).filter(keptBy(skipped)),
+      default: isOverridden ? [] : this.#named('default', skipped),
       early: own.filter((policy) => !needsUser(policy)),
       late: own.filter(needsUser),
     };
@@ -68,25 +80,32 @@ export class RoutePlans {
     const onlyClassSkips = skipped === true && ofMethod.length > 0 && skippedOn([handler]) !== true;
     const own = onlyClassSkips
       ? this.#policiesOf(ofMethod, route)
-      : this.#policiesOf(entries, route).filter(keptBy(skipped));
+      : this.#policiesOf(entries, route, skipped);
     if (own.length > MAX_CHECKS)
       throw new SyncGuardConfigError(`${route} has ${own.length} limits; there may be ${MAX_CHECKS}.`);
     return own;
   }
 
   /** The policies of decorators. One without a name counts by route, and by its place if there are several. */
-  #policiesOf(entries: readonly RateLimitEntry[], route: string): ResolvedPolicy[] {
+  #policiesOf(
+    entries: readonly RateLimitEntry[],
+    route: string,
+    skipped: true | ReadonlySet<string> = new Set(),
+  ): ResolvedPolicy[] {
     let unnamed = 0;
     const inline = (policy: LimitPolicy): ResolvedPolicy => {
       const name = policy.name ?? (unnamed++ === 0 ? route : `${route}#${unnamed}`);
       return resolvePolicy(policy, { ...this.options.limit, name, fixed: true });
     };
-    return entries.flatMap(({ policy }) => {
-      if (typeof policy === 'string') return this.options.limits.get(policy) ?? [];
-      return (Array.isArray(policy) ? (policy as readonly LimitPolicy[]) : [policy as LimitPolicy]).map(
-        inline,
-      );
-    });
+    return entries.flatMap(({ policy }) =>
+      typeof policy === 'string'
+        ? this.#named(policy, skipped)
+        : inlineOf(policy).map(inline).filter(keptBy(skipped)),
+    );
+  }
+
+  #named(key: string, skipped: true | ReadonlySet<string>): ResolvedPolicy[] {
+    return (this.options.limits.get(key) ?? []).filter(keptBy(skipped, key));
   }
 
   /**
@@ -95,42 +114,49 @@ export class RoutePlans {
    * @throws SyncGuardConfigError with a code of docs/rate-limits.md
    */
   verify(modules: ModulesContainer, moduleRef: ModuleRef): void {
-    for (const { controllers, providers } of modules.values())
-      for (const { metatype } of [...controllers.values(), ...providers.values()])
-        if (typeof metatype === 'function') this.#verifyClass(metatype as Type, moduleRef);
+    this.#verifyDefault(modules, moduleRef);
+    for (const type of classesOf(modules)) this.#verifyClass(type, moduleRef);
     for (const policies of this.options.limits.values())
       for (const policy of policies) this.#verifyProviders(policy);
     if (this.options.limit.skipIf) this.identities.resolver(this.options.limit.skipIf);
   }
 
+  /** Without a policy `default` RateLimitGuard lets pass what has no limits of its own: never where it is bound to that. */
+  #verifyDefault(modules: ModulesContainer, moduleRef: ModuleRef): void {
+    if (this.options.limits.has('default')) return;
+    if (globalEnhancers(moduleRef)?.guards.some(appliesDefault)) throw noDefault('to all handlers');
+    const kinds = new HandlerKinds(modules);
+    for (const type of classesOf(modules))
+      for (const method of methodsOf(type)) {
+        const isBound = [type, method].some((place) => guardsOn(place).some(appliesDefault));
+        const isLimited = [type, method].some((place) => entriesOn(place).length > 0);
+        if (isBound && !isLimited && skippedOn([method, type]) !== true && kinds.of(method) === 'guarded')
+          throw noDefault(`to ${type.name}.${method.name}, which has no limits of its own`);
+      }
+  }
+
   #verifyClass(type: Type, moduleRef: ModuleRef): void {
-    this.#verifyNames(type);
-    for (const method of methodsOf(type)) {
-      this.#verifyNames(method);
+    const methods = methodsOf(type);
+    const names = namesIn([type, ...methods].flatMap(entriesOn));
+    this.#verifyNames(type, names);
+    for (const method of methods) {
+      this.#verifyNames(method, names);
       if (Reflect.hasMetadata(PATTERN, method)) this.#verifyMessageHandler(type, method);
       if (isFieldResolver(method) && this.#ownPolicies(type, method, UNNAMED).length > 0)
         verifyFieldResolver(type, method, moduleRef);
     }
   }
 
-  #verifyNames(place: object): void {
+  /** @param names - of policies that stand in decorators of the class */
+  #verifyNames(place: object, names: ReadonlySet<string>): void {
     const entries = entriesOn(place);
     for (const { policy } of entries)
       if (typeof policy === 'string' && !this.options.limits.has(policy))
-        throw this.#unknownName('@RateLimit', policy);
-    const skipped = (Reflect.getMetadata(SKIPPED_LIMITS, place) ?? []) as true | string[];
-    if (skipped !== true)
-      for (const name of skipped)
-        if (name !== 'default' && !this.options.limits.has(name))
-          throw this.#unknownName('@SkipRateLimit', name);
+        throw unknownName('@RateLimit', policy, this.options.limits.keys());
+    const known = new Set(['default', ...names, ...this.#optionNames]);
+    for (const name of namesSkippedOn(place))
+      if (!known.has(name)) throw unknownName('@SkipRateLimit', name, known);
     for (const policy of this.#policiesOf(entries, UNNAMED)) this.#verifyProviders(policy);
-  }
-
-  #unknownName(decorator: string, policy: string): SyncGuardConfigError {
-    return new SyncGuardConfigError(
-      `RATE_LIMIT_UNKNOWN_POLICY: ${decorator}('${policy}') names a policy that is not there.`,
-      { hint: `Add it to the \`limits\` option. There are: ${[...this.options.limits.keys()].join(', ')}.` },
-    );
   }
 
   #verifyProviders({ keyBy, cost, dynamicLimit }: ResolvedPolicy): void {
@@ -142,8 +168,11 @@ export class RoutePlans {
     for (const policy of this.#ownPolicies(type, method, UNNAMED))
       if (isByAddress(policy))
         throw new SyncGuardConfigError(
-          `RATE_LIMIT_NO_KEY: a message has no address to limit by, and ${policy.name} limits ${type.name}'s message handler \`${method.name}\` by nothing else.`,
-          { hint: "Give it a `keyBy`: 'body.tenant' looks into the message, a function into its context." },
+          `A message has no address to limit by, and ${policy.name} limits ${type.name}'s message handler \`${method.name}\` by nothing else.`,
+          {
+            code: 'RATE_LIMIT_NO_KEY',
+            hint: "Give it a `keyBy`: 'body.tenant' looks into the message, a function into its context.",
+          },
         );
   }
 }
@@ -168,8 +197,11 @@ function verifyFieldResolver(type: Type, method: Method, moduleRef: ModuleRef): 
     const asked = ['guards', 'interceptors'].filter((kind) => enhancers.includes(kind));
     if (asked.length === 2 || (asked.length === 0 && !isOwn)) continue;
     throw new SyncGuardConfigError(
-      `RATE_LIMIT_UNGUARDED_FIELD: @RateLimit stands on ${type.name}'s field resolver \`${method.name}\`${isOwn ? '' : ', by its class'}, for which Nest asks no ${asked.includes('guards') ? 'interceptors' : 'guards'}.`,
-      { hint: "Say so to GraphQLModule: `fieldResolverEnhancers: ['guards', 'interceptors']`." },
+      `@RateLimit stands on ${type.name}'s field resolver \`${method.name}\`${isOwn ? '' : ', by its class'}, for which Nest asks no ${asked.includes('guards') ? 'interceptors' : 'guards'}.`,
+      {
+        code: 'RATE_LIMIT_UNGUARDED_FIELD',
+        hint: "Say so to GraphQLModule: `fieldResolverEnhancers: ['guards', 'interceptors']`.",
+      },
     );
   }
 }
@@ -186,33 +218,70 @@ function graphqlOptions(
   }
 }
 
-type Method = (...args: never[]) => unknown;
-
-/** The methods of a class, those that it inherits as well unless it has put others in their place. */
-function methodsOf(type: Type): Method[] {
-  const members = new Map<string, unknown>();
-  let at = type.prototype as object | null;
-  for (; at && at !== Object.prototype; at = Object.getPrototypeOf(at) as object | null)
-    for (const [name, { value }] of Object.entries<{ value?: unknown }>(Object.getOwnPropertyDescriptors(at)))
-      if (!members.has(name)) members.set(name, value);
-  return [...members.values()].filter((member): member is Method => typeof member === 'function');
+/** The limits of a class or method, without those of bases that an override on a class stands in place of. */
+function entriesOn(place: object): readonly RateLimitEntry[] {
+  const entries = (Reflect.getMetadata(RATE_LIMITS, place) ?? []) as RateLimitEntry[];
+  const overriding = entries.find(({ override }) => override)?.place;
+  return overriding
+    ? entries.slice(0, entries.findLastIndex((entry) => entry.place === overriding) + 1)
+    : entries;
 }
 
-const entriesOn = (place: object): readonly RateLimitEntry[] =>
-  (Reflect.getMetadata(RATE_LIMITS, place) ?? []) as RateLimitEntry[];
+const inlineOf = (policy: Exclude<RateLimitEntry['policy'], string>): readonly LimitPolicy[] =>
+  Array.isArray(policy) ? (policy as readonly LimitPolicy[]) : [policy as LimitPolicy];
+
+const namesIn = (entries: readonly RateLimitEntry[]): ReadonlySet<string> =>
+  new Set(
+    entries.flatMap(({ policy }) =>
+      typeof policy === 'string' ? [] : inlineOf(policy).flatMap(({ name }) => name ?? []),
+    ),
+  );
+
+const guardsOn = (place: object): readonly unknown[] =>
+  (Reflect.getMetadata(GUARDS, place) ?? []) as readonly unknown[];
+
+/** Whether a guard, or the class of one, is RateLimitGuard, of whatever copy of this package, or a subclass. */
+const appliesDefault = (guard: unknown): boolean => {
+  const type = typeof guard === 'function' ? guard : (guard as object | null | undefined)?.constructor;
+  return type !== undefined && Reflect.hasMetadata(APPLIES_DEFAULT, type);
+};
+
+const noDefault = (where: string): SyncGuardConfigError =>
+  new SyncGuardConfigError(`RateLimitGuard is bound ${where}, but there is no policy \`default\` to apply.`, {
+    code: 'RATE_LIMIT_NO_DEFAULT',
+    hint: 'Give one: `limits: { default: { limit: 100, windowMs: seconds(10) } }`. @RateLimit needs no guard bound by hand.',
+  });
+
+const unknownName = (decorator: string, name: string, known: Iterable<string>): SyncGuardConfigError =>
+  new SyncGuardConfigError(`${decorator}('${name}') names a policy that is not there.`, {
+    code: 'RATE_LIMIT_UNKNOWN_POLICY',
+    hint: `Add it to the \`limits\` option. There are: ${[...known].join(', ')}.`,
+  });
 
 function skippedOn(places: readonly object[]): true | ReadonlySet<string> {
-  const names = new Set<string>();
-  for (const place of places) {
-    const skipped = Reflect.getMetadata(SKIPPED_LIMITS, place) as true | string[] | undefined;
-    if (skipped === true) return true;
-    for (const name of skipped ?? []) names.add(name);
-  }
-  return names;
+  const skips = places.map((place) => Reflect.getMetadata(SKIPPED_LIMITS, place) as Skipped);
+  return skips.includes(true) || new Set(skips.flatMap((names) => (names === true ? [] : (names ?? []))));
 }
 
+type Skipped = true | readonly string[] | undefined;
+
+const namesSkippedOn = (place: object): readonly string[] => {
+  const skipped = skippedOn([place]);
+  return skipped === true ? [] : [...skipped];
+};
+
+/** @param key - under which the policy stands in the options, besides a name of its own */
 const keptBy =
-  (skipped: true | ReadonlySet<string>) =>
+  (skipped: true | ReadonlySet<string>, key?: string) =>
   ({ name }: ResolvedPolicy): boolean =>
-    // Of `login#2` too: a list of limits is skipped by its one name.
-    skipped !== true && !skipped.has(name.replace(/#\d+$/, ''));
+    skipped !== true && ![key ?? name, name, listName(name)].some((each) => skipped.has(each));
+
+/** Of `login#2` too: a list of limits is skipped by its one name. */
+const listName = (name: string): string => name.replace(/#\d+$/, '');
+
+/** The classes of an app's controllers and providers. */
+const classesOf = (modules: ModulesContainer): readonly Type[] =>
+  [...modules.values()]
+    .flatMap(({ controllers, providers }) => [...controllers.values(), ...providers.values()])
+    .map(({ metatype }) => metatype)
+    .filter((type): type is Type => typeof type === 'function');

@@ -145,7 +145,7 @@ describe('@RateLimit on a message handler', () => {
       }
     }
     await expect(start({}, { controllers: [Keyless] })).rejects.toThrow(
-      /RATE_LIMIT_NO_KEY: a message has no address.*Keyless's message handler `x`.*keyBy/,
+      /RATE_LIMIT_NO_KEY: A message has no address.*Keyless's message handler `x`.*keyBy/,
     );
     @RateLimit('api')
     @Controller()

@@ -863,19 +863,6 @@ describe('at boot', () => {
     expect(await boot(Missing)).toMatch(/TenantKey/);
   });
 
-  it('refuses a global guard without a `default`', async () => {
-    @Controller()
-    class Plain {}
-    const module = await Test.createTestingModule({
-      imports: [SyncGuardModule.forRoot()],
-      controllers: [Plain],
-      providers: [{ provide: APP_GUARD, useClass: RateLimitGuard }],
-    })
-      .compile()
-      .catch((error: Error) => error.message);
-    expect(module).toMatch(/no policy `default`/);
-  });
-
   it('refuses a decorator without the module', async () => {
     @Controller()
     class Alone {

@@ -201,6 +201,7 @@ describe('resolveLimitDefaults', () => {
       ipv6Subnet: 64,
       skipIf: undefined,
       allow: [],
+      strictBoot: true,
     });
   });
 
