@@ -11,6 +11,31 @@ export const steadyClock: Clock = { now: () => Math.floor(performance.timeOrigin
 /** Milliseconds that never step back: for deadlines and durations inside this process. */
 export const monotonicMs = (): number => performance.now();
 
+/**
+ * A point in time by both clocks of this process. The monotonic one stands still while the machine is suspended, the
+ * wall clock may be set: an end has come when either says so.
+ */
+export interface Moment {
+  readonly monotonicMs: number;
+  readonly wallMs: number;
+}
+
+export const momentNow = (): Moment => ({ monotonicMs: monotonicMs(), wallMs: Date.now() });
+
+export const momentAfter = (moment: Moment, ms: number): Moment => ({
+  monotonicMs: moment.monotonicMs + ms,
+  wallMs: moment.wallMs + ms,
+});
+
+export const earlierMoment = (a: Moment, b: Moment): Moment => ({
+  monotonicMs: Math.min(a.monotonicMs, b.monotonicMs),
+  wallMs: Math.min(a.wallMs, b.wallMs),
+});
+
+/** What is left until a moment by the clock that says less; 0 or below: it has come. */
+export const msUntil = ({ monotonicMs: byMonotonic, wallMs }: Moment): number =>
+  Math.min(byMonotonic - monotonicMs(), wallMs - Date.now());
+
 /** How far past its expiry a record still counts as live, in ms: covers clocks that disagree (seed 004). */
 export const TIME_TOLERANCE_MS = 1000;
 

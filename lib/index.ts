@@ -83,6 +83,6 @@ export type {
 } from './telemetry/telemetry.types.js';
 
 // What programs that share our keys need
-export { calculateRedisServerTimeMs, type Clock, isLive, TIME_TOLERANCE_MS } from './clock.js';
+export { calculateRedisServerTimeMs, type Clock, isLive, type Moment, TIME_TOLERANCE_MS } from './clock.js';
 export { hashKey } from './keys.js';
 export { makeStorageKey } from './redis/redis.keys.js';

@@ -1,6 +1,6 @@
 import type { BudgetBackend } from '../budget/budget.backend.js';
 import type { BudgetEvents } from '../budget/budget.service.js';
-import { monotonicMs } from '../clock.js';
+import { momentNow } from '../clock.js';
 import type { CounterBackend } from '../limit/counter.backend.js';
 import type { LimitBackend, LimitCheck, LimitOutcome, Subject } from '../limit/limit.backend.js';
 import { keyOf } from '../limit/limit.values.js';
@@ -73,13 +73,13 @@ export const budgetEvents = (emit: Emit | undefined): BudgetEvents =>
 function observedLocks<C extends BackendCapabilities>(backend: LockBackend<C>, emit: Emit): LockBackend<C> {
   const granting: LockBackend<C> = inFrontOf(backend, {
     acquire: async (options) => {
-      const sentAtMs = monotonicMs();
+      const sentAt = momentNow();
       const result = await backend.acquire(options);
       if (!result.ok) return result;
       const { lockId, fence, expiresAtMs } = result;
       const { ttlMs } = options;
       const key = options.key.normalize('NFC');
-      return new LockHandle(locks, { key, lockId, fence, expiresAtMs, ttlMs, sentAtMs });
+      return new LockHandle(locks, { key, lockId, fence, expiresAtMs, ttlMs, sentAt });
     },
   });
   const locks: LockBackend<C> = observe(granting, 'lock', LOCK, emit);

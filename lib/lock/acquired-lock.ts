@@ -1,5 +1,5 @@
-import { monotonicMs } from '../clock.js';
-import type { LockBackend } from './lock.backend.js';
+import { type Moment, momentAfter, momentNow, msUntil } from '../clock.js';
+import { type LockBackend, withDetail } from './lock.backend.js';
 import type { AcquiredLock, ExtendResult, HeldLock, ReleaseResult } from './lock.types.js';
 import { BackgroundRetries } from '../background-retries.js';
 
@@ -9,11 +9,14 @@ export interface Grant {
   readonly fence: string;
   readonly expiresAtMs: number;
   readonly ttlMs: number;
-  /** Before the request was sent, by `monotonicMs()`. */
-  readonly sentAtMs: number;
+  /** Before the request was sent. */
+  readonly sentAt: Moment;
 }
 
-/** A grant's handle. It knows its key, so each of its operations is one round trip. */
+/**
+ * A grant's handle. It knows its key, so each of its operations is one round trip; and once it was released, or was
+ * found to be lost, it asks no more.
+ */
 export class LockHandle implements AcquiredLock {
   readonly ok = true;
   readonly lockId: string;
@@ -21,34 +24,47 @@ export class LockHandle implements AcquiredLock {
   expiresAtMs: number;
   readonly #backend: Pick<LockBackend, 'release' | 'extend'>;
   #held: HeldLock;
+  #releasing: Promise<ReleaseResult> | undefined;
+  #isOver = false;
 
   constructor(backend: Pick<LockBackend, 'release' | 'extend'>, grant: Grant) {
     this.#backend = backend;
     this.lockId = grant.lockId;
     this.fence = grant.fence;
     this.expiresAtMs = grant.expiresAtMs;
-    this.#held = { key: grant.key, deadlineMs: grant.sentAtMs + grant.ttlMs };
+    this.#held = { key: grant.key, deadline: momentAfter(grant.sentAt, grant.ttlMs) };
   }
 
-  release(signal?: AbortSignal): Promise<ReleaseResult> {
-    return this.#backend.release({ lockId: this.lockId, held: this.#held, signal });
+  async release(signal?: AbortSignal): Promise<ReleaseResult> {
+    // Whoever releases at the same time waits for the first; where that failed, the next one tries.
+    while (this.#releasing) await this.#releasing.catch(() => {});
+    if (this.#isOver) return isGone();
+    this.#releasing = this.#backend.release({ lockId: this.lockId, held: this.#held, signal });
+    try {
+      const result = await this.#releasing;
+      this.#isOver = true;
+      return result;
+    } finally {
+      this.#releasing = undefined;
+    }
   }
 
   async extend(ttlMs: number, signal?: AbortSignal): Promise<ExtendResult> {
-    const sentAtMs = monotonicMs();
+    if (this.#isOver) return isGone();
+    const sentAt = momentNow();
     const result = await this.#backend.extend({ lockId: this.lockId, held: this.#held, ttlMs, signal });
     if (result.ok) {
       this.expiresAtMs = result.expiresAtMs;
-      this.#held = { key: this.#held.key, deadlineMs: sentAtMs + ttlMs };
-    }
+      this.#held = { key: this.#held.key, deadline: momentAfter(sentAt, ttlMs) };
+    } else this.#isOver = true;
     return result;
   }
 
   /** Never throws, so as not to mask the block's own error: a release that fails is tried again in the background. */
   async [Symbol.asyncDispose](): Promise<void> {
     const released = (): Promise<boolean> => this.release().then(() => true);
-    await released().catch(() =>
-      new BackgroundRetries().start(released, this.#held.deadlineMs - monotonicMs()),
-    );
+    await released().catch(() => new BackgroundRetries().start(released, msUntil(this.#held.deadline)));
   }
 }
+
+const isGone = (): { ok: false } => withDetail({ ok: false }, { reason: 'not_found' });

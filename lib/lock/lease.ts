@@ -1,5 +1,5 @@
 import { setMaxListeners } from 'node:events';
-import { monotonicMs } from '../clock.js';
+import { earlierMoment, type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../clock.js';
 import { hashKey } from '../keys.js';
 import { validateTtl } from './lock.values.js';
 import { LockError } from './lock.errors.js';
@@ -39,8 +39,8 @@ export interface LeaseOptions {
   readonly ttlMs: number;
   readonly autoExtend: boolean;
   readonly maxHoldMs: number | undefined;
-  /** Before the acquire was sent, by `monotonicMs()`. */
-  readonly sentAtMs: number;
+  /** Before the acquire was sent. */
+  readonly sentAt: Moment;
   /** The moment of the next wake has changed. */
   onChange(lease: Lease): void;
   /** The lock was found to be lost; called once. */
@@ -89,8 +89,9 @@ const GRID_PER_TTL = 10;
 const RETRIES_PER_TTL = 20;
 
 /**
- * A held lock as this process sees it: it ends at a deadline of the local monotonic clock, counted from
- * before the last good acquire or extend was sent, so never later than on the server.
+ * A held lock as this process sees it: it ends at a deadline of the local clocks, counted from before the last good
+ * acquire or extend was sent, so never later than on the server. Of the two clocks the one counts that says so first:
+ * the monotonic one stands still while the machine is suspended, and a wall clock that was set ends a lock too early.
  */
 export class Lease implements Watched {
   /** What the body gets: nothing of it is shown by a logger or JSON. */
@@ -98,8 +99,8 @@ export class Lease implements Watched {
   readonly key: string;
   readonly grant: AcquiredLock;
   readonly #options: LeaseOptions;
-  readonly #endMs: number;
-  #deadlineMs: number;
+  readonly #end: Moment;
+  #deadline: Moment;
   #renewAtMs = Infinity;
   #renewing = false;
   #ended = false;
@@ -110,8 +111,8 @@ export class Lease implements Watched {
     this.key = options.key;
     this.grant = grant;
     this.#options = options;
-    this.#endMs = options.sentAtMs + (options.maxHoldMs ?? Infinity);
-    this.#deadlineMs = this.#extendTo(options.sentAtMs, options.ttlMs);
+    this.#end = momentAfter(options.sentAt, options.maxHoldMs ?? Infinity);
+    this.#deadline = this.#extendTo(options.sentAt, options.ttlMs);
   }
 
   get ttlMs(): number {
@@ -120,14 +121,14 @@ export class Lease implements Watched {
 
   /** How long the lock is held so far, in ms. */
   get heldMs(): number {
-    return monotonicMs() - this.#options.sentAtMs;
+    return monotonicMs() - this.#options.sentAt.monotonicMs;
   }
 
-  /** The error of the loss, if the lock was lost before it ended. Looks at the clock. */
+  /** The error of the loss, if the lock was lost before it ended. Looks at the clocks. */
   get lost(): LockError | undefined {
-    if (!this.#lost && !this.#ended && monotonicMs() >= this.#deadlineMs)
+    if (!this.#lost && !this.#ended && msUntil(this.#deadline) <= 0)
       this.lose(
-        this.#isLast(this.#deadlineMs)
+        this.#isLast(this.#deadline)
           ? 'it was held for `maxHoldMs`'
           : 'its TTL passed before it could be extended',
       );
@@ -141,7 +142,8 @@ export class Lease implements Watched {
 
   get wakeAtMs(): number {
     if (this.#lost || this.#ended) return Infinity;
-    return this.#renewing ? this.#deadlineMs : Math.min(this.#renewAtMs, this.#deadlineMs);
+    const { monotonicMs: deadlineMs } = this.#deadline;
+    return this.#renewing ? deadlineMs : Math.min(this.#renewAtMs, deadlineMs);
   }
 
   wake(nowMs: number): void {
@@ -163,12 +165,12 @@ export class Lease implements Watched {
   async extend(ttlMs: number = this.#options.ttlMs): Promise<ExtendResult> {
     validateTtl(ttlMs);
     if (this.#ended || this.lost) return { ok: false };
-    const sentAtMs = monotonicMs();
-    const allowedMs = Math.max(1, Math.min(ttlMs, Math.floor(this.#endMs - sentAtMs)));
+    const sentAt = momentNow();
+    const allowedMs = Math.max(1, Math.min(ttlMs, Math.floor(msUntil(this.#end))));
     const result = await this.grant.extend(allowedMs);
     if (!result.ok) this.lose('another owner has it, or it was deleted');
     // The answer may come after the deadline: then the loss has been told, and stays.
-    else if (!this.lost) this.#deadlineMs = this.#extendTo(sentAtMs, allowedMs);
+    else if (!this.lost) this.#deadline = this.#extendTo(sentAt, allowedMs);
     this.#options.onChange(this);
     return this.lost ? { ok: false } : result;
   }
@@ -201,27 +203,27 @@ export class Lease implements Watched {
   /** Never less than the body has asked for; of a lock that is not kept alive, what is left of its life. */
   #renewalMs(): number {
     const { autoExtend, ttlMs } = this.#options;
-    const restMs = Math.max(1, Math.floor(this.#deadlineMs - monotonicMs()));
+    const restMs = Math.max(1, Math.floor(msUntil(this.#deadline)));
     return autoExtend ? Math.max(ttlMs, restMs) : restMs;
   }
 
   /**
-   * Notes when to renew a lock that was extended by `ttlMs` at `sentAtMs`; gives the new deadline. One that the
+   * Notes when to renew a lock that was extended by `ttlMs` at `sentAt`; gives the new deadline. One that the
    * body extended for longer is left alone until it has no more than its usual life left.
    */
-  #extendTo(sentAtMs: number, ttlMs: number): number {
-    const deadlineMs = Math.min(sentAtMs + ttlMs, this.#endMs);
+  #extendTo(sentAt: Moment, ttlMs: number): Moment {
+    const deadline = earlierMoment(momentAfter(sentAt, ttlMs), this.#end);
     const usualMs = Math.min(ttlMs, this.#options.ttlMs);
     const gridMs = usualMs / GRID_PER_TTL;
-    const renewAtMs = sentAtMs + ttlMs - usualMs + usualMs / RENEWALS_PER_TTL;
-    const renewable = this.#options.autoExtend && !this.#isLast(deadlineMs);
+    const renewAtMs = sentAt.monotonicMs + ttlMs - usualMs + usualMs / RENEWALS_PER_TTL;
+    const renewable = this.#options.autoExtend && !this.#isLast(deadline);
     this.#renewAtMs = renewable ? Math.floor(renewAtMs / gridMs) * gridMs : Infinity;
-    return deadlineMs;
+    return deadline;
   }
 
   /** Whether no extension can go beyond this deadline: TTLs are whole ms, so the last may be part of one short. */
-  #isLast(deadlineMs: number): boolean {
-    return this.#endMs - deadlineMs < 1;
+  #isLast(deadline: Moment): boolean {
+    return this.#end.monotonicMs - deadline.monotonicMs < 1 || this.#end.wallMs - deadline.wallMs < 1;
   }
 
   /** A signal whose `aborted`, `reason` and `throwIfAborted` look at the clock first. */

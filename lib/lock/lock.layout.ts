@@ -10,6 +10,8 @@ export interface LockLayout {
   keysOf(key: string, lockId: string): LockKeys;
   recordOf(key: string): string;
   indexOf(lockId: string): string;
+  /** Where a release by the bare lockId leaves its mark: not among the names that other programs know. */
+  markOf(lockId: string): string;
   /**
    * The record's key as it is declared to a script, out of the name that the index holds; undefined where a
    * script may read the record by that name itself.
@@ -40,6 +42,7 @@ export function specLayout(prefix: string): LockLayout {
     keysOf: (key, lockId) => keysUnder(prefix, key, lockId),
     recordOf: (key) => recordKey(prefix, key),
     indexOf: (lockId) => storageKey(prefix, `id:${lockId}`),
+    markOf: (lockId) => `${prefix}/released:${lockId}`,
   };
 }
 
@@ -59,6 +62,7 @@ export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
     keysOf: (key, lockId) => keysUnder(prefixOf(lockId.slice(0, TAG_LENGTH)), key, lockId),
     recordOf: (key) => recordKey(prefixOf(tagOf(key)), key),
     indexOf: (lockId) => storageKey(prefixOf(lockId.slice(0, TAG_LENGTH)), `id:${lockId}`),
+    markOf: (lockId) => `${prefix}/{${lockId.slice(0, TAG_LENGTH)}}:released:${lockId}`,
     recordFromIndex: (name) => (name.startsWith(clientPrefix) ? name.slice(clientPrefix.length) : name),
   };
 }

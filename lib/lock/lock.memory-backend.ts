@@ -1,5 +1,5 @@
 import { refuseAborted } from '../aborted.js';
-import { type Clock, monotonicMs, steadyClock } from '../clock.js';
+import { type Clock, momentNow, steadyClock } from '../clock.js';
 import { LockHandle } from './acquired-lock.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
@@ -49,7 +49,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
     const { key, ttlMs } = validateAcquire(options);
     refuseAborted(options.signal, LockError);
-    const sentAtMs = monotonicMs();
+    const sentAt = momentNow();
     const nowMs = this.clock.now();
     const held = this.#live(key);
     if (held)
@@ -58,7 +58,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
         { reason: 'locked', remainingMs: held.expiresAtMs - nowMs },
       );
     const record = this.#grant(key, ttlMs, nowMs);
-    return new LockHandle(this, { ...record, ttlMs, sentAtMs });
+    return new LockHandle(this, { ...record, ttlMs, sentAt });
   }
 
   async release(options: ReleaseOptions): Promise<ReleaseResult> {

@@ -1,4 +1,4 @@
-import { isLive, monotonicMs, TIME_TOLERANCE_MS } from '../clock.js';
+import { isLive, type Moment, momentNow, monotonicMs, msUntil, TIME_TOLERANCE_MS } from '../clock.js';
 import { hashKey } from '../keys.js';
 import { RedisFault } from '../redis/redis.errors.js';
 import type { RunOptions, ScriptRunner } from '../script/script-runner.js';
@@ -19,6 +19,7 @@ import {
   type ReadReply,
   readScript,
   releaseByIdScript,
+  releaseFoundScript,
   type ReleaseCode,
   releaseHeldScript,
   releaseScript,
@@ -36,6 +37,7 @@ import type {
   ReleaseResult,
 } from './lock.types.js';
 import {
+  createLockId,
   FENCE_THRESHOLDS,
   type LockRecord,
   toLockInfo,
@@ -73,7 +75,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const { key, ttlMs } = validateAcquire(options);
     const lockId = this.layout.createLockId(key);
     const keys = this.layout.keysOf(key, lockId);
-    const sentAtMs = monotonicMs();
+    const sentAt = momentNow();
     const undo = (): void => this.#undos.start(this.#releaseUnwanted(keys, lockId), ttlMs);
     const { readiness } = this.runner;
     const { epoch } = readiness;
@@ -100,12 +102,12 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       undo();
       throw withOwed(error, () => !answered && readiness.epoch === epoch);
     }
-    return this.#toAcquireResult(reply, { key, lockId, ttlMs, sentAtMs });
+    return this.#toAcquireResult(reply, { key, lockId, ttlMs, sentAt });
   }
 
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
     const lockId = validateLockId(options?.lockId);
-    const live = options.held !== undefined && monotonicMs() < options.held.deadlineMs;
+    const live = options.held !== undefined && msUntil(options.held.deadline) > 0;
     let replayed = false;
     const onReplay = (): void => void (replayed = true);
     const code = await this.#attributed(options, this.#release(lockId, options, live, onReplay));
@@ -153,7 +155,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
 
   #toAcquireResult(
     reply: AcquireReply,
-    grant: { key: string; lockId: string; ttlMs: number; sentAtMs: number },
+    grant: { key: string; lockId: string; ttlMs: number; sentAt: Moment },
   ): AcquireResult {
     switch (reply.status) {
       case 'granted':
@@ -184,13 +186,18 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     live: boolean,
     onReplay: () => void,
   ): Promise<ReleaseCode> {
-    if (!held)
-      return this.#byId<ReleaseCode>(lockId, signal, 'not_found', {
-        once: (index, options) => this.runner.run(releaseByIdScript, { index }, { lockId }, options),
-        found: (keys, options) => this.runner.run(releaseScript, keys, { lockId }, options),
-      });
+    if (!held) return this.#releaseById(lockId, signal);
     const script = live ? releaseHeldScript : releaseScript;
     return this.runner.run(script, this.layout.keysOf(held.key, lockId), { lockId }, { signal, onReplay });
+  }
+
+  #releaseById(lockId: string, signal: AbortSignal | undefined): Promise<ReleaseCode> {
+    const mark = this.layout.markOf(lockId);
+    const args = { lockId, nonce: createLockId() };
+    return this.#byId<ReleaseCode>(lockId, signal, 'not_found', {
+      once: (index, options) => this.runner.run(releaseByIdScript, { index, mark }, args, options),
+      found: (keys, options) => this.runner.run(releaseFoundScript, { ...keys, mark }, args, options),
+    });
   }
 
   #extend(lockId: string, ttlMs: number, { held, signal }: ReleaseOptions): Promise<ExtendReply> {

@@ -103,19 +103,16 @@ const decodeRelease = (reply: unknown): ReleaseCode =>
   RELEASE_CODES[reply as number] ?? unexpectedReply('lock-release', reply);
 
 // The owner first, then liveness, then the write.
-const OWNED_AND_LIVE = `
+const ownedAndLive = (none: string): string => `
 local held = redis.call('GET', record)
-if not held then return -1 end
+if not held then return ${none} end
 if not owns(held, lockId) then return 0 end
 if isDead(held, ${TIME_TOLERANCE_MS}) then
   redis.call('DEL', record, index)
   return -2
 end`;
 
-/** Ends a lock of the caller's: 1, or 0 another's, -1 none, -2 expired. */
-const RELEASE = `${OWNERSHIP}${LIVENESS}${OWNED_AND_LIVE}
-redis.call('DEL', record, index)
-return 1`;
+const OWNED_AND_LIVE = ownedAndLive('-1');
 
 /** The holder's own clock says that the lock is live: the server's need not be asked. */
 export const releaseHeldScript = defineScript({
@@ -131,19 +128,42 @@ return 1`,
   decode: decodeRelease,
 });
 
+/** Ends a lock of the caller's: 1, or 0 another's, -1 none, -2 expired. */
 export const releaseScript = defineScript({
   name: 'lock-release',
   keys: ['record', 'index'],
   args: ['lockId'],
-  lua: RELEASE,
+  lua: `${OWNERSHIP}${LIVENESS}${OWNED_AND_LIVE}
+redis.call('DEL', record, index)
+return 1`,
+  decode: decodeRelease,
+});
+
+// A bare lockId does not say whether its lock was live. So a release by it leaves a mark for a while: a re-sent call,
+// whose first reply was lost, finds its own nonce there and says that it has released the lock.
+const RELEASED_MARK_MS = 10_000;
+const RELEASED_BEFORE = `redis.call('GET', mark) == nonce and 1 or -1`;
+const MARKED_RELEASE = `${OWNERSHIP}${LIVENESS}${ownedAndLive(RELEASED_BEFORE)}
+redis.call('DEL', record, index)
+redis.call('PSETEX', mark, ${RELEASED_MARK_MS}, nonce)
+return 1`;
+
+/** By a bare lockId, whose record was found by {@link readIndexScript}. */
+export const releaseFoundScript = defineScript({
+  name: 'lock-release-found',
+  keys: ['record', 'index', 'mark'],
+  args: ['lockId', 'nonce'],
+  lua: MARKED_RELEASE,
   decode: decodeRelease,
 });
 
 export const releaseByIdScript = defineScript({
   name: 'lock-release-by-id',
-  keys: ['index'],
-  args: ['lockId'],
-  lua: RECORD_FROM_INDEX + RELEASE,
+  keys: ['index', 'mark'],
+  args: ['lockId', 'nonce'],
+  lua: `
+local record = redis.call('GET', index)
+if not record then return ${RELEASED_BEFORE} end${MARKED_RELEASE}`,
   decode: decodeRelease,
 });
 
@@ -263,6 +283,7 @@ export const lockScripts = [
   acquireScript,
   releaseHeldScript,
   releaseScript,
+  releaseFoundScript,
   releaseByIdScript,
   extendScript,
   extendByIdScript,

@@ -1,7 +1,7 @@
 import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
-import { monotonicMs } from '../clock.js';
+import { type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../clock.js';
 import { within } from '../drain.js';
 import { hashKey, normalizeKey } from '../keys.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
@@ -53,8 +53,8 @@ type LockOptions = LockCallOptions & {
 
 interface Attempt {
   readonly result: AcquireResult;
-  /** Before the request was sent, by `monotonicMs()`. */
-  readonly sentAtMs: number;
+  /** Before the request was sent. */
+  readonly sentAt: Moment;
 }
 
 /** What waiting for a lock came to. `fault`: the last one of Redis that was met on the way. */
@@ -112,8 +112,8 @@ export class LockService implements OnModuleDestroy {
    * }
    */
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
-    const { result, sentAtMs } = await this.#attempt(options);
-    return result.ok ? this.#handles.track(result, sentAtMs + options.ttlMs) : result;
+    const { result, sentAt } = await this.#attempt(options);
+    return result.ok ? this.#handles.track(result, sentAt.monotonicMs + options.ttlMs) : result;
   }
 
   /** Ends a lock by its id. `{ ok: false }`: it was not there any more, or another's. */
@@ -180,7 +180,7 @@ export class LockService implements OnModuleDestroy {
     const outer = findFrame(({ owner, context }) => owner === this.#backend && context.key === key);
     if (outer) return call.reentrant ? this.#reenter(outer.context, fn) : this.#rejectNested(outer.context);
     const startedMs = monotonicMs();
-    const { result, sentAtMs, fault } = await this.#waitFor(key, call).catch((error: unknown) => {
+    const { result, sentAt, fault } = await this.#waitFor(key, call).catch((error: unknown) => {
       if (error instanceof LockError && error.code === 'Aborted')
         this.#tell('aborted', error.code, key, monotonicMs() - startedMs);
       throw error;
@@ -189,7 +189,7 @@ export class LockService implements OnModuleDestroy {
     const lease: Lease = new Lease(result, {
       ...call,
       key,
-      sentAtMs,
+      sentAt,
       onChange: (changed) => this.#watchdog.changed(changed),
       // Bound: the watchdog, which may find out, runs in nobody's async context.
       onLost: this.#options.emit && AsyncResource.bind(() => this.#tellLost(lease)),
@@ -259,11 +259,11 @@ export class LockService implements OnModuleDestroy {
   /** One attempt of the backend. A grant that came too late, after the shutdown has begun or its TTL, goes back. */
   async #usableAttempt(options: AcquireOptions): Promise<Attempt> {
     this.#refuseWhenShutDown();
-    const sentAtMs = monotonicMs();
+    const sentAt = momentNow();
     const result = await this.#backend.acquire(options);
-    if (!result.ok) return { result, sentAtMs };
-    const expired = monotonicMs() >= sentAtMs + options.ttlMs;
-    if (!expired && !this.#shutdown.signal.aborted) return { result, sentAtMs };
+    if (!result.ok) return { result, sentAt };
+    const expired = msUntil(momentAfter(sentAt, options.ttlMs)) <= 0;
+    if (!expired && !this.#shutdown.signal.aborted) return { result, sentAt };
     await result[Symbol.asyncDispose]();
     this.#refuseWhenShutDown();
     throw new LockError({

@@ -1,3 +1,5 @@
+import type { Moment } from '../clock.js';
+
 /** What a backend can do, in its type: with `supportsFencing: true` a grant's `fence` needs no assertion. */
 export interface BackendCapabilities {
   readonly backend: string;
@@ -35,8 +37,8 @@ export interface ReleaseOptions {
 /** What the holder of a grant knows of it. */
 export interface HeldLock {
   readonly key: string;
-  /** When the grant ends at the latest, by `monotonicMs()`: counted from before the request was sent. */
-  readonly deadlineMs: number;
+  /** When the grant ends at the latest, by this process's clocks: counted from before the request was sent. */
+  readonly deadline: Moment;
 }
 
 export interface ExtendOptions extends ReleaseOptions {

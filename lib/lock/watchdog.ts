@@ -1,10 +1,13 @@
 import { AsyncResource } from 'node:async_hooks';
 import { monotonicMs } from '../clock.js';
-import { MAX_DURATION_MS } from '../validate.js';
+
+/** A suspended machine's timers stand still: what was lost meanwhile is looked for at least so often. */
+const LOOK_EVERY_MS = 1_000;
 
 /** Something that wants to be woken at a moment of `monotonicMs()`, and says anew which after each wake. */
 export interface Watched {
   readonly wakeAtMs: number;
+  /** May come early. */
   wake(nowMs: number): void;
   /** Makes the next wake renew at once, whatever is due. */
   renewNow(): void;
@@ -44,10 +47,13 @@ export class Watchdog {
   }
 
   #arm(wakeAtMs: number): void {
-    if (wakeAtMs >= this.#wakeAtMs) return;
+    if (wakeAtMs === Infinity) return;
+    const nowMs = monotonicMs();
+    const atMs = Math.min(wakeAtMs, nowMs + LOOK_EVERY_MS);
+    if (atMs >= this.#wakeAtMs) return;
     clearTimeout(this.#timer);
-    this.#wakeAtMs = wakeAtMs;
-    const delayMs = Math.min(Math.max(Math.ceil(wakeAtMs - monotonicMs()), 1), MAX_DURATION_MS);
+    this.#wakeAtMs = atMs;
+    const delayMs = Math.max(Math.ceil(atMs - nowMs), 1);
     this.#timer = this.#context.runInAsyncScope(() => setTimeout(this.#tick, delayMs).unref());
   }
 
@@ -56,7 +62,7 @@ export class Watchdog {
     const nowMs = monotonicMs();
     let nextMs = Infinity;
     for (const watched of this.#watched) {
-      if (watched.wakeAtMs <= nowMs) watched.wake(nowMs);
+      watched.wake(nowMs);
       nextMs = Math.min(nextMs, watched.wakeAtMs);
     }
     this.#arm(nextMs);

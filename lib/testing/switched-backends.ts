@@ -1,7 +1,7 @@
 import type { Backends } from '../backend/backends.js';
 import { memoryBackends, type MemoryBackendsConfig } from '../backend/memory-backends.js';
 import { BudgetUnavailableError } from '../budget/budget.errors.js';
-import { type Clock, monotonicMs } from '../clock.js';
+import { type Clock, momentNow } from '../clock.js';
 import { LimitError } from '../limit/limit.errors.js';
 import { MemoryLimitBackend } from '../limit/limit.memory-backend.js';
 import { LockHandle } from '../lock/acquired-lock.js';
@@ -103,13 +103,13 @@ export class SwitchedBackends implements Backends {
     // Somebody else has just taken it, for as long as it was asked for here.
     if (this.#isContended(key))
       return withDetail({ ok: false, reason: 'locked' }, { reason: 'locked', remainingMs: ttlMs });
-    const sentAtMs = monotonicMs();
+    const sentAt = momentNow();
     const grant = await this.#locks.acquire(options);
     if (!grant.ok) return grant;
     const { lockId, fence, expiresAtMs } = grant;
     this.#held.add(lockId);
     // The handle does what the switches say as well.
-    return new LockHandle(this.lock, { key, lockId, fence, expiresAtMs, ttlMs, sentAtMs });
+    return new LockHandle(this.lock, { key, lockId, fence, expiresAtMs, ttlMs, sentAt });
   }
 
   /** A port that fails during an outage, and is otherwise the given one, but for what stands in `instead`. */

@@ -119,6 +119,17 @@ export function describeLockBackend(name: string, setUp: () => Promise<LockBacke
         await take('order:1');
       });
 
+      it('is remembered by the handle: what comes after asks no more, also at once, and dispose', async () => {
+        const lock = await take('order:1');
+        const asked = jest.spyOn(backend, 'release');
+        const answers = await Promise.all([lock.release(), lock.release(), lock.release()]);
+        expect(answers).toStrictEqual([{ ok: true }, { ok: false }, { ok: false }]);
+        expect(await lock.extend(TTL_MS)).toStrictEqual({ ok: false });
+        await lock[Symbol.asyncDispose]();
+        expect(asked).toHaveBeenCalledTimes(1);
+        asked.mockRestore();
+      });
+
       it('works by the bare id', async () => {
         const { lockId } = await take('order:1');
         expect(await backend.release({ lockId })).toStrictEqual({ ok: true });

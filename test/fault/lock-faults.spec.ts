@@ -3,6 +3,7 @@ import { inspect } from 'node:util';
 import { createRedisBackend, type LockError, type LockBackend } from 'nestjs-syncguard';
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { LockService } from '../../lib/lock/lock.service.js';
+import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { resolveOptions } from '../../lib/syncguard.options.js';
 import { granted } from '../contract/lock.contract.js';
 import { eventually } from '../support/eventually.js';
@@ -132,6 +133,42 @@ describe('locks when Redis fails', () => {
       proxy.cutAfterRequest();
       expect(await lock.release()).toStrictEqual({ ok: true });
       await nothingIsHeld();
+    });
+
+    it('of a release by the bare id is a release too, in both layouts', async () => {
+      const { send: original } = ScriptRunner.prototype;
+      function passOn(this: ScriptRunner, ...sent: Parameters<typeof original>): Promise<unknown> {
+        return original.apply(this, sent);
+      }
+      function cut(this: ScriptRunner, ...sent: Parameters<typeof original>): Promise<unknown> {
+        proxy.cutAfterRequest();
+        return original.apply(this, sent);
+      }
+      for (const keyLayout of ['spec', 'slotted'] as const) {
+        const backend = createRedisBackend(server.client({ port: proxy.port }), { keyLayout });
+        const { lockId } = granted(await backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+        // The slotted layout reads the index first: it is the second reply that is lost.
+        const send = jest.spyOn(ScriptRunner.prototype, 'send');
+        send.mockImplementationOnce(keyLayout === 'slotted' ? passOn : cut);
+        if (keyLayout === 'slotted') send.mockImplementationOnce(cut);
+        expect(await backend.release({ lockId })).toStrictEqual({ ok: true });
+        expect(await backend.release({ lockId })).toStrictEqual({ ok: false });
+        expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
+        send.mockRestore();
+      }
+    });
+
+    it('of a release leaves nothing to try again when its block ends', async () => {
+      const backend = await own();
+      const asked = jest.spyOn(backend, 'release');
+      {
+        await using lock = granted(await backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
+        await lock.release();
+        await proxy.refuse();
+      }
+      await sleep(600);
+      expect(asked).toHaveBeenCalledTimes(1);
+      await proxy.restore();
     });
 
     it('of the release of a body leaves its result, and the lock goes soon', async () => {

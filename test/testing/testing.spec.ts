@@ -188,7 +188,8 @@ describe('SyncGuardTestingModule', () => {
     const startMs = performance.now();
     await app.module.close();
     expect(performance.now() - startMs).toBeLessThan(1_000);
-    expect(lock.ok && (await lock.release())).toEqual({ ok: false });
+    // Left to its TTL, as `shutdown.heldLocks` says.
+    expect(lock.ok && (await lock.release())).toEqual({ ok: true });
   });
 
   it('tells the listener of `telemetry` what it would be told on Redis', async () => {

@@ -353,6 +353,72 @@ describe.each<[string, () => Promise<LockBackend>]>([
       expect(seen).toStrictEqual([false, true, 'LockLost']);
     });
 
+    describe('on a machine that is suspended: the monotonic clock stands still', () => {
+      afterEach(() => jest.restoreAllMocks());
+      /** As if the machine had slept: only the wall clock goes on, and the server's. */
+      const sleepFor = (ms: number): void => {
+        const [steadyMs, wallMs] = [performance.now(), Date.now()];
+        jest.spyOn(performance, 'now').mockReturnValue(steadyMs);
+        jest.spyOn(Date, 'now').mockReturnValue(wallMs + ms);
+        workerRedis().clock.advance(ms);
+      };
+
+      it('is seen by the first look after it, and told to who listens', async () => {
+        let reason: unknown;
+        const error = await failure(
+          locks.lock(
+            async (lock) => {
+              const { signal } = lock;
+              const told = new Promise<Event>((resolve) => signal.addEventListener('abort', resolve));
+              sleepFor(31_000);
+              await told; // Long before the next renewal is due.
+              reason = signal.reason;
+              expect(() => lock.assertHeld()).toThrow(LockError);
+            },
+            { key: 'order:1' },
+          ),
+        );
+        expect(error.code).toBe('LockLost');
+        expect(reason).toBe(error);
+        const looked = await failure(
+          locks.lock(
+            async (lock) => {
+              sleepFor(31_000);
+              expect(lock.signal.aborted).toBe(true);
+              expect(() => lock.assertHeld()).toThrow(LockError);
+              expect(await lock.extend()).toStrictEqual({ ok: false });
+            },
+            { key: 'order:2' },
+          ),
+        );
+        expect(looked.code).toBe('LockLost');
+      });
+
+      it('a wall clock that is set forward loses the lock, one that is set back does not', async () => {
+        const wallMs = Date.now();
+        const setTo = (ms: number): unknown => jest.spyOn(Date, 'now').mockReturnValue(wallMs + ms);
+        await locks.lock(
+          async (lock) => {
+            setTo(-3_600_000);
+            lock.assertHeld();
+            expect(await lock.extend()).toMatchObject({ ok: true });
+          },
+          { key: 'order:1' },
+        );
+        setTo(0);
+        const error = await failure(
+          locks.lock(
+            (lock) => {
+              setTo(31_000);
+              expect(lock.signal.aborted).toBe(true);
+            },
+            { key: 'order:1' },
+          ),
+        );
+        expect(error.code).toBe('LockLost');
+      });
+    });
+
     it('extend says no, and does not bring the lock back', async () => {
       await failure(
         locks.lock(
@@ -652,8 +718,10 @@ it('a thousand held locks are renewed in one write', async () => {
   const locks = serviceOn(createRedisBackend(client), { lock: { ttlMs: 3_000 } });
   let release!: () => void;
   const gate = new Promise<void>((resolve) => (release = resolve));
+  const startedMs = performance.now();
   const bodies = Array.from({ length: 1_000 }, (_, i) => locks.lock(() => gate, { key: `order:${i}` }));
   await eventually(async () => expect(await workerRedis().client().dbsize()).toBe(3_000));
+  const takenInMs = performance.now() - startedMs;
 
   const socket = client.stream as unknown as {
     _writev: (...args: unknown[]) => void;
@@ -673,8 +741,8 @@ it('a thousand held locks are renewed in one write', async () => {
   await eventually(async () => expect(await renewed()).toBeGreaterThanOrEqual(before + 1_000), {
     timeoutMs: 3_000,
   });
-  // All were taken within one or two cells of the renewal grid.
-  expect(writes.length).toBeLessThanOrEqual(3);
+  // One write a cell of the renewal grid (a tenth of the TTL) in which locks were taken, and the first of the next.
+  expect(writes.length).toBeLessThanOrEqual(3 + Math.floor(takenInMs / 300));
   release();
   await Promise.all(bodies);
 });

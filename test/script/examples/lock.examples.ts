@@ -8,6 +8,7 @@ import {
   readIndexScript,
   readScript,
   releaseByIdScript,
+  releaseFoundScript,
   releaseHeldScript,
   releaseScript,
 } from '../../../lib/lock/lock.scripts.js';
@@ -16,6 +17,8 @@ import type { ScriptExample } from './example.js';
 const lockId = 'abcdefghijklmnopqrstuv';
 const record = 'syncguard:{t}:order';
 const index = `syncguard:{t}:id:${lockId}`;
+const mark = `syncguard/{t}:released:${lockId}`;
+const nonce = 'nonce';
 const fenceCounter = `syncguard:{t}:fence:${record}`;
 const immortal = /:fence:/;
 const undeclared = new RegExp(`^${record}$`);
@@ -45,7 +48,8 @@ export const lockExamples: ScriptExample[] = [
   },
   { script: releaseHeldScript, keys: { record, index }, args: { lockId }, prepare },
   { script: releaseScript, keys: { record, index }, args: { lockId }, prepare },
-  { script: releaseByIdScript, keys: { index }, args: { lockId }, prepare, undeclared },
+  { script: releaseFoundScript, keys: { record, index, mark }, args: { lockId, nonce }, prepare },
+  { script: releaseByIdScript, keys: { index, mark }, args: { lockId, nonce }, prepare, undeclared },
   { script: extendScript, keys: { record, index }, args: { lockId, ttlMs: 30_000 }, prepare },
   { script: extendByIdScript, keys: { index }, args: { lockId, ttlMs: 30_000 }, prepare, undeclared },
   { script: readScript, keys: { record }, args: {}, prepare },
