@@ -14,7 +14,6 @@ import { budgetEvents, observedBackends } from './backend/observed-backends.js';
 import { redisBackends } from './backend/redis-backends.js';
 import { RedisConnection } from './backend/redis-connection.js';
 import { ScriptLoader } from './backend/script-loader.js';
-import { serverWarnings } from './backend/server-warnings.js';
 import { BudgetService } from './budget/budget.service.js';
 import { DisabledExceptionFilter, SyncGuardExceptionFilter } from './http/syncguard-exception.filter.js';
 import { AbuseLimiterService } from './limit/abuse-limiter.service.js';
@@ -67,9 +66,9 @@ async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisC
   }
   const connection = new RedisConnection({ ...options, redis });
   new ScriptLoader(connection.runner).load();
-  const fault = await connection.opened();
+  const { fault, warnings } = await connection.opened();
   if (fault) warn(`The app starts without Redis (${fault.code}): ${fault.message} ${causeOf(fault)}`.trim());
-  else for (const warning of serverWarnings((await connection.info()) ?? '')) warn(warning);
+  for (const warning of warnings) warn(warning);
   return connection;
 }
 

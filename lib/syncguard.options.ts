@@ -178,11 +178,15 @@ function resolveKeyLayout(layout: unknown, redis: RedisConnectionOptions | undef
 
 function validateRedis(redis: unknown): RedisConnectionOptions {
   if (typeof redis === 'string') return validateUrl(redis);
-  if (isRedisClient(redis)) return validateClient(redis) as RedisConnectionOptions;
+  if (isRedisClient(redis)) {
+    refuseStringNumbers(redis.options, 'pass `client.duplicate({ stringNumbers: false })`');
+    return redis as RedisConnectionOptions;
+  }
   if (isClusterOptions(redis)) {
     knownOptions('redis', redis, ['nodes', 'options']);
     if (!Array.isArray(redis.nodes) || redis.nodes.length === 0)
       throw invalidOption('redis.nodes', 'a list of at least one node', redis.nodes);
+    refuseStringNumbers(redis.options);
     return redis;
   }
   if (typeof redis !== 'object' || redis === null || Array.isArray(redis))
@@ -190,15 +194,15 @@ function validateRedis(redis: unknown): RedisConnectionOptions {
   const { host, port } = redis as { host?: unknown; port?: unknown };
   if (host !== undefined && typeof host !== 'string') throw invalidOption('redis.host', 'a string', host);
   if (port !== undefined) integer('redis.port', Number(port), 1, 65_535);
+  refuseStringNumbers(redis);
   return redis;
 }
 
-function validateClient(client: RedisClient): RedisClient {
-  if (client.options?.stringNumbers || client.options?.redisOptions?.stringNumbers)
-    throw new SyncGuardConfigError('redis must be a client without the option `stringNumbers`.', {
-      hint: 'Scripts reply integers, which it turns into text: pass `client.duplicate({ stringNumbers: false })`.',
-    });
-  return client;
+function refuseStringNumbers(options: RedisClient['options'], instead = 'leave it out'): void {
+  if (!options?.stringNumbers && !options?.redisOptions?.stringNumbers) return;
+  throw new SyncGuardConfigError('redis must not have the option `stringNumbers`.', {
+    hint: `Scripts reply integers, which it turns into text: ${instead}.`,
+  });
 }
 
 /** The URL itself is never quoted: it may hold a password. */

@@ -1,25 +1,29 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { RedisClient, RedisConnectionOptions } from '../redis/redis.client.js';
+import { connectionsOf, type RedisClient, type RedisConnectionOptions } from '../redis/redis.client.js';
 import { openConnection } from '../redis/redis.connect.js';
 import { type RedisFault, toRedisFault } from '../redis/redis.errors.js';
+import { HangWatch } from '../redis/redis.hang-watch.js';
+import { tagsOfMasters } from '../redis/redis.slots.js';
 import { defineScript, unexpectedReply } from '../script/define-script.js';
 import { ScriptRunner } from '../script/script-runner.js';
 import { isRedisClient } from '../syncguard.options.js';
+import { clientWarnings, serverWarnings } from './server-warnings.js';
 
 const FIRST_CONNECTION_MS = 2_000;
 const LAST_ANSWER_MS = 1_000;
 
-/** Proves that scripts run, not only that the server answers. */
-export const pingScript = defineScript({
-  name: 'ping',
-  keys: [],
+/** Proves that scripts run and may write, which a replica or a full server refuses. Nothing is left of it. */
+export const healthScript = defineScript({
+  name: 'health',
+  keys: ['health'],
   args: [],
-  lua: 'return 1',
-  decode: (reply): void => (reply === 1 ? undefined : unexpectedReply('ping', reply)),
+  lua: `redis.call('SET', health, '1', 'PX', 1000) redis.call('DEL', health) return 1`,
+  decode: (reply): void => (reply === 1 ? undefined : unexpectedReply('health', reply)),
 });
 
 export interface RedisConnectionConfig {
   readonly redis: RedisConnectionOptions;
+  readonly keyPrefix: string;
   readonly commandTimeoutMs: number;
   readonly closeClient: boolean;
 }
@@ -28,35 +32,52 @@ export interface RedisConnectionConfig {
 export class RedisConnection {
   readonly runner: ScriptRunner;
   readonly #client: RedisClient;
+  readonly #theirs: boolean;
   readonly #closes: boolean;
+  readonly #healthKey: string;
 
-  constructor({ redis, commandTimeoutMs, closeClient }: RedisConnectionConfig) {
-    const theirs = isRedisClient(redis);
-    this.#client = theirs ? redis : openConnection(redis as Exclude<RedisConnectionOptions, RedisClient>);
-    this.#closes = !theirs || closeClient;
-    this.runner = new ScriptRunner(this.#client, commandTimeoutMs);
+  constructor({ redis, keyPrefix, commandTimeoutMs, closeClient }: RedisConnectionConfig) {
+    this.#theirs = isRedisClient(redis);
+    this.#client = isRedisClient(redis)
+      ? redis
+      : openConnection(redis as Exclude<RedisConnectionOptions, RedisClient>);
+    this.#closes = !this.#theirs || closeClient;
+    this.#healthKey = `${keyPrefix}/health`;
+    const hangs = this.#theirs ? undefined : new HangWatch(this.#client, commandTimeoutMs);
+    this.runner = new ScriptRunner(this.#client, commandTimeoutMs, hangs);
   }
 
-  /** Waits for the first connection, up to 2 s; gives what is wrong, if it did not come. */
-  opened(): Promise<RedisFault | undefined> {
-    return this.check(FIRST_CONNECTION_MS);
+  /**
+   * Waits for the first connection, up to 2 s. Gives what keeps it from working, if something does, and what in
+   * the client's options or its servers' INFO endangers a promise of ours, each with its code.
+   */
+  async opened(): Promise<{ fault: RedisFault | undefined; warnings: string[] }> {
+    await this.#firstConnection();
+    const warnings = clientWarnings(this.#client, { own: !this.#theirs });
+    const { readiness } = this.runner;
+    if (!readiness.ready) return { fault: readiness.fault(), warnings };
+    // Before anything is written: a replica that refuses a write is left at once, and could not be asked.
+    warnings.push(...(await this.#serverWarnings()));
+    return { fault: await this.check(), warnings };
   }
 
-  /** Runs the smallest script. Gives what is wrong, if something is. */
-  check(timeoutMs?: number): Promise<RedisFault | undefined> {
-    return this.runner.run(pingScript, {}, {}, { timeoutMs }).then(() => undefined, toRedisFault);
-  }
-
-  /** INFO as the server gives it; undefined where it is forbidden or does not come. */
-  async info(): Promise<string | undefined> {
-    if (!this.runner.readiness.ready) return undefined;
-    const patience = sleep(FIRST_CONNECTION_MS, undefined, { ref: false });
-    return Promise.race([this.#client.info?.().catch(() => undefined), patience]);
+  /** Writes a key, on each master of a Cluster. Gives what is wrong, if something is. */
+  async check(): Promise<RedisFault | undefined> {
+    const tags = this.#client.isCluster ? tagsOfMasters(this.#client) : [];
+    const keys = tags.length > 0 ? tags.map((tag) => `${this.#healthKey}:{${tag}}`) : [this.#healthKey];
+    try {
+      await Promise.all(keys.map((health) => this.runner.run(healthScript, { health }, {})));
+      return undefined;
+    } catch (fault) {
+      return toRedisFault(fault);
+    }
   }
 
   async close(): Promise<void> {
     this.runner.close();
     if (!this.#closes) return;
+    // What a connection says while it is torn down is of no use, and ioredis prints what nobody listens to.
+    this.#client.on?.('error', () => {});
     // QUIT lets what was sent be answered; a server that does not answer must not hold the shutdown up.
     if (this.runner.readiness.ready)
       await Promise.race([
@@ -65,4 +86,35 @@ export class RedisConnection {
       ]);
     this.#client.disconnect?.();
   }
+
+  async #firstConnection(): Promise<void> {
+    const { isCluster, options } = this.#client;
+    const { readiness } = this.runner;
+    if (readiness.ready && !isCluster && options?.db) await this.#checkDatabase(options.db);
+    if (readiness.ready) return;
+    const { ready, cancel } = readiness.wait();
+    await patiently(ready);
+    cancel();
+    if (!readiness.ready) this.runner.unanswered();
+  }
+
+  async #serverWarnings(): Promise<string[]> {
+    const masters = connectionsOf(this.#client, 'master');
+    const infos = masters.map(async (node) => ({
+      address: `${node.options?.host}:${node.options?.port}`,
+      info: await patiently(node.info?.()),
+    }));
+    return serverWarnings(await Promise.all(infos), this.#client.isCluster === true);
+  }
+
+  /** A client that was connected before has said to nobody that the server has no such database. */
+  async #checkDatabase(db: number): Promise<void> {
+    const actual = /\bdb=(\d+)/.exec(String(await patiently(this.#client.client?.('INFO'))))?.[1];
+    if (actual !== undefined && Number(actual) !== db)
+      this.runner.readiness.refuseDatabase(new Error(`DB index is out of range: ${db}`));
+  }
 }
+
+/** What comes within 2 s; undefined where it does not, or is refused. */
+const patiently = <T>(promise: Promise<T> | undefined): Promise<T | undefined> =>
+  Promise.race([promise?.catch(() => undefined), sleep(FIRST_CONNECTION_MS, undefined, { ref: false })]);

@@ -13,11 +13,15 @@ export interface RedisClient {
   readonly status?: string;
   readonly isCluster?: boolean;
   readonly options?: ClientOptions & { readonly redisOptions?: ClientOptions };
-  readonly stream?: CorkableStream;
+  readonly stream?: ClientStream;
+  /** A Cluster's: the `host:port` of each slot's nodes, its master first. */
+  readonly slots?: readonly (readonly string[])[];
   eval?(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
   evalBuffer?(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
   defineCommand?(name: string, definition: { lua: string; numberOfKeys?: number }): void;
   info?(): Promise<string>;
+  ping?(): Promise<unknown>;
+  client?(subcommand: string): Promise<unknown>;
   connect?(): Promise<unknown>;
   disconnect?(): void;
   quit?(): Promise<unknown>;
@@ -29,19 +33,35 @@ export interface RedisClient {
 interface ClientOptions {
   readonly keyPrefix?: string;
   readonly stringNumbers?: boolean;
+  readonly db?: number;
+  readonly host?: string;
+  readonly port?: number;
+  readonly tls?: unknown;
+  readonly sentinels?: readonly unknown[] | null;
+  readonly failoverDetector?: boolean;
+  readonly socketTimeout?: number;
+  readonly reconnectOnError?: ((error: Error) => boolean | 1 | 2) | null;
 }
 
-interface CorkableStream {
+interface ClientStream {
+  readonly bytesRead: number;
+  readonly connecting: boolean;
+  readonly destroyed: boolean;
   cork(): void;
   uncork(): void;
+  destroy(error?: Error): unknown;
 }
 
 /** The client's own `keyPrefix`: ioredis puts it before every declared key, a script sees it in KEYS. */
 export const clientKeyPrefix = (client: RedisClient): string =>
   client.options?.keyPrefix ?? (client.isCluster ? client.options?.redisOptions?.keyPrefix : undefined) ?? '';
 
+/** The connections that stand behind a client: itself, or one a node of a Cluster. */
+export const connectionsOf = (client: RedisClient, role: 'all' | 'master' = 'all'): RedisClient[] =>
+  client.isCluster ? (client.nodes?.(role) ?? []) : [client];
+
 /** The sockets that a command may go to: one for a server, one a master for a Cluster. */
-export function socketsOf(client: RedisClient): CorkableStream[] {
+export function socketsOf(client: RedisClient): ClientStream[] {
   if (client.isCluster) return (client.nodes?.('master') ?? []).flatMap((node) => socketsOf(node));
   return typeof client.stream?.cork === 'function' ? [client.stream] : [];
 }

@@ -1,43 +1,65 @@
-import type { RedisClient } from './redis.client.js';
-import { RedisFault, toRedisFault } from './redis.errors.js';
+import { connectionsOf, type RedisClient } from './redis.client.js';
+import {
+  connectingFault,
+  isNoDatabase,
+  RedisFault,
+  toRedisFault,
+  UNREACHABLE_BY_TLS_HINT,
+  UNREACHABLE_HINT,
+} from './redis.errors.js';
 
 interface Waiter {
   resolve(): void;
   reject(fault: RedisFault): void;
 }
 
+type Listeners = Readonly<Record<string, (...args: never[]) => void>>;
+
 /**
  * Knows whether a client can take a command now, and why not: a command is sent only on a ready connection,
  * never parked in an offline queue where it would run long after its caller had given up.
  */
 export class RedisReadiness {
-  /** Counts lost connections: a reply that came over another connection than its command may be a replay's. */
+  /**
+   * Counts lost connections, on a Cluster those of its nodes: a reply that came over another connection than its
+   * command may be a replay's.
+   */
   epoch = 0;
+  /** Called when a connection is there again after one was lost. */
+  onBack: (() => void) | undefined;
+  #seenEpoch = 0;
   #lastError: unknown;
+  /** The server has no such database: what is sent now would run on database 0. */
+  #noDatabase: RedisFault | undefined;
   #waiters = new Set<Waiter>();
-  readonly #listeners: Record<string, (...args: unknown[]) => void> = {
-    error: (error: unknown) => (this.#lastError = error),
+  readonly #listeners: Listeners = {
+    connecting: () => (this.#noDatabase = undefined),
+    error: (error: unknown) => this.#onError(error),
     close: () => this.epoch++,
-    ready: () => {
-      this.#lastError = undefined;
-      this.#settle((waiter) => waiter.resolve());
-    },
+    ready: () => this.#onReady(),
     end: () => this.#settle((waiter) => waiter.reject(this.fault())),
+    '+node': (node: RedisClient) => this.#watchNode(node),
+  };
+  readonly #nodeListeners: Listeners = {
+    close: () => this.epoch++,
+    ready: () => this.#onConnected(),
   };
 
   constructor(private readonly client: RedisClient) {
-    for (const [event, listener] of Object.entries(this.#listeners)) client.on?.(event, listener);
+    listen(client, this.#listeners);
+    if (client.isCluster) for (const node of connectionsOf(client)) this.#watchNode(node);
   }
 
   /** A client without a status (a mock) is taken as ready. */
   get ready(): boolean {
     const { status } = this.client;
-    return status === 'ready' || status === undefined;
+    return (status === 'ready' || status === undefined) && !this.#noDatabase;
   }
 
   /** Resolves when the client is ready; connects a lazy one. Rejects once it is closed for good. */
   wait(): { ready: Promise<void>; cancel(): void } {
-    if (this.client.status === 'end') return { ready: Promise.reject(this.fault()), cancel: () => {} };
+    if (this.client.status === 'end' || this.#noDatabase)
+      return { ready: Promise.reject(this.fault()), cancel: () => {} };
     // The error of a failed first connect also comes as an 'error' event, where it is kept.
     if (this.client.status === 'wait') this.client.connect?.().catch(() => {});
     let waiter!: Waiter;
@@ -50,21 +72,56 @@ export class RedisReadiness {
 
   /** Why the client is not ready: what the last connection attempt said. */
   fault(): RedisFault {
-    const last = this.#lastError === undefined ? undefined : toRedisFault(this.#lastError);
-    if (last?.code === 'AuthFailed')
-      return new RedisFault('AuthFailed', last.summary, { hint: last.hint, cause: last.cause });
+    const known = this.#noDatabase ?? connectingFault(this.#lastError);
+    if (known) return known;
     return new RedisFault('ServiceUnavailable', 'Redis cannot be reached.', {
-      hint:
-        this.client.status === 'end'
-          ? 'The client was closed: SyncGuard cannot be used after the app or its client has shut down.'
-          : 'Check the address in the `redis` option and that the server runs; SyncGuard reconnects by itself.',
-      cause: last?.cause,
+      hint: this.#unreachableHint(),
+      cause: this.#lastError === undefined ? undefined : toRedisFault(this.#lastError).cause,
     });
   }
 
+  /** The server is known to have no database of that number. */
+  refuseDatabase(error: unknown): void {
+    this.#onError(error);
+    this.#onReady();
+  }
+
   close(): void {
-    for (const [event, listener] of Object.entries(this.#listeners)) this.client.off?.(event, listener);
+    unlisten(this.client, this.#listeners);
+    if (this.client.isCluster)
+      for (const node of connectionsOf(this.client)) unlisten(node, this.#nodeListeners);
     this.#settle((waiter) => waiter.reject(this.fault()));
+  }
+
+  #unreachableHint(): string {
+    if (this.client.status === 'end')
+      return 'The client was closed: SyncGuard cannot be used after the app or its client has shut down.';
+    // A port without TLS waits for the rest of the greeting, and says nothing.
+    return this.client.options?.tls ? UNREACHABLE_BY_TLS_HINT : UNREACHABLE_HINT;
+  }
+
+  #onError(error: unknown): void {
+    this.#lastError = error;
+    if (isNoDatabase(error)) this.#noDatabase = toRedisFault(error);
+  }
+
+  #onReady(): void {
+    if (this.#noDatabase) return this.#settle((waiter) => waiter.reject(this.fault()));
+    this.#lastError = undefined;
+    this.#settle((waiter) => waiter.resolve());
+    this.#onConnected();
+  }
+
+  #onConnected(): void {
+    if (this.epoch === this.#seenEpoch) return;
+    this.#seenEpoch = this.epoch;
+    this.onBack?.();
+  }
+
+  /** A Cluster tells of a node that it has given up, but not of one that connects again by itself. */
+  #watchNode(node: RedisClient): void {
+    unlisten(node, this.#nodeListeners);
+    listen(node, this.#nodeListeners);
   }
 
   #settle(settle: (waiter: Waiter) => void): void {
@@ -72,4 +129,14 @@ export class RedisReadiness {
     this.#waiters = new Set();
     for (const waiter of waiters) settle(waiter);
   }
+}
+
+function listen(client: RedisClient, listeners: Listeners): void {
+  for (const [event, listener] of Object.entries(listeners))
+    client.on?.(event, listener as (...args: unknown[]) => void);
+}
+
+function unlisten(client: RedisClient, listeners: Listeners): void {
+  for (const [event, listener] of Object.entries(listeners))
+    client.off?.(event, listener as (...args: unknown[]) => void);
 }

@@ -1,6 +1,7 @@
 import { setMaxListeners } from 'node:events';
 import { type RedisClient, socketsOf } from '../redis/redis.client.js';
-import { RedisFault, toRedisFault } from '../redis/redis.errors.js';
+import { RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
+import type { HangWatch } from '../redis/redis.hang-watch.js';
 import { RedisReadiness } from '../redis/redis.readiness.js';
 import { type Deadline, Deadlines } from './deadlines.js';
 import type { Script } from './define-script.js';
@@ -36,6 +37,7 @@ export class ScriptRunner {
   constructor(
     readonly client: RedisClient,
     readonly commandTimeoutMs: number,
+    private readonly hangs?: HangWatch,
   ) {
     this.readiness = new RedisReadiness(client);
   }
@@ -63,6 +65,11 @@ export class ScriptRunner {
   /** @internal for {@link Call} */
   settled(deadline: Deadline): void {
     this.#deadlines.remove(deadline);
+  }
+
+  /** No answer came in time. */
+  unanswered(): void {
+    this.hangs?.suspect();
   }
 
   /** @internal for {@link Call} */
@@ -122,7 +129,12 @@ class Call<Result> {
       signal.addEventListener('abort', this.#onAbort, { once: true });
     }
     this.#deadline = this.runner.deadline(timeoutMs, this.#onDeadline);
-    if (this.runner.readiness.ready) return this.#send();
+    if (this.runner.readiness.ready) this.#send();
+    else this.#wait();
+  }
+
+  #wait(): void {
+    this.#sent = false;
     const waiting = this.runner.readiness.wait();
     this.#stopWaiting = waiting.cancel;
     waiting.ready.then(this.#send, this.#fail);
@@ -133,7 +145,7 @@ class Call<Result> {
     this.#sent = true;
     this.#epoch = this.runner.readiness.epoch;
     try {
-      this.runner.send(this.script as Script, this.keysAndArgs).then(this.#onReply, this.#fail);
+      this.runner.send(this.script as Script, this.keysAndArgs).then(this.#onReply, this.#onRejected);
     } catch (error) {
       this.#fail(error);
     }
@@ -152,6 +164,12 @@ class Call<Result> {
     this.resolve(result);
   };
 
+  readonly #onRejected = (error: unknown): void => {
+    // The connection is being left, by ioredis or by us: its end has not been noticed yet.
+    if (!this.#settled && wasNotSent(error)) this.#wait();
+    else this.#fail(error);
+  };
+
   readonly #fail = (error: unknown): void => {
     if (this.#settled) return this.options.onLateFault?.();
     this.#settle();
@@ -159,6 +177,7 @@ class Call<Result> {
   };
 
   readonly #onDeadline = (): void => {
+    this.runner.unanswered();
     this.#fail(
       this.#sent
         ? new RedisFault('NetworkTimeout', 'Redis did not answer in time.', {

@@ -1,6 +1,6 @@
 import { type Redis, type RedisOptions } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
-import { pingScript } from '../../lib/backend/redis-connection.js';
+import { healthScript } from '../../lib/backend/redis-connection.js';
 import { allScripts } from '../../lib/backend/script-loader.js';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { type ScriptArg, ScriptRunner } from '../../lib/script/script-runner.js';
@@ -13,7 +13,7 @@ import { lockExamples } from './examples/lock.examples.js';
 import { secretExamples } from './examples/secret.examples.js';
 
 const examples: readonly ScriptExample[] = [
-  { script: pingScript, keys: {}, args: {} },
+  { script: healthScript, keys: { health: 'syncguard/health' }, args: {} },
   ...lockExamples,
   ...limitExamples,
   ...secretExamples,

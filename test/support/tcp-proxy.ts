@@ -28,7 +28,7 @@ export class TcpProxy {
   private openGate = (): void => {};
 
   /** @internal Use startTcpProxy(). */
-  constructor(private readonly targetPort: number) {}
+  constructor(private targetPort: number) {}
 
   get port(): number {
     return this.listeningPort;
@@ -41,6 +41,11 @@ export class TcpProxy {
   /** How many clients are connected now. */
   get connections(): number {
     return [...this.links].filter(({ client }) => !client.closed).length;
+  }
+
+  /** From the next connection on: the name leads to another server. */
+  leadTo(port: number): void {
+    this.targetPort = port;
   }
 
   /** Every byte takes this long, each way. */

@@ -1,0 +1,26 @@
+import type { RedisClient } from './redis.client.js';
+
+const SLOTS = 16_384;
+/** More than enough for one in each of a Cluster's slots. */
+const MAX_TAGS = 20 * SLOTS;
+
+/** The slot of a hash tag: its CRC16 (XMODEM), as Redis Cluster specifies. */
+export function slotOf(tag: string): number {
+  let crc = 0;
+  for (const byte of Buffer.from(tag)) {
+    crc ^= byte << 8;
+    for (let bit = 0; bit < 8; bit++) crc = crc & 0x8000 ? ((crc << 1) ^ 0x1021) & 0xffff : crc << 1;
+  }
+  return crc % SLOTS;
+}
+
+/** Hash tags, one for each master that owns a slot; none where the client is no Cluster that knows its slots. */
+export function tagsOfMasters(client: RedisClient): string[] {
+  const { slots = [] } = client;
+  const left = new Set(slots.map(([master]) => master));
+  left.delete(undefined);
+  const tags: string[] = [];
+  for (let i = 0; left.size > 0 && i < MAX_TAGS; i++)
+    if (left.delete(slots[slotOf(String(i))]?.[0])) tags.push(String(i));
+  return tags;
+}

@@ -1,3 +1,0 @@
-import { describeOnProgram } from './on-program.js';
-
-describeOnProgram('redis-8');

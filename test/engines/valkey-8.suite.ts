@@ -1,3 +1,0 @@
-import { describeOnProgram } from './on-program.js';
-
-describeOnProgram('valkey-8');
