@@ -1,5 +1,5 @@
 import { hash } from 'node:crypto';
-import { isIPv4, isIPv6 } from 'node:net';
+import { isIP, isIPv4, isIPv6 } from 'node:net';
 import { MAX_KEY_BYTES } from '../keys.js';
 
 /** Longer values are hashed as they are: nobody has such an e-mail address. */
@@ -31,6 +31,12 @@ export function normalizeAddress(address: string, ipv6Subnet = 64): string {
   return `${maskTo(groups, ipv6Subnet)
     .map((group) => group.toString(16))
     .join(':')}${ipv6Subnet <= 112 ? '::' : ''}/${ipv6Subnet}`;
+}
+
+/** What a header or a function says is the client's address, if that is one address and nothing else. */
+export function singleAddress(text: unknown, ipv6Subnet: number): string | undefined {
+  if (typeof text !== 'string' || isIP(withoutPort(text.trim())) === 0) return undefined;
+  return normalizeAddress(text, ipv6Subnet);
 }
 
 function withoutPort(address: string): string {
@@ -79,10 +85,42 @@ export function valueAt(request: object, path: string): string | undefined {
     // Of what a client sends only own properties: `{"__proto__": ...}` finds nothing. A user may have getters.
     value = isOurs || Object.hasOwn(value, name) ? (value as Record<string, unknown>)[name] : undefined;
   }
-  return isOurs ? ownText(value) : clientText(value);
+  return isOurs ? idText(value) : clientText(value);
 }
 
-/** An id that the app itself has made: taken as it is. */
+/** Where a user has its id, by the conventions of Passport's strategies, JWTs and the usual databases. */
+const USER_IDS = ['id', 'sub', 'userId', '_id', 'uid'] as const;
+
+/** The id of what authentication has put on the request: of an object the first of USER_IDS, else the value itself. */
+export function userIdOf(user: unknown): string | undefined {
+  if (typeof user !== 'object' || user === null) return ownText(user);
+  for (const name of USER_IDS) {
+    const id = idText((user as Record<string, unknown>)[name]);
+    if (id !== undefined) return id;
+  }
+  return undefined;
+}
+
+/** An id that the app itself has made, also where it is an object that has a text of its own: a Mongo ObjectId. */
+export function idText(value: unknown): string | undefined {
+  if (typeof value !== 'object' || value === null) return ownText(value);
+  if (value instanceof Uint8Array) return ownText(Buffer.from(value).toString('hex'));
+  const { toHexString, toString } = value as { toHexString?: unknown; toString?: unknown };
+  const method = typeof toHexString === 'function' ? toHexString : toString;
+  // What every object, list and date inherits says nothing of whose id it is.
+  if (typeof method !== 'function' || INHERITED.has(method)) return undefined;
+  const text: unknown = method.call(value);
+  return typeof text === 'string' && !text.startsWith('[object ') ? ownText(text) : undefined;
+}
+
+const INHERITED = new Set<unknown>([
+  Object.prototype.toString,
+  Array.prototype.toString,
+  Date.prototype.toString,
+  Error.prototype.toString,
+]);
+
+/** A text or number that the app itself has made: taken as it is. */
 export function ownText(value: unknown): string | undefined {
   if (typeof value === 'number' || typeof value === 'bigint') return String(value);
   return typeof value === 'string' && value !== '' ? value.toWellFormed() : undefined;

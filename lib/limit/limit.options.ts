@@ -2,9 +2,15 @@ import type { ExecutionContext } from '@nestjs/common';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
 import { boolean, integer, invalidOption, knownOptions } from '../validate.js';
 import { MAX_CHECKS } from './limit.backend.js';
-import { resolveKeyBy, resolveOnError, type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
+import {
+  refuseForwardedFor,
+  resolveKeyBy,
+  resolveOnError,
+  type ResolvedPolicy,
+  resolvePolicy,
+} from './limit.policy.js';
 import { presets } from './presets.js';
-import type { ContextResolver, KeyBy, LimitPolicy, OnError } from './limit.types.js';
+import type { ContextResolver, FromContext, KeyBy, LimitPolicy, OnError } from './limit.types.js';
 
 /** Named policies, for `@RateLimit('name')` and `AbuseLimiterService`. A list is several limits under one name. */
 export type LimitPolicies = Readonly<Record<string, LimitPolicy | readonly LimitPolicy[]>>;
@@ -29,6 +35,21 @@ export interface LimitDefaults {
   headers?: RateLimitHeaders | readonly RateLimitHeaders[] | false;
   /** Who a request is counted for, where its policy does not say. Default: `'ip'`. */
   keyBy?: KeyBy;
+  /**
+   * The id of the user, where `keyBy` has `'user'`: a function, or the class of a provider that Nest injects. Default: of
+   * `request.user` the first of `id`, `sub`, `userId`, `_id` and `uid`. An id is a text, a number, or an object with a
+   * `toHexString` or `toString` of its own; undefined counts by address.
+   *
+   * @example user: (context) => context.switchToHttp().getRequest().auth?.account
+   */
+  user?: FromContext<unknown>;
+  /**
+   * Where the client's address is, wherever `'ip'` is used: a header that a CDN writes, as `'headers.cf-connecting-ip'`,
+   * or a function. Only one valid address is taken; else the connection's counts, with one warning. Whoever reaches the
+   * origin past the CDN writes the header himself: let it accept the CDN alone. Default: what the HTTP server says,
+   * which knows `X-Forwarded-For` by Express' `trust proxy` and Fastify's `trustProxy`.
+   */
+  address?: `headers.${string}` | FromContext<string | undefined>;
   /** How much of an IPv6 address is one client, in bits, 32 to 128. Default: 64. */
   ipv6Subnet?: number;
   /** Requests that are not limited at all. */
@@ -49,6 +70,8 @@ export interface ResolvedLimitOptions {
   readonly denyCacheMs: number;
   readonly headers: readonly RateLimitHeaders[];
   readonly keyBy: KeyBy;
+  readonly user: FromContext<unknown> | undefined;
+  readonly address: string | FromContext<string | undefined> | undefined;
   readonly ipv6Subnet: number;
   readonly skipIf: SkipIf | undefined;
   readonly allow: readonly string[];
@@ -61,6 +84,8 @@ const NAMES = [
   'denyCacheMs',
   'headers',
   'keyBy',
+  'user',
+  'address',
   'ipv6Subnet',
   'skipIf',
   'allow',
@@ -76,8 +101,10 @@ export function resolveLimitDefaults(options: unknown = {}): ResolvedLimitOption
     denyCacheMs: integer('limit.denyCacheMs', given.denyCacheMs ?? 1_000, 0, 60_000),
     headers: resolveHeaders(given.headers ?? false),
     keyBy: resolveKeyBy('limit.keyBy', given.keyBy ?? 'ip'),
+    user: resolveFunction('limit.user', given.user) as FromContext<unknown> | undefined,
+    address: resolveAddress(given.address),
     ipv6Subnet: integer('limit.ipv6Subnet', given.ipv6Subnet ?? 64, 32, 128),
-    skipIf: resolveSkipIf(given.skipIf),
+    skipIf: resolveFunction('limit.skipIf', given.skipIf) as SkipIf | undefined,
     allow: resolveAllow(given.allow ?? []),
     strictBoot: boolean('limit.strictBoot', given.strictBoot ?? true),
   };
@@ -121,9 +148,22 @@ function resolveHeaders(headers: unknown): readonly RateLimitHeaders[] {
   throw invalidOption('limit.headers', `'draft-10', 'legacy', a list of these, or false`, headers);
 }
 
-function resolveSkipIf(skipIf: unknown): SkipIf | undefined {
-  if (skipIf === undefined || typeof skipIf === 'function') return skipIf as SkipIf | undefined;
-  throw invalidOption('limit.skipIf', 'a function', skipIf);
+function resolveFunction(name: string, value: unknown): unknown {
+  if (value === undefined || typeof value === 'function') return value;
+  throw invalidOption(name, 'a function', value);
+}
+
+function resolveAddress(address: unknown): ResolvedLimitOptions['address'] {
+  if (typeof address === 'function') return address as FromContext<string | undefined>;
+  if (address === undefined) return undefined;
+  if (typeof address !== 'string' || !/^headers\.[^.\s]+$/.test(address))
+    throw invalidOption(
+      'limit.address',
+      "a header such as 'headers.cf-connecting-ip', or a function",
+      address,
+    );
+  // Node lower-cases the names of headers.
+  return refuseForwardedFor('limit.address', address.toLowerCase());
 }
 
 function resolveAllow(allow: unknown): readonly string[] {

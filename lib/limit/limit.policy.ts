@@ -69,7 +69,7 @@ export interface PolicyDefaults {
 }
 
 /** What of a request `keyBy` may name. */
-const KEY_PATH = /^(ip|user|(body|query|params|headers|user|session|cookies)(\.[^.]+)+)$/;
+const KEY_PATH = /^(ip|user|route|(body|query|params|headers|user|session|cookies)(\.[^.]+)+)$/;
 
 const OPTIONS = [
   'limit',
@@ -154,12 +154,23 @@ export function resolveKeyBy(name: string, keyBy: unknown): KeyBy {
   const parts: readonly unknown[] = Array.isArray(keyBy) ? keyBy : [keyBy];
   const isPart = (part: unknown): boolean =>
     typeof part === 'function' || (typeof part === 'string' && KEY_PATH.test(part));
-  if (parts.length > 0 && parts.every(isPart)) return keyBy as KeyBy;
+  if (parts.length > 0 && parts.every(isPart)) {
+    for (const part of parts) if (typeof part === 'string') refuseForwardedFor(name, part);
+    return keyBy as KeyBy;
+  }
   throw invalidOption(
     name,
-    `'ip', 'user', a path such as 'body.email', a function, or a list of these`,
+    `'ip', 'user', 'route', a path such as 'body.email', a function, or a list of these`,
     keyBy,
   );
+}
+
+/** What a client writes into this header a proxy only adds to: who made up a new one would be somebody else. */
+export function refuseForwardedFor(name: string, path: string): string {
+  if (!/^headers\.(x-forwarded-for|forwarded)$/i.test(path)) return path;
+  throw new SyncGuardConfigError(`${name} must not be '${path}': clients choose what stands there.`, {
+    hint: "Set Express' `trust proxy` or Fastify's `trustProxy` to your proxies; 'ip' is then the client's address.",
+  });
 }
 
 function resolveName(name: unknown): string {

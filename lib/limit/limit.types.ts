@@ -49,8 +49,9 @@ export type FromContext<T> =
   ((context: ExecutionContext) => T | Promise<T>) | (new (...args: never[]) => ContextResolver<T>);
 
 /**
- * Who a request is counted for: `'ip'`, `'user'` (`request.user.id` or `.sub`), a path in the request such as
- * `'body.email'`, or a function; a list counts their combination.
+ * Who a request is counted for: `'ip'`, `'user'` (of `request.user` the first of `id`, `sub`, `userId`, `_id`, `uid`; or
+ * what `limit.user` says), a path in the request such as `'body.email'`, or a function; a list counts their combination.
+ * `'route'` in a list counts each route apart, under one policy for all; alone it is `['ip', 'route']`.
  */
 export type KeyBy = KeyPart | readonly KeyPart[];
 export type KeyPart = string | FromContext<string | undefined>;

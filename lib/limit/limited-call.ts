@@ -1,7 +1,7 @@
 import { type ExecutionContext, RequestMethod } from '@nestjs/common';
 import { hashKey } from '../keys.js';
 import type { IdentifiedRequest } from './identity.js';
-import { GATEWAY_OPTIONS, MESSAGE, METHOD, PATTERN, VERSION } from './rate-limit.metadata.js';
+import { GATEWAY_OPTIONS, HOST, MESSAGE, METHOD, PATTERN, VERSION } from './rate-limit.metadata.js';
 
 /** What `keyBy` looks into: an HTTP request, or what stands for one; by shape, so that Express and Fastify both fit. */
 export interface RequestLike extends IdentifiedRequest {
@@ -77,13 +77,40 @@ function httpCall(context: ExecutionContext): LimitedCall {
 }
 
 function httpRoute(context: ExecutionContext, request: HttpRequest): string {
-  // The client chooses the method: where a route takes all of them, they count together.
-  const takesAll = Reflect.getMetadata(METHOD, context.getHandler()) === RequestMethod.ALL;
-  const method = takesAll ? '*' : request.method === 'HEAD' ? 'GET' : request.method;
+  const { method, host, version } = declaredOf(context.getClass(), context.getHandler());
   const template = String(request.routeOptions?.url ?? request.route?.path ?? '*');
-  const version = (Reflect.getMetadata(VERSION, context.getHandler()) ??
-    Reflect.getMetadata(VERSION, context.getClass())) as string | symbol | string[] | undefined;
-  return asName(method, `${template}${version === undefined ? '' : `@${String(version)}`}`);
+  return asName(method ?? (request.method === 'HEAD' ? 'GET' : request.method), host + template + version);
+}
+
+/** What decorators say of a route. */
+interface Declared {
+  /** Where a route takes all methods, they count together: the client chooses the method. */
+  readonly method: '*' | undefined;
+  /** The template, never the Host that a client sends. */
+  readonly host: string;
+  readonly version: string;
+}
+
+const declared = new WeakMap<object, WeakMap<object, Declared>>();
+
+/** Read once a route: a look at metadata walks the class's whole chain. */
+function declaredOf(type: object, handler: object): Declared {
+  let ofClass = declared.get(type);
+  if (!ofClass) declared.set(type, (ofClass = new WeakMap<object, Declared>()));
+  let route = ofClass.get(handler);
+  if (!route) ofClass.set(handler, (route = readDeclared(type, handler)));
+  return route;
+}
+
+function readDeclared(type: object, handler: object): Declared {
+  const version = (Reflect.getMetadata(VERSION, handler) ?? Reflect.getMetadata(VERSION, type)) as
+    string | symbol | string[] | undefined;
+  const host = Reflect.getMetadata(HOST, type) as string | RegExp | (string | RegExp)[] | undefined;
+  return {
+    method: Reflect.getMetadata(METHOD, handler) === RequestMethod.ALL ? '*' : undefined,
+    host: host === undefined ? '' : [host].flat().map(String).join(','),
+    version: version === undefined ? '' : `@${String(version)}`,
+  };
 }
 
 /** The request of a GraphQL context as Nest's drivers and users build it; of a subscription, that of its upgrade. */

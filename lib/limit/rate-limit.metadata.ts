@@ -11,10 +11,11 @@ export const ROUTE_LIMITER = Symbol.for('syncguard:RouteLimiter (is SyncGuardMod
 
 // Nest's own, the same in Nest 11 and 12. By their texts, as most of them stand in packages that are optional.
 
-/** Of a method or class: its guards, its interceptors, and its version; of a route: its HTTP method. */
+/** Of a method or class: its guards, interceptors and version; of a controller: its host; of a route: its HTTP method. */
 export const GUARDS = '__guards__';
 export const INTERCEPTORS = '__interceptors__';
 export const VERSION = '__version__';
+export const HOST = 'host';
 export const METHOD = 'method';
 /** Of a gateway: its namespace and path; of its method: the message. */
 export const GATEWAY_OPTIONS = 'websockets:gateway_options';

@@ -59,7 +59,7 @@ export class RouteLimiter implements OnModuleInit {
     private readonly modules: ModulesContainer,
     private readonly moduleRef: ModuleRef,
   ) {
-    this.#identities = new IdentityResolver(moduleRef, options.limit.ipv6Subnet, (message) =>
+    this.#identities = new IdentityResolver(moduleRef, options.limit, (message) =>
       this.#logger.warn(message),
     );
     this.#plans = new RoutePlans(options, this.#identities);
@@ -153,7 +153,7 @@ export class RouteLimiter implements OnModuleInit {
       ({ count }) => stage !== 'default' || count === 'attempt' || this.#isToldOfEnd(context),
     );
     const checks = counted.map(async (policy) => {
-      const key = await this.#identities.identityOf(policy.keyBy, context, call.request);
+      const key = await this.#identities.identityOf(policy.keyBy, context, call);
       if (key === undefined) return this.#passWithoutKey(policy, context, stage);
       const isStatic = !policy.dynamicLimit && typeof policy.cost !== 'function';
       return isStatic ? checkOf(policy, key) : this.#dynamicCheckOf(policy, key, context);

@@ -118,7 +118,9 @@ export class RoutePlans {
     for (const type of classesOf(modules)) this.#verifyClass(type, moduleRef);
     for (const policies of this.options.limits.values())
       for (const policy of policies) this.#verifyProviders(policy);
-    if (this.options.limit.skipIf) this.identities.resolver(this.options.limit.skipIf);
+    const { skipIf, user, address } = this.options.limit;
+    for (const each of [skipIf, user, address])
+      if (typeof each === 'function') this.identities.resolver<unknown>(each);
   }
 
   /** Without a policy `default` RateLimitGuard lets pass what has no limits of its own: never where it is bound to that. */
@@ -166,7 +168,7 @@ export class RoutePlans {
 
   #verifyMessageHandler(type: Type, method: Method): void {
     for (const policy of this.#ownPolicies(type, method, UNNAMED))
-      if (isByAddress(policy))
+      if (isByAddress(policy) && typeof this.options.limit.address !== 'function')
         throw new SyncGuardConfigError(
           `A message has no address to limit by, and ${policy.name} limits ${type.name}'s message handler \`${method.name}\` by nothing else.`,
           {
@@ -177,9 +179,9 @@ export class RoutePlans {
   }
 }
 
-/** Without an address such a policy has nobody to count for. */
+/** Without an address such a policy has nobody to count for: a route never says who. */
 export const isByAddress = ({ keyBy }: Pick<ResolvedPolicy, 'keyBy'>): boolean =>
-  [keyBy].flat().every((part) => part === 'ip');
+  [keyBy].flat().every((part) => part === 'ip' || part === 'route');
 
 /** What a limit is called while its route does not matter. */
 const UNNAMED = '@RateLimit';

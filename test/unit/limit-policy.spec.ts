@@ -206,6 +206,12 @@ describe('resolveLimitDefaults', () => {
   });
 
   it.each([
+    [{ user: 'id' }, /limit\.user must be a function/],
+    [{ address: 'cf-connecting-ip' }, /limit\.address must be a header such as/],
+    [{ address: 'body.ip' }, /limit\.address must be a header such as/],
+    [{ address: 'headers.X-Forwarded-For' }, /limit\.address must not be .*trust proxy/],
+    [{ address: 'headers.forwarded' }, /limit\.address must not be .*trust proxy/],
+    [{ keyBy: ['headers.x-forwarded-for', 'route'] }, /limit\.keyBy must not be .*trust proxy/],
     [{ commandTimeoutMs: 0 }, /limit\.commandTimeoutMs must be an integer from 1 to 60000/],
     [{ denyCacheMs: -1 }, /limit\.denyCacheMs must be an integer from 0 to 60000/],
     [{ headers: 'draft-6' }, /limit\.headers must be 'draft-10', 'legacy'/],
