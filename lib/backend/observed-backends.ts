@@ -7,7 +7,7 @@ import { keyOf } from '../limit/limit.values.js';
 import { LockHandle } from '../lock/acquired-lock.js';
 import { detailOf, type LockBackend } from '../lock/lock.backend.js';
 import type { BackendCapabilities, LockInfo, ReleaseOptions, ReleaseResult } from '../lock/lock.types.js';
-import type { SecretBackend } from '../secret/secret.backend.js';
+import type { SecretBackend, SettleReply, Told } from '../secret/secret.backend.js';
 import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
 import { createTelemetry } from '../telemetry/telemetry.js';
 import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
@@ -192,18 +192,36 @@ const BUDGET: Descriptions<BudgetBackend> = {
   verify: (result, { root }) => ({ key: root, ...(result?.ok === false ? { reason: 'unbalanced' } : {}) }),
 };
 
-/** A reply that is a word is a refusal. */
-const ofReply = (reply: unknown, { tag }: { tag: string }): Facts => ({
-  key: tag,
-  ...(typeof reply === 'string' ? { reason: reply } : {}),
-});
+/** Words for what came of a call that are no refusal. */
+const SECRET_DONE: ReadonlySet<string> = new Set(['live', 'shown', 'settled']);
+
+const ofSecret = (
+  reply: Partial<Told<string>> | string | undefined,
+  { tag }: { tag: string },
+  isDone = (outcome: string): boolean => SECRET_DONE.has(outcome),
+): Facts => {
+  const { outcome, label } = typeof reply === 'string' ? { outcome: reply } : (reply ?? {});
+  return {
+    key: tag,
+    ...(outcome === undefined || isDone(outcome) ? {} : { reason: outcome }),
+    ...(label ? { label } : {}),
+  };
+};
+
+const ofSettled = (reply: SettleReply | undefined, view: { tag: string }): Facts => ofSecret(reply, view);
 
 const SECRET: Descriptions<SecretBackend> = {
-  create: ofReply,
-  view: (reply, view) => ofReply(reply === 'burned-by-you' ? 'burned' : reply, view),
-  peek: (reply, tag) => ofReply(reply, { tag }),
-  burn: (reply, burn) => ofReply(reply === 'burned' || reply === 'burned-before' ? undefined : reply, burn),
-  status: ofReply,
-  confirm: ofReply,
-  release: ofReply,
+  create: (reply, { tag, label }) => ofSecret(typeof reply === 'string' ? reply : { label }, { tag }),
+  view: (reply, view) =>
+    ofSecret(
+      typeof reply === 'object' && reply.outcome === 'burned_by_you'
+        ? { ...reply, outcome: 'burned' }
+        : reply,
+      view,
+    ),
+  peek: (reply, tag) => ofSecret(reply, { tag }),
+  burn: (reply, burn) => ofSecret(reply, burn, (outcome) => outcome.startsWith('burned')),
+  status: (reply, receipt) => ofSecret(reply, receipt, (outcome) => outcome !== 'not_found'),
+  confirm: ofSettled,
+  release: ofSettled,
 };

@@ -4,6 +4,7 @@ import type { CounterBackend, CounterCall, CounterReply } from './counter.backen
 import { LimitError } from './limit.errors.js';
 
 const SWEEP_AT_LEAST = 1_024;
+const SWEEP_EVERY_MS = 60_000;
 
 interface Window {
   count: number;
@@ -20,6 +21,7 @@ interface CallOptions {
 export class MemoryCounterBackend implements CounterBackend {
   readonly #windows = new Map<string, Window>();
   #sweepAt = SWEEP_AT_LEAST;
+  #timer: NodeJS.Timeout | undefined;
 
   constructor(private readonly clock: Clock = systemClock) {}
 
@@ -63,8 +65,15 @@ export class MemoryCounterBackend implements CounterBackend {
     if (this.#windows.size >= this.#sweepAt) this.#sweep();
     const window: Window = { count: 0, endsAtMs, calls: new Map() };
     this.#windows.set(key, window);
+    this.#timer ??= setTimeout(this.#idle, SWEEP_EVERY_MS).unref();
     return window;
   }
+
+  /** Once a minute while there are windows: what nobody asks for again goes even if nothing is counted any more. */
+  readonly #idle = (): void => {
+    this.#sweep();
+    this.#timer = this.#windows.size > 0 ? setTimeout(this.#idle, SWEEP_EVERY_MS).unref() : undefined;
+  };
 
   /** Windows that ended and were not asked for again: swept when the map has doubled, so a call stays O(1). */
   #sweep(): void {

@@ -1,47 +1,37 @@
 import { refuseAborted } from '../aborted.js';
 import { type Clock, systemClock } from '../clock.js';
+import { MAX_DURATION_MS } from '../validate.js';
 import type {
   BurnReply,
   CallOptions,
+  Content,
   CreateReply,
   PeekReply,
   SecretBackend,
   SettleReply,
   StatusReply,
   StoredSecret,
+  Told,
+  View,
   ViewReply,
 } from './secret.backend.js';
+import { SecretEntry } from './secret.entry.js';
 import { SecretError } from './secret.errors.js';
-import type { SecretStatus } from './secret.types.js';
 import { MAX_LEASES } from './secret.values.js';
 
-const SWEEP_EVERY_MS = 60_000;
+/** How soon to look again where a timer fired and nothing was due: the clock is not that of the timers. */
+const LOOK_AGAIN_MS = 1_000;
 
-type Content = Pick<StoredSecret, 'payload' | 'text' | 'meta'>;
-
-/** A secret, and its tombstone once `content` is gone. */
-interface Entry {
-  readonly proof: string;
-  readonly expiresAtMs: number | null;
-  content: Content | undefined;
-  viewsRemaining: number | null;
-  viewedAtMs: number | null;
-  /** What remained after each counted view, by viewTag. */
-  readonly views: Map<string, number>;
-  /** When each pending view lapses, by viewTag. */
-  readonly leases: Map<string, number>;
-  /** When it was burned. */
-  burnedAtMs: number | undefined;
-  burnId: string | undefined;
-  releasedTag: string | undefined;
+interface Alarm {
+  readonly atMs: number;
+  readonly timer: NodeJS.Timeout;
 }
-
-type State = Extract<SecretStatus, { ok: true }>['state'];
 
 /** Secrets of one process, with the behaviour of the Redis backend. */
 export class MemorySecretBackend implements SecretBackend {
-  private readonly entries = new Map<string, Entry>();
-  #sweepAtMs = -Infinity;
+  private readonly entries = new Map<string, SecretEntry>();
+  /** When each secret has something to forget, so that it does even if nobody asks for it again. */
+  private readonly alarms = new Map<string, Alarm>();
 
   constructor(
     private readonly config: { readonly tombstoneMs: number },
@@ -50,49 +40,32 @@ export class MemorySecretBackend implements SecretBackend {
 
   async create(secret: StoredSecret, { signal }: CallOptions): Promise<CreateReply> {
     refuseAborted(signal, SecretError);
-    this.#sweep();
-    const { tag, proof, payload, text, meta, views, ttlMs } = secret;
+    const { tag, proof } = secret;
     const taken = this.#find(tag);
     if (taken) return taken.proof === proof ? { expiresAtMs: taken.expiresAtMs } : 'conflict';
-    const expiresAtMs = ttlMs === null ? null : this.clock.now() + ttlMs;
-    this.entries.set(tag, {
-      ...{ proof, expiresAtMs, content: { payload, text, meta }, viewsRemaining: views },
-      ...{ views: new Map(), leases: new Map() },
-      ...{ viewedAtMs: null, burnedAtMs: undefined, burnId: undefined, releasedTag: undefined },
-    });
-    return { expiresAtMs };
+    const entry = new SecretEntry(secret, this.clock.now());
+    this.entries.set(tag, entry);
+    this.#arm(tag, entry);
+    return { expiresAtMs: entry.expiresAtMs };
   }
 
-  async view(
-    { tag, viewTag, leaseMs }: { tag: string; viewTag: string; leaseMs: number },
-    { signal }: CallOptions,
-  ): Promise<ViewReply> {
+  async view(view: View, { signal }: CallOptions): Promise<ViewReply> {
     refuseAborted(signal, SecretError);
-    const entry = this.#find(tag);
+    const entry = this.#find(view.tag);
     if (!entry) return 'not_found';
-    const state = stateOf(entry);
-    if (state === 'burned') return entry.views.has(viewTag) ? 'burned-by-you' : state;
-    if (state === 'expired' || !entry.content) return 'expired';
-    const { content } = entry;
-    const counted = entry.views.get(viewTag);
-    if (counted !== undefined) return { ...shown(entry, content), viewsRemaining: counted, replayed: true };
-    if (
-      state === 'leased' ||
-      (leaseMs > 0 && entry.viewsRemaining !== null && entry.leases.size >= MAX_LEASES)
-    )
-      return 'leased';
-    this.#count(entry, viewTag, leaseMs);
-    return { ...shown(entry, content), burned: entry.burnedAtMs !== undefined };
+    const reply = this.#view(entry, view);
+    this.#arm(view.tag, entry);
+    return reply;
   }
 
   async peek(tag: string, { signal }: CallOptions): Promise<PeekReply> {
     refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (!entry) return 'not_found';
-    const state = stateOf(entry);
-    if (state !== 'live') return state;
-    const { viewsRemaining, expiresAtMs, content } = entry;
-    return { viewsRemaining, expiresAtMs, meta: content?.meta ?? '' };
+    const { state: outcome, content } = entry;
+    return outcome === 'live'
+      ? { outcome, ...entry.facts, meta: content?.meta ?? '' }
+      : { outcome, ...entry.facts };
   }
 
   async burn(
@@ -102,12 +75,13 @@ export class MemorySecretBackend implements SecretBackend {
     refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (!entry || (proof !== undefined && proof !== entry.proof)) return 'not_found';
-    const state = stateOf(entry);
-    if (state === 'expired') return state;
-    if (state === 'burned') return entry.burnId === burnId ? 'burned' : 'burned-before';
+    const { state } = entry;
+    if (state === 'expired') return told(state, entry);
+    if (state === 'burned') return told(entry.burnId === burnId ? 'burned' : 'burned_before', entry);
     entry.burnId = burnId;
-    burn(entry, this.clock.now());
-    return 'burned';
+    entry.burn('burned', this.clock.now());
+    this.#arm(tag, entry);
+    return told('burned', entry);
   }
 
   async status(
@@ -116,9 +90,7 @@ export class MemorySecretBackend implements SecretBackend {
   ): Promise<StatusReply> {
     refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
-    if (entry?.proof !== proof) return 'not_found';
-    const { viewsRemaining, expiresAtMs, viewedAtMs } = entry;
-    return { state: stateOf(entry), viewsRemaining, expiresAtMs, viewedAtMs };
+    return entry?.proof === proof ? told(entry.state, entry) : 'not_found';
   }
 
   async confirm(
@@ -128,12 +100,15 @@ export class MemorySecretBackend implements SecretBackend {
     refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (!entry) return 'not_found';
-    const { viewsRemaining } = entry;
-    if (viewsRemaining === null && stateOf(entry) === 'live') return { viewsRemaining, burned: false };
-    if (!entry.views.has(viewTag)) return 'not_found';
-    if (entry.leases.delete(viewTag) && viewsRemaining === 0 && entry.leases.size === 0)
-      burn(entry, this.clock.now());
-    return { viewsRemaining, burned: entry.burnedAtMs !== undefined };
+    const { failed, views, leases } = entry;
+    if (isUncounted(entry)) return told('settled', entry);
+    if (leases.delete(viewTag)) {
+      if (entry.viewsRemaining === null) entry.confirmedTag = viewTag;
+      entry.burnIfOver(this.clock.now());
+      this.#arm(tag, entry);
+    } else if (failed.has(viewTag) || !(views.has(viewTag) || entry.confirmedTag === viewTag))
+      return 'not_found';
+    return told('settled', entry);
   }
 
   async release(
@@ -143,77 +118,120 @@ export class MemorySecretBackend implements SecretBackend {
     refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (!entry) return 'not_found';
-    if (entry.viewsRemaining === null)
-      return stateOf(entry) === 'live' ? { viewsRemaining: null, burned: false } : 'not_found';
-    if (entry.leases.delete(viewTag)) {
-      entry.viewsRemaining++;
-      entry.views.delete(viewTag);
-      entry.releasedTag = viewTag;
-    } else if (entry.releasedTag !== viewTag || entry.views.has(viewTag)) return 'not_found';
-    return { viewsRemaining: entry.viewsRemaining, burned: false };
+    if (isUncounted(entry)) return told('settled', entry);
+    const lease = entry.leases.get(viewTag);
+    if (lease) {
+      giveBack(entry, viewTag, lease.calls.size);
+      entry.burnIfOver(this.clock.now());
+      this.#arm(tag, entry);
+    } else if (!wasReleased(entry, viewTag)) return 'not_found';
+    return told('settled', entry);
   }
 
-  #count(entry: Entry, viewTag: string, leaseMs: number): void {
-    const nowMs = this.clock.now();
-    entry.viewedAtMs = nowMs;
-    if (entry.viewsRemaining === null) return;
-    entry.viewsRemaining--;
-    entry.views.set(viewTag, entry.viewsRemaining);
-    if (leaseMs > 0) entry.leases.set(viewTag, Math.min(nowMs + leaseMs, entry.expiresAtMs ?? Infinity));
-    if (entry.viewsRemaining === 0 && entry.leases.size === 0) burn(entry, nowMs);
+  #view(entry: SecretEntry, { viewTag, callId, leaseMs }: View): ViewReply {
+    const { state, content, maxFailures, views, leases } = entry;
+    if (state === 'burned') return told(views.has(viewTag) ? 'burned_by_you' : state, entry);
+    if (state === 'expired' || !content) return told('expired', entry);
+    if (maxFailures !== null && leaseMs === 0) return told('lease_needed', entry);
+    if (entry.failed.has(viewTag)) return told('failed', entry);
+    const lease = leases.get(viewTag);
+    const again = {
+      viewsRemaining: views.get(viewTag) ?? entry.viewsRemaining,
+      replayed: true,
+    };
+    if (lease && maxFailures !== null && !lease.calls.has(callId)) {
+      // Each call that is shown it is a try, but for one that is sent again.
+      if (entry.failures + entry.triesPending >= maxFailures) return told('leased', entry);
+      lease.calls.add(callId);
+      entry.viewedAtMs = this.clock.now();
+    }
+    if (lease || views.has(viewTag) || (maxFailures !== null && entry.confirmedTag === viewTag))
+      return { ...shown(entry, content), ...again };
+    const leasing = leaseMs > 0 && (entry.viewsRemaining !== null || maxFailures !== null);
+    if (state === 'leased' || (leasing && leases.size >= MAX_LEASES)) return told('leased', entry);
+    this.#count(entry, viewTag);
+    if (leasing) entry.lend(viewTag, callId, this.clock.now() + leaseMs);
+    entry.burnIfOver(this.clock.now());
+    return shown(entry, content);
+  }
+
+  #count(entry: SecretEntry, viewTag: string): void {
+    entry.viewedAtMs = this.clock.now();
+    if (entry.viewsRemaining !== null) {
+      entry.viewsRemaining--;
+      entry.views.set(viewTag, entry.viewsRemaining);
+    } else if (entry.maxFailures === null) {
+      if (entry.lastTag === viewTag) return;
+      entry.lastTag = viewTag;
+    }
+    entry.viewsUsed++;
   }
 
   /** A secret as it stands now: what time has done to it since the last look is done here. */
-  #find(tag: string): Entry | undefined {
+  #find(tag: string): SecretEntry | undefined {
     const entry = this.entries.get(tag);
     if (!entry) return undefined;
     const nowMs = this.clock.now();
-    const endedAtMs = settle(entry, nowMs);
-    if (endedAtMs === undefined || nowMs < endedAtMs + this.config.tombstoneMs) return entry;
-    this.entries.delete(tag);
-    return undefined;
+    entry.settle(nowMs);
+    if (nowMs >= entry.forgottenAtMs(this.config.tombstoneMs)) {
+      this.entries.delete(tag);
+      this.#disarm(tag);
+      return undefined;
+    }
+    this.#arm(tag, entry);
+    return entry;
   }
 
-  /** What nobody asks for again is let go within a minute of its end, as long as secrets are made. */
-  #sweep(): void {
-    const nowMs = this.clock.now();
-    if (nowMs < this.#sweepAtMs) return;
-    this.#sweepAtMs = nowMs + SWEEP_EVERY_MS;
-    for (const tag of this.entries.keys()) this.#find(tag);
+  #arm(tag: string, entry: SecretEntry, soonestMs = 0): void {
+    const atMs = entry.dueAtMs(this.config.tombstoneMs);
+    if (this.alarms.get(tag)?.atMs === atMs) return;
+    this.#disarm(tag);
+    if (atMs === Infinity) return;
+    const delayMs = Math.min(Math.max(atMs - this.clock.now(), soonestMs), MAX_DURATION_MS);
+    this.alarms.set(tag, { atMs, timer: setTimeout(() => this.#fired(tag), delayMs).unref() });
+  }
+
+  #disarm(tag: string): void {
+    clearTimeout(this.alarms.get(tag)?.timer);
+    this.alarms.delete(tag);
+  }
+
+  #fired(tag: string): void {
+    const entry = this.entries.get(tag);
+    const wasDue = entry && entry.dueAtMs(this.config.tombstoneMs) <= this.clock.now();
+    this.#disarm(tag);
+    if (wasDue) this.#find(tag);
+    else if (entry) this.#arm(tag, entry, LOOK_AGAIN_MS);
   }
 }
 
-/** Lets lapse what has lapsed and drops the content of what is over. Gives when it ended, if it has. */
-function settle(entry: Entry, nowMs: number): number | undefined {
-  const { leases, expiresAtMs } = entry;
-  const lastLeaseMs = Math.max(...leases.values());
-  for (const [viewTag, endMs] of leases) if (endMs <= nowMs) leases.delete(viewTag);
-  const expired = expiresAtMs !== null && nowMs >= expiresAtMs;
-  // Without views left, it ended when the last pending one lapsed.
-  if (entry.burnedAtMs === undefined && entry.viewsRemaining === 0 && leases.size === 0)
-    burn(entry, lastLeaseMs);
-  if (expired) entry.content = undefined;
-  return entry.burnedAtMs ?? (expired ? expiresAtMs : undefined);
-}
-
-function burn(entry: Entry, nowMs: number): void {
-  entry.content = undefined;
-  entry.viewsRemaining = 0;
-  entry.leases.clear();
-  entry.burnedAtMs = nowMs;
-}
-
-function stateOf({ burnedAtMs, content, viewsRemaining }: Entry): State {
-  if (burnedAtMs !== undefined) return 'burned';
-  if (!content) return 'expired';
-  return viewsRemaining === 0 ? 'leased' : 'live';
-}
+const told = <Outcome extends string>(outcome: Outcome, entry: SecretEntry): Told<Outcome> => ({
+  outcome,
+  ...entry.facts,
+});
 
 /** A copy of the payload: a caller may write into what it is given. */
-const shown = (
-  { viewsRemaining, expiresAtMs }: Entry,
-  { payload, text, meta }: Content,
-): Extract<ViewReply, object> => ({
-  ...{ payload: Buffer.from(payload), text, viewsRemaining, expiresAtMs, meta },
-  ...{ burned: false, replayed: false },
+const shown = (entry: SecretEntry, content: Content): Extract<ViewReply, { outcome: 'shown' }> => ({
+  ...told('shown', entry),
+  ...{ ...content, payload: Buffer.from(content.payload), replayed: false },
 });
+
+/** It counts neither views nor failures: there is nothing to count or to give back. */
+const isUncounted = (entry: SecretEntry): boolean =>
+  entry.viewsRemaining === null && entry.maxFailures === null && entry.state === 'live';
+
+function giveBack(entry: SecretEntry, viewTag: string, tries: number): void {
+  entry.leases.delete(viewTag);
+  entry.views.delete(viewTag);
+  entry.viewsUsed--;
+  if (entry.viewsRemaining !== null) entry.viewsRemaining++;
+  if (entry.maxFailures === null) entry.releasedTag = viewTag;
+  else {
+    entry.failures += tries;
+    entry.failed.set(viewTag, 'released');
+  }
+}
+
+/** A call that is sent again finds that it was. */
+const wasReleased = ({ maxFailures, failed, views, releasedTag }: SecretEntry, viewTag: string): boolean =>
+  maxFailures === null ? !views.has(viewTag) && releasedTag === viewTag : failed.get(viewTag) === 'released';

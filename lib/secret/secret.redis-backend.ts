@@ -9,6 +9,7 @@ import type {
   SettleReply,
   StatusReply,
   StoredSecret,
+  View,
   ViewReply,
 } from './secret.backend.js';
 import {
@@ -34,11 +35,14 @@ export class RedisSecretBackend implements SecretBackend {
   ) {}
 
   create(secret: StoredSecret, { signal }: CallOptions): Promise<CreateReply> {
-    const { tag, proof, payload, text, views, ttlMs, meta } = secret;
+    const { tag, proof, payload, text, views, ttlMs, meta, maxFailures, label } = secret;
     const { tombstoneMs } = this.config;
     const keys = this.#keysOf(tag);
     const form = text ? 'text' : 'bytes';
-    const args = { proof, bytes: payload, form, views: views ?? -1, ttlMs: ttlMs ?? 0, meta, tombstoneMs };
+    const args = {
+      ...{ proof, bytes: payload, form, views: views ?? -1, ttlMs: ttlMs ?? 0, meta },
+      ...{ maxFailures: maxFailures ?? 0, secretLabel: label, tombstoneMs },
+    };
     // A secret whose id the caller was never given would stand for nobody, perhaps for ever.
     const undo = (): void =>
       void this.runner.run(burnScript, keys, { proof, burnId: proof, tombstoneMs: 0 }).catch(() => {});
@@ -48,12 +52,9 @@ export class RedisSecretBackend implements SecretBackend {
     });
   }
 
-  view(
-    { tag, viewTag, leaseMs }: { tag: string; viewTag: string; leaseMs: number },
-    { signal }: CallOptions,
-  ): Promise<ViewReply> {
+  view({ tag, ...view }: View, { signal }: CallOptions): Promise<ViewReply> {
     const { tombstoneMs } = this.config;
-    return this.runner.run(viewScript, this.#keysOf(tag), { viewTag, leaseMs, tombstoneMs }, { signal });
+    return this.runner.run(viewScript, this.#keysOf(tag), { ...view, tombstoneMs }, { signal });
   }
 
   peek(tag: string, { signal }: CallOptions): Promise<PeekReply> {

@@ -4,81 +4,193 @@ import type {
   BurnReply,
   CreateReply,
   PeekReply,
+  SecretFacts,
   SettleReply,
   StatusReply,
   ViewReply,
 } from './secret.backend.js';
-import type { NotShownReason, SecretStatus } from './secret.types.js';
+import type { SecretEnd } from './secret.types.js';
 import { MAX_LEASES } from './secret.values.js';
 
 // A secret is two HASHes. `content`: `bytes`, `form` ('text' or 'bytes') and `meta` (JSON, or empty), all that
 // must not outlive it; Redis itself drops it at the deadline. `record` outlives it as the tombstone:
 //   proof    what its receipt is known by           left     views that remain, -1 without limit
-//   expires  the deadline in ms, 0 without          leases   'viewTag:endMs;' of each pending view
-//   viewed   when it was shown last                 view:<viewTag>  what remained after that view
-//   released, burn  the last viewTag given back, the call that burned it: so that a re-sent call is known
-// It is burned when no view is left and none is pending: a lease that lapses burns without a command.
+//   expires  the deadline in ms, 0 without          leases   'viewTag:endMs:calls;' of each pending view
+//   used     views counted or pending               viewed   when it was shown last
+//   max      maxFailures, 0 without                 failures  of leases released, and of lapsed ones once written
+//   ended    'how:atMs' of its burn                 label    for events
+//   view:<viewTag>  what remained after that view   failed:<viewTag>  that view's 'released' or 'lapsed' failure
+//   released, confirmed, last, burn  the last viewTag given back, confirmed, or counted where views have no limit,
+//            and the call that burned it: so that a re-sent call is known
+// `calls` are the calls that a pending view was shown to, each 'callId,': of a secret that counts failures only,
+// where every one of them is a try. It is burned when no view is left and none is pending, or when `failures`
+// reaches `max`: a lease that lapses burns without a command, and until then its record is read as what it means.
 
 const STATE = `${NOW_MS}
-local fields = redis.call('HMGET', record, 'proof', 'left', 'expires', 'leases', 'viewed')
-local known = fields[1]
+local fields = redis.call('HMGET', record, 'proof', 'left', 'expires', 'leases', 'used', 'viewed', 'max', 'failures',
+  'ended', 'label')
+local known, label = fields[1], fields[10] or ''
 local left, expiresAtMs = tonumber(fields[2] or 0), tonumber(fields[3] or 0)
 if known and not (left and expiresAtMs and fields[2] and fields[3]) then
   return redis.error_reply('SYNCGUARD_FOREIGN the record is not a secret')
 end
+local used, viewedAtMs = tonumber(fields[5] or 0), tonumber(fields[6] or 0)
+local max, failures = tonumber(fields[7] or 0), tonumber(fields[8] or 0)
 
-local pending, pendingCount, pendingUntilMs = '', 0, 0
-for holder, endMs in string.gmatch(fields[4] or '', '([%w_-]+):(%d+);') do
-  if tonumber(endMs) > nowMs then
-    pending = pending .. holder .. ':' .. endMs .. ';'
-    pendingCount = pendingCount + 1
-    pendingUntilMs = math.max(pendingUntilMs, tonumber(endMs))
+local function tries(calls) return select(2, string.gsub(calls, ',', '')) end
+
+local pending, lapsed, triesPending, lapsedAtMs = {}, {}, 0, 0
+for holder, endMs, calls in string.gmatch(fields[4] or '', '([%w_-]+):(%d+):([%w_,-]*);') do
+  local lease = {holder = holder, endMs = tonumber(endMs), calls = calls}
+  if lease.endMs > nowMs then
+    table.insert(pending, lease)
+    triesPending = triesPending + tries(calls)
+  else
+    table.insert(lapsed, lease)
+    failures = failures + tries(calls)
+    lapsedAtMs = math.max(lapsedAtMs, lease.endMs)
   end
 end
 
+local ended, endedAtMs = string.match(fields[9] or '', '^(%a+):(%d+)$')
+if known and not ended then
+  if max > 0 and failures >= max then ended = 'failures'
+  elseif left == 0 and #pending == 0 then ended = 'used' end
+  endedAtMs = lapsedAtMs
+end
+if ended then left = 0 end
+
+local function full() return left == 0 or (max > 0 and failures + triesPending >= max) end
+
 local state = 'live'
 if not known then state = 'not_found'
-elseif left == 0 and pendingCount == 0 then state = 'burned'
+elseif ended then state = 'burned'
 elseif expiresAtMs > 0 and nowMs >= expiresAtMs then state = 'expired'
-elseif left == 0 then state = 'leased' end`;
+elseif full() then state = 'leased' end
 
+local function told(outcome, remaining)
+  local failuresLeft = max > 0 and math.max(0, max - failures) or -1
+  return {outcome, remaining or left, used, viewedAtMs, expiresAtMs, failuresLeft, ended or '',
+    ended and tonumber(endedAtMs) or 0, label}
+end`;
+
+const YEAR_MS = 365 * 86_400_000;
+
+// A full server refuses the first write of a script if that may need memory, and none after it: so the first one
+// here is always one that needs none (HDEL, UNLINK, PEXPIREAT).
 const ENDINGS = `
 tombstoneMs = tonumber(tombstoneMs)
 
--- With views left it ends at its deadline; without, when the last pending view lapses.
-local function setEnd(lapseMs)
-  local endMs = left == 0 and lapseMs or expiresAtMs
+-- Until its deadline, so that whoever comes with the link learns what became of it; for a year at most.
+local function forgottenAtMs(endMs)
+  if tombstoneMs == 0 then return endMs end
+  return math.max(endMs + tombstoneMs, math.min(expiresAtMs, endMs + ${YEAR_MS}))
+end
+
+-- It ends at its deadline, or when the last pending view lapses if nothing is left for another.
+local function setEnd()
+  local endMs = expiresAtMs
+  if full() and #pending > 0 then
+    endMs = 0
+    for _, lease in ipairs(pending) do endMs = math.max(endMs, lease.endMs) end
+  end
   if endMs == 0 then
     redis.call('PERSIST', content)
     redis.call('PERSIST', record)
   else
     redis.call('PEXPIREAT', content, endMs)
-    redis.call('PEXPIREAT', record, endMs + tombstoneMs)
+    redis.call('PEXPIREAT', record, forgottenAtMs(endMs))
   end
 end
 
-local function burn()
+-- Failures of leases that have lapsed, once those are no longer in the record.
+local function noteLapsed()
+  for _, lease in ipairs(lapsed) do
+    if lease.calls ~= '' then redis.call('HSET', record, 'failed:' .. lease.holder, 'lapsed') end
+  end
+end
+
+local function burn(how)
+  ended, endedAtMs, left, pending = how, nowMs, 0, {}
   redis.call('UNLINK', content)
   if tombstoneMs == 0 then
     redis.call('UNLINK', record)
   else
-    redis.call('HSET', record, 'left', 0, 'leases', '')
-    redis.call('PEXPIRE', record, tombstoneMs)
+    redis.call('PEXPIREAT', record, forgottenAtMs(nowMs))
+    redis.call('HSET', record, 'left', 0, 'leases', '', 'used', used, 'viewed', viewedAtMs, 'failures', failures,
+      'ended', how .. ':' .. nowMs)
+    noteLapsed()
+  end
+end
+
+local function save()
+  local leases = {}
+  for i, lease in ipairs(pending) do leases[i] = lease.holder .. ':' .. lease.endMs .. ':' .. lease.calls .. ';' end
+  redis.call('HDEL', record, '')
+  redis.call('HSET', record, 'left', left, 'leases', table.concat(leases), 'used', used, 'viewed', viewedAtMs,
+    'failures', failures)
+  noteLapsed()
+end
+
+local function failureOf(viewTag)
+  for _, lease in ipairs(lapsed) do
+    if lease.holder == viewTag and lease.calls ~= '' then return 'lapsed' end
+  end
+  return max > 0 and redis.call('HGET', record, 'failed:' .. viewTag)
+end
+
+local function leaseOf(viewTag)
+  for at, lease in ipairs(pending) do
+    if lease.holder == viewTag then return lease, at end
   end
 end`;
 
 const KEYS = ['content', 'record'] as const;
-const NOT_SHOWN: ReadonlySet<string> = new Set<NotShownReason>(['not_found', 'burned', 'expired', 'leased']);
 
-const isNotShown = (text: string): text is NotShownReason => NOT_SHOWN.has(text);
 const viewsOf = (left: number): number | null => (left < 0 ? null : left);
-const deadlineOf = (ms: number): number | null => (ms === 0 ? null : ms);
+const timeOf = (ms: number): number | null => (ms === 0 ? null : ms);
+
+type Text = string | Buffer;
+type ToldFields = [Text, number, number, number, number, number, Text, number, Text];
+
+/** Reads what `told()` replies, and gives what follows it. */
+function decodeTold<Outcome extends string>(
+  script: string,
+  reply: unknown,
+  outcomes: readonly Outcome[],
+): SecretFacts & { outcome: Outcome; rest: unknown[] } {
+  if (!Array.isArray(reply) || reply.length < 9) return unexpectedReply(script, reply);
+  const [outcome, left, used, viewed, expires, failuresLeft, ended, endedAt, label] = reply as ToldFields;
+  if (!outcomes.includes(String(outcome) as Outcome)) return unexpectedReply(script, reply);
+  return {
+    outcome: String(outcome) as Outcome,
+    viewsRemaining: viewsOf(left),
+    viewsUsed: used,
+    viewedAtMs: timeOf(viewed),
+    expiresAtMs: timeOf(expires),
+    failuresRemaining: viewsOf(failuresLeft),
+    ended: (String(ended) || null) as SecretEnd | null,
+    endedAtMs: timeOf(endedAt),
+    label: String(label),
+    rest: reply.slice(9) as unknown[],
+  };
+}
+
+function decodeFacts<Outcome extends string>(
+  script: string,
+  reply: unknown,
+  outcomes: readonly Outcome[],
+): (SecretFacts & { outcome: Outcome }) | 'not_found' {
+  if (reply === 'not_found') return reply;
+  const { rest: _rest, ...facts } = decodeTold(script, reply, outcomes);
+  return facts;
+}
 
 /** Replies the deadline (0: none), or -1: taken. */
 export const createScript = defineScript({
   name: 'secret-create',
   keys: KEYS,
-  args: ['proof', 'bytes', 'form', 'views', 'ttlMs', 'meta', 'tombstoneMs'],
+  args: ['proof', 'bytes', 'form', 'views', 'ttlMs', 'meta', 'maxFailures', 'secretLabel', 'tombstoneMs'],
   lua: `${NOW_MS}
 local taken = redis.call('HMGET', record, 'proof', 'expires')
 if taken[1] then return taken[1] == proof and tonumber(taken[2]) or -1 end
@@ -89,6 +201,8 @@ end
 local expiresAtMs = tonumber(ttlMs) > 0 and nowMs + ttlMs or 0
 redis.call('HSET', content, 'bytes', bytes, 'form', form, 'meta', meta)
 redis.call('HSET', record, 'proof', proof, 'left', views, 'expires', expiresAtMs)
+if tonumber(maxFailures) > 0 then redis.call('HSET', record, 'max', maxFailures) end
+if secretLabel ~= '' then redis.call('HSET', record, 'label', secretLabel) end
 if expiresAtMs > 0 then
   redis.call('PEXPIREAT', content, expiresAtMs)
   redis.call('PEXPIREAT', record, expiresAtMs + tombstoneMs)
@@ -96,103 +210,123 @@ end
 return expiresAtMs`,
   decode(reply): CreateReply {
     if (typeof reply !== 'number') return unexpectedReply('secret-create', reply);
-    return reply < 0 ? 'conflict' : { expiresAtMs: deadlineOf(reply) };
+    return reply < 0 ? 'conflict' : { expiresAtMs: timeOf(reply) };
   },
 });
 
-/** Replies {bytes, left, burned, expires, form, meta, replayed}, or why it is not shown. */
+const VIEW_OUTCOMES = [
+  'shown',
+  'burned',
+  'burned_by_you',
+  'expired',
+  'leased',
+  'failed',
+  'lease_needed',
+] as const;
+
+/** Replies what is told, after `shown` with {bytes, form, meta, replayed}; or not_found. */
 export const viewScript = defineScript({
   name: 'secret-view',
   keys: KEYS,
-  args: ['viewTag', 'leaseMs', 'tombstoneMs'],
+  args: ['viewTag', 'callId', 'leaseMs', 'tombstoneMs'],
   binary: true,
   lua: `${STATE}
 ${ENDINGS}
 leaseMs = tonumber(leaseMs)
 local view = 'view:' .. viewTag
 
+if state == 'not_found' then return state end
 if state == 'burned' then
-  return redis.call('HEXISTS', record, view) == 1 and 'burned-by-you' or state
+  return told(redis.call('HEXISTS', record, view) == 1 and 'burned_by_you' or state)
 end
-if state == 'not_found' or state == 'expired' then return state end
+if state == 'expired' then return told(state) end
+if max > 0 and leaseMs == 0 then return told('lease_needed') end
 local secret = redis.call('HMGET', content, 'bytes', 'form', 'meta')
 if not secret[1] then return 'not_found' end
 
-local function shown(remaining, burned, replayed)
-  return {secret[1], remaining, burned, expiresAtMs, secret[2], secret[3], replayed}
+local function shown(remaining, replayed)
+  local reply = told('shown', remaining)
+  for _, value in ipairs({secret[1], secret[2], secret[3], replayed}) do table.insert(reply, value) end
+  return reply
 end
 
-local counted = redis.call('HGET', record, view)
-if counted then return shown(tonumber(counted), 0, 1) end
-if state == 'leased' then return state end
-if left < 0 then
-  redis.call('HSET', record, 'viewed', nowMs)
-  return shown(left, 0, 0)
+if failureOf(viewTag) then return told('failed') end
+local counted = tonumber(redis.call('HGET', record, view) or nil)
+local mine = leaseOf(viewTag)
+if mine and max > 0 then
+  -- Each call that is shown it is a try, but for one that is sent again.
+  if not string.find(',' .. mine.calls, ',' .. callId .. ',', 1, true) then
+    if failures + triesPending >= max then return told('leased') end
+    mine.calls = mine.calls .. callId .. ','
+    triesPending = triesPending + 1
+    viewedAtMs = nowMs
+    save()
+    if full() then setEnd() end
+  end
+  return shown(counted or left, 1)
 end
-if leaseMs > 0 then
-  if pendingCount >= ${MAX_LEASES} then return 'leased' end
+if counted then return shown(counted, 1) end
+if max > 0 and redis.call('HGET', record, 'confirmed') == viewTag then return shown(left, 1) end
+if state == 'leased' then return told(state) end
+
+local leasing = leaseMs > 0 and (left > 0 or max > 0)
+if leasing and #pending >= ${MAX_LEASES} then return told('leased') end
+if left < 0 and not leasing then
+  viewedAtMs = nowMs
+  if redis.call('HGET', record, 'last') ~= viewTag then used = used + 1 end
+  redis.call('HDEL', record, '')
+  redis.call('HSET', record, 'viewed', viewedAtMs, 'used', used, 'last', viewTag)
+  return shown(left, 0)
+end
+
+used, viewedAtMs = used + 1, nowMs
+if left > 0 then left = left - 1 end
+if leasing then
   local lapseMs = nowMs + leaseMs
   if expiresAtMs > 0 then lapseMs = math.min(lapseMs, expiresAtMs) end
-  pending = pending .. viewTag .. ':' .. lapseMs .. ';'
-  pendingUntilMs = math.max(pendingUntilMs, lapseMs)
+  table.insert(pending, {holder = viewTag, endMs = lapseMs, calls = max > 0 and callId .. ',' or ''})
+  if max > 0 then triesPending = triesPending + 1 end
 end
-
-left = left - 1
-redis.call('HSET', record, 'left', left, 'leases', pending, 'viewed', nowMs, view, left)
-if left == 0 and pending == '' then
-  burn()
-  return shown(0, 1, 0)
-end
-if left == 0 then setEnd(pendingUntilMs) end
-return shown(left, 0, 0)`,
+local remaining = left
+if left == 0 and #pending == 0 then burn('used') else save() end
+if remaining >= 0 and not (ended and tombstoneMs == 0) then redis.call('HSET', record, view, remaining) end
+if not ended and full() then setEnd() end
+return shown(remaining, 0)`,
   decode(reply): ViewReply {
-    if (Buffer.isBuffer(reply)) {
-      const reason = reply.toString('latin1');
-      return reason === 'burned-by-you' || isNotShown(reason)
-        ? reason
-        : unexpectedReply('secret-view', reply);
-    }
-    if (!Array.isArray(reply) || !Buffer.isBuffer(reply[0])) return unexpectedReply('secret-view', reply);
-    const [payload, left, burned, expires, form, meta, replayed] = reply as ViewReplyFields;
-    return {
-      payload,
-      text: form.toString('latin1') === 'text',
-      viewsRemaining: viewsOf(left),
-      burned: burned === 1,
-      expiresAtMs: deadlineOf(expires),
-      meta: meta.toString(),
-      replayed: replayed === 1,
-    };
+    if (Buffer.isBuffer(reply) && reply.toString('latin1') === 'not_found') return 'not_found';
+    const { rest, outcome, ...facts } = decodeTold('secret-view', reply, VIEW_OUTCOMES);
+    if (outcome !== 'shown') return { outcome, ...facts };
+    const [payload, form, meta, replayed] = rest as [Buffer, Buffer, Buffer, number];
+    if (!Buffer.isBuffer(payload)) return unexpectedReply('secret-view', reply);
+    const text = form.toString('latin1') === 'text';
+    return { outcome, ...facts, payload, text, meta: meta.toString(), replayed: replayed === 1 };
   },
 });
 
-type ViewReplyFields = [Buffer, number, number, number, Buffer, Buffer, number];
+const LOOK_OUTCOMES = ['live', 'burned', 'expired', 'leased'] as const;
 
-/** Replies {left, expires, meta}, or why it would not be shown. */
+/** Replies what is told, after `live` with {meta}; or not_found. */
 export const peekScript = defineScript({
   name: 'secret-peek',
   keys: KEYS,
   args: [],
   lua: `${STATE}
-if state ~= 'live' then return state end
-local meta = redis.call('HGET', content, 'meta')
-return meta and {left, expiresAtMs, meta} or 'not_found'`,
+if state == 'not_found' then return state end
+local reply = told(state)
+if state == 'live' then
+  local meta = redis.call('HGET', content, 'meta')
+  if not meta then return 'not_found' end
+  table.insert(reply, meta)
+end
+return reply`,
   decode(reply): PeekReply {
-    if (typeof reply === 'string' && isNotShown(reply)) return reply;
-    if (!Array.isArray(reply)) return unexpectedReply('secret-peek', reply);
-    const [left, expires, meta] = reply as [number, number, string];
-    return { viewsRemaining: viewsOf(left), expiresAtMs: deadlineOf(expires), meta };
+    if (reply === 'not_found') return reply;
+    const { rest, outcome, ...facts } = decodeTold('secret-peek', reply, LOOK_OUTCOMES);
+    return outcome === 'live' ? { outcome, ...facts, meta: String(rest[0]) } : { outcome, ...facts };
   },
 });
 
-const BURN_REPLIES: readonly unknown[] = [
-  'burned',
-  'burned-before',
-  'expired',
-  'not_found',
-] satisfies BurnReply[];
-
-/** Replies a {@link BurnReply}. An empty proof: by id. */
+/** Replies what is told, or not_found. An empty proof: by id. */
 export const burnScript = defineScript({
   name: 'secret-burn',
   keys: KEYS,
@@ -200,19 +334,18 @@ export const burnScript = defineScript({
   lua: `${STATE}
 ${ENDINGS}
 if not known or (proof ~= '' and proof ~= known) then return 'not_found' end
-if state == 'expired' then return state end
+if state == 'expired' then return told(state) end
 if state == 'burned' then
-  return redis.call('HGET', record, 'burn') == burnId and 'burned' or 'burned-before'
+  return told(redis.call('HGET', record, 'burn') == burnId and 'burned' or 'burned_before')
 end
 if redis.call('HLEN', content) == 0 then return 'not_found' end
-redis.call('HSET', record, 'burn', burnId)
-burn()
-return 'burned'`,
-  decode: (reply): BurnReply =>
-    BURN_REPLIES.includes(reply) ? (reply as BurnReply) : unexpectedReply('secret-burn', reply),
+burn('burned')
+if tombstoneMs > 0 then redis.call('HSET', record, 'burn', burnId) end
+return told('burned')`,
+  decode: (reply): BurnReply => decodeFacts('secret-burn', reply, ['burned', 'burned_before', 'expired']),
 });
 
-/** Replies {state, left, expires, viewed}, or not_found. */
+/** Replies what is told, or not_found. */
 export const statusScript = defineScript({
   name: 'secret-status',
   keys: KEYS,
@@ -220,83 +353,73 @@ export const statusScript = defineScript({
   lua: `${STATE}
 if known ~= proof then return 'not_found' end
 if (state == 'live' or state == 'leased') and redis.call('EXISTS', content) == 0 then return 'not_found' end
-return {state, left, expiresAtMs, tonumber(fields[5] or 0)}`,
-  decode(reply): StatusReply {
-    if (reply === 'not_found') return reply;
-    if (!Array.isArray(reply)) return unexpectedReply('secret-status', reply);
-    const [state, left, expires, viewed] = reply as [
-      Extract<SecretStatus, { ok: true }>['state'],
-      number,
-      number,
-      number,
-    ];
-    return {
-      state,
-      viewsRemaining: viewsOf(left),
-      expiresAtMs: deadlineOf(expires),
-      viewedAtMs: viewed === 0 ? null : viewed,
-    };
-  },
+return told(state)`,
+  decode: (reply): StatusReply => decodeFacts('secret-status', reply, LOOK_OUTCOMES),
 });
 
-function decodeSettle(reply: unknown): SettleReply {
-  if (reply === 'not_found') return reply;
-  if (!Array.isArray(reply)) return unexpectedReply('secret-settle', reply);
-  const [left, burned] = reply as [number, number];
-  return { viewsRemaining: viewsOf(left), burned: burned === 1 };
-}
+const decodeSettle = (reply: unknown): SettleReply => decodeFacts('secret-settle', reply, ['settled']);
 
-// Takes this view out of the pending ones. A secret without a number of views has none: there is nothing to
-// count or to give back.
+// Takes this view out of the pending ones. A secret that counts neither views nor failures has none: there is
+// nothing to count or to give back.
 const TAKE_LEASE = `${STATE}
 ${ENDINGS}
 redis.call('HLEN', content) -- a key of another type fails here, before anything is written
+if not known then return 'not_found' end
+if state == 'live' and left < 0 and max == 0 then return told('settled') end
 local view = 'view:' .. viewTag
-if state == 'live' and left < 0 then return {left, 0} end
-local counted = known and redis.call('HGET', record, view)
-local mine, others, othersUntilMs = false, '', 0
-for holder, endMs in string.gmatch(pending, '([%w_-]+):(%d+);') do
-  if holder == viewTag then
-    mine = true
-  else
-    others = others .. holder .. ':' .. endMs .. ';'
-    othersUntilMs = math.max(othersUntilMs, tonumber(endMs))
-  end
+local mine, at = leaseOf(viewTag)
+if mine then
+  table.remove(pending, at)
+  triesPending = triesPending - tries(mine.calls)
 end`;
 
-/** Counts a pending view: {left, burned}. One that was counted already stays so. */
+/** Counts a pending view. One that was counted already stays so. Replies what is told, or not_found. */
 export const confirmScript = defineScript({
   name: 'secret-confirm',
   keys: KEYS,
   args: ['viewTag', 'tombstoneMs'],
   lua: `${TAKE_LEASE}
-if not counted then return 'not_found' end
-if not mine then return {left, state == 'burned' and 1 or 0} end
-if left == 0 and others == '' then
-  burn()
-  return {0, 1}
+if not mine then
+  local counted = redis.call('HEXISTS', record, view) == 1 or redis.call('HGET', record, 'confirmed') == viewTag
+  return counted and not failureOf(viewTag) and told('settled') or 'not_found'
 end
-redis.call('HSET', record, 'leases', others)
-if left == 0 then setEnd(othersUntilMs) end
-return {left, 0}`,
+if left == 0 and #pending == 0 then
+  burn('used')
+else
+  save()
+  if left < 0 then redis.call('HSET', record, 'confirmed', viewTag) end
+  setEnd()
+end
+return told('settled')`,
   decode: decodeSettle,
 });
 
-/** Gives a pending view back: {left, 0}. */
+/** Gives a pending view back, which may be one failure too many. Replies what is told, or not_found. */
 export const releaseScript = defineScript({
   name: 'secret-release',
   keys: KEYS,
   args: ['viewTag', 'tombstoneMs'],
   lua: `${TAKE_LEASE}
 if not mine then
-  local again = known and not counted and redis.call('HGET', record, 'released') == viewTag
-  return again and {left, 0} or 'not_found'
+  if max > 0 then return failureOf(viewTag) == 'released' and told('settled') or 'not_found' end
+  local again = redis.call('HEXISTS', record, view) == 0 and redis.call('HGET', record, 'released') == viewTag
+  return again and told('settled') or 'not_found'
 end
-left = left + 1
+used = used - 1
+failures = failures + tries(mine.calls)
+if left >= 0 then left = left + 1 end
 redis.call('HDEL', record, view)
-redis.call('HSET', record, 'left', left, 'leases', others, 'released', viewTag)
-setEnd(0)
-return {left, 0}`,
+if max > 0 and failures >= max then
+  burn('failures')
+else
+  save()
+  setEnd()
+end
+if not ended or tombstoneMs > 0 then
+  if max > 0 then redis.call('HSET', record, 'failed:' .. viewTag, 'released')
+  else redis.call('HSET', record, 'released', viewTag) end
+end
+return told('settled')`,
   decode: decodeSettle,
 });
 

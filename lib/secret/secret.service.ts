@@ -1,5 +1,5 @@
 import { Injectable } from '@nestjs/common';
-import type { CallOptions, SecretBackend, SettleReply, ViewReply } from './secret.backend.js';
+import type { CallOptions, SecretBackend, SecretFacts, SettleReply, ViewReply } from './secret.backend.js';
 import { SecretError } from './secret.errors.js';
 import type { ResolvedSecretOptions } from './secret.options.js';
 import type {
@@ -12,8 +12,10 @@ import type {
   SecretMeta,
   SecretStatus,
   SettleResult,
+  ShownSecret,
   ViewOptions,
   ViewResult,
+  ViewsSoFar,
 } from './secret.types.js';
 import {
   createId,
@@ -79,20 +81,38 @@ export class SecretService {
    */
   async view(id: string, options: ViewOptions = {}): Promise<ViewResult> {
     const tag = tagOf(validateId(id));
-    const { viewId, leaseMs } = validateView(options);
-    const reply = await attributed(this.backend.view({ tag, viewTag: tagOf(viewId), leaseMs }, options));
-    // Whoever names the view that burned it is no outsider.
-    if (reply === 'burned-by-you') return { ok: false, reason: 'burned', own: true };
-    if (typeof reply === 'string') return this.#notShown(reply);
-    return { ...toShown(reply), ...(leaseMs > 0 ? { viewId } : {}) };
+    const { viewId, callId, leaseMs } = validateView(options);
+    const reply = await attributed(
+      this.backend.view({ tag, viewTag: tagOf(viewId), callId, leaseMs }, options),
+    );
+    if (reply === 'not_found') return this.#notShown(reply);
+    switch (reply.outcome) {
+      case 'shown':
+        return { ...toShown(reply), ...(leaseMs > 0 ? { viewId } : {}) };
+      // Whoever names a view that was counted is no outsider.
+      case 'burned_by_you':
+        return { ok: false, reason: 'burned', own: true };
+      case 'failed':
+        return { ok: false, reason: 'failed', own: true };
+      case 'lease_needed':
+        throw new SecretError({
+          code: 'InvalidArgument',
+          message: 'A secret with `maxFailures` is shown on lease only.',
+          hint: 'Call `view(id, { leaseMs })`, then `confirm()` or `release()`.',
+        });
+      default:
+        return this.#notShown(reply.outcome);
+    }
   }
 
   /** What `view()` would come to, without the payload. Changes nothing. */
   async peek(id: string, options: CallOptions = {}): Promise<PeekResult> {
     const reply = await attributed(this.backend.peek(tagOf(validateId(id)), validateCall(options)));
-    if (typeof reply === 'string') return this.#notShown(reply);
+    if (reply === 'not_found') return this.#notShown(reply);
+    if (reply.outcome !== 'live')
+      return { ...this.#notShown(reply.outcome), ...(this.options.uniform ? {} : viewsSoFar(reply)) };
     const { viewsRemaining, expiresAtMs, meta } = reply;
-    return { ok: true, viewsRemaining, expiresAtMs, ...parseMeta(meta) };
+    return { ok: true, viewsRemaining, expiresAtMs, ...viewsSoFar(reply), ...parseMeta(meta) };
   }
 
   /** Takes the secret away, views left or not; again is the same as once. */
@@ -102,16 +122,23 @@ export class SecretService {
     const reply = await attributed(
       this.backend.burn({ ...target, burnId: createId() }, validateCall(options)),
     );
-    if (reply === 'burned') return { ok: true };
+    if (reply !== 'not_found' && reply.outcome === 'burned') return { ok: true };
     // The holder of a receipt is the sender, who may know.
-    if (this.options.uniform && !receipt) return { ok: false, reason: 'not_found' };
-    return reply === 'burned-before' ? { ok: true } : { ok: false, reason: reply };
+    if (reply === 'not_found' || (this.options.uniform && !receipt))
+      return { ok: false, reason: 'not_found' };
+    if (reply.outcome === 'expired') return { ok: false, reason: 'expired' };
+    return { ok: true, already: reply.ended ?? 'burned' };
   }
 
   /** What became of it, for the sender. */
   async status(receipt: string, options: CallOptions = {}): Promise<SecretStatus> {
     const reply = await attributed(this.backend.status(validateReceipt(receipt), validateCall(options)));
-    return reply === 'not_found' ? { ok: false, reason: reply } : { ok: true, ...reply };
+    if (reply === 'not_found') return { ok: false, reason: reply };
+    const { outcome: state, viewsRemaining, expiresAtMs, ended, endedAtMs } = reply;
+    return {
+      ...{ ok: true, state, viewsRemaining, expiresAtMs, ...viewsSoFar(reply) },
+      ...(ended && endedAtMs !== null ? { ended, endedAtMs } : {}),
+    };
   }
 
   /** Counts a view on lease: the reader could open it. One that lapses is counted as well. */
@@ -119,7 +146,7 @@ export class SecretService {
     return toSettled(await attributed(this.backend.confirm(tagsOf(id, viewId), validateCall(options))));
   }
 
-  /** Gives a view on lease back: the passphrase was wrong. */
+  /** Gives a view on lease back: the passphrase was wrong. With `maxFailures` that is one wrong try more. */
   async release(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
     return toSettled(await attributed(this.backend.release(tagsOf(id, viewId), validateCall(options))));
   }
@@ -134,21 +161,33 @@ const tagsOf = (id: string, viewId: string): { tag: string; viewTag: string } =>
   viewTag: tagOf(validateId(viewId)),
 });
 
-function toShown(reply: Extract<ViewReply, object>): Extract<ViewResult, { ok: true }> {
-  const { payload, text, viewsRemaining, burned, expiresAtMs, meta, replayed } = reply;
+function toShown(reply: Extract<ViewReply, { outcome: 'shown' }>): ShownSecret {
+  const { payload, text, viewsRemaining, ended, expiresAtMs, meta, replayed } = reply;
   return {
     ok: true,
     payload: text ? payload.toString() : payload,
     viewsRemaining,
-    burned,
+    burned: ended !== null,
     expiresAtMs,
     ...parseMeta(meta),
     ...(replayed ? { replayed } : {}),
   };
 }
 
-const toSettled = (reply: SettleReply): SettleResult =>
-  reply === 'not_found' ? { ok: false } : { ok: true, ...reply };
+const viewsSoFar = ({ viewsUsed, viewedAtMs, ...facts }: SecretFacts): ViewsSoFar => ({
+  ...{ viewsUsed, viewedAtMs, ...failuresOf(facts) },
+});
+
+const failuresOf = ({
+  failuresRemaining,
+}: Pick<SecretFacts, 'failuresRemaining'>): { failuresRemaining?: number } =>
+  failuresRemaining === null ? {} : { failuresRemaining };
+
+function toSettled(reply: SettleReply): SettleResult {
+  if (reply === 'not_found') return { ok: false };
+  const { viewsRemaining, ended, ...facts } = reply;
+  return { ok: true, viewsRemaining, burned: ended !== null, ...failuresOf(facts) };
+}
 
 const parseMeta = (json: string): { meta?: SecretMeta } =>
   json === '' ? {} : { meta: JSON.parse(json) as SecretMeta };

@@ -11,6 +11,9 @@ export const MAX_LEASES = 100;
 
 const MAX_TTL_MS = 3_650 * 86_400_000;
 const MAX_META_BYTES = 4_096;
+const MAX_LABEL_BYTES = 200;
+/** Each wrong try is remembered, so that its viewId shows nothing again. */
+const MAX_FAILURES = 100;
 const RECEIPT = /^receipt\.([\w-]{22})\.([\w-]{22})$/;
 
 /** 16 bytes of the CSPRNG as 22 base64url characters. */
@@ -55,13 +58,16 @@ export interface CheckedSecret {
   readonly ttlMs: number | null;
   /** JSON, or nothing. */
   readonly meta: string;
+  readonly maxFailures: number | null;
+  /** Or nothing. */
+  readonly label: string;
 }
 
-const CREATE_OPTIONS = ['payload', 'views', 'ttlMs', 'id', 'meta'] as const;
+const CREATE_OPTIONS = ['payload', 'views', 'ttlMs', 'id', 'meta', 'maxFailures', 'label'] as const;
 
 export const validateCreate = (secret: CreateSecretOptions, maxBytes: number): CheckedSecret =>
   checked(() => {
-    const { payload, views, ttlMs, id, meta } = callOptions(secret, CREATE_OPTIONS);
+    const { payload, views, ttlMs, id, meta, maxFailures, label } = callOptions(secret, CREATE_OPTIONS);
     if (views === undefined && ttlMs === undefined)
       throw invalidOption(
         'views or ttlMs',
@@ -75,6 +81,8 @@ export const validateCreate = (secret: CreateSecretOptions, maxBytes: number): C
       ttlMs: ttlMs === undefined ? null : integer('ttlMs', ttlMs, 1, MAX_TTL_MS),
       id: id === undefined ? createId() : validateNewId(id),
       meta: meta === undefined ? '' : validateMeta(meta),
+      maxFailures: maxFailures === undefined ? null : integer('maxFailures', maxFailures, 1, MAX_FAILURES),
+      label: label === undefined ? '' : validateLabel(label),
     };
   });
 
@@ -82,11 +90,13 @@ export const validateId = (id: unknown): string => checked(() => normalizeKey(id
 
 export const validateCall = (options: CallOptions): CallOptions => checked(() => callOptions(options, []));
 
-export const validateView = (options: ViewOptions): { viewId: string; leaseMs: number } =>
+export const validateView = (options: ViewOptions): { viewId: string; callId: string; leaseMs: number } =>
   checked(() => {
     const { viewId, leaseMs } = callOptions(options, ['viewId', 'leaseMs']);
+    const callId = createId();
     return {
-      viewId: viewId === undefined ? createId() : normalizeKey(viewId),
+      viewId: viewId === undefined ? callId : normalizeKey(viewId),
+      callId,
       leaseMs: leaseMs === undefined ? 0 : duration('leaseMs', leaseMs),
     };
   });
@@ -121,6 +131,12 @@ function validateMeta(meta: unknown): string {
   const bytes = Buffer.byteLength(json);
   if (bytes > MAX_META_BYTES) throw invalidOption('meta', `at most ${MAX_META_BYTES} bytes as JSON`, bytes);
   return json;
+}
+
+function validateLabel(label: unknown): string {
+  if (typeof label === 'string' && label.isWellFormed() && Buffer.byteLength(label) <= MAX_LABEL_BYTES)
+    return label;
+  throw invalidOption('label', `text of at most ${MAX_LABEL_BYTES} bytes`, describe(label));
 }
 
 /** Runs the checks of a call; what they throw leaves as SecretError InvalidArgument. */

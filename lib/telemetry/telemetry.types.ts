@@ -77,10 +77,13 @@ export type BudgetEvent = EventOf<
 >;
 
 /** `key` is the secret's tag, a hash: the id itself, which opens the secret, is never in an event. */
-export type SecretEvent = EventOf<
+export interface SecretEvent extends EventOf<
   'secret',
   'create' | 'view' | 'peek' | 'burn' | 'status' | 'confirm' | 'release'
->;
+> {
+  /** As given at create, while anything is known of the secret. */
+  readonly label?: string;
+}
 
 /** One operation of one feature, as telemetry tells it. */
 export type SyncGuardEvent = LockEvent | LimitEvent | BudgetEvent | SecretEvent;
@@ -96,6 +99,7 @@ export interface Facts {
   readonly key?: string | undefined;
   readonly lockId?: string | undefined;
   readonly policy?: string;
+  readonly label?: string;
   readonly degraded?: true;
   readonly cached?: true;
 }

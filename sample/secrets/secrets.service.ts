@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { Injectable } from '@nestjs/common';
-import { type PeekResult, SecretService } from 'nestjs-syncguard';
+import { type NotShownReason, type PeekResult, SecretService } from 'nestjs-syncguard';
 import { Sealer } from './sealer.js';
 
 export interface NewSecret {
@@ -11,7 +11,7 @@ export interface NewSecret {
 
 export type Revealed =
   | { ok: true; text: string; viewsRemaining: number | null; burned: boolean }
-  | { ok: false; reason: 'not_found' | 'burned' | 'expired' | 'leased' };
+  | { ok: false; reason: NotShownReason };
 
 @Injectable()
 export class SecretsService {

@@ -150,3 +150,21 @@ describe('CounterService on Redis', () => {
     expect(JSON.stringify(await admin.hgetall(key))).not.toContain('private');
   });
 });
+
+describe('MemoryCounterBackend', () => {
+  afterEach(() => jest.useRealTimers());
+
+  it('forgets windows that have ended though nothing is counted any more, and then waits for nothing', async () => {
+    jest.useFakeTimers();
+    const counters = new CounterService(new MemoryCounterBackend());
+    for (let i = 0; i < 100; i++)
+      await counters.increment(`k${i}`, { max: 1, windowMs: i < 50 ? 1_000 : 90_000 });
+    expect(jest.getTimerCount()).toBe(1);
+    jest.advanceTimersByTime(60_000);
+    expect(jest.getTimerCount()).toBe(1);
+    jest.advanceTimersByTime(60_000);
+    expect(jest.getTimerCount()).toBe(0);
+    expect(await counters.increment('k0', { max: 1, windowMs: 1_000 })).toMatchObject({ ok: true });
+    expect(jest.getTimerCount()).toBe(1);
+  });
+});

@@ -180,23 +180,58 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         expect(await under.contents()).not.toContain('precious');
       });
 
-      it('remembers for tombstoneMs what became of it', async () => {
-        const burned = await secrets.create({ payload: 'p', views: 1, ttlMs: 10 * DAY_MS });
+      it('remembers for tombstoneMs after its end what became of it', async () => {
+        const burned = await secrets.create({ payload: 'p', views: 1 });
         const expired = await secrets.create({ payload: 'p', ttlMs: 1_000 });
         await secrets.view(burned.id);
         under.advance(DAY_MS - 1_000);
-        expect(await secrets.peek(burned.id)).toStrictEqual({ ok: false, reason: 'burned' });
-        expect(await secrets.peek(expired.id)).toStrictEqual({ ok: false, reason: 'expired' });
+        expect(await secrets.peek(burned.id)).toMatchObject({ ok: false, reason: 'burned', viewsUsed: 1 });
+        expect(await secrets.peek(expired.id)).toMatchObject({ ok: false, reason: 'expired', viewsUsed: 0 });
         under.advance(2_001);
         expect(await secrets.peek(burned.id)).toStrictEqual({ ok: false, reason: 'not_found' });
         expect(await secrets.peek(expired.id)).toStrictEqual({ ok: false, reason: 'not_found' });
       });
 
+      it('tells reader and sender on day 6 that a link of 7 days was opened in the first hour', async () => {
+        const { id, receipt, expiresAtMs } = await secrets.create({
+          payload: 'p',
+          views: 1,
+          ttlMs: 7 * DAY_MS,
+        });
+        under.advance(HOUR_MS / 2);
+        await secrets.view(id);
+        const { viewedAtMs } = (await secrets.status(receipt)) as { viewedAtMs: number };
+        expect(viewedAtMs - (expiresAtMs! - 7 * DAY_MS)).toBeLessThan(HOUR_MS);
+        under.advance(6 * DAY_MS);
+        expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'burned' });
+        expect(await secrets.peek(id)).toStrictEqual({
+          ok: false,
+          reason: 'burned',
+          viewsUsed: 1,
+          viewedAtMs,
+        });
+        expect(await secrets.status(receipt)).toMatchObject({ state: 'burned', ended: 'used', viewedAtMs });
+        expect(await codeOf(secrets.create({ id, payload: 'q', views: 1 }))).toBe('SecretConflict');
+        under.advance(DAY_MS);
+        expect(await secrets.peek(id)).toStrictEqual({ ok: false, reason: 'not_found' });
+      });
+
+      it('remembers it until the deadline for a year at most', async () => {
+        const { id, receipt } = await secrets.create({ payload: 'p', views: 1, ttlMs: 3_650 * DAY_MS });
+        await secrets.burn(receipt);
+        under.advance(364 * DAY_MS);
+        expect(await secrets.status(receipt)).toMatchObject({ state: 'burned', ended: 'burned' });
+        under.advance(DAY_MS + 1);
+        expect(await secrets.status(receipt)).toStrictEqual({ ok: false, reason: 'not_found' });
+        expect((await secrets.create({ id, payload: 'p', views: 1 })).id).toBe(id);
+      });
+
       it('remembers nothing with tombstoneMs 0', async () => {
         secrets = service({ tombstoneMs: 0 });
-        const burned = await secrets.create({ payload: 'p', views: 1 });
+        const burned = await secrets.create({ payload: 'p', views: 1, ttlMs: 7 * DAY_MS });
         const expired = await secrets.create({ payload: 'p', views: 1, ttlMs: 1_000 });
         await secrets.view(burned.id);
+        expect(await secrets.status(burned.receipt)).toStrictEqual({ ok: false, reason: 'not_found' });
         under.advance(1_002);
         expect(await secrets.view(burned.id)).toStrictEqual({ ok: false, reason: 'not_found' });
         expect(await secrets.view(expired.id)).toStrictEqual({ ok: false, reason: 'not_found' });
@@ -356,7 +391,31 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
       it('changes nothing, and never gives the payload', async () => {
         const { id, expiresAtMs } = await secrets.create({ payload: 'p', views: 2, ttlMs: HOUR_MS });
         for (let i = 0; i < 5; i++)
-          expect(await secrets.peek(id)).toStrictEqual({ ok: true, viewsRemaining: 2, expiresAtMs });
+          expect(await secrets.peek(id)).toStrictEqual({
+            ...{ ok: true, viewsRemaining: 2, expiresAtMs, viewsUsed: 0, viewedAtMs: null },
+          });
+      });
+
+      it('tells how many views were used, and when the last was, given back or not', async () => {
+        const before = Date.now();
+        const { id } = await secrets.create({ payload: 'p', views: 4 });
+        await secrets.view(id);
+        under.advance(60_000);
+        const { viewId } = shown(await secrets.view(id, { leaseMs: 30_000 }));
+        const peeked = async (): Promise<Record<string, unknown>> => ({ ...(await secrets.peek(id)) });
+        const { viewedAtMs } = await peeked();
+        expect(viewedAtMs).toBeGreaterThanOrEqual(before + 60_000);
+        expect(await peeked()).toMatchObject({ viewsUsed: 2, viewsRemaining: 2 });
+        await secrets.release(id, viewId!);
+        expect(await peeked()).toMatchObject({ viewsUsed: 1, viewsRemaining: 3, viewedAtMs });
+        await secrets.burn(id);
+        expect(await peeked()).toStrictEqual({ ok: false, reason: 'burned', viewsUsed: 1, viewedAtMs });
+      });
+
+      it('counts the views of a secret that has only a time, and a call that is repeated once', async () => {
+        const { id } = await secrets.create({ payload: 'p', ttlMs: HOUR_MS });
+        for (const viewId of ['a', 'a', 'b', undefined, undefined]) await secrets.view(id, { viewId });
+        expect(await secrets.peek(id)).toMatchObject({ ok: true, viewsRemaining: null, viewsUsed: 4 });
       });
     });
 
@@ -364,9 +423,21 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
       it.each(['id', 'receipt'] as const)('takes the payload away by %s, again as once', async (by) => {
         const created = await secrets.create({ payload: 'precious', views: 5, ttlMs: HOUR_MS });
         expect(await secrets.burn(created[by])).toStrictEqual({ ok: true });
-        expect(await secrets.burn(created[by])).toStrictEqual({ ok: true });
+        expect(await secrets.burn(created[by])).toStrictEqual({ ok: true, already: 'burned' });
         expect(await under.contents()).not.toContain('precious');
         expect(await secrets.view(created.id)).toStrictEqual({ ok: false, reason: 'burned' });
+      });
+
+      it('tells who comes too late how it ended', async () => {
+        const used = await secrets.create({ payload: 'p', views: 1 });
+        const failed = await secrets.create({ payload: 'p', views: 5, maxFailures: 1 });
+        const expired = await secrets.create({ payload: 'p', views: 1, ttlMs: 1_000 });
+        await secrets.view(used.id);
+        await secrets.release(failed.id, shown(await secrets.view(failed.id, { leaseMs: 1_000 })).viewId!);
+        under.advance(1_001);
+        expect(await secrets.burn(used.receipt)).toStrictEqual({ ok: true, already: 'used' });
+        expect(await secrets.burn(failed.receipt)).toStrictEqual({ ok: true, already: 'failures' });
+        expect(await secrets.burn(expired.receipt)).toStrictEqual({ ok: false, reason: 'expired' });
       });
 
       it('ends views on lease', async () => {
@@ -392,15 +463,55 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         const { id, receipt, expiresAtMs } = await secrets.create({ payload: 'p', views: 2, ttlMs: HOUR_MS });
         const facts = { ok: true, expiresAtMs };
         expect(await secrets.status(receipt)).toStrictEqual({
-          ...{ ...facts, state: 'live', viewsRemaining: 2, viewedAtMs: null },
+          ...{ ...facts, state: 'live', viewsRemaining: 2, viewsUsed: 0, viewedAtMs: null },
         });
         await secrets.view(id);
         const seen = { ...facts, viewedAtMs: expect.any(Number) as number };
-        expect(await secrets.status(receipt)).toStrictEqual({ ...seen, state: 'live', viewsRemaining: 1 });
+        expect(await secrets.status(receipt)).toStrictEqual({
+          ...{ ...seen, state: 'live', viewsRemaining: 1, viewsUsed: 1 },
+        });
         const { viewId } = shown(await secrets.view(id, { leaseMs: 60_000 }));
-        expect(await secrets.status(receipt)).toStrictEqual({ ...seen, state: 'leased', viewsRemaining: 0 });
+        expect(await secrets.status(receipt)).toStrictEqual({
+          ...{ ...seen, state: 'leased', viewsRemaining: 0, viewsUsed: 2 },
+        });
         await secrets.confirm(id, viewId!);
-        expect(await secrets.status(receipt)).toStrictEqual({ ...seen, state: 'burned', viewsRemaining: 0 });
+        expect(await secrets.status(receipt)).toStrictEqual({
+          ...{ ...seen, state: 'burned', viewsRemaining: 0, viewsUsed: 2 },
+          ...{ ended: 'used', endedAtMs: expect.any(Number) as number },
+        });
+      });
+
+      it('tells used up from burned by hand and from too many failures, and when', async () => {
+        const lend = async (id: string): Promise<string> =>
+          shown(await secrets.view(id, { leaseMs: 60_000 })).viewId!;
+        const of = (options: object): ReturnType<SecretService['create']> =>
+          secrets.create({ payload: 'p', views: 2, ttlMs: HOUR_MS, ...options });
+        const [byHand, released, lapsed, used] = [
+          await of({}),
+          await of({ maxFailures: 1 }),
+          await of({ maxFailures: 1 }),
+          await of({ views: 1 }),
+        ];
+        const lapsesAtMs = lapsed.expiresAtMs! - HOUR_MS + 60_000;
+        await secrets.view(byHand.id);
+        await secrets.burn(byHand.id);
+        await secrets.release(released.id, await lend(released.id));
+        await lend(lapsed.id);
+        await lend(used.id);
+        under.advance(30 * 60_000);
+        const told = await Promise.all(
+          [byHand, released, lapsed, used].map(({ receipt }) => secrets.status(receipt)),
+        );
+        expect(told).toMatchObject([
+          { state: 'burned', ended: 'burned', viewsUsed: 1 },
+          { state: 'burned', ended: 'failures', viewsUsed: 0, failuresRemaining: 0 },
+          { state: 'burned', ended: 'failures', viewsUsed: 1, failuresRemaining: 0 },
+          { state: 'burned', ended: 'used', viewsUsed: 1 },
+        ]);
+        // By the lapse, not by when somebody looked.
+        const { endedAtMs } = told[2] as { endedAtMs: number };
+        expect(endedAtMs - lapsesAtMs).toBeGreaterThanOrEqual(0);
+        expect(endedAtMs - lapsesAtMs).toBeLessThan(60_000);
       });
 
       it('tells that it has expired unseen', async () => {
@@ -464,7 +575,7 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         for (const id of ['wrong', burned.id, expired.id])
           expect(await secrets.burn(id)).toStrictEqual({ ok: false, reason: 'not_found' });
         expect(await secrets.status(burned.receipt)).toMatchObject({ state: 'burned' });
-        expect(await secrets.burn(burned.receipt)).toStrictEqual({ ok: true });
+        expect(await secrets.burn(burned.receipt)).toStrictEqual({ ok: true, already: 'used' });
       });
 
       it('still tells a reader whose own view burned it', async () => {
@@ -476,6 +587,149 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
           reason: 'burned',
           own: true,
         });
+      });
+    });
+
+    describe('with maxFailures', () => {
+      const leaseMs = 60_000;
+      const guess = (id: string, viewId?: string): Promise<ViewResult> =>
+        secrets.view(id, { leaseMs, viewId });
+      const wrong = async (id: string, viewId: string): Promise<unknown> => {
+        await guess(id, viewId);
+        return secrets.release(id, viewId);
+      };
+      const forms = [
+        ['one view', { views: 1 }],
+        ['many views', { views: 500 }],
+        ['a time only', {}],
+      ] as const;
+
+      it.each(forms)('200 parallel wrong tries of %s see it 3 times, and it is burned', async (_, form) => {
+        const { id, receipt } = await secrets.create({
+          payload: 'precious',
+          ttlMs: HOUR_MS,
+          maxFailures: 3,
+          ...form,
+        });
+        const attacker = async (): Promise<number> => {
+          for (let seen = 0; ;) {
+            const secret = await guess(id);
+            if (secret.ok) {
+              seen++;
+              await secrets.release(id, secret.viewId!);
+            } else if (secret.reason === 'burned') return seen;
+          }
+        };
+        const seen = await Promise.all(Array.from({ length: 200 }, attacker));
+        expect(seen.reduce((sum, n) => sum + n)).toBe(3);
+        expect(await secrets.status(receipt)).toMatchObject({
+          ...{ state: 'burned', ended: 'failures', viewsUsed: 0, failuresRemaining: 0 },
+        });
+        expect(await under.contents()).not.toContain('precious');
+      });
+
+      it.each(forms)('200 parallel calls of one viewId on %s are tries as well', async (_, form) => {
+        const { id } = await secrets.create({ payload: 'p', ttlMs: HOUR_MS, maxFailures: 3, ...form });
+        const results = await Promise.all(Array.from({ length: 200 }, () => guess(id, 'shared')));
+        expect(results.filter(({ ok }) => ok)).toHaveLength(3);
+        expect(results.filter((result) => !result.ok && result.reason === 'leased')).toHaveLength(197);
+        expect(await secrets.release(id, 'shared')).toMatchObject({ burned: true, failuresRemaining: 0 });
+      });
+
+      it.each(forms)('of %s tries in flight count, and a right one makes room again', async (_, form) => {
+        const { id } = await secrets.create({ payload: 'p', ttlMs: HOUR_MS, maxFailures: 2, ...form });
+        expect(await wrong(id, 'a')).toMatchObject({ ok: true, burned: false, failuresRemaining: 1 });
+        shown(await guess(id, 'b'));
+        expect(await guess(id, 'c')).toStrictEqual({ ok: false, reason: 'leased' });
+        expect(await secrets.peek(id)).toMatchObject({ ok: false, reason: 'leased', failuresRemaining: 1 });
+        expect(await secrets.confirm(id, 'b')).toMatchObject({ ok: true, failuresRemaining: 1 });
+        expect(await secrets.confirm(id, 'b')).toMatchObject({ ok: true, failuresRemaining: 1 });
+        expect((await guess(id, 'c')).ok).toBe(!('views' in form) || form.views > 1);
+      });
+
+      it.each(forms)('of %s a lapsed lease is a failure, and burns with the last', async (_, form) => {
+        const { id, receipt } = await secrets.create({
+          payload: 'precious',
+          ttlMs: HOUR_MS,
+          maxFailures: 2,
+          ...form,
+        });
+        shown(await guess(id, 'a'));
+        under.advance(leaseMs + 1);
+        expect(await secrets.status(receipt)).toMatchObject({ viewsUsed: 1, failuresRemaining: 1 });
+        expect(await secrets.release(id, 'a')).toStrictEqual({ ok: false });
+        expect(await secrets.confirm(id, 'a')).toStrictEqual({ ok: false });
+        if ('views' in form && form.views === 1) return;
+        expect(await guess(id, 'a')).toStrictEqual({ ok: false, reason: 'failed', own: true });
+        shown(await guess(id, 'b'));
+        under.advance(leaseMs + 1);
+        expect(await secrets.peek(id)).toMatchObject({ ok: false, reason: 'burned', failuresRemaining: 0 });
+        expect(await under.contents()).not.toContain('precious');
+        expect(await secrets.status(receipt)).toMatchObject({ ended: 'failures' });
+      });
+
+      it('shows nothing again to a viewId that was released, and takes its release once', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 2, maxFailures: 3 });
+        for (let i = 0; i < 3; i++)
+          expect(
+            await secrets.release(id, i === 0 ? shown(await guess(id, 'a')).viewId! : 'a'),
+          ).toStrictEqual({
+            ...{ ok: true, viewsRemaining: 2, burned: false, failuresRemaining: 2 },
+          });
+        expect(await guess(id, 'a')).toStrictEqual({ ok: false, reason: 'failed', own: true });
+        expect(await secrets.confirm(id, 'a')).toStrictEqual({ ok: false });
+        expect(await secrets.peek(id)).toMatchObject({ viewsRemaining: 2, failuresRemaining: 2 });
+      });
+
+      it('burns in the step of the last failure, which may be asked for again', async () => {
+        const { id } = await secrets.create({ payload: 'precious', views: 2, maxFailures: 1 });
+        const burned = { ok: true, viewsRemaining: 0, burned: true, failuresRemaining: 0 };
+        expect(await wrong(id, 'a')).toStrictEqual(burned);
+        expect(await under.contents()).not.toContain('precious');
+        expect(await secrets.release(id, 'a')).toStrictEqual(burned);
+        expect(await guess(id, 'a')).toStrictEqual({ ok: false, reason: 'burned' });
+      });
+
+      it('repeats a try that was right', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 2, maxFailures: 1 });
+        await guess(id, 'a');
+        await secrets.confirm(id, 'a');
+        expect(await guess(id, 'a')).toMatchObject({ ok: true, payload: 'p', replayed: true });
+        expect(await secrets.peek(id)).toMatchObject({ viewsRemaining: 1, failuresRemaining: 1 });
+      });
+
+      it('opens without a failure as any other', async () => {
+        const { id } = await secrets.create({ payload: 'precious', views: 1, maxFailures: 3 });
+        await guess(id, 'a');
+        expect(await secrets.confirm(id, 'a')).toStrictEqual({
+          ...{ ok: true, viewsRemaining: 0, burned: true, failuresRemaining: 3 },
+        });
+        expect(await under.contents()).not.toContain('precious');
+        expect(await guess(id, 'a')).toStrictEqual({ ok: false, reason: 'burned', own: true });
+      });
+
+      it('is shown on lease only', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 1, maxFailures: 3 });
+        await expect(secrets.view(id)).rejects.toMatchObject({ code: 'InvalidArgument' });
+        await expect(secrets.view(id)).rejects.toThrow('view(id, { leaseMs })');
+        expect(await secrets.peek(id)).toMatchObject({ ok: true, viewsUsed: 0 });
+        await secrets.burn(id);
+        expect(await secrets.view(id)).toStrictEqual({ ok: false, reason: 'burned' });
+      });
+
+      it('keeps its deadline, and its endless life without one', async () => {
+        const timed = await secrets.create({ payload: 'p', ttlMs: HOUR_MS, maxFailures: 2 });
+        const endless = await secrets.create({ payload: 'p', views: 2, maxFailures: 2 });
+        for (const { id } of [timed, endless]) {
+          await wrong(id, 'a');
+          await guess(id, 'b');
+          await secrets.confirm(id, 'b');
+        }
+        under.advance(HOUR_MS / 2);
+        expect((await secrets.peek(timed.id)).ok).toBe(true);
+        under.advance(30 * DAY_MS);
+        expect((await secrets.peek(endless.id)).ok).toBe(true);
+        expect((await secrets.peek(timed.id)).ok).toBe(false);
       });
     });
 
@@ -497,6 +751,15 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         ['ttlMs: 11 years', () => secrets.create({ payload: 'p', ttlMs: 4_015 * DAY_MS })],
         ['an empty id', () => secrets.create({ payload: 'p', views: 1, id: '' })],
         ['an id of 513 bytes', () => secrets.create({ payload: 'p', views: 1, id: 'x'.repeat(513) })],
+        ['maxFailures: 0', () => secrets.create({ payload: 'p', views: 1, maxFailures: 0 })],
+        ['maxFailures: 101', () => secrets.create({ payload: 'p', views: 1, maxFailures: 101 })],
+        ['maxFailures: 1.5', () => secrets.create({ payload: 'p', views: 1, maxFailures: 1.5 })],
+        [
+          'a label of 201 bytes',
+          () => secrets.create({ payload: 'p', views: 1, label: 'é'.repeat(100) + 'x' }),
+        ],
+        ['a label that is no text', () => secrets.create({ payload: 'p', views: 1, label: 7 as never })],
+        ['a label of half a character', () => secrets.create({ payload: 'p', views: 1, label: '\ud83d' })],
         ['meta over 4 KiB', () => secrets.create({ payload: 'p', views: 1, meta: { m: 'x'.repeat(4_096) } })],
         ['meta that is no JSON', () => secrets.create({ payload: 'p', views: 1, meta: { m: 1n } })],
         [
@@ -577,8 +840,8 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
               ]);
           }
         }),
-        { numRuns: 150 },
+        { numRuns: Number(process.env.SECRET_RUNS ?? 150) },
       );
-    });
+    }, 120_000);
   });
 }

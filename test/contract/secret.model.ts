@@ -15,7 +15,15 @@ type Call = (secrets: SecretService, prefix: string, receipts: Map<string, strin
 
 export type SecretCommand =
   | { type: 'advance'; ticks: number }
-  | { type: 'create'; id: string; views: number | undefined; ticks: number | undefined; call: Call }
+  | {
+      type: 'create';
+      id: string;
+      views: number | undefined;
+      ticks: number | undefined;
+      maxFailures: number | undefined;
+      label: string | undefined;
+      call: Call;
+    }
   | { type: 'view'; id: string; viewId: string; lease: number | undefined; call: Call }
   | { type: 'confirm' | 'release'; id: string; viewId: string; call: Call }
   | { type: 'peek' | 'burn' | 'status'; id: string; call: Call };
@@ -26,17 +34,26 @@ const ticks = fc.integer({ min: 1, max: 10 });
 const some = <T>(value: fc.Arbitrary<T>): fc.Arbitrary<T | undefined> => fc.option(value, { nil: undefined });
 
 /** Without the instants, which differ between a model and a server. */
-const facts = ({ expiresAtMs, ...rest }: Outcome): Outcome => ({ ...rest, expires: expiresAtMs !== null });
+const facts = ({ expiresAtMs, viewedAtMs, endedAtMs, ...rest }: Outcome): Outcome => ({
+  ...rest,
+  ...(expiresAtMs === undefined ? {} : { expires: expiresAtMs !== null }),
+  ...(viewedAtMs === undefined ? {} : { viewed: viewedAtMs !== null }),
+  ...(endedAtMs === undefined ? {} : { endedAt: typeof endedAtMs }),
+});
 
 const advance = fc.record({ type: fc.constant('advance' as const), ticks: fc.integer({ min: 1, max: 3 }) });
 const create = fc
-  .record({ id, views: some(fc.integer({ min: 1, max: 4 })), ticks: some(ticks) })
+  .record({
+    ...{ id, views: some(fc.integer({ min: 1, max: 4 })), ticks: some(ticks) },
+    ...{ maxFailures: some(fc.integer({ min: 1, max: 3 })), label: some(fc.constantFrom('', 'l')) },
+  })
   .filter(({ views, ticks }) => views !== undefined || ticks !== undefined)
   .map((given) => ({
     ...{ type: 'create' as const, ...given },
     call: named(async (secrets, prefix, receipts) => {
       const ttlMs = given.ticks === undefined ? undefined : halfTickOff(given.ticks);
-      const secret = { id: prefix + given.id, payload: `of ${given.id}`, views: given.views, ttlMs };
+      const { views, maxFailures, label } = given;
+      const secret = { id: prefix + given.id, payload: `of ${given.id}`, views, ttlMs, maxFailures, label };
       try {
         const created = await secrets.create(secret as Parameters<SecretService['create']>[0]);
         receipts.set(given.id, created.receipt);
@@ -51,7 +68,9 @@ const view = fc.record({ id, viewId, lease: some(ticks) }).map((given) => ({
   ...{ type: 'view' as const, ...given },
   call: named(async (secrets, prefix) => {
     const lease = given.lease === undefined ? undefined : halfTickOff(given.lease);
-    const result = await secrets.view(prefix + given.id, { viewId: given.viewId, leaseMs: lease });
+    const result = await secrets
+      .view(prefix + given.id, { viewId: given.viewId, leaseMs: lease })
+      .catch((error: unknown) => ({ ok: false, code: (error as SecretError).code }) as const);
     if (!result.ok) return { ...result };
     const { viewId: _viewId, ...shown } = result;
     return facts(shown);
@@ -69,7 +88,7 @@ const peek = id.map((id) => ({
   ...{ type: 'peek' as const, id },
   call: named(async (secrets, prefix) => {
     const result = await secrets.peek(prefix + id);
-    return result.ok ? facts({ ...result }) : { ...result };
+    return facts({ ...result });
   }),
 }));
 const burn = id.map((id) => ({
@@ -82,7 +101,7 @@ const status = id.map((id) => ({
     const receipt = receipts.get(id);
     if (receipt === undefined) return { ok: false, reason: 'not_found' };
     const result = await secrets.status(receipt);
-    return result.ok ? { ...facts({ ...result }), viewedAtMs: result.viewedAtMs !== null } : { ...result };
+    return facts({ ...result });
   }),
 }));
 
@@ -104,21 +123,31 @@ export const secretCommands: fc.Arbitrary<SecretCommand[]> = fc.array(
   { minLength: 1, maxLength: 60, size: 'max' },
 );
 
+/** A view that was shown: for ever, or until it was given back. */
 interface Taken {
   readonly viewId: string;
   readonly remaining: number;
-  /** When it stopped being pending; for a view that was counted at once, when it was. */
+  /** How many calls it was shown to while it was pending. */
+  shows: number;
+  /** When it lapses or was confirmed; for a view that was counted at once, when it was. */
   settledAt: number;
+  confirmed: boolean;
 }
 
 interface Secret {
   readonly id: string;
   readonly views: number;
   readonly deadline: number;
+  readonly maxFailures: number;
   taken: Taken[];
+  /** Those that were given back: on a secret that counts failures, each of its showings is one. */
+  released: Taken[];
   burnedAt: number;
   viewed: boolean;
   lastReleased: string | undefined;
+  /** Of a secret without a number of views: the last one, and how many others went before it. */
+  last: string | undefined;
+  uncounted: number;
 }
 
 /** It ends on no tick and no half tick. */
@@ -135,7 +164,7 @@ export class SecretModel {
         this.#nowMs += command.ticks * TICK_MS;
         return {};
       case 'create':
-        return this.#create(command.id, command.views, command.ticks);
+        return this.#create(command);
       case 'view':
         return this.#view(command.id, command.viewId, command.lease);
       case 'confirm':
@@ -147,11 +176,17 @@ export class SecretModel {
     }
   }
 
-  #create(id: string, views = Infinity, ticks?: number): Outcome {
+  #create({
+    id,
+    views = Infinity,
+    ticks,
+    maxFailures = Infinity,
+  }: SecretCommand & { type: 'create' }): Outcome {
     if (this.#find(id)) return { code: 'SecretConflict' };
     const deadline = ticks === undefined ? Infinity : this.#nowMs + halfTickOff(ticks);
     this.#secrets.set(id, {
-      ...{ id, views, deadline, taken: [], burnedAt: Infinity, viewed: false, lastReleased: undefined },
+      ...{ id, views, deadline, maxFailures, taken: [], released: [], burnedAt: Infinity, viewed: false },
+      ...{ lastReleased: undefined, last: undefined, uncounted: 0 },
     });
     return { viewsRemaining: finite(views), expires: deadline < Infinity };
   }
@@ -160,45 +195,72 @@ export class SecretModel {
     const secret = this.#find(id);
     if (!secret) return { ok: false, reason: 'not_found' };
     const state = this.#stateOf(secret);
-    const mine = secret.taken.find((taken) => taken.viewId === viewId);
-    if (state === 'burned' && mine) return { ok: false, reason: 'burned', own: true };
-    if (state === 'burned' || state === 'expired' || (state === 'leased' && !mine))
-      return { ok: false, reason: state };
+    const counting = secret.maxFailures < Infinity;
+    const mine = secret.taken.findLast((taken) => taken.viewId === viewId);
+    if (state === 'burned' && mine && secret.views < Infinity)
+      return { ok: false, reason: 'burned', own: true };
+    if (state === 'burned' || state === 'expired') return { ok: false, reason: state };
+    if (counting && lease === undefined) return { ok: false, code: 'InvalidArgument' };
+    if (counting && this.#failuresOf(secret).some((failure) => failure.viewId === viewId))
+      return { ok: false, reason: 'failed', own: true };
     const shown = { ok: true, payload: `of ${id}`, expires: secret.deadline < Infinity };
-    if (mine) return { ...shown, viewsRemaining: mine.remaining, burned: false, replayed: true };
+    const pending = mine !== undefined && this.#isPending(mine);
+    if (counting && pending) {
+      if (this.#triesLeft(secret) <= 0) return { ok: false, reason: 'leased' };
+      mine.shows++;
+    }
+    // Of confirmed views without a number only the last is known.
+    const known =
+      pending || secret.views < Infinity || secret.taken.filter(({ confirmed }) => confirmed).at(-1) === mine;
+    if (mine && known)
+      return { ...shown, viewsRemaining: finite(mine.remaining), burned: false, replayed: true };
+    if (state === 'leased') return { ok: false, reason: state };
     secret.viewed = true;
-    if (secret.views === Infinity) return { ...shown, viewsRemaining: null, burned: false };
+    if (secret.views === Infinity && !counting) {
+      if (secret.last !== viewId) secret.uncounted++;
+      secret.last = viewId;
+      return { ...shown, viewsRemaining: null, burned: false };
+    }
     const remaining = remainingOf(secret) - 1;
-    const lapsesAt =
+    const settledAt =
       lease === undefined ? this.#nowMs : Math.min(this.#nowMs + halfTickOff(lease), secret.deadline);
-    secret.taken.push({ viewId, remaining, settledAt: lapsesAt });
-    return { ...shown, viewsRemaining: remaining, burned: this.#stateOf(secret) === 'burned' };
+    secret.taken.push({ viewId, remaining, shows: 1, settledAt, confirmed: false });
+    return { ...shown, viewsRemaining: finite(remaining), burned: this.#stateOf(secret) === 'burned' };
   }
 
   #confirm(id: string, viewId: string): Outcome {
     const secret = this.#find(id);
     if (!secret) return { ok: false };
-    if (secret.views === Infinity && this.#stateOf(secret) === 'live')
-      return { ok: true, viewsRemaining: null, burned: false };
-    const mine = secret.taken.find((taken) => taken.viewId === viewId);
+    if (this.#countsNothing(secret)) return this.#settled(secret);
+    const mine = secret.taken.findLast((taken) => taken.viewId === viewId);
     if (!mine) return { ok: false };
-    if (this.#stateOf(secret) !== 'burned') mine.settledAt = Math.min(mine.settledAt, this.#nowMs);
-    return { ok: true, ...this.#left(secret) };
+    if (this.#isPending(mine) && this.#stateOf(secret) !== 'burned') {
+      mine.settledAt = this.#nowMs;
+      mine.confirmed = true;
+      // The order of confirming counts, not that of showing.
+      secret.taken = [...secret.taken.filter((taken) => taken !== mine), mine];
+    } else if (secret.maxFailures < Infinity) {
+      if (this.#failuresOf(secret).includes(mine)) return { ok: false };
+      const last = secret.taken.filter(({ confirmed }) => confirmed).at(-1);
+      if (secret.views === Infinity && mine !== last) return { ok: false };
+    }
+    return this.#settled(secret);
   }
 
   #release(id: string, viewId: string): Outcome {
     const secret = this.#find(id);
     if (!secret) return { ok: false };
-    const state = this.#stateOf(secret);
-    if (secret.views === Infinity && state === 'live')
-      return { ok: true, viewsRemaining: null, burned: false };
-    const mine = secret.taken.find((taken) => taken.viewId === viewId);
-    const pending = mine && mine.settledAt > this.#nowMs && state !== 'burned';
-    if (pending) {
+    if (this.#countsNothing(secret)) return this.#settled(secret);
+    const mine = secret.taken.findLast((taken) => taken.viewId === viewId);
+    if (mine && this.#isPending(mine) && this.#stateOf(secret) !== 'burned') {
+      mine.settledAt = this.#nowMs;
       secret.taken = secret.taken.filter((taken) => taken !== mine);
+      secret.released.push(mine);
       secret.lastReleased = viewId;
+    } else if (secret.maxFailures < Infinity) {
+      if (!secret.released.some((released) => released.viewId === viewId)) return { ok: false };
     } else if (mine || secret.lastReleased !== viewId) return { ok: false };
-    return { ok: true, viewsRemaining: this.#left(secret).viewsRemaining, burned: false };
+    return this.#settled(secret);
   }
 
   #look(type: 'peek' | 'burn' | 'status', id: string): Outcome {
@@ -207,12 +269,25 @@ export class SecretModel {
     const state = this.#stateOf(secret);
     const { viewsRemaining } = this.#left(secret);
     const expires = secret.deadline < Infinity;
-    if (type === 'status') return { ok: true, state, viewsRemaining, expires, viewedAtMs: secret.viewed };
+    const soFar = {
+      viewsUsed: secret.taken.length + secret.uncounted,
+      viewed: secret.viewed,
+      ...this.#failuresRemaining(secret),
+    };
+    const ended = state === 'burned' ? { ended: this.#howEnded(secret), endedAt: 'number' } : {};
+    if (type === 'status') return { ok: true, state, viewsRemaining, expires, ...soFar, ...ended };
     if (type === 'peek')
-      return state === 'live' ? { ok: true, viewsRemaining, expires } : { ok: false, reason: state };
+      return state === 'live'
+        ? { ok: true, viewsRemaining, expires, ...soFar }
+        : { ok: false, reason: state, ...soFar };
     if (state === 'expired') return { ok: false, reason: state };
-    if (state !== 'burned') secret.burnedAt = this.#nowMs;
+    if (state === 'burned') return { ok: true, already: this.#howEnded(secret) };
+    secret.burnedAt = this.#nowMs;
     return { ok: true };
+  }
+
+  #settled(secret: Secret): Outcome {
+    return { ok: true, ...this.#left(secret), ...this.#failuresRemaining(secret) };
   }
 
   #left(secret: Secret): { viewsRemaining: number | null; burned: boolean } {
@@ -220,25 +295,68 @@ export class SecretModel {
     return { viewsRemaining: burned ? 0 : finite(remainingOf(secret)), burned };
   }
 
+  #failuresRemaining(secret: Secret): { failuresRemaining?: number } {
+    if (secret.maxFailures === Infinity) return {};
+    return { failuresRemaining: secret.maxFailures - shows(this.#failuresOf(secret)) };
+  }
+
+  /** Views that were given back, and those that lapsed before the secret was burned by hand. */
+  #failuresOf(secret: Secret): Taken[] {
+    return [...secret.released, ...lapsing(secret).filter(({ settledAt }) => settledAt <= this.#nowMs)];
+  }
+
+  #triesLeft(secret: Secret): number {
+    const pending = secret.taken.filter((taken) => this.#isPending(taken));
+    return secret.maxFailures - shows(this.#failuresOf(secret)) - shows(pending);
+  }
+
+  #isPending({ settledAt }: Taken): boolean {
+    return settledAt > this.#nowMs;
+  }
+
+  #countsNothing(secret: Secret): boolean {
+    return secret.views === Infinity && secret.maxFailures === Infinity && this.#stateOf(secret) === 'live';
+  }
+
   #find(id: string): Secret | undefined {
     const secret = this.#secrets.get(id);
-    return secret && this.#nowMs < Math.min(burnsAt(secret), secret.deadline) + TOMBSTONE_MS
-      ? secret
-      : undefined;
+    if (!secret) return undefined;
+    const endedAt = Math.min(burnsAt(secret), secret.deadline);
+    const deadline = secret.deadline === Infinity ? 0 : secret.deadline;
+    return this.#nowMs < Math.max(endedAt + TOMBSTONE_MS, deadline) ? secret : undefined;
+  }
+
+  #howEnded(secret: Secret): 'used' | 'burned' | 'failures' {
+    if (secret.burnedAt < Math.min(usedAt(secret), failedAt(secret))) return 'burned';
+    return failedAt(secret) <= usedAt(secret) ? 'failures' : 'used';
   }
 
   #stateOf(secret: Secret): 'live' | 'leased' | 'burned' | 'expired' {
     if (burnsAt(secret) <= Math.min(this.#nowMs, secret.deadline)) return 'burned';
     if (secret.deadline <= this.#nowMs) return 'expired';
-    return remainingOf(secret) === 0 ? 'leased' : 'live';
+    return remainingOf(secret) === 0 || this.#triesLeft(secret) <= 0 ? 'leased' : 'live';
   }
 }
 
 const finite = (views: number): number | null => (views === Infinity ? null : views);
 const remainingOf = ({ views, taken }: Secret): number => views - taken.length;
+const shows = (views: readonly Taken[]): number => views.reduce((sum, view) => sum + view.shows, 0);
 
-/** By hand, or when all views are taken and none of them is pending any more. */
-const burnsAt = (secret: Secret): number =>
-  remainingOf(secret) > 0
-    ? secret.burnedAt
-    : Math.min(secret.burnedAt, Math.max(...secret.taken.map(({ settledAt }) => settledAt)));
+/** Views that nobody confirmed or gave back, where that is a failure; a burn by hand ends their leases. */
+const lapsing = ({ maxFailures, taken, burnedAt }: Secret): Taken[] =>
+  maxFailures === Infinity
+    ? []
+    : taken.filter(({ confirmed, settledAt }) => !confirmed && settledAt <= burnedAt);
+
+/** When all views are taken and none of them is pending any more. */
+const usedAt = (secret: Secret): number =>
+  remainingOf(secret) > 0 ? Infinity : Math.max(...secret.taken.map(({ settledAt }) => settledAt));
+
+/** When the last failure there may be was made, or will be if nothing is settled by hand. */
+function failedAt(secret: Secret): number {
+  const failures = [...secret.released, ...lapsing(secret)].sort((a, b) => a.settledAt - b.settledAt);
+  const last = failures.find((_, i) => shows(failures.slice(0, i + 1)) >= secret.maxFailures);
+  return last?.settledAt ?? Infinity;
+}
+
+const burnsAt = (secret: Secret): number => Math.min(secret.burnedAt, usedAt(secret), failedAt(secret));

@@ -3,6 +3,7 @@ import { Redis as Redis5 } from 'ioredis5';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { MemorySecretBackend } from '../../lib/secret/secret.memory-backend.js';
+import type { SecretEntry } from '../../lib/secret/secret.entry.js';
 import { SecretError } from '../../lib/secret/secret.errors.js';
 import { resolveSecretDefaults } from '../../lib/secret/secret.options.js';
 import { RedisSecretBackend } from '../../lib/secret/secret.redis-backend.js';
@@ -30,6 +31,49 @@ describeSecrets('memory', async () => {
         .map(([tag, entry]) => `${tag} ${JSON.stringify(entry)} ${entry.content?.payload.toString()}\n`)
         .join(''),
   };
+});
+
+describe('MemorySecretBackend', () => {
+  const secretsOn = (
+    tombstoneMs: number,
+    clock?: { now(): number },
+  ): [SecretService, Map<string, SecretEntry>] => {
+    const backend = new MemorySecretBackend({ tombstoneMs }, clock);
+    return [new SecretService(backend, resolveSecretDefaults()), backend['entries']];
+  };
+  const payloadsOf = (entries: Map<string, SecretEntry>): number =>
+    [...entries.values()].filter(({ content }) => content).length;
+
+  it('forgets payloads at their deadlines, then tombstones, though nothing is asked of it', async () => {
+    const [secrets, entries] = secretsOn(300);
+    await secrets.create({ payload: 'p', ttlMs: 30 });
+    const leased = await secrets.create({ payload: 'p', views: 1, ttlMs: 3_600_000 });
+    await secrets.view(leased.id, { leaseMs: 30 });
+    const failed = await secrets.create({ payload: 'p', views: 9, maxFailures: 1 });
+    await secrets.view(failed.id, { leaseMs: 30 });
+    await secrets.create({ payload: 'kept', views: 1 });
+    await eventually(() => expect(payloadsOf(entries)).toBe(1));
+    expect(entries.size).toBeGreaterThan(2);
+    await eventually(() => expect(entries.size).toBe(2));
+  });
+
+  it('looks again, at leisure, where its clock is not that of the timers', async () => {
+    let nowMs = 0;
+    let looks = 0;
+    const [secrets, entries] = secretsOn(0, { now: () => (looks++, nowMs) });
+    await secrets.create({ payload: 'p', ttlMs: 5 });
+    await eventually(() => expect(looks).toBeGreaterThan(4));
+    const before = looks;
+    nowMs = 5;
+    await eventually(() => expect(entries.size).toBe(0));
+    expect(looks - before).toBeLessThan(10);
+  });
+
+  it('keeps no process alive', async () => {
+    const backend = new MemorySecretBackend({ tombstoneMs: 86_400_000 });
+    await new SecretService(backend, resolveSecretDefaults()).create({ payload: 'p', ttlMs: 3_600_000 });
+    expect([...backend['alarms'].values()].map(({ timer }) => timer.hasRef())).toStrictEqual([false]);
+  });
 });
 
 /** Every key and value that the server holds. */
@@ -111,47 +155,97 @@ describe('SecretService on Redis', () => {
     return call();
   }
 
-  describe('a command that is sent again after its reply was lost', () => {
-    it('creates one secret', async () => {
-      const { id, receipt, expiresAtMs } = await cut(() =>
-        secrets.create({ payload: 'p', views: 2, ttlMs: 60_000 }),
-      );
-      expect(await secrets.status(receipt)).toMatchObject({ state: 'live', viewsRemaining: 2, expiresAtMs });
-      expect((await secrets.peek(id)).ok).toBe(true);
-    });
-
-    it('costs one view, and gives the payload', async () => {
-      const { id } = await secrets.create({ payload: 'p', views: 3 });
-      expect(await cut(() => secrets.view(id))).toMatchObject({
-        payload: 'p',
-        viewsRemaining: 2,
-        replayed: true,
+  describe.each(['a client', 'a Cluster'])(
+    'a command that %s sends again after its reply was lost',
+    (kind) => {
+      let server: RedisServer | undefined;
+      beforeEach(async () => {
+        if (kind === 'a client') return;
+        server = await startRedisServer({ cluster: true });
+        const onNode = await startTcpProxy(server.port);
+        const natMap = { [`${server.host}:${server.port}`]: { host: '127.0.0.1', port: onNode.port } };
+        const cluster = server.track(new Cluster([{ host: '127.0.0.1', port: onNode.port }], { natMap }));
+        await proxy.stop();
+        client.disconnect();
+        proxy = onNode;
+        client = cluster as unknown as Redis;
+        const options = resolveSecretDefaults();
+        await Promise.all(secretScripts.map(({ lua }) => server!.client().script('LOAD', lua)));
+        backend = new RedisSecretBackend(new ScriptRunner(cluster, 5_000), { keyPrefix: 'app', ...options });
+        secrets = new SecretService(backend, options);
       });
-      expect(await secrets.peek(id)).toMatchObject({ viewsRemaining: 2 });
-    });
+      afterEach(async () => {
+        client.disconnect();
+        await server?.stop();
+        server = undefined;
+      });
 
-    it('tells that the last view was its own', async () => {
-      const { id } = await secrets.create({ payload: 'p', views: 1 });
-      expect(await cut(() => secrets.view(id))).toStrictEqual({ ok: false, reason: 'burned', own: true });
-    });
+      it('creates one secret', async () => {
+        const { id, receipt, expiresAtMs } = await cut(() =>
+          secrets.create({ payload: 'p', views: 2, ttlMs: 60_000 }),
+        );
+        expect(await secrets.status(receipt)).toMatchObject({
+          state: 'live',
+          viewsRemaining: 2,
+          expiresAtMs,
+        });
+        expect((await secrets.peek(id)).ok).toBe(true);
+      });
 
-    it('loses no payload on lease', async () => {
-      const { id } = await secrets.create({ payload: 'p', views: 1 });
-      const secret = await cut(() => secrets.view(id, { leaseMs: 60_000 }));
-      expect(secret).toMatchObject({ ok: true, payload: 'p', replayed: true });
-      const { viewId } = shown(secret);
-      expect(await cut(() => secrets.release(id, viewId!))).toMatchObject({ ok: true, viewsRemaining: 1 });
-      const again = shown(await secrets.view(id, { leaseMs: 60_000 }));
-      expect(await cut(() => secrets.confirm(id, again.viewId!))).toMatchObject({ ok: true, burned: true });
-    });
+      it('costs one view, and gives the payload', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 3 });
+        expect(await cut(() => secrets.view(id))).toMatchObject({
+          payload: 'p',
+          viewsRemaining: 2,
+          replayed: true,
+        });
+        expect(await secrets.peek(id)).toMatchObject({ viewsRemaining: 2 });
+      });
 
-    it('burns once, and says so even where a second burn finds nothing', async () => {
-      const uniform = new SecretService(backend, { ...resolveSecretDefaults(), uniform: true });
-      const { id } = await uniform.create({ payload: 'p', views: 1 });
-      expect(await cut(() => uniform.burn(id))).toStrictEqual({ ok: true });
-      expect(await uniform.burn(id)).toStrictEqual({ ok: false, reason: 'not_found' });
-    });
-  });
+      it('tells that the last view was its own', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 1 });
+        expect(await cut(() => secrets.view(id))).toStrictEqual({ ok: false, reason: 'burned', own: true });
+      });
+
+      it('loses no payload on lease', async () => {
+        const { id } = await secrets.create({ payload: 'p', views: 1 });
+        const secret = await cut(() => secrets.view(id, { leaseMs: 60_000 }));
+        expect(secret).toMatchObject({ ok: true, payload: 'p', replayed: true });
+        const { viewId } = shown(secret);
+        expect(await cut(() => secrets.release(id, viewId!))).toMatchObject({ ok: true, viewsRemaining: 1 });
+        const again = shown(await secrets.view(id, { leaseMs: 60_000 }));
+        expect(await cut(() => secrets.confirm(id, again.viewId!))).toMatchObject({ ok: true, burned: true });
+      });
+
+      it('takes one try, whatever comes of it', async () => {
+        const { id, receipt } = await secrets.create({ payload: 'p', ttlMs: 60_000, maxFailures: 2 });
+        const one = shown(await cut(() => secrets.view(id, { leaseMs: 30_000 })));
+        expect(await cut(() => secrets.release(id, one.viewId!))).toMatchObject({ failuresRemaining: 1 });
+        const two = shown(await cut(() => secrets.view(id, { leaseMs: 30_000 })));
+        expect(await secrets.view(id, { leaseMs: 30_000 })).toStrictEqual({ ok: false, reason: 'leased' });
+        expect(await cut(() => secrets.confirm(id, two.viewId!))).toMatchObject({
+          ok: true,
+          failuresRemaining: 1,
+        });
+        const three = shown(await cut(() => secrets.view(id, { leaseMs: 30_000 })));
+        expect(await cut(() => secrets.release(id, three.viewId!))).toMatchObject({ ok: true, burned: true });
+        expect(await secrets.status(receipt)).toMatchObject({ ended: 'failures', viewsUsed: 1 });
+      });
+
+      it('counts one view where only time ends the secret', async () => {
+        const { id } = await secrets.create({ payload: 'p', ttlMs: 60_000 });
+        await cut(() => secrets.view(id));
+        expect(await secrets.peek(id)).toMatchObject({ viewsUsed: 1 });
+      });
+
+      it('burns once, and says so even where a second burn finds nothing', async () => {
+        const uniform = new SecretService(backend, { ...resolveSecretDefaults(), uniform: true });
+        const { id } = await uniform.create({ payload: 'p', views: 1 });
+        expect(await cut(() => uniform.burn(id))).toStrictEqual({ ok: true });
+        expect(await uniform.burn(id)).toStrictEqual({ ok: false, reason: 'not_found' });
+      });
+    },
+  );
 
   it('takes one round trip an operation, whatever comes of it', async () => {
     const created = await secrets.create({ payload: 'p', views: 2 });
@@ -192,6 +286,54 @@ describe('SecretService on Redis', () => {
     const keys = await admin.keys('*');
     expect(keys).toHaveLength(5);
     for (const key of keys) expect([key, (await admin.pttl(key)) > 0]).toStrictEqual([key, true]);
+  });
+
+  it('lets Redis itself drop the content when the last try lapses, and takes that back when one is settled', async () => {
+    const { id, expiresAtMs } = await secrets.create({ payload: 'p', ttlMs: 60_000, maxFailures: 2 });
+    const [content, record] = (await admin.keys('*')).sort() as [string, string];
+    shown(await secrets.view(id, { leaseMs: 10_000 }));
+    expect(await admin.pexpiretime(content)).toBe(expiresAtMs);
+    const { viewId } = shown(await secrets.view(id, { leaseMs: 20_000 }));
+    const lapsesAtMs = await admin.pexpiretime(content);
+    expect(Math.abs(expiresAtMs! - 40_000 - lapsesAtMs)).toBeLessThan(10_000);
+    expect(await admin.pexpiretime(record)).toBe(lapsesAtMs + 86_400_000);
+    await secrets.confirm(id, viewId!);
+    expect(await admin.pexpiretime(content)).toBe(expiresAtMs);
+  });
+
+  it('keeps the tombstone until the deadline where that is later', async () => {
+    const { id, expiresAtMs } = await secrets.create({ payload: 'p', views: 1, ttlMs: 7 * 86_400_000 });
+    await secrets.view(id);
+    const [record] = (await admin.keys('*')) as [string];
+    expect(await admin.pexpiretime(record)).toBe(expiresAtMs);
+  });
+
+  it('burns, shows, confirms and releases on a full server, which refuses only what makes new secrets', async () => {
+    const of = (options: object): ReturnType<SecretService['create']> =>
+      secrets.create({ payload: 'x'.repeat(1_000), views: 2, ttlMs: 60_000, ...options });
+    const [burning, last, leasing, releasing, failing, timed] = [
+      ...[await of({}), await of({ views: 1 }), await of({}), await of({})],
+      ...[await of({ maxFailures: 1 }), await secrets.create({ payload: 'p', ttlMs: 60_000 })],
+    ] as const;
+    const leaseMs = 30_000;
+    const lent = async ({ id }: { id: string }): Promise<string> =>
+      shown(await secrets.view(id, { leaseMs })).viewId!;
+    const [confirmed, released, failed] = [await lent(leasing), await lent(releasing), await lent(failing)];
+    await admin.config('SET', 'maxmemory-policy', 'noeviction');
+    await admin.config('SET', 'maxmemory', '1');
+    try {
+      await expect(of({})).rejects.toMatchObject({ code: 'ServiceUnavailable' });
+      expect(await secrets.burn(burning.id)).toStrictEqual({ ok: true });
+      expect(await secrets.view(last.id)).toMatchObject({ ok: true, burned: true });
+      expect(await secrets.confirm(leasing.id, confirmed)).toMatchObject({ ok: true, viewsRemaining: 1 });
+      expect(await secrets.view(leasing.id, { leaseMs })).toMatchObject({ ok: true, viewsRemaining: 0 });
+      expect(await secrets.release(releasing.id, released)).toMatchObject({ ok: true, viewsRemaining: 2 });
+      expect(await secrets.release(failing.id, failed)).toMatchObject({ ok: true, burned: true });
+      expect(await secrets.view(timed.id)).toMatchObject({ ok: true });
+      expect(await secrets.status(burning.receipt)).toMatchObject({ state: 'burned', ended: 'burned' });
+    } finally {
+      await admin.config('SET', 'maxmemory', '0');
+    }
   });
 
   it('lets Redis itself drop the content at the deadline, and the record a tombstone later', async () => {

@@ -625,7 +625,7 @@ describe('the clock of the module', () => {
     app.clock.advance(hours(1) - 1);
     expect(await app.secrets.peek(other.id)).toMatchObject({ ok: true });
     app.clock.advance(1);
-    expect(await app.secrets.peek(other.id)).toEqual({ ok: false, reason: 'expired' });
+    expect(await app.secrets.peek(other.id)).toMatchObject({ ok: false, reason: 'expired' });
     app.clock.advance(hours(24));
     expect(await app.secrets.peek(other.id)).toEqual({ ok: false, reason: 'not_found' });
   });

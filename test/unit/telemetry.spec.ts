@@ -814,6 +814,35 @@ describe('includeRaw', () => {
     expect(contents(events)).not.toMatch('sealed');
   });
 
+  it('of a secret with a label carries it with whatever is done, on every backend reply', async () => {
+    const { app, events } = await appWith({});
+    const secrets = app.get(SecretService);
+    const label = 'order 7, ann@example.com';
+    const { id, receipt } = await secrets.create({ payload: 'sealed', views: 1, label, maxFailures: 1 });
+    await secrets.peek(id);
+    await expect(secrets.view(id)).rejects.toMatchObject({ code: 'InvalidArgument' });
+    await secrets.view(id, { viewId: 'v', leaseMs: 60_000 });
+    await secrets.view(id, { leaseMs: 60_000 });
+    await secrets.release(id, 'v');
+    await secrets.status(receipt);
+    await secrets.burn(receipt);
+    await secrets.view(id);
+    expect(events.map(({ type, reason }) => [type, reason])).toStrictEqual([
+      ['create', undefined],
+      ['peek', undefined],
+      ['view', 'lease_needed'],
+      ['view', undefined],
+      ['view', 'leased'],
+      ['release', undefined],
+      ['status', undefined],
+      ['burn', undefined],
+      ['view', 'burned'],
+    ]);
+    for (const event of events) expect(event).toMatchObject({ feature: 'secret', label });
+    await secrets.view((await secrets.create({ payload: 'p', views: 1 })).id);
+    expect(events.slice(-2).every((event) => !('label' in event))).toBe(true);
+  });
+
   it('in an app gives the keys of every feature', async () => {
     const limits = [{ scope: 'user', period: 'lifetime' as const, limit: 1 }];
     const { app, events } = await appWith({ budget: { limits } }, { includeRaw: true });

@@ -27,7 +27,12 @@ const write = async (client: Redis, fields: Record<string, string>): Promise<voi
 const prepare = (client: Redis): Promise<void> => write(client, {});
 /** The last view is on lease. */
 const lend = (client: Redis): Promise<void> =>
-  write(client, { left: '0', [`view:${viewTag}`]: '0', leases: `${viewTag}:${Date.now() + 30_000};` });
+  write(client, {
+    left: '0',
+    [`view:${viewTag}`]: '0',
+    leases: `${viewTag}:${Date.now() + 30_000}:${viewTag},;`,
+    max: '3',
+  });
 
 export const secretExamples: ScriptExample[] = [
   {
@@ -40,10 +45,12 @@ export const secretExamples: ScriptExample[] = [
       views: 2,
       ttlMs: 60_000,
       meta: '{}',
+      maxFailures: 3,
+      secretLabel: 'order 7',
       tombstoneMs,
     },
   },
-  { script: viewScript, keys, args: { viewTag, leaseMs: 0, tombstoneMs }, prepare },
+  { script: viewScript, keys, args: { viewTag, callId: viewTag, leaseMs: 0, tombstoneMs }, prepare },
   { script: peekScript, keys, args: {}, prepare },
   { script: burnScript, keys, args: { proof, burnId: 'B'.repeat(22), tombstoneMs }, prepare },
   { script: statusScript, keys, args: { proof }, prepare },
