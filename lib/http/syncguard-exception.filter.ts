@@ -1,7 +1,7 @@
 import { type ArgumentsHost, Catch, type ExceptionFilter, Inject, Logger } from '@nestjs/common';
 import { HttpAdapterHost } from '@nestjs/core';
 import { type Observable, throwError } from 'rxjs';
-import { BudgetUnavailableError } from '../budget/budget.errors.js';
+import { BudgetInputError, BudgetUnavailableError } from '../budget/budget.errors.js';
 import { errorMessage, GraphQLRefusal, type Refusal } from '../refusal.js';
 import { SyncGuardConfigError, SyncGuardError } from '../syncguard.errors.js';
 
@@ -65,12 +65,19 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
   }
 }
 
-const refusalOf = (error: SyncGuardError): Refusal => ({
-  statusCode: statusOf(error),
-  code: error.code,
-  message: error.summary,
-  context: forClients(error.context),
-});
+/** An outage may be over in a moment, and nobody knows when. */
+const RETRY_SOON_SECS = 1;
+
+function refusalOf(error: SyncGuardError): Refusal {
+  const statusCode = statusOf(error);
+  const context = forClients(error.context);
+  return {
+    statusCode,
+    code: error.code,
+    message: error.summary,
+    context: statusCode === 503 ? { retryAfter: RETRY_SOON_SECS, ...context } : context,
+  };
+}
 
 /** A client of socket.io, or a WebSocket of ws, whose `emit` would not leave this process. */
 interface SocketClient {
@@ -89,6 +96,10 @@ const forClients = (context: Readonly<Record<string, unknown>>): Record<string, 
   Object.fromEntries(Object.entries(context).filter(([name]) => !name.endsWith('Hash')));
 
 function statusOf(error: SyncGuardError): number {
+  // A budget's cause is the caller's value. Else it is what Redis said: a key of ours holds something else, the client
+  // is in subscriber mode. Whoever called did nothing wrong.
+  const isRedis = error.cause !== undefined && !(error instanceof BudgetInputError);
+  if (error.code === 'InvalidArgument' && isRedis) return 500;
   // A fault of whoever wrote the app, found at a call.
   if (error instanceof SyncGuardConfigError) return 500;
   if (error.code === 'BudgetExceeded') return typeof error.context.retryAfter === 'number' ? 429 : 402;

@@ -4,6 +4,7 @@ import type {
   BackendCapabilities,
   ExtendOptions,
   ExtendResult,
+  IsLockedOptions,
   LockInfo,
   LookupOptions,
   RawLockInfo,
@@ -20,7 +21,7 @@ export interface LockBackend<C extends BackendCapabilities = BackendCapabilities
   acquire(options: AcquireOptions): Promise<AcquireResult>;
   release(options: ReleaseOptions): Promise<ReleaseResult>;
   extend(options: ExtendOptions): Promise<ExtendResult>;
-  isLocked(options: { key: string; signal?: AbortSignal | undefined }): Promise<boolean>;
+  isLocked(options: IsLockedOptions): Promise<boolean>;
   lookup(options: LookupOptions): Promise<LockInfo | null>;
   getByKeyRaw(key: string): Promise<RawLockInfo | null>;
   getByIdRaw(lockId: string): Promise<RawLockInfo | null>;

@@ -1,5 +1,6 @@
 import { refuseAborted } from '../aborted.js';
 import { type Clock, momentNow, steadyClock } from '../clock.js';
+import { IdleSweep } from '../idle-sweep.js';
 import { LockHandle } from './acquired-lock.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
@@ -8,6 +9,7 @@ import type {
   AcquireResult,
   ExtendOptions,
   ExtendResult,
+  IsLockedOptions,
   LockInfo,
   LookupOptions,
   MemoryCapabilities,
@@ -23,8 +25,11 @@ import {
   toRawLockInfo,
   validateAcquire,
   validateExtend,
+  validateIsLocked,
   validateKey,
   validateLockId,
+  validateLookup,
+  validateRelease,
 } from './lock.values.js';
 
 // Fences follow the clock as on Redis: in tenths of a ms.
@@ -43,6 +48,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   // One counter for all keys: it rises for each of them, and needs no memory for a key that is not held.
   #lastFence = 0;
   #sweepAt = SWEEP_AT_LEAST;
+  readonly #idleSweep = new IdleSweep(() => this.#sweep());
 
   constructor(private readonly clock: Clock = steadyClock) {}
 
@@ -62,7 +68,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   }
 
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
-    const lockId = validateLockId(options?.lockId);
+    const lockId = validateRelease(options);
     refuseAborted(options.signal, LockError);
     const record = this.#liveById(lockId);
     if (!record) return withDetail({ ok: false }, { reason: 'not_found' });
@@ -80,17 +86,16 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     return { ok: true, expiresAtMs };
   }
 
-  async isLocked(options: { key: string; signal?: AbortSignal | undefined }): Promise<boolean> {
-    const key = validateKey(options?.key);
+  async isLocked(options: IsLockedOptions): Promise<boolean> {
+    const key = validateIsLocked(options);
     refuseAborted(options.signal, LockError);
     return this.#live(key) !== null;
   }
 
   async lookup(options: LookupOptions): Promise<LockInfo | null> {
-    const id = options?.lockId === undefined ? undefined : validateLockId(options.lockId);
-    const key = id === undefined ? validateKey(options?.key) : undefined;
+    const wanted = validateLookup(options);
     refuseAborted(options.signal, LockError);
-    const record = key === undefined ? this.#liveById(id as string) : this.#live(key);
+    const record = 'key' in wanted ? this.#live(wanted.key) : this.#liveById(wanted.lockId);
     return record && toLockInfo(record);
   }
 
@@ -115,6 +120,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
       fence: formatFence(this.#lastFence),
     };
     this.#byKey.set(key, record);
+    this.#idleSweep.start();
     this.#keyById.set(record.lockId, key);
     return record;
   }
@@ -138,9 +144,10 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     this.#keyById.delete(record.lockId);
   }
 
-  /** Expired locks that nobody asked for again: swept when the map has doubled, so a grant stays O(1). */
-  #sweep(): void {
+  /** Expired locks that nobody asked for again: swept when the map has doubled, so a grant stays O(1), and when idle. */
+  #sweep(): number {
     for (const key of this.#byKey.keys()) this.#live(key);
     this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#byKey.size);
+    return this.#byKey.size;
   }
 }

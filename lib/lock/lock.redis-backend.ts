@@ -29,6 +29,7 @@ import type {
   AcquireResult,
   ExtendOptions,
   ExtendResult,
+  IsLockedOptions,
   LockInfo,
   LookupOptions,
   RawLockInfo,
@@ -44,8 +45,11 @@ import {
   toRawLockInfo,
   validateAcquire,
   validateExtend,
+  validateIsLocked,
   validateKey,
   validateLockId,
+  validateLookup,
+  validateRelease,
 } from './lock.values.js';
 import { type Attempt, BackgroundRetries } from '../background-retries.js';
 
@@ -106,7 +110,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
-    const lockId = validateLockId(options?.lockId);
+    const lockId = validateRelease(options);
     const live = options.held !== undefined && msUntil(options.held.deadline) > 0;
     let replayed = false;
     const onReplay = (): void => void (replayed = true);
@@ -124,8 +128,8 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       : withDetail({ ok: false }, { reason: reply.code });
   }
 
-  async isLocked(options: { key: string; signal?: AbortSignal | undefined }): Promise<boolean> {
-    const key = validateKey(options?.key);
+  async isLocked(options: IsLockedOptions): Promise<boolean> {
+    const key = validateIsLocked(options);
     const read = await this.#read(key, options.signal);
     if (!read) return false;
     const { record, nowMs } = read;
@@ -136,20 +140,21 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async lookup(options: LookupOptions): Promise<LockInfo | null> {
+    const wanted = validateLookup(options);
     const record =
-      options?.lockId === undefined
-        ? await this.#liveByKey(options?.key, options?.signal)
-        : await this.#liveById(options.lockId, options.signal);
+      'key' in wanted
+        ? await this.#liveByKey(wanted.key, options.signal)
+        : await this.#liveById(wanted.lockId, options.signal);
     return record && toLockInfo(record);
   }
 
   async getByKeyRaw(key: string): Promise<RawLockInfo | null> {
-    const record = await this.#liveByKey(key);
+    const record = await this.#liveByKey(validateKey(key));
     return record && toRawLockInfo(record);
   }
 
   async getByIdRaw(lockId: string): Promise<RawLockInfo | null> {
-    const record = await this.#liveById(lockId);
+    const record = await this.#liveById(validateLockId(lockId));
     return record && toRawLockInfo(record);
   }
 
@@ -242,12 +247,11 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       });
   }
 
-  async #liveByKey(rawKey: unknown, signal?: AbortSignal): Promise<LockRecord | null> {
-    return liveRecord(await this.#read(validateKey(rawKey), signal));
+  async #liveByKey(key: string, signal?: AbortSignal): Promise<LockRecord | null> {
+    return liveRecord(await this.#read(key, signal));
   }
 
-  async #liveById(rawLockId: unknown, signal?: AbortSignal): Promise<LockRecord | null> {
-    const lockId = validateLockId(rawLockId);
+  async #liveById(lockId: string, signal?: AbortSignal): Promise<LockRecord | null> {
     const read = await this.#attributed(
       { lockId },
       this.#byId<ReadReply | null>(lockId, signal, null, {

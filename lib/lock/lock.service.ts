@@ -24,6 +24,7 @@ import type {
   BackendCapabilities,
   ExtendOptions,
   ExtendResult,
+  IsLockedOptions,
   LockInfo,
   LookupOptions,
   RawLockInfo,
@@ -132,7 +133,7 @@ export class LockService implements OnModuleDestroy {
   }
 
   /** Whether anybody holds the key now. To decide on that is a race: acquire instead. */
-  isLocked(options: { key: string; signal?: AbortSignal | undefined }): Promise<boolean> {
+  isLocked(options: IsLockedOptions): Promise<boolean> {
     return this.#backend.isLocked(options);
   }
 

@@ -92,6 +92,11 @@ export interface RawLockInfo extends LockInfo {
   readonly lockId: string;
 }
 
+export interface IsLockedOptions {
+  key: string;
+  signal?: AbortSignal | undefined;
+}
+
 export type LookupOptions = ({ key: string; lockId?: never } | { lockId: string; key?: never }) & {
   signal?: AbortSignal | undefined;
 };

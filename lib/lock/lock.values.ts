@@ -1,9 +1,18 @@
 import { randomFillSync } from 'node:crypto';
 import { hashKey, describe, normalizeKey } from '../keys.js';
-import { duration } from '../validate.js';
+import { callOptions, duration } from '../validate.js';
 import type { LockBackend } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
-import type { AcquireOptions, AcquireResult, ExtendOptions, LockInfo, RawLockInfo } from './lock.types.js';
+import type {
+  AcquireOptions,
+  AcquireResult,
+  ExtendOptions,
+  IsLockedOptions,
+  LockInfo,
+  LookupOptions,
+  RawLockInfo,
+  ReleaseOptions,
+} from './lock.types.js';
 
 /** Fence counters: above WARN a warning, above MAX no more grants (seed 004). Compared as strings. */
 export const FENCE_THRESHOLDS = { WARN: '090000000000000', MAX: '900000000000000' } as const;
@@ -62,11 +71,26 @@ export const validateKey = (key: unknown): string => checked(() => normalizeKey(
 export const validateTtl = (ttlMs: unknown): number => checked(() => duration('ttlMs', ttlMs));
 
 export function validateAcquire(options: AcquireOptions): { key: string; ttlMs: number } {
-  return { key: validateKey(options?.key), ttlMs: validateTtl(options?.ttlMs) };
+  const { key, ttlMs } = checked(() => callOptions(options, ['key', 'ttlMs']));
+  return { key: validateKey(key), ttlMs: validateTtl(ttlMs) };
+}
+
+export function validateRelease(options: ReleaseOptions): string {
+  return validateLockId(checked(() => callOptions(options, ['lockId', 'held'])).lockId);
 }
 
 export function validateExtend(options: ExtendOptions): { lockId: string; ttlMs: number } {
-  return { lockId: validateLockId(options?.lockId), ttlMs: validateTtl(options?.ttlMs) };
+  const { lockId, ttlMs } = checked(() => callOptions(options, ['lockId', 'ttlMs', 'held']));
+  return { lockId: validateLockId(lockId), ttlMs: validateTtl(ttlMs) };
+}
+
+export function validateIsLocked(options: IsLockedOptions): string {
+  return validateKey(checked(() => callOptions(options, ['key'])).key);
+}
+
+export function validateLookup(options: LookupOptions): { key: string } | { lockId: string } {
+  const { key, lockId } = checked(() => callOptions<LookupOptions>(options, ['key', 'lockId']));
+  return lockId === undefined ? { key: validateKey(key) } : { lockId: validateLockId(lockId) };
 }
 
 /** The record of a held lock, as JSON in Redis (seed 004) and as it is in memory. */

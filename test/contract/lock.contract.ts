@@ -341,6 +341,24 @@ export function describeLockBackend(name: string, setUp: () => Promise<LockBacke
         },
       );
 
+      it('an unknown option is an InvalidArgument that names it, in every call', async () => {
+        const { lockId } = await take('order:1');
+        const calls: Record<string, () => Promise<unknown>> = {
+          'options.ttlMS is not an option. Did you mean ttlMs': () =>
+            backend.acquire({ key: 'order:2', ttlMs: TTL_MS, ttlMS: 5 } as never),
+          'options.key is not an option': () => backend.release({ lockId, key: 'order:1' } as never),
+          'options.ttl is not an option': () => backend.extend({ lockId, ttlMs: TTL_MS, ttl: 5 } as never),
+          'options.ttlMs is not an option': () => backend.isLocked({ key: 'order:1', ttlMs: 5 } as never),
+          'options.id is not an option': () => backend.lookup({ key: 'order:1', id: 5 } as never),
+        };
+        for (const [message, call] of Object.entries(calls)) {
+          expect(await codeOf(call())).toBe('InvalidArgument');
+          await expect(call()).rejects.toThrow(message);
+        }
+        expect(await backend.isLocked({ key: 'order:2' })).toBe(false);
+        expect(await backend.isLocked({ key: 'order:1' })).toBe(true);
+      });
+
       it('no options at all are an InvalidArgument', async () => {
         const nothing = undefined as never;
         expect(await codeOf(backend.acquire(nothing))).toBe('InvalidArgument');

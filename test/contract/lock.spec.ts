@@ -13,6 +13,29 @@ describeLockBackend('memory', async () => {
   };
 });
 
+describe('memory that nobody asks any more', () => {
+  afterEach(() => jest.useRealTimers());
+
+  it('is given back: 5,000 expired locks are gone within a minute, and then no timer is left', async () => {
+    jest.useFakeTimers({ doNotFake: ['performance'] });
+    let nowMs = 0;
+    const backend = createMemoryBackend({ clock: { now: () => nowMs } });
+    const lookups = jest.spyOn(Map.prototype, 'delete');
+    for (let i = 0; i < 5_000; i++) await backend.acquire({ key: `order:${i}`, ttlMs: 1_000 });
+    await backend.acquire({ key: 'long', ttlMs: 50_000 });
+    nowMs = 30_000;
+    lookups.mockClear();
+    jest.advanceTimersByTime(30_000);
+    // Each by its key and by its id.
+    expect(lookups).toHaveBeenCalledTimes(10_000);
+    nowMs = 60_000;
+    jest.advanceTimersByTime(30_000);
+    expect(lookups).toHaveBeenCalledTimes(10_002);
+    expect(jest.getTimerCount()).toBe(0);
+    lookups.mockRestore();
+  });
+});
+
 const advance = (ms: number): void => workerRedis().clock.advance(ms);
 
 describeLockBackend('Redis', async () => {

@@ -222,6 +222,26 @@ describe.each(['express', 'fastify'] as const)('@WithLock() on %s', (adapter) =>
     expect(await get('/orders/held/3')).toMatchObject({ status: 500, body: { code: 'AlreadyHeld' } });
   });
 
+  it('answers a key that another program uses with 500, and an outage with 503 that says when to try again', async () => {
+    const redis = await freshRedis();
+    await redis.client().set('syncguard:order:7', 'mine');
+    const ask = async (url: string): Promise<Response> => {
+      const other = await listen(adapter, {
+        imports: [SyncGuardModule.forRoot({ redis: url, lock: { timeoutMs: 0 }, commandTimeoutMs: 200 })],
+        ...shared,
+      });
+      const response = await fetch(`${other.url}/orders/7`);
+      await other.app.close();
+      return response;
+    };
+    const foreign = await ask(redis.url);
+    expect(foreign.status).toBe(500);
+    expect(await foreign.json()).toMatchObject({ code: 'InvalidArgument' });
+    const away = await ask('redis://127.0.0.1:1');
+    expect([away.status, away.headers.get('retry-after')]).toStrictEqual([503, '1']);
+    expect(await away.json()).toMatchObject({ code: 'ServiceUnavailable', context: { retryAfter: 1 } });
+  });
+
   it("leaves the user's exceptions to Nest", async () => {
     expect(await get('/orders/teapot/now')).toMatchObject({
       status: 418,
