@@ -4,6 +4,21 @@ import { SyncGuardConfigError } from './syncguard.errors.js';
 type Method = (this: unknown, ...args: never[]) => unknown;
 
 /**
+ * Lets a decorator of methods with types of its own stand in `applyDecorators`, which knows of no method. It is nothing
+ * but a type: directly on a method that does not fit, and on what is no method, it does not compile.
+ */
+export type Composable = (
+  target: object,
+  propertyKey: string | symbol,
+  descriptor?: never,
+) => FitsNoSuchMember;
+
+/** What a decorator must not return: the compiler names it where the decorator does not fit. */
+export interface FitsNoSuchMember {
+  readonly fitsNoSuchMember: never;
+}
+
+/**
  * Replaces a decorated method. Everything that others see of it stays: name, length, `this`, and the metadata
  * that decorators below have put on it; those above then write on the replacement. So `@Get`, `@UseGuards`,
  * `@Cron` and the rest work in either order.

@@ -51,18 +51,93 @@ function advance(progress: StreamProgress, item: unknown): void {
 const isAsyncGenerator = (method: Method): boolean => method.constructor.name === 'AsyncGeneratorFunction';
 
 function guardPromise(original: Method, enter: Enter, patience: Patience): Method {
+  // What is async by itself gives a promise; of anything else, such as a wrapper, only a call shows what it gives.
+  const isAsync = original.constructor.name === 'AsyncFunction';
   return function (this: unknown, ...args: unknown[]): Promise<unknown> {
-    return new Promise((resolve, reject) => {
+    const result = new Promise<unknown>((resolve, reject) => {
       const progress = noProgress(false);
       const body = async (): Promise<unknown> => {
-        const result = await original.apply(this, args as never[]);
-        return isObservable(result) ? handOver(result, resolve, () => run, patience(this), progress) : result;
+        const given = await original.apply(this, args as never[]);
+        if (isObservable(given)) return handOver(given, resolve, () => run, patience(this), progress);
+        if (isGenerator(given)) return handOverItems(given, resolve, () => run, patience(this), progress);
+        return given;
       };
       const run: Promise<unknown> = enter(this, args, body, progress);
       run.then(resolve, reject);
     });
+    return isAsync ? result : readable(result);
   };
 }
+
+/** What an `async *` method gives, also where a compiler has made a function of it; no stream of an SDK. */
+const isGenerator = (value: unknown): value is AsyncGenerator =>
+  Object.prototype.toString.call(value) === '[object AsyncGenerator]' ||
+  (typeof value === 'object' &&
+    value !== null &&
+    STEPS.every((step) => Object.hasOwn(value, step)) &&
+    Object.hasOwn(value, Symbol.asyncIterator));
+
+const STEPS = ['next', 'throw', 'return'] as const;
+
+/** A promise that can be read as the generator it may give, as callers of an `async *` method do without `await`. */
+function readable(promise: Promise<unknown>): Promise<unknown> {
+  const step =
+    (call: (typeof STEPS)[number]) =>
+    async (value?: unknown): Promise<unknown> => {
+      const items = await promise;
+      if (isGenerator(items)) return items[call](value);
+      throw new TypeError('The method gives no generator: await it.');
+    };
+  return Object.defineProperties(promise, {
+    next: { value: step('next') },
+    throw: { value: step('throw') },
+    return: { value: step('return') },
+    [Symbol.asyncIterator]: { value: () => promise },
+  });
+}
+
+/** Hands a generator to the caller while the body stays under its guard; gives the last item when it has ended. */
+function handOverItems(
+  items: AsyncGenerator,
+  give: (copy: AsyncGenerator) => void,
+  settled: () => Promise<unknown>,
+  patienceMs: number,
+  progress: StreamProgress,
+): Promise<unknown> {
+  const inside: Entered['inside'] = AsyncLocalStorage.snapshot();
+  progress.isStream = true;
+  return new Promise((end, fail) => {
+    let isOver = false;
+    const giveUp = setTimeout(() => {
+      isOver = true;
+      end(undefined);
+    }, patienceMs).unref();
+    const entered = {
+      inside,
+      leave: async (last: unknown) => {
+        end(last);
+        await settled();
+      },
+      fail: async (error: unknown) => {
+        fail(error);
+        await settled().catch(() => {}); // It fails with this very error, which the generator throws.
+      },
+    };
+    const read = async function* (): AsyncGenerator<unknown, unknown, unknown> {
+      if (isOver) throw notReadable(patienceMs);
+      clearTimeout(giveUp);
+      return yield* readUnder(entered, () => items, progress);
+    };
+    give(read());
+  });
+}
+
+const notReadable = (patienceMs: number): SyncGuardError =>
+  new SyncGuardError({
+    code: 'InvalidArgument',
+    message: `Nobody read this generator within ${patienceMs} ms, so its guard was left.`,
+    hint: 'Call the method again, and read at once.',
+  });
 
 /**
  * Hands an Observable to the caller while the body stays under its guard; gives the last item when it has
@@ -133,29 +208,38 @@ function notSubscribable(state: 'taken' | 'over', patienceMs: number): SyncGuard
 function guardGenerator(original: Method, enter: Enter): Method {
   return async function* (this: unknown, ...args: unknown[]): AsyncGenerator<unknown, unknown, unknown> {
     const progress = noProgress(true);
-    const guarded = await enterUntilLeft((body) => enter(this, args, body, progress));
-    let failed = false;
-    try {
-      const items = guarded.inside(() => original.apply(this, args as never[])) as AsyncGenerator;
-      // Whatever the reader does (asks, throws, stops) reaches the method, and its `finally` runs under the guard.
-      const inside =
-        (call: 'next' | 'throw' | 'return') =>
-        async (value?: unknown): Promise<IteratorResult<unknown, unknown>> => {
-          const step = await guarded.inside(() => items[call](value));
-          if (!step.done) advance(progress, step.value);
-          else progress.completed = call !== 'return';
-          return step;
-        };
-      const steps = { next: inside('next'), throw: inside('throw'), return: inside('return') };
-      return yield* { [Symbol.asyncIterator]: () => steps };
-    } catch (error) {
-      failed = true;
-      await guarded.fail(error);
-      throw error;
-    } finally {
-      if (!failed) await guarded.leave(progress.last);
-    }
+    const entered = await enterUntilLeft((body) => enter(this, args, body, progress));
+    return yield* readUnder(entered, () => original.apply(this, args as never[]) as AsyncGenerator, progress);
   };
+}
+
+/** Reads a generator under a guard that was entered, and leaves that when it ends, fails or its reader stops. */
+async function* readUnder(
+  guarded: Entered,
+  start: () => AsyncGenerator,
+  progress: StreamProgress,
+): AsyncGenerator<unknown, unknown, unknown> {
+  let failed = false;
+  try {
+    const items = guarded.inside(start);
+    // Whatever the reader does (asks, throws, stops) reaches the method, and its `finally` runs under the guard.
+    const inside =
+      (call: (typeof STEPS)[number]) =>
+      async (value?: unknown): Promise<IteratorResult<unknown, unknown>> => {
+        const step = await guarded.inside(() => items[call](value));
+        if (!step.done) advance(progress, step.value);
+        else progress.completed = call !== 'return';
+        return step;
+      };
+    const steps = { next: inside('next'), throw: inside('throw'), return: inside('return') };
+    return yield* { [Symbol.asyncIterator]: () => steps };
+  } catch (error) {
+    failed = true;
+    await guarded.fail(error);
+    throw error;
+  } finally {
+    if (!failed) await guarded.leave(progress.last);
+  }
 }
 
 interface Entered {

@@ -10,7 +10,7 @@ export {
 } from './syncguard.options.js';
 export { SyncGuardConfigError, SyncGuardError } from './syncguard.errors.js';
 export { SyncGuardHealthIndicator, type SyncGuardHealth } from './syncguard.health.js';
-export { SyncGuardExceptionFilter } from './http/syncguard-exception.filter.js';
+export { SyncGuardExceptionFilter, toHttpException } from './http/syncguard-exception.filter.js';
 export { ScriptLoader } from './backend/script-loader.js';
 
 // Locks

@@ -15,6 +15,8 @@ import { redisBackends } from './backend/redis-backends.js';
 import { RedisConnection } from './backend/redis-connection.js';
 import { ScriptLoader } from './backend/script-loader.js';
 import { BudgetService } from './budget/budget.service.js';
+import { globalEnhancers } from './application-config.js';
+import { catchAllsBeforeOurs } from './http/catch-all-filters.js';
 import { DisabledExceptionFilter, SyncGuardExceptionFilter } from './http/syncguard-exception.filter.js';
 import { AbuseLimiterService } from './limit/abuse-limiter.service.js';
 import { CounterService } from './limit/counter.service.js';
@@ -175,12 +177,15 @@ const providers: Provider[] = [
 export class SyncGuardModule extends ConfigurableModuleClass implements OnModuleInit, OnApplicationShutdown {
   readonly #connection: RedisConnection | undefined;
   readonly #modules: ModulesContainer;
+  readonly #moduleRef: ModuleRef;
 
   constructor(
     @Inject(SYNCGUARD_CONNECTION) connection: RedisConnection | undefined,
     @Inject(ModulesContainer) modules: ModulesContainer,
+    @Inject(ModuleRef) moduleRef: ModuleRef,
   ) {
     super();
+    this.#moduleRef = moduleRef;
     this.#connection = connection;
     this.#modules = modules;
   }
@@ -208,8 +213,21 @@ export class SyncGuardModule extends ConfigurableModuleClass implements OnModule
     return super.forRootAsync(options);
   }
 
-  /** Two global ones would be two sets of locks, which do not exclude each other. */
   onModuleInit(): void {
+    this.#refuseTwo();
+    const enhancers = globalEnhancers(this.#moduleRef);
+    if (!enhancers)
+      warn(
+        'NEST_UNKNOWN: This version of Nest does not show its global guards and filters, so they are not checked.',
+      );
+    for (const filter of catchAllsBeforeOurs(enhancers?.filters ?? []))
+      warn(
+        `FILTER_CATCHES_ALL: ${filter} catches every error and is asked before SyncGuardExceptionFilter, so a lock that is held (423) or a budget that is spent (402) is whatever it makes of an unknown error, mostly 500. Let it answer \`toHttpException(error)\` and set \`http: false\`, or bind SyncGuardExceptionFilter after it.`,
+      );
+  }
+
+  /** Two global ones would be two sets of locks, which do not exclude each other. */
+  #refuseTwo(): void {
     const globals = [...this.#modules.values()].filter(
       ({ metatype, isGlobal }) => metatype === SyncGuardModule && isGlobal,
     );

@@ -1,6 +1,6 @@
 import type { Observable } from 'rxjs';
 import { type Enter, guardMethod } from '../guarded-stream.js';
-import { injectedService, injectInto, replaceMethod } from '../guarded-method.js';
+import { type Composable, injectedService, injectInto, replaceMethod } from '../guarded-method.js';
 import { BUDGET_SERVICE } from '../syncguard.tokens.js';
 import { duration, invalidOption, knownOptions, oneOf } from '../validate.js';
 import { BudgetInputError } from './budget.errors.js';
@@ -34,14 +34,15 @@ type BudgetedMethodDecorator<
   C extends unknown[],
   D extends unknown[],
   Result,
-> = <
-  Args extends Starting<A> & Starting<B> & Starting<C> & Starting<D>,
-  Returned extends Promise<Result | Observable<Result>> | AsyncGenerator<Result, unknown, never>,
->(
-  target: object,
-  propertyKey: string | symbol,
-  descriptor: TypedPropertyDescriptor<(...args: Args) => Returned>,
-) => void;
+> = Composable &
+  (<
+    Args extends Starting<A> & Starting<B> & Starting<C> & Starting<D>,
+    Returned extends Promise<Result | Observable<Result>> | AsyncGenerator<Result, unknown, never>,
+  >(
+    target: object,
+    propertyKey: string | symbol,
+    descriptor: TypedPropertyDescriptor<(...args: Args) => Returned>,
+  ) => void);
 
 /**
  * Runs an async method of a provider or controller on a budget: reserves the estimate, keeps the hold alive while
@@ -69,7 +70,7 @@ export function WithBudget<
 ): BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, Result> {
   validateOptions(options); // A misspelt option fails where it stands, not at the first call.
   const { root, scopes, estimate, actual, ...rest } = options;
-  return (target, propertyKey, descriptor) => {
+  const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
     replaceMethod('@WithBudget()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
@@ -88,6 +89,7 @@ export function WithBudget<
     });
     injectInto(target, BUDGET_SERVICE);
   };
+  return decorate as BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, Result>;
 }
 
 const NAMES = ['root', 'scopes', 'estimate', 'actual', 'ttlMs', 'overage', 'onThrow'] as const;

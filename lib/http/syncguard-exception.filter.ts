@@ -1,8 +1,15 @@
-import { type ArgumentsHost, Catch, type ExceptionFilter, Inject, Logger } from '@nestjs/common';
+import {
+  type ArgumentsHost,
+  Catch,
+  type ExceptionFilter,
+  type HttpException,
+  Inject,
+  Logger,
+} from '@nestjs/common';
 import { HttpAdapterHost } from '@nestjs/core';
 import { type Observable, throwError } from 'rxjs';
 import { BudgetInputError, BudgetUnavailableError } from '../budget/budget.errors.js';
-import { errorMessage, GraphQLRefusal, type Refusal } from '../refusal.js';
+import { errorMessage, GraphQLRefusal, httpException, type Refusal } from '../refusal.js';
 import { SyncGuardConfigError, SyncGuardError } from '../syncguard.errors.js';
 
 const STATUS_BY_CODE: Readonly<Record<string, number>> = {
@@ -64,6 +71,23 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
     httpAdapter.reply(response, refusal, refusal.statusCode);
   }
 }
+
+/**
+ * For exception filters of an app that catch everything: makes of one of our errors the HttpException that says the
+ * same, with status and body (`{ statusCode, code, message, context }`), and leaves any other as it is. Set `http: false`
+ * beside such a filter. `Retry-After` is `context.retryAfter` of the body.
+ *
+ * @example
+ * \@Catch()
+ * class EveryError extends BaseExceptionFilter {
+ *   override catch(error: unknown, host: ArgumentsHost): void {
+ *     report(error);
+ *     super.catch(toHttpException(error), host);
+ *   }
+ * }
+ */
+export const toHttpException = <E>(error: E): E | HttpException =>
+  error instanceof SyncGuardError ? httpException(refusalOf(error), error) : error;
 
 /** An outage may be over in a moment, and nobody knows when. */
 const RETRY_SOON_SECS = 1;

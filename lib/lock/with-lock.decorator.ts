@@ -1,5 +1,5 @@
 import { type Enter, guardMethod } from '../guarded-stream.js';
-import { injectedService, injectInto, replaceMethod } from '../guarded-method.js';
+import { type Composable, injectedService, injectInto, replaceMethod } from '../guarded-method.js';
 import { compileKeyTemplate } from './key-template.js';
 import { LOCK_PARAMETER, LOCK_SERVICE } from '../syncguard.tokens.js';
 import { LockError } from './lock.errors.js';
@@ -7,14 +7,12 @@ import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './l
 import type { LockService } from './lock.service.js';
 
 /** For async methods and generators that start with the arguments which the key function takes. */
-type LockedMethodDecorator<Args extends unknown[]> = <
-  Rest extends unknown[],
-  Result extends Promise<unknown> | AsyncGenerator<unknown, unknown, never>,
->(
-  target: object,
-  propertyKey: string | symbol,
-  descriptor: TypedPropertyDescriptor<(...args: [...Args, ...Rest]) => Result>,
-) => void;
+type LockedMethodDecorator<Args extends unknown[]> = Composable &
+  (<Rest extends unknown[], Result extends Promise<unknown> | AsyncGenerator<unknown, unknown, never>>(
+    target: object,
+    propertyKey: string | symbol,
+    descriptor: TypedPropertyDescriptor<(...args: [...Args, ...Rest]) => Result>,
+  ) => void);
 
 /**
  * Runs an async method of a provider or controller under a lock: calls with the same key run one after the
@@ -42,7 +40,7 @@ export function WithLock<Args extends unknown[]>(
 ): LockedMethodDecorator<Args> {
   resolveLockCall(options, DEFAULT_LOCK_OPTIONS); // A misspelt option fails where it stands, not at the first call.
   const keyOf = typeof key === 'string' ? compileKeyTemplate(key, '@WithLock()') : fromFunction(key);
-  return (target, propertyKey, descriptor) => {
+  const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
     replaceMethod('@WithLock()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
@@ -62,6 +60,7 @@ export function WithLock<Args extends unknown[]>(
     });
     injectInto(target, LOCK_SERVICE);
   };
+  return decorate as LockedMethodDecorator<Args>;
 }
 
 /**

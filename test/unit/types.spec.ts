@@ -1,3 +1,4 @@
+import { applyDecorators, Post } from '@nestjs/common';
 import {
   createMemoryBackend,
   createRedisBackend,
@@ -6,6 +7,7 @@ import {
   type LockContext,
   LockService,
   type RedisCapabilities,
+  WithBudget,
   WithLock,
 } from 'nestjs-syncguard';
 
@@ -44,6 +46,13 @@ class Methods {
   @WithLock((order: { id: string }) => order.id)
   async wrong(_order: number): Promise<void> {}
 
+  @applyDecorators(WithLock('{0}'), WithBudget({ scopes: () => ['a'], estimate: () => 1 }), Post())
+  async composed(_id: string): Promise<void> {}
+
+  // @ts-expect-error the method's argument is not what the budget's function takes
+  @WithBudget({ scopes: (user: string) => [user], estimate: () => 1 })
+  async wrongBudget(_order: number): Promise<void> {}
+
   // @ts-expect-error the method gives no promise
   @WithLock('x')
   sync(): number {
@@ -51,13 +60,25 @@ class Methods {
   }
 }
 
+// Never called: what stands on no method fails at run time as well.
+const onProperties = (): unknown => {
+  class Properties {
+    // @ts-expect-error not a method
+    @WithLock('x') locked = 1;
+    // @ts-expect-error not a method
+    @WithBudget({ scopes: () => ['a'], estimate: () => 1 }) budgeted = 1;
+  }
+  return Properties;
+};
+
 describe('types', () => {
   it('tell the backends apart, and fences need no assertion', async () => {
     const redis = (client: Parameters<typeof createRedisBackend>[0]): LockBackend<RedisCapabilities> =>
       createRedisBackend(client);
     const memory: 'memory' = createMemoryBackend().capabilities.backend;
-    expect([memory, typeof redis, typeof unchecked, typeof Methods]).toStrictEqual([
+    expect([memory, typeof redis, typeof unchecked, typeof Methods, typeof onProperties]).toStrictEqual([
       'memory',
+      'function',
       'function',
       'function',
       'function',
