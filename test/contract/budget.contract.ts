@@ -864,7 +864,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
           for (let i = 0; performance.now() < until; i++) {
             const id = `${client}-${i}`;
             const amount = Math.floor(Math.random() * 10);
-            const hold = await reserve(budgets, id, amount, 50);
+            const hold = await reserve(budgets, id, amount, 500);
             const chance = Math.random();
             if (!hold.ok || chance < 0.1) continue;
             if (chance < 0.3) await budgets.abort({ id });
@@ -876,7 +876,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
           }
         }),
       );
-      world.clock.advance(60);
+      world.clock.advance(600);
       const [balance] = await (clients[0] as BudgetService).balance({ scope: 'user' });
       const sum = spent.reduce((a, b) => a + b, 0);
       expect(balance).toMatchObject({ reserved: 0, committed: sum });

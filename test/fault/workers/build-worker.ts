@@ -1,13 +1,17 @@
 import { mkdtempSync } from 'node:fs';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { build } from 'esbuild';
 
-/** Bundles a worker of this folder for Node, in a folder of its own beside the packages that it needs. */
-export async function buildWorker(name: string): Promise<{ folder: string; program: string }> {
-  const folder = mkdtempSync(join(__dirname, `../../../node_modules/.${name}-`));
+/** Bundles a worker of this folder for Node. */
+export const buildWorker = (name: string): Promise<{ folder: string; program: string }> =>
+  buildProgram(join(__dirname, `${name}.ts`));
+
+/** Bundles a program for Node, in a folder of its own beside the packages that it needs. */
+export async function buildProgram(source: string): Promise<{ folder: string; program: string }> {
+  const folder = mkdtempSync(join(__dirname, `../../../node_modules/.${basename(source, '.ts')}-`));
   const program = join(folder, 'worker.mjs');
   await build({
-    entryPoints: [join(__dirname, `${name}.ts`)],
+    entryPoints: [source],
     outfile: program,
     bundle: true,
     platform: 'node',

@@ -1,0 +1,13 @@
+/** @jest-config-loader esbuild-register */
+import type { Config } from 'jest';
+import base from './jest.config';
+
+const [nest12] = base.projects as [NonNullable<Config['projects']>[number] & object];
+
+/** `npm run test:engines`: the contracts of all backends on engines that take a while to start, or to come by. */
+const config: Config = {
+  ...base,
+  projects: [{ ...nest12, displayName: 'engines', testMatch: ['<rootDir>/test/engines/*.suite.ts'] }],
+  testTimeout: 30_000,
+};
+export default config;

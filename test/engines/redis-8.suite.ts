@@ -1,0 +1,3 @@
+import { describeOnProgram } from './on-program.js';
+
+describeOnProgram('redis-8');

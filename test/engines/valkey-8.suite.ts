@@ -1,0 +1,3 @@
+import { describeOnProgram } from './on-program.js';
+
+describeOnProgram('valkey-8');
