@@ -52,7 +52,7 @@ export class LimitError extends SyncGuardError<FaultCode> {
       code: (known?.code as FaultCode | undefined) ?? 'Internal',
       message: known?.summary ?? 'A limiter operation failed in a way that SyncGuard does not know.',
       hint: known?.hint,
-      cause: known?.cause ?? error,
+      cause: known ? known.cause : error,
       context: known?.context,
     });
   }

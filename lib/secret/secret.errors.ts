@@ -23,7 +23,7 @@ export class SecretError extends SyncGuardError<SecretErrorCode> {
       code: (known?.code as SecretErrorCode | undefined) ?? 'Internal',
       message: known?.summary ?? 'A secret operation failed in a way that SyncGuard does not know.',
       hint: known?.hint,
-      cause: known?.cause ?? error,
+      cause: known ? known.cause : error,
       context: known?.context,
     });
   }
