@@ -3,7 +3,7 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Random } from './random.js';
-import type { WorkerArguments } from './worker.js';
+import type { WorkerArguments } from './worker-arguments.js';
 
 interface Member {
   readonly child: ChildProcess;

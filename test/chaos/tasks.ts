@@ -12,7 +12,7 @@ import {
 import { type HistoryEvent, type Invocation, nowMs } from './history.js';
 import { Random } from './random.js';
 import { AUDIT_AFTER_MS, BUDGET, COUNTER_MAX, EPOCH_MS, HOLD_TTL_MS, LOCK, VIEWS } from './settings.js';
-import type { WorkerArguments } from './worker.js';
+import type { WorkerArguments } from './worker-arguments.js';
 
 type Write = (event: HistoryEvent) => void;
 type Subject = Pick<Invocation, 'op' | 'on' | 'id' | 'amount'>;

@@ -7,21 +7,9 @@ import { nowMs } from './history.js';
 import { applyMutant } from './mutants.js';
 import { COMMAND_TIMEOUT_MS, BUDGET, KEY_PREFIX, RATE } from './settings.js';
 import { startTasks } from './tasks.js';
+import type { WorkerArguments } from './worker-arguments.js';
 
 // One process of an app under test. It works until it is told to stop, and writes down what it asked and was told.
-
-export interface WorkerArguments {
-  readonly worker: number;
-  /** The first of all, in whose place another comes when it is killed: it also makes secrets and audits. */
-  readonly first: boolean;
-  readonly file: string;
-  /** null: the memory backend. */
-  readonly address: object | string | null;
-  readonly seed: number;
-  /** When epoch 0 began. */
-  readonly startMs: number;
-  readonly mutant?: string;
-}
 
 const TICK_MS = 20;
 const LATE_MS = 150;

@@ -1,0 +1,12 @@
+export interface WorkerArguments {
+  readonly worker: number;
+  /** The first of all, in whose place another comes when it is killed: it also makes secrets and audits. */
+  readonly first: boolean;
+  readonly file: string;
+  /** null: the memory backend. */
+  readonly address: object | string | null;
+  readonly seed: number;
+  /** When epoch 0 began. */
+  readonly startMs: number;
+  readonly mutant?: string;
+}
