@@ -4,10 +4,10 @@ import base from './jest.config';
 
 const [nest12] = base.projects as [NonNullable<Config['projects']>[number] & object];
 
-/** `npm run test:engines`: the contracts of all backends on engines that take a while to start, or to come by. */
+/** `npm run test:engines`: the contracts of all backends on engines that take a while to start, and histories under faults. */
 const config: Config = {
   ...base,
-  projects: [{ ...nest12, displayName: 'engines', testMatch: ['<rootDir>/test/engines/*.suite.ts'] }],
+  projects: [{ ...nest12, displayName: 'engines', testMatch: ['<rootDir>/test/{engines,chaos}/*.suite.ts'] }],
   testTimeout: 30_000,
 };
 export default config;

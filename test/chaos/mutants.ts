@@ -1,6 +1,7 @@
 import { finalizeScript } from '../../lib/budget/budget.scripts.js';
 import { acquireScript, releaseHeldScript, releaseScript } from '../../lib/lock/lock.scripts.js';
 import type { Script } from '../../lib/script/define-script.js';
+import { viewScript } from '../../lib/secret/secret.scripts.js';
 
 // Faults put in by hand, in a worker only, to see that the checker finds them.
 
@@ -20,6 +21,7 @@ const mutants: Record<string, () => void> = {
   },
   'undo-left-out': () => change(releaseScript as never, OWNER_CHECK, 'do return 1 end'),
   'finalize-keeps-reserved': () => change(finalizeScript as never, 'minus(reserved, own)', 'reserved'),
+  'views-cost-nothing': () => change(viewScript as never, 'if left > 0 then left = left - 1 end', ''),
   'acquire-while-held': () => change(acquireScript as never, 'if held then', 'if false then'),
 };
 

@@ -1,0 +1,44 @@
+import { MUTANTS } from './mutants.js';
+import { chaos } from './program.js';
+
+/** Long enough that an epoch is audited. */
+const SECONDS = 16;
+
+const runChaos = chaos();
+
+interface Caught {
+  readonly mutant: string;
+  /** The faults under which it shows. */
+  readonly faults: readonly string[];
+  readonly says: RegExp;
+}
+
+const caught: Caught[] = [
+  { mutant: 'release-without-owner', faults: ['a worker stands still'], says: /^Two under shared/ },
+  { mutant: 'acquire-while-held', faults: ['SCRIPT FLUSH'], says: /^Two under shared/ },
+  {
+    ...{ mutant: 'undo-left-out', faults: ['CLIENT PAUSE', 'SIGSTOP', 'replies are lost'] },
+    says: /own \d+ \d+ is left over: a lock/,
+  },
+  {
+    ...{ mutant: 'finalize-keeps-reserved', faults: ['SCRIPT FLUSH'] },
+    says: /^root .* reserved when every hold was over/,
+  },
+  { mutant: 'views-cost-nothing', faults: ['SCRIPT FLUSH'], says: /^secret .* of \d+ \(view\)/ },
+];
+
+it('has a test for each mutant', () => {
+  expect(caught.map(({ mutant }) => mutant).sort()).toStrictEqual([...MUTANTS].sort());
+});
+
+it.each(caught)(
+  '$mutant is caught',
+  async ({ mutant, faults, says }) => {
+    const { violations } = await runChaos({
+      ...{ engine: 'redis', seconds: SECONDS, seed: 7, mutant },
+      only: ({ name }) => faults.includes(name),
+    });
+    expect(violations).toContainEqual(expect.stringMatching(says));
+  },
+  120_000,
+);
