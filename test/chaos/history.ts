@@ -12,7 +12,16 @@ export interface Invocation {
   /** Names the call within its worker. */
   readonly n: number;
   readonly op:
-    'lock' | 'hold' | 'release' | 'reserve' | 'finalize' | 'abort' | 'view' | 'check' | 'increment';
+    | 'lock'
+    | 'hold'
+    | 'release'
+    | 'reserve'
+    | 'finalize'
+    | 'abort'
+    | 'create'
+    | 'view'
+    | 'check'
+    | 'increment';
   /** What it is about: a lock's key, a budget's root, a secret, a limited key, a counter. */
   readonly on: string;
   /** Names what is done once although it is asked for again: a hold, a view, an increment. */

@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
@@ -7,10 +7,11 @@ import { ensureTools } from '../support/ensure-tools.js';
 import { findProgram, type Program } from '../support/engines/programs.js';
 import { compileClockShim } from '../support/server-clock.js';
 import { check, type Report } from './check/check.js';
+import type { HistoryEvent } from './history.js';
 import { run } from './run.js';
 import { type EngineName, FAULTS } from './schedule.js';
 
-const USAGE = `npm run chaos -- [--engine ${Object.keys(FAULTS).join('|')}] [--minutes 1] [--seed n] [--program redis-8|valkey-8] [--mutant name]
+const USAGE = `npm run chaos -- [--engine ${Object.keys(FAULTS).join('|')}] [--minutes 1] [--seed n] [--program redis-8|valkey-8] [--mutant name] [--fault name]
 Several processes work on one engine while its servers, the network and the processes themselves fail; a checker then
 proves over all that they were told what the library promises. The same seed gives the same faults in the same order.`;
 
@@ -21,6 +22,7 @@ const { values } = parseArgs({
     seed: { type: 'string', default: String(Math.floor(Math.random() * 1e9)) },
     program: { type: 'string' },
     mutant: { type: 'string' },
+    fault: { type: 'string', multiple: true },
     help: { type: 'boolean', default: false },
   },
 });
@@ -45,6 +47,13 @@ function print({ findings, violations, counts }: Report, failures: readonly stri
   console.log(`${violations.length + failures.length} violations`);
 }
 
+/** For who looks for what went wrong: a line an event. */
+function keep(history: readonly HistoryEvent[], name: string): string {
+  const file = join(tmpdir(), `syncguard-chaos-${name}.jsonl`);
+  writeFileSync(file, history.map((event) => `${JSON.stringify(event)}\n`).join(''));
+  return file;
+}
+
 async function main(): Promise<void> {
   const engine = values.engine as EngineName;
   const seconds = Number(values.minutes) * 60;
@@ -62,9 +71,11 @@ async function main(): Promise<void> {
     const { history, failures } = await run({
       ...{ engine, seconds, seed, program, mutant: values.mutant },
       ...{ command: commandOf(values.program), log: console.log },
+      only: ({ name }) => values.fault?.includes(name) ?? true,
     });
     const report = check(history);
     print(report, failures);
+    if (report.violations.length > 0) console.log(`The whole history: ${keep(history, `${engine}-${seed}`)}`);
     process.exitCode = report.violations.length + failures.length === 0 ? 0 : 1;
   } finally {
     for (const each of [shim, folder]) rmSync(each, { recursive: true, force: true });

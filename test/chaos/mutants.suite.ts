@@ -14,7 +14,11 @@ interface Caught {
 }
 
 const caught: Caught[] = [
-  { mutant: 'release-without-owner', faults: ['a worker stands still'], says: /^Two under shared/ },
+  {
+    mutant: 'release-without-owner',
+    faults: ['CLIENT PAUSE', 'SIGSTOP', 'a worker stands still'],
+    says: /^Two under shared/,
+  },
   { mutant: 'acquire-while-held', faults: ['SCRIPT FLUSH'], says: /^Two under shared/ },
   {
     ...{ mutant: 'undo-left-out', faults: ['CLIENT PAUSE', 'SIGSTOP', 'replies are lost'] },

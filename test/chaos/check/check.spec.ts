@@ -2,8 +2,8 @@ import type { FaultEvent, HistoryEvent, Invocation } from '../history.js';
 import { BUDGET, COUNTER_MAX, RATE, VIEWS } from '../settings.js';
 import { check } from './check.js';
 
-let n = 0;
-beforeEach(() => (n = 0));
+let n = 1;
+beforeEach(() => (n = 1));
 
 type What = Omit<Invocation, 'type' | 'worker' | 'n' | 'atMs'>;
 
@@ -120,20 +120,33 @@ describe('budgets', () => {
 });
 
 describe('views, counters and limits', () => {
+  const created = (): HistoryEvent[] => call({ op: 'create', on: 'it' }, [-2, -1], true);
+
   it.each([
     ['view', VIEWS],
     ['increment', COUNTER_MAX],
   ] as const)('one %s too many is found, and a second try of one is not', (op, max) => {
     const times = (count: number): HistoryEvent[] =>
       Array.from({ length: count }, (_, i) => call({ op, on: 'it', id: `${i}` }, [i, i + 1], true)).flat();
-    expect(found(times(max), call({ op, on: 'it', id: '0' }, [900, 901], true))).toStrictEqual([]);
-    expect(found(times(max + 1))).toStrictEqual([`it: ${max + 1} of ${max} (${op}).`]);
+    expect(found(created(), times(max), call({ op, on: 'it', id: '0' }, [900, 901], true))).toStrictEqual([]);
+    expect(found(created(), times(max + 1))).toStrictEqual([`it: ${max + 1} of ${max} (${op}).`]);
   });
 
-  it('a view that was told and not counted is found', () => {
+  it('a view that was told and not counted is found, of a secret that was told to be there', () => {
     const events = call({ op: 'view', on: 'it', id: 'x' }, [0, 1], true);
     const counted: HistoryEvent = { type: 'audit', op: 'secret', on: 'it', used: 0, atMs: 9_000 };
-    expect(found(events, [counted])).toHaveLength(1);
+    expect(found(created(), events, [counted])).toHaveLength(1);
+    expect(found(events, [counted])).toStrictEqual([]);
+  });
+
+  it('a view that is refused after its answer was lost may have been the last', () => {
+    const tries = [false, 'NetworkTimeout'].map((result, i) =>
+      call({ op: 'view', on: 'it', id: 'x' }, [10 - i, 11 - i], result),
+    );
+    for (const used of [0, 1])
+      expect(
+        found(created(), ...tries, [{ type: 'audit', op: 'secret', on: 'it', used, atMs: 9_000 }]),
+      ).toStrictEqual([]);
   });
 
   it('one call too many in a window is found, and one after the window is not', () => {

@@ -1,10 +1,9 @@
 import type { HistoryEvent } from '../history.js';
-import { COUNTER_MAX, VIEWS } from '../settings.js';
 import { checkBudgets } from './budgets.js';
 import { checkCalls, checkLeftovers } from './calls.js';
 import { checkExclusion } from './exclusion.js';
 import { Facts, type Finding, groupBy } from './facts.js';
-import { checkOnce } from './once.js';
+import { checkCounters, checkSecrets } from './once.js';
 import { checkRates } from './rates.js';
 
 export interface Report {
@@ -18,8 +17,8 @@ export interface Report {
 const CHECKS = {
   'locks: one inside, fences rise': checkExclusion,
   'budgets: nothing overspent, nothing lost': checkBudgets,
-  'secrets: exact views': (facts: Facts) => checkOnce(facts, 'view', VIEWS),
-  'counters: never past their max': (facts: Facts) => checkOnce(facts, 'increment', COUNTER_MAX),
+  'secrets: exact views': checkSecrets,
+  'counters: never past their max': checkCounters,
   'limits: never exceeded': checkRates,
   'calls: settled within their deadline, no rejection unheard': checkCalls,
   'keys: none left over': checkLeftovers,

@@ -24,6 +24,8 @@ interface Span {
 
 /** Time under a lock, as far as its holder was told. */
 export interface Section extends Entered {
+  /** When its caller asked for it. */
+  readonly askedMs: number;
   readonly heldUntilMs: number;
 }
 
@@ -46,10 +48,15 @@ export class Facts {
       history.filter((event): event is Extract<HistoryEvent, { type: T }> => event.type === type);
     const done = new Map(of('done').map((event): [string, Completion] => [nameOf(event), event]));
     const left = new Map(of('left').map((event): [string, Left] => [nameOf(event), event]));
+    const asked = new Map(of('call').map((event): [string, number] => [nameOf(event), event.atMs]));
     this.operations = of('call').map((call) => ({ call, done: done.get(nameOf(call)) }));
     this.operations.sort((a, b) => a.call.atMs - b.call.atMs);
     this.sections = of('entered')
-      .map((event) => ({ ...event, heldUntilMs: left.get(nameOf(event))?.heldUntilMs ?? event.atMs }))
+      .map((event) => ({
+        ...event,
+        askedMs: asked.get(nameOf(event)) ?? event.atMs,
+        heldUntilMs: left.get(nameOf(event))?.heldUntilMs ?? event.atMs,
+      }))
       .sort((a, b) => a.atMs - b.atMs);
     this.audits = new Map(of('audit').map((audit) => [audit.on, audit]));
     this.faults = of('fault');
