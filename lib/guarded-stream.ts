@@ -50,6 +50,17 @@ function advance(progress: StreamProgress, item: unknown): void {
 
 const isAsyncGenerator = (method: Method): boolean => method.constructor.name === 'AsyncGeneratorFunction';
 
+const isAsyncIterable = (value: unknown): boolean =>
+  typeof value === 'object' && value !== null && Symbol.asyncIterator in value;
+
+/** Its caller would read it after the guard was left. */
+const notAGenerator = (name: string): SyncGuardError =>
+  new SyncGuardError({
+    code: 'InvalidArgument',
+    message: `${name}() gives an async iterable, but is no async generator: a guard cannot follow it.`,
+    hint: 'Write it as `async *`, with `yield*` for an iterable that you have.',
+  });
+
 function guardPromise(original: Method, enter: Enter, patience: Patience): Method {
   // What is async by itself gives a promise; of anything else, such as a wrapper, only a call shows what it gives.
   const isAsync = original.constructor.name === 'AsyncFunction';
@@ -57,9 +68,11 @@ function guardPromise(original: Method, enter: Enter, patience: Patience): Metho
     const result = new Promise<unknown>((resolve, reject) => {
       const progress = noProgress(false);
       const body = async (): Promise<unknown> => {
-        const given = await original.apply(this, args as never[]);
+        const returned = original.apply(this, args as never[]);
+        const given = await returned;
         if (isObservable(given)) return handOver(given, resolve, () => run, patience(this), progress);
         if (isGenerator(given)) return handOverItems(given, resolve, () => run, patience(this), progress);
+        if (given === returned && isAsyncIterable(given)) throw notAGenerator(original.name);
         return given;
       };
       const run: Promise<unknown> = enter(this, args, body, progress);

@@ -12,6 +12,7 @@ export { SyncGuardConfigError, SyncGuardError } from './syncguard.errors.js';
 export { SyncGuardHealthIndicator, type SyncGuardHealth } from './syncguard.health.js';
 export { SyncGuardExceptionFilter, toHttpException } from './http/syncguard-exception.filter.js';
 export { ScriptLoader } from './backend/script-loader.js';
+export type { IoredisClient, RedisConnectionOptions } from './redis/redis.client.js';
 
 // Locks
 export { LockService } from './lock/lock.service.js';

@@ -6,12 +6,16 @@ import { LockError } from './lock.errors.js';
 import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './lock.options.js';
 import type { LockService } from './lock.service.js';
 
-/** For async methods and generators that start with the arguments which the key function takes. */
+/** For async methods and generators, also generic ones, that start with the arguments which the key function takes. */
 type LockedMethodDecorator<Args extends unknown[]> = Composable &
-  (<Rest extends unknown[], Result extends Promise<unknown> | AsyncGenerator<unknown, unknown, never>>(
+  (<
+    // `any`: a method may take whatever it likes after those.
+    // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    Method extends (...args: [...Args, ...any[]]) => Promise<unknown> | AsyncIterable<unknown>,
+  >(
     target: object,
     propertyKey: string | symbol,
-    descriptor: TypedPropertyDescriptor<(...args: [...Args, ...Rest]) => Result>,
+    descriptor: TypedPropertyDescriptor<Method>,
   ) => void);
 
 /**

@@ -1,8 +1,18 @@
-import type { Cluster, ClusterNode, ClusterOptions, Redis, RedisOptions } from 'ioredis';
+import type { ClusterNode, ClusterOptions, RedisOptions } from 'ioredis';
+
+/**
+ * A `Redis` or `Cluster` of any copy of ioredis, by shape: a queue package may pin another version, and a class with
+ * private members is another type in each copy.
+ */
+export interface IoredisClient {
+  readonly status: string;
+  defineCommand(name: string, definition: { lua: string; numberOfKeys?: number }): void;
+  duplicate(...args: never[]): unknown;
+}
 
 /** What the `redis` option takes. */
 export type RedisConnectionOptions =
-  string | RedisOptions | Redis | Cluster | { nodes: ClusterNode[]; options?: ClusterOptions };
+  string | RedisOptions | IoredisClient | { nodes: ClusterNode[]; options?: ClusterOptions };
 
 /**
  * The part of an ioredis client that this package touches, by shape: so that ioredis 5 and 6, a `Redis` and
@@ -12,7 +22,7 @@ export interface RedisClient {
   /** ioredis: 'wait' | 'connecting' | 'connect' | 'ready' | 'reconnecting' | 'close' | 'end'. A mock has none. */
   readonly status?: string;
   readonly isCluster?: boolean;
-  readonly options?: ClientOptions & { readonly redisOptions?: ClientOptions };
+  readonly options?: ClientOptions & { readonly redisOptions?: ClientOptions | undefined };
   readonly stream?: ClientStream;
   /** A Cluster's: the `host:port` of each slot's nodes, its master first. */
   readonly slots?: readonly (readonly string[])[];
@@ -31,16 +41,16 @@ export interface RedisClient {
 }
 
 interface ClientOptions {
-  readonly keyPrefix?: string;
-  readonly stringNumbers?: boolean;
-  readonly db?: number;
-  readonly host?: string;
-  readonly port?: number;
+  readonly keyPrefix?: string | undefined;
+  readonly stringNumbers?: boolean | undefined;
+  readonly db?: number | undefined;
+  readonly host?: string | undefined;
+  readonly port?: number | undefined;
   readonly tls?: unknown;
-  readonly sentinels?: readonly unknown[] | null;
-  readonly failoverDetector?: boolean;
-  readonly socketTimeout?: number;
-  readonly reconnectOnError?: ((error: Error) => boolean | 1 | 2) | null;
+  readonly sentinels?: readonly unknown[] | null | undefined;
+  readonly failoverDetector?: boolean | undefined;
+  readonly socketTimeout?: number | undefined;
+  readonly reconnectOnError?: ((error: Error) => boolean | 1 | 2) | null | undefined;
 }
 
 interface ClientStream {

@@ -1,5 +1,5 @@
 import { Cluster, Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
-import type { RedisClient, RedisConnectionOptions } from './redis.client.js';
+import type { IoredisClient, RedisClient, RedisConnectionOptions } from './redis.client.js';
 
 type ReconnectOnError = NonNullable<RedisOptions['reconnectOnError']>;
 
@@ -27,7 +27,7 @@ const REQUIRED = {
 const isReadOnly = (error: Error): boolean => /\bREADONLY\b/.test(error.message);
 
 /** Opens a connection of our own; it connects at once, and goes on trying for as long as it takes. */
-export function openConnection(redis: Exclude<RedisConnectionOptions, Redis | Cluster>): RedisClient {
+export function openConnection(redis: Exclude<RedisConnectionOptions, IoredisClient>): RedisClient {
   if (typeof redis === 'string') return openUrl(redis);
   if ('nodes' in redis) return new Cluster(redis.nodes, clusterOptions(redis.options));
   return new Redis(ownOptions(redis));

@@ -49,6 +49,12 @@ class Streams {
   }
 
   @WithLock('stream')
+  unfollowed(): AsyncIterable<string> {
+    const next = async (): Promise<IteratorResult<string>> => ({ done: true, value: undefined });
+    return { [Symbol.asyncIterator]: () => ({ next }) };
+  }
+
+  @WithLock('stream')
   async *stubborn(
     given = { text: currentLock()?.key },
     { text } = given,
@@ -251,6 +257,13 @@ describe('@WithLock() on streams', () => {
       await eventually(async () => expect(await locked()).toBe(false));
       expect(await collect(stream)).toMatchObject({ error: { code: 'InvalidArgument' } });
       await module.close();
+    });
+
+    it('is refused where a method that is no generator gives an async iterable: nothing could follow it', async () => {
+      await expect(streams.unfollowed() as unknown as Promise<unknown>).rejects.toMatchObject({
+        code: 'InvalidArgument',
+      });
+      expect(await isLocked()).toBe(false);
     });
 
     it('is subscribed once', async () => {

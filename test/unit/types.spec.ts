@@ -1,4 +1,6 @@
 import { applyDecorators, Post } from '@nestjs/common';
+import { join } from 'node:path';
+import ts from 'typescript';
 import {
   createMemoryBackend,
   createRedisBackend,
@@ -84,4 +86,16 @@ describe('types', () => {
       'function',
     ]);
   });
+
+  it('fit an app with exactOptionalPropertyTypes, and the client of another copy of ioredis', () => {
+    const root = join(__dirname, '../..');
+    const config = ts.readConfigFile(join(root, 'tsconfig.json'), ts.sys.readFile);
+    const { options } = ts.parseJsonConfigFileContent(config.config, ts.sys, root);
+    const app = join(__dirname, 'types/strict-app.ts');
+    const program = ts.createProgram([app], { ...options, exactOptionalPropertyTypes: true, noEmit: true });
+    const wrong = program.getSemanticDiagnostics(program.getSourceFile(app));
+    expect(wrong.map(({ messageText }) => ts.flattenDiagnosticMessageText(messageText, '\n'))).toStrictEqual(
+      [],
+    );
+  }, 60_000);
 });
