@@ -69,7 +69,7 @@ export class SwitchedBackends implements Backends {
   /** Takes the lock from its holder. Gives its id; undefined: nobody held it. */
   async lose(key: string): Promise<string | undefined> {
     const lock = await this.#locks.getByKeyRaw(key);
-    return lock && (await this.#locks.release(lock)).ok ? lock.lockId : undefined;
+    return lock && (await this.#locks.release({ lockId: lock.lockId })).ok ? lock.lockId : undefined;
   }
 
   /** Takes all locks from their holders. Gives their ids. */

@@ -2,7 +2,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 
 /** Each is a page docs/<name>.md whose examples are the files of the folder <name> here. */
-const PAGES = ['secrets', 'telemetry', 'testing'];
+const PAGES = ['around-a-lock', 'secrets', 'telemetry', 'testing'];
 /** Pages where examples without a name at their head are pieces to read. */
 const WITH_PIECES: readonly string[] = ['secrets'];
 
