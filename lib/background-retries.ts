@@ -1,6 +1,7 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { monotonicMs } from './clock.js';
+import { isOwed } from './owed.js';
 
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 4_000;
@@ -20,8 +21,11 @@ export class BackgroundRetries {
     setMaxListeners(0, this.#closing.signal); // After an outage many wait at once.
   }
 
-  start(attempt: Attempt, forMs: number): void {
-    const retries = this.#retry(attempt, monotonicMs() + forMs).finally(() => this.#pending.delete(retries));
+  /** @param fault - of the try in the foreground: as long as its reply is owed, nothing is sent again */
+  start(attempt: Attempt, forMs: number, fault?: unknown): void {
+    const retries = this.#retry(attempt, monotonicMs() + forMs, fault).finally(() =>
+      this.#pending.delete(retries),
+    );
     this.#pending.add(retries);
   }
 
@@ -31,11 +35,13 @@ export class BackgroundRetries {
     await Promise.all(this.#pending);
   }
 
-  async #retry(attempt: Attempt, endMs: number): Promise<void> {
+  async #retry(attempt: Attempt, endMs: number, lastFault: unknown): Promise<void> {
     const { signal } = this.#closing;
+    let fault = lastFault;
+    const note = (error: unknown): false => ((fault = error), false);
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
       const isLast = signal.aborted;
-      if (await attempt().catch(() => false)) return;
+      if (!isOwed(fault) && (await attempt().catch(note))) return;
       if (isLast || monotonicMs() + pauseMs >= endMs) return;
       await sleep(pauseMs, undefined, { ref: false, signal }).catch(() => {}); // Woken for its last attempt.
     }

@@ -104,9 +104,17 @@ const providers: Provider[] = [
   },
   {
     provide: LockService,
-    useFactory: ({ lock }: Backends, options: ResolvedSyncGuardOptions, emit?: Emit) =>
-      new LockService(lock, { lock: options.lock, shutdown: options.shutdown, emit }),
-    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY],
+    useFactory: (
+      { lock }: Backends,
+      options: ResolvedSyncGuardOptions,
+      emit?: Emit,
+      connection?: RedisConnection,
+    ) => {
+      const locks = new LockService(lock, { lock: options.lock, shutdown: options.shutdown, emit });
+      connection?.onBack(() => locks.renewAll());
+      return locks;
+    },
+    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY, SYNCGUARD_CONNECTION],
   },
   { provide: LOCK_SERVICE, useExisting: LockService },
   {

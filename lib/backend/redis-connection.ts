@@ -73,6 +73,11 @@ export class RedisConnection {
     }
   }
 
+  /** Called when a connection is there again after one was lost: what the server knew may be gone. */
+  onBack(listener: () => void): void {
+    this.runner.readiness.onBack = listener;
+  }
+
   async close(): Promise<void> {
     this.runner.close();
     if (!this.#closes) return;

@@ -1,3 +1,4 @@
+import { passOwed } from '../owed.js';
 import { type FaultCode, SyncGuardError } from '../syncguard.errors.js';
 import type { Amount, BudgetRecord, Exceeded, Violation } from './budget.types.js';
 
@@ -20,13 +21,14 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
   static from(error: unknown): SyncGuardError {
     if (error instanceof BudgetInputError || error instanceof BudgetUnavailableError) return error;
     const known = error instanceof SyncGuardError ? error : undefined;
-    return new BudgetUnavailableError({
+    const unavailable = new BudgetUnavailableError({
       code: (known?.code as FaultCode | undefined) ?? 'Internal',
       message: known?.summary ?? 'A budget operation failed in a way that SyncGuard does not know.',
       hint: known?.hint,
       cause: known?.cause ?? error,
       context: known?.context,
     });
+    return passOwed(error, unavailable);
   }
 }
 

@@ -3,6 +3,7 @@ import { Logger, type OnModuleDestroy } from '@nestjs/common';
 import { BackgroundRetries } from '../background-retries.js';
 import { within } from '../drain.js';
 import { hashKey } from '../keys.js';
+import { isOwed } from '../owed.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 import { type CallOptions, callOptions } from '../validate.js';
 import type { BudgetBackend } from './budget.backend.js';
@@ -381,9 +382,12 @@ export class BudgetService implements OnModuleDestroy {
       const settledOrHopeless = (): Promise<boolean> =>
         settle().then(
           () => true,
-          (reason: unknown) => !(reason instanceof BudgetUnavailableError),
+          (reason: unknown) => {
+            if (reason instanceof BudgetUnavailableError) throw reason;
+            return true;
+          },
         );
-      this.#retries.start(settledOrHopeless, SETTLE_WITHIN_MS);
+      this.#retries.start(settledOrHopeless, SETTLE_WITHIN_MS, error);
     }
   }
 
@@ -456,15 +460,19 @@ const given = <Options extends CallOptions>(options: Options): Options => checke
 
 async function retried<T>(attempt: () => Promise<T>): Promise<T> {
   for (const pauseMs of RETRY_PAUSES_MS) {
+    let fault: unknown;
     try {
       return await attempt();
     } catch (error) {
+      fault = error;
       const isPassing =
         error instanceof SyncGuardError &&
         (error.code === 'ServiceUnavailable' || error.code === 'NetworkTimeout');
       if (!isPassing) throw error;
     }
     await sleep(pauseMs);
+    // What Redis has not answered yet it is not sent again.
+    if (isOwed(fault)) throw fault;
   }
   return attempt();
 }

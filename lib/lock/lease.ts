@@ -1,6 +1,7 @@
 import { setMaxListeners } from 'node:events';
 import { earlierMoment, type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../clock.js';
 import { hashKey } from '../keys.js';
+import { isOwed } from '../owed.js';
 import { validateTtl } from './lock.values.js';
 import { LockError } from './lock.errors.js';
 import type { AcquiredLock, ExtendResult } from './lock.types.js';
@@ -103,6 +104,8 @@ export class Lease implements Watched {
   #deadline: Moment;
   #renewAtMs = Infinity;
   #renewing = false;
+  /** Of the last renewal that failed. */
+  #fault: unknown;
   #ended = false;
   #lost: LockError | undefined;
   #controller: AbortController | undefined;
@@ -148,6 +151,8 @@ export class Lease implements Watched {
 
   wake(nowMs: number): void {
     if (this.lost || this.#renewing || nowMs < this.#renewAtMs) return;
+    // A server that has not answered the last renewal is not sent another.
+    if (isOwed(this.#fault)) return this.#renewLater();
     this.#renewing = true;
     void this.#renew();
   }
@@ -191,13 +196,18 @@ export class Lease implements Watched {
   async #renew(): Promise<void> {
     try {
       await this.extend(this.#renewalMs());
-    } catch {
+    } catch (error) {
       // One failed renewal is no loss: try again until the deadline.
-      this.#renewAtMs = monotonicMs() + this.#options.ttlMs / RETRIES_PER_TTL;
+      this.#fault = error;
+      this.#renewLater();
     } finally {
       this.#renewing = false;
       this.#options.onChange(this);
     }
+  }
+
+  #renewLater(): void {
+    this.#renewAtMs = monotonicMs() + this.#options.ttlMs / RETRIES_PER_TTL;
   }
 
   /** Never less than the body has asked for; of a lock that is not kept alive, what is left of its life. */

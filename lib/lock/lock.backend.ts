@@ -48,13 +48,3 @@ export function withDetail<const Result extends { ok: false }>(
 
 export const detailOf = (result: object): FailureDetail | undefined =>
   (result as { [DETAIL]?: FailureDetail })[DETAIL];
-
-const OWED = Symbol.for('syncguard:owed');
-
-/** Attaches to the fault of an acquire whether its reply is still to come, over the connection it was sent on. */
-export function withOwed<Fault extends object>(fault: Fault, isOwed: () => boolean): Fault {
-  return Object.defineProperty(fault, OWED, { value: isOwed });
-}
-
-export const isOwed = (fault: unknown): boolean =>
-  (fault as { [OWED]?: () => boolean } | undefined)?.[OWED]?.() ?? false;

@@ -1,4 +1,5 @@
 import { hashKey } from '../keys.js';
+import { passOwed } from '../owed.js';
 import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../syncguard.errors.js';
 
 /**
@@ -31,7 +32,7 @@ export class LockError extends SyncGuardError<LockErrorCode> {
   static from(error: unknown, about: { key?: string; lockId?: string } = {}): LockError {
     if (error instanceof LockError) return error;
     const known = error instanceof SyncGuardError ? error : undefined;
-    return new LockError({
+    const lockError = new LockError({
       code: (known?.code as LockErrorCode | undefined) ?? 'Internal',
       message: known?.summary ?? 'A lock operation failed in a way that SyncGuard does not know.',
       hint: known?.hint,
@@ -42,5 +43,6 @@ export class LockError extends SyncGuardError<LockErrorCode> {
         ...(about.lockId === undefined ? {} : { lockIdHash: hashKey(about.lockId) }),
       },
     });
+    return passOwed(error, lockError);
   }
 }

@@ -1,9 +1,8 @@
 import { isLive, type Moment, momentNow, monotonicMs, msUntil, TIME_TOLERANCE_MS } from '../clock.js';
 import { hashKey } from '../keys.js';
-import { RedisFault } from '../redis/redis.errors.js';
 import type { RunOptions, ScriptRunner } from '../script/script-runner.js';
 import { LockHandle } from './acquired-lock.js';
-import { type LockBackend, withDetail, withOwed } from './lock.backend.js';
+import { type LockBackend, withDetail } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
 import type { LockLayout } from './lock.layout.js';
 import {
@@ -53,6 +52,9 @@ import {
 } from './lock.values.js';
 import { type Attempt, BackgroundRetries } from '../background-retries.js';
 
+/** At shutdown, for what Redis has been asked and has not answered. */
+const LAST_ANSWERS_MS = 500;
+
 export interface RedisLockBackendConfig {
   cleanupInIsLocked: boolean;
   /** Told, once, that a fence counter nears its end. */
@@ -80,32 +82,16 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const lockId = this.layout.createLockId(key);
     const keys = this.layout.keysOf(key, lockId);
     const sentAt = momentNow();
-    const undo = (): void => this.#undos.start(this.#releaseUnwanted(keys, lockId), ttlMs);
-    const { readiness } = this.runner;
-    const { epoch } = readiness;
-    let answered = false;
-    let reply: AcquireReply;
-    try {
-      reply = await this.runner.run(
-        acquireScript,
-        keys,
-        { lockId, ttlMs, keyJson: JSON.stringify(key) },
-        {
-          signal: options.signal,
-          onLate: ({ status }) => {
-            answered = true;
-            if (status === 'granted') undo();
-          },
-          onLateFault: () => void (answered = true),
-        },
-      );
-    } catch (fault) {
-      const error = LockError.from(fault, { key });
-      if (!(fault instanceof RedisFault && fault.mayHaveRun)) throw error;
-      // It may have run: then a lock stands that nobody knows of.
-      undo();
-      throw withOwed(error, () => !answered && readiness.epoch === epoch);
-    }
+    // It may have run all the same: then a lock stands that nobody knows of.
+    const undo = (late?: AcquireReply): void => {
+      if (!late || late.status === 'granted') this.#undo(keys, lockId, ttlMs);
+    };
+    const args = { lockId, ttlMs, keyJson: JSON.stringify(key) };
+    const reply = await this.runner
+      .run(acquireScript, keys, args, { signal: options.signal, undo })
+      .catch((fault: unknown) => {
+        throw LockError.from(fault, { key });
+      });
     return this.#toAcquireResult(reply, { key, lockId, ttlMs, sentAt });
   }
 
@@ -182,6 +168,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async flush(): Promise<void> {
+    await this.runner.untilAnswered(LAST_ANSWERS_MS);
     await this.#undos.flush();
   }
 
@@ -266,6 +253,15 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     return result.catch((fault: unknown) => {
       throw LockError.from(fault, held ? { key: held.key, lockId } : { lockId });
     });
+  }
+
+  /** On the next connection, if there is none now: the time counts from then on. */
+  #undo(keys: { record: string; index: string }, lockId: string, ttlMs: number): void {
+    const release = this.#releaseUnwanted(keys, lockId);
+    this.runner.ready().then(
+      () => this.#undos.start(release, ttlMs),
+      () => {}, // The client was closed for good.
+    );
   }
 
   /**

@@ -4,11 +4,12 @@ import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../clock.js';
 import { within } from '../drain.js';
 import { hashKey, normalizeKey } from '../keys.js';
+import { isOwed } from '../owed.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { invalidOption } from '../validate.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
-import { detailOf, isOwed, type LockBackend } from './lock.backend.js';
+import { detailOf, type LockBackend } from './lock.backend.js';
 import { LockError, type LockErrorCode } from './lock.errors.js';
 import {
   type LockCallOptions,
@@ -400,8 +401,8 @@ export class LockService implements OnModuleDestroy {
       const keepMs = Math.ceil(minHoldMs - lease.heldMs);
       return keepMs > 0 ? grant.extend(keepMs) : grant.release();
     };
-    const again = (): void =>
-      this.#retries.start(() => giveBack().then(() => true), Math.max(lease.ttlMs, minHoldMs));
+    const again = (fault?: unknown): void =>
+      this.#retries.start(() => giveBack().then(() => true), Math.max(lease.ttlMs, minHoldMs), fault);
     if (lost) {
       again();
       return lost;
@@ -416,7 +417,7 @@ export class LockService implements OnModuleDestroy {
       this.#logger.warn(
         `The lock ${hashKey(lease.key)} could not be given back yet, it is tried again in the background: ${LockError.from(error).message}`,
       );
-      again();
+      again(error);
       return undefined;
     }
   }

@@ -14,6 +14,10 @@ export function slotOf(tag: string): number {
   return crc % SLOTS;
 }
 
+/** The master of a key's slot, as `host:port`; undefined where the client is no Cluster that knows its slots. */
+export const ownerOf = (client: RedisClient, key: string): string | undefined =>
+  client.slots?.[slotOf(/\{([^}]+)\}/.exec(key)?.[1] ?? key)]?.[0];
+
 /** Hash tags, one for each master that owns a slot; none where the client is no Cluster that knows its slots. */
 export function tagsOfMasters(client: RedisClient): string[] {
   const { slots = [] } = client;

@@ -3,8 +3,11 @@ import { type RedisClient, socketsOf } from '../redis/redis.client.js';
 import { RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
 import type { HangWatch } from '../redis/redis.hang-watch.js';
 import { RedisReadiness } from '../redis/redis.readiness.js';
+import { ownerOf } from '../redis/redis.slots.js';
 import { type Deadline, Deadlines } from './deadlines.js';
 import type { Script } from './define-script.js';
+import { within } from '../drain.js';
+import { withOwed } from '../owed.js';
 
 export type ScriptArg = string | number | Buffer;
 type Invoke = (keysAndArgs: ScriptArg[]) => Promise<unknown>;
@@ -15,8 +18,12 @@ export interface RunOptions<Result> {
   timeoutMs?: number | undefined;
   /** The reply came after the caller had been told that it timed out or was aborted. */
   onLate?: ((result: Result) => void) | undefined;
-  /** An error came instead of it. */
-  onLateFault?: (() => void) | undefined;
+  /**
+   * Undoes a command whose caller was told that it failed, and that ran all the same, or may have. Called once: with
+   * the reply when it comes late, or without one when the connection was lost. Not before: a server that hangs
+   * would be sent as many undos as calls.
+   */
+  undo?: ((result?: Result) => void) | undefined;
   /**
    * The reply came over another connection than its command: ioredis sends again what a lost connection left
    * unanswered, so this may be the reply to a second run.
@@ -32,6 +39,9 @@ export class ScriptRunner {
   readonly readiness: RedisReadiness;
   readonly #deadlines = new Deadlines();
   readonly #invokes = new Map<string, Invoke>();
+  /** Calls that have failed for their callers, and that Redis may answer yet. */
+  readonly #owed = new Set<object>();
+  #onAllAnswered: (() => void)[] = [];
   #corked = false;
 
   constructor(
@@ -86,6 +96,28 @@ export class ScriptRunner {
     return invoke;
   }
 
+  /** Resolves as soon as a command can be sent; rejects once the client is closed for good. */
+  ready(): Promise<void> {
+    return this.readiness.ready ? Promise.resolve() : this.readiness.wait().ready;
+  }
+
+  /** Waits, but not longer than that, until Redis owes no reply to a call that has failed for its caller. */
+  async untilAnswered(ms: number): Promise<void> {
+    if (this.#owed.size === 0) return;
+    await within(ms, [new Promise<void>((resolve) => this.#onAllAnswered.push(resolve))]);
+  }
+
+  /** @internal for {@link Call} */
+  owes(call: object): void {
+    this.#owed.add(call);
+  }
+
+  /** @internal for {@link Call} */
+  answered(call: object): void {
+    this.#owed.delete(call);
+    if (this.#owed.size === 0) for (const resolve of this.#onAllAnswered.splice(0)) resolve();
+  }
+
   close(): void {
     this.readiness.close();
   }
@@ -108,6 +140,7 @@ class Call<Result> {
   #deadline: Deadline | undefined;
   #settled = false;
   #sent = false;
+  #isOwed = false;
   #epoch = 0;
   #stopWaiting: (() => void) | undefined;
 
@@ -158,7 +191,7 @@ class Call<Result> {
     } catch (error) {
       return this.#fail(error instanceof RedisFault ? error : unreadableReply(this.script.name, error));
     }
-    if (this.#settled) return this.options.onLate?.(result);
+    if (this.#settled) return this.#onLate(result);
     if (this.#epoch !== this.runner.readiness.epoch) this.options.onReplay?.();
     this.#settle();
     this.resolve(result);
@@ -171,14 +204,44 @@ class Call<Result> {
   };
 
   readonly #fail = (error: unknown): void => {
-    if (this.#settled) return this.options.onLateFault?.();
+    if (this.#settled) return this.#onLateFault(error);
+    const fault = toRedisFault(error, this.#sent);
     this.#settle();
-    this.reject(toRedisFault(error, this.#sent));
+    if (fault.mayHaveRun) this.options.undo?.();
+    this.reject(fault);
   };
+
+  #onLate(result: Result): void {
+    this.#answered();
+    this.options.onLate?.(result);
+    this.options.undo?.(result);
+  }
+
+  #onLateFault(error: unknown): void {
+    this.#answered();
+    if (toRedisFault(error, true).mayHaveRun) this.options.undo?.();
+  }
+
+  #answered(): void {
+    this.#isOwed = false;
+    this.runner.answered(this);
+  }
+
+  /** The caller is told; the reply is still to come. */
+  #giveUp(fault: RedisFault): void {
+    if (!this.#sent) return this.#fail(fault);
+    this.#isOwed = true;
+    this.runner.owes(this);
+    this.#settle();
+    // On a Cluster the key may have another owner by now, who owes nothing.
+    const ownerNow = (): string | undefined => ownerOf(this.runner.client, String(this.keysAndArgs[0]));
+    const owner = ownerNow();
+    this.reject(withOwed(fault, () => this.#isOwed && ownerNow() === owner));
+  }
 
   readonly #onDeadline = (): void => {
     this.runner.unanswered();
-    this.#fail(
+    this.#giveUp(
       this.#sent
         ? new RedisFault('NetworkTimeout', 'Redis did not answer in time.', {
             hint: 'Whether the command ran is not known. If the server is merely slow, raise `commandTimeoutMs`.',
@@ -190,7 +253,7 @@ class Call<Result> {
 
   readonly #onAbort = (): void => {
     const cause: unknown = this.options.signal?.reason;
-    this.#fail(
+    this.#giveUp(
       new RedisFault('Aborted', 'The operation was aborted by its signal.', {
         cause,
         mayHaveRun: this.#sent,

@@ -1,4 +1,3 @@
-import { RedisFault } from '../redis/redis.errors.js';
 import type { ScriptRunner } from '../script/script-runner.js';
 import type {
   BurnReply,
@@ -44,12 +43,15 @@ export class RedisSecretBackend implements SecretBackend {
       ...{ maxFailures: maxFailures ?? 0, secretLabel: label, tombstoneMs },
     };
     // A secret whose id the caller was never given would stand for nobody, perhaps for ever.
-    const undo = (): void =>
-      void this.runner.run(burnScript, keys, { proof, burnId: proof, tombstoneMs: 0 }).catch(() => {});
-    return this.runner.run(createScript, keys, args, { signal, onLate: undo }).catch((fault: unknown) => {
-      if (fault instanceof RedisFault && fault.mayHaveRun) undo();
-      throw fault;
-    });
+    const undo = (): void => {
+      const burned = (): Promise<unknown> =>
+        this.runner.run(burnScript, keys, { proof, burnId: proof, tombstoneMs: 0 });
+      this.runner
+        .ready()
+        .then(burned)
+        .catch(() => {});
+    };
+    return this.runner.run(createScript, keys, args, { signal, undo });
   }
 
   view({ tag, ...view }: View, { signal }: CallOptions): Promise<ViewReply> {
