@@ -1,0 +1,199 @@
+import 'reflect-metadata';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Logger } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import { SyncGuardHealthIndicator, SyncGuardModule } from 'nestjs-syncguard';
+import type { RedisConnection } from '../../lib/backend/redis-connection.js';
+import { RedisLockBackend } from '../../lib/lock/lock.redis-backend.js';
+import { specLayout } from '../../lib/lock/lock.layout.js';
+import { ask } from '../support/engines/ask.js';
+import { type RedisCluster, startRedisCluster } from '../support/engines/cluster.js';
+import { fillMemory, freeze, killClients, losePrimary, switchPrimary } from '../support/engines/faults.js';
+import { type SentinelGroup, startSentinelGroup } from '../support/engines/sentinel.js';
+import { eventually } from '../support/eventually.js';
+import {
+  connectionsWith,
+  IOREDIS_VERSIONS,
+  type IORedisName,
+  ioredisOf,
+} from '../support/ioredis-versions.js';
+import type { RedisServer } from '../support/redis-server.js';
+
+const open = (version: IORedisName, redis: unknown): RedisConnection => {
+  const { RedisConnection } = connectionsWith(version);
+  return new RedisConnection({
+    redis: redis as string,
+    keyPrefix: 'syncguard',
+    commandTimeoutMs: 1_000,
+    closeClient: false,
+  });
+};
+const codesAtBoot = async (redis: unknown): Promise<string[]> => {
+  const spy = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
+  const module = await Test.createTestingModule({
+    imports: [SyncGuardModule.forRoot({ redis: redis as string })],
+  }).compile();
+  const codes = spy.mock.calls.map(([message]) => String(message).split(':', 1)[0] as string);
+  spy.mockRestore();
+  await module.close();
+  return codes;
+};
+
+describe('on Redis behind Sentinel', () => {
+  let group: SentinelGroup;
+  beforeAll(async () => {
+    group = await startSentinelGroup();
+  }, 30_000);
+  afterAll(() => group.stop());
+
+  describe.each(IOREDIS_VERSIONS)('%s', (_, version) => {
+    let run = 0;
+    /**
+     * Two instances that take every key they can get and keep it: gives, of each key that was granted twice, when
+     * the first grant came after the switch was announced, and whether the second fence was higher.
+     */
+    async function doublesDuring(
+      fault: () => Promise<unknown>,
+    ): Promise<{ firstAtMs: number; rises: boolean }[]> {
+      const name = `${version}:${run++}`;
+      const connections = [open(version, group.options), open(version, group.options)];
+      for (const connection of connections) expect((await connection.opened()).fault).toBeUndefined();
+      const grants = new Map<string, { atMs: number; fence: string }[]>();
+      const startedMs = performance.now();
+      let over = false;
+      const worker = async ({ runner }: RedisConnection): Promise<void> => {
+        const config = { cleanupInIsLocked: false, warn: () => {} };
+        const backend = new RedisLockBackend(runner, specLayout('syncguard'), config);
+        while (!over) {
+          // One of the latest 100 keys, of which there is a new one every 5 ms.
+          const latest = Math.floor((performance.now() - startedMs) / 5);
+          const key = `${name}:${latest - Math.floor(Math.random() * 100)}`;
+          const result = await backend.acquire({ key, ttlMs: 60_000 }).catch(() => undefined);
+          if (result?.ok) {
+            const grant = { atMs: performance.now(), fence: result.fence };
+            grants.set(key, [...(grants.get(key) ?? []), grant]);
+          } else await sleep(1);
+        }
+      };
+      const working = connections.flatMap((connection) => [worker(connection), worker(connection)]);
+      await sleep(300);
+      let switchedMs = Infinity;
+      const listener = (group.sentinels[0] as RedisServer).client();
+      listener.on('message', () => (switchedMs = Math.min(switchedMs, performance.now())));
+      await listener.subscribe('+switch-master');
+      await fault();
+      await sleep(2_000);
+      over = true;
+      await Promise.all(working);
+      await Promise.all(connections.map((connection) => connection.close()));
+      const all = [...grants.values()];
+      // It goes on after the switch.
+      expect(Math.max(...all.flat().map(({ atMs }) => atMs))).toBeGreaterThan(switchedMs + 500);
+      return all.flatMap(([one, two]) =>
+        one && two ? [{ firstAtMs: one.atMs - switchedMs, rises: one.fence < two.fence }] : [],
+      );
+    }
+
+    it('a planned switch under load: both instances leave at once, and fences rise', async () => {
+      await group.untilReplicated();
+      for (const { firstAtMs, rises } of await doublesDuring(() => switchPrimary(group))) {
+        expect(firstAtMs).toBeLessThan(50);
+        expect(rises).toBe(true);
+      }
+    }, 40_000);
+
+    it('a frozen primary that resumes after its failover is not written to', async () => {
+      await group.untilReplicated();
+      const doubles = await doublesDuring(async () => {
+        const { heal } = await losePrimary(group, freeze);
+        await heal();
+      });
+      for (const { firstAtMs } of doubles) {
+        expect(firstAtMs).toBeLessThan(50);
+      }
+    }, 60_000);
+
+    it("a user's client without a failoverDetector is warned of, by code", async () => {
+      const { Redis } = ioredisOf(version);
+      const client = (more: object) => group.track(new Redis({ ...group.options, ...more }));
+      expect(await codesAtBoot(client({}))).toContain('REDIS_NO_FAILOVER_DETECTOR');
+      expect(await codesAtBoot(client({ failoverDetector: true }))).not.toContain(
+        'REDIS_NO_FAILOVER_DETECTOR',
+      );
+      expect(await codesAtBoot(group.options)).toStrictEqual([]);
+      expect(await codesAtBoot({ ...group.options, failoverDetector: false })).toStrictEqual([
+        'REDIS_NO_FAILOVER_DETECTOR',
+      ]);
+    });
+  });
+});
+
+describe('on a Cluster', () => {
+  let cluster: RedisCluster;
+  beforeAll(async () => {
+    cluster = await startRedisCluster();
+  }, 30_000);
+  afterAll(() => cluster.stop());
+
+  describe.each(IOREDIS_VERSIONS)('%s', (_, version) => {
+    const { Cluster: ClusterClient } = ioredisOf(version);
+    const clients: [string, () => unknown][] = [
+      ['our own', () => ({ nodes: cluster.nodes })],
+      [
+        "a user's",
+        () =>
+          cluster.track(
+            new ClusterClient(cluster.nodes, { redisOptions: { disconnectTimeout: 100 } }).on(
+              'error',
+              () => {},
+            ),
+          ),
+      ],
+    ];
+
+    it.each(clients)('health is down when one master refuses writes: %s', async (_name, redis) => {
+      const connection = open(version, redis());
+      expect((await connection.opened()).fault).toBeUndefined();
+      for (const master of await cluster.masters()) {
+        const heal = await fillMemory(master);
+        expect((await connection.check())?.code).toBe('ServiceUnavailable');
+        await heal();
+        expect(await connection.check()).toBeUndefined();
+      }
+      await connection.close();
+    });
+
+    it.each(clients)(
+      'a reply that a node lost counts as sent over a lost connection: %s',
+      async (_name, redis) => {
+        const connection = open(version, redis());
+        await connection.opened();
+        const { readiness } = connection.runner;
+        const { epoch } = readiness;
+        for (const master of await cluster.masters()) await killClients(master);
+        await eventually(() => expect(readiness.epoch).toBeGreaterThan(epoch));
+        await eventually(async () => expect(await connection.check()).toBeUndefined());
+        await connection.close();
+      },
+    );
+  });
+
+  it('REDIS_EVICTION of one master is told, with its address', async () => {
+    const [, master] = (await cluster.masters()) as [RedisServer, RedisServer];
+    await ask(master, 'CONFIG', 'SET', 'maxmemory-policy', 'volatile-lru');
+    const spy = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
+    const module = await Test.createTestingModule({
+      imports: [SyncGuardModule.forRoot({ redis: { nodes: cluster.nodes } })],
+    }).compile();
+    const warnings = spy.mock.calls.map(([message]) => String(message));
+    spy.mockRestore();
+    expect(warnings).toStrictEqual([
+      expect.stringMatching(new RegExp(`^REDIS_EVICTION: .*volatile-lru.*\\(127.0.0.1:${master.port}\\)$`)),
+    ]);
+    expect(await module.get(SyncGuardHealthIndicator).isHealthy()).toMatchObject({
+      syncguard: { status: 'up' },
+    });
+    await module.close();
+    await ask(master, 'CONFIG', 'SET', 'maxmemory-policy', 'noeviction');
+  });
+});
