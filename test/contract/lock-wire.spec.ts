@@ -6,6 +6,9 @@ import {
   makeStorageKey,
   type LockBackend,
 } from 'nestjs-syncguard';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { LockService } from '../../lib/lock/lock.service.js';
+import { resolveOptions } from '../../lib/syncguard.options.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { granted } from './lock.contract.js';
@@ -117,6 +120,42 @@ describe('the wire format of locks', () => {
     expect(await backend.release({ lockId: FOREIGN_ID })).toStrictEqual({ ok: true });
     expect(await client.exists('syncguard:order:1')).toBe(0);
   });
+
+  it('a mixed fleet on one key: never two inside, fences rise, everybody gets all its turns', async () => {
+    const SECTIONS = 50;
+    const fences: string[] = [];
+    const shared = workerRedis().client();
+    const section = async (fence: string): Promise<void> => {
+      expect(await shared.incr('inside')).toBe(1);
+      fences.push(fence);
+      await sleep(1);
+      await shared.decr('inside');
+    };
+    const foreign = async (worker: number): Promise<void> => {
+      for (let i = 0; i < SECTIONS; i++) {
+        const id = `foreign_${worker}_${i}_`.padEnd(22, 'x');
+        let grant: unknown;
+        while (!Array.isArray(grant))
+          if (!Array.isArray((grant = await foreignAcquire('hot', id)))) await sleep(1);
+        await section(grant[1] as string);
+        expect(await client.eval(FOREIGN_RELEASE, 1, `syncguard:id:${id}`, id)).toBe(1);
+      }
+    };
+    const ours = async (locks: LockService): Promise<void> => {
+      for (let i = 0; i < SECTIONS; i++)
+        await locks.lock(({ fence }) => section(fence), {
+          key: 'hot',
+          timeoutMs: Infinity,
+          retryDelayMs: 1,
+          backoff: 'fixed',
+        });
+    };
+    const service = (): LockService =>
+      new LockService(createRedisBackend(workerRedis().client()), resolveOptions());
+    await Promise.all([...[1, 2, 3].map(foreign), ...[service(), service(), service()].map(ours)]);
+    expect(fences).toHaveLength(6 * SECTIONS);
+    expect(fences).toStrictEqual([...new Set(fences)].sort());
+  }, 60_000);
 
   it('a record with spaces in its JSON is understood', async () => {
     const record = {
