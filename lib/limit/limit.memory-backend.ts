@@ -1,5 +1,6 @@
 import { refuseAborted } from '../aborted.js';
 import { type Clock, systemClock } from '../clock.js';
+import { IdleSweep } from '../idle-sweep.js';
 import { FixedWindow } from './fixed-window.js';
 import type {
   CallOptions,
@@ -148,6 +149,7 @@ export class MemoryLimitBackend implements LimitBackend {
   readonly backend = 'memory';
   readonly #ledgers = new Map<string, Ledger>();
   #sweepAt = SWEEP_AT_LEAST;
+  readonly #idleSweep = new IdleSweep(() => this.#sweep());
 
   constructor(private readonly clock: Clock = systemClock) {}
 
@@ -237,21 +239,26 @@ export class MemoryLimitBackend implements LimitBackend {
   #ledger({ identity }: Subject, nowMs: number): Ledger {
     const known = this.#ledgers.get(identity);
     if (known) this.#ledgers.delete(identity);
-    else this.#makeRoom(nowMs);
+    else this.#makeRoom();
     const ledger = known?.tidy(nowMs) ?? new Ledger();
     this.#ledgers.set(identity, ledger);
+    this.#idleSweep.start();
     return ledger;
   }
 
   /** What is over goes when the map has doubled, the least recently used at the bound: either way O(1) a check. */
-  #makeRoom(nowMs: number): void {
-    if (this.#ledgers.size >= this.#sweepAt) {
-      for (const [identity, ledger] of this.#ledgers)
-        if (ledger.tidy(nowMs).isEmpty()) this.#ledgers.delete(identity);
-      this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#ledgers.size);
-    }
+  #makeRoom(): void {
+    if (this.#ledgers.size >= this.#sweepAt) this.#sweep();
     if (this.#ledgers.size < MAX_IDENTITIES) return;
     for (const identity of this.#ledgers.keys()) return void this.#ledgers.delete(identity);
+  }
+
+  #sweep(): number {
+    const nowMs = this.clock.now();
+    for (const [identity, ledger] of this.#ledgers)
+      if (ledger.tidy(nowMs).isEmpty()) this.#ledgers.delete(identity);
+    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#ledgers.size);
+    return this.#ledgers.size;
   }
 }
 
