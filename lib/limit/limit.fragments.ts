@@ -1,3 +1,5 @@
+import type { LimitRules } from './limit.policy.js';
+
 // Lua that several scripts of the limiter share. Fragments rather than Lua functions: a function costs its making in
 // every run of a script. `call` is a local of each script: `redis.call` is looked up twice.
 
@@ -29,3 +31,63 @@ if held then
   end
   if remainingMs > 0 then return ${answer} end
 end`;
+
+/** The rules, in the order in which the Lua functions take them. */
+export const RULES = [
+  'tempWindowMs',
+  'tempThreshold',
+  'tempBlockMs',
+  'longWindowMs',
+  'longThreshold',
+  'longBlockMs',
+  'factor',
+  'maxBlockMs',
+  'recordTtlMs',
+] as const satisfies readonly (keyof LimitRules)[];
+
+/** `floor` and `strikes` of both tiers, and the last forgiven call, out of `record`. */
+export const PARSE_RECORD = `
+local tempFloor, longFloor, tempStrikes, longStrikes, forgiven = 0, 0, 0, 0, ''
+if record then
+  tempFloor, longFloor, tempStrikes, longStrikes, forgiven =
+    string.match(record, '^(%d+) (%d+) (%d+) (%d+) ([%w_-]*)$')
+  if not tempFloor then error('SYNCGUARD_FOREIGN the record is not of strikes', 0) end
+  tempFloor, longFloor = tonumber(tempFloor), tonumber(longFloor)
+end`;
+
+export const formatRecord = (forgiven: string): string =>
+  `string.format('%.0f %.0f %.0f %.0f %s', tempFloor, longFloor, tempStrikes, longStrikes, ${forgiven})`;
+
+/** Attempts after these instants count: (now - window, now], and open at the end, for a clock that stepped back. */
+export const WINDOW_STARTS = `
+local tempFrom = nowMs - tempWindowMs
+if tempFloor > tempFrom then tempFrom = tempFloor end
+local longFrom = tempFrom
+if longThreshold > 0 then
+  longFrom = nowMs - longWindowMs
+  if longFloor > longFrom then longFrom = longFloor end
+end`;
+
+/** A limit without a block: until so many of the oldest attempts have left the window that the call fits. */
+export const WAIT_FOR_ROOM = `
+local excess = shortCount + cost - tempThreshold + 1
+local oldest = call('ZRANGEBYSCORE', attempts, '(' .. tempFrom, '+inf', 'WITHSCORES', 'LIMIT', excess - 1, 1)
+local waitMs = oldest[2] + tempWindowMs - nowMs`;
+
+/** The block that full tiers set: `tempFull` and `longFull` say which. Sets `held` and `blockMs`. */
+export const SET_BLOCK = `
+-- A block serves every window that is full, up to the newest attempt: also one from before the clock stepped back.
+local newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2])
+if tempFull then tempFloor = newest end
+if longFull then longFloor = newest end
+local scope, blockMs = 'temp', tempBlockMs * factor ^ tempStrikes
+if longFull then
+  scope, blockMs = 'long', longBlockMs * factor ^ longStrikes
+  longStrikes = longStrikes + 1
+else
+  tempStrikes = tempStrikes + 1
+end
+blockMs = math.floor(math.min(maxBlockMs, blockMs))
+held = scope .. ' ' .. shortCount .. ' ' .. longCount .. ' ' .. blockMs
+call('SET', block, held, 'PX', blockMs)
+call('SET', seq, ${formatRecord('forgiven')}, 'PX', recordTtlMs + blockMs)`;

@@ -127,6 +127,15 @@ class Ledger {
     return cost;
   }
 
+  /** Nobody has shown that these were no successes. */
+  countInFlight(beforeMs: number): void {
+    for (const [callId, { sinceMs, cost }] of this.inFlight)
+      if (sinceMs <= beforeMs) {
+        this.inFlight.delete(callId);
+        this.add(callId, sinceMs, cost);
+      }
+  }
+
   withdraw(callId: string): void {
     this.inFlight.delete(callId);
     this.attempts = this.attempts.filter((attempt) => attempt.callId !== callId);
@@ -164,9 +173,7 @@ export class MemoryLimitBackend implements LimitBackend {
     const decide = (check: LimitCheck, commit: boolean): LimitOutcome => {
       const ledger = this.#ledger(check, nowMs);
       if (isFixedWindow(check.policy)) return countInWindow(ledger, check, callId, nowMs, commit);
-      return check.policy.count === 'failure'
-        ? enter(ledger, check, callId, nowMs, commit)
-        : attempt(ledger, check, callId, nowMs, commit);
+      return DECISIONS[check.policy.count](ledger, check, callId, nowMs, commit);
     };
     const [only] = checks;
     if (only && checks.length === 1) return [decide(only, true)];
@@ -181,7 +188,8 @@ export class MemoryLimitBackend implements LimitBackend {
   async confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<LimitOutcome> {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
-    return confirm(this.#ledger(check, nowMs), check, callId, nowMs);
+    const count = check.policy.count === 'success' ? grant : confirm;
+    return count(this.#ledger(check, nowMs), check, callId, nowMs);
   }
 
   async withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void> {
@@ -360,6 +368,63 @@ function confirm(ledger: Ledger, check: LimitCheck, callId: string, nowMs: numbe
   return count(ledger, check, callId, nowMs, prune(ledger, check.policy, nowMs), true);
 }
 
+/** Room for a success: it is taken up from the start, as one that is too many cannot be refused any more. */
+function reserve(
+  ledger: Ledger,
+  { policy, cost }: LimitCheck,
+  callId: string,
+  nowMs: number,
+  commit: boolean,
+): LimitOutcome {
+  const live = ledger.liveBlock(nowMs);
+  if (live) return blocked(live, nowMs);
+  const { rules } = policy;
+  const known = ledger.inFlight.has(callId) || ledger.has(callId);
+  const windows = pruneSuccesses(ledger, policy, nowMs);
+  if (known) return allowed(windows, rules);
+  const full = fullTiers(policy, windows, 1);
+  if (rules.tempBlockMs > 0 && (full.temp || full.long))
+    return commit ? block(ledger, policy, full, windows, nowMs) : denied(windows, 'temp', 'temp', 1, true);
+  const waitMs = Math.max(
+    waitForRoom(ledger, windows.shortCount, rules.tempThreshold, cost, rules.tempWindowMs, nowMs),
+    waitForRoom(ledger, windows.longCount, rules.longThreshold, cost, rules.longWindowMs, nowMs),
+  );
+  if (waitMs > 0) return denied(windows, 'temp', 'temp', waitMs, false);
+  const taken = fullTiers(policy, windows, cost + ledger.inFlightCost());
+  if (taken.temp || taken.long) return denied(windows, 'temp', 'busy', BUSY_RETRY_MS, false);
+  if (commit) {
+    ledger.inFlight.set(callId, { sinceMs: nowMs, cost });
+    ledger.endsAtMs = nowMs + keepMs(policy);
+  }
+  return allowed(windows, rules);
+}
+
+/** Counts a success, also under a block; sets one if that fills a tier. */
+function grant(ledger: Ledger, { policy, cost }: LimitCheck, callId: string, nowMs: number): LimitOutcome {
+  const { tempFloorMs, longFloorMs } = ledger.record;
+  if (!ledger.has(callId)) {
+    ledger.inFlight.delete(callId);
+    ledger.add(callId, Math.max(nowMs, tempFloorMs + 1, longFloorMs + 1), cost);
+    ledger.endsAtMs = nowMs + keepMs(policy);
+  }
+  const live = ledger.liveBlock(nowMs);
+  if (live) return blocked(live, nowMs);
+  const windows = pruneSuccesses(ledger, policy, nowMs);
+  const full = fullTiers(policy, windows, 1);
+  return policy.rules.tempBlockMs > 0 && (full.temp || full.long)
+    ? block(ledger, policy, full, windows, nowMs)
+    : allowed(windows, policy.rules);
+}
+
+function pruneSuccesses(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): Windows {
+  ledger.countInFlight(nowMs - IN_FLIGHT_MS);
+  const windows = windowsOf(ledger, policy, nowMs);
+  ledger.dropUpTo(Math.min(windows.tempFromMs, windows.longFromMs));
+  return windows;
+}
+
+const DECISIONS = { attempt, failure: enter, success: reserve };
+
 /** Counts the call; blocks when that fills a tier. */
 function count(
   ledger: Ledger,
@@ -439,14 +504,28 @@ function fullTiers(
 /** A limit without a block: until so many of the oldest attempts have left the window that the call fits. */
 function windowDenial(
   ledger: Ledger,
-  { rules }: ResolvedPolicy,
+  { rules: { tempThreshold, tempWindowMs } }: ResolvedPolicy,
   { shortCount, longCount }: Windows,
   cost: number,
   nowMs: number,
 ): LimitOutcome {
-  const excess = shortCount + cost - rules.tempThreshold + 1;
-  const last = ledger.attempts[ledger.attempts.length - shortCount + excess - 1] as Attempt;
-  return denied({ shortCount, longCount }, 'temp', 'temp', last.atMs + rules.tempWindowMs - nowMs, false);
+  const waitMs = waitForRoom(ledger, shortCount, tempThreshold, cost, tempWindowMs, nowMs);
+  return denied({ shortCount, longCount }, 'temp', 'temp', waitMs, false);
+}
+
+/** 0 if there is room: `count` attempts of the window leave that much of the threshold. */
+function waitForRoom(
+  ledger: Ledger,
+  count: number,
+  threshold: number,
+  cost: number,
+  windowMs: number,
+  nowMs: number,
+): number {
+  const excess = threshold > 0 ? count + cost - threshold + 1 : 0;
+  if (excess < 1) return 0;
+  const last = ledger.attempts[ledger.attempts.length - count + excess - 1] as Attempt;
+  return last.atMs + windowMs - nowMs;
 }
 
 /** Until the shorter window is empty if nothing more comes: exact for a call that counts now, else at most. */

@@ -9,6 +9,7 @@ import {
   oneOf,
 } from '../validate.js';
 import type {
+  CountedCalls,
   FromContext,
   KeyBy,
   LimitAlgorithm,
@@ -50,7 +51,7 @@ export interface ResolvedPolicy {
   readonly dynamicLimit: FromContext<number> | undefined;
   readonly cost: number | FromContext<number>;
   readonly keyBy: KeyBy;
-  readonly count: 'attempt' | 'failure';
+  readonly count: CountedCalls;
   readonly isFailure: ((error: unknown) => boolean) | undefined;
   readonly resetOnSuccess: boolean;
   readonly onError: OnError;
@@ -100,14 +101,15 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
   const name = resolveName(given.name ?? defaults.name);
   const algorithm = resolveAlgorithm(name, given);
   const { rules, dynamicLimit } = resolveRules(name, algorithm, given);
+  const count = resolveCount(name, given.count, rules);
   return {
     name,
     algorithm,
     rules,
     dynamicLimit,
-    cost: resolveCost(given.cost ?? 1, { name, algorithm, rules, dynamicLimit }),
+    cost: resolveCost(given.cost ?? 1, { name, algorithm, rules, dynamicLimit, count }),
     keyBy: resolveKeyBy(`${name}.keyBy`, given.keyBy ?? defaults.keyBy ?? 'ip'),
-    count: oneOf(`${name}.count`, given.count ?? 'attempt', ['attempt', 'failure']),
+    count,
     isFailure: resolvePredicate(`${name}.isFailure`, given.isFailure),
     resetOnSuccess: boolean(`${name}.resetOnSuccess`, given.resetOnSuccess ?? false),
     onError: resolveOnError(`${name}.onError`, given.onError ?? defaults.onError ?? 'memory'),
@@ -141,12 +143,14 @@ export const resolveOnError = (name: string, value: unknown): OnError =>
 /** A cost that came with the call. */
 export function validateCost(policy: CostBounds, cost: unknown): number {
   // Without a block a call that is dearer than the limit could never be let in: no Retry-After would be true.
-  const { tempBlockMs, tempThreshold } = policy.rules;
-  const limit = tempBlockMs > 0 || policy.dynamicLimit ? Infinity : tempThreshold - 1;
+  const { tempBlockMs, tempThreshold, longThreshold } = policy.rules;
+  const needsRoom = tempBlockMs === 0 || policy.count === 'success';
+  const limit =
+    needsRoom && !policy.dynamicLimit ? Math.min(tempThreshold, longThreshold || Infinity) - 1 : Infinity;
   return integer(`${policy.name}.cost`, cost, 1, Math.min(maxCost(policy), limit));
 }
 
-type CostBounds = Pick<ResolvedPolicy, 'name' | 'algorithm' | 'rules' | 'dynamicLimit'>;
+type CostBounds = Pick<ResolvedPolicy, 'name' | 'algorithm' | 'rules' | 'dynamicLimit' | 'count'>;
 
 const maxCost = (policy: CostBounds): number => (isFixedWindow(policy) ? MAX_COUNTED : MAX_LOGGED_COST);
 
@@ -197,7 +201,7 @@ function resolveAlgorithm(name: string, given: Given): LimitAlgorithm {
   };
   for (const option of ['temp', 'long', 'blockMs', 'escalation'] as const)
     if (given[option] !== undefined) refuse(option);
-  if (given.count === 'failure') refuse(`count: 'failure'`);
+  if (given.count === 'failure' || given.count === 'success') refuse(`count: '${given.count}'`);
   return algorithm;
 }
 
@@ -225,6 +229,16 @@ function resolveRules(
       ...escalation,
     },
   };
+}
+
+/** The success that fills a tier is the last that is let in: with a threshold of 1 there would be none. */
+function resolveCount(name: string, count: unknown, rules: LimitRules): CountedCalls {
+  const counted = oneOf(`${name}.count`, count ?? 'attempt', ['attempt', 'failure', 'success']);
+  if (counted === 'success' && (rules.tempThreshold === 1 || rules.longThreshold === 1))
+    throw new SyncGuardConfigError(`${name}.threshold must be at least 2 with \`count: 'success'\`.`, {
+      hint: '`threshold: 2` lets one success in, and so does `limit: 1`.',
+    });
+  return counted;
 }
 
 type CheckedTier = { windowMs: number; threshold: number; blockMs: number };

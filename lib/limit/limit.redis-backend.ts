@@ -44,7 +44,8 @@ export class RedisLimitBackend implements LimitBackend {
   }
 
   async confirm(check: LimitCheck, callId: string, options: CallOptions = {}): Promise<LimitOutcome> {
-    const [outcome] = await this.#decide([check], () => 'confirm', callId, options);
+    const stage = check.policy.count === 'success' ? 'grant' : 'confirm';
+    const [outcome] = await this.#decide([check], () => stage, callId, options);
     return outcome as LimitOutcome;
   }
 
@@ -108,6 +109,8 @@ export class RedisLimitBackend implements LimitBackend {
     });
     // A call whose caller was told that nobody answered must not count from later on.
     const onLate = (outcomes: LimitOutcome[]): void => {
+      // Except a success: what it counts has been made.
+      if (shapes[0]?.stage === 'grant') return;
       const counted = outcomes.every(({ status }) => status === 'allowed');
       for (const check of checks)
         // A log knows by its id whether it has counted the call, a window does not.
@@ -176,5 +179,6 @@ export class RedisLimitBackend implements LimitBackend {
   }
 }
 
-const stageOf = (policy: ResolvedPolicy): Stage =>
-  isFixedWindow(policy) ? 'window' : policy.count === 'failure' ? 'enter' : 'attempt';
+const STAGES = { attempt: 'attempt', failure: 'enter', success: 'reserve' } as const;
+
+const stageOf = (policy: ResolvedPolicy): Stage => (isFixedWindow(policy) ? 'window' : STAGES[policy.count]);

@@ -2,7 +2,18 @@ import { defineScript, type Script } from '../script/define-script.js';
 import { NOW_MS } from '../script/fragments.js';
 import { DECIDE_IN_WINDOW, forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js';
 import { type LimitOutcome, MAX_CHECKS } from './limit.backend.js';
-import { answerBlock, indent, NOW_MS_ONCE } from './limit.fragments.js';
+import {
+  answerBlock,
+  formatRecord,
+  indent,
+  NOW_MS_ONCE,
+  PARSE_RECORD,
+  RULES,
+  SET_BLOCK,
+  WAIT_FOR_ROOM,
+  WINDOW_STARTS,
+} from './limit.fragments.js';
+import { DECIDE_SUCCESS } from './success.scripts.js';
 import type { LimitRules } from './limit.policy.js';
 import { decodeDone, decodeOutcomes, decodePeek } from './limit.replies.js';
 import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.values.js';
@@ -14,53 +25,11 @@ import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.values.js';
 //   seq       String  "<tempFloor> <longFloor> <tempStrikes> <longStrikes> <lastForgiven>": attempts up to a
 //                     tier's floor have been served by a block.
 
-/** The rules, in the order in which the Lua functions take them. */
-const RULES = [
-  'tempWindowMs',
-  'tempThreshold',
-  'tempBlockMs',
-  'longWindowMs',
-  'longThreshold',
-  'longBlockMs',
-  'factor',
-  'maxBlockMs',
-  'recordTtlMs',
-] as const satisfies readonly (keyof LimitRules)[];
-
 /**
- * What a check does: count the call in the log, note it there as in flight, make a failure of what was in flight; or
- * count the call in a fixed window.
+ * What a check does: count the call in the log, note it there as in flight, make a failure of what was in flight; give
+ * it room for a success, and count that; or count the call in a fixed window.
  */
-export type Stage = 'attempt' | 'enter' | 'confirm' | 'window';
-
-/** `floor` and `strikes` of both tiers, and the last forgiven call, out of `record`. */
-const PARSE_RECORD = `
-local tempFloor, longFloor, tempStrikes, longStrikes, forgiven = 0, 0, 0, 0, ''
-if record then
-  tempFloor, longFloor, tempStrikes, longStrikes, forgiven =
-    string.match(record, '^(%d+) (%d+) (%d+) (%d+) ([%w_-]*)$')
-  if not tempFloor then error('SYNCGUARD_FOREIGN the record is not of strikes', 0) end
-  tempFloor, longFloor = tonumber(tempFloor), tonumber(longFloor)
-end`;
-
-const formatRecord = (forgiven: string): string =>
-  `string.format('%.0f %.0f %.0f %.0f %s', tempFloor, longFloor, tempStrikes, longStrikes, ${forgiven})`;
-
-/** Attempts after these instants count: (now - window, now], and open at the end, for a clock that stepped back. */
-const WINDOW_STARTS = `
-local tempFrom = nowMs - tempWindowMs
-if tempFloor > tempFrom then tempFrom = tempFloor end
-local longFrom = tempFrom
-if longThreshold > 0 then
-  longFrom = nowMs - longWindowMs
-  if longFloor > longFrom then longFrom = longFloor end
-end`;
-
-/** A limit without a block: until so many of the oldest attempts have left the window that the call fits. */
-const WAIT_FOR_ROOM = `
-local excess = shortCount + cost - tempThreshold + 1
-local oldest = call('ZRANGEBYSCORE', attempts, '(' .. tempFrom, '+inf', 'WITHSCORES', 'LIMIT', excess - 1, 1)
-local waitMs = oldest[2] + tempWindowMs - nowMs`;
+export type Stage = 'attempt' | 'enter' | 'confirm' | 'reserve' | 'grant' | 'window';
 
 /** What all limits of a call share. */
 const START = `
@@ -162,21 +131,7 @@ local function decide(commit, attempts, block, seq, cost, stage, ${RULES.join(',
     return not blocks, (shortCount > 0 and tempWindowMs or 0) .. ' ok ' .. shortCount .. ' ' .. longCount
   end
 
-  -- A block serves every window that is full, up to the newest attempt: also one from before the clock stepped back.
-  local newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2])
-  if tempFull then tempFloor = newest end
-  if longFull then longFloor = newest end
-  local scope, blockMs = 'temp', tempBlockMs * factor ^ tempStrikes
-  if longFull then
-    scope, blockMs = 'long', longBlockMs * factor ^ longStrikes
-    longStrikes = longStrikes + 1
-  else
-    tempStrikes = tempStrikes + 1
-  end
-  blockMs = math.floor(math.min(maxBlockMs, blockMs))
-  held = scope .. ' ' .. shortCount .. ' ' .. longCount .. ' ' .. blockMs
-  call('SET', block, held, 'PX', blockMs)
-  call('SET', seq, ${formatRecord('forgiven')}, 'PX', recordTtlMs + blockMs)
+  ${indent(SET_BLOCK, 2)}
   return false, blockMs .. ' ' .. held
 end`;
 
@@ -191,6 +146,12 @@ export type CheckScript = Script<string, string, LimitOutcome[]>;
 /** The decisions in Lua: each function takes `commit`, its keys, and these arguments. */
 const DECISIONS = {
   log: { name: 'decide', lua: DECIDE, keys: ['attempts', 'block', 'seq'], args: ['cost', 'stage', ...RULES] },
+  success: {
+    name: 'decideSuccess',
+    lua: DECIDE_SUCCESS,
+    keys: ['attempts', 'block', 'seq'],
+    args: ['cost', 'stage', ...RULES],
+  },
   window: {
     name: 'decideInWindow',
     lua: DECIDE_IN_WINDOW,
@@ -202,7 +163,12 @@ const DECISIONS = {
 type Decision = (typeof DECISIONS)[keyof typeof DECISIONS];
 type DecisionArg = Exclude<Decision['args'][number], 'cost'>;
 
-const decisionOf = (stage: Stage): Decision => (stage === 'window' ? DECISIONS.window : DECISIONS.log);
+const decisionOf = (stage: Stage): Decision => DECISIONS[kindOf(stage)];
+
+function kindOf(stage: Stage): keyof typeof DECISIONS {
+  if (stage === 'window') return 'window';
+  return stage === 'reserve' || stage === 'grant' ? 'success' : 'log';
+}
 
 /** The nth limit of a call: how the script asks it. */
 interface LimitCall {
@@ -269,16 +235,16 @@ export const checkScripts: readonly CheckScript[] = Array.from({ length: MAX_CHE
   dynamicScript(`limit-check-${i + 1}`, Array<Decision>(i + 1).fill(DECISIONS.log)),
 );
 
-const windowCheckScripts = new Map<string, CheckScript>();
+const mixedCheckScripts = new Map<string, CheckScript>();
 
-/** Where a fixed window takes part: one script for each sequence of algorithms that occurs. */
-function windowCheckScript(shapes: readonly DecisionShape[]): CheckScript {
-  const sequence = shapes.map(({ stage }) => (stage === 'window' ? 'w' : 'l')).join('');
-  let script = windowCheckScripts.get(sequence);
+/** Where not all limits are plain logs: one script for each sequence of kinds that occurs. */
+function mixedCheckScript(shapes: readonly DecisionShape[]): CheckScript {
+  const sequence = shapes.map(({ stage }) => kindOf(stage)[0]).join('');
+  let script = mixedCheckScripts.get(sequence);
   if (!script) {
     const decisions = shapes.map(({ stage }) => decisionOf(stage));
     script = dynamicScript(`limit-check-${sequence}`, decisions);
-    windowCheckScripts.set(sequence, script);
+    mixedCheckScripts.set(sequence, script);
   }
   return script;
 }
@@ -287,7 +253,7 @@ function windowCheckScript(shapes: readonly DecisionShape[]): CheckScript {
 export function dynamicCheckScript(shapes: readonly DecisionShape[]): CheckScript {
   const script = checkScripts[shapes.length - 1];
   if (!script) throw new RangeError(`a call has 1 to ${MAX_CHECKS} limits, got ${shapes.length}`);
-  return shapes.some(({ stage }) => stage === 'window') ? windowCheckScript(shapes) : script;
+  return shapes.some(({ stage }) => kindOf(stage) !== 'log') ? mixedCheckScript(shapes) : script;
 }
 
 /** What it takes as arguments for the nth limit of a call. */

@@ -36,6 +36,9 @@ export type OnError = 'closed' | 'memory' | 'open';
  */
 export type LimitAlgorithm = 'sliding-log' | 'fixed-window';
 
+/** Which calls count: all, those that fail, or those that succeed. */
+export type CountedCalls = 'attempt' | 'failure' | 'success';
+
 /** The code of a denial: for logins and other attempts, or for the rate of anything else. */
 export type TooManyAttemptsCode = 'TooManyAttempts' | 'RateLimited';
 
@@ -63,8 +66,11 @@ interface PolicyOptions {
   keyBy?: KeyBy;
   /** How much one call counts, all or nothing. 1 to 1,000; in a fixed window up to its limit. Default: 1. */
   cost?: number | FromContext<number>;
-  /** In the guard: count every call, or only those that end in a failure. Default: `'attempt'`. */
-  count?: 'attempt' | 'failure';
+  /**
+   * In the guard: count every call, only those that end in a failure, or only those that succeed (an answer below 400).
+   * Calls in flight take up room. Default: `'attempt'`.
+   */
+  count?: CountedCalls;
   /** With `count: 'failure'`: which errors are failures. Default: those with the HTTP status 401 or 403. */
   isFailure?: (error: unknown) => boolean;
   /** With `count: 'failure'`: a success forgets the failures before it. Default: false. */

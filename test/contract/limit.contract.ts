@@ -26,6 +26,12 @@ const LOGIN = {
   long: { windowMs: minutes(10), threshold: 12, blockMs: minutes(10) },
 } satisfies LimitPolicy;
 
+const SIGNUP = {
+  name: 'signup',
+  count: 'success',
+  temp: { windowMs: hours(1), limit: 3, blockMs: hours(2) },
+} satisfies LimitPolicy;
+
 const API = { name: 'api', limit: 3, windowMs: seconds(10) } satisfies LimitPolicy;
 
 const BULK = {
@@ -740,6 +746,64 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await harness.backend.check([each], createCallId())).toMatchObject([
           { status: 'denied', reason: 'temp', retryAfterMs: seconds(10) },
         ]);
+      });
+    });
+
+    describe('a policy that counts successes', () => {
+      const policy = resolvePolicy(SIGNUP);
+      const check: LimitCheck = { policy, identity: 'signup\0ann', cost: 1 };
+      const enter = async (callId = createCallId()): Promise<string> => {
+        expect(await harness.backend.check([check], callId)).toMatchObject([{ status: 'allowed' }]);
+        return callId;
+      };
+      const denial = async (each = check): Promise<unknown> =>
+        (await harness.backend.check([each], createCallId()))[0];
+      const busy = { status: 'denied', reason: 'busy', retryAfterMs: seconds(1), blocked: false };
+
+      it('blocks with the success that fills the tier, which is let in itself', async () => {
+        for (let i = 1; i <= 3; i++)
+          expect(await harness.backend.confirm(check, await enter())).toMatchObject({
+            status: i < 3 ? 'allowed' : 'denied',
+            shortCount: i,
+          });
+        expect(await denial()).toMatchObject({ scope: 'temp', retryAfterMs: hours(2), blocked: true });
+      });
+
+      it('gives calls in flight room, and blocks for none of them', async () => {
+        const calls = [await enter(), await enter(), await enter()];
+        expect(await denial()).toMatchObject(busy);
+        await harness.backend.confirm(check, calls[0] as string);
+        expect(await denial()).toMatchObject(busy);
+        await harness.backend.withdraw(check, calls[1] as string, false);
+        await enter();
+        expect(await denial()).toMatchObject(busy);
+      });
+
+      it('counts a call that nobody has told the end of, and blocks when those fill the tier', async () => {
+        for (let i = 0; i < 3; i++) await enter();
+        advance(minutes(1));
+        expect(await denial()).toMatchObject({ scope: 'temp', blocked: true, shortCount: 3 });
+      });
+
+      it('counts a success once, however often and late it is told, and under a block too', async () => {
+        const callId = await enter();
+        await limiter.block('ann', SIGNUP, minutes(1), 'by hand');
+        for (let i = 0; i < 2; i++)
+          expect(await harness.backend.confirm(check, callId)).toMatchObject({ reason: 'by hand' });
+        await limiter.unblock('ann', SIGNUP);
+        expect(await limiter.peek('ann', SIGNUP)).toMatchObject({ allowed: true, shortCount: 1 });
+      });
+
+      it('without a block waits for the oldest success to leave the window', async () => {
+        const plain = resolvePolicy({ ...API, count: 'success' });
+        const each: LimitCheck = { policy: plain, identity: 'api\0ann', cost: 2 };
+        const callId = createCallId();
+        await harness.backend.check([each], callId);
+        expect(await denial(each)).toMatchObject(busy);
+        await harness.backend.confirm(each, callId);
+        expect(await denial(each)).toMatchObject({ reason: 'temp', retryAfterMs: seconds(10) });
+        advance(seconds(10));
+        expect(await denial(each)).toMatchObject({ status: 'allowed' });
       });
     });
 

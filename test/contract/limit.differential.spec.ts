@@ -3,7 +3,7 @@ import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
 import type { LimitBackend, LimitCheck, LimitOutcome, Subject } from '../../lib/limit/limit.backend.js';
 import { isFixedWindow, resolvePolicy, type ResolvedPolicy } from '../../lib/limit/limit.policy.js';
 import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
-import type { LimitPolicy } from '../../lib/limit/limit.types.js';
+import type { CountedCalls, LimitPolicy } from '../../lib/limit/limit.types.js';
 import { createCallId } from '../../lib/limit/limit.values.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
@@ -123,7 +123,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
 
   const enter = (checks: LimitCheck[], callId: string): Step => {
     for (const each of checks)
-      if (each.policy.count === 'failure' || (isFixedWindow(each.policy) && random(4) === 0))
+      if (each.policy.count !== 'attempt' || (isFixedWindow(each.policy) && random(4) === 0))
         inFlight.push({ check: each, callId });
     return check(checks, callId);
   };
@@ -221,7 +221,8 @@ function createCast(random: (below: number) => number, world: number): Cast {
 
 function randomPolicy(random: (below: number) => number, name: string): ResolvedPolicy {
   const between = (low: number, high: number): number => low + random(high - low + 1);
-  const count = random(3) === 0 ? 'failure' : 'attempt';
+  const count = (['failure', 'success', 'attempt', 'attempt'] as const)[random(4)] as CountedCalls;
+  const least = count === 'success' ? 2 : 1;
   const windowMs = between(100, 5_000);
   const common = { name, count } as const;
   if (random(5) === 0)
@@ -231,7 +232,7 @@ function randomPolicy(random: (below: number) => number, name: string): Resolved
     );
   if (random(4) === 0)
     return resolvePolicy({ ...common, limit: between(2, 6), windowMs }, { fixed: random(2) === 0 });
-  const temp = { windowMs, threshold: between(1, 6), blockMs: between(50, 4_000) };
+  const temp = { windowMs, threshold: between(least, 6), blockMs: between(50, 4_000) };
   const long = {
     windowMs: between(windowMs, 30_000),
     threshold: between(2, 14),
@@ -282,7 +283,7 @@ async function warmUp(redis: LimitBackend, { policies, groups }: Cast): Promise<
   for (const policy of policies) {
     const scratch = { policy, identity: 'scratch', cost: 1 };
     await redis.check([scratch], 'scratch1');
-    if (policy.count === 'failure') await redis.confirm(scratch, 'scratch1');
+    if (policy.count !== 'attempt') await redis.confirm(scratch, 'scratch1');
     await redis.withdraw(scratch, 'scratch1', true);
     await redis.peek(scratch);
     await redis.forgive(scratch, 1, 'scratch2');

@@ -4,7 +4,7 @@ import type { LimitRules } from '../../lib/limit/limit.policy.js';
 interface Policy {
   readonly algorithm: 'sliding-log' | 'fixed-window';
   readonly rules: LimitRules;
-  readonly count: 'attempt' | 'failure';
+  readonly count: 'attempt' | 'failure' | 'success';
 }
 
 interface Limit {
@@ -54,9 +54,56 @@ export class LimitModel {
 
   confirm(identity: string, policy: Policy, cost: number, id: string): LimitOutcome {
     const state = this.at(identity);
+    if (policy.count === 'success') return this.grant(state, policy, cost, id);
     if (this.blocked(state)) return this.blockOf(state);
     this.prune(state, policy);
     return this.count(state, policy, cost, id);
+  }
+
+  /** A success is counted whatever stands, and at most then sets a block. */
+  private grant(state: State, policy: Policy, cost: number, id: string): LimitOutcome {
+    if (!state.attempts.some((attempt) => attempt.id === id)) {
+      state.pending = state.pending.filter((attempt) => attempt.id !== id);
+      const at = Math.max(this.now, state.served.temp + 1, state.served.long + 1);
+      for (let i = 0; i < cost; i++) state.attempts.push({ id, at });
+    }
+    if (this.blocked(state)) return this.blockOf(state);
+    this.prune(state, policy);
+    return this.blockIfFull(state, policy, 1) ?? this.countsOf(state, policy);
+  }
+
+  private reserve(state: State, policy: Policy, cost: number, id: string): LimitOutcome {
+    const known = [...state.attempts, ...state.pending].some((attempt) => attempt.id === id);
+    this.prune(state, policy);
+    if (known) return this.countsOf(state, policy);
+    const block = this.blockIfFull(state, policy, 1);
+    if (block) return block;
+    const { tempThreshold, longThreshold, tempWindowMs, longWindowMs } = policy.rules;
+    const tiers = [{ held: this.short(state, policy), most: tempThreshold - 1, windowMs: tempWindowMs }];
+    if (longThreshold > 0)
+      tiers.push({ held: this.long(state, policy), most: longThreshold - 1, windowMs: longWindowMs });
+    const counts = {
+      shortCount: this.short(state, policy).length,
+      longCount: this.long(state, policy).length,
+    };
+    const no = (reason: string, retryAfterMs: number): LimitOutcome => ({
+      ...{ status: 'denied', scope: 'temp', reason, retryAfterMs },
+      ...{ ...counts, blocked: false },
+    });
+    const waits = tiers.map(({ held, most, windowMs }) => {
+      const mustLeave = held.length + cost - most;
+      const inOrder = held.map(({ at }) => at).sort((a, b) => a - b);
+      return mustLeave < 1 ? 0 : (inOrder[mustLeave - 1] as number) + windowMs - this.now;
+    });
+    if (Math.max(...waits) > 0) return no('temp', Math.max(...waits));
+    if (tiers.some(({ held, most }) => held.length + state.pending.length + cost > most))
+      return no('busy', SECOND);
+    for (let i = 0; i < cost; i++) state.pending.push({ id, at: this.now });
+    return this.countsOf(state, policy);
+  }
+
+  private countsOf(state: State, policy: Policy): LimitOutcome {
+    return allowed(policy, this.short(state, policy).length, this.long(state, policy).length);
   }
 
   withdraw({ identity, policy, cost }: Limit, id: string, forget: boolean): void {
@@ -121,6 +168,7 @@ export class LimitModel {
     const state = this.at(identity);
     if (this.blocked(state)) return this.blockOf(state);
     if (policy.algorithm === 'fixed-window') return this.inWindow(state, policy, cost, id);
+    if (policy.count === 'success') return this.reserve(state, policy, cost, id);
     this.prune(state, policy);
     const { tempThreshold, tempBlockMs, longThreshold } = policy.rules;
     const short = this.short(state, policy);
@@ -181,29 +229,34 @@ export class LimitModel {
   }
 
   private count(state: State, policy: Policy, cost: number, id: string): LimitOutcome {
-    const { rules } = policy;
     if (!state.attempts.some((attempt) => attempt.id === id)) {
       state.pending = state.pending.filter((attempt) => attempt.id !== id);
       const at = Math.max(this.now, state.served.temp + 1, state.served.long + 1);
       for (let i = 0; i < cost; i++) state.attempts.push({ id, at });
-      const short = this.short(state, policy).length;
-      const long = this.long(state, policy).length;
-      const longIsFull = rules.longThreshold > 0 && long >= rules.longThreshold;
-      const tempIsFull = short >= rules.tempThreshold;
-      if (longIsFull || (tempIsFull && rules.tempBlockMs > 0)) {
-        const scope = longIsFull ? 'long' : 'temp';
-        const newest = Math.max(...state.attempts.map((attempt) => attempt.at));
-        if (tempIsFull) state.served.temp = newest;
-        if (longIsFull) state.served.long = newest;
-        state.strikes[scope]++;
-        const base = longIsFull ? rules.longBlockMs : rules.tempBlockMs;
-        const ms = Math.floor(Math.min(rules.maxBlockMs, base * rules.factor ** (state.strikes[scope] - 1)));
-        state.strikesEnd = this.now + ms + rules.recordTtlMs;
-        state.block = { scope, reason: scope, short, long, ends: this.now + ms };
-        return this.blockOf(state);
-      }
+      const block = this.blockIfFull(state, policy, 0);
+      if (block) return block;
     }
-    return allowed(policy, this.short(state, policy).length, this.long(state, policy).length);
+    return this.countsOf(state, policy);
+  }
+
+  /** `next`: 1 if the tier is full when another one would be too many. */
+  private blockIfFull(state: State, policy: Policy, next: number): LimitOutcome | undefined {
+    const { rules } = policy;
+    const short = this.short(state, policy).length;
+    const long = this.long(state, policy).length;
+    const longIsFull = rules.longThreshold > 0 && long + next >= rules.longThreshold;
+    const tempIsFull = short + next >= rules.tempThreshold;
+    if (rules.tempBlockMs === 0 || (!longIsFull && !tempIsFull)) return undefined;
+    const scope = longIsFull ? 'long' : 'temp';
+    const newest = Math.max(...state.attempts.map((attempt) => attempt.at));
+    if (tempIsFull) state.served.temp = newest;
+    if (longIsFull) state.served.long = newest;
+    state.strikes[scope]++;
+    const base = longIsFull ? rules.longBlockMs : rules.tempBlockMs;
+    const ms = Math.floor(Math.min(rules.maxBlockMs, base * rules.factor ** (state.strikes[scope] - 1)));
+    state.strikesEnd = this.now + ms + rules.recordTtlMs;
+    state.block = { scope, reason: scope, short, long, ends: this.now + ms };
+    return this.blockOf(state);
   }
 
   private full(
@@ -242,6 +295,8 @@ export class LimitModel {
 
   /** What no window holds any more does not come back when the clock steps back. */
   private prune(state: State, policy: Policy): void {
+    if (policy.count === 'success')
+      state.attempts.push(...state.pending.filter(({ at }) => at <= this.now - IN_FLIGHT));
     const held = new Set([...this.short(state, policy), ...this.long(state, policy)]);
     state.attempts = state.attempts.filter((attempt) => held.has(attempt));
     state.pending = state.pending.filter(({ at }) => at > this.now - IN_FLIGHT);

@@ -125,7 +125,7 @@ describe('resolvePolicy', () => {
     [{ limit: 1, windowMs: 1, cost: 2 }, 'login.cost must be an integer from 1 to 1, got 2 (number).'],
     [
       { limit: 1, windowMs: 1, count: 'all' },
-      'login.count must be "attempt" or "failure", got "all" (string).',
+      'login.count must be "attempt" or "failure" or "success", got "all" (string).',
     ],
     [
       { limit: 1, windowMs: 1, onError: 'shut' },

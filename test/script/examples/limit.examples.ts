@@ -19,6 +19,12 @@ import type { ScriptExample } from './example.js';
 // The first attempt is the one that blocks: a call that touches every key.
 const { rules } = resolvePolicy({ name: 'login', temp: { windowMs: 60_000, threshold: 1, blockMs: 60_000 } });
 const shape = { stage: 'attempt', rules } as const;
+// The first success fills the tier, and sets the block.
+const { rules: successRules } = resolvePolicy({
+  name: 'signup',
+  count: 'success',
+  temp: { windowMs: 60_000, limit: 1, blockMs: 60_000 },
+});
 const windowShape = {
   stage: 'window',
   rules: resolvePolicy({ name: 'bulk', algorithm: 'fixed-window', limit: 50_000, windowMs: 60_000 }).rules,
@@ -64,6 +70,17 @@ export const limitExamples: ScriptExample[] = [
     script: fixedCheckScript([{ ...shape, stage: 'enter' }]),
     keys: { attempts1: keys.attempts, block1: keys.block, seq1: keys.seq },
     args: { callId, cost1: 2 },
+  },
+  checkOf([{ stage: 'reserve', rules: successRules }, shape]),
+  {
+    script: fixedCheckScript([{ stage: 'reserve', rules: successRules }]),
+    keys: { attempts1: keys.attempts, block1: keys.block, seq1: keys.seq },
+    args: { callId, cost1: 1 },
+  },
+  {
+    script: fixedCheckScript([{ stage: 'grant', rules: successRules }]),
+    keys: { attempts1: keys.attempts, block1: keys.block, seq1: keys.seq },
+    args: { callId, cost1: 1 },
   },
   {
     script: fixedCheckScript([windowShape]),
