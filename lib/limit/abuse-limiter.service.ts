@@ -190,23 +190,27 @@ export class AbuseLimiterService {
   }
 
   /**
-   * @internal A call in flight has ended: for each of its limits in a failure, which now counts, in a success, or in
-   * neither. Gives the denial, if it was the failure that sets a block.
+   * @internal A call in flight has ended for these of its limits. Returns the denial, if it was the failure that sets a
+   * block. A success cannot be refused any more; one that nobody could be told of counts by lapse.
    */
-  async settle(ruling: Ruling, outcomeOf: (policy: ResolvedPolicy) => Outcome): Promise<Verdict | undefined> {
+  async settle(ruling: Ruling, outcomes: ReadonlyMap<ResolvedPolicy, Outcome>): Promise<Verdict | undefined> {
     const { backend, callId } = ruling;
-    const pending = ruling.checks.filter(({ policy }) => policy.count === 'failure');
-    if (!backend || pending.length === 0) return undefined;
-    const outcomes = pending.map((check) => ({ check, outcome: outcomeOf(check.policy) }));
-    const failures = outcomes.flatMap(({ check, outcome }) => (outcome === 'failure' ? [check] : []));
-    const withdrawn = outcomes.flatMap(({ check, outcome }) => {
-      if (outcome === 'failure') return [];
-      const forget = outcome === 'success' && check.policy.resetOnSuccess;
-      return [backend.withdraw(check, callId, forget, this.#call()).catch(ignore)];
-    });
-    const verdict = failures.length > 0 ? await this.#confirm(failures, callId, backend) : undefined;
-    await Promise.all(withdrawn);
-    return verdict && !verdict.decision.allowed ? verdict : undefined;
+    if (!backend) return undefined;
+    const ended = ruling.checks.filter(({ policy }) => outcomes.has(policy));
+    const counted = ended.filter(({ policy }) => outcomes.get(policy) === policy.count);
+    const failures = counted.filter(({ policy }) => policy.count === 'failure');
+    const successes = counted.filter(({ policy }) => policy.count === 'success');
+    const others = ended.filter((check) => !counted.includes(check));
+    const verdict = failures.length > 0 ? this.#confirm(failures, callId, backend) : undefined;
+    const told = [
+      ...(successes.length > 0 ? [this.#confirm(successes, callId, backend)] : []),
+      ...others.map((check) => {
+        const forget = outcomes.get(check.policy) === 'success' && check.policy.resetOnSuccess;
+        return backend.withdraw(check, callId, forget, this.#call());
+      }),
+    ];
+    const [decided] = await Promise.all([verdict, ...told.map((each) => each.catch(ignore))]);
+    return decided && !decided.decision.allowed ? decided : undefined;
   }
 
   async #confirm(

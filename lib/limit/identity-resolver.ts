@@ -10,18 +10,8 @@ import {
   valueAt,
 } from './identity.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
-import type { ResolvedPolicy } from './limit.policy.js';
 import type { ContextResolver, FromContext, KeyBy, KeyPart } from './limit.types.js';
 import type { LimitedCall, RequestLike } from './limited-call.js';
-
-/** Whether guards that find out who the user is have to have run. A policy that counts failures sees to those. */
-export function needsUser({ keyBy, cost, dynamicLimit, count }: ResolvedPolicy): boolean {
-  const parts = [keyBy].flat() as readonly KeyPart[];
-  if (parts.some((part) => part === 'user' || (typeof part === 'string' && part.startsWith('user.'))))
-    return true;
-  const asks = [...parts, cost, dynamicLimit].some((each) => typeof each === 'function');
-  return asks && count === 'attempt';
-}
 
 export type IdentityOptions = Pick<ResolvedLimitOptions, 'ipv6Subnet' | 'user' | 'address'>;
 

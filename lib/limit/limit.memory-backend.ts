@@ -380,23 +380,24 @@ function reserve(
   if (live) return blocked(live, nowMs);
   const { rules } = policy;
   const known = ledger.inFlight.has(callId) || ledger.has(callId);
-  const windows = pruneSuccesses(ledger, policy, nowMs);
-  if (known) return allowed(windows, rules);
-  const full = fullTiers(policy, windows, 1);
+  const counts = pruneSuccesses(ledger, policy, nowMs);
+  const { shortCount, longCount } = counts;
+  if (known) return allowed(counts, rules);
+  const full = fullTiers(policy, counts, 1);
   if (rules.tempBlockMs > 0 && (full.temp || full.long))
-    return commit ? block(ledger, policy, full, windows, nowMs) : denied(windows, 'temp', 'temp', 1, true);
+    return commit ? block(ledger, policy, full, counts, nowMs) : denied(counts, 'temp', 'temp', 1, true);
   const waitMs = Math.max(
-    waitForRoom(ledger, windows.shortCount, rules.tempThreshold, cost, rules.tempWindowMs, nowMs),
-    waitForRoom(ledger, windows.longCount, rules.longThreshold, cost, rules.longWindowMs, nowMs),
+    waitForRoom(ledger, shortCount, rules.tempThreshold, cost, rules.tempWindowMs, nowMs),
+    waitForRoom(ledger, longCount, rules.longThreshold, cost, rules.longWindowMs, nowMs),
   );
-  if (waitMs > 0) return denied(windows, 'temp', 'temp', waitMs, false);
-  const taken = fullTiers(policy, windows, cost + ledger.inFlightCost());
-  if (taken.temp || taken.long) return denied(windows, 'temp', 'busy', BUSY_RETRY_MS, false);
+  if (waitMs > 0) return denied(counts, 'temp', 'temp', waitMs, false);
+  const taken = fullTiers(policy, counts, cost + ledger.inFlightCost());
+  if (taken.temp || taken.long) return denied(counts, 'temp', 'busy', BUSY_RETRY_MS, false);
   if (commit) {
     ledger.inFlight.set(callId, { sinceMs: nowMs, cost });
     ledger.endsAtMs = nowMs + keepMs(policy);
   }
-  return allowed(windows, rules);
+  return allowed(counts, rules);
 }
 
 /** Counts a success, also under a block; sets one if that fills a tier. */
@@ -416,11 +417,11 @@ function grant(ledger: Ledger, { policy, cost }: LimitCheck, callId: string, now
     : allowed(windows, policy.rules);
 }
 
-function pruneSuccesses(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): Windows {
+function pruneSuccesses(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): LimitCounts {
   ledger.countInFlight(nowMs - IN_FLIGHT_MS);
-  const windows = windowsOf(ledger, policy, nowMs);
-  ledger.dropUpTo(Math.min(windows.tempFromMs, windows.longFromMs));
-  return windows;
+  const { tempFromMs, longFromMs, shortCount, longCount } = windowsOf(ledger, policy, nowMs);
+  ledger.dropUpTo(Math.min(tempFromMs, longFromMs));
+  return { shortCount, longCount };
 }
 
 const DECISIONS = { attempt, failure: enter, success: reserve };

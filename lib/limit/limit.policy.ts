@@ -9,9 +9,11 @@ import {
   oneOf,
 } from '../validate.js';
 import type {
+  AskTime,
   CountedCalls,
   FromContext,
   KeyBy,
+  KeyPart,
   LimitAlgorithm,
   LimitPolicy,
   OnError,
@@ -52,13 +54,18 @@ export interface ResolvedPolicy {
   readonly cost: number | FromContext<number>;
   readonly keyBy: KeyBy;
   readonly count: CountedCalls;
-  readonly isFailure: ((error: unknown) => boolean) | undefined;
+  readonly isFailure: IsFailure | undefined;
+  readonly ask: AskTime;
+  /** The policy says so itself. */
+  readonly isAskGiven: boolean;
   readonly resetOnSuccess: boolean;
   readonly onError: OnError;
   readonly code: TooManyAttemptsCode;
   /** Known when the app starts: a backend may prepare for it. */
   readonly fixed: boolean;
 }
+
+type IsFailure = NonNullable<LimitPolicy['isFailure']>;
 
 /** What a policy says nothing of. */
 export interface PolicyDefaults {
@@ -84,6 +91,7 @@ const OPTIONS = [
   'cost',
   'count',
   'isFailure',
+  'ask',
   'resetOnSuccess',
   'onError',
   'code',
@@ -102,14 +110,18 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
   const algorithm = resolveAlgorithm(name, given);
   const { rules, dynamicLimit } = resolveRules(name, algorithm, given);
   const count = resolveCount(name, given.count, rules);
+  const keyBy = resolveKeyBy(`${name}.keyBy`, given.keyBy ?? defaults.keyBy ?? 'ip');
+  const cost = resolveCost(given.cost ?? 1, { name, algorithm, rules, dynamicLimit, count });
   return {
     name,
     algorithm,
     rules,
     dynamicLimit,
-    cost: resolveCost(given.cost ?? 1, { name, algorithm, rules, dynamicLimit, count }),
-    keyBy: resolveKeyBy(`${name}.keyBy`, given.keyBy ?? defaults.keyBy ?? 'ip'),
+    cost,
+    keyBy,
     count,
+    ask: resolveAsk(name, given.ask, { keyBy, count, cost, dynamicLimit }),
+    isAskGiven: given.ask !== undefined,
     isFailure: resolvePredicate(`${name}.isFailure`, given.isFailure),
     resetOnSuccess: boolean(`${name}.resetOnSuccess`, given.resetOnSuccess ?? false),
     onError: resolveOnError(`${name}.onError`, given.onError ?? defaults.onError ?? 'memory'),
@@ -120,6 +132,10 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     fixed: (defaults.fixed ?? false) && !dynamicLimit,
   };
 }
+
+/** Guards find out who the user is. */
+export const isByUser = (keyBy: KeyBy): boolean =>
+  ([keyBy].flat() as readonly KeyPart[]).some((part) => typeof part === 'string' && /^user(\.|$)/.test(part));
 
 export const isFixedWindow = ({ algorithm }: Pick<ResolvedPolicy, 'algorithm'>): boolean =>
   algorithm === 'fixed-window';
@@ -241,6 +257,27 @@ function resolveCount(name: string, count: unknown, rules: LimitRules): CountedC
   return counted;
 }
 
+/** What functions need is not known; a policy that counts failures sees to what guards refuse. */
+function resolveAsk(
+  name: string,
+  ask: unknown,
+  { keyBy, count, cost, dynamicLimit }: Pick<ResolvedPolicy, 'keyBy' | 'count' | 'cost' | 'dynamicLimit'>,
+): AskTime {
+  const needsUser = isByUser(keyBy);
+  const asks = [...[keyBy].flat(), cost, dynamicLimit].some((each) => typeof each === 'function');
+  const given = oneOf(
+    `${name}.ask`,
+    ask ?? (needsUser || (asks && count !== 'failure') ? 'after' : 'before'),
+    ['before', 'after'],
+  );
+  if (given === 'before' && needsUser)
+    throw new SyncGuardConfigError(
+      `RATE_LIMIT_ASK: ${name} counts by the user, whom guards find out: it cannot be asked before them.`,
+      { hint: "Leave out `ask: 'before'`; asked first, it would count all by address." },
+    );
+  return given;
+}
+
 type CheckedTier = { windowMs: number; threshold: number; blockMs: number };
 type CheckedTiers = { temp: CheckedTier; long?: CheckedTier; dynamicLimit?: FromContext<number> };
 
@@ -320,8 +357,7 @@ function resolveCost(cost: unknown, policy: CostBounds): ResolvedPolicy['cost'] 
   return typeof cost === 'function' ? (cost as FromContext<number>) : validateCost(policy, cost);
 }
 
-function resolvePredicate(name: string, value: unknown): ((error: unknown) => boolean) | undefined {
-  if (value === undefined || typeof value === 'function')
-    return value as ((error: unknown) => boolean) | undefined;
+function resolvePredicate(name: string, value: unknown): IsFailure | undefined {
+  if (value === undefined || typeof value === 'function') return value as IsFailure | undefined;
   throw invalidOption(name, 'a function', value);
 }

@@ -36,6 +36,24 @@ export type OnError = 'closed' | 'memory' | 'open';
  */
 export type LimitAlgorithm = 'sliding-log' | 'fixed-window';
 
+/**
+ * When a limit is asked: before the other guards of the route, or after all of them, but before interceptors. What
+ * counts failures and is asked after looks before as well, by address: so what a guard refuses counts.
+ */
+export type AskTime = 'before' | 'after';
+
+/** How a call is answered. */
+export interface CallEnd {
+  /** Of the answer, or that the error names (500 if it names none); 200 where there is no status. */
+  readonly statusCode: number;
+  /** Where a redirect leads. */
+  readonly location: string | undefined;
+  /** What the handler returned; undefined if it threw, or writes its own response. */
+  readonly value: unknown;
+  /** Whether the handler ran. False where a guard, a pipe or an interceptor before it has refused the call. */
+  readonly handled: boolean;
+}
+
 /** Which calls count: all, those that fail, or those that succeed. */
 export type CountedCalls = 'attempt' | 'failure' | 'success';
 
@@ -71,9 +89,18 @@ interface PolicyOptions {
    * Calls in flight take up room. Default: `'attempt'`.
    */
   count?: CountedCalls;
-  /** With `count: 'failure'`: which errors are failures. Default: those with the HTTP status 401 or 403. */
-  isFailure?: (error: unknown) => boolean;
-  /** With `count: 'failure'`: a success forgets the failures before it. Default: false. */
+  /**
+   * With `count: 'failure'` or `'success'`: whether a call has failed, by what it threw (else undefined) and how it
+   * is answered. `undefined` leaves it to the status: 401 and 403 are failures, with `'success'` all from 400. It is asked
+   * once, before the answer leaves; where the handler writes its own response (`@Res()`), when the headers are out. If it
+   * throws, the call counts.
+   *
+   * @example isFailure: (error, { location }) => location?.startsWith('/login?error')
+   */
+  isFailure?: (error: unknown, end: CallEnd) => boolean | undefined;
+  /** Default: `'after'` if `keyBy` names the user, or something is a function and not only failures count. */
+  ask?: AskTime;
+  /** With `count: 'failure'`: a success (2xx) forgets the failures before it. Default: false. */
   resetOnSuccess?: boolean;
   /** Default: the module's `limit.onError`, else `'memory'`. */
   onError?: OnError;

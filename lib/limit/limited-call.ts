@@ -16,6 +16,7 @@ export interface ResponseLike {
   readonly raw?: EndingResponse;
   header?(name: string, value: string): unknown;
   setHeader?(name: string, value: string): unknown;
+  getHeader?(name: string): unknown;
 }
 
 /** The part of an HTTP response that tells when it ends: of Node's own. */

@@ -1,17 +1,9 @@
-import { UseInterceptors } from '@nestjs/common';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
 import { noteDecoration } from './decorated-methods.js';
 import { resolvePolicies } from './limit.options.js';
 import type { LimitPolicy } from './limit.types.js';
 import { RouteLimitGuard } from './rate-limit.guard.js';
-import { RateLimitInterceptor } from './rate-limit.interceptor.js';
-import {
-  GUARDS,
-  INTERCEPTORS,
-  RATE_LIMITS,
-  type RateLimitEntry,
-  SKIPPED_LIMITS,
-} from './rate-limit.metadata.js';
+import { GUARDS, RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
 
 export interface RateLimitOptions {
   /**
@@ -26,8 +18,8 @@ export interface RateLimitOptions {
  * those of a class and of a method too. It brings its guard along: nothing else has to be bound (ADR 0012).
  *
  * It is asked before the other guards of the class or method, whatever the order of the decorators: so a
- * failed `AuthGuard` counts as a failure. Where `keyBy`, `limit` or `cost` needs a user (`'user'`, a function),
- * it is asked after them.
+ * failed `AuthGuard` counts as a failure. What has `ask: 'after'`, as a policy that counts by the user, is asked after all
+ * of them.
  *
  * @param policy - a name in the `limits` option, a preset's name (`'login'`, `'otp'`, `'signup'`, `'api'`), a
  *   policy, or a list of policies. An unnamed one counts by route.
@@ -58,12 +50,10 @@ export function RateLimit(
         decorator: '@RateLimit',
         isOn: (method) =>
           listOn(RATE_LIMITS, method).includes(entry) &&
-          listOn(GUARDS, method).includes(RouteLimitGuard) &&
-          listOn(INTERCEPTORS, method).includes(RateLimitInterceptor),
+          listOn(GUARDS, method).includes(RouteLimitGuard),
       });
     if (above.length > 0) return;
     Reflect.defineMetadata(GUARDS, [RouteLimitGuard, ...listOn(GUARDS, place)], place);
-    UseInterceptors(RateLimitInterceptor)(target, key as string, descriptor as PropertyDescriptor);
   };
 }
 

@@ -1,10 +1,4 @@
-import {
-  type CallHandler,
-  type ExecutionContext,
-  Inject,
-  Injectable,
-  type NestInterceptor,
-} from '@nestjs/common';
+import type { CallHandler, ExecutionContext, NestInterceptor } from '@nestjs/common';
 import {
   catchError,
   concat,
@@ -17,38 +11,33 @@ import {
   type Observable,
   throwError,
 } from 'rxjs';
-import { ROUTE_LIMITER } from './rate-limit.metadata.js';
-import type { RouteLimiter } from './route-limiter.js';
+import { handleFor } from './handler-entry.js';
+import { type Visit, visitOf } from './visit.js';
 
 /**
- * Bound by `@RateLimit`, so after all guards: asks the limits that need a user, and tells those that
- * count failures how the call has ended before its answer leaves. The failure that sets a block is answered 429.
+ * Tells limits that count failures or successes how the call has ended before its answer leaves. The failure that sets
+ * a block is answered 429. Bound at boot, to the methods that have such limits, around their other interceptors. One
+ * instance serves all apps of the process: the call has what it needs to know.
  */
-@Injectable()
-export class RateLimitInterceptor implements NestInterceptor {
-  constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {}
+export const OUTCOME_INTERCEPTOR: NestInterceptor = {
+  intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
+    const visit = visitOf(context);
+    return visit && visit.inFlight.length > 0 ? around(visit, context, next) : next.handle();
+  },
+};
 
-  intercept(
-    context: ExecutionContext,
-    next: CallHandler,
-  ): Observable<unknown> | Promise<Observable<unknown>> {
-    return this.routes.isDecided(context) ? next.handle() : this.#around(context, next);
-  }
-
-  async #around(context: ExecutionContext, next: CallHandler): Promise<Observable<unknown>> {
-    await this.routes.enter(context, 'late');
-    const calls = this.routes.takeInFlight(context);
-    if (calls.length === 0) return next.handle();
-    const answered = (value?: unknown): Promise<unknown> =>
-      Promise.all(calls.map((call) => call.answered(value)));
-    const failedWith = (error: unknown): Promise<unknown> =>
-      Promise.all(calls.map((call) => call.failedWith(error)));
-    return concat(
-      next.handle().pipe(concatMap((value: unknown) => from(answered(value)).pipe(map(() => value)))),
-      defer(() => answered()).pipe(ignoreElements()),
-    ).pipe(
-      catchError((error: unknown) => from(failedWith(error)).pipe(concatMap(() => throwError(() => error)))),
-      finalize(() => calls.forEach((call) => call.unsubscribed())),
-    );
-  }
+function around(visit: Visit, context: ExecutionContext, next: CallHandler): Observable<unknown> {
+  const calls = visit.inFlight.splice(0);
+  for (const call of calls) call.reachedHandler();
+  const answered = (value?: unknown): Promise<void> => visit.steward.answered(visit, calls, value);
+  const failedWith = (error: unknown): Promise<void> => visit.steward.failedWith(visit, calls, error);
+  return concat(
+    handleFor(visit, context, next).pipe(
+      concatMap((value: unknown) => from(answered(value)).pipe(map(() => value))),
+    ),
+    defer(() => answered()).pipe(ignoreElements()),
+  ).pipe(
+    catchError((error: unknown) => from(failedWith(error)).pipe(concatMap(() => throwError(() => error)))),
+    finalize(() => calls.forEach((call) => call.unsubscribed())),
+  );
 }

@@ -17,11 +17,19 @@ export const INTERCEPTORS = '__interceptors__';
 export const VERSION = '__version__';
 export const HOST = 'host';
 export const METHOD = 'method';
+/** Of a route: where it redirects to, and that it answers with a stream of events. */
+export const REDIRECT = '__redirect__';
+export const SSE = '__sse__';
+/** Of a class, by method: what Nest puts into its arguments, and that its response is Nest's to send nevertheless. */
+export const ROUTE_ARGS = '__routeArguments__';
+export const PASSTHROUGH = '__responsePassthrough__';
 /** Of a gateway: its namespace and path; of its method: the message. */
 export const GATEWAY_OPTIONS = 'websockets:gateway_options';
 export const MESSAGE = 'message';
 /** Of a message handler: its patterns. */
 export const PATTERN = 'microservices:pattern';
+/** Of a method that resolves a query, a mutation or a subscription. */
+export const RESOLVER = 'graphql:resolver_type';
 /** Of a method that resolves a field of an object, and of one that resolves a reference to a federated entity. */
 export const FIELD_RESOLVER = 'graphql:resolve_property';
 export const REFERENCE_RESOLVER = 'graphql:resolve_reference';

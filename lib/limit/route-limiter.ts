@@ -2,10 +2,10 @@ import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@n
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { SyncGuardError } from '../syncguard.errors.js';
 import { type AbuseLimiterService, checkOf, type Ruling } from './abuse-limiter.service.js';
+import { type AnswerNow, CallInFlight, type Listeners } from './call-in-flight.js';
 import { BootChecks } from './boot-checks.js';
-import { CallInFlight } from './call-in-flight.js';
 import { IdentityResolver } from './identity-resolver.js';
-import type { LimitCheck } from './limit.backend.js';
+import { type LimitCheck, MAX_CHECKS } from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
 import { type ResolvedPolicy, withLimit } from './limit.policy.js';
 import type { FromContext } from './limit.types.js';
@@ -19,27 +19,13 @@ import {
 } from './limited-call.js';
 import { exceptionFor } from './rate-limit.exception.js';
 import { type Answer, rateLimitHeaders } from './rate-limit.headers.js';
-import { isByAddress, type Plan, type RouteLimits, RoutePlans, type Stage } from './route-plans.js';
+import { isByAddress, type RouteLimits, RoutePlans, type Stage } from './route-plans.js';
+import { bindRoutes } from './route-binding.js';
+import { endOf, locationOf } from './route-answer.js';
+import { leaveVisit, type Steward, type Visit, visitOn } from './visit.js';
 
-/** One call on its way through guards and interceptor: each stage is gone through once, however often it is bound. */
-interface Visit {
-  readonly handler: unknown;
-  readonly type: unknown;
-  readonly call: LimitedCall;
-  readonly plan: Plan;
-  readonly passed: Set<Stage>;
-  readonly inFlight: CallInFlight[];
-  exempt?: Promise<boolean>;
-}
-
-/** On the call itself: a WeakMap of all requests was measured to double the work of the garbage collector. */
-const VISIT = Symbol.for('syncguard:visit');
 /** On a response: what the limits of all calls that it answers have said. */
 const ANSWERS = Symbol.for('syncguard:answers');
-
-interface Visited {
-  [VISIT]?: Visit;
-}
 
 interface Answering extends ResponseLike {
   [ANSWERS]?: Map<string, Answer>;
@@ -47,7 +33,7 @@ interface Answering extends ResponseLike {
 
 /** Asks the limits of a call at each stage, and tells what they said: what stands behind guards and interceptor. */
 @Injectable()
-export class RouteLimiter implements OnModuleInit {
+export class RouteLimiter implements OnModuleInit, Steward {
   readonly #logger = new Logger('SyncGuard');
   readonly #identities: IdentityResolver;
   readonly #plans: RoutePlans;
@@ -63,6 +49,8 @@ export class RouteLimiter implements OnModuleInit {
       this.#logger.warn(message),
     );
     this.#plans = new RoutePlans(options, this.#identities);
+    // Now that all modules are known, and before Nest resolves the first route.
+    bindRoutes(modules, this.#plans);
   }
 
   onModuleInit(): void {
@@ -77,12 +65,53 @@ export class RouteLimiter implements OnModuleInit {
    * @throws what Nest expects of the context (over HTTP an HttpException with `Retry-After`): 429 when it has to
    * wait, 503 when nobody can decide, 400 when it does not say who makes it or costs more than there is
    */
-  async enter(context: ExecutionContext, stage: Stage): Promise<boolean> {
+  enter(context: ExecutionContext, stage: Stage): Promise<boolean> | true {
+    const visit = this.#visitOf(context);
+    return visit
+      ? this.#enter(context, visit, stage, visit.plan[stage])
+      : this.#passUnknown(context.getType<string>());
+  }
+
+  /** For the guard of a whole app: what it stands before counts as well, be it another global guard. */
+  enterApp(context: ExecutionContext): Promise<boolean> | true {
     const visit = this.#visitOf(context);
     if (!visit) return this.#passUnknown(context.getType<string>());
-    const policies = visit.plan[stage];
-    if (policies.length === 0 || visit.passed.has(stage)) return true;
+    const { plan } = visit;
+    const asked = this.#enter(context, visit, 'default', plan.default);
+    return plan.early.length === 0
+      ? asked
+      : asked.then(() => this.#enter(context, visit, 'early', plan.early));
+  }
+
+  guardsPassed(context: ExecutionContext, visit: Visit): Promise<boolean> | true {
+    if (visit.passed.has('late')) return true;
+    // The guards have refused nothing: what watched them gives its room back.
+    for (const call of visit.watching.splice(0)) void call.refused().catch(() => {});
+    const { late, lateDefault } = visit.plan;
+    const policies = visit.passed.has('default') ? [...lateDefault, ...late] : late;
+    return this.#enter(context, visit, 'late', policies);
+  }
+
+  async answered(visit: Visit, calls: readonly CallInFlight[], value: unknown): Promise<void> {
+    const end = endOf(visit, value);
+    // The handler writes its own response: what that is shows when it was sent.
+    if (end) await Promise.all(calls.map((call) => call.answered(end)));
+  }
+
+  async failedWith({ handled }: Visit, calls: readonly CallInFlight[], error: unknown): Promise<void> {
+    const end = { location: undefined, value: undefined, handled };
+    await Promise.all(calls.map((call) => call.failedWith(error, end)));
+  }
+
+  async #enter(
+    context: ExecutionContext,
+    visit: Visit,
+    stage: Stage,
+    policies: readonly ResolvedPolicy[],
+  ): Promise<boolean> {
+    if (visit.passed.has(stage)) return true;
     visit.passed.add(stage);
+    if (policies.length === 0) return true;
     try {
       visit.exempt ??= this.#isExempt(context, visit.call);
       if (!(await visit.exempt)) await this.#ask(policies, context, visit, stage);
@@ -90,8 +119,11 @@ export class RouteLimiter implements OnModuleInit {
     } catch (error) {
       // What has let the call in before must not take a denial for a failure.
       const isOurs = error instanceof SyncGuardError;
-      for (const call of isOurs ? visit.inFlight.splice(0) : visit.inFlight)
-        void (isOurs ? call.refused() : call.failedWith(error)).catch(() => {});
+      const calls = [...visit.inFlight, ...visit.watching];
+      if (isOurs) {
+        visit.inFlight.length = visit.watching.length = 0;
+        for (const call of calls) void call.refused().catch(() => {});
+      } else void this.failedWith(visit, calls, error).catch(() => {});
       return this.#refuseFault(context, visit, error);
     }
   }
@@ -102,6 +134,11 @@ export class RouteLimiter implements OnModuleInit {
     visit: Visit,
     stage: Stage,
   ): Promise<void> {
+    // Late limits of a route and of `default` may be more than one script takes.
+    if (policies.length > MAX_CHECKS) {
+      await this.#ask(policies.slice(0, MAX_CHECKS), context, visit, stage);
+      return this.#ask(policies.slice(MAX_CHECKS), context, visit, stage);
+    }
     const checks = await this.#checksOf(policies, context, visit, stage);
     if (checks.length === 0) return;
     const ruling = await this.limiter.rule(checks);
@@ -110,51 +147,82 @@ export class RouteLimiter implements OnModuleInit {
     this.#watch(context, visit, ruling);
   }
 
-  /** Whether the guards have said all that there is to say: the common case, which needs no interceptor. */
-  isDecided(context: ExecutionContext): boolean {
-    const visit = (identityOfCall(context) as Visited)[VISIT];
-    return visit !== undefined && visit.plan.late.length === 0 && visit.inFlight.length === 0;
-  }
-
-  /** The limits that wait to hear how this call ends. */
-  takeInFlight(context: ExecutionContext): readonly CallInFlight[] {
-    const calls = (identityOfCall(context) as Visited)[VISIT]?.inFlight.splice(0) ?? [];
-    for (const call of calls) call.reachedHandler();
-    return calls;
-  }
-
   #watch(context: ExecutionContext, visit: Visit, ruling: Ruling): void {
-    const pending = ruling.checks.map(({ policy }) => policy).filter(({ count }) => count === 'failure');
+    const pending = ruling.checks.map(({ policy }) => policy).filter(({ count }) => count !== 'attempt');
     if (pending.length === 0) return;
-    const settle: ConstructorParameters<typeof CallInFlight>[1] = async (outcomeOf) => {
-      try {
-        const verdict = await this.limiter.settle(ruling, outcomeOf);
-        if (verdict && !verdict.decision.allowed)
-          throw new TooManyAttemptsError(verdict.decision, verdict.policy.code);
-      } catch (error) {
-        await this.#refuseFault(context, visit, error);
-      }
-    };
+    const { watching } = visit.plan;
+    this.#expectEnd(
+      context,
+      visit,
+      ruling,
+      visit.inFlight,
+      pending.filter((policy) => !watching.has(policy)),
+    );
+    this.#expectEnd(
+      context,
+      visit,
+      ruling,
+      visit.watching,
+      pending.filter((policy) => watching.has(policy)),
+    );
+  }
+
+  #expectEnd(
+    context: ExecutionContext,
+    visit: Visit,
+    ruling: Ruling,
+    list: CallInFlight[],
+    policies: readonly ResolvedPolicy[],
+  ): void {
+    if (policies.length === 0) return;
+    const listeners = this.#listeners(context, visit, ruling);
     // A response of GraphQL answers several calls, and tells of none of them how it ended.
     const { response } = visit.call;
-    const isHttp = context.getType() === 'http' && response !== undefined;
-    const call = isHttp ? watchedByResponse(pending, settle, response) : new CallInFlight(pending, settle);
-    if (!isHttp) call.expectHandler(GUARDS_MS);
-    visit.inFlight.push(call);
+    const call =
+      visit.isHttp && response
+        ? watchedByResponse(policies, listeners, visit, response)
+        : new CallInFlight(policies, listeners);
+    if (!visit.isHttp) call.expectHandler(GUARDS_MS);
+    list.push(call);
+  }
+
+  #listeners(context: ExecutionContext, visit: Visit, ruling: Ruling): Listeners {
+    return {
+      settle: async (outcomes) => {
+        try {
+          const verdict = await this.limiter.settle(ruling, outcomes);
+          if (verdict && !verdict.decision.allowed)
+            throw new TooManyAttemptsError(verdict.decision, verdict.policy.code);
+        } catch (error) {
+          await this.#refuseFault(context, visit, error);
+        }
+      },
+      verdictFailed: ({ name }, fault) =>
+        this.#logger.error(
+          `isFailure of ${name} failed, so the call counts: ${String(fault)}`,
+          fault instanceof Error ? fault.stack : undefined,
+        ),
+      redirected: ({ name }) =>
+        this.#warnOnce(
+          `RATE_LIMIT_NO_VERDICT: ${visit.call.route} answers with a redirect, and ${name}, which counts failures, cannot tell whether that is one: it counts for nothing. Give the policy an \`isFailure\` that looks at \`location\`.`,
+        ),
+    };
   }
 
   async #checksOf(
     policies: readonly ResolvedPolicy[],
     context: ExecutionContext,
-    { call }: Visit,
+    { call, plan }: Visit,
     stage: Stage,
   ): Promise<LimitCheck[]> {
     const counted = policies.filter(
-      ({ count }) => stage !== 'default' || count === 'attempt' || this.#isToldOfEnd(context),
+      (policy) =>
+        policy.count === 'attempt' || !isOfDefault(plan, policy, stage) || this.#isToldOfEnd(context),
     );
     const checks = counted.map(async (policy) => {
       const key = await this.#identities.identityOf(policy.keyBy, context, call);
-      if (key === undefined) return this.#passWithoutKey(policy, context, stage);
+      if (key === undefined)
+        return plan.watching.has(policy) ? undefined : this.#passWithoutKey(policy, context, stage);
       const isStatic = !policy.dynamicLimit && typeof policy.cost !== 'function';
       return isStatic ? checkOf(policy, key) : this.#dynamicCheckOf(policy, key, context);
     });
@@ -178,20 +246,19 @@ export class RouteLimiter implements OnModuleInit {
   }
 
   #visitOf(context: ExecutionContext): Visit | undefined {
-    const place = identityOfCall(context) as Visited;
+    const place = identityOfCall(context);
     const handler = context.getHandler();
     const type = context.getClass();
-    const known = place[VISIT];
+    const known = visitOn(place);
     if (known?.handler === handler && known.type === type) return known;
     const call = limitedCall(context);
-    return (
-      call &&
-      (place[VISIT] = {
-        ...{ handler, type, call, plan: this.#plans.planOf(context, call.route), inFlight: [] },
-        // A handler that hands its request on to another with `next()`: the global limit was asked, theirs were not.
-        passed: new Set<Stage>(known?.passed.has('default') ? ['default'] : []),
-      })
-    );
+    if (!call) return undefined;
+    return leaveVisit(place, {
+      ...{ handler, type, call, plan: this.#plans.planOf(context, call.route), inFlight: [], watching: [] },
+      // A handler that hands its request on to another with `next()`: the global limit was asked, theirs were not.
+      passed: new Set<Stage>(known?.passed.has('default') ? ['default'] : []),
+      ...{ steward: this, isHttp: context.getType() === 'http', handled: false },
+    });
   }
 
   async #isExempt(context: ExecutionContext, { url }: LimitedCall): Promise<boolean> {
@@ -200,13 +267,13 @@ export class RouteLimiter implements OnModuleInit {
     return skipIf ? this.#identities.resolver<boolean>(skipIf)(context) : false;
   }
 
-  #tellWhatIsLeft({ call: { response } }: Visit, { checks, outcomes }: Ruling): void {
+  #tellWhatIsLeft({ call: { response }, plan }: Visit, { checks, outcomes }: Ruling): void {
     const { headers } = this.options.limit;
     if (headers.length === 0 || !response) return;
     const answers = ((response as Answering)[ANSWERS] ??= new Map<string, Answer>());
     checks.forEach(({ policy }, i) => {
       const outcome = outcomes[i];
-      if (outcome) answers.set(policy.name, { policy, outcome });
+      if (outcome && !plan.watching.has(policy)) answers.set(policy.name, { policy, outcome });
     });
     for (const [name, value] of rateLimitHeaders(headers, [...answers.values()]))
       setHeader(response, name, value);
@@ -270,21 +337,32 @@ export class RouteLimiter implements OnModuleInit {
 
 const STATUS_BY_CODE: Readonly<Record<string, number>> = { ServiceUnavailable: 503, InvalidArgument: 400 };
 
+const isOfDefault = ({ lateDefault }: Visit['plan'], policy: ResolvedPolicy, stage: Stage): boolean =>
+  stage === 'default' || (stage === 'late' && lateDefault.includes(policy));
+
 /** A call in flight that ends with its HTTP response, of which it is told. */
 function watchedByResponse(
   policies: readonly ResolvedPolicy[],
-  settle: ConstructorParameters<typeof CallInFlight>[1],
+  listeners: Listeners,
+  visit: Visit,
   response: ResponseLike,
 ): CallInFlight {
   const raw = response.raw ?? (response as unknown as EndingResponse);
-  const call = new CallInFlight(policies, settle, {
+  const now: AnswerNow = {
     get statusCode() {
       return response.statusCode;
+    },
+    get location() {
+      return locationOf(response);
+    },
+    get handled() {
+      return visit.handled;
     },
     get headersSent() {
       return raw.headersSent;
     },
-  });
+  };
+  const call = new CallInFlight(policies, listeners, now);
   // Its denial or fault comes too late for this answer: the next request is told.
   raw.once('finish', () => void call.sent().catch(() => {}));
   raw.once('close', () => void call.left().catch(() => {}));

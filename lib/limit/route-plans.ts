@@ -4,11 +4,12 @@ import { SyncGuardConfigError } from '../syncguard.errors.js';
 import { globalEnhancers } from '../application-config.js';
 import { type Method, methodsOf } from './decorated-methods.js';
 import { HandlerKinds } from './handler-kind.js';
-import { type IdentityResolver, needsUser } from './identity-resolver.js';
+import type { IdentityResolver } from './identity-resolver.js';
 import { MAX_CHECKS } from './limit.backend.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
-import { type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
+import { isByUser, type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
 import type { LimitPolicy } from './limit.types.js';
+import { isAskedLast, isRouted } from './route-binding.js';
 import {
   APPLIES_DEFAULT,
   FIELD_RESOLVER,
@@ -25,7 +26,16 @@ import {
 export type Stage = 'default' | 'early' | 'late';
 
 /** The limits of one route by stage. */
-export type Plan = Readonly<Record<Stage, readonly ResolvedPolicy[]>>;
+export interface Plan {
+  /** By the global guard. */
+  readonly default: readonly ResolvedPolicy[];
+  readonly early: readonly ResolvedPolicy[];
+  /** After the guards: the route's own, and those of `default`, which count where the global guard is bound. */
+  readonly late: readonly ResolvedPolicy[];
+  readonly lateDefault: readonly ResolvedPolicy[];
+  /** Policies of ours that count, by address, what guards refuse before those which count failures are asked. */
+  readonly watching: ReadonlySet<ResolvedPolicy>;
+}
 
 export interface RouteLimits {
   readonly limit: ResolvedLimitOptions;
@@ -62,14 +72,25 @@ export class RoutePlans {
   }
 
   #plan(type: object, handler: object, route: string): Plan {
-    const own = this.#ownPolicies(type, handler, route);
-    const skipped = skippedOn([handler, type]);
-    const isOverridden = [...entriesOn(handler), ...entriesOn(type)].some(({ override }) => override);
+    const before = inStages(this.#defaultPolicies(type, handler), isAskedLast(handler));
+    const ofRoute = inStages(this.#ownPolicies(type, handler, route), isAskedLast(handler));
     return {
-      default: isOverridden ? [] : this.#named('default', skipped),
-      early: own.filter((policy) => !needsUser(policy)),
-      late: own.filter(needsUser),
+      default: [...before.early, ...before.watching],
+      early: [...ofRoute.early, ...ofRoute.watching],
+      late: ofRoute.late,
+      lateDefault: before.late,
+      watching: new Set([...before.watching, ...ofRoute.watching]),
     };
+  }
+
+  /** The limits that a method has, or has under a global guard: what is to be bound to it. */
+  limitsOf(type: object, method: object): readonly ResolvedPolicy[] {
+    return [...this.#defaultPolicies(type, method), ...this.#ownPolicies(type, method, UNNAMED)];
+  }
+
+  #defaultPolicies(type: object, method: object): readonly ResolvedPolicy[] {
+    const isOverridden = [...entriesOn(method), ...entriesOn(type)].some(({ override }) => override);
+    return isOverridden ? [] : this.#named('default', skippedOn([method, type]));
   }
 
   #ownPolicies(type: object, handler: object, route: string): ResolvedPolicy[] {
@@ -178,6 +199,32 @@ export class RoutePlans {
         );
   }
 }
+
+/**
+ * What guards refuse counts also where a limit is asked after them: by address, up to the same number. A limit that is a
+ * function may need what guards find out.
+ */
+function inStages(
+  policies: readonly ResolvedPolicy[],
+  hasLastGuard: boolean,
+): Record<'early' | 'late' | 'watching', readonly ResolvedPolicy[]> {
+  // Nobody would ask it any more: better early than never.
+  if (!hasLastGuard) return { early: policies, late: [], watching: [] };
+  const late = policies.filter(({ ask }) => ask === 'after');
+  return {
+    early: policies.filter(({ ask }) => ask === 'before'),
+    late,
+    watching: late.filter(({ count, dynamicLimit }) => count === 'failure' && !dynamicLimit).map(watching),
+  };
+}
+
+const watching = (policy: ResolvedPolicy): ResolvedPolicy => ({
+  ...policy,
+  name: `${policy.name} guards`,
+  keyBy: 'ip',
+  cost: typeof policy.cost === 'number' ? policy.cost : 1,
+  resetOnSuccess: false,
+});
 
 /** Without an address such a policy has nobody to count for: a route never says who. */
 export const isByAddress = ({ keyBy }: Pick<ResolvedPolicy, 'keyBy'>): boolean =>

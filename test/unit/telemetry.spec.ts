@@ -238,9 +238,8 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     events.length = 0;
     const failures = limiter.policies({ ...login, name: 'failures', count: 'failure' });
     const checks = failures.map((policy) => ({ policy, identity: `failures\0${PRIVATE}`, cost: 1 }));
-    await limiter.settle(await limiter.rule(checks), () => 'success');
-    await limiter.settle(await limiter.rule(checks), () => 'failure');
-    await limiter.settle(await limiter.rule(checks), () => 'failure');
+    for (const outcome of ['success', 'failure', 'failure'] as const)
+      await limiter.settle(await limiter.rule(checks), new Map(failures.map((policy) => [policy, outcome])));
     expect(told(events)).toStrictEqual([
       'limit check ok',
       'limit withdraw ok',

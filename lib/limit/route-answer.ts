@@ -1,0 +1,56 @@
+import type { CallEnd } from './limit.types.js';
+import type { ResponseLike } from './limited-call.js';
+import { PASSTHROUGH, REDIRECT, ROUTE_ARGS } from './rate-limit.metadata.js';
+import type { Visit } from './visit.js';
+
+/** Nest's parameters of these types leave the response to the handler. */
+const RESPONSE_OR_NEXT = /^[12]:/;
+
+interface Redirect {
+  readonly url?: unknown;
+  readonly statusCode?: unknown;
+}
+
+/**
+ * How a call is going to be answered with what its handler returned: before its headers leave. Undefined if the handler
+ * writes the response itself.
+ */
+export function endOf(
+  { call: { response }, handler, type, handled, isHttp }: Visit,
+  value: unknown,
+): CallEnd | undefined {
+  if (!isHttp || !response) return { statusCode: 200, location: undefined, value, handled };
+  const method = handler as Method;
+  if (writesResponse(type as Type, method)) return undefined;
+  const redirect = Reflect.getMetadata(REDIRECT, method) as Redirect | undefined;
+  if (typeof redirect?.url !== 'string')
+    return { statusCode: response.statusCode, location: locationOf(response), value, handled };
+  const { url, statusCode } = (value ?? {}) as Redirect;
+  return {
+    statusCode: [statusCode, redirect.statusCode].find(isStatus) ?? 302,
+    location: [url, redirect.url].find((each) => typeof each === 'string' && each !== '') as
+      string | undefined,
+    value,
+    handled,
+  };
+}
+
+/** Of Express' response and of Fastify's reply, which keeps its headers to itself until they leave. */
+export function locationOf(response: ResponseLike): string | undefined {
+  const location = response.getHeader?.('location');
+  return typeof location === 'string' ? location : undefined;
+}
+
+type Method = (...args: never[]) => unknown;
+type Type = new (...args: never[]) => unknown;
+
+/** `@Res()` or `@Next()`, without `passthrough`. */
+function writesResponse(type: Type, { name }: Method): boolean {
+  const args = (Reflect.getMetadata(ROUTE_ARGS, type, name) ?? {}) as object;
+  return (
+    Object.keys(args).some((key) => RESPONSE_OR_NEXT.test(key)) &&
+    !Reflect.getMetadata(PASSTHROUGH, type, name)
+  );
+}
+
+const isStatus = (value: unknown): value is number => typeof value === 'number' && value > 0;
