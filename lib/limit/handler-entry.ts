@@ -30,13 +30,13 @@ export const handleFor = (visit: Visit, context: ExecutionContext, next: CallHan
 export function noteEntry(type: { readonly prototype: object }, key: string | symbol): void {
   const owner = ownerOf(type.prototype, key);
   const descriptor = owner && Object.getOwnPropertyDescriptor(owner, key);
-  if (!owner || typeof descriptor?.value !== 'function' || NOTES_ENTRY in descriptor.value) return;
-  const isHttp =
-    Reflect.hasMetadata(METHOD, descriptor.value) && !Reflect.hasMetadata(PATTERN, descriptor.value);
-  const place = isHttp ? askForRequest(owner.constructor, key, descriptor.value.length) : undefined;
-  replaceMethod('@RateLimit', owner, key, descriptor, (original) => notingMethod(original as Method, place));
-  Object.defineProperty(descriptor.value, NOTES_ENTRY, { value: true });
-  Object.defineProperty(owner, key, descriptor);
+  const method: unknown = descriptor?.value;
+  if (!owner || typeof method !== 'function' || NOTES_ENTRY in method) return;
+  const isHttp = Reflect.hasMetadata(METHOD, method) && !Reflect.hasMetadata(PATTERN, method);
+  const place = isHttp ? askForRequest(owner.constructor, key, method.length) : undefined;
+  replaceMethod('@RateLimit', owner, key, descriptor, (original) => notingMethod(original, place));
+  Object.defineProperty(descriptor?.value, NOTES_ENTRY, { value: true });
+  Object.defineProperty(owner, key, descriptor as PropertyDescriptor);
 }
 
 /** Where in its arguments a method finds the request, and how many it takes itself. */

@@ -272,8 +272,11 @@ function resolveAsk(
   );
   if (given === 'before' && needsUser)
     throw new SyncGuardConfigError(
-      `RATE_LIMIT_ASK: ${name} counts by the user, whom guards find out: it cannot be asked before them.`,
-      { hint: "Leave out `ask: 'before'`; asked first, it would count all by address." },
+      `${name} counts by the user, whom guards find out: it cannot be asked before them.`,
+      {
+        code: 'RATE_LIMIT_ASK',
+        hint: "Leave out `ask: 'before'`; asked first, it would count all by address.",
+      },
     );
   return given;
 }

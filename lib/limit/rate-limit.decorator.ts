@@ -49,8 +49,7 @@ export function RateLimit(
       noteDecoration(target, key, {
         decorator: '@RateLimit',
         isOn: (method) =>
-          listOn(RATE_LIMITS, method).includes(entry) &&
-          listOn(GUARDS, method).includes(RouteLimitGuard),
+          listOn(RATE_LIMITS, method).includes(entry) && listOn(GUARDS, method).includes(RouteLimitGuard),
       });
     if (above.length > 0) return;
     Reflect.defineMetadata(GUARDS, [RouteLimitGuard, ...listOn(GUARDS, place)], place);

@@ -1,7 +1,6 @@
 import { type CanActivate, type ExecutionContext, Inject, Injectable, SetMetadata } from '@nestjs/common';
-import { APPLIES_DEFAULT, ROUTE_LIMITER } from './rate-limit.metadata.js';
+import { APPLIES_DEFAULT, OUR_GUARD, ROUTE_LIMITER } from './rate-limit.metadata.js';
 import type { RouteLimiter } from './route-limiter.js';
-import { visitOf } from './visit.js';
 
 /**
  * Applies the policy named `default` to every call that it is bound to: as `APP_GUARD`, to all. What stands in
@@ -13,6 +12,7 @@ import { visitOf } from './visit.js';
  */
 @Injectable()
 @SetMetadata(APPLIES_DEFAULT, true)
+@SetMetadata(OUR_GUARD, 'default')
 export class RateLimitGuard implements CanActivate {
   constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {}
 
@@ -24,6 +24,7 @@ export class RateLimitGuard implements CanActivate {
 
 /** Bound by `@RateLimit` before all other guards. */
 @Injectable()
+@SetMetadata(OUR_GUARD, 'route')
 export class RouteLimitGuard implements CanActivate {
   constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {}
 
@@ -31,14 +32,3 @@ export class RouteLimitGuard implements CanActivate {
     return this.routes.enter(context, 'early');
   }
 }
-
-/**
- * Put at boot after all other guards of a handler that has limits to be asked then. Metadata stands on functions which
- * several apps of a process may share, so there is one instance, and the call says whose it is.
- */
-export const LAST_GUARD: CanActivate = {
-  canActivate(context: ExecutionContext): Promise<boolean> | boolean {
-    const visit = visitOf(context);
-    return visit ? visit.steward.guardsPassed(context, visit) : true;
-  },
-};

@@ -6,6 +6,8 @@ export const RATE_LIMITS = Symbol.for('syncguard:rate-limits');
 export const SKIPPED_LIMITS = Symbol.for('syncguard:skipped-limits');
 /** Metadata of a guard: it applies the policy `default`. */
 export const APPLIES_DEFAULT = Symbol.for('syncguard:applies-default');
+/** Metadata of a guard of ours: 'default', or 'route' of that which `@RateLimit` binds. */
+export const OUR_GUARD = Symbol.for('syncguard:guard');
 /** The one that knows the limits of every route, for guards and interceptor. */
 export const ROUTE_LIMITER = Symbol.for('syncguard:RouteLimiter (is SyncGuardModule.forRoot() imported?)');
 

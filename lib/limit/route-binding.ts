@@ -1,11 +1,9 @@
-import type { CanActivate } from '@nestjs/common';
 import type { ModulesContainer } from '@nestjs/core';
 import { noteEntry } from './handler-entry.js';
-import { LAST_GUARD, RateLimitGuard, RouteLimitGuard } from './rate-limit.guard.js';
+import { askFirst, askLast } from './last-guard.js';
 import { OUTCOME_INTERCEPTOR } from './rate-limit.interceptor.js';
 import {
   FIELD_RESOLVER,
-  GUARDS,
   INTERCEPTORS,
   MESSAGE,
   METHOD,
@@ -27,7 +25,7 @@ interface Limits {
 export function bindRoutes(modules: ModulesContainer, limits: Limits): void {
   for (const { controllers, providers } of modules.values())
     for (const { metatype } of [...controllers.values(), ...providers.values()])
-      if (typeof metatype === 'function') bindClass(metatype as unknown as Handlers, limits);
+      if (typeof metatype === 'function') bindClass(metatype, limits);
 }
 
 interface Handlers {
@@ -38,9 +36,9 @@ function bindClass(type: Handlers, limits: Limits): void {
   for (const key of keysOf(type.prototype)) {
     const method = type.prototype?.[key];
     if (typeof method !== 'function' || !isRouted(method)) continue;
+    askFirst(type, method);
     const policies = limits.limitsOf(type, method);
-    // Never taken away: a subclass, or another app, may have more limits on the same method.
-    if (policies.some(({ ask }) => ask === 'after')) putLast(GUARDS, LAST_GUARD, method);
+    if (policies.some(({ ask }) => ask === 'after')) askLast(method);
     if (policies.some(({ count }) => count !== 'attempt')) bindOutcome(type, key);
   }
 }
@@ -49,37 +47,16 @@ function bindOutcome(type: Handlers, key: string | symbol): void {
   noteEntry(type as { prototype: object }, key);
   const method = type.prototype?.[key] as object;
   // Around the other interceptors of the method: what they make of an answer is seen.
-  if (!Reflect.hasMetadata(SSE, method))
-    Reflect.defineMetadata(
-      INTERCEPTORS,
-      [OUTCOME_INTERCEPTOR, ...others(INTERCEPTORS, OUTCOME_INTERCEPTOR, method)],
-      method,
-    );
+  if (Reflect.hasMetadata(SSE, method)) return;
+  const bound = (Reflect.getMetadata(INTERCEPTORS, method) ?? []) as readonly unknown[];
+  const others = bound.filter((each) => each !== OUTCOME_INTERCEPTOR);
+  Reflect.defineMetadata(INTERCEPTORS, [OUTCOME_INTERCEPTOR, ...others], method);
 }
 
 const HANDLERS = [METHOD, MESSAGE, PATTERN, RESOLVER, FIELD_RESOLVER, REFERENCE_RESOLVER];
 
 /** Nest calls this method for a request, a message or a field. */
-export const isRouted = (method: object): boolean => HANDLERS.some((key) => Reflect.hasMetadata(key, method));
-
-export const isAskedLast = (method: object): boolean => listOn(GUARDS, method).includes(LAST_GUARD);
-
-/** Whether guards other than ours stand before a handler, by its own metadata. */
-export const hasOtherGuards = (...places: readonly object[]): boolean =>
-  places.some((place) => listOn(GUARDS, place).some((guard) => !OURS.includes(guard)));
-
-const OURS: readonly unknown[] = [LAST_GUARD, RouteLimitGuard, RateLimitGuard] satisfies (
-  CanActivate | object
-)[];
-
-const listOn = (key: string, method: object): readonly unknown[] =>
-  (Reflect.getMetadata(key, method) ?? []) as unknown[];
-
-const others = (key: string, item: unknown, method: object): readonly unknown[] =>
-  listOn(key, method).filter((each) => each !== item);
-
-const putLast = (key: string, item: unknown, method: object): void =>
-  Reflect.defineMetadata(key, [...others(key, item, method), item], method);
+const isRouted = (method: object): boolean => HANDLERS.some((key) => Reflect.hasMetadata(key, method));
 
 function keysOf(prototype: object | undefined): ReadonlySet<string | symbol> {
   const keys = new Set<string | symbol>();

@@ -19,7 +19,8 @@ import {
 } from './limited-call.js';
 import { exceptionFor } from './rate-limit.exception.js';
 import { type Answer, rateLimitHeaders } from './rate-limit.headers.js';
-import { isByAddress, type RouteLimits, RoutePlans, type Stage } from './route-plans.js';
+import type { Stage } from './plan.js';
+import { isByAddress, type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
 import { endOf, locationOf } from './route-answer.js';
 import { leaveVisit, type Steward, type Visit, visitOn } from './visit.js';
@@ -56,7 +57,7 @@ export class RouteLimiter implements OnModuleInit, Steward {
   onModuleInit(): void {
     const warn = (message: string): void => this.#logger.warn(message);
     new BootChecks(this.modules).run(this.options.limit.strictBoot, warn);
-    this.#plans.verify(this.modules, this.moduleRef);
+    this.#plans.verify(this.modules, this.moduleRef, warn);
   }
 
   /**

@@ -9,7 +9,8 @@ import { MAX_CHECKS } from './limit.backend.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
 import { isByUser, type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
 import type { LimitPolicy } from './limit.types.js';
-import { isAskedLast, isRouted } from './route-binding.js';
+import { hasOtherGuards, isAskedLast, isOther } from './last-guard.js';
+import type { Plan } from './plan.js';
 import {
   APPLIES_DEFAULT,
   FIELD_RESOLVER,
@@ -21,21 +22,6 @@ import {
   type RateLimitEntry,
   SKIPPED_LIMITS,
 } from './rate-limit.metadata.js';
-
-/** When limits are asked: by the global guard, before the other guards of a route, or after them. */
-export type Stage = 'default' | 'early' | 'late';
-
-/** The limits of one route by stage. */
-export interface Plan {
-  /** By the global guard. */
-  readonly default: readonly ResolvedPolicy[];
-  readonly early: readonly ResolvedPolicy[];
-  /** After the guards: the route's own, and those of `default`, which count where the global guard is bound. */
-  readonly late: readonly ResolvedPolicy[];
-  readonly lateDefault: readonly ResolvedPolicy[];
-  /** Policies of ours that count, by address, what guards refuse before those which count failures are asked. */
-  readonly watching: ReadonlySet<ResolvedPolicy>;
-}
 
 export interface RouteLimits {
   readonly limit: ResolvedLimitOptions;
@@ -88,6 +74,14 @@ export class RoutePlans {
     return [...this.#defaultPolicies(type, method), ...this.#ownPolicies(type, method, UNNAMED)];
   }
 
+  /** Limits that a function has moved behind guards of a route which may refuse a call, though nobody has said so. */
+  #isMoved(type: Type, method: Method): boolean {
+    return this.limitsOf(type, method).some(
+      ({ ask, isAskGiven, keyBy, count, dynamicLimit }) =>
+        ask === 'after' && !isAskGiven && !isByUser(keyBy) && (count !== 'failure' || dynamicLimit),
+    );
+  }
+
   #defaultPolicies(type: object, method: object): readonly ResolvedPolicy[] {
     const isOverridden = [...entriesOn(method), ...entriesOn(type)].some(({ override }) => override);
     return isOverridden ? [] : this.#named('default', skippedOn([method, type]));
@@ -134,7 +128,7 @@ export class RoutePlans {
    *
    * @throws SyncGuardConfigError with a code of docs/rate-limits.md
    */
-  verify(modules: ModulesContainer, moduleRef: ModuleRef): void {
+  verify(modules: ModulesContainer, moduleRef: ModuleRef, warn: (message: string) => void): void {
     this.#verifyDefault(modules, moduleRef);
     for (const type of classesOf(modules)) this.#verifyClass(type, moduleRef);
     for (const policies of this.options.limits.values())
@@ -142,6 +136,22 @@ export class RoutePlans {
     const { skipIf, user, address } = this.options.limit;
     for (const each of [skipIf, user, address])
       if (typeof each === 'function') this.identities.resolver<unknown>(each);
+    this.#verifyAsk(modules, moduleRef, warn);
+  }
+
+  #verifyAsk(modules: ModulesContainer, moduleRef: ModuleRef, warn: (message: string) => void): void {
+    const isGuarded = globalEnhancers(moduleRef)?.guards.some(isOther) ?? false;
+    const kinds = new HandlerKinds(modules);
+    const moved = classesOf(modules).flatMap((type) =>
+      methodsOf(type)
+        .filter((method) => isGuarded || hasOtherGuards(type) || hasOtherGuards(method))
+        .filter((method) => kinds.of(method) === 'guarded' && this.#isMoved(type, method))
+        .map((method) => `${type.name}.${method.name}`),
+    );
+    if (moved.length > 0)
+      warn(
+        `RATE_LIMIT_ASK: A function in \`keyBy\`, \`cost\` or \`limit\` has limits asked after the guards, so calls that a guard refuses are not counted: ${[...new Set(moved)].join(', ')}. Say \`ask: 'before'\` or \`ask: 'after'\`.`,
+      );
   }
 
   /** Without a policy `default` RateLimitGuard lets pass what has no limits of its own: never where it is bound to that. */

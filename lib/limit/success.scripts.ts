@@ -1,6 +1,5 @@
 import {
   answerBlock,
-  formatRecord,
   indent,
   NOW_MS_ONCE,
   PARSE_RECORD,

@@ -1,7 +1,7 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { CallInFlight } from './call-in-flight.js';
 import { identityOfCall, type LimitedCall } from './limited-call.js';
-import type { Plan, Stage } from './route-plans.js';
+import type { Plan, Stage } from './plan.js';
 
 /** One call on its way through guards and handler: each stage is gone through once, however often it is bound. */
 export interface Visit {
