@@ -35,7 +35,11 @@ export function noteEntry(type: { readonly prototype: object }, key: string | sy
   const isHttp = Reflect.hasMetadata(METHOD, method) && !Reflect.hasMetadata(PATTERN, method);
   const place = isHttp ? askForRequest(owner.constructor, key, method.length) : undefined;
   replaceMethod('@RateLimit', owner, key, descriptor, (original) => notingMethod(original, place));
-  Object.defineProperty(descriptor?.value, NOTES_ENTRY, { value: true });
+  const noting = descriptor?.value as object;
+  // Also what another wrapper has by inheritance.
+  for (const name of Reflect.getMetadataKeys(method) as unknown[])
+    Reflect.defineMetadata(name, Reflect.getMetadata(name, method), noting);
+  Object.defineProperty(noting, NOTES_ENTRY, { value: true });
   Object.defineProperty(owner, key, descriptor as PropertyDescriptor);
 }
 

@@ -16,6 +16,7 @@ import {
   FIELD_RESOLVER,
   GRAPHQL_OPTIONS,
   GUARDS,
+  METHOD,
   PATTERN,
   RATE_LIMITS,
   REFERENCE_RESOLVER,
@@ -71,7 +72,11 @@ export class RoutePlans {
 
   /** The limits that a method has, or has under a global guard: what is to be bound to it. */
   limitsOf(type: object, method: object): readonly ResolvedPolicy[] {
-    return [...this.#defaultPolicies(type, method), ...this.#ownPolicies(type, method, UNNAMED)];
+    // How calls end elsewhere than over HTTP `default` is not told.
+    const byDefault = this.#defaultPolicies(type, method).filter(
+      ({ count }) => count === 'attempt' || Reflect.hasMetadata(METHOD, method),
+    );
+    return [...byDefault, ...this.#ownPolicies(type, method, UNNAMED)];
   }
 
   /** Limits that a function has moved behind guards of a route which may refuse a call, though nobody has said so. */

@@ -141,11 +141,6 @@ describe('a decorator that others have lost does not boot', () => {
       Copying((key) => key !== '__guards__'),
       RateLimit('login'),
     ],
-    'a wrapper that copies no interceptor': [
-      Post(),
-      Copying((key) => key !== '__interceptors__'),
-      RateLimit('login'),
-    ],
     'guards that were put in place of ours': [
       (_target, _key, { value }) => Reflect.defineMetadata('__guards__', [], value as never),
       RateLimit('login'),

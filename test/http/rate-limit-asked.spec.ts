@@ -359,7 +359,7 @@ describe.each(CELLS)('what is asked after the guards, on %s and %s', (adapter, b
         return of({ data: 'one' });
       }
 
-      @RateLimit({ ...LIMIT, count: 'failure', temp: undefined } as LimitPolicy)
+      @RateLimit({ ...LIMIT, count: 'failure', temp: undefined })
       @Sse('refused')
       refused(): Promise<Observable<object>> {
         return Promise.reject(new UnauthorizedException());
