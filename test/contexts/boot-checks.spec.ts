@@ -147,7 +147,7 @@ describe('a decorator that others have lost does not boot', () => {
       Post(),
     ],
     'the lower one of two': [RateLimit('api'), Post(), InTransaction(), RateLimit('login')],
-    'a wrapper between ours': [Post(), WithLock('x') as never, InTransaction(), RateLimit('login')],
+    'a wrapper between ours': [Post(), WithLock('x'), InTransaction(), RateLimit('login')],
   };
   it.each(Object.keys(lost))('%s', async (what) => {
     const error = await boot({ controllers: [controllerWith(...(lost[what] ?? []))] });
@@ -302,8 +302,8 @@ describe('a decorator that nothing leads to does not boot', () => {
     'metadata of the app': [SetMetadata('roles', ['admin']), Roles(['admin'])],
     'guards of its own': [UseGuards({ canActivate: () => true })],
     'our own others': [
-      WithLock('x') as never,
-      WithBudget({ scopes: () => ['a'], estimate: () => 1 }) as never,
+      WithLock('x'),
+      WithBudget({ scopes: () => ['a'], estimate: () => 1 }),
       SkipRateLimit('api'),
     ],
   };
@@ -490,8 +490,8 @@ describe('an app that is protected boots, without a word', () => {
         replacing((original) => Object.setPrototypeOf(call(original), original) as unknown),
         RateLimit('login'),
       ],
-      [Post(), WithLock('x') as never, RateLimit('login')],
-      [RateLimit('login'), WithLock('x') as never, Post()],
+      [Post(), WithLock('x'), RateLimit('login')],
+      [RateLimit('login'), WithLock('x'), Post()],
       [Version('2'), Post(), SetMetadata('roles', []), RateLimit('login'), SkipRateLimit('api')],
     ];
     for (const decorators of innocent)

@@ -1,0 +1,223 @@
+import 'reflect-metadata';
+import {
+  BadRequestException,
+  Body,
+  Controller,
+  Get,
+  GoneException,
+  HttpCode,
+  type INestApplication,
+  Logger,
+  NotFoundException,
+  ParseIntPipe,
+  Post,
+  Query,
+  Redirect,
+  Res,
+  type Type,
+  UnauthorizedException,
+  UnprocessableEntityException,
+} from '@nestjs/common';
+import { type CallEnd, type LimitPolicy, minutes, RateLimit, SyncGuardModule } from 'nestjs-syncguard';
+import { freshRedis } from '../support/redis.js';
+import { listen } from './adapters.js';
+
+Logger.overrideLogger(['error', 'warn']);
+
+const FAILURES = {
+  count: 'failure',
+  temp: { windowMs: minutes(1), threshold: 3, blockMs: minutes(1) },
+} satisfies LimitPolicy;
+const TWO = { limit: 2, windowMs: minutes(1) };
+
+let asked: [unknown, CallEnd][] = [];
+
+const REFUSALS: Record<string, new () => Error> = {
+  '400': BadRequestException,
+  '404': NotFoundException,
+  '410': GoneException,
+  '422': UnprocessableEntityException,
+};
+
+@Controller()
+class Routes {
+  @RateLimit('otp')
+  @Post('otp')
+  otp(@Query('code', ParseIntPipe) code: number, @Body() { says }: { says: string }): object {
+    const Refusal = REFUSALS[says];
+    if (Refusal) throw new Refusal();
+    return { code };
+  }
+
+  @RateLimit('signup')
+  @Redirect('/welcome', 303)
+  @Post('signup')
+  signup(@Body() { says }: { says: string }): void {
+    if (says === 'taken') throw new BadRequestException();
+  }
+
+  @RateLimit({
+    ...FAILURES,
+    isFailure: (error, end) => {
+      asked.push([error, end]);
+      return end.location?.includes('error');
+    },
+  })
+  @Redirect('/home')
+  @Post('redirects')
+  redirects(@Body() { says }: { says: string }): object | undefined {
+    return says === 'right' ? undefined : { url: '/login?error', statusCode: 303 };
+  }
+
+  @RateLimit({ ...FAILURES, isFailure: (_error, { location }) => location?.includes('error') })
+  @Post('by-hand')
+  byHand(
+    @Res() response: { redirect(...args: unknown[]): void; status(code: number): { redirect: unknown } },
+  ): void {
+    // Express takes the status first, Fastify last.
+    response.redirect(...('sent' in response ? ['/login?error', 302] : [302, '/login?error']));
+  }
+
+  @RateLimit({
+    ...FAILURES,
+    isFailure: () => {
+      throw new Error('a mistake');
+    },
+  })
+  @Post('throws')
+  throws(): object {
+    return {};
+  }
+
+  @RateLimit({
+    ...FAILURES,
+    isFailure: (error) => (error instanceof UnauthorizedException ? false : undefined),
+  })
+  @Post('false')
+  never(): void {
+    throw new UnauthorizedException();
+  }
+
+  @RateLimit({ ...FAILURES, isFailure: (_error, { value }) => (value as { ok: boolean }).ok === false })
+  @HttpCode(200)
+  @Post('value')
+  value(): object {
+    return { ok: false };
+  }
+
+  @RateLimit({ ...FAILURES, resetOnSuccess: true })
+  @Redirect('/home')
+  @Post('resets')
+  resets(@Body() { says }: { says: string }): void {
+    if (says === 'wrong') throw new UnauthorizedException();
+  }
+
+  @RateLimit({ ...TWO, count: 'success' })
+  @Get('successes')
+  successes(@Query('fails') fails?: string): object {
+    if (fails) throw new BadRequestException();
+    return {};
+  }
+}
+
+const CELLS = (['express', 'fastify'] as const).flatMap((adapter) =>
+  (['memory', 'redis'] as const).map((backend) => [adapter, backend] as const),
+);
+
+describe.each(CELLS)('how a call ended, on %s and %s', (adapter, backend) => {
+  let app: INestApplication;
+  let url: string;
+  let warn: jest.SpyInstance;
+  let error: jest.SpyInstance;
+
+  beforeEach(async () => {
+    asked = [];
+    warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
+    error = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
+    const redis = backend === 'redis' ? { redis: (await freshRedis()).url } : {};
+    ({ app, url } = await listen(adapter, {
+      imports: [SyncGuardModule.forRoot(redis)],
+      controllers: [Routes as Type],
+    }));
+  });
+  afterEach(async () => {
+    jest.restoreAllMocks();
+    await app.close();
+  });
+
+  const post = async (path: string, says = ''): Promise<number> => {
+    const response = await fetch(url + path, {
+      method: 'POST',
+      redirect: 'manual',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ says, email: 'ann@example.org' }),
+    });
+    await response.text();
+    return response.status;
+  };
+  const posts = async (n: number, path: string, says?: string): Promise<number[]> => {
+    const all: number[] = [];
+    for (let i = 0; i < n; i++) all.push(await post(path, says));
+    return all;
+  };
+
+  it.each(['400', '404', '410', '422'])(
+    'a wrong code that is answered %s is a failure of `otp`',
+    async (status) => {
+      const wrong = Number(status);
+      expect(await posts(6, '/otp?code=1', status)).toEqual([wrong, wrong, wrong, wrong, 429, 429]);
+    },
+  );
+
+  it("a pipe's refusal is neither", async () => {
+    expect(await posts(8, '/otp?code=x')).toEqual(Array(8).fill(400));
+    expect(await post('/otp?code=1')).toBe(201);
+  });
+
+  it('a sign-up counts once it is made, also one that redirects', async () => {
+    expect(await posts(8, '/signup', 'taken')).toEqual(Array(8).fill(400));
+    expect(await posts(6, '/signup')).toEqual([303, 303, 303, 303, 303, 429]);
+  });
+
+  it('a redirect is told by where it leads, and is asked about once, before it leaves', async () => {
+    expect(await post('/redirects', 'right')).toBe(302);
+    expect(await posts(4, '/redirects', 'wrong')).toEqual([303, 303, 429, 429]);
+    expect(asked.map(([, { statusCode, location }]) => [statusCode, location])).toEqual([
+      [302, '/home'],
+      ...Array<unknown>(3).fill([303, '/login?error']),
+    ]);
+    expect(asked[1]).toMatchObject([undefined, { handled: true, value: { url: '/login?error' } }]);
+  });
+
+  it('with @Res the next call is denied', async () => {
+    expect(await posts(5, '/by-hand')).toEqual([302, 302, 302, 429, 429]);
+  });
+
+  it('an isFailure that throws counts, and is logged', async () => {
+    expect(await posts(4, '/throws')).toEqual([201, 201, 429, 429]);
+    expect(error.mock.calls.map(([message]) => String(message))).toContainEqual(
+      expect.stringMatching(/isFailure of POST \/throws failed, so the call counts: Error: a mistake/),
+    );
+  });
+
+  it('`false` stands against a status, and `true` for an answer of 200', async () => {
+    expect(await posts(5, '/false')).toEqual(Array(5).fill(401));
+    expect(await posts(4, '/value')).toEqual([200, 200, 429, 429]);
+  });
+
+  it('only 2xx forgets; a redirect that nobody tells about is warned of once', async () => {
+    expect(await posts(2, '/resets', 'wrong')).toEqual([401, 401]);
+    expect(await posts(2, '/resets', 'right')).toEqual([302, 302]);
+    expect(await post('/resets', 'wrong')).toBe(429);
+    const told = warn.mock.calls
+      .map(([message]) => String(message))
+      .filter((text) => /NO_VERDICT/.test(text));
+    expect(told).toEqual([expect.stringMatching(/RATE_LIMIT_NO_VERDICT: POST \/resets answers/)]);
+  });
+
+  it('successes count, failures give their room back', async () => {
+    const get = async (query = ''): Promise<number> => (await fetch(`${url}/successes${query}`)).status;
+    for (let i = 0; i < 4; i++) expect(await get('?fails=1')).toBe(400);
+    expect([await get(), await get(), await get()]).toEqual([200, 200, 429]);
+  });
+});
