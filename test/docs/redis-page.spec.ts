@@ -1,0 +1,82 @@
+import 'reflect-metadata';
+import { readFileSync } from 'node:fs';
+import { resolve } from 'node:path';
+import { Logger } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import {
+  AbuseLimiterService,
+  BudgetService,
+  CounterService,
+  LockService,
+  SecretService,
+  SyncGuardHealthIndicator,
+  SyncGuardModule,
+} from 'nestjs-syncguard';
+import { type RedisServer, startRedisServer } from '../support/redis-server.js';
+
+const page = readFileSync(resolve(__dirname, '../../docs/redis.md'), 'utf8');
+const acl = /```acl\n(.*)\n```/.exec(page)?.[1] as string;
+const aclOfCluster = /On a Cluster add `(.*?)`/.exec(page)?.[1] as string;
+
+describe('docs/redis.md', () => {
+  it('lists every code that the boot warns with', () => {
+    const source = readFileSync(resolve(__dirname, '../../lib/backend/server-warnings.ts'), 'utf8');
+    const codes = [...source.matchAll(/['"`](REDIS_[A-Z_]+): /g)].map(([, code]) => code);
+    const listed = [...page.matchAll(/^\| `(REDIS_[A-Z_]+)` \|/gm)].map(([, code]) => code);
+    expect(listed.sort()).toStrictEqual(codes.sort());
+  });
+
+  describe('its ACL', () => {
+    async function useAll(server: RedisServer, redis: unknown): Promise<void> {
+      const denied = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
+      const module = await Test.createTestingModule({
+        imports: [
+          SyncGuardModule.forRoot({
+            redis: redis as string,
+            budget: { limits: [{ scope: 'org', period: 'lifetime', limit: 100 }] },
+          }),
+        ],
+      }).compile();
+      const locks = module.get(LockService);
+      await locks.lock(async (lock) => void (await lock.extend()), { key: 'order:1' });
+      expect(await locks.isLocked({ key: 'order:1' })).toBe(false);
+      const limiter = module.get(AbuseLimiterService);
+      const policy = { name: 'acl', limit: 1, windowMs: 60_000, blockMs: 60_000 };
+      for (const allowed of [true, false])
+        expect(await limiter.check('ann', policy)).toMatchObject({ allowed });
+      await limiter.block('ann', policy, 1_000);
+      await limiter.reset('ann', policy);
+      const budgets = module.get(BudgetService);
+      const hold = await budgets.reserve({ scopes: ['org'], amount: 5 });
+      if (!hold.ok) throw new Error('no room');
+      await budgets.finalize(hold, 5);
+      await budgets.reap();
+      expect(await budgets.verify('default')).toMatchObject({ ok: true });
+      const secrets = module.get(SecretService);
+      const { id } = await secrets.create({ payload: 'hidden', views: 1, ttlMs: 60_000 });
+      expect(await secrets.view(id)).toMatchObject({ ok: true });
+      await module.get(CounterService).increment('n', { max: 5, windowMs: 60_000 });
+      expect(await module.get(SyncGuardHealthIndicator).isHealthy()).toMatchObject({
+        syncguard: { status: 'up' },
+      });
+      await module.close();
+      expect(denied.mock.calls).toStrictEqual([]);
+      denied.mockRestore();
+      expect(await server.client().call('ACL', 'LOG')).toStrictEqual([]);
+    }
+
+    it('suffices on one server', async () => {
+      await using server = await startRedisServer();
+      await server.client().call('ACL', 'SETUSER', 'app', 'on', '>secret', ...acl.split(' '));
+      await useAll(server, `redis://app:secret@127.0.0.1:${server.port}`);
+    });
+
+    it('suffices on a Cluster', async () => {
+      await using server = await startRedisServer({ cluster: true });
+      const rules = [...acl.split(' '), ...aclOfCluster.split(' ')];
+      await server.client().call('ACL', 'SETUSER', 'app', 'on', '>secret', ...rules);
+      const nodes = [{ host: server.host, port: server.port }];
+      await useAll(server, { nodes, options: { redisOptions: { username: 'app', password: 'secret' } } });
+    });
+  });
+});
