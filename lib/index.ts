@@ -36,7 +36,10 @@ export type * from './limit/limit.types.js';
 export { presets } from './limit/presets.js';
 
 // Budgets
-export { BudgetService, type RunOptions } from './budget/budget.service.js';
+export { BudgetService } from './budget/budget.service.js';
+export type { RunOptions } from './budget/budget.runs.js';
+export type { OnThrow } from './budget/budget.settlement.js';
+export { type CurrentHold, currentHold } from './budget/current-hold.js';
 export { WithBudget, type WithBudgetOptions } from './budget/with-budget.decorator.js';
 export {
   BudgetConflictError,

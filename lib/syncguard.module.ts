@@ -10,7 +10,8 @@ import {
 import { APP_FILTER, HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
 import type { Backends } from './backend/backends.js';
 import { memoryBackends } from './backend/memory-backends.js';
-import { budgetEvents, observedBackends } from './backend/observed-backends.js';
+import { observedBackends } from './backend/observed-backends.js';
+import { budgetEvents } from './backend/observed-budgets.js';
 import { redisBackends } from './backend/redis-backends.js';
 import { RedisConnection } from './backend/redis-connection.js';
 import { ScriptLoader } from './backend/script-loader.js';

@@ -1,5 +1,3 @@
-import type { BudgetBackend } from '../budget/budget.backend.js';
-import type { BudgetEvents } from '../budget/budget.service.js';
 import { momentNow } from '../clock.js';
 import type { CounterBackend } from '../limit/counter.backend.js';
 import type { LimitBackend, LimitCheck, LimitOutcome, Subject } from '../limit/limit.backend.js';
@@ -13,6 +11,7 @@ import { createTelemetry } from '../telemetry/telemetry.js';
 import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
 import type { Backends } from './backends.js';
+import { observedBudgets } from './observed-budgets.js';
 
 /**
  * Tells a listener of every operation of a lock backend, and of its grants' handles: one event each, faults
@@ -45,29 +44,11 @@ export function observedBackends(backends: Backends, emit: Emit | undefined): Ba
       observe(limitFallback, 'limit', { check: LIMIT.check, confirm: LIMIT.confirm }, (observation) =>
         emit({ ...observation, degraded: true }),
       ),
-    budget: observe(budget, 'budget', BUDGET, emit),
+    budget: observedBudgets(budget, emit),
     secret: observe(secret, 'secret', SECRET, emit),
     counter: observe(counter, 'limit', COUNTER, emit),
   };
 }
-
-/** Tells of holds that expired: one event each. */
-export const budgetEvents = (emit: Emit | undefined): BudgetEvents =>
-  emit
-    ? {
-        onExpired: (_root, ids) => {
-          for (const key of ids)
-            emit({
-              feature: 'budget',
-              type: 'expired',
-              result: 'fail',
-              reason: 'expired',
-              key,
-              durationMs: 0,
-            });
-        },
-      }
-    : {};
 
 /** Handles are made anew over the observed backend, so that what they do is told as well. */
 function observedLocks<C extends BackendCapabilities>(backend: LockBackend<C>, emit: Emit): LockBackend<C> {
@@ -169,27 +150,6 @@ const COUNTER: Descriptions<CounterBackend> = {
   }),
   peek: (_, key) => ({ type: 'counter.peek', key }),
   reset: (_, key) => ({ type: 'counter.reset', key }),
-};
-
-const ofOperation = (
-  result: { ok: true } | { ok: false; reason: string } | undefined,
-  { id }: { id: string },
-): Facts => ({ key: id, ...(result?.ok === false ? { reason: result.reason } : {}) });
-
-const BUDGET: Descriptions<BudgetBackend> = {
-  reserve: ofOperation,
-  charge: ofOperation,
-  finalize: ofOperation,
-  abort: ofOperation,
-  extend: ofOperation,
-  refund: ofOperation,
-  credit: (result, { scope }) => ofOperation(result, { id: scope.scope }),
-  setLimit: (_, { scope }) => ({ key: scope }),
-  balance: (_, { scope }) => ({ key: scope.scope }),
-  get: (record, { id }) => ({ key: id, ...(record === null ? { reason: 'not_found' } : {}) }),
-  list: (_, { root }) => ({ key: root }),
-  reap: (_, { root }) => ({ key: root }),
-  verify: (result, { root }) => ({ key: root, ...(result?.ok === false ? { reason: 'unbalanced' } : {}) }),
 };
 
 /** Words for what came of a call that are no refusal. */

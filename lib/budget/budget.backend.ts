@@ -22,35 +22,73 @@ interface Request {
   readonly signal?: AbortSignal | undefined;
 }
 
+/** A step whose answer tells of thresholds, also where it does not come as an answer to this very call. */
+interface CrossingRequest<Result> {
+  /** The answer came after the caller had been told of a timeout or an abort. */
+  onLate?(result: Result): void;
+  /** The answer may be that to a second run of the same command: `replayed` says nothing then. */
+  onResent?(): void;
+}
+
 interface OperationRequest extends Request {
   readonly id: string;
 }
 
-export interface ReserveRequest extends OperationRequest {
+/** A step of one hold: of this generation (0: the newest), made by the call with this nonce ('-': by any). */
+export interface HoldRequest extends OperationRequest {
+  readonly generation: number;
+  readonly nonce: string;
+}
+
+/**
+ * What a hold under the same id means to a reserve. `reserve`: it is the answer, whatever became of it. `renew`: one
+ * that spent nothing is followed by a new one. `run`: as `renew`, and one that is pending is somebody else's work.
+ */
+export type ReserveMode = 'reserve' | 'renew' | 'run';
+
+/** With mode `run` only: the id is pending, and not by this call. */
+export interface RunsElsewhere {
+  readonly ok: false;
+  readonly reason: 'pending';
+  readonly record: BudgetRecord<bigint>;
+  /** When its hold ends as things stand, from the backend's now. */
+  readonly endsInMs: number;
+}
+
+export type AbortOutcome =
+  | (Extract<AbortResult<bigint>, { ok: true }> & { readonly generation: number })
+  | Extract<AbortResult<bigint>, { ok: false }>;
+
+export type ReserveOutcome = ReserveResult<bigint> | RunsElsewhere;
+
+export interface ReserveRequest extends OperationRequest, CrossingRequest<ReserveOutcome> {
   readonly scopes: readonly LimitedScope[];
   readonly amount: bigint;
   readonly ttlMs: number;
   /** JSON, or '' for none. */
   readonly meta: string;
+  readonly mode: ReserveMode;
+  /** Of this call: by it a command that is sent again knows its own hold. '-' where the id is the call's own. */
+  readonly nonce: string;
 }
 
-export interface ChargeRequest extends OperationRequest {
+export interface ChargeRequest extends OperationRequest, CrossingRequest<ChargeResult<bigint>> {
   readonly scopes: readonly LimitedScope[];
   readonly amount: bigint;
   readonly mode: 'enforce' | 'record';
 }
 
-export interface FinalizeRequest extends OperationRequest {
+export interface FinalizeRequest extends HoldRequest, CrossingRequest<FinalizeResult<bigint>> {
   readonly actual: bigint;
   readonly overage: OveragePolicy;
   readonly late: LatePolicy;
 }
 
-export interface ExtendRequest extends OperationRequest {
+export interface ExtendRequest extends HoldRequest {
   readonly ttlMs: number;
 }
 
-export interface RefundRequest extends OperationRequest {
+export interface RefundRequest extends HoldRequest {
   readonly amount: bigint;
   readonly refundId: string;
 }
@@ -95,16 +133,16 @@ export interface ReapStep extends ReapResult {
  * BudgetUnavailableError, a scope that nobody limits with a BudgetInputError.
  */
 export interface BudgetBackend {
-  reserve(request: ReserveRequest): Promise<ReserveResult<bigint>>;
+  reserve(request: ReserveRequest): Promise<ReserveOutcome>;
   charge(request: ChargeRequest): Promise<ChargeResult<bigint>>;
   finalize(request: FinalizeRequest): Promise<FinalizeResult<bigint>>;
-  abort(request: OperationRequest): Promise<AbortResult<bigint>>;
+  abort(request: HoldRequest): Promise<AbortOutcome>;
   extend(request: ExtendRequest): Promise<ExtendHoldResult<bigint>>;
   refund(request: RefundRequest): Promise<RefundResult<bigint>>;
   credit(request: CreditRequest): Promise<CreditResult<bigint>>;
   setLimit(request: SetLimitRequest): Promise<SetLimitResult>;
   balance(request: BalanceRequest): Promise<Balance<bigint>[]>;
-  get(request: OperationRequest): Promise<BudgetRecord<bigint> | null>;
+  get(request: HoldRequest): Promise<BudgetRecord<bigint> | null>;
   list(request: ListRequest): Promise<{ records: BudgetRecord<bigint>[]; cursor: string | null }>;
   /** Expires, tells and forgets at most about `max`. */
   reap(request: ReapRequest): Promise<ReapStep>;

@@ -34,11 +34,21 @@ export function validatePeriod(name: string, period: unknown): Period {
   }
   const given = knownOptions(name, period, ['every', 'tz', 'anchor']);
   const every = oneOf(`${name}.every`, given.every, UNITS);
-  const tz = given.tz === undefined ? 'UTC' : validateTimeZone(`${name}.tz`, given.tz);
+  const tz = given.tz === undefined ? 'UTC' : oneZone(validateTimeZone(`${name}.tz`, given.tz));
   const { min, max, default: usual } = ANCHORS[every];
   const anchor = given.anchor === undefined ? usual : integer(`${name}.anchor`, given.anchor, min, max);
   return { every, ...(tz === 'UTC' ? {} : { tz }), ...(anchor === usual ? {} : { anchor }) };
 }
+
+/** By a list of our own: which name `Intl` prefers differs between versions of it. */
+const NAMES_OF_UTC: ReadonlySet<string> = new Set([
+  ...['utc', 'uct', 'gmt', 'gmt0', 'gmt+0', 'gmt-0', 'zulu', 'universal', 'greenwich'],
+  ...['etc/utc', 'etc/uct', 'etc/gmt', 'etc/gmt0', 'etc/gmt+0', 'etc/gmt-0', 'etc/zulu', 'etc/universal'],
+  ...['etc/greenwich', '+00', '+0000'],
+]);
+
+/** All names of UTC are one period, and so one budget. */
+const oneZone = (tz: string): string => (NAMES_OF_UTC.has(tz.toLowerCase()) ? 'UTC' : tz);
 
 function validateTimeZone(name: string, tz: unknown): string {
   // The characters too: a time zone becomes part of a stored name.

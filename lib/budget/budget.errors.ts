@@ -1,5 +1,5 @@
 import { passOwed } from '../owed.js';
-import { type FaultCode, SyncGuardError } from '../syncguard.errors.js';
+import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../syncguard.errors.js';
 import type { Amount, BudgetRecord, Exceeded, Violation } from './budget.types.js';
 
 /** The call is wrong: an amount of -1, an unknown time zone, a scope without a limit. Thrown before any I/O where it can. */
@@ -11,12 +11,21 @@ export class BudgetInputError extends SyncGuardError<'InvalidArgument'> {
   }
 }
 
+/** A connection comes back within moments, or not for long. */
+const FAULT_RETRY_SECS = 1;
+
 /**
  * Redis is away, slow, or refuses us: nothing is known about the budget. Never says that it was exceeded, nor
- * that anything was finalized. `code` says which; a call that may have run is safe to repeat with its id.
+ * that anything was finalized. `code` says which; a call that may have run is safe to repeat with its id. At the HTTP
+ * edge 503 with Retry-After; 500 where a key holds what SyncGuard did not write.
  */
 export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
   static override readonly brand: string = 'BudgetUnavailableError';
+
+  constructor(init: SyncGuardErrorInit<FaultCode>) {
+    const passes = init.code === 'ServiceUnavailable' || init.code === 'NetworkTimeout';
+    super({ ...init, context: { ...(passes ? { retryAfter: FAULT_RETRY_SECS } : {}), ...init.context } });
+  }
 
   static from(error: unknown): SyncGuardError {
     if (error instanceof BudgetInputError || error instanceof BudgetUnavailableError) return error;
@@ -61,8 +70,10 @@ const HOLD_RETRY_SECS = 1;
 
 function retryAfter(violations: readonly Violation[], windowMs: number | null): { retryAfter?: number } {
   if (violations.every(isHeldOnly)) return { retryAfter: HOLD_RETRY_SECS };
-  return windowMs === null ? {} : { retryAfter: Math.max(1, Math.ceil(windowMs / 1000)) };
+  return windowMs === null ? {} : { retryAfter: inSecs(windowMs) };
 }
+
+const inSecs = (ms: number): number => Math.max(1, Math.ceil(ms / 1000));
 
 /** Whether there is room as soon as holds come back. (`available` is 0 also where more than all is spent.) */
 function isHeldOnly({ limit, committed, reserved, available, requested }: Violation): boolean {
@@ -99,8 +110,9 @@ const toJson = (amount: Amount | 'unlimited'): number | string =>
   typeof amount === 'number' ? amount : String(amount);
 
 /**
- * The id's work was done before (the body did not run), or its hold was settled by somebody else while the body
- * ran: thrown by `run()` and `@WithBudget`.
+ * The id's work was done before, or is being done (`reason: 'pending'`): the body did not run. Or its hold was settled
+ * by somebody else while the body ran. Thrown by `run()` and `@WithBudget`; 409 at the HTTP edge, with Retry-After where
+ * the id is pending.
  */
 export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
   static override readonly brand: string = 'BudgetConflictError';
@@ -108,14 +120,32 @@ export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
   readonly reason: string;
   /** The operation that has the id; undefined when it is not known any more. */
   readonly record: BudgetRecord | undefined;
+  /** With `pending`: when the hold ends if nobody extends it, by the clock that decides. Else null. */
+  readonly retryAtMs: number | null;
 
-  constructor(reason: string, record: BudgetRecord | undefined) {
+  /** @param endsInMs - how long that is from now */
+  constructor(reason: string, record: BudgetRecord | undefined, endsInMs?: number) {
+    const isPending = endsInMs !== undefined && record !== undefined;
     super({
       code: 'BudgetConflict',
-      message: `The budget has another story of this operation: ${reason}.`,
-      hint: 'Use a new id for each piece of work, or leave it out for a random one.',
+      ...(isPending ? RUNS_ELSEWHERE : hasAnotherStory(reason)),
+      context: {
+        reason,
+        ...(isPending ? { retryAtMs: record.expiresAtMs, retryAfter: inSecs(endsInMs) } : {}),
+      },
     });
     this.reason = reason;
     this.record = record;
+    this.retryAtMs = isPending ? record.expiresAtMs : null;
   }
 }
+
+const RUNS_ELSEWHERE = {
+  message: 'The work of this id is being done already.',
+  hint: 'If its process has died, the id is free when its hold ends: see `retryAtMs`.',
+};
+
+const hasAnotherStory = (reason: string): { message: string; hint: string } => ({
+  message: `The budget has another story of this operation: ${reason}.`,
+  hint: 'Use a new id for each piece of work, or leave it out for a random one.',
+});

@@ -2,16 +2,19 @@ import { NOW_MS } from '../script/fragments.js';
 
 // What lies in a root's four keys (lists inside a value are joined by ';'):
 //
-//   counters  HASH  c|<scope>|<period>|<startMs>  committed reserved credits archived crossed
+//   counters  HASH  c|<scope>|<period>|<startMs>  committed reserved credits archived crossed, the last of them the
+//                               highest threshold that was crossed: percent, or percent=limit where setLimit set one
 //                   l|<scope>   limits by setLimit: period=limit period=limit
 //                   ~           when the keys end, in ms, or 'never', or 'never l' once setLimit was used
-//   records   HASH  o|<id>      an operation: state kind amount actual committed refunded uncovered late createdAtMs
-//                               expiresAtMs endedAtMs crossed
-//                   d|<id>      what does not change of it: openUntilMs fields limits thresholds ends inherited scopes meta
+//   records   HASH  o|<id>      an operation: state kind generation amount actual committed refunded uncovered late
+//                               createdAtMs expiresAtMs endedAtMs crossed
+//                   d|<id>      what does not change of it: nonce openUntilMs fields limits thresholds ends inherited
+//                               scopes meta
+//                   O|<generation>|<id>, D|<generation>|<id>  the same of a hold that was renewed since
 //                   r|<refundId>, k|<creditId>  what was refunded, credited
 //   pending   ZSET  <id> of each pending hold, by expiry; '' (which no id is) at +inf, where the keys end
-//   garbage   ZSET  what is to be forgotten, by when: o|, r|, k| as in records, c| as in counters;
-//                   n|<id>, at 0: an expiry that reap has not told yet; '' at +inf, as in pending
+//   garbage   ZSET  what is to be forgotten, by when: o|, O|, r|, k| as in records, c| as in counters;
+//                   n|<id>, N|<generation>|<id>, at 0: an expiry that reap has not told yet; '' at +inf, as in pending
 //
 // Scopes are percent-encoded (all but ':'), so that no separator is ever part of one.
 //
@@ -63,20 +66,25 @@ local function foreign(what)
   error('SYNCGUARD_FOREIGN ' .. what, 0)
 end`;
 
-export const COUNTER = "'^(%d+) (%d+) (%d+) (%d+) (%d+)$'";
-const RECORD = "'^(%a) (%a) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+) (%S+)$'";
+export const COUNTER = "'^(%d+) (%d+) (%d+) (%d+) (%S+)$'";
+const RECORD = "'^(%a) (%a) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+) (%S+)$'";
 
 /** Takes the record apart into locals; `detail` up to what a settlement needs. */
 export const OPEN_RECORD = `
-local state, kind, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf, createdAtMs, expiresAtMs,
-  endedAtMs, crossed = match(record, ${RECORD})
+local state, kind, generationOf, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf, createdAtMs,
+  expiresAtMs, endedAtMs, crossed = match(record, ${RECORD})
 if not state or not detail then foreign('not a budget record') end`;
+
+const DROP_DUE = "redis.call('ZREM', pending, unpack(due))";
 
 /**
  * Holds whose time is up go back before anything else is looked at, so that all below sees none of them. A full batch
  * may not be all: then the script ends with 'more', and is called again. All is read before the first write.
+ *
+ * A full server (`maxmemory`, `noeviction`) refuses a script at its first write, if that needs memory, and at none
+ * after it. So what settles or frees drops them first, and what needs memory for itself drops them last.
  */
-export const expireDue = (max: string): string => `
+const expireDue = (max: string, needs: 'no memory' | 'memory'): string => `
 local due = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, ${max})
 if #due > 0 then
   redis.call('ZCARD', garbage)
@@ -91,8 +99,8 @@ if #due > 0 then
     local record, detail = found[2 * i - 1], found[2 * i]
     if record and string.sub(record, 1, 2) == 'p ' then
       ${OPEN_RECORD}
-      local untilMs, fields, ends = match(detail, '^(%d+) (%S+) %S+ %S+ (%S+)')
-      expired[id] = { head = table.concat({ 'x', kind, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf,
+      local untilMs, fields, ends = match(detail, '^%S+ (%d+) (%S+) %S+ %S+ (%S+)')
+      expired[id] = { head = table.concat({ 'x', kind, generationOf, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf,
         createdAtMs, expiresAtMs, expiresAtMs, crossed }, ' '), endedAtMs = tonumber(expiresAtMs) }
       local stops, j = split(ends), 0
       for field in gmatch(fields, 'c|[^;]+') do
@@ -105,25 +113,31 @@ if #due > 0 then
       end
     end
   end
+  ${needs === 'no memory' ? DROP_DUE : ''}
   for field, counter in pairs(touched) do redis.call('HSET', counters, field, table.concat(counter, ' ')) end
   for field, ms in pairs(last) do redis.call('ZADD', garbage, 'GT', format('%d', ms + retentionMs + 1), field) end
   for id, operation in pairs(expired) do
     redis.call('HSET', records, 'o|' .. id, operation.head)
     redis.call('ZADD', garbage, format('%d', operation.endedAtMs + retentionMs), 'o|' .. id, 0, 'n|' .. id)
   end
-  redis.call('ZREM', pending, unpack(due))
+  ${needs === 'memory' ? DROP_DUE : ''}
 end`;
 
-/** What every script starts with that may write or tells balances. */
-export const START = `local BATCH = 100
+const start = (needs: 'no memory' | 'memory'): string => `local BATCH = 100
 ${BASICS}
-${expireDue('BATCH')}
+${expireDue('BATCH', needs)}
 if #due == BATCH then return { 'more' } end`;
+
+/** What every script starts with that writes something new. */
+export const START = start('memory');
+
+/** What every other one starts with that may write or tells balances. */
+export const START_SETTLING = start('no memory');
 
 /** The same for the reaper, which expires as many as it is told. */
 export const START_REAPING = `${BASICS}
 max = tonumber(max)
-${expireDue('max')}`;
+${expireDue('max', 'no memory')}`;
 
 /**
  * Reads the counters of `fields` (which start with '~') into `held`, and when the keys end into `ending`; a limit that
@@ -133,7 +147,7 @@ const readCounters = (alsoIf: string): string => `
 local held = redis.call('HMGET', counters, unpack(split(fields)))
 local ending = table.remove(held, 1)
 local limitOf = split(limits)
-local own, general = {}, {}
+local own, general, setOf = {}, {}, nil
 if ending == 'never l'${alsoIf} then
   local function stored(name)
     local list = {}
@@ -146,10 +160,13 @@ if ending == 'never l'${alsoIf} then
   end
   local inherits = split(inherited)
   local i = 0
+  setOf = {}
   for name, period in gmatch(fields, 'c|([^|]+)|([^|]+)|') do
     i = i + 1
     local configured = limitOf[i] ~= '-' and limitOf[i] or nil
-    limitOf[i] = own[name][period] or inherits[i] == '0' and configured or general[name][period] or configured or '-'
+    local isOwn = inherits[i] == '0' and configured
+    setOf[i] = own[name][period] or not isOwn and general[name][period] or '-'
+    limitOf[i] = setOf[i] ~= '-' and setOf[i] or configured or '-'
   end
 end`;
 
@@ -166,7 +183,8 @@ ${readCounters(" or plain ~= '1'")}
 if ending == 'never l' or plain ~= '1' then
   local known, covered, unknown = {}, {}, {}
   local names, stops, levels, inherits = split(fields), split(ends), split(thresholds), split(inherited)
-  local at = { fields = { '~' }, limits = {}, ends = {}, thresholds = {}, inherited = {}, held = {}, configured = {} }
+  local at = { fields = { '~' }, limits = {}, ends = {}, thresholds = {}, inherited = {}, held = {},
+    configured = {}, set = {} }
   local configured = split(limits)
   for i, limit in ipairs(limitOf) do
     local name, period = match(names[i + 1], '^c|([^|]+)|([^|]+)|')
@@ -176,7 +194,7 @@ if ending == 'never l' or plain ~= '1' then
       covered[name] = true
       local n = #at.limits + 1
       at.fields[n + 1], at.limits[n], at.ends[n], at.inherited[n] = names[i + 1], limit, stops[i], inherits[i]
-      at.thresholds[n], at.held[n], at.configured[n] = levels[i] or '-', held[i], configured[i]
+      at.thresholds[n], at.held[n], at.configured[n], at.set[n] = levels[i] or '-', held[i], configured[i], setOf[i]
     end
   end
   for name in gmatch(scopes, '[^,]+') do
@@ -192,7 +210,7 @@ if ending == 'never l' or plain ~= '1' then
   end
   fields, limits, ends = table.concat(at.fields, ';'), table.concat(at.configured, ';'), table.concat(at.ends, ';')
   inherited, thresholds = table.concat(at.inherited, ';'), thresholds ~= '-' and table.concat(at.thresholds, ';') or '-'
-  limitOf, held = at.limits, at.held
+  limitOf, held, setOf = at.limits, at.held, at.set
 end`;
 
 /** What there is room for in entry i; nil: anything. A limit that was cleared since counts no more. */
@@ -205,38 +223,97 @@ local function roomOf(i)
   return minus(plus(limit, credits), plus(committed, reserved))
 end`;
 
-/**
- * Notes in \`crossed\` and in the counters which thresholds are reached for the first time: a list an entry, joined by
- * ';'.
- */
-export const CROSS = `
-if thresholds ~= '-' then
-  -- amount * factor, in limbs.
+/** Whether a sum has reached a percentage of a limit, in limbs. */
+const REACHES = `
   local function times(amount, factor)
     local text = format('%28s', amount)
     local low = (tonumber(string.sub(text, 20)) or 0) * factor
     local carry = math.floor(low / 1000000000)
     return (tonumber(string.sub(text, 1, 19)) or 0) * factor + carry, low - carry * 1000000000
   end
+  local function reaches(usedHigh, usedLow, percent, effective)
+    local high, low = times(effective, tonumber(percent))
+    return usedHigh > high or (usedHigh == high and usedLow >= low)
+  end`;
+
+/**
+ * Arms those thresholds of entry i again that lie above the usage that is left: `levels` are the entry's thresholds,
+ * `note` is the limit by setLimit that this was worked out for.
+ */
+const REARM = `
+  ${REACHES}
+  local function rearm(i, levels, note)
+    local committed, reserved, credits, archived, highest = match(held[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+    local still = 0
+    if limitOf[i] ~= 'u' and limitOf[i] ~= '-' then
+      local usedHigh, usedLow = times(plus(committed, reserved), 100)
+      for percent in gmatch(levels, '%d+') do
+        if tonumber(percent) <= tonumber(highest) and reaches(usedHigh, usedLow, percent, plus(limitOf[i], credits)) then
+          still = percent
+        end
+      end
+    end
+    held[i] = table.concat({ committed, reserved, credits, archived, still .. note }, ' ')
+  end`;
+
+/**
+ * What setLimit has changed since an entry's last step is applied to its thresholds, before this step counts: a limit
+ * that was raised arms them again. Tells in `isNew` whether a counter is not there yet.
+ */
+export const ARM = `
+local isNew = false
+for i = 1, #limitOf do
+  if not held[i] then isNew = true end
+end
+if ending == 'never l' and thresholds ~= '-' then
+  ${REARM}
+  local levels, configured = split(thresholds), split(limits)
+  for i = 1, #limitOf do
+    local counted, percent, seen = match(held[i] or '0 0 0 0 0', '^(%d+ %d+ %d+ %d+) (%d+)=?(%S*)$')
+    if not counted then foreign('not a budget counter') end
+    if seen == '' then seen = '-' end
+    if levels[i] ~= '-' and seen ~= setOf[i] then
+      local note = setOf[i] ~= '-' and '=' .. setOf[i] or ''
+      local before, limit = seen ~= '-' and seen or configured[i], limitOf[i]
+      local isRaised = before ~= 'u' and before ~= '-' and (limit == 'u' or limit == '-' or less(before, limit))
+      if isRaised and held[i] then rearm(i, levels[i], note)
+      else held[i] = counted .. ' ' .. percent .. note end
+    end
+  end
+end`;
+
+/** A credit has raised entry 1: arms its thresholds again. */
+export const ARM_CREDITED = `
+if amount ~= '0' and thresholds ~= '-' then
+  ${REARM}
+  rearm(1, thresholds, match(held[1], '=%S+$') or '')
+end`;
+
+/**
+ * Notes in \`crossed\` and in the counters which thresholds are reached for the first time: a list an entry, joined by
+ * ';'.
+ */
+export const CROSS = `
+if thresholds ~= '-' then
+  ${REACHES}
   local lists = {}
   for i, percents in ipairs(split(thresholds)) do
     lists[i] = '-'
-    local committed, reserved, credits, archived, highest = match(held[i], ${COUNTER})
+    local committed, reserved, credits, archived, highest, note = match(held[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)(%S*)$')
     local limit = limitOf[i]
     local effective = limit ~= 'u' and limit ~= '-' and plus(limit, credits)
     if effective and effective ~= '0' then
       local usedHigh, usedLow = times(plus(committed, reserved), 100)
       local reached = {}
       for percent in gmatch(percents, '%d+') do
-        local high, low = times(effective, tonumber(percent))
-        if tonumber(percent) > tonumber(highest) and (usedHigh > high or (usedHigh == high and usedLow >= low)) then
+        if tonumber(percent) > tonumber(highest) and reaches(usedHigh, usedLow, percent, effective) then
           reached[#reached + 1] = percent
           highest = percent
         end
       end
       if #reached > 0 then
         lists[i] = table.concat(reached, ',')
-        held[i] = table.concat({ committed, reserved, credits, archived, highest }, ' ')
+        held[i] = table.concat({ committed, reserved, credits, archived, highest .. note }, ' ')
       end
     end
   end

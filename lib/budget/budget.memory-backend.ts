@@ -1,85 +1,62 @@
 import { type Clock, systemClock } from '../clock.js';
 import type {
+  AbortOutcome,
   BalanceRequest,
   BudgetBackend,
   ChargeRequest,
   CreditRequest,
   ExtendRequest,
   FinalizeRequest,
+  HoldRequest,
   ListRequest,
   ReapRequest,
   ReapStep,
   RefundRequest,
+  ReserveOutcome,
   ReserveRequest,
   SetLimitRequest,
 } from './budget.backend.js';
 import { BudgetCalendar, parsePeriodKey, periodKey } from './budget.calendar.js';
 import { BudgetInputError, BudgetUnavailableError } from './budget.errors.js';
-import { type ConfiguredLimit, type LimitedScope, noLimit, typeOf } from './budget.limits.js';
-import { availableOf, exceeded, finalizedOf, releasedOf } from './budget.rules.js';
+import { type LimitedScope, noLimit, typeOf } from './budget.limits.js';
+import {
+  arm,
+  balanceOf,
+  charged,
+  copy,
+  type Counter,
+  counterOf,
+  cross,
+  type Entry,
+  exceededBy,
+  isEmpty,
+  newRecord,
+  newTree,
+  nextDueMs,
+  type Operation,
+  rearm,
+  replayReserve,
+  report,
+  reserved,
+  roomOf,
+  sameContent,
+  type StoredLimits,
+  type Tree,
+} from './budget.memory-tree.js';
+import { finalizedOf, releasedOf } from './budget.rules.js';
 import type {
-  AbortResult,
   Balance,
   BudgetRecord,
-  BudgetWindow,
   ChargeResult,
   CreditResult,
-  Crossed,
-  Exceeded,
   ExtendHoldResult,
   FinalizeResult,
-  Period,
   RefundResult,
-  ReserveResult,
   SetLimitResult,
   VerifyResult,
 } from './budget.types.js';
+import { ANY_NONCE } from './budget.values.js';
 import { verifySnapshot } from './budget.verify.js';
-
-interface Counter {
-  committed: bigint;
-  reserved: bigint;
-  credits: bigint;
-  /** What operations that are forgotten have committed. */
-  archived: bigint;
-  /** The highest threshold that was crossed. */
-  crossed: number;
-}
-
-/** One (scope, period, window) that an operation counts in. */
-interface Entry {
-  readonly field: string;
-  readonly scope: string;
-  readonly period: Period;
-  readonly window: BudgetWindow;
-  readonly configured: ConfiguredLimit | undefined;
-}
-
-type Mutable<T> = { -readonly [Key in keyof T]: T[Key] };
-
-interface Operation {
-  readonly record: Mutable<BudgetRecord<bigint>>;
-  readonly entries: readonly Entry[];
-  crossed: readonly Crossed[];
-}
-
-type StoredLimits = Map<string, bigint | 'unlimited'>;
-
-/** A root: what the Redis backend keeps in its four keys. */
-interface Tree {
-  readonly counters: Map<string, Counter>;
-  readonly limits: Map<string, StoredLimits>;
-  readonly operations: Map<string, Operation>;
-  readonly refunds: Map<string, string>;
-  readonly credits: Map<string, string>;
-  readonly pending: Set<string>;
-  /** No hold expires before. */
-  nextExpiryMs: number;
-  /** What is to be forgotten, and when. */
-  readonly garbage: Map<string, { readonly atMs: number; forget(): 'forgotten' | 'kept' }>;
-  /** Holds whose expiry reap has not told yet. */
-  untold: string[];
-}
 
 const MAX_STORED_PERIODS = 16;
 
@@ -95,43 +72,38 @@ export class MemoryBudgetBackend implements BudgetBackend {
     this.#retentionMs = retentionMs;
   }
 
-  async reserve(request: ReserveRequest): Promise<ReserveResult<bigint>> {
+  async reserve(request: ReserveRequest): Promise<ReserveOutcome> {
     const { tree, nowMs } = this.#open(request);
-    const { root, id, amount } = request;
-    const earlier = tree.operations.get(id);
-    if (earlier) return replayReserve(tree, earlier, request);
+    const { id, amount, nonce } = request;
+    const earlier = tree.operations.get(`o|${id}`);
+    const answer = earlier && replayReserve(tree, earlier, request, nowMs);
+    if (answer) return answer;
     const entries = this.#entriesOf(tree, request.scopes, nowMs);
     const denial = exceededBy(tree, entries, amount, nowMs);
     if (denial) return denial;
+    const generation = earlier ? earlier.record.generation + 1 : 1;
+    if (earlier) setAside(tree, earlier);
     const record: BudgetRecord<bigint> = {
       ...newRecord(request, nowMs),
       kind: 'hold',
       state: 'pending',
+      generation,
       expiresAtMs: nowMs + request.ttlMs,
       meta: request.meta === '' ? undefined : (JSON.parse(request.meta) as unknown),
     };
-    const operation = { record, entries, crossed: [] };
+    const operation = { name: `o|${id}`, nonce, record, entries, crossed: [] };
+    this.#keep(request, tree);
     this.#count(tree, operation, true, (counter) => (counter.reserved += amount));
     this.#keepWindows(tree, entries, nowMs);
-    tree.operations.set(id, operation);
-    tree.pending.add(id);
-    tree.nextExpiryMs = Math.min(tree.nextExpiryMs, record.expiresAtMs);
-    return {
-      ok: true,
-      status: 'reserved',
-      root,
-      id,
-      amount,
-      expiresAtMs: record.expiresAtMs,
-      replayed: false,
-      ...report(tree, operation),
-    };
+    tree.operations.set(operation.name, operation);
+    tree.pending.set(id, record.expiresAtMs);
+    return reserved(tree, operation, false);
   }
 
   async charge(request: ChargeRequest): Promise<ChargeResult<bigint>> {
     const { tree, nowMs } = this.#open(request);
     const { id, amount, mode } = request;
-    const earlier = tree.operations.get(id);
+    const earlier = tree.operations.get(`o|${id}`);
     if (earlier && !sameContent(earlier, 'charge', request))
       return { ok: false, reason: 'conflict', record: copy(earlier) };
     if (earlier) return charged(tree, earlier, true);
@@ -143,6 +115,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
       ...newRecord(request, nowMs),
       kind: 'charge',
       state: 'finalized',
+      generation: 1,
       actual: amount,
       committed: amount,
       uncovered: room === undefined || room >= amount ? 0n : amount - room,
@@ -150,17 +123,18 @@ export class MemoryBudgetBackend implements BudgetBackend {
       endedAtMs: nowMs,
       meta: undefined,
     };
-    const operation = { record, entries, crossed: [] };
+    const operation = { name: `o|${id}`, nonce: ANY_NONCE, record, entries, crossed: [] };
+    this.#keep(request, tree);
     this.#count(tree, operation, true, (counter) => (counter.committed += amount));
-    tree.operations.set(id, operation);
+    tree.operations.set(operation.name, operation);
     this.#end(tree, operation, nowMs);
     return charged(tree, operation, false);
   }
 
   async finalize(request: FinalizeRequest): Promise<FinalizeResult<bigint>> {
     const { tree, nowMs } = this.#open(request);
-    const { id, actual, overage, late } = request;
-    const operation = tree.operations.get(id);
+    const { actual, overage, late } = request;
+    const operation = find(tree, request);
     if (!operation) return { ok: false, reason: 'not_found' };
     const { record, entries } = operation;
     if (record.state === 'aborted') return { ok: false, reason: 'aborted', record: copy(operation) };
@@ -174,7 +148,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const extra = actual > held ? actual - held : 0n;
     const room = roomOf(tree, entries);
     const covered = room === undefined || room > extra ? extra : room;
-    if (isLate && (late === 'reject' || (late === 'if_available' && covered < extra)))
+    if (isLate && (late === 'reject' || (late === 'if-available' && covered < extra)))
       return { ok: false, reason: 'expired', record: copy(operation) };
     const isOver = actual > record.amount;
     if (isOver && overage === 'reject')
@@ -198,44 +172,46 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return { ...finalizedOf(record, record), replayed: false, ...report(tree, operation) };
   }
 
-  async abort(request: {
-    root: string;
-    id: string;
-    signal?: AbortSignal | undefined;
-  }): Promise<AbortResult<bigint>> {
+  async abort(request: HoldRequest): Promise<AbortOutcome> {
     const { tree, nowMs } = this.#open(request);
-    const operation = tree.operations.get(request.id);
+    const operation = find(tree, request);
     if (!operation) return { ok: false, reason: 'not_found' };
     const { record } = operation;
-    if (record.state === 'finalized') return { ok: false, reason: 'finalized', record: copy(operation) };
-    const replayed = record.state === 'aborted';
+    const { state, generation } = record;
+    if (state === 'finalized') return { ok: false, reason: state, record: copy(operation) };
+    if (state === 'expired' && isRenewed(operation))
+      return { ok: false, reason: state, record: copy(operation) };
+    const replayed = state === 'aborted';
     if (!replayed) {
-      const held = record.state === 'pending' ? record.amount : 0n;
-      for (const { field } of operation.entries) counterOf(tree, field).reserved -= held;
-      Object.assign(record, { state: 'aborted', late: record.state === 'expired' });
+      const held = state === 'pending' ? record.amount : 0n;
+      for (const entry of operation.entries) {
+        arm(tree, entry);
+        counterOf(tree, entry.field).reserved -= held;
+      }
+      Object.assign(record, { state: 'aborted', late: state === 'expired' });
       this.#end(tree, operation, nowMs);
     }
-    return { ok: true, status: 'aborted', released: releasedOf(record), replayed };
+    return { ok: true, status: 'aborted', generation, released: releasedOf(record), replayed };
   }
 
   async extend(request: ExtendRequest): Promise<ExtendHoldResult<bigint>> {
     const { tree, nowMs } = this.#open(request);
-    const operation = tree.operations.get(request.id);
+    const operation = find(tree, request);
     if (!operation) return { ok: false, reason: 'not_found' };
     const { record } = operation;
     if (record.state !== 'pending') return { ok: false, reason: record.state, record: copy(operation) };
     record.expiresAtMs = nowMs + request.ttlMs;
-    tree.nextExpiryMs = Math.min(tree.nextExpiryMs, record.expiresAtMs);
+    tree.pending.set(record.id, record.expiresAtMs);
     return { ok: true, status: 'extended', expiresAtMs: record.expiresAtMs };
   }
 
   async refund(request: RefundRequest): Promise<RefundResult<bigint>> {
     const { tree, nowMs } = this.#open(request);
     const { id, amount, refundId } = request;
-    const operation = tree.operations.get(id);
+    const operation = find(tree, request);
     if (!operation) return { ok: false, reason: 'not_found' };
     const { record } = operation;
-    const content = `${amount} ${id}`;
+    const content = `${amount} ${record.generation} ${id}`;
     const earlier = tree.refunds.get(refundId);
     if (earlier !== undefined && earlier !== content) return { ok: false, reason: 'conflict' };
     if (record.state !== 'finalized') return { ok: false, reason: record.state, record: copy(operation) };
@@ -243,10 +219,13 @@ export class MemoryBudgetBackend implements BudgetBackend {
       if (amount > record.committed - record.refunded)
         return { ok: false, reason: 'exceeds_committed', record: copy(operation) };
       record.refunded += amount;
-      for (const entry of operation.entries) counterOf(tree, entry.field).committed -= amount;
+      for (const entry of operation.entries) {
+        arm(tree, entry);
+        counterOf(tree, entry.field).committed -= amount;
+      }
       this.#keepWindows(tree, operation.entries, nowMs);
       tree.refunds.set(refundId, content);
-      this.#forget(tree, `refund ${refundId}`, nowMs, () => tree.refunds.delete(refundId));
+      tree.garbage.set(`r|${refundId}`, nowMs + this.#retentionMs);
     }
     const { balances } = report(tree, operation);
     return {
@@ -270,10 +249,13 @@ export class MemoryBudgetBackend implements BudgetBackend {
     );
     if (!entry) throw noLimit(scope.scope);
     if (earlier === undefined) {
+      this.#keep(request, tree);
+      arm(tree, entry);
       counterOf(tree, entry.field).credits += amount;
+      if (amount > 0n) rearm(tree, entry);
       this.#keepWindows(tree, [entry], nowMs);
       tree.credits.set(id, content);
-      this.#forget(tree, `credit ${id}`, nowMs, () => tree.credits.delete(id));
+      tree.garbage.set(`k|${id}`, nowMs + this.#retentionMs);
     }
     return { ok: true, status: 'credited', replayed: earlier !== undefined, balance: balanceOf(tree, entry) };
   }
@@ -287,7 +269,10 @@ export class MemoryBudgetBackend implements BudgetBackend {
     if (limits.size > MAX_STORED_PERIODS)
       throw new BudgetInputError('A scope can have at most 16 periods limited by setLimit.');
     if (limits.size === 0) tree.limits.delete(scope);
-    else tree.limits.set(scope, limits);
+    else {
+      this.#keep(request, tree);
+      tree.limits.set(scope, limits);
+    }
     return { ok: true, status: limit === null ? 'cleared' : 'set' };
   }
 
@@ -296,12 +281,8 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return this.#entriesOf(tree, [request.scope], nowMs).map((entry) => balanceOf(tree, entry));
   }
 
-  async get(request: {
-    root: string;
-    id: string;
-    signal?: AbortSignal | undefined;
-  }): Promise<BudgetRecord<bigint> | null> {
-    const operation = this.#open(request).tree.operations.get(request.id);
+  async get(request: HoldRequest): Promise<BudgetRecord<bigint> | null> {
+    const operation = find(this.#open(request).tree, request);
     return operation ? copy(operation) : null;
   }
 
@@ -320,12 +301,10 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const { tree, nowMs } = this.#open(request);
     const expired = tree.untold.splice(0, request.max);
     let purged = 0;
-    const due = [...tree.garbage]
-      .filter(([, { atMs }]) => atMs <= nowMs)
-      .sort(([, a], [, b]) => a.atMs - b.atMs);
-    for (const [name, each] of due.slice(0, request.max)) {
-      tree.garbage.delete(name);
-      if (each.forget() === 'forgotten') purged++;
+    for (let left = request.max; left > 0; left--) {
+      const due = tree.garbage.take(nowMs);
+      if (!due) break;
+      if (this.#forget(tree, due.name, nowMs)) purged++;
     }
     if (isEmpty(tree)) this.#trees.delete(request.root);
     return { expired, purged, nextInMs: nextDueMs(tree, nowMs) };
@@ -335,11 +314,12 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const { tree } = this.#open(request);
     return verifySnapshot({
       counters: tree.counters,
-      operations: [...tree.operations.values()].map(({ record, entries }) => ({
-        ...record,
-        fields: entries.map(({ field }) => field),
+      operations: [...tree.operations.values()].map((operation) => ({
+        ...operation.record,
+        isRenewed: isRenewed(operation),
+        fields: operation.entries.map(({ field }) => field),
       })),
-      pending: tree.pending,
+      pending: new Set(tree.pending.names()),
     });
   }
 
@@ -351,28 +331,26 @@ export class MemoryBudgetBackend implements BudgetBackend {
         message: 'The operation was aborted by its signal.',
         cause: signal.reason,
       });
-    let tree = this.#trees.get(root);
-    if (!tree) this.#trees.set(root, (tree = newTree()));
+    const tree = this.#trees.get(root) ?? newTree();
     const nowMs = this.#clock.now();
-    if (tree.nextExpiryMs <= nowMs) this.#expire(tree, nowMs);
+    this.#expire(tree, nowMs);
     return { tree, nowMs };
   }
 
+  /** A root is there from its first write on: to look at one that nobody uses leaves nothing behind. */
+  #keep({ root }: { root: string }, tree: Tree): void {
+    this.#trees.set(root, tree);
+  }
+
   #expire(tree: Tree, nowMs: number): void {
-    tree.nextExpiryMs = Infinity;
-    for (const id of tree.pending) {
-      const operation = tree.operations.get(id) as Operation;
+    for (let due = tree.pending.take(nowMs); due; due = tree.pending.take(nowMs)) {
+      const operation = tree.operations.get(`o|${due.name}`) as Operation;
       const { record, entries } = operation;
-      if (record.expiresAtMs > nowMs) {
-        tree.nextExpiryMs = Math.min(tree.nextExpiryMs, record.expiresAtMs);
-        continue;
-      }
       record.state = 'expired';
       record.endedAtMs = record.expiresAtMs;
-      tree.pending.delete(id);
-      tree.untold.push(id);
+      tree.untold.push(due.name);
       for (const entry of entries) counterOf(tree, entry.field).reserved -= record.amount;
-      this.#forgetOperation(tree, operation, record.expiresAtMs);
+      tree.garbage.set(operation.name, record.expiresAtMs + this.#retentionMs);
       this.#keepWindows(tree, entries, record.expiresAtMs);
     }
   }
@@ -396,6 +374,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
   /** Changes the counters of an operation, and notes which thresholds that crossed. */
   #count(tree: Tree, operation: Operation, crosses: boolean, change: (counter: Counter) => void): void {
     operation.crossed = operation.entries.flatMap((entry) => {
+      arm(tree, entry);
       const counter = counterOf(tree, entry.field);
       change(counter);
       return crosses ? cross(tree, entry, counter) : [];
@@ -403,197 +382,71 @@ export class MemoryBudgetBackend implements BudgetBackend {
   }
 
   #end(tree: Tree, operation: Operation, nowMs: number): void {
-    operation.record.endedAtMs = nowMs;
-    tree.pending.delete(operation.record.id);
-    this.#keepWindows(tree, operation.entries, nowMs);
-    this.#forgetOperation(tree, operation, nowMs);
-  }
-
-  #forgetOperation(tree: Tree, { record, entries }: Operation, endedAtMs: number): void {
-    this.#forget(tree, `operation ${record.id}`, endedAtMs, () => {
-      tree.operations.delete(record.id);
-      // Its window goes on knowing what it committed, so that the sums can still be checked.
-      for (const { field } of entries) {
-        const counter = tree.counters.get(field);
-        if (counter) counter.archived += record.committed - record.refunded;
-      }
-    });
+    const { name, record, entries } = operation;
+    record.endedAtMs = nowMs;
+    this.#keepWindows(tree, entries, nowMs);
+    tree.garbage.set(name, nowMs + this.#retentionMs);
+    if (!isRenewed(operation)) tree.pending.delete(record.id);
   }
 
   /** A past window outlives the last operation that touched it, by a moment. */
   #keepWindows(tree: Tree, entries: readonly Entry[], fromMs: number): void {
     for (const { field, window } of entries) {
       if (window.endMs === null) continue;
-      const name = `window ${field}`;
       const atMs = Math.max(window.endMs, fromMs) + this.#retentionMs + 1;
-      if (atMs > (tree.garbage.get(name)?.atMs ?? 0))
-        tree.garbage.set(name, { atMs, forget: () => this.#forgetWindow(tree, name, field) });
+      if (atMs > (tree.garbage.at(`c|${field}`) ?? 0)) tree.garbage.set(`c|${field}`, atMs);
     }
   }
 
-  #forgetWindow(tree: Tree, name: string, field: string): 'forgotten' | 'kept' {
-    if (tree.counters.get(field)?.reserved) {
-      const atMs = this.#clock.now() + this.#retentionMs;
-      tree.garbage.set(name, { atMs, forget: () => this.#forgetWindow(tree, name, field) });
-      return 'kept';
+  /** False: it must be kept for longer. */
+  #forget(tree: Tree, name: string, nowMs: number): boolean {
+    const rest = name.slice(2);
+    if (name.startsWith('r|')) return tree.refunds.delete(rest);
+    if (name.startsWith('k|')) return tree.credits.delete(rest);
+    if (!name.startsWith('c|')) return forgetOperation(tree, name);
+    if (tree.counters.get(rest)?.reserved) {
+      tree.garbage.set(name, nowMs + this.#retentionMs);
+      return false;
     }
-    tree.counters.delete(field);
-    return 'forgotten';
-  }
-
-  #forget(tree: Tree, name: string, fromMs: number, forget: () => void): void {
-    tree.garbage.set(name, {
-      atMs: fromMs + this.#retentionMs,
-      forget: () => {
-        forget();
-        return 'forgotten';
-      },
-    });
+    return tree.counters.delete(rest);
   }
 }
 
-const newTree = (): Tree => ({
-  counters: new Map(),
-  limits: new Map(),
-  operations: new Map(),
-  refunds: new Map(),
-  credits: new Map(),
-  pending: new Set(),
-  nextExpiryMs: Infinity,
-  garbage: new Map(),
-  untold: [],
-});
+const isRenewed = ({ name }: Operation): boolean => name.startsWith('O|');
 
-const isEmpty = ({ counters, limits, operations, garbage, untold }: Tree): boolean =>
-  counters.size + limits.size + operations.size + garbage.size + untold.length === 0;
+/** The operation that a step names. */
+function find(tree: Tree, { id, generation, nonce }: HoldRequest): Operation | undefined {
+  const newest = tree.operations.get(`o|${id}`);
+  if (!newest) return undefined;
+  const isNewest = generation === 0 || generation === newest.record.generation;
+  const operation = isNewest ? newest : tree.operations.get(`O|${generation}|${id}`);
+  return nonce === ANY_NONCE || operation?.nonce === nonce ? operation : undefined;
+}
 
-const newRecord = (
-  { root, id, amount, scopes }: { root: string; id: string; amount: bigint; scopes: readonly LimitedScope[] },
-  createdAtMs: number,
-): Omit<BudgetRecord<bigint>, 'kind' | 'state' | 'expiresAtMs' | 'meta'> => ({
-  root,
-  id,
-  amount,
-  scopes: scopes.map(({ scope }) => scope),
-  actual: 0n,
-  committed: 0n,
-  refunded: 0n,
-  uncovered: 0n,
-  late: false,
-  createdAtMs,
-  endedAtMs: null,
-});
+/** Makes room for the next generation of its id. */
+function setAside(tree: Tree, operation: Operation): void {
+  const { name, record } = operation;
+  operation.name = `O|${record.generation}|${record.id}`;
+  tree.operations.delete(name);
+  tree.operations.set(operation.name, operation);
+  tree.garbage.set(operation.name, tree.garbage.at(name) as number);
+  tree.garbage.delete(name);
+}
 
-const copy = ({ record }: Operation): BudgetRecord<bigint> => ({ ...record, scopes: [...record.scopes] });
-
-function counterOf(tree: Tree, field: string): Counter {
-  let counter = tree.counters.get(field);
-  if (!counter) {
-    counter = { committed: 0n, reserved: 0n, credits: 0n, archived: 0n, crossed: 0 };
-    tree.counters.set(field, counter);
+function forgetOperation(tree: Tree, name: string): boolean {
+  const operation = tree.operations.get(name) as Operation;
+  const { record, entries } = operation;
+  // The newest of an id is remembered for as long as any older one: their numbers do not begin anew beside them.
+  for (let older = isRenewed(operation) ? 0 : record.generation - 1; older > 0; older--) {
+    const olderUntilMs = tree.garbage.at(`O|${older}|${record.id}`);
+    if (olderUntilMs === undefined) continue;
+    tree.garbage.set(name, olderUntilMs);
+    return false;
   }
-  return counter;
-}
-
-function sameContent(
-  { record }: Operation,
-  kind: 'hold' | 'charge',
-  { amount, scopes }: { amount: bigint; scopes: readonly LimitedScope[] },
-): boolean {
-  const asked = scopes.map(({ scope }) => scope).sort();
-  const done = [...record.scopes].sort();
-  return record.kind === kind && record.amount === amount && JSON.stringify(asked) === JSON.stringify(done);
-}
-
-function replayReserve(tree: Tree, earlier: Operation, request: ReserveRequest): ReserveResult<bigint> {
-  const { root, id, state, amount, expiresAtMs } = earlier.record;
-  if (state !== 'pending') return { ok: false, reason: `already_${state}`, record: copy(earlier) };
-  if (!sameContent(earlier, 'hold', request)) return { ok: false, reason: 'conflict', record: copy(earlier) };
-  return {
-    ok: true,
-    status: 'reserved',
-    root,
-    id,
-    amount,
-    expiresAtMs,
-    replayed: true,
-    ...report(tree, earlier),
-  };
-}
-
-function charged(tree: Tree, operation: Operation, replayed: boolean): ChargeResult<bigint> {
-  const { root, id, amount, uncovered } = operation.record;
-  return { ok: true, status: 'charged', root, id, amount, uncovered, replayed, ...report(tree, operation) };
-}
-
-/** What a call set beats what is configured, and a scope beats its type. A limit that was cleared counts no more. */
-function limitOf(tree: Tree, { scope, period, configured }: Entry): bigint | 'unlimited' {
-  const key = periodKey(period);
-  const own = tree.limits.get(scope)?.get(key);
-  const general = tree.limits.get(typeOf(scope))?.get(key);
-  const exact = configured?.inherited ? undefined : configured?.limit;
-  return own ?? exact ?? general ?? configured?.limit ?? 'unlimited';
-}
-
-function balanceOf(tree: Tree, entry: Entry): Balance<bigint> {
-  const { committed = 0n, reserved = 0n, credits = 0n } = tree.counters.get(entry.field) ?? {};
-  const sums = { limit: limitOf(tree, entry), credits, committed, reserved };
-  return {
-    scope: entry.scope,
-    period: entry.period,
-    window: entry.window,
-    ...sums,
-    available: availableOf(sums),
-  };
-}
-
-const report = (
-  tree: Tree,
-  { entries, crossed }: Operation,
-): { balances: Balance<bigint>[]; crossed: readonly Crossed[] } => ({
-  balances: entries.map((entry) => balanceOf(tree, entry)),
-  crossed,
-});
-
-/** What all of the entries have room for; undefined: anything. */
-function roomOf(tree: Tree, entries: readonly Entry[]): bigint | undefined {
-  let room: bigint | undefined;
-  for (const entry of entries) {
-    const { available } = balanceOf(tree, entry);
-    if (available !== 'unlimited' && (room === undefined || available < room)) room = available;
+  // Its windows go on knowing what it committed, so that the sums can still be checked.
+  for (const { field } of entries) {
+    const counter = tree.counters.get(field);
+    if (counter) counter.archived += record.committed - record.refunded;
   }
-  return room;
-}
-
-/** Amount 0 is always admitted: it takes nothing. */
-function exceededBy(
-  tree: Tree,
-  entries: readonly Entry[],
-  requested: bigint,
-  nowMs: number,
-): Exceeded<bigint> | undefined {
-  const violations = entries.flatMap((entry) => {
-    const { scope, period, window, limit, committed, reserved, available } = balanceOf(tree, entry);
-    if (available === 'unlimited' || requested === 0n || available >= requested) return [];
-    return [{ scope, period, limit, committed, reserved, available, requested, resetAtMs: window.endMs }];
-  });
-  return violations.length === 0 ? undefined : exceeded(violations, nowMs);
-}
-
-function cross(tree: Tree, entry: Entry, counter: Counter): Crossed[] {
-  const { limit, credits, committed, reserved } = balanceOf(tree, entry);
-  if (limit === 'unlimited' || limit + credits === 0n) return [];
-  const crossed = (entry.configured?.thresholds ?? []).filter(
-    (percent) =>
-      percent > counter.crossed && (committed + reserved) * 100n >= BigInt(percent) * (limit + credits),
-  );
-  counter.crossed = crossed.at(-1) ?? counter.crossed;
-  return crossed.map((percent) => ({ scope: entry.scope, period: entry.period, percent }));
-}
-
-function nextDueMs(tree: Tree, nowMs: number): number | null {
-  if (tree.untold.length > 0) return 0;
-  let nextMs = tree.nextExpiryMs;
-  for (const { atMs } of tree.garbage.values()) nextMs = Math.min(nextMs, atMs);
-  return nextMs === Infinity ? null : Math.max(0, nextMs - nowMs);
+  return tree.operations.delete(name);
 }

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto';
 import type { Script } from '../script/define-script.js';
 import type { ScriptArg, ScriptRunner } from '../script/script-runner.js';
 import type {
+  AbortOutcome,
   BalanceRequest,
   BudgetBackend,
   BudgetRoots,
@@ -9,10 +10,12 @@ import type {
   CreditRequest,
   ExtendRequest,
   FinalizeRequest,
+  HoldRequest,
   ListRequest,
   ReapRequest,
   ReapStep,
   RefundRequest,
+  ReserveOutcome,
   ReserveRequest,
   SetLimitRequest,
 } from './budget.backend.js';
@@ -24,6 +27,8 @@ import { RedisBudgetRoots } from './budget.redis-roots.js';
 import {
   decodeScope,
   encodeScope,
+  idOf,
+  isRenewed,
   parseAbortResult,
   parseBalances,
   parseBudgetResult,
@@ -53,7 +58,6 @@ import {
   snapshotScript,
 } from './budget.scripts.js';
 import type {
-  AbortResult,
   Balance,
   BudgetRecord,
   ChargeResult,
@@ -61,7 +65,6 @@ import type {
   ExtendHoldResult,
   FinalizeResult,
   RefundResult,
-  ReserveResult,
   SetLimitResult,
   VerifyResult,
 } from './budget.types.js';
@@ -77,6 +80,7 @@ interface Call {
   readonly root: string;
   readonly signal?: AbortSignal | undefined;
   onLate?(reply: TextReply): void;
+  onResent?(): void;
 }
 
 export interface RedisBudgetBackendConfig {
@@ -106,39 +110,40 @@ export class RedisBudgetBackend implements BudgetBackend {
     this.roots = new RedisBudgetRoots(runner, config.keyPrefix);
   }
 
-  async reserve(request: ReserveRequest): Promise<ReserveResult<bigint>> {
-    const { root, id, amount, ttlMs, meta, scopes } = request;
-    const args = { id, amount: String(amount), ttlMs, meta };
-    const reply = await this.#admit(reserveScript, request, scopes, args);
-    return parseBudgetResult(reply, { root, id });
+  async reserve(request: ReserveRequest): Promise<ReserveOutcome> {
+    const { root, id, amount, ttlMs, meta, mode, nonce, scopes } = request;
+    const args = { id, amount: String(amount), ttlMs, meta, mode, nonce };
+    const parse = (reply: TextReply): ReserveOutcome => parseBudgetResult(reply, { root, id }, nonce);
+    return parse(await this.#admit(reserveScript, telling(request, parse), scopes, args));
   }
 
   async charge(request: ChargeRequest): Promise<ChargeResult<bigint>> {
     const { root, id, amount, mode, scopes } = request;
-    const reply = await this.#admit(chargeScript, request, scopes, { id, amount: String(amount), mode });
-    return parseChargeResult(reply, { root, id });
+    const args = { id, amount: String(amount), mode };
+    const parse = (reply: TextReply): ChargeResult<bigint> => parseChargeResult(reply, { root, id });
+    return parse(await this.#admit(chargeScript, telling(request, parse), scopes, args));
   }
 
   async finalize(request: FinalizeRequest): Promise<FinalizeResult<bigint>> {
-    const { root, id, actual, overage, late } = request;
-    const reply = await this.#run(finalizeScript, request, { id, actual: String(actual), overage, late });
-    return parseFinalizeResult(reply, { root, id });
+    const { actual, overage, late } = request;
+    const args = { ...refOf(request), actual: String(actual), overage, late };
+    const parse = (reply: TextReply): FinalizeResult<bigint> => parseFinalizeResult(reply, about(request));
+    return parse(await this.#run(finalizeScript, telling(request, parse), args));
   }
 
-  async abort(request: Call & { id: string }): Promise<AbortResult<bigint>> {
-    const { root, id } = request;
-    return parseAbortResult(await this.#run(abortScript, request, { id }), { root, id });
+  async abort(request: HoldRequest): Promise<AbortOutcome> {
+    return parseAbortResult(await this.#run(abortScript, request, refOf(request)), about(request));
   }
 
   async extend(request: ExtendRequest): Promise<ExtendHoldResult<bigint>> {
-    const { root, id, ttlMs } = request;
-    return parseExtendResult(await this.#run(extendScript, request, { id, ttlMs }), { root, id });
+    const args = { ...refOf(request), ttlMs: request.ttlMs };
+    return parseExtendResult(await this.#run(extendScript, request, args), about(request));
   }
 
   async refund(request: RefundRequest): Promise<RefundResult<bigint>> {
-    const { root, id, amount, refundId } = request;
-    const reply = await this.#run(refundScript, request, { id, amount: String(amount), refundId });
-    return parseRefundResult(reply, { root, id }, amount);
+    const { amount, refundId } = request;
+    const args = { ...refOf(request), amount: String(amount), refundId };
+    return parseRefundResult(await this.#run(refundScript, request, args), about(request), amount);
   }
 
   async credit(request: CreditRequest): Promise<CreditResult<bigint>> {
@@ -165,11 +170,10 @@ export class RedisBudgetBackend implements BudgetBackend {
     return parseBalances(lists);
   }
 
-  async get(request: Call & { id: string }): Promise<BudgetRecord<bigint> | null> {
-    const { root, id } = request;
-    const [status, packed = '', detail = '', nowMs] = await this.#run(getScript, request, { id });
+  async get(request: HoldRequest): Promise<BudgetRecord<bigint> | null> {
+    const [status, packed = '', detail = '', nowMs] = await this.#run(getScript, request, refOf(request));
     if (status !== 'found') return null;
-    const record = parseRecord(packed, detail, { root, id });
+    const record = parseRecord(packed, detail, about(request));
     // It only reads: what has expired says so, though nothing was written yet.
     const isExpired = record.state === 'pending' && record.expiresAtMs <= Number(nowMs);
     return isExpired ? { ...record, state: 'expired', endedAtMs: record.expiresAtMs } : record;
@@ -179,8 +183,8 @@ export class RedisBudgetBackend implements BudgetBackend {
     const { root, cursor, limit } = request;
     const [, next, ...found] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
     const records: BudgetRecord<bigint>[] = [];
-    for (const [id = '', packed = '', detail = ''] of inGroups(3, found))
-      records.push(parseRecord(packed, detail, { root, id }));
+    for (const [field = '', packed = '', detail = ''] of inGroups(3, found))
+      records.push(parseRecord(packed, detail, { root, id: idOf(field) }));
     return { records, cursor: next === '0' || next === undefined ? null : next };
   }
 
@@ -194,11 +198,11 @@ export class RedisBudgetBackend implements BudgetBackend {
     const take = (): string[] => reply.splice(0, Number(reply.shift()));
     const counters = inGroups(2, take()).filter(([field]) => field?.startsWith('c|'));
     const records = new Map(inGroups(2, take()) as [string, string][]);
-    const operations = [...records].filter(([field]) => field.startsWith('o|'));
+    const operations = [...records].filter(([field]) => /^o\|/i.test(field));
     return verifySnapshot({
       counters: new Map(counters.map(([field = '', packed = '']) => [field, parseCounter(packed)])),
       operations: operations.map(([field, packed]) =>
-        toOperation(request.root, field.slice(2), packed, records.get(`d|${field.slice(2)}`) ?? ''),
+        toOperation(field, packed, records.get((isRenewed(field) ? 'D' : 'd') + field.slice(1)) ?? ''),
       ),
       pending: new Set(take().filter((member) => member !== '')),
     });
@@ -207,14 +211,14 @@ export class RedisBudgetBackend implements BudgetBackend {
   /** Runs a script until nothing expired is in its way. */
   async #run<Arg extends string>(
     script: BudgetScript<Arg>,
-    { root, signal, onLate }: Call,
+    { root, signal, onLate, onResent }: Call,
     args: Args<Arg>,
   ): Promise<TextReply> {
     const keys = this.#keysOf(root);
     const all: Readonly<Record<string, ScriptArg>> = { ...args, retentionMs: this.config.retentionMs };
     try {
       for (;;) {
-        const reply = await this.runner.run(script, keys, all, { signal, onLate });
+        const reply = await this.runner.run(script, keys, all, { signal, onLate, onReplay: onResent });
         if (reply[0] !== 'more') return reply;
       }
     } catch (error) {
@@ -269,6 +273,31 @@ export class RedisBudgetBackend implements BudgetBackend {
   }
 }
 
+/** A step without a listener pays for none. */
+function telling<Result>(
+  { root, signal, onLate, onResent }: Omit<Call, 'onLate'> & { onLate?(result: Result): void },
+  parse: (reply: TextReply) => Result,
+): Call {
+  if (!onLate) return { root, signal };
+  // What has expired, or a stale window, is no answer.
+  const isAnswer = ([status]: TextReply): boolean => !NO_ANSWER.has(status);
+  return { root, signal, onResent, onLate: (reply) => isAnswer(reply) && onLate(parse(reply)) };
+}
+
+const NO_ANSWER: ReadonlySet<string> = new Set(['more', 'stale', 'periods', 'no_limit']);
+
+const about = ({ root, id }: HoldRequest): { root: string; id: string } => ({ root, id });
+
+const refOf = ({
+  id,
+  generation,
+  nonce,
+}: HoldRequest): { id: string; generation: number; nonce: string } => ({
+  id,
+  generation,
+  nonce,
+});
+
 /** Percent-encoded, so that it has no braces; a long one by its SHA-256, behind a sign that no encoding holds. */
 function encodeRoot(root: string): string {
   const encoded = encodeURIComponent(root);
@@ -289,11 +318,18 @@ function inGroups(size: number, list: readonly string[]): string[][] {
 }
 
 function parseCounter(packed: string): { committed: bigint; reserved: bigint; archived: bigint } {
-  const [committed, reserved, , archived] = packed.split(' ').map(BigInt) as [bigint, bigint, bigint, bigint];
+  const [committed, reserved, , archived] = packed.split(' ', 4).map(BigInt) as [
+    bigint,
+    bigint,
+    bigint,
+    bigint,
+  ];
   return { committed, reserved, archived };
 }
 
-function toOperation(root: string, id: string, packed: string, detail: string): SnapshotOperation {
-  const { state, amount, committed, refunded } = parseRecord(packed, detail, { root, id });
-  return { id, state, amount, committed, refunded, fields: parseDetail(detail).fields };
+function toOperation(field: string, packed: string, detail: string): SnapshotOperation {
+  const id = idOf(field);
+  const { state, amount, committed, refunded } = parseRecord(packed, detail, { root: '', id });
+  const { fields } = parseDetail(detail);
+  return { id, isRenewed: isRenewed(field), state, amount, committed, refunded, fields };
 }

@@ -1,8 +1,8 @@
 import { foreignValue } from '../redis/redis.errors.js';
 import { unexpectedReply } from '../script/define-script.js';
 import { parsePeriodKey } from './budget.calendar.js';
+import type { AbortOutcome, ReserveOutcome } from './budget.backend.js';
 import type {
-  AbortResult,
   Balance,
   BudgetRecord,
   ChargeResult,
@@ -12,10 +12,9 @@ import type {
   ExtendHoldResult,
   FinalizeResult,
   RefundResult,
-  ReserveResult,
   Violation,
 } from './budget.types.js';
-import { tellBalances } from './budget.values.js';
+import { ANY_NONCE, nameHold, tellBalances } from './budget.values.js';
 import { availableOf, exceeded, finalizedOf, releasedOf } from './budget.rules.js';
 
 /** What every budget script replies: a status and what belongs to it, all text. Its shapes stand with each script. */
@@ -38,17 +37,30 @@ export interface ReplyContext {
  *
  * @throws TypeError on a reply that the script does not promise.
  */
-export function parseBudgetResult(reply: unknown, about: ReplyContext): ReserveResult<bigint> {
+export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = ANY_NONCE): ReserveOutcome {
   const told = textReply(reply);
   switch (told[0]) {
     case 'reserved':
     case 'replayed': {
-      const { amount, expiresAtMs } = parseHead(told[1]);
+      const { generation, amount, expiresAtMs } = parseHead(told[1]);
       const replayed = told[0] === 'replayed';
-      return withEntries({ ok: true, status: 'reserved', ...about, amount, expiresAtMs, replayed }, told);
+      const hold = {
+        ok: true,
+        status: 'reserved',
+        ...about,
+        generation,
+        amount,
+        expiresAtMs,
+        replayed,
+      } as const;
+      return nameHold(withEntries(hold, told), (replayed && told[6]) || nonce);
     }
     case 'exceeded':
       return parseExceeded(told);
+    case 'pending': {
+      const record = parseRecord(told[1], told[2], about);
+      return { ok: false, reason: told[0], record, endsInMs: record.expiresAtMs - Number(told[3]) };
+    }
     case 'conflict':
     case 'already_finalized':
     case 'already_aborted':
@@ -103,18 +115,18 @@ export function parseFinalizeResult(reply: unknown, about: ReplyContext): Finali
   }
 }
 
-export function parseAbortResult(reply: unknown, about: ReplyContext): AbortResult<bigint> {
+export function parseAbortResult(reply: unknown, about: ReplyContext): AbortOutcome {
   const [status, packed = '', detail = ''] = textReply(reply);
   switch (status) {
     case 'aborted':
-    case 'replayed':
-      return {
-        ok: true,
-        status: 'aborted',
-        released: releasedOf(parseRecord(packed, detail, about)),
-        replayed: status === 'replayed',
-      };
+    case 'replayed': {
+      const record = parseRecord(packed, detail, about);
+      const { generation } = record;
+      const replayed = status === 'replayed';
+      return { ok: true, status: 'aborted', generation, released: releasedOf(record), replayed };
+    }
     case 'finalized':
+    case 'expired':
       return { ok: false, reason: status, record: parseRecord(packed, detail, about) };
     case 'not_found':
       return { ok: false, reason: status };
@@ -250,26 +262,40 @@ type Head = Omit<BudgetRecord<bigint>, 'root' | 'id' | 'scopes' | 'meta'>;
 
 function parseHead(packed = ''): Head {
   const parts = packed.split(' ');
-  const [state, kind, amount, actual, committed, refunded, uncovered, late, created, expires, ended] =
-    parts as [
-      ...[
-        keyof typeof STATES,
-        keyof typeof KINDS,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-        string,
-      ],
-    ];
-  if (parts.length !== 12 || !STATES[state] || !KINDS[kind]) throw foreignValue('not a budget record');
+  const [
+    state,
+    kind,
+    generation,
+    amount,
+    actual,
+    committed,
+    refunded,
+    uncovered,
+    late,
+    created,
+    expires,
+    ended,
+  ] = parts as [
+    ...[
+      keyof typeof STATES,
+      keyof typeof KINDS,
+      string,
+      string,
+      string,
+      string,
+      string,
+      string,
+      string,
+      string,
+      string,
+      string,
+    ],
+  ];
+  if (parts.length !== 13 || !STATES[state] || !KINDS[kind]) throw foreignValue('not a budget record');
   return {
     kind: KINDS[kind],
     state: STATES[state],
+    generation: Number(generation),
     amount: BigInt(amount),
     actual: BigInt(actual),
     committed: BigInt(committed),
@@ -296,11 +322,17 @@ export function parseRecord(
   };
 }
 
-/** What of an operation does not change: openUntilMs fields limits thresholds ends inherited scopes meta. */
+/** What of an operation does not change: nonce openUntilMs fields limits thresholds ends inherited scopes meta. */
 export function parseDetail(detail = ''): { fields: string[]; scopes: string; meta: string } {
-  const [, fields = '', , , , , scopes = '', ...meta] = detail.split(' ');
+  const [, , fields = '', , , , , scopes = '', ...meta] = detail.split(' ');
   return { fields: fields.split(';').filter((field) => field !== '~'), scopes, meta: meta.join(' ') };
 }
+
+/** `o|<id>`, or `O|<generation>|<id>` of a hold that was renewed since. */
+export const idOf = (field: string): string =>
+  isRenewed(field) ? field.slice(field.indexOf('|', 2) + 1) : field.slice(2);
+
+export const isRenewed = (field: string): boolean => field.startsWith('O|');
 
 /** Readable in redis-cli, and free of every separator. */
 export const encodeScope = (scope: string): string =>

@@ -36,12 +36,13 @@ export function finalizedOf(
   record: Omit<BudgetRecord<bigint>, 'root' | 'id' | 'scopes' | 'meta'>,
   { root, id }: { root: string; id: string },
 ): Omit<Finalized<bigint>, 'replayed' | 'balances' | 'crossed'> {
-  const { amount, actual, committed, uncovered, late } = record;
+  const { generation, amount, actual, committed, uncovered, late } = record;
   return {
     ok: true,
     status: 'finalized',
     root,
     id,
+    generation,
     reserved: amount,
     actual,
     committed,

@@ -2,6 +2,8 @@ import { defineScript, type Script } from '../script/define-script.js';
 import { NOW_MS } from '../script/fragments.js';
 import {
   ADMIT,
+  ARM,
+  ARM_CREDITED,
   COUNTER,
   CROSS,
   KEEP_KEYS,
@@ -10,6 +12,7 @@ import {
   ROOM,
   START,
   START_REAPING,
+  START_SETTLING,
   WRITE_COUNTERS,
 } from './budget.fragments.js';
 import { textReply } from './budget.replies.js';
@@ -34,15 +37,32 @@ const ENTRIES = [
 ] as const;
 
 const DETAIL =
-  "table.concat({ openUntilMs, fields, limits, thresholds, ends, inherited, scopes, meta }, ' ')";
+  "table.concat({ nonce, openUntilMs, fields, limits, thresholds, ends, inherited, scopes, meta }, ' ')";
 
 // An operation that is known tells its record, and its balances as they are now.
-const READ_OPERATION = `
+const READ_NEWEST = `
 local record, detail = unpack(redis.call('HMGET', records, 'o|' .. id, 'd|' .. id))`;
+
+/** How a step names a hold. */
+const REF = ['id', 'generation', 'nonce'] as const;
+
+/**
+ * The hold of that generation (0: the newest). An id that was forgotten begins at 1 again: a hold with another nonce is
+ * not the one that is meant ('-': any is).
+ */
+const READ_OPERATION = `
+local slot, isOlder = 'o|' .. id, false
+local record, detail = unpack(redis.call('HMGET', records, slot, 'd|' .. id))
+if record and generation ~= '0' and generation ~= string.match(record, '^%a %a (%d+)') then
+  slot, isOlder = 'O|' .. generation .. '|' .. id, true
+  record, detail = unpack(redis.call('HMGET', records, slot, 'D|' .. generation .. '|' .. id))
+end
+if not record or not detail then return { 'not_found' } end
+if nonce ~= '-' and string.sub(detail, 1, #nonce + 1) ~= nonce .. ' ' then return { 'not_found' } end`;
 
 const OPEN_DETAIL = `
 local openUntilMs, fields, limits, thresholds, ends, inherited, scopes =
-  match(detail, '^(%d+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) ')
+  match(detail, '^%S+ (%d+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) ')
 if not openUntilMs then foreign('not a budget record') end`;
 
 const TELL_ENTRIES = "fields, ends, table.concat(limitOf, ';'), table.concat(held, ';')";
@@ -55,7 +75,7 @@ const replay = (status: string): string => `
     ${OPEN_DETAIL}
     ${READ_COUNTERS}
     ${FILL}
-    return { '${status}', record, ${TELL_ENTRIES} }
+    return { '${status}', record, ${TELL_ENTRIES}, match(detail, '^%S+') }
   end`;
 
 // Scopes as sets: a retry may list them in another order.
@@ -66,7 +86,7 @@ const sameContent = (ofKind: string): string => `
     table.sort(names)
     return table.concat(names, ',')
   end
-  local before = match(detail, '^%d+ %S+ %S+ %S+ %S+ %S+ (%S+) ')
+  local before = match(detail, '^%S+ %d+ %S+ %S+ %S+ %S+ %S+ (%S+) ')
   local isSame = kind == '${ofKind}' and amountOf == amount and sorted(before) == sorted(scopes)`;
 
 // Amount 0 is always admitted: it takes nothing.
@@ -91,34 +111,44 @@ const REFUSE_EXCEEDED = `
   end`;
 
 /**
- * Holds an amount in all entries, or in none. ['reserved' | 'replayed', record, fields, ends, limits, counters],
- * ['exceeded', amount, now, fields, ends, limits, counters], ['conflict' | 'already_finalized' | 'already_aborted' |
- * 'already_expired', record, detail].
+ * Holds an amount in all entries, or in none. A hold under the same id that has ended and spent nothing is followed by
+ * one of the next generation, unless mode is 'reserve'. One that is pending is the answer again; with mode 'run' only to
+ * the call that made it, which its nonce tells. ['reserved', record, fields, ends, limits, counters], ['replayed', the
+ * same and the nonce], ['exceeded', amount, now, fields, ends, limits, counters], ['pending', record, detail, now],
+ * ['conflict' | 'already_finalized' | 'already_aborted' | 'already_expired', record, detail].
  */
 export const reserveScript = defineScript({
   name: 'budget-reserve',
   keys: BUDGET_KEYS,
-  args: ['id', 'amount', 'ttlMs', 'meta', 'retentionMs', ...ENTRIES],
+  args: ['id', 'amount', 'ttlMs', 'meta', 'mode', 'nonce', 'retentionMs', ...ENTRIES],
   lua: `${START}
-${READ_OPERATION}
+${READ_NEWEST}
+local generation, before = '1', nil
 if record then
   ${OPEN_RECORD}
+  local isOurs = nonce ~= '-' and string.sub(detail, 1, #nonce + 1) == nonce .. ' '
   if state == 'f' then return { 'already_finalized', record, detail } end
-  if state == 'a' then return { 'already_aborted', record, detail } end
-  if state == 'x' then return { 'already_expired', record, detail } end
-  ${sameContent('h')}
-  if not isSame then return { 'conflict', record, detail } end
-  ${replay('replayed')}
+  if state == 'p' then
+    if mode == 'run' and not isOurs then return { 'pending', record, detail, now } end
+    ${sameContent('h')}
+    if not isSame then return { 'conflict', record, detail } end
+    ${replay('replayed')}
+  end
+  if mode == 'reserve' or isOurs then
+    return { state == 'a' and 'already_aborted' or 'already_expired', record, detail }
+  end
+  generation = format('%d', generationOf + 1)
+  before = { name = generationOf .. '|' .. id, record = record, detail = detail,
+    untilMs = redis.call('ZSCORE', garbage, 'o|' .. id) or now }
 end
 ${ADMIT}
 if amount ~= '0' then
 ${REFUSE_EXCEEDED}
 end
 
-local isNew = false
+${ARM}
 for i = 1, #limitOf do
-  if not held[i] then isNew = true end
-  local committed, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %d+)$')
+  local committed, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
   held[i] = committed .. ' ' .. plus(reserved, amount) .. ' ' .. rest
 end
@@ -127,9 +157,15 @@ ${CROSS}
 local expiresAtMs = nowMs + ttlMs
 local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) + 2 * retentionMs or nil
 expiresAtMs = format('%d', expiresAtMs)
-record = 'p h ' .. amount .. ' 0 0 0 0 0 ' .. now .. ' ' .. expiresAtMs .. ' 0 ' .. crossed
+record = 'p h ' .. generation .. ' ' .. amount .. ' 0 0 0 0 0 ' .. now .. ' ' .. expiresAtMs .. ' 0 ' .. crossed
 detail = ${DETAIL}
 ${KEEP_KEYS}
+if before then
+  redis.call('ZADD', garbage, before.untilMs, 'O|' .. before.name)
+  redis.call('ZREM', garbage, 'o|' .. id)
+  if redis.call('ZREM', garbage, 'n|' .. id) == 1 then redis.call('ZADD', garbage, 0, 'N|' .. before.name) end
+  redis.call('HSET', records, 'O|' .. before.name, before.record, 'D|' .. before.name, before.detail)
+end
 ${WRITE_COUNTERS}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
 redis.call('ZADD', pending, expiresAtMs, id)
@@ -143,7 +179,7 @@ export const chargeScript = defineScript({
   keys: BUDGET_KEYS,
   args: ['id', 'amount', 'mode', 'retentionMs', ...ENTRIES],
   lua: `${START}
-${READ_OPERATION}
+${READ_NEWEST}
 if record then
   ${OPEN_RECORD}
   ${sameContent('c')}
@@ -163,17 +199,16 @@ elseif amount ~= '0' then
 ${REFUSE_EXCEEDED}
 end
 
-local isNew = false
+${ARM}
 for i = 1, #limitOf do
-  if not held[i] then isNew = true end
-  local committed, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %d+)$')
+  local committed, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
   held[i] = plus(committed, amount) .. ' ' .. rest
 end
-local crossed, meta = '-', ''
+local crossed, meta, nonce = '-', '', '-'
 ${CROSS}
 local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
-record = table.concat({ 'f c', amount, amount, amount, 0, uncovered, 0, now, now, now, crossed }, ' ')
+record = table.concat({ 'f c', 1, amount, amount, amount, 0, uncovered, 0, now, now, now, crossed }, ' ')
 detail = ${DETAIL}
 redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)
 ${KEEP_KEYS}
@@ -183,14 +218,18 @@ return { 'charged', record, ${TELL_ENTRIES} }`,
   decode: textReply,
 });
 
+/** The first write of what settles: a full server allows it, and with it all the others; and garbage is ours. */
+const WRITE_ANYWAY = `redis.call('ZREM', garbage, slot)`;
+
 /** Ends an operation whose \`held\` and \`record\` are ready. */
 const END_OPERATION = `
-local isNew, untilMs = false, nowMs + 2 * retentionMs
-redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)
+local untilMs = nowMs + 2 * retentionMs
+${WRITE_ANYWAY}
+redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), slot)
 ${KEEP_KEYS}
 ${WRITE_COUNTERS}
-redis.call('HSET', records, 'o|' .. id, record)
-redis.call('ZREM', pending, id)`;
+redis.call('HSET', records, slot, record)
+if not isOlder then redis.call('ZREM', pending, id) end`;
 
 /**
  * Turns a hold into what was really spent. ['finalized' | 'replayed', record, fields, ends, limits, counters],
@@ -199,10 +238,9 @@ redis.call('ZREM', pending, id)`;
 export const finalizeScript = defineScript({
   name: 'budget-finalize',
   keys: BUDGET_KEYS,
-  args: ['id', 'actual', 'overage', 'late', 'retentionMs'],
-  lua: `${START}
+  args: [...REF, 'actual', 'overage', 'late', 'retentionMs'],
+  lua: `${START_SETTLING}
 ${READ_OPERATION}
-if not record then return { 'not_found' } end
 ${OPEN_RECORD}
 if state == 'a' then return { 'aborted', record, detail } end
 if state == 'f' then
@@ -223,7 +261,7 @@ if less(own, actual) then
     local room = roomOf(i)
     if room and less(room, covered) then covered = room end
   end
-  if isLate and (late == 'reject' or (late == 'if_available' and covered ~= beyond)) then
+  if isLate and (late == 'reject' or (late == 'if-available' and covered ~= beyond)) then
     return { 'expired', record, detail }
   end
   if less(amountOf, actual) then
@@ -239,8 +277,9 @@ elseif isLate and late == 'reject' then
   return { 'expired', record, detail }
 end
 
+${ARM}
 for i = 1, #limitOf do
-  local spent, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %d+)$')
+  local spent, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
   if not spent then foreign('not a budget counter') end
   held[i] = plus(spent, committed) .. ' ' .. minus(reserved, own) .. ' ' .. rest
 end
@@ -249,33 +288,37 @@ crossed = '-'
 if less(own, committed) then
 ${CROSS}
 end
-record = 'f ' .. kind .. ' ' .. amountOf .. ' ' .. actual .. ' ' .. committed .. ' 0 ' .. uncovered .. (isLate and ' 1 ' or ' 0 ')
+record = 'f ' .. kind .. ' ' .. generationOf .. ' ' .. amountOf .. ' ' .. actual .. ' ' .. committed .. ' 0 ' .. uncovered .. (isLate and ' 1 ' or ' 0 ')
   .. createdAtMs .. ' ' .. expiresAtMs .. ' ' .. now .. ' ' .. crossed
 ${END_OPERATION}
 return { 'finalized', record, ${TELL_ENTRIES} }`,
   decode: textReply,
 });
 
-/** Gives a hold back. ['aborted' | 'replayed' | 'finalized', record, detail], ['not_found']. */
+/**
+ * Gives a hold back. ['aborted' | 'replayed' | 'finalized' | 'expired' (of an older generation), record, detail],
+ * ['not_found'].
+ */
 export const abortScript = defineScript({
   name: 'budget-abort',
   keys: BUDGET_KEYS,
-  args: ['id', 'retentionMs'],
-  lua: `${START}
+  args: [...REF, 'retentionMs'],
+  lua: `${START_SETTLING}
 ${READ_OPERATION}
-if not record then return { 'not_found' } end
 ${OPEN_RECORD}
 if state == 'f' then return { 'finalized', record, detail } end
 if state == 'a' then return { 'replayed', record, detail } end
+if isOlder then return { 'expired', record, detail } end
 ${OPEN_DETAIL}
 ${READ_COUNTERS}
+${ARM}
 local own = state == 'p' and amountOf or '0'
 for i = 1, #limitOf do
-  local committed, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %d+)$')
+  local committed, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
   held[i] = committed .. ' ' .. minus(reserved, own) .. ' ' .. rest
 end
-record = table.concat({ 'a', kind, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, state == 'x' and 1 or 0,
+record = table.concat({ 'a', kind, generationOf, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, state == 'x' and 1 or 0,
   createdAtMs, expiresAtMs, now, crossed }, ' ')
 ${END_OPERATION}
 return { 'aborted', record, detail }`,
@@ -286,10 +329,9 @@ return { 'aborted', record, detail }`,
 export const extendScript = defineScript({
   name: 'budget-extend',
   keys: BUDGET_KEYS,
-  args: ['id', 'ttlMs', 'retentionMs'],
-  lua: `${START}
+  args: [...REF, 'ttlMs', 'retentionMs'],
+  lua: `${START_SETTLING}
 ${READ_OPERATION}
-if not record then return { 'not_found' } end
 ${OPEN_RECORD}
 if state == 'f' then return { 'finalized', record, detail } end
 if state == 'a' then return { 'aborted', record, detail } end
@@ -298,8 +340,9 @@ if state == 'x' then return { 'expired', record, detail } end
 local ending = redis.call('HGET', counters, '~')
 local untilMs = nowMs + ttlMs + 2 * retentionMs
 expiresAtMs = format('%d', nowMs + ttlMs)
-record = table.concat({ state, kind, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf, createdAtMs,
-  expiresAtMs, endedAtMs, crossed }, ' ')
+record = table.concat({ state, kind, generationOf, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf,
+  createdAtMs, expiresAtMs, endedAtMs, crossed }, ' ')
+${WRITE_ANYWAY}
 ${KEEP_KEYS}
 redis.call('HSET', records, 'o|' .. id, record)
 redis.call('ZADD', pending, expiresAtMs, id)
@@ -314,12 +357,11 @@ return { 'extended', record, detail }`,
 export const refundScript = defineScript({
   name: 'budget-refund',
   keys: BUDGET_KEYS,
-  args: ['id', 'amount', 'refundId', 'retentionMs'],
+  args: [...REF, 'amount', 'refundId', 'retentionMs'],
   lua: `${START}
 ${READ_OPERATION}
-if not record then return { 'not_found' } end
 ${OPEN_RECORD}
-local content = amount .. ' ' .. id
+local content = amount .. ' ' .. generationOf .. ' ' .. id
 local earlier = redis.call('HGET', records, 'r|' .. refundId)
 if earlier and earlier ~= content then return { 'conflict' } end
 if state == 'p' then return { 'pending', record, detail } end
@@ -332,18 +374,19 @@ if less(minus(committedOf, refundedOf), amount) then return { 'exceeds_committed
 
 ${OPEN_DETAIL}
 ${READ_COUNTERS}
+${ARM}
 for i = 1, #limitOf do
-  local committed, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %d+)$')
+  local committed, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
   held[i] = minus(committed, amount) .. ' ' .. rest
 end
-record = table.concat({ state, kind, amountOf, actualOf, committedOf, plus(refundedOf, amount), uncoveredOf, lateOf,
-  createdAtMs, expiresAtMs, endedAtMs, crossed }, ' ')
-local isNew, untilMs = false, nowMs + 2 * retentionMs
+record = table.concat({ state, kind, generationOf, amountOf, actualOf, committedOf, plus(refundedOf, amount),
+  uncoveredOf, lateOf, createdAtMs, expiresAtMs, endedAtMs, crossed }, ' ')
+local untilMs = nowMs + 2 * retentionMs
 redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'r|' .. refundId)
 ${KEEP_KEYS}
 ${WRITE_COUNTERS}
-redis.call('HSET', records, 'o|' .. id, record, 'r|' .. refundId, content)
+redis.call('HSET', records, slot, record, 'r|' .. refundId, content)
 return { 'refunded', record, ${TELL_ENTRIES} }`,
   decode: textReply,
 });
@@ -364,14 +407,19 @@ for i = 1, #limitOf do
   if match(names[i + 1], '^c|[^|]+|([^|]+)|') == period then at = i end
 end
 if not at then return { 'no_limit', scopes } end
-fields, ends, limitOf = '~;' .. names[at + 1], stops[at], { limitOf[at] }
-local isNew = not held[at]
-held = { held[at] or '0 0 0 0 0' }
-if earlier then return { 'replayed', ${TELL_ENTRIES} } end
-
-local before, credits, rest = match(held[1], '^(%d+ %d+) (%d+) (%d+ %d+)$')
+fields, ends, limitOf, setOf = '~;' .. names[at + 1], stops[at], { limitOf[at] }, setOf and { setOf[at] }
+limits, held = split(limits)[at], { held[at] }
+thresholds = thresholds ~= '-' and split(thresholds)[at] or '-'
+if earlier then
+  ${FILL}
+  return { 'replayed', ${TELL_ENTRIES} }
+end
+${ARM}
+${FILL}
+local before, credits, rest = match(held[1], '^(%d+ %d+) (%d+) (%d+ %S+)$')
 if not before then foreign('not a budget counter') end
 held[1] = before .. ' ' .. plus(credits, amount) .. ' ' .. rest
+${ARM_CREDITED}
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
 redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'k|' .. id)
 ${KEEP_KEYS}
@@ -413,7 +461,7 @@ export const balanceScript = defineScript({
   name: 'budget-balance',
   keys: BUDGET_KEYS,
   args: ['retentionMs', ...ENTRIES],
-  lua: `${START}
+  lua: `${START_SETTLING}
 ${ADMIT}
 ${FILL}
 return { 'balance', ${TELL_ENTRIES} }`,
@@ -424,27 +472,27 @@ return { 'balance', ${TELL_ENTRIES} }`,
 export const getScript = defineScript({
   name: 'budget-get',
   keys: BUDGET_KEYS,
-  args: ['id'],
+  args: REF,
   lua: `${READ_OPERATION}
-if not record or not detail then return { 'not_found' } end
 local time = redis.call('TIME')
 return { 'found', record, detail, string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000)) }`,
   decode: textReply,
 });
 
-/** A page of operations: ['page', next cursor, id, record, detail, id, record, detail...]. */
+/** A page of operations: ['page', next cursor, field, record, detail, field, record, detail...]. */
 export const listScript = defineScript({
   name: 'budget-list',
   keys: BUDGET_KEYS,
   args: ['cursor', 'limit', 'retentionMs'],
-  lua: `${START}
-local page = redis.call('HSCAN', records, cursor, 'MATCH', 'o|*', 'COUNT', 2 * limit)
+  lua: `${START_SETTLING}
+local page = redis.call('HSCAN', records, cursor, 'MATCH', '[oO]|*', 'COUNT', 2 * limit)
 local reply = { 'page', page[1] }
 for i = 1, #page[2], 2 do
-  local id = string.sub(page[2][i], 3)
-  reply[#reply + 1] = id
+  local field = page[2][i]
+  local detailOf = (string.sub(field, 1, 1) == 'o' and 'd' or 'D') .. string.sub(field, 2)
+  reply[#reply + 1] = field
   reply[#reply + 1] = page[2][i + 1]
-  reply[#reply + 1] = redis.call('HGET', records, 'd|' .. id) or ''
+  reply[#reply + 1] = redis.call('HGET', records, detailOf) or ''
 end
 return reply`,
   decode: textReply,
@@ -461,31 +509,48 @@ export const reaperScript = defineScript({
   lua: `${START_REAPING}
 local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
 local expired, fields, windows, kept, touched, forgotten = {}, {}, {}, {}, {}, 0
+local isRipe = {}
+for _, member in ipairs(ripe) do isRipe[member] = true end
 for _, member in ipairs(ripe) do
   local kind, name = string.sub(member, 1, 2), string.sub(member, 3)
   if kind == 'n|' then
     expired[#expired + 1] = name
+  elseif kind == 'N|' then
+    expired[#expired + 1] = string.sub(name, string.find(name, '|', 1, true) + 1)
   elseif kind == 'c|' then
     local reserved = match(redis.call('HGET', counters, member) or '', '^%d+ (%d+) ')
-    if reserved and reserved ~= '0' then kept[#kept + 1] = member
+    if reserved and reserved ~= '0' then kept[member] = format('%d', nowMs + retentionMs)
     else windows[#windows + 1] = member end
+  elseif kind == 'o|' or kind == 'O|' then
+    local isNewest = kind == 'o|'
+    local detailOf = (isNewest and 'd|' or 'D|') .. name
+    local record, detail = unpack(redis.call('HMGET', records, member, detailOf))
+    local olderUntilMs = false
+    if record then
+      ${OPEN_RECORD}
+      -- The newest of an id is remembered for as long as any older one: their numbers do not begin anew beside them.
+      for older = isNewest and generationOf - 1 or 0, 1, -1 do
+        local olderName = 'O|' .. format('%d', older) .. '|' .. name
+        olderUntilMs = not isRipe[olderName] and redis.call('ZSCORE', garbage, olderName)
+        if olderUntilMs then break end
+      end
+      -- Its windows go on knowing what it committed, so that the sums can still be checked.
+      local spent = olderUntilMs and '0' or minus(committedOf, refundedOf)
+      for field in gmatch(spent ~= '0' and match(detail, '^%S+ %d+ (%S+)') or '', 'c|[^;]+') do
+        local value = touched[field] or redis.call('HGET', counters, field)
+        local before, archived, crossing = match(value or '', '^(%d+ %d+ %d+) (%d+) (%S+)$')
+        if before then touched[field] = before .. ' ' .. plus(archived, spent) .. ' ' .. crossing end
+      end
+    end
+    if olderUntilMs then kept[member] = olderUntilMs
+    else
+      forgotten = forgotten + 1
+      fields[#fields + 1] = member
+      fields[#fields + 1] = detailOf
+    end
   else
     forgotten = forgotten + 1
     fields[#fields + 1] = member
-    if kind == 'o|' then
-      fields[#fields + 1] = 'd|' .. name
-      local record, detail = unpack(redis.call('HMGET', records, member, 'd|' .. name))
-      if record then
-        ${OPEN_RECORD}
-        -- Its windows go on knowing what it committed, so that the sums can still be checked.
-        local spent = minus(committedOf, refundedOf)
-        for field in gmatch(spent ~= '0' and match(detail, '^%d+ (%S+)') or '', 'c|[^;]+') do
-          local value = touched[field] or redis.call('HGET', counters, field)
-          local before, archived, crossing = match(value or '', '^(%d+ %d+ %d+) (%d+) (%d+)$')
-          if before then touched[field] = before .. ' ' .. plus(archived, spent) .. ' ' .. crossing end
-        end
-      end
-    end
   end
 end
 
@@ -493,7 +558,7 @@ for field, value in pairs(touched) do redis.call('HSET', counters, field, value)
 if #fields > 0 then redis.call('HDEL', records, unpack(fields)) end
 if #windows > 0 then redis.call('HDEL', counters, unpack(windows)) end
 if #ripe > 0 then redis.call('ZREM', garbage, unpack(ripe)) end
-for _, field in ipairs(kept) do redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), field) end
+for member, untilMs in pairs(kept) do redis.call('ZADD', garbage, untilMs, member) end
 
 local nextInMs = -1
 for _, key in ipairs({ pending, garbage }) do
@@ -515,7 +580,7 @@ export const snapshotScript = defineScript({
   name: 'budget-snapshot',
   keys: BUDGET_KEYS,
   args: ['retentionMs'],
-  lua: `${START}
+  lua: `${START_SETTLING}
 local reply = { 'snapshot' }
 local function append(list)
   reply[#reply + 1] = format('%d', #list)

@@ -1,16 +1,15 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
-import { BackgroundRetries } from '../background-retries.js';
-import { within } from '../drain.js';
-import { hashKey } from '../keys.js';
 import { isOwed } from '../owed.js';
 import { SyncGuardError } from '../syncguard.errors.js';
-import { type CallOptions, callOptions } from '../validate.js';
-import type { BudgetBackend } from './budget.backend.js';
-import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
+import { boolean, type CallOptions, callOptions } from '../validate.js';
+import type { BudgetBackend, ReserveMode, RunsElsewhere } from './budget.backend.js';
+import { BudgetUnavailableError } from './budget.errors.js';
 import { LimitBook } from './budget.limits.js';
 import type { ResolvedBudgetOptions } from './budget.options.js';
 import { BudgetReaper } from './budget.reaper.js';
+import { type BodyFacts, BudgetRuns, DEFAULT_TTL_MS, type RunOptions } from './budget.runs.js';
+import { validateOnThrow } from './budget.settlement.js';
 import type {
   AbortResult,
   Amount,
@@ -26,11 +25,9 @@ import type {
   FinalizeResult,
   BudgetListOptions,
   BudgetListResult,
-  OveragePolicy,
   ReapOptions,
   ReapResult,
   RefundResult,
-  Reserved,
   ReserveOptions,
   ReserveResult,
   SetLimitOptions,
@@ -38,6 +35,7 @@ import type {
   VerifyResult,
 } from './budget.types.js';
 import {
+  ANY_NONCE,
   checked,
   createId,
   present,
@@ -56,25 +54,20 @@ import {
   validateScopes,
   validateTtl,
 } from './budget.values.js';
+import type { CurrentHold } from './current-hold.js';
 
-/** How long a hold lasts without a sign of life. */
-export const DEFAULT_TTL_MS = 60_000;
 /** Pauses between the tries of a finalize or abort that Redis did not answer; each try waits for its answer besides. */
 const RETRY_PAUSES_MS = [50, 250];
-/** How long a run that Redis could not be told of is tried again: as long as a hold is remembered by default. */
-const SETTLE_WITHIN_MS = 15 * 60_000;
 /** A batch of one script call. */
 const REAP_BATCH = 100;
 
-/** What `run()` reserves, and how it settles. */
-export interface RunOptions<T> extends ReserveOptions {
-  /** What the result really cost. Default: the reserved amount. */
-  actual?: (result: T) => Amount;
-  /** When that is more than the hold. Default: `'record'`. */
-  overage?: Exclude<OveragePolicy, 'reject'>;
-  /** When the body throws: give the hold back, or count it as spent. Default: `'abort'`. */
-  onThrow?: 'abort' | 'finalize-estimate';
-}
+const RESERVE_OPTIONS = ['root', 'scopes', 'amount', 'id', 'renew', 'ttlMs', 'meta'] as const;
+const CHARGE_OPTIONS = ['root', 'scopes', 'amount', 'id', 'mode'] as const;
+const LIST_OPTIONS = ['root', 'state', 'scope', 'cursor', 'limit'] as const;
+const RUN_OPTIONS = [
+  ...(['root', 'scopes', 'amount', 'id', 'ttlMs', 'meta'] as const),
+  ...(['actual', 'overage', 'onThrow'] as const),
+] as const;
 
 export interface BudgetServiceOptions extends ResolvedBudgetOptions {
   /** How long a shutdown waits for runs. Default: not at all. */
@@ -84,6 +77,8 @@ export interface BudgetServiceOptions extends ResolvedBudgetOptions {
 export interface BudgetEvents {
   /** Holds that nobody settled: each told once, by the process that reaped it, right after it has. */
   onExpired?(root: string, ids: readonly string[]): void;
+  /** The cost of a body that ran on this hold could not be read: at least its estimate is counted. */
+  onUnreadableCost?(id: string): void;
 }
 
 /**
@@ -101,11 +96,10 @@ export interface BudgetEvents {
  */
 export class BudgetService implements OnModuleDestroy {
   readonly #logger = new Logger('SyncGuard');
-  readonly #runs = new Set<Promise<unknown>>();
+  readonly #runs: BudgetRuns;
   readonly #drainMs: number;
   readonly #book: LimitBook;
   readonly #reaper: BudgetReaper | undefined;
-  readonly #retries = new BackgroundRetries();
   #isShuttingDown = false;
   #toldReaperFault = false;
 
@@ -116,35 +110,24 @@ export class BudgetService implements OnModuleDestroy {
   ) {
     this.#drainMs = options.shutdown?.drainMs ?? 0;
     this.#book = new LimitBook(options.limits);
+    this.#runs = new BudgetRuns(
+      {
+        reserve: (call) => this.#reserve(call, call.id === undefined ? 'reserve' : 'run'),
+        finalize: (...call) => this.finalize(...call),
+        abort: (ref) => this.abort(ref),
+        extend: (...call) => this.extend(...call),
+      },
+      (id) => this.events.onUnreadableCost?.(id),
+    );
     if (options.reaper)
       this.#reaper = new BudgetReaper(backend, options.reaper.everyMs, this.#onExpired, this.#onReaperFault);
   }
 
   /** Holds an amount in every scope and period, or in none. A denial leaves no trace. Refused once the app shuts down. */
   async reserve(options: ReserveOptions): Promise<ReserveResult> {
-    const { scopes, amount, signal, ttlMs = DEFAULT_TTL_MS } = given(options);
-    const valid = {
-      root: validateRoot(options.root),
-      scopes: validateScopes(scopes),
-      amount: validateAmount('amount', amount),
-      id: options.id === undefined ? createId() : validateId(options.id),
-      ttlMs: validateTtl(ttlMs),
-      meta: validateMeta(options.meta),
-    };
-    this.#refuseWhenShuttingDown();
-    const limited = await this.#book.limitsOf(valid.root, valid.scopes);
-    this.#reaper?.touch(valid.root);
-    try {
-      return present<ReserveResult>(
-        await this.backend.reserve({ ...valid, scopes: limited, signal }),
-        isBigint(amount),
-      );
-    } catch (error) {
-      // It may have run, under an id that nobody knows: its hold would only stand in the way until its TTL.
-      if (options.id === undefined && error instanceof BudgetUnavailableError)
-        void this.abort(valid).catch(() => {});
-      throw error;
-    }
+    const { renew = false } = given(options, RESERVE_OPTIONS);
+    const isRenewed = checked(() => boolean('renew', renew));
+    return (await this.#reserve(options, isRenewed ? 'renew' : 'reserve')) as ReserveResult;
   }
 
   /**
@@ -153,35 +136,42 @@ export class BudgetService implements OnModuleDestroy {
    * @param ref - a result of `reserve`, or `{ root?, id }`
    */
   async finalize(ref: BudgetRef, actual: Amount, options: FinalizeOptions = {}): Promise<FinalizeResult> {
-    const { overage = 'record', late = 'record', signal } = given(options);
+    const { overage = 'record', late = 'record', signal } = given(options, ['overage', 'late']);
     const request = {
       ...validateRef(ref),
       actual: validateAmount('actual', actual),
       overage: validateOneOf('overage', overage, ['record', 'cap', 'reject']),
-      late: validateOneOf('late', late, ['record', 'if_available', 'reject']),
+      late: validateOneOf('late', late, ['record', 'if-available', 'reject']),
       signal,
     };
     this.#reaper?.touch(request.root);
-    return present<FinalizeResult>(await retried(() => this.backend.finalize(request)), isBigint(actual));
+    const settling = retried(() => this.backend.finalize(request));
+    this.#runs.notice(request, settling);
+    return present<FinalizeResult>(await settling, isBigint(actual));
   }
 
   /** Gives a hold back. Safe to repeat; repeated by itself when Redis does not answer. */
   async abort(ref: BudgetRef, options: CallOptions = {}): Promise<AbortResult> {
-    const { signal } = given(options);
+    const { signal } = given(options, []);
     const request = { ...validateRef(ref), signal };
-    return present<AbortResult>(await retried(() => this.backend.abort(request)), false);
+    const settling = retried(() => this.backend.abort(request));
+    this.#runs.notice(request, settling);
+    const result = await settling;
+    if (!result.ok) return present<AbortResult>(result, false);
+    const { generation: _, ...aborted } = result;
+    return present<AbortResult>(aborted, false);
   }
 
   /** Replaces the rest of a hold's life, in ms, 1 to 2^31 - 1. Never brings an expired one back. */
   async extend(ref: BudgetRef, ttlMs: number, options: CallOptions = {}): Promise<ExtendHoldResult> {
-    const { signal } = given(options);
+    const { signal } = given(options, []);
     const request = { ...validateRef(ref), ttlMs: validateTtl(ttlMs), signal };
     return present<ExtendHoldResult>(await this.backend.extend(request), false);
   }
 
   /** Spends an amount in one step, for a cost that is known before. */
   async charge(options: ChargeOptions): Promise<ChargeResult> {
-    const { scopes, amount, id, mode = 'enforce', signal } = given(options);
+    const { scopes, amount, id, mode = 'enforce', signal } = given(options, CHARGE_OPTIONS);
     const valid = {
       root: validateRoot(options.root),
       scopes: validateScopes(scopes),
@@ -204,7 +194,7 @@ export class BudgetService implements OnModuleDestroy {
     refundId: string,
     options: CallOptions = {},
   ): Promise<RefundResult> {
-    const { signal } = given(options);
+    const { signal } = given(options, []);
     const request = {
       ...validateRef(ref),
       amount: validateAmount('amount', amount),
@@ -216,7 +206,7 @@ export class BudgetService implements OnModuleDestroy {
 
   /** Adds to the limit of the window that is open now: a top-up. */
   async credit(options: CreditOptions): Promise<CreditResult> {
-    const { scope, period, amount, id, signal } = given(options);
+    const { scope, period, amount, id, signal } = given(options, ['root', 'scope', 'period', 'amount', 'id']);
     const root = validateRoot(options.root);
     const valid = {
       period: validateCallPeriod(period),
@@ -233,7 +223,7 @@ export class BudgetService implements OnModuleDestroy {
 
   /** Sets a limit that beats the configured one, for all processes, until `limit: null` clears it. */
   async setLimit(options: SetLimitOptions): Promise<SetLimitResult> {
-    const { scope, period, limit, signal } = given(options);
+    const { scope, period, limit, signal } = given(options, ['root', 'scope', 'period', 'limit']);
     return this.backend.setLimit({
       root: validateRoot(options.root),
       scope: validateScope('scope', scope),
@@ -245,7 +235,7 @@ export class BudgetService implements OnModuleDestroy {
 
   /** The open windows of a scope, one balance a period. */
   async balance(options: { root?: string; scope: string; signal?: AbortSignal }): Promise<Balance[]> {
-    const { scope, signal } = given(options);
+    const { scope, signal } = given(options, ['root', 'scope']);
     const root = validateRoot(options.root);
     const limited = await this.#limitsOf(root, scope);
     return present<Balance[]>(await this.backend.balance({ root, scope: limited, signal }), false);
@@ -253,13 +243,13 @@ export class BudgetService implements OnModuleDestroy {
 
   /** An operation, until `retentionMs` after its end; null after that. */
   async get(ref: BudgetRef, options: CallOptions = {}): Promise<BudgetRecord | null> {
-    const { signal } = given(options);
+    const { signal } = given(options, []);
     return present<BudgetRecord | null>(await this.backend.get({ ...validateRef(ref), signal }), false);
   }
 
   /** Operations in no order, page by page; what is there all the while is listed at least once. */
   async list(options: BudgetListOptions = {}): Promise<BudgetListResult> {
-    const { state, cursor = null, limit = 100, signal } = given(options);
+    const { state, cursor = null, limit = 100, signal } = given(options, LIST_OPTIONS);
     const root = validateRoot(options.root);
     if (state !== undefined) validateOneOf('state', state, ['pending', 'finalized', 'aborted', 'expired']);
     const scope = options.scope === undefined ? undefined : validateScope('scope', options.scope);
@@ -279,7 +269,7 @@ export class BudgetService implements OnModuleDestroy {
 
   /** Frees the memory of what has ended and tells which holds expired. Needed only with `reaper: false`. */
   async reap(options: ReapOptions = {}): Promise<ReapResult> {
-    const { signal, max = 1_000 } = given(options);
+    const { signal, max = 1_000 } = given(options, ['root', 'max']);
     const root = validateRoot(options.root);
     const expired: string[] = [];
     let purged = 0;
@@ -299,31 +289,42 @@ export class BudgetService implements OnModuleDestroy {
 
   /** Adds up everything that a root remembers. Reads all of it in one step: for tests and operators, not for a request. */
   async verify(root?: string, options: CallOptions = {}): Promise<VerifyResult> {
-    const { signal } = given(options);
+    const { signal } = given(options, []);
     return this.backend.verify({ root: validateRoot(root), signal });
   }
 
   /**
-   * Reserves, runs the body, finalizes what it cost; keeps the hold alive meanwhile. When the body throws, its
-   * error leaves, and the hold goes back (or is counted: `onThrow`).
+   * Reserves, runs the body, finalizes what it cost; keeps the hold alive meanwhile. A body that throws settles by
+   * `onThrow`; one that settles the hold itself is not settled again. An id runs one body at a time, and again only
+   * where nothing was spent under it.
    *
-   * @throws BudgetExceededError when there is no room, BudgetConflictError when the id's work was done before;
-   * the body has not run then. BudgetUnavailableError when nothing could be reserved. What the body gives is not
-   * lost to an outage that comes after it: it is finalized in the background then, for 15 minutes.
+   * @throws BudgetExceededError when there is no room, BudgetConflictError when the id's work was done before, or is
+   * being done (`reason: 'pending'`); the body has not run then. BudgetUnavailableError when nothing could be reserved.
+   * What the body gives is not lost to an outage that comes after it: it is finalized in the background then, for 15
+   * minutes.
    * @example
-   * const answer = await budgets.run(
-   *   { scopes: [`user:${user}`], amount: maxTokens, actual: (result) => result.usage.totalTokens },
-   *   () => llm.complete(prompt, maxTokens),
-   * );
+   * const answer = await budgets.run(() => llm.complete(prompt, maxTokens), {
+   *   scopes: [`user:${user}`],
+   *   amount: maxTokens,
+   *   actual: (result) => result.usage.totalTokens,
+   * });
    */
-  async run<T>(spec: RunOptions<T>, fn: (hold: Reserved) => T | Promise<T>): Promise<T> {
-    const run = this.#run(spec, fn);
-    this.#runs.add(run);
-    try {
-      return await run;
-    } finally {
-      this.#runs.delete(run);
-    }
+  run<T>(fn: (hold: CurrentHold) => T | Promise<T>, options: RunOptions<T>): Promise<T> {
+    return this.runBody(fn, options);
+  }
+
+  /** @internal `run()` for decorators, which know more of their body. */
+  async runBody<T>(
+    fn: (hold: CurrentHold) => T | Promise<T>,
+    options: RunOptions<T>,
+    facts?: BodyFacts,
+  ): Promise<T> {
+    validateFunction('run(fn, options): fn', fn);
+    const { actual, overage, onThrow } = given(options, RUN_OPTIONS);
+    if (actual !== undefined) validateFunction('actual', actual);
+    if (overage !== undefined) validateOneOf('overage', overage, ['record', 'cap']);
+    if (onThrow !== undefined) validateOnThrow(onThrow);
+    return this.#runs.run(fn, options, facts ?? { args: [options] });
   }
 
   /**
@@ -333,62 +334,46 @@ export class BudgetService implements OnModuleDestroy {
   async onModuleDestroy(): Promise<void> {
     this.#isShuttingDown = true;
     const reaped = this.#reaper?.stop();
-    await within(this.#drainMs, [...this.#runs]);
-    if (this.#runs.size > 0)
-      this.#logger.warn(
-        `Still going after ${this.#drainMs} ms of shutdown: ${this.#runs.size} budget run${this.#runs.size === 1 ? '' : 's'}. What they hold goes back by its TTL.`,
-      );
-    await this.#retries.flush();
+    await this.#runs.drain(this.#drainMs);
     await reaped;
   }
 
-  async #run<T>(spec: RunOptions<T>, fn: (hold: Reserved) => T | Promise<T>): Promise<T> {
-    const { actual, overage = 'record', onThrow = 'abort', ...options } = given(spec);
-    validateFunction('run(spec, fn): fn', fn);
-    if (actual !== undefined) validateFunction('actual', actual);
-    validateOneOf('overage', overage, ['record', 'cap']);
-    validateOneOf('onThrow', onThrow, ['abort', 'finalize-estimate']);
-    const hold = await this.reserve(options);
-    if (!hold.ok && hold.reason === 'exceeded') throw new BudgetExceededError(hold);
-    if (!hold.ok) throw new BudgetConflictError(hold.reason, hold.record);
-    const stop = this.#keepAlive(hold, options.ttlMs ?? DEFAULT_TTL_MS);
+  async #reserve(
+    options: Omit<ReserveOptions, 'renew'>,
+    mode: ReserveMode,
+  ): Promise<ReserveResult | RunsElsewhere> {
+    const { scopes, amount, signal, ttlMs = DEFAULT_TTL_MS } = options;
+    const hasOwnId = options.id !== undefined;
+    const valid = {
+      root: validateRoot(options.root),
+      scopes: validateScopes(scopes),
+      amount: validateAmount('amount', amount),
+      id: hasOwnId ? validateId(options.id) : createId(),
+      ttlMs: validateTtl(ttlMs),
+      meta: validateMeta(options.meta),
+      mode,
+      nonce: hasOwnId ? createId() : ANY_NONCE,
+    };
+    this.#refuseWhenShuttingDown();
+    const limited = await this.#book.limitsOf(valid.root, valid.scopes);
+    this.#reaper?.touch(valid.root);
     try {
-      const result = await this.#settledIfThrown(hold, onThrow, () => fn(hold));
-      // Whoever cannot say what it cost has spent what was reserved.
-      const cost = await this.#settledIfThrown(hold, 'finalize-estimate', () =>
-        costOf(actual, result, hold.amount),
-      );
-      await this.#finalizeNowOrLater(hold, cost, overage);
-      return result;
-    } finally {
-      stop();
+      const result = await this.backend.reserve({ ...valid, scopes: limited, signal });
+      return present<ReserveResult | RunsElsewhere>(result, isBigint(amount));
+    } catch (error) {
+      if (error instanceof BudgetUnavailableError && (mode === 'run' || !hasOwnId)) this.#undo(valid, error);
+      throw error;
     }
   }
 
-  /** The work is done and its answer must not be lost: what Redis cannot be told now is told later. */
-  async #finalizeNowOrLater(hold: Reserved, cost: Amount, overage: 'record' | 'cap'): Promise<void> {
-    const settle = async (): Promise<void> => {
-      const finalized = await this.finalize(hold, cost, { overage });
-      if (finalized.ok) return;
-      throw new BudgetConflictError(finalized.reason, 'record' in finalized ? finalized.record : undefined);
-    };
-    try {
-      await settle();
-    } catch (error) {
-      if (!(error instanceof BudgetUnavailableError)) throw error;
-      this.#logger.warn(
-        `The budget of ${hashKey(hold.id)} could not be settled yet, it is tried again in the background: ${error.message}`,
-      );
-      const settledOrHopeless = (): Promise<boolean> =>
-        settle().then(
-          () => true,
-          (reason: unknown) => {
-            if (reason instanceof BudgetUnavailableError) throw reason;
-            return true;
-          },
-        );
-      this.#retries.start(settledOrHopeless, SETTLE_WITHIN_MS, error);
-    }
+  /** It may have run, and nobody will settle it: its hold would only stand in the way until its TTL. */
+  #undo(
+    { root, id, nonce, ttlMs }: { root: string; id: string; nonce: string; ttlMs: number },
+    fault: unknown,
+  ): void {
+    const abort = (): Promise<boolean> =>
+      this.backend.abort({ root, id, generation: 0, nonce }).then(() => true);
+    this.#runs.later(abort, ttlMs, fault);
   }
 
   /** Once: of a Redis that is away whoever waits for an answer is told, but of this nobody else would be. */
@@ -416,47 +401,15 @@ export class BudgetService implements OnModuleDestroy {
     const [limited] = await this.#book.limitsOf(root, [name]);
     return limited ?? { scope: name, limits: [] };
   }
-
-  async #settledIfThrown<T>(
-    hold: Reserved,
-    how: 'abort' | 'finalize-estimate',
-    fn: () => T | Promise<T>,
-  ): Promise<T> {
-    try {
-      return await fn();
-    } catch (error) {
-      const settling = how === 'abort' ? this.abort(hold) : this.finalize(hold, hold.amount);
-      // The body's error is the one to tell; a hold that cannot be settled now goes back by its TTL.
-      await settling.catch(() => {});
-      throw error;
-    }
-  }
-
-  /** Extends at a third of the TTL: one beat may be lost. A hold that ended all the same is settled late. */
-  #keepAlive(hold: Reserved, ttlMs: number): () => void {
-    const timer = setInterval(
-      () => {
-        this.extend(hold, ttlMs).then(
-          (result) => result.ok || clearInterval(timer),
-          () => {},
-        );
-      },
-      Math.max(1, ttlMs / 3),
-    ).unref();
-    return () => clearInterval(timer);
-  }
-}
-
-function costOf<T>(actual: ((result: T) => Amount) | undefined, result: T, amount: Amount): Amount {
-  const cost = actual ? actual(result) : amount;
-  validateAmount('actual(result)', cost);
-  return cost;
 }
 
 const isBigint = (amount: Amount): boolean => typeof amount === 'bigint';
 
-/** A call without its options object fails as every other wrong call does. */
-const given = <Options extends CallOptions>(options: Options): Options => checked(() => callOptions(options));
+/** A call without its options object, or with one that has a misspelt name, fails as every other wrong call does. */
+const given = <Options extends CallOptions>(
+  options: Options,
+  known: readonly Exclude<keyof Options & string, 'signal'>[],
+): Options => checked(() => callOptions(options, known));
 
 async function retried<T>(attempt: () => Promise<T>): Promise<T> {
   for (const pauseMs of RETRY_PAUSES_MS) {

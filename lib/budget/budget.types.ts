@@ -43,6 +43,11 @@ export interface BudgetRef {
   /** Default: `'default'`. */
   root?: string;
   id: string;
+  /**
+   * Which of the holds that followed each other under the id, as their results say, 1 to 2^53 - 1. A step of an older
+   * one never touches the newest. Default: the newest.
+   */
+  generation?: number;
 }
 
 /** The state of one (scope, period) in its window. `available` is max(0, limit + credits - committed - reserved). */
@@ -85,6 +90,8 @@ export interface BudgetRecord<A extends Amount = Amount> {
   readonly id: string;
   readonly kind: 'hold' | 'charge';
   readonly state: HoldState;
+  /** Which of the holds that followed each other under this id. */
+  readonly generation: number;
   readonly scopes: readonly string[];
   /** What was reserved or charged. */
   readonly amount: A;
@@ -141,6 +148,8 @@ export interface Reserved<A extends Amount = Amount> {
   readonly status: 'reserved';
   readonly root: string;
   readonly id: string;
+  /** 1, and one more each time that an id is reserved anew: see `renew`. */
+  readonly generation: number;
   readonly amount: A;
   /** From this instant on the amount is free again. */
   readonly expiresAtMs: number;
@@ -175,6 +184,7 @@ export interface Finalized<A extends Amount = Amount> {
   readonly status: 'finalized';
   readonly root: string;
   readonly id: string;
+  readonly generation: number;
   /** What the hold had reserved. */
   readonly reserved: A;
   readonly actual: A;
@@ -204,7 +214,8 @@ export type AbortResult<A extends Amount = Amount> =
       readonly released: A;
       readonly replayed: boolean;
     }
-  | Refused<'finalized', A>
+  /** `expired`: an older generation, whose hold had gone back by itself. */
+  | Refused<'finalized' | 'expired', A>
   | NotFound;
 
 export type ExtendHoldResult<A extends Amount = Amount> =
@@ -262,8 +273,8 @@ export interface VerifyResult {
 /** `record`: all of it is counted, the money is spent. `cap`: as much as there is room for. `reject`: the hold stays. */
 export type OveragePolicy = 'record' | 'cap' | 'reject';
 
-/** `record`: the late amount is counted. `if_available`: only if there is room for it. `reject`: not at all. */
-export type LatePolicy = 'record' | 'if_available' | 'reject';
+/** `record`: the late amount is counted. `if-available`: only if there is room for it. `reject`: not at all. */
+export type LatePolicy = 'record' | 'if-available' | 'reject';
 
 export interface ReserveOptions {
   /** The tenant that owns the tree of scopes, 1 to 512 UTF-8 bytes. Default: `'default'`. */
@@ -273,6 +284,11 @@ export interface ReserveOptions {
   amount: Amount;
   /** Makes a retry safe: within `retentionMs` an id applies once. 1 to 512 UTF-8 bytes. Default: a random one. */
   id?: string;
+  /**
+   * Reserve anew where the id's hold has ended and nothing was spent: it was aborted, or has expired and was not
+   * finalized. The new hold has the next generation. Default: false; then such an id is refused.
+   */
+  renew?: boolean;
   /** When the hold goes back by itself, in ms, 1 to 2^31 - 1. Default: 60,000. */
   ttlMs?: number;
   /** A JSON value of yours, at most 1,024 bytes, that `get` and `list` give back. */

@@ -65,12 +65,27 @@ export const validateRoot = (root: unknown): string =>
 
 export const validateId = (id: unknown, name = 'id'): string => named(name, id);
 
-export function validateRef(ref: BudgetRef): { root: string; id: string } {
+export interface ValidRef {
+  readonly root: string;
+  readonly id: string;
+  /** 0: the newest. */
+  readonly generation: number;
+  readonly nonce: string;
+}
+
+export function validateRef(ref: BudgetRef): ValidRef {
   if (typeof ref !== 'object' || ref === null)
     throw new BudgetInputError(
       `ref must be a result of reserve or charge, or { root?, id }, got ${describe(ref)}.`,
     );
-  return { root: validateRoot(ref.root), id: validateId(ref.id) };
+  const { root, id, generation } = ref;
+  return {
+    root: validateRoot(root),
+    id: validateId(id),
+    generation:
+      generation === undefined ? 0 : checked(() => integer('generation', generation, 1, 2 ** 53 - 1)),
+    nonce: nonceOf(ref),
+  };
 }
 
 export const validateCallPeriod = (period: unknown): Period =>
@@ -118,6 +133,22 @@ function named(name: string, value: unknown): string {
   });
 }
 
+const NONCE = Symbol.for('syncguard:budget-nonce');
+
+/** Stands for the nonce of any call. */
+export const ANY_NONCE = '-';
+
+/**
+ * Notes in a result which call made its hold. An id that was forgotten begins at generation 1 again: by the nonce a step
+ * that comes so late does not take the hold that is there now for its own.
+ */
+export function nameHold<Hold extends object>(hold: Hold, nonce: string): Hold {
+  if (nonce !== ANY_NONCE) Object.defineProperty(hold, NONCE, { value: nonce });
+  return hold;
+}
+
+export const nonceOf = (hold: object): string => (hold as { [NONCE]?: string })[NONCE] ?? ANY_NONCE;
+
 /** A new id, from the CSPRNG. */
 export const createId = (): string => randomUUID();
 
@@ -133,7 +164,7 @@ export function present<Result>(result: Result, asBigint: boolean): Result {
     if (key === 'balances') tellBalances(shown, () => toNumbers(result[key]));
     else shown[key] = toNumbers(result[key]);
   }
-  return shown as Result;
+  return nameHold(shown, nonceOf(result)) as Result;
 }
 
 function toNumbers(value: unknown): unknown {

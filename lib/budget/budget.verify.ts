@@ -14,6 +14,8 @@ export interface BudgetSnapshot {
 
 export interface SnapshotOperation {
   readonly id: string;
+  /** A newer one has its id. */
+  readonly isRenewed: boolean;
   readonly state: HoldState;
   readonly amount: bigint;
   readonly committed: bigint;
@@ -29,7 +31,7 @@ export function verifySnapshot({ counters, operations, pending }: BudgetSnapshot
   const committed = new Map<string, bigint>();
   for (const operation of operations) {
     const isPending = operation.state === 'pending';
-    if (isPending !== pending.has(operation.id))
+    if (isPending !== (!operation.isRenewed && pending.has(operation.id)))
       problems.push(
         `I5: operation ${hashKey(operation.id)} is ${operation.state}, and expiry says otherwise.`,
       );

@@ -1,11 +1,14 @@
 import type { Observable } from 'rxjs';
-import { type Enter, guardMethod } from '../guarded-stream.js';
+import { type Enter, guardMethod, type StreamProgress } from '../guarded-stream.js';
 import { type Composable, injectedService, injectInto, replaceMethod } from '../guarded-method.js';
 import { BUDGET_SERVICE } from '../syncguard.tokens.js';
 import { duration, invalidOption, knownOptions, oneOf } from '../validate.js';
 import { BudgetInputError } from './budget.errors.js';
-import { type BudgetService, DEFAULT_TTL_MS, type RunOptions } from './budget.service.js';
+import { DEFAULT_TTL_MS, type RunOptions } from './budget.runs.js';
+import type { BudgetService } from './budget.service.js';
+import { ON_THROW } from './budget.settlement.js';
 import type { Amount } from './budget.types.js';
+import { validateId } from './budget.values.js';
 
 /** Each function takes the method's arguments, or the first ones of them. */
 export interface WithBudgetOptions<
@@ -13,6 +16,7 @@ export interface WithBudgetOptions<
   ScopeArgs extends unknown[],
   EstimateArgs extends unknown[],
   ActualArgs extends unknown[],
+  IdArgs extends unknown[],
   Result,
 > extends Pick<RunOptions<Result>, 'ttlMs' | 'overage' | 'onThrow'> {
   /** The tenant. Default: `'default'`. */
@@ -23,6 +27,11 @@ export interface WithBudgetOptions<
   estimate: (...args: EstimateArgs) => Amount;
   /** What it did cost; of a stream by its last item, undefined if there was none. Default: the estimate. */
   actual?: (result: Result, ...args: ActualArgs) => Amount;
+  /**
+   * Names the piece of work: one body runs under an id at a time, and none once it was paid for. Default: a random id
+   * for each call.
+   */
+  id?: (...args: IdArgs) => string;
 }
 
 type Starting<Args extends unknown[]> = [...Args, ...unknown[]];
@@ -33,10 +42,11 @@ type BudgetedMethodDecorator<
   B extends unknown[],
   C extends unknown[],
   D extends unknown[],
+  E extends unknown[],
   Result,
 > = Composable &
   (<
-    Args extends Starting<A> & Starting<B> & Starting<C> & Starting<D>,
+    Args extends Starting<A> & Starting<B> & Starting<C> & Starting<D> & Starting<E>,
     Returned extends Promise<Result | Observable<Result>> | AsyncGenerator<Result, unknown, never>,
   >(
     target: object,
@@ -46,11 +56,13 @@ type BudgetedMethodDecorator<
 
 /**
  * Runs an async method of a provider or controller on a budget: reserves the estimate, keeps the hold alive while
- * the method runs, then finalizes what it really cost. When the method throws, its error leaves and the hold goes
- * back. An async generator and a promised Observable settle once, when they end or their reader leaves.
+ * the method runs, then finalizes what it really cost. When the method throws, its error leaves and `onThrow` says what
+ * it cost: who hangs up pays. An async generator and a promised Observable settle once, when they end or their reader
+ * leaves. `currentHold()` is the hold within the method.
  *
  * @throws what the method throws, as it is; BudgetExceededError when there is no room (429 or 402 over HTTP):
- * the method has not run then; BudgetUnavailableError when Redis cannot answer (503).
+ * the method has not run then; BudgetConflictError when its id's work was done or is being done (409);
+ * BudgetUnavailableError when Redis cannot answer (503).
  * @example
  * \@WithBudget({
  *   scopes: (user: string) => [`user:${user}`, 'org'],
@@ -64,35 +76,42 @@ export function WithBudget<
   ScopeArgs extends unknown[] = [],
   EstimateArgs extends unknown[] = [],
   ActualArgs extends unknown[] = [],
+  IdArgs extends unknown[] = [],
   Result = unknown,
 >(
-  options: WithBudgetOptions<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, Result>,
-): BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, Result> {
+  options: WithBudgetOptions<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, IdArgs, Result>,
+): BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, IdArgs, Result> {
   validateOptions(options); // A misspelt option fails where it stands, not at the first call.
-  const { root, scopes, estimate, actual, ...rest } = options;
+  const { root, scopes, estimate, actual, id, ...rest } = options;
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
     replaceMethod('@WithBudget()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
-      const enter: Enter = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => {
+      const enter: Enter = <T>(
+        self: unknown,
+        args: unknown[],
+        body: () => T | Promise<T>,
+        stream: StreamProgress,
+      ) => {
         const budgets = injectedService<BudgetService>(self, BUDGET_SERVICE, '@WithBudget()', name);
         const spec: RunOptions<T> = {
           ...rest,
           root: typeof root === 'function' ? root(...(args as RootArgs)) : root,
           scopes: scopes(...(args as ScopeArgs)),
+          id: id && validateId(id(...(args as IdArgs))),
           amount: estimate(...(args as EstimateArgs)),
           actual: actual && ((result) => actual(result as never, ...(args as ActualArgs))),
         };
-        return budgets.run(spec, body);
+        return budgets.runBody(body, spec, { args, stream });
       };
       return guardMethod(original, enter, () => options.ttlMs ?? DEFAULT_TTL_MS);
     });
     injectInto(target, BUDGET_SERVICE);
   };
-  return decorate as BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, Result>;
+  return decorate as BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, IdArgs, Result>;
 }
 
-const NAMES = ['root', 'scopes', 'estimate', 'actual', 'ttlMs', 'overage', 'onThrow'] as const;
+const NAMES = ['root', 'scopes', 'estimate', 'actual', 'id', 'ttlMs', 'overage', 'onThrow'] as const;
 
 function validateOptions(options: unknown): void {
   const given = knownOptions('@WithBudget()', options ?? null, NAMES);
@@ -101,12 +120,14 @@ function validateOptions(options: unknown): void {
       throw invalidOption(`@WithBudget().${name}`, 'a function of the arguments', given[name]);
   if (given.actual !== undefined && typeof given.actual !== 'function')
     throw invalidOption('@WithBudget().actual', 'a function of the result and the arguments', given.actual);
+  if (given.id !== undefined && typeof given.id !== 'function')
+    throw invalidOption('@WithBudget().id', 'a function of the arguments', given.id);
   if (given.root !== undefined && typeof given.root !== 'string' && typeof given.root !== 'function')
     throw invalidOption('@WithBudget().root', 'a string or a function of the arguments', given.root);
   if (given.ttlMs !== undefined) duration('@WithBudget().ttlMs', given.ttlMs);
   if (given.overage !== undefined) oneOf('@WithBudget().overage', given.overage, ['record', 'cap']);
-  if (given.onThrow !== undefined)
-    oneOf('@WithBudget().onThrow', given.onThrow, ['abort', 'finalize-estimate']);
+  if (given.onThrow !== undefined && typeof given.onThrow !== 'function')
+    oneOf('@WithBudget().onThrow', given.onThrow, ON_THROW);
 }
 
 /** A generator that is not async cannot wait for its budget. */

@@ -127,8 +127,8 @@ function statusOf(error: SyncGuardError): number {
   // A fault of whoever wrote the app, found at a call.
   if (error instanceof SyncGuardConfigError) return 500;
   if (error.code === 'BudgetExceeded') return typeof error.context.retryAfter === 'number' ? 429 : 402;
-  // Whatever the fault is: it is not the client's.
-  if (error instanceof BudgetUnavailableError) return 503;
+  // Whatever the fault is: it is not the client's. No retry helps where a key holds what we did not write.
+  if (error instanceof BudgetUnavailableError) return error.code === 'InvalidArgument' ? 500 : 503;
   return STATUS_BY_CODE[error.code] ?? 500;
 }
 

@@ -56,25 +56,46 @@ export interface LimitEvent extends EventOf<
 
 /**
  * `key` is the operation's id; of `balance`, `setLimit` and `credit` the scope; of `list`, `reap` and `verify` the
- * root. `expired` comes once for each hold that nobody settled in time.
+ * root. `expired` comes once for each hold that nobody settled in time, `cost` (`unreadable`) where the cost of a body
+ * could not be read and the estimate was counted.
  */
-export type BudgetEvent = EventOf<
-  'budget',
-  | 'reserve'
-  | 'charge'
-  | 'finalize'
-  | 'abort'
-  | 'extend'
-  | 'refund'
-  | 'credit'
-  | 'setLimit'
-  | 'balance'
-  | 'get'
-  | 'list'
-  | 'reap'
-  | 'verify'
-  | 'expired'
->;
+export type BudgetEvent =
+  | ThresholdEvent
+  | EventOf<
+      'budget',
+      | 'reserve'
+      | 'charge'
+      | 'finalize'
+      | 'abort'
+      | 'extend'
+      | 'refund'
+      | 'credit'
+      | 'setLimit'
+      | 'balance'
+      | 'get'
+      | 'list'
+      | 'reap'
+      | 'verify'
+      | 'expired'
+      | 'cost'
+    >;
+
+/** A step reached a threshold of a limit for the first time in its window. `key` is the scope. */
+export interface ThresholdEvent extends EventOf<'budget', 'threshold'> {
+  readonly percent: number;
+  /** `user` of `user:42`. */
+  readonly scopeType: string;
+  readonly period: ThresholdPeriod;
+}
+
+type ThresholdPeriod =
+  | 'lifetime'
+  | {
+      readonly every: 'hour' | 'day' | 'week' | 'month' | 'year';
+      readonly tz?: string;
+      readonly anchor?: number;
+    }
+  | { readonly windowMs: number };
 
 /** `key` is the secret's tag, a hash: the id itself, which opens the secret, is never in an event. */
 export interface SecretEvent extends EventOf<
@@ -102,6 +123,9 @@ export interface Facts {
   readonly label?: string;
   readonly degraded?: true;
   readonly cached?: true;
+  readonly percent?: number;
+  readonly scopeType?: string;
+  readonly period?: ThresholdPeriod;
 }
 
 /** An operation before anything of it is hashed: not for listeners. */

@@ -71,10 +71,13 @@ describe('a reply that is lost after the script ran', () => {
 
   it('of an outage after the body leaves its answer, and is counted when Redis is back', async () => {
     const warned = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
-    const answer = await far.run({ scopes: ['user'], amount: 60, id: 'a', actual: () => 25 }, async () => {
-      await proxy.refuse();
-      return 'the answer that was paid for';
-    });
+    const answer = await far.run(
+      async () => {
+        await proxy.refuse();
+        return 'the answer that was paid for';
+      },
+      { scopes: ['user'], amount: 60, id: 'a', actual: () => 25 },
+    );
     expect(answer).toBe('the answer that was paid for');
     expect(warned.mock.calls.join()).toMatch(/could not be settled yet/);
     warned.mockRestore();
@@ -159,7 +162,7 @@ describe('a Redis that is away', () => {
       finalize: () => budgets.finalize({ id: 'a' }, 1),
       abort: () => budgets.abort({ id: 'a' }),
       balance: () => budgets.balance({ scope: 'user' }),
-      run: () => budgets.run({ scopes: ['user'], amount: 1, id: 'z' }, () => fail('the body ran')),
+      run: () => budgets.run(() => fail('the body ran'), { scopes: ['user'], amount: 1, id: 'z' }),
     };
     for (const [name, call] of Object.entries(calls)) {
       const error = await call().then(
@@ -198,6 +201,32 @@ describe('a Redis that is away', () => {
     await workerRedis().client().script('FLUSH');
     expect(await budgets.finalize({ id: 'a' }, 1)).toMatchObject({ ok: true });
   });
+});
+
+describe('a full server', () => {
+  it('refuses what needs memory, and lets every hold be extended and settled', async () => {
+    await using server = await startRedisServer();
+    const redis = server.client();
+    const budgets = serviceOn(redis, [{ scope: 'user', period: { windowMs: HOUR_MS }, limit: 100 }]);
+    for (const id of ['spent', 'given back', 'kept', 'late'])
+      await budgets.reserve({ scopes: ['user'], amount: 10, id, ttlMs: id === 'late' ? 1 : HOUR_MS });
+    await redis.config('SET', 'maxmemory', '1');
+    const refused = {
+      name: 'BudgetUnavailableError',
+      code: 'ServiceUnavailable',
+      context: { retryAfter: 1 },
+    };
+    await expect(budgets.reserve({ scopes: ['user'], amount: 1, id: 'new' })).rejects.toMatchObject(refused);
+    await expect(budgets.charge({ scopes: ['user'], amount: 1, id: 'new' })).rejects.toMatchObject(refused);
+
+    expect(await budgets.extend({ id: 'kept' }, 3 * HOUR_MS)).toMatchObject({ ok: true });
+    expect(await budgets.finalize({ id: 'late' }, 3)).toMatchObject({ ok: true, late: true });
+    expect(await budgets.finalize({ id: 'spent' }, 5)).toMatchObject({ ok: true });
+    expect(await budgets.abort({ id: 'given back' })).toMatchObject({ ok: true });
+    await expect(budgets.reserve({ scopes: ['user'], amount: 1, id: 'new' })).rejects.toMatchObject(refused);
+    expect(await balanceOf(budgets)).toBe('8/10/82');
+    expect(await budgets.verify()).toEqual({ ok: true, problems: [] });
+  }, 30_000);
 });
 
 describe('the keys of a root', () => {

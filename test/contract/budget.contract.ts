@@ -185,7 +185,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
           ok: false,
           reason: 'expired',
         });
-        expect(await budgets.finalize({ id: 'e' }, 30, { late: 'if_available' })).toMatchObject({
+        expect(await budgets.finalize({ id: 'e' }, 30, { late: 'if-available' })).toMatchObject({
           ok: false,
           reason: 'expired',
         });
@@ -876,7 +876,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
           }
         }),
       );
-      world.clock.advance(600);
+      world.clock.advance(510);
       const [balance] = await (clients[0] as BudgetService).balance({ scope: 'user' });
       const sum = spent.reduce((a, b) => a + b, 0);
       expect(balance).toMatchObject({ reserved: 0, committed: sum });

@@ -33,6 +33,7 @@ interface Window {
 
 export interface ModelOperation {
   readonly id: string;
+  readonly generation: number;
   readonly kind: 'hold' | 'charge';
   state: 'pending' | 'finalized' | 'aborted' | 'expired';
   readonly amount: bigint;
@@ -62,12 +63,15 @@ const typeOf = (scope: string): string => scope.replace(/:.*/, '');
 export class BudgetModel {
   tick = 0;
   latestTick = 0;
-  readonly operations = new Map<string, ModelOperation>();
+  /** Of each id its generations, the newest last. */
+  readonly operations = new Map<string, ModelOperation[]>();
   readonly refunds = new Map<string, { content: string; purgeTick: number }>();
   readonly credits = new Map<string, { content: string; purgeTick: number }>();
   readonly #creditSums = new Map<string, bigint>();
   readonly #set = new Map<string, Limit>();
   readonly #crossed = new Map<string, number>();
+  /** The limit by setLimit that a window's thresholds were last worked out for. */
+  readonly #seen = new Map<string, Limit | undefined>();
   /** What operations that are forgotten have committed. */
   readonly #forgotten = new Map<string, bigint>();
   #untold: string[] = [];
@@ -84,9 +88,21 @@ export class BudgetModel {
     this.latestTick = Math.max(this.latestTick, this.tick);
   }
 
-  reserve(id: string, scopes: string[], amount: bigint, ticks: number): object {
+  /** How a body ends under a hold of an id: what its run comes to, and what it has cost. */
+  run(id: string, scopes: string[], amount: bigint, ticks: number, end: BodyEnd): object {
     this.#expire();
-    const earlier = this.operations.get(id);
+    if (this.#newest(id)?.state === 'pending') return { ok: false, reason: 'pending' };
+    const reserved = this.reserve(id, scopes, amount, ticks, true) as { ok: boolean };
+    if (!reserved.ok) return reserved;
+    const cost = costOf(end, amount);
+    if (cost === 'abort') this.abort(id);
+    else this.finalize(id, cost, 'record', 'record');
+    return { ok: true, ended: end.how };
+  }
+
+  reserve(id: string, scopes: string[], amount: bigint, ticks: number, renew: boolean): object {
+    this.#expire();
+    const earlier = this.#newest(id, !renew);
     if (earlier && earlier.state !== 'pending') return { ok: false, reason: `already_${earlier.state}` };
     if (earlier && !same(earlier, 'hold', scopes, amount)) return { ok: false, reason: 'conflict' };
     if (earlier) return this.#reserved(earlier, true);
@@ -101,7 +117,7 @@ export class BudgetModel {
 
   charge(id: string, scopes: string[], amount: bigint, mode: 'enforce' | 'record'): object {
     this.#expire();
-    const earlier = this.operations.get(id);
+    const earlier = this.#newest(id);
     if (earlier && !same(earlier, 'charge', scopes, amount)) return { ok: false, reason: 'conflict' };
     if (earlier) return this.#charged(earlier, true);
     const windows = this.#windowsOf(scopes);
@@ -115,9 +131,9 @@ export class BudgetModel {
     return this.#charged(operation, false);
   }
 
-  finalize(id: string, actual: bigint, overage: string, late: string): object {
+  finalize(id: string, actual: bigint, overage: string, late: string, generation?: number): object {
     this.#expire();
-    const operation = this.operations.get(id);
+    const operation = this.#find(id, generation);
     if (!operation) return { ok: false, reason: 'not_found' };
     if (operation.state === 'aborted') return { ok: false, reason: 'aborted' };
     if (operation.state === 'finalized' && operation.actual !== actual)
@@ -128,50 +144,55 @@ export class BudgetModel {
     const own = isLate ? 0n : operation.amount;
     const beyond = max(0n, actual - own);
     const fitting = min(beyond, this.#room(operation.windows, beyond));
-    if (isLate && (late === 'reject' || (late === 'if_available' && fitting < beyond)))
+    if (isLate && (late === 'reject' || (late === 'if-available' && fitting < beyond)))
       return { ok: false, reason: 'expired' };
     if (actual > operation.amount && overage === 'reject') return { ok: false, reason: 'overage_rejected' };
+    for (const window of operation.windows) this.#arm(window);
     operation.committed =
       actual > operation.amount && overage === 'cap' ? max(operation.amount, own + fitting) : actual;
     Object.assign(operation, { state: 'finalized', actual, uncovered: beyond - fitting, late: isLate });
-    operation.purgeTick = this.tick + 15;
+    this.#end(operation);
     operation.crossed = operation.committed > own ? this.#cross(operation.windows) : [];
     return this.#finalized(operation, false);
   }
 
-  abort(id: string): object {
+  abort(id: string, generation?: number): object {
     this.#expire();
-    const operation = this.operations.get(id);
+    const operation = this.#find(id, generation);
     if (!operation) return { ok: false, reason: 'not_found' };
     if (operation.state === 'finalized') return { ok: false, reason: 'finalized' };
+    if (operation.state === 'expired' && operation !== this.#newest(id))
+      return { ok: false, reason: 'expired' };
     const replayed = operation.state === 'aborted';
     if (!replayed) {
+      for (const window of operation.windows) this.#arm(window);
       Object.assign(operation, { late: operation.state === 'expired', state: 'aborted' });
-      operation.purgeTick = this.tick + 15;
+      this.#end(operation);
     }
     return { ok: true, status: 'aborted', released: operation.late ? 0n : operation.amount, replayed };
   }
 
-  extend(id: string, ticks: number): object {
+  extend(id: string, ticks: number, generation?: number): object {
     this.#expire();
-    const operation = this.operations.get(id);
+    const operation = this.#find(id, generation);
     if (!operation) return { ok: false, reason: 'not_found' };
     if (operation.state !== 'pending') return { ok: false, reason: operation.state };
     operation.expiryTick = this.tick + ticks + 1;
     return { ok: true, status: 'extended' };
   }
 
-  refund(id: string, amount: bigint, refundId: string): object {
+  refund(id: string, amount: bigint, refundId: string, generation?: number): object {
     this.#expire();
-    const operation = this.operations.get(id);
+    const operation = this.#find(id, generation);
     if (!operation) return { ok: false, reason: 'not_found' };
     const earlier = this.refunds.get(refundId);
-    const content = `${id} ${amount}`;
+    const content = `${id} ${operation.generation} ${amount}`;
     if (earlier && earlier.content !== content) return { ok: false, reason: 'conflict' };
     if (operation.state !== 'finalized') return { ok: false, reason: operation.state };
     if (!earlier && operation.refunded + amount > operation.committed)
       return { ok: false, reason: 'exceeds_committed' };
     if (!earlier) {
+      for (const window of operation.windows) this.#arm(window);
       operation.refunded += amount;
       this.refunds.set(refundId, { content, purgeTick: this.tick + 15 });
     }
@@ -193,7 +214,9 @@ export class BudgetModel {
     if (earlier && earlier.content !== content) return { ok: false, reason: 'conflict' };
     const window = this.#windowsOf([scope]).find((each) => each.period === period) as Window;
     if (!earlier) {
+      this.#arm(window);
       this.#creditSums.set(window.field, this.#creditOf(window) + amount);
+      if (amount > 0n) this.#rearm(window);
       this.credits.set(id, { content, purgeTick: this.tick + 15 });
     }
     return { ok: true, status: 'credited', replayed: Boolean(earlier), balance: this.#balance(window) };
@@ -211,22 +234,40 @@ export class BudgetModel {
     return this.#balances(this.#windowsOf([scope]));
   }
 
-  get(id: string): object | null {
-    const operation = this.operations.get(id);
+  get(id: string, generation?: number): object | null {
+    const operation = this.#find(id, generation);
     if (!operation) return null;
     const { state, expiryTick, kind, amount, actual, committed, refunded, uncovered, scopes } = operation;
     const shown = state === 'pending' && expiryTick <= this.tick ? 'expired' : state;
-    return { id, kind, state: shown, amount, actual, committed, refunded, uncovered, scopes };
+    return {
+      id,
+      generation: operation.generation,
+      kind,
+      state: shown,
+      amount,
+      actual,
+      committed,
+      refunded,
+      uncovered,
+      scopes,
+    };
   }
 
   /** Ids told as expired. */
-  reap(): Set<string> {
+  reap(): string[] {
     this.#expire();
-    const told = new Set(this.#untold);
+    const told = this.#untold;
     this.#untold = [];
-    for (const [id, { state, purgeTick, windows, committed, refunded }] of this.operations) {
-      if (state === 'pending' || purgeTick > this.tick) continue;
-      this.operations.delete(id);
+    for (const operation of this.#all()) {
+      const { id, state, purgeTick, windows, committed, refunded } = operation;
+      const generations = this.operations.get(id) ?? [];
+      // The newest is remembered for as long as any older one.
+      const isNeeded =
+        operation === generations.at(-1) && generations.some((each) => each.purgeTick > this.tick);
+      if (state === 'pending' || purgeTick > this.tick || isNeeded) continue;
+      const left = this.operations.get(id)?.filter((each) => each !== operation) ?? [];
+      if (left.length === 0) this.operations.delete(id);
+      else this.operations.set(id, left);
       for (const window of windows) {
         const { field } = window;
         this.#forgotten.set(field, (this.#forgotten.get(field) ?? 0n) + committed - refunded);
@@ -238,12 +279,32 @@ export class BudgetModel {
   }
 
   #expire(): void {
-    for (const operation of this.operations.values()) {
+    for (const operation of this.#all()) {
       if (operation.state !== 'pending' || operation.expiryTick > this.tick) continue;
       operation.state = 'expired';
       operation.purgeTick = operation.expiryTick + 15;
       this.#untold.push(operation.id);
     }
+  }
+
+  #all(): ModelOperation[] {
+    return [...this.operations.values()].flat();
+  }
+
+  /** The newest under an id; unless `always`, none where nothing was spent under it. */
+  #newest(id: string, always = true): ModelOperation | undefined {
+    const newest = this.operations.get(id)?.at(-1);
+    const isOver = newest?.state === 'aborted' || newest?.state === 'expired';
+    return isOver && !always ? undefined : newest;
+  }
+
+  #find(id: string, generation?: number): ModelOperation | undefined {
+    if (generation === undefined) return this.#newest(id);
+    return this.operations.get(id)?.find((each) => each.generation === generation);
+  }
+
+  #end(operation: ModelOperation): void {
+    operation.purgeTick = this.tick + 15;
   }
 
   #open(
@@ -253,11 +314,23 @@ export class BudgetModel {
     windows: Window[],
     amount: bigint,
   ): ModelOperation {
+    const generation = (this.#newest(id)?.generation ?? 0) + 1;
     const operation: ModelOperation = {
-      ...{ id, kind, state: 'pending', amount, scopes, windows, expiryTick: this.tick, purgeTick: 0 },
+      ...{
+        id,
+        generation,
+        kind,
+        state: 'pending',
+        amount,
+        scopes,
+        windows,
+        expiryTick: this.tick,
+        purgeTick: 0,
+      },
       ...{ actual: 0n, committed: 0n, refunded: 0n, uncovered: 0n, late: false, crossed: [] },
     };
-    this.operations.set(id, operation);
+    for (const window of windows) this.#arm(window);
+    this.operations.set(id, [...(this.operations.get(id) ?? []), operation]);
     return operation;
   }
 
@@ -280,13 +353,46 @@ export class BudgetModel {
     return { startMs, endMs: startMs + lengthMs };
   }
 
-  #limitOf({ scope, period }: Window): Limit {
-    const configured = (name: string): Limit | undefined =>
-      this.limits.find((limit) => limit.scope === name && limit.period === period)?.limit;
+  #configured(name: string, period: PeriodName): Limit | undefined {
+    return this.limits.find((limit) => limit.scope === name && limit.period === period)?.limit;
+  }
+
+  /** By setLimit. */
+  #setFor({ scope, period }: Window): Limit | undefined {
     const type = typeOf(scope);
-    const candidates = [`${scope} ${period}`, `${type} ${period}`].map((key) => this.#set.get(key));
-    const own = scope === type ? undefined : configured(scope);
-    return candidates[0] ?? own ?? candidates[1] ?? configured(type) ?? 'unlimited';
+    const hasOwn = this.#configured(scope, period) !== undefined;
+    return this.#set.get(`${scope} ${period}`) ?? (hasOwn ? undefined : this.#set.get(`${type} ${period}`));
+  }
+
+  #limitOf(window: Window): Limit {
+    return this.#setFor(window) ?? this.#configuredFor(window);
+  }
+
+  #configuredFor({ scope, period }: Window): Limit {
+    return this.#configured(scope, period) ?? this.#configured(typeOf(scope), period) ?? 'unlimited';
+  }
+
+  /** A limit that setLimit has raised since the last step arms thresholds again, those above the usage that is left. */
+  #arm(window: Window): void {
+    if (window.thresholds.length === 0) return;
+    const set = this.#setFor(window);
+    const seen = this.#seen.get(window.field);
+    this.#seen.set(window.field, set);
+    if (set === seen) return;
+    const [before, now] = [seen ?? this.#configuredFor(window), this.#limitOf(window)];
+    if (before !== 'unlimited' && (now === 'unlimited' || now > before)) this.#rearm(window);
+  }
+
+  #rearm(window: Window): void {
+    const { limit, credits, committed, reserved } = this.#balance(window);
+    const before = this.#crossed.get(window.field) ?? 0;
+    const still = window.thresholds.filter(
+      (percent) =>
+        limit !== 'unlimited' &&
+        percent <= before &&
+        100n * (committed + reserved) >= BigInt(percent) * (limit + credits),
+    );
+    this.#crossed.set(window.field, Math.max(0, ...still));
   }
 
   #creditOf(window: Window): bigint {
@@ -303,7 +409,7 @@ export class BudgetModel {
     const { field } = window;
     let committed = this.#forgotten.get(field) ?? 0n;
     let reserved = 0n;
-    for (const operation of this.operations.values()) {
+    for (const operation of this.#all()) {
       if (!operation.windows.some((each) => each.field === field)) continue;
       committed += operation.committed - operation.refunded;
       if (operation.state === 'pending') reserved += operation.amount;
@@ -364,8 +470,16 @@ export class BudgetModel {
   }
 
   #reserved(operation: ModelOperation, replayed: boolean): object {
-    const { amount, crossed, windows } = operation;
-    return { ok: true, status: 'reserved', amount, replayed, crossed, balances: this.#balances(windows) };
+    const { generation, amount, crossed, windows } = operation;
+    return {
+      ok: true,
+      status: 'reserved',
+      generation,
+      amount,
+      replayed,
+      crossed,
+      balances: this.#balances(windows),
+    };
   }
 
   #charged(operation: ModelOperation, replayed: boolean): object {
@@ -395,6 +509,19 @@ export class BudgetModel {
     };
     return { ok: true, status: 'finalized', ...sums, replayed, crossed, balances: this.#balances(windows) };
   }
+}
+
+/** How a body ends: well and at that cost (undefined: nobody can read it), or by an error; and what it noted before. */
+export interface BodyEnd {
+  readonly how: 'well' | 'hung up' | 'failed';
+  readonly cost: bigint | undefined;
+  readonly noted: bigint;
+}
+
+function costOf({ how, cost, noted }: BodyEnd, estimate: bigint): bigint | 'abort' {
+  if (how === 'well') return max(cost ?? estimate, noted);
+  if (noted > 0n) return noted;
+  return how === 'hung up' ? estimate : 'abort';
 }
 
 function same(operation: ModelOperation, kind: string, scopes: string[], amount: bigint): boolean {

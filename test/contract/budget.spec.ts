@@ -2,11 +2,12 @@ import { MemoryBudgetBackend } from '../../lib/budget/budget.memory-backend.js';
 import { RedisBudgetBackend } from '../../lib/budget/budget.redis-backend.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { closeClients, freshRedis } from '../support/redis.js';
-import { describeBudgetContract } from './budget.contract.js';
+import { type BudgetWorld, describeBudgetContract } from './budget.contract.js';
+import { describeBudgetEnds } from './budget-ends.contract.js';
 
 const RETENTION_MS = 900_000;
 
-describeBudgetContract('memory', async () => {
+async function onMemory(): Promise<BudgetWorld> {
   let nowMs = Date.now();
   const clock = {
     now: () => nowMs,
@@ -15,9 +16,9 @@ describeBudgetContract('memory', async () => {
   };
   const backend = new MemoryBudgetBackend({ clock, retentionMs: RETENTION_MS });
   return { clock, backend: () => backend };
-});
+}
 
-describeBudgetContract('Redis', async () => {
+async function onRedis(): Promise<BudgetWorld> {
   closeClients();
   const server = await freshRedis();
   const backend = () =>
@@ -26,4 +27,9 @@ describeBudgetContract('Redis', async () => {
       retentionMs: RETENTION_MS,
     });
   return { clock: server.clock, backend };
-});
+}
+
+for (const describeBudgets of [describeBudgetContract, describeBudgetEnds]) {
+  describeBudgets('memory', onMemory);
+  describeBudgets('Redis', onRedis);
+}

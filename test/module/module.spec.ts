@@ -277,7 +277,7 @@ describe('SyncGuardModule', () => {
       const balance = async () => (await other.get(BudgetService).balance({ scope: 'user' }))[0];
       const run = module
         .get(BudgetService)
-        .run({ scopes: ['user'], amount: 10, actual: () => 7 }, () => sleep(300));
+        .run(() => sleep(300), { scopes: ['user'], amount: 10, actual: () => 7 });
       await eventually(async () => expect(await balance()).toMatchObject({ reserved: 10 }));
       await module.close();
       expect(await balance()).toMatchObject({ committed: 7, reserved: 0 });

@@ -1,6 +1,5 @@
 import { Logger } from '@nestjs/common';
 import {
-  BudgetConflictError,
   BudgetExceededError,
   BudgetInputError,
   BudgetUnavailableError,
@@ -127,17 +126,17 @@ describe('a wrong call is refused before any I/O', () => {
     ],
     [
       'a run of nothing',
-      () => budgets.run({ scopes, amount: 1 }, undefined as never),
+      () => budgets.run(undefined as never, { scopes, amount: 1 }),
       /fn must be a function/,
     ],
     [
       'a cost that cannot be asked',
-      () => budgets.run({ scopes, amount: 1, actual: 5 as never }, () => 1),
+      () => budgets.run(() => 1, { scopes, amount: 1, actual: 5 as never }),
       /actual must be a function/,
     ],
     [
       'a reject in run',
-      () => budgets.run({ scopes, amount: 1, overage: 'reject' as never }, () => 1),
+      () => budgets.run(() => 1, { scopes, amount: 1, overage: 'reject' as never }),
       /overage must be/,
     ],
   ];
@@ -154,6 +153,53 @@ describe('a wrong call is refused before any I/O', () => {
     await expect(serviceOn(memory()).reserve({ scopes: ['guest:hunter2'], amount: 1 })).rejects.not.toThrow(
       /hunter2/,
     );
+  });
+});
+
+describe('an unknown option is refused by its name', () => {
+  const budgets = serviceOn(untouchable);
+  const more = { oops: 1 } as object;
+  const call = { scopes: ['user'], amount: 1, ...more };
+  it.each<[string, () => Promise<unknown>]>([
+    ['reserve', () => budgets.reserve(call)],
+    ['charge', () => budgets.charge({ id: 'x', ...call })],
+    ['finalize', () => budgets.finalize({ id: 'x' }, 1, more)],
+    ['abort', () => budgets.abort({ id: 'x' }, more)],
+    ['extend', () => budgets.extend({ id: 'x' }, 1, more)],
+    ['refund', () => budgets.refund({ id: 'x' }, 1, 'r', more)],
+    ['credit', () => budgets.credit({ scope: 'user', period: 'lifetime', amount: 1, id: 'k', ...more })],
+    ['setLimit', () => budgets.setLimit({ scope: 'user', period: 'lifetime', limit: 1, ...more })],
+    ['balance', () => budgets.balance({ scope: 'user', ...more })],
+    ['get', () => budgets.get({ id: 'x' }, more)],
+    ['list', () => budgets.list(more)],
+    ['reap', () => budgets.reap(more)],
+    ['verify', () => budgets.verify('root', more)],
+    ['run', () => budgets.run(() => 1, call)],
+  ])('by %s', async (_, refused) => {
+    await expect(refused()).rejects.toThrow(BudgetInputError);
+    await expect(refused()).rejects.toThrow(/oops is not an option/);
+  });
+});
+
+describe('a memory backend', () => {
+  it('keeps nothing of a root that was only looked at, and forgets a million operations in time', async () => {
+    let nowMs = 0;
+    const backend = memory({ now: () => nowMs });
+    const budgets = serviceOn(backend);
+    for (let i = 0; i < 100; i++) {
+      const root = `guest ${i}`;
+      await budgets.balance({ root, scope: 'user' });
+      await budgets.finalize({ root, id: 'x' }, 1);
+      await budgets.list({ root });
+    }
+    expect(await budgets.reap({ root: 'guest 1' })).toEqual({ expired: [], purged: 0 });
+    for (let i = 0; i < 20_000; i++)
+      await budgets.reserve({ scopes: ['user'], amount: 0, id: `${i}`, ttlMs: 1 + (i % 500) });
+    nowMs = 500;
+    expect((await budgets.reap({ max: 100_000 })).expired).toHaveLength(20_000);
+    nowMs = 10_000;
+    expect(await budgets.reap({ max: 100_000 })).toEqual({ expired: [], purged: 20_000 });
+    expect((await budgets.list()).records).toEqual([]);
   });
 });
 
@@ -241,10 +287,10 @@ describe('results', () => {
 
   const about = { root: 'default', id: 'a' };
   const entries = ['~;c|user:1|month/15@Europe/Berlin|5', '9', '100', '7 3 10 0 80'];
-  const detail = `9 ${entries[0]} 100 80 9 0 user:1 {"a":"b c"}`;
+  const detail = `- 9 ${entries[0]} 100 80 9 0 user:1 {"a":"b c"}`;
 
   it('are read from what the scripts reply', () => {
-    const reserved = parseBudgetResult(['reserved', 'p h 3 0 0 0 0 0 5 8 0 80', ...entries], about);
+    const reserved = parseBudgetResult(['reserved', 'p h 1 3 0 0 0 0 0 5 8 0 80', ...entries], about);
     const period = { every: 'month', tz: 'Europe/Berlin', anchor: 15 };
     expect(reserved).toEqual({
       ...{
@@ -252,6 +298,7 @@ describe('results', () => {
         status: 'reserved',
         root: 'default',
         id: 'a',
+        generation: 1,
         amount: 3n,
         expiresAtMs: 8,
         replayed: false,
@@ -270,11 +317,11 @@ describe('results', () => {
         },
       ],
     });
-    expect(parseBudgetResult(['already_aborted', 'a h 3 0 0 0 0 0 5 8 6 -', detail], about)).toMatchObject({
+    expect(parseBudgetResult(['already_aborted', 'a h 1 3 0 0 0 0 0 5 8 6 -', detail], about)).toMatchObject({
       reason: 'already_aborted',
       record: { state: 'aborted', scopes: ['user:1'], meta: { a: 'b c' }, endedAtMs: 6 },
     });
-    expect(parseFinalizeResult(['replayed', 'f h 3 2 2 0 0 0 5 8 7 -', ...entries], about)).toMatchObject({
+    expect(parseFinalizeResult(['replayed', 'f h 1 3 2 2 0 0 0 5 8 7 -', ...entries], about)).toMatchObject({
       ...{ ok: true, reserved: 3n, actual: 2n, released: 1n, overage: 0n, replayed: true, crossed: [] },
     });
     expect(parseFinalizeResult(['not_found'], about)).toEqual({ ok: false, reason: 'not_found' });
@@ -332,7 +379,7 @@ describe('faults', () => {
   it('do not take from run what its body gave: that is settled later', async () => {
     const { backend, calls } = flaky('finalize', 4, 'ServiceUnavailable');
     const budgets = serviceOn(backend);
-    expect(await budgets.run({ scopes: ['user'], amount: 5 }, () => 'paid for')).toBe('paid for');
+    expect(await budgets.run(() => 'paid for', { scopes: ['user'], amount: 5 })).toBe('paid for');
     await budgets.onModuleDestroy();
     expect(calls()).toBeGreaterThanOrEqual(5);
     expect(await budgets.balance({ scope: 'user' })).toMatchObject([{ committed: 5, reserved: 0 }]);
@@ -343,31 +390,21 @@ describe('run', () => {
   it('finalizes what the result cost, capped when told so', async () => {
     const budgets = serviceOn(memory());
     const result = await budgets.run(
-      { scopes: ['user'], amount: 10, actual: (tokens: number) => tokens, overage: 'cap' },
       (hold) => {
         expect(hold).toMatchObject({ status: 'reserved', amount: 10 });
         return 500;
       },
+      { scopes: ['user'], amount: 10, actual: (tokens: number) => tokens, overage: 'cap' },
     );
     expect(result).toBe(500);
     expect((await budgets.balance({ scope: 'user' }))[0]).toMatchObject({ committed: 100, reserved: 0 });
-  });
-
-  it('runs again what was reserved and not settled: the work of a process that died', async () => {
-    const budgets = serviceOn(memory());
-    await budgets.reserve({ scopes: ['user'], amount: 10, id: 'job' });
-    expect(await budgets.run({ scopes: ['user'], amount: 10, id: 'job' }, () => 'done')).toBe('done');
-    await expect(budgets.run({ scopes: ['user'], amount: 10, id: 'job' }, () => 'again')).rejects.toThrow(
-      BudgetConflictError,
-    );
-    expect((await budgets.balance({ scope: 'user' }))[0]).toMatchObject({ committed: 10, reserved: 0 });
   });
 
   it('does not run without room, and says until when', async () => {
     const budgets = serviceOn(memory(), [{ scope: 'user', period: { windowMs: 3_600_000 }, limit: 10 }]);
     await budgets.charge({ scopes: ['user'], amount: 10, id: 'a' });
     const error = (await budgets
-      .run({ scopes: ['user'], amount: 1 }, () => fail())
+      .run(() => fail(), { scopes: ['user'], amount: 1 })
       .catch((reason: unknown) => reason)) as BudgetExceededError;
     expect(error).toBeInstanceOf(BudgetExceededError);
     expect(error.retryAtMs).toBe(error.violations[0]?.resetAtMs);
@@ -389,7 +426,7 @@ describe('shutdown', () => {
     await budgets.onModuleDestroy();
     const refused = { name: 'BudgetUnavailableError', code: 'ServiceUnavailable' };
     await expect(budgets.reserve({ scopes: ['user'], amount: 1 })).rejects.toMatchObject(refused);
-    await expect(budgets.run({ scopes: ['user'], amount: 1 }, fail)).rejects.toMatchObject(refused);
+    await expect(budgets.run(fail, { scopes: ['user'], amount: 1 })).rejects.toMatchObject(refused);
     expect(await budgets.finalize({ id: 'a' }, 3)).toMatchObject({ ok: true, committed: 3 });
     expect(await budgets.abort({ id: 'b' })).toMatchObject({ ok: true, released: 5 });
   });
@@ -398,7 +435,7 @@ describe('shutdown', () => {
     const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
     const budgets = draining(50);
     let end = (): void => {};
-    const run = budgets.run({ scopes: ['user'], amount: 5 }, () => new Promise<void>((done) => (end = done)));
+    const run = budgets.run(() => new Promise<void>((done) => (end = done)), { scopes: ['user'], amount: 5 });
     await eventually(async () =>
       expect((await budgets.balance({ scope: 'user' }))[0]).toMatchObject({ reserved: 5 }),
     );

@@ -41,7 +41,7 @@ describe('a line of the log', () => {
     const budgets = new BudgetService(backend, resolveBudgetDefaults({ limits, reaper: false }));
     const finalize = jest.spyOn(backend, 'finalize');
     for (let i = 0; i < 3; i++) finalize.mockImplementationOnce(failOnce(new BudgetUnavailableError(AWAY)));
-    expect(await budgets.run({ scopes: ['user'], amount: 1, id: 'call 7' }, () => 'done')).toBe('done');
+    expect(await budgets.run(() => 'done', { scopes: ['user'], amount: 1, id: 'call 7' })).toBe('done');
     await budgets.onModuleDestroy();
     expect(lines).toStrictEqual([
       `The budget of ${hashKey('call 7')} could not be settled yet, it is tried again in the background: Redis cannot be reached.`,

@@ -42,11 +42,12 @@ const entries = {
 };
 
 const { scopes, fields, limits, thresholds, ends, inherited } = entries;
-const detail = [endMs, fields, limits, thresholds, ends, inherited, scopes, '{"a":"b c"}'].join(' ');
+const detail = ['n0', endMs, fields, limits, thresholds, ends, inherited, scopes, '{"a":"b c"}'].join(' ');
 const record = (state: string, amount: number, committed: number, expiresAtMs: number): string =>
   [
     state,
     'h',
+    1,
     amount,
     committed,
     committed,
@@ -78,12 +79,37 @@ async function prepare(client: Redis): Promise<void> {
 }
 
 const immortal = /budget/;
+const ref = { generation: 1, nonce: 'n0' };
 
 export const budgetExamples: ScriptExample[] = [
   {
     script: reserveScript,
     keys,
-    args: { id: 'new', amount: '40', ttlMs: 60_000, meta: '{"a":"b c"}', retentionMs, ...entries },
+    args: {
+      id: 'new',
+      amount: '40',
+      ttlMs: 60_000,
+      meta: '{"a":"b c"}',
+      mode: 'run',
+      nonce: 'n1',
+      retentionMs,
+      ...entries,
+    },
+  },
+  {
+    script: reserveScript,
+    keys,
+    args: {
+      id: 'over',
+      amount: '40',
+      ttlMs: 60_000,
+      meta: '',
+      mode: 'renew',
+      nonce: 'n2',
+      retentionMs,
+      ...entries,
+    },
+    prepare,
   },
   {
     script: chargeScript,
@@ -94,12 +120,17 @@ export const budgetExamples: ScriptExample[] = [
   {
     script: finalizeScript,
     keys,
-    args: { id: 'held', actual: '12', overage: 'cap', late: 'record', retentionMs },
+    args: { ...ref, id: 'held', actual: '12', overage: 'cap', late: 'record', retentionMs },
     prepare,
   },
-  { script: abortScript, keys, args: { id: 'held', retentionMs }, prepare },
-  { script: extendScript, keys, args: { id: 'held', ttlMs: 60_000, retentionMs }, prepare },
-  { script: refundScript, keys, args: { id: 'spent', amount: '5', refundId: 'r', retentionMs }, prepare },
+  { script: abortScript, keys, args: { ...ref, id: 'held', retentionMs }, prepare },
+  { script: extendScript, keys, args: { ...ref, id: 'held', ttlMs: 60_000, retentionMs }, prepare },
+  {
+    script: refundScript,
+    keys,
+    args: { ...ref, id: 'spent', amount: '5', refundId: 'r', retentionMs },
+    prepare,
+  },
   {
     script: creditScript,
     keys,
@@ -115,7 +146,7 @@ export const budgetExamples: ScriptExample[] = [
     immortal,
   },
   { script: balanceScript, keys, args: { retentionMs, ...entries }, prepare },
-  { script: getScript, keys, args: { id: 'held' }, prepare },
+  { script: getScript, keys, args: { ...ref, id: 'held' }, prepare },
   { script: listScript, keys, args: { cursor: '0', limit: 10, retentionMs }, prepare },
   { script: reaperScript, keys, args: { max: 10, retentionMs }, prepare },
   { script: snapshotScript, keys, args: { retentionMs }, prepare },

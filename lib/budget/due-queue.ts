@@ -1,0 +1,97 @@
+interface Due {
+  readonly name: string;
+  readonly atMs: number;
+  /** How many were set before. */
+  readonly turn: number;
+}
+
+const COMPACT_ABOVE = 64;
+
+/** Names and when each is due, the earliest first; of two at the same moment the one that was set first. */
+export class DueQueue {
+  readonly #dues = new Map<string, Due>();
+  #turn = 0;
+  /** A binary heap. An entry that was set anew since, or removed, stays in it until it comes up. */
+  #heap: Due[] = [];
+
+  get size(): number {
+    return this.#dues.size;
+  }
+
+  at(name: string): number | undefined {
+    return this.#dues.get(name)?.atMs;
+  }
+
+  set(name: string, atMs: number): void {
+    const due = { name, atMs, turn: this.#turn++ };
+    this.#dues.set(name, due);
+    this.#push(due);
+    if (this.#heap.length > 2 * this.#dues.size + COMPACT_ABOVE) this.#compact();
+  }
+
+  delete(name: string): void {
+    this.#dues.delete(name);
+  }
+
+  names(): IterableIterator<string> {
+    return this.#dues.keys();
+  }
+
+  /** When the first one is due; Infinity: there is none. */
+  nextMs(): number {
+    return this.#first()?.atMs ?? Infinity;
+  }
+
+  /** Takes out the first one if it is due. */
+  take(nowMs: number): Due | undefined {
+    const first = this.#first();
+    if (!first || first.atMs > nowMs) return undefined;
+    this.#pop();
+    this.#dues.delete(first.name);
+    return first;
+  }
+
+  #first(): Due | undefined {
+    let first = this.#heap[0];
+    while (first && this.#dues.get(first.name) !== first) {
+      this.#pop();
+      first = this.#heap[0];
+    }
+    return first;
+  }
+
+  #push(due: Due): void {
+    const heap = this.#heap;
+    let at = heap.push(due) - 1;
+    while (at > 0) {
+      const parent = (at - 1) >> 1;
+      if (!isBefore(due, heap[parent] as Due)) break;
+      heap[at] = heap[parent] as Due;
+      at = parent;
+    }
+    heap[at] = due;
+  }
+
+  #pop(): void {
+    const heap = this.#heap;
+    const last = heap.pop() as Due;
+    if (heap.length === 0) return;
+    let at = 0;
+    for (;;) {
+      let child = 2 * at + 1;
+      if (child >= heap.length) break;
+      if (child + 1 < heap.length && isBefore(heap[child + 1] as Due, heap[child] as Due)) child++;
+      if (!isBefore(heap[child] as Due, last)) break;
+      heap[at] = heap[child] as Due;
+      at = child;
+    }
+    heap[at] = last;
+  }
+
+  #compact(): void {
+    // A sorted list is a heap.
+    this.#heap = [...this.#dues.values()].sort((a, b) => (isBefore(a, b) ? -1 : 1));
+  }
+}
+
+const isBefore = (a: Due, b: Due): boolean => a.atMs < b.atMs || (a.atMs === b.atMs && a.turn < b.turn);

@@ -1,0 +1,68 @@
+import { SyncGuardError } from '../syncguard.errors.js';
+
+const ABORT_NAMES = new Set(['AbortError', 'TimeoutError']);
+/** Of clients of language models, whose errors have no name of their own. */
+const ABORT_CLASSES = new Set(['APIUserAbortError', 'APIConnectionTimeoutError']);
+const ABORT_CODES = new Set([
+  'ABORT_ERR',
+  'ERR_CANCELED',
+  'ECONNABORTED',
+  'ERR_STREAM_PREMATURE_CLOSE',
+  'UND_ERR_ABORTED',
+  'UND_ERR_HEADERS_TIMEOUT',
+  'UND_ERR_BODY_TIMEOUT',
+]);
+/** Nobody was reached, so nothing was bought. */
+const NOT_CONNECTED = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'UND_ERR_CONNECT_TIMEOUT']);
+
+const DEEPEST_CAUSE = 8;
+
+/**
+ * Whether a body ended because its caller hung up or lost patience: what it had asked for may have been delivered, and
+ * is paid for.
+ *
+ * @param args - where a signal may be that was aborted: a provider throws whatever its reason is
+ */
+export function isHangUp(error: unknown, args: readonly unknown[]): boolean {
+  const chain = causesOf(error);
+  if (chain.some((each) => each instanceof SyncGuardError || NOT_CONNECTED.has(codeOf(each)))) return false;
+  return chain.some(isAbort) || args.some(holdsAborted);
+}
+
+function causesOf(error: unknown): unknown[] {
+  const chain: unknown[] = [];
+  for (let each = error; each && chain.length < DEEPEST_CAUSE; each = read(each, 'cause')) chain.push(each);
+  return chain;
+}
+
+const isAbort = (error: unknown): boolean =>
+  ABORT_CODES.has(codeOf(error)) ||
+  ABORT_NAMES.has(String(read(error, 'name'))) ||
+  ABORT_CLASSES.has(String(read(read(error, 'constructor'), 'name')));
+
+const codeOf = (error: unknown): string => String(read(error, 'code'));
+
+/** An argument that is an aborted signal, or has one: options, or a Request. */
+function holdsAborted(arg: unknown): boolean {
+  if (isAborted(arg) || isAborted(read(arg, 'signal'))) return true;
+  return isPlain(arg) && Object.values(arg).some(isAborted);
+}
+
+const isAborted = (value: unknown): boolean =>
+  read(value, 'aborted') === true && typeof read(value, 'addEventListener') === 'function';
+
+function isPlain(value: unknown): value is object {
+  if (typeof value !== 'object' || value === null) return false;
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === Object.prototype || prototype === null;
+}
+
+/** A property of anything: what was thrown or passed may be of any kind, and its getters may throw. */
+function read(value: unknown, name: string): unknown {
+  if ((typeof value !== 'object' && typeof value !== 'function') || value === null) return undefined;
+  try {
+    return (value as Record<string, unknown>)[name];
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,475 @@
+import { Logger } from '@nestjs/common';
+import type { BudgetBackend, ReserveRequest } from '../../lib/budget/budget.backend.js';
+import { BudgetConflictError } from '../../lib/budget/budget.errors.js';
+import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
+import { BudgetService } from '../../lib/budget/budget.service.js';
+import type { BudgetLimit, Crossed, Reserved, ReserveResult } from '../../lib/budget/budget.types.js';
+import { currentHold } from '../../lib/budget/current-hold.js';
+import { LockError } from '../../lib/lock/lock.errors.js';
+import type { BudgetWorld } from './budget.contract.js';
+
+const RETENTION_MS = 900_000;
+const MINUTE_MS = 60_000;
+const LIMITS: BudgetLimit[] = [{ scope: 'user', period: 'lifetime', limit: 1_000 }];
+
+/** What the end of a body, and of a hold, means on every backend. */
+export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorld>): void {
+  describe(`the end of a body on ${name}`, () => {
+    let world: BudgetWorld;
+    let backend: BudgetBackend;
+    let budgets: BudgetService;
+    const unreadable: string[] = [];
+
+    const open = (limits: BudgetLimit[] = LIMITS): BudgetService =>
+      new BudgetService(
+        backend,
+        resolveBudgetDefaults({ limits, reaper: false, retentionMs: RETENTION_MS }),
+        { onUnreadableCost: (id) => unreadable.push(id) },
+      );
+    const reserve = async (amount: number, more: object = {}): Promise<ReserveResult> =>
+      budgets.reserve({ scopes: ['user'], id: 'job', amount, ttlMs: MINUTE_MS, ...more });
+    const granted = async (amount: number, more: object = {}): Promise<Reserved> => {
+      const hold = await reserve(amount, more);
+      if (!hold.ok) throw new Error(`refused: ${hold.reason}`);
+      return hold;
+    };
+    /** committed/reserved */
+    const spent = async (): Promise<string> => {
+      const [balance] = await budgets.balance({ scope: 'user' });
+      return `${balance?.committed}/${balance?.reserved}`;
+    };
+
+    beforeEach(async () => {
+      world = await fresh();
+      backend = world.backend();
+      budgets = open();
+      unreadable.length = 0;
+    });
+    afterEach(async () => {
+      expect(await budgets.verify()).toEqual({ ok: true, problems: [] });
+    });
+
+    describe('generations', () => {
+      it('a worker that was frozen past its ttl, and the one that took over, both pay', async () => {
+        const frozen = await granted(100);
+        world.clock.advance(2 * MINUTE_MS);
+        const second = await granted(80, { renew: true });
+        expect([frozen.generation, second.generation]).toEqual([1, 2]);
+        expect(await spent()).toBe('0/80');
+
+        expect(await budgets.extend(frozen, MINUTE_MS)).toMatchObject({ ok: false, reason: 'expired' });
+        expect(await budgets.abort(frozen)).toMatchObject({ ok: false, reason: 'expired' });
+        expect(await budgets.finalize(frozen, 70)).toMatchObject({
+          ...{ ok: true, generation: 1, late: true, committed: 70, released: 0 },
+        });
+        expect(await budgets.finalize(frozen, 70)).toMatchObject({ ok: true, replayed: true });
+        expect(await budgets.finalize(frozen, 71)).toMatchObject({ reason: 'conflict' });
+        expect(await budgets.abort(frozen)).toMatchObject({ ok: false, reason: 'finalized' });
+        expect(await spent()).toBe('70/80');
+
+        expect(await budgets.finalize(second, 50)).toMatchObject({ ok: true, generation: 2, late: false });
+        expect(await spent()).toBe('120/0');
+        expect(await reserve(1, { renew: true })).toMatchObject({ ok: false, reason: 'already_finalized' });
+      });
+
+      it('books late in the windows of the old hold', async () => {
+        budgets = open([{ scope: 'user', period: { every: 'month' }, limit: 1_000 }]);
+        const midnight = Date.parse('2027-03-01T00:00:00Z');
+        world.clock.set(midnight - 1_000);
+        const february = await granted(100, { ttlMs: 500 });
+        world.clock.set(midnight + 1_000);
+        const march = await granted(80, { renew: true });
+        expect(await budgets.finalize(february, 60)).toMatchObject({
+          balances: [{ window: { endMs: midnight }, committed: 60 }],
+        });
+        expect(await spent()).toBe('0/80');
+        await budgets.finalize(march, 80);
+        expect(await spent()).toBe('80/0');
+      });
+
+      it('a bare id is the newest, a result and a generation are their own', async () => {
+        const first = await granted(10);
+        await budgets.abort(first);
+        expect(await reserve(10)).toMatchObject({ reason: 'already_aborted' });
+        const second = await granted(20, { renew: true });
+        expect(await granted(20, { renew: true })).toMatchObject({ generation: 2, replayed: true });
+        expect(await reserve(21, { renew: true })).toMatchObject({ reason: 'conflict' });
+        expect(await budgets.get({ id: 'job' })).toMatchObject({ generation: 2, state: 'pending' });
+        expect(await budgets.get({ id: 'job', generation: 1 })).toMatchObject({
+          amount: 10,
+          state: 'aborted',
+        });
+        expect(await budgets.get({ id: 'job', generation: 3 })).toBeNull();
+        expect(await budgets.finalize(first, 5)).toMatchObject({ reason: 'aborted' });
+        expect(await budgets.abort(first)).toMatchObject({ ok: true, replayed: true });
+        expect(await budgets.abort({ id: 'job' })).toMatchObject({ ok: true, released: 20 });
+        expect(await budgets.finalize(second, 5)).toMatchObject({ reason: 'aborted' });
+        expect(
+          new Set((await budgets.list()).records.map(({ id, generation }) => `${id} ${generation}`)),
+        ).toEqual(new Set(['job 1', 'job 2']));
+      });
+
+      it('renews by the limits of now, and leaves all as it was where there is no room', async () => {
+        await granted(900);
+        world.clock.advance(2 * MINUTE_MS);
+        await budgets.charge({ scopes: ['user'], amount: 200, id: 'other' });
+        expect(await reserve(900, { renew: true })).toMatchObject({ reason: 'exceeded' });
+        expect(await budgets.get({ id: 'job' })).toMatchObject({ generation: 1, state: 'expired' });
+        expect(await budgets.finalize({ id: 'job' }, 10)).toMatchObject({ ok: true, late: true });
+      });
+
+      it('a step that comes after all was forgotten does not touch who has the id now', async () => {
+        const suspended = await granted(100);
+        world.clock.advance(MINUTE_MS + RETENTION_MS);
+        await budgets.reap();
+        const now = await granted(50);
+        expect([suspended.generation, now.generation]).toEqual([1, 1]);
+        expect(await budgets.extend(suspended, MINUTE_MS)).toEqual({ ok: false, reason: 'not_found' });
+        expect(await budgets.finalize(suspended, 70)).toEqual({ ok: false, reason: 'not_found' });
+        expect(await budgets.abort(suspended)).toEqual({ ok: false, reason: 'not_found' });
+        expect(await budgets.finalize(now, 50)).toMatchObject({ ok: true });
+      });
+
+      it('forgets no newest generation before an older one', async () => {
+        const first = await granted(100);
+        world.clock.advance(2 * MINUTE_MS);
+        await budgets.abort(await granted(50, { renew: true }));
+        world.clock.advance(RETENTION_MS / 2);
+        await budgets.finalize(first, 40);
+        world.clock.advance(RETENTION_MS / 2 + 1_000);
+        await budgets.reap();
+        expect(await granted(30, { renew: true })).toMatchObject({ generation: 3 });
+        world.clock.advance(MINUTE_MS + RETENTION_MS);
+        expect((await budgets.reap()).expired).toEqual(['job']);
+        expect((await budgets.list()).records).toEqual([]);
+        expect(await spent()).toBe('40/0');
+      });
+
+      it('refunds the generation that paid', async () => {
+        const first = await granted(100);
+        world.clock.advance(2 * MINUTE_MS);
+        const second = await granted(50, { renew: true });
+        await budgets.finalize(first, 40);
+        expect(await budgets.refund(second, 10, 'r')).toMatchObject({ reason: 'pending' });
+        expect(await budgets.refund(first, 10, 'r')).toMatchObject({ ok: true, refunded: 10 });
+        await budgets.finalize(second, 50);
+        expect(await budgets.refund(second, 10, 'r')).toEqual({ ok: false, reason: 'conflict' });
+        expect(await spent()).toBe('80/0');
+      });
+    });
+
+    describe('one id, one body', () => {
+      const spec = { scopes: ['user'], amount: 100, id: 'job', ttlMs: MINUTE_MS, actual: (n: number) => n };
+
+      it('the same id three times at once runs one body, and tells the others when it ends', async () => {
+        let end = (_: number): void => {};
+        const body = jest.fn(() => new Promise<number>((done) => (end = done)));
+        const runs = [1, 2, 3].map(() => budgets.run(body, spec).catch((error: unknown) => error));
+        const refusals = (await Promise.race([
+          Promise.all([Promise.race(runs), Promise.race([...runs].reverse())]),
+        ])) as BudgetConflictError[];
+        for (const error of refusals) {
+          expect(error).toBeInstanceOf(BudgetConflictError);
+          expect(error).toMatchObject({ reason: 'pending', retryAtMs: error.record?.expiresAtMs });
+          expect(error.context).toMatchObject({
+            retryAtMs: error.retryAtMs,
+            retryAfter: expect.any(Number) as number,
+          });
+        }
+        end(90);
+        const results = await Promise.all(runs);
+        expect(body).toHaveBeenCalledTimes(1);
+        expect(results.filter((each) => each === 90)).toHaveLength(1);
+        expect(await spent()).toBe('90/0');
+      });
+
+      it('a command that is sent again knows its own hold, in whatever state it is', async () => {
+        const request: ReserveRequest = {
+          ...{ root: 'default', id: 'job', amount: 10n, ttlMs: MINUTE_MS, meta: '' },
+          ...{ mode: 'run', nonce: 'mine', scopes: [{ scope: 'user', limits: limitsOf(LIMITS) }] },
+        };
+        expect(await backend.reserve(request)).toMatchObject({ ok: true, replayed: false });
+        expect(await backend.reserve(request)).toMatchObject({ ok: true, replayed: true, generation: 1 });
+        expect(await backend.reserve({ ...request, nonce: 'other' })).toMatchObject({ reason: 'pending' });
+        await budgets.abort({ id: 'job' });
+        expect(await backend.reserve(request)).toMatchObject({ reason: 'already_aborted' });
+        expect(await backend.reserve({ ...request, nonce: 'other' })).toMatchObject({
+          ok: true,
+          generation: 2,
+        });
+      });
+
+      it('runs again where nothing was spent, and never where it was', async () => {
+        await expect(budgets.run(() => Promise.reject(new Error('first')), spec)).rejects.toThrow('first');
+        expect(await budgets.run((hold) => hold.generation, { ...spec, actual: () => 7 })).toBe(2);
+        await expect(budgets.run(() => 1, spec)).rejects.toMatchObject({ reason: 'already_finalized' });
+        expect(await spent()).toBe('7/0');
+      });
+
+      it("a dead worker's job is free at its hold's end", async () => {
+        await granted(100);
+        await expect(budgets.run(() => 1, spec)).rejects.toMatchObject({ reason: 'pending' });
+        world.clock.advance(MINUTE_MS);
+        expect(await budgets.run(() => 30, spec)).toBe(30);
+        expect(await spent()).toBe('30/0');
+      });
+    });
+
+    describe('a body that throws', () => {
+      const coded = (code: string): Error => Object.assign(new Error(code), { code });
+      const named = (errorName: string): Error => Object.assign(new Error('x'), { name: errorName });
+      class APIUserAbortError extends Error {}
+      const aborted = AbortSignal.abort('gone');
+      const paysEstimate: [string, unknown, object?][] = [
+        ['AbortError', new DOMException('x', 'AbortError')],
+        ['TimeoutError', named('TimeoutError')],
+        ...['ABORT_ERR', 'ERR_CANCELED', 'ECONNABORTED', 'ERR_STREAM_PREMATURE_CLOSE'].map(
+          (code): [string, unknown] => [code, coded(code)],
+        ),
+        ...['UND_ERR_ABORTED', 'UND_ERR_HEADERS_TIMEOUT', 'UND_ERR_BODY_TIMEOUT'].map(
+          (code): [string, unknown] => [code, new TypeError('fetch failed', { cause: coded(code) })],
+        ),
+        ['a provider with errors of its own', new APIUserAbortError('Request was aborted.')],
+        ['the reason of a signal of the options', 'gone', { signal: aborted }],
+      ];
+      const paysNothing: [string, unknown][] = [
+        ['any error', new Error('no')],
+        ...['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'UND_ERR_CONNECT_TIMEOUT'].map(
+          (code): [string, unknown] => [code, new TypeError('fetch failed', { cause: coded(code) })],
+        ),
+        [
+          'a connect timeout by name',
+          Object.assign(coded('UND_ERR_CONNECT_TIMEOUT'), { name: 'TimeoutError' }),
+        ],
+        ['our own error', new LockError({ code: 'Aborted', message: 'x', cause: named('AbortError') })],
+        ['nothing', undefined],
+        ['a string', 'no'],
+        [
+          'a getter that throws',
+          Object.defineProperty({}, 'code', {
+            get: () => {
+              throw new Error('read');
+            },
+          }),
+        ],
+      ];
+      const throwing = async (error: unknown, more: object = {}, note = 0): Promise<void> => {
+        const body = (): never => {
+          if (note) currentHold()?.spent(note);
+          throw error;
+        };
+        const { signal, ...options } = more as { signal?: AbortSignal };
+        const run = budgets.runBody(
+          body,
+          { scopes: ['user'], amount: 100, ...options },
+          { args: [{ signal }] },
+        );
+        await expect(
+          run.then(
+            () => 'ended well',
+            (reason: unknown) => ({ reason }),
+          ),
+        ).resolves.toEqual({ reason: error });
+      };
+
+      it.each(paysEstimate)('by %s pays the estimate, or what it noted', async (...[, error, more = {}]) => {
+        await throwing(error, more);
+        expect(await spent()).toBe('100/0');
+        await throwing(error, more, 30);
+        expect(await spent()).toBe('130/0');
+      });
+
+      it.each(paysNothing)('by %s gives back all but what it noted', async (_, error) => {
+        await throwing(error);
+        expect(await spent()).toBe('0/0');
+        await throwing(error, {}, 30);
+        expect(await spent()).toBe('30/0');
+      });
+
+      it('is settled as it was told to', async () => {
+        await throwing(named('AbortError'), { onThrow: 'abort' }, 30);
+        expect(await spent()).toBe('0/0');
+        await throwing(new Error('x'), { onThrow: 'finalize-estimate' });
+        expect(await spent()).toBe('100/0');
+        const onThrow = jest.fn(
+          (error: Error, { hold }: { hold: { noted: number } }) => hold.noted + error.message.length,
+        );
+        await throwing(new Error('four'), { onThrow }, 30);
+        expect(await spent()).toBe('134/0');
+        await throwing(new Error('x'), { onThrow: () => 'abort' }, 30);
+        expect(await spent()).toBe('134/0');
+        expect(unreadable).toEqual([]);
+      });
+
+      it('pays the estimate where its own function says no amount', async () => {
+        const logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
+        await throwing(new Error('x'), { onThrow: () => -1 });
+        await throwing(new Error('x'), {
+          onThrow: () => {
+            throw new Error('worse');
+          },
+        });
+        expect(await spent()).toBe('200/0');
+        expect(logged).toHaveBeenCalledTimes(2);
+        logged.mockRestore();
+      });
+    });
+
+    describe('a cost that cannot be read', () => {
+      it.each([undefined, null, -1, 12.5, '12', NaN])(
+        'as %p loses no answer, counts the estimate, and is told',
+        async (cost) => {
+          const logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
+          const actual = (): number => cost as number;
+          expect(await budgets.run(() => 'answer', { scopes: ['user'], amount: 100, actual })).toBe('answer');
+          expect(await spent()).toBe('100/0');
+          expect(unreadable).toHaveLength(1);
+          expect(logged.mock.calls.join()).toMatch(/cannot be read/);
+          logged.mockRestore();
+        },
+      );
+
+      it('by a function that throws, or a promise that rejects, neither', async () => {
+        const logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
+        const missing = (answer: { usage?: { total: number } }): number => answer.usage!.total;
+        const rejecting = (() => Promise.reject(new Error('x'))) as unknown as () => number;
+        for (const actual of [missing, rejecting])
+          expect(await budgets.run(() => ({}), { scopes: ['user'], amount: 100, actual })).toEqual({});
+        expect(await spent()).toBe('200/0');
+        logged.mockRestore();
+      });
+
+      it('in a note does not throw into the body, and counts the estimate where it matters', async () => {
+        const logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
+        const noting = budgets.run(
+          (hold) => {
+            hold.spent(undefined as never);
+            throw new Error('no usage');
+          },
+          { scopes: ['user'], amount: 100 },
+        );
+        await expect(noting).rejects.toThrow('no usage');
+        expect(await spent()).toBe('100/0');
+        expect(unreadable).toHaveLength(1);
+        logged.mockRestore();
+      });
+    });
+
+    describe('currentHold()', () => {
+      it('is the innermost hold, with what was noted, and none outside', async () => {
+        const spec = { scopes: ['user'], amount: 100 };
+        expect(currentHold()).toBeUndefined();
+        let left: Promise<unknown> | undefined;
+        await budgets.run(async (outer) => {
+          expect(currentHold()).toBe(outer);
+          outer.spent(5);
+          await budgets.run((inner) => {
+            expect(currentHold()).toBe(inner);
+            inner.spent(7);
+            currentHold()?.spent(8);
+            expect(inner.noted).toBe(15);
+          }, spec);
+          expect(currentHold()).toBe(outer);
+          left = new Promise((done) => setImmediate(() => done(currentHold())));
+        }, spec);
+        expect(await spent()).toBe('20/0');
+        await left;
+        expect(currentHold()).toBeUndefined();
+      });
+
+      it('notes are the least that a body pays that ends well', async () => {
+        const noting = (note: number, actual: number): Promise<void> =>
+          budgets.run((hold) => hold.spent(note), { scopes: ['user'], amount: 100, actual: () => actual });
+        await noting(30, 50);
+        expect(await spent()).toBe('50/0');
+        await noting(30, 10);
+        expect(await spent()).toBe('80/0');
+      });
+    });
+
+    describe('a body that settles its hold itself', () => {
+      const spec = { scopes: ['user'], amount: 100, id: 'job', actual: () => 77 };
+
+      it.each<[string, (hold: Reserved) => unknown, string]>([
+        ['finalizes', (hold) => budgets.finalize(hold, 42), '42/0'],
+        ['finalizes by its id', () => budgets.finalize({ id: 'job' }, 42), '42/0'],
+        ['aborts', (hold) => budgets.abort(hold), '0/0'],
+        ['does not wait for it', (hold) => void budgets.finalize(hold, 42), '42/0'],
+      ])('%s: it is not settled again', async (_, settle, after) => {
+        await budgets.run(settle, spec);
+        expect(await spent()).toBe(after);
+      });
+
+      it('and then throws: its error leaves', async () => {
+        const run = budgets.run(async (hold) => {
+          await budgets.finalize(hold, 42);
+          throw new DOMException('x', 'AbortError');
+        }, spec);
+        await expect(run).rejects.toThrow('x');
+        expect(await spent()).toBe('42/0');
+      });
+    });
+
+    describe('thresholds', () => {
+      const with50And80 = [{ scope: 'user', period: 'lifetime' as const, limit: 100, thresholds: [50, 80] }];
+      const percents = ({ crossed }: { crossed?: readonly Crossed[] }): number[] =>
+        (crossed ?? []).map(({ percent }) => percent);
+      const charge = async (id: string, amount: number, scope = 'user'): Promise<number[]> =>
+        percents((await budgets.charge({ scopes: [scope], amount, id, mode: 'record' })) as object);
+      const setLimit = (limit: number | 'unlimited' | null, scope = 'user'): Promise<unknown> =>
+        budgets.setLimit({ scope, period: 'lifetime', limit });
+
+      beforeEach(() => void (budgets = open(with50And80)));
+
+      it('are armed again by a credit, above the usage that is left', async () => {
+        expect(await charge('a', 90)).toEqual([50, 80]);
+        await budgets.credit({ scope: 'user', period: 'lifetime', amount: 0, id: 'none' });
+        expect(await charge('b', 1)).toEqual([]);
+        await budgets.credit({ scope: 'user', period: 'lifetime', amount: 50, id: 'k' }); // 91 of 150
+        expect(await charge('c', 40)).toEqual([80]);
+      });
+
+      it('are armed again by a limit that was raised, of the scope or of its type, at its next step', async () => {
+        budgets = open([{ scope: 'user', period: 'lifetime', limit: 100, thresholds: [50, 80] }]);
+        for (const scope of ['user:1', 'user:2']) expect(await charge(scope, 85, scope)).toEqual([50, 80]);
+        await setLimit(200);
+        expect(await charge('b1', 20, 'user:1')).toEqual([50]);
+        await setLimit(1_000, 'user:2');
+        expect(await charge('b2', 415, 'user:2')).toEqual([50]);
+        expect(await charge('b3', 1, 'user:2')).toEqual([]);
+      });
+
+      it('are not armed by what lowers usage, nor by a limit that was lowered', async () => {
+        expect(percents((await reserve(85)) as object)).toEqual([50, 80]);
+        await budgets.abort({ id: 'job' });
+        expect(percents((await reserve(85, { renew: true })) as object)).toEqual([]);
+        world.clock.advance(2 * MINUTE_MS);
+        expect(await charge('a', 90)).toEqual([]);
+        await budgets.refund({ id: 'a' }, 90, 'r');
+        expect(await charge('b', 90)).toEqual([]);
+        await setLimit(60);
+        await setLimit(50);
+        expect(await charge('c', 50)).toEqual([]);
+      });
+
+      it('see a limit that was cleared as raised where it is, and unlimited as endless', async () => {
+        await setLimit(20);
+        expect(await charge('a', 18)).toEqual([50, 80]);
+        await setLimit(null); // 18 of 100
+        expect(await charge('b', 40)).toEqual([50]);
+        await setLimit('unlimited');
+        expect(await charge('c', 100)).toEqual([]);
+        await setLimit(200); // 158 of 200
+        expect(await charge('d', 10)).toEqual([50, 80]);
+      });
+    });
+  });
+}
+
+const limitsOf = (limits: BudgetLimit[]): ReserveRequest['scopes'][number]['limits'] =>
+  limits.map(({ period, limit }) => ({
+    period,
+    limit: limit === 'unlimited' ? limit : BigInt(limit),
+    thresholds: [],
+    inherited: false,
+  }));
