@@ -130,13 +130,13 @@ describe('a promised Observable of a message handler', () => {
     );
   });
 
-  it('that fails gives lock and budget back, and its error to the client', async () => {
+  it('that fails gives its lock back, pays for what has left, and gives its error to the client', async () => {
     expect(await app.sendForAll('failing')).toEqual([
       ...both.map((answer) => ({ answer })),
       { exception: { status: 'error', message: 'Internal server error' } },
     ]);
     await eventually(async () =>
-      expect(await stateOf(app.app)).toEqual({ locked: false, committed: 0, reserved: 0 }),
+      expect(await stateOf(app.app)).toEqual({ locked: false, committed: 7, reserved: 0 }),
     );
   });
 });
