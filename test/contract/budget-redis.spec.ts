@@ -134,6 +134,23 @@ describe('a reply that is lost after the script ran', () => {
     expect((await near.list()).records).toMatchObject([{ state: 'aborted', amount: 60 }]);
   });
 
+  it('does not leave the job of a run pending, nor take the hold of who has it', async () => {
+    const spec = { scopes: ['user'], amount: 60, id: 'job' };
+    proxy.cutAfterRequest();
+    await expect(far.run(() => fail('the body ran'), spec)).rejects.toMatchObject({
+      name: 'BudgetUnavailableError',
+    });
+    await eventually(async () => expect(await near.get({ id: 'job' })).toMatchObject({ state: 'aborted' }));
+    await near.reserve({ ...spec, renew: true });
+    proxy.cutAfterRequest();
+    await expect(far.run(() => fail('the body ran'), spec)).rejects.toMatchObject({
+      name: 'BudgetUnavailableError',
+    });
+    await eventually(() => far.balance({ scope: 'user' }));
+    expect(await near.get({ id: 'job' })).toMatchObject({ state: 'pending', generation: 2 });
+    expect(await far.run(() => 'other', { ...spec, id: 'other', amount: 1 })).toBe('other');
+  });
+
   it('spends two round trips on a reserve and its finalize', async () => {
     await far.reserve({ scopes: ['user'], amount: 1, id: 'warm' });
     await far.finalize({ id: 'warm' }, 1);

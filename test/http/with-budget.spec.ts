@@ -204,6 +204,12 @@ describe.each(['express', 'fastify'] as const)('@WithBudget over HTTP on %s', (a
       expect(await post(path)).toMatchObject({ status: 400, body: { code: 'InvalidArgument' } });
   });
 
+  it('answers 500 where a key holds what we did not write', async () => {
+    app.useLogger(false);
+    await workerRedis().client().set('syncguard/budget:{default}:b', 'foreign');
+    expect(await post('/ai/ada', { max: 1 })).toMatchObject({ status: 500, retryAfter: null });
+  });
+
   it('gives the hold back when the method throws, whose error is answered', async () => {
     app.useLogger(false);
     expect((await post('/ai/ada', { max: 60, fail: 'broken' })).status).toBe(500);
@@ -239,6 +245,7 @@ describe('@WithBudget when Redis is away', () => {
         headers: { 'content-type': 'application/json' },
       });
       expect(response.status).toBe(503);
+      expect(response.headers.get('retry-after')).toBe('1');
       expect(await response.json()).toMatchObject({ code: 'ServiceUnavailable' });
       await app.close();
     },

@@ -299,6 +299,20 @@ describe('the window of an instant', () => {
 describe('a period', () => {
   it('has one form, however its defaults are said', () => {
     expect(validatePeriod('period', { every: 'month', tz: 'UTC', anchor: 1 })).toEqual({ every: 'month' });
+    for (const tz of [
+      'utc',
+      'GMT',
+      'Etc/UTC',
+      'Etc/GMT',
+      'Etc/Zulu',
+      'Zulu',
+      'UCT',
+      'Etc/GMT+0',
+      'Greenwich',
+    ])
+      expect(validatePeriod('period', { every: 'month', tz })).toEqual({ every: 'month' });
+    for (const tz of ['Europe/London', 'Etc/GMT+1'])
+      expect(validatePeriod('period', { every: 'month', tz })).toEqual({ every: 'month', tz });
     expect(validatePeriod('period', { every: 'hour', anchor: 0 })).toEqual({ every: 'hour' });
   });
 
