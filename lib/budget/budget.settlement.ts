@@ -49,11 +49,14 @@ const notedOrEstimate = (end: BodyEnd): bigint => (noted(end) > 0n ? noted(end) 
 
 const estimateAtLeast = (end: BodyEnd): bigint => greater(estimate(end), end.notes.sum);
 
-function asTold(end: BodyEnd, error: unknown, how: Exclude<OnThrow, 'auto'>): Settlement {
+async function asTold(end: BodyEnd, error: unknown, how: Exclude<OnThrow, 'auto'>): Promise<Settlement> {
   if (how === 'abort') return how;
   if (how === 'finalize-estimate') return estimateAtLeast(end);
   try {
-    const cost = how(error, { last: end.stream?.last, hold: end.hold });
+    const cost: unknown = await (how as (...args: unknown[]) => unknown)(error, {
+      last: end.stream?.last,
+      hold: end.hold,
+    });
     return cost === 'abort' ? cost : validateAmount('onThrow(error)', cost);
   } catch (reason) {
     end.onUnreadable(reason);

@@ -304,13 +304,14 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
       it('pays the estimate where its own function says no amount', async () => {
         const logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
         await throwing(new Error('x'), { onThrow: () => -1 });
+        await throwing(new Error('x'), { onThrow: () => Promise.reject(new Error('worse')) });
         await throwing(new Error('x'), {
           onThrow: () => {
             throw new Error('worse');
           },
         });
-        expect(await spent()).toBe('200/0');
-        expect(logged).toHaveBeenCalledTimes(2);
+        expect(await spent()).toBe('300/0');
+        expect(logged).toHaveBeenCalledTimes(3);
         logged.mockRestore();
       });
     });
