@@ -8,6 +8,26 @@ export interface Refusal {
   readonly context: Readonly<Record<string, unknown>>;
 }
 
+/** A day. More than 24.8 days would overflow the timer of a client that waits as long as it was told. */
+export const DEFAULT_MAX_RETRY_AFTER_MS = 86_400_000;
+
+/**
+ * The facts of an error for clients: where they hold `retryAfter`, no more of it than is allowed, and beside it the
+ * instant which it stands for.
+ */
+export function retryFacts(
+  context: Readonly<Record<string, unknown>>,
+  maxRetryAfterMs: number,
+): Readonly<Record<string, unknown>> {
+  const { retryAfter, retryAtMs } = context;
+  if (typeof retryAfter !== 'number') return context;
+  return {
+    ...context,
+    retryAfter: Math.min(retryAfter, Math.floor(maxRetryAfterMs / 1000)),
+    retryAtMs: typeof retryAtMs === 'number' ? retryAtMs : Date.now() + retryAfter * 1000,
+  };
+}
+
 /** For HTTP: an exception that every filter knows, also where `http: false` leaves errors to the app. */
 export const httpException = (refusal: Refusal, cause: unknown): HttpException =>
   new HttpException(refusal, refusal.statusCode, { cause });

@@ -36,6 +36,7 @@ import { type ResolvedSyncGuardOptions, resolveOptions } from './syncguard.optio
 import {
   BUDGET_SERVICE,
   LOCK_SERVICE,
+  MAX_RETRY_AFTER_MS,
   RESOLVED_OPTIONS,
   SYNCGUARD_BACKENDS,
   SYNCGUARD_CONNECTION,
@@ -130,8 +131,9 @@ const providers: Provider[] = [
   },
   {
     provide: ROUTE_LIMITER,
-    useFactory: (...[limiter, { limit, limits }, ...rest]: ConstructorParameters<typeof RouteLimiter>) =>
-      new RouteLimiter(limiter, { limit, limits }, ...rest),
+    useFactory: (
+      ...[limiter, { limit, limits, maxRetryAfterMs }, ...rest]: ConstructorParameters<typeof RouteLimiter>
+    ) => new RouteLimiter(limiter, { limit, limits, maxRetryAfterMs }, ...rest),
     inject: [AbuseLimiterService, RESOLVED_OPTIONS, ModulesContainer, ModuleRef],
   },
   {
@@ -154,9 +156,14 @@ const providers: Provider[] = [
   },
   SyncGuardHealthIndicator,
   {
+    provide: MAX_RETRY_AFTER_MS,
+    useFactory: ({ maxRetryAfterMs }: ResolvedSyncGuardOptions) => maxRetryAfterMs,
+    inject: [RESOLVED_OPTIONS],
+  },
+  {
     provide: APP_FILTER,
-    useFactory: ({ http }: ResolvedSyncGuardOptions, host: HttpAdapterHost) =>
-      http ? new SyncGuardExceptionFilter(host) : new DisabledExceptionFilter(),
+    useFactory: ({ http, maxRetryAfterMs }: ResolvedSyncGuardOptions, host: HttpAdapterHost) =>
+      http ? new SyncGuardExceptionFilter(host, maxRetryAfterMs) : new DisabledExceptionFilter(),
     inject: [RESOLVED_OPTIONS, HttpAdapterHost],
   },
 ];
@@ -175,6 +182,7 @@ const providers: Provider[] = [
     LOCK_SERVICE,
     AbuseLimiterService,
     ROUTE_LIMITER,
+    MAX_RETRY_AFTER_MS,
     BudgetService,
     BUDGET_SERVICE,
     SecretService,

@@ -15,6 +15,7 @@ import type { ResolvedPolicy } from './limit/limit.policy.js';
 import { type LockDefaults, type ResolvedLockDefaults, resolveLockDefaults } from './lock/lock.options.js';
 import type { RedisClient, RedisConnectionOptions } from './redis/redis.client.js';
 import { validateKeyPrefix } from './redis/redis.keys.js';
+import { DEFAULT_MAX_RETRY_AFTER_MS } from './refusal.js';
 import {
   type ResolvedSecretOptions,
   resolveSecretDefaults,
@@ -51,8 +52,14 @@ export interface SyncGuardOptions {
    * abort of a budget try three times. Default: 1,000.
    */
   commandTimeoutMs?: number;
-  /** Register the exception filter that answers 423, 503, 400 for our errors. Default: true. */
-  http?: boolean;
+  /**
+   * Register the exception filter that answers 423, 503, 400 for our errors. Default: true.
+   *
+   * `maxRetryAfterMs`, 1,000 to 2^31 - 1: no `Retry-After` and no `context.retryAfter` of any feature is longer, since a
+   * client that waits longer than 24.8 days by a timer does not wait at all; `context.retryAtMs` has the truth. Default: a
+   * day, also with `false`.
+   */
+  http?: boolean | { maxRetryAfterMs?: number };
   /** Defaults of every lock. */
   lock?: LockDefaults;
   /** Named policies, for `@RateLimit('name')`; the one named `default` is what `RateLimitGuard` applies. */
@@ -89,6 +96,7 @@ export interface ResolvedSyncGuardOptions {
   readonly keyLayout: 'spec' | 'slotted';
   readonly commandTimeoutMs: number;
   readonly http: boolean;
+  readonly maxRetryAfterMs: number;
   readonly lock: ResolvedLockDefaults;
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
   readonly limit: ResolvedLimitOptions;
@@ -128,7 +136,7 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
     closeClient: boolean('closeClient', given.closeClient ?? false),
     keyLayout: resolveKeyLayout(given.keyLayout, redis),
     commandTimeoutMs: integer('commandTimeoutMs', given.commandTimeoutMs ?? 1_000, 1, 600_000),
-    http: boolean('http', given.http ?? true),
+    ...resolveHttp(given.http ?? true),
     lock: resolveLockDefaults(given.lock),
     limits: resolveLimits(given.limits, limit),
     limit,
@@ -140,6 +148,14 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
       heldLocks: oneOf('shutdown.heldLocks', shutdown.heldLocks ?? 'expire', ['expire', 'release']),
     },
   };
+}
+
+function resolveHttp(http: unknown): Pick<ResolvedSyncGuardOptions, 'http' | 'maxRetryAfterMs'> {
+  if (typeof http === 'boolean') return { http, maxRetryAfterMs: DEFAULT_MAX_RETRY_AFTER_MS };
+  if (typeof http !== 'object' || http === null)
+    throw invalidOption('http', 'true, false or { maxRetryAfterMs }', http);
+  const { maxRetryAfterMs = DEFAULT_MAX_RETRY_AFTER_MS } = knownOptions('http', http, ['maxRetryAfterMs']);
+  return { http: true, maxRetryAfterMs: integer('http.maxRetryAfterMs', maxRetryAfterMs, 1_000) };
 }
 
 /** Seconds, minutes, hours, days in ms: `minutes(5)` reads better than `300_000`. */
@@ -179,6 +195,7 @@ function resolveKeyLayout(layout: unknown, redis: RedisConnectionOptions | undef
 function validateRedis(redis: unknown): RedisConnectionOptions {
   if (typeof redis === 'string') return validateUrl(redis);
   if (isRedisClient(redis)) {
+    refuseOtherClients(redis);
     refuseStringNumbers(redis.options, 'pass `client.duplicate({ stringNumbers: false })`');
     return redis as RedisConnectionOptions;
   }
@@ -196,6 +213,15 @@ function validateRedis(redis: unknown): RedisConnectionOptions {
   if (port !== undefined) integer('redis.port', Number(port), 1, 65_535);
   refuseStringNumbers(redis);
   return redis;
+}
+
+/** By shape: the package `redis` says `evalSha` (`send_command` before its version 4), and defines no commands. */
+function refuseOtherClients(client: RedisClient & { evalSha?: unknown; send_command?: unknown }): void {
+  if (typeof client.defineCommand === 'function') return;
+  if (typeof client.evalSha !== 'function' && typeof client.send_command !== 'function') return;
+  throw new SyncGuardConfigError('redis must not be a client of the package `redis` (node-redis).', {
+    hint: 'SyncGuard speaks through ioredis: pass a URL, ioredis options, or a client that ioredis made.',
+  });
 }
 
 function refuseStringNumbers(options: RedisClient['options'], instead = 'leave it out'): void {

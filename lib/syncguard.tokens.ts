@@ -17,3 +17,5 @@ export const BUDGET_SERVICE = Symbol.for('syncguard:BudgetService (is SyncGuardM
 
 /** Metadata: the index of the parameter that @Lock() marks. */
 export const LOCK_PARAMETER = Symbol.for('syncguard:lock-parameter');
+/** The longest `Retry-After`: for the filter, also where an app binds it itself. */
+export const MAX_RETRY_AFTER_MS = Symbol.for('syncguard:maxRetryAfterMs');

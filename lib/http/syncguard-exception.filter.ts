@@ -5,12 +5,21 @@ import {
   type HttpException,
   Inject,
   Logger,
+  Optional,
 } from '@nestjs/common';
 import { HttpAdapterHost } from '@nestjs/core';
 import { type Observable, throwError } from 'rxjs';
 import { BudgetInputError, BudgetUnavailableError } from '../budget/budget.errors.js';
-import { errorMessage, GraphQLRefusal, httpException, type Refusal } from '../refusal.js';
+import {
+  DEFAULT_MAX_RETRY_AFTER_MS,
+  errorMessage,
+  GraphQLRefusal,
+  httpException,
+  type Refusal,
+  retryFacts,
+} from '../refusal.js';
 import { SyncGuardConfigError, SyncGuardError } from '../syncguard.errors.js';
+import { MAX_RETRY_AFTER_MS } from '../syncguard.tokens.js';
 
 const STATUS_BY_CODE: Readonly<Record<string, number>> = {
   AcquisitionTimeout: 423,
@@ -36,10 +45,13 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
 export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError> {
   readonly #logger = new Logger('SyncGuard');
 
-  constructor(@Inject(HttpAdapterHost) private readonly host: HttpAdapterHost) {}
+  constructor(
+    @Inject(HttpAdapterHost) private readonly host: HttpAdapterHost,
+    @Optional() @Inject(MAX_RETRY_AFTER_MS) private readonly maxRetryAfterMs = DEFAULT_MAX_RETRY_AFTER_MS,
+  ) {}
 
   catch(error: SyncGuardError, host: ArgumentsHost): Observable<never> | void {
-    const refusal = refusalOf(error);
+    const refusal = refusalOf(error, this.maxRetryAfterMs);
     this.#log(error, refusal.statusCode);
     switch (host.getType<string>()) {
       case 'http':
@@ -77,6 +89,8 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
  * same, with status and body (`{ statusCode, code, message, context }`), and leaves any other as it is. Set `http: false`
  * beside such a filter. `Retry-After` is `context.retryAfter` of the body.
  *
+ * @param maxRetryAfterMs - no `context.retryAfter` is longer; a day, as `http.maxRetryAfterMs`
+ *
  * @example
  * \@Catch()
  * class EveryError extends BaseExceptionFilter {
@@ -86,20 +100,26 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
  *   }
  * }
  */
-export const toHttpException = <E>(error: E): E | HttpException =>
-  error instanceof SyncGuardError ? httpException(refusalOf(error), error) : error;
+export const toHttpException = <E>(
+  error: E,
+  maxRetryAfterMs = DEFAULT_MAX_RETRY_AFTER_MS,
+): E | HttpException =>
+  error instanceof SyncGuardError ? httpException(refusalOf(error, maxRetryAfterMs), error) : error;
 
 /** An outage may be over in a moment, and nobody knows when. */
 const RETRY_SOON_SECS = 1;
 
-function refusalOf(error: SyncGuardError): Refusal {
+function refusalOf(error: SyncGuardError, maxRetryAfterMs: number): Refusal {
   const statusCode = statusOf(error);
   const context = forClients(error.context);
   return {
     statusCode,
     code: error.code,
     message: error.summary,
-    context: statusCode === 503 ? { retryAfter: RETRY_SOON_SECS, ...context } : context,
+    context: retryFacts(
+      statusCode === 503 ? { retryAfter: RETRY_SOON_SECS, ...context } : context,
+      maxRetryAfterMs,
+    ),
   };
 }
 

@@ -3,14 +3,14 @@ import { monotonicMs } from '../clock.js';
 import { describe, hashKey } from '../keys.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import { callOptions, type CallOptions as SignalOption, duration, integer } from '../validate.js';
+import { callOptions, type CallOptions as SignalOption, integer } from '../validate.js';
 import { BlockNotes } from './block-notes.js';
 import type { Outcome } from './call-in-flight.js';
 import { CircuitBreaker } from './circuit-breaker.js';
 import type { CallOptions, LimitBackend, LimitCheck, LimitOutcome, Subject } from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
 import { type ResolvedLimitOptions, resolvePolicies } from './limit.options.js';
-import { remainingOf, type ResolvedPolicy, validateCost } from './limit.policy.js';
+import { limitDuration, remainingOf, type ResolvedPolicy, validateCost } from './limit.policy.js';
 import type {
   AllowedDecision,
   DeniedDecision,
@@ -134,7 +134,7 @@ export class AbuseLimiterService {
   /**
    * Blocks a key by hand, in place of whatever block there is; its counts stay.
    *
-   * @param ms - how long, 1 to 2^31 - 1
+   * @param ms - how long, 1 to 366 days
    * @param reason - for those who look at the decision, at most 200 characters
    */
   async block(
@@ -145,7 +145,7 @@ export class AbuseLimiterService {
     options: SignalOption = {},
   ): Promise<void> {
     const call = this.#callOf(options);
-    const blockMs = checked(() => duration('ms', ms));
+    const blockMs = checked(() => limitDuration('ms', ms));
     const text = validateReason(reason);
     await this.#forEach(key, policy, (backend, subject) => backend.block(subject, blockMs, text, call));
   }

@@ -24,6 +24,8 @@ end`;
 const writeWindow = (last: string, forgiven: string): string =>
   `call('SET', window, string.format('%.0f %.0f %s %s', count, endsAtMs, ${last}, ${forgiven}), 'PX', endsAtMs - nowMs)`;
 
+// What is told is no longer than the window, also where the clock stepped back.
+
 /** `decide` for a fixed window: counts what fits and nothing else, so what it denies can wait for its end. */
 export const DECIDE_IN_WINDOW = `
 local function decideInWindow(commit, window, block, cost, tempWindowMs, tempThreshold)
@@ -44,21 +46,21 @@ local function decideInWindow(commit, window, block, cost, tempWindowMs, tempThr
     cost = tonumber(cost)
     if count + cost >= tempThreshold then
       if commit then heal(window, endsAtMs - nowMs) end
-      return false, endsAtMs - nowMs .. ' window ' .. count .. ' ' .. count
+      return false, math.min(endsAtMs - nowMs, tempWindowMs) .. ' window ' .. count .. ' ' .. count
     end
     if commit then
       count = count + cost
       ${writeWindow('callId', 'forgiven')}
     end
   end
-  return true, (count > 0 and endsAtMs - nowMs or 0) .. ' ok ' .. count .. ' ' .. count
+  return true, (count > 0 and math.min(endsAtMs - nowMs, tempWindowMs) or 0) .. ' ok ' .. count .. ' ' .. count
 end`;
 
 /** Reads only: what a check would find. */
 export const peekWindowScript = defineScript({
   name: 'limit-peek-window',
   keys: ['window', 'block'],
-  args: ['tempThreshold'],
+  args: ['tempThreshold', 'tempWindowMs'],
   lua: `
 local call = redis.call
 local held, value = call('GET', block), call('GET', window)
@@ -67,7 +69,7 @@ ${NOW_MS}
 ${PARSE_WINDOW}
 if count == 0 then return '0 ok 0 0' end
 local status = count + 1 >= tonumber(tempThreshold) and 'window' or 'ok'
-return table.concat({endsAtMs - nowMs, status, count, count}, ' ')`,
+return table.concat({math.min(endsAtMs - nowMs, tonumber(tempWindowMs)), status, count, count}, ' ')`,
   decode: decodePeek,
 });
 

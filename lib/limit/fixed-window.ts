@@ -11,18 +11,18 @@ export class FixedWindow {
 
   /** Counts the call if it fits, and nothing otherwise. Without `commit` it only says whether it would. */
   decide({ policy, cost }: LimitCheck, callId: string, nowMs: number, commit: boolean): LimitOutcome {
-    if (this.#lastCall === callId) return this.#allowed(nowMs);
-    if (!this.#fits(policy.rules, cost)) return this.#denied(nowMs);
+    if (this.#lastCall === callId) return this.#allowed(policy.rules, nowMs);
+    if (!this.#fits(policy.rules, cost)) return this.#denied(policy.rules, nowMs);
     if (commit) {
       this.#count += cost;
       this.#lastCall = callId;
     }
-    return this.#allowed(nowMs);
+    return this.#allowed(policy.rules, nowMs);
   }
 
   /** What a call of cost 1 would find. */
   peek(rules: LimitRules, nowMs: number): LimitOutcome {
-    return this.#fits(rules, 1) ? this.#allowed(nowMs) : this.#denied(nowMs);
+    return this.#fits(rules, 1) ? this.#allowed(rules, nowMs) : this.#denied(rules, nowMs);
   }
 
   forgive(amount: number, callId: string): void {
@@ -35,17 +35,22 @@ export class FixedWindow {
     return this.#count + cost < tempThreshold;
   }
 
-  #allowed(nowMs: number): LimitOutcome {
-    const resetMs = this.#count > 0 ? this.endsAtMs - nowMs : 0;
+  /** No longer than the window, also where the clock stepped back. */
+  #leftMs({ tempWindowMs }: LimitRules, nowMs: number): number {
+    return Math.min(this.endsAtMs - nowMs, tempWindowMs);
+  }
+
+  #allowed(rules: LimitRules, nowMs: number): LimitOutcome {
+    const resetMs = this.#count > 0 ? this.#leftMs(rules, nowMs) : 0;
     return { status: 'allowed', shortCount: this.#count, longCount: this.#count, resetMs };
   }
 
-  #denied(nowMs: number): LimitOutcome {
+  #denied(rules: LimitRules, nowMs: number): LimitOutcome {
     return {
       status: 'denied',
       scope: 'temp',
       reason: 'temp',
-      retryAfterMs: this.endsAtMs - nowMs,
+      retryAfterMs: this.#leftMs(rules, nowMs),
       shortCount: this.#count,
       longCount: this.#count,
       blocked: false,

@@ -72,7 +72,16 @@ end`;
 export const WAIT_FOR_ROOM = `
 local excess = shortCount + cost - tempThreshold + 1
 local oldest = call('ZRANGEBYSCORE', attempts, '(' .. tempFrom, '+inf', 'WITHSCORES', 'LIMIT', excess - 1, 1)
-local waitMs = oldest[2] + tempWindowMs - nowMs`;
+-- No longer than the window, also where the clock stepped back and attempts lie in its future.
+local waitMs = math.min(oldest[2] - nowMs, 0) + tempWindowMs`;
+
+/**
+ * Removes what is older than all windows. The first command changes nothing, but needs memory as what may be written
+ * later: a full server refuses it. A script that has removed something first is let through, and would go on growing.
+ */
+export const PRUNE = `
+call('ZADD', attempts, 'XX', 0, '')
+call('ZREMRANGEBYSCORE', attempts, isAttempt and '-inf' or 0, from)`;
 
 /** The block that full tiers set: `tempFull` and `longFull` say which. Sets `held` and `blockMs`. */
 export const SET_BLOCK = `

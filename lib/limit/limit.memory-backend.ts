@@ -1,7 +1,7 @@
 import { refuseAborted } from '../aborted.js';
 import { type Clock, systemClock } from '../clock.js';
-import { IdleSweep } from '../idle-sweep.js';
 import { FixedWindow } from './fixed-window.js';
+import { LedgerStore } from './ledger-store.js';
 import type {
   CallOptions,
   LimitBackend,
@@ -14,10 +14,6 @@ import { LimitError } from './limit.errors.js';
 import { isFixedWindow, type LimitRules, type ResolvedPolicy } from './limit.policy.js';
 import type { LimitScope } from './limit.types.js';
 import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.values.js';
-
-/** More identities than this are not kept: the least recently used goes first. */
-const MAX_IDENTITIES = 100_000;
-const SWEEP_AT_LEAST = 1_024;
 
 interface Attempt {
   readonly callId: string;
@@ -156,11 +152,11 @@ class Ledger {
 /** Limits of one process, with the behaviour of the Redis backend: step for step what its scripts do. */
 export class MemoryLimitBackend implements LimitBackend {
   readonly backend = 'memory';
-  readonly #ledgers = new Map<string, Ledger>();
-  #sweepAt = SWEEP_AT_LEAST;
-  readonly #idleSweep = new IdleSweep(() => this.#sweep());
+  readonly #ledgers: LedgerStore<Ledger>;
 
-  constructor(private readonly clock: Clock = systemClock) {}
+  constructor(private readonly clock: Clock = systemClock) {
+    this.#ledgers = new LedgerStore(clock, () => new Ledger());
+  }
 
   /** How many identities are remembered. */
   get size(): number {
@@ -171,7 +167,7 @@ export class MemoryLimitBackend implements LimitBackend {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const decide = (check: LimitCheck, commit: boolean): LimitOutcome => {
-      const ledger = this.#ledger(check, nowMs);
+      const ledger = this.#ledgers.take(check.identity, nowMs);
       if (isFixedWindow(check.policy)) return countInWindow(ledger, check, callId, nowMs, commit);
       return DECISIONS[check.policy.count](ledger, check, callId, nowMs, commit);
     };
@@ -189,14 +185,14 @@ export class MemoryLimitBackend implements LimitBackend {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const count = check.policy.count === 'success' ? grant : confirm;
-    return count(this.#ledger(check, nowMs), check, callId, nowMs);
+    return count(this.#ledgers.take(check.identity, nowMs), check, callId, nowMs);
   }
 
   async withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void> {
     if (isFixedWindow(check.policy)) return this.forgive(check, check.cost, callId, options);
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
-    const ledger = this.#ledger(check, nowMs);
+    const ledger = this.#ledgers.take(check.identity, nowMs);
     ledger.withdraw(callId);
     if (!forget || ledger.liveBlock(nowMs)) return;
     ledger.attempts = [];
@@ -206,14 +202,14 @@ export class MemoryLimitBackend implements LimitBackend {
   async peek(subject: Subject, options?: CallOptions): Promise<LimitOutcome> {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
-    const ledger = this.#ledgers.get(subject.identity)?.tidy(nowMs) ?? new Ledger();
+    const ledger = this.#ledgers.peek(subject.identity, nowMs) ?? new Ledger();
     return peek(ledger, subject.policy, nowMs);
   }
 
   async forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void> {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
-    const ledger = this.#ledger(subject, nowMs);
+    const ledger = this.#ledgers.take(subject.identity, nowMs);
     if (isFixedWindow(subject.policy)) return ledger.openWindow(nowMs)?.forgive(count, callId);
     if (ledger.lastForgiven === callId) return;
     ledger.lastForgiven = callId;
@@ -229,7 +225,7 @@ export class MemoryLimitBackend implements LimitBackend {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const endsAtMs = nowMs + blockMs;
-    this.#ledger(subject, nowMs).block = {
+    this.#ledgers.take(subject.identity, nowMs).block = {
       scope: 'manual',
       reason: reason || 'manual',
       shortCount: 0,
@@ -240,33 +236,7 @@ export class MemoryLimitBackend implements LimitBackend {
 
   async unblock(subject: Subject, options?: CallOptions): Promise<void> {
     refuseAborted(options?.signal, LimitError);
-    this.#ledger(subject, this.clock.now()).block = undefined;
-  }
-
-  /** The identity's ledger, which now is the most recently used one. */
-  #ledger({ identity }: Subject, nowMs: number): Ledger {
-    const known = this.#ledgers.get(identity);
-    if (known) this.#ledgers.delete(identity);
-    else this.#makeRoom();
-    const ledger = known?.tidy(nowMs) ?? new Ledger();
-    this.#ledgers.set(identity, ledger);
-    this.#idleSweep.start();
-    return ledger;
-  }
-
-  /** What is over goes when the map has doubled, the least recently used at the bound: either way O(1) a check. */
-  #makeRoom(): void {
-    if (this.#ledgers.size >= this.#sweepAt) this.#sweep();
-    if (this.#ledgers.size < MAX_IDENTITIES) return;
-    for (const identity of this.#ledgers.keys()) return void this.#ledgers.delete(identity);
-  }
-
-  #sweep(): number {
-    const nowMs = this.clock.now();
-    for (const [identity, ledger] of this.#ledgers)
-      if (ledger.tidy(nowMs).isEmpty()) this.#ledgers.delete(identity);
-    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#ledgers.size);
-    return this.#ledgers.size;
+    this.#ledgers.take(subject.identity, this.clock.now()).block = undefined;
   }
 }
 
@@ -487,7 +457,7 @@ function peek(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): LimitOutco
   if (policy.rules.tempBlockMs === 0 && fullTiers(policy, windows, 1).temp)
     return windowDenial(ledger, policy, windows, 1, nowMs);
   const newest = shortCount > 0 ? ledger.attempts.at(-1) : undefined;
-  const resetMs = newest ? newest.atMs + policy.rules.tempWindowMs - nowMs : 0;
+  const resetMs = newest ? untilLeft(newest, policy.rules.tempWindowMs, nowMs) : 0;
   return { status: 'allowed', shortCount, longCount, resetMs };
 }
 
@@ -524,10 +494,15 @@ function waitForRoom(
   nowMs: number,
 ): number {
   const excess = threshold > 0 ? count + cost - threshold + 1 : 0;
-  if (excess < 1) return 0;
+  // A call that is dearer than a tier holds finds no room at any time: it is told to ask again.
+  if (excess < 1 || excess > count) return 0;
   const last = ledger.attempts[ledger.attempts.length - count + excess - 1] as Attempt;
-  return last.atMs + windowMs - nowMs;
+  return untilLeft(last, windowMs, nowMs);
 }
+
+/** Until an attempt leaves the window: no longer than that, also where the clock stepped back and it lies ahead. */
+const untilLeft = ({ atMs }: Attempt, windowMs: number, nowMs: number): number =>
+  Math.min(atMs - nowMs, 0) + windowMs;
 
 /** Until the shorter window is empty if nothing more comes: exact for a call that counts now, else at most. */
 const allowed = (counts: LimitCounts, { tempWindowMs }: LimitRules): LimitOutcome => ({

@@ -1,13 +1,5 @@
 import { SyncGuardConfigError } from '../syncguard.errors.js';
-import {
-  boolean,
-  duration,
-  integer,
-  invalidOption,
-  knownOptions,
-  MAX_DURATION_MS,
-  oneOf,
-} from '../validate.js';
+import { boolean, integer, invalidOption, knownOptions, oneOf } from '../validate.js';
 import type {
   AskTime,
   CountedCalls,
@@ -22,6 +14,8 @@ import type {
 
 /** Every attempt is kept for as long as it counts: beyond this a counter serves better than a log. */
 const MAX_THRESHOLD = 10_000;
+/** The longest window and block: a leap year. No timer waits for either, so it may be longer than one can. */
+export const MAX_LIMIT_MS = 366 * 86_400_000;
 /** Each attempt of a log is an entry, also those of one call. */
 const MAX_LOGGED_COST = 1_000;
 /** The limit of a fixed window: like every number of this module, exact in Lua and far from where doubles end. */
@@ -193,6 +187,9 @@ export function refuseForwardedFor(name: string, path: string): string {
   });
 }
 
+/** How long a window or block lasts, in ms. */
+export const limitDuration = (name: string, value: unknown): number => integer(name, value, 1, MAX_LIMIT_MS);
+
 function resolveName(name: unknown): string {
   if (typeof name === 'string' && /^[\x20-\x7e]{1,200}$/.test(name)) return name;
   throw invalidOption(
@@ -289,9 +286,9 @@ function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): Ch
   const dynamic = typeof given.limit === 'function';
   return {
     temp: {
-      windowMs: duration(`${name}.windowMs`, given.windowMs),
+      windowMs: limitDuration(`${name}.windowMs`, given.windowMs),
       threshold: thresholdOf(name, { limit: dynamic ? 1 : given.limit }, algorithm),
-      blockMs: given.blockMs === undefined ? 0 : duration(`${name}.blockMs`, given.blockMs),
+      blockMs: given.blockMs === undefined ? 0 : limitDuration(`${name}.blockMs`, given.blockMs),
     },
     ...(dynamic ? { dynamicLimit: given.limit as FromContext<number> } : {}),
   };
@@ -315,9 +312,9 @@ function resolveTiers(name: string, given: Given): CheckedTiers {
 function resolveTier(name: string, tier: unknown): CheckedTier {
   const given = knownOptions(name, tier, ['windowMs', 'threshold', 'limit', 'blockMs']);
   return {
-    windowMs: duration(`${name}.windowMs`, given.windowMs),
+    windowMs: limitDuration(`${name}.windowMs`, given.windowMs),
     threshold: thresholdOf(name, given),
-    blockMs: duration(`${name}.blockMs`, given.blockMs),
+    blockMs: limitDuration(`${name}.blockMs`, given.blockMs),
   };
 }
 
@@ -341,8 +338,7 @@ function resolveEscalation(
   longestWindowMs: number,
   longestBlockMs: number,
 ): Pick<LimitRules, 'factor' | 'maxBlockMs' | 'recordTtlMs'> {
-  if (escalation === undefined)
-    return { factor: 1, maxBlockMs: MAX_DURATION_MS, recordTtlMs: longestWindowMs };
+  if (escalation === undefined) return { factor: 1, maxBlockMs: MAX_LIMIT_MS, recordTtlMs: longestWindowMs };
   if (longestBlockMs === 0)
     throw new SyncGuardConfigError(`${name} needs a policy that blocks: give it \`blockMs\`.`);
   const given = knownOptions(name, escalation, ['factor', 'maxBlockMs', 'strikeTtlMs']);
@@ -351,8 +347,8 @@ function resolveEscalation(
     throw invalidOption(`${name}.factor`, 'a number from 1 to 100', factor);
   return {
     factor,
-    maxBlockMs: integer(`${name}.maxBlockMs`, given.maxBlockMs, longestBlockMs),
-    recordTtlMs: integer(`${name}.strikeTtlMs`, given.strikeTtlMs, longestWindowMs),
+    maxBlockMs: integer(`${name}.maxBlockMs`, given.maxBlockMs, longestBlockMs, MAX_LIMIT_MS),
+    recordTtlMs: integer(`${name}.strikeTtlMs`, given.strikeTtlMs, longestWindowMs, MAX_LIMIT_MS),
   };
 }
 

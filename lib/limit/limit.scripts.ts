@@ -8,6 +8,7 @@ import {
   indent,
   NOW_MS_ONCE,
   PARSE_RECORD,
+  PRUNE,
   RULES,
   SET_BLOCK,
   WAIT_FOR_ROOM,
@@ -66,15 +67,14 @@ local function decide(commit, attempts, block, seq, cost, stage, ${RULES.join(',
   if record then heal(seq, recordTtlMs) end
   ${indent(WINDOW_STARTS, 2)}
   local from = tempFrom < longFrom and tempFrom or longFrom
-  local inFlight = 0
-  if stage == 'attempt' then
-    call('ZREMRANGEBYSCORE', attempts, '-inf', from)
-  else
-    call('ZREMRANGEBYSCORE', attempts, 0, from)
-    call('ZREMRANGEBYSCORE', attempts, ${IN_FLIGHT_MS} - nowMs, '(0')
-    inFlight = call('ZCOUNT', attempts, '-inf', '(0')
+  local isAttempt = stage == 'attempt'
+  local flightFrom = ${IN_FLIGHT_MS} - nowMs
+  local inFlight = isAttempt and 0 or call('ZCOUNT', attempts, '-inf', '(' .. flightFrom)
+  local shortCount = call('ZCOUNT', attempts, '(' .. from, '+inf')
+  if call('ZCARD', attempts) > shortCount + inFlight then
+    ${indent(PRUNE, 4)}
+    if not isAttempt then call('ZREMRANGEBYSCORE', attempts, flightFrom, '(0') end
   end
-  local shortCount = call('ZCARD', attempts) - inFlight
   local longCount = shortCount
   if tempFrom > from then shortCount = call('ZCOUNT', attempts, '(' .. tempFrom, '+inf') end
   if longFrom > from then longCount = call('ZCOUNT', attempts, '(' .. longFrom, '+inf') end
@@ -303,7 +303,7 @@ if tonumber(tempBlockMs) == 0 and shortCount + cost >= tempThreshold then
 end
 local resetMs = 0
 if shortCount > 0 then
-  resetMs = call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] + tempWindowMs - nowMs
+  resetMs = math.min(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] - nowMs, 0) + tempWindowMs
 end
 return resetMs .. ' ok ' .. shortCount .. ' ' .. longCount`,
   decode: decodePeek,

@@ -1,6 +1,6 @@
 import type { ExecutionContext } from '@nestjs/common';
 
-/** One of the two windows of a policy that blocks. Durations in ms, 1 to 2^31 - 1. */
+/** One of the two windows of a policy that blocks. Durations in ms, 1 to 366 days. */
 export interface Tier {
   /** How far back attempts count: those of the last `windowMs`. */
   windowMs: number;
@@ -111,7 +111,7 @@ interface PolicyOptions {
 }
 
 /**
- * How many attempts an identity has. Durations in ms.
+ * How many attempts an identity has. Durations in ms, 1 to 366 days.
  *
  * - `{ limit, windowMs }` lets `limit` in within any `windowMs`; a denied call is not counted.
  * - `{ limit, windowMs, algorithm: 'fixed-window' }` counts by one number, for limits in the thousands.

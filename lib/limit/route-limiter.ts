@@ -1,5 +1,6 @@
 import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@nestjs/common';
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
+import { retryFacts } from '../refusal.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 import { type AbuseLimiterService, checkOf, type Ruling } from './abuse-limiter.service.js';
 import { type AnswerNow, CallInFlight, type Listeners } from './call-in-flight.js';
@@ -293,7 +294,8 @@ export class RouteLimiter implements OnModuleInit, Steward {
     statusCode: number,
     error: TooManyAttemptsError | LimitError,
   ): Promise<Error> {
-    const { code, summary: message, context: facts } = error;
+    const { code, summary: message } = error;
+    const facts = retryFacts(error.context, this.options.maxRetryAfterMs);
     const { retryAfter } = facts;
     if (response && typeof retryAfter === 'number') setHeader(response, 'Retry-After', String(retryAfter));
     return exceptionFor(context.getType<string>(), { statusCode, code, message, context: facts }, error);

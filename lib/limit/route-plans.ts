@@ -25,6 +25,8 @@ import {
 } from './rate-limit.metadata.js';
 
 export interface RouteLimits {
+  /** No `Retry-After` is longer. */
+  readonly maxRetryAfterMs: number;
   readonly limit: ResolvedLimitOptions;
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
 }

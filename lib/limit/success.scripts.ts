@@ -3,6 +3,7 @@ import {
   indent,
   NOW_MS_ONCE,
   PARSE_RECORD,
+  PRUNE,
   RULES,
   SET_BLOCK,
   WINDOW_STARTS,
@@ -52,7 +53,10 @@ local function decideSuccess(commit, attempts, block, seq, cost, stage, ${RULES.
 
   ${indent(WINDOW_STARTS, 2)}
   local from = tempFrom < longFrom and tempFrom or longFrom
-  call('ZREMRANGEBYSCORE', attempts, 0, from)
+  local isAttempt = false
+  if call('ZCOUNT', attempts, 0, from) > 0 then
+    ${indent(PRUNE, 4)}
+  end
   local inFlight = call('ZCOUNT', attempts, '-inf', '(0')
   local shortCount = call('ZCOUNT', attempts, '(' .. tempFrom, '+inf')
   local longCount = call('ZCOUNT', attempts, '(' .. longFrom, '+inf')
@@ -72,9 +76,10 @@ local function decideSuccess(commit, attempts, block, seq, cost, stage, ${RULES.
   if isNew then
     local function waitForRoom(count, threshold, windowFrom, windowMs)
       local excess = threshold > 0 and count + cost - threshold + 1 or 0
-      if excess < 1 then return 0 end
+      -- A call that is dearer than a tier holds finds no room at any time: it is told to ask again.
+      if excess < 1 or excess > count then return 0 end
       local oldest = call('ZRANGEBYSCORE', attempts, '(' .. windowFrom, '+inf', 'WITHSCORES', 'LIMIT', excess - 1, 1)
-      return oldest[2] + windowMs - nowMs
+      return math.min(oldest[2] - nowMs, 0) + windowMs
     end
     local waitMs = math.max(
       waitForRoom(shortCount, tempThreshold, tempFrom, tempWindowMs),

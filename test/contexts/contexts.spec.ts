@@ -61,7 +61,11 @@ describe.each([...CELLS, ...REQUEST_SCOPED])(
             statusCode: 423,
             code: 'AcquisitionTimeout',
             message: expect.stringMatching(/^Somebody else holds the lock/),
-            context: { timeoutMs: 0, retryAfter: expect.any(Number) as unknown },
+            context: {
+              timeoutMs: 0,
+              retryAfter: expect.any(Number) as unknown,
+              retryAtMs: expect.any(Number) as unknown,
+            },
           }),
         );
         await eventually(() => expect(times({ type: 'lock', reason: 'timeout' })).toBe(1));
@@ -90,7 +94,11 @@ describe.each([...CELLS, ...REQUEST_SCOPED])(
             statusCode: 429,
             code: 'BudgetExceeded',
             message: expect.stringMatching(/^The budget has no room/),
-            context: { retryAfter: 1, violations: [expect.objectContaining({ scope: TEAM, requested: 60 })] },
+            context: {
+              retryAfter: 1,
+              retryAtMs: expect.any(Number) as unknown,
+              violations: [expect.objectContaining({ scope: TEAM, requested: 60 })],
+            },
           }),
         );
         await eventually(() => expect(times({ type: 'reserve', result: 'fail' })).toBe(1));
@@ -119,7 +127,7 @@ describe.each([...CELLS, ...REQUEST_SCOPED])(
             statusCode: 429,
             code: 'RateLimited',
             message: expect.stringMatching(/^Too many attempts/) as unknown,
-            context: { retryAfter: expect.any(Number) as unknown },
+            context: { retryAfter: expect.any(Number) as unknown, retryAtMs: expect.any(Number) as unknown },
           };
           const answer = running.call(job);
           if (limited !== UNANSWERED) expect(await answer).toEqual(refused(denied));

@@ -78,7 +78,11 @@ describe.each([
         statusCode: 423,
         code: 'AcquisitionTimeout',
         message: expect.any(String) as unknown,
-        context: { timeoutMs: 0, retryAfter: expect.any(Number) as unknown },
+        context: {
+          timeoutMs: 0,
+          retryAfter: expect.any(Number) as unknown,
+          retryAtMs: expect.any(Number) as unknown,
+        },
       },
     ],
     [false, { status: 'error', message: 'Internal server error' }],

@@ -240,7 +240,11 @@ describe.each(['express', 'fastify'] as const)('@RateLimit in GraphQL on %s', (a
           message: 'Too many attempts. Try again in 60 seconds.',
           path: ['search'],
           locations: [{ line: 1, column: 3 }],
-          extensions: { statusCode: 429, code: 'RateLimited', context: { retryAfter: 60 } },
+          extensions: {
+            statusCode: 429,
+            code: 'RateLimited',
+            context: { retryAfter: 60, retryAtMs: expect.any(Number) as unknown },
+          },
         },
       ],
     });
@@ -336,7 +340,17 @@ describe.each(['express', 'fastify'] as const)('@RateLimit in GraphQL on %s', (a
     };
     for (let i = 0; i < 2; i++) expect(await subscribe()).toEqual([{ data: { ticks: 'tick' } }]);
     expect(await subscribe()).toMatchObject([
-      { errors: [{ extensions: { statusCode: 429, code: 'RateLimited', context: { retryAfter: 60 } } }] },
+      {
+        errors: [
+          {
+            extensions: {
+              statusCode: 429,
+              code: 'RateLimited',
+              context: { retryAfter: 60, retryAtMs: expect.any(Number) as unknown },
+            },
+          },
+        ],
+      },
     ]);
   });
 

@@ -35,7 +35,7 @@ const PAYLOAD = {
   statusCode: 429,
   code: 'RateLimited',
   message: 'Too many attempts. Try again in 60 seconds.',
-  context: { retryAfter: 60 },
+  context: { retryAfter: 60, retryAtMs: expect.any(Number) as unknown },
 };
 
 /** Finds out who the user is, as an AuthGuard does. */

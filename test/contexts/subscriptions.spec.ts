@@ -179,7 +179,10 @@ describe.each(SUBSCRIPTIONS)('$context · $adapter', ({ server }) => {
             extensions: {
               statusCode: 429,
               code: 'RateLimited',
-              context: { retryAfter: expect.any(Number) as unknown },
+              context: {
+                retryAfter: expect.any(Number) as unknown,
+                retryAtMs: expect.any(Number) as unknown,
+              },
             },
           },
         ],

@@ -7,6 +7,7 @@ import { createCallId } from '../../lib/limit/limit.values.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { hours, minutes, seconds } from '../../lib/syncguard.options.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
+import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy } from '../support/tcp-proxy.js';
 import { API, BULK, limiterOn, LOGIN } from './limit.contract.js';
 
@@ -350,5 +351,57 @@ describe('policies known at boot and those that come with a call', () => {
       await own.check([checkOf({ name: 'many', limit: 10, windowMs: i })], createCallId());
     const scripts = /number_of_cached_scripts:(\d+)/.exec(await admin.info('memory'))?.[1];
     expect(Number(scripts)).toBe(257);
+  });
+});
+
+describe('a server that is full (noeviction)', () => {
+  let server: RedisServer;
+  beforeEach(async () => {
+    server = await startRedisServer({ args: ['--maxmemory-policy', 'noeviction'] });
+  });
+  afterEach(() => server.stop());
+
+  it.each<LimitPolicy>([
+    LOGIN,
+    API,
+    { ...LOGIN, count: 'failure' },
+    { ...API, count: 'failure' },
+    { ...API, count: 'success' },
+    BULK,
+  ])('grows by no call, of new identities and of those that have attempts to forget: %j', async (policy) => {
+    const client = server.client();
+    const full = backendOn(client);
+    const check = (key: string): Promise<unknown> =>
+      full.check([checkOf(policy, key)], createCallId()).then(
+        ([outcome]) => outcome?.status,
+        (error: { code: string }) => error.code,
+      );
+    await Promise.all(Array.from({ length: 200 }, (_, i) => check(`old-${i}`)));
+    // Attempts are forgotten now, and their keys are still there.
+    server.clock.advance(checkOf(policy).policy.rules.tempWindowMs + seconds(1));
+    await client.config('SET', 'maxmemory', '1');
+    const sizes = async (): Promise<(number | null)[]> =>
+      Promise.all((await client.keys('*')).sort().map((key) => client.memory('USAGE', key)));
+    const before = await sizes();
+    const answers = await Promise.all([
+      ...Array.from({ length: 2_000 }, (_, i) => check(`new-${i}`)),
+      ...Array.from({ length: 200 }, (_, i) => check(`old-${i}`)),
+    ]);
+    expect(new Set(answers)).toEqual(new Set(['ServiceUnavailable']));
+    const after = await sizes();
+    expect(after.length).toBeLessThanOrEqual(before.length);
+    await client.config('SET', 'maxmemory', '0');
+    expect(await check('new-1')).toBe('allowed');
+  });
+
+  it('goes on answering who is blocked', async () => {
+    const client = server.client();
+    const full = limiterOn(backendOn(client));
+    for (let i = 0; i < 5; i++) await full.check('ann', LOGIN);
+    await client.config('SET', 'maxmemory', '1');
+    const decision = await full.check('ann', LOGIN);
+    expect(decision).toMatchObject({ allowed: false, scope: 'temp' });
+    expect(decision).not.toHaveProperty('degraded');
+    expect(await full.check('bob', LOGIN)).toMatchObject({ allowed: true, degraded: true });
   });
 });

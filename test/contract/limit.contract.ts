@@ -146,6 +146,39 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(decisions.filter(({ allowed }) => allowed)).toHaveLength(100);
       });
 
+      it('tell nobody to wait for longer than the window when the clock steps back by an hour', async () => {
+        const policy = { name: 'short', limit: 2, windowMs: seconds(2) };
+        await attempts(2, policy);
+        advance(-hours(1));
+        expect(await attempt(policy)).toMatchObject({ allowed: false, retryAfterSecs: 2 });
+        expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: false, retryAfterSecs: 2 });
+        await limiter.forgive('ann', policy);
+        expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: true, resetMs: seconds(2) });
+      });
+
+      it('last up to a year, windows and blocks', async () => {
+        const year = days(366);
+        const policy = { name: 'yearly', temp: { windowMs: year, limit: 1, blockMs: year } };
+        await attempts(1, policy);
+        advance(year - 1);
+        expect(await attempt(policy)).toMatchObject({ allowed: false, scope: 'temp', shortCount: 2 });
+        advance(year - seconds(1));
+        expect(await attempt(policy)).toMatchObject({ allowed: false, retryAfterSecs: 1 });
+        advance(seconds(1));
+        expect(await attempt(policy)).toMatchObject({ allowed: true });
+        await limiter.block('bob', policy, year);
+        advance(days(300));
+        expect(await attempt(policy, 'bob')).toMatchObject({ scope: 'manual', retryAfterSecs: 66 * 86_400 });
+        for (const window of [
+          { ...BULK, windowMs: year },
+          { name: 'plain', limit: 3, windowMs: year },
+        ]) {
+          await attempts(3, window, 'cid');
+          advance(days(300));
+          expect(await attempt(window, 'cid')).toMatchObject({ allowed: false, retryAfterSecs: 66 * 86_400 });
+        }
+      });
+
       it('slide: an attempt counts until it is exactly as old as the window', async () => {
         await attempts(1);
         advance(minutes(1) - 1);
@@ -317,8 +350,12 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
 
       it('keeps its end when windowMs changes', async () => {
         await attempts(3, BULK);
-        for (const windowMs of [seconds(1), minutes(1)])
-          expect(await attempt({ ...BULK, windowMs })).toMatchObject({ allowed: false, retryAfterSecs: 10 });
+        // Nobody is told to wait for longer than the window that stands in the policy.
+        for (const [windowMs, retryAfterSecs] of [
+          [seconds(1), 1],
+          [minutes(1), 10],
+        ] as const)
+          expect(await attempt({ ...BULK, windowMs })).toMatchObject({ allowed: false, retryAfterSecs });
       });
 
       it('loses nothing when the clock steps back', async () => {
@@ -326,8 +363,19 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         advance(-seconds(5));
         expect(await attempts(2, BULK)).toMatchObject([
           { allowed: true, shortCount: 3 },
-          { allowed: false, retryAfterSecs: 15 },
+          { allowed: false, retryAfterSecs: 10 },
         ]);
+      });
+
+      it('tells nobody to wait for longer than the window when the clock steps back by an hour', async () => {
+        const policy = { ...BULK, windowMs: seconds(2) };
+        await attempts(3, policy);
+        advance(-hours(1));
+        expect(await attempt(policy)).toMatchObject({ allowed: false, retryAfterSecs: 2 });
+        expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: false, retryAfterSecs: 2 });
+        await limiter.forgive('ann', policy, 2);
+        expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: true, resetMs: seconds(2) });
+        expect(await attempt(policy)).toMatchObject({ allowed: true, resetMs: seconds(2) });
       });
 
       it('is looked at by peek, which counts nothing and starts nothing', async () => {
@@ -594,7 +642,7 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
       it('refuses what makes no sense', async () => {
         const wrong = { code: 'InvalidArgument' };
         await expect(limiter.block('ann', LOGIN, 0)).rejects.toMatchObject(wrong);
-        await expect(limiter.block('ann', LOGIN, 2 ** 31)).rejects.toMatchObject(wrong);
+        await expect(limiter.block('ann', LOGIN, days(366) + 1)).rejects.toMatchObject(wrong);
         await expect(limiter.block('ann', LOGIN, 1, 'x'.repeat(201))).rejects.toMatchObject(wrong);
         await expect(limiter.forgive('ann', LOGIN, 0)).rejects.toMatchObject(wrong);
         await expect(limiter.check('', LOGIN)).rejects.toMatchObject(wrong);

@@ -46,7 +46,7 @@ export class LimitModel {
       if (outcome.status === 'denied') return outcome;
       this.states.set(identity, before.get(identity) ?? fresh());
       const state = this.at(identity);
-      if (policy.algorithm === 'fixed-window') return this.counted(state);
+      if (policy.algorithm === 'fixed-window') return this.counted(state, policy);
       this.prune(state, policy);
       return allowed(policy, this.short(state, policy).length, this.long(state, policy).length);
     });
@@ -93,7 +93,8 @@ export class LimitModel {
     const waits = tiers.map(({ held, most, windowMs }) => {
       const mustLeave = held.length + cost - most;
       const inOrder = held.map(({ at }) => at).sort((a, b) => a - b);
-      return mustLeave < 1 ? 0 : (inOrder[mustLeave - 1] as number) + windowMs - this.now;
+      if (mustLeave < 1 || mustLeave > held.length) return 0;
+      return Math.min(windowMs, (inOrder[mustLeave - 1] as number) + windowMs - this.now);
     });
     if (Math.max(...waits) > 0) return no('temp', Math.max(...waits));
     if (tiers.some(({ held, most }) => held.length + state.pending.length + cost > most))
@@ -124,15 +125,17 @@ export class LimitModel {
     if (policy.algorithm === 'fixed-window') {
       const standing = this.open(state);
       return standing && standing.count + 1 >= policy.rules.tempThreshold
-        ? this.usedUp(standing)
-        : this.counted(state);
+        ? this.usedUp(standing, policy)
+        : this.counted(state, policy);
     }
     const short = this.short(state, policy);
     const counts = { shortCount: short.length, longCount: this.long(state, policy).length };
     const { tempWindowMs, tempThreshold, tempBlockMs } = policy.rules;
     if (tempBlockMs === 0 && short.length + 1 >= tempThreshold) return this.full(short, counts, policy, 1);
     const resetMs =
-      short.length === 0 ? 0 : Math.max(...state.attempts.map(({ at }) => at)) + tempWindowMs - this.now;
+      short.length === 0
+        ? 0
+        : Math.min(tempWindowMs, Math.max(...state.attempts.map(({ at }) => at)) + tempWindowMs - this.now);
     return { status: 'allowed', ...counts, resetMs };
   }
 
@@ -198,30 +201,31 @@ export class LimitModel {
     return allowed(policy, short.length, long.length);
   }
 
-  private inWindow(state: State, { rules }: Policy, cost: number, id: string): LimitOutcome {
+  private inWindow(state: State, policy: Policy, cost: number, id: string): LimitOutcome {
+    const { rules } = policy;
     const window = this.open(state) ?? { count: 0, ends: this.now + rules.tempWindowMs, last: '' };
-    if (window.last === id) return this.counted(state);
-    if (window.count + cost > rules.tempThreshold - 1) return this.usedUp(window);
+    if (window.last === id) return this.counted(state, policy);
+    if (window.count + cost > rules.tempThreshold - 1) return this.usedUp(window, policy);
     state.window = { ...window, count: window.count + cost, last: id };
-    return this.counted(state);
+    return this.counted(state, policy);
   }
 
   private open({ window }: State): State['window'] {
     return window && this.now < window.ends ? window : undefined;
   }
 
-  private counted(state: State): LimitOutcome {
+  private counted(state: State, { rules }: Policy): LimitOutcome {
     const { count, ends } = this.open(state) ?? { count: 0, ends: 0 };
-    const resetMs = count > 0 ? ends - this.now : 0;
+    const resetMs = count > 0 ? Math.min(rules.tempWindowMs, ends - this.now) : 0;
     return { status: 'allowed', shortCount: count, longCount: count, resetMs };
   }
 
-  private usedUp({ count, ends }: { count: number; ends: number }): LimitOutcome {
+  private usedUp({ count, ends }: { count: number; ends: number }, { rules }: Policy): LimitOutcome {
     return {
       status: 'denied',
       scope: 'temp',
       reason: 'temp',
-      retryAfterMs: ends - this.now,
+      retryAfterMs: Math.min(rules.tempWindowMs, ends - this.now),
       shortCount: count,
       longCount: count,
       blocked: false,
@@ -267,7 +271,8 @@ export class LimitModel {
   ): LimitOutcome {
     const inOrder = short.map(({ at }) => at).sort((a, b) => a - b);
     const mustLeave = short.length + cost - (rules.tempThreshold - 1);
-    const retryAfterMs = (inOrder[mustLeave - 1] as number) + rules.tempWindowMs - this.now;
+    const leavesAt = (inOrder[mustLeave - 1] as number) + rules.tempWindowMs;
+    const retryAfterMs = Math.min(rules.tempWindowMs, leavesAt - this.now);
     return { status: 'denied', scope: 'temp', reason: 'temp', retryAfterMs, ...counts, blocked: false };
   }
 

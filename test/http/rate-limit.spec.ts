@@ -358,7 +358,7 @@ describe.each(['express', 'fastify'] as const)('@RateLimit on %s', (adapter) => 
         statusCode: 429,
         code: 'RateLimited',
         message: 'Too many attempts. Try again in 10 seconds.',
-        context: { retryAfter: 10 },
+        context: { retryAfter: 10, retryAtMs: expect.any(Number) as unknown },
       });
     });
 
@@ -735,7 +735,7 @@ describe.each(['express', 'fastify'] as const)('the README’s example on %s', (
       statusCode: 429,
       code: 'TooManyAttempts',
       message: 'Too many attempts. Try again in 60 seconds.',
-      context: { retryAfter: 60 },
+      context: { retryAfter: 60, retryAtMs: expect.any(Number) as unknown },
     });
     expect(await statuses(3, () => login('bob@example.org', 'correct'))).toBe('200 200 200');
     expect(await statuses(6, () => get('/search'))).toBe('200 200 200 200 200 429');

@@ -4,6 +4,7 @@ import { Test } from '@nestjs/testing';
 import { Cluster, Redis } from 'ioredis';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
+  createRedisBackend,
   BudgetService,
   LockService,
   ScriptLoader,
@@ -145,6 +146,16 @@ describe('SyncGuardModule', () => {
   it('refuses a client whose integers come as text', () => {
     const client = workerRedis().client({ stringNumbers: true });
     expect(() => SyncGuardModule.forRoot({ redis: client })).toThrow(/stringNumbers/);
+  });
+
+  it.each([
+    ['4 and later', { eval: () => {}, evalSha: () => {}, sendCommand: () => {}, isReady: false }],
+    ['4 and later, of a Cluster', { eval: () => {}, evalSha: () => {}, sendCommand: () => {}, slots: [] }],
+    ['3', { eval: () => {}, evalsha: () => {}, send_command: () => {} }],
+  ])('refuses a client of the package `redis` %s by name', (_, client) => {
+    const boot = () => SyncGuardModule.forRoot({ redis: client as never });
+    expect(boot).toThrow(/redis must not be a client of the package `redis` \(node-redis\)\. .*ioredis/);
+    expect(() => createRedisBackend(client as never)).toThrow(/node-redis/);
   });
 
   describe('malformed options', () => {

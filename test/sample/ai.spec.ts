@@ -126,6 +126,7 @@ describe.each(SETTINGS)(
           message: 'The budget has no room for this request: user per day.',
           context: {
             retryAfter: (2 * HOUR_MS) / 1000,
+            retryAtMs: expect.any(Number) as unknown,
             violations: [
               {
                 ...{

@@ -49,7 +49,7 @@ const tooMany = (seconds: number): Answer => ({
     statusCode: 429,
     code: 'TooManyAttempts',
     message: `Too many attempts. Try again in ${seconds} seconds.`,
-    context: { retryAfter: seconds },
+    context: { retryAfter: seconds, retryAtMs: expect.any(Number) as unknown },
   },
   retryAfter: String(seconds),
 });

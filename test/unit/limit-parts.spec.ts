@@ -2,10 +2,10 @@ import { ExecutionContextHost } from '@nestjs/core/helpers/execution-context-hos
 import { type LimitedCall, limitedCall } from '../../lib/limit/limited-call.js';
 import { BlockNotes } from '../../lib/limit/block-notes.js';
 import { CircuitBreaker } from '../../lib/limit/circuit-breaker.js';
-import type { LimitOutcome } from '../../lib/limit/limit.backend.js';
+import type { LimitCheck, LimitOutcome } from '../../lib/limit/limit.backend.js';
 import { TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
 import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
-import { resolvePolicy } from '../../lib/limit/limit.policy.js';
+import { type ResolvedPolicy, resolvePolicy } from '../../lib/limit/limit.policy.js';
 import { createCallId } from '../../lib/limit/limit.values.js';
 
 describe('CircuitBreaker', () => {
@@ -143,6 +143,52 @@ describe('the memory of MemoryLimitBackend', () => {
     }
     expect(backend.size).toBeLessThanOrEqual(100_000);
     expect(await backend.peek(first)).toMatchObject({ shortCount: 2 });
+  });
+
+  const blocking = resolvePolicy({ name: 'login', temp: { windowMs: 1_000, threshold: 1, blockMs: 60_000 } });
+  const plain = resolvePolicy({ name: 'api', limit: 5, windowMs: 60_000 });
+  const checkOf = (policy: ResolvedPolicy, key: string): LimitCheck => ({
+    ...{ policy, cost: 1 },
+    identity: `${policy.name}\0${key}`,
+  });
+
+  it('keeps who is blocked while 100,000 others come, and who was blocked by hand longest', async () => {
+    const backend = new MemoryLimitBackend({ now: () => 1_000_000 });
+    const isBlocked = async (policy: ResolvedPolicy, key: string): Promise<boolean> =>
+      (await backend.peek(checkOf(policy, key))).status === 'denied';
+    await backend.check([checkOf(blocking, 'blocked')], 'a');
+    await backend.block(checkOf(plain, 'by hand'), 60_000, 'fraud');
+    for (let i = 0; i < 100_000; i++) await backend.check([checkOf(plain, `other-${i}`)], 'c');
+    expect(backend.size).toBe(100_000);
+    expect(await isBlocked(blocking, 'blocked')).toBe(true);
+    expect(await isBlocked(plain, 'by hand')).toBe(true);
+
+    // Blocks give room only to blocks, and those by hand only to their like.
+    for (let i = 0; i < 100_000; i++) await backend.check([checkOf(blocking, `also-${i}`)], 'd');
+    expect(backend.size).toBe(100_000);
+    expect(await isBlocked(blocking, 'blocked')).toBe(false);
+    expect(await isBlocked(blocking, 'also-99999')).toBe(true);
+    expect(await isBlocked(plain, 'by hand')).toBe(true);
+    for (let i = 0; i < 100_000; i++) await backend.block(checkOf(plain, `hand-${i}`), 60_000, 'fraud');
+    expect(await isBlocked(plain, 'by hand')).toBe(false);
+    expect(await isBlocked(plain, 'hand-99999')).toBe(true);
+  }, 60_000);
+
+  it('shrinks while nobody calls, and keeps what stands', async () => {
+    jest.useFakeTimers();
+    try {
+      const backend = new MemoryLimitBackend();
+      for (let i = 0; i < 5_000; i++) await backend.check([checkOf(plain, `other-${i}`)], 'a');
+      await backend.block(checkOf(plain, 'by hand'), 3_600_000, 'fraud');
+      expect(backend.size).toBe(5_001);
+      jest.advanceTimersByTime(5 * 60_000);
+      expect(backend.size).toBe(1);
+      jest.advanceTimersByTime(3_600_000);
+      expect(backend.size).toBe(0);
+      expect(jest.getTimerCount()).toBe(0);
+    } finally {
+      jest.useRealTimers();
+    }
   });
 });
 

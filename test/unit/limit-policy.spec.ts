@@ -85,7 +85,7 @@ describe('resolvePolicy', () => {
     ],
     [{ ...fixed, limit: 0 }, 'login.limit must be an integer from 1 to 2147483647, got 0 (number).'],
     [{ ...fixed, cost: 11 }, 'login.cost must be an integer from 1 to 10, got 11 (number).'],
-    [{ ...fixed, windowMs: 0 }, 'login.windowMs must be an integer from 1 to 2147483647, got 0 (number).'],
+    [{ ...fixed, windowMs: 0 }, 'login.windowMs must be an integer from 1 to 31622400000, got 0 (number).'],
     [{ limit: 1, windowMs: 1, cost: 1_001 }, 'login.cost must be an integer from 1 to 1, got 1001 (number).'],
     [
       { limit: () => 1, windowMs: 1, cost: 1_001 },
@@ -96,14 +96,14 @@ describe('resolvePolicy', () => {
       'login.algorithm must be "sliding-log" or "fixed-window", got "gcra" (string).',
     ],
     [{ limit: 0, windowMs: 1 }, 'login.limit must be an integer from 1 to 9999, got 0 (number).'],
-    [{ limit: 1, windowMs: 0 }, 'login.windowMs must be an integer from 1 to 2147483647, got 0 (number).'],
+    [{ limit: 1, windowMs: 0 }, 'login.windowMs must be an integer from 1 to 31622400000, got 0 (number).'],
     [
       { limit: 1, windowMs: 1.5 },
-      'login.windowMs must be an integer from 1 to 2147483647, got 1.5 (number).',
+      'login.windowMs must be an integer from 1 to 31622400000, got 1.5 (number).',
     ],
     [
       { limit: 1, windowMs: 1, blockMs: 0 },
-      'login.blockMs must be an integer from 1 to 2147483647, got 0 (number).',
+      'login.blockMs must be an integer from 1 to 31622400000, got 0 (number).',
     ],
     [{ limit: 10_001, windowMs: 1 }, 'login.limit must be an integer from 1 to 9999, got 10001 (number).'],
     [
@@ -112,11 +112,11 @@ describe('resolvePolicy', () => {
     ],
     [
       { temp: { ...tier, windowMs: '60' } },
-      'login.temp.windowMs must be an integer from 1 to 2147483647, got "60" (string).',
+      'login.temp.windowMs must be an integer from 1 to 31622400000, got "60" (string).',
     ],
     [
       { temp: { ...tier, blockMs: undefined } },
-      'login.temp.blockMs must be an integer from 1 to 2147483647, got undefined.',
+      'login.temp.blockMs must be an integer from 1 to 31622400000, got undefined.',
     ],
     [
       { temp: tier, long: { ...tier, windowMs: 1 } },

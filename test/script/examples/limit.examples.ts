@@ -91,7 +91,12 @@ export const limitExamples: ScriptExample[] = [
   { script: peekScript, keys, args: { ...rules }, prepare },
   { script: withdrawScript, keys, args: { callId, cost: 1, forget: '1' }, prepare },
   { script: forgiveScript, keys, args: { callId, count: 1, recordTtlMs: 60_000 }, prepare },
-  { script: peekWindowScript, keys, args: { tempThreshold: 5 }, prepare: prepareWindow },
+  {
+    script: peekWindowScript,
+    keys,
+    args: { tempThreshold: 5, tempWindowMs: 60_000 },
+    prepare: prepareWindow,
+  },
   { script: forgiveWindowScript, keys, args: { callId, amount: 1 }, prepare: prepareWindow },
   {
     script: resetScript,
