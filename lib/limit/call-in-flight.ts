@@ -32,8 +32,9 @@ export interface AnswerNow extends Pick<CallEnd, 'statusCode' | 'location' | 'ha
 export class CallInFlight {
   #settled = false;
   #error: unknown;
-  /** What `isFailure` of each policy says. It is asked once. */
+  /** What `isFailure` of each policy says, and of which end. */
   #verdicts?: ReadonlyMap<ResolvedPolicy, boolean | undefined>;
+  #asked?: CallEnd;
   #expectation?: NodeJS.Timeout;
 
   constructor(
@@ -59,8 +60,8 @@ export class CallInFlight {
   /** The answer was sent. */
   async sent(): Promise<void> {
     const { statusCode = 200, location, handled = false } = this.response ?? {};
-    if (!this.#settled)
-      this.#verdicts ??= this.#ask(undefined, { statusCode, location, handled, value: undefined });
+    if (!this.#settled && !this.#isAsked(statusCode, location))
+      this.#verdicts = this.#ask(this.#error, { statusCode, location, handled, value: this.#asked?.value });
     await this.#settleBy(statusCode);
   }
 
@@ -104,7 +105,13 @@ export class CallInFlight {
     if (!this.response || this.policies.some(isFailure)) await this.#settleBy(end.statusCode);
   }
 
+  /** A filter, or an interceptor farther out, may have made another answer of it. */
+  #isAsked(statusCode: number, location: string | undefined): boolean {
+    return this.#asked?.statusCode === statusCode && this.#asked.location === location;
+  }
+
   #ask(error: unknown, end: CallEnd): ReadonlyMap<ResolvedPolicy, boolean | undefined> {
+    this.#asked = end;
     return new Map(this.policies.map((policy) => [policy, this.#verdictOf(policy, error, end)]));
   }
 

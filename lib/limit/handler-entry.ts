@@ -7,7 +7,7 @@ import { type Visit, visitOn } from './visit.js';
 
 type Method = (this: unknown, ...args: never[]) => unknown;
 
-/** A method that notes when it is called. */
+/** On a method that notes when it is called: what it is called by. */
 const NOTES_ENTRY = Symbol.for('syncguard:notes-entry');
 /** Nest's parameter of type REQUEST, which no pipe touches. */
 const REQUEST_PARAMETER = 0;
@@ -39,7 +39,7 @@ export function noteEntry(type: { readonly prototype: object }, key: string | sy
   // Also what another wrapper has by inheritance.
   for (const name of Reflect.getMetadataKeys(method) as unknown[])
     Reflect.defineMetadata(name, Reflect.getMetadata(name, method), noting);
-  Object.defineProperty(noting, NOTES_ENTRY, { value: true });
+  Object.defineProperty(noting, NOTES_ENTRY, { value: key });
   Object.defineProperty(owner, key, descriptor as PropertyDescriptor);
 }
 
@@ -94,6 +94,10 @@ async function reported(visit: Visit, call: () => unknown): Promise<unknown> {
     throw error;
   }
 }
+
+/** What Nest calls a method by: another decorator may have put a function of another name in its place. */
+export const keyOf = (method: { readonly name: string }): string | symbol =>
+  (method as { [NOTES_ENTRY]?: string | symbol })[NOTES_ENTRY] ?? method.name;
 
 function ownerOf(prototype: object, key: string | symbol): object | undefined {
   let at: object | null = prototype;

@@ -92,7 +92,8 @@ interface PolicyOptions {
   /**
    * With `count: 'failure'` or `'success'`: whether a call has failed, by what it threw (else undefined) and how it
    * is answered. `undefined` leaves it to the status: 401 and 403 are failures, with `'success'` all from 400. It is asked
-   * once, before the answer leaves; where the handler writes its own response (`@Res()`), when the headers are out. If it
+   * before the answer leaves, and again if a filter or an interceptor changes its status; where the handler writes its own
+   * response (`@Res()`), when the headers are out. If it
    * throws, the call counts.
    *
    * @example isFailure: (error, { location }) => location?.startsWith('/login?error')

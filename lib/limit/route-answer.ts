@@ -1,3 +1,4 @@
+import { keyOf } from './handler-entry.js';
 import type { CallEnd } from './limit.types.js';
 import type { ResponseLike } from './limited-call.js';
 import { PASSTHROUGH, REDIRECT, ROUTE_ARGS } from './rate-limit.metadata.js';
@@ -45,11 +46,12 @@ type Method = (...args: never[]) => unknown;
 type Type = new (...args: never[]) => unknown;
 
 /** `@Res()` or `@Next()`, without `passthrough`. */
-function writesResponse(type: Type, { name }: Method): boolean {
-  const args = (Reflect.getMetadata(ROUTE_ARGS, type, name) ?? {}) as object;
+function writesResponse(type: Type, method: Method): boolean {
+  const key = keyOf(method);
+  const args = (Reflect.getMetadata(ROUTE_ARGS, type, key) ?? {}) as object;
   return (
-    Object.keys(args).some((key) => RESPONSE_OR_NEXT.test(key)) &&
-    !Reflect.getMetadata(PASSTHROUGH, type, name)
+    Object.keys(args).some((arg) => RESPONSE_OR_NEXT.test(arg)) &&
+    !Reflect.getMetadata(PASSTHROUGH, type, key)
   );
 }
 

@@ -1,13 +1,19 @@
 import 'reflect-metadata';
 import {
+  type ArgumentsHost,
   BadRequestException,
   Body,
+  type CallHandler,
+  Catch,
   Controller,
+  type ExceptionFilter,
+  type ExecutionContext,
   Get,
   GoneException,
   HttpCode,
   type INestApplication,
   Logger,
+  type NestInterceptor,
   NotFoundException,
   ParseIntPipe,
   Post,
@@ -17,8 +23,11 @@ import {
   type Type,
   UnauthorizedException,
   UnprocessableEntityException,
+  UseFilters,
+  UseInterceptors,
 } from '@nestjs/common';
 import { type CallEnd, type LimitPolicy, minutes, RateLimit, SyncGuardModule } from 'nestjs-syncguard';
+import { map, type Observable } from 'rxjs';
 import { freshRedis } from '../support/redis.js';
 import { listen } from './adapters.js';
 
@@ -39,8 +48,102 @@ const REFUSALS: Record<string, new () => Error> = {
   '422': UnprocessableEntityException,
 };
 
+interface Response {
+  redirect(...args: unknown[]): void;
+  status(code: number): void;
+  send(body: object): void;
+}
+
+/** Express takes the status first, Fastify last. */
+const redirectTo = (response: Response, url: string): void =>
+  response.redirect(...('sent' in response ? [url, 302] : [302, url]));
+
+class WrongCode extends Error {}
+
+@Catch(WrongCode)
+class AnswersRefused implements ExceptionFilter {
+  catch(_error: WrongCode, host: ArgumentsHost): void {
+    const response = host.switchToHttp().getResponse<Response>();
+    response.status(422);
+    response.send({});
+  }
+}
+
+@Catch(WrongCode)
+class LeadsBack implements ExceptionFilter {
+  catch(_error: WrongCode, host: ArgumentsHost): void {
+    redirectTo(host.switchToHttp().getResponse<Response>(), '/login?error');
+  }
+}
+
+class Unwraps implements NestInterceptor {
+  intercept(_context: ExecutionContext, next: CallHandler): Observable<unknown> {
+    return next.handle().pipe(
+      map(() => {
+        throw new UnprocessableEntityException();
+      }),
+    );
+  }
+}
+
+/** As other packages do: what it puts in the method's place has no name. */
+const wrapped: MethodDecorator = (_target, _key, descriptor) => {
+  const method = descriptor.value as unknown as (...args: unknown[]) => unknown;
+  const [wrapper] = [
+    function (this: unknown, ...args: unknown[]): unknown {
+      return method.apply(this, args);
+    },
+  ];
+  for (const key of Reflect.getMetadataKeys(method) as string[])
+    Reflect.defineMetadata(key, Reflect.getMetadata(key, method), wrapper);
+  descriptor.value = wrapper as never;
+};
+
+const byLocation = {
+  ...FAILURES,
+  isFailure: (_error, { location }) => location?.includes('error'),
+} satisfies LimitPolicy;
+
+@UseInterceptors(Unwraps)
+@Controller()
+class Unwrapped {
+  @RateLimit('otp')
+  @Post('unwrapped')
+  unwrapped(): object {
+    return { ok: false };
+  }
+}
+
 @Controller()
 class Routes {
+  @RateLimit('otp')
+  @UseFilters(AnswersRefused)
+  @Post('filtered')
+  filtered(): void {
+    throw new WrongCode();
+  }
+
+  @RateLimit({ ...FAILURES, isFailure: (_error, { statusCode }) => statusCode === 422 })
+  @UseFilters(AnswersRefused)
+  @Post('filtered-false')
+  filteredFalse(): void {
+    throw new WrongCode();
+  }
+
+  @RateLimit(byLocation)
+  @UseFilters(LeadsBack)
+  @Post('filtered-redirect')
+  filteredRedirect(): void {
+    throw new WrongCode();
+  }
+
+  @RateLimit(byLocation)
+  @wrapped
+  @Post('wrapped')
+  wrappedRoute(@Res() response: Response): void {
+    setTimeout(() => redirectTo(response, '/login?error'), 5);
+  }
+
   @RateLimit('otp')
   @Post('otp')
   otp(@Query('code', ParseIntPipe) code: number, @Body() { says }: { says: string }): object {
@@ -69,13 +172,10 @@ class Routes {
     return says === 'right' ? undefined : { url: '/login?error', statusCode: 303 };
   }
 
-  @RateLimit({ ...FAILURES, isFailure: (_error, { location }) => location?.includes('error') })
+  @RateLimit(byLocation)
   @Post('by-hand')
-  byHand(
-    @Res() response: { redirect(...args: unknown[]): void; status(code: number): { redirect: unknown } },
-  ): void {
-    // Express takes the status first, Fastify last.
-    response.redirect(...('sent' in response ? ['/login?error', 302] : [302, '/login?error']));
+  byHand(@Res() response: Response): void {
+    redirectTo(response, '/login?error');
   }
 
   @RateLimit({
@@ -137,7 +237,7 @@ describe.each(CELLS)('how a call ended, on %s and %s', (adapter, backend) => {
     const redis = backend === 'redis' ? { redis: (await freshRedis()).url } : {};
     ({ app, url } = await listen(adapter, {
       imports: [SyncGuardModule.forRoot(redis)],
-      controllers: [Routes as Type],
+      controllers: [Routes as Type, Unwrapped],
     }));
   });
   afterEach(async () => {
@@ -191,6 +291,16 @@ describe.each(CELLS)('how a call ended, on %s and %s', (adapter, backend) => {
 
   it('with @Res the next call is denied', async () => {
     expect(await posts(5, '/by-hand')).toEqual([302, 302, 302, 429, 429]);
+    expect(await posts(5, '/wrapped')).toEqual([302, 302, 302, 429, 429]);
+  });
+
+  it.each(['/filtered', '/unwrapped'])('what leaves is judged, not what came before it: %s', async (path) => {
+    expect(await posts(6, path)).toEqual([422, 422, 422, 422, 422, 429]);
+  });
+
+  it("so is what a filter makes of an error for an isFailure of one's own", async () => {
+    expect(await posts(4, '/filtered-false')).toEqual([422, 422, 422, 429]);
+    expect(await posts(4, '/filtered-redirect')).toEqual([302, 302, 302, 429]);
   });
 
   it('an isFailure that throws counts, and is logged', async () => {
