@@ -10,7 +10,7 @@ export interface StreamProgress {
   /** How many items have left. */
   items: number;
   last: unknown;
-  /** It gave all that it had. False where it failed, and where its reader left before its end. */
+  /** It gave all that it had. False where it failed, and where its reader left before its end, by `return` or `throw`. */
   completed: boolean;
 }
 
@@ -241,7 +241,7 @@ async function* readUnder(
       async (value?: unknown): Promise<IteratorResult<unknown, unknown>> => {
         const step = await guarded.inside(() => items[call](value));
         if (!step.done) advance(progress, step.value);
-        else progress.completed = call !== 'return';
+        else progress.completed = call === 'next';
         return step;
       };
     const steps = { next: inside('next'), throw: inside('throw'), return: inside('return') };

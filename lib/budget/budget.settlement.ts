@@ -2,7 +2,7 @@ import type { StreamProgress } from '../guarded-stream.js';
 import type { Amount } from './budget.types.js';
 import { validateAmount, validateOneOf } from './budget.values.js';
 import type { CostNotes, CurrentHold } from './current-hold.js';
-import { isHangUp } from './hang-up.js';
+import { hasAborted, isHangUp } from './hang-up.js';
 
 /** What a body that threw has cost: an amount, or nothing. */
 export type OnThrow =
@@ -33,12 +33,13 @@ export type Settlement = bigint | 'abort';
 export function settlementOf(end: BodyEnd): Settlement | Promise<Settlement> {
   const { thrown, stream, onThrow } = end;
   if (thrown && onThrow !== 'auto') return asTold(end, thrown.error, onThrow);
-  if (stream?.isStream && !stream.completed && stream.items > 0) return ofPartOfStream(end);
+  if (stream?.isStream && !stream.completed && stream.items > 0) return ofPart(end);
   if (thrown && isHangUp(thrown.error, end.args)) return notedOrEstimate(end);
   if (thrown) return noted(end) > 0n ? noted(end) : 'abort';
   // An Observable that nobody has waited for the first item of.
   if (stream?.isStream && !stream.completed) return notedOrEstimate(end);
-  return ofWhole(end);
+  // It may have ended well because it noticed that its caller had hung up.
+  return hasAborted(end.args) ? ofPart(end) : ofWhole(end);
 }
 
 const estimate = ({ hold }: BodyEnd): bigint => BigInt(hold.amount);
@@ -65,8 +66,8 @@ async function asTold(end: BodyEnd, error: unknown, how: Exclude<OnThrow, 'auto'
 }
 
 /** Of usage that has not come yet there is none: a caller can bring that about, so it is no error. */
-async function ofPartOfStream(end: BodyEnd): Promise<bigint> {
-  const read = await actualOf(end, end.stream?.last).catch(() => 0n);
+async function ofPart(end: BodyEnd): Promise<bigint> {
+  const read = await actualOf(end, end.stream?.isStream ? end.stream.last : end.result).catch(() => 0n);
   return greater(read ?? 0n, noted(end)) || estimate(end);
 }
 

@@ -25,9 +25,12 @@ const DEEPEST_CAUSE = 8;
  */
 export function isHangUp(error: unknown, args: readonly unknown[]): boolean {
   const chain = causesOf(error);
-  if (chain.some((each) => each instanceof SyncGuardError || NOT_CONNECTED.has(codeOf(each)))) return false;
-  return chain.some(isAbort) || args.some(holdsAborted);
+  if (chain.some((each) => isOurs(each) || NOT_CONNECTED.has(textOf(each, 'code')))) return false;
+  return chain.some(isAbort) || hasAborted(args);
 }
+
+/** Whether a signal among these arguments is aborted. */
+export const hasAborted = (args: readonly unknown[]): boolean => args.some(holdsAborted);
 
 function causesOf(error: unknown): unknown[] {
   const chain: unknown[] = [];
@@ -36,32 +39,46 @@ function causesOf(error: unknown): unknown[] {
 }
 
 const isAbort = (error: unknown): boolean =>
-  ABORT_CODES.has(codeOf(error)) ||
-  ABORT_NAMES.has(String(read(error, 'name'))) ||
-  ABORT_CLASSES.has(String(read(read(error, 'constructor'), 'name')));
+  ABORT_CODES.has(textOf(error, 'code')) ||
+  ABORT_NAMES.has(textOf(error, 'name')) ||
+  ABORT_CLASSES.has(textOf(read(error, 'constructor'), 'name'));
 
-const codeOf = (error: unknown): string => String(read(error, 'code'));
+const isOurs = (error: unknown): boolean => tried(() => error instanceof SyncGuardError) ?? false;
 
 /** An argument that is an aborted signal, or has one: options, or a Request. */
 function holdsAborted(arg: unknown): boolean {
   if (isAborted(arg) || isAborted(read(arg, 'signal'))) return true;
-  return isPlain(arg) && Object.values(arg).some(isAborted);
+  return namesIn(arg).some((name) => isAborted(read(arg, name)));
 }
 
 const isAborted = (value: unknown): boolean =>
   read(value, 'aborted') === true && typeof read(value, 'addEventListener') === 'function';
 
-function isPlain(value: unknown): value is object {
-  if (typeof value !== 'object' || value === null) return false;
-  const prototype: unknown = Object.getPrototypeOf(value);
-  return prototype === Object.prototype || prototype === null;
+/** Of a plain object; none of anything else. */
+function namesIn(value: unknown): string[] {
+  if (typeof value !== 'object' || value === null) return [];
+  const names = tried(() => {
+    const prototype: unknown = Object.getPrototypeOf(value);
+    return prototype === Object.prototype || prototype === null ? Object.keys(value) : [];
+  });
+  return names ?? [];
 }
 
-/** A property of anything: what was thrown or passed may be of any kind, and its getters may throw. */
+function textOf(value: unknown, name: string): string {
+  const text = read(value, name);
+  return typeof text === 'string' ? text : '';
+}
+
+/** A property of anything. */
 function read(value: unknown, name: string): unknown {
   if ((typeof value !== 'object' && typeof value !== 'function') || value === null) return undefined;
+  return tried(() => (value as Record<string, unknown>)[name]);
+}
+
+/** What was thrown or passed may be of any kind: its getters may throw, and a Proxy at every look. */
+function tried<T>(look: () => T): T | undefined {
   try {
-    return (value as Record<string, unknown>)[name];
+    return look();
   } catch {
     return undefined;
   }

@@ -244,6 +244,8 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
         ['our own error', new LockError({ code: 'Aborted', message: 'x', cause: named('AbortError') })],
         ['nothing', undefined],
         ['a string', 'no'],
+        ['a code that is no text', Object.assign(new Error('x'), { code: Object.create(null) as unknown })],
+        ['a name that cannot be read', Object.assign(new Error('x'), { name: { toString: () => [] } })],
         [
           'a getter that throws',
           Object.defineProperty({}, 'code', {
@@ -286,6 +288,23 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
         expect(await spent()).toBe('30/0');
       });
 
+      it('pays what it noted, whatever it was called with', async () => {
+        const unread = (): never => {
+          throw new Error('read');
+        };
+        const args = [
+          Object.defineProperty({}, 'x', { enumerable: true, get: unread }),
+          new Proxy({}, { get: unread, ownKeys: unread, getPrototypeOf: unread }),
+        ];
+        const body = (hold: { spent(n: number): void }): never => {
+          hold.spent(30);
+          throw new Error('x');
+        };
+        const run = budgets.runBody(body, { scopes: ['user'], amount: 100 }, { args });
+        await expect(run).rejects.toThrow('x');
+        expect(await spent()).toBe('30/0');
+      });
+
       it('is settled as it was told to', async () => {
         await throwing(named('AbortError'), { onThrow: 'abort' }, 30);
         expect(await spent()).toBe('0/0');
@@ -313,6 +332,26 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
         expect(await spent()).toBe('300/0');
         expect(logged).toHaveBeenCalledTimes(3);
         logged.mockRestore();
+      });
+    });
+
+    describe('a body that ends well after its signal was aborted', () => {
+      const ending = async (cost: unknown, note = 0): Promise<void> => {
+        const body = (hold: { spent(n: number): void }): void => hold.spent(note);
+        const spec = { scopes: ['user'], amount: 100, actual: () => cost as number };
+        await budgets.runBody(body, spec, { args: [AbortSignal.abort()] });
+      };
+
+      it('pays what it says, or what it noted, and the estimate where that is nothing', async () => {
+        await ending(0);
+        expect(await spent()).toBe('100/0');
+        await ending(undefined);
+        expect(await spent()).toBe('200/0');
+        await ending(7);
+        expect(await spent()).toBe('207/0');
+        await ending(0, 30);
+        expect(await spent()).toBe('237/0');
+        expect(unreadable).toEqual([]); // a caller can bring it about
       });
     });
 

@@ -1,6 +1,7 @@
 import 'reflect-metadata';
 import { Injectable } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { BudgetService, SyncGuardModule, WithBudget } from 'nestjs-syncguard';
 import { NEVER, type Observable, of, startWith, throwError } from 'rxjs';
 import { eventually } from '../support/eventually.js';
@@ -22,6 +23,22 @@ class Llm {
     for (let i = 1; i <= chunks; i++) {
       if (i === 4) throw new Error('the model has gone');
       yield { tokens: 10 * i };
+    }
+  }
+
+  /** Its usage comes with the last item; a fault, its reader's too, ends it early. */
+  @WithBudget({ ...budgeted, actual: (chunk?: Chunk) => chunk?.tokens ?? 0 })
+  async *patient(
+    _user: string,
+    before: number,
+    signal?: AbortSignal,
+  ): AsyncGenerator<Chunk, void, undefined> {
+    try {
+      for (let i = 0; i < before; i++) yield { tokens: 0 };
+      await sleep(60_000, undefined, { signal, ref: false });
+      yield { tokens: 80 };
+    } catch {
+      return;
     }
   }
 
@@ -60,6 +77,28 @@ describe('@WithBudget() on streams', () => {
     for await (const { tokens } of llm.generate('ada', 3)) if (tokens === 20) break;
     expect(await spent()).toStrictEqual([20, 0]);
   });
+
+  it('a reader that throws into a generator that catches it has left', async () => {
+    const chunks = llm.patient('ada', 2);
+    await chunks.next();
+    expect(await chunks.throw(new Error('ERR_STREAM_PREMATURE_CLOSE'))).toEqual({
+      done: true,
+      value: undefined,
+    });
+    expect(await spent()).toStrictEqual([100, 0]);
+  });
+
+  it.each([0, 2])(
+    'a generator that ends quietly when it is aborted after %p items is paid',
+    async (items) => {
+      const gone = new AbortController();
+      const chunks = llm.patient('ada', items, gone.signal);
+      for (let i = 0; i < items; i++) await chunks.next();
+      setTimeout(() => gone.abort(), 10);
+      expect(await chunks.next()).toEqual({ done: true, value: undefined });
+      expect(await spent()).toStrictEqual([100, 0]);
+    },
+  );
 
   it('a generator that throws after an item is paid by its last one', async () => {
     const read = async (): Promise<void> => {
