@@ -103,8 +103,11 @@ class Orders {
     return this.keys();
   }
 
-  private async *keys(): AsyncGenerator<string | undefined, void, undefined> {
-    yield currentLock()?.key;
+  private keys(): AsyncIterable<string | undefined> {
+    let left = 1;
+    const next = async (): Promise<IteratorResult<string | undefined>> =>
+      left-- > 0 ? { done: false, value: currentLock()?.key } : { done: true, value: undefined };
+    return { [Symbol.asyncIterator]: () => ({ next }) };
   }
 
   @WithLock('order:{0}')

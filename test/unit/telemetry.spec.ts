@@ -512,7 +512,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     const trace = new AsyncLocalStorage<string>();
     const traces: unknown[] = [];
     const { app, events } = await appWith(
-      { ...(await open()), lock: { ttlMs: 90 } },
+      { ...(await open()), lock: { ttlMs: 900 } },
       {
         // A listener that looks at where it is called.
         includeRaw: ({ reason }) => reason === 'lost' && traces.push(trace.getStore()) === 0,
@@ -614,7 +614,7 @@ describe('while Redis is away', () => {
 
   it('a handle that is disposed of tells each try, until there is nothing left to release', async () => {
     const events: SyncGuardEvent[] = [];
-    const backend = withTelemetry(createRedisBackend(redis, { commandTimeoutMs: 100 }), {
+    const backend = withTelemetry(createRedisBackend(redis, { commandTimeoutMs: 1_000 }), {
       onEvent: (event) => void events.push(event),
     });
     {
