@@ -102,7 +102,11 @@ class Routes {
     return 'ok';
   }
 
-  @RateLimit({ ...TWO, keyBy: (context) => new ObjectId(String(headerOf(context, 'x-user'))) as never })
+  @RateLimit({
+    ...TWO,
+    ask: 'before',
+    keyBy: (context) => new ObjectId(String(headerOf(context, 'x-user'))) as never,
+  })
   @Get('function')
   byFunction(): string {
     return 'ok';
