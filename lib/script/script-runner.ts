@@ -198,8 +198,9 @@ class Call<Result> {
   };
 
   readonly #onRejected = (error: unknown): void => {
-    // The connection is being left, by ioredis or by us: its end has not been noticed yet.
-    if (!this.#settled && wasNotSent(error)) this.#wait();
+    // The connection is being left, by ioredis or by us: its end has not been noticed yet. (A Cluster sends again by
+    // itself: its last error says nothing of its first try.)
+    if (!this.#settled && !this.runner.client.isCluster && wasNotSent(error)) this.#wait();
     else this.#fail(error);
   };
 

@@ -5,7 +5,7 @@ import { Test } from '@nestjs/testing';
 import { SyncGuardHealthIndicator, SyncGuardModule } from 'nestjs-syncguard';
 import type { RedisConnection } from '../../lib/backend/redis-connection.js';
 import { RedisLockBackend } from '../../lib/lock/lock.redis-backend.js';
-import { specLayout } from '../../lib/lock/lock.layout.js';
+import { slottedLayout, specLayout } from '../../lib/lock/lock.layout.js';
 import { ask } from '../support/engines/ask.js';
 import { type RedisCluster, startRedisCluster } from '../support/engines/cluster.js';
 import { fillMemory, freeze, killClients, losePrimary, switchPrimary } from '../support/engines/faults.js';
@@ -17,7 +17,10 @@ import {
   type IORedisName,
   ioredisOf,
 } from '../support/ioredis-versions.js';
-import type { RedisServer } from '../support/redis-server.js';
+import { LockService } from '../../lib/lock/lock.service.js';
+import { resolveOptions } from '../../lib/syncguard.options.js';
+import { type RedisServer, startRedisServer } from '../support/redis-server.js';
+import { startTcpProxy } from '../support/tcp-proxy.js';
 
 const open = (version: IORedisName, redis: unknown): RedisConnection => {
   const { RedisConnection } = connectionsWith(version);
@@ -176,6 +179,38 @@ describe('on a Cluster', () => {
         await connection.close();
       },
     );
+  });
+
+  describe.each(IOREDIS_VERSIONS)('a release whose reply is lost, %s', (_, version) => {
+    const { Cluster: ClusterClient } = ioredisOf(version);
+
+    it('is a release: the body has ended, and its result stays', async () => {
+      await using node = await startRedisServer({ cluster: true });
+      await using proxy = await startTcpProxy(node.port);
+      const nodes = [{ host: proxy.host, port: proxy.port }];
+      const options = { natMap: { [`${node.host}:${node.port}`]: { host: proxy.host, port: proxy.port } } };
+      const theirs = node.track(new ClusterClient(nodes, options).on('error', () => {}));
+      for (const redis of [{ nodes, options }, theirs]) {
+        const connection = open(version, redis);
+        try {
+          expect((await connection.opened()).fault).toBeUndefined();
+          const layout = slottedLayout('syncguard', connection.runner.client);
+          const config = { cleanupInIsLocked: false, warn: () => {} };
+          const locks = new LockService(
+            new RedisLockBackend(connection.runner, layout, config),
+            resolveOptions(),
+          );
+          const body = (): string => {
+            proxy.cutAfterRequest();
+            return 'paid';
+          };
+          expect(await locks.lock(body, { key: 'order:1' })).toBe('paid');
+          await eventually(async () => expect(await locks.isLocked({ key: 'order:1' })).toBe(false));
+        } finally {
+          await connection.close();
+        }
+      }
+    });
   });
 
   it('REDIS_EVICTION of one master is told, with its address', async () => {
