@@ -11,6 +11,7 @@ import { isByUser, type ResolvedPolicy, resolvePolicy } from './limit.policy.js'
 import type { LimitPolicy } from './limit.types.js';
 import { hasOtherGuards, isAskedLast, isOther } from './last-guard.js';
 import type { Plan } from './plan.js';
+import { SharedNames } from './shared-names.js';
 import {
   APPLIES_DEFAULT,
   FIELD_RESOLVER,
@@ -137,7 +138,11 @@ export class RoutePlans {
    */
   verify(modules: ModulesContainer, moduleRef: ModuleRef, warn: (message: string) => void): void {
     this.#verifyDefault(modules, moduleRef);
-    for (const type of classesOf(modules)) this.#verifyClass(type, moduleRef);
+    const names = new SharedNames();
+    for (const type of classesOf(modules)) {
+      this.#verifyClass(type, moduleRef);
+      this.#verifySharedNames(type, names);
+    }
     for (const policies of this.options.limits.values())
       for (const policy of policies) this.#verifyProviders(policy);
     const { skipIf, user, address } = this.options.limit;
@@ -184,6 +189,14 @@ export class RoutePlans {
       if (Reflect.hasMetadata(PATTERN, method)) this.#verifyMessageHandler(type, method);
       if (isFieldResolver(method) && this.#ownPolicies(type, method, UNNAMED).length > 0)
         verifyFieldResolver(type, method, moduleRef);
+    }
+  }
+
+  #verifySharedNames(type: Type, names: SharedNames): void {
+    for (const method of methodsOf(type)) {
+      const own = this.#ownPolicies(type, method, UNNAMED).filter(({ name }) => !isUnnamed(name));
+      for (const policy of own) names.add(policy);
+      names.verifyRoute(own);
     }
   }
 
@@ -249,6 +262,8 @@ export const isByAddress = ({ keyBy }: Pick<ResolvedPolicy, 'keyBy'>): boolean =
 
 /** What a limit is called while its route does not matter. */
 const UNNAMED = '@RateLimit';
+
+const isUnnamed = (name: string): boolean => name.split('#')[0] === UNNAMED;
 
 const isFieldResolver = (method: Method): boolean =>
   Reflect.hasMetadata(FIELD_RESOLVER, method) || Reflect.hasMetadata(REFERENCE_RESOLVER, method);

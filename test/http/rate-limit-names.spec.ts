@@ -3,6 +3,7 @@ import { Controller, Get, Module, type Type, UseGuards } from '@nestjs/common';
 import { APP_GUARD } from '@nestjs/core';
 import { SubscribeMessage, WebSocketGateway } from '@nestjs/websockets';
 import {
+  hours,
   minutes,
   RateLimit,
   RateLimitGuard,
@@ -94,6 +95,58 @@ describe.each(['express', 'fastify'] as const)('names of policies, on %s', (adap
       free(): void {}
     }
     expect(await refusal(start(Elsewhere, {}))).toMatchObject({ code: 'RATE_LIMIT_UNKNOWN_POLICY' });
+  });
+
+  it('of one history do not boot with other windows, or with other limits on one route', async () => {
+    const hourly = { ...of(3, 'mine'), windowMs: hours(1) };
+    const failures = { ...of(2, 'mine'), count: 'failure' } as const;
+    for (const [first, second] of [
+      [of(2, 'mine'), hourly],
+      [of(2, 'mine'), of(3, 'mine')],
+      [of(2, 'mine'), failures],
+    ] as const) {
+      @Controller()
+      class OneRoute {
+        @RateLimit([first, second])
+        @Get()
+        get(): void {}
+      }
+      await expect(start(OneRoute, {})).rejects.toMatchObject({ code: 'RATE_LIMIT_NAME' });
+    }
+    @Controller()
+    class TwoRoutes {
+      @RateLimit('mine')
+      @Get('one')
+      one(): void {}
+
+      @RateLimit(hourly)
+      @Get('two')
+      two(): void {}
+    }
+    await expect(start(TwoRoutes, { limits: { mine: of(2) } })).rejects.toThrow(
+      /Two policies named mine have windows of 60000 and of 3600000 ms/,
+    );
+  });
+
+  it('boot where they count together as they should, and beside presets that nobody uses', async () => {
+    @RateLimit(of(2, 'mine'))
+    @Controller()
+    class Together {
+      @RateLimit(of(2, 'mine'))
+      @Get('one')
+      one(): void {}
+
+      @RateLimit([of(3), { ...of(4), windowMs: hours(1) }])
+      @RateLimit({ ...of(5, 'mine'), keyBy: 'query.q' })
+      @Get('two')
+      two(): void {}
+
+      @RateLimit(of(3, 'login'))
+      @Get('three')
+      three(): void {}
+    }
+    await start(Together, {});
+    expect(await allowed('one')).toBe(2);
   });
 
   it('are overridden by a class: `default`, and what its bases have', async () => {
