@@ -381,8 +381,14 @@ export class AbuseLimiterService {
 
 /** One check of a call, with its key made fit and its cost looked at. */
 export function checkOf(policy: ResolvedPolicy, key: string, cost?: number): LimitCheck {
-  if (policy.dynamicLimit || (cost === undefined && typeof policy.cost === 'function'))
-    throw invalidCall(`${policy.name} takes its limit or cost from a request: it works in @RateLimit only.`);
+  if (
+    policy.dynamicLimit ||
+    policy.dynamicWindow ||
+    (cost === undefined && typeof policy.cost === 'function')
+  )
+    throw invalidCall(
+      `${policy.name} takes its limit, window or cost from a request: it works in @RateLimit only.`,
+    );
   return checked(() => ({
     policy,
     identity: identityOf(policy, key),

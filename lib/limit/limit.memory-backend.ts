@@ -11,6 +11,7 @@ import type {
   Subject,
 } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
+import { isUncounted, letsNobodyIn } from './limit.per-call.js';
 import { isFixedWindow, type LimitRules, type ResolvedPolicy } from './limit.policy.js';
 import type { LimitScope } from './limit.types.js';
 import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.values.js';
@@ -167,6 +168,7 @@ export class MemoryLimitBackend implements LimitBackend {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const decide = (check: LimitCheck, commit: boolean): LimitOutcome => {
+      if (isUncounted(check)) return look(this.#ledgers.peek(check.identity, nowMs), check, nowMs);
       const ledger = this.#ledgers.take(check.identity, nowMs);
       if (isFixedWindow(check.policy)) return countInWindow(ledger, check, callId, nowMs, commit);
       return DECISIONS[check.policy.count](ledger, check, callId, nowMs, commit);
@@ -238,6 +240,16 @@ export class MemoryLimitBackend implements LimitBackend {
     refuseAborted(options?.signal, LimitError);
     this.#ledgers.take(subject.identity, this.clock.now()).block = undefined;
   }
+}
+
+/** Counts nothing: a block answers, or a limit that lets nobody in. */
+function look(ledger: Ledger | undefined, { policy }: LimitCheck, nowMs: number): LimitOutcome {
+  const live = ledger?.liveBlock(nowMs);
+  if (live) return blocked(live, nowMs);
+  const nothing = { shortCount: 0, longCount: 0 };
+  return letsNobodyIn(policy)
+    ? denied(nothing, 'temp', 'temp', policy.rules.tempWindowMs, false)
+    : { status: 'allowed', ...nothing, resetMs: 0 };
 }
 
 function countInWindow(

@@ -13,13 +13,13 @@ import type {
 } from './limit.types.js';
 
 /** Every attempt is kept for as long as it counts: beyond this a counter serves better than a log. */
-const MAX_THRESHOLD = 10_000;
+export const MAX_THRESHOLD = 10_000;
 /** The longest window and block: a leap year. No timer waits for either, so it may be longer than one can. */
 export const MAX_LIMIT_MS = 366 * 86_400_000;
 /** Each attempt of a log is an entry, also those of one call. */
 const MAX_LOGGED_COST = 1_000;
 /** The limit of a fixed window: like every number of this module, exact in Lua and far from where doubles end. */
-const MAX_COUNTED = 2 ** 31 - 1;
+export const MAX_COUNTED = 2 ** 31 - 1;
 
 /** The numbers of a policy as every backend takes them. */
 export interface LimitRules {
@@ -44,7 +44,9 @@ export interface ResolvedPolicy {
   readonly algorithm: LimitAlgorithm;
   readonly rules: LimitRules;
   /** Known only with the request: then `rules` hold a limit of 1 until `withLimit`. */
-  readonly dynamicLimit: FromContext<number> | undefined;
+  readonly dynamicLimit: FromContext<number | 'unlimited'> | undefined;
+  /** Known only with the request: then `rules` hold a window of 1 ms until `withWindow`. */
+  readonly dynamicWindow: FromContext<number> | undefined;
   readonly cost: number | FromContext<number>;
   readonly keyBy: KeyBy;
   readonly count: CountedCalls;
@@ -102,7 +104,7 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
   const given: Given = knownOptions(defaults.name ?? 'policy', policy, OPTIONS);
   const name = resolveName(given.name ?? defaults.name);
   const algorithm = resolveAlgorithm(name, given);
-  const { rules, dynamicLimit } = resolveRules(name, algorithm, given);
+  const { rules, dynamicLimit, dynamicWindow } = resolveRules(name, algorithm, given);
   const count = resolveCount(name, given.count, rules);
   const keyBy = resolveKeyBy(`${name}.keyBy`, given.keyBy ?? defaults.keyBy ?? 'ip');
   const cost = resolveCost(given.cost ?? 1, { name, algorithm, rules, dynamicLimit, count });
@@ -111,10 +113,11 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     algorithm,
     rules,
     dynamicLimit,
+    dynamicWindow,
     cost,
     keyBy,
     count,
-    ask: resolveAsk(name, given.ask, { keyBy, count, cost, dynamicLimit }),
+    ask: resolveAsk(name, given.ask, { keyBy, count, cost, dynamicLimit, dynamicWindow }),
     isAskGiven: given.ask !== undefined,
     isFailure: resolvePredicate(`${name}.isFailure`, given.isFailure),
     resetOnSuccess: boolean(`${name}.resetOnSuccess`, given.resetOnSuccess ?? false),
@@ -123,7 +126,7 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
       'TooManyAttempts',
       'RateLimited',
     ]),
-    fixed: (defaults.fixed ?? false) && !dynamicLimit,
+    fixed: (defaults.fixed ?? false) && !dynamicLimit && !dynamicWindow,
   };
 }
 
@@ -133,12 +136,6 @@ export const isByUser = (keyBy: KeyBy): boolean =>
 
 export const isFixedWindow = ({ algorithm }: Pick<ResolvedPolicy, 'algorithm'>): boolean =>
   algorithm === 'fixed-window';
-
-/** The same policy with a limit that came with the request. */
-export function withLimit(policy: ResolvedPolicy, limit: number): ResolvedPolicy {
-  const tempThreshold = thresholdOf(policy.name, { limit }, policy.algorithm);
-  return { ...policy, dynamicLimit: undefined, rules: { ...policy.rules, tempThreshold } };
-}
 
 /** How many more attempts these counts leave. */
 export function remainingOf({ rules }: ResolvedPolicy, shortCount: number, longCount: number): number {
@@ -222,16 +219,17 @@ function resolveRules(
   name: string,
   algorithm: LimitAlgorithm,
   given: Given,
-): Pick<ResolvedPolicy, 'rules' | 'dynamicLimit'> {
+): Pick<ResolvedPolicy, 'rules' | 'dynamicLimit' | 'dynamicWindow'> {
   if ((given.temp === undefined) === (given.limit === undefined))
     throw new SyncGuardConfigError(`${name} must have either \`limit\` and \`windowMs\`, or \`temp\`.`);
-  const { temp, long, dynamicLimit } =
+  const { temp, long, dynamicLimit, dynamicWindow } =
     given.temp === undefined ? resolvePlain(name, algorithm, given) : resolveTiers(name, given);
   const longest = Math.max(temp.windowMs, long?.windowMs ?? 0);
   const longestBlock = Math.max(temp.blockMs, long?.blockMs ?? 0);
   const escalation = resolveEscalation(`${name}.escalation`, given.escalation, longest, longestBlock);
   return {
     dynamicLimit,
+    dynamicWindow,
     rules: {
       tempWindowMs: temp.windowMs,
       tempThreshold: temp.threshold,
@@ -258,10 +256,18 @@ function resolveCount(name: string, count: unknown, rules: LimitRules): CountedC
 function resolveAsk(
   name: string,
   ask: unknown,
-  { keyBy, count, cost, dynamicLimit }: Pick<ResolvedPolicy, 'keyBy' | 'count' | 'cost' | 'dynamicLimit'>,
+  {
+    keyBy,
+    count,
+    cost,
+    dynamicLimit,
+    dynamicWindow,
+  }: Pick<ResolvedPolicy, 'keyBy' | 'count' | 'cost' | 'dynamicLimit' | 'dynamicWindow'>,
 ): AskTime {
   const needsUser = isByUser(keyBy);
-  const asks = [...[keyBy].flat(), cost, dynamicLimit].some((each) => typeof each === 'function');
+  const asks = [...[keyBy].flat(), cost, dynamicLimit, dynamicWindow].some(
+    (each) => typeof each === 'function',
+  );
   const given = oneOf(
     `${name}.ask`,
     ask ?? (needsUser || (asks && count !== 'failure') ? 'after' : 'before'),
@@ -279,18 +285,25 @@ function resolveAsk(
 }
 
 type CheckedTier = { windowMs: number; threshold: number; blockMs: number };
-type CheckedTiers = { temp: CheckedTier; long?: CheckedTier; dynamicLimit?: FromContext<number> };
+type CheckedTiers = {
+  temp: CheckedTier;
+  long?: CheckedTier;
+  dynamicLimit?: FromContext<number | 'unlimited'>;
+  dynamicWindow?: FromContext<number>;
+};
 
 function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): CheckedTiers {
   if (given.long !== undefined) throw new SyncGuardConfigError(`${name}.long needs \`temp\` beside it.`);
   const dynamic = typeof given.limit === 'function';
+  const dynamicWindow = typeof given.windowMs === 'function';
   return {
     temp: {
-      windowMs: limitDuration(`${name}.windowMs`, given.windowMs),
+      windowMs: dynamicWindow ? 1 : limitDuration(`${name}.windowMs`, given.windowMs),
       threshold: thresholdOf(name, { limit: dynamic ? 1 : given.limit }, algorithm),
       blockMs: given.blockMs === undefined ? 0 : limitDuration(`${name}.blockMs`, given.blockMs),
     },
-    ...(dynamic ? { dynamicLimit: given.limit as FromContext<number> } : {}),
+    ...(dynamic ? { dynamicLimit: given.limit as FromContext<number | 'unlimited'> } : {}),
+    ...(dynamicWindow ? { dynamicWindow: given.windowMs as FromContext<number> } : {}),
   };
 }
 

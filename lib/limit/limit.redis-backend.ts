@@ -3,6 +3,7 @@ import type { RunOptions, ScriptArg, ScriptRunner } from '../script/script-runne
 import type { Script } from '../script/define-script.js';
 import type { CallOptions, LimitBackend, LimitCheck, LimitOutcome, Subject } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
+import { isUncounted } from './limit.per-call.js';
 import { isFixedWindow, type ResolvedPolicy } from './limit.policy.js';
 import { forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js';
 import {
@@ -86,7 +87,7 @@ export class RedisLimitBackend implements LimitBackend {
 
   #decide(
     checks: readonly LimitCheck[],
-    stage: (policy: ResolvedPolicy) => Stage,
+    stage: (check: LimitCheck) => Stage,
     callId: string,
     options: CallOptions,
   ): Promise<LimitOutcome[]> {
@@ -100,7 +101,7 @@ export class RedisLimitBackend implements LimitBackend {
       keys[`window${n}`] = window;
       keys[`block${n}`] = block;
       keys[`seq${n}`] = seq;
-      shapes.push({ stage: stage(check.policy), rules: check.policy.rules });
+      shapes.push({ stage: stage(check), rules: check.policy.rules });
     });
     const fixed = this.#fixedScript(checks, shapes);
     checks.forEach(({ cost }, i) => {
@@ -112,7 +113,7 @@ export class RedisLimitBackend implements LimitBackend {
       // Except a success: what it counts has been made.
       if (shapes[0]?.stage === 'grant') return;
       const counted = outcomes.every(({ status }) => status === 'allowed');
-      for (const check of checks)
+      for (const check of checks.filter((each) => !isUncounted(each)))
         // A log knows by its id whether it has counted the call, a window does not.
         if (counted || !isFixedWindow(check.policy)) this.withdraw(check, callId, false).catch(() => {});
     };
@@ -130,7 +131,7 @@ export class RedisLimitBackend implements LimitBackend {
       const [outcome] = await this.#decide([check], stageOf, callId, options);
       outcomes.push(outcome as LimitOutcome);
       if (outcome?.status !== 'denied') continue;
-      const counted = checks.slice(0, outcomes.length - 1);
+      const counted = checks.slice(0, outcomes.length - 1).filter((each) => !isUncounted(each));
       await Promise.all(counted.map((earlier) => this.withdraw(earlier, callId, false, options)));
       const rest = checks.slice(outcomes.length);
       return [...outcomes, ...(await Promise.all(rest.map((later) => this.peek(later, options))))];
@@ -181,4 +182,7 @@ export class RedisLimitBackend implements LimitBackend {
 
 const STAGES = { attempt: 'attempt', failure: 'enter', success: 'reserve' } as const;
 
-const stageOf = (policy: ResolvedPolicy): Stage => (isFixedWindow(policy) ? 'window' : STAGES[policy.count]);
+function stageOf(check: LimitCheck): Stage {
+  if (isUncounted(check)) return 'look';
+  return isFixedWindow(check.policy) ? 'window' : STAGES[check.policy.count];
+}

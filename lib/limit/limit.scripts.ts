@@ -28,9 +28,10 @@ import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.values.js';
 
 /**
  * What a check does: count the call in the log, note it there as in flight, make a failure of what was in flight; give
- * it room for a success, and count that; or count the call in a fixed window.
+ * it room for a success, and count that; or count the call in a fixed window; or count nothing, and
+ * only look whether there is a block.
  */
-export type Stage = 'attempt' | 'enter' | 'confirm' | 'reserve' | 'grant' | 'window';
+export type Stage = 'attempt' | 'enter' | 'confirm' | 'reserve' | 'grant' | 'window' | 'look';
 
 /** What all limits of a call share. */
 const START = `
@@ -135,6 +136,15 @@ local function decide(commit, attempts, block, seq, cost, stage, ${RULES.join(',
   return false, blockMs .. ' ' .. held
 end`;
 
+/** `decide` for what is not counted: a block stands all the same, and a limit of 0 lets nobody in. */
+const LOOK = `
+local function look(_, block, tempWindowMs, tempThreshold)
+  local held = call('GET', block)
+  ${indent(answerBlock(`false, remainingMs .. ' ' .. held`, `call('PEXPIRE', block, remainingMs)`), 2)}
+  if tempThreshold == 0 then return false, tempWindowMs .. ' window 0 0' end
+  return true, '0 ok 0 0'
+end`;
+
 /** One limit of a check: with its rules where they stand in the script's text, without where they come as ARGV. */
 export interface DecisionShape {
   readonly stage: Stage;
@@ -158,6 +168,7 @@ const DECISIONS = {
     keys: ['window', 'block'],
     args: ['cost', 'tempWindowMs', 'tempThreshold'],
   },
+  none: { name: 'look', lua: LOOK, keys: ['block'], args: ['tempWindowMs', 'tempThreshold'] },
 } as const;
 
 type Decision = (typeof DECISIONS)[keyof typeof DECISIONS];
@@ -167,8 +178,12 @@ const decisionOf = (stage: Stage): Decision => DECISIONS[kindOf(stage)];
 
 function kindOf(stage: Stage): keyof typeof DECISIONS {
   if (stage === 'window') return 'window';
+  if (stage === 'look') return 'none';
   return stage === 'reserve' || stage === 'grant' ? 'success' : 'log';
 }
+
+/** Lua reads no Infinity: that of a limit says no more than that it is not 0. */
+const asNumber = (rule: number): number => (rule === Infinity ? -1 : rule);
 
 /** The nth limit of a call: how the script asks it. */
 interface LimitCall {
@@ -264,14 +279,16 @@ export function dynamicArgs(
 ): Record<string, string | number> {
   const args: Record<string, string | number> = {};
   for (const arg of decisionOf(stage).args)
-    args[arg + String(n)] = arg === 'cost' ? cost : arg === 'stage' ? stage : rules[arg];
+    args[arg + String(n)] = arg === 'cost' ? cost : arg === 'stage' ? stage : asNumber(rules[arg]);
   return args;
 }
 
 /** The rules stand in the script's text: fewer bytes a call, and nothing to parse. For policies known at boot. */
 export function fixedCheckScript(shapes: readonly DecisionShape[]): CheckScript {
   const limits = shapes.map(({ stage, rules }, i) =>
-    limitCall(decisionOf(stage), i + 1, (arg) => (arg === 'stage' ? `'${stage}'` : String(rules[arg]))),
+    limitCall(decisionOf(stage), i + 1, (arg) =>
+      arg === 'stage' ? `'${stage}'` : String(asNumber(rules[arg])),
+    ),
   );
   return checkScript(
     'limit-check-fixed',

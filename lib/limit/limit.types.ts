@@ -82,7 +82,10 @@ interface PolicyOptions {
   name?: string;
   /** In the guard: who a request is counted for. Default: the module's `limit.keyBy`, else `'ip'`. */
   keyBy?: KeyBy;
-  /** How much one call counts, all or nothing. 1 to 1,000; in a fixed window up to its limit. Default: 1. */
+  /**
+   * How much one call counts, all or nothing. 1 to 1,000; in a fixed window up to its limit. A function may give 0: the
+   * call passes uncounted, unless there is a block. Default: 1.
+   */
   cost?: number | FromContext<number>;
   /**
    * In the guard: count every call, only those that end in a failure, or only those that succeed (an answer below 400).
@@ -124,9 +127,14 @@ interface PolicyOptions {
 export type LimitPolicy = PolicyOptions &
   (
     | {
-        /** 1 to 9,999; in a fixed window to 2^31 - 1. */
-        limit: number | FromContext<number>;
-        windowMs: number;
+        /**
+         * 1 to 9,999; in a fixed window to 2^31 - 1. A function may also give 0, which lets nobody in, or `Infinity` or
+         * `'unlimited'`, which counts nothing. Above 9,999 it counts in a fixed window where the policy could be one; one
+         * that blocks or counts outcomes stops at 9,999, with a warning.
+         */
+        limit: number | FromContext<number | 'unlimited'>;
+        /** A function gives each window a count of its own: it is part of what names the bucket. */
+        windowMs: number | FromContext<number>;
         blockMs?: number;
         /** Default: `'sliding-log'`. */
         algorithm?: LimitAlgorithm;

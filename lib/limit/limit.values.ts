@@ -28,7 +28,8 @@ export function createCallId(): string {
 }
 
 /** What is counted together. A name is printable ASCII, so the NUL ends it whatever the key holds. */
-export const identityOf = ({ name }: ResolvedPolicy, key: string): string => `${name}\0${normalizeKey(key)}`;
+export const identityOf = ({ name }: Pick<ResolvedPolicy, 'name'>, key: string): string =>
+  `${name}\0${normalizeKey(key)}`;
 
 /** The key of an identity. */
 export const keyOf = (identity: string): string => identity.slice(identity.indexOf('\0') + 1);

@@ -44,7 +44,7 @@ function legacyHeaders(answers: readonly Answer[]): [string, string][] {
 const isTighter = (a: Answer, b: Answer): boolean =>
   remaining(a) === remaining(b) ? resetSecs(a) > resetSecs(b) : remaining(a) < remaining(b);
 
-const quotaOf = ({ policy }: Answer): number => policy.rules.tempThreshold - 1;
+const quotaOf = ({ policy }: Answer): number => Math.max(0, policy.rules.tempThreshold - 1);
 
 const windowSecs = ({ policy }: Answer): number => Math.ceil(policy.rules.tempWindowMs / 1000);
 

@@ -8,9 +8,10 @@ import { BootChecks } from './boot-checks.js';
 import { IdentityResolver } from './identity-resolver.js';
 import { type LimitCheck, MAX_CHECKS } from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
-import { type ResolvedPolicy, withLimit } from './limit.policy.js';
+import { costOf, isUncounted, withLimit, withWindow } from './limit.per-call.js';
+import type { ResolvedPolicy } from './limit.policy.js';
 import type { FromContext } from './limit.types.js';
-import { GUARDS_MS } from './limit.values.js';
+import { GUARDS_MS, identityOf } from './limit.values.js';
 import {
   type EndingResponse,
   identityOfCall,
@@ -150,7 +151,9 @@ export class RouteLimiter implements OnModuleInit, Steward {
   }
 
   #watch(context: ExecutionContext, visit: Visit, ruling: Ruling): void {
-    const pending = ruling.checks.map(({ policy }) => policy).filter(({ count }) => count !== 'attempt');
+    const pending = ruling.checks
+      .filter((check) => check.policy.count !== 'attempt' && !isUncounted(check))
+      .map(({ policy }) => policy);
     if (pending.length === 0) return;
     const { watching } = visit.plan;
     this.#expectEnd(
@@ -225,7 +228,7 @@ export class RouteLimiter implements OnModuleInit, Steward {
       const key = await this.#identities.identityOf(policy.keyBy, context, call);
       if (key === undefined)
         return plan.watching.has(policy) ? undefined : this.#passWithoutKey(policy, context, stage);
-      const isStatic = !policy.dynamicLimit && typeof policy.cost !== 'function';
+      const isStatic = !policy.dynamicLimit && !policy.dynamicWindow && typeof policy.cost !== 'function';
       return isStatic ? checkOf(policy, key) : this.#dynamicCheckOf(policy, key, context);
     });
     return (await Promise.all(checks)).filter((check) => check !== undefined);
@@ -234,17 +237,16 @@ export class RouteLimiter implements OnModuleInit, Steward {
   async #dynamicCheckOf(policy: ResolvedPolicy, key: string, context: ExecutionContext): Promise<LimitCheck> {
     const from = <T>(value: T | FromContext<T>): T | Promise<T> =>
       typeof value === 'function' ? this.#identities.resolver(value as FromContext<T>)(context) : value;
-    const cost = await from(policy.cost);
-    if (cost === undefined)
-      throw new LimitError({
-        code: 'InvalidArgument',
-        message: `${policy.name}.cost must be an integer from 1; its function gave undefined.`,
+    let current = policy;
+    if (policy.dynamicWindow) current = withWindow(current, await from<unknown>(policy.dynamicWindow));
+    if (policy.dynamicLimit)
+      current = withLimit(current, await from<unknown>(policy.dynamicLimit), (message) => {
+        this.#warnOnce(message);
       });
-    return checkOf(
-      policy.dynamicLimit ? withLimit(policy, await from(policy.dynamicLimit)) : policy,
-      key,
-      cost,
-    );
+    const cost = costOf(current, await from<unknown>(policy.cost));
+    // A window of another length is another count: what was counted in a day must not stand in an hour.
+    const name = policy.dynamicWindow ? `${policy.name};w=${current.rules.tempWindowMs}` : policy.name;
+    return { policy: current, identity: identityOf({ name }, key), cost };
   }
 
   #visitOf(context: ExecutionContext): Visit | undefined {
@@ -273,9 +275,12 @@ export class RouteLimiter implements OnModuleInit, Steward {
     const { headers } = this.options.limit;
     if (headers.length === 0 || !response) return;
     const answers = ((response as Answering)[ANSWERS] ??= new Map<string, Answer>());
-    checks.forEach(({ policy }, i) => {
+    checks.forEach((check, i) => {
+      const { policy } = check;
       const outcome = outcomes[i];
-      if (outcome && !plan.watching.has(policy)) answers.set(policy.name, { policy, outcome });
+      // What nothing was counted for has nothing left to tell.
+      const tells = outcome?.status === 'denied' || !isUncounted(check);
+      if (outcome && tells && !plan.watching.has(policy)) answers.set(policy.name, { policy, outcome });
     });
     for (const [name, value] of rateLimitHeaders(headers, [...answers.values()]))
       setHeader(response, name, value);

@@ -212,8 +212,8 @@ export class RoutePlans {
     for (const policy of this.#policiesOf(entries, UNNAMED)) this.#verifyProviders(policy);
   }
 
-  #verifyProviders({ keyBy, cost, dynamicLimit }: ResolvedPolicy): void {
-    for (const each of [keyBy, cost, dynamicLimit].flat())
+  #verifyProviders({ keyBy, cost, dynamicLimit, dynamicWindow }: ResolvedPolicy): void {
+    for (const each of [keyBy, cost, dynamicLimit, dynamicWindow].flat())
       if (typeof each === 'function') this.identities.resolver<unknown>(each);
   }
 

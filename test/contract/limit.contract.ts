@@ -5,7 +5,8 @@ import type { LimitBackend, LimitCheck } from '../../lib/limit/limit.backend.js'
 import { LimitError, TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
 import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
-import { resolvePolicy, withLimit } from '../../lib/limit/limit.policy.js';
+import { withLimit } from '../../lib/limit/limit.per-call.js';
+import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import type { DeniedDecision, LimiterDecision, LimitPolicy } from '../../lib/limit/limit.types.js';
 import { createCallId } from '../../lib/limit/limit.values.js';
 import { days, hours, minutes, seconds } from '../../lib/syncguard.options.js';
@@ -177,6 +178,57 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
           advance(days(300));
           expect(await attempt(window, 'cid')).toMatchObject({ allowed: false, retryAfterSecs: 66 * 86_400 });
         }
+      });
+
+      it.each([
+        ['a limit of 0', 0, 1, false],
+        ['an unlimited one', 'unlimited', 1, true],
+        ['a cost of 0', 5, 0, true],
+      ] as const)('%s counts nothing and writes nothing, unless blocked', async (_, limit, cost, allowed) => {
+        for (const options of [
+          { limit: () => 1, windowMs: seconds(10) },
+          { limit: () => 1, windowMs: seconds(10), algorithm: 'fixed-window' },
+          { limit: () => 1, windowMs: seconds(10), blockMs: minutes(1) },
+          { limit: () => 1, windowMs: seconds(10), count: 'failure' },
+        ] as const) {
+          const policy = withLimit(resolvePolicy({ name: JSON.stringify(options), ...options }), limit);
+          const check = { policy, identity: `${policy.name}\0ann`, cost };
+          const ask = () => harness.backend.check([check], createCallId());
+          for (let i = 0; i < 3; i++)
+            expect(await ask()).toEqual([
+              allowed
+                ? { status: 'allowed', shortCount: 0, longCount: 0, resetMs: 0 }
+                : {
+                    ...{ status: 'denied', scope: 'temp', reason: 'temp', retryAfterMs: seconds(10) },
+                    ...{ shortCount: 0, longCount: 0, blocked: false },
+                  },
+            ]);
+          await harness.backend.block(check, minutes(5), 'fraud');
+          expect(await ask()).toMatchObject([
+            { status: 'denied', scope: 'manual', retryAfterMs: minutes(5) },
+          ]);
+          await harness.backend.unblock(check);
+          expect(await ask()).toMatchObject([{ status: allowed ? 'allowed' : 'denied' }]);
+        }
+      });
+
+      it('what is not counted stands beside what is: a denial spends nothing', async () => {
+        const plain = resolvePolicy({ name: 'plain', limit: 2, windowMs: seconds(10) });
+        const none = withLimit(resolvePolicy({ name: 'none', limit: () => 0, windowMs: seconds(10) }), 0);
+        const all = withLimit(
+          resolvePolicy({ name: 'all', limit: () => 0, windowMs: seconds(10) }),
+          Infinity,
+        );
+        const at = (policy: typeof plain) => ({ policy, identity: `${policy.name}\0ann`, cost: 1 });
+        const check = (...policies: (typeof plain)[]) =>
+          harness.backend.check(policies.map(at), createCallId());
+        expect(await check(none, plain)).toMatchObject([{ status: 'denied' }, { shortCount: 0 }]);
+        for (const shortCount of [1, 2])
+          expect(await check(all, plain)).toMatchObject([
+            { status: 'allowed' },
+            { status: 'allowed', shortCount },
+          ]);
+        expect(await check(plain, all)).toMatchObject([{ status: 'denied' }, { status: 'allowed' }]);
       });
 
       it('slide: an attempt counts until it is exactly as old as the window', async () => {

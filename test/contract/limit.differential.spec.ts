@@ -1,6 +1,7 @@
 import { randomInt } from 'node:crypto';
 import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
 import type { LimitBackend, LimitCheck, LimitOutcome, Subject } from '../../lib/limit/limit.backend.js';
+import { isUncounted, withLimit } from '../../lib/limit/limit.per-call.js';
 import { isFixedWindow, resolvePolicy, type ResolvedPolicy } from '../../lib/limit/limit.policy.js';
 import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
 import type { CountedCalls, LimitPolicy } from '../../lib/limit/limit.types.js';
@@ -92,7 +93,7 @@ describe('memory, Redis and the model', () => {
     console.log(
       `steps ${steps}, mismatches ${mismatches}, answers ${JSON.stringify(Object.fromEntries(seen))}`,
     );
-  }, 60_000);
+  }, 180_000);
 });
 
 interface Cast {
@@ -113,6 +114,11 @@ function createCast(random: (below: number) => number, world: number): Cast {
       cost: random(5) === 0 && policy.rules.tempThreshold > 3 ? 2 : 1,
     };
   };
+  /** A call of a plan that is suspended or unlimited, or one that costs nothing. */
+  const uncountedOf = (each: LimitCheck): LimitCheck => {
+    const limit = pick([0, 'unlimited', undefined]);
+    return limit === undefined ? { ...each, cost: 0 } : { ...each, policy: withLimit(each.policy, limit) };
+  };
   // Several limits of one call are of different limiters.
   const groups = [2, 3].map((n) =>
     policies.slice(0, n).map((policy) => ({ policy, identity: `${policy.name}\0a`, cost: 1 })),
@@ -123,7 +129,8 @@ function createCast(random: (below: number) => number, world: number): Cast {
 
   const enter = (checks: LimitCheck[], callId: string): Step => {
     for (const each of checks)
-      if (each.policy.count !== 'attempt' || (isFixedWindow(each.policy) && random(4) === 0))
+      if (isUncounted(each)) continue;
+      else if (each.policy.count !== 'attempt' || (isFixedWindow(each.policy) && random(4) === 0))
         inFlight.push({ check: each, callId });
     return check(checks, callId);
   };
@@ -214,7 +221,8 @@ function createCast(random: (below: number) => number, world: number): Cast {
           onModel: (model) => model.peek(subject.identity, subject.policy),
         };
       }
-      return enter(dice < 48 ? pick(groups) : [checkOf()], createCallId());
+      const asked = dice < 48 ? pick(groups) : [checkOf()];
+      return enter(random(10) === 0 ? asked.map(uncountedOf) : asked, createCallId());
     },
   };
 }

@@ -43,7 +43,7 @@ export class LimitModel {
     // Somebody denies: those that would have let the call in are as they were.
     return limits.map(({ identity, policy }, i) => {
       const outcome = tried[i] as LimitOutcome;
-      if (outcome.status === 'denied') return outcome;
+      if (outcome.status === 'denied' || uncounted(limits[i] as Limit)) return outcome;
       this.states.set(identity, before.get(identity) ?? fresh());
       const state = this.at(identity);
       if (policy.algorithm === 'fixed-window') return this.counted(state, policy);
@@ -170,6 +170,7 @@ export class LimitModel {
   private one(identity: string, policy: Policy, cost: number, id: string): LimitOutcome {
     const state = this.at(identity);
     if (this.blocked(state)) return this.blockOf(state);
+    if (uncounted({ policy, cost })) return uncountedOutcome(policy);
     if (policy.algorithm === 'fixed-window') return this.inWindow(state, policy, cost, id);
     if (policy.count === 'success') return this.reserve(state, policy, cost, id);
     this.prune(state, policy);
@@ -324,6 +325,18 @@ export class LimitModel {
     };
   }
 }
+
+const uncounted = ({ policy, cost }: Pick<Limit, 'policy' | 'cost'>): boolean =>
+  cost === 0 || [0, Infinity].includes(policy.rules.tempThreshold);
+
+const uncountedOutcome = ({ rules }: Policy): LimitOutcome => {
+  const nothing = { shortCount: 0, longCount: 0 };
+  if (rules.tempThreshold > 0) return { status: 'allowed', ...nothing, resetMs: 0 };
+  return {
+    ...{ status: 'denied', scope: 'temp', reason: 'temp', retryAfterMs: rules.tempWindowMs },
+    ...{ ...nothing, blocked: false },
+  };
+};
 
 const fresh = (): State => ({
   attempts: [],

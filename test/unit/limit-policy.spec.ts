@@ -1,5 +1,6 @@
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
-import { resolvePolicy, validateCost, withLimit } from '../../lib/limit/limit.policy.js';
+import { costOf, withLimit, withWindow } from '../../lib/limit/limit.per-call.js';
+import { resolvePolicy, validateCost } from '../../lib/limit/limit.policy.js';
 import { SyncGuardConfigError } from '../../lib/syncguard.errors.js';
 
 const tier = { windowMs: 60_000, threshold: 5, blockMs: 60_000 };
@@ -43,9 +44,43 @@ describe('resolvePolicy', () => {
     const policy = resolvePolicy({ ...plain, limit: () => 7 }, { fixed: true });
     expect(policy).toMatchObject({ fixed: false });
     expect(withLimit(policy, 7).rules.tempThreshold).toBe(8);
-    expect(messageOf(() => withLimit(policy, 0))).toBe(
-      'api.limit must be an integer from 1 to 9999, got 0 (number).',
-    );
+    const warnings: string[] = [];
+    const thresholdOf = (limit: unknown, of = policy): number =>
+      withLimit(of, limit, (message) => warnings.push(message)).rules.tempThreshold;
+    expect([0, 0.5, 2.9, 'unlimited', Infinity].map((limit) => thresholdOf(limit))).toEqual([
+      0,
+      0,
+      3,
+      Infinity,
+      Infinity,
+    ]);
+    expect(withLimit(policy, 20_000)).toMatchObject({
+      ...{ algorithm: 'fixed-window', rules: { tempThreshold: 20_001 } },
+    });
+    const blocking = resolvePolicy({ ...plain, limit: () => 7, blockMs: 1_000 });
+    expect(thresholdOf(20_000, blocking)).toBe(10_000);
+    expect(warnings).toEqual([expect.stringMatching(/^RATE_LIMIT_CAPPED: .* api gave more than 9999/)]);
+    for (const nonsense of [NaN, -1, -Infinity, '7', null, undefined, {}, [7], true])
+      expect(() => withLimit(policy, nonsense)).toThrow(/^The limiter could not decide\. api\.limit must be/);
+  });
+
+  it('takes a window that comes with the request, later', () => {
+    const policy = resolvePolicy({ ...plain, windowMs: () => 5_000 }, { fixed: true });
+    expect(policy).toMatchObject({ fixed: false });
+    expect(withWindow(policy, 5_000.7).rules).toMatchObject({ tempWindowMs: 5_000, recordTtlMs: 5_000 });
+    for (const nonsense of [0, -1, NaN, Infinity, '5000', undefined, 367 * 86_400_000])
+      expect(() => withWindow(policy, nonsense)).toThrow(
+        /^The limiter could not decide\. api\.windowMs must be/,
+      );
+  });
+
+  it('takes a cost that comes with the request, later', () => {
+    const policy = resolvePolicy({ ...plain, limit: 10, cost: () => 2 });
+    expect([0, 1, 2.1, 10].map((cost) => costOf(policy, cost))).toEqual([0, 1, 3, 10]);
+    expect(costOf(withLimit(policy, 'unlimited'), 5_000)).toBe(0);
+    expect(() => costOf(policy, 11)).toThrow(/api\.cost must be an integer from 1 to 10/);
+    for (const nonsense of [NaN, -1, '1', null, undefined, {}])
+      expect(() => costOf(policy, nonsense)).toThrow(/^The limiter could not decide\. api\.cost must be/);
   });
 
   it('counts in a sliding log unless told otherwise', () => {
@@ -64,7 +99,7 @@ describe('resolvePolicy', () => {
     const dynamic = resolvePolicy({ ...plain, algorithm: 'fixed-window', limit: () => most, cost: 50_000 });
     expect(withLimit(dynamic, most).rules.tempThreshold).toBe(most + 1);
     expect(() => validateCost(withLimit(dynamic, 100), 101)).toThrow(/api\.cost must be .* from 1 to 100,/);
-    expect(messageOf(() => withLimit(dynamic, most + 1))).toMatch(/api\.limit must be .* to 2147483647,/);
+    expect(withLimit(dynamic, most + 1).rules.tempThreshold).toBe(most + 1);
   });
 
   const fixed = { limit: 10, windowMs: 1_000, algorithm: 'fixed-window' };

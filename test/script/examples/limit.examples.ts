@@ -29,6 +29,7 @@ const windowShape = {
   stage: 'window',
   rules: resolvePolicy({ name: 'bulk', algorithm: 'fixed-window', limit: 50_000, windowMs: 60_000 }).rules,
 } as const;
+const lookShape = { stage: 'look', rules: { ...rules, tempThreshold: Infinity } } as const;
 const keys = {
   attempts: 'syncguard/abuse_limiter:attempts:{tag}',
   block: 'syncguard/abuse_limiter:block:{tag}',
@@ -61,6 +62,8 @@ export const limitExamples: ScriptExample[] = [
   ...checkScripts.map((_, i) => checkOf(Array<DecisionShape>(i + 1).fill(shape))),
   checkOf([windowShape]),
   checkOf([windowShape, shape, windowShape]),
+  checkOf([lookShape]),
+  checkOf([shape, lookShape]),
   {
     script: fixedCheckScript([shape]),
     keys: { attempts1: keys.attempts, block1: keys.block, seq1: keys.seq },
