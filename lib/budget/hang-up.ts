@@ -16,6 +16,7 @@ const ABORT_CODES = new Set([
 const NOT_CONNECTED = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'UND_ERR_CONNECT_TIMEOUT']);
 
 const DEEPEST_CAUSE = 8;
+const MOST_PARTS = 32;
 
 /**
  * Whether a body ended because its caller hung up or lost patience: what it had asked for may have been delivered, and
@@ -25,8 +26,8 @@ const DEEPEST_CAUSE = 8;
  */
 export function isHangUp(error: unknown, args: readonly unknown[]): boolean {
   const chain = causesOf(error);
-  if (chain.some((each) => isOurs(each) || NOT_CONNECTED.has(textOf(each, 'code')))) return false;
-  return chain.some(isAbort) || hasAborted(args);
+  if (chain.some(boughtNothing)) return false;
+  return chain.some((each) => isAbort(each) || partsOf(each).some(isPartAbort)) || hasAborted(args);
 }
 
 /** Whether a signal among these arguments is aborted. */
@@ -38,10 +39,24 @@ function causesOf(error: unknown): unknown[] {
   return chain;
 }
 
+/** Of an AggregateError, as `Promise.any` throws it: one provider may have been aborted while another was not reached. */
+const partsOf = (error: unknown): unknown[] =>
+  tried(() => {
+    const parts = read(error, 'errors');
+    return Array.isArray(parts) ? (parts as unknown[]).slice(0, MOST_PARTS) : [];
+  }) ?? [];
+
+function isPartAbort(part: unknown): boolean {
+  const chain = causesOf(part);
+  return chain.some(isAbort) && !chain.some(boughtNothing);
+}
+
 const isAbort = (error: unknown): boolean =>
   ABORT_CODES.has(textOf(error, 'code')) ||
   ABORT_NAMES.has(textOf(error, 'name')) ||
   ABORT_CLASSES.has(textOf(read(error, 'constructor'), 'name'));
+
+const boughtNothing = (error: unknown): boolean => isOurs(error) || NOT_CONNECTED.has(textOf(error, 'code'));
 
 const isOurs = (error: unknown): boolean => tried(() => error instanceof SyncGuardError) ?? false;
 

@@ -230,6 +230,7 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
           (code): [string, unknown] => [code, new TypeError('fetch failed', { cause: coded(code) })],
         ),
         ['a provider with errors of its own', new APIUserAbortError('Request was aborted.')],
+        ['one of several', new AggregateError([coded('ECONNREFUSED'), named('AbortError')])],
         ['the reason of a signal of the options', 'gone', { signal: aborted }],
       ];
       const paysNothing: [string, unknown][] = [
@@ -241,6 +242,7 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
           'a connect timeout by name',
           Object.assign(coded('UND_ERR_CONNECT_TIMEOUT'), { name: 'TimeoutError' }),
         ],
+        ['several that were not reached', new AggregateError([coded('ECONNREFUSED'), coded('ENOTFOUND')])],
         ['our own error', new LockError({ code: 'Aborted', message: 'x', cause: named('AbortError') })],
         ['nothing', undefined],
         ['a string', 'no'],
