@@ -111,7 +111,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
     return {
       policy,
       identity: `${policy.name}\0${pick(['a', 'b'])}`,
-      cost: random(5) === 0 && policy.rules.tempThreshold > 3 ? 2 : 1,
+      cost: random(5) === 0 && mayCostTwo(policy) ? 2 : 1,
     };
   };
   /** A call of a plan that is suspended or unlimited, or one that costs nothing. */
@@ -226,6 +226,10 @@ function createCast(random: (below: number) => number, world: number): Cast {
     },
   };
 }
+
+/** A policy that counts successes has room for the dearest call in each of its tiers. */
+const mayCostTwo = ({ count, rules: { tempThreshold, longThreshold } }: ResolvedPolicy): boolean =>
+  tempThreshold > 3 && (count !== 'success' || longThreshold === 0 || longThreshold > 2);
 
 function randomPolicy(random: (below: number) => number, name: string): ResolvedPolicy {
   const between = (low: number, high: number): number => low + random(high - low + 1);
