@@ -153,12 +153,12 @@ describe.each<[string, () => Promise<LockBackend>]>([
         retryDelayMs: 1,
         backoff: 'fixed',
         jitter: 'none',
-        timeoutMs: 200,
+        timeoutMs: 1_000,
       } as const;
       await failure(serviceOn(counting).lock(() => 1, { ...options, maxRetries: 3, fair: false }));
       expect(attempts).toBe(4);
       await failure(serviceOn(counting).lock(() => 1, { ...options, maxRetries: 3 }));
-      expect(attempts).toBeGreaterThan(20);
+      expect(attempts).toBeGreaterThan(8);
     });
 
     it('is aborted by its signal within 50 ms, with the reason, and leaves nothing behind', async () => {
@@ -639,7 +639,10 @@ describe.each<[string, () => Promise<LockBackend>]>([
     });
 
     it('does not wait for a body whose lock is lost, and skips what may be skipped', async () => {
-      void locks.lock(() => new Promise(() => {}), { key: 'stuck', ttlMs: 50, maxHoldMs: 50 });
+      await new Promise<void>((entered) => {
+        const stuck = (): Promise<never> => (entered(), new Promise(() => {}));
+        void locks.lock(stuck, { key: 'stuck', ttlMs: 50, maxHoldMs: 50 });
+      });
       await eventually(async () => expect(await backend.isLocked({ key: 'stuck' })).toBe(false));
       const started = performance.now();
       await locks.onModuleDestroy();
