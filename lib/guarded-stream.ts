@@ -1,5 +1,6 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { isObservable, Observable, Subject, takeUntil } from 'rxjs';
+import { handOverFile, isStreamedFile } from './guarded-file.js';
 import { SyncGuardError } from './syncguard.errors.js';
 
 type Method = (this: unknown, ...args: never[]) => unknown;
@@ -28,7 +29,7 @@ export type Patience = (self: unknown) => number;
 /**
  * A method that runs under a guard from its call until its work is done: until the promise settles; if that
  * gives an Observable, until it completes, fails or is unsubscribed; of an async generator, from the first item
- * asked for until it returns, throws, or its reader stops reading it.
+ * asked for until it returns, throws, or its reader stops reading it; of a StreamableFile, until its stream closes.
  */
 export function guardMethod(original: Method, enter: Enter, patience: Patience): Method {
   return isAsyncGenerator(original)
@@ -71,6 +72,7 @@ function guardPromise(original: Method, enter: Enter, patience: Patience): Metho
         const returned = original.apply(this, args as never[]);
         const given = await returned;
         if (isObservable(given)) return handOver(given, resolve, () => run, patience(this), progress);
+        if (isStreamedFile(given)) return handOverFile(given, resolve, patience(this));
         if (isGenerator(given)) return handOverItems(given, resolve, () => run, patience(this), progress);
         if (given === returned && isAsyncIterable(given)) throw notAGenerator(original.name);
         return given;
