@@ -441,6 +441,10 @@ function forgetOperation(tree: Tree, name: string): boolean {
     const olderUntilMs = tree.garbage.at(`O|${older}|${record.id}`);
     if (olderUntilMs === undefined) continue;
     tree.garbage.set(name, olderUntilMs);
+    for (const { field } of entries) {
+      const untilMs = tree.garbage.at(`c|${field}`);
+      if (untilMs !== undefined && untilMs <= olderUntilMs) tree.garbage.set(`c|${field}`, olderUntilMs + 1);
+    }
     return false;
   }
   // Its windows go on knowing what it committed, so that the sums can still be checked.

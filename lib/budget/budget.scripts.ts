@@ -509,7 +509,7 @@ export const reaperScript = defineScript({
   lua: `${START_REAPING}
 local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
 local expired, fields, windows, kept, touched, forgotten = {}, {}, {}, {}, {}, 0
-local isRipe = {}
+local isRipe, needed = {}, {}
 for _, member in ipairs(ripe) do isRipe[member] = true end
 for _, member in ipairs(ripe) do
   local kind, name = string.sub(member, 1, 2), string.sub(member, 3)
@@ -519,7 +519,7 @@ for _, member in ipairs(ripe) do
     expired[#expired + 1] = string.sub(name, string.find(name, '|', 1, true) + 1)
   elseif kind == 'c|' then
     local reserved = match(redis.call('HGET', counters, member) or '', '^%d+ (%d+) ')
-    if reserved and reserved ~= '0' then kept[member] = format('%d', nowMs + retentionMs)
+    if needed[member] or (reserved and reserved ~= '0') then kept[member] = needed[member] or format('%d', nowMs + retentionMs)
     else windows[#windows + 1] = member end
   elseif kind == 'o|' or kind == 'O|' then
     local isNewest = kind == 'o|'
@@ -542,7 +542,12 @@ for _, member in ipairs(ripe) do
         if before then touched[field] = before .. ' ' .. plus(archived, spent) .. ' ' .. crossing end
       end
     end
-    if olderUntilMs then kept[member] = olderUntilMs
+    if olderUntilMs then
+      kept[member] = olderUntilMs
+      -- And its windows a moment longer: they come after it in this list.
+      for field in gmatch(match(detail, '^%S+ %d+ (%S+)') or '', 'c|[^;]+') do
+        needed[field] = format('%d', olderUntilMs + 1)
+      end
     else
       forgotten = forgotten + 1
       fields[#fields + 1] = member
@@ -559,6 +564,7 @@ if #fields > 0 then redis.call('HDEL', records, unpack(fields)) end
 if #windows > 0 then redis.call('HDEL', counters, unpack(windows)) end
 if #ripe > 0 then redis.call('ZREM', garbage, unpack(ripe)) end
 for member, untilMs in pairs(kept) do redis.call('ZADD', garbage, untilMs, member) end
+for field, untilMs in pairs(needed) do redis.call('ZADD', garbage, 'XX', 'GT', untilMs, field) end
 
 local nextInMs = -1
 for _, key in ipairs({ pending, garbage }) do

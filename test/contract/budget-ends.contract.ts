@@ -145,6 +145,26 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
         expect(await spent()).toBe('40/0');
       });
 
+      it('forgets no window before the operations that counted in it', async () => {
+        budgets = open([{ scope: 'user', period: { windowMs: 10 * MINUTE_MS }, limit: 1_000 }]);
+        world.clock.set(Date.parse('2027-03-01T00:00:00Z'));
+        const first = await granted(100);
+        world.clock.advance(2 * MINUTE_MS);
+        const second = await granted(50, { renew: true });
+        await budgets.finalize(second, 50);
+        world.clock.advance(10 * MINUTE_MS);
+        await budgets.finalize(first, 40);
+        world.clock.advance(RETENTION_MS - MINUTE_MS);
+        await budgets.reap();
+        expect(await budgets.refund(second, 10, 'r')).toMatchObject({
+          ok: true,
+          balances: [{ committed: 80 }],
+        });
+        world.clock.advance(RETENTION_MS + 2);
+        await budgets.reap();
+        expect((await budgets.list()).records).toEqual([]);
+      });
+
       it('refunds the generation that paid', async () => {
         const first = await granted(100);
         world.clock.advance(2 * MINUTE_MS);
