@@ -31,7 +31,7 @@ const limits = [{ scope: 'team', period: 'lifetime' as const, limit: 100 }];
 const ours = (): MethodDecorator =>
   applyDecorators(
     WithLock('dish:{0}') as MethodDecorator,
-    WithBudget({ scopes: () => ['team'], estimate: () => 1 }) as MethodDecorator,
+    WithBudget({ scopes: () => ['team'], estimate: () => 1 }),
   );
 const nests = (path: string): MethodDecorator =>
   applyDecorators(
