@@ -3,6 +3,8 @@ import { chaos } from './program.js';
 
 /** Long enough that an epoch is audited. */
 const SECONDS = 16;
+/** What a mutant does shows when processes meet in one moment: one of these histories has it. */
+const SEEDS = [7, 8, 9, 10, 11];
 
 const runChaos = chaos();
 
@@ -38,11 +40,16 @@ it('has a test for each mutant', () => {
 it.each(caught)(
   '$mutant is caught',
   async ({ mutant, faults, says }) => {
-    const { violations } = await runChaos({
-      ...{ engine: 'redis', seconds: SECONDS, seed: 7, mutant },
-      only: ({ name }) => faults.includes(name),
-    });
-    expect(violations).toContainEqual(expect.stringMatching(says));
+    const found: string[] = [];
+    for (const seed of SEEDS) {
+      const { violations } = await runChaos({
+        ...{ engine: 'redis', seconds: SECONDS, seed, mutant },
+        only: ({ name }) => faults.includes(name),
+      });
+      found.push(...violations);
+      if (found.some((violation) => says.test(violation))) break;
+    }
+    expect(found).toContainEqual(expect.stringMatching(says));
   },
-  120_000,
+  300_000,
 );
