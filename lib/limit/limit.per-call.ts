@@ -57,7 +57,11 @@ export function costOf(policy: ResolvedPolicy, cost: unknown): number {
   if (typeof cost !== 'number' || !(cost >= 0)) throw unusable(policy, 'cost', 'a number from 0', cost);
   const { tempThreshold } = policy.rules;
   if (cost === 0 || tempThreshold === 0 || tempThreshold === Infinity) return 0;
-  return validateCost(policy, Math.ceil(cost));
+  try {
+    return validateCost(policy, Math.ceil(cost));
+  } catch (error) {
+    throw LimitError.from(error);
+  }
 }
 
 const withThreshold = (policy: ResolvedPolicy, tempThreshold: number): ResolvedPolicy => ({
