@@ -137,7 +137,7 @@ describe('a Cluster of 3 masters and 3 replicas', () => {
     await fill();
     const [master] = (await cluster.masters()) as [RedisServer];
     const next = await switchMaster(cluster, master);
-    expect(await roleOf(master)).toBe('slave');
+    await eventually(async () => expect(await roleOf(master)).toBe('slave'), { timeoutMs: 10_000 });
     expect(await sum()).toBe(4950);
     await cluster.untilReplicated();
 
