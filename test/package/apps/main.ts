@@ -59,7 +59,7 @@ class OrdersController {
   imports: [
     SyncGuardModule.forRoot({
       redis: process.env.REDIS_URL,
-      shutdown: { drainMs: 500 },
+      shutdown: { drainMs: 500, heldLocks: 'release' },
       budget: { limits: [{ scope: 'user', period: { every: 'month' }, limit: 120 }] },
     }),
   ],
