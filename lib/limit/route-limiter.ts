@@ -258,10 +258,17 @@ export class RouteLimiter implements OnModuleInit, Steward {
     const call = limitedCall(context);
     if (!call) return undefined;
     return leaveVisit(place, {
-      ...{ handler, type, call, plan: this.#plans.planOf(context, call.route), inFlight: [], watching: [] },
+      handler,
+      type,
+      call,
+      plan: this.#plans.planOf(context, call.route),
       // A handler that hands its request on to another with `next()`: the global limit was asked, theirs were not.
-      passed: new Set<Stage>(known?.passed.has('default') ? ['default'] : []),
-      ...{ steward: this, isHttp: context.getType() === 'http', handled: false },
+      passed: new Set<Stage>(known?.passed.has('default') ? ['default'] : undefined),
+      inFlight: [],
+      watching: [],
+      steward: this,
+      isHttp: context.getType() === 'http',
+      handled: false,
     });
   }
 
