@@ -100,10 +100,10 @@ export interface CallOptions {
  */
 export function callOptions<Options extends CallOptions>(
   options: Options,
-  known?: readonly Exclude<keyof Options & string, 'signal'>[],
+  known: readonly Exclude<keyof Options & string, 'signal'>[],
 ): Options {
   if (typeof options !== 'object' || options === null) throw invalidOption('options', 'an object', options);
-  if (known) knownOptions<string>('options', options, [...known, 'signal']);
+  knownOptions<string>('options', options, [...known, 'signal']);
   if (options.signal !== undefined) abortSignal('signal', options.signal);
   return options;
 }

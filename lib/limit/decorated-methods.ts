@@ -54,7 +54,8 @@ export function decoratedMethodsOf(prototype: object): DecoratedMethod[] {
 const ownDecorations = (prototype: object): ReadonlyMap<Key, readonly Decoration[]> =>
   (Reflect.getOwnMetadata(DECORATED, prototype) ?? new Map()) as ReadonlyMap<Key, readonly Decoration[]>;
 
-function* chainOf(prototype: object | undefined): Generator<object> {
+/** A prototype and its bases, up to that of all objects. */
+export function* chainOf(prototype: object | undefined): Generator<object> {
   for (
     let at: object | null = prototype ?? null;
     at && at !== Object.prototype;

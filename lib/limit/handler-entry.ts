@@ -2,6 +2,7 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import type { CallHandler, ExecutionContext } from '@nestjs/common';
 import type { Observable } from 'rxjs';
 import { replaceMethod } from '../guarded-method.js';
+import { chainOf } from './decorated-methods.js';
 import { METHOD, PATTERN, ROUTE_ARGS, SSE } from './rate-limit.metadata.js';
 import { type Visit, visitOn } from './visit.js';
 
@@ -100,7 +101,6 @@ export const keyOf = (method: { readonly name: string }): string | symbol =>
   (method as { [NOTES_ENTRY]?: string | symbol })[NOTES_ENTRY] ?? method.name;
 
 function ownerOf(prototype: object, key: string | symbol): object | undefined {
-  let at: object | null = prototype;
-  while (at && !Object.hasOwn(at, key)) at = Object.getPrototypeOf(at) as object | null;
-  return at ?? undefined;
+  for (const at of chainOf(prototype)) if (Object.hasOwn(at, key)) return at;
+  return undefined;
 }

@@ -1,4 +1,5 @@
 import type { ModulesContainer } from '@nestjs/core';
+import { chainOf } from './decorated-methods.js';
 import { noteEntry } from './handler-entry.js';
 import { askFirst, askLast } from './last-guard.js';
 import { OUTCOME_INTERCEPTOR } from './rate-limit.interceptor.js';
@@ -60,11 +61,7 @@ const isRouted = (method: object): boolean => HANDLERS.some((key) => Reflect.has
 
 function keysOf(prototype: object | undefined): ReadonlySet<string | symbol> {
   const keys = new Set<string | symbol>();
-  for (
-    let at: object | null = prototype ?? null;
-    at && at !== Object.prototype;
-    at = Object.getPrototypeOf(at) as object | null
-  )
+  for (const at of chainOf(prototype))
     for (const [key, { value }] of Object.entries(Object.getOwnPropertyDescriptors(at)))
       if (typeof value === 'function') keys.add(key);
   return keys;
