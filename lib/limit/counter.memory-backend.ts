@@ -1,10 +1,10 @@
 import { refuseAborted } from '../aborted.js';
 import { type Clock, systemClock } from '../clock.js';
+import { IdleSweep } from '../idle-sweep.js';
 import type { CounterBackend, CounterCall, CounterReply } from './counter.backend.js';
 import { LimitError } from './limit.errors.js';
 
 const SWEEP_AT_LEAST = 1_024;
-const SWEEP_EVERY_MS = 60_000;
 
 interface Window {
   count: number;
@@ -21,7 +21,7 @@ interface CallOptions {
 export class MemoryCounterBackend implements CounterBackend {
   readonly #windows = new Map<string, Window>();
   #sweepAt = SWEEP_AT_LEAST;
-  #timer: NodeJS.Timeout | undefined;
+  readonly #idleSweep = new IdleSweep(() => this.#sweep());
 
   constructor(private readonly clock: Clock = systemClock) {}
 
@@ -65,19 +65,14 @@ export class MemoryCounterBackend implements CounterBackend {
     if (this.#windows.size >= this.#sweepAt) this.#sweep();
     const window: Window = { count: 0, endsAtMs, calls: new Map() };
     this.#windows.set(key, window);
-    this.#timer ??= setTimeout(this.#idle, SWEEP_EVERY_MS).unref();
+    this.#idleSweep.start();
     return window;
   }
 
-  /** Once a minute while there are windows: what nobody asks for again goes even if nothing is counted any more. */
-  readonly #idle = (): void => {
-    this.#sweep();
-    this.#timer = this.#windows.size > 0 ? setTimeout(this.#idle, SWEEP_EVERY_MS).unref() : undefined;
-  };
-
-  /** Windows that ended and were not asked for again: swept when the map has doubled, so a call stays O(1). */
-  #sweep(): void {
+  /** Windows that ended and were not asked for again: swept when the map has doubled, and while nobody calls: O(1) a call. */
+  #sweep(): number {
     for (const key of this.#windows.keys()) this.#open(key);
     this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#windows.size);
+    return this.#windows.size;
   }
 }
