@@ -260,11 +260,15 @@ export class BudgetModel {
     this.#untold = [];
     for (const operation of this.#all()) {
       const { id, state, purgeTick, windows, committed, refunded } = operation;
+      if (state === 'pending' || purgeTick > this.tick) continue;
+      // The newest is remembered for as long as any older one, also if it is the newest no more by then.
       const generations = this.operations.get(id) ?? [];
-      // The newest is remembered for as long as any older one.
-      const isNeeded =
-        operation === generations.at(-1) && generations.some((each) => each.purgeTick > this.tick);
-      if (state === 'pending' || purgeTick > this.tick || isNeeded) continue;
+      const older = operation === generations.at(-1) ? generations.slice(0, -1) : [];
+      const kept = older.findLast((each) => each.purgeTick > this.tick);
+      if (kept) {
+        operation.purgeTick = kept.purgeTick;
+        continue;
+      }
       const left = this.operations.get(id)?.filter((each) => each !== operation) ?? [];
       if (left.length === 0) this.operations.delete(id);
       else this.operations.set(id, left);
