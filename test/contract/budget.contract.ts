@@ -861,7 +861,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
       const until = performance.now() + 2_000;
       await Promise.all(
         clients.map(async (budgets, client) => {
-          for (let i = 0; performance.now() < until; i++) {
+          for (let i = 0; performance.now() < until || !spent.some((each) => each > 0); i++) {
             const id = `${client}-${i}`;
             const amount = Math.floor(Math.random() * 10);
             const hold = await reserve(budgets, id, amount, 500);
