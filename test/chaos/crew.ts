@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Random } from './random.js';
+import type { Programs } from './programs.js';
 import type { WorkerArguments } from './worker-arguments.js';
 
 interface Member {
@@ -13,6 +14,14 @@ interface Member {
 /** A worker that does not end by then hangs. */
 const LONGEST_END_MS = 30_000;
 
+/** By what the workers reach the server, in turn. */
+const CONNECTIONS = [
+  { ioredis: 'ioredis', ownClient: false },
+  { ioredis: 'ioredis5', ownClient: true },
+  { ioredis: 'ioredis5', ownClient: false },
+  { ioredis: 'ioredis', ownClient: true },
+] as const;
+
 /** The processes of a run. One that is killed is followed by another. */
 export class Crew {
   readonly files: string[] = [];
@@ -21,17 +30,18 @@ export class Crew {
   #hired = 0;
 
   constructor(
-    private readonly program: string,
+    private readonly programs: Programs,
     private readonly folder: string,
-    private readonly common: Omit<WorkerArguments, 'worker' | 'first' | 'file'>,
+    private readonly common: Omit<WorkerArguments, 'worker' | 'first' | 'file' | 'ownClient'>,
   ) {}
 
   /** Starts a worker, and waits until it works. */
   async hire(first: boolean): Promise<void> {
     const worker = this.#hired++;
     const file = join(this.folder, `worker-${worker}.jsonl`);
-    const given: WorkerArguments = { ...this.common, worker, first, file };
-    const child = spawn(process.execPath, [this.program, JSON.stringify(given)], {
+    const { ioredis, ownClient } = CONNECTIONS[worker % CONNECTIONS.length] as (typeof CONNECTIONS)[number];
+    const given: WorkerArguments = { ...this.common, worker, first, file, ownClient };
+    const child = spawn(process.execPath, [this.programs[ioredis], JSON.stringify(given)], {
       stdio: ['inherit', 'inherit', 'inherit', 'ipc'],
     });
     child.on('exit', (code, signal) => {

@@ -84,9 +84,9 @@ export interface WorkerEvent {
 
 /**
  * What a fault may undo of what was acknowledged: nothing, all (a server comes back empty), the latest (a replica takes
- * over that had not got it yet), or the time that was left.
+ * over that had not got it yet), any key without those that belong to it (eviction), or the time that was left.
  */
-export type Loss = 'nothing' | 'all' | 'the latest' | 'time';
+export type Loss = 'nothing' | 'all' | 'the latest' | 'any key' | 'time';
 
 /** Something that the driver broke. */
 export interface FaultEvent {
@@ -98,6 +98,9 @@ export interface FaultEvent {
   readonly fromMs: number;
   readonly toMs: number;
 }
+
+/** Of an entry of the index of locks. */
+export const NAMES_NO_LOCK = 'names no lock';
 
 /** A key that was there after all had ended. */
 export interface Leftover {

@@ -1,6 +1,6 @@
 import type { Redis } from 'ioredis';
 import type { Engine } from '../support/engines/engine.js';
-import type { Leftover } from './history.js';
+import { type Leftover, NAMES_NO_LOCK } from './history.js';
 
 const FENCE = /:fence:/;
 const INDEX = /:id:[\w-]{22}$/;
@@ -27,7 +27,7 @@ async function examine(client: Redis, key: string): Promise<Leftover | undefined
   if (INDEX.test(key)) {
     const record = await client.get(key);
     return record && !(await client.exists(record))
-      ? { type: 'leftover', key, problem: 'names no lock' }
+      ? { type: 'leftover', key, problem: NAMES_NO_LOCK }
       : undefined;
   }
   const value = (await client.type(key)) === 'string' ? await client.get(key) : null;

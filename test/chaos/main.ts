@@ -2,16 +2,16 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { buildProgram } from '../fault/workers/build-worker.js';
 import { ensureTools } from '../support/ensure-tools.js';
 import { findProgram, type Program } from '../support/engines/programs.js';
 import { compileClockShim } from '../support/server-clock.js';
 import { check, type Report } from './check/check.js';
 import type { HistoryEvent } from './history.js';
+import { buildPrograms } from './programs.js';
 import { run } from './run.js';
 import { type EngineName, FAULTS } from './schedule.js';
 
-const USAGE = `npm run chaos -- [--engine ${Object.keys(FAULTS).join('|')}] [--minutes 1] [--seed n] [--program redis-8|valkey-8] [--mutant name] [--fault name]
+const USAGE = `npm run chaos -- [--engine ${Object.keys(FAULTS).join('|')}] [--minutes 1] [--seed n] [--program redis-8|valkey-8] [--mutant name] [--fault name] [--keep]
 Several processes work on one engine while its servers, the network and the processes themselves fail; a checker then
 proves over all that they were told what the library promises. The same seed gives the same faults in the same order.`;
 
@@ -23,6 +23,7 @@ const { values } = parseArgs({
     program: { type: 'string' },
     mutant: { type: 'string' },
     fault: { type: 'string', multiple: true },
+    keep: { type: 'boolean', default: false },
     help: { type: 'boolean', default: false },
   },
 });
@@ -66,19 +67,21 @@ async function main(): Promise<void> {
   ensureTools();
   const shim = mkdtempSync(join(tmpdir(), 'syncguard-shim-'));
   compileClockShim(shim);
-  const { folder, program } = await buildProgram(join(__dirname, 'worker.ts'));
+  const [programs, clear] = await buildPrograms();
   try {
     const { history, failures } = await run({
-      ...{ engine, seconds, seed, program, mutant: values.mutant },
+      ...{ engine, seconds, seed, programs, mutant: values.mutant },
       ...{ command: commandOf(values.program), log: console.log },
       only: ({ name }) => values.fault?.includes(name) ?? true,
     });
     const report = check(history);
     print(report, failures);
-    if (report.violations.length > 0) console.log(`The whole history: ${keep(history, `${engine}-${seed}`)}`);
+    if (values.keep || report.violations.length > 0)
+      console.log(`The whole history: ${keep(history, `${engine}-${seed}`)}`);
     process.exitCode = report.violations.length + failures.length === 0 ? 0 : 1;
   } finally {
-    for (const each of [shim, folder]) rmSync(each, { recursive: true, force: true });
+    clear();
+    rmSync(shim, { recursive: true, force: true });
   }
 }
 

@@ -1,18 +1,17 @@
-import { rmSync } from 'node:fs';
-import { join } from 'node:path';
-import { buildProgram } from '../fault/workers/build-worker.js';
 import { check, type Report } from './check/check.js';
+import { buildPrograms, type Programs } from './programs.js';
 import { run, type RunOptions } from './run.js';
 
-/** Builds the workers' program before a suite and clears it away after; gives what runs and checks. */
-export function chaos(): (options: Omit<RunOptions, 'program'>) => Promise<Report & { failures: string[] }> {
-  let built: { folder: string; program: string };
+/** Builds the workers' programs before a suite and clears them away after; returns what runs and checks. */
+export function chaos(): (options: Omit<RunOptions, 'programs'>) => Promise<Report & { failures: string[] }> {
+  let programs: Programs;
+  let clear: () => void;
   beforeAll(async () => {
-    built = await buildProgram(join(__dirname, 'worker.ts'));
+    [programs, clear] = await buildPrograms();
   }, 60_000);
-  afterAll(() => rmSync(built.folder, { recursive: true }));
+  afterAll(() => clear());
   return async (options) => {
-    const { history, failures } = await run({ ...options, program: built.program });
+    const { history, failures } = await run({ ...options, programs });
     return { ...check(history), failures };
   };
 }

@@ -12,6 +12,7 @@ import { startTcpProxy, type TcpProxy } from '../support/tcp-proxy.js';
 import { Crew } from './crew.js';
 import { type FaultEvent, type HistoryEvent, nowMs, readHistory } from './history.js';
 import { findLeftovers } from './leftovers.js';
+import type { Programs } from './programs.js';
 import { Random } from './random.js';
 import { type EngineName, type Fault, type Field, schedule } from './schedule.js';
 import { LOCK } from './settings.js';
@@ -20,8 +21,7 @@ export interface RunOptions {
   readonly engine: EngineName;
   readonly seconds: number;
   readonly seed: number;
-  /** The bundle of worker.ts. */
-  readonly program: string;
+  readonly programs: Programs;
   /** 3; on memory 1 */
   readonly workers?: number;
   readonly mutant?: string;
@@ -71,9 +71,9 @@ async function runOn(
   folder: string,
   options: RunOptions,
 ): Promise<Run> {
-  const { seed, mutant, program } = options;
+  const { seed, mutant, programs } = options;
   const address = proxy?.url ?? engine?.address ?? null;
-  const crew = new Crew(program, folder, { address, seed, mutant, startMs: nowMs() });
+  const crew = new Crew(programs, folder, { address, seed, mutant, startMs: nowMs() });
   const workers = options.workers ?? (engine ? 3 : 1);
   await Promise.all(Array.from({ length: workers }, (_, i) => crew.hire(i === 0)));
   const field: Field = {

@@ -109,9 +109,11 @@ const single: Fault[] = [
   ofPrimary('kill -9, back empty', [100, 1_000], crash, 'all'),
   {
     ...{ name: 'the clock steps', loses: 'time' },
-    // Never back: a fence counter that is lost then starts from a time that was before.
     run: async (field, random) => void (await stepClock(await aPrimary(field, random), 2_000)),
   },
+  // For a while: a fence counter that is lost afterwards would start from a time that was before.
+  ofPrimary('the clock steps back', [300, 2_500], (server) => stepClock(server, -2_000), 'time'),
+  ofPrimary('eviction', [200, 800], (server) => fillMemory(server, 'allkeys-random'), 'any key'),
   network('a half-open line', [300, 2_500], (proxy) => proxy.halfOpen()),
   network('replies are lost', [50, 100], (proxy) => proxy.cutAfterRequest()),
   network('a refused line', [200, 1_500], (proxy) => proxy.refuse()),

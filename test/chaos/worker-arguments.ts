@@ -5,6 +5,8 @@ export interface WorkerArguments {
   readonly file: string;
   /** null: the memory backend. */
   readonly address: object | string | null;
+  /** Makes a client of its own, as docs/redis.md says, in place of a connection of the package. */
+  readonly ownClient: boolean;
   readonly seed: number;
   /** When epoch 0 began. */
   readonly startMs: number;

@@ -2,6 +2,7 @@ import { closeSync, openSync, writeSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { NestFactory } from '@nestjs/core';
 import { SyncGuardModule } from '../../lib/index.js';
+import { clientFor } from './client.js';
 import type { HistoryEvent } from './history.js';
 import { nowMs } from './history.js';
 import { applyMutant } from './mutants.js';
@@ -38,7 +39,8 @@ async function main(): Promise<void> {
   if (given.mutant) applyMutant(given.mutant);
   watchTheLoop();
   const module = SyncGuardModule.forRoot({
-    ...(given.address === null ? {} : { redis: given.address as string }),
+    ...(given.address === null ? {} : { redis: given.ownClient ? clientFor(given.address) : given.address }),
+    closeClient: given.ownClient,
     keyPrefix: KEY_PREFIX,
     commandTimeoutMs: COMMAND_TIMEOUT_MS,
     lock: { retryDelayMs: 10, backoff: 'fixed' },

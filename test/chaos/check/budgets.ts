@@ -1,3 +1,4 @@
+import type { Audit, Loss } from '../history.js';
 import { BUDGET } from '../settings.js';
 import { type Facts, type Finding, groupBy, type Operation } from './facts.js';
 import { byId, fateOf, lifeOf } from './once.js';
@@ -25,10 +26,24 @@ export function checkBudgets(facts: Facts): Finding {
     ['reserve', 'finalize', 'abort'].includes(call.op),
   );
   for (const [root, all] of groupBy(operations, ({ call }) => call.on)) {
-    const found = facts.isExcused(...lifeOf(root, all, facts)) ? finding.excused : finding.violations;
-    found.push(...checkRoot(root, byId(all).map(toHold), facts));
+    const life = lifeOf(root, all, facts);
+    const pick = (loss?: Loss): string[] =>
+      facts.isExcused(...life, loss) ? finding.excused : finding.violations;
+    pick().push(...checkRoot(root, byId(all).map(toHold), facts));
+    pick('any key').push(...checkSums(root, facts.audits.get(root)));
   }
   return finding;
+}
+
+/** What holds of every state of a root, also of an older one: only a root in pieces is excused. */
+function checkSums(root: string, audit: Audit | undefined): string[] {
+  if (!audit) return [];
+  const { used, reserved, problems = [] } = audit;
+  return [
+    ...(used > BUDGET.limit ? [`${root}: ${used} of ${BUDGET.limit} committed.`] : []),
+    ...(reserved === 0 ? [] : [`${root}: ${reserved} reserved when every hold was over.`]),
+    ...problems.map((problem) => `${root}: ${problem}`),
+  ];
 }
 
 function toHold(operations: readonly Operation[]): Hold {
@@ -60,11 +75,8 @@ function checkRoot(root: string, holds: readonly Hold[], facts: Facts): string[]
   const sum = (fate: Hold['fate']): number =>
     holds.reduce((total, hold) => total + (hold.fate === fate ? hold.actual : 0), 0);
   const [told, maybe] = [sum('finalized'), sum('maybe')];
-  if (audit.used > limit) found.push(`${root}: ${audit.used} of ${limit} committed.`);
   if (audit.used < told || audit.used > told + maybe)
     found.push(`${root}: ${audit.used} committed, but ${told} were told and ${maybe} are unknown.`);
-  if (audit.reserved !== 0) found.push(`${root}: ${audit.reserved} reserved when every hold was over.`);
-  for (const problem of audit.problems ?? []) found.push(`${root}: ${problem}`);
   return found;
 }
 

@@ -1,3 +1,4 @@
+import { type Loss, NAMES_NO_LOCK } from '../history.js';
 import { COMMAND_TIMEOUT_MS, HOLD_TTL_MS, LOCK } from '../settings.js';
 import type { Facts, Finding, Operation } from './facts.js';
 
@@ -38,18 +39,19 @@ export function checkCalls(facts: Facts): Finding {
 }
 
 /**
- * Nothing is left standing. A worker that was killed leaves its locks, which end with their TTL; and a failover that
- * loses a release leaves the lock.
+ * Nothing is left standing. A worker that was killed leaves its locks, which end with their TTL; a failover that
+ * loses a release leaves the lock; and eviction may take a lock and leave its index.
  */
 export function checkLeftovers(facts: Facts): Finding {
   const finding: Finding = { violations: [], excused: [] };
   const endMs = facts.operations.at(-1)?.call.atMs ?? 0; // they are in order
   for (const { key, problem, lock } of facts.leftovers) {
     const [, owner] = /^own (\d+) /.exec(lock ?? '') ?? [];
+    const lately = (loss: Loss): boolean => facts.isExcused(endMs - HOLD_TTL_MS, endMs, loss);
     const excused =
-      lock !== undefined &&
-      ((owner !== undefined && facts.killed.has(Number(owner))) ||
-        facts.isExcused(endMs - HOLD_TTL_MS, endMs, 'the latest'));
+      lock === undefined
+        ? problem === NAMES_NO_LOCK && lately('any key')
+        : (owner !== undefined && facts.killed.has(Number(owner))) || lately('the latest');
     (excused ? finding.excused : finding.violations).push(`${key} is left over: ${problem}.`);
   }
   return finding;

@@ -1,4 +1,4 @@
-import type { FaultEvent, HistoryEvent, Invocation } from '../history.js';
+import { type FaultEvent, type HistoryEvent, type Invocation, NAMES_NO_LOCK } from '../history.js';
 import { BUDGET, COUNTER_MAX, RATE, VIEWS } from '../settings.js';
 import { check } from './check.js';
 
@@ -119,6 +119,28 @@ describe('budgets', () => {
   });
 });
 
+describe('what is lost', () => {
+  const work = [reserve('x', 5, [0, 1], true), finalize('x', 4, [2, 3], true)];
+
+  it('excuses that less was committed than was told, and never that more is reserved or spent', () => {
+    for (const loses of ['all', 'the latest', 'any key', 'time'] as const)
+      expect(found(...work, audit(0), [fault(loses, 10, 20)])).toStrictEqual([]);
+    for (const loses of ['all', 'the latest', 'time'] as const) {
+      expect(found(...work, audit(4, 1), [fault(loses, 10, 20)])).toStrictEqual([
+        'root: 1 reserved when every hold was over.',
+      ]);
+      expect(found(...work, audit(LIMIT + 1), [fault(loses, 10, 20)])).toStrictEqual([
+        `root: ${LIMIT + 1} of ${LIMIT} committed.`,
+      ]);
+    }
+  });
+
+  it('excuses a root in pieces where any key may have gone by itself', () => {
+    expect(found(...work, audit(4, 1), [fault('any key', 10, 20)])).toStrictEqual([]);
+    expect(found(...work, audit(4, 1), [fault('any key', 9_500, 9_600)])).toHaveLength(1);
+  });
+});
+
 describe('views, counters and limits', () => {
   const created = (): HistoryEvent[] => call({ op: 'create', on: 'it' }, [-2, -1], true);
 
@@ -194,5 +216,13 @@ describe('calls and keys', () => {
       expect(found(work, [left, excuse])).toStrictEqual([]);
     expect(found(work, [left, fault('all', 0, 1)])).toHaveLength(1);
     expect(found(work, [{ type: 'leftover', key: 'k', problem: 'has no TTL' }, killed])).toHaveLength(1);
+  });
+
+  it('an entry of the index without its lock is found, and excused by eviction alone', () => {
+    const work = call(check1, [0, 1], true);
+    const entry: HistoryEvent = { type: 'leftover', key: 'k', problem: NAMES_NO_LOCK };
+    for (const loses of ['nothing', 'all', 'the latest', 'time'] as const)
+      expect(found(work, [entry, fault(loses, 0, 1)])).toStrictEqual(['k is left over: names no lock.']);
+    expect(found(work, [entry, fault('any key', 0, 1)])).toStrictEqual([]);
   });
 });

@@ -53,7 +53,8 @@ function checkOnce(
     if (done > max) found.push(`${on}: ${done} of ${max} (${op}).`);
     const used = facts.audits.get(on)?.used;
     if (used === undefined) continue;
-    if (used < done || used > Math.min(max, done + unknown))
+    if (used > max) finding.violations.push(`${on}: counts ${used} of ${max} (${op}).`);
+    if (used < done || used > done + unknown)
       found.push(`${on}: counts ${used}, but ${done} were told and ${unknown} are unknown (${op}).`);
   }
   return finding;

@@ -6,8 +6,15 @@ import { build } from 'esbuild';
 export const buildWorker = (name: string): Promise<{ folder: string; program: string }> =>
   buildProgram(join(__dirname, `${name}.ts`));
 
-/** Bundles a program for Node, in a folder of its own beside the packages that it needs. */
-export async function buildProgram(source: string): Promise<{ folder: string; program: string }> {
+/**
+ * Bundles a program for Node, in a folder of its own beside the packages that it needs.
+ *
+ * @param alias - packages in whose place others are imported
+ */
+export async function buildProgram(
+  source: string,
+  alias: Readonly<Record<string, string>> = {},
+): Promise<{ folder: string; program: string }> {
   const folder = mkdtempSync(join(__dirname, `../../../node_modules/.${basename(source, '.ts')}-`));
   const program = join(folder, 'worker.mjs');
   await build({
@@ -17,6 +24,7 @@ export async function buildProgram(source: string): Promise<{ folder: string; pr
     platform: 'node',
     format: 'esm',
     packages: 'external',
+    alias,
     logLevel: 'error',
   });
   return { folder, program };
