@@ -2,7 +2,10 @@ import type { SyncGuardErrorInit } from './syncguard.errors.js';
 
 type FeatureError = new (init: SyncGuardErrorInit<'Aborted' | 'InvalidArgument'>) => Error;
 
-/** What a memory backend asks before it does anything, as the runner does before it sends. */
+/**
+ * Throws where the signal of a call is malformed or has aborted already. Memory backends call it before they
+ * do anything, as the script runner does before it sends.
+ */
 export function refuseAborted(signal: AbortSignal | undefined, FeatureError: FeatureError): void {
   if (!signal) return;
   if (typeof signal.addEventListener !== 'function')
@@ -10,7 +13,7 @@ export function refuseAborted(signal: AbortSignal | undefined, FeatureError: Fea
   if (signal.aborted)
     throw new FeatureError({
       code: 'Aborted',
-      message: 'The operation was aborted by its signal.',
+      message: 'The call was aborted by its signal.',
       cause: signal.reason,
     });
 }

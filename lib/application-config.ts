@@ -1,8 +1,10 @@
 import type { ModuleRef } from '@nestjs/core';
 
-/** What an app has bound for all its handlers, in the order in which Nest holds them. */
+/**
+ * The guards and filters that an app has bound for all its handlers, in the order in which Nest keeps them.
+ */
 export interface GlobalEnhancers {
-  /** Instances; of request-scoped ones their classes. */
+  /** Instances. Of request-scoped guards and filters these are the classes. */
   readonly guards: readonly unknown[];
   readonly filters: readonly unknown[];
 }
@@ -11,7 +13,7 @@ interface Scoped {
   readonly metatype: unknown;
 }
 
-/** The part of Nest's ApplicationConfig that is read here, the same in Nest 11 and 12. */
+/** The part of Nest's ApplicationConfig that is read here. It is the same in Nest 11 and 12. */
 interface ApplicationConfig {
   getGlobalGuards(): readonly unknown[];
   getGlobalRequestGuards(): readonly Scoped[];
@@ -20,13 +22,14 @@ interface ApplicationConfig {
 }
 
 /**
- * The one place that looks into Nest for what cannot be injected: guards and filters of `useGlobalGuards`, `APP_GUARD`
- * and their kind. Undefined where a version of Nest keeps them elsewhere.
+ * Returns what an app has bound by `useGlobalGuards`, `APP_GUARD`, `useGlobalFilters` and `APP_FILTER`. Nest
+ * cannot inject these, so this is the one place that reads Nest's internals for them. Returns undefined where
+ * a version of Nest keeps them elsewhere.
  */
 export function globalEnhancers(moduleRef: ModuleRef): GlobalEnhancers | undefined {
   const { container } = moduleRef as unknown as { container?: { applicationConfig?: unknown } };
   if (typeof container !== 'object' || !('applicationConfig' in container)) return undefined;
-  // An app without a server (createApplicationContext) has no configuration, and nothing global in it.
+  // An app without a server (createApplicationContext) has no such configuration, and nothing global.
   if (container.applicationConfig === undefined) return { guards: [], filters: [] };
   const config = container.applicationConfig as Partial<ApplicationConfig>;
   if (!isReadable(config)) return undefined;

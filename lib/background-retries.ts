@@ -6,22 +6,28 @@ import { isOwed } from './owed.js';
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 4_000;
 
-/** One try; true: there is nothing left to do. A rejection is a try that failed. */
+/** Tries once. Resolves to true when nothing is left to do. A rejection counts as a failed try. */
 export type Attempt = () => Promise<boolean>;
 
 /**
- * Does in the background what Redis did not answer in the foreground: gives back a lock that nobody uses, settles a
- * budget whose work is done. Each ends when its attempt says so, or when its time is over.
+ * Repeats in the background what Redis did not answer in the foreground, such as releasing a lock that nobody
+ * uses or settling a budget hold whose work is done. Each ends when its attempt resolves to true, or when its
+ * time is over.
  */
 export class BackgroundRetries {
   readonly #pending = new Set<Promise<void>>();
   readonly #closing = new AbortController();
 
   constructor() {
-    setMaxListeners(0, this.#closing.signal); // After an outage many wait at once.
+    setMaxListeners(0, this.#closing.signal); // After an outage many may wait at once.
   }
 
-  /** @param fault - of the try in the foreground: as long as its reply is owed, nothing is sent again */
+  /**
+   * Starts the retries of one call.
+   *
+   * @param forMs - how long to go on, in ms
+   * @param fault - the error of the call. While its reply may still come, nothing is sent again.
+   */
   start(attempt: Attempt, forMs: number, fault?: unknown): void {
     const retries = this.#retry(attempt, monotonicMs() + forMs, fault).finally(() =>
       this.#pending.delete(retries),
@@ -29,7 +35,9 @@ export class BackgroundRetries {
     this.#pending.add(retries);
   }
 
-  /** Waits for all that is pending, and for one last attempt of each: the connection is about to close. */
+  /**
+   * Wakes all pending retries for one last attempt, and waits for them. Called before the connection closes.
+   */
   async flush(): Promise<void> {
     this.#closing.abort();
     await Promise.all(this.#pending);
@@ -43,7 +51,7 @@ export class BackgroundRetries {
       const isLast = signal.aborted;
       if (!isOwed(fault) && (await attempt().catch(note))) return;
       if (isLast || monotonicMs() + pauseMs >= endMs) return;
-      await sleep(pauseMs, undefined, { ref: false, signal }).catch(() => {}); // Woken for its last attempt.
+      await sleep(pauseMs, undefined, { ref: false, signal }).catch(() => {}); // An aborted sleep ends early: the last attempt follows.
     }
   }
 }

@@ -1,19 +1,19 @@
-/** Where a backend in this process gets its time from: wall-clock milliseconds since the epoch. */
+/** Where a backend in this process reads the time: wall-clock milliseconds since 1970. */
 export interface Clock {
   now(): number;
 }
 
 export const systemClock: Clock = { now: () => Date.now() };
 
-/** Starts at the wall clock and never jumps: for durations that are told as instants. */
+/** Starts at the wall clock and never jumps. For durations that are stored as instants. */
 export const steadyClock: Clock = { now: () => Math.floor(performance.timeOrigin + performance.now()) };
 
-/** Milliseconds that never step back: for deadlines and durations inside this process. */
+/** Returns milliseconds that never step back. For deadlines and durations inside this process. */
 export const monotonicMs = (): number => performance.now();
 
 /**
- * A point in time by both clocks of this process. The monotonic one stands still while the machine is suspended, the
- * wall clock may be set: an end has come when either says so.
+ * A point in time by both clocks of this process. The monotonic clock stands still while the machine is
+ * suspended. The wall clock may be set. So a moment has come when either clock says so.
  */
 export interface Moment {
   readonly monotonicMs: number;
@@ -32,15 +32,18 @@ export const earlierMoment = (a: Moment, b: Moment): Moment => ({
   wallMs: Math.min(a.wallMs, b.wallMs),
 });
 
-/** What is left until a moment by the clock that says less; 0 or below: it has come. */
+/** Returns the ms until a moment, by the clock that is nearer to it. It has come at 0 or below. */
 export const msUntil = ({ monotonicMs: byMonotonic, wallMs }: Moment): number =>
   Math.min(byMonotonic - monotonicMs(), wallMs - Date.now());
 
-/** How far past its expiry a record still counts as live, in ms: covers clocks that disagree (seed 004). */
+/**
+ * How long after its expiry a record still counts as live, in ms, for clocks that disagree. See
+ * docs/wire-format.md.
+ */
 export const TIME_TOLERANCE_MS = 1000;
 
 /**
- * The one liveness rule of every backend: a record lives until its expiry plus the tolerance.
+ * Returns whether a record is live: until its expiry plus the tolerance.
  *
  * @example isLive(lock.expiresAtMs, Date.now(), TIME_TOLERANCE_MS)
  */
@@ -48,7 +51,8 @@ export const isLive = (expiresAtMs: number, nowMs: number, toleranceMs: number):
   expiresAtMs > nowMs - toleranceMs;
 
 /**
- * Milliseconds out of the reply of Redis' `TIME`: `[seconds, microseconds]`, as strings or numbers.
+ * Returns the milliseconds since 1970 of a reply to the Redis command `TIME`: `[seconds, microseconds]`, as
+ * strings or numbers.
  *
  * @example calculateRedisServerTimeMs(await redis.time())
  */

@@ -2,19 +2,19 @@ import { AsyncResource } from 'node:async_hooks';
 
 const EVERY_MS = 30_000;
 
-/** Sweeps a store now and then for as long as it holds something: what has ended must go also where no call comes. */
+/** Sweeps a store every 30 s while it holds something, so that ended entries go also where no call comes. */
 export class IdleSweep {
-  // The timer is the store's: it must not keep the async context of the call that happened to start it.
+  // A resource of its own keeps the timer out of the async context of the call that starts it.
   readonly #context = new AsyncResource('SyncGuardIdleSweep');
   readonly #sweep: () => number;
   #timer: NodeJS.Timeout | undefined;
 
-  /** @param sweep - drops what has ended; returns how much is left */
+  /** @param sweep - removes what has ended, and returns how many entries are left */
   constructor(sweep: () => number) {
     this.#sweep = sweep;
   }
 
-  /** Something was stored. Costs nothing while a sweep is on its way. */
+  /** Call this when something was stored. It does nothing while a sweep is scheduled. */
   start(): void {
     this.#timer ??= this.#context.runInAsyncScope(() => setTimeout(this.#tick, EVERY_MS).unref());
   }

@@ -1,34 +1,35 @@
 import { SyncGuardError } from './syncguard.errors.js';
 
-/** The longest user key, in UTF-8 bytes after NFC (seed 004). */
+/** The longest key of a user, in UTF-8 bytes after NFC normalisation. */
 export const MAX_KEY_BYTES = 512;
 
-// Printable ASCII is its own NFC, well formed, one byte a character: most keys need no further look.
+// Printable ASCII is already NFC and well formed, with one byte a character. Most keys need no further check.
 const PLAIN_KEY = /^[\x20-\x7e]{1,512}$/;
 
 /**
- * A user's key as every backend stores it: NFC, so that the two spellings of "é" are one key.
+ * Returns a user's key as every backend stores it: in NFC, so that the two spellings of "é" are one key.
  *
- * @throws SyncGuardError InvalidArgument: not a string, empty, over 512 UTF-8 bytes, a lone surrogate.
+ * @throws SyncGuardError InvalidArgument when the key is not a string, is empty, has over 512 UTF-8 bytes or
+ *   has a lone surrogate
  */
 export function normalizeKey(key: unknown, maxBytes: number = MAX_KEY_BYTES): string {
-  if (typeof key !== 'string') throw invalidKey(`a key must be a string, got ${describe(key)}.`);
+  if (typeof key !== 'string') throw invalidKey(`the key must be a string, got ${describe(key)}.`);
   if (PLAIN_KEY.test(key)) return key;
-  if (key === '') throw invalidKey('a key must not be empty.');
-  if (!key.isWellFormed()) throw invalidKey('a key holds a lone surrogate: half of a character.');
+  if (key === '') throw invalidKey('the key must not be empty.');
+  if (!key.isWellFormed()) throw invalidKey('the key has a lone surrogate, which is half a character.');
   const normalized = key.normalize('NFC');
   const bytes = Buffer.byteLength(normalized);
   if (bytes > maxBytes)
     throw invalidKey(
-      `a key is at most ${maxBytes} UTF-8 bytes, got ${bytes}.`,
-      'Hash long identifiers before they become keys.',
+      `the key must be at most ${maxBytes} UTF-8 bytes, got ${bytes}.`,
+      'Hash a long identifier, and pass the hash as the key.',
     );
   return normalized;
 }
 
 /**
- * A short label for a key or id in logs and events: 24 hex digits (seed 004). A label, not a secret: a
- * short key is found by trying.
+ * Returns a short label for a key or an id in logs and events: 24 hex digits. It is a label and no secret,
+ * because a short key can be found by trying. Other programs compute the same label (docs/wire-format.md).
  *
  * @example hashKey('payment:123') // 'a422dabee27fcc7ad506f372'
  */
@@ -46,7 +47,7 @@ export function hashKey(value: string): string {
   return [h1, h2, h3].map((h) => h.toString(16).padStart(8, '0')).join('');
 }
 
-/** What a value is, for an error message; never the text of a string, which may be private. */
+/** Describes a value for an error message. Never shows the text of a string, which may be private. */
 export function describe(value: unknown): string {
   if (value === null) return 'null';
   if (typeof value === 'string')

@@ -1,6 +1,9 @@
 import { HttpException } from '@nestjs/common';
 
-/** What a client is told when a call is refused or has failed: the same words whatever way it came. */
+/**
+ * The body that a client receives when a call is refused or has failed. It is the same over HTTP, GraphQL,
+ * WebSockets and microservices.
+ */
 export interface Refusal {
   readonly statusCode: number;
   readonly code: string;
@@ -8,12 +11,12 @@ export interface Refusal {
   readonly context: Readonly<Record<string, unknown>>;
 }
 
-/** A day. More than 24.8 days would overflow the timer of a client that waits as long as it was told. */
+/** A day. A client that waits as long as it is told would overflow its timer after 24.8 days. */
 export const DEFAULT_MAX_RETRY_AFTER_MS = 86_400_000;
 
 /**
- * The facts of an error for clients: where they hold `retryAfter`, no more of it than is allowed, and beside it the
- * instant which it stands for.
+ * Returns the context of an error for clients. Limits `retryAfter` to the allowed maximum, and adds the
+ * instant `retryAtMs` that belongs to it.
  */
 export function retryFacts(
   context: Readonly<Record<string, unknown>>,
@@ -28,13 +31,14 @@ export function retryFacts(
   };
 }
 
-/** For HTTP: an exception that every filter knows, also where `http: false` leaves errors to the app. */
+/** Makes an HttpException, which every filter handles, also where `http: false` leaves errors to the app. */
 export const httpException = (refusal: Refusal, cause: unknown): HttpException =>
   new HttpException(refusal, refusal.statusCode, { cause });
 
 /**
- * For GraphQL: graphql-js takes the `extensions` of an error over to the client. There is no `statusCode` in the
- * response of this exception, or Nest's Apollo driver would put INTERNAL_SERVER_ERROR in place of our code.
+ * The error for GraphQL: graphql-js sends the `extensions` of an error to the client. The response of this
+ * exception has no `statusCode`, because Nest's Apollo driver would then replace our code by
+ * INTERNAL_SERVER_ERROR.
  */
 export class GraphQLRefusal extends HttpException {
   readonly extensions: Omit<Refusal, 'message'>;
@@ -45,7 +49,7 @@ export class GraphQLRefusal extends HttpException {
   }
 }
 
-/** For WebSockets and microservices: what Nest's own exceptions there carry to the client. */
+/** Returns the message for WebSockets and microservices, in the shape of Nest's own exceptions there. */
 export const errorMessage = (refusal: Refusal): Refusal & { readonly status: 'error' } => ({
   status: 'error',
   ...refusal,

@@ -1,25 +1,25 @@
 const BRANDS = Symbol.for('syncguard:error-brands');
 
-/** Faults that every feature knows. Features add their own codes. */
+/** The codes of faults that every feature shares. Features add codes of their own. */
 export type FaultCode =
   'ServiceUnavailable' | 'AuthFailed' | 'InvalidArgument' | 'NetworkTimeout' | 'Aborted' | 'Internal';
 
 export interface SyncGuardErrorInit<Code extends string = string> {
   code: Code;
-  /** What happened, in words. */
+  /** What happened. */
   message: string;
-  /** What to do about it; appended to the message. */
+  /** What to do about it. It is appended to the message. */
   hint?: string | undefined;
   cause?: unknown;
-  /** Facts for programs. Keys appear hashed only. */
+  /** Facts for programs. Keys appear in it only as hashes. */
   context?: Readonly<Record<string, unknown>>;
 }
 
 /**
- * The base of everything that SyncGuard throws. Switch on `code`, show `message`, log `cause`.
+ * The base class of everything that SyncGuard throws. Switch on `code`, show `message`, log `cause`.
  *
- * `instanceof` goes by brand, not by prototype: an app may hold a CommonJS and an ES module copy of this
- * package, and the errors of one must be caught by the filter of the other.
+ * `instanceof` compares brands and not prototypes. An app may load a CommonJS and an ES module copy of this
+ * package, and the filter of one copy must catch the errors of the other.
  *
  * @example
  * catch (error) {
@@ -32,9 +32,9 @@ export class SyncGuardError<Code extends string = string> extends Error {
 
   readonly code: Code;
   readonly context: Readonly<Record<string, unknown>>;
-  /** What happened, without the hint: fit for the clients of an app. */
+  /** What happened, without the hint. It may be shown to the clients of an app. */
   readonly summary: string;
-  /** What whoever runs the app can do about it. */
+  /** What the operator of the app can do about it. */
   readonly hint: string | undefined;
 
   constructor({ code, message, hint, cause, context = {} }: SyncGuardErrorInit<Code>) {
@@ -49,14 +49,14 @@ export class SyncGuardError<Code extends string = string> extends Error {
   }
 
   static override [Symbol.hasInstance](value: unknown): boolean {
-    // A user's own subclass has no brand of its own: there the ordinary rule holds.
+    // A user's own subclass has no brand, so the ordinary rule applies to it.
     if (!Object.hasOwn(this, 'brand')) return Function.prototype[Symbol.hasInstance].call(this, value);
     const brands = (value as { [BRANDS]?: readonly string[] } | null | undefined)?.[BRANDS];
     return Array.isArray(brands) && brands.includes(this.brand);
   }
 }
 
-/** The brands of a class and of all its bases, the nearest first. */
+/** Returns the brands of a class and of all its bases, the nearest first. */
 function brandsOf(target: typeof SyncGuardError): string[] {
   const brands: string[] = [];
   for (let type = target; typeof type === 'function'; type = Object.getPrototypeOf(type) as typeof target)
@@ -65,7 +65,7 @@ function brandsOf(target: typeof SyncGuardError): string[] {
 }
 
 export interface SyncGuardConfigErrorInit {
-  /** Names the fault in the docs and in searches; the message begins with it. Default: `InvalidArgument`. */
+  /** Names the fault in the docs and in searches. The message begins with it. Default: `InvalidArgument`. */
   code?: string;
   hint?: string;
   cause?: unknown;
@@ -73,8 +73,9 @@ export interface SyncGuardConfigErrorInit {
 }
 
 /**
- * A fault of the app's set-up, found at boot. Of a malformed option (code `InvalidArgument`) the message names option,
- * bound, value and type. Other faults have a code of their own, in capitals: `RATE_LIMIT_LOST`.
+ * A fault in the set-up of an app, found at boot or at the first call. For a malformed option (code
+ * `InvalidArgument`) the message names the option, its bound, the value and the type. Other faults have a
+ * code of their own, in capitals, such as `RATE_LIMIT_LOST`.
  */
 export class SyncGuardConfigError extends SyncGuardError {
   static override readonly brand: string = 'SyncGuardConfigError';

@@ -2,14 +2,14 @@ import { Inject, Injectable } from '@nestjs/common';
 import type { RedisConnection } from './backend/redis-connection.js';
 import { SYNCGUARD_CONNECTION } from './syncguard.tokens.js';
 
-/** What a health check reports: @nestjs/terminus takes it as it is. */
+/** The result of a health check, in the shape that @nestjs/terminus expects. */
 export type SyncGuardHealth = Record<
   string,
   { status: 'up' | 'down'; backend: 'memory' | 'redis'; code?: string; message?: string }
 >;
 
 /**
- * Whether SyncGuard can do its work now. Shaped for @nestjs/terminus, and usable without it.
+ * Reports whether SyncGuard can work now. It fits @nestjs/terminus, and works without it.
  *
  * @example
  * \@Get('health')

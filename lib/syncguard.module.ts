@@ -63,7 +63,8 @@ const warn = (message: string): void => logger.warn(message);
 async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisConnection | undefined> {
   const { redis } = options;
   if (redis === undefined) {
-    const message = 'Memory backend: nothing is shared with other processes. Set `redis` to share.';
+    const message =
+      'SyncGuard runs in memory, so this process shares nothing with others. Set the option `redis` to share.';
     if (process.env.NODE_ENV === 'production') warn(message);
     else logger.log(message);
     return undefined;
@@ -76,7 +77,7 @@ async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisC
   return connection;
 }
 
-/** What the server or the system said: it names the address, never the password. */
+/** Returns the message of the server or the system. It names the address, never the password. */
 const causeOf = ({ cause }: { cause?: unknown }): string => {
   const message = (cause as { message?: unknown } | undefined)?.message;
   return typeof message === 'string' ? `(${message})` : '';
@@ -169,7 +170,7 @@ const providers: Provider[] = [
 ];
 
 /**
- * Locks, limits, budgets and secrets for Nest. Global: import it once.
+ * Provides locks, limits, budgets and secrets to a Nest app. The module is global, so import it once.
  *
  * @example
  * \@Module({ imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })] })
@@ -208,8 +209,10 @@ export class SyncGuardModule extends ConfigurableModuleClass implements OnModule
   }
 
   /**
-   * @param options - none: the memory backend and all defaults
-   * @throws SyncGuardConfigError at once, naming the malformed option, its bound, value and type
+   * Creates the module with options that are known now.
+   *
+   * @param options - without options: the memory backend and all defaults
+   * @throws SyncGuardConfigError at once, naming the malformed option, its bound, the value and its type
    */
   static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
     const { isGlobal, ...rest } = options ?? {};
@@ -218,15 +221,17 @@ export class SyncGuardModule extends ConfigurableModuleClass implements OnModule
   }
 
   /**
-   * With options out of other providers: `useFactory` and `inject`, `useClass` or `useExisting` of a
-   * {@link SyncGuardOptionsFactory}. A malformed option of the module fails the boot.
+   * Creates the module with options from other providers: `useFactory` with `inject`, or `useClass` or
+   * `useExisting` of a {@link SyncGuardOptionsFactory}. A malformed option of the module fails the boot.
    *
-   * @throws SyncGuardConfigError at once, when none or several of the three are given, or something unknown is
+   * @throws SyncGuardConfigError at once where not exactly one of the three is given, or an unknown option is
    */
   static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
     const given = knownOptions('forRootAsync', options ?? null, ASYNC_OPTIONS);
     if ([given.useFactory, given.useClass, given.useExisting].filter(Boolean).length !== 1)
-      throw new SyncGuardConfigError('forRootAsync takes one of useFactory, useClass and useExisting.');
+      throw new SyncGuardConfigError(
+        'forRootAsync needs exactly one of useFactory, useClass and useExisting.',
+      );
     return super.forRootAsync(options);
   }
 
@@ -235,26 +240,26 @@ export class SyncGuardModule extends ConfigurableModuleClass implements OnModule
     const enhancers = globalEnhancers(this.#moduleRef);
     if (!enhancers)
       warn(
-        'NEST_UNKNOWN: This version of Nest does not show its global guards and filters, so they are not checked.',
+        'NEST_UNKNOWN: This version of Nest hides its global guards and filters, so SyncGuard could not check them.',
       );
     for (const filter of catchAllsBeforeOurs(enhancers?.filters ?? []))
       warn(
-        `FILTER_CATCHES_ALL: ${filter} catches every error and is asked before SyncGuardExceptionFilter, so a lock that is held (423) or a budget that is spent (402) is whatever it makes of an unknown error, mostly 500. Let it answer \`toHttpException(error)\` and set \`http: false\`, or bind SyncGuardExceptionFilter after it.`,
+        `FILTER_CATCHES_ALL: ${filter} catches every error before SyncGuardExceptionFilter does. So a busy lock (423) or a used-up budget (402) may be answered with 500. Call \`toHttpException(error)\` in ${filter} and set \`http: false\`, or bind SyncGuardExceptionFilter after it.`,
       );
   }
 
-  /** Two global ones would be two sets of locks, which do not exclude each other. */
+  /** Throws where the module is global twice. The locks of the two would not exclude each other. */
   #refuseTwo(): void {
     const globals = [...this.#modules.values()].filter(
       ({ metatype, isGlobal }) => metatype === SyncGuardModule && isGlobal,
     );
     if (globals.length > 1)
       throw new SyncGuardConfigError(`SyncGuardModule is imported ${globals.length} times in this app.`, {
-        hint: 'Import it once, in the root module: it is global. Set apart on purpose: `isGlobal: false` on each.',
+        hint: 'Import it once, in the root module, because it is global. To keep several on purpose, set `isGlobal: false` on each.',
       });
   }
 
-  /** After every service has drained. */
+  /** Closes the connection. Nest calls this after every service has drained. */
   async onApplicationShutdown(): Promise<void> {
     await this.#connection?.close();
   }

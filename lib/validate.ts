@@ -1,10 +1,10 @@
 import { describe } from './keys.js';
 import { SyncGuardConfigError } from './syncguard.errors.js';
 
-/** The largest duration: more overflows JavaScript's timers, and turns exponential in Lua. */
+/** The longest duration. Longer ones overflow JavaScript's timers, and Lua prints them with an exponent. */
 export const MAX_DURATION_MS = 2 ** 31 - 1;
 
-/** An error that names option, bound, value and type. */
+/** Returns an error that names the option, its bound, the value and the value's type. */
 export function invalidOption(
   name: string,
   bound: string,
@@ -20,7 +20,7 @@ export function integer(name: string, value: unknown, min = 0, max = MAX_DURATIO
   throw invalidOption(name, `an integer from ${min} to ${max}`, value);
 }
 
-/** A duration in ms: an integer of at least 1. */
+/** Returns a duration in ms: an integer of at least 1. */
 export const duration = (name: string, value: unknown): number => integer(name, value, 1);
 
 export function boolean(name: string, value: unknown): boolean {
@@ -33,7 +33,9 @@ export function oneOf<const T>(name: string, value: unknown, values: readonly T[
   throw invalidOption(name, values.map((each) => JSON.stringify(each)).join(' or '), value);
 }
 
-/** A plain object with no other keys than the known ones: a misspelt option fails instead of doing nothing. */
+/**
+ * Returns an object whose keys are all known. A misspelt option throws, where it would otherwise do nothing.
+ */
 export function knownOptions<Known extends string>(
   name: string,
   value: unknown,
@@ -47,16 +49,19 @@ export function knownOptions<Known extends string>(
   return value;
 }
 
-/** The name is cut: options that were spread from a request may have any. */
+/** The unknown name is cut to 60 characters: options that were spread from a request may have any name. */
 function unknownOption(name: string, key: string, known: readonly string[]): SyncGuardConfigError {
   const near = nearest(key, known);
-  const all = known.length === 0 ? 'There are no options.' : `There are: ${known.join(', ')}.`;
+  const all = known.length === 0 ? 'The call has no options.' : `The options are: ${known.join(', ')}.`;
   return new SyncGuardConfigError(`${name}.${key.slice(0, 60)} is not an option.`, {
     hint: near ? `Did you mean ${near}? ${all}` : all,
   });
 }
 
-/** The known name that was probably meant: one that differs by few letters, or of which one is part of the other. */
+/**
+ * Returns the known name that was probably meant. It differs by few letters, or one name is part of the
+ * other.
+ */
 function nearest(key: string, known: readonly string[]): string | undefined {
   const given = key.slice(0, 60).toLowerCase();
   const ranked = known
@@ -69,7 +74,7 @@ function nearest(key: string, known: readonly string[]): string | undefined {
 
 const includesEither = (a: string, b: string): boolean => a.includes(b) || b.includes(a);
 
-/** How many letters must be put in, taken out or changed to make `b` of `a`. */
+/** Returns how many letters must be inserted, removed or changed to turn `a` into `b`. */
 function distance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, i) => i);
   for (const [i, letter] of [...a].entries()) {
@@ -83,7 +88,7 @@ function distance(a: string, b: string): number {
   return row[b.length] ?? 0;
 }
 
-/** An AbortSignal by what it does: a polyfill's is one too. */
+/** Returns an AbortSignal, recognised by its methods, so that a polyfill's signal is accepted. */
 export function abortSignal(name: string, value: unknown): AbortSignal {
   if (typeof (value as AbortSignal | null)?.addEventListener === 'function') return value as AbortSignal;
   throw invalidOption(name, 'an AbortSignal', value);
@@ -94,9 +99,9 @@ export interface CallOptions {
 }
 
 /**
- * The options of a call: an object without unknown names, whose signal is one.
+ * Checks the options of a call: an object without unknown names, whose `signal` is an AbortSignal.
  *
- * @param known - the names there are besides `signal`
+ * @param known - the names that are allowed besides `signal`
  */
 export function callOptions<Options extends CallOptions>(
   options: Options,
@@ -108,7 +113,7 @@ export function callOptions<Options extends CallOptions>(
   return options;
 }
 
-/** A value as JSON; undefined if that cannot be. */
+/** Returns a value as JSON, or undefined where it cannot be written as JSON. */
 export function jsonOf(value: unknown): string | undefined {
   try {
     return JSON.stringify(value);

@@ -5,11 +5,13 @@ import type { LockBackend } from '../lock/lock.backend.js';
 import type { BackendCapabilities } from '../lock/lock.types.js';
 import type { SecretBackend } from '../secret/secret.backend.js';
 
-/** One backend a feature: what the services stand on. */
+/** The backends of all features. The services work on these ports. */
 export interface Backends<C extends BackendCapabilities = BackendCapabilities> {
   readonly lock: LockBackend<C>;
   readonly limit: LimitBackend;
-  /** Counts in this process while `limit` does not answer; null where `limit` is in this process itself. */
+  /**
+   * Counts in this process while `limit` does not answer. Null where `limit` itself counts in this process.
+   */
   readonly limitFallback: LimitBackend | null;
   readonly budget: BudgetBackend;
   readonly secret: SecretBackend;

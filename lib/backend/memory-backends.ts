@@ -29,9 +29,9 @@ export function memoryBackends(
 }
 
 /**
- * Locks in this process's memory, without Nest: for one process, and for tests.
+ * Creates a lock backend in the memory of this process, without Nest. For a single process, and for tests.
  *
- * @param config.clock - where the time comes from; the system's clock
+ * @param config.clock - where the time comes from. Default: the system's clock.
  * @throws SyncGuardConfigError when an option is malformed
  * @example
  * const locks = createMemoryBackend();

@@ -5,7 +5,7 @@ import { keyOf } from '../limit/limit.values.js';
 import { LockHandle } from '../lock/acquired-lock.js';
 import { detailOf, type LockBackend } from '../lock/lock.backend.js';
 import type { BackendCapabilities, LockInfo, ReleaseOptions, ReleaseResult } from '../lock/lock.types.js';
-import type { SecretBackend, SettleReply, Told } from '../secret/secret.backend.js';
+import type { SecretBackend, SettleReply, OutcomeReply } from '../secret/secret.backend.js';
 import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
 import { createTelemetry } from '../telemetry/telemetry.js';
 import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
@@ -14,8 +14,8 @@ import type { Backends } from './backends.js';
 import { observedBudgets } from './observed-budgets.js';
 
 /**
- * Tells a listener of every operation of a lock backend, and of its grants' handles: one event each, faults
- * included. Everything else stays as it is.
+ * Returns a lock backend that reports every operation to a listener: one event each, also for faults, and
+ * also for the handles that `acquire` returns. Nothing else changes.
  *
  * @throws SyncGuardConfigError when an option is malformed
  * @example
@@ -31,14 +31,15 @@ export function withTelemetry<C extends BackendCapabilities>(
   return observedLocks(backend, createTelemetry(resolveTelemetryOptions(options), warn));
 }
 
-/** The backends, each operation of which is told; without a listener the very same. */
+/** Returns backends that emit an event for each operation. Without a listener they are the same objects. */
 export function observedBackends(backends: Backends, emit: Emit | undefined): Backends {
   if (!emit) return backends;
   const { lock, limit, limitFallback, budget, secret, counter } = backends;
   return {
     lock: observedLocks(lock, emit),
     limit: observe(limit, 'limit', LIMIT, emit),
-    // What decides there is told. An operation by hand is done on both: `limit` has told it.
+    // The fallback reports decisions only. `limit` and the fallback both run the operations by hand (peek,
+    // forgive, reset, block, unblock), and `limit` has reported them.
     limitFallback:
       limitFallback &&
       observe(limitFallback, 'limit', { check: LIMIT.check, confirm: LIMIT.confirm }, (observation) =>
@@ -50,9 +51,9 @@ export function observedBackends(backends: Backends, emit: Emit | undefined): Ba
   };
 }
 
-/** Handles are made anew over the observed backend, so that what they do is told as well. */
+/** The handles are created again over the observed backend, so that their calls are reported too. */
 function observedLocks<C extends BackendCapabilities>(backend: LockBackend<C>, emit: Emit): LockBackend<C> {
-  const granting: LockBackend<C> = inFrontOf(backend, {
+  const withObservedHandles: LockBackend<C> = inFrontOf(backend, {
     acquire: async (options) => {
       const sentAt = momentNow();
       const result = await backend.acquire(options);
@@ -63,18 +64,20 @@ function observedLocks<C extends BackendCapabilities>(backend: LockBackend<C>, e
       return new LockHandle(locks, { key, lockId, fence, expiresAtMs, ttlMs, sentAt });
     },
   });
-  const locks: LockBackend<C> = observe(granting, 'lock', LOCK, emit);
+  const locks: LockBackend<C> = observe(withObservedHandles, 'lock', LOCK, emit);
   return locks;
 }
 
-/** The reason of seed 001, to which a lock that another owner has is simply not there. */
+/**
+ * Returns the reason for an event. A lock of another owner counts as `not_found`, as in docs/wire-format.md.
+ */
 function lockReason(result: { ok: boolean } | undefined): Facts {
   if (!result || result.ok) return {};
   const reason = detailOf(result)?.reason ?? 'not_found';
   return { reason: reason === 'mismatch' ? 'not_found' : reason };
 }
 
-const ofHeldLock = (result: ReleaseResult | undefined, options: ReleaseOptions): Facts => ({
+const ofLockId = (result: ReleaseResult | undefined, options: ReleaseOptions): Facts => ({
   key: options?.held?.key,
   lockId: options?.lockId,
   ...lockReason(result),
@@ -87,15 +90,15 @@ const ofLookup = (found: LockInfo | null | undefined, key?: string, lockId?: str
   ...(found === null ? { reason: 'not_found' } : {}),
 });
 
-// Callers outside TypeScript may leave the options out: then the backend rejects, and the event says so.
+// Callers outside TypeScript may leave out the options. The backend then rejects, and the event has its code.
 const LOCK: Descriptions<LockBackend> = {
   acquire: (result, options) => ({
     key: options?.key,
     ...(result?.ok ? { lockId: result.lockId } : {}),
     ...(result?.ok === false ? { reason: result.reason } : {}),
   }),
-  release: ofHeldLock,
-  extend: ofHeldLock,
+  release: ofLockId,
+  extend: ofLockId,
   isLocked: (locked, options) => ({
     key: options?.key,
     ...(locked === false ? { reason: 'not_found' } : {}),
@@ -112,7 +115,7 @@ const ofSubject = ({ policy, identity }: Subject): Facts => ({
 
 type Denial = Extract<LimitOutcome, { status: 'denied' }>;
 
-/** Not the text given to `block()`: that is between the app and whoever reads the decision. */
+/** The text that was passed to `block()` is left out: it is for the reader of the decision only. */
 const limitReason = ({ reason, scope }: Denial): string => (reason === 'busy' ? reason : scope);
 
 const ofOutcome = (outcome: LimitOutcome | undefined, subject: Subject): Facts => ({
@@ -120,7 +123,7 @@ const ofOutcome = (outcome: LimitOutcome | undefined, subject: Subject): Facts =
   ...(outcome?.status === 'denied' ? { reason: limitReason(outcome) } : {}),
 });
 
-/** One event for a call against several limits: about the denial that lasts longest. */
+/** Describes a call against several limits by one event. It names the denial that lasts longest. */
 function ofOutcomes(outcomes: readonly LimitOutcome[] = [], checks: readonly LimitCheck[]): Facts {
   let decisive = 0;
   for (const [i, outcome] of outcomes.entries())
@@ -152,11 +155,11 @@ const COUNTER: Descriptions<CounterBackend> = {
   reset: (_, key) => ({ type: 'counter.reset', key }),
 };
 
-/** Words for what came of a call that are no refusal. */
+/** Outcomes that are no refusal. */
 const SECRET_DONE: ReadonlySet<string> = new Set(['live', 'shown', 'settled']);
 
 const ofSecret = (
-  reply: Partial<Told<string>> | string | undefined,
+  reply: Partial<OutcomeReply<string>> | string | undefined,
   { tag }: { tag: string },
   isDone = (outcome: string): boolean => SECRET_DONE.has(outcome),
 ): Facts => {

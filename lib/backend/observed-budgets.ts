@@ -5,20 +5,25 @@ import { monotonicMs } from '../clock.js';
 import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
 
-/** Tells of every operation on budgets, and of each threshold that one of them crosses. */
+/**
+ * Returns a budget backend that emits an event for every operation, and for each threshold that one crosses.
+ */
 export const observedBudgets = (backend: BudgetBackend, emit: Emit): BudgetBackend =>
-  tellingThresholds(observe(backend, 'budget', BUDGET, emit), emit);
+  withThresholdEvents(observe(backend, 'budget', BUDGET, emit), emit);
 
-/** Tells of what no operation shows: a hold that expired, a cost that could not be read. One event each. */
+/**
+ * Returns the listeners for what no single operation shows: a hold that expired, and a cost that could not be
+ * read. Each emits one event.
+ */
 export function budgetEvents(emit: Emit | undefined): BudgetEvents {
   if (!emit) return {};
-  const tell = (type: 'expired' | 'cost', reason: string, key: string): void =>
+  const report = (type: 'expired' | 'cost', reason: string, key: string): void =>
     emit({ feature: 'budget', type, result: 'fail', reason, key, durationMs: 0 });
   return {
     onExpired: (_root, ids) => {
-      for (const id of ids) tell('expired', 'expired', id);
+      for (const id of ids) report('expired', 'expired', id);
     },
-    onUnreadableCost: (id) => tell('cost', 'unreadable', id),
+    onUnreadableCost: (id) => report('cost', 'unreadable', id),
   };
 }
 
@@ -43,7 +48,10 @@ const BUDGET: Descriptions<BudgetBackend> = {
   verify: (result, { root }) => ({ key: root, ...(result?.ok === false ? { reason: 'unbalanced' } : {}) }),
 };
 
-/** How many steps without an answer are remembered, to tell of what they crossed when they are tried again. */
+/**
+ * How many unanswered calls are remembered, so that a retry reports the thresholds that the first try
+ * crossed.
+ */
 const MAX_UNANSWERED = 1_000;
 
 type Step = 'reserve' | 'charge' | 'finalize';
@@ -51,25 +59,25 @@ type Result = { readonly ok: boolean; readonly replayed?: boolean; readonly cros
 type Request = { root: string; id: string; onLate?(result: Result): void; onResent?(): void };
 
 /**
- * A step that is tried again repeats what it crossed. That is told once: the first time that its answer arrives in this
- * process.
+ * Emits an event for each threshold that a call crosses. A retry returns the same thresholds again. They are
+ * reported once, when the first answer arrives in this process.
  */
-function tellingThresholds(port: BudgetBackend, emit: Emit): BudgetBackend {
+function withThresholdEvents(port: BudgetBackend, emit: Emit): BudgetBackend {
   const unanswered = new Set<string>();
-  const telling = <Name extends Step>(step: Name): BudgetBackend[Name] =>
+  const withEvents = <Name extends Step>(step: Name): BudgetBackend[Name] =>
     (async (request: Request): Promise<Result> => {
       const startMs = monotonicMs();
       const name = `${step} ${request.id} ${request.root}`;
       let isResent = false;
-      const tell = (result: Result): void => {
+      const reportOnce = (result: Result): void => {
         const isFirst = unanswered.delete(name) || isResent || result.replayed !== true;
         if (!result.ok || !isFirst) return;
         for (const each of result.crossed ?? []) emit(thresholdEvent(each, monotonicMs() - startMs));
       };
-      const call = { ...request, onLate: tell, onResent: () => (isResent = true) };
+      const call = { ...request, onLate: reportOnce, onResent: () => (isResent = true) };
       try {
         const result = await (port[step] as unknown as (request: Request) => Promise<Result>)(call);
-        tell(result);
+        reportOnce(result);
         return result;
       } catch (error) {
         if (unanswered.size < MAX_UNANSWERED) unanswered.add(name);
@@ -77,9 +85,9 @@ function tellingThresholds(port: BudgetBackend, emit: Emit): BudgetBackend {
       }
     }) as unknown as BudgetBackend[Name];
   return inFrontOf(port, {
-    reserve: telling('reserve'),
-    charge: telling('charge'),
-    finalize: telling('finalize'),
+    reserve: withEvents('reserve'),
+    charge: withEvents('charge'),
+    finalize: withEvents('finalize'),
   });
 }
 

@@ -48,9 +48,9 @@ export interface RedisBackendConfig extends Pick<
 }
 
 /**
- * Locks on Redis without Nest: the `LockBackend` of seed 004.
+ * Creates a lock backend on Redis, without Nest.
  *
- * @param client - an ioredis `Redis` or `Cluster`; it stays the caller's to close
+ * @param client - an ioredis `Redis` or `Cluster`. The caller closes it.
  * @throws SyncGuardConfigError when an option is malformed
  * @example
  * const locks = createRedisBackend(new Redis());

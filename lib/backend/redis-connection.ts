@@ -12,7 +12,7 @@ import { clientWarnings, serverWarnings } from './server-warnings.js';
 const FIRST_CONNECTION_MS = 2_000;
 const LAST_ANSWER_MS = 1_000;
 
-/** Proves that scripts run and may write, which a replica or a full server refuses. Nothing is left of it. */
+/** Proves that scripts run and may write. A replica and a full server refuse it. It leaves nothing behind. */
 export const healthScript = defineScript({
   name: 'health',
   keys: ['health'],
@@ -28,7 +28,7 @@ export interface RedisConnectionConfig {
   readonly closeClient: boolean;
 }
 
-/** The app's one connection: our own, or the user's client, which stays the user's to close. */
+/** The one connection of an app. It is our own, or the user's client, which the user closes. */
 export class RedisConnection {
   readonly runner: ScriptRunner;
   readonly #client: RedisClient;
@@ -48,20 +48,21 @@ export class RedisConnection {
   }
 
   /**
-   * Waits for the first connection, up to 2 s. Gives what keeps it from working, if something does, and what in
-   * the client's options or its servers' INFO endangers a promise of ours, each with its code.
+   * Waits up to 2 s for the first connection. Returns the fault that keeps it from working, if there is one.
+   * Also returns warnings, each with its code, about client options and servers that put a guarantee at risk.
    */
   async opened(): Promise<{ fault: RedisFault | undefined; warnings: string[] }> {
     await this.#firstConnection();
     const warnings = clientWarnings(this.#client, { own: !this.#theirs });
     const { readiness } = this.runner;
     if (!readiness.ready) return { fault: readiness.fault(), warnings };
-    // Before anything is written: a replica that refuses a write is left at once, and could not be asked.
+    // The servers are asked before anything is written: a connection is dropped once a replica has refused a
+    // write.
     warnings.push(...(await this.#serverWarnings()));
     return { fault: await this.check(), warnings };
   }
 
-  /** Writes a key, on each master of a Cluster. Gives what is wrong, if something is. */
+  /** Writes a key on the server, or on each master of a Cluster. Returns the fault, if there is one. */
   async check(): Promise<RedisFault | undefined> {
     const tags = this.#client.isCluster ? tagsOfMasters(this.#client) : [];
     const keys = tags.length > 0 ? tags.map((tag) => `${this.#healthKey}:{${tag}}`) : [this.#healthKey];
@@ -73,7 +74,10 @@ export class RedisConnection {
     }
   }
 
-  /** Called when a connection is there again after one was lost: what the server knew may be gone. */
+  /**
+   * Sets the function that is called when a lost connection is back. The server may have lost its scripts and
+   * data.
+   */
   onBack(listener: () => void): void {
     this.runner.readiness.onBack = listener;
   }
@@ -81,9 +85,9 @@ export class RedisConnection {
   async close(): Promise<void> {
     this.runner.close();
     if (!this.#closes) return;
-    // What a connection says while it is torn down is of no use, and ioredis prints what nobody listens to.
+    // Errors during the close are of no use. Without a listener ioredis would print them.
     this.#client.on?.('error', () => {});
-    // QUIT lets what was sent be answered; a server that does not answer must not hold the shutdown up.
+    // QUIT lets sent commands be answered. A server that does not answer must not delay the shutdown.
     if (this.runner.readiness.ready)
       await Promise.race([
         this.#client.quit?.().catch(() => {}),
@@ -98,7 +102,7 @@ export class RedisConnection {
     if (readiness.ready && !isCluster && options?.db) await this.#checkDatabase(options.db);
     if (readiness.ready) return;
     const { ready, cancel } = readiness.wait();
-    await patiently(ready);
+    await withinTwoSeconds(ready);
     cancel();
     if (!readiness.ready) this.runner.unanswered();
   }
@@ -107,19 +111,21 @@ export class RedisConnection {
     const masters = connectionsOf(this.#client, 'master');
     const infos = masters.map(async (node) => ({
       address: `${node.options?.host}:${node.options?.port}`,
-      info: await patiently(node.info?.()),
+      info: await withinTwoSeconds(node.info?.()),
     }));
     return serverWarnings(await Promise.all(infos), this.#client.isCluster === true);
   }
 
-  /** A client that was connected before has said to nobody that the server has no such database. */
+  /** A client that was already connected reports to nobody that its database does not exist. */
   async #checkDatabase(db: number): Promise<void> {
-    const actual = /\bdb=(\d+)/.exec(String(await patiently(this.#client.client?.('INFO'))))?.[1];
+    const actual = /\bdb=(\d+)/.exec(String(await withinTwoSeconds(this.#client.client?.('INFO'))))?.[1];
     if (actual !== undefined && Number(actual) !== db)
       this.runner.readiness.refuseDatabase(new Error(`DB index is out of range: ${db}`));
   }
 }
 
-/** What comes within 2 s; undefined where it does not, or is refused. */
-const patiently = <T>(promise: Promise<T> | undefined): Promise<T | undefined> =>
+/**
+ * Resolves to the value if it comes within 2 s, else to undefined. Also resolves to undefined on a rejection.
+ */
+const withinTwoSeconds = <T>(promise: Promise<T> | undefined): Promise<T | undefined> =>
   Promise.race([promise?.catch(() => undefined), sleep(FIRST_CONNECTION_MS, undefined, { ref: false })]);

@@ -6,7 +6,7 @@ import type { Script } from '../script/define-script.js';
 import type { ScriptRunner } from '../script/script-runner.js';
 import { secretScripts } from '../secret/secret.scripts.js';
 
-/** Every script of every feature: what the tests of the script laws run over. */
+/** Every script of every feature. The tests of the script laws run over this list. */
 export const allScripts: readonly Script[] = [
   ...lockScripts,
   ...limitScripts,
@@ -15,11 +15,13 @@ export const allScripts: readonly Script[] = [
   ...counterScripts,
 ];
 
-/** Registers every script on the client when the app starts, so that the first call pays for nothing. */
+/**
+ * Registers every script on the client when the app starts, so that the first call is as fast as the others.
+ */
 export class ScriptLoader {
   constructor(private readonly runner: ScriptRunner | undefined) {}
 
-  /** The names and texts, for a look at what runs on the server. */
+  /** The name and the Lua text of each script, for inspection. */
   get scripts(): readonly { readonly name: string; readonly lua: string }[] {
     return allScripts;
   }

@@ -328,7 +328,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     if (signal?.aborted)
       throw new BudgetUnavailableError({
         code: 'Aborted',
-        message: 'The operation was aborted by its signal.',
+        message: 'The call was aborted by its signal.',
         cause: signal.reason,
       });
     const tree = this.#trees.get(root) ?? newTree();

@@ -1,7 +1,7 @@
 import { Logger } from '@nestjs/common';
 import { type Attempt, BackgroundRetries } from '../background-retries.js';
-import { within } from '../drain.js';
-import type { StreamProgress } from '../guarded-stream.js';
+import { settleWithin } from '../settle-within.js';
+import type { StreamProgress } from '../wrap-method.js';
 import { hashKey } from '../keys.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { RunsElsewhere } from './budget.backend.js';
@@ -124,7 +124,7 @@ export class BudgetRuns {
 
   /** Lets runs end and settle for `drainMs`, and tries once more what could not be settled. */
   async drain(drainMs: number): Promise<void> {
-    await within(drainMs, [...this.#going]);
+    await settleWithin(drainMs, [...this.#going]);
     if (this.#going.size > 0)
       this.#logger.warn(
         `Still going after ${drainMs} ms of shutdown: ${this.#going.size} budget run${this.#going.size === 1 ? '' : 's'}. What they hold goes back by its TTL.`,

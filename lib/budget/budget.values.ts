@@ -127,7 +127,7 @@ function named(name: string, value: unknown): string {
       return normalizeKey(value);
     } catch (error) {
       const message =
-        error instanceof Error ? error.message.replace(/^Invalid key: a key/, name) : String(error);
+        error instanceof Error ? error.message.replace(/^Invalid key: the key/, name) : String(error);
       throw new BudgetInputError(message, { cause: error });
     }
   });

@@ -1,6 +1,6 @@
 import type { Observable } from 'rxjs';
-import { type Enter, guardMethod, type StreamProgress } from '../guarded-stream.js';
-import { type Composable, injectedService, injectInto, replaceMethod } from '../guarded-method.js';
+import { type Around, wrapMethod, type StreamProgress } from '../wrap-method.js';
+import { type Composable, injectedService, injectInto, replaceMethod } from '../replace-method.js';
 import { BUDGET_SERVICE } from '../syncguard.tokens.js';
 import { duration, invalidOption, knownOptions, oneOf } from '../validate.js';
 import { BudgetInputError } from './budget.errors.js';
@@ -87,7 +87,7 @@ export function WithBudget<
     const name = String(propertyKey);
     replaceMethod('@WithBudget()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
-      const enter: Enter = <T>(
+      const enter: Around = <T>(
         self: unknown,
         args: unknown[],
         body: () => T | Promise<T>,
@@ -104,7 +104,7 @@ export function WithBudget<
         };
         return budgets.runBody(body, spec, { args, stream });
       };
-      return guardMethod(original, enter, () => options.ttlMs ?? DEFAULT_TTL_MS);
+      return wrapMethod(original, enter, () => options.ttlMs ?? DEFAULT_TTL_MS);
     });
     injectInto(target, BUDGET_SERVICE);
   };

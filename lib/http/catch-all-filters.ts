@@ -1,13 +1,16 @@
 import { SyncGuardExceptionFilter } from './syncguard-exception.filter.js';
 
-/** Nest's metadata of an exception filter, the same in Nest 11 and 12: which errors it catches; none: all. */
+/**
+ * The metadata key under which Nest stores the classes that an exception filter catches, the same in Nest 11
+ * and 12. An empty list stands for all errors.
+ */
 const CATCHES = '__filterCatchExceptions__';
 
 /**
- * The names of global filters that catch everything and are asked before ours: Nest asks the one that was bound last
- * first, and no other after it. None where ours is switched off.
+ * Returns the names of global filters that catch everything and run instead of ours. Nest asks the filter
+ * that was bound last first, and then no other. Returns none where our filter is switched off.
  *
- * @param filters - instances, or classes of request-scoped ones, in the order in which they were bound
+ * @param filters - instances, or the classes of request-scoped filters, in the order in which they were bound
  */
 export function catchAllsBeforeOurs(filters: readonly unknown[]): string[] {
   const types = filters.map((filter) =>

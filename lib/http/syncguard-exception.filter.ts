@@ -35,11 +35,18 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
 };
 
 /**
- * Answers calls that end in one of our errors, and no others: 423 for a lock that somebody else holds, 429 with
- * Retry-After for a budget that reopens and 402 for one that does not, 503 when Redis is away, 400 for a bad key, 500
- * for a lock that was lost. GraphQL gets the same as the `extensions` of an error, a client of a gateway as the event
- * `exception`, that of a microservice as the error. Hints are for operators: they go to the log with every 5xx, not to
- * the client. The module registers it; `http: false` leaves that to you.
+ * Answers calls that end in an error of SyncGuard. Other errors are left to other filters.
+ *
+ * - 423: another caller holds the lock.
+ * - 429 with Retry-After: a limit denied the call, or a budget is used up until its next window.
+ * - 402: a budget is used up and has no next window.
+ * - 503: Redis cannot be reached.
+ * - 400: an argument is invalid, such as a malformed key.
+ * - 500: any other fault, such as a lock that was lost.
+ *
+ * GraphQL clients get the same body as the `extensions` of an error, clients of a gateway as the event
+ * `exception`, and clients of a microservice as the error. Hints are for operators: every 5xx is logged with
+ * its hint, and the client does not get it. The module registers this filter unless `http: false` is set.
  */
 @Catch(SyncGuardError)
 export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError> {
@@ -85,11 +92,13 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
 }
 
 /**
- * For exception filters of an app that catch everything: makes of one of our errors the HttpException that says the
- * same, with status and body (`{ statusCode, code, message, context }`), and leaves any other as it is. Set `http: false`
- * beside such a filter. `Retry-After` is `context.retryAfter` of the body.
+ * Turns an error of SyncGuard into an HttpException with the same status and body
+ * (`{ statusCode, code, message, context }`). Returns any other error unchanged. It is for exception filters
+ * of an app that catch everything: set `http: false` beside such a filter. The body has the seconds for
+ * `Retry-After` in `context.retryAfter`.
  *
- * @param maxRetryAfterMs - no `context.retryAfter` is longer; a day, as `http.maxRetryAfterMs`
+ * @param maxRetryAfterMs - the longest `context.retryAfter`, in ms. Default: a day, as for
+ *   `http.maxRetryAfterMs`.
  *
  * @example
  * \@Catch()
@@ -106,7 +115,7 @@ export const toHttpException = <E>(
 ): E | HttpException =>
   error instanceof SyncGuardError ? httpException(refusalOf(error, maxRetryAfterMs), error) : error;
 
-/** An outage may be over in a moment, and nobody knows when. */
+/** Nobody knows when an outage ends. It may be over in a second. */
 const RETRY_SOON_SECS = 1;
 
 function refusalOf(error: SyncGuardError, maxRetryAfterMs: number): Refusal {
@@ -123,7 +132,9 @@ function refusalOf(error: SyncGuardError, maxRetryAfterMs: number): Refusal {
   };
 }
 
-/** A client of socket.io, or a WebSocket of ws, whose `emit` would not leave this process. */
+/**
+ * A client of socket.io, or a WebSocket of the package ws. Calling `emit` on the latter would send nothing.
+ */
 interface SocketClient {
   readonly readyState?: number;
   emit(event: string, data: unknown): unknown;
@@ -135,19 +146,21 @@ function emitException(client: SocketClient, data: object): void {
   else client.emit('exception', data);
 }
 
-/** A hash of a key is a label for logs, not a secret: a short key is found by trying. */
+/**
+ * Removes the hashes of keys. A hash is a label for logs and no secret: a short key can be found by trying.
+ */
 const forClients = (context: Readonly<Record<string, unknown>>): Record<string, unknown> =>
   Object.fromEntries(Object.entries(context).filter(([name]) => !name.endsWith('Hash')));
 
 function statusOf(error: SyncGuardError): number {
-  // A budget's cause is the caller's value. Else it is what Redis said: a key of ours holds something else, the client
-  // is in subscriber mode. Whoever called did nothing wrong.
+  // An InvalidArgument with a cause comes from Redis: a key has another type, or the client is in subscriber
+  // mode. The caller did nothing wrong. Only a BudgetInputError has a cause that comes from the caller.
   const isRedis = error.cause !== undefined && !(error instanceof BudgetInputError);
   if (error.code === 'InvalidArgument' && isRedis) return 500;
-  // A fault of whoever wrote the app, found at a call.
+  // The developer of the app has to mend this. It was found at a call instead of at boot.
   if (error instanceof SyncGuardConfigError) return 500;
   if (error.code === 'BudgetExceeded') return typeof error.context.retryAfter === 'number' ? 429 : 402;
-  // Whatever the fault is: it is not the client's. No retry helps where a key holds what we did not write.
+  // The client did not cause an outage. A retry does not help where a key holds data of another program.
   if (error instanceof BudgetUnavailableError) return error.code === 'InvalidArgument' ? 500 : 503;
   return STATUS_BY_CODE[error.code] ?? 500;
 }
@@ -158,7 +171,9 @@ class Nothing {
   }
 }
 
-/** Stands where the filter would, with `http: false`: a filter without a class would catch everything. */
+/**
+ * Takes the place of the filter where `http: false` is set. A filter without a class would catch every error.
+ */
 @Catch(Nothing)
 export class DisabledExceptionFilter implements ExceptionFilter<never> {
   catch(): void {}

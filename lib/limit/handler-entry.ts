@@ -1,7 +1,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { CallHandler, ExecutionContext } from '@nestjs/common';
 import type { Observable } from 'rxjs';
-import { replaceMethod } from '../guarded-method.js';
+import { replaceMethod } from '../replace-method.js';
 import { chainOf } from './decorated-methods.js';
 import { METHOD, PATTERN, ROUTE_ARGS, SSE } from './rate-limit.metadata.js';
 import { type Visit, visitOn } from './visit.js';

@@ -2,7 +2,7 @@ import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../clock.js';
-import { within } from '../drain.js';
+import { settleWithin } from '../settle-within.js';
 import { hashKey, normalizeKey } from '../keys.js';
 import { isOwed } from '../owed.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
@@ -230,7 +230,7 @@ export class LockService implements OnModuleDestroy {
     await nextTurn(); // A grant that came just before is on the way to its body.
     // A body whose lock is lost already has nothing left to wait for.
     const held = [...this.#running].filter(([lease]) => !lease.lost);
-    await within(drainMs, [this.#handles.emptied(), ...held.map(([, run]) => run)]);
+    await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(([, run]) => run)]);
 
     const leases = held.flatMap(([lease]) => (this.#running.has(lease) ? [lease] : []));
     await this.#endHeld(leases, [...leases.map(({ grant }) => grant), ...this.#handles]);

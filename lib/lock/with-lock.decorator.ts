@@ -1,5 +1,5 @@
-import { type Enter, guardMethod } from '../guarded-stream.js';
-import { type Composable, injectedService, injectInto, replaceMethod } from '../guarded-method.js';
+import { type Around, wrapMethod } from '../wrap-method.js';
+import { type Composable, injectedService, injectInto, replaceMethod } from '../replace-method.js';
 import { compileKeyTemplate } from './key-template.js';
 import { LOCK_PARAMETER, LOCK_SERVICE } from '../syncguard.tokens.js';
 import { LockError } from './lock.errors.js';
@@ -50,7 +50,7 @@ export function WithLock<Args extends unknown[]>(
       refuseSyncGenerators(original, name);
       const serviceOf = (self: unknown): LockService =>
         injectedService<LockService>(self, LOCK_SERVICE, '@WithLock()', name);
-      const enter: Enter = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => {
+      const enter: Around = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => {
         const parameter = Reflect.getOwnMetadata(LOCK_PARAMETER, target, propertyKey) as number | undefined;
         return serviceOf(self).lock(
           (lock) => {
@@ -60,7 +60,7 @@ export function WithLock<Args extends unknown[]>(
           { ...options, key: keyOf(args) },
         ) as Promise<T>;
       };
-      return guardMethod(original, enter, (self) => options.ttlMs ?? serviceOf(self).defaultTtlMs);
+      return wrapMethod(original, enter, (self) => options.ttlMs ?? serviceOf(self).defaultTtlMs);
     });
     injectInto(target, LOCK_SERVICE);
   };

@@ -6,7 +6,7 @@ import { RedisReadiness } from '../redis/redis.readiness.js';
 import { ownerOf } from '../redis/redis.slots.js';
 import { type Deadline, Deadlines } from './deadlines.js';
 import type { Script } from './define-script.js';
-import { within } from '../drain.js';
+import { settleWithin } from '../settle-within.js';
 import { withOwed } from '../owed.js';
 
 export type ScriptArg = string | number | Buffer;
@@ -104,7 +104,7 @@ export class ScriptRunner {
   /** Waits, but not longer than that, until Redis owes no reply to a call that has failed for its caller. */
   async untilAnswered(ms: number): Promise<void> {
     if (this.#owed.size === 0) return;
-    await within(ms, [new Promise<void>((resolve) => this.#onAllAnswered.push(resolve))]);
+    await settleWithin(ms, [new Promise<void>((resolve) => this.#onAllAnswered.push(resolve))]);
   }
 
   /** @internal for {@link Call} */
@@ -255,7 +255,7 @@ class Call<Result> {
   readonly #onAbort = (): void => {
     const cause: unknown = this.options.signal?.reason;
     this.#giveUp(
-      new RedisFault('Aborted', 'The operation was aborted by its signal.', {
+      new RedisFault('Aborted', 'The call was aborted by its signal.', {
         cause,
         mayHaveRun: this.#sent,
       }),

@@ -30,7 +30,7 @@ export interface SecretFacts {
 }
 
 /** Facts under the word for what came of the call. */
-export type Told<Outcome extends string> = SecretFacts & { readonly outcome: Outcome };
+export type OutcomeReply<Outcome extends string> = SecretFacts & { readonly outcome: Outcome };
 
 export interface Content {
   readonly payload: Buffer;
@@ -43,22 +43,22 @@ export interface Content {
  * `lease_needed`: a secret that counts failures is shown on lease only.
  */
 export type ViewReply =
-  | (Told<'shown'> & Content & { readonly replayed: boolean })
-  | Told<'burned' | 'burned_by_you' | 'expired' | 'leased' | 'failed' | 'lease_needed'>
+  | (OutcomeReply<'shown'> & Content & { readonly replayed: boolean })
+  | OutcomeReply<'burned' | 'burned_by_you' | 'expired' | 'leased' | 'failed' | 'lease_needed'>
   | 'not_found';
 
 export type PeekReply =
-  | (Told<'live'> & Pick<Content, 'meta'>)
-  | Told<Exclude<NotShownReason, 'not_found' | 'failed'>>
+  | (OutcomeReply<'live'> & Pick<Content, 'meta'>)
+  | OutcomeReply<Exclude<NotShownReason, 'not_found' | 'failed'>>
   | 'not_found';
 
 /** `burned`: by this call (or its first sending). `burned_before`: by somebody else, by views or by failures. */
-export type BurnReply = Told<'burned' | 'burned_before' | 'expired'> | 'not_found';
+export type BurnReply = OutcomeReply<'burned' | 'burned_before' | 'expired'> | 'not_found';
 
 /** `settled`: in the way that was asked for. */
-export type SettleReply = Told<'settled'> | 'not_found';
+export type SettleReply = OutcomeReply<'settled'> | 'not_found';
 
-export type StatusReply = Told<'live' | 'leased' | 'burned' | 'expired'> | 'not_found';
+export type StatusReply = OutcomeReply<'live' | 'leased' | 'burned' | 'expired'> | 'not_found';
 
 export interface View {
   readonly tag: string;

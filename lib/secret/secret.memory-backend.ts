@@ -11,7 +11,7 @@ import type {
   SettleReply,
   StatusReply,
   StoredSecret,
-  Told,
+  OutcomeReply,
   View,
   ViewReply,
 } from './secret.backend.js';
@@ -205,7 +205,7 @@ export class MemorySecretBackend implements SecretBackend {
   }
 }
 
-const told = <Outcome extends string>(outcome: Outcome, entry: SecretEntry): Told<Outcome> => ({
+const told = <Outcome extends string>(outcome: Outcome, entry: SecretEntry): OutcomeReply<Outcome> => ({
   outcome,
   ...entry.facts,
 });

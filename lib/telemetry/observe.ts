@@ -4,7 +4,10 @@ import type { Emit, Facts, Feature, SyncGuardEvent } from './telemetry.types.js'
 
 type Method = (...args: never[]) => Promise<unknown>;
 
-/** What a call says of itself: from its result (undefined: it threw, or gives none) and its arguments. */
+/**
+ * Returns the facts of a call from its result and its arguments. The result is undefined where the call threw
+ * or returned nothing.
+ */
 type Describe<Called extends Method> = (
   result: Awaited<ReturnType<Called>> | undefined,
   ...args: Parameters<Called>
@@ -18,8 +21,8 @@ export type Descriptions<Port> = {
 };
 
 /**
- * The same port, with one event for each call of a described method, whether it gives a result or throws. All else
- * goes to the port as it is.
+ * Returns the port with an event for each call of a described method, whether it returns or throws.
+ * Everything else reaches the port unchanged.
  */
 export function observe<Port extends object>(
   port: Port,
@@ -34,9 +37,12 @@ export function observe<Port extends object>(
   return inFrontOf(port, Object.fromEntries(methods) as Partial<Port>);
 }
 
-/** The port with some members of its own in front. The rest is looked up on every use: it may change. */
+/**
+ * Returns the port with some members replaced. The others are looked up at every use, because they may
+ * change.
+ */
 export function inFrontOf<Port extends object>(port: Port, members: Partial<Port>): Port {
-  // Not a proxy of the port itself, which would have to show a frozen member as it is.
+  // The proxy's target is not the port itself: a proxy may not replace the members of a frozen target.
   return new Proxy(Object.create(port) as Port, {
     get: (_, name) => {
       if (Object.hasOwn(members, name)) return Reflect.get(members, name) as unknown;
@@ -54,7 +60,7 @@ function observed(
 ): (...args: never[]) => Promise<unknown> {
   return async (...args) => {
     const startMs = monotonicMs();
-    const tell = (facts: Facts, code?: string): void =>
+    const report = (facts: Facts, code?: string): void =>
       emit({
         type: name as SyncGuardEvent['type'],
         result: code === undefined && facts.reason === undefined ? 'ok' : 'fail',
@@ -70,10 +76,10 @@ function observed(
         args,
       );
     } catch (error: unknown) {
-      tell(describe(undefined, ...args), codeOf(error));
+      report(describe(undefined, ...args), codeOf(error));
       throw error;
     }
-    tell(describe(result, ...args));
+    report(describe(result, ...args));
     return result;
   };
 }

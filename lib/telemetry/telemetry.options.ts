@@ -2,22 +2,23 @@ import { SyncGuardConfigError } from '../syncguard.errors.js';
 import { invalidOption, knownOptions } from '../validate.js';
 import type { SyncGuardEvent } from './telemetry.types.js';
 
-/** Who is told of every operation, and how much. */
+/** The listener of all operations, and how much it may see. */
 export interface TelemetryOptions {
   /**
-   * Called once for every operation, before its caller gets the answer, in the caller's async context. It must be
-   * quick; a promise that it gives is not waited for. What it throws or rejects with is warned of, at most once a
-   * minute, and harms nothing else.
+   * Called once for every operation, before the caller gets the answer, in the async context of the caller.
+   * It must be quick. A promise that it returns is not awaited. If it throws or rejects, a warning is logged
+   * at most once a minute, and nothing else happens.
    */
   onEvent(event: SyncGuardEvent): void | Promise<void>;
   /**
-   * Put `key` and `lockId` into events: always, or where the function says true. Whoever reads a lockId can release
-   * its lock. Default: false.
+   * Adds `key` and `lockId` to events: to all, or to those for which the function returns true. Anyone who
+   * reads a lockId can release its lock. Default: false.
    */
   includeRaw?: boolean | ((event: SyncGuardEvent) => boolean);
   /**
-   * Makes hashes HMAC-SHA-256 (64 hex digits): without it a short key is found by trying. All processes whose events
-   * are compared need the same one. Default: none; then they are `hashKey`'s.
+   * Makes the hashes HMAC-SHA-256 with this key (64 hex digits). Without it a short key can be found by
+   * trying. All processes whose events are compared need the same secret. Default: none, then `hashKey` makes
+   * the hashes.
    */
   hashSecret?: string;
 }
@@ -28,7 +29,7 @@ export interface ResolvedTelemetryOptions {
   readonly hashSecret: string | undefined;
 }
 
-/** The `telemetry` group of the module's options, if there is one. */
+/** Checks the `telemetry` group of the module's options. */
 export function resolveTelemetryOptions(options: unknown): ResolvedTelemetryOptions {
   const given = knownOptions('telemetry', options, ['onEvent', 'includeRaw', 'hashSecret']);
   const { onEvent, includeRaw = false, hashSecret } = given;
@@ -36,7 +37,7 @@ export function resolveTelemetryOptions(options: unknown): ResolvedTelemetryOpti
   if (typeof includeRaw !== 'boolean' && typeof includeRaw !== 'function')
     throw invalidOption('telemetry.includeRaw', 'true, false or a function', includeRaw);
   if (hashSecret !== undefined && (typeof hashSecret !== 'string' || hashSecret === ''))
-    throw new SyncGuardConfigError('telemetry.hashSecret must be a string that is not empty.');
+    throw new SyncGuardConfigError('telemetry.hashSecret must be a string with at least one character.');
   return {
     onEvent: onEvent.bind(given) as ResolvedTelemetryOptions['onEvent'],
     includeRaw: (typeof includeRaw === 'function'

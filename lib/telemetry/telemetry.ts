@@ -8,9 +8,10 @@ const WARN_EVERY_MS = 60_000;
 const MAX_SHOWN = 200;
 
 /**
- * Turns observations into events, hashed unless `includeRaw` says otherwise, and hands them to the listener.
+ * Returns the function that turns observations into events and calls the listener. Keys are hashed unless
+ * `includeRaw` allows them.
  *
- * @param warn - told at most once a minute that the listener fails
+ * @param warn - called at most once a minute while the listener fails
  */
 export function createTelemetry(
   { onEvent, includeRaw, hashSecret }: ResolvedTelemetryOptions,
@@ -27,12 +28,15 @@ export function createTelemetry(
       ...(raw.key === undefined ? {} : { keyHash: hash(raw.key) }),
       ...(raw.lockId === undefined ? {} : { lockIdHash: hash(raw.lockId) }),
     } as SyncGuardEvent;
-    const isRaw = guarded(() => includeRaw(event), failed) === true;
-    guarded(() => onEvent(isRaw ? { ...event, ...raw } : event), failed);
+    const isRaw = callListener(() => includeRaw(event), failed) === true;
+    callListener(() => onEvent(isRaw ? { ...event, ...raw } : event), failed);
   };
 }
 
-/** A call that was refused for its arguments may bring anything: only what can be a key or an id is taken. */
+/**
+ * A call that was refused for its arguments may have passed anything. Only strings that can be a key or an id
+ * are kept.
+ */
 const named = <Name extends string>(name: Name, value: unknown): { [_ in Name]?: string } =>
   typeof value === 'string' && value.length <= MAX_KEY_BYTES
     ? ({ [name]: value } as Record<Name, string>)
@@ -43,8 +47,8 @@ const hmac =
   (value: string): string =>
     createHmac('sha256', secret).update(value.normalize('NFC')).digest('hex');
 
-/** Calls a listener; neither what it throws nor what it rejects with goes any further. */
-function guarded(listener: () => unknown, failed: (error: unknown) => void): unknown {
+/** Calls a listener. Errors and rejections end here and are passed to `failed`. */
+function callListener(listener: () => unknown, failed: (error: unknown) => void): unknown {
   try {
     const returned = listener();
     if (typeof returned === 'object' && returned !== null) Promise.resolve(returned).catch(failed);
@@ -61,7 +65,9 @@ function warningEveryMinute(warn: (message: string) => void): (error: unknown) =
     const nowMs = monotonicMs();
     if (nowMs < nextMs) return;
     nextMs = nowMs + WARN_EVERY_MS;
-    warn(`A listener of \`telemetry\` fails, and nothing else with it: ${show(error)}`);
+    warn(
+      `The listener \`telemetry.onEvent\` or \`includeRaw\` failed. Nothing else is affected. ${show(error)}`,
+    );
   };
 }
 
@@ -69,6 +75,6 @@ function show(error: unknown): string {
   try {
     return String(error).slice(0, MAX_SHOWN);
   } catch {
-    return 'it threw something that cannot be shown.';
+    return 'The error cannot be shown.';
   }
 }

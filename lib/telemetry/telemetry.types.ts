@@ -1,37 +1,44 @@
-/** What every event says. Nothing in it names a key, an id or a payload, unless `includeRaw` allows it. */
+/** The fields of every event. None of them shows a key, an id or a payload, unless `includeRaw` allows it. */
 interface EventOf<Feature extends string, Type extends string> {
   readonly feature: Feature;
-  /** Which operation it was. */
+  /** The operation. */
   readonly type: Type;
-  /** `fail`: it was refused (`reason`), or it threw (`code`). */
+  /** `fail`: the operation was refused (see `reason`), or it threw (see `code`). */
   readonly result: 'ok' | 'fail';
-  /** Why it was refused: one of a few words, fit for a metric's label. */
+  /** Why the operation was refused. One of a few words, so that it can be a label of a metric. */
   readonly reason?: string;
   /** The code of the error that was thrown. */
   readonly code?: string;
-  /** From the call to its answer, in ms, with fractions. */
+  /** How long the operation took, in ms, with fractions. */
   readonly durationMs: number;
-  /** Stands for `key`: `hashKey(key)`, or its HMAC where there is a `hashSecret`. */
+  /** The hash of `key`: `hashKey(key)`, or an HMAC where `hashSecret` is set. */
   readonly keyHash?: string;
-  /** What the operation was about. Only where `includeRaw` allows it. */
+  /** The key or id of the operation, unhashed. Only where `includeRaw` allows it. */
   readonly key?: string;
 }
 
 /**
- * `lock` is of `LockService.lock()` and `@WithLock()`, and only for what no single operation shows: `reason` is
- * `timeout` or `aborted` (`durationMs` is the wait), `already_held` (by the very code that asked for it), or `lost`
- * (`durationMs` is how long it was held), which comes when the loss is found: the body may still run.
+ * An event of a lock. The type `lock` belongs to `LockService.lock()` and `@WithLock()`, and reports what no
+ * single operation shows. Its `reason` is one of:
+ *
+ * - `timeout`, `aborted`: the wait ended without the lock. `durationMs` is the wait.
+ * - `already_held`: the code that holds the lock asked for it again.
+ * - `lost`: the lock was lost. `durationMs` is how long it was held. The event comes when the loss is
+ *   noticed, and the body may still run.
  */
 export interface LockEvent extends EventOf<
   'lock',
   'acquire' | 'release' | 'extend' | 'isLocked' | 'lookup' | 'lock'
 > {
   readonly lockIdHash?: string;
-  /** Whoever has it can release the lock. Only where `includeRaw` allows it. */
+  /** Anyone who has it can release the lock. Only where `includeRaw` allows it. */
   readonly lockId?: string;
 }
 
-/** Of the limiter, and of counters. `key` is the key as it was given: an address, a user, an email. */
+/**
+ * An event of a limit or a counter. `key` is what the limit counts by, such as an address, a user or an
+ * email.
+ */
 export interface LimitEvent extends EventOf<
   'limit',
   | 'check'
@@ -46,18 +53,19 @@ export interface LimitEvent extends EventOf<
   | 'counter.peek'
   | 'counter.reset'
 > {
-  /** The limiter's name. Of a call against several limits it is the one that denied, else the first. */
+  /** The name of the limit. For a call against several limits it is the one that denied, else the first. */
   readonly policy?: string;
-  /** Redis did not answer: this was counted in this process. */
+  /** Redis did not answer, so this process counted by itself. */
   readonly degraded?: true;
-  /** Denied without asking: this process knew of the block (`limit.denyCacheMs`). `durationMs` is 0. */
+  /** The deny cache denied the call without asking Redis (`limit.denyCacheMs`). `durationMs` is 0. */
   readonly cached?: true;
 }
 
 /**
- * `key` is the operation's id; of `balance`, `setLimit` and `credit` the scope; of `list`, `reap` and `verify` the
- * root. `expired` comes once for each hold that nobody settled in time, `cost` (`unreadable`) where the cost of a body
- * could not be read and the estimate was counted.
+ * An event of a budget. `key` is the id of the operation. For `balance`, `setLimit` and `credit` it is the
+ * scope, for `list`, `reap` and `verify` the root. `expired` comes once for each hold that was not settled in
+ * time. `cost` with the reason `unreadable` comes where the cost of a body could not be read and the estimate
+ * was committed.
  */
 export type BudgetEvent =
   | ThresholdEvent
@@ -80,10 +88,10 @@ export type BudgetEvent =
       | 'cost'
     >;
 
-/** A step reached a threshold of a limit for the first time in its window. `key` is the scope. */
+/** A threshold of a limit was reached for the first time in its window. `key` is the scope. */
 export interface ThresholdEvent extends EventOf<'budget', 'threshold'> {
   readonly percent: number;
-  /** `user` of `user:42`. */
+  /** The part of the scope before the colon: `user` of `user:42`. */
   readonly scopeType: string;
   readonly period: ThresholdPeriod;
 }
@@ -97,25 +105,28 @@ type ThresholdPeriod =
     }
   | { readonly windowMs: number };
 
-/** `key` is the secret's tag, a hash: the id itself, which opens the secret, is never in an event. */
+/**
+ * An event of a secret. `key` is the tag of the secret, a hash. The id opens the secret, so it is in no
+ * event.
+ */
 export interface SecretEvent extends EventOf<
   'secret',
   'create' | 'view' | 'peek' | 'burn' | 'status' | 'confirm' | 'release'
 > {
-  /** As given at create, while anything is known of the secret. */
+  /** The label that was passed to `create()`, as long as the backend still knows the secret. */
   readonly label?: string;
 }
 
-/** One operation of one feature, as telemetry tells it. */
+/** The event of one operation. */
 export type SyncGuardEvent = LockEvent | LimitEvent | BudgetEvent | SecretEvent;
 
 export type Feature = SyncGuardEvent['feature'];
 
-/** What is known of an operation apart from whether it worked. */
+/** The facts of an operation, apart from its success. */
 export interface Facts {
-  /** Instead of the method's name. */
+  /** Replaces the name of the method. */
   readonly type?: SyncGuardEvent['type'];
-  /** Given: the operation was refused. */
+  /** Why the operation was refused. Undefined where it was not. */
   readonly reason?: string | undefined;
   readonly key?: string | undefined;
   readonly lockId?: string | undefined;
@@ -128,7 +139,7 @@ export interface Facts {
   readonly period?: ThresholdPeriod;
 }
 
-/** An operation before anything of it is hashed: not for listeners. */
+/** The facts of an operation before hashing. Listeners never get this. */
 export interface Observation extends Facts {
   readonly feature: Feature;
   readonly type: SyncGuardEvent['type'];
@@ -137,5 +148,5 @@ export interface Observation extends Facts {
   readonly durationMs: number;
 }
 
-/** Tells the listener of an operation. Never throws. */
+/** Reports an operation to the listener. Never throws. */
 export type Emit = (observation: Observation) => void;

@@ -5,11 +5,10 @@ import { integer } from '../validate.js';
 const LAST_MS = 8.64e15;
 
 /**
- * The time of a test. It stands still until it is told to move: nothing expires while a debugger waits, and
- * everything does when the test says so.
+ * The clock of a test. It stands still until the test moves it, so nothing expires while a debugger waits.
  *
- * It is the clock of the backends: TTLs, windows, blocks, periods and deadlines go by it. What a process times by
- * itself goes on in real time: how long a caller waits for a lock (`timeoutMs`), when a body's lock is renewed.
+ * The backends read it: TTLs, windows, blocks, periods and deadlines follow it. Timers of the process stay in
+ * real time: how long a caller waits for a lock (`timeoutMs`), and when the lock of a body is renewed.
  *
  * @example
  * const clock = new FakeClock(new Date('2026-01-31T23:59:00Z'));
@@ -18,22 +17,22 @@ const LAST_MS = 8.64e15;
 export class FakeClock implements Clock {
   #nowMs: number;
 
-  /** @param start - a Date or ms since 1970; the real time */
+  /** @param start - where the clock starts: a Date or ms since 1970. Default: now. */
   constructor(start: Date | number = Date.now()) {
     this.#nowMs = instant('start', start);
   }
 
-  /** In ms since 1970. */
+  /** Returns the time in ms since 1970. */
   now(): number {
     return this.#nowMs;
   }
 
-  /** Moves on by so many ms: an integer of at least 0. */
+  /** Moves the clock forward by an integer of at least 0 ms. */
   advance(ms: number): void {
     this.#nowMs += integer('ms', ms, 0, LAST_MS - this.#nowMs);
   }
 
-  /** Jumps to an instant, a Date or ms since 1970; also backwards. */
+  /** Sets the clock to a Date or to ms since 1970. It may go backwards. */
   set(to: Date | number): void {
     this.#nowMs = instant('to', to);
   }

@@ -12,7 +12,7 @@ import { validateAcquire, validateKey } from '../lock/lock.values.js';
 import { SecretError } from '../secret/secret.errors.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 
-/** The memory backends, with a proxy before each port that does what the switches say. */
+/** The memory backends, each behind a proxy that follows the switches of a test. */
 export class SwitchedBackends implements Backends {
   readonly lock: Backends['lock'];
   readonly limit: Backends['limit'];
@@ -42,7 +42,7 @@ export class SwitchedBackends implements Backends {
         this.#isContended(validateKey(options?.key)) || (await lock.isLocked(options)),
     });
     this.limit = this.#switched(limit, LimitError.from, {
-      // The limiter has no `onError` for memory, which is always there: while it is not, this is no memory.
+      // While memory counts as unreachable the limiter must treat it as Redis: `onError` has no effect on memory.
       get backend() {
         return backendNow();
       },
@@ -53,7 +53,7 @@ export class SwitchedBackends implements Backends {
     this.counter = this.#switched(counter, LimitError.from);
   }
 
-  /** What every operation fails with; undefined while there is no outage. */
+  /** The error of every operation during an outage. Undefined while there is none. */
   get outage(): SyncGuardError | undefined {
     return this.#outage;
   }
@@ -66,13 +66,13 @@ export class SwitchedBackends implements Backends {
     this.#allContended = true;
   }
 
-  /** Takes the lock from its holder. Gives its id; undefined: nobody held it. */
+  /** Takes the lock from its holder. Returns its lock id, or undefined where nobody held it. */
   async lose(key: string): Promise<string | undefined> {
     const lock = await this.#locks.getByKeyRaw(key);
     return lock && (await this.#locks.release({ lockId: lock.lockId })).ok ? lock.lockId : undefined;
   }
 
-  /** Takes all locks from their holders. Gives their ids. */
+  /** Takes all locks from their holders. Returns their lock ids. */
   async loseAll(): Promise<readonly string[]> {
     const lost = [...this.#held];
     this.#held.clear();
@@ -84,7 +84,7 @@ export class SwitchedBackends implements Backends {
     this.#outage = new SyncGuardError({
       code: 'ServiceUnavailable',
       message: 'Redis cannot be reached.',
-      hint: 'A test said so: makeUnreachable(). It ends with restore().',
+      hint: 'The test called makeUnreachable(). Call restore() to end it.',
     });
   }
 
@@ -100,27 +100,29 @@ export class SwitchedBackends implements Backends {
 
   async #acquire(options: AcquireOptions): Promise<AcquireResult> {
     const { key, ttlMs } = validateAcquire(options);
-    // Somebody else has just taken it, for as long as it was asked for here.
+    // The answer is the one that a caller gets when another has just taken the lock for the same `ttlMs`.
     if (this.#isContended(key))
       return withDetail({ ok: false, reason: 'locked' }, { reason: 'locked', remainingMs: ttlMs });
     const sentAt = momentNow();
-    const grant = await this.#locks.acquire(options);
-    if (!grant.ok) return grant;
-    const { lockId, fence, expiresAtMs } = grant;
+    const result = await this.#locks.acquire(options);
+    if (!result.ok) return result;
+    const { lockId, fence, expiresAtMs } = result;
     this.#held.add(lockId);
-    // The handle does what the switches say as well.
+    // The handle is created over the switched backend, so that its calls follow the switches too.
     return new LockHandle(this.lock, { key, lockId, fence, expiresAtMs, ttlMs, sentAt });
   }
 
-  /** A port that fails during an outage, and is otherwise the given one, but for what stands in `instead`. */
+  /**
+   * Returns a port that fails during an outage. Otherwise it calls the port, or the member of `overrides`.
+   */
   #switched<Port extends object>(
     port: Port,
     toError: (fault: SyncGuardError) => Error,
-    instead: Partial<Port> = {},
+    overrides: Partial<Port> = {},
   ): Port {
     return new Proxy(port, {
       get: (_, name) => {
-        const owner = name in instead ? instead : port;
+        const owner = name in overrides ? overrides : port;
         const member: unknown = Reflect.get(owner, name);
         if (typeof member !== 'function') return member;
         return async (...args: unknown[]): Promise<unknown> => {

@@ -1,7 +1,7 @@
 import { type SyncGuardHealth, SyncGuardHealthIndicator } from '../syncguard.health.js';
 import type { SwitchedBackends } from './switched-backends.js';
 
-/** Health that is down while the backends are out of reach. */
+/** A health indicator that is down while a test makes the backends unreachable. */
 export class SwitchedHealthIndicator extends SyncGuardHealthIndicator {
   readonly #backends: SwitchedBackends;
 

@@ -14,19 +14,22 @@ import { SwitchedHealthIndicator } from './switched-health.js';
 import { SyncGuardTesting } from './syncguard-testing.js';
 
 /**
- * Options of `SyncGuardTestingModule.forRoot`: those of `SyncGuardModule.forRoot` without `redis`, and a clock.
- * `shutdown.drainMs` is 0 unless given, so that no test waits for locks that it left behind.
+ * Options of `SyncGuardTestingModule.forRoot`: those of `SyncGuardModule.forRoot` without `redis`, and a
+ * clock. `shutdown.drainMs` is 0 by default, so that no test waits for locks that it left behind.
  */
 export interface SyncGuardTestingOptions extends Omit<SyncGuardOptions, 'redis'> {
   /** As on `SyncGuardModule.forRoot`. Default: true. */
   isGlobal?: boolean;
-  /** The time of the backends. Default: a new one, which stands at the moment when the module was made. */
+  /**
+   * The clock of the backends. Default: a new FakeClock, which stands at the moment when the module was
+   * created.
+   */
   clock?: FakeClock;
 }
 
 /**
- * In place of `SyncGuardModule` in tests: the same services and decorators on memory, with a clock that the test
- * moves and switches for what goes wrong in production. See {@link SyncGuardTesting}.
+ * Replaces `SyncGuardModule` in tests: the same services and decorators on memory, with a clock that the test
+ * moves. Its switches cause the faults of production. See {@link SyncGuardTesting}.
  *
  * @example
  * const module = await Test.createTestingModule({
@@ -42,13 +45,16 @@ export class SyncGuardTestingModule {
     if (clock !== undefined && !(clock instanceof FakeClock))
       throw invalidOption('clock', 'a FakeClock', clock);
     if ((rest as SyncGuardOptions).redis !== undefined)
-      throw new SyncGuardConfigError('SyncGuardTestingModule has no option `redis`: it runs in memory.', {
-        hint: 'To test against a Redis import `SyncGuardModule.forRoot({ redis })`.',
-      });
+      throw new SyncGuardConfigError(
+        'SyncGuardTestingModule has no option `redis`, because it runs in memory.',
+        {
+          hint: 'To test on Redis, import `SyncGuardModule.forRoot({ redis })`.',
+        },
+      );
     const base = SyncGuardModule.forRoot({ ...rest, shutdown });
     return {
       ...base,
-      // Nest takes them after the module's own: of two with one token the last one stands.
+      // Of two providers with the same token Nest uses the last, so these replace those of the module.
       providers: [...(base.providers ?? []), ...testingProviders(clock)],
       exports: [...(base.exports ?? []), SyncGuardTesting],
     };

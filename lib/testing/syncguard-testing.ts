@@ -6,8 +6,8 @@ import type { FakeClock } from './fake-clock.js';
 import type { SwitchedBackends } from './switched-backends.js';
 
 /**
- * What a test can do to SyncGuard: move its clock, and make happen what is hard to bring about. Get it from the
- * module that `SyncGuardTestingModule.forRoot()` was imported in.
+ * Lets a test move the clock of SyncGuard, and cause contention, losses and outages. Get it from the module
+ * that imports `SyncGuardTestingModule.forRoot()`.
  *
  * @example
  * const testing = module.get(SyncGuardTesting);
@@ -15,7 +15,7 @@ import type { SwitchedBackends } from './switched-backends.js';
  * await expect(orders.pay('7')).rejects.toMatchObject({ code: 'AcquisitionTimeout' });
  */
 export class SyncGuardTesting {
-  /** The time that all backends go by. */
+  /** The clock of all backends. */
   readonly clock: FakeClock;
   readonly #backends: SwitchedBackends;
   readonly #locks: LockService;
@@ -33,9 +33,9 @@ export class SyncGuardTesting {
   }
 
   /**
-   * Until `restore()` somebody else holds this lock: who asks for it is told that it is locked. `lock()` and
-   * `@WithLock()` wait for it as ever, in real time: set `timeoutMs` to what the test may take. Who holds it
-   * already keeps it.
+   * Makes a lock look held by another caller until `restore()`: `acquire` returns `locked`. `lock()` and
+   * `@WithLock()` wait for it in real time, so set `timeoutMs` to what the test may take. A caller that
+   * already holds the lock keeps it.
    */
   contend(key: string): void {
     this.#backends.contend(key);
@@ -47,48 +47,48 @@ export class SyncGuardTesting {
   }
 
   /**
-   * Takes a lock from its holder, as if Redis had lost it: others can have it now. A body of `lock()` or `@WithLock()`
-   * learns of it at once, not only at its next renewal: its `signal` aborts, `assertHeld()` throws. The holder of a
-   * handle is told when it extends or releases it.
+   * Takes a lock from its holder, as if Redis had lost it. Others can acquire it now. A body of `lock()` or
+   * `@WithLock()` learns of it at once and not only at its next renewal: its `signal` aborts, and
+   * `assertHeld()` throws. The owner of a handle learns of it when it extends or releases the lock.
    *
-   * @throws SyncGuardConfigError when nobody holds it
+   * @throws SyncGuardConfigError when nobody holds the lock
    */
   async lose(key: string): Promise<void> {
     const lockId = await this.#backends.lose(key);
     if (lockId === undefined)
-      throw new SyncGuardConfigError('lose(key): nobody holds this lock.', {
-        hint: 'Wait until the body runs, and pass the key as the decorator makes it.',
+      throw new SyncGuardConfigError('lose(key) found no lock to take: nobody holds this key.', {
+        hint: 'Wait until the body runs, and pass the key that the decorator builds.',
       });
     this.#locks.lose(lockId);
   }
 
-  /** `lose` for every lock that is held; none is fine. */
+  /** Takes every lock that is held, as `lose` does. Does nothing where no lock is held. */
   async loseLocks(): Promise<void> {
     for (const lockId of await this.#backends.loseAll()) this.#locks.lose(lockId);
   }
 
   /**
-   * Until `restore()` every operation of locks, limits, counters, budgets and secrets fails as it does while Redis
-   * is away, with the code `ServiceUnavailable`, but at once instead of after `commandTimeoutMs`. Limits do what
-   * their `onError` says, and health is down. What was stored is still there afterwards.
+   * Makes Redis unreachable until `restore()`. Every operation of locks, limits, counters, budgets and
+   * secrets then fails with the code `ServiceUnavailable`, at once instead of after `commandTimeoutMs`.
+   * Limits follow their `onError`, and health is down. Stored data is still there afterwards.
    */
   makeUnreachable(): void {
     this.#backends.makeUnreachable();
   }
 
-  /** Ends contention and outage. The clock stays, and so does what was lost. */
+  /** Ends contention and outage. The clock keeps its time, and lost locks stay lost. */
   restore(): void {
     this.#backends.restore();
   }
 
   /**
-   * Gives an instance that Nest did not build (`new`) the services that its `@WithLock()` and `@WithBudget()`
-   * methods need. Gives the same instance.
+   * Gives an instance that was built by `new` the services that its `@WithLock()` and `@WithBudget()` methods
+   * need. Returns the same instance.
    *
    * @example const orders = testing.bind(new OrdersService(fakePayments));
    */
   bind<Instance extends object>(instance: Instance): Instance {
-    // Where a decorator stands, the class has an accessor of that name.
+    // The decorators have defined an accessor of that name on the class.
     for (const [token, service] of this.#services)
       if (token in instance) (instance as Record<symbol, unknown>)[token] = service;
     return instance;

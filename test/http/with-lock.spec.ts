@@ -318,7 +318,7 @@ describe('@WithLock() on providers', () => {
   it('never runs a method whose instance Nest did not build', async () => {
     const stray = new Ledger();
     await expect(stray.pay('7')).rejects.toThrow(
-      /@WithLock\(\) on pay\(\) has no service: Nest did not build this instance/,
+      /@WithLock\(\) on pay\(\) has no service, because Nest did not build this instance/,
     );
     expect(stray.paid.size).toBe(0);
   });

@@ -346,7 +346,7 @@ describe('lose(key)', () => {
 
   it('refuses a lock that nobody holds', async () => {
     await using app = await start();
-    await expect(app.testing.lose('a')).rejects.toThrow(/nobody holds this lock/);
+    await expect(app.testing.lose('a')).rejects.toThrow(/nobody holds this key/);
   });
 
   it('of all locks: loseLocks()', async () => {

@@ -65,11 +65,15 @@ describe('a wrong call is refused before any I/O', () => {
       /has no id/,
     ]),
     ['an empty scope', () => budgets.reserve({ scopes: [''], amount: 1 }), /a scope must not be empty/],
-    ['a long id', () => budgets.reserve({ scopes, amount: 1, id: 'x'.repeat(513) }), /id is at most 512/],
+    [
+      'a long id',
+      () => budgets.reserve({ scopes, amount: 1, id: 'x'.repeat(513) }),
+      /id must be at most 512/,
+    ],
     [
       'half a character',
       () => budgets.reserve({ scopes, amount: 1, root: '\ud800' }),
-      /root holds a lone surrogate/,
+      /root has a lone surrogate/,
     ],
     ['a ttl of nothing', () => budgets.reserve({ scopes, amount: 1, ttlMs: 0 }), /ttlMs must be/],
     [

@@ -171,7 +171,7 @@ describe('resolvePolicy', () => {
     [{ limit: 1, windowMs: 1, keyBy: 'email' }, /login\.keyBy must be/],
     [{ limit: 1, windowMs: 1, keyBy: 'body' }, /login\.keyBy must be/],
     [{ limit: 1, windowMs: 1, name: 'a\nb' }, /name must be 1 to 200 printable ASCII/],
-    [{ limit: 1, windowMs: 1, max: 3 }, /login\.max is not an option\. There are: limit, /],
+    [{ limit: 1, windowMs: 1, max: 3 }, /login\.max is not an option\. The options are: limit, /],
     [{ temp: { ...tier, limit: 5 } }, /login\.temp must have either `threshold` or `limit`/],
     [{ temp: { windowMs: 1, blockMs: 1 } }, /login\.temp must have either `threshold` or `limit`/],
     [{ limit: 1, windowMs: 1, temp: tier }, /either `limit` and `windowMs`, or `temp`/],

@@ -711,7 +711,7 @@ describe('withTelemetry', () => {
     [
       'an empty secret',
       { onEvent, hashSecret: '' },
-      /telemetry\.hashSecret must be a string that is not empty\.$/,
+      /telemetry\.hashSecret must be a string with at least one character\.$/,
     ],
     [
       'a secret that is no string',
@@ -925,7 +925,7 @@ describe('a listener', () => {
       now.mockReturnValue(60_999);
       emit(OBSERVATION);
       expect(warnings).toStrictEqual([
-        'A listener of `telemetry` fails, and nothing else with it: Error: broken',
+        'The listener `telemetry.onEvent` or `includeRaw` failed. Nothing else is affected. Error: broken',
       ]);
       now.mockReturnValue(61_000);
       emit(OBSERVATION);
@@ -954,7 +954,7 @@ describe('a listener', () => {
     expect(await locks.lock(() => 'done', { key: 'a' })).toBe('done');
     await expect(locks.isLocked({ key: '' })).rejects.toMatchObject({ code: 'InvalidArgument' });
     expect(warn.mock.calls.map(([message]) => String(message))).toStrictEqual([
-      expect.stringMatching(/A listener of `telemetry` fails.*broken/),
+      expect.stringMatching(/The listener `telemetry.onEvent` or `includeRaw` failed.*broken/),
     ]);
     warn.mockRestore();
   });

@@ -52,7 +52,9 @@ describe.each(CALLS)('an option that %s.%s() does not know', (service, call, arg
   it('is refused by name', async () => {
     await expect(calling({ ...REQUIRED[call], bogus: 1 })).rejects.toMatchObject({
       code: 'InvalidArgument',
-      message: expect.stringMatching(/^options\.bogus is not an option\. .*There are: .*signal/) as string,
+      message: expect.stringMatching(
+        /^options\.bogus is not an option\. .*The options are: .*signal/,
+      ) as string,
     });
   });
 

@@ -4,8 +4,9 @@ import { SyncGuardConfigError } from './syncguard.errors.js';
 type Method = (this: unknown, ...args: never[]) => unknown;
 
 /**
- * Lets a decorator of methods with types of its own stand in `applyDecorators`, which knows of no method. It is nothing
- * but a type: directly on a method that does not fit, and on what is no method, it does not compile.
+ * The type of a method decorator that also fits `applyDecorators`, which does not know the types of methods.
+ * It has no effect at runtime. Put directly on a class, a property or a method with other types, the
+ * decorator does not compile.
  */
 export type Composable = (
   target: object,
@@ -13,15 +14,15 @@ export type Composable = (
   descriptor?: never,
 ) => FitsNoSuchMember;
 
-/** What a decorator must not return: the compiler names it where the decorator does not fit. */
+/** The return type that makes the compiler refuse the decorator. Its name appears in the compiler's error. */
 export interface FitsNoSuchMember {
   readonly fitsNoSuchMember: never;
 }
 
 /**
- * Replaces a decorated method. Everything that others see of it stays: name, length, `this`, and the metadata
- * that decorators below have put on it; those above then write on the replacement. So `@Get`, `@UseGuards`,
- * `@Cron` and the rest work in either order.
+ * Replaces a decorated method. The name, the length, `this`, and the metadata of the decorators below stay.
+ * The decorators above write their metadata on the replacement. So `@Get`, `@UseGuards`, `@Cron` and the like
+ * work in either order.
  */
 export function replaceMethod(
   decorator: string,
@@ -33,14 +34,14 @@ export function replaceMethod(
   const original: unknown = descriptor?.value;
   if (!descriptor || typeof original !== 'function')
     throw new SyncGuardConfigError(
-      `${decorator} stands on ${nameOf(target, propertyKey)}, which is not a method.`,
-      { hint: 'Put it on a method, not on a property, an accessor or a class.' },
+      `${decorator} is on ${nameOf(target, propertyKey)}, which is not a method.`,
+      { hint: 'Put the decorator on a method, not on a property, an accessor or a class.' },
     );
   if (typeof target === 'function')
     throw new SyncGuardConfigError(
-      `${decorator} stands on the static method ${nameOf(target, propertyKey)}.`,
+      `${decorator} is on the static method ${nameOf(target, propertyKey)}, where Nest cannot inject its service.`,
       {
-        hint: 'Nest injects into instances: put it on a method of an instance.',
+        hint: 'Put the decorator on a method of an instance.',
       },
     );
   const replacement = wrap(original as Method);
@@ -52,14 +53,14 @@ export function replaceMethod(
 }
 
 /**
- * Has Nest inject a service into every instance of the decorated method's class, under the token itself: so
- * the decorator needs no constructor parameter, and Nest refuses to boot where the module is missing.
+ * Makes Nest inject a service into every instance of the class, under the token as property name. The class
+ * needs no constructor parameter, and Nest refuses to boot where the module is missing.
  */
 export function injectInto(target: object, token: symbol): void {
   if (Reflect.hasMetadata(token, target.constructor)) return;
   Reflect.defineMetadata(token, true, target.constructor);
   Inject(token)(target, token);
-  // Not enumerable: an instance that is logged or serialised must not show the service with it.
+  // Not enumerable, so that an instance that is logged or serialised does not show the service.
   Object.defineProperty(target, token, {
     set(this: object, service: unknown) {
       Object.defineProperty(this, token, { value: service, configurable: true, writable: true });
@@ -68,7 +69,12 @@ export function injectInto(target: object, token: symbol): void {
   });
 }
 
-/** The injected service; a method whose instance Nest did not build must not run unguarded. */
+/**
+ * Returns the injected service.
+ *
+ * @throws SyncGuardConfigError where Nest did not build the instance: the method must not run without its
+ *   lock or budget
+ */
 export function injectedService<Service>(
   instance: unknown,
   token: symbol,
@@ -78,9 +84,9 @@ export function injectedService<Service>(
   const service = (instance as Record<symbol, Service | undefined> | undefined)?.[token];
   if (service) return service;
   throw new SyncGuardConfigError(
-    `${decorator} on ${method}() has no service: Nest did not build this instance (or \`this\` was lost).`,
+    `${decorator} on ${method}() has no service, because Nest did not build this instance or \`this\` was lost. The method did not run.`,
     {
-      hint: 'Let Nest create it: as a provider or controller, or by ModuleRef.create(Class). An instance of your own (`new`, useValue, useFactory) is not guarded, so the method does not run. In a test: SyncGuardTesting.bind(instance) of nestjs-syncguard/testing.',
+      hint: 'Let Nest build the instance, as a provider or controller or by ModuleRef.create(Class). Instances from `new`, useValue and useFactory get no service. In a test call SyncGuardTesting.bind(instance) of nestjs-syncguard/testing.',
     },
   );
 }

@@ -1,7 +1,7 @@
 import { finished, type Readable } from 'node:stream';
 import { SyncGuardError } from './syncguard.errors.js';
 
-/** Nest's StreamableFile, by shape: an app may hold two copies of it. */
+/** Nest's StreamableFile, recognised by its methods: an app may load two copies of the class. */
 export interface StreamedFile {
   getStream(): Readable;
   getHeaders(): object;
@@ -12,13 +12,13 @@ export const isStreamedFile = (value: unknown): value is StreamedFile =>
   typeof (value as StreamedFile).getHeaders === 'function';
 
 /**
- * Hands a file to the caller while the body stays under its guard until the stream has closed: it was sent, it failed,
- * or its reader has left. A file that nobody reads never closes: after `patienceMs` without a first read the guard is
- * left, and the stream fails whoever comes later.
+ * Hands a file to the caller and resolves when its stream has closed: it was sent, it failed, or its reader
+ * stopped. The lock or the hold lasts until then. A file that nobody reads never closes. So after
+ * `patienceMs` without a first read this resolves, and the stream fails for a later reader.
  */
 export function handOverFile(
   file: StreamedFile,
-  give: (file: StreamedFile) => void,
+  onReady: (file: StreamedFile) => void,
   patienceMs: number,
 ): Promise<StreamedFile> {
   return new Promise((end) => {
@@ -30,16 +30,17 @@ export function handOverFile(
     onFirstRead(stream, () => {
       clearTimeout(giveUp);
     });
-    // How it ended is for its reader to know. What `finished` listens to keeps an error that nobody hears from being uncaught.
+    // The reader learns how the stream ended. The listeners of `finished` keep an error from being uncaught where
+    // nobody else listens.
     finished(stream, () => {
       clearTimeout(giveUp);
       end(file);
     });
-    give(file);
+    onReady(file);
   });
 }
 
-/** Pipes, pipelines, iterators and listeners all call `read()`, whose first call alone is looked at. */
+/** Pipes, pipelines, iterators and listeners all call `read()`. Only the first call is of interest. */
 function onFirstRead(stream: Readable, listener: () => void): void {
   const own = Object.getOwnPropertyDescriptor(stream, 'read');
   const read = stream.read.bind(stream);
@@ -54,6 +55,6 @@ function onFirstRead(stream: Readable, listener: () => void): void {
 const notRead = (patienceMs: number): SyncGuardError =>
   new SyncGuardError({
     code: 'InvalidArgument',
-    message: `Nobody read this file within ${patienceMs} ms, so its guard was left.`,
-    hint: 'Return it from the handler at once, or read it under the guard.',
+    message: `Nobody read this file within ${patienceMs} ms, so its lock or budget hold has ended.`,
+    hint: 'Return the file from the handler at once, or read it inside the method.',
   });

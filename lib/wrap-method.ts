@@ -1,40 +1,47 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { isObservable, Observable, Subject, takeUntil } from 'rxjs';
-import { handOverFile, isStreamedFile } from './guarded-file.js';
+import { handOverFile, isStreamedFile } from './hand-over-file.js';
 import { SyncGuardError } from './syncguard.errors.js';
 
 type Method = (this: unknown, ...args: never[]) => unknown;
 
-/** How far the stream of a guarded method has come. Of a method that gives no stream nothing changes. */
+/** How far the stream of a wrapped method has come. Stays as it began where a method returns no stream. */
 export interface StreamProgress {
   isStream: boolean;
-  /** How many items have left. */
+  /** How many items the caller has received. */
   items: number;
   last: unknown;
-  /** It gave all that it had. False where it failed, and where its reader left before its end, by `return` or `throw`. */
+  /**
+   * The stream ended by itself. False where it failed, and where its reader stopped it by `return` or
+   * `throw`.
+   */
   completed: boolean;
 }
 
-/** Runs a body under a guard (a lock, a budget): gives what the body gives, or fails as the guard does. */
-export type Enter = <T>(
+/**
+ * Runs a body inside a lock or a budget hold. Resolves to the result of the body, or rejects with its error
+ * or with the error of the lock or budget.
+ */
+export type Around = <T>(
   self: unknown,
   args: unknown[],
   body: () => T | Promise<T>,
   progress: StreamProgress,
 ) => Promise<T>;
 
-/** How long an Observable of this instance may wait for its subscriber, in ms, before the guard is left. */
+/** Returns how long an Observable or generator of this instance may wait for its first reader, in ms. */
 export type Patience = (self: unknown) => number;
 
 /**
- * A method that runs under a guard from its call until its work is done: until the promise settles; if that
- * gives an Observable, until it completes, fails or is unsubscribed; of an async generator, from the first item
- * asked for until it returns, throws, or its reader stops reading it; of a StreamableFile, until its stream closes.
+ * Returns a method that runs inside a lock or a budget hold until its work is done. For a promise this is
+ * until it settles. For an Observable it is until it completes, fails or is unsubscribed. For an async
+ * generator it lasts from the first read until the generator returns or throws, or its reader stops. For a
+ * StreamableFile it is until the stream closes.
  */
-export function guardMethod(original: Method, enter: Enter, patience: Patience): Method {
+export function wrapMethod(original: Method, around: Around, patience: Patience): Method {
   return isAsyncGenerator(original)
-    ? guardGenerator(original, enter)
-    : guardPromise(original, enter, patience);
+    ? wrapGenerator(original, around)
+    : wrapPromise(original, around, patience);
 }
 
 const noProgress = (isStream: boolean): StreamProgress => ({
@@ -54,37 +61,42 @@ const isAsyncGenerator = (method: Method): boolean => method.constructor.name ==
 const isAsyncIterable = (value: unknown): boolean =>
   typeof value === 'object' && value !== null && Symbol.asyncIterator in value;
 
-/** Its caller would read it after the guard was left. */
+/** The caller would read such an iterable after the lock or the hold has ended. */
 const notAGenerator = (name: string): SyncGuardError =>
   new SyncGuardError({
     code: 'InvalidArgument',
-    message: `${name}() gives an async iterable, but is no async generator: a guard cannot follow it.`,
-    hint: 'Write it as `async *`, with `yield*` for an iterable that you have.',
+    message: `${name}() returns an async iterable that is not an async generator, so its end cannot be seen.`,
+    hint: 'Write the method as `async *`, and pass the items on by `yield*`.',
   });
 
-function guardPromise(original: Method, enter: Enter, patience: Patience): Method {
-  // What is async by itself gives a promise; of anything else, such as a wrapper, only a call shows what it gives.
+function wrapPromise(original: Method, around: Around, patience: Patience): Method {
+  // An async function returns a promise. For any other function, such as a wrapper, only a call shows what it
+  // returns.
   const isAsync = original.constructor.name === 'AsyncFunction';
   return function (this: unknown, ...args: unknown[]): Promise<unknown> {
     const result = new Promise<unknown>((resolve, reject) => {
       const progress = noProgress(false);
       const body = async (): Promise<unknown> => {
         const returned = original.apply(this, args as never[]);
-        const given = await returned;
-        if (isObservable(given)) return handOver(given, resolve, () => run, patience(this), progress);
-        if (isStreamedFile(given)) return handOverFile(given, resolve, patience(this));
-        if (isGenerator(given)) return handOverItems(given, resolve, () => run, patience(this), progress);
-        if (given === returned && isAsyncIterable(given)) throw notAGenerator(original.name);
-        return given;
+        const value = await returned;
+        if (isObservable(value))
+          return handOverObservable(value, resolve, () => run, patience(this), progress);
+        if (isStreamedFile(value)) return handOverFile(value, resolve, patience(this));
+        if (isGenerator(value)) return handOverItems(value, resolve, () => run, patience(this), progress);
+        if (value === returned && isAsyncIterable(value)) throw notAGenerator(original.name);
+        return value;
       };
-      const run: Promise<unknown> = enter(this, args, body, progress);
+      const run: Promise<unknown> = around(this, args, body, progress);
       run.then(resolve, reject);
     });
     return isAsync ? result : readable(result);
   };
 }
 
-/** What an `async *` method gives, also where a compiler has made a function of it; no stream of an SDK. */
+/**
+ * Recognises the result of an `async *` method, also where a compiler has turned the method into a plain
+ * function. Streams of SDKs do not count.
+ */
 const isGenerator = (value: unknown): value is AsyncGenerator =>
   Object.prototype.toString.call(value) === '[object AsyncGenerator]' ||
   (typeof value === 'object' &&
@@ -94,14 +106,17 @@ const isGenerator = (value: unknown): value is AsyncGenerator =>
 
 const STEPS = ['next', 'throw', 'return'] as const;
 
-/** A promise that can be read as the generator it may give, as callers of an `async *` method do without `await`. */
+/**
+ * Returns a promise that can also be read as the generator which it resolves to: callers of an `async *`
+ * method read it without `await`.
+ */
 function readable(promise: Promise<unknown>): Promise<unknown> {
   const step =
     (call: (typeof STEPS)[number]) =>
     async (value?: unknown): Promise<unknown> => {
       const items = await promise;
       if (isGenerator(items)) return items[call](value);
-      throw new TypeError('The method gives no generator: await it.');
+      throw new TypeError('The method returned a promise of something other than a generator. Await it.');
     };
   return Object.defineProperties(promise, {
     next: { value: step('next') },
@@ -111,10 +126,13 @@ function readable(promise: Promise<unknown>): Promise<unknown> {
   });
 }
 
-/** Hands a generator to the caller while the body stays under its guard; gives the last item when it has ended. */
+/**
+ * Hands a generator to the caller while the lock or the hold goes on. Resolves to the last item when the
+ * generator has ended.
+ */
 function handOverItems(
   items: AsyncGenerator,
-  give: (copy: AsyncGenerator) => void,
+  onReady: (copy: AsyncGenerator) => void,
   settled: () => Promise<unknown>,
   patienceMs: number,
   progress: StreamProgress,
@@ -135,32 +153,33 @@ function handOverItems(
       },
       fail: async (error: unknown) => {
         fail(error);
-        await settled().catch(() => {}); // It fails with this very error, which the generator throws.
+        await settled().catch(() => {}); // The generator throws this same error to its reader.
       },
     };
     const read = async function* (): AsyncGenerator<unknown, unknown, unknown> {
       if (isOver) throw notReadable(patienceMs);
       clearTimeout(giveUp);
-      return yield* readUnder(entered, () => items, progress);
+      return yield* readInside(entered, () => items, progress);
     };
-    give(read());
+    onReady(read());
   });
 }
 
 const notReadable = (patienceMs: number): SyncGuardError =>
   new SyncGuardError({
     code: 'InvalidArgument',
-    message: `Nobody read this generator within ${patienceMs} ms, so its guard was left.`,
-    hint: 'Call the method again, and read at once.',
+    message: `Nobody read this generator within ${patienceMs} ms, so its lock or budget hold has ended.`,
+    hint: 'Call the method again, and read the generator at once.',
   });
 
 /**
- * Hands an Observable to the caller while the body stays under its guard; gives the last item when it has
- * ended. The caller's copy ends after the guard was left, and fails if that failed.
+ * Hands an Observable to the caller while the lock or the hold goes on. Resolves to the last item when the
+ * source has completed. The caller's copy completes after the lock or the hold has ended, and fails if ending it
+ * failed.
  */
-function handOver(
+function handOverObservable(
   source: Observable<unknown>,
-  give: (copy: Observable<unknown>) => void,
+  onReady: (copy: Observable<unknown>) => void,
   settled: () => Promise<unknown>,
   patienceMs: number,
   progress: StreamProgress,
@@ -177,7 +196,7 @@ function handOver(
       if (state !== 'waiting') return subscriber.error(notSubscribable(state, patienceMs));
       state = 'taken';
       clearTimeout(giveUp);
-      // Heeded also by a source that gives all its items while it is subscribed.
+      // `takeUntil` also stops a source that emits all its items during `subscribe`.
       const stopped = new Subject<void>();
       let left = false;
       subscriber.add(() => {
@@ -205,7 +224,7 @@ function handOver(
         }),
       );
     });
-    give(copy);
+    onReady(copy);
   });
 }
 
@@ -214,34 +233,41 @@ function notSubscribable(state: 'taken' | 'over', patienceMs: number): SyncGuard
     code: 'InvalidArgument',
     message:
       state === 'taken'
-        ? 'This Observable runs under a guard that was entered once: it cannot be subscribed a second time.'
-        : `Nobody subscribed this Observable within ${patienceMs} ms, so its guard was left.`,
-    hint: 'Call the method again for each subscriber, and subscribe at once.',
+        ? 'This Observable has a lock or a budget hold for one subscriber, and cannot be subscribed a second time.'
+        : `Nobody subscribed to this Observable within ${patienceMs} ms, so its lock or budget hold has ended.`,
+    hint: 'Call the method once for each subscriber, and subscribe at once.',
   });
 }
 
-function guardGenerator(original: Method, enter: Enter): Method {
+function wrapGenerator(original: Method, around: Around): Method {
   return async function* (this: unknown, ...args: unknown[]): AsyncGenerator<unknown, unknown, unknown> {
     const progress = noProgress(true);
-    const entered = await enterUntilLeft((body) => enter(this, args, body, progress));
-    return yield* readUnder(entered, () => original.apply(this, args as never[]) as AsyncGenerator, progress);
+    const entered = await enterUntilLeft((body) => around(this, args, body, progress));
+    return yield* readInside(
+      entered,
+      () => original.apply(this, args as never[]) as AsyncGenerator,
+      progress,
+    );
   };
 }
 
-/** Reads a generator under a guard that was entered, and leaves that when it ends, fails or its reader stops. */
-async function* readUnder(
-  guarded: Entered,
+/**
+ * Reads a generator inside a lock or a hold, and ends that when the generator ends or fails, or when its
+ * reader stops.
+ */
+async function* readInside(
+  entered: Entered,
   start: () => AsyncGenerator,
   progress: StreamProgress,
 ): AsyncGenerator<unknown, unknown, unknown> {
   let failed = false;
   try {
-    const items = guarded.inside(start);
-    // Whatever the reader does (asks, throws, stops) reaches the method, and its `finally` runs under the guard.
+    const items = entered.inside(start);
+    // Whatever the reader does (asks, throws, stops) reaches the method. So its `finally` runs inside the lock too.
     const inside =
       (call: (typeof STEPS)[number]) =>
       async (value?: unknown): Promise<IteratorResult<unknown, unknown>> => {
-        const step = await guarded.inside(() => items[call](value));
+        const step = await entered.inside(() => items[call](value));
         if (!step.done) advance(progress, step.value);
         else progress.completed = call === 'next';
         return step;
@@ -250,21 +276,23 @@ async function* readUnder(
     return yield* { [Symbol.asyncIterator]: () => steps };
   } catch (error) {
     failed = true;
-    await guarded.fail(error);
+    await entered.fail(error);
     throw error;
   } finally {
-    if (!failed) await guarded.leave(progress.last);
+    if (!failed) await entered.leave(progress.last);
   }
 }
 
 interface Entered {
-  /** Runs something as the guard's body runs: `currentLock()` knows where it is. */
+  /**
+   * Runs a function in the async context of the body, so that `currentLock()` and `currentHold()` work in it.
+   */
   inside<T>(run: () => T): T;
   leave(result: unknown): Promise<void>;
   fail(error: unknown): Promise<void>;
 }
 
-/** A guard turned inside out: entered now, left when told. */
+/** Enters the lock or the hold now, and returns the functions that end it later. */
 function enterUntilLeft(enter: (body: () => Promise<unknown>) => Promise<unknown>): Promise<Entered> {
   return new Promise((entered, refused) => {
     const run: Promise<unknown> = enter(
@@ -278,7 +306,7 @@ function enterUntilLeft(enter: (body: () => Promise<unknown>) => Promise<unknown
             },
             fail: async (error) => {
               fail(error);
-              await run.catch(() => {}); // It fails with this very error, which the generator throws.
+              await run.catch(() => {}); // The generator throws this same error to its reader.
             },
           }),
         ),
