@@ -175,11 +175,18 @@ async function start(
   prepare?: (app: INestApplication) => void,
 ): Promise<void> {
   judged = 0;
+  // What limits say is tested here, not their deadline, which a busy machine may miss.
   const redis = backend === 'redis' ? { redis: (await freshRedis()).url } : {};
   ({ app, url } = await listen(
     adapter,
     {
-      imports: [SyncGuardModule.forRoot({ ...redis, ...options })],
+      imports: [
+        SyncGuardModule.forRoot({
+          ...redis,
+          ...options,
+          limit: { commandTimeoutMs: 10_000, ...options.limit },
+        }),
+      ],
       controllers,
       providers: providers as never[],
     },

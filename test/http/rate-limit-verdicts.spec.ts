@@ -235,8 +235,10 @@ describe.each(CELLS)('how a call ended, on %s and %s', (adapter, backend) => {
     warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
     error = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
     const redis = backend === 'redis' ? { redis: (await freshRedis()).url } : {};
+    // What limits say is tested here, not their deadline, which a busy machine may miss.
+    const limit = { commandTimeoutMs: 10_000 };
     ({ app, url } = await listen(adapter, {
-      imports: [SyncGuardModule.forRoot(redis)],
+      imports: [SyncGuardModule.forRoot({ ...redis, limit })],
       controllers: [Routes as Type, Unwrapped],
     }));
   });
