@@ -29,7 +29,7 @@ export { expectFence, FENCE_THRESHOLDS, formatFence, owns } from './lock/lock.va
 export { AbuseLimiterService, type LimitCallOptions, type PolicyRef } from './limit/abuse-limiter.service.js';
 export { RateLimit, type RateLimitOptions, SkipRateLimit } from './limit/rate-limit.decorator.js';
 export { RateLimitGuard } from './limit/rate-limit.guard.js';
-export { normalizeAddress } from './limit/identity.js';
+export { normalizeAddress } from './limit/key-parts.js';
 export { LimitError, TooManyAttemptsError } from './limit/limit.errors.js';
 export type { LimitDefaults, LimitPolicies, RateLimitHeaders, SkipIf } from './limit/limit.options.js';
 export type * from './limit/limit.types.js';

@@ -1,7 +1,13 @@
 import { momentNow } from '../clock.js';
 import type { CounterBackend } from '../limit/counter.backend.js';
-import type { LimitBackend, LimitCheck, LimitOutcome, Subject } from '../limit/limit.backend.js';
-import { keyOf } from '../limit/limit.values.js';
+import type {
+  BackendDecision,
+  BackendDenied,
+  LimitBackend,
+  LimitCheck,
+  Subject,
+} from '../limit/limit.backend.js';
+import { keyOf } from '../limit/identity.js';
 import { LockHandle } from '../lock/acquired-lock.js';
 import { detailOf, type LockBackend } from '../lock/lock.backend.js';
 import type { BackendCapabilities, LockInfo, ReleaseOptions, ReleaseResult } from '../lock/lock.types.js';
@@ -113,32 +119,30 @@ const ofSubject = ({ policy, identity }: Subject): Facts => ({
   key: keyOf(identity),
 });
 
-type Denial = Extract<LimitOutcome, { status: 'denied' }>;
-
 /** The text that was passed to `block()` is left out: it is for the reader of the decision only. */
-const limitReason = ({ reason, scope }: Denial): string => (reason === 'busy' ? reason : scope);
+const limitReason = ({ reason, scope }: BackendDenied): string => (reason === 'busy' ? reason : scope);
 
-const ofOutcome = (outcome: LimitOutcome | undefined, subject: Subject): Facts => ({
+const ofDecision = (decision: BackendDecision | undefined, subject: Subject): Facts => ({
   ...ofSubject(subject),
-  ...(outcome?.status === 'denied' ? { reason: limitReason(outcome) } : {}),
+  ...(decision?.status === 'denied' ? { reason: limitReason(decision) } : {}),
 });
 
-/** Describes a call against several limits by one event. It names the denial that lasts longest. */
-function ofOutcomes(outcomes: readonly LimitOutcome[] = [], checks: readonly LimitCheck[]): Facts {
+/** Describes a call against several limits by one event. It names the denied decision with the longest wait. */
+function ofDecisions(decisions: readonly BackendDecision[] = [], checks: readonly LimitCheck[]): Facts {
   let decisive = 0;
-  for (const [i, outcome] of outcomes.entries())
-    if (deniedForMs(outcome) > deniedForMs(outcomes[decisive])) decisive = i;
-  return ofOutcome(outcomes[decisive], checks[decisive] as LimitCheck);
+  for (const [i, decision] of decisions.entries())
+    if (deniedForMs(decision) > deniedForMs(decisions[decisive])) decisive = i;
+  return ofDecision(decisions[decisive], checks[decisive] as LimitCheck);
 }
 
-const deniedForMs = (outcome: LimitOutcome | undefined): number =>
-  outcome?.status === 'denied' ? outcome.retryAfterMs : 0;
+const deniedForMs = (decision: BackendDecision | undefined): number =>
+  decision?.status === 'denied' ? decision.retryAfterMs : 0;
 
 const LIMIT: Descriptions<LimitBackend> = {
-  check: ofOutcomes,
-  confirm: ofOutcome,
+  check: ofDecisions,
+  confirm: ofDecision,
   withdraw: (_, check) => ofSubject(check),
-  peek: ofOutcome,
+  peek: ofDecision,
   forgive: (_, subject) => ofSubject(subject),
   reset: (_, subject) => ofSubject(subject),
   block: (_, subject) => ofSubject(subject),

@@ -4,10 +4,20 @@ import { describe, hashKey } from '../keys.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { callOptions, type CallOptions as SignalOption, integer } from '../validate.js';
-import { BlockNotes } from './block-notes.js';
+import { createCallId } from './call-id.js';
 import type { Outcome } from './call-in-flight.js';
 import { CircuitBreaker } from './circuit-breaker.js';
-import type { CallOptions, LimitBackend, LimitCheck, LimitOutcome, Subject } from './limit.backend.js';
+import { DenyCache } from './deny-cache.js';
+import { identityOf, keyOf } from './identity.js';
+import type {
+  BackendAllowed,
+  BackendDecision,
+  BackendDenied,
+  CallOptions,
+  LimitBackend,
+  LimitCheck,
+  Subject,
+} from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
 import { type ResolvedLimitOptions, resolvePolicies } from './limit.options.js';
 import { limitDuration, remainingOf, type ResolvedPolicy, validateCost } from './limit.policy.js';
@@ -18,113 +28,118 @@ import type {
   LimitPolicy,
   OnError,
 } from './limit.types.js';
-import { createCallId, identityOf, keyOf, MAX_REASON_LENGTH } from './limit.values.js';
+
+/** The longest reason of a block that was set by hand, in characters. */
+const MAX_REASON_LENGTH = 200;
 
 export interface LimitCallOptions {
-  /** How much the call counts; the policy's `cost`. 1 to 1,000; in a fixed window up to its limit. */
+  /** How much the call counts, from 1 to 1,000. A fixed window takes up to its limit. Default: the policy's `cost`. */
   cost?: number;
   signal?: AbortSignal;
 }
 
-/** A policy by its name in the `limits` option, or a policy with a `name`. */
+/** A policy: its name in the `limits` option, or the policy itself, which then needs a `name`. */
 export type PolicyRef = string | LimitPolicy | readonly LimitPolicy[];
 
-export interface Verdict {
+/** A decision, and the policy that made it. */
+export interface PolicyDecision {
   readonly decision: LimiterDecision;
-  /** The policy that the decision is of. */
   readonly policy: ResolvedPolicy;
 }
 
-/** A decision about one call, with what is needed to settle it later. */
-export interface Ruling extends Verdict {
+/** The decision about one call, with everything that `settle` needs when the call has ended. */
+export interface CallDecision extends PolicyDecision {
   readonly checks: readonly LimitCheck[];
-  /** One for each check; undefined where nobody was asked. */
-  readonly outcomes: readonly (LimitOutcome | undefined)[];
+  /** The backend's decision about each check. Undefined where the backend was not asked. */
+  readonly decisions: readonly (BackendDecision | undefined)[];
   readonly callId: string;
-  /** Who counted the call; undefined: nobody did. */
+  /** The backend that counted the call. Undefined if the call was not counted. */
   readonly backend: LimitBackend | undefined;
 }
 
 export interface AbuseLimiterOptions {
   readonly limit: Pick<ResolvedLimitOptions, 'onError' | 'commandTimeoutMs' | 'denyCacheMs' | 'keyBy'>;
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
-  /** Told of what the backend is not asked for: a denial that is known here. */
+  /** Emits an event for each call that the deny cache answers. The backend emits the events of all other calls. */
   readonly emit?: Emit | undefined;
 }
 
 /**
- * Counts attempts and says who has to wait. Every decision is one atomic step, over true sliding windows unless the
- * policy's `algorithm` says otherwise.
+ * Counts attempts and decides whether a call has to wait. Each decision is one atomic step. It counts over sliding
+ * windows, unless the policy's `algorithm` says otherwise.
  *
  * @example
  * const decision = await limiter.check(`export:${user.id}`, 'export');
- * if (!decision.allowed) return tellToComeBackIn(decision.retryAfterSecs);
+ * if (!decision.allowed) return comeBackIn(decision.retryAfterSecs);
  */
 @Injectable()
 export class AbuseLimiterService {
   readonly #logger = new Logger('SyncGuard');
   readonly #breaker = new CircuitBreaker();
-  readonly #notes: BlockNotes;
+  readonly #denyCache: DenyCache;
   readonly #inline = new WeakMap<object, readonly ResolvedPolicy[]>();
   readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
 
   /**
-   * @param fallback - counts in this process while `backend` does not answer and the policy says `'memory'`
+   * @param fallback - counts in this process while `backend` does not answer and the policy's `onError` is `'memory'`
    */
   constructor(
     private readonly backend: LimitBackend,
     private readonly fallback: LimitBackend,
     private readonly options: AbuseLimiterOptions,
   ) {
-    // A block in this process's memory needs no note.
-    this.#notes = new BlockNotes(backend.backend === 'memory' ? 0 : options.limit.denyCacheMs);
+    // The memory backend answers without a round trip, so it needs no deny cache.
+    this.#denyCache = new DenyCache(backend.backend === 'memory' ? 0 : options.limit.denyCacheMs);
   }
 
   /**
-   * Counts one call and decides about it. Nobody tells here how a call has ended, so a policy with
-   * `count: 'failure'` counts every call: check where one has failed.
+   * Counts one call and decides about it. The service does not learn how the call ends, so a policy with
+   * `count: 'failure'` or `'success'` counts every call here: check after a failure, or after a success.
    *
-   * @param key - whose call it is: 1 to 512 UTF-8 bytes, hashed before it names anything
-   * @throws LimitError InvalidArgument, Aborted, Internal; ServiceUnavailable when Redis does not answer and the
-   * policy is `onError: 'closed'`
+   * @param key - whose call it is, 1 to 512 UTF-8 bytes. It is hashed before it becomes part of a name in Redis.
+   * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable` while
+   * Redis does not answer and the policy is `onError: 'closed'`, `Internal` for a reply that cannot be read
    * @example await limiter.check(user.id, { name: 'export', limit: 10, windowMs: hours(1) }, { cost: files.length });
    */
   async check(key: string, policy: PolicyRef, options: LimitCallOptions = {}): Promise<LimiterDecision> {
     const { cost, signal } = checked(() => callOptions(options, ['cost']));
-    const { decision } = await this.rule(this.#checks(key, policy, cost), signal);
+    const { decision } = await this.decide(this.#checks(key, policy, cost), signal);
     return decision;
   }
 
   /**
-   * `check` that throws when the call is denied, for places that do not want to look at a result.
+   * Does what `check` does, and throws if the call is denied.
    *
-   * @throws TooManyAttemptsError; at the HTTP edge 429 with `Retry-After`
+   * @throws TooManyAttemptsError if the call is denied: over HTTP a 429 with `Retry-After`
+   * @throws LimitError as `check` does
    * @example await limiter.limiter(`verify:${email}`, 'email-verification');
    */
   async limiter(key: string, policy: PolicyRef, options: LimitCallOptions = {}): Promise<void> {
     const { cost, signal } = checked(() => callOptions(options, ['cost']));
-    const { decision, policy: decisive } = await this.rule(this.#checks(key, policy, cost), signal);
+    const { decision, policy: decisive } = await this.decide(this.#checks(key, policy, cost), signal);
     if (!decision.allowed) throw new TooManyAttemptsError(decision, decisive.code);
   }
 
   /**
-   * What stands now, without counting or writing: denied when blocked, or when a limit without a block is used up.
-   * While Redis does not answer the policy's `onError` decides, as in `check`.
+   * Returns the decision that a call would get now, without counting or writing anything. The key is denied while it is
+   * blocked, or while a limit without a block is used up. While Redis does not answer, the policy's `onError` decides,
+   * as in `check`.
    */
   async peek(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<LimiterDecision> {
     const call = this.#callOf(options);
     const subjects = this.#subjects(key, policy);
-    const { result, degraded } = await this.#guarded(strictest(subjects), this.backend, (backend) =>
+    const { result, degraded } = await this.#withFallback(strictest(subjects), this.backend, (backend) =>
       Promise.all(subjects.map((subject) => backend.peek(subject, call))),
     );
-    return decisive(subjects, result ?? subjects.map(letIn), degraded).decision;
+    return decisive(subjects, result ?? subjects.map(uncounted), degraded).decision;
   }
 
   /**
-   * Forgets everything about the key: attempts, block and strikes. While Redis does not answer, `reset`, `block`,
-   * `unblock` and `forgive` change what this process counts by meanwhile, and then throw the fault.
+   * Forgets everything about the key: its attempts, its block and its penalties. While Redis does not answer, `reset`,
+   * `block`, `unblock` and `forgive` take effect for what this process counts meanwhile. Then they throw the fault.
    *
-   * @throws LimitError InvalidArgument; ServiceUnavailable, NetworkTimeout, AuthFailed: Redis may not have done it
+   * @throws LimitError `InvalidArgument` for a wrong call. `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed` if Redis
+   * may not have done it.
    */
   async reset(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<void> {
     const call = this.#callOf(options);
@@ -132,10 +147,10 @@ export class AbuseLimiterService {
   }
 
   /**
-   * Blocks a key by hand, in place of whatever block there is; its counts stay.
+   * Blocks a key by hand. The block replaces any other block of the key. The counts of the key stay.
    *
-   * @param ms - how long, 1 to 366 days
-   * @param reason - for those who look at the decision, at most 200 characters
+   * @param ms - how long the block lasts, from 1 ms to 366 days
+   * @param reason - becomes the `reason` of decisions, at most 200 characters. Clients do not see it.
    */
   async block(
     key: string,
@@ -150,13 +165,13 @@ export class AbuseLimiterService {
     await this.#forEach(key, policy, (backend, subject) => backend.block(subject, blockMs, text, call));
   }
 
-  /** Ends a block. The window that had set it begins afresh; strikes stay. */
+  /** Ends a block. The window that had set the block begins afresh. The strikes of the key stay. */
   async unblock(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<void> {
     const call = this.#callOf(options);
     await this.#forEach(key, policy, (backend, subject) => backend.unblock(subject, call));
   }
 
-  /** Takes the newest `n` attempts back, as if they had not been made. A block stays. */
+  /** Takes back the newest `n` attempts, as if they had not been made. A block stays. */
   async forgive(key: string, policy: PolicyRef, n = 1, options: SignalOption = {}): Promise<void> {
     const call = this.#callOf(options);
     const count = checked(() => integer('n', n, 1));
@@ -164,11 +179,12 @@ export class AbuseLimiterService {
     await this.#forEach(key, policy, (backend, subject) => backend.forgive(subject, count, callId, call));
   }
 
-  /** @internal The policies that a name or an object stands for. */
+  /** @internal Returns the policies that a name or an object stands for. */
   policies(policy: PolicyRef): readonly ResolvedPolicy[] {
-    if (typeof policy === 'string') return this.options.limits.get(policy) ?? unknownPolicy(policy);
+    if (typeof policy === 'string')
+      return this.options.limits.get(policy) ?? unknownPolicy(policy, this.options.limits.keys());
     if (typeof policy !== 'object' || policy === null)
-      throw invalidCall(`a policy is a name or an object, got ${describe(policy)}.`);
+      throw invalidCall(`The policy must be a name or an object, got ${describe(policy)}.`);
     let resolved = this.#inline.get(policy);
     if (!resolved) {
       const name = Array.isArray(policy) ? 'policy' : (policy as LimitPolicy).name;
@@ -179,37 +195,40 @@ export class AbuseLimiterService {
     return resolved;
   }
 
-  /** @internal Counts one call against several limits at once, or degrades as their policies say. */
-  async rule(checks: readonly LimitCheck[], signal?: AbortSignal): Promise<Ruling> {
+  /** @internal Counts one call against several limits at once. While Redis does not answer, their `onError` decides. */
+  async decide(checks: readonly LimitCheck[], signal?: AbortSignal): Promise<CallDecision> {
     const callId = createCallId();
-    const noted = this.#noted(checks, callId);
-    if (noted) this.#tell(noted);
-    const ruling = noted ?? (await this.#ask(checks, callId, signal));
-    this.#log(ruling);
-    return ruling;
+    const remembered = this.#fromDenyCache(checks, callId);
+    if (remembered) this.#emitDenyCacheHit(remembered);
+    const decided = remembered ?? (await this.#askBackend(checks, callId, signal));
+    this.#log(decided);
+    return decided;
   }
 
   /**
-   * @internal A call in flight has ended for these of its limits. Returns the denial, if it was the failure that sets a
-   * block. A success cannot be refused any more; one that nobody could be told of counts by lapse.
+   * @internal Counts or takes back a call in flight that has ended, for those of its limits that `outcomes` holds.
+   * Returns the denied decision if this failure has set a block. A success is never denied here, as it has happened
+   * already. A success that could not be confirmed counts once its time in flight is over.
    */
-  async settle(ruling: Ruling, outcomes: ReadonlyMap<ResolvedPolicy, Outcome>): Promise<Verdict | undefined> {
-    const { backend, callId } = ruling;
+  async settle(
+    { backend, callId, checks }: CallDecision,
+    outcomes: ReadonlyMap<ResolvedPolicy, Outcome>,
+  ): Promise<PolicyDecision | undefined> {
     if (!backend) return undefined;
-    const ended = ruling.checks.filter(({ policy }) => outcomes.has(policy));
+    const ended = checks.filter(({ policy }) => outcomes.has(policy));
     const counted = ended.filter(({ policy }) => outcomes.get(policy) === policy.count);
     const failures = counted.filter(({ policy }) => policy.count === 'failure');
     const successes = counted.filter(({ policy }) => policy.count === 'success');
     const others = ended.filter((check) => !counted.includes(check));
-    const verdict = failures.length > 0 ? this.#confirm(failures, callId, backend) : undefined;
-    const told = [
+    const confirmed = failures.length > 0 ? this.#confirm(failures, callId, backend) : undefined;
+    const rest = [
       ...(successes.length > 0 ? [this.#confirm(successes, callId, backend)] : []),
       ...others.map((check) => {
         const forget = outcomes.get(check.policy) === 'success' && check.policy.resetOnSuccess;
         return backend.withdraw(check, callId, forget, this.#call());
       }),
     ];
-    const [decided] = await Promise.all([verdict, ...told.map((each) => each.catch(ignore))]);
+    const [decided] = await Promise.all([confirmed, ...rest.map((each) => each.catch(ignore))]);
     return decided && !decided.decision.allowed ? decided : undefined;
   }
 
@@ -217,41 +236,46 @@ export class AbuseLimiterService {
     checks: readonly LimitCheck[],
     callId: string,
     backend: LimitBackend,
-  ): Promise<Verdict | undefined> {
+  ): Promise<PolicyDecision | undefined> {
     const askedAtMs = monotonicMs();
-    const { result, degraded } = await this.#guarded(strictest(checks), backend, (counting) =>
+    const { result, degraded } = await this.#withFallback(strictest(checks), backend, (counting) =>
       Promise.all(checks.map((check) => counting.confirm(check, callId, this.#call()))),
     );
     if (!result) return undefined;
-    if (!degraded) this.#note(checks, result, askedAtMs);
+    if (!degraded) this.#remember(checks, result, askedAtMs);
     return decisive(checks, result, degraded);
   }
 
-  #noted(checks: readonly LimitCheck[], callId: string): Ruling | undefined {
-    if (this.#notes.size === 0) return undefined;
-    const outcomes = checks.map(({ identity }) => this.#notes.find(identity));
-    if (!outcomes.some(Boolean)) return undefined;
-    const { decision, policy } = decisive(checks, outcomes);
-    return { decision, policy, checks, outcomes, callId, backend: undefined };
+  #fromDenyCache(checks: readonly LimitCheck[], callId: string): CallDecision | undefined {
+    if (this.#denyCache.size === 0) return undefined;
+    const decisions = checks.map(({ identity }) => this.#denyCache.find(identity));
+    if (!decisions.some(Boolean)) return undefined;
+    const { decision, policy } = decisive(checks, decisions);
+    return { decision, policy, checks, decisions, callId, backend: undefined };
   }
 
-  async #ask(
+  async #askBackend(
     checks: readonly LimitCheck[],
     callId: string,
     signal: AbortSignal | undefined,
-  ): Promise<Ruling> {
+  ): Promise<CallDecision> {
     const askedAtMs = monotonicMs();
-    const { result, backend, degraded } = await this.#guarded(strictest(checks), this.backend, (counting) =>
-      counting.check(checks, callId, this.#call(signal)),
+    const { result, backend, degraded } = await this.#withFallback(
+      strictest(checks),
+      this.backend,
+      (counting) => counting.check(checks, callId, this.#call(signal)),
     );
-    const outcomes: readonly LimitOutcome[] = result ?? checks.map(letIn);
-    if (!degraded) this.#note(checks, outcomes, askedAtMs);
-    const { decision, policy } = decisive(checks, outcomes, degraded);
-    return { decision, policy, checks, outcomes, callId, backend: result && backend };
+    const decisions: readonly BackendDecision[] = result ?? checks.map(uncounted);
+    if (!degraded) this.#remember(checks, decisions, askedAtMs);
+    const { decision, policy } = decisive(checks, decisions, degraded);
+    return { decision, policy, checks, decisions, callId, backend: result && backend };
   }
 
-  /** Asks a backend; where it does not answer, does what `onError` says. No result: let in uncounted. */
-  async #guarded<T>(
+  /**
+   * Asks a backend. If it does not answer, does what `onError` says. The result is undefined if the call was let in
+   * uncounted.
+   */
+  async #withFallback<T>(
     onError: OnError,
     backend: LimitBackend,
     ask: (backend: LimitBackend) => Promise<T>,
@@ -277,19 +301,19 @@ export class AbuseLimiterService {
     }
   }
 
-  /** A fault that says that Redis does not answer; all others are the caller's to see. */
+  /** Returns the fault if it means that Redis does not answer. Throws any other fault for the caller to see. */
   #outageOf(error: unknown, onError: OnError): LimitError {
     const fault = LimitError.from(error);
     const { code } = fault;
     if (code !== 'ServiceUnavailable' && code !== 'NetworkTimeout' && code !== 'AuthFailed') {
-      // Its answer was an error, but an answer; an abort says nothing of the server.
+      // An aborted call shows nothing about the server. Any other error is an answer of the server.
       if (code === 'Aborted') this.#breaker.abandoned();
       else this.#breaker.succeeded();
       throw fault;
     }
     if (this.#breaker.failed())
       this.#logger.warn(
-        `The limiter's Redis does not answer (${fault.code}); until it does, limits are decided by their onError, now '${onError}'.`,
+        `The limiter's Redis does not answer (${fault.code}). Until it answers again, each limit does what its \`onError\` says, here '${onError}'.`,
       );
     return fault;
   }
@@ -297,19 +321,19 @@ export class AbuseLimiterService {
   #unavailable(cause: LimitError | undefined): LimitError {
     return new LimitError({
       code: 'ServiceUnavailable',
-      message: 'The limiter cannot decide, as Redis does not answer.',
+      message: 'The limiter cannot decide, because Redis does not answer.',
       hint:
         cause?.hint ??
-        'Calls are resumed as soon as it does; a policy with `onError: "memory"` goes on without it.',
+        'The limiter asks Redis again after a short pause. With `onError: "memory"` a policy counts in this process meanwhile.',
       cause,
       context: { retryAfter: Math.max(1, Math.ceil(this.#breaker.pauseLeftMs / 1000)) },
     });
   }
 
-  #note(checks: readonly LimitCheck[], outcomes: readonly LimitOutcome[], askedAtMs: number): void {
-    outcomes.forEach((outcome, i) => {
-      if (outcome.status === 'denied')
-        this.#notes.add((checks[i] as LimitCheck).identity, outcome, askedAtMs);
+  #remember(checks: readonly LimitCheck[], decisions: readonly BackendDecision[], askedAtMs: number): void {
+    decisions.forEach((decision, i) => {
+      if (decision.status === 'denied')
+        this.#denyCache.add((checks[i] as LimitCheck).identity, decision, askedAtMs);
     });
   }
 
@@ -340,8 +364,8 @@ export class AbuseLimiterService {
   }
 
   /**
-   * On the twin as well, and on the note: an operation by hand holds for whoever decides next, also while Redis does
-   * not answer. Its fault is thrown once all have been asked.
+   * Runs an operation on the backend and on the fallback, and clears the deny cache. So it holds for the next decision,
+   * whichever of them decides. All of them are asked before a fault is thrown.
    */
   async #forEach(
     key: string,
@@ -349,27 +373,27 @@ export class AbuseLimiterService {
     operate: (backend: LimitBackend, subject: Subject) => Promise<void>,
   ): Promise<void> {
     const subjects = this.#subjects(key, policy);
-    const onTwin = this.fallback === this.backend ? [] : subjects;
+    const onFallback = this.fallback === this.backend ? [] : subjects;
     const settled = await Promise.allSettled([
       ...subjects.map((subject) => operate(this.backend, subject)),
-      ...onTwin.map((subject) => operate(this.fallback, subject)),
+      ...onFallback.map((subject) => operate(this.fallback, subject)),
     ]);
-    for (const { identity } of subjects) this.#notes.delete(identity);
+    for (const { identity } of subjects) this.#denyCache.delete(identity);
     for (const each of settled) if (each.status === 'rejected') throw LimitError.from(each.reason);
   }
 
-  /** What the backend's own event would say, had it been asked. */
-  #tell({ decision, policy, checks }: Ruling): void {
+  /** Emits the event that the backend would have emitted for this denied call. */
+  #emitDenyCacheHit({ decision, policy, checks }: CallDecision): void {
     const { identity } = checks.find((check) => check.policy === policy) as LimitCheck;
     this.options.emit?.({
-      ...{ feature: 'limit', type: 'check', result: 'fail', cached: true, durationMs: 0 },
+      ...{ feature: 'limit', type: 'check', result: 'fail', fromDenyCache: true, durationMs: 0 },
       ...{ policy: policy.name, key: keyOf(identity) },
       ...(decision.allowed ? {} : { reason: decision.scope }),
     });
   }
 
-  /** Denials only (ADR 0010): Nest shows debug lines by default, and a line a request is noise. */
-  #log({ decision, policy, checks }: Ruling): void {
+  /** Logs denied calls only (ADR 0010). Nest shows debug lines by default, and a line for each call would be noise. */
+  #log({ decision, policy, checks }: CallDecision): void {
     if (decision.allowed || !Logger.isLevelEnabled('debug')) return;
     const { scope, retryAfterSecs, shortCount, longCount, degraded } = decision;
     const identity = checks.find((check) => check.policy === policy)?.identity ?? '';
@@ -379,7 +403,7 @@ export class AbuseLimiterService {
   }
 }
 
-/** One check of a call, with its key made fit and its cost looked at. */
+/** Returns the check of a call against one policy. Throws if the key or the cost is not valid. */
 export function checkOf(policy: ResolvedPolicy, key: string, cost?: number): LimitCheck {
   if (
     policy.dynamicLimit ||
@@ -387,7 +411,8 @@ export function checkOf(policy: ResolvedPolicy, key: string, cost?: number): Lim
     (cost === undefined && typeof policy.cost === 'function')
   )
     throw invalidCall(
-      `${policy.name} takes its limit, window or cost from a request: it works in @RateLimit only.`,
+      `The policy ${policy.name} takes its \`limit\`, \`windowMs\` or \`cost\` from a function of the request.`,
+      'Use it in @RateLimit, where there is a request. AbuseLimiterService needs numbers.',
     );
   return checked(() => ({
     policy,
@@ -398,7 +423,7 @@ export function checkOf(policy: ResolvedPolicy, key: string, cost?: number): Lim
 
 const SEVERITY: readonly OnError[] = ['open', 'memory', 'closed'];
 
-/** Several limits of one call degrade together: as the strictest of them says. */
+/** Returns the strictest `onError` of several limits. They are asked together, so one of them decides for all. */
 const strictest = (subjects: readonly Subject[]): OnError =>
   subjects.reduce<OnError>(
     (onError, { policy }) =>
@@ -406,33 +431,33 @@ const strictest = (subjects: readonly Subject[]): OnError =>
     'open',
   );
 
-/** The denial that lasts longest, else the answer that leaves least. */
+/** Returns the denied decision with the longest wait. If all limits allow the call, the one with the least left. */
 function decisive(
   subjects: readonly Subject[],
-  outcomes: readonly (LimitOutcome | undefined)[],
+  decisions: readonly (BackendDecision | undefined)[],
   degraded = false,
-): Verdict {
-  let verdict: Verdict | undefined;
+): PolicyDecision {
+  let result: PolicyDecision | undefined;
   for (const [i, { policy }] of subjects.entries()) {
-    const outcome = outcomes[i];
-    if (!outcome) continue;
-    const decision = toDecision(policy, outcome, degraded);
-    if (!verdict || severity(decision) > severity(verdict.decision)) verdict = { policy, decision };
+    const ofBackend = decisions[i];
+    if (!ofBackend) continue;
+    const decision = toDecision(policy, ofBackend, degraded);
+    if (!result || severity(decision) > severity(result.decision)) result = { policy, decision };
   }
-  return verdict as Verdict;
+  return result as PolicyDecision;
 }
 
 const severity = (decision: LimiterDecision): number =>
   decision.allowed ? -decision.remaining : decision.retryAfterSecs;
 
-function toDecision(policy: ResolvedPolicy, outcome: LimitOutcome, degraded: boolean): LimiterDecision {
-  const decision = outcome.status === 'allowed' ? toAllowed(policy, outcome) : toDenied(outcome);
+function toDecision(policy: ResolvedPolicy, ofBackend: BackendDecision, degraded: boolean): LimiterDecision {
+  const decision = ofBackend.status === 'allowed' ? toAllowed(policy, ofBackend) : toDenied(ofBackend);
   return degraded ? { ...decision, degraded: true } : decision;
 }
 
 const toAllowed = (
   policy: ResolvedPolicy,
-  { shortCount, longCount, resetMs }: Extract<LimitOutcome, { status: 'allowed' }>,
+  { shortCount, longCount, resetMs }: BackendAllowed,
 ): AllowedDecision => ({
   allowed: true,
   shortCount,
@@ -441,33 +466,36 @@ const toAllowed = (
   resetMs,
 });
 
-const toDenied = (outcome: Extract<LimitOutcome, { status: 'denied' }>): DeniedDecision => ({
+const toDenied = ({ scope, reason, retryAfterMs, shortCount, longCount }: BackendDenied): DeniedDecision => ({
   allowed: false,
-  scope: outcome.scope,
-  reason: outcome.reason,
-  retryAfterSecs: Math.max(1, Math.ceil(outcome.retryAfterMs / 1000)),
-  shortCount: outcome.shortCount,
-  longCount: outcome.longCount,
+  scope,
+  reason,
+  retryAfterSecs: Math.max(1, Math.ceil(retryAfterMs / 1000)),
+  shortCount,
+  longCount,
 });
 
-/** Nobody counted: what `onError: 'open'` lets in. */
-const letIn = (): LimitOutcome => ({ status: 'allowed', shortCount: 0, longCount: 0, resetMs: 0 });
+/** The decision about a call that `onError: 'open'` lets in uncounted. */
+const uncounted = (): BackendDecision => ({ status: 'allowed', shortCount: 0, longCount: 0, resetMs: 0 });
 
 function validateReason(reason: unknown): string {
   if (typeof reason === 'string' && reason.length <= MAX_REASON_LENGTH) return reason.toWellFormed();
   throw invalidCall(
-    `a reason is a string of at most ${MAX_REASON_LENGTH} characters, got ${describe(reason)}.`,
+    `\`reason\` must be a string of at most ${MAX_REASON_LENGTH} characters, got ${describe(reason)}.`,
   );
 }
 
-function unknownPolicy(name: string): never {
-  throw invalidCall(`there is no policy ${JSON.stringify(name.slice(0, 60))} in the \`limits\` option.`);
+function unknownPolicy(name: string, known: Iterable<string>): never {
+  throw invalidCall(
+    `There is no policy ${JSON.stringify(name.slice(0, 60))}.`,
+    `Correct the name, or add the policy to the \`limits\` option. There are: ${[...known].join(', ')}.`,
+  );
 }
 
-const invalidCall = (message: string): LimitError =>
-  new LimitError({ code: 'InvalidArgument', message: `Invalid call of the limiter: ${message}` });
+const invalidCall = (message: string, hint?: string): LimitError =>
+  new LimitError({ code: 'InvalidArgument', message, hint });
 
-/** Runs the checks of a call; what they throw leaves as LimitError InvalidArgument. */
+/** Checks the arguments of a call. Throws what is wrong with them as a LimitError `InvalidArgument`. */
 function checked<T>(check: () => T): T {
   try {
     return check();
@@ -477,5 +505,5 @@ function checked<T>(check: () => T): T {
 }
 
 function ignore(): void {
-  // A call in flight that is not taken back stops taking up room by itself.
+  // A call in flight that could not be taken back stops taking up room by itself.
 }

@@ -8,16 +8,16 @@ import { RATE_LIMITS } from './rate-limit.metadata.js';
 type Module = NonNullable<ReturnType<ModulesContainer['get']>>;
 type InstanceWrapper = Module['providers'] extends Map<unknown, infer Wrapper> ? Wrapper : never;
 
-/** A decorator that does not do what it says. */
+/** A decorator that limits nothing, or may limit nothing. */
 interface Finding {
   readonly code: 'RATE_LIMIT_LOST' | 'RATE_LIMIT_NO_ROUTE';
-  /** Whether the app must not boot: nobody could say that it is protected. */
+  /** Whether it stops the boot, as it is certain that nothing is limited. Otherwise it is a warning. */
   readonly fails: boolean;
   readonly message: string;
   readonly hint: string;
 }
 
-/** Finds decorators of ours that limit nothing, in the classes of one app. */
+/** Finds the decorators of ours that limit nothing, in the classes of one app. */
 export class BootChecks {
   readonly #kinds: HandlerKinds;
 
@@ -26,7 +26,7 @@ export class BootChecks {
   }
 
   /**
-   * @param strict - whether what limits nothing fails the boot, or is warned of only
+   * @param strict - whether a decorator that limits nothing stops the boot. If false, it is a warning.
    * @throws SyncGuardConfigError RATE_LIMIT_LOST or RATE_LIMIT_NO_ROUTE
    */
   run(strict: boolean, warn: (message: string) => void): void {
@@ -38,12 +38,12 @@ export class BootChecks {
     if (!first) return;
     throw new SyncGuardConfigError([first, ...others].map(({ message }) => message).join(' '), {
       code: first.code,
-      hint: `${first.hint} To start nevertheless: \`limit: { strictBoot: false }\` makes a warning of it.`,
+      hint: `${first.hint} To start the app without it, set \`limit: { strictBoot: false }\`, which makes this a warning.`,
     });
   }
 
   #findings(): Finding[] {
-    // By text: a class that several modules have is told of once.
+    // By message, so that a class which several modules have is reported once.
     const findings = new Map<string, Finding>();
     const add = (finding: Finding | undefined): unknown => finding && findings.set(finding.message, finding);
     for (const { controllers, providers, injectables } of this.modules.values()) {
@@ -72,8 +72,8 @@ export class BootChecks {
     return {
       code: 'RATE_LIMIT_LOST',
       fails: true,
-      message: `${lost.decorator} on ${place} is lost: another decorator has put a function of its own in the place of the method, without what ${lost.decorator} had left on it.`,
-      hint: `Put ${lost.decorator} above that decorator.`,
+      message: `${lost.decorator} on ${place} has no effect. Another decorator, or code that ran later, has replaced the method by a function without the metadata of ${lost.decorator}.`,
+      hint: `Put ${lost.decorator} above the decorator that replaces the method.`,
     };
   }
 
@@ -82,7 +82,7 @@ export class BootChecks {
     return kind === 'guarded' ? undefined : noRoute(decorator, place, kind === 'unguarded');
   }
 
-  /** A limit of a class without a single handler; of controllers Nest may say what they lack. */
+  /** Reports a limit on a class without a single handler. */
   #ofClass({ metatype: type }: InstanceWrapper): Finding | undefined {
     if (typeof type !== 'function' || !Reflect.hasMetadata(RATE_LIMITS, type)) return undefined;
     const kinds = methodsOf(type as Type).map((method) => this.#kinds.of(method));
@@ -94,31 +94,34 @@ export class BootChecks {
 const overridden = (place: string, { declaredBy, key }: DecoratedMethod, lost: Decoration): Finding => ({
   code: 'RATE_LIMIT_LOST',
   fails: false,
-  message: `${place} overrides ${declaredBy}.${String(key)} without its ${lost.decorator}.`,
-  hint: `Decorate the override as well; @SkipRateLimit() on it says that it has no limits on purpose.`,
+  message: `${place} overrides ${declaredBy}.${String(key)}, but does not have its ${lost.decorator}.`,
+  hint: `Decorate the override as well. If it is to have no limits, put @SkipRateLimit() on it.`,
 });
 
 const noRoute = (decorator: string, place: string, fails: boolean): Finding => ({
   code: 'RATE_LIMIT_NO_ROUTE',
   fails,
   message: fails
-    ? `${decorator} stands on ${place}, which no route, message or field of GraphQL leads to: Nest asks no guards there, so it does nothing.`
-    : `${decorator} stands on ${place}, which another framework calls: whether it asks guards is not known.`,
-  hint: 'Move it to the route, or use AbuseLimiterService in the method.',
+    ? `${decorator} on ${place} has no effect. Nest asks guards only before routes, message handlers and resolvers.`
+    : `${decorator} on ${place} may have no effect. Another framework calls it, and may not ask guards before.`,
+  hint: 'Move the decorator to the route, or call AbuseLimiterService in the method.',
 });
 
-/** The class of a provider, also of an instance that the app has made: it may be anything, a mock or a proxy too. */
+/** Returns the prototype of a provider. The instance of a `useValue` provider may be anything, even a mock or a proxy. */
 function prototypeOf({ metatype, instance, isNotMetatype }: InstanceWrapper): object | undefined {
   if (!isNotMetatype) return (metatype as Type | null)?.prototype as object | undefined;
   try {
     const prototype = Object.getPrototypeOf(instance) as object | null;
     return typeof prototype?.constructor === 'function' ? prototype : undefined;
   } catch {
-    return undefined; // A proxy that can only be used within a request: it is no class of handlers.
+    return undefined; // A proxy that works within a request only. It is not an instance with handlers.
   }
 }
 
-/** What Nest calls: what the instance has, as a constructor may bind it; undefined if there is no such member any more. */
+/**
+ * Returns the function that Nest calls for a method. A constructor may have put another one on the instance. Undefined if
+ * there is no such member any more.
+ */
 function calledBy(
   { instance, isNotMetatype }: InstanceWrapper,
   prototype: object,
@@ -126,7 +129,7 @@ function calledBy(
 ): object | undefined {
   const holder = (isNotMetatype ? undefined : (instance as object | undefined)) ?? prototype;
   if (!(key in holder)) return undefined;
-  // What is no function is none of ours, and carries nothing.
+  // Something that is not a function has no metadata of ours.
   const called = (holder as Record<string | symbol, unknown>)[key];
   return typeof called === 'function' ? called : {};
 }

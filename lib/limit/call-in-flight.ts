@@ -5,139 +5,148 @@ const isFailureStatus = (status: number): boolean => status === 401 || status ==
 
 const isSuccessStatus = (status: number): boolean => status >= 200 && status < 300;
 
-/** How a call ended for a limit: only a success may forget the failures before it. */
+/** How a call ended, in the eyes of one policy. Only a success may forget the failures before it. */
 export type Outcome = 'failure' | 'success' | 'neither';
 
-/** What the limits of a call are told when it has ended, and who is told what is odd about its end. */
 export interface Listeners {
-  /** Rejects with the denial when this failure sets a block. */
+  /** Called once, with the outcome for each policy. Rejects with a denied decision if this failure sets a block. */
   settle(outcomes: ReadonlyMap<ResolvedPolicy, Outcome>): Promise<void>;
-  /** `isFailure` threw, or said neither true, false nor undefined. */
-  verdictFailed(policy: ResolvedPolicy, fault: unknown): void;
-  /** The answer is a redirect, and nobody says whether that is a failure. */
+  /** Called when `isFailure` of a policy threw, or returned something other than true, false or undefined. */
+  predicateFailed(policy: ResolvedPolicy, fault: unknown): void;
+  /** Called when the response is a redirect, and the policy has no `isFailure` to judge it. */
   redirected(policy: ResolvedPolicy): void;
 }
 
-/** The response of HTTP as it is now. */
-export interface AnswerNow extends Pick<CallEnd, 'statusCode' | 'location' | 'handled'> {
+/** The HTTP response in its present state. */
+export interface ResponseState extends Pick<CallEnd, 'statusCode' | 'location' | 'handled'> {
   readonly headersSent: boolean;
 }
 
 /**
- * A call that was let in by limits which count failures or successes. It is settled once: as a failure as soon as the
- * handler shows one, so that the answer can still become a denial. Over HTTP as anything else when the answer was sent,
- * by its status: until then a later guard, an interceptor or a filter may make a failure of it. Elsewhere there is no
- * status, and what the handler returns is the answer.
+ * A call that was let in by policies which count failures or successes. It is settled once.
+ *
+ * A failure settles the call as soon as the handler shows it, so that the response can still become a 429. Over HTTP,
+ * everything else settles it by the status, once the response was sent: until then a guard, an interceptor or a filter may
+ * turn it into a failure. Outside of HTTP there is no status, so the return of the handler settles the call.
  */
 export class CallInFlight {
   #settled = false;
   #error: unknown;
-  /** What `isFailure` of each policy says, and of which end. */
-  #verdicts?: ReadonlyMap<ResolvedPolicy, boolean | undefined>;
-  #asked?: CallEnd;
+  /** The results of `isFailure` by policy. */
+  #predicateResults?: ReadonlyMap<ResolvedPolicy, boolean | undefined>;
+  /** The end of the call that `isFailure` was asked about. */
+  #judgedEnd?: CallEnd;
   #expectation?: NodeJS.Timeout;
 
   constructor(
     private readonly policies: readonly ResolvedPolicy[],
     private readonly listeners: Listeners,
-    private readonly response?: AnswerNow,
+    private readonly response?: ResponseState,
   ) {}
 
-  /** The handler returned its answer, which has not left yet. */
-  async answered(end: CallEnd): Promise<void> {
-    // GraphQL takes an error that is returned for one that is thrown.
+  /** Called when the handler has returned. Its response has not left yet. */
+  async handlerReturned(end: CallEnd): Promise<void> {
+    // GraphQL treats an error that is returned as one that was thrown.
     if (!this.response && end.value instanceof Error)
-      return this.failedWith(end.value, { ...end, value: undefined });
+      return this.handlerThrew(end.value, { ...end, value: undefined });
     await this.#judge(undefined, end);
   }
 
-  /** The handler threw, or what runs around it. What is no failure by itself is left to the filters of HTTP. */
-  async failedWith(error: unknown, end: Omit<CallEnd, 'statusCode'>): Promise<void> {
+  /** Called when the handler threw, or something that runs around it. A filter may still change the status. */
+  async handlerThrew(error: unknown, end: Omit<CallEnd, 'statusCode'>): Promise<void> {
     this.#error = error;
     await this.#judge(error, { ...end, statusCode: statusOfError(error) ?? 500 });
   }
 
-  /** The answer was sent. */
-  async sent(): Promise<void> {
+  /** Called when the response was sent. */
+  async responseSent(): Promise<void> {
     const { statusCode = 200, location, handled = false } = this.response ?? {};
-    if (!this.#settled && !this.#isAsked(statusCode, location))
-      this.#verdicts = this.#ask(this.#error, { statusCode, location, handled, value: this.#asked?.value });
+    if (!this.#settled && !this.#hasJudged(statusCode, location))
+      this.#askPredicates(this.#error, { statusCode, location, handled, value: this.#judgedEnd?.value });
     await this.#settleBy(statusCode);
   }
 
-  /** A stream of events has begun: its headers are out, or may soon be. */
-  streaming(): void {
-    if (this.response?.headersSent) void this.sent().catch(() => {});
+  /** Called after a stream of events has begun. If its headers are out, the call has succeeded. */
+  streamStarted(): void {
+    if (this.response?.headersSent) void this.responseSent().catch(() => {});
   }
 
-  /** Another limit, or what it asks, has refused the call after this one has let it in: no guess was made. */
+  /** Called when another limit, or a fault of the limiter, refused the call after this policy had let it in. */
   async refused(): Promise<void> {
-    this.#verdicts = new Map();
+    this.#predicateResults = new Map();
     await this.#settleBy(429);
   }
 
-  /** The connection closed before an answer was sent. This counts, so that hanging up is not a free guess. */
-  async left(): Promise<void> {
-    if (this.response?.headersSent) return this.sent();
+  /**
+   * Called when the connection closed. If no response was sent before, the call counts, so that hanging up is not a free
+   * guess.
+   */
+  async connectionClosed(): Promise<void> {
+    if (this.response?.headersSent) return this.responseSent();
     await this.#settle((policy) => (policy.count === 'success' ? 'success' : 'failure'));
   }
 
-  /** Elsewhere than over HTTP: a guard after ours may refuse the call, of which nobody would be told. */
+  /**
+   * Starts a deadline for the call to reach its handler. Outside of HTTP nothing reports that a later guard has refused the
+   * call. Past the deadline it is settled as a call whose connection closed.
+   */
   expectHandler(withinMs: number): void {
     this.#expectation = setTimeout(() => this.unsubscribed(), withinMs).unref();
   }
 
-  /** All guards have let the call pass. */
+  /** Called when all guards have let the call pass. */
   reachedHandler(): void {
     clearTimeout(this.#expectation);
   }
 
-  /** Nobody waits for the answer any more. Over HTTP the response tells so. */
+  /** Called when nothing waits for the result any more. Over HTTP the response reports the end of the call instead. */
   unsubscribed(): void {
-    if (!this.response) void this.left().catch(() => {});
+    if (!this.response) void this.connectionClosed().catch(() => {});
   }
 
   async #judge(error: unknown, end: CallEnd): Promise<void> {
     if (this.#settled) return;
-    this.#verdicts ??= this.#ask(error, end);
+    if (!this.#predicateResults) this.#askPredicates(error, end);
     const isFailure = (policy: ResolvedPolicy): boolean =>
       policy.count === 'failure' && this.#outcome(policy, end.statusCode) === 'failure';
     if (!this.response || this.policies.some(isFailure)) await this.#settleBy(end.statusCode);
   }
 
-  /** A filter, or an interceptor farther out, may have made another answer of it. */
-  #isAsked(statusCode: number, location: string | undefined): boolean {
-    return this.#asked?.statusCode === statusCode && this.#asked.location === location;
+  /** Returns false if a filter, or an interceptor farther out, has changed the response since `isFailure` was asked. */
+  #hasJudged(statusCode: number, location: string | undefined): boolean {
+    return this.#judgedEnd?.statusCode === statusCode && this.#judgedEnd.location === location;
   }
 
-  #ask(error: unknown, end: CallEnd): ReadonlyMap<ResolvedPolicy, boolean | undefined> {
-    this.#asked = end;
-    return new Map(this.policies.map((policy) => [policy, this.#verdictOf(policy, error, end)]));
+  #askPredicates(error: unknown, end: CallEnd): void {
+    this.#judgedEnd = end;
+    this.#predicateResults = new Map(
+      this.policies.map((policy) => [policy, this.#predicateResult(policy, error, end)]),
+    );
   }
 
-  #verdictOf(policy: ResolvedPolicy, error: unknown, end: CallEnd): boolean | undefined {
+  #predicateResult(policy: ResolvedPolicy, error: unknown, end: CallEnd): boolean | undefined {
     const { isFailure, count } = policy;
     if (!isFailure) return undefined;
     try {
-      const verdict: unknown = isFailure(error, end);
-      // Of a guard's refusal it could not see the error: what has no 401 for it is no reason to let guesses go uncounted.
-      if (verdict === false && error === undefined && !end.handled) return undefined;
-      if (verdict === undefined || typeof verdict === 'boolean') return verdict;
-      throw new TypeError(`isFailure returned ${typeof verdict}, not true, false or undefined.`);
+      const result: unknown = isFailure(error, end);
+      // A guard refused the call, and its error is not known here. So `false` must not hide a 401 or 403.
+      if (result === false && error === undefined && !end.handled) return undefined;
+      if (result === undefined || typeof result === 'boolean') return result;
+      throw new TypeError(`It returned a value of type ${typeof result}, not true, false or undefined.`);
     } catch (fault) {
-      this.listeners.verdictFailed(policy, fault);
+      this.listeners.predicateFailed(policy, fault);
       return count === 'failure';
     }
   }
 
   #outcome(policy: ResolvedPolicy, status: number): Outcome {
-    const verdict = this.#verdicts?.get(policy);
+    const result = this.#predicateResults?.get(policy);
     const isOk = this.#error === undefined && isSuccessStatus(status);
     if (policy.count === 'success') {
-      const failed = verdict ?? (this.#error !== undefined || status >= 400);
+      const failed = result ?? (this.#error !== undefined || status >= 400);
       return failed ? 'failure' : 'success';
     }
-    if (verdict ?? isFailureStatus(status)) return 'failure';
+    if (result ?? isFailureStatus(status)) return 'failure';
     if (isRedirect(status) && !policy.isFailure) this.listeners.redirected(policy);
     return isOk ? 'success' : 'neither';
   }
@@ -154,17 +163,17 @@ export class CallInFlight {
   }
 }
 
-/** Not 304, which says that nothing has changed. */
+/** 304 is not one: it means that nothing has changed. */
 const isRedirect = (status: number): boolean => status >= 300 && status < 400 && status !== 304;
 
-/** What GraphQL's world says in place of a status. */
+/** GraphQL has these codes in place of a status. */
 const STATUS_BY_GRAPHQL_CODE: Readonly<Record<string, number>> = {
   UNAUTHENTICATED: 401,
   FORBIDDEN: 403,
   BAD_USER_INPUT: 400,
 };
 
-/** The HTTP status that an error names: of Nest's exceptions in all contexts, and of those of other libraries. */
+/** Returns the HTTP status that an error names: an exception of Nest in any context, or an error of another library. */
 function statusOfError(error: unknown): number | undefined {
   if (typeof error !== 'object' || error === null) return undefined;
   const { getStatus, getError, extensions } = error as {
@@ -173,7 +182,7 @@ function statusOfError(error: unknown): number | undefined {
     extensions?: { code?: unknown };
   };
   if (typeof getStatus === 'function') return asStatus(getStatus.call(error));
-  // Of WebSockets and microservices: an object of the app's own making, or a text.
+  // WsException and RpcException hold an object or a text of the app.
   if (typeof getError === 'function') return statusNamedBy(getError.call(error));
   return statusNamedBy(error) ?? STATUS_BY_GRAPHQL_CODE[String(extensions?.code)];
 }

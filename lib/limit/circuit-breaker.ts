@@ -5,50 +5,51 @@ const FIRST_PAUSE_MS = 1_000;
 const LONGEST_PAUSE_MS = 5_000;
 
 /**
- * Stops calling a server that does not answer: after five failures in a row for 1 s, then, each time that a
- * single probe fails too, for twice as long, up to 5 s.
+ * Stops calls to a server that does not answer. After five failures in a row it pauses for 1 s. Then it lets one call
+ * through as a probe. Each probe that fails doubles the pause, up to 5 s.
  */
 export class CircuitBreaker {
   #failures = 0;
   #pauseMs = FIRST_PAUSE_MS;
-  #closedAgainAtMs = 0;
+  #pauseEndsAtMs = 0;
   #probing = false;
 
   constructor(private readonly now: () => number = monotonicMs) {}
 
-  /** Whether a call may be made. While the pause is over and nothing is known yet: one, the probe. */
+  /** Returns whether a call may be made. After a pause that is true for one call, the probe, until it has ended. */
   tryEnter(): boolean {
     if (this.#failures < FAILURES_TO_OPEN) return true;
-    if (this.#probing || this.now() < this.#closedAgainAtMs) return false;
+    if (this.#probing || this.now() < this.#pauseEndsAtMs) return false;
     this.#probing = true;
     return true;
   }
 
-  /** How long until calls are made again, in ms; 0 when they are. */
+  /** What is left of the pause, in ms. 0 outside of a pause. */
   get pauseLeftMs(): number {
-    return this.#failures < FAILURES_TO_OPEN ? 0 : Math.max(0, this.#closedAgainAtMs - this.now());
+    return this.#failures < FAILURES_TO_OPEN ? 0 : Math.max(0, this.#pauseEndsAtMs - this.now());
   }
 
+  /** Called when the server has answered. */
   succeeded(): void {
     this.#failures = 0;
     this.#pauseMs = FIRST_PAUSE_MS;
     this.#probing = false;
   }
 
-  /** True: with this failure the calls stop. */
+  /** Called when the server has not answered. Returns true if this failure starts the first pause. */
   failed(): boolean {
     const wasOpen = this.#failures >= FAILURES_TO_OPEN;
-    // Calls that were under way when it opened say nothing new.
+    // This call was sent before the pause began, so its failure shows nothing new.
     if (wasOpen && !this.#probing) return false;
     this.#failures++;
     this.#probing = false;
     if (this.#failures < FAILURES_TO_OPEN) return false;
-    this.#closedAgainAtMs = this.now() + this.#pauseMs;
+    this.#pauseEndsAtMs = this.now() + this.#pauseMs;
     this.#pauseMs = Math.min(2 * this.#pauseMs, LONGEST_PAUSE_MS);
     return !wasOpen;
   }
 
-  /** The call came to nothing that speaks of the server: the caller gave it up. */
+  /** Called when the caller gave the call up. That shows nothing about the server. */
   abandoned(): void {
     this.#probing = false;
   }

@@ -3,9 +3,9 @@ export interface CounterCall {
   readonly max: number;
   readonly windowMs: number;
   readonly cost: number;
-  /** Names the call: sent twice, it counts once. */
+  /** The name of the call. A call that is sent twice counts once. */
   readonly callId: string;
-  /** Keep the callId for the whole window, not only until the next call. */
+  /** Whether the callId is kept until the window ends, and not only until the next call. */
   readonly remember: boolean;
 }
 
@@ -19,7 +19,7 @@ interface CallOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** The port of counters: each method is one atomic step. */
+/** The port of counters. Each method is one atomic step. */
 export interface CounterBackend {
   increment(call: CounterCall, options: CallOptions): Promise<CounterReply>;
   peek(key: string, options: CallOptions): Promise<Omit<CounterReply, 'ok'>>;

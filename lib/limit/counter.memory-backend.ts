@@ -9,7 +9,7 @@ const SWEEP_AT_LEAST = 1_024;
 interface Window {
   count: number;
   readonly endsAtMs: number;
-  /** The count after each call whose id is remembered. */
+  /** The count after each call whose id is remembered, by that id. */
   readonly calls: Map<string, number>;
 }
 
@@ -17,7 +17,7 @@ interface CallOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** Counters of one process, with the behaviour of the Redis backend. */
+/** Counters of one process. They behave as those of the Redis backend. */
 export class MemoryCounterBackend implements CounterBackend {
   readonly #windows = new Map<string, Window>();
   #sweepAt = SWEEP_AT_LEAST;
@@ -69,7 +69,10 @@ export class MemoryCounterBackend implements CounterBackend {
     return window;
   }
 
-  /** Windows that ended and were not asked for again: swept when the map has doubled, and while nobody calls: O(1) a call. */
+  /**
+   * Drops windows that have ended. It runs when the map has doubled since the last sweep, so the cost of a call is constant on
+   * average. The idle sweep runs it while there are no calls.
+   */
   #sweep(): number {
     for (const key of this.#windows.keys()) this.#open(key);
     this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#windows.size);

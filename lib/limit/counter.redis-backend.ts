@@ -5,7 +5,7 @@ import { incrementScript, peekCounterScript, resetCounterScript } from './counte
 
 const TAG_LENGTH = 22;
 
-/** Counters on Redis: each operation one atomic script. */
+/** Counters on Redis. Each operation is one atomic script. */
 export class RedisCounterBackend implements CounterBackend {
   constructor(
     private readonly runner: ScriptRunner,

@@ -2,9 +2,9 @@ import { defineScript, unexpectedReply } from '../script/define-script.js';
 import { NOW_MS } from '../script/fragments.js';
 import type { CounterReply } from './counter.backend.js';
 
-// A HASH: `count`, `endsAt` (of the window, in ms), `last` (the callId that counted last), `call:<callId>` (the
-// count after a call whose id is to be remembered). The window's end is a field, so that a key which lost its
-// TTL still ends.
+// The key is a HASH with the fields `count`, `endsAt` (the end of the window, in ms), `last` (the callId of the call that was
+// counted last), and `call:<callId>` (the count after a call whose id is remembered). The end is a field, so that a window
+// which lost its TTL still ends.
 const WINDOW = `${NOW_MS}
 local fields = redis.call('HMGET', counter, 'count', 'endsAt', 'last')
 local count, endsAtMs = tonumber(fields[1] or 0), tonumber(fields[2] or 0)
@@ -12,7 +12,7 @@ if not (count and endsAtMs) then return redis.error_reply('SYNCGUARD_FOREIGN the
 local ended = nowMs >= endsAtMs
 if ended then count, endsAtMs = 0, 0 end
 
--- Counts are replied as text: clients were seen to misread integers near 2^53.
+-- Counts are replied as text, because clients misread integers near 2^53.
 local function text(count) return string.format('%d', count) end`;
 
 /** Replies {counted, count as text, ms until the window ends}. */
@@ -66,7 +66,7 @@ export const resetCounterScript = defineScript({
   keys: ['counter'],
   args: [],
   lua: `
-redis.call('HLEN', counter) -- a key of another type is refused, not deleted
+redis.call('HLEN', counter) -- fails if the key has another type, before it is deleted
 return redis.call('UNLINK', counter)`,
   decode: (reply): void => (typeof reply === 'number' ? undefined : unexpectedReply('counter-reset', reply)),
 });

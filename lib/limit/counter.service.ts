@@ -9,9 +9,9 @@ import { LimitError } from './limit.errors.js';
 const MAX_WINDOW_MS = 3_650 * 86_400_000;
 
 /**
- * Counts up to a maximum and never past it, in windows that start with their first increment: a quota of 100
- * exports a day, 3 trial runs. To stop a client that hammers, use the AbuseLimiterService: a window that starts
- * anew lets twice the maximum through around its edge.
+ * Counts up to a maximum and never past it, for a quota of 100 exports a day, or 3 trial runs. A window starts with its first
+ * increment. Around the end of a window up to twice the maximum gets through, so use AbuseLimiterService to stop a client
+ * that hammers.
  *
  * @example
  * const { ok, remaining } = await counters.increment(`exports:${user}`, { max: 100, windowMs: days(1) });
@@ -22,10 +22,11 @@ export class CounterService {
   constructor(private readonly backend: CounterBackend) {}
 
   /**
-   * Counts, if it fits: of calls at the same moment no more than fit.
+   * Adds `cost` to the count, if the maximum allows it. The sum of concurrent calls does not pass the maximum either.
    *
-   * @param key - what is counted: 1 to 512 UTF-8 bytes
-   * @throws LimitError InvalidArgument, and faults of the backend
+   * @param key - the name of the count, 1 to 512 UTF-8 bytes
+   * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable`,
+   * `NetworkTimeout` or `AuthFailed` if Redis does not answer
    */
   async increment(key: string, options: IncrementOptions): Promise<CounterResult> {
     const call = checked(() =>
@@ -35,7 +36,7 @@ export class CounterService {
     return { ...reply, remaining: Math.max(0, call.max - reply.count) };
   }
 
-  /** Where the count stands. Changes nothing. */
+  /** Returns the count, without changing it. */
   async peek(key: string, options: PeekCounterOptions = {}): Promise<CounterState> {
     const { max, signal } = checked(() => callOptions(options, ['max']));
     const normalized = checked(() => {
@@ -46,7 +47,7 @@ export class CounterService {
     return { ...reply, ...(max === undefined ? {} : { remaining: Math.max(0, max - reply.count) }) };
   }
 
-  /** Starts at 0 again, and forgets the ids. */
+  /** Sets the count to 0, and forgets the ids of its calls. */
   async reset(key: string, options: CallOptions = {}): Promise<void> {
     const { signal } = checked(() => callOptions(options, []));
     const normalized = checked(() => normalizeKey(key));
@@ -60,7 +61,7 @@ function validateIncrement(key: string, { max, windowMs, cost, id }: IncrementOp
     max: integer('max', max, 0, Number.MAX_SAFE_INTEGER),
     windowMs: integer('windowMs', windowMs, 1, MAX_WINDOW_MS),
     cost: integer('cost', cost ?? 1, 1, Number.MAX_SAFE_INTEGER),
-    // Prefixed, so that no given id can name the call of somebody who gave none.
+    // The prefix keeps ids of the app apart from random ones.
     callId:
       id === undefined ? `random:${randomBytes(16).toString('base64url')}` : `given:${normalizeKey(id)}`,
     remember: id !== undefined,

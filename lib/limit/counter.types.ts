@@ -3,22 +3,22 @@ interface Signalled {
 }
 
 export interface IncrementOptions extends Signalled {
-  /** The count never passes it. An integer from 0 to 2^53 - 1. */
+  /** The maximum of the count. An integer from 0 to 2^53 - 1. */
   max: number;
-  /** How long a count stands, from its first increment, in ms, 1 to 10 years. */
+  /** How long a count lasts, from its first increment, in ms. 1 ms to 10 years. */
   windowMs: number;
   /** How much this call counts, all or nothing. An integer of at least 1. Default: 1. */
   cost?: number;
   /**
-   * Names this call, 1 to 512 UTF-8 bytes: again with the same id in the same window it gets the first answer
-   * and counts nothing. Each id is kept until the window ends. Default: none; then only a command that the
-   * Redis client itself sends again is known, and only while no other call has come between.
+   * A name of this call, 1 to 512 UTF-8 bytes. A second call with the same id in the same window gets the result of the first,
+   * and does not count. Each id is kept until the window ends. Default: a random id, which protects only against a command
+   * that the Redis client sends twice with no other call in between.
    */
   id?: string;
 }
 
 export interface PeekCounterOptions extends Signalled {
-  /** To be told what remains. */
+  /** The maximum of the count. With it, the result has `remaining`. */
   max?: number;
 }
 
@@ -26,15 +26,15 @@ export interface CounterResult {
   /** Whether the call was counted. */
   readonly ok: boolean;
   readonly count: number;
-  /** Until `max`. */
+  /** How much is left until `max`. */
   readonly remaining: number;
-  /** Until the count starts at 0 again, in ms; 0: it stands at 0. */
+  /** How long it takes until the count is 0 again, in ms. 0 if it is 0 now. */
   readonly resetMs: number;
 }
 
 export interface CounterState {
   readonly count: number;
   readonly resetMs: number;
-  /** Until `max`, if that was given. */
+  /** How much is left until `max`. Present if `max` was passed. */
   readonly remaining?: number;
 }

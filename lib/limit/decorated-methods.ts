@@ -1,22 +1,23 @@
 import type { Type } from '@nestjs/common';
 
-/** Metadata of a prototype: which of its own methods our decorators stand on. */
+/** Metadata of a prototype: our decorators on its own methods. */
 const DECORATED = Symbol.for('syncguard:decorated-methods');
 
 type Key = string | symbol;
 export type Method = (...args: never[]) => unknown;
 
-/** One of our decorators on a method, and how to find out whether it is still in force there. */
+/** One of our decorators on a method. */
 export interface Decoration {
-  /** As users write it: `@RateLimit`. */
+  /** The decorator as users write it: `@RateLimit`. */
   readonly decorator: string;
-  /** Whether a function that stands in the method's place carries all that the decorator has left on it. */
+  /** Returns whether a function, perhaps a replacement of the method, has all metadata that the decorator has set. */
   isOn(method: object): boolean;
 }
 
 /**
- * Notes a decorator on the class itself, as decorators of others may replace the method later and lose what stands on
- * it. No list of all classes is kept: a file may be imported by an app that does not use its classes.
+ * Notes on the class that a method is decorated. The method itself may be replaced later by a decorator of another
+ * package, and its metadata be lost. There is no list of all classes: a file may be imported by an app that does not use
+ * its classes.
  */
 export function noteDecoration(prototype: object, key: Key, decoration: Decoration): void {
   const noted = ownDecorations(prototype);
@@ -24,17 +25,17 @@ export function noteDecoration(prototype: object, key: Key, decoration: Decorati
   Reflect.defineMetadata(DECORATED, new Map([...noted, [key, ofMethod]]), prototype);
 }
 
-/** A decorated method as a class has it: its own, an inherited one, or another in the place of that. */
+/** A decorated method, seen from a class that has it, inherits it or overrides it. */
 export interface DecoratedMethod {
   readonly key: Key;
   readonly decorations: readonly Decoration[];
-  /** The class that the decorators stand in. */
+  /** The name of the class that has the decorators. */
   readonly declaredBy: string;
-  /** Whether a subclass has put a method without our decorators in its place. */
+  /** Whether a subclass has overridden it with a method that does not have our decorators. */
   readonly isOverridden: boolean;
 }
 
-/** The decorated methods of a class, those of its bases and mixins as well. */
+/** Returns the decorated methods of a class, with those of its bases and mixins. */
 export function decoratedMethodsOf(prototype: object): DecoratedMethod[] {
   const holders = new Map<Key, object>();
   const found = new Map<Key, DecoratedMethod>();
@@ -54,7 +55,7 @@ export function decoratedMethodsOf(prototype: object): DecoratedMethod[] {
 const ownDecorations = (prototype: object): ReadonlyMap<Key, readonly Decoration[]> =>
   (Reflect.getOwnMetadata(DECORATED, prototype) ?? new Map()) as ReadonlyMap<Key, readonly Decoration[]>;
 
-/** A prototype and its bases, up to that of all objects. */
+/** Yields a prototype and those it inherits from, except for `Object.prototype`. */
 export function* chainOf(prototype: object | undefined): Generator<object> {
   for (
     let at: object | null = prototype ?? null;
@@ -64,7 +65,7 @@ export function* chainOf(prototype: object | undefined): Generator<object> {
     yield at;
 }
 
-/** The methods of a class, those that it inherits as well unless it has put others in their place. */
+/** Returns the methods of a class, with those that it inherits and does not override. */
 export function methodsOf(type: Type): Method[] {
   const members = new Map<string, unknown>();
   for (const at of chainOf(type.prototype as object | undefined))

@@ -1,79 +1,80 @@
 import { defineScript } from '../script/define-script.js';
 import { NOW_MS } from '../script/fragments.js';
-import { answerBlock, indent, NOW_MS_ONCE } from './limit.fragments.js';
+import { denyIfBlocked, indent, NOW_MS_ONCE } from './limit.fragments.js';
 import { decodeDone, decodePeek } from './limit.replies.js';
 
-// Of a limit whose algorithm is `fixed-window` an identity has two keys, both with a TTL:
-//   window    String  "<count> <endsAt> <lastCall> <lastForgiven>": what was counted until `endsAt`, in ms, and the
-//                     ids of the call that counted last and of the last that was taken back. The end is in the
-//                     value, so that a window which lost its TTL still ends.
-//   block     String  as of a sliding log: a block by hand.
+// The keys of an identity under a limit whose algorithm is `fixed-window`, both with a TTL:
+//   window    String  "<count> <endsAt> <lastCall> <lastForgiven>": the count until `endsAt` (in ms), the id of the call
+//                     that was counted last, and the id of the call that took something back last. The end stands in
+//                     the value, so that a window which lost its TTL still ends.
+//   block     String  A block that was set by hand, as in limit.scripts.ts.
 
-/** `count`, `last`, `forgiven` and `endsAtMs` out of `value`; nothing and no end where no window is open. */
+/** Sets `count`, `last`, `forgiven` and `endsAtMs` from `value`. `endsAtMs` is nil if no window is open. */
 const PARSE_WINDOW = `
 local count, last, forgiven, endsAtMs = 0, '', ''
 if value then
   local counted, ends, by, undone = string.match(value, '^(%d+) (%d+) ([%w_-]*) ([%w_-]*)$')
-  if not counted then error('SYNCGUARD_FOREIGN the window is not a count', 0) end
+  if not counted then error('SYNCGUARD_FOREIGN the window is not ours', 0) end
   if tonumber(ends) > nowMs then
     count, last, forgiven, endsAtMs = tonumber(counted), by, undone, tonumber(ends)
   end
 end`;
 
-/** The TTL is always what is left of the window: one that was lost comes back with it. */
+/** Writes the window. Its TTL is what is left of the window, so a TTL that was lost comes back. */
 const writeWindow = (last: string, forgiven: string): string =>
   `call('SET', window, string.format('%.0f %.0f %s %s', count, endsAtMs, ${last}, ${forgiven}), 'PX', endsAtMs - nowMs)`;
 
-// What is told is no longer than the window, also where the clock stepped back.
-
-/** `decide` for a fixed window: counts what fits and nothing else, so what it denies can wait for its end. */
+/**
+ * The decider of a fixed window. It counts a call only if the call fits. A denied call waits until the window ends. The
+ * waits in its replies are no longer than the window, even after the clock has stepped back.
+ */
 export const DECIDE_IN_WINDOW = `
-local function decideInWindow(commit, window, block, cost, tempWindowMs, tempThreshold)
-  local held, value = call('GET', block), call('GET', window)
+local function decideInWindow(commit, window, block, cost, shortWindowMs, shortThreshold)
+  local blockValue, value = call('GET', block), call('GET', window)
   ${indent(
-    answerBlock(
-      `false, remainingMs .. ' ' .. held`,
+    denyIfBlocked(
+      `false, remainingMs .. ' ' .. blockValue`,
       `call('PEXPIRE', block, remainingMs)`,
-      `heal(window, tempWindowMs)`,
+      `heal(window, shortWindowMs)`,
     ),
     2,
   )}
 
   ${indent(NOW_MS_ONCE, 2)}
   ${indent(PARSE_WINDOW, 2)}
-  endsAtMs = endsAtMs or nowMs + tempWindowMs
+  endsAtMs = endsAtMs or nowMs + shortWindowMs
   if last ~= callId then
     cost = tonumber(cost)
-    if count + cost >= tempThreshold then
+    if count + cost >= shortThreshold then
       if commit then heal(window, endsAtMs - nowMs) end
-      return false, math.min(endsAtMs - nowMs, tempWindowMs) .. ' window ' .. count .. ' ' .. count
+      return false, math.min(endsAtMs - nowMs, shortWindowMs) .. ' window ' .. count .. ' ' .. count
     end
     if commit then
       count = count + cost
       ${writeWindow('callId', 'forgiven')}
     end
   end
-  return true, (count > 0 and math.min(endsAtMs - nowMs, tempWindowMs) or 0) .. ' ok ' .. count .. ' ' .. count
+  return true, (count > 0 and math.min(endsAtMs - nowMs, shortWindowMs) or 0) .. ' ok ' .. count .. ' ' .. count
 end`;
 
-/** Reads only: what a check would find. */
+/** Replies as a check would, and writes nothing. */
 export const peekWindowScript = defineScript({
   name: 'limit-peek-window',
   keys: ['window', 'block'],
-  args: ['tempThreshold', 'tempWindowMs'],
+  args: ['shortThreshold', 'shortWindowMs'],
   lua: `
 local call = redis.call
-local held, value = call('GET', block), call('GET', window)
-${answerBlock(`remainingMs .. ' ' .. held`).trim()}
+local blockValue, value = call('GET', block), call('GET', window)
+${denyIfBlocked(`remainingMs .. ' ' .. blockValue`).trim()}
 ${NOW_MS}
 ${PARSE_WINDOW}
 if count == 0 then return '0 ok 0 0' end
-local status = count + 1 >= tonumber(tempThreshold) and 'window' or 'ok'
-return table.concat({math.min(endsAtMs - nowMs, tonumber(tempWindowMs)), status, count, count}, ' ')`,
+local status = count + 1 >= tonumber(shortThreshold) and 'window' or 'ok'
+return table.concat({math.min(endsAtMs - nowMs, tonumber(shortWindowMs)), status, count, count}, ' ')`,
   decode: decodePeek,
 });
 
-/** Takes back so much of what the open window has counted. */
+/** Lowers the count of the open window by `amount`. */
 export const forgiveWindowScript = defineScript({
   name: 'limit-forgive-window',
   keys: ['window'],

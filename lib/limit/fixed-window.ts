@@ -1,7 +1,7 @@
-import type { LimitCheck, LimitOutcome } from './limit.backend.js';
+import type { LimitCheck, BackendDecision } from './limit.backend.js';
 import type { LimitRules } from './limit.policy.js';
 
-/** What one identity has used of a limit until the window ends: one number, whatever the limit is. */
+/** The count of one identity in a window that is open. It is one number, however high the limit is. */
 export class FixedWindow {
   #count = 0;
   #lastCall: string | undefined;
@@ -9,8 +9,8 @@ export class FixedWindow {
 
   constructor(readonly endsAtMs: number) {}
 
-  /** Counts the call if it fits, and nothing otherwise. Without `commit` it only says whether it would. */
-  decide({ policy, cost }: LimitCheck, callId: string, nowMs: number, commit: boolean): LimitOutcome {
+  /** Decides about a call, and counts it if it fits. Without `commit` it only decides. */
+  decide({ policy, cost }: LimitCheck, callId: string, nowMs: number, commit: boolean): BackendDecision {
     if (this.#lastCall === callId) return this.#allowed(policy.rules, nowMs);
     if (!this.#fits(policy.rules, cost)) return this.#denied(policy.rules, nowMs);
     if (commit) {
@@ -20,8 +20,8 @@ export class FixedWindow {
     return this.#allowed(policy.rules, nowMs);
   }
 
-  /** What a call of cost 1 would find. */
-  peek(rules: LimitRules, nowMs: number): LimitOutcome {
+  /** Returns the decision about a call of cost 1, without counting it. */
+  peek(rules: LimitRules, nowMs: number): BackendDecision {
     return this.#fits(rules, 1) ? this.#allowed(rules, nowMs) : this.#denied(rules, nowMs);
   }
 
@@ -31,21 +31,21 @@ export class FixedWindow {
     this.#lastForgiven = callId;
   }
 
-  #fits({ tempThreshold }: LimitRules, cost: number): boolean {
-    return this.#count + cost < tempThreshold;
+  #fits({ shortThreshold }: LimitRules, cost: number): boolean {
+    return this.#count + cost < shortThreshold;
   }
 
-  /** No longer than the window, also where the clock stepped back. */
-  #leftMs({ tempWindowMs }: LimitRules, nowMs: number): number {
-    return Math.min(this.endsAtMs - nowMs, tempWindowMs);
+  /** Returns what is left of the window. After the clock has stepped back it is still no longer than the window. */
+  #leftMs({ shortWindowMs }: LimitRules, nowMs: number): number {
+    return Math.min(this.endsAtMs - nowMs, shortWindowMs);
   }
 
-  #allowed(rules: LimitRules, nowMs: number): LimitOutcome {
+  #allowed(rules: LimitRules, nowMs: number): BackendDecision {
     const resetMs = this.#count > 0 ? this.#leftMs(rules, nowMs) : 0;
     return { status: 'allowed', shortCount: this.#count, longCount: this.#count, resetMs };
   }
 
-  #denied(rules: LimitRules, nowMs: number): LimitOutcome {
+  #denied(rules: LimitRules, nowMs: number): BackendDecision {
     return {
       status: 'denied',
       scope: 'temp',

@@ -8,25 +8,26 @@ import { type Visit, visitOn } from './visit.js';
 
 type Method = (this: unknown, ...args: never[]) => unknown;
 
-/** On a method that notes when it is called: what it is called by. */
+/** A property of the methods that `noteEntry` has put in place. It holds the name under which the class has the method. */
 const NOTES_ENTRY = Symbol.for('syncguard:notes-entry');
-/** Nest's parameter of type REQUEST, which no pipe touches. */
+/** Nest's parameter type REQUEST. Pipes do not touch it. */
 const REQUEST_PARAMETER = 0;
 
-/** Where no argument leads to the call: elsewhere than over HTTP. */
+/** The visits of calls outside of HTTP. There, no argument of a handler leads to its visit. */
 const visits: AsyncLocalStorage<Visit> = ((
   globalThis as { [key: symbol]: AsyncLocalStorage<Visit> | undefined }
 )[Symbol.for('syncguard:als:visits')] ??= new AsyncLocalStorage<Visit>());
 
-/** Calls the handler, which will find its visit. */
+/** Calls the handler, so that it can find its visit. */
 export const handleFor = (visit: Visit, context: ExecutionContext, next: CallHandler): Observable<unknown> =>
   context.getType() === 'http' ? next.handle() : visits.run(visit, () => next.handle());
 
 /**
- * Has a handler note that it was called, which neither guards nor interceptors can see: pipes run after them. It stands in
- * the place of the method as decorators' functions do, for all apps of the process that share the class.
+ * Replaces a handler by one that notes on the visit that it was called. Guards and interceptors cannot find that out, as
+ * pipes run after them. The replacement holds for all apps of the process that share the class.
  *
- * Over HTTP it finds the call by the request, for which it asks Nest in one more argument that the method does not see.
+ * Over HTTP the handler finds its visit by the request. Nest passes the request as one more argument, which the original
+ * method does not get.
  */
 export function noteEntry(type: { readonly prototype: object }, key: string | symbol): void {
   const owner = ownerOf(type.prototype, key);
@@ -34,31 +35,33 @@ export function noteEntry(type: { readonly prototype: object }, key: string | sy
   const method: unknown = descriptor?.value;
   if (!owner || typeof method !== 'function' || NOTES_ENTRY in method) return;
   const isHttp = Reflect.hasMetadata(METHOD, method) && !Reflect.hasMetadata(PATTERN, method);
-  const place = isHttp ? askForRequest(owner.constructor, key, method.length) : undefined;
+  const place = isHttp ? addRequestArgument(owner.constructor, key, method.length) : undefined;
   replaceMethod('@RateLimit', owner, key, descriptor, (original) => notingMethod(original, place));
   const noting = descriptor?.value as object;
-  // Also what another wrapper has by inheritance.
+  // All metadata of the method is copied. Another wrapper may have inherited some of it.
   for (const name of Reflect.getMetadataKeys(method) as unknown[])
     Reflect.defineMetadata(name, Reflect.getMetadata(name, method), noting);
   Object.defineProperty(noting, NOTES_ENTRY, { value: key });
   Object.defineProperty(owner, key, descriptor as PropertyDescriptor);
 }
 
-/** Where in its arguments a method finds the request, and how many it takes itself. */
 interface RequestPlace {
+  /** The index of the argument that holds the request. */
   readonly index: number;
+  /** How many arguments the original method gets. */
   readonly ownArgs: number;
 }
 
-function askForRequest(constructor: object, key: string | symbol, length: number): RequestPlace {
+/** Tells Nest to pass the request to a method, behind its own arguments. */
+function addRequestArgument(constructor: object, key: string | symbol, length: number): RequestPlace {
   const known = (Reflect.getMetadata(ROUTE_ARGS, constructor, key) ?? {}) as Record<
     string,
     { index: number }
   >;
   const ownArgs = Math.max(0, ...Object.values(known).map(({ index }) => index + 1));
   const index = Math.max(ownArgs, length);
-  const asked = { [`${REQUEST_PARAMETER}:${index}`]: { index, data: undefined, pipes: [] } };
-  Reflect.defineMetadata(ROUTE_ARGS, { ...known, ...asked }, constructor, key);
+  const added = { [`${REQUEST_PARAMETER}:${index}`]: { index, data: undefined, pipes: [] } };
+  Reflect.defineMetadata(ROUTE_ARGS, { ...known, ...added }, constructor, key);
   return { index, ownArgs };
 }
 
@@ -70,34 +73,35 @@ function notingMethod(original: Method, place: RequestPlace | undefined): Method
     const call = (): unknown => original.apply(this, isNests ? args.slice(0, place.ownArgs) : args);
     if (!visit) return call();
     visit.handled = true;
-    return isSse && visit.inFlight.length > 0 ? reported(visit, call) : call();
+    return isSse && visit.inFlight.length > 0 ? callReporting(visit, call) : call();
   };
 }
 
-/** How long the headers of a stream of events may take, in ms; later its end tells. */
+/** When to look whether the headers of a stream of events are out, in ms. If they leave later, its end settles the call. */
 const HEADERS_MS = [0, 1_000];
 
 /**
- * A stream of events reports for itself: an interceptor around it would commit its 200 before anything is known. What it
- * throws can still be answered with a denial; once its headers are out it has succeeded.
+ * Calls a handler of `@Sse` and reports how it ended. An interceptor cannot do that: Nest would send the headers with a 200
+ * before the interceptor knows anything. A handler that throws can still be answered with a 429. Once the headers are out
+ * the call has succeeded.
  */
-async function reported(visit: Visit, call: () => unknown): Promise<unknown> {
+async function callReporting(visit: Visit, call: () => unknown): Promise<unknown> {
   const calls = visit.inFlight.splice(0);
   try {
     const stream = await call();
     for (const ms of HEADERS_MS)
       setTimeout(() => {
-        for (const each of calls) each.streaming();
+        for (const each of calls) each.streamStarted();
       }, ms).unref();
     return stream;
   } catch (error) {
-    await visit.steward.failedWith(visit, calls, error);
+    await visit.limiter.handlerThrew(visit, calls, error);
     throw error;
   }
 }
 
-/** What Nest calls a method by: another decorator may have put a function of another name in its place. */
-export const keyOf = (method: { readonly name: string }): string | symbol =>
+/** Returns the name under which the class has a method. The function itself may have another name, given by a decorator. */
+export const memberNameOf = (method: { readonly name: string }): string | symbol =>
   (method as { [NOTES_ENTRY]?: string | symbol })[NOTES_ENTRY] ?? method.name;
 
 function ownerOf(prototype: object, key: string | symbol): object | undefined {

@@ -2,11 +2,13 @@ import { ExternalContextCreator, type ModulesContainer } from '@nestjs/core';
 import { FIELD_RESOLVER, GRAPHQL_OPTIONS, PATTERN, REFERENCE_RESOLVER } from './rate-limit.metadata.js';
 
 /**
- * Who calls a method: Nest, with its guards; another framework, which may ask guards or not; or nobody who would.
+ * - `guarded`: Nest asks guards before it calls the method.
+ * - `foreign`: another framework calls the method. It may ask guards or not.
+ * - `unguarded`: nothing asks guards for the method.
  */
 export type HandlerKind = 'guarded' | 'foreign' | 'unguarded';
 
-/** Metadata of methods that Nest asks guards for: routes, messages of both kinds, and fields of GraphQL. */
+/** Metadata of the methods that Nest asks guards for: routes, messages of gateways and microservices, fields of GraphQL. */
 const GUARDED: readonly unknown[] = [
   'path',
   'websockets:message_mapping',
@@ -16,24 +18,24 @@ const GUARDED: readonly unknown[] = [
   REFERENCE_RESOLVER,
 ];
 
-/** Metadata that makes no handler of a method, or one that is called past all guards. */
+/** Metadata that does not make a method a handler, or makes it a handler that is called past all guards. */
 const UNGUARDED: readonly RegExp[] = [
   /^(design|self|optional|syncguard|scope):/,
-  // Nest's own on routes: guards, status, headers, version...
+  // Nest's own metadata of routes: guards, status, headers, version...
   /^__(guards|interceptors|pipes|exceptionFilters|httpCode|headers|redirect|renderTemplate|version|responsePassthrough|sse|sseOptions|routeArguments|customRouteArgs)__$/,
   /^(cache_module:|CACHE_MANAGER|THROTTLER:)/,
   /^swagger\//,
   // @nestjs/schedule, @nestjs/event-emitter
   /^SCHEDULER?_/,
   /^EVENT_LISTENER_METADATA$/,
-  // @nestjs/bull and @nestjs/bullmq: processors and listeners of a queue's events
+  // @nestjs/bull and @nestjs/bullmq: processors, and listeners for the events of a queue
   /^bull(mq)?:/,
 ];
 
-/** As apps name metadata of their own: `roles`, `isPublic`, `is-public`, and what Reflector.createDecorator makes up. */
+/** The names that apps use for their own metadata (`roles`, `is-public`), and those that Reflector.createDecorator makes. */
 const PLAIN = /^[A-Za-z0-9][\w-]*$/;
 
-/** Finds out what a method's metadata makes of it. */
+/** Finds out by its metadata what calls a method. */
 export class HandlerKinds {
   #isHosting: boolean | undefined;
 
@@ -48,12 +50,12 @@ export class HandlerKinds {
   #isForeign(key: string | symbol): boolean {
     const name = typeof key === 'symbol' ? (key.description ?? '') : key;
     if (UNGUARDED.some((known) => known.test(name))) return false;
-    // Of the app itself, unless something is there that could call a method for any word.
+    // A plain name is metadata of the app itself, unless a framework is there that could have chosen that name.
     if (typeof key === 'string' && PLAIN.test(key)) return (this.#isHosting ??= this.#hostsFrameworks());
     return true;
   }
 
-  /** Whether a framework other than GraphQL has Nest make handlers with guards for it, as those of bots do. */
+  /** Returns whether a framework other than GraphQL has Nest make handlers with guards for it, as frameworks of bots do. */
   #hostsFrameworks(): boolean {
     return [...this.modules.values()]
       .filter(({ providers }) => !providers.has(GRAPHQL_OPTIONS))
@@ -65,7 +67,7 @@ export class HandlerKinds {
 const isHandlerMaker = (token: unknown): boolean =>
   token === ExternalContextCreator || (token as { token?: unknown } | null)?.token === ExternalContextCreator;
 
-/** What a class has injected: by its constructor's types, by `@Inject`, and into properties. */
+/** Returns what is injected into a class: by the types of its constructor, by `@Inject`, and into its properties. */
 function dependenciesOf(type: unknown): unknown[] {
   if (typeof type !== 'function') return [];
   const list = (key: string): unknown[] => (Reflect.getMetadata(key, type) ?? []) as unknown[];

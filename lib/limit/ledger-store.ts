@@ -1,21 +1,22 @@
 import type { Clock } from '../clock.js';
 import { IdleSweep } from '../idle-sweep.js';
 
-/** More identities than this are not kept. */
+/** The most identities that are kept. */
 const MAX_IDENTITIES = 100_000;
 const SWEEP_AT_LEAST = 1_024;
 
-/** What the store has to know of what it keeps. */
-export interface Kept {
-  /** Drops what is over at this instant. */
+/** The part of a ledger that the store uses. */
+export interface StoredLedger {
+  /** Drops everything that is over by now. */
   tidy(nowMs: number): this;
   isEmpty(): boolean;
   liveBlock(nowMs: number): { readonly scope: string } | undefined;
 }
 
 /**
- * Gives its oldest entries in constant time each, by an iterator that it keeps: a new one would pass by all that was
- * removed. It is let go as soon as entries are removed by the thousand, since it keeps the tables of the map alive.
+ * A map that removes its oldest entry in constant time. For that it keeps an iterator, since a new one would have to step
+ * over all entries that were removed. A sweep drops the iterator, because the iterator keeps the old tables of the map in
+ * memory.
  */
 class Shelf<Value> extends Map<string, Value> {
   #entries: MapIterator<[string, Value]> | undefined;
@@ -28,7 +29,7 @@ class Shelf<Value> extends Map<string, Value> {
     return step.value;
   }
 
-  /** Removes all that this says. */
+  /** Removes all entries that are over. */
   sweep(isOver: (value: Value) => boolean): void {
     this.#entries = undefined;
     for (const [key, value] of this) if (isOver(value)) this.delete(key);
@@ -36,15 +37,15 @@ class Shelf<Value> extends Map<string, Value> {
 }
 
 /**
- * What is known of each identity, the most recently used last. At the bound the least recently used goes: first of those
- * without a live block, then of those that are blocked, and last of those that were blocked by hand. Whoever makes up
- * identities by the thousand must not free anybody who is blocked, least of all himself.
+ * Keeps a ledger for each identity, in the order of their last use. At the bound it drops the least recently used ledger:
+ * first of those without a live block, then of those that are blocked, and last of those that were blocked by hand. So a
+ * client that makes up identities by the thousand cannot end a block, not even its own.
  */
-export class LedgerStore<Ledger extends Kept> {
+export class LedgerStore<Ledger extends StoredLedger> {
   readonly #open = new Shelf<Ledger>();
   readonly #blocked = new Shelf<Ledger>();
   readonly #byHand = new Shelf<Ledger>();
-  /** In the order in which they give room. */
+  /** The shelves, in the order in which ledgers are dropped. */
   readonly #shelves = [this.#open, this.#blocked, this.#byHand];
   readonly #idle: IdleSweep;
   #sweepAt = SWEEP_AT_LEAST;
@@ -60,7 +61,7 @@ export class LedgerStore<Ledger extends Kept> {
     return this.#open.size + this.#blocked.size + this.#byHand.size;
   }
 
-  /** Without making it the most recently used one. */
+  /** Returns the identity's ledger. This does not count as a use of it. */
   peek(identity: string, nowMs: number): Ledger | undefined {
     for (const shelf of this.#shelves) {
       const ledger = shelf.get(identity);
@@ -69,13 +70,13 @@ export class LedgerStore<Ledger extends Kept> {
     return undefined;
   }
 
-  /** The identity's ledger, which now is the most recently used one. */
+  /** Returns the identity's ledger, a new one if there is none. It is the most recently used one from now on. */
   take(identity: string, nowMs: number): Ledger {
     const known = this.peek(identity, nowMs);
     if (known) this.delete(identity);
     else this.#makeRoom(nowMs);
     const ledger = known ?? this.create();
-    // Whether it is blocked is looked at when there is no more room: a block may be set or lifted until then.
+    // Blocked or not, it goes to the open ones. `#makeRoom` looks for the block, which may be set or ended until then.
     this.#open.set(identity, ledger);
     this.#idle.start();
     return ledger;
@@ -85,7 +86,7 @@ export class LedgerStore<Ledger extends Kept> {
     for (const shelf of this.#shelves) if (shelf.delete(identity)) return;
   }
 
-  /** What is over goes when the store has doubled, and now and then while nobody calls: O(1) a call. */
+  /** Sweeps when the store has doubled since the last sweep, so the cost of a call is constant on average. */
   #makeRoom(nowMs: number): void {
     if (this.size >= this.#sweepAt) this.#sweep(nowMs);
     if (this.size < MAX_IDENTITIES) return;
@@ -93,7 +94,7 @@ export class LedgerStore<Ledger extends Kept> {
       for (let oldest = shelf.takeOldest(); oldest; oldest = shelf.takeOldest()) {
         const [identity, ledger] = oldest;
         const fitting = this.#shelfOf(ledger, nowMs);
-        // Each blocked one is put aside once until it is used again.
+        // A blocked ledger moves to its shelf, and stays there until it is used again.
         if (this.#shelves.indexOf(fitting) <= this.#shelves.indexOf(shelf)) return;
         fitting.set(identity, ledger);
       }

@@ -4,35 +4,38 @@ import type { LimitScope } from './limit.types.js';
 /** The most limits that one call is counted against. */
 export const MAX_CHECKS = 8;
 
-/** One identity of one limiter. */
+/** A policy and whom it counts. */
 export interface Subject {
-  /** The limiter's name and the normalized key: what is counted together. */
+  /** The policy's name and the normalized key. Calls with the same identity are counted together. */
   readonly identity: string;
   readonly policy: ResolvedPolicy;
 }
 
+/** One call, to be counted against one limit. */
 export interface LimitCheck extends Subject {
-  /** 1 to 1,000; of a fixed window up to its limit. */
+  /** 1 to 1,000. A fixed window takes up to its limit. */
   readonly cost: number;
 }
 
-/** What a backend says of one check. */
-export type LimitOutcome =
-  | (LimitCounts & {
-      readonly status: 'allowed';
-      /** Until the shorter window is empty again. */
-      readonly resetMs: number;
-    })
-  | (LimitCounts & {
-      readonly status: 'denied';
-      readonly scope: LimitScope;
-      /** The text given to `block()`, `'busy'`, or the scope. */
-      readonly reason: string;
-      /** In ms, at least 1. */
-      readonly retryAfterMs: number;
-      /** A block answered, or was set: until its end every call is denied. */
-      readonly blocked: boolean;
-    });
+/** The decision of a backend about one check. */
+export type BackendDecision = BackendAllowed | BackendDenied;
+
+export interface BackendAllowed extends LimitCounts {
+  readonly status: 'allowed';
+  /** How long until the short window is empty again, in ms. */
+  readonly resetMs: number;
+}
+
+export interface BackendDenied extends LimitCounts {
+  readonly status: 'denied';
+  readonly scope: LimitScope;
+  /** The text that was passed to `block()`, `'busy'`, or the scope. */
+  readonly reason: string;
+  /** In ms, at least 1. */
+  readonly retryAfterMs: number;
+  /** Whether there is a block, which denies every call until it ends. */
+  readonly blocked: boolean;
+}
 
 export interface LimitCounts {
   readonly shortCount: number;
@@ -45,31 +48,37 @@ export interface CallOptions {
 }
 
 /**
- * The limiter's port: each method is one atomic step. `callId` names one call: sent again, it does not count
- * again. Faults reject with a LimitError.
+ * The limiter's port. Each method is one atomic step. `callId` names one call: the same call sent again does not count
+ * again. Every fault is a LimitError.
  */
 export interface LimitBackend {
   readonly backend: 'redis' | 'memory';
   /**
-   * Counts a call against all of its limits, or, when one of them denies it, against none but those that deny.
-   * A policy with `count: 'failure'` only notes it as in flight. Outcomes come in the order of `checks`.
+   * Counts a call against all of its limits. If one of them denies the call, only those that deny it count it. A policy
+   * that counts failures or successes keeps the call as in flight. The decisions come in the order of `checks`.
    */
-  check(checks: readonly LimitCheck[], callId: string, options?: CallOptions): Promise<LimitOutcome[]>;
-  /** A call in flight ended in a failure: now it counts. Denied: it was the failure that sets the block. */
-  confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<LimitOutcome>;
+  check(checks: readonly LimitCheck[], callId: string, options?: CallOptions): Promise<BackendDecision[]>;
   /**
-   * A call does not count after all. `forget`: nor do the failures before it, unless they have set a block. A fixed
-   * window counts no failures, and does not know its calls one by one: only what it has let in may be taken back.
+   * Counts a call in flight that has ended in what its policy counts. The decision is denied if the call has set a block,
+   * or if there is a block already.
+   */
+  confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<BackendDecision>;
+  /**
+   * Takes one call back.
+   *
+   * A fixed window does not know its calls one by one: take back only a call that it has let in.
+   *
+   * @param forget - also forgets the failures before it, unless there is a block
    */
   withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void>;
-  /** What stands, without counting. */
-  peek(subject: Subject, options?: CallOptions): Promise<LimitOutcome>;
-  /** Removes the newest `count` attempts, or that much of what a fixed window has counted. A block stays. */
+  /** Returns the decision that a call would get now. Counts nothing. */
+  peek(subject: Subject, options?: CallOptions): Promise<BackendDecision>;
+  /** Removes the newest `count` attempts. In a fixed window it lowers the count by that much. A block stays. */
   forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void>;
-  /** Forgets everything: attempts, block, strikes. */
+  /** Forgets everything: attempts, block and penalties. */
   reset(subject: Subject, options?: CallOptions): Promise<void>;
-  /** Blocks by hand, in place of whatever block there is. Clears no window. */
+  /** Sets a block by hand, which replaces any other block. Counts and penalties stay. */
   block(subject: Subject, blockMs: number, reason: string, options?: CallOptions): Promise<void>;
-  /** Ends a block. The window that had set it begins afresh. */
+  /** Ends a block. The window that had set the block begins afresh. */
   unblock(subject: Subject, options?: CallOptions): Promise<void>;
 }

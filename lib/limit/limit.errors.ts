@@ -2,7 +2,7 @@ import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../sync
 import type { DeniedDecision, TooManyAttemptsCode } from './limit.types.js';
 
 /**
- * Somebody has to wait: what `limiter()` and the guard throw. At the HTTP edge it is a 429 with `Retry-After`.
+ * The call is denied and has to wait. `limiter()` and the guard throw this. Over HTTP it is a 429 with `Retry-After`.
  *
  * @example
  * catch (error) {
@@ -15,7 +15,7 @@ export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
 
   /** Whole seconds, at least 1. */
   readonly retryAfterSecs: number;
-  /** The answer behind it; not for the client, who learns no more than when to come back. */
+  /** The whole decision. The client does not see it: it learns only when to come back. */
   readonly decision: DeniedDecision;
 
   constructor(decision: DeniedDecision, code: TooManyAttemptsCode = 'TooManyAttempts') {
@@ -31,11 +31,15 @@ export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
 }
 
 /**
- * The limiter could not decide.
+ * The limiter could not decide, or an operation failed.
  *
- * - `ServiceUnavailable`: Redis does not answer and the policy is `onError: 'closed'`; `context.retryAfter` says
- *   in how many seconds to ask again. `NetworkTimeout`, `AuthFailed`: the same, of an operation by hand.
- * - `InvalidArgument`: the call is wrong. `Aborted`: the caller's signal. `Internal`: a reply that cannot be read.
+ * - `ServiceUnavailable`: Redis does not answer, and the policy is `onError: 'closed'`. `context.retryAfter` holds the
+ *   seconds after which to ask again.
+ * - `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed` from `reset`, `block`, `unblock` or `forgive`: Redis may not have
+ *   done it.
+ * - `InvalidArgument`: an argument of the call is wrong.
+ * - `Aborted`: the caller's `signal` was aborted.
+ * - `Internal`: a reply of Redis cannot be read, or a function of a policy returned a value of no use.
  */
 export class LimitError extends SyncGuardError<FaultCode> {
   static override readonly brand: string = 'LimitError';
@@ -44,13 +48,15 @@ export class LimitError extends SyncGuardError<FaultCode> {
     super(init);
   }
 
-  /** The same fault as a LimitError. */
+  /** Returns the fault as a LimitError, with its code, hint and cause. */
   static from(error: unknown): LimitError {
     if (error instanceof LimitError) return error;
     const known = error instanceof SyncGuardError ? error : undefined;
     return new LimitError({
       code: (known?.code as FaultCode | undefined) ?? 'Internal',
-      message: known?.summary ?? 'A limiter operation failed in a way that SyncGuard does not know.',
+      message:
+        known?.summary ??
+        'An operation of the limiter failed with an error that SyncGuard does not know. It is the `cause`.',
       hint: known?.hint,
       cause: known ? known.cause : error,
       context: known?.context,

@@ -1,14 +1,14 @@
 import type { LimitRules } from './limit.policy.js';
 
-// Lua that several scripts of the limiter share. Fragments rather than Lua functions: a function costs its making in
-// every run of a script. `call` is a local of each script: `redis.call` is looked up twice.
+// Lua that several scripts of the limiter share. These are text fragments and not Lua functions, because each run of a
+// script would create the functions anew. Each script has a local `call`, because `redis.call` costs two look-ups.
 
-/** A fragment's lines as deep as the place where it stands. */
+/** Indents the lines of a fragment behind its first. */
 export function indent(lua: string, by: number): string {
   return lua.trim().replaceAll('\n', `\n${' '.repeat(by)}`);
 }
 
-/** `nowMs` by the server's clock, asked once for all limits of a call. */
+/** Sets `nowMs` by the server's clock, unless another limit of the same call has set it. */
 export const NOW_MS_ONCE = `
 if not nowMs then
   local time = call('TIME')
@@ -16,87 +16,91 @@ if not nowMs then
 end`;
 
 /**
- * Returns `answer` if a block stands: `held` is its value, `remainingMs` what is left of it. Of one that lost its TTL
- * that is the whole of it, and `heal` is what is to be done.
+ * Returns `reply` from the Lua function if there is a block. Expects the value of the block in `blockValue`, and sets
+ * `remainingMs` to what is left of the block. A block that lost its TTL starts again in full, and the commands of `heal`
+ * are run.
  */
-export const answerBlock = (answer: string, ...heal: string[]): string => `
-if held then
+export const denyIfBlocked = (reply: string, ...heal: string[]): string => `
+if blockValue then
   local remainingMs = call('PTTL', block)
   if remainingMs < 0 then
     ${[
-      `remainingMs = tonumber(string.match(held, '^%a+ %d+ %d+ (%d+)'))`,
-      `if not remainingMs then error('SYNCGUARD_FOREIGN the block is not a block', 0) end`,
+      `remainingMs = tonumber(string.match(blockValue, '^%a+ %d+ %d+ (%d+)'))`,
+      `if not remainingMs then error('SYNCGUARD_FOREIGN the block is not ours', 0) end`,
       ...heal,
     ].join('\n    ')}
   end
-  if remainingMs > 0 then return ${answer} end
+  if remainingMs > 0 then return ${reply} end
 end`;
 
-/** The rules, in the order in which the Lua functions take them. */
+/** The names of the rules, in the order of the parameters of the Lua functions. */
 export const RULES = [
-  'tempWindowMs',
-  'tempThreshold',
-  'tempBlockMs',
+  'shortWindowMs',
+  'shortThreshold',
+  'shortBlockMs',
   'longWindowMs',
   'longThreshold',
   'longBlockMs',
   'factor',
   'maxBlockMs',
-  'recordTtlMs',
+  'penaltiesTtlMs',
 ] as const satisfies readonly (keyof LimitRules)[];
 
-/** `floor` and `strikes` of both tiers, and the last forgiven call, out of `record`. */
-export const PARSE_RECORD = `
-local tempFloor, longFloor, tempStrikes, longStrikes, forgiven = 0, 0, 0, 0, ''
-if record then
-  tempFloor, longFloor, tempStrikes, longStrikes, forgiven =
-    string.match(record, '^(%d+) (%d+) (%d+) (%d+) ([%w_-]*)$')
-  if not tempFloor then error('SYNCGUARD_FOREIGN the record is not of strikes', 0) end
-  tempFloor, longFloor = tonumber(tempFloor), tonumber(longFloor)
+/** Sets the floors and strikes of both tiers, and the id of the call that forgave last, from `penaltiesValue`. */
+export const PARSE_PENALTIES = `
+local shortFloor, longFloor, shortStrikes, longStrikes, forgiven = 0, 0, 0, 0, ''
+if penaltiesValue then
+  shortFloor, longFloor, shortStrikes, longStrikes, forgiven =
+    string.match(penaltiesValue, '^(%d+) (%d+) (%d+) (%d+) ([%w_-]*)$')
+  if not shortFloor then error('SYNCGUARD_FOREIGN the penalties are not ours', 0) end
+  shortFloor, longFloor = tonumber(shortFloor), tonumber(longFloor)
 end`;
 
-export const formatRecord = (forgiven: string): string =>
-  `string.format('%.0f %.0f %.0f %.0f %s', tempFloor, longFloor, tempStrikes, longStrikes, ${forgiven})`;
+export const formatPenalties = (forgiven: string): string =>
+  `string.format('%.0f %.0f %.0f %.0f %s', shortFloor, longFloor, shortStrikes, longStrikes, ${forgiven})`;
 
-/** Attempts after these instants count: (now - window, now], and open at the end, for a clock that stepped back. */
+/**
+ * Sets `shortFrom` and `longFrom`. Attempts after these instants count. A window has no upper end, so that no attempt is
+ * lost when the clock steps back.
+ */
 export const WINDOW_STARTS = `
-local tempFrom = nowMs - tempWindowMs
-if tempFloor > tempFrom then tempFrom = tempFloor end
-local longFrom = tempFrom
+local shortFrom = nowMs - shortWindowMs
+if shortFloor > shortFrom then shortFrom = shortFloor end
+local longFrom = shortFrom
 if longThreshold > 0 then
   longFrom = nowMs - longWindowMs
   if longFloor > longFrom then longFrom = longFloor end
 end`;
 
-/** A limit without a block: until so many of the oldest attempts have left the window that the call fits. */
+/** For a limit without a block. Sets `waitMs`: until then enough of the oldest attempts leave the window for the call to fit. */
 export const WAIT_FOR_ROOM = `
-local excess = shortCount + cost - tempThreshold + 1
-local oldest = call('ZRANGEBYSCORE', attempts, '(' .. tempFrom, '+inf', 'WITHSCORES', 'LIMIT', excess - 1, 1)
--- No longer than the window, also where the clock stepped back and attempts lie in its future.
-local waitMs = math.min(oldest[2] - nowMs, 0) + tempWindowMs`;
+local excess = shortCount + cost - shortThreshold + 1
+local oldest = call('ZRANGEBYSCORE', attempts, '(' .. shortFrom, '+inf', 'WITHSCORES', 'LIMIT', excess - 1, 1)
+-- If the clock stepped back, attempts lie in the future. The wait is still no longer than the window.
+local waitMs = math.min(oldest[2] - nowMs, 0) + shortWindowMs`;
 
 /**
- * Removes what is older than all windows. The first command changes nothing, but needs memory as what may be written
- * later: a full server refuses it. A script that has removed something first is let through, and would go on growing.
+ * Removes the attempts that are older than all windows. The first command changes nothing, but a server whose memory is
+ * full refuses it. Without it the server would let the script pass after the removal, and the script would go on to write.
  */
 export const PRUNE = `
 call('ZADD', attempts, 'XX', 0, '')
 call('ZREMRANGEBYSCORE', attempts, isAttempt and '-inf' or 0, from)`;
 
-/** The block that full tiers set: `tempFull` and `longFull` say which. Sets `held` and `blockMs`. */
+/** Writes the block of the tiers that are full (`shortFull`, `longFull`), and its penalties. Sets `blockValue` and `blockMs`. */
 export const SET_BLOCK = `
--- A block serves every window that is full, up to the newest attempt: also one from before the clock stepped back.
+-- Every window that is full begins afresh after its newest attempt, even if the clock has stepped back since that attempt.
 local newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2])
-if tempFull then tempFloor = newest end
+if shortFull then shortFloor = newest end
 if longFull then longFloor = newest end
-local scope, blockMs = 'temp', tempBlockMs * factor ^ tempStrikes
+local scope, blockMs = 'temp', shortBlockMs * factor ^ shortStrikes
 if longFull then
   scope, blockMs = 'long', longBlockMs * factor ^ longStrikes
   longStrikes = longStrikes + 1
 else
-  tempStrikes = tempStrikes + 1
+  shortStrikes = shortStrikes + 1
 end
 blockMs = math.floor(math.min(maxBlockMs, blockMs))
-held = scope .. ' ' .. shortCount .. ' ' .. longCount .. ' ' .. blockMs
-call('SET', block, held, 'PX', blockMs)
-call('SET', seq, ${formatRecord('forgiven')}, 'PX', recordTtlMs + blockMs)`;
+blockValue = scope .. ' ' .. shortCount .. ' ' .. longCount .. ' ' .. blockMs
+call('SET', block, blockValue, 'PX', blockMs)
+call('SET', penalties, ${formatPenalties('forgiven')}, 'PX', penaltiesTtlMs + blockMs)`;

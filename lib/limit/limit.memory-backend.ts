@@ -7,14 +7,14 @@ import type {
   LimitBackend,
   LimitCheck,
   LimitCounts,
-  LimitOutcome,
+  BackendDecision,
   Subject,
 } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import { isUncounted, letsNobodyIn } from './limit.per-call.js';
 import { isFixedWindow, type LimitRules, type ResolvedPolicy } from './limit.policy.js';
 import type { LimitScope } from './limit.types.js';
-import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.values.js';
+import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.times.js';
 
 interface Attempt {
   readonly callId: string;
@@ -29,40 +29,43 @@ interface Block {
   readonly endsAtMs: number;
 }
 
-/** What the blocks of one identity leave behind. Attempts up to a tier's floor have been served by a block. */
-interface BlockRecord {
+/**
+ * What stays of the blocks of one identity. A tier's strikes are the number of its blocks. Attempts up to a tier's floor no
+ * longer count for that tier, because a block has been set for them.
+ */
+interface Penalties {
   readonly endsAtMs: number;
-  readonly tempFloorMs: number;
+  readonly shortFloorMs: number;
   readonly longFloorMs: number;
-  readonly tempStrikes: number;
+  readonly shortStrikes: number;
   readonly longStrikes: number;
 }
 
-const NO_RECORD: BlockRecord = {
+const NO_PENALTIES: Penalties = {
   endsAtMs: 0,
-  tempFloorMs: 0,
+  shortFloorMs: 0,
   longFloorMs: 0,
-  tempStrikes: 0,
+  shortStrikes: 0,
   longStrikes: 0,
 };
 
-/** All that is known of one identity of one limiter. */
+/** Everything that is known about one identity. */
 class Ledger {
-  /** By time. A call of cost n has n of them. */
+  /** Sorted by time. A call of cost n has n attempts. */
   attempts: Attempt[] = [];
   readonly inFlight = new Map<string, { readonly sinceMs: number; readonly cost: number }>();
-  /** When attempts and calls in flight are forgotten altogether. */
+  /** When all attempts and calls in flight are forgotten. */
   endsAtMs = 0;
   block: Block | undefined;
-  record = NO_RECORD;
+  penalties = NO_PENALTIES;
   lastForgiven: string | undefined;
-  /** Of a policy whose algorithm is `fixed-window`, in place of attempts. */
+  /** The count of a policy with `algorithm: 'fixed-window'`, which has no attempts. */
   window: FixedWindow | undefined;
 
-  /** Drops what is over, at the instant at which Redis drops a key: after its last millisecond. */
+  /** Drops everything that is over. Redis drops a key after the last millisecond of its TTL, so this does the same. */
   tidy(nowMs: number): this {
     if (this.block && nowMs > this.block.endsAtMs) this.block = undefined;
-    if (nowMs > this.record.endsAtMs) this.record = NO_RECORD;
+    if (nowMs > this.penalties.endsAtMs) this.penalties = NO_PENALTIES;
     if (this.window && nowMs > this.window.endsAtMs) this.window = undefined;
     if (nowMs > this.endsAtMs) {
       this.attempts = [];
@@ -75,18 +78,18 @@ class Ledger {
     return (
       !this.block &&
       !this.window &&
-      this.record === NO_RECORD &&
+      this.penalties === NO_PENALTIES &&
       this.attempts.length === 0 &&
       this.inFlight.size === 0
     );
   }
 
-  /** A block has ended in its last millisecond: who waits exactly as long as was said is let in. */
+  /** Returns the block. In its last millisecond it has ended, so that a client which waits exactly as long is let in. */
   liveBlock(nowMs: number): Block | undefined {
     return this.block && nowMs < this.block.endsAtMs ? this.block : undefined;
   }
 
-  /** A window is over in its last millisecond as well. */
+  /** Returns the window. In its last millisecond it has ended, as a block has. */
   openWindow(nowMs: number): FixedWindow | undefined {
     return this.window && nowMs < this.window.endsAtMs ? this.window : undefined;
   }
@@ -113,18 +116,17 @@ class Ledger {
     return this.attempts.some((attempt) => attempt.callId === callId);
   }
 
-  /** How many were added: none of a call that is there already. */
-  add(callId: string, atMs: number, cost: number): number {
-    if (this.has(callId)) return 0;
+  /** Adds the attempts of a call, unless they are there already. */
+  add(callId: string, atMs: number, cost: number): void {
+    if (this.has(callId)) return;
     this.attempts.splice(
       this.#firstAfter(atMs),
       0,
       ...Array.from({ length: cost }, () => ({ callId, atMs })),
     );
-    return cost;
   }
 
-  /** Nobody has shown that these were no successes. */
+  /** Counts calls that have been in flight for too long as successes, because none of them was shown to have failed. */
   countInFlight(beforeMs: number): void {
     for (const [callId, { sinceMs, cost }] of this.inFlight)
       if (sinceMs <= beforeMs) {
@@ -150,7 +152,7 @@ class Ledger {
   }
 }
 
-/** Limits of one process, with the behaviour of the Redis backend: step for step what its scripts do. */
+/** Limits of one process. Each method takes the same steps as the script of the Redis backend. */
 export class MemoryLimitBackend implements LimitBackend {
   readonly backend = 'memory';
   readonly #ledgers: LedgerStore<Ledger>;
@@ -159,31 +161,35 @@ export class MemoryLimitBackend implements LimitBackend {
     this.#ledgers = new LedgerStore(clock, () => new Ledger());
   }
 
-  /** How many identities are remembered. */
+  /** The number of identities that are kept. */
   get size(): number {
     return this.#ledgers.size;
   }
 
-  async check(checks: readonly LimitCheck[], callId: string, options?: CallOptions): Promise<LimitOutcome[]> {
+  async check(
+    checks: readonly LimitCheck[],
+    callId: string,
+    options?: CallOptions,
+  ): Promise<BackendDecision[]> {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
-    const decide = (check: LimitCheck, commit: boolean): LimitOutcome => {
+    const decide = (check: LimitCheck, commit: boolean): BackendDecision => {
       if (isUncounted(check)) return look(this.#ledgers.peek(check.identity, nowMs), check, nowMs);
       const ledger = this.#ledgers.take(check.identity, nowMs);
       if (isFixedWindow(check.policy)) return countInWindow(ledger, check, callId, nowMs, commit);
-      return DECISIONS[check.policy.count](ledger, check, callId, nowMs, commit);
+      return DECIDERS[check.policy.count](ledger, check, callId, nowMs, commit);
     };
     const [only] = checks;
     if (only && checks.length === 1) return [decide(only, true)];
-    const answers = checks.map((check) => decide(check, false));
-    const allowed = answers.every(({ status }) => status === 'allowed');
+    const decisions = checks.map((check) => decide(check, false));
+    const allowed = decisions.every(({ status }) => status === 'allowed');
     return checks.map((check, i) => {
-      const answer = answers[i] as LimitOutcome;
-      return (answer.status === 'allowed') === allowed ? decide(check, true) : answer;
+      const decision = decisions[i] as BackendDecision;
+      return (decision.status === 'allowed') === allowed ? decide(check, true) : decision;
     });
   }
 
-  async confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<LimitOutcome> {
+  async confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<BackendDecision> {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const count = check.policy.count === 'success' ? grant : confirm;
@@ -198,10 +204,10 @@ export class MemoryLimitBackend implements LimitBackend {
     ledger.withdraw(callId);
     if (!forget || ledger.liveBlock(nowMs)) return;
     ledger.attempts = [];
-    ledger.record = NO_RECORD;
+    ledger.penalties = NO_PENALTIES;
   }
 
-  async peek(subject: Subject, options?: CallOptions): Promise<LimitOutcome> {
+  async peek(subject: Subject, options?: CallOptions): Promise<BackendDecision> {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const ledger = this.#ledgers.peek(subject.identity, nowMs) ?? new Ledger();
@@ -242,13 +248,13 @@ export class MemoryLimitBackend implements LimitBackend {
   }
 }
 
-/** Counts nothing: a block answers, or a limit that lets nobody in. */
-function look(ledger: Ledger | undefined, { policy }: LimitCheck, nowMs: number): LimitOutcome {
+/** Decides about a call that is not counted: a block denies it, and so does a limit of 0. */
+function look(ledger: Ledger | undefined, { policy }: LimitCheck, nowMs: number): BackendDecision {
   const live = ledger?.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
   const nothing = { shortCount: 0, longCount: 0 };
   return letsNobodyIn(policy)
-    ? denied(nothing, 'temp', 'temp', policy.rules.tempWindowMs, false)
+    ? denied(nothing, 'temp', 'temp', policy.rules.shortWindowMs, false)
     : { status: 'allowed', ...nothing, resetMs: 0 };
 }
 
@@ -258,41 +264,46 @@ function countInWindow(
   callId: string,
   nowMs: number,
   commit: boolean,
-): LimitOutcome {
+): BackendDecision {
   const live = ledger.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
-  const window = ledger.openWindow(nowMs) ?? new FixedWindow(nowMs + check.policy.rules.tempWindowMs);
-  const outcome = window.decide(check, callId, nowMs, commit);
-  if (commit && outcome.status === 'allowed') ledger.window = window;
-  return outcome;
+  const window = ledger.openWindow(nowMs) ?? new FixedWindow(nowMs + check.policy.rules.shortWindowMs);
+  const decision = window.decide(check, callId, nowMs, commit);
+  if (commit && decision.status === 'allowed') ledger.window = window;
+  return decision;
 }
 
 interface Windows {
-  readonly tempFromMs: number;
+  readonly shortFromMs: number;
   readonly shortCount: number;
   readonly longCount: number;
 }
 
-/** Attempts after these instants count: (now - window, now], and open at the end, for a clock that stepped back. */
+/**
+ * Returns the instants after which attempts count, and the counts. A window has no upper end, so that no attempt is lost
+ * when the clock steps back.
+ */
 function windowsOf(
   ledger: Ledger,
   { rules }: ResolvedPolicy,
   nowMs: number,
 ): Windows & { longFromMs: number } {
-  const tempFromMs = Math.max(nowMs - rules.tempWindowMs, ledger.record.tempFloorMs);
+  const shortFromMs = Math.max(nowMs - rules.shortWindowMs, ledger.penalties.shortFloorMs);
   const longFromMs =
-    rules.longThreshold === 0 ? tempFromMs : Math.max(nowMs - rules.longWindowMs, ledger.record.longFloorMs);
+    rules.longThreshold === 0
+      ? shortFromMs
+      : Math.max(nowMs - rules.longWindowMs, ledger.penalties.longFloorMs);
   return {
-    tempFromMs,
+    shortFromMs,
     longFromMs,
-    shortCount: ledger.countAfter(tempFromMs),
+    shortCount: ledger.countAfter(shortFromMs),
     longCount: ledger.countAfter(longFromMs),
   };
 }
 
 function prune(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): Windows {
   const windows = windowsOf(ledger, policy, nowMs);
-  ledger.dropUpTo(Math.min(windows.tempFromMs, windows.longFromMs));
+  ledger.dropUpTo(Math.min(windows.shortFromMs, windows.longFromMs));
   ledger.dropInFlight(policy.count === 'failure' ? nowMs - IN_FLIGHT_MS : Infinity);
   return windows;
 }
@@ -303,14 +314,14 @@ function attempt(
   callId: string,
   nowMs: number,
   commit: boolean,
-): LimitOutcome {
+): BackendDecision {
   const live = ledger.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
   const { policy, cost } = check;
   const windows = prune(ledger, policy, nowMs);
   const full = fullTiers(policy, windows, cost);
-  if (full.temp && policy.rules.tempBlockMs === 0 && !ledger.has(callId))
-    return windowDenial(ledger, policy, windows, cost, nowMs);
+  if (full.short && policy.rules.shortBlockMs === 0 && !ledger.has(callId))
+    return denyUntilRoom(ledger, policy, windows, cost, nowMs);
   return count(ledger, check, callId, nowMs, windows, commit);
 }
 
@@ -320,7 +331,7 @@ function enter(
   callId: string,
   nowMs: number,
   commit: boolean,
-): LimitOutcome {
+): BackendDecision {
   const live = ledger.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
   const { policy, cost } = check;
@@ -328,13 +339,13 @@ function enter(
   const windows = prune(ledger, policy, nowMs);
   const { shortCount, longCount } = windows;
   const known = ledger.inFlight.has(callId) || ledger.has(callId);
-  const plain = rules.tempBlockMs === 0;
-  if (plain && fullTiers(policy, windows, cost).temp && !known)
-    return windowDenial(ledger, policy, windows, cost, nowMs);
-  // The failure that fills a tier may enter: it is the one that blocks. Without a block there has to be room.
+  const plain = rules.shortBlockMs === 0;
+  if (plain && fullTiers(policy, windows, cost).short && !known)
+    return denyUntilRoom(ledger, policy, windows, cost, nowMs);
+  // With a block, the call that would fill a tier may enter: if it fails, it sets the block. Without one it needs room.
   const inFlight = ledger.inFlightCost();
   const busy =
-    shortCount + inFlight + (plain ? cost : 0) >= rules.tempThreshold ||
+    shortCount + inFlight + (plain ? cost : 0) >= rules.shortThreshold ||
     (rules.longThreshold > 0 && longCount + inFlight >= rules.longThreshold);
   if (busy && !known) return denied({ shortCount, longCount }, 'temp', 'busy', BUSY_RETRY_MS, false);
   if (commit) {
@@ -344,20 +355,20 @@ function enter(
   return allowed({ shortCount, longCount }, rules);
 }
 
-function confirm(ledger: Ledger, check: LimitCheck, callId: string, nowMs: number): LimitOutcome {
+function confirm(ledger: Ledger, check: LimitCheck, callId: string, nowMs: number): BackendDecision {
   const live = ledger.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
   return count(ledger, check, callId, nowMs, prune(ledger, check.policy, nowMs), true);
 }
 
-/** Room for a success: it is taken up from the start, as one that is too many cannot be refused any more. */
+/** Reserves room for a success before it happens. Once it has happened, a success too many cannot be denied any more. */
 function reserve(
   ledger: Ledger,
   { policy, cost }: LimitCheck,
   callId: string,
   nowMs: number,
   commit: boolean,
-): LimitOutcome {
+): BackendDecision {
   const live = ledger.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
   const { rules } = policy;
@@ -366,15 +377,15 @@ function reserve(
   const { shortCount, longCount } = counts;
   if (known) return allowed(counts, rules);
   const full = fullTiers(policy, counts, 1);
-  if (rules.tempBlockMs > 0 && (full.temp || full.long))
+  if (rules.shortBlockMs > 0 && (full.short || full.long))
     return commit ? block(ledger, policy, full, counts, nowMs) : denied(counts, 'temp', 'temp', 1, true);
   const waitMs = Math.max(
-    waitForRoom(ledger, shortCount, rules.tempThreshold, cost, rules.tempWindowMs, nowMs),
+    waitForRoom(ledger, shortCount, rules.shortThreshold, cost, rules.shortWindowMs, nowMs),
     waitForRoom(ledger, longCount, rules.longThreshold, cost, rules.longWindowMs, nowMs),
   );
   if (waitMs > 0) return denied(counts, 'temp', 'temp', waitMs, false);
   const taken = fullTiers(policy, counts, cost + ledger.inFlightCost());
-  if (taken.temp || taken.long) return denied(counts, 'temp', 'busy', BUSY_RETRY_MS, false);
+  if (taken.short || taken.long) return denied(counts, 'temp', 'busy', BUSY_RETRY_MS, false);
   if (commit) {
     ledger.inFlight.set(callId, { sinceMs: nowMs, cost });
     ledger.endsAtMs = nowMs + keepMs(policy);
@@ -382,33 +393,33 @@ function reserve(
   return allowed(counts, rules);
 }
 
-/** Counts a success, also under a block; sets one if that fills a tier. */
-function grant(ledger: Ledger, { policy, cost }: LimitCheck, callId: string, nowMs: number): LimitOutcome {
-  const { tempFloorMs, longFloorMs } = ledger.record;
+/** Counts a success, even while there is a block. Sets a block if the success fills a tier. */
+function grant(ledger: Ledger, { policy, cost }: LimitCheck, callId: string, nowMs: number): BackendDecision {
+  const { shortFloorMs, longFloorMs } = ledger.penalties;
   if (!ledger.has(callId)) {
     ledger.inFlight.delete(callId);
-    ledger.add(callId, Math.max(nowMs, tempFloorMs + 1, longFloorMs + 1), cost);
+    ledger.add(callId, Math.max(nowMs, shortFloorMs + 1, longFloorMs + 1), cost);
     ledger.endsAtMs = nowMs + keepMs(policy);
   }
   const live = ledger.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
   const windows = pruneSuccesses(ledger, policy, nowMs);
   const full = fullTiers(policy, windows, 1);
-  return policy.rules.tempBlockMs > 0 && (full.temp || full.long)
+  return policy.rules.shortBlockMs > 0 && (full.short || full.long)
     ? block(ledger, policy, full, windows, nowMs)
     : allowed(windows, policy.rules);
 }
 
 function pruneSuccesses(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): LimitCounts {
   ledger.countInFlight(nowMs - IN_FLIGHT_MS);
-  const { tempFromMs, longFromMs, shortCount, longCount } = windowsOf(ledger, policy, nowMs);
-  ledger.dropUpTo(Math.min(tempFromMs, longFromMs));
+  const { shortFromMs, longFromMs, shortCount, longCount } = windowsOf(ledger, policy, nowMs);
+  ledger.dropUpTo(Math.min(shortFromMs, longFromMs));
   return { shortCount, longCount };
 }
 
-const DECISIONS = { attempt, failure: enter, success: reserve };
+const DECIDERS = { attempt, failure: enter, success: reserve };
 
-/** Counts the call; blocks when that fills a tier. */
+/** Counts the call, and sets a block if the call fills a tier. */
 function count(
   ledger: Ledger,
   { policy, cost }: LimitCheck,
@@ -416,60 +427,63 @@ function count(
   nowMs: number,
   { shortCount, longCount }: Windows,
   commit: boolean,
-): LimitOutcome {
+): BackendDecision {
   const { rules } = policy;
   const full = fullTiers(policy, { shortCount, longCount }, cost);
-  const blocks = full.long || (full.temp && rules.tempBlockMs > 0);
+  const blocks = full.long || (full.short && rules.shortBlockMs > 0);
   if (ledger.has(callId)) return allowed({ shortCount, longCount }, rules);
   if (!commit)
     return blocks
       ? denied({ shortCount, longCount }, 'temp', 'temp', 1, true)
       : allowed({ shortCount, longCount }, rules);
-  const { tempFloorMs, longFloorMs } = ledger.record;
+  const { shortFloorMs, longFloorMs } = ledger.penalties;
   ledger.inFlight.delete(callId);
-  ledger.add(callId, Math.max(nowMs, tempFloorMs + 1, longFloorMs + 1), cost);
+  ledger.add(callId, Math.max(nowMs, shortFloorMs + 1, longFloorMs + 1), cost);
   ledger.endsAtMs = nowMs + keepMs(policy);
   const counts = { shortCount: shortCount + cost, longCount: longCount + cost };
   if (!blocks) return allowed(counts, rules);
   return block(ledger, policy, full, counts, nowMs);
 }
 
-/** A block serves every window that is full, up to the newest attempt: also one from before the clock stepped back. */
+/**
+ * Sets a block. Every window that is full begins afresh after its newest attempt, even if the clock has stepped back since
+ * that attempt.
+ */
 function block(
   ledger: Ledger,
   { rules }: ResolvedPolicy,
-  full: { temp: boolean; long: boolean },
+  full: { short: boolean; long: boolean },
   counts: LimitCounts,
   nowMs: number,
-): LimitOutcome {
+): BackendDecision {
   const newestMs = (ledger.attempts.at(-1) as Attempt).atMs;
-  const { tempFloorMs, longFloorMs, tempStrikes, longStrikes } = ledger.record;
+  const { shortFloorMs, longFloorMs, shortStrikes, longStrikes } = ledger.penalties;
   const [scope, baseMs, strikes] = full.long
     ? (['long', rules.longBlockMs, longStrikes] as const)
-    : (['temp', rules.tempBlockMs, tempStrikes] as const);
+    : (['temp', rules.shortBlockMs, shortStrikes] as const);
   const blockMs = Math.floor(Math.min(rules.maxBlockMs, baseMs * rules.factor ** strikes));
-  ledger.record = {
-    endsAtMs: nowMs + rules.recordTtlMs + blockMs,
-    tempFloorMs: full.temp ? newestMs : tempFloorMs,
+  ledger.penalties = {
+    endsAtMs: nowMs + rules.penaltiesTtlMs + blockMs,
+    shortFloorMs: full.short ? newestMs : shortFloorMs,
     longFloorMs: full.long ? newestMs : longFloorMs,
-    tempStrikes: tempStrikes + (full.long ? 0 : 1),
+    shortStrikes: shortStrikes + (full.long ? 0 : 1),
     longStrikes: longStrikes + (full.long ? 1 : 0),
   };
   ledger.block = { scope, reason: scope, ...counts, endsAtMs: nowMs + blockMs };
   return blocked(ledger.block, nowMs);
 }
 
-function peek(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): LimitOutcome {
+function peek(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): BackendDecision {
   const live = ledger.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
   if (isFixedWindow(policy))
     return (ledger.openWindow(nowMs) ?? new FixedWindow(nowMs)).peek(policy.rules, nowMs);
   const windows = windowsOf(ledger, policy, nowMs);
   const { shortCount, longCount } = windows;
-  if (policy.rules.tempBlockMs === 0 && fullTiers(policy, windows, 1).temp)
-    return windowDenial(ledger, policy, windows, 1, nowMs);
+  if (policy.rules.shortBlockMs === 0 && fullTiers(policy, windows, 1).short)
+    return denyUntilRoom(ledger, policy, windows, 1, nowMs);
   const newest = shortCount > 0 ? ledger.attempts.at(-1) : undefined;
-  const resetMs = newest ? untilLeft(newest, policy.rules.tempWindowMs, nowMs) : 0;
+  const resetMs = newest ? untilLeft(newest, policy.rules.shortWindowMs, nowMs) : 0;
   return { status: 'allowed', shortCount, longCount, resetMs };
 }
 
@@ -477,26 +491,26 @@ function fullTiers(
   { rules }: ResolvedPolicy,
   { shortCount, longCount }: LimitCounts,
   cost: number,
-): { temp: boolean; long: boolean } {
+): { short: boolean; long: boolean } {
   return {
-    temp: shortCount + cost >= rules.tempThreshold,
+    short: shortCount + cost >= rules.shortThreshold,
     long: rules.longThreshold > 0 && longCount + cost >= rules.longThreshold,
   };
 }
 
-/** A limit without a block: until so many of the oldest attempts have left the window that the call fits. */
-function windowDenial(
+/** Denies a call under a limit without a block, until enough of the oldest attempts leave the window for the call to fit. */
+function denyUntilRoom(
   ledger: Ledger,
-  { rules: { tempThreshold, tempWindowMs } }: ResolvedPolicy,
+  { rules: { shortThreshold, shortWindowMs } }: ResolvedPolicy,
   { shortCount, longCount }: Windows,
   cost: number,
   nowMs: number,
-): LimitOutcome {
-  const waitMs = waitForRoom(ledger, shortCount, tempThreshold, cost, tempWindowMs, nowMs);
+): BackendDecision {
+  const waitMs = waitForRoom(ledger, shortCount, shortThreshold, cost, shortWindowMs, nowMs);
   return denied({ shortCount, longCount }, 'temp', 'temp', waitMs, false);
 }
 
-/** 0 if there is room: `count` attempts of the window leave that much of the threshold. */
+/** Returns how long it takes until the call fits beside the `count` attempts of a window, in ms. 0 if it fits now. */
 function waitForRoom(
   ledger: Ledger,
   count: number,
@@ -506,24 +520,27 @@ function waitForRoom(
   nowMs: number,
 ): number {
   const excess = threshold > 0 ? count + cost - threshold + 1 : 0;
-  // A call that is dearer than a tier holds finds no room at any time: it is told to ask again.
+  // A call that costs more than the tier holds never fits. It is not denied here, but as busy.
   if (excess < 1 || excess > count) return 0;
   const last = ledger.attempts[ledger.attempts.length - count + excess - 1] as Attempt;
   return untilLeft(last, windowMs, nowMs);
 }
 
-/** Until an attempt leaves the window: no longer than that, also where the clock stepped back and it lies ahead. */
+/**
+ * Returns how long it takes until an attempt leaves the window, in ms. If the clock has stepped back, the attempt lies in
+ * the future. The wait is still no longer than the window.
+ */
 const untilLeft = ({ atMs }: Attempt, windowMs: number, nowMs: number): number =>
   Math.min(atMs - nowMs, 0) + windowMs;
 
-/** Until the shorter window is empty if nothing more comes: exact for a call that counts now, else at most. */
-const allowed = (counts: LimitCounts, { tempWindowMs }: LimitRules): LimitOutcome => ({
+/** `resetMs` is how long it takes until the short window is empty: exactly so if this call was counted, otherwise at most. */
+const allowed = (counts: LimitCounts, { shortWindowMs }: LimitRules): BackendDecision => ({
   status: 'allowed',
   ...counts,
-  resetMs: counts.shortCount > 0 ? tempWindowMs : 0,
+  resetMs: counts.shortCount > 0 ? shortWindowMs : 0,
 });
 
-const blocked = ({ scope, reason, shortCount, longCount, endsAtMs }: Block, nowMs: number): LimitOutcome =>
+const blocked = ({ scope, reason, shortCount, longCount, endsAtMs }: Block, nowMs: number): BackendDecision =>
   denied({ shortCount, longCount }, scope, reason, endsAtMs - nowMs, true);
 
 const denied = (
@@ -532,7 +549,7 @@ const denied = (
   reason: string,
   retryAfterMs: number,
   isBlock: boolean,
-): LimitOutcome => ({ status: 'denied', scope, reason, retryAfterMs, ...counts, blocked: isBlock });
+): BackendDecision => ({ status: 'denied', scope, reason, retryAfterMs, ...counts, blocked: isBlock });
 
 const keepMs = ({ rules }: ResolvedPolicy): number =>
-  Math.max(rules.tempWindowMs, rules.longWindowMs) + SLACK_MS;
+  Math.max(rules.shortWindowMs, rules.longWindowMs) + SLACK_MS;

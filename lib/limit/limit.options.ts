@@ -12,54 +12,57 @@ import {
 import { presets } from './presets.js';
 import type { ContextResolver, FromContext, KeyBy, LimitPolicy, OnError } from './limit.types.js';
 
-/** Named policies, for `@RateLimit('name')` and `AbuseLimiterService`. A list is several limits under one name. */
+/** Policies by name, for `@RateLimit('name')` and `AbuseLimiterService`. A list is several limits under one name. */
 export type LimitPolicies = Readonly<Record<string, LimitPolicy | readonly LimitPolicy[]>>;
 
-/** Which headers tell a client what is left: the IETF draft of that revision, or `X-RateLimit-*`. */
+/** The headers that report what is left: those of the IETF draft, revision 10, or `X-RateLimit-*`. */
 export type RateLimitHeaders = 'draft-10' | 'legacy';
 
-/** Whether a request is not limited at all: a function, or the class of a provider that Nest injects. */
+/** Returns true for a request that is not limited at all: a function, or the class of a provider that Nest injects. */
 export type SkipIf =
   | ((context: ExecutionContext) => boolean | Promise<boolean>)
   | (new (...args: never[]) => ContextResolver<boolean>);
 
-/** Defaults of every policy, and what the guard does for all of them. */
+/** Defaults of all policies, and settings of the guard. */
 export interface LimitDefaults {
-  /** What happens while Redis does not answer. Default: `'memory'`. */
+  /** What a limit does while Redis does not answer. Default: `'memory'`. */
   onError?: OnError;
-  /** The longest wait for Redis' answer, in ms, 1 to 60,000. Default: 250. */
+  /** The longest wait for a reply of Redis, in ms, 1 to 60,000. Default: 250. */
   commandTimeoutMs?: number;
-  /** How long a block is remembered in this process, so that it costs no round trip; 0 to 60,000. Default: 1,000. */
+  /**
+   * How long the deny cache of this process remembers a block, in ms, 0 to 60,000. Calls that it denies cost no round trip. 0
+   * turns it off. Default: 1,000.
+   */
   denyCacheMs?: number;
-  /** Headers that tell what is left; `Retry-After` comes with every 429 anyway. Default: none. */
+  /** The headers that report what is left. Every 429 has `Retry-After`, whatever stands here. Default: none. */
   headers?: RateLimitHeaders | readonly RateLimitHeaders[] | false;
-  /** Who a request is counted for, where its policy does not say. Default: `'ip'`. */
+  /** Whom requests are counted for, if the policy has no `keyBy`. Default: `'ip'`. */
   keyBy?: KeyBy;
   /**
-   * The id of the user, where `keyBy` has `'user'`: a function, or the class of a provider that Nest injects. Default: of
-   * `request.user` the first of `id`, `sub`, `userId`, `_id` and `uid`. An id is a text, a number, or an object with a
-   * `toHexString` or `toString` of its own; undefined counts by address.
+   * Returns the id of the user, for a `keyBy` with `'user'`: a function, or the class of a provider that Nest injects. An id
+   * is a text, a number, or an object with a `toHexString` or `toString` of its own. A request without an id is counted by
+   * address. Default: the first of `id`, `sub`, `userId`, `_id` and `uid` in `request.user`.
    *
    * @example user: (context) => context.switchToHttp().getRequest().auth?.account
    */
   user?: FromContext<unknown>;
   /**
-   * Where the client's address is, wherever `'ip'` is used: a header that a CDN writes, as `'headers.cf-connecting-ip'`,
-   * or a function. Only one valid address is taken; else the connection's counts, with one warning. Whoever reaches the
-   * origin past the CDN writes the header himself: let it accept the CDN alone. Default: what the HTTP server says,
-   * which knows `X-Forwarded-For` by Express' `trust proxy` and Fastify's `trustProxy`.
+   * Where `'ip'` finds the address of the client: a header that a CDN writes, such as `'headers.cf-connecting-ip'`, or a
+   * function. If there is not exactly one valid address, the address of the connection counts, with one warning. A client
+   * that reaches the server past the CDN can write the header itself, so the server must accept connections of the CDN only.
+   * Default: the address that Express or Fastify finds. With `trust proxy` or `trustProxy` they read `X-Forwarded-For`.
    */
   address?: `headers.${string}` | FromContext<string | undefined>;
-  /** How much of an IPv6 address is one client, in bits, 32 to 128. Default: 64. */
+  /** The length of the IPv6 subnet that counts as one client, in bits, 32 to 128. Default: 64. */
   ipv6Subnet?: number;
   /** Requests that are not limited at all. */
   skipIf?: SkipIf;
-  /** Paths that are never limited, such as health probes: `'/health'`, or `'/internal/*'` with all below. */
+  /** Paths that are never limited, such as `'/health'`. `'/internal/*'` stands for all paths below `/internal/`. */
   allow?: readonly string[];
   /**
-   * Whether a `@RateLimit` or `@SkipRateLimit` that limits nothing, as another decorator has lost it or nothing asks
-   * guards there, fails the boot (RATE_LIMIT_LOST, RATE_LIMIT_NO_ROUTE). False makes warnings of both: for a migration,
-   * or a test that replaces methods. Default: true.
+   * Whether a `@RateLimit` or `@SkipRateLimit` without effect stops the boot: one that another decorator has removed
+   * (RATE_LIMIT_LOST), or one that stands where Nest asks no guards (RATE_LIMIT_NO_ROUTE). With false both are warnings, for
+   * a migration or for tests that replace methods. Default: true.
    */
   strictBoot?: boolean;
 }
@@ -92,7 +95,7 @@ const NAMES = [
   'strictBoot',
 ] as const satisfies readonly (keyof LimitDefaults)[];
 
-/** Checks the `limit` option and fills in its defaults. */
+/** Checks the `limit` option and adds its defaults. */
 export function resolveLimitDefaults(options: unknown = {}): ResolvedLimitOptions {
   const given = knownOptions('limit', options, NAMES);
   return {
@@ -110,7 +113,7 @@ export function resolveLimitDefaults(options: unknown = {}): ResolvedLimitOption
   };
 }
 
-/** Checks the `limits` option: every policy, under the name that it is called by. The presets are there as well. */
+/** Checks the `limits` option. Returns its policies and the presets by their keys. */
 export function resolveLimits(
   limits: unknown,
   defaults: ResolvedLimitOptions,
@@ -120,12 +123,12 @@ export function resolveLimits(
   return new Map(
     Object.entries({ ...presets, ...given }).map(([name, policy]) => [
       name,
-      resolvePolicies(policy, { ...defaults, name, fixed: true }),
+      resolvePolicies(policy, { ...defaults, name, isStatic: true }),
     ]),
   );
 }
 
-/** One policy or a list of them; in a list those without a name are told apart by their place. */
+/** Checks one policy or a list. In a list, a policy without a name gets the name of the list and its number in the list. */
 export function resolvePolicies(
   policies: LimitPolicy | readonly LimitPolicy[],
   defaults: Parameters<typeof resolvePolicy>[1] & { name: string },
@@ -134,7 +137,7 @@ export function resolvePolicies(
   const list = policies as readonly LimitPolicy[];
   if (list.length === 0 || list.length > MAX_CHECKS)
     throw new SyncGuardConfigError(
-      `${defaults.name} must hold 1 to ${MAX_CHECKS} policies, got ${list.length}.`,
+      `The list of policies ${defaults.name} must have 1 to ${MAX_CHECKS} policies, got ${list.length}.`,
     );
   return list.map((policy, i) =>
     resolvePolicy(policy, { ...defaults, name: i === 0 ? defaults.name : `${defaults.name}#${i + 1}` }),
@@ -162,7 +165,7 @@ function resolveAddress(address: unknown): ResolvedLimitOptions['address'] {
       "a header such as 'headers.cf-connecting-ip', or a function",
       address,
     );
-  // Node lower-cases the names of headers.
+  // Node.js lower-cases the names of headers.
   return refuseForwardedFor('limit.address', address.toLowerCase());
 }
 

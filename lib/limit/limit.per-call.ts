@@ -10,20 +10,20 @@ import {
   validateCost,
 } from './limit.policy.js';
 
-// What functions of the app say of one call: its limit, its window, its cost. A plan may be suspended (0) or unlimited,
-// and a function may err: whoever calls did nothing wrong, so that is a 500, whose reason is for the log.
+// Limit, window and cost of one call, as functions of the app return them. A function may return 0 for a suspended plan and
+// Infinity for an unlimited one. Another value is a mistake of the app, so the call fails with 500, and the log has the reason.
 
-/** Nothing is counted: the limit lets all in, or none, or the call costs nothing. A block stands all the same. */
+/** Returns whether a call is not counted: it costs nothing, or the limit is 0 or unlimited. A block still denies it. */
 export const isUncounted = ({ policy: { rules }, cost }: LimitCheck): boolean =>
-  cost === 0 || rules.tempThreshold === 0 || rules.tempThreshold === Infinity;
+  cost === 0 || rules.shortThreshold === 0 || rules.shortThreshold === Infinity;
 
-/** Nobody is let in: a limit of 0. */
-export const letsNobodyIn = ({ rules }: ResolvedPolicy): boolean => rules.tempThreshold === 0;
+/** Returns whether the limit of a call is 0. Then every call is denied. */
+export const letsNobodyIn = ({ rules }: ResolvedPolicy): boolean => rules.shortThreshold === 0;
 
 /**
- * The same policy with the limit of this call.
+ * Returns the policy with the limit of one call.
  *
- * @param warn - told when more was asked for than a log holds
+ * @param warn - called if the limit is higher than the policy can count
  */
 export function withLimit(
   policy: ResolvedPolicy,
@@ -32,31 +32,35 @@ export function withLimit(
 ): ResolvedPolicy {
   if (limit === 'unlimited' || limit === Infinity) return withThreshold(policy, Infinity);
   if (typeof limit !== 'number' || !(limit >= 0))
-    throw unusable(policy, 'limit', "a number from 0, Infinity or 'unlimited'", limit);
+    throw unusable(policy, 'limit', "a number of at least 0, Infinity or 'unlimited'", limit);
   const allowed = Math.min(Math.floor(limit), MAX_COUNTED);
   if (allowed === 0) return withThreshold(policy, 0);
   if (isFixedWindow(policy) || allowed < MAX_THRESHOLD) return withThreshold(policy, allowed + 1);
   if (couldBeWindow(policy)) return { ...withThreshold(policy, allowed + 1), algorithm: 'fixed-window' };
   warn(
-    `RATE_LIMIT_CAPPED: the function \`limit\` of ${policy.name} gave more than ${MAX_THRESHOLD - 1}, which is the most that a policy which blocks or counts outcomes can count. That is its limit now.`,
+    `RATE_LIMIT_CAPPED: The function \`limit\` of the policy ${policy.name} returned more than ${MAX_THRESHOLD - 1}. A policy that blocks, or counts failures or successes, cannot count higher, so its limit is ${MAX_THRESHOLD - 1}.`,
   );
   return withThreshold(policy, MAX_THRESHOLD);
 }
 
-/** The same policy with the window of this call. */
+/** Returns the policy with the window of one call. */
 export function withWindow(policy: ResolvedPolicy, windowMs: unknown): ResolvedPolicy {
   if (typeof windowMs !== 'number' || !(windowMs >= 1 && windowMs <= MAX_LIMIT_MS))
     throw unusable(policy, 'windowMs', `a number from 1 to ${MAX_LIMIT_MS}`, windowMs);
-  const tempWindowMs = Math.floor(windowMs);
-  const recordTtlMs = Math.max(policy.rules.recordTtlMs, tempWindowMs);
-  return { ...policy, dynamicWindow: undefined, rules: { ...policy.rules, tempWindowMs, recordTtlMs } };
+  const shortWindowMs = Math.floor(windowMs);
+  const penaltiesTtlMs = Math.max(policy.rules.penaltiesTtlMs, shortWindowMs);
+  return { ...policy, dynamicWindow: undefined, rules: { ...policy.rules, shortWindowMs, penaltiesTtlMs } };
 }
 
-/** What this call costs. One that is dearer than the limit is the caller's to know (400): its size may be his. */
+/**
+ * Returns the cost of one call. A cost higher than the limit is answered with 400 and not with 500, since it may depend on
+ * what the client sent.
+ */
 export function costOf(policy: ResolvedPolicy, cost: unknown): number {
-  if (typeof cost !== 'number' || !(cost >= 0)) throw unusable(policy, 'cost', 'a number from 0', cost);
-  const { tempThreshold } = policy.rules;
-  if (cost === 0 || tempThreshold === 0 || tempThreshold === Infinity) return 0;
+  if (typeof cost !== 'number' || !(cost >= 0))
+    throw unusable(policy, 'cost', 'a number of at least 0', cost);
+  const { shortThreshold } = policy.rules;
+  if (cost === 0 || shortThreshold === 0 || shortThreshold === Infinity) return 0;
   try {
     return validateCost(policy, Math.ceil(cost));
   } catch (error) {
@@ -64,18 +68,18 @@ export function costOf(policy: ResolvedPolicy, cost: unknown): number {
   }
 }
 
-const withThreshold = (policy: ResolvedPolicy, tempThreshold: number): ResolvedPolicy => ({
+const withThreshold = (policy: ResolvedPolicy, shortThreshold: number): ResolvedPolicy => ({
   ...policy,
   dynamicLimit: undefined,
-  rules: { ...policy.rules, tempThreshold },
+  rules: { ...policy.rules, shortThreshold },
 });
 
 const couldBeWindow = ({ rules, count }: ResolvedPolicy): boolean =>
-  rules.tempBlockMs === 0 && count === 'attempt';
+  rules.shortBlockMs === 0 && count === 'attempt';
 
 const unusable = (policy: ResolvedPolicy, option: string, bound: string, value: unknown): LimitError =>
   new LimitError({
     code: 'Internal',
     message: 'The limiter could not decide.',
-    hint: `${policy.name}.${option} must be ${bound}; its function gave ${describe(value)}.`,
+    hint: `The function \`${option}\` of the policy ${policy.name} must return ${bound}, but returned ${describe(value)}.`,
   });

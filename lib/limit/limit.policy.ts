@@ -12,67 +12,67 @@ import type {
   TooManyAttemptsCode,
 } from './limit.types.js';
 
-/** Every attempt is kept for as long as it counts: beyond this a counter serves better than a log. */
+/** The highest threshold of a sliding log, which keeps every attempt. For higher limits there is the fixed window. */
 export const MAX_THRESHOLD = 10_000;
-/** The longest window and block: a leap year. No timer waits for either, so it may be longer than one can. */
+/** The longest window and block, a leap year. It may be longer than a timer, because no timer waits for it. */
 export const MAX_LIMIT_MS = 366 * 86_400_000;
-/** Each attempt of a log is an entry, also those of one call. */
+/** The highest cost in a sliding log, which keeps one entry for each unit of the cost. */
 const MAX_LOGGED_COST = 1_000;
-/** The limit of a fixed window: like every number of this module, exact in Lua and far from where doubles end. */
+/** The highest limit of a fixed window. Lua represents it exactly. */
 export const MAX_COUNTED = 2 ** 31 - 1;
 
-/** The numbers of a policy as every backend takes them. */
+/** The numbers of a policy, as backends use them. Users write the short tier as `temp`, or as `limit` and `windowMs`. */
 export interface LimitRules {
-  readonly tempWindowMs: number;
-  /** The count that is denied. */
-  readonly tempThreshold: number;
-  /** 0: no block, and a denied call is not counted. */
-  readonly tempBlockMs: number;
+  readonly shortWindowMs: number;
+  /** The attempt with this number is denied. */
+  readonly shortThreshold: number;
+  /** If 0, there is no block, and a denied call is not counted. */
+  readonly shortBlockMs: number;
   readonly longWindowMs: number;
-  /** 0: there is no long tier. */
+  /** If 0, there is no long tier. */
   readonly longThreshold: number;
   readonly longBlockMs: number;
   readonly factor: number;
   readonly maxBlockMs: number;
-  /** How long after a block its strike, and where its window begins afresh, are remembered. */
-  readonly recordTtlMs: number;
+  /** How long penalties are kept after a block has ended. */
+  readonly penaltiesTtlMs: number;
 }
 
-/** A policy that was checked, with its defaults filled in. */
+/** A policy that was checked, with all defaults. */
 export interface ResolvedPolicy {
   readonly name: string;
   readonly algorithm: LimitAlgorithm;
   readonly rules: LimitRules;
-  /** Known only with the request: then `rules` hold a limit of 1 until `withLimit`. */
+  /** A `limit` that is a function. Until `withLimit` has been called, `rules` hold a limit of 1 in its place. */
   readonly dynamicLimit: FromContext<number | 'unlimited'> | undefined;
-  /** Known only with the request: then `rules` hold a window of 1 ms until `withWindow`. */
+  /** A `windowMs` that is a function. Until `withWindow` has been called, `rules` hold a window of 1 ms in its place. */
   readonly dynamicWindow: FromContext<number> | undefined;
   readonly cost: number | FromContext<number>;
   readonly keyBy: KeyBy;
   readonly count: CountedCalls;
   readonly isFailure: IsFailure | undefined;
   readonly ask: AskTime;
-  /** The policy says so itself. */
+  /** Whether the policy sets `ask` itself. */
   readonly isAskGiven: boolean;
   readonly resetOnSuccess: boolean;
   readonly onError: OnError;
   readonly code: TooManyAttemptsCode;
-  /** Known when the app starts: a backend may prepare for it. */
-  readonly fixed: boolean;
+  /** Whether the rules are known at boot and never change, so that a backend may make a script for them. */
+  readonly isStatic: boolean;
 }
 
 type IsFailure = NonNullable<LimitPolicy['isFailure']>;
 
-/** What a policy says nothing of. */
+/** The values of options that a policy does not set. */
 export interface PolicyDefaults {
   name?: string | undefined;
   onError?: OnError | undefined;
   keyBy?: KeyBy | undefined;
-  /** The policy is known when the app starts, and there is a bounded number of its kind. */
-  fixed?: boolean | undefined;
+  /** Whether the policy is known at boot. Policies in calls are not: there may be any number of them. */
+  isStatic?: boolean | undefined;
 }
 
-/** What of a request `keyBy` may name. */
+/** The paths that `keyBy` may name. */
 const KEY_PATH = /^(ip|user|route|(body|query|params|headers|user|session|cookies)(\.[^.]+)+)$/;
 
 const OPTIONS = [
@@ -96,9 +96,9 @@ const OPTIONS = [
 type Given = Partial<Record<(typeof OPTIONS)[number], unknown>>;
 
 /**
- * Checks a policy and fills in its defaults: once, when the app starts or the policy is first seen.
+ * Checks a policy and adds its defaults. Called once a policy, at boot or when a call first uses it.
  *
- * @throws SyncGuardConfigError naming policy, option, bound, value and type.
+ * @throws SyncGuardConfigError with the policy, option, bound, value and type
  */
 export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}): ResolvedPolicy {
   const given: Given = knownOptions(defaults.name ?? 'policy', policy, OPTIONS);
@@ -122,24 +122,24 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     isFailure: resolvePredicate(`${name}.isFailure`, given.isFailure),
     resetOnSuccess: boolean(`${name}.resetOnSuccess`, given.resetOnSuccess ?? false),
     onError: resolveOnError(`${name}.onError`, given.onError ?? defaults.onError ?? 'memory'),
-    code: oneOf(`${name}.code`, given.code ?? (rules.tempBlockMs > 0 ? 'TooManyAttempts' : 'RateLimited'), [
+    code: oneOf(`${name}.code`, given.code ?? (rules.shortBlockMs > 0 ? 'TooManyAttempts' : 'RateLimited'), [
       'TooManyAttempts',
       'RateLimited',
     ]),
-    fixed: (defaults.fixed ?? false) && !dynamicLimit && !dynamicWindow,
+    isStatic: (defaults.isStatic ?? false) && !dynamicLimit && !dynamicWindow,
   };
 }
 
-/** Guards find out who the user is. */
+/** Returns whether a key contains the user. Only guards find out who that is. */
 export const isByUser = (keyBy: KeyBy): boolean =>
   ([keyBy].flat() as readonly KeyPart[]).some((part) => typeof part === 'string' && /^user(\.|$)/.test(part));
 
 export const isFixedWindow = ({ algorithm }: Pick<ResolvedPolicy, 'algorithm'>): boolean =>
   algorithm === 'fixed-window';
 
-/** How many more attempts these counts leave. */
+/** Returns how many more attempts are allowed, after these counts. */
 export function remainingOf({ rules }: ResolvedPolicy, shortCount: number, longCount: number): number {
-  const short = rules.tempThreshold - 1 - shortCount;
+  const short = rules.shortThreshold - 1 - shortCount;
   const long = rules.longThreshold > 0 ? rules.longThreshold - 1 - longCount : Infinity;
   return Math.max(0, Math.min(short, long));
 }
@@ -147,13 +147,14 @@ export function remainingOf({ rules }: ResolvedPolicy, shortCount: number, longC
 export const resolveOnError = (name: string, value: unknown): OnError =>
   oneOf(name, value, ['closed', 'memory', 'open']);
 
-/** A cost that came with the call. */
+/** Checks the cost of a call. Throws if it is not a valid cost under this policy. */
 export function validateCost(policy: CostBounds, cost: unknown): number {
-  // Without a block a call that is dearer than the limit could never be let in: no Retry-After would be true.
-  const { tempBlockMs, tempThreshold, longThreshold } = policy.rules;
-  const needsRoom = tempBlockMs === 0 || policy.count === 'success';
+  // Such a call is let in only if there is room for it. With a cost above the limit it never would be, so no Retry-After
+  // would be true.
+  const { shortBlockMs, shortThreshold, longThreshold } = policy.rules;
+  const needsRoom = shortBlockMs === 0 || policy.count === 'success';
   const limit =
-    needsRoom && !policy.dynamicLimit ? Math.min(tempThreshold, longThreshold || Infinity) - 1 : Infinity;
+    needsRoom && !policy.dynamicLimit ? Math.min(shortThreshold, longThreshold || Infinity) - 1 : Infinity;
   return integer(`${policy.name}.cost`, cost, 1, Math.min(maxCost(policy), limit));
 }
 
@@ -176,15 +177,18 @@ export function resolveKeyBy(name: string, keyBy: unknown): KeyBy {
   );
 }
 
-/** What a client writes into this header a proxy only adds to: who made up a new one would be somebody else. */
+/**
+ * Refuses the headers of forwarded addresses. A proxy only adds to the value that a client sent, so a client could be another
+ * one with each call.
+ */
 export function refuseForwardedFor(name: string, path: string): string {
   if (!/^headers\.(x-forwarded-for|forwarded)$/i.test(path)) return path;
-  throw new SyncGuardConfigError(`${name} must not be '${path}': clients choose what stands there.`, {
-    hint: "Set Express' `trust proxy` or Fastify's `trustProxy` to your proxies; 'ip' is then the client's address.",
+  throw new SyncGuardConfigError(`${name} must not be '${path}', because clients can write that header.`, {
+    hint: "Use 'ip', and set `trust proxy` of Express or `trustProxy` of Fastify to your proxies.",
   });
 }
 
-/** How long a window or block lasts, in ms. */
+/** Checks the duration of a window or block, in ms. */
 export const limitDuration = (name: string, value: unknown): number => integer(name, value, 1, MAX_LIMIT_MS);
 
 function resolveName(name: unknown): string {
@@ -193,11 +197,11 @@ function resolveName(name: unknown): string {
     "a policy's name",
     '1 to 200 printable ASCII characters',
     name,
-    'The name keeps the counts of one limiter apart from those of others.',
+    'The name keeps the counts of one policy apart from those of others.',
   );
 }
 
-/** What stands beside a fixed window is what it cannot do: better said than ignored. */
+/** Throws if an option stands beside `algorithm: 'fixed-window'` that it would have to ignore. */
 function resolveAlgorithm(name: string, given: Given): LimitAlgorithm {
   const algorithm = oneOf(`${name}.algorithm`, given.algorithm ?? 'sliding-log', [
     'sliding-log',
@@ -206,7 +210,7 @@ function resolveAlgorithm(name: string, given: Given): LimitAlgorithm {
   if (algorithm === 'sliding-log') return algorithm;
   const refuse = (option: string): never => {
     throw new SyncGuardConfigError(`${name}.${option} does not go with \`algorithm: 'fixed-window'\`.`, {
-      hint: 'A fixed window takes `limit` and `windowMs`; the sliding log, which is the default, blocks and counts failures too.',
+      hint: 'A fixed window has only `limit` and `windowMs`. To block, or to count failures or successes, leave out `algorithm`.',
     });
   };
   for (const option of ['temp', 'long', 'blockMs', 'escalation'] as const)
@@ -231,9 +235,9 @@ function resolveRules(
     dynamicLimit,
     dynamicWindow,
     rules: {
-      tempWindowMs: temp.windowMs,
-      tempThreshold: temp.threshold,
-      tempBlockMs: temp.blockMs,
+      shortWindowMs: temp.windowMs,
+      shortThreshold: temp.threshold,
+      shortBlockMs: temp.blockMs,
       longWindowMs: long?.windowMs ?? 0,
       longThreshold: long?.threshold ?? 0,
       longBlockMs: long?.blockMs ?? 0,
@@ -242,17 +246,20 @@ function resolveRules(
   };
 }
 
-/** The success that fills a tier is the last that is let in: with a threshold of 1 there would be none. */
+/** Checks `count`. The success that fills a tier is the last that is let in, so a threshold of 1 would let none in. */
 function resolveCount(name: string, count: unknown, rules: LimitRules): CountedCalls {
   const counted = oneOf(`${name}.count`, count ?? 'attempt', ['attempt', 'failure', 'success']);
-  if (counted === 'success' && (rules.tempThreshold === 1 || rules.longThreshold === 1))
+  if (counted === 'success' && (rules.shortThreshold === 1 || rules.longThreshold === 1))
     throw new SyncGuardConfigError(`${name}.threshold must be at least 2 with \`count: 'success'\`.`, {
-      hint: '`threshold: 2` lets one success in, and so does `limit: 1`.',
+      hint: '`threshold: 2` or `limit: 1` lets one success in.',
     });
   return counted;
 }
 
-/** What functions need is not known; a policy that counts failures sees to what guards refuse. */
+/**
+ * Checks `ask`. By default a policy is asked after the guards if it needs the user. So is one with a function, which may need
+ * values that guards find. A policy that counts failures stays before the guards, as the failures of guards count.
+ */
 function resolveAsk(
   name: string,
   ask: unknown,
@@ -265,20 +272,20 @@ function resolveAsk(
   }: Pick<ResolvedPolicy, 'keyBy' | 'count' | 'cost' | 'dynamicLimit' | 'dynamicWindow'>,
 ): AskTime {
   const needsUser = isByUser(keyBy);
-  const asks = [...[keyBy].flat(), cost, dynamicLimit, dynamicWindow].some(
+  const hasFunction = [...[keyBy].flat(), cost, dynamicLimit, dynamicWindow].some(
     (each) => typeof each === 'function',
   );
   const given = oneOf(
     `${name}.ask`,
-    ask ?? (needsUser || (asks && count !== 'failure') ? 'after' : 'before'),
+    ask ?? (needsUser || (hasFunction && count !== 'failure') ? 'after' : 'before'),
     ['before', 'after'],
   );
   if (given === 'before' && needsUser)
     throw new SyncGuardConfigError(
-      `${name} counts by the user, whom guards find out: it cannot be asked before them.`,
+      `The policy ${name} counts by the user, so it cannot have \`ask: 'before'\`. Before the guards the user is not known.`,
       {
         code: 'RATE_LIMIT_ASK',
-        hint: "Leave out `ask: 'before'`; asked first, it would count all by address.",
+        hint: "Remove `ask: 'before'`. To count the calls that guards refuse, add a policy with `keyBy: 'ip'`.",
       },
     );
   return given;
@@ -293,7 +300,8 @@ type CheckedTiers = {
 };
 
 function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): CheckedTiers {
-  if (given.long !== undefined) throw new SyncGuardConfigError(`${name}.long needs \`temp\` beside it.`);
+  if (given.long !== undefined)
+    throw new SyncGuardConfigError(`${name}.long needs ${name}.temp beside it, in place of \`limit\`.`);
   const dynamic = typeof given.limit === 'function';
   const dynamicWindow = typeof given.windowMs === 'function';
   return {
@@ -309,7 +317,9 @@ function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): Ch
 
 function resolveTiers(name: string, given: Given): CheckedTiers {
   if (given.windowMs !== undefined || given.blockMs !== undefined)
-    throw new SyncGuardConfigError(`${name}.windowMs and ${name}.blockMs belong into \`temp\`.`);
+    throw new SyncGuardConfigError(
+      `${name}.windowMs and ${name}.blockMs must stand inside of ${name}.temp, because the policy has \`temp\`.`,
+    );
   const temp = resolveTier(`${name}.temp`, given.temp);
   if (given.long === undefined) return { temp };
   const long = resolveTier(`${name}.long`, given.long);
@@ -338,7 +348,7 @@ function thresholdOf(
 ): number {
   if ((given.threshold === undefined) === (given.limit === undefined))
     throw new SyncGuardConfigError(`${name} must have either \`threshold\` or \`limit\`.`, {
-      hint: '`threshold: 5` denies the 5th attempt, `limit: 5` the 6th.',
+      hint: '`threshold: 5` denies the 5th attempt. `limit: 5` denies the 6th.',
     });
   if (given.limit === undefined) return integer(`${name}.threshold`, given.threshold, 1, MAX_THRESHOLD);
   const most = algorithm === 'fixed-window' ? MAX_COUNTED : MAX_THRESHOLD - 1;
@@ -350,10 +360,11 @@ function resolveEscalation(
   escalation: unknown,
   longestWindowMs: number,
   longestBlockMs: number,
-): Pick<LimitRules, 'factor' | 'maxBlockMs' | 'recordTtlMs'> {
-  if (escalation === undefined) return { factor: 1, maxBlockMs: MAX_LIMIT_MS, recordTtlMs: longestWindowMs };
+): Pick<LimitRules, 'factor' | 'maxBlockMs' | 'penaltiesTtlMs'> {
+  if (escalation === undefined)
+    return { factor: 1, maxBlockMs: MAX_LIMIT_MS, penaltiesTtlMs: longestWindowMs };
   if (longestBlockMs === 0)
-    throw new SyncGuardConfigError(`${name} needs a policy that blocks: give it \`blockMs\`.`);
+    throw new SyncGuardConfigError(`${name} needs a policy that blocks. Add \`blockMs\`.`);
   const given = knownOptions(name, escalation, ['factor', 'maxBlockMs', 'strikeTtlMs']);
   const { factor } = given;
   if (typeof factor !== 'number' || !(factor >= 1 && factor <= 100))
@@ -361,7 +372,7 @@ function resolveEscalation(
   return {
     factor,
     maxBlockMs: integer(`${name}.maxBlockMs`, given.maxBlockMs, longestBlockMs, MAX_LIMIT_MS),
-    recordTtlMs: integer(`${name}.strikeTtlMs`, given.strikeTtlMs, longestWindowMs, MAX_LIMIT_MS),
+    penaltiesTtlMs: integer(`${name}.strikeTtlMs`, given.strikeTtlMs, longestWindowMs, MAX_LIMIT_MS),
   };
 }
 

@@ -1,7 +1,7 @@
 import { hashTag } from '../redis/redis.keys.js';
 import type { RunOptions, ScriptArg, ScriptRunner } from '../script/script-runner.js';
 import type { Script } from '../script/define-script.js';
-import type { CallOptions, LimitBackend, LimitCheck, LimitOutcome, Subject } from './limit.backend.js';
+import type { CallOptions, LimitBackend, LimitCheck, BackendDecision, Subject } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import { isUncounted } from './limit.per-call.js';
 import { isFixedWindow, type ResolvedPolicy } from './limit.policy.js';
@@ -9,45 +9,49 @@ import { forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js
 import {
   blockScript,
   type CheckScript,
-  type DecisionShape,
+  type CheckShape,
   dynamicArgs,
   dynamicCheckScript,
-  fixedCheckScript,
+  staticCheckScript,
   forgiveScript,
   peekScript,
   resetScript,
-  type Stage,
+  type CheckMode,
   unblockScript,
   withdrawScript,
 } from './limit.scripts.js';
 
 const TAG_LENGTH = 16;
-/** More scripts with rules in their text than this are not made: the server keeps every one of them. */
-const MAX_FIXED_SCRIPTS = 256;
+/** The most scripts that have rules in their text. The server keeps every script that it has seen. */
+const MAX_STATIC_SCRIPTS = 256;
 
-type LimitKeys = Readonly<Record<'attempts' | 'window' | 'block' | 'seq', string>>;
+type LimitKeys = Readonly<Record<'attempts' | 'window' | 'block' | 'penalties', string>>;
 
-/** Limits on Redis: each operation one atomic script (seed 003), all keys of an identity in one slot. */
+/** Limits on Redis. Each operation is one atomic script. All keys of an identity are in one slot of a Cluster. */
 export class RedisLimitBackend implements LimitBackend {
   readonly backend = 'redis';
-  readonly #fixedScripts = new Map<string, CheckScript>();
-  readonly #shapeNames = new WeakMap<ResolvedPolicy, Map<Stage, string>>();
+  readonly #staticScripts = new Map<string, CheckScript>();
+  readonly #shapeNames = new WeakMap<ResolvedPolicy, Map<CheckMode, string>>();
 
   constructor(
     private readonly runner: ScriptRunner,
     private readonly prefix: string,
   ) {}
 
-  check(checks: readonly LimitCheck[], callId: string, options: CallOptions = {}): Promise<LimitOutcome[]> {
+  check(
+    checks: readonly LimitCheck[],
+    callId: string,
+    options: CallOptions = {},
+  ): Promise<BackendDecision[]> {
     return checks.length > 1 && this.runner.client.isCluster
       ? this.#checkOneByOne(checks, callId, options)
-      : this.#decide(checks, stageOf, callId, options);
+      : this.#decide(checks, modeOf, callId, options);
   }
 
-  async confirm(check: LimitCheck, callId: string, options: CallOptions = {}): Promise<LimitOutcome> {
-    const stage = check.policy.count === 'success' ? 'grant' : 'confirm';
-    const [outcome] = await this.#decide([check], () => stage, callId, options);
-    return outcome as LimitOutcome;
+  async confirm(check: LimitCheck, callId: string, options: CallOptions = {}): Promise<BackendDecision> {
+    const mode = check.policy.count === 'success' ? 'grant' : 'confirm';
+    const [decision] = await this.#decide([check], () => mode, callId, options);
+    return decision as BackendDecision;
   }
 
   withdraw(check: LimitCheck, callId: string, forget: boolean, options: CallOptions = {}): Promise<void> {
@@ -56,7 +60,7 @@ export class RedisLimitBackend implements LimitBackend {
     return this.#run(withdrawScript, this.#keysOf(check), args, options);
   }
 
-  peek(subject: Subject, options: CallOptions = {}): Promise<LimitOutcome> {
+  peek(subject: Subject, options: CallOptions = {}): Promise<BackendDecision> {
     const { policy } = subject;
     const script = isFixedWindow(policy) ? peekWindowScript : peekScript;
     return this.#run(script, this.#keysOf(subject), { ...policy.rules }, options);
@@ -66,14 +70,14 @@ export class RedisLimitBackend implements LimitBackend {
     const { policy } = subject;
     if (isFixedWindow(policy))
       return this.#run(forgiveWindowScript, this.#keysOf(subject), { callId, amount: count }, options);
-    const { recordTtlMs } = policy.rules;
-    return this.#run(forgiveScript, this.#keysOf(subject), { callId, count, recordTtlMs }, options);
+    const { penaltiesTtlMs } = policy.rules;
+    return this.#run(forgiveScript, this.#keysOf(subject), { callId, count, penaltiesTtlMs }, options);
   }
 
   reset(subject: Subject, options: CallOptions = {}): Promise<void> {
-    const { attempts, window, block, seq } = this.#keysOf(subject);
+    const { attempts, window, block, penalties } = this.#keysOf(subject);
     const counted = isFixedWindow(subject.policy) ? window : attempts;
-    return this.#run(resetScript, { counted, block, seq }, {}, options);
+    return this.#run(resetScript, { counted, block, penalties }, {}, options);
   }
 
   block(subject: Subject, blockMs: number, reason: string, options: CallOptions = {}): Promise<void> {
@@ -87,73 +91,76 @@ export class RedisLimitBackend implements LimitBackend {
 
   #decide(
     checks: readonly LimitCheck[],
-    stage: (check: LimitCheck) => Stage,
+    mode: (check: LimitCheck) => CheckMode,
     callId: string,
     options: CallOptions,
-  ): Promise<LimitOutcome[]> {
+  ): Promise<BackendDecision[]> {
     const keys: Record<string, string> = {};
     const args: Record<string, ScriptArg> = { callId };
-    const shapes: DecisionShape[] = [];
+    const shapes: CheckShape[] = [];
     checks.forEach((check, i) => {
       const n = i + 1;
-      const { attempts, window, block, seq } = this.#keysOf(check);
+      const { attempts, window, block, penalties } = this.#keysOf(check);
       keys[`attempts${n}`] = attempts;
       keys[`window${n}`] = window;
       keys[`block${n}`] = block;
-      keys[`seq${n}`] = seq;
-      shapes.push({ stage: stage(check), rules: check.policy.rules });
+      keys[`penalties${n}`] = penalties;
+      shapes.push({ mode: mode(check), rules: check.policy.rules });
     });
-    const fixed = this.#fixedScript(checks, shapes);
+    const staticScript = this.#staticScript(checks, shapes);
     checks.forEach(({ cost }, i) => {
-      if (fixed) args[`cost${i + 1}`] = cost;
-      else Object.assign(args, dynamicArgs(shapes[i] as DecisionShape, cost, i + 1));
+      if (staticScript) args[`cost${i + 1}`] = cost;
+      else Object.assign(args, dynamicArgs(shapes[i] as CheckShape, cost, i + 1));
     });
-    // A call whose caller was told that nobody answered must not count from later on.
-    const onLate = (outcomes: LimitOutcome[]): void => {
-      // Except a success: what it counts has been made.
-      if (shapes[0]?.stage === 'grant') return;
-      const counted = outcomes.every(({ status }) => status === 'allowed');
+    // The reply comes after its deadline, so the call was decided without it. It must not count after all.
+    const onLate = (decisions: BackendDecision[]): void => {
+      // A confirmed success has happened, so it counts.
+      if (shapes[0]?.mode === 'grant') return;
+      const counted = decisions.every(({ status }) => status === 'allowed');
       for (const check of checks.filter((each) => !isUncounted(each)))
-        // A log knows by its id whether it has counted the call, a window does not.
+        // A log finds the call by its id. A fixed window cannot, so it takes back only a call that it has counted.
         if (counted || !isFixedWindow(check.policy)) this.withdraw(check, callId, false).catch(() => {});
     };
-    return this.#run(fixed ?? dynamicCheckScript(shapes), keys, args, { ...options, onLate });
+    return this.#run(staticScript ?? dynamicCheckScript(shapes), keys, args, { ...options, onLate });
   }
 
-  /** On a Cluster the identities live in several slots: one script cannot reach them, so a denial takes back what was counted. */
+  /**
+   * Checks one limit after the other. On a Cluster the identities are in several slots, so no single script can reach them. If
+   * a limit denies the call, the limits that have counted it take it back.
+   */
   async #checkOneByOne(
     checks: readonly LimitCheck[],
     callId: string,
     options: CallOptions,
-  ): Promise<LimitOutcome[]> {
-    const outcomes: LimitOutcome[] = [];
+  ): Promise<BackendDecision[]> {
+    const decisions: BackendDecision[] = [];
     for (const check of checks) {
-      const [outcome] = await this.#decide([check], stageOf, callId, options);
-      outcomes.push(outcome as LimitOutcome);
-      if (outcome?.status !== 'denied') continue;
-      const counted = checks.slice(0, outcomes.length - 1).filter((each) => !isUncounted(each));
+      const [decision] = await this.#decide([check], modeOf, callId, options);
+      decisions.push(decision as BackendDecision);
+      if (decision?.status !== 'denied') continue;
+      const counted = checks.slice(0, decisions.length - 1).filter((each) => !isUncounted(each));
       await Promise.all(counted.map((earlier) => this.withdraw(earlier, callId, false, options)));
-      const rest = checks.slice(outcomes.length);
-      return [...outcomes, ...(await Promise.all(rest.map((later) => this.peek(later, options))))];
+      const rest = checks.slice(decisions.length);
+      return [...decisions, ...(await Promise.all(rest.map((later) => this.peek(later, options))))];
     }
-    return outcomes;
+    return decisions;
   }
 
-  #fixedScript(checks: readonly LimitCheck[], shapes: readonly DecisionShape[]): CheckScript | undefined {
-    if (!checks.every(({ policy }) => policy.fixed)) return undefined;
-    const name = checks.map(({ policy }, i) => this.#shapeName(policy, shapes[i] as DecisionShape)).join(';');
-    const known = this.#fixedScripts.get(name);
-    if (known || this.#fixedScripts.size >= MAX_FIXED_SCRIPTS) return known;
-    const script = fixedCheckScript(shapes);
-    this.#fixedScripts.set(name, script);
+  #staticScript(checks: readonly LimitCheck[], shapes: readonly CheckShape[]): CheckScript | undefined {
+    if (!checks.every(({ policy }) => policy.isStatic)) return undefined;
+    const name = checks.map(({ policy }, i) => this.#shapeName(policy, shapes[i] as CheckShape)).join(';');
+    const known = this.#staticScripts.get(name);
+    if (known || this.#staticScripts.size >= MAX_STATIC_SCRIPTS) return known;
+    const script = staticCheckScript(shapes);
+    this.#staticScripts.set(name, script);
     return script;
   }
 
-  #shapeName(policy: ResolvedPolicy, { stage, rules }: DecisionShape): string {
+  #shapeName(policy: ResolvedPolicy, { mode, rules }: CheckShape): string {
     let names = this.#shapeNames.get(policy);
-    if (!names) this.#shapeNames.set(policy, (names = new Map<Stage, string>()));
-    let name = names.get(stage);
-    if (!name) names.set(stage, (name = `${stage} ${Object.values(rules).join(' ')}`));
+    if (!names) this.#shapeNames.set(policy, (names = new Map<CheckMode, string>()));
+    let name = names.get(mode);
+    if (!name) names.set(mode, (name = `${mode} ${Object.values(rules).join(' ')}`));
     return name;
   }
 
@@ -164,7 +171,7 @@ export class RedisLimitBackend implements LimitBackend {
       attempts: `${start}attempts:{${tag}}`,
       window: `${start}window:{${tag}}`,
       block: `${start}block:{${tag}}`,
-      seq: `${start}seq:{${tag}}`,
+      penalties: `${start}seq:{${tag}}`,
     };
   }
 
@@ -180,9 +187,9 @@ export class RedisLimitBackend implements LimitBackend {
   }
 }
 
-const STAGES = { attempt: 'attempt', failure: 'enter', success: 'reserve' } as const;
+const MODES = { attempt: 'attempt', failure: 'enter', success: 'reserve' } as const;
 
-function stageOf(check: LimitCheck): Stage {
+function modeOf(check: LimitCheck): CheckMode {
   if (isUncounted(check)) return 'look';
-  return isFixedWindow(check.policy) ? 'window' : STAGES[check.policy.count];
+  return isFixedWindow(check.policy) ? 'window' : MODES[check.policy.count];
 }

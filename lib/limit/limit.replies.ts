@@ -1,27 +1,27 @@
 import { foreignValue } from '../redis/redis.errors.js';
 import { unexpectedReply } from '../script/define-script.js';
-import type { LimitOutcome } from './limit.backend.js';
+import type { BackendDecision } from './limit.backend.js';
 
-// Reply to a check: "<ms> <what stands>", where what stands is the value of a block, or "ok", "window" or "busy"
-// and the two counts; several of them joined by ";".
+// The reply to a check is "<ms> <value of the block>", or "<ms> <word> <shortCount> <longCount>", where the word is "ok",
+// "window" (denied until there is room in the window) or "busy". The replies of several limits are joined by ";".
 
-/** For scripts that reply 1. */
+/** Returns the decoder of a script that replies 1. */
 export function decodeDone(name: string): (reply: unknown) => void {
   return (reply) => {
     if (reply !== 1) unexpectedReply(name, reply);
   };
 }
 
-export function decodeOutcomes(reply: unknown): LimitOutcome[] {
+export function decodeDecisions(reply: unknown): BackendDecision[] {
   if (typeof reply !== 'string') return unexpectedReply('limit-check', reply);
-  return reply.includes(';') ? reply.split(';').map(decodeOutcome) : [decodeOutcome(reply)];
+  return reply.includes(';') ? reply.split(';').map(decodeDecision) : [decodeDecision(reply)];
 }
 
-export function decodePeek(reply: unknown): LimitOutcome {
-  return decodeOutcomes(reply)[0] ?? unexpectedReply('limit-peek', reply);
+export function decodePeek(reply: unknown): BackendDecision {
+  return decodeDecisions(reply)[0] ?? unexpectedReply('limit-peek', reply);
 }
 
-function decodeOutcome(reply: string): LimitOutcome {
+function decodeDecision(reply: string): BackendDecision {
   const [ms, status, short, long, , reason] = reply.split(' ');
   const counts = { shortCount: Number(short), longCount: Number(long) };
   const retryAfterMs = Number(ms);
@@ -45,6 +45,6 @@ function decodeOutcome(reply: string): LimitOutcome {
         blocked: true,
       };
     default:
-      throw foreignValue('the block is not a block');
+      throw foreignValue('the block is not ours');
   }
 }

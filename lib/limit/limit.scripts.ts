@@ -1,13 +1,13 @@
 import { defineScript, type Script } from '../script/define-script.js';
 import { NOW_MS } from '../script/fragments.js';
 import { DECIDE_IN_WINDOW, forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js';
-import { type LimitOutcome, MAX_CHECKS } from './limit.backend.js';
+import { type BackendDecision, MAX_CHECKS } from './limit.backend.js';
 import {
-  answerBlock,
-  formatRecord,
+  denyIfBlocked,
+  formatPenalties,
   indent,
   NOW_MS_ONCE,
-  PARSE_RECORD,
+  PARSE_PENALTIES,
   PRUNE,
   RULES,
   SET_BLOCK,
@@ -16,24 +16,29 @@ import {
 } from './limit.fragments.js';
 import { DECIDE_SUCCESS } from './success.scripts.js';
 import type { LimitRules } from './limit.policy.js';
-import { decodeDone, decodeOutcomes, decodePeek } from './limit.replies.js';
-import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.values.js';
+import { decodeDone, decodeDecisions, decodePeek } from './limit.replies.js';
+import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from './limit.times.js';
 
-// Keys of an identity (seed 003), all with a TTL; of a fixed window see fixed-window.scripts.ts:
-//   attempts  ZSET    member: the call's id; score: when it was made, in ms. A call in flight (of a policy that
-//                     counts failures) has minus that for its score, which no window reaches.
-//   block     String  "<scope> <shortCount> <longCount> <blockMs>[ <reason>]". Its TTL is the truth.
-//   seq       String  "<tempFloor> <longFloor> <tempStrikes> <longStrikes> <lastForgiven>": attempts up to a
-//                     tier's floor have been served by a block.
+// The keys of an identity, all with a TTL. fixed-window.scripts.ts has those of a fixed window.
+//   attempts   ZSET    The member is the id of a call, the score is its time in ms. A call in flight has its negated time as
+//                      score, so that no window contains it.
+//   block      String  "<scope> <shortCount> <longCount> <blockMs>[ <reason>]". The block lasts as long as its TTL.
+//   penalties  String  "<shortFloor> <longFloor> <shortStrikes> <longStrikes> <lastForgiven>". Attempts up to a tier's floor
+//                      no longer count for the tier, as a block has been set for them. Strikes are the blocks of a tier. In
+//                      Redis the key has the name `seq`.
 
 /**
- * What a check does: count the call in the log, note it there as in flight, make a failure of what was in flight; give
- * it room for a success, and count that; or count the call in a fixed window; or count nothing, and
- * only look whether there is a block.
+ * The way in which a script decides about a call:
+ *
+ * - `attempt` counts it in the log.
+ * - `enter` keeps it as in flight, for a policy that counts failures. `confirm` counts it as a failure.
+ * - `reserve` keeps it as in flight, for a policy that counts successes. `grant` counts it as a success.
+ * - `window` counts it in a fixed window.
+ * - `look` counts nothing. It denies only if there is a block, or if the limit is 0.
  */
-export type Stage = 'attempt' | 'enter' | 'confirm' | 'reserve' | 'grant' | 'window' | 'look';
+export type CheckMode = 'attempt' | 'enter' | 'confirm' | 'reserve' | 'grant' | 'window' | 'look';
 
-/** What all limits of a call share. */
+/** The beginning of each script, shared by all limits of a call. */
 const START = `
 local call = redis.call
 local nowMs
@@ -43,32 +48,32 @@ local function heal(key, ttlMs)
 end`;
 
 const DECIDE = `
--- A call that was sent again is in the set already.
+-- Returns the score of the call, if it is in the set: it is in flight, or the client has sent it twice.
 local function scoreOf(attempts)
   return tonumber(call('ZSCORE', attempts, callId) or nil)
 end
 
--- Whether one limit lets the call in, and the reply. Without \`commit\` nothing is counted.
-local function decide(commit, attempts, block, seq, cost, stage, ${RULES.join(', ')})
-  local state = call('MGET', block, seq)
-  local held, record = state[1], state[2]
-  local keepMs = (longWindowMs > tempWindowMs and longWindowMs or tempWindowMs) + ${SLACK_MS}
+-- Returns whether the limit allows the call, and the reply. Without \`commit\` nothing is counted.
+local function decide(commit, attempts, block, penalties, cost, mode, ${RULES.join(', ')})
+  local state = call('MGET', block, penalties)
+  local blockValue, penaltiesValue = state[1], state[2]
+  local keepMs = (longWindowMs > shortWindowMs and longWindowMs or shortWindowMs) + ${SLACK_MS}
   ${indent(
-    answerBlock(
-      `false, remainingMs .. ' ' .. held`,
+    denyIfBlocked(
+      `false, remainingMs .. ' ' .. blockValue`,
       `call('PEXPIRE', block, remainingMs)`,
       `heal(attempts, keepMs)`,
-      `heal(seq, recordTtlMs + remainingMs)`,
+      `heal(penalties, penaltiesTtlMs + remainingMs)`,
     ),
     2,
   )}
 
   ${indent(NOW_MS_ONCE, 2)}
-  ${indent(PARSE_RECORD, 2)}
-  if record then heal(seq, recordTtlMs) end
+  ${indent(PARSE_PENALTIES, 2)}
+  if penaltiesValue then heal(penalties, penaltiesTtlMs) end
   ${indent(WINDOW_STARTS, 2)}
-  local from = tempFrom < longFrom and tempFrom or longFrom
-  local isAttempt = stage == 'attempt'
+  local from = shortFrom < longFrom and shortFrom or longFrom
+  local isAttempt = mode == 'attempt'
   local flightFrom = ${IN_FLIGHT_MS} - nowMs
   local inFlight = isAttempt and 0 or call('ZCOUNT', attempts, '-inf', '(' .. flightFrom)
   local shortCount = call('ZCOUNT', attempts, '(' .. from, '+inf')
@@ -77,23 +82,23 @@ local function decide(commit, attempts, block, seq, cost, stage, ${RULES.join(',
     if not isAttempt then call('ZREMRANGEBYSCORE', attempts, flightFrom, '(0') end
   end
   local longCount = shortCount
-  if tempFrom > from then shortCount = call('ZCOUNT', attempts, '(' .. tempFrom, '+inf') end
+  if shortFrom > from then shortCount = call('ZCOUNT', attempts, '(' .. shortFrom, '+inf') end
   if longFrom > from then longCount = call('ZCOUNT', attempts, '(' .. longFrom, '+inf') end
 
   cost = tonumber(cost)
-  local tempFull = shortCount + cost >= tempThreshold
+  local shortFull = shortCount + cost >= shortThreshold
   local longFull = longThreshold > 0 and longCount + cost >= longThreshold
-  if tempFull and tempBlockMs == 0 and stage ~= 'confirm' and not scoreOf(attempts) then
+  if shortFull and shortBlockMs == 0 and mode ~= 'confirm' and not scoreOf(attempts) then
     ${indent(WAIT_FOR_ROOM, 4)}
     heal(attempts, keepMs)
     return false, waitMs .. ' window ' .. shortCount .. ' ' .. longCount
   end
 
   local option, score, blocks = 'NX', nowMs, false
-  if stage == 'enter' then
-    -- The failure that fills a tier may enter: it is the one that blocks. Without a block there has to be room.
-    local entering = tempBlockMs == 0 and cost or 0
-    local busy = shortCount + inFlight + entering >= tempThreshold
+  if mode == 'enter' then
+    -- With a block, the call that would fill a tier may enter: if it fails, it sets the block. Without one it needs room.
+    local entering = shortBlockMs == 0 and cost or 0
+    local busy = shortCount + inFlight + entering >= shortThreshold
       or longThreshold > 0 and longCount + inFlight >= longThreshold
     if busy and not scoreOf(attempts) then
       heal(attempts, keepMs)
@@ -101,17 +106,17 @@ local function decide(commit, attempts, block, seq, cost, stage, ${RULES.join(',
     end
     score = -nowMs
   else
-    blocks = longFull or tempFull and tempBlockMs > 0
-    if stage == 'confirm' then option = 'CH' end
-    if (blocks or stage == 'confirm') and (scoreOf(attempts) or -1) >= 0 then
+    blocks = longFull or shortFull and shortBlockMs > 0
+    if mode == 'confirm' then option = 'CH' end
+    if (blocks or mode == 'confirm') and (scoreOf(attempts) or -1) >= 0 then
       commit, blocks = false, false
     end
-    if tempFloor >= score then score = tempFloor + 1 end
+    if shortFloor >= score then score = shortFloor + 1 end
     if longFloor >= score then score = longFloor + 1 end
   end
 
-  -- A foreign value under these names has to fail before the first write, also before that of another limit.
-  if blocks then call('GET', block) call('GET', seq) end
+  -- If these keys hold another type, the script must fail before the first write of any limit.
+  if blocks then call('GET', block) call('GET', penalties) end
   if commit then
     local added
     if cost == 1 then
@@ -125,85 +130,91 @@ local function decide(commit, attempts, block, seq, cost, stage, ${RULES.join(',
       added = call('ZADD', attempts, option, unpack(members))
     end
     call('PEXPIRE', attempts, keepMs)
-    if stage ~= 'enter' then shortCount, longCount = shortCount + added, longCount + added end
+    if mode ~= 'enter' then shortCount, longCount = shortCount + added, longCount + added end
   end
-  -- Until the shorter window is empty if nothing more comes: exact for a call that counts now, else at most.
+  -- The time until the short window is empty: exact if this call was counted, otherwise an upper bound.
   if not blocks or not commit then
-    return not blocks, (shortCount > 0 and tempWindowMs or 0) .. ' ok ' .. shortCount .. ' ' .. longCount
+    return not blocks, (shortCount > 0 and shortWindowMs or 0) .. ' ok ' .. shortCount .. ' ' .. longCount
   end
 
   ${indent(SET_BLOCK, 2)}
-  return false, blockMs .. ' ' .. held
+  return false, blockMs .. ' ' .. blockValue
 end`;
 
-/** `decide` for what is not counted: a block stands all the same, and a limit of 0 lets nobody in. */
+/** The decider of calls that are not counted. A block denies them, and so does a limit of 0. */
 const LOOK = `
-local function look(_, block, tempWindowMs, tempThreshold)
-  local held = call('GET', block)
-  ${indent(answerBlock(`false, remainingMs .. ' ' .. held`, `call('PEXPIRE', block, remainingMs)`), 2)}
-  if tempThreshold == 0 then return false, tempWindowMs .. ' window 0 0' end
+local function look(_, block, shortWindowMs, shortThreshold)
+  local blockValue = call('GET', block)
+  ${indent(denyIfBlocked(`false, remainingMs .. ' ' .. blockValue`, `call('PEXPIRE', block, remainingMs)`), 2)}
+  if shortThreshold == 0 then return false, shortWindowMs .. ' window 0 0' end
   return true, '0 ok 0 0'
 end`;
 
-/** One limit of a check: with its rules where they stand in the script's text, without where they come as ARGV. */
-export interface DecisionShape {
-  readonly stage: Stage;
+/** The mode and the rules of one limit of a check. */
+export interface CheckShape {
+  readonly mode: CheckMode;
   readonly rules: LimitRules;
 }
 
-export type CheckScript = Script<string, string, LimitOutcome[]>;
+export type CheckScript = Script<string, string, BackendDecision[]>;
 
-/** The decisions in Lua: each function takes `commit`, its keys, and these arguments. */
-const DECISIONS = {
-  log: { name: 'decide', lua: DECIDE, keys: ['attempts', 'block', 'seq'], args: ['cost', 'stage', ...RULES] },
+/** The Lua functions that decide. Each takes `commit`, its keys, and then its arguments. */
+const DECIDERS = {
+  log: {
+    name: 'decide',
+    lua: DECIDE,
+    keys: ['attempts', 'block', 'penalties'],
+    args: ['cost', 'mode', ...RULES],
+  },
   success: {
     name: 'decideSuccess',
     lua: DECIDE_SUCCESS,
-    keys: ['attempts', 'block', 'seq'],
-    args: ['cost', 'stage', ...RULES],
+    keys: ['attempts', 'block', 'penalties'],
+    args: ['cost', 'mode', ...RULES],
   },
   window: {
     name: 'decideInWindow',
     lua: DECIDE_IN_WINDOW,
     keys: ['window', 'block'],
-    args: ['cost', 'tempWindowMs', 'tempThreshold'],
+    args: ['cost', 'shortWindowMs', 'shortThreshold'],
   },
-  none: { name: 'look', lua: LOOK, keys: ['block'], args: ['tempWindowMs', 'tempThreshold'] },
+  none: { name: 'look', lua: LOOK, keys: ['block'], args: ['shortWindowMs', 'shortThreshold'] },
 } as const;
 
-type Decision = (typeof DECISIONS)[keyof typeof DECISIONS];
-type DecisionArg = Exclude<Decision['args'][number], 'cost'>;
+type Decider = (typeof DECIDERS)[keyof typeof DECIDERS];
+type DeciderArg = Exclude<Decider['args'][number], 'cost'>;
 
-const decisionOf = (stage: Stage): Decision => DECISIONS[kindOf(stage)];
+const deciderOf = (mode: CheckMode): Decider => DECIDERS[kindOf(mode)];
 
-function kindOf(stage: Stage): keyof typeof DECISIONS {
-  if (stage === 'window') return 'window';
-  if (stage === 'look') return 'none';
-  return stage === 'reserve' || stage === 'grant' ? 'success' : 'log';
+function kindOf(mode: CheckMode): keyof typeof DECIDERS {
+  if (mode === 'window') return 'window';
+  if (mode === 'look') return 'none';
+  return mode === 'reserve' || mode === 'grant' ? 'success' : 'log';
 }
 
-/** Lua reads no Infinity: that of a limit says no more than that it is not 0. */
+/** Lua cannot read Infinity. The decider of an unlimited call only asks whether the limit is 0, so -1 stands for it. */
 const asNumber = (rule: number): number => (rule === Infinity ? -1 : rule);
 
-/** The nth limit of a call: how the script asks it. */
+/** A limit in the text of a script. */
 interface LimitCall {
-  readonly decision: Decision;
+  readonly decider: Decider;
+  /** The arguments of the call of its function, behind `commit`. */
   readonly values: string;
 }
 
-function limitCall(decision: Decision, n: number, valueOf: (arg: DecisionArg) => string): LimitCall {
-  const values = decision.args.map((arg) => (arg === 'cost' ? `cost${n}` : valueOf(arg)));
-  return { decision, values: [...decision.keys.map((key) => key + n), ...values].join(', ') };
+function limitCall(decider: Decider, n: number, valueOf: (arg: DeciderArg) => string): LimitCall {
+  const values = decider.args.map((arg) => (arg === 'cost' ? `cost${n}` : valueOf(arg)));
+  return { decider, values: [...decider.keys.map((key) => key + n), ...values].join(', ') };
 }
 
 /**
- * The decision about a call that is counted against so many limits: against all, or, if some deny it, against
- * those alone. One limit replies at once; several are asked first and counted then.
+ * Returns the script that decides about one call against several limits. If all of them allow the call, all count it. If some
+ * deny it, only those count it. So several limits decide first without `commit`, and are then asked again to count.
  */
 function checkScript(name: string, limits: readonly LimitCall[], args: readonly string[]): CheckScript {
   const [only] = limits;
-  const ask = (commit: string, { decision, values }: LimitCall): string =>
-    `${decision.name}(${commit}, ${values})`;
+  const ask = (commit: string, { decider, values }: LimitCall): string =>
+    `${decider.name}(${commit}, ${values})`;
   const lua =
     only && limits.length === 1
       ? `local _, reply = ${ask('true', only)}\nreturn reply`
@@ -211,125 +222,123 @@ function checkScript(name: string, limits: readonly LimitCall[], args: readonly 
 local limits = {
 ${limits.map((limit) => `  function(commit) return ${ask('commit', limit)} end,`).join('\n')}
 }
-local allowed, answers, replies = true, {}, {}
+local allAllow, allows, replies = true, {}, {}
 for i, limit in ipairs(limits) do
-  answers[i], replies[i] = limit(false)
-  allowed = allowed and answers[i]
+  allows[i], replies[i] = limit(false)
+  allAllow = allAllow and allows[i]
 end
 for i, limit in ipairs(limits) do
-  if answers[i] == allowed then
+  if allows[i] == allAllow then
     local _, reply = limit(true)
     replies[i] = reply
   end
 end
 return table.concat(replies, ';')`;
-  const decisions = new Set(limits.map(({ decision }) => decision.lua));
+  const deciders = new Set(limits.map(({ decider }) => decider.lua));
   return defineScript({
     name,
-    keys: limits.flatMap(({ decision }, i) => decision.keys.map((key) => key + String(i + 1))),
+    keys: limits.flatMap(({ decider }, i) => decider.keys.map((key) => key + String(i + 1))),
     args: ['callId', ...args],
-    lua: [START, ...decisions, lua].map((part) => part.trim()).join('\n\n'),
-    decode: decodeOutcomes,
+    lua: [START, ...deciders, lua].map((part) => part.trim()).join('\n\n'),
+    decode: decodeDecisions,
   });
 }
 
-/** The rules come with each call: for policies that are known only with it. */
-function dynamicScript(name: string, decisions: readonly Decision[]): CheckScript {
-  const limits = decisions.map((decision, i) =>
-    limitCall(decision, i + 1, (arg) => (arg === 'stage' ? `stage${i + 1}` : `tonumber(${arg}${i + 1})`)),
+/** Returns a script that gets the rules as arguments, for policies that are not known at boot. */
+function dynamicScript(name: string, deciders: readonly Decider[]): CheckScript {
+  const limits = deciders.map((decider, i) =>
+    limitCall(decider, i + 1, (arg) => (arg === 'mode' ? `mode${i + 1}` : `tonumber(${arg}${i + 1})`)),
   );
   return checkScript(
     name,
     limits,
-    decisions.flatMap(({ args }, i) => args.map((arg) => arg + String(i + 1))),
+    deciders.flatMap(({ args }, i) => args.map((arg) => arg + String(i + 1))),
   );
 }
 
-/** For sliding logs: one script for each number of limits. */
+/** The scripts for sliding logs, one for each number of limits. */
 export const checkScripts: readonly CheckScript[] = Array.from({ length: MAX_CHECKS }, (_, i) =>
-  dynamicScript(`limit-check-${i + 1}`, Array<Decision>(i + 1).fill(DECISIONS.log)),
+  dynamicScript(`limit-check-${i + 1}`, Array<Decider>(i + 1).fill(DECIDERS.log)),
 );
 
 const mixedCheckScripts = new Map<string, CheckScript>();
 
-/** Where not all limits are plain logs: one script for each sequence of kinds that occurs. */
-function mixedCheckScript(shapes: readonly DecisionShape[]): CheckScript {
-  const sequence = shapes.map(({ stage }) => kindOf(stage)[0]).join('');
+/** Returns the script for limits of which not all are plain logs. There is one for each sequence of kinds. */
+function mixedCheckScript(shapes: readonly CheckShape[]): CheckScript {
+  const sequence = shapes.map(({ mode }) => kindOf(mode)[0]).join('');
   let script = mixedCheckScripts.get(sequence);
   if (!script) {
-    const decisions = shapes.map(({ stage }) => decisionOf(stage));
-    script = dynamicScript(`limit-check-${sequence}`, decisions);
+    const deciders = shapes.map(({ mode }) => deciderOf(mode));
+    script = dynamicScript(`limit-check-${sequence}`, deciders);
     mixedCheckScripts.set(sequence, script);
   }
   return script;
 }
 
-/** The script that takes the rules of these limits as arguments. */
-export function dynamicCheckScript(shapes: readonly DecisionShape[]): CheckScript {
+/** Returns the script that takes the rules of these limits as arguments. */
+export function dynamicCheckScript(shapes: readonly CheckShape[]): CheckScript {
   const script = checkScripts[shapes.length - 1];
   if (!script) throw new RangeError(`a call has 1 to ${MAX_CHECKS} limits, got ${shapes.length}`);
-  return shapes.some(({ stage }) => kindOf(stage) !== 'log') ? mixedCheckScript(shapes) : script;
+  return shapes.some(({ mode }) => kindOf(mode) !== 'log') ? mixedCheckScript(shapes) : script;
 }
 
-/** What it takes as arguments for the nth limit of a call. */
+/** Returns the arguments of that script for the nth limit of a call. */
 export function dynamicArgs(
-  { stage, rules }: DecisionShape,
+  { mode, rules }: CheckShape,
   cost: number,
   n: number,
 ): Record<string, string | number> {
   const args: Record<string, string | number> = {};
-  for (const arg of decisionOf(stage).args)
-    args[arg + String(n)] = arg === 'cost' ? cost : arg === 'stage' ? stage : asNumber(rules[arg]);
+  for (const arg of deciderOf(mode).args)
+    args[arg + String(n)] = arg === 'cost' ? cost : arg === 'mode' ? mode : asNumber(rules[arg]);
   return args;
 }
 
-/** The rules stand in the script's text: fewer bytes a call, and nothing to parse. For policies known at boot. */
-export function fixedCheckScript(shapes: readonly DecisionShape[]): CheckScript {
-  const limits = shapes.map(({ stage, rules }, i) =>
-    limitCall(decisionOf(stage), i + 1, (arg) =>
-      arg === 'stage' ? `'${stage}'` : String(asNumber(rules[arg])),
-    ),
+/** Returns a script that has the rules in its text. A call then has fewer bytes, and the script nothing to parse. */
+export function staticCheckScript(shapes: readonly CheckShape[]): CheckScript {
+  const limits = shapes.map(({ mode, rules }, i) =>
+    limitCall(deciderOf(mode), i + 1, (arg) => (arg === 'mode' ? `'${mode}'` : String(asNumber(rules[arg])))),
   );
   return checkScript(
-    'limit-check-fixed',
+    'limit-check-static',
     limits,
     shapes.map((_, i) => `cost${i + 1}`),
   );
 }
 
-/** Reads only: what a check would find. Replies like one, with the time until the shorter window is empty. */
+/** Replies as a check would, and writes nothing. An allowed reply has the exact time until the short window is empty. */
 export const peekScript = defineScript({
   name: 'limit-peek',
-  keys: ['attempts', 'block', 'seq'],
+  keys: ['attempts', 'block', 'penalties'],
   args: RULES,
   lua: `
 local call, cost = redis.call, 1
-tempWindowMs, tempThreshold, longThreshold = tonumber(tempWindowMs), tonumber(tempThreshold), tonumber(longThreshold)
+shortWindowMs, shortThreshold, longThreshold = tonumber(shortWindowMs), tonumber(shortThreshold), tonumber(longThreshold)
 
-local held = call('GET', block)
-${answerBlock(`remainingMs .. ' ' .. held`).trim()}
+local blockValue = call('GET', block)
+${denyIfBlocked(`remainingMs .. ' ' .. blockValue`).trim()}
 ${NOW_MS}
-local record = call('GET', seq)
-${PARSE_RECORD}
+local penaltiesValue = call('GET', penalties)
+${PARSE_PENALTIES}
 ${WINDOW_STARTS}
-local shortCount = call('ZCOUNT', attempts, '(' .. tempFrom, '+inf')
+local shortCount = call('ZCOUNT', attempts, '(' .. shortFrom, '+inf')
 local longCount = call('ZCOUNT', attempts, '(' .. longFrom, '+inf')
-if tonumber(tempBlockMs) == 0 and shortCount + cost >= tempThreshold then
+if tonumber(shortBlockMs) == 0 and shortCount + cost >= shortThreshold then
   ${indent(WAIT_FOR_ROOM, 2)}
   return waitMs .. ' window ' .. shortCount .. ' ' .. longCount
 end
 local resetMs = 0
 if shortCount > 0 then
-  resetMs = math.min(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] - nowMs, 0) + tempWindowMs
+  resetMs = math.min(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] - nowMs, 0) + shortWindowMs
 end
 return resetMs .. ' ok ' .. shortCount .. ' ' .. longCount`,
   decode: decodePeek,
 });
 
-/** Takes a call back; with \`forget\` "1" the failures before it as well, unless a block stands. */
+/** Takes a call back. With `forget` "1" it also removes the failures before it, unless there is a block. */
 export const withdrawScript = defineScript({
   name: 'limit-withdraw',
-  keys: ['attempts', 'block', 'seq'],
+  keys: ['attempts', 'block', 'penalties'],
   args: ['callId', 'cost', 'forget'],
   lua: `
 local members = {callId}
@@ -338,45 +347,45 @@ local blocked = redis.call('GET', block) and redis.call('PTTL', block) ~= 0
 redis.call('ZREM', attempts, unpack(members))
 if forget == '1' and not blocked then
   redis.call('ZREMRANGEBYSCORE', attempts, 0, '+inf')
-  redis.call('DEL', seq)
+  redis.call('DEL', penalties)
 end
 return 1`,
   decode: decodeDone('limit-withdraw'),
 });
 
-/** Removes the newest attempts; what is in flight stays. */
+/** Removes the newest attempts. Calls in flight stay. */
 export const forgiveScript = defineScript({
   name: 'limit-forgive',
-  keys: ['attempts', 'seq'],
-  args: ['callId', 'count', 'recordTtlMs'],
+  keys: ['attempts', 'penalties'],
+  args: ['callId', 'count', 'penaltiesTtlMs'],
   lua: `
-local record = redis.call('GET', seq)
-${PARSE_RECORD}
+local penaltiesValue = redis.call('GET', penalties)
+${PARSE_PENALTIES}
 if forgiven == callId then return 1 end
 local newest = math.min(redis.call('ZCOUNT', attempts, 0, '+inf'), tonumber(count))
 if newest == 0 then return 1 end
 redis.call('ZREMRANGEBYRANK', attempts, -newest, -1)
-if redis.call('PTTL', seq) < 0 then
-  redis.call('SET', seq, ${formatRecord('callId')}, 'PX', recordTtlMs)
+if redis.call('PTTL', penalties) < 0 then
+  redis.call('SET', penalties, ${formatPenalties('callId')}, 'PX', penaltiesTtlMs)
 else
-  redis.call('SET', seq, ${formatRecord('callId')}, 'KEEPTTL')
+  redis.call('SET', penalties, ${formatPenalties('callId')}, 'KEEPTTL')
 end
 return 1`,
   decode: decodeDone('limit-forgive'),
 });
 
-/** `counted`: attempts or window. */
+/** Removes everything of an identity. The key `counted` is its attempts or its fixed window. */
 export const resetScript = defineScript({
   name: 'limit-reset',
-  keys: ['counted', 'block', 'seq'],
+  keys: ['counted', 'block', 'penalties'],
   args: [],
   lua: `
-redis.call('DEL', counted, block, seq)
+redis.call('DEL', counted, block, penalties)
 return 1`,
   decode: decodeDone('limit-reset'),
 });
 
-/** Blocks by hand. The reason is percent-encoded. */
+/** Sets a block by hand. The reason is percent-encoded. */
 export const blockScript = defineScript({
   name: 'limit-block',
   keys: ['block'],
@@ -388,7 +397,7 @@ return 1`,
   decode: decodeDone('limit-block'),
 });
 
-/** Ends a block. Its tier's floor was set with it: that window begins afresh. */
+/** Ends a block. The floor of its tier was set together with the block, so the window of that tier begins afresh. */
 export const unblockScript = defineScript({
   name: 'limit-unblock',
   keys: ['block'],

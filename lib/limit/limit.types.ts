@@ -2,111 +2,129 @@ import type { ExecutionContext } from '@nestjs/common';
 
 /** One of the two windows of a policy that blocks. Durations in ms, 1 to 366 days. */
 export interface Tier {
-  /** How far back attempts count: those of the last `windowMs`. */
+  /** Attempts of the last `windowMs` count. */
   windowMs: number;
-  /** The attempt that is denied, and blocks: `threshold: 5` lets 4 in. 1 to 10,000. This or `limit`. */
+  /** The number of the attempt that is denied and sets the block: `threshold: 5` lets 4 in. 1 to 10,000. This or `limit`. */
   threshold?: number;
-  /** How many attempts are let in: `limit: 5` denies the 6th, which blocks. 1 to 9,999. This or `threshold`. */
+  /** How many attempts are let in. `limit: 5` denies the 6th, which sets the block. 1 to 9,999. This or `threshold`. */
   limit?: number;
-  /** How long the identity is blocked once the tier is full. */
+  /** How long a block lasts. */
   blockMs: number;
 }
 
-/** How a block grows when the same identity earns it again: `blockMs * factor^(strikes - 1)`, up to the cap. */
+/**
+ * Makes repeated blocks of the same key longer. A block lasts `blockMs * factor^(strikes - 1)`, at most `maxBlockMs`. The
+ * strikes are the number of blocks that the tier has set.
+ */
 export interface Escalation {
   /** 1 to 100. */
   factor: number;
-  /** The longest block. In ms. */
+  /** The longest block, in ms. */
   maxBlockMs: number;
-  /** How long after a block its strike is remembered. At least the longest window. In ms. */
+  /** How long strikes are remembered after a block has ended, in ms. At least the longest window. */
   strikeTtlMs: number;
 }
 
-/** What a limit does while Redis does not answer: refuse (503), count in this process's memory, or let all in. */
+/**
+ * The behaviour of a limit while Redis does not answer.
+ *
+ * - `'closed'`: refuses all calls, with 503
+ * - `'memory'`: counts in the memory of this process
+ * - `'open'`: lets all calls in
+ */
 export type OnError = 'closed' | 'memory' | 'open';
 
 /**
  * How calls are counted.
  *
- * - `'sliding-log'`: every call with its time, so that no `windowMs` ever holds more than the limit. 20 bytes of Redis
- *   memory a call, 115 where they are more than 128: for limits up to some hundreds, 9,999 at most.
- * - `'fixed-window'`: one number that starts at 0 again when the window ends, which begins with its first call. Its size
- *   does not grow with the limit, which may be up to 2^31 - 1, but around a window's end up to twice the limit gets
- *   through. It goes with `{ limit, windowMs }` only: no block, no `count: 'failure'`.
+ * - `'sliding-log'` keeps every call with its time, so that no period of `windowMs` has more calls than the limit. A call takes
+ *   20 bytes of Redis memory, or 115 where there are more than 128 calls. It serves limits up to some hundreds, 9,999 at most.
+ * - `'fixed-window'` keeps one number. The window begins with its first call, and when it ends the number is 0 again. Its
+ *   size does not grow with the limit, which may be up to 2^31 - 1. Around the end of a window up to twice the limit gets
+ *   through. It works with `{ limit, windowMs }` only, without a block and with `count: 'attempt'`.
  */
 export type LimitAlgorithm = 'sliding-log' | 'fixed-window';
 
 /**
- * When a limit is asked: before the other guards of the route, or after all of them, but before interceptors. What
- * counts failures and is asked after looks before as well, by address: so what a guard refuses counts.
+ * When a limit is asked: before the other guards of the route, or after all guards and before interceptors. A policy that
+ * counts failures and is asked after the guards also counts, by address, the calls that a guard refuses.
  */
 export type AskTime = 'before' | 'after';
 
-/** How a call is answered. */
+/** How a call ends, as `isFailure` sees it. */
 export interface CallEnd {
-  /** Of the answer, or that the error names (500 if it names none); 200 where there is no status. */
+  /**
+   * The status of the response, or the one that the error names (500 if it names none). Outside of HTTP it is 200 unless an
+   * error names another.
+   */
   readonly statusCode: number;
-  /** Where a redirect leads. */
+  /** The target of a redirect. */
   readonly location: string | undefined;
-  /** What the handler returned; undefined if it threw, or writes its own response. */
+  /** The value that the handler returned. Undefined if it threw, or writes its own response. */
   readonly value: unknown;
-  /** Whether the handler ran. False where a guard, a pipe or an interceptor before it has refused the call. */
+  /** Whether the handler ran. False if a guard, a pipe or an interceptor before it has refused the call. */
   readonly handled: boolean;
 }
 
-/** Which calls count: all, those that fail, or those that succeed. */
+/** The calls that count: all of them, those that fail, or those that succeed. */
 export type CountedCalls = 'attempt' | 'failure' | 'success';
 
-/** The code of a denial: for logins and other attempts, or for the rate of anything else. */
+/** The code of a 429: `'TooManyAttempts'` for logins and other attempts, `'RateLimited'` for the rate of anything else. */
 export type TooManyAttemptsCode = 'TooManyAttempts' | 'RateLimited';
 
-/** An injectable provider of something that is known only with the request. */
+/** A provider whose `resolve` returns a value that is known only with the request. */
 export interface ContextResolver<T> {
   resolve(context: ExecutionContext): T | Promise<T>;
 }
 
-/** Something that is known only with the request: a function, or the class of a provider that Nest injects. */
+/** A value that is known only with the request: a function of its context, or the class of a provider that Nest injects. */
 export type FromContext<T> =
   ((context: ExecutionContext) => T | Promise<T>) | (new (...args: never[]) => ContextResolver<T>);
 
 /**
- * Who a request is counted for: `'ip'`, `'user'` (of `request.user` the first of `id`, `sub`, `userId`, `_id`, `uid`; or
- * what `limit.user` says), a path in the request such as `'body.email'`, or a function; a list counts their combination.
- * `'route'` in a list counts each route apart, under one policy for all; alone it is `['ip', 'route']`.
+ * Whom a request is counted for.
+ *
+ * - `'ip'`: the address of the client
+ * - `'user'`: the first of `id`, `sub`, `userId`, `_id` and `uid` in `request.user`, or the id that `limit.user` returns
+ * - a path in the request, such as `'body.email'`
+ * - a function
+ * - a list: the combination of its parts. `'route'` in a list counts each route apart. Alone it means `['ip', 'route']`.
  */
 export type KeyBy = KeyPart | readonly KeyPart[];
 export type KeyPart = string | FromContext<string | undefined>;
 
 interface PolicyOptions {
-  /** Names the limiter: policies of one name count together. 1 to 200 printable ASCII characters. */
+  /** The name of the limiter. Policies of the same name count together. 1 to 200 printable ASCII characters. */
   name?: string;
-  /** In the guard: who a request is counted for. Default: the module's `limit.keyBy`, else `'ip'`. */
+  /** Whom the guard counts a request for. AbuseLimiterService ignores it. Default: the module's `limit.keyBy`, or `'ip'`. */
   keyBy?: KeyBy;
   /**
-   * How much one call counts, all or nothing. 1 to 1,000; in a fixed window up to its limit. A function may give 0: the
-   * call passes uncounted, unless there is a block. Default: 1.
+   * How much one call counts, all or nothing. 1 to 1,000, in a fixed window up to its limit. A function may return 0: then
+   * the call passes uncounted, unless there is a block. Default: 1.
    */
   cost?: number | FromContext<number>;
   /**
-   * In the guard: count every call, only those that end in a failure, or only those that succeed (an answer below 400).
-   * Calls in flight take up room. Default: `'attempt'`.
+   * The calls that the guard counts: all, those that fail (401 or 403), or those that succeed (a status below 400). Calls in
+   * flight take up room. AbuseLimiterService counts every call. Default: `'attempt'`.
    */
   count?: CountedCalls;
   /**
-   * With `count: 'failure'` or `'success'`: whether a call has failed, by what it threw (else undefined) and how it
-   * is answered. `undefined` leaves it to the status: 401 and 403 are failures, with `'success'` all from 400. It is asked
-   * before the answer leaves, and again if a filter or an interceptor changes its status; where the handler writes its own
-   * response (`@Res()`), when the headers are out. If it
-   * throws, the call counts.
+   * Returns whether a call has failed, for `count: 'failure'` and `'success'`. `error` is undefined if nothing was thrown. With
+   * `undefined` as result the status decides: 401 and 403 are failures, under `'success'` 400 and above. It is called before
+   * the response leaves, and again if a filter or an interceptor changes the status. Where the handler writes the response
+   * itself (`@Res()`), it is called when the headers are out. If it throws, the call counts.
    *
    * @example isFailure: (error, { location }) => location?.startsWith('/login?error')
    */
   isFailure?: (error: unknown, end: CallEnd) => boolean | undefined;
-  /** Default: `'after'` if `keyBy` names the user, or something is a function and not only failures count. */
+  /**
+   * Default: `'after'` if `keyBy` names the user, or if `keyBy`, `cost`, `limit` or `windowMs` has a function and the policy
+   * does not count failures. Otherwise `'before'`.
+   */
   ask?: AskTime;
-  /** With `count: 'failure'`: a success (2xx) forgets the failures before it. Default: false. */
+  /** With `count: 'failure'`: whether a success (2xx) forgets the failures before it. Default: false. */
   resetOnSuccess?: boolean;
-  /** Default: the module's `limit.onError`, else `'memory'`. */
+  /** Default: the module's `limit.onError`, or `'memory'`. */
   onError?: OnError;
   /** Default: `'TooManyAttempts'` for a policy that blocks, `'RateLimited'` for one that does not. */
   code?: TooManyAttemptsCode;
@@ -115,12 +133,13 @@ interface PolicyOptions {
 }
 
 /**
- * How many attempts an identity has. Durations in ms, 1 to 366 days.
+ * How many attempts a key has. Durations in ms, 1 to 366 days.
  *
- * - `{ limit, windowMs }` lets `limit` in within any `windowMs`; a denied call is not counted.
+ * - `{ limit, windowMs }` lets `limit` calls in within any `windowMs`. A denied call is not counted.
  * - `{ limit, windowMs, algorithm: 'fixed-window' }` counts by one number, for limits in the thousands.
  * - `{ limit, windowMs, blockMs }` blocks for `blockMs` at the first call too many.
- * - `{ temp, long? }`: two true sliding windows over the same attempts, each with a block of its own.
+ * - `{ temp, long? }` has a short tier (`temp`) and a long tier: two sliding windows over the same attempts, each with a block
+ *   of its own.
  *
  * @example { temp: { windowMs: minutes(1), threshold: 5, blockMs: minutes(1) }, long: { windowMs: hours(1), threshold: 20, blockMs: hours(1) } }
  */
@@ -128,12 +147,12 @@ export type LimitPolicy = PolicyOptions &
   (
     | {
         /**
-         * 1 to 9,999; in a fixed window to 2^31 - 1. A function may also give 0, which lets nobody in, or `Infinity` or
-         * `'unlimited'`, which counts nothing. Above 9,999 it counts in a fixed window where the policy could be one; one
-         * that blocks or counts outcomes stops at 9,999, with a warning.
+         * How many calls are let in. 1 to 9,999, in a fixed window up to 2^31 - 1. A function may also return 0, which denies
+         * every call, and `Infinity` or `'unlimited'`, which count nothing. If it returns more than 9,999, the call is counted
+         * in a fixed window. A policy that blocks, or counts failures or successes, stops at 9,999 with a warning.
          */
         limit: number | FromContext<number | 'unlimited'>;
-        /** A function gives each window a count of its own: it is part of what names the bucket. */
+        /** If it is a function, each length of the window has a count of its own. */
         windowMs: number | FromContext<number>;
         blockMs?: number;
         /** Default: `'sliding-log'`. */
@@ -151,35 +170,35 @@ export type LimitPolicy = PolicyOptions &
       }
   );
 
-/** Which window denied a call, or `'manual'`: a block that was set by hand. */
+/** The cause of a denied call: the short tier (`'temp'`), the long tier, or a block that was set by hand (`'manual'`). */
 export type LimitScope = 'temp' | 'long' | 'manual';
 
 export interface AllowedDecision {
   readonly allowed: true;
-  /** Attempts in the shorter window, this one included. */
+  /** Attempts in the short window, with this one. */
   readonly shortCount: number;
-  /** Attempts in the longer window; the same as `shortCount` where there is none. */
+  /** Attempts in the long window. Without a long tier it is the same as `shortCount`. */
   readonly longCount: number;
-  /** How many more are let in now. */
+  /** How many more calls are let in now. */
   readonly remaining: number;
-  /** How long, at most, until the shorter window is empty again if nothing more comes; until a fixed one ends. In ms. */
+  /** How long it takes at most until the short window is empty if no more calls come, or until a fixed window ends, in ms. */
   readonly resetMs: number;
-  /** Redis did not answer: this was decided by the policy's `onError`. */
+  /** Present if Redis did not answer, and the policy's `onError` decided. */
   readonly degraded?: true;
 }
 
 export interface DeniedDecision {
   readonly allowed: false;
   readonly scope: LimitScope;
-  /** What was said when the block was set by hand, `'busy'` (calls in flight use up the rest), else the scope. */
+  /** The text that was passed to `block()`, `'busy'` if calls in flight use up the rest, otherwise the scope. */
   readonly reason: string;
-  /** Whole seconds, at least 1: who waits exactly that long is let in. */
+  /** Whole seconds, at least 1. A call after exactly this time is let in. */
   readonly retryAfterSecs: number;
-  /** Attempts in the shorter window when it was denied, or when the block was set. */
+  /** Attempts in the short window when the call was denied, or when the block was set. */
   readonly shortCount: number;
   readonly longCount: number;
   readonly degraded?: true;
 }
 
-/** The answer to one call: expected outcomes are values, not exceptions. */
+/** The decision about one call. A denied call is a value and not an exception. */
 export type LimiterDecision = AllowedDecision | DeniedDecision;

@@ -1,16 +1,19 @@
 import { type ExecutionContext, RequestMethod } from '@nestjs/common';
 import { hashKey } from '../keys.js';
-import type { IdentifiedRequest } from './identity.js';
+import type { AddressedRequest } from './key-parts.js';
 import { GATEWAY_OPTIONS, HOST, MESSAGE, METHOD, PATTERN, VERSION } from './rate-limit.metadata.js';
 
-/** What `keyBy` looks into: an HTTP request, or what stands for one; by shape, so that Express and Fastify both fit. */
-export interface RequestLike extends IdentifiedRequest {
+/**
+ * The object that `keyBy` reads: a request of Express or Fastify, or an object of the same shape for a call that came another
+ * way.
+ */
+export interface RequestLike extends AddressedRequest {
   readonly headers: Readonly<Record<string, unknown>>;
   readonly body?: unknown;
   readonly user?: unknown;
 }
 
-/** The part of a response that is written to: of Express' own, of Fastify's reply, or of Node's. */
+/** The part of a response that limits use: a response of Express or Node.js, or a reply of Fastify. */
 export interface ResponseLike {
   readonly statusCode: number;
   readonly raw?: EndingResponse;
@@ -19,23 +22,24 @@ export interface ResponseLike {
   getHeader?(name: string): unknown;
 }
 
-/** The part of an HTTP response that tells when it ends: of Node's own. */
+/** The part of a response of Node.js that reports when it ends. */
 export interface EndingResponse {
   readonly headersSent: boolean;
   once(event: 'finish' | 'close', listener: () => void): unknown;
 }
 
-/** A call that may be limited, whatever way it came: what guards and interceptor need to know of it. */
+/** A call that may be limited: an HTTP request, a field of GraphQL, or a message. */
 export interface LimitedCall {
   readonly request: RequestLike;
   /**
-   * What an unnamed policy counts by: HTTP method and route template, GraphQL's parent type and field, the message of
-   * a gateway, the pattern of a message handler. Never a class's name: two may be the same, and a bundler changes them.
+   * The name of a policy without one: HTTP method and route template, parent type and field of GraphQL, message of a gateway,
+   * or pattern of a message handler. It does not contain the name of a class: two classes may have the same name, and a
+   * bundler changes names.
    */
   readonly route: string;
-  /** For the list of paths that are not limited: only what comes by HTTP has one. */
+  /** The URL, for the option `limit.allow`. Messages have none. */
   readonly url?: string | undefined;
-  /** Where headers go: nowhere if it is missing. */
+  /** The response that gets the headers, if there is one. */
   readonly response?: ResponseLike | undefined;
 }
 
@@ -46,22 +50,22 @@ const READERS: Readonly<Record<string, (context: ExecutionContext) => LimitedCal
   rpc: messageCall,
 };
 
-/** Undefined for a type of context that SyncGuard does not know. */
+/** Returns the call of a context. Undefined if SyncGuard does not know this type of context. */
 export const limitedCall = (context: ExecutionContext): LimitedCall | undefined =>
   READERS[context.getType<string>()]?.(context);
 
 /**
- * An object that lives as long as the call and is its alone, the same for its guards and its interceptor: the
- * request, and elsewhere the list of the handler's arguments, as several fields or messages share a request.
+ * Returns an object that belongs to this call alone, and is the same in its guards and its interceptor. Over HTTP that is the
+ * request. Elsewhere several fields or messages share a request, so it is the list of the handler's arguments.
  */
-export const identityOfCall = (context: ExecutionContext): object =>
+export const callObject = (context: ExecutionContext): object =>
   context.getType() === 'http' ? context.switchToHttp().getRequest<object>() : context.getArgs();
 
 type HttpRequest = RequestLike & {
   readonly method: string;
   readonly url: string;
   readonly originalUrl?: string;
-  /** Express' and Fastify's word for the matched route. */
+  /** The matched route: `route` in Express, `routeOptions` in Fastify. */
   readonly route?: { readonly path?: string | RegExp };
   readonly routeOptions?: { readonly url?: string };
 };
@@ -83,18 +87,18 @@ function httpRoute(context: ExecutionContext, request: HttpRequest): string {
   return asName(method ?? (request.method === 'HEAD' ? 'GET' : request.method), host + template + version);
 }
 
-/** What decorators say of a route. */
+/** The parts of a route's name that its decorators define. */
 interface Declared {
-  /** Where a route takes all methods, they count together: the client chooses the method. */
+  /** `*` for a route that takes all methods. The client chooses the method, so they count together. */
   readonly method: '*' | undefined;
-  /** The template, never the Host that a client sends. */
+  /** The template of the host, and not the `Host` that a client sends. */
   readonly host: string;
   readonly version: string;
 }
 
 const declared = new WeakMap<object, WeakMap<object, Declared>>();
 
-/** Read once a route: a look at metadata walks the class's whole chain. */
+/** Reads the decorators once a route, because reading metadata walks up all bases of a class. */
 function declaredOf(type: object, handler: object): Declared {
   let ofClass = declared.get(type);
   if (!ofClass) declared.set(type, (ofClass = new WeakMap<object, Declared>()));
@@ -114,7 +118,7 @@ function readDeclared(type: object, handler: object): Declared {
   };
 }
 
-/** The request of a GraphQL context as Nest's drivers and users build it; of a subscription, that of its upgrade. */
+/** The GraphQL context, in the shapes that drivers and apps give it. A subscription has the request of its upgrade. */
 interface GraphQLContext {
   readonly req?: GraphQLCarrier;
   readonly request?: GraphQLCarrier;
@@ -126,7 +130,7 @@ interface GraphQLContext {
 type GraphQLCarrier = HttpRequest & { readonly res?: ResponseLike; readonly extra?: GraphQLContext['extra'] };
 
 function graphqlCall(context: ExecutionContext): LimitedCall {
-  // Found by its shape: what resolves a reference of a federated entity takes no arguments of the field.
+  // The field info is found by its shape, because a resolver of references gets other arguments than a field.
   const args = context.getArgs<unknown[]>();
   const at = args.findLastIndex(isFieldInfo);
   const { parentType, fieldName } = args[at] as FieldInfo;
@@ -137,7 +141,7 @@ function graphqlCall(context: ExecutionContext): LimitedCall {
     request: Object.create(request, {
       headers: { value: request.headers ?? {} },
       body: { value: argumentsOf(at === 3 ? args[1] : {}) },
-      // Read late: other guards find out who the user is, and note it where the context leads them.
+      // A getter, because guards find the user later, and put it on one of these objects.
       user: { get: () => carrier.user ?? request.user ?? shared.user },
     }) as RequestLike,
     route: asName('GraphQL', at === 3 ? `${parentType.name}.${fieldName}` : entityOf(args[0], fieldName)),
@@ -154,14 +158,14 @@ interface FieldInfo {
 const isFieldInfo = (arg: unknown): boolean =>
   typeof arg === 'object' && arg !== null && 'fieldName' in arg && 'parentType' in arg;
 
-/** All references come by one field, and each type has a resolver of its own for them. */
+/** Returns the name of the resolver of references. All types share one field for references, so the name has the type. */
 const entityOf = (reference: unknown, fieldName: string): string =>
   `${(reference as { __typename?: string } | null)?.__typename ?? fieldName}.__resolveReference`;
 
 /**
- * A field's arguments stand for a body, and the fields of input objects do too, however many arguments came along:
- * one that nobody has to send must not decide by whom a call is counted. Of the same name the argument counts, else the
- * input that the schema names first.
+ * Returns the arguments of a field and the fields of its input objects as one object, which stands for the body. All input
+ * objects count, so that a client cannot change its key by an optional argument. An argument is preferred to a field of the
+ * same name, and a field of an input that comes earlier in the schema to one that comes later.
  */
 function argumentsOf(args: unknown): object {
   const given = (args ?? {}) as Record<string, unknown>;
@@ -171,7 +175,7 @@ function argumentsOf(args: unknown): object {
   return Object.assign(Object.create(null) as object, ...inputs.reverse(), given) as object;
 }
 
-/** A client of socket.io, or of ws, which keeps its connection under a name of its own. */
+/** A client of socket.io (`handshake`) or of ws (`_socket`). */
 interface Socket {
   readonly handshake?: {
     readonly address?: string;
@@ -211,7 +215,7 @@ function socketCall(context: ExecutionContext): LimitedCall {
   };
 }
 
-/** A message has no sender that one could tell: `keyBy` has to find one in its data, or in its context. */
+/** Reads a message. It has no address of a sender, so `keyBy` has to find a key in its data or context. */
 function messageCall(context: ExecutionContext): LimitedCall {
   const patterns = [Reflect.getMetadata(PATTERN, context.getHandler()) as unknown].flat();
   return {
@@ -223,7 +227,7 @@ function messageCall(context: ExecutionContext): LimitedCall {
 const patternText = (pattern: unknown): string =>
   typeof pattern === 'string' || pattern instanceof RegExp ? String(pattern) : JSON.stringify(pattern);
 
-/** The name of a policy is short and printable. */
+/** Returns a name that is valid for a policy. A route that is too long, or not printable ASCII, is hashed. */
 function asName(kind: string, route: string): string {
   const name = `${kind} ${route}`;
   return /^[\x20-\x7e]{1,190}$/.test(name) ? name : `${kind} ${hashKey(name)}`;

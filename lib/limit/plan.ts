@@ -1,16 +1,20 @@
 import type { ResolvedPolicy } from './limit.policy.js';
 
 /** When limits are asked: by the global guard, before the other guards of a route, or after them. */
-export type Stage = 'default' | 'early' | 'late';
+export type Stage = 'default' | 'before' | 'after';
 
-/** The limits of one route by stage. */
+/** The limits of one route, by the stage at which they are asked. */
 export interface Plan {
-  /** By the global guard. */
+  /** The limits of the policy `default`. The global guard asks them. */
   readonly default: readonly ResolvedPolicy[];
-  readonly early: readonly ResolvedPolicy[];
-  /** After the guards: the route's own, and those of `default`, which count where the global guard is bound. */
-  readonly late: readonly ResolvedPolicy[];
-  readonly lateDefault: readonly ResolvedPolicy[];
-  /** Policies of ours that count, by address, what guards refuse before those which count failures are asked. */
+  readonly before: readonly ResolvedPolicy[];
+  /** The limits of the route that are asked after all guards. */
+  readonly after: readonly ResolvedPolicy[];
+  /** The limits of the policy `default` that are asked after all guards. They count where the global guard is bound. */
+  readonly defaultAfter: readonly ResolvedPolicy[];
+  /**
+   * Policies that the limiter has added. Each stands in for a policy that counts failures and is asked after the guards: it
+   * counts, by address, the calls that a guard refuses.
+   */
   readonly watching: ReadonlySet<ResolvedPolicy>;
 }

@@ -5,20 +5,22 @@ const MINUTE = 60 * SECOND;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 
-/** Not there, or not any more: of accounts and codes that is a wrong guess. 401 and 403 are by their status. */
+/** 404 and 410 are failures: the account or code that was guessed does not exist. By default 401 and 403 are failures. */
 const isGone = (_error: unknown, { statusCode }: CallEnd): true | undefined =>
   statusCode === 404 || statusCode === 410 || undefined;
 
-/** Also what the handler itself calls a bad request. A pipe that refuses a form has judged no guess. */
+/** 400 and 422 are failures, too, if the handler has run. If a pipe refused the form, no guess was judged. */
 const isRefused = (error: unknown, end: CallEnd): true | undefined =>
   isGone(error, end) ?? ((end.handled && (end.statusCode === 400 || end.statusCode === 422)) || undefined);
 
 const escalation = { factor: 2, maxBlockMs: DAY, strikeTtlMs: DAY };
 
 /**
- * Failed logins (401, 403, 404 and 410, and the handler's 400 and 422), in three ways: by address and account together (5 in a minute: blocked for a minute; 20 in an
- * hour: for an hour), by address over all accounts (50 in 10 minutes), and by account over all addresses (100
- * in an hour). The last is wide, so that nobody locks a victim out by name alone. Expects `body.email`.
+ * Limits failed logins: 401, 403, 404, 410, and 400 and 422 of the handler. Expects `body.email`.
+ *
+ * - By address and account together: 5 in a minute block for a minute, 20 in an hour block for an hour.
+ * - By address: 50 in 10 minutes block for 10 minutes.
+ * - By account: 100 in an hour block for 10 minutes. The limit is wide, so that it is hard to lock another user out.
  */
 const login = [
   {
@@ -49,9 +51,11 @@ const login = [
 ] satisfies LimitPolicy[];
 
 /**
- * One-time codes. By address and account: 5 wrong ones in 10 minutes block for 15; 10 in a day for a day. By account over
- * all addresses: 20 in an hour or 100 in a day block for 10 minutes, without what may be an empty form (400 and 422), so
- * that nobody locks a victim out. Expects `body.email`.
+ * Limits wrong one-time codes. Expects `body.email`.
+ *
+ * - By address and account together: 5 in 10 minutes block for 15 minutes, 10 in a day block for a day.
+ * - By account: 20 in an hour, or 100 in a day, block for 10 minutes. 400 and 422 do not count here, so that a user cannot be
+ *   locked out with empty forms.
  */
 const otp = [
   {
@@ -73,7 +77,7 @@ const otp = [
   },
 ] satisfies LimitPolicy[];
 
-/** New accounts: 5 an hour and 20 a day from one address. What fails counts for nothing. */
+/** Limits new accounts: 5 an hour and 20 a day from one address. A failed sign-up does not count. */
 const signup = {
   keyBy: 'ip',
   count: 'success',
@@ -81,12 +85,12 @@ const signup = {
   long: { windowMs: DAY, limit: 20, blockMs: DAY },
 } satisfies LimitPolicy;
 
-/** An API: 100 calls in 10 seconds from one address, without a block. */
+/** Limits calls of an API: 100 in 10 seconds from one address, without a block. */
 const api = { keyBy: 'ip', limit: 100, windowMs: 10 * SECOND } satisfies LimitPolicy;
 
 /**
- * Policies with numbers that one would otherwise guess: `@RateLimit('login')` works without a `limits` option. A
- * policy of your own by the same name wins; take a preset apart to change a number.
+ * Policies for common routes. `@RateLimit('login')` works without a `limits` option. A policy of your own with the same name
+ * replaces the preset. To change a number, copy the preset.
  *
  * @example limits: { api: { ...presets.api, limit: 500 } }
  */

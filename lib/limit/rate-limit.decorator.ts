@@ -7,24 +7,24 @@ import { GUARDS, RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate
 
 export interface RateLimitOptions {
   /**
-   * In place of `default` and of what the class (or, on a class, its bases) have, instead of in addition to them.
-   * Default: false.
+   * Replaces other limits instead of adding to them. On a method it replaces those of the class and of the policy `default`,
+   * on a class those of its bases and of `default`. Default: false.
    */
   override?: boolean;
 }
 
 /**
- * Limits a route, a field of GraphQL, a message of a gateway or of a microservice, or all of a class. Decorators add up;
- * those of a class and of a method too. It brings its guard along: nothing else has to be bound (ADR 0012).
+ * Limits a route, a field of GraphQL, a message of a gateway or of a microservice, or all handlers of a class. Several
+ * decorators add up, also those of a class and of its methods. The decorator binds its own guard (ADR 0012).
  *
- * It is asked before the other guards of the class or method, whatever the order of the decorators: so a
- * failed `AuthGuard` counts as a failure. What has `ask: 'after'`, as a policy that counts by the user, is asked after all
- * of them.
+ * A limit is asked before the other guards of the class and method, in whatever order the decorators stand. So a call that
+ * `AuthGuard` refuses counts as a failure. A policy with `ask: 'after'` is asked after all guards, and so is one that counts
+ * by the user.
  *
  * @param policy - a name in the `limits` option, a preset's name (`'login'`, `'otp'`, `'signup'`, `'api'`), a
- *   policy, or a list of policies. An unnamed one counts by route.
- * @throws SyncGuardConfigError at once when a policy is malformed; at boot when a name is unknown, or when it stands where
- *   it could not limit (RATE_LIMIT_NO_KEY, RATE_LIMIT_UNGUARDED_FIELD)
+ *   policy, or a list of policies. A policy without a name counts each route apart.
+ * @throws SyncGuardConfigError at once if a policy is malformed. At boot if a name is unknown, or if the decorator could not
+ *   limit where it stands. docs/rate-limits.md lists the codes.
  * @example
  * \@RateLimit('login')
  * \@Post('login')
@@ -38,7 +38,7 @@ export function RateLimit(
   policy: string | LimitPolicy | readonly LimitPolicy[],
   options: RateLimitOptions = {},
 ): ClassDecorator & MethodDecorator {
-  // A malformed policy fails where it stands, not at the first request.
+  // A malformed policy throws here and not at the first request, so that the stack shows its decorator.
   if (typeof policy !== 'string') resolvePolicies(policy, { name: '@RateLimit()' });
   return (target: object, key?: string | symbol, descriptor?: PropertyDescriptor): void => {
     const place = placeOf('@RateLimit()', target, key, descriptor);
@@ -57,8 +57,8 @@ export function RateLimit(
 }
 
 /**
- * Leaves a route, or all routes of a controller, alone: from every limit, or from those named, by their key in the
- * `limits` option or by a `name` of their own.
+ * Exempts a route, or all routes of a controller, from all limits, or from those that are named. A limit is named by its key
+ * in the `limits` option, or by its own `name`.
  *
  * @example
  * \@SkipRateLimit()
@@ -92,7 +92,7 @@ function placeOf(
   if (typeof descriptor?.value === 'function' && typeof target !== 'function')
     return descriptor.value as object;
   throw new SyncGuardConfigError(
-    `${decorator} stands on ${String(key)}, which is not a method of an instance.`,
-    { hint: 'Nest calls methods of instances: put it on one, or on the class.' },
+    `${decorator} cannot stand on ${String(key)}, which is not a method of an instance.`,
+    { hint: 'Put it on a method of an instance that is a handler, or on the class.' },
   );
 }

@@ -1,6 +1,6 @@
 import { errorMessage, GraphQLRefusal, httpException, type Refusal } from '../refusal.js';
 
-/** The exception that carries a refusal to the client, of the kind that Nest expects of a context. */
+/** Returns the exception that carries a refusal to the client, of the class that Nest expects in a context of this type. */
 export async function exceptionFor(type: string, refusal: Refusal, cause: Error): Promise<Error> {
   switch (type) {
     case 'graphql':
@@ -17,8 +17,8 @@ export async function exceptionFor(type: string, refusal: Refusal, cause: Error)
 
 type ExceptionClass = new (error: object) => Error;
 
-// The packages of WebSockets and microservices are optional. They are imported here alone, when a call that came by
-// them is refused; the `try` also tells bundlers that an app may not have them.
+// The packages of WebSockets and microservices are optional. They are imported nowhere else, and here only when a call
+// that came through them is refused. Inside of a `try`, bundlers accept that a package is missing.
 
 async function wsException(): Promise<ExceptionClass | undefined> {
   try {

@@ -3,11 +3,11 @@ import { APPLIES_DEFAULT, OUR_GUARD, ROUTE_LIMITER } from './rate-limit.metadata
 import type { RouteLimiter } from './route-limiter.js';
 
 /**
- * Applies the policy named `default` to every call that it is bound to: as `APP_GUARD`, to all. What stands in
- * `@RateLimit` applies in addition, and needs no guard bound by hand.
+ * Applies the policy named `default` to every call that it is bound to. As `APP_GUARD` it is bound to all calls. The limits
+ * of `@RateLimit` apply in addition. They work without this guard.
  *
- * @throws SyncGuardConfigError at boot when there is no policy `default` and it would guard nothing: bound globally, or to
- * a handler without limits of its own
+ * @throws SyncGuardConfigError RATE_LIMIT_NO_DEFAULT at boot, if there is no policy `default` and the guard is bound
+ * globally or to a handler without limits of its own
  * @example providers: [{ provide: APP_GUARD, useClass: RateLimitGuard }]
  */
 @Injectable()
@@ -16,19 +16,19 @@ import type { RouteLimiter } from './route-limiter.js';
 export class RateLimitGuard implements CanActivate {
   constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {}
 
-  /** Bound to a whole app it stands before other global guards; those of a handler's limits that can are asked there too. */
+  /** Also asks the limits of the handler that are asked before guards, since another global guard may come after this one. */
   canActivate(context: ExecutionContext): Promise<boolean> | boolean {
     return this.routes.enterApp(context);
   }
 }
 
-/** Bound by `@RateLimit` before all other guards. */
+/** Asks the limits of a handler before all of its other guards. `@RateLimit` binds it. */
 @Injectable()
 @SetMetadata(OUR_GUARD, 'route')
 export class RouteLimitGuard implements CanActivate {
   constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {}
 
   canActivate(context: ExecutionContext): Promise<boolean> | boolean {
-    return this.routes.enter(context, 'early');
+    return this.routes.enter(context, 'before');
   }
 }

@@ -15,9 +15,9 @@ import { handleFor } from './handler-entry.js';
 import { type Visit, visitOf } from './visit.js';
 
 /**
- * Tells limits that count failures or successes how the call has ended before its answer leaves. The failure that sets
- * a block is answered 429. Bound at boot, to the methods that have such limits, around their other interceptors. One
- * instance serves all apps of the process: the call has what it needs to know.
+ * Reports how a call has ended to the policies that count failures or successes, before the response leaves. A failure
+ * that sets a block is answered with 429. The interceptor is put at boot on the methods that have such policies, around
+ * their other interceptors. All apps of a process share one instance: each call holds what it needs.
  */
 export const OUTCOME_INTERCEPTOR: NestInterceptor = {
   intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
@@ -29,15 +29,15 @@ export const OUTCOME_INTERCEPTOR: NestInterceptor = {
 function around(visit: Visit, context: ExecutionContext, next: CallHandler): Observable<unknown> {
   const calls = visit.inFlight.splice(0);
   for (const call of calls) call.reachedHandler();
-  const answered = (value?: unknown): Promise<void> => visit.steward.answered(visit, calls, value);
-  const failedWith = (error: unknown): Promise<void> => visit.steward.failedWith(visit, calls, error);
+  const returned = (value?: unknown): Promise<void> => visit.limiter.handlerReturned(visit, calls, value);
+  const threw = (error: unknown): Promise<void> => visit.limiter.handlerThrew(visit, calls, error);
   return concat(
     handleFor(visit, context, next).pipe(
-      concatMap((value: unknown) => from(answered(value)).pipe(map(() => value))),
+      concatMap((value: unknown) => from(returned(value)).pipe(map(() => value))),
     ),
-    defer(() => answered()).pipe(ignoreElements()),
+    defer(() => returned()).pipe(ignoreElements()),
   ).pipe(
-    catchError((error: unknown) => from(failedWith(error)).pipe(concatMap(() => throwError(() => error)))),
+    catchError((error: unknown) => from(threw(error)).pipe(concatMap(() => throwError(() => error)))),
     finalize(() => calls.forEach((call) => call.unsubscribed())),
   );
 }

@@ -1,7 +1,7 @@
 import type { ModulesContainer } from '@nestjs/core';
 import { chainOf } from './decorated-methods.js';
 import { noteEntry } from './handler-entry.js';
-import { askFirst, askLast } from './last-guard.js';
+import { addLastGuard, moveRouteGuardFirst } from './last-guard.js';
 import { OUTCOME_INTERCEPTOR } from './rate-limit.interceptor.js';
 import {
   FIELD_RESOLVER,
@@ -14,14 +14,14 @@ import {
   SSE,
 } from './rate-limit.metadata.js';
 
-/** What routes are bound by: the limits of a method, also those of `default`. */
 interface Limits {
+  /** Returns the limits of a method, with those of the policy `default`. */
   limitsOf(type: object, method: object): readonly { readonly ask: string; readonly count: string }[];
 }
 
 /**
- * Binds to each handler what its limits need, and nothing to the others: the guard that comes last, and what tells how
- * a call ended. It runs before Nest looks at any handler, after all decorators have been.
+ * Puts on each handler what its limits need: the guard that comes last, and the interceptor that reports how a call ended.
+ * It runs after all decorators, and before Nest looks at any handler.
  */
 export function bindRoutes(modules: ModulesContainer, limits: Limits): void {
   for (const { controllers, providers } of modules.values())
@@ -37,18 +37,19 @@ function bindClass(type: Handlers, limits: Limits): void {
   for (const key of keysOf(type.prototype)) {
     const method = type.prototype?.[key];
     if (typeof method !== 'function' || !isRouted(method)) continue;
-    askFirst(type, method);
+    moveRouteGuardFirst(type, method);
     const policies = limits.limitsOf(type, method);
-    if (policies.some(({ ask }) => ask === 'after')) askLast(method);
-    if (policies.some(({ count }) => count !== 'attempt')) bindOutcome(type, key);
+    if (policies.some(({ ask }) => ask === 'after')) addLastGuard(method);
+    if (policies.some(({ count }) => count !== 'attempt')) bindInterceptor(type, key);
   }
 }
 
-function bindOutcome(type: Handlers, key: string | symbol): void {
+function bindInterceptor(type: Handlers, key: string | symbol): void {
   noteEntry(type as { prototype: object }, key);
   const method = type.prototype?.[key] as object;
-  // Around the other interceptors of the method: what they make of an answer is seen.
+  // A handler of `@Sse` reports for itself (handler-entry.ts).
   if (Reflect.hasMetadata(SSE, method)) return;
+  // It stands around the other interceptors of the method, so that it sees the value or error that they make.
   const bound = (Reflect.getMetadata(INTERCEPTORS, method) ?? []) as readonly unknown[];
   const others = bound.filter((each) => each !== OUTCOME_INTERCEPTOR);
   Reflect.defineMetadata(INTERCEPTORS, [OUTCOME_INTERCEPTOR, ...others], method);
@@ -56,7 +57,7 @@ function bindOutcome(type: Handlers, key: string | symbol): void {
 
 const HANDLERS = [METHOD, MESSAGE, PATTERN, RESOLVER, FIELD_RESOLVER, REFERENCE_RESOLVER];
 
-/** Nest calls this method for a request, a message or a field. */
+/** Returns whether Nest calls the method for a request, a message or a field. */
 const isRouted = (method: object): boolean => HANDLERS.some((key) => Reflect.hasMetadata(key, method));
 
 function keysOf(prototype: object | undefined): ReadonlySet<string | symbol> {

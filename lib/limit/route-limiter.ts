@@ -2,43 +2,44 @@ import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@n
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../refusal.js';
 import { SyncGuardError } from '../syncguard.errors.js';
-import { type AbuseLimiterService, checkOf, type Ruling } from './abuse-limiter.service.js';
-import { type AnswerNow, CallInFlight, type Listeners } from './call-in-flight.js';
+import { type AbuseLimiterService, checkOf, type CallDecision } from './abuse-limiter.service.js';
+import { type ResponseState, CallInFlight, type Listeners } from './call-in-flight.js';
 import { BootChecks } from './boot-checks.js';
-import { IdentityResolver } from './identity-resolver.js';
+import { KeyResolver } from './key-resolver.js';
 import { type LimitCheck, MAX_CHECKS } from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
 import { costOf, isUncounted, withLimit, withWindow } from './limit.per-call.js';
 import type { ResolvedPolicy } from './limit.policy.js';
 import type { FromContext } from './limit.types.js';
-import { GUARDS_MS, identityOf } from './limit.values.js';
+import { identityOf } from './identity.js';
+import { GUARDS_MS } from './limit.times.js';
 import {
   type EndingResponse,
-  identityOfCall,
+  callObject,
   limitedCall,
   type LimitedCall,
   type ResponseLike,
 } from './limited-call.js';
 import { exceptionFor } from './rate-limit.exception.js';
-import { type Answer, rateLimitHeaders } from './rate-limit.headers.js';
+import { type HeaderItem, rateLimitHeaders } from './rate-limit.headers.js';
 import type { Stage } from './plan.js';
 import { isByAddress, type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
-import { endOf, locationOf } from './route-answer.js';
-import { leaveVisit, type Steward, type Visit, visitOn } from './visit.js';
+import { endOf, locationOf } from './call-end.js';
+import { type CallLimiter, leaveVisit, type Visit, visitOn } from './visit.js';
 
-/** On a response: what the limits of all calls that it answers have said. */
-const ANSWERS = Symbol.for('syncguard:answers');
+/** A property of a response: the header items of all calls that it answers, by the name of their policy. */
+const HEADER_ITEMS = Symbol.for('syncguard:header-items');
 
-interface Answering extends ResponseLike {
-  [ANSWERS]?: Map<string, Answer>;
+interface WithHeaderItems extends ResponseLike {
+  [HEADER_ITEMS]?: Map<string, HeaderItem>;
 }
 
-/** Asks the limits of a call at each stage, and tells what they said: what stands behind guards and interceptor. */
+/** Asks the limits of a call at each stage, and refuses the call if one of them denies it. Our guards call this. */
 @Injectable()
-export class RouteLimiter implements OnModuleInit, Steward {
+export class RouteLimiter implements OnModuleInit, CallLimiter {
   readonly #logger = new Logger('SyncGuard');
-  readonly #identities: IdentityResolver;
+  readonly #keys: KeyResolver;
   readonly #plans: RoutePlans;
   readonly #warned = new Set<string>();
 
@@ -48,11 +49,9 @@ export class RouteLimiter implements OnModuleInit, Steward {
     private readonly modules: ModulesContainer,
     private readonly moduleRef: ModuleRef,
   ) {
-    this.#identities = new IdentityResolver(moduleRef, options.limit, (message) =>
-      this.#logger.warn(message),
-    );
-    this.#plans = new RoutePlans(options, this.#identities);
-    // Now that all modules are known, and before Nest resolves the first route.
+    this.#keys = new KeyResolver(moduleRef, options.limit, (message) => this.#logger.warn(message));
+    this.#plans = new RoutePlans(options, this.#keys);
+    // Here all modules are known, and Nest has not resolved a route yet.
     bindRoutes(modules, this.#plans);
   }
 
@@ -65,8 +64,8 @@ export class RouteLimiter implements OnModuleInit, Steward {
   /**
    * Counts a call against the limits of one stage.
    *
-   * @throws what Nest expects of the context (over HTTP an HttpException with `Retry-After`): 429 when it has to
-   * wait, 503 when nobody can decide, 400 when it does not say who makes it or costs more than there is
+   * @throws an exception of the kind that Nest expects in this context, over HTTP an HttpException with `Retry-After`:
+   * 429 if the call is denied, 503 if Redis does not answer, 400 if the call has no key or costs more than the limit
    */
   enter(context: ExecutionContext, stage: Stage): Promise<boolean> | true {
     const visit = this.#visitOf(context);
@@ -75,35 +74,38 @@ export class RouteLimiter implements OnModuleInit, Steward {
       : this.#passUnknown(context.getType<string>());
   }
 
-  /** For the guard of a whole app: what it stands before counts as well, be it another global guard. */
+  /**
+   * Counts a call against the policy `default`, and against the limits of its route that are asked before guards. So a
+   * global guard behind this one cannot refuse calls uncounted.
+   */
   enterApp(context: ExecutionContext): Promise<boolean> | true {
     const visit = this.#visitOf(context);
     if (!visit) return this.#passUnknown(context.getType<string>());
     const { plan } = visit;
     const asked = this.#enter(context, visit, 'default', plan.default);
-    return plan.early.length === 0
+    return plan.before.length === 0
       ? asked
-      : asked.then(() => this.#enter(context, visit, 'early', plan.early));
+      : asked.then(() => this.#enter(context, visit, 'before', plan.before));
   }
 
   guardsPassed(context: ExecutionContext, visit: Visit): Promise<boolean> | true {
-    if (visit.passed.has('late')) return true;
-    // The guards have refused nothing: what watched them gives its room back.
+    if (visit.passed.has('after')) return true;
+    // No guard has refused the call, so the watching policies take it back.
     for (const call of visit.watching.splice(0)) void call.refused().catch(() => {});
-    const { late, lateDefault } = visit.plan;
-    const policies = visit.passed.has('default') ? [...lateDefault, ...late] : late;
-    return this.#enter(context, visit, 'late', policies);
+    const { after, defaultAfter } = visit.plan;
+    const policies = visit.passed.has('default') ? [...defaultAfter, ...after] : after;
+    return this.#enter(context, visit, 'after', policies);
   }
 
-  async answered(visit: Visit, calls: readonly CallInFlight[], value: unknown): Promise<void> {
+  async handlerReturned(visit: Visit, calls: readonly CallInFlight[], value: unknown): Promise<void> {
     const end = endOf(visit, value);
-    // The handler writes its own response: what that is shows when it was sent.
-    if (end) await Promise.all(calls.map((call) => call.answered(end)));
+    // Without an end, the handler writes its own response, and the calls are settled when that was sent.
+    if (end) await Promise.all(calls.map((call) => call.handlerReturned(end)));
   }
 
-  async failedWith({ handled }: Visit, calls: readonly CallInFlight[], error: unknown): Promise<void> {
+  async handlerThrew({ handled }: Visit, calls: readonly CallInFlight[], error: unknown): Promise<void> {
     const end = { location: undefined, value: undefined, handled };
-    await Promise.all(calls.map((call) => call.failedWith(error, end)));
+    await Promise.all(calls.map((call) => call.handlerThrew(error, end)));
   }
 
   async #enter(
@@ -120,13 +122,13 @@ export class RouteLimiter implements OnModuleInit, Steward {
       if (!(await visit.exempt)) await this.#ask(policies, context, visit, stage);
       return true;
     } catch (error) {
-      // What has let the call in before must not take a denial for a failure.
       const isOurs = error instanceof SyncGuardError;
       const calls = [...visit.inFlight, ...visit.watching];
       if (isOurs) {
+        // The limiter itself refuses the call. Limits that have let it in must not count that as a failure.
         visit.inFlight.length = visit.watching.length = 0;
         for (const call of calls) void call.refused().catch(() => {});
-      } else void this.failedWith(visit, calls, error).catch(() => {});
+      } else void this.handlerThrew(visit, calls, error).catch(() => {});
       return this.#refuseFault(context, visit, error);
     }
   }
@@ -137,79 +139,80 @@ export class RouteLimiter implements OnModuleInit, Steward {
     visit: Visit,
     stage: Stage,
   ): Promise<void> {
-    // Late limits of a route and of `default` may be more than one script takes.
+    // The limits of the route and those of `default` together may be more than one script takes.
     if (policies.length > MAX_CHECKS) {
       await this.#ask(policies.slice(0, MAX_CHECKS), context, visit, stage);
       return this.#ask(policies.slice(MAX_CHECKS), context, visit, stage);
     }
     const checks = await this.#checksOf(policies, context, visit, stage);
     if (checks.length === 0) return;
-    const ruling = await this.limiter.rule(checks);
-    this.#tellWhatIsLeft(visit, ruling);
-    if (!ruling.decision.allowed) throw new TooManyAttemptsError(ruling.decision, ruling.policy.code);
-    this.#watch(context, visit, ruling);
+    const decided = await this.limiter.decide(checks);
+    this.#setLimitHeaders(visit, decided);
+    if (!decided.decision.allowed) throw new TooManyAttemptsError(decided.decision, decided.policy.code);
+    this.#trackEnds(context, visit, decided);
   }
 
-  #watch(context: ExecutionContext, visit: Visit, ruling: Ruling): void {
-    const pending = ruling.checks
+  /** Keeps the call as in flight for the policies that count it by how it ends. */
+  #trackEnds(context: ExecutionContext, visit: Visit, decided: CallDecision): void {
+    const pending = decided.checks
       .filter((check) => check.policy.count !== 'attempt' && !isUncounted(check))
       .map(({ policy }) => policy);
     if (pending.length === 0) return;
     const { watching } = visit.plan;
-    this.#expectEnd(
+    this.#trackEnd(
       context,
       visit,
-      ruling,
+      decided,
       visit.inFlight,
       pending.filter((policy) => !watching.has(policy)),
     );
-    this.#expectEnd(
+    this.#trackEnd(
       context,
       visit,
-      ruling,
+      decided,
       visit.watching,
       pending.filter((policy) => watching.has(policy)),
     );
   }
 
-  #expectEnd(
+  #trackEnd(
     context: ExecutionContext,
     visit: Visit,
-    ruling: Ruling,
+    decided: CallDecision,
     list: CallInFlight[],
     policies: readonly ResolvedPolicy[],
   ): void {
     if (policies.length === 0) return;
-    const listeners = this.#listeners(context, visit, ruling);
-    // A response of GraphQL answers several calls, and tells of none of them how it ended.
+    const listeners = this.#listeners(context, visit, decided);
+    // One response of GraphQL answers several calls, and does not show how each of them ended.
     const { response } = visit.call;
     const call =
       visit.isHttp && response
-        ? watchedByResponse(policies, listeners, visit, response)
+        ? callOfResponse(policies, listeners, visit, response)
         : new CallInFlight(policies, listeners);
     if (!visit.isHttp) call.expectHandler(GUARDS_MS);
     list.push(call);
   }
 
-  #listeners(context: ExecutionContext, visit: Visit, ruling: Ruling): Listeners {
+  #listeners(context: ExecutionContext, visit: Visit, decided: CallDecision): Listeners {
     return {
       settle: async (outcomes) => {
         try {
-          const verdict = await this.limiter.settle(ruling, outcomes);
-          if (verdict && !verdict.decision.allowed)
-            throw new TooManyAttemptsError(verdict.decision, verdict.policy.code);
+          const settled = await this.limiter.settle(decided, outcomes);
+          if (settled && !settled.decision.allowed)
+            throw new TooManyAttemptsError(settled.decision, settled.policy.code);
         } catch (error) {
           await this.#refuseFault(context, visit, error);
         }
       },
-      verdictFailed: ({ name }, fault) =>
+      predicateFailed: ({ name }, fault) =>
         this.#logger.error(
-          `isFailure of ${name} failed, so the call counts: ${String(fault)}`,
+          `The function \`isFailure\` of the policy ${name} failed, so the call counts. ${String(fault)}`,
           fault instanceof Error ? fault.stack : undefined,
         ),
       redirected: ({ name }) =>
         this.#warnOnce(
-          `RATE_LIMIT_NO_VERDICT: ${visit.call.route} answers with a redirect, and ${name}, which counts failures, cannot tell whether that is one: it counts for nothing. Give the policy an \`isFailure\` that looks at \`location\`.`,
+          `RATE_LIMIT_NO_VERDICT: ${visit.call.route} answered with a redirect. The policy ${name} counts failures, but cannot know whether a redirect is one, so it does not count it. Add an \`isFailure\` that looks at \`location\` to the policy.`,
         ),
     };
   }
@@ -222,10 +225,10 @@ export class RouteLimiter implements OnModuleInit, Steward {
   ): Promise<LimitCheck[]> {
     const counted = policies.filter(
       (policy) =>
-        policy.count === 'attempt' || !isOfDefault(plan, policy, stage) || this.#isToldOfEnd(context),
+        policy.count === 'attempt' || !isOfDefault(plan, policy, stage) || this.#knowsHowCallsEnd(context),
     );
     const checks = counted.map(async (policy) => {
-      const key = await this.#identities.identityOf(policy.keyBy, context, call);
+      const key = await this.#keys.keyFor(policy.keyBy, context, call);
       if (key === undefined)
         return plan.watching.has(policy) ? undefined : this.#passWithoutKey(policy, context, stage);
       const isStatic = !policy.dynamicLimit && !policy.dynamicWindow && typeof policy.cost !== 'function';
@@ -236,7 +239,7 @@ export class RouteLimiter implements OnModuleInit, Steward {
 
   async #dynamicCheckOf(policy: ResolvedPolicy, key: string, context: ExecutionContext): Promise<LimitCheck> {
     const from = <T>(value: T | FromContext<T>): T | Promise<T> =>
-      typeof value === 'function' ? this.#identities.resolver(value as FromContext<T>)(context) : value;
+      typeof value === 'function' ? this.#keys.resolver(value as FromContext<T>)(context) : value;
     let current = policy;
     if (policy.dynamicWindow) current = withWindow(current, await from<unknown>(policy.dynamicWindow));
     if (policy.dynamicLimit)
@@ -244,13 +247,13 @@ export class RouteLimiter implements OnModuleInit, Steward {
         this.#warnOnce(message);
       });
     const cost = costOf(current, await from<unknown>(policy.cost));
-    // A window of another length is another count: what was counted in a day must not stand in an hour.
-    const name = policy.dynamicWindow ? `${policy.name};w=${current.rules.tempWindowMs}` : policy.name;
+    // The window is part of the name, so that calls of a day are not counted in an hour.
+    const name = policy.dynamicWindow ? `${policy.name};w=${current.rules.shortWindowMs}` : policy.name;
     return { policy: current, identity: identityOf({ name }, key), cost };
   }
 
   #visitOf(context: ExecutionContext): Visit | undefined {
-    const place = identityOfCall(context);
+    const place = callObject(context);
     const handler = context.getHandler();
     const type = context.getClass();
     const known = visitOn(place);
@@ -262,11 +265,11 @@ export class RouteLimiter implements OnModuleInit, Steward {
       type,
       call,
       plan: this.#plans.planOf(context, call.route),
-      // A handler that hands its request on to another with `next()`: the global limit was asked, theirs were not.
+      // Another handler may have passed its request on with `next()`. Then `default` was asked already, for that handler.
       passed: new Set<Stage>(known?.passed.has('default') ? ['default'] : undefined),
       inFlight: [],
       watching: [],
-      steward: this,
+      limiter: this,
       isHttp: context.getType() === 'http',
       handled: false,
     });
@@ -275,25 +278,28 @@ export class RouteLimiter implements OnModuleInit, Steward {
   async #isExempt(context: ExecutionContext, { url }: LimitedCall): Promise<boolean> {
     const { allow, skipIf } = this.options.limit;
     if (url !== undefined && allow.length > 0 && isAllowed(pathOf(url), allow)) return true;
-    return skipIf ? this.#identities.resolver<boolean>(skipIf)(context) : false;
+    return skipIf ? this.#keys.resolver<boolean>(skipIf)(context) : false;
   }
 
-  #tellWhatIsLeft({ call: { response }, plan }: Visit, { checks, outcomes }: Ruling): void {
+  #setLimitHeaders({ call: { response }, plan }: Visit, { checks, decisions }: CallDecision): void {
     const { headers } = this.options.limit;
     if (headers.length === 0 || !response) return;
-    const answers = ((response as Answering)[ANSWERS] ??= new Map<string, Answer>());
+    const items = ((response as WithHeaderItems)[HEADER_ITEMS] ??= new Map<string, HeaderItem>());
     checks.forEach((check, i) => {
       const { policy } = check;
-      const outcome = outcomes[i];
-      // What nothing was counted for has nothing left to tell.
-      const tells = outcome?.status === 'denied' || !isUncounted(check);
-      if (outcome && tells && !plan.watching.has(policy)) answers.set(policy.name, { policy, outcome });
+      const decision = decisions[i];
+      // A call that is allowed uncounted leaves nothing to report.
+      const shows = decision?.status === 'denied' || !isUncounted(check);
+      if (decision && shows && !plan.watching.has(policy)) items.set(policy.name, { policy, decision });
     });
-    for (const [name, value] of rateLimitHeaders(headers, [...answers.values()]))
+    for (const [name, value] of rateLimitHeaders(headers, [...items.values()]))
       setHeader(response, name, value);
   }
 
-  /** A denial, or a fault: 503 where nobody can decide, as it is not the client's doing. Others go on as they are. */
+  /**
+   * Throws the refusal of a denied call: a 429. An outage of Redis becomes a 503 and a wrong call a 400. Any other error is
+   * thrown unchanged.
+   */
   async #refuseFault(context: ExecutionContext, visit: Visit, error: unknown): Promise<never> {
     if (error instanceof TooManyAttemptsError) throw await this.#refusal(context, visit, 429, error);
     const status = error instanceof LimitError ? STATUS_BY_CODE[error.code] : undefined;
@@ -313,32 +319,35 @@ export class RouteLimiter implements OnModuleInit, Steward {
     return exceptionFor(context.getType<string>(), { statusCode, code, message, context: facts }, error);
   }
 
-  /** The global policy was not written for messages; what stands on their handlers was. */
+  /**
+   * Lets a call without a key pass, with a warning, if the policy is `default`: that one was written for HTTP. Any other
+   * policy stands on the handler of the call, so it refuses the call.
+   */
   #passWithoutKey({ name, keyBy }: ResolvedPolicy, context: ExecutionContext, stage: Stage): undefined {
     if (stage === 'default' && isByAddress({ keyBy }))
       return this.#warnOnce(
-        `RATE_LIMIT_NO_KEY: calls of type '${context.getType<string>()}' have no address, so the policy \`default\` lets them pass. Give it a \`keyBy\`.`,
+        `RATE_LIMIT_NO_KEY: Calls of type '${context.getType<string>()}' have no address, so the policy \`default\` does not limit them. Give it a \`keyBy\` that finds a key in them.`,
       );
     throw new LimitError({
       code: 'InvalidArgument',
       message: 'The call does not say who makes it.',
-      hint: `It has no address, and nothing of what the \`keyBy\` of ${name} looks for.`,
+      hint: `It has no address, and none of the values that \`keyBy\` of the policy ${name} looks for.`,
     });
   }
 
-  /** The global guard brings no interceptor along: elsewhere than over HTTP every call would end as a failure. */
-  #isToldOfEnd(context: ExecutionContext): boolean {
+  /** Returns false, with a warning, outside of HTTP: there the global guard has no interceptor that reports how calls end. */
+  #knowsHowCallsEnd(context: ExecutionContext): boolean {
     const type = context.getType<string>();
     if (type === 'http') return true;
     this.#warnOnce(
-      `RATE_LIMIT_NO_OUTCOME: nobody tells the global guard how calls of type '${type}' end, so the policy \`default\`, which counts failures, lets them pass. Put @RateLimit on their handlers.`,
+      `RATE_LIMIT_NO_OUTCOME: The policy \`default\` counts calls by how they end. The global guard does not learn that for calls of type '${type}', so it does not limit them. Put @RateLimit on their handlers.`,
     );
     return false;
   }
 
   #passUnknown(type: string): true {
     this.#warnOnce(
-      `RATE_LIMIT_UNKNOWN_CONTEXT: @RateLimit and RateLimitGuard do not limit calls of type '${type}': they pass.`,
+      `RATE_LIMIT_UNKNOWN_CONTEXT: @RateLimit and RateLimitGuard cannot limit calls of type '${type}', so these pass. Call AbuseLimiterService in their handlers.`,
     );
     return true;
   }
@@ -352,18 +361,18 @@ export class RouteLimiter implements OnModuleInit, Steward {
 
 const STATUS_BY_CODE: Readonly<Record<string, number>> = { ServiceUnavailable: 503, InvalidArgument: 400 };
 
-const isOfDefault = ({ lateDefault }: Visit['plan'], policy: ResolvedPolicy, stage: Stage): boolean =>
-  stage === 'default' || (stage === 'late' && lateDefault.includes(policy));
+const isOfDefault = ({ defaultAfter }: Visit['plan'], policy: ResolvedPolicy, stage: Stage): boolean =>
+  stage === 'default' || (stage === 'after' && defaultAfter.includes(policy));
 
-/** A call in flight that ends with its HTTP response, of which it is told. */
-function watchedByResponse(
+/** Returns a call in flight that is settled by its HTTP response at the latest. */
+function callOfResponse(
   policies: readonly ResolvedPolicy[],
   listeners: Listeners,
   visit: Visit,
   response: ResponseLike,
 ): CallInFlight {
   const raw = response.raw ?? (response as unknown as EndingResponse);
-  const now: AnswerNow = {
+  const now: ResponseState = {
     get statusCode() {
       return response.statusCode;
     },
@@ -378,13 +387,13 @@ function watchedByResponse(
     },
   };
   const call = new CallInFlight(policies, listeners, now);
-  // Its denial or fault comes too late for this answer: the next request is told.
-  raw.once('finish', () => void call.sent().catch(() => {}));
-  raw.once('close', () => void call.left().catch(() => {}));
+  // If that sets a block, it is too late for this response. The next call is denied.
+  raw.once('finish', () => void call.responseSent().catch(() => {}));
+  raw.once('close', () => void call.connectionClosed().catch(() => {}));
   return call;
 }
 
-/** Both adapters' responses have `header`; what a GraphQL context holds may be Node's own, or sent already. */
+/** The responses of Express and Fastify have `header`. A GraphQL context may hold a response of Node.js, or a sent one. */
 function setHeader(response: ResponseLike, name: string, value: string): void {
   if ((response.raw ?? (response as unknown as EndingResponse)).headersSent) return;
   if (response.header) response.header(name, value);

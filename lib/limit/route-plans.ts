@@ -4,19 +4,18 @@ import { SyncGuardConfigError } from '../syncguard.errors.js';
 import { globalEnhancers } from '../application-config.js';
 import { type Method, methodsOf } from './decorated-methods.js';
 import { HandlerKinds } from './handler-kind.js';
-import type { IdentityResolver } from './identity-resolver.js';
+import type { KeyResolver } from './key-resolver.js';
 import { MAX_CHECKS } from './limit.backend.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
 import { isByUser, type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
 import type { LimitPolicy } from './limit.types.js';
-import { hasOtherGuards, isAskedLast, isOther } from './last-guard.js';
+import { guardsOn, hasLastGuard, hasOtherGuards, isOtherGuard } from './last-guard.js';
 import type { Plan } from './plan.js';
 import { SharedNames } from './shared-names.js';
 import {
   APPLIES_DEFAULT,
   FIELD_RESOLVER,
   GRAPHQL_OPTIONS,
-  GUARDS,
   METHOD,
   PATTERN,
   RATE_LIMITS,
@@ -26,22 +25,22 @@ import {
 } from './rate-limit.metadata.js';
 
 export interface RouteLimits {
-  /** No `Retry-After` is longer. */
+  /** The longest `Retry-After`. */
   readonly maxRetryAfterMs: number;
   readonly limit: ResolvedLimitOptions;
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
 }
 
-/** Knows which limits a route has: what decorators and options say, checked at boot and put together once a route. */
+/** Finds the limits of each route by decorators and options, once a route, and checks them at boot. */
 export class RoutePlans {
-  /** By which @SkipRateLimit may name the policies of the options: their keys, and names of their own. */
+  /** The names of the policies in the options that @SkipRateLimit may use: their keys, and the names of their own. */
   readonly #optionNames: readonly string[];
-  /** By class too: a handler that several inherit has the limits of each. */
+  /** Plans by class, handler and route. Classes that inherit a handler have limits of their own. */
   readonly #plans = new WeakMap<object, WeakMap<object, Map<string, Plan>>>();
 
   constructor(
     private readonly options: RouteLimits,
-    private readonly identities: IdentityResolver,
+    private readonly keys: KeyResolver,
   ) {
     this.#optionNames = [...options.limits].flatMap(([key, policies]) => [
       key,
@@ -62,27 +61,27 @@ export class RoutePlans {
   }
 
   #plan(type: object, handler: object, route: string): Plan {
-    const before = inStages(this.#defaultPolicies(type, handler), isAskedLast(handler));
-    const ofRoute = inStages(this.#ownPolicies(type, handler, route), isAskedLast(handler));
+    const ofDefault = inStages(this.#defaultPolicies(type, handler), hasLastGuard(handler));
+    const ofRoute = inStages(this.#ownPolicies(type, handler, route), hasLastGuard(handler));
     return {
-      default: [...before.early, ...before.watching],
-      early: [...ofRoute.early, ...ofRoute.watching],
-      late: ofRoute.late,
-      lateDefault: before.late,
-      watching: new Set([...before.watching, ...ofRoute.watching]),
+      default: [...ofDefault.before, ...ofDefault.watching],
+      before: [...ofRoute.before, ...ofRoute.watching],
+      after: ofRoute.after,
+      defaultAfter: ofDefault.after,
+      watching: new Set([...ofDefault.watching, ...ofRoute.watching]),
     };
   }
 
-  /** The limits that a method has, or has under a global guard: what is to be bound to it. */
+  /** Returns the limits that a method has, with those that it would have under a global guard. */
   limitsOf(type: object, method: object): readonly ResolvedPolicy[] {
-    // How calls end elsewhere than over HTTP `default` is not told.
+    // Outside of HTTP the policy `default` does not learn how calls end.
     const byDefault = this.#defaultPolicies(type, method).filter(
       ({ count }) => count === 'attempt' || Reflect.hasMetadata(METHOD, method),
     );
     return [...byDefault, ...this.#ownPolicies(type, method, UNNAMED)];
   }
 
-  /** Limits that a function has moved behind guards of a route which may refuse a call, though nobody has said so. */
+  /** Returns whether a function in a policy has moved a limit of the method behind the guards, and no `ask` says so. */
   #isMoved(type: Type, method: Method): boolean {
     return this.limitsOf(type, method).some(
       ({ ask, isAskGiven, keyBy, count, dynamicLimit }) =>
@@ -99,17 +98,23 @@ export class RoutePlans {
     const ofMethod = entriesOn(handler);
     const entries = ofMethod.some(({ override }) => override) ? ofMethod : [...entriesOn(type), ...ofMethod];
     const skipped = skippedOn([handler, type]);
-    // What stands on the method itself is not skipped by a bare skip of its class.
+    // A bare @SkipRateLimit() on the class does not skip the limits on the method itself.
     const onlyClassSkips = skipped === true && ofMethod.length > 0 && skippedOn([handler]) !== true;
     const own = onlyClassSkips
       ? this.#policiesOf(ofMethod, route)
       : this.#policiesOf(entries, route, skipped);
     if (own.length > MAX_CHECKS)
-      throw new SyncGuardConfigError(`${route} has ${own.length} limits; there may be ${MAX_CHECKS}.`);
+      throw new SyncGuardConfigError(
+        `${route} has ${own.length} limits. A route may have at most ${MAX_CHECKS}.`,
+        { hint: 'Remove a @RateLimit, or join two policies to one with `temp` and `long`.' },
+      );
     return own;
   }
 
-  /** The policies of decorators. One without a name counts by route, and by its place if there are several. */
+  /**
+   * Returns the policies of decorators. The name of a policy without one is the route. If there are several, all but the
+   * first have their number behind it.
+   */
   #policiesOf(
     entries: readonly RateLimitEntry[],
     route: string,
@@ -118,7 +123,7 @@ export class RoutePlans {
     let unnamed = 0;
     const inline = (policy: LimitPolicy): ResolvedPolicy => {
       const name = policy.name ?? (unnamed++ === 0 ? route : `${route}#${unnamed}`);
-      return resolvePolicy(policy, { ...this.options.limit, name, fixed: true });
+      return resolvePolicy(policy, { ...this.options.limit, name, isStatic: true });
     };
     return entries.flatMap(({ policy }) =>
       typeof policy === 'string'
@@ -132,7 +137,8 @@ export class RoutePlans {
   }
 
   /**
-   * Boot check: what decorators speak of exists, and what they stand on can be limited.
+   * Checks at boot that all policies and providers exist that decorators and options name, and that the decorators can
+   * limit the methods they stand on.
    *
    * @throws SyncGuardConfigError with a code of docs/rate-limits.md
    */
@@ -147,26 +153,26 @@ export class RoutePlans {
       for (const policy of policies) this.#verifyProviders(policy);
     const { skipIf, user, address } = this.options.limit;
     for (const each of [skipIf, user, address])
-      if (typeof each === 'function') this.identities.resolver<unknown>(each);
+      if (typeof each === 'function') this.keys.resolver<unknown>(each);
     this.#verifyAsk(modules, moduleRef, warn);
   }
 
   #verifyAsk(modules: ModulesContainer, moduleRef: ModuleRef, warn: (message: string) => void): void {
-    const isGuarded = globalEnhancers(moduleRef)?.guards.some(isOther) ?? false;
+    const hasGlobalGuards = globalEnhancers(moduleRef)?.guards.some(isOtherGuard) ?? false;
     const kinds = new HandlerKinds(modules);
     const moved = classesOf(modules).flatMap((type) =>
       methodsOf(type)
-        .filter((method) => isGuarded || hasOtherGuards(type) || hasOtherGuards(method))
+        .filter((method) => hasGlobalGuards || hasOtherGuards(type) || hasOtherGuards(method))
         .filter((method) => kinds.of(method) === 'guarded' && this.#isMoved(type, method))
         .map((method) => `${type.name}.${method.name}`),
     );
     if (moved.length > 0)
       warn(
-        `RATE_LIMIT_ASK: A function in \`keyBy\`, \`cost\` or \`limit\` has limits asked after the guards, so calls that a guard refuses are not counted: ${[...new Set(moved)].join(', ')}. Say \`ask: 'before'\` or \`ask: 'after'\`.`,
+        `RATE_LIMIT_ASK: These routes have a policy with a function in \`keyBy\`, \`cost\` or \`limit\`, so it is asked after the guards and does not count the calls that a guard refuses: ${[...new Set(moved)].join(', ')}. Set \`ask: 'before'\` in the policy to count them, or \`ask: 'after'\` to keep it so.`,
       );
   }
 
-  /** Without a policy `default` RateLimitGuard lets pass what has no limits of its own: never where it is bound to that. */
+  /** Checks that RateLimitGuard is not bound to handlers that it would not limit, as there is no policy `default`. */
   #verifyDefault(modules: ModulesContainer, moduleRef: ModuleRef): void {
     if (this.options.limits.has('default')) return;
     if (globalEnhancers(moduleRef)?.guards.some(appliesDefault)) throw noDefault('to all handlers');
@@ -200,7 +206,7 @@ export class RoutePlans {
     }
   }
 
-  /** @param names - of policies that stand in decorators of the class */
+  /** @param names - the names of the policies in the decorators of the class */
   #verifyNames(place: object, names: ReadonlySet<string>): void {
     const entries = entriesOn(place);
     for (const { policy } of entries)
@@ -214,41 +220,45 @@ export class RoutePlans {
 
   #verifyProviders({ keyBy, cost, dynamicLimit, dynamicWindow }: ResolvedPolicy): void {
     for (const each of [keyBy, cost, dynamicLimit, dynamicWindow].flat())
-      if (typeof each === 'function') this.identities.resolver<unknown>(each);
+      if (typeof each === 'function') this.keys.resolver<unknown>(each);
   }
 
   #verifyMessageHandler(type: Type, method: Method): void {
     for (const policy of this.#ownPolicies(type, method, UNNAMED))
       if (isByAddress(policy) && typeof this.options.limit.address !== 'function')
         throw new SyncGuardConfigError(
-          `A message has no address to limit by, and ${policy.name} limits ${type.name}'s message handler \`${method.name}\` by nothing else.`,
+          `The policy ${policy.name} limits the message handler ${type.name}.${method.name} by address, but a message has no address.`,
           {
             code: 'RATE_LIMIT_NO_KEY',
-            hint: "Give it a `keyBy`: 'body.tenant' looks into the message, a function into its context.",
+            hint: "Give the policy a `keyBy`: 'body.tenant' reads a field of the message, a function reads its context.",
           },
         );
   }
 }
 
 /**
- * What guards refuse counts also where a limit is asked after them: by address, up to the same number. A limit that is a
- * function may need what guards find out.
+ * Sorts policies by when they are asked. A policy that counts failures and is asked after the guards gets a watching
+ * policy, which counts the calls that a guard refuses. A `limit` that is a function gets none, since the function may need
+ * values that only guards find.
  */
 function inStages(
   policies: readonly ResolvedPolicy[],
-  hasLastGuard: boolean,
-): Record<'early' | 'late' | 'watching', readonly ResolvedPolicy[]> {
-  // Nobody would ask it any more: better early than never.
-  if (!hasLastGuard) return { early: policies, late: [], watching: [] };
-  const late = policies.filter(({ ask }) => ask === 'after');
+  isLastGuardBound: boolean,
+): Record<'before' | 'after' | 'watching', readonly ResolvedPolicy[]> {
+  // Without the last guard nothing would ask the policies that are to be asked after the guards.
+  if (!isLastGuardBound) return { before: policies, after: [], watching: [] };
+  const after = policies.filter(({ ask }) => ask === 'after');
   return {
-    early: policies.filter(({ ask }) => ask === 'before'),
-    late,
-    watching: late.filter(({ count, dynamicLimit }) => count === 'failure' && !dynamicLimit).map(watching),
+    before: policies.filter(({ ask }) => ask === 'before'),
+    after,
+    watching: after
+      .filter(({ count, dynamicLimit }) => count === 'failure' && !dynamicLimit)
+      .map(watchingPolicy),
   };
 }
 
-const watching = (policy: ResolvedPolicy): ResolvedPolicy => ({
+/** Returns the policy that counts, by address and up to the same limit, the calls that a guard refuses. */
+const watchingPolicy = (policy: ResolvedPolicy): ResolvedPolicy => ({
   ...policy,
   name: `${policy.name} guards`,
   keyBy: 'ip',
@@ -256,11 +266,11 @@ const watching = (policy: ResolvedPolicy): ResolvedPolicy => ({
   resetOnSuccess: false,
 });
 
-/** Without an address such a policy has nobody to count for: a route never says who. */
+/** Returns whether a policy tells clients apart by nothing but their address. */
 export const isByAddress = ({ keyBy }: Pick<ResolvedPolicy, 'keyBy'>): boolean =>
   [keyBy].flat().every((part) => part === 'ip' || part === 'route');
 
-/** What a limit is called while its route does not matter. */
+/** The name of a policy without one, while its route does not matter. */
 const UNNAMED = '@RateLimit';
 
 const isUnnamed = (name: string): boolean => name.split('#')[0] === UNNAMED;
@@ -269,8 +279,9 @@ const isFieldResolver = (method: Method): boolean =>
   Reflect.hasMetadata(FIELD_RESOLVER, method) || Reflect.hasMetadata(REFERENCE_RESOLVER, method);
 
 /**
- * Nest asks no guards for fields of objects unless it is told to. That is well known of what stands on a class, but not
- * half of it: guards without interceptors would let calls in whose end nobody tells.
+ * Checks that Nest asks guards and interceptors for a field resolver, which it does only if GraphQLModule is configured so.
+ * A limit on the class may leave the fields alone, so with neither of them it does not fail. With guards alone, the limits
+ * would never learn how a call ends.
  */
 function verifyFieldResolver(type: Type, method: Method, moduleRef: ModuleRef): void {
   const isOwn = entriesOn(method).length > 0;
@@ -278,28 +289,28 @@ function verifyFieldResolver(type: Type, method: Method, moduleRef: ModuleRef): 
     const asked = ['guards', 'interceptors'].filter((kind) => enhancers.includes(kind));
     if (asked.length === 2 || (asked.length === 0 && !isOwn)) continue;
     throw new SyncGuardConfigError(
-      `@RateLimit stands on ${type.name}'s field resolver \`${method.name}\`${isOwn ? '' : ', by its class'}, for which Nest asks no ${asked.includes('guards') ? 'interceptors' : 'guards'}.`,
+      `@RateLimit on ${isOwn ? '' : 'the class of '}the field resolver ${type.name}.${method.name} cannot work, because Nest asks no ${asked.includes('guards') ? 'interceptors' : 'guards'} for fields of objects.`,
       {
         code: 'RATE_LIMIT_UNGUARDED_FIELD',
-        hint: "Say so to GraphQLModule: `fieldResolverEnhancers: ['guards', 'interceptors']`.",
+        hint: "Set `fieldResolverEnhancers: ['guards', 'interceptors']` in the options of GraphQLModule.",
       },
     );
   }
 }
 
-/** Of each GraphQLModule. */
+/** Returns the options of each GraphQLModule. */
 function graphqlOptions(
   moduleRef: ModuleRef,
 ): readonly { readonly fieldResolverEnhancers?: readonly string[] }[] {
   try {
     return moduleRef.get(GRAPHQL_OPTIONS, { strict: false, each: true });
   } catch {
-    // Resolvers without GraphQLModule: nobody will call them.
+    // There is no GraphQLModule, so nothing calls the resolvers.
     return [];
   }
 }
 
-/** The limits of a class or method, without those of bases that an override on a class stands in place of. */
+/** Returns the `@RateLimit`s of a class or method. An `override` on a class leaves out those of its bases. */
 function entriesOn(place: object): readonly RateLimitEntry[] {
   const entries = (Reflect.getMetadata(RATE_LIMITS, place) ?? []) as RateLimitEntry[];
   const overriding = entries.find(({ override }) => override)?.place;
@@ -318,25 +329,25 @@ const namesIn = (entries: readonly RateLimitEntry[]): ReadonlySet<string> =>
     ),
   );
 
-const guardsOn = (place: object): readonly unknown[] =>
-  (Reflect.getMetadata(GUARDS, place) ?? []) as readonly unknown[];
-
-/** Whether a guard, or the class of one, is RateLimitGuard, of whatever copy of this package, or a subclass. */
+/** Returns whether a guard is RateLimitGuard or a subclass of it, even that of another copy of this package. */
 const appliesDefault = (guard: unknown): boolean => {
   const type = typeof guard === 'function' ? guard : (guard as object | null | undefined)?.constructor;
   return type !== undefined && Reflect.hasMetadata(APPLIES_DEFAULT, type);
 };
 
 const noDefault = (where: string): SyncGuardConfigError =>
-  new SyncGuardConfigError(`RateLimitGuard is bound ${where}, but there is no policy \`default\` to apply.`, {
-    code: 'RATE_LIMIT_NO_DEFAULT',
-    hint: 'Give one: `limits: { default: { limit: 100, windowMs: seconds(10) } }`. @RateLimit needs no guard bound by hand.',
-  });
+  new SyncGuardConfigError(
+    `RateLimitGuard is bound ${where}. It applies the policy \`default\`, and there is none.`,
+    {
+      code: 'RATE_LIMIT_NO_DEFAULT',
+      hint: 'Add the policy, as in `limits: { default: { limit: 100, windowMs: seconds(10) } }`, or unbind the guard. @RateLimit does not need it.',
+    },
+  );
 
 const unknownName = (decorator: string, name: string, known: Iterable<string>): SyncGuardConfigError =>
-  new SyncGuardConfigError(`${decorator}('${name}') names a policy that is not there.`, {
+  new SyncGuardConfigError(`${decorator}('${name}') names a policy that does not exist.`, {
     code: 'RATE_LIMIT_UNKNOWN_POLICY',
-    hint: `Add it to the \`limits\` option. There are: ${[...known].join(', ')}.`,
+    hint: `Correct the name, or add the policy to the \`limits\` option. There are: ${[...known].join(', ')}.`,
   });
 
 function skippedOn(places: readonly object[]): true | ReadonlySet<string> {
@@ -351,16 +362,16 @@ const namesSkippedOn = (place: object): readonly string[] => {
   return skipped === true ? [] : [...skipped];
 };
 
-/** @param key - under which the policy stands in the options, besides a name of its own */
+/** @param key - the key of the policy in the options. The policy may have another name. */
 const keptBy =
   (skipped: true | ReadonlySet<string>, key?: string) =>
   ({ name }: ResolvedPolicy): boolean =>
     skipped !== true && ![key ?? name, name, listName(name)].some((each) => skipped.has(each));
 
-/** Of `login#2` too: a list of limits is skipped by its one name. */
+/** Returns the name of the list that a policy belongs to: `login` for `login#2`. A list is skipped by that name. */
 const listName = (name: string): string => name.replace(/#\d+$/, '');
 
-/** The classes of an app's controllers and providers. */
+/** Returns the classes of an app's controllers and providers. */
 const classesOf = (modules: ModulesContainer): readonly Type[] =>
   [...modules.values()]
     .flatMap(({ controllers, providers }) => [...controllers.values(), ...providers.values()])

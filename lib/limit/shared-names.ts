@@ -2,23 +2,24 @@ import { SyncGuardConfigError } from '../syncguard.errors.js';
 import type { ResolvedPolicy } from './limit.policy.js';
 
 /**
- * Boot check: policies of one name keep one history together. Where their windows differ the shorter would take from it
- * what the longer still counts; and on one route they would take each other's count of a call for their own.
+ * Checks at boot that policies of the same name can share their counts. With different windows, the shorter one would
+ * remove attempts that the longer one still counts. On one route, each would take the other's count of a call for its own.
  */
 export class SharedNames {
   readonly #known = new Map<string, ResolvedPolicy>();
 
   /** @throws SyncGuardConfigError RATE_LIMIT_NAME */
   add(policy: ResolvedPolicy): void {
-    const history = `${policy.algorithm} ${policy.name}`;
-    const known = this.#known.get(history) ?? policy;
+    // The algorithms keep their counts under different names.
+    const shared = `${policy.algorithm} ${policy.name}`;
+    const known = this.#known.get(shared) ?? policy;
     if (windowOf(known) !== windowOf(policy))
       throw clash(policy, `have windows of ${windowOf(known)} and of ${windowOf(policy)} ms`);
-    this.#known.set(history, policy);
+    this.#known.set(shared, policy);
   }
 
   /**
-   * @param policies - of one route
+   * @param policies - the policies of one route
    * @throws SyncGuardConfigError RATE_LIMIT_NAME
    */
   verifyRoute(policies: readonly ResolvedPolicy[]): void {
@@ -28,22 +29,25 @@ export class SharedNames {
   }
 }
 
-/** The longest: so far back the history reaches. */
-const windowOf = ({ rules }: ResolvedPolicy): number => Math.max(rules.tempWindowMs, rules.longWindowMs);
+/** Returns the longest window. Attempts are kept for that long. */
+const windowOf = ({ rules }: ResolvedPolicy): number => Math.max(rules.shortWindowMs, rules.longWindowMs);
 
-/** The same limit twice counts once: a class and its method may both have it. */
+/**
+ * Returns whether two policies of one route would mix up their counts. Two equal policies do not: a class and its method may
+ * have the same limit, which then counts once.
+ */
 const isTakenFor = (one: ResolvedPolicy, other: ResolvedPolicy): boolean =>
   one.name === other.name &&
-  keyOf(one).length === keyOf(other).length &&
-  keyOf(one).every((part, i) => part === keyOf(other)[i]) &&
+  keyPartsOf(one).length === keyPartsOf(other).length &&
+  keyPartsOf(one).every((part, i) => part === keyPartsOf(other)[i]) &&
   (one.count !== other.count ||
     one.dynamicLimit !== other.dynamicLimit ||
     JSON.stringify(one.rules) !== JSON.stringify(other.rules));
 
-const keyOf = ({ keyBy }: ResolvedPolicy): readonly unknown[] => [keyBy].flat();
+const keyPartsOf = ({ keyBy }: ResolvedPolicy): readonly unknown[] => [keyBy].flat();
 
 const clash = ({ name }: ResolvedPolicy, what: string): SyncGuardConfigError =>
   new SyncGuardConfigError(`Two policies named ${name} ${what}.`, {
     code: 'RATE_LIMIT_NAME',
-    hint: 'What has one name counts together. Give each a name of its own, or one policy `temp` and `long`.',
+    hint: 'Policies of the same name count together. Give each a name of its own, or use one policy with `temp` and `long`.',
   });

@@ -1,51 +1,51 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { CallInFlight } from './call-in-flight.js';
-import { identityOfCall, type LimitedCall } from './limited-call.js';
+import { callObject, type LimitedCall } from './limited-call.js';
 import type { Plan, Stage } from './plan.js';
 
-/** One call on its way through guards and handler: each stage is gone through once, however often it is bound. */
+/** One call on its way through guards and handler. It passes each stage once, however often our guards are bound. */
 export interface Visit {
   readonly handler: unknown;
   readonly type: unknown;
   readonly call: LimitedCall;
   readonly plan: Plan;
   readonly passed: Set<Stage>;
-  /** The limits that wait to hear how the call ends. */
+  /** The policies that count this call by how it ends. */
   readonly inFlight: CallInFlight[];
-  /** Those that only watch the guards. */
+  /** The policies that count this call only if a guard refuses it. */
   readonly watching: CallInFlight[];
-  /** Of the app that the call belongs to: what is bound to a method is shared by all apps of the process. */
-  readonly steward: Steward;
+  /** The limiter of the app that the call belongs to. Several apps of a process may share the methods they call. */
+  readonly limiter: CallLimiter;
   readonly isHttp: boolean;
-  /** Whether the method itself was called. */
+  /** Whether the handler was called. */
   handled: boolean;
   exempt?: Promise<boolean>;
 }
 
-/** What those that are bound to methods ask of the app's limiter. */
-export interface Steward {
-  /** All guards have let the call pass. */
+/** The part of an app's RouteLimiter that the guard and the interceptor on a method call. */
+export interface CallLimiter {
+  /** Called when all guards have let the call pass. */
   guardsPassed(context: ExecutionContext, visit: Visit): Promise<boolean> | true;
-  /** The handler returned its answer. Rejects with what is to be answered in its place. */
-  answered(visit: Visit, calls: readonly CallInFlight[], value: unknown): Promise<void>;
-  /** The handler threw. Rejects with what is to be answered in place of that error, if anything. */
-  failedWith(visit: Visit, calls: readonly CallInFlight[], error: unknown): Promise<void>;
+  /** Called when the handler has returned. Rejects with the error that is to be answered in place of the value. */
+  handlerReturned(visit: Visit, calls: readonly CallInFlight[], value: unknown): Promise<void>;
+  /** Called when the handler threw. Rejects with the error that is to be answered in place of `error`, if there is one. */
+  handlerThrew(visit: Visit, calls: readonly CallInFlight[], error: unknown): Promise<void>;
 }
 
-/** On the call itself: a WeakMap of all requests was measured to double the work of the garbage collector. */
+/** The visit is a property of the call. A WeakMap of all requests was measured to double the time of garbage collection. */
 const VISIT = Symbol.for('syncguard:visit');
 
 interface Visited {
   [VISIT]?: Visit;
 }
 
-/** What a guard of ours has left on the request, whatever handler it was for. */
+/** Returns the visit that a guard of ours has left on a request, whatever handler it was for. */
 export const visitOn = (place: unknown): Visit | undefined => (place as Visited | null | undefined)?.[VISIT];
 
 export const leaveVisit = (place: object, visit: Visit): Visit => ((place as Visited)[VISIT] = visit);
 
-/** What a guard of ours has left on this call. */
+/** Returns the visit that a guard of ours has left on this call, for this handler. */
 export function visitOf(context: ExecutionContext): Visit | undefined {
-  const visit = visitOn(identityOfCall(context));
+  const visit = visitOn(callObject(context));
   return visit?.handler === context.getHandler() && visit.type === context.getClass() ? visit : undefined;
 }

@@ -57,8 +57,8 @@ export interface LimitEvent extends EventOf<
   readonly policy?: string;
   /** Redis did not answer, so this process counted by itself. */
   readonly degraded?: true;
-  /** The deny cache denied the call without asking Redis (`limit.denyCacheMs`). `durationMs` is 0. */
-  readonly cached?: true;
+  /** The deny cache of this process denied the call without asking Redis (`limit.denyCacheMs`). `durationMs` is 0. */
+  readonly fromDenyCache?: true;
 }
 
 /**
@@ -133,7 +133,7 @@ export interface Facts {
   readonly policy?: string;
   readonly label?: string;
   readonly degraded?: true;
-  readonly cached?: true;
+  readonly fromDenyCache?: true;
   readonly percent?: number;
   readonly scopeType?: string;
   readonly period?: ThresholdPeriod;

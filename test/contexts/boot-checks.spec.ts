@@ -314,7 +314,7 @@ describe('a decorator that nothing leads to does not boot', () => {
     expect(error).toMatchObject({
       code: 'RATE_LIMIT_NO_ROUTE',
       message: expect.stringMatching(
-        /Logins\.login.*Move it to the route, or use AbuseLimiterService/,
+        /Logins\.login.*Move the decorator to the route, or call AbuseLimiterService/,
       ) as unknown,
     });
   });
@@ -327,7 +327,7 @@ describe('a decorator that nothing leads to does not boot', () => {
     }
     expect(await boot({ providers: [Service] })).toMatchObject({
       code: 'RATE_LIMIT_NO_ROUTE',
-      message: expect.stringContaining('@SkipRateLimit stands on Service.work') as unknown,
+      message: expect.stringContaining('@SkipRateLimit on Service.work has no effect.') as unknown,
     });
   });
 
@@ -345,7 +345,7 @@ describe('a decorator that nothing leads to does not boot', () => {
     for (const provider of [LoginHandler, Gateway])
       expect(await boot({ providers: [provider] })).toMatchObject({
         code: 'RATE_LIMIT_NO_ROUTE',
-        message: expect.stringContaining(`@RateLimit stands on ${provider.name},`) as unknown,
+        message: expect.stringContaining(`@RateLimit on ${provider.name} has no effect.`) as unknown,
       });
   });
 
@@ -370,7 +370,7 @@ describe('a decorator that nothing leads to does not boot', () => {
         static login(): void {}
       }
       return Static;
-    }).toThrow(/@RateLimit\(\) stands on login, which is not a method of an instance/);
+    }).toThrow(/@RateLimit\(\) cannot stand on login, which is not a method of an instance/);
   });
 });
 
@@ -393,7 +393,7 @@ describe('with strictBoot: false', () => {
     expect(warned()).toEqual(
       expect.arrayContaining([
         expect.stringMatching(/^RATE_LIMIT_LOST: @RateLimit on Lost\.get /),
-        expect.stringMatching(/^RATE_LIMIT_NO_ROUTE: @RateLimit stands on Service\.work/),
+        expect.stringMatching(/^RATE_LIMIT_NO_ROUTE: @RateLimit on Service\.work has no effect/),
       ]),
     );
     expect(() => SyncGuardModule.forRoot({ limit: { strictBoot: 'no' as never } })).toThrow(
@@ -421,9 +421,11 @@ describe('what may be on purpose is a warning', () => {
     }
     expect(await boot({ controllers: [Heir] })).toBeUndefined();
     expect(warned()).toEqual([
-      expect.stringMatching(/^RATE_LIMIT_LOST: Heir\.get overrides Base\.get without its @RateLimit\./),
       expect.stringMatching(
-        /^RATE_LIMIT_LOST: Heir\.health overrides Base\.health without its @SkipRateLimit/,
+        /^RATE_LIMIT_LOST: Heir\.get overrides Base\.get, but does not have its @RateLimit\./,
+      ),
+      expect.stringMatching(
+        /^RATE_LIMIT_LOST: Heir\.health overrides Base\.health, but does not have its @SkipRateLimit/,
       ),
     ]);
   });
@@ -468,9 +470,15 @@ describe('what may be on purpose is a warning', () => {
     for (const explorer of [ByType, ByName, ByProperty, byFactory])
       expect(await boot({ providers: [Listeners, explorer] })).toBeUndefined();
     expect(warned()).toEqual([
-      expect.stringMatching(/^RATE_LIMIT_NO_ROUTE: @RateLimit stands on Bot\.play, which another framework/),
-      expect.stringMatching(/^RATE_LIMIT_NO_ROUTE: @RateLimit stands on Options, which another framework/),
-      ...Array<unknown>(4).fill(expect.stringMatching(/stands on Listeners\.start, which another framework/)),
+      expect.stringMatching(
+        /^RATE_LIMIT_NO_ROUTE: @RateLimit on Bot\.play may have no effect\. Another framework/,
+      ),
+      expect.stringMatching(
+        /^RATE_LIMIT_NO_ROUTE: @RateLimit on Options may have no effect\. Another framework/,
+      ),
+      ...Array<unknown>(4).fill(
+        expect.stringMatching(/on Listeners\.start may have no effect\. Another framework/),
+      ),
     ]);
     expect(await boot({ providers: [Listeners] })).toMatchObject({ code: 'RATE_LIMIT_NO_ROUTE' });
   });

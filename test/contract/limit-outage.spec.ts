@@ -180,7 +180,7 @@ describe('when Redis does not answer', () => {
       expect(await limiter.check('ann', policy)).toMatchObject({ scope: 'manual', degraded: true });
   });
 
-  it('a note of the block ends with unblock also then', async () => {
+  it('the deny cache forgets the block with unblock also then', async () => {
     const limiter = limiterOn(server.client(), { denyCacheMs: 60_000 });
     for (let i = 0; i < 5; i++) await limiter.check('ann', LOGIN);
     await server.kill();
@@ -236,7 +236,7 @@ describe('when Redis does not answer', () => {
   });
 });
 
-describe('the note of blocks', () => {
+describe('the deny cache', () => {
   beforeEach(freshRedis);
   const setUp = async (limit = {}) => {
     const proxy = await startTcpProxy(workerRedis().port);
@@ -256,7 +256,7 @@ describe('the note of blocks', () => {
     expect(case1.proxy.sent.chunks).toBe(chunks);
   });
 
-  it('counts the wait down, and ends', async () => {
+  it('counts the wait down, and forgets it', async () => {
     await using case2 = await setUp({ denyCacheMs: 50 });
     const { chunks } = case2.proxy.sent;
     await sleep(60);
@@ -264,14 +264,14 @@ describe('the note of blocks', () => {
     expect(case2.proxy.sent.chunks).toBe(chunks + 1);
   });
 
-  it.each(['reset', 'unblock'] as const)('ends with %s', async (operation) => {
+  it.each(['reset', 'unblock'] as const)('forgets it with %s', async (operation) => {
     await using case3 = await setUp({ denyCacheMs: 60_000 });
     expect(await case3.limiter.check('ann', LOGIN)).toMatchObject({ allowed: false });
     await case3.limiter[operation]('ann', LOGIN);
     expect(await case3.limiter.check('ann', LOGIN)).toMatchObject({ allowed: true });
   });
 
-  it('of one limit answers for all limits of the call, and spends none', async () => {
+  it('holds a block of one limit for all limits of the call, and spends none', async () => {
     await using case4 = await setUp({ denyCacheMs: 60_000 });
     const limits = [{ ...API, limit: 50 }, LOGIN];
     for (let i = 0; i < 3; i++)
@@ -279,7 +279,7 @@ describe('the note of blocks', () => {
     expect(await case4.limiter.peek('ann', limits[0] as typeof API)).toMatchObject({ shortCount: 0 });
   });
 
-  it('is made of a block by hand before a fixed window, but not of the window', async () => {
+  it('holds a block by hand before a fixed window, but not the window', async () => {
     await using case6 = await setUp({ denyCacheMs: 60_000 });
     const { limiter, proxy } = case6;
     for (let i = 0; i < 4; i++) await limiter.check('ann', BULK);
@@ -294,7 +294,7 @@ describe('the note of blocks', () => {
     expect(await limiter.check('ann', BULK)).toMatchObject({ allowed: true, shortCount: 2 });
   });
 
-  it('is not made of a limit without a block', async () => {
+  it('holds nothing of a limit without a block', async () => {
     await using case5 = await setUp({ denyCacheMs: 60_000 });
     const { clock } = workerRedis();
     for (let i = 0; i < 4; i++) await case5.limiter.check('ann', API);

@@ -8,7 +8,7 @@ import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
 import { withLimit } from '../../lib/limit/limit.per-call.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import type { DeniedDecision, LimiterDecision, LimitPolicy } from '../../lib/limit/limit.types.js';
-import { createCallId } from '../../lib/limit/limit.values.js';
+import { createCallId } from '../../lib/limit/call-id.js';
 import { days, hours, minutes, seconds } from '../../lib/syncguard.options.js';
 
 // Each denial is a debug line.
@@ -775,11 +775,11 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
       const enter = async (
         callId = createCallId(),
       ): Promise<{ callId: string; status: string; reason?: string }> => {
-        const [outcome] = await harness.backend.check([check], callId);
+        const [decision] = await harness.backend.check([check], callId);
         return {
           callId,
-          status: outcome?.status ?? '',
-          ...(outcome?.status === 'denied' ? { reason: outcome.reason } : {}),
+          status: decision?.status ?? '',
+          ...(decision?.status === 'denied' ? { reason: decision.reason } : {}),
         };
       };
       const fail = (callId: string): Promise<unknown> => harness.backend.confirm(check, callId);

@@ -1,11 +1,11 @@
 import { randomInt } from 'node:crypto';
 import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
-import type { LimitBackend, LimitCheck, LimitOutcome, Subject } from '../../lib/limit/limit.backend.js';
+import type { LimitBackend, LimitCheck, BackendDecision, Subject } from '../../lib/limit/limit.backend.js';
 import { isUncounted, withLimit } from '../../lib/limit/limit.per-call.js';
 import { isFixedWindow, resolvePolicy, type ResolvedPolicy } from '../../lib/limit/limit.policy.js';
 import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
 import type { CountedCalls, LimitPolicy } from '../../lib/limit/limit.types.js';
-import { createCallId } from '../../lib/limit/limit.values.js';
+import { createCallId } from '../../lib/limit/call-id.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { LimitModel } from './limit.model.js';
@@ -228,8 +228,8 @@ function createCast(random: (below: number) => number, world: number): Cast {
 }
 
 /** A policy that counts successes has room for the dearest call in each of its tiers. */
-const mayCostTwo = ({ count, rules: { tempThreshold, longThreshold } }: ResolvedPolicy): boolean =>
-  tempThreshold > 3 && (count !== 'success' || longThreshold === 0 || longThreshold > 2);
+const mayCostTwo = ({ count, rules: { shortThreshold, longThreshold } }: ResolvedPolicy): boolean =>
+  shortThreshold > 3 && (count !== 'success' || longThreshold === 0 || longThreshold > 2);
 
 function randomPolicy(random: (below: number) => number, name: string): ResolvedPolicy {
   const between = (low: number, high: number): number => low + random(high - low + 1);
@@ -240,10 +240,10 @@ function randomPolicy(random: (below: number) => number, name: string): Resolved
   if (random(5) === 0)
     return resolvePolicy(
       { name, algorithm: 'fixed-window', limit: between(2, 6), windowMs },
-      { fixed: random(2) === 0 },
+      { isStatic: random(2) === 0 },
     );
   if (random(4) === 0)
-    return resolvePolicy({ ...common, limit: between(2, 6), windowMs }, { fixed: random(2) === 0 });
+    return resolvePolicy({ ...common, limit: between(2, 6), windowMs }, { isStatic: random(2) === 0 });
   const temp = { windowMs, threshold: between(least, 6), blockMs: between(50, 4_000) };
   const long = {
     windowMs: between(windowMs, 30_000),
@@ -261,7 +261,7 @@ function randomPolicy(random: (below: number) => number, name: string): Resolved
     ...(random(3) > 0 ? { long } : {}),
     ...(random(2) > 0 ? { escalation } : {}),
   };
-  return resolvePolicy(policy, { fixed: random(2) === 0 });
+  return resolvePolicy(policy, { isStatic: random(2) === 0 });
 }
 
 /** Mostly a little forward; often exactly as far as was said to wait, or a millisecond beside it; sometimes back. */
@@ -311,21 +311,21 @@ async function warmUp(redis: LimitBackend, { policies, groups }: Cast): Promise<
 }
 
 function waitOf(answer: unknown): number | undefined {
-  const outcome = (Array.isArray(answer) ? answer[0] : answer) as LimitOutcome | undefined;
-  return outcome?.status === 'denied' ? outcome.retryAfterMs : undefined;
+  const decision = (Array.isArray(answer) ? answer[0] : answer) as BackendDecision | undefined;
+  return decision?.status === 'denied' ? decision.retryAfterMs : undefined;
 }
 
 function note(seen: Map<string, number>, asked: readonly Subject[] = [], answer: unknown): void {
-  const outcomes = (Array.isArray(answer) ? answer : [answer]) as LimitOutcome[];
+  const decisions = (Array.isArray(answer) ? answer : [answer]) as BackendDecision[];
   for (const [i, { policy }] of asked.entries()) {
-    const kind = kindOf(outcomes[i] as LimitOutcome, policy);
+    const kind = kindOf(decisions[i] as BackendDecision, policy);
     seen.set(kind, (seen.get(kind) ?? 0) + 1);
   }
 }
 
-function kindOf(outcome: LimitOutcome, policy: ResolvedPolicy): string {
-  if (outcome.status === 'allowed') return 'allowed';
-  if (outcome.reason === 'busy') return 'busy';
-  if (outcome.blocked) return outcome.scope;
+function kindOf(decision: BackendDecision, policy: ResolvedPolicy): string {
+  if (decision.status === 'allowed') return 'allowed';
+  if (decision.reason === 'busy') return 'busy';
+  if (decision.blocked) return decision.scope;
   return isFixedWindow(policy) ? 'fixed window' : 'window';
 }

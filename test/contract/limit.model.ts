@@ -1,4 +1,4 @@
-import type { LimitOutcome } from '../../lib/limit/limit.backend.js';
+import type { BackendDecision } from '../../lib/limit/limit.backend.js';
 import type { LimitRules } from '../../lib/limit/limit.policy.js';
 
 interface Policy {
@@ -17,8 +17,8 @@ interface State {
   attempts: { id: string; at: number }[];
   pending: { id: string; at: number }[];
   block?: { scope: 'temp' | 'long' | 'manual'; reason: string; short: number; long: number; ends: number };
-  served: { temp: number; long: number };
-  strikes: { temp: number; long: number };
+  served: { short: number; long: number };
+  strikes: { short: number; long: number };
   strikesEnd: number;
   forgiven?: string;
   window?: { count: number; ends: number; last: string; forgiven?: string };
@@ -35,15 +35,15 @@ export class LimitModel {
   private readonly states = new Map<string, State>();
   now = 0;
 
-  check(limits: Limit[], id: string): LimitOutcome[] {
+  check(limits: Limit[], id: string): BackendDecision[] {
     const before = structuredClone(this.states);
     const tried = limits.map((limit) => this.one(limit.identity, limit.policy, limit.cost, id));
-    const denials = tried.filter((outcome) => outcome.status === 'denied').length;
+    const denials = tried.filter((decision) => decision.status === 'denied').length;
     if (denials === 0 || limits.length === 1) return tried;
     // Somebody denies: those that would have let the call in are as they were.
     return limits.map(({ identity, policy }, i) => {
-      const outcome = tried[i] as LimitOutcome;
-      if (outcome.status === 'denied' || uncounted(limits[i] as Limit)) return outcome;
+      const decision = tried[i] as BackendDecision;
+      if (decision.status === 'denied' || uncounted(limits[i] as Limit)) return decision;
       this.states.set(identity, before.get(identity) ?? fresh());
       const state = this.at(identity);
       if (policy.algorithm === 'fixed-window') return this.counted(state, policy);
@@ -52,7 +52,7 @@ export class LimitModel {
     });
   }
 
-  confirm(identity: string, policy: Policy, cost: number, id: string): LimitOutcome {
+  confirm(identity: string, policy: Policy, cost: number, id: string): BackendDecision {
     const state = this.at(identity);
     if (policy.count === 'success') return this.grant(state, policy, cost, id);
     if (this.blocked(state)) return this.blockOf(state);
@@ -61,10 +61,10 @@ export class LimitModel {
   }
 
   /** A success is counted whatever stands, and at most then sets a block. */
-  private grant(state: State, policy: Policy, cost: number, id: string): LimitOutcome {
+  private grant(state: State, policy: Policy, cost: number, id: string): BackendDecision {
     if (!state.attempts.some((attempt) => attempt.id === id)) {
       state.pending = state.pending.filter((attempt) => attempt.id !== id);
-      const at = Math.max(this.now, state.served.temp + 1, state.served.long + 1);
+      const at = Math.max(this.now, state.served.short + 1, state.served.long + 1);
       for (let i = 0; i < cost; i++) state.attempts.push({ id, at });
     }
     if (this.blocked(state)) return this.blockOf(state);
@@ -72,21 +72,21 @@ export class LimitModel {
     return this.blockIfFull(state, policy, 1) ?? this.countsOf(state, policy);
   }
 
-  private reserve(state: State, policy: Policy, cost: number, id: string): LimitOutcome {
+  private reserve(state: State, policy: Policy, cost: number, id: string): BackendDecision {
     const known = [...state.attempts, ...state.pending].some((attempt) => attempt.id === id);
     this.prune(state, policy);
     if (known) return this.countsOf(state, policy);
     const block = this.blockIfFull(state, policy, 1);
     if (block) return block;
-    const { tempThreshold, longThreshold, tempWindowMs, longWindowMs } = policy.rules;
-    const tiers = [{ held: this.short(state, policy), most: tempThreshold - 1, windowMs: tempWindowMs }];
+    const { shortThreshold, longThreshold, shortWindowMs, longWindowMs } = policy.rules;
+    const tiers = [{ held: this.short(state, policy), most: shortThreshold - 1, windowMs: shortWindowMs }];
     if (longThreshold > 0)
       tiers.push({ held: this.long(state, policy), most: longThreshold - 1, windowMs: longWindowMs });
     const counts = {
       shortCount: this.short(state, policy).length,
       longCount: this.long(state, policy).length,
     };
-    const no = (reason: string, retryAfterMs: number): LimitOutcome => ({
+    const no = (reason: string, retryAfterMs: number): BackendDecision => ({
       ...{ status: 'denied', scope: 'temp', reason, retryAfterMs },
       ...{ ...counts, blocked: false },
     });
@@ -103,7 +103,7 @@ export class LimitModel {
     return this.countsOf(state, policy);
   }
 
-  private countsOf(state: State, policy: Policy): LimitOutcome {
+  private countsOf(state: State, policy: Policy): BackendDecision {
     return allowed(policy, this.short(state, policy).length, this.long(state, policy).length);
   }
 
@@ -114,28 +114,28 @@ export class LimitModel {
     state.pending = state.pending.filter((attempt) => attempt.id !== id);
     if (!forget || this.blocked(state)) return;
     state.attempts = [];
-    state.served = { temp: 0, long: 0 };
-    state.strikes = { temp: 0, long: 0 };
+    state.served = { short: 0, long: 0 };
+    state.strikes = { short: 0, long: 0 };
     state.strikesEnd = 0;
   }
 
-  peek(identity: string, policy: Policy): LimitOutcome {
+  peek(identity: string, policy: Policy): BackendDecision {
     const state = this.at(identity);
     if (this.blocked(state)) return this.blockOf(state);
     if (policy.algorithm === 'fixed-window') {
       const standing = this.open(state);
-      return standing && standing.count + 1 >= policy.rules.tempThreshold
+      return standing && standing.count + 1 >= policy.rules.shortThreshold
         ? this.usedUp(standing, policy)
         : this.counted(state, policy);
     }
     const short = this.short(state, policy);
     const counts = { shortCount: short.length, longCount: this.long(state, policy).length };
-    const { tempWindowMs, tempThreshold, tempBlockMs } = policy.rules;
-    if (tempBlockMs === 0 && short.length + 1 >= tempThreshold) return this.full(short, counts, policy, 1);
+    const { shortWindowMs, shortThreshold, shortBlockMs } = policy.rules;
+    if (shortBlockMs === 0 && short.length + 1 >= shortThreshold) return this.full(short, counts, policy, 1);
     const resetMs =
       short.length === 0
         ? 0
-        : Math.min(tempWindowMs, Math.max(...state.attempts.map(({ at }) => at)) + tempWindowMs - this.now);
+        : Math.min(shortWindowMs, Math.max(...state.attempts.map(({ at }) => at)) + shortWindowMs - this.now);
     return { status: 'allowed', ...counts, resetMs };
   }
 
@@ -167,27 +167,27 @@ export class LimitModel {
     delete this.at(identity).block;
   }
 
-  private one(identity: string, policy: Policy, cost: number, id: string): LimitOutcome {
+  private one(identity: string, policy: Policy, cost: number, id: string): BackendDecision {
     const state = this.at(identity);
     if (this.blocked(state)) return this.blockOf(state);
-    if (uncounted({ policy, cost })) return uncountedOutcome(policy);
+    if (uncounted({ policy, cost })) return uncountedDecision(policy);
     if (policy.algorithm === 'fixed-window') return this.inWindow(state, policy, cost, id);
     if (policy.count === 'success') return this.reserve(state, policy, cost, id);
     this.prune(state, policy);
-    const { tempThreshold, tempBlockMs, longThreshold } = policy.rules;
+    const { shortThreshold, shortBlockMs, longThreshold } = policy.rules;
     const short = this.short(state, policy);
     const long = this.long(state, policy);
     const counts = { shortCount: short.length, longCount: long.length };
     const known = [...state.attempts, ...state.pending].some((attempt) => attempt.id === id);
-    if (!known && tempBlockMs === 0 && short.length + cost >= tempThreshold)
+    if (!known && shortBlockMs === 0 && short.length + cost >= shortThreshold)
       return this.full(short, counts, policy, cost);
     if (policy.count === 'attempt') return this.count(state, policy, cost, id);
 
     const waiting = state.pending.length;
     const room =
-      tempBlockMs === 0
-        ? short.length + waiting + cost <= tempThreshold - 1
-        : short.length + waiting < tempThreshold &&
+      shortBlockMs === 0
+        ? short.length + waiting + cost <= shortThreshold - 1
+        : short.length + waiting < shortThreshold &&
           (longThreshold === 0 || long.length + waiting < longThreshold);
     if (!known && !room)
       return {
@@ -202,11 +202,11 @@ export class LimitModel {
     return allowed(policy, short.length, long.length);
   }
 
-  private inWindow(state: State, policy: Policy, cost: number, id: string): LimitOutcome {
+  private inWindow(state: State, policy: Policy, cost: number, id: string): BackendDecision {
     const { rules } = policy;
-    const window = this.open(state) ?? { count: 0, ends: this.now + rules.tempWindowMs, last: '' };
+    const window = this.open(state) ?? { count: 0, ends: this.now + rules.shortWindowMs, last: '' };
     if (window.last === id) return this.counted(state, policy);
-    if (window.count + cost > rules.tempThreshold - 1) return this.usedUp(window, policy);
+    if (window.count + cost > rules.shortThreshold - 1) return this.usedUp(window, policy);
     state.window = { ...window, count: window.count + cost, last: id };
     return this.counted(state, policy);
   }
@@ -215,28 +215,28 @@ export class LimitModel {
     return window && this.now < window.ends ? window : undefined;
   }
 
-  private counted(state: State, { rules }: Policy): LimitOutcome {
+  private counted(state: State, { rules }: Policy): BackendDecision {
     const { count, ends } = this.open(state) ?? { count: 0, ends: 0 };
-    const resetMs = count > 0 ? Math.min(rules.tempWindowMs, ends - this.now) : 0;
+    const resetMs = count > 0 ? Math.min(rules.shortWindowMs, ends - this.now) : 0;
     return { status: 'allowed', shortCount: count, longCount: count, resetMs };
   }
 
-  private usedUp({ count, ends }: { count: number; ends: number }, { rules }: Policy): LimitOutcome {
+  private usedUp({ count, ends }: { count: number; ends: number }, { rules }: Policy): BackendDecision {
     return {
       status: 'denied',
       scope: 'temp',
       reason: 'temp',
-      retryAfterMs: Math.min(rules.tempWindowMs, ends - this.now),
+      retryAfterMs: Math.min(rules.shortWindowMs, ends - this.now),
       shortCount: count,
       longCount: count,
       blocked: false,
     };
   }
 
-  private count(state: State, policy: Policy, cost: number, id: string): LimitOutcome {
+  private count(state: State, policy: Policy, cost: number, id: string): BackendDecision {
     if (!state.attempts.some((attempt) => attempt.id === id)) {
       state.pending = state.pending.filter((attempt) => attempt.id !== id);
-      const at = Math.max(this.now, state.served.temp + 1, state.served.long + 1);
+      const at = Math.max(this.now, state.served.short + 1, state.served.long + 1);
       for (let i = 0; i < cost; i++) state.attempts.push({ id, at });
       const block = this.blockIfFull(state, policy, 0);
       if (block) return block;
@@ -245,21 +245,22 @@ export class LimitModel {
   }
 
   /** `next`: 1 if the tier is full when another one would be too many. */
-  private blockIfFull(state: State, policy: Policy, next: number): LimitOutcome | undefined {
+  private blockIfFull(state: State, policy: Policy, next: number): BackendDecision | undefined {
     const { rules } = policy;
     const short = this.short(state, policy).length;
     const long = this.long(state, policy).length;
     const longIsFull = rules.longThreshold > 0 && long + next >= rules.longThreshold;
-    const tempIsFull = short + next >= rules.tempThreshold;
-    if (rules.tempBlockMs === 0 || (!longIsFull && !tempIsFull)) return undefined;
+    const shortIsFull = short + next >= rules.shortThreshold;
+    if (rules.shortBlockMs === 0 || (!longIsFull && !shortIsFull)) return undefined;
     const scope = longIsFull ? 'long' : 'temp';
     const newest = Math.max(...state.attempts.map((attempt) => attempt.at));
-    if (tempIsFull) state.served.temp = newest;
+    if (shortIsFull) state.served.short = newest;
     if (longIsFull) state.served.long = newest;
-    state.strikes[scope]++;
-    const base = longIsFull ? rules.longBlockMs : rules.tempBlockMs;
-    const ms = Math.floor(Math.min(rules.maxBlockMs, base * rules.factor ** (state.strikes[scope] - 1)));
-    state.strikesEnd = this.now + ms + rules.recordTtlMs;
+    const tier = longIsFull ? 'long' : 'short';
+    state.strikes[tier]++;
+    const base = longIsFull ? rules.longBlockMs : rules.shortBlockMs;
+    const ms = Math.floor(Math.min(rules.maxBlockMs, base * rules.factor ** (state.strikes[tier] - 1)));
+    state.strikesEnd = this.now + ms + rules.penaltiesTtlMs;
     state.block = { scope, reason: scope, short, long, ends: this.now + ms };
     return this.blockOf(state);
   }
@@ -269,11 +270,11 @@ export class LimitModel {
     counts: { shortCount: number; longCount: number },
     { rules }: Policy,
     cost: number,
-  ): LimitOutcome {
+  ): BackendDecision {
     const inOrder = short.map(({ at }) => at).sort((a, b) => a - b);
-    const mustLeave = short.length + cost - (rules.tempThreshold - 1);
-    const leavesAt = (inOrder[mustLeave - 1] as number) + rules.tempWindowMs;
-    const retryAfterMs = Math.min(rules.tempWindowMs, leavesAt - this.now);
+    const mustLeave = short.length + cost - (rules.shortThreshold - 1);
+    const leavesAt = (inOrder[mustLeave - 1] as number) + rules.shortWindowMs;
+    const retryAfterMs = Math.min(rules.shortWindowMs, leavesAt - this.now);
     return { status: 'denied', scope: 'temp', reason: 'temp', retryAfterMs, ...counts, blocked: false };
   }
 
@@ -281,8 +282,8 @@ export class LimitModel {
     const state = this.states.get(identity) ?? fresh();
     this.states.set(identity, state);
     if (this.now > state.strikesEnd) {
-      state.served = { temp: 0, long: 0 };
-      state.strikes = { temp: 0, long: 0 };
+      state.served = { short: 0, long: 0 };
+      state.strikes = { short: 0, long: 0 };
     }
     if (state.block && this.now > state.block.ends) delete state.block;
     if (state.window && this.now > state.window.ends) delete state.window;
@@ -290,7 +291,7 @@ export class LimitModel {
   }
 
   private short(state: State, { rules }: Policy): { at: number }[] {
-    return state.attempts.filter(({ at }) => at > this.now - rules.tempWindowMs && at > state.served.temp);
+    return state.attempts.filter(({ at }) => at > this.now - rules.shortWindowMs && at > state.served.short);
   }
 
   private long(state: State, policy: Policy): { at: number }[] {
@@ -312,7 +313,7 @@ export class LimitModel {
     return state.block !== undefined && this.now < state.block.ends;
   }
 
-  private blockOf(state: State): LimitOutcome {
+  private blockOf(state: State): BackendDecision {
     const { scope, reason, short, long, ends } = state.block as NonNullable<State['block']>;
     return {
       status: 'denied',
@@ -327,13 +328,13 @@ export class LimitModel {
 }
 
 const uncounted = ({ policy, cost }: Pick<Limit, 'policy' | 'cost'>): boolean =>
-  cost === 0 || [0, Infinity].includes(policy.rules.tempThreshold);
+  cost === 0 || [0, Infinity].includes(policy.rules.shortThreshold);
 
-const uncountedOutcome = ({ rules }: Policy): LimitOutcome => {
+const uncountedDecision = ({ rules }: Policy): BackendDecision => {
   const nothing = { shortCount: 0, longCount: 0 };
-  if (rules.tempThreshold > 0) return { status: 'allowed', ...nothing, resetMs: 0 };
+  if (rules.shortThreshold > 0) return { status: 'allowed', ...nothing, resetMs: 0 };
   return {
-    ...{ status: 'denied', scope: 'temp', reason: 'temp', retryAfterMs: rules.tempWindowMs },
+    ...{ status: 'denied', scope: 'temp', reason: 'temp', retryAfterMs: rules.shortWindowMs },
     ...{ ...nothing, blocked: false },
   };
 };
@@ -341,14 +342,14 @@ const uncountedOutcome = ({ rules }: Policy): LimitOutcome => {
 const fresh = (): State => ({
   attempts: [],
   pending: [],
-  served: { temp: 0, long: 0 },
-  strikes: { temp: 0, long: 0 },
+  served: { short: 0, long: 0 },
+  strikes: { short: 0, long: 0 },
   strikesEnd: 0,
 });
 
-const allowed = ({ rules }: Policy, shortCount: number, longCount: number): LimitOutcome => ({
+const allowed = ({ rules }: Policy, shortCount: number, longCount: number): BackendDecision => ({
   status: 'allowed',
   shortCount,
   longCount,
-  resetMs: shortCount > 0 ? rules.tempWindowMs : 0,
+  resetMs: shortCount > 0 ? rules.shortWindowMs : 0,
 });

@@ -449,7 +449,7 @@ describe('when a limit is asked', () => {
     }
     await start(['express', 'memory'], [Routes]);
     expect(warnings().filter((message) => message.includes('RATE_LIMIT_ASK'))).toEqual([
-      expect.stringMatching(/RATE_LIMIT_ASK: .*not counted: Routes\.moved, Routes\.too\. Say `ask/),
+      expect.stringMatching(/RATE_LIMIT_ASK: .*a guard refuses: Routes\.moved, Routes\.too\. Set `ask/),
     ]);
   });
 
@@ -458,6 +458,6 @@ describe('when a limit is asked', () => {
     for (const who of ['user', ['ip', 'user'], 'user.tenantId'])
       expect(() =>
         SyncGuardModule.forRoot({ limits: { mine: { ...LIMIT, keyBy: who, ask: 'before' } } }),
-      ).toThrow(/RATE_LIMIT_ASK: mine counts by the user/);
+      ).toThrow(/RATE_LIMIT_ASK: The policy mine counts by the user/);
   });
 });

@@ -167,9 +167,9 @@ describe.each([
         const response = await get(path, { [header]: name });
         const body = await response.text();
         expect(response.status).toBe(500);
-        expect(body).not.toMatch(/plain|priced|secret|must be|limit must|cost must/);
+        expect(body).not.toMatch(/plain|priced|secret|must return|`limit`|`cost`/);
         expect(JSON.stringify(error.mock.calls)).toMatch(
-          /(plain\.limit|priced\.cost) must be a number from 0/,
+          /The function `(limit` of the policy plain|cost` of the policy priced) must return a number of at least 0/,
         );
         expect(JSON.stringify(error.mock.calls)).not.toMatch(/secret/);
       }

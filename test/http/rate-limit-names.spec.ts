@@ -195,7 +195,9 @@ describe.each(['express', 'fastify'] as const)('names of policies, on %s', (adap
         { provide: APP_GUARD, useExisting: RateLimitGuard },
       ]) {
         const started = start(Limited, {}, { providers: [RateLimitGuard, provider] });
-        expect(await refusal(started)).toEqual(noDefault(/is bound to all handlers, .*no policy `default`/));
+        expect(await refusal(started)).toEqual(
+          noDefault(/is bound to all handlers\. It applies the policy `default`, and there is none/),
+        );
       }
       const byHand = start(Limited, {}, { providers: [RateLimitGuard] }, (app) =>
         app.useGlobalGuards(app.get(RateLimitGuard)),

@@ -843,7 +843,7 @@ describe('at boot', () => {
     @SkipRateLimit('defualt')
     @Controller()
     class MisspeltSkip {}
-    expect(await boot(Misspelt)).toMatch(/@RateLimit\('logn'\) names a policy that is not there.*login/);
+    expect(await boot(Misspelt)).toMatch(/@RateLimit\('logn'\) names a policy that does not exist.*login/);
     expect(await boot(MisspeltSkip)).toMatch(/@SkipRateLimit\('defualt'\) names a policy/);
   });
 
@@ -851,7 +851,7 @@ describe('at boot', () => {
     expect(() => RateLimit({ limit: 0, windowMs: 1 })).toThrow(
       /@RateLimit\(\)\.limit must be an integer from 1/,
     );
-    expect(() => RateLimit([])).toThrow(/must hold 1 to 8 policies/);
+    expect(() => RateLimit([])).toThrow(/must have 1 to 8 policies/);
   });
 
   it('refuses a provider that is not there', async () => {

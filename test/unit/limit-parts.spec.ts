@@ -1,12 +1,12 @@
 import { ExecutionContextHost } from '@nestjs/core/helpers/execution-context-host.js';
 import { type LimitedCall, limitedCall } from '../../lib/limit/limited-call.js';
-import { BlockNotes } from '../../lib/limit/block-notes.js';
+import { DenyCache } from '../../lib/limit/deny-cache.js';
 import { CircuitBreaker } from '../../lib/limit/circuit-breaker.js';
-import type { LimitCheck, LimitOutcome } from '../../lib/limit/limit.backend.js';
+import type { BackendDenied, LimitCheck } from '../../lib/limit/limit.backend.js';
 import { TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
 import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
 import { type ResolvedPolicy, resolvePolicy } from '../../lib/limit/limit.policy.js';
-import { createCallId } from '../../lib/limit/limit.values.js';
+import { createCallId } from '../../lib/limit/call-id.js';
 
 describe('CircuitBreaker', () => {
   let nowMs = 0;
@@ -59,8 +59,8 @@ describe('CircuitBreaker', () => {
   });
 });
 
-describe('BlockNotes', () => {
-  const blockOf = (retryAfterMs: number, blocked = true): Extract<LimitOutcome, { status: 'denied' }> => ({
+describe('DenyCache', () => {
+  const blockOf = (retryAfterMs: number, blocked = true): BackendDenied => ({
     status: 'denied',
     scope: 'temp',
     reason: 'temp',
@@ -70,51 +70,51 @@ describe('BlockNotes', () => {
     blocked,
   });
   let nowMs = 0;
-  let notes: BlockNotes;
+  let cache: DenyCache;
   beforeEach(() => {
     nowMs = 0;
-    notes = new BlockNotes(1_000, () => nowMs);
+    cache = new DenyCache(1_000, () => nowMs);
   });
 
   it('remembers a block for the time it was given, and counts it down', () => {
-    notes.add('ann', blockOf(60_000), 0);
+    cache.add('ann', blockOf(60_000), 0);
     nowMs = 999;
-    expect(notes.find('ann')).toEqual(blockOf(59_001));
+    expect(cache.find('ann')).toEqual(blockOf(59_001));
     nowMs = 1_000;
-    expect(notes.find('ann')).toBeUndefined();
+    expect(cache.find('ann')).toBeUndefined();
   });
 
   it('never outlives the block, counted from before it was asked for; its wait is counted from the answer', () => {
     nowMs = 100;
-    notes.add('ann', blockOf(500), 0);
+    cache.add('ann', blockOf(500), 0);
     nowMs = 499;
-    expect(notes.find('ann')).toEqual(blockOf(101));
+    expect(cache.find('ann')).toEqual(blockOf(101));
     nowMs = 500;
-    expect(notes.find('ann')).toBeUndefined();
+    expect(cache.find('ann')).toBeUndefined();
   });
 
   it('is not brought back by a question that was asked before the block was lifted', () => {
     nowMs = 100;
-    notes.delete('ann');
-    notes.add('ann', blockOf(60_000), 50);
-    expect(notes.find('ann')).toBeUndefined();
-    notes.add('ann', blockOf(60_000), 101);
-    expect(notes.find('ann')).toBeDefined();
+    cache.delete('ann');
+    cache.add('ann', blockOf(60_000), 50);
+    expect(cache.find('ann')).toBeUndefined();
+    cache.add('ann', blockOf(60_000), 101);
+    expect(cache.find('ann')).toBeDefined();
   });
 
   it('remembers blocks only, and nothing when it is off', () => {
-    notes.add('ann', blockOf(60_000, false), 0);
-    expect(notes.find('ann')).toBeUndefined();
-    const off = new BlockNotes(0, () => nowMs);
+    cache.add('ann', blockOf(60_000, false), 0);
+    expect(cache.find('ann')).toBeUndefined();
+    const off = new DenyCache(0, () => nowMs);
     off.add('ann', blockOf(60_000), 0);
     expect(off.find('ann')).toBeUndefined();
   });
 
   it('holds 10,000 at most: the oldest goes first', () => {
-    for (let i = 0; i < 10_001; i++) notes.add(`key${i}`, blockOf(60_000), 0);
-    expect(notes.find('key0')).toBeUndefined();
-    expect(notes.find('key1')).toBeDefined();
-    expect(notes.find('key10000')).toBeDefined();
+    for (let i = 0; i < 10_001; i++) cache.add(`key${i}`, blockOf(60_000), 0);
+    expect(cache.find('key0')).toBeUndefined();
+    expect(cache.find('key1')).toBeDefined();
+    expect(cache.find('key10000')).toBeDefined();
   });
 });
 

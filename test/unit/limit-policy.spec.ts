@@ -20,9 +20,13 @@ const refusalOf = (policy: unknown): string =>
 
 describe('resolvePolicy', () => {
   it('makes a threshold of a limit: `limit: 5` denies the 6th', () => {
-    expect(resolvePolicy(plain).rules).toMatchObject({ tempThreshold: 11, tempBlockMs: 0, longThreshold: 0 });
+    expect(resolvePolicy(plain).rules).toMatchObject({
+      shortThreshold: 11,
+      shortBlockMs: 0,
+      longThreshold: 0,
+    });
     const { threshold: _, ...rest } = tier;
-    expect(resolvePolicy({ name: 'x', temp: { ...rest, limit: 5 } }).rules.tempThreshold).toBe(6);
+    expect(resolvePolicy({ name: 'x', temp: { ...rest, limit: 5 } }).rules.shortThreshold).toBe(6);
   });
 
   it('fills in what a policy says nothing of', () => {
@@ -41,12 +45,12 @@ describe('resolvePolicy', () => {
   });
 
   it('takes a limit that comes with the request, later', () => {
-    const policy = resolvePolicy({ ...plain, limit: () => 7 }, { fixed: true });
-    expect(policy).toMatchObject({ fixed: false });
-    expect(withLimit(policy, 7).rules.tempThreshold).toBe(8);
+    const policy = resolvePolicy({ ...plain, limit: () => 7 }, { isStatic: true });
+    expect(policy).toMatchObject({ isStatic: false });
+    expect(withLimit(policy, 7).rules.shortThreshold).toBe(8);
     const warnings: string[] = [];
     const thresholdOf = (limit: unknown, of = policy): number =>
-      withLimit(of, limit, (message) => warnings.push(message)).rules.tempThreshold;
+      withLimit(of, limit, (message) => warnings.push(message)).rules.shortThreshold;
     expect([0, 0.5, 2.9, 'unlimited', Infinity].map((limit) => thresholdOf(limit))).toEqual([
       0,
       0,
@@ -55,22 +59,24 @@ describe('resolvePolicy', () => {
       Infinity,
     ]);
     expect(withLimit(policy, 20_000)).toMatchObject({
-      ...{ algorithm: 'fixed-window', rules: { tempThreshold: 20_001 } },
+      ...{ algorithm: 'fixed-window', rules: { shortThreshold: 20_001 } },
     });
     const blocking = resolvePolicy({ ...plain, limit: () => 7, blockMs: 1_000 });
     expect(thresholdOf(20_000, blocking)).toBe(10_000);
-    expect(warnings).toEqual([expect.stringMatching(/^RATE_LIMIT_CAPPED: .* api gave more than 9999/)]);
+    expect(warnings).toEqual([expect.stringMatching(/^RATE_LIMIT_CAPPED: .* api returned more than 9999/)]);
     for (const nonsense of [NaN, -1, -Infinity, '7', null, undefined, {}, [7], true])
-      expect(() => withLimit(policy, nonsense)).toThrow(/^The limiter could not decide\. api\.limit must be/);
+      expect(() => withLimit(policy, nonsense)).toThrow(
+        /^The limiter could not decide\. The function `limit` of the policy api must return/,
+      );
   });
 
   it('takes a window that comes with the request, later', () => {
-    const policy = resolvePolicy({ ...plain, windowMs: () => 5_000 }, { fixed: true });
-    expect(policy).toMatchObject({ fixed: false });
-    expect(withWindow(policy, 5_000.7).rules).toMatchObject({ tempWindowMs: 5_000, recordTtlMs: 5_000 });
+    const policy = resolvePolicy({ ...plain, windowMs: () => 5_000 }, { isStatic: true });
+    expect(policy).toMatchObject({ isStatic: false });
+    expect(withWindow(policy, 5_000.7).rules).toMatchObject({ shortWindowMs: 5_000, penaltiesTtlMs: 5_000 });
     for (const nonsense of [0, -1, NaN, Infinity, '5000', undefined, 367 * 86_400_000])
       expect(() => withWindow(policy, nonsense)).toThrow(
-        /^The limiter could not decide\. api\.windowMs must be/,
+        /^The limiter could not decide\. The function `windowMs` of the policy api must return/,
       );
   });
 
@@ -80,7 +86,9 @@ describe('resolvePolicy', () => {
     expect(costOf(withLimit(policy, 'unlimited'), 5_000)).toBe(0);
     expect(() => costOf(policy, 11)).toThrow(/api\.cost must be an integer from 1 to 10/);
     for (const nonsense of [NaN, -1, '1', null, undefined, {}])
-      expect(() => costOf(policy, nonsense)).toThrow(/^The limiter could not decide\. api\.cost must be/);
+      expect(() => costOf(policy, nonsense)).toThrow(
+        /^The limiter could not decide\. The function `cost` of the policy api must return/,
+      );
   });
 
   it('counts in a sliding log unless told otherwise', () => {
@@ -95,11 +103,11 @@ describe('resolvePolicy', () => {
   it('lets a fixed window have limits and costs that a log could not hold', () => {
     const most = 2 ** 31 - 1;
     const policy = resolvePolicy({ ...plain, algorithm: 'fixed-window', limit: most, cost: most });
-    expect(policy).toMatchObject({ cost: most, rules: { tempThreshold: most + 1 } });
+    expect(policy).toMatchObject({ cost: most, rules: { shortThreshold: most + 1 } });
     const dynamic = resolvePolicy({ ...plain, algorithm: 'fixed-window', limit: () => most, cost: 50_000 });
-    expect(withLimit(dynamic, most).rules.tempThreshold).toBe(most + 1);
+    expect(withLimit(dynamic, most).rules.shortThreshold).toBe(most + 1);
     expect(() => validateCost(withLimit(dynamic, 100), 101)).toThrow(/api\.cost must be .* from 1 to 100,/);
-    expect(withLimit(dynamic, most + 1).rules.tempThreshold).toBe(most + 1);
+    expect(withLimit(dynamic, most + 1).rules.shortThreshold).toBe(most + 1);
   });
 
   const fixed = { limit: 10, windowMs: 1_000, algorithm: 'fixed-window' };
@@ -176,8 +184,8 @@ describe('resolvePolicy', () => {
     [{ temp: { windowMs: 1, blockMs: 1 } }, /login\.temp must have either `threshold` or `limit`/],
     [{ limit: 1, windowMs: 1, temp: tier }, /either `limit` and `windowMs`, or `temp`/],
     [{}, /either `limit` and `windowMs`, or `temp`/],
-    [{ limit: 1, windowMs: 1, long: tier }, /login\.long needs `temp`/],
-    [{ temp: tier, windowMs: 1 }, /belong into `temp`/],
+    [{ limit: 1, windowMs: 1, long: tier }, /login\.long needs login\.temp/],
+    [{ temp: tier, windowMs: 1 }, /must stand inside of login\.temp/],
     [{ limit: 1, windowMs: 1, escalation: {} }, /login\.escalation needs a policy that blocks/],
     [{ temp: tier, escalation: { factor: 0 } }, /factor must be a number from 1 to 100/],
     [
@@ -208,7 +216,7 @@ describe('resolveLimits', () => {
 
   it('knows the presets, and lets a policy of the same name win', () => {
     const limits = resolveLimits({ api: { limit: 7, windowMs: 1 } }, defaults);
-    expect(limits.get('api')?.[0]?.rules.tempThreshold).toBe(8);
+    expect(limits.get('api')?.[0]?.rules.shortThreshold).toBe(8);
     expect(limits.get('login')).toMatchObject([
       { count: 'failure' },
       { count: 'failure' },
@@ -219,7 +227,7 @@ describe('resolveLimits', () => {
 
   it('refuses a list that is empty or too long', () => {
     expect(messageOf(() => resolveLimits({ login: [] }, defaults))).toMatch(
-      /login must hold 1 to 8 policies, got 0/,
+      /login must have 1 to 8 policies, got 0/,
     );
     expect(messageOf(() => resolveLimits({ login: Array(9).fill(plain) }, defaults))).toMatch(/got 9/);
   });

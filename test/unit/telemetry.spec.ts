@@ -57,7 +57,7 @@ const FIELDS = ['feature', 'type', 'result', 'reason', 'code', 'durationMs', 'ke
 function expectHashedOnly(events: readonly SyncGuardEvent[], ...secrets: string[]): void {
   expect(events.length).toBeGreaterThan(0);
   for (const event of events) {
-    const allowed = event.feature === 'limit' ? [...FIELDS, 'policy', 'degraded', 'cached'] : FIELDS;
+    const allowed = event.feature === 'limit' ? [...FIELDS, 'policy', 'degraded', 'fromDenyCache'] : FIELDS;
     expect(allowed).toEqual(expect.arrayContaining(Reflect.ownKeys(event)));
     expect(event.durationMs).toBeGreaterThanOrEqual(0);
   }
@@ -239,7 +239,10 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     const failures = limiter.policies({ ...login, name: 'failures', count: 'failure' });
     const checks = failures.map((policy) => ({ policy, identity: `failures\0${PRIVATE}`, cost: 1 }));
     for (const outcome of ['success', 'failure', 'failure'] as const)
-      await limiter.settle(await limiter.rule(checks), new Map(failures.map((policy) => [policy, outcome])));
+      await limiter.settle(
+        await limiter.decide(checks),
+        new Map(failures.map((policy) => [policy, outcome])),
+      );
     expect(told(events)).toStrictEqual([
       'limit check ok',
       'limit withdraw ok',
@@ -265,8 +268,8 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     await limiter.check(PRIVATE, login);
     await limiter.check(PRIVATE, [api, { ...login }]);
     await expect(limiter.limiter(PRIVATE, login)).rejects.toThrow();
-    const cached = store === 'memory' ? {} : { cached: true };
-    const denial = { feature: 'limit', type: 'check', result: 'fail', policy: 'login', ...cached };
+    const fromCache = store === 'memory' ? {} : { fromDenyCache: true };
+    const denial = { feature: 'limit', type: 'check', result: 'fail', policy: 'login', ...fromCache };
     const expected = { ...denial, reason: 'temp', keyHash: hashKey(PRIVATE) };
     for (const { durationMs, ...event } of events) {
       expect(event).toStrictEqual(expected);
@@ -281,7 +284,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
       { type: 'check', result: 'fail', reason: 'manual' },
       { ...denial, reason: 'manual' },
     ]);
-    expect(events.at(-2)).not.toHaveProperty('cached');
+    expect(events.at(-2)).not.toHaveProperty('fromDenyCache');
     await limiter.reset(PRIVATE, login);
     await limiter.check(PRIVATE, login);
     expect(told(events.slice(-1))).toStrictEqual(['limit check ok']);

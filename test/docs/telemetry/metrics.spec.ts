@@ -15,8 +15,8 @@ function toMetrics(meter: Meter): (event: SyncGuardEvent) => void {
   return (event) => {
     const { feature, type, result, reason, code, durationMs } = event;
     operations.add(1, { feature, type, result, reason: reason ?? code ?? '' });
-    // Denied from this process' own notes: no backend was asked, so there is no duration of one.
-    if ('cached' in event) return;
+    // The deny cache answered. No backend was asked, so there is no duration of one.
+    if ('fromDenyCache' in event) return;
     duration.record(durationMs, { feature, type });
   };
 }

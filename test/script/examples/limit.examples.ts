@@ -4,10 +4,10 @@ import { resolvePolicy } from '../../../lib/limit/limit.policy.js';
 import {
   blockScript,
   checkScripts,
-  type DecisionShape,
+  type CheckShape,
   dynamicArgs,
   dynamicCheckScript,
-  fixedCheckScript,
+  staticCheckScript,
   forgiveScript,
   peekScript,
   resetScript,
@@ -18,7 +18,7 @@ import type { ScriptExample } from './example.js';
 
 // The first attempt is the one that blocks: a call that touches every key.
 const { rules } = resolvePolicy({ name: 'login', temp: { windowMs: 60_000, threshold: 1, blockMs: 60_000 } });
-const shape = { stage: 'attempt', rules } as const;
+const shape = { mode: 'attempt', rules } as const;
 // The first success fills the tier, and sets the block.
 const { rules: successRules } = resolvePolicy({
   name: 'signup',
@@ -26,14 +26,14 @@ const { rules: successRules } = resolvePolicy({
   temp: { windowMs: 60_000, limit: 1, blockMs: 60_000 },
 });
 const windowShape = {
-  stage: 'window',
+  mode: 'window',
   rules: resolvePolicy({ name: 'bulk', algorithm: 'fixed-window', limit: 50_000, windowMs: 60_000 }).rules,
 } as const;
-const lookShape = { stage: 'look', rules: { ...rules, tempThreshold: Infinity } } as const;
+const lookShape = { mode: 'look', rules: { ...rules, shortThreshold: Infinity } } as const;
 const keys = {
   attempts: 'syncguard/abuse_limiter:attempts:{tag}',
   block: 'syncguard/abuse_limiter:block:{tag}',
-  seq: 'syncguard/abuse_limiter:seq:{tag}',
+  penalties: 'syncguard/abuse_limiter:seq:{tag}',
   window: 'syncguard/abuse_limiter:window:{tag}',
 };
 const callId = 'callcall';
@@ -48,7 +48,7 @@ const prepareBlock = (client: Redis): Promise<unknown> =>
   client.set(keys.block, 'temp 5 5 60000', 'PX', 60_000);
 
 /** One call against several limits. They are of one slot here, as on a Cluster a call has one limit only. */
-function checkOf(shapes: readonly DecisionShape[]): ScriptExample {
+function checkOf(shapes: readonly CheckShape[]): ScriptExample {
   const all: Record<string, string> = {};
   const args: Record<string, string | number> = { callId };
   shapes.forEach((each, i) => {
@@ -59,51 +59,51 @@ function checkOf(shapes: readonly DecisionShape[]): ScriptExample {
 }
 
 export const limitExamples: ScriptExample[] = [
-  ...checkScripts.map((_, i) => checkOf(Array<DecisionShape>(i + 1).fill(shape))),
+  ...checkScripts.map((_, i) => checkOf(Array<CheckShape>(i + 1).fill(shape))),
   checkOf([windowShape]),
   checkOf([windowShape, shape, windowShape]),
   checkOf([lookShape]),
   checkOf([shape, lookShape]),
   {
-    script: fixedCheckScript([shape]),
-    keys: { attempts1: keys.attempts, block1: keys.block, seq1: keys.seq },
+    script: staticCheckScript([shape]),
+    keys: { attempts1: keys.attempts, block1: keys.block, penalties1: keys.penalties },
     args: { callId, cost1: 1 },
   },
   {
-    script: fixedCheckScript([{ ...shape, stage: 'enter' }]),
-    keys: { attempts1: keys.attempts, block1: keys.block, seq1: keys.seq },
+    script: staticCheckScript([{ ...shape, mode: 'enter' }]),
+    keys: { attempts1: keys.attempts, block1: keys.block, penalties1: keys.penalties },
     args: { callId, cost1: 2 },
   },
-  checkOf([{ stage: 'reserve', rules: successRules }, shape]),
+  checkOf([{ mode: 'reserve', rules: successRules }, shape]),
   {
-    script: fixedCheckScript([{ stage: 'reserve', rules: successRules }]),
-    keys: { attempts1: keys.attempts, block1: keys.block, seq1: keys.seq },
+    script: staticCheckScript([{ mode: 'reserve', rules: successRules }]),
+    keys: { attempts1: keys.attempts, block1: keys.block, penalties1: keys.penalties },
     args: { callId, cost1: 1 },
   },
   {
-    script: fixedCheckScript([{ stage: 'grant', rules: successRules }]),
-    keys: { attempts1: keys.attempts, block1: keys.block, seq1: keys.seq },
+    script: staticCheckScript([{ mode: 'grant', rules: successRules }]),
+    keys: { attempts1: keys.attempts, block1: keys.block, penalties1: keys.penalties },
     args: { callId, cost1: 1 },
   },
   {
-    script: fixedCheckScript([windowShape]),
+    script: staticCheckScript([windowShape]),
     keys: { window1: keys.window, block1: keys.block },
     args: { callId, cost1: 2 },
     prepare: prepareWindow,
   },
   { script: peekScript, keys, args: { ...rules }, prepare },
   { script: withdrawScript, keys, args: { callId, cost: 1, forget: '1' }, prepare },
-  { script: forgiveScript, keys, args: { callId, count: 1, recordTtlMs: 60_000 }, prepare },
+  { script: forgiveScript, keys, args: { callId, count: 1, penaltiesTtlMs: 60_000 }, prepare },
   {
     script: peekWindowScript,
     keys,
-    args: { tempThreshold: 5, tempWindowMs: 60_000 },
+    args: { shortThreshold: 5, shortWindowMs: 60_000 },
     prepare: prepareWindow,
   },
   { script: forgiveWindowScript, keys, args: { callId, amount: 1 }, prepare: prepareWindow },
   {
     script: resetScript,
-    keys: { counted: keys.attempts, block: keys.block, seq: keys.seq },
+    keys: { counted: keys.attempts, block: keys.block, penalties: keys.penalties },
     args: {},
     prepare,
   },

@@ -308,7 +308,9 @@ describe.each(CELLS)('how a call ended, on %s and %s', (adapter, backend) => {
   it('an isFailure that throws counts, and is logged', async () => {
     expect(await posts(4, '/throws')).toEqual([201, 201, 429, 429]);
     expect(error.mock.calls.map(([message]) => String(message))).toContainEqual(
-      expect.stringMatching(/isFailure of POST \/throws failed, so the call counts: Error: a mistake/),
+      expect.stringMatching(
+        /`isFailure` of the policy POST \/throws failed, so the call counts\. Error: a mistake/,
+      ),
     );
   });
 
@@ -324,7 +326,7 @@ describe.each(CELLS)('how a call ended, on %s and %s', (adapter, backend) => {
     const told = warn.mock.calls
       .map(([message]) => String(message))
       .filter((text) => /NO_VERDICT/.test(text));
-    expect(told).toEqual([expect.stringMatching(/RATE_LIMIT_NO_VERDICT: POST \/resets answers/)]);
+    expect(told).toEqual([expect.stringMatching(/RATE_LIMIT_NO_VERDICT: POST \/resets answered/)]);
   });
 
   it('successes count, failures give their room back', async () => {

@@ -1,4 +1,4 @@
-import { joinIdentity, normalizeAddress, valueAt } from '../../lib/limit/identity.js';
+import { joinKeyParts, normalizeAddress, valueAt } from '../../lib/limit/key-parts.js';
 import { rateLimitHeaders } from '../../lib/limit/rate-limit.headers.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 
@@ -81,16 +81,16 @@ describe('valueAt', () => {
   });
 });
 
-describe('joinIdentity', () => {
+describe('joinKeyParts', () => {
   it('is unambiguous, whatever the parts hold', () => {
     const keys = [
-      joinIdentity([
+      joinKeyParts([
         ['ip', '1'],
         ['body.email', 'a'],
       ]),
-      joinIdentity([['ip', '1","body.email","a']]),
-      joinIdentity([['ip', '1\0a']]),
-      joinIdentity([
+      joinKeyParts([['ip', '1","body.email","a']]),
+      joinKeyParts([['ip', '1\0a']]),
+      joinKeyParts([
         ['body.email', '1'],
         ['ip', 'a'],
       ]),
@@ -99,16 +99,16 @@ describe('joinIdentity', () => {
   });
 
   it('is short enough for a key', () => {
-    expect(joinIdentity([['body.email', 'é'.repeat(1_024)]])).toMatch(/^[\w-]{43}$/);
+    expect(joinKeyParts([['body.email', 'é'.repeat(1_024)]])).toMatch(/^[\w-]{43}$/);
   });
 });
 
 describe('rateLimitHeaders', () => {
   const policy = resolvePolicy({ name: 'a "b" \\c', limit: 5, windowMs: 1_500 });
-  const outcome = { status: 'allowed', shortCount: 2, longCount: 2, resetMs: 1_001 } as const;
+  const decision = { status: 'allowed', shortCount: 2, longCount: 2, resetMs: 1_001 } as const;
 
   it('quotes names as structured fields ask for, and rounds up', () => {
-    expect(rateLimitHeaders(['draft-10'], [{ policy, outcome }])).toEqual([
+    expect(rateLimitHeaders(['draft-10'], [{ policy, decision }])).toEqual([
       ['RateLimit-Policy', '"a \\"b\\" \\\\c";q=5;w=2'],
       ['RateLimit', '"a \\"b\\" \\\\c";r=3;t=2'],
     ]);
@@ -124,8 +124,8 @@ describe('rateLimitHeaders', () => {
       rateLimitHeaders(
         ['legacy'],
         [
-          { policy: other, outcome },
-          { policy, outcome },
+          { policy: other, decision },
+          { policy, decision },
         ],
       ),
     ).toEqual([

@@ -3,34 +3,35 @@ import type { ModuleRef } from '@nestjs/core';
 import {
   clientAddress,
   idText,
-  joinIdentity,
+  joinKeyParts,
   normalizeAddress,
   singleAddress,
   userIdOf,
   valueAt,
-} from './identity.js';
+} from './key-parts.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
 import type { ContextResolver, FromContext, KeyBy, KeyPart } from './limit.types.js';
 import type { LimitedCall, RequestLike } from './limited-call.js';
 
-export type IdentityOptions = Pick<ResolvedLimitOptions, 'ipv6Subnet' | 'user' | 'address'>;
+export type KeyOptions = Pick<ResolvedLimitOptions, 'ipv6Subnet' | 'user' | 'address'>;
 
-/** Finds out whose request it is, with the functions and providers that the app has given. */
-export class IdentityResolver {
+/** Finds the key of a request: whom it is counted for. Runs the functions and providers of the app that `keyBy` names. */
+export class KeyResolver {
   readonly #resolvers = new Map<unknown, (context: ExecutionContext) => unknown>();
   readonly #warned = new Set<string>();
-  #looksAtProxy = true;
+  #looksForProxy = true;
 
   constructor(
     private readonly moduleRef: ModuleRef,
-    private readonly options: IdentityOptions,
+    private readonly options: KeyOptions,
     private readonly warn: (message: string) => void,
   ) {}
 
   /**
-   * What a value of the context is read by: the function itself, or the provider of that class.
+   * Returns the function that reads a value from the context: the function itself, or `resolve` of the provider of that
+   * class.
    *
-   * @throws when there is no such provider
+   * @throws the error of Nest if there is no such provider
    */
   resolver<T>(value: FromContext<T>): (context: ExecutionContext) => T | Promise<T> {
     let resolve = this.#resolvers.get(value);
@@ -39,32 +40,32 @@ export class IdentityResolver {
   }
 
   /**
-   * The key of a request. A part that is missing falls back to the address, never to one bucket for all. What has no
-   * address, as a message, is known by the other parts; undefined if one of those is missing. The part `'route'` says
-   * where, never who: it comes last, and a fallback keeps it.
+   * Returns the key of a request. If a part is missing, the key is the address, so that clients never share one bucket. A
+   * message has no address: its key is made of the other parts, and is undefined if one of those is missing. The part
+   * `'route'` does not tell clients apart. It stands last in the key, also if the key is the address.
    */
-  async identityOf(
+  async keyFor(
     keyBy: KeyBy,
     context: ExecutionContext,
     { request, route }: LimitedCall,
   ): Promise<string | undefined> {
     if (keyBy === 'ip') return this.#byAddress(await this.#address(context, request), []);
     const parts = (Array.isArray(keyBy) ? keyBy : [keyBy]) as readonly KeyPart[];
-    const where: Labelled[] = parts.includes('route') ? [['route', route]] : [];
-    const who = parts.filter((part) => part !== 'route');
-    const found = await Promise.all(who.map((part) => this.#find(part, context, request)));
-    const known = who.flatMap((part, i): Labelled[] => {
+    const place: Labelled[] = parts.includes('route') ? [['route', route]] : [];
+    const clientParts = parts.filter((part) => part !== 'route');
+    const found = await Promise.all(clientParts.map((part) => this.#find(part, context, request)));
+    const known = clientParts.flatMap((part, i): Labelled[] => {
       const value = found[i];
       return value === undefined ? [] : [[labelOf(part), value]];
     });
-    const addressless = found.filter((value, i) => value === undefined && who[i] === 'ip').length;
-    if (known.length > 0 && known.length + addressless === who.length)
-      return joinIdentity([...known, ...where]);
-    return this.#byAddress(await this.#address(context, request), where);
+    const addressless = found.filter((value, i) => value === undefined && clientParts[i] === 'ip').length;
+    if (known.length > 0 && known.length + addressless === clientParts.length)
+      return joinKeyParts([...known, ...place]);
+    return this.#byAddress(await this.#address(context, request), place);
   }
 
-  #byAddress(address: string | undefined, where: readonly Labelled[]): string | undefined {
-    return address === undefined ? undefined : joinIdentity([['ip', address], ...where]);
+  #byAddress(address: string | undefined, place: readonly Labelled[]): string | undefined {
+    return address === undefined ? undefined : joinKeyParts([['ip', address], ...place]);
   }
 
   async #find(part: KeyPart, context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
@@ -82,44 +83,47 @@ export class IdentityResolver {
     if (id === undefined && request.user !== undefined && request.user !== null)
       this.#warnOnce(
         user
-          ? "RATE_LIMIT_NO_USER: request.user is there, but the function of `limit.user` gave no id, so its calls are counted by address, where `keyBy` has 'user'."
-          : "RATE_LIMIT_NO_USER: request.user is there, but has none of id, sub, userId, _id and uid, so its calls are counted by address, where `keyBy` has 'user'. Say where the id is: `limit: { user: (context) => id }`.",
+          ? "RATE_LIMIT_NO_USER: The function `limit.user` returned no id for a request that has a `request.user`. Policies with `keyBy: 'user'` count such requests by address."
+          : "RATE_LIMIT_NO_USER: `request.user` has none of the properties id, sub, userId, _id and uid. Policies with `keyBy: 'user'` count such requests by address. Say where the id is: `limit: { user: (context) => id }`.",
       );
     return id;
   }
 
-  /** Of what has no address, undefined. */
+  /** Returns undefined for calls that have no address. */
   #address(
     context: ExecutionContext,
     request: RequestLike,
   ): string | undefined | Promise<string | undefined> {
-    if (this.options.address !== undefined) return this.#toldAddress(context, request);
+    if (this.options.address !== undefined) return this.#configuredAddress(context, request);
     if (!hasAddress(request)) return undefined;
-    if (this.#looksAtProxy) this.#checkProxy(request);
+    if (this.#looksForProxy) this.#checkProxy(request);
     return clientAddress(request, this.options.ipv6Subnet);
   }
 
-  /** What `limit.address` says; whoever comes past the CDN says nothing, and has the address of the connection. */
-  async #toldAddress(context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
+  /**
+   * Returns the address that `limit.address` finds. If it finds none, the request did not come through the CDN, and the
+   * address of its connection is returned.
+   */
+  async #configuredAddress(context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
     const { address, ipv6Subnet } = this.options;
-    const told =
+    const value =
       typeof address === 'string'
         ? request.headers[address.slice('headers.'.length)]
         : await this.resolver<unknown>(address as FromContext<unknown>)(context);
-    const found = singleAddress(told, ipv6Subnet);
+    const found = singleAddress(value, ipv6Subnet);
     if (found !== undefined || !hasAddress(request)) return found;
     this.#warnOnce(
-      'RATE_LIMIT_NO_ADDRESS: a request came without one valid address where `limit.address` looks for it: it is counted by the address of its connection. Let the origin accept the CDN or proxy alone.',
+      'RATE_LIMIT_NO_ADDRESS: A request had no single valid address where `limit.address` looks for it. It is counted by the address of its connection. Make sure that the server accepts connections of your CDN or proxy only.',
     );
     return normalizeAddress(request.socket?.remoteAddress ?? request.ip ?? '', ipv6Subnet);
   }
 
-  /** Multipart forms are read by an interceptor, later than any limit is asked. */
+  /** Warns of a multipart form. An interceptor reads such a form, and limits are asked before interceptors run. */
   #checkBody(part: string, context: ExecutionContext, { headers, body }: RequestLike): void {
     if (context.getType() !== 'http' || !/^multipart\//i.test(String(headers['content-type']))) return;
     if (typeof body === 'object' && body !== null && Object.keys(body).length > 0) return;
     this.#warnOnce(
-      `RATE_LIMIT_BODY_NOT_PARSED: a multipart request was counted by address, since its body is not parsed when \`${part}\` is looked for. Send the field as JSON or in a header, or parse the form in a middleware.`,
+      `RATE_LIMIT_BODY_NOT_PARSED: A multipart request is counted by address, because its body is not parsed yet when the limit looks for \`${part}\`. Send the field as JSON or in a header, or parse the form in a middleware.`,
     );
   }
 
@@ -130,16 +134,16 @@ export class IdentityResolver {
     this.warn(message);
   }
 
-  /** The first request that came through a proxy tells whether its word is taken. */
+  /** Looks at the first request that came through a proxy, and warns if the app does not trust that proxy. */
   #checkProxy({ headers, ip, socket }: RequestLike): void {
     if (headers['x-forwarded-for'] === undefined) return;
-    this.#looksAtProxy = false;
+    this.#looksForProxy = false;
     const peer = socket?.remoteAddress ?? '';
     if (normalizeAddress(ip ?? peer, 128) !== normalizeAddress(peer, 128)) return;
     this.warn(
-      'RATE_LIMIT_UNTRUSTED_PROXY: A request came with X-Forwarded-For, but the app does not trust proxies: all clients ' +
-        "behind one are limited together, by its address. Set Express' `trust proxy` or Fastify's `trustProxy` if there " +
-        'is one; for WebSockets give a `keyBy` (docs/rate-limits.md).',
+      'RATE_LIMIT_UNTRUSTED_PROXY: A request has the header X-Forwarded-For, but the app does not trust proxies. If it is ' +
+        'behind a proxy, all clients are limited together, by the address of the proxy. Then set `trust proxy` of Express ' +
+        'or `trustProxy` of Fastify. On a WebSocket gateway set a `keyBy` (docs/rate-limits.md).',
     );
   }
 
@@ -153,7 +157,7 @@ export class IdentityResolver {
 const isResolverClass = (value: FromContext<unknown>): boolean =>
   typeof (value as { prototype?: { resolve?: unknown } }).prototype?.resolve === 'function';
 
-/** A message has none; nor has a socket whose adapter does not tell it. */
+/** A message has no address, and neither has a socket whose adapter does not pass it on. */
 const hasAddress = ({ ip, socket }: RequestLike): boolean => ip !== undefined || socket !== undefined;
 
 type Labelled = readonly [label: string, value: string];

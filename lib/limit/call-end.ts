@@ -1,10 +1,10 @@
-import { keyOf } from './handler-entry.js';
+import { memberNameOf } from './handler-entry.js';
 import type { CallEnd } from './limit.types.js';
 import type { ResponseLike } from './limited-call.js';
 import { PASSTHROUGH, REDIRECT, ROUTE_ARGS } from './rate-limit.metadata.js';
 import type { Visit } from './visit.js';
 
-/** Nest's parameters of these types leave the response to the handler. */
+/** Nest's parameter types RESPONSE and NEXT. With one of them the handler writes the response itself. */
 const RESPONSE_OR_NEXT = /^[12]:/;
 
 interface Redirect {
@@ -13,8 +13,8 @@ interface Redirect {
 }
 
 /**
- * How a call is going to be answered with what its handler returned: before its headers leave. Undefined if the handler
- * writes the response itself.
+ * Returns how a call will be answered, now that its handler has returned a value and before the headers leave. Returns
+ * undefined if the handler writes the response itself.
  */
 export function endOf(
   { call: { response }, handler, type, handled, isHttp }: Visit,
@@ -26,6 +26,7 @@ export function endOf(
   const redirect = Reflect.getMetadata(REDIRECT, method) as Redirect | undefined;
   if (typeof redirect?.url !== 'string')
     return { statusCode: response.statusCode, location: locationOf(response), value, handled };
+  // As Nest does, the returned `{ url, statusCode }` is preferred to that of `@Redirect`.
   const { url, statusCode } = (value ?? {}) as Redirect;
   return {
     statusCode: [statusCode, redirect.statusCode].find(isStatus) ?? 302,
@@ -36,7 +37,7 @@ export function endOf(
   };
 }
 
-/** Of Express' response and of Fastify's reply, which keeps its headers to itself until they leave. */
+/** Returns the `Location` header. Fastify's reply has it, too: its raw response gets the headers only when they leave. */
 export function locationOf(response: ResponseLike): string | undefined {
   const location = response.getHeader?.('location');
   return typeof location === 'string' ? location : undefined;
@@ -45,9 +46,9 @@ export function locationOf(response: ResponseLike): string | undefined {
 type Method = (...args: never[]) => unknown;
 type Type = new (...args: never[]) => unknown;
 
-/** `@Res()` or `@Next()`, without `passthrough`. */
+/** Returns whether the handler has `@Res()` or `@Next()` without `passthrough`. */
 function writesResponse(type: Type, method: Method): boolean {
-  const key = keyOf(method);
+  const key = memberNameOf(method);
   const args = (Reflect.getMetadata(ROUTE_ARGS, type, key) ?? {}) as object;
   return (
     Object.keys(args).some((arg) => RESPONSE_OR_NEXT.test(arg)) &&

@@ -1,0 +1,66 @@
+import { monotonicMs } from '../clock.js';
+import type { BackendDenied } from './limit.backend.js';
+
+const MAX_ENTRIES = 10_000;
+
+interface Entry {
+  readonly decision: BackendDenied;
+  readonly blockEndsAtMs: number;
+  readonly endsAtMs: number;
+}
+
+/**
+ * Remembers blocks in this process for a short while, so that a client which hammers while blocked costs no round trip.
+ * It remembers blocks only, never counts. When another process ends a block, this process may deny until its entry ends.
+ */
+export class DenyCache {
+  readonly #entries = new Map<string, Entry>();
+  /** A decision that was asked for before this instant may be about a block that has been ended since. */
+  #deletedAtMs = -Infinity;
+
+  /** @param longestMs - how long a block is remembered at most; 0 turns the cache off */
+  constructor(
+    private readonly longestMs: number,
+    private readonly now: () => number = monotonicMs,
+  ) {}
+
+  get size(): number {
+    return this.#entries.size;
+  }
+
+  /** Returns the remembered decision, with the wait that is left by now. */
+  find(identity: string): BackendDenied | undefined {
+    const entry = this.#entries.get(identity);
+    if (!entry) return undefined;
+    const nowMs = this.now();
+    if (nowMs < entry.endsAtMs) return { ...entry.decision, retryAfterMs: entry.blockEndsAtMs - nowMs };
+    this.#entries.delete(identity);
+    return undefined;
+  }
+
+  /**
+   * Remembers the decision if it is about a block.
+   *
+   * @param askedAtMs - when the backend was asked, by the clock of this cache. The entry's time starts there, so that the
+   * entry never outlives the block.
+   */
+  add(identity: string, decision: BackendDenied, askedAtMs: number): void {
+    if (!decision.blocked || this.longestMs === 0 || askedAtMs <= this.#deletedAtMs) return;
+    if (this.#entries.size >= MAX_ENTRIES) this.#dropOldest();
+    this.#entries.set(identity, {
+      decision,
+      // The wait starts at the reply. From `askedAtMs` on, a client that waits this long would come too early.
+      blockEndsAtMs: this.now() + decision.retryAfterMs,
+      endsAtMs: askedAtMs + Math.min(decision.retryAfterMs, this.longestMs),
+    });
+  }
+
+  delete(identity: string): void {
+    this.#deletedAtMs = this.now();
+    this.#entries.delete(identity);
+  }
+
+  #dropOldest(): void {
+    for (const identity of this.#entries.keys()) return void this.#entries.delete(identity);
+  }
+}

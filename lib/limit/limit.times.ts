@@ -1,0 +1,11 @@
+/** How long a call may be in flight, in ms. Later its process is taken for dead, and the call is no longer waited for. */
+export const IN_FLIGHT_MS = 60_000;
+/**
+ * How long the guards after ours may take, in ms, where no response tells how the call ends (everywhere but over HTTP). If
+ * the call has not reached its handler by then, a guard is taken to have refused it.
+ */
+export const GUARDS_MS = 30_000;
+/** The wait of a call that is denied because calls in flight take up the rest, in ms. */
+export const BUSY_RETRY_MS = 1_000;
+/** How much longer than its window an attempt is kept, in ms, in case the clock steps back. */
+export const SLACK_MS = 60_000;
