@@ -22,11 +22,17 @@ interface Request {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** A step whose answer tells of thresholds, also where it does not come as an answer to this very call. */
+/**
+ * A call whose answer reports thresholds. They are reported too where the answer comes late or after a second
+ * send.
+ */
 interface CrossingRequest<Result> {
-  /** The answer came after the caller had been told of a timeout or an abort. */
+  /** Called when the answer arrives after the call has rejected with a timeout or an abort. */
   onLate?(result: Result): void;
-  /** The answer may be that to a second run of the same command: `replayed` says nothing then. */
+  /**
+   * Called when the command was sent a second time. `replayed` then does not show whether the first send did
+   * the work.
+   */
   onResent?(): void;
 }
 
@@ -34,24 +40,28 @@ interface OperationRequest extends Request {
   readonly id: string;
 }
 
-/** A step of one hold: of this generation (0: the newest), made by the call with this nonce ('-': by any). */
+/**
+ * A call about one hold: the one of this generation (0: the newest) which the call with this nonce created
+ * ('-': any call).
+ */
 export interface HoldRequest extends OperationRequest {
   readonly generation: number;
   readonly nonce: string;
 }
 
 /**
- * What a hold under the same id means to a reserve. `reserve`: it is the answer, whatever became of it. `renew`: one
- * that spent nothing is followed by a new one. `run`: as `renew`, and one that is pending is somebody else's work.
+ * How a reserve treats a hold that already has the id. `reserve` answers with that hold. `renew` creates a
+ * new hold where the old one ended without spending. `run` does the same, and refuses an id whose hold is
+ * pending: its work is being done elsewhere.
  */
 export type ReserveMode = 'reserve' | 'renew' | 'run';
 
-/** With mode `run` only: the id is pending, and not by this call. */
-export interface RunsElsewhere {
+/** Only with mode `run`: another call has a pending hold under the id. */
+export interface AlreadyRunning {
   readonly ok: false;
   readonly reason: 'pending';
   readonly record: BudgetRecord<bigint>;
-  /** When its hold ends as things stand, from the backend's now. */
+  /** How long that hold lasts unless it is extended, by the clock of the backend. */
   readonly endsInMs: number;
 }
 
@@ -59,16 +69,19 @@ export type AbortOutcome =
   | (Extract<AbortResult<bigint>, { ok: true }> & { readonly generation: number })
   | Extract<AbortResult<bigint>, { ok: false }>;
 
-export type ReserveOutcome = ReserveResult<bigint> | RunsElsewhere;
+export type ReserveOutcome = ReserveResult<bigint> | AlreadyRunning;
 
 export interface ReserveRequest extends OperationRequest, CrossingRequest<ReserveOutcome> {
   readonly scopes: readonly LimitedScope[];
   readonly amount: bigint;
   readonly ttlMs: number;
-  /** JSON, or '' for none. */
+  /** JSON, or '' where there is none. */
   readonly meta: string;
   readonly mode: ReserveMode;
-  /** Of this call: by it a command that is sent again knows its own hold. '-' where the id is the call's own. */
+  /**
+   * A random value of this call, so that a command which is sent again finds the hold that it created. '-'
+   * where the id itself is random.
+   */
   readonly nonce: string;
 }
 
@@ -102,7 +115,7 @@ export interface CreditRequest extends OperationRequest {
 export interface SetLimitRequest extends Request {
   readonly scope: string;
   readonly period: Period;
-  /** null: back to what is configured. */
+  /** Null restores the configured limit. */
   readonly limit: bigint | 'unlimited' | null;
 }
 
@@ -117,20 +130,23 @@ export interface ListRequest extends Request {
 
 export interface ReapRequest extends Request {
   readonly max: number;
-  /** The step's answer came after the caller had been told of a timeout or an abort: what it tells is told once. */
+  /**
+   * Called when the answer arrives after the call has rejected with a timeout or an abort. The expired holds
+   * in it are reported nowhere else.
+   */
   onLate?(step: ReapStep): void;
 }
 
-/** What one step of `reap` came to. */
+/** The result of one `reap` call. */
 export interface ReapStep extends ReapResult {
-  /** In how many ms there is something to do again: 0 at once, null never as things stand. */
+  /** In how many ms there is work again. 0: at once. Null: not before the next operation. */
   readonly nextInMs: number | null;
 }
 
 /**
- * The budget's port: each method is one atomic decision on validated input, at the backend's own time. Holds
- * whose time is up are out of every number it tells. Outcomes are values; faults reject with a
- * BudgetUnavailableError, a scope that nobody limits with a BudgetInputError.
+ * The port of budgets. Each method is one atomic step on validated input, by the clock of the backend.
+ * Expired holds are left out of every sum. Business outcomes are values. Faults reject with a
+ * BudgetUnavailableError, and a scope without a limit rejects with a BudgetInputError.
  */
 export interface BudgetBackend {
   reserve(request: ReserveRequest): Promise<ReserveOutcome>;
@@ -144,26 +160,29 @@ export interface BudgetBackend {
   balance(request: BalanceRequest): Promise<Balance<bigint>[]>;
   get(request: HoldRequest): Promise<BudgetRecord<bigint> | null>;
   list(request: ListRequest): Promise<{ records: BudgetRecord<bigint>[]; cursor: string | null }>;
-  /** Expires, tells and forgets at most about `max`. */
+  /** Marks expired holds, reports them, and deletes old records: about `max` in all. */
   reap(request: ReapRequest): Promise<ReapStep>;
   verify(request: Request): Promise<VerifyResult>;
-  /** Where other processes share the budgets. */
+  /** The roots that other processes share. Undefined in memory. */
   readonly roots?: BudgetRoots | undefined;
 }
 
 /**
- * The roots in use, as all processes know them: what one leaves behind when it dies, another one reaps. For each there
- * is a moment, by the backend's clock, at which a process has last said that it looks after it.
+ * The registry of the roots in use. It lets a process reap the roots of another process that has died. For
+ * each root it stores when a process last watched it, by the clock of the backend.
  */
 export interface BudgetRoots {
   share(request: ShareRequest): Promise<{ readonly atMs: number; readonly adopted: readonly string[] }>;
 }
 
 export interface ShareRequest {
-  /** Roots that this process looks after. */
-  readonly kept: readonly string[];
-  /** Roots that were adopted at that moment, with nothing in them: forgotten, unless somebody has kept them since. */
+  /** The roots that this process watches. */
+  readonly watched: readonly string[];
+  /**
+   * Roots that this process adopted and found empty, with the instant of their adoption. The registry forgets
+   * them, unless a process has watched them since.
+   */
   readonly done?: ReadonlyMap<string, number>;
-  /** Take over at most `max` roots that nobody has kept for `afterMs`. */
+  /** Adopts at most `max` roots that no process has watched for `afterMs`. */
   readonly adopt?: { readonly max: number; readonly afterMs: number };
 }

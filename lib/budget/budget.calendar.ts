@@ -4,7 +4,7 @@ import type { BudgetWindow, CalendarPeriod, Period } from './budget.types.js';
 const MINUTE_MS = 60_000;
 const HOUR_MS = 60 * MINUTE_MS;
 const DAY_MS = 24 * HOUR_MS;
-/** The longest window: more would end beyond what Lua and Date can tell. */
+/** The longest window. A longer one could end after the last instant that Lua and Date can express. */
 const MAX_WINDOW_MS = 100 * 366 * DAY_MS;
 
 type Unit = CalendarPeriod['every'];
@@ -20,9 +20,9 @@ const ANCHORS: Readonly<Record<Unit, { min: number; max: number; default: number
 };
 
 /**
- * Checks a period and drops what says no more than a default does, so that one period has one form.
+ * Checks a period and leaves out values that equal the defaults, so that equal periods have the same form.
  *
- * @throws SyncGuardConfigError naming option, bound, value and type.
+ * @throws SyncGuardConfigError naming the option, its bound, the value and its type
  */
 export function validatePeriod(name: string, period: unknown): Period {
   if (period === 'lifetime') return period;
@@ -40,18 +40,18 @@ export function validatePeriod(name: string, period: unknown): Period {
   return { every, ...(tz === 'UTC' ? {} : { tz }), ...(anchor === usual ? {} : { anchor }) };
 }
 
-/** By a list of our own: which name `Intl` prefers differs between versions of it. */
+/** A list of our own, because versions of `Intl` differ in the name that they prefer. */
 const NAMES_OF_UTC: ReadonlySet<string> = new Set([
   ...['utc', 'uct', 'gmt', 'gmt0', 'gmt+0', 'gmt-0', 'zulu', 'universal', 'greenwich'],
   ...['etc/utc', 'etc/uct', 'etc/gmt', 'etc/gmt0', 'etc/gmt+0', 'etc/gmt-0', 'etc/zulu', 'etc/universal'],
   ...['etc/greenwich', '+00', '+0000'],
 ]);
 
-/** All names of UTC are one period, and so one budget. */
+/** Returns one name for all names of UTC, so that they are one period and one budget. */
 const oneZone = (tz: string): string => (NAMES_OF_UTC.has(tz.toLowerCase()) ? 'UTC' : tz);
 
 function validateTimeZone(name: string, tz: unknown): string {
-  // The characters too: a time zone becomes part of a stored name.
+  // The characters are checked too, because the time zone becomes part of a stored name.
   if (typeof tz !== 'string' || !/^[\w+\-/]{1,64}$/.test(tz))
     throw invalidOption(name, 'an IANA time zone', tz);
   try {
@@ -64,7 +64,10 @@ function validateTimeZone(name: string, tz: unknown): string {
 
 const KEY = /^(hour|day|week|month|year)(?:\/(\d+))?(?:@(.+))?$/;
 
-/** A validated period's stored name: `lifetime`, `window:3600000`, `month`, `month/15@Europe/Berlin`. */
+/**
+ * Returns the stored name of a validated period: `lifetime`, `window:3600000`, `month`,
+ * `month/15@Europe/Berlin`.
+ */
 export function periodKey(period: Period): string {
   if (typeof period === 'string') return period;
   if ('windowMs' in period) return `window:${period.windowMs}`;
@@ -84,7 +87,7 @@ export function parsePeriodKey(key: string): Period {
   };
 }
 
-/** Finds the window that an instant lies in. Remembers the last one of each period: `Intl` is slow. */
+/** Finds the window of an instant. Remembers the last window of each period, because `Intl` is slow. */
 export class BudgetCalendar {
   readonly #formats = new Map<string, Intl.DateTimeFormat>();
   readonly #windows = new Map<string, BudgetWindow>();
@@ -105,22 +108,26 @@ export class BudgetCalendar {
   }
 
   /**
-   * Days and longer: the n-th window starts when the wall clock first reaches its n-th boundary. A boundary that
-   * a DST gap skips is reached at the gap; one that comes twice counts once. So windows have no gaps and no overlaps.
+   * Finds windows of days and longer. A window starts when the wall clock first reaches its boundary. Where
+   * daylight saving skips the boundary, the window starts at the skip. Where the boundary comes twice, only
+   * the first one counts. So windows neither overlap nor leave gaps.
    */
   #unitAt(every: Exclude<Unit, 'hour'>, { tz = 'UTC', anchor }: CalendarPeriod, nowMs: number): BudgetWindow {
     const { indexOf, wallMsOf } = BOUNDARIES[every];
     const startOf = (n: number): number =>
       this.#firstInstantOf(tz, wallMsOf(n, anchor ?? ANCHORS[every].default));
     const n = indexOf(nowMs + this.#offsetMs(tz, nowMs));
-    // It starts in the unit that now lies in, or in the one before; a clock that was set back across a boundary
-    // has reached even the next.
+    // The window starts in the same unit as now or in the one before. A clock that was set back over a boundary
+    // may have reached the next one already.
     const starts = [n - 1, n, n + 1, n + 2].map(startOf);
     const next = starts.findIndex((startMs) => startMs > nowMs);
     return { startMs: starts[next - 1] as number, endMs: starts[next] as number };
   }
 
-  /** Hours have 60 minutes, also where DST repeats one. One is cut where DST moves the clock by half an hour. */
+  /**
+   * Finds windows of an hour. Each has 60 minutes, also where daylight saving repeats an hour. An hour is cut
+   * short where daylight saving moves the clock by half an hour.
+   */
   #hourAt({ tz = 'UTC', anchor = 0 }: CalendarPeriod, nowMs: number): BudgetWindow {
     const phase = (ms: number): number => modulo(this.#offsetMs(tz, ms) - anchor * MINUTE_MS, HOUR_MS);
     const startMs = nowMs - modulo(nowMs + phase(nowMs), HOUR_MS);
@@ -131,9 +138,12 @@ export class BudgetCalendar {
     };
   }
 
-  /** The first instant at which the wall clock shows `wallMs` (a wall time, written as if it were UTC) or later. */
+  /**
+   * Returns the first instant at which the wall clock shows `wallMs` or later. `wallMs` is a wall-clock time
+   * written as if it were UTC.
+   */
   #firstInstantOf(tz: string, wallMs: number): number {
-    // Offsets are within 14 hours: what lies before and after any change near this wall time.
+    // Offsets are at most 14 hours, so these are the offsets before and after any change near this time.
     const before = this.#offsetMs(tz, wallMs - 1.5 * DAY_MS);
     const after = this.#offsetMs(tz, wallMs + 1.5 * DAY_MS);
     if (before === after) return wallMs - before;
@@ -141,7 +151,7 @@ export class BudgetCalendar {
     return wallMs - before < change ? wallMs - before : Math.max(wallMs - after, change);
   }
 
-  /** The instant in (fromMs, toMs] from which on the offset is that of `toMs`. */
+  /** Returns the instant in (fromMs, toMs] at which the offset becomes that of `toMs`. */
   #transition(tz: string, fromMs: number, toMs: number): number {
     const after = this.#offsetMs(tz, toMs);
     let low = fromMs;
@@ -154,7 +164,7 @@ export class BudgetCalendar {
     return high;
   }
 
-  /** How far the wall clock is ahead of UTC. */
+  /** Returns how far the wall clock is ahead of UTC, in ms. */
   #offsetMs(tz: string, atMs: number): number {
     if (tz === 'UTC') return 0;
     const seconds = Math.floor(atMs / 1000) * 1000;
@@ -183,14 +193,14 @@ export class BudgetCalendar {
   }
 }
 
-/** Numbers the windows of a unit, and says at which wall time the n-th starts. */
+/** Numbers the windows of a unit and returns their starts in wall-clock time. */
 interface Boundary {
-  /** Of the window that starts last in the unit that this wall time lies in. */
+  /** Returns the number of the window that starts last in the unit of this wall-clock time. */
   indexOf(wallMs: number): number;
   wallMsOf(n: number, anchor: number): number;
 }
 
-// 1970-01-01 was a Thursday: the week before it began on Monday, three days earlier.
+// 1970-01-01 was a Thursday, so its week began on the Monday three days earlier.
 const FIRST_MONDAY_MS = -3 * DAY_MS;
 
 const BOUNDARIES: Readonly<Record<Exclude<Unit, 'hour'>, Boundary>> = {
@@ -204,7 +214,7 @@ const BOUNDARIES: Readonly<Record<Exclude<Unit, 'hour'>, Boundary>> = {
   },
   month: {
     indexOf: (wallMs) => new Date(wallMs).getUTCFullYear() * 12 + new Date(wallMs).getUTCMonth(),
-    // Day 0 of the next month is the last of this one.
+    // Day 0 of the next month is the last day of this month.
     wallMsOf: (n, day) => Math.min(monthDay(n, day), monthDay(n + 1, 0)),
   },
   year: {

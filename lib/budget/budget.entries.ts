@@ -2,24 +2,27 @@ import { type BudgetCalendar, parsePeriodKey, periodKey } from './budget.calenda
 import type { ConfiguredLimit } from './budget.limits.js';
 import type { Period } from './budget.types.js';
 
-/** What an operation counts in, as the scripts take it: lists joined by ';', one element a (scope, period, window). */
+/**
+ * The entries of an operation as the scripts take them: lists joined by ';', one element for each scope,
+ * period and window.
+ */
 export interface Entries {
   /** Joined by ','. */
   readonly scopes: string;
-  /** `~`, then `c|<scope>|<period>|<startMs>` of each. */
+  /** `~`, then `c|<scope>|<period>|<startMs>` for each entry. */
   readonly fields: string;
-  /** A decimal, `u` for unlimited, `-` where nothing is configured. */
+  /** A decimal, `u` for unlimited, `-` where no limit is configured. */
   readonly limits: string;
-  /** Percentages joined by ','; `-` for none, and for none in the whole list. */
+  /** Percentages joined by ','. `-` where an entry has none, and where none of the entries has any. */
   readonly thresholds: string;
-  /** When each window ends; 0: never. */
+  /** When each window ends. 0: never. */
   readonly ends: string;
-  /** 1 where the limit stands for the scope's whole type. */
+  /** 1 where the limit is configured for the type of the scope. */
   readonly inherited: string;
   readonly openFromMs: number;
   readonly openUntilMs: number;
   readonly lastEndMs: number;
-  /** 1: every scope has a limit that is configured, and nothing else was learned. */
+  /** 1 where every scope has a configured limit, and no period was learned from the server. */
   readonly plain: number;
 }
 

@@ -2,7 +2,10 @@ import { passOwed } from '../owed.js';
 import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../syncguard.errors.js';
 import type { Amount, BudgetRecord, Exceeded, Violation } from './budget.types.js';
 
-/** The call is wrong: an amount of -1, an unknown time zone, a scope without a limit. Thrown before any I/O where it can. */
+/**
+ * The call is wrong: an amount of -1, an unknown time zone, a scope without a limit. Thrown before anything
+ * is sent, where that is possible.
+ */
 export class BudgetInputError extends SyncGuardError<'InvalidArgument'> {
   static override readonly brand: string = 'BudgetInputError';
 
@@ -11,13 +14,15 @@ export class BudgetInputError extends SyncGuardError<'InvalidArgument'> {
   }
 }
 
-/** A connection comes back within moments, or not for long. */
+/** The connection may be back within a second. */
 const FAULT_RETRY_SECS = 1;
 
 /**
- * Redis is away, slow, or refuses us: nothing is known about the budget. Never says that it was exceeded, nor
- * that anything was finalized. `code` says which; a call that may have run is safe to repeat with its id. At the HTTP
- * edge 503 with Retry-After; 500 where a key holds what SyncGuard did not write.
+ * Redis cannot be reached, is too slow, or refuses the command, so the state of the budget is unknown. `code`
+ * says which. This error never means that a limit was exceeded or that something was finalized. The command
+ * may have run. Repeating the call with its id is safe.
+ *
+ * Over HTTP it is 503 with Retry-After, or 500 where a key holds data of another program.
  */
 export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
   static override readonly brand: string = 'BudgetUnavailableError';
@@ -32,7 +37,7 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
     const known = error instanceof SyncGuardError ? error : undefined;
     const unavailable = new BudgetUnavailableError({
       code: (known?.code as FaultCode | undefined) ?? 'Internal',
-      message: known?.summary ?? 'A budget operation failed in a way that SyncGuard does not know.',
+      message: known?.summary ?? 'A budget operation failed with an error that SyncGuard does not know.',
       hint: known?.hint,
       cause: known?.cause ?? error,
       context: known?.context,
@@ -42,8 +47,9 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
 }
 
 /**
- * There is no room: thrown by `run()` and `@WithBudget`. At the HTTP edge 429 with Retry-After where a window
- * will reopen (`retryAtMs`), or soon where only calls that are still running stand in the way; else 402.
+ * A limit has no room for the request. Thrown by `run()` and `@WithBudget()`. Over HTTP it is 429 with
+ * Retry-After where a window reopens (`retryAtMs`) or where only pending holds are in the way. Otherwise it
+ * is 402.
  */
 export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
   static override readonly brand: string = 'BudgetExceededError';
@@ -54,7 +60,7 @@ export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
   constructor({ violations, retryAtMs, retryAfterMs }: Exceeded) {
     super({
       code: 'BudgetExceeded',
-      message: `The budget has no room for this request: ${violations.map(nameOf).join(', ')}.`,
+      message: `The request exceeds the budget: ${violations.map(nameOf).join(', ')}.`,
       context: {
         ...retryAfter(violations, retryAfterMs),
         violations: violations.map(toFacts),
@@ -65,7 +71,10 @@ export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
   }
 }
 
-/** Holds come back when their calls end, at the latest by their TTL: nobody should wait a month for that. */
+/**
+ * Holds end with their calls, so a retry soon is useful. Without this the client would wait for the next
+ * window.
+ */
 const HOLD_RETRY_SECS = 1;
 
 function retryAfter(violations: readonly Violation[], windowMs: number | null): { retryAfter?: number } {
@@ -75,7 +84,10 @@ function retryAfter(violations: readonly Violation[], windowMs: number | null): 
 
 const inSecs = (ms: number): number => Math.max(1, Math.ceil(ms / 1000));
 
-/** Whether there is room as soon as holds come back. (`available` is 0 also where more than all is spent.) */
+/**
+ * Returns whether the request fits once pending holds have ended. (`available` is also 0 where the limit is
+ * overspent.)
+ */
 function isHeldOnly({ limit, committed, reserved, available, requested }: Violation): boolean {
   if (limit === 'unlimited' || available === 'unlimited') return false;
   const [free, wanted] = [BigInt(available), BigInt(requested)];
@@ -87,7 +99,10 @@ const nameOf = ({ scope, period }: Violation): string =>
 
 const typeOf = (scope: string): string | undefined => scope.split(':', 1)[0];
 
-/** What a caller may know of a violation, as JSON: which limit, and when it resets; of the scope only its type. */
+/**
+ * Returns the facts of a violation for clients, as JSON: the limit and when it resets. Of the scope it shows
+ * the type only.
+ */
 const toFacts = ({
   scope,
   period,
@@ -110,25 +125,28 @@ const toJson = (amount: Amount | 'unlimited'): number | string =>
   typeof amount === 'number' ? amount : String(amount);
 
 /**
- * The id's work was done before, or is being done (`reason: 'pending'`): the body did not run. Or its hold was settled
- * by somebody else while the body ran. Thrown by `run()` and `@WithBudget`; 409 at the HTTP edge, with Retry-After where
- * the id is pending.
+ * The id was used before, or its work is being done (`reason: 'pending'`). The body has not run. The error is
+ * also thrown where another call settled the hold while the body ran. Thrown by `run()` and `@WithBudget()`.
+ * Over HTTP it is 409, with Retry-After where the id is pending.
  */
 export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
   static override readonly brand: string = 'BudgetConflictError';
 
   readonly reason: string;
-  /** The operation that has the id; undefined when it is not known any more. */
+  /** The operation that has the id. Undefined where it is no longer known. */
   readonly record: BudgetRecord | undefined;
-  /** With `pending`: when the hold ends if nobody extends it, by the clock that decides. Else null. */
+  /**
+   * With the reason `pending`: when the hold ends unless it is extended, by the clock of the backend.
+   * Otherwise null.
+   */
   readonly retryAtMs: number | null;
 
-  /** @param endsInMs - how long that is from now */
+  /** @param endsInMs - how long the pending hold lasts, in ms */
   constructor(reason: string, record: BudgetRecord | undefined, endsInMs?: number) {
     const isPending = endsInMs !== undefined && record !== undefined;
     super({
       code: 'BudgetConflict',
-      ...(isPending ? RUNS_ELSEWHERE : hasAnotherStory(reason)),
+      ...(isPending ? ALREADY_RUNNING : idWasUsed(reason)),
       context: {
         reason,
         ...(isPending ? { retryAtMs: record.expiresAtMs, retryAfter: inSecs(endsInMs) } : {}),
@@ -140,12 +158,12 @@ export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
   }
 }
 
-const RUNS_ELSEWHERE = {
-  message: 'The work of this id is being done already.',
-  hint: 'If its process has died, the id is free when its hold ends: see `retryAtMs`.',
+const ALREADY_RUNNING = {
+  message: 'The work of this id is already being done.',
+  hint: 'If its process has died, the id is free when its hold ends, at `retryAtMs`.',
 };
 
-const hasAnotherStory = (reason: string): { message: string; hint: string } => ({
-  message: `The budget has another story of this operation: ${reason}.`,
-  hint: 'Use a new id for each piece of work, or leave it out for a random one.',
+const idWasUsed = (reason: string): { message: string; hint: string } => ({
+  message: `The id of this operation was used before (${reason}).`,
+  hint: 'Use a new id for each piece of work, or leave out the id to get a random one.',
 });

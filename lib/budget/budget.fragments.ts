@@ -1,29 +1,29 @@
 import { NOW_MS } from '../script/fragments.js';
 
-// What lies in a root's four keys (lists inside a value are joined by ';'):
+// The four keys of a root. Lists inside a value are joined by ';'.
 //
-//   counters  HASH  c|<scope>|<period>|<startMs>  committed reserved credits archived crossed, the last of them the
-//                               highest threshold that was crossed: percent, or percent=limit where setLimit set one
+//   counters  HASH  c|<scope>|<period>|<startMs>  committed reserved credits archived crossed. The last is the highest
+//                               threshold that was crossed: percent, or percent=limit where setLimit set a limit
 //                   l|<scope>   limits by setLimit: period=limit period=limit
 //                   ~           when the keys end, in ms, or 'never', or 'never l' once setLimit was used
 //   records   HASH  o|<id>      an operation: state kind generation amount actual committed refunded uncovered late
 //                               createdAtMs expiresAtMs endedAtMs crossed
-//                   d|<id>      what does not change of it: nonce openUntilMs fields limits thresholds ends inherited
+//                   d|<id>      its fixed part: nonce openUntilMs fields limits thresholds ends inherited
 //                               scopes meta
-//                   O|<generation>|<id>, D|<generation>|<id>  the same of a hold that was renewed since
-//                   r|<refundId>, k|<creditId>  what was refunded, credited
-//   pending   ZSET  <id> of each pending hold, by expiry; '' (which no id is) at +inf, where the keys end
-//   garbage   ZSET  what is to be forgotten, by when: o|, O|, r|, k| as in records, c| as in counters;
-//                   n|<id>, N|<generation>|<id>, at 0: an expiry that reap has not told yet; '' at +inf, as in pending
+//                   O|<generation>|<id>, D|<generation>|<id>  the same for a hold whose id was reserved again
+//                   r|<refundId>, k|<creditId>  the refund, the credit
+//   pending   ZSET  <id> of each pending hold, by expiry; '' (which is no id) at +inf, where the keys end
+//   garbage   ZSET  fields to purge, by time: o|, O|, r|, k| as in records, c| as in counters;
+//                   n|<id>, N|<generation>|<id>, at 0: an expiry that reap has not reported; '' at +inf, as in pending
 //
-// Scopes are percent-encoded (all but ':'), so that no separator is ever part of one.
+// Scopes are percent-encoded (all but ':'), so that they never contain a separator.
 //
-// The scripts are hot: a Lua closure costs as much as a small command, and patterns run over every byte. So what
-// happens seldom stands in blocks, not in functions, and only what changes is taken apart.
+// The scripts run often. A Lua closure costs as much as a small command, and a pattern reads every byte. So rare code
+// is in blocks and not in functions, and only the changing part of a record is unpacked.
 
 /**
- * The server's time, lists, and sums of amounts. Amounts are decimal strings, because a Lua number is exact to 2^53
- * only; beyond 15 digits they are added in two limbs of 10^9.
+ * Defines the server's time, lists, and arithmetic on amounts. Amounts are decimal strings, because a Lua
+ * number is exact only up to 2^53. Beyond 15 digits they are added in two limbs of 10^9.
  */
 const BASICS = `${NOW_MS}
 local format, match, gmatch = string.format, string.match, string.gmatch
@@ -51,7 +51,7 @@ local function plus(a, b)
   return high == 0 and format('%d', low) or format('%d%09d', high, low)
 end
 
--- Never below zero.
+-- Returns a - b, but never less than 0.
 local function minus(a, b)
   if less(a, b) then return '0' end
   if #a < 16 then return format('%d', a - b) end
@@ -69,7 +69,7 @@ end`;
 export const COUNTER = "'^(%d+) (%d+) (%d+) (%d+) (%S+)$'";
 const RECORD = "'^(%a) (%a) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+) (%S+)$'";
 
-/** Takes the record apart into locals; `detail` up to what a settlement needs. */
+/** Unpacks the record into locals, and checks that `detail` is there. */
 export const OPEN_RECORD = `
 local state, kind, generationOf, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf, createdAtMs,
   expiresAtMs, endedAtMs, crossed = match(record, ${RECORD})
@@ -78,11 +78,13 @@ if not state or not detail then foreign('not a budget record') end`;
 const DROP_DUE = "redis.call('ZREM', pending, unpack(due))";
 
 /**
- * Holds whose time is up go back before anything else is looked at, so that all below sees none of them. A full batch
- * may not be all: then the script ends with 'more', and is called again. All is read before the first write.
+ * Settles expired holds before anything else is read, so that no sum includes them. A batch of full size may
+ * leave others, so the script then replies 'more' and is called again. Everything is read before the first
+ * write.
  *
- * A full server (`maxmemory`, `noeviction`) refuses a script at its first write, if that needs memory, and at none
- * after it. So what settles or frees drops them first, and what needs memory for itself drops them last.
+ * A full server (`maxmemory` with `noeviction`) checks a script at its first write only, and refuses it there
+ * if the command needs memory. So scripts that settle or free memory start with a ZREM, and scripts that need
+ * memory for themselves do it last.
  */
 const expireDue = (max: string, needs: 'no memory' | 'memory'): string => `
 local due = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, ${max})
@@ -108,7 +110,7 @@ if #due > 0 then
         touched[field] = touched[field] or { match(redis.call('HGET', counters, field) or '0 0 0 0 0', ${COUNTER}) }
         if not touched[field][1] then foreign('not a budget counter') end
         touched[field][2] = minus(touched[field][2], amountOf)
-        -- A past window outlives the last operation that touched it, by a moment.
+        -- A past window is kept a moment longer than the last operation that uses it.
         if stops[j] ~= '0' then last[field] = math.max(last[field] or 0, tonumber(stops[j]), tonumber(expiresAtMs)) end
       end
     end
@@ -128,24 +130,25 @@ ${BASICS}
 ${expireDue('BATCH', needs)}
 if #due == BATCH then return { 'more' } end`;
 
-/** What every script starts with that writes something new. */
+/** The beginning of every script that writes something new. */
 export const START = start('memory');
 
-/** What every other one starts with that may write or tells balances. */
+/** The beginning of the other scripts that may write or that reply balances. */
 export const START_SETTLING = start('no memory');
 
-/** The same for the reaper, which expires as many as it is told. */
+/** The beginning of the reaper, which takes its batch size as an argument. */
 export const START_REAPING = `${BASICS}
 max = tonumber(max)
 ${expireDue('max', 'no memory')}`;
 
 /**
- * Reads the counters of `fields` (which start with '~') into `held`, and when the keys end into `ending`; a limit that
- * setLimit set takes its place in `limits`, beside its scope's others in `own` and `general`.
+ * Reads the counters of `fields` (which start with '~') into `packed`, and when the keys end into `ending`. A
+ * limit of setLimit replaces the configured one in `limitOf`. `own` and `general` get all limits of setLimit,
+ * for the scopes themselves and for their types.
  */
 const readCounters = (alsoIf: string): string => `
-local held = redis.call('HMGET', counters, unpack(split(fields)))
-local ending = table.remove(held, 1)
+local packed = redis.call('HMGET', counters, unpack(split(fields)))
+local ending = table.remove(packed, 1)
 local limitOf = split(limits)
 local own, general, setOf = {}, {}, nil
 if ending == 'never l'${alsoIf} then
@@ -173,9 +176,10 @@ end`;
 export const READ_COUNTERS = readCounters('');
 
 /**
- * Admits entries only at their time and complete: 'stale' when a window does not hold the server's now, 'periods' when
- * setLimit has limited one that the client did not know of, 'no_limit' when a scope has none at all. \`plain\` says
- * that every scope has a configured limit, so that without setLimit there is nothing to look for.
+ * Checks that the entries are complete and that their windows are open. Replies 'stale' where a window does
+ * not contain the server's time, 'periods' where setLimit has limited a period that the client does not know,
+ * and 'no_limit' where a scope has no limit. \`plain\` is 1 where every scope has a configured limit, so that
+ * without setLimit nothing can be missing.
  */
 export const ADMIT = `
 if nowMs < tonumber(openFromMs) or (openUntilMs ~= '0' and nowMs >= tonumber(openUntilMs)) then return { 'stale', now } end
@@ -183,18 +187,18 @@ ${readCounters(" or plain ~= '1'")}
 if ending == 'never l' or plain ~= '1' then
   local known, covered, unknown = {}, {}, {}
   local names, stops, levels, inherits = split(fields), split(ends), split(thresholds), split(inherited)
-  local at = { fields = { '~' }, limits = {}, ends = {}, thresholds = {}, inherited = {}, held = {},
+  local at = { fields = { '~' }, limits = {}, ends = {}, thresholds = {}, inherited = {}, packed = {},
     configured = {}, set = {} }
   local configured = split(limits)
   for i, limit in ipairs(limitOf) do
     local name, period = match(names[i + 1], '^c|([^|]+)|([^|]+)|')
     known[name .. '|' .. period] = true
-    -- An entry without a limit is one that setLimit limited once, and does no more.
+    -- An entry without a limit had one of setLimit that was cleared.
     if limit ~= '-' then
       covered[name] = true
       local n = #at.limits + 1
       at.fields[n + 1], at.limits[n], at.ends[n], at.inherited[n] = names[i + 1], limit, stops[i], inherits[i]
-      at.thresholds[n], at.held[n], at.configured[n], at.set[n] = levels[i] or '-', held[i], configured[i], setOf[i]
+      at.thresholds[n], at.packed[n], at.configured[n], at.set[n] = levels[i] or '-', packed[i], configured[i], setOf[i]
     end
   end
   for name in gmatch(scopes, '[^,]+') do
@@ -210,20 +214,20 @@ if ending == 'never l' or plain ~= '1' then
   end
   fields, limits, ends = table.concat(at.fields, ';'), table.concat(at.configured, ';'), table.concat(at.ends, ';')
   inherited, thresholds = table.concat(at.inherited, ';'), thresholds ~= '-' and table.concat(at.thresholds, ';') or '-'
-  limitOf, held, setOf = at.limits, at.held, at.set
+  limitOf, packed, setOf = at.limits, at.packed, at.set
 end`;
 
-/** What there is room for in entry i; nil: anything. A limit that was cleared since counts no more. */
+/** Returns the room of entry i, or nil where it is unlimited. A limit that was cleared does not count. */
 export const ROOM = `
 local function roomOf(i)
   local limit = limitOf[i]
   if limit == 'u' or limit == '-' then return nil end
-  local committed, reserved, credits = match(held[i] or '0 0 0 0 0', ${COUNTER})
+  local committed, reserved, credits = match(packed[i] or '0 0 0 0 0', ${COUNTER})
   if not committed then foreign('not a budget counter') end
   return minus(plus(limit, credits), plus(committed, reserved))
 end`;
 
-/** Whether a sum has reached a percentage of a limit, in limbs. */
+/** Returns whether a sum has reached a percentage of a limit, computed in limbs. */
 const REACHES = `
   local function times(amount, factor)
     local text = format('%28s', amount)
@@ -237,13 +241,13 @@ const REACHES = `
   end`;
 
 /**
- * Arms those thresholds of entry i again that lie above the usage that is left: `levels` are the entry's thresholds,
- * `note` is the limit by setLimit that this was worked out for.
+ * Arms the thresholds of entry i above its current usage again. `levels` are its thresholds. `note` is the
+ * limit of setLimit that they were checked against.
  */
 const REARM = `
   ${REACHES}
   local function rearm(i, levels, note)
-    local committed, reserved, credits, archived, highest = match(held[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+    local committed, reserved, credits, archived, highest = match(packed[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)')
     local still = 0
     if limitOf[i] ~= 'u' and limitOf[i] ~= '-' then
       local usedHigh, usedLow = times(plus(committed, reserved), 100)
@@ -253,45 +257,45 @@ const REARM = `
         end
       end
     end
-    held[i] = table.concat({ committed, reserved, credits, archived, still .. note }, ' ')
+    packed[i] = table.concat({ committed, reserved, credits, archived, still .. note }, ' ')
   end`;
 
 /**
- * What setLimit has changed since an entry's last step is applied to its thresholds, before this step counts: a limit
- * that was raised arms them again. Tells in `isNew` whether a counter is not there yet.
+ * Applies changes of setLimit to the thresholds, before the current step counts. A raised limit arms them
+ * again. Sets `isNew` where a counter does not exist yet.
  */
 export const ARM = `
 local isNew = false
 for i = 1, #limitOf do
-  if not held[i] then isNew = true end
+  if not packed[i] then isNew = true end
 end
 if ending == 'never l' and thresholds ~= '-' then
   ${REARM}
   local levels, configured = split(thresholds), split(limits)
   for i = 1, #limitOf do
-    local counted, percent, seen = match(held[i] or '0 0 0 0 0', '^(%d+ %d+ %d+ %d+) (%d+)=?(%S*)$')
+    local counted, percent, seen = match(packed[i] or '0 0 0 0 0', '^(%d+ %d+ %d+ %d+) (%d+)=?(%S*)$')
     if not counted then foreign('not a budget counter') end
     if seen == '' then seen = '-' end
     if levels[i] ~= '-' and seen ~= setOf[i] then
       local note = setOf[i] ~= '-' and '=' .. setOf[i] or ''
       local before, limit = seen ~= '-' and seen or configured[i], limitOf[i]
       local isRaised = before ~= 'u' and before ~= '-' and (limit == 'u' or limit == '-' or less(before, limit))
-      if isRaised and held[i] then rearm(i, levels[i], note)
-      else held[i] = counted .. ' ' .. percent .. note end
+      if isRaised and packed[i] then rearm(i, levels[i], note)
+      else packed[i] = counted .. ' ' .. percent .. note end
     end
   end
 end`;
 
-/** A credit has raised entry 1: arms its thresholds again. */
+/** Arms the thresholds of entry 1 again after a credit. */
 export const ARM_CREDITED = `
 if amount ~= '0' and thresholds ~= '-' then
   ${REARM}
-  rearm(1, thresholds, match(held[1], '=%S+$') or '')
+  rearm(1, thresholds, match(packed[1], '=%S+$') or '')
 end`;
 
 /**
- * Notes in \`crossed\` and in the counters which thresholds are reached for the first time: a list an entry, joined by
- * ';'.
+ * Finds the thresholds that are reached for the first time. Stores them in \`crossed\`, as lists for each
+ * entry joined by ';', and in the counters.
  */
 export const CROSS = `
 if thresholds ~= '-' then
@@ -299,7 +303,7 @@ if thresholds ~= '-' then
   local lists = {}
   for i, percents in ipairs(split(thresholds)) do
     lists[i] = '-'
-    local committed, reserved, credits, archived, highest, note = match(held[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)(%S*)$')
+    local committed, reserved, credits, archived, highest, note = match(packed[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)(%S*)$')
     local limit = limitOf[i]
     local effective = limit ~= 'u' and limit ~= '-' and plus(limit, credits)
     if effective and effective ~= '0' then
@@ -313,7 +317,7 @@ if thresholds ~= '-' then
       end
       if #reached > 0 then
         lists[i] = table.concat(reached, ',')
-        held[i] = table.concat({ committed, reserved, credits, archived, highest .. note }, ' ')
+        packed[i] = table.concat({ committed, reserved, credits, archived, highest .. note }, ' ')
       end
     end
   end
@@ -321,9 +325,10 @@ if thresholds ~= '-' then
 end`;
 
 /**
- * The four keys end together, and only where every period does: \`untilMs\` is nil where one does not. They move
- * forward an hour at a time, and a member that no operation removes keeps each of them in being until then. The first
- * write goes to the one key that may not have been read: a wrong type fails there.
+ * Sets when the four keys end. They end together, and only where every period ends: `untilMs` is nil where
+ * one does not. Their end moves forward by at least an hour at a time. A member that no operation removes
+ * keeps each key alive until then. The first write goes to `garbage`, the only key that may not have been
+ * read, so that a wrong type fails before anything is written.
  */
 export const KEEP_KEYS = `
 if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or untilMs > tonumber(ending)) then
@@ -342,23 +347,26 @@ if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or u
   end
 end`;
 
-/** Writes \`held\`; a window that opens, or is past, is forgotten when retention has ended for it. */
+/**
+ * Writes the counters in \`packed\`. A window that opens, or that is past, is scheduled for purging after its
+ * retention.
+ */
 export const WRITE_COUNTERS = `
 do
   local names = split(fields)
   local isOpen = openUntilMs == '0' or nowMs < tonumber(openUntilMs)
   if isNew or not isOpen then
     local stops = split(ends)
-    for i = 1, #held do
+    for i = 1, #packed do
       if stops[i] ~= '0' then
         redis.call('ZADD', garbage, 'GT', format('%d', math.max(tonumber(stops[i]), nowMs) + retentionMs + 1), names[i + 1])
       end
     end
   end
   local writes = {}
-  for i = 1, #held do
+  for i = 1, #packed do
     writes[2 * i - 1] = names[i + 1]
-    writes[2 * i] = held[i]
+    writes[2 * i] = packed[i]
   end
   redis.call('HSET', counters, unpack(writes))
 end`;

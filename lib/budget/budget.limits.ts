@@ -3,9 +3,12 @@ import { integer, invalidOption, knownOptions } from '../validate.js';
 import { periodKey, validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
 import type { BudgetLimit, Period } from './budget.types.js';
-import { validateLimit, validateScope } from './budget.values.js';
+import { validateLimit, validateScope } from './budget.validate.js';
 
-/** What `budget.limits` takes when limits come from your own store: asked on every call, so cache there. */
+/**
+ * A function that returns the limits of a scope, for limits in a store of your own. Called on every
+ * operation, so cache there.
+ */
 export type BudgetLimitSource = (scope: {
   root: string;
   type: string;
@@ -16,11 +19,13 @@ export interface ConfiguredLimit {
   readonly period: Period;
   readonly limit: bigint | 'unlimited';
   readonly thresholds: readonly number[];
-  /** It stands for the scope's whole type (`user`), not for this very scope (`user:42`). */
+  /**
+   * True where the limit is set for the type of the scope (`user`) and not for the scope itself (`user:42`).
+   */
   readonly inherited: boolean;
 }
 
-/** A scope with everything that is configured for it, one entry a period. */
+/** A scope with its configured limits, one for each period. */
 export interface LimitedScope {
   readonly scope: string;
   readonly limits: readonly ConfiguredLimit[];
@@ -28,14 +33,14 @@ export interface LimitedScope {
 
 interface ScopeLimits {
   readonly own: readonly ConfiguredLimit[];
-  /** The same, as the scopes of this type get them. */
+  /** The limits of the type, as its scopes inherit them. */
   readonly inherited: readonly ConfiguredLimit[];
 }
 
 type LimitsByScope = ReadonlyMap<string, ScopeLimits>;
 
-/** What is configured for a scope: its own limits, and its type's for the other periods. */
-export class LimitBook {
+/** Finds the configured limits of a scope: its own, and those of its type for the other periods. */
+export class ConfiguredLimits {
   readonly #static: LimitsByScope | undefined;
   readonly #source: BudgetLimitSource | undefined;
 
@@ -74,7 +79,11 @@ function pick(limits: LimitsByScope, scope: string): readonly ConfiguredLimit[] 
 
 const MAX_PERIODS = 16;
 
-/** Checks a list of limits. @throws SyncGuardConfigError naming option, bound, value and type. */
+/**
+ * Checks a list of limits and indexes it by scope.
+ *
+ * @throws SyncGuardConfigError naming the option, its bound, the value and its type
+ */
 export function indexLimits(
   limits: unknown,
   belongs: (scope: string) => boolean = () => true,
@@ -84,17 +93,19 @@ export function indexLimits(
   for (const [index, entry] of limits.entries()) {
     const name = `budget.limits[${index}]`;
     const given = knownOptions(name, entry, ['scope', 'period', 'limit', 'thresholds']);
-    const scope = asConfig(() => validateScope(`${name}.scope`, given.scope));
+    const scope = asConfigError(() => validateScope(`${name}.scope`, given.scope));
     if (!belongs(scope))
-      throw new SyncGuardConfigError(`${name}.scope is not the scope that was asked about.`);
+      throw new SyncGuardConfigError(`${name}.scope is neither the requested scope nor its type.`);
     const period = validatePeriod(`${name}.period`, given.period);
-    const limit = asConfig(() => validateLimit(`${name}.limit`, given.limit));
+    const limit = asConfigError(() => validateLimit(`${name}.limit`, given.limit));
     const thresholds = validateThresholds(`${name}.thresholds`, given.thresholds);
     const others = byScope.get(scope)?.own ?? [];
     if (others.some((other) => periodKey(other.period) === periodKey(period)))
       throw new SyncGuardConfigError(`${name} limits the same scope and period as another entry.`);
     if (others.length === MAX_PERIODS)
-      throw new SyncGuardConfigError(`${name}: a scope has at most ${MAX_PERIODS} periods.`);
+      throw new SyncGuardConfigError(
+        `${name} is one too many: a scope may have at most ${MAX_PERIODS} periods.`,
+      );
     const own = [...others, { period, limit, thresholds, inherited: false }];
     byScope.set(scope, { own, inherited: own.map((each) => ({ ...each, inherited: true })) });
   }
@@ -109,7 +120,7 @@ function validateThresholds(name: string, thresholds: unknown): readonly number[
   return [...new Set(percents)].sort((a, b) => a - b);
 }
 
-function asConfig<T>(check: () => T): T {
+function asConfigError<T>(check: () => T): T {
   try {
     return check();
   } catch (error) {
@@ -118,8 +129,8 @@ function asConfig<T>(check: () => T): T {
   }
 }
 
-/** A scope that nobody limits is refused: who wants no limit says `'unlimited'`. */
+/** Returns the error for a scope without a limit. A scope may be unlimited only by `limit: 'unlimited'`. */
 export const noLimit = (scope: string): BudgetInputError =>
   new BudgetInputError(`No limit is set for scopes of type ${JSON.stringify(typeOf(scope).slice(0, 60))}.`, {
-    hint: "Add one to `budget.limits`, call setLimit(), or say limit: 'unlimited'.",
+    hint: "Add one to `budget.limits`, or call setLimit(). For no limit set `limit: 'unlimited'`.",
   });

@@ -22,8 +22,8 @@ import { type LimitedScope, noLimit, typeOf } from './budget.limits.js';
 import {
   arm,
   balanceOf,
-  charged,
-  copy,
+  chargedResult,
+  copyRecord,
   type Counter,
   counterOf,
   cross,
@@ -36,14 +36,14 @@ import {
   type Operation,
   rearm,
   replayReserve,
-  report,
-  reserved,
+  balancesAndCrossed,
+  reservedResult,
   roomOf,
   sameContent,
   type StoredLimits,
   type Tree,
 } from './budget.memory-tree.js';
-import { finalizedOf, releasedOf } from './budget.rules.js';
+import { finalizedOf, releasedOf } from './budget.results.js';
 import type {
   Balance,
   BudgetRecord,
@@ -55,12 +55,12 @@ import type {
   SetLimitResult,
   VerifyResult,
 } from './budget.types.js';
-import { ANY_NONCE } from './budget.values.js';
+import { ANY_NONCE } from './budget.id.js';
 import { verifySnapshot } from './budget.verify.js';
 
 const MAX_STORED_PERIODS = 16;
 
-/** Budgets of one process, with the behaviour of the Redis backend. */
+/** Budgets in the memory of one process, with the behaviour of the Redis backend. */
 export class MemoryBudgetBackend implements BudgetBackend {
   readonly #calendar = new BudgetCalendar();
   readonly #trees = new Map<string, Tree>();
@@ -82,7 +82,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const denial = exceededBy(tree, entries, amount, nowMs);
     if (denial) return denial;
     const generation = earlier ? earlier.record.generation + 1 : 1;
-    if (earlier) setAside(tree, earlier);
+    if (earlier) makeRoomForNext(tree, earlier);
     const record: BudgetRecord<bigint> = {
       ...newRecord(request, nowMs),
       kind: 'hold',
@@ -92,12 +92,12 @@ export class MemoryBudgetBackend implements BudgetBackend {
       meta: request.meta === '' ? undefined : (JSON.parse(request.meta) as unknown),
     };
     const operation = { name: `o|${id}`, nonce, record, entries, crossed: [] };
-    this.#keep(request, tree);
+    this.#addRoot(request, tree);
     this.#count(tree, operation, true, (counter) => (counter.reserved += amount));
-    this.#keepWindows(tree, entries, nowMs);
+    this.#scheduleWindows(tree, entries, nowMs);
     tree.operations.set(operation.name, operation);
     tree.pending.set(id, record.expiresAtMs);
-    return reserved(tree, operation, false);
+    return reservedResult(tree, operation, false);
   }
 
   async charge(request: ChargeRequest): Promise<ChargeResult<bigint>> {
@@ -105,8 +105,8 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const { id, amount, mode } = request;
     const earlier = tree.operations.get(`o|${id}`);
     if (earlier && !sameContent(earlier, 'charge', request))
-      return { ok: false, reason: 'conflict', record: copy(earlier) };
-    if (earlier) return charged(tree, earlier, true);
+      return { ok: false, reason: 'conflict', record: copyRecord(earlier) };
+    if (earlier) return chargedResult(tree, earlier, true);
     const entries = this.#entriesOf(tree, request.scopes, nowMs);
     const denial = mode === 'enforce' ? exceededBy(tree, entries, amount, nowMs) : undefined;
     if (denial) return denial;
@@ -124,11 +124,11 @@ export class MemoryBudgetBackend implements BudgetBackend {
       meta: undefined,
     };
     const operation = { name: `o|${id}`, nonce: ANY_NONCE, record, entries, crossed: [] };
-    this.#keep(request, tree);
+    this.#addRoot(request, tree);
     this.#count(tree, operation, true, (counter) => (counter.committed += amount));
     tree.operations.set(operation.name, operation);
     this.#end(tree, operation, nowMs);
-    return charged(tree, operation, false);
+    return chargedResult(tree, operation, false);
   }
 
   async finalize(request: FinalizeRequest): Promise<FinalizeResult<bigint>> {
@@ -137,23 +137,23 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const operation = find(tree, request);
     if (!operation) return { ok: false, reason: 'not_found' };
     const { record, entries } = operation;
-    if (record.state === 'aborted') return { ok: false, reason: 'aborted', record: copy(operation) };
+    if (record.state === 'aborted') return { ok: false, reason: 'aborted', record: copyRecord(operation) };
     if (record.state === 'finalized')
       return record.actual === actual
-        ? { ...finalizedOf(record, record), replayed: true, ...report(tree, operation) }
-        : { ok: false, reason: 'conflict', record: copy(operation) };
+        ? { ...finalizedOf(record, record), replayed: true, ...balancesAndCrossed(tree, operation) }
+        : { ok: false, reason: 'conflict', record: copyRecord(operation) };
 
     const isLate = record.state === 'expired';
-    const held = isLate ? 0n : record.amount;
-    const extra = actual > held ? actual - held : 0n;
+    const inHold = isLate ? 0n : record.amount;
+    const extra = actual > inHold ? actual - inHold : 0n;
     const room = roomOf(tree, entries);
     const covered = room === undefined || room > extra ? extra : room;
     if (isLate && (late === 'reject' || (late === 'if-available' && covered < extra)))
-      return { ok: false, reason: 'expired', record: copy(operation) };
+      return { ok: false, reason: 'expired', record: copyRecord(operation) };
     const isOver = actual > record.amount;
     if (isOver && overage === 'reject')
-      return { ok: false, reason: 'overage_rejected', record: copy(operation) };
-    const capped = held + covered > record.amount ? held + covered : record.amount;
+      return { ok: false, reason: 'overage_rejected', record: copyRecord(operation) };
+    const capped = inHold + covered > record.amount ? inHold + covered : record.amount;
     const committed = isOver && overage === 'cap' ? capped : actual;
 
     Object.assign(record, {
@@ -163,13 +163,13 @@ export class MemoryBudgetBackend implements BudgetBackend {
       uncovered: extra - covered,
       late: isLate,
     });
-    // Who takes no more than he held reaches no threshold.
-    this.#count(tree, operation, committed > held, (counter) => {
-      counter.reserved -= held;
+    // Spending no more than the hold reserved reaches no threshold.
+    this.#count(tree, operation, committed > inHold, (counter) => {
+      counter.reserved -= inHold;
       counter.committed += committed;
     });
     this.#end(tree, operation, nowMs);
-    return { ...finalizedOf(record, record), replayed: false, ...report(tree, operation) };
+    return { ...finalizedOf(record, record), replayed: false, ...balancesAndCrossed(tree, operation) };
   }
 
   async abort(request: HoldRequest): Promise<AbortOutcome> {
@@ -178,15 +178,15 @@ export class MemoryBudgetBackend implements BudgetBackend {
     if (!operation) return { ok: false, reason: 'not_found' };
     const { record } = operation;
     const { state, generation } = record;
-    if (state === 'finalized') return { ok: false, reason: state, record: copy(operation) };
+    if (state === 'finalized') return { ok: false, reason: state, record: copyRecord(operation) };
     if (state === 'expired' && isRenewed(operation))
-      return { ok: false, reason: state, record: copy(operation) };
+      return { ok: false, reason: state, record: copyRecord(operation) };
     const replayed = state === 'aborted';
     if (!replayed) {
-      const held = state === 'pending' ? record.amount : 0n;
+      const inHold = state === 'pending' ? record.amount : 0n;
       for (const entry of operation.entries) {
         arm(tree, entry);
-        counterOf(tree, entry.field).reserved -= held;
+        counterOf(tree, entry.field).reserved -= inHold;
       }
       Object.assign(record, { state: 'aborted', late: state === 'expired' });
       this.#end(tree, operation, nowMs);
@@ -199,7 +199,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const operation = find(tree, request);
     if (!operation) return { ok: false, reason: 'not_found' };
     const { record } = operation;
-    if (record.state !== 'pending') return { ok: false, reason: record.state, record: copy(operation) };
+    if (record.state !== 'pending') return { ok: false, reason: record.state, record: copyRecord(operation) };
     record.expiresAtMs = nowMs + request.ttlMs;
     tree.pending.set(record.id, record.expiresAtMs);
     return { ok: true, status: 'extended', expiresAtMs: record.expiresAtMs };
@@ -214,20 +214,21 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const content = `${amount} ${record.generation} ${id}`;
     const earlier = tree.refunds.get(refundId);
     if (earlier !== undefined && earlier !== content) return { ok: false, reason: 'conflict' };
-    if (record.state !== 'finalized') return { ok: false, reason: record.state, record: copy(operation) };
+    if (record.state !== 'finalized')
+      return { ok: false, reason: record.state, record: copyRecord(operation) };
     if (earlier === undefined) {
       if (amount > record.committed - record.refunded)
-        return { ok: false, reason: 'exceeds_committed', record: copy(operation) };
+        return { ok: false, reason: 'exceeds_committed', record: copyRecord(operation) };
       record.refunded += amount;
       for (const entry of operation.entries) {
         arm(tree, entry);
         counterOf(tree, entry.field).committed -= amount;
       }
-      this.#keepWindows(tree, operation.entries, nowMs);
+      this.#scheduleWindows(tree, operation.entries, nowMs);
       tree.refunds.set(refundId, content);
       tree.garbage.set(`r|${refundId}`, nowMs + this.#retentionMs);
     }
-    const { balances } = report(tree, operation);
+    const { balances } = balancesAndCrossed(tree, operation);
     return {
       ok: true,
       status: 'refunded',
@@ -249,11 +250,11 @@ export class MemoryBudgetBackend implements BudgetBackend {
     );
     if (!entry) throw noLimit(scope.scope);
     if (earlier === undefined) {
-      this.#keep(request, tree);
+      this.#addRoot(request, tree);
       arm(tree, entry);
       counterOf(tree, entry.field).credits += amount;
       if (amount > 0n) rearm(tree, entry);
-      this.#keepWindows(tree, [entry], nowMs);
+      this.#scheduleWindows(tree, [entry], nowMs);
       tree.credits.set(id, content);
       tree.garbage.set(`k|${id}`, nowMs + this.#retentionMs);
     }
@@ -267,10 +268,10 @@ export class MemoryBudgetBackend implements BudgetBackend {
     if (limit === null) limits.delete(periodKey(period));
     else limits.set(periodKey(period), limit);
     if (limits.size > MAX_STORED_PERIODS)
-      throw new BudgetInputError('A scope can have at most 16 periods limited by setLimit.');
+      throw new BudgetInputError('setLimit can limit at most 16 periods of a scope.');
     if (limits.size === 0) tree.limits.delete(scope);
     else {
-      this.#keep(request, tree);
+      this.#addRoot(request, tree);
       tree.limits.set(scope, limits);
     }
     return { ok: true, status: limit === null ? 'cleared' : 'set' };
@@ -283,7 +284,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
 
   async get(request: HoldRequest): Promise<BudgetRecord<bigint> | null> {
     const operation = find(this.#open(request).tree, request);
-    return operation ? copy(operation) : null;
+    return operation ? copyRecord(operation) : null;
   }
 
   async list(request: ListRequest): Promise<{ records: BudgetRecord<bigint>[]; cursor: string | null }> {
@@ -292,19 +293,19 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const from = Number(request.cursor ?? 0);
     const to = from + request.limit;
     return {
-      records: operations.slice(from, to).map(copy),
+      records: operations.slice(from, to).map(copyRecord),
       cursor: to < operations.length ? String(to) : null,
     };
   }
 
   async reap(request: ReapRequest): Promise<ReapStep> {
     const { tree, nowMs } = this.#open(request);
-    const expired = tree.untold.splice(0, request.max);
+    const expired = tree.unreported.splice(0, request.max);
     let purged = 0;
     for (let left = request.max; left > 0; left--) {
       const due = tree.garbage.take(nowMs);
       if (!due) break;
-      if (this.#forget(tree, due.name, nowMs)) purged++;
+      if (this.#purge(tree, due.name, nowMs)) purged++;
     }
     if (isEmpty(tree)) this.#trees.delete(request.root);
     return { expired, purged, nextInMs: nextDueMs(tree, nowMs) };
@@ -323,7 +324,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     });
   }
 
-  /** The root as it is now: without the holds whose time is up. */
+  /** Opens a root at the current time, after settling its expired holds. */
   #open({ root, signal }: { root: string; signal?: AbortSignal | undefined }): { tree: Tree; nowMs: number } {
     if (signal?.aborted)
       throw new BudgetUnavailableError({
@@ -337,8 +338,8 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return { tree, nowMs };
   }
 
-  /** A root is there from its first write on: to look at one that nobody uses leaves nothing behind. */
-  #keep({ root }: { root: string }, tree: Tree): void {
+  /** Stores a root at its first write. Reading a root that is not in use leaves nothing behind. */
+  #addRoot({ root }: { root: string }, tree: Tree): void {
     this.#trees.set(root, tree);
   }
 
@@ -348,14 +349,14 @@ export class MemoryBudgetBackend implements BudgetBackend {
       const { record, entries } = operation;
       record.state = 'expired';
       record.endedAtMs = record.expiresAtMs;
-      tree.untold.push(due.name);
+      tree.unreported.push(due.name);
       for (const entry of entries) counterOf(tree, entry.field).reserved -= record.amount;
       tree.garbage.set(operation.name, record.expiresAtMs + this.#retentionMs);
-      this.#keepWindows(tree, entries, record.expiresAtMs);
+      this.#scheduleWindows(tree, entries, record.expiresAtMs);
     }
   }
 
-  /** Everything that limits these scopes now, configured or set. */
+  /** Returns an entry for every limit of these scopes, configured or set by setLimit. */
   #entriesOf(tree: Tree, scopes: readonly LimitedScope[], nowMs: number): Entry[] {
     return scopes.flatMap(({ scope, limits }) => {
       const configured = new Map(limits.map((limit) => [periodKey(limit.period), limit]));
@@ -371,7 +372,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     });
   }
 
-  /** Changes the counters of an operation, and notes which thresholds that crossed. */
+  /** Changes the counters of an operation, and records the thresholds that this crossed. */
   #count(tree: Tree, operation: Operation, crosses: boolean, change: (counter: Counter) => void): void {
     operation.crossed = operation.entries.flatMap((entry) => {
       arm(tree, entry);
@@ -384,13 +385,13 @@ export class MemoryBudgetBackend implements BudgetBackend {
   #end(tree: Tree, operation: Operation, nowMs: number): void {
     const { name, record, entries } = operation;
     record.endedAtMs = nowMs;
-    this.#keepWindows(tree, entries, nowMs);
+    this.#scheduleWindows(tree, entries, nowMs);
     tree.garbage.set(name, nowMs + this.#retentionMs);
     if (!isRenewed(operation)) tree.pending.delete(record.id);
   }
 
-  /** A past window outlives the last operation that touched it, by a moment. */
-  #keepWindows(tree: Tree, entries: readonly Entry[], fromMs: number): void {
+  /** Keeps the counters of a past window a moment longer than the last operation that uses them. */
+  #scheduleWindows(tree: Tree, entries: readonly Entry[], fromMs: number): void {
     for (const { field, window } of entries) {
       if (window.endMs === null) continue;
       const atMs = Math.max(window.endMs, fromMs) + this.#retentionMs + 1;
@@ -398,12 +399,12 @@ export class MemoryBudgetBackend implements BudgetBackend {
     }
   }
 
-  /** False: it must be kept for longer. */
-  #forget(tree: Tree, name: string, nowMs: number): boolean {
+  /** Purges one record or counter. Returns false where it is still needed. */
+  #purge(tree: Tree, name: string, nowMs: number): boolean {
     const rest = name.slice(2);
     if (name.startsWith('r|')) return tree.refunds.delete(rest);
     if (name.startsWith('k|')) return tree.credits.delete(rest);
-    if (!name.startsWith('c|')) return forgetOperation(tree, name);
+    if (!name.startsWith('c|')) return purgeOperation(tree, name);
     if (tree.counters.get(rest)?.reserved) {
       tree.garbage.set(name, nowMs + this.#retentionMs);
       return false;
@@ -414,7 +415,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
 
 const isRenewed = ({ name }: Operation): boolean => name.startsWith('O|');
 
-/** The operation that a step names. */
+/** Returns the operation that a call refers to. */
 function find(tree: Tree, { id, generation, nonce }: HoldRequest): Operation | undefined {
   const newest = tree.operations.get(`o|${id}`);
   if (!newest) return undefined;
@@ -423,8 +424,8 @@ function find(tree: Tree, { id, generation, nonce }: HoldRequest): Operation | u
   return nonce === ANY_NONCE || operation?.nonce === nonce ? operation : undefined;
 }
 
-/** Makes room for the next generation of its id. */
-function setAside(tree: Tree, operation: Operation): void {
+/** Renames an operation, so that the next generation can take its id. */
+function makeRoomForNext(tree: Tree, operation: Operation): void {
   const { name, record } = operation;
   operation.name = `O|${record.generation}|${record.id}`;
   tree.operations.delete(name);
@@ -433,10 +434,11 @@ function setAside(tree: Tree, operation: Operation): void {
   tree.garbage.delete(name);
 }
 
-function forgetOperation(tree: Tree, name: string): boolean {
+function purgeOperation(tree: Tree, name: string): boolean {
   const operation = tree.operations.get(name) as Operation;
   const { record, entries } = operation;
-  // The newest of an id is remembered for as long as any older one: their numbers do not begin anew beside them.
+  // The newest operation of an id is kept as long as any older one. Otherwise generations would start at 1
+  // again beside them.
   for (let older = isRenewed(operation) ? 0 : record.generation - 1; older > 0; older--) {
     const olderUntilMs = tree.garbage.at(`O|${older}|${record.id}`);
     if (olderUntilMs === undefined) continue;
@@ -447,7 +449,7 @@ function forgetOperation(tree: Tree, name: string): boolean {
     }
     return false;
   }
-  // Its windows go on knowing what it committed, so that the sums can still be checked.
+  // The counters keep the committed sum of a purged operation, so that verify still adds up.
   for (const { field } of entries) {
     const counter = tree.counters.get(field);
     if (counter) counter.archived += record.committed - record.refunded;

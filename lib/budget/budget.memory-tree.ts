@@ -1,7 +1,7 @@
 import type { ReserveOutcome, ReserveRequest } from './budget.backend.js';
 import { periodKey } from './budget.calendar.js';
 import { type ConfiguredLimit, type LimitedScope, typeOf } from './budget.limits.js';
-import { availableOf, exceeded } from './budget.rules.js';
+import { availableOf, exceeded } from './budget.results.js';
 import type {
   Balance,
   BudgetRecord,
@@ -11,22 +11,22 @@ import type {
   Exceeded,
   Period,
 } from './budget.types.js';
-import { ANY_NONCE, nameHold } from './budget.values.js';
+import { ANY_NONCE, attachNonce } from './budget.id.js';
 import { DueQueue } from './due-queue.js';
 
 export interface Counter {
   committed: bigint;
   reserved: bigint;
   credits: bigint;
-  /** What operations that are forgotten have committed. */
+  /** The committed sum of operations that were purged. */
   archived: bigint;
-  /** The highest threshold that was crossed. */
+  /** The highest threshold that was crossed, in percent. */
   crossed: number;
-  /** The limit by setLimit that thresholds were last worked out for. */
+  /** The limit of setLimit that the thresholds were last checked against. */
   seen: bigint | 'unlimited' | undefined;
 }
 
-/** One (scope, period, window) that an operation counts in. */
+/** One scope, period and window in which an operation counts. */
 export interface Entry {
   readonly field: string;
   readonly scope: string;
@@ -38,9 +38,9 @@ export interface Entry {
 type Mutable<T> = { -readonly [Key in keyof T]: T[Key] };
 
 export interface Operation {
-  /** As in Redis: `o|<id>`, or `O|<generation>|<id>` once it was renewed. */
+  /** The name in Redis: `o|<id>`, or `O|<generation>|<id>` once the id was reserved again. */
   name: string;
-  /** Of the call that made it. */
+  /** The nonce of the call that created the operation. */
   readonly nonce: string;
   readonly record: Mutable<BudgetRecord<bigint>>;
   readonly entries: readonly Entry[];
@@ -49,20 +49,20 @@ export interface Operation {
 
 export type StoredLimits = Map<string, bigint | 'unlimited'>;
 
-/** A root: what the Redis backend keeps in its four keys. */
+/** The state of one root. The Redis backend keeps the same in its four keys. */
 export interface Tree {
   readonly counters: Map<string, Counter>;
   readonly limits: Map<string, StoredLimits>;
-  /** By name. */
+  /** The operations by their name. */
   readonly operations: Map<string, Operation>;
   readonly refunds: Map<string, string>;
   readonly credits: Map<string, string>;
-  /** Ids of pending holds, by expiry. */
+  /** The ids of pending holds, by expiry. */
   readonly pending: DueQueue;
-  /** What is to be forgotten, and when. */
+  /** The names of records and counters to purge, by time. */
   readonly garbage: DueQueue;
-  /** Holds whose expiry reap has not told yet. */
-  untold: string[];
+  /** The ids of expired holds that reap has not reported yet. */
+  unreported: string[];
 }
 
 export const newTree = (): Tree => ({
@@ -73,10 +73,10 @@ export const newTree = (): Tree => ({
   credits: new Map(),
   pending: new DueQueue(),
   garbage: new DueQueue(),
-  untold: [],
+  unreported: [],
 });
 
-export const isEmpty = ({ counters, limits, operations, garbage, untold }: Tree): boolean =>
+export const isEmpty = ({ counters, limits, operations, garbage, unreported: untold }: Tree): boolean =>
   counters.size + limits.size + operations.size + garbage.size + untold.length === 0;
 
 export const newRecord = (
@@ -96,7 +96,7 @@ export const newRecord = (
   endedAtMs: null,
 });
 
-export const copy = ({ record }: Operation): BudgetRecord<bigint> => ({
+export const copyRecord = ({ record }: Operation): BudgetRecord<bigint> => ({
   ...record,
   scopes: [...record.scopes],
 });
@@ -120,7 +120,9 @@ export function sameContent(
   return record.kind === kind && record.amount === amount && JSON.stringify(asked) === JSON.stringify(done);
 }
 
-/** What an earlier hold under the same id answers; undefined: it is followed by a new one. */
+/**
+ * Returns the answer that an earlier hold under the same id gives, or undefined where a new hold follows it.
+ */
 export function replayReserve(
   tree: Tree,
   earlier: Operation,
@@ -131,40 +133,52 @@ export function replayReserve(
   const isOurs = request.nonce !== ANY_NONCE && request.nonce === earlier.nonce;
   if (state === 'pending') {
     if (request.mode === 'run' && !isOurs)
-      return { ok: false, reason: state, record: copy(earlier), endsInMs: expiresAtMs - nowMs };
+      return { ok: false, reason: state, record: copyRecord(earlier), endsInMs: expiresAtMs - nowMs };
     if (!sameContent(earlier, 'hold', request))
-      return { ok: false, reason: 'conflict', record: copy(earlier) };
-    return reserved(tree, earlier, true);
+      return { ok: false, reason: 'conflict', record: copyRecord(earlier) };
+    return reservedResult(tree, earlier, true);
   }
   if (state !== 'finalized' && request.mode !== 'reserve' && !isOurs) return undefined;
-  return { ok: false, reason: `already_${state}`, record: copy(earlier) };
+  return { ok: false, reason: `already_${state}`, record: copyRecord(earlier) };
 }
 
-export function reserved(tree: Tree, operation: Operation, replayed: boolean): ReserveOutcome {
+export function reservedResult(tree: Tree, operation: Operation, replayed: boolean): ReserveOutcome {
   const { root, id, generation, amount, expiresAtMs } = operation.record;
   const hold = { ok: true, status: 'reserved', root, id, generation, amount, expiresAtMs, replayed } as const;
-  return nameHold({ ...hold, ...report(tree, operation) }, operation.nonce);
+  return attachNonce({ ...hold, ...balancesAndCrossed(tree, operation) }, operation.nonce);
 }
 
-export function charged(tree: Tree, operation: Operation, replayed: boolean): ChargeResult<bigint> {
+export function chargedResult(tree: Tree, operation: Operation, replayed: boolean): ChargeResult<bigint> {
   const { root, id, amount, uncovered } = operation.record;
-  return { ok: true, status: 'charged', root, id, amount, uncovered, replayed, ...report(tree, operation) };
+  return {
+    ok: true,
+    status: 'charged',
+    root,
+    id,
+    amount,
+    uncovered,
+    replayed,
+    ...balancesAndCrossed(tree, operation),
+  };
 }
 
-/** What setLimit has set for an entry: for its scope, or else for its type where no limit is configured for itself. */
+/**
+ * Returns the limit of setLimit for an entry. A limit for the scope itself comes first. A limit for the type
+ * counts only where no limit is configured for the scope itself.
+ */
 function setLimitOf(tree: Tree, { scope, period, configured }: Entry): bigint | 'unlimited' | undefined {
   const key = periodKey(period);
   const isOwn = configured !== undefined && !configured.inherited;
   return tree.limits.get(scope)?.get(key) ?? (isOwn ? undefined : tree.limits.get(typeOf(scope))?.get(key));
 }
 
-/** A limit that was cleared counts no more. */
+/** Returns the limit of an entry. An entry whose limit was cleared is unlimited. */
 const limitOf = (tree: Tree, entry: Entry): bigint | 'unlimited' =>
   setLimitOf(tree, entry) ?? entry.configured?.limit ?? 'unlimited';
 
 /**
- * What setLimit has changed since an entry's last step is applied to its thresholds, before this step counts: a limit
- * that was raised arms them again.
+ * Applies a change of setLimit to the thresholds of an entry, before the current step counts. A raised limit
+ * arms them again.
  */
 export function arm(tree: Tree, entry: Entry): void {
   if (!entry.configured?.thresholds.length) return;
@@ -177,7 +191,7 @@ export function arm(tree: Tree, entry: Entry): void {
   if (before !== 'unlimited' && (limit === 'unlimited' || limit > before)) rearm(tree, entry);
 }
 
-/** Arms those thresholds again that lie above the usage that is left. */
+/** Arms the thresholds above the current usage again. */
 export function rearm(tree: Tree, entry: Entry): void {
   const counter = counterOf(tree, entry.field);
   const { limit, credits, committed, reserved } = balanceOf(tree, entry);
@@ -189,7 +203,7 @@ export function rearm(tree: Tree, entry: Entry): void {
 }
 
 export function balanceOf(tree: Tree, entry: Entry): Balance<bigint> {
-  const { committed = 0n, reserved = 0n, credits = 0n } = tree.counters.get(entry.field) ?? {};
+  const { committed = 0n, reserved: reserved = 0n, credits = 0n } = tree.counters.get(entry.field) ?? {};
   const sums = { limit: limitOf(tree, entry), credits, committed, reserved };
   return {
     scope: entry.scope,
@@ -200,7 +214,7 @@ export function balanceOf(tree: Tree, entry: Entry): Balance<bigint> {
   };
 }
 
-export const report = (
+export const balancesAndCrossed = (
   tree: Tree,
   { entries, crossed }: Operation,
 ): { balances: Balance<bigint>[]; crossed: readonly Crossed[] } => ({
@@ -208,7 +222,7 @@ export const report = (
   crossed,
 });
 
-/** What all of the entries have room for; undefined: anything. */
+/** Returns the smallest room of all entries, or undefined where none is limited. */
 export function roomOf(tree: Tree, entries: readonly Entry[]): bigint | undefined {
   let room: bigint | undefined;
   for (const entry of entries) {
@@ -218,7 +232,7 @@ export function roomOf(tree: Tree, entries: readonly Entry[]): bigint | undefine
   return room;
 }
 
-/** Amount 0 is always admitted: it takes nothing. */
+/** Returns a denial where an entry has too little room. An amount of 0 always fits. */
 export function exceededBy(
   tree: Tree,
   entries: readonly Entry[],
@@ -245,7 +259,7 @@ export function cross(tree: Tree, entry: Entry, counter: Counter): Crossed[] {
 }
 
 export function nextDueMs(tree: Tree, nowMs: number): number | null {
-  if (tree.untold.length > 0) return 0;
+  if (tree.unreported.length > 0) return 0;
   const nextMs = Math.min(tree.pending.nextMs(), tree.garbage.nextMs());
   return nextMs === Infinity ? null : Math.max(0, nextMs - nowMs);
 }

@@ -2,20 +2,23 @@ import { duration, integer, invalidOption, knownOptions } from '../validate.js';
 import { type BudgetLimitSource, indexLimits } from './budget.limits.js';
 import type { BudgetLimit } from './budget.types.js';
 
-/** Budgets: what is limited, and how long ended operations are remembered. */
+/** Options of budgets: the limits, and how long ended operations are remembered. */
 export interface BudgetOptions {
   /**
-   * The limits, or a function that finds a scope's limits on each call. A scope without any is refused.
+   * The limits, or a function that returns the limits of a scope. A scope without a limit is refused.
    * Default: none.
    *
    * @example [{ scope: 'user', period: { every: 'month' }, limit: 1_000_000, thresholds: [80, 100] }]
    */
   limits?: readonly BudgetLimit[] | BudgetLimitSource;
-  /** For how long after its end an operation's id is known, so that a retry is recognised. In ms, 1 to 2^31 - 1. Default: 900,000. */
+  /**
+   * How long an operation is remembered after its end, so that a retry is recognised. In ms, 1 to 2^31 - 1.
+   * Default: 900,000.
+   */
   retentionMs?: number;
   /**
-   * How often memory of ended operations is freed and expired holds are told, in ms, at least 100 (by chance up to a
-   * fifth sooner); false: you call `reap()`. Default: every 30,000.
+   * How often old records are deleted and expired holds are reported, in ms, at least 100. A round may come
+   * up to a fifth sooner at random. False: you call `reap()` yourself. Default: 30,000.
    */
   reaper?: false | { everyMs: number };
 }

@@ -1,31 +1,37 @@
 import { monotonicMs } from '../clock.js';
 import type { BudgetBackend } from './budget.backend.js';
 
-/** Roots that one process looks after where others take over: beyond, the one that was seen to first is left to them. */
+/**
+ * How many roots one process watches at most, where others can adopt them. Beyond that, the root whose turn
+ * was longest ago is left to other processes.
+ */
 const MAX_ROOTS = 10_000;
-/** How many it takes over in a round: that many may be new, or left over, all the time. */
+/** How many roots are adopted in one round. */
 const ADOPTED_AT_ONCE = 1_000;
 const BATCH = 100;
-/** After so many rounds without a sign of who looked after it, a root is anybody's. */
+/** A root that no process has watched for so many rounds can be adopted. */
 const ORPHANED_AFTER = 3;
-/** How much of a round is left to chance, so that processes that start together do not go on together. */
+/** The random part of a round, so that processes that start together do not stay in step. */
 const JITTER = 0.2;
 
 interface Watched {
-  /** When there is something to do again, as far as is known here, by `monotonicMs()`. */
+  /** When there is work again, as far as this process knows, by `monotonicMs()`. */
   dueMs: number;
-  /** Taken over from somebody else then, by the clock of the registry. */
+  /**
+   * When the root was adopted, by the clock of the registry. Undefined for a root that this process uses
+   * itself.
+   */
   readonly adoptedAtMs?: number;
 }
 
 /**
- * Frees the memory of what has ended, in the roots that this process uses and in those that dead ones have left, and
- * tells of holds that expired. No budget waits for it: an expired hold is out of the sums without it.
+ * Purges old records in the roots that this process uses, and in roots that dead processes have left. Reports
+ * expired holds. Budgets do not depend on it: an expired hold is out of every sum without it.
  */
 export class BudgetReaper {
-  /** The one that was seen to first comes first. */
+  /** The root whose turn was longest ago comes first. */
   readonly #watched = new Map<string, Watched>();
-  /** Adopted roots in which nothing was left, and when they were adopted. */
+  /** Adopted roots that turned out empty, and when they were adopted. */
   readonly #done = new Map<string, number>();
   #timer: NodeJS.Timeout | undefined;
   #round: Promise<void> = Promise.resolve();
@@ -35,26 +41,26 @@ export class BudgetReaper {
     private readonly backend: Pick<BudgetBackend, 'reap' | 'roots'>,
     private readonly everyMs: number,
     private readonly onExpired: (root: string, ids: readonly string[]) => void,
-    /** A round could not do all that there is to do: the next one tries again. */
+    /** Called where a round could not finish. The next round tries again. */
     private readonly onFault: (error: unknown) => void,
   ) {
     this.#arm();
   }
 
-  /** This root is in use. */
+  /** Call this when a root is used. */
   touch(root: string): void {
     if (this.#stopped) return;
     const dueMs = monotonicMs() + this.everyMs;
     const watched = this.#watched.get(root);
-    // What is first now may be the end of the month.
+    // The known time may be far away, such as the end of a month.
     if (watched) return void (watched.dueMs = Math.min(watched.dueMs, dueMs));
     this.#done.delete(root);
     this.#watch(root, { dueMs });
-    // Should the process die before its next round, others know of it.
-    this.backend.roots?.share({ kept: [root] }).catch(this.onFault);
+    // Other processes learn of the root at once, in case this process dies before its next round.
+    this.backend.roots?.share({ watched: [root] }).catch(this.onFault);
   }
 
-  /** Resolves when the step that is on its way has told what it reaped. */
+  /** Stops the reaper. Resolves when the running step has reported what it reaped. */
   async stop(): Promise<void> {
     this.#stopped = true;
     clearTimeout(this.#timer);
@@ -76,23 +82,24 @@ export class BudgetReaper {
     for (const [root, { dueMs, adoptedAtMs }] of this.#watched) {
       if (this.#stopped) return;
       if (dueMs > nowMs) continue;
-      // Who uses it meanwhile puts it back: the answer may not know of that.
+      // A call that uses the root meanwhile adds it again. The answer of this step may not know about that call.
       this.#watched.delete(root);
       const nextInMs = await this.#reap(root).catch((error: unknown) => {
         this.onFault(error);
         return 0;
       });
       if (nextInMs !== null) this.#watch(root, { dueMs: monotonicMs() + Math.max(this.everyMs, nextInMs) });
-      // One of our own stays known: another process may use it. Whoever adopts it finds out.
+      // A root of our own stays in the registry, because another process may use it. A process that adopts it finds
+      // it empty.
       else if (adoptedAtMs !== undefined && !this.#watched.has(root)) this.#done.set(root, adoptedAtMs);
     }
   }
 
-  /** Says what is looked after here, and takes over what nobody looks after. */
+  /** Reports the watched roots to the registry, and adopts roots that nobody watches. */
   async #share(): Promise<void> {
     if (!this.backend.roots) return;
     const { atMs, adopted } = await this.backend.roots.share({
-      kept: [...this.#watched.keys()],
+      watched: [...this.#watched.keys()],
       done: this.#done,
       adopt: { max: ADOPTED_AT_ONCE, afterMs: ORPHANED_AFTER * this.everyMs },
     });
@@ -107,18 +114,18 @@ export class BudgetReaper {
     this.#watched.set(root, watched);
   }
 
-  /** Gives in how many ms there is something to do again; null: never, as things stand. */
+  /** Returns in how many ms there is work again, or null where there is none. */
   async #reap(root: string): Promise<number | null> {
     let nextInMs: number | null;
     do {
-      const step = await this.backend.reap({ root, max: BATCH, onLate: this.#tell(root) });
-      this.#tell(root)(step);
+      const step = await this.backend.reap({ root, max: BATCH, onLate: this.#reporter(root) });
+      this.#reporter(root)(step);
       nextInMs = step.nextInMs;
     } while (nextInMs === 0 && !this.#stopped);
     return nextInMs;
   }
 
-  #tell(root: string): (step: { readonly expired: readonly string[] }) => void {
+  #reporter(root: string): (step: { readonly expired: readonly string[] }) => void {
     return ({ expired }) => {
       if (expired.length > 0) this.onExpired(root, expired);
     };

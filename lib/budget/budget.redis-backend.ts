@@ -73,7 +73,7 @@ import { type SnapshotOperation, verifySnapshot } from './budget.verify.js';
 type BudgetKey = (typeof BUDGET_KEYS)[number];
 type BudgetScript<Arg extends string> = Script<BudgetKey, Arg, TextReply>;
 
-/** All but the one that each of them takes. */
+/** The arguments of a script, except `retentionMs`, which every script gets. */
 type Args<Arg extends string> = Readonly<Record<Exclude<Arg, 'retentionMs'>, ScriptArg>>;
 
 interface Call {
@@ -89,18 +89,18 @@ export interface RedisBudgetBackendConfig {
 }
 
 const LONGEST_ROOT = 200;
-/** A window is stale twice only when the clock jumps; more than that is not waited for. */
+/** A window is stale twice only where the clock jumps, so more attempts would not help. */
 const STALE_ATTEMPTS = 3;
-/** How many (scope, period)s that only setLimit limits are remembered between calls. */
+/** How many scopes with periods of setLimit are remembered between calls. */
 const MAX_REMEMBERED = 1_000;
 
-/** Budgets on Redis: each operation one atomic script over the four keys of its root. */
+/** Budgets on Redis. Each operation is one atomic script over the four keys of its root. */
 export class RedisBudgetBackend implements BudgetBackend {
   readonly roots: BudgetRoots;
   readonly #calendar = new BudgetCalendar();
-  /** How far the server's clock is ahead of ours, as far as it ever mattered. */
+  /** How far the server's clock is ahead of ours, in ms, as of the last stale window. */
   #skewMs = 0;
-  /** Periods that setLimit has limited and no configuration names, by root and scope. */
+  /** Periods that only setLimit limits, by root and scope. The server reports them with 'periods'. */
   #learned = new Map<string, Set<string>>();
 
   constructor(
@@ -114,36 +114,37 @@ export class RedisBudgetBackend implements BudgetBackend {
     const { root, id, amount, ttlMs, meta, mode, nonce, scopes } = request;
     const args = { id, amount: String(amount), ttlMs, meta, mode, nonce };
     const parse = (reply: TextReply): ReserveOutcome => parseBudgetResult(reply, { root, id }, nonce);
-    return parse(await this.#admit(reserveScript, telling(request, parse), scopes, args));
+    return parse(await this.#admit(reserveScript, withListeners(request, parse), scopes, args));
   }
 
   async charge(request: ChargeRequest): Promise<ChargeResult<bigint>> {
     const { root, id, amount, mode, scopes } = request;
     const args = { id, amount: String(amount), mode };
     const parse = (reply: TextReply): ChargeResult<bigint> => parseChargeResult(reply, { root, id });
-    return parse(await this.#admit(chargeScript, telling(request, parse), scopes, args));
+    return parse(await this.#admit(chargeScript, withListeners(request, parse), scopes, args));
   }
 
   async finalize(request: FinalizeRequest): Promise<FinalizeResult<bigint>> {
     const { actual, overage, late } = request;
     const args = { ...refOf(request), actual: String(actual), overage, late };
-    const parse = (reply: TextReply): FinalizeResult<bigint> => parseFinalizeResult(reply, about(request));
-    return parse(await this.#run(finalizeScript, telling(request, parse), args));
+    const parse = (reply: TextReply): FinalizeResult<bigint> =>
+      parseFinalizeResult(reply, operationOf(request));
+    return parse(await this.#run(finalizeScript, withListeners(request, parse), args));
   }
 
   async abort(request: HoldRequest): Promise<AbortOutcome> {
-    return parseAbortResult(await this.#run(abortScript, request, refOf(request)), about(request));
+    return parseAbortResult(await this.#run(abortScript, request, refOf(request)), operationOf(request));
   }
 
   async extend(request: ExtendRequest): Promise<ExtendHoldResult<bigint>> {
     const args = { ...refOf(request), ttlMs: request.ttlMs };
-    return parseExtendResult(await this.#run(extendScript, request, args), about(request));
+    return parseExtendResult(await this.#run(extendScript, request, args), operationOf(request));
   }
 
   async refund(request: RefundRequest): Promise<RefundResult<bigint>> {
     const { amount, refundId } = request;
     const args = { ...refOf(request), amount: String(amount), refundId };
-    return parseRefundResult(await this.#run(refundScript, request, args), about(request), amount);
+    return parseRefundResult(await this.#run(refundScript, request, args), operationOf(request), amount);
   }
 
   async credit(request: CreditRequest): Promise<CreditResult<bigint>> {
@@ -161,7 +162,7 @@ export class RedisBudgetBackend implements BudgetBackend {
       limit: limit === null ? '-' : encodeLimit(limit),
     });
     if (status === 'too_many')
-      throw new BudgetInputError('A scope can have at most 16 periods limited by setLimit.');
+      throw new BudgetInputError('setLimit can limit at most 16 periods of a scope.');
     return { ok: true, status: status === 'cleared' ? 'cleared' : 'set' };
   }
 
@@ -173,8 +174,8 @@ export class RedisBudgetBackend implements BudgetBackend {
   async get(request: HoldRequest): Promise<BudgetRecord<bigint> | null> {
     const [status, packed = '', detail = '', nowMs] = await this.#run(getScript, request, refOf(request));
     if (status !== 'found') return null;
-    const record = parseRecord(packed, detail, about(request));
-    // It only reads: what has expired says so, though nothing was written yet.
+    const record = parseRecord(packed, detail, operationOf(request));
+    // The script only reads, so an expired hold may still be stored as pending.
     const isExpired = record.state === 'pending' && record.expiresAtMs <= Number(nowMs);
     return isExpired ? { ...record, state: 'expired', endedAtMs: record.expiresAtMs } : record;
   }
@@ -208,7 +209,7 @@ export class RedisBudgetBackend implements BudgetBackend {
     });
   }
 
-  /** Runs a script until nothing expired is in its way. */
+  /** Runs a script again while it replies 'more', until every expired hold is settled. */
   async #run<Arg extends string>(
     script: BudgetScript<Arg>,
     { root, signal, onLate, onResent }: Call,
@@ -226,7 +227,7 @@ export class RedisBudgetBackend implements BudgetBackend {
     }
   }
 
-  /** Runs a script that admits entries, with windows and periods as the server sees them. */
+  /** Runs a script that checks limits, with the windows and the periods that the server knows. */
   async #admit<Arg extends string>(
     script: BudgetScript<Arg | keyof Entries>,
     call: Call,
@@ -245,7 +246,7 @@ export class RedisBudgetBackend implements BudgetBackend {
     }
     throw new BudgetUnavailableError({
       code: 'Internal',
-      message: "The budget's windows could not be agreed on with Redis: its clock jumps.",
+      message: 'The clock of the Redis server jumps, so the windows of this budget could not be determined.',
     });
   }
 
@@ -261,7 +262,7 @@ export class RedisBudgetBackend implements BudgetBackend {
 
   #learn(root: string, scopeAndPeriod: string): void {
     const [scope, period] = scopeAndPeriod.split('|') as [string, string];
-    // What is forgotten is learned again, at the price of a round trip.
+    // Forgotten periods are learned again, at the cost of a round trip.
     if (this.#learned.size >= MAX_REMEMBERED) this.#learned = new Map();
     const key = `${root} ${scope}`;
     this.#learned.set(key, (this.#learned.get(key) ?? new Set()).add(period));
@@ -273,20 +274,20 @@ export class RedisBudgetBackend implements BudgetBackend {
   }
 }
 
-/** A step without a listener pays for none. */
-function telling<Result>(
+/** Adds the listeners of a call. Without a listener there is nothing to add. */
+function withListeners<Result>(
   { root, signal, onLate, onResent }: Omit<Call, 'onLate'> & { onLate?(result: Result): void },
   parse: (reply: TextReply) => Result,
 ): Call {
   if (!onLate) return { root, signal };
-  // What has expired, or a stale window, is no answer.
+  // These replies ask for another call, so they carry no answer.
   const isAnswer = ([status]: TextReply): boolean => !NO_ANSWER.has(status);
   return { root, signal, onResent, onLate: (reply) => isAnswer(reply) && onLate(parse(reply)) };
 }
 
 const NO_ANSWER: ReadonlySet<string> = new Set(['more', 'stale', 'periods', 'no_limit']);
 
-const about = ({ root, id }: HoldRequest): { root: string; id: string } => ({ root, id });
+const operationOf = ({ root, id }: HoldRequest): { root: string; id: string } => ({ root, id });
 
 const refOf = ({
   id,
@@ -298,7 +299,10 @@ const refOf = ({
   nonce,
 });
 
-/** Percent-encoded, so that it has no braces; a long one by its SHA-256, behind a sign that no encoding holds. */
+/**
+ * Percent-encodes a root, so that it has no braces. A long root becomes its SHA-256, after a character that
+ * no encoding produces.
+ */
 function encodeRoot(root: string): string {
   const encoded = encodeURIComponent(root);
   if (encoded.length <= LONGEST_ROOT) return encoded;

@@ -14,10 +14,14 @@ import type {
   RefundResult,
   Violation,
 } from './budget.types.js';
-import { ANY_NONCE, nameHold, tellBalances } from './budget.values.js';
-import { availableOf, exceeded, finalizedOf, releasedOf } from './budget.rules.js';
+import { ANY_NONCE, attachNonce } from './budget.id.js';
+import { defineBalances } from './budget.amounts.js';
+import { availableOf, exceeded, finalizedOf, releasedOf } from './budget.results.js';
 
-/** What every budget script replies: a status and what belongs to it, all text. Its shapes stand with each script. */
+/**
+ * The reply of every budget script: a status and its data, all as text. The comment of each script lists the
+ * shapes.
+ */
 export type TextReply = readonly [status: string, ...rest: string[]];
 
 export function textReply(reply: unknown): TextReply {
@@ -26,24 +30,24 @@ export function textReply(reply: unknown): TextReply {
   return unexpectedReply('budget', reply);
 }
 
-/** The operation that a reply is about. */
+/** The operation that a reply belongs to. */
 export interface ReplyContext {
   readonly root: string;
   readonly id: string;
 }
 
 /**
- * The reply of `budget-reserve` as a result.
+ * Parses the reply of `budget-reserve`.
  *
- * @throws TypeError on a reply that the script does not promise.
+ * @throws TypeError on a reply that the script does not document
  */
 export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = ANY_NONCE): ReserveOutcome {
-  const told = textReply(reply);
-  switch (told[0]) {
+  const answer = textReply(reply);
+  switch (answer[0]) {
     case 'reserved':
     case 'replayed': {
-      const { generation, amount, expiresAtMs } = parseHead(told[1]);
-      const replayed = told[0] === 'replayed';
+      const { generation, amount, expiresAtMs } = parseHead(answer[1]);
+      const replayed = answer[0] === 'replayed';
       const hold = {
         ok: true,
         status: 'reserved',
@@ -53,63 +57,63 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = A
         expiresAtMs,
         replayed,
       } as const;
-      return nameHold(withEntries(hold, told), (replayed && told[6]) || nonce);
+      return attachNonce(withEntries(hold, answer), (replayed && answer[6]) || nonce);
     }
     case 'exceeded':
-      return parseExceeded(told);
+      return parseExceeded(answer);
     case 'pending': {
-      const record = parseRecord(told[1], told[2], about);
-      return { ok: false, reason: told[0], record, endsInMs: record.expiresAtMs - Number(told[3]) };
+      const record = parseRecord(answer[1], answer[2], about);
+      return { ok: false, reason: answer[0], record, endsInMs: record.expiresAtMs - Number(answer[3]) };
     }
     case 'conflict':
     case 'already_finalized':
     case 'already_aborted':
     case 'already_expired':
-      return { ok: false, reason: told[0], record: parseRecord(told[1], told[2], about) };
+      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
     default:
       return unexpectedReply('budget-reserve', reply);
   }
 }
 
 export function parseChargeResult(reply: unknown, about: ReplyContext): ChargeResult<bigint> {
-  const told = textReply(reply);
-  switch (told[0]) {
+  const answer = textReply(reply);
+  switch (answer[0]) {
     case 'charged':
     case 'replayed': {
-      const { amount, uncovered } = parseHead(told[1]);
-      const replayed = told[0] === 'replayed';
-      return withEntries({ ok: true, status: 'charged', ...about, amount, uncovered, replayed }, told);
+      const { amount, uncovered } = parseHead(answer[1]);
+      const replayed = answer[0] === 'replayed';
+      return withEntries({ ok: true, status: 'charged', ...about, amount, uncovered, replayed }, answer);
     }
     case 'exceeded':
-      return parseExceeded(told);
+      return parseExceeded(answer);
     case 'conflict':
-      return { ok: false, reason: told[0], record: parseRecord(told[1], told[2], about) };
+      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
     default:
       return unexpectedReply('budget-charge', reply);
   }
 }
 
 /**
- * The reply of `budget-finalize` as a result.
+ * Parses the reply of `budget-finalize`.
  *
- * @throws TypeError on a reply that the script does not promise.
+ * @throws TypeError on a reply that the script does not document
  */
 export function parseFinalizeResult(reply: unknown, about: ReplyContext): FinalizeResult<bigint> {
-  const told = textReply(reply);
-  switch (told[0]) {
+  const answer = textReply(reply);
+  switch (answer[0]) {
     case 'finalized':
     case 'replayed':
       return withEntries(
-        { ...finalizedOf(parseHead(told[1]), about), replayed: told[0] === 'replayed' },
-        told,
+        { ...finalizedOf(parseHead(answer[1]), about), replayed: answer[0] === 'replayed' },
+        answer,
       );
     case 'overage_rejected':
     case 'conflict':
     case 'aborted':
     case 'expired':
-      return { ok: false, reason: told[0], record: parseRecord(told[1], told[2], about) };
+      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
     case 'not_found':
-      return { ok: false, reason: told[0] };
+      return { ok: false, reason: answer[0] };
     default:
       return unexpectedReply('budget-finalize', reply);
   }
@@ -152,22 +156,22 @@ export function parseExtendResult(reply: unknown, about: ReplyContext): ExtendHo
 }
 
 export function parseRefundResult(reply: unknown, about: ReplyContext, amount: bigint): RefundResult<bigint> {
-  const told = textReply(reply);
-  switch (told[0]) {
+  const answer = textReply(reply);
+  switch (answer[0]) {
     case 'refunded':
     case 'replayed': {
-      const { refunded } = parseHead(told[1]);
-      const balances = parseBalances(told.slice(2));
-      return { ok: true, status: 'refunded', amount, refunded, replayed: told[0] === 'replayed', balances };
+      const { refunded } = parseHead(answer[1]);
+      const balances = parseBalances(answer.slice(2));
+      return { ok: true, status: 'refunded', amount, refunded, replayed: answer[0] === 'replayed', balances };
     }
     case 'exceeds_committed':
     case 'pending':
     case 'aborted':
     case 'expired':
-      return { ok: false, reason: told[0], record: parseRecord(told[1], told[2], about) };
+      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
     case 'conflict':
     case 'not_found':
-      return { ok: false, reason: told[0] };
+      return { ok: false, reason: answer[0] };
     default:
       return unexpectedReply('budget-refund', reply);
   }
@@ -182,7 +186,9 @@ export function parseCreditResult(reply: unknown): CreditResult<bigint> {
   return unexpectedReply('budget-credit', reply);
 }
 
-/** Entries as scripts tell them: four lists, of fields (c|scope|period|start), ends, limits and counters. */
+/**
+ * Parses entries as scripts reply them: lists of fields (c|scope|period|start), ends, limits and counters.
+ */
 export function parseBalances([
   fields = '',
   ends = '',
@@ -217,18 +223,23 @@ function parseBalance(field: string, end = '', limit = '', counter = ''): Balanc
   };
 }
 
-/** A result with the balances and the thresholds that [status, record, fields, ends, limits, counters] tells. */
+/**
+ * Adds balances and crossed thresholds to a result, from a reply [status, record, fields, ends, limits,
+ * counters].
+ */
 function withEntries<Result extends object>(
   result: Result,
-  told: TextReply,
+  answer: TextReply,
 ): Result & { balances: Balance<bigint>[]; crossed: Crossed[] } {
   const complete = result as Result & { balances: Balance<bigint>[]; crossed: Crossed[] };
-  tellBalances(complete, () => parseBalances(told.slice(2)));
-  complete.crossed = parseCrossed(told);
+  defineBalances(complete, () => parseBalances(answer.slice(2)));
+  complete.crossed = parseCrossed(answer);
   return complete;
 }
 
-/** A list of percentages an entry, or '-' for none at all, at the end of the record. */
+/**
+ * Parses the last part of the record: a list of percentages for each entry, or '-' where none was crossed.
+ */
 function parseCrossed([, record = '', fields = '']: TextReply): Crossed[] {
   const percents = record.slice(record.lastIndexOf(' ') + 1);
   if (percents === '-') return [];
@@ -257,7 +268,7 @@ function parseExceeded([, amount = '', nowMs, ...lists]: TextReply): Exceeded<bi
 const STATES = { p: 'pending', f: 'finalized', a: 'aborted', x: 'expired' } as const;
 const KINDS = { h: 'hold', c: 'charge' } as const;
 
-/** What of a record changes, as the scripts pack it: budget.fragments.ts. */
+/** The changing part of an operation, as scripts pack it. See budget.fragments.ts. */
 type Head = Omit<BudgetRecord<bigint>, 'root' | 'id' | 'scopes' | 'meta'>;
 
 function parseHead(packed = ''): Head {
@@ -322,19 +333,24 @@ export function parseRecord(
   };
 }
 
-/** What of an operation does not change: nonce openUntilMs fields limits thresholds ends inherited scopes meta. */
+/**
+ * Parses the fixed part of an operation: nonce openUntilMs fields limits thresholds ends inherited scopes
+ * meta.
+ */
 export function parseDetail(detail = ''): { fields: string[]; scopes: string; meta: string } {
   const [, , fields = '', , , , , scopes = '', ...meta] = detail.split(' ');
   return { fields: fields.split(';').filter((field) => field !== '~'), scopes, meta: meta.join(' ') };
 }
 
-/** `o|<id>`, or `O|<generation>|<id>` of a hold that was renewed since. */
+/**
+ * Returns the id in `o|<id>`, or in `O|<generation>|<id>`, which names a hold that was reserved again since.
+ */
 export const idOf = (field: string): string =>
   isRenewed(field) ? field.slice(field.indexOf('|', 2) + 1) : field.slice(2);
 
 export const isRenewed = (field: string): boolean => field.startsWith('O|');
 
-/** Readable in redis-cli, and free of every separator. */
+/** Encodes a scope so that it has no separator and stays readable in redis-cli. */
 export const encodeScope = (scope: string): string =>
   /^[\w:.@-]+$/.test(scope) ? scope : encodeURIComponent(scope).replaceAll('%3A', ':').replaceAll('%40', '@');
 

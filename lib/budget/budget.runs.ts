@@ -4,7 +4,7 @@ import { settleWithin } from '../settle-within.js';
 import type { StreamProgress } from '../wrap-method.js';
 import { hashKey } from '../keys.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
-import type { RunsElsewhere } from './budget.backend.js';
+import type { AlreadyRunning } from './budget.backend.js';
 import { type OnThrow, settlementOf } from './budget.settlement.js';
 import type {
   AbortResult,
@@ -20,39 +20,45 @@ import type {
 } from './budget.types.js';
 import { CostNotes, type CurrentHold, runOn, withNotes } from './current-hold.js';
 
-/** How long a hold lasts without a sign of life. */
+/** How long a hold lasts unless it is extended. */
 export const DEFAULT_TTL_MS = 60_000;
-/** How long a run that Redis could not be told of is tried again: as long as a hold is remembered by default. */
+/** How long settling is retried in the background: as long as an operation is remembered by default. */
 const SETTLE_WITHIN_MS = 15 * 60_000;
 
 /** What `run()` reserves, and how it settles. */
 export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
   /**
-   * What the result really cost; of a stream under `@WithBudget` by its last item. If it throws or gives no amount, the
-   * estimate is counted and the log has an error. Default: what the body noted with `currentHold().spent()`, or else
-   * the reserved amount.
+   * Returns the actual cost of the result. For a stream under `@WithBudget()` it is called with the last
+   * item. If it throws or returns no amount, the estimate is committed and an error is logged. Default: what
+   * the body has noted with `currentHold().spent()`, else the reserved amount.
    */
   actual?: (result: T) => Amount;
-  /** When that is more than the hold. Default: `'record'`. */
+  /** What happens when the actual cost exceeds the hold. Default: `'record'`. */
   overage?: Exclude<OveragePolicy, 'reject'>;
   /**
-   * When the body throws. `'auto'`: a stream of which an item has left is paid by the greater of `actual(last item)` and
-   * what was noted, or else by the estimate; a body that was aborted or timed out by what was noted, or else by the
-   * estimate; any other gives back all but what was noted. `'abort'`: gives all back. `'finalize-estimate'`: counts the
-   * estimate. A function says what it cost, or `'abort'`. Default: `'auto'`.
+   * How to settle when the body throws.
+   *
+   * - `'auto'`: a stream that has sent an item costs the greater of `actual(last item)` and what was noted,
+   *   else the estimate. A body that was aborted or timed out costs what was noted, else the estimate. Any
+   *   other body costs only what was noted.
+   * - `'abort'`: nothing is spent.
+   * - `'finalize-estimate'`: the estimate is spent.
+   * - A function returns the cost, or `'abort'`.
+   *
+   * Default: `'auto'`.
    */
   onThrow?: OnThrow;
 }
 
-/** The service's operations, as runs use them. */
+/** The operations of the service that a run uses. */
 export interface RunSteps {
-  reserve(options: Omit<ReserveOptions, 'renew'>): Promise<ReserveResult | RunsElsewhere>;
+  reserve(options: Omit<ReserveOptions, 'renew'>): Promise<ReserveResult | AlreadyRunning>;
   finalize(ref: BudgetRef, actual: Amount, options: FinalizeOptions): Promise<FinalizeResult>;
   abort(ref: BudgetRef): Promise<AbortResult>;
   extend(ref: BudgetRef, ttlMs: number): Promise<ExtendHoldResult>;
 }
 
-/** What a decorator knows of its body. */
+/** What a decorator knows about its body. */
 export interface BodyFacts {
   readonly args: readonly unknown[];
   readonly stream?: StreamProgress;
@@ -70,7 +76,7 @@ class BudgetRun {
     readonly notes: CostNotes,
   ) {}
 
-  /** Its hold, or another one under the same id, is being settled by hand. */
+  /** Watches a call of the app that settles this hold, or another hold under the same id. */
   watch(settling: SettledByHand): void {
     const { generation } = this.hold;
     const seen = settling.then(
@@ -86,10 +92,10 @@ class BudgetRun {
   }
 }
 
-/** Bodies that run on budgets: each reserves, is kept alive, and settles once. */
+/** Runs bodies on budgets. Each one reserves, is extended while it runs, and settles once. */
 export class BudgetRuns {
   readonly #logger = new Logger('SyncGuard');
-  readonly #going = new Set<Promise<unknown>>();
+  readonly #running = new Set<Promise<unknown>>();
   readonly #byId = new Map<string, Set<BudgetRun>>();
   readonly #retries = new BackgroundRetries();
 
@@ -104,30 +110,30 @@ export class BudgetRuns {
     facts: BodyFacts,
   ): Promise<T> {
     const run = this.#run(fn, options, facts);
-    this.#going.add(run);
+    this.#running.add(run);
     try {
       return await run;
     } finally {
-      this.#going.delete(run);
+      this.#running.delete(run);
     }
   }
 
-  /** A hold is being settled by hand: if its body does that, it is not settled again. */
-  notice({ root, id }: { readonly root: string; readonly id: string }, settling: SettledByHand): void {
+  /** Called when the app settles a hold itself. If its body is running, the run does not settle it again. */
+  watchSettling({ root, id }: { readonly root: string; readonly id: string }, settling: SettledByHand): void {
     for (const run of this.#byId.get(id) ?? []) if (run.hold.root === root) run.watch(settling);
   }
 
-  /** Does in the background what Redis did not answer in the foreground. */
-  later(attempt: Attempt, forMs: number, fault: unknown): void {
+  /** Retries in the background a call that Redis did not answer. */
+  retryInBackground(attempt: Attempt, forMs: number, fault: unknown): void {
     this.#retries.start(attempt, forMs, fault);
   }
 
-  /** Lets runs end and settle for `drainMs`, and tries once more what could not be settled. */
+  /** Lets bodies end and settle for `drainMs`, and then tries once more to settle the rest. */
   async drain(drainMs: number): Promise<void> {
-    await settleWithin(drainMs, [...this.#going]);
-    if (this.#going.size > 0)
+    await settleWithin(drainMs, [...this.#running]);
+    if (this.#running.size > 0)
       this.#logger.warn(
-        `Still going after ${drainMs} ms of shutdown: ${this.#going.size} budget run${this.#going.size === 1 ? '' : 's'}. What they hold goes back by its TTL.`,
+        `After ${drainMs} ms of shutdown ${this.#running.size} budget run${this.#running.size === 1 ? ' is' : 's are'} still going. Their holds expire by their TTL.`,
       );
     await this.#retries.flush();
   }
@@ -137,7 +143,7 @@ export class BudgetRuns {
     { actual, overage = 'record', onThrow = 'auto', ...options }: RunOptions<T>,
     { args, stream }: BodyFacts,
   ): Promise<T> {
-    const run = this.#begin(grantedOf(await this.steps.reserve(options)));
+    const run = this.#begin(reservedOrThrow(await this.steps.reserve(options)));
     const { hold, notes } = run;
     const stop = this.#keepAlive(hold, options.ttlMs ?? DEFAULT_TTL_MS);
     const onUnreadable = (error: unknown): void => this.#unreadable(hold, error);
@@ -160,7 +166,7 @@ export class BudgetRuns {
       (error) => this.#unreadable(reserved, error),
       () =>
         this.#logger.warn(
-          `A cost of ${hashKey(reserved.id)} was noted after its body had ended: it is not counted.`,
+          `A cost of budget operation ${hashKey(reserved.id)} was noted after its body had ended, so it is not counted.`,
         ),
     );
     const run = new BudgetRun(withNotes(reserved, notes), notes);
@@ -185,12 +191,14 @@ export class BudgetRuns {
     notes.close();
     if (await run.settledByHand()) return;
     const cost = await settlementOf(end);
-    // What cannot be given back now goes back by its TTL.
+    // A hold that cannot be aborted now expires by its TTL.
     if (cost === 'abort') await this.steps.abort(hold).catch(() => {});
     else await this.#finalizeNowOrLater(hold, cost, overage);
   }
 
-  /** The work is done and its answer must not be lost: what Redis cannot be told now is told later. */
+  /**
+   * Finalizes now, or in the background where Redis does not answer. The result of the body must not be lost.
+   */
   async #finalizeNowOrLater(hold: Reserved, cost: Amount, overage: 'record' | 'cap'): Promise<void> {
     const settle = async (): Promise<void> => {
       const finalized = await this.steps.finalize(hold, cost, { overage });
@@ -202,7 +210,7 @@ export class BudgetRuns {
     } catch (error) {
       if (!(error instanceof BudgetUnavailableError)) throw error;
       this.#logger.warn(
-        `The budget of ${hashKey(hold.id)} could not be settled yet, it is tried again in the background: ${error.message}`,
+        `Budget operation ${hashKey(hold.id)} could not be settled yet, and is retried in the background: ${error.message}`,
       );
       const settledOrHopeless = (): Promise<boolean> =>
         settle().then(
@@ -212,18 +220,21 @@ export class BudgetRuns {
             return true;
           },
         );
-      this.later(settledOrHopeless, SETTLE_WITHIN_MS, error);
+      this.retryInBackground(settledOrHopeless, SETTLE_WITHIN_MS, error);
     }
   }
 
   #unreadable({ id }: Reserved, error: unknown): void {
     this.#logger.error(
-      `The cost of ${hashKey(id)} cannot be read, so at least its estimate is counted: ${error instanceof Error ? error.message : typeof error}`,
+      `The cost of budget operation ${hashKey(id)} could not be read, so at least its estimate is counted: ${error instanceof Error ? error.message : typeof error}`,
     );
     this.onUnreadableCost(id);
   }
 
-  /** Extends at a third of the TTL: one beat may be lost. A hold that ended all the same is settled late. */
+  /**
+   * Extends the hold at every third of its TTL, so that one failed attempt does no harm. A hold that expires
+   * all the same is finalized late.
+   */
   #keepAlive(hold: Reserved, ttlMs: number): () => void {
     const timer = setInterval(
       () => {
@@ -238,7 +249,7 @@ export class BudgetRuns {
   }
 }
 
-function grantedOf(result: ReserveResult | RunsElsewhere): Reserved {
+function reservedOrThrow(result: ReserveResult | AlreadyRunning): Reserved {
   if (result.ok) return result;
   if (result.reason === 'exceeded') throw new BudgetExceededError(result);
   throw new BudgetConflictError(

@@ -17,10 +17,10 @@ import {
 } from './budget.fragments.js';
 import { textReply } from './budget.replies.js';
 
-/** All keys of a root: every script declares all four. */
+/** The four keys of a root. Every script declares all of them. */
 export const BUDGET_KEYS = ['counters', 'records', 'pending', 'garbage'] as const;
 
-/** What an operation counts in, one element an entry: a (scope, period, window) with its configured limit. */
+/** The entries in which an operation counts: a scope, period and window each, with its configured limit. */
 const ENTRIES = [
   'scopes',
   'fields',
@@ -28,10 +28,10 @@ const ENTRIES = [
   'thresholds',
   'ends',
   'inherited',
-  // Within which all of the windows are open; 0: for ever.
+  // All of the windows are open between these two. 0: without end.
   'openFromMs',
   'openUntilMs',
-  // When the last of them ends; 0: never.
+  // When the last window ends. 0: never.
   'lastEndMs',
   'plain',
 ] as const;
@@ -39,16 +39,16 @@ const ENTRIES = [
 const DETAIL =
   "table.concat({ nonce, openUntilMs, fields, limits, thresholds, ends, inherited, scopes, meta }, ' ')";
 
-// An operation that is known tells its record, and its balances as they are now.
+// A known operation is answered with its record and its current balances.
 const READ_NEWEST = `
 local record, detail = unpack(redis.call('HMGET', records, 'o|' .. id, 'd|' .. id))`;
 
-/** How a step names a hold. */
+/** The arguments that refer to a hold. */
 const REF = ['id', 'generation', 'nonce'] as const;
 
 /**
- * The hold of that generation (0: the newest). An id that was forgotten begins at 1 again: a hold with another nonce is
- * not the one that is meant ('-': any is).
+ * Finds the hold of a generation (0: the newest). Generations start at 1 again once an id was purged, so a
+ * hold with another nonce is not found ('-' accepts any).
  */
 const READ_OPERATION = `
 local slot, isOlder = 'o|' .. id, false
@@ -65,20 +65,20 @@ local openUntilMs, fields, limits, thresholds, ends, inherited, scopes =
   match(detail, '^%S+ (%d+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) ')
 if not openUntilMs then foreign('not a budget record') end`;
 
-const TELL_ENTRIES = "fields, ends, table.concat(limitOf, ';'), table.concat(held, ';')";
+const ENTRY_LISTS = "fields, ends, table.concat(limitOf, ';'), table.concat(packed, ';')";
 
-/** Counters that are read and not written: the ones that are not there yet are empty. */
-const FILL = "for i = 1, #limitOf do held[i] = held[i] or '0 0 0 0 0' end";
+/** Fills in empty counters, where they are read and not written. */
+const FILL_EMPTY = "for i = 1, #limitOf do packed[i] = packed[i] or '0 0 0 0 0' end";
 
 const replay = (status: string): string => `
   do
     ${OPEN_DETAIL}
     ${READ_COUNTERS}
-    ${FILL}
-    return { '${status}', record, ${TELL_ENTRIES}, match(detail, '^%S+') }
+    ${FILL_EMPTY}
+    return { '${status}', record, ${ENTRY_LISTS}, match(detail, '^%S+') }
   end`;
 
-// Scopes as sets: a retry may list them in another order.
+// Scopes are compared as sets, since a retry may list them in another order.
 const sameContent = (ofKind: string): string => `
   local function sorted(list)
     local names = {}
@@ -89,19 +89,19 @@ const sameContent = (ofKind: string): string => `
   local before = match(detail, '^%S+ %d+ %S+ %S+ %S+ %S+ %S+ (%S+) ')
   local isSame = kind == '${ofKind}' and amountOf == amount and sorted(before) == sorted(scopes)`;
 
-// Amount 0 is always admitted: it takes nothing.
+// Callers let an amount of 0 pass, since it takes nothing.
 const REFUSE_EXCEEDED = `
   local names, stops, full = nil, nil, { {}, {}, {}, {} }
   for i = 1, #limitOf do
     local limit = limitOf[i]
     if limit ~= 'u' then
-      local committed, reserved, credits = match(held[i] or '0 0 0 0 0', ${COUNTER})
+      local committed, reserved, credits = match(packed[i] or '0 0 0 0 0', ${COUNTER})
       if not committed then foreign('not a budget counter') end
       if credits ~= '0' then credits = plus(limit, credits) else credits = limit end
       if less(credits, plus(plus(committed, reserved), amount)) then
         names, stops = names or split(fields), stops or split(ends)
         local n = #full[1] + 1
-        full[1][n], full[2][n], full[3][n], full[4][n] = names[i + 1], stops[i], limit, held[i] or '0 0 0 0 0'
+        full[1][n], full[2][n], full[3][n], full[4][n] = names[i + 1], stops[i], limit, packed[i] or '0 0 0 0 0'
       end
     end
   end
@@ -111,11 +111,13 @@ const REFUSE_EXCEEDED = `
   end`;
 
 /**
- * Holds an amount in all entries, or in none. A hold under the same id that has ended and spent nothing is followed by
- * one of the next generation, unless mode is 'reserve'. One that is pending is the answer again; with mode 'run' only to
- * the call that made it, which its nonce tells. ['reserved', record, fields, ends, limits, counters], ['replayed', the
- * same and the nonce], ['exceeded', amount, now, fields, ends, limits, counters], ['pending', record, detail, now],
- * ['conflict' | 'already_finalized' | 'already_aborted' | 'already_expired', record, detail].
+ * Reserves an amount in all entries, or in none. Where an earlier hold of the id ended without spending, a
+ * hold of the next generation follows it, unless mode is 'reserve'. A pending hold is answered again. With
+ * mode 'run' this happens only for the call that created it, which has the same nonce.
+ *
+ * Replies ['reserved', record, fields, ends, limits, counters], ['replayed', the same and the nonce],
+ * ['exceeded', amount, now, fields, ends, limits, counters], ['pending', record, detail, now], or ['conflict'
+ * | 'already_finalized' | 'already_aborted' | 'already_expired', record, detail].
  */
 export const reserveScript = defineScript({
   name: 'budget-reserve',
@@ -148,9 +150,9 @@ end
 
 ${ARM}
 for i = 1, #limitOf do
-  local committed, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
+  local committed, reserved, rest = match(packed[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
-  held[i] = committed .. ' ' .. plus(reserved, amount) .. ' ' .. rest
+  packed[i] = committed .. ' ' .. plus(reserved, amount) .. ' ' .. rest
 end
 local crossed = '-'
 ${CROSS}
@@ -169,11 +171,14 @@ end
 ${WRITE_COUNTERS}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
 redis.call('ZADD', pending, expiresAtMs, id)
-return { 'reserved', record, ${TELL_ENTRIES} }`,
+return { 'reserved', record, ${ENTRY_LISTS} }`,
   decode: textReply,
 });
 
-/** Spends an amount in one step: 'charged' | 'replayed' | 'exceeded' | 'conflict', as budget-reserve tells them. */
+/**
+ * Commits an amount in one step. Replies 'charged', 'replayed', 'exceeded' or 'conflict', in the shapes of
+ * budget-reserve.
+ */
 export const chargeScript = defineScript({
   name: 'budget-charge',
   keys: BUDGET_KEYS,
@@ -201,9 +206,9 @@ end
 
 ${ARM}
 for i = 1, #limitOf do
-  local committed, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %S+)$')
+  local committed, rest = match(packed[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
-  held[i] = plus(committed, amount) .. ' ' .. rest
+  packed[i] = plus(committed, amount) .. ' ' .. rest
 end
 local crossed, meta, nonce = '-', '', '-'
 ${CROSS}
@@ -214,14 +219,17 @@ redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)
 ${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
-return { 'charged', record, ${TELL_ENTRIES} }`,
+return { 'charged', record, ${ENTRY_LISTS} }`,
   decode: textReply,
 });
 
-/** The first write of what settles: a full server allows it, and with it all the others; and garbage is ours. */
+/**
+ * The first write of a script that settles. A full server allows ZREM, and then every write after it. The
+ * member is one of our own.
+ */
 const WRITE_ANYWAY = `redis.call('ZREM', garbage, slot)`;
 
-/** Ends an operation whose \`held\` and \`record\` are ready. */
+/** Ends an operation, once \`packed\` and \`record\` are ready. */
 const END_OPERATION = `
 local untilMs = nowMs + 2 * retentionMs
 ${WRITE_ANYWAY}
@@ -232,8 +240,9 @@ redis.call('HSET', records, slot, record)
 if not isOlder then redis.call('ZREM', pending, id) end`;
 
 /**
- * Turns a hold into what was really spent. ['finalized' | 'replayed', record, fields, ends, limits, counters],
- * ['overage_rejected' | 'conflict' | 'aborted' | 'expired', record, detail], ['not_found'].
+ * Commits what was really spent and ends the hold. Replies ['finalized' | 'replayed', record, fields, ends,
+ * limits, counters], ['overage_rejected' | 'conflict' | 'aborted' | 'expired', record, detail], or
+ * ['not_found'].
  */
 export const finalizeScript = defineScript({
   name: 'budget-finalize',
@@ -251,11 +260,11 @@ ${OPEN_DETAIL}
 ${READ_COUNTERS}
 
 local isLate = state == 'x'
-local own = isLate and '0' or amountOf
+local inHold = isLate and '0' or amountOf
 local committed, uncovered = actual, '0'
-if less(own, actual) then
+if less(inHold, actual) then
   ${ROOM}
-  local beyond = minus(actual, own)
+  local beyond = minus(actual, inHold)
   local covered = beyond
   for i = 1, #limitOf do
     local room = roomOf(i)
@@ -267,8 +276,8 @@ if less(own, actual) then
   if less(amountOf, actual) then
     if overage == 'reject' then return { 'overage_rejected', record, detail } end
     if overage == 'cap' then
-      committed = plus(own, covered)
-      -- A late hold's own part counts like any other late amount.
+      committed = plus(inHold, covered)
+      -- The part up to the hold is always committed, also after the hold has expired.
       if less(committed, amountOf) then committed = amountOf end
     end
   end
@@ -279,25 +288,25 @@ end
 
 ${ARM}
 for i = 1, #limitOf do
-  local spent, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
+  local spent, reserved, rest = match(packed[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
   if not spent then foreign('not a budget counter') end
-  held[i] = plus(spent, committed) .. ' ' .. minus(reserved, own) .. ' ' .. rest
+  packed[i] = plus(spent, committed) .. ' ' .. minus(reserved, inHold) .. ' ' .. rest
 end
 crossed = '-'
--- Who takes no more than he held reaches nothing.
-if less(own, committed) then
+-- Spending no more than the hold reserved reaches no threshold.
+if less(inHold, committed) then
 ${CROSS}
 end
 record = 'f ' .. kind .. ' ' .. generationOf .. ' ' .. amountOf .. ' ' .. actual .. ' ' .. committed .. ' 0 ' .. uncovered .. (isLate and ' 1 ' or ' 0 ')
   .. createdAtMs .. ' ' .. expiresAtMs .. ' ' .. now .. ' ' .. crossed
 ${END_OPERATION}
-return { 'finalized', record, ${TELL_ENTRIES} }`,
+return { 'finalized', record, ${ENTRY_LISTS} }`,
   decode: textReply,
 });
 
 /**
- * Gives a hold back. ['aborted' | 'replayed' | 'finalized' | 'expired' (of an older generation), record, detail],
- * ['not_found'].
+ * Ends a hold without spending. Replies ['aborted' | 'replayed' | 'finalized' | 'expired' (of an older
+ * generation), record, detail], or ['not_found'].
  */
 export const abortScript = defineScript({
   name: 'budget-abort',
@@ -312,11 +321,11 @@ if isOlder then return { 'expired', record, detail } end
 ${OPEN_DETAIL}
 ${READ_COUNTERS}
 ${ARM}
-local own = state == 'p' and amountOf or '0'
+local inHold = state == 'p' and amountOf or '0'
 for i = 1, #limitOf do
-  local committed, reserved, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
+  local committed, reserved, rest = match(packed[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
-  held[i] = committed .. ' ' .. minus(reserved, own) .. ' ' .. rest
+  packed[i] = committed .. ' ' .. minus(reserved, inHold) .. ' ' .. rest
 end
 record = table.concat({ 'a', kind, generationOf, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, state == 'x' and 1 or 0,
   createdAtMs, expiresAtMs, now, crossed }, ' ')
@@ -325,7 +334,10 @@ return { 'aborted', record, detail }`,
   decode: textReply,
 });
 
-/** Replaces the rest of a hold's life. ['extended' | 'finalized' | 'aborted' | 'expired', record, detail], ['not_found']. */
+/**
+ * Sets the remaining life of a hold. Replies ['extended' | 'finalized' | 'aborted' | 'expired', record,
+ * detail], or ['not_found'].
+ */
 export const extendScript = defineScript({
   name: 'budget-extend',
   keys: BUDGET_KEYS,
@@ -351,8 +363,9 @@ return { 'extended', record, detail }`,
 });
 
 /**
- * Gives back what was committed. ['refunded' | 'replayed', record, fields, ends, limits, counters],
- * ['exceeds_committed' | 'pending' | 'aborted' | 'expired', record, detail], ['conflict'], ['not_found'].
+ * Returns a committed amount to its windows. Replies ['refunded' | 'replayed', record, fields, ends, limits,
+ * counters], ['exceeds_committed' | 'pending' | 'aborted' | 'expired', record, detail], ['conflict'], or
+ * ['not_found'].
  */
 export const refundScript = defineScript({
   name: 'budget-refund',
@@ -376,9 +389,9 @@ ${OPEN_DETAIL}
 ${READ_COUNTERS}
 ${ARM}
 for i = 1, #limitOf do
-  local committed, rest = match(held[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %S+)$')
+  local committed, rest = match(packed[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
-  held[i] = minus(committed, amount) .. ' ' .. rest
+  packed[i] = minus(committed, amount) .. ' ' .. rest
 end
 record = table.concat({ state, kind, generationOf, amountOf, actualOf, committedOf, plus(refundedOf, amount),
   uncoveredOf, lateOf, createdAtMs, expiresAtMs, endedAtMs, crossed }, ' ')
@@ -387,11 +400,14 @@ redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'r|' .. refundId)
 ${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, slot, record, 'r|' .. refundId, content)
-return { 'refunded', record, ${TELL_ENTRIES} }`,
+return { 'refunded', record, ${ENTRY_LISTS} }`,
   decode: textReply,
 });
 
-/** Adds to the limit of the open window. ['credited' | 'replayed', fields, ends, limits, counters], ['conflict']. */
+/**
+ * Adds to the limit of the open window. Replies ['credited' | 'replayed', fields, ends, limits, counters], or
+ * ['conflict'].
+ */
 export const creditScript = defineScript({
   name: 'budget-credit',
   keys: BUDGET_KEYS,
@@ -408,28 +424,31 @@ for i = 1, #limitOf do
 end
 if not at then return { 'no_limit', scopes } end
 fields, ends, limitOf, setOf = '~;' .. names[at + 1], stops[at], { limitOf[at] }, setOf and { setOf[at] }
-limits, held = split(limits)[at], { held[at] }
+limits, packed = split(limits)[at], { packed[at] }
 thresholds = thresholds ~= '-' and split(thresholds)[at] or '-'
 if earlier then
-  ${FILL}
-  return { 'replayed', ${TELL_ENTRIES} }
+  ${FILL_EMPTY}
+  return { 'replayed', ${ENTRY_LISTS} }
 end
 ${ARM}
-${FILL}
-local before, credits, rest = match(held[1], '^(%d+ %d+) (%d+) (%d+ %S+)$')
+${FILL_EMPTY}
+local before, credits, rest = match(packed[1], '^(%d+ %d+) (%d+) (%d+ %S+)$')
 if not before then foreign('not a budget counter') end
-held[1] = before .. ' ' .. plus(credits, amount) .. ' ' .. rest
+packed[1] = before .. ' ' .. plus(credits, amount) .. ' ' .. rest
 ${ARM_CREDITED}
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
 redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'k|' .. id)
 ${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, 'k|' .. id, content)
-return { 'credited', ${TELL_ENTRIES} }`,
+return { 'credited', ${ENTRY_LISTS} }`,
   decode: textReply,
 });
 
-/** Sets a limit ('-' clears it) that beats the configured one. ['set' | 'cleared' | 'too_many']. */
+/**
+ * Sets a limit that takes precedence over the configured one ('-' clears it). Replies ['set' | 'cleared' |
+ * 'too_many'].
+ */
 export const setLimitScript = defineScript({
   name: 'budget-set-limit',
   keys: BUDGET_KEYS,
@@ -448,7 +467,7 @@ table.sort(list)
 if #list == 0 then
   redis.call('HDEL', counters, field)
 else
-  -- It stands until it is cleared, so the root does not end by itself.
+  -- A limit of setLimit lasts until it is cleared, so the keys of the root never end.
   redis.call('HSET', counters, field, table.concat(list, ' '), '~', 'never l')
   for _, key in ipairs({ counters, records, pending, garbage }) do redis.call('PERSIST', key) end
 end
@@ -456,19 +475,19 @@ return { limit == '-' and 'cleared' or 'set' }`,
   decode: textReply,
 });
 
-/** The balances of a scope's open windows: ['balance', fields, ends, limits, counters]. */
+/** Reads the balances of a scope's open windows. Replies ['balance', fields, ends, limits, counters]. */
 export const balanceScript = defineScript({
   name: 'budget-balance',
   keys: BUDGET_KEYS,
   args: ['retentionMs', ...ENTRIES],
   lua: `${START_SETTLING}
 ${ADMIT}
-${FILL}
-return { 'balance', ${TELL_ENTRIES} }`,
+${FILL_EMPTY}
+return { 'balance', ${ENTRY_LISTS} }`,
   decode: textReply,
 });
 
-/** One operation, and the server's now: ['found', record, detail, now], ['not_found']. */
+/** Reads one operation and the server's time. Replies ['found', record, detail, now], or ['not_found']. */
 export const getScript = defineScript({
   name: 'budget-get',
   keys: BUDGET_KEYS,
@@ -479,7 +498,9 @@ return { 'found', record, detail, string.format('%d', time[1] * 1000 + math.floo
   decode: textReply,
 });
 
-/** A page of operations: ['page', next cursor, field, record, detail, field, record, detail...]. */
+/**
+ * Reads a page of operations. Replies ['page', next cursor, field, record, detail, field, record, detail...].
+ */
 export const listScript = defineScript({
   name: 'budget-list',
   keys: BUDGET_KEYS,
@@ -499,8 +520,8 @@ return reply`,
 });
 
 /**
- * Expires holds, tells each once, and forgets what retention has ended for. ['reaped', how many were forgotten, ms
- * until there is more to do or -1, id of an expired hold...].
+ * Settles expired holds, reports each once, and purges records past their retention. Replies ['reaped', how
+ * many were purged, ms until there is more to do or -1, id of an expired hold...].
  */
 export const reaperScript = defineScript({
   name: 'budget-reaper',
@@ -508,7 +529,7 @@ export const reaperScript = defineScript({
   args: ['max', 'retentionMs'],
   lua: `${START_REAPING}
 local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
-local expired, fields, windows, kept, touched, forgotten = {}, {}, {}, {}, {}, 0
+local expired, fields, windows, kept, touched, purged = {}, {}, {}, {}, {}, 0
 local isRipe, needed = {}, {}
 for _, member in ipairs(ripe) do isRipe[member] = true end
 for _, member in ipairs(ripe) do
@@ -528,13 +549,14 @@ for _, member in ipairs(ripe) do
     local olderUntilMs = false
     if record then
       ${OPEN_RECORD}
-      -- The newest of an id is remembered for as long as any older one: their numbers do not begin anew beside them.
+      -- The newest operation of an id is kept as long as any older one. Otherwise generations would start at 1
+      -- again beside them.
       for older = isNewest and generationOf - 1 or 0, 1, -1 do
         local olderName = 'O|' .. format('%d', older) .. '|' .. name
         olderUntilMs = not isRipe[olderName] and redis.call('ZSCORE', garbage, olderName)
         if olderUntilMs then break end
       end
-      -- Its windows go on knowing what it committed, so that the sums can still be checked.
+      -- The counters keep the committed sum of a purged operation, so that verify still adds up.
       local spent = olderUntilMs and '0' or minus(committedOf, refundedOf)
       for field in gmatch(spent ~= '0' and match(detail, '^%S+ %d+ (%S+)') or '', 'c|[^;]+') do
         local value = touched[field] or redis.call('HGET', counters, field)
@@ -544,17 +566,17 @@ for _, member in ipairs(ripe) do
     end
     if olderUntilMs then
       kept[member] = olderUntilMs
-      -- And its windows a moment longer: they come after it in this list.
+      -- Its windows are kept a moment longer. They come after it in this list.
       for field in gmatch(match(detail, '^%S+ %d+ (%S+)') or '', 'c|[^;]+') do
         needed[field] = format('%d', olderUntilMs + 1)
       end
     else
-      forgotten = forgotten + 1
+      purged = purged + 1
       fields[#fields + 1] = member
       fields[#fields + 1] = detailOf
     end
   else
-    forgotten = forgotten + 1
+    purged = purged + 1
     fields[#fields + 1] = member
   end
 end
@@ -574,13 +596,13 @@ for _, key in ipairs({ pending, garbage }) do
     if nextInMs < 0 or inMs < nextInMs then nextInMs = inMs end
   end
 end
-return { 'reaped', format('%d', forgotten + #windows), format('%d', nextInMs), unpack(expired) }`,
+return { 'reaped', format('%d', purged + #windows), format('%d', nextInMs), unpack(expired) }`,
   decode: textReply,
 });
 
 /**
- * All of a root, at one instant: ['snapshot', how much of it are counters, field, value..., how much are records,
- * field, value..., how much is pending, id...].
+ * Reads all of a root at one instant. Replies ['snapshot', number of parts, counter field, value..., number
+ * of parts, record field, value..., number of ids, pending id...].
  */
 export const snapshotScript = defineScript({
   name: 'budget-snapshot',
@@ -603,15 +625,16 @@ return reply`,
 const REGISTRY_MS = 2_147_483_647;
 
 /**
- * Which roots are in use. `kept` is a list of them, `done` one of root=ms, ' ' in between. [the time, adopted root...].
+ * Updates the registry of roots. `watched` lists roots, `done` lists root=ms, both joined by ' '. Replies
+ * [the time, adopted root...].
  */
 export const rootsScript = defineScript({
   name: 'budget-roots',
   keys: ['registry'],
-  args: ['kept', 'done', 'max', 'afterMs'],
+  args: ['watched', 'done', 'max', 'afterMs'],
   lua: `${NOW_MS}
 local now = string.format('%d', nowMs)
-for root in string.gmatch(kept, '%S+') do redis.call('ZADD', registry, now, root) end
+for root in string.gmatch(watched, '%S+') do redis.call('ZADD', registry, now, root) end
 for root, ms in string.gmatch(done, '(%S+)=(%d+)') do
   if tonumber(redis.call('ZSCORE', registry, root) or 0) == tonumber(ms) then redis.call('ZREM', registry, root) end
 end

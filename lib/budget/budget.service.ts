@@ -3,9 +3,9 @@ import { Logger, type OnModuleDestroy } from '@nestjs/common';
 import { isOwed } from '../owed.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 import { boolean, type CallOptions, callOptions } from '../validate.js';
-import type { BudgetBackend, ReserveMode, RunsElsewhere } from './budget.backend.js';
+import type { BudgetBackend, ReserveMode, AlreadyRunning } from './budget.backend.js';
 import { BudgetUnavailableError } from './budget.errors.js';
-import { LimitBook } from './budget.limits.js';
+import { ConfiguredLimits } from './budget.limits.js';
 import type { ResolvedBudgetOptions } from './budget.options.js';
 import { BudgetReaper } from './budget.reaper.js';
 import { type BodyFacts, BudgetRuns, DEFAULT_TTL_MS, type RunOptions } from './budget.runs.js';
@@ -35,10 +35,7 @@ import type {
   VerifyResult,
 } from './budget.types.js';
 import {
-  ANY_NONCE,
   checked,
-  createId,
-  present,
   validateAmount,
   validateCallPeriod,
   validateCount,
@@ -53,12 +50,17 @@ import {
   validateScope,
   validateScopes,
   validateTtl,
-} from './budget.values.js';
+} from './budget.validate.js';
+import { ANY_NONCE, createId } from './budget.id.js';
+import { presentAmounts } from './budget.amounts.js';
 import type { CurrentHold } from './current-hold.js';
 
-/** Pauses between the tries of a finalize or abort that Redis did not answer; each try waits for its answer besides. */
+/**
+ * Pauses between the attempts of a finalize or abort that Redis did not answer, besides the waiting for each
+ * answer.
+ */
 const RETRY_PAUSES_MS = [50, 250];
-/** A batch of one script call. */
+/** How many holds and records one script call processes. */
 const REAP_BATCH = 100;
 
 const RESERVE_OPTIONS = ['root', 'scopes', 'amount', 'id', 'renew', 'ttlMs', 'meta'] as const;
@@ -70,23 +72,24 @@ const RUN_OPTIONS = [
 ] as const;
 
 export interface BudgetServiceOptions extends ResolvedBudgetOptions {
-  /** How long a shutdown waits for runs. Default: not at all. */
+  /** How long a shutdown waits for running bodies. Default: not at all. */
   readonly shutdown?: { readonly drainMs: number };
 }
 
 export interface BudgetEvents {
-  /** Holds that nobody settled: each told once, by the process that reaped it, right after it has. */
+  /** Called with holds that expired. Each is reported once, by the process that reaped it. */
   onExpired?(root: string, ids: readonly string[]): void;
-  /** The cost of a body that ran on this hold could not be read: at least its estimate is counted. */
+  /** Called where the cost of a body could not be read. At least the estimate was committed. */
   onUnreadableCost?(id: string): void;
 }
 
 /**
- * Budgets that can't overspend: reserve before the work, finalize what it really cost, abort if it failed. What
- * is neither goes back by itself. Each operation is one atomic step over all its scopes and periods.
+ * Budgets that cannot be overspent. Reserve before the work, finalize the actual cost after it, and abort if
+ * it failed. A hold that is neither finalized nor aborted expires. Each operation is one atomic step over all
+ * its scopes and periods.
  *
- * All methods throw BudgetInputError on a wrong call, before any I/O, and BudgetUnavailableError when Redis
- * cannot answer: never "exceeded", never "finalized".
+ * All methods throw BudgetInputError on a wrong call, before anything is sent. They throw
+ * BudgetUnavailableError when Redis cannot answer. An outage is never reported as "exceeded" or "finalized".
  *
  * @example
  * const hold = await budgets.reserve({ scopes: ['user:42', 'org'], amount: 1_000 });
@@ -98,10 +101,10 @@ export class BudgetService implements OnModuleDestroy {
   readonly #logger = new Logger('SyncGuard');
   readonly #runs: BudgetRuns;
   readonly #drainMs: number;
-  readonly #book: LimitBook;
+  readonly #limits: ConfiguredLimits;
   readonly #reaper: BudgetReaper | undefined;
   #isShuttingDown = false;
-  #toldReaperFault = false;
+  #hasWarnedOfReaper = false;
 
   constructor(
     private readonly backend: BudgetBackend,
@@ -109,7 +112,7 @@ export class BudgetService implements OnModuleDestroy {
     private readonly events: BudgetEvents = {},
   ) {
     this.#drainMs = options.shutdown?.drainMs ?? 0;
-    this.#book = new LimitBook(options.limits);
+    this.#limits = new ConfiguredLimits(options.limits);
     this.#runs = new BudgetRuns(
       {
         reserve: (call) => this.#reserve(call, call.id === undefined ? 'reserve' : 'run'),
@@ -123,20 +126,25 @@ export class BudgetService implements OnModuleDestroy {
       this.#reaper = new BudgetReaper(backend, options.reaper.everyMs, this.#onExpired, this.#onReaperFault);
   }
 
-  /** Holds an amount in every scope and period, or in none. A denial leaves no trace. Refused once the app shuts down. */
+  /**
+   * Reserves an amount in every scope and period, or in none. A denial leaves no record. Throws while the app
+   * shuts down.
+   */
   async reserve(options: ReserveOptions): Promise<ReserveResult> {
-    const { renew = false } = given(options, RESERVE_OPTIONS);
+    const { renew = false } = checkedOptions(options, RESERVE_OPTIONS);
     const isRenewed = checked(() => boolean('renew', renew));
     return (await this.#reserve(options, isRenewed ? 'renew' : 'reserve')) as ReserveResult;
   }
 
   /**
-   * Turns a hold into what was really spent. Safe to repeat; repeated by itself when Redis does not answer.
+   * Commits what was really spent and ends the hold. It is safe to repeat, and is retried by itself when
+   * Redis does not answer.
    *
    * @param ref - a result of `reserve`, or `{ root?, id }`
+   * @param actual - what was really spent
    */
   async finalize(ref: BudgetRef, actual: Amount, options: FinalizeOptions = {}): Promise<FinalizeResult> {
-    const { overage = 'record', late = 'record', signal } = given(options, ['overage', 'late']);
+    const { overage = 'record', late = 'record', signal } = checkedOptions(options, ['overage', 'late']);
     const request = {
       ...validateRef(ref),
       actual: validateAmount('actual', actual),
@@ -146,32 +154,35 @@ export class BudgetService implements OnModuleDestroy {
     };
     this.#reaper?.touch(request.root);
     const settling = retried(() => this.backend.finalize(request));
-    this.#runs.notice(request, settling);
-    return present<FinalizeResult>(await settling, isBigint(actual));
+    this.#runs.watchSettling(request, settling);
+    return presentAmounts<FinalizeResult>(await settling, isBigint(actual));
   }
 
-  /** Gives a hold back. Safe to repeat; repeated by itself when Redis does not answer. */
+  /**
+   * Ends a hold without spending anything. It is safe to repeat, and is retried by itself when Redis does not
+   * answer.
+   */
   async abort(ref: BudgetRef, options: CallOptions = {}): Promise<AbortResult> {
-    const { signal } = given(options, []);
+    const { signal } = checkedOptions(options, []);
     const request = { ...validateRef(ref), signal };
     const settling = retried(() => this.backend.abort(request));
-    this.#runs.notice(request, settling);
+    this.#runs.watchSettling(request, settling);
     const result = await settling;
-    if (!result.ok) return present<AbortResult>(result, false);
+    if (!result.ok) return presentAmounts<AbortResult>(result, false);
     const { generation: _, ...aborted } = result;
-    return present<AbortResult>(aborted, false);
+    return presentAmounts<AbortResult>(aborted, false);
   }
 
-  /** Replaces the rest of a hold's life, in ms, 1 to 2^31 - 1. Never brings an expired one back. */
+  /** Sets the remaining life of a hold, in ms, 1 to 2^31 - 1. Never revives an expired hold. */
   async extend(ref: BudgetRef, ttlMs: number, options: CallOptions = {}): Promise<ExtendHoldResult> {
-    const { signal } = given(options, []);
+    const { signal } = checkedOptions(options, []);
     const request = { ...validateRef(ref), ttlMs: validateTtl(ttlMs), signal };
-    return present<ExtendHoldResult>(await this.backend.extend(request), false);
+    return presentAmounts<ExtendHoldResult>(await this.backend.extend(request), false);
   }
 
-  /** Spends an amount in one step, for a cost that is known before. */
+  /** Commits an amount in one step, for a cost that is known in advance. */
   async charge(options: ChargeOptions): Promise<ChargeResult> {
-    const { scopes, amount, id, mode = 'enforce', signal } = given(options, CHARGE_OPTIONS);
+    const { scopes, amount, id, mode = 'enforce', signal } = checkedOptions(options, CHARGE_OPTIONS);
     const valid = {
       root: validateRoot(options.root),
       scopes: validateScopes(scopes),
@@ -179,34 +190,40 @@ export class BudgetService implements OnModuleDestroy {
       id: validateId(id),
       mode: validateOneOf('mode', mode, ['enforce', 'record']),
     };
-    const limited = await this.#book.limitsOf(valid.root, valid.scopes);
+    const limited = await this.#limits.limitsOf(valid.root, valid.scopes);
     this.#reaper?.touch(valid.root);
-    return present<ChargeResult>(
+    return presentAmounts<ChargeResult>(
       await this.backend.charge({ ...valid, scopes: limited, signal }),
       isBigint(amount),
     );
   }
 
-  /** Gives back part or all of what an operation committed, to the windows it was spent in. */
+  /** Returns part or all of a committed amount to the windows in which it was spent. */
   async refund(
     ref: BudgetRef,
     amount: Amount,
     refundId: string,
     options: CallOptions = {},
   ): Promise<RefundResult> {
-    const { signal } = given(options, []);
+    const { signal } = checkedOptions(options, []);
     const request = {
       ...validateRef(ref),
       amount: validateAmount('amount', amount),
       refundId: validateId(refundId, 'refundId'),
       signal,
     };
-    return present<RefundResult>(await this.backend.refund(request), isBigint(amount));
+    return presentAmounts<RefundResult>(await this.backend.refund(request), isBigint(amount));
   }
 
-  /** Adds to the limit of the window that is open now: a top-up. */
+  /** Adds an amount to the limit of the open window, such as a top-up. */
   async credit(options: CreditOptions): Promise<CreditResult> {
-    const { scope, period, amount, id, signal } = given(options, ['root', 'scope', 'period', 'amount', 'id']);
+    const { scope, period, amount, id, signal } = checkedOptions(options, [
+      'root',
+      'scope',
+      'period',
+      'amount',
+      'id',
+    ]);
     const root = validateRoot(options.root);
     const valid = {
       period: validateCallPeriod(period),
@@ -215,15 +232,18 @@ export class BudgetService implements OnModuleDestroy {
     };
     const limited = await this.#limitsOf(root, scope);
     this.#reaper?.touch(root);
-    return present<CreditResult>(
+    return presentAmounts<CreditResult>(
       await this.backend.credit({ root, scope: limited, ...valid, signal }),
       isBigint(amount),
     );
   }
 
-  /** Sets a limit that beats the configured one, for all processes, until `limit: null` clears it. */
+  /**
+   * Sets a limit for all processes. It takes precedence over the configured one until `limit: null` clears
+   * it.
+   */
   async setLimit(options: SetLimitOptions): Promise<SetLimitResult> {
-    const { scope, period, limit, signal } = given(options, ['root', 'scope', 'period', 'limit']);
+    const { scope, period, limit, signal } = checkedOptions(options, ['root', 'scope', 'period', 'limit']);
     return this.backend.setLimit({
       root: validateRoot(options.root),
       scope: validateScope('scope', scope),
@@ -233,23 +253,29 @@ export class BudgetService implements OnModuleDestroy {
     });
   }
 
-  /** The open windows of a scope, one balance a period. */
+  /** Returns the open windows of a scope, one balance for each period. */
   async balance(options: { root?: string; scope: string; signal?: AbortSignal }): Promise<Balance[]> {
-    const { scope, signal } = given(options, ['root', 'scope']);
+    const { scope, signal } = checkedOptions(options, ['root', 'scope']);
     const root = validateRoot(options.root);
     const limited = await this.#limitsOf(root, scope);
-    return present<Balance[]>(await this.backend.balance({ root, scope: limited, signal }), false);
+    return presentAmounts<Balance[]>(await this.backend.balance({ root, scope: limited, signal }), false);
   }
 
-  /** An operation, until `retentionMs` after its end; null after that. */
+  /** Returns the record of an operation, or null once it is `retentionMs` past its end. */
   async get(ref: BudgetRef, options: CallOptions = {}): Promise<BudgetRecord | null> {
-    const { signal } = given(options, []);
-    return present<BudgetRecord | null>(await this.backend.get({ ...validateRef(ref), signal }), false);
+    const { signal } = checkedOptions(options, []);
+    return presentAmounts<BudgetRecord | null>(
+      await this.backend.get({ ...validateRef(ref), signal }),
+      false,
+    );
   }
 
-  /** Operations in no order, page by page; what is there all the while is listed at least once. */
+  /**
+   * Lists operations in no order, page by page. An operation that exists during the whole listing appears at
+   * least once.
+   */
   async list(options: BudgetListOptions = {}): Promise<BudgetListResult> {
-    const { state, cursor = null, limit = 100, signal } = given(options, LIST_OPTIONS);
+    const { state, cursor = null, limit = 100, signal } = checkedOptions(options, LIST_OPTIONS);
     const root = validateRoot(options.root);
     if (state !== undefined) validateOneOf('state', state, ['pending', 'finalized', 'aborted', 'expired']);
     const scope = options.scope === undefined ? undefined : validateScope('scope', options.scope);
@@ -264,22 +290,22 @@ export class BudgetService implements OnModuleDestroy {
         (state === undefined || record.state === state) &&
         (scope === undefined || record.scopes.includes(scope)),
     );
-    return present<BudgetListResult>({ records, cursor: page.cursor }, false);
+    return presentAmounts<BudgetListResult>({ records, cursor: page.cursor }, false);
   }
 
-  /** Frees the memory of what has ended and tells which holds expired. Needed only with `reaper: false`. */
+  /** Deletes old records and returns the holds that expired. Needed only with `reaper: false`. */
   async reap(options: ReapOptions = {}): Promise<ReapResult> {
-    const { signal, max = 1_000 } = given(options, ['root', 'max']);
+    const { signal, max = 1_000 } = checkedOptions(options, ['root', 'max']);
     const root = validateRoot(options.root);
     const expired: string[] = [];
     let purged = 0;
-    // Each step is told by itself: the next one may fail, and none tells again.
-    const tell = (step: ReapResult): void => {
+    // Each step is reported at once, because the next step may fail and none reports the same hold again.
+    const onStep = (step: ReapResult): void => {
       if (step.expired.length > 0) this.#onExpired(root, step.expired);
     };
     for (let left = validateCount('max', max, 100_000); left > 0; left -= REAP_BATCH) {
-      const step = await this.backend.reap({ root, max: Math.min(left, REAP_BATCH), signal, onLate: tell });
-      tell(step);
+      const step = await this.backend.reap({ root, max: Math.min(left, REAP_BATCH), signal, onLate: onStep });
+      onStep(step);
       expired.push(...step.expired);
       purged += step.purged;
       if (step.nextInMs !== 0) break;
@@ -287,21 +313,25 @@ export class BudgetService implements OnModuleDestroy {
     return { expired, purged };
   }
 
-  /** Adds up everything that a root remembers. Reads all of it in one step: for tests and operators, not for a request. */
+  /**
+   * Adds up all operations of a root and compares the sums with its counters. It reads everything in one
+   * step, so it is for tests and operators and not for requests.
+   */
   async verify(root?: string, options: CallOptions = {}): Promise<VerifyResult> {
-    const { signal } = given(options, []);
+    const { signal } = checkedOptions(options, []);
     return this.backend.verify({ root: validateRoot(root), signal });
   }
 
   /**
-   * Reserves, runs the body, finalizes what it cost; keeps the hold alive meanwhile. A body that throws settles by
-   * `onThrow`; one that settles the hold itself is not settled again. An id runs one body at a time, and again only
-   * where nothing was spent under it.
+   * Reserves an amount, runs the body, and finalizes the actual cost. The hold is extended while the body
+   * runs. A body that throws is settled by `onThrow`. A body that settles the hold itself is not settled
+   * again. An id runs one body at a time, and runs again only where nothing was spent under it.
    *
-   * @throws BudgetExceededError when there is no room, BudgetConflictError when the id's work was done before, or is
-   * being done (`reason: 'pending'`); the body has not run then. BudgetUnavailableError when nothing could be reserved.
-   * What the body gives is not lost to an outage that comes after it: it is finalized in the background then, for 15
-   * minutes.
+   * @throws BudgetExceededError when a limit has no room. The body has not run.
+   * @throws BudgetConflictError when the work of the id was done before or is being done
+   *   (`reason: 'pending'`). The body has not run.
+   * @throws BudgetUnavailableError when Redis could not reserve. After the body an outage loses no result:
+   *   the hold is finalized in the background then, for up to 15 minutes.
    * @example
    * const answer = await budgets.run(() => llm.complete(prompt, maxTokens), {
    *   scopes: [`user:${user}`],
@@ -313,14 +343,14 @@ export class BudgetService implements OnModuleDestroy {
     return this.runBody(fn, options);
   }
 
-  /** @internal `run()` for decorators, which know more of their body. */
+  /** @internal `run()` for decorators, which know the arguments and the stream of the body. */
   async runBody<T>(
     fn: (hold: CurrentHold) => T | Promise<T>,
     options: RunOptions<T>,
     facts?: BodyFacts,
   ): Promise<T> {
     validateFunction('run(fn, options): fn', fn);
-    const { actual, overage, onThrow } = given(options, RUN_OPTIONS);
+    const { actual, overage, onThrow } = checkedOptions(options, RUN_OPTIONS);
     if (actual !== undefined) validateFunction('actual', actual);
     if (overage !== undefined) validateOneOf('overage', overage, ['record', 'cap']);
     if (onThrow !== undefined) validateOnThrow(onThrow);
@@ -328,8 +358,8 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /**
-   * Shutdown in order: nothing new is reserved, runs may end and settle for `drainMs`; what is held can be settled
-   * all the while. Connections close after this, in a later phase of Nest's.
+   * Shuts down in order. Nothing new is reserved, and bodies may end and settle for `drainMs`. Pending holds
+   * can be settled all the while. Nest closes the connection in a later phase.
    */
   async onModuleDestroy(): Promise<void> {
     this.#isShuttingDown = true;
@@ -341,7 +371,7 @@ export class BudgetService implements OnModuleDestroy {
   async #reserve(
     options: Omit<ReserveOptions, 'renew'>,
     mode: ReserveMode,
-  ): Promise<ReserveResult | RunsElsewhere> {
+  ): Promise<ReserveResult | AlreadyRunning> {
     const { scopes, amount, signal, ttlMs = DEFAULT_TTL_MS } = options;
     const hasOwnId = options.id !== undefined;
     const valid = {
@@ -355,35 +385,36 @@ export class BudgetService implements OnModuleDestroy {
       nonce: hasOwnId ? createId() : ANY_NONCE,
     };
     this.#refuseWhenShuttingDown();
-    const limited = await this.#book.limitsOf(valid.root, valid.scopes);
+    const limited = await this.#limits.limitsOf(valid.root, valid.scopes);
     this.#reaper?.touch(valid.root);
     try {
       const result = await this.backend.reserve({ ...valid, scopes: limited, signal });
-      return present<ReserveResult | RunsElsewhere>(result, isBigint(amount));
+      return presentAmounts<ReserveResult | AlreadyRunning>(result, isBigint(amount));
     } catch (error) {
       if (error instanceof BudgetUnavailableError && (mode === 'run' || !hasOwnId)) this.#undo(valid, error);
       throw error;
     }
   }
 
-  /** It may have run, and nobody will settle it: its hold would only stand in the way until its TTL. */
+  /** Aborts a reserve that may have run although its answer did not come. Nobody would settle its hold. */
   #undo(
     { root, id, nonce, ttlMs }: { root: string; id: string; nonce: string; ttlMs: number },
     fault: unknown,
   ): void {
     const abort = (): Promise<boolean> =>
       this.backend.abort({ root, id, generation: 0, nonce }).then(() => true);
-    this.#runs.later(abort, ttlMs, fault);
+    this.#runs.retryInBackground(abort, ttlMs, fault);
   }
 
-  /** Once: of a Redis that is away whoever waits for an answer is told, but of this nobody else would be. */
+  /**
+   * Warns once. The callers of other operations learn of an outage by themselves, but nobody waits for the
+   * reaper.
+   */
   readonly #onReaperFault = (error: unknown): void => {
     const fault = BudgetUnavailableError.from(error);
-    if (fault.code !== 'Internal' || this.#toldReaperFault) return;
-    this.#toldReaperFault = true;
-    this.#logger.warn(
-      `Budgets that have ended cannot be cleared away, every round tries again: ${fault.message}`,
-    );
+    if (fault.code !== 'Internal' || this.#hasWarnedOfReaper) return;
+    this.#hasWarnedOfReaper = true;
+    this.#logger.warn(`The reaper of budgets failed, and tries again in its next round: ${fault.message}`);
   };
 
   readonly #onExpired = (root: string, ids: readonly string[]): void => this.events.onExpired?.(root, ids);
@@ -392,21 +423,24 @@ export class BudgetService implements OnModuleDestroy {
     if (!this.#isShuttingDown) return;
     throw new BudgetUnavailableError({
       code: 'ServiceUnavailable',
-      message: 'The app is shutting down: nothing new is reserved.',
+      message: 'The app is shutting down, so nothing new is reserved.',
     });
   }
 
-  async #limitsOf(root: string, scope: unknown): Promise<Awaited<ReturnType<LimitBook['limitsOf']>>[number]> {
+  async #limitsOf(
+    root: string,
+    scope: unknown,
+  ): Promise<Awaited<ReturnType<ConfiguredLimits['limitsOf']>>[number]> {
     const name = validateScope('scope', scope);
-    const [limited] = await this.#book.limitsOf(root, [name]);
+    const [limited] = await this.#limits.limitsOf(root, [name]);
     return limited ?? { scope: name, limits: [] };
   }
 }
 
 const isBigint = (amount: Amount): boolean => typeof amount === 'bigint';
 
-/** A call without its options object, or with one that has a misspelt name, fails as every other wrong call does. */
-const given = <Options extends CallOptions>(
+/** Checks the options of a call. Missing options and misspelt names throw BudgetInputError. */
+const checkedOptions = <Options extends CallOptions>(
   options: Options,
   known: readonly Exclude<keyof Options & string, 'signal'>[],
 ): Options => checked(() => callOptions(options, known));
@@ -424,7 +458,7 @@ async function retried<T>(attempt: () => Promise<T>): Promise<T> {
       if (!isPassing) throw error;
     }
     await sleep(pauseMs);
-    // What Redis has not answered yet it is not sent again.
+    // A command that Redis may still answer is not sent again.
     if (isOwed(fault)) throw fault;
   }
   return attempt();

@@ -1,56 +1,59 @@
 import type { StreamProgress } from '../wrap-method.js';
 import type { Amount } from './budget.types.js';
-import { validateAmount, validateOneOf } from './budget.values.js';
+import { validateAmount, validateOneOf } from './budget.validate.js';
 import type { CostNotes, CurrentHold } from './current-hold.js';
 import { hasAborted, isHangUp } from './hang-up.js';
 
-/** What a body that threw has cost: an amount, or nothing. */
+/** How to settle a body that threw. See `RunOptions.onThrow`. */
 export type OnThrow =
   | 'auto'
   | 'abort'
   | 'finalize-estimate'
   | ((error: unknown, body: { readonly last: unknown; readonly hold: CurrentHold }) => Amount | 'abort');
 
-/** How a body ended, and all that says what it cost. */
+/** How a body ended, and everything that shows its cost. */
 export interface BodyEnd {
   readonly thrown: { readonly error: unknown } | undefined;
   readonly result: unknown;
   readonly hold: CurrentHold;
   readonly notes: CostNotes;
   readonly stream: StreamProgress | undefined;
-  /** Where a signal may be that was aborted. */
+  /** The arguments of the body. An aborted signal may be among them. */
   readonly args: readonly unknown[];
   readonly actual: ((result: never) => unknown) | undefined;
   readonly onThrow: OnThrow;
-  /** The app's own function gave no amount, in a way that no caller can cause. */
+  /** Called where a function of the app returned no amount. Never called for what a caller can cause. */
   onUnreadable(error: unknown): void;
 }
 
-/** What a hold is settled by. */
+/** The amount to finalize, or `'abort'`. */
 export type Settlement = bigint | 'abort';
 
-/** Who hangs up pays; who fails otherwise pays what was noted; who ends well pays the actual cost. */
+/**
+ * Decides what a body costs. A caller that hangs up pays for the work. A body that fails otherwise costs what
+ * it has noted. A body that ends well costs its actual amount.
+ */
 export function settlementOf(end: BodyEnd): Settlement | Promise<Settlement> {
   const { thrown, stream, onThrow } = end;
-  if (thrown && onThrow !== 'auto') return asTold(end, thrown.error, onThrow);
-  if (stream?.isStream && !stream.completed && stream.items > 0) return ofPart(end);
+  if (thrown && onThrow !== 'auto') return byOnThrow(end, thrown.error, onThrow);
+  if (stream?.isStream && !stream.completed && stream.items > 0) return costOfPart(end);
   if (thrown && isHangUp(thrown.error, end.args)) return notedOrEstimate(end);
-  if (thrown) return noted(end) > 0n ? noted(end) : 'abort';
-  // An Observable that nobody has waited for the first item of.
+  if (thrown) return notedCost(end) > 0n ? notedCost(end) : 'abort';
+  // The caller left before the first item of the stream.
   if (stream?.isStream && !stream.completed) return notedOrEstimate(end);
-  // It may have ended well because it noticed that its caller had hung up.
-  return hasAborted(end.args) ? ofPart(end) : ofWhole(end);
+  // The body may have ended early, because it noticed that its caller had hung up.
+  return hasAborted(end.args) ? costOfPart(end) : costOfResult(end);
 }
 
 const estimate = ({ hold }: BodyEnd): bigint => BigInt(hold.amount);
 
-const noted = (end: BodyEnd): bigint => end.notes.known(estimate(end));
+const notedCost = (end: BodyEnd): bigint => end.notes.known(estimate(end));
 
-const notedOrEstimate = (end: BodyEnd): bigint => (noted(end) > 0n ? noted(end) : estimate(end));
+const notedOrEstimate = (end: BodyEnd): bigint => (notedCost(end) > 0n ? notedCost(end) : estimate(end));
 
 const estimateAtLeast = (end: BodyEnd): bigint => greater(estimate(end), end.notes.sum);
 
-async function asTold(end: BodyEnd, error: unknown, how: Exclude<OnThrow, 'auto'>): Promise<Settlement> {
+async function byOnThrow(end: BodyEnd, error: unknown, how: Exclude<OnThrow, 'auto'>): Promise<Settlement> {
   if (how === 'abort') return how;
   if (how === 'finalize-estimate') return estimateAtLeast(end);
   try {
@@ -65,13 +68,16 @@ async function asTold(end: BodyEnd, error: unknown, how: Exclude<OnThrow, 'auto'
   }
 }
 
-/** Of usage that has not come yet there is none: a caller can bring that about, so it is no error. */
-async function ofPart(end: BodyEnd): Promise<bigint> {
+/**
+ * Reads the cost of a partial result. The usage may be missing because the caller left early, so that is not
+ * logged as an error.
+ */
+async function costOfPart(end: BodyEnd): Promise<bigint> {
   const read = await actualOf(end, end.stream?.isStream ? end.stream.last : end.result).catch(() => 0n);
-  return greater(read ?? 0n, noted(end)) || estimate(end);
+  return greater(read ?? 0n, notedCost(end)) || estimate(end);
 }
 
-async function ofWhole(end: BodyEnd): Promise<bigint> {
+async function costOfResult(end: BodyEnd): Promise<bigint> {
   try {
     const read = await actualOf(end, end.result);
     return read === undefined ? notedOrEstimate(end) : greater(read, end.notes.sum);
@@ -81,7 +87,7 @@ async function ofWhole(end: BodyEnd): Promise<bigint> {
   }
 }
 
-/** Undefined: nobody says. Rejects if what is said is no amount. */
+/** Resolves to undefined where no `actual` function is set. Rejects if that function returns no amount. */
 async function actualOf({ actual }: BodyEnd, result: unknown): Promise<bigint | undefined> {
   return actual && validateAmount('actual(result)', await actual(result as never));
 }

@@ -1,56 +1,66 @@
 /**
  * A non-negative integer in minor units (cents, tokens): a safe integer, or a bigint up to 2^63 - 1. Results
- * come as bigint where the call's amount was one or the value is not a safe integer, else as number.
+ * are bigint where the amount of the call was a bigint or the value is not a safe integer. Otherwise they are
+ * numbers.
  */
 export type Amount = number | bigint;
 
 /**
- * What a limit is counted over. `windowMs` windows start at multiples of it since the epoch. No job resets
- * anything: a window is named by its start, so the next one begins at nothing by itself.
+ * The time over which a limit counts. Windows of `windowMs` start at multiples of it since 1970. Each window
+ * has counters of its own, so no job has to reset anything.
  */
 export type Period = 'lifetime' | CalendarPeriod | { readonly windowMs: number };
 
 export interface CalendarPeriod {
   readonly every: 'hour' | 'day' | 'week' | 'month' | 'year';
-  /** IANA time zone whose wall clock and calendar count: `'Europe/Berlin'`. Default: `'UTC'`. */
+  /** The IANA time zone of the calendar, such as `'Europe/Berlin'`. Default: `'UTC'`. */
   readonly tz?: string;
   /**
-   * Where in its unit the period starts. Hour: minute, 0-59, default 0. Day: hour, 0-23, default 0. Week: day,
-   * 1 (Monday) to 7, default 1. Month: day, 1-31 (in a shorter month its last day), default 1. Year: month,
-   * 1-12, default 1.
+   * Where in its unit the period starts. Hour: minute, 0-59, default 0. Day: hour, 0-23, default 0. Week:
+   * day, 1 (Monday) to 7, default 1. Month: day, 1-31 (the last day in a shorter month), default 1. Year:
+   * month, 1-12, default 1.
    */
   readonly anchor?: number;
 }
 
-/** [startMs, endMs): the end is the next window's start. A lifetime has no end. */
+/**
+ * The window from `startMs` up to, but without, `endMs`. `endMs` is the start of the next window. A lifetime
+ * has no end.
+ */
 export interface BudgetWindow {
   readonly startMs: number;
   readonly endMs: number | null;
 }
 
 export interface BudgetLimit {
-  /** `'user'` for every user, `'user:42'` for one (it beats `'user'`, period by period), `'org'` for the one org. */
+  /**
+   * `'user'` is a limit for each user, `'user:42'` for one user, and `'org'` for the one org. `'user:42'`
+   * takes precedence over `'user'` in the same period.
+   */
   scope: string;
   period: Period;
-  /** 0 blocks; `'unlimited'` counts without limiting. */
+  /** A limit of 0 blocks everything. `'unlimited'` counts without a limit. */
   limit: Amount | 'unlimited';
-  /** Percentages, 1 to 1,000, that are reported once a window in `crossed`. Default: none. */
+  /** Percentages of the limit, 1 to 1,000. Each is reported once a window in `crossed`. Default: none. */
   thresholds?: readonly number[];
 }
 
-/** Names an operation: a result of `reserve` or `charge`, or what was given there. */
+/** Refers to an operation: a result of `reserve` or `charge`, or its `root` and `id`. */
 export interface BudgetRef {
   /** Default: `'default'`. */
   root?: string;
   id: string;
   /**
-   * Which of the holds that followed each other under the id, as their results say, 1 to 2^53 - 1. A step of an older
-   * one never touches the newest. Default: the newest.
+   * Which hold is meant where an id was reserved several times, 1 to 2^53 - 1. Results have it. A call for an
+   * older generation never changes the newest hold. Default: the newest.
    */
   generation?: number;
 }
 
-/** The state of one (scope, period) in its window. `available` is max(0, limit + credits - committed - reserved). */
+/**
+ * The sums of one scope and period in its open window. `available` is max(0, limit + credits - committed -
+ * reserved).
+ */
 export interface Balance<A extends Amount = Amount> {
   readonly scope: string;
   readonly period: Period;
@@ -62,14 +72,14 @@ export interface Balance<A extends Amount = Amount> {
   readonly available: A | 'unlimited';
 }
 
-/** A threshold that this very step reached for the first time in its window. */
+/** A threshold that this call reached for the first time in its window. */
 export interface Crossed {
   readonly scope: string;
   readonly period: Period;
   readonly percent: number;
 }
 
-/** A limit that had no room. */
+/** A limit that has no room for the request. */
 export interface Violation<A extends Amount = Amount> {
   readonly scope: string;
   readonly period: Period;
@@ -78,57 +88,57 @@ export interface Violation<A extends Amount = Amount> {
   readonly reserved: A;
   readonly available: A | 'unlimited';
   readonly requested: A;
-  /** When its window ends; null for a lifetime. */
+  /** When the window ends. Null for a lifetime. */
   readonly resetAtMs: number | null;
 }
 
 export type HoldState = 'pending' | 'finalized' | 'aborted' | 'expired';
 
-/** An operation as it is remembered until `retentionMs` after its end. */
+/** The record of an operation. It is kept until `retentionMs` after the operation has ended. */
 export interface BudgetRecord<A extends Amount = Amount> {
   readonly root: string;
   readonly id: string;
   readonly kind: 'hold' | 'charge';
   readonly state: HoldState;
-  /** Which of the holds that followed each other under this id. */
+  /** Counts the holds that were reserved under this id, from 1. */
   readonly generation: number;
   readonly scopes: readonly string[];
-  /** What was reserved or charged. */
+  /** The amount that was reserved or charged. */
   readonly amount: A;
-  /** What `finalize` was told; 0 before. */
+  /** The amount that was passed to `finalize`. 0 before. */
   readonly actual: A;
-  /** What was counted as spent, before refunds. */
+  /** The amount that counts as spent, before refunds. */
   readonly committed: A;
   readonly refunded: A;
-  /** What of the actual amount no limit had room for. */
+  /** The part of the actual amount that exceeded a limit. */
   readonly uncovered: A;
-  /** It was finalized or aborted after it had expired. */
+  /** True if the hold was finalized or aborted after it had expired. */
   readonly late: boolean;
   readonly createdAtMs: number;
   readonly expiresAtMs: number;
   readonly endedAtMs: number | null;
-  /** As given to `reserve`. */
+  /** As passed to `reserve`. */
   readonly meta: unknown;
 }
 
-/** No limit was touched: nothing was written, nothing is remembered. */
+/** The request did not fit into every limit. Nothing was written, and the id stays free. */
 export interface Exceeded<A extends Amount = Amount> {
   readonly ok: false;
   readonly reason: 'exceeded';
   readonly violations: readonly Violation<A>[];
   /**
-   * When the same request could fit by the mere passing of time: the latest end among the windows in its way.
-   * Null when waiting does not help: a lifetime, or more than a whole window's limit.
+   * When the request fits again without any other change: the latest end of the windows that are full. Null
+   * where waiting does not help, because a limit is for a lifetime or is smaller than the request.
    */
   readonly retryAtMs: number | null;
-  /** How long that is from now, by the clock that decided. */
+  /** The time until `retryAtMs`, by the clock of the backend. */
   readonly retryAfterMs: number | null;
 }
 
 interface Refused<Reason extends string, A extends Amount> {
   readonly ok: false;
   readonly reason: Reason;
-  /** The operation that is remembered under this id. */
+  /** The operation that already has this id. */
   readonly record: BudgetRecord<A>;
 }
 
@@ -137,7 +147,7 @@ interface NotFound {
   readonly reason: 'not_found';
 }
 
-/** The id was used before, for other content. */
+/** The id was used before, with other content. */
 interface Conflict {
   readonly ok: false;
   readonly reason: 'conflict';
@@ -148,12 +158,12 @@ export interface Reserved<A extends Amount = Amount> {
   readonly status: 'reserved';
   readonly root: string;
   readonly id: string;
-  /** 1, and one more each time that an id is reserved anew: see `renew`. */
+  /** 1, and one more each time the id is reserved again. See `renew`. */
   readonly generation: number;
   readonly amount: A;
-  /** From this instant on the amount is free again. */
+  /** At this instant the hold expires and the amount is free again. */
   readonly expiresAtMs: number;
-  /** The id had already done this: nothing was reserved a second time. */
+  /** True if the id had already been reserved by the same request. Nothing was reserved a second time. */
   readonly replayed: boolean;
   readonly balances: readonly Balance<A>[];
   readonly crossed: readonly Crossed[];
@@ -170,7 +180,7 @@ export interface Charged<A extends Amount = Amount> {
   readonly root: string;
   readonly id: string;
   readonly amount: A;
-  /** With `mode: 'record'`: what no limit had room for. */
+  /** With `mode: 'record'`: the part of the amount that exceeded a limit. */
   readonly uncovered: A;
   readonly replayed: boolean;
   readonly balances: readonly Balance<A>[];
@@ -185,18 +195,18 @@ export interface Finalized<A extends Amount = Amount> {
   readonly root: string;
   readonly id: string;
   readonly generation: number;
-  /** What the hold had reserved. */
+  /** The amount of the hold. */
   readonly reserved: A;
   readonly actual: A;
-  /** What was counted as spent: `actual`, unless `overage: 'cap'` cut it. */
+  /** The amount that counts as spent: `actual`, unless `overage: 'cap'` reduced it. */
   readonly committed: A;
-  /** What of the hold went back; 0 when it had gone back by expiry. */
+  /** The part of the hold that is free again. 0 where the hold had expired before. */
   readonly released: A;
-  /** How far `actual` went over the hold. */
+  /** By how much `actual` exceeds the hold. */
   readonly overage: A;
-  /** What of `actual` no limit had room for. */
+  /** The part of `actual` that exceeded a limit. */
   readonly uncovered: A;
-  /** It came after the hold had expired. */
+  /** True if the call came after the hold had expired. */
   readonly late: boolean;
   readonly replayed: boolean;
   readonly balances: readonly Balance<A>[];
@@ -210,11 +220,11 @@ export type AbortResult<A extends Amount = Amount> =
   | {
       readonly ok: true;
       readonly status: 'aborted';
-      /** What went back; 0 when it had gone back by expiry. */
+      /** The amount that is free again. 0 where the hold had expired before. */
       readonly released: A;
       readonly replayed: boolean;
     }
-  /** `expired`: an older generation, whose hold had gone back by itself. */
+  /** `expired`: an older generation, which had expired. */
   | Refused<'finalized' | 'expired', A>
   | NotFound;
 
@@ -228,7 +238,7 @@ export type RefundResult<A extends Amount = Amount> =
       readonly ok: true;
       readonly status: 'refunded';
       readonly amount: A;
-      /** All refunds of this operation together. */
+      /** The sum of all refunds of this operation. */
       readonly refunded: A;
       readonly replayed: boolean;
       readonly balances: readonly Balance<A>[];
@@ -253,45 +263,56 @@ export interface SetLimitResult {
 
 export interface BudgetListResult<A extends Amount = Amount> {
   readonly records: readonly BudgetRecord<A>[];
-  /** Pass it to get the next page; null: this was the last one. */
+  /** Pass it to get the next page. Null: this was the last page. */
   readonly cursor: string | null;
 }
 
 export interface ReapResult {
-  /** Ids of the holds that were found expired, each told once. */
+  /** The ids of holds that were found expired. Each is reported once. */
   readonly expired: readonly string[];
-  /** How many ended operations and past windows were forgotten. */
+  /** How many ended operations and past windows were deleted. */
   readonly purged: number;
 }
 
 export interface VerifyResult {
   readonly ok: boolean;
-  /** What does not add up, in words; empty when `ok`. */
+  /** Descriptions of what does not add up. Empty when `ok`. */
   readonly problems: readonly string[];
 }
 
-/** `record`: all of it is counted, the money is spent. `cap`: as much as there is room for. `reject`: the hold stays. */
+/**
+ * What happens when the actual amount exceeds the hold. `record` commits all of it, because the money is
+ * spent. `cap` commits what fits into the limits. `reject` refuses, and the hold stays pending.
+ */
 export type OveragePolicy = 'record' | 'cap' | 'reject';
 
-/** `record`: the late amount is counted. `if-available`: only if there is room for it. `reject`: not at all. */
+/**
+ * What happens when the hold has expired. `record` commits the amount. `if-available` commits it if it fits
+ * into the limits. `reject` refuses.
+ */
 export type LatePolicy = 'record' | 'if-available' | 'reject';
 
 export interface ReserveOptions {
-  /** The tenant that owns the tree of scopes, 1 to 512 UTF-8 bytes. Default: `'default'`. */
+  /** The tenant that owns the scopes, 1 to 512 UTF-8 bytes. Default: `'default'`. */
   root?: string;
-  /** 1 to 32 scopes, each `type` or `type:id`, 1 to 512 UTF-8 bytes: all of them have room, or none is touched. */
+  /**
+   * 1 to 32 scopes, each `type` or `type:id`, 1 to 512 UTF-8 bytes. The amount must fit into the limits of
+   * all of them. If not, none is changed.
+   */
   scopes: readonly string[];
   amount: Amount;
-  /** Makes a retry safe: within `retentionMs` an id applies once. 1 to 512 UTF-8 bytes. Default: a random one. */
+  /**
+   * Makes a retry safe: within `retentionMs` an id applies once. 1 to 512 UTF-8 bytes. Default: a random id.
+   */
   id?: string;
   /**
-   * Reserve anew where the id's hold has ended and nothing was spent: it was aborted, or has expired and was not
-   * finalized. The new hold has the next generation. Default: false; then such an id is refused.
+   * Reserves again under an id whose hold ended without spending anything: it was aborted, or it expired and
+   * was not finalized. The new hold has the next generation. Default: false, then such an id is refused.
    */
   renew?: boolean;
-  /** When the hold goes back by itself, in ms, 1 to 2^31 - 1. Default: 60,000. */
+  /** How long the hold lasts unless it is extended, in ms, 1 to 2^31 - 1. Default: 60,000. */
   ttlMs?: number;
-  /** A JSON value of yours, at most 1,024 bytes, that `get` and `list` give back. */
+  /** Any JSON value of at most 1,024 bytes. `get` and `list` return it. */
   meta?: unknown;
   signal?: AbortSignal;
 }
@@ -302,15 +323,18 @@ export interface ChargeOptions {
   amount: Amount;
   /** Makes a retry safe: within `retentionMs` an id applies once. */
   id: string;
-  /** `enforce` refuses what does not fit; `record` counts what is already spent. Default: `'enforce'`. */
+  /**
+   * `enforce` refuses an amount that exceeds a limit. `record` commits what is already spent. Default:
+   * `'enforce'`.
+   */
   mode?: 'enforce' | 'record';
   signal?: AbortSignal;
 }
 
 export interface FinalizeOptions {
-  /** When the actual amount is more than the hold. Default: `'record'`. */
+  /** What happens when the actual amount exceeds the hold. Default: `'record'`. */
   overage?: OveragePolicy;
-  /** When the hold has expired. Default: `'record'`. */
+  /** What happens when the hold has expired. Default: `'record'`. */
   late?: LatePolicy;
   signal?: AbortSignal;
 }
@@ -319,7 +343,7 @@ export interface CreditOptions {
   root?: string;
   scope: string;
   period: Period;
-  /** Added to the limit of the window that is open now. */
+  /** Is added to the limit of the open window. */
   amount: Amount;
   id: string;
   signal?: AbortSignal;
@@ -329,7 +353,7 @@ export interface SetLimitOptions {
   root?: string;
   scope: string;
   period: Period;
-  /** Beats the configured limit until it is cleared with null. */
+  /** Takes precedence over the configured limit until it is cleared with null. */
   limit: Amount | 'unlimited' | null;
   signal?: AbortSignal;
 }
@@ -339,14 +363,14 @@ export interface BudgetListOptions {
   state?: HoldState;
   scope?: string;
   cursor?: string | null;
-  /** About how many operations to look at, 1 to 1,000; a page may hold fewer, or a few more. Default: 100. */
+  /** About how many operations to read, 1 to 1,000. A page may have fewer or a few more. Default: 100. */
   limit?: number;
   signal?: AbortSignal;
 }
 
 export interface ReapOptions {
   root?: string;
-  /** How many to expire and to forget at most, 1 to 100,000. Default: 1,000. */
+  /** How many holds and records to process at most, 1 to 100,000. Default: 1,000. */
   max?: number;
   signal?: AbortSignal;
 }

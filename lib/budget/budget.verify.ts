@@ -1,30 +1,37 @@
 import { hashKey } from '../keys.js';
 import type { HoldState, VerifyResult } from './budget.types.js';
 
-/** Everything that a root holds, at one instant. */
+/** Everything that a root stores, at one instant. */
 export interface BudgetSnapshot {
   readonly counters: ReadonlyMap<
     string,
     { readonly committed: bigint; readonly reserved: bigint; readonly archived: bigint }
   >;
   readonly operations: readonly SnapshotOperation[];
-  /** Ids that expiry watches. */
+  /** The ids in the expiry queue. */
   readonly pending: ReadonlySet<string>;
 }
 
 export interface SnapshotOperation {
   readonly id: string;
-  /** A newer one has its id. */
+  /** True where a newer operation has the id. */
   readonly isRenewed: boolean;
   readonly state: HoldState;
   readonly amount: bigint;
   readonly committed: bigint;
   readonly refunded: bigint;
-  /** The counters it counts in. */
+  /** The counters in which it counts. */
   readonly fields: readonly string[];
 }
 
-/** Adds up a root's operations and compares with its counters: invariants I2 to I5. */
+/**
+ * Adds up the operations of a root and compares the sums with its counters. The codes of problems are:
+ *
+ * - I2: `reserved` is the sum of pending holds.
+ * - I3: `committed` is the sum of finalized operations and charges, less refunds.
+ * - I4: an operation that is not finalized has committed nothing.
+ * - I5: exactly the pending holds are in the expiry queue.
+ */
 export function verifySnapshot({ counters, operations, pending }: BudgetSnapshot): VerifyResult {
   const problems: string[] = [];
   const reserved = new Map<string, bigint>();
@@ -33,32 +40,34 @@ export function verifySnapshot({ counters, operations, pending }: BudgetSnapshot
     const isPending = operation.state === 'pending';
     if (isPending !== (!operation.isRenewed && pending.has(operation.id)))
       problems.push(
-        `I5: operation ${hashKey(operation.id)} is ${operation.state}, and expiry says otherwise.`,
+        `I5: operation ${hashKey(operation.id)} is ${operation.state}, which does not match the expiry queue.`,
       );
     if (operation.state !== 'finalized' && operation.committed !== 0n)
-      problems.push(`I4: operation ${hashKey(operation.id)} is ${operation.state}, and has committed.`);
+      problems.push(
+        `I4: operation ${hashKey(operation.id)} is ${operation.state}, but has committed an amount.`,
+      );
     if (operation.refunded > operation.committed)
-      problems.push(`I3: operation ${hashKey(operation.id)} gave back more than it committed.`);
+      problems.push(`I3: operation ${hashKey(operation.id)} was refunded more than it committed.`);
     for (const field of operation.fields) {
       if (isPending) add(reserved, field, operation.amount);
       add(committed, field, operation.committed - operation.refunded);
     }
   }
   for (const [field, counter] of counters) {
-    const held = reserved.get(field) ?? 0n;
-    if (counter.reserved !== held)
+    const pendingSum = reserved.get(field) ?? 0n;
+    if (counter.reserved !== pendingSum)
       problems.push(
-        `I2: reserved is ${counter.reserved}, the pending holds are ${held} (${hashKey(field)}).`,
+        `I2: reserved is ${counter.reserved}, but the pending holds add up to ${pendingSum} (${hashKey(field)}).`,
       );
     const spent = (committed.get(field) ?? 0n) + counter.archived;
     if (counter.committed !== spent)
       problems.push(
-        `I3: committed is ${counter.committed}, the operations are ${spent} (${hashKey(field)}).`,
+        `I3: committed is ${counter.committed}, but the operations add up to ${spent} (${hashKey(field)}).`,
       );
   }
-  for (const [field, held] of reserved)
-    if (held !== 0n && !counters.has(field))
-      problems.push(`I2: pending holds of ${held} have no counter (${hashKey(field)}).`);
+  for (const [field, pendingSum] of reserved)
+    if (pendingSum !== 0n && !counters.has(field))
+      problems.push(`I2: pending holds of ${pendingSum} have no counter (${hashKey(field)}).`);
   return { ok: problems.length === 0, problems };
 }
 

@@ -1,28 +1,28 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { Amount, Reserved } from './budget.types.js';
-import { MAX_AMOUNT, validateAmount } from './budget.values.js';
+import { MAX_AMOUNT, validateAmount } from './budget.validate.js';
 
-/** The hold that a body runs on, and what it has cost so far. */
+/** The hold that a body runs on, and what the body has cost so far. */
 export interface CurrentHold extends Reserved {
   /**
-   * Notes that so much was spent, on top of what was noted before. A body that throws pays what it has noted, and one
-   * that ends well pays at least that. A value that is no amount counts as the estimate, and is an error in the log;
-   * this never throws.
+   * Notes a cost, on top of earlier notes. A body that throws costs what it has noted. A body that ends well
+   * costs at least that. A value that is not an amount is logged as an error and counts as the estimate. This
+   * function never throws.
    */
   spent(amount: Amount): void;
   /** The sum of all notes. */
   readonly noted: Amount;
 }
 
-/** A hold that the code now running stands on. */
+/** A hold, and the hold around it. */
 interface HoldFrame {
   readonly hold: CurrentHold;
   readonly outer: HoldFrame | undefined;
-  /** False once the body has ended: work left running inherits nothing. */
+  /** False once the body has ended, so that work which it left running has no hold. */
   active: boolean;
 }
 
-// One store for all copies of this package in the process.
+// All copies of this package in the process share one storage.
 const STORAGE = Symbol.for('syncguard:als:budget');
 const shared = globalThis as { [STORAGE]?: AsyncLocalStorage<HoldFrame> };
 const frames = (): AsyncLocalStorage<HoldFrame> => (shared[STORAGE] ??= new AsyncLocalStorage<HoldFrame>());
@@ -34,12 +34,12 @@ function innermost(): HoldFrame | undefined {
 }
 
 /**
- * The hold that the running code stands on, the innermost if there are several; undefined outside of `run()` and
- * `@WithBudget()`.
+ * Returns the hold of the running code, the innermost one where several are nested. Returns undefined outside
+ * of `run()` and `@WithBudget()`.
  *
  * @example
  * const answer = await llm.complete(prompt);
- * currentHold()?.spent(answer.usage.total); // paid, also if the next line throws
+ * currentHold()?.spent(answer.usage.total); // counts also if the next line throws
  * return parse(answer);
  */
 export const currentHold = (): CurrentHold | undefined => innermost()?.hold;
@@ -54,10 +54,10 @@ export async function runOn<T>(hold: CurrentHold, body: (hold: CurrentHold) => T
   }
 }
 
-/** What a body has noted with `spent()`. */
+/** The costs that a body has noted with `spent()`. */
 export class CostNotes {
   #sum = 0n;
-  /** Something was noted that is no amount: nobody knows how much was spent. */
+  /** True once a note was not an amount, so that the real cost is unknown. */
   #isUnreadable = false;
   #isClosed = false;
 
@@ -81,18 +81,21 @@ export class CostNotes {
     return this.#sum;
   }
 
-  /** What was spent at least, as far as anybody knows: the estimate where a note could not be read. */
+  /** Returns what was spent at least: the estimate, if a note could not be read and the sum is smaller. */
   known(estimate: bigint): bigint {
     return this.#isUnreadable && this.#sum < estimate ? estimate : this.#sum;
   }
 
-  /** The hold is about to be settled. */
+  /** Called before the hold is settled. Later notes are not counted. */
   close(): void {
     this.#isClosed = true;
   }
 }
 
-/** A hold as its body gets it. What is added does not show where a hold is logged or copied. */
+/**
+ * Returns a hold as its body gets it. The added properties are not enumerable, so they do not show in logs
+ * and copies.
+ */
 export function withNotes(hold: Reserved, notes: CostNotes): CurrentHold {
   const noted = (): Amount => (typeof hold.amount === 'bigint' ? notes.sum : Number(notes.sum));
   return Object.defineProperties(hold, {

@@ -1,17 +1,20 @@
 interface Due {
   readonly name: string;
   readonly atMs: number;
-  /** How many were set before. */
+  /** How many entries were set before this one. */
   readonly turn: number;
 }
 
 const COMPACT_ABOVE = 64;
 
-/** Names and when each is due, the earliest first; of two at the same moment the one that was set first. */
+/**
+ * A queue of names by their due time. Names that are due at the same time keep the order in which they were
+ * set.
+ */
 export class DueQueue {
   readonly #dues = new Map<string, Due>();
   #turn = 0;
-  /** A binary heap. An entry that was set anew since, or removed, stays in it until it comes up. */
+  /** A binary heap. An entry that was replaced or removed stays in it until it comes up. */
   #heap: Due[] = [];
 
   get size(): number {
@@ -37,12 +40,12 @@ export class DueQueue {
     return this.#dues.keys();
   }
 
-  /** When the first one is due; Infinity: there is none. */
+  /** Returns when the first name is due, or Infinity where there is none. */
   nextMs(): number {
     return this.#first()?.atMs ?? Infinity;
   }
 
-  /** Takes out the first one if it is due. */
+  /** Removes and returns the first name if it is due. */
   take(nowMs: number): Due | undefined {
     const first = this.#first();
     if (!first || first.atMs > nowMs) return undefined;

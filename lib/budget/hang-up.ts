@@ -1,7 +1,7 @@
 import { SyncGuardError } from '../syncguard.errors.js';
 
 const ABORT_NAMES = new Set(['AbortError', 'TimeoutError']);
-/** Of clients of language models, whose errors have no name of their own. */
+/** The errors of clients of language models, which do not set a name. */
 const ABORT_CLASSES = new Set(['APIUserAbortError', 'APIConnectionTimeoutError']);
 const ABORT_CODES = new Set([
   'ABORT_ERR',
@@ -12,26 +12,27 @@ const ABORT_CODES = new Set([
   'UND_ERR_HEADERS_TIMEOUT',
   'UND_ERR_BODY_TIMEOUT',
 ]);
-/** Nobody was reached, so nothing was bought. */
+/** These connections failed before anything was sent, so nothing was bought. */
 const NOT_CONNECTED = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'UND_ERR_CONNECT_TIMEOUT']);
 
 const DEEPEST_CAUSE = 8;
 const MOST_PARTS = 32;
 
 /**
- * Whether a body ended because its caller hung up or lost patience: what it had asked for may have been delivered, and
- * is paid for.
+ * Returns whether a body ended because its caller hung up or ran out of time. The provider may have done the
+ * work, so it is paid for.
  *
- * @param args - where a signal may be that was aborted: a provider throws whatever its reason is
+ * @param args - the arguments of the body. An aborted signal among them counts too, since a provider may
+ *   throw any reason.
  */
 export function isHangUp(error: unknown, args: readonly unknown[]): boolean {
   const chain = causesOf(error);
-  if (chain.some(boughtNothing)) return false;
+  if (chain.some(costsNothing)) return false;
   return chain.some((each) => isAbort(each) || partsOf(each).some(isPartAbort)) || hasAborted(args);
 }
 
-/** Whether a signal among these arguments is aborted. */
-export const hasAborted = (args: readonly unknown[]): boolean => args.some(holdsAborted);
+/** Returns whether one of the arguments is or has an aborted signal. */
+export const hasAborted = (args: readonly unknown[]): boolean => args.some(hasAbortedSignal);
 
 function causesOf(error: unknown): unknown[] {
   const chain: unknown[] = [];
@@ -39,16 +40,19 @@ function causesOf(error: unknown): unknown[] {
   return chain;
 }
 
-/** Of an AggregateError, as `Promise.any` throws it: one provider may have been aborted while another was not reached. */
+/**
+ * Returns the errors of an AggregateError, as `Promise.any` throws it. One provider may have been aborted
+ * while another one could not be reached.
+ */
 const partsOf = (error: unknown): unknown[] =>
-  tried(() => {
+  safely(() => {
     const parts = read(error, 'errors');
     return Array.isArray(parts) ? (parts as unknown[]).slice(0, MOST_PARTS) : [];
   }) ?? [];
 
 function isPartAbort(part: unknown): boolean {
   const chain = causesOf(part);
-  return chain.some(isAbort) && !chain.some(boughtNothing);
+  return chain.some(isAbort) && !chain.some(costsNothing);
 }
 
 const isAbort = (error: unknown): boolean =>
@@ -56,12 +60,12 @@ const isAbort = (error: unknown): boolean =>
   ABORT_NAMES.has(textOf(error, 'name')) ||
   ABORT_CLASSES.has(textOf(read(error, 'constructor'), 'name'));
 
-const boughtNothing = (error: unknown): boolean => isOurs(error) || NOT_CONNECTED.has(textOf(error, 'code'));
+const costsNothing = (error: unknown): boolean => isOurs(error) || NOT_CONNECTED.has(textOf(error, 'code'));
 
-const isOurs = (error: unknown): boolean => tried(() => error instanceof SyncGuardError) ?? false;
+const isOurs = (error: unknown): boolean => safely(() => error instanceof SyncGuardError) ?? false;
 
-/** An argument that is an aborted signal, or has one: options, or a Request. */
-function holdsAborted(arg: unknown): boolean {
+/** Returns whether an argument is an aborted signal or has one, such as an options object or a Request. */
+function hasAbortedSignal(arg: unknown): boolean {
   if (isAborted(arg) || isAborted(read(arg, 'signal'))) return true;
   return namesIn(arg).some((name) => isAborted(read(arg, name)));
 }
@@ -69,10 +73,10 @@ function holdsAborted(arg: unknown): boolean {
 const isAborted = (value: unknown): boolean =>
   read(value, 'aborted') === true && typeof read(value, 'addEventListener') === 'function';
 
-/** Of a plain object; none of anything else. */
+/** Returns the property names of a plain object, and none for anything else. */
 function namesIn(value: unknown): string[] {
   if (typeof value !== 'object' || value === null) return [];
-  const names = tried(() => {
+  const names = safely(() => {
     const prototype: unknown = Object.getPrototypeOf(value);
     return prototype === Object.prototype || prototype === null ? Object.keys(value) : [];
   });
@@ -84,14 +88,16 @@ function textOf(value: unknown, name: string): string {
   return typeof text === 'string' ? text : '';
 }
 
-/** A property of anything. */
+/** Reads a property of any value. */
 function read(value: unknown, name: string): unknown {
   if ((typeof value !== 'object' && typeof value !== 'function') || value === null) return undefined;
-  return tried(() => (value as Record<string, unknown>)[name]);
+  return safely(() => (value as Record<string, unknown>)[name]);
 }
 
-/** What was thrown or passed may be of any kind: its getters may throw, and a Proxy at every look. */
-function tried<T>(look: () => T): T | undefined {
+/**
+ * Calls a function that reads foreign values. Their getters may throw, and a Proxy may throw at every access.
+ */
+function safely<T>(look: () => T): T | undefined {
   try {
     return look();
   } catch {

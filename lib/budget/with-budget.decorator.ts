@@ -8,9 +8,12 @@ import { DEFAULT_TTL_MS, type RunOptions } from './budget.runs.js';
 import type { BudgetService } from './budget.service.js';
 import { ON_THROW } from './budget.settlement.js';
 import type { Amount } from './budget.types.js';
-import { validateId } from './budget.values.js';
+import { validateId } from './budget.validate.js';
 
-/** Each function takes the method's arguments, or the first ones of them. */
+/**
+ * Options of `@WithBudget()`. Each function gets the arguments of the method. It may declare only the first
+ * of them.
+ */
 export interface WithBudgetOptions<
   RootArgs extends unknown[],
   ScopeArgs extends unknown[],
@@ -21,22 +24,28 @@ export interface WithBudgetOptions<
 > extends Pick<RunOptions<Result>, 'ttlMs' | 'overage' | 'onThrow'> {
   /** The tenant. Default: `'default'`. */
   root?: string | ((...args: RootArgs) => string);
-  /** Who pays: each of them must have room. */
+  /** Returns the scopes that pay. Each of them must have room. */
   scopes: (...args: ScopeArgs) => readonly string[];
-  /** What it may cost at most: reserved before the method runs. */
+  /** Returns what the call may cost at most. This amount is reserved before the method runs. */
   estimate: (...args: EstimateArgs) => Amount;
-  /** What it did cost; of a stream by its last item, undefined if there was none. Default: the estimate. */
+  /**
+   * Returns what the call really cost. For a stream it gets the last item, or undefined where there was none.
+   * Default: the estimate.
+   */
   actual?: (result: Result, ...args: ActualArgs) => Amount;
   /**
-   * Names the piece of work: one body runs under an id at a time, and none once it was paid for. Default: a random id
-   * for each call.
+   * Returns an id for the piece of work. One body runs under an id at a time, and none once the id was paid
+   * for. Default: a random id for each call.
    */
   id?: (...args: IdArgs) => string;
 }
 
 type Starting<Args extends unknown[]> = [...Args, ...unknown[]];
 
-/** For async methods, generators and promised Observables, whose arguments start with what each function takes. */
+/**
+ * Fits async methods, generators, and promises of Observables, whose parameters begin with those of each
+ * function.
+ */
 type BudgetedMethodDecorator<
   A extends unknown[],
   B extends unknown[],
@@ -55,14 +64,17 @@ type BudgetedMethodDecorator<
   ) => void);
 
 /**
- * Runs an async method of a provider or controller on a budget: reserves the estimate, keeps the hold alive while
- * the method runs, then finalizes what it really cost. When the method throws, its error leaves and `onThrow` says what
- * it cost: who hangs up pays. An async generator and a promised Observable settle once, when they end or their reader
- * leaves. `currentHold()` is the hold within the method.
+ * Runs an async method of a provider or controller on a budget. It reserves the estimate, extends the hold
+ * while the method runs, and then finalizes the actual cost. When the method throws, its error is passed on
+ * and `onThrow` decides the cost: a caller that hangs up pays. An async generator and a promise of an
+ * Observable settle once, when they end or when their reader leaves. Inside the method `currentHold()`
+ * returns the hold.
  *
- * @throws what the method throws, as it is; BudgetExceededError when there is no room (429 or 402 over HTTP):
- * the method has not run then; BudgetConflictError when its id's work was done or is being done (409);
- * BudgetUnavailableError when Redis cannot answer (503).
+ * @throws BudgetExceededError when a limit has no room (429 or 402 over HTTP). The method has not run.
+ * @throws BudgetConflictError when the work of the id was done before or is being done (409). The method has
+ *   not run.
+ * @throws BudgetUnavailableError when Redis cannot answer (503)
+ * @throws the error of the method, unchanged
  * @example
  * \@WithBudget({
  *   scopes: (user: string) => [`user:${user}`, 'org'],
@@ -81,20 +93,20 @@ export function WithBudget<
 >(
   options: WithBudgetOptions<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, IdArgs, Result>,
 ): BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, IdArgs, Result> {
-  validateOptions(options); // A misspelt option fails where it stands, not at the first call.
+  validateOptions(options); // Malformed options fail when the class is defined, and not at the first call.
   const { root, scopes, estimate, actual, id, ...rest } = options;
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
     replaceMethod('@WithBudget()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
-      const enter: Around = <T>(
+      const around: Around = <T>(
         self: unknown,
         args: unknown[],
         body: () => T | Promise<T>,
         stream: StreamProgress,
       ) => {
         const budgets = injectedService<BudgetService>(self, BUDGET_SERVICE, '@WithBudget()', name);
-        const spec: RunOptions<T> = {
+        const runOptions: RunOptions<T> = {
           ...rest,
           root: typeof root === 'function' ? root(...(args as RootArgs)) : root,
           scopes: scopes(...(args as ScopeArgs)),
@@ -102,9 +114,9 @@ export function WithBudget<
           amount: estimate(...(args as EstimateArgs)),
           actual: actual && ((result) => actual(result as never, ...(args as ActualArgs))),
         };
-        return budgets.runBody(body, spec, { args, stream });
+        return budgets.runBody(body, runOptions, { args, stream });
       };
-      return wrapMethod(original, enter, () => options.ttlMs ?? DEFAULT_TTL_MS);
+      return wrapMethod(original, around, () => options.ttlMs ?? DEFAULT_TTL_MS);
     });
     injectInto(target, BUDGET_SERVICE);
   };
@@ -130,10 +142,13 @@ function validateOptions(options: unknown): void {
     oneOf('@WithBudget().onThrow', given.onThrow, ON_THROW);
 }
 
-/** A generator that is not async cannot wait for its budget. */
+/** Throws for a generator that is not async, because it cannot wait for its budget. */
 function refuseSyncGenerators(method: { constructor: { name: string } }, name: string): void {
   if (method.constructor.name === 'GeneratorFunction')
-    throw new BudgetInputError(`@WithBudget() on ${name}(): a generator cannot wait for a budget.`, {
-      hint: 'Make it an async generator (`async *`), or put it on an async method that consumes it.',
-    });
+    throw new BudgetInputError(
+      `@WithBudget() on ${name}() cannot work, because a generator that is not async cannot wait for a budget.`,
+      {
+        hint: 'Make the method an async generator (`async *`), or put the decorator on an async method that consumes it.',
+      },
+    );
 }

@@ -1,35 +1,35 @@
 import type { NotShownReason, SecretEnd } from './secret.types.js';
-import type { CheckedSecret } from './secret.values.js';
+import type { CheckedSecret } from './secret.validate.js';
 
 export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/** A new secret under its tag. `proof` is what its receipt is known by. */
+/** A new secret under its tag. `proof` is the secret part of its receipt. */
 export interface StoredSecret extends Omit<CheckedSecret, 'id'> {
   readonly tag: string;
   readonly proof: string;
 }
 
-/** `conflict`: the tag is taken. The same proof again is a re-sent call, and gets the first one's answer. */
+/** `conflict`: the tag is taken. A call with the same proof is a second send, and gets the first answer. */
 export type CreateReply = { readonly expiresAtMs: number | null } | 'conflict';
 
-/** What every reply says of a secret, or of its tombstone. */
+/** What every reply reports about a secret or its tombstone. */
 export interface SecretFacts {
   readonly viewsRemaining: number | null;
   readonly viewsUsed: number;
   readonly viewedAtMs: number | null;
   readonly expiresAtMs: number | null;
-  /** Null: failures are not counted. */
+  /** Null where failures are not counted. */
   readonly failuresRemaining: number | null;
-  /** How it was burned; null: it was not. */
+  /** How it was burned. Null where it was not. */
   readonly ended: SecretEnd | null;
   readonly endedAtMs: number | null;
-  /** As given at create, or empty. */
+  /** As passed to `create()`, or empty. */
   readonly label: string;
 }
 
-/** Facts under the word for what came of the call. */
+/** Facts with the outcome of the call. */
 export type OutcomeReply<Outcome extends string> = SecretFacts & { readonly outcome: Outcome };
 
 export interface Content {
@@ -39,8 +39,9 @@ export interface Content {
 }
 
 /**
- * `burned_by_you`: the viewTag is of a view that was counted. `failed`: it is of one that counts as a failure.
- * `lease_needed`: a secret that counts failures is shown on lease only.
+ * - `burned_by_you`: the viewTag belongs to a view that was counted.
+ * - `failed`: the viewTag belongs to a view that counts as a failure.
+ * - `lease_needed`: a secret that counts failures is shown on lease only.
  */
 export type ViewReply =
   | (OutcomeReply<'shown'> & Content & { readonly replayed: boolean })
@@ -52,10 +53,12 @@ export type PeekReply =
   | OutcomeReply<Exclude<NotShownReason, 'not_found' | 'failed'>>
   | 'not_found';
 
-/** `burned`: by this call (or its first sending). `burned_before`: by somebody else, by views or by failures. */
+/**
+ * `burned`: by this call or its first send. `burned_before`: by an earlier call, by its views or by failures.
+ */
 export type BurnReply = OutcomeReply<'burned' | 'burned_before' | 'expired'> | 'not_found';
 
-/** `settled`: in the way that was asked for. */
+/** `settled`: the view is confirmed or released, as asked. */
 export type SettleReply = OutcomeReply<'settled'> | 'not_found';
 
 export type StatusReply = OutcomeReply<'live' | 'leased' | 'burned' | 'expired'> | 'not_found';
@@ -63,21 +66,23 @@ export type StatusReply = OutcomeReply<'live' | 'leased' | 'burned' | 'expired'>
 export interface View {
   readonly tag: string;
   readonly viewTag: string;
-  /** Names the call, where the viewTag names the view: only a call that is sent again is free of a try. */
+  /**
+   * Identifies the call, where the viewTag identifies the view. A call that is sent twice counts as one try.
+   */
   readonly callId: string;
-  /** 0: counted at once. */
+  /** 0: the view is counted at once. */
   readonly leaseMs: number;
 }
 
 /**
- * The port of secrets: each method is one atomic step, and one round trip. It knows tags only, never ids;
- * a call that is sent twice, with the same proof, viewTag and callId, or burnId, counts once.
+ * The port of secrets. Each method is one atomic step and one round trip. It gets tags and never ids. A call
+ * that is sent twice counts once: it has the same proof, burnId, or viewTag and callId.
  */
 export interface SecretBackend {
   create(secret: StoredSecret, options: CallOptions): Promise<CreateReply>;
   view(view: View, options: CallOptions): Promise<ViewReply>;
   peek(tag: string, options: CallOptions): Promise<PeekReply>;
-  /** With a proof only if it is the secret's. */
+  /** With a proof, it burns only the secret that the proof belongs to. */
   burn(burn: { tag: string; proof?: string; burnId: string }, options: CallOptions): Promise<BurnReply>;
   status(receipt: { tag: string; proof: string }, options: CallOptions): Promise<StatusReply>;
   confirm(view: { tag: string; viewTag: string }, options: CallOptions): Promise<SettleReply>;

@@ -1,16 +1,17 @@
 import { SyncGuardError } from '../syncguard.errors.js';
 
 /**
- * Seed 000's script, for programs that keep their secrets as JSON documents with a `viewsRemaining`. New
- * programs take the SecretService. Run it by `EVAL`:
+ * A script for programs that store secrets as JSON documents with a `viewsRemaining` (docs/wire-format.md).
+ * New programs use the SecretService. Run it by `EVAL`:
  *
- * - `KEYS[1]`: the document, a String. No ARGV.
- * - Replies nil: there is none; JSON `{secret, burned}`: the document after this view, which is gone when
- *   `burned`; JSON `{error}`: `invalid_json`, or `invalid_viewsRemaining_type` (anything but an integer from 1
- *   to 2^53 - 1). On an error the key stays as it is, and nothing of it is told.
+ * - `KEYS[1]`: the document, a String. There is no ARGV.
+ * - Replies nil where there is no document.
+ * - Replies JSON `{secret, burned}`: the document after this view. It is deleted when `burned` is true.
+ * - Replies JSON `{error}`: `invalid_json`, or `invalid_viewsRemaining_type` for anything but an integer from
+ *   1 to 2^53 - 1. The key stays unchanged then, and nothing of it is revealed.
  *
- * Of the document only the digits of the top-level `viewsRemaining` change, and its TTL not at all: it is read
- * here and not by cjson, which turns `[]` into `{}`, loses digits of large numbers and reads `nan`.
+ * Only the digits of the top-level `viewsRemaining` change, and the TTL stays. The script parses the document
+ * itself, because cjson turns `[]` into `{}`, loses digits of large numbers and accepts `nan`.
  *
  * @example
  * const result = parseDecrementResult(await redis.eval(ATOMIC_DECREMENT_SCRIPT, 1, `secret:${id}`));
@@ -30,7 +31,7 @@ local function isNumber(token)
   return rest == '' or string.find(rest, '^[eE][+-]?%d+$') ~= nil
 end
 
--- The position of the quote that ends the string which begins at 'from'.
+-- Returns the position of the quote that ends the string which begins at 'from'.
 local function endOfString(from)
   local at = from + 1
   while true do
@@ -59,8 +60,8 @@ local function isViewsRemaining(key)
   return key == 'viewsRemaining'
 end
 
--- Reads the document from end to end. 'closers' are the brackets that are open; 'views' is the value of the
--- top-level viewsRemaining, as its first and last position: of several the last one, as JSON.parse has it.
+-- Reads the document from end to end. 'closers' are the closing brackets of what is open. 'views' is the
+-- first and the last position of the top-level viewsRemaining. The last of several counts, as in JSON.parse.
 local closers, views, key = {}, nil, nil
 local expected, at = 'value', 1
 while true do
@@ -100,7 +101,7 @@ while true do
       else
         last = select(2, string.find(json, '^[^ \\t\\r\\n,:%[%]{}"]+', at))
         local token = string.sub(json, at, last)
-        -- nan and its like are no JSON, but as viewsRemaining they have an error of their own.
+        -- nan and the like are no JSON, but as viewsRemaining they have an error of their own.
         if not (counts or LITERALS[token] or isNumber(token)) then return failed('invalid_json') end
       end
       expected = #closers == 0 and 'end' or 'comma or close'
@@ -130,14 +131,15 @@ return '{"secret":' .. secret .. ',"burned":false}'
 `;
 
 /**
- * Seed 000's counter with a maximum. New programs take the CounterService. Run it by `EVAL`:
+ * A counter with a maximum, for programs that share its keys (docs/wire-format.md). New programs use the
+ * CounterService. Run it by `EVAL`:
  *
- * - `KEYS[1]`: the counter, a String. `ARGV[1]`: its maximum, an integer of at least 1. `ARGV[2]`: how long it
- *   lives from its first increment, in whole seconds, 1 to 10^10.
- * - Replies the new count; -1: the maximum is reached; JSON `{error}`: `missing_arguments`, or
- *   `invalid_arguments`, and nothing was written.
+ * - `KEYS[1]`: the counter, a String. `ARGV[1]`: its maximum, an integer of at least 1. `ARGV[2]`: how long
+ *   it lives from its first increment, in whole seconds, 1 to 10^10.
+ * - Replies the new count, or -1 where the maximum is reached.
+ * - Replies JSON `{error}`: `missing_arguments` or `invalid_arguments`. Nothing was written then.
  *
- * A counter that has lost its TTL gets a new one: it would block for ever.
+ * A counter that has lost its TTL gets a new one, because it would block for ever.
  *
  * @example
  * const count = parseIncrementResult(await redis.eval(ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT, 1, key, 100, 60));
@@ -166,10 +168,13 @@ export type InvalidResultCode =
   | 'invalid_viewsRemaining_type'
   | 'missing_arguments'
   | 'invalid_arguments'
-  /** Not a reply of the script at all. */
+  /** The reply is not one of the script's. */
   | 'unexpected_reply';
 
-/** What the parsers throw: the script refused (`code` is its error), or the reply is none of the script's. */
+/**
+ * Thrown by the parsers. `code` is the error of the script, or `unexpected_reply` where the reply is not one
+ * of the script's.
+ */
 export class InvalidResultError extends SyncGuardError<InvalidResultCode> {
   static override readonly brand: string = 'InvalidResultError';
 
@@ -178,18 +183,18 @@ export class InvalidResultError extends SyncGuardError<InvalidResultCode> {
   }
 }
 
-/** The document as it was after the view. Of a burned one this is the last copy. */
+/** The document after the view. For a burned document this is the last copy. */
 export interface DecrementResult<T> {
   secret: T;
   burned: boolean;
 }
 
 /**
- * Reads a reply of {@link ATOMIC_DECREMENT_SCRIPT}: JSON, or the object that some clients make of it.
+ * Parses a reply of {@link ATOMIC_DECREMENT_SCRIPT}: JSON, or the object that some clients make of it.
  *
- * @typeParam T - what the document is; it is not checked
- * @returns null: there is no such document
- * @throws InvalidResultError on the script's errors, and on anything else
+ * @typeParam T - the type of the document, which is not checked
+ * @returns null where there is no such document
+ * @throws InvalidResultError on an error of the script, and on any other reply
  */
 export function parseDecrementResult<T = unknown>(reply: unknown): DecrementResult<T> | null {
   if (reply === null) return null;
@@ -200,10 +205,10 @@ export function parseDecrementResult<T = unknown>(reply: unknown): DecrementResu
 }
 
 /**
- * Reads a reply of {@link ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT}: a number, also as a string, or an error.
+ * Parses a reply of {@link ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT}: a number, also as a string, or an error.
  *
- * @returns the new count, -1 when the maximum is reached, null for null
- * @throws InvalidResultError on the script's errors, and on anything else
+ * @returns the new count, -1 where the maximum is reached, or null for null
+ * @throws InvalidResultError on an error of the script, and on any other reply
  */
 export function parseIncrementResult(reply: unknown): number | null {
   if (reply === null) return null;
@@ -215,7 +220,7 @@ export function parseIncrementResult(reply: unknown): number | null {
 const ERRORS: Readonly<Record<string, string>> = {
   invalid_json: 'The document is not JSON.',
   invalid_viewsRemaining_type: 'The viewsRemaining of the document is not an integer of at least 1.',
-  missing_arguments: 'The script was called without its maximum or its seconds.',
+  missing_arguments: 'The script was called without its maximum or without its seconds.',
   invalid_arguments: 'The maximum and the seconds must be integers of at least 1.',
 } satisfies Record<Exclude<InvalidResultCode, 'unexpected_reply'>, string>;
 
@@ -230,7 +235,7 @@ function parseJson(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    // The cause would quote the text, which may be the secret.
+    // The cause is left out: it would quote the text, which may be the secret.
     throw unexpected('JSON');
   }
 }

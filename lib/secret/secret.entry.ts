@@ -5,11 +5,14 @@ const YEAR_MS = 365 * 86_400_000;
 
 interface Lease {
   readonly endMs: number;
-  /** The calls that it was shown to: where failures are counted, each of them is a try. */
+  /** The calls that were shown this view. Where failures are counted, each of them is a try. */
   readonly calls: Set<string>;
 }
 
-/** A secret of the memory backend, and its tombstone once `content` is gone: what the script's record is on Redis. */
+/**
+ * A secret in the memory backend. Once `content` is gone it is the tombstone. On Redis the record is the
+ * same.
+ */
 export class SecretEntry {
   readonly proof: string;
   readonly expiresAtMs: number | null;
@@ -19,18 +22,18 @@ export class SecretEntry {
   viewsRemaining: number | null;
   viewsUsed = 0;
   viewedAtMs: number | null = null;
-  /** What remained after each counted view, by viewTag. */
+  /** The views that remained after each counted view, by viewTag. */
   readonly views = new Map<string, number>();
   /** The pending views, by viewTag. */
   readonly leases = new Map<string, Lease>();
   failures = 0;
-  /** How each view became a failure, by viewTag. */
+  /** How each failed view failed, by viewTag. */
   readonly failed = new Map<string, 'released' | 'lapsed'>();
   ended: { readonly how: SecretEnd; readonly atMs: number } | undefined;
   burnId: string | undefined;
   releasedTag: string | undefined;
   confirmedTag: string | undefined;
-  /** The last view where views have no limit. */
+  /** The last viewTag, where views are not limited. */
   lastTag: string | undefined;
 
   constructor(secret: StoredSecret, nowMs: number) {
@@ -49,7 +52,7 @@ export class SecretEntry {
     return this.isFull ? 'leased' : 'live';
   }
 
-  /** Nothing is left for another view, unless a pending one comes back. */
+  /** Returns whether no further view is possible, unless a pending one is released. */
   get isFull(): boolean {
     return this.viewsRemaining === 0 || this.failures + this.triesPending >= (this.maxFailures ?? Infinity);
   }
@@ -64,7 +67,7 @@ export class SecretEntry {
     };
   }
 
-  /** Does what time has done since the last look: leases lapse, and content goes. */
+  /** Applies what time has done: leases lapse, and the content is deleted. */
   settle(nowMs: number): void {
     let lapsedAtMs = 0;
     for (const [viewTag, { endMs, calls }] of this.leases) {
@@ -79,7 +82,7 @@ export class SecretEntry {
     if (nowMs >= (this.expiresAtMs ?? Infinity)) this.content = undefined;
   }
 
-  /** By failures, or when no view is left and none is pending. */
+  /** Burns the secret when its failures are used up, or when no view is left and none is pending. */
   burnIfOver(atMs: number): void {
     if (this.ended) return;
     if (this.failures >= (this.maxFailures ?? Infinity)) this.burn('failures', atMs);
@@ -93,23 +96,23 @@ export class SecretEntry {
     this.ended = { how, atMs };
   }
 
-  lend(viewTag: string, callId: string, endMs: number): void {
+  lease(viewTag: string, callId: string, endMs: number): void {
     const calls = new Set(this.maxFailures === null ? [] : [callId]);
     this.leases.set(viewTag, { endMs: Math.min(endMs, this.expiresAtMs ?? Infinity), calls });
   }
 
-  /** When there will be something to forget by itself: the content, and later the tombstone. */
+  /** Returns when the content, and later the tombstone, must be deleted without a call. */
   dueAtMs(tombstoneMs: number): number {
-    if (!this.content) return this.forgottenAtMs(tombstoneMs);
+    if (!this.content) return this.tombstoneEndMs(tombstoneMs);
     const lapses = [...this.leases.values()].map(({ endMs }) => endMs);
     return this.isFull && lapses.length > 0 ? Math.max(...lapses) : (this.expiresAtMs ?? Infinity);
   }
 
   /**
-   * When its tombstone goes. It stands until the deadline, so that whoever comes with the link learns what became of
-   * it; for a year at most.
+   * Returns when the tombstone is deleted. It stays until the deadline, for a year at most, so that anyone
+   * who follows the link learns how the secret ended.
    */
-  forgottenAtMs(tombstoneMs: number): number {
+  tombstoneEndMs(tombstoneMs: number): number {
     if (this.content) return Infinity;
     const endMs = this.ended?.atMs ?? this.expiresAtMs ?? Infinity;
     if (tombstoneMs === 0) return endMs;

@@ -1,13 +1,16 @@
 import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../syncguard.errors.js';
 
 /**
- * - `SecretConflict`: the id given to `create()` is taken, or was until a moment ago.
- * - `ServiceUnavailable`, `NetworkTimeout`, `AuthFailed`: Redis is away, slow, or refuses us.
- * - `Aborted`: the caller's signal. `InvalidArgument`: the call is wrong. `Internal`: a fault of ours.
+ * - `SecretConflict`: the id passed to `create()` is taken, or was until a short time ago.
+ * - `ServiceUnavailable`, `NetworkTimeout`, `AuthFailed`: Redis cannot be reached, is too slow, or refuses
+ *   the command.
+ * - `Aborted`: the signal of the caller has aborted.
+ * - `InvalidArgument`: the call is wrong.
+ * - `Internal`: a fault in SyncGuard.
  */
 export type SecretErrorCode = FaultCode | 'SecretConflict';
 
-/** What a secret operation throws. A secret that is not there (any more) is a value, not this. */
+/** Thrown by operations on secrets. A secret that does not exist is a result and not an error. */
 export class SecretError extends SyncGuardError<SecretErrorCode> {
   static override readonly brand: string = 'SecretError';
 
@@ -15,13 +18,14 @@ export class SecretError extends SyncGuardError<SecretErrorCode> {
     super(init);
   }
 
-  /** The same fault as a SecretError. Ids are never in it. */
+  /** Returns the same fault as a SecretError. It never has an id. */
   static from(error: unknown): SecretError {
     if (error instanceof SecretError) return error;
     const known = error instanceof SyncGuardError ? error : undefined;
     return new SecretError({
       code: (known?.code as SecretErrorCode | undefined) ?? 'Internal',
-      message: known?.summary ?? 'A secret operation failed in a way that SyncGuard does not know.',
+      message:
+        known?.summary ?? 'An operation on a secret failed with an error that SyncGuard does not know.',
       hint: known?.hint,
       cause: known ? known.cause : error,
       context: known?.context,

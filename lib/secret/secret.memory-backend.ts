@@ -17,9 +17,12 @@ import type {
 } from './secret.backend.js';
 import { SecretEntry } from './secret.entry.js';
 import { SecretError } from './secret.errors.js';
-import { MAX_LEASES } from './secret.values.js';
+import { MAX_LEASES } from './secret.validate.js';
 
-/** How soon to look again where a timer fired and nothing was due: the clock is not that of the timers. */
+/**
+ * How soon to check again where a timer fired too early, because the backend's clock differs from that of the
+ * timers.
+ */
 const LOOK_AGAIN_MS = 1_000;
 
 interface Alarm {
@@ -27,10 +30,10 @@ interface Alarm {
   readonly timer: NodeJS.Timeout;
 }
 
-/** Secrets of one process, with the behaviour of the Redis backend. */
+/** Secrets in the memory of one process, with the behaviour of the Redis backend. */
 export class MemorySecretBackend implements SecretBackend {
   private readonly entries = new Map<string, SecretEntry>();
-  /** When each secret has something to forget, so that it does even if nobody asks for it again. */
+  /** A timer for each secret, so that its content is deleted on time also where no call comes. */
   private readonly alarms = new Map<string, Alarm>();
 
   constructor(
@@ -76,12 +79,12 @@ export class MemorySecretBackend implements SecretBackend {
     const entry = this.#find(tag);
     if (!entry || (proof !== undefined && proof !== entry.proof)) return 'not_found';
     const { state } = entry;
-    if (state === 'expired') return told(state, entry);
-    if (state === 'burned') return told(entry.burnId === burnId ? 'burned' : 'burned_before', entry);
+    if (state === 'expired') return toReply(state, entry);
+    if (state === 'burned') return toReply(entry.burnId === burnId ? 'burned' : 'burned_before', entry);
     entry.burnId = burnId;
     entry.burn('burned', this.clock.now());
     this.#arm(tag, entry);
-    return told('burned', entry);
+    return toReply('burned', entry);
   }
 
   async status(
@@ -90,7 +93,7 @@ export class MemorySecretBackend implements SecretBackend {
   ): Promise<StatusReply> {
     refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
-    return entry?.proof === proof ? told(entry.state, entry) : 'not_found';
+    return entry?.proof === proof ? toReply(entry.state, entry) : 'not_found';
   }
 
   async confirm(
@@ -101,14 +104,14 @@ export class MemorySecretBackend implements SecretBackend {
     const entry = this.#find(tag);
     if (!entry) return 'not_found';
     const { failed, views, leases } = entry;
-    if (isUncounted(entry)) return told('settled', entry);
+    if (isUncounted(entry)) return toReply('settled', entry);
     if (leases.delete(viewTag)) {
       if (entry.viewsRemaining === null) entry.confirmedTag = viewTag;
       entry.burnIfOver(this.clock.now());
       this.#arm(tag, entry);
     } else if (failed.has(viewTag) || !(views.has(viewTag) || entry.confirmedTag === viewTag))
       return 'not_found';
-    return told('settled', entry);
+    return toReply('settled', entry);
   }
 
   async release(
@@ -118,41 +121,41 @@ export class MemorySecretBackend implements SecretBackend {
     refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (!entry) return 'not_found';
-    if (isUncounted(entry)) return told('settled', entry);
+    if (isUncounted(entry)) return toReply('settled', entry);
     const lease = entry.leases.get(viewTag);
     if (lease) {
-      giveBack(entry, viewTag, lease.calls.size);
+      releaseView(entry, viewTag, lease.calls.size);
       entry.burnIfOver(this.clock.now());
       this.#arm(tag, entry);
     } else if (!wasReleased(entry, viewTag)) return 'not_found';
-    return told('settled', entry);
+    return toReply('settled', entry);
   }
 
   #view(entry: SecretEntry, { viewTag, callId, leaseMs }: View): ViewReply {
     const { state, content, maxFailures, views, leases } = entry;
-    if (state === 'burned') return told(views.has(viewTag) ? 'burned_by_you' : state, entry);
-    if (state === 'expired' || !content) return told('expired', entry);
-    if (maxFailures !== null && leaseMs === 0) return told('lease_needed', entry);
-    if (entry.failed.has(viewTag)) return told('failed', entry);
+    if (state === 'burned') return toReply(views.has(viewTag) ? 'burned_by_you' : state, entry);
+    if (state === 'expired' || !content) return toReply('expired', entry);
+    if (maxFailures !== null && leaseMs === 0) return toReply('lease_needed', entry);
+    if (entry.failed.has(viewTag)) return toReply('failed', entry);
     const lease = leases.get(viewTag);
     const again = {
       viewsRemaining: views.get(viewTag) ?? entry.viewsRemaining,
       replayed: true,
     };
     if (lease && maxFailures !== null && !lease.calls.has(callId)) {
-      // Each call that is shown it is a try, but for one that is sent again.
-      if (entry.failures + entry.triesPending >= maxFailures) return told('leased', entry);
+      // Each call that is shown the secret is a try, except for a second send of the same call.
+      if (entry.failures + entry.triesPending >= maxFailures) return toReply('leased', entry);
       lease.calls.add(callId);
       entry.viewedAtMs = this.clock.now();
     }
     if (lease || views.has(viewTag) || (maxFailures !== null && entry.confirmedTag === viewTag))
-      return { ...shown(entry, content), ...again };
+      return { ...toShown(entry, content), ...again };
     const leasing = leaseMs > 0 && (entry.viewsRemaining !== null || maxFailures !== null);
-    if (state === 'leased' || (leasing && leases.size >= MAX_LEASES)) return told('leased', entry);
+    if (state === 'leased' || (leasing && leases.size >= MAX_LEASES)) return toReply('leased', entry);
     this.#count(entry, viewTag);
-    if (leasing) entry.lend(viewTag, callId, this.clock.now() + leaseMs);
+    if (leasing) entry.lease(viewTag, callId, this.clock.now() + leaseMs);
     entry.burnIfOver(this.clock.now());
-    return shown(entry, content);
+    return toShown(entry, content);
   }
 
   #count(entry: SecretEntry, viewTag: string): void {
@@ -167,13 +170,13 @@ export class MemorySecretBackend implements SecretBackend {
     entry.viewsUsed++;
   }
 
-  /** A secret as it stands now: what time has done to it since the last look is done here. */
+  /** Returns a secret after applying what time has done to it. */
   #find(tag: string): SecretEntry | undefined {
     const entry = this.entries.get(tag);
     if (!entry) return undefined;
     const nowMs = this.clock.now();
     entry.settle(nowMs);
-    if (nowMs >= entry.forgottenAtMs(this.config.tombstoneMs)) {
+    if (nowMs >= entry.tombstoneEndMs(this.config.tombstoneMs)) {
       this.entries.delete(tag);
       this.#disarm(tag);
       return undefined;
@@ -205,22 +208,24 @@ export class MemorySecretBackend implements SecretBackend {
   }
 }
 
-const told = <Outcome extends string>(outcome: Outcome, entry: SecretEntry): OutcomeReply<Outcome> => ({
+const toReply = <Outcome extends string>(outcome: Outcome, entry: SecretEntry): OutcomeReply<Outcome> => ({
   outcome,
   ...entry.facts,
 });
 
-/** A copy of the payload: a caller may write into what it is given. */
-const shown = (entry: SecretEntry, content: Content): Extract<ViewReply, { outcome: 'shown' }> => ({
-  ...told('shown', entry),
+/** The payload is copied, because the caller may write into it. */
+const toShown = (entry: SecretEntry, content: Content): Extract<ViewReply, { outcome: 'shown' }> => ({
+  ...toReply('shown', entry),
   ...{ ...content, payload: Buffer.from(content.payload), replayed: false },
 });
 
-/** It counts neither views nor failures: there is nothing to count or to give back. */
+/**
+ * Returns whether a secret counts neither views nor failures, so that nothing can be confirmed or released.
+ */
 const isUncounted = (entry: SecretEntry): boolean =>
   entry.viewsRemaining === null && entry.maxFailures === null && entry.state === 'live';
 
-function giveBack(entry: SecretEntry, viewTag: string, tries: number): void {
+function releaseView(entry: SecretEntry, viewTag: string, tries: number): void {
   entry.leases.delete(viewTag);
   entry.views.delete(viewTag);
   entry.viewsUsed--;
@@ -232,6 +237,6 @@ function giveBack(entry: SecretEntry, viewTag: string, tries: number): void {
   }
 }
 
-/** A call that is sent again finds that it was. */
+/** Recognises a second send of a release. */
 const wasReleased = ({ maxFailures, failed, views, releasedTag }: SecretEntry, viewTag: string): boolean =>
   maxFailures === null ? !views.has(viewTag) && releasedTag === viewTag : failed.get(viewTag) === 'released';

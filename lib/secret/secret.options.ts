@@ -1,17 +1,18 @@
 import { boolean, integer, knownOptions } from '../validate.js';
 
-/** How secrets are kept. */
+/** Options of secrets. */
 export interface SecretOptions {
   /** The largest payload, in bytes, 1 to 64 MiB. Default: 1 MiB. */
   maxBytes?: number;
   /**
-   * How long it is remembered that a secret was burned or has expired, in ms, 0 to 2^31 - 1; the payload itself
-   * is gone at once. Default: 24 hours. 0: not at all, and a retry of the last view finds nothing.
+   * How long the backend remembers that a secret was burned or has expired, in ms, 0 to 2^31 - 1. The payload
+   * is deleted at once. Default: 24 hours. With 0 nothing is remembered, so a retry of the last view gets
+   * `not_found`.
    */
   tombstoneMs?: number;
   /**
-   * Answer `not_found` for every secret that is not shown, whatever the reason: an outsider then cannot tell a
-   * wrong id from one that was there. The receipt still tells the sender. Default: false.
+   * Answers `not_found` for every secret that is not shown, whatever the reason. Outsiders then cannot tell a
+   * wrong id from an id that was used up. The receipt still informs the sender. Default: false.
    */
   uniform?: boolean;
 }
@@ -20,7 +21,7 @@ export type ResolvedSecretOptions = Readonly<Required<SecretOptions>>;
 
 const MEBIBYTE = 1_048_576;
 
-/** Fills the defaults with what `options` says. */
+/** Checks the `secret` group of the module's options and fills in the defaults. */
 export function resolveSecretDefaults(options?: unknown): ResolvedSecretOptions {
   const given = knownOptions('secret', options, ['maxBytes', 'tombstoneMs', 'uniform']);
   return {

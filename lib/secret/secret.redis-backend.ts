@@ -26,7 +26,7 @@ export interface RedisSecretBackendConfig {
   readonly tombstoneMs: number;
 }
 
-/** Secrets on Redis: each operation one atomic script. */
+/** Secrets on Redis. Each operation is one atomic script. */
 export class RedisSecretBackend implements SecretBackend {
   constructor(
     private readonly runner: ScriptRunner,
@@ -42,7 +42,8 @@ export class RedisSecretBackend implements SecretBackend {
       ...{ proof, bytes: payload, form, views: views ?? -1, ttlMs: ttlMs ?? 0, meta },
       ...{ maxFailures: maxFailures ?? 0, secretLabel: label, tombstoneMs },
     };
-    // A secret whose id the caller was never given would stand for nobody, perhaps for ever.
+    // The caller never got the id of this secret, so nobody could use it. Without a deadline it would stay for
+    // ever.
     const undo = (): void => {
       const burned = (): Promise<unknown> =>
         this.runner.run(burnScript, keys, { proof, burnId: proof, tombstoneMs: 0 });

@@ -10,21 +10,21 @@ import type {
   ViewReply,
 } from './secret.backend.js';
 import type { SecretEnd } from './secret.types.js';
-import { MAX_LEASES } from './secret.values.js';
+import { MAX_LEASES } from './secret.validate.js';
 
-// A secret is two HASHes. `content`: `bytes`, `form` ('text' or 'bytes') and `meta` (JSON, or empty), all that
-// must not outlive it; Redis itself drops it at the deadline. `record` outlives it as the tombstone:
-//   proof    what its receipt is known by           left     views that remain, -1 without limit
-//   expires  the deadline in ms, 0 without          leases   'viewTag:endMs:calls;' of each pending view
-//   used     views counted or pending               viewed   when it was shown last
-//   max      maxFailures, 0 without                 failures  of leases released, and of lapsed ones once written
+// A secret is two HASHes. `content` has `bytes`, `form` ('text' or 'bytes') and `meta` (JSON, or empty). Redis deletes it
+// at the deadline. `record` stays longer, as the tombstone:
+//   proof    the secret part of the receipt         left     views that remain, -1 without a limit
+//   expires  the deadline in ms, 0 without one      leases   'viewTag:endMs:calls;' of each pending view
+//   used     views counted or pending               viewed   when it was last shown
+//   max      maxFailures, 0 without                 failures  released leases, and lapsed ones that were written
 //   ended    'how:atMs' of its burn                 label    for events
-//   view:<viewTag>  what remained after that view   failed:<viewTag>  that view's 'released' or 'lapsed' failure
-//   released, confirmed, last, burn  the last viewTag given back, confirmed, or counted where views have no limit,
-//            and the call that burned it: so that a re-sent call is known
-// `calls` are the calls that a pending view was shown to, each 'callId,': of a secret that counts failures only,
-// where every one of them is a try. It is burned when no view is left and none is pending, or when `failures`
-// reaches `max`: a lease that lapses burns without a command, and until then its record is read as what it means.
+//   view:<viewTag>  views remaining after it        failed:<viewTag>  'released' or 'lapsed'
+//   released, confirmed, last  the last viewTag that was released, confirmed, or counted without a limit of views
+//   burn     the burnId of the call that burned it. These four let a second send of a call be recognised.
+// `calls` are the calls that were shown a pending view, each 'callId,'. They are stored only where failures are
+// counted, because each of them is a try. A secret is burned when no view is left and none is pending, or when
+// `failures` reaches `max`. A lapsing lease may burn it without a command. STATE derives that from the record.
 
 const STATE = `${NOW_MS}
 local fields = redis.call('HMGET', record, 'proof', 'left', 'expires', 'leases', 'used', 'viewed', 'max', 'failures',
@@ -68,7 +68,7 @@ elseif ended then state = 'burned'
 elseif expiresAtMs > 0 and nowMs >= expiresAtMs then state = 'expired'
 elseif full() then state = 'leased' end
 
-local function told(outcome, remaining)
+local function tell(outcome, remaining)
   local failuresLeft = max > 0 and math.max(0, max - failures) or -1
   return {outcome, remaining or left, used, viewedAtMs, expiresAtMs, failuresLeft, ended or '',
     ended and tonumber(endedAtMs) or 0, label}
@@ -76,18 +76,20 @@ end`;
 
 const YEAR_MS = 365 * 86_400_000;
 
-// A full server refuses the first write of a script if that may need memory, and none after it: so the first one
-// here is always one that needs none (HDEL, UNLINK, PEXPIREAT).
+// A full server refuses a script at its first write, if that needs memory, and at no later one. So the first
+// write in these scripts is always one that needs none (HDEL, UNLINK, PEXPIREAT).
 const ENDINGS = `
 tombstoneMs = tonumber(tombstoneMs)
 
--- Until its deadline, so that whoever comes with the link learns what became of it; for a year at most.
-local function forgottenAtMs(endMs)
+-- Returns when the tombstone is deleted: at the deadline or later, so that anyone who follows the link learns
+-- how the secret ended, but at most a year after its end.
+local function tombstoneEndMs(endMs)
   if tombstoneMs == 0 then return endMs end
   return math.max(endMs + tombstoneMs, math.min(expiresAtMs, endMs + ${YEAR_MS}))
 end
 
--- It ends at its deadline, or when the last pending view lapses if nothing is left for another.
+-- Sets when the keys end: at the deadline, or when the last pending view lapses if no further view is
+-- possible.
 local function setEnd()
   local endMs = expiresAtMs
   if full() and #pending > 0 then
@@ -99,11 +101,11 @@ local function setEnd()
     redis.call('PERSIST', record)
   else
     redis.call('PEXPIREAT', content, endMs)
-    redis.call('PEXPIREAT', record, forgottenAtMs(endMs))
+    redis.call('PEXPIREAT', record, tombstoneEndMs(endMs))
   end
 end
 
--- Failures of leases that have lapsed, once those are no longer in the record.
+-- Records the failures of lapsed leases, which are removed from the record.
 local function noteLapsed()
   for _, lease in ipairs(lapsed) do
     if lease.calls ~= '' then redis.call('HSET', record, 'failed:' .. lease.holder, 'lapsed') end
@@ -116,7 +118,7 @@ local function burn(how)
   if tombstoneMs == 0 then
     redis.call('UNLINK', record)
   else
-    redis.call('PEXPIREAT', record, forgottenAtMs(nowMs))
+    redis.call('PEXPIREAT', record, tombstoneEndMs(nowMs))
     redis.call('HSET', record, 'left', 0, 'leases', '', 'used', used, 'viewed', viewedAtMs, 'failures', failures,
       'ended', how .. ':' .. nowMs)
     noteLapsed()
@@ -151,16 +153,16 @@ const viewsOf = (left: number): number | null => (left < 0 ? null : left);
 const timeOf = (ms: number): number | null => (ms === 0 ? null : ms);
 
 type Text = string | Buffer;
-type ToldFields = [Text, number, number, number, number, number, Text, number, Text];
+type TellFields = [Text, number, number, number, number, number, Text, number, Text];
 
-/** Reads what `told()` replies, and gives what follows it. */
-function decodeTold<Outcome extends string>(
+/** Decodes a reply of `tell()`. `rest` is what follows it. */
+function decodeTell<Outcome extends string>(
   script: string,
   reply: unknown,
   outcomes: readonly Outcome[],
 ): SecretFacts & { outcome: Outcome; rest: unknown[] } {
   if (!Array.isArray(reply) || reply.length < 9) return unexpectedReply(script, reply);
-  const [outcome, left, used, viewed, expires, failuresLeft, ended, endedAt, label] = reply as ToldFields;
+  const [outcome, left, used, viewed, expires, failuresLeft, ended, endedAt, label] = reply as TellFields;
   if (!outcomes.includes(String(outcome) as Outcome)) return unexpectedReply(script, reply);
   return {
     outcome: String(outcome) as Outcome,
@@ -182,11 +184,11 @@ function decodeFacts<Outcome extends string>(
   outcomes: readonly Outcome[],
 ): (SecretFacts & { outcome: Outcome }) | 'not_found' {
   if (reply === 'not_found') return reply;
-  const { rest: _rest, ...facts } = decodeTold(script, reply, outcomes);
+  const { rest: _rest, ...facts } = decodeTell(script, reply, outcomes);
   return facts;
 }
 
-/** Replies the deadline (0: none), or -1: taken. */
+/** Stores a secret. Replies the deadline (0: none), or -1 where the tag is taken. */
 export const createScript = defineScript({
   name: 'secret-create',
   keys: KEYS,
@@ -224,7 +226,7 @@ const VIEW_OUTCOMES = [
   'lease_needed',
 ] as const;
 
-/** Replies what is told, after `shown` with {bytes, form, meta, replayed}; or not_found. */
+/** Shows a secret. Replies a `tell()`, with {bytes, form, meta, replayed} after `shown`, or not_found. */
 export const viewScript = defineScript({
   name: 'secret-view',
   keys: KEYS,
@@ -237,26 +239,26 @@ local view = 'view:' .. viewTag
 
 if state == 'not_found' then return state end
 if state == 'burned' then
-  return told(redis.call('HEXISTS', record, view) == 1 and 'burned_by_you' or state)
+  return tell(redis.call('HEXISTS', record, view) == 1 and 'burned_by_you' or state)
 end
-if state == 'expired' then return told(state) end
-if max > 0 and leaseMs == 0 then return told('lease_needed') end
+if state == 'expired' then return tell(state) end
+if max > 0 and leaseMs == 0 then return tell('lease_needed') end
 local secret = redis.call('HMGET', content, 'bytes', 'form', 'meta')
 if not secret[1] then return 'not_found' end
 
 local function shown(remaining, replayed)
-  local reply = told('shown', remaining)
+  local reply = tell('shown', remaining)
   for _, value in ipairs({secret[1], secret[2], secret[3], replayed}) do table.insert(reply, value) end
   return reply
 end
 
-if failureOf(viewTag) then return told('failed') end
+if failureOf(viewTag) then return tell('failed') end
 local counted = tonumber(redis.call('HGET', record, view) or nil)
 local mine = leaseOf(viewTag)
 if mine and max > 0 then
-  -- Each call that is shown it is a try, but for one that is sent again.
+  -- Each call that is shown the secret is a try, except for a second send of the same call.
   if not string.find(',' .. mine.calls, ',' .. callId .. ',', 1, true) then
-    if failures + triesPending >= max then return told('leased') end
+    if failures + triesPending >= max then return tell('leased') end
     mine.calls = mine.calls .. callId .. ','
     triesPending = triesPending + 1
     viewedAtMs = nowMs
@@ -267,10 +269,10 @@ if mine and max > 0 then
 end
 if counted then return shown(counted, 1) end
 if max > 0 and redis.call('HGET', record, 'confirmed') == viewTag then return shown(left, 1) end
-if state == 'leased' then return told(state) end
+if state == 'leased' then return tell(state) end
 
 local leasing = leaseMs > 0 and (left > 0 or max > 0)
-if leasing and #pending >= ${MAX_LEASES} then return told('leased') end
+if leasing and #pending >= ${MAX_LEASES} then return tell('leased') end
 if left < 0 and not leasing then
   viewedAtMs = nowMs
   if redis.call('HGET', record, 'last') ~= viewTag then used = used + 1 end
@@ -294,7 +296,7 @@ if not ended and full() then setEnd() end
 return shown(remaining, 0)`,
   decode(reply): ViewReply {
     if (Buffer.isBuffer(reply) && reply.toString('latin1') === 'not_found') return 'not_found';
-    const { rest, outcome, ...facts } = decodeTold('secret-view', reply, VIEW_OUTCOMES);
+    const { rest, outcome, ...facts } = decodeTell('secret-view', reply, VIEW_OUTCOMES);
     if (outcome !== 'shown') return { outcome, ...facts };
     const [payload, form, meta, replayed] = rest as [Buffer, Buffer, Buffer, number];
     if (!Buffer.isBuffer(payload)) return unexpectedReply('secret-view', reply);
@@ -305,14 +307,14 @@ return shown(remaining, 0)`,
 
 const LOOK_OUTCOMES = ['live', 'burned', 'expired', 'leased'] as const;
 
-/** Replies what is told, after `live` with {meta}; or not_found. */
+/** Reads the state without changing it. Replies a `tell()`, with {meta} after `live`, or not_found. */
 export const peekScript = defineScript({
   name: 'secret-peek',
   keys: KEYS,
   args: [],
   lua: `${STATE}
 if state == 'not_found' then return state end
-local reply = told(state)
+local reply = tell(state)
 if state == 'live' then
   local meta = redis.call('HGET', content, 'meta')
   if not meta then return 'not_found' end
@@ -321,12 +323,12 @@ end
 return reply`,
   decode(reply): PeekReply {
     if (reply === 'not_found') return reply;
-    const { rest, outcome, ...facts } = decodeTold('secret-peek', reply, LOOK_OUTCOMES);
+    const { rest, outcome, ...facts } = decodeTell('secret-peek', reply, LOOK_OUTCOMES);
     return outcome === 'live' ? { outcome, ...facts, meta: String(rest[0]) } : { outcome, ...facts };
   },
 });
 
-/** Replies what is told, or not_found. An empty proof: by id. */
+/** Burns a secret. An empty proof stands for a call by id. Replies a `tell()`, or not_found. */
 export const burnScript = defineScript({
   name: 'secret-burn',
   keys: KEYS,
@@ -334,18 +336,18 @@ export const burnScript = defineScript({
   lua: `${STATE}
 ${ENDINGS}
 if not known or (proof ~= '' and proof ~= known) then return 'not_found' end
-if state == 'expired' then return told(state) end
+if state == 'expired' then return tell(state) end
 if state == 'burned' then
-  return told(redis.call('HGET', record, 'burn') == burnId and 'burned' or 'burned_before')
+  return tell(redis.call('HGET', record, 'burn') == burnId and 'burned' or 'burned_before')
 end
 if redis.call('HLEN', content) == 0 then return 'not_found' end
 burn('burned')
 if tombstoneMs > 0 then redis.call('HSET', record, 'burn', burnId) end
-return told('burned')`,
+return tell('burned')`,
   decode: (reply): BurnReply => decodeFacts('secret-burn', reply, ['burned', 'burned_before', 'expired']),
 });
 
-/** Replies what is told, or not_found. */
+/** Reads the state for the sender. Replies a `tell()`, or not_found. */
 export const statusScript = defineScript({
   name: 'secret-status',
   keys: KEYS,
@@ -353,19 +355,19 @@ export const statusScript = defineScript({
   lua: `${STATE}
 if known ~= proof then return 'not_found' end
 if (state == 'live' or state == 'leased') and redis.call('EXISTS', content) == 0 then return 'not_found' end
-return told(state)`,
+return tell(state)`,
   decode: (reply): StatusReply => decodeFacts('secret-status', reply, LOOK_OUTCOMES),
 });
 
 const decodeSettle = (reply: unknown): SettleReply => decodeFacts('secret-settle', reply, ['settled']);
 
-// Takes this view out of the pending ones. A secret that counts neither views nor failures has none: there is
-// nothing to count or to give back.
+// Removes this view from the pending ones. A secret that counts neither views nor failures has no pending
+// views, so there is nothing to settle.
 const TAKE_LEASE = `${STATE}
 ${ENDINGS}
-redis.call('HLEN', content) -- a key of another type fails here, before anything is written
+redis.call('HLEN', content) -- A key of another type fails here, before anything is written.
 if not known then return 'not_found' end
-if state == 'live' and left < 0 and max == 0 then return told('settled') end
+if state == 'live' and left < 0 and max == 0 then return tell('settled') end
 local view = 'view:' .. viewTag
 local mine, at = leaseOf(viewTag)
 if mine then
@@ -373,7 +375,7 @@ if mine then
   triesPending = triesPending - tries(mine.calls)
 end`;
 
-/** Counts a pending view. One that was counted already stays so. Replies what is told, or not_found. */
+/** Counts a pending view. A view that was counted before stays counted. Replies a `tell()`, or not_found. */
 export const confirmScript = defineScript({
   name: 'secret-confirm',
   keys: KEYS,
@@ -381,7 +383,7 @@ export const confirmScript = defineScript({
   lua: `${TAKE_LEASE}
 if not mine then
   local counted = redis.call('HEXISTS', record, view) == 1 or redis.call('HGET', record, 'confirmed') == viewTag
-  return counted and not failureOf(viewTag) and told('settled') or 'not_found'
+  return counted and not failureOf(viewTag) and tell('settled') or 'not_found'
 end
 if left == 0 and #pending == 0 then
   burn('used')
@@ -390,20 +392,23 @@ else
   if left < 0 then redis.call('HSET', record, 'confirmed', viewTag) end
   setEnd()
 end
-return told('settled')`,
+return tell('settled')`,
   decode: decodeSettle,
 });
 
-/** Gives a pending view back, which may be one failure too many. Replies what is told, or not_found. */
+/**
+ * Releases a pending view. With `maxFailures` this is a failure, and may burn the secret. Replies a `tell()`,
+ * or not_found.
+ */
 export const releaseScript = defineScript({
   name: 'secret-release',
   keys: KEYS,
   args: ['viewTag', 'tombstoneMs'],
   lua: `${TAKE_LEASE}
 if not mine then
-  if max > 0 then return failureOf(viewTag) == 'released' and told('settled') or 'not_found' end
+  if max > 0 then return failureOf(viewTag) == 'released' and tell('settled') or 'not_found' end
   local again = redis.call('HEXISTS', record, view) == 0 and redis.call('HGET', record, 'released') == viewTag
-  return again and told('settled') or 'not_found'
+  return again and tell('settled') or 'not_found'
 end
 used = used - 1
 failures = failures + tries(mine.calls)
@@ -419,7 +424,7 @@ if not ended or tombstoneMs > 0 then
   if max > 0 then redis.call('HSET', record, 'failed:' .. viewTag, 'released')
   else redis.call('HSET', record, 'released', viewTag) end
 end
-return told('settled')`,
+return tell('settled')`,
   decode: decodeSettle,
 });
 

@@ -18,22 +18,21 @@ import type {
   ViewsSoFar,
 } from './secret.types.js';
 import {
-  createId,
-  formatReceipt,
-  parseReceipt,
-  tagOf,
   validateCall,
   validateCreate,
   validateId,
   validateReceipt,
   validateView,
-} from './secret.values.js';
+} from './secret.validate.js';
+import { createId, formatReceipt, parseReceipt, tagOf } from './secret.id.js';
 
 /**
- * Secrets that open a number of times, or until a deadline, and are gone then: each operation is one atomic
- * step. Of many readers of a secret with n views exactly n get it, and the last one takes it away.
+ * Secrets that open a limited number of times, or until a deadline, and are then deleted. Each operation is
+ * one atomic step. Of many concurrent readers of a secret with n views exactly n get it, and the last view
+ * deletes it.
  *
- * It counts and forgets; it does not encrypt. Encrypt before `create()` with a key that Redis never sees.
+ * SyncGuard counts views and deletes payloads. It does not encrypt. Encrypt before `create()`, with a key
+ * that Redis never sees.
  *
  * @example
  * const { id } = await this.secrets.create({ payload: sealed, views: 1, ttlMs: hours(1) });
@@ -48,20 +47,21 @@ export class SecretService {
   ) {}
 
   /**
-   * Keeps a secret.
+   * Stores a secret.
    *
-   * @throws SecretError InvalidArgument; SecretConflict when the given id is taken
+   * @throws SecretError InvalidArgument when an option is malformed
+   * @throws SecretError SecretConflict when the id is taken
    */
   async create(secret: CreateSecretOptions): Promise<CreatedSecret> {
     const { id, ...checked } = validateCreate(secret, this.options.maxBytes);
     const tag = tagOf(id);
     const proof = createId();
-    const reply = await attributed(this.backend.create({ ...checked, tag, proof }, secret));
+    const reply = await asSecretError(this.backend.create({ ...checked, tag, proof }, secret));
     if (reply === 'conflict')
       throw new SecretError({
         code: 'SecretConflict',
-        message: 'There is a secret with this id, or its tombstone.',
-        hint: 'Leave the id out to get one of its own.',
+        message: 'The id is taken by another secret, or by the tombstone of one.',
+        hint: 'Leave out the id to get a random one.',
         context: { idHash: tag },
       });
     return {
@@ -73,8 +73,8 @@ export class SecretService {
   }
 
   /**
-   * Shows the secret and counts the view, or says why not. Call it on a POST only: link previews and crawlers
-   * send GET.
+   * Shows the secret and counts the view, or returns why it is not shown. Call it on POST only, because link
+   * previews and crawlers send GET.
    *
    * @example
    * const secret = await secrets.view(id, { viewId: request.headers['idempotency-key'] });
@@ -82,14 +82,14 @@ export class SecretService {
   async view(id: string, options: ViewOptions = {}): Promise<ViewResult> {
     const tag = tagOf(validateId(id));
     const { viewId, callId, leaseMs } = validateView(options);
-    const reply = await attributed(
+    const reply = await asSecretError(
       this.backend.view({ tag, viewTag: tagOf(viewId), callId, leaseMs }, options),
     );
     if (reply === 'not_found') return this.#notShown(reply);
     switch (reply.outcome) {
       case 'shown':
         return { ...toShown(reply), ...(leaseMs > 0 ? { viewId } : {}) };
-      // Whoever names a view that was counted is no outsider.
+      // The caller knows the viewId of a counted view, so `uniform` does not hide the reason.
       case 'burned_by_you':
         return { ok: false, reason: 'burned', own: true };
       case 'failed':
@@ -97,7 +97,7 @@ export class SecretService {
       case 'lease_needed':
         throw new SecretError({
           code: 'InvalidArgument',
-          message: 'A secret with `maxFailures` is shown on lease only.',
+          message: 'A secret with `maxFailures` can be shown on lease only.',
           hint: 'Call `view(id, { leaseMs })`, then `confirm()` or `release()`.',
         });
       default:
@@ -105,9 +105,9 @@ export class SecretService {
     }
   }
 
-  /** What `view()` would come to, without the payload. Changes nothing. */
+  /** Returns what `view()` would answer, without the payload. Changes nothing. */
   async peek(id: string, options: CallOptions = {}): Promise<PeekResult> {
-    const reply = await attributed(this.backend.peek(tagOf(validateId(id)), validateCall(options)));
+    const reply = await asSecretError(this.backend.peek(tagOf(validateId(id)), validateCall(options)));
     if (reply === 'not_found') return this.#notShown(reply);
     if (reply.outcome !== 'live')
       return { ...this.#notShown(reply.outcome), ...(this.options.uniform ? {} : viewsSoFar(reply)) };
@@ -115,24 +115,24 @@ export class SecretService {
     return { ok: true, viewsRemaining, expiresAtMs, ...viewsSoFar(reply), ...parseMeta(meta) };
   }
 
-  /** Takes the secret away, views left or not; again is the same as once. */
+  /** Burns the secret, whether or not views are left. Burning it again changes nothing. */
   async burn(idOrReceipt: string, options: CallOptions = {}): Promise<BurnResult> {
     const receipt = parseReceipt(idOrReceipt);
     const target = receipt ?? { tag: tagOf(validateId(idOrReceipt)) };
-    const reply = await attributed(
+    const reply = await asSecretError(
       this.backend.burn({ ...target, burnId: createId() }, validateCall(options)),
     );
     if (reply !== 'not_found' && reply.outcome === 'burned') return { ok: true };
-    // The holder of a receipt is the sender, who may know.
+    // A receipt proves that the caller is the sender, who may know everything.
     if (reply === 'not_found' || (this.options.uniform && !receipt))
       return { ok: false, reason: 'not_found' };
     if (reply.outcome === 'expired') return { ok: false, reason: 'expired' };
     return { ok: true, already: reply.ended ?? 'burned' };
   }
 
-  /** What became of it, for the sender. */
+  /** Reports to the sender what has become of the secret. */
   async status(receipt: string, options: CallOptions = {}): Promise<SecretStatus> {
-    const reply = await attributed(this.backend.status(validateReceipt(receipt), validateCall(options)));
+    const reply = await asSecretError(this.backend.status(validateReceipt(receipt), validateCall(options)));
     if (reply === 'not_found') return { ok: false, reason: reply };
     const { outcome: state, viewsRemaining, expiresAtMs, ended, endedAtMs } = reply;
     return {
@@ -141,14 +141,18 @@ export class SecretService {
     };
   }
 
-  /** Counts a view on lease: the reader could open it. One that lapses is counted as well. */
+  /**
+   * Counts a view on lease, because the reader could open the secret. A lease that lapses is counted as well.
+   */
   async confirm(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
-    return toSettled(await attributed(this.backend.confirm(tagsOf(id, viewId), validateCall(options))));
+    return toSettled(await asSecretError(this.backend.confirm(tagsOf(id, viewId), validateCall(options))));
   }
 
-  /** Gives a view on lease back: the passphrase was wrong. With `maxFailures` that is one wrong try more. */
+  /**
+   * Releases a view on lease, because the passphrase was wrong. With `maxFailures` it counts as a wrong try.
+   */
   async release(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
-    return toSettled(await attributed(this.backend.release(tagsOf(id, viewId), validateCall(options))));
+    return toSettled(await asSecretError(this.backend.release(tagsOf(id, viewId), validateCall(options))));
   }
 
   #notShown(reason: NotShownReason): NotShown {
@@ -192,7 +196,7 @@ function toSettled(reply: SettleReply): SettleResult {
 const parseMeta = (json: string): { meta?: SecretMeta } =>
   json === '' ? {} : { meta: JSON.parse(json) as SecretMeta };
 
-const attributed = <T>(reply: Promise<T>): Promise<T> =>
+const asSecretError = <T>(reply: Promise<T>): Promise<T> =>
   reply.catch((error: unknown) => {
     throw SecretError.from(error);
   });

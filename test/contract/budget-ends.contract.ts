@@ -386,7 +386,7 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
           expect(await budgets.run(() => 'answer', { scopes: ['user'], amount: 100, actual })).toBe('answer');
           expect(await spent()).toBe('100/0');
           expect(unreadable).toHaveLength(1);
-          expect(logged.mock.calls.join()).toMatch(/cannot be read/);
+          expect(logged.mock.calls.join()).toMatch(/could not be read/);
           logged.mockRestore();
         },
       );

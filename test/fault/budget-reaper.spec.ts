@@ -146,7 +146,7 @@ describe('more roots than one process looks after', () => {
   it('are forgotten as fast as they come and go', async () => {
     const { clock } = workerRedis();
     clock.hold(Date.now() - 3_000);
-    await backendOn().roots.share({ kept: roots.slice(0, 1_500) });
+    await backendOn().roots.share({ watched: roots.slice(0, 1_500) });
     clock.reset();
     start({ everyMs: 1_000 });
     const client = workerRedis().client();
@@ -161,28 +161,28 @@ describe('the registry of roots', () => {
   it('gives what nobody has kept for that long, to one process only', async () => {
     const [one, other] = [backendOn().roots, backendOn().roots];
     clock.hold(Date.now());
-    await one.share({ kept: ['a', 'b', 'c'] });
+    await one.share({ watched: ['a', 'b', 'c'] });
     clock.advance(999);
-    await one.share({ kept: ['b'] });
-    expect((await other.share({ kept: [], adopt })).adopted).toStrictEqual([]);
+    await one.share({ watched: ['b'] });
+    expect((await other.share({ watched: [], adopt })).adopted).toStrictEqual([]);
     clock.advance(1);
-    const both = await Promise.all([one, other].map((each) => each.share({ kept: [], adopt })));
+    const both = await Promise.all([one, other].map((each) => each.share({ watched: [], adopt })));
     expect(both.flatMap(({ adopted }) => adopted).sort()).toStrictEqual(['a', 'c']);
     clock.advance(999);
-    expect((await other.share({ kept: [], adopt: { ...adopt, max: 0 } })).adopted).toStrictEqual([]);
-    expect((await other.share({ kept: [], adopt: { ...adopt, max: 1 } })).adopted).toStrictEqual(['b']);
+    expect((await other.share({ watched: [], adopt: { ...adopt, max: 0 } })).adopted).toStrictEqual([]);
+    expect((await other.share({ watched: [], adopt: { ...adopt, max: 1 } })).adopted).toStrictEqual(['b']);
   });
 
   it('forgets what was adopted and empty, unless somebody has kept it since', async () => {
     const { roots } = backendOn();
     clock.hold(Date.now());
-    await roots.share({ kept: ['idle', 'used'] });
+    await roots.share({ watched: ['idle', 'used'] });
     clock.advance(1_000);
-    const { atMs } = await roots.share({ kept: [], adopt });
+    const { atMs } = await roots.share({ watched: [], adopt });
     clock.advance(1);
-    await roots.share({ kept: ['used'] });
+    await roots.share({ watched: ['used'] });
     await roots.share({
-      kept: [],
+      watched: [],
       done: new Map([
         ['idle', atMs],
         ['used', atMs],
@@ -194,7 +194,7 @@ describe('the registry of roots', () => {
   it('takes more roots than one call tells of', async () => {
     const { roots } = backendOn();
     const kept = Array.from({ length: 2_500 }, (_, i) => `root ${i}`);
-    await roots.share({ kept, adopt });
+    await roots.share({ watched: kept, adopt });
     expect(await workerRedis().client().zcard(REGISTRY)).toBe(2_500);
   });
 });

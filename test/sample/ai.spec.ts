@@ -123,7 +123,7 @@ describe.each(SETTINGS)(
         body: {
           statusCode: 429,
           code: 'BudgetExceeded',
-          message: 'The budget has no room for this request: user per day.',
+          message: 'The request exceeds the budget: user per day.',
           context: {
             retryAfter: (2 * HOUR_MS) / 1000,
             retryAtMs: expect.any(Number) as unknown,

@@ -40,7 +40,7 @@ describe('BudgetExceededError', () => {
       retryAtMs: null,
       retryAfterMs: null,
     });
-    expect(error.message).toBe('The budget has no room for this request: user per day.');
+    expect(error.message).toBe('The request exceeds the budget: user per day.');
     expect(JSON.stringify(error.context)).not.toContain('ada');
   });
 });

@@ -70,7 +70,11 @@ describe('holds that expired are told', () => {
     code = 'Internal';
     await eventually(() => expect(rounds).toBe(3));
     expect(warn.mock.calls).toEqual([
-      [expect.stringMatching(/cannot be cleared away, .*: A foreign value is in the way\./)],
+      [
+        expect.stringMatching(
+          /The reaper of budgets failed, and tries again .*: A foreign value is in the way\./,
+        ),
+      ],
     ]);
     warn.mockRestore();
   });

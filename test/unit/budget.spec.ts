@@ -262,7 +262,7 @@ describe('options of budgets', () => {
     expect((await budgets.balance({ scope: 'user:vip' }))[0]?.limit).toBe(1_000);
     const wrong = serviceOn(memory(), () => [{ scope: 'other', period: 'lifetime', limit: 1 }]);
     await expect(wrong.reserve({ scopes: ['user'], amount: 1 })).rejects.toThrow(
-      /not the scope that was asked about/,
+      /neither the requested scope nor its type/,
     );
   });
 });
@@ -445,7 +445,7 @@ describe('shutdown', () => {
     );
     await budgets.onModuleDestroy();
     expect(warn.mock.calls).toEqual([
-      [expect.stringMatching(/^Still going after 50 ms of shutdown: 1 budget run\. /)],
+      [expect.stringMatching(/^After 50 ms of shutdown 1 budget run is still going\. /)],
     ]);
     warn.mockRestore();
     end();

@@ -44,7 +44,7 @@ describe('a line of the log', () => {
     expect(await budgets.run(() => 'done', { scopes: ['user'], amount: 1, id: 'call 7' })).toBe('done');
     await budgets.onModuleDestroy();
     expect(lines).toStrictEqual([
-      `The budget of ${hashKey('call 7')} could not be settled yet, it is tried again in the background: Redis cannot be reached.`,
+      `Budget operation ${hashKey('call 7')} could not be settled yet, and is retried in the background: Redis cannot be reached.`,
     ]);
   });
 

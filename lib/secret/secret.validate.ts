@@ -1,50 +1,27 @@
-import { createHash, randomBytes } from 'node:crypto';
 import { describe, normalizeKey } from '../keys.js';
 import { type CallOptions, callOptions, duration, integer, invalidOption, jsonOf } from '../validate.js';
 import { SecretError } from './secret.errors.js';
+import { createId, parseReceipt, type Receipt } from './secret.id.js';
 import type { CreateSecretOptions, ViewOptions } from './secret.types.js';
 
-/** The most views of one secret: every one is remembered for its retries, while the secret lives. */
+/** The most views of one secret. Each is remembered for its retries as long as the secret lives. */
 export const MAX_VIEWS = 10_000;
-/** The most views on lease at once: each is looked at in every view. */
+/** The most views on lease at once. Every view reads all of them. */
 export const MAX_LEASES = 100;
 
 const MAX_TTL_MS = 3_650 * 86_400_000;
 const MAX_META_BYTES = 4_096;
 const MAX_LABEL_BYTES = 200;
-/** Each wrong try is remembered, so that its viewId shows nothing again. */
+/** Each wrong try is remembered, so that its viewId cannot show the secret again. */
 const MAX_FAILURES = 100;
-const RECEIPT = /^receipt\.([\w-]{22})\.([\w-]{22})$/;
-
-/** 16 bytes of the CSPRNG as 22 base64url characters. */
-export const createId = (): string => randomBytes(16).toString('base64url');
-
-/**
- * What stands for an id in keys, in receipts and in logs, and for a viewId in the record: 128 bits of its
- * SHA-256. So the ids themselves, which open secrets, are nowhere in the backend.
- */
-export const tagOf = (id: string): string => createHash('sha256').update(id).digest('base64url').slice(0, 22);
-
-/** Names a secret by its tag, not by its id; the proof keeps it from being made up. */
-export const formatReceipt = (tag: string, proof: string): string => `receipt.${tag}.${proof}`;
-
-export interface Receipt {
-  readonly tag: string;
-  readonly proof: string;
-}
-
-export function parseReceipt(text: unknown): Receipt | undefined {
-  const [, tag, proof] = (typeof text === 'string' && RECEIPT.exec(text)) || [];
-  return tag && proof ? { tag, proof } : undefined;
-}
 
 export function validateReceipt(receipt: unknown): Receipt {
   const parsed = parseReceipt(receipt);
   if (parsed) return parsed;
   throw new SecretError({
     code: 'InvalidArgument',
-    message: `Invalid receipt, got ${describe(receipt)}.`,
-    hint: 'Pass the `receipt` that create() gave, unchanged; an id is none.',
+    message: `receipt must be a receipt of create(), got ${describe(receipt)}.`,
+    hint: 'Pass the `receipt` that create() returned, unchanged. An id is not a receipt.',
   });
 }
 
@@ -52,14 +29,14 @@ export function validateReceipt(receipt: unknown): Receipt {
 export interface CheckedSecret {
   readonly id: string;
   readonly payload: Buffer;
-  /** It was given as a string. */
+  /** True where the payload was passed as a string. */
   readonly text: boolean;
   readonly views: number | null;
   readonly ttlMs: number | null;
-  /** JSON, or nothing. */
+  /** JSON, or empty. */
   readonly meta: string;
   readonly maxFailures: number | null;
-  /** Or nothing. */
+  /** Text, or empty. */
   readonly label: string;
 }
 
@@ -73,7 +50,7 @@ export const validateCreate = (secret: CreateSecretOptions, maxBytes: number): C
         'views or ttlMs',
         'given',
         undefined,
-        'Say how often it opens, for how long, or both.',
+        'Set how often the secret opens, for how long, or both.',
       );
     return {
       ...validatePayload(payload, maxBytes),
@@ -106,15 +83,15 @@ function validatePayload(payload: unknown, maxBytes: number): { payload: Buffer;
   if (!text && !(payload instanceof Uint8Array))
     throw invalidOption('payload', 'a string or a Buffer', payload);
   if (text && !payload.isWellFormed())
-    throw invalidOption('payload', 'text without half characters (lone surrogates)', payload);
+    throw invalidOption('payload', 'text without lone surrogates, which are halves of characters', payload);
   const bytes = text ? Buffer.byteLength(payload) : payload.byteLength;
   if (bytes > maxBytes)
     throw new SecretError({
       code: 'InvalidArgument',
       message: `payload must be at most ${maxBytes} bytes, got ${bytes}.`,
-      hint: 'Raise `secret.maxBytes`, or store the large thing elsewhere, encrypted, and keep its key here.',
+      hint: 'Raise `secret.maxBytes`, or store the data elsewhere, encrypted, and keep only its key as a secret.',
     });
-  // A copy: the caller's buffer may be written again before it is sent.
+  // Copied, because the caller may write into the buffer before it is sent.
   return { payload: Buffer.from(payload as string), text };
 }
 
@@ -126,7 +103,7 @@ function validateNewId(id: unknown): string {
 
 function validateMeta(meta: unknown): string {
   const json = jsonOf(meta);
-  // What toJSON() makes of it counts: that is what comes back.
+  // JSON.stringify calls toJSON(), so its result is checked and stored.
   if (!json?.startsWith('{')) throw invalidOption('meta', 'a JSON object', meta);
   const bytes = Buffer.byteLength(json);
   if (bytes > MAX_META_BYTES) throw invalidOption('meta', `at most ${MAX_META_BYTES} bytes as JSON`, bytes);
@@ -139,7 +116,7 @@ function validateLabel(label: unknown): string {
   throw invalidOption('label', `text of at most ${MAX_LABEL_BYTES} bytes`, describe(label));
 }
 
-/** Runs the checks of a call; what they throw leaves as SecretError InvalidArgument. */
+/** Runs the checks of a call. Their errors leave as SecretError InvalidArgument. */
 function checked<T>(check: () => T): T {
   try {
     return check();

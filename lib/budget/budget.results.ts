@@ -2,14 +2,17 @@ import type { Balance, BudgetRecord, Exceeded, Finalized, Violation } from './bu
 
 type Sums = Pick<Balance<bigint>, 'limit' | 'credits' | 'committed' | 'reserved'>;
 
-/** max(0, limit + credits - committed - reserved). */
+/** Returns max(0, limit + credits - committed - reserved). */
 export function availableOf({ limit, credits, committed, reserved }: Sums): bigint | 'unlimited' {
   if (limit === 'unlimited') return limit;
   const available = limit + credits - committed - reserved;
   return available > 0n ? available : 0n;
 }
 
-/** A denial, and when waiting alone makes room: not in a lifetime, and not for more than a whole window's limit. */
+/**
+ * Returns a denial, and when waiting alone helps. It does not help for a lifetime, or where the request
+ * exceeds the limit of a whole window.
+ */
 export function exceeded(violations: readonly Violation<bigint>[], nowMs: number): Exceeded<bigint> {
   const helps = violations.every(
     ({ resetAtMs, requested, limit }) => resetAtMs !== null && limit !== 'unlimited' && requested <= limit,
@@ -19,7 +22,7 @@ export function exceeded(violations: readonly Violation<bigint>[], nowMs: number
   return { ok: false, reason: 'exceeded', violations, retryAtMs, retryAfterMs };
 }
 
-/** What went back when this operation ended. */
+/** Returns how much became free when the operation ended. */
 export function releasedOf({
   state,
   late,
@@ -31,7 +34,7 @@ export function releasedOf({
   return amount;
 }
 
-/** The numbers of a finalized operation, the same on every replay. */
+/** Returns the numbers of a finalized operation. They are the same on every replay. */
 export function finalizedOf(
   record: Omit<BudgetRecord<bigint>, 'root' | 'id' | 'scopes' | 'meta'>,
   { root, id }: { root: string; id: string },
