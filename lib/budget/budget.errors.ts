@@ -37,7 +37,9 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
     const known = error instanceof SyncGuardError ? error : undefined;
     const unavailable = new BudgetUnavailableError({
       code: (known?.code as FaultCode | undefined) ?? 'Internal',
-      message: known?.summary ?? 'A budget operation failed with an error that SyncGuard does not know.',
+      message:
+        known?.summary ??
+        'A budget operation failed with an error that SyncGuard does not know. It is the `cause`.',
       hint: known?.hint,
       cause: known?.cause ?? error,
       context: known?.context,

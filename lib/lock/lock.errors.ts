@@ -34,7 +34,9 @@ export class LockError extends SyncGuardError<LockErrorCode> {
     const known = error instanceof SyncGuardError ? error : undefined;
     const lockError = new LockError({
       code: (known?.code as LockErrorCode | undefined) ?? 'Internal',
-      message: known?.summary ?? 'A lock operation failed with an error that SyncGuard does not know.',
+      message:
+        known?.summary ??
+        'A lock operation failed with an error that SyncGuard does not know. It is the `cause`.',
       hint: known?.hint,
       cause: known ? known.cause : error,
       context: {

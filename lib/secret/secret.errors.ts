@@ -25,7 +25,8 @@ export class SecretError extends SyncGuardError<SecretErrorCode> {
     return new SecretError({
       code: (known?.code as SecretErrorCode | undefined) ?? 'Internal',
       message:
-        known?.summary ?? 'An operation on a secret failed with an error that SyncGuard does not know.',
+        known?.summary ??
+        'An operation on a secret failed with an error that SyncGuard does not know. It is the `cause`.',
       hint: known?.hint,
       cause: known ? known.cause : error,
       context: known?.context,
