@@ -3,20 +3,20 @@ import { NestFactory } from '@nestjs/core';
 import { FastifyAdapter } from '@nestjs/platform-fastify';
 import { AppModule } from './app.module.js';
 
-/** So that the line with the address stands out. */
+/** Only warnings and errors, so that the line with the address is easy to see. */
 export const LOG_LEVELS: LogLevel[] = ['warn', 'error', 'fatal'];
 
 export interface SampleOptions {
-  /** Where Redis is. Default: none, everything stays in this process. */
+  /** The address of Redis. Default: none, everything stays in this process. */
   redisUrl?: string;
   adapter?: 'express' | 'fastify';
-  /** What secrets are encrypted with: 32 bytes in base64. */
+  /** The key that encrypts secrets: 32 bytes in base64. */
   secretsKey?: string;
-  /** What is logged. Default: warnings and errors. */
+  /** The levels of the log. Default: warnings and errors. */
   logger?: LogLevel[] | false;
 }
 
-/** The whole app, not listening yet: for main.ts and for tests. */
+/** Creates the whole app for main.ts and for tests. It does not listen yet. */
 export async function createApp({
   redisUrl,
   adapter = 'express',

@@ -3,7 +3,7 @@ import type { BudgetLimit } from 'nestjs-syncguard';
 const day = { every: 'day' } as const;
 const month = { every: 'month' } as const;
 
-/** In tokens: what each user, each team and all together may use. Days and months end at 00:00 UTC. */
+/** Limits in tokens for each user, each team and the whole org. Days and months end at 00:00 UTC. */
 export const aiLimits: BudgetLimit[] = [
   { scope: 'user', period: day, limit: 3_000 },
   { scope: 'user', period: month, limit: 20_000 },
@@ -13,14 +13,14 @@ export const aiLimits: BudgetLimit[] = [
   { scope: 'org', period: month, limit: 200_000 },
 ];
 
-/** In place of a table. */
+/** Stands for a table in a database. */
 const TEAMS: ReadonlyMap<string, string> = new Map([
   ['ada', 'research'],
   ['bob', 'research'],
   ['eve', 'sales'],
 ]);
 
-/** Who pays for a user's request: all three must have room. */
+/** Returns the scopes that pay for a request of the user. All three must have room. */
 export const scopesOf = (user: string): string[] => [
   `user:${user}`,
   `team:${TEAMS.get(user) ?? 'guests'}`,

@@ -5,18 +5,18 @@ export const aiCard: Card = {
   title: 'Cap what a language model costs',
   route: 'POST /ai/complete · GET /ai/budget',
   text: [
-    'Each request is paid by the user, their team (ada and bob: research, eve: sales, all others: guests) and the org, each by the day and by the month. The most that it can cost is reserved in all six before the model runs; what it did cost, about 60% of that, is spent after it, and the rest goes back.',
-    'Ask five times at once: as many run as there is room for together, and the others get 429 with the time to wait. Ask for 4,000 tokens: that is more than a user has in a whole day, so waiting is of no use: 402.',
+    'The user, their team (ada and bob: research, eve: sales, all others: guests) and the org pay for each request, and each has a limit for the day and one for the month. The highest possible cost is reserved in all six before the model runs. Afterwards the actual cost, about 60% of that, is spent, and the rest becomes free.',
+    'Ask five times at once. As many requests run as fit into the limits together, and the others get 429 with the time to wait. Ask for 4,000 tokens. A user has fewer in a whole day, so waiting does not help, and the answer is 402.',
   ],
   fields: [
     { name: 'user', label: 'User', value: 'ada' },
     { name: 'prompt', label: 'Prompt', value: 'Why is the sky blue?' },
-    { name: 'maxTokens', label: 'Tokens, at most', value: '800', type: 'number' },
+    { name: 'maxTokens', label: 'Maximum tokens', value: '800', type: 'number' },
   ],
   buttons: [
     { name: 'five', label: 'Ask five times at once' },
     { name: 'one', label: 'Ask once' },
-    { name: 'next', label: 'Be another user' },
+    { name: 'next', label: 'Switch to another user' },
   ],
   panel: 'Budgets',
   commands: [
@@ -73,7 +73,7 @@ export const aiCard: Card = {
     async function draw() {
       const user = value('user');
       const { status, body } = await call({ method: 'GET', path: '/ai/budget?user=' + encodeURIComponent(user) });
-      if (user !== value('user')) return; // somebody else by now, who has an answer of their own
+      if (user !== value('user')) return; // The user has changed meanwhile, and has an answer of their own.
       if (status !== 200) return panel.replaceChildren(element('p', 'legend', body.message));
       meters.replaceChildren(...body.budget.map(meterOf));
       panel.replaceChildren(legend, meters);
@@ -93,7 +93,7 @@ export const aiCard: Card = {
         : message;
     const reasonOf = ({ scope, period: { every }, limit, requested, resetAtMs }) =>
       'the ' + scope + ' has ' + number(limit) + ' a ' + every +
-      (requested > limit ? ', which waiting does not change' : ', anew on ' + date(resetAtMs) + ' at 00:00 UTC');
+      (requested > limit ? ', so waiting does not help' : ', anew on ' + date(resetAtMs) + ' at 00:00 UTC');
 
     async function ask(count) {
       const body = { user: value('user'), prompt: value('prompt'), maxTokens: Number(value('maxTokens')) };
@@ -109,7 +109,7 @@ export const aiCard: Card = {
       const users = ['ada', 'bob', 'eve'];
       fill('user', users[(users.indexOf(value('user')) + 1) % users.length]);
       await draw();
-      return 'Now it is ' + value('user') + ' who asks.';
+      return 'The user is now ' + value('user') + '.';
     });
     changed('user', draw);
     draw();

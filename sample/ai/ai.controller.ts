@@ -23,7 +23,7 @@ interface Question {
   maxTokens: number;
 }
 
-// A real app takes the user from the session: nobody may spend what is another's.
+// A real app takes the user from the session, so that nobody can spend the budget of another user.
 @Injectable()
 class UserPipe implements PipeTransform<unknown, string> {
   transform(user: unknown): string {
@@ -49,8 +49,10 @@ export class AiController {
   constructor(private readonly ai: AiService) {}
 
   /**
-   * 200. Over budget: 429 when a new day or month will help, 402 when it will not, as more is asked for than a
-   * whole one has; the body says which limit it was. 503: Redis is away, and the model is not asked.
+   * - 200: the model has answered.
+   * - 429: a limit is used up until the next day or month. The body shows which limit.
+   * - 402: the request exceeds the limit of a whole day or month, so waiting does not help.
+   * - 503: Redis cannot be reached. The model is not called.
    */
   @Post('complete')
   @HttpCode(HttpStatus.OK)
@@ -61,7 +63,7 @@ export class AiController {
     return { ...completion, budget: await this.ai.budgetOf(user) };
   }
 
-  /** What is spent, held by requests that run, and left. */
+  /** Returns what is spent, reserved by running requests, and available. */
   @Get('budget')
   async budget(@Query('user', UserPipe) user: string): Promise<{ budget: Balance[] }> {
     return { budget: await this.ai.budgetOf(user) };

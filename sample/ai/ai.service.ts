@@ -10,7 +10,7 @@ export class AiService {
     private readonly budgets: BudgetService,
   ) {}
 
-  /** Reserves the most it can cost before the model runs; what was not used goes back when it has answered. */
+  /** Reserves the highest possible cost before the model runs. Unused tokens become free after the answer. */
   @WithBudget({
     scopes: scopesOf,
     estimate: (_user: string, prompt: string, maxTokens: number) => countTokens(prompt) + maxTokens,
@@ -20,7 +20,7 @@ export class AiService {
     return this.model.complete(prompt, maxTokens);
   }
 
-  /** Of the user, their team and the org: one balance a period. */
+  /** Returns the balances of the user, of their team and of the org, one for each period. */
   async budgetOf(user: string): Promise<Balance[]> {
     const balances = await Promise.all(scopesOf(user).map((scope) => this.budgets.balance({ scope })));
     return balances.flat();

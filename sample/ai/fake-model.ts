@@ -9,10 +9,10 @@ export interface Completion {
   usage: { prompt: number; completion: number; total: number };
 }
 
-/** Stands for a provider's client: takes its time, and uses less than it may. */
+/** Stands for the client of a provider. It takes some time, and uses fewer tokens than it may. */
 @Injectable()
 export class FakeModel {
-  /** Long enough to see what is reserved while it runs; tests have no time. */
+  /** Long enough to see the reservation while the model runs. Tests set it to 0. */
   answerMs = 300;
 
   async complete(prompt: string, maxTokens: number): Promise<Completion> {
@@ -25,5 +25,5 @@ export class FakeModel {
   }
 }
 
-/** About four characters a token; a real app asks the provider's tokenizer. */
+/** About four characters are a token. A real app calls the tokenizer of the provider. */
 export const countTokens = (text: string): number => Math.ceil(text.length / 4);

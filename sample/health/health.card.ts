@@ -5,7 +5,7 @@ export const healthCard: Card = {
   title: 'See whether Redis answers',
   route: 'GET /health',
   text: [
-    'Tells which backend the app runs on. When it is Redis, stop the server and ask again: 503, and payments are refused with 503 instead of running unguarded.',
+    'Shows the backend of the app. If it is Redis, stop the server and ask again. The answer is 503 then. Payments are refused with 503 too, because they cannot run without their lock.',
   ],
   fields: [],
   buttons: [{ name: 'ask', label: 'Ask' }],

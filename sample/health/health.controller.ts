@@ -5,7 +5,7 @@ import { SkipRateLimit, type SyncGuardHealth, SyncGuardHealthIndicator } from 'n
 export class HealthController {
   constructor(private readonly syncguard: SyncGuardHealthIndicator) {}
 
-  /** 200, or 503 when Redis does not answer: load balancers look at the code, people at the rest. */
+  /** 200, or 503 when Redis does not answer. Load balancers read the status, and people read the body. */
   @Get()
   @SkipRateLimit()
   async health(

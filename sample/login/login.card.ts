@@ -2,11 +2,11 @@ import type { Card } from '../page/card.js';
 
 export const loginCard: Card = {
   id: 'login',
-  title: 'Stop who guesses passwords',
+  title: 'Stop guessed passwords',
   route: 'POST /login',
   text: [
-    'Only failures count, by account and address together. The fifth wrong password in a minute is itself answered 429, and for a minute nothing gets in for this account from here, not even the right password; whoever waits exactly Retry-After is let in. A second time it takes two minutes.',
-    'The right password (it is: correct) forgets the failures before it, so the clumsy are not locked out. Another account is not blocked at all.',
+    'Only failures count, by account and address together. The fifth wrong password in a minute is answered 429. For a minute this account is then blocked from this address, even with the right password. A call after exactly Retry-After is allowed. The second block takes two minutes.',
+    'The right password is: correct. It resets the failures before it, so a user who mistypes is not locked out. Other accounts are not blocked.',
   ],
   fields: [{ name: 'email', label: 'E-mail', value: 'ann@example.org', type: 'email' }],
   buttons: [
@@ -84,7 +84,7 @@ export const loginCard: Card = {
     });
     on('next', () => {
       fill('email', Math.random().toString(36).slice(2, 8) + '@example.org');
-      return 'A new account: nobody has guessed at it yet.';
+      return 'This is a new account without failures.';
     });
   `,
 };

@@ -12,9 +12,9 @@ import {
 import { RateLimit } from 'nestjs-syncguard';
 import { type Credentials, LoginService } from './login.service.js';
 
-/** The longest address that mail is sent to. */
+/** The longest possible address of an email. */
 const MAX_EMAIL_LENGTH = 254;
-/** Hashing what a stranger sends takes longer the longer it is. */
+/** Hashing a longer password takes longer, so strangers may not send one of any length. */
 const MAX_PASSWORD_LENGTH = 200;
 
 @Injectable()
@@ -34,15 +34,16 @@ export class LoginController {
   constructor(private readonly logins: LoginService) {}
 
   /**
-   * 200, or 401. The fifth 401 in a minute for one account from one address is answered 429 instead, as is all
-   * that follows for a minute, the right password included. Successes do not count. 503: Redis is away, and
-   * nobody can tell how often this was tried.
+   * - 200 or 401.
+   * - 429: the fifth 401 in a minute for one account from one address, and every further call for a minute,
+   *   even with the right password. Successes do not count.
+   * - 503: Redis cannot be reached, so failures cannot be counted.
    */
   @Post()
   @HttpCode(HttpStatus.OK)
   @RateLimit('login')
   login(@Body(CredentialsPipe) credentials: Credentials): { welcome: string } {
-    // One answer for both, so that nobody learns who has an account.
+    // The answer is the same for both, so that it does not reveal which accounts exist.
     if (!this.logins.isRight(credentials)) throw new UnauthorizedException('Wrong e-mail or password.');
     return { welcome: credentials.email };
   }

@@ -5,7 +5,7 @@ export interface Credentials {
   password: string;
 }
 
-/** Everybody's password, in place of a table of users with salted hashes. */
+/** The password of every user. It stands for a table of users with salted hashes. */
 const PASSWORD = 'correct';
 
 @Injectable()

@@ -2,7 +2,7 @@ import { Ledger } from './ledger.js';
 
 const MAX_ORDERS = 10_000;
 
-/** In this process alone: the 10,000 orders that were asked for last. A real app has a database instead. */
+/** Keeps the 10,000 orders that were used last, in this process only. A real app uses a database. */
 export class MemoryLedger extends Ledger {
   readonly #fences = new Map<string, string>();
 
@@ -18,7 +18,7 @@ export class MemoryLedger extends Ledger {
     return Promise.resolve(standing);
   }
 
-  /** Puts the order last in the row; the first one goes when there are too many. */
+  /** Stores the order as the newest one, and removes the oldest one when there are too many. */
   #keep(orderId: string, fence: string): void {
     this.#fences.delete(orderId);
     this.#fences.set(orderId, fence);

@@ -5,8 +5,8 @@ export const ordersCard: Card = {
   title: 'Charge an order once',
   route: 'POST /orders/:id/pay',
   text: [
-    'Paying takes about 300 ms, under a lock on the order. Send five at once: one charges (201), the others wait for it and find the order paid (200). The fence numbers the grants of the lock: all five name the one that charged.',
-    'Send them again: nothing is left to charge, so all of them answer 200.',
+    'Paying takes about 300 ms, under a lock on the order. Send five payments at once. One of them charges (201), and the others wait for it and find the order paid (200). A fence is a number that grows each time the lock is acquired. All five answers have the fence of the payment that charged.',
+    'Send them again. Nothing is left to charge, so all of them answer 200.',
   ],
   fields: [{ name: 'order', label: 'Order', value: '7' }],
   buttons: [
@@ -38,7 +38,7 @@ export const ordersCard: Card = {
     on('one', () => payTimes(1));
     on('next', () => {
       fill('order', Math.random().toString(36).slice(2, 8));
-      return 'A new order: nobody has paid it yet.';
+      return 'This is a new order, which is not paid yet.';
     });
   `,
 };

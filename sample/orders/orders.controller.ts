@@ -22,7 +22,10 @@ class OrderIdPipe implements PipeTransform<string, string> {
 export class OrdersController {
   constructor(private readonly orders: OrdersService) {}
 
-  /** 201: charged by this call. 200: charged before. 423: others are still at it, after 5 s of waiting. */
+  /**
+   * 201: this call has charged the order. 200: it was charged before. 423: other calls still hold the lock
+   * after 5 s.
+   */
   @Post(':id/pay')
   async pay(
     @Param('id', OrderIdPipe) id: string,

@@ -3,14 +3,16 @@ import { Injectable } from '@nestjs/common';
 import { Lock, type LockContext, WithLock } from 'nestjs-syncguard';
 import { Ledger } from './ledger.js';
 
-/** As long as a card takes: long enough to see the others wait. */
+/** How long a charge takes. Long enough to see other calls wait. */
 const CHARGE_MS = 300;
 
 export interface Payment {
   orderId: string;
-  /** Of the lock that the order was charged under: the same in every answer about the order. */
+  /**
+   * The fence of the lock under which the order was charged. It is the same in every answer about the order.
+   */
   fence: string;
-  /** Whether this call has charged it. */
+  /** True if this call has charged the order. */
   charged: boolean;
 }
 
@@ -25,7 +27,7 @@ export class OrdersService {
     if (chargedBefore) return { orderId, fence: chargedBefore, charged: false };
 
     await sleep(CHARGE_MS);
-    lock!.assertHeld(); // the last moment to turn back: from here on somebody pays
+    lock!.assertHeld(); // This is the last point at which the charge can be stopped.
     const fence = await this.ledger.record(orderId, lock!.fence);
     return { orderId, fence, charged: fence === lock!.fence };
   }

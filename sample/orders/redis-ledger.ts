@@ -4,14 +4,16 @@ import { Ledger } from './ledger.js';
 
 const DAY_SECONDS = 86_400;
 
-/** In Redis, for all processes: a key for each order, kept for a day. A real app has a database instead. */
+/**
+ * Keeps orders in Redis, for all processes: one key for each order, for a day. A real app uses a database.
+ */
 export class RedisLedger extends Ledger implements OnApplicationShutdown {
   readonly #redis: Redis;
 
   constructor(url: string) {
     super();
     this.#redis = new Redis(url, { commandTimeout: 1_000, maxRetriesPerRequest: 1, disconnectTimeout: 100 });
-    // GET /health tells that Redis is away. Without a listener ioredis prints every attempt to reconnect.
+    // GET /health reports the outage. Without a listener ioredis prints every attempt to reconnect.
     this.#redis.on('error', () => {});
   }
 

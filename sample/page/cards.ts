@@ -5,5 +5,5 @@ import { ordersCard } from '../orders/orders.card.js';
 import { secretsCard } from '../secrets/secrets.card.js';
 import type { Card } from './card.js';
 
-/** In the order of the page. A feature adds its own card here. */
+/** The cards in the order of the page. A feature adds its own card here. */
 export const cards: readonly Card[] = [ordersCard, loginCard, aiCard, secretsCard, healthCard];

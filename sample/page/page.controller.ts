@@ -3,7 +3,7 @@ import { CONTENT_SECURITY_POLICY, renderPage } from './page.html.js';
 
 @Controller()
 export class PageController {
-  /** The address is the one that the visitor has used: what they copy from the page works where they are. */
+  /** The page shows the address that the visitor has used, so that copied commands work for them. */
   @Get()
   @Header('Content-Type', 'text/html; charset=utf-8')
   @Header('Content-Security-Policy', CONTENT_SECURITY_POLICY)

@@ -5,7 +5,7 @@ import { pageScript } from './page.script.js';
 import { STYLE } from './page.style.js';
 
 const SCRIPT = pageScript(cards);
-// Apart from the page's template, where a formatter may add spaces: the policy allows these very bytes.
+// Outside of the template, where a formatter may add spaces: the policy allows exactly these bytes.
 const SCRIPT_TAG = `<script>${SCRIPT}</script>`;
 const STYLE_TAG = `<style>${STYLE}</style>`;
 
@@ -15,7 +15,7 @@ const ICON = `data:image/svg+xml,${encodeURIComponent(
 
 const hashOf = (text: string): string => `'sha256-${createHash('sha256').update(text).digest('base64')}'`;
 
-/** Nothing runs or loads but what this file has written. */
+/** Only the scripts and styles of this file may run or load. */
 export const CONTENT_SECURITY_POLICY = [
   "default-src 'none'",
   `script-src ${hashOf(SCRIPT)}`,
@@ -27,7 +27,7 @@ export const CONTENT_SECURITY_POLICY = [
   "frame-ancestors 'none'",
 ].join('; ');
 
-/** @param origin - as the visitor sees it: `http://localhost:3000` */
+/** @param origin - the address as the visitor sees it, such as `http://localhost:3000` */
 export const renderPage = (origin: string): string =>
   /* HTML */ `<!doctype html>
     <html lang="en">

@@ -1,6 +1,6 @@
 import type { Card } from './card.js';
 
-/** The browser's script: what all cards share, and then each card's own. */
+/** Returns the script of the browser: the shared part, and the part of each card. */
 export const pageScript = (cards: readonly Card[]): string =>
   [
     SHARED,
@@ -9,7 +9,7 @@ export const pageScript = (cards: readonly Card[]): string =>
     ),
   ].join('\n');
 
-// Answers of the server enter the page as text only, never as HTML.
+// Answers of the server are added to the page as text and never as HTML.
 const SHARED = String.raw`
 'use strict';
 

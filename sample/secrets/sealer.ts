@@ -4,13 +4,13 @@ const IV_BYTES = 12;
 const TAG_BYTES = 16;
 
 /**
- * Encrypts secrets with keys that Redis never sees: each key comes out of the app's own key and the id in the
- * link, and neither is stored. Who gets hold of Redis, or of a backup, lacks both; who gets hold of the app's key
- * as well still lacks the links.
+ * Encrypts secrets with keys that Redis never sees. Each key is derived from the app's own key and the id in
+ * the link, and neither is stored. An attacker with Redis or a backup has neither of them. An attacker who
+ * also has the app's key still lacks the links.
  *
- * Why here and not in the reader's browser, with the key after the `#` of the link: this way `curl` and any other
- * client can make and open a secret. The price is that the app sees the text go by. If your readers do not trust
- * the app, encrypt in the browser, and let the app keep what it cannot read: the calls of SyncGuard stay the same.
+ * The alternative is to encrypt in the reader's browser, with the key after the `#` of the link. Encrypting
+ * here lets `curl` and any other client create and open a secret. The price is that the app sees the text. If
+ * your readers do not trust the app, encrypt in the browser. The calls of SyncGuard stay the same.
  */
 export class Sealer {
   /** @param appKey - 32 random bytes, the same in all processes of the app */
@@ -23,7 +23,7 @@ export class Sealer {
     return Buffer.concat([iv, cipher.getAuthTag(), sealed]);
   }
 
-  /** @throws when the bytes are not what `seal` gave for this id */
+  /** @throws Error when the bytes are not the result of `seal` for this id */
   open(id: string, bytes: Buffer): string {
     const decipher = createDecipheriv('aes-256-gcm', this.#derive(id, 'key'), bytes.subarray(0, IV_BYTES));
     decipher.setAuthTag(bytes.subarray(IV_BYTES, IV_BYTES + TAG_BYTES));
@@ -31,7 +31,10 @@ export class Sealer {
     return Buffer.concat([decipher.update(sealed), decipher.final()]).toString('utf8');
   }
 
-  /** The name it is stored under. Under another app key there is no such secret, instead of a view that is lost. */
+  /**
+   * Returns the name under which the secret is stored. With another app key the name differs, so the secret
+   * is not found, and no view is lost.
+   */
   nameOf(id: string): string {
     return this.#derive(id, 'name').toString('base64url');
   }

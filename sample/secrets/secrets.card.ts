@@ -5,8 +5,8 @@ export const secretsCard: Card = {
   title: 'Send a secret that burns',
   route: 'POST /secrets · POST /secrets/:id/reveal',
   text: [
-    'Make a secret, and send somebody its link. Looking at the link costs nothing, so a chat that previews it burns nothing; opening it costs a view, and the last view takes the text out of the backend in the same step.',
-    'Open it from five readers at once: as many as there are views left get the text, the others 410. Redis holds the text encrypted, with a key that is not in Redis.',
+    'Make a secret, and send its link to a reader. Looking at the link costs nothing, so the preview of a chat burns nothing. Opening it costs a view, and the last view deletes the text in the same step.',
+    'Open it from five readers at once. As many readers get the text as views are left, and the others get 410. Redis stores the text encrypted, and the key is not in Redis.',
   ],
   fields: [
     { name: 'text', label: 'Secret', value: 'The door code is 4711' },
@@ -25,13 +25,13 @@ export const secretsCard: Card = {
       does: 'Make one',
       line: `curl -i -X POST {origin}/secrets -H 'Content-Type: application/json' -d '{"text":"The door code is 4711","views":2,"ttlMs":300000}'`,
     },
-    { does: 'Look: burns nothing', line: 'curl -i {origin}/secrets/{id}' },
+    { does: 'Look (burns nothing)', line: 'curl -i {origin}/secrets/{id}' },
     { does: 'Open', line: 'curl -i -X POST {origin}/secrets/{id}/reveal' },
   ],
   script: `
     const path = () => '/secrets/' + encodeURIComponent(value('id'));
     const reveal = () => ({ method: 'POST', path: path() + '/reveal' });
-    const none = 'There is no secret yet: make one.';
+    const none = 'There is no secret yet. Make one first.';
     const show = ['text', 'viewsRemaining', 'burned'];
 
     on('make', async () => {
@@ -50,7 +50,7 @@ export const secretsCard: Card = {
       if (!value('id')) return none;
       const [{ status, body }] = await send([reveal()], show);
       if (status !== 200) return 'Nothing to open: ' + body.message;
-      return body.burned ? 'That was the last view: it is burned.' : 'Opened.';
+      return body.burned ? 'That was the last view, so the secret is burned.' : 'Opened.';
     });
     on('five', async () => {
       if (!value('id')) return none;
@@ -58,7 +58,7 @@ export const secretsCard: Card = {
       return answers.filter(({ status }) => status === 200).length + ' of 5 got the text.';
     });
 
-    // Somebody has come by a secret's own link.
+    // The visitor has followed the link of a secret.
     const [, linked] = /^\\/secrets\\/([\\w-]+)$/.exec(location.pathname) ?? [];
     if (linked) {
       fill('id', linked);

@@ -24,7 +24,7 @@ const MAX_VIEWS = 100;
 const DAY_MS = 86_400_000;
 const MAX_TTL_MS = 30 * DAY_MS;
 
-/** What is no id looks like an id that is not there. */
+/** A malformed id gets the same answer as an id that does not exist. */
 @Injectable()
 class SecretIdPipe implements PipeTransform<string, string> {
   transform(id: string): string {
@@ -66,7 +66,7 @@ interface HttpResponse {
 export class SecretsController {
   constructor(private readonly secrets: SecretsService) {}
 
-  /** 201: here is the link. Without `views` it opens once, without `ttlMs` it lives for a day. */
+  /** 201: the link. By default the secret opens once and lives for a day. */
   @Post()
   @Header('Cache-Control', 'no-store')
   async create(
@@ -78,8 +78,9 @@ export class SecretsController {
   }
 
   /**
-   * What the link shows: whether the secret is there, never the secret. GET and HEAD are what link previews,
-   * crawlers and mail scanners send, so they cost no view. A browser gets the page with the button that does.
+   * The address of the link. It reports whether the secret is there, and never shows it. Link previews,
+   * crawlers and mail scanners send GET and HEAD, so these cost no view. A browser gets the page with the
+   * button that sends the POST.
    */
   @Get(':id')
   @Header('Cache-Control', 'no-store')
@@ -102,7 +103,7 @@ export class SecretsController {
     return { id, viewsRemaining, expiresAtMs };
   }
 
-  /** 200: the text, and one view less. 404: no such secret. 410: it was there, and is burned or expired. */
+  /** 200: the text, and one view less. 404: there is no such secret. 410: the secret is burned or expired. */
   @Post(':id/reveal')
   @HttpCode(HttpStatus.OK)
   @Header('Cache-Control', 'no-store')

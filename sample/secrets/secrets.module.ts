@@ -8,14 +8,14 @@ const KEY_BYTES = 32;
 
 export interface SecretsModuleOptions {
   redisUrl?: string;
-  /** 32 bytes in base64. Needed with Redis, where all processes must have the same. */
+  /** 32 bytes in base64. Required with Redis, where all processes need the same key. */
   secretsKey?: string;
 }
 
 @Module({ controllers: [SecretsController], providers: [SecretsService] })
 export class SecretsModule {
   static with(options: SecretsModuleOptions): DynamicModule {
-    // Looked at before anything is opened: a wrong key must not leave a half-started app behind.
+    // Created before anything is opened, so that a wrong key leaves no half-started app behind.
     const sealer = new Sealer(keyOf(options));
     return { module: SecretsModule, providers: [{ provide: Sealer, useValue: sealer }] };
   }

@@ -20,7 +20,7 @@ export class SecretsService {
     private readonly sealer: Sealer,
   ) {}
 
-  /** Gives the id for the link. */
+  /** Returns the id for the link. */
   async create({ text, views, ttlMs }: NewSecret): Promise<string> {
     const id = randomBytes(16).toString('base64url');
     await this.secrets.create({
@@ -32,12 +32,12 @@ export class SecretsService {
     return id;
   }
 
-  /** Whether it is there, and for how many views. Costs none. */
+  /** Returns whether the secret is there, and how many views are left. Costs no view. */
   peek(id: string): Promise<PeekResult> {
     return this.secrets.peek(this.sealer.nameOf(id));
   }
 
-  /** Costs a view. */
+  /** Returns the text. Costs a view. */
   async reveal(id: string): Promise<Revealed> {
     const secret = await this.secrets.view(this.sealer.nameOf(id));
     if (!secret.ok) return secret;

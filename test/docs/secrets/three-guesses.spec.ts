@@ -55,7 +55,7 @@ class PasswordPage {
       const left = failure.ok ? failure.failuresRemaining : 0;
       throw left ? new ForbiddenException(`Wrong. Tries left: ${left}.`) : new GoneException('burned');
     }
-    // A lease that has lapsed was counted as a failure: the secret may be burned, so show nothing.
+    // A lapsed lease was counted as a failure. The secret may be burned, so show nothing.
     const confirmed = await this.secrets.confirm(id, secret.viewId!);
     if (!confirmed.ok) throw new ConflictException('That took too long.');
     return { text };
@@ -63,12 +63,12 @@ class PasswordPage {
 
   private refused(reason: string) {
     if (reason === 'not_found') return new NotFoundException();
-    if (reason === 'leased') return new ConflictException('Somebody is at it: ask again in a moment.');
+    if (reason === 'leased') return new ConflictException('Another reader has it open. Try again soon.');
     return new GoneException(reason);
   }
 }
 
-it('opens to the third guess, and to none after three wrong ones', async () => {
+it('opens at the third guess, and never after three wrong ones', async () => {
   const imports = [SyncGuardTestingModule.forRoot()];
   const module = await Test.createTestingModule({ imports, controllers: [PasswordPage] }).compile();
   const page = module.get(PasswordPage);

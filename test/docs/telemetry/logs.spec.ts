@@ -2,7 +2,7 @@
 import { Test } from '@nestjs/testing';
 import { LockService, seconds, type SyncGuardEvent, SyncGuardModule } from 'nestjs-syncguard';
 
-it('logs what went wrong, with names where they help and hashes elsewhere', async () => {
+it('logs failures, with keys for locks and hashes for everything else', async () => {
   const lines: SyncGuardEvent[] = [];
   const app = await Test.createTestingModule({
     imports: [
@@ -19,7 +19,7 @@ it('logs what went wrong, with names where they help and hashes elsewhere', asyn
   }).compile();
 
   const locks = app.get(LockService);
-  const held = await locks.acquire({ key: 'report:7', ttlMs: seconds(30) });
+  const handle = await locks.acquire({ key: 'report:7', ttlMs: seconds(30) });
   const waiting = locks.lock(() => 'never', { key: 'report:7', timeoutMs: 0 });
   await expect(waiting).rejects.toMatchObject({ code: 'AcquisitionTimeout' });
   expect(lines).toMatchObject([
@@ -27,6 +27,6 @@ it('logs what went wrong, with names where they help and hashes elsewhere', asyn
     { type: 'lock', reason: 'timeout', key: 'report:7', code: 'AcquisitionTimeout' },
   ]);
   for (const { keyHash } of lines) expect(keyHash).toMatch(/^[0-9a-f]{64}$/);
-  if (held.ok) await held.release();
+  if (handle.ok) await handle.release();
   await app.close();
 });

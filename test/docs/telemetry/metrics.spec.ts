@@ -2,7 +2,7 @@
 import { Test } from '@nestjs/testing';
 import { AbuseLimiterService, minutes, type SyncGuardEvent, SyncGuardModule } from 'nestjs-syncguard';
 
-/** What is used here of OpenTelemetry's `Meter`: `metrics.getMeter('syncguard')` of '@opentelemetry/api' fits. */
+/** The part of OpenTelemetry's `Meter` that is used here. `metrics.getMeter('syncguard')` of '@opentelemetry/api' fits. */
 interface Meter {
   createCounter(name: string): { add(value: number, labels: Labels): void };
   createHistogram(name: string, options: { unit: string }): { record(value: number, labels: Labels): void };
@@ -21,7 +21,7 @@ function toMetrics(meter: Meter): (event: SyncGuardEvent) => void {
   };
 }
 
-it('counts every operation, by what came of it', async () => {
+it('counts every operation by its outcome', async () => {
   const counts: Record<string, number> = {};
   const durations: number[] = [];
   const meter: Meter = {

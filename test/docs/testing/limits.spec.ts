@@ -32,7 +32,7 @@ describe('POST /login', () => {
   const login = async (): Promise<number> =>
     (await fetch(`${await app.getUrl()}/login`, { method: 'POST' })).status;
 
-  it('blocks who guesses, for a minute', async () => {
+  it('blocks a guesser for a minute', async () => {
     const answers: number[] = [];
     for (let attempt = 0; attempt < 6; attempt++) answers.push(await login());
     expect(answers).toEqual([401, 401, 401, 401, 429, 429]);
@@ -41,7 +41,7 @@ describe('POST /login', () => {
     expect(await login()).toBe(401);
   });
 
-  it('lets nobody in while failures cannot be counted', async () => {
+  it('refuses logins while failures cannot be counted', async () => {
     testing.makeUnreachable();
     expect(await login()).toBe(503);
     testing.restore();

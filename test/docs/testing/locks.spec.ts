@@ -38,7 +38,7 @@ describe('Importer', () => {
 
   afterEach(() => module.close());
 
-  it('leaves a shop alone that somebody else imports', async () => {
+  it('skips a shop that another process imports', async () => {
     testing.contend('import:acme');
     await expect(importer.run('acme', pages())).rejects.toMatchObject({ code: 'AcquisitionTimeout' });
     await importer.run('other', pages());
@@ -65,7 +65,7 @@ describe('Importer', () => {
     expect(importer.imported).toEqual([]);
   });
 
-  it('runs as an instance of our own too', async () => {
+  it('runs on an instance made by new', async () => {
     const own = testing.bind(new Importer());
     await own.run('acme', pages());
     expect(own.imported).toEqual(['acme/one', 'acme/two']);
