@@ -41,6 +41,12 @@ module.exports = {
       { path: '(^|/)node_modules/@nestjs/' },
     ),
     rule(
+      'entries-without-nest',
+      'The entries ./core and ./compat load where Nest is not installed: nothing that they reach imports it, not even as a type.',
+      { path: '^lib/(core|compat)[.]ts$' },
+      { path: '(^|/)node_modules/(@nestjs|rxjs|reflect-metadata)/', reachable: true },
+    ),
+    rule(
       'downward-only',
       'script/ stands on redis/, and knows neither features nor what assembles them.',
       { path: '^lib/(script|redis)/' },

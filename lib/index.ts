@@ -5,25 +5,34 @@ export {
   hours,
   minutes,
   seconds,
+  type SyncGuardModuleAsyncOptions,
+  type SyncGuardModuleOptions,
   type SyncGuardOptions,
   type SyncGuardOptionsFactory,
 } from './syncguard.options.js';
-export { SyncGuardConfigError, SyncGuardError } from './syncguard.errors.js';
+export {
+  type FaultCode,
+  SyncGuardConfigError,
+  type SyncGuardConfigErrorInit,
+  SyncGuardError,
+  type SyncGuardErrorInit,
+} from './syncguard.errors.js';
+export type { CallOptions } from './validate.js';
 export { SyncGuardHealthIndicator, type SyncGuardHealth } from './syncguard.health.js';
 export { SyncGuardExceptionFilter, toHttpException } from './http/syncguard-exception.filter.js';
 export { ScriptLoader } from './backend/script-loader.js';
-export type { IoredisClient, RedisConnectionOptions } from './redis/redis.client.js';
+export type { EvalClient, IoredisClient, RedisConnectionOptions } from './redis/redis.client.js';
 
 // Locks
-export { LockService } from './lock/lock.service.js';
-export { Lock, WithLock } from './lock/with-lock.decorator.js';
+export { type LockOptions, LockService } from './lock/lock.service.js';
+export type { ComposableMethodDecorator, FitsNoSuchMember } from './replace-method.js';
+export { Lock, type LockedMethodDecorator, WithLock } from './lock/with-lock.decorator.js';
 export { currentLock } from './lock/current-lock.js';
 export type { LockContext } from './lock/lease.js';
 export { LockError, type LockErrorCode } from './lock/lock.errors.js';
 export type { LockCallOptions, LockDefaults, OnContention } from './lock/lock.options.js';
 export type { LockBackend } from './lock/lock.backend.js';
 export type * from './lock/lock.types.js';
-export { expectFence, FENCE_THRESHOLDS, formatFence, owns } from './lock/lock.values.js';
 
 // Limits
 export { AbuseLimiterService, type LimitCallOptions, type PolicyRef } from './limit/abuse-limiter.service.js';
@@ -40,7 +49,11 @@ export { BudgetService } from './budget/budget.service.js';
 export type { RunOptions } from './budget/budget.runs.js';
 export type { OnThrow } from './budget/budget.settlement.js';
 export { type CurrentHold, currentHold } from './budget/current-hold.js';
-export { WithBudget, type WithBudgetOptions } from './budget/with-budget.decorator.js';
+export {
+  type BudgetedMethodDecorator,
+  WithBudget,
+  type WithBudgetOptions,
+} from './budget/with-budget.decorator.js';
 export {
   BudgetConflictError,
   BudgetExceededError,
@@ -50,7 +63,6 @@ export {
 export type { BudgetOptions } from './budget/budget.options.js';
 export type { BudgetLimitSource } from './budget/budget.limits.js';
 export type * from './budget/budget.types.js';
-export { parseBudgetResult, parseFinalizeResult } from './budget/budget.replies.js';
 
 // Counters
 export { CounterService } from './limit/counter.service.js';
@@ -61,22 +73,13 @@ export { SecretService } from './secret/secret.service.js';
 export { SecretError, type SecretErrorCode } from './secret/secret.errors.js';
 export type { SecretOptions } from './secret/secret.options.js';
 export type * from './secret/secret.types.js';
-export {
-  ATOMIC_DECREMENT_SCRIPT,
-  ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT,
-  type DecrementResult,
-  type InvalidResultCode,
-  InvalidResultError,
-  parseDecrementResult,
-  parseIncrementResult,
-} from './secret/secret.compat.js';
 
-// Backends, without Nest
-export { createMemoryBackend } from './backend/memory-backends.js';
-export { createRedisBackend, type RedisBackendConfig } from './backend/redis-backends.js';
+// Backends of locks, which work without Nest too (./core)
+export { createMemoryBackend, createRedisBackend, type RedisBackendConfig } from './backend/lock-backends.js';
+export type { Clock } from './clock.js';
 
 // Telemetry
-export { withTelemetry } from './backend/observed-backends.js';
+export { withTelemetry } from './backend/observed-locks.js';
 export type { TelemetryOptions } from './telemetry/telemetry.options.js';
 export type {
   BudgetEvent,
@@ -84,9 +87,8 @@ export type {
   LockEvent,
   SecretEvent,
   SyncGuardEvent,
+  SyncGuardEventOf,
+  ThresholdEvent,
+  ThresholdPeriod,
 } from './telemetry/telemetry.types.js';
-
-// What programs that share our keys need
-export { calculateRedisServerTimeMs, type Clock, isLive, type Moment, TIME_TOLERANCE_MS } from './clock.js';
 export { hashKey } from './keys.js';
-export { makeStorageKey } from './redis/redis.keys.js';

@@ -8,7 +8,7 @@ type Method = (this: unknown, ...args: never[]) => unknown;
  * It has no effect at runtime. Put directly on a class, a property or a method with other types, the
  * decorator does not compile.
  */
-export type Composable = (
+export type ComposableMethodDecorator = (
   target: object,
   propertyKey: string | symbol,
   descriptor?: never,

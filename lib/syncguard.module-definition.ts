@@ -2,9 +2,10 @@ import { ConfigurableModuleBuilder } from '@nestjs/common';
 import type { SyncGuardOptions } from './syncguard.options.js';
 import { SYNCGUARD_OPTIONS } from './syncguard.tokens.js';
 
-export const { ConfigurableModuleClass, OPTIONS_TYPE, ASYNC_OPTIONS_TYPE } =
-  new ConfigurableModuleBuilder<SyncGuardOptions>({ optionsInjectionToken: SYNCGUARD_OPTIONS })
-    .setClassMethodName('forRoot')
-    .setFactoryMethodName('createSyncGuardOptions')
-    .setExtras({ isGlobal: true }, (definition, { isGlobal }) => ({ ...definition, global: isGlobal }))
-    .build();
+export const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<SyncGuardOptions>({
+  optionsInjectionToken: SYNCGUARD_OPTIONS,
+})
+  .setClassMethodName('forRoot')
+  .setFactoryMethodName('createSyncGuardOptions')
+  .setExtras({ isGlobal: true }, (definition, { isGlobal }) => ({ ...definition, global: isGlobal }))
+  .build();

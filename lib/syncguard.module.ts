@@ -27,12 +27,13 @@ import { LockService } from './lock/lock.service.js';
 import { SecretService } from './secret/secret.service.js';
 import { SyncGuardConfigError } from './syncguard.errors.js';
 import { SyncGuardHealthIndicator } from './syncguard.health.js';
+import { ConfigurableModuleClass } from './syncguard.module-definition.js';
 import {
-  type ASYNC_OPTIONS_TYPE,
-  ConfigurableModuleClass,
-  type OPTIONS_TYPE,
-} from './syncguard.module-definition.js';
-import { type ResolvedSyncGuardOptions, resolveOptions } from './syncguard.options.js';
+  type ResolvedSyncGuardOptions,
+  resolveOptions,
+  type SyncGuardModuleAsyncOptions,
+  type SyncGuardModuleOptions,
+} from './syncguard.options.js';
 import {
   BUDGET_SERVICE,
   LOCK_SERVICE,
@@ -45,7 +46,7 @@ import {
 } from './syncguard.tokens.js';
 import { createTelemetry } from './telemetry/telemetry.js';
 import type { Emit } from './telemetry/telemetry.types.js';
-import { knownOptions } from './validate.js';
+import { boolean, knownOptions } from './validate.js';
 
 const ASYNC_OPTIONS = [
   'imports',
@@ -192,17 +193,17 @@ const providers: Provider[] = [
     SyncGuardHealthIndicator,
   ],
 })
-export class SyncGuardModule extends ConfigurableModuleClass implements OnModuleInit, OnApplicationShutdown {
+export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
   readonly #connection: RedisConnection | undefined;
   readonly #modules: ModulesContainer;
   readonly #moduleRef: ModuleRef;
 
+  /** @internal */
   constructor(
     @Inject(SYNCGUARD_CONNECTION) connection: RedisConnection | undefined,
     @Inject(ModulesContainer) modules: ModulesContainer,
     @Inject(ModuleRef) moduleRef: ModuleRef,
   ) {
-    super();
     this.#moduleRef = moduleRef;
     this.#connection = connection;
     this.#modules = modules;
@@ -214,10 +215,11 @@ export class SyncGuardModule extends ConfigurableModuleClass implements OnModule
    * @param options - without options: the memory backend and all defaults
    * @throws SyncGuardConfigError at once, naming the malformed option, its bound, the value and its type
    */
-  static override forRoot(options: typeof OPTIONS_TYPE = {}): DynamicModule {
+  static forRoot(options: SyncGuardModuleOptions = {}): DynamicModule {
     const { isGlobal, ...rest } = options ?? {};
     resolveOptions(typeof options === 'object' && options !== null ? rest : options);
-    return super.forRoot({ ...rest, ...(isGlobal === undefined ? {} : { isGlobal }) });
+    const checked = { ...rest, isGlobal: boolean('isGlobal', isGlobal ?? true) };
+    return { ...ConfigurableModuleClass.forRoot(checked), module: this };
   }
 
   /**
@@ -226,13 +228,14 @@ export class SyncGuardModule extends ConfigurableModuleClass implements OnModule
    *
    * @throws SyncGuardConfigError at once where not exactly one of the three is given, or an unknown option is
    */
-  static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
+  static forRootAsync(options: SyncGuardModuleAsyncOptions): DynamicModule {
     const given = knownOptions('forRootAsync', options ?? null, ASYNC_OPTIONS);
     if ([given.useFactory, given.useClass, given.useExisting].filter(Boolean).length !== 1)
       throw new SyncGuardConfigError(
         'forRootAsync needs exactly one of useFactory, useClass and useExisting.',
       );
-    return super.forRootAsync(options);
+    const checked = { ...options, isGlobal: boolean('isGlobal', given.isGlobal ?? true) };
+    return { ...ConfigurableModuleClass.forRootAsync(checked), module: this };
   }
 
   onModuleInit(): void {

@@ -1,9 +1,9 @@
+import type { ConfigurableModuleAsyncOptions } from '@nestjs/common';
 import {
   type BudgetOptions,
   type ResolvedBudgetOptions,
   resolveBudgetDefaults,
 } from './budget/budget.options.js';
-import { describe } from './keys.js';
 import {
   type LimitDefaults,
   type LimitPolicies,
@@ -13,15 +13,15 @@ import {
 } from './limit/limit.options.js';
 import type { ResolvedPolicy } from './limit/limit.policy.js';
 import { type LockDefaults, type ResolvedLockDefaults, resolveLockDefaults } from './lock/lock.options.js';
-import type { RedisClient, RedisConnectionOptions } from './redis/redis.client.js';
+import type { RedisConnectionOptions } from './redis/redis.client.js';
 import { validateKeyPrefix } from './redis/redis.keys.js';
+import { resolveCommandTimeout, resolveKeyLayout, validateRedis } from './redis/redis.options.js';
 import { DEFAULT_MAX_RETRY_AFTER_MS } from './refusal.js';
 import {
   type ResolvedSecretOptions,
   resolveSecretDefaults,
   type SecretOptions,
 } from './secret/secret.options.js';
-import { SyncGuardConfigError } from './syncguard.errors.js';
 import {
   type ResolvedTelemetryOptions,
   resolveTelemetryOptions,
@@ -29,7 +29,7 @@ import {
 } from './telemetry/telemetry.options.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from './validate.js';
 
-/** Options of `SyncGuardModule.forRoot`. All may be left out: then locks live in this process's memory. */
+/** What `forRoot` takes, and what the factories of `forRootAsync` return. */
 export interface SyncGuardOptions {
   /**
    * Where Redis is: a URL (`redis://user:password@host:6379/0`, `rediss://` for TLS, or a socket's path),
@@ -84,6 +84,21 @@ export interface SyncGuardOptions {
   };
 }
 
+/** Options of `SyncGuardModule.forRoot`. All may be left out: then locks live in this process's memory. */
+export interface SyncGuardModuleOptions extends SyncGuardOptions {
+  /** Provide the services to the whole app. `false`: to the modules that import this one. Default: true. */
+  isGlobal?: boolean;
+}
+
+/** Options of `SyncGuardModule.forRootAsync`: one of `useFactory`, `useClass` and `useExisting`. */
+export interface SyncGuardModuleAsyncOptions extends ConfigurableModuleAsyncOptions<
+  SyncGuardOptions,
+  'createSyncGuardOptions'
+> {
+  /** As on `forRoot`. Default: true. */
+  isGlobal?: boolean;
+}
+
 /** For `forRootAsync({ useClass | useExisting })`. */
 export interface SyncGuardOptionsFactory {
   createSyncGuardOptions(): SyncGuardOptions | Promise<SyncGuardOptions>;
@@ -135,7 +150,7 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
     keyPrefix: validateKeyPrefix(given.keyPrefix ?? 'syncguard'),
     closeClient: boolean('closeClient', given.closeClient ?? false),
     keyLayout: resolveKeyLayout(given.keyLayout, redis),
-    commandTimeoutMs: integer('commandTimeoutMs', given.commandTimeoutMs ?? 1_000, 1, 600_000),
+    commandTimeoutMs: resolveCommandTimeout(given.commandTimeoutMs),
     ...resolveHttp(given.http ?? true),
     lock: resolveLockDefaults(given.lock),
     limits: resolveLimits(given.limits, limit),
@@ -168,81 +183,4 @@ function milliseconds(unit: string, n: unknown, factor: number): number {
   if (typeof n !== 'number' || !Number.isFinite(n) || n < 0)
     throw invalidOption(`${unit}(n)`, 'a number of at least 0', n);
   return Math.round(n * factor);
-}
-
-export const isRedisClient = (redis: unknown): redis is RedisClient =>
-  typeof redis === 'object' &&
-  redis !== null &&
-  (typeof (redis as RedisClient).defineCommand === 'function' ||
-    typeof (redis as RedisClient).eval === 'function');
-
-export const isClusterOptions = (
-  redis: unknown,
-): redis is Extract<RedisConnectionOptions, { nodes: unknown }> =>
-  typeof redis === 'object' && redis !== null && 'nodes' in redis && !isRedisClient(redis);
-
-function resolveKeyLayout(layout: unknown, redis: RedisConnectionOptions | undefined): 'spec' | 'slotted' {
-  const cluster = isClusterOptions(redis) || (isRedisClient(redis) && redis.isCluster === true);
-  if (layout === undefined) return cluster ? 'slotted' : 'spec';
-  const chosen = oneOf('keyLayout', layout, ['spec', 'slotted']);
-  if (cluster && chosen === 'spec')
-    throw new SyncGuardConfigError(`keyLayout must be "slotted" on a Redis Cluster, got "spec".`, {
-      hint: 'The spec layout spreads the keys of one lock over several slots, where no script can reach them together.',
-    });
-  return chosen;
-}
-
-function validateRedis(redis: unknown): RedisConnectionOptions {
-  if (typeof redis === 'string') return validateUrl(redis);
-  if (isRedisClient(redis)) {
-    refuseOtherClients(redis);
-    refuseStringNumbers(redis.options, 'pass `client.duplicate({ stringNumbers: false })`');
-    return redis as RedisConnectionOptions;
-  }
-  if (isClusterOptions(redis)) {
-    knownOptions('redis', redis, ['nodes', 'options']);
-    if (!Array.isArray(redis.nodes) || redis.nodes.length === 0)
-      throw invalidOption('redis.nodes', 'a list of at least one node', redis.nodes);
-    refuseStringNumbers(redis.options);
-    return redis;
-  }
-  if (typeof redis !== 'object' || redis === null || Array.isArray(redis))
-    throw invalidOption('redis', 'a URL, ioredis options, an ioredis client or { nodes }', redis);
-  const { host, port } = redis as { host?: unknown; port?: unknown };
-  if (host !== undefined && typeof host !== 'string') throw invalidOption('redis.host', 'a string', host);
-  if (port !== undefined) integer('redis.port', Number(port), 1, 65_535);
-  refuseStringNumbers(redis);
-  return redis;
-}
-
-/** By shape: the package `redis` says `evalSha` (`send_command` before its version 4), and defines no commands. */
-function refuseOtherClients(client: RedisClient & { evalSha?: unknown; send_command?: unknown }): void {
-  if (typeof client.defineCommand === 'function') return;
-  if (typeof client.evalSha !== 'function' && typeof client.send_command !== 'function') return;
-  throw new SyncGuardConfigError('redis must not be a client of the package `redis` (node-redis).', {
-    hint: 'SyncGuard speaks through ioredis: pass a URL, ioredis options, or a client that ioredis made.',
-  });
-}
-
-function refuseStringNumbers(options: RedisClient['options'], instead = 'leave it out'): void {
-  if (!options?.stringNumbers && !options?.redisOptions?.stringNumbers) return;
-  throw new SyncGuardConfigError('redis must not have the option `stringNumbers`.', {
-    hint: `Scripts reply integers, which it turns into text: ${instead}.`,
-  });
-}
-
-/** The URL itself is never quoted: it may hold a password. */
-function validateUrl(url: string): string {
-  const wrong = (what: string): SyncGuardConfigError =>
-    new SyncGuardConfigError(`redis must be a URL like redis://user:password@host:6379/0, but ${what}.`, {
-      hint: 'The value is not shown, as it may hold a password. "/" and "@" in a password must be percent-encoded.',
-    });
-  if (url.startsWith('/')) return url;
-  if (url === '') throw wrong('it is empty; leave the option out for the memory backend');
-  if (!URL.canParse(url)) throw wrong(`it cannot be parsed (${describe(url)})`);
-  const { protocol, hostname, pathname } = new URL(url);
-  if (protocol !== 'redis:' && protocol !== 'rediss:') throw wrong(`its scheme is "${protocol}//"`);
-  if (hostname === '') throw wrong('it names no host');
-  if (!/^\/?\d*$/.test(pathname)) throw wrong('its path is not a database number');
-  return url;
 }

@@ -94,7 +94,9 @@ export function abortSignal(name: string, value: unknown): AbortSignal {
   throw invalidOption(name, 'an AbortSignal', value);
 }
 
+/** Options of a call that has no others. */
 export interface CallOptions {
+  /** Aborted: the call rejects with code `Aborted`; aborted before, nothing is sent. */
   readonly signal?: AbortSignal | undefined;
 }
 

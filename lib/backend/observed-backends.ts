@@ -1,4 +1,3 @@
-import { momentNow } from '../clock.js';
 import type { CounterBackend } from '../limit/counter.backend.js';
 import type {
   BackendDecision,
@@ -8,34 +7,12 @@ import type {
   Subject,
 } from '../limit/limit.backend.js';
 import { keyOf } from '../limit/identity.js';
-import { LockHandle } from '../lock/acquired-lock.js';
-import { detailOf, type LockBackend } from '../lock/lock.backend.js';
-import type { BackendCapabilities, LockInfo, ReleaseOptions, ReleaseResult } from '../lock/lock.types.js';
 import type { SecretBackend, SettleReply, OutcomeReply } from '../secret/secret.backend.js';
-import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
-import { createTelemetry } from '../telemetry/telemetry.js';
-import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
+import { type Descriptions, observe } from '../telemetry/observe.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
 import type { Backends } from './backends.js';
 import { observedBudgets } from './observed-budgets.js';
-
-/**
- * Returns a lock backend that reports every operation to a listener: one event each, also for faults, and
- * also for the handles that `acquire` returns. Nothing else changes.
- *
- * @throws SyncGuardConfigError when an option is malformed
- * @example
- * const locks = withTelemetry(createRedisBackend(redis), {
- *   onEvent: ({ type, result, reason, keyHash }) => console.log(type, result, reason, keyHash),
- * });
- */
-export function withTelemetry<C extends BackendCapabilities>(
-  backend: LockBackend<C>,
-  options: TelemetryOptions,
-): LockBackend<C> {
-  const warn = (message: string): void => process.emitWarning(message, 'SyncGuardWarning');
-  return observedLocks(backend, createTelemetry(resolveTelemetryOptions(options), warn));
-}
+import { observedLocks } from './observed-locks.js';
 
 /** Returns backends that emit an event for each operation. Without a listener they are the same objects. */
 export function observedBackends(backends: Backends, emit: Emit | undefined): Backends {
@@ -56,63 +33,6 @@ export function observedBackends(backends: Backends, emit: Emit | undefined): Ba
     counter: observe(counter, 'limit', COUNTER, emit),
   };
 }
-
-/** The handles are created again over the observed backend, so that their calls are reported too. */
-function observedLocks<C extends BackendCapabilities>(backend: LockBackend<C>, emit: Emit): LockBackend<C> {
-  const withObservedHandles: LockBackend<C> = inFrontOf(backend, {
-    acquire: async (options) => {
-      const sentAt = momentNow();
-      const result = await backend.acquire(options);
-      if (!result.ok) return result;
-      const { lockId, fence, expiresAtMs } = result;
-      const { ttlMs } = options;
-      const key = options.key.normalize('NFC');
-      return new LockHandle(locks, { key, lockId, fence, expiresAtMs, ttlMs, sentAt });
-    },
-  });
-  const locks: LockBackend<C> = observe(withObservedHandles, 'lock', LOCK, emit);
-  return locks;
-}
-
-/**
- * Returns the reason for an event. A lock of another owner counts as `not_found`, as in docs/wire-format.md.
- */
-function lockReason(result: { ok: boolean } | undefined): Facts {
-  if (!result || result.ok) return {};
-  const reason = detailOf(result)?.reason ?? 'not_found';
-  return { reason: reason === 'mismatch' ? 'not_found' : reason };
-}
-
-const ofLockId = (result: ReleaseResult | undefined, options: ReleaseOptions): Facts => ({
-  key: options?.held?.key,
-  lockId: options?.lockId,
-  ...lockReason(result),
-});
-
-const ofLookup = (found: LockInfo | null | undefined, key?: string, lockId?: string): Facts => ({
-  type: 'lookup',
-  key,
-  lockId,
-  ...(found === null ? { reason: 'not_found' } : {}),
-});
-
-// Callers outside TypeScript may leave out the options. The backend then rejects, and the event has its code.
-const LOCK: Descriptions<LockBackend> = {
-  acquire: (result, options) => ({
-    key: options?.key,
-    ...(result?.ok ? { lockId: result.lockId } : {}),
-    ...(result?.ok === false ? { reason: result.reason } : {}),
-  }),
-  release: ofLockId,
-  extend: ofLockId,
-  isLocked: (locked, options) => ({
-    key: options?.key,
-    ...(locked === false ? { reason: 'not_found' } : {}),
-  }),
-  lookup: (found, options) => ofLookup(found, options?.key, options?.lockId),
-  getByKeyRaw: (found, key) => ofLookup(found, key),
-  getByIdRaw: (found, lockId) => ofLookup(found, undefined, lockId),
-};
 
 const ofSubject = ({ policy, identity }: Subject): Facts => ({
   policy: policy.name,

@@ -3,10 +3,10 @@ import { connectionsOf, type RedisClient, type RedisConnectionOptions } from '..
 import { openConnection } from '../redis/redis.connect.js';
 import { type RedisFault, toRedisFault } from '../redis/redis.errors.js';
 import { HangWatch } from '../redis/redis.hang-watch.js';
+import { isRedisClient } from '../redis/redis.options.js';
 import { tagsOfMasters } from '../redis/redis.slots.js';
 import { defineScript, unexpectedReply } from '../script/define-script.js';
 import { ScriptRunner } from '../script/script-runner.js';
-import { isRedisClient } from '../syncguard.options.js';
 import { clientWarnings, serverWarnings } from './server-warnings.js';
 
 const FIRST_CONNECTION_MS = 2_000;

@@ -19,14 +19,20 @@ export const allScripts: readonly Script[] = [
  * Registers every script on the client when the app starts, so that the first call is as fast as the others.
  */
 export class ScriptLoader {
-  constructor(private readonly runner: ScriptRunner | undefined) {}
+  readonly #runner: ScriptRunner | undefined;
+
+  /** @internal Without a runner it knows the scripts, and has nothing to load them on. */
+  constructor(runner?: ScriptRunner) {
+    this.#runner = runner;
+  }
 
   /** The name and the Lua text of each script, for inspection. */
   get scripts(): readonly { readonly name: string; readonly lua: string }[] {
     return allScripts;
   }
 
+  /** @internal */
   load(): void {
-    for (const script of allScripts) this.runner?.register(script);
+    for (const script of allScripts) this.#runner?.register(script);
   }
 }

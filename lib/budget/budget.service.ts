@@ -106,6 +106,7 @@ export class BudgetService implements OnModuleDestroy {
   #isShuttingDown = false;
   #hasWarnedOfReaper = false;
 
+  /** @internal The module makes it. */
   constructor(
     private readonly backend: BudgetBackend,
     options: BudgetServiceOptions,

@@ -135,20 +135,22 @@ export interface Exceeded<A extends Amount = Amount> {
   readonly retryAfterMs: number | null;
 }
 
-interface Refused<Reason extends string, A extends Amount> {
+/** The operation was refused, and why; nothing was written. */
+export interface BudgetRefusal<Reason extends string, A extends Amount> {
   readonly ok: false;
   readonly reason: Reason;
   /** The operation that already has this id. */
   readonly record: BudgetRecord<A>;
 }
 
-interface NotFound {
+/** Nothing is remembered under this id. */
+export interface BudgetNotFound {
   readonly ok: false;
   readonly reason: 'not_found';
 }
 
 /** The id was used before, with other content. */
-interface Conflict {
+export interface BudgetConflict {
   readonly ok: false;
   readonly reason: 'conflict';
 }
@@ -172,7 +174,7 @@ export interface Reserved<A extends Amount = Amount> {
 export type ReserveResult<A extends Amount = Amount> =
   | Reserved<A>
   | Exceeded<A>
-  | Refused<'conflict' | 'already_finalized' | 'already_aborted' | 'already_expired', A>;
+  | BudgetRefusal<'conflict' | 'already_finalized' | 'already_aborted' | 'already_expired', A>;
 
 export interface Charged<A extends Amount = Amount> {
   readonly ok: true;
@@ -187,7 +189,7 @@ export interface Charged<A extends Amount = Amount> {
   readonly crossed: readonly Crossed[];
 }
 
-export type ChargeResult<A extends Amount = Amount> = Charged<A> | Exceeded<A> | Refused<'conflict', A>;
+export type ChargeResult<A extends Amount = Amount> = Charged<A> | Exceeded<A> | BudgetRefusal<'conflict', A>;
 
 export interface Finalized<A extends Amount = Amount> {
   readonly ok: true;
@@ -214,7 +216,7 @@ export interface Finalized<A extends Amount = Amount> {
 }
 
 export type FinalizeResult<A extends Amount = Amount> =
-  Finalized<A> | Refused<'overage_rejected' | 'conflict' | 'aborted' | 'expired', A> | NotFound;
+  Finalized<A> | BudgetRefusal<'overage_rejected' | 'conflict' | 'aborted' | 'expired', A> | BudgetNotFound;
 
 export type AbortResult<A extends Amount = Amount> =
   | {
@@ -225,13 +227,13 @@ export type AbortResult<A extends Amount = Amount> =
       readonly replayed: boolean;
     }
   /** `expired`: an older generation, which had expired. */
-  | Refused<'finalized' | 'expired', A>
-  | NotFound;
+  | BudgetRefusal<'finalized' | 'expired', A>
+  | BudgetNotFound;
 
 export type ExtendHoldResult<A extends Amount = Amount> =
   | { readonly ok: true; readonly status: 'extended'; readonly expiresAtMs: number }
-  | Refused<'finalized' | 'aborted' | 'expired', A>
-  | NotFound;
+  | BudgetRefusal<'finalized' | 'aborted' | 'expired', A>
+  | BudgetNotFound;
 
 export type RefundResult<A extends Amount = Amount> =
   | {
@@ -243,9 +245,9 @@ export type RefundResult<A extends Amount = Amount> =
       readonly replayed: boolean;
       readonly balances: readonly Balance<A>[];
     }
-  | Refused<'exceeds_committed' | 'pending' | 'aborted' | 'expired', A>
-  | Conflict
-  | NotFound;
+  | BudgetRefusal<'exceeds_committed' | 'pending' | 'aborted' | 'expired', A>
+  | BudgetConflict
+  | BudgetNotFound;
 
 export type CreditResult<A extends Amount = Amount> =
   | {
@@ -254,7 +256,7 @@ export type CreditResult<A extends Amount = Amount> =
       readonly replayed: boolean;
       readonly balance: Balance<A>;
     }
-  | Conflict;
+  | BudgetConflict;
 
 export interface SetLimitResult {
   readonly ok: true;

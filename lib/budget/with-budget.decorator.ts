@@ -1,6 +1,11 @@
 import type { Observable } from 'rxjs';
 import { type Around, wrapMethod, type StreamProgress } from '../wrap-method.js';
-import { type Composable, injectedService, injectInto, replaceMethod } from '../replace-method.js';
+import {
+  type ComposableMethodDecorator,
+  injectedService,
+  injectInto,
+  replaceMethod,
+} from '../replace-method.js';
 import { BUDGET_SERVICE } from '../syncguard.tokens.js';
 import { duration, invalidOption, knownOptions, oneOf } from '../validate.js';
 import { BudgetInputError } from './budget.errors.js';
@@ -40,22 +45,24 @@ export interface WithBudgetOptions<
   id?: (...args: IdArgs) => string;
 }
 
-type Starting<Args extends unknown[]> = [...Args, ...unknown[]];
-
 /**
  * Fits async methods, generators, and promises of Observables, whose parameters begin with those of each
  * function.
  */
-type BudgetedMethodDecorator<
+export type BudgetedMethodDecorator<
   A extends unknown[],
   B extends unknown[],
   C extends unknown[],
   D extends unknown[],
   E extends unknown[],
   Result,
-> = Composable &
+> = ComposableMethodDecorator &
   (<
-    Args extends Starting<A> & Starting<B> & Starting<C> & Starting<D> & Starting<E>,
+    Args extends [...A, ...unknown[]] &
+      [...B, ...unknown[]] &
+      [...C, ...unknown[]] &
+      [...D, ...unknown[]] &
+      [...E, ...unknown[]],
     Returned extends Promise<Result | Observable<Result>> | AsyncGenerator<Result, unknown, never>,
   >(
     target: object,

@@ -81,6 +81,7 @@ export class AbuseLimiterService {
   readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
 
   /**
+   * @internal The module makes it.
    * @param fallback - counts in this process while `backend` does not answer and the policy's `onError` is `'memory'`
    */
   constructor(

@@ -19,6 +19,7 @@ const MAX_WINDOW_MS = 3_650 * 86_400_000;
  */
 @Injectable()
 export class CounterService {
+  /** @internal The module makes it. */
   constructor(private readonly backend: CounterBackend) {}
 
   /**

@@ -1,8 +1,6 @@
-interface Signalled {
-  signal?: AbortSignal | undefined;
-}
+import type { CallOptions } from '../validate.js';
 
-export interface IncrementOptions extends Signalled {
+export interface IncrementOptions extends CallOptions {
   /** The maximum of the count. An integer from 0 to 2^53 - 1. */
   max: number;
   /** How long a count lasts, from its first increment, in ms. 1 ms to 10 years. */
@@ -17,7 +15,7 @@ export interface IncrementOptions extends Signalled {
   id?: string;
 }
 
-export interface PeekCounterOptions extends Signalled {
+export interface PeekCounterOptions extends CallOptions {
   /** The maximum of the count. With it, the result has `remaining`. */
   max?: number;
 }

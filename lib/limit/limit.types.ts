@@ -93,7 +93,8 @@ export type FromContext<T> =
 export type KeyBy = KeyPart | readonly KeyPart[];
 export type KeyPart = string | FromContext<string | undefined>;
 
-interface PolicyOptions {
+/** The options of a policy beside its limits. */
+export interface LimitPolicyOptions {
   /** The name of the limiter. Policies of the same name count together. 1 to 200 printable ASCII characters. */
   name?: string;
   /** Whom the guard counts a request for. AbuseLimiterService ignores it. Default: the module's `limit.keyBy`, or `'ip'`. */
@@ -143,7 +144,7 @@ interface PolicyOptions {
  *
  * @example { temp: { windowMs: minutes(1), threshold: 5, blockMs: minutes(1) }, long: { windowMs: hours(1), threshold: 20, blockMs: hours(1) } }
  */
-export type LimitPolicy = PolicyOptions &
+export type LimitPolicy = LimitPolicyOptions &
   (
     | {
         /**

@@ -14,7 +14,7 @@ import type { RouteLimiter } from './route-limiter.js';
 @SetMetadata(APPLIES_DEFAULT, true)
 @SetMetadata(OUR_GUARD, 'default')
 export class RateLimitGuard implements CanActivate {
-  constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {}
+  @Inject(ROUTE_LIMITER) private readonly routes!: RouteLimiter;
 
   /** Also asks the limits of the handler that are asked before guards, since another global guard may come after this one. */
   canActivate(context: ExecutionContext): Promise<boolean> | boolean {
@@ -26,7 +26,7 @@ export class RateLimitGuard implements CanActivate {
 @Injectable()
 @SetMetadata(OUR_GUARD, 'route')
 export class RouteLimitGuard implements CanActivate {
-  constructor(@Inject(ROUTE_LIMITER) private readonly routes: RouteLimiter) {}
+  @Inject(ROUTE_LIMITER) private readonly routes!: RouteLimiter;
 
   canActivate(context: ExecutionContext): Promise<boolean> | boolean {
     return this.routes.enter(context, 'before');

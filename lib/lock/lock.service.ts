@@ -48,7 +48,8 @@ export interface LockServiceOptions {
   readonly emit?: Emit | undefined;
 }
 
-type LockOptions = LockCallOptions & {
+/** Options of `lock()`. */
+export type LockOptions = LockCallOptions & {
   /** What is locked: a string of 1 to 512 UTF-8 bytes after NFC. */
   key: string;
 };
@@ -87,6 +88,7 @@ export class LockService implements OnModuleDestroy {
   readonly #backend: LockBackend;
   readonly #options: LockServiceOptions;
 
+  /** @internal The module makes it. */
   constructor(backend: LockBackend, options: LockServiceOptions) {
     this.#backend = backend;
     this.#options = options;

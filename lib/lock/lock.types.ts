@@ -29,12 +29,12 @@ export interface AcquireOptions {
 export interface ReleaseOptions {
   /** From the grant: 22 base64url characters. */
   lockId: string;
-  /** Given by a grant's own handle: makes the call one lean round trip. */
+  /** @internal Given by a grant's own handle: makes the call one lean round trip. */
   held?: HeldLock | undefined;
   signal?: AbortSignal | undefined;
 }
 
-/** What the holder of a grant knows of it. */
+/** @internal What the holder of a grant knows of it. */
 export interface HeldLock {
   readonly key: string;
   /** When the grant ends at the latest, by this process's clocks: counted from before the request was sent. */

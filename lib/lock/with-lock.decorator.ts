@@ -1,5 +1,10 @@
 import { type Around, wrapMethod } from '../wrap-method.js';
-import { type Composable, injectedService, injectInto, replaceMethod } from '../replace-method.js';
+import {
+  type ComposableMethodDecorator,
+  injectedService,
+  injectInto,
+  replaceMethod,
+} from '../replace-method.js';
 import { compileKeyTemplate } from './key-template.js';
 import { LOCK_PARAMETER, LOCK_SERVICE } from '../syncguard.tokens.js';
 import { LockError } from './lock.errors.js';
@@ -7,7 +12,7 @@ import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './l
 import type { LockService } from './lock.service.js';
 
 /** For async methods and generators, also generic ones, that start with the arguments which the key function takes. */
-type LockedMethodDecorator<Args extends unknown[]> = Composable &
+export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDecorator &
   (<
     // `any`: a method may take whatever it likes after those.
     // eslint-disable-next-line @typescript-eslint/no-explicit-any

@@ -10,6 +10,11 @@ export interface IoredisClient {
   duplicate(...args: never[]): unknown;
 }
 
+/** A client that can only evaluate: the mock of a test, or a wrapper of your own. */
+export interface EvalClient {
+  eval(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
+}
+
 /** What the `redis` option takes. */
 export type RedisConnectionOptions =
   string | RedisOptions | IoredisClient | { nodes: ClusterNode[]; options?: ClusterOptions };

@@ -1,9 +1,6 @@
+import type { CallOptions } from '../validate.js';
 import type { NotShownReason, SecretEnd } from './secret.types.js';
 import type { CheckedSecret } from './secret.validate.js';
-
-export interface CallOptions {
-  readonly signal?: AbortSignal | undefined;
-}
 
 /** A new secret under its tag. `proof` is the secret part of its receipt. */
 export interface StoredSecret extends Omit<CheckedSecret, 'id'> {

@@ -1,9 +1,8 @@
 import { refuseAborted } from '../aborted.js';
 import { type Clock, systemClock } from '../clock.js';
-import { MAX_DURATION_MS } from '../validate.js';
+import { type CallOptions, MAX_DURATION_MS } from '../validate.js';
 import type {
   BurnReply,
-  CallOptions,
   Content,
   CreateReply,
   PeekReply,

@@ -1,7 +1,7 @@
 import type { ScriptRunner } from '../script/script-runner.js';
+import type { CallOptions } from '../validate.js';
 import type {
   BurnReply,
-  CallOptions,
   CreateReply,
   PeekReply,
   SecretBackend,

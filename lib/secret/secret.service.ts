@@ -1,5 +1,6 @@
 import { Injectable } from '@nestjs/common';
-import type { CallOptions, SecretBackend, SecretFacts, SettleReply, ViewReply } from './secret.backend.js';
+import type { CallOptions } from '../validate.js';
+import type { SecretBackend, SecretFacts, SettleReply, ViewReply } from './secret.backend.js';
 import { SecretError } from './secret.errors.js';
 import type { ResolvedSecretOptions } from './secret.options.js';
 import type {
@@ -41,6 +42,7 @@ import { createId, formatReceipt, parseReceipt, tagOf } from './secret.id.js';
  */
 @Injectable()
 export class SecretService {
+  /** @internal The module makes it. */
   constructor(
     private readonly backend: SecretBackend,
     private readonly options: Pick<ResolvedSecretOptions, 'maxBytes' | 'uniform'>,

@@ -1,8 +1,7 @@
-interface Signalled {
-  signal?: AbortSignal | undefined;
-}
+import type { CallOptions } from '../validate.js';
 
-interface NewSecret extends Signalled {
+/** What a secret is made of, but for how it ends. */
+export interface NewSecret extends CallOptions {
   /**
    * The secret: text, or any bytes. At most `secret.maxBytes` (1 MiB). Views return it byte for byte, and a
    * string as a string. SyncGuard does not encrypt it. Encrypt it first, with a key that Redis never sees.
@@ -35,16 +34,18 @@ interface NewSecret extends Signalled {
 /**
  * A secret ends by its views, by its time, or by whichever comes first. At least one of the two is required.
  */
-export type CreateSecretOptions = NewSecret & (ByViews | ByTime);
+export type CreateSecretOptions = NewSecret & (SecretByViews | SecretByTime);
 
-interface ByViews {
+/** A secret that ends by its views. */
+export interface SecretByViews {
   /** How many views there are. 1 to 10,000. */
   views: number;
   /** How long it lives, in ms, 1 to 10 years. Views do not extend it. Default: for ever. */
   ttlMs?: number;
 }
 
-interface ByTime {
+/** A secret that ends by its time. */
+export interface SecretByTime {
   /** Default: no limit of views. */
   views?: number;
   ttlMs: number;
@@ -67,7 +68,7 @@ export interface CreatedSecret {
   readonly expiresAtMs: number | null;
 }
 
-export interface ViewOptions extends Signalled {
+export interface ViewOptions extends CallOptions {
   /**
    * Identifies this view, 1 to 512 UTF-8 bytes. A second call with the same viewId gets the same answer and
    * uses up no second view. Make it hard to guess, because another reader with the same viewId sees the

@@ -1,5 +1,5 @@
 /** The fields of every event. None of them shows a key, an id or a payload, unless `includeRaw` allows it. */
-interface EventOf<Feature extends string, Type extends string> {
+export interface SyncGuardEventOf<Feature extends string, Type extends string> {
   readonly feature: Feature;
   /** The operation. */
   readonly type: Type;
@@ -26,7 +26,7 @@ interface EventOf<Feature extends string, Type extends string> {
  * - `lost`: the lock was lost. `durationMs` is how long it was held. The event comes when the loss is
  *   noticed, and the body may still run.
  */
-export interface LockEvent extends EventOf<
+export interface LockEvent extends SyncGuardEventOf<
   'lock',
   'acquire' | 'release' | 'extend' | 'isLocked' | 'lookup' | 'lock'
 > {
@@ -39,7 +39,7 @@ export interface LockEvent extends EventOf<
  * An event of a limit or a counter. `key` is what the limit counts by, such as an address, a user or an
  * email.
  */
-export interface LimitEvent extends EventOf<
+export interface LimitEvent extends SyncGuardEventOf<
   'limit',
   | 'check'
   | 'confirm'
@@ -69,7 +69,7 @@ export interface LimitEvent extends EventOf<
  */
 export type BudgetEvent =
   | ThresholdEvent
-  | EventOf<
+  | SyncGuardEventOf<
       'budget',
       | 'reserve'
       | 'charge'
@@ -89,14 +89,15 @@ export type BudgetEvent =
     >;
 
 /** A threshold of a limit was reached for the first time in its window. `key` is the scope. */
-export interface ThresholdEvent extends EventOf<'budget', 'threshold'> {
+export interface ThresholdEvent extends SyncGuardEventOf<'budget', 'threshold'> {
   readonly percent: number;
   /** The part of the scope before the colon: `user` of `user:42`. */
   readonly scopeType: string;
   readonly period: ThresholdPeriod;
 }
 
-type ThresholdPeriod =
+/** The period of a limit, as events tell it. */
+export type ThresholdPeriod =
   | 'lifetime'
   | {
       readonly every: 'hour' | 'day' | 'week' | 'month' | 'year';
@@ -109,7 +110,7 @@ type ThresholdPeriod =
  * An event of a secret. `key` is the tag of the secret, a hash. The id opens the secret, so it is in no
  * event.
  */
-export interface SecretEvent extends EventOf<
+export interface SecretEvent extends SyncGuardEventOf<
   'secret',
   'create' | 'view' | 'peek' | 'burn' | 'status' | 'confirm' | 'release'
 > {

@@ -5,7 +5,11 @@ import { LockService } from '../lock/lock.service.js';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
 import { SyncGuardHealthIndicator } from '../syncguard.health.js';
 import { SyncGuardModule } from '../syncguard.module.js';
-import type { ResolvedSyncGuardOptions, SyncGuardOptions } from '../syncguard.options.js';
+import type {
+  ResolvedSyncGuardOptions,
+  SyncGuardModuleOptions,
+  SyncGuardOptions,
+} from '../syncguard.options.js';
 import { RESOLVED_OPTIONS, SYNCGUARD_BACKENDS, SYNCGUARD_TELEMETRY } from '../syncguard.tokens.js';
 import { invalidOption } from '../validate.js';
 import { FakeClock } from './fake-clock.js';
@@ -17,9 +21,7 @@ import { SyncGuardTesting } from './syncguard-testing.js';
  * Options of `SyncGuardTestingModule.forRoot`: those of `SyncGuardModule.forRoot` without `redis`, and a
  * clock. `shutdown.drainMs` is 0 by default, so that no test waits for locks that it left behind.
  */
-export interface SyncGuardTestingOptions extends Omit<SyncGuardOptions, 'redis'> {
-  /** As on `SyncGuardModule.forRoot`. Default: true. */
-  isGlobal?: boolean;
+export interface SyncGuardTestingOptions extends Omit<SyncGuardModuleOptions, 'redis'> {
   /**
    * The clock of the backends. Default: a new FakeClock, which stands at the moment when the module was
    * created.

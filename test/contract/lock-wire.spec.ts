@@ -1,11 +1,6 @@
 import type { Redis } from 'ioredis';
-import {
-  createRedisBackend,
-  FENCE_THRESHOLDS,
-  LockError,
-  makeStorageKey,
-  type LockBackend,
-} from 'nestjs-syncguard';
+import { createRedisBackend, LockError, type LockBackend } from 'nestjs-syncguard';
+import { FENCE_THRESHOLDS, makeStorageKey } from 'nestjs-syncguard/compat';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { resolveOptions } from '../../lib/syncguard.options.js';

@@ -1,6 +1,7 @@
 import * as fc from 'fast-check';
 import type { AcquiredLock, AcquireResult, LockBackend } from 'nestjs-syncguard';
-import { FENCE_THRESHOLDS, LockError } from 'nestjs-syncguard';
+import { LockError } from 'nestjs-syncguard';
+import { FENCE_THRESHOLDS } from 'nestjs-syncguard/compat';
 import { inspect } from 'node:util';
 
 /** A backend under test, and the clock that ends its locks. */

@@ -1,3 +1,4 @@
+import type { Redis } from 'ioredis';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { createRedisBackend, type LockError, type LockBackend } from 'nestjs-syncguard';
@@ -43,7 +44,7 @@ describe('locks when Redis fails', () => {
 
   /** A connection as the module opens it, through the proxy. */
   const own = async (): Promise<LockBackend> => {
-    const backend = createRedisBackend(server.track(openConnection(proxy.url) as { disconnect(): void }));
+    const backend = createRedisBackend(server.track(openConnection(proxy.url) as unknown as Redis));
     await granted(await backend.acquire({ key: 'warm', ttlMs: 1_000 })).release();
     return backend;
   };
@@ -349,7 +350,7 @@ describe('locks when Redis fails', () => {
     try {
       for (const password of ['wrong-secret', undefined]) {
         const url = `redis://${password ? `:${password}@` : ''}127.0.0.1:${closed.port}`;
-        const client = closed.track(openConnection(url) as { disconnect(): void });
+        const client = closed.track(openConnection(url) as unknown as Redis);
         const { code, error } = await failure(
           createRedisBackend(client).acquire({ key: 'order:1', ttlMs: TTL_MS }),
         );

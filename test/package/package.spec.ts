@@ -11,12 +11,14 @@ describe('the package, as it is published', () => {
   const nest11 = new PackedApp('nest11-cjs', folder);
   const nest12 = new PackedApp('nest12-esm', folder);
   const apps = [nest11, nest12];
+  const withoutNest = new PackedApp('without-nest', folder);
+  const all = [...apps, withoutNest];
   let tarball: string;
 
   beforeAll(async () => {
     await freshRedis();
-    [tarball] = await Promise.all([packPackage(folder), ...apps.map((app) => app.installDependencies())]);
-    await Promise.all(apps.map((app) => app.install(tarball)));
+    [tarball] = await Promise.all([packPackage(folder), ...all.map((app) => app.installDependencies())]);
+    await Promise.all(all.map((app) => app.install(tarball)));
   }, SET_UP_MS);
 
   afterAll(async () => {
@@ -70,10 +72,25 @@ describe('the package, as it is published', () => {
   it(
     'has types that compile in CommonJS and in ES modules, without any optional package',
     async () => {
-      await Promise.all(apps.map((app) => app.compile()));
+      await Promise.all(all.map((app) => app.compile()));
     },
     SET_UP_MS,
   );
+
+  it('locks without Nest, by its entries ./core and ./compat', async () => {
+    for (const absent of ['@nestjs/common', '@nestjs/core', 'rxjs', 'reflect-metadata'])
+      expect([absent, withoutNest.has(absent)]).toEqual([absent, false]);
+    const tried = [expect.stringMatching(/^\d{15}$/), true, true];
+    expect(await withoutNest.runToEnd(workerRedis().url)).toEqual({
+      memory: tried,
+      redis: tried,
+      events: ['acquire', 'acquire', 'acquire', 'lookup', 'release'],
+      count: 1,
+      error: 'InvalidArgument',
+      scripts: true,
+      oneCopy: true,
+    });
+  });
 
   it(
     'boots in both apps, as one copy whether it is required or imported',

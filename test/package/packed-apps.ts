@@ -44,8 +44,9 @@ export class PackedApp {
     folder: string,
   ) {
     this.#folder = join(folder, name);
-    cpSync(join(APPS, name), this.#folder, { recursive: true });
+    mkdirSync(this.#folder, { recursive: true });
     for (const file of ['main.ts', 'tsconfig.json']) cpSync(join(APPS, file), join(this.#folder, file));
+    cpSync(join(APPS, name), this.#folder, { recursive: true });
   }
 
   /** What its lockfile pins. */
@@ -78,6 +79,11 @@ export class PackedApp {
   /** Type-checks against the published types, those of all dependencies included, and compiles. */
   async compile(): Promise<void> {
     await run(process.execPath, [join(ROOT, 'node_modules/typescript/bin/tsc'), '-p', '.'], this.#folder);
+  }
+
+  /** Runs a program that ends by itself. Gives what it printed, read as JSON. */
+  async runToEnd(redisUrl: string): Promise<unknown> {
+    return JSON.parse(await run(process.execPath, ['main.js'], this.#folder, { REDIS_URL: redisUrl }));
   }
 
   /** Starts the app. Gives how many copies of the package it has loaded by `require` and `import`. */
@@ -120,9 +126,14 @@ export class PackedApp {
 }
 
 /** What a program printed. Rejects with all of it when the program failed. */
-export async function run(program: string, args: string[], cwd: string): Promise<string> {
+export async function run(
+  program: string,
+  args: string[],
+  cwd: string,
+  env: Readonly<Record<string, string>> = {},
+): Promise<string> {
   try {
-    const { stdout } = await promisify(execFile)(program, args, { cwd });
+    const { stdout } = await promisify(execFile)(program, args, { cwd, env: { ...process.env, ...env } });
     return stdout;
   } catch (cause) {
     const { stdout = '', stderr = '', message } = cause as Error & { stdout?: string; stderr?: string };

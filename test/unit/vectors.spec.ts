@@ -1,12 +1,12 @@
+import { hashKey } from 'nestjs-syncguard';
 import {
   calculateRedisServerTimeMs,
   FENCE_THRESHOLDS,
   formatFence,
-  hashKey,
   isLive,
   makeStorageKey,
   TIME_TOLERANCE_MS,
-} from 'nestjs-syncguard';
+} from 'nestjs-syncguard/compat';
 
 describe('makeStorageKey', () => {
   it.each([

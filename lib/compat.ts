@@ -1,0 +1,28 @@
+// Entry ./compat: what programs need that share Redis keys with other SyncGuard programs. See docs/wire-format.md.
+// It works without Nest, as ./core does.
+
+// Keys and time
+export { makeStorageKey } from './redis/redis.keys.js';
+export { calculateRedisServerTimeMs, isLive, TIME_TOLERANCE_MS } from './clock.js';
+
+// Locks
+export { expectFence, FENCE_THRESHOLDS, formatFence, owns } from './lock/lock.values.js';
+export type { LockBackend } from './lock/lock.backend.js';
+export type * from './lock/lock.types.js';
+
+// Replies of the scripts of budgets
+export { parseBudgetResult, parseFinalizeResult, type ReplyContext } from './budget/budget.replies.js';
+export type { AlreadyRunning, ReserveOutcome } from './budget/budget.backend.js';
+export type * from './budget/budget.types.js';
+
+// Secrets and counters as JSON documents and plain counters
+export {
+  ATOMIC_DECREMENT_SCRIPT,
+  ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT,
+  type DecrementResult,
+  type InvalidResultCode,
+  InvalidResultError,
+  parseDecrementResult,
+  parseIncrementResult,
+} from './secret/secret.compat.js';
+export { SyncGuardError, type SyncGuardErrorInit } from './syncguard.errors.js';

@@ -1,0 +1,38 @@
+// Entry ./core: what works without Nest. Nothing that it reaches imports Nest, not even as a type.
+
+// Backends of locks
+export {
+  createMemoryBackend,
+  createRedisBackend,
+  LOCK_SCRIPTS,
+  type RedisBackendConfig,
+} from './backend/lock-backends.js';
+export type { LockBackend } from './lock/lock.backend.js';
+export type * from './lock/lock.types.js';
+export type { EvalClient, IoredisClient } from './redis/redis.client.js';
+export type { Clock } from './clock.js';
+
+// Errors
+export { LockError, type LockErrorCode } from './lock/lock.errors.js';
+export {
+  type FaultCode,
+  SyncGuardConfigError,
+  type SyncGuardConfigErrorInit,
+  SyncGuardError,
+  type SyncGuardErrorInit,
+} from './syncguard.errors.js';
+
+// Telemetry
+export { withTelemetry } from './backend/observed-locks.js';
+export type { TelemetryOptions } from './telemetry/telemetry.options.js';
+export type {
+  BudgetEvent,
+  LimitEvent,
+  LockEvent,
+  SecretEvent,
+  SyncGuardEvent,
+  SyncGuardEventOf,
+  ThresholdEvent,
+  ThresholdPeriod,
+} from './telemetry/telemetry.types.js';
+export { hashKey } from './keys.js';

@@ -1,0 +1,64 @@
+// Fails where an entry's types name a type of ours that the entry does not export: `node tools/check-exports.mjs`, after
+// a build. Who imports from ./core alone must be able to write down whatever ./core gives and takes.
+import { createRequire } from 'node:module';
+import { resolve } from 'node:path';
+
+const ts = createRequire(import.meta.url)('typescript');
+const dist = resolve(import.meta.dirname, '../dist/cjs');
+const ENTRIES = ['index', 'core', 'compat', 'testing/index'].map((name) => `${dist}/${name}.d.ts`);
+
+const program = ts.createProgram(ENTRIES, {
+  module: ts.ModuleKind.NodeNext,
+  moduleResolution: ts.ModuleResolutionKind.NodeNext,
+  target: ts.ScriptTarget.ES2022,
+  noEmit: true,
+  skipLibCheck: true,
+});
+const checker = program.getTypeChecker();
+
+const target = (symbol) => (symbol.flags & ts.SymbolFlags.Alias ? checker.getAliasedSymbol(symbol) : symbol);
+
+/** Of our own, and declared at the top of a module: not a type parameter, not a member. */
+const isOurs = (symbol) =>
+  symbol.declarations?.some(
+    (declaration) =>
+      declaration.getSourceFile().fileName.startsWith(dist) &&
+      !ts.isTypeParameterDeclaration(declaration) &&
+      (ts.isSourceFile(declaration.parent) || ts.isVariableDeclarationList(declaration.parent)),
+  );
+
+function namesIn(node, found) {
+  const name = ts.isTypeReferenceNode(node)
+    ? node.typeName
+    : ts.isExpressionWithTypeArguments(node)
+      ? node.expression
+      : ts.isTypeQueryNode(node)
+        ? node.exprName
+        : undefined;
+  const symbol = name && checker.getSymbolAtLocation(name);
+  if (symbol) found.add(target(symbol));
+  ts.forEachChild(node, (child) => void namesIn(child, found));
+  return found;
+}
+
+const exportsOf = (entry) =>
+  checker.getExportsOfModule(checker.getSymbolAtLocation(program.getSourceFile(entry))).map(target);
+
+let missing = 0;
+for (const entry of ENTRIES) {
+  // ./testing is always used beside the package's own entry.
+  const exported = new Set([
+    ...exportsOf(entry),
+    ...(entry.includes('/testing/') ? exportsOf(ENTRIES[0]) : []),
+  ]);
+  for (const symbol of exportsOf(entry))
+    for (const declaration of symbol.declarations ?? [])
+      for (const named of namesIn(declaration, new Set()))
+        if (isOurs(named) && !exported.has(named)) {
+          missing++;
+          console.error(
+            `${entry.slice(dist.length + 1)}: ${symbol.name} names ${named.name}, which is not exported.`,
+          );
+        }
+}
+if (missing > 0) process.exitCode = 1;
