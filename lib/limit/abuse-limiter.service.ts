@@ -95,7 +95,7 @@ export class AbuseLimiterService {
 
   /**
    * Counts one call and decides about it. The service does not learn how the call ends, so a policy with
-   * `count: 'failure'` or `'success'` counts every call here: check after a failure, or after a success.
+   * `count: 'failure'` or `'success'` counts every call here. Call `check` only when a call has failed, or has succeeded.
    *
    * @param key - whose call it is, 1 to 512 UTF-8 bytes. It is hashed before it becomes part of a name in Redis.
    * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable` while
@@ -365,8 +365,8 @@ export class AbuseLimiterService {
   }
 
   /**
-   * Runs an operation on the backend and on the fallback, and clears the deny cache. So it holds for the next decision,
-   * whichever of them decides. All of them are asked before a fault is thrown.
+   * Runs an operation on the backend and on the fallback, and removes the key from the deny cache. So it holds for the next
+   * decision, whichever of the three makes it. A fault is thrown after all of them are done.
    */
   async #forEach(
     key: string,

@@ -38,7 +38,7 @@ export class BootChecks {
     if (!first) return;
     throw new SyncGuardConfigError([first, ...others].map(({ message }) => message).join(' '), {
       code: first.code,
-      hint: `${first.hint} To start the app without it, set \`limit: { strictBoot: false }\`, which makes this a warning.`,
+      hint: `${first.hint} To start the app nevertheless, set \`limit: { strictBoot: false }\`, which makes this a warning.`,
     });
   }
 

@@ -27,7 +27,7 @@ export interface ResponseState extends Pick<CallEnd, 'statusCode' | 'location' |
  *
  * A failure settles the call as soon as the handler shows it, so that the response can still become a 429. Over HTTP,
  * everything else settles it by the status, once the response was sent: until then a guard, an interceptor or a filter may
- * turn it into a failure. Outside of HTTP there is no status, so the return of the handler settles the call.
+ * turn it into a failure. Outside of HTTP the call is settled when the handler has returned or thrown.
  */
 export class CallInFlight {
   #settled = false;
@@ -66,13 +66,16 @@ export class CallInFlight {
     await this.#settleBy(statusCode);
   }
 
-  /** Called after a stream of events has begun. If its headers are out, the call has succeeded. */
+  /** Called after a stream of events has begun. If its headers are out, their status settles the call. */
   streamStarted(): void {
     if (this.response?.headersSent) void this.responseSent().catch(() => {});
   }
 
-  /** Called when another limit, or a fault of the limiter, refused the call after this policy had let it in. */
-  async refused(): Promise<void> {
+  /**
+   * Takes the call back, so that no policy counts it. Called when the limiter itself has refused the call after these policies
+   * had let it in, and for policies that watch the guards, when no guard has refused the call.
+   */
+  async takeBack(): Promise<void> {
     this.#predicateResults = new Map();
     await this.#settleBy(429);
   }

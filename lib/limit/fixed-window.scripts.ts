@@ -57,7 +57,7 @@ local function decideInWindow(commit, window, block, cost, shortWindowMs, shortT
   return true, (count > 0 and math.min(endsAtMs - nowMs, shortWindowMs) or 0) .. ' ok ' .. count .. ' ' .. count
 end`;
 
-/** Replies as a check would, and writes nothing. */
+/** Replies as a check of cost 1 would, and writes nothing. */
 export const peekWindowScript = defineScript({
   name: 'limit-peek-window',
   keys: ['window', 'block'],

@@ -306,7 +306,7 @@ export function staticCheckScript(shapes: readonly CheckShape[]): CheckScript {
   );
 }
 
-/** Replies as a check would, and writes nothing. An allowed reply has the exact time until the short window is empty. */
+/** Replies as a check of cost 1 would, and writes nothing. An allowed reply has the exact time until the short window is empty. */
 export const peekScript = defineScript({
   name: 'limit-peek',
   keys: ['attempts', 'block', 'penalties'],

@@ -91,7 +91,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   guardsPassed(context: ExecutionContext, visit: Visit): Promise<boolean> | true {
     if (visit.passed.has('after')) return true;
     // No guard has refused the call, so the watching policies take it back.
-    for (const call of visit.watching.splice(0)) void call.refused().catch(() => {});
+    for (const call of visit.watching.splice(0)) void call.takeBack().catch(() => {});
     const { after, defaultAfter } = visit.plan;
     const policies = visit.passed.has('default') ? [...defaultAfter, ...after] : after;
     return this.#enter(context, visit, 'after', policies);
@@ -127,7 +127,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
       if (isOurs) {
         // The limiter itself refuses the call. Limits that have let it in must not count that as a failure.
         visit.inFlight.length = visit.watching.length = 0;
-        for (const call of calls) void call.refused().catch(() => {});
+        for (const call of calls) void call.takeBack().catch(() => {});
       } else void this.handlerThrew(visit, calls, error).catch(() => {});
       return this.#refuseFault(context, visit, error);
     }

@@ -106,14 +106,14 @@ export class RoutePlans {
     if (own.length > MAX_CHECKS)
       throw new SyncGuardConfigError(
         `${route} has ${own.length} limits. A route may have at most ${MAX_CHECKS}.`,
-        { hint: 'Remove a @RateLimit, or join two policies to one with `temp` and `long`.' },
+        { hint: 'Remove a @RateLimit, or replace two policies by one with `temp` and `long`.' },
       );
     return own;
   }
 
   /**
-   * Returns the policies of decorators. The name of a policy without one is the route. If there are several, all but the
-   * first have their number behind it.
+   * Returns the policies of decorators. A policy without a name is named after the route. The second such policy of a route
+   * is named `<route>#2`.
    */
   #policiesOf(
     entries: readonly RateLimitEntry[],
@@ -168,7 +168,7 @@ export class RoutePlans {
     );
     if (moved.length > 0)
       warn(
-        `RATE_LIMIT_ASK: These routes have a policy with a function in \`keyBy\`, \`cost\` or \`limit\`, so it is asked after the guards and does not count the calls that a guard refuses: ${[...new Set(moved)].join(', ')}. Set \`ask: 'before'\` in the policy to count them, or \`ask: 'after'\` to keep it so.`,
+        `RATE_LIMIT_ASK: These routes have a policy with a function in \`keyBy\`, \`cost\`, \`limit\` or \`windowMs\`, so it is asked after the guards and does not count the calls that a guard refuses: ${[...new Set(moved)].join(', ')}. Set \`ask: 'before'\` in the policy to count them, or \`ask: 'after'\` to keep it so.`,
       );
   }
 
@@ -279,9 +279,9 @@ const isFieldResolver = (method: Method): boolean =>
   Reflect.hasMetadata(FIELD_RESOLVER, method) || Reflect.hasMetadata(REFERENCE_RESOLVER, method);
 
 /**
- * Checks that Nest asks guards and interceptors for a field resolver, which it does only if GraphQLModule is configured so.
- * A limit on the class may leave the fields alone, so with neither of them it does not fail. With guards alone, the limits
- * would never learn how a call ends.
+ * Checks that Nest asks guards and interceptors for a field resolver, which it does only if GraphQLModule is configured so. If
+ * Nest asks neither, a limit on the class leaves the fields alone, and that is allowed. Guards without interceptors are not,
+ * because the limits would never learn how a call ends.
  */
 function verifyFieldResolver(type: Type, method: Method, moduleRef: ModuleRef): void {
   const isOwn = entriesOn(method).length > 0;
