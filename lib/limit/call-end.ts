@@ -37,8 +37,8 @@ export function endOf(
   };
 }
 
-/** Returns the `Location` header. Fastify's reply has it, too: its raw response gets the headers only when they leave. */
-export function locationOf(response: ResponseLike): string | undefined {
+/** Returns the `Location` header of a response. The raw response of Fastify gets its headers only when they leave. */
+export function locationOf(response: Pick<ResponseLike, 'getHeader'>): string | undefined {
   const location = response.getHeader?.('location');
   return typeof location === 'string' ? location : undefined;
 }

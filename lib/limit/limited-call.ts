@@ -22,9 +22,12 @@ export interface ResponseLike {
   getHeader?(name: string): unknown;
 }
 
-/** The part of a response of Node.js that reports when it ends. */
+/** The part of a response of Node.js that limits use. */
 export interface EndingResponse {
   readonly headersSent: boolean;
+  getHeader(name: string): unknown;
+  setHeader(name: string, value: string): unknown;
+  removeHeader(name: string): void;
   once(event: 'finish' | 'close', listener: () => void): unknown;
 }
 

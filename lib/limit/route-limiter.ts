@@ -372,12 +372,14 @@ function callOfResponse(
   response: ResponseLike,
 ): CallInFlight {
   const raw = response.raw ?? (response as unknown as EndingResponse);
+  if (response.raw && policies.some(({ isFailure }) => isFailure)) keepHeaders(raw);
   const now: ResponseState = {
     get statusCode() {
       return response.statusCode;
     },
+    // A handler may have written headers to the raw response. The reply of Fastify does not have those.
     get location() {
-      return locationOf(response);
+      return locationOf(raw.headersSent ? raw : response);
     },
     get handled() {
       return visit.handled;
@@ -392,6 +394,18 @@ function callOfResponse(
   raw.once('close', () => void call.connectionClosed().catch(() => {}));
   return call;
 }
+
+/**
+ * Makes Node.js keep the headers that are passed to `writeHead`. It does so only if another header has been set before, as
+ * Express does. Otherwise `getHeader` would not find the `Location` of a redirect that is written to the raw response.
+ */
+function keepHeaders(raw: EndingResponse): void {
+  if (raw.headersSent) return;
+  raw.setHeader(UNUSED_HEADER, '');
+  raw.removeHeader(UNUSED_HEADER);
+}
+
+const UNUSED_HEADER = 'x-syncguard';
 
 /** The responses of Express and Fastify have `header`. A GraphQL context may hold a response of Node.js, or a sent one. */
 function setHeader(response: ResponseLike, name: string, value: string): void {

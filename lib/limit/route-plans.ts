@@ -11,6 +11,7 @@ import { isByUser, type ResolvedPolicy, resolvePolicy } from './limit.policy.js'
 import type { LimitPolicy } from './limit.types.js';
 import { guardsOn, hasLastGuard, hasOtherGuards, isOtherGuard } from './last-guard.js';
 import type { Plan } from './plan.js';
+import { presets } from './presets.js';
 import { SharedNames } from './shared-names.js';
 import {
   APPLIES_DEFAULT,
@@ -149,8 +150,12 @@ export class RoutePlans {
       this.#verifyClass(type, moduleRef);
       this.#verifySharedNames(type, names);
     }
-    for (const policies of this.options.limits.values())
-      for (const policy of policies) this.#verifyProviders(policy);
+    for (const [key, policies] of this.options.limits)
+      for (const policy of policies) {
+        this.#verifyProviders(policy);
+        // AbuseLimiterService may use it. A preset may be unused, so its name is free for other policies.
+        if (!Object.hasOwn(presets, key)) names.add(policy);
+      }
     const { skipIf, user, address } = this.options.limit;
     for (const each of [skipIf, user, address])
       if (typeof each === 'function') this.keys.resolver<unknown>(each);

@@ -699,7 +699,9 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         await expect(limiter.forgive('ann', LOGIN, 0)).rejects.toMatchObject(wrong);
         await expect(limiter.check('', LOGIN)).rejects.toMatchObject(wrong);
         await expect(limiter.check('x'.repeat(513), LOGIN)).rejects.toMatchObject(wrong);
-        await expect(limiter.check('ann', 'nobody')).rejects.toThrow(/no policy "nobody"/);
+        await expect(limiter.check('ann', 'logn')).rejects.toThrow(
+          /^There is no policy "logn"\. Correct the name, or add the policy to the `limits` option\. There are: login, /,
+        );
         await expect(limiter.check('ann', { limit: 1, windowMs: 1 })).rejects.toThrow(/name/);
       });
     });

@@ -1,4 +1,5 @@
 import 'reflect-metadata';
+import type { ServerResponse } from 'node:http';
 import {
   type ArgumentsHost,
   BadRequestException,
@@ -9,9 +10,11 @@ import {
   type ExceptionFilter,
   type ExecutionContext,
   Get,
+  ForbiddenException,
   GoneException,
   HttpCode,
   type INestApplication,
+  InternalServerErrorException,
   Logger,
   type NestInterceptor,
   NotFoundException,
@@ -43,15 +46,23 @@ let asked: [unknown, CallEnd][] = [];
 
 const REFUSALS: Record<string, new () => Error> = {
   '400': BadRequestException,
+  '401': UnauthorizedException,
+  '403': ForbiddenException,
   '404': NotFoundException,
   '410': GoneException,
   '422': UnprocessableEntityException,
+  '500': InternalServerErrorException,
 };
 
 interface Response {
   redirect(...args: unknown[]): void;
   status(code: number): void;
   send(body: object): void;
+}
+
+interface RawResponse extends Pick<ServerResponse, 'writeHead' | 'end' | 'statusCode'> {
+  hijack?(): void;
+  readonly raw?: Pick<ServerResponse, 'writeHead' | 'end' | 'statusCode'>;
 }
 
 /** Express takes the status first, Fastify last. */
@@ -150,6 +161,31 @@ class Routes {
     const Refusal = REFUSALS[says];
     if (Refusal) throw new Refusal();
     return { code };
+  }
+
+  @RateLimit('login')
+  @Post('login')
+  login(@Query('code', ParseIntPipe) code: number, @Body() { says }: { says: string }): object {
+    return this.otp(code, { says });
+  }
+
+  /** Fastify's reply learns nothing of a response that is written past it. */
+  @RateLimit(byLocation)
+  @Post('raw')
+  raw(@Res() response: RawResponse): void {
+    response.hijack?.();
+    const raw = response.raw ?? response;
+    raw.writeHead(302, { location: '/login?error' });
+    raw.end();
+  }
+
+  @RateLimit(FAILURES)
+  @Post('raw-status')
+  rawStatus(@Res() response: RawResponse): void {
+    response.hijack?.();
+    const raw = response.raw ?? response;
+    raw.statusCode = 401;
+    raw.end();
   }
 
   @RateLimit('signup')
@@ -263,17 +299,27 @@ describe.each(CELLS)('how a call ended, on %s and %s', (adapter, backend) => {
     return all;
   };
 
-  it.each(['400', '404', '410', '422'])(
-    'a wrong code that is answered %s is a failure of `otp`',
-    async (status) => {
+  const presets = ['otp', 'login'];
+  it.each(presets.flatMap((preset) => ['400', '401', '403', '404', '410', '422'].map((of) => [preset, of])))(
+    '`%s` counts a guess that is answered %s',
+    async (preset, status) => {
       const wrong = Number(status);
-      expect(await posts(6, '/otp?code=1', status)).toEqual([wrong, wrong, wrong, wrong, 429, 429]);
+      expect(await posts(6, `/${preset}?code=1`, status)).toEqual([wrong, wrong, wrong, wrong, 429, 429]);
     },
   );
 
-  it("a pipe's refusal is neither", async () => {
-    expect(await posts(8, '/otp?code=x')).toEqual(Array(8).fill(400));
-    expect(await post('/otp?code=1')).toBe(201);
+  it.each(presets)(
+    '`%s` does not count a form that a pipe refuses, nor an error of the server',
+    async (preset) => {
+      expect(await posts(8, `/${preset}?code=x`)).toEqual(Array(8).fill(400));
+      expect(await posts(8, `/${preset}?code=1`, '500')).toEqual(Array(8).fill(500));
+      expect(await post(`/${preset}?code=1`)).toBe(201);
+    },
+  );
+
+  it('a response that is written past the adapter is judged by what was sent', async () => {
+    expect(await posts(5, '/raw-status')).toEqual([401, 401, 401, 429, 429]);
+    expect(await posts(5, '/raw')).toEqual([302, 302, 302, 429, 429]);
   });
 
   it('a sign-up counts once it is made, also one that redirects', async () => {

@@ -128,6 +128,25 @@ describe.each(['express', 'fastify'] as const)('names of policies, on %s', (adap
     );
   });
 
+  it('that no decorator uses do not boot either, as AbuseLimiterService may use them', async () => {
+    @Controller()
+    class Limited {
+      @RateLimit({ ...of(2, 'mine'), windowMs: hours(1) })
+      @Get()
+      get(): void {}
+    }
+    @Controller()
+    class Free {}
+    const clash = {
+      code: 'RATE_LIMIT_NAME',
+      message: expect.stringMatching(/policies named mine/) as unknown,
+    };
+    await expect(start(Limited, { limits: { mine: of(2) } })).rejects.toMatchObject(clash);
+    await expect(
+      start(Free, { limits: { first: of(2, 'mine'), second: { ...of(2, 'mine'), windowMs: hours(1) } } }),
+    ).rejects.toMatchObject(clash);
+  });
+
   it('boot where they count together as they should, and beside presets that nobody uses', async () => {
     @RateLimit(of(2, 'mine'))
     @Controller()

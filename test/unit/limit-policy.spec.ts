@@ -117,6 +117,7 @@ describe('resolvePolicy', () => {
     ['long', { ...fixed, long: tier }],
     ['escalation', { ...fixed, escalation: { factor: 2, maxBlockMs: 1, strikeTtlMs: 1_000 } }],
     ["count: 'failure'", { ...fixed, count: 'failure' }],
+    ["count: 'success'", { ...fixed, count: 'success' }],
   ])('refuses `%s` beside a fixed window', (option, policy) => {
     expect(refusalOf(policy)).toMatch(`login.${option} does not go with \`algorithm: 'fixed-window'\`.`);
   });
