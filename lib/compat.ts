@@ -6,7 +6,7 @@ export { makeStorageKey } from './redis/redis.keys.js';
 export { calculateRedisServerTimeMs, isLive, TIME_TOLERANCE_MS } from './clock.js';
 
 // Locks
-export { expectFence, FENCE_THRESHOLDS, formatFence, owns } from './lock/lock.values.js';
+export { expectFence, FENCE_THRESHOLDS, formatFence, owns } from './lock/lock.record.js';
 export type { LockBackend } from './lock/lock.backend.js';
 export type * from './lock/lock.types.js';
 

@@ -1,9 +1,16 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** Waits until all promises have settled, but at most `ms`. Never rejects. */
-export async function settleWithin(ms: number, promises: readonly Promise<unknown>[]): Promise<void> {
+/** Waits until all promises have settled, but at most `ms`, and not after the signal has aborted. Never rejects. */
+export async function settleWithin(
+  ms: number,
+  promises: readonly Promise<unknown>[],
+  signal?: AbortSignal,
+): Promise<void> {
   const patience = new AbortController();
+  const end = (): void => patience.abort();
   const tooLate = sleep(ms, undefined, { signal: patience.signal }).catch(() => {});
+  signal?.addEventListener('abort', end);
   await Promise.race([Promise.allSettled(promises), tooLate]);
-  patience.abort();
+  signal?.removeEventListener('abort', end);
+  end();
 }

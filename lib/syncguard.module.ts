@@ -99,11 +99,13 @@ const providers: Provider[] = [
   },
   {
     provide: SYNCGUARD_BACKENDS,
-    useFactory: (options: ResolvedSyncGuardOptions, emit?: Emit, connection?: RedisConnection): Backends =>
-      observedBackends(
-        connection ? redisBackends(connection.runner, options, warn) : memoryBackends(options),
-        emit,
-      ),
+    useFactory: async (options: ResolvedSyncGuardOptions, emit?: Emit, connection?: RedisConnection) => {
+      const backends: Backends = connection
+        ? redisBackends(connection.runner, options, warn)
+        : memoryBackends(options);
+      if (options.lock.fair && connection?.runner.readiness.ready) await backends.lock.prepare?.();
+      return observedBackends(backends, emit);
+    },
     inject: [RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY, SYNCGUARD_CONNECTION],
   },
   {

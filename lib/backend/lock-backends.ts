@@ -2,7 +2,7 @@ import type { Clock } from '../clock.js';
 import type { LockBackend } from '../lock/lock.backend.js';
 import { slottedLayout, specLayout } from '../lock/lock.layout.js';
 import { MemoryLockBackend } from '../lock/lock.memory-backend.js';
-import { lockScripts } from '../lock/lock.scripts.js';
+import { lockScripts } from '../lock/lock.by-id.scripts.js';
 import { RedisLockBackend } from '../lock/lock.redis-backend.js';
 import type { MemoryCapabilities, RedisCapabilities } from '../lock/lock.types.js';
 import type {
@@ -15,6 +15,7 @@ import { validateKeyPrefix } from '../redis/redis.keys.js';
 import { resolveCommandTimeout, resolveKeyLayout, validateRedis } from '../redis/redis.options.js';
 import { ScriptRunner } from '../script/script-runner.js';
 import { boolean, invalidOption, knownOptions } from '../validate.js';
+import { NO_PUBSUB } from './server-warnings.js';
 
 /** Options of {@link createRedisBackend}. */
 export interface RedisBackendConfig {
@@ -70,7 +71,7 @@ export function redisLocks(
   }: Required<Pick<RedisBackendConfig, 'keyPrefix' | 'keyLayout' | 'cleanupInIsLocked' | 'warn'>>,
 ): LockBackend<RedisCapabilities> {
   const layout = keyLayout === 'spec' ? specLayout(keyPrefix) : slottedLayout(keyPrefix, runner.client);
-  return new RedisLockBackend(runner, layout, options);
+  return new RedisLockBackend(runner, layout, { ...options, onUnheard: () => options.warn(NO_PUBSUB) });
 }
 
 /**

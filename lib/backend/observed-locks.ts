@@ -1,7 +1,15 @@
-import { momentNow } from '../clock.js';
-import { LockHandle } from '../lock/acquired-lock.js';
+import { momentNow, monotonicMs } from '../clock.js';
+import { LockHandle } from '../lock/lock.handle.js';
 import { detailOf, type LockBackend } from '../lock/lock.backend.js';
-import type { BackendCapabilities, LockInfo, ReleaseOptions, ReleaseResult } from '../lock/lock.types.js';
+import type {
+  BackendCapabilities,
+  LockInfo,
+  LockKeyOption,
+  LockTurn,
+  ReleaseOptions,
+  ReleaseResult,
+} from '../lock/lock.types.js';
+import { validateKeys } from '../lock/lock.validate.js';
 import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
 import { createTelemetry } from '../telemetry/telemetry.js';
 import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
@@ -37,8 +45,8 @@ export function observedLocks<C extends BackendCapabilities>(
       if (!result.ok) return result;
       const { lockId, fence, expiresAtMs } = result;
       const { ttlMs } = options;
-      const key = options.key.normalize('NFC');
-      return new LockHandle(locks, { key, lockId, fence, expiresAtMs, ttlMs, sentAt });
+      const keys = validateKeys(options);
+      return new LockHandle(locks, { keys, lockId, fence, expiresAtMs, ttlMs, sentAt });
     },
   });
   const locks: LockBackend<C> = observe(withObservedHandles, 'lock', LOCK, emit);
@@ -55,10 +63,21 @@ function lockReason(result: { ok: boolean } | undefined): Facts {
 }
 
 const ofLockId = (result: ReleaseResult | undefined, options: ReleaseOptions): Facts => ({
-  key: options?.held?.key,
+  keys: options?.held?.keys,
   lockId: options?.lockId,
   ...lockReason(result),
 });
+
+/** A call that was refused for its arguments may bring anything as its keys. */
+function ofKeys(options: LockKeyOption | undefined): Facts {
+  const { key, keys } = options ?? {};
+  return Array.isArray(keys) ? { keys: keys as readonly string[] } : { key };
+}
+
+function ofTurn(turn: LockTurn | undefined): Facts {
+  if (turn?.place === undefined) return {};
+  return { place: turn.place, waitedMs: monotonicMs() - turn.sinceMs };
+}
 
 const ofLookup = (found: LockInfo | null | undefined, key?: string, lockId?: string): Facts => ({
   type: 'lookup',
@@ -70,7 +89,8 @@ const ofLookup = (found: LockInfo | null | undefined, key?: string, lockId?: str
 // Callers outside TypeScript may leave out the options. The backend then rejects, and the event has its code.
 const LOCK: Descriptions<LockBackend> = {
   acquire: (result, options) => ({
-    key: options?.key,
+    ...ofKeys(options),
+    ...ofTurn(options?.turn),
     ...(result?.ok ? { lockId: result.lockId } : {}),
     ...(result?.ok === false ? { reason: result.reason } : {}),
   }),

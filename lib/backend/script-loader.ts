@@ -1,7 +1,7 @@
 import { budgetScripts } from '../budget/budget.scripts.js';
 import { counterScripts } from '../limit/counter.scripts.js';
 import { limitScripts } from '../limit/limit.scripts.js';
-import { lockScripts } from '../lock/lock.scripts.js';
+import { lockScripts } from '../lock/lock.by-id.scripts.js';
 import type { Script } from '../script/define-script.js';
 import type { ScriptRunner } from '../script/script-runner.js';
 import { secretScripts } from '../secret/secret.scripts.js';

@@ -45,6 +45,8 @@ function reconnectsOnReadonly(reconnectOnError: ((error: Error) => unknown) | nu
   }
 }
 
+export const NO_PUBSUB =
+  'REDIS_NO_PUBSUB: the ACL forbids PUBLISH or SUBSCRIBE, so that calls which wait for a lock ask for it five times a second instead of being told; allow `+publish +subscribe &PREFIX/*`.';
 const NO_FAILOVER_DETECTOR =
   'REDIS_NO_FAILOVER_DETECTOR: the Sentinel client is without `failoverDetector: true`. For about 10 s after a failover it may still write to the old primary, so locks may be granted twice and budgets overspent. Set the option.';
 const NO_SOCKET_TIMEOUT =

@@ -150,7 +150,7 @@ function emitException(client: SocketClient, data: object): void {
  * Removes the hashes of keys. A hash is a label for logs and no secret: a short key can be found by trying.
  */
 const forClients = (context: Readonly<Record<string, unknown>>): Record<string, unknown> =>
-  Object.fromEntries(Object.entries(context).filter(([name]) => !name.endsWith('Hash')));
+  Object.fromEntries(Object.entries(context).filter(([name]) => !/Hash(es)?$/.test(name)));
 
 function statusOf(error: SyncGuardError): number {
   // An InvalidArgument with a cause comes from Redis: a key has another type, or the client is in subscriber

@@ -1,22 +1,28 @@
 import { setMaxListeners } from 'node:events';
 import { earlierMoment, type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../clock.js';
-import { hashKey } from '../keys.js';
 import { isOwed } from '../owed.js';
-import { validateTtl } from './lock.values.js';
-import { LockError } from './lock.errors.js';
+import { hashesOf, LockError } from './lock.errors.js';
+import { fencesOf } from './lock.handle.js';
 import type { AcquiredLock, ExtendResult } from './lock.types.js';
+import { validateTtl } from './lock.validate.js';
 import type { Watched } from './watchdog.js';
 
 /** What the body of a lock knows of it. */
 export interface LockContext {
+  /** The key; of several the first in their order. */
   readonly key: string;
+  /** All keys that are locked together, in NFC, sorted. */
+  readonly keys: readonly string[];
   /** Of this grant alone. Whoever has it can release the lock, so give it to the resource and not to a client. */
   readonly lockId: string;
   /**
    * Rises with every grant of the key: send it along with every write, with the `lockId`, and let the resource refuse
-   * a lower one, and the same one with another `lockId`.
+   * a lower one, and the same one with another `lockId`. One grant of several keys has one fence, which is above all
+   * that any of them has had.
    */
   readonly fence: string;
+  /** The fence of each key. */
+  readonly fences: Readonly<Record<string, string>>;
   /** Aborts when the lock is lost. Asks the clock, not only a timer: right also after a blocked event loop. */
   readonly signal: AbortSignal;
   /** By the backend's clock; follows every extension. */
@@ -36,7 +42,7 @@ export interface LockContext {
 }
 
 export interface LeaseOptions {
-  readonly key: string;
+  readonly keys: readonly string[];
   readonly ttlMs: number;
   readonly autoExtend: boolean;
   readonly maxHoldMs: number | undefined;
@@ -56,7 +62,11 @@ class LeaseContext implements LockContext {
   }
 
   get key(): string {
-    return this.#lease.key;
+    return this.#lease.keys[0] as string;
+  }
+
+  get keys(): readonly string[] {
+    return this.#lease.keys;
   }
 
   get lockId(): string {
@@ -65,6 +75,10 @@ class LeaseContext implements LockContext {
 
   get fence(): string {
     return this.#lease.grant.fence;
+  }
+
+  get fences(): Readonly<Record<string, string>> {
+    return fencesOf(this.#lease.keys, this.fence);
   }
 
   get signal(): AbortSignal {
@@ -97,7 +111,7 @@ const RETRIES_PER_TTL = 20;
 export class Lease implements Watched {
   /** What the body gets: nothing of it is shown by a logger or JSON. */
   readonly context: LockContext = new LeaseContext(this);
-  readonly key: string;
+  readonly keys: readonly string[];
   readonly grant: AcquiredLock;
   readonly #options: LeaseOptions;
   readonly #end: Moment;
@@ -111,7 +125,7 @@ export class Lease implements Watched {
   #controller: AbortController | undefined;
 
   constructor(grant: AcquiredLock, options: LeaseOptions) {
-    this.key = options.key;
+    this.keys = options.keys;
     this.grant = grant;
     this.#options = options;
     this.#end = momentAfter(options.sentAt, options.maxHoldMs ?? Infinity);
@@ -264,7 +278,7 @@ export class Lease implements Watched {
       code: 'LockLost',
       message: `The lock is not held any more: ${why}.`,
       hint: 'Somebody else may be inside. Give `fence` to what you write to, and check `signal` or `assertHeld()` in long bodies.',
-      context: { keyHash: hashKey(this.key), fence: this.grant.fence },
+      context: { ...hashesOf(this.keys), fence: this.grant.fence },
     });
   }
 }

@@ -29,7 +29,10 @@ export class LockError extends SyncGuardError<LockErrorCode> {
   }
 
   /** The same fault as a LockError that says, hashed, which lock it was about. */
-  static from(error: unknown, about: { key?: string; lockId?: string } = {}): LockError {
+  static from(
+    error: unknown,
+    about: { keys?: readonly string[] | undefined; lockId?: string } = {},
+  ): LockError {
     if (error instanceof LockError) return error;
     const known = error instanceof SyncGuardError ? error : undefined;
     const lockError = new LockError({
@@ -41,10 +44,14 @@ export class LockError extends SyncGuardError<LockErrorCode> {
       cause: known ? known.cause : error,
       context: {
         ...known?.context,
-        ...(about.key === undefined ? {} : { keyHash: hashKey(about.key) }),
+        ...(about.keys === undefined ? {} : hashesOf(about.keys)),
         ...(about.lockId === undefined ? {} : { lockIdHash: hashKey(about.lockId) }),
       },
     });
     return passOwed(error, lockError);
   }
 }
+
+/** How an error names keys: hashed, as a label to find lines in a log by. */
+export const hashesOf = (keys: readonly string[]): { keyHash: string } | { keyHashes: string[] } =>
+  keys.length === 1 ? { keyHash: hashKey(keys[0] as string) } : { keyHashes: keys.map(hashKey) };

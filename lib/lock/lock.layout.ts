@@ -1,13 +1,18 @@
 import { clientKeyPrefix, type RedisClient } from '../redis/redis.client.js';
 import { hashTag, makeHashedKey, storageKey } from '../redis/redis.keys.js';
-import { createLockId } from './lock.values.js';
+import { LockError } from './lock.errors.js';
+import { createLockId } from './lock.record.js';
 
-export type LockKeys = Readonly<Record<'record' | 'index' | 'fenceCounter', string>>;
+/** Those of a lock's first key; those of a second one are `fenceCounter:2` and so on, see {@link numbered}. */
+export type LockKeys = Readonly<Record<'fenceCounter' | 'record' | 'queue' | 'index', string>>;
+
+export const numbered = (name: string, i: number): string => (i === 0 ? name : `${name}:${i + 1}`);
 
 /** How the keys of a lock are named. */
 export interface LockLayout {
-  createLockId(key: string): string;
-  keysOf(key: string, lockId: string): LockKeys;
+  /** @throws LockError InvalidArgument for several keys that cannot be locked together */
+  createLockId(keys: readonly string[]): string;
+  keysOf(keys: readonly string[], lockId: string): LockKeys;
   recordOf(key: string): string;
   indexOf(lockId: string): string;
   /** Where a release by the bare lockId leaves its mark: not among the names that other programs know. */
@@ -17,7 +22,11 @@ export interface LockLayout {
    * script may read the record by that name itself.
    */
   recordFromIndex?(recordName: string): string;
+  /** How the name begins of the channel on which a process is told that it is one of its waiters' turn. */
+  readonly channel: string;
 }
+
+const channelOf = (prefix: string): string => `${prefix}/wake:`;
 
 // A user's key of this form would name an index or a fence counter: it is always hashed. Others are plain, or they
 // would not exclude other programs of the wire format.
@@ -26,23 +35,28 @@ const INTERNAL = /^(id:[A-Za-z0-9_-]{22}$|fence:)/;
 const recordKey = (prefix: string, key: string): string =>
   INTERNAL.test(key) ? makeHashedKey(prefix, key) : storageKey(prefix, key);
 
-function keysUnder(prefix: string, key: string, lockId: string): LockKeys {
-  const record = recordKey(prefix, key);
-  return {
-    record,
-    index: storageKey(prefix, `id:${lockId}`),
-    fenceCounter: storageKey(prefix, `fence:${record}`),
-  };
+/** @param ours - where the names begin that only SyncGuard knows */
+function keysUnder(prefix: string, ours: string, keys: readonly string[], lockId: string): LockKeys {
+  const names: Record<string, string> = {};
+  for (const [i, key] of keys.entries()) {
+    const record = recordKey(prefix, key);
+    names[numbered('record', i)] = record;
+    names[numbered('fenceCounter', i)] = storageKey(prefix, `fence:${record}`);
+    names[numbered('queue', i)] = storageKey(`${ours}queue`, key);
+  }
+  names.index = storageKey(prefix, `id:${lockId}`);
+  return names as LockKeys;
 }
 
 /** The seed's names, a wire format that other programs share: for one server (standalone, Sentinel). */
 export function specLayout(prefix: string): LockLayout {
   return {
     createLockId,
-    keysOf: (key, lockId) => keysUnder(prefix, key, lockId),
+    keysOf: (keys, lockId) => keysUnder(prefix, `${prefix}/`, keys, lockId),
     recordOf: (key) => recordKey(prefix, key),
     indexOf: (lockId) => storageKey(prefix, `id:${lockId}`),
     markOf: (lockId) => `${prefix}/released:${lockId}`,
+    channel: channelOf(prefix),
   };
 }
 
@@ -58,11 +72,29 @@ export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
   const tagOf = (key: string): string => hashTag(USER_TAG.exec(key)?.[1] ?? key, TAG_LENGTH);
   const prefixOf = (tag: string): string => `${prefix}:{${tag}}`;
   return {
-    createLockId: (key) => tagOf(key) + createLockId().slice(TAG_LENGTH),
-    keysOf: (key, lockId) => keysUnder(prefixOf(lockId.slice(0, TAG_LENGTH)), key, lockId),
+    createLockId: (keys) => {
+      if (keys.length > 1) expectOneTag(keys);
+      return tagOf(keys[0] as string) + createLockId().slice(TAG_LENGTH);
+    },
+    keysOf: (keys, lockId) => {
+      const tag = lockId.slice(0, TAG_LENGTH);
+      return keysUnder(prefixOf(tag), `${prefix}/{${tag}}:`, keys, lockId);
+    },
     recordOf: (key) => recordKey(prefixOf(tagOf(key)), key),
     indexOf: (lockId) => storageKey(prefixOf(lockId.slice(0, TAG_LENGTH)), `id:${lockId}`),
     markOf: (lockId) => `${prefix}/{${lockId.slice(0, TAG_LENGTH)}}:released:${lockId}`,
+    channel: channelOf(prefix),
     recordFromIndex: (name) => (name.startsWith(clientPrefix) ? name.slice(clientPrefix.length) : name),
   };
+}
+
+/** One script decides on all keys of a call, and a Cluster runs a script in one slot. */
+function expectOneTag(keys: readonly string[]): void {
+  const tags = new Set(keys.map((key) => USER_TAG.exec(key)?.[1]));
+  if (tags.size === 1 && !tags.has(undefined)) return;
+  throw new LockError({
+    code: 'InvalidArgument',
+    message: 'Keys that are locked together must share a {tag} in the slotted layout, which Clusters need.',
+    hint: "Put the same text in braces into each of them: ['{user:7}:cart', '{user:7}:wallet'].",
+  });
 }

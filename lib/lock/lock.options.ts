@@ -9,16 +9,24 @@ export interface LockDefaults {
    * long as it takes. Default: 5,000.
    */
   timeoutMs?: number;
-  /** With `fair: false` only: further tries after the first. Default: 10. */
+  /**
+   * True: callers get the lock in the order in which they came, also of several processes, and are told of their turn.
+   * False: they ask again and again, until `timeoutMs` or `maxRetries` is over. Default: true.
+   */
+  fair?: boolean;
+  /**
+   * With `fair: true`: how often a caller looks by itself, at least, since nobody tells it of a lock that expires or that
+   * another program releases. 1,000 is advised beside such programs. At least 1. Default: 8,000.
+   */
+  pollMs?: number;
+  /** With `fair: false`: further tries after the first. Default: 10. */
   maxRetries?: number;
-  /** Pause between two tries, before backoff and jitter. At least 1. Default: 100. */
+  /** With `fair: false`, and while Redis is away: the pause between two tries, before backoff and jitter. At least 1. Default: 100. */
   retryDelayMs?: number;
   /** Whether pauses double (up to 1 s) or stay. Default: `'exponential'`. */
   backoff?: 'exponential' | 'fixed';
   /** How much of a pause is left to chance: half, all or nothing of it. Default: `'equal'`. */
   jitter?: 'equal' | 'full' | 'none';
-  /** Wait until `timeoutMs`, whatever the number of tries. False: give up after `maxRetries` too. Default: true. */
-  fair?: boolean;
   /** Extend the lock while the body runs. Default: true. */
   autoExtend?: boolean;
   /** Longest the lock is held, extensions included; a body that is still running then has lost it. Default: no end. */
@@ -28,7 +36,7 @@ export interface LockDefaults {
 }
 
 /** What `lock()` does when somebody else holds the lock: throw after waiting, or not wait at all. */
-export type OnContention = 'throw' | 'skip' | ((key: string) => unknown);
+export type OnContention = 'throw' | 'skip' | ((key: string, keys: readonly string[]) => unknown);
 
 /** How one call of `lock()` or one `@WithLock()` differs from the module's defaults. */
 export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked'> {
@@ -38,7 +46,8 @@ export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked'>
   reentrant?: boolean;
   /**
    * `'throw'`: AcquisitionTimeout after `timeoutMs`. `'skip'`: don't wait, don't run, give undefined: for
-   * cron jobs on many machines. A function: don't wait, give what it returns. Default: `'throw'`.
+   * cron jobs on many machines. A function of the key (the first, and all keys): don't wait, give what it returns.
+   * Default: `'throw'`.
    */
   onContention?: OnContention;
   /** Keep the lock at least so long, even when the body ends sooner: for jobs whose clocks differ. Default: 0. */
@@ -67,6 +76,7 @@ export const DEFAULT_LOCK_OPTIONS: ResolvedLockDefaults = {
   backoff: 'exponential',
   jitter: 'equal',
   fair: true,
+  pollMs: 8_000,
   autoExtend: true,
   maxHoldMs: undefined,
   cleanupInIsLocked: false,
@@ -82,6 +92,7 @@ const SHARED_CHECKS: Checks = {
   backoff: (name, value) => oneOf(name, value, ['exponential', 'fixed']),
   jitter: (name, value) => oneOf(name, value, ['equal', 'full', 'none']),
   fair: boolean,
+  pollMs: duration,
   autoExtend: boolean,
   maxHoldMs: duration,
 };

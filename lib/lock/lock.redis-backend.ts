@@ -1,28 +1,27 @@
+import { type Attempt, BackgroundRetries } from '../background-retries.js';
 import { isLive, type Moment, momentNow, monotonicMs, msUntil, TIME_TOLERANCE_MS } from '../clock.js';
 import { hashKey } from '../keys.js';
 import type { RunOptions, ScriptRunner } from '../script/script-runner.js';
-import { LockHandle } from './acquired-lock.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
-import { LockError } from './lock.errors.js';
-import type { LockLayout } from './lock.layout.js';
 import {
-  acquireScript,
-  type AcquireReply,
+  type ById,
   CLEANUP_AFTER_MS,
   cleanupScript,
   extendByIdScript,
-  type ExtendReply,
-  extendScript,
+  extendFoundScript,
   readByIdScript,
   readIndexScript,
   type ReadReply,
   readScript,
   releaseByIdScript,
   releaseFoundScript,
-  type ReleaseCode,
-  releaseHeldScript,
-  releaseScript,
-} from './lock.scripts.js';
+} from './lock.by-id.scripts.js';
+import { hashesOf, LockError } from './lock.errors.js';
+import { LockHandle } from './lock.handle.js';
+import { type LockLayout, numbered } from './lock.layout.js';
+import { createLockId, FENCE_THRESHOLDS, type LockRecord, toLockInfo, toRawLockInfo } from './lock.record.js';
+import { type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
+import { type AcquireReply, type ExtendReply, type ReleaseCode, scriptsFor } from './lock.scripts.js';
 import type {
   AcquireOptions,
   AcquireResult,
@@ -30,6 +29,7 @@ import type {
   ExtendResult,
   IsLockedOptions,
   LockInfo,
+  LockTurn,
   LookupOptions,
   RawLockInfo,
   RedisCapabilities,
@@ -37,11 +37,6 @@ import type {
   ReleaseResult,
 } from './lock.types.js';
 import {
-  createLockId,
-  FENCE_THRESHOLDS,
-  type LockRecord,
-  toLockInfo,
-  toRawLockInfo,
   validateAcquire,
   validateExtend,
   validateIsLocked,
@@ -49,16 +44,20 @@ import {
   validateLockId,
   validateLookup,
   validateRelease,
-} from './lock.values.js';
-import { type Attempt, BackgroundRetries } from '../background-retries.js';
+} from './lock.validate.js';
 
 /** At shutdown, for what Redis has been asked and has not answered. */
 const LAST_ANSWERS_MS = 500;
 
+/** For this long it is tried to give up a place in a queue: then the queue has passed it by. */
+const LEAVE_MS = 60_000;
+
 export interface RedisLockBackendConfig {
   cleanupInIsLocked: boolean;
-  /** Told, once, that a fence counter nears its end. */
+  /** Called once, when a fence counter nears its end. */
   warn(message: string): void;
+  /** Called once, when the ACL keeps waiters from being told of their turn. */
+  onUnheard?(): void;
 }
 
 /** Locks on Redis: each operation one atomic script (seed 004). */
@@ -69,46 +68,57 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     timeAuthority: 'server',
   };
   readonly #undos = new BackgroundRetries();
+  readonly #turns: RedisTurns;
   #warned = false;
 
   constructor(
     private readonly runner: ScriptRunner,
     private readonly layout: LockLayout,
     private readonly config: RedisLockBackendConfig,
-  ) {}
+  ) {
+    this.#turns = new RedisTurns(runner, {
+      layout,
+      leave: (wanted, waiter, fault) => this.#leave(wanted, waiter, fault),
+      onUnheard: () => config.onUnheard?.(),
+    });
+  }
 
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
-    const { key, ttlMs } = validateAcquire(options);
-    const lockId = this.layout.createLockId(key);
-    const keys = this.layout.keysOf(key, lockId);
+    const { keys, ttlMs } = validateAcquire(options);
+    const turn = options.turn as RedisTurn | undefined;
+    if (turn) return this.#acquireInTurn(turn, (turn.wanted ??= this.#want(keys, ttlMs)), options.signal);
+    const wanted = this.#want(keys, ttlMs);
     const sentAt = momentNow();
     // It may have run all the same: then a lock stands that nobody knows of.
     const undo = (late?: AcquireReply): void => {
-      if (!late || late.status === 'granted') this.#undo(keys, lockId, ttlMs);
+      if (!late || late.status === 'granted') this.#leave(wanted, '', 'unknown');
     };
-    const args = { lockId, ttlMs, keyJson: JSON.stringify(key) };
-    const reply = await this.runner
-      .run(acquireScript, keys, args, { signal: options.signal, undo })
-      .catch((fault: unknown) => {
-        throw LockError.from(fault, { key });
-      });
-    return this.#toAcquireResult(reply, { key, lockId, ttlMs, sentAt });
+    const reply = await this.#ask(wanted, undefined, { signal: options.signal, undo });
+    return this.#toAcquireResult(reply, wanted, sentAt);
+  }
+
+  takeTurn(options: { pollMs: number }): LockTurn {
+    return this.#turns.take(options.pollMs);
   }
 
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
     const lockId = validateRelease(options);
-    const live = options.held !== undefined && msUntil(options.held.deadline) > 0;
-    let replayed = false;
-    const onReplay = (): void => void (replayed = true);
-    const code = await this.#attributed(options, this.#release(lockId, options, live, onReplay));
-    // Our live lock was not there when the command ran for the second time: the first had released it.
-    const wasReleased = code === 'released' || (code === 'not_found' && live && replayed);
-    return wasReleased ? { ok: true } : withDetail({ ok: false }, { reason: code });
+    const { held, signal } = options;
+    const isLive = held !== undefined && msUntil(held.deadline) > 0;
+    const code = await this.#attributed(
+      options,
+      held ? this.#releaseHeld(held.keys, lockId, isLive, signal) : this.#releaseById(lockId, signal),
+    );
+    return code === 'released' ? { ok: true } : withDetail({ ok: false }, { reason: code });
   }
 
   async extend(options: ExtendOptions): Promise<ExtendResult> {
     const { lockId, ttlMs } = validateExtend(options);
-    const reply = await this.#attributed(options, this.#extend(lockId, ttlMs, options));
+    const { held, signal } = options;
+    const reply = await this.#attributed(
+      options,
+      held ? this.#extendHeld(held.keys, lockId, ttlMs, signal) : this.#extendById(lockId, ttlMs, signal),
+    );
     return reply.code === 'extended'
       ? { ok: true, expiresAtMs: reply.expiresAtMs }
       : withDetail({ ok: false }, { reason: reply.code });
@@ -144,66 +154,157 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     return record && toRawLockInfo(record);
   }
 
+  prepare(): Promise<void> {
+    return this.#turns.check();
+  }
+
+  async flush(): Promise<void> {
+    await this.runner.untilAnswered(LAST_ANSWERS_MS);
+    await this.#undos.flush();
+    this.#turns.close();
+  }
+
+  #want(keys: readonly string[], ttlMs: number): Wanted {
+    const lockId = this.layout.createLockId(keys);
+    return { keys, lockId, names: this.layout.keysOf(keys, lockId), ttlMs };
+  }
+
+  async #acquireInTurn(
+    turn: RedisTurn,
+    wanted: Wanted,
+    signal: AbortSignal | undefined,
+  ): Promise<AcquireResult> {
+    const wasWoken = turn.begin();
+    this.#turns.begin(turn, wanted.lockId);
+    let sentAt = momentNow();
+    let reply = await this.#ask(wanted, turn, { signal });
+    if (reply.status === 'locked') {
+      turn.locked(reply);
+      if (await this.#turns.comesToHear(turn, signal)) {
+        turn.begin();
+        sentAt = momentNow();
+        reply = await this.#ask(wanted, turn, { signal });
+        if (reply.status === 'locked') turn.locked(reply);
+      }
+    }
+    if (reply.status === 'granted') this.#turns.granted(turn, wanted.lockId, wasWoken);
+    const waits = reply.status === 'locked' ? this.#turns.locked(turn, reply) : {};
+    return this.#toAcquireResult(reply, wanted, sentAt, waits);
+  }
+
+  async #ask(
+    { keys, lockId, names, ttlMs }: Wanted,
+    turn: RedisTurn | undefined,
+    options: RunOptions<AcquireReply>,
+  ): Promise<AcquireReply> {
+    const args = {
+      ...this.#turns.handing,
+      ...{ lockId, ttlMs, process: turn?.process ?? '', ticket: turn?.ticket ?? '' },
+      keeps: turn?.keeps ? '1' : '',
+      keysJson: keys.length > 1 ? `,"keys":${JSON.stringify(keys)}` : '',
+      ...jsonOf(keys),
+    };
+    // One that waits is repeated, or gives up its place: what its last attempt did is undone then, and not before.
+    const undo = turn && ((): void => (turn.hasLeft ? this.#turns.settle(turn) : undefined));
+    const { acquire } = scriptsFor(keys.length);
+    try {
+      const reply = await this.runner.run(acquire, names, args, { undo, ...options });
+      if (reply.status === 'locked') this.#turns.handedOver(keys, reply.handed);
+      return reply;
+    } catch (fault) {
+      if (turn) turn.fault = fault;
+      throw LockError.from(fault, { keys });
+    }
+  }
+
   #toAcquireResult(
     reply: AcquireReply,
-    grant: { key: string; lockId: string; ttlMs: number; sentAt: Moment },
+    { keys, lockId, ttlMs }: Wanted,
+    sentAt: Moment,
+    waits: { lookAgainMs?: number } = {},
   ): AcquireResult {
     switch (reply.status) {
-      case 'granted':
-        if (reply.fence > FENCE_THRESHOLDS.WARN) this.#warnOfFence(grant.key);
-        return new LockHandle(this, { ...grant, fence: reply.fence, expiresAtMs: reply.expiresAtMs });
+      case 'granted': {
+        const { fence, expiresAtMs } = reply;
+        if (fence > FENCE_THRESHOLDS.WARN) this.#warnOfFence(keys);
+        return new LockHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs });
+      }
       case 'locked':
         return withDetail(
           { ok: false, reason: 'locked' },
-          { reason: 'locked', remainingMs: reply.remainingMs },
+          { reason: 'locked', remainingMs: reply.remainingMs, ...waits },
         );
       case 'fence-overflow':
         throw new LockError({
           code: 'Internal',
           message: `The fence counter of this key is above ${FENCE_THRESHOLDS.MAX}: no more locks are granted for it.`,
           hint: 'Something other than SyncGuard has set it. Use another key: a counter that starts again would let old holders in.',
-          context: { keyHash: hashKey(grant.key) },
+          context: hashesOf(keys),
         });
     }
   }
 
-  async flush(): Promise<void> {
-    await this.runner.untilAnswered(LAST_ANSWERS_MS);
-    await this.#undos.flush();
-  }
-
-  #release(
+  async #releaseHeld(
+    keys: readonly string[],
     lockId: string,
-    { held, signal }: ReleaseOptions,
-    live: boolean,
-    onReplay: () => void,
+    isLive: boolean,
+    signal: AbortSignal | undefined,
   ): Promise<ReleaseCode> {
-    if (!held) return this.#releaseById(lockId, signal);
-    const script = live ? releaseHeldScript : releaseScript;
-    return this.runner.run(script, this.layout.keysOf(held.key, lockId), { lockId }, { signal, onReplay });
+    let replayed = false;
+    const onReplay = (): void => void (replayed = true);
+    const code = await this.#release({ keys, lockId, isLive }, { signal, onReplay });
+    // Our live lock was not there when the command ran for the second time: the first had released it.
+    return code === 'not_found' && isLive && replayed ? 'released' : code;
   }
 
-  #releaseById(lockId: string, signal: AbortSignal | undefined): Promise<ReleaseCode> {
+  async #release(
+    { keys, lockId, isLive = false, waiter = '' }: Release,
+    { signal, onReplay }: { signal?: AbortSignal | undefined; onReplay?: () => void } = {},
+  ): Promise<ReleaseCode> {
+    const args = {
+      ...this.#turns.handing,
+      ...{ lockId, waiter, isLive: isLive ? '1' : '' },
+      ...jsonOf(keys),
+    };
+    const names = this.layout.keysOf(keys, lockId);
+    const { code, handed } = await this.runner.run(scriptsFor(keys.length).release, names, args, {
+      signal,
+      onReplay,
+    });
+    this.#turns.handedOver(keys, handed);
+    return code;
+  }
+
+  async #releaseById(lockId: string, signal: AbortSignal | undefined): Promise<ReleaseCode> {
     const mark = this.layout.markOf(lockId);
     const args = { lockId, nonce: createLockId() };
-    return this.#byId<ReleaseCode>(lockId, signal, 'not_found', {
+    const reply = await this.#byId<ById<ReleaseCode>>(lockId, signal, 'not_found', {
       once: (index, options) => this.runner.run(releaseByIdScript, { index, mark }, args, options),
       found: (keys, options) => this.runner.run(releaseFoundScript, { ...keys, mark }, args, options),
     });
+    // It was there and ours a moment ago.
+    return typeof reply === 'string' ? reply : this.#releaseHeld(keysIn(reply), lockId, true, signal);
   }
 
-  #extend(lockId: string, ttlMs: number, { held, signal }: ReleaseOptions): Promise<ExtendReply> {
-    if (!held)
-      return this.#byId<ExtendReply>(
-        lockId,
-        signal,
-        { code: 'not_found' },
-        {
-          once: (index, options) => this.runner.run(extendByIdScript, { index }, { lockId, ttlMs }, options),
-          found: (keys, options) => this.runner.run(extendScript, keys, { lockId, ttlMs }, options),
-        },
-      );
-    return this.runner.run(extendScript, this.layout.keysOf(held.key, lockId), { lockId, ttlMs }, { signal });
+  #extendHeld(
+    keys: readonly string[],
+    lockId: string,
+    ttlMs: number,
+    signal: AbortSignal | undefined,
+  ): Promise<ExtendReply> {
+    const names = this.layout.keysOf(keys, lockId);
+    const args = { lockId, ttlMs, ...this.#turns.handing };
+    return this.runner.run(scriptsFor(keys.length).extend, names, args, { signal });
+  }
+
+  async #extendById(lockId: string, ttlMs: number, signal: AbortSignal | undefined): Promise<ExtendReply> {
+    const args = { lockId, ttlMs };
+    const none = { code: 'not_found' } as const;
+    const reply = await this.#byId<ById<ExtendReply>>(lockId, signal, none, {
+      once: (index, options) => this.runner.run(extendByIdScript, { index }, args, options),
+      found: (keys, options) => this.runner.run(extendFoundScript, keys, args, options),
+    });
+    return 'code' in reply ? reply : this.#extendHeld(keysIn(reply), lockId, ttlMs, signal);
   }
 
   /** By a bare lockId: one trip where a script may follow the index, else the index first. */
@@ -230,7 +331,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     return this.runner
       .run(readScript, { record: this.layout.recordOf(key) }, {}, { signal })
       .catch((fault: unknown) => {
-        throw LockError.from(fault, { key });
+        throw LockError.from(fault, { keys: [key] });
       });
   }
 
@@ -251,45 +352,64 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
 
   #attributed<T>({ lockId, held }: ReleaseOptions, result: Promise<T>): Promise<T> {
     return result.catch((fault: unknown) => {
-      throw LockError.from(fault, held ? { key: held.key, lockId } : { lockId });
+      throw LockError.from(fault, { keys: held?.keys, lockId });
     });
   }
 
-  /** On the next connection, if there is none now: the time counts from then on. */
-  #undo(keys: { record: string; index: string }, lockId: string, ttlMs: number): void {
-    const release = this.#releaseUnwanted(keys, lockId);
+  /**
+   * Gives up what was asked for in vain, or may have been granted: on the next connection, if there is none now, and the
+   * time counts from then on.
+   *
+   * @param fault - of the last attempt: nobody knows whether it ran, and as long as its reply is owed nothing is sent
+   */
+  #leave({ keys, lockId, ttlMs }: Wanted, waiter: string, fault: unknown): void {
+    const release = this.#releaseUnwanted({ keys, lockId, waiter }, fault === undefined ? 1 : 2);
     this.runner.ready().then(
-      () => this.#undos.start(release, ttlMs),
+      () => this.#undos.start(release, Math.max(ttlMs, waiter ? LEAVE_MS : 0), fault),
       () => {}, // The client was closed for good.
     );
   }
 
   /**
-   * Undoes an acquire that may have run. "Not there" is believed the second time: the acquire may still lie in
-   * the buffer of a connection that was lost.
+   * @param answers - how often "not there" must be heard to be believed: an acquire that may have run may still lie in
+   *   the buffer of a connection that was lost
    */
-  #releaseUnwanted(keys: { record: string; index: string }, lockId: string): Attempt {
-    let answers = 0;
-    return async () => {
-      const code = await this.runner.run(releaseScript, keys, { lockId });
-      return code === 'released' || ++answers === 2;
-    };
+  #releaseUnwanted(unwanted: Release, answers: number): Attempt {
+    let heard = 0;
+    return async () => (await this.#release(unwanted)) === 'released' || ++heard === answers;
   }
 
   #cleanup(key: string, { lockId }: LockRecord): void {
-    const { record, index } = this.layout.keysOf(key, lockId);
+    const { record, index } = this.layout.keysOf([key], lockId);
     // Best effort: what is not cleaned now is cleaned next time, or by its TTL.
     this.runner.run(cleanupScript, { record, index }, { lockId }).catch(() => {});
   }
 
-  #warnOfFence(key: string): void {
+  #warnOfFence(keys: readonly string[]): void {
     if (this.#warned) return;
     this.#warned = true;
     this.config.warn(
-      `The fence counter of the lock ${hashKey(key)} is above ${FENCE_THRESHOLDS.WARN}; at ${FENCE_THRESHOLDS.MAX} it is at its end.`,
+      `The fence counter of the lock ${keys.map(hashKey).join(', ')} is above ${FENCE_THRESHOLDS.WARN}; at ${FENCE_THRESHOLDS.MAX} it is at its end.`,
     );
   }
 }
+
+interface Release {
+  readonly keys: readonly string[];
+  readonly lockId: string;
+  readonly isLive?: boolean;
+  /** As it stands in the queues of the keys, which it leaves. */
+  readonly waiter?: string;
+}
+
+/** The keys of the user, as a record holds them. */
+function jsonOf(keys: readonly string[]): Record<'keyJson', string> {
+  const json = { keyJson: JSON.stringify(keys[0]) } as Record<string, string> & { keyJson: string };
+  for (let i = 1; i < keys.length; i++) json[numbered('keyJson', i)] = JSON.stringify(keys[i]);
+  return json;
+}
+
+const keysIn = ({ key, keys = [key] }: LockRecord): readonly string[] => keys;
 
 const liveRecord = (read: ReadReply | null): LockRecord | null =>
   read && isLive(read.record.expiresAtMs, read.nowMs, TIME_TOLERANCE_MS) ? read.record : null;

@@ -1,177 +1,294 @@
 import { TIME_TOLERANCE_MS } from '../clock.js';
-import { foreignValue } from '../redis/redis.errors.js';
-import { defineScript, unexpectedReply } from '../script/define-script.js';
+import { defineScript, type Script, unexpectedReply } from '../script/define-script.js';
+import { EXPIRY, GRANTING, HANDING_OVER, layoutOf, LIVENESS, OWNERSHIP, QUEUEING } from './lock.fragments.js';
+import { numbered } from './lock.layout.js';
 import { NOW_MS } from '../script/fragments.js';
-import { FENCE_THRESHOLDS, type LockRecord } from './lock.values.js';
 
-/** How long a record must be dead before `cleanupInIsLocked` may delete it: beyond any tolerance. */
-export const CLEANUP_AFTER_MS = 2_000;
+/** How long a call for several keys keeps those that it got in its turn, unless it asks again, in ms. */
+export const KEEP_MS = 1_000;
 
-// A record is `{"lockId":"...","expiresAtMs":n,"acquiredAtMs":n,"key":"...","fence":"..."}` (seed 004). Ours
-// stand in this order without spaces; those of other programs may not. A quote inside a user's key is escaped
-// in JSON, so `"lockId":"` and `"expiresAtMs":` are found as fields only, never inside a key.
-const OWNERSHIP = `
-local function decode(json)
-  local ok, fields = pcall(cjson.decode, json)
-  return ok and type(fields) == 'table' and fields or {}
-end
+type KeyName = 'fenceCounter' | 'record' | 'queue' | 'index';
 
-local function owns(json, id)
-  if string.find(json, '"lockId":"' .. id .. '"', 1, true) then return true end
-  return string.sub(json, 1, 11) ~= '{"lockId":"' and decode(json).lockId == id
-end`;
+const namesOf = (name: string, count: number): string[] =>
+  Array.from({ length: count }, (_, i) => numbered(name, i));
 
-const LIVENESS = `${NOW_MS}
-local function expiryOf(json)
-  return tonumber(string.match(json, '"expiresAtMs":(%d+)[,}]') or decode(json).expiresAtMs)
-end
+/** The names of KEYS of a script for so many keys of the user. Those of the second and later ones are numbered. */
+const keysFor = (count: number): KeyName[] =>
+  [
+    ...namesOf('fenceCounter', count),
+    ...namesOf('record', count),
+    ...namesOf('queue', count),
+    'index',
+  ] as KeyName[];
 
-local function isDead(json, ageMs)
-  local expiry = expiryOf(json)
-  return not expiry or expiry <= nowMs - ageMs
-end`;
+/** Somebody to whom a lock was handed over: which of the call's keys, and who. */
+export interface HandedOver {
+  readonly key: number;
+  readonly waiter: string;
+}
 
-// By a bare lockId the record's name is read from the index. Only the spec layout does that: it lives on one
-// server, where a key need not be declared to be found (law 1 of docs/scripts.md).
-const RECORD_FROM_INDEX = `
-local record = redis.call('GET', index)
-if not record then return -1 end`;
+function handedOver(list: readonly unknown[], script: string): HandedOver[] {
+  const handed: HandedOver[] = [];
+  for (let i = 0; i < list.length; i += 2) {
+    const [key, waiter] = [list[i], list[i + 1]];
+    if (typeof key !== 'number' || typeof waiter !== 'string') return unexpectedReply(script, list);
+    handed.push({ key: key - 1, waiter });
+  }
+  return handed;
+}
 
 /** What an acquire came to. */
 export type AcquireReply =
   | { readonly status: 'granted'; readonly fence: string; readonly expiresAtMs: number }
-  | { readonly status: 'locked'; readonly remainingMs: number }
+  | {
+      readonly status: 'locked';
+      readonly remainingMs: number;
+      /** Of the caller's place in the queue; empty if it does not wait. */
+      readonly ticket: string;
+      /** When it came into the queue; 0: it stood there before. */
+      readonly place: number;
+      /** It was handed a key in vain, since it did not get another one. */
+      readonly passedOn: boolean;
+      /** Its place had been taken from it, since its process did not hear. */
+      readonly dropped: boolean;
+      readonly handed: readonly HandedOver[];
+    }
   | { readonly status: 'fence-overflow' };
 
 const OWN_RECORD =
-  /^\{"lockId":"[\w-]{22}","expiresAtMs":(\d+),"acquiredAtMs":\d+,"key":".*","fence":"(\d{15})"\}$/s;
+  /^\{"lockId":"[\w-]{22}","expiresAtMs":(\d+),"acquiredAtMs":\d+,"key":".*","fence":"(\d{15})"(?:,"keys":\[.*\])?\}$/s;
+
+const ACQUIRE_ARGS = [
+  'lockId',
+  'ttlMs',
+  'channel',
+  'countsAll',
+  'process',
+  'ticket',
+  'keeps',
+  'keysJson',
+] as const;
+type AcquireArg = (typeof ACQUIRE_ARGS)[number];
 
 /**
- * Takes a free lock. Replies the record itself, or what is left of the other's lock in ms, or -1 when the
- * fence counter is at its end. A re-sent call finds its own record and replies it again.
+ * Takes free locks, all of them or none. Replies the first record, or -1 when a fence counter is at its end, or an
+ * array: ms that are left of a lock that another holds, then what `AcquireReply` says of waiting, then pairs of a key's
+ * number and the head of its queue to whom it was handed over.
+ *
+ * A caller that waits (with a `process`) stands in the queue of its first locked key, and in no other. What was handed
+ * over to it is its own: so a re-sent call, and one whose turn it is, find their own records and take them. What it
+ * cannot use, as another key is locked, goes on to the next in the queue; or, if it `keeps`, stays its own as long as
+ * all keys before it are. Those are in one order for all callers, so none waits for another in a circle.
  */
-export const acquireScript = defineScript({
-  name: 'lock-acquire',
-  keys: ['record', 'index', 'fenceCounter'],
-  args: ['lockId', 'ttlMs', 'keyJson'],
-  lua: `${OWNERSHIP}
-${LIVENESS}
+const acquireFor = (count: number): Script<KeyName, AcquireArg, AcquireReply> =>
+  defineScript({
+    name: numbered('lock-acquire', count - 1),
+    keys: keysFor(count),
+    args: [...ACQUIRE_ARGS, ...(namesOf('keyJson', count) as never[])],
+    lua: `${layoutOf(count, ACQUIRE_ARGS.length)}
+${NOW_MS}
+${GRANTING}
 
-local held = redis.call('GET', record)
-if held then
-  if owns(held, lockId) then return held end
-  local expiry = expiryOf(held)
-  if not expiry then return redis.error_reply('SYNCGUARD_FOREIGN the record is not a lock') end
-  if expiry > nowMs - ${TIME_TOLERANCE_MS} then
-    local ttl = redis.call('PTTL', record)
-    return ttl >= 0 and ttl or expiry + ${TIME_TOLERANCE_MS} - nowMs
+local fences, highest = {}, 0
+for i = 1, COUNT do
+  fences[i] = fenceOf(i)
+  highest = math.max(highest, fences[i])
+end
+
+-- \`queued\`: in which queues others wait.
+local function grant(fence, queued)
+  if fence > FENCE_MAX then return -1 end
+  local first
+  for i = 1, COUNT do
+    local json = recordOf(i, lockId, ttlMs, fence, i == 1 and keysJson or '')
+    first = first or json
+    redis.call('SET', fenceKeyOf(i), string.format('%d', fence))
+    redis.call('PSETEX', recordKeyOf(i), ttlMs, queued[i] and json .. ' ' or json)
+  end
+  redis.call('PSETEX', index, ttlMs, recordKeyOf(1))
+  return first
+end
+
+if redis.call('EXISTS', unpack(KEYS, COUNT + 1, 3 * COUNT)) == 0 then return grant(highest, {}) end
+${OWNERSHIP}${EXPIRY}${HANDING_OVER}${QUEUEING}
+
+local own, locked, heads = {}, {}, {}
+for i = 1, COUNT do
+  local held = redis.call('GET', recordKeyOf(i))
+  heads[i] = redis.call('ZRANGE', queueKeyOf(i), 0, 0, 'WITHSCORES')
+  if held then
+    local expiry = expiryOf(held)
+    if not expiry then return redis.error_reply('SYNCGUARD_FOREIGN the record is not a lock') end
+    if owns(held, lockId) then
+      own[i] = held
+    elseif expiry > nowMs - ${TIME_TOLERANCE_MS} then
+      locked[i] = held
+    end
   end
 end
 
--- A counter that was lost starts from the clock, which is ahead of every fence it ever gave. In tenths of a ms: two
--- primaries after a split must not give one fence for grants of the same ms.
-local last = redis.call('GET', fenceCounter) or '0'
-if not string.find(last, '^%d+$') then return redis.error_reply('SYNCGUARD_FOREIGN the fence is not a counter') end
-local fence = math.max(tonumber(last) + 1, time[1] * 10000 + math.floor(time[2] / 100))
-if fence > ${Number(FENCE_THRESHOLDS.MAX)} then return -1 end
+-- A lock that is free, and has a queue, is that of the head of the queue.
+local function isBefore(i)
+  local head, at = heads[i][1], heads[i][2]
+  if not head or string.sub(head, 1, 22) == lockId then return true end
+  return ticket ~= '' and tonumber(ticket) <= tonumber(at)
+end
+local handed, blocked = {}, nil
+local function passOn(i)
+  local head, claim = handOver(i, fences[i])
+  if not head then return end
+  handed[#handed + 1] = i
+  handed[#handed + 1] = head
+  locked[i] = claim
+end
+for i = 1, COUNT do
+  if not own[i] and not locked[i] and not isBefore(i) then passOn(i) end
+  if locked[i] and not blocked then blocked = i end
+end
 
-local json = string.format('{"lockId":"%s","expiresAtMs":%d,"acquiredAtMs":%d,"key":%s,"fence":"%015d"}',
-  lockId, nowMs + ttlMs, nowMs, keyJson, fence)
-redis.call('SET', fenceCounter, string.format('%d', fence))
-redis.call('PSETEX', record, ttlMs, json)
-redis.call('PSETEX', index, ttlMs, record)
-return json`,
-  decode(reply): AcquireReply {
-    if (typeof reply === 'number')
-      return reply < 0 ? { status: 'fence-overflow' } : { status: 'locked', remainingMs: reply };
-    const [, expiresAtMs, fence] = (typeof reply === 'string' && OWN_RECORD.exec(reply)) || [];
-    if (!expiresAtMs || !fence) return unexpectedReply('lock-acquire', reply);
-    return { status: 'granted', fence, expiresAtMs: Number(expiresAtMs) };
-  },
-});
+if not blocked then
+  local fence, queued = tonumber(string.match(own[1] or '', '"fence":"(%d+)"')), {}
+  for i = 1, COUNT do
+    if ticket ~= '' then leaveQueue(i) end
+    queued[i] = redis.call('EXISTS', queueKeyOf(i)) == 1
+    -- A full server refuses the first write of a script that may need memory. PEXPIRE needs none, and after it all may run.
+    if own[i] then redis.call('PEXPIRE', recordKeyOf(i), ttlMs) end
+    if not own[i] or tonumber(string.match(own[i], '"fence":"(%d+)"')) ~= fence then fence = nil end
+  end
+  return grant(fence or highest, queued)
+end
+
+local passedOn = 0
+for i = 1, COUNT do
+  local kept = keeps == '1' and i < blocked
+  if kept then
+    local fence = tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) or fences[i]
+    local claim = recordOf(i, lockId, ${KEEP_MS}, fence, '') .. '\\t'
+    if redis.call('EXISTS', queueKeyOf(i)) == 1 then claim = claim .. ' ' end
+    if not own[i] then redis.call('SET', fenceKeyOf(i), string.format('%d', fence)) end
+    redis.call('PSETEX', recordKeyOf(i), ${KEEP_MS}, claim)
+  elseif own[i] then
+    redis.call('DEL', recordKeyOf(i))
+    passOn(i)
+    passedOn = 1
+  end
+  if ticket ~= '' and i ~= blocked then leaveQueue(i) end
+end
+
+local left = redis.call('PTTL', recordKeyOf(blocked))
+if left < 0 then left = expiryOf(locked[blocked]) + ${TIME_TOLERANCE_MS} - nowMs end
+if process == '' then return {left, '', 0, 0, 0, unpack(handed)} end
+local at, place, dropped = enqueue(blocked, locked[blocked])
+return {left, at, place, passedOn, dropped, unpack(handed)}`,
+    decode(reply): AcquireReply {
+      if (reply === -1) return { status: 'fence-overflow' };
+      if (Array.isArray(reply) && typeof reply[0] === 'number' && typeof reply[1] === 'string') {
+        const [remainingMs, ticket, place, passedOn, dropped, ...handed] = reply as [
+          number,
+          string,
+          number,
+          number,
+          number,
+        ];
+        return {
+          ...{ status: 'locked', remainingMs, ticket, place },
+          ...{ passedOn: passedOn === 1, dropped: dropped === 1 },
+          handed: handedOver(handed, 'lock-acquire'),
+        };
+      }
+      const [, expiresAtMs, fence] = (typeof reply === 'string' && OWN_RECORD.exec(reply)) || [];
+      if (!expiresAtMs || !fence) return unexpectedReply('lock-acquire', reply);
+      return { status: 'granted', fence, expiresAtMs: Number(expiresAtMs) };
+    },
+  });
 
 export type ReleaseCode = 'released' | 'mismatch' | 'not_found' | 'expired';
 
-const RELEASE_CODES: Readonly<Record<number, ReleaseCode>> = {
+export const RELEASE_CODES: Readonly<Record<number, ReleaseCode>> = {
   1: 'released',
   0: 'mismatch',
   [-1]: 'not_found',
   [-2]: 'expired',
 };
 
-const decodeRelease = (reply: unknown): ReleaseCode =>
-  RELEASE_CODES[reply as number] ?? unexpectedReply('lock-release', reply);
+export interface ReleaseReply {
+  readonly code: ReleaseCode;
+  readonly handed: readonly HandedOver[];
+}
 
-// The owner first, then liveness, then the write.
-const ownedAndLive = (none: string): string => `
-local held = redis.call('GET', record)
-if not held then return ${none} end
-if not owns(held, lockId) then return 0 end
-if isDead(held, ${TIME_TOLERANCE_MS}) then
-  redis.call('DEL', record, index)
-  return -2
-end`;
+function decodeRelease(reply: unknown): ReleaseReply {
+  const [code, ...handed] = Array.isArray(reply) ? (reply as unknown[]) : [reply];
+  return {
+    code: RELEASE_CODES[code as number] ?? unexpectedReply('lock-release', reply),
+    handed: handedOver(handed, 'lock-release'),
+  };
+}
 
-const OWNED_AND_LIVE = ownedAndLive('-1');
+const RELEASE_ARGS = ['lockId', 'isLive', 'waiter', 'channel', 'countsAll'] as const;
+type ReleaseArg = (typeof RELEASE_ARGS)[number];
 
-/** The holder's own clock says that the lock is live: the server's need not be asked. */
-export const releaseHeldScript = defineScript({
-  name: 'lock-release-held',
-  keys: ['record', 'index'],
-  args: ['lockId'],
-  lua: `${OWNERSHIP}
-local held = redis.call('GET', record)
-if not held then return -1 end
-if not owns(held, lockId) then return 0 end
-redis.call('DEL', record, index)
-return 1`,
-  decode: decodeRelease,
-});
+/**
+ * Ends a lock of the caller's: 1, or 0 another's, -1 none, -2 expired; of several the first that is not 1. Where somebody
+ * waits it goes to the head of the queue: then the reply is an array of the code, and pairs of a key's number and that
+ * head. `isLive`: the holder's own clock says so, and the server's need not be asked. `waiter`: the caller waits no more,
+ * and leaves the queues too.
+ */
+const releaseFor = (count: number): Script<KeyName, ReleaseArg, ReleaseReply> =>
+  defineScript({
+    name: numbered('lock-release', count - 1),
+    keys: keysFor(count),
+    args: [...RELEASE_ARGS, ...(namesOf('keyJson', count) as never[])],
+    lua: `${layoutOf(count, RELEASE_ARGS.length)}
+${OWNERSHIP}
+local code, own, queued = 1, {index}, {}
+for i = 1, COUNT do
+  local held = redis.call('GET', recordKeyOf(i))
+  if not held then
+    code = code == 1 and -1 or code
+  elseif not owns(held, lockId) then
+    code = code == 1 and 0 or code
+  else
+    own[#own + 1] = recordKeyOf(i)
+    if isQueuedFor(held) then queued[#queued + 1] = i end
+  end
+  if waiter ~= '' then redis.call('ZCARD', queueKeyOf(i)) end
+end
 
-/** Ends a lock of the caller's: 1, or 0 another's, -1 none, -2 expired. */
-export const releaseScript = defineScript({
-  name: 'lock-release',
-  keys: ['record', 'index'],
-  args: ['lockId'],
-  lua: `${OWNERSHIP}${LIVENESS}${OWNED_AND_LIVE}
-redis.call('DEL', record, index)
-return 1`,
-  decode: decodeRelease,
-});
+if isLive == '1' and #queued == 0 and waiter == '' then
+  if #own > 1 then redis.call('DEL', unpack(own)) end
+  return code
+end
+${LIVENESS}${GRANTING}${HANDING_OVER}
+for j = 2, #own do
+  if code == 1 and isLive ~= '1' and isDead(redis.call('GET', own[j])) then code = -2 end
+end
+local fences = {}
+for _, i in ipairs(queued) do
+  redis.call('ZCARD', queueKeyOf(i))
+  fences[i] = fenceOf(i)
+end
 
-// A bare lockId does not say whether its lock was live. So a release by it leaves a mark for a while: a re-sent call,
-// whose first reply was lost, finds its own nonce there and says that it has released the lock.
-const RELEASED_MARK_MS = 10_000;
-const RELEASED_BEFORE = `redis.call('GET', mark) == nonce and 1 or -1`;
-const MARKED_RELEASE = `${OWNERSHIP}${LIVENESS}${ownedAndLive(RELEASED_BEFORE)}
-redis.call('DEL', record, index)
-redis.call('PSETEX', mark, ${RELEASED_MARK_MS}, nonce)
-return 1`;
-
-/** By a bare lockId, whose record was found by {@link readIndexScript}. */
-export const releaseFoundScript = defineScript({
-  name: 'lock-release-found',
-  keys: ['record', 'index', 'mark'],
-  args: ['lockId', 'nonce'],
-  lua: MARKED_RELEASE,
-  decode: decodeRelease,
-});
-
-export const releaseByIdScript = defineScript({
-  name: 'lock-release-by-id',
-  keys: ['index', 'mark'],
-  args: ['lockId', 'nonce'],
-  lua: `
-local record = redis.call('GET', index)
-if not record then return ${RELEASED_BEFORE} end${MARKED_RELEASE}`,
-  decode: decodeRelease,
-});
+if #own > 1 then redis.call('DEL', unpack(own)) end
+if waiter ~= '' then
+  for i = 1, COUNT do redis.call('ZREM', queueKeyOf(i), waiter, lockId .. '-') end
+end
+local reply = {code}
+for _, i in ipairs(queued) do
+  local head = handOver(i, fences[i])
+  if head then
+    reply[#reply + 1] = i
+    reply[#reply + 1] = head
+  end
+end
+return #reply == 1 and code or reply`,
+    decode: decodeRelease,
+  });
 
 export type ExtendReply =
   | { readonly code: 'extended'; readonly expiresAtMs: number }
   | { readonly code: Exclude<ReleaseCode, 'released'> };
 
-function decodeExtend(reply: unknown): ExtendReply {
+export function decodeExtend(reply: unknown): ExtendReply {
   if (Array.isArray(reply) && reply[0] === 1 && typeof reply[1] === 'number')
     return { code: 'extended', expiresAtMs: reply[1] };
   const code = RELEASE_CODES[reply as number];
@@ -179,116 +296,106 @@ function decodeExtend(reply: unknown): ExtendReply {
   return { code };
 }
 
-/** Replaces the life of the caller's lock: [1, new expiry], or the codes of release. Never brings one back. */
-const EXTEND = `${OWNERSHIP}${LIVENESS}${OWNED_AND_LIVE}
+/** \`extended(json)\`: a record with its new expiry. */
+export const EXTENDING = `
 local expiresAtMs = nowMs + ttlMs
-local json, found = string.gsub(held, '"expiresAtMs":%d+([,}])', string.format('"expiresAtMs":%d%%1', expiresAtMs), 1)
-if found == 0 then
-  local fields = decode(held)
+local function extended(json)
+  local new, found = string.gsub(json, '"expiresAtMs":%d+([,}])', string.format('"expiresAtMs":%d%%1', expiresAtMs), 1)
+  if found == 1 then return new end
+  local fields = decode(json)
   fields.expiresAtMs = expiresAtMs
-  json = cjson.encode(fields)
+  return cjson.encode(fields) .. (isQueuedFor(json) and ' ' or '')
+end`;
+
+const EXTEND_ARGS = ['lockId', 'ttlMs', 'channel', 'countsAll'] as const;
+type ExtendArg = (typeof EXTEND_ARGS)[number];
+
+/**
+ * Replaces the life of the caller's lock: [1, new expiry], or the codes of release; of several all or none. Never brings
+ * one back. The head of a queue is told when the life becomes shorter, so that it looks when that is over.
+ */
+const extendFor = (count: number): Script<KeyName, ExtendArg, ExtendReply> =>
+  defineScript({
+    name: numbered('lock-extend', count - 1),
+    keys: keysFor(count),
+    args: EXTEND_ARGS,
+    lua: `${layoutOf(count, EXTEND_ARGS.length)}
+${OWNERSHIP}${LIVENESS}${EXTENDING}
+local new, told = {}, {}
+for i = 1, COUNT do
+  local held = redis.call('GET', recordKeyOf(i))
+  if not held then return -1 end
+  if not owns(held, lockId) then return 0 end
+  if isDead(held) then
+    redis.call('DEL', recordKeyOf(i), index)
+    return -2
+  end
+  if isQueuedFor(held) and expiresAtMs < expiryOf(held) then
+    told[#told + 1] = redis.call('ZRANGE', queueKeyOf(i), 0, 0)[1]
+  end
+  new[i] = extended(held)
 end
--- A full server refuses the first write of a script that may need memory. PEXPIRE needs none, and after it all may run.
-redis.call('PEXPIRE', record, ttlMs)
-redis.call('SET', record, json, 'KEEPTTL')
-redis.call('PSETEX', index, ttlMs, record)
-return {1, expiresAtMs}`;
+for i = 1, COUNT do
+  -- A full server refuses the first write of a script that may need memory. PEXPIRE needs none, and after it all may run.
+  redis.call('PEXPIRE', recordKeyOf(i), ttlMs)
+  redis.call('SET', recordKeyOf(i), new[i], 'KEEPTTL')
+end
+redis.call('PSETEX', index, ttlMs, recordKeyOf(1))
+for _, waiter in ipairs(told) do
+  redis.pcall('PUBLISH', channel .. string.sub(waiter, 23), string.sub(waiter, 1, 22))
+end
+return {1, expiresAtMs}`,
+    decode: decodeExtend,
+  });
 
-export const extendScript = defineScript({
-  name: 'lock-extend',
-  keys: ['record', 'index'],
-  args: ['lockId', 'ttlMs'],
-  lua: EXTEND,
-  decode: decodeExtend,
-});
+/** What is left of a claim in ms; the waiter to whom the lock was handed over now; 0: there is nothing to do. */
+export type HandOnReply = number | string;
 
-export const extendByIdScript = defineScript({
-  name: 'lock-extend-by-id',
-  keys: ['index'],
-  args: ['lockId', 'ttlMs'],
-  lua: RECORD_FROM_INDEX + EXTEND,
-  decode: decodeExtend,
-});
-
-/** A record as it stands, and the server's time: whether it is live is decided in one place, `isLive()`. */
-export interface ReadReply {
-  readonly record: LockRecord;
-  readonly nowMs: number;
-}
-
-function decodeRead(reply: unknown): ReadReply | null {
-  if (reply === -1) return null;
-  if (!Array.isArray(reply) || typeof reply[0] !== 'string' || typeof reply[1] !== 'number')
-    return unexpectedReply('lock-read', reply);
-  return { record: parseRecord(reply[0]), nowMs: reply[1] };
-}
-
-function parseRecord(json: string): LockRecord {
-  try {
-    const record = JSON.parse(json) as LockRecord | null;
-    const texts = [record?.lockId, record?.key, record?.fence];
-    if (record && texts.every((text) => typeof text === 'string') && Number.isFinite(record.expiresAtMs))
-      return record;
-  } catch {
-    // Not JSON: told below, like every other value that is no lock.
-  }
-  throw foreignValue('the record is not a lock');
-}
-
-const READ = `${NOW_MS}
+/**
+ * Looks after a lock that was handed over to a waiter, when it should have taken it. If it has not, its process is gone
+ * or stands still: all its places are given up (it has its tickets, should it come back), and the next one has its turn.
+ */
+export const handOnScript = defineScript({
+  name: 'lock-hand-on',
+  keys: ['fenceCounter', 'record', 'queue'],
+  args: ['process', 'channel', 'countsAll', 'keyJson'],
+  lua: `${layoutOf(1, 3)}
+${OWNERSHIP}
 local held = redis.call('GET', record)
-if not held then return -1 end
-return {held, nowMs}`;
-
-export const readScript = defineScript({
-  name: 'lock-read',
-  keys: ['record'],
-  args: [],
-  lua: READ,
-  decode: decodeRead,
+if held then return isClaim(held) and math.max(redis.call('PTTL', record), 1) or 0 end
+local waiters = redis.call('ZRANGE', queue, 0, -1)
+if #waiters == 0 then return 0 end
+${NOW_MS}${GRANTING}${HANDING_OVER}
+local fence = fenceOf(1)
+for _, waiter in ipairs(waiters) do
+  if process ~= '-' and string.sub(waiter, 23) == process then redis.call('ZREM', queue, waiter) end
+end
+return handOver(1, fence) or 0`,
+  decode: (reply): HandOnReply =>
+    typeof reply === 'number' || typeof reply === 'string' ? reply : unexpectedReply('lock-hand-on', reply),
 });
 
-export const readByIdScript = defineScript({
-  name: 'lock-read-by-id',
-  keys: ['index'],
-  args: [],
-  lua: RECORD_FROM_INDEX + READ,
-  decode: decodeRead,
+/** Whether the ACL lets scripts tell waiters of their turn. */
+export const publishScript = defineScript({
+  name: 'lock-publish',
+  keys: [],
+  args: ['channel'],
+  lua: `return type(redis.pcall('PUBLISH', channel, '')) == 'number' and 1 or 0`,
+  decode: (reply): boolean => reply === 1 || (reply === 0 ? false : unexpectedReply('lock-publish', reply)),
 });
 
-/** The record's name as the index holds it: the client's `keyPrefix` stands in it too. */
-export const readIndexScript = defineScript({
-  name: 'lock-read-index',
-  keys: ['index'],
-  args: [],
-  lua: `return redis.call('GET', index) or -1`,
-  decode: (reply): string | null =>
-    reply === -1 ? null : typeof reply === 'string' ? reply : unexpectedReply('lock-read-index', reply),
-});
+export interface ScriptsOfLock {
+  readonly acquire: Script<KeyName, AcquireArg, AcquireReply>;
+  readonly release: Script<KeyName, ReleaseArg, ReleaseReply>;
+  readonly extend: Script<KeyName, ExtendArg, ExtendReply>;
+}
 
-/** Deletes a record that is long dead, if it is still the one that was seen. Never a fence counter. */
-export const cleanupScript = defineScript({
-  name: 'lock-cleanup',
-  keys: ['record', 'index'],
-  args: ['lockId'],
-  lua: `${OWNERSHIP}${LIVENESS}
-local held = redis.call('GET', record)
-if not held or not owns(held, lockId) or not isDead(held, ${CLEANUP_AFTER_MS}) then return 0 end
-redis.call('DEL', record, index)
-return 1`,
-  decode: (reply): boolean => reply === 1 || (reply === 0 ? false : unexpectedReply('lock-cleanup', reply)),
-});
+const byCount: ScriptsOfLock[] = [];
 
-export const lockScripts = [
-  acquireScript,
-  releaseHeldScript,
-  releaseScript,
-  releaseFoundScript,
-  releaseByIdScript,
-  extendScript,
-  extendByIdScript,
-  readScript,
-  readByIdScript,
-  readIndexScript,
-  cleanupScript,
-];
+/** The scripts for so many keys: each number of keys is a command of its own (law 6 of docs/scripts.md). */
+export const scriptsFor = (count: number): ScriptsOfLock =>
+  (byCount[count] ??= {
+    acquire: acquireFor(count),
+    release: releaseFor(count),
+    extend: extendFor(count),
+  });

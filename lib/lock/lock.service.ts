@@ -1,16 +1,15 @@
 import { AsyncResource } from 'node:async_hooks';
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
-import { type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../clock.js';
+import { momentAfter, momentNow, monotonicMs, msUntil } from '../clock.js';
+import { hashKey } from '../keys.js';
 import { settleWithin } from '../settle-within.js';
-import { hashKey, normalizeKey } from '../keys.js';
-import { isOwed } from '../owed.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { invalidOption } from '../validate.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
-import { LockError, type LockErrorCode } from './lock.errors.js';
+import { hashesOf, LockError, type LockErrorCode } from './lock.errors.js';
 import {
   type LockCallOptions,
   type ResolvedLockCall,
@@ -19,7 +18,6 @@ import {
 } from './lock.options.js';
 import type {
   AcquiredLock,
-  AcquireFailure,
   AcquireOptions,
   AcquireResult,
   BackendCapabilities,
@@ -27,19 +25,17 @@ import type {
   ExtendResult,
   IsLockedOptions,
   LockInfo,
+  LockKeyOption,
   LookupOptions,
   RawLockInfo,
   ReleaseOptions,
   ReleaseResult,
 } from './lock.types.js';
 import { BackgroundRetries } from '../background-retries.js';
-import { TrackedLocks } from './tracked-locks.js';
+import { validateKeys } from './lock.validate.js';
+import { TrackedHandles } from './tracked-handles.js';
+import { type Attempt, type Waited, waitForLock } from './waiting.js';
 import { Watchdog } from './watchdog.js';
-
-const LONGEST_PAUSE_MS = 1_000;
-
-/** Faults of Redis that a waiting call sits out. */
-const MAY_PASS: ReadonlySet<LockErrorCode> = new Set<LockErrorCode>(['ServiceUnavailable', 'NetworkTimeout']);
 
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
@@ -49,21 +45,16 @@ export interface LockServiceOptions {
 }
 
 /** Options of `lock()`. */
-export type LockOptions = LockCallOptions & {
-  /** What is locked: a string of 1 to 512 UTF-8 bytes after NFC. */
-  key: string;
-};
+export type LockOptions = LockCallOptions & LockKeyOption;
 
-interface Attempt {
-  readonly result: AcquireResult;
-  /** Before the request was sent. */
-  readonly sentAt: Moment;
+interface Wait {
+  readonly waitedMs: number;
+  /** Which one it was in the queue when waiting began. */
+  readonly place?: number | undefined;
 }
 
-/** What waiting for a lock came to. `fault`: the last one of Redis that was met on the way. */
-interface Waited extends Attempt {
-  readonly fault?: LockError | undefined;
-}
+const HELD_HINT =
+  'This call holds other locks itself (`heldKeyHashes`). Two calls that wait for each other get on only when one gives up: take all keys in one call with `keys`, or everywhere in one order.';
 
 /**
  * Locks that live as long as their work: `lock()` waits, runs, keeps alive and releases; `acquire()` is one
@@ -79,7 +70,7 @@ interface Waited extends Attempt {
 export class LockService implements OnModuleDestroy {
   readonly #logger = new Logger('SyncGuard');
   readonly #watchdog = new Watchdog();
-  readonly #handles = new TrackedLocks();
+  readonly #handles = new TrackedHandles();
   readonly #retries = new BackgroundRetries();
   readonly #attempts = new Set<Promise<Attempt>>();
   readonly #running = new Map<Lease, Promise<unknown>>();
@@ -170,7 +161,7 @@ export class LockService implements OnModuleDestroy {
   ): Promise<T | undefined>;
   lock<T, U>(
     fn: (lock: LockContext) => T | Promise<T>,
-    options: LockOptions & { onContention: (key: string) => U | Promise<U> },
+    options: LockOptions & { onContention: (key: string, keys: readonly string[]) => U | Promise<U> },
   ): Promise<T | U>;
   lock<T>(
     fn: (lock: LockContext) => T | Promise<T>,
@@ -178,21 +169,18 @@ export class LockService implements OnModuleDestroy {
   ): Promise<T>;
   lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown>;
   async lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown> {
-    const { key, call } = this.#check(fn, options);
+    const { keys, call } = this.#check(fn, options);
     // A job that may be skipped is skipped, not failed, while the app goes down.
     if (call.onContention === 'skip' && this.#shutdown.signal.aborted) return undefined;
-    const outer = findFrame(({ owner, context }) => owner === this.#backend && context.key === key);
-    if (outer) return call.reentrant ? this.#reenter(outer.context, fn) : this.#rejectNested(outer.context);
-    const startedMs = monotonicMs();
-    const { result, sentAt, fault } = await this.#waitFor(key, call).catch((error: unknown) => {
-      if (error instanceof LockError && error.code === 'Aborted')
-        this.#tell('aborted', error.code, key, monotonicMs() - startedMs);
-      throw error;
-    });
-    if (!result.ok) return this.#contended(key, call, { result, fault, waitedMs: monotonicMs() - startedMs });
+    const outer = this.#outerOf(keys);
+    if (outer)
+      return call.reentrant ? this.#reenter(outer.context, keys, fn) : this.#rejectNested(outer.context);
+    const waited = await this.#waitFor(keys, call);
+    const { result, sentAt } = waited;
+    if (!result.ok) return this.#contended(keys, call, waited);
     const lease: Lease = new Lease(result, {
       ...call,
-      key,
+      keys,
       sentAt,
       onChange: (changed) => this.#watchdog.changed(changed),
       // Bound: the watchdog, which may find out, runs in nobody's async context.
@@ -274,97 +262,92 @@ export class LockService implements OnModuleDestroy {
       code: 'NetworkTimeout',
       message: 'The lock was granted, but its TTL was over when the answer came.',
       hint: `Make \`ttlMs\` (${options.ttlMs}) many times as long as a round trip to Redis takes.`,
-      context: { keyHash: hashKey(options.key) },
+      context: hashesOf(validateKeys(options)),
     });
   }
 
+  /** The innermost lock with one of these keys that the running code stands under. */
+  #outerOf(keys: readonly string[]): LockFrame | undefined {
+    return findFrame(
+      ({ owner, context }) => owner === this.#backend && context.keys.some((key) => keys.includes(key)),
+    );
+  }
+
+  /** Waits in the queue, or asks again and again. */
+  async #waitFor(keys: readonly string[], call: ResolvedLockCall): Promise<Waited & Wait> {
+    const startedMs = monotonicMs();
+    const waits = call.fair && call.onContention === 'throw' && call.timeoutMs > 0;
+    const turn = waits ? this.#backend.takeTurn?.({ pollMs: call.pollMs }) : undefined;
+    const wait = (): Wait => ({ waitedMs: monotonicMs() - startedMs, place: turn?.place });
+    const attempt = (options: AcquireOptions): Promise<Attempt> => this.#attempt(options);
+    try {
+      const waiting = { keys, call, turn, shutdown: this.#shutdown.signal, attempt };
+      return { ...(await waitForLock(waiting)), ...wait() };
+    } catch (error) {
+      if (error instanceof LockError && error.code === 'Aborted')
+        this.#tell('aborted', error.code, keys, wait());
+      throw error;
+    }
+  }
+
   /** Runs under a lock that is held already: as long as that one, and not longer. */
-  async #reenter<T>(outer: LockContext, fn: (lock: LockContext) => T | Promise<T>): Promise<T> {
+  async #reenter<T>(
+    outer: LockContext,
+    keys: readonly string[],
+    fn: (lock: LockContext) => T | Promise<T>,
+  ): Promise<T> {
+    if (!keys.every((key) => outer.keys.includes(key))) this.#rejectNested(outer);
     outer.assertHeld();
     const result = await fn(outer);
     outer.assertHeld();
     return result;
   }
 
-  #check(fn: unknown, options: LockOptions): { key: string; call: ResolvedLockCall } {
-    const { key, ...rest } = options ?? {};
+  #check(fn: unknown, options: LockOptions): { keys: readonly string[]; call: ResolvedLockCall } {
+    const { key, keys, ...rest } = options ?? {};
     try {
       if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
-      return { key: normalizeKey(key), call: resolveLockCall(rest, this.#options.lock) };
+      return {
+        keys: validateKeys({ key, keys } as LockKeyOption),
+        call: resolveLockCall(rest, this.#options.lock),
+      };
     } catch (error) {
       throw LockError.from(error);
     }
   }
 
-  /** Tries until the lock is there, or the time or the tries are over; a fault of Redis may pass in that time. */
-  async #waitFor(key: string, call: ResolvedLockCall): Promise<Waited> {
-    const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
-    const startedMs = monotonicMs();
-    const endMs = startedMs + (call.onContention === 'throw' ? call.timeoutMs : 0);
-    let fault: LockError | undefined;
-    for (let tries = 1; ; tries++) {
-      const attempt = await this.#passableAttempt({ key, ttlMs, signal: call.signal });
-      if ('fault' in attempt) ({ fault } = attempt);
-      else if (attempt.result.ok) return attempt;
-      const isOver = (): boolean => monotonicMs() >= endMs;
-      if (!isOver() && (call.fair || tries <= call.maxRetries)) {
-        // A server that owes a reply would queue the next try behind it.
-        do
-          await this.#pause(
-            Math.min(pauseMs(call, tries - 1), freeInMs(attempt), endMs - monotonicMs()),
-            call.signal,
-          );
-        while (isOwed(fault) && !isOver());
-        if (!isOwed(fault)) continue;
-      }
-      if ('fault' in attempt) throw triedInVain(attempt.fault, tries, monotonicMs() - startedMs);
-      return { ...attempt, fault };
-    }
-  }
-
-  async #passableAttempt(options: AcquireOptions): Promise<Attempt | { readonly fault: LockError }> {
-    try {
-      return await this.#attempt(options);
-    } catch (error) {
-      if (error instanceof LockError && MAY_PASS.has(error.code) && !this.#shutdown.signal.aborted)
-        return { fault: error };
-      throw error;
-    }
-  }
-
-  async #pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
-    const ends = [this.#shutdown.signal, ...(signal ? [signal] : [])];
-    try {
-      await sleep(ms, undefined, { signal: AbortSignal.any(ends) });
-    } catch (cause) {
-      throw new LockError({
-        code: 'Aborted',
-        message: `Waiting for the lock was aborted ${signal?.aborted ? 'by its signal' : 'because the app is shutting down'}.`,
-        cause: signal?.aborted ? signal.reason : cause,
-      });
-    }
-  }
-
   #contended(
-    key: string,
+    keys: readonly string[],
     call: ResolvedLockCall,
-    { result, fault, waitedMs }: { result: AcquireFailure; fault: LockError | undefined; waitedMs: number },
+    { result, fault, ...wait }: Waited & Wait,
   ): unknown {
     if (call.onContention === 'skip') return undefined;
-    if (call.onContention !== 'throw') return call.onContention(key);
-    this.#tell('timeout', 'AcquisitionTimeout', key, waitedMs);
+    if (call.onContention !== 'throw') return call.onContention(keys[0] as string, keys);
+    this.#tell('timeout', 'AcquisitionTimeout', keys, wait);
     const remainingMs = detailOf(result)?.remainingMs;
+    const held = this.#heldHere();
     throw new LockError({
       code: 'AcquisitionTimeout',
-      message: `Somebody else holds the lock, and still did after ${Math.round(waitedMs)} ms.`,
-      hint: 'Try again later, or wait longer with `timeoutMs`.',
+      message: `Somebody else holds the lock, and still did after ${Math.round(wait.waitedMs)} ms.`,
+      hint: held.length > 0 ? HELD_HINT : 'Try again later, or wait longer with `timeoutMs`.',
       cause: fault,
       context: {
-        keyHash: hashKey(key),
+        ...hashesOf(keys),
         timeoutMs: call.timeoutMs,
         ...(remainingMs === undefined ? {} : { retryAfter: Math.max(1, Math.ceil(remainingMs / 1000)) }),
+        ...(held.length > 0 ? { heldKeyHashes: held.map(hashKey) } : {}),
       },
     });
+  }
+
+  /** The keys of all locks that the running code stands under. */
+  #heldHere(): string[] {
+    const held: string[] = [];
+    findFrame(({ owner, context }) => {
+      if (owner === this.#backend) held.push(...context.keys);
+      return false;
+    });
+    return held;
   }
 
   /** Runs the body under its lease, and gives the lock back. The body's own error wins over a loss. */
@@ -417,7 +400,7 @@ export class LockService implements OnModuleDestroy {
     } catch (error) {
       // The work is done and stays done: the lock goes when Redis is back, or with its TTL.
       this.#logger.warn(
-        `The lock ${hashKey(lease.key)} could not be given back yet, it is tried again in the background: ${LockError.from(error).message}`,
+        `The lock ${lease.keys.map(hashKey).join(', ')} could not be given back yet, it is tried again in the background: ${LockError.from(error).message}`,
       );
       again(error);
       return undefined;
@@ -426,26 +409,27 @@ export class LockService implements OnModuleDestroy {
 
   #rejectNested(outer: LockContext): never {
     outer.assertHeld();
-    this.#tell('already_held', 'AlreadyHeld', outer.key, 0);
+    this.#tell('already_held', 'AlreadyHeld', outer.keys, { waitedMs: 0 });
     throw new LockError({
       code: 'AlreadyHeld',
       message: 'This code runs under that very lock already: waiting for it would never end.',
-      hint: 'Lock once, outside; or pass `reentrant: true` to run under the lock that is held.',
-      context: { keyHash: hashKey(outer.key) },
+      hint: 'Lock all keys once, outside; or pass `reentrant: true` to run under the lock that is held, where it has all of them.',
+      context: hashesOf(outer.keys),
     });
   }
 
-  #tellLost({ key, heldMs }: Lease): void {
-    this.#tell('lost', 'LockLost', key, heldMs);
+  #tellLost({ keys, heldMs }: Lease): void {
+    this.#tell('lost', 'LockLost', keys, { waitedMs: heldMs });
   }
 
   #tell(
     reason: 'timeout' | 'aborted' | 'already_held' | 'lost',
     code: LockErrorCode,
-    key: string,
-    durationMs: number,
+    keys: readonly string[],
+    { waitedMs: durationMs, place }: Wait,
   ): void {
-    this.#options.emit?.({ feature: 'lock', type: 'lock', result: 'fail', reason, code, key, durationMs });
+    const facts = { reason, code, keys, durationMs, ...(place === undefined ? {} : { place }) };
+    this.#options.emit?.({ feature: 'lock', type: 'lock', result: 'fail', ...facts });
   }
 
   #refuseWhenShutDown(): void {
@@ -455,29 +439,4 @@ export class LockService implements OnModuleDestroy {
       message: 'The app is shutting down: no new locks are granted.',
     });
   }
-}
-
-/** When the other's lock ends at the latest, from now. */
-const freeInMs = (attempt: Attempt | { readonly fault: LockError }): number =>
-  ('result' in attempt ? (detailOf(attempt.result)?.remainingMs ?? Infinity) : Infinity) + 1;
-
-/** The fault that was there to the end, as the cause of one that says how long it was tried. */
-function triedInVain(fault: LockError, tries: number, waitedMs: number): LockError {
-  if (tries === 1) return fault;
-  const { code, summary, hint, context } = fault;
-  return new LockError({
-    code,
-    message: `${summary} It was tried for ${Math.round(waitedMs)} ms.`,
-    hint,
-    cause: fault,
-    context,
-  });
-}
-
-/** The pause after a refusal: doubled each time up to a second, partly left to chance so that waiters spread. */
-function pauseMs({ retryDelayMs, backoff, jitter }: ResolvedLockCall, retries: number): number {
-  const grown = backoff === 'fixed' ? retryDelayMs : retryDelayMs * 2 ** Math.min(retries, 31);
-  const full = Math.min(grown, Math.max(LONGEST_PAUSE_MS, retryDelayMs));
-  const chance = { none: 0, equal: 0.5, full: 1 }[jitter];
-  return Math.max(1, Math.round(full * (1 - chance * Math.random())));
 }

@@ -18,12 +18,43 @@ export interface MemoryCapabilities extends BackendCapabilities {
   readonly timeAuthority: 'client';
 }
 
-export interface AcquireOptions {
-  /** What is locked: a string of 1 to 512 UTF-8 bytes after NFC. */
-  key: string;
+/** What is locked: one key, or several that are granted together or not at all. */
+export type LockKeyOption =
+  | {
+      /** A string of 1 to 512 UTF-8 bytes after NFC. */
+      key: string;
+      keys?: undefined;
+    }
+  | {
+      /** 1 to 32 different ones; their order does not matter. On a Cluster they share a `{tag}`. */
+      keys: readonly string[];
+      key?: undefined;
+    };
+
+export type AcquireOptions = LockKeyOption & {
   /** How long the lock lives unless extended, in ms, 1 to 2^31 - 1. */
   ttlMs: number;
   signal?: AbortSignal | undefined;
+  /** Given by `lock()` while it waits: the attempt keeps, and uses, its place in the queues of its keys. */
+  turn?: LockTurn | undefined;
+};
+
+/**
+ * A call's place in the queues of its keys, from `takeTurn()`. It stands in a queue as soon as an attempt that was
+ * given it finds a key locked.
+ */
+export interface LockTurn {
+  /** When the turn was taken, by `performance.now()`. */
+  readonly sinceMs: number;
+  /** Which one it was in the queue when waiting began: 1 is the next. Undefined: it has not waited. */
+  readonly place: number | undefined;
+  /** Called once, when it may be this call's turn; at once, if it was that since the last attempt began. */
+  onWake(listener: (() => void) | undefined): void;
+  /**
+   * Gives up the place, and what was handed over to it meanwhile. To be called when waiting ends without a grant.
+   * Returns at once: what is left to do is done in the background.
+   */
+  leave(): void;
 }
 
 export interface ReleaseOptions {
@@ -36,7 +67,7 @@ export interface ReleaseOptions {
 
 /** @internal What the holder of a grant knows of it. */
 export interface HeldLock {
-  readonly key: string;
+  readonly keys: readonly string[];
   /** When the grant ends at the latest, by this process's clocks: counted from before the request was sent. */
   readonly deadline: Moment;
 }
@@ -63,6 +94,8 @@ export interface AcquiredLock extends AsyncDisposable {
    * After a failover that lost writes two grants may have the same one: compare `lockId` too.
    */
   readonly fence: string;
+  /** The fence of each key, by its name in NFC. One grant has one fence: it is above all that any of its keys has had. */
+  readonly fences: Readonly<Record<string, string>>;
   /** By the backend's clock; follows `extend`. */
   readonly expiresAtMs: number;
   release(signal?: AbortSignal): Promise<ReleaseResult>;

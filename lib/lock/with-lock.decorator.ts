@@ -10,6 +10,7 @@ import { LOCK_PARAMETER, LOCK_SERVICE } from '../syncguard.tokens.js';
 import { LockError } from './lock.errors.js';
 import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './lock.options.js';
 import type { LockService } from './lock.service.js';
+import type { LockKeyOption } from './lock.types.js';
 
 /** For async methods and generators, also generic ones, that start with the arguments which the key function takes. */
 export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDecorator &
@@ -29,7 +30,7 @@ export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDeco
  * ends or its reader stops; a promised Observable until it completes, fails or is unsubscribed.
  *
  * @param key - a template over the arguments (`'order:{0.id}'`: `{0}` the first one, values are encoded), or a
- *   function of the arguments that gives the key
+ *   function of the arguments that returns the key, or several which are locked together
  * @param options - over the module's defaults; see {@link LockCallOptions}
  * @throws what the method throws, as it is; else LockError: AcquisitionTimeout (423 over HTTP), LockLost, ...
  * @example
@@ -40,11 +41,11 @@ export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDeco
  */
 export function WithLock(key: string, options?: LockCallOptions): LockedMethodDecorator<[]>;
 export function WithLock<Args extends unknown[]>(
-  key: (...args: Args) => string,
+  key: (...args: Args) => string | readonly string[],
   options?: LockCallOptions,
 ): LockedMethodDecorator<Args>;
 export function WithLock<Args extends unknown[]>(
-  key: string | ((...args: Args) => string),
+  key: string | ((...args: Args) => string | readonly string[]),
   options: LockCallOptions = {},
 ): LockedMethodDecorator<Args> {
   resolveLockCall(options, DEFAULT_LOCK_OPTIONS); // A misspelt option fails where it stands, not at the first call.
@@ -62,7 +63,7 @@ export function WithLock<Args extends unknown[]>(
             if (parameter !== undefined) args[parameter] = lock;
             return body();
           },
-          { ...options, key: keyOf(args) },
+          { ...options, ...keyOption(keyOf(args)) },
         ) as Promise<T>;
       };
       return wrapMethod(original, enter, (self) => options.ttlMs ?? serviceOf(self).defaultTtlMs);
@@ -88,8 +89,8 @@ export const Lock =
   };
 
 function fromFunction<Args extends unknown[]>(
-  key: (...args: Args) => string,
-): (args: readonly unknown[]) => string {
+  key: (...args: Args) => string | readonly string[],
+): (args: readonly unknown[]) => string | readonly string[] {
   if (typeof key !== 'function')
     throw new LockError({
       code: 'InvalidArgument',
@@ -97,6 +98,9 @@ function fromFunction<Args extends unknown[]>(
     });
   return (args) => key(...(args as Args));
 }
+
+const keyOption = (key: string | readonly string[]): LockKeyOption =>
+  Array.isArray(key) ? { keys: key as readonly string[] } : { key: key as string };
 
 /** A generator that is not async cannot wait for its lock. */
 function refuseSyncGenerators(method: { constructor: { name: string } }, name: string): void {

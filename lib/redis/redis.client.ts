@@ -40,6 +40,8 @@ export interface RedisClient {
   connect?(): Promise<unknown>;
   disconnect?(): void;
   quit?(): Promise<unknown>;
+  duplicate?(...options: never[]): unknown;
+  subscribe?(channel: string): Promise<unknown>;
   nodes?(role?: 'all' | 'master' | 'slave'): RedisClient[];
   on?(event: string, listener: (...args: unknown[]) => void): unknown;
   off?(event: string, listener: (...args: unknown[]) => void): unknown;
@@ -47,6 +49,7 @@ export interface RedisClient {
 
 interface ClientOptions {
   readonly keyPrefix?: string | undefined;
+  readonly enableAutoPipelining?: boolean | undefined;
   readonly stringNumbers?: boolean | undefined;
   readonly db?: number | undefined;
   readonly host?: string | undefined;
@@ -64,6 +67,7 @@ interface ClientStream {
   readonly destroyed: boolean;
   cork(): void;
   uncork(): void;
+  unref?(): unknown;
   destroy(error?: Error): unknown;
 }
 

@@ -19,7 +19,9 @@ export interface Script<Key extends string = string, Arg extends string = string
 
 export interface ScriptDefinition<Key extends string, Arg extends string, Result> {
   name: string;
-  /** Names of KEYS, in order. */
+  /**
+   * Names of KEYS, in order. One that cannot be a local's name in Lua (`record:2`) is none there: the script counts.
+   */
   keys: readonly Key[];
   /** Names of ARGV, in order. */
   args: readonly Arg[];
@@ -43,8 +45,13 @@ export function defineScript<const Key extends string, const Arg extends string,
 }
 
 function bind(list: 'KEYS' | 'ARGV', names: readonly string[]): string[] {
-  if (names.length === 0) return [];
-  return [`local ${names.join(', ')} = ${names.map((_, i) => `${list}[${i + 1}]`).join(', ')}`];
+  const locals = names.flatMap((name, i) =>
+    /^\w+$/.test(name) ? [{ name, value: `${list}[${i + 1}]` }] : [],
+  );
+  if (locals.length === 0) return [];
+  return [
+    `local ${locals.map(({ name }) => name).join(', ')} = ${locals.map(({ value }) => value).join(', ')}`,
+  ];
 }
 
 /** For `decode`: the script replied with something that it does not promise. */

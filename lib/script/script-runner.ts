@@ -1,4 +1,5 @@
 import { setMaxListeners } from 'node:events';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type RedisClient, socketsOf } from '../redis/redis.client.js';
 import { RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
 import type { HangWatch } from '../redis/redis.hang-watch.js';
@@ -85,7 +86,15 @@ export class ScriptRunner {
   /** @internal for {@link Call} */
   send(script: Script, keysAndArgs: ScriptArg[]): Promise<unknown> {
     this.#cork();
-    return (this.#invokes.get(script.command) ?? this.register(script))(keysAndArgs);
+    const invoke = this.#invokes.get(script.command);
+    return invoke ? invoke(keysAndArgs) : this.#registerLate(script, keysAndArgs);
+  }
+
+  /** What ioredis has begun to pipeline by itself in this turn knows no command that was defined after it began. */
+  async #registerLate(script: Script, keysAndArgs: ScriptArg[]): Promise<unknown> {
+    const invoke = this.register(script);
+    if (this.client.options?.enableAutoPipelining) await nextTurn();
+    return invoke(keysAndArgs);
   }
 
   /** Makes a script known to the client. A client without `defineCommand` is served by `eval`. */

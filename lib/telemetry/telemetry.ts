@@ -6,6 +6,7 @@ import type { Emit, SyncGuardEvent } from './telemetry.types.js';
 
 const WARN_EVERY_MS = 60_000;
 const MAX_SHOWN = 200;
+const MAX_KEYS = 32;
 
 /**
  * Returns the function that turns observations into events and calls the listener. Keys are hashed unless
@@ -20,12 +21,14 @@ export function createTelemetry(
   const hash = hashSecret === undefined ? hashKey : hmac(hashSecret);
   const failed = warningEveryMinute(warn);
 
-  return ({ key, lockId, reason, ...rest }) => {
-    const raw = { ...named('key', key), ...named('lockId', lockId) };
+  return ({ keys, key: only, lockId, reason, ...rest }) => {
+    const key = keys?.length === 1 ? keys[0] : only;
+    const raw = { ...named('key', key), ...named('lockId', lockId), ...several(keys) };
     const event = {
       ...rest,
       ...named('reason', reason),
       ...(raw.key === undefined ? {} : { keyHash: hash(raw.key) }),
+      ...(raw.keys === undefined ? {} : { keyHashes: raw.keys.map(hash) }),
       ...(raw.lockId === undefined ? {} : { lockIdHash: hash(raw.lockId) }),
     } as SyncGuardEvent;
     const isRaw = callListener(() => includeRaw(event), failed) === true;
@@ -40,6 +43,11 @@ export function createTelemetry(
 const named = <Name extends string>(name: Name, value: unknown): { [_ in Name]?: string } =>
   typeof value === 'string' && value.length <= MAX_KEY_BYTES
     ? ({ [name]: value } as Record<Name, string>)
+    : {};
+
+const several = (keys: readonly unknown[] = []): { keys?: string[] } =>
+  keys.length > 1 && keys.length <= MAX_KEYS
+    ? { keys: keys.flatMap((key) => Object.values(named('key', key))) }
     : {};
 
 const hmac =

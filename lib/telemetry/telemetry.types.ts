@@ -31,6 +31,14 @@ export interface LockEvent extends SyncGuardEventOf<
   'acquire' | 'release' | 'extend' | 'isLocked' | 'lookup' | 'lock'
 > {
   readonly lockIdHash?: string;
+  /** Of several keys that are locked together: a hash of each. There is no `keyHash` then. */
+  readonly keyHashes?: readonly string[];
+  /** The keys that `keyHashes` stands for. Only where `includeRaw` allows it. */
+  readonly keys?: readonly string[];
+  /** Of an `acquire` that has waited in the queue: for how long, in ms. */
+  readonly waitedMs?: number;
+  /** Which one it was in the queue when it began to wait: 1 is the next. */
+  readonly place?: number;
   /** Anyone who has it can release the lock. Only where `includeRaw` allows it. */
   readonly lockId?: string;
 }
@@ -130,6 +138,9 @@ export interface Facts {
   /** Why the operation was refused. Undefined where it was not. */
   readonly reason?: string | undefined;
   readonly key?: string | undefined;
+  readonly keys?: readonly string[] | undefined;
+  readonly place?: number;
+  readonly waitedMs?: number;
   readonly lockId?: string | undefined;
   readonly policy?: string;
   readonly label?: string;

@@ -4,11 +4,11 @@ import { BudgetUnavailableError } from '../budget/budget.errors.js';
 import { type Clock, momentNow } from '../clock.js';
 import { LimitError } from '../limit/limit.errors.js';
 import { MemoryLimitBackend } from '../limit/limit.memory-backend.js';
-import { LockHandle } from '../lock/acquired-lock.js';
+import { LockHandle } from '../lock/lock.handle.js';
 import { type LockBackend, withDetail } from '../lock/lock.backend.js';
 import { LockError } from '../lock/lock.errors.js';
 import type { AcquireOptions, AcquireResult } from '../lock/lock.types.js';
-import { validateAcquire, validateKey } from '../lock/lock.values.js';
+import { validateAcquire, validateKey } from '../lock/lock.validate.js';
 import { SecretError } from '../secret/secret.errors.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 
@@ -99,9 +99,9 @@ export class SwitchedBackends implements Backends {
   }
 
   async #acquire(options: AcquireOptions): Promise<AcquireResult> {
-    const { key, ttlMs } = validateAcquire(options);
+    const { keys, ttlMs } = validateAcquire(options);
     // The answer is the one that a caller gets when another has just taken the lock for the same `ttlMs`.
-    if (this.#isContended(key))
+    if (keys.some((key) => this.#isContended(key)))
       return withDetail({ ok: false, reason: 'locked' }, { reason: 'locked', remainingMs: ttlMs });
     const sentAt = momentNow();
     const result = await this.#locks.acquire(options);
@@ -109,7 +109,7 @@ export class SwitchedBackends implements Backends {
     const { lockId, fence, expiresAtMs } = result;
     this.#held.add(lockId);
     // The handle is created over the switched backend, so that its calls follow the switches too.
-    return new LockHandle(this.lock, { key, lockId, fence, expiresAtMs, ttlMs, sentAt });
+    return new LockHandle(this.lock, { keys, lockId, fence, expiresAtMs, ttlMs, sentAt });
   }
 
   /**
@@ -125,6 +125,8 @@ export class SwitchedBackends implements Backends {
         const owner = name in overrides ? overrides : port;
         const member: unknown = Reflect.get(owner, name);
         if (typeof member !== 'function') return member;
+        // It asks nothing: the attempts that it is given to do.
+        if (name === 'takeTurn') return member.bind(owner) as unknown;
         return async (...args: unknown[]): Promise<unknown> => {
           if (this.#outage) throw toError(this.#outage);
           return Reflect.apply(member, owner, args);

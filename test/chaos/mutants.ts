@@ -1,5 +1,5 @@
 import { finalizeScript } from '../../lib/budget/budget.scripts.js';
-import { acquireScript, releaseHeldScript, releaseScript } from '../../lib/lock/lock.scripts.js';
+import { scriptsFor } from '../../lib/lock/lock.scripts.js';
 import type { Script } from '../../lib/script/define-script.js';
 import { viewScript } from '../../lib/secret/secret.scripts.js';
 
@@ -13,16 +13,17 @@ function change(script: Script<never, never, unknown>, from: string, to: string)
   Object.assign(script, { lua: lua.replaceAll(from, to), command: `${command}:mutant` });
 }
 
-const OWNER_CHECK = 'if not owns(held, lockId) then return 0 end';
+const locks = scriptsFor(1);
+const OWNER_CHECK = 'elseif not owns(held, lockId) then';
 
 const mutants: Record<string, () => void> = {
-  'release-without-owner': () => {
-    for (const script of [releaseScript, releaseHeldScript]) change(script as never, OWNER_CHECK, '');
-  },
-  'undo-left-out': () => change(releaseScript as never, OWNER_CHECK, 'do return 1 end'),
+  'release-without-owner': () => change(locks.release as never, OWNER_CHECK, 'elseif false then'),
+  // The holder of a lock says that it is live, and an undo does not.
+  'undo-left-out': () =>
+    change(locks.release as never, 'local code, own', "if isLive ~= '1' then return 1 end\nlocal code, own"),
   'finalize-keeps-reserved': () => change(finalizeScript as never, 'minus(reserved, own)', 'reserved'),
   'views-cost-nothing': () => change(viewScript as never, 'if left > 0 then left = left - 1 end', ''),
-  'acquire-while-held': () => change(acquireScript as never, 'if held then', 'if false then'),
+  'acquire-while-held': () => change(locks.acquire as never, 'if held then', 'if false then'),
 };
 
 export const MUTANTS = Object.keys(mutants);

@@ -9,7 +9,7 @@ const ROOT = resolve(__dirname, '../..');
 const FORBIDDEN: [file: string, statement: string, rule: string][] = [
   ['lib/lock/cycle.ts', `import './lock.errors.js';`, 'no-cycles'],
   ['lib/lock/gone.ts', `import './nowhere.js';`, 'no-dead-imports'],
-  ['lib/lock/lock.values.ts', `import '../limit/limit.types.js';`, 'features-apart'],
+  ['lib/lock/lock.validate.ts', `import '../limit/limit.types.js';`, 'features-apart'],
   ['lib/secret/secret.types.ts', `import type {} from '../budget/budget.types.js';`, 'features-apart'],
   ['lib/lock/lock.service.ts', `import '../redis/redis.client.js';`, 'policy-sees-the-port'],
   ['lib/lock/with-lock.decorator.ts', `import '../script/fragments.js';`, 'policy-sees-the-port'],
@@ -30,7 +30,7 @@ const FORBIDDEN: [file: string, statement: string, rule: string][] = [
   ['lib/compat.ts', `import './lock/lock.nest.js';`, 'entries-without-nest'],
   ['lib/script/deadlines.ts', `import '../lock/lock.types.js';`, 'downward-only'],
   ['lib/redis/redis.readiness.ts', `import '../script/fragments.js';`, 'redis-at-the-bottom'],
-  ['lib/lock/tracked-locks.ts', `import '../syncguard.module.js';`, 'features-below-assembly'],
+  ['lib/lock/tracked-handles.ts', `import '../syncguard.module.js';`, 'features-below-assembly'],
   ['lib/backend/memory-backends.ts', `import '../testing/fake-clock.js';`, 'testing-on-top'],
   ['lib/clock.ts', `import express from 'express';`, 'peers-only'],
   ['lib/keys.ts', `import '../test/support/redis.js';`, 'peers-only'],

@@ -27,7 +27,7 @@ import {
 } from 'nestjs-syncguard';
 import { memoryBackends } from '../../lib/backend/memory-backends.js';
 import { observedBackends } from '../../lib/backend/observed-backends.js';
-import { LockHandle } from '../../lib/lock/acquired-lock.js';
+import { LockHandle } from '../../lib/lock/lock.handle.js';
 import { resolveOptions } from '../../lib/syncguard.options.js';
 import { createTelemetry } from '../../lib/telemetry/telemetry.js';
 import { resolveTelemetryOptions } from '../../lib/telemetry/telemetry.options.js';
@@ -53,11 +53,13 @@ const contents = (events: readonly SyncGuardEvent[]): string =>
   events.map((event) => inspect(event, { showHidden: true, depth: null })).join('\n');
 
 const FIELDS = ['feature', 'type', 'result', 'reason', 'code', 'durationMs', 'keyHash', 'lockIdHash'];
+const WAITING = ['place', 'waitedMs', 'keyHashes'];
 
 function expectHashedOnly(events: readonly SyncGuardEvent[], ...secrets: string[]): void {
   expect(events.length).toBeGreaterThan(0);
   for (const event of events) {
-    const allowed = event.feature === 'limit' ? [...FIELDS, 'policy', 'degraded', 'fromDenyCache'] : FIELDS;
+    const more = { lock: WAITING, limit: ['policy', 'degraded', 'fromDenyCache'], budget: [], secret: [] };
+    const allowed = [...FIELDS, ...more[event.feature]];
     expect(allowed).toEqual(expect.arrayContaining(Reflect.ownKeys(event)));
     expect(event.durationMs).toBeGreaterThanOrEqual(0);
   }
@@ -561,7 +563,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     });
     expect(told(ends())).toHaveLength(2);
 
-    const shutDown = locks.lock(() => 1, { key: PRIVATE, retryDelayMs: 60_000 });
+    const shutDown = locks.lock(() => 1, { key: PRIVATE, fair: false, jitter: 'none', retryDelayMs: 60_000 });
     const aborted = expect(shutDown).rejects.toMatchObject({ code: 'Aborted' });
     await sleep(20);
     await held.release();
@@ -569,6 +571,38 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     await aborted;
     expect(told(ends())).toStrictEqual(Array(3).fill('lock lock fail aborted Aborted'));
     expectHashedOnly(events);
+  });
+
+  it('how long a lock was waited for, and at which place of the queue', async () => {
+    const { app, events } = await appWith(await open());
+    const locks = app.get(LockService);
+    const held = granted(await locks.acquire({ key: PRIVATE, ttlMs: TTL_MS }));
+    const places = (): unknown[] => events.flatMap((event) => ('place' in event ? [event.place] : []));
+    const first = locks.lock(() => 1, { key: PRIVATE });
+    await eventually(() => expect(new Set(places())).toStrictEqual(new Set([1])));
+    const second = locks.lock(() => 1, { key: PRIVATE, timeoutMs: 40 });
+    await expect(second).rejects.toMatchObject({ code: 'AcquisitionTimeout' });
+    expect(events.at(-1)).toMatchObject({ type: 'lock', reason: 'timeout', place: 2 });
+    await held.release();
+    await first;
+    expect(events.findLast(({ type, result }) => type === 'acquire' && result === 'ok')).toMatchObject({
+      place: 1,
+      waitedMs: expect.any(Number) as number,
+    });
+    expectHashedOnly(events);
+    await app.close();
+  });
+
+  it('locks of several keys, each by its hash', async () => {
+    const { app, events } = await appWith(await open(), { includeRaw: true });
+    const locks = app.get(LockService);
+    await locks.lock(() => 1, { keys: ['b', 'a'] });
+    const keyHashes = ['a', 'b'].map(hashKey);
+    expect(events).toMatchObject([
+      { type: 'acquire', result: 'ok', keyHashes, keys: ['a', 'b'] },
+      { type: 'release', result: 'ok', keyHashes, keys: ['a', 'b'] },
+    ]);
+    await app.close();
   });
 
   it('a lock that was asked for by the code that holds it, and no other error of a body', async () => {
@@ -667,7 +701,7 @@ describe('withTelemetry', () => {
     const release = jest.spyOn(bare, 'release');
     await lock.release();
     expect(release.mock.calls[0]?.[0].held).toMatchObject({
-      key: 'caf\u00e9',
+      keys: ['caf\u00e9'],
       deadline: {
         monotonicMs: expect.closeTo(performance.now() + TTL_MS, -3) as unknown,
         wallMs: expect.closeTo(Date.now() + TTL_MS, -3) as unknown,

@@ -1,17 +1,15 @@
 import type { Redis } from 'ioredis';
 import {
-  acquireScript,
   cleanupScript,
   extendByIdScript,
-  extendScript,
+  extendFoundScript,
   readByIdScript,
   readIndexScript,
   readScript,
   releaseByIdScript,
   releaseFoundScript,
-  releaseHeldScript,
-  releaseScript,
-} from '../../../lib/lock/lock.scripts.js';
+} from '../../../lib/lock/lock.by-id.scripts.js';
+import { handOnScript, publishScript, scriptsFor } from '../../../lib/lock/lock.scripts.js';
 import type { ScriptExample } from './example.js';
 
 const lockId = 'abcdefghijklmnopqrstuv';
@@ -39,18 +37,80 @@ const hold =
   };
 const prepare = hold(30_000);
 
+const queue = 'syncguard/{t}:queue:order';
+const names = { fenceCounter, record, queue, index };
+const second = {
+  'fenceCounter:2': 'syncguard:{t}:fence:syncguard:{t}:other',
+  'record:2': 'syncguard:{t}:other',
+  'queue:2': 'syncguard/{t}:queue:other',
+};
+const channel = 'syncguard/wake:';
+const handing = { channel, countsAll: '', keyJson: '"order"' };
+const waiter = 'wwwwwwwwwwwwwwwwwwwwwwpppppppppppppppp';
+const another = 'xxxxxxxxxxxxxxxxxxxxxx';
+
+/** Somebody waits behind whoever holds it. */
+const contended = async (client: Redis, prefix: string): Promise<void> => {
+  await prepare(client, prefix);
+  await client.append(record, ' ');
+  await client.zadd(queue, 7, waiter);
+  await client.pexpire(queue, 60_000);
+};
+const abandoned = async (client: Redis, prefix: string): Promise<void> => {
+  await contended(client, prefix);
+  await client.del(record, index);
+};
+const attempt = { lockId, ttlMs: 30_000, process: '', ticket: '', keeps: '', keysJson: '', ...handing };
+const attemptOfTwo = { ...attempt, keysJson: ',"keys":["order","other"]', 'keyJson:2': '"other"' };
+const waiting = { lockId: another, process: 'qqqqqqqqqqqqqqqq' };
+const release = { lockId, isLive: '1', waiter: '', ...handing };
+const [one, two] = [scriptsFor(1), scriptsFor(2)];
+
 export const lockExamples: ScriptExample[] = [
+  { script: one.acquire, keys: names, args: attempt, immortal },
+  { script: one.acquire, keys: names, args: { ...attempt, ...waiting }, prepare, immortal },
+  { script: one.acquire, keys: names, args: { ...attempt, lockId: another }, prepare: abandoned, immortal },
+  { script: one.acquire, keys: names, args: attempt, prepare: contended, immortal },
+  { script: two.acquire, keys: { ...names, ...second }, args: attemptOfTwo, immortal },
   {
-    script: acquireScript,
-    keys: { record, index, fenceCounter },
-    args: { lockId, ttlMs: 30_000, keyJson: '"order"' },
+    script: two.acquire,
+    keys: { ...names, ...second },
+    args: { ...attemptOfTwo, ...waiting, ticket: '3', keeps: '1' },
+    prepare: contended,
     immortal,
   },
-  { script: releaseHeldScript, keys: { record, index }, args: { lockId }, prepare },
-  { script: releaseScript, keys: { record, index }, args: { lockId }, prepare },
+  { script: one.release, keys: names, args: release, prepare },
+  { script: one.release, keys: names, args: { ...release, isLive: '' }, prepare: contended, immortal },
+  { script: one.release, keys: names, args: { ...release, lockId: another, waiter }, prepare: contended },
+  {
+    script: two.release,
+    keys: { ...names, ...second },
+    args: { ...release, 'keyJson:2': '"other"' },
+    prepare: contended,
+    immortal,
+  },
+  { script: one.extend, keys: names, args: { lockId, ttlMs: 30_000, ...handing }, prepare },
+  { script: one.extend, keys: names, args: { lockId, ttlMs: 20, ...handing }, prepare: contended },
+  {
+    script: two.extend,
+    keys: { ...names, ...second },
+    args: { lockId, ttlMs: 30_000, ...handing },
+    prepare: async (client: Redis, prefix: string) => {
+      await prepare(client, prefix);
+      await client.copy(record, second['record:2']);
+    },
+  },
+  {
+    script: handOnScript,
+    keys: names,
+    args: { ...handing, process: 'gone' },
+    prepare: abandoned,
+    immortal,
+  },
+  { script: publishScript, keys: {}, args: { channel } },
   { script: releaseFoundScript, keys: { record, index, mark }, args: { lockId, nonce }, prepare },
   { script: releaseByIdScript, keys: { index, mark }, args: { lockId, nonce }, prepare, undeclared },
-  { script: extendScript, keys: { record, index }, args: { lockId, ttlMs: 30_000 }, prepare },
+  { script: extendFoundScript, keys: { record, index }, args: { lockId, ttlMs: 30_000 }, prepare },
   { script: extendByIdScript, keys: { index }, args: { lockId, ttlMs: 30_000 }, prepare, undeclared },
   { script: readScript, keys: { record }, args: {}, prepare },
   { script: readByIdScript, keys: { index }, args: {}, prepare, undeclared },

@@ -4,7 +4,7 @@ import type { AcquiredLock, ExtendResult, ReleaseResult } from './lock.types.js'
 const SWEEP_AT_LEAST = 1_024;
 
 /** The handles given out and not released yet, so that a shutdown can wait for them, and release what is left. */
-export class TrackedLocks {
+export class TrackedHandles {
   readonly #live = new Map<string, { lock: AcquiredLock; deadlineMs: number }>();
   #sweepAt = SWEEP_AT_LEAST;
   #onEmpty: (() => void) | undefined;
@@ -13,7 +13,7 @@ export class TrackedLocks {
   track(lock: AcquiredLock, deadlineMs: number): AcquiredLock {
     if (this.#live.size >= this.#sweepAt) this.#sweep();
     this.#live.set(lock.lockId, { lock, deadlineMs });
-    return new TrackedLock(lock, this);
+    return new TrackedHandle(lock, this);
   }
 
   extended(lockId: string, deadlineMs: number): void {
@@ -43,18 +43,22 @@ export class TrackedLocks {
   }
 }
 
-class TrackedLock implements AcquiredLock {
+class TrackedHandle implements AcquiredLock {
   readonly ok = true;
   readonly lockId: string;
   readonly fence: string;
   readonly #lock: AcquiredLock;
-  readonly #locks: TrackedLocks;
+  readonly #locks: TrackedHandles;
 
-  constructor(lock: AcquiredLock, locks: TrackedLocks) {
+  constructor(lock: AcquiredLock, locks: TrackedHandles) {
     this.lockId = lock.lockId;
     this.fence = lock.fence;
     this.#lock = lock;
     this.#locks = locks;
+  }
+
+  get fences(): Readonly<Record<string, string>> {
+    return this.#lock.fences;
   }
 
   get expiresAtMs(): number {

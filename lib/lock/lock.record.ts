@@ -1,24 +1,13 @@
 import { randomFillSync } from 'node:crypto';
-import { hashKey, describe, normalizeKey } from '../keys.js';
-import { callOptions, duration } from '../validate.js';
+import { describe, hashKey } from '../keys.js';
 import type { LockBackend } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
-import type {
-  AcquireOptions,
-  AcquireResult,
-  ExtendOptions,
-  IsLockedOptions,
-  LockInfo,
-  LookupOptions,
-  RawLockInfo,
-  ReleaseOptions,
-} from './lock.types.js';
+import type { AcquireResult, LockInfo, RawLockInfo } from './lock.types.js';
 
 /** Fence counters: above WARN a warning, above MAX no more grants (seed 004). Compared as strings. */
 export const FENCE_THRESHOLDS = { WARN: '090000000000000', MAX: '900000000000000' } as const;
 
 const FENCE_DIGITS = 15;
-const LOCK_ID = /^[A-Za-z0-9_-]{22}$/;
 const LOCK_ID_BYTES = 16;
 
 /**
@@ -48,51 +37,6 @@ export function createLockId(): string {
   return pool.toString('base64url', poolOffset, (poolOffset += LOCK_ID_BYTES));
 }
 
-export function validateLockId(lockId: unknown): string {
-  if (typeof lockId === 'string' && LOCK_ID.test(lockId)) return lockId;
-  throw new LockError({
-    code: 'InvalidArgument',
-    message: `Invalid lockId: it must be 22 base64url characters, got ${describe(lockId)}.`,
-    hint: 'Pass the lockId of the grant, unchanged.',
-  });
-}
-
-/** Runs the checks of a call; what they throw leaves as LockError InvalidArgument. */
-function checked<T>(check: () => T): T {
-  try {
-    return check();
-  } catch (error) {
-    throw LockError.from(error);
-  }
-}
-
-export const validateKey = (key: unknown): string => checked(() => normalizeKey(key));
-
-export const validateTtl = (ttlMs: unknown): number => checked(() => duration('ttlMs', ttlMs));
-
-export function validateAcquire(options: AcquireOptions): { key: string; ttlMs: number } {
-  const { key, ttlMs } = checked(() => callOptions(options, ['key', 'ttlMs']));
-  return { key: validateKey(key), ttlMs: validateTtl(ttlMs) };
-}
-
-export function validateRelease(options: ReleaseOptions): string {
-  return validateLockId(checked(() => callOptions(options, ['lockId', 'held'])).lockId);
-}
-
-export function validateExtend(options: ExtendOptions): { lockId: string; ttlMs: number } {
-  const { lockId, ttlMs } = checked(() => callOptions(options, ['lockId', 'ttlMs', 'held']));
-  return { lockId: validateLockId(lockId), ttlMs: validateTtl(ttlMs) };
-}
-
-export function validateIsLocked(options: IsLockedOptions): string {
-  return validateKey(checked(() => callOptions(options, ['key'])).key);
-}
-
-export function validateLookup(options: LookupOptions): { key: string } | { lockId: string } {
-  const { key, lockId } = checked(() => callOptions<LookupOptions>(options, ['key', 'lockId']));
-  return lockId === undefined ? { key: validateKey(key) } : { lockId: validateLockId(lockId) };
-}
-
 /** The record of a held lock, as JSON in Redis (seed 004) and as it is in memory. */
 export interface LockRecord {
   readonly lockId: string;
@@ -100,6 +44,8 @@ export interface LockRecord {
   readonly acquiredAtMs: number;
   readonly key: string;
   readonly fence: string;
+  /** All keys of a grant of several, in the record of the first: the index leads to that one. */
+  readonly keys?: readonly string[];
 }
 
 /** Built field by field, so that nothing raw rides along. */

@@ -1,10 +1,10 @@
+import { BackgroundRetries } from '../background-retries.js';
 import { type Moment, momentAfter, momentNow, msUntil } from '../clock.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
 import type { AcquiredLock, ExtendResult, HeldLock, ReleaseResult } from './lock.types.js';
-import { BackgroundRetries } from '../background-retries.js';
 
 export interface Grant {
-  readonly key: string;
+  readonly keys: readonly string[];
   readonly lockId: string;
   readonly fence: string;
   readonly expiresAtMs: number;
@@ -14,7 +14,7 @@ export interface Grant {
 }
 
 /**
- * A grant's handle. It knows its key, so each of its operations is one round trip; and once it was released, or was
+ * A grant's handle. It knows its keys, so each of its operations is one round trip; and once it was released, or was
  * found to be lost, it asks no more.
  */
 export class LockHandle implements AcquiredLock {
@@ -32,7 +32,11 @@ export class LockHandle implements AcquiredLock {
     this.lockId = grant.lockId;
     this.fence = grant.fence;
     this.expiresAtMs = grant.expiresAtMs;
-    this.#held = { key: grant.key, deadline: momentAfter(grant.sentAt, grant.ttlMs) };
+    this.#held = { keys: grant.keys, deadline: momentAfter(grant.sentAt, grant.ttlMs) };
+  }
+
+  get fences(): Readonly<Record<string, string>> {
+    return fencesOf(this.#held.keys, this.fence);
   }
 
   async release(signal?: AbortSignal): Promise<ReleaseResult> {
@@ -55,7 +59,7 @@ export class LockHandle implements AcquiredLock {
     const result = await this.#backend.extend({ lockId: this.lockId, held: this.#held, ttlMs, signal });
     if (result.ok) {
       this.expiresAtMs = result.expiresAtMs;
-      this.#held = { key: this.#held.key, deadline: momentAfter(sentAt, ttlMs) };
+      this.#held = { keys: this.#held.keys, deadline: momentAfter(sentAt, ttlMs) };
     } else this.#isOver = true;
     return result;
   }
@@ -66,5 +70,9 @@ export class LockHandle implements AcquiredLock {
     await released().catch(() => new BackgroundRetries().start(released, msUntil(this.#held.deadline)));
   }
 }
+
+/** One grant has one fence, which is above all that any of its keys has had. */
+export const fencesOf = (keys: readonly string[], fence: string): Readonly<Record<string, string>> =>
+  Object.fromEntries(keys.map((key) => [key, fence]));
 
 const isGone = (): { ok: false } => withDetail({ ok: false }, { reason: 'not_found' });

@@ -1,0 +1,75 @@
+import { describe, normalizeKey } from '../keys.js';
+import { callOptions, duration } from '../validate.js';
+import { LockError } from './lock.errors.js';
+import type {
+  AcquireOptions,
+  ExtendOptions,
+  IsLockedOptions,
+  LockKeyOption,
+  LookupOptions,
+  ReleaseOptions,
+} from './lock.types.js';
+
+/** The most keys that one call locks together: each of them is three keys of one script. */
+export const MAX_KEYS = 32;
+
+const LOCK_ID = /^[A-Za-z0-9_-]{22}$/;
+
+export function validateLockId(lockId: unknown): string {
+  if (typeof lockId === 'string' && LOCK_ID.test(lockId)) return lockId;
+  throw new LockError({
+    code: 'InvalidArgument',
+    message: `Invalid lockId: it must be 22 base64url characters, got ${describe(lockId)}.`,
+    hint: 'Pass the lockId of the grant, unchanged.',
+  });
+}
+
+/** Runs the checks of a call. Every error of theirs leaves as a LockError with the code InvalidArgument. */
+function checked<T>(check: () => T): T {
+  try {
+    return check();
+  } catch (error) {
+    throw LockError.from(error);
+  }
+}
+
+export const validateKey = (key: unknown): string => checked(() => normalizeKey(key));
+
+export const validateTtl = (ttlMs: unknown): number => checked(() => duration('ttlMs', ttlMs));
+
+/** The keys of a call: normalised, sorted, each once. All programs take them in this order, so none waits in a circle. */
+export function validateKeys({ key, keys }: LockKeyOption): readonly string[] {
+  if (keys === undefined) return [validateKey(key)];
+  if (key !== undefined) throw invalidKeys('a call takes `key` or `keys`, not both.');
+  if (!Array.isArray(keys)) throw invalidKeys(`they must be an array, got ${describe(keys)}.`);
+  const all = [...new Set(keys.map(validateKey))].sort();
+  if (all.length === 0 || all.length > MAX_KEYS)
+    throw invalidKeys(`there must be 1 to ${MAX_KEYS} different ones, got ${all.length}.`);
+  return all;
+}
+
+const invalidKeys = (message: string): LockError =>
+  new LockError({ code: 'InvalidArgument', message: `Invalid keys: ${message}` });
+
+export function validateAcquire(options: AcquireOptions): { keys: readonly string[]; ttlMs: number } {
+  const given = checked(() => callOptions<AcquireOptions>(options, ['key', 'keys', 'ttlMs', 'turn']));
+  return { keys: validateKeys(given), ttlMs: validateTtl(given.ttlMs) };
+}
+
+export function validateRelease(options: ReleaseOptions): string {
+  return validateLockId(checked(() => callOptions(options, ['lockId', 'held'])).lockId);
+}
+
+export function validateExtend(options: ExtendOptions): { lockId: string; ttlMs: number } {
+  const { lockId, ttlMs } = checked(() => callOptions(options, ['lockId', 'ttlMs', 'held']));
+  return { lockId: validateLockId(lockId), ttlMs: validateTtl(ttlMs) };
+}
+
+export function validateIsLocked(options: IsLockedOptions): string {
+  return validateKey(checked(() => callOptions(options, ['key'])).key);
+}
+
+export function validateLookup(options: LookupOptions): { key: string } | { lockId: string } {
+  const { key, lockId } = checked(() => callOptions<LookupOptions>(options, ['key', 'lockId']));
+  return lockId === undefined ? { key: validateKey(key) } : { lockId: validateLockId(lockId) };
+}

@@ -1,0 +1,116 @@
+import { type Moment, monotonicMs } from '../clock.js';
+import { isOwed } from '../owed.js';
+import { detailOf } from './lock.backend.js';
+import { LockError, type LockErrorCode } from './lock.errors.js';
+import type { ResolvedLockCall } from './lock.options.js';
+import type { AcquireOptions, AcquireResult, LockTurn } from './lock.types.js';
+import { pause } from './pause.js';
+
+const LONGEST_PAUSE_MS = 1_000;
+
+/** Faults of Redis that a waiting call sits out. */
+const MAY_PASS: ReadonlySet<LockErrorCode> = new Set<LockErrorCode>(['ServiceUnavailable', 'NetworkTimeout']);
+
+export interface Attempt {
+  readonly result: AcquireResult;
+  /** Before the request was sent. */
+  readonly sentAt: Moment;
+}
+
+/** What waiting for a lock came to. `fault`: the last one of Redis that was met on the way. */
+export interface Waited extends Attempt {
+  readonly fault?: LockError | undefined;
+}
+
+type Tried = Attempt | { readonly fault: LockError };
+
+export interface WaitingOptions {
+  readonly keys: readonly string[];
+  readonly call: ResolvedLockCall;
+  /** Undefined: the call does not wait, or asks again and again. */
+  readonly turn: LockTurn | undefined;
+  /** Aborts when the app shuts down. */
+  readonly shutdown: AbortSignal;
+  attempt(options: AcquireOptions): Promise<Attempt>;
+}
+
+/** Tries until the lock is there, or the time or the tries are over; a fault of Redis may pass in that time. */
+export async function waitForLock(options: WaitingOptions): Promise<Waited> {
+  const { turn } = options;
+  let waited: Waited | undefined;
+  try {
+    waited = await tryOn(options);
+    return waited;
+  } finally {
+    if (!waited?.result.ok) turn?.leave();
+  }
+}
+
+async function tryOn(options: WaitingOptions): Promise<Waited> {
+  const { keys, call, turn } = options;
+  const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
+  const startedMs = monotonicMs();
+  const endMs = startedMs + (call.onContention === 'throw' ? call.timeoutMs : 0);
+  const isOver = (): boolean => monotonicMs() >= endMs;
+  let fault: LockError | undefined;
+  for (let tries = 1; ; tries++) {
+    const tried = await tryOnce(options, { keys, ttlMs, signal: call.signal, turn });
+    if ('fault' in tried) ({ fault } = tried);
+    else if (tried.result.ok) return tried;
+    if (!isOver() && (call.fair || tries <= call.maxRetries)) {
+      // A server that owes a reply would queue the next try behind it.
+      do await pauseBetween(options, Math.min(pauseMs(tried, call, tries), endMs - monotonicMs()));
+      while (isOwed(fault) && !isOver());
+      if (!isOwed(fault)) continue;
+    }
+    if ('fault' in tried) throw triedInVain(tried.fault, tries, monotonicMs() - startedMs);
+    return { ...tried, fault };
+  }
+}
+
+async function tryOnce({ attempt, shutdown }: WaitingOptions, options: AcquireOptions): Promise<Tried> {
+  try {
+    return await attempt(options);
+  } catch (error) {
+    if (error instanceof LockError && MAY_PASS.has(error.code) && !shutdown.aborted) return { fault: error };
+    throw error;
+  }
+}
+
+async function pauseBetween({ call, shutdown, turn }: WaitingOptions, ms: number): Promise<void> {
+  const aborted = await pause(ms, [call.signal, shutdown], turn);
+  if (!aborted) return;
+  const bySignal = aborted === call.signal;
+  throw new LockError({
+    code: 'Aborted',
+    message: `Waiting for the lock was aborted ${bySignal ? 'by its signal' : 'because the app is shutting down'}.`,
+    cause: aborted.reason,
+  });
+}
+
+/** Until a turn is looked after again; without one until the next try, but not past the end of the other's lock. */
+function pauseMs(tried: Tried, call: ResolvedLockCall, tries: number): number {
+  const { lookAgainMs, remainingMs = Infinity } = ('result' in tried && detailOf(tried.result)) || {};
+  return lookAgainMs ?? Math.min(backoffMs(call, tries - 1), remainingMs + 1);
+}
+
+/** The pause after a refusal: doubled each time up to a second, partly left to chance so that callers spread. */
+function backoffMs({ retryDelayMs, backoff, jitter }: ResolvedLockCall, retries: number): number {
+  const grown = backoff === 'fixed' ? retryDelayMs : retryDelayMs * 2 ** Math.min(retries, 31);
+  const full = Math.min(grown, Math.max(LONGEST_PAUSE_MS, retryDelayMs));
+  const chance = { none: 0, equal: 0.5, full: 1 }[jitter];
+  return Math.max(1, Math.round(full * (1 - chance * Math.random())));
+}
+
+/** The fault that was there to the end, as the cause of one that says how long it was tried. */
+function triedInVain(fault: LockError, tries: number, waitedMs: number): LockError {
+  if (tries === 1) return fault;
+  const { code, summary, hint, context } = fault;
+  return new LockError({
+    code,
+    message: `${summary} It was tried for ${Math.round(waitedMs)} ms.`,
+    hint,
+    cause: fault,
+    context,
+  });
+}

@@ -1,0 +1,61 @@
+import { Cluster, type Redis } from 'ioredis';
+import { createMemoryBackend, createRedisBackend } from 'nestjs-syncguard';
+import { freshRedis, workerRedis } from '../support/redis.js';
+import { type RedisServer, startRedisServer } from '../support/redis-server.js';
+import { describeLockQueue } from './lock-queue.contract.js';
+
+const namesOf = async (client: Pick<Redis, 'keys'>): Promise<string[]> =>
+  (await client.keys('*')).filter((name) => !/:fence:|\/released:/.test(name));
+
+describeLockQueue('memory', async () => {
+  let offsetMs = 0;
+  const backend = createMemoryBackend({ clock: { now: () => Date.now() + offsetMs } });
+  return {
+    backends: [backend, backend],
+    advance: (ms) => (offsetMs += ms),
+    leftovers: async () => [],
+  };
+});
+
+const advance = (ms: number): void => workerRedis().clock.advance(ms);
+
+describeLockQueue('Redis', async () => {
+  const redis = await freshRedis();
+  const admin = redis.client();
+  return {
+    backends: [createRedisBackend(redis.client()), createRedisBackend(redis.client())],
+    advance,
+    leftovers: () => namesOf(admin),
+  };
+});
+
+describeLockQueue('Redis, slotted keys, a keyPrefix and auto-pipelining', async () => {
+  const redis = await freshRedis();
+  const admin = redis.client();
+  const backend = () =>
+    createRedisBackend(redis.client({ keyPrefix: 'app:', enableAutoPipelining: true }), {
+      keyLayout: 'slotted',
+    });
+  return { backends: [backend(), backend()], advance, leftovers: () => namesOf(admin) };
+});
+
+describe('a Cluster', () => {
+  let server: RedisServer;
+  beforeAll(async () => {
+    server = await startRedisServer({ cluster: true });
+  });
+  afterAll(() => server.stop());
+
+  describeLockQueue('a Redis Cluster of one node', async () => {
+    server.clock.reset();
+    const admin = server.client();
+    await admin.flushall();
+    const backend = () =>
+      createRedisBackend(server.track(new Cluster([{ host: server.host, port: server.port }])));
+    return {
+      backends: [backend(), backend()],
+      advance: (ms) => server.clock.advance(ms),
+      leftovers: () => namesOf(admin),
+    };
+  });
+});
