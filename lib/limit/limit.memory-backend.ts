@@ -62,7 +62,7 @@ class Ledger {
   /** The count of a policy with `algorithm: 'fixed-window'`, which has no attempts. */
   window: FixedWindow | undefined;
 
-  /** Drops everything that is over. Redis drops a key after the last millisecond of its TTL, so this does the same. */
+  /** Drops everything that is over. As in Redis, that is the case one millisecond after `endsAtMs`. */
   tidy(nowMs: number): this {
     if (this.block && nowMs > this.block.endsAtMs) this.block = undefined;
     if (nowMs > this.penalties.endsAtMs) this.penalties = NO_PENALTIES;
@@ -84,12 +84,12 @@ class Ledger {
     );
   }
 
-  /** Returns the block. In its last millisecond it has ended, so that a client which waits exactly as long is let in. */
+  /** Returns the block, unless it has ended. At `endsAtMs` it has ended, so a client that waits exactly as long is let in. */
   liveBlock(nowMs: number): Block | undefined {
     return this.block && nowMs < this.block.endsAtMs ? this.block : undefined;
   }
 
-  /** Returns the window. In its last millisecond it has ended, as a block has. */
+  /** Returns the window, unless it has ended. At `endsAtMs` it has ended. */
   openWindow(nowMs: number): FixedWindow | undefined {
     return this.window && nowMs < this.window.endsAtMs ? this.window : undefined;
   }

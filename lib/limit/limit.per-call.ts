@@ -10,8 +10,9 @@ import {
   validateCost,
 } from './limit.policy.js';
 
-// Limit, window and cost of one call, as functions of the app return them. A function may return 0 for a suspended plan and
-// Infinity for an unlimited one. Another value is a mistake of the app, so the call fails with 500, and the log has the reason.
+// Limit, window and cost of one call, as functions of the app return them. A function `limit` may return 0 for a suspended
+// plan and Infinity for an unlimited one. A value that is not a number, or is below 0, is a mistake of the app. Then the call
+// fails with 500, and the log has the reason.
 
 /** Returns whether a call is not counted: it costs nothing, or the limit is 0 or unlimited. A block still denies it. */
 export const isUncounted = ({ policy: { rules }, cost }: LimitCheck): boolean =>

@@ -48,7 +48,7 @@ local function heal(key, ttlMs)
 end`;
 
 const DECIDE = `
--- Returns the score of the call, if it is in the set: it is in flight, or the client has sent it twice.
+-- Returns the score of the call, if it is in the set: it is in flight, or the Redis client has sent the command twice.
 local function scoreOf(attempts)
   return tonumber(call('ZSCORE', attempts, callId) or nil)
 end
@@ -294,7 +294,7 @@ export function dynamicArgs(
   return args;
 }
 
-/** Returns a script that has the rules in its text. A call then has fewer bytes, and the script nothing to parse. */
+/** Returns a script that has the rules in its text. So a command has fewer bytes, and the script has no numbers to parse. */
 export function staticCheckScript(shapes: readonly CheckShape[]): CheckScript {
   const limits = shapes.map(({ mode, rules }, i) =>
     limitCall(deciderOf(mode), i + 1, (arg) => (arg === 'mode' ? `'${mode}'` : String(asNumber(rules[arg])))),

@@ -24,7 +24,7 @@ async function logIn(url: string, body: unknown): Promise<Answer> {
   };
 }
 
-/** Lets time pass for the server, and in this process: for its memory, and for what it has noted of blocks. */
+/** Lets time pass for the server, and in this process: for its memory, and for its deny cache. */
 let passedMs = 0;
 function pass(ms: number): void {
   passedMs += ms;
