@@ -15,6 +15,7 @@ export type { Clock } from './clock.js';
 // Errors
 export { LockError, type LockErrorCode } from './lock/lock.errors.js';
 export {
+  type BootCode,
   type FaultCode,
   SyncGuardConfigError,
   type SyncGuardConfigErrorInit,

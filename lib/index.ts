@@ -11,6 +11,7 @@ export {
   type SyncGuardOptionsFactory,
 } from './syncguard.options.js';
 export {
+  type BootCode,
   type FaultCode,
   SyncGuardConfigError,
   type SyncGuardConfigErrorInit,

@@ -35,12 +35,16 @@ export function replaceMethod(
   if (!descriptor || typeof original !== 'function')
     throw new SyncGuardConfigError(
       `${decorator} is on ${nameOf(target, propertyKey)}, which is not a method.`,
-      { hint: 'Put the decorator on a method, not on a property, an accessor or a class.' },
+      {
+        code: 'DECORATOR_NOT_ON_METHOD',
+        hint: 'Put the decorator on a method, not on a property, an accessor or a class.',
+      },
     );
   if (typeof target === 'function')
     throw new SyncGuardConfigError(
       `${decorator} is on the static method ${nameOf(target, propertyKey)}, where Nest cannot inject its service.`,
       {
+        code: 'DECORATOR_NOT_ON_METHOD',
         hint: 'Put the decorator on a method of an instance.',
       },
     );
@@ -86,6 +90,7 @@ export function injectedService<Service>(
   throw new SyncGuardConfigError(
     `${decorator} on ${method}() has no service, because Nest did not build this instance or \`this\` was lost. The method did not run.`,
     {
+      code: 'DECORATOR_WITHOUT_SERVICE',
       hint: 'Let Nest build the instance, as a provider or controller or by ModuleRef.create(Class). Instances from `new`, useValue and useFactory get no service. In a test call SyncGuardTesting.bind(instance) of nestjs-syncguard/testing.',
     },
   );

@@ -64,9 +64,23 @@ function brandsOf(target: typeof SyncGuardError): string[] {
   return brands;
 }
 
+/** The codes of faults in an app's set-up that are no malformed option. docs/errors.md says what to do about each. */
+export type BootCode =
+  | 'MODULE_IMPORTED_TWICE'
+  | 'DECORATOR_NOT_ON_METHOD'
+  | 'DECORATOR_WITHOUT_SERVICE'
+  | 'RATE_LIMIT_ASK'
+  | 'RATE_LIMIT_LOST'
+  | 'RATE_LIMIT_NAME'
+  | 'RATE_LIMIT_NO_DEFAULT'
+  | 'RATE_LIMIT_NO_KEY'
+  | 'RATE_LIMIT_NO_ROUTE'
+  | 'RATE_LIMIT_UNGUARDED_FIELD'
+  | 'RATE_LIMIT_UNKNOWN_POLICY';
+
 export interface SyncGuardConfigErrorInit {
   /** Names the fault in the docs and in searches. The message begins with it. Default: `InvalidArgument`. */
-  code?: string;
+  code?: BootCode;
   hint?: string;
   cause?: unknown;
   context?: Record<string, unknown>;
@@ -77,7 +91,7 @@ export interface SyncGuardConfigErrorInit {
  * `InvalidArgument`) the message names the option, its bound, the value and the type. Other faults have a
  * code of their own, in capitals, such as `RATE_LIMIT_LOST`.
  */
-export class SyncGuardConfigError extends SyncGuardError {
+export class SyncGuardConfigError extends SyncGuardError<'InvalidArgument' | BootCode> {
   static override readonly brand: string = 'SyncGuardConfigError';
 
   constructor(message: string, { code, ...init }: SyncGuardConfigErrorInit = {}) {

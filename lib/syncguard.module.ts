@@ -65,7 +65,7 @@ async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisC
   const { redis } = options;
   if (redis === undefined) {
     const message =
-      'SyncGuard runs in memory, so this process shares nothing with others. Set the option `redis` to share.';
+      'MEMORY_BACKEND: SyncGuard runs in memory, so this process shares nothing with others. Set the option `redis` to share.';
     if (process.env.NODE_ENV === 'production') warn(message);
     else logger.log(message);
     return undefined;
@@ -73,7 +73,10 @@ async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisC
   const connection = new RedisConnection({ ...options, redis });
   new ScriptLoader(connection.runner).load();
   const { fault, warnings } = await connection.opened();
-  if (fault) warn(`The app starts without Redis (${fault.code}): ${fault.message} ${causeOf(fault)}`.trim());
+  if (fault)
+    warn(
+      `REDIS_UNAVAILABLE: The app starts without Redis (${fault.code}): ${fault.message} ${causeOf(fault)}`.trim(),
+    );
   for (const warning of warnings) warn(warning);
   return connection;
 }
@@ -260,6 +263,7 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
     );
     if (globals.length > 1)
       throw new SyncGuardConfigError(`SyncGuardModule is imported ${globals.length} times in this app.`, {
+        code: 'MODULE_IMPORTED_TWICE',
         hint: 'Import it once, in the root module, because it is global. To keep several on purpose, set `isGlobal: false` on each.',
       });
   }

@@ -93,6 +93,9 @@ function placeOf(
     return descriptor.value as object;
   throw new SyncGuardConfigError(
     `${decorator} cannot stand on ${String(key)}, which is not a method of an instance.`,
-    { hint: 'Put it on a method of an instance that is a handler, or on the class.' },
+    {
+      code: 'DECORATOR_NOT_ON_METHOD',
+      hint: 'Put it on a method of an instance that is a handler, or on the class.',
+    },
   );
 }

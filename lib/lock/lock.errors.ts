@@ -7,10 +7,10 @@ import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../sync
  * - `LockLost`: the lock ended before the body did; somebody else may be inside.
  * - `AlreadyHeld`: the body asked for the lock that it is running under.
  * - `ServiceUnavailable`, `NetworkTimeout`, `AuthFailed`: Redis is away, slow, or refuses us.
- * - `Aborted`: the caller's signal. `InvalidArgument`: the call is wrong. `RateLimited`: the server asks for
- *   fewer calls. `Internal`: a fault of ours, or a fence counter at its end.
+ * - `Aborted`: the caller's signal. `InvalidArgument`: the call is wrong. `Internal`: a fault of
+ *   ours, or a fence counter at its end.
  */
-export type LockErrorCode = FaultCode | 'RateLimited' | 'AcquisitionTimeout' | 'LockLost' | 'AlreadyHeld';
+export type LockErrorCode = FaultCode | 'AcquisitionTimeout' | 'LockLost' | 'AlreadyHeld';
 
 /**
  * What a lock operation throws. Contention that a caller asked about is a value (`{ ok: false }`), not this.
