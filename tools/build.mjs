@@ -1,9 +1,9 @@
 // Builds the package: `node tools/build.mjs [folder]`, into dist/ where no folder is given.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { rmSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { join, resolve } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 
 const tsc = createRequire(import.meta.url).resolve('typescript/bin/tsc');
 const root = resolve(import.meta.dirname, '..');
@@ -22,8 +22,28 @@ async function compile({ folder, type, args }) {
     stdio: 'inherit',
   });
   const [code] = await once(compiler, 'exit');
-  if (code === 0) writeFileSync(join(outDir, 'package.json'), `{ "type": "${type}" }\n`);
-  else process.exitCode = 1;
+  if (code !== 0) {
+    process.exitCode = 1;
+    return;
+  }
+  writeFileSync(join(outDir, 'package.json'), `{ "type": "${type}" }\n`);
+  removeUnreachedTypes(outDir);
+}
+
+const ENTRIES = ['index', 'core', 'compat', 'testing/index'];
+
+/** Most modules are inside the package: their types are of no use to anybody. */
+function removeUnreachedTypes(outDir) {
+  const reached = new Set();
+  const visit = (file) => {
+    if (reached.has(file)) return;
+    reached.add(file);
+    for (const [, name] of readFileSync(file, 'utf8').matchAll(/['"](\.{1,2}\/[^'"]+)\.js['"]/g))
+      visit(join(dirname(file), `${name}.d.ts`));
+  };
+  for (const entry of ENTRIES) visit(join(outDir, `${entry}.d.ts`));
+  for (const file of readdirSync(outDir, { recursive: true }).map((name) => join(outDir, name)))
+    if (file.endsWith('.d.ts') && !reached.has(file)) rmSync(file);
 }
 
 rmSync(target, { recursive: true, force: true });

@@ -29,7 +29,7 @@ describe('the package, as it is published', () => {
   it('holds the build and the guides, and nothing of the sources or tests', async () => {
     const files = await filesOf(tarball);
     const expected =
-      /^package\/(dist\/(cjs|esm)\/.+\.(js|d\.ts)(\.map)?|docs\/((adr\/)?[\w-]+\.md|assets\/[\w-]+\.svg))$/;
+      /^package\/(dist\/(cjs|esm)\/.+\.(js|d\.ts)|docs\/((adr\/)?[\w-]+\.md|assets\/[\w-]+\.svg))$/;
     expect(files.filter((file) => !expected.test(file)).sort()).toEqual([
       'package/CHANGELOG.md',
       'package/LICENSE',
@@ -59,6 +59,10 @@ describe('the package, as it is published', () => {
       expect.stringMatching(/^12\./),
       expect.stringMatching(/^6\./),
     ]);
+  });
+
+  it('takes at most 3.5 MB of the disk', () => {
+    for (const app of all) expect(app.bytesOf('nestjs-syncguard')).toBeLessThan(3_500_000);
   });
 
   it('has no package beside it that it could do without', () => {

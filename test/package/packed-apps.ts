@@ -1,6 +1,6 @@
 import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { cpSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
+import { cpSync, existsSync, lstatSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
@@ -8,6 +8,7 @@ import { promisify } from 'node:util';
 const ROOT = resolve(__dirname, '../..');
 const APPS = join(__dirname, 'apps');
 const PUBLISHED = ['package.json', 'README.md', 'LICENSE', 'CHANGELOG.md', 'docs'];
+const BLOCK_BYTES = 4_096;
 /** For an app to end by itself. */
 const PATIENCE_MS = 5_000;
 const NPM_FLAGS = [
@@ -69,6 +70,14 @@ export class PackedApp {
 
   has(dependency: string): boolean {
     return existsSync(join(this.#folder, 'node_modules', dependency));
+  }
+
+  /** What a package takes of the disk, each file in whole blocks. */
+  bytesOf(dependency: string): number {
+    const folder = join(this.#folder, 'node_modules', dependency);
+    return readdirSync(folder, { recursive: true, encoding: 'utf8' })
+      .map((file) => lstatSync(join(folder, file)))
+      .reduce((sum, { size }) => sum + Math.ceil(size / BLOCK_BYTES) * BLOCK_BYTES, 0);
   }
 
   versionOf(dependency: string): string {
