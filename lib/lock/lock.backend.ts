@@ -14,7 +14,7 @@ import type {
 } from './lock.types.js';
 
 /**
- * The lock's port (seed 004): each method is one atomic attempt that does not wait for anybody. Outcomes are
+ * The lock's port: each method is one atomic attempt that does not wait for anybody. Outcomes are
  * values; faults reject with a LockError.
  */
 export interface LockBackend<C extends BackendCapabilities = BackendCapabilities> {

@@ -8,7 +8,7 @@ export const CLAIM_MS = 500;
 /** A queue that nobody looks at any more is gone after so long. */
 const QUEUE_MS = 60_000;
 
-// A record is `{"lockId":"...","expiresAtMs":n,"acquiredAtMs":n,"key":"...","fence":"..."}` (seed 004). Ours
+// A record is `{"lockId":"...","expiresAtMs":n,"acquiredAtMs":n,"key":"...","fence":"..."}` (docs/wire-format.md). Ours
 // stand in this order without spaces; those of other programs may not. A quote inside a user's key is escaped
 // in JSON, so `"lockId":"` and `"expiresAtMs":` are found as fields only, never inside a key.
 //

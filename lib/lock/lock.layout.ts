@@ -48,7 +48,7 @@ function keysUnder(prefix: string, ours: string, keys: readonly string[], lockId
   return names as LockKeys;
 }
 
-/** The seed's names, a wire format that other programs share: for one server (standalone, Sentinel). */
+/** The names of docs/wire-format.md, which other programs share: for one server (standalone, Sentinel). */
 export function specLayout(prefix: string): LockLayout {
   return {
     createLockId,

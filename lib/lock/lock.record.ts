@@ -4,7 +4,7 @@ import type { LockBackend } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
 import type { AcquireResult, LockInfo, RawLockInfo } from './lock.types.js';
 
-/** Fence counters: above WARN a warning, above MAX no more grants (seed 004). Compared as strings. */
+/** Fence counters: above WARN a warning, above MAX no more grants. Compared as strings. */
 export const FENCE_THRESHOLDS = { WARN: '090000000000000', MAX: '900000000000000' } as const;
 
 const FENCE_DIGITS = 15;
@@ -37,7 +37,7 @@ export function createLockId(): string {
   return pool.toString('base64url', poolOffset, (poolOffset += LOCK_ID_BYTES));
 }
 
-/** The record of a held lock, as JSON in Redis (seed 004) and as it is in memory. */
+/** The record of a held lock, as JSON in Redis (docs/wire-format.md) and as it is in memory. */
 export interface LockRecord {
   readonly lockId: string;
   readonly expiresAtMs: number;

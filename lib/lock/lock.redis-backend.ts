@@ -60,7 +60,7 @@ export interface RedisLockBackendConfig {
   onUnheard?(): void;
 }
 
-/** Locks on Redis: each operation one atomic script (seed 004). */
+/** Locks on Redis: each operation one atomic script. docs/wire-format.md has its keys. */
 export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   readonly capabilities: RedisCapabilities = {
     backend: 'redis',

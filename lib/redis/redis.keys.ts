@@ -2,7 +2,7 @@ import { createHash, hash } from 'node:crypto';
 import { describe, MAX_KEY_BYTES, normalizeKey } from '../keys.js';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
 
-/** The longest Redis key that we build, in bytes, and what of it is kept for derived keys (seed 004). */
+/** The longest Redis key that we build, in bytes, and what of it is kept for derived keys. */
 export const EFFECTIVE_KEY_BUDGET_BYTES = 1000;
 export const RESERVE_BYTES = 26;
 

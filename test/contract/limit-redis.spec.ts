@@ -34,7 +34,7 @@ const memoryOf = async (keys: string[]): Promise<number> => {
 beforeEach(freshRedis);
 
 describe('the limiter’s keys', () => {
-  it('are those of the seed, in one slot, and tell nobody’s name', async () => {
+  it('are those of docs/wire-format.md, in one slot, and tell nobody’s name', async () => {
     for (let i = 0; i < 5; i++) await limiter.check('ann@example.org', LOGIN);
     const keys = (await admin.keys('*')).sort();
     const tag = /\{[\w-]{16}\}$/.exec(keys[0] ?? '')?.[0];

@@ -8,7 +8,7 @@ import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { granted } from './lock.contract.js';
 
-// A program that follows seed 004 by the letter: cjson, TIME, the index holding the full lock key.
+// A program that follows docs/wire-format.md by the letter: cjson, TIME, the index holding the full lock key.
 const FOREIGN_ACQUIRE = `
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -55,7 +55,7 @@ describe('the wire format of locks', () => {
       key,
     );
 
-  it('is three keys, as the seed names them', async () => {
+  it('is three keys, as docs/wire-format.md names them', async () => {
     const { lockId, fence, expiresAtMs } = await take('order:1');
     expect((await client.keys('*')).sort()).toStrictEqual(
       ['syncguard:order:1', `syncguard:id:${lockId}`, 'syncguard:fence:syncguard:order:1'].sort(),
@@ -90,25 +90,25 @@ describe('the wire format of locks', () => {
     expect(await client.keys('*')).toStrictEqual(['syncguard:fence:syncguard:order:1']);
   });
 
-  it('a lock taken by a program of the seed blocks ours, and is seen', async () => {
+  it('a lock taken by another program blocks ours, and is seen', async () => {
     await foreignAcquire('order:1');
     expect((await backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(false);
     expect(await backend.getByKeyRaw('order:1')).toMatchObject({ key: 'order:1', lockId: FOREIGN_ID });
     expect(await backend.getByIdRaw(FOREIGN_ID)).toMatchObject({ key: 'order:1' });
   });
 
-  it('ours blocks a program of the seed', async () => {
+  it('ours blocks another program', async () => {
     await take('order:1');
     expect(await foreignAcquire('order:1')).toBe(0);
   });
 
-  it('ours is released by a script of the seed', async () => {
+  it('ours is released by a script of another program', async () => {
     const { lockId } = await take('order:1');
     expect(await client.eval(FOREIGN_RELEASE, 1, `syncguard:id:${lockId}`, lockId)).toBe(1);
     expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
   });
 
-  it('a lock of the seed is extended and released by ours', async () => {
+  it('a lock of another program is extended and released by ours', async () => {
     await foreignAcquire('order:1');
     expect((await backend.extend({ lockId: FOREIGN_ID, ttlMs: 60_000 })).ok).toBe(true);
     expect(await client.pttl('syncguard:order:1')).toBeGreaterThan(TTL_MS);

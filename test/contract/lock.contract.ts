@@ -24,7 +24,7 @@ const codeOf = (promise: Promise<unknown>): Promise<string> =>
     (error: unknown) => (error instanceof LockError ? error.code : `not a LockError: ${String(error)}`),
   );
 
-/** What every LockBackend does, whatever it stands on (seed 004). */
+/** What every LockBackend does, whatever it stands on. */
 export function describeLockBackend(name: string, setUp: () => Promise<LockBackendUnderTest>): void {
   describe(`LockBackend on ${name}`, () => {
     let backend: LockBackend;

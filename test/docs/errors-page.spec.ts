@@ -13,7 +13,10 @@ const section = (title: string): string =>
 /** The codes of every type that is named so, and of every class that extends SyncGuardError<'...'>. */
 const errorCodes = sources.flatMap((source) =>
   source.statements.flatMap((statement) => {
-    if (ts.isTypeAliasDeclaration(statement) && /(Fault|Boot|Error|Result|Attempts)Code$/.test(statement.name.text))
+    if (
+      ts.isTypeAliasDeclaration(statement) &&
+      /(Fault|Boot|Error|Result|Attempts)Code$/.test(statement.name.text)
+    )
       return literalsOf(statement.type);
     if (ts.isClassDeclaration(statement))
       return (statement.heritageClauses ?? []).flatMap(({ types }) =>

@@ -350,7 +350,7 @@ describe.each(['express', 'fastify'] as const)('@RateLimit on %s', (adapter) => 
   describe('a denial', () => {
     beforeEach(() => start());
 
-    it('is a 429 with the seed’s body, and the time to wait', async () => {
+    it('is a 429 with a body that says how long, and the time to wait', async () => {
       expect(await statuses(2, () => get('/two'))).toEqual([200, 200]);
       const response = await get('/two');
       expect(response.status).toBe(429);

@@ -10,7 +10,7 @@ import { freshRedis, workerRedis } from '../support/redis.js';
 import { run, stagePackage } from './packed-apps.js';
 
 const ROOT = resolve(__dirname, '../..');
-const SET_UP_MS = 120_000;
+const SET_UP_MS = 300_000;
 
 /** What Nest imports only where it is needed, and the sample does not. */
 const OPTIONAL = [

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { filesOf, packPackage, PackedApp } from './packed-apps.js';
 
-const SET_UP_MS = 180_000;
+const SET_UP_MS = 300_000;
 
 describe('the package, as it is published', () => {
   const folder = mkdtempSync(join(tmpdir(), 'syncguard-package-'));
