@@ -14,7 +14,7 @@ import type {
 
 /** The highest threshold of a sliding log, which keeps every attempt. For higher limits there is the fixed window. */
 export const MAX_THRESHOLD = 10_000;
-/** The longest window and block, a leap year. It may be longer than a timer, because no timer waits for it. */
+/** The longest window and block, a leap year. It may be longer than the longest timer, because no timer waits for it. */
 export const MAX_LIMIT_MS = 366 * 86_400_000;
 /** The highest cost in a sliding log, which keeps one entry for each unit of the cost. */
 const MAX_LOGGED_COST = 1_000;
@@ -130,7 +130,7 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
   };
 }
 
-/** Returns whether a key contains the user. Only guards find out who that is. */
+/** Returns whether `keyBy` names the user, which is known only after the guards. */
 export const isByUser = (keyBy: KeyBy): boolean =>
   ([keyBy].flat() as readonly KeyPart[]).some((part) => typeof part === 'string' && /^user(\.|$)/.test(part));
 
@@ -149,8 +149,8 @@ export const resolveOnError = (name: string, value: unknown): OnError =>
 
 /** Checks the cost of a call. Throws if it is not a valid cost under this policy. */
 export function validateCost(policy: CostBounds, cost: unknown): number {
-  // Such a call is let in only if there is room for it. With a cost above the limit it never would be, so no Retry-After
-  // would be true.
+  // Without a block, and with `count: 'success'`, a call is let in only if there is room for it. A cost above the limit never
+  // fits, so no Retry-After would be true.
   const { shortBlockMs, shortThreshold, longThreshold } = policy.rules;
   const needsRoom = shortBlockMs === 0 || policy.count === 'success';
   const limit =
@@ -257,8 +257,9 @@ function resolveCount(name: string, count: unknown, rules: LimitRules): CountedC
 }
 
 /**
- * Checks `ask`. By default a policy is asked after the guards if it needs the user. So is one with a function, which may need
- * values that guards find. A policy that counts failures stays before the guards, as the failures of guards count.
+ * Checks `ask`. By default a policy is asked after the guards if it needs the user, or if it has a function, which may need
+ * values that guards find. A policy with a function that counts failures is asked before them, so that the failures of guards
+ * count.
  */
 function resolveAsk(
   name: string,

@@ -396,7 +396,7 @@ function callOfResponse(
 }
 
 /**
- * Makes Node.js keep the headers that are passed to `writeHead`. It does so only if another header has been set before, as
+ * Makes Node.js keep the headers that are passed to `writeHead`. By itself it keeps them only if a header was set before, as
  * Express does. Otherwise `getHeader` would not find the `Location` of a redirect that is written to the raw response.
  */
 function keepHeaders(raw: EndingResponse): void {
