@@ -52,6 +52,9 @@ function ownOptions(options: RedisOptions): RedisOptions {
 
 function clusterOptions(options: ClusterOptions = {}): ClusterOptions {
   return {
+    // 16 times, as often as ioredis asks again by default, are less than the default deadline of a call: it ends with
+    // what the Cluster said.
+    retryDelayOnClusterDown: 50,
     ...options,
     enableOfflineQueue: false,
     lazyConnect: false,

@@ -59,6 +59,13 @@ const RULES: readonly Rule[] = [
     message: 'A Redis key that SyncGuard needs holds something else.',
     hint: 'Another program uses the same name: delete that key, or choose another `keyPrefix`.',
   },
+  // Before the next one: a Cluster client that was refused each time ends with "Too many Cluster redirections".
+  {
+    pattern: /\b(READONLY|LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|OOM|MISCONF|BUSY|TRYAGAIN)\b/,
+    code: 'ServiceUnavailable',
+    message: 'Redis cannot take writes at the moment.',
+    hint: 'See `cause` for what it said; SyncGuard works again as soon as the server does.',
+  },
   {
     pattern: /\b(MOVED|ASK) \d+ |\bCROSSSLOT\b|Too many Cluster redirections/,
     code: 'ServiceUnavailable',
@@ -70,12 +77,6 @@ const RULES: readonly Rule[] = [
     code: 'InvalidArgument',
     message: 'The Redis client is in subscriber mode, and takes no commands.',
     hint: 'Give SyncGuard a client of its own: `client.duplicate()`.',
-  },
-  {
-    pattern: /\b(READONLY|LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|OOM|MISCONF|BUSY|TRYAGAIN)\b/,
-    code: 'ServiceUnavailable',
-    message: 'Redis cannot take writes at the moment.',
-    hint: 'See `cause` for what it said; SyncGuard works again as soon as the server does.',
   },
   {
     pattern:

@@ -2,7 +2,7 @@ import { MUTANTS } from './mutants.js';
 import { chaos } from './program.js';
 
 /** Long enough that an epoch is audited. */
-const SECONDS = 18;
+const SECONDS = 16;
 /** What a mutant does shows when processes meet in one moment: one of these histories has it. */
 const SEEDS = [7, 8, 9, 10, 11];
 

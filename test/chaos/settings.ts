@@ -5,11 +5,8 @@ export const COMMAND_TIMEOUT_MS = 500;
 
 /** Roots, secrets and counters are new in each epoch: what a lossy fault spoils is spoilt for a while only. */
 export const EPOCH_MS = 5_000;
-/**
- * After its end, until everything of it is over: what was asked in its last moment may run when the longest fault has
- * ended, and a hold lasts from then on.
- */
-export const AUDIT_AFTER_MS = 6_500;
+/** After its end, until everything of it is over, unless a fault holds it up. */
+export const AUDIT_AFTER_MS = 4_500;
 
 export const LOCK = { ttlMs: 1_500, timeoutMs: 2_000, longestBodyMs: 2_500 };
 /** Locks that only one worker ever asks for: what stands of them afterwards was forgotten. */

@@ -19,6 +19,8 @@ type Subject = Pick<Invocation, 'op' | 'on' | 'id' | 'amount'>;
 
 /** How often what failed is asked for again. */
 const TRIES = 4;
+/** How often a budget is looked at in which something is reserved still. */
+const TRIES_OF_AUDIT = 100;
 /** How long a lock is given back: a fault is over by then. */
 const RELEASE_MS = 15_000;
 
@@ -224,6 +226,26 @@ class Tasks {
     return undefined;
   }
 
+  /** A reserve that a fault held up has run late: its hold is waited for. */
+  async #auditBudget(root: string): Promise<void> {
+    for (let i = 1; i <= TRIES_OF_AUDIT; i++) {
+      const budget = await this.#persistently(async () => {
+        const [balance] = await this.#budgets.balance({ root, scope: 'user' });
+        const { ok, problems } = await this.#budgets.verify(root);
+        return { balance, problems: ok ? [] : problems.map((problem) => JSON.stringify(problem)) };
+      });
+      if (!budget) return;
+      const used = Number(budget.balance?.committed);
+      const reserved = Number(budget.balance?.reserved);
+      if (reserved === 0 || i === TRIES_OF_AUDIT)
+        return this.write({
+          ...{ type: 'audit', op: 'budget', on: root, atMs: nowMs() },
+          ...{ used, reserved, problems: budget.problems },
+        });
+      await sleep(100);
+    }
+  }
+
   async #audit(epoch: number): Promise<void> {
     if (this.#stopped) return;
     for (const i of [0, 1]) {
@@ -233,16 +255,7 @@ class Tasks {
         this.#named('counter', i, epoch),
       ];
       const [root, secret, counter] = names as [string, string, string];
-      const budget = await this.#persistently(async () => {
-        const [balance] = await this.#budgets.balance({ root, scope: 'user' });
-        const { ok, problems } = await this.#budgets.verify(root);
-        return { balance, problems: ok ? [] : problems.map((problem) => JSON.stringify(problem)) };
-      });
-      if (budget)
-        this.write({
-          ...{ type: 'audit', op: 'budget', on: root, atMs: nowMs(), problems: budget.problems },
-          ...{ used: Number(budget.balance?.committed), reserved: Number(budget.balance?.reserved) },
-        });
+      await this.#auditBudget(root);
       const peeked = await this.#persistently(() => this.#secrets.peek(secret));
       if (peeked)
         this.write({

@@ -1,6 +1,6 @@
 import type { HistoryEvent } from '../history.js';
 import { checkBudgets } from './budgets.js';
-import { checkCalls, checkLeftovers } from './calls.js';
+import { checkCalls, checkLeftovers, type Machine } from './calls.js';
 import { checkExclusion } from './exclusion.js';
 import { Facts, type Finding, groupBy } from './facts.js';
 import { checkCounters, checkSecrets } from './once.js';
@@ -27,10 +27,10 @@ const CHECKS = {
 export type Promised = keyof typeof CHECKS;
 
 /** Proves every promise over a whole history, or says where it was broken. */
-export function check(history: readonly HistoryEvent[]): Report {
+export function check(history: readonly HistoryEvent[], machine: Machine = { slackMs: 1_000 }): Report {
   const facts = new Facts(history);
   const findings = Object.fromEntries(
-    Object.entries(CHECKS).map(([promise, checkIt]) => [promise, checkIt(facts)]),
+    Object.entries(CHECKS).map(([promise, checkIt]) => [promise, checkIt(facts, machine)]),
   ) as Record<Promised, Finding>;
   const violations = Object.values(findings).flatMap((finding) => finding.violations);
   return { findings, violations, counts: countsOf(facts) };
