@@ -1,0 +1,72 @@
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { listen } from '../http/adapters.js';
+import { AppModule } from './readme/app.js';
+import { ROOT } from './sources.js';
+
+const readme = readFileSync(join(ROOT, 'README.md'), 'utf8');
+const blocks = [...readme.matchAll(/^```(\w+)\n(.*?)^```$/gms)].map(([, language = '', code = '']) => ({
+  language,
+  code,
+}));
+const examples = blocks.filter(({ language }) => language === 'ts').map(({ code }) => code);
+
+describe('README.md', () => {
+  it('is at most 150 lines long, and begins with the two commands', () => {
+    expect(readme.split('\n').length).toBeLessThanOrEqual(151);
+    expect(blocks[0]?.code.split('\n').map((line) => line.split('#')[0]?.trim())).toEqual([
+      'npm ci && npm start',
+      'npm ci && npm test',
+      '',
+    ]);
+  });
+
+  it('has examples of at most 12 lines, as they run here', () => {
+    const app = readFileSync(join(__dirname, 'readme/app.ts'), 'utf8');
+    expect(examples).toHaveLength(5);
+    for (const code of examples) {
+      expect(code.trimEnd().split('\n').length).toBeLessThanOrEqual(12);
+      expect(app).toContain(code);
+    }
+  });
+
+  it('links to nothing that is not published with it', () => {
+    const published = /^(docs\/([\w-]+\.md|adr\/README\.md)|CHANGELOG\.md)$/;
+    const links = [...readme.matchAll(/\]\((?!\w+:)([^)#]+)/g)].map(([, path = '']) => path);
+    expect(links.length).toBeGreaterThan(10);
+    expect(links.filter((path) => !published.test(path))).toEqual([]);
+  });
+
+  it.each(['express', 'fastify'] as const)('shows what an app does, on %s', async (adapter) => {
+    const { app, url } = await listen(adapter, { imports: [AppModule] });
+    const post = async (path: string, body: object = {}): Promise<[number, Record<string, unknown>]> => {
+      const headers = { 'Content-Type': 'application/json' };
+      const response = await fetch(`${url}/${path}`, { method: 'POST', headers, body: JSON.stringify(body) });
+      return [response.status, (await response.json()) as Record<string, unknown>];
+    };
+    try {
+      expect(await post('orders/7/pay')).toEqual([
+        201,
+        { id: '7', fence: expect.stringMatching(/^\d{15}$/) as string },
+      ]);
+
+      const statuses: number[] = [];
+      for (let i = 0; i < 5; i++)
+        statuses.push((await post('login', { email: 'ann@example.org', password: 'no' }))[0]);
+      expect(statuses).toEqual([401, 401, 401, 401, 429]);
+
+      const ask = { user: 'ada', prompt: 'hi', maxTokens: 900 };
+      expect(await post('ai', ask)).toEqual([201, { text: 'You said: hi', tokens: 2 }]);
+      expect((await post('ai', { ...ask, maxTokens: 1_000 }))[0]).toBe(429);
+
+      const [, { id }] = await post('secrets', { sealed: 'x' });
+      expect(await post(`secrets/${String(id)}/reveal`)).toMatchObject([
+        201,
+        { ok: true, payload: 'x', burned: true },
+      ]);
+      expect(await post(`secrets/${String(id)}/reveal`)).toEqual([201, { ok: false, reason: 'burned' }]);
+    } finally {
+      await app.close();
+    }
+  });
+});
