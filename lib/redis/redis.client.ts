@@ -1,8 +1,8 @@
 import type { ClusterNode, ClusterOptions, RedisOptions } from 'ioredis';
 
 /**
- * A `Redis` or `Cluster` of any copy of ioredis, by shape: a queue package may pin another version, and a class with
- * private members is another type in each copy.
+ * A `Redis` or `Cluster` of any copy of ioredis, recognised by its members. A queue package may load another
+ * version, and TypeScript treats a class with private members as a different type in each copy.
  */
 export interface IoredisClient {
   readonly status: string;
@@ -10,26 +10,29 @@ export interface IoredisClient {
   duplicate(...args: never[]): unknown;
 }
 
-/** A client that can only evaluate: the mock of a test, or a wrapper of your own. */
+/** A client that only has `eval`, such as the mock of a test or a wrapper of your own. */
 export interface EvalClient {
   eval(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
 }
 
-/** What the `redis` option takes. */
+/** The types of the `redis` option. */
 export type RedisConnectionOptions =
   string | RedisOptions | IoredisClient | { nodes: ClusterNode[]; options?: ClusterOptions };
 
 /**
- * The part of an ioredis client that this package touches, by shape: so that ioredis 5 and 6, a `Redis` and
- * a `Cluster`, and a client that has only `eval` (a test's mock) all fit.
+ * The part of an ioredis client that this package uses. ioredis 5 and 6, a `Redis` and a `Cluster`, and a
+ * mock that only has `eval` all fit.
  */
 export interface RedisClient {
-  /** ioredis: 'wait' | 'connecting' | 'connect' | 'ready' | 'reconnecting' | 'close' | 'end'. A mock has none. */
+  /**
+   * The status of ioredis: 'wait' | 'connecting' | 'connect' | 'ready' | 'reconnecting' | 'close' | 'end'. A
+   * mock has none.
+   */
   readonly status?: string;
   readonly isCluster?: boolean;
   readonly options?: ClientOptions & { readonly redisOptions?: ClientOptions | undefined };
   readonly stream?: ClientStream;
-  /** A Cluster's: the `host:port` of each slot's nodes, its master first. */
+  /** Only on a Cluster: the `host:port` of the nodes of each slot, the master first. */
   readonly slots?: readonly (readonly string[])[];
   eval?(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
   evalBuffer?(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
@@ -71,15 +74,18 @@ interface ClientStream {
   destroy(error?: Error): unknown;
 }
 
-/** The client's own `keyPrefix`: ioredis puts it before every declared key, a script sees it in KEYS. */
+/**
+ * Returns the client's own `keyPrefix`. ioredis puts it before every declared key, and scripts see it in
+ * KEYS.
+ */
 export const clientKeyPrefix = (client: RedisClient): string =>
   client.options?.keyPrefix ?? (client.isCluster ? client.options?.redisOptions?.keyPrefix : undefined) ?? '';
 
-/** The connections that stand behind a client: itself, or one a node of a Cluster. */
+/** Returns the connections of a client: itself, or one for each node of a Cluster. */
 export const connectionsOf = (client: RedisClient, role: 'all' | 'master' = 'all'): RedisClient[] =>
   client.isCluster ? (client.nodes?.(role) ?? []) : [client];
 
-/** The sockets that a command may go to: one for a server, one a master for a Cluster. */
+/** Returns the sockets that a command may use: one for a server, or one for each master of a Cluster. */
 export function socketsOf(client: RedisClient): ClientStream[] {
   if (client.isCluster) return (client.nodes?.('master') ?? []).flatMap((node) => socketsOf(node));
   return typeof client.stream?.cork === 'function' ? [client.stream] : [];

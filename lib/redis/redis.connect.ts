@@ -3,15 +3,16 @@ import type { IoredisClient, RedisClient, RedisConnectionOptions } from './redis
 
 type ReconnectOnError = NonNullable<RedisOptions['reconnectOnError']>;
 
-// A user's options may say otherwise.
+// The options of the user take precedence over these.
 const DEFAULTS = {
   connectionName: 'syncguard',
-  // A primary that was replaced goes on taking writes for about 10 s: Sentinel says so at once, who listens.
+  // After a failover the old primary accepts writes for about 10 s. Sentinel announces the failover at once to
+  // clients that listen.
   failoverDetector: true,
 } satisfies RedisOptions;
 
-// Our own connections re-send nothing and park nothing: a command whose caller has given up must not run
-// later. (`maxRetriesPerRequest: 0` settles what is in flight as soon as the connection breaks.)
+// Our own connections neither queue nor re-send commands, since a command must not run after its caller has
+// given up. `maxRetriesPerRequest: 0` rejects pending commands as soon as the connection breaks.
 const REQUIRED = {
   enableOfflineQueue: false,
   autoResendUnfulfilledCommands: false,
@@ -19,21 +20,24 @@ const REQUIRED = {
   lazyConnect: false,
   stringNumbers: false,
   reconnectOnError: (error) => isReadOnly(error),
-  // A socket that does not close must not keep the process alive after the app.
+  // A socket that does not close must not keep the process alive.
   disconnectTimeout: 100,
 } satisfies RedisOptions;
 
-/** The server has become a replica: the address leads to the new primary, or will. */
+/** Returns whether the server has become a replica. The address leads to the new primary, now or soon. */
 const isReadOnly = (error: Error): boolean => /\bREADONLY\b/.test(error.message);
 
-/** Opens a connection of our own; it connects at once, and goes on trying for as long as it takes. */
+/** Opens a connection of our own. It connects at once, and retries until it succeeds. */
 export function openConnection(redis: Exclude<RedisConnectionOptions, IoredisClient>): RedisClient {
   if (typeof redis === 'string') return openUrl(redis);
   if ('nodes' in redis) return new Cluster(redis.nodes, clusterOptions(redis.options));
   return new Redis(ownOptions(redis));
 }
 
-/** ioredis lets the first of its arguments win: what a URL's query says is no more than a default of ours. */
+/**
+ * The first argument takes precedence in ioredis. So options in the query of the URL come before our
+ * defaults, and our required options before both.
+ */
 function openUrl(url: string): RedisClient {
   const Client = Redis as unknown as new (...options: (RedisOptions | string)[]) => Redis;
   return new Client(REQUIRED, url, DEFAULTS);
@@ -45,7 +49,7 @@ function ownOptions(options: RedisOptions): RedisOptions {
     ...DEFAULTS,
     ...options,
     ...REQUIRED,
-    // `2` would send the command again.
+    // The value `2` would make ioredis send the command again.
     ...(theirs ? { reconnectOnError: (error) => Boolean(theirs(error)) || isReadOnly(error) } : {}),
   };
 }

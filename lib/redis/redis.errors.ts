@@ -1,10 +1,12 @@
 import { type FaultCode, SyncGuardError } from '../syncguard.errors.js';
 
-/** A fault of the connection or the server: each feature gives it its own class on the way out. */
+/** A fault of the connection or the server. Each feature turns it into an error of its own class. */
 export class RedisFault extends SyncGuardError<FaultCode> {
   static override readonly brand: string = 'RedisFault';
 
-  /** Whether the command may have reached the server: then what it did must be undone or asked again. */
+  /**
+   * Whether the command may have reached the server. If so, its effect must be undone or its call repeated.
+   */
   readonly mayHaveRun: boolean;
 
   constructor(
@@ -22,75 +24,76 @@ interface Rule {
   code: FaultCode;
   message: string;
   hint: string;
-  /** It keeps a connection from coming about, for as long as the options stay as they are. */
+  /** The fault prevents a connection until the options change. */
   ofConnecting?: true;
 }
 
 const NO_DATABASE = /DB index is out of range|invalid DB index|SELECT is not allowed in cluster mode/i;
 
-/** What to do about a server that cannot be reached. */
+/** The hint for a server that cannot be reached. */
 export const UNREACHABLE_HINT =
-  'Check the address in the `redis` option (`rediss://` where the server wants TLS) and that the server runs; SyncGuard reconnects by itself.';
+  'Check the address in the `redis` option (`rediss://` where the server wants TLS), and check that the server runs. SyncGuard reconnects by itself.';
 
-/** The same, where the client speaks TLS. */
+/** The same hint where the client uses TLS. */
 export const UNREACHABLE_BY_TLS_HINT =
-  'Check that the address in the `redis` option leads to the TLS port (not the plain one) and that the server runs; SyncGuard reconnects by itself.';
+  'Check that the address in the `redis` option leads to the TLS port and not to the plain one, and that the server runs. SyncGuard reconnects by itself.';
 
-// By what ioredis and Redis really say. The server's refusals (the first rules) mean: nothing was run.
+// The patterns match the messages of ioredis and Redis. Where the server refused a command (the first rules),
+// nothing was run.
 const RULES: readonly Rule[] = [
   {
     pattern:
       /\b(NOAUTH|WRONGPASS|NOPERM)\b|invalid password|without any password configured|can't run this command/i,
     code: 'AuthFailed',
     message: 'Redis refused the credentials.',
-    hint: 'Check user name, password and ACL of the `redis` option: SyncGuard needs EVAL, EVALSHA and the commands of its scripts on its keys.',
+    hint: 'Check the user name, the password and the ACL of the `redis` option. SyncGuard needs EVAL, EVALSHA and the commands of its scripts on its keys.',
     ofConnecting: true,
   },
   {
     pattern: NO_DATABASE,
     code: 'ServiceUnavailable',
     message: 'The Redis server has no database of that number.',
-    hint: 'Choose one that is there, or raise `databases` on the server. A Cluster has database 0 only.',
+    hint: 'Choose an existing database, or raise `databases` on the server. A Cluster has database 0 only.',
     ofConnecting: true,
   },
   {
     pattern: /\bWRONGTYPE\b|\bSYNCGUARD_FOREIGN\b|not an integer or out of range/,
     code: 'InvalidArgument',
-    message: 'A Redis key that SyncGuard needs holds something else.',
-    hint: 'Another program uses the same name: delete that key, or choose another `keyPrefix`.',
+    message: 'A Redis key that SyncGuard needs has a value of another program.',
+    hint: 'Delete that key, or choose another `keyPrefix`.',
   },
-  // Before the next one: a Cluster client that was refused each time ends with "Too many Cluster redirections".
+  // This comes before the next rule: a Cluster client that was refused each time ends with "Too many Cluster redirections".
   {
     pattern: /\b(READONLY|LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|OOM|MISCONF|BUSY|TRYAGAIN)\b/,
     code: 'ServiceUnavailable',
-    message: 'Redis cannot take writes at the moment.',
-    hint: 'See `cause` for what it said; SyncGuard works again as soon as the server does.',
+    message: 'Redis refuses writes at the moment.',
+    hint: 'See `cause` for the message of the server. SyncGuard works again as soon as the server does.',
   },
   {
     pattern: /\b(MOVED|ASK) \d+ |\bCROSSSLOT\b|Too many Cluster redirections/,
     code: 'ServiceUnavailable',
     message: 'The Redis Cluster is moving that key, or the client does not follow it.',
-    hint: 'On a Cluster pass `redis: { nodes: [...] }` or an ioredis `Cluster`, not a client of one node.',
+    hint: 'For a Cluster pass `redis: { nodes: [...] }` or an ioredis `Cluster`, and not a client of one node.',
   },
   {
     pattern: /subscriber mode/i,
     code: 'InvalidArgument',
-    message: 'The Redis client is in subscriber mode, and takes no commands.',
-    hint: 'Give SyncGuard a client of its own: `client.duplicate()`.',
+    message: 'The Redis client is in subscriber mode, so it refuses commands.',
+    hint: 'Pass SyncGuard a client of its own, by `client.duplicate()`.',
   },
   {
     pattern:
       /\bERR_(SSL|TLS)_|\bEPROTO\b|_CERT\b|_CERT_|\bCERT_|VERIFY_LEAF|secure TLS connection|certificate/i,
     code: 'ServiceUnavailable',
     message: 'The TLS connection to Redis cannot be made.',
-    hint: 'Check that the address in the `redis` option leads to the TLS port, and give `tls: { ca }` for a certificate of your own, `tls: { servername }` for one of another name. See `cause`.',
+    hint: 'Check that the address in the `redis` option leads to the TLS port. Set `tls: { ca }` for a certificate of your own, and `tls: { servername }` for a certificate with another name. See `cause`.',
     ofConnecting: true,
   },
   {
     pattern: /Command timed out|ETIMEDOUT|timed? ?out/i,
     code: 'NetworkTimeout',
     message: 'Redis did not answer in time.',
-    hint: 'Whether the command ran is not known.',
+    hint: 'The command may or may not have run.',
   },
   {
     pattern:
@@ -102,10 +105,12 @@ const RULES: readonly Rule[] = [
 ];
 
 /**
- * Gives an error of ioredis or Redis its code, words and hint. A copy of the original stays as `cause`.
+ * Turns an error of ioredis or Redis into a fault with a code, a message and a hint. `cause` is a copy of the
+ * error.
  *
- * @param sent - the command had been handed to the client when it failed. Unless the server refused it, it may
- * have run: a Cluster sends again by itself, so that its last error says nothing of its first try.
+ * @param sent - true if the command was passed to the client before it failed. It may have run then, unless
+ *   the server refused it. A Cluster sends again by itself, so its last error does not describe the first
+ *   attempt.
  */
 export function toRedisFault(error: unknown, sent = false): RedisFault {
   if (error instanceof RedisFault) return error;
@@ -115,14 +120,19 @@ export function toRedisFault(error: unknown, sent = false): RedisFault {
   return new RedisFault(code, message, { hint, cause: withoutCommand(error), mayHaveRun });
 }
 
-/** ioredis had nowhere to send the command, and was not to keep it. */
+/** Returns whether ioredis had no connection for the command and did not queue it. */
 export const wasNotSent = (error: unknown): boolean =>
   /enableOfflineQueue options is false/.test((error as { message?: string } | null)?.message ?? '');
 
-/** ioredis says so and goes on, on database 0. */
+/**
+ * Returns whether the database does not exist. ioredis reports this error and then goes on with database 0.
+ */
 export const isNoDatabase = (error: unknown): boolean => NO_DATABASE.test(errorText(error));
 
-/** The fault of an error that a connection cannot be made with until somebody changes the options. */
+/**
+ * Returns the fault of an error that prevents a connection until the options change. Undefined for other
+ * errors.
+ */
 export function connectingFault(error: unknown): RedisFault | undefined {
   const rule = error === undefined ? undefined : findRule(errorText(error));
   return rule?.ofConnecting ? toRedisFault(error) : undefined;
@@ -136,7 +146,7 @@ const UNKNOWN: Omit<Rule, 'pattern'> = {
   hint: 'See `cause`.',
 };
 
-/** ioredis hangs the failed command on its errors, and with it passwords, keys and lock ids. */
+/** Copies an error of ioredis without the failed command, which may contain passwords, keys and lock ids. */
 function withoutCommand(error: unknown): unknown {
   if (typeof error !== 'object' || error === null) return error;
   const { name, message, stack, code, lastNodeError } = error as Error & {
@@ -147,11 +157,14 @@ function withoutCommand(error: unknown): unknown {
   return Object.assign(copy, { name, stack, ...(code === undefined ? {} : { code }) });
 }
 
-/** For a reply's decoder: the value under our key was not written by SyncGuard. */
+/** The fault for a decoder that finds a value of another program under our key. */
 export const foreignValue = (what: string): RedisFault =>
   toRedisFault(new Error(`SYNCGUARD_FOREIGN ${what}`));
 
-/** Message and system code of an error, and of the node's error inside a Cluster's. */
+/**
+ * Returns the message and the system code of an error. For an error of a Cluster it includes those of the
+ * node's error.
+ */
 function errorText(error: unknown): string {
   const { message, code, lastNodeError } = (error ?? {}) as {
     message?: unknown;

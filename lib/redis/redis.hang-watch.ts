@@ -1,15 +1,16 @@
 import { connectionsOf, type RedisClient } from './redis.client.js';
 
-/** A server that is busy with something else for less is not given up. */
+/** A server that is busy for less than this is not given up. */
 const LEAST_PATIENCE_MS = 1_000;
 
 /**
- * Gives up connections that hang: the other end has vanished and nobody was told, so that every command would time
- * out for as long as the system keeps the socket. Once a call was not answered in time, each connection is asked
- * for a sign of life; one over which nothing comes is closed, and ioredis connects anew. Idle connections are left
- * alone, and a server that is merely slow answers something.
+ * Closes connections that hang because the server has vanished without a message. Otherwise every command
+ * would time out for as long as the system keeps the socket. Once a call was not answered in time, each
+ * connection is sent a PING. A connection that receives nothing is closed, and ioredis connects again. Idle
+ * connections are left alone. A slow server answers something, so its connection stays.
  *
- * (ioredis' own `socketTimeout` outlives its socket in version 5, and then closes the next one too.)
+ * The option `socketTimeout` of ioredis 5 is not used for this: its timer outlives the socket and closes the
+ * next one too.
  */
 export class HangWatch {
   #asked = false;
@@ -19,13 +20,13 @@ export class HangWatch {
     private readonly patienceMs: number,
   ) {}
 
-  /** A call was not answered in time. */
+  /** Call this when a command was not answered in time. */
   suspect(): void {
     if (this.#asked) return;
     this.#asked = true;
     const asked = connectionsOf(this.client).flatMap(askForSignOfLife);
     const patienceMs = Math.max(LEAST_PATIENCE_MS, this.patienceMs);
-    // After a blocked event loop the sign may lie unread in the socket: it is read before this looks.
+    // After a blocked event loop the answer may still be unread in the socket. It is read before this runs.
     const giveUp = (): unknown => setImmediate(() => this.#giveUp(asked, patienceMs));
     setTimeout(giveUp, patienceMs).unref();
   }
@@ -34,7 +35,9 @@ export class HangWatch {
     this.#asked = false;
     for (const { stream, bytesRead } of asked)
       if (stream.bytesRead === bytesRead)
-        stream.destroy(new Error(`Redis has not answered for ${patienceMs} ms: the connection is given up.`));
+        stream.destroy(
+          new Error(`Redis has not answered for ${patienceMs} ms, so the connection was closed.`),
+        );
   }
 }
 
@@ -45,9 +48,9 @@ interface Asked {
 
 function askForSignOfLife(connection: RedisClient): Asked[] {
   const { stream, status } = connection;
-  // While it connects, `connectTimeout` watches over it.
+  // While the socket connects, `connectTimeout` limits it.
   if (!stream || stream.connecting || stream.destroyed) return [];
-  // In its greeting a connection is owed an answer anyway.
+  // During its greeting a connection expects an answer anyway.
   if (status === 'ready') connection.ping?.().catch(() => {});
   return [{ stream, bytesRead: stream.bytesRead }];
 }

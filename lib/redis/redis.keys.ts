@@ -2,22 +2,26 @@ import { createHash, hash } from 'node:crypto';
 import { describe, MAX_KEY_BYTES, normalizeKey } from '../keys.js';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
 
-/** The longest Redis key that we build, in bytes, and what of it is kept for derived keys. */
+/**
+ * The longest Redis key that we build, in bytes, and the part of it that is reserved for derived keys. Other
+ * programs use the same numbers (docs/wire-format.md).
+ */
 export const EFFECTIVE_KEY_BUDGET_BYTES = 1000;
 export const RESERVE_BYTES = 26;
 
-/** How the name of a fence counter begins, after the prefix: the name of its lock's record follows. */
+/** The beginning of the name of a fence counter, after the prefix. The name of the lock's record follows. */
 const FENCE = 'fence:';
 
 /**
- * A Redis key out of a prefix and a user's key: `prefix:key` where that fits, else `prefix:` and 22 base64url
- * characters of its SHA-256. The key is normalised first (NFC), as the backends do it, so that the two spellings of
- * "é" are one key. The key of a fence counter is that of `fence:` and the record's key.
+ * Builds a Redis key from a prefix and a user's key: `prefix:key` where that fits, else `prefix:` and 22
+ * base64url characters of its SHA-256. The key is normalised first (NFC), so that the two spellings of "é"
+ * are one key. For the key of a fence counter pass `fence:` and the key of the record.
  *
- * @param key - 1 to 512 UTF-8 bytes after NFC; with `fence:` before it a key that this function made
- * @param limit - the longest key in UTF-8 bytes; 1000
- * @param reserve - bytes of `limit` that derived keys need; 26 (`:id:` and a lockId)
- * @throws SyncGuardError InvalidArgument: not a string, empty, too long, a lone surrogate
+ * @param key - 1 to 512 UTF-8 bytes after NFC, or `fence:` and a key that this function has built
+ * @param limit - the longest key in UTF-8 bytes. Default: 1000.
+ * @param reserve - bytes of `limit` that derived keys need. Default: 26 (`:id:` and a lock id).
+ * @throws SyncGuardError InvalidArgument when the key is not a string, is empty, is too long or has a lone
+ *   surrogate
  * @example makeStorageKey('syncguard', 'order:1') // 'syncguard:order:1'
  */
 export function makeStorageKey(
@@ -35,7 +39,7 @@ export function makeStorageKey(
   );
 }
 
-/** {@link makeStorageKey} for a key that was checked before. */
+/** Does the same as {@link makeStorageKey} for a key that was checked before. */
 export function storageKey(
   prefix: string,
   key: string,
@@ -43,12 +47,15 @@ export function storageKey(
   reserve: number = RESERVE_BYTES,
 ): string {
   const full = join(prefix, key);
-  // A UTF-16 unit is at most three bytes: most keys fit without being counted.
+  // A UTF-16 unit has at most three bytes, so most keys fit without counting.
   const fits = 3 * full.length + reserve <= limit || Buffer.byteLength(full) + reserve <= limit;
   return fits ? full : makeHashedKey(prefix, key);
 }
 
-/** The form of {@link makeStorageKey} for keys that are too long, or that would name a key of our own. */
+/**
+ * Builds the hashed form of {@link makeStorageKey}, for keys that are too long or that would name an internal
+ * key.
+ */
 export function makeHashedKey(prefix: string, key: string): string {
   return join(prefix, sha256(join(prefix, key)).subarray(0, 16).toString('base64url'));
 }
@@ -58,15 +65,16 @@ function join(prefix: string, key: string): string {
   return trimmed === '' ? key : `${trimmed}:${key}`;
 }
 
-/** `length` base64url characters that stand for a key in a Cluster hash tag. */
+/** Returns `length` base64url characters that represent a key in a Cluster hash tag. */
 export const hashTag = (key: string, length: number): string =>
   hash('sha256', key, 'base64url').slice(0, length);
 
 const sha256 = (text: string): Buffer => createHash('sha256').update(text).digest();
 
 /**
- * Checks `keyPrefix`. `/`, `{` and `}` set our other keys and Cluster tags apart. A whole part `fence`, or `id` as the
- * last one, would let a record be mistaken for a fence counter or for an index.
+ * Checks `keyPrefix`. `/`, `{` and `}` are refused because they separate our other keys and Cluster tags. A
+ * part `fence`, or `id` as the last part, is refused because a record could be mistaken for a fence counter
+ * or an index.
  */
 export function validateKeyPrefix(prefix: unknown, option = 'keyPrefix'): string {
   if (typeof prefix !== 'string' || prefix.replace(/:+$/, '') === '')

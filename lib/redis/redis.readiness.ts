@@ -16,20 +16,20 @@ interface Waiter {
 type Listeners = Readonly<Record<string, (...args: never[]) => void>>;
 
 /**
- * Knows whether a client can take a command now, and why not: a command is sent only on a ready connection,
- * never parked in an offline queue where it would run long after its caller had given up.
+ * Knows whether a client can take a command now, and why not. Commands are sent only on a ready connection.
+ * In an offline queue they could run long after their callers had given up.
  */
 export class RedisReadiness {
   /**
-   * Counts lost connections, on a Cluster those of its nodes: a reply that came over another connection than its
-   * command may be a replay's.
+   * Counts lost connections, for a Cluster those of its nodes. A reply over another connection than its
+   * command may belong to a second send.
    */
   epoch = 0;
-  /** Called when a connection is there again after one was lost. */
+  /** Called when a lost connection is back. */
   onBack: (() => void) | undefined;
   #seenEpoch = 0;
   #lastError: unknown;
-  /** The server has no such database: what is sent now would run on database 0. */
+  /** Set where the server has no such database. A command would then run on database 0. */
   #noDatabase: RedisFault | undefined;
   #waiters = new Set<Waiter>();
   readonly #listeners: Listeners = {
@@ -50,17 +50,20 @@ export class RedisReadiness {
     if (client.isCluster) for (const node of connectionsOf(client)) this.#watchNode(node);
   }
 
-  /** A client without a status (a mock) is taken as ready. */
+  /** A client without a status (a mock) counts as ready. */
   get ready(): boolean {
     const { status } = this.client;
     return (status === 'ready' || status === undefined) && !this.#noDatabase;
   }
 
-  /** Resolves when the client is ready; connects a lazy one. Rejects once it is closed for good. */
+  /**
+   * Resolves when the client is ready, and connects a lazy client. Rejects once the client is closed for
+   * good.
+   */
   wait(): { ready: Promise<void>; cancel(): void } {
     if (this.client.status === 'end' || this.#noDatabase)
       return { ready: Promise.reject(this.fault()), cancel: () => {} };
-    // The error of a failed first connect also comes as an 'error' event, where it is kept.
+    // The error of a failed first connect is also emitted as an 'error' event, whose listener keeps it.
     if (this.client.status === 'wait') this.client.connect?.().catch(() => {});
     let waiter!: Waiter;
     const ready = new Promise<void>((resolve, reject) => {
@@ -70,7 +73,7 @@ export class RedisReadiness {
     return { ready, cancel: () => this.#waiters.delete(waiter) };
   }
 
-  /** Why the client is not ready: what the last connection attempt said. */
+  /** Returns why the client is not ready, by the error of its last attempt to connect. */
   fault(): RedisFault {
     const known = this.#noDatabase ?? connectingFault(this.#lastError);
     if (known) return known;
@@ -80,7 +83,7 @@ export class RedisReadiness {
     });
   }
 
-  /** The server is known to have no database of that number. */
+  /** Called where the database is known not to exist. */
   refuseDatabase(error: unknown): void {
     this.#onError(error);
     this.#onReady();
@@ -95,8 +98,8 @@ export class RedisReadiness {
 
   #unreachableHint(): string {
     if (this.client.status === 'end')
-      return 'The client was closed: SyncGuard cannot be used after the app or its client has shut down.';
-    // A port without TLS waits for the rest of the greeting, and says nothing.
+      return 'The client was closed. SyncGuard cannot be used after the app or its client has shut down.';
+    // A port without TLS waits for the rest of the TLS greeting and does not answer.
     return this.client.options?.tls ? UNREACHABLE_BY_TLS_HINT : UNREACHABLE_HINT;
   }
 
@@ -118,7 +121,7 @@ export class RedisReadiness {
     this.onBack?.();
   }
 
-  /** A Cluster tells of a node that it has given up, but not of one that connects again by itself. */
+  /** A Cluster emits an event for a removed node, but none for a node that reconnects by itself. */
   #watchNode(node: RedisClient): void {
     unlisten(node, this.#nodeListeners);
     listen(node, this.#nodeListeners);

@@ -1,10 +1,10 @@
 import type { RedisClient } from './redis.client.js';
 
 const SLOTS = 16_384;
-/** More than enough for one in each of a Cluster's slots. */
+/** More than enough to find a tag for each slot of a Cluster. */
 const MAX_TAGS = 20 * SLOTS;
 
-/** The slot of a hash tag: its CRC16 (XMODEM), as Redis Cluster specifies. */
+/** Returns the slot of a hash tag: its CRC16 (XMODEM), as Redis Cluster specifies. */
 export function slotOf(tag: string): number {
   let crc = 0;
   for (const byte of Buffer.from(tag)) {
@@ -14,11 +14,17 @@ export function slotOf(tag: string): number {
   return crc % SLOTS;
 }
 
-/** The master of a key's slot, as `host:port`; undefined where the client is no Cluster that knows its slots. */
+/**
+ * Returns the master of a key's slot as `host:port`. Undefined where the client is not a Cluster or does not
+ * know its slots yet.
+ */
 export const ownerOf = (client: RedisClient, key: string): string | undefined =>
   client.slots?.[slotOf(/\{([^}]+)\}/.exec(key)?.[1] ?? key)]?.[0];
 
-/** Hash tags, one for each master that owns a slot; none where the client is no Cluster that knows its slots. */
+/**
+ * Returns a hash tag for each master that owns a slot. None where the client is not a Cluster or does not
+ * know its slots yet.
+ */
 export function tagsOfMasters(client: RedisClient): string[] {
   const { slots = [] } = client;
   const left = new Set(slots.map(([master]) => master));

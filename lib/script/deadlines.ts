@@ -8,8 +8,8 @@ export interface Deadline {
 }
 
 /**
- * Deadlines for many calls by one coarse timer: a timer a call would cost more than the call's own script.
- * A deadline fires at most a tick late, never early.
+ * Keeps the deadlines of many calls with one coarse timer. A timer for each call would cost more than its
+ * script. A deadline fires at most one tick late, and never early.
  */
 export class Deadlines {
   readonly #pending = new Set<Deadline>();
@@ -30,7 +30,7 @@ export class Deadlines {
     this.#timer = undefined;
     const now = monotonicMs();
     const due = [...this.#pending].filter(({ atMs }) => atMs <= now);
-    // After a blocked event loop the replies may lie unread in the socket: they are read before this runs.
+    // After a blocked event loop replies may still be unread in the socket. They are read before this runs.
     if (due.length > 0) setImmediate(() => this.#expire(due));
     if (this.#pending.size > due.length) this.#timer = setTimeout(this.#tick, TICK_MS).unref();
   };

@@ -1,38 +1,42 @@
 import { createHash } from 'node:crypto';
 
 /**
- * One atomic decision on the server. The laws that every script keeps, and the tests that check them, are in
- * docs/scripts.md.
+ * One atomic step on the server. docs/scripts.md has the laws that every script keeps, and the tests that
+ * check them.
  */
 export interface Script<Key extends string = string, Arg extends string = string, Result = unknown> {
   readonly name: string;
-  /** The command it is registered under: named by content, so that no other library's script can stand in. */
+  /**
+   * The name of the registered command. It has a hash of the content, so that no script of another library
+   * takes its place.
+   */
   readonly command: string;
   readonly keys: readonly Key[];
   readonly args: readonly Arg[];
   readonly lua: string;
-  /** Replies come as Buffers, for payloads that are not text. */
+  /** True if replies are Buffers, for payloads that are not text. */
   readonly binary: boolean;
-  /** Turns the raw reply into a typed result; throws on any shape that the script does not promise. */
+  /** Turns the raw reply into a typed result. Throws on any shape that the script does not document. */
   decode(reply: unknown): Result;
 }
 
 export interface ScriptDefinition<Key extends string, Arg extends string, Result> {
   name: string;
   /**
-   * Names of KEYS, in order. One that cannot be a local's name in Lua (`record:2`) is none there: the script counts.
+   * The names of KEYS, in order. A name such as `record:2` cannot be a local variable in Lua. The script reads
+   * such keys by their index.
    */
   keys: readonly Key[];
-  /** Names of ARGV, in order. */
+  /** The names of ARGV, in order. */
   args: readonly Arg[];
-  /** The body; KEYS and ARGV are there as locals under their names. */
+  /** The Lua code. KEYS and ARGV are local variables under their names. */
   lua: string;
   decode(reply: unknown): Result;
   binary?: boolean;
 }
 
 /**
- * Defines a script whose keys and arguments have names on both sides: `KEYS[1]` is `local lockKey` in Lua
+ * Defines a script whose keys and arguments have names in both languages: `KEYS[1]` is `local lockKey` in Lua
  * and `{ lockKey }` in TypeScript.
  */
 export function defineScript<const Key extends string, const Arg extends string, Result>(
@@ -54,9 +58,9 @@ function bind(list: 'KEYS' | 'ARGV', names: readonly string[]): string[] {
   ];
 }
 
-/** For `decode`: the script replied with something that it does not promise. */
+/** Throws the error of a `decode` that gets an undocumented reply. */
 export function unexpectedReply(script: string, reply: unknown): never {
   throw new TypeError(
-    `script ${script} replied with an unexpected ${Array.isArray(reply) ? 'array' : typeof reply}`,
+    `Script ${script} replied with an unexpected ${Array.isArray(reply) ? 'array' : typeof reply}`,
   );
 }

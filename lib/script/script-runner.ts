@@ -15,32 +15,32 @@ type Invoke = (keysAndArgs: ScriptArg[]) => Promise<unknown>;
 
 export interface RunOptions<Result> {
   signal?: AbortSignal | undefined;
-  /** For waiting and answering together, in ms; the runner's `commandTimeoutMs`. */
+  /** The time for the wait and the answer together, in ms. Default: `commandTimeoutMs` of the runner. */
   timeoutMs?: number | undefined;
-  /** The reply came after the caller had been told that it timed out or was aborted. */
+  /** Called when the reply arrives after the call has rejected with a timeout or an abort. */
   onLate?: ((result: Result) => void) | undefined;
   /**
-   * Undoes a command whose caller was told that it failed, and that ran all the same, or may have. Called once: with
-   * the reply when it comes late, or without one when the connection was lost. Not before: a server that hangs
-   * would be sent as many undos as calls.
+   * Undoes a command whose call has rejected although the command ran or may have run. It is called once:
+   * with the reply when that comes late, or without one when the connection was lost. It is not called
+   * earlier, because a hanging server would then get as many undo commands as calls.
    */
   undo?: ((result?: Result) => void) | undefined;
   /**
-   * The reply came over another connection than its command: ioredis sends again what a lost connection left
-   * unanswered, so this may be the reply to a second run.
+   * Called when the reply came over another connection than its command. ioredis re-sends commands after a
+   * lost connection, so this may be the reply to a second run.
    */
   onReplay?: (() => void) | undefined;
 }
 
 /**
- * Runs scripts on a client: registers them once, sends only on a ready connection, holds every call to a
- * deadline, turns what goes wrong into a {@link RedisFault}.
+ * Runs scripts on a client. It registers each script once, sends only on a ready connection, limits every
+ * call by a deadline, and turns failures into a {@link RedisFault}.
  */
 export class ScriptRunner {
   readonly readiness: RedisReadiness;
   readonly #deadlines = new Deadlines();
   readonly #invokes = new Map<string, Invoke>();
-  /** Calls that have failed for their callers, and that Redis may answer yet. */
+  /** Calls that have rejected and that Redis may still answer. */
   readonly #owed = new Set<object>();
   #onAllAnswered: (() => void)[] = [];
   #corked = false;
@@ -53,7 +53,7 @@ export class ScriptRunner {
     this.readiness = new RedisReadiness(client);
   }
 
-  /** One run of one script. Rejects with a RedisFault only. */
+  /** Runs a script once. Rejects with a RedisFault only. */
   run<Key extends string, Arg extends string, Result>(
     script: Script<Key, Arg, Result>,
     keys: Readonly<Record<Key, string>>,
@@ -78,7 +78,7 @@ export class ScriptRunner {
     this.#deadlines.remove(deadline);
   }
 
-  /** No answer came in time. */
+  /** Called when no answer came in time. */
   unanswered(): void {
     this.hangs?.suspect();
   }
@@ -97,7 +97,7 @@ export class ScriptRunner {
     return invoke(keysAndArgs);
   }
 
-  /** Makes a script known to the client. A client without `defineCommand` is served by `eval`. */
+  /** Registers a script on the client. A client without `defineCommand` uses `eval`. */
   register(script: Script): Invoke {
     const { client } = this;
     const invoke = client.defineCommand ? definedCommand(client, script) : evalCommand(client, script);
@@ -105,12 +105,12 @@ export class ScriptRunner {
     return invoke;
   }
 
-  /** Resolves as soon as a command can be sent; rejects once the client is closed for good. */
+  /** Resolves as soon as a command can be sent. Rejects once the client is closed for good. */
   ready(): Promise<void> {
     return this.readiness.ready ? Promise.resolve() : this.readiness.wait().ready;
   }
 
-  /** Waits, but not longer than that, until Redis owes no reply to a call that has failed for its caller. */
+  /** Waits up to `ms` until Redis owes no reply to a rejected call. */
   async untilAnswered(ms: number): Promise<void> {
     if (this.#owed.size === 0) return;
     await settleWithin(ms, [new Promise<void>((resolve) => this.#onAllAnswered.push(resolve))]);
@@ -131,7 +131,7 @@ export class ScriptRunner {
     this.readiness.close();
   }
 
-  /** What is sent in one turn leaves in one write: a thousand renewals cost one system call. */
+  /** Sends everything of one turn in one write, so that a thousand renewals cost one system call. */
   #cork(): void {
     if (this.#corked) return;
     this.#corked = true;
@@ -144,7 +144,9 @@ export class ScriptRunner {
   }
 }
 
-/** A call from its start to its one outcome: reply, refusal, deadline or abort, whichever is first. */
+/**
+ * One call from its start to its end: by a reply, a refusal, a deadline or an abort, whichever comes first.
+ */
 class Call<Result> {
   #deadline: Deadline | undefined;
   #settled = false;
@@ -167,7 +169,7 @@ class Call<Result> {
     if (signal) {
       if (typeof signal.addEventListener !== 'function') return this.#fail(noSignal());
       if (signal.aborted) return this.#onAbort();
-      setMaxListeners(0, signal); // One signal of a request may stand for many calls.
+      setMaxListeners(0, signal); // One signal of a request may belong to many calls.
       signal.addEventListener('abort', this.#onAbort, { once: true });
     }
     this.#deadline = this.runner.deadline(timeoutMs, this.#onDeadline);
@@ -207,8 +209,8 @@ class Call<Result> {
   };
 
   readonly #onRejected = (error: unknown): void => {
-    // The connection is being left, by ioredis or by us: its end has not been noticed yet. (A Cluster sends again by
-    // itself: its last error says nothing of its first try.)
+    // The connection is closing and its end has not been noticed yet. A Cluster is left out: it sends again by
+    // itself, so its last error does not describe the first attempt.
     if (!this.#settled && !this.runner.client.isCluster && wasNotSent(error)) this.#wait();
     else this.#fail(error);
   };
@@ -237,13 +239,13 @@ class Call<Result> {
     this.runner.answered(this);
   }
 
-  /** The caller is told; the reply is still to come. */
+  /** Rejects the call while its reply may still come. */
   #giveUp(fault: RedisFault): void {
     if (!this.#sent) return this.#fail(fault);
     this.#isOwed = true;
     this.runner.owes(this);
     this.#settle();
-    // On a Cluster the key may have another owner by now, who owes nothing.
+    // On a Cluster the key may have another master by now, which owes no reply.
     const ownerNow = (): string | undefined => ownerOf(this.runner.client, String(this.keysAndArgs[0]));
     const owner = ownerNow();
     this.reject(withOwed(fault, () => this.#isOwed && ownerNow() === owner));
@@ -254,7 +256,7 @@ class Call<Result> {
     this.#giveUp(
       this.#sent
         ? new RedisFault('NetworkTimeout', 'Redis did not answer in time.', {
-            hint: 'Whether the command ran is not known. If the server is merely slow, raise `commandTimeoutMs`.',
+            hint: 'The command may or may not have run. If the server is only slow, raise `commandTimeoutMs`.',
             mayHaveRun: true,
           })
         : this.runner.readiness.fault(),
@@ -280,8 +282,8 @@ class Call<Result> {
 }
 
 const unreadableReply = (script: string, cause: unknown): RedisFault =>
-  new RedisFault('Internal', `Script ${script} gave a reply that cannot be read.`, {
-    hint: 'Is the client in a MULTI of yours, or changed by a plugin? Give SyncGuard one of its own.',
+  new RedisFault('Internal', `The reply of script ${script} cannot be read.`, {
+    hint: 'A MULTI of the app or a plugin may have changed the reply. Pass SyncGuard a client of its own.',
     cause,
     mayHaveRun: true,
   });
@@ -291,7 +293,7 @@ const noSignal = (): RedisFault => new RedisFault('InvalidArgument', 'signal mus
 function definedCommand(client: RedisClient, script: Script): Invoke {
   const { command, lua, keys, binary } = script;
   const commands = client as unknown as Record<string, (...keysAndArgs: ScriptArg[]) => Promise<unknown>>;
-  // The name says the content: what is there already is this very script.
+  // The name has a hash of the content, so an existing command is the same script.
   if (typeof commands[command] !== 'function')
     client.defineCommand?.(command, { lua, numberOfKeys: keys.length });
   const method = binary ? `${command}Buffer` : command;

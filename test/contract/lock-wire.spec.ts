@@ -359,7 +359,7 @@ describe('the wire format of locks', () => {
       const error = await attempt();
       expect(error).toBeInstanceOf(LockError);
       expect(error.code).toBe('InvalidArgument');
-      expect(error.message).toMatch(/Another program uses the same name/);
+      expect(error.message).toMatch(/Delete that key, or choose another/);
       expect(error.message).not.toContain('order:1');
       expect(await client.keys('*')).toStrictEqual(before);
     });
