@@ -13,7 +13,10 @@ export interface Entries {
   readonly fields: string;
   /** A decimal, `u` for unlimited, `-` where no limit is configured. */
   readonly limits: string;
-  /** Percentages joined by ','. `-` where an entry has none, and where none of the entries has any. */
+  /**
+   * Percentages joined by ','. An entry without thresholds has `-`. Where no entry has any, the whole list is
+   * one `-`.
+   */
   readonly thresholds: string;
   /** When each window ends. 0: never. */
   readonly ends: string;

@@ -10,8 +10,8 @@ interface Lease {
 }
 
 /**
- * A secret in the memory backend. Once `content` is gone it is the tombstone. On Redis the record is the
- * same.
+ * A secret in the memory backend. Once `content` is gone it is the tombstone. On Redis two HASHes have the
+ * same facts.
  */
 export class SecretEntry {
   readonly proof: string;
@@ -33,7 +33,7 @@ export class SecretEntry {
   burnId: string | undefined;
   releasedTag: string | undefined;
   confirmedTag: string | undefined;
-  /** The last viewTag, where views are not limited. */
+  /** The viewTag of the last counted view. Kept only where neither views nor failures are limited. */
   lastTag: string | undefined;
 
   constructor(secret: StoredSecret, nowMs: number) {
@@ -109,8 +109,8 @@ export class SecretEntry {
   }
 
   /**
-   * Returns when the tombstone is deleted. It stays until the deadline, for a year at most, so that anyone
-   * who follows the link learns how the secret ended.
+   * Returns when the tombstone is deleted: `tombstoneMs` after the end, or at the deadline if that is later.
+   * It waits for the deadline a year at most.
    */
   tombstoneEndMs(tombstoneMs: number): number {
     if (this.content) return Infinity;

@@ -1,7 +1,7 @@
 import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../syncguard.errors.js';
 
 /**
- * - `SecretConflict`: the id passed to `create()` is taken, or was until a short time ago.
+ * - `SecretConflict`: the id passed to `create()` belongs to another secret, or to the tombstone of one.
  * - `ServiceUnavailable`, `NetworkTimeout`, `AuthFailed`: Redis cannot be reached, is too slow, or refuses
  *   the command.
  * - `Aborted`: the signal of the caller has aborted.

@@ -226,7 +226,7 @@ const VIEW_OUTCOMES = [
   'lease_needed',
 ] as const;
 
-/** Shows a secret. Replies a `tell()`, with {bytes, form, meta, replayed} after `shown`, or not_found. */
+/** Shows a secret. Replies the fields of `tell()`, with {bytes, form, meta, replayed} after `shown`, or not_found. */
 export const viewScript = defineScript({
   name: 'secret-view',
   keys: KEYS,
@@ -307,7 +307,7 @@ return shown(remaining, 0)`,
 
 const LOOK_OUTCOMES = ['live', 'burned', 'expired', 'leased'] as const;
 
-/** Reads the state without changing it. Replies a `tell()`, with {meta} after `live`, or not_found. */
+/** Reads the state without changing it. Replies the fields of `tell()`, with {meta} after `live`, or not_found. */
 export const peekScript = defineScript({
   name: 'secret-peek',
   keys: KEYS,
@@ -328,7 +328,7 @@ return reply`,
   },
 });
 
-/** Burns a secret. An empty proof stands for a call by id. Replies a `tell()`, or not_found. */
+/** Burns a secret. An empty proof stands for a call by id. Replies the fields of `tell()`, or not_found. */
 export const burnScript = defineScript({
   name: 'secret-burn',
   keys: KEYS,
@@ -347,7 +347,7 @@ return tell('burned')`,
   decode: (reply): BurnReply => decodeFacts('secret-burn', reply, ['burned', 'burned_before', 'expired']),
 });
 
-/** Reads the state for the sender. Replies a `tell()`, or not_found. */
+/** Reads the state for the sender. Replies the fields of `tell()`, or not_found. */
 export const statusScript = defineScript({
   name: 'secret-status',
   keys: KEYS,
@@ -375,7 +375,7 @@ if mine then
   triesPending = triesPending - tries(mine.calls)
 end`;
 
-/** Counts a pending view. A view that was counted before stays counted. Replies a `tell()`, or not_found. */
+/** Counts a pending view. A view that was counted before stays counted. Replies the fields of `tell()`, or not_found. */
 export const confirmScript = defineScript({
   name: 'secret-confirm',
   keys: KEYS,
@@ -397,7 +397,7 @@ return tell('settled')`,
 });
 
 /**
- * Releases a pending view. With `maxFailures` this is a failure, and may burn the secret. Replies a `tell()`,
+ * Releases a pending view. With `maxFailures` this is a failure, and may burn the secret. Replies the fields of `tell()`,
  * or not_found.
  */
 export const releaseScript = defineScript({

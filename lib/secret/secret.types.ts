@@ -18,9 +18,9 @@ export interface NewSecret extends CallOptions {
    */
   meta?: SecretMeta;
   /**
-   * Burns the secret after so many wrong tries, 1 to 100. It is then shown on lease only
-   * (`view(id, { leaseMs })`). A lease that is released or that lapses counts as a wrong try. Default: wrong
-   * tries are not counted.
+   * The `label` in events of this secret, at most 200 UTF-8 bytes. Use it for an order number, or for the
+   * account that gets the message "your secret was opened". It is stored unencrypted, and is kept longer than
+   * the payload. Never put the payload into it.
    */
   maxFailures?: number;
   /**
@@ -36,7 +36,7 @@ export interface NewSecret extends CallOptions {
  */
 export type CreateSecretOptions = NewSecret & (SecretByViews | SecretByTime);
 
-/** A secret that ends by its views. */
+/** How long the secret lives, in ms, from 1 ms to 10 years. Views do not extend it. Default: for ever. */
 export interface SecretByViews {
   /** How many views there are. 1 to 10,000. */
   views: number;
@@ -62,7 +62,10 @@ export interface CreatedSecret {
    * the id.
    */
   readonly receipt: string;
-  /** Null where views are not limited. */
+  /**
+   * Shows the secret now and counts the view later. The view stays pending for this time, in ms, 1 to 2^31 -
+   * 1. See `confirm()`.
+   */
   readonly viewsRemaining: number | null;
   /** By the clock of the backend. Null where the time is not limited. */
   readonly expiresAtMs: number | null;
@@ -130,9 +133,16 @@ export type ViewResult =
 
 /** What a reader may learn about earlier views. */
 export interface ViewsSoFar {
-  /** Views that were counted, and views on lease. Released views are left out. */
+  /**
+   * - `ok: true` with `already`: the secret had been burned before, and how.
+   * - `ok: false`: there is no secret to burn. With `uniform` a reader gets `not_found` also for a secret
+   *   that was burned before or has expired.
+   */
   readonly viewsUsed: number;
-  /** When it was last shown, on lease or not. Null where it was never shown. */
+  /**
+   * What the sender may learn. If the secret was viewed and its reader says that it was not them, another
+   * person has seen it.
+   */
   readonly viewedAtMs: number | null;
   /** How many wrong tries are left. Only where `maxFailures` was set. */
   readonly failuresRemaining?: number;

@@ -98,7 +98,11 @@ function validatePayload(payload: unknown, maxBytes: number): { payload: Buffer;
 function validateNewId(id: unknown): string {
   const normalized = normalizeKey(id);
   if (!parseReceipt(normalized)) return normalized;
-  throw invalidOption('id', 'something other than a receipt', id);
+  throw new SecretError({
+    code: 'InvalidArgument',
+    message: 'id must be an id of your own, got a receipt.',
+    hint: 'Leave out the id to get a random one.',
+  });
 }
 
 function validateMeta(meta: unknown): string {
@@ -113,7 +117,10 @@ function validateMeta(meta: unknown): string {
 function validateLabel(label: unknown): string {
   if (typeof label === 'string' && label.isWellFormed() && Buffer.byteLength(label) <= MAX_LABEL_BYTES)
     return label;
-  throw invalidOption('label', `text of at most ${MAX_LABEL_BYTES} bytes`, describe(label));
+  throw new SecretError({
+    code: 'InvalidArgument',
+    message: `label must be text of at most ${MAX_LABEL_BYTES} UTF-8 bytes, got ${describe(label)}.`,
+  });
 }
 
 /** Runs the checks of a call. Their errors leave as SecretError InvalidArgument. */

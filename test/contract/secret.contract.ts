@@ -459,6 +459,13 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
     });
 
     describe('a receipt', () => {
+      it('is refused as the id of a new secret, and is not shown by the error', async () => {
+        const { receipt } = await secrets.create({ payload: 'p', views: 1 });
+        const refused = secrets.create({ payload: 'p', views: 1, id: receipt });
+        await expect(refused).rejects.toMatchObject({ code: 'InvalidArgument' });
+        await expect(refused).rejects.not.toThrow(receipt);
+      });
+
       it('tells the sender what became of the secret', async () => {
         const { id, receipt, expiresAtMs } = await secrets.create({ payload: 'p', views: 2, ttlMs: HOUR_MS });
         const facts = { ok: true, expiresAtMs };
