@@ -17,7 +17,7 @@ async function start(): Promise<void> {
   });
   app.enableShutdownHooks();
   await app.init();
-  app.useLogger(false); // Without this catch Nest would print the error as well.
+  app.useLogger(false); // The error below would otherwise be printed by Nest as well.
   await app.listen(port).catch((error: unknown) => rejectPort(port, error));
   app.useLogger(LOG_LEVELS);
   const backend = REDIS_URL ? 'Redis' : 'memory';

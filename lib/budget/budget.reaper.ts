@@ -11,7 +11,10 @@ const ADOPTED_AT_ONCE = 1_000;
 const BATCH = 100;
 /** A root that no process has watched for so many rounds can be adopted. */
 const ORPHANED_AFTER = 3;
-/** The random part of a round, so that processes that start together do not stay in step. */
+/**
+ * Each round is shortened at random by up to this fraction, so that processes that start together drift
+ * apart.
+ */
 const JITTER = 0.2;
 
 interface Watched {
@@ -52,7 +55,7 @@ export class BudgetReaper {
     if (this.#stopped) return;
     const dueMs = monotonicMs() + this.everyMs;
     const watched = this.#watched.get(root);
-    // The known time may be far away, such as the end of a month.
+    // The stored time may be far away, such as the end of a month. The new use needs a sooner one.
     if (watched) return void (watched.dueMs = Math.min(watched.dueMs, dueMs));
     this.#done.delete(root);
     this.#watch(root, { dueMs });
@@ -89,8 +92,8 @@ export class BudgetReaper {
         return 0;
       });
       if (nextInMs !== null) this.#watch(root, { dueMs: monotonicMs() + Math.max(this.everyMs, nextInMs) });
-      // A root of our own stays in the registry, because another process may use it. A process that adopts it finds
-      // it empty.
+      // Only an adopted root that is empty leaves the registry. A root that this process has used stays there,
+      // because another process may use it too.
       else if (adoptedAtMs !== undefined && !this.#watched.has(root)) this.#done.set(root, adoptedAtMs);
     }
   }

@@ -12,7 +12,7 @@ const RETENTION_MS = 900_000;
 const MINUTE_MS = 60_000;
 const LIMITS: BudgetLimit[] = [{ scope: 'user', period: 'lifetime', limit: 1_000 }];
 
-/** What the end of a body, and of a hold, means on every backend. */
+/** The contract for the end of a body and of a hold, on every backend. */
 export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorld>): void {
   describe(`the end of a body on ${name}`, () => {
     let world: BudgetWorld;
@@ -373,7 +373,7 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
         expect(await spent()).toBe('207/0');
         await ending(0, 30);
         expect(await spent()).toBe('237/0');
-        expect(unreadable).toEqual([]); // a caller can bring it about
+        expect(unreadable).toEqual([]); // A caller can cause this.
       });
     });
 

@@ -335,7 +335,7 @@ describe('time, to the ms', () => {
   const midnight = Date.parse('2027-02-01T00:00:00Z');
   let nowMs: number;
 
-  /** A client whose scripts are told this time, and no other. */
+  /** A client whose scripts get this time as the time of the server. */
   const frozen = (): RedisClient => ({
     eval: (lua, keyCount, ...keysAndArgs) => {
       const time = `{ '${Math.floor(nowMs / 1000)}', '${(nowMs % 1000) * 1000}' }`;
@@ -442,7 +442,7 @@ describe('the reaper', () => {
   });
 });
 
-/** Throws: what was called should not have been. */
+/** Throws, because the mocked function should not have been called. */
 function fail(what: string): never {
   throw new Error(what);
 }

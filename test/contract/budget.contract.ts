@@ -6,9 +6,9 @@ import { BudgetService } from '../../lib/budget/budget.service.js';
 import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
 
 export interface BudgetWorld {
-  /** Another process with the same budgets: a connection of its own. */
+  /** Another process with the same budgets, which has a connection of its own. */
   backend(): BudgetBackend;
-  /** The clock that decides. */
+  /** The clock of the backend. */
   readonly clock: { now(): number; set(epochMs: number): void; advance(ms: number): void };
 }
 
@@ -17,7 +17,7 @@ const MINUTE_MS = 60_000;
 const HOUR_MS = 60 * MINUTE_MS;
 const DAY_MS = 24 * HOUR_MS;
 
-/** What every backend of budgets does. `fresh()` gives a world with no budgets, at real time. */
+/** The contract of every backend of budgets. `fresh()` returns a world without budgets, at real time. */
 export function describeBudgetContract(name: string, fresh: () => Promise<BudgetWorld>): void {
   describe(`budgets on ${name}`, () => {
     let world: BudgetWorld;
@@ -33,7 +33,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         resolveBudgetDefaults({ limits, reaper: false, retentionMs: RETENTION_MS }),
       );
 
-    /** committed/reserved/available of a scope's first period. */
+    /** committed/reserved/available of the first period of a scope. */
     const tuple = async (budgets: BudgetService, scope = 'user', period = 0): Promise<string> => {
       const balance = (await budgets.balance({ scope }))[period];
       return `${balance?.committed}/${balance?.reserved}/${balance?.available}`;
@@ -46,7 +46,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
       ttlMs?: number,
     ): Promise<ReserveResult> => budgets.reserve({ scopes: ['user'], id, amount, ttlMs });
 
-    /** Puts the clock just before midnight (UTC) of the first of March, with a second to go. */
+    /** Sets the clock to a second before midnight (UTC) of the first of March. */
     const beforeMarch = (): number => {
       const midnight = Date.parse('2027-03-01T00:00:00Z');
       world.clock.set(midnight - 1_000);
@@ -642,7 +642,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
           fc.asyncProperty(odd, async (id) => {
             const at = { root: `root${++root}`, scopes: ['user'] };
             await budgets.reserve({ ...at, id, amount: 60, ttlMs: 1_000 });
-            // A longer one: what lies in the backend has to live on.
+            // A longer hold: the data in the backend has to stay.
             await budgets.reserve({ ...at, amount: 1, ttlMs: 72 * HOUR_MS });
             world.clock.advance(1_001);
             const [balance] = await budgets.balance({ root: at.root, scope: 'user' });

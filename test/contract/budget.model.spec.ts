@@ -20,17 +20,17 @@ import {
   ttlMsOf,
 } from './budget.model.js';
 
-/** For a long look: SYNCGUARD_MODEL_STEPS=100000. */
+/** A long run: SYNCGUARD_MODEL_STEPS=100000. */
 const STEPS = Number(process.env.SYNCGUARD_MODEL_STEPS ?? 20_000);
-/** Time goes to whoever else runs on this machine too. */
+/** The time limit allows for other programs on this machine. */
 const TIMEOUT_MS = 60_000 + 10 * STEPS;
 const STEPS_A_RUN = 1_000;
-/** Sent together; their answers are compared afterwards. */
+/** The calls are sent together, and their answers are compared afterwards. */
 const IN_FLIGHT = 50;
 
 const SCOPES = ['user:1', 'user:2', 'team:1', 'org'];
 
-/** Small amounts, and the same times 2^48, where they need more than a double holds. */
+/** Small amounts, and the same times 2^48, which need more digits than a double has. */
 const limitsAt = (scale: bigint): ModelLimit[] => [
   { scope: 'user', period: 'lifetime', limit: 5_000n * scale, thresholds: [] },
   { scope: 'user', period: 'hour', limit: 60n * scale, thresholds: [50, 100] },
@@ -47,7 +47,7 @@ interface Real {
   setClock(epochMs: number): void;
   client: number;
   steps: number;
-  /** Each comes to what was wrong with its answer. */
+  /** Each resolves to what was wrong with its answer. */
   readonly inFlight: Promise<Error | undefined>[];
 }
 
@@ -75,7 +75,7 @@ abstract class Step implements fc.AsyncCommand<BudgetModel, Real> {
           (error: Error) => error,
         ),
     );
-    // One after the other onto the connection.
+    // The calls are written to the connection one after the other.
     await nextTurn();
     if (real.inFlight.length >= IN_FLIGHT) await settle(model, real);
   }
@@ -93,7 +93,10 @@ async function answers(real: Real): Promise<void> {
   if (wrong) throw wrong;
 }
 
-/** Waits for what is in flight; the next client goes on, at the same tick, after a look that lets it see the time. */
+/**
+ * Waits for the calls in flight. The next client continues at the same tick, after a read that shows it the
+ * time.
+ */
 async function settle(model: BudgetModel, real: Real): Promise<void> {
   await answers(real);
   real.client = (real.client + 1) % real.clients.length;
@@ -104,7 +107,7 @@ async function settle(model: BudgetModel, real: Real): Promise<void> {
   expectLike(balances, toNumbers(SCOPES.map((scope) => model.balance(scope))));
 }
 
-/** toMatchObject, a hundred times as fast where all is well. */
+/** Works as toMatchObject, and is a hundred times as fast where nothing differs. */
 function expectLike(result: unknown, expected: unknown): void {
   if (!isLike(result, expected)) expect(result).toMatchObject(expected as object);
 }
@@ -118,7 +121,7 @@ function isLike(result: unknown, expected: unknown): boolean {
   );
 }
 
-/** As calls without an amount show amounts. */
+/** Amounts as calls without an amount return them. */
 function toNumbers(value: unknown): unknown {
   if (typeof value === 'bigint') return value <= Number.MAX_SAFE_INTEGER ? Number(value) : value;
   if (Array.isArray(value)) return value.map(toNumbers);
@@ -295,7 +298,7 @@ class Reap extends Step {
   override toString = () => 'reap';
 }
 
-/** A whole body, which takes more than one step: nothing else goes on beside it. */
+/** A whole body takes more than one step, and runs alone. */
 class Run implements fc.AsyncCommand<BudgetModel, Real> {
   constructor(
     readonly id: string,
@@ -416,7 +419,7 @@ const steps = [
   fc.integer({ min: -2, max: 4 }).map((n) => new Jump(n)),
 ];
 
-/** A mismatch is shrunk for no longer than this, or the test would end by its timeout and name nothing. */
+/** Shrinking a mismatch stops after this time. Otherwise the test would time out without a report. */
 const SHRINKING = { interruptAfterTimeLimit: TIMEOUT_MS / 4, markInterruptAsFailure: true };
 
 async function keepsToTheModel(

@@ -1,15 +1,15 @@
 /**
- * A reference model of budgets: a list of operations, and sums over it. It keeps no counters, so it cannot drift
- * as they could. Time goes in ticks, at whose instants windows end; holds and retention end between two ticks, so
- * that a real clock, which runs on after each tick, leaves no doubt.
+ * A reference model of budgets: a list of operations, and sums over it. It has no counters that could drift.
+ * Its time is in ticks. Windows end at ticks. Holds and retention end between two ticks, so that a real
+ * clock, which continues after each tick, changes no result.
  */
 
 export const TICK_MS = 10 * 60_000;
-/** Of the first tick. In January, so that New York is five hours behind throughout. */
+/** The instant of the first tick. It is in January, so that New York is always five hours behind. */
 export const FIRST_TICK_MS = Date.parse('2027-01-15T00:00:00Z');
-/** Between 14 and 15 ticks after an end at a tick, between 15 and 16 after an expiry. */
+/** Retention ends between 14 and 15 ticks after an end, and between 15 and 16 after an expiry. */
 export const RETENTION_MS = 14.75 * TICK_MS;
-/** A hold of n ticks expires half a tick after the n-th. */
+/** A hold of n ticks expires half a tick after the n-th tick. */
 export const ttlMsOf = (ticks: number): number => (ticks + 0.5) * TICK_MS;
 
 export type PeriodName = 'lifetime' | 'hour' | 'day@America/New_York' | 'window:14400000';
@@ -63,16 +63,16 @@ const typeOf = (scope: string): string => scope.replace(/:.*/, '');
 export class BudgetModel {
   tick = 0;
   latestTick = 0;
-  /** Of each id its generations, the newest last. */
+  /** The generations of each id, the newest last. */
   readonly operations = new Map<string, ModelOperation[]>();
   readonly refunds = new Map<string, { content: string; purgeTick: number }>();
   readonly credits = new Map<string, { content: string; purgeTick: number }>();
   readonly #creditSums = new Map<string, bigint>();
   readonly #set = new Map<string, Limit>();
   readonly #crossed = new Map<string, number>();
-  /** The limit by setLimit that a window's thresholds were last worked out for. */
+  /** The limit of setLimit that the thresholds of a window were last checked against. */
   readonly #seen = new Map<string, Limit | undefined>();
-  /** What operations that are forgotten have committed. */
+  /** The committed sums of purged operations. */
   readonly #forgotten = new Map<string, bigint>();
   #untold: string[] = [];
 
@@ -83,12 +83,12 @@ export class BudgetModel {
   }
 
   jump(ticks: number): void {
-    // Back by no more than a few ticks, so that no window that was forgotten opens again.
+    // The clock goes back by a few ticks at most, so that no purged window opens again.
     this.tick = Math.max(this.latestTick - 2, 0, this.tick + ticks);
     this.latestTick = Math.max(this.latestTick, this.tick);
   }
 
-  /** How a body ends under a hold of an id: what its run comes to, and what it has cost. */
+  /** How a body ends on a hold, with the result of its run and its cost. */
   run(id: string, scopes: string[], amount: bigint, ticks: number, end: BodyEnd): object {
     this.#expire();
     if (this.#newest(id)?.state === 'pending') return { ok: false, reason: 'pending' };
@@ -253,7 +253,7 @@ export class BudgetModel {
     };
   }
 
-  /** Ids told as expired. */
+  /** The ids that were reported as expired. */
   reap(): string[] {
     this.#expire();
     const told = this.#untold;
@@ -261,7 +261,7 @@ export class BudgetModel {
     for (const operation of this.#all()) {
       const { id, state, purgeTick, windows, committed, refunded } = operation;
       if (state === 'pending' || purgeTick > this.tick) continue;
-      // The newest is remembered for as long as any older one, also if it is the newest no more by then.
+      // The newest operation is remembered as long as any older one, even if it is no longer the newest by then.
       const generations = this.operations.get(id) ?? [];
       const older = operation === generations.at(-1) ? generations.slice(0, -1) : [];
       const kept = older.findLast((each) => each.purgeTick > this.tick);
@@ -295,7 +295,7 @@ export class BudgetModel {
     return [...this.operations.values()].flat();
   }
 
-  /** The newest under an id; unless `always`, none where nothing was spent under it. */
+  /** Returns the newest operation of an id. Unless `always` is set, returns none where nothing was spent. */
   #newest(id: string, always = true): ModelOperation | undefined {
     const newest = this.operations.get(id)?.at(-1);
     const isOver = newest?.state === 'aborted' || newest?.state === 'expired';
@@ -361,7 +361,7 @@ export class BudgetModel {
     return this.limits.find((limit) => limit.scope === name && limit.period === period)?.limit;
   }
 
-  /** By setLimit. */
+  /** The limits of setLimit. */
   #setFor({ scope, period }: Window): Limit | undefined {
     const type = typeOf(scope);
     const hasOwn = this.#configured(scope, period) !== undefined;
@@ -376,7 +376,9 @@ export class BudgetModel {
     return this.#configured(scope, period) ?? this.#configured(typeOf(scope), period) ?? 'unlimited';
   }
 
-  /** A limit that setLimit has raised since the last step arms thresholds again, those above the usage that is left. */
+  /**
+   * A limit that setLimit has raised since the last step arms the thresholds above the current usage again.
+   */
   #arm(window: Window): void {
     if (window.thresholds.length === 0) return;
     const set = this.#setFor(window);
@@ -515,7 +517,10 @@ export class BudgetModel {
   }
 }
 
-/** How a body ends: well and at that cost (undefined: nobody can read it), or by an error; and what it noted before. */
+/**
+ * How a body ends: well and with that cost (undefined: unreadable), or by an error. Also what it noted
+ * before.
+ */
 export interface BodyEnd {
   readonly how: 'well' | 'hung up' | 'failed';
   readonly cost: bigint | undefined;

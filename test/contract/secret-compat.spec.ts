@@ -48,7 +48,7 @@ describe('ATOMIC_DECREMENT_SCRIPT', () => {
     expect(await redis.pttl(key)).toBe(-1);
   });
 
-  // What stands before and after the digits; they alone change.
+  // The text before and after the digits. Only the digits change.
   it.each([
     ['{"viewsRemaining":', ',"tags":[],"large":9007199254740993,"pi":3.14159265358979323846,"half":5e-1}'],
     ['\n{ "a" : { } ,\t"viewsRemaining" :\r\n ', '\n}\n'],
@@ -191,7 +191,7 @@ describe('ATOMIC_DECREMENT_SCRIPT', () => {
         try {
           parsed = JSON.parse(json) as typeof parsed;
         } catch {
-          // Broken; viewsRemaining may be what is broken about it.
+          // These documents are malformed. The malformed part may be viewsRemaining itself.
           expect(reply).toMatch(/^\{"error":"invalid_(json|viewsRemaining_type)"\}$/);
           return;
         }

@@ -12,7 +12,7 @@ import { secretCommands, SecretModel, TICK_MS, TOMBSTONE_MS } from './secret.mod
 export interface SecretsUnderTest {
   backend(options: { tombstoneMs: number }): SecretBackend;
   advance(ms: number): void;
-  /** What the backend holds, in pieces: to see what is gone. */
+  /** Everything that the backend stores, in pieces, to check what was deleted. */
   contents(): Promise<string>;
 }
 
@@ -30,7 +30,7 @@ const codeOf = (promise: Promise<unknown>): Promise<string> =>
     (error: unknown) => (error instanceof SecretError ? error.code : `not a SecretError: ${String(error)}`),
   );
 
-/** What the SecretService does, whatever it stands on. */
+/** The contract of the SecretService, on every backend. */
 export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderTest>): void {
   describe(`SecretService on ${name}`, () => {
     let under: SecretsUnderTest;
@@ -515,7 +515,7 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
           { state: 'burned', ended: 'failures', viewsUsed: 1, failuresRemaining: 0 },
           { state: 'burned', ended: 'used', viewsUsed: 1 },
         ]);
-        // By the lapse, not by when somebody looked.
+        // The time of the lapse counts, and not the time of the next read.
         const { endedAtMs } = told[2] as { endedAtMs: number };
         expect(endedAtMs - lapsesAtMs).toBeGreaterThanOrEqual(0);
         expect(endedAtMs - lapsesAtMs).toBeLessThan(60_000);

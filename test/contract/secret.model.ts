@@ -3,13 +3,13 @@ import { SecretError } from '../../lib/secret/secret.errors.js';
 import type { SecretService } from '../../lib/secret/secret.service.js';
 
 /**
- * The model's time goes in ticks; deadlines lie half a tick off, so that the milliseconds which pass on a real
- * server decide nothing.
+ * The time of the model is in ticks. Deadlines are half a tick off, so that the milliseconds that pass on a
+ * real server change no result.
  */
 export const TICK_MS = 20_000;
 const halfTickOff = (ticks: number): number => ticks * TICK_MS - TICK_MS / 2;
 
-/** What a command came to, for a comparison. */
+/** The answer to a command, for a comparison. */
 type Outcome = Record<string, unknown>;
 type Call = (secrets: SecretService, prefix: string, receipts: Map<string, string>) => Promise<Outcome>;
 
@@ -33,7 +33,7 @@ const viewId = fc.constantFrom('v1', 'v2', 'v3', 'v4');
 const ticks = fc.integer({ min: 1, max: 10 });
 const some = <T>(value: fc.Arbitrary<T>): fc.Arbitrary<T | undefined> => fc.option(value, { nil: undefined });
 
-/** Without the instants, which differ between a model and a server. */
+/** Removes the instants, which differ between a model and a server. */
 const facts = ({ expiresAtMs, viewedAtMs, endedAtMs, ...rest }: Outcome): Outcome => ({
   ...rest,
   ...(expiresAtMs === undefined ? {} : { expires: expiresAtMs !== null }),
@@ -105,7 +105,7 @@ const status = id.map((id) => ({
   }),
 }));
 
-/** Two commands that are printed alike are alike. */
+/** Two commands with the same text are equal. */
 function named(call: Call): Call {
   return Object.assign(call, { [fc.toStringMethod]: () => '' });
 }
@@ -123,13 +123,13 @@ export const secretCommands: fc.Arbitrary<SecretCommand[]> = fc.array(
   { minLength: 1, maxLength: 60, size: 'max' },
 );
 
-/** A view that was shown: for ever, or until it was given back. */
+/** A view that was shown, until it is released. */
 interface Taken {
   readonly viewId: string;
   readonly remaining: number;
   /** How many calls it was shown to while it was pending. */
   shows: number;
-  /** When it lapses or was confirmed; for a view that was counted at once, when it was. */
+  /** When it lapses or was confirmed. For a view that was counted at once, when it was shown. */
   settledAt: number;
   confirmed: boolean;
 }
@@ -140,20 +140,23 @@ interface Secret {
   readonly deadline: number;
   readonly maxFailures: number;
   taken: Taken[];
-  /** Those that were given back: on a secret that counts failures, each of its showings is one. */
+  /** Released views. On a secret that counts failures, each showing of them is one. */
   released: Taken[];
   burnedAt: number;
   viewed: boolean;
   lastReleased: string | undefined;
-  /** Of a secret without a number of views: the last one, and how many others went before it. */
+  /** Only on a secret without a limit of views: the last view, and how many came before it. */
   last: string | undefined;
   uncounted: number;
 }
 
-/** It ends on no tick and no half tick. */
+/** It ends on no tick and on no half tick. */
 export const TOMBSTONE_MS = 3.75 * TICK_MS;
 
-/** What secrets do, derived from the history of their views: nothing is decremented, stored or dropped. */
+/**
+ * The behaviour of secrets, derived from the history of their views. The model decrements, stores and deletes
+ * nothing.
+ */
 export class SecretModel {
   #nowMs = 0;
   readonly #secrets = new Map<string, Secret>();
@@ -209,7 +212,7 @@ export class SecretModel {
       if (this.#triesLeft(secret) <= 0) return { ok: false, reason: 'leased' };
       mine.shows++;
     }
-    // Of confirmed views without a number only the last is known.
+    // Without a limit of views only the last confirmed view is known.
     const known =
       pending || secret.views < Infinity || secret.taken.filter(({ confirmed }) => confirmed).at(-1) === mine;
     if (mine && known)
@@ -237,7 +240,7 @@ export class SecretModel {
     if (this.#isPending(mine) && this.#stateOf(secret) !== 'burned') {
       mine.settledAt = this.#nowMs;
       mine.confirmed = true;
-      // The order of confirming counts, not that of showing.
+      // The order of confirming counts, and not the order of showing.
       secret.taken = [...secret.taken.filter((taken) => taken !== mine), mine];
     } else if (secret.maxFailures < Infinity) {
       if (this.#failuresOf(secret).includes(mine)) return { ok: false };
@@ -300,7 +303,7 @@ export class SecretModel {
     return { failuresRemaining: secret.maxFailures - shows(this.#failuresOf(secret)) };
   }
 
-  /** Views that were given back, and those that lapsed before the secret was burned by hand. */
+  /** Views that were released, and views that lapsed before the secret was burned by `burn()`. */
   #failuresOf(secret: Secret): Taken[] {
     return [...secret.released, ...lapsing(secret).filter(({ settledAt }) => settledAt <= this.#nowMs)];
   }
@@ -342,17 +345,17 @@ const finite = (views: number): number | null => (views === Infinity ? null : vi
 const remainingOf = ({ views, taken }: Secret): number => views - taken.length;
 const shows = (views: readonly Taken[]): number => views.reduce((sum, view) => sum + view.shows, 0);
 
-/** Views that nobody confirmed or gave back, where that is a failure; a burn by hand ends their leases. */
+/** Views that were neither confirmed nor released, where that is a failure. `burn()` ends their leases. */
 const lapsing = ({ maxFailures, taken, burnedAt }: Secret): Taken[] =>
   maxFailures === Infinity
     ? []
     : taken.filter(({ confirmed, settledAt }) => !confirmed && settledAt <= burnedAt);
 
-/** When all views are taken and none of them is pending any more. */
+/** When all views are used and none of them is pending. */
 const usedAt = (secret: Secret): number =>
   remainingOf(secret) > 0 ? Infinity : Math.max(...secret.taken.map(({ settledAt }) => settledAt));
 
-/** When the last failure there may be was made, or will be if nothing is settled by hand. */
+/** When the last possible failure happened, or will happen if nothing else is settled. */
 function failedAt(secret: Secret): number {
   const failures = [...secret.released, ...lapsing(secret)].sort((a, b) => a.settledAt - b.settledAt);
   const last = failures.find((_, i) => shows(failures.slice(0, i + 1)) >= secret.maxFailures);

@@ -83,7 +83,7 @@ describe('MemorySecretBackend', () => {
   });
 });
 
-/** Every key and value that the server holds. */
+/** Every key and value on the server. */
 async function contentsOf(client: Redis): Promise<string> {
   const keys = await client.keys('*');
   const values = await Promise.all(keys.map(async (key) => client.hgetall(key)));
@@ -140,10 +140,10 @@ describe('SecretService on Redis', () => {
     const redis = await freshRedis();
     proxy = await startTcpProxy(redis.port);
     admin = redis.client();
-    // As most apps have it: what a lost connection left unanswered is sent again.
+    // The default of most apps: commands without an answer are sent again after a lost connection.
     client = redis.client({ port: proxy.port, retryStrategy: () => 5 });
     const runner = new ScriptRunner(client, 5_000);
-    // A server that does not know a script yet costs its first call a second trip.
+    // The first call of a script that the server does not have takes a second round trip.
     await Promise.all(secretScripts.map(({ lua }) => admin.script('LOAD', lua)));
     const options = resolveSecretDefaults();
     backend = new RedisSecretBackend(runner, { keyPrefix: 'app', ...options });
@@ -155,7 +155,7 @@ describe('SecretService on Redis', () => {
     await proxy.stop();
   });
 
-  /** The server carries the command out, and its reply is lost; the client sends it again. */
+  /** The server runs the command and its reply is lost, so the client sends it again. */
   async function cut<T>(call: () => Promise<T>): Promise<T> {
     await client.ping();
     proxy.cutAfterRequest();

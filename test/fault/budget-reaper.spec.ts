@@ -27,7 +27,7 @@ interface Process {
 
 const processes: Process[] = [];
 
-/** What one process of an app has, on a connection of its own. */
+/** One process of an app, with a connection of its own. */
 function start(reaper: false | { everyMs: number } = { everyMs: 100 }, commandTimeoutMs?: number): Process {
   const told: string[] = [];
   const limits = [{ scope: 'user', period: { windowMs: 3_600_000 }, limit: 1_000_000 }];
@@ -109,7 +109,7 @@ describe('a root whose process is gone', () => {
     const redis = workerRedis().client();
     expect(await redis.pttl(REGISTRY)).toBeGreaterThan(0);
     await survivor.budgets.onModuleDestroy();
-    // Windows and operations are over: there is nothing left to look after.
+    // Windows and operations are over, so nothing is left to watch.
     workerRedis().clock.advance(2 * 3_600_000);
     start();
     await eventually(async () => expect(await redis.exists(REGISTRY)).toBe(0), { timeoutMs: 10_000 });

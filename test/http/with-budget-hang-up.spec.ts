@@ -23,7 +23,7 @@ import { eventually } from '../support/eventually.js';
 import { freshRedis } from '../support/redis.js';
 import { listen } from './adapters.js';
 
-/** 100 tokens a chunk; how many they were in all, the provider says with the tenth. */
+/** 100 tokens a chunk. The provider reports the total with the tenth chunk. */
 interface Chunk {
   readonly text: string;
   readonly usage?: { readonly total: number };
@@ -48,7 +48,7 @@ class Llm {
   @WithBudget(budgeted)
   async *stream(signal?: AbortSignal): AsyncGenerator<Chunk, void, undefined> {
     for (let i = 1; i <= CHUNKS; i++) {
-      // As a provider's client does, whose request was aborted.
+      // The client of a provider throws this when its request is aborted.
       if (i === CHUNKS && signal) await sleep(60_000, undefined, { signal, ref: false });
       this.delivered += 100;
       yield chunk(i);
@@ -124,7 +124,10 @@ const moduleWith = (redis?: string, onEvent?: (event: SyncGuardEvent) => void) =
   controllers: [LlmController],
 });
 
-/** Sends a request, reads until `enough` of its answer has come (or does not wait for one), and hangs up. */
+/**
+ * Sends a request, reads until `enough` of its answer has arrived (or does not wait for an answer), and hangs
+ * up.
+ */
 function hangUp(url: string, method: string, enough: number): Promise<void> {
   return new Promise((resolve) => {
     let read = 0;

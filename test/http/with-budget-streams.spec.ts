@@ -26,7 +26,7 @@ class Llm {
     }
   }
 
-  /** Its usage comes with the last item; a fault, its reader's too, ends it early. */
+  /** Its usage comes with the last item. A fault ends it early, and so does its reader. */
   @WithBudget({ ...budgeted, actual: (chunk?: Chunk) => chunk?.tokens ?? 0 })
   async *patient(
     _user: string,

@@ -217,7 +217,7 @@ describe.each(['express', 'fastify'] as const)('@WithBudget over HTTP on %s', (a
     expect((await budgets.list()).records).toMatchObject([{ state: 'aborted', amount: 60 }]);
   });
 
-  it('guards a handler of a controller', async () => {
+  it('runs a handler of a controller on a budget', async () => {
     expect((await post('/ai', { max: 150 })).status).toBe(201);
     expect((await post('/ai', { max: 1 })).status).toBe(402);
   });

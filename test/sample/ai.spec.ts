@@ -26,14 +26,14 @@ async function request(url: string, body?: unknown): Promise<Answer> {
 const PROMPT = 'Four tokens long';
 const HOUR_MS = 3_600_000;
 
-/** The time on the server, and in this process for its memory. */
+/** The time on the server, and in this process for the memory backend. */
 let nowMs: number;
 function setTime(epochMs: number): void {
   nowMs = epochMs;
   workerRedis().clock.hold(epochMs);
 }
 
-/** Two hours before a new day, another day before a new month, and in a year in which nothing is spent yet. */
+/** Two hours before a new day, another day before a new month, in a year in which nothing is spent yet. */
 let year = 2027;
 let startMs: number;
 beforeEach(() => {
@@ -58,7 +58,10 @@ describe.each(SETTINGS)(
     let url: string;
     const ask = (user: string, maxTokens: number): Promise<Answer> =>
       request(`${url}/ai/complete`, { user, prompt: PROMPT, maxTokens });
-    /** Committed and reserved, in the order of `/ai/budget`: user, team and org, of each the day and the month. */
+    /**
+     * Committed and reserved in the order of `/ai/budget`: the day and the month of the user, the team and
+     * the org.
+     */
     const amountsOf = (body: Answer['body']): [number, number][] =>
       (body.budget as Balance<number>[]).map(({ committed, reserved }) => [committed, reserved]);
     const amounts = async (user: string): Promise<[number, number][]> =>

@@ -24,7 +24,7 @@ async function logIn(url: string, body: unknown): Promise<Answer> {
   };
 }
 
-/** Lets time pass for the server, and in this process: for its memory, and for its deny cache. */
+/** Lets time pass for the server, and in this process for the memory backend and the deny cache. */
 let passedMs = 0;
 function pass(ms: number): void {
   passedMs += ms;
@@ -112,7 +112,7 @@ describe.each(SETTINGS)('logins of the sample app on $adapter and $backend', ({ 
   it('locks nobody out by successes, however many come at once', async () => {
     const answers = await Promise.all(Array.from({ length: 40 }, () => attempt('eve', 'correct')));
     const later = answers.filter(({ status }) => status !== 200);
-    // Whoever comes while four others are being looked at is told to come back in a second, and is not blocked.
+    // While four calls are in flight, a fifth gets 429 with a second to wait, and is not blocked.
     expect(later).toStrictEqual(later.map(() => ({ ...tooMany(1), body: expect.anything() as unknown })));
     expect((await attempt('eve', 'correct')).status).toBe(200);
   });
@@ -176,7 +176,8 @@ describe.each(SETTINGS)('logins of the sample app on $adapter and $backend', ({ 
 
 it('two processes on one Redis count together', async () => {
   const { url: redisUrl } = await freshRedis();
-  // Of one adapter: Express and Fastify listen on different loopback addresses, and the address is part of the key.
+  // One adapter only: Express and Fastify listen on different loopback addresses, and the address is part of
+  // the key.
   const both = await Promise.all([start({ redisUrl }), start({ redisUrl })]);
   const statuses: number[] = [];
   for (const { url } of [...both, ...both, ...both])

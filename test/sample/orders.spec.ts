@@ -51,7 +51,7 @@ describe.each(SETTINGS)('the sample app on $adapter and $backend', ({ adapter, b
   it('charges once when five pay at the same moment, and the others wait for it', async () => {
     const record = jest.spyOn(app.get(Ledger), 'record');
     const answers = await Promise.all(Array.from({ length: 5 }, () => pay(url, '7')));
-    // The ledger would refuse a second charge: that none was tried is the lock's doing.
+    // The ledger would refuse a second charge. The lock makes sure that there is no second attempt.
     expect(record).toHaveBeenCalledTimes(1);
     expect(statuses(answers)).toEqual([200, 200, 200, 200, 201]);
     expect(fences(answers)).toBe(1);

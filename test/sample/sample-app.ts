@@ -2,7 +2,7 @@ import type { INestApplication } from '@nestjs/common';
 import { createApp, type SampleOptions } from '../../sample/create-app.js';
 import { closeApp } from '../support/close-app.js';
 
-/** What the sample is tried on. */
+/** The combinations that the sample is tested on. */
 export const SETTINGS = [
   { adapter: 'express', backend: 'memory' },
   { adapter: 'express', backend: 'redis' },

@@ -27,12 +27,16 @@ const argsOf = ({ script, args }: ScriptExample): ScriptArg[] =>
 
 const byName = examples.map((example): [string, ScriptExample] => [example.script.name, example]);
 
-/** What a Cluster computes the slot from; a key without a tag shares its slot with no other. */
+/**
+ * The part of a key from which a Cluster computes the slot. A key without a tag shares its slot with no other
+ * key.
+ */
 const hashTagOf = (key: string | undefined): string | undefined => /\{([^}]+)\}/.exec(key ?? '')?.[1] ?? key;
 
 /** The commands that scripts ran, as MONITOR shows them. */
 async function commandsWithin(client: Redis, run: () => Promise<unknown>): Promise<string[][]> {
-  // ioredis fails on a line of MONITOR that comes together with its OK: nothing else may be on its way to the server.
+  // ioredis fails on a line of MONITOR that arrives together with its OK, so nothing else may be on its way to
+  // the server.
   await client.ping();
   const monitor = await client.monitor();
   const commands: string[][] = [];
@@ -40,7 +44,8 @@ async function commandsWithin(client: Redis, run: () => Promise<unknown>): Promi
     if (source === 'lua') commands.push(args);
   });
   await run();
-  // MONITOR shows commands in the order they ran: after this one, all of the script's are there.
+  // MONITOR shows commands in the order in which they ran. After this command all those of the script are
+  // there.
   const seen = new Promise<void>((resolve) =>
     monitor.on('monitor', (_time: string, args: string[]) => args[1] === 'the end of the laws' && resolve()),
   );

@@ -11,7 +11,7 @@ import { eventually } from '../support/eventually.js';
 const EVERY_MS = 100;
 const SCOPES = ['user'];
 
-/** A service on memory whose time and steps of reaping are the test's. */
+/** A service on memory. The test controls its time and the steps of its reaper. */
 function start(
   reap?: (real: BudgetBackend['reap']) => BudgetBackend['reap'],
   reaper: object | false = {},
@@ -134,7 +134,7 @@ describe('holds that expired are told', () => {
       3_600_000,
     );
     await app.budgets.charge({ scopes: SCOPES, amount: 1, id: 'a' });
-    app.clock.nowMs += 1_001; // The charge is forgotten now: only the window is left, which has an hour to go.
+    app.clock.nowMs += 1_001; // The charge is purged now. Only its window is left, for another hour.
     await eventually(() => expect(steps.at(-1)).toBeGreaterThan(1_000_000));
     const ids = await app.hold(1);
     await eventually(() => expect(app.told).toStrictEqual(ids));
@@ -165,7 +165,7 @@ describe('holds that expired are told', () => {
 });
 
 describe('rounds', () => {
-  /** How long after its start a reaper waits, when chance says so. */
+  /** How long a reaper waits after its start, with this random number. */
   function firstRoundAfter(chance: number): unknown {
     const random = jest.spyOn(Math, 'random').mockReturnValue(chance);
     const timer = jest.spyOn(globalThis, 'setTimeout');

@@ -1,6 +1,6 @@
 import { BudgetService, WithBudget } from 'nestjs-syncguard';
 
-// What must not compile: `npm run typecheck` fails where one of these lines would.
+// These lines must not compile. `npm run typecheck` fails where one of them does.
 
 async function unchecked(budgets: BudgetService): Promise<void> {
   const hold = await budgets.reserve({ scopes: ['user'], amount: 1 });

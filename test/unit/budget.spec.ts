@@ -21,7 +21,7 @@ const memory = (clock = { now: () => Date.now() }): MemoryBudgetBackend =>
 const serviceOn = (backend: BudgetBackend, limits: unknown = LIMITS): BudgetService =>
   new BudgetService(backend, resolveBudgetDefaults({ limits, reaper: false }));
 
-/** A backend that nobody may ask. */
+/** A backend that must not be called. */
 const untouchable = new Proxy({} as BudgetBackend, {
   get: (_, name) => () => {
     throw new Error(`${String(name)} was asked`);
@@ -341,7 +341,7 @@ describe('results', () => {
 });
 
 describe('faults', () => {
-  /** Lets the first calls of a method fail, as a connection does. */
+  /** Makes the first calls of a method fail, as a lost connection does. */
   function flaky(
     method: 'finalize' | 'abort' | 'reserve',
     failures: number,

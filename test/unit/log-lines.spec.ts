@@ -12,7 +12,7 @@ import { resolveOptions } from '../../lib/syncguard.options.js';
 
 const AWAY = { code: 'ServiceUnavailable', message: 'Redis cannot be reached.' } as const;
 
-/** Fails once, as when Redis is away for a moment. */
+/** Fails once, as a short outage of Redis does. */
 const failOnce = (error: Error): (() => Promise<never>) => jest.fn(() => Promise.reject(error));
 
 describe('a line of the log', () => {

@@ -39,16 +39,16 @@ import { startTcpProxy, type TcpProxy } from '../support/tcp-proxy.js';
 
 const TTL_MS = 30_000;
 
-/** A word that no event may hold. */
+/** A word that no event may contain. */
 const PRIVATE = 'ann@example.org';
 
-/** The events' words: feature, type, result and why. */
+/** The texts of the events: feature, type, result and reason. */
 const told = (events: readonly SyncGuardEvent[]): string[] =>
   events.map(({ feature, type, result, reason, code }) =>
     [feature, type, result, reason, code].filter((word) => word !== undefined).join(' '),
   );
 
-/** Everything that an event holds, hidden or not. */
+/** All values of an event, enumerable or not. */
 const contents = (events: readonly SyncGuardEvent[]): string =>
   events.map((event) => inspect(event, { showHidden: true, depth: null })).join('\n');
 
@@ -168,7 +168,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
       await backend.release({ lockId: lock.lockId });
       const other = await take();
       expect(await lock.extend(TTL_MS)).toStrictEqual({ ok: false });
-      // Known to be gone: nothing is asked, so nothing is told.
+      // Redis is known to be unreachable, so nothing is asked and nothing is reported.
       expect(await lock.release()).toStrictEqual({ ok: false });
       expect(told(events.slice(3))).toStrictEqual(['lock extend fail not_found']);
       expect(await other.release()).toStrictEqual({ ok: true });
@@ -519,7 +519,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     const { app, events } = await appWith(
       { ...(await open()), lock: { ttlMs: 900 } },
       {
-        // A listener that looks at where it is called.
+        // A listener that reads the async context in which it is called.
         includeRaw: ({ reason }) => reason === 'lost' && traces.push(trace.getStore()) === 0,
       },
     );
@@ -539,7 +539,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     );
     await expect(run).rejects.toMatchObject({ code: 'LockLost' });
     expect(losses()).toHaveLength(1);
-    // Found by the watchdog's renewal, told in the context of the call.
+    // The renewal of the watchdog notices it. The event is emitted in the context of the call.
     expect(traces).toStrictEqual(['the request']);
     expect(losses()[0]?.durationMs).toBeGreaterThan(20);
     expectHashedOnly(events);
@@ -664,7 +664,7 @@ describe('while Redis is away', () => {
       expect.stringMatching(/^lock release fail (ServiceUnavailable|NetworkTimeout)$/),
     ]);
     await proxy.restore();
-    // The client may have sent the first try again by itself: then the second finds nothing.
+    // The client may have sent the first attempt again by itself. The second attempt then finds nothing.
     await eventually(() => expect(told(events).at(-1)).toMatch(/^lock release (ok|fail not_found)$/));
     expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
   });
@@ -709,7 +709,7 @@ describe('withTelemetry', () => {
     });
   });
 
-  /** A backend of somebody else's: an object that forwards. */
+  /** A backend of another package: an object that forwards. */
   const plain = (backend: LockBackend): LockBackend => ({
     capabilities: backend.capabilities,
     acquire: (options) => backend.acquire(options),
@@ -937,7 +937,7 @@ describe('a listener', () => {
     ['never settles', () => new Promise(() => {})],
   ];
 
-  // A rejection that nobody handles fails the spec: test/support/unhandled.ts.
+  // An unhandled rejection fails the spec. See test/support/unhandled.ts.
   it.each(listeners)('that %s harms nothing, and no later event', async (name, listener) => {
     const warnings: string[] = [];
     let calls = 0;

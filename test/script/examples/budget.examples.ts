@@ -60,7 +60,7 @@ const record = (state: string, amount: number, committed: number, expiresAtMs: n
     '-',
   ].join(' ');
 
-/** A pending hold, a finalized one, and one whose time is up; all of it ends in ten hours. */
+/** A pending hold, a finalized one, and an expired one. All of them end in ten hours. */
 async function prepare(client: Redis): Promise<void> {
   const nowMs = Date.now();
   const goneMs = nowMs + 10_000 * HOUR_MS;
@@ -137,7 +137,7 @@ export const budgetExamples: ScriptExample[] = [
     args: { id: 'k', amount: '5', period, retentionMs, ...entries },
     prepare,
   },
-  // A limit that is set stands until it is cleared: the root ends no more.
+  // A limit of setLimit lasts until it is cleared, so the root no longer ends.
   {
     script: setLimitScript,
     keys,

@@ -2,15 +2,15 @@ import type { Redis } from 'ioredis';
 import type { Script } from '../../../lib/script/define-script.js';
 import type { ScriptArg } from '../../../lib/script/script-runner.js';
 
-/** One call of a script that finds something to do: what the laws are checked by. */
+/** One call of a script that finds something to do. The laws are checked with it. */
 export interface ScriptExample {
   readonly script: Script;
   readonly keys: Readonly<Record<string, string>>;
   readonly args: Readonly<Record<string, ScriptArg>>;
   /** Brings the server into the state that the call needs. `prefix` is the client's own `keyPrefix`. */
   prepare?(client: Redis, prefix: string): Promise<unknown>;
-  /** Keys that the design leaves without a TTL, by name (law 4). */
+  /** Keys without a TTL by design, by name (law 4). */
   readonly immortal?: RegExp;
-  /** Keys that are found through another key: the spec lock layout by a bare lockId (law 1). */
+  /** Keys that are found through another key: the spec lock layout by a lock id alone (law 1). */
   readonly undeclared?: RegExp;
 }
