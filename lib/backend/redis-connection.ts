@@ -32,18 +32,18 @@ export interface RedisConnectionConfig {
 export class RedisConnection {
   readonly runner: ScriptRunner;
   readonly #client: RedisClient;
-  readonly #theirs: boolean;
+  readonly #isUserClient: boolean;
   readonly #closes: boolean;
   readonly #healthKey: string;
 
   constructor({ redis, keyPrefix, commandTimeoutMs, closeClient }: RedisConnectionConfig) {
-    this.#theirs = isRedisClient(redis);
+    this.#isUserClient = isRedisClient(redis);
     this.#client = isRedisClient(redis)
       ? redis
       : openConnection(redis as Exclude<RedisConnectionOptions, RedisClient>);
-    this.#closes = !this.#theirs || closeClient;
+    this.#closes = !this.#isUserClient || closeClient;
     this.#healthKey = `${keyPrefix}/health`;
-    const hangs = this.#theirs ? undefined : new HangWatch(this.#client, commandTimeoutMs);
+    const hangs = this.#isUserClient ? undefined : new HangWatch(this.#client, commandTimeoutMs);
     this.runner = new ScriptRunner(this.#client, commandTimeoutMs, hangs);
   }
 
@@ -53,7 +53,7 @@ export class RedisConnection {
    */
   async opened(): Promise<{ fault: RedisFault | undefined; warnings: string[] }> {
     await this.#firstConnection();
-    const warnings = clientWarnings(this.#client, { own: !this.#theirs });
+    const warnings = clientWarnings(this.#client, { own: !this.#isUserClient });
     const { readiness } = this.runner;
     if (!readiness.ready) return { fault: readiness.fault(), warnings };
     // The servers are asked before anything is written: a connection is dropped once a replica has refused a

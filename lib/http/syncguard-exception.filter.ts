@@ -40,7 +40,8 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
  * - 423: another caller holds the lock.
  * - 429 with Retry-After: a limit denied the call, or a budget is used up until its next window.
  * - 402: a budget is used up and has no next window.
- * - 503: Redis cannot be reached.
+ * - 409: an id is in use, of a budget operation or of a secret.
+ * - 503: Redis cannot be reached, or the call was aborted.
  * - 400: an argument is invalid, such as a malformed key.
  * - 500: any other fault, such as a lock that was lost.
  *
