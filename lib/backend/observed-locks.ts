@@ -1,5 +1,5 @@
 import { momentNow, monotonicMs } from '../clock.js';
-import { LockHandle } from '../lock/lock.handle.js';
+import { BackendHandle } from '../lock/lock.handle.js';
 import { detailOf, type LockBackend } from '../lock/lock.backend.js';
 import type {
   BackendCapabilities,
@@ -46,7 +46,7 @@ export function observedLocks<C extends BackendCapabilities>(
       const { lockId, fence, expiresAtMs } = result;
       const { ttlMs } = options;
       const keys = validateKeys(options);
-      return new LockHandle(locks, { keys, lockId, fence, expiresAtMs, ttlMs, sentAt });
+      return new BackendHandle(locks, { keys, lockId, fence, expiresAtMs, ttlMs, sentAt });
     },
   });
   const locks: LockBackend<C> = observe(withObservedHandles, 'lock', LOCK, emit);

@@ -3,17 +3,17 @@ import { earlierMoment, type Moment, momentAfter, momentNow, monotonicMs, msUnti
 import { isOwed } from '../owed.js';
 import { hashesOf, LockError } from './lock.errors.js';
 import { fencesOf } from './lock.handle.js';
-import type { AcquiredLock, ExtendResult } from './lock.types.js';
+import type { LockHandle, ExtendResult } from './lock.types.js';
 import { validateTtl } from './lock.validate.js';
 import type { Watched } from './watchdog.js';
 
-/** What the body of a lock knows of it. */
+/** The lock as its body sees it. */
 export interface LockContext {
   /** The key; of several the first in their order. */
   readonly key: string;
   /** All keys that are locked together, in NFC, sorted. */
   readonly keys: readonly string[];
-  /** Of this grant alone. Whoever has it can release the lock, so give it to the resource and not to a client. */
+  /** Of this grant alone. Anyone who has it can release the lock, so give it to the resource and not to a client. */
   readonly lockId: string;
   /**
    * Rises with every grant of the key: send it along with every write, with the `lockId`, and let the resource refuse
@@ -70,11 +70,11 @@ class LeaseContext implements LockContext {
   }
 
   get lockId(): string {
-    return this.#lease.grant.lockId;
+    return this.#lease.handle.lockId;
   }
 
   get fence(): string {
-    return this.#lease.grant.fence;
+    return this.#lease.handle.fence;
   }
 
   get fences(): Readonly<Record<string, string>> {
@@ -86,7 +86,7 @@ class LeaseContext implements LockContext {
   }
 
   get expiresAtMs(): number {
-    return this.#lease.grant.expiresAtMs;
+    return this.#lease.handle.expiresAtMs;
   }
 
   extend(ttlMs?: number): Promise<ExtendResult> {
@@ -109,10 +109,10 @@ const RETRIES_PER_TTL = 20;
  * the monotonic one stands still while the machine is suspended, and a wall clock that was set ends a lock too early.
  */
 export class Lease implements Watched {
-  /** What the body gets: nothing of it is shown by a logger or JSON. */
+  /** The body gets this: nothing of it is shown by a logger or JSON. */
   readonly context: LockContext = new LeaseContext(this);
   readonly keys: readonly string[];
-  readonly grant: AcquiredLock;
+  readonly handle: LockHandle;
   readonly #options: LeaseOptions;
   readonly #end: Moment;
   #deadline: Moment;
@@ -124,9 +124,9 @@ export class Lease implements Watched {
   #lost: LockError | undefined;
   #controller: AbortController | undefined;
 
-  constructor(grant: AcquiredLock, options: LeaseOptions) {
+  constructor(handle: LockHandle, options: LeaseOptions) {
     this.keys = options.keys;
-    this.grant = grant;
+    this.handle = handle;
     this.#options = options;
     this.#end = momentAfter(options.sentAt, options.maxHoldMs ?? Infinity);
     this.#deadline = this.#extendTo(options.sentAt, options.ttlMs);
@@ -186,7 +186,7 @@ export class Lease implements Watched {
     if (this.#ended || this.lost) return { ok: false };
     const sentAt = momentNow();
     const allowedMs = Math.max(1, Math.min(ttlMs, Math.floor(msUntil(this.#end))));
-    const result = await this.grant.extend(allowedMs);
+    const result = await this.handle.extend(allowedMs);
     if (!result.ok) this.lose('another owner has it, or it was deleted');
     // The answer may come after the deadline: then the loss has been told, and stays.
     else if (!this.lost) this.#deadline = this.#extendTo(sentAt, allowedMs);
@@ -232,7 +232,7 @@ export class Lease implements Watched {
   }
 
   /**
-   * Notes when to renew a lock that was extended by `ttlMs` at `sentAt`; gives the new deadline. One that the
+   * Notes when to renew a lock that was extended by `ttlMs` at `sentAt`, and returns the new deadline. One that the
    * body extended for longer is left alone until it has no more than its usual life left.
    */
   #extendTo(sentAt: Moment, ttlMs: number): Moment {
@@ -278,7 +278,7 @@ export class Lease implements Watched {
       code: 'LockLost',
       message: `The lock is not held any more: ${why}.`,
       hint: 'Somebody else may be inside. Give `fence` to what you write to, and check `signal` or `assertHeld()` in long bodies.',
-      context: { ...hashesOf(this.keys), fence: this.grant.fence },
+      context: { ...hashesOf(this.keys), fence: this.handle.fence },
     });
   }
 }

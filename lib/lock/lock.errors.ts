@@ -13,7 +13,7 @@ import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../sync
 export type LockErrorCode = FaultCode | 'AcquisitionTimeout' | 'LockLost' | 'AlreadyHeld';
 
 /**
- * What a lock operation throws. Contention that a caller asked about is a value (`{ ok: false }`), not this.
+ * Thrown by lock operations. Contention that a caller asked about is a value (`{ ok: false }`), and throws nothing.
  *
  * @example
  * catch (error) {

@@ -112,11 +112,15 @@ end
 local function enqueue(i, json)
   local queue, waiter, at = queueKeyOf(i), lockId .. process, ticket
   if at == '' then
+    -- A call that is sent again, since its first reply was lost, stands there already.
+    at = redis.call('ZSCORE', queue, waiter) or redis.call('ZSCORE', queue, lockId .. '-')
+  end
+  if not at then
     local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
     local nowUs = time[1] * 1000000 + time[2]
     at = string.format('%.0f', math.max(nowUs, last and tonumber(last) + 1 or 0))
   end
-  local stood = ticket ~= '' and leaveQueue(i) or 0
+  local stood = leaveQueue(i)
   redis.call('ZADD', queue, at, waiter)
   redis.call('PEXPIRE', queue, ${QUEUE_MS})
   if not isQueuedFor(json) then redis.call('APPEND', recordKeyOf(i), ' ') end

@@ -1,7 +1,7 @@
 import { BackgroundRetries } from '../background-retries.js';
 import { type Moment, momentAfter, momentNow, msUntil } from '../clock.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
-import type { AcquiredLock, ExtendResult, HeldLock, ReleaseResult } from './lock.types.js';
+import type { LockHandle, ExtendResult, HeldLock, ReleaseResult } from './lock.types.js';
 
 export interface Grant {
   readonly keys: readonly string[];
@@ -17,7 +17,7 @@ export interface Grant {
  * A grant's handle. It knows its keys, so each of its operations is one round trip; and once it was released, or was
  * found to be lost, it asks no more.
  */
-export class LockHandle implements AcquiredLock {
+export class BackendHandle implements LockHandle {
   readonly ok = true;
   readonly lockId: string;
   readonly fence: string;

@@ -37,15 +37,22 @@ const recordKey = (prefix: string, key: string): string =>
 
 /** @param ours - where the names begin that only SyncGuard knows */
 function keysUnder(prefix: string, ours: string, keys: readonly string[], lockId: string): LockKeys {
-  const names: Record<string, string> = {};
-  for (const [i, key] of keys.entries()) {
-    const record = recordKey(prefix, key);
-    names[numbered('record', i)] = record;
-    names[numbered('fenceCounter', i)] = storageKey(prefix, `fence:${record}`);
-    names[numbered('queue', i)] = storageKey(`${ours}queue`, key);
-  }
-  names.index = storageKey(prefix, `id:${lockId}`);
-  return names as LockKeys;
+  const index = storageKey(prefix, `id:${lockId}`);
+  const [first, ...others] = keys as [string, ...string[]];
+  const names = { ...namesOf(prefix, ours, first), index };
+  for (const [i, key] of others.entries())
+    for (const [name, value] of Object.entries(namesOf(prefix, ours, key)))
+      (names as Record<string, string>)[numbered(name, i + 1)] = value;
+  return names;
+}
+
+function namesOf(prefix: string, ours: string, key: string): Omit<LockKeys, 'index'> {
+  const record = recordKey(prefix, key);
+  return {
+    record,
+    fenceCounter: storageKey(prefix, `fence:${record}`),
+    queue: storageKey(`${ours}queue`, key),
+  };
 }
 
 /** The names of docs/wire-format.md, which other programs share: for one server (standalone, Sentinel). */

@@ -3,7 +3,7 @@ import { type Clock, momentNow, steadyClock } from '../clock.js';
 import { IdleSweep } from '../idle-sweep.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
-import { LockHandle } from './lock.handle.js';
+import { BackendHandle } from './lock.handle.js';
 import { MemoryQueues, MemoryTurn } from './lock.memory-turns.js';
 import { createLockId, formatFence, type LockRecord, toLockInfo, toRawLockInfo } from './lock.record.js';
 import type {
@@ -73,8 +73,9 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     const blocked = this.#firstLocked(keys, lockId, turn);
     if (blocked !== undefined) return this.#refuse(keys, blocked, turn);
     for (const key of keys) if (turn) this.#queues.leave(key, turn);
+    if (turn) turn.lockId = undefined; // As on Redis: it was used for this grant.
     const { fence, expiresAtMs } = this.#grant(keys, lockId, ttlMs);
-    return new LockHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs });
+    return new BackendHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs });
   }
 
   takeTurn({ pollMs }: { pollMs: number }): LockTurn {

@@ -35,7 +35,7 @@ export interface LockDefaults {
   cleanupInIsLocked?: boolean;
 }
 
-/** What `lock()` does when somebody else holds the lock: throw after waiting, or not wait at all. */
+/** How `lock()` answers when somebody else holds the lock: it throws after waiting, or does not wait at all. */
 export type OnContention = 'throw' | 'skip' | ((key: string, keys: readonly string[]) => unknown);
 
 /** How one call of `lock()` or one `@WithLock()` differs from the module's defaults. */
@@ -45,8 +45,8 @@ export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked'>
   /** Inside a body that holds the same key: run at once under that lock, instead of failing with AlreadyHeld. Default: false. */
   reentrant?: boolean;
   /**
-   * `'throw'`: AcquisitionTimeout after `timeoutMs`. `'skip'`: don't wait, don't run, give undefined: for
-   * cron jobs on many machines. A function of the key (the first, and all keys): don't wait, give what it returns.
+   * `'throw'`: AcquisitionTimeout after `timeoutMs`. `'skip'`: don't wait, don't run, return undefined: for
+   * cron jobs on many machines. A function of the key (the first, and all keys): don't wait, return what it returns.
    * Default: `'throw'`.
    */
   onContention?: OnContention;

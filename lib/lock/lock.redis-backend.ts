@@ -17,7 +17,7 @@ import {
   releaseFoundScript,
 } from './lock.by-id.scripts.js';
 import { hashesOf, LockError } from './lock.errors.js';
-import { LockHandle } from './lock.handle.js';
+import { BackendHandle } from './lock.handle.js';
 import { type LockLayout, numbered } from './lock.layout.js';
 import { createLockId, FENCE_THRESHOLDS, type LockRecord, toLockInfo, toRawLockInfo } from './lock.record.js';
 import { type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
@@ -197,13 +197,19 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     turn: RedisTurn | undefined,
     options: RunOptions<AcquireReply>,
   ): Promise<AcquireReply> {
+    const { channel, countsAll } = this.#turns.handing;
     const args = {
-      ...this.#turns.handing,
-      ...{ lockId, ttlMs, process: turn?.process ?? '', ticket: turn?.ticket ?? '' },
+      lockId,
+      ttlMs,
+      channel,
+      countsAll,
+      process: turn?.process ?? '',
+      ticket: turn?.ticket ?? '',
       keeps: turn?.keeps ? '1' : '',
       keysJson: keys.length > 1 ? `,"keys":${JSON.stringify(keys)}` : '',
-      ...jsonOf(keys),
+      keyJson: JSON.stringify(keys[0]),
     };
+    if (keys.length > 1) Object.assign(args, jsonOf(keys));
     // One that waits is repeated, or gives up its place: what its last attempt did is undone then, and not before.
     const undo = turn && ((): void => (turn.hasLeft ? this.#turns.settle(turn) : undefined));
     const { acquire } = scriptsFor(keys.length);
@@ -227,7 +233,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       case 'granted': {
         const { fence, expiresAtMs } = reply;
         if (fence > FENCE_THRESHOLDS.WARN) this.#warnOfFence(keys);
-        return new LockHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs });
+        return new BackendHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs });
       }
       case 'locked':
         return withDetail(
@@ -253,8 +259,8 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     let replayed = false;
     const onReplay = (): void => void (replayed = true);
     const code = await this.#release({ keys, lockId, isLive }, { signal, onReplay });
-    // Our live lock was not there when the command ran for the second time: the first had released it.
-    return code === 'not_found' && isLive && replayed ? 'released' : code;
+    // Our live lock was not there, or the next one's, when the command ran for the second time: the first had released it.
+    return code !== 'expired' && isLive && replayed ? 'released' : code;
   }
 
   async #release(

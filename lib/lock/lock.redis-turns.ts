@@ -137,6 +137,9 @@ export class RedisTurns {
 
   granted(turn: RedisTurn, lockId: string, wasWoken: boolean): void {
     this.#waiting.delete(lockId);
+    // A grant that comes too late to be used is given back, and may be so once more in the background: the next attempt
+    // of this turn asks under another id.
+    turn.wanted = undefined;
     if (turn.ticket !== '' && !wasWoken) this.#subscriber.suspect();
   }
 
@@ -167,6 +170,7 @@ export class RedisTurns {
   close(): void {
     this.#claims.close();
     this.#subscriber.close();
+    this.#wakeAll(); // From here on they look by themselves.
   }
 
   #lookAgainMs({ keeps, process, pollMs }: RedisTurn, remainingMs: number): number {
@@ -231,6 +235,7 @@ class ClaimWatch {
   constructor(private readonly handOn: HandOn) {}
 
   watch(key: string, waiter: string, afterMs = CLAIM_MS): void {
+    if (this.#isClosed) return;
     const claim = { waiter, atMs: monotonicMs() + afterMs + GRACE_MS };
     const isWatched = this.#claims.has(key);
     this.#claims.set(key, claim);

@@ -37,7 +37,7 @@ function handedOver(list: readonly unknown[], script: string): HandedOver[] {
   return handed;
 }
 
-/** What an acquire came to. */
+/** The outcome of an acquire. */
 export type AcquireReply =
   | { readonly status: 'granted'; readonly fence: string; readonly expiresAtMs: number }
   | {
@@ -89,27 +89,14 @@ const acquireFor = (count: number): Script<KeyName, AcquireArg, AcquireReply> =>
 ${NOW_MS}
 ${GRANTING}
 
-local fences, highest = {}, 0
+local fences, fence, queued = {}, 0, {}
 for i = 1, COUNT do
   fences[i] = fenceOf(i)
-  highest = math.max(highest, fences[i])
+  fence = math.max(fence, fences[i])
 end
 
--- \`queued\`: in which queues others wait.
-local function grant(fence, queued)
-  if fence > FENCE_MAX then return -1 end
-  local first
-  for i = 1, COUNT do
-    local json = recordOf(i, lockId, ttlMs, fence, i == 1 and keysJson or '')
-    first = first or json
-    redis.call('SET', fenceKeyOf(i), string.format('%d', fence))
-    redis.call('PSETEX', recordKeyOf(i), ttlMs, queued[i] and json .. ' ' or json)
-  end
-  redis.call('PSETEX', index, ttlMs, recordKeyOf(1))
-  return first
-end
-
-if redis.call('EXISTS', unpack(KEYS, COUNT + 1, 3 * COUNT)) == 0 then return grant(highest, {}) end
+-- Where nobody holds, and nobody waits, the rest is of no concern.
+if redis.call('EXISTS', unpack(KEYS, COUNT + 1, 3 * COUNT)) > 0 then
 ${OWNERSHIP}${EXPIRY}${HANDING_OVER}${QUEUEING}
 
 local own, locked, heads = {}, {}, {}
@@ -146,40 +133,52 @@ for i = 1, COUNT do
   if locked[i] and not blocked then blocked = i end
 end
 
-if not blocked then
-  local fence, queued = tonumber(string.match(own[1] or '', '"fence":"(%d+)"')), {}
+if blocked then
+  local passedOn = 0
   for i = 1, COUNT do
-    if ticket ~= '' then leaveQueue(i) end
-    queued[i] = redis.call('EXISTS', queueKeyOf(i)) == 1
-    -- A full server refuses the first write of a script that may need memory. PEXPIRE needs none, and after it all may run.
-    if own[i] then redis.call('PEXPIRE', recordKeyOf(i), ttlMs) end
-    if not own[i] or tonumber(string.match(own[i], '"fence":"(%d+)"')) ~= fence then fence = nil end
+    local kept = keeps == '1' and i < blocked
+    if kept then
+      local fence = tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) or fences[i]
+      local claim = recordOf(i, lockId, ${KEEP_MS}, fence, '') .. '\\t'
+      if redis.call('EXISTS', queueKeyOf(i)) == 1 then claim = claim .. ' ' end
+      if not own[i] then redis.call('SET', fenceKeyOf(i), string.format('%d', fence)) end
+      redis.call('PSETEX', recordKeyOf(i), ${KEEP_MS}, claim)
+    elseif own[i] then
+      redis.call('DEL', recordKeyOf(i))
+      passOn(i)
+      passedOn = 1
+    end
+    if ticket ~= '' and i ~= blocked then leaveQueue(i) end
   end
-  return grant(fence or highest, queued)
+
+  local left = redis.call('PTTL', recordKeyOf(blocked))
+  if left < 0 then left = expiryOf(locked[blocked]) + ${TIME_TOLERANCE_MS} - nowMs end
+  if process == '' then return {left, '', 0, 0, 0, unpack(handed)} end
+  local at, place, dropped = enqueue(blocked, locked[blocked])
+  return {left, at, place, passedOn, dropped, unpack(handed)}
 end
 
-local passedOn = 0
+local ownFence = tonumber(string.match(own[1] or '', '"fence":"(%d+)"'))
 for i = 1, COUNT do
-  local kept = keeps == '1' and i < blocked
-  if kept then
-    local fence = tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) or fences[i]
-    local claim = recordOf(i, lockId, ${KEEP_MS}, fence, '') .. '\\t'
-    if redis.call('EXISTS', queueKeyOf(i)) == 1 then claim = claim .. ' ' end
-    if not own[i] then redis.call('SET', fenceKeyOf(i), string.format('%d', fence)) end
-    redis.call('PSETEX', recordKeyOf(i), ${KEEP_MS}, claim)
-  elseif own[i] then
-    redis.call('DEL', recordKeyOf(i))
-    passOn(i)
-    passedOn = 1
-  end
-  if ticket ~= '' and i ~= blocked then leaveQueue(i) end
+  if ticket ~= '' then leaveQueue(i) end
+  queued[i] = redis.call('EXISTS', queueKeyOf(i)) == 1
+  -- A full server refuses the first write of a script that may need memory. PEXPIRE needs none, and after it all may run.
+  if own[i] then redis.call('PEXPIRE', recordKeyOf(i), ttlMs) end
+  if tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) ~= ownFence then ownFence = nil end
+end
+fence = ownFence or fence
 end
 
-local left = redis.call('PTTL', recordKeyOf(blocked))
-if left < 0 then left = expiryOf(locked[blocked]) + ${TIME_TOLERANCE_MS} - nowMs end
-if process == '' then return {left, '', 0, 0, 0, unpack(handed)} end
-local at, place, dropped = enqueue(blocked, locked[blocked])
-return {left, at, place, passedOn, dropped, unpack(handed)}`,
+if fence > FENCE_MAX then return -1 end
+local first
+for i = 1, COUNT do
+  local json = recordOf(i, lockId, ttlMs, fence, i == 1 and keysJson or '')
+  first = first or json
+  redis.call('SET', fenceKeyOf(i), string.format('%d', fence))
+  redis.call('PSETEX', recordKeyOf(i), ttlMs, queued[i] and json .. ' ' or json)
+end
+redis.call('PSETEX', index, ttlMs, recordKeyOf(1))
+return first`,
     decode(reply): AcquireReply {
       if (reply === -1) return { status: 'fence-overflow' };
       if (Array.isArray(reply) && typeof reply[0] === 'number' && typeof reply[1] === 'string') {

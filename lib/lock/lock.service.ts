@@ -17,7 +17,7 @@ import {
   resolveLockCall,
 } from './lock.options.js';
 import type {
-  AcquiredLock,
+  LockHandle,
   AcquireOptions,
   AcquireResult,
   BackendCapabilities,
@@ -40,7 +40,7 @@ import { Watchdog } from './watchdog.js';
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
   readonly shutdown: { readonly drainMs: number; readonly heldLocks: 'expire' | 'release' };
-  /** Told of what no operation of the backend shows: a wait that was in vain or aborted, a lock that was lost. */
+  /** Called for what no operation of the backend shows: a wait that was in vain or aborted, a lock that was lost. */
   readonly emit?: Emit | undefined;
 }
 
@@ -90,7 +90,7 @@ export class LockService implements OnModuleDestroy {
     return this.#options.lock.ttlMs;
   }
 
-  /** What the backend can do, and whose clock ends a lock. */
+  /** The abilities of the backend, and whose clock ends a lock. */
   get capabilities(): BackendCapabilities {
     return this.#backend.capabilities;
   }
@@ -111,7 +111,7 @@ export class LockService implements OnModuleDestroy {
     return result.ok ? this.#handles.track(result, sentAt.monotonicMs + options.ttlMs) : result;
   }
 
-  /** Ends a lock by its id. `{ ok: false }`: it was not there any more, or another's. */
+  /** Ends a lock by its id. Returns `{ ok: false }` if it was not there any more, or another's. */
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
     const result = await this.#backend.release(options);
     this.#handles.ended(options.lockId);
@@ -136,18 +136,18 @@ export class LockService implements OnModuleDestroy {
     return this.#backend.lookup(options);
   }
 
-  /** Like `lookup`, with the key and the id: whoever reads the id can release the lock. */
+  /** Like `lookup`, with the key and the id. Anyone who reads the id can release the lock. */
   getByKeyRaw(key: string): Promise<RawLockInfo | null> {
     return this.#backend.getByKeyRaw(key);
   }
 
-  /** Like `lookup`, with the key and the id: whoever reads the id can release the lock. */
+  /** Like `lookup`, with the key and the id. Anyone who reads the id can release the lock. */
   getByIdRaw(lockId: string): Promise<RawLockInfo | null> {
     return this.#backend.getByIdRaw(lockId);
   }
 
   /**
-   * Waits for the lock, runs `fn` under it, keeps it alive meanwhile, and releases it. Gives what `fn` gives.
+   * Waits for the lock, runs `fn` under it, keeps it alive meanwhile, and releases it. Returns what `fn` returns.
    *
    * @param fn - gets a LockContext: hand its `fence` to what it writes to, watch its `signal` if it is long
    * @throws whatever `fn` throws, as it is
@@ -206,7 +206,7 @@ export class LockService implements OnModuleDestroy {
   /** @internal For tests: the body under this lock learns at once of a loss that its next renewal would find. */
   lose(lockId: string): void {
     for (const lease of this.#running.keys())
-      if (lease.grant.lockId === lockId) lease.lose('another owner has it, or it was deleted');
+      if (lease.handle.lockId === lockId) lease.lose('another owner has it, or it was deleted');
   }
 
   /**
@@ -223,12 +223,12 @@ export class LockService implements OnModuleDestroy {
     await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(([, run]) => run)]);
 
     const leases = held.flatMap(([lease]) => (this.#running.has(lease) ? [lease] : []));
-    await this.#endHeld(leases, [...leases.map(({ grant }) => grant), ...this.#handles]);
+    await this.#endHeld(leases, [...leases.map(({ handle }) => handle), ...this.#handles]);
     await Promise.all([this.#retries.flush(), this.#backend.flush?.()]);
   }
 
   /** What is still in use when the drain is over: its lock stays to its TTL, so that nobody runs beside its body. */
-  async #endHeld(leases: readonly Lease[], locks: readonly AcquiredLock[]): Promise<void> {
+  async #endHeld(leases: readonly Lease[], locks: readonly LockHandle[]): Promise<void> {
     const { drainMs, heldLocks } = this.#options.shutdown;
     for (const lease of leases) lease.lose('the app has shut down');
     if (locks.length === 0) return;
@@ -379,12 +379,12 @@ export class LockService implements OnModuleDestroy {
     return outcome.value;
   }
 
-  /** Releases, or keeps for the rest of `minHoldMs`. Gives the loss, if the lock was lost before the body ended. */
+  /** Releases, or keeps for the rest of `minHoldMs`. Returns the loss, if the lock was lost before the body ended. */
   async #giveBack(lease: Lease, minHoldMs: number): Promise<LockError | undefined> {
-    const { grant, lost } = lease;
+    const { handle, lost } = lease;
     const giveBack = (): Promise<{ ok: boolean }> => {
       const keepMs = Math.ceil(minHoldMs - lease.heldMs);
-      return keepMs > 0 ? grant.extend(keepMs) : grant.release();
+      return keepMs > 0 ? handle.extend(keepMs) : handle.release();
     };
     const again = (fault?: unknown): void =>
       this.#retries.start(() => giveBack().then(() => true), Math.max(lease.ttlMs, minHoldMs), fault);

@@ -1,6 +1,6 @@
 import type { Moment } from '../clock.js';
 
-/** What a backend can do, in its type: with `supportsFencing: true` a grant's `fence` needs no assertion. */
+/** The abilities of a backend, in its type: with `supportsFencing: true` a grant's `fence` needs no assertion. */
 export interface BackendCapabilities {
   readonly backend: string;
   readonly supportsFencing: true;
@@ -18,7 +18,7 @@ export interface MemoryCapabilities extends BackendCapabilities {
   readonly timeAuthority: 'client';
 }
 
-/** What is locked: one key, or several that are granted together or not at all. */
+/** One key, or several that are locked together or not at all. */
 export type LockKeyOption =
   | {
       /** A string of 1 to 512 UTF-8 bytes after NFC. */
@@ -85,7 +85,7 @@ export interface ReleaseResult {
 export type ExtendResult = { ok: true; expiresAtMs: number } | { ok: false };
 
 /** A lock that was granted. `await using` releases it at the end of the block. */
-export interface AcquiredLock extends AsyncDisposable {
+export interface LockHandle extends AsyncDisposable {
   readonly ok: true;
   readonly lockId: string;
   /**
@@ -108,7 +108,7 @@ export interface AcquireFailure {
   readonly reason: 'locked';
 }
 
-export type AcquireResult = AcquiredLock | AcquireFailure;
+export type AcquireResult = LockHandle | AcquireFailure;
 
 /** Facts of a live lock, fit for logs: the key and the id are hashed. */
 export interface LockInfo {
@@ -119,7 +119,7 @@ export interface LockInfo {
   readonly fence: string;
 }
 
-/** With the key and the id themselves: whoever has the id can release the lock. */
+/** With the key and the id themselves. Anyone who has the id can release the lock. */
 export interface RawLockInfo extends LockInfo {
   readonly key: string;
   readonly lockId: string;

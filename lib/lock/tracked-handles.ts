@@ -1,16 +1,16 @@
 import { monotonicMs } from '../clock.js';
-import type { AcquiredLock, ExtendResult, ReleaseResult } from './lock.types.js';
+import type { LockHandle, ExtendResult, ReleaseResult } from './lock.types.js';
 
 const SWEEP_AT_LEAST = 1_024;
 
 /** The handles given out and not released yet, so that a shutdown can wait for them, and release what is left. */
 export class TrackedHandles {
-  readonly #live = new Map<string, { lock: AcquiredLock; deadlineMs: number }>();
+  readonly #live = new Map<string, { lock: LockHandle; deadlineMs: number }>();
   #sweepAt = SWEEP_AT_LEAST;
   #onEmpty: (() => void) | undefined;
 
-  /** Gives the handle to hand out instead. `deadlineMs` is by `monotonicMs()`. */
-  track(lock: AcquiredLock, deadlineMs: number): AcquiredLock {
+  /** Returns the handle to hand out instead. `deadlineMs` is by `monotonicMs()`. */
+  track(lock: LockHandle, deadlineMs: number): LockHandle {
     if (this.#live.size >= this.#sweepAt) this.#sweep();
     this.#live.set(lock.lockId, { lock, deadlineMs });
     return new TrackedHandle(lock, this);
@@ -31,7 +31,7 @@ export class TrackedHandles {
     if (this.#live.size > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
   }
 
-  *[Symbol.iterator](): Iterator<AcquiredLock> {
+  *[Symbol.iterator](): Iterator<LockHandle> {
     for (const { lock } of this.#live.values()) yield lock;
   }
 
@@ -43,14 +43,14 @@ export class TrackedHandles {
   }
 }
 
-class TrackedHandle implements AcquiredLock {
+class TrackedHandle implements LockHandle {
   readonly ok = true;
   readonly lockId: string;
   readonly fence: string;
-  readonly #lock: AcquiredLock;
+  readonly #lock: LockHandle;
   readonly #locks: TrackedHandles;
 
-  constructor(lock: AcquiredLock, locks: TrackedHandles) {
+  constructor(lock: LockHandle, locks: TrackedHandles) {
     this.lockId = lock.lockId;
     this.fence = lock.fence;
     this.#lock = lock;

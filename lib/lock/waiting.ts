@@ -17,7 +17,7 @@ export interface Attempt {
   readonly sentAt: Moment;
 }
 
-/** What waiting for a lock came to. `fault`: the last one of Redis that was met on the way. */
+/** The outcome of waiting. `fault`: the last one of Redis that was met on the way. */
 export interface Waited extends Attempt {
   readonly fault?: LockError | undefined;
 }

@@ -53,7 +53,7 @@ export class RedisSubscriber {
     private readonly channel: string,
     private readonly events: SubscriberEvents,
   ) {
-    client.on?.('end', () => this.close());
+    client.on?.('end', () => this.pause());
   }
 
   get isListening(): boolean {

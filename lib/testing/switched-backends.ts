@@ -4,7 +4,7 @@ import { BudgetUnavailableError } from '../budget/budget.errors.js';
 import { type Clock, momentNow } from '../clock.js';
 import { LimitError } from '../limit/limit.errors.js';
 import { MemoryLimitBackend } from '../limit/limit.memory-backend.js';
-import { LockHandle } from '../lock/lock.handle.js';
+import { BackendHandle } from '../lock/lock.handle.js';
 import { type LockBackend, withDetail } from '../lock/lock.backend.js';
 import { LockError } from '../lock/lock.errors.js';
 import type { AcquireOptions, AcquireResult } from '../lock/lock.types.js';
@@ -109,7 +109,7 @@ export class SwitchedBackends implements Backends {
     const { lockId, fence, expiresAtMs } = result;
     this.#held.add(lockId);
     // The handle is created over the switched backend, so that its calls follow the switches too.
-    return new LockHandle(this.lock, { keys, lockId, fence, expiresAtMs, ttlMs, sentAt });
+    return new BackendHandle(this.lock, { keys, lockId, fence, expiresAtMs, ttlMs, sentAt });
   }
 
   /**

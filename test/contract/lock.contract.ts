@@ -1,5 +1,5 @@
 import * as fc from 'fast-check';
-import type { AcquiredLock, AcquireResult, LockBackend } from 'nestjs-syncguard';
+import type { LockHandle, AcquireResult, LockBackend } from 'nestjs-syncguard';
 import { LockError } from 'nestjs-syncguard';
 import { FENCE_THRESHOLDS } from 'nestjs-syncguard/compat';
 import { inspect } from 'node:util';
@@ -13,7 +13,7 @@ export interface LockBackendUnderTest {
 const TTL_MS = 30_000;
 const ABSENT_ID = 'A'.repeat(22);
 
-export function granted(result: AcquireResult): AcquiredLock {
+export function granted(result: AcquireResult): LockHandle {
   if (!result.ok) throw new Error('the lock was not granted');
   return result;
 }
@@ -29,7 +29,7 @@ export function describeLockBackend(name: string, setUp: () => Promise<LockBacke
   describe(`LockBackend on ${name}`, () => {
     let backend: LockBackend;
     let advance: (ms: number) => void;
-    const take = async (key: string, ttlMs = TTL_MS): Promise<AcquiredLock> =>
+    const take = async (key: string, ttlMs = TTL_MS): Promise<LockHandle> =>
       granted(await backend.acquire({ key, ttlMs }));
 
     beforeEach(async () => {

@@ -225,14 +225,36 @@ describe('a queue when something fails', () => {
       const locks = serviceOn(kind === 'own' ? own() : theirs());
       await locks.isLocked({ key: 'warm' });
       proxy.cutAfterRequest();
-      const waiter = locks.lock(() => 'in', { key: 'order', retryDelayMs: 10 });
+      const order: number[] = [];
+      const waiter = locks.lock(() => void order.push(1), { key: 'order', retryDelayMs: 10 });
       await queued(1);
-      await eventually(async () => expect(await listeners()).toHaveLength(1));
+      const second = serviceOn(createRedisBackend(server.client())).lock(() => void order.push(2), {
+        key: 'order',
+      });
+      await queued(2);
+      await eventually(async () => expect(await listeners()).toHaveLength(2));
       await held.release();
-      expect(await waiter).toBe('in');
+      await Promise.all([waiter, second]);
+      expect(order).toStrictEqual([1, 2]);
       await nothingIsLeft();
     },
   );
+
+  it('a release whose reply is lost after it handed over is a release', async () => {
+    const holder = serviceOn(theirs());
+    let waiter!: Promise<string>;
+    await holder.lock(
+      async () => {
+        waiter = serviceOn(createRedisBackend(server.client())).lock(() => 'in', { key: 'order' });
+        await queued(1);
+        await eventually(async () => expect(await listeners()).toHaveLength(1));
+        proxy.cutAfterRequest();
+      },
+      { key: 'order' },
+    );
+    expect(await waiter).toBe('in');
+    await nothingIsLeft();
+  });
 
   it.each(['own', 'theirs'] as const)(
     'the reply to a claim is lost: the lock is taken all the same: %s',

@@ -27,7 +27,7 @@ import {
 } from 'nestjs-syncguard';
 import { memoryBackends } from '../../lib/backend/memory-backends.js';
 import { observedBackends } from '../../lib/backend/observed-backends.js';
-import { LockHandle } from '../../lib/lock/lock.handle.js';
+import { BackendHandle } from '../../lib/lock/lock.handle.js';
 import { resolveOptions } from '../../lib/syncguard.options.js';
 import { createTelemetry } from '../../lib/telemetry/telemetry.js';
 import { resolveTelemetryOptions } from '../../lib/telemetry/telemetry.options.js';
@@ -697,7 +697,7 @@ describe('withTelemetry', () => {
     await observed.flush?.();
     expect(frozen.flush).toHaveBeenCalledTimes(1);
     const lock = granted(await observed.acquire({ key: 'cafe\u0301', ttlMs: TTL_MS }));
-    expect(lock).toBeInstanceOf(LockHandle);
+    expect(lock).toBeInstanceOf(BackendHandle);
     const release = jest.spyOn(bare, 'release');
     await lock.release();
     expect(release.mock.calls[0]?.[0].held).toMatchObject({

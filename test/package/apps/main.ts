@@ -4,7 +4,7 @@ import { Controller, Module, Post } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { createRequire } from 'node:module';
 import {
-  type AcquiredLock,
+  type LockHandle,
   Lock,
   type LockContext,
   LockService,
@@ -19,7 +19,7 @@ const KEY = 'package:order:7';
 
 @Controller()
 class OrdersController {
-  #held: AcquiredLock | undefined;
+  #held: LockHandle | undefined;
 
   constructor(private readonly locks: LockService) {}
 
