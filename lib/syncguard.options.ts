@@ -29,17 +29,21 @@ import {
 } from './telemetry/telemetry.options.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from './validate.js';
 
-/** What `forRoot` takes, and what the factories of `forRootAsync` return. */
+/** Options of the module, and the result of the factories of `forRootAsync`. */
 export interface SyncGuardOptions {
   /**
-   * Where Redis is: a URL (`redis://user:password@host:6379/0`, `rediss://` for TLS, or a socket's path),
-   * ioredis options, a client of your own (`Redis` or `Cluster`; never closed unless `closeClient`), or a
-   * Cluster's `{ nodes, options }`. Default: none, the memory backend, for one process.
+   * The address of Redis: a URL (`redis://user:password@host:6379/0`, `rediss://` for TLS, or the path of a
+   * socket), ioredis options, a client of your own (`Redis` or `Cluster`, which is closed only with
+   * `closeClient`), or `{ nodes, options }` for a Cluster. Default: none, the memory backend, for one
+   * process.
    */
   redis?: RedisConnectionOptions | undefined;
   /** First part of every Redis key. 1 to 128 printable ASCII characters, no `/`, `{`, `}`. Default: `'syncguard'`. */
   keyPrefix?: string;
-  /** Close the client passed as `redis` when the app shuts down: for one made in `useFactory`. Default: false. */
+  /**
+   * Closes the client that was passed as `redis` when the app shuts down, for a client that `useFactory` has
+   * created. Default: false.
+   */
   closeClient?: boolean;
   /**
    * How lock keys are named: `'spec'` is the format that other SyncGuard programs share on one server,
@@ -48,45 +52,51 @@ export interface SyncGuardOptions {
    */
   keyLayout?: 'spec' | 'slotted';
   /**
-   * Longest time for one try against Redis, waiting for the connection included, in ms, 1 to 600,000. Finalize and
-   * abort of a budget try three times. Default: 1,000.
+   * The longest time of one attempt on Redis, including the wait for the connection, in ms, 1 to 600,000.
+   * `finalize` and `abort` of a budget make three attempts. Default: 1,000.
    */
   commandTimeoutMs?: number;
   /**
-   * Register the exception filter that answers 423, 503, 400 for our errors. Default: true.
+   * Registers the exception filter that turns our errors into answers such as 423, 503 and 400. Default:
+   * true.
    *
-   * `maxRetryAfterMs`, 1,000 to 2^31 - 1: no `Retry-After` and no `context.retryAfter` of any feature is longer, since a
-   * client that waits longer than 24.8 days by a timer does not wait at all; `context.retryAtMs` has the truth. Default: a
-   * day, also with `false`.
+   * `maxRetryAfterMs`, 1,000 to 2^31 - 1, limits `Retry-After` and `context.retryAfter` of every feature. A
+   * client that waits by a timer cannot wait longer than 24.8 days. `context.retryAtMs` has the real time.
+   * Default: a day, also with `false`.
    */
   http?: boolean | { maxRetryAfterMs?: number };
   /** Defaults of every lock. */
   lock?: LockDefaults;
-  /** Named policies, for `@RateLimit('name')`; the one named `default` is what `RateLimitGuard` applies. */
+  /** Named policies for `@RateLimit('name')`. `RateLimitGuard` applies the policy that is named `default`. */
   limits?: LimitPolicies;
-  /** Defaults of every limit, and what is never limited. */
+  /** Defaults of every limit, and the calls that are never limited. */
   limit?: LimitDefaults;
-  /** What budgets are limited to. */
+  /** Options of budgets, with their limits. */
   budget?: BudgetOptions;
-  /** How secrets are kept. */
+  /** Options of secrets. */
   secret?: SecretOptions;
-  /** Who is told of every operation. Default: nobody, at no cost. */
+  /** The listener of all operations. Default: none, without any cost. */
   telemetry?: TelemetryOptions;
   shutdown?: {
     /** How long bodies that hold a lock, and budget runs, may finish while the app shuts down, in ms, 0 to 2^31 - 1. Default: 10,000. */
     drainMs?: number;
     /**
-     * What becomes of a lock whose body still runs then. `'expire'`: it stays until its TTL has passed, so that nobody
-     * enters beside the body. `'release'`: it is free at once, for bodies that do end when their `signal` aborts.
-     * Default: `'expire'`.
+     * What happens to a lock whose body still runs then. With `'expire'` it stays until its TTL has passed,
+     * so that no other body runs beside this one. With `'release'` it is free at once, for bodies that end
+     * when their `signal` aborts. Default: `'expire'`.
      */
     heldLocks?: 'expire' | 'release';
   };
 }
 
-/** Options of `SyncGuardModule.forRoot`. All may be left out: then locks live in this process's memory. */
+/**
+ * Options of `SyncGuardModule.forRoot`. Without any options the module runs in the memory of this process.
+ */
 export interface SyncGuardModuleOptions extends SyncGuardOptions {
-  /** Provide the services to the whole app. `false`: to the modules that import this one. Default: true. */
+  /**
+   * Provides the services to the whole app. With `false` only modules that import this one get them. Default:
+   * true.
+   */
   isGlobal?: boolean;
 }
 
@@ -99,7 +109,7 @@ export interface SyncGuardModuleAsyncOptions extends ConfigurableModuleAsyncOpti
   isGlobal?: boolean;
 }
 
-/** For `forRootAsync({ useClass | useExisting })`. */
+/** Implemented by the classes for `forRootAsync({ useClass | useExisting })`. */
 export interface SyncGuardOptionsFactory {
   createSyncGuardOptions(): SyncGuardOptions | Promise<SyncGuardOptions>;
 }
@@ -122,9 +132,9 @@ export interface ResolvedSyncGuardOptions {
 }
 
 /**
- * Checks every option and fills in the defaults. Pure: it opens nothing.
+ * Checks every option and fills in the defaults. It opens no connection.
  *
- * @throws SyncGuardConfigError naming option, bound, value and type; passwords never appear.
+ * @throws SyncGuardConfigError naming the option, its bound, the value and its type. Passwords never appear.
  */
 export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuardOptions {
   const given = knownOptions('options', options, [
@@ -173,7 +183,7 @@ function resolveHttp(http: unknown): Pick<ResolvedSyncGuardOptions, 'http' | 'ma
   return { http: true, maxRetryAfterMs: integer('http.maxRetryAfterMs', maxRetryAfterMs, 1_000) };
 }
 
-/** Seconds, minutes, hours, days in ms: `minutes(5)` reads better than `300_000`. */
+/** Return ms from seconds, minutes, hours or days: `minutes(5)` reads better than `300_000`. */
 export const seconds = (n: number): number => milliseconds('seconds', n, 1_000);
 export const minutes = (n: number): number => milliseconds('minutes', n, 60_000);
 export const hours = (n: number): number => milliseconds('hours', n, 3_600_000);

@@ -94,9 +94,12 @@ export function abortSignal(name: string, value: unknown): AbortSignal {
   throw invalidOption(name, 'an AbortSignal', value);
 }
 
-/** Options of a call that has no others. */
+/** Options of a call that has no other options. */
 export interface CallOptions {
-  /** Aborted: the call rejects with code `Aborted`; aborted before, nothing is sent. */
+  /**
+   * Aborts the call, which then rejects with the code `Aborted`. If it has aborted before the call, nothing
+   * is sent.
+   */
   readonly signal?: AbortSignal | undefined;
 }
 

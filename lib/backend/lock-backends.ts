@@ -23,18 +23,19 @@ export interface RedisBackendConfig {
   keyPrefix?: string;
   /** As in the module's options. Default: `'slotted'` on a Cluster, else `'spec'`. */
   keyLayout?: 'spec' | 'slotted';
-  /** Longest time for one try against Redis, in ms, 1 to 600,000. Default: 1,000. */
+  /** The longest time of one attempt, in ms, 1 to 600,000. Default: 1,000. */
   commandTimeoutMs?: number;
   /** Whether `isLocked` deletes a record that has expired. Default: false. */
   cleanupInIsLocked?: boolean;
-  /** Where warnings go. Default: `process.emitWarning`. */
+  /** Called with warnings. Default: `process.emitWarning`. */
   warn?: (message: string) => void;
 }
 
 /**
- * Creates a lock backend on Redis, without Nest. Each of its methods is one atomic attempt that does not wait.
+ * Creates a lock backend on Redis, without Nest. Each of its methods is one atomic attempt that does not
+ * wait.
  *
- * @param client - an ioredis `Redis` or `Cluster`, or a client that has only `eval`; it stays the caller's to close
+ * @param client - an ioredis `Redis` or `Cluster`, or a client that has only `eval`. The caller closes it.
  * @throws SyncGuardConfigError when an option is malformed
  * @example
  * const locks = createRedisBackend(new Redis());
@@ -57,7 +58,7 @@ export function createRedisBackend(
   });
 }
 
-/** The scripts that {@link createRedisBackend} runs, for a look at what is done on the server. */
+/** The scripts that {@link createRedisBackend} runs, for inspection. */
 export const LOCK_SCRIPTS: readonly { readonly name: string; readonly lua: string }[] = lockScripts;
 
 const emitWarning = (message: string): void => process.emitWarning(message, 'SyncGuardWarning');

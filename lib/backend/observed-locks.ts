@@ -68,7 +68,7 @@ const ofLockId = (result: ReleaseResult | undefined, options: ReleaseOptions): F
   ...lockReason(result),
 });
 
-/** A call that was refused for its arguments may bring anything as its keys. */
+/** A call that was refused for its arguments may have passed anything as its keys. */
 function ofKeys(options: LockKeyOption | undefined): Facts {
   const { key, keys } = options ?? {};
   return Array.isArray(keys) ? { keys: keys as readonly string[] } : { key };

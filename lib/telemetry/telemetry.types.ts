@@ -104,7 +104,7 @@ export interface ThresholdEvent extends SyncGuardEventOf<'budget', 'threshold'> 
   readonly period: ThresholdPeriod;
 }
 
-/** The period of a limit, as events tell it. */
+/** The period of a limit, in the form that events have. */
 export type ThresholdPeriod =
   | 'lifetime'
   | {
