@@ -7,6 +7,7 @@ export { calculateRedisServerTimeMs, isLive, TIME_TOLERANCE_MS } from './clock.j
 
 // Locks
 export { expectFence, FENCE_THRESHOLDS, formatFence, owns } from './lock/lock.record.js';
+export type { CallOptions } from './validate.js';
 export type { LockBackend } from './lock/lock.backend.js';
 export type * from './lock/lock.types.js';
 

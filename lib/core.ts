@@ -7,6 +7,7 @@ export {
   LOCK_SCRIPTS,
   type RedisBackendConfig,
 } from './backend/lock-backends.js';
+export type { CallOptions } from './validate.js';
 export type { LockBackend } from './lock/lock.backend.js';
 export type * from './lock/lock.types.js';
 export type { EvalClient, IoredisClient } from './redis/redis.client.js';

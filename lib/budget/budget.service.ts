@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
+import { refuseAborted } from '../aborted.js';
 import { isOwed } from '../owed.js';
 import { SyncGuardError } from '../syncguard.errors.js';
 import { boolean, type CallOptions, callOptions } from '../validate.js';
@@ -387,6 +388,8 @@ export class BudgetService implements OnModuleDestroy {
     };
     this.#refuseWhenShuttingDown();
     const limited = await this.#limits.limitsOf(valid.root, valid.scopes);
+    // A call that was aborted before sends nothing, so there is nothing to undo.
+    refuseAborted(signal, BudgetUnavailableError);
     this.#reaper?.touch(valid.root);
     try {
       const result = await this.backend.reserve({ ...valid, scopes: limited, signal });

@@ -1,3 +1,4 @@
+import type { CallOptions } from '../validate.js';
 import type {
   AcquireOptions,
   AcquireResult,
@@ -31,8 +32,8 @@ export interface LockBackend<C extends BackendCapabilities = BackendCapabilities
   extend(options: ExtendOptions): Promise<ExtendResult>;
   isLocked(options: IsLockedOptions): Promise<boolean>;
   lookup(options: LookupOptions): Promise<LockInfo | null>;
-  getByKeyRaw(key: string): Promise<RawLockInfo | null>;
-  getByIdRaw(lockId: string): Promise<RawLockInfo | null>;
+  getByKeyRaw(key: string, options?: CallOptions): Promise<RawLockInfo | null>;
+  getByIdRaw(lockId: string, options?: CallOptions): Promise<RawLockInfo | null>;
   /** When the app starts: warns of what keeps waiters from being told of their turn. */
   prepare?(): Promise<void>;
   /** Before its connection closes: ends what is still being undone in the background. */

@@ -1,6 +1,7 @@
 import { refuseAborted } from '../aborted.js';
 import { type Clock, momentNow, steadyClock } from '../clock.js';
 import { IdleSweep } from '../idle-sweep.js';
+import type { CallOptions } from '../validate.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
 import { BackendHandle } from './lock.handle.js';
@@ -28,6 +29,7 @@ import {
   validateLockId,
   validateLookup,
   validateRelease,
+  validateCall,
 } from './lock.validate.js';
 
 // Fences follow the clock as on Redis: in tenths of a ms.
@@ -118,12 +120,14 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     return record && toLockInfo(record);
   }
 
-  async getByKeyRaw(key: string): Promise<RawLockInfo | null> {
+  async getByKeyRaw(key: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
+    refuseAborted(validateCall(options).signal, LockError);
     const record = this.#live(validateKey(key));
     return record && toRawLockInfo(record);
   }
 
-  async getByIdRaw(lockId: string): Promise<RawLockInfo | null> {
+  async getByIdRaw(lockId: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
+    refuseAborted(validateCall(options).signal, LockError);
     const record = this.#firstById(validateLockId(lockId));
     return record && toRawLockInfo(record);
   }

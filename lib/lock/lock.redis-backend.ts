@@ -2,6 +2,7 @@ import { type Attempt, BackgroundRetries } from '../background-retries.js';
 import { isLive, type Moment, momentNow, monotonicMs, msUntil, TIME_TOLERANCE_MS } from '../clock.js';
 import { hashKey } from '../keys.js';
 import type { RunOptions, ScriptRunner } from '../script/script-runner.js';
+import type { CallOptions } from '../validate.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
 import {
   type ById,
@@ -44,6 +45,7 @@ import {
   validateLockId,
   validateLookup,
   validateRelease,
+  validateCall,
 } from './lock.validate.js';
 
 /** At shutdown, for what Redis has been asked and has not answered. */
@@ -144,13 +146,13 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     return record && toLockInfo(record);
   }
 
-  async getByKeyRaw(key: string): Promise<RawLockInfo | null> {
-    const record = await this.#liveByKey(validateKey(key));
+  async getByKeyRaw(key: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
+    const record = await this.#liveByKey(validateKey(key), validateCall(options).signal);
     return record && toRawLockInfo(record);
   }
 
-  async getByIdRaw(lockId: string): Promise<RawLockInfo | null> {
-    const record = await this.#liveById(validateLockId(lockId));
+  async getByIdRaw(lockId: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
+    const record = await this.#liveById(validateLockId(lockId), validateCall(options).signal);
     return record && toRawLockInfo(record);
   }
 

@@ -5,7 +5,7 @@ import { momentAfter, momentNow, monotonicMs, msUntil } from '../clock.js';
 import { hashKey } from '../keys.js';
 import { settleWithin } from '../settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import { invalidOption } from '../validate.js';
+import { type CallOptions, invalidOption } from '../validate.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
@@ -137,13 +137,13 @@ export class LockService implements OnModuleDestroy {
   }
 
   /** Like `lookup`, with the key and the id. Anyone who reads the id can release the lock. */
-  getByKeyRaw(key: string): Promise<RawLockInfo | null> {
-    return this.#backend.getByKeyRaw(key);
+  getByKeyRaw(key: string, options?: CallOptions): Promise<RawLockInfo | null> {
+    return this.#backend.getByKeyRaw(key, options);
   }
 
   /** Like `lookup`, with the key and the id. Anyone who reads the id can release the lock. */
-  getByIdRaw(lockId: string): Promise<RawLockInfo | null> {
-    return this.#backend.getByIdRaw(lockId);
+  getByIdRaw(lockId: string, options?: CallOptions): Promise<RawLockInfo | null> {
+    return this.#backend.getByIdRaw(lockId, options);
   }
 
   /**
@@ -276,7 +276,8 @@ export class LockService implements OnModuleDestroy {
   /** Waits in the queue, or asks again and again. */
   async #waitFor(keys: readonly string[], call: ResolvedLockCall): Promise<Waited & Wait> {
     const startedMs = monotonicMs();
-    const waits = call.fair && call.onContention === 'throw' && call.timeoutMs > 0;
+    // A call that was aborted before takes no place, as to give it up would be a command.
+    const waits = call.fair && call.onContention === 'throw' && call.timeoutMs > 0 && !call.signal?.aborted;
     const turn = waits ? this.#backend.takeTurn?.({ pollMs: call.pollMs }) : undefined;
     const wait = (): Wait => ({ waitedMs: monotonicMs() - startedMs, place: turn?.place });
     const attempt = (options: AcquireOptions): Promise<Attempt> => this.#attempt(options);

@@ -1,5 +1,5 @@
 import { describe, normalizeKey } from '../keys.js';
-import { callOptions, duration } from '../validate.js';
+import { type CallOptions, callOptions, duration } from '../validate.js';
 import { LockError } from './lock.errors.js';
 import type {
   AcquireOptions,
@@ -32,6 +32,9 @@ function checked<T>(check: () => T): T {
     throw LockError.from(error);
   }
 }
+
+/** The options of a call that has a signal alone. */
+export const validateCall = (options: CallOptions): CallOptions => checked(() => callOptions(options, []));
 
 export const validateKey = (key: unknown): string => checked(() => normalizeKey(key));
 
