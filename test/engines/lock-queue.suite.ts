@@ -5,7 +5,7 @@ import { resolveOptions } from '../../lib/syncguard.options.js';
 import { granted } from '../contract/lock.contract.js';
 import { describeLockQueue } from '../contract/lock-queue.contract.js';
 import { type ClusterEngine, NEVER_MS, startClusterEngine } from '../support/engines/engine.js';
-import { crash, freeze, loseMaster, switchMaster } from '../support/engines/faults.js';
+import { crash, loseMaster, switchMaster } from '../support/engines/faults.js';
 import { eventually } from '../support/eventually.js';
 
 const START_MS = 60_000;
@@ -61,12 +61,10 @@ describe('a queue on a Cluster whose master changes', () => {
   it.each<[string, () => Promise<unknown>]>([
     ['by agreement', async () => switchMaster(engine.cluster, await masterOfLocks())],
     ['as it is killed', async () => loseMaster(engine.cluster, await masterOfLocks(), crash)],
-    ['as it stands still', async () => loseMaster(engine.cluster, await masterOfLocks(), freeze)],
   ])(
     '%s: all that wait are served, in order, and nothing is left',
     async (_, fail) => {
-      // As docs/redis.md says: else a client stays with a node that stands still.
-      const client = () => engine.cluster.client({ redisOptions: { socketTimeout: 2_000 } });
+      const client = () => engine.cluster.client();
       const services = [service(client()), service(client())];
       const held = granted(await createRedisBackend(client()).acquire({ keys: KEYS, ttlMs: 60_000 }));
       const order: number[] = [];
