@@ -33,7 +33,7 @@ export function withTelemetry<C extends BackendCapabilities>(
   return observedLocks(backend, createTelemetry(resolveTelemetryOptions(options), warn));
 }
 
-/** The handles are created again over the observed backend, so that their calls are reported too. */
+/** Observes a lock backend. Creates the handles anew over the observed backend, so that their calls are reported too. */
 export function observedLocks<C extends BackendCapabilities>(
   backend: LockBackend<C>,
   emit: Emit,

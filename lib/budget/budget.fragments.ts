@@ -69,7 +69,7 @@ end`;
 export const COUNTER = "'^(%d+) (%d+) (%d+) (%d+) (%S+)$'";
 const RECORD = "'^(%a) (%a) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+) (%S+)$'";
 
-/** Unpacks the record into locals, and checks that `detail` is there. */
+/** Unpacks `record` into locals. Fails if it is no record of ours, or if its fixed part `detail` is missing. */
 export const OPEN_RECORD = `
 local state, kind, generationOf, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf, createdAtMs,
   expiresAtMs, endedAtMs, crossed = match(record, ${RECORD})
@@ -110,7 +110,7 @@ if #due > 0 then
         touched[field] = touched[field] or { match(redis.call('HGET', counters, field) or '0 0 0 0 0', ${COUNTER}) }
         if not touched[field][1] then foreign('not a budget counter') end
         touched[field][2] = minus(touched[field][2], amountOf)
-        -- A past window is kept a moment longer than the last operation that uses it.
+        -- The counter of a past window is kept 1 ms longer than the last operation that uses it.
         if stops[j] ~= '0' then last[field] = math.max(last[field] or 0, tonumber(stops[j]), tonumber(expiresAtMs)) end
       end
     end
@@ -142,9 +142,10 @@ max = tonumber(max)
 ${expireDue('max', 'no memory')}`;
 
 /**
- * Reads the counters of `fields` (which start with '~') into `packed`, and when the keys end into `ending`. A
- * limit of setLimit replaces the configured one in `limitOf`. `own` and `general` get all limits of setLimit,
- * for the scopes themselves and for their types.
+ * Reads the counters of `fields` (which start with '~') into `packed`, and the end of the keys into `ending`.
+ * `own` gets the limits that setLimit has set for the scopes themselves, and `general` those for their types.
+ * In `limitOf` they replace the configured limits. But a limit for a type does not replace one that is
+ * configured for the scope itself.
  */
 const readCounters = (alsoIf: string): string => `
 local packed = redis.call('HMGET', counters, unpack(split(fields)))
@@ -178,7 +179,7 @@ export const READ_COUNTERS = readCounters('');
 /**
  * Checks that the entries are complete and that their windows are open. Replies 'stale' where a window does
  * not contain the server's time, 'periods' where setLimit has limited a period that the client does not know,
- * and 'no_limit' where a scope has no limit. \`plain\` is 1 where every scope has a configured limit, so that
+ * and 'no_limit' where a scope has no limit. `plain` is 1 where every scope has a configured limit, so that
  * without setLimit nothing can be missing.
  */
 export const ADMIT = `
@@ -193,7 +194,7 @@ if ending == 'never l' or plain ~= '1' then
   for i, limit in ipairs(limitOf) do
     local name, period = match(names[i + 1], '^c|([^|]+)|([^|]+)|')
     known[name .. '|' .. period] = true
-    -- An entry without a limit had one of setLimit that was cleared.
+    -- Where an entry has no limit, the limit that setLimit had set for it was cleared.
     if limit ~= '-' then
       covered[name] = true
       local n = #at.limits + 1
@@ -217,7 +218,7 @@ if ending == 'never l' or plain ~= '1' then
   limitOf, packed, setOf = at.limits, at.packed, at.set
 end`;
 
-/** Returns the room of entry i, or nil where it is unlimited. A limit that was cleared does not count. */
+/** Returns the room of entry i, or nil if it is unlimited or its limit was cleared. */
 export const ROOM = `
 local function roomOf(i)
   local limit = limitOf[i]
@@ -241,8 +242,8 @@ const REACHES = `
   end`;
 
 /**
- * Arms the thresholds of entry i above its current usage again. `levels` are its thresholds. `note` is the
- * limit of setLimit that they were checked against.
+ * Arms the thresholds of entry i again that are above its current usage. An armed threshold is reported when it
+ * is reached. `levels` are its thresholds. `note` is the limit of setLimit that they were checked against.
  */
 const REARM = `
   ${REACHES}
@@ -294,8 +295,8 @@ if amount ~= '0' and thresholds ~= '-' then
 end`;
 
 /**
- * Finds the thresholds that are reached for the first time. Stores them in \`crossed\`, as lists for each
- * entry joined by ';', and in the counters.
+ * Finds the armed thresholds that are now reached. Stores them in `crossed`, as one list for each entry joined by
+ * ';'. Stores the highest one in the counter.
  */
 export const CROSS = `
 if thresholds ~= '-' then
@@ -325,9 +326,9 @@ if thresholds ~= '-' then
 end`;
 
 /**
- * Sets when the four keys end. They end together, and only where every period ends: `untilMs` is nil where
- * one does not. Their end moves forward by at least an hour at a time. A member that no operation removes
- * keeps each key alive until then. The first write goes to `garbage`, the only key that may not have been
+ * Sets when the four keys end. They end together, and only if every period ends: `untilMs` is nil if one does
+ * not. The end is set an hour late, so that it rarely has to move. A member that no operation removes keeps
+ * each key alive until then. The first write goes to `garbage`, the only key that may not have been
  * read, so that a wrong type fails before anything is written.
  */
 export const KEEP_KEYS = `
@@ -348,7 +349,7 @@ if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or u
 end`;
 
 /**
- * Writes the counters in \`packed\`. A window that opens, or that is past, is scheduled for purging after its
+ * Writes the counters in `packed`. A window that opens, or that is past, is scheduled for purging after its
  * retention.
  */
 export const WRITE_COUNTERS = `

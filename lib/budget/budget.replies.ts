@@ -343,7 +343,7 @@ export function parseDetail(detail = ''): { fields: string[]; scopes: string; me
 }
 
 /**
- * Returns the id in `o|<id>`, or in `O|<generation>|<id>`, which names a hold that was reserved again since.
+ * Returns the id in `o|<id>`, or in `O|<generation>|<id>`, which names a former hold whose id was reserved again.
  */
 export const idOf = (field: string): string =>
   isRenewed(field) ? field.slice(field.indexOf('|', 2) + 1) : field.slice(2);

@@ -33,12 +33,18 @@ import type {
 const MAX_REASON_LENGTH = 200;
 
 export interface LimitCallOptions {
-  /** How much the call counts, from 1 to 1,000. A fixed window takes up to its limit. Default: the policy's `cost`. */
+  /**
+   * How much the call counts, from 1 to 1,000. A limit without `blockMs` accepts no more than its `limit`. A fixed window
+   * accepts up to its `limit`, even above 1,000. Default: the policy's `cost`.
+   */
   cost?: number;
   signal?: AbortSignal;
 }
 
-/** A policy: its name in the `limits` option, or the policy itself, which then needs a `name`. */
+/**
+ * A policy: its name in the `limits` option, the policy itself, or a list of policies. A single policy needs a `name`. In a
+ * list, policies without a name get the names `policy`, `policy#2` and so on, which other such lists share.
+ */
 export type PolicyRef = string | LimitPolicy | readonly LimitPolicy[];
 
 /** A decision, and the policy that made it. */
@@ -50,7 +56,10 @@ export interface PolicyDecision {
 /** The decision about one call, with everything that `settle` needs when the call has ended. */
 export interface CallDecision extends PolicyDecision {
   readonly checks: readonly LimitCheck[];
-  /** The backend's decision about each check. Undefined where the backend was not asked. */
+  /**
+   * The decision about each check, in the order of `checks`. If the deny cache has answered, it is undefined for the checks
+   * that the cache knows nothing about.
+   */
   readonly decisions: readonly (BackendDecision | undefined)[];
   readonly callId: string;
   /** The backend that counted the call. Undefined if the call was not counted. */
@@ -65,8 +74,8 @@ export interface AbuseLimiterOptions {
 }
 
 /**
- * Counts attempts and decides whether a call has to wait. Each decision is one atomic step. It counts over sliding
- * windows, unless the policy's `algorithm` says otherwise.
+ * Counts attempts and decides whether a call has to wait. Each decision is one atomic step. The service counts
+ * over sliding windows, unless the policy's `algorithm` says otherwise.
  *
  * @example
  * const decision = await limiter.check(`export:${user.id}`, 'export');
@@ -95,7 +104,7 @@ export class AbuseLimiterService {
 
   /**
    * Counts one call and decides about it. The service does not learn how the call ends, so a policy with
-   * `count: 'failure'` or `'success'` counts every call here. Call `check` only when a call has failed, or has succeeded.
+   * `count: 'failure'` or `'success'` counts every call here. For such a policy, call `check` only after a failure, or only after a success.
    *
    * @param key - whose call it is, 1 to 512 UTF-8 bytes. It is hashed before it becomes part of a name in Redis.
    * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable` while
@@ -122,9 +131,9 @@ export class AbuseLimiterService {
   }
 
   /**
-   * Returns the decision that a call would get now, without counting or writing anything. The key is denied while it is
-   * blocked, or while a limit without a block is used up. While Redis does not answer, the policy's `onError` decides,
-   * as in `check`.
+   * Returns how the key stands now, without counting or writing anything. The key is denied while it is blocked, or while a
+   * limit without `blockMs` is used up. If the limit has a `blockMs` and is used up, `peek` still allows the key, because
+   * only the next call sets the block. While Redis does not answer, the policy's `onError` decides, as in `check`.
    */
   async peek(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<LimiterDecision> {
     const call = this.#callOf(options);
@@ -137,10 +146,10 @@ export class AbuseLimiterService {
 
   /**
    * Forgets everything about the key: its attempts, its block and its penalties. While Redis does not answer, `reset`,
-   * `block`, `unblock` and `forgive` take effect for what this process counts meanwhile. Then they throw the fault.
+   * `block`, `unblock` and `forgive` throw. They still change what this process counts for `onError: 'memory'`.
    *
-   * @throws LimitError `InvalidArgument` for a wrong call. `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed` if Redis
-   * may not have done it.
+   * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`. `ServiceUnavailable`,
+   * `NetworkTimeout` or `AuthFailed` if Redis may not have done it.
    */
   async reset(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<void> {
     const call = this.#callOf(options);
@@ -196,7 +205,7 @@ export class AbuseLimiterService {
     return resolved;
   }
 
-  /** @internal Counts one call against several limits at once. While Redis does not answer, their `onError` decides. */
+  /** @internal Counts one call against several limits at once. While Redis does not answer, the strictest of their `onError` decides. */
   async decide(checks: readonly LimitCheck[], signal?: AbortSignal): Promise<CallDecision> {
     const callId = createCallId();
     const remembered = this.#fromDenyCache(checks, callId);
@@ -207,9 +216,9 @@ export class AbuseLimiterService {
   }
 
   /**
-   * @internal Counts or takes back a call in flight that has ended, for those of its limits that `outcomes` holds.
-   * Returns the denied decision if this failure has set a block. A success is never denied here, as it has happened
-   * already. A success that could not be confirmed counts once its time in flight is over.
+   * @internal Settles a call in flight that has ended, for the limits whose policies are in `outcomes`. A limit that counts
+   * this outcome counts the call. Any other takes it back. Returns the denied decision if this failure has set a block.
+   * A success is never denied here, as it has happened already.
    */
   async settle(
     { backend, callId, checks }: CallDecision,
@@ -365,8 +374,8 @@ export class AbuseLimiterService {
   }
 
   /**
-   * Runs an operation on the backend and on the fallback, and removes the key from the deny cache. So it holds for the next
-   * decision, whichever of the three makes it. A fault is thrown after all of them are done.
+   * Runs an operation on the backend and on the fallback, and removes the key from the deny cache. The next decision may
+   * come from any of the three. Throws a fault only after all of them are done.
    */
   async #forEach(
     key: string,
@@ -432,7 +441,7 @@ const strictest = (subjects: readonly Subject[]): OnError =>
     'open',
   );
 
-/** Returns the denied decision with the longest wait. If all limits allow the call, the one with the least left. */
+/** Returns the denied decision with the longest wait. If all limits allow the call, returns the one with the least remaining. */
 function decisive(
   subjects: readonly Subject[],
   decisions: readonly (BackendDecision | undefined)[],
@@ -496,7 +505,7 @@ function unknownPolicy(name: string, known: Iterable<string>): never {
 const invalidCall = (message: string, hint?: string): LimitError =>
   new LimitError({ code: 'InvalidArgument', message, hint });
 
-/** Checks the arguments of a call. Throws what is wrong with them as a LimitError `InvalidArgument`. */
+/** Runs a check of the arguments of a call. Throws its fault as a LimitError `InvalidArgument`. */
 function checked<T>(check: () => T): T {
   try {
     return check();
@@ -506,5 +515,6 @@ function checked<T>(check: () => T): T {
 }
 
 function ignore(): void {
-  // A call in flight that could not be taken back stops taking up room by itself.
+  // A call that could not be settled stays in flight for 60 s at most. Then it no longer takes up room, or, under a policy that
+  // counts successes, it counts as one.
 }

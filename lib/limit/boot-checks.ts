@@ -11,7 +11,7 @@ type InstanceWrapper = Module['providers'] extends Map<unknown, infer Wrapper> ?
 /** A decorator that limits nothing, or may limit nothing. */
 interface Finding {
   readonly code: 'RATE_LIMIT_LOST' | 'RATE_LIMIT_NO_ROUTE';
-  /** Whether it stops the boot, as it is certain that nothing is limited. Otherwise it is a warning. */
+  /** Whether it is certain that the decorator limits nothing. Then it stops a strict boot. Otherwise it is a warning. */
   readonly fails: boolean;
   readonly message: string;
   readonly hint: string;
@@ -26,8 +26,9 @@ export class BootChecks {
   }
 
   /**
-   * @param strict - whether a decorator that limits nothing stops the boot. If false, it is a warning.
-   * @throws SyncGuardConfigError RATE_LIMIT_LOST or RATE_LIMIT_NO_ROUTE
+   * @param strict - whether a decorator that certainly limits nothing stops the boot. If false, there is only a warning.
+   * @throws SyncGuardConfigError RATE_LIMIT_LOST if a decorated method was replaced by one without the limit.
+   * RATE_LIMIT_NO_ROUTE if Nest asks no guards for it.
    */
   run(strict: boolean, warn: (message: string) => void): void {
     const findings = this.#findings();
@@ -82,7 +83,7 @@ export class BootChecks {
     return kind === 'guarded' ? undefined : noRoute(decorator, place, kind === 'unguarded');
   }
 
-  /** Reports a limit on a class without a single handler. */
+  /** Reports a limit on a class if Nest asks guards for none of its methods. */
   #ofClass({ metatype: type }: InstanceWrapper): Finding | undefined {
     if (typeof type !== 'function' || !Reflect.hasMetadata(RATE_LIMITS, type)) return undefined;
     const kinds = methodsOf(type as Type).map((method) => this.#kinds.of(method));
@@ -103,24 +104,27 @@ const noRoute = (decorator: string, place: string, fails: boolean): Finding => (
   fails,
   message: fails
     ? `${decorator} on ${place} has no effect. Nest asks guards only before routes, message handlers and resolvers.`
-    : `${decorator} on ${place} may have no effect. Another framework calls it, and may not ask guards before.`,
+    : `${decorator} on ${place} may have no effect. Another framework calls it, and may not ask guards first.`,
   hint: 'Move the decorator to the route, or call AbuseLimiterService in the method.',
 });
 
-/** Returns the prototype of a provider. The instance of a `useValue` provider may be anything, even a mock or a proxy. */
+/**
+ * Returns the prototype with the methods of a provider, or undefined if it has none. A `useValue` provider may be anything,
+ * even a mock or a proxy.
+ */
 function prototypeOf({ metatype, instance, isNotMetatype }: InstanceWrapper): object | undefined {
   if (!isNotMetatype) return (metatype as Type | null)?.prototype as object | undefined;
   try {
     const prototype = Object.getPrototypeOf(instance) as object | null;
     return typeof prototype?.constructor === 'function' ? prototype : undefined;
   } catch {
-    return undefined; // A proxy that works within a request only. It is not an instance with handlers.
+    return undefined; // A proxy may work within a request only. It is not an instance with handlers.
   }
 }
 
 /**
- * Returns the function that Nest calls for a method. A constructor may have put another one on the instance. Undefined if
- * there is no such member any more.
+ * Returns the function that Nest calls for a method. The constructor may have put another function on the instance. Returns
+ * undefined if the instance no longer has a member of that name.
  */
 function calledBy(
   { instance, isNotMetatype }: InstanceWrapper,
@@ -129,7 +133,7 @@ function calledBy(
 ): object | undefined {
   const holder = (isNotMetatype ? undefined : (instance as object | undefined)) ?? prototype;
   if (!(key in holder)) return undefined;
-  // Something that is not a function has no metadata of ours.
+  // A member that is not a function carries no metadata. The empty object has none either, so its decorators count as lost.
   const called = (holder as Record<string | symbol, unknown>)[key];
   return typeof called === 'function' ? called : {};
 }

@@ -5,15 +5,18 @@ const isFailureStatus = (status: number): boolean => status === 401 || status ==
 
 const isSuccessStatus = (status: number): boolean => status >= 200 && status < 300;
 
-/** How a call ended, in the eyes of one policy. Only a success may forget the failures before it. */
+/**
+ * How a call ended, in the eyes of one policy. A 404 is `neither` for a policy that counts failures. Only a `success` can make
+ * the policy forget the failures before it.
+ */
 export type Outcome = 'failure' | 'success' | 'neither';
 
 export interface Listeners {
-  /** Called once, with the outcome for each policy. Rejects with a denied decision if this failure sets a block. */
+  /** Called once, with the outcome for each policy. Rejects with the error of a denied call if this failure sets a block. */
   settle(outcomes: ReadonlyMap<ResolvedPolicy, Outcome>): Promise<void>;
   /** Called when `isFailure` of a policy threw, or returned something other than true, false or undefined. */
   predicateFailed(policy: ResolvedPolicy, fault: unknown): void;
-  /** Called when the response is a redirect, and the policy has no `isFailure` to judge it. */
+  /** Called when the response is a redirect, which may mean a failure, and the policy has no `isFailure` to judge it. */
   redirected(policy: ResolvedPolicy): void;
 }
 
@@ -25,16 +28,16 @@ export interface ResponseState extends Pick<CallEnd, 'statusCode' | 'location' |
 /**
  * A call that was let in by policies which count failures or successes. It is settled once.
  *
- * A failure settles the call as soon as the handler shows it, so that the response can still become a 429. Over HTTP,
- * everything else settles it by the status, once the response was sent: until then a guard, an interceptor or a filter may
- * turn it into a failure. Outside of HTTP the call is settled when the handler has returned or thrown.
+ * A failure that the handler shows settles the call at once, so that the response can still become a 429. Over HTTP, any other call is
+ * settled by its status after the response was sent: until then a guard, an interceptor or a filter may turn it into a
+ * failure. Outside of HTTP the call is settled when the handler has returned or thrown.
  */
 export class CallInFlight {
   #settled = false;
   #error: unknown;
   /** The results of `isFailure` by policy. */
   #predicateResults?: ReadonlyMap<ResolvedPolicy, boolean | undefined>;
-  /** The end of the call that `isFailure` was asked about. */
+  /** The end of the call that `isFailure` was asked about last. */
   #judgedEnd?: CallEnd;
   #expectation?: NodeJS.Timeout;
 
@@ -66,14 +69,14 @@ export class CallInFlight {
     await this.#settleBy(statusCode);
   }
 
-  /** Called after a stream of events has begun. If its headers are out, their status settles the call. */
+  /** Called after a stream of events has begun. If its headers were sent, their status settles the call. */
   streamStarted(): void {
     if (this.response?.headersSent) void this.responseSent().catch(() => {});
   }
 
   /**
-   * Takes the call back, so that no policy counts it. Called when the limiter itself has refused the call after these policies
-   * had let it in, and for policies that watch the guards, when no guard has refused the call.
+   * Takes the call back, so that no policy counts it. Called when these policies have let the call in, but the limiter has
+   * then refused it. Policies that only count refusals by guards take it back when all guards have let it pass.
    */
   async takeBack(): Promise<void> {
     this.#predicateResults = new Map();
@@ -81,8 +84,8 @@ export class CallInFlight {
   }
 
   /**
-   * Called when the connection closed. If no response was sent before, the call counts, so that hanging up is not a free
-   * guess.
+   * Called when the connection closed. If no response was sent before, the call counts. Otherwise a client could hang up
+   * early and guess without being counted.
    */
   async connectionClosed(): Promise<void> {
     if (this.response?.headersSent) return this.responseSent();
@@ -91,7 +94,7 @@ export class CallInFlight {
 
   /**
    * Starts a deadline for the call to reach its handler. Outside of HTTP nothing reports that a later guard has refused the
-   * call. Past the deadline it is settled as a call whose connection closed.
+   * call. After the deadline, the call is settled as if its connection had closed.
    */
   expectHandler(withinMs: number): void {
     this.#expectation = setTimeout(() => this.unsubscribed(), withinMs).unref();
@@ -102,7 +105,7 @@ export class CallInFlight {
     clearTimeout(this.#expectation);
   }
 
-  /** Called when nothing waits for the result any more. Over HTTP the response reports the end of the call instead. */
+  /** Called when nothing waits for the result any more. Does nothing over HTTP, where the response reports the end of the call. */
   unsubscribed(): void {
     if (!this.response) void this.connectionClosed().catch(() => {});
   }
@@ -115,7 +118,10 @@ export class CallInFlight {
     if (!this.response || this.policies.some(isFailure)) await this.#settleBy(end.statusCode);
   }
 
-  /** Returns false if a filter, or an interceptor farther out, has changed the response since `isFailure` was asked. */
+  /**
+   * Returns whether `isFailure` was asked about this very response. A filter, or an interceptor farther out, may have changed
+   * it since.
+   */
   #hasJudged(statusCode: number, location: string | undefined): boolean {
     return this.#judgedEnd?.statusCode === statusCode && this.#judgedEnd.location === location;
   }
@@ -135,7 +141,7 @@ export class CallInFlight {
       // A guard refused the call, and its error is not known here. So `false` must not hide a 401 or 403.
       if (result === false && error === undefined && !end.handled) return undefined;
       if (result === undefined || typeof result === 'boolean') return result;
-      throw new TypeError(`It returned a value of type ${typeof result}, not true, false or undefined.`);
+      throw new TypeError(`It returned a value of type ${typeof result}. It must return true, false or undefined.`);
     } catch (fault) {
       this.listeners.predicateFailed(policy, fault);
       return count === 'failure';
@@ -166,10 +172,10 @@ export class CallInFlight {
   }
 }
 
-/** 304 is not one: it means that nothing has changed. */
+/** Returns whether a status is a redirect. 304 is in that range, but means that nothing has changed. */
 const isRedirect = (status: number): boolean => status >= 300 && status < 400 && status !== 304;
 
-/** GraphQL has these codes in place of a status. */
+/** The statuses that GraphQL's error codes stand for. */
 const STATUS_BY_GRAPHQL_CODE: Readonly<Record<string, number>> = {
   UNAUTHENTICATED: 401,
   FORBIDDEN: 403,

@@ -16,7 +16,7 @@ export class CircuitBreaker {
 
   constructor(private readonly now: () => number = monotonicMs) {}
 
-  /** Returns whether a call may be made. After a pause that is true for one call, the probe, until it has ended. */
+  /** Returns whether a call may be made. After a pause only one call may, the probe, until its result is known. */
   tryEnter(): boolean {
     if (this.#failures < FAILURES_TO_OPEN) return true;
     if (this.#probing || this.now() < this.#pauseEndsAtMs) return false;
@@ -24,7 +24,7 @@ export class CircuitBreaker {
     return true;
   }
 
-  /** What is left of the pause, in ms. 0 outside of a pause. */
+  /** The rest of the pause, in ms. 0 outside of a pause. */
   get pauseLeftMs(): number {
     return this.#failures < FAILURES_TO_OPEN ? 0 : Math.max(0, this.#pauseEndsAtMs - this.now());
   }
@@ -49,7 +49,7 @@ export class CircuitBreaker {
     return !wasOpen;
   }
 
-  /** Called when the caller gave the call up. That shows nothing about the server. */
+  /** Called when the caller has given up the call, which shows nothing about the server. */
   abandoned(): void {
     this.#probing = false;
   }

@@ -70,8 +70,8 @@ export class MemoryCounterBackend implements CounterBackend {
   }
 
   /**
-   * Drops windows that have ended. It runs when the map has doubled since the last sweep, so the cost of a call is constant on
-   * average. The idle sweep runs it while there are no calls.
+   * Drops windows that have ended, and returns how many are left. Called when the map has doubled since the last sweep, so
+   * that the cost of a call is constant on average. The idle sweep also calls it, so that memory is freed without calls.
    */
   #sweep(): number {
     for (const key of this.#windows.keys()) this.#open(key);

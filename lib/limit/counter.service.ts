@@ -23,7 +23,8 @@ export class CounterService {
   constructor(private readonly backend: CounterBackend) {}
 
   /**
-   * Adds `cost` to the count, if the maximum allows it. The sum of concurrent calls does not pass the maximum either.
+   * Adds `cost` to the count if the sum is not above the maximum. Otherwise returns `ok: false` and counts nothing. Concurrent
+   * calls do not pass the maximum either.
    *
    * @param key - the name of the count, 1 to 512 UTF-8 bytes
    * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable`,
@@ -62,7 +63,7 @@ function validateIncrement(key: string, { max, windowMs, cost, id }: IncrementOp
     max: integer('max', max, 0, Number.MAX_SAFE_INTEGER),
     windowMs: integer('windowMs', windowMs, 1, MAX_WINDOW_MS),
     cost: integer('cost', cost ?? 1, 1, Number.MAX_SAFE_INTEGER),
-    // The prefix keeps ids of the app apart from random ones.
+    // The prefix keeps the ids that the app passes apart from random ones.
     callId:
       id === undefined ? `random:${randomBytes(16).toString('base64url')}` : `given:${normalizeKey(id)}`,
     remember: id !== undefined,

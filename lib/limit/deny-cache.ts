@@ -11,11 +11,11 @@ interface Entry {
 
 /**
  * Remembers blocks in this process for a short while, so that a client which hammers while blocked costs no round trip.
- * It remembers blocks only, never counts. When another process ends a block, this process may deny until its entry ends.
+ * It does not remember the counts of a key. When another process ends a block, this process may deny until its entry ends.
  */
 export class DenyCache {
   readonly #entries = new Map<string, Entry>();
-  /** A decision that was asked for before this instant may be about a block that has been ended since. */
+  /** When an entry was deleted last. A decision asked for before may be about a block that has ended since, so it is ignored. */
   #deletedAtMs = -Infinity;
 
   /** @param longestMs - how long a block is remembered at most; 0 turns the cache off */
@@ -28,7 +28,7 @@ export class DenyCache {
     return this.#entries.size;
   }
 
-  /** Returns the remembered decision, with the wait that is left by now. */
+  /** Returns the remembered decision, with the rest of its wait. Returns undefined if there is none. */
   find(identity: string): BackendDenied | undefined {
     const entry = this.#entries.get(identity);
     if (!entry) return undefined;
@@ -49,7 +49,8 @@ export class DenyCache {
     if (this.#entries.size >= MAX_ENTRIES) this.#dropOldest();
     this.#entries.set(identity, {
       decision,
-      // The wait starts at the reply. From `askedAtMs` on, a client that waits this long would come too early.
+      // The backend measured the wait at some time since `askedAtMs`. Only when reckoned from now is it never too short for the
+      // client.
       blockEndsAtMs: this.now() + decision.retryAfterMs,
       endsAtMs: askedAtMs + Math.min(decision.retryAfterMs, this.longestMs),
     });

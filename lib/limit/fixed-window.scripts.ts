@@ -5,8 +5,8 @@ import { decodeDone, decodePeek } from './limit.replies.js';
 
 // The keys of an identity under a limit whose algorithm is `fixed-window`, both with a TTL:
 //   window    String  "<count> <endsAt> <lastCall> <lastForgiven>": the count until `endsAt` (in ms), the id of the call
-//                     that was counted last, and the id of the call that took something back last. The end stands in
-//                     the value, so that a window which lost its TTL still ends.
+//                     that was counted last, and the id of the call that lowered the count last. The end is part of the
+//                     value, so that a window which lost its TTL still ends.
 //   block     String  A block that was set by hand, as in limit.scripts.ts.
 
 /** Sets `count`, `last`, `forgiven` and `endsAtMs` from `value`. `endsAtMs` is nil if no window is open. */
@@ -20,7 +20,7 @@ if value then
   end
 end`;
 
-/** Writes the window. Its TTL is what is left of the window, so a TTL that was lost comes back. */
+/** Writes the window. Sets the TTL to the rest of the window, also if the key had lost its TTL. */
 const writeWindow = (last: string, forgiven: string): string =>
   `call('SET', window, string.format('%.0f %.0f %s %s', count, endsAtMs, ${last}, ${forgiven}), 'PX', endsAtMs - nowMs)`;
 
@@ -74,7 +74,7 @@ return table.concat({math.min(endsAtMs - nowMs, tonumber(shortWindowMs)), status
   decode: decodePeek,
 });
 
-/** Lowers the count of the open window by `amount`. */
+/** Lowers the count of the open window by `amount`, but never below 0. A call that was sent twice lowers it once. */
 export const forgiveWindowScript = defineScript({
   name: 'limit-forgive-window',
   keys: ['window'],

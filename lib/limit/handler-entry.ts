@@ -13,7 +13,7 @@ const NOTES_ENTRY = Symbol.for('syncguard:notes-entry');
 /** Nest's parameter type REQUEST. Pipes do not touch it. */
 const REQUEST_PARAMETER = 0;
 
-/** The visits of calls outside of HTTP. There, no argument of a handler leads to its visit. */
+/** The visits of calls outside of HTTP, where a handler cannot find its visit by an argument. */
 const visits: AsyncLocalStorage<Visit> = ((
   globalThis as { [key: symbol]: AsyncLocalStorage<Visit> | undefined }
 )[Symbol.for('syncguard:als:visits')] ??= new AsyncLocalStorage<Visit>());
@@ -38,7 +38,7 @@ export function noteEntry(type: { readonly prototype: object }, key: string | sy
   const place = isHttp ? addRequestArgument(owner.constructor, key, method.length) : undefined;
   replaceMethod('@RateLimit', owner, key, descriptor, (original) => notingMethod(original, place));
   const noting = descriptor?.value as object;
-  // All metadata of the method is copied. Another wrapper may have inherited some of it.
+  // Inherited metadata is copied too. Another wrapper may have the method that it replaces as its prototype.
   for (const name of Reflect.getMetadataKeys(method) as unknown[])
     Reflect.defineMetadata(name, Reflect.getMetadata(name, method), noting);
   Object.defineProperty(noting, NOTES_ENTRY, { value: key });
@@ -77,13 +77,16 @@ function notingMethod(original: Method, place: RequestPlace | undefined): Method
   };
 }
 
-/** When to look whether the headers of a stream of events are out, in ms. If they leave later, its end settles the call. */
+/**
+ * When to look whether the headers of a stream of events were sent, in ms. If they are sent later, the end of the stream
+ * settles the call.
+ */
 const HEADERS_MS = [0, 1_000];
 
 /**
  * Calls a handler of `@Sse` and reports how it ended. An interceptor cannot do that: Nest would send the headers with a 200
- * before the interceptor knows anything. A handler that throws can still be answered with a 429. Once the headers are out
- * the call has succeeded.
+ * before the interceptor knows anything. If the handler throws, the answer can still become a 429. Once the headers were
+ * sent, the call has succeeded.
  */
 async function callReporting(visit: Visit, call: () => unknown): Promise<unknown> {
   const calls = visit.inFlight.splice(0);

@@ -35,7 +35,7 @@ const UNGUARDED: readonly RegExp[] = [
 /** The names that apps use for their own metadata (`roles`, `is-public`), and those that Reflector.createDecorator makes. */
 const PLAIN = /^[A-Za-z0-9][\w-]*$/;
 
-/** Finds out by its metadata what calls a method. */
+/** Finds out from the metadata of a method whether guards are asked before it is called. */
 export class HandlerKinds {
   #isHosting: boolean | undefined;
 
@@ -50,12 +50,15 @@ export class HandlerKinds {
   #isForeign(key: string | symbol): boolean {
     const name = typeof key === 'symbol' ? (key.description ?? '') : key;
     if (UNGUARDED.some((known) => known.test(name))) return false;
-    // A plain name is metadata of the app itself, unless a framework is there that could have chosen that name.
+    // A plain name is metadata of the app itself, unless the app has a framework that could have chosen that name.
     if (typeof key === 'string' && PLAIN.test(key)) return (this.#isHosting ??= this.#hostsFrameworks());
     return true;
   }
 
-  /** Returns whether a framework other than GraphQL has Nest make handlers with guards for it, as frameworks of bots do. */
+  /**
+   * Returns whether a framework other than GraphQL has Nest's ExternalContextCreator injected, which makes handlers that ask
+   * guards. Frameworks of bots do so.
+   */
   #hostsFrameworks(): boolean {
     return [...this.modules.values()]
       .filter(({ providers }) => !providers.has(GRAPHQL_OPTIONS))
@@ -67,7 +70,7 @@ export class HandlerKinds {
 const isHandlerMaker = (token: unknown): boolean =>
   token === ExternalContextCreator || (token as { token?: unknown } | null)?.token === ExternalContextCreator;
 
-/** Returns what is injected into a class: by the types of its constructor, by `@Inject`, and into its properties. */
+/** Returns the tokens that are injected into a class: by the types of its constructor, by `@Inject`, and into its properties. */
 function dependenciesOf(type: unknown): unknown[] {
   if (typeof type !== 'function') return [];
   const list = (key: string): unknown[] => (Reflect.getMetadata(key, type) ?? []) as unknown[];

@@ -73,7 +73,10 @@ function maskTo(groups: readonly number[], bits: number): number[] {
   });
 }
 
-/** Returns the value at a path in a request, normalized for comparison. Undefined if there is none. */
+/**
+ * Returns the value at a path in a request, or undefined if there is none. A value that the client sent is normalized for
+ * comparison. A value of `user` or `session` is an id of the app and stays unchanged.
+ */
 export function valueAt(request: object, path: string): string | undefined {
   const [part = '', ...fields] = path.split('.');
   const isOurs = part === 'user' || part === 'session';
@@ -82,7 +85,7 @@ export function valueAt(request: object, path: string): string | undefined {
     if (typeof value !== 'object' || value === null) return undefined;
     // Node.js lower-cases the names of headers.
     const name = part === 'headers' ? field.toLowerCase() : field;
-    // A client may send `{"__proto__": ...}`, so only own properties count. The objects of the app may have getters.
+    // A client may send `{"__proto__": ...}`, so only own properties count. In objects of the app, inherited getters count too.
     value = isOurs || Object.hasOwn(value, name) ? (value as Record<string, unknown>)[name] : undefined;
   }
   return isOurs ? idText(value) : clientText(value);

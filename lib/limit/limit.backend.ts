@@ -4,7 +4,7 @@ import type { LimitScope } from './limit.types.js';
 /** The most limits that one call is counted against. */
 export const MAX_CHECKS = 8;
 
-/** A policy and whom it counts. */
+/** A policy, and the key that it counts. */
 export interface Subject {
   /** The policy's name and the normalized key. Calls with the same identity are counted together. */
   readonly identity: string;
@@ -13,7 +13,7 @@ export interface Subject {
 
 /** One call, to be counted against one limit. */
 export interface LimitCheck extends Subject {
-  /** 1 to 1,000. A fixed window takes up to its limit. */
+  /** How much the call counts, already checked: 1 to 1,000, in a fixed window up to its limit. */
   readonly cost: number;
 }
 
@@ -29,7 +29,7 @@ export interface BackendAllowed extends LimitCounts {
 export interface BackendDenied extends LimitCounts {
   readonly status: 'denied';
   readonly scope: LimitScope;
-  /** The text that was passed to `block()`, `'busy'`, or the scope. */
+  /** The text that was passed to `block()`, or `'busy'` while calls in flight take up the room. Otherwise the scope. */
   readonly reason: string;
   /** In ms, at least 1. */
   readonly retryAfterMs: number;
@@ -54,19 +54,20 @@ export interface CallOptions {
 export interface LimitBackend {
   readonly backend: 'redis' | 'memory';
   /**
-   * Counts a call against all of its limits. If one of them denies the call, only those that deny it count it. A policy
-   * that counts failures or successes keeps the call as in flight. The decisions come in the order of `checks`.
+   * Counts a call against all of its limits. If one of them denies the call, those that allow it do not count it, and those
+   * that deny it count it only if it sets their block. A policy that counts failures or successes keeps the call as in
+   * flight. The decisions come in the order of `checks`.
    */
   check(checks: readonly LimitCheck[], callId: string, options?: CallOptions): Promise<BackendDecision[]>;
   /**
-   * Counts a call in flight that has ended in what its policy counts. The decision is denied if the call has set a block,
-   * or if there is a block already.
+   * Counts a call in flight that has ended as its policy counts: in a failure, or in a success. The decision is denied if the
+   * call has set a block, or if there is a block already.
    */
   confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<BackendDecision>;
   /**
    * Takes one call back.
    *
-   * A fixed window does not know its calls one by one: take back only a call that it has let in.
+   * A fixed window holds only a count, which any withdrawal lowers. So take back only a call that it has let in.
    *
    * @param forget - also forgets the failures before it, unless there is a block
    */
