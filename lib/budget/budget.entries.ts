@@ -20,12 +20,12 @@ export interface Entries {
   readonly thresholds: string;
   /** When each window ends. 0: never. */
   readonly ends: string;
-  /** 1 where the limit is configured for the type of the scope. */
+  /** 1 where the limit is configured for the type of the scope, otherwise 0. */
   readonly inherited: string;
   readonly openFromMs: number;
   readonly openUntilMs: number;
   readonly lastEndMs: number;
-  /** 1 where every scope has a configured limit, and no period was learned from the server. */
+  /** 1 if every scope has a configured limit, and no period was learned from the server. Otherwise 0. */
   readonly plain: number;
 }
 

@@ -81,7 +81,7 @@ export class CostNotes {
     return this.#sum;
   }
 
-  /** Returns what was spent at least: the estimate, if a note could not be read and the sum is smaller. */
+  /** Returns the sum of the notes. If a note could not be read, returns the estimate where the sum is smaller. */
   known(estimate: bigint): bigint {
     return this.#isUnreadable && this.#sum < estimate ? estimate : this.#sum;
   }

@@ -104,7 +104,8 @@ export class AbuseLimiterService {
 
   /**
    * Counts one call and decides about it. The service does not learn how the call ends, so a policy with
-   * `count: 'failure'` or `'success'` counts every call here. For such a policy, call `check` only after a failure, or only after a success.
+   * `count: 'failure'` or `'success'` counts every call here. For such a policy, call `check` only after a failure, or
+   * only after a success.
    *
    * @param key - whose call it is, 1 to 512 UTF-8 bytes. It is hashed before it becomes part of a name in Redis.
    * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable` while
@@ -205,7 +206,10 @@ export class AbuseLimiterService {
     return resolved;
   }
 
-  /** @internal Counts one call against several limits at once. While Redis does not answer, the strictest of their `onError` decides. */
+  /**
+   * @internal Counts one call against several limits at once. While Redis does not answer, the strictest of their `onError`
+   * decides.
+   */
   async decide(checks: readonly LimitCheck[], signal?: AbortSignal): Promise<CallDecision> {
     const callId = createCallId();
     const remembered = this.#fromDenyCache(checks, callId);
@@ -441,7 +445,7 @@ const strictest = (subjects: readonly Subject[]): OnError =>
     'open',
   );
 
-/** Returns the denied decision with the longest wait. If all limits allow the call, returns the one with the least remaining. */
+/** Returns the denied decision with the longest wait. If all limits allow the call, returns the one with least `remaining`. */
 function decisive(
   subjects: readonly Subject[],
   decisions: readonly (BackendDecision | undefined)[],

@@ -28,9 +28,9 @@ export interface ResponseState extends Pick<CallEnd, 'statusCode' | 'location' |
 /**
  * A call that was let in by policies which count failures or successes. It is settled once.
  *
- * A failure that the handler shows settles the call at once, so that the response can still become a 429. Over HTTP, any other call is
- * settled by its status after the response was sent: until then a guard, an interceptor or a filter may turn it into a
- * failure. Outside of HTTP the call is settled when the handler has returned or thrown.
+ * A failure that the handler shows settles the call at once, so that the response can still become a 429. Over HTTP, any other
+ * call is settled by its status after the response was sent: until then a guard, an interceptor or a filter may turn it into
+ * a failure. Outside of HTTP the call is settled when the handler has returned or thrown.
  */
 export class CallInFlight {
   #settled = false;
@@ -105,7 +105,7 @@ export class CallInFlight {
     clearTimeout(this.#expectation);
   }
 
-  /** Called when nothing waits for the result any more. Does nothing over HTTP, where the response reports the end of the call. */
+  /** Called when nothing waits for the result any more. Does nothing over HTTP, where the response reports the call's end. */
   unsubscribed(): void {
     if (!this.response) void this.connectionClosed().catch(() => {});
   }
@@ -141,7 +141,9 @@ export class CallInFlight {
       // A guard refused the call, and its error is not known here. So `false` must not hide a 401 or 403.
       if (result === false && error === undefined && !end.handled) return undefined;
       if (result === undefined || typeof result === 'boolean') return result;
-      throw new TypeError(`It returned a value of type ${typeof result}. It must return true, false or undefined.`);
+      throw new TypeError(
+        `It returned a value of type ${typeof result}. It must return true, false or undefined.`,
+      );
     } catch (fault) {
       this.listeners.predicateFailed(policy, fault);
       return count === 'failure';

@@ -15,7 +15,7 @@ interface Entry {
  */
 export class DenyCache {
   readonly #entries = new Map<string, Entry>();
-  /** When an entry was deleted last. A decision asked for before may be about a block that has ended since, so it is ignored. */
+  /** When an entry was deleted last. A decision asked for before may be about an ended block, so it is not remembered. */
   #deletedAtMs = -Infinity;
 
   /** @param longestMs - how long a block is remembered at most; 0 turns the cache off */

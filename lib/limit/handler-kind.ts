@@ -70,7 +70,7 @@ export class HandlerKinds {
 const isHandlerMaker = (token: unknown): boolean =>
   token === ExternalContextCreator || (token as { token?: unknown } | null)?.token === ExternalContextCreator;
 
-/** Returns the tokens that are injected into a class: by the types of its constructor, by `@Inject`, and into its properties. */
+/** Returns the tokens injected into a class: by the types of its constructor, by `@Inject`, and into its properties. */
 function dependenciesOf(type: unknown): unknown[] {
   if (typeof type !== 'function') return [];
   const list = (key: string): unknown[] => (Reflect.getMetadata(key, type) ?? []) as unknown[];

@@ -3,7 +3,7 @@ import { GUARDS, OUR_GUARD } from './rate-limit.metadata.js';
 import { visitOf } from './visit.js';
 
 /**
- * The guard that asks the limits which are asked after all other guards. It is put on handlers at boot. All apps of a
+ * The guard for the limits that are asked after all other guards. It is put on handlers at boot. All apps of a
  * process share the metadata of a method, so there is one instance, and it finds its app by the call.
  */
 export const LAST_GUARD: CanActivate = {

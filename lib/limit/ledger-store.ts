@@ -70,7 +70,7 @@ export class LedgerStore<Ledger extends StoredLedger> {
     return undefined;
   }
 
-  /** Returns the identity's ledger, a new one if there is none. It is the most recently used one from now on. */
+  /** Returns the identity's ledger, or a new one. From then on it is the most recently used ledger. */
   take(identity: string, nowMs: number): Ledger {
     const known = this.peek(identity, nowMs);
     if (known) this.delete(identity);
@@ -94,7 +94,7 @@ export class LedgerStore<Ledger extends StoredLedger> {
       for (let oldest = shelf.takeOldest(); oldest; oldest = shelf.takeOldest()) {
         const [identity, ledger] = oldest;
         const fitting = this.#shelfOf(ledger, nowMs);
-        // A blocked ledger moves to its shelf, and stays there until it is used again.
+        // A ledger whose block keeps it goes to a shelf that is emptied later. Any other is dropped, and there is room.
         if (this.#shelves.indexOf(fitting) <= this.#shelves.indexOf(shelf)) return;
         fitting.set(identity, ledger);
       }

@@ -16,9 +16,8 @@ if not nowMs then
 end`;
 
 /**
- * Returns `reply` from the Lua function if there is a block. Expects the value of the block in `blockValue`, and sets
- * `remainingMs` to what is left of the block. A block that lost its TTL starts again in full, and the commands of `heal`
- * are run.
+ * Ends the Lua function with `reply` if there is a block. Expects the value of the block in `blockValue`. Sets `remainingMs`
+ * to the time until the block ends. If the block has lost its TTL, it starts again in full, and the commands of `heal` run.
  */
 export const denyIfBlocked = (reply: string, ...heal: string[]): string => `
 if blockValue then
@@ -81,7 +80,8 @@ local waitMs = math.min(oldest[2] - nowMs, 0) + shortWindowMs`;
 
 /**
  * Removes the attempts that are older than all windows. The first command changes nothing, but a server whose memory is
- * full refuses it. Without it the server would let the script pass after the removal, and the script would go on to write.
+ * full refuses it. A server checks a script at its first write only. So after a removal as first write, it would let the
+ * script add to the full memory.
  */
 export const PRUNE = `
 call('ZADD', attempts, 'XX', 0, '')

@@ -30,8 +30,8 @@ interface Block {
 }
 
 /**
- * What stays of the blocks of one identity. A tier's strikes are the number of its blocks. Attempts up to a tier's floor no
- * longer count for that tier, because a block has been set for them.
+ * The traces that blocks of one identity leave behind. A tier's strikes are the number of its blocks. Attempts up to a tier's
+ * floor no longer count for that tier, because a block has been set for them.
  */
 interface Penalties {
   readonly endsAtMs: number;
@@ -49,7 +49,7 @@ const NO_PENALTIES: Penalties = {
   longStrikes: 0,
 };
 
-/** Everything that is known about one identity. */
+/** The attempts, the calls in flight, the block and the penalties of one identity. */
 class Ledger {
   /** Sorted by time. A call of cost n has n attempts. */
   attempts: Attempt[] = [];
@@ -62,7 +62,10 @@ class Ledger {
   /** The count of a policy with `algorithm: 'fixed-window'`, which has no attempts. */
   window: FixedWindow | undefined;
 
-  /** Drops everything that is over. As in Redis, that is the case one millisecond after `endsAtMs`. */
+  /**
+   * Drops everything that is over. As in Redis, it is dropped one millisecond after `endsAtMs`, although a block or a window
+   * has no effect from `endsAtMs` on.
+   */
   tidy(nowMs: number): this {
     if (this.block && nowMs > this.block.endsAtMs) this.block = undefined;
     if (nowMs > this.penalties.endsAtMs) this.penalties = NO_PENALTIES;

@@ -15,7 +15,7 @@ import type { ContextResolver, FromContext, KeyBy, LimitPolicy, OnError } from '
 /** Policies by name, for `@RateLimit('name')` and `AbuseLimiterService`. A list is several limits under one name. */
 export type LimitPolicies = Readonly<Record<string, LimitPolicy | readonly LimitPolicy[]>>;
 
-/** The headers that report what is left: those of the IETF draft, revision 10, or `X-RateLimit-*`. */
+/** The headers that report how many calls are left: those of the IETF draft, revision 10, or `X-RateLimit-*`. */
 export type RateLimitHeaders = 'draft-10' | 'legacy';
 
 /** Returns true for a request that is not limited at all: a function, or the class of a provider that Nest injects. */
@@ -34,9 +34,9 @@ export interface LimitDefaults {
    * turns it off. Default: 1,000.
    */
   denyCacheMs?: number;
-  /** The headers that report what is left. Every 429 has `Retry-After`, whatever stands here. Default: none. */
+  /** The headers that report how many calls are left. Every 429 has `Retry-After`, whatever this option is. Default: none. */
   headers?: RateLimitHeaders | readonly RateLimitHeaders[] | false;
-  /** Whom requests are counted for, if the policy has no `keyBy`. Default: `'ip'`. */
+  /** The key that requests are counted by, if the policy has no `keyBy`. Default: `'ip'`. */
   keyBy?: KeyBy;
   /**
    * Returns the id of the user, for a `keyBy` with `'user'`: a function, or the class of a provider that Nest injects. An id
@@ -128,7 +128,10 @@ export function resolveLimits(
   );
 }
 
-/** Checks one policy or a list. In a list, a policy without a name gets the name of the list and its number in the list. */
+/**
+ * Checks one policy or a list. In a list named `x`, policies without a name get the names `x`, `x#2` and so on, by their
+ * places in the list.
+ */
 export function resolvePolicies(
   policies: LimitPolicy | readonly LimitPolicy[],
   defaults: Parameters<typeof resolvePolicy>[1] & { name: string },

@@ -112,7 +112,7 @@ export class RedisLimitBackend implements LimitBackend {
       if (staticScript) args[`cost${i + 1}`] = cost;
       else Object.assign(args, dynamicArgs(shapes[i] as CheckShape, cost, i + 1));
     });
-    // The reply comes after its deadline, so the call was decided without it. It must not count after all.
+    // The reply came after its deadline, and the call was decided without it. So the call is taken back.
     const onLate = (decisions: BackendDecision[]): void => {
       // A confirmed success has happened, so it counts.
       if (shapes[0]?.mode === 'grant') return;
@@ -126,7 +126,7 @@ export class RedisLimitBackend implements LimitBackend {
 
   /**
    * Checks one limit after the other. On a Cluster the identities are in several slots, so no single script can reach them. If
-   * a limit denies the call, the limits that have counted it take it back.
+   * a limit denies the call, the limits that have counted it take it back. The limits behind it do not count it.
    */
   async #checkOneByOne(
     checks: readonly LimitCheck[],

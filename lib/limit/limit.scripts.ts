@@ -209,7 +209,8 @@ function limitCall(decider: Decider, n: number, valueOf: (arg: DeciderArg) => st
 
 /**
  * Returns the script that decides about one call against several limits. If all of them allow the call, all count it. If some
- * deny it, only those count it. So several limits decide first without `commit`, and are then asked again to count.
+ * deny it, those that allow it do not count it, and those that deny it may set their block. So several limits decide first
+ * without `commit`, and are then asked again with it.
  */
 function checkScript(name: string, limits: readonly LimitCall[], args: readonly string[]): CheckScript {
   const [only] = limits;
@@ -282,7 +283,7 @@ export function dynamicCheckScript(shapes: readonly CheckShape[]): CheckScript {
   return shapes.some(({ mode }) => kindOf(mode) !== 'log') ? mixedCheckScript(shapes) : script;
 }
 
-/** Returns the arguments of that script for the nth limit of a call. */
+/** Returns the arguments of the script of `dynamicCheckScript` for the nth limit of a call. */
 export function dynamicArgs(
   { mode, rules }: CheckShape,
   cost: number,
