@@ -1,4 +1,5 @@
 import { Cluster, Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
+import { monotonicMs } from '../clock.js';
 import type { IoredisClient, RedisClient, RedisConnectionOptions } from './redis.client.js';
 
 type ReconnectOnError = NonNullable<RedisOptions['reconnectOnError']>;
@@ -19,13 +20,26 @@ const REQUIRED = {
   maxRetriesPerRequest: 0,
   lazyConnect: false,
   stringNumbers: false,
-  reconnectOnError: (error) => isReadOnly(error),
   // A socket that does not close must not keep the process alive.
   disconnectTimeout: 100,
 } satisfies RedisOptions;
 
-/** Returns whether the server has become a replica. The address leads to the new primary, now or soon. */
-const isReadOnly = (error: Error): boolean => /\bREADONLY\b/.test(error.message);
+/** A connection that is being left is closed after this time. */
+const LEAVING_MS = 100;
+
+/**
+ * Leaves a server that has become a replica. The address leads to the new primary, now or soon. It leaves once, although
+ * each command in flight is refused: ioredis would add a listener to the socket for every one, and Node would warn of a
+ * leak.
+ */
+function leaveReplica(): ReconnectOnError {
+  let leftMs = -Infinity;
+  return ({ message }) => {
+    if (!/\bREADONLY\b/.test(message) || monotonicMs() < leftMs + LEAVING_MS) return false;
+    leftMs = monotonicMs();
+    return true;
+  };
+}
 
 /** Opens a connection of our own. It connects at once, and retries until it succeeds. */
 export function openConnection(redis: Exclude<RedisConnectionOptions, IoredisClient>): RedisClient {
@@ -40,17 +54,18 @@ export function openConnection(redis: Exclude<RedisConnectionOptions, IoredisCli
  */
 function openUrl(url: string): RedisClient {
   const Client = Redis as unknown as new (...options: (RedisOptions | string)[]) => Redis;
-  return new Client(REQUIRED, url, DEFAULTS);
+  return new Client({ ...REQUIRED, reconnectOnError: leaveReplica() }, url, DEFAULTS);
 }
 
 function ownOptions(options: RedisOptions): RedisOptions {
   const theirs: ReconnectOnError | null | undefined = options.reconnectOnError;
+  const leaves = leaveReplica();
   return {
     ...DEFAULTS,
     ...options,
     ...REQUIRED,
     // The value `2` would make ioredis send the command again.
-    ...(theirs ? { reconnectOnError: (error) => Boolean(theirs(error)) || isReadOnly(error) } : {}),
+    reconnectOnError: (error) => Boolean(theirs?.(error)) || leaves(error),
   };
 }
 

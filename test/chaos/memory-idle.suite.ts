@@ -2,6 +2,9 @@ import { randomUUID } from 'node:crypto';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { createMemoryBackend } from 'nestjs-syncguard';
+import { MemoryBudgetBackend } from '../../lib/budget/budget.memory-backend.js';
+import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
+import { BudgetService } from '../../lib/budget/budget.service.js';
 import { MemoryCounterBackend } from '../../lib/limit/counter.memory-backend.js';
 import { CounterService } from '../../lib/limit/counter.service.js';
 import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
@@ -32,6 +35,13 @@ beforeEach(() => {
 });
 afterEach(() => jest.useRealTimers());
 
+/** With the reaper, as an app has it. */
+function budgetService(): BudgetService {
+  const limits = [{ scope: 'user', period: { windowMs: TTL_MS }, limit: 5 }];
+  const options = resolveBudgetDefaults({ limits });
+  return new BudgetService(new MemoryBudgetBackend({ ...options, clock }), options);
+}
+
 /** What takes a key for `TTL_MS`, and asks nothing more. */
 const backends: Record<string, () => (key: string) => Promise<unknown>> = {
   locks: () => {
@@ -46,6 +56,14 @@ const backends: Record<string, () => (key: string) => Promise<unknown>> = {
   counters: () => {
     const counters = new CounterService(new MemoryCounterBackend(clock));
     return (key) => counters.increment(key, { max: 1, windowMs: TTL_MS, id: key });
+  },
+  'budgets of many roots': () => {
+    const budgets = budgetService();
+    return (root) => budgets.reserve({ root, scopes: ['user'], amount: 1, ttlMs: TTL_MS });
+  },
+  'budgets of one root': () => {
+    const budgets = budgetService();
+    return (id) => budgets.reserve({ id, scopes: [`user:${id}`], amount: 1, ttlMs: TTL_MS });
   },
   secrets: () => {
     const options = resolveSecretDefaults({ tombstoneMs: 0 });
@@ -63,7 +81,7 @@ it.each(Object.keys(backends))('%s in memory shrink while nobody asks', async (n
   expect(full).toBeGreaterThan(KEYS * 50);
 
   nowMs += HOUR_MS; // what a retry may still ask about is kept beyond the TTL
-  jest.advanceTimersByTime(SOON_MS);
+  await jest.advanceTimersByTimeAsync(SOON_MS);
   expect(heapBytes() - empty).toBeLessThan(full / 4);
   await take('another'); // the backend itself is alive
 });

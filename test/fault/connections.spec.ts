@@ -141,6 +141,18 @@ describe.each(IOREDIS_VERSIONS)('connections, %s', (_, version: IORedisName) => 
       await eventually(async () => expect(await codeOf(connection)).toBe('up'), { timeoutMs: 1_000 });
       expect(await next.client().info('commandstats')).toContain('cmdstat_set:');
     });
+
+    it('is left once, by all the calls that it refuses', async () => {
+      const connection = open(proxy.url);
+      await connection.opened();
+      const stream = connection.runner.client.stream as unknown as Socket;
+      const before = stream.listenerCount('close');
+      await server.client().replicaof(next.host, next.port);
+      const codes = await Promise.all(Array.from({ length: 20 }, () => codeOf(connection)));
+      expect(new Set(codes)).toStrictEqual(new Set(['ServiceUnavailable']));
+      // Each time that ioredis is told to leave, it listens for the end of the socket once more.
+      expect(stream.listenerCount('close')).toBeLessThanOrEqual(before + 1);
+    });
   });
 
   describe('a database that the server does not have', () => {
