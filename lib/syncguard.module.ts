@@ -33,6 +33,7 @@ import {
   resolveOptions,
   type SyncGuardModuleAsyncOptions,
   type SyncGuardModuleOptions,
+  OPTION_NAMES,
 } from './syncguard.options.js';
 import {
   BUDGET_SERVICE,
@@ -221,8 +222,9 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
    * @throws SyncGuardConfigError at once, naming the malformed option, its bound, the value and its type
    */
   static forRoot(options: SyncGuardModuleOptions = {}): DynamicModule {
-    const { isGlobal, ...rest } = options ?? {};
-    resolveOptions(typeof options === 'object' && options !== null ? rest : options);
+    knownOptions('options', options, [...OPTION_NAMES, 'isGlobal']);
+    const { isGlobal, ...rest } = options;
+    resolveOptions(rest);
     const checked = { ...rest, isGlobal: boolean('isGlobal', isGlobal ?? true) };
     return { ...ConfigurableModuleClass.forRoot(checked), module: this };
   }

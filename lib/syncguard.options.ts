@@ -131,27 +131,29 @@ export interface ResolvedSyncGuardOptions {
   readonly shutdown: { readonly drainMs: number; readonly heldLocks: 'expire' | 'release' };
 }
 
+export const OPTION_NAMES = [
+  'redis',
+  'keyPrefix',
+  'closeClient',
+  'keyLayout',
+  'commandTimeoutMs',
+  'http',
+  'lock',
+  'limits',
+  'limit',
+  'budget',
+  'secret',
+  'telemetry',
+  'shutdown',
+] as const;
+
 /**
  * Checks every option and fills in the defaults. It opens no connection.
  *
  * @throws SyncGuardConfigError naming the option, its bound, the value and its type. Passwords never appear.
  */
 export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuardOptions {
-  const given = knownOptions('options', options, [
-    'redis',
-    'keyPrefix',
-    'closeClient',
-    'keyLayout',
-    'commandTimeoutMs',
-    'http',
-    'lock',
-    'limits',
-    'limit',
-    'budget',
-    'secret',
-    'telemetry',
-    'shutdown',
-  ]);
+  const given = knownOptions('options', options, OPTION_NAMES);
   const shutdown = knownOptions('shutdown', given.shutdown, ['drainMs', 'heldLocks']);
   const limit = resolveLimitDefaults(given.limit);
   const redis = given.redis === undefined ? undefined : validateRedis(given.redis);

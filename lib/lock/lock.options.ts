@@ -109,13 +109,21 @@ const CALL_CHECKS: Checks = {
   minHoldOnFailureMs: integer,
 };
 
+const DEFAULT_NAMES = Object.keys(DEFAULT_CHECKS);
+const CALL_NAMES = Object.keys(CALL_CHECKS);
+const CALL_NAMES_AND_KEYS = ['key', 'keys', ...CALL_NAMES];
+
 /** The `lock` group of the module's options. */
 export const resolveLockDefaults = (options: unknown): ResolvedLockDefaults =>
-  resolve('lock', options, DEFAULT_CHECKS, DEFAULT_LOCK_OPTIONS);
+  resolve('lock', options, DEFAULT_CHECKS, DEFAULT_NAMES, DEFAULT_LOCK_OPTIONS);
 
-/** The options of one call, over the module's. */
-export const resolveLockCall = (options: unknown, defaults: ResolvedLockDefaults): ResolvedLockCall =>
-  resolve('options', options, CALL_CHECKS, {
+/** The options of one call, over the module's. `withKeys`: they name the key or keys too, which are checked elsewhere. */
+export const resolveLockCall = (
+  options: unknown,
+  defaults: ResolvedLockDefaults,
+  withKeys = false,
+): ResolvedLockCall =>
+  resolve('options', options, CALL_CHECKS, withKeys ? CALL_NAMES_AND_KEYS : CALL_NAMES, {
     ...defaults,
     signal: undefined,
     reentrant: false,
@@ -129,11 +137,14 @@ function resolve<Resolved extends object>(
   group: string,
   options: unknown,
   checks: Checks,
+  known: readonly string[],
   defaults: Resolved,
 ): Resolved {
-  const given = knownOptions(group, options, Object.keys(checks));
+  const given = knownOptions(group, options, known);
   const resolved = { ...defaults } as Record<string, unknown>;
-  for (const [name, value] of Object.entries(given))
-    if (value !== undefined) resolved[name] = checks[name]?.(`${group}.${name}`, value);
+  for (const [name, value] of Object.entries(given)) {
+    const check = checks[name];
+    if (check && value !== undefined) resolved[name] = check(`${group}.${name}`, value);
+  }
   return resolved as Resolved;
 }

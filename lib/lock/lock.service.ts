@@ -305,13 +305,11 @@ export class LockService implements OnModuleDestroy {
   }
 
   #check(fn: unknown, options: LockOptions): { keys: readonly string[]; call: ResolvedLockCall } {
-    const { key, keys, ...rest } = options ?? {};
     try {
       if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
-      return {
-        keys: validateKeys({ key, keys } as LockKeyOption),
-        call: resolveLockCall(rest, this.#options.lock),
-      };
+      // A misspelt `keys` is named, before the key that it leaves out.
+      const call = resolveLockCall(options, this.#options.lock, true);
+      return { keys: validateKeys(options ?? {}), call };
     } catch (error) {
       throw LockError.from(error);
     }

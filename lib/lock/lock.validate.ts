@@ -41,7 +41,11 @@ export const validateKey = (key: unknown): string => checked(() => normalizeKey(
 export const validateTtl = (ttlMs: unknown): number => checked(() => duration('ttlMs', ttlMs));
 
 /** The keys of a call: normalised, sorted, each once. All programs take them in this order, so none waits in a circle. */
-export function validateKeys({ key, keys }: LockKeyOption): readonly string[] {
+export function validateKeys({
+  key,
+  keys,
+}: Partial<Record<keyof LockKeyOption, unknown>>): readonly string[] {
+  if (Array.isArray(key)) throw invalidKeys('`key` takes one key. Several keys go into `keys`.');
   if (keys === undefined) return [validateKey(key)];
   if (key !== undefined) throw invalidKeys('a call takes `key` or `keys`, not both.');
   if (!Array.isArray(keys)) throw invalidKeys(`they must be an array, got ${describe(keys)}.`);

@@ -5,6 +5,7 @@ import {
   injectInto,
   replaceMethod,
 } from '../replace-method.js';
+import { describe } from '../keys.js';
 import { compileKeyTemplate } from './key-template.js';
 import { LOCK_PARAMETER, LOCK_SERVICE } from '../syncguard.tokens.js';
 import { LockError } from './lock.errors.js';
@@ -94,7 +95,8 @@ function fromFunction<Args extends unknown[]>(
   if (typeof key !== 'function')
     throw new LockError({
       code: 'InvalidArgument',
-      message: '@WithLock(key): key must be a template or a function.',
+      message: `@WithLock(key): key must be a template or a function, got ${describe(key)}.`,
+      hint: 'For several keys give a function that returns an array of them.',
     });
   return (args) => key(...(args as Args));
 }

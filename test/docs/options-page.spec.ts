@@ -70,13 +70,19 @@ describe('docs/options.md', () => {
   );
 
   it('has every name that the module checks its options against', () => {
-    const lists = sources
-      .filter(({ fileName }) => /options\.ts$/.test(fileName))
+    const optionFiles = sources.filter(({ fileName }) => /options\.ts$/.test(fileName));
+    const known = optionFiles
       .flatMap(isIn(ts.isCallExpression))
       .filter(({ expression }) => expression.getText() === 'knownOptions')
-      .flatMap(({ arguments: [, , names] }) =>
-        names && ts.isArrayLiteralExpression(names) ? [...names.elements] : [],
-      )
+      .map(({ arguments: [, , names] }) => names);
+    const constants = optionFiles
+      .flatMap(isIn(ts.isVariableDeclaration))
+      .filter(({ name }) => /_NAMES$/.test(name.getText()))
+      .map(({ initializer }) =>
+        initializer && ts.isAsExpression(initializer) ? initializer.expression : initializer,
+      );
+    const lists = [...known, ...constants]
+      .flatMap((names) => (names && ts.isArrayLiteralExpression(names) ? [...names.elements] : []))
       .flatMap((name) => (ts.isStringLiteral(name) ? [name.text] : []));
     expect(lists).toContain('keyPrefix');
     const listed = new Set([...page.matchAll(/`[^`\n]+`/g)].flatMap(([code]) => code.match(/\w+/g) ?? []));

@@ -5,8 +5,10 @@ import {
   CounterService,
   createMemoryBackend,
   createRedisBackend,
+  LockService,
   SecretService,
   SyncGuardModule,
+  WithLock,
   withTelemetry,
 } from '../../lib/index.js';
 import { SyncGuardTestingModule } from '../../lib/testing/index.js';
@@ -145,6 +147,7 @@ describe('a config that is not known', () => {
       () => withTelemetry(createMemoryBackend(), { onEvents: onEvent } as never),
       /onEvent\?/,
     ],
+    ['of forRoot, isGlobal', () => SyncGuardModule.forRoot({ isglobal: true } as never), /isGlobal\?/],
     ['of forRoot', () => SyncGuardModule.forRoot({ keyprefix: 'x' } as never), /keyPrefix\?/],
     [
       'of forRoot, a Cluster',
@@ -170,5 +173,26 @@ describe('a config that is not known', () => {
     ],
   ])('%s', (_, build, message) => {
     expect(build).toThrow(message);
+  });
+});
+
+describe('the key of lock()', () => {
+  it.each([
+    [{ keyss: ['a'] }, /options\.keyss is not an option\. Did you mean keys\?/],
+    [{ Key: 'a' }, /options\.Key is not an option\. Did you mean key\?/],
+    [{ key: ['a', 'b'] }, /Several keys go into `keys`/],
+    [{}, /the key must be a string, got undefined/],
+  ])('%j', async (options, message) => {
+    const module = await Test.createTestingModule({ imports: [SyncGuardTestingModule.forRoot()] }).compile();
+    await expect(module.get(LockService).lock(() => 1, options as never)).rejects.toMatchObject({
+      code: 'InvalidArgument',
+      message: expect.stringMatching(message) as string,
+    });
+  });
+
+  it('is not a list for @WithLock', () => {
+    expect(() => WithLock(['a', 'b'] as never)).toThrow(
+      /got an array of 2.*a function that returns an array/,
+    );
   });
 });
