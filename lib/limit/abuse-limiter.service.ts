@@ -502,7 +502,7 @@ function validateReason(reason: unknown): string {
 function unknownPolicy(name: string, known: Iterable<string>): never {
   throw invalidCall(
     `There is no policy ${JSON.stringify(name.slice(0, 60))}.`,
-    `Correct the name, or add the policy to the \`limits\` option. There are: ${[...known].join(', ')}.`,
+    `Correct the name, or add the policy to the \`limits\` option. There are: ${[...known].join(', ') || 'none'}.`,
   );
 }
 

@@ -35,11 +35,12 @@ export class BootChecks {
     const failures = findings.filter(({ fails }) => strict && fails);
     for (const finding of findings)
       if (!failures.includes(finding)) warn(`${finding.code}: ${finding.message} ${finding.hint}`);
-    const [first, ...others] = failures;
+    const [first] = failures;
     if (!first) return;
-    throw new SyncGuardConfigError([first, ...others].map(({ message }) => message).join(' '), {
+    const hints = [...new Set(failures.map(({ hint }) => hint))].join(' ');
+    throw new SyncGuardConfigError(failures.map(({ message }) => message).join(' '), {
       code: first.code,
-      hint: `${first.hint} To start the app nevertheless, set \`limit: { strictBoot: false }\`, which makes this a warning.`,
+      hint: `${hints} To start the app nevertheless, set \`limit: { strictBoot: false }\`, which makes this a warning.`,
     });
   }
 

@@ -93,7 +93,7 @@ describe.each([...CELLS, ...REQUEST_SCOPED])(
           refused({
             statusCode: 429,
             code: 'BudgetExceeded',
-            message: expect.stringMatching(/^The budget has no room/),
+            message: expect.stringMatching(/^The request exceeds the budget/),
             context: {
               retryAfter: 1,
               retryAtMs: expect.any(Number) as unknown,

@@ -162,7 +162,7 @@ describe.each(SUBSCRIPTIONS)('$context · $adapter', ({ server }) => {
       await answers.next();
       expect(await spent()).toEqual([before, 60]);
       await expect(subscribe(feed).next()).rejects.toEqual([
-        { message: expect.stringMatching(/^The budget has no room/) as unknown },
+        { message: expect.stringMatching(/^The request exceeds the budget: team in all/) as unknown },
       ]);
       letOut();
       await rest(answers);

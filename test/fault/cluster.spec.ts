@@ -195,7 +195,7 @@ describe('on a Cluster of three masters', () => {
     it('a fault names what the last node said, not how often it was asked', () => {
       const last = (said: string): Error => new Error(`Too many Cluster redirections. Last error: ${said}`);
       expect(toRedisFault(last('ReplyError: CLUSTERDOWN Hash slot not served'))).toMatchObject({
-        message: expect.stringContaining('Redis cannot take writes at the moment') as unknown,
+        message: expect.stringContaining('Redis refuses writes at the moment') as unknown,
       });
       expect(toRedisFault(last('ReplyError: MOVED 7 127.0.0.1:1'))).toMatchObject({
         message: expect.stringContaining('is moving that key') as unknown,
