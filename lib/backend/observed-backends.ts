@@ -21,8 +21,8 @@ export function observedBackends(backends: Backends, emit: Emit | undefined): Ba
   return {
     lock: observedLocks(lock, emit),
     limit: observe(limit, 'limit', LIMIT, emit),
-    // The fallback reports decisions only. `limit` and the fallback both run the operations by hand (peek,
-    // forgive, reset, block, unblock), and `limit` has reported them.
+    // The fallback reports decisions only. `forgive`, `reset`, `block` and `unblock` run on `limit` and on
+    // the fallback, and `limit` has reported them.
     limitFallback:
       limitFallback &&
       observe(limitFallback, 'limit', { check: LIMIT.check, confirm: LIMIT.confirm }, (observation) =>

@@ -28,7 +28,10 @@ export interface RedisConnectionConfig {
   readonly closeClient: boolean;
 }
 
-/** The one connection of an app. It is our own, or the user's client, which the user closes. */
+/**
+ * The connection that runs the scripts of an app. It is our own, or the user's client. The user closes that
+ * client, unless `closeClient` is set.
+ */
 export class RedisConnection {
   readonly runner: ScriptRunner;
   readonly #client: RedisClient;
@@ -116,7 +119,10 @@ export class RedisConnection {
     return serverWarnings(await Promise.all(infos), this.#client.isCluster === true);
   }
 
-  /** A client that was already connected reports to nobody that its database does not exist. */
+  /**
+   * Checks that a client which was connected before us uses its database. If the database does not exist,
+   * ioredis has reported it before we listened.
+   */
   async #checkDatabase(db: number): Promise<void> {
     const actual = /\bdb=(\d+)/.exec(String(await withinTwoSeconds(this.#client.client?.('INFO'))))?.[1];
     if (actual !== undefined && Number(actual) !== db)

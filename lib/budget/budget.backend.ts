@@ -23,8 +23,8 @@ interface Request {
 }
 
 /**
- * A call whose answer reports thresholds. They are reported too where the answer comes late or after a second
- * send.
+ * A call whose result lists the thresholds that it crossed. With these two functions the caller reports each
+ * threshold once, also if the answer comes late or the command was sent a second time.
  */
 interface CrossingRequest<Result> {
   /** Called when the answer arrives after the call has rejected with a timeout or an abort. */
@@ -40,19 +40,19 @@ interface OperationRequest extends Request {
   readonly id: string;
 }
 
-/**
- * A call about one hold: the one of this generation (0: the newest) which the call with this nonce created
- * ('-': any call).
- */
+/** A call about one hold of an id. The hold must match both the generation and the nonce. */
 export interface HoldRequest extends OperationRequest {
+  /** 0: the newest. */
   readonly generation: number;
+  /** The nonce of the call that created the hold. '-' matches every hold. */
   readonly nonce: string;
 }
 
 /**
- * How a reserve treats a hold that already has the id. `reserve` answers with that hold. `renew` creates a
- * new hold where the old one ended without spending. `run` does the same, and refuses an id whose hold is
- * pending: its work is being done elsewhere.
+ * How a reserve treats a hold that already has the id. `reserve` returns a pending hold again, and refuses an
+ * ended one. `renew` does the same, but creates a new hold if the old one ended without spending. `run` is
+ * `renew`, but also refuses a pending hold, because its work is being done elsewhere. In every mode a second
+ * send finds its own hold.
  */
 export type ReserveMode = 'reserve' | 'renew' | 'run';
 
@@ -160,10 +160,13 @@ export interface BudgetBackend {
   balance(request: BalanceRequest): Promise<Balance<bigint>[]>;
   get(request: HoldRequest): Promise<BudgetRecord<bigint> | null>;
   list(request: ListRequest): Promise<{ records: BudgetRecord<bigint>[]; cursor: string | null }>;
-  /** Marks expired holds, reports them, and deletes old records: about `max` in all. */
+  /**
+   * Marks expired holds, and returns the ids of at most `max` of them. Deletes at most `max` records that are
+   * past their retention.
+   */
   reap(request: ReapRequest): Promise<ReapStep>;
   verify(request: Request): Promise<VerifyResult>;
-  /** The roots that other processes share. Undefined in memory. */
+  /** The registry of the roots, which processes share. Undefined in memory. */
   readonly roots?: BudgetRoots | undefined;
 }
 
@@ -183,6 +186,6 @@ export interface ShareRequest {
    * them, unless a process has watched them since.
    */
   readonly done?: ReadonlyMap<string, number>;
-  /** Adopts at most `max` roots that no process has watched for `afterMs`. */
+  /** Adopts at most `max` roots that no process has watched for `afterMs`. They count as watched from now on. */
   readonly adopt?: { readonly max: number; readonly afterMs: number };
 }

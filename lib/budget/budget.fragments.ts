@@ -10,7 +10,7 @@ import { NOW_MS } from '../script/fragments.js';
 //                               createdAtMs expiresAtMs endedAtMs crossed
 //                   d|<id>      its fixed part: nonce openUntilMs fields limits thresholds ends inherited
 //                               scopes meta
-//                   O|<generation>|<id>, D|<generation>|<id>  the same for a hold whose id was reserved again
+//                   O|<generation>|<id>, D|<generation>|<id>  the same for an older hold, after its id was reserved again
 //                   r|<refundId>, k|<creditId>  the refund, the credit
 //   pending   ZSET  <id> of each pending hold, by expiry; '' (which is no id) at +inf, where the keys end
 //   garbage   ZSET  fields to purge, by time: o|, O|, r|, k| as in records, c| as in counters;

@@ -6,8 +6,8 @@ import type { BudgetLimit, Period } from './budget.types.js';
 import { validateLimit, validateScope } from './budget.validate.js';
 
 /**
- * A function that returns the limits of a scope, for limits in a store of your own. Called on every
- * operation, so cache there.
+ * A function that returns the limits of a scope, for limits in a store of your own. Called for each scope of
+ * every `reserve`, `run`, `charge`, `credit` and `balance`, so the function should cache.
  */
 export type BudgetLimitSource = (scope: {
   root: string;

@@ -18,7 +18,7 @@ export interface Counter {
   committed: bigint;
   reserved: bigint;
   credits: bigint;
-  /** The committed sum of operations that were purged. */
+  /** The committed sum of operations that were purged, without refunds. `committed` includes it. */
   archived: bigint;
   /** The highest threshold that was crossed, in percent. */
   crossed: number;
@@ -38,7 +38,7 @@ export interface Entry {
 type Mutable<T> = { -readonly [Key in keyof T]: T[Key] };
 
 export interface Operation {
-  /** The name in Redis: `o|<id>`, or `O|<generation>|<id>` once the id was reserved again. */
+  /** As in Redis: `o|<id>` for the newest operation of an id, and `O|<generation>|<id>` for an older one. */
   name: string;
   /** The nonce of the call that created the operation. */
   readonly nonce: string;
@@ -121,7 +121,8 @@ export function sameContent(
 }
 
 /**
- * Returns the answer that an earlier hold under the same id gives, or undefined where a new hold follows it.
+ * Returns the answer if an earlier hold under the same id decides it. Returns undefined if a new hold may
+ * follow.
  */
 export function replayReserve(
   tree: Tree,
@@ -172,7 +173,10 @@ function setLimitOf(tree: Tree, { scope, period, configured }: Entry): bigint | 
   return tree.limits.get(scope)?.get(key) ?? (isOwn ? undefined : tree.limits.get(typeOf(scope))?.get(key));
 }
 
-/** Returns the limit of an entry. An entry whose limit was cleared is unlimited. */
+/**
+ * Returns the limit of an entry. An entry without a configured limit is unlimited once its limit of setLimit
+ * was cleared.
+ */
 const limitOf = (tree: Tree, entry: Entry): bigint | 'unlimited' =>
   setLimitOf(tree, entry) ?? entry.configured?.limit ?? 'unlimited';
 

@@ -44,7 +44,7 @@ export class BudgetReaper {
     private readonly backend: Pick<BudgetBackend, 'reap' | 'roots'>,
     private readonly everyMs: number,
     private readonly onExpired: (root: string, ids: readonly string[]) => void,
-    /** Called where a round could not finish. The next round tries again. */
+    /** Called with a fault of the backend. The next round tries again. */
     private readonly onFault: (error: unknown) => void,
   ) {
     this.#arm();

@@ -209,7 +209,10 @@ export class RedisBudgetBackend implements BudgetBackend {
     });
   }
 
-  /** Runs a script again while it replies 'more', until every expired hold is settled. */
+  /**
+   * Runs a script. Runs it again while it replies 'more': then it has settled a full batch of expired holds,
+   * and has done nothing else.
+   */
   async #run<Arg extends string>(
     script: BudgetScript<Arg>,
     { root, signal, onLate, onResent }: Call,

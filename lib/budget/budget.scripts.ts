@@ -39,7 +39,7 @@ const ENTRIES = [
 const DETAIL =
   "table.concat({ nonce, openUntilMs, fields, limits, thresholds, ends, inherited, scopes, meta }, ' ')";
 
-// A known operation is answered with its record and its current balances.
+// Reads the newest operation of an id. A repeated call is answered with its record and its current balances.
 const READ_NEWEST = `
 local record, detail = unpack(redis.call('HMGET', records, 'o|' .. id, 'd|' .. id))`;
 
@@ -89,7 +89,7 @@ const sameContent = (ofKind: string): string => `
   local before = match(detail, '^%S+ %d+ %S+ %S+ %S+ %S+ %S+ (%S+) ')
   local isSame = kind == '${ofKind}' and amountOf == amount and sorted(before) == sorted(scopes)`;
 
-// Callers let an amount of 0 pass, since it takes nothing.
+// The scripts leave this out for an amount of 0, because it needs no room.
 const REFUSE_EXCEEDED = `
   local names, stops, full = nil, nil, { {}, {}, {}, {} }
   for i = 1, #limitOf do
@@ -225,11 +225,11 @@ return { 'charged', record, ${ENTRY_LISTS} }`,
 
 /**
  * The first write of a script that settles. A full server allows ZREM, and then every write after it. The
- * member is one of our own.
+ * script adds the member again, or the member was not there.
  */
 const WRITE_ANYWAY = `redis.call('ZREM', garbage, slot)`;
 
-/** Ends an operation, once \`packed\` and \`record\` are ready. */
+/** Ends an operation. Expects its new counters in `packed` and its new record in `record`. */
 const END_OPERATION = `
 local untilMs = nowMs + 2 * retentionMs
 ${WRITE_ANYWAY}
@@ -363,9 +363,9 @@ return { 'extended', record, detail }`,
 });
 
 /**
- * Returns a committed amount to its windows. Replies ['refunded' | 'replayed', record, fields, ends, limits,
- * counters], ['exceeds_committed' | 'pending' | 'aborted' | 'expired', record, detail], ['conflict'], or
- * ['not_found'].
+ * Subtracts a refund from the committed amounts of an operation's windows. Replies ['refunded' | 'replayed',
+ * record, fields, ends, limits, counters], ['exceeds_committed' | 'pending' | 'aborted' | 'expired', record,
+ * detail], ['conflict'], or ['not_found'].
  */
 export const refundScript = defineScript({
   name: 'budget-refund',
@@ -405,8 +405,8 @@ return { 'refunded', record, ${ENTRY_LISTS} }`,
 });
 
 /**
- * Adds to the limit of the open window. Replies ['credited' | 'replayed', fields, ends, limits, counters], or
- * ['conflict'].
+ * Adds an amount to the limit of the open window. Replies ['credited' | 'replayed', fields, ends, limits,
+ * counters], or ['conflict'].
  */
 export const creditScript = defineScript({
   name: 'budget-credit',

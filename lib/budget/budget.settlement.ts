@@ -22,7 +22,10 @@ export interface BodyEnd {
   readonly args: readonly unknown[];
   readonly actual: ((result: never) => unknown) | undefined;
   readonly onThrow: OnThrow;
-  /** Called where a function of the app returned no amount. Never called for what a caller can cause. */
+  /**
+   * Called if `actual` or `onThrow` threw or returned no amount. Not called for a partial result, because a
+   * caller that hangs up can cause one.
+   */
   onUnreadable(error: unknown): void;
 }
 
@@ -30,8 +33,9 @@ export interface BodyEnd {
 export type Settlement = bigint | 'abort';
 
 /**
- * Decides what a body costs. A caller that hangs up pays for the work. A body that fails otherwise costs what
- * it has noted. A body that ends well costs its actual amount.
+ * Decides what a body costs. If the body threw, an `onThrow` other than `'auto'` decides. Otherwise a caller
+ * that hangs up pays for the work, a body that fails costs what it has noted, and a body that ends well costs
+ * its actual amount.
  */
 export function settlementOf(end: BodyEnd): Settlement | Promise<Settlement> {
   const { thrown, stream, onThrow } = end;
@@ -87,7 +91,10 @@ async function costOfResult(end: BodyEnd): Promise<bigint> {
   }
 }
 
-/** Resolves to undefined where no `actual` function is set. Rejects if that function returns no amount. */
+/**
+ * Resolves to undefined where no `actual` function is set. Rejects if that function throws or returns no
+ * amount.
+ */
 async function actualOf({ actual }: BodyEnd, result: unknown): Promise<bigint | undefined> {
   return actual && validateAmount('actual(result)', await actual(result as never));
 }

@@ -34,8 +34,8 @@ export interface BudgetWindow {
 
 export interface BudgetLimit {
   /**
-   * `'user'` is a limit for each user, `'user:42'` for one user, and `'org'` for the one org. `'user:42'`
-   * takes precedence over `'user'` in the same period.
+   * `'user'` limits each user, and `'user:42'` limits one user. In the same period `'user:42'` takes
+   * precedence over `'user'`. A scope without an id, such as `'org'`, is limited by the entry `'org'`.
    */
   scope: string;
   period: Period;
@@ -72,7 +72,10 @@ export interface Balance<A extends Amount = Amount> {
   readonly available: A | 'unlimited';
 }
 
-/** A threshold that this call reached for the first time in its window. */
+/**
+ * A threshold that this call reached for the first time in its window, or since a credit or a raise of the
+ * limit.
+ */
 export interface Crossed {
   readonly scope: string;
   readonly period: Period;
@@ -105,7 +108,7 @@ export interface BudgetRecord<A extends Amount = Amount> {
   readonly scopes: readonly string[];
   /** The amount that was reserved or charged. */
   readonly amount: A;
-  /** The amount that was passed to `finalize`. 0 before. */
+  /** The amount that was passed to `finalize`, or charged. 0 while the hold is not finalized. */
   readonly actual: A;
   /** The amount that counts as spent, before refunds. */
   readonly committed: A;
@@ -326,8 +329,8 @@ export interface ChargeOptions {
   /** Makes a retry safe: within `retentionMs` an id applies once. */
   id: string;
   /**
-   * `enforce` refuses an amount that exceeds a limit. `record` commits what is already spent. Default:
-   * `'enforce'`.
+   * `enforce` refuses an amount that exceeds a limit. `record` commits it all the same, because it is already
+   * spent. Default: `'enforce'`.
    */
   mode?: 'enforce' | 'record';
   signal?: AbortSignal;
@@ -355,7 +358,7 @@ export interface SetLimitOptions {
   root?: string;
   scope: string;
   period: Period;
-  /** Takes precedence over the configured limit until it is cleared with null. */
+  /** The new limit. It takes precedence over the configured limit. Null clears it again. */
   limit: Amount | 'unlimited' | null;
   signal?: AbortSignal;
 }

@@ -25,10 +25,12 @@ export interface SnapshotOperation {
 }
 
 /**
- * Adds up the operations of a root and compares the sums with its counters. The codes of problems are:
+ * Adds up the operations of a root and compares the sums with its counters. A problem begins with the code of
+ * the rule that does not hold:
  *
  * - I2: `reserved` is the sum of pending holds.
- * - I3: `committed` is the sum of finalized operations and charges, less refunds.
+ * - I3: `committed` is the sum of finalized operations and charges, less refunds. No operation is refunded more
+ *   than it committed.
  * - I4: an operation that is not finalized has committed nothing.
  * - I5: exactly the pending holds are in the expiry queue.
  */

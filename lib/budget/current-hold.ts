@@ -5,9 +5,10 @@ import { MAX_AMOUNT, validateAmount } from './budget.validate.js';
 /** The hold that a body runs on, and what the body has cost so far. */
 export interface CurrentHold extends Reserved {
   /**
-   * Notes a cost, on top of earlier notes. A body that throws costs what it has noted. A body that ends well
-   * costs at least that. A value that is not an amount is logged as an error and counts as the estimate. This
-   * function never throws.
+   * Adds a cost to the earlier notes. With `onThrow: 'auto'`, a body that throws costs what it has noted. A body
+   * that ends well costs at least that. A value that is not an amount is logged as an error. Then the notes
+   * count as at least the estimate, unless the body ends well and `actual` returns its cost. This function never
+   * throws.
    */
   spent(amount: Amount): void;
   /** The sum of all notes. */

@@ -1,7 +1,7 @@
 import { SyncGuardError } from '../syncguard.errors.js';
 
 const ABORT_NAMES = new Set(['AbortError', 'TimeoutError']);
-/** The errors of clients of language models, which do not set a name. */
+/** Error classes of clients of language models. These errors have no `name` of their own. */
 const ABORT_CLASSES = new Set(['APIUserAbortError', 'APIConnectionTimeoutError']);
 const ABORT_CODES = new Set([
   'ABORT_ERR',

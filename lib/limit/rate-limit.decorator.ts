@@ -17,9 +17,9 @@ export interface RateLimitOptions {
  * Limits a route, a field of GraphQL, a message of a gateway or of a microservice, or all handlers of a class. Several
  * decorators add up, also those of a class and of its methods. The decorator binds its own guard (ADR 0012).
  *
- * A limit is asked before the other guards of the class and method, in whatever order the decorators stand. So a call that
- * `AuthGuard` refuses counts as a failure. A policy with `ask: 'after'` is asked after all guards, and so is one that counts
- * by the user.
+ * A limit is asked before the other guards of the class and method, in whatever order the decorators stand. So a policy
+ * that counts failures also counts a call that `AuthGuard` refuses. A policy with `ask: 'after'` is asked after all guards,
+ * and so is one that counts by the user.
  *
  * @param policy - a name in the `limits` option, a preset's name (`'login'`, `'otp'`, `'signup'`, `'api'`), a
  *   policy, or a list of policies. A policy without a name counts each route apart.

@@ -75,7 +75,8 @@ export class RoutePlans {
 
   /** Returns the limits that a method has, with those that it would have under a global guard. */
   limitsOf(type: object, method: object): readonly ResolvedPolicy[] {
-    // Outside of HTTP the policy `default` does not learn how calls end.
+    // Outside of HTTP the policy `default` does not learn how calls end, so it is left out if it counts
+    // outcomes.
     const byDefault = this.#defaultPolicies(type, method).filter(
       ({ count }) => count === 'attempt' || Reflect.hasMetadata(METHOD, method),
     );

@@ -36,7 +36,7 @@ export interface Content {
 }
 
 /**
- * - `burned_by_you`: the viewTag belongs to a view that was counted.
+ * - `burned_by_you`: the secret is burned, and the viewTag belongs to a view that was counted.
  * - `failed`: the viewTag belongs to a view that counts as a failure.
  * - `lease_needed`: a secret that counts failures is shown on lease only.
  */

@@ -5,7 +5,9 @@ const YEAR_MS = 365 * 86_400_000;
 
 interface Lease {
   readonly endMs: number;
-  /** The calls that were shown this view. Where failures are counted, each of them is a try. */
+  /**
+   * Where failures are counted: the calls that were shown this view, each of which is a try. Otherwise empty.
+   */
   readonly calls: Set<string>;
 }
 

@@ -5,8 +5,9 @@ import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../sync
  * - `ServiceUnavailable`, `NetworkTimeout`, `AuthFailed`: Redis cannot be reached, is too slow, or refuses
  *   the command.
  * - `Aborted`: the signal of the caller has aborted.
- * - `InvalidArgument`: the call is wrong.
- * - `Internal`: a fault in SyncGuard.
+ * - `InvalidArgument`: the call is wrong. With a `cause` it comes from Redis, for example because a key holds
+ *   data of another program.
+ * - `Internal`: an error that SyncGuard does not know. It is the `cause`.
  */
 export type SecretErrorCode = FaultCode | 'SecretConflict';
 

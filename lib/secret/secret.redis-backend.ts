@@ -42,8 +42,8 @@ export class RedisSecretBackend implements SecretBackend {
       ...{ proof, bytes: payload, form, views: views ?? -1, ttlMs: ttlMs ?? 0, meta },
       ...{ maxFailures: maxFailures ?? 0, secretLabel: label, tombstoneMs },
     };
-    // The caller never got the id of this secret, so nobody could use it. Without a deadline it would stay for
-    // ever.
+    // `create()` has rejected although the secret is or may be stored. So the caller has no receipt and hands
+    // out no link to it. Without a deadline it would stay for ever.
     const undo = (): void => {
       const burned = (): Promise<unknown> =>
         this.runner.run(burnScript, keys, { proof, burnId: proof, tombstoneMs: 0 });

@@ -107,7 +107,10 @@ export class SecretService {
     }
   }
 
-  /** Returns what `view()` would answer, without the payload. Changes nothing. */
+  /**
+   * Returns whether `view()` would show the secret to a new reader, or why not. Shows no payload and changes
+   * nothing.
+   */
   async peek(id: string, options: CallOptions = {}): Promise<PeekResult> {
     const reply = await asSecretError(this.backend.peek(tagOf(validateId(id)), validateCall(options)));
     if (reply === 'not_found') return this.#notShown(reply);
@@ -144,14 +147,16 @@ export class SecretService {
   }
 
   /**
-   * Counts a view on lease, because the reader could open the secret. A lease that lapses is counted as well.
+   * Counts a view on lease. Call it after the reader has opened the secret. A lease that lapses counts as a
+   * view too, and with `maxFailures` also as a wrong try.
    */
   async confirm(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
     return toSettled(await asSecretError(this.backend.confirm(tagsOf(id, viewId), validateCall(options))));
   }
 
   /**
-   * Releases a view on lease, because the passphrase was wrong. With `maxFailures` it counts as a wrong try.
+   * Takes back a view on lease, so that it is not counted. Call it after a wrong passphrase. With
+   * `maxFailures` this counts as a wrong try.
    */
   async release(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
     return toSettled(await asSecretError(this.backend.release(tagsOf(id, viewId), validateCall(options))));

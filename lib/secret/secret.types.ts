@@ -1,6 +1,6 @@
 import type { CallOptions } from '../validate.js';
 
-/** What a secret is made of, but for how it ends. */
+/** The options of `create()`, except `views` and `ttlMs`. */
 export interface NewSecret extends CallOptions {
   /**
    * The secret: text, or any bytes. At most `secret.maxBytes` (1 MiB). Views return it byte for byte, and a
@@ -18,15 +18,15 @@ export interface NewSecret extends CallOptions {
    */
   meta?: SecretMeta;
   /**
-   * The `label` in events of this secret, at most 200 UTF-8 bytes. Use it for an order number, or for the
-   * account that gets the message "your secret was opened". It is stored unencrypted, and is kept longer than
-   * the payload. Never put the payload into it.
+   * Burns the secret after so many wrong tries, 1 to 100. It is then shown on lease only
+   * (`view(id, { leaseMs })`). A lease that is released or that lapses counts as a wrong try. Default: wrong
+   * tries are not counted.
    */
   maxFailures?: number;
   /**
    * The `label` in events of this secret, at most 200 UTF-8 bytes. Use it for an order number, or for the
-   * account that gets the message "your secret was opened". It is stored as it is, and longer than the
-   * payload. Never put the payload into it.
+   * account that receives the message "your secret was opened". It is stored unencrypted, and is kept longer
+   * than the payload. Never put the payload into it.
    */
   label?: string;
 }
@@ -36,11 +36,11 @@ export interface NewSecret extends CallOptions {
  */
 export type CreateSecretOptions = NewSecret & (SecretByViews | SecretByTime);
 
-/** How long the secret lives, in ms, from 1 ms to 10 years. Views do not extend it. Default: for ever. */
+/** A secret that ends by its views. */
 export interface SecretByViews {
   /** How many views there are. 1 to 10,000. */
   views: number;
-  /** How long it lives, in ms, 1 to 10 years. Views do not extend it. Default: for ever. */
+  /** How long the secret lives, in ms, from 1 ms to 10 years. Views do not extend it. Default: for ever. */
   ttlMs?: number;
 }
 
@@ -62,10 +62,7 @@ export interface CreatedSecret {
    * the id.
    */
   readonly receipt: string;
-  /**
-   * Shows the secret now and counts the view later. The view stays pending for this time, in ms, 1 to 2^31 -
-   * 1. See `confirm()`.
-   */
+  /** Null where views are not limited. */
   readonly viewsRemaining: number | null;
   /** By the clock of the backend. Null where the time is not limited. */
   readonly expiresAtMs: number | null;
@@ -78,7 +75,10 @@ export interface ViewOptions extends CallOptions {
    * secret too. Default: a new one for each call.
    */
   viewId?: string;
-  /** Shows the secret now and leaves the view pending for so long, in ms, 1 to 2^31 - 1. See `confirm()`. */
+  /**
+   * Shows the secret now, and leaves it open whether the view is counted. The view stays pending for this
+   * time, in ms, from 1 to 2^31 - 1. See `confirm()` and `release()`.
+   */
   leaseMs?: number;
 }
 
@@ -133,16 +133,9 @@ export type ViewResult =
 
 /** What a reader may learn about earlier views. */
 export interface ViewsSoFar {
-  /**
-   * - `ok: true` with `already`: the secret had been burned before, and how.
-   * - `ok: false`: there is no secret to burn. With `uniform` a reader gets `not_found` also for a secret
-   *   that was burned before or has expired.
-   */
+  /** Views that were counted, and views on lease. Released views are left out. */
   readonly viewsUsed: number;
-  /**
-   * What the sender may learn. If the secret was viewed and its reader says that it was not them, another
-   * person has seen it.
-   */
+  /** When it was last shown, on lease or not. Null where it was never shown. */
   readonly viewedAtMs: number | null;
   /** How many wrong tries are left. Only where `maxFailures` was set. */
   readonly failuresRemaining?: number;
@@ -159,16 +152,17 @@ export type PeekResult =
   | (NotShown & Partial<ViewsSoFar>);
 
 /**
- * `already`: it was burned before, and how. `ok: false`: there is no secret to burn. With `uniform` a reader
- * always gets `not_found` for those.
+ * - `ok: true`: the secret is burned. If it had been burned before, `already` is how.
+ * - `ok: false`: there is no secret to burn. With `uniform`, a call by id also returns `not_found` for a
+ *   secret that was burned before or has expired.
  */
 export type BurnResult =
   | { readonly ok: true; readonly already?: SecretEnd }
   | { readonly ok: false; readonly reason: 'not_found' | 'expired' };
 
 /**
- * What the sender may learn. If the secret was viewed before its reader could have, another person has seen
- * it.
+ * The facts that a sender may learn. If the secret was viewed, but its reader has not viewed it, another
+ * person has seen it.
  */
 export type SecretStatus =
   | (ViewsSoFar & {

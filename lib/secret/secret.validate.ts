@@ -12,7 +12,7 @@ export const MAX_LEASES = 100;
 const MAX_TTL_MS = 3_650 * 86_400_000;
 const MAX_META_BYTES = 4_096;
 const MAX_LABEL_BYTES = 200;
-/** Each wrong try is remembered, so that its viewId cannot show the secret again. */
+/** The largest `maxFailures`. Each wrong try is remembered, so that its viewId cannot show the secret again. */
 const MAX_FAILURES = 100;
 
 export function validateReceipt(receipt: unknown): Receipt {
@@ -25,7 +25,7 @@ export function validateReceipt(receipt: unknown): Receipt {
   });
 }
 
-/** A secret as it is stored. */
+/** The checked options of `create()`. An option that was left out is null or ''. An id is always set. */
 export interface CheckedSecret {
   readonly id: string;
   readonly payload: Buffer;

@@ -21,7 +21,7 @@ export type Descriptions<Port> = {
 };
 
 /**
- * Returns the port with an event for each call of a described method, whether it returns or throws.
+ * Returns a proxy of the port. It emits an event when a call of a described method has returned or thrown.
  * Everything else reaches the port unchanged.
  */
 export function observe<Port extends object>(

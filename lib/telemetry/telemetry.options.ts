@@ -11,14 +11,14 @@ export interface TelemetryOptions {
    */
   onEvent(event: SyncGuardEvent): void | Promise<void>;
   /**
-   * Adds `key` and `lockId` to events: to all, or to those for which the function returns true. Anyone who
-   * reads a lockId can release its lock. Default: false.
+   * Adds `key`, `keys` and `lockId` to events: to all, or to those for which the function returns true.
+   * Anyone who reads a lockId can release its lock. Default: false.
    */
   includeRaw?: boolean | ((event: SyncGuardEvent) => boolean);
   /**
-   * Makes the hashes HMAC-SHA-256 with this key (64 hex digits). Without it a short key can be found by
-   * trying. All processes whose events are compared need the same secret. Default: none, then `hashKey` makes
-   * the hashes.
+   * Any secret text. The hashes in events are then HMAC-SHA-256 with it (64 hex digits). Without it, anyone
+   * can find the short key behind a hash by hashing guesses. All processes whose events are compared need the
+   * same secret. Default: none, then `hashKey` makes the hashes.
    */
   hashSecret?: string;
 }

@@ -9,8 +9,8 @@ const MAX_SHOWN = 200;
 const MAX_KEYS = 32;
 
 /**
- * Returns the function that turns observations into events and calls the listener. Keys are hashed unless
- * `includeRaw` allows them.
+ * Returns the function that turns observations into events and calls the listener. Events have keys as
+ * hashes. Where `includeRaw` allows it, they also have the keys themselves.
  *
  * @param warn - called at most once a minute while the listener fails
  */

@@ -1,4 +1,7 @@
-/** The fields of every event. None of them shows a key, an id or a payload, unless `includeRaw` allows it. */
+/**
+ * The fields of every event. Keys and ids are in it as hashes, and unhashed only where `includeRaw` allows it.
+ * No event shows a payload.
+ */
 export interface SyncGuardEventOf<Feature extends string, Type extends string> {
   readonly feature: Feature;
   /** The operation. */
@@ -61,7 +64,10 @@ export interface LimitEvent extends SyncGuardEventOf<
   | 'counter.peek'
   | 'counter.reset'
 > {
-  /** The name of the limit. For a call against several limits it is the one that denied, else the first. */
+  /**
+   * The name of the limit. For a call against several limits it is the one that denied with the longest wait.
+   * If none denied, it is the first.
+   */
   readonly policy?: string;
   /** Redis did not answer, so this process counted by itself. */
   readonly degraded?: true;
@@ -72,8 +78,8 @@ export interface LimitEvent extends SyncGuardEventOf<
 /**
  * An event of a budget. `key` is the id of the operation. For `balance`, `setLimit` and `credit` it is the
  * scope, for `list`, `reap` and `verify` the root. `expired` comes once for each hold that was not settled in
- * time. `cost` with the reason `unreadable` comes where the cost of a body could not be read and the estimate
- * was committed.
+ * time. `cost` with the reason `unreadable` comes where the cost of a body could not be read. Then at least
+ * the estimate is committed.
  */
 export type BudgetEvent =
   | ThresholdEvent
@@ -96,7 +102,10 @@ export type BudgetEvent =
       | 'cost'
     >;
 
-/** A threshold of a limit was reached for the first time in its window. `key` is the scope. */
+/**
+ * A threshold of a limit was reached for the first time in its window, or since a credit or a raise of the
+ * limit. `key` is the scope.
+ */
 export interface ThresholdEvent extends SyncGuardEventOf<'budget', 'threshold'> {
   readonly percent: number;
   /** The part of the scope before the colon: `user` of `user:42`. */
@@ -104,7 +113,7 @@ export interface ThresholdEvent extends SyncGuardEventOf<'budget', 'threshold'> 
   readonly period: ThresholdPeriod;
 }
 
-/** The period of a limit, in the form that events have. */
+/** The period of a limit, in the same form as in `budget.limits`. */
 export type ThresholdPeriod =
   | 'lifetime'
   | {
@@ -126,7 +135,7 @@ export interface SecretEvent extends SyncGuardEventOf<
   readonly label?: string;
 }
 
-/** The event of one operation. */
+/** Any event. */
 export type SyncGuardEvent = LockEvent | LimitEvent | BudgetEvent | SecretEvent;
 
 export type Feature = SyncGuardEvent['feature'];
