@@ -9,8 +9,8 @@ export interface ServerInfo {
 }
 
 /**
- * Returns warnings about servers whose INFO shows that a guarantee is at risk, each with its code and a
- * remedy. INFO is read because CONFIG is often forbidden.
+ * Returns a warning for each risk to a guarantee that the INFO of the servers shows, and one for servers without INFO. A
+ * warning begins with its code and ends with a remedy. INFO is read because CONFIG is often forbidden.
  */
 export function serverWarnings(servers: readonly ServerInfo[], isCluster: boolean): string[] {
   const addresses = new Map<string, string[]>();
@@ -21,8 +21,9 @@ export function serverWarnings(servers: readonly ServerInfo[], isCluster: boolea
 }
 
 /**
- * Returns warnings about options of a client that put a guarantee at risk. Connections of our own get only
- * the warning about Sentinel.
+ * Returns warnings about options of a client that put a guarantee at risk. For `own` connections it checks only the option
+ * for Sentinel, which a user may turn off. The other risks are handled when we open a connection (`redis.connect.ts`,
+ * `redis.hang-watch.ts`).
  */
 export function clientWarnings(client: RedisClient, { own = false } = {}): string[] {
   const { options } = client;
@@ -36,7 +37,7 @@ export function clientWarnings(client: RedisClient, { own = false } = {}): strin
   return warnings;
 }
 
-/** Calls the option itself, since a function that reconnects on other errors does not help. */
+/** Returns whether the option makes the client leave a replica. It calls the option with the error of a replica. */
 function reconnectsOnReadonly(reconnectOnError: ((error: Error) => unknown) | null | undefined): boolean {
   try {
     return Boolean(reconnectOnError?.(new Error("READONLY You can't write against a read only replica.")));

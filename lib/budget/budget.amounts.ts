@@ -2,9 +2,9 @@ import { attachNonce, nonceOf } from './budget.id.js';
 import type { Amount } from './budget.types.js';
 
 /**
- * Converts the amounts of a result for the caller: bigint where the caller passed a bigint, else number where
- * that is exact. It walks the result, so that no operation has to list its amounts. Balances are converted
- * when they are read.
+ * Converts the amounts of a result for the caller. A caller that passed a bigint receives bigints. Any other
+ * caller receives numbers, except that an amount above `Number.MAX_SAFE_INTEGER` stays a bigint. The function
+ * walks the result, so that no operation has to list its amounts. Balances are converted when they are read.
  */
 export function presentAmounts<Result>(result: Result, asBigint: boolean): Result {
   if (asBigint || typeof result !== 'object' || result === null || Array.isArray(result))

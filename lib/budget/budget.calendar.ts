@@ -4,7 +4,7 @@ import type { BudgetWindow, CalendarPeriod, Period } from './budget.types.js';
 const MINUTE_MS = 60_000;
 const HOUR_MS = 60 * MINUTE_MS;
 const DAY_MS = 24 * HOUR_MS;
-/** The longest window. A longer one could end after the last instant that Lua and Date can express. */
+/** The longest window, about 100 years. Its end is always an instant that Lua and Date can express. */
 const MAX_WINDOW_MS = 100 * 366 * DAY_MS;
 
 type Unit = CalendarPeriod['every'];
@@ -40,7 +40,7 @@ export function validatePeriod(name: string, period: unknown): Period {
   return { every, ...(tz === 'UTC' ? {} : { tz }), ...(anchor === usual ? {} : { anchor }) };
 }
 
-/** A list of our own, because versions of `Intl` differ in the name that they prefer. */
+/** The names are listed here, because versions of `Intl` differ in the name that they return for UTC. */
 const NAMES_OF_UTC: ReadonlySet<string> = new Set([
   ...['utc', 'uct', 'gmt', 'gmt0', 'gmt+0', 'gmt-0', 'zulu', 'universal', 'greenwich'],
   ...['etc/utc', 'etc/uct', 'etc/gmt', 'etc/gmt0', 'etc/gmt+0', 'etc/gmt-0', 'etc/zulu', 'etc/universal'],
@@ -108,25 +108,26 @@ export class BudgetCalendar {
   }
 
   /**
-   * Finds windows of days and longer. A window starts when the wall clock first reaches its boundary. Where
-   * daylight saving skips the boundary, the window starts at the skip. Where the boundary comes twice, only
-   * the first one counts. So windows neither overlap nor leave gaps.
+   * Returns the window of a day, week, month or year that contains `nowMs`. A window starts when the wall clock
+   * first reaches its boundary. Where daylight saving skips the boundary, the window starts at the skip. Where
+   * the boundary comes twice, only the first one counts. So windows neither overlap nor leave gaps.
    */
   #unitAt(every: Exclude<Unit, 'hour'>, { tz = 'UTC', anchor }: CalendarPeriod, nowMs: number): BudgetWindow {
     const { indexOf, wallMsOf } = BOUNDARIES[every];
     const startOf = (n: number): number =>
       this.#firstInstantOf(tz, wallMsOf(n, anchor ?? ANCHORS[every].default));
     const n = indexOf(nowMs + this.#offsetMs(tz, nowMs));
-    // The window starts in the same unit as now or in the one before. A clock that was set back over a boundary
-    // may have reached the next one already.
+    // Window n starts in unit n, and `nowMs` is in unit n. Before the start of window n, `nowMs` is in window
+    // n - 1. Where the clock was set back over the start of window n + 1, that window has begun already.
     const starts = [n - 1, n, n + 1, n + 2].map(startOf);
     const next = starts.findIndex((startMs) => startMs > nowMs);
     return { startMs: starts[next - 1] as number, endMs: starts[next] as number };
   }
 
   /**
-   * Finds windows of an hour. Each has 60 minutes, also where daylight saving repeats an hour. An hour is cut
-   * short where daylight saving moves the clock by half an hour.
+   * Returns the window of an hour that contains `nowMs`. It has 60 minutes, also where daylight saving skips
+   * or repeats an hour. There is one exception. Where the clock moves by half an hour, the change ends one
+   * window and starts the next, so these two may be shorter.
    */
   #hourAt({ tz = 'UTC', anchor = 0 }: CalendarPeriod, nowMs: number): BudgetWindow {
     const phase = (ms: number): number => modulo(this.#offsetMs(tz, ms) - anchor * MINUTE_MS, HOUR_MS);
@@ -193,10 +194,11 @@ export class BudgetCalendar {
   }
 }
 
-/** Numbers the windows of a unit and returns their starts in wall-clock time. */
+/** Numbers the units, such as months, and returns when their windows start. Window n starts in unit n. */
 interface Boundary {
-  /** Returns the number of the window that starts last in the unit of this wall-clock time. */
+  /** Returns the number of the unit that contains this wall-clock time. */
   indexOf(wallMs: number): number;
+  /** Returns the wall-clock time at which window n starts. */
   wallMsOf(n: number, anchor: number): number;
 }
 

@@ -4,7 +4,7 @@ import type { Amount, BudgetRecord, Exceeded, Violation } from './budget.types.j
 
 /**
  * The call is wrong: an amount of -1, an unknown time zone, a scope without a limit. Thrown before anything
- * is sent, where that is possible.
+ * is sent, unless only the backend can notice: it knows the limits that `setLimit` has set.
  */
 export class BudgetInputError extends SyncGuardError<'InvalidArgument'> {
   static override readonly brand: string = 'BudgetInputError';
@@ -19,8 +19,8 @@ const FAULT_RETRY_SECS = 1;
 
 /**
  * Redis cannot be reached, is too slow, or refuses the command, so the state of the budget is unknown. `code`
- * says which. This error never means that a limit was exceeded or that something was finalized. The command
- * may have run. Repeating the call with its id is safe.
+ * says which. The error says nothing about the budget: the command may or may not have run, and a limit may
+ * or may not have room. Repeating the call with its id is safe.
  *
  * Over HTTP it is 503 with Retry-After, or 500 where a key holds data of another program.
  */
@@ -50,8 +50,8 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
 
 /**
  * A limit has no room for the request. Thrown by `run()` and `@WithBudget()`. Over HTTP it is 429 with
- * Retry-After where a window reopens (`retryAtMs`) or where only pending holds are in the way. Otherwise it
- * is 402.
+ * Retry-After where waiting helps: until the next window starts (`retryAtMs`), or until pending holds end.
+ * Otherwise it is 402.
  */
 export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
   static override readonly brand: string = 'BudgetExceededError';
@@ -87,8 +87,8 @@ function retryAfter(violations: readonly Violation[], windowMs: number | null): 
 const inSecs = (ms: number): number => Math.max(1, Math.ceil(ms / 1000));
 
 /**
- * Returns whether the request fits once pending holds have ended. (`available` is also 0 where the limit is
- * overspent.)
+ * Returns whether the request fits once pending holds have ended. A violation does not list the credits of
+ * the scope. `available` includes them, but shows them only where it is above 0.
  */
 function isHeldOnly({ limit, committed, reserved, available, requested }: Violation): boolean {
   if (limit === 'unlimited' || available === 'unlimited') return false;
@@ -102,8 +102,8 @@ const nameOf = ({ scope, period }: Violation): string =>
 const typeOf = (scope: string): string | undefined => scope.split(':', 1)[0];
 
 /**
- * Returns the facts of a violation for clients, as JSON: the limit and when it resets. Of the scope it shows
- * the type only.
+ * Returns the facts of a violation for clients, as JSON. Clients see the type of the scope, but not its id and
+ * not the committed amount.
  */
 const toFacts = ({
   scope,
@@ -127,9 +127,10 @@ const toJson = (amount: Amount | 'unlimited'): number | string =>
   typeof amount === 'number' ? amount : String(amount);
 
 /**
- * The id was used before, or its work is being done (`reason: 'pending'`). The body has not run. The error is
- * also thrown where another call settled the hold while the body ran. Thrown by `run()` and `@WithBudget()`.
- * Over HTTP it is 409, with Retry-After where the id is pending.
+ * Thrown by `run()` and `@WithBudget()`. Usually the id was used before, or its work is being done now
+ * (`reason: 'pending'`), and the body has not run. The body has run only where its hold could not be
+ * finalized after it, because another call had settled the hold. Over HTTP it is 409, with Retry-After where
+ * the id is pending.
  */
 export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
   static override readonly brand: string = 'BudgetConflictError';
@@ -138,12 +139,12 @@ export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
   /** The operation that has the id. Undefined where it is no longer known. */
   readonly record: BudgetRecord | undefined;
   /**
-   * With the reason `pending`: when the hold ends unless it is extended, by the clock of the backend.
-   * Otherwise null.
+   * The time at which the pending hold ends unless it is extended, by the clock of the backend. Null where
+   * the reason is not `pending`.
    */
   readonly retryAtMs: number | null;
 
-  /** @param endsInMs - how long the pending hold lasts, in ms */
+  /** @param endsInMs - the time until the pending hold ends, in ms. Undefined where no hold is pending. */
   constructor(reason: string, record: BudgetRecord | undefined, endsInMs?: number) {
     const isPending = endsInMs !== undefined && record !== undefined;
     super({

@@ -2,12 +2,13 @@ import { randomUUID } from 'node:crypto';
 
 const NONCE = Symbol.for('syncguard:budget-nonce');
 
-/** Accepts the nonce of any call. */
+/** Stands for a missing nonce. A call with it finds a hold, whatever nonce the hold has. */
 export const ANY_NONCE = '-';
 
 /**
- * Attaches the nonce of the call that created a hold to a result. Generations start at 1 again once an id was
- * purged. The nonce keeps a very late call from taking the hold that has the id now for its own.
+ * Attaches a nonce to a result: the nonce of the call that created the hold. An id can be used again after its
+ * operation was purged, and its generations start at 1 again. A very late call for the old hold then names the
+ * id and the generation of a new hold. The nonce keeps such a call from settling the new hold.
  */
 export function attachNonce<Hold extends object>(hold: Hold, nonce: string): Hold {
   if (nonce !== ANY_NONCE) Object.defineProperty(hold, NONCE, { value: nonce });

@@ -372,7 +372,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     });
   }
 
-  /** Changes the counters of an operation, and records the thresholds that this crossed. */
+  /** Changes the counters of an operation. If `crosses`, it records the thresholds that the change has crossed. */
   #count(tree: Tree, operation: Operation, crosses: boolean, change: (counter: Counter) => void): void {
     operation.crossed = operation.entries.flatMap((entry) => {
       arm(tree, entry);
@@ -437,8 +437,8 @@ function makeRoomForNext(tree: Tree, operation: Operation): void {
 function purgeOperation(tree: Tree, name: string): boolean {
   const operation = tree.operations.get(name) as Operation;
   const { record, entries } = operation;
-  // The newest operation of an id is kept as long as any older one. Otherwise generations would start at 1
-  // again beside them.
+  // The newest operation of an id is kept as long as any older one. Otherwise the next hold of the id would have
+  // generation 1 again, while older generations are still stored.
   for (let older = isRenewed(operation) ? 0 : record.generation - 1; older > 0; older--) {
     const olderUntilMs = tree.garbage.at(`O|${older}|${record.id}`);
     if (olderUntilMs === undefined) continue;

@@ -91,16 +91,16 @@ export interface RedisBudgetBackendConfig {
 const LONGEST_ROOT = 200;
 /** A window is stale twice only where the clock jumps, so more attempts would not help. */
 const STALE_ATTEMPTS = 3;
-/** How many scopes with periods of setLimit are remembered between calls. */
+/** The largest number of scopes whose periods of setLimit are remembered between calls. */
 const MAX_REMEMBERED = 1_000;
 
 /** Budgets on Redis. Each operation is one atomic script over the four keys of its root. */
 export class RedisBudgetBackend implements BudgetBackend {
   readonly roots: BudgetRoots;
   readonly #calendar = new BudgetCalendar();
-  /** How far the server's clock is ahead of ours, in ms, as of the last stale window. */
+  /** How far the server's clock was ahead of ours at the last reply 'stale' or 'periods', in ms. */
   #skewMs = 0;
-  /** Periods that only setLimit limits, by root and scope. The server reports them with 'periods'. */
+  /** Periods that have a limit only by setLimit, by root and scope. The reply 'periods' lists them. */
   #learned = new Map<string, Set<string>>();
 
   constructor(
@@ -230,7 +230,10 @@ export class RedisBudgetBackend implements BudgetBackend {
     }
   }
 
-  /** Runs a script that checks limits, with the windows and the periods that the server knows. */
+  /**
+   * Runs a script that checks limits. Runs it again where it replies that the windows of the call are not those
+   * of the server's clock ('stale'), or that setLimit limits further periods ('periods').
+   */
   async #admit<Arg extends string>(
     script: BudgetScript<Arg | keyof Entries>,
     call: Call,
@@ -265,7 +268,7 @@ export class RedisBudgetBackend implements BudgetBackend {
 
   #learn(root: string, scopeAndPeriod: string): void {
     const [scope, period] = scopeAndPeriod.split('|') as [string, string];
-    // Forgotten periods are learned again, at the cost of a round trip.
+    // A scope whose periods were forgotten costs one more call, which learns them again.
     if (this.#learned.size >= MAX_REMEMBERED) this.#learned = new Map();
     const key = `${root} ${scope}`;
     this.#learned.set(key, (this.#learned.get(key) ?? new Set()).add(period));
@@ -277,7 +280,7 @@ export class RedisBudgetBackend implements BudgetBackend {
   }
 }
 
-/** Adds the listeners of a call. Without a listener there is nothing to add. */
+/** Returns a call whose `onLate` receives the parsed result. A call without `onLate` has no listeners. */
 function withListeners<Result>(
   { root, signal, onLate, onResent }: Omit<Call, 'onLate'> & { onLate?(result: Result): void },
   parse: (reply: TextReply) => Result,

@@ -39,6 +39,7 @@ export interface ReplyContext {
 /**
  * Parses the reply of `budget-reserve`.
  *
+ * @param nonce - the nonce of the call. A replayed hold has the nonce of the call that created it.
  * @throws TypeError on a reply that the script does not document
  */
 export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = ANY_NONCE): ReserveOutcome {
@@ -238,7 +239,8 @@ function withEntries<Result extends object>(
 }
 
 /**
- * Parses the last part of the record: a list of percentages for each entry, or '-' where none was crossed.
+ * Parses the crossed thresholds, which are the last word of the record: a list of percentages for each entry,
+ * or '-' where none was crossed.
  */
 function parseCrossed([, record = '', fields = '']: TextReply): Crossed[] {
   const percents = record.slice(record.lastIndexOf(' ') + 1);
@@ -334,8 +336,8 @@ export function parseRecord(
 }
 
 /**
- * Parses the fixed part of an operation: nonce openUntilMs fields limits thresholds ends inherited scopes
- * meta.
+ * Parses the fixed part of an operation. Its words are: nonce openUntilMs fields limits thresholds ends
+ * inherited scopes meta. See budget.fragments.ts.
  */
 export function parseDetail(detail = ''): { fields: string[]; scopes: string; meta: string } {
   const [, , fields = '', , , , , scopes = '', ...meta] = detail.split(' ');

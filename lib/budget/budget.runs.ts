@@ -25,15 +25,19 @@ export const DEFAULT_TTL_MS = 60_000;
 /** How long settling is retried in the background: as long as an operation is remembered by default. */
 const SETTLE_WITHIN_MS = 15 * 60_000;
 
-/** What `run()` reserves, and how it settles. */
+/** Options of `run()`: the amount that it reserves, and how it settles. */
 export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
   /**
    * Returns the actual cost of the result. For a stream under `@WithBudget()` it is called with the last
-   * item. If it throws or returns no amount, the estimate is committed and an error is logged. Default: what
-   * the body has noted with `currentHold().spent()`, else the reserved amount.
+   * item. If the body has noted more with `currentHold().spent()`, the noted sum is the cost. If `actual` throws
+   * or returns no amount, the estimate is the cost, or the noted sum where that is greater, and an error is
+   * logged. Default: the noted sum, or the reserved amount if nothing was noted.
    */
   actual?: (result: T) => Amount;
-  /** What happens when the actual cost exceeds the hold. Default: `'record'`. */
+  /**
+   * How a cost above the hold is counted. `'record'` commits all of it. `'cap'` commits the part that fits into
+   * the limits. Default: `'record'`.
+   */
   overage?: Exclude<OveragePolicy, 'reject'>;
   /**
    * How to settle when the body throws.
@@ -42,7 +46,7 @@ export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
    *   else the estimate. A body that was aborted or timed out costs what was noted, else the estimate. Any
    *   other body costs only what was noted.
    * - `'abort'`: nothing is spent.
-   * - `'finalize-estimate'`: the estimate is spent.
+   * - `'finalize-estimate'`: the estimate is spent, or the noted sum where that is greater.
    * - A function returns the cost, or `'abort'`.
    *
    * Default: `'auto'`.
@@ -58,7 +62,7 @@ export interface RunSteps {
   extend(ref: BudgetRef, ttlMs: number): Promise<ExtendHoldResult>;
 }
 
-/** What a decorator knows about its body. */
+/** The arguments of a decorated body and, if it is a stream, its progress. */
 export interface BodyFacts {
   readonly args: readonly unknown[];
   readonly stream?: StreamProgress;
@@ -92,7 +96,7 @@ class BudgetRun {
   }
 }
 
-/** Runs bodies on budgets. Each one reserves, is extended while it runs, and settles once. */
+/** Runs bodies on budgets. Each run reserves a hold, extends it while the body runs, and settles it once. */
 export class BudgetRuns {
   readonly #logger = new Logger('SyncGuard');
   readonly #running = new Set<Promise<unknown>>();
@@ -128,7 +132,7 @@ export class BudgetRuns {
     this.#retries.start(attempt, forMs, fault);
   }
 
-  /** Lets bodies end and settle for `drainMs`, and then tries once more to settle the rest. */
+  /** Waits up to `drainMs` for running bodies. Then makes a last attempt at each background retry. */
   async drain(drainMs: number): Promise<void> {
     await settleWithin(drainMs, [...this.#running]);
     if (this.#running.size > 0)
@@ -191,13 +195,14 @@ export class BudgetRuns {
     notes.close();
     if (await run.settledByHand()) return;
     const cost = await settlementOf(end);
-    // A hold that cannot be aborted now expires by its TTL.
+    // If the abort fails, the hold expires by its TTL.
     if (cost === 'abort') await this.steps.abort(hold).catch(() => {});
     else await this.#finalizeNowOrLater(hold, cost, overage);
   }
 
   /**
-   * Finalizes now, or in the background where Redis does not answer. The result of the body must not be lost.
+   * Finalizes now. Where Redis does not answer, it retries in the background and does not throw, because the
+   * result of the body must not be lost.
    */
   async #finalizeNowOrLater(hold: Reserved, cost: Amount, overage: 'record' | 'cap'): Promise<void> {
     const settle = async (): Promise<void> => {

@@ -3,9 +3,9 @@ export interface CounterCall {
   readonly max: number;
   readonly windowMs: number;
   readonly cost: number;
-  /** The name of the call. A call that is sent twice counts once. */
+  /** The id that the app passed for this call, or a random one. A call that is sent twice counts once. */
   readonly callId: string;
-  /** Whether the callId is kept until the window ends, and not only until the next call. */
+  /** Whether the callId is kept until the window ends. Otherwise it is kept until the next call is counted. */
   readonly remember: boolean;
 }
 

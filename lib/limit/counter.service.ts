@@ -10,8 +10,8 @@ const MAX_WINDOW_MS = 3_650 * 86_400_000;
 
 /**
  * Counts up to a maximum and never past it, for a quota of 100 exports a day, or 3 trial runs. A window starts with its first
- * increment. Around the end of a window up to twice the maximum gets through, so use AbuseLimiterService to stop a client
- * that hammers.
+ * increment. Around the end of a window up to twice the maximum gets through. So use AbuseLimiterService against a client that
+ * sends too many calls in a short time.
  *
  * @example
  * const { ok, remaining } = await counters.increment(`exports:${user}`, { max: 100, windowMs: days(1) });
@@ -27,8 +27,8 @@ export class CounterService {
    * calls do not pass the maximum either.
    *
    * @param key - the name of the count, 1 to 512 UTF-8 bytes
-   * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable`,
-   * `NetworkTimeout` or `AuthFailed` if Redis does not answer
+   * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable` or
+   * `NetworkTimeout` if Redis does not answer, `AuthFailed` if it refuses the client
    */
   async increment(key: string, options: IncrementOptions): Promise<CounterResult> {
     const call = checked(() =>

@@ -9,7 +9,7 @@ import { decodeDone, decodePeek } from './limit.replies.js';
 //                     value, so that a window which lost its TTL still ends.
 //   block     String  A block that was set by hand, as in limit.scripts.ts.
 
-/** Sets `count`, `last`, `forgiven` and `endsAtMs` from `value`. `endsAtMs` is nil if no window is open. */
+/** Sets `count`, `last`, `forgiven` and `endsAtMs` from `value`. If no window is open, they are 0, '', '' and nil. */
 const PARSE_WINDOW = `
 local count, last, forgiven, endsAtMs = 0, '', ''
 if value then
@@ -25,8 +25,8 @@ const writeWindow = (last: string, forgiven: string): string =>
   `call('SET', window, string.format('%.0f %.0f %s %s', count, endsAtMs, ${last}, ${forgiven}), 'PX', endsAtMs - nowMs)`;
 
 /**
- * The decider of a fixed window. It counts a call only if the call fits. A denied call waits until the window ends. The
- * waits in its replies are no longer than the window, even after the clock has stepped back.
+ * The decider of a fixed window. It counts a call only if the call fits. For a denied call it replies the time until the
+ * window ends. A replied time is never longer than a window, even after the clock has stepped back.
  */
 export const DECIDE_IN_WINDOW = `
 local function decideInWindow(commit, window, block, cost, shortWindowMs, shortThreshold)

@@ -18,7 +18,7 @@ const visits: AsyncLocalStorage<Visit> = ((
   globalThis as { [key: symbol]: AsyncLocalStorage<Visit> | undefined }
 )[Symbol.for('syncguard:als:visits')] ??= new AsyncLocalStorage<Visit>());
 
-/** Calls the handler, so that it can find its visit. */
+/** Calls the handler in a way in which the handler can find its visit. */
 export const handleFor = (visit: Visit, context: ExecutionContext, next: CallHandler): Observable<unknown> =>
   context.getType() === 'http' ? next.handle() : visits.run(visit, () => next.handle());
 
@@ -38,7 +38,8 @@ export function noteEntry(type: { readonly prototype: object }, key: string | sy
   const place = isHttp ? addRequestArgument(owner.constructor, key, method.length) : undefined;
   replaceMethod('@RateLimit', owner, key, descriptor, (original) => notingMethod(original, place));
   const noting = descriptor?.value as object;
-  // Inherited metadata is copied too. Another wrapper may have the method that it replaces as its prototype.
+  // The metadata that `method` inherits is copied too. A decorator of another package may have replaced the original method
+  // by a function whose prototype is the original.
   for (const name of Reflect.getMetadataKeys(method) as unknown[])
     Reflect.defineMetadata(name, Reflect.getMetadata(name, method), noting);
   Object.defineProperty(noting, NOTES_ENTRY, { value: key });
@@ -52,7 +53,7 @@ interface RequestPlace {
   readonly ownArgs: number;
 }
 
-/** Tells Nest to pass the request to a method, behind its own arguments. */
+/** Makes Nest pass the request to a method, as one argument after those of the method. */
 function addRequestArgument(constructor: object, key: string | symbol, length: number): RequestPlace {
   const known = (Reflect.getMetadata(ROUTE_ARGS, constructor, key) ?? {}) as Record<
     string,
@@ -85,8 +86,8 @@ const HEADERS_MS = [0, 1_000];
 
 /**
  * Calls a handler of `@Sse` and reports how it ended. An interceptor cannot do that: Nest would send the headers with a 200
- * before the interceptor knows anything. If the handler throws, the answer can still become a 429. Once the headers were
- * sent, the call has succeeded.
+ * before the interceptor sees how the handler ended. If the handler throws, the answer can still become a 429. Once the
+ * headers were sent, the call has succeeded.
  */
 async function callReporting(visit: Visit, call: () => unknown): Promise<unknown> {
   const calls = visit.inFlight.splice(0);

@@ -15,7 +15,9 @@ import type { LimitedCall, RequestLike } from './limited-call.js';
 
 export type KeyOptions = Pick<ResolvedLimitOptions, 'ipv6Subnet' | 'user' | 'address'>;
 
-/** Finds the key of a request: whom it is counted for. Runs the functions and providers of the app that `keyBy` names. */
+/**
+ * Finds the key of a request: the text by which it is counted. Runs the functions and providers of the app that `keyBy` names.
+ */
 export class KeyResolver {
   readonly #resolvers = new Map<unknown, (context: ExecutionContext) => unknown>();
   readonly #warned = new Set<string>();
@@ -41,8 +43,8 @@ export class KeyResolver {
 
   /**
    * Returns the key of a request. If a part is missing, the key is the address, so that clients never share one bucket. A
-   * message has no address: its key is made of the other parts, and is undefined if one of those is missing. The part
-   * `'route'` does not tell clients apart. It stands last in the key, also if the key is the address.
+   * message has no address. So the part `'ip'` is left out of its key, and the key is undefined if any other part is missing.
+   * The part `'route'` names no client. It stands last in the key, also if the key is the address.
    */
   async keyFor(
     keyBy: KeyBy,
@@ -101,8 +103,8 @@ export class KeyResolver {
   }
 
   /**
-   * Returns the address that `limit.address` finds. If it finds none, the request did not come through the CDN, and the
-   * address of its connection is returned.
+   * Returns the address that `limit.address` finds. If it finds none, the request has probably come past the CDN or proxy
+   * that sets the address. Then this logs a warning and returns the address of the connection.
    */
   async #configuredAddress(context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
     const { address, ipv6Subnet } = this.options;
@@ -118,7 +120,7 @@ export class KeyResolver {
     return normalizeAddress(request.socket?.remoteAddress ?? request.ip ?? '', ipv6Subnet);
   }
 
-  /** Warns of a multipart form. An interceptor reads such a form, and limits are asked before interceptors run. */
+  /** Warns if the body is a multipart form. An interceptor parses such a form, and interceptors run after the limits. */
   #checkBody(part: string, context: ExecutionContext, { headers, body }: RequestLike): void {
     if (context.getType() !== 'http' || !/^multipart\//i.test(String(headers['content-type']))) return;
     if (typeof body === 'object' && body !== null && Object.keys(body).length > 0) return;
@@ -134,7 +136,7 @@ export class KeyResolver {
     this.warn(message);
   }
 
-  /** Looks at the first request that came through a proxy, and warns if the app does not trust that proxy. */
+  /** Looks at the first request that has the header of a proxy, and warns if the app does not trust that proxy. */
   #checkProxy({ headers, ip, socket }: RequestLike): void {
     if (headers['x-forwarded-for'] === undefined) return;
     this.#looksForProxy = false;

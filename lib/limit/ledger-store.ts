@@ -1,7 +1,7 @@
 import type { Clock } from '../clock.js';
 import { IdleSweep } from '../idle-sweep.js';
 
-/** The most identities that are kept. */
+/** The largest number of identities that are kept. */
 const MAX_IDENTITIES = 100_000;
 const SWEEP_AT_LEAST = 1_024;
 
@@ -76,7 +76,7 @@ export class LedgerStore<Ledger extends StoredLedger> {
     if (known) this.delete(identity);
     else this.#makeRoom(nowMs);
     const ledger = known ?? this.create();
-    // Blocked or not, it goes to the open ones. `#makeRoom` looks for the block, which may be set or ended until then.
+    // Even a blocked ledger goes to the open ones. `#makeRoom` looks for a block later, which may be set or ended by then.
     this.#open.set(identity, ledger);
     this.#idle.start();
     return ledger;
@@ -86,7 +86,10 @@ export class LedgerStore<Ledger extends StoredLedger> {
     for (const shelf of this.#shelves) if (shelf.delete(identity)) return;
   }
 
-  /** Sweeps when the store has doubled since the last sweep, so the cost of a call is constant on average. */
+  /**
+   * Sweeps when the store has doubled since the last sweep, so the cost of a call is constant on average. Then drops one
+   * ledger if the store is still full.
+   */
   #makeRoom(nowMs: number): void {
     if (this.size >= this.#sweepAt) this.#sweep(nowMs);
     if (this.size < MAX_IDENTITIES) return;

@@ -2,7 +2,8 @@ import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../sync
 import type { DeniedDecision, TooManyAttemptsCode } from './limit.types.js';
 
 /**
- * The call is denied and has to wait. `limiter()` and the guard throw this. Over HTTP it is a 429 with `Retry-After`.
+ * The call is denied. The client may try again after `retryAfterSecs`. Thrown by `limiter()` and the guard. Over HTTP it is a
+ * 429 with `Retry-After`.
  *
  * @example
  * catch (error) {
@@ -15,7 +16,7 @@ export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
 
   /** Whole seconds, at least 1. */
   readonly retryAfterSecs: number;
-  /** The whole decision. The client does not see it: it learns only when to come back. */
+  /** The whole decision. The client does not see it. It sees only when to try again. */
   readonly decision: DeniedDecision;
 
   constructor(decision: DeniedDecision, code: TooManyAttemptsCode = 'TooManyAttempts') {
@@ -33,13 +34,13 @@ export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
 /**
  * The limiter could not decide, or an operation failed.
  *
- * - `ServiceUnavailable`: Redis does not answer, and the policy is `onError: 'closed'`. `context.retryAfter` holds the
- *   seconds after which to ask again.
- * - `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed` from `reset`, `block`, `unblock` or `forgive`: Redis may not have
- *   done it.
+ * - `ServiceUnavailable` from a decision: Redis does not answer, and the policy is `onError: 'closed'`. `context.retryAfter`
+ *   holds the seconds after which to ask again.
+ * - `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed` from `reset`, `block`, `unblock`, `forgive` or a counter: Redis did
+ *   not answer or refused the client, so the operation may not have been done.
  * - `InvalidArgument`: an argument of the call is wrong.
  * - `Aborted`: the caller's `signal` was aborted.
- * - `Internal`: a reply of Redis cannot be read, or a function of a policy returned a value of no use.
+ * - `Internal`: a reply of Redis cannot be read, or a function of a policy returned an unusable value.
  */
 export class LimitError extends SyncGuardError<FaultCode> {
   static override readonly brand: string = 'LimitError';
