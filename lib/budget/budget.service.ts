@@ -89,8 +89,8 @@ export interface BudgetEvents {
  * it failed. A hold that is neither finalized nor aborted expires. Each operation is one atomic step over all
  * its scopes and periods.
  *
- * All methods throw BudgetInputError on a wrong call, before anything is sent. They throw
- * BudgetUnavailableError when Redis cannot answer. An outage is never reported as "exceeded" or "finalized".
+ * All methods throw BudgetInputError on a wrong call. They throw BudgetUnavailableError when Redis cannot
+ * answer. An outage is never reported as "exceeded" or "finalized".
  *
  * @example
  * const hold = await budgets.reserve({ scopes: ['user:42', 'org'], amount: 1_000 });
@@ -139,11 +139,11 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /**
-   * Commits what was really spent and ends the hold. It is safe to repeat, and is retried by itself when
-   * Redis does not answer.
+   * Commits the amount that was really spent, and ends the hold. A repeated call is safe. When Redis does not
+   * answer, this retries up to twice before it throws.
    *
    * @param ref - a result of `reserve`, or `{ root?, id }`
-   * @param actual - what was really spent
+   * @param actual - the amount that was really spent
    */
   async finalize(ref: BudgetRef, actual: Amount, options: FinalizeOptions = {}): Promise<FinalizeResult> {
     const { overage = 'record', late = 'record', signal } = checkedOptions(options, ['overage', 'late']);
@@ -161,8 +161,8 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /**
-   * Ends a hold without spending anything. It is safe to repeat, and is retried by itself when Redis does not
-   * answer.
+   * Ends a hold without spending anything. A repeated call is safe. When Redis does not answer, this retries up
+   * to twice before it throws.
    */
   async abort(ref: BudgetRef, options: CallOptions = {}): Promise<AbortResult> {
     const { signal } = checkedOptions(options, []);
@@ -200,7 +200,7 @@ export class BudgetService implements OnModuleDestroy {
     );
   }
 
-  /** Returns part or all of a committed amount to the windows in which it was spent. */
+  /** Refunds part or all of a committed amount. That much is free again in the windows in which it was spent. */
   async refund(
     ref: BudgetRef,
     amount: Amount,
@@ -301,7 +301,7 @@ export class BudgetService implements OnModuleDestroy {
     const root = validateRoot(options.root);
     const expired: string[] = [];
     let purged = 0;
-    // Each step is reported at once, because the next step may fail and none reports the same hold again.
+    // Each step is reported at once. If a later step failed, no other call would report these holds again.
     const onStep = (step: ReapResult): void => {
       if (step.expired.length > 0) this.#onExpired(root, step.expired);
     };
@@ -331,7 +331,8 @@ export class BudgetService implements OnModuleDestroy {
    *
    * @throws BudgetExceededError when a limit has no room. The body has not run.
    * @throws BudgetConflictError when the work of the id was done before or is being done
-   *   (`reason: 'pending'`). The body has not run.
+   *   (`reason: 'pending'`). The body has not run. Also thrown when another call has settled the hold while
+   *   the body ran.
    * @throws BudgetUnavailableError when Redis could not reserve. After the body an outage loses no result:
    *   the hold is finalized in the background then, for up to 15 minutes.
    * @example
@@ -388,7 +389,7 @@ export class BudgetService implements OnModuleDestroy {
     };
     this.#refuseWhenShuttingDown();
     const limited = await this.#limits.limitsOf(valid.root, valid.scopes);
-    // A call that was aborted before sends nothing, so there is nothing to undo.
+    // A call that is aborted by now sends nothing, so there is nothing to undo.
     refuseAborted(signal, BudgetUnavailableError);
     this.#reaper?.touch(valid.root);
     try {

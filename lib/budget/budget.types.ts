@@ -41,7 +41,7 @@ export interface BudgetLimit {
   period: Period;
   /** A limit of 0 blocks everything. `'unlimited'` counts without a limit. */
   limit: Amount | 'unlimited';
-  /** Percentages of the limit, 1 to 1,000. Each is reported once a window in `crossed`. Default: none. */
+  /** Percentages of the limit, 1 to 1,000. A result reports each in `crossed` once per window. Default: none. */
   thresholds?: readonly number[];
 }
 
@@ -138,11 +138,11 @@ export interface Exceeded<A extends Amount = Amount> {
   readonly retryAfterMs: number | null;
 }
 
-/** The operation was refused, and why; nothing was written. */
+/** The operation was refused for `reason`, and nothing was written. */
 export interface BudgetRefusal<Reason extends string, A extends Amount> {
   readonly ok: false;
   readonly reason: Reason;
-  /** The operation that already has this id. */
+  /** The operation that is stored under this id. */
   readonly record: BudgetRecord<A>;
 }
 
@@ -286,14 +286,14 @@ export interface VerifyResult {
 }
 
 /**
- * What happens when the actual amount exceeds the hold. `record` commits all of it, because the money is
- * spent. `cap` commits what fits into the limits. `reject` refuses, and the hold stays pending.
+ * How `finalize` treats an actual amount that exceeds the hold. `record` commits all of it, because the money
+ * is spent. `cap` commits the part that fits into the limits. `reject` refuses it and leaves the hold pending.
  */
 export type OveragePolicy = 'record' | 'cap' | 'reject';
 
 /**
- * What happens when the hold has expired. `record` commits the amount. `if-available` commits it if it fits
- * into the limits. `reject` refuses.
+ * How `finalize` treats a hold that has expired. `record` commits the amount. `if-available` commits it if it
+ * fits into the limits. `reject` refuses it.
  */
 export type LatePolicy = 'record' | 'if-available' | 'reject';
 
@@ -337,9 +337,9 @@ export interface ChargeOptions {
 }
 
 export interface FinalizeOptions {
-  /** What happens when the actual amount exceeds the hold. Default: `'record'`. */
+  /** How an actual amount that exceeds the hold is treated. Default: `'record'`. */
   overage?: OveragePolicy;
-  /** What happens when the hold has expired. Default: `'record'`. */
+  /** How a hold that has expired is treated. Default: `'record'`. */
   late?: LatePolicy;
   signal?: AbortSignal;
 }
@@ -348,7 +348,7 @@ export interface CreditOptions {
   root?: string;
   scope: string;
   period: Period;
-  /** Is added to the limit of the open window. */
+  /** The amount that is added to the limit of the open window. */
   amount: Amount;
   id: string;
   signal?: AbortSignal;

@@ -16,8 +16,8 @@ import type { Amount } from './budget.types.js';
 import { validateId } from './budget.validate.js';
 
 /**
- * Options of `@WithBudget()`. Each function gets the arguments of the method. It may declare only the first
- * of them.
+ * Options of `@WithBudget()`. Each function is called with the arguments of the method. It may leave out
+ * parameters at the end.
  */
 export interface WithBudgetOptions<
   RootArgs extends unknown[],
@@ -31,23 +31,24 @@ export interface WithBudgetOptions<
   root?: string | ((...args: RootArgs) => string);
   /** Returns the scopes that pay. Each of them must have room. */
   scopes: (...args: ScopeArgs) => readonly string[];
-  /** Returns what the call may cost at most. This amount is reserved before the method runs. */
+  /** Returns the highest cost that the call may have. This amount is reserved before the method runs. */
   estimate: (...args: EstimateArgs) => Amount;
   /**
-   * Returns what the call really cost. For a stream it gets the last item, or undefined where there was none.
-   * Default: the estimate.
+   * Returns the real cost of the call. For a stream it is called with the last item, or with undefined where
+   * there was none. Default: the sum that the method has noted with `currentHold().spent()`, or the estimate
+   * if nothing was noted.
    */
   actual?: (result: Result, ...args: ActualArgs) => Amount;
   /**
-   * Returns an id for the piece of work. One body runs under an id at a time, and none once the id was paid
-   * for. Default: a random id for each call.
+   * Returns an id for the piece of work. Only one call runs under an id at a time. Once an amount was spent
+   * under the id, no further call runs. Default: a random id for each call.
    */
   id?: (...args: IdArgs) => string;
 }
 
 /**
- * Fits async methods, generators, and promises of Observables, whose parameters begin with those of each
- * function.
+ * A decorator for methods that return a promise, a promise of an Observable, or an async generator. The
+ * parameters of the method must begin with the parameters of each function of the options.
  */
 export type BudgetedMethodDecorator<
   A extends unknown[],
@@ -79,7 +80,7 @@ export type BudgetedMethodDecorator<
  *
  * @throws BudgetExceededError when a limit has no room (429 or 402 over HTTP). The method has not run.
  * @throws BudgetConflictError when the work of the id was done before or is being done (409). The method has
- *   not run.
+ *   not run. Also thrown when another call has settled the hold while the method ran.
  * @throws BudgetUnavailableError when Redis cannot answer (503)
  * @throws the error of the method, unchanged
  * @example

@@ -523,7 +523,7 @@ function waitForRoom(
   nowMs: number,
 ): number {
   const excess = threshold > 0 ? count + cost - threshold + 1 : 0;
-  // A call that costs more than the tier holds never fits. It is not denied here, but as busy.
+  // A call that costs more than the tier holds never fits, so there is no time to wait for. `reserve` denies it as 'busy'.
   if (excess < 1 || excess > count) return 0;
   const last = ledger.attempts[ledger.attempts.length - count + excess - 1] as Attempt;
   return untilLeft(last, windowMs, nowMs);
@@ -536,7 +536,7 @@ function waitForRoom(
 const untilLeft = ({ atMs }: Attempt, windowMs: number, nowMs: number): number =>
   Math.min(atMs - nowMs, 0) + windowMs;
 
-/** `resetMs` is how long it takes until the short window is empty: exactly so if this call was counted, otherwise at most. */
+/** `resetMs` is the time until the short window is empty: exact if this call was counted, otherwise an upper bound. */
 const allowed = (counts: LimitCounts, { shortWindowMs }: LimitRules): BackendDecision => ({
   status: 'allowed',
   ...counts,

@@ -22,7 +22,7 @@ import {
 } from './limit.scripts.js';
 
 const TAG_LENGTH = 16;
-/** The most scripts that have rules in their text. The server keeps every script that it has seen. */
+/** The largest number of scripts that have rules in their text. The server keeps every script that it has seen. */
 const MAX_STATIC_SCRIPTS = 256;
 
 type LimitKeys = Readonly<Record<'attempts' | 'window' | 'block' | 'penalties', string>>;

@@ -82,7 +82,7 @@ export type FromContext<T> =
   ((context: ExecutionContext) => T | Promise<T>) | (new (...args: never[]) => ContextResolver<T>);
 
 /**
- * Whom a request is counted for.
+ * The key by which requests are counted.
  *
  * - `'ip'`: the address of the client
  * - `'user'`: the first of `id`, `sub`, `userId`, `_id` and `uid` in `request.user`, or the id that `limit.user` returns
@@ -97,11 +97,12 @@ export type KeyPart = string | FromContext<string | undefined>;
 export interface LimitPolicyOptions {
   /** The name of the limiter. Policies of the same name count together. 1 to 200 printable ASCII characters. */
   name?: string;
-  /** Whom the guard counts a request for. AbuseLimiterService ignores it. Default: the module's `limit.keyBy`, or `'ip'`. */
+  /** The key by which the guard counts. AbuseLimiterService ignores it. Default: the module's `limit.keyBy`, or `'ip'`. */
   keyBy?: KeyBy;
   /**
-   * How much one call counts, all or nothing. 1 to 1,000, in a fixed window up to its limit. A function may return 0: then
-   * the call passes uncounted, unless there is a block. Default: 1.
+   * How much one call counts, all or nothing. 1 to 1,000, but a fixed window has no bound of 1,000. A limit without a block
+   * does not accept a cost above the limit. A function may return 0. Then the call is not counted and passes, unless there is
+   * a block. Default: 1.
    */
   cost?: number | FromContext<number>;
   /**
@@ -110,17 +111,17 @@ export interface LimitPolicyOptions {
    */
   count?: CountedCalls;
   /**
-   * Returns whether a call has failed, for `count: 'failure'` and `'success'`. `error` is undefined if nothing was thrown. With
-   * `undefined` as result the status decides: 401 and 403 are failures, under `'success'` 400 and above. It is called before
-   * the response leaves, and again if a filter or an interceptor changes the status. Where the handler writes the response
-   * itself (`@Res()`), it is called when the headers are out. If it throws, the call counts.
+   * Returns whether a call has failed, for `count: 'failure'` and `'success'`. `error` is undefined if nothing was thrown. If
+   * the function returns undefined, the status decides: 401 and 403 are failures, and with `'success'` every status from 400.
+   * It is called before the response leaves, and again if a filter or an interceptor changes the status. Where the handler
+   * writes the response itself (`@Res()`), it is called when the headers are out. If it throws, the call counts.
    *
    * @example isFailure: (error, { location }) => location?.startsWith('/login?error')
    */
   isFailure?: (error: unknown, end: CallEnd) => boolean | undefined;
   /**
-   * Default: `'after'` if `keyBy` names the user, or if `keyBy`, `cost`, `limit` or `windowMs` has a function and the policy
-   * does not count failures. Otherwise `'before'`.
+   * Default: `'after'` if `keyBy` names the user. Also `'after'` if the policy has a function in `keyBy`, `cost`, `limit` or
+   * `windowMs`, unless it counts failures. Otherwise `'before'`.
    */
   ask?: AskTime;
   /** With `count: 'failure'`: whether a success (2xx) forgets the failures before it. Default: false. */
@@ -182,7 +183,7 @@ export interface AllowedDecision {
   readonly longCount: number;
   /** How many more calls are let in now. */
   readonly remaining: number;
-  /** How long it takes at most until the short window is empty if no more calls come, or until a fixed window ends, in ms. */
+  /** The longest time until the short window is empty if no more calls come, in ms. A fixed window is empty when it ends. */
   readonly resetMs: number;
   /** Present if Redis did not answer, and the policy's `onError` decided. */
   readonly degraded?: true;
