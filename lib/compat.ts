@@ -1,4 +1,4 @@
-// Entry ./compat: what programs need that share Redis keys with other SyncGuard programs. See docs/wire-format.md.
+// Entry ./compat: the functions for programs that share Redis keys with other SyncGuard programs. See docs/wire-format.md.
 // It works without Nest, as ./core does.
 
 // Keys and time

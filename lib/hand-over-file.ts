@@ -30,8 +30,8 @@ export function handOverFile(
     onFirstRead(stream, () => {
       clearTimeout(giveUp);
     });
-    // The reader learns how the stream ended. The listeners of `finished` keep an error from being uncaught where
-    // nobody else listens.
+    // An error of the stream is for its reader. `finished` listens for it too, so without a reader it is not an uncaught
+    // error.
     finished(stream, () => {
       clearTimeout(giveUp);
       end(file);

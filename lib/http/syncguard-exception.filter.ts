@@ -38,16 +38,16 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
  * Answers calls that end in an error of SyncGuard. Other errors are left to other filters.
  *
  * - 423: another caller holds the lock.
- * - 429 with Retry-After: a limit denied the call, or a budget is used up until its next window.
- * - 402: a budget is used up and has no next window.
+ * - 429 with Retry-After: a limit denied the call, or a budget has room later.
+ * - 402: a budget is used up, and waiting does not help.
  * - 409: an id is in use, of a budget operation or of a secret.
- * - 503: Redis cannot be reached, or the call was aborted.
+ * - 503: Redis cannot be reached or refuses the app, the app is shutting down, or the call was aborted.
  * - 400: an argument is invalid, such as a malformed key.
  * - 500: any other fault, such as a lock that was lost.
  *
- * GraphQL clients get the same body as the `extensions` of an error, clients of a gateway as the event
+ * GraphQL clients receive the same body as the `extensions` of an error, clients of a gateway as the event
  * `exception`, and clients of a microservice as the error. Hints are for operators: every 5xx is logged with
- * its hint, and the client does not get it. The module registers this filter unless `http: false` is set.
+ * its hint, and the client does not receive the hint. The module registers this filter unless `http: false` is set.
  */
 @Catch(SyncGuardError)
 export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError> {
@@ -148,7 +148,7 @@ function emitException(client: SocketClient, data: object): void {
 }
 
 /**
- * Removes the hashes of keys. A hash is a label for logs and no secret: a short key can be found by trying.
+ * Removes the hashes of keys. A hash is a label for logs and no secret: anyone can find a short key by hashing guesses.
  */
 const forClients = (context: Readonly<Record<string, unknown>>): Record<string, unknown> =>
   Object.fromEntries(Object.entries(context).filter(([name]) => !/Hash(es)?$/.test(name)));
@@ -173,7 +173,8 @@ class Nothing {
 }
 
 /**
- * Takes the place of the filter where `http: false` is set. A filter without a class would catch every error.
+ * Takes the place of the filter where `http: false` is set. It catches nothing: no error is an instance of
+ * `Nothing`. `@Catch()` without a class would catch every error.
  */
 @Catch(Nothing)
 export class DisabledExceptionFilter implements ExceptionFilter<never> {

@@ -23,8 +23,8 @@ export interface RateLimitOptions {
  *
  * @param policy - a name in the `limits` option, a preset's name (`'login'`, `'otp'`, `'signup'`, `'api'`), a
  *   policy, or a list of policies. A policy without a name counts each route apart.
- * @throws SyncGuardConfigError at once if a policy is malformed. At boot if a name is unknown, or if the decorator could not
- *   limit where it stands. docs/rate-limits.md lists the codes.
+ * @throws SyncGuardConfigError at once if a policy is malformed. At boot if a name is unknown, or if the decorator has no
+ *   effect on this class or method. docs/rate-limits.md lists the codes.
  * @example
  * \@RateLimit('login')
  * \@Post('login')

@@ -20,8 +20,8 @@ interface Limits {
 }
 
 /**
- * Puts on each handler what its limits need: the guard that comes last, and the interceptor that reports how a call ended.
- * It runs after all decorators, and before Nest looks at any handler.
+ * Puts the parts that limits need on each handler: our guard before its other guards, the guard that comes last, and the
+ * interceptor that reports how a call ended. It runs after all decorators, and before Nest looks at any handler.
  */
 export function bindRoutes(modules: ModulesContainer, limits: Limits): void {
   for (const { controllers, providers } of modules.values())
@@ -47,7 +47,7 @@ function bindClass(type: Handlers, limits: Limits): void {
 function bindInterceptor(type: Handlers, key: string | symbol): void {
   noteEntry(type as { prototype: object }, key);
   const method = type.prototype?.[key] as object;
-  // A handler of `@Sse` reports for itself (handler-entry.ts).
+  // A handler of `@Sse` reports how its calls end without the interceptor (handler-entry.ts).
   if (Reflect.hasMetadata(SSE, method)) return;
   // It stands around the other interceptors of the method, so that it sees the value or error that they make.
   const bound = (Reflect.getMetadata(INTERCEPTORS, method) ?? []) as readonly unknown[];
