@@ -1,4 +1,5 @@
 import { SyncGuardConfigError } from '../syncguard.errors.js';
+import { boolean, knownOptions } from '../validate.js';
 import { noteDecoration } from './decorated-methods.js';
 import { resolvePolicies } from './limit.options.js';
 import type { LimitPolicy } from './limit.types.js';
@@ -40,9 +41,11 @@ export function RateLimit(
 ): ClassDecorator & MethodDecorator {
   // A malformed policy throws here and not at the first request, so that the stack shows its decorator.
   if (typeof policy !== 'string') resolvePolicies(policy, { name: '@RateLimit()' });
+  const given = knownOptions('@RateLimit()', options, ['override']);
+  const override = boolean('@RateLimit().override', given.override ?? false);
   return (target: object, key?: string | symbol, descriptor?: PropertyDescriptor): void => {
     const place = placeOf('@RateLimit()', target, key, descriptor);
-    const entry: RateLimitEntry = { policy, override: options.override ?? false, place };
+    const entry: RateLimitEntry = { policy, override, place };
     const above = listOn(RATE_LIMITS, place) as RateLimitEntry[];
     Reflect.defineMetadata(RATE_LIMITS, [entry, ...above], place);
     if (key !== undefined)

@@ -6,6 +6,7 @@ import {
   createMemoryBackend,
   createRedisBackend,
   LockService,
+  RateLimit,
   SecretService,
   SyncGuardModule,
   WithLock,
@@ -147,6 +148,7 @@ describe('a config that is not known', () => {
       () => withTelemetry(createMemoryBackend(), { onEvents: onEvent } as never),
       /onEvent\?/,
     ],
+    ['of @RateLimit', () => RateLimit('login', { overide: true } as never), /override\?/],
     ['of forRoot, isGlobal', () => SyncGuardModule.forRoot({ isglobal: true } as never), /isGlobal\?/],
     ['of forRoot', () => SyncGuardModule.forRoot({ keyprefix: 'x' } as never), /keyPrefix\?/],
     [
