@@ -76,11 +76,14 @@ describe('the wire format of locks', () => {
     const lock = await take('order:1');
     const ttls = async (): Promise<number[]> =>
       Promise.all(['syncguard:order:1', `syncguard:id:${lock.lockId}`].map((key) => client.pexpiretime(key)));
+    // One script sets both, but Redis 7.0 reads its clock for each.
+    const expectTogether = (record = NaN, index = NaN): void =>
+      expect(Math.abs(record - index)).toBeLessThan(TTL_MS / 10);
     const [record, index] = await ttls();
-    expect(record).toBe(index);
+    expectTogether(record, index);
     await lock.extend(60_000);
     const [longer, longerIndex] = await ttls();
-    expect(longer).toBe(longerIndex);
+    expectTogether(longer, longerIndex);
     expect(longer).toBeGreaterThan(record ?? 0);
     expect(await client.ttl('syncguard:fence:syncguard:order:1')).toBe(-1);
   });
