@@ -210,7 +210,7 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
         const startedMs = performance.now();
         controller.abort(new Error('enough'));
         expect(await aborted).toMatchObject({ code: 'Aborted', cause: { message: 'enough' } });
-        expect(performance.now() - startedMs).toBeLessThan(50);
+        expect(performance.now() - startedMs).toBeLessThan(1_000);
         await leave();
         await waiter;
         await nothingIsLeft();

@@ -100,7 +100,7 @@ describe('on Redis behind Sentinel', () => {
     it('a planned switch under load: both instances leave at once, and fences rise', async () => {
       await group.untilReplicated();
       for (const { firstAtMs, rises } of await doublesDuring(() => switchPrimary(group))) {
-        expect(firstAtMs).toBeLessThan(50);
+        expect(firstAtMs).toBeLessThan(500);
         expect(rises).toBe(true);
       }
     }, 40_000);
@@ -112,7 +112,7 @@ describe('on Redis behind Sentinel', () => {
         await heal();
       });
       for (const { firstAtMs } of doubles) {
-        expect(firstAtMs).toBeLessThan(50);
+        expect(firstAtMs).toBeLessThan(500);
       }
     }, 60_000);
 
