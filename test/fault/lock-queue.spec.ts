@@ -1,7 +1,6 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { rmSync } from 'node:fs';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Redis } from 'ioredis';
 import { createRedisBackend, type LockBackend, type LockError } from 'nestjs-syncguard';
 import { LockService } from '../../lib/lock/lock.service.js';
@@ -55,11 +54,9 @@ describe('a queue of several processes', () => {
   afterAll(() => rmSync(folder, { recursive: true }));
   beforeEach(freshRedis);
   afterEach(async () => {
-    for (const { child } of workers.splice(0)) {
-      if (child.exitCode !== null || child.signalCode !== null) continue;
-      const exit = once(child, 'exit');
-      child.kill('SIGKILL');
-      await exit;
+    for (const worker of workers.splice(0)) {
+      const { child } = worker;
+      if (child.exitCode === null && child.signalCode === null) await kill(worker);
     }
   });
 
@@ -90,6 +87,15 @@ describe('a queue of several processes', () => {
       expect(told).toBeDefined();
       return told as Told;
     });
+  const kill = async ({ child }: Worker): Promise<void> => {
+    const exit = once(child, 'exit');
+    child.kill('SIGKILL');
+    await exit;
+  };
+  const dieAtItsTurn = async (worker: Worker): Promise<void> => {
+    worker.order('die at the next turn');
+    await eventually(() => expect(worker.heard('armed')).toBeDefined());
+  };
   const hold = async () =>
     granted(await createRedisBackend(client()).acquire({ key: 'order', ttlMs: TTL_MS }));
   const nothingIsLeft = (): Promise<unknown> => {
@@ -122,9 +128,9 @@ describe('a queue of several processes', () => {
   }, 60_000);
 
   it.each<[string, (head: Worker) => unknown]>([
-    ['was killed while it waited', (head) => head.child.kill('SIGKILL')],
+    ['was killed while it waited', kill],
     ['stands still', (head) => head.child.kill('SIGSTOP')],
-    ['is killed in the instant of the hand-over', (head) => head.order('die at the next turn')],
+    ['is killed in the instant of the hand-over', dieAtItsTurn],
   ])(
     'the head of the queue %s: the others go on, in order',
     async (_, fault) => {
@@ -132,7 +138,6 @@ describe('a queue of several processes', () => {
       const held = await hold();
       await queueUp(head, second, third);
       await fault(head);
-      await sleep(20);
       const releasedMs = performance.timeOrigin + performance.now();
       await held.release();
       const { atMs } = await isInside(second, 'w1');
@@ -169,8 +174,7 @@ describe('a queue of several processes', () => {
     const [gone, last] = (await start(2)) as [Worker, Worker];
     const held = await hold();
     await queueUp(gone, gone, gone, gone, last);
-    gone.order('die at the next turn');
-    await sleep(20);
+    await dieAtItsTurn(gone);
     await held.release();
     await isInside(last, 'w4');
     last.order('leave', 'w4');

@@ -62,6 +62,7 @@ process.on('message', (order: Order) => {
     case 'die at the next turn':
       // It is told that the lock is its own, and has not taken it yet.
       RedisTurn.prototype.wake = () => process.kill(process.pid, 'SIGKILL');
+      return tell({ event: 'armed' });
   }
 });
 process.once('disconnect', () => process.exit(0));
