@@ -8,6 +8,7 @@ import type { LimiterDecision, OnError } from '../../lib/limit/limit.types.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { minutes } from '../../lib/syncguard.options.js';
 import { eventually } from '../support/eventually.js';
+import { stopwatch } from '../support/stopwatch.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy } from '../support/tcp-proxy.js';
@@ -31,12 +32,12 @@ function limiterOn(
 const timed = async <T>(
   run: () => Promise<T>,
 ): Promise<{ ms: number; result: T | { code: string; retryAfter: unknown } }> => {
-  const startMs = performance.now();
+  const elapsedMs = stopwatch();
   const result = await run().catch((error: { code: string; context: { retryAfter: unknown } }) => ({
     code: error.code,
     retryAfter: error.context.retryAfter,
   }));
-  return { ms: performance.now() - startMs, result };
+  return { ms: elapsedMs(), result };
 };
 
 describe('when Redis does not answer', () => {
