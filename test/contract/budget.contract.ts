@@ -544,7 +544,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         const { expired } = await budgets.reap({ max: 100_000 });
         expect(new Set(expired).size).toBe(5_000);
         await expectSound(budgets);
-      }, 30_000);
+      });
     });
 
     describe('limits', () => {

@@ -14,13 +14,13 @@ import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy } from '../support/tcp-proxy.js';
 import { API, BULK, LOGIN } from './limit.contract.js';
 
-const TIMEOUT_MS = 250;
+const TIMEOUT_MS = 1_000;
 
 function limiterOn(
   client: unknown,
   limit: Parameters<typeof resolveLimitDefaults>[0] = {},
 ): AbuseLimiterService {
-  const options = resolveLimitDefaults(limit);
+  const options = resolveLimitDefaults({ commandTimeoutMs: TIMEOUT_MS, ...(limit as object) });
   // However long the client's own commands may take.
   const backend = new RedisLimitBackend(new ScriptRunner(client as ScriptRunner['client'], 60_000), 'test');
   return new AbuseLimiterService(backend, new MemoryLimitBackend(), {

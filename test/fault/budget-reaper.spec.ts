@@ -73,9 +73,7 @@ describe('several processes on one Redis', () => {
 
   it('tell each hold that expired once, also those of one that was killed', async () => {
     const ready = async (...names: string[]): Promise<void> =>
-      eventually(async () => expect((await listed('ready')).sort()).toStrictEqual(names.sort()), {
-        timeoutMs: 20_000,
-      });
+      eventually(async () => expect((await listed('ready')).sort()).toStrictEqual(names.sort()));
     const names = ['a', 'b', 'c', 'victim'];
     const roots = ['shared', 'other'];
     const victim = spawnWorker('victim', [...roots, 'its own'], 40, 3_000);
@@ -90,12 +88,10 @@ describe('several processes on one Redis', () => {
       ...names.flatMap((name) => roots.flatMap((root) => ids(name, root))),
       ...ids('victim', 'its own'),
     ];
-    await eventually(async () => expect(await listed('told')).toHaveLength(expected.length), {
-      timeoutMs: 20_000,
-    });
+    await eventually(async () => expect(await listed('told')).toHaveLength(expected.length));
     await sleep(500);
     expect((await listed('told')).sort()).toStrictEqual(expected.sort());
-  }, 60_000);
+  });
 });
 
 describe('a root whose process is gone', () => {
@@ -112,8 +108,8 @@ describe('a root whose process is gone', () => {
     // Windows and operations are over, so nothing is left to watch.
     workerRedis().clock.advance(2 * 3_600_000);
     start();
-    await eventually(async () => expect(await redis.exists(REGISTRY)).toBe(0), { timeoutMs: 10_000 });
-  }, 20_000);
+    await eventually(async () => expect(await redis.exists(REGISTRY)).toBe(0));
+  });
 
   it('is not known to anybody with `reaper: false`', async () => {
     const { budgets } = start(false);
@@ -141,7 +137,7 @@ describe('more roots than one process looks after', () => {
     const [, calls] = /cmdstat_evalsha:calls=(\d+)/.exec(await client.info('commandstats')) ?? [];
     expect(Number(calls)).toBeLessThan(10_050); // The first of them may have loaded the script.
     await reaper.stop();
-  }, 60_000);
+  });
 
   it('are forgotten as fast as they come and go', async () => {
     const { clock } = workerRedis();
@@ -151,7 +147,7 @@ describe('more roots than one process looks after', () => {
     start({ everyMs: 1_000 });
     const client = workerRedis().client();
     await eventually(async () => expect(await client.exists(REGISTRY)).toBe(0), { timeoutMs: 50_000 });
-  }, 60_000);
+  });
 });
 
 describe('the registry of roots', () => {

@@ -52,7 +52,7 @@ describe('on a Cluster of three masters', () => {
       retryDelayOnFailover: RETRY_MS,
       redisOptions: { disconnectTimeout: 100 },
     };
-  }, 30_000);
+  });
   afterAll(async () => {
     await cluster.stop();
     await Promise.all(proxies.map((proxy) => proxy.stop()));
@@ -152,11 +152,8 @@ describe('on a Cluster of three masters', () => {
         const acquired = losingItsReply(() => locks.acquire({ key: 'order:1', ttlMs: 600_000 }));
         await expect(acquired).rejects.toMatchObject({ code: 'NetworkTimeout' });
         expect(await fencesOf('order:1')).toBe(1);
-        await eventually(async () => expect(await locks.isLocked({ key: 'order:1' })).toBe(false), {
-          timeoutMs: 10_000,
-        });
+        await eventually(async () => expect(await locks.isLocked({ key: 'order:1' })).toBe(false));
       },
-      20_000,
     );
 
     describe('health and calls say ServiceUnavailable', () => {

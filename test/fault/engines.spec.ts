@@ -46,7 +46,7 @@ describe('on Redis behind Sentinel', () => {
   let group: SentinelGroup;
   beforeAll(async () => {
     group = await startSentinelGroup();
-  }, 30_000);
+  });
   afterAll(() => group.stop());
 
   describe.each(IOREDIS_VERSIONS)('%s', (_, version) => {
@@ -103,7 +103,7 @@ describe('on Redis behind Sentinel', () => {
         expect(firstAtMs).toBeLessThan(500);
         expect(rises).toBe(true);
       }
-    }, 40_000);
+    });
 
     it('a frozen primary that resumes after its failover is not written to', async () => {
       await group.untilReplicated();
@@ -114,7 +114,7 @@ describe('on Redis behind Sentinel', () => {
       for (const { firstAtMs } of doubles) {
         expect(firstAtMs).toBeLessThan(500);
       }
-    }, 60_000);
+    });
 
     it("a user's client without a failoverDetector is warned of, by code", async () => {
       const { Redis } = ioredisOf(version);
@@ -135,7 +135,7 @@ describe('on a Cluster', () => {
   let cluster: RedisCluster;
   beforeAll(async () => {
     cluster = await startRedisCluster();
-  }, 30_000);
+  });
   afterAll(() => cluster.stop());
 
   describe.each(IOREDIS_VERSIONS)('%s', (_, version) => {

@@ -198,11 +198,8 @@ describe('locks when Redis fails', () => {
       expect(ms).toBeLessThan(1_900);
       expect(error.message).toMatch(/cannot be reached/);
       await proxy.restore();
-      await eventually(
-        async () => expect((await backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(true),
-        {
-          timeoutMs: 5_000,
-        },
+      await eventually(async () =>
+        expect((await backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(true),
       );
     });
 
@@ -211,12 +208,12 @@ describe('locks when Redis fails', () => {
       await locks.lock(
         async (lock) => {
           await proxy.refuse();
-          await sleep(700);
+          await sleep(1_600); // The renewal that a third of the TTL asks for fails.
           await proxy.restore();
-          await sleep(1_500);
+          await sleep(3_000);
           lock.assertHeld();
         },
-        { key: 'order:1', ttlMs: 1_800 },
+        { key: 'order:1', ttlMs: 4_200 },
       );
     });
 
@@ -477,13 +474,13 @@ describe('locks when Redis fails', () => {
         await locks.lock(
           async (context) => {
             await fill();
-            await sleep(1_500);
+            await sleep(3_500);
             context.assertHeld();
             expect((await failure(backend.acquire({ key: 'order:3', ttlMs: TTL_MS }))).code).toBe(
               'ServiceUnavailable',
             );
           },
-          { key: 'order:1', ttlMs: 600, minHoldMs: 60_000 },
+          { key: 'order:1', ttlMs: 1_500, minHoldMs: 60_000 },
         );
         expect((await backend.lookup({ key: 'order:1' }))?.expiresAtMs).toBeGreaterThan(Date.now() + 30_000);
         expect(await backend.extend({ lockId: lock.lockId, ttlMs: TTL_MS })).toMatchObject({ ok: true });
@@ -520,5 +517,5 @@ describe('locks when Redis fails', () => {
     await Promise.all([...workers, trouble]);
     expect(sections).toBe(240);
     await nothingIsHeld();
-  }, 30_000);
+  });
 });

@@ -50,7 +50,7 @@ describe('a queue of several processes', () => {
   const workers: Worker[] = [];
   beforeAll(async () => {
     ({ folder, program } = await buildWorker('queue-worker'));
-  }, 60_000);
+  });
   afterAll(() => rmSync(folder, { recursive: true }));
   beforeEach(freshRedis);
   afterEach(async () => {
@@ -63,9 +63,7 @@ describe('a queue of several processes', () => {
   async function start(count: number): Promise<Worker[]> {
     const started = Array.from({ length: count }, () => new Worker(fork(program, [workerRedis().url])));
     workers.push(...started);
-    await eventually(() => expect(started.every((worker) => worker.heard('ready'))).toBe(true), {
-      timeoutMs: 20_000,
-    });
+    await eventually(() => expect(started.every((worker) => worker.heard('ready'))).toBe(true));
     return started;
   }
   const client = () => workerRedis().client();
@@ -113,7 +111,7 @@ describe('a queue of several processes', () => {
     await waiting(16);
     await held.release();
     const ended = () => started.flatMap(({ told }) => told).filter(({ event }) => event === 'out');
-    await eventually(() => expect(ended()).toHaveLength(16), { timeoutMs: 30_000 });
+    await eventually(() => expect(ended()).toHaveLength(16));
     expect(started.flatMap(({ told }) => told).filter(({ event }) => event === 'failed')).toStrictEqual([]);
 
     type Section = { name: string; fence: string; inside: number };
@@ -125,7 +123,7 @@ describe('a queue of several processes', () => {
     const turns = names.map((name) => sections.filter((section) => section.name === name).length);
     expect(Math.max(...turns) - Math.min(...turns)).toBeLessThanOrEqual(1);
     await nothingIsLeft();
-  }, 60_000);
+  });
 
   it.each<[string, (head: Worker) => unknown]>([
     ['was killed while it waited', kill],
@@ -168,7 +166,7 @@ describe('a queue of several processes', () => {
     await isInside(third, 'w2');
     third.order('leave', 'w2');
     await nothingIsLeft();
-  }, 60_000);
+  });
 
   it('a process with several waiters that is gone costs one claim, not one each', async () => {
     const [gone, last] = (await start(2)) as [Worker, Worker];
@@ -179,7 +177,7 @@ describe('a queue of several processes', () => {
     await isInside(last, 'w4');
     last.order('leave', 'w4');
     await nothingIsLeft();
-  }, 60_000);
+  });
 
   it('the holder is killed: the first waiter is in when its TTL is over', async () => {
     const [holder, first] = (await start(2)) as [Worker, Worker];
@@ -190,7 +188,7 @@ describe('a queue of several processes', () => {
     await isInside(first, 'w0');
     first.order('leave', 'w0');
     await nothingIsLeft();
-  }, 60_000);
+  });
 });
 
 describe('a queue when something fails', () => {
@@ -372,7 +370,7 @@ describe('a queue when something fails', () => {
     // A wake-up that is lost would be noticed after a minute, a claim that is not taken after half a second.
     expect(worstMs).toBeLessThan(450);
     await nothingIsLeft();
-  }, 60_000);
+  });
 
   it('a foreign value under the name of a queue is said, and leaves the lock alone', async () => {
     const held = await hold();

@@ -45,7 +45,7 @@ describe('workers in several processes', () => {
     const turns = new Map<string, number>();
     for (const { pid, name } of sections) turns.set(`${pid}:${name}`, (turns.get(`${pid}:${name}`) ?? 0) + 1);
     expect([...turns.values()]).toStrictEqual(Array(PROCESSES * WORKERS).fill(SECTIONS));
-  }, 60_000);
+  });
 
   it('go on after the holder was killed, as soon as its TTL has passed', async () => {
     const victim = start();
@@ -61,5 +61,5 @@ describe('workers in several processes', () => {
     const sections = (await history()).slice(before);
     expect(sections).toHaveLength(WORKERS * SECTIONS);
     expect(sections.filter(({ inside }) => inside !== 1)).toStrictEqual([]);
-  }, 60_000);
+  });
 });

@@ -58,9 +58,9 @@ class Llm {
     return 'fine';
   }
 
-  @WithBudget({ scopes: () => ['org'], estimate: () => 10, ttlMs: 150 })
+  @WithBudget({ scopes: () => ['org'], estimate: () => 10, ttlMs: 600 })
   async slow(): Promise<string> {
-    await sleep(500);
+    await sleep(1_500);
     return 'at last';
   }
 
@@ -291,7 +291,7 @@ describe('@WithBudget in a provider', () => {
 
   it('keeps the hold of a slow method alive', async () => {
     const slow = llm.slow();
-    await sleep(400);
+    await sleep(1_000);
     expect(await spent(budgets, 'org')).toBe('0/10');
     expect(await slow).toBe('at last');
     expect((await budgets.list()).records).toMatchObject([

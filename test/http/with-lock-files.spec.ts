@@ -8,7 +8,7 @@ import { listen } from './adapters.js';
 
 Logger.overrideLogger(['error', 'warn']);
 
-const TTL_MS = 300;
+const TTL_MS = 1_200;
 
 @Injectable()
 class Files {
@@ -95,7 +95,7 @@ describe.each(['express', 'fastify'] as const)('a lock on a StreamableFile, on %
     await released();
     expect(files.source.destroyed).toBe(true);
     const late = file.getStream()[Symbol.asyncIterator]();
-    await expect(late.next()).rejects.toThrow(/Nobody read this file within 300 ms/);
+    await expect(late.next()).rejects.toThrow(/Nobody read this file within 1200 ms/);
   });
 
   it.each<[string, (stream: Readable) => Promise<string>]>([

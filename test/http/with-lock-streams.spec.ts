@@ -248,7 +248,7 @@ describe('@WithLock() on streams', () => {
 
     it("is left after the module's `ttlMs`, where the decorator gives none", async () => {
       const module = await Test.createTestingModule({
-        imports: [SyncGuardModule.forRoot({ lock: { ttlMs: 200 } })],
+        imports: [SyncGuardModule.forRoot({ lock: { ttlMs: 1_000 } })],
         providers: [Streams],
       }).compile();
       const stream = await module.get(Streams).observable(of(1));

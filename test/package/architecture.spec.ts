@@ -112,7 +112,7 @@ describe('the architecture check', () => {
   let violations: Violation[];
   beforeAll(() => {
     violations = check([...ALLOWED, ...FORBIDDEN]);
-  }, 60_000);
+  });
 
   it.each(FORBIDDEN)('%s may not %s (%s)', (file, _, rule) => {
     expect(violations.filter(({ from }) => from === file).map((found) => found.rule.name)).toContain(rule);

@@ -176,7 +176,7 @@ describe('the sample app, bundled and minified', () => {
       expect(await health.json()).toMatchObject({
         details: { syncguard: { status: 'up', backend: backend.toLowerCase() } },
       });
-    }, 30_000);
+    });
   });
 });
 

@@ -16,7 +16,7 @@ export interface EventuallyOptions {
  */
 export async function eventually<T>(
   assertion: () => T | Promise<T>,
-  { timeoutMs = 5000, intervalMs = 10 }: EventuallyOptions = {},
+  { timeoutMs = 15_000, intervalMs = 10 }: EventuallyOptions = {},
 ): Promise<T> {
   const deadline = now() + timeoutMs;
   for (;;) {

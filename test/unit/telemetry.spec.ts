@@ -433,7 +433,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
       expectHashedOnly(events);
     };
     await fc.assert(fc.asyncProperty(calls, atOnce), { numRuns: 25 });
-  }, 20_000);
+  });
 
   it('each operation of secrets, of the id nothing but a hash of its tag', async () => {
     const { app, events } = await appWith({ ...(await open()), secret: { uniform: true } });
@@ -518,7 +518,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     const trace = new AsyncLocalStorage<string>();
     const traces: unknown[] = [];
     const { app, events } = await appWith(
-      { ...(await open()), lock: { ttlMs: 900 } },
+      { ...(await open()), lock: { ttlMs: 3_000 } },
       {
         // A listener that reads the async context in which it is called.
         includeRaw: ({ reason }) => reason === 'lost' && traces.push(trace.getStore()) === 0,

@@ -97,5 +97,5 @@ describe('types', () => {
     expect(wrong.map(({ messageText }) => ts.flattenDiagnosticMessageText(messageText, '\n'))).toStrictEqual(
       [],
     );
-  }, 60_000);
+  });
 });
