@@ -1,25 +1,28 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { LockContext } from './lease.js';
 
-/** A lock that the code now running stands under. */
+/** A lock around the running code. */
 export interface LockFrame {
-  /** Which backend granted it: the same key on another backend is another lock. */
+  /** The backend that granted the lock. The same key on another backend is another lock. */
   readonly owner: object;
   readonly context: LockContext;
-  /** The nearest that was live when this one began: a job that schedules itself must not grow a chain. */
+  /**
+   * The nearest lock around this one that was live when this one began. Released locks are left out, so that a job which
+   * schedules itself does not build an endless chain.
+   */
   readonly outer: LockFrame | undefined;
-  /** False once the lock was released: work left running inherits nothing. */
+  /** False once the body has ended. Work that it left running is no longer under the lock. */
   active: boolean;
 }
 
-// One store for all copies of this package in the process, so that nested locks are seen across them.
+// All copies of this package in the process share one store, so that nested locks are found across copies.
 const STORAGE = Symbol.for('syncguard:als');
 const shared = globalThis as { [STORAGE]?: AsyncLocalStorage<LockFrame> };
 
 export const lockFrames = (): AsyncLocalStorage<LockFrame> =>
   (shared[STORAGE] ??= new AsyncLocalStorage<LockFrame>());
 
-/** The frame of the innermost live lock that satisfies `accepts`. */
+/** Returns the innermost live lock around the running code for which `accepts` returns true. */
 export function findFrame(accepts: (frame: LockFrame) => boolean): LockFrame | undefined {
   let frame = lockFrames().getStore();
   while (frame && !(frame.active && accepts(frame))) frame = frame.outer;
@@ -27,7 +30,7 @@ export function findFrame(accepts: (frame: LockFrame) => boolean): LockFrame | u
 }
 
 /**
- * The lock that the running code stands under, the innermost if there are several; undefined outside of one.
+ * Returns the innermost lock around the running code. Undefined outside of a lock.
  *
  * @example
  * const { fence, lockId } = currentLock() ?? {};

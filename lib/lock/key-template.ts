@@ -7,13 +7,13 @@ const PLACEHOLDER = /^(\d+)((?:\.[A-Za-z_$][\w$]*)*)$/;
 const TOKEN = /\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+/g;
 
 /**
- * Reads a template like `'order:{0.id}'` once: `{0.id}` is the property `id` of the first argument, `{{` and
- * `}}` are braces. Gives the function that makes the key of one call.
+ * Compiles a template like `'order:{0.id}'` into a function that returns the key of a call. `{0.id}` is the property `id`
+ * of the first argument. `{{` and `}}` stand for braces.
  *
- * Values are encoded, so that ("a:b", "c") and ("a", "b:c") are two keys; one that is missing is an error,
- * never a lock on "undefined".
+ * Values are encoded, so that ("a:b", "c") and ("a", "b:c") are different keys. A missing value is an error, so a call
+ * never locks "undefined".
  *
- * @throws LockError InvalidArgument: at once for a malformed template, at the call for a missing value
+ * @throws LockError InvalidArgument: at once for a malformed template, and by the returned function for a missing value
  */
 export function compileKeyTemplate(
   template: string,
@@ -43,10 +43,10 @@ function parse(template: string, decorator: string): Part[] {
   return parts;
 }
 
-// What encodeURIComponent leaves alone, and the sign that it writes: a value may hold these.
+// An encoded value can contain these characters: those that encodeURIComponent leaves as they are, and "%".
 const MAY_STAND_IN_A_VALUE = /^[A-Za-z0-9\-_.!~*'()%]*$/;
 
-/** Between two values stands a separator that no value can hold, or ("a-b","c") would be ("a","b-c"). */
+/** Requires a separator between two values that no value can contain. With "-" ("a-b", "c") and ("a", "b-c") would be the same key. */
 function refuseAmbiguous(parts: readonly Part[], template: string, decorator: string): void {
   let between: string | undefined;
   for (const part of parts) {

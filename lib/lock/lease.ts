@@ -7,34 +7,35 @@ import type { LockHandle, ExtendResult } from './lock.types.js';
 import { validateTtl } from './lock.validate.js';
 import type { Watched } from './watchdog.js';
 
-/** The lock as its body sees it. */
+/** What a body can see of its lock, and do with it. */
 export interface LockContext {
-  /** The key; of several the first in their order. */
+  /** The key. Of several keys it is the first one in sorted order. */
   readonly key: string;
   /** All keys that are locked together, in NFC, sorted. */
   readonly keys: readonly string[];
-  /** Of this grant alone. Anyone who has it can release the lock, so give it to the resource and not to a client. */
+  /** The id of this grant. Anyone who has it can release the lock, so pass it to the resource and not to a client. */
   readonly lockId: string;
   /**
-   * Rises with every grant of the key: send it along with every write, with the `lockId`, and let the resource refuse
-   * a lower one, and the same one with another `lockId`. One grant of several keys has one fence, which is above all
-   * that any of them has had.
+   * The fence rises with every grant of the key. Send it and the `lockId` along with every write. Let the resource refuse
+   * a lower fence, and the same fence with another `lockId`. All keys of a grant have the same fence, which is above
+   * every fence that any of them has had.
    */
   readonly fence: string;
-  /** The fence of each key. */
+  /** The fence of each key (in NFC). */
   readonly fences: Readonly<Record<string, string>>;
-  /** Aborts when the lock is lost. Asks the clock, not only a timer: right also after a blocked event loop. */
+  /** Aborts when the lock is lost. `aborted` also reads the clock, so it is right even after a blocked event loop. */
   readonly signal: AbortSignal;
-  /** By the backend's clock; follows every extension. */
+  /** When the lock expires, by the clock of the backend. Every extension updates it. */
   readonly expiresAtMs: number;
   /**
-   * Extends the lock now, whatever the watchdog does. `{ ok: false }`: it is lost.
+   * Extends the lock now, in addition to the automatic extensions. Returns `{ ok: false }` if the lock is lost.
    *
-   * @param ttlMs - from now, in ms; the lock's own TTL
+   * @param ttlMs - the new life from now, in ms. Default: the `ttlMs` of the lock.
    */
   extend(ttlMs?: number): Promise<ExtendResult>;
   /**
-   * Throws when the lock is lost or released. No I/O: to be called before every step that must not be done twice.
+   * Throws if the lock is lost or released. It reads the clock only and does no I/O. Call it before every step that must
+   * not be done twice.
    *
    * @throws LockError LockLost
    */
@@ -46,11 +47,11 @@ export interface LeaseOptions {
   readonly ttlMs: number;
   readonly autoExtend: boolean;
   readonly maxHoldMs: number | undefined;
-  /** Before the acquire was sent. */
+  /** When the acquire was sent. */
   readonly sentAt: Moment;
-  /** The moment of the next wake has changed. */
+  /** Called when `wakeAtMs` has changed. */
   onChange(lease: Lease): void;
-  /** The lock was found to be lost; called once. */
+  /** Called once, when the lock is found to be lost. */
   onLost?: (() => void) | undefined;
 }
 
@@ -98,18 +99,20 @@ class LeaseContext implements LockContext {
   }
 }
 
-// A third of the TTL leaves two more tries; the grid lets locks taken about the same time be renewed together.
+// A lock is renewed after a third of its TTL, which leaves time for more tries. The moment is rounded down to a grid, so
+// that locks taken at about the same time are renewed together.
 const RENEWALS_PER_TTL = 3;
 const GRID_PER_TTL = 10;
 const RETRIES_PER_TTL = 20;
 
 /**
- * A held lock as this process sees it: it ends at a deadline of the local clocks, counted from before the last good
- * acquire or extend was sent, so never later than on the server. Of the two clocks the one counts that says so first:
- * the monotonic one stands still while the machine is suspended, and a wall clock that was set ends a lock too early.
+ * Keeps a lock alive while its body runs, and finds its loss. The lease ends at a deadline of the local clocks. The
+ * deadline counts from before the last successful acquire or extend was sent, so it never comes later than the expiry on
+ * the server. The lease ends when the first of two clocks reaches the deadline. The monotonic clock alone would not do,
+ * as it stands still while the machine is suspended. A wall clock that is set forward ends the lease early, which is safe.
  */
 export class Lease implements Watched {
-  /** The body gets this: nothing of it is shown by a logger or JSON. */
+  /** What the body is called with. All its values are getters, so a logger or JSON shows none of them. */
   readonly context: LockContext = new LeaseContext(this);
   readonly keys: readonly string[];
   readonly handle: LockHandle;
@@ -118,7 +121,7 @@ export class Lease implements Watched {
   #deadline: Moment;
   #renewAtMs = Infinity;
   #renewing = false;
-  /** Of the last renewal that failed. */
+  /** The fault of the last renewal that failed. */
   #fault: unknown;
   #ended = false;
   #lost: LockError | undefined;
@@ -136,12 +139,12 @@ export class Lease implements Watched {
     return this.#options.ttlMs;
   }
 
-  /** How long the lock is held so far, in ms. */
+  /** How long the lock has been held so far, in ms. */
   get heldMs(): number {
     return monotonicMs() - this.#options.sentAt.monotonicMs;
   }
 
-  /** The error of the loss, if the lock was lost before it ended. Looks at the clocks. */
+  /** The error of the loss, if the lock was lost before the body ended. Reading it checks the clocks. */
   get lost(): LockError | undefined {
     if (!this.#lost && !this.#ended && msUntil(this.#deadline) <= 0)
       this.lose(
@@ -165,7 +168,7 @@ export class Lease implements Watched {
 
   wake(nowMs: number): void {
     if (this.lost || this.#renewing || nowMs < this.#renewAtMs) return;
-    // A server that has not answered the last renewal is not sent another.
+    // While the server owes the answer to the last renewal, no further one is sent.
     if (isOwed(this.#fault)) return this.#renewLater();
     this.#renewing = true;
     void this.#renew();
@@ -188,7 +191,7 @@ export class Lease implements Watched {
     const allowedMs = Math.max(1, Math.min(ttlMs, Math.floor(msUntil(this.#end))));
     const result = await this.handle.extend(allowedMs);
     if (!result.ok) this.lose('another owner has it, or it was deleted');
-    // The answer may come after the deadline: then the loss has been told, and stays.
+    // If the answer comes after the deadline, the body has learned of the loss already. Then the lock stays lost.
     else if (!this.lost) this.#deadline = this.#extendTo(sentAt, allowedMs);
     this.#options.onChange(this);
     return this.lost ? { ok: false } : result;
@@ -201,9 +204,9 @@ export class Lease implements Watched {
     this.#controller?.abort(this.#lost);
   }
 
-  /** The body has ended: nothing is renewed or lost from here on. */
+  /** Called when the body has ended. From now on the lock is neither renewed nor found to be lost. */
   end(): void {
-    void this.lost; // What the clock says now counts; what it says later does not.
+    void this.lost; // Reading it records a loss that has happened until now. Later ones do not count.
     this.#ended = true;
   }
 
@@ -211,7 +214,7 @@ export class Lease implements Watched {
     try {
       await this.extend(this.#renewalMs());
     } catch (error) {
-      // One failed renewal is no loss: try again until the deadline.
+      // A failed renewal is not a loss. It is repeated until the deadline.
       this.#fault = error;
       this.#renewLater();
     } finally {
@@ -224,7 +227,10 @@ export class Lease implements Watched {
     this.#renewAtMs = monotonicMs() + this.#options.ttlMs / RETRIES_PER_TTL;
   }
 
-  /** Never less than the body has asked for; of a lock that is not kept alive, what is left of its life. */
+  /**
+   * Returns the TTL of the next renewal. It never shortens a life that the body has asked for. A lock without
+   * `autoExtend` keeps the life that is left: then the renewal only finds out whether the lock is still there.
+   */
   #renewalMs(): number {
     const { autoExtend, ttlMs } = this.#options;
     const restMs = Math.max(1, Math.floor(msUntil(this.#deadline)));
@@ -232,8 +238,8 @@ export class Lease implements Watched {
   }
 
   /**
-   * Notes when to renew a lock that was extended by `ttlMs` at `sentAt`, and returns the new deadline. One that the
-   * body extended for longer is left alone until it has no more than its usual life left.
+   * Sets when to renew a lock that was extended by `ttlMs` at `sentAt`, and returns the new deadline. A lock that the
+   * body extended for longer than usual is renewed only when its usual life is left.
    */
   #extendTo(sentAt: Moment, ttlMs: number): Moment {
     const deadline = earlierMoment(momentAfter(sentAt, ttlMs), this.#end);
@@ -245,16 +251,16 @@ export class Lease implements Watched {
     return deadline;
   }
 
-  /** Whether no extension can go beyond this deadline: TTLs are whole ms, so the last may be part of one short. */
+  /** Returns whether `maxHoldMs` allows no deadline after this one. A TTL is in whole ms, so a difference under 1 ms counts as none. */
   #isLast(deadline: Moment): boolean {
     return this.#end.monotonicMs - deadline.monotonicMs < 1 || this.#end.wallMs - deadline.wallMs < 1;
   }
 
-  /** A signal whose `aborted`, `reason` and `throwIfAborted` look at the clock first. */
+  /** Creates a signal whose `aborted`, `reason` and `throwIfAborted` check the clock first. */
   #createController(): AbortController {
     const controller = new AbortController();
     const { signal } = controller;
-    setMaxListeners(0, signal); // A body may hand it to as many calls as it makes.
+    setMaxListeners(0, signal); // A body may pass it to any number of calls.
     const read = (name: 'aborted' | 'reason'): unknown => {
       void this.lost;
       return Reflect.get(AbortSignal.prototype, name, signal);
@@ -272,12 +278,12 @@ export class Lease implements Watched {
     return controller;
   }
 
-  /** The error of a loss. */
+  /** Creates the error of a loss. */
   lockLost(why: string): LockError {
     return new LockError({
       code: 'LockLost',
       message: `The lock is not held any more: ${why}.`,
-      hint: 'Somebody else may be inside. Give `fence` to what you write to, and check `signal` or `assertHeld()` in long bodies.',
+      hint: 'Another owner may run the same work now. Pass `fence` to the resource that you write to, and check `signal` or `assertHeld()` in long bodies.',
       context: { ...hashesOf(this.keys), fence: this.handle.fence },
     });
   }

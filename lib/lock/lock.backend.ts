@@ -15,17 +15,21 @@ import type {
 } from './lock.types.js';
 
 /**
- * The lock's port: each method is one atomic attempt that does not wait for anybody. Outcomes are
- * values; faults reject with a LockError.
+ * The port of locks. Each method makes one atomic attempt and never waits for another holder. Outcomes are values.
+ * Faults reject with a LockError.
  */
 export interface LockBackend<C extends BackendCapabilities = BackendCapabilities> {
   readonly capabilities: C;
-  /** Does not pass those that wait for the key, unless it is the turn that it was given. */
+  /**
+   * Tries once. A key with waiters belongs to the first of them, so an attempt without a turn does not get it, even
+   * when the key is free.
+   */
   acquire(options: AcquireOptions): Promise<AcquireResult>;
   /**
-   * For attempts that wait for each other in the order in which they came. A backend without it is asked again and again.
+   * Returns a place in the queues, for a call that repeats its attempt until it gets the lock. Calls get the lock in the
+   * order in which they came. Where a backend has no such method, `lock()` asks again and again instead.
    *
-   * @param options.pollMs - how often a waiting attempt must be repeated though nobody wakes it, at least
+   * @param options.pollMs - the longest pause between two attempts of a call that nobody wakes, in ms
    */
   takeTurn?(options: { pollMs: number }): LockTurn;
   release(options: ReleaseOptions): Promise<ReleaseResult>;
@@ -34,24 +38,24 @@ export interface LockBackend<C extends BackendCapabilities = BackendCapabilities
   lookup(options: LookupOptions): Promise<LockInfo | null>;
   getByKeyRaw(key: string, options?: CallOptions): Promise<RawLockInfo | null>;
   getByIdRaw(lockId: string, options?: CallOptions): Promise<RawLockInfo | null>;
-  /** When the app starts: warns of what keeps waiters from being told of their turn. */
+  /** Called when the app starts. Warns if something prevents waiters from learning of their turn. */
   prepare?(): Promise<void>;
-  /** Before its connection closes: ends what is still being undone in the background. */
+  /** Called before the connection closes. Finishes the releases that still run in the background. */
   flush?(): Promise<void>;
 }
 
-/** Why an operation said no: for telemetry and for waiting, not part of the public result. */
+/** Why an operation returned `{ ok: false }`. Telemetry and waiting read it. It is not part of the public result. */
 export interface FailureDetail {
   readonly reason: 'locked' | 'mismatch' | 'not_found' | 'expired';
-  /** What is left of the other's lock, where the backend saw it. */
+  /** The time that is left of the other owner's lock, in ms, where the backend knows it. */
   readonly remainingMs?: number | undefined;
-  /** The attempt stands in a queue now; when to try again, if nobody wakes it. */
+  /** Set when the call stands in a queue now: try again after this many ms, unless something wakes the call before. */
   readonly lookAgainMs?: number | undefined;
 }
 
 const DETAIL = Symbol.for('syncguard:failure-detail');
 
-/** Attaches the reason out of sight: the public result of a refusal is `{ ok: false }` and nothing else. */
+/** Attaches the reason as a hidden property, because the public result shows no more than `{ ok: false }`. */
 export function withDetail<const Result extends { ok: false }>(
   result: Result,
   detail: FailureDetail,

@@ -14,17 +14,18 @@ import {
   scriptsFor,
 } from './lock.scripts.js';
 
-/** How long a record must be dead before `cleanupInIsLocked` may delete it: beyond any tolerance. */
+/** How long a record must have been expired before `cleanupInIsLocked` may delete it. It exceeds every tolerance. */
 export const CLEANUP_AFTER_MS = 2_000;
 
-// By a bare lockId the record's name is read from the index. Only the spec layout does that: it lives on one
-// server, where a key need not be declared to be found (law 1 of docs/scripts.md).
+// A caller that knows the lockId only reads the name of the record from the index. Only the spec layout does this in
+// one script: it is used on one server, where a script can reach a key that is not in KEYS (law 1 of docs/scripts.md).
 const RECORD_FROM_INDEX = `
 local record = redis.call('GET', index)
 if not record then return -1 end`;
 
-// The owner first, then liveness, then the write. A lock that somebody waits for, or that is one of several of its
-// grant, needs keys that only its record names: it is replied as it is, and the caller goes on with all of them.
+// Checks the owner first and the expiry second, before any write. A lock that has waiters, or whose grant has several
+// keys, needs more keys than the caller knows. Only its record names them. So the script replies with the record, and
+// the caller runs the script that declares all of these keys.
 const ownedAndLive = (none: string): string => `
 local held = redis.call('GET', record)
 if not held then return ${none} end
@@ -35,7 +36,7 @@ if isDead(held) then
 end
 if isQueuedFor(held) or string.find(held, ',"keys":[', 1, true) then return held end`;
 
-/** An outcome; or the record, where all of its keys must be declared. */
+/** An outcome, or the record of a lock whose keys must all be declared in a second call. */
 export type ById<Outcome> = Outcome | LockRecord;
 
 const decodeReleaseById = (reply: unknown): ById<ReleaseCode> =>
@@ -43,8 +44,8 @@ const decodeReleaseById = (reply: unknown): ById<ReleaseCode> =>
     ? parseRecord(reply)
     : (RELEASE_CODES[reply as number] ?? unexpectedReply('lock-release', reply));
 
-// A bare lockId does not say whether its lock was live. So a release by it leaves a mark for a while: a re-sent call,
-// whose first reply was lost, finds its own nonce there and says that it has released the lock.
+// Redis clients send a command again when its reply was lost. The second run finds no lock and would report
+// `not_found`. So a release by lockId leaves its nonce behind for a while. A second run finds it and replies 1.
 const RELEASED_MARK_MS = 10_000;
 const RELEASED_BEFORE = `redis.call('GET', mark) == nonce and 1 or -1`;
 const MARKED_RELEASE = `${OWNERSHIP}${LIVENESS}${ownedAndLive(RELEASED_BEFORE)}
@@ -52,7 +53,7 @@ redis.call('DEL', record, index)
 redis.call('PSETEX', mark, ${RELEASED_MARK_MS}, nonce)
 return 1`;
 
-/** By a bare lockId, whose record was found by {@link readIndexScript}. */
+/** Releases by lockId, where {@link readIndexScript} has found the record before. */
 export const releaseFoundScript = defineScript({
   name: 'lock-release-found',
   keys: ['record', 'index', 'mark'],
@@ -73,7 +74,7 @@ if not record then return ${RELEASED_BEFORE} end${MARKED_RELEASE}`,
 
 const EXTEND = `${OWNERSHIP}${LIVENESS}${ownedAndLive('-1')}${EXTENDING}
 local new = extended(held)
--- A full server refuses the first write of a script that may need memory. PEXPIRE needs none, and after it all may run.
+-- A full server refuses a script whose first write may need memory. PEXPIRE needs none, and after it every write runs.
 redis.call('PEXPIRE', record, ttlMs)
 redis.call('SET', record, new, 'KEEPTTL')
 redis.call('PSETEX', index, ttlMs, record)
@@ -82,7 +83,7 @@ return {1, expiresAtMs}`;
 const decodeExtendById = (reply: unknown): ById<ExtendReply> =>
   typeof reply === 'string' ? parseRecord(reply) : decodeExtend(reply);
 
-/** By a bare lockId, whose record was found by {@link readIndexScript}. */
+/** Extends by lockId, where {@link readIndexScript} has found the record before. */
 export const extendFoundScript = defineScript({
   name: 'lock-extend-found',
   keys: ['record', 'index'],
@@ -99,7 +100,7 @@ export const extendByIdScript = defineScript({
   decode: decodeExtendById,
 });
 
-/** A record as it stands, and the server's time: whether it is live is decided in one place, `isLive()`. */
+/** A record as it is stored, and the server's time. The record may have expired: `isLive()` decides that. */
 export interface ReadReply {
   readonly record: LockRecord;
   readonly nowMs: number;
@@ -119,7 +120,7 @@ function parseRecord(json: string): LockRecord {
     if (record && texts.every((text) => typeof text === 'string') && Number.isFinite(record.expiresAtMs))
       return record;
   } catch {
-    // Not JSON: told below, like every other value that is no lock.
+    // The value is not JSON. It is reported below, like every other value that is not a lock.
   }
   throw foreignValue('the record is not a lock');
 }
@@ -145,7 +146,7 @@ export const readByIdScript = defineScript({
   decode: decodeRead,
 });
 
-/** The record's name as the index holds it: the client's `keyPrefix` stands in it too. */
+/** Replies the name of the record as the index holds it. The name includes the `keyPrefix` of the client. */
 export const readIndexScript = defineScript({
   name: 'lock-read-index',
   keys: ['index'],
@@ -155,7 +156,7 @@ export const readIndexScript = defineScript({
     reply === -1 ? null : typeof reply === 'string' ? reply : unexpectedReply('lock-read-index', reply),
 });
 
-/** Deletes a record that is long dead, if it is still the one that was seen. Never a fence counter. */
+/** Deletes a record that expired long ago, if it still has the given lockId. It never deletes a fence counter. */
 export const cleanupScript = defineScript({
   name: 'lock-cleanup',
   keys: ['record', 'index'],

@@ -3,17 +3,20 @@ import { passOwed } from '../owed.js';
 import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../syncguard.errors.js';
 
 /**
- * - `AcquisitionTimeout`: somebody else holds the lock, and went on holding it.
- * - `LockLost`: the lock ended before the body did; somebody else may be inside.
- * - `AlreadyHeld`: the body asked for the lock that it is running under.
- * - `ServiceUnavailable`, `NetworkTimeout`, `AuthFailed`: Redis is away, slow, or refuses us.
- * - `Aborted`: the caller's signal. `InvalidArgument`: the call is wrong. `Internal`: a fault of
- *   ours, or a fence counter at its end.
+ * - `AcquisitionTimeout`: somebody else held the lock for all the time that the call waited.
+ * - `LockLost`: the lock ended before the body did. Another owner may run the same work now.
+ * - `AlreadyHeld`: a body asked for a lock that it runs under already.
+ * - `ServiceUnavailable`: Redis cannot be reached or refuses writes, or the app is shutting down.
+ * - `NetworkTimeout`: Redis did not answer in time. `AuthFailed`: Redis refused the credentials.
+ * - `Aborted`: the signal of the call has aborted, or the app shut down while the call waited.
+ * - `InvalidArgument`: an option or a key of the call is wrong.
+ * - `Internal`: an error that SyncGuard does not know, or a fence counter that has reached its end.
  */
 export type LockErrorCode = FaultCode | 'AcquisitionTimeout' | 'LockLost' | 'AlreadyHeld';
 
 /**
- * Thrown by lock operations. Contention that a caller asked about is a value (`{ ok: false }`), and throws nothing.
+ * Thrown by the operations of locks. `acquire()` does not throw when somebody else holds the lock: it returns
+ * `{ ok: false }`.
  *
  * @example
  * catch (error) {
@@ -28,7 +31,7 @@ export class LockError extends SyncGuardError<LockErrorCode> {
     super(init);
   }
 
-  /** The same fault as a LockError that says, hashed, which lock it was about. */
+  /** Returns the same fault as a LockError, with the hashed key or lockId in its context. */
   static from(
     error: unknown,
     about: { keys?: readonly string[] | undefined; lockId?: string } = {},
@@ -52,6 +55,6 @@ export class LockError extends SyncGuardError<LockErrorCode> {
   }
 }
 
-/** How an error names keys: hashed, as a label to find lines in a log by. */
+/** Returns the hashed keys of an error's context. The same key has the same hash in every log line. */
 export const hashesOf = (keys: readonly string[]): { keyHash: string } | { keyHashes: string[] } =>
   keys.length === 1 ? { keyHash: hashKey(keys[0] as string) } : { keyHashes: keys.map(hashKey) };

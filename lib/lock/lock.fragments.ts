@@ -2,18 +2,19 @@ import { TIME_TOLERANCE_MS } from '../clock.js';
 import { NOW_MS } from '../script/fragments.js';
 import { FENCE_THRESHOLDS } from './lock.record.js';
 
-/** How long a head of a queue has time to take what was handed over to it, in ms. */
+/** How long a waiter has to take a lock that was handed over to it, in ms. */
 export const CLAIM_MS = 500;
 
-/** A queue that nobody looks at any more is gone after so long. */
+/** A queue expires when no attempt has entered it for this time, in ms. */
 const QUEUE_MS = 60_000;
 
-// A record is `{"lockId":"...","expiresAtMs":n,"acquiredAtMs":n,"key":"...","fence":"..."}` (docs/wire-format.md). Ours
-// stand in this order without spaces; those of other programs may not. A quote inside a user's key is escaped
-// in JSON, so `"lockId":"` and `"expiresAtMs":` are found as fields only, never inside a key.
+// A record is `{"lockId":"...","expiresAtMs":n,"acquiredAtMs":n,"key":"...","fence":"..."}` (docs/wire-format.md). Our
+// records have their fields in this order without spaces. Records of other programs may differ. JSON escapes a quote
+// inside a user's key, so a search for `"lockId":"` or `"expiresAtMs":` finds a field and never a part of a key.
 //
-// Behind it may stand white space, which is JSON still: a tab where the lock was handed over and is not taken yet, a
-// space (the last) where somebody queues, so that the release of a lock that nobody waits for looks into no queue.
+// White space may follow the record, and leaves it valid JSON. A tab marks a claim: the lock was handed over, and its
+// new owner has not taken it yet. A space at the very end says that the lock has a queue. So the release of a lock
+// without waiters reads no queue.
 export const OWNERSHIP = `
 local function decode(json)
   local ok, fields = pcall(cjson.decode, json)
@@ -40,8 +41,8 @@ local function isDead(json)
 end`;
 
 /**
- * For scripts whose KEYS are so many fence counters, as many records and as many queues, and whose ARGV end with as
- * many keys of the user as JSON. The i-th of each belong together.
+ * Gives a script access to its keys by number. KEYS are `count` fence counters, then `count` records, then `count`
+ * queues. After `args` arguments ARGV holds the user's keys as JSON. The i-th of each belong together.
  */
 export const layoutOf = (count: number, args: number): string => `
 local COUNT = ${count}
@@ -51,9 +52,9 @@ local function queueKeyOf(i) return KEYS[2 * COUNT + i] end
 local function keyJsonOf(i) return ARGV[${args} + i] end`;
 
 /**
- * `fenceOf(i)`: what the next fence of a key is. A counter that was lost starts from the clock, which is ahead of every
- * fence it ever gave. In tenths of a ms: two primaries after a split must not give one fence for grants of the same ms.
- * `recordOf(...)`: a record of ours.
+ * The Lua function `fenceOf(i)` returns the next fence of a key. A counter that was lost starts again from the clock,
+ * which is ahead of every fence that the counter has given. The clock is read in tenths of a ms, so that two primaries
+ * after a split rarely give the same fence in the same ms. `recordOf(...)` returns a record as JSON.
  */
 export const GRANTING = `
 local FENCE_MAX = ${Number(FENCE_THRESHOLDS.MAX)}
@@ -69,10 +70,13 @@ local function recordOf(i, id, lifeMs, fence, rest)
 end`;
 
 /**
- * `handOver(i, fence)`: makes the head of a queue the owner, for as long as it may take to claim that, and tells its
- * process. Returns the head; nothing, if nobody waits. A waiter is a lockId and its process. One whose process does not
- * listen any more is passed; `countsAll` says that PUBLISH counts all who listen (on a Cluster: those of one node). The
- * process `-` looks by itself, and where PUBLISH is not allowed all do.
+ * The Lua function `handOver(i, fence)` makes the head of a queue the owner for the time of a claim, and publishes this
+ * to its process. It returns the head and the claim, or nothing if the queue is empty. A waiter is a lockId followed by
+ * the name of its process.
+ *
+ * A waiter is passed over if its process does not listen any more. Only a single server can tell: there `countsAll` is
+ * '1'. On a Cluster PUBLISH counts the listeners of one node only. A process named `-` cannot be reached by PUBLISH and
+ * repeats its attempts by itself. Where the ACL forbids PUBLISH, all processes do so.
  */
 export const HANDING_OVER = `
 local function hears(waiter)
@@ -100,9 +104,9 @@ local function handOver(i, fence)
 end`;
 
 /**
- * `leaveQueue(i)`: also the place that the caller has taken while its process did not listen yet.
- * `enqueue(i, json)`: puts the caller into a queue, behind all others when it comes for the first time, else where its
- * ticket says. Returns the ticket, its place when it came, and whether its place had been taken from it.
+ * The Lua function `leaveQueue(i)` removes the caller from a queue, also the place that it took under the process `-`
+ * before its process listened. `enqueue(i, json)` puts the caller into a queue: at the end when it comes for the first
+ * time, or at the position of its ticket. It returns `ticket`, `place` and `dropped` as `AcquireReply` describes them.
  */
 export const QUEUEING = `
 local function leaveQueue(i)
@@ -112,7 +116,7 @@ end
 local function enqueue(i, json)
   local queue, waiter, at = queueKeyOf(i), lockId .. process, ticket
   if at == '' then
-    -- A call that is sent again, since its first reply was lost, stands there already.
+    -- A call that is sent again because its first reply was lost is in the queue already.
     at = redis.call('ZSCORE', queue, waiter) or redis.call('ZSCORE', queue, lockId .. '-')
   end
   if not at then

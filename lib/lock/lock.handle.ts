@@ -9,13 +9,13 @@ export interface Grant {
   readonly fence: string;
   readonly expiresAtMs: number;
   readonly ttlMs: number;
-  /** Before the request was sent. */
+  /** When the request was sent. */
   readonly sentAt: Moment;
 }
 
 /**
- * A grant's handle. It knows its keys, so each of its operations is one round trip; and once it was released, or was
- * found to be lost, it asks no more.
+ * The handle of a granted lock. It knows the keys, so each operation is one round trip. After the release, or once the
+ * lock was found to be lost, its operations send no commands and return `{ ok: false }`.
  */
 export class BackendHandle implements LockHandle {
   readonly ok = true;
@@ -40,7 +40,7 @@ export class BackendHandle implements LockHandle {
   }
 
   async release(signal?: AbortSignal): Promise<ReleaseResult> {
-    // Whoever releases at the same time waits for the first; where that failed, the next one tries.
+    // A second release waits for the first one. It tries by itself only if the first has failed.
     while (this.#releasing) await this.#releasing.catch(() => {});
     if (this.#isOver) return isGone();
     this.#releasing = this.#backend.release({ lockId: this.lockId, held: this.#held, signal });
@@ -64,14 +64,14 @@ export class BackendHandle implements LockHandle {
     return result;
   }
 
-  /** Never throws, so as not to mask the block's own error: a release that fails is tried again in the background. */
+  /** Never throws, so that it does not hide an error of the block. A release that fails is repeated in the background. */
   async [Symbol.asyncDispose](): Promise<void> {
     const released = (): Promise<boolean> => this.release().then(() => true);
     await released().catch(() => new BackgroundRetries().start(released, msUntil(this.#held.deadline)));
   }
 }
 
-/** One grant has one fence, which is above all that any of its keys has had. */
+/** Returns the fence of each key. All keys of a grant have the same fence. */
 export const fencesOf = (keys: readonly string[], fence: string): Readonly<Record<string, string>> =>
   Object.fromEntries(keys.map((key) => [key, fence]));
 

@@ -3,39 +3,39 @@ import { hashTag, makeHashedKey, storageKey } from '../redis/redis.keys.js';
 import { LockError } from './lock.errors.js';
 import { createLockId } from './lock.record.js';
 
-/** Those of a lock's first key; those of a second one are `fenceCounter:2` and so on, see {@link numbered}. */
+/** The Redis keys of a lock. For the second and later keys of a grant the names have a number: `fenceCounter:2`, `record:2`. */
 export type LockKeys = Readonly<Record<'fenceCounter' | 'record' | 'queue' | 'index', string>>;
 
 export const numbered = (name: string, i: number): string => (i === 0 ? name : `${name}:${i + 1}`);
 
-/** How the keys of a lock are named. */
+/** Builds the names of the Redis keys of a lock. */
 export interface LockLayout {
   /** @throws LockError InvalidArgument for several keys that cannot be locked together */
   createLockId(keys: readonly string[]): string;
   keysOf(keys: readonly string[], lockId: string): LockKeys;
   recordOf(key: string): string;
   indexOf(lockId: string): string;
-  /** Where a release by the bare lockId leaves its mark: not among the names that other programs know. */
+  /** The key under which a release by lockId leaves its nonce. Other programs of the wire format do not use this name. */
   markOf(lockId: string): string;
   /**
-   * The record's key as it is declared to a script, out of the name that the index holds; undefined where a
-   * script may read the record by that name itself.
+   * Turns the name of a record that the index holds into the key that a script declares. Undefined where a script may
+   * read the record by that name itself.
    */
   recordFromIndex?(recordName: string): string;
-  /** How the name begins of the channel on which a process is told that it is one of its waiters' turn. */
+  /** The beginning of the name of the channel on which the waiters of a process learn of their turn. */
   readonly channel: string;
 }
 
 const channelOf = (prefix: string): string => `${prefix}/wake:`;
 
-// A user's key of this form would name an index or a fence counter: it is always hashed. Others are plain, or they
-// would not exclude other programs of the wire format.
+// A user's key of this form would name an index or a fence counter, so it is always hashed. Other keys stay as they are,
+// because other programs of the wire format must find them.
 const INTERNAL = /^(id:[A-Za-z0-9_-]{22}$|fence:)/;
 
 const recordKey = (prefix: string, key: string): string =>
   INTERNAL.test(key) ? makeHashedKey(prefix, key) : storageKey(prefix, key);
 
-/** @param ours - where the names begin that only SyncGuard knows */
+/** @param ours - the beginning of the names that only SyncGuard uses */
 function keysUnder(prefix: string, ours: string, keys: readonly string[], lockId: string): LockKeys {
   const index = storageKey(prefix, `id:${lockId}`);
   const [first, ...others] = keys as [string, ...string[]];
@@ -55,7 +55,7 @@ function namesOf(prefix: string, ours: string, key: string): Omit<LockKeys, 'ind
   };
 }
 
-/** The names of docs/wire-format.md, which other programs share: for one server (standalone, Sentinel). */
+/** Builds the names of docs/wire-format.md, which other programs share. For one server (standalone or Sentinel). */
 export function specLayout(prefix: string): LockLayout {
   return {
     createLockId,
@@ -71,8 +71,8 @@ const TAG_LENGTH = 3;
 const USER_TAG = /\{([^}]+)\}/;
 
 /**
- * All keys of a lock in one Cluster slot: `prefix:{tag}:...`. The lockId starts with the tag, so that a bare
- * lockId finds its slot.
+ * Builds names that put all keys of a lock into one slot of a Cluster: `prefix:{tag}:...`. The lockId starts with the
+ * tag, so that the lockId alone leads to the slot.
  */
 export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
   const clientPrefix = clientKeyPrefix(client);
@@ -95,7 +95,7 @@ export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
   };
 }
 
-/** One script decides on all keys of a call, and a Cluster runs a script in one slot. */
+/** Refuses keys of several slots: one script decides on all keys of a call, and a Cluster runs a script within one slot. */
 function expectOneTag(keys: readonly string[]): void {
   const tags = new Set(keys.map((key) => USER_TAG.exec(key)?.[1]));
   if (tags.size === 1 && !tags.has(undefined)) return;

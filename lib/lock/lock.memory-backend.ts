@@ -32,20 +32,19 @@ import {
   validateCall,
 } from './lock.validate.js';
 
-// Fences follow the clock as on Redis: in tenths of a ms.
+// As on Redis, a fence starts at the clock, in tenths of a ms.
 const FENCES_PER_MS = 10;
 const SWEEP_AT_LEAST = 1_024;
 
-// As on Redis: for how long a lock that was handed over waits for its new owner; after how many turns in vain a call for
-// several keys keeps what it gets, and for how long it does without asking again.
+// The same values as on Redis, where lock.redis-turns.ts, lock.fragments.ts and lock.scripts.ts explain them.
 const CLAIM_MS = 500;
 const PASSES = 4;
 const KEEP_MS = 1_000;
 const KEEPING_LOOK_MS = 400;
-/** A clock that is moved by hand says nothing of when to look again. */
+/** The pause between two attempts under a clock that a test moves by hand. Such a clock does not tell when time will pass. */
 const LOOK_BY_HAND_MS = 50;
 
-/** Locks of one process, with the behaviour of the Redis backend. */
+/** Locks within one process. They behave like those on Redis. */
 export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   readonly capabilities: MemoryCapabilities = {
     backend: 'memory',
@@ -55,7 +54,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   readonly #byKey = new Map<string, LockRecord>();
   readonly #keysById = new Map<string, readonly string[]>();
   readonly #queues = new MemoryQueues();
-  // One counter for all keys: it rises for each of them, and needs no memory for a key that is not held.
+  // One fence counter serves all keys. It rises for each of them, and a key that is not held needs no memory.
   #lastFence = 0;
   #sweepAt = SWEEP_AT_LEAST;
   readonly #idleSweep = new IdleSweep(() => this.#sweep());
@@ -75,7 +74,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     const blocked = this.#firstLocked(keys, lockId, turn);
     if (blocked !== undefined) return this.#refuse(keys, blocked, turn);
     for (const key of keys) if (turn) this.#queues.leave(key, turn);
-    if (turn) turn.lockId = undefined; // As on Redis: it was used for this grant.
+    if (turn) turn.lockId = undefined; // As on Redis, the next attempt of this turn uses a new lockId.
     const { fence, expiresAtMs } = this.#grant(keys, lockId, ttlMs);
     return new BackendHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs });
   }
@@ -101,7 +100,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     const expiresAtMs = this.clock.now() + ttlMs;
     for (const record of records) {
       this.#byKey.set(record.key, { ...record, expiresAtMs });
-      // It looks when the life that has become shorter is over.
+      // The life became shorter, so the first waiter is woken to try again in time.
       if (expiresAtMs < record.expiresAtMs) this.#queues.head(record.key)?.wake();
     }
     return { ok: true, expiresAtMs };
@@ -132,7 +131,10 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     return record && toRawLockInfo(record);
   }
 
-  /** The first key that another holds, or whose queue has another at its head: that one has it from here on. */
+  /**
+   * Returns the index of the first key that the call cannot have: another owner holds it, or another call is first in its
+   * queue. A free key with such a queue is handed over to that call.
+   */
   #firstLocked(keys: readonly string[], lockId: string, turn: MemoryTurn | undefined): number | undefined {
     let first: number | undefined;
     for (const [i, key] of keys.entries()) {
@@ -160,8 +162,9 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   }
 
   /**
-   * What was handed over to a call that cannot use it yet goes on to the next; or stays its own as long as all keys
-   * before it are. Those are in one order for all callers, so none waits for another in a circle.
+   * Handles the other keys of a call that cannot have the key at `blocked`. Keys that were handed over to it go on to the
+   * next waiters. A call that `keeps` holds on to all keys before `blocked` instead. All callers sort their keys in the
+   * same way, so callers never wait for each other in a circle.
    */
   #settleOthers(keys: readonly string[], blocked: number, turn: MemoryTurn, keeps: boolean): void {
     const { lockId } = turn as { lockId: string };
@@ -179,7 +182,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     turn.timesPassed += passedOn;
   }
 
-  /** Makes the head of a queue the owner, for as long as it may take to claim that. */
+  /** Makes the head of a queue the owner of the key, for the time of a claim. */
   #handOver(key: string): void {
     const head = this.#queues.head(key);
     if (!head) return;
@@ -208,7 +211,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     return records[0] as LockRecord;
   }
 
-  /** Returns whether all of it was held still. */
+  /** Releases all keys of a lock. Returns whether all of them were still held. */
   #releaseAll(lockId: string, keys = this.#keysById.get(lockId) ?? []): boolean {
     const live = keys.filter((key) => this.#live(key)?.lockId === lockId);
     this.#keysById.delete(lockId);
@@ -220,14 +223,14 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   #live(key: string): LockRecord | null {
     const record = this.#byKey.get(key);
     if (!record) return null;
-    // The instant at which Redis drops a key: after its expiry, not at it.
+    // Redis drops a key after its expiry, and not at that instant.
     if (this.clock.now() <= record.expiresAtMs) return record;
     this.#byKey.delete(key);
     this.#keysById.delete(record.lockId);
     return null;
   }
 
-  /** All of a grant; null if any of it is gone. */
+  /** Returns the records of all keys of a lock, or null if any of them is gone. */
   #liveById(lockId: string): LockRecord[] | null {
     const keys = this.#keysById.get(lockId);
     const records = keys?.map((key) => this.#live(key)) ?? [null];
@@ -238,7 +241,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     return this.#liveById(lockId)?.[0] ?? null;
   }
 
-  /** Expired locks that nobody asked for again: swept when the map has doubled, so a grant stays O(1), and when idle. */
+  /** Deletes expired locks. It runs when the map has doubled, so that a grant stays O(1) on average, and when idle. */
   #sweep(): number {
     for (const key of this.#byKey.keys()) this.#live(key);
     this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#byKey.size);

@@ -1,13 +1,13 @@
 import { monotonicMs } from '../clock.js';
 import type { LockTurn } from './lock.types.js';
 
-/** A call that waits for locks of this process. */
+/** A call that waits for locks in this process. */
 export class MemoryTurn implements LockTurn {
   readonly sinceMs = monotonicMs();
   place: number | undefined;
   keys: readonly string[] = [];
   lockId: string | undefined;
-  /** Its place among all that wait: an earlier one is lower. */
+  /** Orders the queues: a call that came earlier has a lower number. 0 until the call waits. */
   ticket = 0;
   timesPassed = 0;
   #listener: (() => void) | undefined;
@@ -37,7 +37,7 @@ export class MemoryTurn implements LockTurn {
   }
 }
 
-/** Who waits for which key, in the order in which they came. */
+/** The calls that wait for each key, in the order in which they came. */
 export class MemoryQueues {
   readonly #queues = new Map<string, MemoryTurn[]>();
   #lastTicket = 0;

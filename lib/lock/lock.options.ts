@@ -1,58 +1,81 @@
 import { abortSignal, boolean, duration, integer, knownOptions, oneOf } from '../validate.js';
 
-/** How `lock()` waits, keeps alive and gives up. Durations in ms, at most 2^31 - 1. */
+/** How `lock()` waits for a lock, keeps it alive and gives up. Durations are in ms, at most 2^31 - 1. */
 export interface LockDefaults {
-  /** How long the lock outlives its last sign of life. At least 1. Default: 30,000. */
+  /**
+   * How long the lock lives after it was granted or last extended. A process that dies blocks others for this time at
+   * most. At least 1. Default: 30,000.
+   */
   ttlMs?: number;
   /**
-   * How long to wait for a lock that somebody else holds, and for Redis to answer; 0 tries once, `Infinity` waits as
-   * long as it takes. Default: 5,000.
+   * How long to wait for a lock that somebody else holds, and for a Redis that does not answer. 0 tries once. `Infinity`
+   * waits without an end. Default: 5,000.
    */
   timeoutMs?: number;
   /**
-   * True: callers get the lock in the order in which they came, also of several processes, and are told of their turn.
-   * False: they ask again and again, until `timeoutMs` or `maxRetries` is over. Default: true.
+   * True: callers get the lock in the order in which they came, across all processes, and a message wakes the next one.
+   * False: callers try again after a pause, until `timeoutMs` or `maxRetries` is used up. Default: true.
    */
   fair?: boolean;
   /**
-   * With `fair: true`: how often a caller looks by itself, at least, since nobody tells it of a lock that expires or that
-   * another program releases. 1,000 is advised beside such programs. At least 1. Default: 8,000.
+   * With `fair: true`: the longest pause after which a waiting caller tries again without a message. No message comes
+   * when a lock expires or when another program releases it. Set 1,000 where other programs share your locks. At least
+   * 1. Default: 8,000.
    */
   pollMs?: number;
-  /** With `fair: false`: further tries after the first. Default: 10. */
+  /** With `fair: false` only: the number of tries after the first one. Default: 10. */
   maxRetries?: number;
-  /** With `fair: false`, and while Redis is away: the pause between two tries, before backoff and jitter. At least 1. Default: 100. */
+  /**
+   * The pause between two tries with `fair: false`, before backoff and jitter. With `fair: true` it applies only while
+   * Redis does not answer. At least 1. Default: 100.
+   */
   retryDelayMs?: number;
-  /** Whether pauses double (up to 1 s) or stay. Default: `'exponential'`. */
+  /** Whether the pause after each try doubles (up to 1 s) or stays the same. Applies as `retryDelayMs` does. Default: `'exponential'`. */
   backoff?: 'exponential' | 'fixed';
-  /** How much of a pause is left to chance: half, all or nothing of it. Default: `'equal'`. */
+  /**
+   * How much of each pause is random, so that callers do not try all at once: half of it (`'equal'`), all of it
+   * (`'full'`) or nothing (`'none'`). Applies as `retryDelayMs` does. Default: `'equal'`.
+   */
   jitter?: 'equal' | 'full' | 'none';
-  /** Extend the lock while the body runs. Default: true. */
+  /** Whether the lock is extended again and again while the body runs. Default: true. */
   autoExtend?: boolean;
-  /** Longest the lock is held, extensions included; a body that is still running then has lost it. Default: no end. */
+  /**
+   * The longest time for which the lock is held, extensions included. A body that still runs then has lost the lock.
+   * Default: no limit.
+   */
   maxHoldMs?: number;
-  /** Let `isLocked` delete a record dead for over 2 s; a fence counter never. Default: false. */
+  /** Whether `isLocked` deletes a record that expired over 2 s ago. It never deletes a fence counter. Default: false. */
   cleanupInIsLocked?: boolean;
 }
 
-/** How `lock()` answers when somebody else holds the lock: it throws after waiting, or does not wait at all. */
+/**
+ * What `lock()` does when somebody else holds the lock. `'throw'` waits and then throws. `'skip'` and a function do not
+ * wait.
+ */
 export type OnContention = 'throw' | 'skip' | ((key: string, keys: readonly string[]) => unknown);
 
-/** How one call of `lock()` or one `@WithLock()` differs from the module's defaults. */
+/** The options of one `lock()` call or one `@WithLock()`. An option that is not given has the value of the module. */
 export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked'> {
-  /** Ends the waiting. A body that runs already is its own master: give it the signal too. */
+  /** Aborts the wait for the lock. It does not stop a body that runs already: pass the signal to the body too. */
   signal?: AbortSignal | undefined;
-  /** Inside a body that holds the same key: run at once under that lock, instead of failing with AlreadyHeld. Default: false. */
+  /**
+   * Whether a call inside a body that holds the same key runs at once under that lock. Otherwise such a call fails with
+   * AlreadyHeld. Default: false.
+   */
   reentrant?: boolean;
   /**
-   * `'throw'`: AcquisitionTimeout after `timeoutMs`. `'skip'`: don't wait, don't run, return undefined: for
-   * cron jobs on many machines. A function of the key (the first, and all keys): don't wait, return what it returns.
-   * Default: `'throw'`.
+   * What happens when somebody else holds the lock.
+   * - `'throw'`: waits, and throws AcquisitionTimeout after `timeoutMs`. The default.
+   * - `'skip'`: returns undefined at once, without running the body. For a cron job that runs on many machines.
+   * - a function: returns at once what the function returns. It is called with the first key and with all keys.
    */
   onContention?: OnContention;
-  /** Keep the lock at least so long, even when the body ends sooner: for jobs whose clocks differ. Default: 0. */
+  /**
+   * The shortest time for which the lock is held, even when the body ends sooner. For jobs that start on several
+   * machines at the same time by clocks that differ. In ms. Default: 0.
+   */
   minHoldMs?: number;
-  /** `minHoldMs` of a body that throws: 0 lets the next one try again at once. Default: `minHoldMs`. */
+  /** Replaces `minHoldMs` when the body throws. With 0 the next caller may try at once. Default: `minHoldMs`. */
   minHoldOnFailureMs?: number;
 }
 
@@ -113,11 +136,14 @@ const DEFAULT_NAMES = Object.keys(DEFAULT_CHECKS);
 const CALL_NAMES = Object.keys(CALL_CHECKS);
 const CALL_NAMES_AND_KEYS = ['key', 'keys', ...CALL_NAMES];
 
-/** The `lock` group of the module's options. */
+/** Checks the `lock` group of the module's options and adds the defaults. */
 export const resolveLockDefaults = (options: unknown): ResolvedLockDefaults =>
   resolve('lock', options, DEFAULT_CHECKS, DEFAULT_NAMES, DEFAULT_LOCK_OPTIONS);
 
-/** The options of one call, over the module's. `withKeys`: they name the key or keys too, which are checked elsewhere. */
+/**
+ * Checks the options of one call and adds the defaults of the module. With `withKeys` the options may also have `key` or
+ * `keys`, which are checked elsewhere.
+ */
 export const resolveLockCall = (
   options: unknown,
   defaults: ResolvedLockDefaults,
@@ -132,7 +158,7 @@ export const resolveLockCall = (
     minHoldOnFailureMs: undefined,
   });
 
-/** Fills `defaults` with what `options` says; an option that is undefined was not given. */
+/** Returns `defaults`, with every option that is given in its place. An option that is undefined was not given. */
 function resolve<Resolved extends object>(
   group: string,
   options: unknown,

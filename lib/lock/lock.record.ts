@@ -4,16 +4,16 @@ import type { LockBackend } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
 import type { AcquireResult, LockInfo, RawLockInfo } from './lock.types.js';
 
-/** Fence counters: above WARN a warning, above MAX no more grants. Compared as strings. */
+/** Above WARN a fence is logged as a warning once. Above MAX no more locks are granted. Fences are compared as strings. */
 export const FENCE_THRESHOLDS = { WARN: '090000000000000', MAX: '900000000000000' } as const;
 
 const FENCE_DIGITS = 15;
 const LOCK_ID_BYTES = 16;
 
 /**
- * A fence as it is stored and compared: 15 digits, so that string order is number order.
+ * Returns a fence as it is stored and compared: with 15 digits, so that strings sort like numbers.
  *
- * @throws LockError InvalidArgument for a number that would break that order: negative, with a fraction, of 16 digits
+ * @throws LockError InvalidArgument for a number that is negative, has a fraction or has more than 15 digits
  */
 export function formatFence(fence: number | bigint): string {
   const whole = typeof fence === 'bigint' || Number.isSafeInteger(fence);
@@ -24,11 +24,11 @@ export function formatFence(fence: number | bigint): string {
   });
 }
 
-// Random bytes are drawn 4 kB at a time: a system call for each id costs more than the id.
+// Random bytes are read 4 kB at a time, because a system call for each id would cost more than the rest of an acquire.
 const pool = Buffer.allocUnsafeSlow(256 * LOCK_ID_BYTES);
 let poolOffset = pool.length;
 
-/** A new lock id: 16 bytes of the CSPRNG as 22 base64url characters. */
+/** Returns a new lock id: 16 bytes from a cryptographic random generator, as 22 base64url characters. */
 export function createLockId(): string {
   if (poolOffset === pool.length) {
     randomFillSync(pool);
@@ -44,11 +44,11 @@ export interface LockRecord {
   readonly acquiredAtMs: number;
   readonly key: string;
   readonly fence: string;
-  /** All keys of a grant of several, in the record of the first: the index leads to that one. */
+  /** All keys of a grant of several keys. Only the record of the first key has this field, and the index names that record. */
   readonly keys?: readonly string[];
 }
 
-/** Built field by field, so that nothing raw rides along. */
+/** Copies each field by name, so that the unhashed key and id are left out. */
 export const toLockInfo = (record: LockRecord): LockInfo => ({
   keyHash: hashKey(record.key),
   lockIdHash: hashKey(record.lockId),
@@ -64,7 +64,7 @@ export const toRawLockInfo = (record: LockRecord): RawLockInfo => ({
 });
 
 /**
- * Asserts that an acquire was granted with a fence, for code that is generic over backends.
+ * Asserts that an acquire was granted, so that TypeScript knows its `fence`. For code that works with any backend.
  *
  * @throws LockError AcquisitionTimeout when somebody else holds the lock.
  */
@@ -72,10 +72,11 @@ export function expectFence(result: AcquireResult): asserts result is Extract<Ac
   if (!result.ok)
     throw new LockError({
       code: 'AcquisitionTimeout',
-      message: 'The lock is held by somebody else: there is no fence.',
+      message: 'expectFence() got a result without a lock: somebody else holds it.',
+      hint: 'Check `result.ok` first, or use `lock()`, which waits for the lock.',
     });
 }
 
-/** Whether this very lock is still held, by the backend's word. A moment later it may not be: fences are for that. */
+/** Returns whether the backend still has the lock with this id. The lock may be lost a moment later: fences guard against that. */
 export const owns = async (backend: Pick<LockBackend, 'lookup'>, lockId: string): Promise<boolean> =>
   (await backend.lookup({ lockId })) !== null;

@@ -48,21 +48,21 @@ import {
   validateCall,
 } from './lock.validate.js';
 
-/** At shutdown, for what Redis has been asked and has not answered. */
+/** How long a shutdown waits for answers to calls that were given up, in ms. */
 const LAST_ANSWERS_MS = 500;
 
-/** For this long it is tried to give up a place in a queue: then the queue has passed it by. */
+/** How long the backend tries to give up a place in a queue, in ms. A queue without new attempts expires after that. */
 const LEAVE_MS = 60_000;
 
 export interface RedisLockBackendConfig {
   cleanupInIsLocked: boolean;
-  /** Called once, when a fence counter nears its end. */
+  /** Called once, when a fence counter comes near its end. */
   warn(message: string): void;
-  /** Called once, when the ACL keeps waiters from being told of their turn. */
+  /** Called once, if the ACL forbids SUBSCRIBE or PUBLISH, so that no message can wake waiters. */
   onUnheard?(): void;
 }
 
-/** Locks on Redis: each operation one atomic script. docs/wire-format.md has its keys. */
+/** Locks on Redis. Each operation is one atomic script. docs/wire-format.md describes the keys. */
 export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   readonly capabilities: RedisCapabilities = {
     backend: 'redis',
@@ -91,7 +91,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     if (turn) return this.#acquireInTurn(turn, (turn.wanted ??= this.#want(keys, ttlMs)), options.signal);
     const wanted = this.#want(keys, ttlMs);
     const sentAt = momentNow();
-    // It may have run all the same: then a lock stands that nobody knows of.
+    // The call has failed, but the script may have run. The lock that it took must be released.
     const undo = (late?: AcquireReply): void => {
       if (!late || late.status === 'granted') this.#leave(wanted, '', 'unknown');
     };
@@ -212,7 +212,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       keyJson: JSON.stringify(keys[0]),
     };
     if (keys.length > 1) Object.assign(args, jsonOf(keys));
-    // One that waits is repeated, or gives up its place: what its last attempt did is undone then, and not before.
+    // A waiting call repeats its attempt with the same lockId, so a failed attempt is undone only after the turn has left.
     const undo = turn && ((): void => (turn.hasLeft ? this.#turns.settle(turn) : undefined));
     const { acquire } = scriptsFor(keys.length);
     try {
@@ -261,7 +261,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     let replayed = false;
     const onReplay = (): void => void (replayed = true);
     const code = await this.#release({ keys, lockId, isLive }, { signal, onReplay });
-    // Our live lock was not there, or the next one's, when the command ran for the second time: the first had released it.
+    // The command ran twice. The second run did not find our live lock, because the first run had released it.
     return code !== 'expired' && isLive && replayed ? 'released' : code;
   }
 
@@ -290,7 +290,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       once: (index, options) => this.runner.run(releaseByIdScript, { index, mark }, args, options),
       found: (keys, options) => this.runner.run(releaseFoundScript, { ...keys, mark }, args, options),
     });
-    // It was there and ours a moment ago.
+    // The script has just read the record of our live lock, so the holder's check by the clock is not needed.
     return typeof reply === 'string' ? reply : this.#releaseHeld(keysIn(reply), lockId, true, signal);
   }
 
@@ -315,7 +315,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     return 'code' in reply ? reply : this.#extendHeld(keysIn(reply), lockId, ttlMs, signal);
   }
 
-  /** By a bare lockId: one trip where a script may follow the index, else the index first. */
+  /** Runs a script by lockId: in one round trip where a script may read the index itself, else after reading the index. */
   async #byId<Result>(
     lockId: string,
     signal: AbortSignal | undefined,
@@ -330,7 +330,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const endMs = monotonicMs() + this.runner.commandTimeoutMs;
     const name = await this.runner.run(readIndexScript, { index }, {}, { signal });
     if (name === null) return none;
-    // One deadline for both trips.
+    // Both round trips share one deadline.
     const timeoutMs = Math.max(1, endMs - monotonicMs());
     return run.found({ index, record: this.layout.recordFromIndex(name) }, { signal, timeoutMs });
   }
@@ -365,22 +365,22 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   /**
-   * Gives up what was asked for in vain, or may have been granted: on the next connection, if there is none now, and the
-   * time counts from then on.
+   * Leaves the queues and releases what the call may have been granted. Without a connection this waits for the next one,
+   * and the time for the retries counts from then.
    *
-   * @param fault - of the last attempt: nobody knows whether it ran, and as long as its reply is owed nothing is sent
+   * @param fault - the fault of the last attempt, which may have run. Nothing is sent while Redis still owes its reply.
    */
   #leave({ keys, lockId, ttlMs }: Wanted, waiter: string, fault: unknown): void {
     const release = this.#releaseUnwanted({ keys, lockId, waiter }, fault === undefined ? 1 : 2);
     this.runner.ready().then(
       () => this.#undos.start(release, Math.max(ttlMs, waiter ? LEAVE_MS : 0), fault),
-      () => {}, // The client was closed for good.
+      () => {}, // The client was closed for good. The lock expires.
     );
   }
 
   /**
-   * @param answers - how often "not there" must be heard to be believed: an acquire that may have run may still lie in
-   *   the buffer of a connection that was lost
+   * @param answers - how many releases in a row must find no lock before the attempt counts as done. An acquire in the
+   *   buffer of a lost connection may still run after the first of them.
    */
   #releaseUnwanted(unwanted: Release, answers: number): Attempt {
     let heard = 0;
@@ -389,7 +389,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
 
   #cleanup(key: string, { lockId }: LockRecord): void {
     const { record, index } = this.layout.keysOf([key], lockId);
-    // Best effort: what is not cleaned now is cleaned next time, or by its TTL.
+    // A failure does no harm: the next call tries again, and the TTL of the record ends it anyway.
     this.runner.run(cleanupScript, { record, index }, { lockId }).catch(() => {});
   }
 
@@ -397,7 +397,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     if (this.#warned) return;
     this.#warned = true;
     this.config.warn(
-      `The fence counter of the lock ${keys.map(hashKey).join(', ')} is above ${FENCE_THRESHOLDS.WARN}; at ${FENCE_THRESHOLDS.MAX} it is at its end.`,
+      `The fence counter of the lock ${keys.map(hashKey).join(', ')} is above ${FENCE_THRESHOLDS.WARN}. Above ${FENCE_THRESHOLDS.MAX} no more locks are granted for this key.`,
     );
   }
 }
@@ -406,11 +406,11 @@ interface Release {
   readonly keys: readonly string[];
   readonly lockId: string;
   readonly isLive?: boolean;
-  /** As it stands in the queues of the keys, which it leaves. */
+  /** The name of a waiter that leaves the queues of the keys. */
   readonly waiter?: string;
 }
 
-/** The keys of the user, as a record holds them. */
+/** Returns the user's keys as JSON, under the names of the script's arguments. */
 function jsonOf(keys: readonly string[]): Record<'keyJson', string> {
   const json = { keyJson: JSON.stringify(keys[0]) } as Record<string, string> & { keyJson: string };
   for (let i = 1; i < keys.length; i++) json[numbered('keyJson', i)] = JSON.stringify(keys[i]);

@@ -9,22 +9,26 @@ import { createLockId } from './lock.record.js';
 import { type AcquireReply, type HandedOver, handOnScript, KEEP_MS, publishScript } from './lock.scripts.js';
 import type { LockTurn } from './lock.types.js';
 
-/** In vain so often, and a call for several keys keeps what it is handed until it has all of them. */
+/** A call for several keys that has passed on a claimed key this often keeps the next ones until it has all keys. */
 const PASSES = 4;
 
-/** How often a waiter looks that nobody can tell. Claims are its own for longer. */
+/** The pause between two attempts of a waiter that no message can reach. A claim lasts longer, so it is not missed. */
 const UNHEARD_LOOK_MS = 200;
+/** The pause between two attempts of a waiter that keeps claimed keys. Each attempt renews these before they expire. */
 const KEEPING_LOOK_MS = KEEP_MS / 2.5;
 
-/** For the first connection of the subscriber. It is less than what a claim lasts: meanwhile it may be one's turn. */
+/**
+ * How long a waiter waits for its subscriber to connect. A claim lasts longer, so a turn that comes meanwhile is not
+ * missed.
+ */
 const OPEN_MS = CLAIM_MS - 100;
 
-/** A process that looks by itself: its waiters are not told of their turn. */
+/** The process name of waiters that no message can reach. They repeat their attempts by themselves. */
 const UNHEARD = '-';
 const PROCESS_LENGTH = 16;
 const LOCK_ID_LENGTH = 22;
 
-/** What a turn asks for; it has one lockId for all of its attempts. */
+/** What a call asks for. All attempts of one turn use the same lockId. */
 export interface Wanted {
   readonly keys: readonly string[];
   readonly lockId: string;
@@ -37,10 +41,10 @@ export class RedisTurn implements LockTurn {
   wanted: Wanted | undefined;
   place: number | undefined;
   ticket = '';
-  /** Of the last attempt that failed. */
+  /** The fault of the last attempt that failed. */
   fault: unknown;
   hasLeft = false;
-  /** Its process as it stands in the queues. */
+  /** The process name under which the turn stands in the queues. */
   process = UNHEARD;
   #timesPassed = 0;
   #listener: (() => void) | undefined;
@@ -65,7 +69,7 @@ export class RedisTurn implements LockTurn {
     this.#listener?.();
   }
 
-  /** An attempt begins: what wakes from here on comes after it. Returns whether it was woken before. */
+  /** Called when an attempt begins. Returns whether the turn was woken since the last attempt, and forgets it. */
   begin(): boolean {
     const wasWoken = this.#isWoken;
     this.#isWoken = false;
@@ -87,15 +91,15 @@ export class RedisTurn implements LockTurn {
 
 export interface RedisTurnsConfig {
   readonly layout: LockLayout;
-  /** Called when a turn has left that has asked for something. `waiter`: as it stands in the queues. */
+  /** Called when a turn that made an attempt has left. `waiter` is the name under which it stands in the queues. */
   leave(wanted: Wanted, waiter: string, fault: unknown): void;
-  /** Called once, when the ACL keeps waiters from being told of their turn. */
+  /** Called once, if the ACL forbids SUBSCRIBE or PUBLISH, so that no message can wake waiters. */
   onUnheard?(): void;
 }
 
-/** The waiters of this process: how they are told of their turn, and what was handed over to others by it. */
+/** Keeps the waiters of this process, wakes them when their turn comes, and checks the claims that it handed over. */
 export class RedisTurns {
-  /** For scripts that hand over. On a Cluster a node counts only its own subscribers. */
+  /** The arguments of scripts that hand a lock over. `countsAll` is '' on a Cluster, where a node counts its own subscribers only. */
   readonly handing: { readonly channel: string; readonly countsAll: string };
   readonly #process = createLockId().slice(0, PROCESS_LENGTH);
   readonly #waiting = new Map<string, RedisTurn>();
@@ -122,13 +126,16 @@ export class RedisTurns {
     return new RedisTurn(pollMs, (turn) => this.settle(turn));
   }
 
-  /** An attempt begins, which may put the turn into a queue. */
+  /** Called when an attempt begins, which may put the turn into a queue. */
   begin(turn: RedisTurn, lockId: string): void {
     this.#waiting.set(lockId, turn);
     if (this.#subscriber.isListening && this.#mayPublish) turn.process = this.#process;
   }
 
-  /** The turn stands in a queue. Resolves to true if it should do so again, since it can be told from now on. */
+  /**
+   * Called when the turn stands in a queue. Resolves to true if messages can reach the turn from now on, and could not
+   * before. The caller then repeats its attempt, so that the queue has the name of its process.
+   */
   async comesToHear(turn: RedisTurn, signal: AbortSignal | undefined): Promise<boolean> {
     if (turn.process !== UNHEARD || !(await this.#canBeTold(signal))) return false;
     turn.process = this.#process;
@@ -137,8 +144,8 @@ export class RedisTurns {
 
   granted(turn: RedisTurn, lockId: string, wasWoken: boolean): void {
     this.#waiting.delete(lockId);
-    // A grant that comes too late to be used is given back, and may be so once more in the background: the next attempt
-    // of this turn asks under another id.
+    // A grant that arrives too late is released, perhaps twice, the second time in the background. So the next attempt of
+    // this turn uses a new lockId, which that release cannot end.
     turn.wanted = undefined;
     if (turn.ticket !== '' && !wasWoken) this.#subscriber.suspect();
   }
@@ -148,12 +155,12 @@ export class RedisTurns {
     return { lookAgainMs: this.#lookAgainMs(turn, reply.remainingMs) };
   }
 
-  /** What a script of this process has handed over. */
+  /** Called with the locks that a script of this process has handed over. */
   handedOver(keys: readonly string[], handed: readonly HandedOver[]): void {
     for (const { key, waiter } of handed) this.#claims.watch(keys[key] as string, waiter);
   }
 
-  /** A turn has left; or its last attempt was answered after that. */
+  /** Called when a turn has left, and again when the answer to its last attempt comes after that. */
   settle(turn: RedisTurn): void {
     const { wanted, process, fault } = turn;
     if (!wanted) return;
@@ -161,7 +168,7 @@ export class RedisTurns {
     this.config.leave(wanted, wanted.lockId + process, fault);
   }
 
-  /** At boot: warns if waiters cannot be told of their turn. */
+  /** Called at boot. Warns if messages cannot reach waiters. */
   async check(): Promise<void> {
     await this.#canBeTold(undefined);
     if (this.#waiting.size === 0) this.#subscriber.pause();
@@ -170,7 +177,7 @@ export class RedisTurns {
   close(): void {
     this.#claims.close();
     this.#subscriber.close();
-    this.#wakeAll(); // From here on they look by themselves.
+    this.#wakeAll(); // No message reaches them any more, so they try again by themselves.
   }
 
   #lookAgainMs({ keeps, process, pollMs }: RedisTurn, remainingMs: number): number {
@@ -207,7 +214,7 @@ export class RedisTurns {
     for (const turn of this.#waiting.values()) turn.wake();
   }
 
-  /** Returns after how long to look again, and at whom. */
+  /** Runs the script that checks a claim. Returns which waiter to check next and when, or undefined if there is none. */
   async #handOn(key: string, waiter: string): Promise<{ waiter: string; afterMs: number } | undefined> {
     const names = this.config.layout.keysOf([key], waiter.slice(0, LOCK_ID_LENGTH));
     const args = {
@@ -221,12 +228,12 @@ export class RedisTurns {
   }
 }
 
-/** Claims may lapse a moment after the server's word. */
+/** Added to the life of a claim, since a key may expire a moment late. */
 const GRACE_MS = 10;
 
 type HandOn = (key: string, waiter: string) => Promise<{ waiter: string; afterMs: number } | undefined>;
 
-/** Looks after what this process has handed over: one timer a key, which follows its last hand-over. */
+/** Checks the claims that this process has handed over, when they should have been taken. Uses one timer for each key. */
 class ClaimWatch {
   readonly #claims = new Map<string, { waiter: string; atMs: number }>();
   readonly #context = new AsyncResource('SyncGuardClaimWatch');
@@ -261,7 +268,7 @@ class ClaimWatch {
       (next) => {
         if (next && !this.#claims.has(key)) this.watch(key, next.waiter, next.afterMs);
       },
-      () => {}, // Redis is away. The waiters look by themselves, if more rarely.
+      () => {}, // Redis cannot be reached. The waiters repeat their attempts by themselves, after longer pauses.
     );
   }
 }

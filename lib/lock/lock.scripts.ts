@@ -4,7 +4,7 @@ import { EXPIRY, GRANTING, HANDING_OVER, layoutOf, LIVENESS, OWNERSHIP, QUEUEING
 import { numbered } from './lock.layout.js';
 import { NOW_MS } from '../script/fragments.js';
 
-/** How long a call for several keys keeps those that it got in its turn, unless it asks again, in ms. */
+/** How long a call for several keys keeps the keys that it has claimed, in ms. Each further attempt renews this time. */
 export const KEEP_MS = 1_000;
 
 type KeyName = 'fenceCounter' | 'record' | 'queue' | 'index';
@@ -12,7 +12,7 @@ type KeyName = 'fenceCounter' | 'record' | 'queue' | 'index';
 const namesOf = (name: string, count: number): string[] =>
   Array.from({ length: count }, (_, i) => numbered(name, i));
 
-/** The names of KEYS of a script for so many keys of the user. Those of the second and later ones are numbered. */
+/** Returns the names of KEYS for `count` keys of the user. The names for the second and later keys have a number. */
 const keysFor = (count: number): KeyName[] =>
   [
     ...namesOf('fenceCounter', count),
@@ -21,9 +21,11 @@ const keysFor = (count: number): KeyName[] =>
     'index',
   ] as KeyName[];
 
-/** Somebody to whom a lock was handed over: which of the call's keys, and who. */
+/** A script has made a waiter the owner of a lock, until the waiter takes it or the claim lapses. */
 export interface HandedOver {
+  /** The index of the key in the keys of the call. */
   readonly key: number;
+  /** The lockId of the waiter and its process. */
   readonly waiter: string;
 }
 
@@ -43,13 +45,13 @@ export type AcquireReply =
   | {
       readonly status: 'locked';
       readonly remainingMs: number;
-      /** Of the caller's place in the queue; empty if it does not wait. */
+      /** Orders the queue: the caller passes it again to keep its place. Empty if the caller does not wait. */
       readonly ticket: string;
-      /** When it came into the queue; 0: it stood there before. */
+      /** The caller's place in the queue, counted from 1, when it has just entered. 0 if it stood there before. */
       readonly place: number;
-      /** It was handed a key in vain, since it did not get another one. */
+      /** The caller had claimed a key, and the key went to the next waiter, because another key was still locked. */
       readonly passedOn: boolean;
-      /** Its place had been taken from it, since its process did not hear. */
+      /** The caller was removed from the queue since its last attempt, because its process did not react to its turn. */
       readonly dropped: boolean;
       readonly handed: readonly HandedOver[];
     }
@@ -71,14 +73,17 @@ const ACQUIRE_ARGS = [
 type AcquireArg = (typeof ACQUIRE_ARGS)[number];
 
 /**
- * Takes free locks, all of them or none. Replies the first record, or -1 when a fence counter is at its end, or an
- * array: ms that are left of a lock that another holds, then what `AcquireReply` says of waiting, then pairs of a key's
- * number and the head of its queue to whom it was handed over.
+ * Takes free locks: all of them, or none. The reply has one of three shapes:
+ * - the record of the first key, as JSON: all locks are granted;
+ * - -1: a fence counter has reached its end;
+ * - an array: another owner has one of the keys. The array holds the ms that are left of that lock, then `ticket`,
+ *   `place`, `passedOn` and `dropped` of `AcquireReply`, then pairs of a key's number and the waiter that got this key.
  *
- * A caller that waits (with a `process`) stands in the queue of its first locked key, and in no other. What was handed
- * over to it is its own: so a re-sent call, and one whose turn it is, find their own records and take them. What it
- * cannot use, as another key is locked, goes on to the next in the queue; or, if it `keeps`, stays its own as long as
- * all keys before it are. Those are in one order for all callers, so none waits for another in a circle.
+ * A caller that waits passes its `process`. It stands in the queue of its first locked key and in no other queue. A key
+ * that was handed over to it has a record with its lockId already (a claim). So a call that is sent again, and a caller
+ * whose turn has come, both find their own records and take them. While another of its keys is locked, a claimed key
+ * goes on to the next waiter. A caller with `keeps` holds on to all keys before the first locked one instead. All
+ * callers sort their keys in the same way, so callers never wait for each other in a circle.
  */
 const acquireFor = (count: number): Script<KeyName, AcquireArg, AcquireReply> =>
   defineScript({
@@ -95,7 +100,7 @@ for i = 1, COUNT do
   fence = math.max(fence, fences[i])
 end
 
--- Where nobody holds, and nobody waits, the rest is of no concern.
+-- Without any record or queue all keys are free, and the next part is skipped.
 if redis.call('EXISTS', unpack(KEYS, COUNT + 1, 3 * COUNT)) > 0 then
 ${OWNERSHIP}${EXPIRY}${HANDING_OVER}${QUEUEING}
 
@@ -114,7 +119,7 @@ for i = 1, COUNT do
   end
 end
 
--- A lock that is free, and has a queue, is that of the head of the queue.
+-- A free lock with a queue belongs to the head of the queue. True if the caller may take it before that head.
 local function isBefore(i)
   local head, at = heads[i][1], heads[i][2]
   if not head or string.sub(head, 1, 22) == lockId then return true end
@@ -162,7 +167,7 @@ local ownFence = tonumber(string.match(own[1] or '', '"fence":"(%d+)"'))
 for i = 1, COUNT do
   if ticket ~= '' then leaveQueue(i) end
   queued[i] = redis.call('EXISTS', queueKeyOf(i)) == 1
-  -- A full server refuses the first write of a script that may need memory. PEXPIRE needs none, and after it all may run.
+  -- A full server refuses a script whose first write may need memory. PEXPIRE needs none, and after it every write runs.
   if own[i] then redis.call('PEXPIRE', recordKeyOf(i), ttlMs) end
   if tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) ~= ownFence then ownFence = nil end
 end
@@ -227,10 +232,12 @@ const RELEASE_ARGS = ['lockId', 'isLive', 'waiter', 'channel', 'countsAll'] as c
 type ReleaseArg = (typeof RELEASE_ARGS)[number];
 
 /**
- * Ends a lock of the caller's: 1, or 0 another's, -1 none, -2 expired; of several the first that is not 1. Where somebody
- * waits it goes to the head of the queue: then the reply is an array of the code, and pairs of a key's number and that
- * head. `isLive`: the holder's own clock says so, and the server's need not be asked. `waiter`: the caller waits no more,
- * and leaves the queues too.
+ * Ends a lock of the caller. Replies 1 (released), 0 (another owner has the lock), -1 (there is no lock) or -2 (the lock
+ * has expired). For several keys it is the first code that is not 1. A lock with a queue goes to the head of the queue.
+ * Then the reply is an array of the code and pairs of a key's number and that head.
+ *
+ * `isLive` is '1' if the clocks of the holder's process say that the lock is live. The script then skips the check by
+ * the server's clock. A caller that gives up waiting passes `waiter`, and leaves the queues too.
  */
 const releaseFor = (count: number): Script<KeyName, ReleaseArg, ReleaseReply> =>
   defineScript({
@@ -295,7 +302,7 @@ export function decodeExtend(reply: unknown): ExtendReply {
   return { code };
 }
 
-/** \`extended(json)\`: a record with its new expiry. */
+/** The Lua function \`extended(json)\` returns a record with its new expiry. */
 export const EXTENDING = `
 local expiresAtMs = nowMs + ttlMs
 local function extended(json)
@@ -310,8 +317,9 @@ const EXTEND_ARGS = ['lockId', 'ttlMs', 'channel', 'countsAll'] as const;
 type ExtendArg = (typeof EXTEND_ARGS)[number];
 
 /**
- * Replaces the life of the caller's lock: [1, new expiry], or the codes of release; of several all or none. Never brings
- * one back. The head of a queue is told when the life becomes shorter, so that it looks when that is over.
+ * Replaces the rest of the life of the caller's lock. Replies [1, the new expiry], or a code of release. Of several keys
+ * it extends all or none. It never brings an expired lock back. Where the life becomes shorter, the head of the queue
+ * is woken, so that it tries again in time.
  */
 const extendFor = (count: number): Script<KeyName, ExtendArg, ExtendReply> =>
   defineScript({
@@ -335,7 +343,7 @@ for i = 1, COUNT do
   new[i] = extended(held)
 end
 for i = 1, COUNT do
-  -- A full server refuses the first write of a script that may need memory. PEXPIRE needs none, and after it all may run.
+  -- A full server refuses a script whose first write may need memory. PEXPIRE needs none, and after it every write runs.
   redis.call('PEXPIRE', recordKeyOf(i), ttlMs)
   redis.call('SET', recordKeyOf(i), new[i], 'KEEPTTL')
 end
@@ -347,12 +355,13 @@ return {1, expiresAtMs}`,
     decode: decodeExtend,
   });
 
-/** What is left of a claim in ms; the waiter to whom the lock was handed over now; 0: there is nothing to do. */
+/** The ms that are left of a claim, or the waiter that has just got the lock, or 0 if there is nothing to do. */
 export type HandOnReply = number | string;
 
 /**
- * Looks after a lock that was handed over to a waiter, when it should have taken it. If it has not, its process is gone
- * or stands still: all its places are given up (it has its tickets, should it come back), and the next one has its turn.
+ * Checks a lock that was handed over, once its waiter should have taken it. A waiter that has not taken it belongs to a
+ * process that is gone or stands still. The script then removes all waiters of that process from the queue, and hands
+ * the lock to the next waiter. A process that comes back enters the queue again with its old tickets.
  */
 export const handOnScript = defineScript({
   name: 'lock-hand-on',
@@ -374,7 +383,7 @@ return handOver(1, fence) or 0`,
     typeof reply === 'number' || typeof reply === 'string' ? reply : unexpectedReply('lock-hand-on', reply),
 });
 
-/** Whether the ACL lets scripts tell waiters of their turn. */
+/** Replies whether the ACL lets scripts publish, which is how waiters learn of their turn. */
 export const publishScript = defineScript({
   name: 'lock-publish',
   keys: [],
@@ -391,7 +400,7 @@ export interface ScriptsOfLock {
 
 const byCount: ScriptsOfLock[] = [];
 
-/** The scripts for so many keys: each number of keys is a command of its own (law 6 of docs/scripts.md). */
+/** Returns the scripts for `count` keys. Each number of keys has its own command (law 6 of docs/scripts.md). */
 export const scriptsFor = (count: number): ScriptsOfLock =>
   (byCount[count] ??= {
     acquire: acquireFor(count),

@@ -40,7 +40,7 @@ import { Watchdog } from './watchdog.js';
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
   readonly shutdown: { readonly drainMs: number; readonly heldLocks: 'expire' | 'release' };
-  /** Called for what no operation of the backend shows: a wait that was in vain or aborted, a lock that was lost. */
+  /** Reports what no single operation of the backend shows: a wait that timed out or was aborted, and a lock that was lost. */
   readonly emit?: Emit | undefined;
 }
 
@@ -49,19 +49,19 @@ export type LockOptions = LockCallOptions & LockKeyOption;
 
 interface Wait {
   readonly waitedMs: number;
-  /** Which one it was in the queue when waiting began. */
+  /** The place in the queue when waiting began, counted from 1. */
   readonly place?: number | undefined;
 }
 
 const HELD_HINT =
-  'This call holds other locks itself (`heldKeyHashes`). Two calls that wait for each other get on only when one gives up: take all keys in one call with `keys`, or everywhere in one order.';
+  'This call holds other locks itself (`heldKeyHashes`), so two calls may be waiting for each other until one gives up. Take all keys in one call with `keys`, or take them in the same order everywhere.';
 
 /**
- * Locks that live as long as their work: `lock()` waits, runs, keeps alive and releases; `acquire()` is one
- * attempt with a handle.
+ * Runs code under locks. `lock()` waits for a lock, runs a function under it, keeps the lock alive meanwhile and releases
+ * it. `acquire()` makes one attempt and returns a handle.
  *
- * A lock with a TTL alone is an optimisation: a paused process may still write after it has lost the lock.
- * Correctness comes from `fence`, when the resource refuses a lower one than it has seen.
+ * A TTL alone does not exclude others for certain: a process that was paused may write after it has lost the lock. The
+ * `fence` closes this gap, when the resource refuses a fence that is lower than the highest one it has seen.
  *
  * @example
  * await this.locks.lock(async (lock) => this.charge(order, lock.fence), { key: `order:${order.id}` });
@@ -79,25 +79,25 @@ export class LockService implements OnModuleDestroy {
   readonly #backend: LockBackend;
   readonly #options: LockServiceOptions;
 
-  /** @internal The module makes it. */
+  /** @internal The module creates the service. */
   constructor(backend: LockBackend, options: LockServiceOptions) {
     this.#backend = backend;
     this.#options = options;
   }
 
-  /** @internal The TTL of a lock whose call gives none. */
+  /** @internal The TTL, in ms, of a call without `ttlMs`. */
   get defaultTtlMs(): number {
     return this.#options.lock.ttlMs;
   }
 
-  /** The abilities of the backend, and whose clock ends a lock. */
+  /** What the backend can do, and whose clock decides when a lock expires. */
   get capabilities(): BackendCapabilities {
     return this.#backend.capabilities;
   }
 
   /**
-   * One attempt; contention is the value `{ ok: false, reason: 'locked' }`. The handle is not extended by
-   * itself.
+   * Makes one attempt. Returns a handle, or `{ ok: false, reason: 'locked' }` if somebody else holds the lock. Nothing
+   * extends the lock of a handle: call `extend()` in time, or use `lock()`.
    *
    * @throws LockError InvalidArgument, ServiceUnavailable, NetworkTimeout, AuthFailed, Aborted, Internal
    * @example
@@ -111,14 +111,17 @@ export class LockService implements OnModuleDestroy {
     return result.ok ? this.#handles.track(result, sentAt.monotonicMs + options.ttlMs) : result;
   }
 
-  /** Ends a lock by its id. Returns `{ ok: false }` if it was not there any more, or another's. */
+  /** Releases a lock by its id. Returns `{ ok: false }` if the lock is gone or another owner has it. */
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
     const result = await this.#backend.release(options);
     this.#handles.ended(options.lockId);
     return result;
   }
 
-  /** Replaces the rest of a lock's life. `{ ok: false }`: it was not there any more, or another's; it never comes back. */
+  /**
+   * Replaces the rest of a lock's life by `ttlMs`. Returns `{ ok: false }` if the lock is gone or another owner has it.
+   * A lock that has expired never comes back.
+   */
   async extend(options: ExtendOptions): Promise<ExtendResult> {
     const sentAtMs = monotonicMs();
     const result = await this.#backend.extend(options);
@@ -126,12 +129,12 @@ export class LockService implements OnModuleDestroy {
     return result;
   }
 
-  /** Whether anybody holds the key now. To decide on that is a race: acquire instead. */
+  /** Returns whether anybody holds the key now. The answer may be outdated when you read it: to act on it, acquire instead. */
   isLocked(options: IsLockedOptions): Promise<boolean> {
     return this.#backend.isLocked(options);
   }
 
-  /** Facts of a live lock, by key or by id, with hashes instead of names; null when there is none. */
+  /** Describes a live lock, found by key or by id. The key and the id are hashed. Returns null when there is none. */
   lookup(options: LookupOptions): Promise<LockInfo | null> {
     return this.#backend.lookup(options);
   }
@@ -149,11 +152,13 @@ export class LockService implements OnModuleDestroy {
   /**
    * Waits for the lock, runs `fn` under it, keeps it alive meanwhile, and releases it. Returns what `fn` returns.
    *
-   * @param fn - gets a LockContext: hand its `fence` to what it writes to, watch its `signal` if it is long
-   * @throws whatever `fn` throws, as it is
-   * @throws LockError AcquisitionTimeout: somebody else held it for all of `timeoutMs` ·
-   *   LockLost: `fn` ended, but after the lock had · AlreadyHeld: `fn` asked for the key that it runs under ·
-   *   and the faults of `acquire`
+   * @param fn - is called with a LockContext. Pass its `fence` to the resource that you write to. In a long function
+   *   watch its `signal`, which aborts when the lock is lost.
+   * @throws whatever `fn` throws, unchanged
+   * @throws LockError AcquisitionTimeout: somebody else held the lock for all of `timeoutMs`.
+   *   LockLost: `fn` has returned, but the lock was lost before.
+   *   AlreadyHeld: the call is made inside a `lock()` for the same key, without `reentrant`.
+   *   Besides the faults of `acquire`.
    */
   lock<T>(
     fn: (lock: LockContext) => T | Promise<T>,
@@ -170,7 +175,7 @@ export class LockService implements OnModuleDestroy {
   lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown>;
   async lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown> {
     const { keys, call } = this.#check(fn, options);
-    // A job that may be skipped is skipped, not failed, while the app goes down.
+    // While the app shuts down, a job with `onContention: 'skip'` is skipped and does not fail.
     if (call.onContention === 'skip' && this.#shutdown.signal.aborted) return undefined;
     const outer = this.#outerOf(keys);
     if (outer)
@@ -183,7 +188,7 @@ export class LockService implements OnModuleDestroy {
       keys,
       sentAt,
       onChange: (changed) => this.#watchdog.changed(changed),
-      // Bound: the watchdog, which may find out, runs in nobody's async context.
+      // The watchdog may find the loss, and runs outside of any async context. The event belongs to this call's context.
       onLost: this.#options.emit && AsyncResource.bind(() => this.#tellLost(lease)),
     });
     const run = this.#run(lease, call, fn);
@@ -196,29 +201,30 @@ export class LockService implements OnModuleDestroy {
   }
 
   /**
-   * @internal Called when a lost connection is back: the server may have come back without its data, and then the
-   * bodies that run under its locks must learn of it at once.
+   * @internal Called when a lost connection is back. The server may have lost its data. Renewing all locks at once shows
+   * which of them are gone, and aborts the signals of their bodies.
    */
   renewAll(): void {
     this.#watchdog.renewAll();
   }
 
-  /** @internal For tests: the body under this lock learns at once of a loss that its next renewal would find. */
+  /** @internal For tests: marks a lock as lost at once, as its next renewal would do. */
   lose(lockId: string): void {
     for (const lease of this.#running.keys())
       if (lease.handle.lockId === lockId) lease.lose('another owner has it, or it was deleted');
   }
 
   /**
-   * Shutdown in order: new locks are refused, waiters abort, bodies may finish for `drainMs`, what is still
-   * held ends with its TTL, or is released where `shutdown.heldLocks` says so. Connections close after this, in a later phase of Nest's.
+   * Shuts down in this order: refuses new locks, aborts the calls that wait, and gives running bodies `drainMs` to
+   * finish. Locks that are still held after that expire by their TTL, or are released if `shutdown.heldLocks` is
+   * 'release'. The connections close later, in the next phase of Nest's shutdown.
    */
   async onModuleDestroy(): Promise<void> {
     const { drainMs } = this.#options.shutdown;
     this.#shutdown.abort();
     await Promise.allSettled(this.#attempts);
-    await nextTurn(); // A grant that came just before is on the way to its body.
-    // A body whose lock is lost already has nothing left to wait for.
+    await nextTurn(); // A lock that was granted just now reaches its body in this turn.
+    // A body whose lock is lost is not waited for: it must stop anyway.
     const held = [...this.#running].filter(([lease]) => !lease.lost);
     await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(([, run]) => run)]);
 
@@ -227,7 +233,10 @@ export class LockService implements OnModuleDestroy {
     await Promise.all([this.#retries.flush(), this.#backend.flush?.()]);
   }
 
-  /** What is still in use when the drain is over: its lock stays to its TTL, so that nobody runs beside its body. */
+  /**
+   * Handles the locks that are still in use when the drain is over. By default a lock stays until its TTL, so that no
+   * other process runs beside a body that has not stopped.
+   */
   async #endHeld(leases: readonly Lease[], locks: readonly LockHandle[]): Promise<void> {
     const { drainMs, heldLocks } = this.#options.shutdown;
     for (const lease of leases) lease.lose('the app has shut down');
@@ -248,7 +257,7 @@ export class LockService implements OnModuleDestroy {
     }
   }
 
-  /** One attempt of the backend. A grant that came too late, after the shutdown has begun or its TTL, goes back. */
+  /** Makes one attempt. A grant that arrives after the shutdown began, or after its TTL, is released again. */
   async #usableAttempt(options: AcquireOptions): Promise<Attempt> {
     this.#refuseWhenShutDown();
     const sentAt = momentNow();
@@ -266,17 +275,17 @@ export class LockService implements OnModuleDestroy {
     });
   }
 
-  /** The innermost lock with one of these keys that the running code stands under. */
+  /** Returns the innermost lock around the running code that has one of these keys. */
   #outerOf(keys: readonly string[]): LockFrame | undefined {
     return findFrame(
       ({ owner, context }) => owner === this.#backend && context.keys.some((key) => keys.includes(key)),
     );
   }
 
-  /** Waits in the queue, or asks again and again. */
+  /** Waits for the lock: in the queue with `fair`, else by repeated attempts. */
   async #waitFor(keys: readonly string[], call: ResolvedLockCall): Promise<Waited & Wait> {
     const startedMs = monotonicMs();
-    // A call that was aborted before takes no place, as to give it up would be a command.
+    // A call that is aborted already takes no place in the queue. Giving the place up would cost a command.
     const waits = call.fair && call.onContention === 'throw' && call.timeoutMs > 0 && !call.signal?.aborted;
     const turn = waits ? this.#backend.takeTurn?.({ pollMs: call.pollMs }) : undefined;
     const wait = (): Wait => ({ waitedMs: monotonicMs() - startedMs, place: turn?.place });
@@ -291,7 +300,7 @@ export class LockService implements OnModuleDestroy {
     }
   }
 
-  /** Runs under a lock that is held already: as long as that one, and not longer. */
+  /** Runs `fn` under a lock that the caller holds already. The lock is neither extended nor released for it. */
   async #reenter<T>(
     outer: LockContext,
     keys: readonly string[],
@@ -307,7 +316,7 @@ export class LockService implements OnModuleDestroy {
   #check(fn: unknown, options: LockOptions): { keys: readonly string[]; call: ResolvedLockCall } {
     try {
       if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
-      // A misspelt `keys` is named, before the key that it leaves out.
+      // Unknown options are checked first. Otherwise a misspelt `keys` would be reported as a missing key.
       const call = resolveLockCall(options, this.#options.lock, true);
       return { keys: validateKeys(options ?? {}), call };
     } catch (error) {
@@ -339,7 +348,7 @@ export class LockService implements OnModuleDestroy {
     });
   }
 
-  /** The keys of all locks that the running code stands under. */
+  /** Returns the keys of all locks around the running code. */
   #heldHere(): string[] {
     const held: string[] = [];
     findFrame(({ owner, context }) => {
@@ -349,7 +358,7 @@ export class LockService implements OnModuleDestroy {
     return held;
   }
 
-  /** Runs the body under its lease, and gives the lock back. The body's own error wins over a loss. */
+  /** Runs the body under its lease, then gives the lock back. If the body throws, its error is thrown and not the loss. */
   async #run<T>(lease: Lease, call: ResolvedLockCall, fn: (lock: LockContext) => T | Promise<T>): Promise<T> {
     const frames = lockFrames();
     const frame: LockFrame = {
@@ -378,7 +387,10 @@ export class LockService implements OnModuleDestroy {
     return outcome.value;
   }
 
-  /** Releases, or keeps for the rest of `minHoldMs`. Returns the loss, if the lock was lost before the body ended. */
+  /**
+   * Releases the lock, or lets it expire at the end of `minHoldMs`. Returns an error if the lock was lost before the body
+   * ended.
+   */
   async #giveBack(lease: Lease, minHoldMs: number): Promise<LockError | undefined> {
     const { handle, lost } = lease;
     const giveBack = (): Promise<{ ok: boolean }> => {
@@ -397,9 +409,9 @@ export class LockService implements OnModuleDestroy {
       this.#tellLost(lease);
       return lease.lockLost('when it was released, another owner had it or it was deleted');
     } catch (error) {
-      // The work is done and stays done: the lock goes when Redis is back, or with its TTL.
+      // The work is done, so this is no error of the call. The lock is released when Redis is back, or expires.
       this.#logger.warn(
-        `The lock ${lease.keys.map(hashKey).join(', ')} could not be given back yet, it is tried again in the background: ${LockError.from(error).message}`,
+        `The lock ${lease.keys.map(hashKey).join(', ')} could not be released yet. SyncGuard tries again in the background. ${LockError.from(error).message}`,
       );
       again(error);
       return undefined;
@@ -411,8 +423,8 @@ export class LockService implements OnModuleDestroy {
     this.#tell('already_held', 'AlreadyHeld', outer.keys, { waitedMs: 0 });
     throw new LockError({
       code: 'AlreadyHeld',
-      message: 'This code runs under that very lock already: waiting for it would never end.',
-      hint: 'Lock all keys once, outside; or pass `reentrant: true` to run under the lock that is held, where it has all of them.',
+      message: 'This code runs inside a lock() for the same key, so waiting for the key would never end.',
+      hint: 'Take all keys once, in the outer call. Or pass `reentrant: true` in the inner call: it then runs under the outer lock, which must have all of its keys.',
       context: hashesOf(outer.keys),
     });
   }
@@ -435,7 +447,8 @@ export class LockService implements OnModuleDestroy {
     if (!this.#shutdown.signal.aborted) return;
     throw new LockError({
       code: 'ServiceUnavailable',
-      message: 'The app is shutting down: no new locks are granted.',
+      message: 'The app is shutting down, so no new locks are granted.',
+      hint: 'Try again on another instance of the app, or after the restart.',
     });
   }
 }

@@ -1,10 +1,10 @@
 import type { Moment } from '../clock.js';
 
-/** The abilities of a backend, in its type: with `supportsFencing: true` a grant's `fence` needs no assertion. */
+/** What a backend can do. `supportsFencing: true` is part of the type, so TypeScript knows that every grant has a `fence`. */
 export interface BackendCapabilities {
   readonly backend: string;
   readonly supportsFencing: true;
-  /** Whose clock says when a lock ends. */
+  /** Whose clock decides when a lock expires. */
   readonly timeAuthority: 'server' | 'client';
 }
 
@@ -18,91 +18,95 @@ export interface MemoryCapabilities extends BackendCapabilities {
   readonly timeAuthority: 'client';
 }
 
-/** One key, or several that are locked together or not at all. */
+/** One key, or several keys that are locked together or not at all. */
 export type LockKeyOption =
   | {
-      /** A string of 1 to 512 UTF-8 bytes after NFC. */
+      /** 1 to 512 UTF-8 bytes after Unicode normalisation (NFC). */
       key: string;
       keys?: undefined;
     }
   | {
-      /** 1 to 32 different ones; their order does not matter. On a Cluster they share a `{tag}`. */
+      /** 1 to 32 different keys. Their order does not matter. On a Cluster they must share a `{tag}`. */
       keys: readonly string[];
       key?: undefined;
     };
 
 export type AcquireOptions = LockKeyOption & {
-  /** How long the lock lives unless extended, in ms, 1 to 2^31 - 1. */
+  /** How long the lock lives if it is not extended. In ms, 1 to 2^31 - 1. */
   ttlMs: number;
   signal?: AbortSignal | undefined;
-  /** Given by `lock()` while it waits: the attempt keeps, and uses, its place in the queues of its keys. */
+  /** The place of a waiting call in the queues of its keys. `lock()` passes it with each of its attempts. */
   turn?: LockTurn | undefined;
 };
 
 /**
- * A call's place in the queues of its keys, from `takeTurn()`. It stands in a queue as soon as an attempt that was
- * given it finds a key locked.
+ * The place of a call in the queues of its keys. `takeTurn()` returns it. It enters a queue when the first attempt with
+ * this turn finds a key locked.
  */
 export interface LockTurn {
-  /** When the turn was taken, by `performance.now()`. */
+  /** When the turn was taken, as `performance.now()` counts. */
   readonly sinceMs: number;
-  /** Which one it was in the queue when waiting began: 1 is the next. Undefined: it has not waited. */
+  /** The place in the queue when waiting began. 1 is the next. Undefined if the call has not waited. */
   readonly place: number | undefined;
-  /** Called once, when it may be this call's turn; at once, if it was that since the last attempt began. */
+  /**
+   * Sets the listener that is called when the turn of this call may have come. It is called at once if that happened
+   * since the last attempt began.
+   */
   onWake(listener: (() => void) | undefined): void;
   /**
-   * Gives up the place, and what was handed over to it meanwhile. To be called when waiting ends without a grant.
-   * Returns at once: what is left to do is done in the background.
+   * Gives up the place, and releases a lock that was handed over meanwhile. Call it when waiting ends without a grant.
+   * It returns at once and sends its commands in the background.
    */
   leave(): void;
 }
 
 export interface ReleaseOptions {
-  /** From the grant: 22 base64url characters. */
+  /** The `lockId` of the grant: 22 base64url characters. */
   lockId: string;
-  /** @internal Given by a grant's own handle: makes the call one lean round trip. */
+  /** @internal Passed by the handle of the grant. It saves the look-up of the lock's keys. */
   held?: HeldLock | undefined;
   signal?: AbortSignal | undefined;
 }
 
-/** @internal What the holder of a grant knows of it. */
+/** @internal What a handle knows about its lock. */
 export interface HeldLock {
   readonly keys: readonly string[];
-  /** When the grant ends at the latest, by this process's clocks: counted from before the request was sent. */
+  /** When the lock expires by the clocks of this process. It is counted from before the request was sent, so it is never late. */
   readonly deadline: Moment;
 }
 
 export interface ExtendOptions extends ReleaseOptions {
-  /** Replaces the rest of the lock's life, and may shorten it. In ms, 1 to 2^31 - 1. */
+  /** The new rest of the lock's life, from now. It may be shorter than before. In ms, 1 to 2^31 - 1. */
   ttlMs: number;
 }
 
 export interface ReleaseResult {
-  /** False: the lock was not ours any more. Never a fault. */
+  /** False if the lock had expired or another owner had it. A fault of Redis throws instead. */
   ok: boolean;
 }
 
 export type ExtendResult = { ok: true; expiresAtMs: number } | { ok: false };
 
-/** A lock that was granted. `await using` releases it at the end of the block. */
+/** A granted lock. `await using` releases it at the end of the block. */
 export interface LockHandle extends AsyncDisposable {
   readonly ok: true;
   readonly lockId: string;
   /**
-   * Rises with every grant of the key: give it to the resource, and let that refuse a lower one. 15 digits,
-   * compared as text. It starts at the clock, in tenths of a ms, so that it rises even when its counter is lost (ADR 0002).
-   * After a failover that lost writes two grants may have the same one: compare `lockId` too.
+   * The fence rises with every grant of the key. Pass it to the resource that you write to, and let the resource refuse a
+   * lower one. It has 15 digits, so that text compares like numbers. It starts at the clock (in tenths of a ms), so it
+   * rises even when its counter is lost (ADR 0002). After a failover that lost writes, two grants may have the same
+   * fence: compare `lockId` too.
    */
   readonly fence: string;
-  /** The fence of each key, by its name in NFC. One grant has one fence: it is above all that any of its keys has had. */
+  /** The fence of each key (in NFC). All keys of a grant have the same fence, above every fence that any of them has had. */
   readonly fences: Readonly<Record<string, string>>;
-  /** By the backend's clock; follows `extend`. */
+  /** When the lock expires, by the clock of the backend. `extend` updates it. */
   readonly expiresAtMs: number;
   release(signal?: AbortSignal): Promise<ReleaseResult>;
   extend(ttlMs: number, signal?: AbortSignal): Promise<ExtendResult>;
 }
 
-/** Somebody else holds the lock. Without methods, so that `await using` on an unchecked result does not compile. */
+/** Somebody else holds the lock. The type has no methods, so `await using` on an unchecked result does not compile. */
 export interface AcquireFailure {
   readonly ok: false;
   readonly reason: 'locked';
@@ -110,7 +114,7 @@ export interface AcquireFailure {
 
 export type AcquireResult = LockHandle | AcquireFailure;
 
-/** Facts of a live lock, fit for logs: the key and the id are hashed. */
+/** A live lock, described for logs: the key and the id are hashed. */
 export interface LockInfo {
   readonly keyHash: string;
   readonly lockIdHash: string;
@@ -119,7 +123,7 @@ export interface LockInfo {
   readonly fence: string;
 }
 
-/** With the key and the id themselves. Anyone who has the id can release the lock. */
+/** A live lock with its unhashed key and id. Anyone who has the id can release the lock. */
 export interface RawLockInfo extends LockInfo {
   readonly key: string;
   readonly lockId: string;

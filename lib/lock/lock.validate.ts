@@ -10,7 +10,7 @@ import type {
   ReleaseOptions,
 } from './lock.types.js';
 
-/** The most keys that one call locks together: each of them is three keys of one script. */
+/** The largest number of keys that one call locks together. Each of them needs three keys of one script. */
 export const MAX_KEYS = 32;
 
 const LOCK_ID = /^[A-Za-z0-9_-]{22}$/;
@@ -24,7 +24,7 @@ export function validateLockId(lockId: unknown): string {
   });
 }
 
-/** Runs the checks of a call. Every error of theirs leaves as a LockError with the code InvalidArgument. */
+/** Runs the checks of a call. Turns every error of a check into a LockError with the code InvalidArgument. */
 function checked<T>(check: () => T): T {
   try {
     return check();
@@ -33,14 +33,17 @@ function checked<T>(check: () => T): T {
   }
 }
 
-/** The options of a call that has a signal alone. */
+/** Checks the options of a call whose only option is `signal`. */
 export const validateCall = (options: CallOptions): CallOptions => checked(() => callOptions(options, []));
 
 export const validateKey = (key: unknown): string => checked(() => normalizeKey(key));
 
 export const validateTtl = (ttlMs: unknown): number => checked(() => duration('ttlMs', ttlMs));
 
-/** The keys of a call: normalised, sorted, each once. All programs take them in this order, so none waits in a circle. */
+/**
+ * Returns the keys of a call, normalised and sorted, each once. All calls take their keys in this order, so calls never
+ * wait for each other in a circle.
+ */
 export function validateKeys({
   key,
   keys,

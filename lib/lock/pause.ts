@@ -1,14 +1,14 @@
 import { setMaxListeners } from 'node:events';
 
-/** What may end a pause early by waking. */
+/** Something that may end a pause early. */
 export interface Waker {
   onWake(listener: (() => void) | undefined): void;
 }
 
 /**
- * Waits for so many ms, or until woken. Returns the signal that aborted meanwhile, if one did.
+ * Waits for `ms`, until a signal aborts or until `waker` wakes. Returns the signal that has aborted, if any.
  *
- * (`AbortSignal.any()` would be shorter, and keeps what it made for as long as a signal lives: here the app's shutdown.)
+ * `AbortSignal.any()` would be shorter, but its results stay in memory for as long as the signal of the shutdown lives.
  */
 export function pause(
   ms: number,
@@ -25,7 +25,7 @@ export function pause(
     const timer = setTimeout(end, ms);
     for (const signal of signals) {
       if (!signal) continue;
-      setMaxListeners(0, signal); // Many may wait by one signal.
+      setMaxListeners(0, signal); // Any number of calls may wait with one signal.
       signal.addEventListener('abort', end);
     }
     if (signals.some((signal) => signal?.aborted)) end();

@@ -8,16 +8,16 @@ import { pause } from './pause.js';
 
 const LONGEST_PAUSE_MS = 1_000;
 
-/** Faults of Redis that a waiting call sits out. */
+/** Faults of Redis that do not end the wait of a call: it tries again. */
 const MAY_PASS: ReadonlySet<LockErrorCode> = new Set<LockErrorCode>(['ServiceUnavailable', 'NetworkTimeout']);
 
 export interface Attempt {
   readonly result: AcquireResult;
-  /** Before the request was sent. */
+  /** When the request was sent. */
   readonly sentAt: Moment;
 }
 
-/** The outcome of waiting. `fault`: the last one of Redis that was met on the way. */
+/** The outcome of waiting. `fault` is the last fault of Redis that happened meanwhile. */
 export interface Waited extends Attempt {
   readonly fault?: LockError | undefined;
 }
@@ -27,14 +27,14 @@ type Tried = Attempt | { readonly fault: LockError };
 export interface WaitingOptions {
   readonly keys: readonly string[];
   readonly call: ResolvedLockCall;
-  /** Undefined: the call does not wait, or asks again and again. */
+  /** The place in the queues. Undefined if the call does not wait, or repeats its attempts without a queue. */
   readonly turn: LockTurn | undefined;
   /** Aborts when the app shuts down. */
   readonly shutdown: AbortSignal;
   attempt(options: AcquireOptions): Promise<Attempt>;
 }
 
-/** Tries until the lock is there, or the time or the tries are over; a fault of Redis may pass in that time. */
+/** Tries until the lock is granted, the time is over, or the tries are used up. A fault of Redis counts as a failed try. */
 export async function waitForLock(options: WaitingOptions): Promise<Waited> {
   const { turn } = options;
   let waited: Waited | undefined;
@@ -58,7 +58,7 @@ async function tryOn(options: WaitingOptions): Promise<Waited> {
     if ('fault' in tried) ({ fault } = tried);
     else if (tried.result.ok) return tried;
     if (!isOver() && (call.fair || tries <= call.maxRetries)) {
-      // A server that owes a reply would queue the next try behind it.
+      // While the server owes the reply to the last try, no further one is sent: it would only wait behind the first.
       do await pauseBetween(options, Math.min(pauseMs(tried, call, tries), endMs - monotonicMs()));
       while (isOwed(fault) && !isOver());
       if (!isOwed(fault)) continue;
@@ -88,13 +88,13 @@ async function pauseBetween({ call, shutdown, turn }: WaitingOptions, ms: number
   });
 }
 
-/** Until a turn is looked after again; without one until the next try, but not past the end of the other's lock. */
+/** Returns the pause until the next try. Without a queue it ends no later than the other owner's lock. */
 function pauseMs(tried: Tried, call: ResolvedLockCall, tries: number): number {
   const { lookAgainMs, remainingMs = Infinity } = ('result' in tried && detailOf(tried.result)) || {};
   return lookAgainMs ?? Math.min(backoffMs(call, tries - 1), remainingMs + 1);
 }
 
-/** The pause after a refusal: doubled each time up to a second, partly left to chance so that callers spread. */
+/** Returns the pause after a failed try. It doubles each time up to a second, and is partly random so that callers spread. */
 function backoffMs({ retryDelayMs, backoff, jitter }: ResolvedLockCall, retries: number): number {
   const grown = backoff === 'fixed' ? retryDelayMs : retryDelayMs * 2 ** Math.min(retries, 31);
   const full = Math.min(grown, Math.max(LONGEST_PAUSE_MS, retryDelayMs));
@@ -102,13 +102,13 @@ function backoffMs({ retryDelayMs, backoff, jitter }: ResolvedLockCall, retries:
   return Math.max(1, Math.round(full * (1 - chance * Math.random())));
 }
 
-/** The fault that was there to the end, as the cause of one that says how long it was tried. */
+/** Returns an error that adds how long the call tried. Its cause is the fault of the last try. */
 function triedInVain(fault: LockError, tries: number, waitedMs: number): LockError {
   if (tries === 1) return fault;
   const { code, summary, hint, context } = fault;
   return new LockError({
     code,
-    message: `${summary} It was tried for ${Math.round(waitedMs)} ms.`,
+    message: `${summary} The call has tried for ${Math.round(waitedMs)} ms.`,
     hint,
     cause: fault,
     context,

@@ -1,25 +1,26 @@
 import { AsyncResource } from 'node:async_hooks';
 import { monotonicMs } from '../clock.js';
 
-/** A suspended machine's timers stand still: what was lost meanwhile is looked for at least so often. */
+/** The longest pause between two looks. Timers stand still while the machine is suspended, so a loss is found soon after. */
 const LOOK_EVERY_MS = 1_000;
 
-/** Something that wants to be woken at a moment of `monotonicMs()`, and says anew which after each wake. */
+/** Something that the watchdog wakes. */
 export interface Watched {
+  /** When to wake it next, as `monotonicMs()` counts. The watchdog reads it again after each wake. */
   readonly wakeAtMs: number;
-  /** May come early. */
+  /** May be called early. */
   wake(nowMs: number): void;
-  /** Makes the next wake renew at once, whatever is due. */
+  /** Makes the next wake renew at once, even if no renewal is due. */
   renewNow(): void;
 }
 
 /**
- * Wakes leases when they must be renewed or are lost. One timer for all: what is due together is renewed in
- * one turn, so a thousand locks cost one write to a server.
+ * Wakes leases when they must be renewed or are lost. All leases share one timer. Leases that are due together are renewed
+ * in one turn of the event loop, so a thousand renewals cost one write to the socket.
  */
 export class Watchdog {
   readonly #watched = new Set<Watched>();
-  // The timer is everybody's: it must not run in the async context of the one who happened to start it.
+  // All leases share the timer, so it must not run in the async context of the call that started it.
   readonly #context = new AsyncResource('SyncGuardWatchdog');
   #timer: NodeJS.Timeout | undefined;
   #wakeAtMs = Infinity;
@@ -29,7 +30,7 @@ export class Watchdog {
     this.#arm(watched.wakeAtMs);
   }
 
-  /** The moment of the next wake has changed. */
+  /** Called when `wakeAtMs` of a lease has changed. */
   changed(watched: Watched): void {
     if (this.#watched.has(watched)) this.#arm(watched.wakeAtMs);
   }
@@ -38,7 +39,7 @@ export class Watchdog {
     this.#watched.delete(watched);
   }
 
-  /** Renews all leases in one turn: a lock that the server has lost is found now, not when its renewal is due. */
+  /** Renews all leases in one turn, so that a lock which the server has lost is found now and not at its next renewal. */
   renewAll(): void {
     for (const watched of this.#watched) {
       watched.renewNow();

@@ -13,10 +13,10 @@ import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './l
 import type { LockService } from './lock.service.js';
 import type { LockKeyOption } from './lock.types.js';
 
-/** For async methods and generators, also generic ones, that start with the arguments which the key function takes. */
+/** Decorates an async method or async generator whose first parameters are those of the key function. */
 export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDecorator &
   (<
-    // `any`: a method may take whatever it likes after those.
+    // `any`: the parameters after those may have any type.
     // eslint-disable-next-line @typescript-eslint/no-explicit-any
     Method extends (...args: [...Args, ...any[]]) => Promise<unknown> | AsyncIterable<unknown>,
   >(
@@ -26,14 +26,16 @@ export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDeco
   ) => void);
 
 /**
- * Runs an async method of a provider or controller under a lock: calls with the same key run one after the
- * other, in all processes on one Redis. An async generator holds the lock from the first item asked for until it
- * ends or its reader stops; a promised Observable until it completes, fails or is unsubscribed.
+ * Runs an async method of a provider or controller under a lock. Calls with the same key run one after the other, in all
+ * processes that share one Redis. An async generator holds the lock from the request for its first item until it ends or
+ * its reader stops. A method that promises an Observable holds the lock until the Observable completes, fails or is
+ * unsubscribed.
  *
  * @param key - a template over the arguments (`'order:{0.id}'`: `{0}` the first one, values are encoded), or a
- *   function of the arguments that returns the key, or several which are locked together
- * @param options - over the module's defaults; see {@link LockCallOptions}
- * @throws what the method throws, as it is; else LockError: AcquisitionTimeout (423 over HTTP), LockLost, ...
+ *   function of the arguments that returns one key, or several keys which are locked together
+ * @param options - replace the defaults of the module; see {@link LockCallOptions}
+ * @throws whatever the method throws, unchanged
+ * @throws LockError as `LockService.lock()` does: AcquisitionTimeout (423 over HTTP), LockLost and others
  * @example
  * \@WithLock('order:{0}')
  * async pay(orderId: string, \@Lock() lock?: LockContext) {
@@ -49,7 +51,7 @@ export function WithLock<Args extends unknown[]>(
   key: string | ((...args: Args) => string | readonly string[]),
   options: LockCallOptions = {},
 ): LockedMethodDecorator<Args> {
-  resolveLockCall(options, DEFAULT_LOCK_OPTIONS); // A misspelt option fails where it stands, not at the first call.
+  resolveLockCall(options, DEFAULT_LOCK_OPTIONS); // A wrong option fails when the class is defined, not at the first call.
   const keyOf = typeof key === 'string' ? compileKeyTemplate(key, '@WithLock()') : fromFunction(key);
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
@@ -75,8 +77,8 @@ export function WithLock<Args extends unknown[]>(
 }
 
 /**
- * Marks the parameter of a `@WithLock()` method that gets the {@link LockContext}. Put it last, and make it
- * optional, so that callers need not know of it.
+ * Marks the parameter of a `@WithLock()` method that receives the {@link LockContext}. Make it the last parameter and
+ * optional, so that callers leave it out.
  */
 export const Lock =
   (): ParameterDecorator =>
@@ -84,7 +86,8 @@ export const Lock =
     if (propertyKey === undefined)
       throw new LockError({
         code: 'InvalidArgument',
-        message: '@Lock() stands on a constructor parameter.',
+        message: '@Lock() cannot be used on a parameter of a constructor.',
+        hint: 'Put it on a parameter of a method that has @WithLock().',
       });
     Reflect.defineMetadata(LOCK_PARAMETER, index, target, propertyKey);
   };
@@ -96,7 +99,7 @@ function fromFunction<Args extends unknown[]>(
     throw new LockError({
       code: 'InvalidArgument',
       message: `@WithLock(key): key must be a template or a function, got ${describe(key)}.`,
-      hint: 'For several keys give a function that returns an array of them.',
+      hint: 'For several keys pass a function that returns an array of keys.',
     });
   return (args) => key(...(args as Args));
 }
@@ -104,7 +107,7 @@ function fromFunction<Args extends unknown[]>(
 const keyOption = (key: string | readonly string[]): LockKeyOption =>
   Array.isArray(key) ? { keys: key as readonly string[] } : { key: key as string };
 
-/** A generator that is not async cannot wait for its lock. */
+/** Refuses a generator that is not async, because it cannot wait for its lock. */
 function refuseSyncGenerators(method: { constructor: { name: string } }, name: string): void {
   if (method.constructor.name === 'GeneratorFunction')
     throw new LockError({

@@ -24,13 +24,13 @@ const REQUIRED = {
   disconnectTimeout: 100,
 } satisfies RedisOptions;
 
-/** A connection that is being left is closed after this time. */
+/** How long a connection may take to close, in ms. Refusals that arrive meanwhile do not close it again. */
 const LEAVING_MS = 100;
 
 /**
- * Leaves a server that has become a replica. The address leads to the new primary, now or soon. It leaves once, although
- * each command in flight is refused: ioredis would add a listener to the socket for every one, and Node would warn of a
- * leak.
+ * Returns a `reconnectOnError` that reconnects when the server refuses writes because it has become a replica. The
+ * address leads to the new primary, now or soon. The server refuses every command in flight, but only the first refusal
+ * reconnects: ioredis would add a listener to the socket for each of them, and Node would warn of a leak.
  */
 function leaveReplica(): ReconnectOnError {
   let leftMs = -Infinity;
@@ -71,8 +71,8 @@ function ownOptions(options: RedisOptions): RedisOptions {
 
 function clusterOptions(options: ClusterOptions = {}): ClusterOptions {
   return {
-    // 16 times, as often as ioredis asks again by default, are less than the default deadline of a call: it ends with
-    // what the Cluster said.
+    // ioredis repeats a command 16 times by default while the Cluster is down. With this pause that takes less than the
+    // default `commandTimeoutMs`, so the call fails with the error of the Cluster and not with a timeout.
     retryDelayOnClusterDown: 50,
     ...options,
     enableOfflineQueue: false,

@@ -78,8 +78,8 @@ const RULES: readonly Rule[] = [
   {
     pattern: /subscriber mode/i,
     code: 'InvalidArgument',
-    message: 'The Redis client is in subscriber mode, so it refuses commands.',
-    hint: 'Pass SyncGuard a client of its own, by `client.duplicate()`.',
+    message: 'The Redis client of the `redis` option is in subscriber mode, so it refuses commands.',
+    hint: 'Pass a client of its own to SyncGuard, such as `client.duplicate()`.',
   },
   {
     pattern:
@@ -157,7 +157,7 @@ function withoutCommand(error: unknown): unknown {
   return Object.assign(copy, { name, stack, ...(code === undefined ? {} : { code }) });
 }
 
-/** The fault for a decoder that finds a value of another program under our key. */
+/** Returns the fault for a key of ours that holds a value of another program. */
 export const foreignValue = (what: string): RedisFault =>
   toRedisFault(new Error(`SYNCGUARD_FOREIGN ${what}`));
 

@@ -1,13 +1,13 @@
 import { connectionsOf, type RedisClient } from './redis.client.js';
 
-/** A server that is busy for less than this is not given up. */
+/** A connection gets at least this time to receive something, in ms, so that a server which is briefly busy keeps it. */
 const LEAST_PATIENCE_MS = 1_000;
 
 /**
- * Closes connections that hang because the server has vanished without a message. Otherwise every command
- * would time out for as long as the system keeps the socket. Once a call was not answered in time, each
- * connection is sent a PING. A connection that receives nothing is closed, and ioredis connects again. Idle
- * connections are left alone. A slow server answers something, so its connection stays.
+ * Closes connections that hang because the server has vanished without closing them. Otherwise every command
+ * would time out for as long as the system keeps the socket. When a call is not answered in time, each
+ * connection is sent a PING. A connection that receives nothing is closed, and ioredis connects again. Nothing
+ * is sent while calls are answered in time. A slow server sends at least something, so its connection stays.
  *
  * The option `socketTimeout` of ioredis 5 is not used for this: its timer outlives the socket and closes the
  * next one too.

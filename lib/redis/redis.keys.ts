@@ -2,11 +2,9 @@ import { createHash, hash } from 'node:crypto';
 import { describe, MAX_KEY_BYTES, normalizeKey } from '../keys.js';
 import { SyncGuardConfigError } from '../syncguard.errors.js';
 
-/**
- * The longest Redis key that we build, in bytes, and the part of it that is reserved for derived keys. Other
- * programs use the same numbers (docs/wire-format.md).
- */
+/** The longest Redis key that SyncGuard builds, in bytes. Other programs use the same number (docs/wire-format.md). */
 export const EFFECTIVE_KEY_BUDGET_BYTES = 1000;
+/** The bytes of the longest key that are kept free for keys derived from it. Other programs use the same number. */
 export const RESERVE_BYTES = 26;
 
 /** The beginning of the name of a fence counter, after the prefix. The name of the lock's record follows. */
@@ -73,8 +71,8 @@ const sha256 = (text: string): Buffer => createHash('sha256').update(text).diges
 
 /**
  * Checks `keyPrefix`. `/`, `{` and `}` are refused because they separate our other keys and Cluster tags. A
- * part `fence`, or `id` as the last part, is refused because a record could be mistaken for a fence counter
- * or an index.
+ * part `fence`, or `id` as the last part, is refused because the record of a lock could then have the name of a fence
+ * counter or of an index.
  */
 export function validateKeyPrefix(prefix: unknown, option = 'keyPrefix'): string {
   if (typeof prefix !== 'string' || prefix.replace(/:+$/, '') === '')

@@ -3,7 +3,7 @@ import { SyncGuardConfigError } from '../syncguard.errors.js';
 import { integer, invalidOption, knownOptions, oneOf } from '../validate.js';
 import type { RedisClient, RedisConnectionOptions } from './redis.client.js';
 
-/** Longest time for one try against Redis, in ms. */
+/** Checks the longest time for one command to Redis, in ms. Default: 1,000. */
 export const resolveCommandTimeout = (ms: unknown): number =>
   integer('commandTimeoutMs', ms ?? 1_000, 1, 600_000);
 
@@ -25,7 +25,7 @@ export function resolveKeyLayout(
   const chosen = oneOf('keyLayout', layout, ['spec', 'slotted']);
   if (cluster && chosen === 'spec')
     throw new SyncGuardConfigError(`keyLayout must be "slotted" on a Redis Cluster, got "spec".`, {
-      hint: 'The spec layout spreads the keys of one lock over several slots, where no script can reach them together.',
+      hint: 'The spec layout puts the keys of one lock into several slots, but a script can reach one slot only. Leave the option out.',
     });
   return chosen;
 }
@@ -53,27 +53,30 @@ export function validateRedis(redis: unknown): RedisConnectionOptions {
   return redis;
 }
 
-/** By shape: the package `redis` says `evalSha` (`send_command` before its version 4), and defines no commands. */
+/**
+ * Refuses a client of the package `redis`. It is recognised by its methods: it has `evalSha` (`send_command` before
+ * version 4) and no `defineCommand`.
+ */
 function refuseOtherClients(client: RedisClient & { evalSha?: unknown; send_command?: unknown }): void {
   if (typeof client.defineCommand === 'function') return;
   if (typeof client.evalSha !== 'function' && typeof client.send_command !== 'function') return;
   throw new SyncGuardConfigError('redis must not be a client of the package `redis` (node-redis).', {
-    hint: 'SyncGuard speaks through ioredis: pass a URL, ioredis options, or a client that ioredis made.',
+    hint: 'SyncGuard uses ioredis. Pass a URL, the options of ioredis, or a client of ioredis.',
   });
 }
 
 function refuseStringNumbers(options: RedisClient['options'], instead = 'leave it out'): void {
   if (!options?.stringNumbers && !options?.redisOptions?.stringNumbers) return;
   throw new SyncGuardConfigError('redis must not have the option `stringNumbers`.', {
-    hint: `Scripts reply integers, which it turns into text: ${instead}.`,
+    hint: `It turns the integers in the replies of scripts into text. To correct this, ${instead}.`,
   });
 }
 
-/** The URL itself is never quoted: it may hold a password. */
+/** Checks a URL. The errors never quote it, because it may contain a password. */
 function validateUrl(url: string): string {
   const wrong = (what: string): SyncGuardConfigError =>
     new SyncGuardConfigError(`redis must be a URL like redis://user:password@host:6379/0, but ${what}.`, {
-      hint: 'The value is not shown, as it may hold a password. "/" and "@" in a password must be percent-encoded.',
+      hint: 'The value is not shown, because it may contain a password. "/" and "@" in a password must be percent-encoded.',
     });
   if (url.startsWith('/')) return url;
   if (url === '') throw wrong('it is empty; leave the option out for the memory backend');

@@ -21,15 +21,15 @@ type Listeners = Readonly<Record<string, (...args: never[]) => void>>;
  */
 export class RedisReadiness {
   /**
-   * Counts lost connections, for a Cluster those of its nodes. A reply over another connection than its
-   * command may belong to a second send.
+   * The number of connections that were lost so far, on a Cluster those of its nodes too. If it has changed between a
+   * command and its reply, the client may have sent the command twice.
    */
   epoch = 0;
   /** Called when a lost connection is back. */
   onBack: (() => void) | undefined;
   #seenEpoch = 0;
   #lastError: unknown;
-  /** Set where the server has no such database. A command would then run on database 0. */
+  /** Set if the server does not have the database of the options. A command would then run on database 0. */
   #noDatabase: RedisFault | undefined;
   #waiters = new Set<Waiter>();
   readonly #listeners: Listeners = {
@@ -83,7 +83,7 @@ export class RedisReadiness {
     });
   }
 
-  /** Called where the database is known not to exist. */
+  /** Refuses all calls from now on, because the database of the options does not exist. */
   refuseDatabase(error: unknown): void {
     this.#onError(error);
     this.#onReady();

@@ -4,11 +4,12 @@ import { connectionsOf, type RedisClient } from './redis.client.js';
 
 const FIRST_PAUSE_MS = 50;
 const LONGEST_PAUSE_MS = 2_000;
-/** An ACL may be changed: what it refuses is asked for again after so long. */
+/** How long after a refusal the subscriber does not try again, in ms. An ACL may be changed while the app runs. */
 const REFUSED_FOR_MS = 60_000;
 const PATIENCE_MS = 1_000;
 
-// It is opened anew here, on whatever node there is then; and what a user's client says of commands is not for it.
+// The options of the copy that differ from those of the client. The subscriber reconnects by itself, since a Cluster may
+// have other nodes by then. The client's settings for retries, pipelining and prefixes do not suit a subscription.
 const OPTIONS = {
   lazyConnect: true,
   retryStrategy: () => null,
@@ -28,15 +29,15 @@ const OPTIONS = {
 
 export interface SubscriberEvents {
   onMessage(message: string): void;
-  /** It listens, and did not before: what was published meanwhile is lost. */
+  /** Called when the subscriber begins to listen. Messages that were published before are lost. */
   onListening(): void;
-  /** Whether it should be opened again when it was lost. */
+  /** Returns whether a lost connection should be opened again. */
   isNeeded(): boolean;
 }
 
 /**
- * A connection that listens to one channel: a copy of the client, or of one of a Cluster's nodes, opened on first need.
- * It keeps no process alive, and ends with its client.
+ * Listens to one channel over a connection of its own. The connection is a copy of the client, or of one master of a
+ * Cluster, and is opened when it is first needed. It does not keep the process alive, and closes together with the client.
  */
 export class RedisSubscriber {
   #connection: RedisClient | undefined;
@@ -45,7 +46,7 @@ export class RedisSubscriber {
   #isListening = false;
   #isChecking = false;
   #isClosed = false;
-  // It is everybody's: it must not run in the async context of the one who happened to open it.
+  // All calls share the connection, so it must not run in the async context of the call that opened it.
   readonly #context = new AsyncResource('SyncGuardSubscriber');
 
   constructor(
@@ -60,12 +61,12 @@ export class RedisSubscriber {
     return this.#isListening;
   }
 
-  /** The server does not allow it. */
+  /** True for a while after the ACL has refused SUBSCRIBE. */
   get isRefused(): boolean {
     return performance.now() < this.#refusedUntilMs;
   }
 
-  /** Resolves whether it listens: not if the server cannot be reached just now, or refuses SUBSCRIBE. */
+  /** Resolves to true once it listens. Resolves to false if the server cannot be reached now, or refuses SUBSCRIBE. */
   open(): Promise<boolean> {
     if (this.#isListening) return Promise.resolve(true);
     if (this.#isClosed || this.isRefused) return Promise.resolve(false);
@@ -75,7 +76,7 @@ export class RedisSubscriber {
     return this.#opening;
   }
 
-  /** Something should have been heard and was not: a connection over which no answer comes is given up. */
+  /** Call this when an expected message did not come. Sends a PING, and closes the connection if no answer comes. */
   suspect(): void {
     const connection = this.#connection;
     if (!connection || this.#isChecking) return;
@@ -85,7 +86,7 @@ export class RedisSubscriber {
       .finally(() => (this.#isChecking = false));
   }
 
-  /** Ends the connection, until it is opened again. */
+  /** Closes the connection until the next `open()`. */
   pause(): void {
     this.#end();
   }
@@ -99,7 +100,7 @@ export class RedisSubscriber {
     const connection = copyOf(this.client);
     if (!connection) return false;
     this.#connection = connection;
-    connection.on?.('error', () => {}); // Of no use: that it has ended is what counts.
+    connection.on?.('error', () => {}); // Each error is followed by 'end', which is handled. Without a listener Node would throw.
     connection.on?.('end', () => this.#onEnd(connection));
     connection.on?.('message', (_, message) => this.events.onMessage(message as string));
     try {

@@ -30,7 +30,7 @@ export class Deadlines {
     this.#timer = undefined;
     const now = monotonicMs();
     const due = [...this.#pending].filter(({ atMs }) => atMs <= now);
-    // After a blocked event loop replies may still be unread in the socket. They are read before this runs.
+    // After a blocked event loop, replies may wait unread in the socket. `setImmediate` lets Node read them first.
     if (due.length > 0) setImmediate(() => this.#expire(due));
     if (this.#pending.size > due.length) this.#timer = setTimeout(this.#tick, TICK_MS).unref();
   };

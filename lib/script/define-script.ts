@@ -1,20 +1,17 @@
 import { createHash } from 'node:crypto';
 
-/**
- * One atomic step on the server. docs/scripts.md has the laws that every script keeps, and the tests that
- * check them.
- */
+/** One atomic step on the server. docs/scripts.md has the laws that every script keeps, and the tests that check them. */
 export interface Script<Key extends string = string, Arg extends string = string, Result = unknown> {
   readonly name: string;
   /**
-   * The name of the registered command. It has a hash of the content, so that no script of another library
-   * takes its place.
+   * The name under which the client registers the script. It contains a hash of the Lua code, so a script of another
+   * library cannot have the same name.
    */
   readonly command: string;
   readonly keys: readonly Key[];
   readonly args: readonly Arg[];
   readonly lua: string;
-  /** True if replies are Buffers, for payloads that are not text. */
+  /** True if replies are Buffers, for data that is not text. */
   readonly binary: boolean;
   /** Turns the raw reply into a typed result. Throws on any shape that the script does not document. */
   decode(reply: unknown): Result;
@@ -23,8 +20,8 @@ export interface Script<Key extends string = string, Arg extends string = string
 export interface ScriptDefinition<Key extends string, Arg extends string, Result> {
   name: string;
   /**
-   * The names of KEYS, in order. A name such as `record:2` cannot be a local variable in Lua. The script reads
-   * such keys by their index.
+   * The names of KEYS, in order. Each name becomes a local variable in Lua. A name such as `record:2` cannot, so the
+   * script reads that key by its index.
    */
   keys: readonly Key[];
   /** The names of ARGV, in order. */
@@ -58,9 +55,12 @@ function bind(list: 'KEYS' | 'ARGV', names: readonly string[]): string[] {
   ];
 }
 
-/** Throws the error of a `decode` that gets an undocumented reply. */
+/**
+ * Throws the error for a reply that a script does not document. It becomes the `cause` of a fault which says what to do.
+ * It names the shape of the reply and not its content, which may be private.
+ */
 export function unexpectedReply(script: string, reply: unknown): never {
   throw new TypeError(
-    `Script ${script} replied with an unexpected ${Array.isArray(reply) ? 'array' : typeof reply}`,
+    `The script ${script} does not document a reply of this shape: ${Array.isArray(reply) ? `an array of ${reply.length}` : typeof reply}.`,
   );
 }

@@ -496,7 +496,7 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
       expect(stuck.length).toBeGreaterThan(0);
       for (const error of stuck) {
         expect(error.context.heldKeyHashes).toStrictEqual([expect.stringMatching(/^[0-9a-f]{24}$/)]);
-        expect(error.message).toMatch(/one order/);
+        expect(error.message).toMatch(/same order/);
         expect(error.message).not.toContain('{t}');
         const forClients = JSON.stringify((toHttpException(error) as HttpException).getResponse());
         expect(forClients).not.toContain((error.context.heldKeyHashes as string[])[0]);

@@ -31,7 +31,7 @@ describe('a line of the log', () => {
     expect(await locks.lock(() => 'done', { key: 'order:7' })).toBe('done');
     await locks.onModuleDestroy();
     expect(lines).toStrictEqual([
-      `The lock ${hashKey('order:7')} could not be given back yet, it is tried again in the background: Redis cannot be reached.`,
+      `The lock ${hashKey('order:7')} could not be released yet. SyncGuard tries again in the background. Redis cannot be reached.`,
     ]);
   });
 
