@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Cluster, type Redis } from 'ioredis';
 import { ensureTools } from './ensure-tools.js';
 import { eventually } from './eventually.js';
+import { startPostgres } from './postgres-server.js';
 import { startRedisServer } from './redis-server.js';
 import { closeClients, freshRedis, workerRedis } from './redis.js';
 import { startTcpProxy } from './tcp-proxy.js';
@@ -44,6 +45,17 @@ describe('ensureTools', () => {
     const nothing = { PATH: '/nowhere' };
     expect(() => ensureTools(nothing)).toThrow(/redis-server >= 6.2, redis-sentinel >= 6.2, gcc/);
     expect(() => ensureTools(nothing)).toThrow(/apt-get install[^]*dnf install[^]*brew install redis/);
+  });
+});
+
+describe('a PostgreSQL of a test', () => {
+  it('answers, and leaves nothing behind', async () => {
+    const server = await startPostgres();
+    const { rows } = await server.pool().query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
+    expect(isRunning(rows[0]?.pid as number)).toBe(true);
+    await server.stop();
+    expect(isRunning(rows[0]?.pid as number)).toBe(false);
+    expect(existsSync(server.folder)).toBe(false);
   });
 });
 
