@@ -1,8 +1,14 @@
-import { readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 
-/** Each is a page docs/<name>.md whose examples are the files of the folder <name> here. */
-const PAGES = ['around-a-lock', 'secrets', 'telemetry', 'testing'];
+const GUIDES = readdirSync(resolve(__dirname, '../../docs/guides'))
+  .filter((file) => file !== 'README.md')
+  .map((file) => `guides/${file.replace(/\.md$/, '')}`);
+/**
+ * Each is a page docs/<name>.md whose examples are the files of the folder <name> here: `npm run docs:examples` writes
+ * them. What a guide shows is driven by the spec of its name in guides/, or is a spec itself.
+ */
+const PAGES = ['around-a-lock', 'secrets', 'telemetry', 'testing', ...GUIDES];
 /** Pages where examples without a name at their head are pieces to read. */
 const WITH_PIECES: readonly string[] = ['secrets'];
 
@@ -19,5 +25,24 @@ describe.each(PAGES)('docs/%s.md', (page) => {
 
   it.each(readdirSync(folder))('shows %s as it runs', (file) => {
     expect(blocks).toContain(readFileSync(join(folder, file), 'utf8'));
+  });
+});
+
+describe('docs/guides/', () => {
+  const read = (guide: string): string =>
+    readFileSync(resolve(__dirname, '../../docs', `${guide}.md`), 'utf8');
+
+  it.each(GUIDES)('%s begins with the problem, says what happens at the edges, and links on', (guide) => {
+    expect(read(guide)).toMatch(/^# .+\n\n"[^]+?"[^]+\n## At the edges\n[^]+\nMore: .*\]\([^]*\n$/);
+  });
+
+  it.each(GUIDES)('%s is run by a spec', (guide) => {
+    const isSpec = readdirSync(join(__dirname, guide)).some((file) => file.endsWith('.spec.ts'));
+    expect(isSpec || existsSync(join(__dirname, `${guide}.spec.ts`))).toBe(true);
+  });
+
+  it('has each guide in its index', () => {
+    const index = read('guides/README');
+    expect(GUIDES.filter((guide) => !index.includes(`](${guide.slice('guides/'.length)}.md)`))).toEqual([]);
   });
 });

@@ -1,0 +1,73 @@
+import { type Job, Queue } from 'bullmq';
+import { BudgetService } from 'nestjs-syncguard';
+import { eventually } from '../../support/eventually.js';
+import { stage } from './instances.js';
+import type { Answer, Ask } from './job-queue/completions.js';
+
+describe('docs/guides/job-queue.md', () => {
+  const on = stage();
+  let queue: Queue<Ask, Answer>;
+  afterEach(() => queue?.close());
+
+  const open = async () => {
+    const { CompletionsModule, COMPLETE } = await import('./job-queue/completions.js');
+    const asked: Ask[] = [];
+    let failures = 0;
+    const complete = async (ask: Ask): Promise<Answer> => {
+      asked.push(ask);
+      if (failures-- > 0) throw new Error('the provider is away');
+      return { text: `You said: ${ask.prompt}`, tokens: ask.maxTokens };
+    };
+    const start = () =>
+      on.start(CompletionsModule, (builder) => builder.overrideProvider(COMPLETE).useValue(complete));
+    const { app } = await start();
+    await start();
+    queue = new Queue('completions', { connection: { url: on.redis.url } });
+    const committed = async (user: string) =>
+      (await app.get(BudgetService).balance({ scope: `user:${user}` }))[0]?.committed;
+    const until = (job: Job<Ask, Answer>, state: string) =>
+      eventually(async () => expect(await job.getState()).toBe(state));
+    return { asked, committed, until, fail: (times: number) => void (failures = times) };
+  };
+
+  it('a job beyond the budget waits for the next month, and that of another user goes on', async () => {
+    const { asked, committed, until } = await open();
+    const first = await queue.add('ask', { user: 'ada', prompt: 'one', maxTokens: 700 });
+    await until(first, 'completed');
+    const second = await queue.add('ask', { user: 'ada', prompt: 'two', maxTokens: 700 });
+    const third = await queue.add('ask', { user: 'bob', prompt: 'three', maxTokens: 700 });
+    const never = await queue.add('ask', { user: 'ada', prompt: 'four', maxTokens: 7_000 }, { attempts: 3 });
+    await until(second, 'delayed');
+    await until(third, 'completed');
+    await until(never, 'failed');
+    expect(asked.map(({ prompt }) => prompt)).toEqual(['one', 'three']);
+    expect([await committed('ada'), await committed('bob')]).toEqual([700, 700]);
+    const now = new Date();
+    const nextMonth = Date.UTC(now.getUTCFullYear(), now.getUTCMonth() + 1);
+    const waiting = (await queue.getJob(second.id as string)) as Job;
+    expect(Math.abs(waiting.timestamp + waiting.delay - nextMonth)).toBeLessThan(60_000);
+    expect((await queue.getJob(never.id as string))?.attemptsMade).toBe(1);
+  });
+
+  it('a job whose provider failed is tried again, and paid once', async () => {
+    const { asked, committed, until, fail } = await open();
+    fail(2);
+    const job = await queue.add('ask', { user: 'ada', prompt: 'one', maxTokens: 100 }, { attempts: 3 });
+    await until(job, 'completed');
+    expect(asked).toHaveLength(3);
+    expect(await committed('ada')).toBe(100);
+  });
+
+  it('a job that was paid for before its worker died is not paid again', async () => {
+    const { asked, committed, until } = await open();
+    await queue.pause();
+    const job = await queue.add('ask', { user: 'ada', prompt: 'one', maxTokens: 100 });
+    const { app } = await on.start((await import('./job-queue/completions.js')).CompletionsModule);
+    const run = { id: `completion:${job.id}`, scopes: ['user:ada'], amount: 100 };
+    await app.get(BudgetService).run(() => 'the result that was lost', run);
+    await queue.resume();
+    await until(job, 'failed');
+    expect(asked).toEqual([]);
+    expect(await committed('ada')).toBe(100);
+  });
+});

@@ -1,0 +1,52 @@
+import { BudgetService } from 'nestjs-syncguard';
+import { eventually } from '../../support/eventually.js';
+import { post, stage } from './instances.js';
+
+describe('docs/guides/llm-stream.md', () => {
+  const on = stage();
+  const open = async () => {
+    const { AiModule } = await import('./llm-stream/llm.js');
+    const { url, app } = await on.start(AiModule);
+    const spent = async () => {
+      const [balance] = await app.get(BudgetService).balance({ scope: 'user:ada' });
+      return { committed: balance?.committed, reserved: balance?.reserved };
+    };
+    return { url, spent };
+  };
+
+  it('reserves the most, pays what was streamed, and then says 429 or 402', async () => {
+    const { url, spent } = await open();
+    const ask = { user: 'ada', prompt: 'hi', maxTokens: 500 };
+    const answer = await post(`${url}/ai`, ask);
+    expect(answer.status).toBe(201);
+    expect(String(answer.body).split(' ')).toHaveLength(501);
+    await eventually(async () => expect(await spent()).toEqual({ committed: 502, reserved: 0 }));
+
+    const full = await post(`${url}/ai`, ask);
+    expect(full).toMatchObject({ status: 429, body: { code: 'BudgetExceeded' } });
+    expect(Number(full.headers.get('retry-after'))).toBeGreaterThan(0);
+    expect((await post(`${url}/ai`, { ...ask, maxTokens: 2_000 })).status).toBe(402);
+  });
+
+  it('charges a client that hangs up for what it was sent', async () => {
+    const { url, spent } = await open();
+    const gone = new AbortController();
+    const response = await fetch(`${url}/ai`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ user: 'ada', prompt: 'hi', maxTokens: 900 }),
+      signal: gone.signal,
+    });
+    expect(response.status).toBe(201);
+    gone.abort();
+    await eventually(async () => expect((await spent()).reserved).toBe(0));
+    expect((await spent()).committed).toBeLessThanOrEqual(902);
+    expect((await spent()).committed).toBeGreaterThan(0);
+  });
+
+  it('asks no provider without Redis', async () => {
+    const { url } = await open();
+    await on.redis.kill();
+    expect((await post(`${url}/ai`, { user: 'ada', prompt: 'hi', maxTokens: 5 })).status).toBe(503);
+  });
+});

@@ -1,0 +1,23 @@
+// observed.ts
+import { Logger, Module } from '@nestjs/common';
+import { type SyncGuardEvent, SyncGuardModule } from 'nestjs-syncguard';
+
+/** Stands for a counter of prom-client or OpenTelemetry with these labels. */
+export const operations = new Map<string, number>();
+
+const logger = new Logger('SyncGuard');
+const ALARMS = ['lock lost', 'budget expired', 'budget unreadable', 'budget threshold'];
+
+export function onEvent(event: SyncGuardEvent): void {
+  const { feature, type, result, reason, code, keyHash = '' } = event;
+  const labels = [feature, type, result, reason ?? code ?? ''].join(' ').trim();
+  operations.set(labels, (operations.get(labels) ?? 0) + 1);
+
+  const isFault = code !== undefined && code !== 'AcquisitionTimeout' && code !== 'InvalidArgument';
+  if (isFault || ALARMS.includes(`${feature} ${reason ?? type}`)) logger.warn(`${labels} ${keyHash}`);
+}
+
+@Module({
+  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL, telemetry: { onEvent } })],
+})
+export class ObservedModule {}

@@ -1,0 +1,38 @@
+// orders.ts
+import { Controller, Injectable, Module, Param, Post } from '@nestjs/common';
+import { seconds, SyncGuardModule, WithLock } from 'nestjs-syncguard';
+
+/** Stands for your database and your payment provider. */
+@Injectable()
+export class Shop {
+  readonly receipts = new Map<string, string>();
+  readonly charges: string[] = [];
+
+  async charge(order: string, { idempotencyKey }: { idempotencyKey: string }): Promise<string> {
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    this.charges.push(idempotencyKey);
+    return `receipt of ${order}`;
+  }
+}
+
+@Controller('orders')
+export class OrdersController {
+  constructor(private readonly shop: Shop) {}
+
+  @Post(':id/pay')
+  @WithLock('order:{0}', { timeoutMs: seconds(2) }) // One call an order at a time, on all servers.
+  async pay(@Param('id') id: string) {
+    const before = this.shop.receipts.get(id);
+    if (before) return { receipt: before, charged: false };
+    const receipt = await this.shop.charge(id, { idempotencyKey: `order:${id}` });
+    this.shop.receipts.set(id, receipt);
+    return { receipt, charged: true };
+  }
+}
+
+@Module({
+  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })],
+  controllers: [OrdersController],
+  providers: [Shop],
+})
+export class OrdersModule {}

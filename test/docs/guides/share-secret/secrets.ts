@@ -1,0 +1,66 @@
+// secrets.ts
+import {
+  Body,
+  Controller,
+  Get,
+  GoneException,
+  Header,
+  HttpCode,
+  Module,
+  NotFoundException,
+  Param,
+  Post,
+} from '@nestjs/common';
+import { days, SecretService, SyncGuardModule } from 'nestjs-syncguard';
+import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
+
+const KEY = Buffer.from(process.env.SEAL_KEY ?? randomBytes(32).toString('hex'), 'hex'); // 32 bytes, not in Redis
+
+function seal(text: string): Buffer {
+  const iv = randomBytes(12);
+  const cipher = createCipheriv('aes-256-gcm', KEY, iv);
+  const sealed = Buffer.concat([cipher.update(text), cipher.final()]);
+  return Buffer.concat([iv, cipher.getAuthTag(), sealed]);
+}
+
+function open(sealed: Buffer): string {
+  const decipher = createDecipheriv('aes-256-gcm', KEY, sealed.subarray(0, 12), { authTagLength: 16 });
+  decipher.setAuthTag(sealed.subarray(12, 28));
+  return Buffer.concat([decipher.update(sealed.subarray(28)), decipher.final()]).toString();
+}
+
+@Controller('secrets')
+export class SecretsController {
+  constructor(private readonly secrets: SecretService) {}
+
+  @Post()
+  async create(@Body('text') text: string) {
+    const { id, receipt } = await this.secrets.create({ payload: seal(text), views: 1, ttlMs: days(7) });
+    return { link: `/secrets/${id}`, receipt }; // The receipt is the sender's: it sees and burns, and cannot open.
+  }
+
+  @Get(':id') // What the link leads to: a page with a button. Chat programs fetch links, so it opens nothing.
+  peek(@Param('id') id: string) {
+    return this.secrets.peek(id);
+  }
+
+  @Post(':id/reveal')
+  @HttpCode(200)
+  @Header('Cache-Control', 'no-store')
+  async reveal(@Param('id') id: string) {
+    const secret = await this.secrets.view(id);
+    if (secret.ok) return { text: open(Buffer.from(secret.payload)) };
+    throw secret.reason === 'not_found' ? new NotFoundException() : new GoneException(secret.reason);
+  }
+
+  @Get('status/:receipt')
+  status(@Param('receipt') receipt: string) {
+    return this.secrets.status(receipt);
+  }
+}
+
+@Module({
+  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })],
+  controllers: [SecretsController],
+})
+export class SecretsModule {}
