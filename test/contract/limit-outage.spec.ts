@@ -97,7 +97,8 @@ describe('when Redis does not answer', () => {
     expect(decisions.map(({ allowed }) => allowed)).toEqual([true, true, true, false]);
     expect(decisions[3]).toMatchObject({ scope: 'temp', degraded: true });
     // Until the end of its window, which began with the first of them.
-    expect([7, 8, 9, 10]).toContain(decisions[3]?.retryAfterSecs);
+    const { retryAfterSecs } = decisions[3] as Extract<LimiterDecision, { allowed: false }>;
+    expect([7, 8, 9, 10]).toContain(retryAfterSecs);
   });
 
   it.each(['sliding-log', 'fixed-window'] as const)(
