@@ -4,13 +4,16 @@ import { join, resolve } from 'node:path';
 const GUIDES = readdirSync(resolve(__dirname, '../../docs/guides'))
   .filter((file) => file !== 'README.md')
   .map((file) => `guides/${file.replace(/\.md$/, '')}`);
+const MIGRATION = ['README', 'murlock', 'redis-semaphore', 'redlock', 'syncguard', 'throttler'].map(
+  (name) => `migration/${name}`,
+);
 /**
  * Each is a page docs/<name>.md whose examples are the files of the folder <name> here: `npm run docs:examples` writes
  * them. What a guide shows is driven by the spec of its name in guides/, or is a spec itself.
  */
-const PAGES = ['around-a-lock', 'secrets', 'telemetry', 'testing', ...GUIDES];
+const PAGES = ['around-a-lock', 'secrets', 'telemetry', 'testing', ...GUIDES, ...MIGRATION];
 /** Pages where examples without a name at their head are pieces to read. */
-const WITH_PIECES: readonly string[] = ['secrets'];
+const WITH_PIECES: readonly string[] = ['secrets', 'migration/syncguard'];
 
 describe.each(PAGES)('docs/%s.md', (page) => {
   const folder = join(__dirname, page);

@@ -1,0 +1,31 @@
+// after.ts
+import { Controller, Module, Param, Post } from '@nestjs/common';
+import { LockService, SyncGuardModule } from 'nestjs-syncguard';
+
+@Controller('orders')
+export class OrdersController {
+  private readonly paid = new Set<string>(); // stands for your database
+
+  constructor(private readonly locks: LockService) {}
+
+  @Post(':id/pay')
+  pay(@Param('id') id: string) {
+    return this.locks.lock(
+      async (lock) => {
+        const charged = !this.paid.has(id);
+        await new Promise((resolve) => setTimeout(resolve, 100)); // your payment provider
+        lock.assertHeld();
+        this.paid.add(id); // write `lock.fence` beside it, and refuse a lower one
+        return { id, charged };
+      },
+      { key: `order:${id}`, ttlMs: 5_000 }, // what stood in `acquisition` stands here
+    );
+  }
+}
+
+@Module({
+  // pollMs: while others of syncguard release locks, as they tell nobody
+  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL, lock: { pollMs: 1_000 } })],
+  controllers: [OrdersController],
+})
+export class AppModule {}

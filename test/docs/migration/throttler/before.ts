@@ -1,0 +1,48 @@
+// before.ts
+import { Controller, Get, Module } from '@nestjs/common';
+import { APP_GUARD } from '@nestjs/core';
+import { minutes, seconds, SkipThrottle, Throttle, ThrottlerGuard, ThrottlerModule } from '@nestjs/throttler';
+
+@Controller('items')
+export class ItemsController {
+  @Get()
+  list() {
+    return [];
+  }
+
+  @Get('search')
+  @Throttle({ short: { limit: 1 } }) // stricter
+  search() {
+    return [];
+  }
+
+  @Get('export')
+  @Throttle({ short: { limit: 5 } }) // more
+  export() {
+    return [];
+  }
+
+  @Get('feed')
+  @SkipThrottle({ short: true }) // `long` stays
+  feed() {
+    return [];
+  }
+
+  @Get('health')
+  @SkipThrottle({ short: true, long: true })
+  health() {
+    return 'ok';
+  }
+}
+
+@Module({
+  imports: [
+    ThrottlerModule.forRoot([
+      { name: 'short', limit: 3, ttl: seconds(10) },
+      { name: 'long', limit: 6, ttl: minutes(1) },
+    ]),
+  ],
+  controllers: [ItemsController],
+  providers: [{ provide: APP_GUARD, useClass: ThrottlerGuard }],
+})
+export class AppModule {}
