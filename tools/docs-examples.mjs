@@ -6,9 +6,11 @@ import { dirname, join } from 'node:path';
 import { format, resolveConfig } from 'prettier';
 
 const PAGES = ['around-a-lock', 'secrets', 'telemetry', 'testing'];
-const GUIDES = readdirSync('docs/guides').map((file) => `guides/${file.replace(/\.md$/, '')}`);
+const FOLDERS = ['guides', 'migration'].flatMap((folder) =>
+  readdirSync(join('docs', folder)).map((file) => `${folder}/${file.replace(/\.md$/, '')}`),
+);
 
-for (const page of [...PAGES, ...GUIDES]) {
+for (const page of [...PAGES, ...FOLDERS]) {
   const file = join('docs', `${page}.md`);
   let text = readFileSync(file, 'utf8');
   for (const [block, code] of [...text.matchAll(/^```ts\n(\/\/ \S+\.ts\n.*?)^```$/gms)]) {
