@@ -15,7 +15,7 @@ export interface MemoryBackendsConfig {
 export function memoryBackends(
   { budget, secret }: MemoryBackendsConfig,
   clock?: Clock,
-): Backends<MemoryCapabilities> {
+): Backends<MemoryCapabilities> & { readonly lock: MemoryLockBackend } {
   return {
     lock: new MemoryLockBackend(clock),
     limit: new MemoryLimitBackend(clock),

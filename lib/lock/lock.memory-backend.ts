@@ -131,6 +131,11 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     return record && toRawLockInfo(record);
   }
 
+  /** @internal For tests: the ids of all locks that are held. */
+  heldIds(): string[] {
+    return [...this.#keysById.keys()].filter((lockId) => this.#liveById(lockId));
+  }
+
   /**
    * Returns the index of the first key that the call cannot have: another owner holds it, or another call is first in its
    * queue. A free key with such a queue is handed over to that call.

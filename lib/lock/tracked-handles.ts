@@ -1,4 +1,5 @@
 import { monotonicMs } from '../clock.js';
+import { IdleSweep } from '../idle-sweep.js';
 import type { LockHandle, ExtendResult, ReleaseResult } from './lock.types.js';
 
 const SWEEP_AT_LEAST = 1_024;
@@ -7,12 +8,14 @@ const SWEEP_AT_LEAST = 1_024;
 export class TrackedHandles {
   readonly #live = new Map<string, { lock: LockHandle; deadlineMs: number }>();
   #sweepAt = SWEEP_AT_LEAST;
+  readonly #idleSweep = new IdleSweep(() => this.#sweep());
   #onEmpty: (() => void) | undefined;
 
   /** Returns the handle to hand out instead. `deadlineMs` is by `monotonicMs()`. */
   track(lock: LockHandle, deadlineMs: number): LockHandle {
     if (this.#live.size >= this.#sweepAt) this.#sweep();
     this.#live.set(lock.lockId, { lock, deadlineMs });
+    this.#idleSweep.start();
     return new TrackedHandle(lock, this);
   }
 
@@ -35,11 +38,12 @@ export class TrackedHandles {
     for (const { lock } of this.#live.values()) yield lock;
   }
 
-  /** A handle that was never released ends by its TTL: forgotten when the map has doubled. */
-  #sweep(): void {
+  /** Handles that were never released end by their TTL: forgotten when the map has doubled, and when idle. */
+  #sweep(): number {
     const nowMs = monotonicMs();
-    for (const [lockId, { deadlineMs }] of this.#live) if (deadlineMs <= nowMs) this.#live.delete(lockId);
+    for (const [lockId, { deadlineMs }] of this.#live) if (deadlineMs <= nowMs) this.ended(lockId);
     this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#live.size);
+    return this.#live.size;
   }
 }
 

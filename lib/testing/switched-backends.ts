@@ -7,6 +7,7 @@ import { MemoryLimitBackend } from '../limit/limit.memory-backend.js';
 import { BackendHandle } from '../lock/lock.handle.js';
 import { type LockBackend, withDetail } from '../lock/lock.backend.js';
 import { LockError } from '../lock/lock.errors.js';
+import type { MemoryLockBackend } from '../lock/lock.memory-backend.js';
 import type { AcquireOptions, AcquireResult } from '../lock/lock.types.js';
 import { validateAcquire, validateKey } from '../lock/lock.validate.js';
 import { SecretError } from '../secret/secret.errors.js';
@@ -21,10 +22,9 @@ export class SwitchedBackends implements Backends {
   readonly secret: Backends['secret'];
   readonly counter: Backends['counter'];
 
-  readonly #locks: LockBackend;
+  readonly #locks: MemoryLockBackend;
   readonly #contended = new Set<string>();
   #allContended = false;
-  readonly #held = new Set<string>();
   #outage: SyncGuardError | undefined;
 
   constructor(config: MemoryBackendsConfig, clock: Clock) {
@@ -33,11 +33,6 @@ export class SwitchedBackends implements Backends {
     this.#locks = lock;
     this.lock = this.#switched<LockBackend>(lock, LockError.from, {
       acquire: (options) => this.#acquire(options),
-      release: async (options) => {
-        const result = await lock.release(options);
-        this.#held.delete(options.lockId);
-        return result;
-      },
       isLocked: async (options) =>
         this.#isContended(validateKey(options?.key)) || (await lock.isLocked(options)),
     });
@@ -74,8 +69,7 @@ export class SwitchedBackends implements Backends {
 
   /** Takes all locks from their holders. Returns their lock ids. */
   async loseAll(): Promise<readonly string[]> {
-    const lost = [...this.#held];
-    this.#held.clear();
+    const lost = this.#locks.heldIds();
     await Promise.all(lost.map((lockId) => this.#locks.release({ lockId })));
     return lost;
   }
@@ -107,7 +101,6 @@ export class SwitchedBackends implements Backends {
     const result = await this.#locks.acquire(options);
     if (!result.ok) return result;
     const { lockId, fence, expiresAtMs } = result;
-    this.#held.add(lockId);
     // The handle is created over the switched backend, so that its calls follow the switches too.
     return new BackendHandle(this.lock, { keys, lockId, fence, expiresAtMs, ttlMs, sentAt });
   }
