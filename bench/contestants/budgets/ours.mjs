@@ -1,0 +1,3 @@
+import { ours } from './_ours.mjs';
+
+export default ours('nestjs-syncguard', 'ours');

@@ -1,0 +1,3 @@
+import { ours } from './_ours.mjs';
+
+export default ours('nestjs-syncguard, no deny cache', 'variant', { denyCacheMs: 0 });

@@ -1,0 +1,3 @@
+import { upstash } from './_upstash.mjs';
+
+export default upstash('@upstash/ratelimit 2.2', false);
