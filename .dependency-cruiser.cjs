@@ -1,32 +1,71 @@
 // The arrows of the code: who may import whom. Any other import, and every cycle, fails `npm run check:arch`.
 // test/package/architecture.spec.ts shows that each rule finds what it forbids.
 
-const SCRIPTS = '[.](scripts|fragments)[.]ts$';
+const FEATURES = '(lock|limit|counter|budget|secret)';
+/** Every room of lib/, and the rooms below it that it may import. */
+const BELOW = {
+  core: [],
+  redis: ['core'],
+  script: ['redis', 'core'],
+  telemetry: ['core'],
+  transport: ['core'],
+  method: ['core'],
+  [FEATURES]: ['script', 'redis', 'method', 'transport', 'telemetry', 'core'],
+  assembly: [FEATURES, 'script', 'redis', 'telemetry', 'core'],
+  module: ['assembly', FEATURES, 'redis', 'transport', 'telemetry', 'core'],
+  testing: ['module', 'assembly', FEATURES, 'redis', 'telemetry', 'core'],
+};
+const NEST = '(^|/)node_modules/(@nestjs|rxjs|reflect-metadata)/';
 
 const rule = (name, comment, from, to) => ({ name, comment, severity: 'error', from, to });
+
+const lookDown = Object.entries(BELOW).map(([room, below]) =>
+  rule(
+    room === FEATURES ? 'features-look-down' : `${room}-looks-down`,
+    'A room imports itself and the rooms below it.',
+    { path: `^lib/${room}/` },
+    { path: '^lib/', pathNot: `^lib/(${[room === FEATURES ? '$1' : room, ...below].join('|')})/` },
+  ),
+);
 
 /** @type {import('dependency-cruiser').IConfiguration} */
 module.exports = {
   forbidden: [
     rule('no-cycles', 'What two modules need of each other belongs in a third.', {}, { circular: true }),
+    {
+      ...rule(
+        'no-folder-cycles',
+        'Two folders that import each other are one room with two doors.',
+        { path: '^lib/' },
+        { circular: true },
+      ),
+      scope: 'folder',
+    },
     rule('no-dead-imports', 'The import leads nowhere.', {}, { couldNotResolve: true }),
+    ...lookDown,
     rule(
-      'features-apart',
-      'The features never import each other: what two of them need moves down.',
-      { path: '^lib/(lock|limit|budget|secret)/' },
-      { path: '^lib/(lock|limit|budget|secret)/', pathNot: '^lib/$1/' },
+      'entries-on-top',
+      'The root of lib/ has the entries only. Nothing imports them.',
+      { path: '^lib/' },
+      { path: '^lib/[^/]+$' },
     ),
     rule(
       'policy-sees-the-port',
-      'Services, decorators, guards and interceptors see a port, never, on any path, how it is carried out.',
-      { path: '^lib/.*[.](service|decorator|guard|interceptor)[.]ts$' },
-      { path: ['^lib/(redis|script|backend)/', '[.](redis|memory)-backend[.]ts$', SCRIPTS], reachable: true },
+      'What a feature does sees its port, and never, on any path, how the port is implemented.',
+      { path: `^lib/${FEATURES}/`, pathNot: `^lib/${FEATURES}/(redis|memory)/` },
+      { path: ['^lib/(redis|script)/', `^lib/${FEATURES}/(redis|memory)/`], reachable: true },
     ),
     rule(
       'memory-without-redis',
       'A memory backend needs nothing that is there for Redis.',
-      { path: '[.]memory-backend[.]ts$' },
-      { path: ['^lib/(redis|script)/', '[.]redis-backend[.]ts$', SCRIPTS], reachable: true },
+      { path: `^lib/${FEATURES}/memory/` },
+      { path: ['^lib/(redis|script)/', `^lib/${FEATURES}/redis/`], reachable: true },
+    ),
+    rule(
+      'limits-without-routes',
+      'The limiter works without the guard. The guard stands on it.',
+      { path: '^lib/limit/(?!route/)' },
+      { path: '^lib/limit/route/' },
     ),
     rule(
       'ioredis-as-a-type',
@@ -36,39 +75,17 @@ module.exports = {
     ),
     rule(
       'backends-without-nest',
-      'Backends, scripts and connections work in programs without Nest.',
-      { path: ['[.](redis-|memory-)?backend[.]ts$', SCRIPTS, '^lib/(script|redis)/'] },
-      { path: '(^|/)node_modules/@nestjs/' },
+      'Ports, backends, scripts and connections work in programs without Nest.',
+      {
+        path: ['[.]backend[.]ts$', '^lib/(core|script|redis|telemetry)/', `^lib/${FEATURES}/(redis|memory)/`],
+      },
+      { path: NEST },
     ),
     rule(
       'entries-without-nest',
       'The entries ./core and ./compat load where Nest is not installed: nothing that they reach imports it, not even as a type.',
       { path: '^lib/(core|compat)[.]ts$' },
-      { path: '(^|/)node_modules/(@nestjs|rxjs|reflect-metadata)/', reachable: true },
-    ),
-    rule(
-      'downward-only',
-      'script/ stands on redis/, and knows neither features nor what assembles them.',
-      { path: '^lib/(script|redis)/' },
-      { path: ['^lib/(?!(script|redis)/).+/', '^lib/(index|syncguard[.](module|options|health))'] },
-    ),
-    rule(
-      'redis-at-the-bottom',
-      'redis/ knows no scripts.',
-      { path: '^lib/redis/' },
-      { path: '^lib/script/' },
-    ),
-    rule(
-      'features-below-assembly',
-      'Features do not know how they are put together.',
-      { path: '^lib/(lock|limit|budget|secret)/' },
-      { path: ['^lib/backend/', '^lib/(index|syncguard[.](module|module-definition|health))[.]ts$'] },
-    ),
-    rule(
-      'testing-on-top',
-      'What runs in production knows nothing of the tools for tests.',
-      { path: '^lib/(?!testing/)' },
-      { path: '^lib/testing/' },
+      { path: NEST, reachable: true },
     ),
     rule(
       'peers-only',
@@ -82,8 +99,8 @@ module.exports = {
     ),
     rule(
       'optional-packages-late',
-      'Only rate-limit.exception.ts needs packages that an app may not have: when a call came by them.',
-      { path: '^lib/', pathNot: '^lib/limit/rate-limit[.]exception[.]ts$' },
+      'Only context-exceptions.ts needs packages that an app may not have: when a call came by them.',
+      { path: '^lib/', pathNot: '^lib/transport/context-exceptions[.]ts$' },
       { path: '(^|/)node_modules/@nestjs/(websockets|microservices|graphql)/' },
     ),
     rule(

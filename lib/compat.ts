@@ -3,16 +3,16 @@
 
 // Keys and time
 export { makeStorageKey } from './redis/redis.keys.js';
-export { calculateRedisServerTimeMs, isLive, TIME_TOLERANCE_MS } from './clock.js';
+export { calculateRedisServerTimeMs, isLive, TIME_TOLERANCE_MS } from './core/clock.js';
 
 // Locks
 export { expectFence, FENCE_THRESHOLDS, formatFence, owns } from './lock/lock.record.js';
-export type { CallOptions } from './validate.js';
+export type { CallOptions } from './core/validate.js';
 export type { LockBackend } from './lock/lock.backend.js';
 export type * from './lock/lock.types.js';
 
 // Replies of the scripts of budgets
-export { parseBudgetResult, parseFinalizeResult, type ReplyContext } from './budget/budget.replies.js';
+export { parseBudgetResult, parseFinalizeResult, type ReplyContext } from './budget/redis/budget.replies.js';
 export type { AlreadyRunning, ReserveOutcome } from './budget/budget.backend.js';
 export type * from './budget/budget.types.js';
 
@@ -26,4 +26,4 @@ export {
   parseDecrementResult,
   parseIncrementResult,
 } from './secret/secret.compat.js';
-export { SyncGuardError, type SyncGuardErrorInit } from './syncguard.errors.js';
+export { SyncGuardError, type SyncGuardErrorInit } from './core/errors.js';

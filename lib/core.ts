@@ -6,12 +6,12 @@ export {
   createRedisBackend,
   LOCK_SCRIPTS,
   type RedisBackendConfig,
-} from './backend/lock-backends.js';
-export type { CallOptions } from './validate.js';
+} from './assembly/lock-backends.js';
+export type { CallOptions } from './core/validate.js';
 export type { LockBackend } from './lock/lock.backend.js';
 export type * from './lock/lock.types.js';
 export type { EvalClient, IoredisClient } from './redis/redis.client.js';
-export type { Clock } from './clock.js';
+export type { Clock } from './core/clock.js';
 
 // Errors
 export { LockError, type LockErrorCode } from './lock/lock.errors.js';
@@ -22,10 +22,10 @@ export {
   type SyncGuardConfigErrorInit,
   SyncGuardError,
   type SyncGuardErrorInit,
-} from './syncguard.errors.js';
+} from './core/errors.js';
 
 // Telemetry
-export { withTelemetry } from './backend/observed-locks.js';
+export { withTelemetry } from './assembly/observed-locks.js';
 export type { TelemetryOptions } from './telemetry/telemetry.options.js';
 export type {
   BudgetEvent,
@@ -37,4 +37,4 @@ export type {
   ThresholdEvent,
   ThresholdPeriod,
 } from './telemetry/telemetry.types.js';
-export { hashKey } from './keys.js';
+export { hashKey } from './core/keys.js';

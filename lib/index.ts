@@ -1,5 +1,5 @@
 // Module
-export { SyncGuardModule } from './syncguard.module.js';
+export { SyncGuardModule } from './module/syncguard.module.js';
 export {
   days,
   hours,
@@ -9,7 +9,7 @@ export {
   type SyncGuardModuleOptions,
   type SyncGuardOptions,
   type SyncGuardOptionsFactory,
-} from './syncguard.options.js';
+} from './module/syncguard.options.js';
 export {
   type BootCode,
   type FaultCode,
@@ -17,16 +17,16 @@ export {
   type SyncGuardConfigErrorInit,
   SyncGuardError,
   type SyncGuardErrorInit,
-} from './syncguard.errors.js';
-export type { CallOptions } from './validate.js';
-export { SyncGuardHealthIndicator, type SyncGuardHealth } from './syncguard.health.js';
-export { SyncGuardExceptionFilter, toHttpException } from './http/syncguard-exception.filter.js';
-export { ScriptLoader } from './backend/script-loader.js';
+} from './core/errors.js';
+export type { CallOptions } from './core/validate.js';
+export { SyncGuardHealthIndicator, type SyncGuardHealth } from './module/syncguard.health.js';
+export { SyncGuardExceptionFilter, toHttpException } from './transport/syncguard-exception.filter.js';
+export { ScriptLoader } from './assembly/script-loader.js';
 export type { EvalClient, IoredisClient, RedisConnectionOptions } from './redis/redis.client.js';
 
 // Locks
 export { type LockOptions, LockService } from './lock/lock.service.js';
-export type { ComposableMethodDecorator, FitsNoSuchMember } from './replace-method.js';
+export type { ComposableMethodDecorator, FitsNoSuchMember } from './method/replace-method.js';
 export { Lock, type LockedMethodDecorator, WithLock } from './lock/with-lock.decorator.js';
 export { currentLock } from './lock/current-lock.js';
 export type { LockContext } from './lock/lease.js';
@@ -37,9 +37,9 @@ export type * from './lock/lock.types.js';
 
 // Limits
 export { AbuseLimiterService, type LimitCallOptions, type PolicyRef } from './limit/abuse-limiter.service.js';
-export { RateLimit, type RateLimitOptions, SkipRateLimit } from './limit/rate-limit.decorator.js';
-export { RateLimitGuard } from './limit/rate-limit.guard.js';
-export { normalizeAddress } from './limit/key-parts.js';
+export { RateLimit, type RateLimitOptions, SkipRateLimit } from './limit/route/rate-limit.decorator.js';
+export { RateLimitGuard } from './limit/route/rate-limit.guard.js';
+export { normalizeAddress } from './limit/route/key-parts.js';
 export { LimitError, TooManyAttemptsError } from './limit/limit.errors.js';
 export type { LimitDefaults, LimitPolicies, RateLimitHeaders, SkipIf } from './limit/limit.options.js';
 export type * from './limit/limit.types.js';
@@ -66,8 +66,8 @@ export type { BudgetLimitSource } from './budget/budget.limits.js';
 export type * from './budget/budget.types.js';
 
 // Counters
-export { CounterService } from './limit/counter.service.js';
-export type * from './limit/counter.types.js';
+export { CounterService } from './counter/counter.service.js';
+export type * from './counter/counter.types.js';
 
 // Secrets
 export { SecretService } from './secret/secret.service.js';
@@ -76,11 +76,15 @@ export type { SecretOptions } from './secret/secret.options.js';
 export type * from './secret/secret.types.js';
 
 // Backends of locks, which work without Nest too (./core)
-export { createMemoryBackend, createRedisBackend, type RedisBackendConfig } from './backend/lock-backends.js';
-export type { Clock } from './clock.js';
+export {
+  createMemoryBackend,
+  createRedisBackend,
+  type RedisBackendConfig,
+} from './assembly/lock-backends.js';
+export type { Clock } from './core/clock.js';
 
 // Telemetry
-export { withTelemetry } from './backend/observed-locks.js';
+export { withTelemetry } from './assembly/observed-locks.js';
 export type { TelemetryOptions } from './telemetry/telemetry.options.js';
 export type {
   BudgetEvent,
@@ -92,4 +96,4 @@ export type {
   ThresholdEvent,
   ThresholdPeriod,
 } from './telemetry/telemetry.types.js';
-export { hashKey } from './keys.js';
+export { hashKey } from './core/keys.js';

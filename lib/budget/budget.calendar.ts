@@ -1,4 +1,4 @@
-import { integer, invalidOption, knownOptions, oneOf } from '../validate.js';
+import { integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import type { BudgetWindow, CalendarPeriod, Period } from './budget.types.js';
 
 const MINUTE_MS = 60_000;

@@ -1,5 +1,5 @@
-import { passOwed } from '../owed.js';
-import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../syncguard.errors.js';
+import { passOwed } from '../core/owed.js';
+import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
 import type { Amount, BudgetRecord, Exceeded, Violation } from './budget.types.js';
 
 /**

@@ -1,5 +1,5 @@
-import { SyncGuardConfigError } from '../syncguard.errors.js';
-import { integer, invalidOption, knownOptions } from '../validate.js';
+import { SyncGuardConfigError } from '../core/errors.js';
+import { integer, invalidOption, knownOptions } from '../core/validate.js';
 import { periodKey, validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
 import type { BudgetLimit, Period } from './budget.types.js';

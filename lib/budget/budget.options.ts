@@ -1,4 +1,4 @@
-import { duration, integer, invalidOption, knownOptions } from '../validate.js';
+import { duration, integer, invalidOption, knownOptions } from '../core/validate.js';
 import { type BudgetLimitSource, indexLimits } from './budget.limits.js';
 import type { BudgetLimit } from './budget.types.js';
 

@@ -1,4 +1,4 @@
-import { monotonicMs } from '../clock.js';
+import { monotonicMs } from '../core/clock.js';
 import type { BudgetBackend } from './budget.backend.js';
 
 /**

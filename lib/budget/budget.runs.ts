@@ -1,8 +1,8 @@
 import { Logger } from '@nestjs/common';
-import { type Attempt, BackgroundRetries } from '../background-retries.js';
-import { settleWithin } from '../settle-within.js';
-import type { StreamProgress } from '../wrap-method.js';
-import { hashKey } from '../keys.js';
+import { type Attempt, BackgroundRetries } from '../core/background-retries.js';
+import { settleWithin } from '../core/settle-within.js';
+import type { StreamProgress } from '../method/wrap-method.js';
+import { hashKey } from '../core/keys.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { AlreadyRunning } from './budget.backend.js';
 import { type OnThrow, settlementOf } from './budget.settlement.js';

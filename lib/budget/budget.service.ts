@@ -1,9 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
-import { refuseAborted } from '../aborted.js';
-import { isOwed } from '../owed.js';
-import { SyncGuardError } from '../syncguard.errors.js';
-import { boolean, type CallOptions, callOptions } from '../validate.js';
+import { refuseAborted } from '../core/abort.js';
+import { isOwed } from '../core/owed.js';
+import { SyncGuardError } from '../core/errors.js';
+import { boolean, type CallOptions, callOptions } from '../core/validate.js';
 import type { BudgetBackend, ReserveMode, AlreadyRunning } from './budget.backend.js';
 import { BudgetUnavailableError } from './budget.errors.js';
 import { ConfiguredLimits } from './budget.limits.js';

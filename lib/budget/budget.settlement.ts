@@ -1,4 +1,4 @@
-import type { StreamProgress } from '../wrap-method.js';
+import type { StreamProgress } from '../method/wrap-method.js';
 import type { Amount } from './budget.types.js';
 import { validateAmount, validateOneOf } from './budget.validate.js';
 import type { CostNotes, CurrentHold } from './current-hold.js';

@@ -1,6 +1,6 @@
-import { describe, normalizeKey } from '../keys.js';
-import { SyncGuardError } from '../syncguard.errors.js';
-import { duration, integer, jsonOf, oneOf } from '../validate.js';
+import { describe, normalizeKey } from '../core/keys.js';
+import { SyncGuardError } from '../core/errors.js';
+import { duration, integer, jsonOf, oneOf } from '../core/validate.js';
 import { validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
 import { nonceOf } from './budget.id.js';

@@ -1,4 +1,4 @@
-import { hashKey } from '../keys.js';
+import { hashKey } from '../core/keys.js';
 import type { HoldState, VerifyResult } from './budget.types.js';
 
 /** Everything that a root stores, at one instant. */

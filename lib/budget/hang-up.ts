@@ -1,4 +1,4 @@
-import { SyncGuardError } from '../syncguard.errors.js';
+import { SyncGuardError } from '../core/errors.js';
 
 const ABORT_NAMES = new Set(['AbortError', 'TimeoutError']);
 /** Error classes of clients of language models. These errors have no `name` of their own. */

@@ -1,13 +1,13 @@
 import type { Observable } from 'rxjs';
-import { type Around, wrapMethod, type StreamProgress } from '../wrap-method.js';
+import { type Around, wrapMethod, type StreamProgress } from '../method/wrap-method.js';
 import {
   type ComposableMethodDecorator,
   injectedService,
   injectInto,
   replaceMethod,
-} from '../replace-method.js';
-import { BUDGET_SERVICE } from '../syncguard.tokens.js';
-import { duration, invalidOption, knownOptions, oneOf } from '../validate.js';
+} from '../method/replace-method.js';
+import { BUDGET_SERVICE } from '../module/syncguard.tokens.js';
+import { duration, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import { BudgetInputError } from './budget.errors.js';
 import { DEFAULT_TTL_MS, type RunOptions } from './budget.runs.js';
 import type { BudgetService } from './budget.service.js';

@@ -1,9 +1,9 @@
 import { Injectable, Logger } from '@nestjs/common';
-import { monotonicMs } from '../clock.js';
-import { describe, hashKey } from '../keys.js';
-import { SyncGuardError } from '../syncguard.errors.js';
+import { monotonicMs } from '../core/clock.js';
+import { describe, hashKey } from '../core/keys.js';
+import { SyncGuardError } from '../core/errors.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import { callOptions, type CallOptions as SignalOption, integer } from '../validate.js';
+import { callOptions, type CallOptions as SignalOption, integer } from '../core/validate.js';
 import { createCallId } from './call-id.js';
 import type { Outcome } from './call-in-flight.js';
 import { CircuitBreaker } from './circuit-breaker.js';

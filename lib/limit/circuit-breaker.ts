@@ -1,4 +1,4 @@
-import { monotonicMs } from '../clock.js';
+import { monotonicMs } from '../core/clock.js';
 
 const FAILURES_TO_OPEN = 5;
 const FIRST_PAUSE_MS = 1_000;

@@ -1,4 +1,4 @@
-import { monotonicMs } from '../clock.js';
+import { monotonicMs } from '../core/clock.js';
 import type { BackendDenied } from './limit.backend.js';
 
 const MAX_ENTRIES = 10_000;

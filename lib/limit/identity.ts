@@ -1,4 +1,4 @@
-import { normalizeKey } from '../keys.js';
+import { normalizeKey } from '../core/keys.js';
 import type { ResolvedPolicy } from './limit.policy.js';
 
 /** Returns the policy's name and the key as one text. All calls with the same identity are counted together. */

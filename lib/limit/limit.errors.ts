@@ -1,4 +1,4 @@
-import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../syncguard.errors.js';
+import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
 import type { DeniedDecision, TooManyAttemptsCode } from './limit.types.js';
 
 /**

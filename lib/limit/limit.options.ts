@@ -1,6 +1,6 @@
 import type { ExecutionContext } from '@nestjs/common';
-import { SyncGuardConfigError } from '../syncguard.errors.js';
-import { boolean, integer, invalidOption, knownOptions } from '../validate.js';
+import { SyncGuardConfigError } from '../core/errors.js';
+import { boolean, integer, invalidOption, knownOptions } from '../core/validate.js';
 import { MAX_CHECKS } from './limit.backend.js';
 import {
   refuseForwardedFor,

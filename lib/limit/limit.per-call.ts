@@ -1,4 +1,4 @@
-import { describe } from '../keys.js';
+import { describe } from '../core/keys.js';
 import type { LimitCheck } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import {

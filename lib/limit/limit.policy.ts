@@ -1,5 +1,5 @@
-import { SyncGuardConfigError } from '../syncguard.errors.js';
-import { boolean, integer, invalidOption, knownOptions, oneOf } from '../validate.js';
+import { SyncGuardConfigError } from '../core/errors.js';
+import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import type {
   AskTime,
   CountedCalls,

@@ -1,4 +1,4 @@
-import { describe } from '../keys.js';
+import { describe } from '../core/keys.js';
 import { LockError } from './lock.errors.js';
 
 type Part = string | { readonly index: number; readonly path: readonly string[]; readonly source: string };

@@ -1,6 +1,6 @@
 import { setMaxListeners } from 'node:events';
-import { earlierMoment, type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../clock.js';
-import { isOwed } from '../owed.js';
+import { earlierMoment, type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../core/clock.js';
+import { isOwed } from '../core/owed.js';
 import { hashesOf, LockError } from './lock.errors.js';
 import { fencesOf } from './lock.handle.js';
 import type { LockHandle, ExtendResult } from './lock.types.js';

@@ -1,4 +1,4 @@
-import type { CallOptions } from '../validate.js';
+import type { CallOptions } from '../core/validate.js';
 import type {
   AcquireOptions,
   AcquireResult,

@@ -1,6 +1,6 @@
-import { hashKey } from '../keys.js';
-import { passOwed } from '../owed.js';
-import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../syncguard.errors.js';
+import { hashKey } from '../core/keys.js';
+import { passOwed } from '../core/owed.js';
+import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
 
 /**
  * - `AcquisitionTimeout`: somebody else held the lock for all the time that the call waited.

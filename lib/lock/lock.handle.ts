@@ -1,5 +1,5 @@
-import { BackgroundRetries } from '../background-retries.js';
-import { type Moment, momentAfter, momentNow, msUntil } from '../clock.js';
+import { BackgroundRetries } from '../core/background-retries.js';
+import { type Moment, momentAfter, momentNow, msUntil } from '../core/clock.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
 import type { LockHandle, ExtendResult, HeldLock, ReleaseResult } from './lock.types.js';
 

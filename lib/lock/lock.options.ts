@@ -1,4 +1,4 @@
-import { abortSignal, boolean, duration, integer, knownOptions, oneOf } from '../validate.js';
+import { abortSignal, boolean, duration, integer, knownOptions, oneOf } from '../core/validate.js';
 
 /** How `lock()` waits for a lock, keeps it alive and gives up. Durations are in ms, at most 2^31 - 1. */
 export interface LockDefaults {

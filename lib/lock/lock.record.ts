@@ -1,5 +1,5 @@
 import { randomFillSync } from 'node:crypto';
-import { describe, hashKey } from '../keys.js';
+import { describe, hashKey } from '../core/keys.js';
 import type { LockBackend } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
 import type { AcquireResult, LockInfo, RawLockInfo } from './lock.types.js';

@@ -1,11 +1,11 @@
 import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
-import { momentAfter, momentNow, monotonicMs, msUntil } from '../clock.js';
-import { hashKey } from '../keys.js';
-import { settleWithin } from '../settle-within.js';
+import { momentAfter, momentNow, monotonicMs, msUntil } from '../core/clock.js';
+import { hashKey } from '../core/keys.js';
+import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import { type CallOptions, invalidOption } from '../validate.js';
+import { type CallOptions, invalidOption } from '../core/validate.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
@@ -31,7 +31,7 @@ import type {
   ReleaseOptions,
   ReleaseResult,
 } from './lock.types.js';
-import { BackgroundRetries } from '../background-retries.js';
+import { BackgroundRetries } from '../core/background-retries.js';
 import { validateKeys } from './lock.validate.js';
 import { TrackedHandles } from './tracked-handles.js';
 import { type Attempt, type Waited, waitForLock } from './waiting.js';

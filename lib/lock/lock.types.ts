@@ -1,4 +1,4 @@
-import type { Moment } from '../clock.js';
+import type { Moment } from '../core/clock.js';
 
 /** What a backend can do. `supportsFencing: true` is part of the type, so TypeScript knows that every grant has a `fence`. */
 export interface BackendCapabilities {

@@ -1,5 +1,5 @@
-import { describe, normalizeKey } from '../keys.js';
-import { type CallOptions, callOptions, duration } from '../validate.js';
+import { describe, normalizeKey } from '../core/keys.js';
+import { type CallOptions, callOptions, duration } from '../core/validate.js';
 import { LockError } from './lock.errors.js';
 import type {
   AcquireOptions,

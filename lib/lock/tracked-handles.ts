@@ -1,5 +1,5 @@
-import { monotonicMs } from '../clock.js';
-import { IdleSweep } from '../idle-sweep.js';
+import { monotonicMs } from '../core/clock.js';
+import { IdleSweep } from '../core/idle-sweep.js';
 import type { LockHandle, ExtendResult, ReleaseResult } from './lock.types.js';
 
 const SWEEP_AT_LEAST = 1_024;

@@ -1,5 +1,5 @@
-import { type Moment, monotonicMs } from '../clock.js';
-import { isOwed } from '../owed.js';
+import { type Moment, monotonicMs } from '../core/clock.js';
+import { isOwed } from '../core/owed.js';
 import { detailOf } from './lock.backend.js';
 import { LockError, type LockErrorCode } from './lock.errors.js';
 import type { ResolvedLockCall } from './lock.options.js';

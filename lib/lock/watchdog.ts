@@ -1,5 +1,5 @@
 import { AsyncResource } from 'node:async_hooks';
-import { monotonicMs } from '../clock.js';
+import { monotonicMs } from '../core/clock.js';
 
 /** The longest pause between two looks. Timers stand still while the machine is suspended, so a loss is found soon after. */
 const LOOK_EVERY_MS = 1_000;

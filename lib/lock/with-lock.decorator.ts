@@ -1,13 +1,13 @@
-import { type Around, wrapMethod } from '../wrap-method.js';
+import { type Around, wrapMethod } from '../method/wrap-method.js';
 import {
   type ComposableMethodDecorator,
   injectedService,
   injectInto,
   replaceMethod,
-} from '../replace-method.js';
-import { describe } from '../keys.js';
+} from '../method/replace-method.js';
+import { describe } from '../core/keys.js';
 import { compileKeyTemplate } from './key-template.js';
-import { LOCK_PARAMETER, LOCK_SERVICE } from '../syncguard.tokens.js';
+import { LOCK_PARAMETER, LOCK_SERVICE } from '../module/syncguard.tokens.js';
 import { LockError } from './lock.errors.js';
 import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './lock.options.js';
 import type { LockService } from './lock.service.js';

@@ -1,5 +1,5 @@
 import { Cluster, Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
-import { monotonicMs } from '../clock.js';
+import { monotonicMs } from '../core/clock.js';
 import type { IoredisClient, RedisClient, RedisConnectionOptions } from './redis.client.js';
 
 type ReconnectOnError = NonNullable<RedisOptions['reconnectOnError']>;

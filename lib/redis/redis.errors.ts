@@ -1,4 +1,4 @@
-import { type FaultCode, SyncGuardError } from '../syncguard.errors.js';
+import { type FaultCode, SyncGuardError } from '../core/errors.js';
 
 /** A fault of the connection or the server. Each feature turns it into an error of its own class. */
 export class RedisFault extends SyncGuardError<FaultCode> {

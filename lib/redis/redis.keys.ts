@@ -1,6 +1,6 @@
 import { createHash, hash } from 'node:crypto';
-import { describe, MAX_KEY_BYTES, normalizeKey } from '../keys.js';
-import { SyncGuardConfigError } from '../syncguard.errors.js';
+import { describe, MAX_KEY_BYTES, normalizeKey } from '../core/keys.js';
+import { SyncGuardConfigError } from '../core/errors.js';
 
 /** The longest Redis key that SyncGuard builds, in bytes. Other programs use the same number (docs/wire-format.md). */
 export const EFFECTIVE_KEY_BUDGET_BYTES = 1000;

@@ -7,8 +7,8 @@ import { RedisReadiness } from '../redis/redis.readiness.js';
 import { ownerOf } from '../redis/redis.slots.js';
 import { type Deadline, Deadlines } from './deadlines.js';
 import type { Script } from './define-script.js';
-import { settleWithin } from '../settle-within.js';
-import { withOwed } from '../owed.js';
+import { settleWithin } from '../core/settle-within.js';
+import { withOwed } from '../core/owed.js';
 
 export type ScriptArg = string | number | Buffer;
 type Invoke = (keysAndArgs: ScriptArg[]) => Promise<unknown>;

@@ -1,4 +1,4 @@
-import type { CallOptions } from '../validate.js';
+import type { CallOptions } from '../core/validate.js';
 import type { NotShownReason, SecretEnd } from './secret.types.js';
 import type { CheckedSecret } from './secret.validate.js';
 

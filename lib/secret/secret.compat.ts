@@ -1,4 +1,4 @@
-import { SyncGuardError } from '../syncguard.errors.js';
+import { SyncGuardError } from '../core/errors.js';
 
 /**
  * A script for programs that store secrets as JSON documents with a `viewsRemaining` (docs/wire-format.md).

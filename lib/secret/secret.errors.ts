@@ -1,4 +1,4 @@
-import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../syncguard.errors.js';
+import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
 
 /**
  * - `SecretConflict`: the id passed to `create()` belongs to another secret, or to the tombstone of one.

@@ -1,4 +1,4 @@
-import { boolean, integer, knownOptions } from '../validate.js';
+import { boolean, integer, knownOptions } from '../core/validate.js';
 
 /** Options of secrets. */
 export interface SecretOptions {

@@ -1,5 +1,5 @@
 import { Injectable } from '@nestjs/common';
-import type { CallOptions } from '../validate.js';
+import type { CallOptions } from '../core/validate.js';
 import type { SecretBackend, SecretFacts, SettleReply, ViewReply } from './secret.backend.js';
 import { SecretError } from './secret.errors.js';
 import type { ResolvedSecretOptions } from './secret.options.js';

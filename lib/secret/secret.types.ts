@@ -1,4 +1,4 @@
-import type { CallOptions } from '../validate.js';
+import type { CallOptions } from '../core/validate.js';
 
 /** The options of `create()`, except `views` and `ttlMs`. */
 export interface NewSecret extends CallOptions {

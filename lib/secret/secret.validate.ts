@@ -1,5 +1,5 @@
-import { describe, normalizeKey } from '../keys.js';
-import { type CallOptions, callOptions, duration, integer, invalidOption, jsonOf } from '../validate.js';
+import { describe, normalizeKey } from '../core/keys.js';
+import { type CallOptions, callOptions, duration, integer, invalidOption, jsonOf } from '../core/validate.js';
 import { SecretError } from './secret.errors.js';
 import { createId, parseReceipt, type Receipt } from './secret.id.js';
 import type { CreateSecretOptions, ViewOptions } from './secret.types.js';

@@ -1,5 +1,5 @@
-import { monotonicMs } from '../clock.js';
-import { SyncGuardError } from '../syncguard.errors.js';
+import { monotonicMs } from '../core/clock.js';
+import { SyncGuardError } from '../core/errors.js';
 import type { Emit, Facts, Feature, SyncGuardEvent } from './telemetry.types.js';
 
 type Method = (...args: never[]) => Promise<unknown>;

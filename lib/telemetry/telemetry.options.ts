@@ -1,5 +1,5 @@
-import { SyncGuardConfigError } from '../syncguard.errors.js';
-import { invalidOption, knownOptions } from '../validate.js';
+import { SyncGuardConfigError } from '../core/errors.js';
+import { invalidOption, knownOptions } from '../core/validate.js';
 import type { SyncGuardEvent } from './telemetry.types.js';
 
 /** The listener of all operations, and how much it may see. */

@@ -1,6 +1,6 @@
 import { createHmac } from 'node:crypto';
-import { monotonicMs } from '../clock.js';
-import { hashKey, MAX_KEY_BYTES } from '../keys.js';
+import { monotonicMs } from '../core/clock.js';
+import { hashKey, MAX_KEY_BYTES } from '../core/keys.js';
 import type { ResolvedTelemetryOptions } from './telemetry.options.js';
 import type { Emit, SyncGuardEvent } from './telemetry.types.js';
 

@@ -1,5 +1,5 @@
-import type { Clock } from '../clock.js';
-import { integer } from '../validate.js';
+import type { Clock } from '../core/clock.js';
+import { integer } from '../core/validate.js';
 
 /** The last instant that a `Date` can name. */
 const LAST_MS = 8.64e15;

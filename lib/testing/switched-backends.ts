@@ -1,9 +1,9 @@
-import type { Backends } from '../backend/backends.js';
-import { memoryBackends, type MemoryBackendsConfig } from '../backend/memory-backends.js';
+import type { Backends } from '../assembly/backends.js';
+import { memoryBackends, type MemoryBackendsConfig } from '../assembly/memory-backends.js';
 import { BudgetUnavailableError } from '../budget/budget.errors.js';
-import { type Clock, momentNow } from '../clock.js';
+import { type Clock, momentNow } from '../core/clock.js';
 import { LimitError } from '../limit/limit.errors.js';
-import { MemoryLimitBackend } from '../limit/limit.memory-backend.js';
+import { MemoryLimitBackend } from '../limit/memory/limit.memory-backend.js';
 import { BackendHandle } from '../lock/lock.handle.js';
 import { type LockBackend, withDetail } from '../lock/lock.backend.js';
 import { LockError } from '../lock/lock.errors.js';
@@ -11,7 +11,7 @@ import type { MemoryLockBackend } from '../lock/lock.memory-backend.js';
 import type { AcquireOptions, AcquireResult } from '../lock/lock.types.js';
 import { validateAcquire, validateKey } from '../lock/lock.validate.js';
 import { SecretError } from '../secret/secret.errors.js';
-import { SyncGuardError } from '../syncguard.errors.js';
+import { SyncGuardError } from '../core/errors.js';
 
 /** The memory backends, each behind a proxy that follows the switches of a test. */
 export class SwitchedBackends implements Backends {

@@ -1,4 +1,4 @@
-import { type SyncGuardHealth, SyncGuardHealthIndicator } from '../syncguard.health.js';
+import { type SyncGuardHealth, SyncGuardHealthIndicator } from '../module/syncguard.health.js';
 import type { SwitchedBackends } from './switched-backends.js';
 
 /** A health indicator that is down while a test makes the backends unreachable. */

@@ -1,17 +1,17 @@
 import type { DynamicModule, Provider } from '@nestjs/common';
-import { observedBackends } from '../backend/observed-backends.js';
+import { observedBackends } from '../assembly/observed-backends.js';
 import { BudgetService } from '../budget/budget.service.js';
 import { LockService } from '../lock/lock.service.js';
-import { SyncGuardConfigError } from '../syncguard.errors.js';
-import { SyncGuardHealthIndicator } from '../syncguard.health.js';
-import { SyncGuardModule } from '../syncguard.module.js';
+import { SyncGuardConfigError } from '../core/errors.js';
+import { SyncGuardHealthIndicator } from '../module/syncguard.health.js';
+import { SyncGuardModule } from '../module/syncguard.module.js';
 import type {
   ResolvedSyncGuardOptions,
   SyncGuardModuleOptions,
   SyncGuardOptions,
-} from '../syncguard.options.js';
-import { RESOLVED_OPTIONS, SYNCGUARD_BACKENDS, SYNCGUARD_TELEMETRY } from '../syncguard.tokens.js';
-import { invalidOption } from '../validate.js';
+} from '../module/syncguard.options.js';
+import { RESOLVED_OPTIONS, SYNCGUARD_BACKENDS, SYNCGUARD_TELEMETRY } from '../module/syncguard.tokens.js';
+import { invalidOption } from '../core/validate.js';
 import { FakeClock } from './fake-clock.js';
 import { SwitchedBackends } from './switched-backends.js';
 import { SwitchedHealthIndicator } from './switched-health.js';

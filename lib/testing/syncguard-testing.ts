@@ -1,7 +1,7 @@
 import type { BudgetService } from '../budget/budget.service.js';
 import type { LockService } from '../lock/lock.service.js';
-import { SyncGuardConfigError } from '../syncguard.errors.js';
-import { BUDGET_SERVICE, LOCK_SERVICE } from '../syncguard.tokens.js';
+import { SyncGuardConfigError } from '../core/errors.js';
+import { BUDGET_SERVICE, LOCK_SERVICE } from '../module/syncguard.tokens.js';
 import type { FakeClock } from './fake-clock.js';
 import type { SwitchedBackends } from './switched-backends.js';
 

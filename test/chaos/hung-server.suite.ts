@@ -2,8 +2,8 @@ import 'reflect-metadata';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Redis, RedisOptions } from 'ioredis';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
-import { specLayout } from '../../lib/lock/lock.layout.js';
-import { RedisLockBackend } from '../../lib/lock/lock.redis-backend.js';
+import { specLayout } from '../../lib/lock/redis/lock.layout.js';
+import { RedisLockBackend } from '../../lib/lock/redis/lock.redis-backend.js';
 import { atRate } from '../support/at-rate.js';
 import {
   connectionsWith,

@@ -3,7 +3,7 @@ import { Cluster } from 'ioredis';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
-import { RedisBudgetBackend } from '../../lib/budget/budget.redis-backend.js';
+import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';
 import type { BudgetLimit } from '../../lib/budget/budget.types.js';
 import type { RedisClient } from '../../lib/redis/redis.client.js';

@@ -1,5 +1,5 @@
-import { MemoryBudgetBackend } from '../../lib/budget/budget.memory-backend.js';
-import { RedisBudgetBackend } from '../../lib/budget/budget.redis-backend.js';
+import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
+import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { closeClients, freshRedis } from '../support/redis.js';
 import { type BudgetWorld, describeBudgetContract } from './budget.contract.js';

@@ -1,6 +1,6 @@
 import * as fc from 'fast-check';
-import type { CounterBackend } from '../../lib/limit/counter.backend.js';
-import { CounterService } from '../../lib/limit/counter.service.js';
+import type { CounterBackend } from '../../lib/counter/counter.backend.js';
+import { CounterService } from '../../lib/counter/counter.service.js';
 import { LimitError } from '../../lib/limit/limit.errors.js';
 
 /** A backend under test, and the clock that ends its windows. */

@@ -1,9 +1,9 @@
 import { Cluster, type Redis } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
-import { MemoryCounterBackend } from '../../lib/limit/counter.memory-backend.js';
-import { RedisCounterBackend } from '../../lib/limit/counter.redis-backend.js';
-import { counterScripts } from '../../lib/limit/counter.scripts.js';
-import { CounterService } from '../../lib/limit/counter.service.js';
+import { MemoryCounterBackend } from '../../lib/counter/memory/counter.memory-backend.js';
+import { RedisCounterBackend } from '../../lib/counter/redis/counter.redis-backend.js';
+import { counterScripts } from '../../lib/counter/redis/counter.scripts.js';
+import { CounterService } from '../../lib/counter/counter.service.js';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';

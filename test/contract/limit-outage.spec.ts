@@ -1,12 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
 import { LimitError } from '../../lib/limit/limit.errors.js';
-import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
+import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
-import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
+import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
 import type { LimiterDecision, OnError } from '../../lib/limit/limit.types.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
-import { minutes } from '../../lib/syncguard.options.js';
+import { minutes } from '../../lib/module/syncguard.options.js';
 import { eventually } from '../support/eventually.js';
 import { stopwatch } from '../support/stopwatch.js';
 import { freshRedis, workerRedis } from '../support/redis.js';

@@ -1,11 +1,11 @@
 import type { Redis } from 'ioredis';
 import type { BackendDenied, LimitCheck } from '../../lib/limit/limit.backend.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
-import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
+import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
 import type { LimitPolicy } from '../../lib/limit/limit.types.js';
 import { createCallId } from '../../lib/limit/call-id.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
-import { hours, minutes, seconds } from '../../lib/syncguard.options.js';
+import { hours, minutes, seconds } from '../../lib/module/syncguard.options.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy } from '../support/tcp-proxy.js';

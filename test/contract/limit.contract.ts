@@ -4,12 +4,12 @@ import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
 import type { LimitBackend, LimitCheck } from '../../lib/limit/limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
-import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
+import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { withLimit } from '../../lib/limit/limit.per-call.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import type { DeniedDecision, LimiterDecision, LimitPolicy } from '../../lib/limit/limit.types.js';
 import { createCallId } from '../../lib/limit/call-id.js';
-import { days, hours, minutes, seconds } from '../../lib/syncguard.options.js';
+import { days, hours, minutes, seconds } from '../../lib/module/syncguard.options.js';
 
 // Each denial is a debug line.
 Logger.overrideLogger(['error', 'warn']);

@@ -1,9 +1,9 @@
 import { randomInt } from 'node:crypto';
-import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
+import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import type { LimitBackend, LimitCheck, BackendDecision, Subject } from '../../lib/limit/limit.backend.js';
 import { isUncounted, withLimit } from '../../lib/limit/limit.per-call.js';
 import { isFixedWindow, resolvePolicy, type ResolvedPolicy } from '../../lib/limit/limit.policy.js';
-import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
+import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
 import type { CountedCalls, LimitPolicy } from '../../lib/limit/limit.types.js';
 import { createCallId } from '../../lib/limit/call-id.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';

@@ -1,7 +1,7 @@
 import { Cluster } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
-import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
-import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
+import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
+import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import type { HttpException } from '@nestjs/common';
 import { type LockBackend, type LockContext, type LockError, toHttpException } from 'nestjs-syncguard';
 import { LockService } from '../../lib/lock/lock.service.js';
-import { resolveOptions } from '../../lib/syncguard.options.js';
+import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { eventually } from '../support/eventually.js';
 import { stopwatch } from '../support/stopwatch.js';
 import { granted } from './lock.contract.js';

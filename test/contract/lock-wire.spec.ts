@@ -3,7 +3,7 @@ import { createRedisBackend, LockError, type LockBackend } from 'nestjs-syncguar
 import { FENCE_THRESHOLDS, makeStorageKey } from 'nestjs-syncguard/compat';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { LockService } from '../../lib/lock/lock.service.js';
-import { resolveOptions } from '../../lib/syncguard.options.js';
+import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { granted } from './lock.contract.js';

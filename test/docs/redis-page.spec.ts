@@ -20,7 +20,7 @@ const aclOfCluster = /On a Cluster add `(.*?)`/.exec(page)?.[1] as string;
 
 describe('docs/redis.md', () => {
   it('lists every code that the boot warns with', () => {
-    const source = readFileSync(resolve(__dirname, '../../lib/backend/server-warnings.ts'), 'utf8');
+    const source = readFileSync(resolve(__dirname, '../../lib/redis/redis.server-warnings.ts'), 'utf8');
     const codes = [...source.matchAll(/['"`](REDIS_[A-Z_]+): /g)].map(([, code]) => code);
     const listed = [...page.matchAll(/^\| `(REDIS_[A-Z_]+)` \|/gm)].map(([, code]) => code);
     expect(listed.sort()).toStrictEqual(codes.sort());

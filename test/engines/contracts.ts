@@ -1,9 +1,9 @@
 import { createRedisBackend } from 'nestjs-syncguard';
-import { RedisBudgetBackend } from '../../lib/budget/budget.redis-backend.js';
-import { RedisCounterBackend } from '../../lib/limit/counter.redis-backend.js';
-import { RedisLimitBackend } from '../../lib/limit/limit.redis-backend.js';
+import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.js';
+import { RedisCounterBackend } from '../../lib/counter/redis/counter.redis-backend.js';
+import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
-import { RedisSecretBackend } from '../../lib/secret/secret.redis-backend.js';
+import { RedisSecretBackend } from '../../lib/secret/redis/secret.redis-backend.js';
 import { describeBudgetContract } from '../contract/budget.contract.js';
 import { describeCounters } from '../contract/counter.contract.js';
 import { describeLimitBackend } from '../contract/limit.contract.js';

@@ -1,7 +1,7 @@
 import type { Cluster, ClusterOptions } from 'ioredis';
 import { createRedisBackend } from 'nestjs-syncguard';
 import { LockService } from '../../lib/lock/lock.service.js';
-import { resolveOptions } from '../../lib/syncguard.options.js';
+import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { granted } from '../contract/lock.contract.js';
 import { describeLockQueue } from '../contract/lock-queue.contract.js';
 import { type ClusterEngine, NEVER_MS, startClusterEngine } from '../support/engines/engine.js';

@@ -4,7 +4,7 @@ import { rmSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { BudgetReaper } from '../../lib/budget/budget.reaper.js';
-import { RedisBudgetBackend } from '../../lib/budget/budget.redis-backend.js';
+import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { eventually } from '../support/eventually.js';

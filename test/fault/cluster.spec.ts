@@ -7,11 +7,11 @@ import {
   LockService,
   SecretService,
 } from 'nestjs-syncguard';
-import type { RedisConnection } from '../../lib/backend/redis-connection.js';
-import { redisBackends } from '../../lib/backend/redis-backends.js';
+import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
+import { redisBackends } from '../../lib/assembly/redis-backends.js';
 import { toRedisFault } from '../../lib/redis/redis.errors.js';
-import { resolveOptions } from '../../lib/syncguard.options.js';
-import { slottedLayout } from '../../lib/lock/lock.layout.js';
+import { resolveOptions } from '../../lib/module/syncguard.options.js';
+import { slottedLayout } from '../../lib/lock/redis/lock.layout.js';
 import { ask } from '../support/engines/ask.js';
 import { type RedisCluster, startRedisCluster } from '../support/engines/cluster.js';
 import { eventually } from '../support/eventually.js';

@@ -6,7 +6,7 @@ import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';
 import type { Redis, RedisOptions } from 'ioredis';
 import { createRedisBackend, SyncGuardModule } from 'nestjs-syncguard';
-import type { RedisConnection } from '../../lib/backend/redis-connection.js';
+import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
 import { eventually } from '../support/eventually.js';
 import {
   connectionsWith,

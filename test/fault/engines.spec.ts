@@ -3,9 +3,9 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { SyncGuardHealthIndicator, SyncGuardModule } from 'nestjs-syncguard';
-import type { RedisConnection } from '../../lib/backend/redis-connection.js';
-import { RedisLockBackend } from '../../lib/lock/lock.redis-backend.js';
-import { slottedLayout, specLayout } from '../../lib/lock/lock.layout.js';
+import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
+import { RedisLockBackend } from '../../lib/lock/redis/lock.redis-backend.js';
+import { slottedLayout, specLayout } from '../../lib/lock/redis/lock.layout.js';
 import { ask } from '../support/engines/ask.js';
 import { type RedisCluster, startRedisCluster } from '../support/engines/cluster.js';
 import { fillMemory, freeze, killClients, losePrimary, switchPrimary } from '../support/engines/faults.js';
@@ -18,7 +18,7 @@ import {
   ioredisOf,
 } from '../support/ioredis-versions.js';
 import { LockService } from '../../lib/lock/lock.service.js';
-import { resolveOptions } from '../../lib/syncguard.options.js';
+import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy } from '../support/tcp-proxy.js';
 

@@ -5,7 +5,7 @@ import { createRedisBackend, type LockError, type LockBackend } from 'nestjs-syn
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
-import { resolveOptions } from '../../lib/syncguard.options.js';
+import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { granted } from '../contract/lock.contract.js';
 import { eventually } from '../support/eventually.js';
 import { stopwatch } from '../support/stopwatch.js';

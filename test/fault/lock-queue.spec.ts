@@ -5,7 +5,7 @@ import type { Redis } from 'ioredis';
 import { createRedisBackend, type LockBackend, type LockError } from 'nestjs-syncguard';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { openConnection } from '../../lib/redis/redis.connect.js';
-import { resolveOptions, type SyncGuardOptions } from '../../lib/syncguard.options.js';
+import { resolveOptions, type SyncGuardOptions } from '../../lib/module/syncguard.options.js';
 import { granted } from '../contract/lock.contract.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';

@@ -10,10 +10,10 @@ import {
   SyncGuardModule,
   WithBudget,
 } from 'nestjs-syncguard';
-import type { Backends } from '../../lib/backend/backends.js';
+import type { Backends } from '../../lib/assembly/backends.js';
 import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
-import { SYNCGUARD_BACKENDS } from '../../lib/syncguard.tokens.js';
+import { SYNCGUARD_BACKENDS } from '../../lib/module/syncguard.tokens.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { listen } from './adapters.js';
 

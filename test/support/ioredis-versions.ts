@@ -1,5 +1,5 @@
 import type { Cluster, Redis } from 'ioredis';
-import type { RedisConnection } from '../../lib/backend/redis-connection.js';
+import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
 
 type IORedis = { Redis: typeof Redis; Cluster: typeof Cluster };
 type Connections = { RedisConnection: typeof RedisConnection };
@@ -20,7 +20,7 @@ export function connectionsWith(name: IORedisName): Connections {
   let connections!: Connections;
   jest.isolateModules(() => {
     jest.doMock('ioredis', () => jest.requireActual<object>(name));
-    connections = jest.requireActual<Connections>('../../lib/backend/redis-connection.js');
+    connections = jest.requireActual<Connections>('../../lib/assembly/redis-connection.js');
     jest.dontMock('ioredis');
   });
   return connections;

@@ -32,12 +32,12 @@ import {
   SyncGuardTestingModule,
   type SyncGuardTestingOptions,
 } from 'nestjs-syncguard/testing';
-import { MemoryBudgetBackend } from '../../lib/budget/budget.memory-backend.js';
-import { MemoryCounterBackend } from '../../lib/limit/counter.memory-backend.js';
+import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
+import { MemoryCounterBackend } from '../../lib/counter/memory/counter.memory-backend.js';
 import { LimitError } from '../../lib/limit/limit.errors.js';
-import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
-import { MemoryLockBackend } from '../../lib/lock/lock.memory-backend.js';
-import { MemorySecretBackend } from '../../lib/secret/secret.memory-backend.js';
+import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
+import { MemoryLockBackend } from '../../lib/lock/memory/lock.memory-backend.js';
+import { MemorySecretBackend } from '../../lib/secret/memory/secret.memory-backend.js';
 import { SwitchedBackends } from '../../lib/testing/switched-backends.js';
 import { listen } from '../http/adapters.js';
 import { eventually } from '../support/eventually.js';

@@ -2,7 +2,7 @@ import { Logger } from '@nestjs/common';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
 import { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
-import { MemoryBudgetBackend } from '../../lib/budget/budget.memory-backend.js';
+import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { BudgetReaper } from '../../lib/budget/budget.reaper.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';

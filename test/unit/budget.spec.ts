@@ -5,12 +5,12 @@ import {
   BudgetUnavailableError,
 } from '../../lib/budget/budget.errors.js';
 import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
-import { MemoryBudgetBackend } from '../../lib/budget/budget.memory-backend.js';
+import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
-import { parseBudgetResult, parseFinalizeResult } from '../../lib/budget/budget.replies.js';
+import { parseBudgetResult, parseFinalizeResult } from '../../lib/budget/redis/budget.replies.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';
 import type { BudgetLimit } from '../../lib/budget/budget.types.js';
-import { SyncGuardConfigError } from '../../lib/syncguard.errors.js';
+import { SyncGuardConfigError } from '../../lib/core/errors.js';
 import { RedisFault } from '../../lib/redis/redis.errors.js';
 import { eventually } from '../support/eventually.js';
 

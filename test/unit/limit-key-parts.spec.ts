@@ -1,5 +1,5 @@
-import { joinKeyParts, normalizeAddress, valueAt } from '../../lib/limit/key-parts.js';
-import { rateLimitHeaders } from '../../lib/limit/rate-limit.headers.js';
+import { joinKeyParts, normalizeAddress, valueAt } from '../../lib/limit/route/key-parts.js';
+import { rateLimitHeaders } from '../../lib/limit/route/rate-limit.headers.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 
 describe('normalizeAddress', () => {

@@ -1,10 +1,10 @@
 import { ExecutionContextHost } from '@nestjs/core/helpers/execution-context-host.js';
-import { type LimitedCall, limitedCall } from '../../lib/limit/limited-call.js';
+import { type LimitedCall, limitedCall } from '../../lib/limit/route/limited-call.js';
 import { DenyCache } from '../../lib/limit/deny-cache.js';
 import { CircuitBreaker } from '../../lib/limit/circuit-breaker.js';
 import type { BackendDenied, LimitCheck } from '../../lib/limit/limit.backend.js';
 import { TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
-import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
+import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { type ResolvedPolicy, resolvePolicy } from '../../lib/limit/limit.policy.js';
 import { createCallId } from '../../lib/limit/call-id.js';
 

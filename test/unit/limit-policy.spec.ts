@@ -1,7 +1,7 @@
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
 import { costOf, withLimit, withWindow } from '../../lib/limit/limit.per-call.js';
 import { resolvePolicy, validateCost } from '../../lib/limit/limit.policy.js';
-import { SyncGuardConfigError } from '../../lib/syncguard.errors.js';
+import { SyncGuardConfigError } from '../../lib/core/errors.js';
 
 const tier = { windowMs: 60_000, threshold: 5, blockMs: 60_000 };
 const plain = { name: 'api', limit: 10, windowMs: 1_000 };

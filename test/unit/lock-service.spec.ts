@@ -8,7 +8,7 @@ import {
   type LockContext,
   LockError,
 } from 'nestjs-syncguard';
-import { resolveOptions, type SyncGuardOptions } from '../../lib/syncguard.options.js';
+import { resolveOptions, type SyncGuardOptions } from '../../lib/module/syncguard.options.js';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';

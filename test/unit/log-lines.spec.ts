@@ -2,13 +2,13 @@ import 'reflect-metadata';
 import { Logger } from '@nestjs/common';
 import { hashKey, LockError, LockService, minutes } from 'nestjs-syncguard';
 import { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
-import { MemoryBudgetBackend } from '../../lib/budget/budget.memory-backend.js';
+import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';
 import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
-import { MemoryLimitBackend } from '../../lib/limit/limit.memory-backend.js';
-import { MemoryLockBackend } from '../../lib/lock/lock.memory-backend.js';
-import { resolveOptions } from '../../lib/syncguard.options.js';
+import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
+import { MemoryLockBackend } from '../../lib/lock/memory/lock.memory-backend.js';
+import { resolveOptions } from '../../lib/module/syncguard.options.js';
 
 const AWAY = { code: 'ServiceUnavailable', message: 'Redis cannot be reached.' } as const;
 

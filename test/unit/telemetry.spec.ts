@@ -25,10 +25,10 @@ import {
   type TelemetryOptions,
   withTelemetry,
 } from 'nestjs-syncguard';
-import { memoryBackends } from '../../lib/backend/memory-backends.js';
-import { observedBackends } from '../../lib/backend/observed-backends.js';
+import { memoryBackends } from '../../lib/assembly/memory-backends.js';
+import { observedBackends } from '../../lib/assembly/observed-backends.js';
 import { BackendHandle } from '../../lib/lock/lock.handle.js';
-import { resolveOptions } from '../../lib/syncguard.options.js';
+import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { createTelemetry } from '../../lib/telemetry/telemetry.js';
 import { resolveTelemetryOptions } from '../../lib/telemetry/telemetry.options.js';
 import type { Observation } from '../../lib/telemetry/telemetry.types.js';

@@ -1,6 +1,6 @@
 import { Redis } from 'ioredis';
 import { resolveBudgetDefaults } from '../../../lib/budget/budget.options.js';
-import { RedisBudgetBackend } from '../../../lib/budget/budget.redis-backend.js';
+import { RedisBudgetBackend } from '../../../lib/budget/redis/budget.redis-backend.js';
 import { BudgetService } from '../../../lib/budget/budget.service.js';
 import { ScriptRunner } from '../../../lib/script/script-runner.js';
 

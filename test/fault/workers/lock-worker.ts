@@ -2,7 +2,7 @@ import { Redis } from 'ioredis';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createRedisBackend } from '../../../lib/index.js';
 import { LockService } from '../../../lib/lock/lock.service.js';
-import { resolveOptions } from '../../../lib/syncguard.options.js';
+import { resolveOptions } from '../../../lib/module/syncguard.options.js';
 
 // One of several processes that want the same lock. Each section proves by an INCR/DECR pair that nobody else
 // is inside, and tells its fence.

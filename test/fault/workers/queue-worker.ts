@@ -1,8 +1,8 @@
 import { Redis } from 'ioredis';
 import { createRedisBackend } from '../../../lib/index.js';
-import { RedisTurn } from '../../../lib/lock/lock.redis-turns.js';
+import { RedisTurn } from '../../../lib/lock/redis/lock.redis-turns.js';
 import { LockService } from '../../../lib/lock/lock.service.js';
-import { resolveOptions } from '../../../lib/syncguard.options.js';
+import { resolveOptions } from '../../../lib/module/syncguard.options.js';
 
 // One of several processes that wait for locks as they are told: what it is told, and what it tells, goes over IPC.
 const [url = ''] = process.argv.slice(2);

@@ -14,7 +14,7 @@ import {
   rootsScript,
   setLimitScript,
   snapshotScript,
-} from '../../../lib/budget/budget.scripts.js';
+} from '../../../lib/budget/redis/budget.scripts.js';
 import type { ScriptExample } from './example.js';
 
 const [counters, records, pending, garbage] = ['b', 'h', 'x', 'g'].map(

@@ -3,7 +3,7 @@ import {
   incrementScript,
   peekCounterScript,
   resetCounterScript,
-} from '../../../lib/limit/counter.scripts.js';
+} from '../../../lib/counter/redis/counter.scripts.js';
 import type { ScriptExample } from './example.js';
 
 const keys = { counter: 'syncguard/counter:{t}' };

@@ -1,5 +1,5 @@
 import type { Redis } from 'ioredis';
-import { forgiveWindowScript, peekWindowScript } from '../../../lib/limit/fixed-window.scripts.js';
+import { forgiveWindowScript, peekWindowScript } from '../../../lib/limit/redis/fixed-window.scripts.js';
 import { resolvePolicy } from '../../../lib/limit/limit.policy.js';
 import {
   blockScript,
@@ -13,7 +13,7 @@ import {
   resetScript,
   unblockScript,
   withdrawScript,
-} from '../../../lib/limit/limit.scripts.js';
+} from '../../../lib/limit/redis/limit.scripts.js';
 import type { ScriptExample } from './example.js';
 
 // The first attempt is the one that blocks: a call that touches every key.

@@ -8,8 +8,8 @@ import {
   readScript,
   releaseByIdScript,
   releaseFoundScript,
-} from '../../../lib/lock/lock.by-id.scripts.js';
-import { handOnScript, publishScript, scriptsFor } from '../../../lib/lock/lock.scripts.js';
+} from '../../../lib/lock/redis/lock.by-id.scripts.js';
+import { handOnScript, publishScript, scriptsFor } from '../../../lib/lock/redis/lock.scripts.js';
 import type { ScriptExample } from './example.js';
 
 const lockId = 'abcdefghijklmnopqrstuv';

@@ -7,7 +7,7 @@ import {
   releaseScript,
   statusScript,
   viewScript,
-} from '../../../lib/secret/secret.scripts.js';
+} from '../../../lib/secret/redis/secret.scripts.js';
 import type { ScriptExample } from './example.js';
 
 const content = 'syncguard/secret:{t}';

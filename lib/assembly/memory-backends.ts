@@ -1,0 +1,27 @@
+import { MemoryBudgetBackend } from '../budget/memory/budget.memory-backend.js';
+import type { Clock } from '../core/clock.js';
+import { MemoryCounterBackend } from '../counter/memory/counter.memory-backend.js';
+import { MemoryLimitBackend } from '../limit/memory/limit.memory-backend.js';
+import { MemoryLockBackend } from '../lock/memory/lock.memory-backend.js';
+import type { MemoryCapabilities } from '../lock/lock.types.js';
+import { MemorySecretBackend } from '../secret/memory/secret.memory-backend.js';
+import type { Backends } from './backends.js';
+
+export interface MemoryBackendsConfig {
+  readonly budget: { readonly retentionMs: number };
+  readonly secret: { readonly tombstoneMs: number };
+}
+
+export function memoryBackends(
+  { budget, secret }: MemoryBackendsConfig,
+  clock?: Clock,
+): Backends<MemoryCapabilities> & { readonly lock: MemoryLockBackend } {
+  return {
+    lock: new MemoryLockBackend(clock),
+    limit: new MemoryLimitBackend(clock),
+    limitFallback: null,
+    budget: new MemoryBudgetBackend({ clock, retentionMs: budget.retentionMs }),
+    secret: new MemorySecretBackend(secret, clock),
+    counter: new MemoryCounterBackend(clock),
+  };
+}

@@ -1,0 +1,103 @@
+import type { BudgetBackend } from '../budget/budget.backend.js';
+import type { BudgetEvents } from '../budget/budget.service.js';
+import type { Crossed } from '../budget/budget.types.js';
+import { monotonicMs } from '../core/clock.js';
+import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
+import type { Emit, Facts } from '../telemetry/telemetry.types.js';
+
+/**
+ * Returns a budget backend that emits an event for every operation, and for each threshold that one crosses.
+ */
+export const observedBudgets = (backend: BudgetBackend, emit: Emit): BudgetBackend =>
+  withThresholdEvents(observe(backend, 'budget', BUDGET, emit), emit);
+
+/**
+ * Returns the listeners for what no single operation shows: a hold that expired, and a cost that could not be
+ * read. Each emits one event.
+ */
+export function budgetEvents(emit: Emit | undefined): BudgetEvents {
+  if (!emit) return {};
+  const report = (type: 'expired' | 'cost', reason: string, key: string): void =>
+    emit({ feature: 'budget', type, result: 'fail', reason, key, durationMs: 0 });
+  return {
+    onExpired: (_root, ids) => {
+      for (const id of ids) report('expired', 'expired', id);
+    },
+    onUnreadableCost: (id) => report('cost', 'unreadable', id),
+  };
+}
+
+const ofOperation = (
+  result: { ok: true } | { ok: false; reason: string } | undefined,
+  { id }: { id: string },
+): Facts => ({ key: id, ...(result?.ok === false ? { reason: result.reason } : {}) });
+
+const BUDGET: Descriptions<BudgetBackend> = {
+  reserve: ofOperation,
+  charge: ofOperation,
+  finalize: ofOperation,
+  abort: ofOperation,
+  extend: ofOperation,
+  refund: ofOperation,
+  credit: (result, { scope }) => ofOperation(result, { id: scope.scope }),
+  setLimit: (_, { scope }) => ({ key: scope }),
+  balance: (_, { scope }) => ({ key: scope.scope }),
+  get: (record, { id }) => ({ key: id, ...(record === null ? { reason: 'not_found' } : {}) }),
+  list: (_, { root }) => ({ key: root }),
+  reap: (_, { root }) => ({ key: root }),
+  verify: (result, { root }) => ({ key: root, ...(result?.ok === false ? { reason: 'unbalanced' } : {}) }),
+};
+
+/**
+ * How many unanswered calls are remembered, so that a retry reports the thresholds that the first try
+ * crossed.
+ */
+const MAX_UNANSWERED = 1_000;
+
+type Step = 'reserve' | 'charge' | 'finalize';
+type Result = { readonly ok: boolean; readonly replayed?: boolean; readonly crossed?: readonly Crossed[] };
+type Request = { root: string; id: string; onLate?(result: Result): void; onResent?(): void };
+
+/**
+ * Emits an event for each threshold that a call crosses. A retry returns the same thresholds again. They are
+ * reported once, when the first answer arrives in this process.
+ */
+function withThresholdEvents(port: BudgetBackend, emit: Emit): BudgetBackend {
+  const unanswered = new Set<string>();
+  const withEvents = <Name extends Step>(step: Name): BudgetBackend[Name] =>
+    (async (request: Request): Promise<Result> => {
+      const startMs = monotonicMs();
+      const name = `${step} ${request.id} ${request.root}`;
+      let isResent = false;
+      const reportOnce = (result: Result): void => {
+        const isFirst = unanswered.delete(name) || isResent || result.replayed !== true;
+        if (!result.ok || !isFirst) return;
+        for (const each of result.crossed ?? []) emit(thresholdEvent(each, monotonicMs() - startMs));
+      };
+      const call = { ...request, onLate: reportOnce, onResent: () => (isResent = true) };
+      try {
+        const result = await (port[step] as unknown as (request: Request) => Promise<Result>)(call);
+        reportOnce(result);
+        return result;
+      } catch (error) {
+        if (unanswered.size < MAX_UNANSWERED) unanswered.add(name);
+        throw error;
+      }
+    }) as unknown as BudgetBackend[Name];
+  return inFrontOf(port, {
+    reserve: withEvents('reserve'),
+    charge: withEvents('charge'),
+    finalize: withEvents('finalize'),
+  });
+}
+
+const thresholdEvent = ({ scope, period, percent }: Crossed, durationMs: number): Parameters<Emit>[0] => ({
+  feature: 'budget',
+  type: 'threshold',
+  result: 'ok',
+  percent,
+  scopeType: scope.split(':', 1)[0],
+  period,
+  key: scope,
+  durationMs,
+});

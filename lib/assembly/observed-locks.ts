@@ -1,0 +1,106 @@
+import { momentNow, monotonicMs } from '../core/clock.js';
+import { BackendHandle } from '../lock/lock.handle.js';
+import { detailOf, type LockBackend } from '../lock/lock.backend.js';
+import type {
+  BackendCapabilities,
+  LockInfo,
+  LockKeyOption,
+  LockTurn,
+  ReleaseOptions,
+  ReleaseResult,
+} from '../lock/lock.types.js';
+import { validateKeys } from '../lock/lock.validate.js';
+import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
+import { createTelemetry } from '../telemetry/telemetry.js';
+import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
+import type { Emit, Facts } from '../telemetry/telemetry.types.js';
+
+/**
+ * Returns a lock backend that reports every operation to a listener: one event each, also for faults, and
+ * also for the handles that `acquire` returns. Nothing else changes.
+ *
+ * @throws SyncGuardConfigError when an option is malformed
+ * @example
+ * const locks = withTelemetry(createRedisBackend(redis), {
+ *   onEvent: ({ type, result, reason, keyHash }) => console.log(type, result, reason, keyHash),
+ * });
+ */
+export function withTelemetry<C extends BackendCapabilities>(
+  backend: LockBackend<C>,
+  options: TelemetryOptions,
+): LockBackend<C> {
+  const warn = (message: string): void => process.emitWarning(message, 'SyncGuardWarning');
+  return observedLocks(backend, createTelemetry(resolveTelemetryOptions(options), warn));
+}
+
+/** Observes a lock backend. Creates the handles anew over the observed backend, so that their calls are reported too. */
+export function observedLocks<C extends BackendCapabilities>(
+  backend: LockBackend<C>,
+  emit: Emit,
+): LockBackend<C> {
+  const withObservedHandles: LockBackend<C> = inFrontOf(backend, {
+    acquire: async (options) => {
+      const sentAt = momentNow();
+      const result = await backend.acquire(options);
+      if (!result.ok) return result;
+      const { lockId, fence, expiresAtMs } = result;
+      const { ttlMs } = options;
+      const keys = validateKeys(options);
+      return new BackendHandle(locks, { keys, lockId, fence, expiresAtMs, ttlMs, sentAt });
+    },
+  });
+  const locks: LockBackend<C> = observe(withObservedHandles, 'lock', LOCK, emit);
+  return locks;
+}
+
+/**
+ * Returns the reason for an event. A lock of another owner counts as `not_found`, as in docs/wire-format.md.
+ */
+function lockReason(result: { ok: boolean } | undefined): Facts {
+  if (!result || result.ok) return {};
+  const reason = detailOf(result)?.reason ?? 'not_found';
+  return { reason: reason === 'mismatch' ? 'not_found' : reason };
+}
+
+const ofLockId = (result: ReleaseResult | undefined, options: ReleaseOptions): Facts => ({
+  keys: options?.held?.keys,
+  lockId: options?.lockId,
+  ...lockReason(result),
+});
+
+/** A call that was refused for its arguments may have passed anything as its keys. */
+function ofKeys(options: LockKeyOption | undefined): Facts {
+  const { key, keys } = options ?? {};
+  return Array.isArray(keys) ? { keys: keys as readonly string[] } : { key };
+}
+
+function ofTurn(turn: LockTurn | undefined): Facts {
+  if (turn?.place === undefined) return {};
+  return { place: turn.place, waitedMs: monotonicMs() - turn.sinceMs };
+}
+
+const ofLookup = (found: LockInfo | null | undefined, key?: string, lockId?: string): Facts => ({
+  type: 'lookup',
+  key,
+  lockId,
+  ...(found === null ? { reason: 'not_found' } : {}),
+});
+
+// Callers outside TypeScript may leave out the options. The backend then rejects, and the event has its code.
+const LOCK: Descriptions<LockBackend> = {
+  acquire: (result, options) => ({
+    ...ofKeys(options),
+    ...ofTurn(options?.turn),
+    ...(result?.ok ? { lockId: result.lockId } : {}),
+    ...(result?.ok === false ? { reason: result.reason } : {}),
+  }),
+  release: ofLockId,
+  extend: ofLockId,
+  isLocked: (locked, options) => ({
+    key: options?.key,
+    ...(locked === false ? { reason: 'not_found' } : {}),
+  }),
+  lookup: (found, options) => ofLookup(found, options?.key, options?.lockId),
+  getByKeyRaw: (found, key) => ofLookup(found, key),
+  getByIdRaw: (found, lockId) => ofLookup(found, undefined, lockId),
+};

@@ -1,0 +1,38 @@
+import { budgetScripts } from '../budget/redis/budget.scripts.js';
+import { counterScripts } from '../counter/redis/counter.scripts.js';
+import { limitScripts } from '../limit/redis/limit.scripts.js';
+import { lockScripts } from '../lock/redis/lock.by-id.scripts.js';
+import type { Script } from '../script/define-script.js';
+import type { ScriptRunner } from '../script/script-runner.js';
+import { secretScripts } from '../secret/redis/secret.scripts.js';
+
+/** Every script of every feature. The tests of the script laws run over this list. */
+export const allScripts: readonly Script[] = [
+  ...lockScripts,
+  ...limitScripts,
+  ...budgetScripts,
+  ...secretScripts,
+  ...counterScripts,
+];
+
+/**
+ * Registers every script on the client when the app starts, so that the first call is as fast as the others.
+ */
+export class ScriptLoader {
+  readonly #runner: ScriptRunner | undefined;
+
+  /** @internal Without a runner it knows the scripts, and has nothing to load them on. */
+  constructor(runner?: ScriptRunner) {
+    this.#runner = runner;
+  }
+
+  /** The name and the Lua text of each script, for inspection. */
+  get scripts(): readonly { readonly name: string; readonly lua: string }[] {
+    return allScripts;
+  }
+
+  /** @internal */
+  load(): void {
+    for (const script of allScripts) this.#runner?.register(script);
+  }
+}

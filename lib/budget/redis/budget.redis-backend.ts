@@ -1,0 +1,345 @@
+import { createHash } from 'node:crypto';
+import type { Script } from '../../script/define-script.js';
+import type { ScriptArg, ScriptRunner } from '../../script/script-runner.js';
+import type {
+  AbortOutcome,
+  BalanceRequest,
+  BudgetBackend,
+  BudgetRoots,
+  ChargeRequest,
+  CreditRequest,
+  ExtendRequest,
+  FinalizeRequest,
+  HoldRequest,
+  ListRequest,
+  ReapRequest,
+  ReapStep,
+  RefundRequest,
+  ReserveOutcome,
+  ReserveRequest,
+  SetLimitRequest,
+} from '../budget.backend.js';
+import { BudgetCalendar, periodKey } from '../budget.calendar.js';
+import { encodeLimit, type Entries, EntryList } from './budget.entries.js';
+import { BudgetInputError, BudgetUnavailableError } from '../budget.errors.js';
+import { type LimitedScope, noLimit } from '../budget.limits.js';
+import { RedisBudgetRoots } from './budget.redis-roots.js';
+import {
+  decodeScope,
+  encodeScope,
+  idOf,
+  isRenewed,
+  parseAbortResult,
+  parseBalances,
+  parseBudgetResult,
+  parseChargeResult,
+  parseCreditResult,
+  parseDetail,
+  parseExtendResult,
+  parseFinalizeResult,
+  parseRecord,
+  parseRefundResult,
+  type TextReply,
+} from './budget.replies.js';
+import {
+  abortScript,
+  balanceScript,
+  type BUDGET_KEYS,
+  chargeScript,
+  creditScript,
+  extendScript,
+  finalizeScript,
+  getScript,
+  listScript,
+  reaperScript,
+  refundScript,
+  reserveScript,
+  setLimitScript,
+  snapshotScript,
+} from './budget.scripts.js';
+import type {
+  Balance,
+  BudgetRecord,
+  ChargeResult,
+  CreditResult,
+  ExtendHoldResult,
+  FinalizeResult,
+  RefundResult,
+  SetLimitResult,
+  VerifyResult,
+} from '../budget.types.js';
+import { type SnapshotOperation, verifySnapshot } from '../budget.verify.js';
+
+type BudgetKey = (typeof BUDGET_KEYS)[number];
+type BudgetScript<Arg extends string> = Script<BudgetKey, Arg, TextReply>;
+
+/** The arguments of a script, except `retentionMs`, which every script gets. */
+type Args<Arg extends string> = Readonly<Record<Exclude<Arg, 'retentionMs'>, ScriptArg>>;
+
+interface Call {
+  readonly root: string;
+  readonly signal?: AbortSignal | undefined;
+  onLate?(reply: TextReply): void;
+  onResent?(): void;
+}
+
+export interface RedisBudgetBackendConfig {
+  readonly keyPrefix: string;
+  readonly retentionMs: number;
+}
+
+const LONGEST_ROOT = 200;
+/** A window is stale twice only where the clock jumps, so more attempts would not help. */
+const STALE_ATTEMPTS = 3;
+/** The largest number of scopes whose periods of setLimit are remembered between calls. */
+const MAX_REMEMBERED = 1_000;
+
+/** Budgets on Redis. Each operation is one atomic script over the four keys of its root. */
+export class RedisBudgetBackend implements BudgetBackend {
+  readonly roots: BudgetRoots;
+  readonly #calendar = new BudgetCalendar();
+  /** How far the server's clock was ahead of ours at the last reply 'stale' or 'periods', in ms. */
+  #skewMs = 0;
+  /** Periods that have a limit only by setLimit, by root and scope. The reply 'periods' lists them. */
+  #learned = new Map<string, Set<string>>();
+
+  constructor(
+    private readonly runner: ScriptRunner,
+    private readonly config: RedisBudgetBackendConfig,
+  ) {
+    this.roots = new RedisBudgetRoots(runner, config.keyPrefix);
+  }
+
+  async reserve(request: ReserveRequest): Promise<ReserveOutcome> {
+    const { root, id, amount, ttlMs, meta, mode, nonce, scopes } = request;
+    const args = { id, amount: String(amount), ttlMs, meta, mode, nonce };
+    const parse = (reply: TextReply): ReserveOutcome => parseBudgetResult(reply, { root, id }, nonce);
+    return parse(await this.#admit(reserveScript, withListeners(request, parse), scopes, args));
+  }
+
+  async charge(request: ChargeRequest): Promise<ChargeResult<bigint>> {
+    const { root, id, amount, mode, scopes } = request;
+    const args = { id, amount: String(amount), mode };
+    const parse = (reply: TextReply): ChargeResult<bigint> => parseChargeResult(reply, { root, id });
+    return parse(await this.#admit(chargeScript, withListeners(request, parse), scopes, args));
+  }
+
+  async finalize(request: FinalizeRequest): Promise<FinalizeResult<bigint>> {
+    const { actual, overage, late } = request;
+    const args = { ...refOf(request), actual: String(actual), overage, late };
+    const parse = (reply: TextReply): FinalizeResult<bigint> =>
+      parseFinalizeResult(reply, operationOf(request));
+    return parse(await this.#run(finalizeScript, withListeners(request, parse), args));
+  }
+
+  async abort(request: HoldRequest): Promise<AbortOutcome> {
+    return parseAbortResult(await this.#run(abortScript, request, refOf(request)), operationOf(request));
+  }
+
+  async extend(request: ExtendRequest): Promise<ExtendHoldResult<bigint>> {
+    const args = { ...refOf(request), ttlMs: request.ttlMs };
+    return parseExtendResult(await this.#run(extendScript, request, args), operationOf(request));
+  }
+
+  async refund(request: RefundRequest): Promise<RefundResult<bigint>> {
+    const { amount, refundId } = request;
+    const args = { ...refOf(request), amount: String(amount), refundId };
+    return parseRefundResult(await this.#run(refundScript, request, args), operationOf(request), amount);
+  }
+
+  async credit(request: CreditRequest): Promise<CreditResult<bigint>> {
+    const { id, amount, period, scope } = request;
+    const args = { id, amount: String(amount), period: periodKey(period) };
+    const reply = await this.#admit(creditScript, request, [scope], args);
+    return parseCreditResult(reply);
+  }
+
+  async setLimit(request: SetLimitRequest): Promise<SetLimitResult> {
+    const { scope, period, limit } = request;
+    const [status] = await this.#run(setLimitScript, request, {
+      scope: encodeScope(scope),
+      period: periodKey(period),
+      limit: limit === null ? '-' : encodeLimit(limit),
+    });
+    if (status === 'too_many')
+      throw new BudgetInputError('setLimit can limit at most 16 periods of a scope.');
+    return { ok: true, status: status === 'cleared' ? 'cleared' : 'set' };
+  }
+
+  async balance(request: BalanceRequest): Promise<Balance<bigint>[]> {
+    const [, ...lists] = await this.#admit(balanceScript, request, [request.scope], {});
+    return parseBalances(lists);
+  }
+
+  async get(request: HoldRequest): Promise<BudgetRecord<bigint> | null> {
+    const [status, packed = '', detail = '', nowMs] = await this.#run(getScript, request, refOf(request));
+    if (status !== 'found') return null;
+    const record = parseRecord(packed, detail, operationOf(request));
+    // The script only reads, so an expired hold may still be stored as pending.
+    const isExpired = record.state === 'pending' && record.expiresAtMs <= Number(nowMs);
+    return isExpired ? { ...record, state: 'expired', endedAtMs: record.expiresAtMs } : record;
+  }
+
+  async list(request: ListRequest): Promise<{ records: BudgetRecord<bigint>[]; cursor: string | null }> {
+    const { root, cursor, limit } = request;
+    const [, next, ...found] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
+    const records: BudgetRecord<bigint>[] = [];
+    for (const [field = '', packed = '', detail = ''] of inGroups(3, found))
+      records.push(parseRecord(packed, detail, { root, id: idOf(field) }));
+    return { records, cursor: next === '0' || next === undefined ? null : next };
+  }
+
+  async reap(request: ReapRequest): Promise<ReapStep> {
+    const onLate = (reply: TextReply): void => request.onLate?.(toReapStep(reply));
+    return toReapStep(await this.#run(reaperScript, { ...request, onLate }, { max: request.max }));
+  }
+
+  async verify(request: Call): Promise<VerifyResult> {
+    const [, ...reply] = await this.#run(snapshotScript, request, {});
+    const take = (): string[] => reply.splice(0, Number(reply.shift()));
+    const counters = inGroups(2, take()).filter(([field]) => field?.startsWith('c|'));
+    const records = new Map(inGroups(2, take()) as [string, string][]);
+    const operations = [...records].filter(([field]) => /^o\|/i.test(field));
+    return verifySnapshot({
+      counters: new Map(counters.map(([field = '', packed = '']) => [field, parseCounter(packed)])),
+      operations: operations.map(([field, packed]) =>
+        toOperation(field, packed, records.get((isRenewed(field) ? 'D' : 'd') + field.slice(1)) ?? ''),
+      ),
+      pending: new Set(take().filter((member) => member !== '')),
+    });
+  }
+
+  /**
+   * Runs a script. Runs it again while it replies 'more': then it has settled a full batch of expired holds,
+   * and has done nothing else.
+   */
+  async #run<Arg extends string>(
+    script: BudgetScript<Arg>,
+    { root, signal, onLate, onResent }: Call,
+    args: Args<Arg>,
+  ): Promise<TextReply> {
+    const keys = this.#keysOf(root);
+    const all: Readonly<Record<string, ScriptArg>> = { ...args, retentionMs: this.config.retentionMs };
+    try {
+      for (;;) {
+        const reply = await this.runner.run(script, keys, all, { signal, onLate, onReplay: onResent });
+        if (reply[0] !== 'more') return reply;
+      }
+    } catch (error) {
+      throw BudgetUnavailableError.from(error);
+    }
+  }
+
+  /**
+   * Runs a script that checks limits. Runs it again where it replies that the windows of the call are not those
+   * of the server's clock ('stale'), or that setLimit limits further periods ('periods').
+   */
+  async #admit<Arg extends string>(
+    script: BudgetScript<Arg | keyof Entries>,
+    call: Call,
+    scopes: readonly LimitedScope[],
+    args: Args<Exclude<Arg, keyof Entries>>,
+  ): Promise<TextReply> {
+    for (let stale = 0; stale < STALE_ATTEMPTS;) {
+      const all = Object.assign(this.#entriesOf(call.root, scopes), args) as Args<Arg | keyof Entries>;
+      const reply = await this.#run(script, call, all);
+      const status = reply[0];
+      if (status === 'no_limit') throw noLimit(decodeScope(reply[1] ?? ''));
+      if (status !== 'stale' && status !== 'periods') return reply;
+      if (status === 'stale') stale++;
+      this.#skewMs = Number(reply[1]) - Date.now();
+      for (const each of reply.slice(2)) this.#learn(call.root, each);
+    }
+    throw new BudgetUnavailableError({
+      code: 'Internal',
+      message: 'The clock of the Redis server jumps, so the windows of this budget could not be determined.',
+    });
+  }
+
+  #entriesOf(root: string, scopes: readonly LimitedScope[]): Entries {
+    const list = new EntryList(this.#calendar, Date.now() + this.#skewMs);
+    for (const { scope, limits } of scopes) {
+      const name = encodeScope(scope);
+      const learned = this.#learned.get(`${root} ${name}`);
+      list.addScope(name, limits, learned);
+    }
+    return list.entries();
+  }
+
+  #learn(root: string, scopeAndPeriod: string): void {
+    const [scope, period] = scopeAndPeriod.split('|') as [string, string];
+    // A scope whose periods were forgotten costs one more call, which learns them again.
+    if (this.#learned.size >= MAX_REMEMBERED) this.#learned = new Map();
+    const key = `${root} ${scope}`;
+    this.#learned.set(key, (this.#learned.get(key) ?? new Set()).add(period));
+  }
+
+  #keysOf(root: string): Record<BudgetKey, string> {
+    const base = `${this.config.keyPrefix}/budget:{${encodeRoot(root)}}`;
+    return { counters: `${base}:b`, records: `${base}:h`, pending: `${base}:x`, garbage: `${base}:g` };
+  }
+}
+
+/** Returns a call whose `onLate` receives the parsed result. A call without `onLate` has no listeners. */
+function withListeners<Result>(
+  { root, signal, onLate, onResent }: Omit<Call, 'onLate'> & { onLate?(result: Result): void },
+  parse: (reply: TextReply) => Result,
+): Call {
+  if (!onLate) return { root, signal };
+  // These replies ask for another call, so they carry no answer.
+  const isAnswer = ([status]: TextReply): boolean => !NO_ANSWER.has(status);
+  return { root, signal, onResent, onLate: (reply) => isAnswer(reply) && onLate(parse(reply)) };
+}
+
+const NO_ANSWER: ReadonlySet<string> = new Set(['more', 'stale', 'periods', 'no_limit']);
+
+const operationOf = ({ root, id }: HoldRequest): { root: string; id: string } => ({ root, id });
+
+const refOf = ({
+  id,
+  generation,
+  nonce,
+}: HoldRequest): { id: string; generation: number; nonce: string } => ({
+  id,
+  generation,
+  nonce,
+});
+
+/**
+ * Percent-encodes a root, so that it has no braces. A long root becomes its SHA-256, after a character that
+ * no encoding produces.
+ */
+function encodeRoot(root: string): string {
+  const encoded = encodeURIComponent(root);
+  if (encoded.length <= LONGEST_ROOT) return encoded;
+  return `#${createHash('sha256').update(root).digest('base64url')}`;
+}
+
+const toReapStep = ([, purged, nextInMs, ...expired]: TextReply): ReapStep => ({
+  expired,
+  purged: Number(purged),
+  nextInMs: nextInMs === '-1' ? null : Number(nextInMs),
+});
+
+function inGroups(size: number, list: readonly string[]): string[][] {
+  const groups: string[][] = [];
+  for (let i = 0; i < list.length; i += size) groups.push(list.slice(i, i + size));
+  return groups;
+}
+
+function parseCounter(packed: string): { committed: bigint; reserved: bigint; archived: bigint } {
+  const [committed, reserved, , archived] = packed.split(' ', 4).map(BigInt) as [
+    bigint,
+    bigint,
+    bigint,
+    bigint,
+  ];
+  return { committed, reserved, archived };
+}
+
+function toOperation(field: string, packed: string, detail: string): SnapshotOperation {
+  const id = idOf(field);
+  const { state, amount, committed, refunded } = parseRecord(packed, detail, { root: '', id });
+  const { fields } = parseDetail(detail);
+  return { id, isRenewed: isRenewed(field), state, amount, committed, refunded, fields };
+}

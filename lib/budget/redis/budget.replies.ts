@@ -1,0 +1,360 @@
+import { foreignValue } from '../../redis/redis.errors.js';
+import { unexpectedReply } from '../../script/define-script.js';
+import { parsePeriodKey } from '../budget.calendar.js';
+import type { AbortOutcome, ReserveOutcome } from '../budget.backend.js';
+import type {
+  Balance,
+  BudgetRecord,
+  ChargeResult,
+  CreditResult,
+  Crossed,
+  Exceeded,
+  ExtendHoldResult,
+  FinalizeResult,
+  RefundResult,
+  Violation,
+} from '../budget.types.js';
+import { ANY_NONCE, attachNonce } from '../budget.id.js';
+import { defineBalances } from '../budget.amounts.js';
+import { availableOf, exceeded, finalizedOf, releasedOf } from '../budget.results.js';
+
+/**
+ * The reply of every budget script: a status and its data, all as text. The comment of each script lists the
+ * shapes.
+ */
+export type TextReply = readonly [status: string, ...rest: string[]];
+
+export function textReply(reply: unknown): TextReply {
+  if (Array.isArray(reply) && reply.length > 0 && reply.every((each) => typeof each === 'string'))
+    return reply as unknown as TextReply;
+  return unexpectedReply('budget', reply);
+}
+
+/** The operation that a reply belongs to. */
+export interface ReplyContext {
+  readonly root: string;
+  readonly id: string;
+}
+
+/**
+ * Parses the reply of `budget-reserve`.
+ *
+ * @param nonce - the nonce of the call. A replayed hold has the nonce of the call that created it.
+ * @throws TypeError on a reply that the script does not document
+ */
+export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = ANY_NONCE): ReserveOutcome {
+  const answer = textReply(reply);
+  switch (answer[0]) {
+    case 'reserved':
+    case 'replayed': {
+      const { generation, amount, expiresAtMs } = parseHead(answer[1]);
+      const replayed = answer[0] === 'replayed';
+      const hold = {
+        ok: true,
+        status: 'reserved',
+        ...about,
+        generation,
+        amount,
+        expiresAtMs,
+        replayed,
+      } as const;
+      return attachNonce(withEntries(hold, answer), (replayed && answer[6]) || nonce);
+    }
+    case 'exceeded':
+      return parseExceeded(answer);
+    case 'pending': {
+      const record = parseRecord(answer[1], answer[2], about);
+      return { ok: false, reason: answer[0], record, endsInMs: record.expiresAtMs - Number(answer[3]) };
+    }
+    case 'conflict':
+    case 'already_finalized':
+    case 'already_aborted':
+    case 'already_expired':
+      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
+    default:
+      return unexpectedReply('budget-reserve', reply);
+  }
+}
+
+export function parseChargeResult(reply: unknown, about: ReplyContext): ChargeResult<bigint> {
+  const answer = textReply(reply);
+  switch (answer[0]) {
+    case 'charged':
+    case 'replayed': {
+      const { amount, uncovered } = parseHead(answer[1]);
+      const replayed = answer[0] === 'replayed';
+      return withEntries({ ok: true, status: 'charged', ...about, amount, uncovered, replayed }, answer);
+    }
+    case 'exceeded':
+      return parseExceeded(answer);
+    case 'conflict':
+      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
+    default:
+      return unexpectedReply('budget-charge', reply);
+  }
+}
+
+/**
+ * Parses the reply of `budget-finalize`.
+ *
+ * @throws TypeError on a reply that the script does not document
+ */
+export function parseFinalizeResult(reply: unknown, about: ReplyContext): FinalizeResult<bigint> {
+  const answer = textReply(reply);
+  switch (answer[0]) {
+    case 'finalized':
+    case 'replayed':
+      return withEntries(
+        { ...finalizedOf(parseHead(answer[1]), about), replayed: answer[0] === 'replayed' },
+        answer,
+      );
+    case 'overage_rejected':
+    case 'conflict':
+    case 'aborted':
+    case 'expired':
+      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
+    case 'not_found':
+      return { ok: false, reason: answer[0] };
+    default:
+      return unexpectedReply('budget-finalize', reply);
+  }
+}
+
+export function parseAbortResult(reply: unknown, about: ReplyContext): AbortOutcome {
+  const [status, packed = '', detail = ''] = textReply(reply);
+  switch (status) {
+    case 'aborted':
+    case 'replayed': {
+      const record = parseRecord(packed, detail, about);
+      const { generation } = record;
+      const replayed = status === 'replayed';
+      return { ok: true, status: 'aborted', generation, released: releasedOf(record), replayed };
+    }
+    case 'finalized':
+    case 'expired':
+      return { ok: false, reason: status, record: parseRecord(packed, detail, about) };
+    case 'not_found':
+      return { ok: false, reason: status };
+    default:
+      return unexpectedReply('budget-abort', reply);
+  }
+}
+
+export function parseExtendResult(reply: unknown, about: ReplyContext): ExtendHoldResult<bigint> {
+  const [status, packed = '', detail = ''] = textReply(reply);
+  switch (status) {
+    case 'extended':
+      return { ok: true, status, expiresAtMs: parseRecord(packed, detail, about).expiresAtMs };
+    case 'finalized':
+    case 'aborted':
+    case 'expired':
+      return { ok: false, reason: status, record: parseRecord(packed, detail, about) };
+    case 'not_found':
+      return { ok: false, reason: status };
+    default:
+      return unexpectedReply('budget-extend', reply);
+  }
+}
+
+export function parseRefundResult(reply: unknown, about: ReplyContext, amount: bigint): RefundResult<bigint> {
+  const answer = textReply(reply);
+  switch (answer[0]) {
+    case 'refunded':
+    case 'replayed': {
+      const { refunded } = parseHead(answer[1]);
+      const balances = parseBalances(answer.slice(2));
+      return { ok: true, status: 'refunded', amount, refunded, replayed: answer[0] === 'replayed', balances };
+    }
+    case 'exceeds_committed':
+    case 'pending':
+    case 'aborted':
+    case 'expired':
+      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
+    case 'conflict':
+    case 'not_found':
+      return { ok: false, reason: answer[0] };
+    default:
+      return unexpectedReply('budget-refund', reply);
+  }
+}
+
+export function parseCreditResult(reply: unknown): CreditResult<bigint> {
+  const [status, ...lists] = textReply(reply);
+  if (status === 'conflict') return { ok: false, reason: status };
+  const [balance] = parseBalances(lists);
+  if ((status === 'credited' || status === 'replayed') && balance)
+    return { ok: true, status: 'credited', replayed: status === 'replayed', balance };
+  return unexpectedReply('budget-credit', reply);
+}
+
+/**
+ * Parses entries as scripts reply them: lists of fields (c|scope|period|start), ends, limits and counters.
+ */
+export function parseBalances([
+  fields = '',
+  ends = '',
+  limits = '',
+  counters = '',
+]: readonly string[]): Balance<bigint>[] {
+  const endOf = ends.split(';');
+  const limitOf = limits.split(';');
+  const counterOf = counters.split(';');
+  return fields
+    .split(';')
+    .filter((field) => field !== '~')
+    .map((field, i) => parseBalance(field, endOf[i], limitOf[i], counterOf[i]));
+}
+
+function parseBalance(field: string, end = '', limit = '', counter = ''): Balance<bigint> {
+  const [, scope = '', period = '', start = ''] = field.split('|');
+  const [committed, reserved, credits] = counter.split(' ');
+  if (!end || !limit || !committed || !reserved || !credits) throw foreignValue('not a budget counter');
+  const sums = {
+    limit: limit === 'u' || limit === '-' ? ('unlimited' as const) : BigInt(limit),
+    credits: BigInt(credits),
+    committed: BigInt(committed),
+    reserved: BigInt(reserved),
+  };
+  return {
+    scope: decodeScope(scope),
+    period: parsePeriodKey(period),
+    window: { startMs: Number(start), endMs: end === '0' ? null : Number(end) },
+    ...sums,
+    available: availableOf(sums),
+  };
+}
+
+/**
+ * Adds balances and crossed thresholds to a result, from a reply [status, record, fields, ends, limits,
+ * counters].
+ */
+function withEntries<Result extends object>(
+  result: Result,
+  answer: TextReply,
+): Result & { balances: Balance<bigint>[]; crossed: Crossed[] } {
+  const complete = result as Result & { balances: Balance<bigint>[]; crossed: Crossed[] };
+  defineBalances(complete, () => parseBalances(answer.slice(2)));
+  complete.crossed = parseCrossed(answer);
+  return complete;
+}
+
+/**
+ * Parses the crossed thresholds, which are the last word of the record: a list of percentages for each entry,
+ * or '-' where none was crossed.
+ */
+function parseCrossed([, record = '', fields = '']: TextReply): Crossed[] {
+  const percents = record.slice(record.lastIndexOf(' ') + 1);
+  if (percents === '-') return [];
+  const names = fields.split(';');
+  return percents.split(';').flatMap((list, i): Crossed[] => {
+    const [, scope = '', period = ''] = (names[i + 1] ?? '').split('|');
+    if (list === '-') return [];
+    return list.split(',').map((percent) => ({
+      scope: decodeScope(scope),
+      period: parsePeriodKey(period),
+      percent: Number(percent),
+    }));
+  });
+}
+
+function parseExceeded([, amount = '', nowMs, ...lists]: TextReply): Exceeded<bigint> {
+  const requested = BigInt(amount);
+  const violations = parseBalances(lists).map(
+    ({ scope, period, window, limit, committed, reserved, available }): Violation<bigint> => ({
+      ...{ scope, period, limit, committed, reserved, available, requested, resetAtMs: window.endMs },
+    }),
+  );
+  return exceeded(violations, Number(nowMs));
+}
+
+const STATES = { p: 'pending', f: 'finalized', a: 'aborted', x: 'expired' } as const;
+const KINDS = { h: 'hold', c: 'charge' } as const;
+
+/** The changing part of an operation, as scripts pack it. See budget.fragments.ts. */
+type Head = Omit<BudgetRecord<bigint>, 'root' | 'id' | 'scopes' | 'meta'>;
+
+function parseHead(packed = ''): Head {
+  const parts = packed.split(' ');
+  const [
+    state,
+    kind,
+    generation,
+    amount,
+    actual,
+    committed,
+    refunded,
+    uncovered,
+    late,
+    created,
+    expires,
+    ended,
+  ] = parts as [
+    ...[
+      keyof typeof STATES,
+      keyof typeof KINDS,
+      string,
+      string,
+      string,
+      string,
+      string,
+      string,
+      string,
+      string,
+      string,
+      string,
+    ],
+  ];
+  if (parts.length !== 13 || !STATES[state] || !KINDS[kind]) throw foreignValue('not a budget record');
+  return {
+    kind: KINDS[kind],
+    state: STATES[state],
+    generation: Number(generation),
+    amount: BigInt(amount),
+    actual: BigInt(actual),
+    committed: BigInt(committed),
+    refunded: BigInt(refunded),
+    uncovered: BigInt(uncovered),
+    late: late === '1',
+    createdAtMs: Number(created),
+    expiresAtMs: Number(expires),
+    endedAtMs: ended === '0' ? null : Number(ended),
+  };
+}
+
+export function parseRecord(
+  packed: string | undefined,
+  detail: string | undefined,
+  about: ReplyContext,
+): BudgetRecord<bigint> {
+  const { scopes, meta } = parseDetail(detail);
+  return {
+    ...about,
+    ...parseHead(packed),
+    scopes: scopes.split(',').map(decodeScope),
+    meta: meta === '' ? undefined : (JSON.parse(meta) as unknown),
+  };
+}
+
+/**
+ * Parses the fixed part of an operation. Its words are: nonce openUntilMs fields limits thresholds ends
+ * inherited scopes meta. See budget.fragments.ts.
+ */
+export function parseDetail(detail = ''): { fields: string[]; scopes: string; meta: string } {
+  const [, , fields = '', , , , , scopes = '', ...meta] = detail.split(' ');
+  return { fields: fields.split(';').filter((field) => field !== '~'), scopes, meta: meta.join(' ') };
+}
+
+/**
+ * Returns the id in `o|<id>`, or in `O|<generation>|<id>`, which names a former hold whose id was reserved again.
+ */
+export const idOf = (field: string): string =>
+  isRenewed(field) ? field.slice(field.indexOf('|', 2) + 1) : field.slice(2);
+
+export const isRenewed = (field: string): boolean => field.startsWith('O|');
+
+/** Encodes a scope so that it has no separator and stays readable in redis-cli. */
+export const encodeScope = (scope: string): string =>
+  /^[\w:.@-]+$/.test(scope) ? scope : encodeURIComponent(scope).replaceAll('%3A', ':').replaceAll('%40', '@');
+
+export const decodeScope = (encoded: string): string =>
+  encoded.includes('%') ? decodeURIComponent(encoded) : encoded;

@@ -1,0 +1,134 @@
+import { describe } from './keys.js';
+import { SyncGuardConfigError } from './errors.js';
+
+/** The longest duration. Longer ones overflow JavaScript's timers, and Lua prints them with an exponent. */
+export const MAX_DURATION_MS = 2 ** 31 - 1;
+
+/** Returns an error that names the option, its bound, the value and the value's type. */
+export function invalidOption(
+  name: string,
+  bound: string,
+  value: unknown,
+  hint?: string,
+): SyncGuardConfigError {
+  return new SyncGuardConfigError(`${name} must be ${bound}, got ${show(value)}.`, hint ? { hint } : {});
+}
+
+export function integer(name: string, value: unknown, min = 0, max = MAX_DURATION_MS): number {
+  if (Number.isSafeInteger(value) && (value as number) >= min && (value as number) <= max)
+    return value as number;
+  throw invalidOption(name, `an integer from ${min} to ${max}`, value);
+}
+
+/** Returns a duration in ms: an integer of at least 1. */
+export const duration = (name: string, value: unknown): number => integer(name, value, 1);
+
+export function boolean(name: string, value: unknown): boolean {
+  if (typeof value === 'boolean') return value;
+  throw invalidOption(name, 'true or false', value);
+}
+
+export function oneOf<const T>(name: string, value: unknown, values: readonly T[]): T {
+  if (values.includes(value as T)) return value as T;
+  throw invalidOption(name, values.map((each) => JSON.stringify(each)).join(' or '), value);
+}
+
+/**
+ * Returns an object whose keys are all known. A misspelt option throws, where it would otherwise do nothing.
+ */
+export function knownOptions<Known extends string>(
+  name: string,
+  value: unknown,
+  known: readonly Known[],
+): Partial<Record<Known, unknown>> {
+  if (value === undefined) return {};
+  if (typeof value !== 'object' || value === null || Array.isArray(value))
+    throw invalidOption(name, 'an object', value);
+  for (const key of Object.keys(value))
+    if (!known.includes(key as Known)) throw unknownOption(name, key, known);
+  return value;
+}
+
+/** The unknown name is cut to 60 characters: options that were spread from a request may have any name. */
+function unknownOption(name: string, key: string, known: readonly string[]): SyncGuardConfigError {
+  const near = nearest(key, known);
+  const all = known.length === 0 ? 'The call has no options.' : `The options are: ${known.join(', ')}.`;
+  return new SyncGuardConfigError(`${name}.${key.slice(0, 60)} is not an option.`, {
+    hint: near ? `Did you mean ${near}? ${all}` : all,
+  });
+}
+
+/**
+ * Returns the known name that was probably meant. It differs by few letters, or one name is part of the
+ * other.
+ */
+function nearest(key: string, known: readonly string[]): string | undefined {
+  const given = key.slice(0, 60).toLowerCase();
+  const ranked = known
+    .map((name) => ({ name, distance: distance(given, name.toLowerCase()) }))
+    .sort((a, b) => a.distance - b.distance);
+  const isNear = ({ name, distance }: { name: string; distance: number }): boolean =>
+    distance <= given.length / 3 || (given.length > 2 && includesEither(given, name.toLowerCase()));
+  return ranked.find(isNear)?.name;
+}
+
+const includesEither = (a: string, b: string): boolean => a.includes(b) || b.includes(a);
+
+/** Returns how many letters must be inserted, removed or changed to turn `a` into `b`. */
+function distance(a: string, b: string): number {
+  let row = Array.from({ length: b.length + 1 }, (_, i) => i);
+  for (const [i, letter] of [...a].entries()) {
+    const next = [i + 1];
+    for (const [j, other] of [...b].entries())
+      next.push(
+        Math.min((row[j] ?? 0) + (letter === other ? 0 : 1), (row[j + 1] ?? 0) + 1, (next[j] ?? 0) + 1),
+      );
+    row = next;
+  }
+  return row[b.length] ?? 0;
+}
+
+/** Returns an AbortSignal, recognised by its methods, so that a polyfill's signal is accepted. */
+export function abortSignal(name: string, value: unknown): AbortSignal {
+  if (typeof (value as AbortSignal | null)?.addEventListener === 'function') return value as AbortSignal;
+  throw invalidOption(name, 'an AbortSignal', value);
+}
+
+/** Options of a call that has no other options. */
+export interface CallOptions {
+  /**
+   * Aborts the call, which then rejects with the code `Aborted`. If it has aborted before the call, nothing
+   * is sent.
+   */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/**
+ * Checks the options of a call: an object without unknown names, whose `signal` is an AbortSignal.
+ *
+ * @param known - the names that are allowed besides `signal`
+ */
+export function callOptions<Options extends CallOptions>(
+  options: Options,
+  known: readonly Exclude<keyof Options & string, 'signal'>[],
+): Options {
+  if (typeof options !== 'object' || options === null) throw invalidOption('options', 'an object', options);
+  knownOptions<string>('options', options, [...known, 'signal']);
+  if (options.signal !== undefined) abortSignal('signal', options.signal);
+  return options;
+}
+
+/** Returns a value as JSON, or undefined where it cannot be written as JSON. */
+export function jsonOf(value: unknown): string | undefined {
+  try {
+    return JSON.stringify(value);
+  } catch {
+    return undefined;
+  }
+}
+
+function show(value: unknown): string {
+  return typeof value === 'string' && value.length > 0 && value.length <= 60
+    ? `${JSON.stringify(value)} (string)`
+    : describe(value);
+}

@@ -1,0 +1,84 @@
+import { randomBytes } from 'node:crypto';
+import { Injectable } from '@nestjs/common';
+import { normalizeKey } from '../core/keys.js';
+import { type CallOptions, callOptions, integer } from '../core/validate.js';
+import type { CounterBackend, CounterCall } from './counter.backend.js';
+import type { CounterResult, CounterState, IncrementOptions, PeekCounterOptions } from './counter.types.js';
+import { LimitError } from '../limit/limit.errors.js';
+
+const MAX_WINDOW_MS = 3_650 * 86_400_000;
+
+/**
+ * Counts up to a maximum and never past it, for a quota of 100 exports a day, or 3 trial runs. A window starts with its first
+ * increment. Around the end of a window up to twice the maximum gets through. So use AbuseLimiterService against a client that
+ * sends too many calls in a short time.
+ *
+ * @example
+ * const { ok, remaining } = await counters.increment(`exports:${user}`, { max: 100, windowMs: days(1) });
+ * if (!ok) throw new ForbiddenException('No exports left today.');
+ */
+@Injectable()
+export class CounterService {
+  /** @internal The module makes it. */
+  constructor(private readonly backend: CounterBackend) {}
+
+  /**
+   * Adds `cost` to the count if the sum is not above the maximum. Otherwise returns `ok: false` and counts nothing. Concurrent
+   * calls do not pass the maximum either.
+   *
+   * @param key - the name of the count, 1 to 512 UTF-8 bytes
+   * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable` or
+   * `NetworkTimeout` if Redis does not answer, `AuthFailed` if it refuses the client
+   */
+  async increment(key: string, options: IncrementOptions): Promise<CounterResult> {
+    const call = checked(() =>
+      validateIncrement(key, callOptions(options, ['max', 'windowMs', 'cost', 'id'])),
+    );
+    const reply = await attributed(this.backend.increment(call, { signal: options.signal }));
+    return { ...reply, remaining: Math.max(0, call.max - reply.count) };
+  }
+
+  /** Returns the count, without changing it. */
+  async peek(key: string, options: PeekCounterOptions = {}): Promise<CounterState> {
+    const { max, signal } = checked(() => callOptions(options, ['max']));
+    const normalized = checked(() => {
+      if (max !== undefined) integer('max', max, 0, Number.MAX_SAFE_INTEGER);
+      return normalizeKey(key);
+    });
+    const reply = await attributed(this.backend.peek(normalized, { signal }));
+    return { ...reply, ...(max === undefined ? {} : { remaining: Math.max(0, max - reply.count) }) };
+  }
+
+  /** Sets the count to 0, and forgets the ids of its calls. */
+  async reset(key: string, options: CallOptions = {}): Promise<void> {
+    const { signal } = checked(() => callOptions(options, []));
+    const normalized = checked(() => normalizeKey(key));
+    await attributed(this.backend.reset(normalized, { signal }));
+  }
+}
+
+function validateIncrement(key: string, { max, windowMs, cost, id }: IncrementOptions): CounterCall {
+  return {
+    key: normalizeKey(key),
+    max: integer('max', max, 0, Number.MAX_SAFE_INTEGER),
+    windowMs: integer('windowMs', windowMs, 1, MAX_WINDOW_MS),
+    cost: integer('cost', cost ?? 1, 1, Number.MAX_SAFE_INTEGER),
+    // The prefix keeps the ids that the app passes apart from random ones.
+    callId:
+      id === undefined ? `random:${randomBytes(16).toString('base64url')}` : `given:${normalizeKey(id)}`,
+    remember: id !== undefined,
+  };
+}
+
+function checked<T>(check: () => T): T {
+  try {
+    return check();
+  } catch (error) {
+    throw LimitError.from(error);
+  }
+}
+
+const attributed = <T>(reply: Promise<T>): Promise<T> =>
+  reply.catch((error: unknown) => {
+    throw LimitError.from(error);
+  });

@@ -1,0 +1,81 @@
+import { refuseAborted } from '../../core/abort.js';
+import { type Clock, systemClock } from '../../core/clock.js';
+import { IdleSweep } from '../../core/idle-sweep.js';
+import type { CounterBackend, CounterCall, CounterReply } from '../counter.backend.js';
+import { LimitError } from '../../limit/limit.errors.js';
+
+const SWEEP_AT_LEAST = 1_024;
+
+interface Window {
+  count: number;
+  readonly endsAtMs: number;
+  /** The count after each call whose id is remembered, by that id. */
+  readonly calls: Map<string, number>;
+}
+
+interface CallOptions {
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** Counters of one process. They behave as those of the Redis backend. */
+export class MemoryCounterBackend implements CounterBackend {
+  readonly #windows = new Map<string, Window>();
+  #sweepAt = SWEEP_AT_LEAST;
+  readonly #idleSweep = new IdleSweep(() => this.#sweep());
+
+  constructor(private readonly clock: Clock = systemClock) {}
+
+  async increment(call: CounterCall, { signal }: CallOptions): Promise<CounterReply> {
+    refuseAborted(signal, LimitError);
+    const { key, max, cost, windowMs, callId, remember } = call;
+    const nowMs = this.clock.now();
+    const open = this.#open(key);
+    const counted = open?.calls.get(callId);
+    if (open && counted !== undefined) return { ok: true, count: counted, resetMs: open.endsAtMs - nowMs };
+    if ((open?.count ?? 0) > max - cost) return { ok: false, ...this.#read(key) };
+    const window = open ?? this.#start(key, nowMs + windowMs);
+    window.count += cost;
+    if (remember) window.calls.set(callId, window.count);
+    return { ok: true, ...this.#read(key) };
+  }
+
+  async peek(key: string, { signal }: CallOptions): Promise<Omit<CounterReply, 'ok'>> {
+    refuseAborted(signal, LimitError);
+    return this.#read(key);
+  }
+
+  async reset(key: string, { signal }: CallOptions): Promise<void> {
+    refuseAborted(signal, LimitError);
+    this.#windows.delete(key);
+  }
+
+  #read(key: string): Omit<CounterReply, 'ok'> {
+    const open = this.#open(key);
+    return open ? { count: open.count, resetMs: open.endsAtMs - this.clock.now() } : { count: 0, resetMs: 0 };
+  }
+
+  #open(key: string): Window | undefined {
+    const window = this.#windows.get(key);
+    if (!window || this.clock.now() < window.endsAtMs) return window;
+    this.#windows.delete(key);
+    return undefined;
+  }
+
+  #start(key: string, endsAtMs: number): Window {
+    if (this.#windows.size >= this.#sweepAt) this.#sweep();
+    const window: Window = { count: 0, endsAtMs, calls: new Map() };
+    this.#windows.set(key, window);
+    this.#idleSweep.start();
+    return window;
+  }
+
+  /**
+   * Drops windows that have ended, and returns how many are left. Called when the map has doubled since the last sweep, so
+   * that the cost of a call is constant on average. The idle sweep also calls it, so that memory is freed without calls.
+   */
+  #sweep(): number {
+    for (const key of this.#windows.keys()) this.#open(key);
+    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#windows.size);
+    return this.#windows.size;
+  }
+}

@@ -1,0 +1,59 @@
+import { memberNameOf } from './handler-entry.js';
+import type { CallEnd } from '../limit.types.js';
+import type { ResponseLike } from './limited-call.js';
+import { PASSTHROUGH, REDIRECT, ROUTE_ARGS } from './rate-limit.metadata.js';
+import type { Visit } from './visit.js';
+
+/** Nest's parameter types RESPONSE and NEXT. With one of them the handler writes the response itself. */
+const RESPONSE_OR_NEXT = /^[12]:/;
+
+interface Redirect {
+  readonly url?: unknown;
+  readonly statusCode?: unknown;
+}
+
+/**
+ * Returns how a call will be answered, now that its handler has returned a value and before the headers leave. Returns
+ * undefined if the handler writes the response itself.
+ */
+export function endOf(
+  { call: { response }, handler, type, handled, isHttp }: Visit,
+  value: unknown,
+): CallEnd | undefined {
+  if (!isHttp || !response) return { statusCode: 200, location: undefined, value, handled };
+  const method = handler as Method;
+  if (writesResponse(type as Type, method)) return undefined;
+  const redirect = Reflect.getMetadata(REDIRECT, method) as Redirect | undefined;
+  if (typeof redirect?.url !== 'string')
+    return { statusCode: response.statusCode, location: locationOf(response), value, handled };
+  // As Nest does, the returned `{ url, statusCode }` is preferred to that of `@Redirect`.
+  const { url, statusCode } = (value ?? {}) as Redirect;
+  return {
+    statusCode: [statusCode, redirect.statusCode].find(isStatus) ?? 302,
+    location: [url, redirect.url].find((each) => typeof each === 'string' && each !== '') as
+      string | undefined,
+    value,
+    handled,
+  };
+}
+
+/** Returns the `Location` header of a response. The raw response of Fastify gets its headers only when they leave. */
+export function locationOf(response: Pick<ResponseLike, 'getHeader'>): string | undefined {
+  const location = response.getHeader?.('location');
+  return typeof location === 'string' ? location : undefined;
+}
+
+type Method = (...args: never[]) => unknown;
+type Type = new (...args: never[]) => unknown;
+
+/** Returns whether the handler has `@Res()` or `@Next()` without `passthrough`. */
+function writesResponse(type: Type, method: Method): boolean {
+  const key = memberNameOf(method);
+  const args = (Reflect.getMetadata(ROUTE_ARGS, type, key) ?? {}) as object;
+  return (
+    Object.keys(args).some((arg) => RESPONSE_OR_NEXT.test(arg)) &&
+    !Reflect.getMetadata(PASSTHROUGH, type, key)
+  );
+}
+
+const isStatus = (value: unknown): value is number => typeof value === 'number' && value > 0;

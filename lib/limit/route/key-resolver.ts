@@ -1,0 +1,167 @@
+import type { ExecutionContext } from '@nestjs/common';
+import type { ModuleRef } from '@nestjs/core';
+import {
+  clientAddress,
+  idText,
+  joinKeyParts,
+  normalizeAddress,
+  singleAddress,
+  userIdOf,
+  valueAt,
+} from './key-parts.js';
+import type { ResolvedLimitOptions } from '../limit.options.js';
+import type { ContextResolver, FromContext, KeyBy, KeyPart } from '../limit.types.js';
+import type { LimitedCall, RequestLike } from './limited-call.js';
+
+export type KeyOptions = Pick<ResolvedLimitOptions, 'ipv6Subnet' | 'user' | 'address'>;
+
+/**
+ * Finds the key of a request: the text by which it is counted. Runs the functions and providers of the app that `keyBy` names.
+ */
+export class KeyResolver {
+  readonly #resolvers = new Map<unknown, (context: ExecutionContext) => unknown>();
+  readonly #warned = new Set<string>();
+  #looksForProxy = true;
+
+  constructor(
+    private readonly moduleRef: ModuleRef,
+    private readonly options: KeyOptions,
+    private readonly warn: (message: string) => void,
+  ) {}
+
+  /**
+   * Returns the function that reads a value from the context: the function itself, or `resolve` of the provider of that
+   * class.
+   *
+   * @throws the error of Nest if there is no such provider
+   */
+  resolver<T>(value: FromContext<T>): (context: ExecutionContext) => T | Promise<T> {
+    let resolve = this.#resolvers.get(value);
+    if (!resolve) this.#resolvers.set(value, (resolve = this.#createResolver(value)));
+    return resolve as (context: ExecutionContext) => T | Promise<T>;
+  }
+
+  /**
+   * Returns the key of a request. If a part is missing, the key is the address, so that clients never share one bucket. A
+   * message has no address. So the part `'ip'` is left out of its key, and the key is undefined if any other part is missing.
+   * The part `'route'` names no client. It stands last in the key, also if the key is the address.
+   */
+  async keyFor(
+    keyBy: KeyBy,
+    context: ExecutionContext,
+    { request, route }: LimitedCall,
+  ): Promise<string | undefined> {
+    if (keyBy === 'ip') return this.#byAddress(await this.#address(context, request), []);
+    const parts = (Array.isArray(keyBy) ? keyBy : [keyBy]) as readonly KeyPart[];
+    const place: Labelled[] = parts.includes('route') ? [['route', route]] : [];
+    const clientParts = parts.filter((part) => part !== 'route');
+    const found = await Promise.all(clientParts.map((part) => this.#find(part, context, request)));
+    const known = clientParts.flatMap((part, i): Labelled[] => {
+      const value = found[i];
+      return value === undefined ? [] : [[labelOf(part), value]];
+    });
+    const addressless = found.filter((value, i) => value === undefined && clientParts[i] === 'ip').length;
+    if (known.length > 0 && known.length + addressless === clientParts.length)
+      return joinKeyParts([...known, ...place]);
+    return this.#byAddress(await this.#address(context, request), place);
+  }
+
+  #byAddress(address: string | undefined, place: readonly Labelled[]): string | undefined {
+    return address === undefined ? undefined : joinKeyParts([['ip', address], ...place]);
+  }
+
+  async #find(part: KeyPart, context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
+    if (typeof part === 'function') return idText(await this.resolver<unknown>(part)(context));
+    if (part === 'ip') return this.#address(context, request);
+    if (part === 'user') return this.#userId(context, request);
+    const value = valueAt(request, part);
+    if (value === undefined && part.startsWith('body.')) this.#checkBody(part, context, request);
+    return value;
+  }
+
+  async #userId(context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
+    const { user } = this.options;
+    const id = user ? idText(await this.resolver<unknown>(user)(context)) : userIdOf(request.user);
+    if (id === undefined && request.user !== undefined && request.user !== null)
+      this.#warnOnce(
+        user
+          ? "RATE_LIMIT_NO_USER: The function `limit.user` returned no id for a request that has a `request.user`. Policies with `keyBy: 'user'` count such requests by address."
+          : "RATE_LIMIT_NO_USER: `request.user` has none of the properties id, sub, userId, _id and uid. Policies with `keyBy: 'user'` count such requests by address. Say where the id is: `limit: { user: (context) => id }`.",
+      );
+    return id;
+  }
+
+  /** Returns undefined for calls that have no address. */
+  #address(
+    context: ExecutionContext,
+    request: RequestLike,
+  ): string | undefined | Promise<string | undefined> {
+    if (this.options.address !== undefined) return this.#configuredAddress(context, request);
+    if (!hasAddress(request)) return undefined;
+    if (this.#looksForProxy) this.#checkProxy(request);
+    return clientAddress(request, this.options.ipv6Subnet);
+  }
+
+  /**
+   * Returns the address that `limit.address` finds. If it finds none, the request has probably come past the CDN or proxy
+   * that sets the address. Then this logs a warning and returns the address of the connection.
+   */
+  async #configuredAddress(context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
+    const { address, ipv6Subnet } = this.options;
+    const value =
+      typeof address === 'string'
+        ? request.headers[address.slice('headers.'.length)]
+        : await this.resolver<unknown>(address as FromContext<unknown>)(context);
+    const found = singleAddress(value, ipv6Subnet);
+    if (found !== undefined || !hasAddress(request)) return found;
+    this.#warnOnce(
+      'RATE_LIMIT_NO_ADDRESS: A request had no single valid address where `limit.address` looks for it. It is counted by the address of its connection. Make sure that the server accepts connections of your CDN or proxy only.',
+    );
+    return normalizeAddress(request.socket?.remoteAddress ?? request.ip ?? '', ipv6Subnet);
+  }
+
+  /** Warns if the body is a multipart form. An interceptor parses such a form, and interceptors run after the limits. */
+  #checkBody(part: string, context: ExecutionContext, { headers, body }: RequestLike): void {
+    if (context.getType() !== 'http' || !/^multipart\//i.test(String(headers['content-type']))) return;
+    if (typeof body === 'object' && body !== null && Object.keys(body).length > 0) return;
+    this.#warnOnce(
+      `RATE_LIMIT_BODY_NOT_PARSED: A multipart request is counted by address, because its body is not parsed yet when the limit looks for \`${part}\`. Send the field as JSON or in a header, or parse the form in a middleware.`,
+    );
+  }
+
+  #warnOnce(message: string): void {
+    const [code = ''] = message.split(':');
+    if (this.#warned.has(code)) return;
+    this.#warned.add(code);
+    this.warn(message);
+  }
+
+  /** Looks at the first request that has the header of a proxy, and warns if the app does not trust that proxy. */
+  #checkProxy({ headers, ip, socket }: RequestLike): void {
+    if (headers['x-forwarded-for'] === undefined) return;
+    this.#looksForProxy = false;
+    const peer = socket?.remoteAddress ?? '';
+    if (normalizeAddress(ip ?? peer, 128) !== normalizeAddress(peer, 128)) return;
+    this.warn(
+      'RATE_LIMIT_UNTRUSTED_PROXY: A request has the header X-Forwarded-For, but the app does not trust proxies. If it is ' +
+        'behind a proxy, all clients are limited together, by the address of the proxy. Then set `trust proxy` of Express ' +
+        'or `trustProxy` of Fastify. On a WebSocket gateway set a `keyBy` (docs/rate-limits.md).',
+    );
+  }
+
+  #createResolver(value: FromContext<unknown>): (context: ExecutionContext) => unknown {
+    if (!isResolverClass(value)) return value as (context: ExecutionContext) => unknown;
+    const provider = this.moduleRef.get<ContextResolver<unknown>>(value, { strict: false });
+    return (context) => provider.resolve(context);
+  }
+}
+
+const isResolverClass = (value: FromContext<unknown>): boolean =>
+  typeof (value as { prototype?: { resolve?: unknown } }).prototype?.resolve === 'function';
+
+/** A message has no address, and neither has a socket whose adapter does not pass it on. */
+const hasAddress = ({ ip, socket }: RequestLike): boolean => ip !== undefined || socket !== undefined;
+
+type Labelled = readonly [label: string, value: string];
+
+const labelOf = (part: KeyPart): string => (typeof part === 'function' ? 'key' : part);

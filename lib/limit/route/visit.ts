@@ -1,0 +1,51 @@
+import type { ExecutionContext } from '@nestjs/common';
+import type { CallInFlight } from '../call-in-flight.js';
+import { callObject, type LimitedCall } from './limited-call.js';
+import type { Plan, Stage } from './plan.js';
+
+/** One call on its way through guards and handler. It passes each stage once, however often our guards are bound. */
+export interface Visit {
+  readonly handler: unknown;
+  readonly type: unknown;
+  readonly call: LimitedCall;
+  readonly plan: Plan;
+  readonly passed: Set<Stage>;
+  /** The policies that count this call by how it ends. */
+  readonly inFlight: CallInFlight[];
+  /** The policies that count this call only if a guard refuses it. */
+  readonly watching: CallInFlight[];
+  /** The limiter of the app that the call belongs to. Several apps of a process may share the methods they call. */
+  readonly limiter: CallLimiter;
+  readonly isHttp: boolean;
+  /** Whether the handler was called. */
+  handled: boolean;
+  exempt?: Promise<boolean>;
+}
+
+/** The part of an app's RouteLimiter that the guard and the interceptor on a method call. */
+export interface CallLimiter {
+  /** Called when all guards have let the call pass. */
+  guardsPassed(context: ExecutionContext, visit: Visit): Promise<boolean> | true;
+  /** Called when the handler has returned. Rejects with the error that is to be answered in place of the value. */
+  handlerReturned(visit: Visit, calls: readonly CallInFlight[], value: unknown): Promise<void>;
+  /** Called when the handler threw. Rejects with the error that is to be answered in place of `error`, if there is one. */
+  handlerThrew(visit: Visit, calls: readonly CallInFlight[], error: unknown): Promise<void>;
+}
+
+/** The visit is a property of the call. A WeakMap of all requests was measured to double the time of garbage collection. */
+const VISIT = Symbol.for('syncguard:visit');
+
+interface Visited {
+  [VISIT]?: Visit;
+}
+
+/** Returns the visit that a guard of ours has left on a request, whatever handler it was for. */
+export const visitOn = (place: unknown): Visit | undefined => (place as Visited | null | undefined)?.[VISIT];
+
+export const leaveVisit = (place: object, visit: Visit): Visit => ((place as Visited)[VISIT] = visit);
+
+/** Returns the visit that a guard of ours has left on this call, for this handler. */
+export function visitOf(context: ExecutionContext): Visit | undefined {
+  const visit = visitOn(callObject(context));
+  return visit?.handler === context.getHandler() && visit.type === context.getClass() ? visit : undefined;
+}

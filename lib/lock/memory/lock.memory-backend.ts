@@ -1,0 +1,255 @@
+import { refuseAborted } from '../../core/abort.js';
+import { type Clock, momentNow, steadyClock } from '../../core/clock.js';
+import { IdleSweep } from '../../core/idle-sweep.js';
+import type { CallOptions } from '../../core/validate.js';
+import { type LockBackend, withDetail } from '../lock.backend.js';
+import { LockError } from '../lock.errors.js';
+import { BackendHandle } from '../lock.handle.js';
+import { MemoryQueues, MemoryTurn } from './lock.memory-turns.js';
+import { createLockId, formatFence, type LockRecord, toLockInfo, toRawLockInfo } from '../lock.record.js';
+import type {
+  AcquireOptions,
+  AcquireResult,
+  ExtendOptions,
+  ExtendResult,
+  IsLockedOptions,
+  LockInfo,
+  LockTurn,
+  LookupOptions,
+  MemoryCapabilities,
+  RawLockInfo,
+  ReleaseOptions,
+  ReleaseResult,
+} from '../lock.types.js';
+import {
+  validateAcquire,
+  validateExtend,
+  validateIsLocked,
+  validateKey,
+  validateLockId,
+  validateLookup,
+  validateRelease,
+  validateCall,
+} from '../lock.validate.js';
+
+// As on Redis, a fence starts at the clock, in tenths of a ms.
+const FENCES_PER_MS = 10;
+const SWEEP_AT_LEAST = 1_024;
+
+// The same values as on Redis, where lock.redis-turns.ts, lock.fragments.ts and lock.scripts.ts explain them.
+const CLAIM_MS = 500;
+const PASSES = 4;
+const KEEP_MS = 1_000;
+const KEEPING_LOOK_MS = 400;
+/** The pause between two attempts under a clock that a test moves by hand. Such a clock does not tell when time will pass. */
+const LOOK_BY_HAND_MS = 50;
+
+/** Locks within one process. They behave like those on Redis. */
+export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
+  readonly capabilities: MemoryCapabilities = {
+    backend: 'memory',
+    supportsFencing: true,
+    timeAuthority: 'client',
+  };
+  readonly #byKey = new Map<string, LockRecord>();
+  readonly #keysById = new Map<string, readonly string[]>();
+  readonly #queues = new MemoryQueues();
+  // One fence counter serves all keys. It rises for each of them, and a key that is not held needs no memory.
+  #lastFence = 0;
+  #sweepAt = SWEEP_AT_LEAST;
+  readonly #idleSweep = new IdleSweep(() => this.#sweep());
+
+  constructor(private readonly clock: Clock = steadyClock) {}
+
+  async acquire(options: AcquireOptions): Promise<AcquireResult> {
+    const { keys, ttlMs } = validateAcquire(options);
+    refuseAborted(options.signal, LockError);
+    const turn = options.turn as MemoryTurn | undefined;
+    if (turn) {
+      turn.begin();
+      turn.keys = keys;
+    }
+    const sentAt = momentNow();
+    const lockId = (turn ? (turn.lockId ??= createLockId()) : undefined) ?? createLockId();
+    const blocked = this.#firstLocked(keys, lockId, turn);
+    if (blocked !== undefined) return this.#refuse(keys, blocked, turn);
+    for (const key of keys) if (turn) this.#queues.leave(key, turn);
+    if (turn) turn.lockId = undefined; // As on Redis, the next attempt of this turn uses a new lockId.
+    const { fence, expiresAtMs } = this.#grant(keys, lockId, ttlMs);
+    return new BackendHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs });
+  }
+
+  takeTurn({ pollMs }: { pollMs: number }): LockTurn {
+    return new MemoryTurn(pollMs, (turn) => {
+      for (const key of turn.keys) this.#queues.leave(key, turn);
+      if (turn.lockId !== undefined) this.#releaseAll(turn.lockId, turn.keys);
+    });
+  }
+
+  async release(options: ReleaseOptions): Promise<ReleaseResult> {
+    const lockId = validateRelease(options);
+    refuseAborted(options.signal, LockError);
+    return this.#releaseAll(lockId) ? { ok: true } : withDetail({ ok: false }, { reason: 'not_found' });
+  }
+
+  async extend(options: ExtendOptions): Promise<ExtendResult> {
+    const { lockId, ttlMs } = validateExtend(options);
+    refuseAborted(options.signal, LockError);
+    const records = this.#liveById(lockId);
+    if (!records) return withDetail({ ok: false }, { reason: 'not_found' });
+    const expiresAtMs = this.clock.now() + ttlMs;
+    for (const record of records) {
+      this.#byKey.set(record.key, { ...record, expiresAtMs });
+      // The life became shorter, so the first waiter is woken to try again in time.
+      if (expiresAtMs < record.expiresAtMs) this.#queues.head(record.key)?.wake();
+    }
+    return { ok: true, expiresAtMs };
+  }
+
+  async isLocked(options: IsLockedOptions): Promise<boolean> {
+    const key = validateIsLocked(options);
+    refuseAborted(options.signal, LockError);
+    return this.#live(key) !== null;
+  }
+
+  async lookup(options: LookupOptions): Promise<LockInfo | null> {
+    const wanted = validateLookup(options);
+    refuseAborted(options.signal, LockError);
+    const record = 'key' in wanted ? this.#live(wanted.key) : this.#firstById(wanted.lockId);
+    return record && toLockInfo(record);
+  }
+
+  async getByKeyRaw(key: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
+    refuseAborted(validateCall(options).signal, LockError);
+    const record = this.#live(validateKey(key));
+    return record && toRawLockInfo(record);
+  }
+
+  async getByIdRaw(lockId: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
+    refuseAborted(validateCall(options).signal, LockError);
+    const record = this.#firstById(validateLockId(lockId));
+    return record && toRawLockInfo(record);
+  }
+
+  /** @internal For tests: the ids of all locks that are held. */
+  heldIds(): string[] {
+    return [...this.#keysById.keys()].filter((lockId) => this.#liveById(lockId));
+  }
+
+  /**
+   * Returns the index of the first key that the call cannot have: another owner holds it, or another call is first in its
+   * queue. A free key with such a queue is handed over to that call.
+   */
+  #firstLocked(keys: readonly string[], lockId: string, turn: MemoryTurn | undefined): number | undefined {
+    let first: number | undefined;
+    for (const [i, key] of keys.entries()) {
+      const record = this.#live(key);
+      const head = this.#queues.head(key);
+      const isFirst =
+        !head || head === turn || (turn !== undefined && turn.ticket > 0 && turn.ticket <= head.ticket);
+      if (!record && !isFirst) this.#handOver(key);
+      if (record ? record.lockId !== lockId : !isFirst) first ??= i;
+    }
+    return first;
+  }
+
+  #refuse(keys: readonly string[], blocked: number, turn: MemoryTurn | undefined): AcquireResult {
+    const key = keys[blocked] as string;
+    const remainingMs = (this.#live(key)?.expiresAtMs ?? 0) - this.clock.now();
+    const refused = { ok: false, reason: 'locked' } as const;
+    if (!turn) return withDetail(refused, { reason: 'locked', remainingMs });
+    const keeps = turn.timesPassed >= PASSES;
+    this.#settleOthers(keys, blocked, turn, keeps);
+    this.#queues.enter(key, turn);
+    const dueMs = this.clock === steadyClock ? remainingMs + 1 : LOOK_BY_HAND_MS;
+    const lookAgainMs = Math.max(1, Math.min(dueMs, turn.pollMs, keeps ? KEEPING_LOOK_MS : Infinity));
+    return withDetail(refused, { reason: 'locked', remainingMs, lookAgainMs });
+  }
+
+  /**
+   * Handles the other keys of a call that cannot have the key at `blocked`. Keys that were handed over to it go on to the
+   * next waiters. A call that `keeps` holds on to all keys before `blocked` instead. All callers sort their keys in the
+   * same way, so callers never wait for each other in a circle.
+   */
+  #settleOthers(keys: readonly string[], blocked: number, turn: MemoryTurn, keeps: boolean): void {
+    const { lockId } = turn as { lockId: string };
+    let passedOn = 0;
+    for (const [i, key] of keys.entries()) {
+      if (i === blocked) continue;
+      this.#queues.leave(key, turn);
+      if (keeps && i < blocked) this.#put([key], lockId, KEEP_MS);
+      else if (this.#live(key)?.lockId === lockId) {
+        this.#byKey.delete(key);
+        this.#handOver(key);
+        passedOn = 1;
+      }
+    }
+    turn.timesPassed += passedOn;
+  }
+
+  /** Makes the head of a queue the owner of the key, for the time of a claim. */
+  #handOver(key: string): void {
+    const head = this.#queues.head(key);
+    if (!head) return;
+    this.#queues.leave(key, head);
+    this.#put([key], head.lockId as string, CLAIM_MS);
+    head.wake();
+  }
+
+  #grant(keys: readonly string[], lockId: string, ttlMs: number): LockRecord {
+    if (this.#byKey.size >= this.#sweepAt) this.#sweep();
+    const record = this.#put(keys, lockId, ttlMs);
+    this.#keysById.set(lockId, keys);
+    this.#idleSweep.start();
+    return record;
+  }
+
+  #put(keys: readonly string[], lockId: string, lifeMs: number): LockRecord {
+    const nowMs = this.clock.now();
+    this.#lastFence = Math.max(this.#lastFence + 1, Math.floor(nowMs * FENCES_PER_MS));
+    const fence = formatFence(this.#lastFence);
+    const records = keys.map((key) => ({
+      ...{ lockId, key, fence },
+      ...{ expiresAtMs: nowMs + lifeMs, acquiredAtMs: nowMs },
+    }));
+    for (const record of records) this.#byKey.set(record.key, record);
+    return records[0] as LockRecord;
+  }
+
+  /** Releases all keys of a lock. Returns whether all of them were still held. */
+  #releaseAll(lockId: string, keys = this.#keysById.get(lockId) ?? []): boolean {
+    const live = keys.filter((key) => this.#live(key)?.lockId === lockId);
+    this.#keysById.delete(lockId);
+    for (const key of live) this.#byKey.delete(key);
+    for (const key of live) this.#handOver(key);
+    return live.length > 0 && live.length === keys.length;
+  }
+
+  #live(key: string): LockRecord | null {
+    const record = this.#byKey.get(key);
+    if (!record) return null;
+    // Redis drops a key after its expiry, and not at that instant.
+    if (this.clock.now() <= record.expiresAtMs) return record;
+    this.#byKey.delete(key);
+    this.#keysById.delete(record.lockId);
+    return null;
+  }
+
+  /** Returns the records of all keys of a lock, or null if any of them is gone. */
+  #liveById(lockId: string): LockRecord[] | null {
+    const keys = this.#keysById.get(lockId);
+    const records = keys?.map((key) => this.#live(key)) ?? [null];
+    return records.every((record) => record?.lockId === lockId) ? (records as LockRecord[]) : null;
+  }
+
+  #firstById(lockId: string): LockRecord | null {
+    return this.#liveById(lockId)?.[0] ?? null;
+  }
+
+  /** Deletes expired locks. It runs when the map has doubled, so that a grant stays O(1) on average, and when idle. */
+  #sweep(): number {
+    for (const key of this.#byKey.keys()) this.#live(key);
+    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#byKey.size);
+    return this.#byKey.size;
+  }
+}

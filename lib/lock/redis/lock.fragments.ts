@@ -1,0 +1,133 @@
+import { TIME_TOLERANCE_MS } from '../../core/clock.js';
+import { NOW_MS } from '../../script/fragments.js';
+import { FENCE_THRESHOLDS } from '../lock.record.js';
+
+/** How long a waiter has to take a lock that was handed over to it, in ms. */
+export const CLAIM_MS = 500;
+
+/** A queue expires when no attempt has entered it for this time, in ms. */
+const QUEUE_MS = 60_000;
+
+// A record is `{"lockId":"...","expiresAtMs":n,"acquiredAtMs":n,"key":"...","fence":"..."}` (docs/wire-format.md). Our
+// records have their fields in this order without spaces. Records of other programs may differ. JSON escapes a quote
+// inside a user's key, so a search for `"lockId":"` or `"expiresAtMs":` finds a field and never a part of a key.
+//
+// White space may follow the record, and leaves it valid JSON. A tab marks a claim: the lock was handed over, and its
+// new owner has not taken it yet. A space at the very end says that the lock has a queue. So the release of a lock
+// without waiters reads no queue.
+export const OWNERSHIP = `
+local function decode(json)
+  local ok, fields = pcall(cjson.decode, json)
+  return ok and type(fields) == 'table' and fields or {}
+end
+
+local function owns(json, id)
+  if string.find(json, '"lockId":"' .. id .. '"', 1, true) then return true end
+  return string.sub(json, 1, 11) ~= '{"lockId":"' and decode(json).lockId == id
+end
+
+local function isQueuedFor(json) return string.byte(json, -1) == 32 end
+local function isClaim(json) return string.find(json, '\\t', -2, true) ~= nil end`;
+
+export const EXPIRY = `
+local function expiryOf(json)
+  return tonumber(string.match(json, '"expiresAtMs":(%d+)[,}]') or decode(json).expiresAtMs)
+end`;
+
+export const LIVENESS = `${NOW_MS}${EXPIRY}
+local function isDead(json)
+  local expiry = expiryOf(json)
+  return not expiry or expiry <= nowMs - ${TIME_TOLERANCE_MS}
+end`;
+
+/**
+ * Gives a script access to its keys by number. KEYS are `count` fence counters, then `count` records, then `count`
+ * queues. After `args` arguments ARGV holds the user's keys as JSON. The i-th of each belong together.
+ */
+export const layoutOf = (count: number, args: number): string => `
+local COUNT = ${count}
+local function fenceKeyOf(i) return KEYS[i] end
+local function recordKeyOf(i) return KEYS[COUNT + i] end
+local function queueKeyOf(i) return KEYS[2 * COUNT + i] end
+local function keyJsonOf(i) return ARGV[${args} + i] end`;
+
+/**
+ * The Lua function `fenceOf(i)` returns the next fence of a key. A counter that was lost starts again from the clock,
+ * which is ahead of every fence that the counter has given. The clock is read in tenths of a ms, so that two primaries
+ * after a split rarely give the same fence in the same ms. `recordOf(...)` returns a record as JSON.
+ */
+export const GRANTING = `
+local FENCE_MAX = ${Number(FENCE_THRESHOLDS.MAX)}
+local function fenceOf(i)
+  local last = redis.call('GET', fenceKeyOf(i)) or '0'
+  if not string.find(last, '^%d+$') then error('SYNCGUARD_FOREIGN the fence is not a counter', 0) end
+  return math.max(tonumber(last) + 1, time[1] * 10000 + math.floor(time[2] / 100))
+end
+
+local function recordOf(i, id, lifeMs, fence, rest)
+  return string.format('{"lockId":"%s","expiresAtMs":%d,"acquiredAtMs":%d,"key":%s,"fence":"%015d"%s}',
+    id, nowMs + lifeMs, nowMs, keyJsonOf(i), fence, rest)
+end`;
+
+/**
+ * The Lua function `handOver(i, fence)` makes the head of a queue the owner for the time of a claim, and publishes this
+ * to its process. It returns the head and the claim, or nothing if the queue is empty. A waiter is a lockId followed by
+ * the name of its process.
+ *
+ * A waiter is passed over if its process does not listen any more. Only a single server can tell: there `countsAll` is
+ * '1'. On a Cluster PUBLISH counts the listeners of one node only. A process named `-` cannot be reached by PUBLISH and
+ * repeats its attempts by itself. Where the ACL forbids PUBLISH, all processes do so.
+ */
+export const HANDING_OVER = `
+local function hears(waiter)
+  local process = string.sub(waiter, 23)
+  if process == '-' then return true end
+  local heard = redis.pcall('PUBLISH', channel .. process, string.sub(waiter, 1, 22))
+  return type(heard) ~= 'number' or heard > 0 or countsAll == ''
+end
+
+local function handOver(i, fence)
+  if fence > FENCE_MAX then return nil end
+  local queue = queueKeyOf(i)
+  local head = redis.call('ZRANGE', queue, 0, 0)[1]
+  while head do
+    redis.call('ZREM', queue, head)
+    if hears(head) then
+      local claim = recordOf(i, string.sub(head, 1, 22), ${CLAIM_MS}, fence, '') .. '\\t'
+      if redis.call('EXISTS', queue) == 1 then claim = claim .. ' ' end
+      redis.call('SET', fenceKeyOf(i), string.format('%d', fence))
+      redis.call('PSETEX', recordKeyOf(i), ${CLAIM_MS}, claim)
+      return head, claim
+    end
+    head = redis.call('ZRANGE', queue, 0, 0)[1]
+  end
+end`;
+
+/**
+ * The Lua function `leaveQueue(i)` removes the caller from a queue, also the place that it took under the process `-`
+ * before its process listened. `enqueue(i, json)` puts the caller into a queue: at the end when it comes for the first
+ * time, or at the position of its ticket. It returns `ticket`, `place` and `dropped` as `AcquireReply` describes them.
+ */
+export const QUEUEING = `
+local function leaveQueue(i)
+  return redis.call('ZREM', queueKeyOf(i), lockId .. process, lockId .. '-')
+end
+
+local function enqueue(i, json)
+  local queue, waiter, at = queueKeyOf(i), lockId .. process, ticket
+  if at == '' then
+    -- A call that is sent again because its first reply was lost is in the queue already.
+    at = redis.call('ZSCORE', queue, waiter) or redis.call('ZSCORE', queue, lockId .. '-')
+  end
+  if not at then
+    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+    local nowUs = time[1] * 1000000 + time[2]
+    at = string.format('%.0f', math.max(nowUs, last and tonumber(last) + 1 or 0))
+  end
+  local stood = leaveQueue(i)
+  redis.call('ZADD', queue, at, waiter)
+  redis.call('PEXPIRE', queue, ${QUEUE_MS})
+  if not isQueuedFor(json) then redis.call('APPEND', recordKeyOf(i), ' ') end
+  local place = ticket == '' and redis.call('ZRANK', queue, waiter) + 1 or 0
+  return at, place, (COUNT == 1 and ticket ~= '' and stood == 0) and 1 or 0
+end`;

@@ -1,0 +1,429 @@
+import { type Attempt, BackgroundRetries } from '../../core/background-retries.js';
+import { isLive, type Moment, momentNow, monotonicMs, msUntil, TIME_TOLERANCE_MS } from '../../core/clock.js';
+import { hashKey } from '../../core/keys.js';
+import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
+import type { CallOptions } from '../../core/validate.js';
+import { type LockBackend, withDetail } from '../lock.backend.js';
+import {
+  type ById,
+  CLEANUP_AFTER_MS,
+  cleanupScript,
+  extendByIdScript,
+  extendFoundScript,
+  readByIdScript,
+  readIndexScript,
+  type ReadReply,
+  readScript,
+  releaseByIdScript,
+  releaseFoundScript,
+} from './lock.by-id.scripts.js';
+import { hashesOf, LockError } from '../lock.errors.js';
+import { BackendHandle } from '../lock.handle.js';
+import { type LockLayout, numbered } from './lock.layout.js';
+import {
+  createLockId,
+  FENCE_THRESHOLDS,
+  type LockRecord,
+  toLockInfo,
+  toRawLockInfo,
+} from '../lock.record.js';
+import { type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
+import { type AcquireReply, type ExtendReply, type ReleaseCode, scriptsFor } from './lock.scripts.js';
+import type {
+  AcquireOptions,
+  AcquireResult,
+  ExtendOptions,
+  ExtendResult,
+  IsLockedOptions,
+  LockInfo,
+  LockTurn,
+  LookupOptions,
+  RawLockInfo,
+  RedisCapabilities,
+  ReleaseOptions,
+  ReleaseResult,
+} from '../lock.types.js';
+import {
+  validateAcquire,
+  validateExtend,
+  validateIsLocked,
+  validateKey,
+  validateLockId,
+  validateLookup,
+  validateRelease,
+  validateCall,
+} from '../lock.validate.js';
+
+/** How long a shutdown waits for answers to calls that were given up, in ms. */
+const LAST_ANSWERS_MS = 500;
+
+/** How long the backend tries to give up a place in a queue, in ms. A queue without new attempts expires after that. */
+const LEAVE_MS = 60_000;
+
+export interface RedisLockBackendConfig {
+  cleanupInIsLocked: boolean;
+  /** Called once, when a fence counter comes near its end. */
+  warn(message: string): void;
+  /** Called once, if the ACL forbids SUBSCRIBE or PUBLISH, so that no message can wake waiters. */
+  onUnheard?(): void;
+}
+
+/** Locks on Redis. Each operation is one atomic script. docs/wire-format.md describes the keys. */
+export class RedisLockBackend implements LockBackend<RedisCapabilities> {
+  readonly capabilities: RedisCapabilities = {
+    backend: 'redis',
+    supportsFencing: true,
+    timeAuthority: 'server',
+  };
+  readonly #undos = new BackgroundRetries();
+  readonly #turns: RedisTurns;
+  #warned = false;
+
+  constructor(
+    private readonly runner: ScriptRunner,
+    private readonly layout: LockLayout,
+    private readonly config: RedisLockBackendConfig,
+  ) {
+    this.#turns = new RedisTurns(runner, {
+      layout,
+      leave: (wanted, waiter, fault) => this.#leave(wanted, waiter, fault),
+      onUnheard: () => config.onUnheard?.(),
+    });
+  }
+
+  async acquire(options: AcquireOptions): Promise<AcquireResult> {
+    const { keys, ttlMs } = validateAcquire(options);
+    const turn = options.turn as RedisTurn | undefined;
+    if (turn) return this.#acquireInTurn(turn, (turn.wanted ??= this.#want(keys, ttlMs)), options.signal);
+    const wanted = this.#want(keys, ttlMs);
+    const sentAt = momentNow();
+    // The call has failed, but the script may have run. The lock that it took must be released.
+    const undo = (late?: AcquireReply): void => {
+      if (!late || late.status === 'granted') this.#leave(wanted, '', 'unknown');
+    };
+    const reply = await this.#ask(wanted, undefined, { signal: options.signal, undo });
+    return this.#toAcquireResult(reply, wanted, sentAt);
+  }
+
+  takeTurn(options: { pollMs: number }): LockTurn {
+    return this.#turns.take(options.pollMs);
+  }
+
+  async release(options: ReleaseOptions): Promise<ReleaseResult> {
+    const lockId = validateRelease(options);
+    const { held, signal } = options;
+    const isLive = held !== undefined && msUntil(held.deadline) > 0;
+    const code = await this.#attributed(
+      options,
+      held ? this.#releaseHeld(held.keys, lockId, isLive, signal) : this.#releaseById(lockId, signal),
+    );
+    return code === 'released' ? { ok: true } : withDetail({ ok: false }, { reason: code });
+  }
+
+  async extend(options: ExtendOptions): Promise<ExtendResult> {
+    const { lockId, ttlMs } = validateExtend(options);
+    const { held, signal } = options;
+    const reply = await this.#attributed(
+      options,
+      held ? this.#extendHeld(held.keys, lockId, ttlMs, signal) : this.#extendById(lockId, ttlMs, signal),
+    );
+    return reply.code === 'extended'
+      ? { ok: true, expiresAtMs: reply.expiresAtMs }
+      : withDetail({ ok: false }, { reason: reply.code });
+  }
+
+  async isLocked(options: IsLockedOptions): Promise<boolean> {
+    const key = validateIsLocked(options);
+    const read = await this.#read(key, options.signal);
+    if (!read) return false;
+    const { record, nowMs } = read;
+    if (isLive(record.expiresAtMs, nowMs, TIME_TOLERANCE_MS)) return true;
+    if (this.config.cleanupInIsLocked && !isLive(record.expiresAtMs, nowMs, CLEANUP_AFTER_MS))
+      this.#cleanup(key, record);
+    return false;
+  }
+
+  async lookup(options: LookupOptions): Promise<LockInfo | null> {
+    const wanted = validateLookup(options);
+    const record =
+      'key' in wanted
+        ? await this.#liveByKey(wanted.key, options.signal)
+        : await this.#liveById(wanted.lockId, options.signal);
+    return record && toLockInfo(record);
+  }
+
+  async getByKeyRaw(key: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
+    const record = await this.#liveByKey(validateKey(key), validateCall(options).signal);
+    return record && toRawLockInfo(record);
+  }
+
+  async getByIdRaw(lockId: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
+    const record = await this.#liveById(validateLockId(lockId), validateCall(options).signal);
+    return record && toRawLockInfo(record);
+  }
+
+  prepare(): Promise<void> {
+    return this.#turns.check();
+  }
+
+  async flush(): Promise<void> {
+    await this.runner.untilAnswered(LAST_ANSWERS_MS);
+    await this.#undos.flush();
+    this.#turns.close();
+  }
+
+  #want(keys: readonly string[], ttlMs: number): Wanted {
+    const lockId = this.layout.createLockId(keys);
+    return { keys, lockId, names: this.layout.keysOf(keys, lockId), ttlMs };
+  }
+
+  async #acquireInTurn(
+    turn: RedisTurn,
+    wanted: Wanted,
+    signal: AbortSignal | undefined,
+  ): Promise<AcquireResult> {
+    const wasWoken = turn.begin();
+    this.#turns.begin(turn, wanted.lockId);
+    let sentAt = momentNow();
+    let reply = await this.#ask(wanted, turn, { signal });
+    if (reply.status === 'locked') {
+      turn.locked(reply);
+      if (await this.#turns.comesToHear(turn, signal)) {
+        turn.begin();
+        sentAt = momentNow();
+        reply = await this.#ask(wanted, turn, { signal });
+        if (reply.status === 'locked') turn.locked(reply);
+      }
+    }
+    if (reply.status === 'granted') this.#turns.granted(turn, wanted.lockId, wasWoken);
+    const waits = reply.status === 'locked' ? this.#turns.locked(turn, reply) : {};
+    return this.#toAcquireResult(reply, wanted, sentAt, waits);
+  }
+
+  async #ask(
+    { keys, lockId, names, ttlMs }: Wanted,
+    turn: RedisTurn | undefined,
+    options: RunOptions<AcquireReply>,
+  ): Promise<AcquireReply> {
+    const { channel, countsAll } = this.#turns.handing;
+    const args = {
+      lockId,
+      ttlMs,
+      channel,
+      countsAll,
+      process: turn?.process ?? '',
+      ticket: turn?.ticket ?? '',
+      keeps: turn?.keeps ? '1' : '',
+      keysJson: keys.length > 1 ? `,"keys":${JSON.stringify(keys)}` : '',
+      keyJson: JSON.stringify(keys[0]),
+    };
+    if (keys.length > 1) Object.assign(args, jsonOf(keys));
+    // A waiting call repeats its attempt with the same lockId, so a failed attempt is undone only after the turn has left.
+    const undo = turn && ((): void => (turn.hasLeft ? this.#turns.settle(turn) : undefined));
+    const { acquire } = scriptsFor(keys.length);
+    try {
+      const reply = await this.runner.run(acquire, names, args, { undo, ...options });
+      if (reply.status === 'locked') this.#turns.handedOver(keys, reply.handed);
+      return reply;
+    } catch (fault) {
+      if (turn) turn.fault = fault;
+      throw LockError.from(fault, { keys });
+    }
+  }
+
+  #toAcquireResult(
+    reply: AcquireReply,
+    { keys, lockId, ttlMs }: Wanted,
+    sentAt: Moment,
+    waits: { lookAgainMs?: number } = {},
+  ): AcquireResult {
+    switch (reply.status) {
+      case 'granted': {
+        const { fence, expiresAtMs } = reply;
+        if (fence > FENCE_THRESHOLDS.WARN) this.#warnOfFence(keys);
+        return new BackendHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs });
+      }
+      case 'locked':
+        return withDetail(
+          { ok: false, reason: 'locked' },
+          { reason: 'locked', remainingMs: reply.remainingMs, ...waits },
+        );
+      case 'fence-overflow':
+        throw new LockError({
+          code: 'Internal',
+          message: `The fence counter of this key is above ${FENCE_THRESHOLDS.MAX}: no more locks are granted for it.`,
+          hint: 'Something other than SyncGuard has set it. Use another key: a counter that starts again would let old holders in.',
+          context: hashesOf(keys),
+        });
+    }
+  }
+
+  async #releaseHeld(
+    keys: readonly string[],
+    lockId: string,
+    isLive: boolean,
+    signal: AbortSignal | undefined,
+  ): Promise<ReleaseCode> {
+    let replayed = false;
+    const onReplay = (): void => void (replayed = true);
+    const code = await this.#release({ keys, lockId, isLive }, { signal, onReplay });
+    // The command ran twice. The second run did not find our live lock, because the first run had released it.
+    return code !== 'expired' && isLive && replayed ? 'released' : code;
+  }
+
+  async #release(
+    { keys, lockId, isLive = false, waiter = '' }: Release,
+    { signal, onReplay }: { signal?: AbortSignal | undefined; onReplay?: () => void } = {},
+  ): Promise<ReleaseCode> {
+    const args = {
+      ...this.#turns.handing,
+      ...{ lockId, waiter, isLive: isLive ? '1' : '' },
+      ...jsonOf(keys),
+    };
+    const names = this.layout.keysOf(keys, lockId);
+    const { code, handed } = await this.runner.run(scriptsFor(keys.length).release, names, args, {
+      signal,
+      onReplay,
+    });
+    this.#turns.handedOver(keys, handed);
+    return code;
+  }
+
+  async #releaseById(lockId: string, signal: AbortSignal | undefined): Promise<ReleaseCode> {
+    const mark = this.layout.markOf(lockId);
+    const args = { lockId, nonce: createLockId() };
+    const reply = await this.#byId<ById<ReleaseCode>>(lockId, signal, 'not_found', {
+      once: (index, options) => this.runner.run(releaseByIdScript, { index, mark }, args, options),
+      found: (keys, options) => this.runner.run(releaseFoundScript, { ...keys, mark }, args, options),
+    });
+    // The script has just read the record of our live lock, so the holder's check by the clock is not needed.
+    return typeof reply === 'string' ? reply : this.#releaseHeld(keysIn(reply), lockId, true, signal);
+  }
+
+  #extendHeld(
+    keys: readonly string[],
+    lockId: string,
+    ttlMs: number,
+    signal: AbortSignal | undefined,
+  ): Promise<ExtendReply> {
+    const names = this.layout.keysOf(keys, lockId);
+    const args = { lockId, ttlMs, ...this.#turns.handing };
+    return this.runner.run(scriptsFor(keys.length).extend, names, args, { signal });
+  }
+
+  async #extendById(lockId: string, ttlMs: number, signal: AbortSignal | undefined): Promise<ExtendReply> {
+    const args = { lockId, ttlMs };
+    const none = { code: 'not_found' } as const;
+    const reply = await this.#byId<ById<ExtendReply>>(lockId, signal, none, {
+      once: (index, options) => this.runner.run(extendByIdScript, { index }, args, options),
+      found: (keys, options) => this.runner.run(extendFoundScript, keys, args, options),
+    });
+    return 'code' in reply ? reply : this.#extendHeld(keysIn(reply), lockId, ttlMs, signal);
+  }
+
+  /** Runs a script by lockId: in one round trip where a script may read the index itself, else after reading the index. */
+  async #byId<Result>(
+    lockId: string,
+    signal: AbortSignal | undefined,
+    none: Result,
+    run: {
+      once(index: string, options: RunOptions<Result>): Promise<Result>;
+      found(keys: { index: string; record: string }, options: RunOptions<Result>): Promise<Result>;
+    },
+  ): Promise<Result> {
+    const index = this.layout.indexOf(lockId);
+    if (!this.layout.recordFromIndex) return run.once(index, { signal });
+    const endMs = monotonicMs() + this.runner.commandTimeoutMs;
+    const name = await this.runner.run(readIndexScript, { index }, {}, { signal });
+    if (name === null) return none;
+    // Both round trips share one deadline.
+    const timeoutMs = Math.max(1, endMs - monotonicMs());
+    return run.found({ index, record: this.layout.recordFromIndex(name) }, { signal, timeoutMs });
+  }
+
+  #read(key: string, signal?: AbortSignal): Promise<ReadReply | null> {
+    return this.runner
+      .run(readScript, { record: this.layout.recordOf(key) }, {}, { signal })
+      .catch((fault: unknown) => {
+        throw LockError.from(fault, { keys: [key] });
+      });
+  }
+
+  async #liveByKey(key: string, signal?: AbortSignal): Promise<LockRecord | null> {
+    return liveRecord(await this.#read(key, signal));
+  }
+
+  async #liveById(lockId: string, signal?: AbortSignal): Promise<LockRecord | null> {
+    const read = await this.#attributed(
+      { lockId },
+      this.#byId<ReadReply | null>(lockId, signal, null, {
+        once: (index, options) => this.runner.run(readByIdScript, { index }, {}, options),
+        found: ({ record }, options) => this.runner.run(readScript, { record }, {}, options),
+      }),
+    );
+    return read?.record.lockId === lockId ? liveRecord(read) : null;
+  }
+
+  #attributed<T>({ lockId, held }: ReleaseOptions, result: Promise<T>): Promise<T> {
+    return result.catch((fault: unknown) => {
+      throw LockError.from(fault, { keys: held?.keys, lockId });
+    });
+  }
+
+  /**
+   * Leaves the queues and releases what the call may have been granted. Without a connection this waits for the next one,
+   * and the time for the retries counts from then.
+   *
+   * @param fault - the fault of the last attempt, which may have run. Nothing is sent while Redis still owes its reply.
+   */
+  #leave({ keys, lockId, ttlMs }: Wanted, waiter: string, fault: unknown): void {
+    const release = this.#releaseUnwanted({ keys, lockId, waiter }, fault === undefined ? 1 : 2);
+    this.runner.ready().then(
+      () => this.#undos.start(release, Math.max(ttlMs, waiter ? LEAVE_MS : 0), fault),
+      () => {}, // The client was closed for good. The lock expires.
+    );
+  }
+
+  /**
+   * @param answers - how many releases in a row must find no lock before the attempt counts as done. An acquire in the
+   *   buffer of a lost connection may still run after the first of them.
+   */
+  #releaseUnwanted(unwanted: Release, answers: number): Attempt {
+    let heard = 0;
+    return async () => (await this.#release(unwanted)) === 'released' || ++heard === answers;
+  }
+
+  #cleanup(key: string, { lockId }: LockRecord): void {
+    const { record, index } = this.layout.keysOf([key], lockId);
+    // A failure does no harm: the next call tries again, and the TTL of the record ends it anyway.
+    this.runner.run(cleanupScript, { record, index }, { lockId }).catch(() => {});
+  }
+
+  #warnOfFence(keys: readonly string[]): void {
+    if (this.#warned) return;
+    this.#warned = true;
+    this.config.warn(
+      `The fence counter of the lock ${keys.map(hashKey).join(', ')} is above ${FENCE_THRESHOLDS.WARN}. Above ${FENCE_THRESHOLDS.MAX} no more locks are granted for this key.`,
+    );
+  }
+}
+
+interface Release {
+  readonly keys: readonly string[];
+  readonly lockId: string;
+  readonly isLive?: boolean;
+  /** The name of a waiter that leaves the queues of the keys. */
+  readonly waiter?: string;
+}
+
+/** Returns the user's keys as JSON, under the names of the script's arguments. */
+function jsonOf(keys: readonly string[]): Record<'keyJson', string> {
+  const json = { keyJson: JSON.stringify(keys[0]) } as Record<string, string> & { keyJson: string };
+  for (let i = 1; i < keys.length; i++) json[numbered('keyJson', i)] = JSON.stringify(keys[i]);
+  return json;
+}
+
+const keysIn = ({ key, keys = [key] }: LockRecord): readonly string[] => keys;
+
+const liveRecord = (read: ReadReply | null): LockRecord | null =>
+  read && isLive(read.record.expiresAtMs, read.nowMs, TIME_TOLERANCE_MS) ? read.record : null;

@@ -1,0 +1,274 @@
+import { AsyncResource } from 'node:async_hooks';
+import { monotonicMs } from '../../core/clock.js';
+import { RedisSubscriber } from '../../redis/redis.subscriber.js';
+import type { ScriptRunner } from '../../script/script-runner.js';
+import { settleWithin } from '../../core/settle-within.js';
+import { CLAIM_MS } from './lock.fragments.js';
+import type { LockKeys, LockLayout } from './lock.layout.js';
+import { createLockId } from '../lock.record.js';
+import { type AcquireReply, type HandedOver, handOnScript, KEEP_MS, publishScript } from './lock.scripts.js';
+import type { LockTurn } from '../lock.types.js';
+
+/** A call for several keys that has passed on a claimed key this often keeps the next ones until it has all keys. */
+const PASSES = 4;
+
+/** The pause between two attempts of a waiter that no message can reach. A claim lasts longer, so it is not missed. */
+const UNHEARD_LOOK_MS = 200;
+/** The pause between two attempts of a waiter that keeps claimed keys. Each attempt renews these before they expire. */
+const KEEPING_LOOK_MS = KEEP_MS / 2.5;
+
+/**
+ * How long a waiter waits for its subscriber to connect. A claim lasts longer, so a turn that comes meanwhile is not
+ * missed.
+ */
+const OPEN_MS = CLAIM_MS - 100;
+
+/** The process name of waiters that no message can reach. They repeat their attempts by themselves. */
+const UNHEARD = '-';
+const PROCESS_LENGTH = 16;
+const LOCK_ID_LENGTH = 22;
+
+/** What a call asks for. All attempts of one turn use the same lockId. */
+export interface Wanted {
+  readonly keys: readonly string[];
+  readonly lockId: string;
+  readonly names: LockKeys;
+  readonly ttlMs: number;
+}
+
+export class RedisTurn implements LockTurn {
+  readonly sinceMs = monotonicMs();
+  wanted: Wanted | undefined;
+  place: number | undefined;
+  ticket = '';
+  /** The fault of the last attempt that failed. */
+  fault: unknown;
+  hasLeft = false;
+  /** The process name under which the turn stands in the queues. */
+  process = UNHEARD;
+  #timesPassed = 0;
+  #listener: (() => void) | undefined;
+  #isWoken = false;
+
+  constructor(
+    readonly pollMs: number,
+    private readonly onLeave: (turn: RedisTurn) => void,
+  ) {}
+
+  get keeps(): boolean {
+    return this.#timesPassed >= PASSES;
+  }
+
+  onWake(listener: (() => void) | undefined): void {
+    this.#listener = listener;
+    if (this.#isWoken) listener?.();
+  }
+
+  wake(): void {
+    this.#isWoken = true;
+    this.#listener?.();
+  }
+
+  /** Called when an attempt begins. Returns whether the turn was woken since the last attempt, and forgets it. */
+  begin(): boolean {
+    const wasWoken = this.#isWoken;
+    this.#isWoken = false;
+    return wasWoken;
+  }
+
+  locked({ ticket, place, passedOn }: Extract<AcquireReply, { status: 'locked' }>): void {
+    this.ticket = ticket;
+    if (place > 0) this.place ??= place;
+    if (passedOn) this.#timesPassed++;
+  }
+
+  leave(): void {
+    if (this.hasLeft) return;
+    this.hasLeft = true;
+    this.onLeave(this);
+  }
+}
+
+export interface RedisTurnsConfig {
+  readonly layout: LockLayout;
+  /** Called when a turn that made an attempt has left. `waiter` is the name under which it stands in the queues. */
+  leave(wanted: Wanted, waiter: string, fault: unknown): void;
+  /** Called once, if the ACL forbids SUBSCRIBE or PUBLISH, so that no message can wake waiters. */
+  onUnheard?(): void;
+}
+
+/** Keeps the waiters of this process, wakes them when their turn comes, and checks the claims that it handed over. */
+export class RedisTurns {
+  /** The arguments of scripts that hand a lock over. `countsAll` is '' on a Cluster, where a node counts its own subscribers only. */
+  readonly handing: { readonly channel: string; readonly countsAll: string };
+  readonly #process = createLockId().slice(0, PROCESS_LENGTH);
+  readonly #waiting = new Map<string, RedisTurn>();
+  readonly #subscriber: RedisSubscriber;
+  readonly #claims: ClaimWatch;
+  #mayPublish: boolean | undefined;
+  #isWarned = false;
+
+  constructor(
+    private readonly runner: ScriptRunner,
+    private readonly config: RedisTurnsConfig,
+  ) {
+    const { channel } = config.layout;
+    this.handing = { channel, countsAll: runner.client.isCluster ? '' : '1' };
+    this.#claims = new ClaimWatch((key, waiter) => this.#handOn(key, waiter));
+    this.#subscriber = new RedisSubscriber(runner.client, channel + this.#process, {
+      onMessage: (lockId) => this.#waiting.get(lockId)?.wake(),
+      onListening: () => this.#wakeAll(),
+      isNeeded: () => this.#waiting.size > 0,
+    });
+  }
+
+  take(pollMs: number): RedisTurn {
+    return new RedisTurn(pollMs, (turn) => this.settle(turn));
+  }
+
+  /** Called when an attempt begins, which may put the turn into a queue. */
+  begin(turn: RedisTurn, lockId: string): void {
+    this.#waiting.set(lockId, turn);
+    if (this.#subscriber.isListening && this.#mayPublish) turn.process = this.#process;
+  }
+
+  /**
+   * Called when the turn stands in a queue. Resolves to true if messages can reach the turn from now on, and could not
+   * before. The caller then repeats its attempt, so that the queue has the name of its process.
+   */
+  async comesToHear(turn: RedisTurn, signal: AbortSignal | undefined): Promise<boolean> {
+    if (turn.process !== UNHEARD || !(await this.#canBeTold(signal))) return false;
+    turn.process = this.#process;
+    return true;
+  }
+
+  granted(turn: RedisTurn, lockId: string, wasWoken: boolean): void {
+    this.#waiting.delete(lockId);
+    // A grant that arrives too late is released, perhaps twice, the second time in the background. So the next attempt of
+    // this turn uses a new lockId, which that release cannot end.
+    turn.wanted = undefined;
+    if (turn.ticket !== '' && !wasWoken) this.#subscriber.suspect();
+  }
+
+  locked(turn: RedisTurn, reply: Extract<AcquireReply, { status: 'locked' }>): { lookAgainMs: number } {
+    if (reply.dropped) this.#subscriber.suspect();
+    return { lookAgainMs: this.#lookAgainMs(turn, reply.remainingMs) };
+  }
+
+  /** Called with the locks that a script of this process has handed over. */
+  handedOver(keys: readonly string[], handed: readonly HandedOver[]): void {
+    for (const { key, waiter } of handed) this.#claims.watch(keys[key] as string, waiter);
+  }
+
+  /** Called when a turn has left, and again when the answer to its last attempt comes after that. */
+  settle(turn: RedisTurn): void {
+    const { wanted, process, fault } = turn;
+    if (!wanted) return;
+    this.#waiting.delete(wanted.lockId);
+    this.config.leave(wanted, wanted.lockId + process, fault);
+  }
+
+  /** Called at boot. Warns if messages cannot reach waiters. */
+  async check(): Promise<void> {
+    await this.#canBeTold(undefined);
+    if (this.#waiting.size === 0) this.#subscriber.pause();
+  }
+
+  close(): void {
+    this.#claims.close();
+    this.#subscriber.close();
+    this.#wakeAll(); // No message reaches them any more, so they try again by themselves.
+  }
+
+  #lookAgainMs({ keeps, process, pollMs }: RedisTurn, remainingMs: number): number {
+    if (keeps) return KEEPING_LOOK_MS;
+    const isHeard = process !== UNHEARD && this.#subscriber.isListening;
+    return isHeard ? Math.min(remainingMs + 1, pollMs) : Math.min(UNHEARD_LOOK_MS, pollMs);
+  }
+
+  async #canBeTold(signal: AbortSignal | undefined): Promise<boolean> {
+    if (!this.#subscriber.isListening || this.#mayPublish !== true)
+      await settleWithin(OPEN_MS, [this.#listens()], signal);
+    return this.#subscriber.isListening && this.#mayPublish === true;
+  }
+
+  async #listens(): Promise<void> {
+    if ((await this.#subscriber.open()) && this.#mayPublish === undefined) await this.#checkPublish();
+    if (this.#subscriber.isRefused || this.#mayPublish === false) this.#warn();
+  }
+
+  async #checkPublish(): Promise<void> {
+    const { channel } = this.handing;
+    this.#mayPublish = await this.runner
+      .run(publishScript, {}, { channel: channel + this.#process })
+      .catch(() => undefined);
+  }
+
+  #warn(): void {
+    if (this.#isWarned) return;
+    this.#isWarned = true;
+    this.config.onUnheard?.();
+  }
+
+  #wakeAll(): void {
+    for (const turn of this.#waiting.values()) turn.wake();
+  }
+
+  /** Runs the script that checks a claim. Returns which waiter to check next and when, or undefined if there is none. */
+  async #handOn(key: string, waiter: string): Promise<{ waiter: string; afterMs: number } | undefined> {
+    const names = this.config.layout.keysOf([key], waiter.slice(0, LOCK_ID_LENGTH));
+    const args = {
+      ...this.handing,
+      process: waiter.slice(LOCK_ID_LENGTH),
+      keyJson: JSON.stringify(key),
+    };
+    const reply = await this.runner.run(handOnScript, names, args);
+    if (typeof reply === 'string') return { waiter: reply, afterMs: CLAIM_MS };
+    return reply > 0 ? { waiter, afterMs: reply } : undefined;
+  }
+}
+
+/** Added to the life of a claim, since a key may expire a moment late. */
+const GRACE_MS = 10;
+
+type HandOn = (key: string, waiter: string) => Promise<{ waiter: string; afterMs: number } | undefined>;
+
+/** Checks the claims that this process has handed over, when they should have been taken. Uses one timer for each key. */
+class ClaimWatch {
+  readonly #claims = new Map<string, { waiter: string; atMs: number }>();
+  readonly #context = new AsyncResource('SyncGuardClaimWatch');
+  #isClosed = false;
+
+  constructor(private readonly handOn: HandOn) {}
+
+  watch(key: string, waiter: string, afterMs = CLAIM_MS): void {
+    if (this.#isClosed) return;
+    const claim = { waiter, atMs: monotonicMs() + afterMs + GRACE_MS };
+    const isWatched = this.#claims.has(key);
+    this.#claims.set(key, claim);
+    if (!isWatched) this.#arm(key, claim.atMs);
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#claims.clear();
+  }
+
+  #arm(key: string, atMs: number): void {
+    const delayMs = Math.max(1, Math.ceil(atMs - monotonicMs()));
+    this.#context.runInAsyncScope(() => setTimeout(() => this.#look(key), delayMs).unref());
+  }
+
+  #look(key: string): void {
+    const claim = this.#claims.get(key);
+    if (!claim || this.#isClosed) return;
+    if (monotonicMs() < claim.atMs) return this.#arm(key, claim.atMs);
+    this.#claims.delete(key);
+    this.handOn(key, claim.waiter).then(
+      (next) => {
+        if (next && !this.#claims.has(key)) this.watch(key, next.waiter, next.afterMs);
+      },
+      () => {}, // Redis cannot be reached. The waiters repeat their attempts by themselves, after longer pauses.
+    );
+  }
+}

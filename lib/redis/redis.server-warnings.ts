@@ -1,0 +1,88 @@
+import type { RedisClient } from './redis.client.js';
+
+const OLDEST_VERSION = [6, 2] as const;
+
+/** The INFO of one server. `info` is undefined where INFO is forbidden or did not arrive in time. */
+export interface ServerInfo {
+  readonly address: string;
+  readonly info: string | undefined;
+}
+
+/**
+ * Returns a warning for each risk to a guarantee that the INFO of the servers shows, and one for servers without INFO. A
+ * warning begins with its code and ends with a remedy. INFO is read because CONFIG is often forbidden.
+ */
+export function serverWarnings(servers: readonly ServerInfo[], isCluster: boolean): string[] {
+  const addresses = new Map<string, string[]>();
+  for (const { address, info } of servers)
+    for (const warning of info === undefined ? [NOT_CHECKED] : warningsOf(info, isCluster))
+      addresses.set(warning, [...(addresses.get(warning) ?? []), address]);
+  return [...addresses].map(([warning, at]) => (isCluster ? `${warning} (${at.join(', ')})` : warning));
+}
+
+/**
+ * Returns warnings about options of a client that put a guarantee at risk. For `own` connections it checks only the option
+ * for Sentinel, which a user may turn off. The other risks are handled when we open a connection (`redis.connect.ts`,
+ * `redis.hang-watch.ts`).
+ */
+export function clientWarnings(client: RedisClient, { own = false } = {}): string[] {
+  const { options } = client;
+  if (!options) return []; // A mock client has no options.
+  const connection = client.isCluster ? options.redisOptions : options;
+  const warnings: string[] = [];
+  if (options.sentinels && !options.failoverDetector) warnings.push(NO_FAILOVER_DETECTOR);
+  if (!own && !connection?.socketTimeout) warnings.push(NO_SOCKET_TIMEOUT);
+  if (!own && !client.isCluster && !reconnectsOnReadonly(options.reconnectOnError))
+    warnings.push(NO_RECONNECT_ON_ERROR);
+  return warnings;
+}
+
+/** Returns whether the option makes the client leave a replica. It calls the option with the error of a replica. */
+function reconnectsOnReadonly(reconnectOnError: ((error: Error) => unknown) | null | undefined): boolean {
+  try {
+    return Boolean(reconnectOnError?.(new Error("READONLY You can't write against a read only replica.")));
+  } catch {
+    return false;
+  }
+}
+
+export const NO_PUBSUB =
+  'REDIS_NO_PUBSUB: the ACL forbids PUBLISH or SUBSCRIBE, so that calls which wait for a lock ask for it five times a second instead of being told; allow `+publish +subscribe &PREFIX/*`.';
+const NO_FAILOVER_DETECTOR =
+  'REDIS_NO_FAILOVER_DETECTOR: the Sentinel client is without `failoverDetector: true`. For about 10 s after a failover it may still write to the old primary, so locks may be granted twice and budgets overspent. Set the option.';
+const NO_SOCKET_TIMEOUT =
+  'REDIS_NO_SOCKET_TIMEOUT: the client is without `socketTimeout`, so it never closes a connection whose server has vanished. Set it to about 2000 ms.';
+const NO_RECONNECT_ON_ERROR =
+  "REDIS_NO_RECONNECT_ON_ERROR: the client stays connected to a primary that has become a replica. Set `reconnectOnError: ({ message }) => message.includes('READONLY')`.";
+const NOT_CHECKED =
+  'REDIS_NOT_CHECKED: the server refused INFO or did not answer it, so its version, role and eviction policy are unknown. Allow the command INFO.';
+
+function warningsOf(info: string, isCluster: boolean): string[] {
+  const facts = new Map(info.split(/\r?\n/).map((line) => line.split(':', 2) as [string, string]));
+  const warnings: string[] = [];
+  const version = facts.get('redis_version') ?? '';
+  if (isOlder(version))
+    warnings.push(
+      `REDIS_TOO_OLD: the server is Redis ${version}. SyncGuard needs ${OLDEST_VERSION.join('.')} or newer.`,
+    );
+  if (facts.get('role') === 'slave')
+    warnings.push(
+      'REDIS_REPLICA: the server is a replica and refuses writes. Connect to the primary, or through Sentinel.',
+    );
+  if (facts.get('redis_mode') === 'cluster' && !isCluster)
+    warnings.push(
+      'REDIS_CLUSTER_NODE: the server is a node of a Cluster, and the client knows only this node. Pass `redis: { nodes: [...] }` or an ioredis `Cluster`.',
+    );
+  const policy = facts.get('maxmemory_policy') ?? 'noeviction';
+  if (policy !== 'noeviction')
+    warnings.push(
+      `REDIS_EVICTION: maxmemory-policy is ${policy}, so a full server deletes locks, budgets, blocks and secrets. Use noeviction.`,
+    );
+  return warnings;
+}
+
+function isOlder(version: string): boolean {
+  const [major, minor] = version.split('.').map(Number);
+  if (major === undefined || minor === undefined || Number.isNaN(major) || Number.isNaN(minor)) return false;
+  return major < OLDEST_VERSION[0] || (major === OLDEST_VERSION[0] && minor < OLDEST_VERSION[1]);
+}

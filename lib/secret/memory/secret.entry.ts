@@ -1,0 +1,129 @@
+import type { Content, SecretFacts, StoredSecret } from '../secret.backend.js';
+import type { SecretEnd } from '../secret.types.js';
+
+const YEAR_MS = 365 * 86_400_000;
+
+interface Lease {
+  readonly endMs: number;
+  /**
+   * Where failures are counted: the calls that were shown this view, each of which is a try. Otherwise empty.
+   */
+  readonly calls: Set<string>;
+}
+
+/**
+ * A secret in the memory backend. Once `content` is gone it is the tombstone. On Redis two HASHes have the
+ * same facts.
+ */
+export class SecretEntry {
+  readonly proof: string;
+  readonly expiresAtMs: number | null;
+  readonly maxFailures: number | null;
+  readonly label: string;
+  content: Content | undefined;
+  viewsRemaining: number | null;
+  viewsUsed = 0;
+  viewedAtMs: number | null = null;
+  /** The views that remained after each counted view, by viewTag. */
+  readonly views = new Map<string, number>();
+  /** The pending views, by viewTag. */
+  readonly leases = new Map<string, Lease>();
+  failures = 0;
+  /** How each failed view failed, by viewTag. */
+  readonly failed = new Map<string, 'released' | 'lapsed'>();
+  ended: { readonly how: SecretEnd; readonly atMs: number } | undefined;
+  burnId: string | undefined;
+  releasedTag: string | undefined;
+  confirmedTag: string | undefined;
+  /** The viewTag of the last counted view. Kept only where neither views nor failures are limited. */
+  lastTag: string | undefined;
+
+  constructor(secret: StoredSecret, nowMs: number) {
+    const { proof, payload, text, meta, views, ttlMs, maxFailures, label } = secret;
+    this.proof = proof;
+    this.expiresAtMs = ttlMs === null ? null : nowMs + ttlMs;
+    this.content = { payload, text, meta };
+    this.viewsRemaining = views;
+    this.maxFailures = maxFailures;
+    this.label = label;
+  }
+
+  get state(): 'live' | 'leased' | 'burned' | 'expired' {
+    if (this.ended) return 'burned';
+    if (!this.content) return 'expired';
+    return this.isFull ? 'leased' : 'live';
+  }
+
+  /** Returns whether no further view is possible, unless a pending one is released. */
+  get isFull(): boolean {
+    return this.viewsRemaining === 0 || this.failures + this.triesPending >= (this.maxFailures ?? Infinity);
+  }
+
+  get facts(): SecretFacts {
+    const { viewsRemaining, viewsUsed, viewedAtMs, expiresAtMs, maxFailures, ended, label } = this;
+    return {
+      ...{ viewsRemaining, viewsUsed, viewedAtMs, expiresAtMs, label },
+      failuresRemaining: maxFailures === null ? null : Math.max(0, maxFailures - this.failures),
+      ended: ended?.how ?? null,
+      endedAtMs: ended?.atMs ?? null,
+    };
+  }
+
+  /** Applies what time has done: leases lapse, and the content is deleted. */
+  settle(nowMs: number): void {
+    let lapsedAtMs = 0;
+    for (const [viewTag, { endMs, calls }] of this.leases) {
+      if (endMs > nowMs) continue;
+      this.leases.delete(viewTag);
+      lapsedAtMs = Math.max(lapsedAtMs, endMs);
+      if (this.maxFailures === null) continue;
+      this.failures += calls.size;
+      this.failed.set(viewTag, 'lapsed');
+    }
+    this.burnIfOver(lapsedAtMs);
+    if (nowMs >= (this.expiresAtMs ?? Infinity)) this.content = undefined;
+  }
+
+  /** Burns the secret when its failures are used up, or when no view is left and none is pending. */
+  burnIfOver(atMs: number): void {
+    if (this.ended) return;
+    if (this.failures >= (this.maxFailures ?? Infinity)) this.burn('failures', atMs);
+    else if (this.viewsRemaining === 0 && this.leases.size === 0) this.burn('used', atMs);
+  }
+
+  burn(how: SecretEnd, atMs: number): void {
+    this.content = undefined;
+    this.viewsRemaining = 0;
+    this.leases.clear();
+    this.ended = { how, atMs };
+  }
+
+  lease(viewTag: string, callId: string, endMs: number): void {
+    const calls = new Set(this.maxFailures === null ? [] : [callId]);
+    this.leases.set(viewTag, { endMs: Math.min(endMs, this.expiresAtMs ?? Infinity), calls });
+  }
+
+  /** Returns when the content, and later the tombstone, must be deleted without a call. */
+  dueAtMs(tombstoneMs: number): number {
+    if (!this.content) return this.tombstoneEndMs(tombstoneMs);
+    const lapses = [...this.leases.values()].map(({ endMs }) => endMs);
+    return this.isFull && lapses.length > 0 ? Math.max(...lapses) : (this.expiresAtMs ?? Infinity);
+  }
+
+  /**
+   * Returns when the tombstone is deleted: `tombstoneMs` after the end, or at the deadline if that is later.
+   * It waits for the deadline a year at most.
+   */
+  tombstoneEndMs(tombstoneMs: number): number {
+    if (this.content) return Infinity;
+    const endMs = this.ended?.atMs ?? this.expiresAtMs ?? Infinity;
+    if (tombstoneMs === 0) return endMs;
+    return Math.max(endMs + tombstoneMs, Math.min(this.expiresAtMs ?? 0, endMs + YEAR_MS));
+  }
+
+  get triesPending(): number {
+    let tries = 0;
+    for (const { calls } of this.leases.values()) tries += calls.size;
+    return tries;
+  }
+}

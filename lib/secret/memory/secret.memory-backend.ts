@@ -1,0 +1,241 @@
+import { refuseAborted } from '../../core/abort.js';
+import { type Clock, systemClock } from '../../core/clock.js';
+import { type CallOptions, MAX_DURATION_MS } from '../../core/validate.js';
+import type {
+  BurnReply,
+  Content,
+  CreateReply,
+  PeekReply,
+  SecretBackend,
+  SettleReply,
+  StatusReply,
+  StoredSecret,
+  OutcomeReply,
+  View,
+  ViewReply,
+} from '../secret.backend.js';
+import { SecretEntry } from './secret.entry.js';
+import { SecretError } from '../secret.errors.js';
+import { MAX_LEASES } from '../secret.validate.js';
+
+/**
+ * How soon to check again where a timer fired too early, because the backend's clock differs from that of the
+ * timers.
+ */
+const LOOK_AGAIN_MS = 1_000;
+
+interface Alarm {
+  readonly atMs: number;
+  readonly timer: NodeJS.Timeout;
+}
+
+/** Secrets in the memory of one process, with the behaviour of the Redis backend. */
+export class MemorySecretBackend implements SecretBackend {
+  private readonly entries = new Map<string, SecretEntry>();
+  /** A timer for each secret, so that its content is deleted on time also where no call comes. */
+  private readonly alarms = new Map<string, Alarm>();
+
+  constructor(
+    private readonly config: { readonly tombstoneMs: number },
+    private readonly clock: Clock = systemClock,
+  ) {}
+
+  async create(secret: StoredSecret, { signal }: CallOptions): Promise<CreateReply> {
+    refuseAborted(signal, SecretError);
+    const { tag, proof } = secret;
+    const taken = this.#find(tag);
+    if (taken) return taken.proof === proof ? { expiresAtMs: taken.expiresAtMs } : 'conflict';
+    const entry = new SecretEntry(secret, this.clock.now());
+    this.entries.set(tag, entry);
+    this.#arm(tag, entry);
+    return { expiresAtMs: entry.expiresAtMs };
+  }
+
+  async view(view: View, { signal }: CallOptions): Promise<ViewReply> {
+    refuseAborted(signal, SecretError);
+    const entry = this.#find(view.tag);
+    if (!entry) return 'not_found';
+    const reply = this.#view(entry, view);
+    this.#arm(view.tag, entry);
+    return reply;
+  }
+
+  async peek(tag: string, { signal }: CallOptions): Promise<PeekReply> {
+    refuseAborted(signal, SecretError);
+    const entry = this.#find(tag);
+    if (!entry) return 'not_found';
+    const { state: outcome, content } = entry;
+    return outcome === 'live'
+      ? { outcome, ...entry.facts, meta: content?.meta ?? '' }
+      : { outcome, ...entry.facts };
+  }
+
+  async burn(
+    { tag, proof, burnId }: { tag: string; proof?: string; burnId: string },
+    { signal }: CallOptions,
+  ): Promise<BurnReply> {
+    refuseAborted(signal, SecretError);
+    const entry = this.#find(tag);
+    if (!entry || (proof !== undefined && proof !== entry.proof)) return 'not_found';
+    const { state } = entry;
+    if (state === 'expired') return toReply(state, entry);
+    if (state === 'burned') return toReply(entry.burnId === burnId ? 'burned' : 'burned_before', entry);
+    entry.burnId = burnId;
+    entry.burn('burned', this.clock.now());
+    this.#arm(tag, entry);
+    return toReply('burned', entry);
+  }
+
+  async status(
+    { tag, proof }: { tag: string; proof: string },
+    { signal }: CallOptions,
+  ): Promise<StatusReply> {
+    refuseAborted(signal, SecretError);
+    const entry = this.#find(tag);
+    return entry?.proof === proof ? toReply(entry.state, entry) : 'not_found';
+  }
+
+  async confirm(
+    { tag, viewTag }: { tag: string; viewTag: string },
+    { signal }: CallOptions,
+  ): Promise<SettleReply> {
+    refuseAborted(signal, SecretError);
+    const entry = this.#find(tag);
+    if (!entry) return 'not_found';
+    const { failed, views, leases } = entry;
+    if (isUncounted(entry)) return toReply('settled', entry);
+    if (leases.delete(viewTag)) {
+      if (entry.viewsRemaining === null) entry.confirmedTag = viewTag;
+      entry.burnIfOver(this.clock.now());
+      this.#arm(tag, entry);
+    } else if (failed.has(viewTag) || !(views.has(viewTag) || entry.confirmedTag === viewTag))
+      return 'not_found';
+    return toReply('settled', entry);
+  }
+
+  async release(
+    { tag, viewTag }: { tag: string; viewTag: string },
+    { signal }: CallOptions,
+  ): Promise<SettleReply> {
+    refuseAborted(signal, SecretError);
+    const entry = this.#find(tag);
+    if (!entry) return 'not_found';
+    if (isUncounted(entry)) return toReply('settled', entry);
+    const lease = entry.leases.get(viewTag);
+    if (lease) {
+      releaseView(entry, viewTag, lease.calls.size);
+      entry.burnIfOver(this.clock.now());
+      this.#arm(tag, entry);
+    } else if (!wasReleased(entry, viewTag)) return 'not_found';
+    return toReply('settled', entry);
+  }
+
+  #view(entry: SecretEntry, { viewTag, callId, leaseMs }: View): ViewReply {
+    const { state, content, maxFailures, views, leases } = entry;
+    if (state === 'burned') return toReply(views.has(viewTag) ? 'burned_by_you' : state, entry);
+    if (state === 'expired' || !content) return toReply('expired', entry);
+    if (maxFailures !== null && leaseMs === 0) return toReply('lease_needed', entry);
+    if (entry.failed.has(viewTag)) return toReply('failed', entry);
+    const lease = leases.get(viewTag);
+    const again = {
+      viewsRemaining: views.get(viewTag) ?? entry.viewsRemaining,
+      replayed: true,
+    };
+    if (lease && maxFailures !== null && !lease.calls.has(callId)) {
+      // Each call that is shown the secret is a try, except for a second send of the same call.
+      if (entry.failures + entry.triesPending >= maxFailures) return toReply('leased', entry);
+      lease.calls.add(callId);
+      entry.viewedAtMs = this.clock.now();
+    }
+    if (lease || views.has(viewTag) || (maxFailures !== null && entry.confirmedTag === viewTag))
+      return { ...toShown(entry, content), ...again };
+    const leasing = leaseMs > 0 && (entry.viewsRemaining !== null || maxFailures !== null);
+    if (state === 'leased' || (leasing && leases.size >= MAX_LEASES)) return toReply('leased', entry);
+    this.#count(entry, viewTag);
+    if (leasing) entry.lease(viewTag, callId, this.clock.now() + leaseMs);
+    entry.burnIfOver(this.clock.now());
+    return toShown(entry, content);
+  }
+
+  #count(entry: SecretEntry, viewTag: string): void {
+    entry.viewedAtMs = this.clock.now();
+    if (entry.viewsRemaining !== null) {
+      entry.viewsRemaining--;
+      entry.views.set(viewTag, entry.viewsRemaining);
+    } else if (entry.maxFailures === null) {
+      if (entry.lastTag === viewTag) return;
+      entry.lastTag = viewTag;
+    }
+    entry.viewsUsed++;
+  }
+
+  /** Returns a secret after applying what time has done to it. */
+  #find(tag: string): SecretEntry | undefined {
+    const entry = this.entries.get(tag);
+    if (!entry) return undefined;
+    const nowMs = this.clock.now();
+    entry.settle(nowMs);
+    if (nowMs >= entry.tombstoneEndMs(this.config.tombstoneMs)) {
+      this.entries.delete(tag);
+      this.#disarm(tag);
+      return undefined;
+    }
+    this.#arm(tag, entry);
+    return entry;
+  }
+
+  #arm(tag: string, entry: SecretEntry, soonestMs = 0): void {
+    const atMs = entry.dueAtMs(this.config.tombstoneMs);
+    if (this.alarms.get(tag)?.atMs === atMs) return;
+    this.#disarm(tag);
+    if (atMs === Infinity) return;
+    const delayMs = Math.min(Math.max(atMs - this.clock.now(), soonestMs), MAX_DURATION_MS);
+    this.alarms.set(tag, { atMs, timer: setTimeout(() => this.#fired(tag), delayMs).unref() });
+  }
+
+  #disarm(tag: string): void {
+    clearTimeout(this.alarms.get(tag)?.timer);
+    this.alarms.delete(tag);
+  }
+
+  #fired(tag: string): void {
+    const entry = this.entries.get(tag);
+    const wasDue = entry && entry.dueAtMs(this.config.tombstoneMs) <= this.clock.now();
+    this.#disarm(tag);
+    if (wasDue) this.#find(tag);
+    else if (entry) this.#arm(tag, entry, LOOK_AGAIN_MS);
+  }
+}
+
+const toReply = <Outcome extends string>(outcome: Outcome, entry: SecretEntry): OutcomeReply<Outcome> => ({
+  outcome,
+  ...entry.facts,
+});
+
+/** The payload is copied, because the caller may write into it. */
+const toShown = (entry: SecretEntry, content: Content): Extract<ViewReply, { outcome: 'shown' }> => ({
+  ...toReply('shown', entry),
+  ...{ ...content, payload: Buffer.from(content.payload), replayed: false },
+});
+
+/**
+ * Returns whether a secret counts neither views nor failures, so that nothing can be confirmed or released.
+ */
+const isUncounted = (entry: SecretEntry): boolean =>
+  entry.viewsRemaining === null && entry.maxFailures === null && entry.state === 'live';
+
+function releaseView(entry: SecretEntry, viewTag: string, tries: number): void {
+  entry.leases.delete(viewTag);
+  entry.views.delete(viewTag);
+  entry.viewsUsed--;
+  if (entry.viewsRemaining !== null) entry.viewsRemaining++;
+  if (entry.maxFailures === null) entry.releasedTag = viewTag;
+  else {
+    entry.failures += tries;
+    entry.failed.set(viewTag, 'released');
+  }
+}
+
+/** Recognises a second send of a release. */
+const wasReleased = ({ maxFailures, failed, views, releasedTag }: SecretEntry, viewTag: string): boolean =>
+  maxFailures === null ? !views.has(viewTag) && releasedTag === viewTag : failed.get(viewTag) === 'released';

@@ -1,0 +1,182 @@
+import {
+  type ArgumentsHost,
+  Catch,
+  type ExceptionFilter,
+  type HttpException,
+  Inject,
+  Logger,
+  Optional,
+} from '@nestjs/common';
+import { HttpAdapterHost } from '@nestjs/core';
+import { type Observable, throwError } from 'rxjs';
+import { BudgetInputError, BudgetUnavailableError } from '../budget/budget.errors.js';
+import {
+  DEFAULT_MAX_RETRY_AFTER_MS,
+  errorMessage,
+  GraphQLRefusal,
+  httpException,
+  type Refusal,
+  retryFacts,
+} from './refusal.js';
+import { SyncGuardConfigError, SyncGuardError } from '../core/errors.js';
+import { MAX_RETRY_AFTER_MS } from '../module/syncguard.tokens.js';
+
+const STATUS_BY_CODE: Readonly<Record<string, number>> = {
+  AcquisitionTimeout: 423,
+  ServiceUnavailable: 503,
+  NetworkTimeout: 503,
+  AuthFailed: 503,
+  Aborted: 503,
+  InvalidArgument: 400,
+  RateLimited: 429,
+  TooManyAttempts: 429,
+  BudgetConflict: 409,
+  SecretConflict: 409,
+};
+
+/**
+ * Answers calls that end in an error of SyncGuard. Other errors are left to other filters.
+ *
+ * - 423: another caller holds the lock.
+ * - 429 with Retry-After: a limit denied the call, or a budget has room later.
+ * - 402: a budget is used up, and waiting does not help.
+ * - 409: an id is in use, of a budget operation or of a secret.
+ * - 503: Redis cannot be reached or refuses the app, the app is shutting down, or the call was aborted.
+ * - 400: an argument is invalid, such as a malformed key.
+ * - 500: any other fault, such as a lock that was lost.
+ *
+ * GraphQL clients receive the same body as the `extensions` of an error, clients of a gateway as the event
+ * `exception`, and clients of a microservice as the error. Hints are for operators: every 5xx is logged with
+ * its hint, and the client does not receive the hint. The module registers this filter unless `http: false` is set.
+ */
+@Catch(SyncGuardError)
+export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError> {
+  readonly #logger = new Logger('SyncGuard');
+
+  constructor(
+    @Inject(HttpAdapterHost) private readonly host: HttpAdapterHost,
+    @Optional() @Inject(MAX_RETRY_AFTER_MS) private readonly maxRetryAfterMs = DEFAULT_MAX_RETRY_AFTER_MS,
+  ) {}
+
+  catch(error: SyncGuardError, host: ArgumentsHost): Observable<never> | void {
+    const refusal = refusalOf(error, this.maxRetryAfterMs);
+    this.#log(error, refusal.statusCode);
+    switch (host.getType<string>()) {
+      case 'http':
+        return this.#reply(refusal, host.switchToHttp().getResponse());
+      case 'graphql':
+        throw new GraphQLRefusal(refusal, error);
+      case 'ws':
+        return emitException(host.switchToWs().getClient(), errorMessage(refusal));
+      case 'rpc':
+        return throwError(() => errorMessage(refusal));
+      default:
+        throw error;
+    }
+  }
+
+  #log(error: SyncGuardError, statusCode: number): void {
+    if (statusCode === 503) this.#logger.warn(`${error.code}: ${error.message}`);
+    else if (statusCode >= 500) this.#logger.error(`${error.code}: ${error.message}`, error.stack);
+  }
+
+  #reply(refusal: Refusal, response: unknown): void {
+    const { httpAdapter } = this.host;
+    if (httpAdapter.isHeadersSent(response)) {
+      httpAdapter.end(response);
+      return;
+    }
+    const { retryAfter } = refusal.context;
+    if (typeof retryAfter === 'number') httpAdapter.setHeader(response, 'Retry-After', String(retryAfter));
+    httpAdapter.reply(response, refusal, refusal.statusCode);
+  }
+}
+
+/**
+ * Turns an error of SyncGuard into an HttpException with the same status and body
+ * (`{ statusCode, code, message, context }`). Returns any other error unchanged. It is for exception filters
+ * of an app that catch everything: set `http: false` beside such a filter. The body has the seconds for
+ * `Retry-After` in `context.retryAfter`.
+ *
+ * @param maxRetryAfterMs - the longest `context.retryAfter`, in ms. Default: a day, as for
+ *   `http.maxRetryAfterMs`.
+ *
+ * @example
+ * \@Catch()
+ * class EveryError extends BaseExceptionFilter {
+ *   override catch(error: unknown, host: ArgumentsHost): void {
+ *     report(error);
+ *     super.catch(toHttpException(error), host);
+ *   }
+ * }
+ */
+export const toHttpException = <E>(
+  error: E,
+  maxRetryAfterMs = DEFAULT_MAX_RETRY_AFTER_MS,
+): E | HttpException =>
+  error instanceof SyncGuardError ? httpException(refusalOf(error, maxRetryAfterMs), error) : error;
+
+/** Nobody knows when an outage ends. It may be over in a second. */
+const RETRY_SOON_SECS = 1;
+
+function refusalOf(error: SyncGuardError, maxRetryAfterMs: number): Refusal {
+  const statusCode = statusOf(error);
+  const context = forClients(error.context);
+  return {
+    statusCode,
+    code: error.code,
+    message: error.summary,
+    context: retryFacts(
+      statusCode === 503 ? { retryAfter: RETRY_SOON_SECS, ...context } : context,
+      maxRetryAfterMs,
+    ),
+  };
+}
+
+/**
+ * A client of socket.io, or a WebSocket of the package ws. Calling `emit` on the latter would send nothing.
+ */
+interface SocketClient {
+  readonly readyState?: number;
+  emit(event: string, data: unknown): unknown;
+  send(text: string): unknown;
+}
+
+function emitException(client: SocketClient, data: object): void {
+  if (typeof client.readyState === 'number') client.send(JSON.stringify({ event: 'exception', data }));
+  else client.emit('exception', data);
+}
+
+/**
+ * Removes the hashes of keys. A hash is a label for logs and no secret: anyone can find a short key by hashing guesses.
+ */
+const forClients = (context: Readonly<Record<string, unknown>>): Record<string, unknown> =>
+  Object.fromEntries(Object.entries(context).filter(([name]) => !/Hash(es)?$/.test(name)));
+
+function statusOf(error: SyncGuardError): number {
+  // An InvalidArgument with a cause comes from Redis: a key has another type, or the client is in subscriber
+  // mode. The caller did nothing wrong. Only a BudgetInputError has a cause that comes from the caller.
+  const isRedis = error.cause !== undefined && !(error instanceof BudgetInputError);
+  if (error.code === 'InvalidArgument' && isRedis) return 500;
+  // The developer of the app has to mend this. It was found at a call instead of at boot.
+  if (error instanceof SyncGuardConfigError) return 500;
+  if (error.code === 'BudgetExceeded') return typeof error.context.retryAfter === 'number' ? 429 : 402;
+  // The client did not cause an outage. A retry does not help where a key holds data of another program.
+  if (error instanceof BudgetUnavailableError) return error.code === 'InvalidArgument' ? 500 : 503;
+  return STATUS_BY_CODE[error.code] ?? 500;
+}
+
+class Nothing {
+  static [Symbol.hasInstance](): boolean {
+    return false;
+  }
+}
+
+/**
+ * Takes the place of the filter where `http: false` is set. It catches nothing: no error is an instance of
+ * `Nothing`. `@Catch()` without a class would catch every error.
+ */
+@Catch(Nothing)
+export class DisabledExceptionFilter implements ExceptionFilter<never> {
+  catch(): void {}
+}
