@@ -1,15 +1,12 @@
 // Module
 export { SyncGuardModule } from './module/syncguard.module.js';
-export {
-  days,
-  hours,
-  minutes,
-  seconds,
-  type SyncGuardModuleAsyncOptions,
-  type SyncGuardModuleOptions,
-  type SyncGuardOptions,
-  type SyncGuardOptionsFactory,
+export type {
+  SyncGuardModuleAsyncOptions,
+  SyncGuardModuleOptions,
+  SyncGuardOptions,
+  SyncGuardOptionsFactory,
 } from './module/syncguard.options.js';
+export { days, hours, minutes, seconds } from './core/time.js';
 export {
   type BootCode,
   type FaultCode,
@@ -66,6 +63,7 @@ export type { BudgetLimitSource } from './budget/budget.limits.js';
 export type * from './budget/budget.types.js';
 
 // Counters
+export { CounterError } from './counter/counter.errors.js';
 export { CounterService } from './counter/counter.service.js';
 export type * from './counter/counter.types.js';
 

@@ -6,7 +6,6 @@ import {
   injectInto,
   replaceMethod,
 } from '../method/replace-method.js';
-import { BUDGET_SERVICE } from '../module/syncguard.tokens.js';
 import { duration, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import { BudgetInputError } from './budget.errors.js';
 import { DEFAULT_TTL_MS, type RunOptions } from './budget.runs.js';
@@ -14,6 +13,9 @@ import type { BudgetService } from './budget.service.js';
 import { ON_THROW } from './budget.settlement.js';
 import type { Amount } from './budget.types.js';
 import { validateId } from './budget.validate.js';
+
+/** The token of the BudgetService that `@WithBudget()` uses. */
+export const BUDGET_SERVICE = Symbol.for('syncguard:BudgetService (is SyncGuardModule.forRoot() imported?)');
 
 /**
  * Options of `@WithBudget()`. Each function is called with the arguments of the method. It may leave out

@@ -51,9 +51,14 @@ export class SyncGuardError<Code extends string = string> extends Error {
   static override [Symbol.hasInstance](value: unknown): boolean {
     // A user's own subclass has no brand, so the ordinary rule applies to it.
     if (!Object.hasOwn(this, 'brand')) return Function.prototype[Symbol.hasInstance].call(this, value);
-    const brands = (value as { [BRANDS]?: readonly string[] } | null | undefined)?.[BRANDS];
-    return Array.isArray(brands) && brands.includes(this.brand);
+    return hasBrand(value, this.brand);
   }
+}
+
+/** Returns whether a value is an error of the class with this brand, or of a class derived from it. */
+export function hasBrand(value: unknown, brand: string): boolean {
+  const brands = (value as { [BRANDS]?: readonly string[] } | null | undefined)?.[BRANDS];
+  return Array.isArray(brands) && brands.includes(brand);
 }
 
 /** Returns the brands of a class and of all its bases, the nearest first. */

@@ -4,7 +4,7 @@ import { normalizeKey } from '../core/keys.js';
 import { type CallOptions, callOptions, integer } from '../core/validate.js';
 import type { CounterBackend, CounterCall } from './counter.backend.js';
 import type { CounterResult, CounterState, IncrementOptions, PeekCounterOptions } from './counter.types.js';
-import { LimitError } from '../limit/limit.errors.js';
+import { CounterError } from './counter.errors.js';
 
 const MAX_WINDOW_MS = 3_650 * 86_400_000;
 
@@ -27,7 +27,7 @@ export class CounterService {
    * calls do not pass the maximum either.
    *
    * @param key - the name of the count, 1 to 512 UTF-8 bytes
-   * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable` or
+   * @throws CounterError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable` or
    * `NetworkTimeout` if Redis does not answer, `AuthFailed` if it refuses the client
    */
   async increment(key: string, options: IncrementOptions): Promise<CounterResult> {
@@ -74,11 +74,11 @@ function checked<T>(check: () => T): T {
   try {
     return check();
   } catch (error) {
-    throw LimitError.from(error);
+    throw CounterError.from(error);
   }
 }
 
 const attributed = <T>(reply: Promise<T>): Promise<T> =>
   reply.catch((error: unknown) => {
-    throw LimitError.from(error);
+    throw CounterError.from(error);
   });

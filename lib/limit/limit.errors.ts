@@ -36,7 +36,7 @@ export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
  *
  * - `ServiceUnavailable` from a decision: Redis does not answer, and the policy is `onError: 'closed'`. `context.retryAfter`
  *   holds the seconds after which to ask again.
- * - `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed` from `reset`, `block`, `unblock`, `forgive` or a counter: Redis did
+ * - `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed` from `reset`, `block`, `unblock` or `forgive`: Redis did
  *   not answer or refused the client, so the operation may not have been done.
  * - `InvalidArgument`: an argument of the call is wrong.
  * - `Aborted`: the caller's `signal` was aborted.

@@ -7,11 +7,15 @@ import {
 } from '../method/replace-method.js';
 import { describe } from '../core/keys.js';
 import { compileKeyTemplate } from './key-template.js';
-import { LOCK_PARAMETER, LOCK_SERVICE } from '../module/syncguard.tokens.js';
 import { LockError } from './lock.errors.js';
 import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './lock.options.js';
 import type { LockService } from './lock.service.js';
 import type { LockKeyOption } from './lock.types.js';
+
+/** The token of the LockService that `@WithLock()` uses. */
+export const LOCK_SERVICE = Symbol.for('syncguard:LockService (is SyncGuardModule.forRoot() imported?)');
+/** Metadata: the index of the parameter that `@Lock()` marks. */
+const LOCK_PARAMETER = Symbol.for('syncguard:lock-parameter');
 
 /** Decorates an async method or async generator whose first parameters are those of the key function. */
 export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDecorator &

@@ -16,10 +16,12 @@ import { redisBackends } from '../assembly/redis-backends.js';
 import { RedisConnection } from '../assembly/redis-connection.js';
 import { ScriptLoader } from '../assembly/script-loader.js';
 import { BudgetService } from '../budget/budget.service.js';
+import { BUDGET_SERVICE } from '../budget/with-budget.decorator.js';
 import { globalEnhancers } from '../transport/global-enhancers.js';
 import { catchAllsBeforeOurs } from '../transport/catch-all-filters.js';
 import {
   DisabledExceptionFilter,
+  MAX_RETRY_AFTER_MS,
   SyncGuardExceptionFilter,
 } from '../transport/syncguard-exception.filter.js';
 import { AbuseLimiterService } from '../limit/abuse-limiter.service.js';
@@ -27,6 +29,7 @@ import { CounterService } from '../counter/counter.service.js';
 import { ROUTE_LIMITER } from '../limit/route/rate-limit.metadata.js';
 import { RouteLimiter } from '../limit/route/route-limiter.js';
 import { LockService } from '../lock/lock.service.js';
+import { LOCK_SERVICE } from '../lock/with-lock.decorator.js';
 import { SecretService } from '../secret/secret.service.js';
 import { SyncGuardConfigError } from '../core/errors.js';
 import { SyncGuardHealthIndicator } from './syncguard.health.js';
@@ -39,9 +42,6 @@ import {
   OPTION_NAMES,
 } from './syncguard.options.js';
 import {
-  BUDGET_SERVICE,
-  LOCK_SERVICE,
-  MAX_RETRY_AFTER_MS,
   RESOLVED_OPTIONS,
   SYNCGUARD_BACKENDS,
   SYNCGUARD_CONNECTION,

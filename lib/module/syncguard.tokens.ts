@@ -10,12 +10,3 @@ export const SYNCGUARD_CONNECTION = Symbol.for('syncguard:connection');
 export const SYNCGUARD_BACKENDS = Symbol.for('syncguard:backends');
 /** The function that reports operations to the `telemetry` listener. Undefined where no listener was set. */
 export const SYNCGUARD_TELEMETRY = Symbol.for('syncguard:telemetry');
-/** The LockService that `@WithLock()` uses. */
-export const LOCK_SERVICE = Symbol.for('syncguard:LockService (is SyncGuardModule.forRoot() imported?)');
-/** The BudgetService that `@WithBudget()` uses. */
-export const BUDGET_SERVICE = Symbol.for('syncguard:BudgetService (is SyncGuardModule.forRoot() imported?)');
-
-/** Metadata: the index of the parameter that `@Lock()` marks. */
-export const LOCK_PARAMETER = Symbol.for('syncguard:lock-parameter');
-/** The longest `Retry-After` in ms. The filter reads it, also where an app binds the filter itself. */
-export const MAX_RETRY_AFTER_MS = Symbol.for('syncguard:maxRetryAfterMs');

@@ -2,12 +2,13 @@ import type { Backends } from '../assembly/backends.js';
 import { memoryBackends, type MemoryBackendsConfig } from '../assembly/memory-backends.js';
 import { BudgetUnavailableError } from '../budget/budget.errors.js';
 import { type Clock, momentNow } from '../core/clock.js';
+import { CounterError } from '../counter/counter.errors.js';
 import { LimitError } from '../limit/limit.errors.js';
 import { MemoryLimitBackend } from '../limit/memory/limit.memory-backend.js';
 import { BackendHandle } from '../lock/lock.handle.js';
 import { type LockBackend, withDetail } from '../lock/lock.backend.js';
 import { LockError } from '../lock/lock.errors.js';
-import type { MemoryLockBackend } from '../lock/lock.memory-backend.js';
+import type { MemoryLockBackend } from '../lock/memory/lock.memory-backend.js';
 import type { AcquireOptions, AcquireResult } from '../lock/lock.types.js';
 import { validateAcquire, validateKey } from '../lock/lock.validate.js';
 import { SecretError } from '../secret/secret.errors.js';
@@ -45,7 +46,7 @@ export class SwitchedBackends implements Backends {
     this.limitFallback = new MemoryLimitBackend(clock);
     this.budget = this.#switched(budget, BudgetUnavailableError.from);
     this.secret = this.#switched(secret, SecretError.from);
-    this.counter = this.#switched(counter, LimitError.from);
+    this.counter = this.#switched(counter, CounterError.from);
   }
 
   /** The error of every operation during an outage. Undefined while there is none. */

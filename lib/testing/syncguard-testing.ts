@@ -1,7 +1,8 @@
 import type { BudgetService } from '../budget/budget.service.js';
 import type { LockService } from '../lock/lock.service.js';
 import { SyncGuardConfigError } from '../core/errors.js';
-import { BUDGET_SERVICE, LOCK_SERVICE } from '../module/syncguard.tokens.js';
+import { BUDGET_SERVICE } from '../budget/with-budget.decorator.js';
+import { LOCK_SERVICE } from '../lock/with-lock.decorator.js';
 import type { FakeClock } from './fake-clock.js';
 import type { SwitchedBackends } from './switched-backends.js';
 

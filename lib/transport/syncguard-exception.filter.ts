@@ -9,7 +9,6 @@ import {
 } from '@nestjs/common';
 import { HttpAdapterHost } from '@nestjs/core';
 import { type Observable, throwError } from 'rxjs';
-import { BudgetInputError, BudgetUnavailableError } from '../budget/budget.errors.js';
 import {
   DEFAULT_MAX_RETRY_AFTER_MS,
   errorMessage,
@@ -18,8 +17,10 @@ import {
   type Refusal,
   retryFacts,
 } from './refusal.js';
-import { SyncGuardConfigError, SyncGuardError } from '../core/errors.js';
-import { MAX_RETRY_AFTER_MS } from '../module/syncguard.tokens.js';
+import { hasBrand, SyncGuardConfigError, SyncGuardError } from '../core/errors.js';
+
+/** The longest `Retry-After` in ms. The filter reads it, also where an app binds the filter itself. */
+export const MAX_RETRY_AFTER_MS = Symbol.for('syncguard:maxRetryAfterMs');
 
 const STATUS_BY_CODE: Readonly<Record<string, number>> = {
   AcquisitionTimeout: 423,
@@ -156,13 +157,13 @@ const forClients = (context: Readonly<Record<string, unknown>>): Record<string, 
 function statusOf(error: SyncGuardError): number {
   // An InvalidArgument with a cause comes from Redis: a key has another type, or the client is in subscriber
   // mode. The caller did nothing wrong. Only a BudgetInputError has a cause that comes from the caller.
-  const isRedis = error.cause !== undefined && !(error instanceof BudgetInputError);
+  const isRedis = error.cause !== undefined && !hasBrand(error, 'BudgetInputError');
   if (error.code === 'InvalidArgument' && isRedis) return 500;
   // The developer of the app has to mend this. It was found at a call instead of at boot.
   if (error instanceof SyncGuardConfigError) return 500;
   if (error.code === 'BudgetExceeded') return typeof error.context.retryAfter === 'number' ? 429 : 402;
   // The client did not cause an outage. A retry does not help where a key holds data of another program.
-  if (error instanceof BudgetUnavailableError) return error.code === 'InvalidArgument' ? 500 : 503;
+  if (hasBrand(error, 'BudgetUnavailableError')) return error.code === 'InvalidArgument' ? 500 : 503;
   return STATUS_BY_CODE[error.code] ?? 500;
 }
 

@@ -1,7 +1,7 @@
 import * as fc from 'fast-check';
 import type { CounterBackend } from '../../lib/counter/counter.backend.js';
 import { CounterService } from '../../lib/counter/counter.service.js';
-import { LimitError } from '../../lib/limit/limit.errors.js';
+import { CounterError } from '../../lib/counter/counter.errors.js';
 
 /** A backend under test, and the clock that ends its windows. */
 export interface CountersUnderTest {
@@ -14,7 +14,7 @@ const windowMs = 60_000;
 const codeOf = (promise: Promise<unknown>): Promise<string> =>
   promise.then(
     () => 'no error',
-    (error: unknown) => (error instanceof LimitError ? error.code : `not a LimitError: ${String(error)}`),
+    (error: unknown) => (error instanceof CounterError ? error.code : `not a CounterError: ${String(error)}`),
   );
 
 /** Whole minutes, rounded up: the time that a test itself takes decides nothing. */

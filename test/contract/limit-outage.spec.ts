@@ -6,7 +6,7 @@ import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.optio
 import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
 import type { LimiterDecision, OnError } from '../../lib/limit/limit.types.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
-import { minutes } from '../../lib/module/syncguard.options.js';
+import { minutes } from '../../lib/core/time.js';
 import { eventually } from '../support/eventually.js';
 import { stopwatch } from '../support/stopwatch.js';
 import { freshRedis, workerRedis } from '../support/redis.js';

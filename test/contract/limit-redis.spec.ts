@@ -5,7 +5,7 @@ import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js'
 import type { LimitPolicy } from '../../lib/limit/limit.types.js';
 import { createCallId } from '../../lib/limit/call-id.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
-import { hours, minutes, seconds } from '../../lib/module/syncguard.options.js';
+import { hours, minutes, seconds } from '../../lib/core/time.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy } from '../support/tcp-proxy.js';

@@ -9,7 +9,7 @@ import { withLimit } from '../../lib/limit/limit.per-call.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import type { DeniedDecision, LimiterDecision, LimitPolicy } from '../../lib/limit/limit.types.js';
 import { createCallId } from '../../lib/limit/call-id.js';
-import { days, hours, minutes, seconds } from '../../lib/module/syncguard.options.js';
+import { days, hours, minutes, seconds } from '../../lib/core/time.js';
 
 // Each denial is a debug line.
 Logger.overrideLogger(['error', 'warn']);

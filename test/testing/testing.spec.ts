@@ -34,6 +34,7 @@ import {
 } from 'nestjs-syncguard/testing';
 import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
 import { MemoryCounterBackend } from '../../lib/counter/memory/counter.memory-backend.js';
+import { CounterError } from '../../lib/counter/counter.errors.js';
 import { LimitError } from '../../lib/limit/limit.errors.js';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { MemoryLockBackend } from '../../lib/lock/memory/lock.memory-backend.js';
@@ -382,7 +383,7 @@ describe('makeUnreachable()', () => {
     ['limit', MemoryLimitBackend, LimitError],
     ['budget', MemoryBudgetBackend, BudgetUnavailableError],
     ['secret', MemorySecretBackend, SecretError],
-    ['counter', MemoryCounterBackend, LimitError],
+    ['counter', MemoryCounterBackend, CounterError],
   ] as const;
 
   // A turn asks nothing of a server: the attempts that are given it do.

@@ -2,7 +2,7 @@ import { refuseAborted } from '../../core/abort.js';
 import { type Clock, systemClock } from '../../core/clock.js';
 import { IdleSweep } from '../../core/idle-sweep.js';
 import type { CounterBackend, CounterCall, CounterReply } from '../counter.backend.js';
-import { LimitError } from '../../limit/limit.errors.js';
+import { CounterError } from '../counter.errors.js';
 
 const SWEEP_AT_LEAST = 1_024;
 
@@ -26,7 +26,7 @@ export class MemoryCounterBackend implements CounterBackend {
   constructor(private readonly clock: Clock = systemClock) {}
 
   async increment(call: CounterCall, { signal }: CallOptions): Promise<CounterReply> {
-    refuseAborted(signal, LimitError);
+    refuseAborted(signal, CounterError);
     const { key, max, cost, windowMs, callId, remember } = call;
     const nowMs = this.clock.now();
     const open = this.#open(key);
@@ -40,12 +40,12 @@ export class MemoryCounterBackend implements CounterBackend {
   }
 
   async peek(key: string, { signal }: CallOptions): Promise<Omit<CounterReply, 'ok'>> {
-    refuseAborted(signal, LimitError);
+    refuseAborted(signal, CounterError);
     return this.#read(key);
   }
 
   async reset(key: string, { signal }: CallOptions): Promise<void> {
-    refuseAborted(signal, LimitError);
+    refuseAborted(signal, CounterError);
     this.#windows.delete(key);
   }
 
