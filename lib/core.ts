@@ -9,6 +9,9 @@ export {
 } from './assembly/lock-backends.js';
 export type { CallOptions } from './core/validate.js';
 export type { LockBackend } from './lock/lock.backend.js';
+export { createFenceGuard, type FenceGuardConfig } from './assembly/fence-guards.js';
+export { FenceGuard } from './lock/fence-guard.js';
+export type { FencedValue, FencedWrite, FenceResult } from './lock/fence.types.js';
 export type * from './lock/lock.types.js';
 export type { EvalClient, IoredisClient } from './redis/redis.client.js';
 export type { Clock } from './core/clock.js';

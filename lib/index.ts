@@ -30,6 +30,9 @@ export type { LockContext } from './lock/lease.js';
 export { LockError, type LockErrorCode } from './lock/lock.errors.js';
 export type { LockCallOptions, LockDefaults, OnContention } from './lock/lock.options.js';
 export type { LockBackend } from './lock/lock.backend.js';
+export { createFenceGuard, type FenceGuardConfig } from './assembly/fence-guards.js';
+export { FenceGuard } from './lock/fence-guard.js';
+export type { FencedValue, FencedWrite, FenceResult } from './lock/fence.types.js';
 export type * from './lock/lock.types.js';
 
 // Limits

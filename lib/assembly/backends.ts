@@ -1,6 +1,7 @@
 import type { BudgetBackend } from '../budget/budget.backend.js';
 import type { CounterBackend } from '../counter/counter.backend.js';
 import type { LimitBackend } from '../limit/limit.backend.js';
+import type { FenceBackend } from '../lock/fence.backend.js';
 import type { LockBackend } from '../lock/lock.backend.js';
 import type { BackendCapabilities } from '../lock/lock.types.js';
 import type { SecretBackend } from '../secret/secret.backend.js';
@@ -8,6 +9,7 @@ import type { SecretBackend } from '../secret/secret.backend.js';
 /** The backends of all features. The services work on these ports. */
 export interface Backends<C extends BackendCapabilities = BackendCapabilities> {
   readonly lock: LockBackend<C>;
+  readonly fence: FenceBackend;
   readonly limit: LimitBackend;
   /**
    * Counts in this process while `limit` does not answer. Null where `limit` itself counts in this process.

@@ -2,6 +2,7 @@ import { MemoryBudgetBackend } from '../budget/memory/budget.memory-backend.js';
 import type { Clock } from '../core/clock.js';
 import { MemoryCounterBackend } from '../counter/memory/counter.memory-backend.js';
 import { MemoryLimitBackend } from '../limit/memory/limit.memory-backend.js';
+import { MemoryFenceBackend } from '../lock/memory/fence.memory-backend.js';
 import { MemoryLockBackend } from '../lock/memory/lock.memory-backend.js';
 import type { MemoryCapabilities } from '../lock/lock.types.js';
 import { MemorySecretBackend } from '../secret/memory/secret.memory-backend.js';
@@ -18,6 +19,7 @@ export function memoryBackends(
 ): Backends<MemoryCapabilities> & { readonly lock: MemoryLockBackend } {
   return {
     lock: new MemoryLockBackend(clock),
+    fence: new MemoryFenceBackend(),
     limit: new MemoryLimitBackend(clock),
     limitFallback: null,
     budget: new MemoryBudgetBackend({ clock, retentionMs: budget.retentionMs }),

@@ -7,6 +7,7 @@ import type {
   Subject,
 } from '../limit/limit.backend.js';
 import { keyOf } from '../limit/identity.js';
+import type { FenceBackend } from '../lock/fence.backend.js';
 import type { SecretBackend, SettleReply, OutcomeReply } from '../secret/secret.backend.js';
 import { type Descriptions, observe } from '../telemetry/observe.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
@@ -17,9 +18,10 @@ import { observedLocks } from './observed-locks.js';
 /** Returns backends that emit an event for each operation. Without a listener they are the same objects. */
 export function observedBackends(backends: Backends, emit: Emit | undefined): Backends {
   if (!emit) return backends;
-  const { lock, limit, limitFallback, budget, secret, counter } = backends;
+  const { lock, fence, limit, limitFallback, budget, secret, counter } = backends;
   return {
     lock: observedLocks(lock, emit),
+    fence: observe(fence, 'lock', FENCE, emit),
     limit: observe(limit, 'limit', LIMIT, emit),
     // The fallback reports decisions only. `forgive`, `reset`, `block` and `unblock` run on `limit` and on
     // the fallback, and `limit` has reported them.
@@ -67,6 +69,16 @@ const LIMIT: Descriptions<LimitBackend> = {
   reset: (_, subject) => ofSubject(subject),
   block: (_, subject) => ofSubject(subject),
   unblock: (_, subject) => ofSubject(subject),
+};
+
+const FENCE: Descriptions<FenceBackend> = {
+  apply: (result, { resource, lockId }) => ({
+    type: 'fence',
+    key: resource,
+    lockId,
+    ...(result?.ok === false ? { reason: 'overtaken' } : {}),
+  }),
+  get: (_, key) => ({ type: 'fence.get', key }),
 };
 
 const COUNTER: Descriptions<CounterBackend> = {

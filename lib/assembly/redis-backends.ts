@@ -2,6 +2,7 @@ import { RedisBudgetBackend } from '../budget/redis/budget.redis-backend.js';
 import { RedisCounterBackend } from '../counter/redis/counter.redis-backend.js';
 import { MemoryLimitBackend } from '../limit/memory/limit.memory-backend.js';
 import { RedisLimitBackend } from '../limit/redis/limit.redis-backend.js';
+import { RedisFenceBackend } from '../lock/redis/fence.redis-backend.js';
 import type { RedisCapabilities } from '../lock/lock.types.js';
 import type { ScriptRunner } from '../script/script-runner.js';
 import { RedisSecretBackend } from '../secret/redis/secret.redis-backend.js';
@@ -23,6 +24,7 @@ export function redisBackends(
 ): Backends<RedisCapabilities> {
   return {
     lock: redisLocks(runner, { keyPrefix, keyLayout, cleanupInIsLocked: lock.cleanupInIsLocked, warn }),
+    fence: new RedisFenceBackend(runner, { keyPrefix, keyLayout }),
     limit: new RedisLimitBackend(runner, keyPrefix),
     limitFallback: new MemoryLimitBackend(),
     budget: new RedisBudgetBackend(runner, { keyPrefix, retentionMs: budget.retentionMs }),

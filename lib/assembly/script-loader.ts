@@ -1,6 +1,7 @@
 import { budgetScripts } from '../budget/redis/budget.scripts.js';
 import { counterScripts } from '../counter/redis/counter.scripts.js';
 import { limitScripts } from '../limit/redis/limit.scripts.js';
+import { fenceScripts } from '../lock/redis/fence.scripts.js';
 import { lockScripts } from '../lock/redis/lock.by-id.scripts.js';
 import type { Script } from '../script/define-script.js';
 import type { ScriptRunner } from '../script/script-runner.js';
@@ -9,6 +10,7 @@ import { secretScripts } from '../secret/redis/secret.scripts.js';
 /** Every script of every feature. The tests of the script laws run over this list. */
 export const allScripts: readonly Script[] = [
   ...lockScripts,
+  ...fenceScripts,
   ...limitScripts,
   ...budgetScripts,
   ...secretScripts,

@@ -25,7 +25,7 @@ export function validateLockId(lockId: unknown): string {
 }
 
 /** Runs the checks of a call. Turns every error of a check into a LockError with the code InvalidArgument. */
-function checked<T>(check: () => T): T {
+export function checked<T>(check: () => T): T {
   try {
     return check();
   } catch (error) {

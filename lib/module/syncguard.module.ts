@@ -28,6 +28,7 @@ import { AbuseLimiterService } from '../limit/abuse-limiter.service.js';
 import { CounterService } from '../counter/counter.service.js';
 import { ROUTE_LIMITER } from '../limit/route/rate-limit.metadata.js';
 import { RouteLimiter } from '../limit/route/route-limiter.js';
+import { FenceGuard } from '../lock/fence-guard.js';
 import { LockService } from '../lock/lock.service.js';
 import { LOCK_SERVICE } from '../lock/with-lock.decorator.js';
 import { SecretService } from '../secret/secret.service.js';
@@ -131,6 +132,11 @@ const providers: Provider[] = [
   },
   { provide: LOCK_SERVICE, useExisting: LockService },
   {
+    provide: FenceGuard,
+    useFactory: ({ fence }: Backends, options: ResolvedSyncGuardOptions) => new FenceGuard(fence, options),
+    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
+  },
+  {
     provide: AbuseLimiterService,
     useFactory: ({ limit, limitFallback }: Backends, options: ResolvedSyncGuardOptions, emit?: Emit) =>
       new AbuseLimiterService(limit, limitFallback ?? limit, {
@@ -191,6 +197,7 @@ const providers: Provider[] = [
   exports: [
     LockService,
     LOCK_SERVICE,
+    FenceGuard,
     AbuseLimiterService,
     ROUTE_LIMITER,
     MAX_RETRY_AFTER_MS,

@@ -14,12 +14,21 @@ export function slotOf(tag: string): number {
   return crc % SLOTS;
 }
 
+/** A Cluster computes the slot of a key from this part, if the key has it: what is in the first braces. */
+const TAG = /^[^{]*\{([^}]+)\}/;
+
+/** Returns the hash tag of a key. Undefined where it has none. */
+export const tagOfKey = (key: string): string | undefined => TAG.exec(key)?.[1];
+
+/** Returns the slot of a key. */
+export const slotOfKey = (key: string): number => slotOf(tagOfKey(key) ?? key);
+
 /**
  * Returns the master of a key's slot as `host:port`. Undefined where the client is not a Cluster or does not
  * know its slots yet.
  */
 export const ownerOf = (client: RedisClient, key: string): string | undefined =>
-  client.slots?.[slotOf(/\{([^}]+)\}/.exec(key)?.[1] ?? key)]?.[0];
+  client.slots?.[slotOfKey(key)]?.[0];
 
 /**
  * Returns a hash tag for each master that owns a slot. None where the client is not a Cluster or does not

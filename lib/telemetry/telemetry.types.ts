@@ -28,10 +28,13 @@ export interface SyncGuardEventOf<Feature extends string, Type extends string> {
  * - `already_held`: the code that holds the lock asked for it again.
  * - `lost`: the lock was lost. `durationMs` is how long it was held. The event comes when the loss is
  *   noticed, and the body may still run.
+ *
+ * The types `fence` and `fence.get` belong to `FenceGuard`. `key` is the resource. The reason `overtaken` says that a
+ * later holder has been there, so the write was refused.
  */
 export interface LockEvent extends SyncGuardEventOf<
   'lock',
-  'acquire' | 'release' | 'extend' | 'isLocked' | 'lookup' | 'lock'
+  'acquire' | 'release' | 'extend' | 'isLocked' | 'lookup' | 'lock' | 'fence' | 'fence.get'
 > {
   readonly lockIdHash?: string;
   /** Of several keys that are locked together: a hash of each. There is no `keyHash` then. */

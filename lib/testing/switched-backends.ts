@@ -17,6 +17,7 @@ import { SyncGuardError } from '../core/errors.js';
 /** The memory backends, each behind a proxy that follows the switches of a test. */
 export class SwitchedBackends implements Backends {
   readonly lock: Backends['lock'];
+  readonly fence: Backends['fence'];
   readonly limit: Backends['limit'];
   readonly limitFallback: Backends['limit'];
   readonly budget: Backends['budget'];
@@ -29,7 +30,7 @@ export class SwitchedBackends implements Backends {
   #outage: SyncGuardError | undefined;
 
   constructor(config: MemoryBackendsConfig, clock: Clock) {
-    const { lock, limit, budget, secret, counter } = memoryBackends(config, clock);
+    const { lock, fence, limit, budget, secret, counter } = memoryBackends(config, clock);
     const backendNow = (): 'redis' | 'memory' => (this.#outage ? 'redis' : 'memory');
     this.#locks = lock;
     this.lock = this.#switched<LockBackend>(lock, LockError.from, {
@@ -37,6 +38,7 @@ export class SwitchedBackends implements Backends {
       isLocked: async (options) =>
         this.#isContended(validateKey(options?.key)) || (await lock.isLocked(options)),
     });
+    this.fence = this.#switched(fence, LockError.from);
     this.limit = this.#switched(limit, LimitError.from, {
       // While memory counts as unreachable the limiter must treat it as Redis: `onError` has no effect on memory.
       get backend() {

@@ -4,6 +4,7 @@ import {
   AbuseLimiterService,
   BudgetService,
   CounterService,
+  FenceGuard,
   LockService,
   SecretService,
   SyncGuardModule,
@@ -16,7 +17,14 @@ import { freshRedis, workerRedis } from '../support/redis.js';
 // What every call of every service does with its options: the calls are read from the classes themselves, so that a new one
 // cannot be forgotten.
 
-const SERVICES = { LockService, AbuseLimiterService, CounterService, BudgetService, SecretService };
+const SERVICES = {
+  LockService,
+  FenceGuard,
+  AbuseLimiterService,
+  CounterService,
+  BudgetService,
+  SecretService,
+};
 type Service = keyof typeof SERVICES;
 type Call = (options: object) => readonly unknown[];
 
@@ -36,6 +44,10 @@ const CALLS: Readonly<Record<Service, Readonly<Record<string, Call>>>> = {
     getByKeyRaw: (options) => ['k', options],
     getByIdRaw: (options) => [ID, options],
     lock: (options) => [() => 1, { key: 'k', ...options }],
+  },
+  FenceGuard: {
+    apply: (options) => [{ resource: 'r', fence: '000000000000001', lockId: ID, ...options }],
+    get: (options) => ['k', options],
   },
   AbuseLimiterService: {
     check: (options) => ['k', POLICY, options],

@@ -8,7 +8,7 @@ const page = readFileSync(join(ROOT, 'docs/options.md'), 'utf8');
 
 /** What options are made of: what an entry exports under such a name. */
 const IS_OPTIONS =
-  /(Options?|Defaults|Config|(?<!Late|Overage)Policy|Tier|Escalation|BudgetLimit|BudgetRef|CalendarPeriod|NewSecret|ByViews|ByTime)$/;
+  /(Options?|Defaults|Config|(?<!Late|Overage)Policy|Tier|Escalation|BudgetLimit|BudgetRef|CalendarPeriod|NewSecret|ByViews|ByTime|FencedWrite|FencedValue)$/;
 /** Not an object with options of ours, but what ioredis takes. */
 const FOREIGN = 'RedisConnectionOptions';
 

@@ -7,6 +7,7 @@ import {
   AbuseLimiterService,
   BudgetService,
   CounterService,
+  FenceGuard,
   LockService,
   SecretService,
   SyncGuardHealthIndicator,
@@ -40,6 +41,8 @@ describe('docs/redis.md', () => {
       const locks = module.get(LockService);
       await locks.lock(async (lock) => void (await lock.extend()), { key: 'order:1' });
       expect(await locks.isLocked({ key: 'order:1' })).toBe(false);
+      const writer = { resource: 'order:1', fence: '000000000000001', lockId: 'A'.repeat(22) };
+      expect(await module.get(FenceGuard).apply(writer)).toEqual({ ok: true });
       const limiter = module.get(AbuseLimiterService);
       const policy = { name: 'acl', limit: 1, windowMs: 60_000, blockMs: 60_000 };
       for (const allowed of [true, false])

@@ -8,6 +8,7 @@ import { freshRedis, workerRedis } from '../support/redis.js';
 import { counterExamples } from './examples/counter.examples.js';
 import { budgetExamples } from './examples/budget.examples.js';
 import type { ScriptExample } from './examples/example.js';
+import { fenceExamples } from './examples/fence.examples.js';
 import { limitExamples } from './examples/limit.examples.js';
 import { lockExamples } from './examples/lock.examples.js';
 import { secretExamples } from './examples/secret.examples.js';
@@ -15,6 +16,7 @@ import { secretExamples } from './examples/secret.examples.js';
 const examples: readonly ScriptExample[] = [
   { script: healthScript, keys: { health: 'syncguard/health' }, args: {} },
   ...lockExamples,
+  ...fenceExamples,
   ...limitExamples,
   ...secretExamples,
   ...counterExamples,

@@ -1,6 +1,6 @@
 import { Logger } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { AbuseLimiterService, BudgetService, LockService } from 'nestjs-syncguard';
+import { AbuseLimiterService, BudgetService, FenceGuard, LockService } from 'nestjs-syncguard';
 import { SyncGuardTesting, SyncGuardTestingModule } from 'nestjs-syncguard/testing';
 import { eventually } from '../../support/eventually.js';
 import { onEvent, operations } from './logs-and-metrics/observed.js';
@@ -25,6 +25,9 @@ it('docs/guides/logs-and-metrics.md: counts every operation, and logs what someb
 
   const lost = locks.lock(() => testing.lose('order:7'), { key: 'order:7' });
   await expect(lost).rejects.toMatchObject({ code: 'LockLost' });
+  const fences = module.get(FenceGuard);
+  for (const fence of ['000000000000008', '000000000000007'])
+    await fences.apply({ resource: 'order:7', fence, lockId: 'A'.repeat(22) });
   const policy = { name: 'p', limit: 1, windowMs: 60_000 };
   for (let i = 0; i < 2; i++) await module.get(AbuseLimiterService).check('ann', policy);
   const budgets = module.get(BudgetService);
@@ -40,7 +43,13 @@ it('docs/guides/logs-and-metrics.md: counts every operation, and logs what someb
   await module.close();
 
   const names = [
-    ...['lock acquire fail locked', 'lock lock fail timeout', 'lock lock fail lost', 'limit check fail temp'],
+    ...[
+      'lock acquire fail locked',
+      'lock fence fail overtaken',
+      'lock lock fail timeout',
+      'lock lock fail lost',
+      'limit check fail temp',
+    ],
     ...['budget threshold ok', 'budget expired fail', 'lock acquire fail ServiceUnavailable'],
   ];
   await eventually(() => {
@@ -51,6 +60,7 @@ it('docs/guides/logs-and-metrics.md: counts every operation, and logs what someb
   expect(alarms.filter((line) => line.startsWith('lock lock fail lost'))).toHaveLength(1);
   expect(alarms).toEqual(expect.arrayContaining([expect.stringMatching(/^budget threshold ok/)]));
   expect(alarms).toEqual(expect.arrayContaining([expect.stringMatching(/^budget expired fail/)]));
+  expect(alarms).toContain('lock fence fail overtaken');
   expect(alarms).toEqual(expect.arrayContaining(['lock acquire fail ServiceUnavailable']));
   expect(logged.join()).not.toContain('order:');
   warn.mockRestore();

@@ -6,7 +6,7 @@ import { type SyncGuardEvent, SyncGuardModule } from 'nestjs-syncguard';
 export const operations = new Map<string, number>();
 
 const logger = new Logger('SyncGuard');
-const ALARMS = ['lock lost', 'budget expired', 'budget unreadable', 'budget threshold'];
+const ALARMS = ['lock lost', 'lock overtaken', 'budget expired', 'budget unreadable', 'budget threshold'];
 
 export function onEvent(event: SyncGuardEvent): void {
   const { feature, type, result, reason, code, keyHash = '' } = event;

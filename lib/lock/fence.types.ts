@@ -1,0 +1,36 @@
+/** A write that a {@link FenceGuard} lets through or refuses. */
+export interface FencedWrite {
+  /**
+   * What is written to: an order, an account, a file. A string of 1 to 512 UTF-8 bytes after NFC. Take one name for all
+   * writers of the same thing, such as the key of their lock.
+   */
+  resource: string;
+  /** The fence of the lock: 15 digits, from `lock.fence`. */
+  fence: string;
+  /** The id of the lock, from `lock.lockId`. It tells apart two holders that have the same fence after a failover. */
+  lockId: string;
+  /** What to write into Redis in the same atomic step. Without it nothing but the fence is noted. */
+  set?: FencedValue | undefined;
+  signal?: AbortSignal | undefined;
+}
+
+/** A value for a Redis key of your own. */
+export interface FencedValue {
+  /**
+   * The name of the key, 1 to 512 UTF-8 bytes, as it is: `keyPrefix` does not apply to it, the client's own does. It must be
+   * free or a String, and outside of SyncGuard's own names. A TTL that it has stays. On a Cluster it shares the slot of `resource`: the
+   * same name, or the same `{tag}`.
+   */
+  key: string;
+  /** A string, for example JSON. */
+  value: string;
+}
+
+/** `ok: false`: a later holder has written, or asked to. Stop, and undo what you can. */
+export type FenceResult =
+  | { readonly ok: true }
+  | {
+      readonly ok: false;
+      /** The highest fence that the resource has seen. */
+      readonly lastFence: string;
+    };

@@ -1,0 +1,70 @@
+import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
+import type { FenceResult } from '../fence.types.js';
+
+type ApplyKey = 'guard' | 'target';
+type ApplyArg = 'fence' | 'lockId' | 'value';
+
+/**
+ * Compares and notes a fence. Replies 1, or the last fence where that is higher, or belongs to another lock.
+ *
+ * `guard` is the last fence with its lock id behind it: 37 characters, which are compared as text. It is never deleted.
+ * A second run finds its own fence and lock id, and writes the same again.
+ */
+const COMPARE = `
+local last = redis.call('GET', guard)
+if last then
+  local lastFence, lastLockId = string.match(last, '^(%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d)([%w_-]+)$')
+  if not lastFence then return redis.error_reply('SYNCGUARD_FOREIGN the key is not the last fence of a resource') end
+  if lastFence > fence or (lastFence == fence and lastLockId ~= lockId) then return lastFence end
+end`;
+
+const decode = (reply: unknown): FenceResult => {
+  if (reply === 1) return { ok: true };
+  return typeof reply === 'string' ? { ok: false, lastFence: reply } : unexpectedReply('fence-apply', reply);
+};
+
+export const applyFenceScript: Script<
+  Exclude<ApplyKey, 'target'>,
+  Exclude<ApplyArg, 'value'>,
+  FenceResult
+> = defineScript({
+  name: 'fence-apply',
+  keys: ['guard'],
+  args: ['fence', 'lockId'],
+  lua: `${COMPARE}
+redis.call('SET', guard, fence .. lockId)
+return 1`,
+  decode,
+});
+
+/** As {@link applyFenceScript}, and writes the user's key in the same step. Its TTL stays. */
+export const applyAndSetScript: Script<ApplyKey, ApplyArg, FenceResult> = defineScript({
+  name: 'fence-apply-set',
+  keys: ['guard', 'target'],
+  args: ['fence', 'lockId', 'value'],
+  lua: `${COMPARE}
+local kind = redis.call('TYPE', target).ok
+if kind ~= 'none' and kind ~= 'string' then
+  return redis.error_reply('SYNCGUARD_FOREIGN the key to set is not a String')
+end
+redis.call('SET', guard, fence .. lockId)
+redis.call('SET', target, value, 'KEEPTTL')
+return 1`,
+  decode,
+});
+
+/** Replies {0}, or {1, value}. */
+export const getFencedScript = defineScript({
+  name: 'fence-get',
+  keys: ['target'],
+  args: [],
+  lua: `
+local value = redis.call('GET', target)
+return value and {1, value} or {0}`,
+  decode(reply): string | null {
+    if (!Array.isArray(reply)) return unexpectedReply('fence-get', reply);
+    return reply[0] === 1 ? (reply[1] as string) : null;
+  },
+});
+
+export const fenceScripts: readonly Script[] = [applyFenceScript, applyAndSetScript, getFencedScript];
