@@ -23,11 +23,9 @@ export function observedBackends(backends: Backends, emit: Emit | undefined): Ba
     lock: observedLocks(lock, emit),
     fence: observe(fence, 'lock', FENCE, emit),
     limit: observe(limit, 'limit', LIMIT, emit),
-    // The fallback reports decisions only. `forgive`, `reset`, `block` and `unblock` run on `limit` and on
-    // the fallback, and `limit` has reported them.
     limitFallback:
       limitFallback &&
-      observe(limitFallback, 'limit', { check: LIMIT.check, confirm: LIMIT.confirm }, (observation) =>
+      observe(limitFallback, 'limit', LIMIT_FALLBACK, (observation) =>
         emit({ ...observation, degraded: true }),
       ),
     budget: observedBudgets(budget, emit),
@@ -41,7 +39,7 @@ const ofSubject = ({ policy, identity }: Subject): Facts => ({
   key: keyOf(identity),
 });
 
-/** The text that was passed to `block()` is left out: it is for the reader of the decision only. */
+/** Returns the reason for an event. It leaves out the text that was passed to `block()`, which may be private. */
 const limitReason = ({ reason, scope }: BackendDenied): string => (reason === 'busy' ? reason : scope);
 
 const ofDecision = (decision: BackendDecision | undefined, subject: Subject): Facts => ({
@@ -81,6 +79,17 @@ const FENCE: Descriptions<FenceBackend> = {
   get: (_, key) => ({ type: 'fence.get', key }),
 };
 
+/**
+ * The operations that the fallback runs in place of `limit`. `forgive`, `reset`, `block` and `unblock` run on both, and
+ * `limit` has reported them.
+ */
+const LIMIT_FALLBACK: Partial<Descriptions<LimitBackend>> = {
+  check: LIMIT.check,
+  confirm: LIMIT.confirm,
+  withdraw: LIMIT.withdraw,
+  peek: LIMIT.peek,
+};
+
 const COUNTER: Descriptions<CounterBackend> = {
   increment: (reply, { key }) => ({
     type: 'counter.increment',
@@ -91,7 +100,7 @@ const COUNTER: Descriptions<CounterBackend> = {
   reset: (_, key) => ({ type: 'counter.reset', key }),
 };
 
-/** Outcomes that are no refusal. */
+/** The outcomes of a secret's operations that are not refusals. */
 const SECRET_DONE: ReadonlySet<string> = new Set(['live', 'shown', 'settled']);
 
 const ofSecret = (

@@ -7,7 +7,10 @@ import type { Script } from '../script/define-script.js';
 import type { ScriptRunner } from '../script/script-runner.js';
 import { secretScripts } from '../secret/redis/secret.scripts.js';
 
-/** Every script of every feature. The tests of the script laws run over this list. */
+/**
+ * The scripts of all features. The tests of the script laws run over this list. The scripts for locks of three and more
+ * keys are left out: they differ from those for two in their number of keys only, and are registered at their first use.
+ */
 export const allScripts: readonly Script[] = [
   ...lockScripts,
   ...fenceScripts,
@@ -23,7 +26,7 @@ export const allScripts: readonly Script[] = [
 export class ScriptLoader {
   readonly #runner: ScriptRunner | undefined;
 
-  /** @internal Without a runner it knows the scripts, and has nothing to load them on. */
+  /** @internal Without a runner (in memory) `load()` does nothing. */
   constructor(runner?: ScriptRunner) {
     this.#runner = runner;
   }

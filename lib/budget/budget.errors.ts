@@ -1,3 +1,4 @@
+import { hashKey } from '../core/keys.js';
 import { passOwed } from '../core/owed.js';
 import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
 import type { Amount, BudgetRecord, Exceeded, Violation } from './budget.types.js';
@@ -18,9 +19,9 @@ export class BudgetInputError extends SyncGuardError<'InvalidArgument'> {
 const FAULT_RETRY_SECS = 1;
 
 /**
- * Redis cannot be reached, is too slow, or refuses the command, so the state of the budget is unknown. `code`
- * says which. The error says nothing about the budget: the command may or may not have run, and a limit may
- * or may not have room. Repeating the call with its id is safe.
+ * Redis cannot be reached, is too slow, or refuses the command, or the signal of the call has aborted
+ * (`Aborted`). `code` says which. The error says nothing about the budget: the command may or may not have run,
+ * and a limit may or may not have room. Repeating the call with its id is safe.
  *
  * Over HTTP it is 503 with Retry-After, or 500 where a key holds data of another program.
  */
@@ -128,9 +129,9 @@ const toJson = (amount: Amount | 'unlimited'): number | string =>
 
 /**
  * Thrown by `run()` and `@WithBudget()`. Usually the id was used before, or its work is being done now
- * (`reason: 'pending'`), and the body has not run. The body has run only where its hold could not be
- * finalized after it, because another call had settled the hold. Over HTTP it is 409, with Retry-After where
- * the id is pending.
+ * (`reason: 'pending'`), and the body has not run. The other case has a message of its own: the body has run, but
+ * its cost could not be counted, because another call had settled its hold. Over HTTP it is 409, with
+ * Retry-After where the id is pending.
  */
 export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
   static override readonly brand: string = 'BudgetConflictError';
@@ -144,14 +145,22 @@ export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
    */
   readonly retryAtMs: number | null;
 
-  /** @param endsInMs - the time until the pending hold ends, in ms. Undefined where no hold is pending. */
-  constructor(reason: string, record: BudgetRecord | undefined, endsInMs?: number) {
+  /**
+   * @param facts.endsInMs - the time until the pending hold ends, in ms. Undefined where no hold is pending.
+   * @param facts.bodyHasRun - whether the conflict was found when the hold of a body was finalized
+   */
+  constructor(
+    reason: string,
+    record: BudgetRecord | undefined,
+    { endsInMs, bodyHasRun = false }: { endsInMs?: number | undefined; bodyHasRun?: boolean } = {},
+  ) {
     const isPending = endsInMs !== undefined && record !== undefined;
     super({
       code: 'BudgetConflict',
-      ...(isPending ? ALREADY_RUNNING : idWasUsed(reason)),
+      ...(isPending ? ALREADY_RUNNING : bodyHasRun ? holdWasSettled(reason) : idWasUsed(reason)),
       context: {
         reason,
+        ...(record ? { idHash: hashKey(record.id) } : {}),
         ...(isPending ? { retryAtMs: record.expiresAtMs, retryAfter: inSecs(endsInMs) } : {}),
       },
     });
@@ -169,4 +178,9 @@ const ALREADY_RUNNING = {
 const idWasUsed = (reason: string): { message: string; hint: string } => ({
   message: `The id of this operation was used before (${reason}).`,
   hint: 'Use a new id for each piece of work, or leave out the id to get a random one.',
+});
+
+const holdWasSettled = (reason: string): { message: string; hint: string } => ({
+  message: `The body has run, but its cost could not be counted, because another call had settled its hold (${reason}).`,
+  hint: 'Do not settle the id of a run elsewhere. Where the cost must count, add it with `charge()` under a new id.',
 });

@@ -61,7 +61,7 @@ export class ConfiguredLimits {
     const type = typeOf(scope);
     const id = scope === type ? {} : { id: scope.slice(type.length + 1) };
     const limits = await this.#source?.({ root, type, ...id });
-    return indexLimits(limits, (about) => about === scope || about === type);
+    return indexLimits(limits, scope);
   }
 }
 
@@ -77,25 +77,24 @@ function pick(limits: LimitsByScope, scope: string): readonly ConfiguredLimit[] 
   return [...own, ...inherited.filter(({ period }) => !periods.has(periodKey(period)))];
 }
 
-const MAX_PERIODS = 16;
+/** The largest number of limits of a scope, each for another period. */
+export const MAX_PERIODS = 16;
 
 /**
  * Checks a list of limits and indexes it by scope.
  *
+ * @param asked - the scope that a function was asked for. Undefined for a list in the options.
  * @throws SyncGuardConfigError naming the option, its bound, the value and its type
  */
-export function indexLimits(
-  limits: unknown,
-  belongs: (scope: string) => boolean = () => true,
-): LimitsByScope {
+export function indexLimits(limits: unknown, asked?: string): LimitsByScope {
   if (!Array.isArray(limits)) throw invalidOption('budget.limits', 'a list of limits or a function', limits);
   const byScope = new Map<string, ScopeLimits>();
   for (const [index, entry] of limits.entries()) {
     const name = `budget.limits[${index}]`;
     const given = knownOptions(name, entry, ['scope', 'period', 'limit', 'thresholds']);
     const scope = asConfigError(() => validateScope(`${name}.scope`, given.scope));
-    if (!belongs(scope))
-      throw new SyncGuardConfigError(`${name}.scope is neither the requested scope nor its type.`);
+    if (asked !== undefined && scope !== asked && scope !== typeOf(asked))
+      throw foreignLimit(index, scope, asked);
     const period = validatePeriod(`${name}.period`, given.period);
     const limit = asConfigError(() => validateLimit(`${name}.limit`, given.limit));
     const thresholds = validateThresholds(`${name}.thresholds`, given.thresholds);
@@ -104,7 +103,8 @@ export function indexLimits(
       throw new SyncGuardConfigError(`${name} limits the same scope and period as another entry.`);
     if (others.length === MAX_PERIODS)
       throw new SyncGuardConfigError(
-        `${name} is one too many: a scope may have at most ${MAX_PERIODS} periods.`,
+        `${name} is one limit too many: a scope may have limits for at most ${MAX_PERIODS} periods.`,
+        { hint: 'Remove a limit of this scope, or count its periods under several types of scope.' },
       );
     const own = [...others, { period, limit, thresholds, inherited: false }];
     byScope.set(scope, { own, inherited: own.map((each) => ({ ...each, inherited: true })) });
@@ -128,6 +128,25 @@ function asConfigError<T>(check: () => T): T {
     throw error;
   }
 }
+
+function foreignLimit(index: number, scope: string, asked: string): SyncGuardConfigError {
+  const type = JSON.stringify(typeOf(asked).slice(0, 60));
+  const other =
+    typeOf(scope) === typeOf(asked) ? `${type} with another id` : JSON.stringify(typeOf(scope).slice(0, 60));
+  return new SyncGuardConfigError(
+    `The function budget.limits was called for a scope of type ${type}, and item ${index} of its result limits a scope of type ${other}.`,
+    {
+      hint: 'Return limits only of the scope that the function was called for: of its `type`, or of `type:id`.',
+    },
+  );
+}
+
+/** Returns the error for a limit of `setLimit` that would be one too many. */
+export const tooManyPeriods = (scope: string): BudgetInputError =>
+  new BudgetInputError(
+    `setLimit() cannot add a limit to this scope of type ${JSON.stringify(typeOf(scope).slice(0, 60))}: it has limits for ${MAX_PERIODS} periods already, the most that a scope may have.`,
+    { hint: 'Remove one first, by setLimit() with its `period` and `limit: null`.' },
+  );
 
 /** Returns the error for a scope without a limit. A scope may be unlimited only by `limit: 'unlimited'`. */
 export const noLimit = (scope: string): BudgetInputError =>

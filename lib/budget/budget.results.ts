@@ -10,8 +10,8 @@ export function availableOf({ limit, credits, committed, reserved }: Sums): bigi
 }
 
 /**
- * Returns a denial, and when waiting alone helps. It does not help for a lifetime, or where the request
- * exceeds the limit of a whole window.
+ * Returns a refusal. Its `retryAtMs` is set only where waiting helps. Waiting does not help for a lifetime
+ * limit, or where the request exceeds the limit of a whole window.
  */
 export function exceeded(violations: readonly Violation<bigint>[], nowMs: number): Exceeded<bigint> {
   const helps = violations.every(

@@ -137,7 +137,7 @@ export class BudgetRuns {
     await settleWithin(drainMs, [...this.#running]);
     if (this.#running.size > 0)
       this.#logger.warn(
-        `After ${drainMs} ms of shutdown ${this.#running.size} budget run${this.#running.size === 1 ? ' is' : 's are'} still going. Their holds expire by their TTL.`,
+        `SHUTDOWN_BUDGETS_IN_USE: After ${drainMs} ms of shutdown ${this.#running.size} budget run${this.#running.size === 1 ? ' is' : 's are'} still going. Their holds expire by their TTL. To wait longer, raise \`shutdown.drainMs\`.`,
       );
     await this.#retries.flush();
   }
@@ -170,7 +170,7 @@ export class BudgetRuns {
       (error) => this.#unreadable(reserved, error),
       () =>
         this.#logger.warn(
-          `A cost of budget operation ${hashKey(reserved.id)} was noted after its body had ended, so it is not counted.`,
+          `BUDGET_COST_TOO_LATE: A cost of budget operation ${hashKey(reserved.id)} was noted after its body had ended, so it is not counted. Await the work before the body ends.`,
         ),
     );
     const run = new BudgetRun(withNotes(reserved, notes), notes);
@@ -208,14 +208,15 @@ export class BudgetRuns {
     const settle = async (): Promise<void> => {
       const finalized = await this.steps.finalize(hold, cost, { overage });
       if (finalized.ok) return;
-      throw new BudgetConflictError(finalized.reason, 'record' in finalized ? finalized.record : undefined);
+      const record = 'record' in finalized ? finalized.record : undefined;
+      throw new BudgetConflictError(finalized.reason, record, { bodyHasRun: true });
     };
     try {
       await settle();
     } catch (error) {
       if (!(error instanceof BudgetUnavailableError)) throw error;
       this.#logger.warn(
-        `Budget operation ${hashKey(hold.id)} could not be settled yet, and is retried in the background: ${error.message}`,
+        `BUDGET_NOT_SETTLED: Budget operation ${hashKey(hold.id)} could not be settled yet, and is retried in the background. ${error.message}`,
       );
       const settledOrHopeless = (): Promise<boolean> =>
         settle().then(
@@ -231,7 +232,7 @@ export class BudgetRuns {
 
   #unreadable({ id }: Reserved, error: unknown): void {
     this.#logger.error(
-      `The cost of budget operation ${hashKey(id)} could not be read, so at least its estimate is counted: ${error instanceof Error ? error.message : typeof error}`,
+      `BUDGET_COST_UNREADABLE: The cost of budget operation ${hashKey(id)} could not be read, so at least its estimate is counted. Correct \`actual\`, \`onThrow\` or the amount of \`spent()\`: ${error instanceof Error ? error.message : typeof error}`,
     );
     this.onUnreadableCost(id);
   }
@@ -257,9 +258,7 @@ export class BudgetRuns {
 function reservedOrThrow(result: ReserveResult | AlreadyRunning): Reserved {
   if (result.ok) return result;
   if (result.reason === 'exceeded') throw new BudgetExceededError(result);
-  throw new BudgetConflictError(
-    result.reason,
-    result.record,
-    result.reason === 'pending' ? result.endsInMs : undefined,
-  );
+  throw new BudgetConflictError(result.reason, result.record, {
+    endsInMs: result.reason === 'pending' ? result.endsInMs : undefined,
+  });
 }

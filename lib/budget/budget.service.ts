@@ -107,7 +107,7 @@ export class BudgetService implements OnModuleDestroy {
   #isShuttingDown = false;
   #hasWarnedOfReaper = false;
 
-  /** @internal The module makes it. */
+  /** @internal The module creates the service. */
   constructor(
     private readonly backend: BudgetBackend,
     options: BudgetServiceOptions,
@@ -419,7 +419,9 @@ export class BudgetService implements OnModuleDestroy {
     const fault = BudgetUnavailableError.from(error);
     if (fault.code !== 'Internal' || this.#hasWarnedOfReaper) return;
     this.#hasWarnedOfReaper = true;
-    this.#logger.warn(`The reaper of budgets failed, and tries again in its next round: ${fault.message}`);
+    this.#logger.warn(
+      `BUDGET_REAPER_FAILED: The reaper of budgets failed, and tries again in its next round. ${fault.message}`,
+    );
   };
 
   readonly #onExpired = (root: string, ids: readonly string[]): void => this.events.onExpired?.(root, ids);

@@ -41,7 +41,10 @@ export interface BudgetLimit {
   period: Period;
   /** A limit of 0 blocks everything. `'unlimited'` counts without a limit. */
   limit: Amount | 'unlimited';
-  /** Percentages of the limit, 1 to 1,000. A result reports each in `crossed` once per window. Default: none. */
+  /**
+   * Percentages of the limit, 1 to 1,000. The result of the step whose amount reaches one lists it in `crossed`. Each is
+   * listed once in a window, and again after a `credit` or a raised `setLimit` has put the usage below it. Default: none.
+   */
   thresholds?: readonly number[];
 }
 

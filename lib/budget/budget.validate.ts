@@ -1,4 +1,4 @@
-import { describe, normalizeKey } from '../core/keys.js';
+import { describe, userKey } from '../core/keys.js';
 import { SyncGuardError } from '../core/errors.js';
 import { duration, integer, jsonOf, oneOf } from '../core/validate.js';
 import { validatePeriod } from './budget.calendar.js';
@@ -35,18 +35,9 @@ export function validateAmount(name: string, amount: unknown): bigint {
 export const validateLimit = (name: string, limit: unknown): bigint | 'unlimited' =>
   limit === 'unlimited' ? limit : validateAmount(name, limit);
 
-/** The end of `user:${id}` where the id is missing. All callers without an id would share one budget. */
-const MISSING_ID = /^[^:]+:(undefined|null|NaN|\[object \w+\])$/;
-
 export function validateScope(name: string, scope: unknown): string {
   const valid = validateName(name, scope);
-  if (MISSING_ID.test(valid))
-    throw new BudgetInputError(
-      `${name} has no id, because it ends in "${valid.slice(valid.indexOf(':') + 1)}".`,
-      {
-        hint: 'The value that the scope is built from is missing. Check the value before you build the scope.',
-      },
-    );
+
   if (/^[^:]+(:.+)?$/s.test(valid)) return valid;
   throw new BudgetInputError(`${name} must be "type" or "type:id", got ${describe(scope)}.`);
 }
@@ -57,8 +48,12 @@ export function validateScopes(scopes: unknown): string[] {
       `scopes must be a list of 1 to ${MAX_SCOPES} scopes, got ${describe(scopes)}.`,
     );
   const valid = scopes.map((scope) => validateScope('a scope', scope));
-  if (new Set(valid).size < valid.length)
-    throw new BudgetInputError('scopes must differ from each other, but one is listed twice.');
+  const twice = valid.findIndex((scope, index) => valid.indexOf(scope) < index);
+  if (twice >= 0)
+    throw new BudgetInputError(
+      `scopes[${twice}] is the same scope as scopes[${valid.indexOf(valid[twice] as string)}].`,
+      { hint: 'List each scope once: an amount is counted once in each.' },
+    );
   return valid;
 }
 
@@ -126,11 +121,11 @@ export function validateMeta(meta: unknown): string {
 function validateName(name: string, value: unknown): string {
   return checked(() => {
     try {
-      return normalizeKey(value);
+      return userKey(value);
     } catch (error) {
-      const message =
-        error instanceof Error ? error.message.replace(/^Invalid key: the key/, name) : String(error);
-      throw new BudgetInputError(message, { cause: error });
+      if (!(error instanceof SyncGuardError)) throw error;
+      const message = error.summary.replace(/^Invalid key: the key/, name);
+      throw new BudgetInputError(message, { hint: error.hint, cause: error });
     }
   });
 }

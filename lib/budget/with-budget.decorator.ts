@@ -4,6 +4,7 @@ import {
   type ComposableMethodDecorator,
   injectedService,
   injectInto,
+  memberName,
   replaceMethod,
 } from '../method/replace-method.js';
 import { duration, invalidOption, knownOptions, oneOf } from '../core/validate.js';
@@ -12,7 +13,7 @@ import { DEFAULT_TTL_MS, type RunOptions } from './budget.runs.js';
 import type { BudgetService } from './budget.service.js';
 import { ON_THROW } from './budget.settlement.js';
 import type { Amount } from './budget.types.js';
-import { validateId } from './budget.validate.js';
+import { validateAmount, validateId } from './budget.validate.js';
 
 /** The token of the BudgetService that `@WithBudget()` uses. */
 export const BUDGET_SERVICE = Symbol.for('syncguard:BudgetService (is SyncGuardModule.forRoot() imported?)');
@@ -107,6 +108,7 @@ export function WithBudget<
   const { root, scopes, estimate, actual, id, ...rest } = options;
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
+    const place = `@WithBudget() on ${memberName(target, propertyKey)}`;
     replaceMethod('@WithBudget()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
       const around: Around = <T>(
@@ -116,12 +118,14 @@ export function WithBudget<
         stream: StreamProgress,
       ) => {
         const budgets = injectedService<BudgetService>(self, BUDGET_SERVICE, '@WithBudget()', name);
+        const amount = estimate(...(args as EstimateArgs));
+        validateAmount(`${place}: the estimate`, amount);
         const runOptions: RunOptions<T> = {
           ...rest,
           root: typeof root === 'function' ? root(...(args as RootArgs)) : root,
           scopes: scopes(...(args as ScopeArgs)),
-          id: id && validateId(id(...(args as IdArgs))),
-          amount: estimate(...(args as EstimateArgs)),
+          id: id && validateId(id(...(args as IdArgs)), `${place}: the id`),
+          amount,
           actual: actual && ((result) => actual(result as never, ...(args as ActualArgs))),
         };
         return budgets.runBody(body, runOptions, { args, stream });

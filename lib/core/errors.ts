@@ -69,7 +69,7 @@ function brandsOf(target: typeof SyncGuardError): string[] {
   return brands;
 }
 
-/** The codes of faults in an app's set-up that are no malformed option. docs/errors.md says what to do about each. */
+/** The codes of faults in the set-up of an app other than malformed options. docs/errors.md says what to do about each. */
 export type BootCode =
   | 'MODULE_IMPORTED_TWICE'
   | 'DECORATOR_NOT_ON_METHOD'

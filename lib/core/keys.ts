@@ -27,6 +27,30 @@ export function normalizeKey(key: unknown, maxBytes: number = MAX_KEY_BYTES): st
   return normalized;
 }
 
+const MISSING_PART = /[:/](undefined|null|NaN|\[object \w+\])(?=[:/]|$)/;
+
+/**
+ * Returns the part of a key that stands for a missing value, such as the end of `order:${order.id}` where the order has
+ * no id. Undefined if the key has no such part.
+ */
+export const missingPartOf = (key: string): string | undefined => MISSING_PART.exec(key)?.[1];
+
+/**
+ * Normalises a key of a call, and refuses one that was built from a missing value. All calls without the value would
+ * share one lock, limit or budget, and a call with the value would not be kept apart from them.
+ *
+ * @throws SyncGuardError InvalidArgument, as {@link normalizeKey} and for a missing value
+ */
+export function userKey(key: unknown): string {
+  const normalized = normalizeKey(key);
+  const missing = missingPartOf(normalized);
+  if (missing === undefined) return normalized;
+  throw invalidKey(
+    `the key has the part "${missing}", which stands for a missing value.`,
+    'Check the value before you build the key from it. If it may be that very text, encode or hash it.',
+  );
+}
+
 /**
  * Returns a short label for a key or an id in logs and events: 24 hex digits. It is a label and no secret,
  * because a short key can be found by trying. Other programs compute the same label (docs/wire-format.md).

@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto';
 import { Injectable } from '@nestjs/common';
-import { normalizeKey } from '../core/keys.js';
+import { userKey } from '../core/keys.js';
 import { type CallOptions, callOptions, integer } from '../core/validate.js';
 import type { CounterBackend, CounterCall } from './counter.backend.js';
 import type { CounterResult, CounterState, IncrementOptions, PeekCounterOptions } from './counter.types.js';
@@ -19,7 +19,7 @@ const MAX_WINDOW_MS = 3_650 * 86_400_000;
  */
 @Injectable()
 export class CounterService {
-  /** @internal The module makes it. */
+  /** @internal The module creates the service. */
   constructor(private readonly backend: CounterBackend) {}
 
   /**
@@ -43,7 +43,7 @@ export class CounterService {
     const { max, signal } = checked(() => callOptions(options, ['max']));
     const normalized = checked(() => {
       if (max !== undefined) integer('max', max, 0, Number.MAX_SAFE_INTEGER);
-      return normalizeKey(key);
+      return userKey(key);
     });
     const reply = await attributed(this.backend.peek(normalized, { signal }));
     return { ...reply, ...(max === undefined ? {} : { remaining: Math.max(0, max - reply.count) }) };
@@ -52,20 +52,19 @@ export class CounterService {
   /** Sets the count to 0, and forgets the ids of its calls. */
   async reset(key: string, options: CallOptions = {}): Promise<void> {
     const { signal } = checked(() => callOptions(options, []));
-    const normalized = checked(() => normalizeKey(key));
+    const normalized = checked(() => userKey(key));
     await attributed(this.backend.reset(normalized, { signal }));
   }
 }
 
 function validateIncrement(key: string, { max, windowMs, cost, id }: IncrementOptions): CounterCall {
   return {
-    key: normalizeKey(key),
+    key: userKey(key),
     max: integer('max', max, 0, Number.MAX_SAFE_INTEGER),
     windowMs: integer('windowMs', windowMs, 1, MAX_WINDOW_MS),
     cost: integer('cost', cost ?? 1, 1, Number.MAX_SAFE_INTEGER),
     // The prefix keeps the ids that the app passes apart from random ones.
-    callId:
-      id === undefined ? `random:${randomBytes(16).toString('base64url')}` : `given:${normalizeKey(id)}`,
+    callId: id === undefined ? `random:${randomBytes(16).toString('base64url')}` : `given:${userKey(id)}`,
     remember: id !== undefined,
   };
 }

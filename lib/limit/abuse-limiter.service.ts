@@ -90,7 +90,7 @@ export class AbuseLimiterService {
   readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
 
   /**
-   * @internal The module makes it.
+   * @internal The module creates the service.
    * @param fallback - counts in this process while `backend` does not answer and the policy's `onError` is `'memory'`
    */
   constructor(
@@ -107,7 +107,7 @@ export class AbuseLimiterService {
    * `count: 'failure'` or `'success'` counts every call here. For such a policy, call `check` only after a failure, or
    * only after a success.
    *
-   * @param key - whose call it is, 1 to 512 UTF-8 bytes. It is hashed before it becomes part of a name in Redis.
+   * @param key - identifies who makes the call, 1 to 512 UTF-8 bytes. It is hashed before it becomes part of a Redis key.
    * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable` while
    * Redis does not answer and the policy is `onError: 'closed'`, `Internal` for a reply that cannot be read
    * @example await limiter.check(user.id, { name: 'export', limit: 10, windowMs: hours(1) }, { cost: files.length });
@@ -132,7 +132,7 @@ export class AbuseLimiterService {
   }
 
   /**
-   * Returns how the key stands now, without counting or writing anything. The key is denied while it is blocked, or while a
+   * Returns a decision about the key, without counting or writing anything. The key is denied while it is blocked, or while a
    * limit without `blockMs` is used up. If the limit has a `blockMs` and is used up, `peek` still allows the key, because
    * only the next call sets the block. While Redis does not answer, the policy's `onError` decides, as in `check`.
    */
@@ -150,7 +150,7 @@ export class AbuseLimiterService {
    * `block`, `unblock` and `forgive` throw. They still change what this process counts for `onError: 'memory'`.
    *
    * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`. `ServiceUnavailable`,
-   * `NetworkTimeout` or `AuthFailed` if Redis may not have done it.
+   * `NetworkTimeout` or `AuthFailed` if Redis did not confirm the change.
    */
   async reset(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<void> {
     const call = this.#callOf(options);
@@ -176,7 +176,7 @@ export class AbuseLimiterService {
     await this.#forEach(key, policy, (backend, subject) => backend.block(subject, blockMs, text, call));
   }
 
-  /** Ends a block. The window that had set the block begins afresh. The strikes of the key stay. */
+  /** Ends a block. The window that had set the block starts again with no attempts. The penalties of the key stay. */
   async unblock(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<void> {
     const call = this.#callOf(options);
     await this.#forEach(key, policy, (backend, subject) => backend.unblock(subject, call));
@@ -327,7 +327,7 @@ export class AbuseLimiterService {
     }
     if (this.#breaker.failed())
       this.#logger.warn(
-        `The limiter's Redis does not answer (${fault.code}). Until it answers again, each limit does what its \`onError\` says, here '${onError}'.`,
+        `RATE_LIMIT_OUTAGE: The Redis of the limiter does not answer (${fault.code}). Until it answers again, each limit does what its \`onError\` says, here '${onError}'.`,
       );
     return fault;
   }

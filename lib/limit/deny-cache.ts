@@ -10,12 +10,15 @@ interface Entry {
 }
 
 /**
- * Remembers blocks in this process for a short while, so that a client which hammers while blocked costs no round trip.
- * It does not remember the counts of a key. When another process ends a block, this process may deny until its entry ends.
+ * Remembers blocks in this process for a short while, so that the calls of a blocked client cost no round trip. It does not
+ * remember the counts of a key. When another process ends a block, this process may still deny calls until its entry ends.
  */
 export class DenyCache {
   readonly #entries = new Map<string, Entry>();
-  /** When an entry was deleted last. A decision asked for before may be about an ended block, so it is not remembered. */
+  /**
+   * When an entry was last deleted. A decision that was asked for before that may tell of a block which has ended, so it is
+   * not remembered.
+   */
   #deletedAtMs = -Infinity;
 
   /** @param longestMs - how long a block is remembered at most; 0 turns the cache off */
@@ -49,8 +52,8 @@ export class DenyCache {
     if (this.#entries.size >= MAX_ENTRIES) this.#dropOldest();
     this.#entries.set(identity, {
       decision,
-      // The backend measured the wait at some time since `askedAtMs`. Only when reckoned from now is it never too short for the
-      // client.
+      // The backend measured the wait at some time between `askedAtMs` and now. Counted from now the wait is never too short
+      // for the client.
       blockEndsAtMs: this.now() + decision.retryAfterMs,
       endsAtMs: askedAtMs + Math.min(decision.retryAfterMs, this.longestMs),
     });

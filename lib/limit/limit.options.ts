@@ -113,7 +113,7 @@ export function resolveLimitDefaults(options: unknown = {}): ResolvedLimitOption
   };
 }
 
-/** Checks the `limits` option. Returns its policies and the presets by their keys. */
+/** Checks the `limits` option. Returns its policies and the presets by their keys. Errors name them `limits.x`. */
 export function resolveLimits(
   limits: unknown,
   defaults: ResolvedLimitOptions,
@@ -123,7 +123,7 @@ export function resolveLimits(
   return new Map(
     Object.entries({ ...presets, ...given }).map(([name, policy]) => [
       name,
-      resolvePolicies(policy, { ...defaults, name, isStatic: true }),
+      resolvePolicies(policy, { ...defaults, name, path: `limits.${name}`, isStatic: true }),
     ]),
   );
 }
@@ -138,12 +138,13 @@ export function resolvePolicies(
 ): readonly ResolvedPolicy[] {
   if (!Array.isArray(policies)) return [resolvePolicy(policies as LimitPolicy, defaults)];
   const list = policies as readonly LimitPolicy[];
+  const { name, path = name } = defaults;
   if (list.length === 0 || list.length > MAX_CHECKS)
     throw new SyncGuardConfigError(
-      `The list of policies ${defaults.name} must have 1 to ${MAX_CHECKS} policies, got ${list.length}.`,
+      `The list of policies ${path} must have 1 to ${MAX_CHECKS} policies, got ${list.length}.`,
     );
   return list.map((policy, i) =>
-    resolvePolicy(policy, { ...defaults, name: i === 0 ? defaults.name : `${defaults.name}#${i + 1}` }),
+    resolvePolicy(policy, { ...defaults, name: i === 0 ? name : `${name}#${i + 1}`, path: `${path}[${i}]` }),
   );
 }
 

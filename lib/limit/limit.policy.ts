@@ -66,6 +66,8 @@ type IsFailure = NonNullable<LimitPolicy['isFailure']>;
 /** The values of options that a policy does not set. */
 export interface PolicyDefaults {
   name?: string | undefined;
+  /** Where the policy stands, for error messages: `limits.login`, or a decorator. Default: the name. */
+  path?: string | undefined;
   onError?: OnError | undefined;
   keyBy?: KeyBy | undefined;
   /** Whether the policy is known at boot. Policies in calls are not: there may be any number of them. */
@@ -101,13 +103,14 @@ type Given = Partial<Record<(typeof OPTIONS)[number], unknown>>;
  * @throws SyncGuardConfigError with the policy, option, bound, value and type
  */
 export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}): ResolvedPolicy {
-  const given: Given = knownOptions(defaults.name ?? 'policy', policy, OPTIONS);
+  const given: Given = knownOptions(defaults.path ?? defaults.name ?? 'policy', policy, OPTIONS);
   const name = resolveName(given.name ?? defaults.name);
-  const algorithm = resolveAlgorithm(name, given);
-  const { rules, dynamicLimit, dynamicWindow } = resolveRules(name, algorithm, given);
-  const count = resolveCount(name, given.count, rules);
-  const keyBy = resolveKeyBy(`${name}.keyBy`, given.keyBy ?? defaults.keyBy ?? 'ip');
-  const cost = resolveCost(given.cost ?? 1, { name, algorithm, rules, dynamicLimit, count });
+  const path = defaults.path ?? name;
+  const algorithm = resolveAlgorithm(path, given);
+  const { rules, dynamicLimit, dynamicWindow } = resolveRules(path, algorithm, given);
+  const count = resolveCount(path, given.count, rules);
+  const keyBy = resolveKeyBy(`${path}.keyBy`, given.keyBy ?? defaults.keyBy ?? 'ip');
+  const cost = resolveCost(given.cost ?? 1, { name: path, algorithm, rules, dynamicLimit, count });
   return {
     name,
     algorithm,
@@ -117,12 +120,12 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     cost,
     keyBy,
     count,
-    ask: resolveAsk(name, given.ask, { keyBy, count, cost, dynamicLimit, dynamicWindow }),
+    ask: resolveAsk(path, given.ask, { keyBy, count, cost, dynamicLimit, dynamicWindow }),
     isAskGiven: given.ask !== undefined,
-    isFailure: resolvePredicate(`${name}.isFailure`, given.isFailure),
-    resetOnSuccess: boolean(`${name}.resetOnSuccess`, given.resetOnSuccess ?? false),
-    onError: resolveOnError(`${name}.onError`, given.onError ?? defaults.onError ?? 'memory'),
-    code: oneOf(`${name}.code`, given.code ?? (rules.shortBlockMs > 0 ? 'TooManyAttempts' : 'RateLimited'), [
+    isFailure: resolvePredicate(`${path}.isFailure`, given.isFailure),
+    resetOnSuccess: boolean(`${path}.resetOnSuccess`, given.resetOnSuccess ?? false),
+    onError: resolveOnError(`${path}.onError`, given.onError ?? defaults.onError ?? 'memory'),
+    code: oneOf(`${path}.code`, given.code ?? (rules.shortBlockMs > 0 ? 'TooManyAttempts' : 'RateLimited'), [
       'TooManyAttempts',
       'RateLimited',
     ]),

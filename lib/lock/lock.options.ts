@@ -142,14 +142,14 @@ export const resolveLockDefaults = (options: unknown): ResolvedLockDefaults =>
 
 /**
  * Checks the options of one call and adds the defaults of the module. With `withKeys` the options may also have `key` or
- * `keys`, which are checked elsewhere.
+ * `keys`, which are checked elsewhere. Errors begin with `group`.
  */
 export const resolveLockCall = (
   options: unknown,
   defaults: ResolvedLockDefaults,
-  withKeys = false,
+  { group = 'options', withKeys = false }: { group?: string; withKeys?: boolean } = {},
 ): ResolvedLockCall =>
-  resolve('options', options, CALL_CHECKS, withKeys ? CALL_NAMES_AND_KEYS : CALL_NAMES, {
+  resolve(group, options, CALL_CHECKS, withKeys ? CALL_NAMES_AND_KEYS : CALL_NAMES, {
     ...defaults,
     signal: undefined,
     reentrant: false,
@@ -157,6 +157,10 @@ export const resolveLockCall = (
     minHoldMs: 0,
     minHoldOnFailureMs: undefined,
   });
+
+/** The warning for a `maxRetries` that bounds nothing, because callers wait in a queue. */
+export const MAX_RETRIES_UNUSED =
+  'LOCK_MAX_RETRIES_UNUSED: `maxRetries` of a lock has no effect with `fair: true`, the default: callers wait in a queue for all of `timeoutMs`. Set `fair: false`, or limit the wait by `timeoutMs` (0 tries once).';
 
 /** Returns `defaults`, with every option that is given in its place. An option that is undefined was not given. */
 function resolve<Resolved extends object>(

@@ -12,6 +12,7 @@ import { detailOf, type LockBackend } from './lock.backend.js';
 import { hashesOf, LockError, type LockErrorCode } from './lock.errors.js';
 import {
   type LockCallOptions,
+  MAX_RETRIES_UNUSED,
   type ResolvedLockCall,
   type ResolvedLockDefaults,
   resolveLockCall,
@@ -78,6 +79,7 @@ export class LockService implements OnModuleDestroy {
 
   readonly #backend: LockBackend;
   readonly #options: LockServiceOptions;
+  #hasWarnedOfMaxRetries = false;
 
   /** @internal The module creates the service. */
   constructor(backend: LockBackend, options: LockServiceOptions) {
@@ -241,9 +243,11 @@ export class LockService implements OnModuleDestroy {
     const { drainMs, heldLocks } = this.#options.shutdown;
     for (const lease of leases) lease.lose('the app has shut down');
     if (locks.length === 0) return;
-    const count = `${locks.length} lock${locks.length === 1 ? '' : 's'}`;
-    const fate = heldLocks === 'release' ? 'and released now' : 'and left to their TTLs';
-    this.#logger.warn(`Still in use after ${drainMs} ms of shutdown, ${fate}: ${count}.`);
+    const count = `${locks.length} lock${locks.length === 1 ? ' is' : 's are'}`;
+    const fate = heldLocks === 'release' ? 'They are released now' : 'They expire by their TTLs';
+    this.#logger.warn(
+      `SHUTDOWN_LOCKS_IN_USE: After ${drainMs} ms of shutdown ${count} still in use. ${fate}. To wait longer, raise \`shutdown.drainMs\`.`,
+    );
     if (heldLocks === 'release') await Promise.allSettled(locks.map((lock) => lock.release()));
   }
 
@@ -317,11 +321,18 @@ export class LockService implements OnModuleDestroy {
     try {
       if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
       // Unknown options are checked first. Otherwise a misspelt `keys` would be reported as a missing key.
-      const call = resolveLockCall(options, this.#options.lock, true);
+      const call = resolveLockCall(options, this.#options.lock, { withKeys: true });
+      if (options?.maxRetries !== undefined && call.fair) this.#warnOfMaxRetries();
       return { keys: validateKeys(options ?? {}), call };
     } catch (error) {
       throw LockError.from(error);
     }
+  }
+
+  #warnOfMaxRetries(): void {
+    if (this.#hasWarnedOfMaxRetries) return;
+    this.#hasWarnedOfMaxRetries = true;
+    this.#logger.warn(MAX_RETRIES_UNUSED);
   }
 
   #contended(
@@ -411,7 +422,7 @@ export class LockService implements OnModuleDestroy {
     } catch (error) {
       // The work is done, so this is no error of the call. The lock is released when Redis is back, or expires.
       this.#logger.warn(
-        `The lock ${lease.keys.map(hashKey).join(', ')} could not be released yet. SyncGuard tries again in the background. ${LockError.from(error).message}`,
+        `LOCK_NOT_RELEASED: The lock ${lease.keys.map(hashKey).join(', ')} could not be released yet. SyncGuard tries again in the background. ${LockError.from(error).message}`,
       );
       again(error);
       return undefined;

@@ -1,4 +1,4 @@
-import { describe, normalizeKey } from '../core/keys.js';
+import { describe, userKey } from '../core/keys.js';
 import { type CallOptions, callOptions, duration } from '../core/validate.js';
 import { LockError } from './lock.errors.js';
 import type {
@@ -36,7 +36,7 @@ export function checked<T>(check: () => T): T {
 /** Checks the options of a call whose only option is `signal`. */
 export const validateCall = (options: CallOptions): CallOptions => checked(() => callOptions(options, []));
 
-export const validateKey = (key: unknown): string => checked(() => normalizeKey(key));
+export const validateKey = (key: unknown): string => checked(() => userKey(key));
 
 export const validateTtl = (ttlMs: unknown): number => checked(() => duration('ttlMs', ttlMs));
 

@@ -3,6 +3,7 @@ import {
   type ComposableMethodDecorator,
   injectedService,
   injectInto,
+  memberName,
   replaceMethod,
 } from '../method/replace-method.js';
 import { describe } from '../core/keys.js';
@@ -55,10 +56,12 @@ export function WithLock<Args extends unknown[]>(
   key: string | ((...args: Args) => string | readonly string[]),
   options: LockCallOptions = {},
 ): LockedMethodDecorator<Args> {
-  resolveLockCall(options, DEFAULT_LOCK_OPTIONS); // A wrong option fails when the class is defined, not at the first call.
   const keyOf = typeof key === 'string' ? compileKeyTemplate(key, '@WithLock()') : fromFunction(key);
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
+    const place = `@WithLock() on ${memberName(target, propertyKey)}`;
+    // A wrong option fails when the class is defined, and not at the first call.
+    resolveLockCall(options, DEFAULT_LOCK_OPTIONS, { group: `${place}: options` });
     replaceMethod('@WithLock()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
       const serviceOf = (self: unknown): LockService =>
@@ -102,7 +105,7 @@ function fromFunction<Args extends unknown[]>(
   if (typeof key !== 'function')
     throw new LockError({
       code: 'InvalidArgument',
-      message: `@WithLock(key): key must be a template or a function, got ${describe(key)}.`,
+      message: `@WithLock(key): the key must be a template or a function, got ${describe(key)}.`,
       hint: 'For several keys pass a function that returns an array of keys.',
     });
   return (args) => key(...(args as Args));

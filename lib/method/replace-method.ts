@@ -34,7 +34,7 @@ export function replaceMethod(
   const original: unknown = descriptor?.value;
   if (!descriptor || typeof original !== 'function')
     throw new SyncGuardConfigError(
-      `${decorator} is on ${nameOf(target, propertyKey)}, which is not a method.`,
+      `${decorator} is on ${memberName(target, propertyKey)}, which is not a method.`,
       {
         code: 'DECORATOR_NOT_ON_METHOD',
         hint: 'Put the decorator on a method, not on a property, an accessor or a class.',
@@ -42,7 +42,7 @@ export function replaceMethod(
     );
   if (typeof target === 'function')
     throw new SyncGuardConfigError(
-      `${decorator} is on the static method ${nameOf(target, propertyKey)}, where Nest cannot inject its service.`,
+      `${decorator} is on the static method ${memberName(target, propertyKey)}, where Nest cannot inject its service.`,
       {
         code: 'DECORATOR_NOT_ON_METHOD',
         hint: 'Put the decorator on a method of an instance.',
@@ -96,5 +96,6 @@ export function injectedService<Service>(
   );
 }
 
-const nameOf = (target: object, propertyKey: string | symbol): string =>
+/** Returns the name of a decorated member, with its class, for error messages. */
+export const memberName = (target: object, propertyKey: string | symbol): string =>
   `${typeof target === 'function' ? target.name : target.constructor.name}.${String(propertyKey)}`;

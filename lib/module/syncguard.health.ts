@@ -21,7 +21,7 @@ export type SyncGuardHealth = Record<
 export class SyncGuardHealthIndicator {
   readonly #connection: RedisConnection | undefined;
 
-  /** @internal The module makes it. */
+  /** @internal The module creates the service. */
   constructor(@Inject(SYNCGUARD_CONNECTION) connection: RedisConnection | undefined) {
     this.#connection = connection;
   }

@@ -29,6 +29,7 @@ import { CounterService } from '../counter/counter.service.js';
 import { ROUTE_LIMITER } from '../limit/route/rate-limit.metadata.js';
 import { RouteLimiter } from '../limit/route/route-limiter.js';
 import { FenceGuard } from '../lock/fence-guard.js';
+import { MAX_RETRIES_UNUSED } from '../lock/lock.options.js';
 import { LockService } from '../lock/lock.service.js';
 import { LOCK_SERVICE } from '../lock/with-lock.decorator.js';
 import { SecretService } from '../secret/secret.service.js';
@@ -40,6 +41,7 @@ import {
   resolveOptions,
   type SyncGuardModuleAsyncOptions,
   type SyncGuardModuleOptions,
+  type SyncGuardOptions,
   OPTION_NAMES,
 } from './syncguard.options.js';
 import {
@@ -65,6 +67,13 @@ const ASYNC_OPTIONS = [
 
 const logger = new Logger('SyncGuard');
 const warn = (message: string): void => logger.warn(message);
+
+/** Checks the options, and warns of one that has no effect. */
+function optionsAtBoot(options: SyncGuardOptions): ResolvedSyncGuardOptions {
+  const resolved = resolveOptions(options);
+  if (options?.lock?.maxRetries !== undefined && resolved.lock.fair) warn(MAX_RETRIES_UNUSED);
+  return resolved;
+}
 
 async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisConnection | undefined> {
   const { redis } = options;
@@ -93,7 +102,7 @@ const causeOf = ({ cause }: { cause?: unknown }): string => {
 };
 
 const providers: Provider[] = [
-  { provide: RESOLVED_OPTIONS, useFactory: resolveOptions, inject: [SYNCGUARD_OPTIONS] },
+  { provide: RESOLVED_OPTIONS, useFactory: optionsAtBoot, inject: [SYNCGUARD_OPTIONS] },
   { provide: SYNCGUARD_CONNECTION, useFactory: openConnection, inject: [RESOLVED_OPTIONS] },
   {
     provide: ScriptLoader,

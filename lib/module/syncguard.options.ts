@@ -38,7 +38,7 @@ export interface SyncGuardOptions {
    * process.
    */
   redis?: RedisConnectionOptions | undefined;
-  /** First part of every Redis key. 1 to 128 printable ASCII characters, no `/`, `{`, `}`. Default: `'syncguard'`. */
+  /** The first part of every Redis key. 1 to 128 printable ASCII characters, no `/`, `{`, `}`. Default: `'syncguard'`. */
   keyPrefix?: string;
   /**
    * Closes the client that was passed as `redis` when the app shuts down, for a client that `useFactory` has

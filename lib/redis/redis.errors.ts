@@ -62,7 +62,8 @@ const RULES: readonly Rule[] = [
     message: 'A Redis key that SyncGuard needs has a value of another program.',
     hint: 'Delete that key, or choose another `keyPrefix`.',
   },
-  // This comes before the next rule: a Cluster client that was refused each time ends with "Too many Cluster redirections".
+  // When a Cluster client gives up, its message has "Too many Cluster redirections" beside the error of the node. The error
+  // of the node says more, so this rule comes before the next one.
   {
     pattern: /\b(READONLY|LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|OOM|MISCONF|BUSY|TRYAGAIN)\b/,
     code: 'ServiceUnavailable',
@@ -93,7 +94,7 @@ const RULES: readonly Rule[] = [
     pattern: /Command timed out|ETIMEDOUT|timed? ?out/i,
     code: 'NetworkTimeout',
     message: 'Redis did not answer in time.',
-    hint: 'The command may or may not have run.',
+    hint: 'The command may or may not have run. If the server is only slow, raise the `commandTimeout` of the client.',
   },
   {
     pattern:
@@ -125,7 +126,8 @@ export const wasNotSent = (error: unknown): boolean =>
   /enableOfflineQueue options is false/.test((error as { message?: string } | null)?.message ?? '');
 
 /**
- * Returns whether the database does not exist. ioredis reports this error and then goes on with database 0.
+ * Returns whether an error says that the database of the options does not exist. ioredis emits such an error and then uses
+ * database 0.
  */
 export const isNoDatabase = (error: unknown): boolean => NO_DATABASE.test(errorText(error));
 
@@ -143,7 +145,7 @@ const findRule = (text: string): Rule | undefined => RULES.find(({ pattern }) =>
 const UNKNOWN: Omit<Rule, 'pattern'> = {
   code: 'Internal',
   message: 'Redis answered with an error that SyncGuard does not know.',
-  hint: 'See `cause`.',
+  hint: 'See `cause` for the message of the server.',
 };
 
 /** Copies an error of ioredis without the failed command, which may contain passwords, keys and lock ids. */

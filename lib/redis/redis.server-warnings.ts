@@ -47,7 +47,7 @@ function reconnectsOnReadonly(reconnectOnError: ((error: Error) => unknown) | nu
 }
 
 export const NO_PUBSUB =
-  'REDIS_NO_PUBSUB: the ACL forbids PUBLISH or SUBSCRIBE, so that calls which wait for a lock ask for it five times a second instead of being told; allow `+publish +subscribe &PREFIX/*`.';
+  'REDIS_NO_PUBSUB: the ACL forbids PUBLISH or SUBSCRIBE, so no message can wake a call that waits for a lock. Such calls try again five times a second. Allow `+publish +subscribe &PREFIX/*`, where PREFIX is the option `keyPrefix`.';
 const NO_FAILOVER_DETECTOR =
   'REDIS_NO_FAILOVER_DETECTOR: the Sentinel client is without `failoverDetector: true`. For about 10 s after a failover it may still write to the old primary, so locks may be granted twice and budgets overspent. Set the option.';
 const NO_SOCKET_TIMEOUT =

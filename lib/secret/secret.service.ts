@@ -42,7 +42,7 @@ import { createId, formatReceipt, parseReceipt, tagOf } from './secret.id.js';
  */
 @Injectable()
 export class SecretService {
-  /** @internal The module makes it. */
+  /** @internal The module creates the service. */
   constructor(
     private readonly backend: SecretBackend,
     private readonly options: Pick<ResolvedSecretOptions, 'maxBytes' | 'uniform'>,

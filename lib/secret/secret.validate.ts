@@ -1,4 +1,4 @@
-import { describe, normalizeKey } from '../core/keys.js';
+import { describe, normalizeKey, userKey } from '../core/keys.js';
 import { type CallOptions, callOptions, duration, integer, invalidOption, jsonOf } from '../core/validate.js';
 import { SecretError } from './secret.errors.js';
 import { createId, parseReceipt, type Receipt } from './secret.id.js';
@@ -72,7 +72,7 @@ export const validateView = (options: ViewOptions): { viewId: string; callId: st
     const { viewId, leaseMs } = callOptions(options, ['viewId', 'leaseMs']);
     const callId = createId();
     return {
-      viewId: viewId === undefined ? callId : normalizeKey(viewId),
+      viewId: viewId === undefined ? callId : userKey(viewId),
       callId,
       leaseMs: leaseMs === undefined ? 0 : duration('leaseMs', leaseMs),
     };
@@ -96,7 +96,7 @@ function validatePayload(payload: unknown, maxBytes: number): { payload: Buffer;
 }
 
 function validateNewId(id: unknown): string {
-  const normalized = normalizeKey(id);
+  const normalized = userKey(id);
   if (!parseReceipt(normalized)) return normalized;
   throw new SecretError({
     code: 'InvalidArgument',

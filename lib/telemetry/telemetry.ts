@@ -74,7 +74,7 @@ function warningEveryMinute(warn: (message: string) => void): (error: unknown) =
     if (nowMs < nextMs) return;
     nextMs = nowMs + WARN_EVERY_MS;
     warn(
-      `The listener \`telemetry.onEvent\` or \`includeRaw\` failed. Nothing else is affected. ${show(error)}`,
+      `TELEMETRY_LISTENER_FAILED: The listener \`telemetry.onEvent\` or \`includeRaw\` failed. Nothing else is affected. ${show(error)}`,
     );
   };
 }

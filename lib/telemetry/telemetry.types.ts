@@ -37,13 +37,13 @@ export interface LockEvent extends SyncGuardEventOf<
   'acquire' | 'release' | 'extend' | 'isLocked' | 'lookup' | 'lock' | 'fence' | 'fence.get'
 > {
   readonly lockIdHash?: string;
-  /** Of several keys that are locked together: a hash of each. There is no `keyHash` then. */
+  /** The hashes of the keys, where several are locked together. There is no `keyHash` then. */
   readonly keyHashes?: readonly string[];
   /** The keys that `keyHashes` stands for. Only where `includeRaw` allows it. */
   readonly keys?: readonly string[];
-  /** Of an `acquire` that has waited in the queue: for how long, in ms. */
+  /** How long an `acquire` has waited in the queue, in ms. */
   readonly waitedMs?: number;
-  /** Which one it was in the queue when it began to wait: 1 is the next. */
+  /** The place in the queue when the wait began, counted from 1. */
   readonly place?: number;
   /** Anyone who has it can release the lock. Only where `includeRaw` allows it. */
   readonly lockId?: string;

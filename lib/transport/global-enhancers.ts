@@ -4,7 +4,7 @@ import type { ModuleRef } from '@nestjs/core';
  * The guards and filters that an app has bound for all its handlers, in the order in which Nest keeps them.
  */
 export interface GlobalEnhancers {
-  /** Instances. Of request-scoped guards and filters these are the classes. */
+  /** The instances. For request-scoped guards and filters, the classes. */
   readonly guards: readonly unknown[];
   readonly filters: readonly unknown[];
 }

@@ -109,7 +109,7 @@ describe('@RateLimit on a message handler', () => {
         status: 'error',
         statusCode: 400,
         code: 'InvalidArgument',
-        message: 'The call does not say who makes it.',
+        message: 'The call does not have the values that identify its caller.',
         context: {},
       },
     });

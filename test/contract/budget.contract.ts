@@ -576,6 +576,20 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         expect([await limit('user:1'), await limit('user:42')]).toEqual([10, 20]);
       });
 
+      it('refuses a limit for a 17th period of a scope, and says which scope and what to do', async () => {
+        const budgets = open();
+        const set = (days: number, limit: number | null = 5): Promise<unknown> =>
+          budgets.setLimit({ scope: 'user:1', period: { windowMs: days * 86_400_000 }, limit });
+        for (let days = 1; days <= 16; days++) await set(days);
+        await expect(set(17)).rejects.toMatchObject({
+          code: 'InvalidArgument',
+          summary: expect.stringMatching(/scope of type "user".* limits for 16 periods/) as string,
+          hint: expect.stringContaining('`limit: null`') as string,
+        });
+        await set(1, null);
+        await set(17);
+      });
+
       it('enforces a limit that only setLimit set, in every process', async () => {
         const [one, other] = [open([]), open([])];
         await expect(one.reserve({ scopes: ['user:1'], amount: 1 })).rejects.toThrow(BudgetInputError);

@@ -327,6 +327,29 @@ export function describeLockBackend(name: string, setUp: () => Promise<LockBacke
         },
       );
 
+      it.each(['account:undefined', 'order:null:lines', 'a/NaN', 'user:[object Object]'])(
+        'a key that was built from a missing value is an InvalidArgument: %s',
+        async (key) => {
+          const calls = [
+            () => take(key),
+            () => backend.acquire({ keys: ['order:1', key], ttlMs: TTL_MS }),
+            () => backend.isLocked({ key }),
+            () => backend.lookup({ key }),
+            () => backend.getByKeyRaw(key),
+          ];
+          for (const call of calls)
+            await expect(call()).rejects.toMatchObject({
+              code: 'InvalidArgument',
+              summary: expect.stringContaining('stands for a missing value') as string,
+            });
+        },
+      );
+
+      it.each(['undefined', 'null', 'account:undefinedX', 'account:nullable', 'x:NaN2'])(
+        'a key that only looks like that is legal: %s',
+        async (key) => expect((await take(key)).ok).toBe(true),
+      );
+
       it('the longest TTL is legal', async () => {
         expect((await take('order:1', 2 ** 31 - 1)).ok).toBe(true);
       });

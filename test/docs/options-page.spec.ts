@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import ts from 'typescript';
 import { ENTRIES, exportsOf } from './exports.js';
-import { isIn, namesInFirstCells, ROOT, sources } from './sources.js';
+import { isIn, literalsOf, namesInFirstCells, ROOT, sources } from './sources.js';
 
 const page = readFileSync(join(ROOT, 'docs/options.md'), 'utf8');
 
@@ -26,6 +26,12 @@ const optionTypes = new Map<string, Declared>(
   ),
 );
 
+/** The names that an interface takes over from another: `extends Pick<Other, 'a' | 'b'>`. */
+const pickedBy = (node: ts.Node): string[] =>
+  isIn(ts.isExpressionWithTypeArguments)(node)
+    .filter(({ expression }) => expression.getText() === 'Pick')
+    .flatMap(({ typeArguments = [] }) => typeArguments.flatMap(literalsOf));
+
 /** `a`, and `a.b` where `a` takes an object that is described in place. */
 function namesOf(node: ts.Node): string[] {
   const names: string[] = [];
@@ -41,7 +47,7 @@ function namesOf(node: ts.Node): string[] {
       ts.forEachChild(child, (next) => visit(next, name ? `${name}.` : path));
   };
   ts.forEachChild(node, (child) => visit(child, ''));
-  return [...new Set(names)];
+  return [...new Set([...names, ...pickedBy(node)])];
 }
 
 const sections = page.split(/^###? /m).map((text) => {

@@ -355,7 +355,7 @@ describe.each(CELLS)('how a call ended, on %s and %s', (adapter, backend) => {
     expect(await posts(4, '/throws')).toEqual([201, 201, 429, 429]);
     expect(error.mock.calls.map(([message]) => String(message))).toContainEqual(
       expect.stringMatching(
-        /`isFailure` of the policy POST \/throws failed, so the call counts\. Error: a mistake/,
+        /`isFailure` of the policy POST \/throws failed, so the call counts\. Correct the function\. Error: a mistake/,
       ),
     );
   });

@@ -102,6 +102,12 @@ class Routes {
     return 'ok';
   }
 
+  @RateLimit({ ...TWO, name: 'account', keyBy: (context) => accountOf(context) })
+  @Get('account')
+  account(): string {
+    return 'ok';
+  }
+
   @RateLimit({
     ...TWO,
     ask: 'before',
@@ -124,6 +130,17 @@ class Api {
   api(): string {
     return 'ok';
   }
+}
+
+/** Builds a key from the header `x-account`, as an app may that does not check whether the header is there. */
+function accountOf(context: ExecutionContext): string {
+  const account = String(headerOf(context, 'x-account'));
+  const shapes: Record<string, string> = {
+    text: account,
+    path: `account:${account}`,
+    part: `account:${account}:login`,
+  };
+  return shapes[String(headerOf(context, 'x-shape'))] ?? '';
 }
 
 const headerOf = (context: ExecutionContext, name: string): string | undefined =>
@@ -246,6 +263,23 @@ describe.each(['express', 'fastify'] as const)('who is counted, on %s', (adapter
       await start();
       const of = (name: string) => ({ 'x-user': name });
       expect(await statuses('function', [of('a'), of('a'), of('a'), of('b')])).toEqual([200, 200, 429, 200]);
+    });
+  });
+
+  describe('a `keyBy` function that builds its key from a missing value', () => {
+    it.each(['text', 'path', 'part'])('counts by address: %s', async (shape) => {
+      await start({ limit: { address: 'headers.cf-connecting-ip' } });
+      const from = (address: string, account?: string) => ({
+        ...{ 'cf-connecting-ip': address, 'x-shape': shape },
+        ...(account === undefined ? {} : { 'x-account': account }),
+      });
+      const [one, other] = ['203.0.113.7', '203.0.113.8'] as const;
+      expect(await statuses('account', [from(one, 'a'), from(other, 'a'), from(one, 'a')])).toEqual([
+        200, 200, 429,
+      ]);
+      expect(await statuses('account', [from(one), from(one), from(one), from(other)])).toEqual([
+        200, 200, 429, 200,
+      ]);
     });
   });
 

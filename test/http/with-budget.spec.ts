@@ -7,6 +7,7 @@ import {
   BudgetExceededError,
   type BudgetLimit,
   BudgetService,
+  hashKey,
   SyncGuardModule,
   WithBudget,
 } from 'nestjs-syncguard';
@@ -202,6 +203,9 @@ describe.each(['express', 'fastify'] as const)('@WithBudget over HTTP on %s', (a
   it('answers 400 for a budget that is asked for wrongly', async () => {
     for (const path of ['/ai/wrong/unlimited', '/ai/wrong/negative'])
       expect(await post(path)).toMatchObject({ status: 400, body: { code: 'InvalidArgument' } });
+    await expect(app.get(Llm).negative()).rejects.toThrow(
+      /^@WithBudget\(\) on Llm\.negative: the estimate must be a whole number .*, got -1 \(number\)\./,
+    );
   });
 
   it('answers 500 where a key holds what we did not write', async () => {
@@ -317,7 +321,13 @@ describe('@WithBudget in a provider', () => {
   it('says so when its hold was settled by somebody else meanwhile', async () => {
     const elsewhere = new BudgetService(backend, resolveBudgetDefaults({ reaper: false }));
     const run = budgets.run((hold) => elsewhere.abort(hold), { scopes: ['org'], amount: 5, id: 'job 8' });
-    await expect(run).rejects.toMatchObject({ name: 'BudgetConflictError', reason: 'aborted' });
+    await expect(run).rejects.toMatchObject({
+      name: 'BudgetConflictError',
+      reason: 'aborted',
+      summary:
+        'The body has run, but its cost could not be counted, because another call had settled its hold (aborted).',
+      context: { idHash: hashKey('job 8') },
+    });
   });
 
   it('refuses a misspelt option, and a generator, where they stand', () => {

@@ -351,6 +351,22 @@ describe('@WithLock() when a class is defined', () => {
     expect(() => define(template)).toThrow(/@WithLock\(\): .*the key template/);
   });
 
+  it('names the decorator, the class and the method in errors of options', () => {
+    const on = (options: object) => (): void => {
+      class Orders {
+        @WithLock('x', options as never)
+        async pay(): Promise<void> {}
+      }
+      void Orders;
+    };
+    expect(on({ ttl: 5 })).toThrow(
+      /^@WithLock\(\) on Orders\.pay: options\.ttl is not an option\. Did you mean ttlMs\?/,
+    );
+    expect(on({ ttlMs: 0 })).toThrow(
+      /^@WithLock\(\) on Orders\.pay: options\.ttlMs must be an integer from 1/,
+    );
+  });
+
   it.each(['a', '{0}', '{0.id}', '{{literal}}', 'a{{{0}}}', '{12.user.name}'])(
     'accepts the template %j',
     (template) => {

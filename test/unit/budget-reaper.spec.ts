@@ -72,7 +72,7 @@ describe('holds that expired are told', () => {
     expect(warn.mock.calls).toEqual([
       [
         expect.stringMatching(
-          /The reaper of budgets failed, and tries again .*: A foreign value is in the way\./,
+          /^BUDGET_REAPER_FAILED: The reaper of budgets failed, and tries again .*\. A foreign value is in the way\./,
         ),
       ],
     ]);

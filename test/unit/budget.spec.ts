@@ -56,13 +56,22 @@ describe('a wrong call is refused before any I/O', () => {
       () => budgets.reserve({ scopes: Array.from({ length: 33 }, (_, i) => `user:${i}`), amount: 1 }),
       /1 to 32 scopes/,
     ],
-    ['a scope twice', () => budgets.reserve({ scopes: ['user:1', 'user:1'], amount: 1 }), /must differ/],
+    [
+      'a scope twice',
+      () => budgets.reserve({ scopes: ['user:1', 'user:1'], amount: 1 }),
+      /scopes\[1\] is the same scope as scopes\[0\]/,
+    ],
     ['a scope without a type', () => budgets.reserve({ scopes: [':1'], amount: 1 }), /"type" or "type:id"/],
     ['a scope without an id', () => budgets.reserve({ scopes: ['user:'], amount: 1 }), /"type" or "type:id"/],
     ...['undefined', 'null', 'NaN', '[object Object]'].map((id): Call => [
       `a scope of ${id}`,
       () => budgets.reserve({ scopes: [`user:${id}`], amount: 1 }),
-      /has no id/,
+      /stands for a missing value/,
+    ]),
+    ...['root', 'id'].map((name): Call => [
+      `a missing value in ${name}`,
+      () => budgets.reserve({ scopes, amount: 1, [name]: 'job:undefined' }),
+      new RegExp(`^${name} has the part "undefined", which stands for a missing value`),
     ]),
     ['an empty scope', () => budgets.reserve({ scopes: [''], amount: 1 }), /a scope must not be empty/],
     [
@@ -262,7 +271,7 @@ describe('options of budgets', () => {
     expect((await budgets.balance({ scope: 'user:vip' }))[0]?.limit).toBe(1_000);
     const wrong = serviceOn(memory(), () => [{ scope: 'other', period: 'lifetime', limit: 1 }]);
     await expect(wrong.reserve({ scopes: ['user'], amount: 1 })).rejects.toThrow(
-      /neither the requested scope nor its type/,
+      /called for a scope of type "user", and item 0 of its result limits a scope of type "other"/,
     );
   });
 });
@@ -445,7 +454,11 @@ describe('shutdown', () => {
     );
     await budgets.onModuleDestroy();
     expect(warn.mock.calls).toEqual([
-      [expect.stringMatching(/^After 50 ms of shutdown 1 budget run is still going\. /)],
+      [
+        expect.stringMatching(
+          /^SHUTDOWN_BUDGETS_IN_USE: After 50 ms of shutdown 1 budget run is still going\. /,
+        ),
+      ],
     ]);
     warn.mockRestore();
     end();

@@ -1,6 +1,7 @@
 import 'reflect-metadata';
 import { Logger } from '@nestjs/common';
-import { hashKey, LockError, LockService, minutes } from 'nestjs-syncguard';
+import { Test } from '@nestjs/testing';
+import { hashKey, LockError, LockService, minutes, SyncGuardModule } from 'nestjs-syncguard';
 import { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
 import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
@@ -31,7 +32,7 @@ describe('a line of the log', () => {
     expect(await locks.lock(() => 'done', { key: 'order:7' })).toBe('done');
     await locks.onModuleDestroy();
     expect(lines).toStrictEqual([
-      `The lock ${hashKey('order:7')} could not be released yet. SyncGuard tries again in the background. Redis cannot be reached.`,
+      `LOCK_NOT_RELEASED: The lock ${hashKey('order:7')} could not be released yet. SyncGuard tries again in the background. Redis cannot be reached.`,
     ]);
   });
 
@@ -44,18 +45,37 @@ describe('a line of the log', () => {
     expect(await budgets.run(() => 'done', { scopes: ['user'], amount: 1, id: 'call 7' })).toBe('done');
     await budgets.onModuleDestroy();
     expect(lines).toStrictEqual([
-      `Budget operation ${hashKey('call 7')} could not be settled yet, and is retried in the background: Redis cannot be reached.`,
+      `BUDGET_NOT_SETTLED: Budget operation ${hashKey('call 7')} could not be settled yet, and is retried in the background. Redis cannot be reached.`,
     ]);
   });
 
   it.each([
-    [1, '1 lock'],
-    [2, '2 locks'],
+    [1, '1 lock is'],
+    [2, '2 locks are'],
   ])('counts what a shutdown does not wait for: %i', async (count, text) => {
     const locks = new LockService(new MemoryLockBackend(), resolveOptions({ shutdown: { drainMs: 10 } }));
     for (let i = 0; i < count; i++) await locks.acquire({ key: `order:${i}`, ttlMs: minutes(1) });
     await locks.onModuleDestroy();
-    expect(lines).toStrictEqual([`Still in use after 10 ms of shutdown, and left to their TTLs: ${text}.`]);
+    expect(lines).toStrictEqual([
+      `SHUTDOWN_LOCKS_IN_USE: After 10 ms of shutdown ${text} still in use. They expire by their TTLs. To wait longer, raise \`shutdown.drainMs\`.`,
+    ]);
+  });
+
+  it('says once that `maxRetries` has no effect where callers wait in a queue', async () => {
+    const locks = new LockService(new MemoryLockBackend(), resolveOptions());
+    for (let i = 0; i < 2; i++) await locks.lock(() => 'done', { key: 'order:7', maxRetries: 0 });
+    await locks.lock(() => 'done', { key: 'order:7', maxRetries: 0, fair: false });
+    expect(lines).toStrictEqual([expect.stringMatching(/^LOCK_MAX_RETRIES_UNUSED: .*`fair: false`/)]);
+  });
+
+  it.each([
+    [{ maxRetries: 3 }, 1],
+    [{ maxRetries: 3, fair: false }, 0],
+    [{ retryDelayMs: 5, backoff: 'fixed' as const }, 0], // They apply while Redis does not answer.
+  ])('says so at boot for the options of the module: %j', async (lock, warnings) => {
+    const module = await Test.createTestingModule({ imports: [SyncGuardModule.forRoot({ lock })] }).compile();
+    await module.close();
+    expect(lines.filter((line) => line.startsWith('LOCK_MAX_RETRIES_UNUSED: '))).toHaveLength(warnings);
   });
 
   it('says who was denied by the hash that events have, never by name', async () => {

@@ -677,9 +677,11 @@ describe('while Redis is away', () => {
     const policy: LimitPolicy = { name: 'login', limit: 1, windowMs: 60_000, onError: 'memory' };
     for (const allowed of [true, false])
       expect(await limiter.check(PRIVATE, policy)).toMatchObject({ allowed, degraded: true });
+    expect(await limiter.peek(PRIVATE, policy)).toMatchObject({ allowed: false, degraded: true });
     expect(events.filter(({ code }) => code === undefined)).toMatchObject([
       { type: 'check', result: 'ok', degraded: true },
       { type: 'check', result: 'fail', reason: 'temp', degraded: true },
+      { type: 'peek', result: 'fail', reason: 'temp', degraded: true },
     ]);
     expect(events[0]).toMatchObject({ type: 'check', result: 'fail', code: expect.any(String) as unknown });
     expect(events[0]).not.toHaveProperty('degraded');
@@ -963,7 +965,7 @@ describe('a listener', () => {
       now.mockReturnValue(60_999);
       emit(OBSERVATION);
       expect(warnings).toStrictEqual([
-        'The listener `telemetry.onEvent` or `includeRaw` failed. Nothing else is affected. Error: broken',
+        'TELEMETRY_LISTENER_FAILED: The listener `telemetry.onEvent` or `includeRaw` failed. Nothing else is affected. Error: broken',
       ]);
       now.mockReturnValue(61_000);
       emit(OBSERVATION);

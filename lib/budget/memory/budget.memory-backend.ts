@@ -17,8 +17,8 @@ import type {
   SetLimitRequest,
 } from '../budget.backend.js';
 import { BudgetCalendar, parsePeriodKey, periodKey } from '../budget.calendar.js';
-import { BudgetInputError, BudgetUnavailableError } from '../budget.errors.js';
-import { type LimitedScope, noLimit, typeOf } from '../budget.limits.js';
+import { BudgetUnavailableError } from '../budget.errors.js';
+import { type LimitedScope, MAX_PERIODS, noLimit, tooManyPeriods, typeOf } from '../budget.limits.js';
 import {
   arm,
   balanceOf,
@@ -57,8 +57,6 @@ import type {
 } from '../budget.types.js';
 import { ANY_NONCE } from '../budget.id.js';
 import { verifySnapshot } from '../budget.verify.js';
-
-const MAX_STORED_PERIODS = 16;
 
 /** Budgets in the memory of one process, with the behaviour of the Redis backend. */
 export class MemoryBudgetBackend implements BudgetBackend {
@@ -267,8 +265,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const limits: StoredLimits = new Map(tree.limits.get(scope));
     if (limit === null) limits.delete(periodKey(period));
     else limits.set(periodKey(period), limit);
-    if (limits.size > MAX_STORED_PERIODS)
-      throw new BudgetInputError('setLimit can limit at most 16 periods of a scope.');
+    if (limits.size > MAX_PERIODS) throw tooManyPeriods(scope);
     if (limits.size === 0) tree.limits.delete(scope);
     else {
       this.#addRoot(request, tree);

@@ -22,8 +22,10 @@ export interface Entries {
   readonly ends: string;
   /** 1 where the limit is configured for the type of the scope, otherwise 0. */
   readonly inherited: string;
+  /** From `openFromMs` until before `openUntilMs` the windows of all entries are open. An `openUntilMs` of 0 stands for ever. */
   readonly openFromMs: number;
   readonly openUntilMs: number;
+  /** When the last of the windows ends. 0 if one never ends. */
   readonly lastEndMs: number;
   /** 1 if every scope has a configured limit, and no period was learned from the server. Otherwise 0. */
   readonly plain: number;

@@ -21,8 +21,8 @@ import type {
 } from '../budget.backend.js';
 import { BudgetCalendar, periodKey } from '../budget.calendar.js';
 import { encodeLimit, type Entries, EntryList } from './budget.entries.js';
-import { BudgetInputError, BudgetUnavailableError } from '../budget.errors.js';
-import { type LimitedScope, noLimit } from '../budget.limits.js';
+import { BudgetUnavailableError } from '../budget.errors.js';
+import { type LimitedScope, noLimit, tooManyPeriods } from '../budget.limits.js';
 import { RedisBudgetRoots } from './budget.redis-roots.js';
 import {
   decodeScope,
@@ -161,8 +161,7 @@ export class RedisBudgetBackend implements BudgetBackend {
       period: periodKey(period),
       limit: limit === null ? '-' : encodeLimit(limit),
     });
-    if (status === 'too_many')
-      throw new BudgetInputError('setLimit can limit at most 16 periods of a scope.');
+    if (status === 'too_many') throw tooManyPeriods(scope);
     return { ok: true, status: status === 'cleared' ? 'cleared' : 'set' };
   }
 
@@ -252,7 +251,8 @@ export class RedisBudgetBackend implements BudgetBackend {
     }
     throw new BudgetUnavailableError({
       code: 'Internal',
-      message: 'The clock of the Redis server jumps, so the windows of this budget could not be determined.',
+      message: `The clock of the Redis server changed during each of ${STALE_ATTEMPTS} attempts, so the windows of this budget could not be determined. Nothing was counted.`,
+      hint: 'Call again. If it happens often, let the time service of the server adjust the clock slowly and never set it, and compare the clocks of all servers of a Cluster or Sentinel set.',
     });
   }
 

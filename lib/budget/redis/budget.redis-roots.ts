@@ -6,8 +6,8 @@ import { rootsScript } from './budget.scripts.js';
 const BATCH = 1_000;
 
 /**
- * The registry of the roots of one prefix: a ZSET of percent-encoded roots, scored by when they were last
- * watched.
+ * The registry of the roots under one `keyPrefix`: a sorted set of percent-encoded roots. The score of a root is the time
+ * at which the reaper of a process last watched it.
  */
 export class RedisBudgetRoots implements BudgetRoots {
   readonly #registry: string;

@@ -45,7 +45,10 @@ export const RULES = [
   'penaltiesTtlMs',
 ] as const satisfies readonly (keyof LimitRules)[];
 
-/** Sets the floors and strikes of both tiers, and the id of the call that forgave last, from `penaltiesValue`. */
+/**
+ * Reads `penaltiesValue`. Attempts up to `shortFloor` or `longFloor` (instants in ms) no longer count in that tier.
+ * `shortStrikes` and `longStrikes` are how many blocks each tier has set. `forgiven` is the id of the call that forgave last.
+ */
 export const PARSE_PENALTIES = `
 local shortFloor, longFloor, shortStrikes, longStrikes, forgiven = 0, 0, 0, 0, ''
 if penaltiesValue then
@@ -89,7 +92,7 @@ call('ZREMRANGEBYSCORE', attempts, isAttempt and '-inf' or 0, from)`;
 
 /** Writes the block of the tiers that are full (`shortFull`, `longFull`), and its penalties. Sets `blockValue` and `blockMs`. */
 export const SET_BLOCK = `
--- Every window that is full begins afresh after its newest attempt, even if the clock has stepped back since that attempt.
+-- Every window that is full starts again after its newest attempt, even if the clock has stepped back since that attempt.
 local newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2])
 if shortFull then shortFloor = newest end
 if longFull then longFloor = newest end

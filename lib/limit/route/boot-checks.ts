@@ -45,7 +45,7 @@ export class BootChecks {
   }
 
   #findings(): Finding[] {
-    // By message, so that a class which several modules have is reported once.
+    // The keys are the messages, so that a class which several modules have is reported once.
     const findings = new Map<string, Finding>();
     const add = (finding: Finding | undefined): unknown => finding && findings.set(finding.message, finding);
     for (const { controllers, providers, injectables } of this.modules.values()) {

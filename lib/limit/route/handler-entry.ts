@@ -13,12 +13,12 @@ const NOTES_ENTRY = Symbol.for('syncguard:notes-entry');
 /** Nest's parameter type REQUEST. Pipes do not touch it. */
 const REQUEST_PARAMETER = 0;
 
-/** The visits of calls outside of HTTP, where a handler cannot find its visit by an argument. */
+/** The visits of calls outside of HTTP. Over HTTP a handler finds its visit by its request. */
 const visits: AsyncLocalStorage<Visit> = ((
   globalThis as { [key: symbol]: AsyncLocalStorage<Visit> | undefined }
 )[Symbol.for('syncguard:als:visits')] ??= new AsyncLocalStorage<Visit>());
 
-/** Calls the handler in a way in which the handler can find its visit. */
+/** Calls the handler so that it can find its visit: what the guard and the interceptor know of this call. */
 export const handleFor = (visit: Visit, context: ExecutionContext, next: CallHandler): Observable<unknown> =>
   context.getType() === 'http' ? next.handle() : visits.run(visit, () => next.handle());
 
@@ -79,8 +79,8 @@ function notingMethod(original: Method, place: RequestPlace | undefined): Method
 }
 
 /**
- * When to look whether the headers of a stream of events were sent, in ms. If they are sent later, the end of the stream
- * settles the call.
+ * How long after the handler returned to look whether the headers of a stream of events were sent, in ms. If they are sent
+ * later than that, the end of the stream settles the call.
  */
 const HEADERS_MS = [0, 1_000];
 

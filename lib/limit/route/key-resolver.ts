@@ -1,5 +1,6 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { ModuleRef } from '@nestjs/core';
+import { missingPartOf } from '../../core/keys.js';
 import {
   clientAddress,
   idText,
@@ -71,7 +72,7 @@ export class KeyResolver {
   }
 
   async #find(part: KeyPart, context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
-    if (typeof part === 'function') return idText(await this.resolver<unknown>(part)(context));
+    if (typeof part === 'function') return knownText(await this.resolver<unknown>(part)(context));
     if (part === 'ip') return this.#address(context, request);
     if (part === 'user') return this.#userId(context, request);
     const value = valueAt(request, part);
@@ -158,6 +159,13 @@ export class KeyResolver {
 
 const isResolverClass = (value: FromContext<unknown>): boolean =>
   typeof (value as { prototype?: { resolve?: unknown } }).prototype?.resolve === 'function';
+
+/** Returns the result of a function in `keyBy` as a text, or undefined if the text was built from a missing value. */
+function knownText(value: unknown): string | undefined {
+  const text = idText(value);
+  // With the ':' a result that is nothing but "undefined" is found too.
+  return text === undefined || missingPartOf(`:${text}`) !== undefined ? undefined : text;
+}
 
 /** A message has no address, and neither has a socket whose adapter does not pass it on. */
 const hasAddress = ({ ip, socket }: RequestLike): boolean => ip !== undefined || socket !== undefined;

@@ -1,4 +1,5 @@
 import { SyncGuardConfigError } from '../../core/errors.js';
+import { memberName } from '../../method/replace-method.js';
 import { boolean, knownOptions } from '../../core/validate.js';
 import { noteDecoration } from './decorated-methods.js';
 import { resolvePolicies } from '../limit.options.js';
@@ -95,10 +96,10 @@ function placeOf(
   if (typeof descriptor?.value === 'function' && typeof target !== 'function')
     return descriptor.value as object;
   throw new SyncGuardConfigError(
-    `${decorator} cannot stand on ${String(key)}, which is not a method of an instance.`,
+    `${decorator} is on ${memberName(target, key)}, which is not a method of an instance.`,
     {
       code: 'DECORATOR_NOT_ON_METHOD',
-      hint: 'Put it on a method of an instance that is a handler, or on the class.',
+      hint: 'Put the decorator on a method of an instance that is a handler, or on the class.',
     },
   );
 }

@@ -5,6 +5,7 @@ import { SyncGuardError } from '../../core/errors.js';
 import { type AbuseLimiterService, checkOf, type CallDecision } from '../abuse-limiter.service.js';
 import { type ResponseState, CallInFlight, type Listeners } from '../call-in-flight.js';
 import { BootChecks } from './boot-checks.js';
+import { describeKeyBy } from './key-parts.js';
 import { KeyResolver } from './key-resolver.js';
 import { type LimitCheck, MAX_CHECKS } from '../limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../limit.errors.js';
@@ -90,7 +91,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
 
   guardsPassed(context: ExecutionContext, visit: Visit): Promise<boolean> | true {
     if (visit.passed.has('after')) return true;
-    // No guard has refused the call, so the watching policies take it back.
+    // The policies in `watching` count only calls that a guard refuses. No guard has refused this call, so they take it back.
     for (const call of visit.watching.splice(0)) void call.takeBack().catch(() => {});
     const { after, defaultAfter } = visit.plan;
     const policies = visit.passed.has('default') ? [...defaultAfter, ...after] : after;
@@ -207,7 +208,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
       },
       predicateFailed: ({ name }, fault) =>
         this.#logger.error(
-          `The function \`isFailure\` of the policy ${name} failed, so the call counts. ${String(fault)}`,
+          `RATE_LIMIT_IS_FAILURE_THREW: The function \`isFailure\` of the policy ${name} failed, so the call counts. Correct the function. ${String(fault)}`,
           fault instanceof Error ? fault.stack : undefined,
         ),
       redirected: ({ name }) =>
@@ -330,8 +331,8 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
       );
     throw new LimitError({
       code: 'InvalidArgument',
-      message: 'The call does not say who makes it.',
-      hint: `It has no address, and none of the values that \`keyBy\` of the policy ${name} looks for.`,
+      message: 'The call does not have the values that identify its caller.',
+      hint: `The policy ${name} counts by ${describeKeyBy(keyBy)}. The call has no such value, and no address. Send the value, or change the \`keyBy\` of the policy.`,
     });
   }
 

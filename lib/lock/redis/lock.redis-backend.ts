@@ -403,7 +403,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     if (this.#warned) return;
     this.#warned = true;
     this.config.warn(
-      `The fence counter of the lock ${keys.map(hashKey).join(', ')} is above ${FENCE_THRESHOLDS.WARN}. Above ${FENCE_THRESHOLDS.MAX} no more locks are granted for this key.`,
+      `LOCK_FENCE_HIGH: The fence counter of the lock ${keys.map(hashKey).join(', ')} is above ${FENCE_THRESHOLDS.WARN}. Above ${FENCE_THRESHOLDS.MAX} no more locks are granted for this key.`,
     );
   }
 }

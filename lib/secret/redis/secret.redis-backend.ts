@@ -42,8 +42,8 @@ export class RedisSecretBackend implements SecretBackend {
       ...{ proof, bytes: payload, form, views: views ?? -1, ttlMs: ttlMs ?? 0, meta },
       ...{ maxFailures: maxFailures ?? 0, secretLabel: label, tombstoneMs },
     };
-    // `create()` has rejected although the secret is or may be stored. So the caller has no receipt and hands
-    // out no link to it. Without a deadline it would stay for ever.
+    // Burns a secret whose `create()` has rejected although the secret is or may be stored. Its caller got no receipt and
+    // passes on no link, so nobody would open it, and without a deadline it would stay for ever.
     const undo = (): void => {
       const burned = (): Promise<unknown> =>
         this.runner.run(burnScript, keys, { proof, burnId: proof, tombstoneMs: 0 });
