@@ -81,7 +81,7 @@ describe('the sample app, bundled and minified', () => {
     const tsc = join(ROOT, 'node_modules/typescript/bin/tsc');
     await run(process.execPath, [tsc, '-p', tsconfig, '--noCheck'], ROOT);
     const { metafile } = await build({
-      entryPoints: [join(compiled, 'main.js')],
+      entryPoints: [join(compiled, 'all/main.js')],
       outfile: programOf(format),
       bundle: true,
       minify: true,

@@ -1,6 +1,6 @@
 import type { INestApplication } from '@nestjs/common';
 import { type Balance, BudgetService } from 'nestjs-syncguard';
-import { FakeModel } from '../../sample/ai/fake-model.js';
+import { FakeModel } from '../../sample/all/ai/fake-model.js';
 import { eventually } from '../support/eventually.js';
 import { startRedisServer } from '../support/redis-server.js';
 import { freshRedis, workerRedis } from '../support/redis.js';

@@ -1,5 +1,5 @@
 import type { INestApplication } from '@nestjs/common';
-import { LoginService } from '../../sample/login/login.service.js';
+import { LoginService } from '../../sample/all/login/login.service.js';
 import { startRedisServer } from '../support/redis-server.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { closeAll, SETTINGS, start } from './sample-app.js';

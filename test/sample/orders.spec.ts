@@ -1,12 +1,12 @@
 import { createHash } from 'node:crypto';
 import { Script } from 'node:vm';
 import type { INestApplication } from '@nestjs/common';
-import { Ledger } from '../../sample/orders/ledger.js';
-import { MemoryLedger } from '../../sample/orders/memory-ledger.js';
-import { RedisLedger } from '../../sample/orders/redis-ledger.js';
+import { Ledger } from '../../sample/all/orders/ledger.js';
+import { MemoryLedger } from '../../sample/all/orders/memory-ledger.js';
+import { RedisLedger } from '../../sample/all/orders/redis-ledger.js';
 import { startRedisServer } from '../support/redis-server.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
-import { createApp } from '../../sample/create-app.js';
+import { createApp } from '../../sample/all/create-app.js';
 import { closeAll, SETTINGS, start } from './sample-app.js';
 
 interface Answer {

@@ -1,5 +1,5 @@
 import type { INestApplication } from '@nestjs/common';
-import { createApp, type SampleOptions } from '../../sample/create-app.js';
+import { createApp, type SampleOptions } from '../../sample/all/create-app.js';
 import { closeApp } from '../support/close-app.js';
 
 /** The combinations that the sample is tested on. */

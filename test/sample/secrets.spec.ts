@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto';
 import type { Redis } from 'ioredis';
-import { Sealer } from '../../sample/secrets/sealer.js';
+import { Sealer } from '../../sample/all/secrets/sealer.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
-import { createApp } from '../../sample/create-app.js';
+import { createApp } from '../../sample/all/create-app.js';
 import { closeAll, SETTINGS, start } from './sample-app.js';
 
 interface Answer {

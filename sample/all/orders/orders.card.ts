@@ -22,7 +22,7 @@ export const ordersCard: Card = {
     },
     {
       does: 'Two processes that share a Redis charge once together: start each like this',
-      line: 'REDIS_URL=redis://localhost:6379 PORT=3001 node sample/dist/main.js',
+      line: 'REDIS_URL=redis://localhost:6379 PORT=3001 node sample/dist/all/main.js',
     },
   ],
   script: `
