@@ -30,7 +30,8 @@ async function ours(redis) {
   // An exact sliding log. 1,000 clients cannot reach 1,000 a minute each in the seconds of a round.
   const limits = { default: { keyBy: 'headers.x-client', limit: 1000, windowMs: MINUTE } };
   return {
-    imports: [SyncGuardModule.forRoot({ redis, limits })],
+    // The three headers that throttler sends, too.
+    imports: [SyncGuardModule.forRoot({ redis, limits, limit: { headers: 'legacy' } })],
     providers: [{ provide: APP_GUARD, useClass: RateLimitGuard }],
   };
 }
