@@ -13,7 +13,7 @@ const NEST_LAB = 'nest-lab storage 1.2';
 export async function run({ redis, options }) {
   const all = await startContestants('limiters', 'limiter.mjs', {
     ...options,
-    always: ['ours', 'ours-uncached', 'seed', 'nest-lab', 'flexible-cache', 'upstash-cache'],
+    always: ['ours', 'ours-uncached', 'plain', 'nest-lab', 'flexible-cache', 'upstash-cache'],
   });
   const rounds = await inRounds(all, options.rounds ?? 5, async (each, warmUp) => {
     await redis.flushdb();
