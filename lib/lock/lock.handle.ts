@@ -1,6 +1,10 @@
+import { refuseAborted } from '../core/abort.js';
 import { BackgroundRetries } from '../core/background-retries.js';
 import { type Moment, momentAfter, momentNow, msUntil } from '../core/clock.js';
+import { settleWithin } from '../core/settle-within.js';
+import { MAX_DURATION_MS } from '../core/validate.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
+import { LockError } from './lock.errors.js';
 import type { LockHandle, ExtendResult, HeldLock, ReleaseResult } from './lock.types.js';
 
 export interface Grant {
@@ -40,8 +44,12 @@ export class BackendHandle implements LockHandle {
   }
 
   async release(signal?: AbortSignal): Promise<ReleaseResult> {
+    refuseAborted(signal, LockError);
     // A second release waits for the first one. It tries by itself only if the first has failed.
-    while (this.#releasing) await this.#releasing.catch(() => {});
+    while (this.#releasing) {
+      await settleWithin(MAX_DURATION_MS, [this.#releasing], signal);
+      refuseAborted(signal, LockError);
+    }
     if (this.#isOver) return isGone();
     this.#releasing = this.#backend.release({ lockId: this.lockId, held: this.#held, signal });
     try {
@@ -54,6 +62,7 @@ export class BackendHandle implements LockHandle {
   }
 
   async extend(ttlMs: number, signal?: AbortSignal): Promise<ExtendResult> {
+    refuseAborted(signal, LockError);
     if (this.#isOver) return isGone();
     const sentAt = momentNow();
     const result = await this.#backend.extend({ lockId: this.lockId, held: this.#held, ttlMs, signal });

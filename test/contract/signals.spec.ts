@@ -5,6 +5,7 @@ import {
   BudgetService,
   CounterService,
   FenceGuard,
+  type LockHandle,
   LockService,
   SecretService,
   SyncGuardModule,
@@ -13,6 +14,7 @@ import ts from 'typescript';
 import { sources } from '../docs/sources.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
+import { granted } from './lock.contract.js';
 
 // What every call of every service does with its options: the calls are read from the classes themselves, so that a new one
 // cannot be forgotten.
@@ -90,6 +92,13 @@ const CALLS: Readonly<Record<Service, Readonly<Record<string, Call>>>> = {
   },
 };
 
+/** What a handle takes: a signal by its place, and no options. */
+const HANDLE_CALLS: Readonly<Record<string, (handle: LockHandle, signal: AbortSignal) => Promise<unknown>>> =
+  {
+    release: (handle, signal) => handle.release(signal),
+    extend: (handle, signal) => handle.extend(30_000, signal),
+  };
+
 const all = Object.entries(CALLS).flatMap(([service, calls]) =>
   Object.keys(calls).map((call) => [service as Service, call] as const),
 );
@@ -108,6 +117,14 @@ function methodsOf(service: string): string[] {
 
 it.each(Object.keys(SERVICES) as Service[])('every public method of %s is tried here', (service) => {
   expect(Object.keys(CALLS[service]).sort()).toEqual(methodsOf(service).sort());
+});
+
+it('every method of a handle that takes a signal is tried here', () => {
+  const handle = sources
+    .flatMap(({ statements }) => statements.filter(ts.isInterfaceDeclaration))
+    .find(({ name }) => name.text === 'LockHandle');
+  const methods = (handle?.members ?? ([] as readonly ts.TypeElement[])).filter(ts.isMethodSignature);
+  expect(Object.keys(HANDLE_CALLS)).toEqual(methods.map(({ name }) => name.getText()));
 });
 
 describe.each(['memory', 'Redis'] as const)('on %s', (backend) => {
@@ -174,6 +191,51 @@ describe.each(['memory', 'Redis'] as const)('on %s', (backend) => {
         cause: reason,
       });
     });
+
+  describe.each(Object.entries(HANDLE_CALLS))('LockHandle.%s', (_, handleCall) => {
+    let handle: LockHandle;
+    beforeEach(async () => {
+      handle = granted(await module.get(LockService).acquire({ key: 'handle', ttlMs: 30_000 }));
+    });
+    afterEach(async () => void (await handle.release()));
+
+    it('refuses a signal that is none', async () => {
+      const none = 'none' as unknown as AbortSignal;
+      await expect(handleCall(handle, none)).rejects.toMatchObject({ code: 'InvalidArgument' });
+    });
+
+    it('rejects when it was aborted before, and sends nothing', async () => {
+      let commands = 0;
+      onCommand = () => commands++;
+      await expect(handleCall(handle, AbortSignal.abort())).rejects.toMatchObject({ code: 'Aborted' });
+      expect(commands).toBe(0);
+    });
+
+    it('rejects when it was aborted before while another release is on its way', async () => {
+      const first = handle.release();
+      await expect(handleCall(handle, AbortSignal.abort())).rejects.toMatchObject({ code: 'Aborted' });
+      expect(await first).toEqual({ ok: true });
+    });
+
+    it('rejects when it was aborted before, also of a lock that was released', async () => {
+      await handle.release();
+      await expect(handleCall(handle, AbortSignal.abort())).rejects.toMatchObject({ code: 'Aborted' });
+    });
+
+    if (backend === 'Redis')
+      it('rejects when it is aborted meanwhile, without the answer, and works again', async () => {
+        const controller = new AbortController();
+        const reason = new Error('the caller has left');
+        onCommand = () => controller.abort(reason);
+        await expect(handleCall(handle, controller.signal)).rejects.toMatchObject({
+          code: 'Aborted',
+          cause: reason,
+        });
+        onCommand = () => {};
+        await expect(handle.release()).resolves.toHaveProperty('ok');
+        expect(await module.get(LockService).isLocked({ key: 'handle' })).toBe(false);
+      });
+  });
 
   if (backend === 'Redis')
     it('leaves no lock and no secret of a call that was aborted meanwhile', async () => {

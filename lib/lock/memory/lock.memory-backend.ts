@@ -38,7 +38,6 @@ const SWEEP_AT_LEAST = 1_024;
 
 // The same values as on Redis, where lock.redis-turns.ts, lock.fragments.ts and lock.scripts.ts explain them.
 const CLAIM_MS = 500;
-const PASSES = 4;
 const KEEP_MS = 1_000;
 const KEEPING_LOOK_MS = 400;
 /** The pause between two attempts under a clock that a test moves by hand. Such a clock does not tell when time will pass. */
@@ -80,10 +79,11 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   }
 
   takeTurn({ pollMs }: { pollMs: number }): LockTurn {
-    return new MemoryTurn(pollMs, (turn) => {
+    const turn: MemoryTurn = new MemoryTurn(pollMs, () => {
       for (const key of turn.keys) this.#queues.leave(key, turn);
       if (turn.lockId !== undefined) this.#releaseAll(turn.lockId, turn.keys);
     });
+    return turn;
   }
 
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
@@ -158,8 +158,8 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     const remainingMs = (this.#live(key)?.expiresAtMs ?? 0) - this.clock.now();
     const refused = { ok: false, reason: 'locked' } as const;
     if (!turn) return withDetail(refused, { reason: 'locked', remainingMs });
-    const keeps = turn.timesPassed >= PASSES;
-    this.#settleOthers(keys, blocked, turn, keeps);
+    const { keeps } = turn;
+    this.#settleOthers(keys, blocked, turn);
     this.#queues.enter(key, turn);
     const dueMs = this.clock === steadyClock ? remainingMs + 1 : LOOK_BY_HAND_MS;
     const lookAgainMs = Math.max(1, Math.min(dueMs, turn.pollMs, keeps ? KEEPING_LOOK_MS : Infinity));
@@ -171,9 +171,9 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
    * next waiters. A call that `keeps` holds on to all keys before `blocked` instead. All callers sort their keys in the
    * same way, so callers never wait for each other in a circle.
    */
-  #settleOthers(keys: readonly string[], blocked: number, turn: MemoryTurn, keeps: boolean): void {
-    const { lockId } = turn as { lockId: string };
-    let passedOn = 0;
+  #settleOthers(keys: readonly string[], blocked: number, turn: MemoryTurn): void {
+    const { lockId, keeps } = turn as MemoryTurn & { lockId: string };
+    let hasPassed = false;
     for (const [i, key] of keys.entries()) {
       if (i === blocked) continue;
       this.#queues.leave(key, turn);
@@ -181,10 +181,10 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
       else if (this.#live(key)?.lockId === lockId) {
         this.#byKey.delete(key);
         this.#handOver(key);
-        passedOn = 1;
+        hasPassed = true;
       }
     }
-    turn.timesPassed += passedOn;
+    if (hasPassed) turn.passed();
   }
 
   /** Makes the head of a queue the owner of the key, for the time of a claim. */

@@ -1,40 +1,11 @@
-import { monotonicMs } from '../../core/clock.js';
-import type { LockTurn } from '../lock.types.js';
+import { WaitingTurn } from '../waiting-turn.js';
 
 /** A call that waits for locks in this process. */
-export class MemoryTurn implements LockTurn {
-  readonly sinceMs = monotonicMs();
-  place: number | undefined;
+export class MemoryTurn extends WaitingTurn {
   keys: readonly string[] = [];
   lockId: string | undefined;
   /** Orders the queues: a call that came earlier has a lower number. 0 until the call waits. */
   ticket = 0;
-  timesPassed = 0;
-  #listener: (() => void) | undefined;
-  #isWoken = false;
-
-  constructor(
-    readonly pollMs: number,
-    private readonly onLeave: (turn: MemoryTurn) => void,
-  ) {}
-
-  onWake(listener: (() => void) | undefined): void {
-    this.#listener = listener;
-    if (this.#isWoken) listener?.();
-  }
-
-  wake(): void {
-    this.#isWoken = true;
-    this.#listener?.();
-  }
-
-  begin(): void {
-    this.#isWoken = false;
-  }
-
-  leave(): void {
-    this.onLeave(this);
-  }
 }
 
 /** The calls that wait for each key, in the order in which they came. */

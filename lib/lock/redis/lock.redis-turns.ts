@@ -7,10 +7,7 @@ import { CLAIM_MS } from './lock.fragments.js';
 import type { LockKeys, LockLayout } from './lock.layout.js';
 import { createLockId } from '../lock.record.js';
 import { type AcquireReply, type HandedOver, handOnScript, KEEP_MS, publishScript } from './lock.scripts.js';
-import type { LockTurn } from '../lock.types.js';
-
-/** A call for several keys that has passed on a claimed key this often keeps the next ones until it has all keys. */
-const PASSES = 4;
+import { WaitingTurn } from '../waiting-turn.js';
 
 /** The pause between two attempts of a waiter that no message can reach. A claim lasts longer, so it is not missed. */
 const UNHEARD_LOOK_MS = 200;
@@ -36,56 +33,18 @@ export interface Wanted {
   readonly ttlMs: number;
 }
 
-export class RedisTurn implements LockTurn {
-  readonly sinceMs = monotonicMs();
+export class RedisTurn extends WaitingTurn {
   wanted: Wanted | undefined;
-  place: number | undefined;
   ticket = '';
   /** The fault of the last attempt that failed. */
   fault: unknown;
-  hasLeft = false;
   /** The process name under which the turn stands in the queues. */
   process = UNHEARD;
-  #timesPassed = 0;
-  #listener: (() => void) | undefined;
-  #isWoken = false;
-
-  constructor(
-    readonly pollMs: number,
-    private readonly onLeave: (turn: RedisTurn) => void,
-  ) {}
-
-  get keeps(): boolean {
-    return this.#timesPassed >= PASSES;
-  }
-
-  onWake(listener: (() => void) | undefined): void {
-    this.#listener = listener;
-    if (this.#isWoken) listener?.();
-  }
-
-  wake(): void {
-    this.#isWoken = true;
-    this.#listener?.();
-  }
-
-  /** Called when an attempt begins. Returns whether the turn was woken since the last attempt, and forgets it. */
-  begin(): boolean {
-    const wasWoken = this.#isWoken;
-    this.#isWoken = false;
-    return wasWoken;
-  }
 
   locked({ ticket, place, passedOn }: Extract<AcquireReply, { status: 'locked' }>): void {
     this.ticket = ticket;
     if (place > 0) this.place ??= place;
-    if (passedOn) this.#timesPassed++;
-  }
-
-  leave(): void {
-    if (this.hasLeft) return;
-    this.hasLeft = true;
-    this.onLeave(this);
+    if (passedOn) this.passed();
   }
 }
 
@@ -123,7 +82,8 @@ export class RedisTurns {
   }
 
   take(pollMs: number): RedisTurn {
-    return new RedisTurn(pollMs, (turn) => this.settle(turn));
+    const turn: RedisTurn = new RedisTurn(pollMs, () => this.settle(turn));
+    return turn;
   }
 
   /** Called when an attempt begins, which may put the turn into a queue. */
