@@ -13,6 +13,7 @@ export { createFenceGuard, type FenceGuardConfig } from './assembly/fence-guards
 export { FenceGuard } from './lock/fence-guard.js';
 export type { FencedValue, FencedWrite, FenceResult } from './lock/fence.types.js';
 export type * from './lock/lock.types.js';
+export { leaveReplica } from './redis/leave-replica.js';
 export type { EvalClient, IoredisClient } from './redis/redis.client.js';
 export type { Clock } from './core/clock.js';
 

@@ -19,6 +19,7 @@ export type { CallOptions } from './core/validate.js';
 export { SyncGuardHealthIndicator, type SyncGuardHealth } from './module/syncguard.health.js';
 export { SyncGuardExceptionFilter, toHttpException } from './transport/syncguard-exception.filter.js';
 export { ScriptLoader } from './assembly/script-loader.js';
+export { leaveReplica } from './redis/leave-replica.js';
 export type { EvalClient, IoredisClient, RedisConnectionOptions } from './redis/redis.client.js';
 
 // Locks

@@ -1,5 +1,5 @@
 import { Cluster, Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
-import { monotonicMs } from '../core/clock.js';
+import { leaveReplica } from './leave-replica.js';
 import type { IoredisClient, RedisClient, RedisConnectionOptions } from './redis.client.js';
 
 type ReconnectOnError = NonNullable<RedisOptions['reconnectOnError']>;
@@ -23,23 +23,6 @@ const REQUIRED = {
   // A socket that does not close must not keep the process alive.
   disconnectTimeout: 100,
 } satisfies RedisOptions;
-
-/** How long a connection may take to close, in ms. Refusals that arrive meanwhile do not close it again. */
-const LEAVING_MS = 100;
-
-/**
- * Returns a `reconnectOnError` that reconnects when the server refuses writes because it has become a replica. The
- * address leads to the new primary, now or soon. The server refuses every command in flight, but only the first refusal
- * reconnects: ioredis would add a listener to the socket for each of them, and Node would warn of a leak.
- */
-function leaveReplica(): ReconnectOnError {
-  let leftMs = -Infinity;
-  return ({ message }) => {
-    if (!/\bREADONLY\b/.test(message) || monotonicMs() < leftMs + LEAVING_MS) return false;
-    leftMs = monotonicMs();
-    return true;
-  };
-}
 
 /** Opens a connection of our own. It connects at once, and retries until it succeeds. */
 export function openConnection(redis: Exclude<RedisConnectionOptions, IoredisClient>): RedisClient {

@@ -1,3 +1,4 @@
+import { leavesReplica } from './leave-replica.js';
 import type { RedisClient } from './redis.client.js';
 
 const OLDEST_VERSION = [6, 2] as const;
@@ -32,18 +33,9 @@ export function clientWarnings(client: RedisClient, { own = false } = {}): strin
   const warnings: string[] = [];
   if (options.sentinels && !options.failoverDetector) warnings.push(NO_FAILOVER_DETECTOR);
   if (!own && !connection?.socketTimeout) warnings.push(NO_SOCKET_TIMEOUT);
-  if (!own && !client.isCluster && !reconnectsOnReadonly(options.reconnectOnError))
+  if (!own && !client.isCluster && !leavesReplica(options.reconnectOnError))
     warnings.push(NO_RECONNECT_ON_ERROR);
   return warnings;
-}
-
-/** Returns whether the option makes the client leave a replica. It calls the option with the error of a replica. */
-function reconnectsOnReadonly(reconnectOnError: ((error: Error) => unknown) | null | undefined): boolean {
-  try {
-    return Boolean(reconnectOnError?.(new Error("READONLY You can't write against a read only replica.")));
-  } catch {
-    return false;
-  }
 }
 
 export const NO_PUBSUB =
@@ -53,7 +45,7 @@ const NO_FAILOVER_DETECTOR =
 const NO_SOCKET_TIMEOUT =
   'REDIS_NO_SOCKET_TIMEOUT: the client is without `socketTimeout`, so it never closes a connection whose server has vanished. Set it to about 2000 ms.';
 const NO_RECONNECT_ON_ERROR =
-  "REDIS_NO_RECONNECT_ON_ERROR: the client stays connected to a primary that has become a replica. Set `reconnectOnError: ({ message }) => message.includes('READONLY')`.";
+  'REDIS_NO_RECONNECT_ON_ERROR: the client stays connected to a primary that has become a replica. Set `reconnectOnError: leaveReplica()`, from nestjs-syncguard.';
 const NOT_CHECKED =
   'REDIS_NOT_CHECKED: the server refused INFO or did not answer it, so its version, role and eviction policy are unknown. Allow the command INFO.';
 

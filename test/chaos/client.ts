@@ -1,8 +1,9 @@
 import { Cluster, type ClusterNode, Redis, type RedisOptions } from 'ioredis';
+import { leaveReplica } from 'nestjs-syncguard';
 
 const RECOMMENDED: RedisOptions = {
   socketTimeout: 2_000,
-  reconnectOnError: ({ message }) => message.includes('READONLY'),
+  reconnectOnError: leaveReplica(),
   failoverDetector: true,
   disconnectTimeout: 100,
 };

@@ -1,6 +1,7 @@
 import 'reflect-metadata';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Redis, RedisOptions } from 'ioredis';
+import { leaveReplica } from 'nestjs-syncguard';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { specLayout } from '../../lib/lock/redis/lock.layout.js';
 import { RedisLockBackend } from '../../lib/lock/redis/lock.redis-backend.js';
@@ -22,7 +23,7 @@ const UNDONE_WITHIN_MS = 5_000;
 /** As docs/redis.md says. */
 const RECOMMENDED: RedisOptions = {
   socketTimeout: 2_000,
-  reconnectOnError: ({ message }) => message.includes('READONLY'),
+  reconnectOnError: leaveReplica(),
 };
 
 const waitingIn = (client: RedisClient): number => {

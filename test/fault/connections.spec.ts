@@ -5,7 +5,7 @@ import { createServer, type Server, type Socket } from 'node:net';
 import { once } from 'node:events';
 import type { AddressInfo } from 'node:net';
 import type { Redis, RedisOptions } from 'ioredis';
-import { createRedisBackend, SyncGuardModule } from 'nestjs-syncguard';
+import { createRedisBackend, leaveReplica, SyncGuardModule } from 'nestjs-syncguard';
 import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
 import { eventually } from '../support/eventually.js';
 import {
@@ -140,8 +140,11 @@ describe.each(IOREDIS_VERSIONS)('connections, %s', (_, version: IORedisName) => 
       expect(await next.client().info('commandstats')).toContain('cmdstat_set:');
     });
 
-    it('is left once, by all the calls that it refuses', async () => {
-      const connection = open(proxy.url);
+    it.each([
+      ['a connection of our own', () => open(proxy.url)],
+      ["a user's client", () => open(theirs({ port: proxy.port, reconnectOnError: leaveReplica() }))],
+    ])('is left once, by all the calls that it refuses: %s', async (_whose, openIt) => {
+      const connection = openIt();
       await connection.opened();
       const stream = connection.runner.client.stream as unknown as Socket;
       const before = stream.listenerCount('close');
@@ -350,7 +353,7 @@ describe('the boot warns, by code', () => {
     const { Redis } = ioredisOf(version);
     const WELL = {
       socketTimeout: 2_000,
-      reconnectOnError: ({ message }: Error) => message.includes('READONLY'),
+      reconnectOnError: leaveReplica(),
       failoverDetector: true,
     };
 
@@ -363,7 +366,13 @@ describe('the boot warns, by code', () => {
       expect(await codesOf({ ...WELL, reconnectOnError: () => false })).toStrictEqual([
         'REDIS_NO_RECONNECT_ON_ERROR',
       ]);
+      // The function that makes one is none: ioredis takes what it returns for a no.
+      expect(await codesOf({ ...WELL, reconnectOnError: leaveReplica as never })).toStrictEqual([
+        'REDIS_NO_RECONNECT_ON_ERROR',
+      ]);
+      expect(await codesOf({ ...WELL, reconnectOnError: () => 2 })).toStrictEqual([]);
       expect(await codesOf(WELL)).toStrictEqual([]);
+      expect(await codesOf(WELL)).toStrictEqual([]); // A second app over the same options, at the same time.
     });
   });
 
