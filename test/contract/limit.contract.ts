@@ -247,6 +247,23 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 6 });
       });
 
+      it('keep a block until the clock that stepped back has come to its end, and say so', async () => {
+        await attempts(5);
+        await limiter.block('bob', LOGIN, minutes(2));
+        advance(-hours(1));
+        const left = hours(1) / seconds(1);
+        for (const decision of [await attempt(), await limiter.peek('ann', LOGIN)])
+          expect(decision).toMatchObject({ allowed: false, scope: 'temp', retryAfterSecs: left + 60 });
+        for (const decision of [await attempt(LOGIN, 'bob'), await limiter.peek('bob', LOGIN)])
+          expect(decision).toMatchObject({ allowed: false, scope: 'manual', retryAfterSecs: left + 120 });
+        advance(hours(1) + minutes(1));
+        expect(await attempt()).toMatchObject({ allowed: true });
+        expect(await attempt(LOGIN, 'bob')).toMatchObject({ allowed: false, retryAfterSecs: 60 });
+        advance(-hours(1));
+        await limiter.unblock('bob', LOGIN);
+        expect(await attempt(LOGIN, 'bob')).toMatchObject({ allowed: true, shortCount: 1 });
+      });
+
       it('count what comes after a block was lifted, though the clock stepped back behind it', async () => {
         await attempts(5);
         advance(-seconds(5));

@@ -1,12 +1,14 @@
+import 'reflect-metadata';
+import { Test, type TestingModule } from '@nestjs/testing';
 import type { Cluster, ClusterOptions } from 'ioredis';
-import { createRedisBackend } from 'nestjs-syncguard';
-import { LockService } from '../../lib/lock/lock.service.js';
-import { resolveOptions } from '../../lib/module/syncguard.options.js';
+import { createRedisBackend, LockService, SyncGuardModule, type SyncGuardOptions } from 'nestjs-syncguard';
 import { granted } from '../contract/lock.contract.js';
 import { describeLockQueue } from '../contract/lock-queue.contract.js';
 import { type ClusterEngine, NEVER_MS, startClusterEngine } from '../support/engines/engine.js';
-import { crash, loseMaster, switchMaster } from '../support/engines/faults.js';
+import { crash, freeze, loseMaster, switchMaster } from '../support/engines/faults.js';
 import { eventually } from '../support/eventually.js';
+import { IOREDIS_VERSIONS, ioredisOf } from '../support/ioredis-versions.js';
+import type { RedisServer } from '../support/redis-server.js';
 
 const START_MS = 60_000;
 const COMMAND_TIMEOUT_MS = 10_000;
@@ -43,30 +45,55 @@ describe.each<[string, ClusterOptions]>([
 
 describe('a queue on a Cluster whose master changes', () => {
   let engine: ClusterEngine;
+  const modules: TestingModule[] = [];
   beforeEach(async () => {
     engine = await startClusterEngine();
   }, START_MS);
-  afterEach(() => engine.stop());
+  afterEach(async () => {
+    await Promise.all(modules.splice(0).map((module) => module.close()));
+    await engine.stop();
+  });
 
   const KEYS = ['{t}:a', '{t}:b'];
   const WAITERS = 6;
 
-  const service = (client: Cluster): LockService =>
-    new LockService(createRedisBackend(client), resolveOptions({ lock: { timeoutMs: 90_000 } }));
-  const masterOfLocks = async () => {
+  /** The locks of an app of its own. */
+  const appOn = async (redis: SyncGuardOptions['redis']): Promise<LockService> => {
+    const imports = [SyncGuardModule.forRoot({ redis, lock: { timeoutMs: 90_000 } })];
+    const module = await Test.createTestingModule({ imports }).compile();
+    modules.push(await module.init());
+    return module.get(LockService);
+  };
+  /** What an app may be given: each as the page on Redis says. */
+  const CONNECTIONS: [string, () => SyncGuardOptions['redis']][] = [
+    ['our own connections', () => ({ nodes: engine.cluster.nodes })],
+    ...IOREDIS_VERSIONS.map(([version, name]): [string, () => Cluster] => [
+      `clients of a user's own, ${version}`,
+      () => {
+        const { Cluster } = ioredisOf(name);
+        const client = new Cluster(engine.cluster.nodes, { redisOptions: { socketTimeout: 2_000 } });
+        return engine.cluster.track(client.on('error', () => {}));
+      },
+    ]),
+  ];
+  const masterOfLocks = async (): Promise<RedisServer> => {
     const [name] = (await namesOf(engine)) as [string];
     return engine.cluster.ownerOf(name);
   };
-
-  it.each<[string, () => Promise<unknown>]>([
+  const FAULTS: [string, () => Promise<unknown>][] = [
     ['by agreement', async () => switchMaster(engine.cluster, await masterOfLocks())],
     ['as it is killed', async () => loseMaster(engine.cluster, await masterOfLocks(), crash)],
-  ])(
-    '%s: all that wait are served, in order, and nothing is left',
-    async (_, fail) => {
-      const client = () => engine.cluster.client();
-      const services = [service(client()), service(client())];
-      const held = granted(await createRedisBackend(client()).acquire({ keys: KEYS, ttlMs: 60_000 }));
+    ['as it is frozen', async () => loseMaster(engine.cluster, await masterOfLocks(), freeze)],
+  ];
+
+  it.each(
+    FAULTS.flatMap(([how, fail]) => CONNECTIONS.map(([whose, redis]) => [how, whose, fail, redis] as const)),
+  )(
+    '%s, on %s: all that wait are served, in order, and nothing is left',
+    async (_how, _whose, fail, redis) => {
+      const services = [await appOn(redis()), await appOn(redis())];
+      const holder = await appOn(redis());
+      const held = granted(await holder.acquire({ keys: KEYS, ttlMs: 60_000 }));
       const order: number[] = [];
       const fences = [held.fence];
       const waiters: Promise<unknown>[] = [];
@@ -86,7 +113,11 @@ describe('a queue on a Cluster whose master changes', () => {
       await fail();
       // One that was not answered in time may have run: then there is nothing left to release.
       await eventually(async () => void (await held.release()), { timeoutMs: 20_000 });
+      const releasedMs = performance.now();
       await Promise.all(waiters);
+      console.log(
+        `${_how}, on ${_whose}: all served ${Math.round(performance.now() - releasedMs)} ms after the release`,
+      );
       expect(order).toStrictEqual([...Array(WAITERS).keys()]);
       expect(fences).toStrictEqual([...new Set(fences)].sort());
     },

@@ -1,13 +1,13 @@
 import 'reflect-metadata';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { SyncGuardHealthIndicator, SyncGuardModule } from 'nestjs-syncguard';
 import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
 import { RedisLockBackend } from '../../lib/lock/redis/lock.redis-backend.js';
-import { slottedLayout, specLayout } from '../../lib/lock/redis/lock.layout.js';
+import { slottedLayout } from '../../lib/lock/redis/lock.layout.js';
 import { ask } from '../support/engines/ask.js';
 import { type RedisCluster, startRedisCluster } from '../support/engines/cluster.js';
+import { doublesDuring } from '../support/engines/doubles.js';
 import { fillMemory, freeze, killClients, losePrimary, switchPrimary } from '../support/engines/faults.js';
 import { type SentinelGroup, startSentinelGroup } from '../support/engines/sentinel.js';
 import { eventually } from '../support/eventually.js';
@@ -50,56 +50,13 @@ describe('on Redis behind Sentinel', () => {
   afterAll(() => group.stop());
 
   describe.each(IOREDIS_VERSIONS)('%s', (_, version) => {
-    let run = 0;
-    /**
-     * Two instances that take every key they can get and keep it: gives, of each key that was granted twice, when
-     * the first grant came after the switch was announced, and whether the second fence was higher.
-     */
-    async function doublesDuring(
-      fault: () => Promise<unknown>,
-    ): Promise<{ firstAtMs: number; rises: boolean }[]> {
-      const name = `${version}:${run++}`;
-      const connections = [open(version, group.options), open(version, group.options)];
-      for (const connection of connections) expect((await connection.opened()).fault).toBeUndefined();
-      const grants = new Map<string, { atMs: number; fence: string }[]>();
-      const startedMs = performance.now();
-      let over = false;
-      const worker = async ({ runner }: RedisConnection): Promise<void> => {
-        const config = { cleanupInIsLocked: false, warn: () => {} };
-        const backend = new RedisLockBackend(runner, specLayout('syncguard'), config);
-        while (!over) {
-          // One of the latest 100 keys, of which there is a new one every 5 ms.
-          const latest = Math.floor((performance.now() - startedMs) / 5);
-          const key = `${name}:${latest - Math.floor(Math.random() * 100)}`;
-          const result = await backend.acquire({ key, ttlMs: 60_000 }).catch(() => undefined);
-          if (result?.ok) {
-            const grant = { atMs: performance.now(), fence: result.fence };
-            grants.set(key, [...(grants.get(key) ?? []), grant]);
-          } else await sleep(1);
-        }
-      };
-      const working = connections.flatMap((connection) => [worker(connection), worker(connection)]);
-      await sleep(300);
-      let switchedMs = Infinity;
-      const listener = (group.sentinels[0] as RedisServer).client();
-      listener.on('message', () => (switchedMs = Math.min(switchedMs, performance.now())));
-      await listener.subscribe('+switch-master');
-      await fault();
-      await sleep(2_000);
-      over = true;
-      await Promise.all(working);
-      await Promise.all(connections.map((connection) => connection.close()));
-      const all = [...grants.values()];
-      // It goes on after the switch.
-      expect(Math.max(...all.flat().map(({ atMs }) => atMs))).toBeGreaterThan(switchedMs + 500);
-      return all.flatMap(([one, two]) =>
-        one && two ? [{ firstAtMs: one.atMs - switchedMs, rises: one.fence < two.fence }] : [],
-      );
-    }
+    const ownConnection = (): RedisConnection => open(version, group.options);
 
     it('a planned switch under load: both instances leave at once, and fences rise', async () => {
       await group.untilReplicated();
-      for (const { firstAtMs, rises } of await doublesDuring(() => switchPrimary(group))) {
+      for (const { firstAtMs, rises } of await doublesDuring(group, ownConnection, () =>
+        switchPrimary(group),
+      )) {
         expect(firstAtMs).toBeLessThan(500);
         expect(rises).toBe(true);
       }
@@ -107,7 +64,7 @@ describe('on Redis behind Sentinel', () => {
 
     it('a frozen primary that resumes after its failover is not written to', async () => {
       await group.untilReplicated();
-      const doubles = await doublesDuring(async () => {
+      const doubles = await doublesDuring(group, ownConnection, async () => {
         const { heal } = await losePrimary(group, freeze);
         await heal();
       });
