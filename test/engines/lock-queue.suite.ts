@@ -7,6 +7,7 @@ import { describeLockQueue } from '../contract/lock-queue.contract.js';
 import { type ClusterEngine, NEVER_MS, startClusterEngine } from '../support/engines/engine.js';
 import { crash, freeze, loseMaster, switchMaster } from '../support/engines/faults.js';
 import { eventually } from '../support/eventually.js';
+import { IOREDIS_VERSIONS, type IORedisName, ioredisOf } from '../support/ioredis-versions.js';
 import type { RedisServer } from '../support/redis-server.js';
 
 const START_MS = 60_000;
@@ -65,13 +66,27 @@ describe('a queue on a Cluster whose master changes', () => {
     return module.get(LockService);
   };
   const theirs = (): SyncGuardOptions['redis'] => engine.cluster.client();
+  /** As docs/redis.md says. */
+  const advised = (name: IORedisName): SyncGuardOptions['redis'] => {
+    const { Cluster } = ioredisOf(name);
+    const options = { slotsRefreshInterval: 2_000, redisOptions: { socketTimeout: 2_000 } };
+    return engine.cluster.track(new Cluster(engine.cluster.nodes, options).on('error', () => {}));
+  };
   const ours = (): SyncGuardOptions['redis'] => ({ nodes: engine.cluster.nodes });
   const masterOfLocks = async (): Promise<RedisServer> => {
     const [name] = (await namesOf(engine)) as [string];
     return engine.cluster.ownerOf(name);
   };
 
-  it.each([
+  const loseFrozen = async () => loseMaster(engine.cluster, await masterOfLocks(), freeze);
+  type Case = readonly [
+    how: string,
+    whose: string,
+    redis: () => SyncGuardOptions['redis'],
+    fail: () => Promise<unknown>,
+  ];
+
+  it.each<Case>([
     [
       'by agreement',
       "a user's clients",
@@ -84,13 +99,11 @@ describe('a queue on a Cluster whose master changes', () => {
       theirs,
       async () => loseMaster(engine.cluster, await masterOfLocks(), crash),
     ],
-    // Where a user's clients stay with it, docs/redis.md says so.
-    [
-      FROZEN,
-      'our own connections',
-      ours,
-      async () => loseMaster(engine.cluster, await masterOfLocks(), freeze),
-    ],
+    [FROZEN, 'our own connections', ours, loseFrozen],
+    ...IOREDIS_VERSIONS.map(
+      ([version, name]) =>
+        [FROZEN, `clients as docs/redis.md says, ${version}`, () => advised(name), loseFrozen] as const,
+    ),
   ])(
     '%s, on %s: all that wait are served, and nothing is left',
     async (how, whose, redis, fail) => {
