@@ -108,7 +108,7 @@ describe.each(SETTINGS)(
     });
 
     it('runs as many at once as there is room for together, and holds the most they may cost', async () => {
-      app.get(FakeModel).answerMs = 300;
+      app.get(FakeModel).answerMs = 2_000;
       const complete = jest.spyOn(app.get(FakeModel), 'complete').mockClear();
       const asking = Promise.all(Array.from({ length: 5 }, () => ask('ada', 800)));
       await eventually(() => expect(complete).toHaveBeenCalledTimes(3));
