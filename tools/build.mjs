@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, resolve } from 'node:path';
+import ts from 'typescript';
 
 const tsc = createRequire(import.meta.url).resolve('typescript/bin/tsc');
 const root = resolve(import.meta.dirname, '..');
@@ -28,6 +29,7 @@ async function compile({ folder, type, args }) {
   }
   writeFileSync(join(outDir, 'package.json'), `{ "type": "${type}" }\n`);
   removeUnreachedTypes(outDir);
+  removeComments(outDir);
 }
 
 const ENTRIES = ['index', 'core', 'compat', 'testing/index'];
@@ -44,6 +46,16 @@ function removeUnreachedTypes(outDir) {
   for (const entry of ENTRIES) visit(join(outDir, `${entry}.d.ts`));
   for (const file of readdirSync(outDir, { recursive: true }).map((name) => join(outDir, name)))
     if (file.endsWith('.d.ts') && !reached.has(file)) rmSync(file);
+}
+
+/** People read the declarations, which keep theirs. Those of the code would be a tenth of what is installed. */
+function removeComments(outDir) {
+  const printer = ts.createPrinter({ removeComments: true });
+  for (const file of readdirSync(outDir, { recursive: true }).map((name) => join(outDir, name)))
+    if (file.endsWith('.js')) {
+      const source = ts.createSourceFile(file, readFileSync(file, 'utf8'), ts.ScriptTarget.ES2022);
+      writeFileSync(file, printer.printFile(source));
+    }
 }
 
 rmSync(target, { recursive: true, force: true });
