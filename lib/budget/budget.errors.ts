@@ -146,8 +146,8 @@ export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
   readonly retryAtMs: number | null;
 
   /**
-   * @param facts.endsInMs - the time until the pending hold ends, in ms. Undefined where no hold is pending.
-   * @param facts.bodyHasRun - whether the conflict was found when the hold of a body was finalized
+   * `endsInMs` is the time until the pending hold ends, in ms, and undefined where no hold is pending. `bodyHasRun` says
+   * whether the conflict was found when the hold of a body was finalized.
    */
   constructor(
     reason: string,
