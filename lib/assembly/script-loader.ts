@@ -8,8 +8,9 @@ import type { ScriptRunner } from '../script/script-runner.js';
 import { secretScripts } from '../secret/redis/secret.scripts.js';
 
 /**
- * The scripts of all features. The tests of the script laws run over this list. The scripts for locks of three and more
- * keys are left out: they differ from those for two in their number of keys only, and are registered at their first use.
+ * The scripts that are registered at boot. The tests of the script laws run over this list. Scripts that depend on the
+ * calls of the app are left out, and are registered at their first use: those for locks of three and more keys, those
+ * for policies that are known at boot, and those for checks of which not all are plain logs. So is the health script.
  */
 export const allScripts: readonly Script[] = [
   ...lockScripts,
@@ -21,7 +22,8 @@ export const allScripts: readonly Script[] = [
 ];
 
 /**
- * Registers every script on the client when the app starts, so that the first call is as fast as the others.
+ * Defines the scripts of `allScripts` as commands of the client when the app starts, so that no call has to do that. It
+ * sends nothing to Redis: ioredis sends the text of a script with its first call on each connection.
  */
 export class ScriptLoader {
   readonly #runner: ScriptRunner | undefined;

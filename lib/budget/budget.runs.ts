@@ -31,7 +31,9 @@ export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
    * Returns the actual cost of the result. For a stream under `@WithBudget()` it is called with the last
    * item. If the body has noted more with `currentHold().spent()`, the noted sum is the cost. If `actual` throws
    * or returns no amount, the estimate is the cost, or the noted sum where that is greater, and an error is
-   * logged. Default: the noted sum, or the reserved amount if nothing was noted.
+   * logged. If the stream did not end, or a signal was aborted, the result may be partial. Then nothing is
+   * logged, and the noted sum is the cost, or the estimate if nothing was noted. Default: the noted sum, or the
+   * reserved amount if nothing was noted.
    */
   actual?: (result: T) => Amount;
   /**
@@ -232,7 +234,7 @@ export class BudgetRuns {
 
   #unreadable({ id }: Reserved, error: unknown): void {
     this.#logger.error(
-      `BUDGET_COST_UNREADABLE: The cost of budget operation ${hashKey(id)} could not be read, so at least its estimate is counted. Correct \`actual\`, \`onThrow\` or the amount of \`spent()\`: ${error instanceof Error ? error.message : typeof error}`,
+      `BUDGET_COST_UNREADABLE: A cost of budget operation ${hashKey(id)} could not be read. At least the estimate is counted, unless \`actual\` or \`onThrow\` gives another cost. Correct \`actual\`, \`onThrow\` or the amount of \`spent()\`: ${error instanceof Error ? error.message : typeof error}`,
     );
     this.onUnreadableCost(id);
   }

@@ -10,9 +10,10 @@ import {
   validateCost,
 } from './limit.policy.js';
 
-// Limit, window and cost of one call, as functions of the app return them. A function `limit` may return 0 for a suspended
-// plan and Infinity for an unlimited one. A value that is not a number, or is below 0, is a mistake of the app. Then the call
-// fails with 500, and the log has the reason.
+// Limit, window and cost of one call, as functions of the app return them. A function `limit` may return 0 for a
+// suspended plan, and Infinity or 'unlimited' for an unlimited one. Limit and cost must be at least 0, and a window must
+// be from 1 to MAX_LIMIT_MS. Any other value is a mistake of the app. Then the call fails with 500, and the log has the
+// reason.
 
 /** Returns whether a call is not counted: it costs nothing, or the limit is 0 or unlimited. A block still denies it. */
 export const isUncounted = ({ policy: { rules }, cost }: LimitCheck): boolean =>
@@ -54,8 +55,8 @@ export function withWindow(policy: ResolvedPolicy, windowMs: unknown): ResolvedP
 }
 
 /**
- * Returns the cost of one call. A cost higher than the limit is answered with 400 and not with 500, since it may depend on
- * what the client sent.
+ * Returns the cost of one call, rounded up. It is 0 where the limit is 0 or unlimited. A cost that the policy can never
+ * let in, or cannot count, is answered with 400 and not with 500, since it may depend on what the client sent.
  */
 export function costOf(policy: ResolvedPolicy, cost: unknown): number {
   if (typeof cost !== 'number' || !(cost >= 0))

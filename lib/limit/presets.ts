@@ -21,6 +21,8 @@ const escalation = { factor: 2, maxBlockMs: DAY, strikeTtlMs: DAY };
  * - By address and account together: 5 in a minute block for a minute, 20 in an hour block for an hour.
  * - By address: 50 in 10 minutes block for 10 minutes.
  * - By account: 100 in an hour block for 10 minutes. The limit is wide, so that it is hard to lock another user out.
+ *
+ * The blocks of the first two get longer: each further one within a day of the last lasts twice as long, up to a day.
  */
 const login = [
   {
@@ -77,7 +79,7 @@ const otp = [
   },
 ] satisfies LimitPolicy[];
 
-/** Limits new accounts: 5 an hour and 20 a day from one address. A failed sign-up does not count. */
+/** Limits new accounts by address: 5 in an hour block for an hour, 20 in a day for a day. A failed sign-up does not count. */
 const signup = {
   keyBy: 'ip',
   count: 'success',

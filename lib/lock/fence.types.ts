@@ -17,9 +17,9 @@ export interface FencedWrite {
 /** A value for a Redis key of your own. */
 export interface FencedValue {
   /**
-   * The name of the key, 1 to 512 UTF-8 bytes, as it is: `keyPrefix` does not apply to it, the client's own does. It must be
-   * free or a String, and outside of SyncGuard's own names. A TTL that it has stays. On a Cluster it shares the slot of `resource`: the
-   * same name, or the same `{tag}`.
+   * The name of the key, 1 to 512 UTF-8 bytes, as it is: `keyPrefix` does not apply to it, the client's own does. It
+   * must be free or a String, and outside of SyncGuard's own names. A TTL that it has stays. With `keyLayout: 'slotted'`,
+   * which a Cluster always has, it must be in the slot of `resource`: give both the same name, or the same `{tag}`.
    */
   key: string;
   /** A string, for example JSON. */

@@ -44,7 +44,7 @@ export interface LockBackend<C extends BackendCapabilities = BackendCapabilities
   flush?(): Promise<void>;
 }
 
-/** Why an operation returned `{ ok: false }`. Telemetry and waiting read it. It is not part of the public result. */
+/** Why an operation failed, in more detail than its public result shows. Telemetry and waiting read it. */
 export interface FailureDetail {
   readonly reason: 'locked' | 'mismatch' | 'not_found' | 'expired';
   /** The time that is left of the other owner's lock, in ms, where the backend knows it. */
@@ -55,7 +55,7 @@ export interface FailureDetail {
 
 const DETAIL = Symbol.for('syncguard:failure-detail');
 
-/** Attaches the reason as a hidden property, because the public result shows no more than `{ ok: false }`. */
+/** Attaches the detail as a hidden property. The public result shows no more than `ok`, and of `acquire` the reason. */
 export function withDetail<const Result extends { ok: false }>(
   result: Result,
   detail: FailureDetail,

@@ -44,13 +44,12 @@ export class BackendHandle implements LockHandle {
   }
 
   async release(signal?: AbortSignal): Promise<ReleaseResult> {
-    refuseAborted(signal, LockError);
     // A second release waits for the first one. It tries by itself only if the first has failed.
     while (this.#releasing) {
       await settleWithin(MAX_DURATION_MS, [this.#releasing], signal);
       refuseAborted(signal, LockError);
     }
-    if (this.#isOver) return isGone();
+    if (this.#isOver) return isGone(signal);
     this.#releasing = this.#backend.release({ lockId: this.lockId, held: this.#held, signal });
     try {
       const result = await this.#releasing;
@@ -62,8 +61,7 @@ export class BackendHandle implements LockHandle {
   }
 
   async extend(ttlMs: number, signal?: AbortSignal): Promise<ExtendResult> {
-    refuseAborted(signal, LockError);
-    if (this.#isOver) return isGone();
+    if (this.#isOver) return isGone(signal);
     const sentAt = momentNow();
     const result = await this.#backend.extend({ lockId: this.lockId, held: this.#held, ttlMs, signal });
     if (result.ok) {
@@ -84,4 +82,7 @@ export class BackendHandle implements LockHandle {
 export const fencesOf = (keys: readonly string[], fence: string): Readonly<Record<string, string>> =>
   Object.fromEntries(keys.map((key) => [key, fence]));
 
-const isGone = (): { ok: false } => withDetail({ ok: false }, { reason: 'not_found' });
+function isGone(signal: AbortSignal | undefined): { ok: false } {
+  refuseAborted(signal, LockError);
+  return withDetail({ ok: false }, { reason: 'not_found' });
+}

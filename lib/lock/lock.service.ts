@@ -41,7 +41,10 @@ import { Watchdog } from './watchdog.js';
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
   readonly shutdown: { readonly drainMs: number; readonly heldLocks: 'expire' | 'release' };
-  /** Reports what no single operation of the backend shows: a wait that timed out or was aborted, and a lock that was lost. */
+  /**
+   * Reports what no single operation of the backend shows: a wait that timed out or was aborted, a nested call that was
+   * refused, and a lock that was lost.
+   */
   readonly emit?: Emit | undefined;
 }
 
@@ -157,9 +160,11 @@ export class LockService implements OnModuleDestroy {
    * @param fn - is called with a LockContext. Pass its `fence` to the resource that you write to. In a long function
    *   watch its `signal`, which aborts when the lock is lost.
    * @throws whatever `fn` throws, unchanged
-   * @throws LockError AcquisitionTimeout: somebody else held the lock for all of `timeoutMs`.
+   * @throws LockError AcquisitionTimeout: the call did not get the lock within `timeoutMs`, or with `fair: false` within
+   *   `maxRetries`.
    *   LockLost: `fn` has returned, but the lock was lost before.
-   *   AlreadyHeld: the call is made inside a `lock()` for the same key, without `reentrant`.
+   *   AlreadyHeld: the call is made inside a `lock()` for one of its keys, and has no `reentrant`, or has a key that the
+   *   outer call does not hold.
    *   Besides the faults of `acquire`.
    */
   lock<T>(
@@ -219,7 +224,7 @@ export class LockService implements OnModuleDestroy {
   /**
    * Shuts down in this order: refuses new locks, aborts the calls that wait, and gives running bodies `drainMs` to
    * finish. Locks that are still held after that expire by their TTL, or are released if `shutdown.heldLocks` is
-   * 'release'. The connections close later, in the next phase of Nest's shutdown.
+   * 'release'. The connections close in a later phase of Nest's shutdown, `onApplicationShutdown`.
    */
   async onModuleDestroy(): Promise<void> {
     const { drainMs } = this.#options.shutdown;
@@ -348,7 +353,10 @@ export class LockService implements OnModuleDestroy {
     throw new LockError({
       code: 'AcquisitionTimeout',
       message: `Somebody else holds the lock, and still did after ${Math.round(wait.waitedMs)} ms.`,
-      hint: held.length > 0 ? HELD_HINT : 'Try again later, or wait longer with `timeoutMs`.',
+      hint:
+        held.length > 0
+          ? HELD_HINT
+          : 'Try again later, or wait longer with `timeoutMs`. With `fair: false` also raise `maxRetries`.',
       cause: fault,
       context: {
         ...hashesOf(keys),

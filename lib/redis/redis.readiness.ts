@@ -57,8 +57,8 @@ export class RedisReadiness {
   }
 
   /**
-   * Resolves when the client is ready, and connects a lazy client. Rejects once the client is closed for
-   * good.
+   * Resolves when the client is ready, and connects a lazy client. Rejects once the client is closed for good, or if the
+   * server does not have the database of the options.
    */
   wait(): { ready: Promise<void>; cancel(): void } {
     if (this.client.status === 'end' || this.#noDatabase)
@@ -83,7 +83,7 @@ export class RedisReadiness {
     });
   }
 
-  /** Refuses all calls from now on, because the database of the options does not exist. */
+  /** Refuses all calls until the client connects anew, because the database of the options does not exist. */
   refuseDatabase(error: unknown): void {
     this.#onError(error);
     this.#onReady();

@@ -28,14 +28,15 @@ import {
 import { interval, map, type Observable, of } from 'rxjs';
 import { type SocketApp, socketApp } from './apps/socket-app.js';
 import { NEST_VERSION } from './apps/nest-version.js';
+import { tryAgainUpTo, upTo } from '../support/up-to.js';
 
 const TWO = { limit: 2, windowMs: minutes(1) };
 const PAYLOAD = {
   status: 'error',
   statusCode: 429,
   code: 'RateLimited',
-  message: 'Too many attempts. Try again in 60 seconds.',
-  context: { retryAfter: 60, retryAtMs: expect.any(Number) as unknown },
+  message: tryAgainUpTo(60),
+  context: { retryAfter: upTo(60), retryAtMs: expect.any(Number) as unknown },
 };
 
 /** Finds out who the user is, as an AuthGuard does. */

@@ -458,6 +458,6 @@ describe('when a limit is asked', () => {
     for (const who of ['user', ['ip', 'user'], 'user.tenantId'])
       expect(() =>
         SyncGuardModule.forRoot({ limits: { mine: { ...LIMIT, keyBy: who, ask: 'before' } } }),
-      ).toThrow(/RATE_LIMIT_ASK: The policy mine counts by the user/);
+      ).toThrow(/RATE_LIMIT_ASK: The policy limits\.mine counts by the user/);
   });
 });

@@ -107,7 +107,7 @@ export class RoutePlans {
       : this.#policiesOf(entries, route, skipped);
     if (own.length > MAX_CHECKS)
       throw new SyncGuardConfigError(
-        `${route} has ${own.length} limits. A route may have at most ${MAX_CHECKS}.`,
+        `${(type as Type).name}.${(handler as Method).name} has ${own.length} limits. A route may have at most ${MAX_CHECKS}.`,
         { hint: 'Remove a @RateLimit, or replace two policies by one with `temp` and `long`.' },
       );
     return own;
@@ -142,7 +142,7 @@ export class RoutePlans {
    * Checks at boot that all policies and providers exist that decorators and options name, and that the decorators can
    * limit the methods they stand on.
    *
-   * @throws SyncGuardConfigError with a code of docs/rate-limits.md
+   * @throws SyncGuardConfigError with a code of docs/rate-limits.md, or the error of Nest if a provider does not exist
    */
   verify(modules: ModulesContainer, moduleRef: ModuleRef, warn: (message: string) => void): void {
     this.#verifyDefault(modules, moduleRef);

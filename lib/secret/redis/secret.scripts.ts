@@ -17,14 +17,15 @@ import { MAX_LEASES } from '../secret.validate.js';
 //   proof    the secret part of the receipt         left     views that remain, -1 without a limit
 //   expires  the deadline in ms, 0 without one      leases   'viewTag:endMs:calls;' of each pending view
 //   used     views counted or pending               viewed   when it was last shown
-//   max      maxFailures, 0 without                 failures  released leases, and lapsed ones that were written
+//   max      maxFailures, 0 without                 failures  the calls of released leases, and of lapsed ones noted
 //   ended    'how:atMs' of its burn                 label    for events
 //   view:<viewTag>  views remaining after it        failed:<viewTag>  'released' or 'lapsed'
 //   released, confirmed, last  the last viewTag that was released, confirmed, or counted without a limit of views
 //   burn     the burnId of the call that burned it. These four let a second send of a call be recognised.
-// `calls` are the calls that were shown a pending view, each 'callId,'. They are stored only where failures are
-// counted, because each of them is a try. A secret is burned when no view is left and none is pending, or when
-// `failures` reaches `max`. A lapsing lease may burn it without a command. STATE derives that from the record.
+// `calls` are the calls that were shown a pending view, each 'callId,'. They are stored only where failures are counted,
+// because each is a try, and a failure once its lease was released or has lapsed. A secret is burned when no view is left
+// and none is pending, or when `failures` reaches `max`. A lapsing lease may burn it without a command. STATE derives that
+// from the record.
 
 const STATE = `${NOW_MS}
 local fields = redis.call('HMGET', record, 'proof', 'left', 'expires', 'leases', 'used', 'viewed', 'max', 'failures',
@@ -76,13 +77,15 @@ end`;
 
 const YEAR_MS = 365 * 86_400_000;
 
-// A full server refuses a script at its first write, if that needs memory, and at no later one. So the first
-// write in these scripts is always one that needs none (HDEL, UNLINK, PEXPIREAT).
+// A full server refuses a script at its first write, if that needs memory, and at no later one. So the first write in
+// the scripts with ENDINGS is always one that needs none (HDEL or UNLINK, and the HDEL of a field '' where there is
+// nothing to delete). Secrets can be viewed and burned on a full server, but not created.
 const ENDINGS = `
 tombstoneMs = tonumber(tombstoneMs)
 
--- Returns when the tombstone is deleted: at the deadline or later, so that anyone who follows the link learns
--- how the secret ended, but at most a year after its end.
+-- Returns when the tombstone is deleted: tombstoneMs after the end, or at the deadline if that is later, so that
+-- anyone who follows the link learns how the secret ended. A deadline extends it to a year after the end at most.
+-- With a tombstoneMs of 0 there is no tombstone, and the record is deleted at the end.
 local function tombstoneEndMs(endMs)
   if tombstoneMs == 0 then return endMs end
   return math.max(endMs + tombstoneMs, math.min(expiresAtMs, endMs + ${YEAR_MS}))
@@ -397,8 +400,8 @@ return tell('settled')`,
 });
 
 /**
- * Releases a pending view. With `maxFailures` this is a failure, and may burn the secret. Replies the fields of `tell()`,
- * or not_found.
+ * Releases a pending view. With `maxFailures` each call that was shown this view is a failure, which may burn the secret.
+ * Replies the fields of `tell()`, or not_found.
  */
 export const releaseScript = defineScript({
   name: 'secret-release',
