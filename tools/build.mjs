@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join, resolve } from 'node:path';
+import { transformSync } from 'esbuild';
 import ts from 'typescript';
 
 const tsc = createRequire(import.meta.url).resolve('typescript/bin/tsc');
@@ -48,13 +49,17 @@ function removeUnreachedTypes(outDir) {
     if (file.endsWith('.d.ts') && !reached.has(file)) rmSync(file);
 }
 
-/** People read the declarations, which keep theirs. Those of the code would be a tenth of what is installed. */
+/**
+ * People read the declarations, which keep their comments. Those of the code would be a tenth of what is installed, and
+ * its wide indents, which esbuild halves, some more.
+ */
 function removeComments(outDir) {
   const printer = ts.createPrinter({ removeComments: true });
   for (const file of readdirSync(outDir, { recursive: true }).map((name) => join(outDir, name)))
     if (file.endsWith('.js')) {
       const source = ts.createSourceFile(file, readFileSync(file, 'utf8'), ts.ScriptTarget.ES2022);
-      writeFileSync(file, printer.printFile(source));
+      const options = { legalComments: 'none', target: 'es2022', charset: 'utf8' };
+      writeFileSync(file, transformSync(printer.printFile(source), options).code);
     }
 }
 

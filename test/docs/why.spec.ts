@@ -27,7 +27,8 @@ describe('docs/why.md', () => {
   });
 
   it.each(cells)('$promise: "$cell" has a source', ({ cell }) => {
-    const source = /^.*[^\s(].* \(\[[^\]]+\]\(([^)\s]+)\)\)$/.exec(cell)?.[1] ?? '';
+    const [, link, test] = /^.*[^\s(].* \((?:\[[^\]]+\]\(([^)\s]+)\)|`(test\/[^`]+)`)\)$/.exec(cell) ?? [];
+    const source = link ?? (test && `../${test}`) ?? '';
     if (!source.startsWith('https://'))
       expect(existsSync(join(dirname(PAGE), source.replace(/#.*/, '')))).toBe(true);
     expect(source).not.toBe('');
