@@ -54,7 +54,8 @@ export class PostgresServer {
 
   /** A pool that is closed with the server. */
   pool(): Pool {
-    const pool = new Pool(this.connection);
+    // A pool that was ended may still have clients that are on their way out, which the server's end disconnects.
+    const pool = new Pool(this.connection).on('error', () => {});
     this.pools.add(pool);
     return pool;
   }
