@@ -22,7 +22,7 @@ describeCounters('memory', async () => {
 });
 
 const onRedis = (server: RedisEndpoint, client: RedisClient): CountersUnderTest => ({
-  backend: new RedisCounterBackend(new ScriptRunner(client, 2_000), { keyPrefix: 'syncguard' }),
+  backend: new RedisCounterBackend(new ScriptRunner(client, 10_000), { keyPrefix: 'syncguard' }),
   advance: (ms) => server.clock.advance(ms),
 });
 

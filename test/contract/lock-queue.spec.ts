@@ -2,6 +2,7 @@ import { Cluster, type Redis } from 'ioredis';
 import { createMemoryBackend, createRedisBackend } from 'nestjs-syncguard';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
+import { PATIENT } from './lock.contract.js';
 import { describeLockQueue } from './lock-queue.contract.js';
 
 const namesOf = async (client: Pick<Redis, 'keys'>): Promise<string[]> =>
@@ -23,7 +24,7 @@ describeLockQueue('Redis', async () => {
   const redis = await freshRedis();
   const admin = redis.client();
   return {
-    backends: [createRedisBackend(redis.client()), createRedisBackend(redis.client())],
+    backends: [createRedisBackend(redis.client(), PATIENT), createRedisBackend(redis.client(), PATIENT)],
     advance,
     leftovers: () => namesOf(admin),
   };
@@ -34,6 +35,7 @@ describeLockQueue('Redis, slotted keys, a keyPrefix and auto-pipelining', async 
   const admin = redis.client();
   const backend = () =>
     createRedisBackend(redis.client({ keyPrefix: 'app:', enableAutoPipelining: true }), {
+      ...PATIENT,
       keyLayout: 'slotted',
     });
   return { backends: [backend(), backend()], advance, leftovers: () => namesOf(admin) };
@@ -51,7 +53,7 @@ describe('a Cluster', () => {
     const admin = server.client();
     await admin.flushall();
     const backend = () =>
-      createRedisBackend(server.track(new Cluster([{ host: server.host, port: server.port }])));
+      createRedisBackend(server.track(new Cluster([{ host: server.host, port: server.port }])), PATIENT);
     return {
       backends: [backend(), backend()],
       advance: (ms) => server.clock.advance(ms),

@@ -4,6 +4,9 @@ import { LockError } from 'nestjs-syncguard';
 import { FENCE_THRESHOLDS } from 'nestjs-syncguard/compat';
 import { inspect } from 'node:util';
 
+/** A backend whose server may stand still a while. */
+export const PATIENT = { commandTimeoutMs: 10_000 };
+
 /** A backend under test, and the clock that ends its locks. */
 export interface LockBackendUnderTest {
   readonly backend: LockBackend;

@@ -3,7 +3,7 @@ import { Redis as Redis5 } from 'ioredis5';
 import { createMemoryBackend, createRedisBackend } from 'nestjs-syncguard';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
-import { describeLockBackend } from './lock.contract.js';
+import { describeLockBackend, PATIENT } from './lock.contract.js';
 
 describeLockBackend('memory', async () => {
   let offsetMs = 0;
@@ -40,13 +40,13 @@ const advance = (ms: number): void => workerRedis().clock.advance(ms);
 
 describeLockBackend('Redis', async () => {
   const redis = await freshRedis();
-  return { backend: createRedisBackend(redis.client()), advance };
+  return { backend: createRedisBackend(redis.client(), PATIENT), advance };
 });
 
 describeLockBackend('Redis, slotted keys, a client with a keyPrefix', async () => {
   const redis = await freshRedis();
   return {
-    backend: createRedisBackend(redis.client({ keyPrefix: 'app:' }), { keyLayout: 'slotted' }),
+    backend: createRedisBackend(redis.client({ keyPrefix: 'app:' }), { ...PATIENT, keyLayout: 'slotted' }),
     advance,
   };
 });
@@ -54,14 +54,14 @@ describeLockBackend('Redis, slotted keys, a client with a keyPrefix', async () =
 describeLockBackend('Redis, a client with a keyPrefix and auto-pipelining', async () => {
   const redis = await freshRedis();
   return {
-    backend: createRedisBackend(redis.client({ keyPrefix: 'app:', enableAutoPipelining: true })),
+    backend: createRedisBackend(redis.client({ keyPrefix: 'app:', enableAutoPipelining: true }), PATIENT),
     advance,
   };
 });
 
 describeLockBackend('Redis by ioredis 5', async () => {
   const redis = await freshRedis();
-  return { backend: createRedisBackend(redis.track(new Redis5(redis.port))), advance };
+  return { backend: createRedisBackend(redis.track(new Redis5(redis.port)), PATIENT), advance };
 });
 
 describe('a Cluster', () => {
@@ -75,6 +75,6 @@ describe('a Cluster', () => {
     await server.client().flushall();
     server.clock.reset();
     const cluster = server.track(new Cluster([{ host: server.host, port: server.port }]));
-    return { backend: createRedisBackend(cluster), advance: (ms) => server.clock.advance(ms) };
+    return { backend: createRedisBackend(cluster, PATIENT), advance: (ms) => server.clock.advance(ms) };
   });
 });
