@@ -90,19 +90,27 @@ export class ScriptRunner {
     return invoke ? invoke(keysAndArgs) : this.#registerLate(script, keysAndArgs);
   }
 
-  /** What ioredis has begun to pipeline by itself in this turn knows no command that was defined after it began. */
+  /**
+   * What ioredis has begun to pipeline by itself knows no command that was defined after it began, and would fail with all
+   * that it holds. It may wait for the replies of the pipeline before it.
+   */
   async #registerLate(script: Script, keysAndArgs: ScriptArg[]): Promise<unknown> {
-    const invoke = this.register(script);
-    if (this.client.options?.enableAutoPipelining) await nextTurn();
+    const begun = autoPipelines(this.client);
+    const invoke = this.#invokeOf(script);
+    while (begun.length > 0 && autoPipelines(this.client).some((each) => begun.includes(each)))
+      await nextTurn();
+    this.#invokes.set(script.command, invoke);
     return invoke(keysAndArgs);
   }
 
   /** Registers a script on the client. A client without `defineCommand` uses `eval`. */
-  register(script: Script): Invoke {
+  register(script: Script): void {
+    this.#invokes.set(script.command, this.#invokeOf(script));
+  }
+
+  #invokeOf(script: Script): Invoke {
     const { client } = this;
-    const invoke = client.defineCommand ? definedCommand(client, script) : evalCommand(client, script);
-    this.#invokes.set(script.command, invoke);
-    return invoke;
+    return client.defineCommand ? definedCommand(client, script) : evalCommand(client, script);
   }
 
   /** Resolves as soon as a command can be sent. Rejects once the client is closed for good. */
@@ -289,6 +297,12 @@ const unreadableReply = (script: string, cause: unknown): RedisFault =>
   });
 
 const noSignal = (): RedisFault => new RedisFault('InvalidArgument', 'signal must be an AbortSignal.');
+
+/** The pipelines that ioredis has begun by itself and not sent yet, of a client with `enableAutoPipelining`. */
+function autoPipelines(client: RedisClient): unknown[] {
+  const { _autoPipelines: begun } = client as { _autoPipelines?: Map<string, unknown> };
+  return begun ? [...begun.values()] : [];
+}
 
 function definedCommand(client: RedisClient, script: Script): Invoke {
   const { command, lua, keys, binary } = script;

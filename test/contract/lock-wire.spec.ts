@@ -1,11 +1,12 @@
 import type { Redis } from 'ioredis';
 import { createRedisBackend, LockError, type LockBackend } from 'nestjs-syncguard';
 import { FENCE_THRESHOLDS, makeStorageKey } from 'nestjs-syncguard/compat';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
+import { startTcpProxy } from '../support/tcp-proxy.js';
 import { granted } from './lock.contract.js';
 
 // A program that follows docs/wire-format.md by the letter: cjson, TIME, the index holding the full lock key.
@@ -444,6 +445,21 @@ describe('the wire format of locks', () => {
     const lock = granted(await createRedisBackend(bare).acquire({ key: 'order:1', ttlMs: TTL_MS }));
     expect(await client.exists('syncguard:order:1')).toBe(1);
     expect(await lock.release()).toStrictEqual({ ok: true });
+  });
+
+  it('a script is used first while ioredis has a pipeline that waits for another', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const pipelining = workerRedis().client({ port: proxy.port, enableAutoPipelining: true });
+    await pipelining.ping();
+    proxy.delay(50);
+    const running = pipelining.get('a');
+    await nextTurn();
+    await nextTurn();
+    const waiting = pipelining.get('b');
+    const backend = createRedisBackend(pipelining, { commandTimeoutMs: 10_000 });
+    const locks = Array.from({ length: 2 }, () => backend.acquire({ keys: ['a', 'b', 'c'], ttlMs: TTL_MS }));
+    expect((await Promise.all(locks)).filter(({ ok }) => ok)).toHaveLength(1);
+    expect(await Promise.all([running, waiting])).toStrictEqual([null, null]);
   });
 
   it('two databases of one server do not see each other', async () => {
