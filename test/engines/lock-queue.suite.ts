@@ -73,7 +73,6 @@ describe('a queue on a Cluster whose master changes', () => {
     const options = { slotsRefreshInterval: 2_000, redisOptions: { socketTimeout: 2_000 } };
     return engine.cluster.track(new Cluster(engine.cluster.nodes, options).on('error', () => {}));
   };
-  const ours = (): SyncGuardOptions['redis'] => ({ nodes: engine.cluster.nodes });
   const masterOfLocks = async (): Promise<RedisServer> => {
     const [name] = (await namesOf(engine)) as [string];
     return engine.cluster.ownerOf(name);
@@ -100,7 +99,6 @@ describe('a queue on a Cluster whose master changes', () => {
       theirs,
       async () => loseMaster(engine.cluster, await masterOfLocks(), crash),
     ],
-    [FROZEN, 'our own connections', ours, loseFrozen],
     ...IOREDIS_VERSIONS.map(
       ([version, name]) =>
         [FROZEN, `clients as docs/redis.md says, ${version}`, () => advised(name), loseFrozen] as const,
