@@ -5,9 +5,8 @@ import { createRedisBackend, LockService, SyncGuardModule, type SyncGuardOptions
 import { granted } from '../contract/lock.contract.js';
 import { describeLockQueue } from '../contract/lock-queue.contract.js';
 import { type ClusterEngine, NEVER_MS, startClusterEngine } from '../support/engines/engine.js';
-import { crash, freeze, loseMaster, switchMaster } from '../support/engines/faults.js';
+import { crash, loseMaster, switchMaster } from '../support/engines/faults.js';
 import { eventually } from '../support/eventually.js';
-import { IOREDIS_VERSIONS, type IORedisName, ioredisOf } from '../support/ioredis-versions.js';
 import type { RedisServer } from '../support/redis-server.js';
 
 const START_MS = 60_000;
@@ -57,7 +56,6 @@ describe('a queue on a Cluster whose master changes', () => {
   const KEYS = ['{t}:a', '{t}:b'];
   const WAITERS = 6;
   const BY_AGREEMENT = 'by agreement';
-  const FROZEN = 'as it is frozen';
 
   /** The locks of an app of its own. */
   const appOn = async (redis: SyncGuardOptions['redis']): Promise<LockService> => {
@@ -67,18 +65,11 @@ describe('a queue on a Cluster whose master changes', () => {
     return module.get(LockService);
   };
   const theirs = (): SyncGuardOptions['redis'] => engine.cluster.client();
-  /** As docs/redis.md says. */
-  const advised = (name: IORedisName): SyncGuardOptions['redis'] => {
-    const { Cluster } = ioredisOf(name);
-    const options = { slotsRefreshInterval: 2_000, redisOptions: { socketTimeout: 2_000 } };
-    return engine.cluster.track(new Cluster(engine.cluster.nodes, options).on('error', () => {}));
-  };
   const masterOfLocks = async (): Promise<RedisServer> => {
     const [name] = (await namesOf(engine)) as [string];
     return engine.cluster.ownerOf(name);
   };
 
-  const loseFrozen = async () => loseMaster(engine.cluster, await masterOfLocks(), freeze);
   type Case = readonly [
     how: string,
     whose: string,
@@ -99,10 +90,6 @@ describe('a queue on a Cluster whose master changes', () => {
       theirs,
       async () => loseMaster(engine.cluster, await masterOfLocks(), crash),
     ],
-    ...IOREDIS_VERSIONS.map(
-      ([version, name]) =>
-        [FROZEN, `clients as docs/redis.md says, ${version}`, () => advised(name), loseFrozen] as const,
-    ),
   ])(
     '%s, on %s: all that wait are served, and nothing is left',
     async (how, whose, redis, fail) => {
@@ -133,8 +120,7 @@ describe('a queue on a Cluster whose master changes', () => {
       console.log(
         `${how}, on ${whose}: all served ${Math.round(performance.now() - releasedMs)} ms after the release`,
       );
-      // While a master is frozen, waiters miss their turns, and one that dies takes its last writes with it: then they are
-      // served, but in no order.
+      // A master that dies takes its last writes with it: then they are served, but in no order.
       if (how !== BY_AGREEMENT) order.sort();
       expect(order).toStrictEqual([...Array(WAITERS).keys()]);
       expect(fences).toStrictEqual([...new Set(fences)].sort());
