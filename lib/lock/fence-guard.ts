@@ -1,4 +1,4 @@
-import { describe, normalizeKey } from '../core/keys.js';
+import { describe, userKey } from '../core/keys.js';
 import { SyncGuardError } from '../core/errors.js';
 import { type CallOptions, callOptions, knownOptions } from '../core/validate.js';
 import type { FenceBackend } from './fence.backend.js';
@@ -73,7 +73,7 @@ export class FenceGuard {
       'set',
     ]);
     return {
-      resource: named('resource', () => normalizeKey(resource)),
+      resource: named('resource', () => userKey(resource)),
       fence: validateFence(fence),
       lockId: validateLockId(lockId),
       set: set === undefined ? undefined : this.#validateSet(set),
@@ -93,7 +93,7 @@ export class FenceGuard {
 
   /** The key as it is: other programs read it under this very name. */
   #validateKey(argument: string, key: unknown): string {
-    named(argument, () => normalizeKey(key));
+    named(argument, () => userKey(key));
     const name = key as string;
     if (this.#ownNames.some((own) => name.startsWith(own)))
       throw invalid(

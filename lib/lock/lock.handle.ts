@@ -46,8 +46,8 @@ export class BackendHandle implements LockHandle {
   async release(signal?: AbortSignal): Promise<ReleaseResult> {
     // A second release waits for the first one. It tries by itself only if the first has failed.
     while (this.#releasing) {
-      await settleWithin(MAX_DURATION_MS, [this.#releasing], signal);
       refuseAborted(signal, LockError);
+      await settleWithin(MAX_DURATION_MS, [this.#releasing], signal);
     }
     if (this.#isOver) return isGone(signal);
     this.#releasing = this.#backend.release({ lockId: this.lockId, held: this.#held, signal });

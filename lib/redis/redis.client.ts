@@ -52,7 +52,6 @@ export interface RedisClient {
 
 interface ClientOptions {
   readonly keyPrefix?: string | undefined;
-  readonly enableAutoPipelining?: boolean | undefined;
   readonly stringNumbers?: boolean | undefined;
   readonly db?: number | undefined;
   readonly host?: string | undefined;

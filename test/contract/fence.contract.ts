@@ -100,6 +100,16 @@ export function describeFences(name: string, setUp: () => Promise<FenceGuard>): 
         { ...valid, set: { key: 'syncguard/x', value: '' } },
         /belong to SyncGuard/,
       ],
+      [
+        'a resource that was built from a missing value',
+        { ...valid, resource: 'order:undefined' },
+        /^Invalid resource: it has the part "undefined"/,
+      ],
+      [
+        'a key that was built from a missing value',
+        { ...valid, set: { key: 'order:undefined', value: '' } },
+        /^Invalid set\.key: it has the part "undefined"/,
+      ],
     ])('refuses %s', async (_, call, message) => {
       const failed = await fences.apply(call as never).catch((error: unknown) => error);
       expect(failed).toBeInstanceOf(LockError);

@@ -94,6 +94,16 @@ describe('locks when Redis fails', () => {
       }
     });
 
+    it('a second release that is aborted does not wait for the first', async () => {
+      const lock = granted(await (await own()).acquire({ key: 'order:1', ttlMs: TTL_MS }));
+      server.pause();
+      const first = failure(lock.release()).then(() => 'the first');
+      const second = failure(lock.release(AbortSignal.abort())).then(({ code }) => code);
+      expect(await Promise.race([first, second])).toBe('Aborted');
+      await first;
+      server.resume();
+    });
+
     it('an aborted acquire settles at once, and is undone', async () => {
       const backend = await own();
       server.pause();
