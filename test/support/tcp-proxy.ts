@@ -24,7 +24,6 @@ export class TcpProxy {
   private delayMs = 0;
   private dripping = false;
   private cutNextRequest = false;
-  private onCut: (() => void) | undefined;
   private gate: Promise<void> | undefined;
   private openGate = (): void => {};
 
@@ -56,16 +55,10 @@ export class TcpProxy {
 
   /**
    * The next request reaches the server, and is carried out; in place of its reply the client loses its connection.
-   * Connect first and have nothing in flight: a client's greeting is a request too. `then` is called as it is sent on.
+   * Connect first and have nothing in flight: a client's greeting is a request too.
    */
-  cutAfterRequest(then?: () => void): void {
+  cutAfterRequest(): void {
     this.cutNextRequest = true;
-    this.onCut = then;
-  }
-
-  /** What comes next gets its reply after all. */
-  cutNoRequest(): void {
-    this.cutNextRequest = false;
   }
 
   /** The line goes dead: nothing gets through, and nobody is told. `restore()` delivers what was held up. */
@@ -145,11 +138,8 @@ export class TcpProxy {
   }
 
   private async forwardRequest(link: Link, request: Buffer): Promise<void> {
-    if (this.cutNextRequest) {
-      link.losesReply = true;
-      this.cutNextRequest = false;
-      this.onCut?.();
-    }
+    link.losesReply ||= this.cutNextRequest;
+    this.cutNextRequest = false;
     await this.write(link.server, request);
   }
 
