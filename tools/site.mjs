@@ -31,7 +31,8 @@ function asOnSite(text, from) {
       if (!page?.endsWith('.md')) return label;
       const here = dirname(FROM_OUTSIDE[from] ?? relative('docs', from));
       return `[${label}](./${relative(here, asIndex(page))}${anchor})`;
-    });
+    })
+    .replace(/(!\[[^\]]*\]\()docs\//g, '$1./');
 }
 
 const asIndex = (page) => (basename(page) === 'README.md' ? join(dirname(page), 'index.md') : page);
@@ -47,6 +48,7 @@ function gatherPages() {
   for (const page of filesIn(join(root, 'docs'), '.md')) addPage(join('docs', page), page);
   for (const [from, to] of Object.entries(FROM_OUTSIDE)) addPage(from, to);
   writeFileSync(join(pages, 'index.md'), readFileSync(join(root, 'site/index.md'), 'utf8') + guides());
+  cpSync(join(root, 'docs/architecture.svg'), join(pages, 'architecture.svg'));
   cpSync(join(root, 'docs/assets'), join(pages, 'assets'), { recursive: true });
 }
 

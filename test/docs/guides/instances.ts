@@ -1,6 +1,7 @@
 import type { INestApplication, Type } from '@nestjs/common';
 import { Logger } from '@nestjs/common';
 import type { TestingModuleBuilder } from '@nestjs/testing';
+import { SyncGuardModule } from 'nestjs-syncguard';
 import { type HttpApp, listen } from '../../http/adapters.js';
 import { type RedisServer, startRedisServer } from '../../support/redis-server.js';
 
@@ -12,7 +13,7 @@ export interface Stage {
 }
 
 /**
- * Sets the stage for a guide: its code is imported after REDIS_URL is there. Logs are kept quiet.
+ * Sets the stage for a guide: its code is imported after REDIS_URL is there. Logs are kept quiet, and Redis is given time.
  *
  * @param env - what else its code reads from the environment
  */
@@ -25,6 +26,7 @@ export function stage(env: Record<string, string> = {}): Stage {
     Object.assign(process.env, { REDIS_URL: redis.url, ...env });
     for (const level of ['log', 'warn', 'error'] as const)
       jest.spyOn(Logger.prototype, level).mockImplementation(() => {});
+    giveTime(5_000);
   });
   afterEach(async () => {
     await Promise.all(apps.splice(0).map((app) => app.close()));
@@ -50,6 +52,16 @@ export function stage(env: Record<string, string> = {}): Stage {
       return http;
     },
   };
+}
+
+/** A guide has the default deadlines, which a busy machine misses now and then. Whatever the guide says itself stays. */
+function giveTime(commandTimeoutMs: number): void {
+  const forRoot = SyncGuardModule.forRoot.bind(SyncGuardModule);
+  jest
+    .spyOn(SyncGuardModule, 'forRoot')
+    .mockImplementation((given = {}) =>
+      forRoot({ commandTimeoutMs, ...given, limit: { commandTimeoutMs, ...given.limit } }),
+    );
 }
 
 export interface Answer {
