@@ -6,7 +6,7 @@ import type { BudgetBackend } from './budget.backend.js';
  * was longest ago is left to other processes.
  */
 const MAX_ROOTS = 10_000;
-/** How many roots are adopted in one round. */
+/** How many roots are adopted at once. */
 const ADOPTED_AT_ONCE = 1_000;
 const BATCH = 100;
 /** A root that no process has watched for so many rounds can be adopted. */
@@ -80,7 +80,13 @@ export class BudgetReaper {
   }
 
   async #reapDue(): Promise<void> {
-    await this.#share().catch(this.onFault);
+    await this.#shareAndReap([...this.#watched.keys()]);
+    // Where most adopted roots turn out empty, there may be many more of them. Others would come back round after round.
+    while (this.#done.size > ADOPTED_AT_ONCE / 2 && !this.#stopped) await this.#shareAndReap([]);
+  }
+
+  async #shareAndReap(watched: readonly string[]): Promise<void> {
+    await this.#share(watched).catch(this.onFault);
     const nowMs = monotonicMs();
     for (const [root, { dueMs, adoptedAtMs }] of this.#watched) {
       if (this.#stopped) return;
@@ -99,10 +105,10 @@ export class BudgetReaper {
   }
 
   /** Reports the watched roots to the registry, and adopts roots that nobody watches. */
-  async #share(): Promise<void> {
+  async #share(watched: readonly string[]): Promise<void> {
     if (!this.backend.roots) return;
     const { atMs, adopted } = await this.backend.roots.share({
-      watched: [...this.#watched.keys()],
+      watched,
       done: this.#done,
       adopt: { max: ADOPTED_AT_ONCE, afterMs: ORPHANED_AFTER * this.everyMs },
     });
