@@ -119,13 +119,5 @@ export function validateMeta(meta: unknown): string {
 }
 
 function validateName(name: string, value: unknown): string {
-  return checked(() => {
-    try {
-      return userKey(value);
-    } catch (error) {
-      if (!(error instanceof SyncGuardError)) throw error;
-      const message = error.summary.replace(/^Invalid key: the key/, name);
-      throw new BudgetInputError(message, { hint: error.hint, cause: error });
-    }
-  });
+  return checked(() => userKey(value, name));
 }

@@ -10,16 +10,16 @@ const LONGEST_PAUSE_MS = 4_000;
 export type Attempt = () => Promise<boolean>;
 
 /**
- * Repeats in the background what Redis did not answer in the foreground, such as releasing a lock that nobody
- * uses or settling a budget hold whose work is done. Each ends when its attempt resolves to true, or when its
- * time is over.
+ * Repeats commands that Redis did not answer, such as the release of a lock that nobody uses, or the settling of a
+ * budget hold whose work is done. The retries of a call end when its attempt resolves to true, or when its time is
+ * over.
  */
 export class BackgroundRetries {
   readonly #pending = new Set<Promise<void>>();
   readonly #closing = new AbortController();
 
   constructor() {
-    setMaxListeners(0, this.#closing.signal); // After an outage many may wait at once.
+    setMaxListeners(0, this.#closing.signal); // After an outage many retries may wait for this signal.
   }
 
   /**
@@ -51,7 +51,7 @@ export class BackgroundRetries {
       const isLast = signal.aborted;
       if (!isOwed(fault) && (await attempt().catch(note))) return;
       if (isLast || monotonicMs() + pauseMs >= endMs) return;
-      await sleep(pauseMs, undefined, { ref: false, signal }).catch(() => {}); // An aborted sleep ends early: the last attempt follows.
+      await sleep(pauseMs, undefined, { ref: false, signal }).catch(() => {}); // An abort ends the sleep early. The last attempt follows.
     }
   }
 }

@@ -5,7 +5,7 @@ export interface Clock {
 
 export const systemClock: Clock = { now: () => Date.now() };
 
-/** Starts at the wall clock and never jumps. For durations that are stored as instants. */
+/** Starts with the time of the wall clock, and never jumps. For durations that are stored as instants. */
 export const steadyClock: Clock = { now: () => Math.floor(performance.timeOrigin + performance.now()) };
 
 /** Returns milliseconds that never step back. For deadlines and durations inside this process. */
@@ -32,7 +32,9 @@ export const earlierMoment = (a: Moment, b: Moment): Moment => ({
   wallMs: Math.min(a.wallMs, b.wallMs),
 });
 
-/** Returns the ms until a moment, by the clock that is nearer to it. It has come at 0 or below. */
+/**
+ * Returns the ms until a moment, by the clock that reaches it first. The moment has come if the result is 0 or less.
+ */
 export const msUntil = ({ monotonicMs: byMonotonic, wallMs }: Moment): number =>
   Math.min(byMonotonic - monotonicMs(), wallMs - Date.now());
 
@@ -51,8 +53,8 @@ export const isLive = (expiresAtMs: number, nowMs: number, toleranceMs: number):
   expiresAtMs > nowMs - toleranceMs;
 
 /**
- * Returns the milliseconds since 1970 of a reply to the Redis command `TIME`: `[seconds, microseconds]`, as
- * strings or numbers.
+ * Turns a reply of the Redis command `TIME` into ms since 1970. The reply is `[seconds, microseconds]`, as strings or
+ * numbers.
  *
  * @example calculateRedisServerTimeMs(await redis.time())
  */

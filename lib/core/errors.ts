@@ -69,7 +69,10 @@ function brandsOf(target: typeof SyncGuardError): string[] {
   return brands;
 }
 
-/** The codes of faults in the set-up of an app other than malformed options. docs/errors.md says what to do about each. */
+/**
+ * The codes of faults in the set-up of an app. A malformed option has none of them. docs/errors.md says what to do
+ * about each.
+ */
 export type BootCode =
   | 'MODULE_IMPORTED_TWICE'
   | 'DECORATOR_NOT_ON_METHOD'

@@ -2,9 +2,9 @@ import { AsyncResource } from 'node:async_hooks';
 
 const EVERY_MS = 30_000;
 
-/** Sweeps a store every 30 s while it holds something, so that ended entries go also where no call comes. */
+/** Sweeps a store every 30 s while it holds something, so that ended entries are removed even if no call comes. */
 export class IdleSweep {
-  // A resource of its own keeps the timer out of the async context of the call that starts it.
+  // Without a resource of its own the timer would keep the async context of the call that starts it.
   readonly #context = new AsyncResource('SyncGuardIdleSweep');
   readonly #sweep: () => number;
   #timer: NodeJS.Timeout | undefined;

@@ -9,20 +9,21 @@ const PLAIN_KEY = /^[\x20-\x7e]{1,512}$/;
 /**
  * Returns a user's key as every backend stores it: in NFC, so that the two spellings of "é" are one key.
  *
+ * @param name - the name of the argument, for the error
  * @throws SyncGuardError InvalidArgument when the key is not a string, is empty, has over 512 UTF-8 bytes or
  *   has a lone surrogate
  */
-export function normalizeKey(key: unknown, maxBytes: number = MAX_KEY_BYTES): string {
-  if (typeof key !== 'string') throw invalidKey(`the key must be a string, got ${describe(key)}.`);
+export function normalizeKey(key: unknown, name = 'key', maxBytes: number = MAX_KEY_BYTES): string {
+  if (typeof key !== 'string') throw invalidKey(`${name} must be a string, got ${describe(key)}.`);
   if (PLAIN_KEY.test(key)) return key;
-  if (key === '') throw invalidKey('the key must not be empty.');
-  if (!key.isWellFormed()) throw invalidKey('the key has a lone surrogate, which is half a character.');
+  if (key === '') throw invalidKey(`${name} must not be empty.`);
+  if (!key.isWellFormed()) throw invalidKey(`${name} has a lone surrogate, which is half a character.`);
   const normalized = key.normalize('NFC');
   const bytes = Buffer.byteLength(normalized);
   if (bytes > maxBytes)
     throw invalidKey(
-      `the key must be at most ${maxBytes} UTF-8 bytes, got ${bytes}.`,
-      'Hash a long identifier, and pass the hash as the key.',
+      `${name} must be at most ${maxBytes} UTF-8 bytes, got ${bytes}.`,
+      'Hash a long identifier, and pass the hash instead.',
     );
   return normalized;
 }
@@ -37,23 +38,23 @@ export const missingPartOf = (key: string): string | undefined => MISSING_PART.e
 
 /**
  * Normalises a key of a call, and refuses one that was built from a missing value. All calls without the value would
- * share one lock, limit or budget, and a call with the value would not be kept apart from them.
+ * share one lock, limit or budget, and it would not be the one of a call with the value.
  *
  * @throws SyncGuardError InvalidArgument, as {@link normalizeKey} and for a missing value
  */
-export function userKey(key: unknown): string {
-  const normalized = normalizeKey(key);
+export function userKey(key: unknown, name = 'key'): string {
+  const normalized = normalizeKey(key, name);
   const missing = missingPartOf(normalized);
   if (missing === undefined) return normalized;
   throw invalidKey(
-    `the key has the part "${missing}", which stands for a missing value.`,
-    'Check the value before you build the key from it. If it may be that very text, encode or hash it.',
+    `${name} has the part "${missing}", which stands for a missing value.`,
+    'Check the value before you build a key or id from it. If the value may be exactly that text, encode or hash it.',
   );
 }
 
 /**
- * Returns a short label for a key or an id in logs and events: 24 hex digits. It is a label and no secret,
- * because a short key can be found by trying. Other programs compute the same label (docs/wire-format.md).
+ * Returns a short label for a key or an id in logs and events: 24 hex digits. It does not hide the key: a short key can
+ * be found by hashing guesses. Other programs compute the same label (docs/wire-format.md).
  *
  * @example hashKey('payment:123') // 'a422dabee27fcc7ad506f372'
  */
@@ -71,7 +72,7 @@ export function hashKey(value: string): string {
   return [h1, h2, h3].map((h) => h.toString(16).padStart(8, '0')).join('');
 }
 
-/** Describes a value for an error message. Never shows the text of a string, which may be private. */
+/** Describes a value for an error message. A string may be private, so only its length is shown. */
 export function describe(value: unknown): string {
   if (value === null) return 'null';
   if (typeof value === 'string')
@@ -83,5 +84,5 @@ export function describe(value: unknown): string {
 }
 
 function invalidKey(message: string, hint?: string): SyncGuardError {
-  return new SyncGuardError({ code: 'InvalidArgument', message: `Invalid key: ${message}`, hint });
+  return new SyncGuardError({ code: 'InvalidArgument', message, hint });
 }

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** Waits until all promises have settled, but at most `ms`, and not after the signal has aborted. Never rejects. */
+/** Waits until all promises have settled, but at most `ms`. An abort of the signal ends the wait. Never rejects. */
 export async function settleWithin(
   ms: number,
   promises: readonly Promise<unknown>[],

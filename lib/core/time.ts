@@ -1,6 +1,6 @@
 import { invalidOption } from './validate.js';
 
-/** Return ms from seconds, minutes, hours or days: `minutes(5)` reads better than `300_000`. */
+/** Returns seconds as ms. `minutes`, `hours` and `days` do the same: `minutes(5)` reads better than `300_000`. */
 export const seconds = (n: number): number => milliseconds('seconds', n, 1_000);
 export const minutes = (n: number): number => milliseconds('minutes', n, 60_000);
 export const hours = (n: number): number => milliseconds('hours', n, 3_600_000);

@@ -34,7 +34,7 @@ export function oneOf<const T>(name: string, value: unknown, values: readonly T[
 }
 
 /**
- * Returns an object whose keys are all known. A misspelt option throws, where it would otherwise do nothing.
+ * Returns the object if all its keys are known. Throws otherwise, because a misspelt option would silently do nothing.
  */
 export function knownOptions<Known extends string>(
   name: string,
@@ -49,7 +49,7 @@ export function knownOptions<Known extends string>(
   return value;
 }
 
-/** The unknown name is cut to 60 characters: options that were spread from a request may have any name. */
+/** Cuts the unknown name to 60 characters, because options that were spread from a request may have any name. */
 function unknownOption(name: string, key: string, known: readonly string[]): SyncGuardConfigError {
   const near = nearest(key, known);
   const all = known.length === 0 ? 'The call has no options.' : `The options are: ${known.join(', ')}.`;
@@ -59,8 +59,8 @@ function unknownOption(name: string, key: string, known: readonly string[]): Syn
 }
 
 /**
- * Returns the known name that was probably meant. It differs by few letters, or one name is part of the
- * other.
+ * Returns the known name that was probably meant. It differs by few letters from the given one, or one of the two is
+ * part of the other.
  */
 function nearest(key: string, known: readonly string[]): string | undefined {
   const given = key.slice(0, 60).toLowerCase();

@@ -64,7 +64,8 @@ function validateIncrement(key: string, { max, windowMs, cost, id }: IncrementOp
     windowMs: integer('windowMs', windowMs, 1, MAX_WINDOW_MS),
     cost: integer('cost', cost ?? 1, 1, Number.MAX_SAFE_INTEGER),
     // The prefix keeps the ids that the app passes apart from random ones.
-    callId: id === undefined ? `random:${randomBytes(16).toString('base64url')}` : `given:${userKey(id)}`,
+    callId:
+      id === undefined ? `random:${randomBytes(16).toString('base64url')}` : `given:${userKey(id, 'id')}`,
     remember: id !== undefined,
   };
 }

@@ -9,15 +9,16 @@ import { checked, validateLockId } from './lock.validate.js';
 const FENCE = /^\d{15}$/;
 
 /**
- * Stands at a resource, and refuses the holder of a lock that has passed on: a write is applied only if no higher fence has
- * been seen there. A holder that was paused past the end of its lock does not know that. Its lock cannot stop it, but the
- * resource can.
+ * Protects a resource from a holder that has lost its lock: a write is applied only if the resource has seen no higher
+ * fence. A holder that was paused until its lock had expired does not know that, and goes on to write. Its lock cannot
+ * stop it, but the resource can.
  *
- * With `set` the comparison and the write are one atomic step on Redis. Without it the fence is noted and compared, and the
- * write that follows is yours: a process that is paused between the two still writes late. A SQL database compares in its own
- * `UPDATE` (docs/guides/fencing.md).
+ * With `set` the comparison and the write are one atomic step on Redis. Without `set` the guard only compares and notes
+ * the fence. You write afterwards, and a process that is paused in between still writes late. In a SQL database compare
+ * within the `UPDATE` (docs/guides/fencing.md).
  *
- * The last fence of a resource is kept for good, about 150 bytes each. So name things that you have, not events.
+ * The last fence of each resource is kept for ever, in about 150 bytes. So name a resource after a thing, such as
+ * `order:7`, and not after an event.
  *
  * @example
  * const written = await fences.apply({
@@ -30,17 +31,17 @@ export class FenceGuard {
   readonly #backend: FenceBackend;
   readonly #ownNames: readonly string[];
 
-  /** @internal The module makes it, or `createFenceGuard()`. */
+  /** @internal The module or `createFenceGuard()` creates it. */
   constructor(backend: FenceBackend, { keyPrefix }: { readonly keyPrefix: string }) {
     this.#backend = backend;
     this.#ownNames = [`${keyPrefix}:`, `${keyPrefix}/`];
   }
 
   /**
-   * Notes the fence, and writes, if no later holder has been here. The same holder may write many times. A call that failed
-   * with `NetworkTimeout` may have written; it is safe to repeat.
+   * Notes the fence and writes, unless a later holder has called this for the resource. The same holder may write many
+   * times. A call that failed with `NetworkTimeout` may have written. Repeating it is safe.
    *
-   * @returns `{ ok: true }`, or `{ ok: false, lastFence }` where a later holder was here
+   * @returns `{ ok: true }`, or `{ ok: false, lastFence }` if a later holder was first
    * @throws LockError `InvalidArgument` for a wrong call or a key that holds no String, `Aborted` for an aborted `signal`,
    *   `ServiceUnavailable` or `NetworkTimeout` if Redis does not answer, `AuthFailed` if it refuses the client
    */
@@ -52,7 +53,7 @@ export class FenceGuard {
   }
 
   /**
-   * Reads a key that `apply()` has set, also where the app runs in memory.
+   * Reads a key that `apply()` has set. It also works where the app runs in memory.
    *
    * @returns its value, or null where there is none
    * @throws LockError as `apply()`
@@ -73,7 +74,7 @@ export class FenceGuard {
       'set',
     ]);
     return {
-      resource: named('resource', () => userKey(resource)),
+      resource: userKey(resource, 'resource'),
       fence: validateFence(fence),
       lockId: validateLockId(lockId),
       set: set === undefined ? undefined : this.#validateSet(set),
@@ -84,21 +85,18 @@ export class FenceGuard {
   #validateSet(set: FencedValue): FencedValue {
     const { key, value } = knownOptions('set', set, ['key', 'value']);
     if (typeof value !== 'string')
-      throw invalid(
-        `Invalid set.value: it must be a string, got ${describe(value)}.`,
-        'Write objects as JSON.',
-      );
+      throw invalid(`set.value must be a string, got ${describe(value)}.`, 'Write objects as JSON.');
     return { key: this.#validateKey('set.key', key), value };
   }
 
-  /** The key as it is: other programs read it under this very name. */
+  /** Returns the key unchanged, because other programs read it under this name. */
   #validateKey(argument: string, key: unknown): string {
-    named(argument, () => userKey(key));
+    userKey(key, argument);
     const name = key as string;
     if (this.#ownNames.some((own) => name.startsWith(own)))
       throw invalid(
-        `Invalid ${argument}: names that begin with ${this.#ownNames.join(' or ')} belong to SyncGuard.`,
-        'Write to a key of your own.',
+        `${argument} must not begin with ${this.#ownNames.join(' or ')}: such keys belong to SyncGuard.`,
+        'Use a key of your own.',
       );
     return name;
   }
@@ -107,20 +105,10 @@ export class FenceGuard {
 function validateFence(fence: unknown): string {
   if (typeof fence === 'string' && FENCE.test(fence)) return fence;
   throw invalid(
-    `Invalid fence: it must be 15 digits, got ${describe(fence)}.`,
+    `fence must be 15 digits, got ${describe(fence)}.`,
     'Pass the fence of the lock, unchanged: lock.fence.',
   );
 }
 
 const invalid = (message: string, hint?: string): SyncGuardError =>
   new SyncGuardError({ code: 'InvalidArgument', message, hint });
-
-/** Runs a check of a key. Its error names the argument. */
-function named<T>(argument: string, check: () => T): T {
-  try {
-    return check();
-  } catch (error) {
-    const { summary, hint } = error as SyncGuardError;
-    throw invalid(summary.replace('Invalid key: the key', `Invalid ${argument}: it`), hint);
-  }
-}

@@ -1,15 +1,15 @@
 /** A write that a {@link FenceGuard} lets through or refuses. */
 export interface FencedWrite {
   /**
-   * What is written to: an order, an account, a file. A string of 1 to 512 UTF-8 bytes after NFC. Take one name for all
-   * writers of the same thing, such as the key of their lock.
+   * What is written to: an order, an account, a file. A string of 1 to 512 UTF-8 bytes after NFC. All writers of the
+   * same thing must use the same name, such as the key of their lock.
    */
   resource: string;
   /** The fence of the lock: 15 digits, from `lock.fence`. */
   fence: string;
   /** The id of the lock, from `lock.lockId`. It tells apart two holders that have the same fence after a failover. */
   lockId: string;
-  /** What to write into Redis in the same atomic step. Without it nothing but the fence is noted. */
+  /** What to write into Redis in the same atomic step. Without it only the fence is noted. */
   set?: FencedValue | undefined;
   signal?: AbortSignal | undefined;
 }
@@ -17,16 +17,17 @@ export interface FencedWrite {
 /** A value for a Redis key of your own. */
 export interface FencedValue {
   /**
-   * The name of the key, 1 to 512 UTF-8 bytes, as it is: `keyPrefix` does not apply to it, the client's own does. It
-   * must be free or a String, and outside of SyncGuard's own names. A TTL that it has stays. With `keyLayout: 'slotted'`,
-   * which a Cluster always has, it must be in the slot of `resource`: give both the same name, or the same `{tag}`.
+   * The name of the key, 1 to 512 UTF-8 bytes. SyncGuard does not put its `keyPrefix` before it. An ioredis client with
+   * a `keyPrefix` of its own does. The key must be free or hold a String, and must not have a name of SyncGuard. A TTL
+   * of the key stays. With `keyLayout: 'slotted'`, which a Cluster always has, it must be in the slot of `resource`:
+   * give both the same name, or the same `{tag}`.
    */
   key: string;
   /** A string, for example JSON. */
   value: string;
 }
 
-/** `ok: false`: a later holder has written, or asked to. Stop, and undo what you can. */
+/** `ok: false`: a later holder has called `apply()` for this resource. Stop, and undo what you can. */
 export type FenceResult =
   | { readonly ok: true }
   | {

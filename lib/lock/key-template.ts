@@ -46,15 +46,18 @@ function parse(template: string, decorator: string): Part[] {
 // An encoded value can contain these characters: those that encodeURIComponent leaves as they are, and "%".
 const MAY_STAND_IN_A_VALUE = /^[A-Za-z0-9\-_.!~*'()%]*$/;
 
-/** Requires a separator between two values that no value can contain. With "-" ("a-b", "c") and ("a", "b-c") would be the same key. */
+/**
+ * Requires a separator between two values: a character that no value can contain. With "-" ("a-b", "c") and ("a",
+ * "b-c") would be the same key.
+ */
 function refuseAmbiguous(parts: readonly Part[], template: string, decorator: string): void {
   let between: string | undefined;
   for (const part of parts) {
     if (typeof part === 'string') between = between === undefined ? undefined : between + part;
     else if (between !== undefined && MAY_STAND_IN_A_VALUE.test(between))
       throw invalid(
-        `${decorator}: in the key template "${template}" two values are not kept apart.`,
-        'Put ":" or "/" between them: a value cannot hold those.',
+        `${decorator}: in the key template "${template}" nothing separates two values.`,
+        'Put ":" or "/" between them. Values are encoded, so they never contain these.',
       );
     else between = '';
   }
@@ -74,7 +77,7 @@ function encode(value: unknown, source: string): string {
     typeof value === 'boolean';
   if (usable) return encodeURIComponent(String(value));
   throw invalid(
-    `The key's part ${source} is ${describe(value)}.`,
+    `The part ${source} of the key is ${describe(value)}.`,
     'It must be a non-empty string, a finite number, a bigint or a boolean.',
   );
 }

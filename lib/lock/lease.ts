@@ -106,10 +106,11 @@ const GRID_PER_TTL = 10;
 const RETRIES_PER_TTL = 20;
 
 /**
- * Keeps a lock alive while its body runs, and finds its loss. The lease ends at a deadline of the local clocks. The
- * deadline counts from before the last successful acquire or extend was sent, so it never comes later than the expiry on
- * the server. The lease ends when the first of two clocks reaches the deadline. The monotonic clock alone would not do,
- * as it stands still while the machine is suspended. A wall clock that is set forward ends the lease early, which is safe.
+ * Keeps a lock alive while its body runs, and notices its loss. The lease ends at a deadline of the local clocks. The
+ * deadline counts from before the last successful acquire or extend was sent, so it never comes later than the expiry
+ * on the server. The lease ends when the first of two clocks reaches the deadline. The monotonic clock alone would not
+ * do, as it stands still while the machine is suspended. A wall clock that is set forward ends the lease early, which
+ * is safe.
  */
 export class Lease implements Watched {
   /** What the body is called with. All its values are getters, so a logger or JSON shows none of them. */
@@ -144,7 +145,7 @@ export class Lease implements Watched {
     return monotonicMs() - this.#options.sentAt.monotonicMs;
   }
 
-  /** The error of the loss, if the lock was lost before the body ended. Reading it checks the clocks. */
+  /** The error of the loss, if the lock was lost before the body ended. Reading this property checks the clocks. */
   get lost(): LockError | undefined {
     if (!this.#lost && !this.#ended && msUntil(this.#deadline) <= 0)
       this.lose(
@@ -206,7 +207,7 @@ export class Lease implements Watched {
 
   /** Called when the body has ended. From now on the lock is neither renewed nor found to be lost. */
   end(): void {
-    void this.lost; // Reading it records a loss that has happened until now. Later ones do not count.
+    void this.lost; // Reading `lost` records a loss that has happened so far. A later one does not count.
     this.#ended = true;
   }
 
@@ -228,8 +229,8 @@ export class Lease implements Watched {
   }
 
   /**
-   * Returns the TTL of the next renewal. It never shortens a life that the body has asked for. A lock without
-   * `autoExtend` keeps the life that is left: then the renewal only finds out whether the lock is still there.
+   * Returns the TTL of the next renewal. The renewal never shortens a life that the body has asked for. A lock without
+   * `autoExtend` keeps the life that is left. Its renewal only shows whether the lock is still there.
    */
   #renewalMs(): number {
     const { autoExtend, ttlMs } = this.#options;
@@ -251,7 +252,10 @@ export class Lease implements Watched {
     return deadline;
   }
 
-  /** Returns whether `maxHoldMs` allows no deadline after this one. A TTL is in whole ms, so a difference under 1 ms counts as none. */
+  /**
+   * Returns whether `maxHoldMs` allows no later deadline. A TTL is in whole ms, so a difference under 1 ms counts as
+   * none.
+   */
   #isLast(deadline: Moment): boolean {
     return this.#end.monotonicMs - deadline.monotonicMs < 1 || this.#end.wallMs - deadline.wallMs < 1;
   }
@@ -260,7 +264,7 @@ export class Lease implements Watched {
   #createController(): AbortController {
     const controller = new AbortController();
     const { signal } = controller;
-    setMaxListeners(0, signal); // A body may pass it to any number of calls.
+    setMaxListeners(0, signal); // A body may pass the signal to any number of calls.
     const read = (name: 'aborted' | 'reason'): unknown => {
       void this.lost;
       return Reflect.get(AbortSignal.prototype, name, signal);

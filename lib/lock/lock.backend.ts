@@ -26,8 +26,8 @@ export interface LockBackend<C extends BackendCapabilities = BackendCapabilities
    */
   acquire(options: AcquireOptions): Promise<AcquireResult>;
   /**
-   * Returns a place in the queues, for a call that repeats its attempt until it gets the lock. Calls get the lock in the
-   * order in which they came. Where a backend has no such method, `lock()` asks again and again instead.
+   * Returns a place in the queues, for a call that repeats its attempt until it gets the lock. Calls get the lock in
+   * the order in which they came. Where a backend has no such method, `lock()` tries again and again instead.
    *
    * @param options.pollMs - the longest pause between two attempts of a call that nobody wakes, in ms
    */
@@ -55,7 +55,7 @@ export interface FailureDetail {
 
 const DETAIL = Symbol.for('syncguard:failure-detail');
 
-/** Attaches the detail as a hidden property. The public result shows no more than `ok`, and of `acquire` the reason. */
+/** Attaches the detail as a hidden property. The visible properties are `ok` and, for `acquire`, the reason. */
 export function withDetail<const Result extends { ok: false }>(
   result: Result,
   detail: FailureDetail,

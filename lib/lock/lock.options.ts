@@ -162,7 +162,7 @@ export const resolveLockCall = (
 export const MAX_RETRIES_UNUSED =
   'LOCK_MAX_RETRIES_UNUSED: `maxRetries` of a lock has no effect with `fair: true`, the default: callers wait in a queue for all of `timeoutMs`. Set `fair: false`, or limit the wait by `timeoutMs` (0 tries once).';
 
-/** Returns `defaults`, with every option that is given in its place. An option that is undefined was not given. */
+/** Returns `defaults`, replaced by the options that are given. An option that is undefined was not given. */
 function resolve<Resolved extends object>(
   group: string,
   options: unknown,

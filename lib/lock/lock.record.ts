@@ -37,7 +37,7 @@ export function createLockId(): string {
   return pool.toString('base64url', poolOffset, (poolOffset += LOCK_ID_BYTES));
 }
 
-/** The record of a held lock, as JSON in Redis (docs/wire-format.md) and as it is in memory. */
+/** The record of a held lock. In Redis it is stored as JSON (docs/wire-format.md), in memory as this object. */
 export interface LockRecord {
   readonly lockId: string;
   readonly expiresAtMs: number;

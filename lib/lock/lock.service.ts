@@ -195,7 +195,8 @@ export class LockService implements OnModuleDestroy {
       keys,
       sentAt,
       onChange: (changed) => this.#watchdog.changed(changed),
-      // The watchdog may find the loss, and runs outside of any async context. The event belongs to this call's context.
+      // The watchdog may find the loss, and it runs in no async context. The listener must get the event in the context
+      // of this call.
       onLost: this.#options.emit && AsyncResource.bind(() => this.#tellLost(lease)),
     });
     const run = this.#run(lease, call, fn);
@@ -230,7 +231,7 @@ export class LockService implements OnModuleDestroy {
     const { drainMs } = this.#options.shutdown;
     this.#shutdown.abort();
     await Promise.allSettled(this.#attempts);
-    await nextTurn(); // A lock that was granted just now reaches its body in this turn.
+    await nextTurn(); // A lock that was granted just now reaches its body within this turn of the event loop.
     // A body whose lock is lost is not waited for: it must stop anyway.
     const held = [...this.#running].filter(([lease]) => !lease.lost);
     await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(([, run]) => run)]);
@@ -309,7 +310,7 @@ export class LockService implements OnModuleDestroy {
     }
   }
 
-  /** Runs `fn` under a lock that the caller holds already. The lock is neither extended nor released for it. */
+  /** Runs `fn` under a lock that the caller holds already. This call neither extends nor releases the lock. */
   async #reenter<T>(
     outer: LockContext,
     keys: readonly string[],
@@ -352,7 +353,7 @@ export class LockService implements OnModuleDestroy {
     const held = this.#heldHere();
     throw new LockError({
       code: 'AcquisitionTimeout',
-      message: `Somebody else holds the lock, and still did after ${Math.round(wait.waitedMs)} ms.`,
+      message: `Somebody else still holds the lock after ${Math.round(wait.waitedMs)} ms of waiting.`,
       hint:
         held.length > 0
           ? HELD_HINT

@@ -76,7 +76,7 @@ export interface HeldLock {
 }
 
 export interface ExtendOptions extends ReleaseOptions {
-  /** The new rest of the lock's life, from now. It may be shorter than before. In ms, 1 to 2^31 - 1. */
+  /** How long the lock lives from now on. This may be shorter than before. In ms, 1 to 2^31 - 1. */
   ttlMs: number;
 }
 

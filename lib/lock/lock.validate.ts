@@ -19,8 +19,8 @@ export function validateLockId(lockId: unknown): string {
   if (typeof lockId === 'string' && LOCK_ID.test(lockId)) return lockId;
   throw new LockError({
     code: 'InvalidArgument',
-    message: `Invalid lockId: it must be 22 base64url characters, got ${describe(lockId)}.`,
-    hint: 'Pass the lockId of the grant, unchanged.',
+    message: `lockId must be 22 base64url characters, got ${describe(lockId)}.`,
+    hint: 'Pass the lockId that acquire() returned, unchanged.',
   });
 }
 
@@ -48,18 +48,18 @@ export function validateKeys({
   key,
   keys,
 }: Partial<Record<keyof LockKeyOption, unknown>>): readonly string[] {
-  if (Array.isArray(key)) throw invalidKeys('`key` takes one key. Several keys go into `keys`.');
+  if (Array.isArray(key))
+    throw invalidKeys('key must be one key, got an array. Pass several keys as `keys`.');
   if (keys === undefined) return [validateKey(key)];
-  if (key !== undefined) throw invalidKeys('a call takes `key` or `keys`, not both.');
-  if (!Array.isArray(keys)) throw invalidKeys(`they must be an array, got ${describe(keys)}.`);
+  if (key !== undefined) throw invalidKeys('A call must have `key` or `keys`, not both.');
+  if (!Array.isArray(keys)) throw invalidKeys(`keys must be an array, got ${describe(keys)}.`);
   const all = [...new Set(keys.map(validateKey))].sort();
   if (all.length === 0 || all.length > MAX_KEYS)
-    throw invalidKeys(`there must be 1 to ${MAX_KEYS} different ones, got ${all.length}.`);
+    throw invalidKeys(`keys must be 1 to ${MAX_KEYS} different keys, got ${all.length}.`);
   return all;
 }
 
-const invalidKeys = (message: string): LockError =>
-  new LockError({ code: 'InvalidArgument', message: `Invalid keys: ${message}` });
+const invalidKeys = (message: string): LockError => new LockError({ code: 'InvalidArgument', message });
 
 export function validateAcquire(options: AcquireOptions): { keys: readonly string[]; ttlMs: number } {
   const given = checked(() => callOptions<AcquireOptions>(options, ['key', 'keys', 'ttlMs', 'turn']));

@@ -4,14 +4,20 @@ import type { LockHandle, ExtendResult, ReleaseResult } from './lock.types.js';
 
 const SWEEP_AT_LEAST = 1_024;
 
-/** The handles given out and not released yet, so that a shutdown can wait for them, and release what is left. */
+/**
+ * The handles that `acquire()` has returned and that are not released yet. A shutdown waits for them, and may release
+ * those that are left.
+ */
 export class TrackedHandles {
   readonly #live = new Map<string, { lock: LockHandle; deadlineMs: number }>();
   #sweepAt = SWEEP_AT_LEAST;
   readonly #idleSweep = new IdleSweep(() => this.#sweep());
   #onEmpty: (() => void) | undefined;
 
-  /** Returns the handle to hand out instead. `deadlineMs` is by `monotonicMs()`. */
+  /**
+   * Returns a handle that is no longer tracked once it is released. Return it to the caller in place of `lock`.
+   * `deadlineMs` is when the lock expires, as `monotonicMs()` counts.
+   */
   track(lock: LockHandle, deadlineMs: number): LockHandle {
     if (this.#live.size >= this.#sweepAt) this.#sweep();
     this.#live.set(lock.lockId, { lock, deadlineMs });
@@ -28,7 +34,7 @@ export class TrackedHandles {
     if (this.#live.delete(lockId) && this.#live.size === 0) this.#onEmpty?.();
   }
 
-  /** Resolves when none is live any more. */
+  /** Resolves when no handle is live any more. */
   async emptied(): Promise<void> {
     this.#sweep();
     if (this.#live.size > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
@@ -38,7 +44,7 @@ export class TrackedHandles {
     for (const { lock } of this.#live.values()) yield lock;
   }
 
-  /** Handles that were never released end by their TTL: forgotten when the map has doubled, and when idle. */
+  /** Forgets handles that were never released and whose TTL is over. Runs when the map has doubled, and when idle. */
   #sweep(): number {
     const nowMs = monotonicMs();
     for (const [lockId, { deadlineMs }] of this.#live) if (deadlineMs <= nowMs) this.ended(lockId);

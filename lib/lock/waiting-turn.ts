@@ -1,7 +1,10 @@
 import { monotonicMs } from '../core/clock.js';
 import type { LockTurn } from './lock.types.js';
 
-/** A call for several keys that has passed on a claimed key this often keeps the next ones until it has all keys. */
+/**
+ * How often a call for several keys passes on a key that it was handed. After that it keeps such keys until it has all
+ * of them.
+ */
 const PASSES = 4;
 
 /** The part of a waiting call that is the same in every backend: when it began, its place, and how it is woken. */

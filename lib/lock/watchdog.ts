@@ -1,14 +1,17 @@
 import { AsyncResource } from 'node:async_hooks';
 import { monotonicMs } from '../core/clock.js';
 
-/** The longest pause between two looks. Timers stand still while the machine is suspended, so a loss is found soon after. */
+/**
+ * The longest pause between two checks. Timers stand still while the machine is suspended. With this pause a loss is
+ * found soon after the machine wakes.
+ */
 const LOOK_EVERY_MS = 1_000;
 
 /** Something that the watchdog wakes. */
 export interface Watched {
   /** When to wake it next, as `monotonicMs()` counts. The watchdog reads it again after each wake. */
   readonly wakeAtMs: number;
-  /** May be called early. */
+  /** May be called before `wakeAtMs`. */
   wake(nowMs: number): void;
   /** Makes the next wake renew at once, even if no renewal is due. */
   renewNow(): void;

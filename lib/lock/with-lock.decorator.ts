@@ -21,8 +21,8 @@ const LOCK_PARAMETER = Symbol.for('syncguard:lock-parameter');
 /** Decorates an async method or async generator whose first parameters are those of the key function. */
 export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDecorator &
   (<
-    // `any`: the parameters after those may have any type.
-    // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    // `any`, because the parameters after those of the key function may have any type. eslint-disable-next-line
+    // @typescript-eslint/no-explicit-any
     Method extends (...args: [...Args, ...any[]]) => Promise<unknown> | AsyncIterable<unknown>,
   >(
     target: object,
@@ -31,10 +31,10 @@ export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDeco
   ) => void);
 
 /**
- * Runs an async method of a provider or controller under a lock. Calls with the same key run one after the other, in all
- * processes that share one Redis. An async generator holds the lock from the request for its first item until it ends or
- * its reader stops. A method that promises an Observable holds the lock until the Observable completes, fails or is
- * unsubscribed.
+ * Runs an async method of a provider or controller under a lock. Calls with the same key run one after the other, in
+ * all processes that share one Redis. An async generator holds the lock from the request for its first item until it
+ * ends or its reader stops. A method that returns a promise of an Observable holds the lock until the Observable
+ * completes, fails or is unsubscribed.
  *
  * @param key - a template over the arguments (`'order:{0.id}'`: `{0}` the first one, values are encoded), or a
  *   function of the arguments that returns one key, or several keys which are locked together

@@ -4,7 +4,7 @@ import { SyncGuardConfigError } from '../core/errors.js';
 
 /** The longest Redis key that SyncGuard builds, in bytes. Other programs use the same number (docs/wire-format.md). */
 export const EFFECTIVE_KEY_BUDGET_BYTES = 1000;
-/** The bytes of the longest key that are kept free for keys derived from it. Other programs use the same number. */
+/** How many of these bytes stay free for names that are built from a key. Other programs use the same number. */
 export const RESERVE_BYTES = 26;
 
 /** The beginning of the name of a fence counter, after the prefix. The name of the lock's record follows. */
@@ -16,8 +16,8 @@ const FENCE = 'fence:';
  * are one key. For the key of a fence counter pass `fence:` and the key of the record.
  *
  * @param key - 1 to 512 UTF-8 bytes after NFC, or `fence:` and a key that this function has built
- * @param limit - the longest key in UTF-8 bytes. Default: 1000.
- * @param reserve - bytes of `limit` that derived keys need. Default: 26 (`:id:` and a lock id).
+ * @param limit - the longest Redis key, in UTF-8 bytes. Default: 1000.
+ * @param reserve - how many bytes of `limit` stay free for derived keys. Default: 26 (`:id:` and a lock id).
  * @throws SyncGuardError InvalidArgument when the key is not a string, is empty, is too long or has a lone
  *   surrogate
  * @example makeStorageKey('syncguard', 'order:1') // 'syncguard:order:1'
@@ -31,7 +31,7 @@ export function makeStorageKey(
   const derived = typeof key === 'string' && key.startsWith(FENCE);
   return storageKey(
     prefix,
-    normalizeKey(key, derived ? FENCE.length + limit : MAX_KEY_BYTES),
+    normalizeKey(key, 'key', derived ? FENCE.length + limit : MAX_KEY_BYTES),
     limit,
     reserve,
   );

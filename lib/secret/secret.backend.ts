@@ -64,7 +64,8 @@ export interface View {
   readonly tag: string;
   readonly viewTag: string;
   /**
-   * Identifies the call, where the viewTag identifies the view. A call that is sent twice counts as one try.
+   * Identifies the call. Several calls may have the same viewTag, and each counts as a try. A call that is sent twice
+   * counts as one try.
    */
   readonly callId: string;
   /** 0: the view is counted at once. */

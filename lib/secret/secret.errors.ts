@@ -19,7 +19,7 @@ export class SecretError extends SyncGuardError<SecretErrorCode> {
     super(init);
   }
 
-  /** Returns the same fault as a SecretError. It never has an id. */
+  /** Returns the same fault as a SecretError. The error never contains an id. */
   static from(error: unknown): SecretError {
     if (error instanceof SecretError) return error;
     const known = error instanceof SyncGuardError ? error : undefined;

@@ -135,7 +135,7 @@ export class SecretService {
     return { ok: true, already: reply.ended ?? 'burned' };
   }
 
-  /** Reports to the sender what has become of the secret. */
+  /** Returns to the sender what has happened to the secret. */
   async status(receipt: string, options: CallOptions = {}): Promise<SecretStatus> {
     const reply = await asSecretError(this.backend.status(validateReceipt(receipt), validateCall(options)));
     if (reply === 'not_found') return { ok: false, reason: reply };

@@ -152,7 +152,7 @@ export type PeekResult =
   | (NotShown & Partial<ViewsSoFar>);
 
 /**
- * - `ok: true`: the secret is burned. If it had been burned before, `already` is how.
+ * - `ok: true`: the secret is burned. If it had been burned before, `already` says how.
  * - `ok: false`: there is no secret to burn. With `uniform`, a call by id also returns `not_found` for a
  *   secret that was burned before or has expired.
  */
@@ -161,7 +161,7 @@ export type BurnResult =
   | { readonly ok: false; readonly reason: 'not_found' | 'expired' };
 
 /**
- * The facts that a sender may learn. If the secret was viewed, but its reader has not viewed it, another
+ * The facts that a sender may learn. If there was a view, and the intended reader has not viewed the secret, another
  * person has seen it.
  */
 export type SecretStatus =

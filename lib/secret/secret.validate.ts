@@ -4,9 +4,9 @@ import { SecretError } from './secret.errors.js';
 import { createId, parseReceipt, type Receipt } from './secret.id.js';
 import type { CreateSecretOptions, ViewOptions } from './secret.types.js';
 
-/** The most views of one secret. Each is remembered for its retries as long as the secret lives. */
+/** The most views of one secret. Each is remembered as long as the secret lives, so that a retry is recognised. */
 export const MAX_VIEWS = 10_000;
-/** The most views on lease at once. Every view reads all of them. */
+/** The most views that are on lease at once. Every call of `view()` reads all of them. */
 export const MAX_LEASES = 100;
 
 const MAX_TTL_MS = 3_650 * 86_400_000;
@@ -63,7 +63,7 @@ export const validateCreate = (secret: CreateSecretOptions, maxBytes: number): C
     };
   });
 
-export const validateId = (id: unknown): string => checked(() => normalizeKey(id));
+export const validateId = (id: unknown): string => checked(() => normalizeKey(id, 'id'));
 
 export const validateCall = (options: CallOptions): CallOptions => checked(() => callOptions(options, []));
 
@@ -72,7 +72,7 @@ export const validateView = (options: ViewOptions): { viewId: string; callId: st
     const { viewId, leaseMs } = callOptions(options, ['viewId', 'leaseMs']);
     const callId = createId();
     return {
-      viewId: viewId === undefined ? callId : userKey(viewId),
+      viewId: viewId === undefined ? callId : userKey(viewId, 'viewId'),
       callId,
       leaseMs: leaseMs === undefined ? 0 : duration('leaseMs', leaseMs),
     };
@@ -96,7 +96,7 @@ function validatePayload(payload: unknown, maxBytes: number): { payload: Buffer;
 }
 
 function validateNewId(id: unknown): string {
-  const normalized = userKey(id);
+  const normalized = userKey(id, 'id');
   if (!parseReceipt(normalized)) return normalized;
   throw new SecretError({
     code: 'InvalidArgument',

@@ -182,8 +182,8 @@ describe('the key of lock()', () => {
   it.each([
     [{ keyss: ['a'] }, /options\.keyss is not an option\. Did you mean keys\?/],
     [{ Key: 'a' }, /options\.Key is not an option\. Did you mean key\?/],
-    [{ key: ['a', 'b'] }, /Several keys go into `keys`/],
-    [{}, /the key must be a string, got undefined/],
+    [{ key: ['a', 'b'] }, /Pass several keys as `keys`/],
+    [{}, /^key must be a string, got undefined/],
   ])('%j', async (options, message) => {
     const module = await Test.createTestingModule({ imports: [SyncGuardTestingModule.forRoot()] }).compile();
     await expect(module.get(LockService).lock(() => 1, options as never)).rejects.toMatchObject({

@@ -40,7 +40,10 @@ const SWEEP_AT_LEAST = 1_024;
 const CLAIM_MS = 500;
 const KEEP_MS = 1_000;
 const KEEPING_LOOK_MS = 400;
-/** The pause between two attempts under a clock that a test moves by hand. Such a clock does not tell when time will pass. */
+/**
+ * The pause between two attempts under a clock that a test moves by hand. With such a clock nobody knows when time will
+ * pass.
+ */
 const LOOK_BY_HAND_MS = 50;
 
 /** Locks within one process. They behave like those on Redis. */
@@ -100,7 +103,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     const expiresAtMs = this.clock.now() + ttlMs;
     for (const record of records) {
       this.#byKey.set(record.key, { ...record, expiresAtMs });
-      // The life became shorter, so the first waiter is woken to try again in time.
+      // The lock now ends sooner, so the first waiter is woken to try again in time.
       if (expiresAtMs < record.expiresAtMs) this.#queues.head(record.key)?.wake();
     }
     return { ok: true, expiresAtMs };
@@ -228,7 +231,7 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   #live(key: string): LockRecord | null {
     const record = this.#byKey.get(key);
     if (!record) return null;
-    // Redis drops a key after its expiry, and not at that instant.
+    // As in Redis, a record still exists in the ms of its expiry.
     if (this.clock.now() <= record.expiresAtMs) return record;
     this.#byKey.delete(key);
     this.#keysById.delete(record.lockId);

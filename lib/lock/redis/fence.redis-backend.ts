@@ -36,8 +36,9 @@ export class RedisFenceBackend implements FenceBackend {
   }
 
   /**
-   * A key in the slot of the resource's own name, so that a value under that name can be written with it. A name that has braces and
-   * no tag would name another slot here than alone.
+   * Returns the key of the last fence. It is in the slot of a key that is named like the resource, so that one script
+   * can write both. A name with braces but without a tag would be in another slot within a longer key, so the tag is
+   * its hash.
    */
   #guardOf(resource: string): string {
     const tag = tagOfKey(resource) ?? (/[{}]/.test(resource) ? hashTag(resource, TAG_LENGTH) : resource);

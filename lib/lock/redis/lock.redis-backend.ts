@@ -97,7 +97,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     if (turn) return this.#acquireInTurn(turn, (turn.wanted ??= this.#want(keys, ttlMs)), options.signal);
     const wanted = this.#want(keys, ttlMs);
     const sentAt = momentNow();
-    // The call has failed, but the script may have run. The lock that it took must be released.
+    // The call has failed, but the script may have run. A lock that it took must be released.
     const undo = (late?: AcquireReply): void => {
       if (!late || late.status === 'granted') this.#leave(wanted, '', 'unknown');
     };
@@ -321,7 +321,10 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     return 'code' in reply ? reply : this.#extendHeld(keysIn(reply), lockId, ttlMs, signal);
   }
 
-  /** Runs a script by lockId: in one round trip where a script may read the index itself, else after reading the index. */
+  /**
+   * Runs a script for a lock of which only the lockId is known. In the spec layout the script reads the index itself.
+   * In the slotted layout the index is read first, since a Cluster needs the names of all keys before.
+   */
   async #byId<Result>(
     lockId: string,
     signal: AbortSignal | undefined,
@@ -385,8 +388,8 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   /**
-   * @param answers - how many releases in a row must find no lock before the attempt counts as done. An acquire in the
-   *   buffer of a lost connection may still run after the first of them.
+   * @param answers - how many releases must find no lock before no more are sent. An acquire in the buffer of a lost
+   *   connection may still run after the first of them.
    */
   #releaseUnwanted(unwanted: Release, answers: number): Attempt {
     let heard = 0;

@@ -56,7 +56,10 @@ export interface RedisTurnsConfig {
   onUnheard?(): void;
 }
 
-/** Keeps the waiters of this process, wakes them when their turn comes, and checks the claims that it handed over. */
+/**
+ * Keeps the waiters of this process, wakes them when their turn comes, and checks locks that this process has handed
+ * over.
+ */
 export class RedisTurns {
   /** The arguments of scripts that hand a lock over. `countsAll` is '' on a Cluster, where a node counts its own subscribers only. */
   readonly handing: { readonly channel: string; readonly countsAll: string };
@@ -104,8 +107,8 @@ export class RedisTurns {
 
   granted(turn: RedisTurn, lockId: string, wasWoken: boolean): void {
     this.#waiting.delete(lockId);
-    // A grant that arrives too late is released, perhaps twice, the second time in the background. So the next attempt of
-    // this turn uses a new lockId, which that release cannot end.
+    // A grant that arrives too late is released, perhaps twice, the second time in the background. So the next attempt
+    // of this turn uses a new lockId, whose lock that release cannot end.
     turn.wanted = undefined;
     if (turn.ticket !== '' && !wasWoken) this.#subscriber.suspect();
   }

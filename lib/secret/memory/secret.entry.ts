@@ -103,7 +103,7 @@ export class SecretEntry {
     this.leases.set(viewTag, { endMs: Math.min(endMs, this.expiresAtMs ?? Infinity), calls });
   }
 
-  /** Returns when the content, and later the tombstone, must be deleted without a call. */
+  /** Returns when a timer must delete the content or, once that is gone, the tombstone. */
   dueAtMs(tombstoneMs: number): number {
     if (!this.content) return this.tombstoneEndMs(tombstoneMs);
     const lapses = [...this.leases.values()].map(({ endMs }) => endMs);
@@ -111,8 +111,8 @@ export class SecretEntry {
   }
 
   /**
-   * Returns when the tombstone is deleted: `tombstoneMs` after the end, or at the deadline if that is later.
-   * It waits for the deadline a year at most.
+   * Returns when the tombstone is deleted: `tombstoneMs` after the end, or at the deadline if that is later, but then
+   * at most a year after the end.
    */
   tombstoneEndMs(tombstoneMs: number): number {
     if (this.content) return Infinity;
