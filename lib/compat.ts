@@ -16,7 +16,7 @@ export { parseBudgetResult, parseFinalizeResult, type ReplyContext } from './bud
 export type { AlreadyRunning, ReserveOutcome } from './budget/budget.backend.js';
 export type * from './budget/budget.types.js';
 
-// Secrets and counters as JSON documents and plain counters
+// Secrets as JSON documents, and counters as plain numbers
 export {
   ATOMIC_DECREMENT_SCRIPT,
   ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT,

@@ -13,7 +13,7 @@ import { resolveCommandTimeout, resolveKeyLayout, validateRedis } from '../redis
 import { ScriptRunner } from '../script/script-runner.js';
 import type { RedisBackendConfig } from './lock-backends.js';
 
-/** Options of {@link createFenceGuard}. They mean what they mean for {@link createRedisBackend}. */
+/** Options of {@link createFenceGuard}. They mean the same as in {@link createRedisBackend}. */
 export type FenceGuardConfig = Pick<RedisBackendConfig, 'keyPrefix' | 'keyLayout' | 'commandTimeoutMs'>;
 
 /**

@@ -6,7 +6,7 @@ import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
 
 /**
- * Returns a budget backend that emits an event for every operation, and for each threshold that one crosses.
+ * Returns a budget backend that emits an event for every operation, and for each threshold that an operation crosses.
  */
 export const observedBudgets = (backend: BudgetBackend, emit: Emit): BudgetBackend =>
   withThresholdEvents(observe(backend, 'budget', BUDGET, emit), emit);

@@ -12,7 +12,7 @@ import { clientWarnings, serverWarnings } from '../redis/redis.server-warnings.j
 const FIRST_CONNECTION_MS = 2_000;
 const LAST_ANSWER_MS = 1_000;
 
-/** Proves that scripts run and may write. A replica and a full server refuse it. It leaves nothing behind. */
+/** Proves that scripts run and may write. A replica and a full server refuse it. No key stays. */
 export const healthScript = defineScript({
   name: 'health',
   keys: ['health'],
@@ -120,7 +120,7 @@ export class RedisConnection {
   }
 
   /**
-   * Checks that a client which was connected before us uses its database. If the database does not exist,
+   * Checks that a client which the app had connected uses the database of its options. If there is no such database,
    * ioredis has reported it before we listened.
    */
   async #checkDatabase(db: number): Promise<void> {

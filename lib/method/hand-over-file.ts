@@ -30,8 +30,7 @@ export function handOverFile(
     onFirstRead(stream, () => {
       clearTimeout(giveUp);
     });
-    // An error of the stream is for its reader. `finished` listens for it too, so without a reader it is not an uncaught
-    // error.
+    // The reader of the stream handles its error. `finished` listens too, so an error without a reader is not uncaught.
     finished(stream, () => {
       clearTimeout(giveUp);
       end(file);

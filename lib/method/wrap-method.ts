@@ -5,7 +5,7 @@ import { SyncGuardError } from '../core/errors.js';
 
 type Method = (this: unknown, ...args: never[]) => unknown;
 
-/** How far the stream of a wrapped method has come. Stays as it began where a method returns no stream. */
+/** How far the stream of a wrapped method has come. It does not change if the method returns no stream. */
 export interface StreamProgress {
   isStream: boolean;
   /** How many items the caller has received. */
@@ -61,7 +61,7 @@ const isAsyncGenerator = (method: Method): boolean => method.constructor.name ==
 const isAsyncIterable = (value: unknown): boolean =>
   typeof value === 'object' && value !== null && Symbol.asyncIterator in value;
 
-/** The caller would read such an iterable after the lock or the hold has ended. */
+/** The error for an iterable that the caller would read after the lock or the hold has ended. */
 const notAGenerator = (name: string): SyncGuardError =>
   new SyncGuardError({
     code: 'InvalidArgument',

@@ -46,9 +46,9 @@ export interface SyncGuardOptions {
    */
   closeClient?: boolean;
   /**
-   * How lock keys are named: `'spec'` is the format that other SyncGuard programs share on one server,
-   * `'slotted'` puts a lock's keys in one Cluster slot. Default: `'slotted'` on a Cluster, else `'spec'`.
-   * A team that will move to a Cluster starts `'slotted'`.
+   * How lock keys are named: `'spec'` is the format that other SyncGuard programs share on one server, `'slotted'` puts
+   * a lock's keys in one Cluster slot. Default: `'slotted'` on a Cluster, else `'spec'`. Choose `'slotted'` from the
+   * start if you will move to a Cluster.
    */
   keyLayout?: 'spec' | 'slotted';
   /**
@@ -75,15 +75,15 @@ export interface SyncGuardOptions {
   budget?: BudgetOptions;
   /** Options of secrets. */
   secret?: SecretOptions;
-  /** The listener of all operations. Default: none, without any cost. */
+  /** The listener of all operations. Default: none, which costs nothing. */
   telemetry?: TelemetryOptions;
   shutdown?: {
     /** How long bodies that hold a lock, and budget runs, may finish while the app shuts down, in ms, 0 to 2^31 - 1. Default: 10,000. */
     drainMs?: number;
     /**
-     * What happens to a lock whose body still runs then. With `'expire'` it stays until its TTL has passed,
-     * so that no other body runs beside this one. With `'release'` it is free at once, for bodies that end
-     * when their `signal` aborts. Default: `'expire'`.
+     * What happens to a lock whose body still runs after `drainMs`. With `'expire'` it stays until its TTL has passed,
+     * so that no other body runs beside this one. With `'release'` it is free at once, for bodies that end when their
+     * `signal` aborts. Default: `'expire'`.
      */
     heldLocks?: 'expire' | 'release';
   };

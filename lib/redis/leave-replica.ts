@@ -1,18 +1,18 @@
 import { monotonicMs } from '../core/clock.js';
 
-/** How long a connection may take to close, in ms. Refusals that arrive meanwhile do not close it again. */
+/** How long a connection may take to close, in ms. A refusal within this time does not reconnect again. */
 const LEAVING_MS = 100;
 
-/** The error that asks a `reconnectOnError` whether it leaves a replica. Nothing has been refused. */
+/** Passed to a `reconnectOnError` to find out whether it would leave a replica. No server has sent this error. */
 const QUESTION = new Error("READONLY You can't write against a read only replica.");
 
 /**
- * Returns a `reconnectOnError` that reconnects when the server refuses writes because it has become a replica. The
- * address leads to the new primary, now or soon. Connections of SyncGuard have it. Give it to a client that you make
- * yourself, and make one for each client.
+ * Returns a `reconnectOnError` that reconnects when the server refuses writes because it has become a replica. By then,
+ * or soon after, the address leads to the new primary. Connections that SyncGuard opens have it already. Give it to a
+ * client that you create yourself, and call this function once for each client.
  *
- * The server refuses every command in flight, but only the first refusal reconnects. ioredis would add a listener to the
- * socket for each of them, and Node would warn of a leak (`MaxListenersExceededWarning`).
+ * The server refuses every command in flight, but only the first refusal reconnects. If every refusal did, ioredis
+ * would add a listener to the socket for each, and Node would warn of a leak (`MaxListenersExceededWarning`).
  *
  * @example
  * new Redis({ host: 'redis.internal', socketTimeout: 2_000, reconnectOnError: leaveReplica() });
@@ -27,7 +27,9 @@ export function leaveReplica(): (error: Error) => boolean {
   };
 }
 
-/** Returns whether a `reconnectOnError` makes its client leave a replica. ioredis knows no other answers than these. */
+/**
+ * Returns whether a `reconnectOnError` makes its client leave a replica. ioredis reconnects on `true`, 1 and 2 only.
+ */
 export function leavesReplica(reconnectOnError: ((error: Error) => unknown) | null | undefined): boolean {
   try {
     return [true, 1, 2].includes(reconnectOnError?.(QUESTION) as never);

@@ -7,8 +7,8 @@ type ReconnectOnError = NonNullable<RedisOptions['reconnectOnError']>;
 // The options of the user take precedence over these.
 const DEFAULTS = {
   connectionName: 'syncguard',
-  // After a failover the old primary accepts writes for about 10 s. Sentinel announces the failover at once to
-  // clients that listen.
+  // After a failover the old primary accepts writes for about 10 s. With this option the client hears of the failover
+  // from Sentinel at once.
   failoverDetector: true,
 } satisfies RedisOptions;
 
@@ -47,15 +47,15 @@ function ownOptions(options: RedisOptions): RedisOptions {
     ...DEFAULTS,
     ...options,
     ...REQUIRED,
-    // The value `2` would make ioredis send the command again.
+    // A boolean, because the value `2` would make ioredis send the command again.
     reconnectOnError: (error) => Boolean(theirs?.(error)) || leaves(error),
   };
 }
 
 function clusterOptions(options: ClusterOptions = {}): ClusterOptions {
   return {
-    // ioredis repeats a command 16 times by default while the Cluster is down. With this pause that takes less than the
-    // default `commandTimeoutMs`, so the call fails with the error of the Cluster and not with a timeout.
+    // ioredis repeats a command 16 times by default while the Cluster is down. With this pause in between, that takes
+    // less than the default `commandTimeoutMs`. So the call fails with the error of the Cluster and not with a timeout.
     retryDelayOnClusterDown: 50,
     ...options,
     enableOfflineQueue: false,

@@ -4,9 +4,7 @@ import { type FaultCode, SyncGuardError } from '../core/errors.js';
 export class RedisFault extends SyncGuardError<FaultCode> {
   static override readonly brand: string = 'RedisFault';
 
-  /**
-   * Whether the command may have reached the server. If so, its effect must be undone or its call repeated.
-   */
+  /** Whether the command may have run. If so, its effect must be undone, or the call repeated. */
   readonly mayHaveRun: boolean;
 
   constructor(
@@ -38,8 +36,8 @@ export const UNREACHABLE_HINT =
 export const UNREACHABLE_BY_TLS_HINT =
   'Check that the address in the `redis` option leads to the TLS port and not to the plain one, and that the server runs. SyncGuard reconnects by itself.';
 
-// The patterns match the messages of ioredis and Redis. Where the server refused a command (the first rules),
-// nothing was run.
+// The patterns match the messages of ioredis and Redis. The first rules are for commands that the server refused, so
+// they did not run.
 const RULES: readonly Rule[] = [
   {
     pattern:
@@ -52,7 +50,7 @@ const RULES: readonly Rule[] = [
   {
     pattern: NO_DATABASE,
     code: 'ServiceUnavailable',
-    message: 'The Redis server has no database of that number.',
+    message: 'The Redis server has no database with that number.',
     hint: 'Choose an existing database, or raise `databases` on the server. A Cluster has database 0 only.',
     ofConnecting: true,
   },
@@ -109,9 +107,8 @@ const RULES: readonly Rule[] = [
  * Turns an error of ioredis or Redis into a fault with a code, a message and a hint. `cause` is a copy of the
  * error.
  *
- * @param sent - true if the command was passed to the client before it failed. It may have run then, unless
- *   the server refused it. A Cluster sends again by itself, so its last error does not describe the first
- *   attempt.
+ * @param sent - true if the command was passed to the client before it failed. It may have run then, unless the server
+ *   refused it. A Cluster client sends again by itself, so its last error does not describe the first attempt.
  */
 export function toRedisFault(error: unknown, sent = false): RedisFault {
   if (error instanceof RedisFault) return error;

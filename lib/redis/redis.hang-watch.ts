@@ -26,7 +26,7 @@ export class HangWatch {
     this.#asked = true;
     const asked = connectionsOf(this.client).flatMap(askForSignOfLife);
     const patienceMs = Math.max(LEAST_PATIENCE_MS, this.patienceMs);
-    // After a blocked event loop the answer may still be unread in the socket. It is read before this runs.
+    // After a blocked event loop the answer may still be unread in the socket. `setImmediate` lets Node read it first.
     const giveUp = (): unknown => setImmediate(() => this.#giveUp(asked, patienceMs));
     setTimeout(giveUp, patienceMs).unref();
   }
@@ -48,9 +48,9 @@ interface Asked {
 
 function askForSignOfLife(connection: RedisClient): Asked[] {
   const { stream, status } = connection;
-  // While the socket connects, `connectTimeout` limits it.
+  // `connectTimeout` limits how long a socket may connect.
   if (!stream || stream.connecting || stream.destroyed) return [];
-  // During its greeting a connection expects an answer anyway.
+  // A connection that is not ready has sent its greeting, so it waits for an answer without a PING too.
   if (status === 'ready') connection.ping?.().catch(() => {});
   return [{ stream, bytesRead: stream.bytesRead }];
 }

@@ -73,7 +73,7 @@ export class RedisReadiness {
     return { ready, cancel: () => this.#waiters.delete(waiter) };
   }
 
-  /** Returns why the client is not ready, by the error of its last attempt to connect. */
+  /** Returns why the client is not ready. The reason is the error of its last attempt to connect. */
   fault(): RedisFault {
     const known = this.#noDatabase ?? connectingFault(this.#lastError);
     if (known) return known;
@@ -99,7 +99,7 @@ export class RedisReadiness {
   #unreachableHint(): string {
     if (this.client.status === 'end')
       return 'The client was closed. SyncGuard cannot be used after the app or its client has shut down.';
-    // A port without TLS waits for the rest of the TLS greeting and does not answer.
+    // A port without TLS does not answer a TLS greeting but waits for more, so no error names this mistake.
     return this.client.options?.tls ? UNREACHABLE_BY_TLS_HINT : UNREACHABLE_HINT;
   }
 

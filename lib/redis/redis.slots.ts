@@ -1,7 +1,7 @@
 import type { RedisClient } from './redis.client.js';
 
 const SLOTS = 16_384;
-/** More than enough to find a tag for each slot of a Cluster. */
+/** How many tags are tried. This is more than enough to find one for each slot of a Cluster. */
 const MAX_TAGS = 20 * SLOTS;
 
 /** Returns the slot of a hash tag: its CRC16 (XMODEM), as Redis Cluster specifies. */
@@ -14,7 +14,7 @@ export function slotOf(tag: string): number {
   return crc % SLOTS;
 }
 
-/** A Cluster computes the slot of a key from this part, if the key has it: what is in the first braces. */
+/** The text in the first braces of a key. If a key has it, a Cluster computes the slot from this text alone. */
 const TAG = /^[^{]*\{([^}]+)\}/;
 
 /** Returns the hash tag of a key. Undefined where it has none. */

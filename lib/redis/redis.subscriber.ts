@@ -100,7 +100,7 @@ export class RedisSubscriber {
     const connection = copyOf(this.client);
     if (!connection) return false;
     this.#connection = connection;
-    connection.on?.('error', () => {}); // Each error is followed by 'end', which is handled. Without a listener Node would throw.
+    connection.on?.('error', () => {}); // An 'end' follows and is handled. Without this listener Node would throw.
     connection.on?.('end', () => this.#onEnd(connection));
     connection.on?.('message', (_, message) => this.events.onMessage(message as string));
     try {

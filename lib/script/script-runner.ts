@@ -91,8 +91,9 @@ export class ScriptRunner {
   }
 
   /**
-   * What ioredis has begun to pipeline by itself knows no command that was defined after it began, and would fail with all
-   * that it holds. It may wait for the replies of the pipeline before it.
+   * Registers a script and runs it. A pipeline that ioredis has begun by itself does not know commands that were
+   * defined later: all its commands would fail. So this waits until such pipelines are sent, which may be after the
+   * replies of the pipeline before them.
    */
   async #registerLate(script: Script, keysAndArgs: ScriptArg[]): Promise<unknown> {
     const begun = autoPipelines(this.client);
@@ -139,7 +140,9 @@ export class ScriptRunner {
     this.readiness.close();
   }
 
-  /** Sends everything of one turn in one write, so that a thousand renewals cost one system call. */
+  /**
+   * Sends all commands of one turn of the event loop in one write, so that a thousand renewals cost one system call.
+   */
   #cork(): void {
     if (this.#corked) return;
     this.#corked = true;
@@ -177,7 +180,7 @@ class Call<Result> {
     if (signal) {
       if (typeof signal.addEventListener !== 'function') return this.#fail(noSignal());
       if (signal.aborted) return this.#onAbort();
-      setMaxListeners(0, signal); // One signal of a request may belong to many calls.
+      setMaxListeners(0, signal); // Many calls may share the signal of one request.
       signal.addEventListener('abort', this.#onAbort, { once: true });
     }
     this.#deadline = this.runner.deadline(timeoutMs, this.#onDeadline);
@@ -217,7 +220,7 @@ class Call<Result> {
   };
 
   readonly #onRejected = (error: unknown): void => {
-    // The connection is closing and its end has not been noticed yet. A Cluster is left out: it sends again by
+    // The connection is closing, and its end has not been noticed yet. A Cluster is left out, because it sends again by
     // itself, so its last error does not describe the first attempt.
     if (!this.#settled && !this.runner.client.isCluster && wasNotSent(error)) this.#wait();
     else this.#fail(error);

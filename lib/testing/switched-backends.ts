@@ -121,7 +121,7 @@ export class SwitchedBackends implements Backends {
         const owner = name in overrides ? overrides : port;
         const member: unknown = Reflect.get(owner, name);
         if (typeof member !== 'function') return member;
-        // It asks nothing: the attempts that it is given to do.
+        // This call does not ask the backend. The attempts that get the turn do.
         if (name === 'takeTurn') return member.bind(owner) as unknown;
         return async (...args: unknown[]): Promise<unknown> => {
           if (this.#outage) throw toError(this.#outage);

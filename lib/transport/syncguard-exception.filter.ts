@@ -19,7 +19,7 @@ import {
 } from './refusal.js';
 import { hasBrand, SyncGuardConfigError, SyncGuardError } from '../core/errors.js';
 
-/** The longest `Retry-After` in ms. The filter reads it, also where an app binds the filter itself. */
+/** The token of the longest `Retry-After`, in ms. Nest injects it, also where an app binds the filter itself. */
 export const MAX_RETRY_AFTER_MS = Symbol.for('syncguard:maxRetryAfterMs');
 
 const STATUS_BY_CODE: Readonly<Record<string, number>> = {
@@ -41,7 +41,7 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
  * - 423: another caller holds the lock.
  * - 429 with Retry-After: a limit denied the call, or a budget has room later.
  * - 402: a budget is used up, and waiting does not help.
- * - 409: an id is in use, of a budget operation or of a secret.
+ * - 409: the id of a budget operation or of a secret is in use.
  * - 503: Redis cannot be reached or refuses the app, the app is shutting down, or the call was aborted.
  * - 400: an argument is invalid, such as a malformed key.
  * - 500: any other fault, such as a lock that was lost.
@@ -135,7 +135,8 @@ function refusalOf(error: SyncGuardError, maxRetryAfterMs: number): Refusal {
 }
 
 /**
- * A client of socket.io, or a WebSocket of the package ws. Calling `emit` on the latter would send nothing.
+ * A client of socket.io, or a WebSocket of the package ws. Only the latter has a numeric `readyState`. Its `emit` sends
+ * nothing.
  */
 interface SocketClient {
   readonly readyState?: number;
