@@ -23,15 +23,15 @@ interface Request {
 }
 
 /**
- * A call whose result lists the thresholds that it crossed. With these two functions the caller reports each
- * threshold once, also if the answer comes late or the command was sent a second time.
+ * A call whose result lists the thresholds that it crossed. These two functions let the caller report each threshold
+ * once, even if the answer comes late or the command was sent a second time.
  */
 interface CrossingRequest<Result> {
   /** Called when the answer arrives after the call has rejected with a timeout or an abort. */
   onLate?(result: Result): void;
   /**
-   * Called when the command was sent a second time. `replayed` then does not show whether the first send did
-   * the work.
+   * Called when the command was sent a second time. A `replayed` in the result then does not say whether this call did
+   * the work, because its first send may have.
    */
   onResent?(): void;
 }
@@ -40,7 +40,7 @@ interface OperationRequest extends Request {
   readonly id: string;
 }
 
-/** A call about one hold of an id. The hold must match both the generation and the nonce. */
+/** A call about one hold of an id. It finds only a hold of this generation and this nonce. */
 export interface HoldRequest extends OperationRequest {
   /** 0: the newest. */
   readonly generation: number;
@@ -139,7 +139,7 @@ export interface ReapRequest extends Request {
 
 /** The result of one `reap` call. */
 export interface ReapStep extends ReapResult {
-  /** In how many ms there is work again. 0: at once. Null: not before the next operation. */
+  /** In how many ms the next `reap` is needed. 0: at once. Null: not before the next operation. */
   readonly nextInMs: number | null;
 }
 
@@ -161,8 +161,8 @@ export interface BudgetBackend {
   get(request: HoldRequest): Promise<BudgetRecord<bigint> | null>;
   list(request: ListRequest): Promise<{ records: BudgetRecord<bigint>[]; cursor: string | null }>;
   /**
-   * Marks expired holds, and returns the ids of at most `max` of them. Deletes at most `max` records that are
-   * past their retention.
+   * Settles expired holds, and returns the ids of at most `max` of them. Deletes at most `max` records that are past
+   * their retention.
    */
   reap(request: ReapRequest): Promise<ReapStep>;
   verify(request: Request): Promise<VerifyResult>;

@@ -40,7 +40,7 @@ export function validatePeriod(name: string, period: unknown): Period {
   return { every, ...(tz === 'UTC' ? {} : { tz }), ...(anchor === usual ? {} : { anchor }) };
 }
 
-/** The names are listed here, because versions of `Intl` differ in the name that they return for UTC. */
+/** The names of UTC. They are listed here because versions of `Intl` return different names for it. */
 const NAMES_OF_UTC: ReadonlySet<string> = new Set([
   ...['utc', 'uct', 'gmt', 'gmt0', 'gmt+0', 'gmt-0', 'zulu', 'universal', 'greenwich'],
   ...['etc/utc', 'etc/uct', 'etc/gmt', 'etc/gmt0', 'etc/gmt+0', 'etc/gmt-0', 'etc/zulu', 'etc/universal'],
@@ -125,9 +125,9 @@ export class BudgetCalendar {
   }
 
   /**
-   * Returns the window of an hour that contains `nowMs`. It has 60 minutes, also where daylight saving skips
-   * or repeats an hour. There is one exception. Where the clock moves by half an hour, the change ends one
-   * window and starts the next, so these two may be shorter.
+   * Returns the window of a period `hour` that contains `nowMs`. It has 60 minutes, even when daylight saving skips or
+   * repeats an hour. There is one exception. Where the clock moves by half an hour, the change ends one window and
+   * starts the next, so these two may be shorter.
    */
   #hourAt({ tz = 'UTC', anchor = 0 }: CalendarPeriod, nowMs: number): BudgetWindow {
     const phase = (ms: number): number => modulo(this.#offsetMs(tz, ms) - anchor * MINUTE_MS, HOUR_MS);

@@ -33,7 +33,7 @@ export interface LimitedScope {
 
 interface ScopeLimits {
   readonly own: readonly ConfiguredLimit[];
-  /** The limits of the type, as its scopes inherit them. */
+  /** The limits that the scopes of this type inherit. */
   readonly inherited: readonly ConfiguredLimit[];
 }
 

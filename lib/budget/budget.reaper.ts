@@ -2,8 +2,8 @@ import { monotonicMs } from '../core/clock.js';
 import type { BudgetBackend } from './budget.backend.js';
 
 /**
- * How many roots one process watches at most, where others can adopt them. Beyond that, the root whose turn
- * was longest ago is left to other processes.
+ * How many roots one process watches at most, if others can adopt them. Beyond that it stops watching the root that it
+ * reaped longest ago, and another process adopts it.
  */
 const MAX_ROOTS = 10_000;
 /** How many roots are adopted at once. */
@@ -18,7 +18,7 @@ const ORPHANED_AFTER = 3;
 const JITTER = 0.2;
 
 interface Watched {
-  /** When there is work again, as far as this process knows, by `monotonicMs()`. */
+  /** When the root must be reaped next, as far as this process knows, in ms of `monotonicMs()`. */
   dueMs: number;
   /**
    * When the root was adopted, by the clock of the registry. Undefined for a root that this process uses
@@ -28,13 +28,13 @@ interface Watched {
 }
 
 /**
- * Purges old records in the roots that this process uses, and in roots that dead processes have left. Reports
- * expired holds. Budgets do not depend on it: an expired hold is out of every sum without it.
+ * Purges old records in the roots that this process uses, and in roots that dead processes have left. Reports expired
+ * holds. Budgets are correct without the reaper, because every operation leaves expired holds out of its sums.
  */
 export class BudgetReaper {
-  /** The root whose turn was longest ago comes first. */
+  /** The watched roots. The root that was reaped longest ago comes first. */
   readonly #watched = new Map<string, Watched>();
-  /** Adopted roots that turned out empty, and when they were adopted. */
+  /** Adopted roots that were found empty, and when they were adopted. */
   readonly #done = new Map<string, number>();
   #timer: NodeJS.Timeout | undefined;
   #round: Promise<void> = Promise.resolve();
@@ -55,7 +55,8 @@ export class BudgetReaper {
     if (this.#stopped) return;
     const dueMs = monotonicMs() + this.everyMs;
     const watched = this.#watched.get(root);
-    // The stored time may be far away, such as the end of a month. The new use needs a sooner one.
+    // The stored time may be far away, such as the end of a month. The operation that uses the root now needs the
+    // reaper sooner.
     if (watched) return void (watched.dueMs = Math.min(watched.dueMs, dueMs));
     this.#done.delete(root);
     this.#watch(root, { dueMs });
@@ -123,7 +124,7 @@ export class BudgetReaper {
     this.#watched.set(root, watched);
   }
 
-  /** Returns in how many ms there is work again, or null where there is none. */
+  /** Returns in how many ms the root must be reaped again, or null if it is empty. */
   async #reap(root: string): Promise<number | null> {
     let nextInMs: number | null;
     do {

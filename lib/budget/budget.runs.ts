@@ -22,7 +22,7 @@ import { CostNotes, type CurrentHold, runOn, withNotes } from './current-hold.js
 
 /** How long a hold lasts unless it is extended. */
 export const DEFAULT_TTL_MS = 60_000;
-/** How long settling is retried in the background: as long as an operation is remembered by default. */
+/** How long settling is retried in the background. By default an operation is remembered for as long. */
 const SETTLE_WITHIN_MS = 15 * 60_000;
 
 /** Options of `run()`: the amount that it reserves, and how it settles. */
@@ -44,9 +44,9 @@ export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
   /**
    * How to settle when the body throws.
    *
-   * - `'auto'`: a stream that has sent an item costs the greater of `actual(last item)` and what was noted,
-   *   else the estimate. A body that was aborted or timed out costs what was noted, else the estimate. Any
-   *   other body costs only what was noted.
+   * - `'auto'`: a stream that has sent an item costs `actual(last item)` or what was noted, whichever is greater.
+   *   Without either it costs the estimate. A body that was aborted or timed out costs what was noted, else the
+   *   estimate. Any other body costs only what was noted.
    * - `'abort'`: nothing is spent.
    * - `'finalize-estimate'`: the estimate is spent, or the noted sum where that is greater.
    * - A function returns the cost, or `'abort'`.
@@ -82,7 +82,7 @@ class BudgetRun {
     readonly notes: CostNotes,
   ) {}
 
-  /** Watches a call of the app that settles this hold, or another hold under the same id. */
+  /** Follows a call of the app that settles this hold, or another hold under the same id. */
   watch(settling: SettledByHand): void {
     const { generation } = this.hold;
     const seen = settling.then(
@@ -203,8 +203,8 @@ export class BudgetRuns {
   }
 
   /**
-   * Finalizes now. Where Redis does not answer, it retries in the background and does not throw, because the
-   * result of the body must not be lost.
+   * Finalizes now. If Redis does not answer, this retries in the background and does not throw, because the result of
+   * the body must not be lost.
    */
   async #finalizeNowOrLater(hold: Reserved, cost: Amount, overage: 'record' | 'cap'): Promise<void> {
     const settle = async (): Promise<void> => {
@@ -241,7 +241,7 @@ export class BudgetRuns {
 
   /**
    * Extends the hold at every third of its TTL, so that one failed attempt does no harm. A hold that expires
-   * all the same is finalized late.
+   * nevertheless is finalized late.
    */
   #keepAlive(hold: Reserved, ttlMs: number): () => void {
     const timer = setInterval(

@@ -57,8 +57,8 @@ import { presentAmounts } from './budget.amounts.js';
 import type { CurrentHold } from './current-hold.js';
 
 /**
- * Pauses between the attempts of a finalize or abort that Redis did not answer, besides the waiting for each
- * answer.
+ * Pauses between the attempts of a finalize or abort that Redis did not answer. The waiting for each answer comes on
+ * top.
  */
 const RETRY_PAUSES_MS = [50, 250];
 /** How many holds and records one script call processes. */
@@ -325,9 +325,9 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /**
-   * Reserves an amount, runs the body, and finalizes the actual cost. The hold is extended while the body
-   * runs. A body that throws is settled by `onThrow`. A body that settles the hold itself is not settled
-   * again. An id runs one body at a time, and runs again only where nothing was spent under it.
+   * Reserves an amount, runs the body, and finalizes the actual cost. The hold is extended while the body runs. A body
+   * that throws is settled by `onThrow`. A body that settles the hold itself is not settled again. Under one id only
+   * one body runs at a time. Another one runs later only if nothing was spent under the id.
    *
    * @throws BudgetExceededError when a limit has no room. The body has not run.
    * @throws BudgetConflictError when the work of the id was done before or is being done
@@ -389,7 +389,7 @@ export class BudgetService implements OnModuleDestroy {
     };
     this.#refuseWhenShuttingDown();
     const limited = await this.#limits.limitsOf(valid.root, valid.scopes);
-    // A call that is aborted by now sends nothing, so there is nothing to undo.
+    // A call whose signal has aborted already sends nothing, so there is nothing to undo.
     refuseAborted(signal, BudgetUnavailableError);
     this.#reaper?.touch(valid.root);
     try {
@@ -401,7 +401,9 @@ export class BudgetService implements OnModuleDestroy {
     }
   }
 
-  /** Aborts a reserve that may have run although its answer did not come. Nobody would settle its hold. */
+  /**
+   * Aborts the hold of a reserve that may have run although its answer did not come. Nobody else would settle the hold.
+   */
   #undo(
     { root, id, nonce, ttlMs }: { root: string; id: string; nonce: string; ttlMs: number },
     fault: unknown,
@@ -411,10 +413,7 @@ export class BudgetService implements OnModuleDestroy {
     this.#runs.retryInBackground(abort, ttlMs, fault);
   }
 
-  /**
-   * Warns once. The callers of other operations learn of an outage by themselves, but nobody waits for the
-   * reaper.
-   */
+  /** Warns once. The callers of other operations get the error themselves, but nobody calls the reaper. */
   readonly #onReaperFault = (error: unknown): void => {
     const fault = BudgetUnavailableError.from(error);
     if (fault.code !== 'Internal' || this.#hasWarnedOfReaper) return;

@@ -11,7 +11,7 @@ export type OnThrow =
   | 'finalize-estimate'
   | ((error: unknown, body: { readonly last: unknown; readonly hold: CurrentHold }) => Amount | 'abort');
 
-/** How a body ended, and everything that shows its cost. */
+/** How a body ended, and all facts that decide its cost. */
 export interface BodyEnd {
   readonly thrown: { readonly error: unknown } | undefined;
   readonly result: unknown;

@@ -42,8 +42,9 @@ export interface BudgetLimit {
   /** A limit of 0 blocks everything. `'unlimited'` counts without a limit. */
   limit: Amount | 'unlimited';
   /**
-   * Percentages of the limit, 1 to 1,000. The result of the step whose amount reaches one lists it in `crossed`. Each is
-   * listed once in a window, and again after a `credit` or a raised `setLimit` has put the usage below it. Default: none.
+   * Percentages of the limit, 1 to 1,000. The result of the operation that reaches one lists it in `crossed`. Each is
+   * listed once in a window, and again after a `credit` or a raised `setLimit` has put the usage below it. Default:
+   * none.
    */
   thresholds?: readonly number[];
 }
@@ -54,7 +55,7 @@ export interface BudgetRef {
   root?: string;
   id: string;
   /**
-   * Which hold is meant where an id was reserved several times, 1 to 2^53 - 1. Results have it. A call for an
+   * Which hold is meant if an id was reserved several times, 1 to 2^53 - 1. Every result has the number. A call for an
    * older generation never changes the newest hold. Default: the newest.
    */
   generation?: number;
@@ -166,7 +167,7 @@ export interface Reserved<A extends Amount = Amount> {
   readonly status: 'reserved';
   readonly root: string;
   readonly id: string;
-  /** 1, and one more each time the id is reserved again. See `renew`. */
+  /** 1 for the first hold under this id. It grows by 1 each time the id is reserved again (see `renew`). */
   readonly generation: number;
   readonly amount: A;
   /** At this instant the hold expires and the amount is free again. */
@@ -232,7 +233,7 @@ export type AbortResult<A extends Amount = Amount> =
       readonly released: A;
       readonly replayed: boolean;
     }
-  /** `expired`: an older generation, which had expired. */
+  /** `expired`: the hold is an older generation, which had expired. */
   | BudgetRefusal<'finalized' | 'expired', A>
   | BudgetNotFound;
 
@@ -284,7 +285,7 @@ export interface ReapResult {
 
 export interface VerifyResult {
   readonly ok: boolean;
-  /** Descriptions of what does not add up. Empty when `ok`. */
+  /** Descriptions of the sums that are wrong. Empty when `ok`. */
   readonly problems: readonly string[];
 }
 
@@ -332,8 +333,8 @@ export interface ChargeOptions {
   /** Makes a retry safe: within `retentionMs` an id applies once. */
   id: string;
   /**
-   * `enforce` refuses an amount that exceeds a limit. `record` commits it all the same, because it is already
-   * spent. Default: `'enforce'`.
+   * `enforce` refuses an amount that exceeds a limit. `record` commits it nevertheless, because it is already spent.
+   * Default: `'enforce'`.
    */
   mode?: 'enforce' | 'record';
   signal?: AbortSignal;

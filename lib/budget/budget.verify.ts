@@ -20,7 +20,7 @@ export interface SnapshotOperation {
   readonly amount: bigint;
   readonly committed: bigint;
   readonly refunded: bigint;
-  /** The counters in which it counts. */
+  /** The counters in which the operation counts. */
   readonly fields: readonly string[];
 }
 

@@ -5,21 +5,20 @@ import { MAX_AMOUNT, validateAmount } from './budget.validate.js';
 /** The hold that a body runs on, and what the body has cost so far. */
 export interface CurrentHold extends Reserved {
   /**
-   * Adds a cost to the earlier notes. With `onThrow: 'auto'`, a body that throws costs what it has noted. A body
-   * that ends well costs at least that. A value that is not an amount is logged as an error. Then the notes
-   * count as at least the estimate, unless the body ends well and `actual` returns its cost. This function never
-   * throws.
+   * Notes a cost, in addition to those noted before. With `onThrow: 'auto'`, a body that throws costs the sum of its
+   * notes. A body that returns costs at least that. A value that is not an amount is logged as an error, and the notes
+   * then count as at least the estimate, unless the body returns and `actual` returns its cost. Never throws.
    */
   spent(amount: Amount): void;
   /** The sum of all notes. */
   readonly noted: Amount;
 }
 
-/** A hold, and the hold around it. */
+/** A hold that a body runs on, and the hold around that body. */
 interface HoldFrame {
   readonly hold: CurrentHold;
   readonly outer: HoldFrame | undefined;
-  /** False once the body has ended, so that work which it left running has no hold. */
+  /** False once the body has ended. Work that the body left running then has no hold. */
   active: boolean;
 }
 
@@ -93,10 +92,7 @@ export class CostNotes {
   }
 }
 
-/**
- * Returns a hold as its body gets it. The added properties are not enumerable, so they do not show in logs
- * and copies.
- */
+/** Adds `spent()` and `noted` to a hold. They are not enumerable, so that logs and copies do not show them. */
 export function withNotes(hold: Reserved, notes: CostNotes): CurrentHold {
   const noted = (): Amount => (typeof hold.amount === 'bigint' ? notes.sum : Number(notes.sum));
   return Object.defineProperties(hold, {

@@ -1,7 +1,7 @@
 import { SyncGuardError } from '../core/errors.js';
 
 const ABORT_NAMES = new Set(['AbortError', 'TimeoutError']);
-/** Error classes of clients of language models. These errors have no `name` of their own. */
+/** The names of error classes in clients of language models. These errors do not set `name`, so their class tells. */
 const ABORT_CLASSES = new Set(['APIUserAbortError', 'APIConnectionTimeoutError']);
 const ABORT_CODES = new Set([
   'ABORT_ERR',
@@ -12,7 +12,7 @@ const ABORT_CODES = new Set([
   'UND_ERR_HEADERS_TIMEOUT',
   'UND_ERR_BODY_TIMEOUT',
 ]);
-/** These connections failed before anything was sent, so nothing was bought. */
+/** Codes of connections that failed before anything was sent, so nothing was bought. */
 const NOT_CONNECTED = new Set(['ECONNREFUSED', 'ENOTFOUND', 'EAI_AGAIN', 'UND_ERR_CONNECT_TIMEOUT']);
 
 const DEEPEST_CAUSE = 8;

@@ -42,8 +42,9 @@ export interface LimitCallOptions {
 }
 
 /**
- * A policy: its name in the `limits` option, the policy itself, or a list of policies. A single policy needs a `name`. In a
- * list, policies without a name get the names `policy`, `policy#2` and so on, which other such lists share.
+ * A policy: its name in the `limits` option, the policy itself, or a list of policies. A single policy needs a `name`.
+ * In a list, policies without a name get the names `policy`, `policy#2` and so on. Other lists give the same names, so
+ * their policies count together with these.
  */
 export type PolicyRef = string | LimitPolicy | readonly LimitPolicy[];
 
@@ -519,6 +520,6 @@ function checked<T>(check: () => T): T {
 }
 
 function ignore(): void {
-  // A call that could not be settled stays in flight for 60 s at most. Then it no longer takes up room, or, under a policy that
-  // counts successes, it counts as one.
+  // A call that could not be settled stays in flight for 60 s at most. Then it no longer takes up room. Under a policy
+  // that counts successes, it then counts as a success.
 }

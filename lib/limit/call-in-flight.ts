@@ -6,8 +6,8 @@ const isFailureStatus = (status: number): boolean => status === 401 || status ==
 const isSuccessStatus = (status: number): boolean => status >= 200 && status < 300;
 
 /**
- * How a call ended, in the eyes of one policy. A 404 is `neither` for a policy that counts failures. Only a `success` can make
- * the policy forget the failures before it.
+ * How a call ended, as one policy sees it. A 404 is `neither` for a policy that counts failures. Only a `success` can
+ * make the policy forget the failures before it.
  */
 export type Outcome = 'failure' | 'success' | 'neither';
 
@@ -55,7 +55,10 @@ export class CallInFlight {
     await this.#judge(undefined, end);
   }
 
-  /** Called when the handler threw, or something that runs around it. A filter may still change the status. */
+  /**
+   * Called when the handler, or something that runs around the handler, has thrown. A filter may still change the
+   * status.
+   */
   async handlerThrew(error: unknown, end: Omit<CallEnd, 'statusCode'>): Promise<void> {
     this.#error = error;
     await this.#judge(error, { ...end, statusCode: statusOfError(error) ?? 500 });
@@ -75,8 +78,9 @@ export class CallInFlight {
   }
 
   /**
-   * Takes the call back, so that no policy counts it. Called when these policies have let the call in, but the limiter has
-   * then refused it. Policies that only count refusals by guards take it back when all guards have let it pass.
+   * Takes the call back, so that no policy counts it. Called when these policies have let the call in, but the limiter
+   * has then refused it. Also called for policies that count only what guards refuse, when all guards have let the call
+   * pass.
    */
   async takeBack(): Promise<void> {
     this.#predicateResults = new Map();

@@ -60,14 +60,15 @@ export interface LimitBackend {
    */
   check(checks: readonly LimitCheck[], callId: string, options?: CallOptions): Promise<BackendDecision[]>;
   /**
-   * Counts a call in flight that has ended as its policy counts: in a failure, or in a success. The decision is denied if the
-   * call has set a block, or if there is a block already.
+   * Counts a call in flight that has ended with the outcome that its policy counts: a failure, or a success. The
+   * decision is denied if the call has set a block, or if there is a block already.
    */
   confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<BackendDecision>;
   /**
    * Takes one call back.
    *
-   * A fixed window holds only a count, which any withdrawal lowers. So take back only a call that it has let in.
+   * A fixed window holds only a count, and every withdrawal lowers it. So take back only a call that the window has
+   * counted.
    *
    * @param forget - also forgets the failures before it, unless there is a block
    */

@@ -98,7 +98,7 @@ const OPTIONS = [
 type Given = Partial<Record<(typeof OPTIONS)[number], unknown>>;
 
 /**
- * Checks a policy and adds its defaults. Called once a policy, at boot or when a call first uses it.
+ * Checks a policy and adds its defaults. Called once for each policy, at boot or when a call first uses it.
  *
  * @throws SyncGuardConfigError with the policy, option, bound, value and type
  */
@@ -181,8 +181,8 @@ export function resolveKeyBy(name: string, keyBy: unknown): KeyBy {
 }
 
 /**
- * Refuses the headers of forwarded addresses. A proxy only adds to the value that a client sent, so a client could be another
- * one with each call.
+ * Refuses the headers of forwarded addresses. A proxy only adds to the value that a client sent, so a client could look
+ * like another one at each call.
  */
 export function refuseForwardedFor(name: string, path: string): string {
   if (!/^headers\.(x-forwarded-for|forwarded)$/i.test(path)) return path;
@@ -204,7 +204,7 @@ function resolveName(name: unknown): string {
   );
 }
 
-/** Throws if an option stands beside `algorithm: 'fixed-window'` that it would have to ignore. */
+/** Throws for an option that a fixed window would have to ignore. */
 function resolveAlgorithm(name: string, given: Given): LimitAlgorithm {
   const algorithm = oneOf(`${name}.algorithm`, given.algorithm ?? 'sliding-log', [
     'sliding-log',
@@ -212,7 +212,7 @@ function resolveAlgorithm(name: string, given: Given): LimitAlgorithm {
   ]);
   if (algorithm === 'sliding-log') return algorithm;
   const refuse = (option: string): never => {
-    throw new SyncGuardConfigError(`${name}.${option} does not go with \`algorithm: 'fixed-window'\`.`, {
+    throw new SyncGuardConfigError(`${name}.${option} cannot be used with \`algorithm: 'fixed-window'\`.`, {
       hint: 'A fixed window has only `limit` and `windowMs`. To block, or to count failures or successes, leave out `algorithm`.',
     });
   };
@@ -305,7 +305,7 @@ type CheckedTiers = {
 
 function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): CheckedTiers {
   if (given.long !== undefined)
-    throw new SyncGuardConfigError(`${name}.long needs ${name}.temp beside it, in place of \`limit\`.`);
+    throw new SyncGuardConfigError(`${name}.long needs ${name}.temp instead of ${name}.limit.`);
   const dynamic = typeof given.limit === 'function';
   const dynamicWindow = typeof given.windowMs === 'function';
   return {
@@ -322,7 +322,7 @@ function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): Ch
 function resolveTiers(name: string, given: Given): CheckedTiers {
   if (given.windowMs !== undefined || given.blockMs !== undefined)
     throw new SyncGuardConfigError(
-      `${name}.windowMs and ${name}.blockMs must stand inside of ${name}.temp, because the policy has \`temp\`.`,
+      `${name}.windowMs and ${name}.blockMs must be inside ${name}.temp, because the policy has \`temp\`.`,
     );
   const temp = resolveTier(`${name}.temp`, given.temp);
   if (given.long === undefined) return { temp };

@@ -1,8 +1,11 @@
-/** How long a call may be in flight, in ms. Later its process is taken for dead, and the call is no longer waited for. */
+/**
+ * How long a call may be in flight, in ms. After that its process is assumed to be dead, and nobody waits for the end
+ * of the call.
+ */
 export const IN_FLIGHT_MS = 60_000;
 /**
- * How long the guards after ours may take, in ms, where no response tells how the call ends (everywhere but over HTTP). If
- * the call has not reached its handler by then, a guard is taken to have refused it.
+ * How long the guards after ours may take, in ms, where no response tells how the call ends (everywhere but over HTTP).
+ * If the call has not reached its handler by then, it counts as refused by a guard.
  */
 export const GUARDS_MS = 30_000;
 /** The wait of a call that is denied because calls in flight take up the rest, in ms. */

@@ -37,8 +37,9 @@ export type OnError = 'closed' | 'memory' | 'open';
 /**
  * How calls are counted.
  *
- * - `'sliding-log'` keeps every call with its time, so that no period of `windowMs` has more calls than the limit. A call takes
- *   20 bytes of Redis memory, or 115 where there are more than 128 calls. It serves limits up to some hundreds, 9,999 at most.
+ * - `'sliding-log'` keeps every call with its time, so that no period of `windowMs` has more calls than the limit. A
+ *   call takes 20 bytes of Redis memory, or 115 where there are more than 128 calls. Use it for limits up to some
+ *   hundreds. The highest limit is 9,999.
  * - `'fixed-window'` keeps one number. The window begins with its first call, and when it ends the number is 0 again. Its
  *   size does not grow with the limit, which may be up to 2^31 - 1. Around the end of a window up to twice the limit gets
  *   through. It works with `{ limit, windowMs }` only, without a block and with `count: 'attempt'`.
@@ -93,16 +94,16 @@ export type FromContext<T> =
 export type KeyBy = KeyPart | readonly KeyPart[];
 export type KeyPart = string | FromContext<string | undefined>;
 
-/** The options of a policy beside its limits. */
+/** The options of a policy besides its limits. */
 export interface LimitPolicyOptions {
   /** The name of the limiter. Policies of the same name count together. 1 to 200 printable ASCII characters. */
   name?: string;
   /** The key by which the guard counts. AbuseLimiterService ignores it. Default: the module's `limit.keyBy`, or `'ip'`. */
   keyBy?: KeyBy;
   /**
-   * How much one call counts, all or nothing. 1 to 1,000, but a fixed window has no bound of 1,000. A limit without a block
-   * does not accept a cost above the limit. A function may return 0. Then the call is not counted and passes, unless there is
-   * a block. Default: 1.
+   * How much one call counts, all or nothing. 1 to 1,000, or up to the limit in a fixed window. A limit without a block
+   * does not accept a cost above the limit. A function may return 0. Then the call is not counted and passes, unless
+   * there is a block. Default: 1.
    */
   cost?: number | FromContext<number>;
   /**
@@ -138,7 +139,7 @@ export interface LimitPolicyOptions {
  * How many attempts a key has. Durations in ms, 1 to 366 days.
  *
  * - `{ limit, windowMs }` lets `limit` calls in within any `windowMs`. A denied call is not counted.
- * - `{ limit, windowMs, algorithm: 'fixed-window' }` counts by one number, for limits in the thousands.
+ * - `{ limit, windowMs, algorithm: 'fixed-window' }` keeps one number, for limits in the thousands.
  * - `{ limit, windowMs, blockMs }` blocks for `blockMs` at the first call too many.
  * - `{ temp, long? }` has a short tier (`temp`) and a long tier: two sliding windows over the same attempts, each with a block
  *   of its own.

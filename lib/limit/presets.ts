@@ -5,7 +5,9 @@ const MINUTE = 60 * SECOND;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
 
-/** 404 and 410 are failures: the account or code that was guessed does not exist. By default 401 and 403 are failures. */
+/**
+ * 404 and 410 are failures: the account or code that was guessed does not exist. 401 and 403 are failures by default.
+ */
 const isGone = (_error: unknown, { statusCode }: CallEnd): true | undefined =>
   statusCode === 404 || statusCode === 410 || undefined;
 
@@ -22,7 +24,8 @@ const escalation = { factor: 2, maxBlockMs: DAY, strikeTtlMs: DAY };
  * - By address: 50 in 10 minutes block for 10 minutes.
  * - By account: 100 in an hour block for 10 minutes. The limit is wide, so that it is hard to lock another user out.
  *
- * The blocks of the first two get longer: each further one within a day of the last lasts twice as long, up to a day.
+ * The blocks of the first two get longer: each one that follows within a day of the last lasts twice as long, up to a
+ * day.
  */
 const login = [
   {

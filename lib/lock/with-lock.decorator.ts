@@ -21,8 +21,8 @@ const LOCK_PARAMETER = Symbol.for('syncguard:lock-parameter');
 /** Decorates an async method or async generator whose first parameters are those of the key function. */
 export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDecorator &
   (<
-    // `any`, because the parameters after those of the key function may have any type. eslint-disable-next-line
-    // @typescript-eslint/no-explicit-any
+    // `any`, because the parameters after those of the key function may have any type.
+    // eslint-disable-next-line @typescript-eslint/no-explicit-any
     Method extends (...args: [...Args, ...any[]]) => Promise<unknown> | AsyncIterable<unknown>,
   >(
     target: object,

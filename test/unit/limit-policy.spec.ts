@@ -119,7 +119,7 @@ describe('resolvePolicy', () => {
     ["count: 'failure'", { ...fixed, count: 'failure' }],
     ["count: 'success'", { ...fixed, count: 'success' }],
   ])('refuses `%s` beside a fixed window', (option, policy) => {
-    expect(refusalOf(policy)).toMatch(`login.${option} does not go with \`algorithm: 'fixed-window'\`.`);
+    expect(refusalOf(policy)).toMatch(`login.${option} cannot be used with \`algorithm: 'fixed-window'\`.`);
   });
 
   it.each([
@@ -186,7 +186,7 @@ describe('resolvePolicy', () => {
     [{ limit: 1, windowMs: 1, temp: tier }, /either `limit` and `windowMs`, or `temp`/],
     [{}, /either `limit` and `windowMs`, or `temp`/],
     [{ limit: 1, windowMs: 1, long: tier }, /login\.long needs login\.temp/],
-    [{ temp: tier, windowMs: 1 }, /must stand inside of login\.temp/],
+    [{ temp: tier, windowMs: 1 }, /must be inside login\.temp/],
     [{ limit: 1, windowMs: 1, escalation: {} }, /login\.escalation needs a policy that blocks/],
     [{ temp: tier, escalation: { factor: 0 } }, /factor must be a number from 1 to 100/],
     [

@@ -161,7 +161,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
       uncovered: extra - covered,
       late: isLate,
     });
-    // Spending no more than the hold reserved reaches no threshold.
+    // A cost of no more than the hold crosses no threshold: reserving the hold had crossed it.
     this.#count(tree, operation, committed > inHold, (counter) => {
       counter.reserved -= inHold;
       counter.committed += committed;
@@ -387,7 +387,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     if (!isRenewed(operation)) tree.pending.delete(record.id);
   }
 
-  /** Keeps the counters of a past window a moment longer than the last operation that uses them. */
+  /** Schedules the counters of these windows for purging, a moment after the last operation that uses them. */
   #scheduleWindows(tree: Tree, entries: readonly Entry[], fromMs: number): void {
     for (const { field, window } of entries) {
       if (window.endMs === null) continue;

@@ -22,7 +22,7 @@ export interface Counter {
   archived: bigint;
   /** The highest threshold that was crossed, in percent. */
   crossed: number;
-  /** The limit of setLimit that the thresholds were last checked against. */
+  /** The limit by setLimit at the last check of the thresholds. */
   seen: bigint | 'unlimited' | undefined;
 }
 
@@ -49,7 +49,7 @@ export interface Operation {
 
 export type StoredLimits = Map<string, bigint | 'unlimited'>;
 
-/** The state of one root. The Redis backend keeps the same in its four keys. */
+/** The state of one root. The Redis backend keeps the same state in four keys. */
 export interface Tree {
   readonly counters: Map<string, Counter>;
   readonly limits: Map<string, StoredLimits>;
@@ -121,8 +121,7 @@ export function sameContent(
 }
 
 /**
- * Returns the answer if an earlier hold under the same id decides it. Returns undefined if a new hold may
- * follow.
+ * Returns the answer if an earlier hold under the same id decides it. Returns undefined if a new hold may be reserved.
  */
 export function replayReserve(
   tree: Tree,

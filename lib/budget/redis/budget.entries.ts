@@ -11,7 +11,7 @@ export interface Entries {
   readonly scopes: string;
   /** `~`, then `c|<scope>|<period>|<startMs>` for each entry. */
   readonly fields: string;
-  /** A decimal, `u` for unlimited, `-` where no limit is configured. */
+  /** A decimal, `u` for unlimited, or `-` if no limit is configured. */
   readonly limits: string;
   /**
    * Percentages joined by ','. An entry without thresholds has `-`. Where no entry has any, the whole list is
@@ -22,7 +22,10 @@ export interface Entries {
   readonly ends: string;
   /** 1 where the limit is configured for the type of the scope, otherwise 0. */
   readonly inherited: string;
-  /** From `openFromMs` until before `openUntilMs` the windows of all entries are open. An `openUntilMs` of 0 stands for ever. */
+  /**
+   * From `openFromMs` until before `openUntilMs` the windows of all entries are open. An `openUntilMs` of 0 stands for
+   * no end.
+   */
   readonly openFromMs: number;
   readonly openUntilMs: number;
   /** When the last of the windows ends. 0 if one never ends. */

@@ -89,7 +89,10 @@ export interface RedisBudgetBackendConfig {
 }
 
 const LONGEST_ROOT = 200;
-/** A window is stale twice only where the clock jumps, so more attempts would not help. */
+/**
+ * How often a call is sent whose windows the server calls stale. They are stale more than once only while the clock
+ * jumps, so more attempts would not help.
+ */
 const STALE_ATTEMPTS = 3;
 /** The largest number of scopes whose periods of setLimit are remembered between calls. */
 const MAX_REMEMBERED = 1_000;
@@ -268,7 +271,7 @@ export class RedisBudgetBackend implements BudgetBackend {
 
   #learn(root: string, scopeAndPeriod: string): void {
     const [scope, period] = scopeAndPeriod.split('|') as [string, string];
-    // A scope whose periods were forgotten costs one more call, which learns them again.
+    // Forgets all. The next call of a scope then needs one more round trip to learn its periods again.
     if (this.#learned.size >= MAX_REMEMBERED) this.#learned = new Map();
     const key = `${root} ${scope}`;
     this.#learned.set(key, (this.#learned.get(key) ?? new Set()).add(period));

@@ -63,8 +63,8 @@ class Ledger {
   window: FixedWindow | undefined;
 
   /**
-   * Drops everything that is over. As in Redis, it is dropped one millisecond after `endsAtMs`, although a block or a window
-   * has no effect from `endsAtMs` on.
+   * Drops everything that is over. As in Redis, this is one millisecond after each `endsAtMs`, although a block or a
+   * window has no effect from `endsAtMs` on.
    */
   tidy(nowMs: number): this {
     if (this.block && nowMs > this.block.endsAtMs) this.block = undefined;
@@ -155,7 +155,7 @@ class Ledger {
   }
 }
 
-/** Limits of one process. Each method takes the same steps as the script of the Redis backend. */
+/** Limits in the memory of one process. Each method takes the same steps as the script of the Redis backend. */
 export class MemoryLimitBackend implements LimitBackend {
   readonly backend = 'memory';
   readonly #ledgers: LedgerStore<Ledger>;
@@ -364,7 +364,7 @@ function confirm(ledger: Ledger, check: LimitCheck, callId: string, nowMs: numbe
   return count(ledger, check, callId, nowMs, prune(ledger, check.policy, nowMs), true);
 }
 
-/** Reserves room for a success before it happens. Once it has happened, a success too many cannot be denied any more. */
+/** Reserves room for a success before it happens, because a success that has happened cannot be denied any more. */
 function reserve(
   ledger: Ledger,
   { policy, cost }: LimitCheck,

@@ -125,8 +125,9 @@ export class RedisLimitBackend implements LimitBackend {
   }
 
   /**
-   * Checks one limit after the other. On a Cluster the identities are in several slots, so no single script can reach them. If
-   * a limit denies the call, the limits that have counted it take it back. The limits behind it do not count it.
+   * Checks one limit after the other, where the identities are in several slots of a Cluster and no single script can
+   * reach them. If a limit denies the call, the limits that have counted it take it back, and those that come after it
+   * are only peeked at.
    */
   async #checkOneByOne(
     checks: readonly LimitCheck[],

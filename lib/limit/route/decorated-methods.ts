@@ -15,9 +15,9 @@ export interface Decoration {
 }
 
 /**
- * Records, as metadata of the class, that a method is decorated. Metadata of the method could be lost, as a decorator of
- * another package may replace the method later. A list of all decorated classes would be wrong, as an app may import a file
- * without using its classes.
+ * Records, as metadata of the class, that a method is decorated. Metadata of the method could be lost, because a
+ * decorator of another package may replace the method later. A list of all decorated classes would have too many,
+ * because an app may import a file without using its classes.
  */
 export function noteDecoration(prototype: object, key: Key, decoration: Decoration): void {
   const noted = ownDecorations(prototype);

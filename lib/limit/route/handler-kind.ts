@@ -18,7 +18,7 @@ const GUARDED: readonly unknown[] = [
   REFERENCE_RESOLVER,
 ];
 
-/** Metadata that does not make a method a handler, or makes it a handler that is called past all guards. */
+/** Metadata that does not make a method a handler, or makes it a handler that is called without guards. */
 const UNGUARDED: readonly RegExp[] = [
   /^(design|self|optional|syncguard|scope):/,
   // Nest's own metadata of routes: guards, status, headers, version...

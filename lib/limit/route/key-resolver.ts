@@ -43,9 +43,10 @@ export class KeyResolver {
   }
 
   /**
-   * Returns the key of a request. If a part is missing, the key is the address, so that clients never share one bucket. A
-   * message has no address. So the part `'ip'` is left out of its key, and the key is undefined if any other part is missing.
-   * The part `'route'` names no client. It stands last in the key, also if the key is the address.
+   * Returns the key of a request. If a part is missing, the key is the address, so that clients without the part are
+   * not counted together. A message has no address. So the part `'ip'` is left out of its key, and the key is undefined
+   * if any other part is missing. The part `'route'` names no client. It stands last in the key, also if the key is the
+   * address.
    */
   async keyFor(
     keyBy: KeyBy,
@@ -163,7 +164,7 @@ const isResolverClass = (value: FromContext<unknown>): boolean =>
 /** Returns the result of a function in `keyBy` as a text, or undefined if the text was built from a missing value. */
 function knownText(value: unknown): string | undefined {
   const text = idText(value);
-  // With the ':' a result that is nothing but "undefined" is found too.
+  // A missing part is found after a ':' only. With the ':' here, a result that is just "undefined" is found too.
   return text === undefined || missingPartOf(`:${text}`) !== undefined ? undefined : text;
 }
 

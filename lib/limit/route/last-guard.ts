@@ -3,8 +3,8 @@ import { GUARDS, OUR_GUARD } from './rate-limit.metadata.js';
 import { visitOf } from './visit.js';
 
 /**
- * The guard for the limits that are asked after all other guards. It is put on handlers at boot. All apps of a
- * process share the metadata of a method, so there is one instance, and it finds its app by the call.
+ * The guard for the limits that are asked after all other guards. It is put on handlers at boot. All apps of a process
+ * share the metadata of a method, so there is one instance, and it finds the app from the call.
  */
 export const LAST_GUARD: CanActivate = {
   canActivate(context: ExecutionContext): Promise<boolean> | boolean {

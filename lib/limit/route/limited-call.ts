@@ -101,7 +101,7 @@ interface Declared {
 
 const declared = new WeakMap<object, WeakMap<object, Declared>>();
 
-/** Reads the decorators once a route, because reading metadata walks up all bases of a class. */
+/** Reads the decorators once for each route, because reading metadata walks up all bases of a class. */
 function declaredOf(type: object, handler: object): Declared {
   let ofClass = declared.get(type);
   if (!ofClass) declared.set(type, (ofClass = new WeakMap<object, Declared>()));
@@ -121,7 +121,10 @@ function readDeclared(type: object, handler: object): Declared {
   };
 }
 
-/** The GraphQL context, in the shapes that drivers and apps give it. A subscription has the request of its upgrade. */
+/**
+ * The GraphQL context, in the shapes that drivers and apps give it. A subscription has the HTTP request that opened its
+ * WebSocket.
+ */
 interface GraphQLContext {
   readonly req?: GraphQLCarrier;
   readonly request?: GraphQLCarrier;
@@ -161,7 +164,10 @@ interface FieldInfo {
 const isFieldInfo = (arg: unknown): boolean =>
   typeof arg === 'object' && arg !== null && 'fieldName' in arg && 'parentType' in arg;
 
-/** Returns the name of the resolver of references. All types share one field for references, so the name has the type. */
+/**
+ * Returns the name of a resolver of references. All types share one field for references, so the name contains the
+ * type.
+ */
 const entityOf = (reference: unknown, fieldName: string): string =>
   `${(reference as { __typename?: string } | null)?.__typename ?? fieldName}.__resolveReference`;
 

@@ -390,7 +390,7 @@ function callOfResponse(
     },
   };
   const call = new CallInFlight(policies, listeners, now);
-  // If that sets a block, it is too late for this response. The next call is denied.
+  // If this call sets a block, it is too late for this response. The next call is denied.
   raw.once('finish', () => void call.responseSent().catch(() => {}));
   raw.once('close', () => void call.connectionClosed().catch(() => {}));
   return call;

@@ -32,7 +32,7 @@ export interface RouteLimits {
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
 }
 
-/** Finds the limits of each route by decorators and options, once a route, and checks them at boot. */
+/** Finds the limits of each route from decorators and options, once for each route, and checks them at boot. */
 export class RoutePlans {
   /** The names of the policies in the options that @SkipRateLimit may use: their keys, and the names of their own. */
   readonly #optionNames: readonly string[];
@@ -154,7 +154,8 @@ export class RoutePlans {
     for (const [key, policies] of this.options.limits)
       for (const policy of policies) {
         this.#verifyProviders(policy);
-        // AbuseLimiterService may use it. A preset may be unused, so its name is free for other policies.
+        // A policy of the options counts as used, because AbuseLimiterService may use it. A preset does not, so its
+        // name is free for other policies.
         if (!Object.hasOwn(presets, key)) names.add(policy);
       }
     const { skipIf, user, address } = this.options.limit;
@@ -368,7 +369,10 @@ const namesSkippedOn = (place: object): readonly string[] => {
   return skipped === true ? [] : [...skipped];
 };
 
-/** @param key - the key of the policy in the options. The policy may have another name. */
+/**
+ * Returns a filter for the policies that a @SkipRateLimit does not skip. `key` is the key of the policies in the
+ * options, if they are from there: their names may differ from it.
+ */
 const keptBy =
   (skipped: true | ReadonlySet<string>, key?: string) =>
   ({ name }: ResolvedPolicy): boolean =>
