@@ -86,7 +86,8 @@ const ofLookup = (found: LockInfo | null | undefined, key?: string, lockId?: str
   ...(found === null ? { reason: 'not_found' } : {}),
 });
 
-// Callers outside TypeScript may leave out the options. The backend then rejects, and the event has its code.
+// Callers outside TypeScript may leave out the options. The backend then rejects, and the event has the code of the
+// error.
 const LOCK: Descriptions<LockBackend> = {
   acquire: (result, options) => ({
     ...ofKeys(options),

@@ -59,8 +59,7 @@ export class RedisConnection {
     const warnings = clientWarnings(this.#client, { own: !this.#isUserClient });
     const { readiness } = this.runner;
     if (!readiness.ready) return { fault: readiness.fault(), warnings };
-    // The servers are asked before anything is written: a connection is dropped once a replica has refused a
-    // write.
+    // INFO is read before anything is written, because a connection is dropped once a replica has refused a write.
     warnings.push(...(await this.#serverWarnings()));
     return { fault: await this.check(), warnings };
   }
@@ -88,7 +87,7 @@ export class RedisConnection {
   async close(): Promise<void> {
     this.runner.close();
     if (!this.#closes) return;
-    // Errors during the close are of no use. Without a listener ioredis would print them.
+    // Nobody can act on errors during the close. Without a listener ioredis would print them.
     this.#client.on?.('error', () => {});
     // QUIT lets sent commands be answered. A server that does not answer must not delay the shutdown.
     if (this.runner.readiness.ready)

@@ -82,7 +82,8 @@ export class BudgetReaper {
 
   async #reapDue(): Promise<void> {
     await this.#shareAndReap([...this.#watched.keys()]);
-    // Where most adopted roots turn out empty, there may be many more of them. Others would come back round after round.
+    // If most adopted roots were empty, the registry may hold many more, so the round goes on. Otherwise roots might be
+    // added faster than the rounds remove them.
     while (this.#done.size > ADOPTED_AT_ONCE / 2 && !this.#stopped) await this.#shareAndReap([]);
   }
 

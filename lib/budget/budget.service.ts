@@ -73,7 +73,7 @@ const RUN_OPTIONS = [
 ] as const;
 
 export interface BudgetServiceOptions extends ResolvedBudgetOptions {
-  /** How long a shutdown waits for running bodies. Default: not at all. */
+  /** How long a shutdown waits for running bodies. By default it does not wait. */
   readonly shutdown?: { readonly drainMs: number };
 }
 
@@ -263,7 +263,7 @@ export class BudgetService implements OnModuleDestroy {
     return presentAmounts<Balance[]>(await this.backend.balance({ root, scope: limited, signal }), false);
   }
 
-  /** Returns the record of an operation, or null once it is `retentionMs` past its end. */
+  /** Returns the record of an operation. Null if there is none, or if it ended more than `retentionMs` ago. */
   async get(ref: BudgetRef, options: CallOptions = {}): Promise<BudgetRecord | null> {
     const { signal } = checkedOptions(options, []);
     return presentAmounts<BudgetRecord | null>(
@@ -273,7 +273,7 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /**
-   * Lists operations in no order, page by page. An operation that exists during the whole listing appears at
+   * Lists operations page by page, in no particular order. An operation that exists during the whole listing appears at
    * least once.
    */
   async list(options: BudgetListOptions = {}): Promise<BudgetListResult> {
@@ -361,8 +361,8 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /**
-   * Shuts down in order. Nothing new is reserved, and bodies may end and settle for `drainMs`. Pending holds
-   * can be settled all the while. Nest closes the connection in a later phase.
+   * Shuts down in order. Nothing new is reserved, and bodies may end and settle for `drainMs`. Pending holds can still
+   * be settled meanwhile. Nest closes the connection in a later phase.
    */
   async onModuleDestroy(): Promise<void> {
     this.#isShuttingDown = true;
@@ -413,7 +413,7 @@ export class BudgetService implements OnModuleDestroy {
     this.#runs.retryInBackground(abort, ttlMs, fault);
   }
 
-  /** Warns once. The callers of other operations get the error themselves, but nobody calls the reaper. */
+  /** Warns once of a fault that is no outage. Nobody calls the reaper, so nobody else would see the fault. */
   readonly #onReaperFault = (error: unknown): void => {
     const fault = BudgetUnavailableError.from(error);
     if (fault.code !== 'Internal' || this.#hasWarnedOfReaper) return;

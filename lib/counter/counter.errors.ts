@@ -5,9 +5,10 @@ import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core
  *
  * - `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed`: Redis did not answer or refused the client, so the operation may
  *   not have been done.
- * - `InvalidArgument`: an argument of the call is wrong.
+ * - `InvalidArgument`: an argument of the call is wrong. With a `cause` it comes from Redis, for example because the
+ *   key holds data of another program.
  * - `Aborted`: the caller's `signal` was aborted.
- * - `Internal`: a reply of Redis cannot be read.
+ * - `Internal`: an error that SyncGuard does not know, or a reply of Redis that cannot be read.
  */
 export class CounterError extends SyncGuardError<FaultCode> {
   static override readonly brand: string = 'CounterError';

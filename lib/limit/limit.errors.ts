@@ -38,9 +38,11 @@ export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
  *   holds the seconds after which to ask again.
  * - `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed` from `reset`, `block`, `unblock` or `forgive`: Redis did
  *   not answer or refused the client, so the operation may not have been done.
- * - `InvalidArgument`: an argument of the call is wrong.
+ * - `InvalidArgument`: an argument of the call is wrong. With a `cause` it comes from Redis, for example because a key
+ *   holds data of another program.
  * - `Aborted`: the caller's `signal` was aborted.
- * - `Internal`: a reply of Redis cannot be read, or a function of a policy returned an unusable value.
+ * - `Internal`: an error that SyncGuard does not know, a reply of Redis that cannot be read, or an unusable value from
+ *   a function of a policy.
  */
 export class LimitError extends SyncGuardError<FaultCode> {
   static override readonly brand: string = 'LimitError';

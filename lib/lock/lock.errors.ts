@@ -9,7 +9,8 @@ import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core
  * - `ServiceUnavailable`: Redis cannot be reached or refuses writes, or the app is shutting down.
  * - `NetworkTimeout`: Redis did not answer in time. `AuthFailed`: Redis refused the credentials.
  * - `Aborted`: the signal of the call has aborted, or the app shut down while the call waited.
- * - `InvalidArgument`: an option or a key of the call is wrong.
+ * - `InvalidArgument`: an option or a key of the call is wrong. With a `cause` it comes from Redis, for example because
+ *   a key holds data of another program.
  * - `Internal`: an error that SyncGuard does not know, or a fence counter that has reached its end.
  */
 export type LockErrorCode = FaultCode | 'AcquisitionTimeout' | 'LockLost' | 'AlreadyHeld';

@@ -58,7 +58,7 @@ const RULES: readonly Rule[] = [
     pattern: /\bWRONGTYPE\b|\bSYNCGUARD_FOREIGN\b|not an integer or out of range/,
     code: 'InvalidArgument',
     message: 'A Redis key that SyncGuard needs has a value of another program.',
-    hint: 'Delete that key, or choose another `keyPrefix`.',
+    hint: 'Delete that key, or choose another `keyPrefix`. If the key is the `set.key` of a fence, choose another key.',
   },
   // When a Cluster client gives up, its message has "Too many Cluster redirections" beside the error of the node. The error
   // of the node says more, so this rule comes before the next one.

@@ -3,15 +3,16 @@ import type { RedisClient } from './redis.client.js';
 
 const OLDEST_VERSION = [6, 2] as const;
 
-/** The INFO of one server. `info` is undefined where INFO is forbidden or did not arrive in time. */
+/** The INFO of one server. `info` is undefined if INFO is forbidden or was not answered in time. */
 export interface ServerInfo {
   readonly address: string;
   readonly info: string | undefined;
 }
 
 /**
- * Returns a warning for each risk to a guarantee that the INFO of the servers shows, and one for servers without INFO. A
- * warning begins with its code and ends with a remedy. INFO is read because CONFIG is often forbidden.
+ * Returns a warning for each risk that the INFO of the servers shows, and one for servers without INFO. A warning
+ * begins with its code and ends with a remedy. On a Cluster the addresses follow. INFO is read because CONFIG is often
+ * forbidden.
  */
 export function serverWarnings(servers: readonly ServerInfo[], isCluster: boolean): string[] {
   const addresses = new Map<string, string[]>();
@@ -41,13 +42,13 @@ export function clientWarnings(client: RedisClient, { own = false } = {}): strin
 export const NO_PUBSUB =
   'REDIS_NO_PUBSUB: the ACL forbids PUBLISH or SUBSCRIBE, so no message can wake a call that waits for a lock. Such calls try again five times a second. Allow `+publish +subscribe &PREFIX/*`, where PREFIX is the option `keyPrefix`.';
 const NO_FAILOVER_DETECTOR =
-  'REDIS_NO_FAILOVER_DETECTOR: the Sentinel client is without `failoverDetector: true`. For about 10 s after a failover it may still write to the old primary, so locks may be granted twice and budgets overspent. Set the option.';
+  'REDIS_NO_FAILOVER_DETECTOR: the Sentinel client does not have `failoverDetector: true`. For about 10 s after a failover it may still write to the old primary, so locks may be granted twice and budgets overspent. Set the option.';
 const NO_SOCKET_TIMEOUT =
-  'REDIS_NO_SOCKET_TIMEOUT: the client is without `socketTimeout`, so it never closes a connection whose server has vanished. Set it to about 2000 ms.';
+  'REDIS_NO_SOCKET_TIMEOUT: the client has no `socketTimeout`, so it never closes a connection whose server has vanished. Set it to about 2000 ms.';
 const NO_RECONNECT_ON_ERROR =
-  'REDIS_NO_RECONNECT_ON_ERROR: the client stays connected to a primary that has become a replica. Set `reconnectOnError: leaveReplica()`, from nestjs-syncguard.';
+  'REDIS_NO_RECONNECT_ON_ERROR: the client would stay connected to a primary that has become a replica. Set `reconnectOnError: leaveReplica()`, from nestjs-syncguard.';
 const NOT_CHECKED =
-  'REDIS_NOT_CHECKED: the server refused INFO or did not answer it, so its version, role and eviction policy are unknown. Allow the command INFO.';
+  'REDIS_NOT_CHECKED: the server refused the command INFO or did not answer it, so its version, role and eviction policy are unknown. Allow the command INFO.';
 
 function warningsOf(info: string, isCluster: boolean): string[] {
   const facts = new Map(info.split(/\r?\n/).map((line) => line.split(':', 2) as [string, string]));
