@@ -3,8 +3,8 @@ import type { SyncGuardErrorInit } from './errors.js';
 type FeatureError = new (init: SyncGuardErrorInit<'Aborted' | 'InvalidArgument'>) => Error;
 
 /**
- * Throws where the signal of a call is malformed or has aborted already. Memory backends call it before they
- * do anything, as the script runner does before it sends.
+ * Throws if the signal of a call is malformed or has aborted already. Memory backends call this before they do
+ * anything. The script runner does the same before it sends.
  */
 export function refuseAborted(signal: AbortSignal | undefined, FeatureError: FeatureError): void {
   if (!signal) return;

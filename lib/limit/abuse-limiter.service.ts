@@ -75,8 +75,8 @@ export interface AbuseLimiterOptions {
 }
 
 /**
- * Counts attempts and decides whether a call has to wait. Each decision is one atomic step. The service counts
- * over sliding windows, unless the policy's `algorithm` says otherwise.
+ * Counts attempts and decides whether a call has to wait. Each decision is one atomic step, except for several policies
+ * on a Cluster. The service counts over sliding windows, unless the policy's `algorithm` says otherwise.
  *
  * @example
  * const decision = await limiter.check(`export:${user.id}`, 'export');

@@ -97,8 +97,8 @@ export class CallInFlight {
   }
 
   /**
-   * Starts a deadline for the call to reach its handler. Outside of HTTP nothing reports that a later guard has refused the
-   * call. After the deadline, the call is settled as if its connection had closed.
+   * Settles the call as if its connection had closed, unless it reaches its handler within this time. Outside of HTTP
+   * nothing else reports that a later guard has refused the call.
    */
   expectHandler(withinMs: number): void {
     this.#expectation = setTimeout(() => this.unsubscribed(), withinMs).unref();
@@ -142,7 +142,8 @@ export class CallInFlight {
     if (!isFailure) return undefined;
     try {
       const result: unknown = isFailure(error, end);
-      // A guard refused the call, and its error is not known here. So `false` must not hide a 401 or 403.
+      // A guard refused the call, and its error is not known here. So a `false` of `isFailure` must not hide a 401 or
+      // 403.
       if (result === false && error === undefined && !end.handled) return undefined;
       if (result === undefined || typeof result === 'boolean') return result;
       throw new TypeError(
@@ -197,7 +198,8 @@ function statusOfError(error: unknown): number | undefined {
     extensions?: { code?: unknown };
   };
   if (typeof getStatus === 'function') return asStatus(getStatus.call(error));
-  // WsException and RpcException hold an object or a text of the app.
+  // WsException and RpcException have no status of their own. They hold an object or a text of the app, which may name
+  // one.
   if (typeof getError === 'function') return statusNamedBy(getError.call(error));
   return statusNamedBy(error) ?? STATUS_BY_GRAPHQL_CODE[String(extensions?.code)];
 }

@@ -4,7 +4,7 @@ import type { LimitScope } from './limit.types.js';
 /** The most limits that one call is counted against. */
 export const MAX_CHECKS = 8;
 
-/** A policy, and the key that it counts. */
+/** A policy, and whom it counts: the identity is made of its name and a key. */
 export interface Subject {
   /** The policy's name and the normalized key. Calls with the same identity are counted together. */
   readonly identity: string;
@@ -48,8 +48,8 @@ export interface CallOptions {
 }
 
 /**
- * The limiter's port. Each method is one atomic step. `callId` names one call: the same call sent again does not count
- * again. Every fault is a LimitError.
+ * The limiter's port. Each method is one atomic step, except for a check of several limits on a Cluster. `callId` names
+ * one call: the same call sent again does not count again. Every fault is a LimitError.
  */
 export interface LimitBackend {
   readonly backend: 'redis' | 'memory';
@@ -81,6 +81,6 @@ export interface LimitBackend {
   reset(subject: Subject, options?: CallOptions): Promise<void>;
   /** Sets a block by hand, which replaces any other block. Counts and penalties stay. */
   block(subject: Subject, blockMs: number, reason: string, options?: CallOptions): Promise<void>;
-  /** Ends a block. The window that had set the block begins afresh. */
+  /** Ends a block. The window that had set the block starts again with no attempts. */
   unblock(subject: Subject, options?: CallOptions): Promise<void>;
 }

@@ -260,9 +260,9 @@ function resolveCount(name: string, count: unknown, rules: LimitRules): CountedC
 }
 
 /**
- * Checks `ask`. By default a policy is asked after the guards if it needs the user, or if it has a function, which may need
- * values that guards find. A policy with a function that counts failures is asked before them, so that the failures of guards
- * count.
+ * Checks `ask`. By default a policy is asked after the guards if it needs the user, or if it has a function, which may
+ * need values that guards find. A policy that has a function and counts failures is asked before the guards, so that it
+ * counts the calls that guards refuse.
  */
 function resolveAsk(
   name: string,

@@ -19,8 +19,11 @@ export type LockErrorCode = FaultCode | 'AcquisitionTimeout' | 'LockLost' | 'Alr
  * Thrown by the operations of locks. `acquire()` does not throw when somebody else holds the lock: it returns
  * `{ ok: false }`.
  *
- * @example catch (error) { if (error instanceof LockError && error.code === 'AcquisitionTimeout') return 'busy'; throw
- *   error; }
+ * @example
+ * catch (error) {
+ *   if (error instanceof LockError && error.code === 'AcquisitionTimeout') return 'busy';
+ *   throw error;
+ * }
  */
 export class LockError extends SyncGuardError<LockErrorCode> {
   static override readonly brand: string = 'LockError';

@@ -36,8 +36,7 @@ export const UNREACHABLE_HINT =
 export const UNREACHABLE_BY_TLS_HINT =
   'Check that the address in the `redis` option leads to the TLS port and not to the plain one, and that the server runs. SyncGuard reconnects by itself.';
 
-// The patterns match the messages of ioredis and Redis. The first rules are for commands that the server refused, so
-// they did not run.
+// The patterns match the messages of ioredis and Redis. The first rule that matches counts.
 const RULES: readonly Rule[] = [
   {
     pattern:
@@ -60,8 +59,8 @@ const RULES: readonly Rule[] = [
     message: 'A Redis key that SyncGuard needs has a value of another program.',
     hint: 'Delete that key, or choose another `keyPrefix`. If the key is the `set.key` of a fence, choose another key.',
   },
-  // When a Cluster client gives up, its message has "Too many Cluster redirections" beside the error of the node. The error
-  // of the node says more, so this rule comes before the next one.
+  // When a Cluster client gives up, its message has "Too many Cluster redirections" and the error of the node. The
+  // error of the node says more. So this rule, which may match it, comes before the rule for redirections.
   {
     pattern: /\b(READONLY|LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|OOM|MISCONF|BUSY|TRYAGAIN)\b/,
     code: 'ServiceUnavailable',

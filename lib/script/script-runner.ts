@@ -15,7 +15,10 @@ type Invoke = (keysAndArgs: ScriptArg[]) => Promise<unknown>;
 
 export interface RunOptions<Result> {
   signal?: AbortSignal | undefined;
-  /** The time for the wait and the answer together, in ms. Default: `commandTimeoutMs` of the runner. */
+  /**
+   * How long the call may wait for a connection and for the answer together, in ms. Default: `commandTimeoutMs` of the
+   * runner.
+   */
   timeoutMs?: number | undefined;
   /** Called when the reply arrives after the call has rejected with a timeout or an abort. */
   onLate?: ((result: Result) => void) | undefined;
@@ -220,8 +223,9 @@ class Call<Result> {
   };
 
   readonly #onRejected = (error: unknown): void => {
-    // The connection is closing, and its end has not been noticed yet. A Cluster is left out, because it sends again by
-    // itself, so its last error does not describe the first attempt.
+    // The connection is closing, and its end has not been noticed yet. So the call waits for the next connection. On a
+    // Cluster it fails, because a Cluster client sends again by itself, so its last error does not describe the first
+    // attempt.
     if (!this.#settled && !this.runner.client.isCluster && wasNotSent(error)) this.#wait();
     else this.#fail(error);
   };

@@ -51,7 +51,8 @@ export type PeekReply =
   | 'not_found';
 
 /**
- * `burned`: by this call or its first send. `burned_before`: by an earlier call, by its views or by failures.
+ * `burned`: burned by this call or its first send. `burned_before`: burned by an earlier call, by the last view or by
+ * failures.
  */
 export type BurnReply = OutcomeReply<'burned' | 'burned_before' | 'expired'> | 'not_found';
 

@@ -449,8 +449,8 @@ function count(
 }
 
 /**
- * Sets a block. Every window that is full begins afresh after its newest attempt, even if the clock has stepped back since
- * that attempt.
+ * Sets a block. Every window that is full starts again with no attempts, after its newest attempt, even if the clock
+ * has stepped back since that attempt.
  */
 function block(
   ledger: Ledger,

@@ -3,7 +3,7 @@ import type { LimitRules } from '../limit.policy.js';
 // Lua that several scripts of the limiter share. These are text fragments and not Lua functions, because each run of a
 // script would create the functions anew. Each script has a local `call`, because `redis.call` costs two look-ups.
 
-/** Indents the lines of a fragment behind its first. */
+/** Indents all lines of a fragment but the first. */
 export function indent(lua: string, by: number): string {
   return lua.trim().replaceAll('\n', `\n${' '.repeat(by)}`);
 }
@@ -74,7 +74,10 @@ if longThreshold > 0 then
   if longFloor > longFrom then longFrom = longFloor end
 end`;
 
-/** For a limit without a block. Sets `waitMs`: until then enough of the oldest attempts leave the window for the call to fit. */
+/**
+ * For a limit without a block. Sets `waitMs` to the time after which enough of the oldest attempts have left the window
+ * for the call to fit.
+ */
 export const WAIT_FOR_ROOM = `
 local excess = shortCount + cost - shortThreshold + 1
 local oldest = call('ZRANGEBYSCORE', attempts, '(' .. shortFrom, '+inf', 'WITHSCORES', 'LIMIT', excess - 1, 1)

@@ -27,7 +27,10 @@ const MAX_STATIC_SCRIPTS = 256;
 
 type LimitKeys = Readonly<Record<'attempts' | 'window' | 'block' | 'penalties', string>>;
 
-/** Limits on Redis. Each operation is one atomic script. All keys of an identity are in one slot of a Cluster. */
+/**
+ * Limits on Redis. Each operation is one atomic script, except for a call against several limits on a Cluster. All keys
+ * of an identity are in one slot of a Cluster.
+ */
 export class RedisLimitBackend implements LimitBackend {
   readonly backend = 'redis';
   readonly #staticScripts = new Map<string, CheckScript>();
@@ -118,7 +121,8 @@ export class RedisLimitBackend implements LimitBackend {
       if (shapes[0]?.mode === 'grant') return;
       const counted = decisions.every(({ status }) => status === 'allowed');
       for (const check of checks.filter((each) => !isUncounted(each)))
-        // A log finds the call by its id. A fixed window cannot, so it takes back only a call that it has counted.
+        // A log finds the call by its id, counted or not. A fixed window has no ids, so only a call that was counted
+        // may be withdrawn.
         if (counted || !isFixedWindow(check.policy)) this.withdraw(check, callId, false).catch(() => {});
     };
     return this.#run(staticScript ?? dynamicCheckScript(shapes), keys, args, { ...options, onLate });

@@ -18,13 +18,17 @@ const visits: AsyncLocalStorage<Visit> = ((
   globalThis as { [key: symbol]: AsyncLocalStorage<Visit> | undefined }
 )[Symbol.for('syncguard:als:visits')] ??= new AsyncLocalStorage<Visit>());
 
-/** Calls the handler so that it can find its visit: what the guard and the interceptor know of this call. */
+/**
+ * Calls the handler in a way that lets it find its visit, which holds what the guard and the interceptor know about
+ * this call.
+ */
 export const handleFor = (visit: Visit, context: ExecutionContext, next: CallHandler): Observable<unknown> =>
   context.getType() === 'http' ? next.handle() : visits.run(visit, () => next.handle());
 
 /**
- * Replaces a handler by one that notes on the visit that it was called. Guards and interceptors cannot find that out, as
- * pipes run after them. The replacement holds for all apps of the process that share the class.
+ * Replaces a handler by one that marks the visit as handled when it is called. Guards and interceptors do not know
+ * whether the handler is called, because pipes run after them. The replacement holds for all apps of the process that
+ * share the class.
  *
  * Over HTTP the handler finds its visit by the request. Nest passes the request as one more argument, which the original
  * method does not get.

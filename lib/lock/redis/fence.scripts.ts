@@ -5,7 +5,7 @@ type ApplyKey = 'guard' | 'target';
 type ApplyArg = 'fence' | 'lockId' | 'value';
 
 /**
- * Compares and notes a fence. Replies 1, or the last fence where that is higher, or belongs to another lock.
+ * Compares and notes a fence. Replies 1, or the last fence if that is higher, or is equal and has another lock id.
  *
  * `guard` is the last fence with its lock id behind it: 37 characters, which are compared as text. It is never deleted.
  * A second run finds its own fence and lock id, and writes the same again.

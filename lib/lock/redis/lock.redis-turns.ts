@@ -140,7 +140,7 @@ export class RedisTurns {
   close(): void {
     this.#claims.close();
     this.#subscriber.close();
-    this.#wakeAll(); // No message reaches them any more, so they try again by themselves.
+    this.#wakeAll(); // No message reaches the waiters any more, so they try again by themselves.
   }
 
   #lookAgainMs({ keeps, process, pollMs }: RedisTurn, remainingMs: number): number {
