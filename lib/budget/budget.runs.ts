@@ -28,12 +28,12 @@ const SETTLE_WITHIN_MS = 15 * 60_000;
 /** Options of `run()`: the amount that it reserves, and how it settles. */
 export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
   /**
-   * Returns the actual cost of the result. For a stream under `@WithBudget()` it is called with the last
-   * item. If the body has noted more with `currentHold().spent()`, the noted sum is the cost. If `actual` throws
-   * or returns no amount, the estimate is the cost, or the noted sum where that is greater, and an error is
-   * logged. If the stream did not end, or a signal was aborted, the result may be partial. Then nothing is
-   * logged, and the noted sum is the cost, or the estimate if nothing was noted. Default: the noted sum, or the
-   * reserved amount if nothing was noted.
+   * Returns the actual cost of the result. For a stream under `@WithBudget()` it is called with the last item. If the
+   * body has noted more with `currentHold().spent()`, the noted sum is the cost. If `actual` throws or returns no
+   * amount, an error is logged, and the cost is the estimate, or the noted sum where that is greater. It may fail
+   * because the stream did not end or a signal was aborted, so that the result is partial. Then nothing is logged, and
+   * the cost is the noted sum, or the estimate if nothing was noted. Default: the noted sum, or the reserved amount if
+   * nothing was noted.
    */
   actual?: (result: T) => Amount;
   /**

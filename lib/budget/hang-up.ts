@@ -1,7 +1,10 @@
 import { SyncGuardError } from '../core/errors.js';
 
 const ABORT_NAMES = new Set(['AbortError', 'TimeoutError']);
-/** The names of error classes in clients of language models. These errors do not set `name`, so their class tells. */
+/**
+ * The names of error classes in clients of language models. These errors do not set `name`, so they are recognised by
+ * their class.
+ */
 const ABORT_CLASSES = new Set(['APIUserAbortError', 'APIConnectionTimeoutError']);
 const ABORT_CODES = new Set([
   'ABORT_ERR',

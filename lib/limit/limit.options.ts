@@ -47,10 +47,11 @@ export interface LimitDefaults {
    */
   user?: FromContext<unknown>;
   /**
-   * Where `'ip'` finds the address of the client: a header that a CDN writes, such as `'headers.cf-connecting-ip'`, or a
-   * function. If there is not exactly one valid address, the address of the connection counts, with one warning. A client
-   * that reaches the server past the CDN can write the header itself, so the server must accept connections of the CDN only.
-   * Default: the address that Express or Fastify finds. With `trust proxy` or `trustProxy` they read `X-Forwarded-For`.
+   * Where `'ip'` finds the address of the client: a header that a CDN writes, such as `'headers.cf-connecting-ip'`, or
+   * a function. If there is not exactly one valid address, the address of the connection counts, with one warning. A
+   * client that reaches the server without the CDN can write the header itself, so the server must accept connections
+   * of the CDN only. Default: the address that Express or Fastify finds. With `trust proxy` or `trustProxy` they read
+   * `X-Forwarded-For`.
    */
   address?: `headers.${string}` | FromContext<string | undefined>;
   /** The length of the IPv6 subnet that counts as one client, in bits, 32 to 128. Default: 64. */

@@ -94,7 +94,10 @@ function pauseMs(tried: Tried, call: ResolvedLockCall, tries: number): number {
   return lookAgainMs ?? Math.min(backoffMs(call, tries - 1), remainingMs + 1);
 }
 
-/** Returns the pause after a failed try. It doubles each time up to a second, and is partly random so that callers spread. */
+/**
+ * Returns the pause after a failed try. It doubles each time up to a second, and is partly random, so that callers do
+ * not try all at once.
+ */
 function backoffMs({ retryDelayMs, backoff, jitter }: ResolvedLockCall, retries: number): number {
   const grown = backoff === 'fixed' ? retryDelayMs : retryDelayMs * 2 ** Math.min(retries, 31);
   const full = Math.min(grown, Math.max(LONGEST_PAUSE_MS, retryDelayMs));

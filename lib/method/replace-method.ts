@@ -42,7 +42,7 @@ export function replaceMethod(
     );
   if (typeof target === 'function')
     throw new SyncGuardConfigError(
-      `${decorator} is on the static method ${memberName(target, propertyKey)}, where Nest cannot inject its service.`,
+      `${decorator} is on the static method ${memberName(target, propertyKey)}, where Nest cannot inject the service of the decorator.`,
       {
         code: 'DECORATOR_NOT_ON_METHOD',
         hint: 'Put the decorator on a method of an instance.',

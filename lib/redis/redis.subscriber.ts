@@ -8,8 +8,9 @@ const LONGEST_PAUSE_MS = 2_000;
 const REFUSED_FOR_MS = 60_000;
 const PATIENCE_MS = 1_000;
 
-// The options of the copy that differ from those of the client. The subscriber reconnects by itself, since a Cluster may
-// have other nodes by then. The client's settings for retries, pipelining and prefixes do not suit a subscription.
+// The options of the copy that differ from those of the client. ioredis does not reconnect the copy. The subscriber
+// makes a new one, because a Cluster may have other nodes after a loss. The client's settings for retries, pipelining
+// and prefixes do not suit a subscription.
 const OPTIONS = {
   lazyConnect: true,
   retryStrategy: () => null,

@@ -18,7 +18,7 @@ export interface Counter {
   committed: bigint;
   reserved: bigint;
   credits: bigint;
-  /** The committed sum of operations that were purged, without refunds. `committed` includes it. */
+  /** What purged operations had committed, less their refunds. `committed` includes this sum. */
   archived: bigint;
   /** The highest threshold that was crossed, in percent. */
   crossed: number;
@@ -172,16 +172,13 @@ function setLimitOf(tree: Tree, { scope, period, configured }: Entry): bigint | 
   return tree.limits.get(scope)?.get(key) ?? (isOwn ? undefined : tree.limits.get(typeOf(scope))?.get(key));
 }
 
-/**
- * Returns the limit of an entry. An entry without a configured limit is unlimited once its limit of setLimit
- * was cleared.
- */
+/** Returns the limit of an entry. It is unlimited if no limit is configured, and the limit by setLimit was cleared. */
 const limitOf = (tree: Tree, entry: Entry): bigint | 'unlimited' =>
   setLimitOf(tree, entry) ?? entry.configured?.limit ?? 'unlimited';
 
 /**
- * Applies a change of setLimit to the thresholds of an entry, before the current step counts. A raised limit
- * arms them again.
+ * Applies a change of setLimit to the thresholds of an entry, before the current step counts. A raised limit arms them
+ * again: those above the current usage will be reported again.
  */
 export function arm(tree: Tree, entry: Entry): void {
   if (!entry.configured?.thresholds.length) return;

@@ -621,7 +621,7 @@ return reply`,
   decode: textReply,
 });
 
-/** As long as the longest hold. */
+/** How long the registry is kept after its last change, in ms. This is as long as the longest hold. */
 const REGISTRY_MS = 2_147_483_647;
 
 /**

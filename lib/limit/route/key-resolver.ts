@@ -105,8 +105,8 @@ export class KeyResolver {
   }
 
   /**
-   * Returns the address that `limit.address` finds. If it finds none, the request has probably come past the CDN or proxy
-   * that sets the address. Then this logs a warning and returns the address of the connection.
+   * Returns the address that `limit.address` finds. If it finds none, the request has probably not come through the CDN
+   * or proxy that sets the address. Then this logs a warning and returns the address of the connection.
    */
   async #configuredAddress(context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
     const { address, ipv6Subnet } = this.options;

@@ -10,7 +10,11 @@ export const numbered = (name: string, i: number): string => (i === 0 ? name : `
 
 /** Builds the names of the Redis keys of a lock. */
 export interface LockLayout {
-  /** @throws LockError InvalidArgument for several keys that cannot be locked together */
+  /**
+   * Returns a new lock id for these keys.
+   *
+   * @throws LockError InvalidArgument for several keys that cannot be locked together
+   */
   createLockId(keys: readonly string[]): string;
   keysOf(keys: readonly string[], lockId: string): LockKeys;
   recordOf(key: string): string;
