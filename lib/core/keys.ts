@@ -37,8 +37,8 @@ const MISSING_PART = /[:/](undefined|null|NaN|\[object \w+\])(?=[:/]|$)/;
 export const missingPartOf = (key: string): string | undefined => MISSING_PART.exec(key)?.[1];
 
 /**
- * Normalises a key of a call, and refuses one that was built from a missing value. All calls without the value would
- * share one lock, limit or budget, and it would not be the one of a call with the value.
+ * Normalises a key of a call, and refuses one that was built from a missing value. Otherwise `order:undefined` would be
+ * one lock, limit or budget for all calls without the value, apart from those of calls with a value.
  *
  * @throws SyncGuardError InvalidArgument, as {@link normalizeKey} and for a missing value
  */

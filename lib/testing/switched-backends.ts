@@ -40,7 +40,7 @@ export class SwitchedBackends implements Backends {
     });
     this.fence = this.#switched(fence, LockError.from);
     this.limit = this.#switched(limit, LimitError.from, {
-      // While memory counts as unreachable the limiter must treat it as Redis: `onError` has no effect on memory.
+      // During an outage this says 'redis', because the limiter ignores `onError` on a memory backend.
       get backend() {
         return backendNow();
       },
