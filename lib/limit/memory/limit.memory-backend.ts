@@ -422,7 +422,7 @@ function pruneSuccesses(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): 
 
 const DECIDERS = { attempt, failure: enter, success: reserve };
 
-/** Counts the call, and sets a block if the call fills a tier. */
+/** Counts the call, and sets a block if the call fills a tier. Without `commit` it only decides. */
 function count(
   ledger: Ledger,
   { policy, cost }: LimitCheck,

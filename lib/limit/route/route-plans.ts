@@ -213,7 +213,10 @@ export class RoutePlans {
     }
   }
 
-  /** @param names - the names of the policies in the decorators of the class */
+  /**
+   * Checks that the names in the decorators on a class or method exist, and the providers of their policies. `names`
+   * are those of the policies that `@RateLimit` has on the class and its methods.
+   */
   #verifyNames(place: object, names: ReadonlySet<string>): void {
     const entries = entriesOn(place);
     for (const { policy } of entries)
@@ -273,7 +276,7 @@ const watchingPolicy = (policy: ResolvedPolicy): ResolvedPolicy => ({
   resetOnSuccess: false,
 });
 
-/** Returns whether a policy tells clients apart by nothing but their address. */
+/** Returns whether a policy distinguishes clients only by their address. */
 export const isByAddress = ({ keyBy }: Pick<ResolvedPolicy, 'keyBy'>): boolean =>
   [keyBy].flat().every((part) => part === 'ip' || part === 'route');
 
