@@ -12,7 +12,7 @@ export interface Backends<C extends BackendCapabilities = BackendCapabilities> {
   readonly fence: FenceBackend;
   readonly limit: LimitBackend;
   /**
-   * Counts in this process while `limit` does not answer. Null where `limit` itself counts in this process.
+   * Counts in this process while `limit` does not answer. Null if `limit` itself counts in this process.
    */
   readonly limitFallback: LimitBackend | null;
   readonly budget: BudgetBackend;

@@ -75,7 +75,7 @@ export interface ReserveRequest extends OperationRequest, CrossingRequest<Reserv
   readonly scopes: readonly LimitedScope[];
   readonly amount: bigint;
   readonly ttlMs: number;
-  /** JSON, or '' where there is none. */
+  /** JSON, or '' if there is none. */
   readonly meta: string;
   readonly mode: ReserveMode;
   /**

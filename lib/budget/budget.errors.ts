@@ -137,16 +137,16 @@ export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
   static override readonly brand: string = 'BudgetConflictError';
 
   readonly reason: string;
-  /** The operation that has the id. Undefined where it is no longer known. */
+  /** The operation that has the id. Undefined if it is no longer known. */
   readonly record: BudgetRecord | undefined;
   /**
-   * The time at which the pending hold ends unless it is extended, by the clock of the backend. Null where
+   * The time at which the pending hold ends unless it is extended, by the clock of the backend. Null if
    * the reason is not `pending`.
    */
   readonly retryAtMs: number | null;
 
   /**
-   * `endsInMs` is the time until the pending hold ends, in ms, and undefined where no hold is pending. `bodyHasRun` says
+   * `endsInMs` is the time until the pending hold ends, in ms, and undefined if no hold is pending. `bodyHasRun` says
    * whether the conflict was found when the hold of a body was finalized.
    */
   constructor(

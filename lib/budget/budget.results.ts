@@ -10,7 +10,7 @@ export function availableOf({ limit, credits, committed, reserved }: Sums): bigi
 }
 
 /**
- * Returns a refusal. Its `retryAtMs` is set only where waiting helps. Waiting does not help for a lifetime
+ * Returns a refusal. Its `retryAtMs` is set only if waiting helps. Waiting does not help for a lifetime
  * limit, or where the request exceeds the limit of a whole window.
  */
 export function exceeded(violations: readonly Violation<bigint>[], nowMs: number): Exceeded<bigint> {

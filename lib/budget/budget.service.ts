@@ -80,7 +80,7 @@ export interface BudgetServiceOptions extends ResolvedBudgetOptions {
 export interface BudgetEvents {
   /** Called with holds that expired. Each is reported once, by the process that reaped it. */
   onExpired?(root: string, ids: readonly string[]): void;
-  /** Called where the cost of a body could not be read. At least the estimate was committed. */
+  /** Called if the cost of a body could not be read. At least the estimate was committed. */
   onUnreadableCost?(id: string): void;
 }
 

@@ -92,7 +92,7 @@ async function costOfResult(end: BodyEnd): Promise<bigint> {
 }
 
 /**
- * Resolves to undefined where no `actual` function is set. Rejects if that function throws or returns no
+ * Resolves to undefined if no `actual` function is set. Rejects if that function throws or returns no
  * amount.
  */
 async function actualOf({ actual }: BodyEnd, result: unknown): Promise<bigint | undefined> {

@@ -135,7 +135,7 @@ export interface Exceeded<A extends Amount = Amount> {
   readonly violations: readonly Violation<A>[];
   /**
    * When the request fits again without any other change: the latest end of the windows that are full. Null
-   * where waiting does not help, because a limit is for a lifetime or is smaller than the request.
+   * if waiting does not help, because a limit is for a lifetime or is smaller than the request.
    */
   readonly retryAtMs: number | null;
   /** The time until `retryAtMs`, by the clock of the backend. */
@@ -209,7 +209,7 @@ export interface Finalized<A extends Amount = Amount> {
   readonly actual: A;
   /** The amount that counts as spent: `actual`, unless `overage: 'cap'` reduced it. */
   readonly committed: A;
-  /** The part of the hold that is free again. 0 where the hold had expired before. */
+  /** The part of the hold that is free again. 0 if the hold had expired before. */
   readonly released: A;
   /** By how much `actual` exceeds the hold. */
   readonly overage: A;
@@ -229,7 +229,7 @@ export type AbortResult<A extends Amount = Amount> =
   | {
       readonly ok: true;
       readonly status: 'aborted';
-      /** The amount that is free again. 0 where the hold had expired before. */
+      /** The amount that is free again. 0 if the hold had expired before. */
       readonly released: A;
       readonly replayed: boolean;
     }

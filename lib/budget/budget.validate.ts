@@ -108,7 +108,7 @@ export function validateCursor(cursor: unknown): string | null {
   throw new BudgetInputError('cursor must be null or the cursor of the previous page.');
 }
 
-/** Returns a JSON value as text, or '' where there is none. */
+/** Returns a JSON value as text, or '' if there is none. */
 export function validateMeta(meta: unknown): string {
   if (meta === undefined) return '';
   const json = jsonOf(meta);

@@ -37,7 +37,7 @@ export interface WithBudgetOptions<
   /** Returns the highest cost that the call may have. This amount is reserved before the method runs. */
   estimate: (...args: EstimateArgs) => Amount;
   /**
-   * Returns the real cost of the call. For a stream it is called with the last item, or with undefined where
+   * Returns the real cost of the call. For a stream it is called with the last item, or with undefined if
    * there was none. Default: the sum that the method has noted with `currentHold().spent()`, or the estimate
    * if nothing was noted.
    */

@@ -118,7 +118,7 @@ export function callOptions<Options extends CallOptions>(
   return options;
 }
 
-/** Returns a value as JSON, or undefined where it cannot be written as JSON. */
+/** Returns a value as JSON, or undefined if it cannot be written as JSON. */
 export function jsonOf(value: unknown): string | undefined {
   try {
     return JSON.stringify(value);

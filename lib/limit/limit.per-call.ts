@@ -55,7 +55,7 @@ export function withWindow(policy: ResolvedPolicy, windowMs: unknown): ResolvedP
 }
 
 /**
- * Returns the cost of one call, rounded up. It is 0 where the limit is 0 or unlimited. A cost that the policy can never
+ * Returns the cost of one call, rounded up. It is 0 if the limit is 0 or unlimited. A cost that the policy can never
  * let in, or cannot count, is answered with 400 and not with 500, since it may depend on what the client sent.
  */
 export function costOf(policy: ResolvedPolicy, cost: unknown): number {

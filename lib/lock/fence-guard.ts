@@ -55,7 +55,7 @@ export class FenceGuard {
   /**
    * Reads a key that `apply()` has set. It also works where the app runs in memory.
    *
-   * @returns its value, or null where there is none
+   * @returns its value, or null if there is none
    * @throws LockError as `apply()`
    */
   async get(key: string, options: CallOptions = {}): Promise<string | null> {

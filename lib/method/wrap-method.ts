@@ -94,7 +94,7 @@ function wrapPromise(original: Method, around: Around, patience: Patience): Meth
 }
 
 /**
- * Recognises the result of an `async *` method, also where a compiler has turned the method into a plain
+ * Recognises the result of an `async *` method, also if a compiler has turned the method into a plain
  * function. Streams of SDKs do not count.
  */
 const isGenerator = (value: unknown): value is AsyncGenerator =>

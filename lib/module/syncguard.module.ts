@@ -277,7 +277,7 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
       );
   }
 
-  /** Throws where the module is global twice. The locks of the two would not exclude each other. */
+  /** Throws if the module is global twice. The locks of the two would not exclude each other. */
   #refuseTwo(): void {
     const globals = [...this.#modules.values()].filter(
       ({ metatype, isGlobal }) => metatype === SyncGuardModule && isGlobal,

@@ -8,5 +8,5 @@ export const RESOLVED_OPTIONS = Symbol.for('syncguard:resolved-options');
 export const SYNCGUARD_CONNECTION = Symbol.for('syncguard:connection');
 /** The backends of all features. */
 export const SYNCGUARD_BACKENDS = Symbol.for('syncguard:backends');
-/** The function that reports operations to the `telemetry` listener. Undefined where no listener was set. */
+/** The function that reports operations to the `telemetry` listener. Undefined if no listener was set. */
 export const SYNCGUARD_TELEMETRY = Symbol.for('syncguard:telemetry');

@@ -17,21 +17,21 @@ export function slotOf(tag: string): number {
 /** The text in the first braces of a key. If a key has it, a Cluster computes the slot from this text alone. */
 const TAG = /^[^{]*\{([^}]+)\}/;
 
-/** Returns the hash tag of a key. Undefined where it has none. */
+/** Returns the hash tag of a key. Undefined if it has none. */
 export const tagOfKey = (key: string): string | undefined => TAG.exec(key)?.[1];
 
 /** Returns the slot of a key. */
 export const slotOfKey = (key: string): number => slotOf(tagOfKey(key) ?? key);
 
 /**
- * Returns the master of a key's slot as `host:port`. Undefined where the client is not a Cluster or does not
+ * Returns the master of a key's slot as `host:port`. Undefined if the client is not a Cluster or does not
  * know its slots yet.
  */
 export const ownerOf = (client: RedisClient, key: string): string | undefined =>
   client.slots?.[slotOfKey(key)]?.[0];
 
 /**
- * Returns a hash tag for each master that owns a slot. None where the client is not a Cluster or does not
+ * Returns a hash tag for each master that owns a slot. None if the client is not a Cluster or does not
  * know its slots yet.
  */
 export function tagsOfMasters(client: RedisClient): string[] {

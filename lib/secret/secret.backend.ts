@@ -17,9 +17,9 @@ export interface SecretFacts {
   readonly viewsUsed: number;
   readonly viewedAtMs: number | null;
   readonly expiresAtMs: number | null;
-  /** Null where failures are not counted. */
+  /** Null if failures are not counted. */
   readonly failuresRemaining: number | null;
-  /** How it was burned. Null where it was not. */
+  /** How it was burned. Null if it was not. */
   readonly ended: SecretEnd | null;
   readonly endedAtMs: number | null;
   /** As passed to `create()`, or empty. */

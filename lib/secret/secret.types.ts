@@ -62,9 +62,9 @@ export interface CreatedSecret {
    * the id.
    */
   readonly receipt: string;
-  /** Null where views are not limited. */
+  /** Null if views are not limited. */
   readonly viewsRemaining: number | null;
-  /** By the clock of the backend. Null where the time is not limited. */
+  /** By the clock of the backend. Null if the time is not limited. */
   readonly expiresAtMs: number | null;
 }
 
@@ -113,7 +113,7 @@ export interface ShownSecret {
   readonly ok: true;
   /** As it was passed to `create()`: a string, or a Buffer. */
   readonly payload: string | Buffer;
-  /** After this view. Null where views are not limited. */
+  /** After this view. Null if views are not limited. */
   readonly viewsRemaining: number | null;
   /** True for the last view: the payload is gone from the backend. */
   readonly burned: boolean;
@@ -135,9 +135,9 @@ export type ViewResult =
 export interface ViewsSoFar {
   /** Views that were counted, and views on lease. Released views are left out. */
   readonly viewsUsed: number;
-  /** When it was last shown, on lease or not. Null where it was never shown. */
+  /** When it was last shown, on lease or not. Null if it was never shown. */
   readonly viewedAtMs: number | null;
-  /** How many wrong tries are left. Only where `maxFailures` was set. */
+  /** How many wrong tries are left. Only if `maxFailures` was set. */
   readonly failuresRemaining?: number;
 }
 
@@ -186,7 +186,7 @@ export type SettleResult =
       readonly ok: true;
       readonly viewsRemaining: number | null;
       readonly burned: boolean;
-      /** How many wrong tries are left. Only where `maxFailures` was set. */
+      /** How many wrong tries are left. Only if `maxFailures` was set. */
       readonly failuresRemaining?: number;
     }
   | { readonly ok: false };

@@ -5,7 +5,7 @@ import type { Emit, Facts, Feature, SyncGuardEvent } from './telemetry.types.js'
 type Method = (...args: never[]) => Promise<unknown>;
 
 /**
- * Returns the facts of a call from its result and its arguments. The result is undefined where the call threw
+ * Returns the facts of a call from its result and its arguments. The result is undefined if the call threw
  * or returned nothing.
  */
 type Describe<Called extends Method> = (

@@ -1,5 +1,5 @@
 /**
- * The fields of every event. Keys and ids are in it as hashes, and unhashed only where `includeRaw` allows it.
+ * The fields of every event. Keys and ids are in it as hashes, and unhashed only if `includeRaw` allows it.
  * No event shows a payload.
  */
 export interface SyncGuardEventOf<Feature extends string, Type extends string> {
@@ -16,7 +16,7 @@ export interface SyncGuardEventOf<Feature extends string, Type extends string> {
   readonly durationMs: number;
   /** The hash of `key`: `hashKey(key)`, or an HMAC where `hashSecret` is set. */
   readonly keyHash?: string;
-  /** The key or id of the operation, unhashed. Only where `includeRaw` allows it. */
+  /** The key or id of the operation, unhashed. Only if `includeRaw` allows it. */
   readonly key?: string;
 }
 
@@ -39,13 +39,13 @@ export interface LockEvent extends SyncGuardEventOf<
   readonly lockIdHash?: string;
   /** The hashes of the keys, where several are locked together. There is no `keyHash` then. */
   readonly keyHashes?: readonly string[];
-  /** The keys that `keyHashes` stands for. Only where `includeRaw` allows it. */
+  /** The keys that `keyHashes` stands for. Only if `includeRaw` allows it. */
   readonly keys?: readonly string[];
   /** How long an `acquire` has waited in the queue, in ms. */
   readonly waitedMs?: number;
   /** The place in the queue when the wait began, counted from 1. */
   readonly place?: number;
-  /** Anyone who has it can release the lock. Only where `includeRaw` allows it. */
+  /** Anyone who has it can release the lock. Only if `includeRaw` allows it. */
   readonly lockId?: string;
 }
 
@@ -147,7 +147,7 @@ export type Feature = SyncGuardEvent['feature'];
 export interface Facts {
   /** Replaces the name of the method. */
   readonly type?: SyncGuardEvent['type'];
-  /** Why the operation was refused. Undefined where it was not. */
+  /** Why the operation was refused. Undefined if it was not. */
   readonly reason?: string | undefined;
   readonly key?: string | undefined;
   readonly keys?: readonly string[] | undefined;

@@ -64,7 +64,7 @@ export class SwitchedBackends implements Backends {
     this.#allContended = true;
   }
 
-  /** Takes the lock from its holder. Returns its lock id, or undefined where nobody held it. */
+  /** Takes the lock from its holder. Returns its lock id, or undefined if nobody held it. */
   async lose(key: string): Promise<string | undefined> {
     const lock = await this.#locks.getByKeyRaw(key);
     return lock && (await this.#locks.release({ lockId: lock.lockId })).ok ? lock.lockId : undefined;

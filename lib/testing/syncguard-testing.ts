@@ -63,7 +63,7 @@ export class SyncGuardTesting {
     this.#locks.lose(lockId);
   }
 
-  /** Takes every lock that is held, as `lose` does. Does nothing where no lock is held. */
+  /** Takes every lock that is held, as `lose` does. Does nothing if no lock is held. */
   async loseLocks(): Promise<void> {
     for (const lockId of await this.#backends.loseAll()) this.#locks.lose(lockId);
   }

@@ -8,7 +8,7 @@ const CATCHES = '__filterCatchExceptions__';
 
 /**
  * Returns the names of global filters that catch everything and run instead of ours. Nest asks the last bound filter
- * first, and stops at the first that catches the error. Returns none where our filter is switched off.
+ * first, and stops at the first that catches the error. Returns none if our filter is switched off.
  *
  * @param filters - instances, or the classes of request-scoped filters, in the order in which they were bound
  */

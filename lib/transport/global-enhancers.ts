@@ -23,7 +23,7 @@ interface ApplicationConfig {
 
 /**
  * Returns what an app has bound by `useGlobalGuards`, `APP_GUARD`, `useGlobalFilters` and `APP_FILTER`. Nest
- * cannot inject these, so this is the one place that reads Nest's internals for them. Returns undefined where
+ * cannot inject these, so this is the one place that reads Nest's internals for them. Returns undefined if
  * a version of Nest keeps them elsewhere.
  */
 export function globalEnhancers(moduleRef: ModuleRef): GlobalEnhancers | undefined {

@@ -31,7 +31,7 @@ export function retryFacts(
   };
 }
 
-/** Makes an HttpException, which every filter handles, also where `http: false` leaves errors to the app. */
+/** Makes an HttpException, which every filter handles, also if `http: false` leaves errors to the app. */
 export const httpException = (refusal: Refusal, cause: unknown): HttpException =>
   new HttpException(refusal, refusal.statusCode, { cause });
 

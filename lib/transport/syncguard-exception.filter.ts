@@ -19,7 +19,7 @@ import {
 } from './refusal.js';
 import { hasBrand, SyncGuardConfigError, SyncGuardError } from '../core/errors.js';
 
-/** The token of the longest `Retry-After`, in ms. Nest injects it, also where an app binds the filter itself. */
+/** The token of the longest `Retry-After`, in ms. Nest injects it, also if an app binds the filter itself. */
 export const MAX_RETRY_AFTER_MS = Symbol.for('syncguard:maxRetryAfterMs');
 
 const STATUS_BY_CODE: Readonly<Record<string, number>> = {

@@ -396,7 +396,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     }
   }
 
-  /** Purges one record or counter. Returns false where it is still needed. */
+  /** Purges one record or counter. Returns false if it is still needed. */
   #purge(tree: Tree, name: string, nowMs: number): boolean {
     const rest = name.slice(2);
     if (name.startsWith('r|')) return tree.refunds.delete(rest);

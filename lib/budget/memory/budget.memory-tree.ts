@@ -164,7 +164,7 @@ export function chargedResult(tree: Tree, operation: Operation, replayed: boolea
 
 /**
  * Returns the limit of setLimit for an entry. A limit for the scope itself comes first. A limit for the type
- * counts only where no limit is configured for the scope itself.
+ * counts only if no limit is configured for the scope itself.
  */
 function setLimitOf(tree: Tree, { scope, period, configured }: Entry): bigint | 'unlimited' | undefined {
   const key = periodKey(period);
@@ -222,7 +222,7 @@ export const balancesAndCrossed = (
   crossed,
 });
 
-/** Returns the smallest room of all entries, or undefined where none is limited. */
+/** Returns the smallest room of all entries, or undefined if none is limited. */
 export function roomOf(tree: Tree, entries: readonly Entry[]): bigint | undefined {
   let room: bigint | undefined;
   for (const entry of entries) {

@@ -12,7 +12,7 @@ const TAG_LENGTH = 22;
 
 export interface RedisFenceBackendConfig {
   readonly keyPrefix: string;
-  /** In the slotted layout a key that is set must share its resource's slot, also where one server has all slots. */
+  /** In the slotted layout a key that is set must share its resource's slot, also if one server has all slots. */
   readonly keyLayout: 'spec' | 'slotted';
 }
 

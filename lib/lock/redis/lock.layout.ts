@@ -22,7 +22,7 @@ export interface LockLayout {
   /** The key under which a release by lockId leaves its nonce. Other programs of the wire format do not use this name. */
   markOf(lockId: string): string;
   /**
-   * Turns the name of a record that the index holds into the key that a script declares. Undefined where a script may
+   * Turns the name of a record that the index holds into the key that a script declares. Undefined if a script may
    * read the record by that name itself.
    */
   recordFromIndex?(recordName: string): string;

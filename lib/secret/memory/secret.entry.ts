@@ -35,7 +35,7 @@ export class SecretEntry {
   burnId: string | undefined;
   releasedTag: string | undefined;
   confirmedTag: string | undefined;
-  /** The viewTag of the last counted view. Kept only where neither views nor failures are limited. */
+  /** The viewTag of the last counted view. Kept only if neither views nor failures are limited. */
   lastTag: string | undefined;
 
   constructor(secret: StoredSecret, nowMs: number) {
