@@ -5,7 +5,7 @@
 export const IN_FLIGHT_MS = 60_000;
 /**
  * How long the guards after ours may take, in ms, where no response tells how the call ends (everywhere but over HTTP).
- * If the call has not reached its handler by then, it counts as refused by a guard.
+ * If the call has not reached its handler by then, it is settled as if its connection had closed.
  */
 export const GUARDS_MS = 30_000;
 /** The wait of a call that is denied because calls in flight take up the rest, in ms. */

@@ -52,8 +52,8 @@ export interface SyncGuardOptions {
    */
   keyLayout?: 'spec' | 'slotted';
   /**
-   * The longest time of one attempt on Redis, including the wait for the connection, in ms, 1 to 600,000.
-   * `finalize` and `abort` of a budget make three attempts. Default: 1,000.
+   * The longest time of one attempt on Redis, including the wait for the connection, in ms, 1 to 600,000. `finalize`
+   * and `abort` of a budget make up to three attempts. Default: 1,000.
    */
   commandTimeoutMs?: number;
   /**

@@ -4,7 +4,10 @@ import { SyncGuardConfigError } from '../core/errors.js';
 
 /** The longest Redis key that SyncGuard builds, in bytes. Other programs use the same number (docs/wire-format.md). */
 export const EFFECTIVE_KEY_BUDGET_BYTES = 1000;
-/** How many of these bytes stay free for names that are built from a key. Other programs use the same number. */
+/**
+ * How many bytes of the longest Redis key stay free for names that are built from it. Other programs use the same
+ * number.
+ */
 export const RESERVE_BYTES = 26;
 
 /** The beginning of the name of a fence counter, after the prefix. The name of the lock's record follows. */

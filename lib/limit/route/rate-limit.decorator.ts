@@ -20,8 +20,8 @@ export interface RateLimitOptions {
  * decorators add up, also those of a class and of its methods. The decorator binds its own guard (ADR 0012).
  *
  * A limit is asked before the other guards of the class and method, in whatever order the decorators stand. So a policy
- * that counts failures also counts a call that `AuthGuard` refuses. A policy with `ask: 'after'` is asked after all guards,
- * and so is one that counts by the user.
+ * that counts failures also counts a call that `AuthGuard` refuses. A policy with `ask: 'after'` is asked after all
+ * guards. This is the default of a policy that counts by the user or has a function (see `LimitPolicy`).
  *
  * @param policy - a name in the `limits` option, a preset's name (`'login'`, `'otp'`, `'signup'`, `'api'`), a
  *   policy, or a list of policies. A policy without a name counts each route apart.

@@ -49,7 +49,7 @@ function bindInterceptor(type: Handlers, key: string | symbol): void {
   const method = type.prototype?.[key] as object;
   // A handler of `@Sse` reports how its calls end without the interceptor (handler-entry.ts).
   if (Reflect.hasMetadata(SSE, method)) return;
-  // The interceptor is the outermost of the method, so that it sees the value or error that they make.
+  // The interceptor is the outermost of the method, so that it sees the value or error that the others make.
   const bound = (Reflect.getMetadata(INTERCEPTORS, method) ?? []) as readonly unknown[];
   const others = bound.filter((each) => each !== OUTCOME_INTERCEPTOR);
   Reflect.defineMetadata(INTERCEPTORS, [OUTCOME_INTERCEPTOR, ...others], method);

@@ -17,8 +17,9 @@ import {
 /** How long a record must have been expired before `cleanupInIsLocked` may delete it. It exceeds every tolerance. */
 export const CLEANUP_AFTER_MS = 2_000;
 
-// A caller that knows the lockId only reads the name of the record from the index. Only the spec layout does this in
-// one script: it is used on one server, where a script can reach a key that is not in KEYS (law 1 of docs/scripts.md).
+// A caller that knows nothing but the lockId needs the name of the record, which the index has. Only the spec layout
+// reads both in one script: it is used on one server, where a script can reach a key that is not in KEYS (law 1 of
+// docs/scripts.md).
 const RECORD_FROM_INDEX = `
 local record = redis.call('GET', index)
 if not record then return -1 end`;

@@ -236,6 +236,6 @@ function releaseView(entry: SecretEntry, viewTag: string, tries: number): void {
   }
 }
 
-/** Recognises a second send of a release. */
+/** Returns whether the view was released before, by the first send of the same call. */
 const wasReleased = ({ maxFailures, failed, views, releasedTag }: SecretEntry, viewTag: string): boolean =>
   maxFailures === null ? !views.has(viewTag) && releasedTag === viewTag : failed.get(viewTag) === 'released';
