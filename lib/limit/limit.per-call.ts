@@ -10,10 +10,10 @@ import {
   validateCost,
 } from './limit.policy.js';
 
-// Limit, window and cost of one call, as functions of the app return them. A function `limit` may return 0 for a
-// suspended plan, and Infinity or 'unlimited' for an unlimited one. Limit and cost must be at least 0, and a window must
-// be from 1 to MAX_LIMIT_MS. Any other value is a mistake of the app. Then the call fails with 500, and the log has the
-// reason.
+// This file checks the limit, the window and the cost of one call, which functions of the app return. A function
+// `limit` may return 0 for a suspended plan, and Infinity or 'unlimited' for an unlimited one. Limit and cost must be
+// at least 0, and a window must be from 1 to MAX_LIMIT_MS. Any other value is a mistake of the app. Then the call fails
+// with 500, and the log has the reason.
 
 /** Returns whether a call is not counted: it costs nothing, or the limit is 0 or unlimited. A block still denies it. */
 export const isUncounted = ({ policy: { rules }, cost }: LimitCheck): boolean =>

@@ -119,7 +119,7 @@ function refuseSyncGenerators(method: { constructor: { name: string } }, name: s
   if (method.constructor.name === 'GeneratorFunction')
     throw new LockError({
       code: 'InvalidArgument',
-      message: `@WithLock() on ${name}(): a generator cannot wait for a lock.`,
-      hint: 'Make it an async generator (`async *`), or lock an async method that consumes it.',
+      message: `@WithLock() on ${name}() cannot work, because a generator that is not async cannot wait for a lock.`,
+      hint: 'Make the method an async generator (`async *`), or put the decorator on an async method that consumes it.',
     });
 }

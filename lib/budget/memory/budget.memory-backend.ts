@@ -161,7 +161,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
       uncovered: extra - covered,
       late: isLate,
     });
-    // A cost of no more than the hold crosses no threshold: reserving the hold had crossed it.
+    // A cost that is not above the hold does not raise the usage, so it crosses no threshold.
     this.#count(tree, operation, committed > inHold, (counter) => {
       counter.reserved -= inHold;
       counter.committed += committed;

@@ -119,7 +119,7 @@ function prototypeOf({ metatype, instance, isNotMetatype }: InstanceWrapper): ob
     const prototype = Object.getPrototypeOf(instance) as object | null;
     return typeof prototype?.constructor === 'function' ? prototype : undefined;
   } catch {
-    return undefined; // A proxy may work within a request only. It is not an instance with handlers.
+    return undefined; // Some proxies work only within a request. They are not instances with handlers.
   }
 }
 
@@ -134,7 +134,8 @@ function calledBy(
 ): object | undefined {
   const holder = (isNotMetatype ? undefined : (instance as object | undefined)) ?? prototype;
   if (!(key in holder)) return undefined;
-  // A member that is not a function carries no metadata. The empty object has none either, so its decorators count as lost.
+  // A member that is not a function carries no metadata, so its decorators count as lost. The empty object stands for
+  // such a member.
   const called = (holder as Record<string | symbol, unknown>)[key];
   return typeof called === 'function' ? called : {};
 }

@@ -15,10 +15,10 @@ import { handleFor } from './handler-entry.js';
 import { type Visit, visitOf } from './visit.js';
 
 /**
- * Reports how a handler has ended to the policies that count failures or successes, before the response
- * leaves. If this counts a failure that sets a block, the call is answered with 429. The interceptor is put
- * at boot on the methods that have such policies, around their other interceptors. All apps of a process
- * share one instance: each call holds what it needs.
+ * Reports how a handler has ended to the policies that count failures or successes, before the response leaves. If this
+ * counts a failure that sets a block, the call is answered with 429. The interceptor is put at boot on the methods that
+ * have such policies, around their other interceptors. All apps of a process share one instance, which finds all that
+ * it needs in the visit of the call.
  */
 export const OUTCOME_INTERCEPTOR: NestInterceptor = {
   intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {

@@ -100,7 +100,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
 
   async handlerReturned(visit: Visit, calls: readonly CallInFlight[], value: unknown): Promise<void> {
     const end = endOf(visit, value);
-    // Without an end, the handler writes its own response, and the calls are settled when that was sent.
+    // If `end` is undefined, the handler writes its own response, and the calls are settled when that was sent.
     if (end) await Promise.all(calls.map((call) => call.handlerReturned(end)));
   }
 
