@@ -20,7 +20,7 @@ export interface ConfiguredLimit {
   readonly limit: bigint | 'unlimited';
   readonly thresholds: readonly number[];
   /**
-   * True where the limit is set for the type of the scope (`user`) and not for the scope itself (`user:42`).
+   * True if the limit is set for the type of the scope (`user`) and not for the scope itself (`user:42`).
    */
   readonly inherited: boolean;
 }
@@ -151,5 +151,5 @@ export const tooManyPeriods = (scope: string): BudgetInputError =>
 /** Returns the error for a scope without a limit. A scope may be unlimited only by `limit: 'unlimited'`. */
 export const noLimit = (scope: string): BudgetInputError =>
   new BudgetInputError(`No limit is set for scopes of type ${JSON.stringify(typeOf(scope).slice(0, 60))}.`, {
-    hint: "Add one to `budget.limits`, or call setLimit(). For no limit set `limit: 'unlimited'`.",
+    hint: "Add one to `budget.limits`, or call setLimit(). To leave it unlimited, set `limit: 'unlimited'`.",
   });

@@ -14,7 +14,7 @@ export interface BudgetSnapshot {
 
 export interface SnapshotOperation {
   readonly id: string;
-  /** True where a newer operation has the id. */
+  /** True if a newer operation has the id. */
   readonly isRenewed: boolean;
   readonly state: HoldState;
   readonly amount: bigint;

@@ -7,9 +7,9 @@ const LEAVING_MS = 100;
 const QUESTION = new Error("READONLY You can't write against a read only replica.");
 
 /**
- * Returns a `reconnectOnError` that reconnects when the server refuses writes because it has become a replica. By then,
- * or soon after, the address leads to the new primary. Connections that SyncGuard opens have it already. Give it to a
- * client that you create yourself, and call this function once for each client.
+ * Returns a `reconnectOnError` that reconnects when the server refuses writes because it has become a replica. The same
+ * address then leads to the new primary, at once or soon. Connections that SyncGuard opens have such a function. Give
+ * one to a client that you create yourself, and call `leaveReplica()` once for each client.
  *
  * The server refuses every command in flight, but only the first refusal reconnects. If every refusal did, ioredis
  * would add a listener to the socket for each, and Node would warn of a leak (`MaxListenersExceededWarning`).

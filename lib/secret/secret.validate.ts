@@ -29,7 +29,7 @@ export function validateReceipt(receipt: unknown): Receipt {
 export interface CheckedSecret {
   readonly id: string;
   readonly payload: Buffer;
-  /** True where the payload was passed as a string. */
+  /** True if the payload was passed as a string. */
   readonly text: boolean;
   readonly views: number | null;
   readonly ttlMs: number | null;

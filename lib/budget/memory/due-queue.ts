@@ -40,7 +40,7 @@ export class DueQueue {
     return this.#dues.keys();
   }
 
-  /** Returns when the first name is due, or Infinity where there is none. */
+  /** Returns when the first name is due, or Infinity if there is none. */
   nextMs(): number {
     return this.#first()?.atMs ?? Infinity;
   }

@@ -20,7 +20,7 @@ export interface Entries {
   readonly thresholds: string;
   /** When each window ends. 0: never. */
   readonly ends: string;
-  /** 1 where the limit is configured for the type of the scope, otherwise 0. */
+  /** 1 if the limit is configured for the type of the scope, otherwise 0. */
   readonly inherited: string;
   /**
    * From `openFromMs` until before `openUntilMs` the windows of all entries are open. An `openUntilMs` of 0 stands for

@@ -32,7 +32,7 @@ interface Alarm {
 /** Secrets in the memory of one process, with the behaviour of the Redis backend. */
 export class MemorySecretBackend implements SecretBackend {
   private readonly entries = new Map<string, SecretEntry>();
-  /** A timer for each secret, so that its content is deleted on time also where no call comes. */
+  /** A timer for each secret, so that its content is deleted on time even if no call comes. */
   private readonly alarms = new Map<string, Alarm>();
 
   constructor(
