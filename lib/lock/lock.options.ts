@@ -71,8 +71,9 @@ export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked'>
    */
   onContention?: OnContention;
   /**
-   * The shortest time for which the lock is held, even when the body ends sooner. For jobs that start on several
-   * machines at the same time by clocks that differ. In ms. Default: 0.
+   * The shortest time for which the lock is held, even when the body ends sooner. Use it for jobs that start at the
+   * same time on several machines whose clocks differ: a machine that is late then finds the lock still held, and does
+   * not run the job again. In ms. Default: 0.
    */
   minHoldMs?: number;
   /** Replaces `minHoldMs` when the body throws. With 0 the next caller may try at once. Default: `minHoldMs`. */

@@ -264,7 +264,10 @@ export const checkScripts: readonly CheckScript[] = Array.from({ length: MAX_CHE
 
 const mixedCheckScripts = new Map<string, CheckScript>();
 
-/** Returns the script for limits of which not all are plain logs. There is one for each sequence of kinds. */
+/**
+ * Returns the script for limits that are not all sliding logs of attempts or failures. There is one for each sequence
+ * of kinds.
+ */
 function mixedCheckScript(shapes: readonly CheckShape[]): CheckScript {
   const sequence = shapes.map(({ mode }) => kindOf(mode)[0]).join('');
   let script = mixedCheckScripts.get(sequence);
