@@ -56,7 +56,7 @@ function refuseAmbiguous(parts: readonly Part[], template: string, decorator: st
     if (typeof part === 'string') between = between === undefined ? undefined : between + part;
     else if (between !== undefined && MAY_STAND_IN_A_VALUE.test(between))
       throw invalid(
-        `${decorator}: in the key template "${template}" nothing separates two values.`,
+        `${decorator}: the key template "${template}" has no unambiguous separator between two values.`,
         'Put ":" or "/" between them. Values are encoded, so they never contain these.',
       );
     else between = '';

@@ -139,7 +139,7 @@ return '{"secret":' .. secret .. ',"burned":false}'
  * - Replies the new count, or -1 where the maximum is reached.
  * - Replies JSON `{error}`: `missing_arguments` or `invalid_arguments`. Nothing was written then.
  *
- * A counter that has lost its TTL gets a new one, because it would block for ever.
+ * A counter that has lost its TTL gets a new TTL. Otherwise it would block for ever.
  *
  * @example
  * const count = parseIncrementResult(await redis.eval(ATOMIC_INCREMENT_WITH_LIMIT_SCRIPT, 1, key, 100, 60));
