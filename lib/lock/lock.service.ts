@@ -353,7 +353,7 @@ export class LockService implements OnModuleDestroy {
     const held = this.#heldHere();
     throw new LockError({
       code: 'AcquisitionTimeout',
-      message: `Somebody else still holds the lock after ${Math.round(wait.waitedMs)} ms of waiting.`,
+      message: `Somebody else holds the lock. The call has waited for ${Math.round(wait.waitedMs)} ms.`,
       hint:
         held.length > 0
           ? HELD_HINT
