@@ -25,6 +25,8 @@ const STEPS = 10;
 const AT_MOST_MS = 2 * 3_600_000;
 /** Whatever is left of an operation, if something is, takes more. */
 const LEAK_BYTES = 20;
+/** A heap that falls by less than this between two looks has come to rest. */
+const FALLING_BYTES = 2 ** 20;
 /** A counter with the name of its lock. */
 const FENCE_BYTES = 200;
 
@@ -34,6 +36,16 @@ const collect = runInNewContext('gc') as () => void;
 function heapBytes(): number {
   collect();
   return process.memoryUsage().heapUsed;
+}
+
+/** What is left when timers have seen what is over. Many roots of budgets take the reaper more than one round. */
+async function restingHeapBytes(): Promise<number> {
+  let [before, now] = [Infinity, heapBytes()];
+  while (now < before - FALLING_BYTES) {
+    await sleep(2 * KEPT_MS);
+    [before, now] = [now, heapBytes()];
+  }
+  return now;
 }
 
 /** A measure after each step of the work, when all that it made is over. */
@@ -63,8 +75,7 @@ describe(`${OPERATIONS} operations with a key each`, () => {
       const module = await boot(SyncGuardTestingModule.forRoot({ ...distinctKeyOptions, clock }));
       const heap = await measured(operationOf(name, module), async () => {
         clock.advance(ALL_OVER_MS);
-        await sleep(2 * KEPT_MS); // In which timers see that it is over.
-        return heapBytes();
+        return restingHeapBytes();
       });
       expectNoGrowth(`${name} in memory, heap`, heap);
       await module.close();
