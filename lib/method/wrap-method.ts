@@ -157,7 +157,7 @@ function handOverItems(
       },
     };
     const read = async function* (): AsyncGenerator<unknown, unknown, unknown> {
-      if (isOver) throw notReadable(patienceMs);
+      if (isOver) throw notReadable('read', patienceMs);
       clearTimeout(giveUp);
       return yield* readInside(entered, () => items, progress);
     };
@@ -165,10 +165,10 @@ function handOverItems(
   });
 }
 
-const notReadable = (patienceMs: number): SyncGuardError =>
+const notReadable = (did: string, patienceMs: number): SyncGuardError =>
   new SyncGuardError({
     code: 'InvalidArgument',
-    message: `Nobody read this generator within ${patienceMs} ms, so its lock or budget hold has ended.`,
+    message: `Nobody ${did} this generator within ${patienceMs} ms, so its lock or budget hold has ended.`,
     hint: 'Call the method again, and read the generator at once.',
   });
 
@@ -251,9 +251,12 @@ function wrapGenerator(original: Method, around: Around): Method {
   };
 }
 
+/** A reader that has taken an item, and asks for no further one for this long, has left without a word. */
+const READER_AWAY_MS = 5 * 60_000;
+
 /**
  * Reads a generator inside a lock or a hold, and ends that when the generator ends or fails, or when its
- * reader stops.
+ * reader stops. A reader that stays away would hold it for as long as the process lives, so it is taken to have stopped.
  */
 async function* readInside(
   entered: Entered,
@@ -261,15 +264,28 @@ async function* readInside(
   progress: StreamProgress,
 ): AsyncGenerator<unknown, unknown, unknown> {
   let failed = false;
+  let isOver = false;
+  let away: NodeJS.Timeout | undefined;
   try {
     const items = entered.inside(start);
+    const stop = async (): Promise<void> => {
+      isOver = true;
+      await entered.inside(() => items.return(undefined)).catch(() => {}); // The reader that would be told is gone.
+      await entered.leave(progress.last).catch(() => {});
+    };
     // Whatever the reader does (asks, throws, stops) reaches the method. So its `finally` runs inside the lock too.
     const inside =
       (call: (typeof STEPS)[number]) =>
       async (value?: unknown): Promise<IteratorResult<unknown, unknown>> => {
+        clearTimeout(away);
+        if (isOver && call === 'return') return { done: true, value };
+        if (isOver) throw notReadable('asked for the next item of', READER_AWAY_MS);
         const step = await entered.inside(() => items[call](value));
-        if (!step.done) advance(progress, step.value);
-        else progress.completed = call === 'next';
+        if (step.done) progress.completed = call === 'next';
+        else {
+          advance(progress, step.value);
+          away = setTimeout(() => void stop(), READER_AWAY_MS).unref();
+        }
         return step;
       };
     const steps = { next: inside('next'), throw: inside('throw'), return: inside('return') };

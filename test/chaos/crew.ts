@@ -50,7 +50,11 @@ export class Crew {
     });
     this.files.push(file);
     this.#members.push({ child, given });
-    await Promise.race([once(child, 'message'), once(child, 'exit')]);
+    const works = await Promise.race([
+      once(child, 'message').then(() => true),
+      once(child, 'exit').then(() => false),
+    ]);
+    if (!works) throw new Error(`Worker ${worker} ended before it worked.`);
   }
 
   /** kill -9, and another in its place. Gives who it was. */

@@ -75,7 +75,6 @@ async function runOn(
   const address = proxy?.url ?? engine?.address ?? null;
   const crew = new Crew(programs, folder, { address, seed, mutant, startMs: nowMs() });
   const workers = options.workers ?? (engine ? 3 : 1);
-  await Promise.all(Array.from({ length: workers }, (_, i) => crew.hire(i === 0)));
   const field: Field = {
     engine: engine as Engine,
     proxy,
@@ -85,6 +84,7 @@ async function runOn(
   const faults = join(folder, 'faults.jsonl');
   appendFileSync(faults, '');
   try {
+    await Promise.all(Array.from({ length: workers }, (_, i) => crew.hire(i === 0)));
     await breakThings(field, options, (event) => appendFileSync(faults, JSON.stringify(event) + '\n'));
   } finally {
     await crew.dismiss();

@@ -68,4 +68,7 @@ async function main(): Promise<void> {
 
 // A driver that is gone is not worked for.
 process.once('disconnect', () => process.exit(1));
-void main();
+main().catch((error: unknown) => {
+  console.error(error);
+  process.exit(1);
+});

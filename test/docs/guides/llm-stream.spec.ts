@@ -44,6 +44,22 @@ describe('docs/guides/llm-stream.md', () => {
     expect((await spent()).committed).toBeGreaterThan(0);
   });
 
+  it('charges a client that hangs up before the first item for that', async () => {
+    const { url, spent } = await open();
+    const redis = on.redis.client();
+    await redis.client('PAUSE', 1_000);
+    const gone = new AbortController();
+    const answer = fetch(`${url}/ai`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ user: 'ada', prompt: 'hi', maxTokens: 900 }),
+      signal: gone.signal,
+    });
+    setTimeout(() => gone.abort(), 300);
+    await expect(answer).rejects.toThrow();
+    await eventually(async () => expect(await spent()).toEqual({ committed: 3, reserved: 0 }));
+  });
+
   it('asks no provider without Redis', async () => {
     const { url } = await open();
     await on.redis.kill();
