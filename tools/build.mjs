@@ -59,9 +59,19 @@ function removeComments(outDir) {
     if (file.endsWith('.js')) {
       const source = ts.createSourceFile(file, readFileSync(file, 'utf8'), ts.ScriptTarget.ES2022);
       const options = { legalComments: 'none', target: 'es2022', charset: 'utf8' };
-      writeFileSync(file, transformSync(printer.printFile(source), options).code);
+      writeFileSync(file, withNames(transformSync(printer.printFile(source), options).code));
     }
 }
+
+/**
+ * esbuild calls the class of `let LockService = class LockService` LockService2, since two bindings have one name. Nest and
+ * error stacks show the name of the class.
+ */
+const withNames = (code) =>
+  [...code.matchAll(/ (\w+) = (?:\w+ = )?class (\1\d+)\b/g)].reduce(
+    (text, [, name, renamed]) => text.replaceAll(new RegExp(`\\b${renamed}\\b`, 'g'), name),
+    code,
+  );
 
 rmSync(target, { recursive: true, force: true });
 await Promise.all(FORMATS.map(compile));

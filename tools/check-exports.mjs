@@ -1,9 +1,12 @@
-// Fails where an entry's types name a type of ours that the entry does not export: `node tools/check-exports.mjs`, after
-// a build. Who imports from ./core alone must be able to write down whatever ./core gives and takes.
+// Checks what a build exports: `node tools/check-exports.mjs`. Fails where an entry's types name a type of ours that the entry
+// does not export: who imports from ./core alone must be able to write down whatever ./core gives and takes. Fails also
+// where a class has another name than its export, since Nest and error stacks show the name of the class.
 import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
 
-const ts = createRequire(import.meta.url)('typescript');
+const require = createRequire(import.meta.url);
+const ts = require('typescript');
+require('reflect-metadata');
 const dist = resolve(import.meta.dirname, '../dist/cjs');
 const ENTRIES = ['index', 'core', 'compat', 'testing/index'].map((name) => `${dist}/${name}.d.ts`);
 
@@ -44,7 +47,7 @@ function namesIn(node, found) {
 const exportsOf = (entry) =>
   checker.getExportsOfModule(checker.getSymbolAtLocation(program.getSourceFile(entry))).map(target);
 
-let missing = 0;
+let wrong = 0;
 for (const entry of ENTRIES) {
   // ./testing is always used beside the package's own entry.
   const exported = new Set([
@@ -55,10 +58,16 @@ for (const entry of ENTRIES) {
     for (const declaration of symbol.declarations ?? [])
       for (const named of namesIn(declaration, new Set()))
         if (isOurs(named) && !exported.has(named)) {
-          missing++;
+          wrong++;
           console.error(
             `${entry.slice(dist.length + 1)}: ${symbol.name} names ${named.name}, which is not exported.`,
           );
         }
 }
-if (missing > 0) process.exitCode = 1;
+for (const entry of ENTRIES)
+  for (const [name, value] of Object.entries(require(entry.replace('.d.ts', '.js'))))
+    if (typeof value === 'function' && /^class\b/.test(value) && value.name !== name) {
+      wrong++;
+      console.error(`${entry.slice(dist.length + 1)}: the class ${name} has the name ${value.name}.`);
+    }
+if (wrong > 0) process.exitCode = 1;

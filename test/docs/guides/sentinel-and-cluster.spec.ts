@@ -31,7 +31,7 @@ describe('docs/guides/sentinel-and-cluster.md', () => {
     await using group = await startSentinelGroup();
     const sentinels = group.options.sentinels.map(({ host, port }) => `${host}:${port}`).join();
     const locks = await start({ REDIS_SENTINELS: sentinels });
-    const first = await locks.acquire({ key: 'order:7', ttlMs: 30_000 });
+    const first = await locks.acquire({ key: 'order:7', ttlMs: 300_000 });
     expect(first.ok).toBe(true);
     await group.untilReplicated();
 

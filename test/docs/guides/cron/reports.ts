@@ -21,6 +21,7 @@ export class Reports {
 }
 
 @Module({
+  // Once, in your root module, with the options of all features.
   imports: [ScheduleModule.forRoot(), SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })],
   providers: [Reports],
 })

@@ -55,6 +55,7 @@ export class CompletionsWorker implements OnModuleInit, OnModuleDestroy {
 
 @Module({
   imports: [
+    // Once, in your root module, with the options of all features.
     SyncGuardModule.forRoot({
       redis: process.env.REDIS_URL,
       budget: { limits: [{ scope: 'user', period: { every: 'month' }, limit: 1_000 }] },

@@ -56,6 +56,7 @@ export class Follower implements OnApplicationBootstrap, OnModuleDestroy {
 }
 
 @Module({
+  // Once, in your root module, with the options of all features.
   imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })],
   providers: [Feed, Follower],
 })

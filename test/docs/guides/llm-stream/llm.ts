@@ -17,11 +17,13 @@ interface Chunk {
 export class Llm {
   @WithBudget({
     scopes: ({ user }: Ask) => [`user:${user}`],
-    estimate: ({ prompt, maxTokens }: Ask) => prompt.length + maxTokens, // An upper bound, reserved with the first item.
-    actual: (last: Chunk) => last.tokens, // Of the last item that was read. The rest goes back.
+    // An upper bound, reserved with the first item.
+    estimate: ({ prompt, maxTokens }: Ask) => prompt.length + maxTokens,
+    // Of the last item that was read. The rest goes back.
+    actual: (last: Chunk) => last.tokens,
   })
   async *stream({ prompt, maxTokens }: Ask): AsyncGenerator<Chunk, void, undefined> {
-    let tokens = prompt.length; // Stands for your provider: one word is one token.
+    let tokens = prompt.length; // Stands for your provider: a letter that is asked is a token, and a word that is answered.
     for (let i = 1; i <= maxTokens; i++) yield { text: `word${i} `, tokens: ++tokens };
   }
 }
@@ -51,6 +53,7 @@ async function* textOf(
 
 @Module({
   imports: [
+    // Once, in your root module, with the options of all features.
     SyncGuardModule.forRoot({
       redis: process.env.REDIS_URL,
       budget: { limits: [{ scope: 'user', period: { every: 'month' }, limit: 1_000, thresholds: [80] }] },

@@ -6,14 +6,16 @@ import { RateLimit, SyncGuardModule } from 'nestjs-syncguard';
 export class LoginController {
   @Post('login')
   @HttpCode(200)
-  @RateLimit('login') // A preset. It expects the account in `body.email`.
+  @RateLimit('login') // A preset, by address and `body.email`.
   login(@Body() { email, password }: { email: string; password: string }) {
-    if (password !== 'correct') throw new UnauthorizedException(); // Your own check. The same answer for an unknown account.
+    // Your own check. Give the same answer for an unknown account.
+    if (password !== 'correct') throw new UnauthorizedException();
     return { welcome: email };
   }
 }
 
 @Module({
+  // Once, in your root module, with the options of all features.
   imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })],
   controllers: [LoginController],
 })

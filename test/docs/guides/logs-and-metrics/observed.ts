@@ -18,6 +18,7 @@ export function onEvent(event: SyncGuardEvent): void {
 }
 
 @Module({
+  // Once, in your root module, with the options of all features.
   imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL, telemetry: { onEvent } })],
 })
 export class ObservedModule {}

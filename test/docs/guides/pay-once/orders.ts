@@ -2,7 +2,7 @@
 import { Controller, Injectable, Module, Param, Post } from '@nestjs/common';
 import { seconds, SyncGuardModule, WithLock } from 'nestjs-syncguard';
 
-/** Stands for your database and your payment provider. */
+/** Stands for your payment provider, and for your database: all servers have to see the same receipts. */
 @Injectable()
 export class Shop {
   readonly receipts = new Map<string, string>();
@@ -20,7 +20,8 @@ export class OrdersController {
   constructor(private readonly shop: Shop) {}
 
   @Post(':id/pay')
-  @WithLock('order:{0}', { timeoutMs: seconds(2) }) // One call an order at a time, on all servers.
+  // One call an order at a time, on all servers.
+  @WithLock('order:{0}', { timeoutMs: seconds(2) })
   async pay(@Param('id') id: string) {
     const before = this.shop.receipts.get(id);
     if (before) return { receipt: before, charged: false };
@@ -31,6 +32,7 @@ export class OrdersController {
 }
 
 @Module({
+  // Once, in your root module, with the options of all features.
   imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })],
   controllers: [OrdersController],
   providers: [Shop],

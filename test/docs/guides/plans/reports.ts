@@ -35,7 +35,7 @@ export class AuthGuard implements CanActivate {
 @UseGuards(AuthGuard)
 export class ReportsController {
   @Get()
-  @RateLimit('api')
+  @RateLimit('plan')
   list(): string[] {
     return [];
   }
@@ -43,11 +43,12 @@ export class ReportsController {
 
 @Module({
   imports: [
+    // Once, in your root module, with the options of all features.
     SyncGuardModule.forRoot({
       redis: process.env.REDIS_URL,
       limit: { headers: 'draft-10' }, // Tells the client its limit and what remains.
       limits: {
-        api: {
+        plan: {
           keyBy: 'user', // By `request.user.id`, and so after the guards.
           windowMs: hours(1),
           limit: (context) => CALLS_AN_HOUR[requestOf(context).user?.plan ?? 'free'],

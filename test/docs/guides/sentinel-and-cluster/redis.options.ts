@@ -17,6 +17,7 @@ export function redisFrom(env: NodeJS.ProcessEnv): SyncGuardOptions['redis'] {
 }
 
 @Module({
+  // Once, in your root module, with the options of all features.
   imports: [SyncGuardModule.forRootAsync({ useFactory: () => ({ redis: redisFrom(process.env) }) })],
 })
 export class AppModule {}

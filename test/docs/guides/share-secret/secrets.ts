@@ -60,6 +60,7 @@ export class SecretsController {
 }
 
 @Module({
+  // Once, in your root module, with the options of all features.
   imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })],
   controllers: [SecretsController],
 })

@@ -29,6 +29,7 @@ export class WeatherApi {
 
 @Module({
   imports: [
+    // Once, in your root module, with the options of all features.
     SyncGuardModule.forRoot({
       redis: process.env.REDIS_URL,
       limits: {
