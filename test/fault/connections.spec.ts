@@ -168,7 +168,7 @@ describe.each(IOREDIS_VERSIONS)('connections, %s', (_, version: IORedisName) => 
       const connection = open(redis);
       const { fault } = await connection.opened();
       expect(fault).toMatchObject({ code: 'ServiceUnavailable' });
-      expect(fault?.message).toMatch(/has no database of that number.*databases/);
+      expect(fault?.message).toMatch(/has no database with that number.*databases/);
       expect(await codeOf(connection)).toBe('ServiceUnavailable');
       expect(await server.client().info('commandstats')).not.toContain('cmdstat_set:');
     });
