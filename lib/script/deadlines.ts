@@ -15,11 +15,9 @@ export class Deadlines {
   readonly #pending = new Set<Deadline>();
   #timer: NodeJS.Timeout | undefined;
 
-  add(timeoutMs: number, expire: () => void): Deadline {
-    const deadline = { atMs: monotonicMs() + timeoutMs, expire };
+  add(deadline: Deadline): void {
     this.#pending.add(deadline);
     this.#timer ??= setTimeout(this.#tick, TICK_MS).unref();
-    return deadline;
   }
 
   remove(deadline: Deadline): void {

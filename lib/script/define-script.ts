@@ -1,5 +1,7 @@
 import { createHash } from 'node:crypto';
 
+export type ScriptArg = string | number | Buffer;
+
 /** One atomic step on the server. docs/scripts.md has the laws that every script keeps, and the tests that check them. */
 export interface Script<Key extends string = string, Arg extends string = string, Result = unknown> {
   readonly name: string;
@@ -9,6 +11,7 @@ export interface Script<Key extends string = string, Arg extends string = string
    */
   readonly command: string;
   readonly keys: readonly Key[];
+  readonly numberOfKeys: number;
   readonly args: readonly Arg[];
   readonly lua: string;
   /** True if replies are Buffers, for data that is not text. */
@@ -41,8 +44,13 @@ export function defineScript<const Key extends string, const Arg extends string,
 ): Script<Key, Arg, Result> {
   const { name, keys, args, decode, binary = false } = definition;
   const lua = [...bind('KEYS', keys), ...bind('ARGV', args), definition.lua.trim(), ''].join('\n');
-  const sha8 = createHash('sha1').update(lua).digest('hex').slice(0, 8);
-  return { name, command: `syncguard:${name}:${sha8}`, keys, args, lua, binary, decode };
+  const command = commandOf(name, lua);
+  return { name, command, keys, numberOfKeys: keys.length, args, lua, binary, decode };
+}
+
+/** Returns the name under which a client registers a Lua text. */
+export function commandOf(name: string, lua: string): string {
+  return `syncguard:${name}:${createHash('sha1').update(lua).digest('hex').slice(0, 8)}`;
 }
 
 function bind(list: 'KEYS' | 'ARGV', names: readonly string[]): string[] {

@@ -1,48 +1,39 @@
-import { setMaxListeners } from 'node:events';
-import { setImmediate as nextTurn } from 'node:timers/promises';
+import { isNativeError } from 'node:util/types';
+import { settleWithin } from '../core/settle-within.js';
 import { type RedisClient, socketsOf } from '../redis/redis.client.js';
-import { RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
 import type { HangWatch } from '../redis/redis.hang-watch.js';
 import { RedisReadiness } from '../redis/redis.readiness.js';
-import { ownerOf } from '../redis/redis.slots.js';
-import { type Deadline, Deadlines } from './deadlines.js';
-import type { Script } from './define-script.js';
-import { settleWithin } from '../core/settle-within.js';
-import { withOwed } from '../core/owed.js';
+import { batchOf, inBatches } from './batch.js';
+import { Call, type CallRunner, type RunOptions } from './call.js';
+import { ScriptCommands } from './commands.js';
+import { Deadlines } from './deadlines.js';
+import type { Script, ScriptArg } from './define-script.js';
 
-export type ScriptArg = string | number | Buffer;
-type Invoke = (keysAndArgs: ScriptArg[]) => Promise<unknown>;
+export type { RunOptions } from './call.js';
+export type { ScriptArg } from './define-script.js';
 
-export interface RunOptions<Result> {
-  signal?: AbortSignal | undefined;
-  /**
-   * How long the call may wait for a connection and for the answer together, in ms. Default: `commandTimeoutMs` of the
-   * runner.
-   */
-  timeoutMs?: number | undefined;
-  /** Called when the reply arrives after the call has rejected with a timeout or an abort. */
-  onLate?: ((result: Result) => void) | undefined;
-  /**
-   * Undoes a command whose call has rejected although the command ran or may have run. It is called once:
-   * with the reply when that comes late, or without one when the connection was lost. It is not called
-   * earlier, because a hanging server would then get as many undo commands as calls.
-   */
-  undo?: ((result?: Result) => void) | undefined;
-  /**
-   * Called when the reply came over another connection than its command. ioredis re-sends commands after a
-   * lost connection, so this may be the reply to a second run.
-   */
-  onReplay?: (() => void) | undefined;
-}
+type AnyCall = Call<unknown>;
+
+// Kept, so that fake timers of a user's test do not hold up the calls to a real Redis.
+const atTurnsEnd = setImmediate;
 
 /**
  * Runs scripts on a client. It registers each script once, sends only on a ready connection, limits every
- * call by a deadline, and turns failures into a {@link RedisFault}.
+ * call by a deadline, and turns failures into a {@link RedisFault}. Calls of one script that are made in one turn of the
+ * event loop are sent together.
  */
-export class ScriptRunner {
+export class ScriptRunner implements CallRunner {
   readonly readiness: RedisReadiness;
-  readonly #deadlines = new Deadlines();
-  readonly #invokes = new Map<string, Invoke>();
+  /** @internal for {@link Call} */
+  readonly deadlines = new Deadlines();
+  readonly #commands: ScriptCommands;
+  /** The calls of this turn. */
+  #queued: AnyCall[] = [];
+  /** Commands that were sent and not answered. */
+  #inFlight = 0;
+  /** The last turn had one call at most. */
+  #isQuiet = true;
+  #batches: boolean;
   /** Calls that have rejected and that Redis may still answer. */
   readonly #owed = new Set<object>();
   #onAllAnswered: (() => void)[] = [];
@@ -54,6 +45,9 @@ export class ScriptRunner {
     private readonly hangs?: HangWatch,
   ) {
     this.readiness = new RedisReadiness(client);
+    this.#commands = new ScriptCommands(client);
+    // The keys of two calls are seldom in one slot.
+    this.#batches = !client.isCluster;
   }
 
   /** Runs a script once. Rejects with a RedisFault only. */
@@ -71,50 +65,14 @@ export class ScriptRunner {
     });
   }
 
-  /** @internal for {@link Call} */
-  deadline(timeoutMs: number | undefined, expire: () => void): Deadline {
-    return this.#deadlines.add(timeoutMs ?? this.commandTimeoutMs, expire);
-  }
-
-  /** @internal for {@link Call} */
-  settled(deadline: Deadline): void {
-    this.#deadlines.remove(deadline);
+  /** Registers a script on the client. A client without `defineCommand` uses `eval`. */
+  register(script: Script): void {
+    this.#commands.register(script);
   }
 
   /** Called when no answer came in time. */
   unanswered(): void {
     this.hangs?.suspect();
-  }
-
-  /** @internal for {@link Call} */
-  send(script: Script, keysAndArgs: ScriptArg[]): Promise<unknown> {
-    this.#cork();
-    const invoke = this.#invokes.get(script.command);
-    return invoke ? invoke(keysAndArgs) : this.#registerLate(script, keysAndArgs);
-  }
-
-  /**
-   * Registers a script and runs it. A pipeline that ioredis has begun by itself does not know commands that were
-   * defined later: all its commands would fail. So this waits until such pipelines are sent, which may be after the
-   * replies of the pipeline before them.
-   */
-  async #registerLate(script: Script, keysAndArgs: ScriptArg[]): Promise<unknown> {
-    const begun = autoPipelines(this.client);
-    const invoke = this.#invokeOf(script);
-    while (begun.length > 0 && autoPipelines(this.client).some((each) => begun.includes(each)))
-      await nextTurn();
-    this.#invokes.set(script.command, invoke);
-    return invoke(keysAndArgs);
-  }
-
-  /** Registers a script on the client. A client without `defineCommand` uses `eval`. */
-  register(script: Script): void {
-    this.#invokes.set(script.command, this.#invokeOf(script));
-  }
-
-  #invokeOf(script: Script): Invoke {
-    const { client } = this;
-    return client.defineCommand ? definedCommand(client, script) : evalCommand(client, script);
   }
 
   /** Resolves as soon as a command can be sent. Rejects once the client is closed for good. */
@@ -139,8 +97,62 @@ export class ScriptRunner {
     if (this.#owed.size === 0) for (const resolve of this.#onAllAnswered.splice(0)) resolve();
   }
 
+  /**
+   * @internal for {@link Call}
+   *
+   * Calls that come one after the other are sent at once: each would only wait for the end of its turn.
+   */
+  enqueue(call: AnyCall): void {
+    if (this.#isQuiet && this.#inFlight === 0 && this.#queued.length === 0) {
+      if (call.departs()) this.#send([call]);
+    } else if (this.#queued.push(call) === 1) atTurnsEnd(this.#flush);
+  }
+
   close(): void {
+    this.#flush();
     this.readiness.close();
+  }
+
+  readonly #flush = (): void => {
+    const queued = this.#queued;
+    this.#queued = [];
+    const calls = queued.filter((call) => call.departs());
+    this.#isQuiet = calls.length <= 1;
+    if (this.#batches) for (const batch of inBatches(calls)) this.#send(batch);
+    else for (const call of calls) this.#send([call]);
+  };
+
+  #send(calls: readonly AnyCall[]): void {
+    this.#cork();
+    this.#inFlight++;
+    const { script, keysAndArgs } = calls[0] as AnyCall;
+    const batch = calls.length > 1 ? batchOf(script) : undefined;
+    const onReply = (reply: unknown): void => {
+      this.#inFlight--;
+      answerEach(calls, batch ? reply : [reply]);
+    };
+    const onRejected = (error: unknown): void => {
+      this.#inFlight--;
+      if (batch) this.#refuseBatch(calls, error);
+      else calls[0]?.refuse(error);
+    };
+    try {
+      this.#commands.run(batch ?? script, batch?.argsOf(calls) ?? keysAndArgs).then(onReply, onRejected);
+    } catch (error) {
+      onRejected(error);
+    }
+  }
+
+  /**
+   * The server has refused a batch before it ran: its keys are in several slots behind a proxy, or the ACL forbids one of
+   * them. So each call is sent alone. Every other error ends all calls.
+   */
+  #refuseBatch(calls: readonly AnyCall[], error: unknown): void {
+    const refusal = String((error as Error | null)?.message).match(/\b(CROSSSLOT|NOPERM)\b/)?.[1];
+    if (refusal === 'CROSSSLOT') this.#batches = false;
+    for (const call of calls)
+      if (refusal === undefined || call.isSettled) call.refuse(error);
+      else if (call.departs()) this.#send([call]);
   }
 
   /**
@@ -158,176 +170,11 @@ export class ScriptRunner {
   }
 }
 
-/**
- * One call from its start to its end: by a reply, a refusal, a deadline or an abort, whichever comes first.
- */
-class Call<Result> {
-  #deadline: Deadline | undefined;
-  #settled = false;
-  #sent = false;
-  #isOwed = false;
-  #epoch = 0;
-  #stopWaiting: (() => void) | undefined;
-
-  constructor(
-    private readonly runner: ScriptRunner,
-    private readonly script: Script<string, string, Result>,
-    private readonly keysAndArgs: ScriptArg[],
-    private readonly options: RunOptions<Result>,
-    private readonly resolve: (result: Result) => void,
-    private readonly reject: (fault: RedisFault) => void,
-  ) {}
-
-  start(): void {
-    const { signal, timeoutMs } = this.options;
-    if (signal) {
-      if (typeof signal.addEventListener !== 'function') return this.#fail(noSignal());
-      if (signal.aborted) return this.#onAbort();
-      setMaxListeners(0, signal); // Many calls may share the signal of one request.
-      signal.addEventListener('abort', this.#onAbort, { once: true });
-    }
-    this.#deadline = this.runner.deadline(timeoutMs, this.#onDeadline);
-    if (this.runner.readiness.ready) this.#send();
-    else this.#wait();
+/** A reply that is no array was changed on its way, which each call says of itself. */
+function answerEach(calls: readonly AnyCall[], replies: unknown): void {
+  for (const [i, call] of calls.entries()) {
+    const reply: unknown = Array.isArray(replies) ? replies[i] : replies;
+    if (isNativeError(reply)) call.refuse(reply);
+    else call.answer(reply);
   }
-
-  #wait(): void {
-    this.#sent = false;
-    const waiting = this.runner.readiness.wait();
-    this.#stopWaiting = waiting.cancel;
-    waiting.ready.then(this.#send, this.#fail);
-  }
-
-  readonly #send = (): void => {
-    if (this.#settled) return;
-    this.#sent = true;
-    this.#epoch = this.runner.readiness.epoch;
-    try {
-      this.runner.send(this.script as Script, this.keysAndArgs).then(this.#onReply, this.#onRejected);
-    } catch (error) {
-      this.#fail(error);
-    }
-  };
-
-  readonly #onReply = (reply: unknown): void => {
-    let result: Result;
-    try {
-      result = this.script.decode(reply);
-    } catch (error) {
-      return this.#fail(error instanceof RedisFault ? error : unreadableReply(this.script.name, error));
-    }
-    if (this.#settled) return this.#onLate(result);
-    if (this.#epoch !== this.runner.readiness.epoch) this.options.onReplay?.();
-    this.#settle();
-    this.resolve(result);
-  };
-
-  readonly #onRejected = (error: unknown): void => {
-    // The connection is closing, and its end has not been noticed yet. So the call waits for the next connection. On a
-    // Cluster it fails, because a Cluster client sends again by itself, so its last error does not describe the first
-    // attempt.
-    if (!this.#settled && !this.runner.client.isCluster && wasNotSent(error)) this.#wait();
-    else this.#fail(error);
-  };
-
-  readonly #fail = (error: unknown): void => {
-    if (this.#settled) return this.#onLateFault(error);
-    const fault = toRedisFault(error, this.#sent);
-    this.#settle();
-    if (fault.mayHaveRun) this.options.undo?.();
-    this.reject(fault);
-  };
-
-  #onLate(result: Result): void {
-    this.#answered();
-    this.options.onLate?.(result);
-    this.options.undo?.(result);
-  }
-
-  #onLateFault(error: unknown): void {
-    this.#answered();
-    if (toRedisFault(error, true).mayHaveRun) this.options.undo?.();
-  }
-
-  #answered(): void {
-    this.#isOwed = false;
-    this.runner.answered(this);
-  }
-
-  /** Rejects the call while its reply may still come. */
-  #giveUp(fault: RedisFault): void {
-    if (!this.#sent) return this.#fail(fault);
-    this.#isOwed = true;
-    this.runner.owes(this);
-    this.#settle();
-    // On a Cluster the key may have another master by now, which owes no reply.
-    const ownerNow = (): string | undefined => ownerOf(this.runner.client, String(this.keysAndArgs[0]));
-    const owner = ownerNow();
-    this.reject(withOwed(fault, () => this.#isOwed && ownerNow() === owner));
-  }
-
-  readonly #onDeadline = (): void => {
-    this.runner.unanswered();
-    this.#giveUp(
-      this.#sent
-        ? new RedisFault('NetworkTimeout', 'Redis did not answer in time.', {
-            hint: 'The command may or may not have run. If the server is only slow, raise `commandTimeoutMs`.',
-            mayHaveRun: true,
-          })
-        : this.runner.readiness.fault(),
-    );
-  };
-
-  readonly #onAbort = (): void => {
-    const cause: unknown = this.options.signal?.reason;
-    this.#giveUp(
-      new RedisFault('Aborted', 'The call was aborted by its signal.', {
-        cause,
-        mayHaveRun: this.#sent,
-      }),
-    );
-  };
-
-  #settle(): void {
-    this.#settled = true;
-    this.#stopWaiting?.();
-    if (this.#deadline) this.runner.settled(this.#deadline);
-    this.options.signal?.removeEventListener('abort', this.#onAbort);
-  }
-}
-
-const unreadableReply = (script: string, cause: unknown): RedisFault =>
-  new RedisFault('Internal', `The reply of script ${script} cannot be read.`, {
-    hint: 'A MULTI of the app or a plugin may have changed the reply. Pass SyncGuard a client of its own.',
-    cause,
-    mayHaveRun: true,
-  });
-
-const noSignal = (): RedisFault => new RedisFault('InvalidArgument', 'signal must be an AbortSignal.');
-
-/** The pipelines that ioredis has begun by itself and not sent yet, of a client with `enableAutoPipelining`. */
-function autoPipelines(client: RedisClient): unknown[] {
-  const { _autoPipelines: begun } = client as { _autoPipelines?: Map<string, unknown> };
-  return begun ? [...begun.values()] : [];
-}
-
-function definedCommand(client: RedisClient, script: Script): Invoke {
-  const { command, lua, keys, binary } = script;
-  const commands = client as unknown as Record<string, (...keysAndArgs: ScriptArg[]) => Promise<unknown>>;
-  // The name has a hash of the content, so an existing command is the same script.
-  if (typeof commands[command] !== 'function')
-    client.defineCommand?.(command, { lua, numberOfKeys: keys.length });
-  const method = binary ? `${command}Buffer` : command;
-  return (keysAndArgs) => (commands[method] as NonNullable<(typeof commands)[string]>)(...keysAndArgs);
-}
-
-function evalCommand(client: RedisClient, script: Script): Invoke {
-  const { lua, keys, binary } = script;
-  const method = binary ? 'evalBuffer' : 'eval';
-  return (keysAndArgs) => {
-    const run = client[method];
-    if (!run)
-      return Promise.reject(new TypeError(`the Redis client has neither defineCommand nor ${method}`));
-    return run.call(client, lua, keys.length, ...keysAndArgs);
-  };
 }

@@ -1,6 +1,7 @@
 import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
 import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
+import { describeInBatches } from '../support/in-batches.js';
 import { closeClients, freshRedis } from '../support/redis.js';
 import { type BudgetWorld, describeBudgetContract } from './budget.contract.js';
 import { describeBudgetEnds } from './budget-ends.contract.js';
@@ -32,4 +33,5 @@ async function onRedis(): Promise<BudgetWorld> {
 for (const describeBudgets of [describeBudgetContract, describeBudgetEnds]) {
   describeBudgets('memory', onMemory);
   describeBudgets('Redis', onRedis);
+  describeInBatches('each call in a batch', () => describeBudgets('Redis', onRedis));
 }

@@ -6,6 +6,7 @@ import { counterScripts } from '../../lib/counter/redis/counter.scripts.js';
 import { CounterService } from '../../lib/counter/counter.service.js';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
+import { describeInBatches } from '../support/in-batches.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisEndpoint, type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy, type TcpProxy } from '../support/tcp-proxy.js';
@@ -30,6 +31,13 @@ describeCounters('Redis', async () => {
   const redis = await freshRedis();
   return onRedis(redis, redis.client());
 });
+
+describeInBatches('each call in a batch', () =>
+  describeCounters('Redis', async () => {
+    const redis = await freshRedis();
+    return onRedis(redis, redis.client());
+  }),
+);
 
 describeCounters('Redis, a client with a keyPrefix and auto-pipelining', async () => {
   const redis = await freshRedis();

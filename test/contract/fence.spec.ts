@@ -2,6 +2,7 @@ import { Cluster, type Redis } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
 import { createFenceGuard } from '../../lib/assembly/fence-guards.js';
 import { fenceScripts } from '../../lib/lock/redis/fence.scripts.js';
+import { describeInBatches } from '../support/in-batches.js';
 import { freshRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy } from '../support/tcp-proxy.js';
@@ -13,6 +14,9 @@ const set = { key: 'order:7', value: 'new' };
 
 describeFences('memory', async () => createFenceGuard());
 describeFences('Redis', async () => createFenceGuard((await freshRedis()).client()));
+describeInBatches('each call in a batch', () =>
+  describeFences('Redis', async () => createFenceGuard((await freshRedis()).client())),
+);
 describeFences('Redis, a client with a keyPrefix and auto-pipelining', async () =>
   createFenceGuard((await freshRedis()).client({ keyPrefix: 'app:', enableAutoPipelining: true })),
 );

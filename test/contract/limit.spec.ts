@@ -3,6 +3,7 @@ import { Redis as Redis5 } from 'ioredis5';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
+import { describeInBatches } from '../support/in-batches.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { describeLimitBackend, type LimitHarness } from './limit.contract.js';
@@ -24,6 +25,10 @@ describeLimitBackend('memory', async () => {
 
 const plain = backendOn(workerRedis().client());
 describeLimitBackend('Redis', () => redisHarness(plain));
+
+describeInBatches('each call in a batch', () =>
+  describeLimitBackend('Redis', () => redisHarness(backendOn(workerRedis().client()))),
+);
 
 const prefixed = backendOn(workerRedis().client({ keyPrefix: 'app:', enableAutoPipelining: true }));
 describeLimitBackend('Redis, a client with a keyPrefix and auto-pipelining', () => redisHarness(prefixed));

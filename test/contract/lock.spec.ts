@@ -1,6 +1,7 @@
 import { Cluster } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
 import { createMemoryBackend, createRedisBackend } from 'nestjs-syncguard';
+import { describeInBatches } from '../support/in-batches.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { describeLockBackend, PATIENT } from './lock.contract.js';
@@ -42,6 +43,13 @@ describeLockBackend('Redis', async () => {
   const redis = await freshRedis();
   return { backend: createRedisBackend(redis.client(), PATIENT), advance };
 });
+
+describeInBatches('each call in a batch', () =>
+  describeLockBackend('Redis', async () => {
+    const redis = await freshRedis();
+    return { backend: createRedisBackend(redis.client(), PATIENT), advance };
+  }),
+);
 
 describeLockBackend('Redis, slotted keys, a client with a keyPrefix', async () => {
   const redis = await freshRedis();

@@ -11,6 +11,7 @@ import { secretScripts } from '../../lib/secret/redis/secret.scripts.js';
 import { SecretService } from '../../lib/secret/secret.service.js';
 import { eventually } from '../support/eventually.js';
 import { type RedisEndpoint, type RedisServer, startRedisServer } from '../support/redis-server.js';
+import { describeInBatches } from '../support/in-batches.js';
 import { freshRedis } from '../support/redis.js';
 import { startTcpProxy, type TcpProxy } from '../support/tcp-proxy.js';
 import { describeSecrets, type SecretsUnderTest, shown } from './secret.contract.js';
@@ -104,6 +105,13 @@ describeSecrets('Redis', async () => {
   const redis = await freshRedis();
   return onRedis(redis, redis.client());
 });
+
+describeInBatches('each call in a batch', () =>
+  describeSecrets('Redis', async () => {
+    const redis = await freshRedis();
+    return onRedis(redis, redis.client());
+  }),
+);
 
 describeSecrets('Redis, a client with a keyPrefix and auto-pipelining', async () => {
   const redis = await freshRedis();

@@ -1,8 +1,10 @@
 import { type Redis, type RedisOptions } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
+import { isNativeError } from 'node:util/types';
 import { healthScript } from '../../lib/assembly/redis-connection.js';
 import { allScripts } from '../../lib/assembly/script-loader.js';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
+import { batchOf } from '../../lib/script/batch.js';
 import { type ScriptArg, ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { counterExamples } from './examples/counter.examples.js';
@@ -35,6 +37,9 @@ const byName = examples.map((example): [string, ScriptExample] => [example.scrip
  */
 const hashTagOf = (key: string | undefined): string | undefined => /\{([^}]+)\}/.exec(key ?? '')?.[1] ?? key;
 
+/** Runs an example, and returns the reply of each of its calls. */
+type Evaluate = (example: ScriptExample, on?: Redis) => Promise<unknown[]>;
+
 /** The commands that scripts ran, as MONITOR shows them. */
 async function commandsWithin(client: Redis, run: () => Promise<unknown>): Promise<string[][]> {
   // ioredis fails on a line of MONITOR that arrives together with its OK, so nothing else may be on its way to
@@ -63,9 +68,19 @@ describe('the laws of scripts', () => {
     client = (await freshRedis()).client();
   });
 
-  const evaluate = (example: ScriptExample, on: Redis = client): Promise<unknown> => {
+  const alone: Evaluate = async (example, on = client) => {
     const keys = keysOf(example);
-    return on.eval(example.script.lua, keys.length, ...keys, ...argsOf(example));
+    return [await on.eval(example.script.lua, keys.length, ...keys, ...argsOf(example))];
+  };
+  /** Two calls in one batch. Fails if one of them does. */
+  const inBatch: Evaluate = async ({ script, ...example }, on = client) => {
+    const call = { keysAndArgs: [...keysOf({ script, ...example }), ...argsOf({ script, ...example })] };
+    const batch = batchOf(script);
+    const [keys, ...rest] = batch.argsOf([call, call]) as [number, ...ScriptArg[]];
+    const replies = (await on.eval(batch.lua, keys, ...rest)) as unknown[];
+    expect(replies).toHaveLength(2);
+    for (const reply of replies) if (isNativeError(reply)) throw reply;
+    return replies;
   };
 
   it('every registered script has an example here', () => {
@@ -88,57 +103,64 @@ describe('the laws of scripts', () => {
       await expect(client.script('LOAD', script.lua)).resolves.toMatch(/^[0-9a-f]{40}$/);
     });
 
-    it('1: touches declared keys only, all of them in one slot', async () => {
-      await prepare();
-      const declared = keysOf(example);
-      for (const command of await commandsWithin(client, () => evaluate(example))) {
-        if (/^(time|publish)$/i.test(command[0] ?? '')) continue;
-        const touched = (await client.command('GETKEYS', ...(command as [string, ...string[]]))) as string[];
-        for (const key of touched) if (!example.undeclared?.test(key)) expect(declared).toContain(key);
-      }
-      if (declared.length > 1)
-        expect(new Set(declared.map(hashTagOf))).toStrictEqual(new Set([hashTagOf(declared[0])]));
-    });
-
-    it('2: fails before the first write when a key holds another type', async () => {
-      for (const key of keysOf(example)) {
-        await client.flushall();
+    describe.each([
+      ['alone', alone],
+      ['in a batch', inBatch],
+    ])('%s', (_form, evaluate) => {
+      it('1: touches declared keys only, all of them in one slot', async () => {
         await prepare();
-        await client.del(key);
-        await client.xadd(key, '*', 'a', 'stream');
-        const before = await snapshot();
-        const failed = await evaluate(example).then(
-          () => false,
-          () => true,
-        );
-        if (failed) expect(await snapshot()).toStrictEqual(before);
-      }
+        const declared = keysOf(example);
+        for (const command of await commandsWithin(client, () => evaluate(example))) {
+          if (/^(time|publish)$/i.test(command[0] ?? '')) continue;
+          const touched = (await client.command(
+            'GETKEYS',
+            ...(command as [string, ...string[]]),
+          )) as string[];
+          for (const key of touched) if (!example.undeclared?.test(key)) expect(declared).toContain(key);
+        }
+        if (declared.length > 1)
+          expect(new Set(declared.map(hashTagOf))).toStrictEqual(new Set([hashTagOf(declared[0])]));
+      });
+
+      it('2: fails before the first write when a key holds another type', async () => {
+        for (const key of keysOf(example)) {
+          await client.flushall();
+          await prepare();
+          await client.del(key);
+          await client.xadd(key, '*', 'a', 'stream');
+          const before = await snapshot();
+          const failed = await evaluate(example).then(
+            () => false,
+            () => true,
+          );
+          if (failed) expect(await snapshot()).toStrictEqual(before);
+        }
+      });
+
+      it('4: leaves no key without a TTL, but those that the design names', async () => {
+        await prepare();
+        await evaluate(example);
+        for (const key of await client.keys('*'))
+          expect([key, (await client.pttl(key)) > 0]).toStrictEqual([key, !example.immortal?.test(key)]);
+      });
+
+      it('5: replies an integer, a string, or a flat array of those', async () => {
+        await prepare();
+        for (const protocol of [2, 3] as const) {
+          const on = workerRedis().client({ protocol });
+          for (const reply of (await evaluate(example, on)).flat())
+            expect(typeof reply === 'string' || Number.isSafeInteger(reply)).toBe(true);
+        }
+      });
     });
 
     it('3: keeps time in ms, by the server', () => {
       expect(script.lua).not.toMatch(/'(EXPIRE|EXPIREAT|SETEX|TTL|GETEX)'|'EX'|os\.(time|clock)/i);
     });
 
-    it('4: leaves no key without a TTL, but those that the design names', async () => {
-      await prepare();
-      await evaluate(example);
-      for (const key of await client.keys('*'))
-        expect([key, (await client.pttl(key)) > 0]).toStrictEqual([key, !example.immortal?.test(key)]);
-    });
-
-    it('5: replies an integer, a string, or a flat array of those', async () => {
-      await prepare();
-      for (const protocol of [2, 3] as const) {
-        const on = workerRedis().client({ protocol });
-        const replies: unknown[] = [await evaluate(example, on)].flat();
-        for (const reply of replies)
-          expect(typeof reply === 'string' || Number.isSafeInteger(reply)).toBe(true);
-      }
-    });
-
     it('7: is safe to run twice', async () => {
       await prepare();
-      await evaluate(example);
+      await alone(example);
       const once = await client.keys('*');
       const again = script.binary
         ? await client.callBuffer(
@@ -148,7 +170,7 @@ describe('the laws of scripts', () => {
             ...keysOf(example),
             ...argsOf(example),
           )
-        : await evaluate(example);
+        : (await alone(example))[0];
       script.decode(again);
       expect((await client.keys('*')).sort()).toStrictEqual(once.sort());
     });
@@ -172,6 +194,17 @@ describe('the laws of scripts', () => {
         await client.flushall();
         await prepare();
         await expect(run(runner)).resolves.not.toThrow();
+      });
+
+      it('runs in a batch, and again after SCRIPT FLUSH', async () => {
+        const runner = new ScriptRunner(connect(), 1_000);
+        await runner.ready();
+        for (let i = 0; i < 2; i++) {
+          await client.flushall();
+          await prepare();
+          await Promise.all([run(runner), run(runner), run(runner)]);
+          await client.script('FLUSH');
+        }
       });
 
       it("runs under the client's keyPrefix", async () => {

@@ -1,0 +1,93 @@
+import type { LuaCommand } from './commands.js';
+import { commandOf, type Script, type ScriptArg } from './define-script.js';
+
+/** The most calls of a batch. The server runs nothing else meanwhile, so a batch stays as short as one slow command. */
+const MOST_CALLS = 32;
+
+/** The largest batch, in characters. A larger call is sent alone. */
+const MOST_CHARS = 65_536;
+
+/** What a batch needs of a call. */
+export interface BatchedCall {
+  readonly script: Script;
+  /** The keys and then the arguments, in the order of the script. */
+  readonly keysAndArgs: readonly ScriptArg[];
+}
+
+/** The same script for several calls at once. */
+export interface BatchScript extends LuaCommand {
+  /** The arguments of the command: the number of all keys, the keys of each call, the number of calls, and the other arguments of each. */
+  argsOf(calls: readonly Pick<BatchedCall, 'keysAndArgs'>[]): ScriptArg[];
+}
+
+const known = new WeakMap<Script, BatchScript>();
+
+/** Returns the script that runs several calls of `script`. It replies one reply for each call, in order. */
+export function batchOf(script: Script): BatchScript {
+  let batch = known.get(script);
+  if (!batch) known.set(script, (batch = defineBatch(script)));
+  return batch;
+}
+
+function defineBatch(script: Script): BatchScript {
+  const { name, keys, binary } = script;
+  const lua = luaOf(script);
+  return {
+    command: commandOf(`${name}:batch`, lua),
+    lua,
+    binary,
+    numberOfKeys: undefined,
+    argsOf: (calls) => {
+      const all: ScriptArg[] = [calls.length * keys.length];
+      for (const { keysAndArgs } of calls)
+        for (let i = 0; i < keys.length; i++) all.push(keysAndArgs[i] as ScriptArg);
+      all.push(calls.length);
+      for (const { keysAndArgs } of calls)
+        for (let i = keys.length; i < keysAndArgs.length; i++) all.push(keysAndArgs[i] as ScriptArg);
+      return all;
+    },
+  };
+}
+
+/** An error of one call, such as a key of another type, is the reply to that call. The others run. */
+function luaOf({ lua, keys, args }: Script): string {
+  const slice = (count: number, from: number): string =>
+    `call * ${count} + ${from}, call * ${count} + ${from + count - 1}`;
+  return `
+local function one(KEYS, ARGV)
+${lua}
+end
+local replies = {}
+for call = 0, ARGV[1] - 1 do
+  local ok, reply = pcall(one, {unpack(KEYS, ${slice(keys.length, 1)})}, {unpack(ARGV, ${slice(args.length, 2)})})
+  if not ok and type(reply) ~= 'table' then reply = {err = tostring(reply)} end
+  replies[call + 1] = reply or false
+end
+return replies
+`;
+}
+
+/** Splits calls into batches of one script each. Their order stays, so a batch ends where another script comes. */
+export function inBatches<Call extends BatchedCall>(calls: readonly Call[]): Call[][] {
+  const batches: Call[][] = [];
+  let batch: Call[] = [];
+  let chars = 0;
+  for (const call of calls) {
+    const more = charsOf(call);
+    const fits = batch.length < MOST_CALLS && chars + more <= MOST_CHARS;
+    if (fits && batch[0]?.script === call.script) {
+      batch.push(call);
+      chars += more;
+    } else {
+      batches.push((batch = [call]));
+      chars = more;
+    }
+  }
+  return batches;
+}
+
+function charsOf({ keysAndArgs }: BatchedCall): number {
+  let chars = 0;
+  for (const each of keysAndArgs) if (typeof each === 'string' || Buffer.isBuffer(each)) chars += each.length;
+  return chars;
+}

@@ -1,0 +1,210 @@
+import { setMaxListeners } from 'node:events';
+import { monotonicMs } from '../core/clock.js';
+import { withOwed } from '../core/owed.js';
+import type { RedisClient } from '../redis/redis.client.js';
+import { RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
+import type { RedisReadiness } from '../redis/redis.readiness.js';
+import { ownerOf } from '../redis/redis.slots.js';
+import type { Deadline, Deadlines } from './deadlines.js';
+import type { Script, ScriptArg } from './define-script.js';
+
+export interface RunOptions<Result> {
+  signal?: AbortSignal | undefined;
+  /**
+   * How long the call may wait for a connection and for the answer together, in ms. Default: `commandTimeoutMs` of the
+   * runner.
+   */
+  timeoutMs?: number | undefined;
+  /** Called when the reply arrives after the call has rejected with a timeout or an abort. */
+  onLate?: ((result: Result) => void) | undefined;
+  /**
+   * Undoes a command whose call has rejected although the command ran or may have run. It is called once:
+   * with the reply when that comes late, or without one when the connection was lost. It is not called
+   * earlier, because a hanging server would then get as many undo commands as calls.
+   */
+  undo?: ((result?: Result) => void) | undefined;
+  /**
+   * Called when the reply came over another connection than its command. ioredis re-sends commands after a
+   * lost connection, so this may be the reply to a second run.
+   */
+  onReplay?: (() => void) | undefined;
+}
+
+/** What a call needs of its runner. */
+export interface CallRunner {
+  readonly client: RedisClient;
+  readonly readiness: RedisReadiness;
+  readonly commandTimeoutMs: number;
+  readonly deadlines: Deadlines;
+  /** Sends the call at the end of this turn, by `departs()`. */
+  enqueue(call: Call<unknown>): void;
+  /** Called when no answer came in time. */
+  unanswered(): void;
+  /** The call has rejected, and Redis may still answer it. */
+  owes(call: object): void;
+  answered(call: object): void;
+}
+
+/**
+ * One call from its start to its end: by a reply, a refusal, a deadline or an abort, whichever comes first.
+ *
+ * It is its own deadline and its own listener of the signal, so that a call makes no closures.
+ */
+export class Call<Result> implements Deadline {
+  readonly atMs: number;
+  #settled = false;
+  #sent = false;
+  #isOwed = false;
+  #epoch = 0;
+  #stopWaiting: (() => void) | undefined;
+
+  constructor(
+    private readonly runner: CallRunner,
+    readonly script: Script<string, string, Result>,
+    readonly keysAndArgs: readonly ScriptArg[],
+    private readonly options: RunOptions<Result>,
+    private readonly resolve: (result: Result) => void,
+    private readonly reject: (fault: RedisFault) => void,
+  ) {
+    this.atMs = monotonicMs() + (options.timeoutMs ?? runner.commandTimeoutMs);
+  }
+
+  get isSettled(): boolean {
+    return this.#settled;
+  }
+
+  start(): void {
+    const { signal } = this.options;
+    if (signal) {
+      if (typeof signal.addEventListener !== 'function') return this.reject(noSignal());
+      if (signal.aborted) return this.handleEvent();
+      setMaxListeners(0, signal); // Many calls may share the signal of one request.
+      signal.addEventListener('abort', this, { once: true });
+    }
+    this.runner.deadlines.add(this);
+    if (this.runner.readiness.ready) this.#enqueue();
+    else this.#wait();
+  }
+
+  /** Returns whether the call is sent now. A call that was aborted meanwhile is not, and one without a connection waits. */
+  departs(): boolean {
+    if (this.#settled) return false;
+    const { readiness } = this.runner;
+    if (!readiness.ready) {
+      this.#wait();
+      return false;
+    }
+    this.#sent = true;
+    this.#epoch = readiness.epoch;
+    return true;
+  }
+
+  /** Ends the call by the reply to its command. */
+  answer(reply: unknown): void {
+    let result: Result;
+    try {
+      result = this.script.decode(reply);
+    } catch (error) {
+      return this.#fail(error instanceof RedisFault ? error : unreadableReply(this.script.name, error));
+    }
+    if (this.#settled) return this.#onLate(result);
+    if (this.#epoch !== this.runner.readiness.epoch) this.options.onReplay?.();
+    this.#settle();
+    this.resolve(result);
+  }
+
+  /** Ends the call by an error of its command, or lets it wait if it was not sent. */
+  refuse(error: unknown): void {
+    // The connection is closing, and its end has not been noticed yet. So the call waits for the next connection. On a
+    // Cluster it fails, because a Cluster client sends again by itself, so its last error does not describe the first
+    // attempt.
+    if (!this.#settled && !this.runner.client.isCluster && wasNotSent(error)) this.#wait();
+    else this.#fail(error);
+  }
+
+  /** @internal The deadline has passed. */
+  expire(): void {
+    this.runner.unanswered();
+    this.#giveUp(this.#sent ? noAnswer() : this.runner.readiness.fault());
+  }
+
+  /** @internal The signal was aborted. */
+  handleEvent(): void {
+    const cause: unknown = this.options.signal?.reason;
+    this.#giveUp(
+      new RedisFault('Aborted', 'The call was aborted by its signal.', { cause, mayHaveRun: this.#sent }),
+    );
+  }
+
+  #enqueue(): void {
+    this.runner.enqueue(this as Call<unknown>);
+  }
+
+  #wait(): void {
+    this.#sent = false;
+    const waiting = this.runner.readiness.wait();
+    this.#stopWaiting = waiting.cancel;
+    waiting.ready.then(
+      () => this.#enqueue(),
+      (error: unknown) => this.#fail(error),
+    );
+  }
+
+  #fail(error: unknown): void {
+    if (this.#settled) return this.#onLateFault(error);
+    const fault = toRedisFault(error, this.#sent);
+    this.#settle();
+    if (fault.mayHaveRun) this.options.undo?.();
+    this.reject(fault);
+  }
+
+  #onLate(result: Result): void {
+    this.#answered();
+    this.options.onLate?.(result);
+    this.options.undo?.(result);
+  }
+
+  #onLateFault(error: unknown): void {
+    this.#answered();
+    if (toRedisFault(error, true).mayHaveRun) this.options.undo?.();
+  }
+
+  #answered(): void {
+    this.#isOwed = false;
+    this.runner.answered(this);
+  }
+
+  /** Rejects the call while its reply may still come. */
+  #giveUp(fault: RedisFault): void {
+    if (!this.#sent) return this.#fail(fault);
+    this.#isOwed = true;
+    this.runner.owes(this);
+    this.#settle();
+    // On a Cluster the key may have another master by now, which owes no reply.
+    const ownerNow = (): string | undefined => ownerOf(this.runner.client, String(this.keysAndArgs[0]));
+    const owner = ownerNow();
+    this.reject(withOwed(fault, () => this.#isOwed && ownerNow() === owner));
+  }
+
+  #settle(): void {
+    this.#settled = true;
+    this.#stopWaiting?.();
+    this.runner.deadlines.remove(this);
+    this.options.signal?.removeEventListener('abort', this);
+  }
+}
+
+const noAnswer = (): RedisFault =>
+  new RedisFault('NetworkTimeout', 'Redis did not answer in time.', {
+    hint: 'The command may or may not have run. If the server is only slow, raise `commandTimeoutMs`.',
+    mayHaveRun: true,
+  });
+
+const unreadableReply = (script: string, cause: unknown): RedisFault =>
+  new RedisFault('Internal', `The reply of script ${script} cannot be read.`, {
+    hint: 'A MULTI of the app or a plugin may have changed the reply. Pass SyncGuard a client of its own.',
+    cause,
+    mayHaveRun: true,
+  });
+
+const noSignal = (): RedisFault => new RedisFault('InvalidArgument', 'signal must be an AbortSignal.');
