@@ -52,6 +52,7 @@ export interface CallRunner {
  */
 export class Call<Result> implements Deadline {
   readonly atMs: number;
+  place = -1;
   #settled = false;
   #sent = false;
   #isOwed = false;
@@ -122,13 +123,13 @@ export class Call<Result> implements Deadline {
     else this.#fail(error);
   }
 
-  /** @internal The deadline has passed. */
+  /** Called when the deadline has passed. */
   expire(): void {
     this.runner.unanswered();
     this.#giveUp(this.#sent ? noAnswer() : this.runner.readiness.fault());
   }
 
-  /** @internal The signal was aborted. */
+  /** Called when the signal was aborted. */
   handleEvent(): void {
     const cause: unknown = this.options.signal?.reason;
     this.#giveUp(

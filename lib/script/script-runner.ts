@@ -4,7 +4,7 @@ import { type RedisClient, socketsOf } from '../redis/redis.client.js';
 import type { HangWatch } from '../redis/redis.hang-watch.js';
 import { RedisReadiness } from '../redis/redis.readiness.js';
 import { batchOf, inBatches } from './batch.js';
-import { Call, type CallRunner, type RunOptions } from './call.js';
+import { Call, type RunOptions } from './call.js';
 import { ScriptCommands } from './commands.js';
 import { Deadlines } from './deadlines.js';
 import type { Script, ScriptArg } from './define-script.js';
@@ -22,7 +22,7 @@ const atTurnsEnd = setImmediate;
  * call by a deadline, and turns failures into a {@link RedisFault}. Calls of one script that are made in one turn of the
  * event loop are sent together.
  */
-export class ScriptRunner implements CallRunner {
+export class ScriptRunner {
   readonly readiness: RedisReadiness;
   /** @internal for {@link Call} */
   readonly deadlines = new Deadlines();
