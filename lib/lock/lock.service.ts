@@ -1,7 +1,7 @@
 import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
-import { momentAfter, momentNow, monotonicMs, msUntil } from '../core/clock.js';
+import { type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../core/clock.js';
 import { hashKey } from '../core/keys.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
@@ -76,7 +76,8 @@ export class LockService implements OnModuleDestroy {
   readonly #watchdog = new Watchdog();
   readonly #handles = new TrackedHandles();
   readonly #retries = new BackgroundRetries();
-  readonly #attempts = new Set<Promise<Attempt>>();
+  #attempts = 0;
+  #onNoAttempt: (() => void) | undefined;
   readonly #running = new Map<Lease, Promise<unknown>>();
   readonly #shutdown = new AbortController();
 
@@ -119,7 +120,8 @@ export class LockService implements OnModuleDestroy {
   /** Releases a lock by its id. Returns `{ ok: false }` if the lock is gone or another owner has it. */
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
     const result = await this.#backend.release(options);
-    this.#handles.ended(options.lockId);
+    const tracked = this.#handles.find(options.lockId);
+    if (tracked) this.#handles.ended(tracked);
     return result;
   }
 
@@ -130,7 +132,8 @@ export class LockService implements OnModuleDestroy {
   async extend(options: ExtendOptions): Promise<ExtendResult> {
     const sentAtMs = monotonicMs();
     const result = await this.#backend.extend(options);
-    if (result.ok) this.#handles.extended(options.lockId, sentAtMs + options.ttlMs);
+    const tracked = result.ok ? this.#handles.find(options.lockId) : undefined;
+    if (tracked) tracked.deadlineMs = sentAtMs + options.ttlMs;
     return result;
   }
 
@@ -230,14 +233,14 @@ export class LockService implements OnModuleDestroy {
   async onModuleDestroy(): Promise<void> {
     const { drainMs } = this.#options.shutdown;
     this.#shutdown.abort();
-    await Promise.allSettled(this.#attempts);
+    if (this.#attempts > 0) await new Promise<void>((resolve) => (this.#onNoAttempt = resolve));
     await nextTurn(); // A lock that was granted just now reaches its body within this turn of the event loop.
     // A body whose lock is lost is not waited for: it must stop anyway.
     const held = [...this.#running].filter(([lease]) => !lease.lost);
     await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(([, run]) => run)]);
 
     const leases = held.flatMap(([lease]) => (this.#running.has(lease) ? [lease] : []));
-    await this.#endHeld(leases, [...leases.map(({ handle }) => handle), ...this.#handles]);
+    await this.#endHeld(leases, [...leases.map(({ handle }) => handle), ...this.#handles.all()]);
     await Promise.all([this.#retries.flush(), this.#backend.flush?.()]);
   }
 
@@ -257,25 +260,26 @@ export class LockService implements OnModuleDestroy {
     if (heldLocks === 'release') await Promise.allSettled(locks.map((lock) => lock.release()));
   }
 
+  /** Makes one attempt. A grant that arrives after the shutdown began, or after its TTL, is released again. */
   async #attempt(options: AcquireOptions): Promise<Attempt> {
-    const attempt = this.#usableAttempt(options);
-    this.#attempts.add(attempt);
+    this.#refuseWhenShutDown();
+    this.#attempts++;
     try {
-      return await attempt;
+      const sentAt = momentNow();
+      const result = await this.#backend.acquire(options);
+      if (result.ok && this.#isTooLate(sentAt, options.ttlMs)) await this.#takeBack(result, options);
+      return { result, sentAt };
     } finally {
-      this.#attempts.delete(attempt);
+      if (--this.#attempts === 0) this.#onNoAttempt?.();
     }
   }
 
-  /** Makes one attempt. A grant that arrives after the shutdown began, or after its TTL, is released again. */
-  async #usableAttempt(options: AcquireOptions): Promise<Attempt> {
-    this.#refuseWhenShutDown();
-    const sentAt = momentNow();
-    const result = await this.#backend.acquire(options);
-    if (!result.ok) return { result, sentAt };
-    const expired = msUntil(momentAfter(sentAt, options.ttlMs)) <= 0;
-    if (!expired && !this.#shutdown.signal.aborted) return { result, sentAt };
-    await result[Symbol.asyncDispose]();
+  #isTooLate(sentAt: Moment, ttlMs: number): boolean {
+    return this.#shutdown.signal.aborted || msUntil(momentAfter(sentAt, ttlMs)) <= 0;
+  }
+
+  async #takeBack(lock: LockHandle, options: AcquireOptions): Promise<never> {
+    await lock[Symbol.asyncDispose]();
     this.#refuseWhenShutDown();
     throw new LockError({
       code: 'NetworkTimeout',

@@ -1,15 +1,22 @@
+import { Bag, type InBag } from '../core/bag.js';
 import { monotonicMs } from '../core/clock.js';
 import { IdleSweep } from '../core/idle-sweep.js';
 import type { LockHandle, ExtendResult, ReleaseResult } from './lock.types.js';
 
 const SWEEP_AT_LEAST = 1_024;
 
+interface Tracked extends InBag {
+  readonly lock: LockHandle;
+  /** By `monotonicMs()`. */
+  deadlineMs: number;
+}
+
 /**
  * The handles that `acquire()` has returned and that are not released yet. A shutdown waits for them, and may release
  * those that are left.
  */
 export class TrackedHandles {
-  readonly #live = new Map<string, { lock: LockHandle; deadlineMs: number }>();
+  readonly #live = new Bag<Tracked>();
   #sweepAt = SWEEP_AT_LEAST;
   readonly #idleSweep = new IdleSweep(() => this.#sweep());
   #onEmpty: (() => void) | undefined;
@@ -20,18 +27,19 @@ export class TrackedHandles {
    */
   track(lock: LockHandle, deadlineMs: number): LockHandle {
     if (this.#live.size >= this.#sweepAt) this.#sweep();
-    this.#live.set(lock.lockId, { lock, deadlineMs });
+    const tracked = { lock, deadlineMs, place: -1 };
+    this.#live.add(tracked);
     this.#idleSweep.start();
-    return new TrackedHandle(lock, this);
+    return new TrackedHandle(tracked, this);
   }
 
-  extended(lockId: string, deadlineMs: number): void {
-    const tracked = this.#live.get(lockId);
-    if (tracked) tracked.deadlineMs = deadlineMs;
+  /** Returns what is tracked of a lock that is used by its id. It looks through all, since few calls have only the id. */
+  find(lockId: string): Tracked | undefined {
+    return this.#live.find(({ lock }) => lock.lockId === lockId);
   }
 
-  ended(lockId: string): void {
-    if (this.#live.delete(lockId) && this.#live.size === 0) this.#onEmpty?.();
+  ended(tracked: Tracked): void {
+    if (this.#live.delete(tracked) && this.#live.size === 0) this.#onEmpty?.();
   }
 
   /** Resolves when no handle is live any more. */
@@ -40,14 +48,15 @@ export class TrackedHandles {
     if (this.#live.size > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
   }
 
-  *[Symbol.iterator](): Iterator<LockHandle> {
-    for (const { lock } of this.#live.values()) yield lock;
+  /** Returns all that are live. */
+  all(): LockHandle[] {
+    return this.#live.filter(() => true).map(({ lock }) => lock);
   }
 
-  /** Forgets handles that were never released and whose TTL is over. Runs when the map has doubled, and when idle. */
+  /** Forgets handles that were never released and whose TTL is over. Runs when the list has doubled, and when idle. */
   #sweep(): number {
     const nowMs = monotonicMs();
-    for (const [lockId, { deadlineMs }] of this.#live) if (deadlineMs <= nowMs) this.ended(lockId);
+    for (const tracked of this.#live.filter(({ deadlineMs }) => deadlineMs <= nowMs)) this.ended(tracked);
     this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#live.size);
     return this.#live.size;
   }
@@ -57,40 +66,40 @@ class TrackedHandle implements LockHandle {
   readonly ok = true;
   readonly lockId: string;
   readonly fence: string;
-  readonly #lock: LockHandle;
+  readonly #tracked: Tracked;
   readonly #locks: TrackedHandles;
 
-  constructor(lock: LockHandle, locks: TrackedHandles) {
-    this.lockId = lock.lockId;
-    this.fence = lock.fence;
-    this.#lock = lock;
+  constructor(tracked: Tracked, locks: TrackedHandles) {
+    this.lockId = tracked.lock.lockId;
+    this.fence = tracked.lock.fence;
+    this.#tracked = tracked;
     this.#locks = locks;
   }
 
   get fences(): Readonly<Record<string, string>> {
-    return this.#lock.fences;
+    return this.#tracked.lock.fences;
   }
 
   get expiresAtMs(): number {
-    return this.#lock.expiresAtMs;
+    return this.#tracked.lock.expiresAtMs;
   }
 
   async release(signal?: AbortSignal): Promise<ReleaseResult> {
-    const result = await this.#lock.release(signal);
-    this.#locks.ended(this.lockId);
+    const result = await this.#tracked.lock.release(signal);
+    this.#locks.ended(this.#tracked);
     return result;
   }
 
   async extend(ttlMs: number, signal?: AbortSignal): Promise<ExtendResult> {
     const sentAtMs = monotonicMs();
-    const result = await this.#lock.extend(ttlMs, signal);
-    if (result.ok) this.#locks.extended(this.lockId, sentAtMs + ttlMs);
-    else this.#locks.ended(this.lockId);
+    const result = await this.#tracked.lock.extend(ttlMs, signal);
+    if (result.ok) this.#tracked.deadlineMs = sentAtMs + ttlMs;
+    else this.#locks.ended(this.#tracked);
     return result;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#lock[Symbol.asyncDispose]();
-    this.#locks.ended(this.lockId);
+    await this.#tracked.lock[Symbol.asyncDispose]();
+    this.#locks.ended(this.#tracked);
   }
 }

@@ -41,13 +41,20 @@ const recordKey = (prefix: string, key: string): string =>
 
 /** @param ours - the beginning of the names that only SyncGuard uses */
 function keysUnder(prefix: string, ours: string, keys: readonly string[], lockId: string): LockKeys {
-  const index = storageKey(prefix, `id:${lockId}`);
-  const [first, ...others] = keys as [string, ...string[]];
-  const names = { ...namesOf(prefix, ours, first), index };
-  for (const [i, key] of others.entries())
-    for (const [name, value] of Object.entries(namesOf(prefix, ours, key)))
-      (names as Record<string, string>)[numbered(name, i + 1)] = value;
+  const names = { ...namesOf(prefix, ours, keys[0] as string), index: storageKey(prefix, `id:${lockId}`) };
+  if (keys.length > 1) addNames(names, prefix, ours, keys);
   return names;
+}
+
+function addNames(
+  names: Record<string, string>,
+  prefix: string,
+  ours: string,
+  keys: readonly string[],
+): void {
+  for (let i = 1; i < keys.length; i++)
+    for (const [name, value] of Object.entries(namesOf(prefix, ours, keys[i] as string)))
+      names[numbered(name, i)] = value;
 }
 
 function namesOf(prefix: string, ours: string, key: string): Omit<LockKeys, 'index'> {

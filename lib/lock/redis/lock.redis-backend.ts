@@ -113,23 +113,29 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const lockId = validateRelease(options);
     const { held, signal } = options;
     const isLive = held !== undefined && msUntil(held.deadline) > 0;
-    const code = await this.#attributed(
-      options,
-      held ? this.#releaseHeld(held.keys, lockId, isLive, signal) : this.#releaseById(lockId, signal),
-    );
-    return code === 'released' ? { ok: true } : withDetail({ ok: false }, { reason: code });
+    try {
+      const code = held
+        ? await this.#releaseHeld(held.keys, lockId, isLive, signal)
+        : await this.#releaseById(lockId, signal);
+      return code === 'released' ? { ok: true } : withDetail({ ok: false }, { reason: code });
+    } catch (fault) {
+      throw LockError.from(fault, { keys: held?.keys, lockId });
+    }
   }
 
   async extend(options: ExtendOptions): Promise<ExtendResult> {
     const { lockId, ttlMs } = validateExtend(options);
     const { held, signal } = options;
-    const reply = await this.#attributed(
-      options,
-      held ? this.#extendHeld(held.keys, lockId, ttlMs, signal) : this.#extendById(lockId, ttlMs, signal),
-    );
-    return reply.code === 'extended'
-      ? { ok: true, expiresAtMs: reply.expiresAtMs }
-      : withDetail({ ok: false }, { reason: reply.code });
+    try {
+      const reply = held
+        ? await this.#extendHeld(held.keys, lockId, ttlMs, signal)
+        : await this.#extendById(lockId, ttlMs, signal);
+      return reply.code === 'extended'
+        ? { ok: true, expiresAtMs: reply.expiresAtMs }
+        : withDetail({ ok: false }, { reason: reply.code });
+    } catch (fault) {
+      throw LockError.from(fault, { keys: held?.keys, lockId });
+    }
   }
 
   async isLocked(options: IsLockedOptions): Promise<boolean> {
@@ -275,11 +281,10 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     { keys, lockId, isLive = false, waiter = '' }: Release,
     { signal, onReplay }: { signal?: AbortSignal | undefined; onReplay?: () => void } = {},
   ): Promise<ReleaseCode> {
-    const args = {
-      ...this.#turns.handing,
-      ...{ lockId, waiter, isLive: isLive ? '1' : '' },
-      ...jsonOf(keys),
-    };
+    const { channel, countsAll } = this.#turns.handing;
+    const keyJson = JSON.stringify(keys[0]);
+    const args = { channel, countsAll, lockId, waiter, isLive: isLive ? '1' : '', keyJson };
+    if (keys.length > 1) Object.assign(args, jsonOf(keys));
     const names = this.layout.keysOf(keys, lockId);
     const { code, handed } = await this.runner.run(scriptsFor(keys.length).release, names, args, {
       signal,
@@ -357,20 +362,13 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async #liveById(lockId: string, signal?: AbortSignal): Promise<LockRecord | null> {
-    const read = await this.#attributed(
-      { lockId },
-      this.#byId<ReadReply | null>(lockId, signal, null, {
-        once: (index, options) => this.runner.run(readByIdScript, { index }, {}, options),
-        found: ({ record }, options) => this.runner.run(readScript, { record }, {}, options),
-      }),
-    );
-    return read?.record.lockId === lockId ? liveRecord(read) : null;
-  }
-
-  #attributed<T>({ lockId, held }: ReleaseOptions, result: Promise<T>): Promise<T> {
-    return result.catch((fault: unknown) => {
-      throw LockError.from(fault, { keys: held?.keys, lockId });
+    const read = await this.#byId<ReadReply | null>(lockId, signal, null, {
+      once: (index, options) => this.runner.run(readByIdScript, { index }, {}, options),
+      found: ({ record }, options) => this.runner.run(readScript, { record }, {}, options),
+    }).catch((fault: unknown) => {
+      throw LockError.from(fault, { lockId });
     });
+    return read?.record.lockId === lockId ? liveRecord(read) : null;
   }
 
   /**
@@ -420,10 +418,8 @@ interface Release {
 }
 
 /** Returns the user's keys as JSON, under the names of the script's arguments. */
-function jsonOf(keys: readonly string[]): Record<'keyJson', string> {
-  const json = { keyJson: JSON.stringify(keys[0]) } as Record<string, string> & { keyJson: string };
-  for (let i = 1; i < keys.length; i++) json[numbered('keyJson', i)] = JSON.stringify(keys[i]);
-  return json;
+function jsonOf(keys: readonly string[]): Record<string, string> {
+  return Object.fromEntries(keys.map((key, i) => [numbered('keyJson', i), JSON.stringify(key)]));
 }
 
 const keysIn = ({ key, keys = [key] }: LockRecord): readonly string[] => keys;
