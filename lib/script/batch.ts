@@ -49,7 +49,10 @@ function defineBatch(script: Script): BatchScript {
   };
 }
 
-/** An error of one call, such as a key of another type, is the reply to that call. The others run. */
+/**
+ * An error of one call, such as a key of another type, is the reply to that call, and the others run. Only a replica fails
+ * the whole batch: it has written nothing, and ioredis' `reconnectOnError` does not look into arrays.
+ */
 function luaOf({ lua, keys, args }: Script): string {
   const slice = (count: number, from: number): string =>
     `call * ${count} + ${from}, call * ${count} + ${from + count - 1}`;
@@ -60,7 +63,11 @@ end
 local replies = {}
 for call = 0, ARGV[1] - 1 do
   local ok, reply = pcall(one, {unpack(KEYS, ${slice(keys.length, 1)})}, {unpack(ARGV, ${slice(args.length, 2)})})
-  if not ok and type(reply) ~= 'table' then reply = {err = tostring(reply)} end
+  if not ok then
+    local message = type(reply) == 'table' and reply.err or tostring(reply)
+    reply = {err = message}
+    if string.find(message, 'READONLY', 1, true) then return reply end
+  end
   replies[call + 1] = reply or false
 end
 return replies

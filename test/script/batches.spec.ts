@@ -274,6 +274,15 @@ describe('calls of one turn', () => {
       for (const onReplay of replays) expect(onReplay).toHaveBeenCalledTimes(1);
     });
 
+    it('are refused together by a replica, which the client then leaves', async () => {
+      const refused: string[] = [];
+      const behind = await behindProxy({ reconnectOnError: ({ message }) => refused.push(message) < 0 });
+      await server.client().replicaof('127.0.0.1', '1');
+      const readOnly = { code: 'ServiceUnavailable', mayHaveRun: false };
+      expect(await runAll(behind, [['a'], ['b'], ['c']])).toStrictEqual([readOnly, readOnly, readOnly]);
+      expect(refused).toStrictEqual([expect.stringMatching(/^READONLY /)]); // of one batch
+    });
+
     it('wait for the connection as single calls do', async () => {
       const behind = await behindProxy();
       await proxy.refuse();
