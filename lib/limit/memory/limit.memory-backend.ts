@@ -1,5 +1,6 @@
 import { refuseAborted } from '../../core/abort.js';
 import { type Clock, systemClock } from '../../core/clock.js';
+import { type Attempt, AttemptLog } from './attempt-log.js';
 import { FixedWindow } from './fixed-window.js';
 import { LedgerStore } from './ledger-store.js';
 import type {
@@ -15,11 +16,6 @@ import { isUncounted, letsNobodyIn } from '../limit.per-call.js';
 import { isFixedWindow, type LimitRules, type ResolvedPolicy } from '../limit.policy.js';
 import type { LimitScope } from '../limit.types.js';
 import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from '../limit.times.js';
-
-interface Attempt {
-  readonly callId: string;
-  readonly atMs: number;
-}
 
 interface Block {
   readonly scope: LimitScope;
@@ -51,8 +47,7 @@ const NO_PENALTIES: Penalties = {
 
 /** The attempts, the calls in flight, the block and the penalties of one identity. */
 class Ledger {
-  /** Sorted by time. A call of cost n has n attempts. */
-  attempts: Attempt[] = [];
+  readonly attempts = new AttemptLog();
   readonly inFlight = new Map<string, { readonly sinceMs: number; readonly cost: number }>();
   /** When all attempts and calls in flight are forgotten. */
   endsAtMs = 0;
@@ -71,7 +66,7 @@ class Ledger {
     if (nowMs > this.penalties.endsAtMs) this.penalties = NO_PENALTIES;
     if (this.window && nowMs > this.window.endsAtMs) this.window = undefined;
     if (nowMs > this.endsAtMs) {
-      this.attempts = [];
+      this.attempts.clear();
       this.inFlight.clear();
     }
     return this;
@@ -97,14 +92,6 @@ class Ledger {
     return this.window && nowMs < this.window.endsAtMs ? this.window : undefined;
   }
 
-  countAfter(fromMs: number): number {
-    return this.attempts.length - this.#firstAfter(fromMs);
-  }
-
-  dropUpTo(fromMs: number): void {
-    this.attempts.splice(0, this.#firstAfter(fromMs));
-  }
-
   dropInFlight(beforeMs: number): void {
     for (const [callId, { sinceMs }] of this.inFlight) if (sinceMs <= beforeMs) this.inFlight.delete(callId);
   }
@@ -115,43 +102,18 @@ class Ledger {
     return sum;
   }
 
-  has(callId: string): boolean {
-    return this.attempts.some((attempt) => attempt.callId === callId);
-  }
-
-  /** Adds the attempts of a call, unless they are there already. */
-  add(callId: string, atMs: number, cost: number): void {
-    if (this.has(callId)) return;
-    this.attempts.splice(
-      this.#firstAfter(atMs),
-      0,
-      ...Array.from({ length: cost }, () => ({ callId, atMs })),
-    );
-  }
-
   /** Counts calls that have been in flight for too long as successes, because none of them was shown to have failed. */
   countInFlight(beforeMs: number): void {
     for (const [callId, { sinceMs, cost }] of this.inFlight)
       if (sinceMs <= beforeMs) {
         this.inFlight.delete(callId);
-        this.add(callId, sinceMs, cost);
+        this.attempts.add(callId, sinceMs, cost);
       }
   }
 
   withdraw(callId: string): void {
     this.inFlight.delete(callId);
-    this.attempts = this.attempts.filter((attempt) => attempt.callId !== callId);
-  }
-
-  #firstAfter(fromMs: number): number {
-    let low = 0;
-    let high = this.attempts.length;
-    while (low < high) {
-      const middle = (low + high) >>> 1;
-      if ((this.attempts[middle] as Attempt).atMs <= fromMs) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    this.attempts.withdraw(callId);
   }
 }
 
@@ -206,7 +168,7 @@ export class MemoryLimitBackend implements LimitBackend {
     const ledger = this.#ledgers.take(check.identity, nowMs);
     ledger.withdraw(callId);
     if (!forget || ledger.liveBlock(nowMs)) return;
-    ledger.attempts = [];
+    ledger.attempts.clear();
     ledger.penalties = NO_PENALTIES;
   }
 
@@ -224,7 +186,7 @@ export class MemoryLimitBackend implements LimitBackend {
     if (isFixedWindow(subject.policy)) return ledger.openWindow(nowMs)?.forgive(count, callId);
     if (ledger.lastForgiven === callId) return;
     ledger.lastForgiven = callId;
-    ledger.attempts.splice(-count, count);
+    ledger.attempts.dropNewest(count);
   }
 
   async reset({ identity }: Subject, options?: CallOptions): Promise<void> {
@@ -299,14 +261,14 @@ function windowsOf(
   return {
     shortFromMs,
     longFromMs,
-    shortCount: ledger.countAfter(shortFromMs),
-    longCount: ledger.countAfter(longFromMs),
+    shortCount: ledger.attempts.countAfter(shortFromMs),
+    longCount: ledger.attempts.countAfter(longFromMs),
   };
 }
 
 function prune(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): Windows {
   const windows = windowsOf(ledger, policy, nowMs);
-  ledger.dropUpTo(Math.min(windows.shortFromMs, windows.longFromMs));
+  ledger.attempts.dropUpTo(Math.min(windows.shortFromMs, windows.longFromMs));
   ledger.dropInFlight(policy.count === 'failure' ? nowMs - IN_FLIGHT_MS : Infinity);
   return windows;
 }
@@ -323,7 +285,7 @@ function attempt(
   const { policy, cost } = check;
   const windows = prune(ledger, policy, nowMs);
   const full = fullTiers(policy, windows, cost);
-  if (full.short && policy.rules.shortBlockMs === 0 && !ledger.has(callId))
+  if (full.short && policy.rules.shortBlockMs === 0 && !ledger.attempts.has(callId))
     return denyUntilRoom(ledger, policy, windows, cost, nowMs);
   return count(ledger, check, callId, nowMs, windows, commit);
 }
@@ -341,7 +303,7 @@ function enter(
   const { rules } = policy;
   const windows = prune(ledger, policy, nowMs);
   const { shortCount, longCount } = windows;
-  const known = ledger.inFlight.has(callId) || ledger.has(callId);
+  const known = ledger.inFlight.has(callId) || ledger.attempts.has(callId);
   const plain = rules.shortBlockMs === 0;
   if (plain && fullTiers(policy, windows, cost).short && !known)
     return denyUntilRoom(ledger, policy, windows, cost, nowMs);
@@ -375,7 +337,7 @@ function reserve(
   const live = ledger.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
   const { rules } = policy;
-  const known = ledger.inFlight.has(callId) || ledger.has(callId);
+  const known = ledger.inFlight.has(callId) || ledger.attempts.has(callId);
   const counts = pruneSuccesses(ledger, policy, nowMs);
   const { shortCount, longCount } = counts;
   if (known) return allowed(counts, rules);
@@ -399,9 +361,9 @@ function reserve(
 /** Counts a success, even while there is a block. Sets a block if the success fills a tier. */
 function grant(ledger: Ledger, { policy, cost }: LimitCheck, callId: string, nowMs: number): BackendDecision {
   const { shortFloorMs, longFloorMs } = ledger.penalties;
-  if (!ledger.has(callId)) {
+  if (!ledger.attempts.has(callId)) {
     ledger.inFlight.delete(callId);
-    ledger.add(callId, Math.max(nowMs, shortFloorMs + 1, longFloorMs + 1), cost);
+    ledger.attempts.add(callId, Math.max(nowMs, shortFloorMs + 1, longFloorMs + 1), cost);
     ledger.endsAtMs = nowMs + keepMs(policy);
   }
   const live = ledger.liveBlock(nowMs);
@@ -416,7 +378,7 @@ function grant(ledger: Ledger, { policy, cost }: LimitCheck, callId: string, now
 function pruneSuccesses(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): LimitCounts {
   ledger.countInFlight(nowMs - IN_FLIGHT_MS);
   const { shortFromMs, longFromMs, shortCount, longCount } = windowsOf(ledger, policy, nowMs);
-  ledger.dropUpTo(Math.min(shortFromMs, longFromMs));
+  ledger.attempts.dropUpTo(Math.min(shortFromMs, longFromMs));
   return { shortCount, longCount };
 }
 
@@ -434,14 +396,14 @@ function count(
   const { rules } = policy;
   const full = fullTiers(policy, { shortCount, longCount }, cost);
   const blocks = full.long || (full.short && rules.shortBlockMs > 0);
-  if (ledger.has(callId)) return allowed({ shortCount, longCount }, rules);
+  if (ledger.attempts.has(callId)) return allowed({ shortCount, longCount }, rules);
   if (!commit)
     return blocks
       ? denied({ shortCount, longCount }, 'temp', 'temp', 1, true)
       : allowed({ shortCount, longCount }, rules);
   const { shortFloorMs, longFloorMs } = ledger.penalties;
   ledger.inFlight.delete(callId);
-  ledger.add(callId, Math.max(nowMs, shortFloorMs + 1, longFloorMs + 1), cost);
+  ledger.attempts.add(callId, Math.max(nowMs, shortFloorMs + 1, longFloorMs + 1), cost);
   ledger.endsAtMs = nowMs + keepMs(policy);
   const counts = { shortCount: shortCount + cost, longCount: longCount + cost };
   if (!blocks) return allowed(counts, rules);
@@ -459,7 +421,7 @@ function block(
   counts: LimitCounts,
   nowMs: number,
 ): BackendDecision {
-  const newestMs = (ledger.attempts.at(-1) as Attempt).atMs;
+  const newestMs = (ledger.attempts.newest as Attempt).atMs;
   const { shortFloorMs, longFloorMs, shortStrikes, longStrikes } = ledger.penalties;
   const [scope, baseMs, strikes] = full.long
     ? (['long', rules.longBlockMs, longStrikes] as const)
@@ -485,7 +447,7 @@ function peek(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): BackendDec
   const { shortCount, longCount } = windows;
   if (policy.rules.shortBlockMs === 0 && fullTiers(policy, windows, 1).short)
     return denyUntilRoom(ledger, policy, windows, 1, nowMs);
-  const newest = shortCount > 0 ? ledger.attempts.at(-1) : undefined;
+  const newest = shortCount > 0 ? ledger.attempts.newest : undefined;
   const resetMs = newest ? untilLeft(newest, policy.rules.shortWindowMs, nowMs) : 0;
   return { status: 'allowed', shortCount, longCount, resetMs };
 }
@@ -525,7 +487,7 @@ function waitForRoom(
   const excess = threshold > 0 ? count + cost - threshold + 1 : 0;
   // A call that costs more than the tier holds never fits, so there is no time to wait for. `reserve` denies it as 'busy'.
   if (excess < 1 || excess > count) return 0;
-  const last = ledger.attempts[ledger.attempts.length - count + excess - 1] as Attempt;
+  const last = ledger.attempts.at(ledger.attempts.length - count + excess - 1) as Attempt;
   return untilLeft(last, windowMs, nowMs);
 }
 
