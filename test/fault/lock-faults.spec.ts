@@ -5,7 +5,6 @@ import { createRedisBackend, type LockError, type LockBackend } from 'nestjs-syn
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { ScriptCommands } from '../../lib/script/commands.js';
-import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { granted } from '../contract/lock.contract.js';
 import { eventually } from '../support/eventually.js';
