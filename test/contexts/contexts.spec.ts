@@ -60,7 +60,7 @@ describe.each([...CELLS, ...REQUEST_SCOPED])(
           refused({
             statusCode: 423,
             code: 'AcquisitionTimeout',
-            message: expect.stringMatching(/^Somebody else still holds the lock/),
+            message: expect.stringMatching(/^Somebody else holds the lock/),
             context: {
               timeoutMs: 0,
               retryAfter: expect.any(Number) as unknown,

@@ -148,7 +148,7 @@ describe.each(SUBSCRIPTIONS)('$context · $adapter', ({ server }) => {
   it('@WithLock tells who cannot wait by an error without code: no filter sees a stream that fails', async () => {
     const lock = await locks.acquire({ key: 'feed', ttlMs: 10_000 });
     await expect(subscribe('tryLock').next()).rejects.toEqual([
-      { message: expect.stringMatching(/^Somebody else still holds the lock/) as unknown },
+      { message: expect.stringMatching(/^Somebody else holds the lock/) as unknown },
     ]);
     if (lock.ok) await lock.release();
     expect(await rest(subscribe('tryLock'))).toHaveLength(2);

@@ -204,7 +204,7 @@ describe.each(['express', 'fastify'] as const)('@WithLock() on %s', (adapter) =>
     expect(body).toStrictEqual({
       statusCode: 423,
       code: 'AcquisitionTimeout',
-      message: expect.stringContaining('Somebody else still holds the lock') as unknown,
+      message: expect.stringContaining('Somebody else holds the lock') as unknown,
       context: { timeoutMs: 0, retryAfter: upTo(8), retryAtMs: expect.any(Number) as unknown },
     });
   });
