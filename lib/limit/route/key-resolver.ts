@@ -42,6 +42,13 @@ export class KeyResolver {
     return resolve as (context: ExecutionContext) => T | Promise<T>;
   }
 
+  /** Returns the key of a request if it is one text that the request has. Otherwise `keyFor` finds it. */
+  keyAtOnce(keyBy: KeyBy, context: ExecutionContext, { request }: LimitedCall): string | undefined {
+    if (typeof keyBy !== 'string' || keyBy === 'route') return undefined;
+    const value = this.#valueAtOnce(keyBy, context, request);
+    return value === undefined ? undefined : joinKeyParts([[keyBy, value]]);
+  }
+
   /**
    * Returns the key of a request. If a part is missing, the key is the address, so that clients without the part are
    * not counted together. A message has no address. So the part `'ip'` is left out of its key, and the key is undefined
@@ -66,6 +73,13 @@ export class KeyResolver {
     if (known.length > 0 && known.length + addressless === clientParts.length)
       return joinKeyParts([...known, ...place]);
     return this.#byAddress(await this.#address(context, request), place);
+  }
+
+  #valueAtOnce(part: string, context: ExecutionContext, request: RequestLike): string | undefined {
+    if (part === 'user') return this.options.user ? undefined : userIdOf(request.user);
+    if (part !== 'ip') return valueAt(request, part);
+    const address = this.options.address === undefined ? this.#address(context, request) : undefined;
+    return typeof address === 'string' ? address : undefined;
   }
 
   #byAddress(address: string | undefined, place: readonly Labelled[]): string | undefined {

@@ -120,7 +120,8 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     if (policies.length === 0) return true;
     try {
       visit.exempt ??= this.#isExempt(context, visit.call);
-      if (!(await visit.exempt)) await this.#ask(policies, context, visit, stage);
+      const isExempt = typeof visit.exempt === 'boolean' ? visit.exempt : await visit.exempt;
+      if (!isExempt) await this.#ask(policies, context, visit, stage);
       return true;
     } catch (error) {
       const isOurs = error instanceof SyncGuardError;
@@ -145,7 +146,8 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
       await this.#ask(policies.slice(0, MAX_CHECKS), context, visit, stage);
       return this.#ask(policies.slice(MAX_CHECKS), context, visit, stage);
     }
-    const checks = await this.#checksOf(policies, context, visit, stage);
+    const atOnce = this.#checkAtOnce(policies, context, visit.call);
+    const checks = atOnce ? [atOnce] : await this.#checksOf(policies, context, visit, stage);
     if (checks.length === 0) return;
     const decided = await this.limiter.decide(checks);
     this.#setLimitHeaders(visit, decided);
@@ -218,6 +220,18 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     };
   }
 
+  /** Most calls have one limit, with numbers in its policy and a key that the request has. They wait for nothing here. */
+  #checkAtOnce(
+    policies: readonly ResolvedPolicy[],
+    context: ExecutionContext,
+    call: LimitedCall,
+  ): LimitCheck | undefined {
+    const [policy] = policies;
+    if (!policy || policies.length > 1 || policy.count !== 'attempt' || isDynamic(policy)) return undefined;
+    const key = this.#keys.keyAtOnce(policy.keyBy, context, call);
+    return key === undefined ? undefined : checkOf(policy, key);
+  }
+
   async #checksOf(
     policies: readonly ResolvedPolicy[],
     context: ExecutionContext,
@@ -232,8 +246,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
       const key = await this.#keys.keyFor(policy.keyBy, context, call);
       if (key === undefined)
         return plan.watching.has(policy) ? undefined : this.#passWithoutKey(policy, context, stage);
-      const isStatic = !policy.dynamicLimit && !policy.dynamicWindow && typeof policy.cost !== 'function';
-      return isStatic ? checkOf(policy, key) : this.#dynamicCheckOf(policy, key, context);
+      return isDynamic(policy) ? this.#dynamicCheckOf(policy, key, context) : checkOf(policy, key);
     });
     return (await Promise.all(checks)).filter((check) => check !== undefined);
   }
@@ -276,7 +289,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     });
   }
 
-  async #isExempt(context: ExecutionContext, { url }: LimitedCall): Promise<boolean> {
+  #isExempt(context: ExecutionContext, { url }: LimitedCall): boolean | Promise<boolean> {
     const { allow, skipIf } = this.options.limit;
     if (url !== undefined && allow.length > 0 && isAllowed(pathOf(url), allow)) return true;
     return skipIf ? this.#keys.resolver<boolean>(skipIf)(context) : false;
@@ -359,6 +372,10 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     this.#logger.warn(message);
   }
 }
+
+/** Functions of the app decide about each call under such a policy. */
+const isDynamic = ({ dynamicLimit, dynamicWindow, cost }: ResolvedPolicy): boolean =>
+  dynamicLimit !== undefined || dynamicWindow !== undefined || typeof cost === 'function';
 
 const STATUS_BY_CODE: Readonly<Record<string, number>> = { ServiceUnavailable: 503, InvalidArgument: 400 };
 

@@ -19,7 +19,7 @@ export interface Visit {
   readonly isHttp: boolean;
   /** Whether the handler was called. */
   handled: boolean;
-  exempt?: Promise<boolean>;
+  exempt?: boolean | Promise<boolean>;
 }
 
 /** The part of an app's RouteLimiter that the guard and the interceptor on a method call. */
