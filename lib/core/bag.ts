@@ -32,6 +32,11 @@ export class Bag<Item extends InBag> {
     return true;
   }
 
+  /** Returns a copy, so that items may be deleted while the others are looked at. */
+  toArray(): Item[] {
+    return [...this.#items];
+  }
+
   find(test: (item: Item) => boolean): Item | undefined {
     return this.#items.find(test);
   }

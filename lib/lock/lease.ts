@@ -117,6 +117,8 @@ export class Lease implements Watched {
   readonly context: LockContext = new LeaseContext(this);
   readonly keys: readonly string[];
   readonly handle: LockHandle;
+  /** Its place among those that the watchdog watches. */
+  place = -1;
   readonly #options: LeaseOptions;
   readonly #end: Moment;
   #deadline: Moment;

@@ -1,6 +1,7 @@
 import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
+import { Bag, type InBag } from '../core/bag.js';
 import { type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../core/clock.js';
 import { hashKey } from '../core/keys.js';
 import { settleWithin } from '../core/settle-within.js';
@@ -51,6 +52,12 @@ export interface LockServiceOptions {
 /** Options of `lock()`. */
 export type LockOptions = LockCallOptions & LockKeyOption;
 
+/** A body that runs under its lock. */
+interface Running extends InBag {
+  readonly lease: Lease;
+  readonly run: Promise<unknown>;
+}
+
 interface Wait {
   readonly waitedMs: number;
   /** The place in the queue when waiting began, counted from 1. */
@@ -78,7 +85,7 @@ export class LockService implements OnModuleDestroy {
   readonly #retries = new BackgroundRetries();
   #attempts = 0;
   #onNoAttempt: (() => void) | undefined;
-  readonly #running = new Map<Lease, Promise<unknown>>();
+  readonly #running = new Bag<Running>();
   readonly #shutdown = new AbortController();
 
   readonly #backend: LockBackend;
@@ -203,11 +210,12 @@ export class LockService implements OnModuleDestroy {
       onLost: this.#options.emit && AsyncResource.bind(() => this.#tellLost(lease)),
     });
     const run = this.#run(lease, call, fn);
-    this.#running.set(lease, run);
+    const running = { lease, run, place: -1 };
+    this.#running.add(running);
     try {
       return await run;
     } finally {
-      this.#running.delete(lease);
+      this.#running.delete(running);
     }
   }
 
@@ -221,7 +229,7 @@ export class LockService implements OnModuleDestroy {
 
   /** @internal For tests: marks a lock as lost at once, as its next renewal would do. */
   lose(lockId: string): void {
-    for (const lease of this.#running.keys())
+    for (const { lease } of this.#running.toArray())
       if (lease.handle.lockId === lockId) lease.lose('another owner has it, or it was deleted');
   }
 
@@ -236,10 +244,10 @@ export class LockService implements OnModuleDestroy {
     if (this.#attempts > 0) await new Promise<void>((resolve) => (this.#onNoAttempt = resolve));
     await nextTurn(); // A lock that was granted just now reaches its body within this turn of the event loop.
     // A body whose lock is lost is not waited for: it must stop anyway.
-    const held = [...this.#running].filter(([lease]) => !lease.lost);
-    await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(([, run]) => run)]);
+    const held = this.#running.filter(({ lease }) => !lease.lost);
+    await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(({ run }) => run)]);
 
-    const leases = held.flatMap(([lease]) => (this.#running.has(lease) ? [lease] : []));
+    const leases = held.filter(({ place }) => place >= 0).map(({ lease }) => lease);
     await this.#endHeld(leases, [...leases.map(({ handle }) => handle), ...this.#handles.all()]);
     await Promise.all([this.#retries.flush(), this.#backend.flush?.()]);
   }

@@ -50,7 +50,7 @@ export class TrackedHandles {
 
   /** Returns all that are live. */
   all(): LockHandle[] {
-    return this.#live.filter(() => true).map(({ lock }) => lock);
+    return this.#live.toArray().map(({ lock }) => lock);
   }
 
   /** Forgets handles that were never released and whose TTL is over. Runs when the list has doubled, and when idle. */

@@ -1,4 +1,5 @@
 import { AsyncResource } from 'node:async_hooks';
+import { Bag, type InBag } from '../core/bag.js';
 import { monotonicMs } from '../core/clock.js';
 
 /**
@@ -8,7 +9,7 @@ import { monotonicMs } from '../core/clock.js';
 const LOOK_EVERY_MS = 1_000;
 
 /** Something that the watchdog wakes. */
-export interface Watched {
+export interface Watched extends InBag {
   /** When to wake it next, as `monotonicMs()` counts. The watchdog reads it again after each wake. */
   readonly wakeAtMs: number;
   /** May be called before `wakeAtMs`. */
@@ -22,7 +23,7 @@ export interface Watched {
  * in one turn of the event loop, so a thousand renewals cost one write to the socket.
  */
 export class Watchdog {
-  readonly #watched = new Set<Watched>();
+  readonly #watched = new Bag<Watched>();
   // All leases share the timer, so it must not run in the async context of the call that started it.
   readonly #context = new AsyncResource('SyncGuardWatchdog');
   #timer: NodeJS.Timeout | undefined;
@@ -35,7 +36,7 @@ export class Watchdog {
 
   /** Called when `wakeAtMs` of a lease has changed. */
   changed(watched: Watched): void {
-    if (this.#watched.has(watched)) this.#arm(watched.wakeAtMs);
+    if (watched.place >= 0) this.#arm(watched.wakeAtMs);
   }
 
   unwatch(watched: Watched): void {
@@ -44,7 +45,7 @@ export class Watchdog {
 
   /** Renews all leases in one turn, so that a lock which the server has lost is found now and not at its next renewal. */
   renewAll(): void {
-    for (const watched of this.#watched) {
+    for (const watched of this.#watched.toArray()) {
       watched.renewNow();
       this.#arm(watched.wakeAtMs);
     }
@@ -65,7 +66,7 @@ export class Watchdog {
     this.#wakeAtMs = Infinity;
     const nowMs = monotonicMs();
     let nextMs = Infinity;
-    for (const watched of this.#watched) {
+    for (const watched of this.#watched.toArray()) {
       watched.wake(nowMs);
       nextMs = Math.min(nextMs, watched.wakeAtMs);
     }
