@@ -314,6 +314,18 @@ describe.each(['express', 'fastify'] as const)('who is counted, on %s', (adapter
     });
   });
 
+  it('a body without the field of the key: one warning', async () => {
+    await start();
+    const ask = async (body: object): Promise<number> => {
+      const headers = { 'content-type': 'application/json' };
+      return (await fetch(`${url}/form`, { method: 'POST', headers, body: JSON.stringify(body) })).status;
+    };
+    expect([await ask({}), await ask({ email: 'ann@example.org' })]).toEqual([201, 201]);
+    expect(codes()).toEqual([]);
+    expect([await ask({ mail: 'ann' }), await ask({ mail: 'bob' })]).toEqual([201, 429]);
+    expect(codes()).toEqual(['RATE_LIMIT_NO_FIELD']);
+  });
+
   it('a multipart form is not parsed when a limit looks for its field: one warning', async () => {
     await start();
     const form = new FormData();

@@ -136,10 +136,17 @@ export class KeyResolver {
     return normalizeAddress(request.socket?.remoteAddress ?? request.ip ?? '', ipv6Subnet);
   }
 
-  /** Warns if the body is a multipart form. An interceptor parses such a form, and interceptors run after the limits. */
+  /**
+   * Warns if the body lacks a part of the key, since the field may have another name in this app. An interceptor parses
+   * multipart forms, and interceptors run after the limits, so of these it says that.
+   */
   #checkBody(part: string, context: ExecutionContext, { headers, body }: RequestLike): void {
-    if (context.getType() !== 'http' || !/^multipart\//i.test(String(headers['content-type']))) return;
-    if (typeof body === 'object' && body !== null && Object.keys(body).length > 0) return;
+    if (context.getType() !== 'http') return;
+    if (typeof body === 'object' && body !== null && Object.keys(body).length > 0)
+      return this.#warnOnce(
+        `RATE_LIMIT_NO_FIELD: A request has no text in \`${part}\`, so it is counted by its address alone. If your clients send that value in another field, name the field in \`keyBy\` of the policy.`,
+      );
+    if (!/^multipart\//i.test(String(headers['content-type']))) return;
     this.#warnOnce(
       `RATE_LIMIT_BODY_NOT_PARSED: A multipart request is counted by address, because its body is not parsed yet when the limit looks for \`${part}\`. Send the field as JSON or in a header, or parse the form in a middleware.`,
     );

@@ -1,3 +1,5 @@
+import { Controller, Module, Post, UnauthorizedException } from '@nestjs/common';
+import { RateLimit, SyncGuardModule } from 'nestjs-syncguard';
 import { post, stage } from './instances.js';
 
 describe('docs/guides/login.md', () => {
@@ -23,6 +25,28 @@ describe('docs/guides/login.md', () => {
     on.redis.clock.advance(61_000);
     const later = await open(); // The others remember the block by their own clock, which has not moved.
     expect((await later.login('ann@example.org', 'correct')).status).toBe(200);
+  });
+
+  it('keeps all limits if the account is in another field', async () => {
+    const { limits } = await import('./login/limits.js');
+    @Controller()
+    class Login {
+      @Post('login')
+      @RateLimit('login')
+      login(): void {
+        throw new UnauthorizedException();
+      }
+    }
+    @Module({ imports: [SyncGuardModule.forRoot({ limits })], controllers: [Login] })
+    class App {}
+    const { url } = await on.start(App);
+    const statuses: number[] = [];
+    const guess = async (username: string): Promise<void> =>
+      void statuses.push((await post(`${url}/login`, { username })).status);
+    for (let i = 0; i < 5; i++) await guess('ann');
+    for (let i = 0; i < 46; i++) await guess(`user ${i}`);
+    expect(statuses.slice(0, 6)).toEqual([401, 401, 401, 401, 429, 401]);
+    expect(statuses.slice(-2)).toEqual([429, 429]); // The address has failed fifty times.
   });
 
   it('checks no more guesses at the same moment than the limit lets in', async () => {

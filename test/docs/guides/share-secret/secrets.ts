@@ -14,7 +14,8 @@ import {
 import { days, SecretService, SyncGuardModule } from 'nestjs-syncguard';
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 
-const KEY = Buffer.from(process.env.SEAL_KEY ?? randomBytes(32).toString('hex'), 'hex'); // 32 bytes, not in Redis
+// 32 bytes (`openssl rand -hex 32`), not in Redis. Give all instances the same one: with another key a view is used up for nothing.
+const KEY = Buffer.from(process.env.SEAL_KEY ?? randomBytes(32).toString('hex'), 'hex');
 
 function seal(text: string): Buffer {
   const iv = randomBytes(12);
