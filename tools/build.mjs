@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
-import { dirname, join, resolve } from 'node:path';
+import { dirname, join, relative, resolve } from 'node:path';
 import { transformSync } from 'esbuild';
 import ts from 'typescript';
 
@@ -29,9 +29,16 @@ async function compile({ folder, type, args }) {
     return;
   }
   writeFileSync(join(outDir, 'package.json'), `{ "type": "${type}" }\n`);
-  removeUnreachedTypes(outDir);
+  if (folder === 'cjs') removeUnreachedTypes(outDir);
+  else pointTypesAt('cjs', outDir);
   removeComments(outDir);
 }
+
+const filesIn = (folder, extension) =>
+  readdirSync(folder, { recursive: true })
+    .filter((name) => name.endsWith(extension))
+    .map((name) => join(folder, name));
+const declarationsIn = (folder) => filesIn(folder, '.d.ts');
 
 const ENTRIES = ['index', 'core', 'compat', 'testing/index'];
 
@@ -45,8 +52,16 @@ function removeUnreachedTypes(outDir) {
       visit(join(dirname(file), `${name}.d.ts`));
   };
   for (const entry of ENTRIES) visit(join(outDir, `${entry}.d.ts`));
-  for (const file of readdirSync(outDir, { recursive: true }).map((name) => join(outDir, name)))
-    if (file.endsWith('.d.ts') && !reached.has(file)) rmSync(file);
+  for (const file of declarationsIn(outDir)) if (!reached.has(file)) rmSync(file);
+}
+
+/** One set of types serves both formats: half of the files, and a class of one format has the type of the other one's. */
+function pointTypesAt(folder, outDir) {
+  for (const file of declarationsIn(outDir)) rmSync(file);
+  for (const entry of ENTRIES) {
+    const from = relative(dirname(join(outDir, entry)), join(target, folder, entry));
+    writeFileSync(join(outDir, `${entry}.d.ts`), `export * from '${from}.js';\n`);
+  }
 }
 
 /**
@@ -55,12 +70,11 @@ function removeUnreachedTypes(outDir) {
  */
 function removeComments(outDir) {
   const printer = ts.createPrinter({ removeComments: true });
-  for (const file of readdirSync(outDir, { recursive: true }).map((name) => join(outDir, name)))
-    if (file.endsWith('.js')) {
-      const source = ts.createSourceFile(file, readFileSync(file, 'utf8'), ts.ScriptTarget.ES2022);
-      const options = { legalComments: 'none', target: 'es2022', charset: 'utf8' };
-      writeFileSync(file, withNames(transformSync(printer.printFile(source), options).code));
-    }
+  for (const file of filesIn(outDir, '.js')) {
+    const source = ts.createSourceFile(file, readFileSync(file, 'utf8'), ts.ScriptTarget.ES2022);
+    const options = { legalComments: 'none', target: 'es2022', charset: 'utf8' };
+    writeFileSync(file, withNames(transformSync(printer.printFile(source), options).code));
+  }
 }
 
 /**
