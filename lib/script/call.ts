@@ -1,11 +1,11 @@
 import { setMaxListeners } from 'node:events';
+import { Bag, type InBag } from '../core/bag.js';
 import { monotonicMs } from '../core/clock.js';
 import { withOwed } from '../core/owed.js';
 import type { RedisClient } from '../redis/redis.client.js';
 import { RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
 import type { RedisReadiness } from '../redis/redis.readiness.js';
 import { ownerOf } from '../redis/redis.slots.js';
-import type { Deadline, Deadlines } from './deadlines.js';
 import type { Script, ScriptArg } from './define-script.js';
 
 export interface RunOptions<Result> {
@@ -28,6 +28,44 @@ export interface RunOptions<Result> {
    * lost connection, so this may be the reply to a second run.
    */
   onReplay?: (() => void) | undefined;
+}
+
+const TICK_MS = 20;
+
+export interface Deadline extends InBag {
+  readonly atMs: number;
+  expire(): void;
+}
+
+/**
+ * Keeps the deadlines of many calls with one coarse timer. A timer for each call would cost more than its
+ * script. A deadline fires at most one tick late, and never early.
+ */
+export class Deadlines {
+  readonly #pending = new Bag<Deadline>();
+  #timer: NodeJS.Timeout | undefined;
+
+  add(deadline: Deadline): void {
+    this.#pending.add(deadline);
+    this.#timer ??= setTimeout(this.#tick, TICK_MS).unref();
+  }
+
+  remove(deadline: Deadline): void {
+    this.#pending.delete(deadline);
+  }
+
+  readonly #tick = (): void => {
+    this.#timer = undefined;
+    const now = monotonicMs();
+    const due = this.#pending.filter(({ atMs }) => atMs <= now).sort((a, b) => a.atMs - b.atMs);
+    // After a blocked event loop, replies may wait unread in the socket. `setImmediate` lets Node read them first.
+    if (due.length > 0) setImmediate(() => this.#expire(due));
+    if (this.#pending.size > due.length) this.#timer = setTimeout(this.#tick, TICK_MS).unref();
+  };
+
+  #expire(due: readonly Deadline[]): void {
+    for (const deadline of due) if (this.#pending.delete(deadline)) deadline.expire();
+  }
 }
 
 /** What a call needs of its runner. */

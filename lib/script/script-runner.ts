@@ -4,9 +4,8 @@ import { type RedisClient, socketsOf } from '../redis/redis.client.js';
 import type { HangWatch } from '../redis/redis.hang-watch.js';
 import { RedisReadiness } from '../redis/redis.readiness.js';
 import { batchOf, inBatches } from './batch.js';
-import { Call, type RunOptions } from './call.js';
+import { Call, Deadlines, type RunOptions } from './call.js';
 import { ScriptCommands } from './commands.js';
-import { Deadlines } from './deadlines.js';
 import type { Script, ScriptArg } from './define-script.js';
 
 export type { RunOptions } from './call.js';
