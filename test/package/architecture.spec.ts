@@ -11,7 +11,7 @@ const FORBIDDEN: [file: string, statement: string, rule: string][] = [
   ['lib/lock/gone.ts', `import './nowhere.js';`, 'no-dead-imports'],
   ['lib/core/clock.ts', `import '../lock/lock.types.js';`, 'core-looks-down'],
   ['lib/redis/redis.readiness.ts', `import '../script/fragments.js';`, 'redis-looks-down'],
-  ['lib/script/deadlines.ts', `import '../lock/lock.types.js';`, 'script-looks-down'],
+  ['lib/script/batch.ts', `import '../lock/lock.types.js';`, 'script-looks-down'],
   ['lib/telemetry/observe.ts', `import '../limit/limit.types.js';`, 'telemetry-looks-down'],
   ['lib/transport/refusal.ts', `import '../budget/budget.types.js';`, 'transport-looks-down'],
   ['lib/method/wrap-method.ts', `import '../transport/context-exceptions.js';`, 'method-looks-down'],
