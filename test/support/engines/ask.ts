@@ -21,6 +21,18 @@ export const roleOf = (server: RedisServer): Promise<string> =>
     () => 'dead',
   );
 
+/**
+ * Throws while a replica lacks what its primary has written so far. A link that is up says less: a primary sends nothing
+ * until its replica has answered once, which may take a second.
+ */
+export async function expectCopied(primary: RedisServer, replica: RedisServer): Promise<void> {
+  const offsetOf = async (server: RedisServer, name: string): Promise<number> =>
+    Number(new RegExp(`${name}:(\\d+)`).exec(await ask(server, 'INFO', 'replication'))?.[1] ?? NaN);
+  const written = await offsetOf(primary, 'master_repl_offset');
+  const copied = await offsetOf(replica, 'slave_repl_offset');
+  if (!(copied >= written)) throw new Error(`Replica ${replica.port} has ${copied} of ${written} bytes.`);
+}
+
 /** Throws while a replica has no link to the server that it copies: what is lost then was never copied. */
 export async function expectLinked(server: RedisServer): Promise<void> {
   const info = await ask(server, 'INFO', 'replication');

@@ -5,7 +5,7 @@ import { Cluster, type ClusterNode, type ClusterOptions } from 'ioredis';
 import { eventually } from '../eventually.js';
 import { type RedisServer, type RedisServerOptions, startRedisServer } from '../redis-server.js';
 import { ServerClock } from '../server-clock.js';
-import { ask, expectLinked, roleOf } from './ask.js';
+import { ask, expectCopied, expectLinked, roleOf } from './ask.js';
 
 export interface RedisClusterOptions extends Pick<RedisServerOptions, 'args' | 'command'> {
   /** 3 */
@@ -103,7 +103,12 @@ export class RedisCluster {
   /** Copies every replica has: a failover that comes now loses nothing. */
   async untilReplicated(): Promise<void> {
     await eventually(async () => {
-      for (const server of this.servers) await expectLinked(server);
+      for (const server of this.servers) {
+        await expectLinked(server);
+        const [role, , masterPort] = await ask<[string, string, number]>(server, 'ROLE');
+        const master = role === 'slave' && this.servers.find(({ port }) => port === masterPort);
+        if (master) await expectCopied(master, server);
+      }
     }, PATIENCE);
   }
 

@@ -5,7 +5,7 @@ import { Redis, type RedisOptions } from 'ioredis';
 import { eventually } from '../eventually.js';
 import { type RedisServer, type RedisServerOptions, startRedisServer } from '../redis-server.js';
 import { ServerClock } from '../server-clock.js';
-import { ask, expectLinked, roleOf } from './ask.js';
+import { ask, expectCopied, expectLinked, roleOf } from './ask.js';
 
 export interface SentinelGroupOptions extends Pick<RedisServerOptions, 'args' | 'command'> {
   /** 1 */
@@ -88,6 +88,7 @@ export class SentinelGroup {
         const role = await roleOf(server);
         if (role !== (server === primary ? 'master' : 'slave'))
           throw new Error(`Port ${server.port} is ${role}.`);
+        if (server !== primary) await expectCopied(primary, server);
       }
     }, PATIENCE);
     await this.untilKnown();
