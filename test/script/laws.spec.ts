@@ -14,9 +14,10 @@ import { fenceExamples } from './examples/fence.examples.js';
 import { limitExamples } from './examples/limit.examples.js';
 import { lockExamples } from './examples/lock.examples.js';
 import { secretExamples } from './examples/secret.examples.js';
+import { mutants } from './mutants.js';
 
 const examples: readonly ScriptExample[] = [
-  { script: healthScript, keys: { health: 'syncguard/health' }, args: {} },
+  { script: healthScript, keys: { health: 'syncguard/health' }, args: {}, replaces: /health/ },
   ...lockExamples,
   ...fenceExamples,
   ...limitExamples,
@@ -25,9 +26,19 @@ const examples: readonly ScriptExample[] = [
   ...budgetExamples,
 ];
 
-const keysOf = ({ script, keys }: ScriptExample): string[] => script.keys.map((name) => keys[name] as string);
-const argsOf = ({ script, args }: ScriptExample): ScriptArg[] =>
-  script.args.map((name) => args[name] as ScriptArg);
+/** The values of a script's keys or arguments, in its order. */
+function inOrder<T>(
+  { script }: ScriptExample,
+  names: readonly string[],
+  values: Readonly<Record<string, T>>,
+): T[] {
+  return names.map((name) => values[name] ?? fail(`The example of ${script.name} has no ${name}.`));
+}
+function fail(message: string): never {
+  throw new Error(message);
+}
+const keysOf = (example: ScriptExample): string[] => inOrder(example, example.script.keys, example.keys);
+const argsOf = (example: ScriptExample): ScriptArg[] => inOrder(example, example.script.args, example.args);
 
 const byName = examples.map((example): [string, ScriptExample] => [example.script.name, example]);
 
@@ -62,6 +73,22 @@ async function commandsWithin(client: Redis, run: () => Promise<unknown>): Promi
   return commands;
 }
 
+/** The value of a key. The fields of a hash have no order. */
+async function valueOf(client: Redis, key: string): Promise<unknown> {
+  switch (await client.type(key)) {
+    case 'string':
+      return client.get(key);
+    case 'hash':
+      return client.hgetall(key);
+    case 'zset':
+      return client.zrange(key, '0', '-1', 'WITHSCORES');
+    case 'stream':
+      return client.xrange(key, '-', '+');
+    default:
+      throw new Error(`The laws know no value of the type of ${key}.`);
+  }
+}
+
 describe('the laws of scripts', () => {
   let client: Redis;
   beforeEach(async () => {
@@ -83,96 +110,144 @@ describe('the laws of scripts', () => {
     return replies;
   };
 
+  const prepare = async (example: ScriptExample, on: Redis = client, prefix = ''): Promise<void> =>
+    void (await example.prepare?.(on, prefix));
+
+  /** Everything on the server: each key with its TTL and its value. It is exact while the server's clock stands still. */
+  async function state(): Promise<[string, number, unknown][]> {
+    const keys = (await client.keys('*')).sort();
+    return Promise.all(
+      keys.map(async (key): Promise<[string, number, unknown]> => [
+        key,
+        await client.pttl(key),
+        await valueOf(client, key),
+      ]),
+    );
+  }
+
+  /** The laws that a call shows. Each function throws where an example breaks its law. */
+  const laws: Record<string, (example: ScriptExample, evaluate: Evaluate) => Promise<void>> = {
+    '1: touches declared keys only, all of them in one slot': async (example, evaluate) => {
+      await prepare(example);
+      const declared = keysOf(example);
+      for (const command of await commandsWithin(client, () => evaluate(example))) {
+        if (/^(time|publish)$/i.test(command[0] ?? '')) continue;
+        const touched = (await client.command('GETKEYS', ...(command as [string, ...string[]]))) as string[];
+        for (const key of touched) if (!example.undeclared?.test(key)) expect(declared).toContain(key);
+      }
+      if (declared.length > 1)
+        expect(new Set(declared.map(hashTagOf))).toStrictEqual(new Set([hashTagOf(declared[0])]));
+    },
+
+    '2: fails before the first write when a key holds another type': async (example, evaluate) => {
+      workerRedis().clock.hold(Date.now());
+      for (const key of keysOf(example)) {
+        await client.flushall();
+        await prepare(example);
+        await client.del(key);
+        await client.xadd(key, '*', 'a', 'stream');
+        const before = await state();
+        const fault = await evaluate(example).then(
+          () => undefined,
+          (error: Error) => error.message,
+        );
+        if (fault !== undefined) {
+          expect(fault).toMatch(/^(SYNCGUARD_FOREIGN|WRONGTYPE) /);
+          expect(await state()).toStrictEqual(before);
+        } else if (!example.replaces?.test(key)) {
+          expect(await state()).toContainEqual(before.find(([each]) => each === key));
+        }
+      }
+    },
+
+    '4: leaves no key without a TTL, but those that the design names': async (example, evaluate) => {
+      await prepare(example);
+      await evaluate(example);
+      for (const key of await client.keys('*'))
+        expect([key, (await client.pttl(key)) > 0]).toStrictEqual([key, !example.immortal?.test(key)]);
+    },
+
+    '5: replies an integer, a string, or a flat array of those': async (example, evaluate) => {
+      await prepare(example);
+      for (const protocol of [2, 3] as const) {
+        const on = workerRedis().client({ protocol });
+        for (const reply of (await evaluate(example, on)).flat())
+          expect(typeof reply === 'string' || Number.isSafeInteger(reply)).toBe(true);
+      }
+    },
+
+    '7: is safe to run twice': async (example, evaluate) => {
+      workerRedis().clock.hold(Date.now());
+      await prepare(example);
+      const [first] = await alone(example);
+      const once = await state();
+      for (const reply of await evaluate(example)) {
+        if (example.again) expect([reply].flat().slice(0, example.again.length)).toEqual(example.again);
+        else expect(reply).toStrictEqual(first);
+      }
+      expect(await state()).toStrictEqual(once);
+    },
+  };
+
+  const isByContent = async ({ name, command, lua }: ScriptExample['script']): Promise<void> => {
+    const sha = (await client.script('LOAD', lua)) as string;
+    expect(command).toBe(`syncguard:${name}:${sha.slice(0, 8)}`);
+  };
+  const keepsMs = ({ lua }: ScriptExample['script']): void =>
+    expect(lua).not.toMatch(/'(EXPIRE|EXPIREAT|SETEX|TTL|GETEX)'|'EX'|os\.(time|clock)/i);
+
+  const forms: [string, Evaluate][] = [
+    ['alone', alone],
+    ['in a batch', inBatch],
+  ];
+
   it('every registered script has an example here', () => {
     const known = new Set(examples.map(({ script }) => script.name));
     expect(allScripts.map(({ name }) => name).filter((name) => !known.has(name))).toStrictEqual([]);
   });
 
-  it('names and commands are unique', () => {
+  it('names are unique', () => {
     expect(new Set(allScripts.map(({ name }) => name)).size).toBe(allScripts.length);
-    for (const { name, command } of allScripts)
-      expect(command).toMatch(new RegExp(`^syncguard:${name}:[0-9a-f]{8}$`));
+  });
+
+  describe('are red with a script that breaks them', () => {
+    describe.each(forms)('%s', (_form, evaluate) => {
+      it.each(mutants)('$law: $fault', async ({ law, example }) => {
+        const [, check] = Object.entries(laws).find(([title]) => title.startsWith(`${law}:`)) ?? [];
+        await expect(check?.(example, evaluate)).rejects.toThrow(/^expect\(/);
+      });
+    });
+
+    it('3: a TTL in seconds', () => {
+      expect(() => keepsMs({ ...healthScript, lua: "redis.call('EXPIRE', KEYS[1], 1)" })).toThrow(
+        /^expect\(/,
+      );
+    });
+
+    it('6: a text that is not the one in the name', async () => {
+      await expect(isByContent({ ...healthScript, lua: `${healthScript.lua} ` })).rejects.toThrow(
+        /^expect\(/,
+      );
+    });
   });
 
   describe.each(byName)('%s', (_, example) => {
     const { script } = example;
-    const prepare = async (on: Redis = client, prefix = ''): Promise<void> =>
-      void (await example.prepare?.(on, prefix));
 
-    it('compiles', async () => {
-      await expect(client.script('LOAD', script.lua)).resolves.toMatch(/^[0-9a-f]{40}$/);
+    describe.each(forms)('%s', (_form, evaluate) => {
+      it.each(Object.entries(laws))('%s', (_law, check) => check(example, evaluate));
     });
 
-    describe.each([
-      ['alone', alone],
-      ['in a batch', inBatch],
-    ])('%s', (_form, evaluate) => {
-      it('1: touches declared keys only, all of them in one slot', async () => {
-        await prepare();
-        const declared = keysOf(example);
-        for (const command of await commandsWithin(client, () => evaluate(example))) {
-          if (/^(time|publish)$/i.test(command[0] ?? '')) continue;
-          const touched = (await client.command(
-            'GETKEYS',
-            ...(command as [string, ...string[]]),
-          )) as string[];
-          for (const key of touched) if (!example.undeclared?.test(key)) expect(declared).toContain(key);
-        }
-        if (declared.length > 1)
-          expect(new Set(declared.map(hashTagOf))).toStrictEqual(new Set([hashTagOf(declared[0])]));
-      });
+    it('3: keeps time in ms, by the server', () => keepsMs(script));
 
-      it('2: fails before the first write when a key holds another type', async () => {
-        for (const key of keysOf(example)) {
-          await client.flushall();
-          await prepare();
-          await client.del(key);
-          await client.xadd(key, '*', 'a', 'stream');
-          const before = await snapshot();
-          const failed = await evaluate(example).then(
-            () => false,
-            () => true,
-          );
-          if (failed) expect(await snapshot()).toStrictEqual(before);
-        }
-      });
+    it('6: compiles, and is named by its content', () => isByContent(script));
 
-      it('4: leaves no key without a TTL, but those that the design names', async () => {
-        await prepare();
-        await evaluate(example);
-        for (const key of await client.keys('*'))
-          expect([key, (await client.pttl(key)) > 0]).toStrictEqual([key, !example.immortal?.test(key)]);
-      });
-
-      it('5: replies an integer, a string, or a flat array of those', async () => {
-        await prepare();
-        for (const protocol of [2, 3] as const) {
-          const on = workerRedis().client({ protocol });
-          for (const reply of (await evaluate(example, on)).flat())
-            expect(typeof reply === 'string' || Number.isSafeInteger(reply)).toBe(true);
-        }
-      });
-    });
-
-    it('3: keeps time in ms, by the server', () => {
-      expect(script.lua).not.toMatch(/'(EXPIRE|EXPIREAT|SETEX|TTL|GETEX)'|'EX'|os\.(time|clock)/i);
-    });
-
-    it('7: is safe to run twice', async () => {
-      await prepare();
+    it('decodes the reply of a second run', async () => {
+      await prepare(example);
       await alone(example);
-      const once = await client.keys('*');
-      const again = script.binary
-        ? await client.callBuffer(
-            'EVAL',
-            script.lua,
-            script.keys.length,
-            ...keysOf(example),
-            ...argsOf(example),
-          )
-        : (await alone(example))[0];
-      script.decode(again);
-      expect((await client.keys('*')).sort()).toStrictEqual(once.sort());
+      const call = ['EVAL', script.lua, script.keys.length, ...keysOf(example), ...argsOf(example)] as const;
+      const again = await (script.binary ? client.callBuffer(...call) : client.call(...call));
+      expect(() => script.decode(again)).not.toThrow();
     });
 
     describe.each<[string, (options?: RedisOptions) => RedisClient]>([
@@ -188,11 +263,11 @@ describe('the laws of scripts', () => {
 
       it('runs by name, and again after SCRIPT FLUSH', async () => {
         const runner = new ScriptRunner(connect(), 1_000);
-        await prepare();
+        await prepare(example);
         await expect(run(runner)).resolves.not.toThrow();
         await client.script('FLUSH');
         await client.flushall();
-        await prepare();
+        await prepare(example);
         await expect(run(runner)).resolves.not.toThrow();
       });
 
@@ -201,7 +276,7 @@ describe('the laws of scripts', () => {
         await runner.ready();
         for (let i = 0; i < 2; i++) {
           await client.flushall();
-          await prepare();
+          await prepare(example);
           await Promise.all([run(runner), run(runner), run(runner)]);
           await client.script('FLUSH');
         }
@@ -209,16 +284,10 @@ describe('the laws of scripts', () => {
 
       it("runs under the client's keyPrefix", async () => {
         const prefixed = workerRedis().client({ keyPrefix: 'app:' });
-        await prepare(prefixed, 'app:');
+        await prepare(example, prefixed, 'app:');
         await run(new ScriptRunner(connect({ keyPrefix: 'app:' }), 1_000));
         for (const key of await client.keys('*')) expect(key.startsWith('app:')).toBe(true);
       });
     });
   });
-
-  async function snapshot(): Promise<string[]> {
-    const keys = (await client.keys('*')).sort();
-    const dumps = await Promise.all(keys.map((key) => client.dumpBuffer(key)));
-    return keys.map((key, i) => `${key} ${dumps[i]?.toString('hex')}`);
-  }
 });

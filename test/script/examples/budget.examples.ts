@@ -84,6 +84,7 @@ const ref = { generation: 1, nonce: 'n0' };
 export const budgetExamples: ScriptExample[] = [
   {
     script: reserveScript,
+    again: ['replayed'],
     keys,
     args: {
       id: 'new',
@@ -98,6 +99,7 @@ export const budgetExamples: ScriptExample[] = [
   },
   {
     script: reserveScript,
+    again: ['replayed'],
     keys,
     args: {
       id: 'over',
@@ -113,26 +115,30 @@ export const budgetExamples: ScriptExample[] = [
   },
   {
     script: chargeScript,
+    again: ['replayed'],
     keys,
     args: { id: 'new', amount: '40', mode: 'enforce', retentionMs, ...entries },
     prepare,
   },
   {
     script: finalizeScript,
+    again: ['replayed'],
     keys,
     args: { ...ref, id: 'held', actual: '12', overage: 'cap', late: 'record', retentionMs },
     prepare,
   },
-  { script: abortScript, keys, args: { ...ref, id: 'held', retentionMs }, prepare },
+  { script: abortScript, again: ['replayed'], keys, args: { ...ref, id: 'held', retentionMs }, prepare },
   { script: extendScript, keys, args: { ...ref, id: 'held', ttlMs: 60_000, retentionMs }, prepare },
   {
     script: refundScript,
+    again: ['replayed'],
     keys,
     args: { ...ref, id: 'spent', amount: '5', refundId: 'r', retentionMs },
     prepare,
   },
   {
     script: creditScript,
+    again: ['replayed'],
     keys,
     args: { id: 'k', amount: '5', period, retentionMs, ...entries },
     prepare,
@@ -148,12 +154,15 @@ export const budgetExamples: ScriptExample[] = [
   { script: balanceScript, keys, args: { retentionMs, ...entries }, prepare },
   { script: getScript, keys, args: { ...ref, id: 'held' }, prepare },
   { script: listScript, keys, args: { cursor: '0', limit: 10, retentionMs }, prepare },
-  { script: reaperScript, keys, args: { max: 10, retentionMs }, prepare },
+  // An expired hold is reported once.
+  { script: reaperScript, keys, args: { max: 10, retentionMs }, prepare, again: ['reaped', '0'] },
   { script: snapshotScript, keys, args: { retentionMs }, prepare },
   {
     script: rootsScript,
     keys: { registry: 'syncguard/budget-roots' },
-    args: { kept: 'mine other%20one', done: 'empty=7 kept-since=7', max: 10, afterMs: 90_000 },
+    // A root is adopted once.
+    again: [expect.stringMatching(/^\d+$/)],
+    args: { watched: 'mine other%20one', done: 'empty=7 kept-since=7', max: 10, afterMs: 90_000 },
     prepare: async (client) =>
       void (await client.zadd('syncguard/budget-roots', 7, 'empty', 8, 'kept-since', 9, 'orphan')),
   },

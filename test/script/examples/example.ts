@@ -13,4 +13,8 @@ export interface ScriptExample {
   readonly immortal?: RegExp;
   /** Keys that are found through another key: the spec lock layout by a lock id alone (law 1). */
   readonly undeclared?: RegExp;
+  /** Keys that the script replaces or deletes whatever they hold, and why (law 2). */
+  readonly replaces?: RegExp;
+  /** The beginning of the reply to a second run, where it is not the reply to the first one (law 7). */
+  readonly again?: readonly unknown[];
 }

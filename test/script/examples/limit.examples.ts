@@ -92,7 +92,13 @@ export const limitExamples: ScriptExample[] = [
     prepare: prepareWindow,
   },
   { script: peekScript, keys, args: { ...rules }, prepare },
-  { script: withdrawScript, keys, args: { callId, cost: 1, forget: '1' }, prepare },
+  {
+    script: withdrawScript,
+    keys,
+    args: { callId, cost: 1, forget: '1' },
+    prepare,
+    replaces: /:seq:/, // It forgets the penalties, whatever they are.
+  },
   { script: forgiveScript, keys, args: { callId, count: 1, penaltiesTtlMs: 60_000 }, prepare },
   {
     script: peekWindowScript,
@@ -106,6 +112,7 @@ export const limitExamples: ScriptExample[] = [
     keys: { counted: keys.attempts, block: keys.block, penalties: keys.penalties },
     args: {},
     prepare,
+    replaces: /./, // A reset deletes the keys, whatever they hold.
   },
   { script: blockScript, keys, args: { blockMs: 60_000, reason: 'spam%20bot' } },
   { script: unblockScript, keys, args: {}, prepare: prepareBlock },

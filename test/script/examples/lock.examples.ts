@@ -19,6 +19,8 @@ const mark = `syncguard/{t}:released:${lockId}`;
 const nonce = 'nonce';
 const fenceCounter = `syncguard:{t}:fence:${record}`;
 const immortal = /:fence:/;
+// Their names contain a lock id, which is random: no other program has a key of that name.
+const replaces = /:(id|released):/;
 const undeclared = new RegExp(`^${record}$`);
 
 const hold =
@@ -66,10 +68,18 @@ const waiting = { lockId: another, process: 'qqqqqqqqqqqqqqqq' };
 const release = { lockId, isLive: '1', waiter: '', ...handing };
 const [one, two] = [scriptsFor(1), scriptsFor(2)];
 
-export const lockExamples: ScriptExample[] = [
+const examples: ScriptExample[] = [
   { script: one.acquire, keys: names, args: attempt, immortal },
   { script: one.acquire, keys: names, args: { ...attempt, ...waiting }, prepare, immortal },
-  { script: one.acquire, keys: names, args: { ...attempt, lockId: another }, prepare: abandoned, immortal },
+  {
+    script: one.acquire,
+    keys: names,
+    args: { ...attempt, lockId: another },
+    prepare: abandoned,
+    immortal,
+    // The first run has woken the waiter, so the second one names none.
+    again: [500, '', 0, 0, 0],
+  },
   { script: one.acquire, keys: names, args: attempt, prepare: contended, immortal },
   { script: two.acquire, keys: { ...names, ...second }, args: attemptOfTwo, immortal },
   {
@@ -79,8 +89,16 @@ export const lockExamples: ScriptExample[] = [
     prepare: contended,
     immortal,
   },
-  { script: one.release, keys: names, args: release, prepare },
-  { script: one.release, keys: names, args: { ...release, isLive: '' }, prepare: contended, immortal },
+  // A release has no id of its own. A second run finds no lock, or the one of the next holder.
+  { script: one.release, keys: names, args: release, prepare, again: [-1] },
+  {
+    script: one.release,
+    keys: names,
+    args: { ...release, isLive: '' },
+    prepare: contended,
+    immortal,
+    again: [0],
+  },
   { script: one.release, keys: names, args: { ...release, lockId: another, waiter }, prepare: contended },
   {
     script: two.release,
@@ -88,6 +106,7 @@ export const lockExamples: ScriptExample[] = [
     args: { ...release, 'keyJson:2': '"other"' },
     prepare: contended,
     immortal,
+    again: [0],
   },
   { script: one.extend, keys: names, args: { lockId, ttlMs: 30_000, ...handing }, prepare },
   { script: one.extend, keys: names, args: { lockId, ttlMs: 20, ...handing }, prepare: contended },
@@ -106,6 +125,7 @@ export const lockExamples: ScriptExample[] = [
     args: { ...handing, process: 'gone' },
     prepare: abandoned,
     immortal,
+    again: [500], // The waiter whom the first run woke has so many ms to come.
   },
   { script: publishScript, keys: {}, args: { channel } },
   { script: releaseFoundScript, keys: { record, index, mark }, args: { lockId, nonce }, prepare },
@@ -115,5 +135,7 @@ export const lockExamples: ScriptExample[] = [
   { script: readScript, keys: { record }, args: {}, prepare },
   { script: readByIdScript, keys: { index }, args: {}, prepare, undeclared },
   { script: readIndexScript, keys: { index }, args: {}, prepare },
-  { script: cleanupScript, keys: { record, index }, args: { lockId }, prepare: hold(-10_000) },
+  { script: cleanupScript, keys: { record, index }, args: { lockId }, prepare: hold(-10_000), again: [0] },
 ];
+
+export const lockExamples = examples.map((example) => ({ ...example, replaces }));

@@ -50,7 +50,14 @@ export const secretExamples: ScriptExample[] = [
       tombstoneMs,
     },
   },
-  { script: viewScript, keys, args: { viewTag, callId: viewTag, leaseMs: 0, tombstoneMs }, prepare },
+  {
+    script: viewScript,
+    keys,
+    args: { viewTag, callId: viewTag, leaseMs: 0, tombstoneMs },
+    prepare,
+    // The last view burned the secret, and a second run cannot show it.
+    again: ['burned_by_you'],
+  },
   { script: peekScript, keys, args: {}, prepare },
   { script: burnScript, keys, args: { proof, burnId: 'B'.repeat(22), tombstoneMs }, prepare },
   { script: statusScript, keys, args: { proof }, prepare },
