@@ -81,14 +81,27 @@ export class BudgetReaper {
   }
 
   async #reapDue(): Promise<void> {
-    await this.#shareAndReap([...this.#watched.keys()]);
-    // If most adopted roots were empty, the registry may hold many more, so the round goes on. Otherwise roots might be
-    // added faster than the rounds remove them.
-    while (this.#done.size > ADOPTED_AT_ONCE / 2 && !this.#stopped) await this.#shareAndReap([]);
+    let mayBeMore = await this.#shareAndReap([...this.#watched.keys()]);
+    while (mayBeMore && !this.#stopped) mayBeMore = await this.#shareAndReap([]);
   }
 
-  async #shareAndReap(watched: readonly string[]): Promise<void> {
-    await this.#share(watched).catch(this.onFault);
+  /**
+   * Returns whether the round goes on. If most adopted roots were empty, the registry may hold many more of them, and roots
+   * might be added faster than the rounds remove them. After a fault the next round tries again.
+   */
+  async #shareAndReap(watched: readonly string[]): Promise<boolean> {
+    const shared = await this.#share(watched).then(
+      () => true,
+      (error: unknown) => {
+        this.onFault(error);
+        return false;
+      },
+    );
+    await this.#reapWatched();
+    return shared && this.#done.size > ADOPTED_AT_ONCE / 2;
+  }
+
+  async #reapWatched(): Promise<void> {
     const nowMs = monotonicMs();
     for (const [root, { dueMs, adoptedAtMs }] of this.#watched) {
       if (this.#stopped) return;

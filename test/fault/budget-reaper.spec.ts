@@ -166,6 +166,32 @@ describe('more roots than one process looks after', () => {
     expect(shared.slice(0, 7)).toStrictEqual([['mine'], ['mine'], [], [], [], [], []]);
     await reaper.stop();
   });
+
+  it('are not asked for again in a round that Redis has failed', async () => {
+    const { clock } = workerRedis();
+    clock.hold(Date.now() - 3_000);
+    const backend = backendOn();
+    await backend.roots.share({ watched: roots.slice(0, 2_500) });
+    clock.reset();
+    const shared: (readonly string[])[] = [];
+    const share = async (request: ShareRequest): ReturnType<BudgetRoots['share']> => {
+      shared.push(request.watched);
+      if (shared.length > 2) throw new Error('Redis is away.');
+      return backend.roots.share(request);
+    };
+    const faults: unknown[] = [];
+    const reaper = new BudgetReaper(
+      { reap: (request) => backend.reap(request), roots: { share } },
+      1_000,
+      () => {},
+      (fault) => faults.push(fault),
+    );
+    reaper.touch('mine');
+    await eventually(() => expect(faults.length).toBeGreaterThan(1), { timeoutMs: 50_000 });
+    // The second fault is that of the next round, which tells what it watches.
+    expect(shared.slice(0, 4)).toStrictEqual([['mine'], ['mine'], [], ['mine']]);
+    await reaper.stop();
+  });
 });
 
 describe('the registry of roots', () => {

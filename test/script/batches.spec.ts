@@ -1,5 +1,4 @@
 import { Cluster, type Redis, type RedisOptions } from 'ioredis';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { RedisFault } from '../../lib/redis/redis.errors.js';
 import { defineScript } from '../../lib/script/define-script.js';
@@ -33,19 +32,18 @@ const runnerOn = (client: unknown): ScriptRunner => new ScriptRunner(client as R
 
 type Outcome = number | { code: string; mayHaveRun: boolean };
 
+type Add = readonly [key: string, amount?: string, RunOptions<number>?];
+
 /** Runs all of it in one turn. The first call goes at once, and the others together. */
-const runAll = (
-  runner: ScriptRunner,
-  calls: readonly [key: string, amount?: string, RunOptions<number>?][],
-) =>
-  Promise.all(
-    calls.map(([counter, amount = '1', options]) =>
-      runner.run(addScript, { counter }, { amount }, options).catch((fault: RedisFault): Outcome => {
-        expect(fault).toBeInstanceOf(RedisFault);
-        return { code: fault.code, mayHaveRun: fault.mayHaveRun };
-      }),
-    ),
+const startAll = (runner: ScriptRunner, calls: readonly Add[]): Promise<Outcome>[] =>
+  calls.map(([counter, amount = '1', options]) =>
+    runner.run(addScript, { counter }, { amount }, options).catch((fault: RedisFault): Outcome => {
+      expect(fault).toBeInstanceOf(RedisFault);
+      return { code: fault.code, mayHaveRun: fault.mayHaveRun };
+    }),
   );
+const runAll = (runner: ScriptRunner, calls: readonly Add[]): Promise<Outcome[]> =>
+  Promise.all(startAll(runner, calls));
 
 describe('calls of one turn', () => {
   let admin: Redis;
@@ -215,15 +213,15 @@ describe('calls of one turn', () => {
       const behind = await behindProxy();
       const [undo, onLate, others] = [jest.fn(), jest.fn(), jest.fn()];
       server.pause();
-      const running = runAll(behind, [
+      const running = startAll(behind, [
         ['a', '1', { undo: others }],
         ['b', '2', { undo, onLate, timeoutMs: 50 }],
         ['c', '3', { undo: others }],
       ]);
+      await running[1];
       const left = behind.untilAnswered(PATIENT_MS);
-      await sleep(100);
       server.resume();
-      expect(await running).toStrictEqual([1, { code: 'NetworkTimeout', mayHaveRun: true }, 3]);
+      expect(await Promise.all(running)).toStrictEqual([1, { code: 'NetworkTimeout', mayHaveRun: true }, 3]);
       await left;
       await eventually(() => expect(undo.mock.calls).toStrictEqual([[2]]));
       expect(onLate.mock.calls).toStrictEqual([[2]]);
@@ -235,16 +233,17 @@ describe('calls of one turn', () => {
       const controller = new AbortController();
       const [undo, others] = [jest.fn(), jest.fn()];
       server.pause();
-      const running = runAll(behind, [
+      const { chunks } = proxy.sent;
+      const running = startAll(behind, [
         ['a', '1', { undo: others }],
         ['b', '2', { undo, signal: controller.signal }],
         ['c', '3', { undo: others }],
       ]);
-      await sleep(20);
+      await eventually(() => expect(proxy.sent.chunks).toBeGreaterThan(chunks));
       controller.abort();
-      await sleep(20);
+      await running[1];
       server.resume();
-      expect(await running).toStrictEqual([1, { code: 'Aborted', mayHaveRun: true }, 3]);
+      expect(await Promise.all(running)).toStrictEqual([1, { code: 'Aborted', mayHaveRun: true }, 3]);
       await eventually(() => expect(undo.mock.calls).toStrictEqual([[2]]));
       expect(others).not.toHaveBeenCalled();
     });
@@ -287,10 +286,15 @@ describe('calls of one turn', () => {
       const behind = await behindProxy();
       await proxy.refuse();
       await eventually(() => expect(behind.readiness.ready).toBe(false));
-      const running = runAll(behind, [['a'], ['b'], ['c'], ['d', '1', { timeoutMs: 50 }]]);
-      await sleep(100);
+      const running = startAll(behind, [['a'], ['b'], ['c'], ['d', '1', { timeoutMs: 50 }]]);
+      await running[3];
       await proxy.restore();
-      expect(await running).toStrictEqual([1, 1, 1, { code: 'ServiceUnavailable', mayHaveRun: false }]);
+      expect(await Promise.all(running)).toStrictEqual([
+        1,
+        1,
+        1,
+        { code: 'ServiceUnavailable', mayHaveRun: false },
+      ]);
       expect(await server.client().exists('d')).toBe(0);
     });
   });

@@ -1,3 +1,5 @@
+import type { Server } from 'node:http';
+import { promisify } from 'node:util';
 import { BudgetService } from 'nestjs-syncguard';
 import { eventually } from '../../support/eventually.js';
 import { post, stage } from './instances.js';
@@ -5,13 +7,13 @@ import { post, stage } from './instances.js';
 describe('docs/guides/llm-stream.md', () => {
   const on = stage();
   const open = async () => {
-    const { AiModule } = await import('./llm-stream/llm.js');
+    const { AiModule, Llm } = await import('./llm-stream/llm.js');
     const { url, app } = await on.start(AiModule);
     const spent = async () => {
       const [balance] = await app.get(BudgetService).balance({ scope: 'user:ada' });
       return { committed: balance?.committed, reserved: balance?.reserved };
     };
-    return { url, spent };
+    return { url, app, spent, llm: app.get(Llm) };
   };
 
   it('reserves the most, pays what was streamed, and then says 429 or 402', async () => {
@@ -45,9 +47,10 @@ describe('docs/guides/llm-stream.md', () => {
   });
 
   it('charges a client that hangs up before the first item for that', async () => {
-    const { url, spent } = await open();
+    const { url, app, spent, llm } = await open();
     const redis = on.redis.client();
-    await redis.client('PAUSE', 1_000);
+    const streams = jest.spyOn(llm, 'stream');
+    await redis.client('PAUSE', 60_000, 'WRITE');
     const gone = new AbortController();
     const answer = fetch(`${url}/ai`, {
       method: 'POST',
@@ -55,8 +58,12 @@ describe('docs/guides/llm-stream.md', () => {
       body: JSON.stringify({ user: 'ada', prompt: 'hi', maxTokens: 900 }),
       signal: gone.signal,
     });
-    setTimeout(() => gone.abort(), 300);
+    await eventually(() => expect(streams).toHaveBeenCalled());
+    gone.abort();
     await expect(answer).rejects.toThrow();
+    const connections = promisify<number>((done) => (app.getHttpServer() as Server).getConnections(done));
+    await eventually(async () => expect(await connections()).toBe(0));
+    await redis.client('UNPAUSE');
     await eventually(async () => expect(await spent()).toEqual({ committed: 3, reserved: 0 }));
   });
 

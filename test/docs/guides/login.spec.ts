@@ -1,5 +1,5 @@
 import { Controller, Module, Post, UnauthorizedException } from '@nestjs/common';
-import { RateLimit, SyncGuardModule } from 'nestjs-syncguard';
+import { AbuseLimiterService, normalizeAddress, RateLimit, SyncGuardModule } from 'nestjs-syncguard';
 import { post, stage } from './instances.js';
 
 describe('docs/guides/login.md', () => {
@@ -25,6 +25,21 @@ describe('docs/guides/login.md', () => {
     on.redis.clock.advance(61_000);
     const later = await open(); // The others remember the block by their own clock, which has not moved.
     expect((await later.login('ann@example.org', 'correct')).status).toBe(200);
+  });
+
+  it('lets somebody in again whose block is lifted by the values as they are counted', async () => {
+    const { LoginModule } = await import('./login/login.js');
+    const { url, app } = await on.start(LoginModule);
+    const login = async (password: string): Promise<number> =>
+      (await post(`${url}/login`, { email: ' Ann@example.org', password })).status;
+    for (let i = 0; i < 5; i++) await login('no');
+    expect(await login('correct')).toBe(429);
+    const key = [
+      ['ip', normalizeAddress('127.0.0.1')],
+      ['body.email', ' Ann@example.org'.trim().toLowerCase()],
+    ];
+    await app.get(AbuseLimiterService).unblock(JSON.stringify(key), 'login');
+    expect(await login('correct')).toBe(200);
   });
 
   it('keeps all limits if the account is in another field', async () => {

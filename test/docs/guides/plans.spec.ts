@@ -1,3 +1,5 @@
+import { Controller, Get, Module, UseGuards } from '@nestjs/common';
+import { minutes, RateLimit, SyncGuardModule } from 'nestjs-syncguard';
 import { ask, stage } from './instances.js';
 
 describe('docs/guides/plans.md', () => {
@@ -23,5 +25,27 @@ describe('docs/guides/plans.md', () => {
     expect(await statuses('ann pro', 8)).toEqual([...Array<number>(7).fill(200), 429]); // The plan was changed.
     expect(await statuses('eve unlimited', 20)).toEqual(Array(20).fill(200));
     expect(await statuses('', 2)).toEqual([403, 403]);
+  });
+
+  it('counts by address what the guard refuses, with the limit of the edges beside it', async () => {
+    const { AuthGuard } = await import('./plans/reports.js');
+    @Controller('reports')
+    @UseGuards(AuthGuard)
+    class Reports {
+      @Get()
+      @RateLimit('plan')
+      list(): string[] {
+        return [];
+      }
+    }
+    const refused = { keyBy: 'ip', count: 'failure' as const, limit: 20, windowMs: minutes(1) };
+    const limits = { plan: [{ keyBy: 'user', limit: 3, windowMs: minutes(1) }, refused] };
+    @Module({ imports: [SyncGuardModule.forRoot({ limits })], controllers: [Reports] })
+    class App {}
+    const { url } = await on.start(App);
+    const statuses: number[] = [];
+    for (let i = 0; i < 22; i++) statuses.push((await ask(`${url}/reports`)).status);
+    expect(statuses.slice(0, 20)).toEqual(Array(20).fill(403));
+    expect(statuses.slice(20)).toEqual([429, 429]);
   });
 });
