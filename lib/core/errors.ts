@@ -55,6 +55,23 @@ export class SyncGuardError<Code extends string = string> extends Error {
   }
 }
 
+/**
+ * Returns a fault of any kind as what the error of a feature is made of, with its code, hint and cause.
+ *
+ * @param operation - what failed, for an error that SyncGuard does not know: `'An operation of a counter'`
+ */
+export function faultOf<Code extends string>(
+  error: unknown,
+  operation: string,
+): SyncGuardErrorInit<Code | 'Internal'> {
+  if (error instanceof SyncGuardError) {
+    const { code, summary: message, hint, cause, context } = error as SyncGuardError<Code>;
+    return { code, message, hint, cause, context };
+  }
+  const message = `${operation} failed with an error that SyncGuard does not know. It is the \`cause\`.`;
+  return { code: 'Internal', message, cause: error };
+}
+
 /** Returns whether a value is an error of the class with this brand, or of a class derived from it. */
 export function hasBrand(value: unknown, brand: string): boolean {
   const brands = (value as { [BRANDS]?: readonly string[] } | null | undefined)?.[BRANDS];

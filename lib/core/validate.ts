@@ -118,6 +118,23 @@ export function callOptions<Options extends CallOptions>(
   return options;
 }
 
+/** Lets what goes wrong in the calls of a feature leave as its errors. */
+export const leavingAs = (toFeatureError: (error: unknown) => Error) => ({
+  /** Runs the checks of a call. */
+  checked<T>(check: () => T): T {
+    try {
+      return check();
+    } catch (error) {
+      throw toFeatureError(error);
+    }
+  },
+  /** Returns the answer of a backend. */
+  attributed: <T>(answer: Promise<T>): Promise<T> =>
+    answer.catch((error: unknown) => {
+      throw toFeatureError(error);
+    }),
+});
+
 /** Returns a value as JSON, or undefined if it cannot be written as JSON. */
 export function jsonOf(value: unknown): string | undefined {
   try {

@@ -1,3 +1,5 @@
+import type { CallOptions } from '../core/validate.js';
+
 export interface CounterCall {
   readonly key: string;
   readonly max: number;
@@ -13,10 +15,6 @@ export interface CounterReply {
   readonly ok: boolean;
   readonly count: number;
   readonly resetMs: number;
-}
-
-interface CallOptions {
-  readonly signal?: AbortSignal | undefined;
 }
 
 /** The port of counters. Each method is one atomic step. */

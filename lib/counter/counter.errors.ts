@@ -1,4 +1,5 @@
-import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
+import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
+import { leavingAs } from '../core/validate.js';
 
 /**
  * An operation of a counter failed.
@@ -20,15 +21,8 @@ export class CounterError extends SyncGuardError<FaultCode> {
   /** Returns the fault as a CounterError, with its code, hint and cause. */
   static from(error: unknown): CounterError {
     if (error instanceof CounterError) return error;
-    const known = error instanceof SyncGuardError ? error : undefined;
-    return new CounterError({
-      code: (known?.code as FaultCode | undefined) ?? 'Internal',
-      message:
-        known?.summary ??
-        'An operation of a counter failed with an error that SyncGuard does not know. It is the `cause`.',
-      hint: known?.hint,
-      cause: known ? known.cause : error,
-      context: known?.context,
-    });
+    return new CounterError(faultOf<FaultCode>(error, 'An operation of a counter'));
   }
 }
+
+export const { checked, attributed } = leavingAs(CounterError.from);

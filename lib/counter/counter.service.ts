@@ -1,12 +1,13 @@
 import { randomBytes } from 'node:crypto';
 import { Injectable } from '@nestjs/common';
 import { userKey } from '../core/keys.js';
+import { days } from '../core/time.js';
 import { type CallOptions, callOptions, integer } from '../core/validate.js';
 import type { CounterBackend, CounterCall } from './counter.backend.js';
 import type { CounterResult, CounterState, IncrementOptions, PeekCounterOptions } from './counter.types.js';
-import { CounterError } from './counter.errors.js';
+import { attributed, checked } from './counter.errors.js';
 
-const MAX_WINDOW_MS = 3_650 * 86_400_000;
+const MAX_WINDOW_MS = days(3_650);
 
 /**
  * Counts up to a maximum and never past it, for a quota of 100 exports a day, or 3 trial runs. A window starts with its first
@@ -34,26 +35,28 @@ export class CounterService {
     const call = checked(() =>
       validateIncrement(key, callOptions(options, ['max', 'windowMs', 'cost', 'id'])),
     );
-    const reply = await attributed(this.backend.increment(call, { signal: options.signal }));
+    const reply = await attributed(this.backend.increment(call, options));
     return { ...reply, remaining: Math.max(0, call.max - reply.count) };
   }
 
   /** Returns the count, without changing it. */
   async peek(key: string, options: PeekCounterOptions = {}): Promise<CounterState> {
-    const { max, signal } = checked(() => callOptions(options, ['max']));
-    const normalized = checked(() => {
+    const { max, name } = checked(() => {
+      const { max } = callOptions(options, ['max']);
       if (max !== undefined) integer('max', max, 0, Number.MAX_SAFE_INTEGER);
-      return userKey(key);
+      return { max, name: userKey(key) };
     });
-    const reply = await attributed(this.backend.peek(normalized, { signal }));
+    const reply = await attributed(this.backend.peek(name, options));
     return { ...reply, ...(max === undefined ? {} : { remaining: Math.max(0, max - reply.count) }) };
   }
 
   /** Sets the count to 0, and forgets the ids of its calls. */
   async reset(key: string, options: CallOptions = {}): Promise<void> {
-    const { signal } = checked(() => callOptions(options, []));
-    const normalized = checked(() => userKey(key));
-    await attributed(this.backend.reset(normalized, { signal }));
+    const name = checked(() => {
+      callOptions(options, []);
+      return userKey(key);
+    });
+    await attributed(this.backend.reset(name, options));
   }
 }
 
@@ -69,16 +72,3 @@ function validateIncrement(key: string, { max, windowMs, cost, id }: IncrementOp
     remember: id !== undefined,
   };
 }
-
-function checked<T>(check: () => T): T {
-  try {
-    return check();
-  } catch (error) {
-    throw CounterError.from(error);
-  }
-}
-
-const attributed = <T>(reply: Promise<T>): Promise<T> =>
-  reply.catch((error: unknown) => {
-    throw CounterError.from(error);
-  });

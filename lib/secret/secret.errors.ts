@@ -1,4 +1,5 @@
-import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
+import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
+import { leavingAs } from '../core/validate.js';
 
 /**
  * - `SecretConflict`: the id passed to `create()` belongs to another secret, or to the tombstone of one.
@@ -22,15 +23,8 @@ export class SecretError extends SyncGuardError<SecretErrorCode> {
   /** Returns the same fault as a SecretError. The error never contains an id. */
   static from(error: unknown): SecretError {
     if (error instanceof SecretError) return error;
-    const known = error instanceof SyncGuardError ? error : undefined;
-    return new SecretError({
-      code: (known?.code as SecretErrorCode | undefined) ?? 'Internal',
-      message:
-        known?.summary ??
-        'An operation on a secret failed with an error that SyncGuard does not know. It is the `cause`.',
-      hint: known?.hint,
-      cause: known ? known.cause : error,
-      context: known?.context,
-    });
+    return new SecretError(faultOf<SecretErrorCode>(error, 'An operation on a secret'));
   }
 }
+
+export const { checked, attributed } = leavingAs(SecretError.from);

@@ -1,7 +1,7 @@
 import { Injectable } from '@nestjs/common';
 import type { CallOptions } from '../core/validate.js';
 import type { SecretBackend, SecretFacts, SettleReply, ViewReply } from './secret.backend.js';
-import { SecretError } from './secret.errors.js';
+import { attributed, SecretError } from './secret.errors.js';
 import type { ResolvedSecretOptions } from './secret.options.js';
 import type {
   BurnResult,
@@ -19,13 +19,16 @@ import type {
   ViewsSoFar,
 } from './secret.types.js';
 import {
+  createId,
+  formatReceipt,
+  parseReceipt,
+  tagOf,
   validateCall,
   validateCreate,
   validateId,
   validateReceipt,
   validateView,
 } from './secret.validate.js';
-import { createId, formatReceipt, parseReceipt, tagOf } from './secret.id.js';
 
 /**
  * Secrets that open a limited number of times, or until a deadline, and are then deleted. Each operation is
@@ -58,7 +61,7 @@ export class SecretService {
     const { id, ...checked } = validateCreate(secret, this.options.maxBytes);
     const tag = tagOf(id);
     const proof = createId();
-    const reply = await asSecretError(this.backend.create({ ...checked, tag, proof }, secret));
+    const reply = await attributed(this.backend.create({ ...checked, tag, proof }, secret));
     if (reply === 'conflict')
       throw new SecretError({
         code: 'SecretConflict',
@@ -84,7 +87,7 @@ export class SecretService {
   async view(id: string, options: ViewOptions = {}): Promise<ViewResult> {
     const tag = tagOf(validateId(id));
     const { viewId, callId, leaseMs } = validateView(options);
-    const reply = await asSecretError(
+    const reply = await attributed(
       this.backend.view({ tag, viewTag: tagOf(viewId), callId, leaseMs }, options),
     );
     if (reply === 'not_found') return this.#notShown(reply);
@@ -112,7 +115,7 @@ export class SecretService {
    * nothing.
    */
   async peek(id: string, options: CallOptions = {}): Promise<PeekResult> {
-    const reply = await asSecretError(this.backend.peek(tagOf(validateId(id)), validateCall(options)));
+    const reply = await attributed(this.backend.peek(tagOf(validateId(id)), validateCall(options)));
     if (reply === 'not_found') return this.#notShown(reply);
     if (reply.outcome !== 'live')
       return { ...this.#notShown(reply.outcome), ...(this.options.uniform ? {} : viewsSoFar(reply)) };
@@ -124,7 +127,7 @@ export class SecretService {
   async burn(idOrReceipt: string, options: CallOptions = {}): Promise<BurnResult> {
     const receipt = parseReceipt(idOrReceipt);
     const target = receipt ?? { tag: tagOf(validateId(idOrReceipt)) };
-    const reply = await asSecretError(
+    const reply = await attributed(
       this.backend.burn({ ...target, burnId: createId() }, validateCall(options)),
     );
     if (reply !== 'not_found' && reply.outcome === 'burned') return { ok: true };
@@ -137,7 +140,7 @@ export class SecretService {
 
   /** Returns to the sender what has happened to the secret. */
   async status(receipt: string, options: CallOptions = {}): Promise<SecretStatus> {
-    const reply = await asSecretError(this.backend.status(validateReceipt(receipt), validateCall(options)));
+    const reply = await attributed(this.backend.status(validateReceipt(receipt), validateCall(options)));
     if (reply === 'not_found') return { ok: false, reason: reply };
     const { outcome: state, viewsRemaining, expiresAtMs, ended, endedAtMs } = reply;
     return {
@@ -151,7 +154,7 @@ export class SecretService {
    * view too, and with `maxFailures` also as a wrong try.
    */
   async confirm(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
-    return toSettled(await asSecretError(this.backend.confirm(tagsOf(id, viewId), validateCall(options))));
+    return toSettled(await attributed(this.backend.confirm(tagsOf(id, viewId), validateCall(options))));
   }
 
   /**
@@ -159,7 +162,7 @@ export class SecretService {
    * `maxFailures` this counts as a wrong try.
    */
   async release(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
-    return toSettled(await asSecretError(this.backend.release(tagsOf(id, viewId), validateCall(options))));
+    return toSettled(await attributed(this.backend.release(tagsOf(id, viewId), validateCall(options))));
   }
 
   #notShown(reason: NotShownReason): NotShown {
@@ -202,8 +205,3 @@ function toSettled(reply: SettleReply): SettleResult {
 
 const parseMeta = (json: string): { meta?: SecretMeta } =>
   json === '' ? {} : { meta: JSON.parse(json) as SecretMeta };
-
-const asSecretError = <T>(reply: Promise<T>): Promise<T> =>
-  reply.catch((error: unknown) => {
-    throw SecretError.from(error);
-  });

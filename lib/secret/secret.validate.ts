@@ -1,7 +1,8 @@
+import { createHash, randomBytes } from 'node:crypto';
 import { describe, normalizeKey, userKey } from '../core/keys.js';
+import { days } from '../core/time.js';
 import { type CallOptions, callOptions, duration, integer, invalidOption, jsonOf } from '../core/validate.js';
-import { SecretError } from './secret.errors.js';
-import { createId, parseReceipt, type Receipt } from './secret.id.js';
+import { checked, SecretError } from './secret.errors.js';
 import type { CreateSecretOptions, ViewOptions } from './secret.types.js';
 
 /** The most views of one secret. Each is remembered as long as the secret lives, so that a retry is recognised. */
@@ -9,11 +10,38 @@ export const MAX_VIEWS = 10_000;
 /** The most views that are on lease at once. Every call of `view()` reads all of them. */
 export const MAX_LEASES = 100;
 
-const MAX_TTL_MS = 3_650 * 86_400_000;
+const MAX_TTL_MS = days(3_650);
 const MAX_META_BYTES = 4_096;
 const MAX_LABEL_BYTES = 200;
 /** The largest `maxFailures`. Each wrong try is remembered, so that its viewId cannot show the secret again. */
 const MAX_FAILURES = 100;
+
+const RECEIPT = /^receipt\.([\w-]{22})\.([\w-]{22})$/;
+
+/** Returns 16 random bytes as 22 base64url characters. */
+export const createId = (): string => randomBytes(16).toString('base64url');
+
+/**
+ * Returns the tag of an id or a viewId: 128 bits of its SHA-256. Tags replace ids in keys, records, receipts
+ * and logs. So the backend never has an id, which would open the secret.
+ */
+export const tagOf = (id: string): string => createHash('sha256').update(id).digest('base64url').slice(0, 22);
+
+/**
+ * Returns a receipt. It names the secret by its tag and not by its id, and the proof keeps it from being
+ * forged.
+ */
+export const formatReceipt = (tag: string, proof: string): string => `receipt.${tag}.${proof}`;
+
+export interface Receipt {
+  readonly tag: string;
+  readonly proof: string;
+}
+
+export function parseReceipt(text: unknown): Receipt | undefined {
+  const [, tag, proof] = (typeof text === 'string' && RECEIPT.exec(text)) || [];
+  return tag && proof ? { tag, proof } : undefined;
+}
 
 export function validateReceipt(receipt: unknown): Receipt {
   const parsed = parseReceipt(receipt);
@@ -121,13 +149,4 @@ function validateLabel(label: unknown): string {
     code: 'InvalidArgument',
     message: `label must be text of at most ${MAX_LABEL_BYTES} UTF-8 bytes, got ${describe(label)}.`,
   });
-}
-
-/** Runs the checks of a call. Their errors leave as SecretError InvalidArgument. */
-function checked<T>(check: () => T): T {
-  try {
-    return check();
-  } catch (error) {
-    throw SecretError.from(error);
-  }
 }

@@ -4,7 +4,7 @@ import { SecretError } from '../../lib/secret/secret.errors.js';
 import { resolveSecretDefaults, type SecretOptions } from '../../lib/secret/secret.options.js';
 import type { SecretBackend } from '../../lib/secret/secret.backend.js';
 import { SecretService } from '../../lib/secret/secret.service.js';
-import { createId, formatReceipt } from '../../lib/secret/secret.id.js';
+import { createId, formatReceipt } from '../../lib/secret/secret.validate.js';
 import type { ShownSecret, ViewResult } from '../../lib/secret/secret.types.js';
 import { secretCommands, SecretModel, TICK_MS, TOMBSTONE_MS } from './secret.model.js';
 

@@ -1,6 +1,7 @@
 import { refuseAborted } from '../../core/abort.js';
 import { type Clock, systemClock } from '../../core/clock.js';
 import { IdleSweep } from '../../core/idle-sweep.js';
+import type { CallOptions } from '../../core/validate.js';
 import type { CounterBackend, CounterCall, CounterReply } from '../counter.backend.js';
 import { CounterError } from '../counter.errors.js';
 
@@ -11,10 +12,6 @@ interface Window {
   readonly endsAtMs: number;
   /** The count after each call whose id is remembered, by that id. */
   readonly calls: Map<string, number>;
-}
-
-interface CallOptions {
-  readonly signal?: AbortSignal | undefined;
 }
 
 /** Counters of one process. They behave as those of the Redis backend. */

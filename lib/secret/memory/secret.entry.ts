@@ -1,7 +1,8 @@
+import { days } from '../../core/time.js';
 import type { Content, SecretFacts, StoredSecret } from '../secret.backend.js';
 import type { SecretEnd } from '../secret.types.js';
 
-const YEAR_MS = 365 * 86_400_000;
+const YEAR_MS = days(365);
 
 interface Lease {
   readonly endMs: number;
