@@ -1,7 +1,7 @@
 # Where the tests run on any machine: the clock of their servers is moved by LD_PRELOAD, which needs Linux.
 #
 #   docker build -t syncguard-tests . && docker run --rm syncguard-tests
-#   docker run --rm syncguard-tests npx jest test/contract/lock --selectProjects nest12    a part of them
+#   docker run --rm syncguard-tests npx jest test/lock --selectProjects nest12    a part of them
 FROM node:20-bookworm-slim
 RUN apt-get update \
  && apt-get install -y --no-install-recommends redis-server redis-sentinel postgresql gcc libc6-dev procps \

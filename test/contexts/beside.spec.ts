@@ -23,7 +23,7 @@ import {
   WithBudget,
   WithLock,
 } from 'nestjs-syncguard';
-import { listen } from '../http/adapters.js';
+import { listen } from '../support/adapters.js';
 import { eventually } from '../support/eventually.js';
 import { Work } from './jobs.js';
 

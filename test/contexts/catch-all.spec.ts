@@ -22,7 +22,7 @@ import {
   toHttpException,
 } from 'nestjs-syncguard';
 import { globalEnhancers } from '../../lib/transport/global-enhancers.js';
-import { type HttpApp, listen } from '../http/adapters.js';
+import { type HttpApp, listen } from '../support/adapters.js';
 
 const locked = (): LockError => new LockError({ code: 'AcquisitionTimeout', message: 'Somebody holds it.' });
 

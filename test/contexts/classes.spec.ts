@@ -16,7 +16,7 @@ import {
 import { SyncGuardTesting, SyncGuardTestingModule } from 'nestjs-syncguard/testing';
 import { once } from 'node:events';
 import { eventually } from '../support/eventually.js';
-import { listen } from '../http/adapters.js';
+import { listen } from '../support/adapters.js';
 import { Work } from './jobs.js';
 
 const budget = { scopes: () => ['team'], estimate: () => 40, actual: () => 7 };

@@ -19,7 +19,7 @@ import { Cron, Interval, ScheduleModule, SchedulerRegistry } from '@nestjs/sched
 import { Test } from '@nestjs/testing';
 import { MessageBody, SubscribeMessage, WebSocketGateway } from '@nestjs/websockets';
 import { type SyncGuardError, SyncGuardExceptionFilter } from 'nestjs-syncguard';
-import { listen } from '../http/adapters.js';
+import { listen } from '../support/adapters.js';
 import { graphqlApp } from './apps/graphql-app.js';
 import { hybridApp } from './apps/hybrid-app.js';
 import { NEST_VERSION } from './apps/nest-version.js';

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { listen } from '../http/adapters.js';
+import { listen } from '../support/adapters.js';
 import { AppModule } from './readme/app.js';
 import { ROOT } from './sources.js';
 

@@ -9,7 +9,7 @@ import {
   SyncGuardHealthIndicator,
   SyncGuardModule,
 } from 'nestjs-syncguard';
-import { listen } from '../http/adapters.js';
+import { listen } from '../support/adapters.js';
 import { workerRedis } from '../support/redis.js';
 import { ROOT } from './sources.js';
 import { AppModule as Budgets } from './tour/budgets.js';

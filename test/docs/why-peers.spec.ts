@@ -8,7 +8,7 @@ import { Redis } from 'ioredis';
 import { MurLock, MurLockModule } from 'murlock';
 import { BudgetService, LockService, SyncGuardModule } from 'nestjs-syncguard';
 import { Mutex } from 'redis-semaphore';
-import { listen } from '../http/adapters.js';
+import { listen } from '../support/adapters.js';
 import { closeApp } from '../support/close-app.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';

@@ -4,11 +4,11 @@ import { RedisCounterBackend } from '../../lib/counter/redis/counter.redis-backe
 import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { RedisSecretBackend } from '../../lib/secret/redis/secret.redis-backend.js';
-import { describeBudgetContract } from '../contract/budget.contract.js';
-import { describeCounters } from '../contract/counter.contract.js';
-import { describeLimitBackend } from '../contract/limit.contract.js';
-import { describeLockBackend } from '../contract/lock.contract.js';
-import { describeSecrets } from '../contract/secret.contract.js';
+import { describeBudgetContract } from '../budget/budget.contract.js';
+import { describeCounters } from '../counter/counter.contract.js';
+import { describeLimitBackend } from '../limit/limit.contract.js';
+import { describeLockBackend } from '../lock/lock.contract.js';
+import { describeSecrets } from '../secret/secret.contract.js';
 import type { Engine } from '../support/engines/engine.js';
 
 const COMMAND_TIMEOUT_MS = 10_000;

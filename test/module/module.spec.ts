@@ -19,7 +19,7 @@ import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { startRedisServer } from '../support/redis-server.js';
 import { stopwatch } from '../support/stopwatch.js';
-import { listen } from '../http/adapters.js';
+import { listen } from '../support/adapters.js';
 
 const boot = (...imports: unknown[]) => Test.createTestingModule({ imports: imports as never[] }).compile();
 

@@ -40,7 +40,7 @@ import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.
 import { MemoryLockBackend } from '../../lib/lock/memory/lock.memory-backend.js';
 import { MemorySecretBackend } from '../../lib/secret/memory/secret.memory-backend.js';
 import { SwitchedBackends } from '../../lib/testing/switched-backends.js';
-import { listen } from '../http/adapters.js';
+import { listen } from '../support/adapters.js';
 import { eventually } from '../support/eventually.js';
 import { stopwatch } from '../support/stopwatch.js';
 

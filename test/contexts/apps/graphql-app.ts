@@ -3,7 +3,7 @@ import type { ModuleMetadata } from '@nestjs/common';
 import { GraphQLModule } from '@nestjs/graphql';
 import { type Client, createClient } from 'graphql-ws';
 import { WebSocket } from 'ws';
-import { type HttpApp, listen } from '../../http/adapters.js';
+import { type HttpApp, listen } from '../../support/adapters.js';
 
 /** What GraphQL answers: over HTTP to an operation, over a socket to each item of a subscription. */
 export interface GraphQLAnswer {

@@ -1,6 +1,6 @@
 import type { INestMicroservice, ModuleMetadata } from '@nestjs/common';
 import type { MicroserviceOptions } from '@nestjs/microservices';
-import { type HttpApp, listen } from '../../http/adapters.js';
+import { type HttpApp, listen } from '../../support/adapters.js';
 import { type RpcClient, rpcClientOf, TCP } from './rpc-app.js';
 import { type SocketKind, type Sockets, socketsTo, speak } from './socket-app.js';
 

@@ -4,7 +4,7 @@ import { WsAdapter } from '@nestjs/platform-ws';
 import { once } from 'node:events';
 import { io } from 'socket.io-client';
 import { WebSocket } from 'ws';
-import { type HttpApp, listen } from '../../http/adapters.js';
+import { type HttpApp, listen } from '../../support/adapters.js';
 import type { Reply } from './reply.js';
 
 export type SocketKind = 'socket.io' | 'ws';

@@ -2,7 +2,7 @@ import type { INestApplication, Type } from '@nestjs/common';
 import { Logger } from '@nestjs/common';
 import type { TestingModuleBuilder } from '@nestjs/testing';
 import { SyncGuardModule } from 'nestjs-syncguard';
-import { type HttpApp, listen } from '../../http/adapters.js';
+import { type HttpApp, listen } from '../../support/adapters.js';
 import { type RedisServer, startRedisServer } from '../../support/redis-server.js';
 
 /** What a guide's code runs on: a Redis of its own, and instances of its app. */

@@ -3,7 +3,7 @@ import { Redis } from 'ioredis';
 import { BudgetService, createRedisBackend, LockService, SyncGuardModule } from 'nestjs-syncguard';
 import { Test } from '@nestjs/testing';
 import Redlock from 'redlock';
-import { listen } from '../../http/adapters.js';
+import { listen } from '../../support/adapters.js';
 import { closeApp } from '../../support/close-app.js';
 import { eventually } from '../../support/eventually.js';
 import { freshRedis, workerRedis } from '../../support/redis.js';

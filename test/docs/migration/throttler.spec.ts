@@ -1,6 +1,6 @@
 import type { INestApplication, Type } from '@nestjs/common';
 import { SyncGuardModule } from 'nestjs-syncguard';
-import { listen } from '../../http/adapters.js';
+import { listen } from '../../support/adapters.js';
 import { closeApp } from '../../support/close-app.js';
 import { freshRedis } from '../../support/redis.js';
 import { ReportsController } from './throttler/class-override.js';

@@ -22,7 +22,7 @@ import {
   type SyncGuardOptions,
 } from 'nestjs-syncguard';
 import { freshRedis, workerRedis } from '../support/redis.js';
-import { listen } from './adapters.js';
+import { listen } from '../support/adapters.js';
 
 Logger.overrideLogger(['error', 'warn']);
 

@@ -16,7 +16,7 @@ import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { SYNCGUARD_BACKENDS } from '../../lib/module/syncguard.tokens.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
-import { listen } from './adapters.js';
+import { listen } from '../support/adapters.js';
 
 interface Answer {
   text: string;

@@ -32,7 +32,7 @@ import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { createTelemetry } from '../../lib/telemetry/telemetry.js';
 import { resolveTelemetryOptions } from '../../lib/telemetry/telemetry.options.js';
 import type { Observation } from '../../lib/telemetry/telemetry.types.js';
-import { describeLockBackend, granted } from '../contract/lock.contract.js';
+import { describeLockBackend, granted } from '../lock/lock.contract.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { startTcpProxy, type TcpProxy } from '../support/tcp-proxy.js';

@@ -1,7 +1,7 @@
 import { Controller, Get, Query } from '@nestjs/common';
 import { CounterService, SecretService, SyncGuardModule } from '../../lib/index.js';
 import { freshRedis } from '../support/redis.js';
-import { type HttpApp, listen } from './adapters.js';
+import { type HttpApp, listen } from '../support/adapters.js';
 
 @Controller()
 class Page {

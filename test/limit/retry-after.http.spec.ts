@@ -9,7 +9,7 @@ import {
   type SyncGuardOptions,
   TooManyAttemptsError,
 } from 'nestjs-syncguard';
-import { listen } from './adapters.js';
+import { listen } from '../support/adapters.js';
 
 Logger.overrideLogger(['error', 'warn']);
 

@@ -26,7 +26,7 @@ import { join } from 'node:path';
 import { type Observable, of } from 'rxjs';
 import { eventually } from '../support/eventually.js';
 import { freshRedis } from '../support/redis.js';
-import { listen } from './adapters.js';
+import { listen } from '../support/adapters.js';
 
 Logger.overrideLogger(['error', 'warn']);
 

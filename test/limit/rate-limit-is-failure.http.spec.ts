@@ -32,7 +32,7 @@ import {
 import { type CallEnd, type LimitPolicy, minutes, RateLimit, SyncGuardModule } from 'nestjs-syncguard';
 import { map, type Observable } from 'rxjs';
 import { freshRedis } from '../support/redis.js';
-import { listen } from './adapters.js';
+import { listen } from '../support/adapters.js';
 
 Logger.overrideLogger(['error', 'warn']);
 

@@ -14,7 +14,7 @@ import ts from 'typescript';
 import { sources } from '../docs/sources.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
-import { granted } from './lock.contract.js';
+import { granted } from '../lock/lock.contract.js';
 
 // What every call of every service does with its options: the calls are read from the classes themselves, so that a new one
 // cannot be forgotten.

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { Controller, Get, type INestApplication, Injectable, Logger, StreamableFile } from '@nestjs/common';
 import { LockService, SyncGuardModule, WithLock } from 'nestjs-syncguard';
 import { eventually } from '../support/eventually.js';
-import { listen } from './adapters.js';
+import { listen } from '../support/adapters.js';
 
 Logger.overrideLogger(['error', 'warn']);
 

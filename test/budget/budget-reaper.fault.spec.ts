@@ -10,7 +10,7 @@ import { BudgetService } from '../../lib/budget/budget.service.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
-import { buildWorker } from './workers/build-worker.js';
+import { buildWorker } from '../fault/workers/build-worker.js';
 
 const REGISTRY = 'test/budget-roots';
 const RETENTION_MS = 300;

@@ -21,7 +21,7 @@ import {
 import { map, NEVER, type Observable, startWith } from 'rxjs';
 import { eventually } from '../support/eventually.js';
 import { freshRedis } from '../support/redis.js';
-import { listen } from './adapters.js';
+import { listen } from '../support/adapters.js';
 
 /** 100 tokens a chunk. The provider reports the total with the tenth chunk. */
 interface Chunk {

@@ -26,7 +26,7 @@ import {
   WithLock,
 } from 'nestjs-syncguard';
 import { freshRedis } from '../support/redis.js';
-import { listen } from './adapters.js';
+import { listen } from '../support/adapters.js';
 import { upTo } from '../support/up-to.js';
 
 const Marked = (text: string) => SetMetadata('mark', text);

@@ -13,7 +13,7 @@ import {
   SyncGuardModule,
   type SyncGuardOptions,
 } from 'nestjs-syncguard';
-import { type HttpApp, listen } from './adapters.js';
+import { type HttpApp, listen } from '../support/adapters.js';
 
 const of = (limit: number, name?: string): { limit: number; windowMs: number; name?: string } => ({
   ...{ limit, windowMs: minutes(1) },

@@ -21,7 +21,7 @@ import { map, type Observable } from 'rxjs';
 import { connect } from 'node:net';
 import { minutes, RateLimit, seconds, SkipRateLimit, SyncGuardModule } from 'nestjs-syncguard';
 import { eventually } from '../support/eventually.js';
-import { listen } from './adapters.js';
+import { listen } from '../support/adapters.js';
 
 Logger.overrideLogger(['error', 'warn']);
 

@@ -123,7 +123,7 @@ export function describeLockBackend(name: string, setUp: () => Promise<LockBacke
         await take('order:1');
       });
 
-      // That nothing more is sent is shown in test/fault/lock-faults.spec.ts.
+      // That nothing more is sent is shown in test/lock/lock.fault.spec.ts.
       it('is remembered by the handle, for what comes after and at once, and for dispose', async () => {
         const lock = await take('order:1');
         const answers = await Promise.all([lock.release(), lock.release(), lock.release()]);

@@ -25,7 +25,7 @@ import {
   WithLock,
 } from 'nestjs-syncguard';
 import { eventually } from '../support/eventually.js';
-import { listen } from './adapters.js';
+import { listen } from '../support/adapters.js';
 
 @Injectable()
 class Streams {

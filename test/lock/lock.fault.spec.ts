@@ -6,7 +6,7 @@ import { openConnection } from '../../lib/redis/redis.connect.js';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { ScriptCommands } from '../../lib/script/commands.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
-import { granted } from '../contract/lock.contract.js';
+import { granted } from './lock.contract.js';
 import { eventually } from '../support/eventually.js';
 import { stopwatch } from '../support/stopwatch.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';

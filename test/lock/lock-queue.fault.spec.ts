@@ -6,12 +6,12 @@ import { createRedisBackend, type LockBackend, type LockError } from 'nestjs-syn
 import { LockService } from '../../lib/lock/lock.service.js';
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { resolveOptions, type SyncGuardOptions } from '../../lib/module/syncguard.options.js';
-import { granted } from '../contract/lock.contract.js';
+import { granted } from './lock.contract.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy, type TcpProxy } from '../support/tcp-proxy.js';
-import { buildWorker } from './workers/build-worker.js';
+import { buildWorker } from '../fault/workers/build-worker.js';
 
 const TTL_MS = 30_000;
 const QUEUE = 'syncguard/queue:order';
