@@ -1,3 +1,4 @@
+import { Logger } from '@nestjs/common';
 import type { Observable } from 'rxjs';
 import { type Around, wrapMethod, type StreamProgress } from '../method/wrap-method.js';
 import {
@@ -14,6 +15,8 @@ import type { BudgetService } from './budget.service.js';
 import { ON_THROW } from './budget.settlement.js';
 import type { Amount } from './budget.types.js';
 import { validateAmount, validateId } from './budget.validate.js';
+
+const logger = new Logger('SyncGuard');
 
 /** The token of the BudgetService that `@WithBudget()` uses. */
 export const BUDGET_SERVICE = Symbol.for('syncguard:BudgetService (is SyncGuardModule.forRoot() imported?)');
@@ -108,7 +111,7 @@ export function WithBudget<
   const { root, scopes, estimate, actual, id, ...rest } = options;
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
-    const place = `@WithBudget() on ${memberName(target, propertyKey)}`;
+    const method = memberName(target, propertyKey);
     replaceMethod('@WithBudget()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
       const around: Around = <T>(
@@ -119,12 +122,12 @@ export function WithBudget<
       ) => {
         const budgets = injectedService<BudgetService>(self, BUDGET_SERVICE, '@WithBudget()', name);
         const amount = estimate(...(args as EstimateArgs));
-        validateAmount(`${place}: the estimate`, amount);
+        logged(method, () => validateAmount('the estimate', amount));
         const runOptions: RunOptions<T> = {
           ...rest,
           root: typeof root === 'function' ? root(...(args as RootArgs)) : root,
           scopes: scopes(...(args as ScopeArgs)),
-          id: id && validateId(id(...(args as IdArgs)), `${place}: the id`),
+          id: id && logged(method, () => validateId(id(...(args as IdArgs)), 'the id')),
           amount,
           actual: actual && ((result) => actual(result as never, ...(args as ActualArgs))),
         };
@@ -154,6 +157,17 @@ function validateOptions(options: unknown): void {
   if (given.overage !== undefined) oneOf('@WithBudget().overage', given.overage, ['record', 'cap']);
   if (given.onThrow !== undefined && typeof given.onThrow !== 'function')
     oneOf('@WithBudget().onThrow', given.onThrow, ON_THROW);
+}
+
+/** Runs the check of an argument. Its error is shown to clients, so the log and not the error names the method. */
+function logged<T>(method: string, check: () => T): T {
+  try {
+    return check();
+  } catch (error) {
+    if (error instanceof BudgetInputError)
+      logger.warn(`BUDGET_ARGUMENT_WRONG: @WithBudget() on ${method} refused a call: ${error.message}`);
+    throw error;
+  }
 }
 
 /** Throws for a generator that is not async, because it cannot wait for its budget. */

@@ -203,9 +203,20 @@ describe.each(['express', 'fastify'] as const)('@WithBudget over HTTP on %s', (a
   it('answers 400 for a budget that is asked for wrongly', async () => {
     for (const path of ['/ai/wrong/unlimited', '/ai/wrong/negative'])
       expect(await post(path)).toMatchObject({ status: 400, body: { code: 'InvalidArgument' } });
-    await expect(app.get(Llm).negative()).rejects.toThrow(
-      /^@WithBudget\(\) on Llm\.negative: the estimate must be a whole number .*, got -1 \(number\)\./,
-    );
+  });
+
+  it('names the method of a wrong estimate in the log, and not to clients', async () => {
+    const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation();
+    const { body } = await post('/ai/wrong/negative');
+    expect(body.message).toMatch(/^the estimate must be a whole number .*, got -1 \(number\)\.$/);
+    expect(warn.mock.calls).toEqual([
+      [
+        expect.stringMatching(
+          /^BUDGET_ARGUMENT_WRONG: @WithBudget\(\) on Llm\.negative refused a call: the estimate must be a whole number /,
+        ),
+      ],
+    ]);
+    warn.mockRestore();
   });
 
   it('answers 500 where a key holds what we did not write', async () => {
