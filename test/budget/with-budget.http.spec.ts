@@ -133,6 +133,7 @@ describe.each(['express', 'fastify'] as const)('@WithBudget over HTTP on %s', (a
       retryAfter: response.headers.get('retry-after'),
       body: (await response.json().catch(() => ({}))) as {
         code?: string;
+        message?: string;
         context?: { violations?: unknown[] };
       } & Partial<Answer>,
     };
