@@ -63,7 +63,7 @@ interface ClientOptions {
   readonly reconnectOnError?: ((error: Error) => boolean | 1 | 2) | null | undefined;
 }
 
-interface ClientStream {
+export interface ClientStream {
   readonly bytesRead: number;
   readonly connecting: boolean;
   readonly destroyed: boolean;
@@ -83,9 +83,3 @@ export const clientKeyPrefix = (client: RedisClient): string =>
 /** Returns the connections of a client: itself, or one for each node of a Cluster. */
 export const connectionsOf = (client: RedisClient, role: 'all' | 'master' = 'all'): RedisClient[] =>
   client.isCluster ? (client.nodes?.(role) ?? []) : [client];
-
-/** Returns the sockets that a command may use: one for a server, or one for each master of a Cluster. */
-export function socketsOf(client: RedisClient): ClientStream[] {
-  if (client.isCluster) return (client.nodes?.('master') ?? []).flatMap((node) => socketsOf(node));
-  return typeof client.stream?.cork === 'function' ? [client.stream] : [];
-}

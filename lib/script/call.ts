@@ -1,6 +1,5 @@
 import { setMaxListeners } from 'node:events';
 import { Bag, type InBag } from '../core/bag.js';
-import { monotonicMs } from '../core/clock.js';
 import { withOwed } from '../core/owed.js';
 import type { RedisClient } from '../redis/redis.client.js';
 import { RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
@@ -56,7 +55,7 @@ export class Deadlines {
 
   readonly #tick = (): void => {
     this.#timer = undefined;
-    const now = monotonicMs();
+    const now = performance.now();
     const due = this.#pending.filter(({ atMs }) => atMs <= now).sort((a, b) => a.atMs - b.atMs);
     // After a blocked event loop, replies may wait unread in the socket. `setImmediate` lets Node read them first.
     if (due.length > 0) setImmediate(() => this.#expire(due));
@@ -105,7 +104,7 @@ export class Call<Result> implements Deadline {
     private readonly resolve: (result: Result) => void,
     private readonly reject: (fault: RedisFault) => void,
   ) {
-    this.atMs = monotonicMs() + (options.timeoutMs ?? runner.commandTimeoutMs);
+    this.atMs = performance.now() + (options.timeoutMs ?? runner.commandTimeoutMs);
   }
 
   get isSettled(): boolean {

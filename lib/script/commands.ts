@@ -11,40 +11,29 @@ export interface LuaCommand {
   readonly numberOfKeys: number | undefined;
 }
 
-type Invoke = (args: readonly ScriptArg[]) => Promise<unknown>;
+export type Invoke = (...args: ScriptArg[]) => Promise<unknown>;
 
-/** The scripts that are commands of one client. A client without `defineCommand` uses `eval`. */
-export class ScriptCommands {
-  readonly #invokes = new Map<string, Invoke>();
+/** Makes a Lua text a command of the client. A client without `defineCommand` uses `eval`. */
+export function defineOn(client: RedisClient, lua: LuaCommand): Invoke {
+  return client.defineCommand ? definedCommand(client, lua) : evalCommand(client, lua);
+}
 
-  constructor(private readonly client: RedisClient) {}
-
-  register(lua: LuaCommand): void {
-    this.#invokes.set(lua.command, this.#invokeOf(lua));
-  }
-
-  run(lua: LuaCommand, args: readonly ScriptArg[]): Promise<unknown> {
-    const invoke = this.#invokes.get(lua.command);
-    return invoke ? invoke(args) : this.#registerLate(lua, args);
-  }
-
-  /**
-   * Registers a script and runs it. A pipeline that ioredis has begun by itself does not know commands that were
-   * defined later: all its commands would fail. So this waits until such pipelines are sent, which may be after the
-   * replies of the pipeline before them.
-   */
-  async #registerLate(lua: LuaCommand, args: readonly ScriptArg[]): Promise<unknown> {
-    const begun = autoPipelines(this.client);
-    const invoke = this.#invokeOf(lua);
-    while (begun.length > 0 && autoPipelines(this.client).some((each) => begun.includes(each)))
-      await nextTurn();
-    this.#invokes.set(lua.command, invoke);
-    return invoke(args);
-  }
-
-  #invokeOf(lua: LuaCommand): Invoke {
-    return this.client.defineCommand ? definedCommand(this.client, lua) : evalCommand(this.client, lua);
-  }
+/**
+ * Makes a Lua text a command, and runs it. A pipeline that ioredis has begun by itself does not know commands that were
+ * defined later: all its commands would fail. So this waits until such pipelines are sent, which may be after the
+ * replies of the pipeline before them.
+ */
+export async function runNew(
+  client: RedisClient,
+  lua: LuaCommand,
+  args: readonly ScriptArg[],
+  onDefined: (invoke: Invoke) => void,
+): Promise<unknown> {
+  const begun = autoPipelines(client);
+  const invoke = defineOn(client, lua);
+  while (begun.length > 0 && autoPipelines(client).some((each) => begun.includes(each))) await nextTurn();
+  onDefined(invoke);
+  return invoke(...args);
 }
 
 /** The pipelines that ioredis has begun by itself and not sent yet, of a client with `enableAutoPipelining`. */
@@ -59,12 +48,12 @@ function definedCommand(client: RedisClient, { command, lua, binary, numberOfKey
   if (typeof commands[command] !== 'function')
     client.defineCommand?.(command, numberOfKeys === undefined ? { lua } : { lua, numberOfKeys });
   const method = binary ? `${command}Buffer` : command;
-  return (args) => (commands[method] as NonNullable<(typeof commands)[string]>)(...args);
+  return (commands[method] as Invoke).bind(client);
 }
 
 function evalCommand(client: RedisClient, { lua, binary, numberOfKeys }: LuaCommand): Invoke {
   const method = binary ? 'evalBuffer' : 'eval';
-  return (args) => {
+  return (...args) => {
     const run = client[method];
     if (!run)
       return Promise.reject(new TypeError(`the Redis client has neither defineCommand nor ${method}`));

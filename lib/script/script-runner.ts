@@ -1,11 +1,11 @@
 import { isNativeError } from 'node:util/types';
 import { settleWithin } from '../core/settle-within.js';
-import { type RedisClient, socketsOf } from '../redis/redis.client.js';
+import type { ClientStream, RedisClient } from '../redis/redis.client.js';
 import type { HangWatch } from '../redis/redis.hang-watch.js';
 import { RedisReadiness } from '../redis/redis.readiness.js';
 import { batchOf, inBatches } from './batch.js';
 import { Call, Deadlines, type RunOptions } from './call.js';
-import { ScriptCommands } from './commands.js';
+import { defineOn, type Invoke, type LuaCommand, runNew } from './commands.js';
 import type { Script, ScriptArg } from './define-script.js';
 
 export type { RunOptions } from './call.js';
@@ -25,7 +25,8 @@ export class ScriptRunner {
   readonly readiness: RedisReadiness;
   /** @internal for {@link Call} */
   readonly deadlines = new Deadlines();
-  readonly #commands: ScriptCommands;
+  /** The scripts that are commands of the client. */
+  readonly #commands = new Map<string, Invoke>();
   /** The calls of this turn. */
   #queued: AnyCall[] = [];
   /** Commands that were sent and not answered. */
@@ -44,7 +45,6 @@ export class ScriptRunner {
     private readonly hangs?: HangWatch,
   ) {
     this.readiness = new RedisReadiness(client);
-    this.#commands = new ScriptCommands(client);
     // The keys of two calls are seldom in one slot.
     this.#batches = !client.isCluster;
   }
@@ -64,9 +64,9 @@ export class ScriptRunner {
     });
   }
 
-  /** Registers a script on the client. A client without `defineCommand` uses `eval`. */
-  register(script: Script): void {
-    this.#commands.register(script);
+  /** Registers a script on the client. */
+  register(script: LuaCommand): void {
+    this.#commands.set(script.command, defineOn(this.client, script));
   }
 
   /** Called when no answer came in time. */
@@ -136,10 +136,17 @@ export class ScriptRunner {
       else calls[0]?.refuse(error);
     };
     try {
-      this.#commands.run(batch ?? script, batch?.argsOf(calls) ?? keysAndArgs).then(onReply, onRejected);
+      this.command(batch ?? script, batch?.argsOf(calls) ?? keysAndArgs).then(onReply, onRejected);
     } catch (error) {
       onRejected(error);
     }
+  }
+
+  /** @internal Sends one command, of one call or of a batch. */
+  command(lua: LuaCommand, args: readonly ScriptArg[]): Promise<unknown> {
+    const invoke = this.#commands.get(lua.command);
+    if (invoke) return invoke(...args);
+    return runNew(this.client, lua, args, (defined) => this.#commands.set(lua.command, defined));
   }
 
   /**
@@ -176,4 +183,10 @@ function answerEach(calls: readonly AnyCall[], replies: unknown): void {
     if (isNativeError(reply)) call.refuse(reply);
     else call.answer(reply);
   }
+}
+
+/** Returns the sockets that a command may use: one for a server, or one for each master of a Cluster. */
+function socketsOf(client: RedisClient): ClientStream[] {
+  if (client.isCluster) return (client.nodes?.('master') ?? []).flatMap((node) => socketsOf(node));
+  return typeof client.stream?.cork === 'function' ? [client.stream] : [];
 }

@@ -4,7 +4,7 @@ import { inspect } from 'node:util';
 import { createRedisBackend, type LockError, type LockBackend } from 'nestjs-syncguard';
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { LockService } from '../../lib/lock/lock.service.js';
-import { ScriptCommands } from '../../lib/script/commands.js';
+import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { granted } from './lock.contract.js';
 import { eventually } from '../support/eventually.js';
@@ -150,11 +150,11 @@ describe('locks when Redis fails', () => {
     });
 
     it('of a release by the bare id is a release too, in both layouts', async () => {
-      const { run: original } = ScriptCommands.prototype;
-      function passOn(this: ScriptCommands, ...sent: Parameters<typeof original>): Promise<unknown> {
+      const { command: original } = ScriptRunner.prototype;
+      function passOn(this: ScriptRunner, ...sent: Parameters<typeof original>): Promise<unknown> {
         return original.apply(this, sent);
       }
-      function cut(this: ScriptCommands, ...sent: Parameters<typeof original>): Promise<unknown> {
+      function cut(this: ScriptRunner, ...sent: Parameters<typeof original>): Promise<unknown> {
         proxy.cutAfterRequest();
         return original.apply(this, sent);
       }
@@ -162,7 +162,7 @@ describe('locks when Redis fails', () => {
         const backend = createRedisBackend(server.client({ port: proxy.port }), { keyLayout });
         const { lockId } = granted(await backend.acquire({ key: 'order:1', ttlMs: TTL_MS }));
         // The slotted layout reads the index first: it is the second reply that is lost.
-        const send = jest.spyOn(ScriptCommands.prototype, 'run');
+        const send = jest.spyOn(ScriptRunner.prototype, 'command');
         send.mockImplementationOnce(keyLayout === 'slotted' ? passOn : cut);
         if (keyLayout === 'slotted') send.mockImplementationOnce(cut);
         expect(await backend.release({ lockId })).toStrictEqual({ ok: true });

@@ -11,7 +11,7 @@ const MOST_FILES: Record<string, number> = {
   acquire: 19,
   check: 20,
   reserve: 23,
-  '@RateLimit': 26,
+  '@RateLimit': 24,
 };
 const MOST_LINES = 700;
 
