@@ -1,5 +1,5 @@
-import { momentNow, monotonicMs } from '../core/clock.js';
-import { BackendHandle } from '../lock/lock.handle.js';
+import { monotonicMs } from '../core/clock.js';
+import type { BackendHandle } from '../lock/lock.handle.js';
 import { detailOf, type LockBackend } from '../lock/lock.backend.js';
 import type {
   BackendCapabilities,
@@ -9,7 +9,6 @@ import type {
   ReleaseOptions,
   ReleaseResult,
 } from '../lock/lock.types.js';
-import { validateKeys } from '../lock/lock.validate.js';
 import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
 import { createTelemetry } from '../telemetry/telemetry.js';
 import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
@@ -33,20 +32,15 @@ export function withTelemetry<C extends BackendCapabilities>(
   return observedLocks(backend, createTelemetry(resolveTelemetryOptions(options), warn));
 }
 
-/** Observes a lock backend. Creates the handles anew over the observed backend, so that their calls are reported too. */
+/** Observes a lock backend. Its handles go through the observed backend, so that their calls are reported too. */
 export function observedLocks<C extends BackendCapabilities>(
   backend: LockBackend<C>,
   emit: Emit,
 ): LockBackend<C> {
   const withObservedHandles: LockBackend<C> = inFrontOf(backend, {
     acquire: async (options) => {
-      const sentAt = momentNow();
       const result = await backend.acquire(options);
-      if (!result.ok) return result;
-      const { lockId, fence, expiresAtMs } = result;
-      const { ttlMs } = options;
-      const keys = validateKeys(options);
-      return new BackendHandle(locks, { keys, lockId, fence, expiresAtMs, ttlMs, sentAt });
+      return result.ok ? (result as BackendHandle).through(locks) : result;
     },
   });
   const locks: LockBackend<C> = observe(withObservedHandles, 'lock', LOCK, emit);

@@ -1,9 +1,9 @@
 import { setMaxListeners } from 'node:events';
-import { earlierMoment, type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../core/clock.js';
+import { earlierMoment, type Moment, momentAfter, monotonicMs, msUntil } from '../core/clock.js';
 import { isOwed } from '../core/owed.js';
 import { hashesOf, LockError } from './lock.errors.js';
-import { fencesOf } from './lock.handle.js';
-import type { LockHandle, ExtendResult } from './lock.types.js';
+import { type BackendHandle, fencesOf } from './lock.handle.js';
+import type { ExtendResult } from './lock.types.js';
 import { validateTtl } from './lock.validate.js';
 import type { Watched } from './watchdog.js';
 
@@ -43,12 +43,9 @@ export interface LockContext {
 }
 
 export interface LeaseOptions {
-  readonly keys: readonly string[];
   readonly ttlMs: number;
   readonly autoExtend: boolean;
   readonly maxHoldMs: number | undefined;
-  /** When the acquire was sent. */
-  readonly sentAt: Moment;
   /** Called when `wakeAtMs` has changed. */
   onChange(lease: Lease): void;
   /** Called once, when the lock is found to be lost. */
@@ -116,10 +113,11 @@ export class Lease implements Watched {
   /** What the body is called with. All its values are getters, so a logger or JSON shows none of them. */
   readonly context: LockContext = new LeaseContext(this);
   readonly keys: readonly string[];
-  readonly handle: LockHandle;
+  readonly handle: BackendHandle;
   /** Its place among those that the watchdog watches. */
   place = -1;
   readonly #options: LeaseOptions;
+  readonly #sinceMs: number;
   readonly #end: Moment;
   #deadline: Moment;
   #renewAtMs = Infinity;
@@ -130,12 +128,14 @@ export class Lease implements Watched {
   #lost: LockError | undefined;
   #controller: AbortController | undefined;
 
-  constructor(handle: LockHandle, options: LeaseOptions) {
-    this.keys = options.keys;
+  constructor(handle: BackendHandle, options: LeaseOptions) {
+    const { keys, sentAt } = handle.held;
+    this.keys = keys;
     this.handle = handle;
     this.#options = options;
-    this.#end = momentAfter(options.sentAt, options.maxHoldMs ?? Infinity);
-    this.#deadline = this.#extendTo(options.sentAt, options.ttlMs);
+    this.#sinceMs = sentAt.monotonicMs;
+    this.#end = momentAfter(sentAt, options.maxHoldMs ?? Infinity);
+    this.#deadline = this.#extendTo(sentAt, options.ttlMs);
   }
 
   get ttlMs(): number {
@@ -144,7 +144,7 @@ export class Lease implements Watched {
 
   /** How long the lock has been held so far, in ms. */
   get heldMs(): number {
-    return monotonicMs() - this.#options.sentAt.monotonicMs;
+    return monotonicMs() - this.#sinceMs;
   }
 
   /** The error of the loss, if the lock was lost before the body ended. Reading this property checks the clocks. */
@@ -190,12 +190,11 @@ export class Lease implements Watched {
   async extend(ttlMs: number = this.#options.ttlMs): Promise<ExtendResult> {
     validateTtl(ttlMs);
     if (this.#ended || this.lost) return { ok: false };
-    const sentAt = momentNow();
     const allowedMs = Math.max(1, Math.min(ttlMs, Math.floor(msUntil(this.#end))));
     const result = await this.handle.extend(allowedMs);
     if (!result.ok) this.lose('another owner has it, or it was deleted');
     // If the answer comes after the deadline, the body has learned of the loss already. Then the lock stays lost.
-    else if (!this.lost) this.#deadline = this.#extendTo(sentAt, allowedMs);
+    else if (!this.lost) this.#deadline = this.#extendTo(this.handle.held.sentAt, allowedMs);
     this.#options.onChange(this);
     return this.lost ? { ok: false } : result;
   }

@@ -1,46 +1,65 @@
 import { refuseAborted } from '../core/abort.js';
 import { BackgroundRetries } from '../core/background-retries.js';
-import { type Moment, momentAfter, momentNow, msUntil } from '../core/clock.js';
+import { Bag, type InBag } from '../core/bag.js';
+import { type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../core/clock.js';
+import { IdleSweep } from '../core/idle-sweep.js';
 import { settleWithin } from '../core/settle-within.js';
 import { MAX_DURATION_MS } from '../core/validate.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
-import type { LockHandle, ExtendResult, HeldLock, ReleaseResult } from './lock.types.js';
+import type { ExtendResult, HeldLock, LockHandle, ReleaseResult } from './lock.types.js';
 
-export interface Grant {
-  readonly keys: readonly string[];
+const SWEEP_AT_LEAST = 1_024;
+
+/** What a backend says of a grant. */
+export interface Grant extends Omit<HeldLock, 'deadline'> {
   readonly lockId: string;
   readonly fence: string;
   readonly expiresAtMs: number;
   readonly ttlMs: number;
-  /** When the request was sent. */
-  readonly sentAt: Moment;
 }
 
 /**
  * The handle of a granted lock. It knows the keys, so each operation is one round trip. After the release, or once the
  * lock was found to be lost, its operations send no commands and return `{ ok: false }`.
  */
-export class BackendHandle implements LockHandle {
+export class BackendHandle implements LockHandle, InBag {
   readonly ok = true;
   readonly lockId: string;
   readonly fence: string;
   expiresAtMs: number;
-  readonly #backend: Pick<LockBackend, 'release' | 'extend'>;
+  #backend: Pick<LockBackend, 'release' | 'extend'>;
   #held: HeldLock;
   #releasing: Promise<ReleaseResult> | undefined;
   #isOver = false;
+  #open: OpenHandles | undefined;
+  #place = -1;
 
   constructor(backend: Pick<LockBackend, 'release' | 'extend'>, grant: Grant) {
+    const { keys, lockId, fence, expiresAtMs, sentAt, ttlMs, ref } = grant;
     this.#backend = backend;
-    this.lockId = grant.lockId;
-    this.fence = grant.fence;
-    this.expiresAtMs = grant.expiresAtMs;
-    this.#held = { keys: grant.keys, deadline: momentAfter(grant.sentAt, grant.ttlMs) };
+    this.lockId = lockId;
+    this.fence = fence;
+    this.expiresAtMs = expiresAtMs;
+    this.#held = { keys, sentAt, deadline: momentAfter(sentAt, ttlMs), ref };
   }
 
   get fences(): Readonly<Record<string, string>> {
     return fencesOf(this.#held.keys, this.fence);
+  }
+
+  /** @internal */
+  get held(): HeldLock {
+    return this.#held;
+  }
+
+  /** @internal Its place among the open handles. An accessor, so that logs do not show it. */
+  get place(): number {
+    return this.#place;
+  }
+
+  set place(place: number) {
+    this.#place = place;
   }
 
   async release(signal?: AbortSignal): Promise<ReleaseResult> {
@@ -53,7 +72,7 @@ export class BackendHandle implements LockHandle {
     this.#releasing = this.#backend.release({ lockId: this.lockId, held: this.#held, signal });
     try {
       const result = await this.#releasing;
-      this.#isOver = true;
+      this.#end();
       return result;
     } finally {
       this.#releasing = undefined;
@@ -64,10 +83,8 @@ export class BackendHandle implements LockHandle {
     if (this.#isOver) return isGone(signal);
     const sentAt = momentNow();
     const result = await this.#backend.extend({ lockId: this.lockId, held: this.#held, ttlMs, signal });
-    if (result.ok) {
-      this.expiresAtMs = result.expiresAtMs;
-      this.#held = { keys: this.#held.keys, deadline: momentAfter(sentAt, ttlMs) };
-    } else this.#isOver = true;
+    if (result.ok) this.extended(sentAt, ttlMs, result.expiresAtMs);
+    else this.#end();
     return result;
   }
 
@@ -75,6 +92,76 @@ export class BackendHandle implements LockHandle {
   async [Symbol.asyncDispose](): Promise<void> {
     const released = (): Promise<boolean> => this.release().then(() => true);
     await released().catch(() => new BackgroundRetries().start(released, msUntil(this.#held.deadline)));
+    this.#open?.delete(this);
+  }
+
+  /** @internal The lock was extended by a call that was sent at `sentAt`. */
+  extended(sentAt: Moment, ttlMs: number, expiresAtMs: number): void {
+    this.expiresAtMs = expiresAtMs;
+    this.#held = { ...this.#held, sentAt, deadline: momentAfter(sentAt, ttlMs) };
+  }
+
+  /** @internal Its operations go through this backend from now on. It stands in front of the one that granted the lock. */
+  through(backend: LockBackend): this {
+    this.#backend = backend;
+    return this;
+  }
+
+  /** @internal Tells these when the lock is over. */
+  openIn(handles: OpenHandles): this {
+    this.#open = handles;
+    return this;
+  }
+
+  #end(): void {
+    this.#isOver = true;
+    this.#open?.delete(this);
+  }
+}
+
+/**
+ * The handles that `acquire()` has returned and that are not released yet. A shutdown waits for them, and may release
+ * those that are left.
+ */
+export class OpenHandles {
+  readonly #open = new Bag<BackendHandle>();
+  #sweepAt = SWEEP_AT_LEAST;
+  readonly #idleSweep = new IdleSweep(() => this.#sweep());
+  #onEmpty: (() => void) | undefined;
+
+  add(handle: BackendHandle): LockHandle {
+    if (this.#open.size >= this.#sweepAt) this.#sweep();
+    this.#open.add(handle);
+    this.#idleSweep.start();
+    return handle.openIn(this);
+  }
+
+  delete(handle: BackendHandle): void {
+    if (this.#open.delete(handle) && this.#open.size === 0) this.#onEmpty?.();
+  }
+
+  /** Returns the handle of a lock that is used by its id. It looks through all, since few calls have only the id. */
+  find(lockId: string): BackendHandle | undefined {
+    return this.#open.find((handle) => handle.lockId === lockId);
+  }
+
+  /** Resolves when no handle is open any more. */
+  async emptied(): Promise<void> {
+    this.#sweep();
+    if (this.#open.size > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
+  }
+
+  toArray(): LockHandle[] {
+    return this.#open.toArray();
+  }
+
+  /** Forgets handles that were never released and whose TTL is over. Runs when the list has doubled, and when idle. */
+  #sweep(): number {
+    const nowMs = monotonicMs();
+    for (const handle of this.#open.filter(({ held }) => held.deadline.monotonicMs <= nowMs))
+      this.delete(handle);
+    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#open.size);
+    return this.#open.size;
   }
 }
 

@@ -2,7 +2,7 @@ import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { Bag, type InBag } from '../core/bag.js';
-import { type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../core/clock.js';
+import { momentNow, msUntil } from '../core/clock.js';
 import { hashKey } from '../core/keys.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
@@ -11,6 +11,7 @@ import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
 import { hashesOf, LockError, type LockErrorCode } from './lock.errors.js';
+import { type BackendHandle, OpenHandles } from './lock.handle.js';
 import {
   type LockCallOptions,
   MAX_RETRIES_UNUSED,
@@ -20,6 +21,7 @@ import {
 } from './lock.options.js';
 import type {
   LockHandle,
+  AcquireFailure,
   AcquireOptions,
   AcquireResult,
   BackendCapabilities,
@@ -35,8 +37,7 @@ import type {
 } from './lock.types.js';
 import { BackgroundRetries } from '../core/background-retries.js';
 import { validateKeys } from './lock.validate.js';
-import { TrackedHandles } from './tracked-handles.js';
-import { type Attempt, type Waited, waitForLock } from './waiting.js';
+import { type Wait, type Waited, waitForLock } from './waiting.js';
 import { Watchdog } from './watchdog.js';
 
 export interface LockServiceOptions {
@@ -58,12 +59,6 @@ interface Running extends InBag {
   readonly run: Promise<unknown>;
 }
 
-interface Wait {
-  readonly waitedMs: number;
-  /** The place in the queue when waiting began, counted from 1. */
-  readonly place?: number | undefined;
-}
-
 const HELD_HINT =
   'This call holds other locks itself (`heldKeyHashes`), so two calls may be waiting for each other until one gives up. Take all keys in one call with `keys`, or take them in the same order everywhere.';
 
@@ -81,7 +76,7 @@ const HELD_HINT =
 export class LockService implements OnModuleDestroy {
   readonly #logger = new Logger('SyncGuard');
   readonly #watchdog = new Watchdog();
-  readonly #handles = new TrackedHandles();
+  readonly #handles = new OpenHandles();
   readonly #retries = new BackgroundRetries();
   #attempts = 0;
   #onNoAttempt: (() => void) | undefined;
@@ -120,15 +115,15 @@ export class LockService implements OnModuleDestroy {
    * }
    */
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
-    const { result, sentAt } = await this.#attempt(options);
-    return result.ok ? this.#handles.track(result, sentAt.monotonicMs + options.ttlMs) : result;
+    const result = await this.#attempt(options);
+    return result.ok ? this.#handles.add(result) : result;
   }
 
   /** Releases a lock by its id. Returns `{ ok: false }` if the lock is gone or another owner has it. */
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
     const result = await this.#backend.release(options);
-    const tracked = this.#handles.find(options.lockId);
-    if (tracked) this.#handles.ended(tracked);
+    const handle = this.#handles.find(options.lockId);
+    if (handle) this.#handles.delete(handle);
     return result;
   }
 
@@ -137,10 +132,9 @@ export class LockService implements OnModuleDestroy {
    * A lock that has expired never comes back.
    */
   async extend(options: ExtendOptions): Promise<ExtendResult> {
-    const sentAtMs = monotonicMs();
+    const sentAt = momentNow();
     const result = await this.#backend.extend(options);
-    const tracked = result.ok ? this.#handles.find(options.lockId) : undefined;
-    if (tracked) tracked.deadlineMs = sentAtMs + options.ttlMs;
+    if (result.ok) this.#handles.find(options.lockId)?.extended(sentAt, options.ttlMs, result.expiresAtMs);
     return result;
   }
 
@@ -198,12 +192,9 @@ export class LockService implements OnModuleDestroy {
     if (outer)
       return call.reentrant ? this.#reenter(outer.context, keys, fn) : this.#rejectNested(outer.context);
     const waited = await this.#waitFor(keys, call);
-    const { result, sentAt } = waited;
-    if (!result.ok) return this.#contended(keys, call, waited);
-    const lease: Lease = new Lease(result, {
+    if (!waited.result.ok) return this.#contended(keys, call, waited);
+    const lease: Lease = new Lease(waited.result, {
       ...call,
-      keys,
-      sentAt,
       onChange: (changed) => this.#watchdog.changed(changed),
       // The watchdog may find the loss, and it runs in no async context. The listener must get the event in the context
       // of this call.
@@ -248,7 +239,7 @@ export class LockService implements OnModuleDestroy {
     await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(({ run }) => run)]);
 
     const leases = held.filter(({ place }) => place >= 0).map(({ lease }) => lease);
-    await this.#endHeld(leases, [...leases.map(({ handle }) => handle), ...this.#handles.all()]);
+    await this.#endHeld(leases, [...leases.map(({ handle }) => handle), ...this.#handles.toArray()]);
     await Promise.all([this.#retries.flush(), this.#backend.flush?.()]);
   }
 
@@ -269,21 +260,20 @@ export class LockService implements OnModuleDestroy {
   }
 
   /** Makes one attempt. A grant that arrives after the shutdown began, or after its TTL, is released again. */
-  async #attempt(options: AcquireOptions): Promise<Attempt> {
+  async #attempt(options: AcquireOptions): Promise<BackendHandle | AcquireFailure> {
     this.#refuseWhenShutDown();
     this.#attempts++;
     try {
-      const sentAt = momentNow();
-      const result = await this.#backend.acquire(options);
-      if (result.ok && this.#isTooLate(sentAt, options.ttlMs)) await this.#takeBack(result, options);
-      return { result, sentAt };
+      const result = (await this.#backend.acquire(options)) as BackendHandle | AcquireFailure;
+      if (result.ok && this.#isTooLate(result)) await this.#takeBack(result, options);
+      return result;
     } finally {
       if (--this.#attempts === 0) this.#onNoAttempt?.();
     }
   }
 
-  #isTooLate(sentAt: Moment, ttlMs: number): boolean {
-    return this.#shutdown.signal.aborted || msUntil(momentAfter(sentAt, ttlMs)) <= 0;
+  #isTooLate({ held }: BackendHandle): boolean {
+    return this.#shutdown.signal.aborted || msUntil(held.deadline) <= 0;
   }
 
   async #takeBack(lock: LockHandle, options: AcquireOptions): Promise<never> {
@@ -305,21 +295,18 @@ export class LockService implements OnModuleDestroy {
   }
 
   /** Waits for the lock: in the queue with `fair`, else by repeated attempts. */
-  async #waitFor(keys: readonly string[], call: ResolvedLockCall): Promise<Waited & Wait> {
-    const startedMs = monotonicMs();
+  #waitFor(keys: readonly string[], call: ResolvedLockCall): Promise<Waited> {
     // A call that is aborted already takes no place in the queue. Giving the place up would cost a command.
     const waits = call.fair && call.onContention === 'throw' && call.timeoutMs > 0 && !call.signal?.aborted;
     const turn = waits ? this.#backend.takeTurn?.({ pollMs: call.pollMs }) : undefined;
-    const wait = (): Wait => ({ waitedMs: monotonicMs() - startedMs, place: turn?.place });
-    const attempt = (options: AcquireOptions): Promise<Attempt> => this.#attempt(options);
-    try {
-      const waiting = { keys, call, turn, shutdown: this.#shutdown.signal, attempt };
-      return { ...(await waitForLock(waiting)), ...wait() };
-    } catch (error) {
-      if (error instanceof LockError && error.code === 'Aborted')
-        this.#tell('aborted', error.code, keys, wait());
-      throw error;
-    }
+    return waitForLock({
+      keys,
+      call,
+      turn,
+      shutdown: this.#shutdown.signal,
+      attempt: (options) => this.#attempt(options),
+      onAborted: (wait) => this.#tell('aborted', 'Aborted', keys, wait),
+    });
   }
 
   /** Runs `fn` under a lock that the caller holds already. This call neither extends nor releases the lock. */
@@ -353,11 +340,7 @@ export class LockService implements OnModuleDestroy {
     this.#logger.warn(MAX_RETRIES_UNUSED);
   }
 
-  #contended(
-    keys: readonly string[],
-    call: ResolvedLockCall,
-    { result, fault, ...wait }: Waited & Wait,
-  ): unknown {
+  #contended(keys: readonly string[], call: ResolvedLockCall, { result, fault, ...wait }: Waited): unknown {
     if (call.onContention === 'skip') return undefined;
     if (call.onContention !== 'throw') return call.onContention(keys[0] as string, keys);
     this.#tell('timeout', 'AcquisitionTimeout', keys, wait);
@@ -399,10 +382,11 @@ export class LockService implements OnModuleDestroy {
       outer: findFrame(() => true),
       active: true,
     };
-    this.#watchdog.watch(lease);
     let outcome: { value: T } | { error: unknown };
     try {
-      outcome = { value: await frames.run(frame, fn, lease.context) };
+      const running = frames.run(frame, fn, lease.context);
+      this.#watchdog.watch(lease); // After the body has begun, since it may have to start a timer.
+      outcome = { value: await running };
     } catch (error) {
       outcome = { error };
     }

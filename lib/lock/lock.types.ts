@@ -71,8 +71,12 @@ export interface ReleaseOptions {
 /** @internal What a handle knows about its lock. */
 export interface HeldLock {
   readonly keys: readonly string[];
+  /** When the last request that gave it its life was sent. */
+  readonly sentAt: Moment;
   /** When the lock expires by the clocks of this process. It is counted from before the request was sent, so it is never late. */
   readonly deadline: Moment;
+  /** What the backend has computed for these keys. */
+  readonly ref?: object | undefined;
 }
 
 export interface ExtendOptions extends ReleaseOptions {

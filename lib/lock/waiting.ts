@@ -1,9 +1,10 @@
-import { type Moment, monotonicMs } from '../core/clock.js';
+import { monotonicMs } from '../core/clock.js';
 import { isOwed } from '../core/owed.js';
 import { detailOf } from './lock.backend.js';
 import { LockError, type LockErrorCode } from './lock.errors.js';
 import type { ResolvedLockCall } from './lock.options.js';
-import type { AcquireOptions, AcquireResult, LockTurn } from './lock.types.js';
+import type { BackendHandle } from './lock.handle.js';
+import type { AcquireFailure, AcquireOptions, LockTurn } from './lock.types.js';
 import { pause } from './pause.js';
 
 const LONGEST_PAUSE_MS = 1_000;
@@ -11,18 +12,20 @@ const LONGEST_PAUSE_MS = 1_000;
 /** Faults of Redis that do not end the wait of a call: it tries again. */
 const MAY_PASS: ReadonlySet<LockErrorCode> = new Set<LockErrorCode>(['ServiceUnavailable', 'NetworkTimeout']);
 
-export interface Attempt {
-  readonly result: AcquireResult;
-  /** When the request was sent. */
-  readonly sentAt: Moment;
+/** How long a call waited. */
+export interface Wait {
+  readonly waitedMs: number;
+  /** The place in the queue when waiting began, counted from 1. */
+  readonly place?: number | undefined;
 }
 
 /** The outcome of waiting. `fault` is the last fault of Redis that happened meanwhile. */
-export interface Waited extends Attempt {
+export interface Waited extends Wait {
+  readonly result: BackendHandle | AcquireFailure;
   readonly fault?: LockError | undefined;
 }
 
-type Tried = Attempt | { readonly fault: LockError };
+type Tried = BackendHandle | AcquireFailure | LockError;
 
 export interface WaitingOptions {
   readonly keys: readonly string[];
@@ -31,40 +34,43 @@ export interface WaitingOptions {
   readonly turn: LockTurn | undefined;
   /** Aborts when the app shuts down. */
   readonly shutdown: AbortSignal;
-  attempt(options: AcquireOptions): Promise<Attempt>;
+  attempt(options: AcquireOptions): Promise<BackendHandle | AcquireFailure>;
+  /** Called when a signal has ended the wait. */
+  onAborted(wait: Wait): void;
 }
 
 /** Tries until the lock is granted, the time is over, or the tries are used up. A fault of Redis counts as a failed try. */
 export async function waitForLock(options: WaitingOptions): Promise<Waited> {
-  const { turn } = options;
-  let waited: Waited | undefined;
-  try {
-    waited = await tryOn(options);
-    return waited;
-  } finally {
-    if (!waited?.result.ok) turn?.leave();
-  }
-}
-
-async function tryOn(options: WaitingOptions): Promise<Waited> {
   const { keys, call, turn } = options;
   const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
   const startedMs = monotonicMs();
   const endMs = startedMs + (call.onContention === 'throw' ? call.timeoutMs : 0);
   const isOver = (): boolean => monotonicMs() >= endMs;
+  const wait = (): Wait => ({ waitedMs: monotonicMs() - startedMs, place: turn?.place });
   let fault: LockError | undefined;
-  for (let tries = 1; ; tries++) {
-    const tried = await tryOnce(options, { keys, ttlMs, signal: call.signal, turn });
-    if ('fault' in tried) ({ fault } = tried);
-    else if (tried.result.ok) return tried;
-    if (!isOver() && (call.fair || tries <= call.maxRetries)) {
-      // While the server owes the reply to the last try, no further one is sent: it would only wait behind the first.
-      do await pauseBetween(options, Math.min(pauseMs(tried, call, tries), endMs - monotonicMs()));
-      while (isOwed(fault) && !isOver());
-      if (!isOwed(fault)) continue;
+  let isGranted = false;
+  try {
+    for (let tries = 1; ; tries++) {
+      const tried = await tryOnce(options, { keys, ttlMs, signal: call.signal, turn });
+      if (tried instanceof LockError) fault = tried;
+      else if (tried.ok) {
+        isGranted = true;
+        return { result: tried, ...wait() };
+      }
+      if (!isOver() && (call.fair || tries <= call.maxRetries)) {
+        // While the server owes the reply to the last try, no further one is sent: it would only wait behind the first.
+        do await pauseBetween(options, Math.min(pauseMs(tried, call, tries), endMs - monotonicMs()));
+        while (isOwed(fault) && !isOver());
+        if (!isOwed(fault)) continue;
+      }
+      if (tried instanceof LockError) throw triedInVain(tried, tries, wait());
+      return { result: tried, fault, ...wait() };
     }
-    if ('fault' in tried) throw triedInVain(tried.fault, tries, monotonicMs() - startedMs);
-    return { ...tried, fault };
+  } catch (error) {
+    if (error instanceof LockError && error.code === 'Aborted') options.onAborted(wait());
+    throw error;
+  } finally {
+    if (!isGranted) turn?.leave();
   }
 }
 
@@ -72,7 +78,7 @@ async function tryOnce({ attempt, shutdown }: WaitingOptions, options: AcquireOp
   try {
     return await attempt(options);
   } catch (error) {
-    if (error instanceof LockError && MAY_PASS.has(error.code) && !shutdown.aborted) return { fault: error };
+    if (error instanceof LockError && MAY_PASS.has(error.code) && !shutdown.aborted) return error;
     throw error;
   }
 }
@@ -90,7 +96,7 @@ async function pauseBetween({ call, shutdown, turn }: WaitingOptions, ms: number
 
 /** Returns the pause until the next try. Without a queue it ends no later than the other owner's lock. */
 function pauseMs(tried: Tried, call: ResolvedLockCall, tries: number): number {
-  const { lookAgainMs, remainingMs = Infinity } = ('result' in tried && detailOf(tried.result)) || {};
+  const { lookAgainMs, remainingMs = Infinity } = detailOf(tried) ?? {};
   return lookAgainMs ?? Math.min(backoffMs(call, tries - 1), remainingMs + 1);
 }
 
@@ -106,7 +112,7 @@ function backoffMs({ retryDelayMs, backoff, jitter }: ResolvedLockCall, retries:
 }
 
 /** Returns an error that adds how long the call tried. Its cause is the fault of the last try. */
-function triedInVain(fault: LockError, tries: number, waitedMs: number): LockError {
+function triedInVain(fault: LockError, tries: number, { waitedMs }: Wait): LockError {
   if (tries === 1) return fault;
   const { code, summary, hint, context } = fault;
   return new LockError({

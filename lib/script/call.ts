@@ -119,9 +119,9 @@ export class Call<Result> implements Deadline {
       setMaxListeners(0, signal); // Many calls may share the signal of one request.
       signal.addEventListener('abort', this, { once: true });
     }
-    this.runner.deadlines.add(this);
     if (this.runner.readiness.ready) this.#enqueue();
     else this.#wait();
+    this.runner.deadlines.add(this); // After the command was sent, since it may have to start a timer.
   }
 
   /** Returns whether the call is sent now. A call that was aborted meanwhile is not, and one without a connection waits. */

@@ -37,7 +37,6 @@ export class ScriptRunner {
   /** Calls that have rejected and that Redis may still answer. */
   readonly #owed = new Set<object>();
   #onAllAnswered: (() => void)[] = [];
-  #corked = false;
 
   constructor(
     readonly client: RedisClient,
@@ -103,7 +102,7 @@ export class ScriptRunner {
    */
   enqueue(call: AnyCall): void {
     if (this.#isQuiet && this.#inFlight === 0 && this.#queued.length === 0) {
-      if (call.departs()) this.#send([call]);
+      if (call.departs()) this.#send(call);
     } else if (this.#queued.push(call) === 1) atTurnsEnd(this.#flush);
   }
 
@@ -112,41 +111,59 @@ export class ScriptRunner {
     this.readiness.close();
   }
 
+  /** Sends the calls of one turn in one write, so that a thousand renewals cost one system call. */
   readonly #flush = (): void => {
     const queued = this.#queued;
     this.#queued = [];
     const calls = queued.filter((call) => call.departs());
     this.#isQuiet = calls.length <= 1;
-    if (this.#batches) for (const batch of inBatches(calls)) this.#send(batch);
-    else for (const call of calls) this.#send([call]);
+    const sockets = calls.length > 1 ? socketsOf(this.client) : [];
+    for (const socket of sockets) socket.cork();
+    if (this.#batches) for (const batch of inBatches(calls)) this.#sendBatch(batch);
+    else for (const call of calls) this.#send(call);
+    for (const socket of sockets) socket.uncork();
   };
 
-  #send(calls: readonly AnyCall[]): void {
-    this.#cork();
+  #send(call: AnyCall): void {
     this.#inFlight++;
-    const { script, keysAndArgs } = calls[0] as AnyCall;
-    const batch = calls.length > 1 ? batchOf(script) : undefined;
-    const onReply = (reply: unknown): void => {
-      this.#inFlight--;
-      answerEach(calls, batch ? reply : [reply]);
-    };
-    const onRejected = (error: unknown): void => {
-      this.#inFlight--;
-      if (batch) this.#refuseBatch(calls, error);
-      else calls[0]?.refuse(error);
-    };
-    try {
-      this.command(batch ?? script, batch?.argsOf(calls) ?? keysAndArgs).then(onReply, onRejected);
-    } catch (error) {
-      onRejected(error);
-    }
+    this.command(call.script, call.keysAndArgs).then(
+      (reply) => {
+        this.#inFlight--;
+        call.answer(reply);
+      },
+      (error: unknown) => {
+        this.#inFlight--;
+        call.refuse(error);
+      },
+    );
+  }
+
+  #sendBatch(calls: readonly AnyCall[]): void {
+    const [call] = calls as [AnyCall];
+    if (calls.length === 1) return this.#send(call);
+    const batch = batchOf(call.script);
+    this.#inFlight++;
+    this.command(batch, batch.argsOf(calls)).then(
+      (replies) => {
+        this.#inFlight--;
+        answerEach(calls, replies);
+      },
+      (error: unknown) => {
+        this.#inFlight--;
+        this.#refuseBatch(calls, error);
+      },
+    );
   }
 
   /** @internal Sends one command, of one call or of a batch. */
   command(lua: LuaCommand, args: readonly ScriptArg[]): Promise<unknown> {
     const invoke = this.#commands.get(lua.command);
-    if (invoke) return invoke(...args);
-    return runNew(this.client, lua, args, (defined) => this.#commands.set(lua.command, defined));
+    try {
+      if (invoke) return invoke(...args);
+      return runNew(this.client, lua, args, (defined) => this.#commands.set(lua.command, defined));
+    } catch (error) {
+      return Promise.reject(error); // A client that is no ioredis may throw.
+    }
   }
 
   /**
@@ -158,21 +175,7 @@ export class ScriptRunner {
     if (refusal === 'CROSSSLOT') this.#batches = false;
     for (const call of calls)
       if (refusal === undefined || call.isSettled) call.refuse(error);
-      else if (call.departs()) this.#send([call]);
-  }
-
-  /**
-   * Sends all commands of one turn of the event loop in one write, so that a thousand renewals cost one system call.
-   */
-  #cork(): void {
-    if (this.#corked) return;
-    this.#corked = true;
-    const sockets = socketsOf(this.client);
-    for (const socket of sockets) socket.cork();
-    process.nextTick(() => {
-      this.#corked = false;
-      for (const socket of sockets) socket.uncork();
-    });
+      else if (call.departs()) this.#send(call);
   }
 }
 

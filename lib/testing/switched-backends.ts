@@ -1,11 +1,11 @@
 import type { Backends } from '../assembly/backends.js';
 import { memoryBackends, type MemoryBackendsConfig } from '../assembly/memory-backends.js';
 import { BudgetUnavailableError } from '../budget/budget.errors.js';
-import { type Clock, momentNow } from '../core/clock.js';
+import type { Clock } from '../core/clock.js';
 import { CounterError } from '../counter/counter.errors.js';
 import { LimitError } from '../limit/limit.errors.js';
 import { MemoryLimitBackend } from '../limit/memory/limit.memory-backend.js';
-import { BackendHandle } from '../lock/lock.handle.js';
+import type { BackendHandle } from '../lock/lock.handle.js';
 import { type LockBackend, withDetail } from '../lock/lock.backend.js';
 import { LockError } from '../lock/lock.errors.js';
 import type { MemoryLockBackend } from '../lock/memory/lock.memory-backend.js';
@@ -100,12 +100,9 @@ export class SwitchedBackends implements Backends {
     // The answer is the one that a caller gets when another has just taken the lock for the same `ttlMs`.
     if (keys.some((key) => this.#isContended(key)))
       return withDetail({ ok: false, reason: 'locked' }, { reason: 'locked', remainingMs: ttlMs });
-    const sentAt = momentNow();
     const result = await this.#locks.acquire(options);
-    if (!result.ok) return result;
-    const { lockId, fence, expiresAtMs } = result;
-    // The handle is created over the switched backend, so that its calls follow the switches too.
-    return new BackendHandle(this.lock, { keys, lockId, fence, expiresAtMs, ttlMs, sentAt });
+    // The handle goes through the switched backend, so that its calls follow the switches too.
+    return result.ok ? (result as BackendHandle).through(this.lock) : result;
   }
 
   /**

@@ -27,13 +27,14 @@ import {
   toLockInfo,
   toRawLockInfo,
 } from '../lock.record.js';
-import { type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
+import { type LockRef, type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
 import { type AcquireReply, type ExtendReply, type ReleaseCode, scriptsFor } from './lock.scripts.js';
 import type {
   AcquireOptions,
   AcquireResult,
   ExtendOptions,
   ExtendResult,
+  HeldLock,
   IsLockedOptions,
   LockInfo,
   LockTurn,
@@ -115,7 +116,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const isLive = held !== undefined && msUntil(held.deadline) > 0;
     try {
       const code = held
-        ? await this.#releaseHeld(held.keys, lockId, isLive, signal)
+        ? await this.#releaseHeld(held, lockId, isLive, signal)
         : await this.#releaseById(lockId, signal);
       return code === 'released' ? { ok: true } : withDetail({ ok: false }, { reason: code });
     } catch (fault) {
@@ -128,7 +129,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const { held, signal } = options;
     try {
       const reply = held
-        ? await this.#extendHeld(held.keys, lockId, ttlMs, signal)
+        ? await this.#extendHeld(held, lockId, ttlMs, signal)
         : await this.#extendById(lockId, ttlMs, signal);
       return reply.code === 'extended'
         ? { ok: true, expiresAtMs: reply.expiresAtMs }
@@ -178,9 +179,13 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     this.#turns.close();
   }
 
+  #refOf(keys: readonly string[], lockId: string): LockRef {
+    return { names: this.layout.keysOf(keys, lockId), json: jsonOf(keys) };
+  }
+
   #want(keys: readonly string[], ttlMs: number): Wanted {
     const lockId = this.layout.createLockId(keys);
-    return { keys, lockId, names: this.layout.keysOf(keys, lockId), ttlMs };
+    return { keys, lockId, ttlMs, ref: this.#refOf(keys, lockId) };
   }
 
   async #acquireInTurn(
@@ -207,7 +212,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async #ask(
-    { keys, lockId, names, ttlMs }: Wanted,
+    { keys, lockId, ttlMs, ref }: Wanted,
     turn: RedisTurn | undefined,
     options: RunOptions<AcquireReply>,
   ): Promise<AcquireReply> {
@@ -221,14 +226,13 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       ticket: turn?.ticket ?? '',
       keeps: turn?.keeps ? '1' : '',
       keysJson: keys.length > 1 ? `,"keys":${JSON.stringify(keys)}` : '',
-      keyJson: JSON.stringify(keys[0]),
+      ...ref.json,
     };
-    if (keys.length > 1) Object.assign(args, jsonOf(keys));
     // A waiting call repeats its attempt with the same lockId, so a failed attempt is undone only after the turn has left.
     const undo = turn && ((): void => (turn.hasLeft ? this.#turns.settle(turn) : undefined));
     const { acquire } = scriptsFor(keys.length);
     try {
-      const reply = await this.runner.run(acquire, names, args, { undo, ...options });
+      const reply = await this.runner.run(acquire, ref.names, args, undo ? { undo, ...options } : options);
       if (reply.status === 'locked') this.#turns.handedOver(keys, reply.handed);
       return reply;
     } catch (fault) {
@@ -239,7 +243,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
 
   #toAcquireResult(
     reply: AcquireReply,
-    { keys, lockId, ttlMs }: Wanted,
+    { keys, lockId, ttlMs, ref }: Wanted,
     sentAt: Moment,
     waits: { lookAgainMs?: number } = {},
   ): AcquireResult {
@@ -247,7 +251,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       case 'granted': {
         const { fence, expiresAtMs } = reply;
         if (fence > FENCE_THRESHOLDS.WARN) this.#warnOfFence(keys);
-        return new BackendHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs });
+        return new BackendHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs, ref });
       }
       case 'locked':
         return withDetail(
@@ -265,27 +269,24 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async #releaseHeld(
-    keys: readonly string[],
+    { keys, ref }: Named,
     lockId: string,
     isLive: boolean,
     signal: AbortSignal | undefined,
   ): Promise<ReleaseCode> {
     let replayed = false;
     const onReplay = (): void => void (replayed = true);
-    const code = await this.#release({ keys, lockId, isLive }, { signal, onReplay });
+    const code = await this.#release({ keys, ref, lockId, isLive }, { signal, onReplay });
     // The command ran twice. The second run did not find our live lock, because the first run had released it.
     return code !== 'expired' && isLive && replayed ? 'released' : code;
   }
 
   async #release(
-    { keys, lockId, isLive = false, waiter = '' }: Release,
+    { keys, lockId, isLive = false, waiter = '', ...held }: Release,
     { signal, onReplay }: { signal?: AbortSignal | undefined; onReplay?: () => void } = {},
   ): Promise<ReleaseCode> {
-    const { channel, countsAll } = this.#turns.handing;
-    const keyJson = JSON.stringify(keys[0]);
-    const args = { channel, countsAll, lockId, waiter, isLive: isLive ? '1' : '', keyJson };
-    if (keys.length > 1) Object.assign(args, jsonOf(keys));
-    const names = this.layout.keysOf(keys, lockId);
+    const { names, json } = (held.ref as LockRef | undefined) ?? this.#refOf(keys, lockId);
+    const args = { ...this.#turns.handing, lockId, waiter, isLive: isLive ? '1' : '', ...json };
     const { code, handed } = await this.runner.run(scriptsFor(keys.length).release, names, args, {
       signal,
       onReplay,
@@ -302,16 +303,18 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       found: (keys, options) => this.runner.run(releaseFoundScript, { ...keys, mark }, args, options),
     });
     // The script has just read the record of our live lock, so the holder's check by the clock is not needed.
-    return typeof reply === 'string' ? reply : this.#releaseHeld(keysIn(reply), lockId, true, signal);
+    return typeof reply === 'string'
+      ? reply
+      : this.#releaseHeld({ keys: keysIn(reply) }, lockId, true, signal);
   }
 
   #extendHeld(
-    keys: readonly string[],
+    { keys, ref }: Named,
     lockId: string,
     ttlMs: number,
     signal: AbortSignal | undefined,
   ): Promise<ExtendReply> {
-    const names = this.layout.keysOf(keys, lockId);
+    const { names } = (ref as LockRef | undefined) ?? this.#refOf(keys, lockId);
     const args = { lockId, ttlMs, ...this.#turns.handing };
     return this.runner.run(scriptsFor(keys.length).extend, names, args, { signal });
   }
@@ -323,7 +326,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       once: (index, options) => this.runner.run(extendByIdScript, { index }, args, options),
       found: (keys, options) => this.runner.run(extendFoundScript, keys, args, options),
     });
-    return 'code' in reply ? reply : this.#extendHeld(keysIn(reply), lockId, ttlMs, signal);
+    return 'code' in reply ? reply : this.#extendHeld({ keys: keysIn(reply) }, lockId, ttlMs, signal);
   }
 
   /**
@@ -409,8 +412,10 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 }
 
-interface Release {
-  readonly keys: readonly string[];
+/** The keys of a lock, with what this backend has computed for them when it granted it. */
+type Named = Pick<HeldLock, 'keys' | 'ref'>;
+
+interface Release extends Named {
   readonly lockId: string;
   readonly isLive?: boolean;
   /** The name of a waiter that leaves the queues of the keys. */
@@ -418,8 +423,10 @@ interface Release {
 }
 
 /** Returns the user's keys as JSON, under the names of the script's arguments. */
-function jsonOf(keys: readonly string[]): Record<string, string> {
-  return Object.fromEntries(keys.map((key, i) => [numbered('keyJson', i), JSON.stringify(key)]));
+function jsonOf(keys: readonly string[]): LockRef['json'] {
+  const json: Record<string, string> & LockRef['json'] = { keyJson: JSON.stringify(keys[0]) };
+  for (let i = 1; i < keys.length; i++) json[numbered('keyJson', i)] = JSON.stringify(keys[i]);
+  return json;
 }
 
 const keysIn = ({ key, keys = [key] }: LockRecord): readonly string[] => keys;

@@ -29,8 +29,15 @@ const LOCK_ID_LENGTH = 22;
 export interface Wanted {
   readonly keys: readonly string[];
   readonly lockId: string;
-  readonly names: LockKeys;
   readonly ttlMs: number;
+  readonly ref: LockRef;
+}
+
+/** What the scripts are given of the keys of a lock. It is computed once for each lock. */
+export interface LockRef {
+  readonly names: LockKeys;
+  /** The user's keys as JSON, under the names of the scripts' arguments. */
+  readonly json: { readonly keyJson: string };
 }
 
 export class RedisTurn extends WaitingTurn {
