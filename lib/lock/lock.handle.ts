@@ -11,7 +11,7 @@ import type { ExtendResult, HeldLock, LockHandle, ReleaseResult } from './lock.t
 
 const SWEEP_AT_LEAST = 1_024;
 
-/** What a backend says of a grant. */
+/** @internal What a backend says of a grant. */
 export interface Grant extends Omit<HeldLock, 'deadline'> {
   readonly lockId: string;
   readonly fence: string;
@@ -35,6 +35,7 @@ export class BackendHandle implements LockHandle, InBag {
   #open: OpenHandles | undefined;
   #place = -1;
 
+  /** @internal A backend creates the handle of each grant. */
   constructor(backend: Pick<LockBackend, 'release' | 'extend'>, grant: Grant) {
     const { keys, lockId, fence, expiresAtMs, sentAt, ttlMs, ref } = grant;
     this.#backend = backend;
