@@ -59,3 +59,56 @@ export class LockError extends SyncGuardError<LockErrorCode> {
 /** Returns the hashed keys of an error's context. The same key has the same hash in every log line. */
 export const hashesOf = (keys: readonly string[]): { keyHash: string } | { keyHashes: string[] } =>
   keys.length === 1 ? { keyHash: hashKey(keys[0] as string) } : { keyHashes: keys.map(hashKey) };
+
+/** The lock was not granted in time. `heldKeys` are the keys of the locks around the call. */
+export function acquisitionTimeout(
+  keys: readonly string[],
+  { waitedMs, timeoutMs, remainingMs, heldKeys, cause }: Contention,
+): LockError {
+  const isHolder = heldKeys.length > 0;
+  return new LockError({
+    code: 'AcquisitionTimeout',
+    message: `Somebody else holds the lock. The call has waited for ${Math.round(waitedMs)} ms.`,
+    hint: isHolder
+      ? 'This call holds other locks itself (`heldKeyHashes`), so two calls may be waiting for each other until one gives up. Take all keys in one call with `keys`, or take them in the same order everywhere.'
+      : 'Try again later, or wait longer with `timeoutMs`. With `fair: false` also raise `maxRetries`.',
+    cause,
+    context: {
+      ...hashesOf(keys),
+      timeoutMs,
+      ...(remainingMs === undefined ? {} : { retryAfter: Math.max(1, Math.ceil(remainingMs / 1000)) }),
+      ...(isHolder ? { heldKeyHashes: heldKeys.map(hashKey) } : {}),
+    },
+  });
+}
+
+interface Contention {
+  readonly waitedMs: number;
+  readonly timeoutMs: number;
+  readonly remainingMs: number | undefined;
+  readonly heldKeys: readonly string[];
+  readonly cause: unknown;
+}
+
+export const alreadyHeld = (keys: readonly string[]): LockError =>
+  new LockError({
+    code: 'AlreadyHeld',
+    message: 'This code runs inside a lock() for the same key, so waiting for the key would never end.',
+    hint: 'Take all keys once, in the outer call. Or pass `reentrant: true` in the inner call: it then runs under the outer lock, which must have all of its keys.',
+    context: hashesOf(keys),
+  });
+
+export const grantedTooLate = (keys: readonly string[], ttlMs: number): LockError =>
+  new LockError({
+    code: 'NetworkTimeout',
+    message: 'The lock was granted, but its TTL was over when the answer came.',
+    hint: `Make \`ttlMs\` (${ttlMs}) many times as long as a round trip to Redis takes.`,
+    context: hashesOf(keys),
+  });
+
+export const shuttingDown = (): LockError =>
+  new LockError({
+    code: 'ServiceUnavailable',
+    message: 'The app is shutting down, so no new locks are granted.',
+    hint: 'Try again on another instance of the app, or after the restart.',
+  });

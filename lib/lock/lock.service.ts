@@ -1,16 +1,20 @@
-import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
-import { Bag, type InBag } from '../core/bag.js';
 import { momentNow, msUntil } from '../core/clock.js';
-import { hashKey } from '../core/keys.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type CallOptions, invalidOption } from '../core/validate.js';
-import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
-import { Lease, type LockContext } from './lease.js';
+import { findFrame, type LockFrame } from './current-lock.js';
+import type { Lease, LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
-import { hashesOf, LockError, type LockErrorCode } from './lock.errors.js';
+import {
+  acquisitionTimeout,
+  alreadyHeld,
+  grantedTooLate,
+  LockError,
+  type LockErrorCode,
+  shuttingDown,
+} from './lock.errors.js';
 import { type BackendHandle, OpenHandles } from './lock.handle.js';
 import {
   type LockCallOptions,
@@ -35,10 +39,9 @@ import type {
   ReleaseOptions,
   ReleaseResult,
 } from './lock.types.js';
-import { BackgroundRetries } from '../core/background-retries.js';
+import { LockRuns } from './lock.runs.js';
 import { validateKeys } from './lock.validate.js';
 import { type Wait, type Waited, waitForLock } from './waiting.js';
-import { Watchdog } from './watchdog.js';
 
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
@@ -53,15 +56,6 @@ export interface LockServiceOptions {
 /** Options of `lock()`. */
 export type LockOptions = LockCallOptions & LockKeyOption;
 
-/** A body that runs under its lock. */
-interface Running extends InBag {
-  readonly lease: Lease;
-  readonly run: Promise<unknown>;
-}
-
-const HELD_HINT =
-  'This call holds other locks itself (`heldKeyHashes`), so two calls may be waiting for each other until one gives up. Take all keys in one call with `keys`, or take them in the same order everywhere.';
-
 /**
  * Runs code under locks. `lock()` waits for a lock, runs a function under it, keeps the lock alive meanwhile and releases
  * it. `acquire()` makes one attempt and returns a handle.
@@ -75,12 +69,10 @@ const HELD_HINT =
 @Injectable()
 export class LockService implements OnModuleDestroy {
   readonly #logger = new Logger('SyncGuard');
-  readonly #watchdog = new Watchdog();
   readonly #handles = new OpenHandles();
-  readonly #retries = new BackgroundRetries();
+  readonly #runs: LockRuns;
   #attempts = 0;
   #onNoAttempt: (() => void) | undefined;
-  readonly #running = new Bag<Running>();
   readonly #shutdown = new AbortController();
 
   readonly #backend: LockBackend;
@@ -91,6 +83,7 @@ export class LockService implements OnModuleDestroy {
   constructor(backend: LockBackend, options: LockServiceOptions) {
     this.#backend = backend;
     this.#options = options;
+    this.#runs = new LockRuns(backend, options.emit && ((lease) => this.#tellLost(lease)));
   }
 
   /** @internal The TTL, in ms, of a call without `ttlMs`. */
@@ -193,21 +186,7 @@ export class LockService implements OnModuleDestroy {
       return call.reentrant ? this.#reenter(outer.context, keys, fn) : this.#rejectNested(outer.context);
     const waited = await this.#waitFor(keys, call);
     if (!waited.result.ok) return this.#contended(keys, call, waited);
-    const lease: Lease = new Lease(waited.result, {
-      ...call,
-      onChange: (changed) => this.#watchdog.changed(changed),
-      // The watchdog may find the loss, and it runs in no async context. The listener must get the event in the context
-      // of this call.
-      onLost: this.#options.emit && AsyncResource.bind(() => this.#tellLost(lease)),
-    });
-    const run = this.#run(lease, call, fn);
-    const running = { lease, run, place: -1 };
-    this.#running.add(running);
-    try {
-      return await run;
-    } finally {
-      this.#running.delete(running);
-    }
+    return this.#runs.run(waited.result, call, fn);
   }
 
   /**
@@ -215,12 +194,12 @@ export class LockService implements OnModuleDestroy {
    * which of them are gone, and aborts the signals of their bodies.
    */
   renewAll(): void {
-    this.#watchdog.renewAll();
+    this.#runs.renewAll();
   }
 
   /** @internal For tests: marks a lock as lost at once, as its next renewal would do. */
   lose(lockId: string): void {
-    for (const { lease } of this.#running.toArray())
+    for (const { lease } of this.#runs.toArray())
       if (lease.handle.lockId === lockId) lease.lose('another owner has it, or it was deleted');
   }
 
@@ -235,12 +214,12 @@ export class LockService implements OnModuleDestroy {
     if (this.#attempts > 0) await new Promise<void>((resolve) => (this.#onNoAttempt = resolve));
     await nextTurn(); // A lock that was granted just now reaches its body within this turn of the event loop.
     // A body whose lock is lost is not waited for: it must stop anyway.
-    const held = this.#running.filter(({ lease }) => !lease.lost);
+    const held = this.#runs.toArray().filter(({ lease }) => !lease.lost);
     await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(({ run }) => run)]);
 
     const leases = held.filter(({ place }) => place >= 0).map(({ lease }) => lease);
     await this.#endHeld(leases, [...leases.map(({ handle }) => handle), ...this.#handles.toArray()]);
-    await Promise.all([this.#retries.flush(), this.#backend.flush?.()]);
+    await Promise.all([this.#runs.flush(), this.#backend.flush?.()]);
   }
 
   /**
@@ -279,12 +258,7 @@ export class LockService implements OnModuleDestroy {
   async #takeBack(lock: LockHandle, options: AcquireOptions): Promise<never> {
     await lock[Symbol.asyncDispose]();
     this.#refuseWhenShutDown();
-    throw new LockError({
-      code: 'NetworkTimeout',
-      message: 'The lock was granted, but its TTL was over when the answer came.',
-      hint: `Make \`ttlMs\` (${options.ttlMs}) many times as long as a round trip to Redis takes.`,
-      context: hashesOf(validateKeys(options)),
-    });
+    throw grantedTooLate(validateKeys(options), options.ttlMs);
   }
 
   /** Returns the innermost lock around the running code that has one of these keys. */
@@ -344,22 +318,12 @@ export class LockService implements OnModuleDestroy {
     if (call.onContention === 'skip') return undefined;
     if (call.onContention !== 'throw') return call.onContention(keys[0] as string, keys);
     this.#tell('timeout', 'AcquisitionTimeout', keys, wait);
-    const remainingMs = detailOf(result)?.remainingMs;
-    const held = this.#heldHere();
-    throw new LockError({
-      code: 'AcquisitionTimeout',
-      message: `Somebody else holds the lock. The call has waited for ${Math.round(wait.waitedMs)} ms.`,
-      hint:
-        held.length > 0
-          ? HELD_HINT
-          : 'Try again later, or wait longer with `timeoutMs`. With `fair: false` also raise `maxRetries`.',
+    throw acquisitionTimeout(keys, {
+      waitedMs: wait.waitedMs,
+      timeoutMs: call.timeoutMs,
+      remainingMs: detailOf(result)?.remainingMs,
+      heldKeys: this.#heldHere(),
       cause: fault,
-      context: {
-        ...hashesOf(keys),
-        timeoutMs: call.timeoutMs,
-        ...(remainingMs === undefined ? {} : { retryAfter: Math.max(1, Math.ceil(remainingMs / 1000)) }),
-        ...(held.length > 0 ? { heldKeyHashes: held.map(hashKey) } : {}),
-      },
     });
   }
 
@@ -373,76 +337,10 @@ export class LockService implements OnModuleDestroy {
     return held;
   }
 
-  /** Runs the body under its lease, then gives the lock back. If the body throws, its error is thrown and not the loss. */
-  async #run<T>(lease: Lease, call: ResolvedLockCall, fn: (lock: LockContext) => T | Promise<T>): Promise<T> {
-    const frames = lockFrames();
-    const frame: LockFrame = {
-      owner: this.#backend,
-      context: lease.context,
-      outer: findFrame(() => true),
-      active: true,
-    };
-    let outcome: { value: T } | { error: unknown };
-    try {
-      const running = frames.run(frame, fn, lease.context);
-      this.#watchdog.watch(lease); // After the body has begun, since it may have to start a timer.
-      outcome = { value: await running };
-    } catch (error) {
-      outcome = { error };
-    }
-    frame.active = false;
-    lease.end();
-    this.#watchdog.unwatch(lease);
-    const failed = 'error' in outcome;
-    const lost = await this.#giveBack(
-      lease,
-      failed ? (call.minHoldOnFailureMs ?? call.minHoldMs) : call.minHoldMs,
-    );
-    if ('error' in outcome) throw outcome.error;
-    if (lost) throw lost;
-    return outcome.value;
-  }
-
-  /**
-   * Releases the lock, or lets it expire at the end of `minHoldMs`. Returns an error if the lock was lost before the body
-   * ended.
-   */
-  async #giveBack(lease: Lease, minHoldMs: number): Promise<LockError | undefined> {
-    const { handle, lost } = lease;
-    const giveBack = (): Promise<{ ok: boolean }> => {
-      const keepMs = Math.ceil(minHoldMs - lease.heldMs);
-      return keepMs > 0 ? handle.extend(keepMs) : handle.release();
-    };
-    const again = (fault?: unknown): void =>
-      this.#retries.start(() => giveBack().then(() => true), Math.max(lease.ttlMs, minHoldMs), fault);
-    if (lost) {
-      again();
-      return lost;
-    }
-    try {
-      const { ok } = await giveBack();
-      if (ok) return undefined;
-      this.#tellLost(lease);
-      return lease.lockLost('when it was released, another owner had it or it was deleted');
-    } catch (error) {
-      // The work is done, so this is no error of the call. The lock is released when Redis is back, or expires.
-      this.#logger.warn(
-        `LOCK_NOT_RELEASED: The lock ${lease.keys.map(hashKey).join(', ')} could not be released yet. SyncGuard tries again in the background. ${LockError.from(error).message}`,
-      );
-      again(error);
-      return undefined;
-    }
-  }
-
   #rejectNested(outer: LockContext): never {
     outer.assertHeld();
     this.#tell('already_held', 'AlreadyHeld', outer.keys, { waitedMs: 0 });
-    throw new LockError({
-      code: 'AlreadyHeld',
-      message: 'This code runs inside a lock() for the same key, so waiting for the key would never end.',
-      hint: 'Take all keys once, in the outer call. Or pass `reentrant: true` in the inner call: it then runs under the outer lock, which must have all of its keys.',
-      context: hashesOf(outer.keys),
-    });
+    throw alreadyHeld(outer.keys);
   }
 
   #tellLost({ keys, heldMs }: Lease): void {
@@ -460,11 +358,6 @@ export class LockService implements OnModuleDestroy {
   }
 
   #refuseWhenShutDown(): void {
-    if (!this.#shutdown.signal.aborted) return;
-    throw new LockError({
-      code: 'ServiceUnavailable',
-      message: 'The app is shutting down, so no new locks are granted.',
-      hint: 'Try again on another instance of the app, or after the restart.',
-    });
+    if (this.#shutdown.signal.aborted) throw shuttingDown();
   }
 }

@@ -1,32 +1,14 @@
 import { type Attempt, BackgroundRetries } from '../../core/background-retries.js';
-import { isLive, type Moment, momentNow, monotonicMs, msUntil, TIME_TOLERANCE_MS } from '../../core/clock.js';
+import { type Moment, momentNow, msUntil } from '../../core/clock.js';
 import { hashKey } from '../../core/keys.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import type { CallOptions } from '../../core/validate.js';
 import { type LockBackend, withDetail } from '../lock.backend.js';
-import {
-  type ById,
-  CLEANUP_AFTER_MS,
-  cleanupScript,
-  extendByIdScript,
-  extendFoundScript,
-  readByIdScript,
-  readIndexScript,
-  type ReadReply,
-  readScript,
-  releaseByIdScript,
-  releaseFoundScript,
-} from './lock.by-id.scripts.js';
 import { hashesOf, LockError } from '../lock.errors.js';
 import { BackendHandle } from '../lock.handle.js';
 import { type LockLayout, numbered } from './lock.layout.js';
-import {
-  createLockId,
-  FENCE_THRESHOLDS,
-  type LockRecord,
-  toLockInfo,
-  toRawLockInfo,
-} from '../lock.record.js';
+import { RedisLockLookup } from './lock.redis-lookup.js';
+import { FENCE_THRESHOLDS, type LockRecord, toLockInfo, toRawLockInfo } from '../lock.record.js';
 import { type LockRef, type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
 import { type AcquireReply, type ExtendReply, type ReleaseCode, scriptsFor } from './lock.scripts.js';
 import type {
@@ -78,6 +60,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   };
   readonly #undos = new BackgroundRetries();
   readonly #turns: RedisTurns;
+  readonly #lookup: RedisLockLookup;
   #warned = false;
 
   constructor(
@@ -85,6 +68,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     private readonly layout: LockLayout,
     private readonly config: RedisLockBackendConfig,
   ) {
+    this.#lookup = new RedisLockLookup(runner, layout);
     this.#turns = new RedisTurns(runner, {
       layout,
       leave: (wanted, waiter, fault) => this.#leave(wanted, waiter, fault),
@@ -140,32 +124,25 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async isLocked(options: IsLockedOptions): Promise<boolean> {
-    const key = validateIsLocked(options);
-    const read = await this.#read(key, options.signal);
-    if (!read) return false;
-    const { record, nowMs } = read;
-    if (isLive(record.expiresAtMs, nowMs, TIME_TOLERANCE_MS)) return true;
-    if (this.config.cleanupInIsLocked && !isLive(record.expiresAtMs, nowMs, CLEANUP_AFTER_MS))
-      this.#cleanup(key, record);
-    return false;
+    return this.#lookup.isLocked(validateIsLocked(options), this.config.cleanupInIsLocked, options.signal);
   }
 
   async lookup(options: LookupOptions): Promise<LockInfo | null> {
     const wanted = validateLookup(options);
     const record =
       'key' in wanted
-        ? await this.#liveByKey(wanted.key, options.signal)
-        : await this.#liveById(wanted.lockId, options.signal);
+        ? await this.#lookup.liveByKey(wanted.key, options.signal)
+        : await this.#lookup.liveById(wanted.lockId, options.signal);
     return record && toLockInfo(record);
   }
 
   async getByKeyRaw(key: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
-    const record = await this.#liveByKey(validateKey(key), validateCall(options).signal);
+    const record = await this.#lookup.liveByKey(validateKey(key), validateCall(options).signal);
     return record && toRawLockInfo(record);
   }
 
   async getByIdRaw(lockId: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
-    const record = await this.#liveById(validateLockId(lockId), validateCall(options).signal);
+    const record = await this.#lookup.liveById(validateLockId(lockId), validateCall(options).signal);
     return record && toRawLockInfo(record);
   }
 
@@ -296,12 +273,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async #releaseById(lockId: string, signal: AbortSignal | undefined): Promise<ReleaseCode> {
-    const mark = this.layout.markOf(lockId);
-    const args = { lockId, nonce: createLockId() };
-    const reply = await this.#byId<ById<ReleaseCode>>(lockId, signal, 'not_found', {
-      once: (index, options) => this.runner.run(releaseByIdScript, { index, mark }, args, options),
-      found: (keys, options) => this.runner.run(releaseFoundScript, { ...keys, mark }, args, options),
-    });
+    const reply = await this.#lookup.release(lockId, signal);
     // The script has just read the record of our live lock, so the holder's check by the clock is not needed.
     return typeof reply === 'string'
       ? reply
@@ -320,58 +292,8 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async #extendById(lockId: string, ttlMs: number, signal: AbortSignal | undefined): Promise<ExtendReply> {
-    const args = { lockId, ttlMs };
-    const none = { code: 'not_found' } as const;
-    const reply = await this.#byId<ById<ExtendReply>>(lockId, signal, none, {
-      once: (index, options) => this.runner.run(extendByIdScript, { index }, args, options),
-      found: (keys, options) => this.runner.run(extendFoundScript, keys, args, options),
-    });
+    const reply = await this.#lookup.extend(lockId, ttlMs, signal);
     return 'code' in reply ? reply : this.#extendHeld({ keys: keysIn(reply) }, lockId, ttlMs, signal);
-  }
-
-  /**
-   * Runs a script for a lock of which only the lockId is known. In the spec layout the script reads the index itself.
-   * In the slotted layout the index is read first, since a Cluster needs the names of all keys before.
-   */
-  async #byId<Result>(
-    lockId: string,
-    signal: AbortSignal | undefined,
-    none: Result,
-    run: {
-      once(index: string, options: RunOptions<Result>): Promise<Result>;
-      found(keys: { index: string; record: string }, options: RunOptions<Result>): Promise<Result>;
-    },
-  ): Promise<Result> {
-    const index = this.layout.indexOf(lockId);
-    if (!this.layout.recordFromIndex) return run.once(index, { signal });
-    const endMs = monotonicMs() + this.runner.commandTimeoutMs;
-    const name = await this.runner.run(readIndexScript, { index }, {}, { signal });
-    if (name === null) return none;
-    // Both round trips share one deadline.
-    const timeoutMs = Math.max(1, endMs - monotonicMs());
-    return run.found({ index, record: this.layout.recordFromIndex(name) }, { signal, timeoutMs });
-  }
-
-  #read(key: string, signal?: AbortSignal): Promise<ReadReply | null> {
-    return this.runner
-      .run(readScript, { record: this.layout.recordOf(key) }, {}, { signal })
-      .catch((fault: unknown) => {
-        throw LockError.from(fault, { keys: [key] });
-      });
-  }
-
-  async #liveByKey(key: string, signal?: AbortSignal): Promise<LockRecord | null> {
-    return liveRecord(await this.#read(key, signal));
-  }
-
-  async #liveById(lockId: string, signal?: AbortSignal): Promise<LockRecord | null> {
-    const read = await this.#byId<ReadReply | null>(lockId, signal, null, {
-      once: (index, options) => this.runner.run(readByIdScript, { index }, {}, options),
-      found: ({ record }, options) => this.runner.run(readScript, { record }, {}, options),
-    }).catch((fault: unknown) => {
-      throw LockError.from(fault, { lockId });
-    });
-    return read?.record.lockId === lockId ? liveRecord(read) : null;
   }
 
   /**
@@ -395,12 +317,6 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   #releaseUnwanted(unwanted: Release, answers: number): Attempt {
     let heard = 0;
     return async () => (await this.#release(unwanted)) === 'released' || ++heard === answers;
-  }
-
-  #cleanup(key: string, { lockId }: LockRecord): void {
-    const { record, index } = this.layout.keysOf([key], lockId);
-    // A failure does no harm: the next call tries again, and the TTL of the record ends it anyway.
-    this.runner.run(cleanupScript, { record, index }, { lockId }).catch(() => {});
   }
 
   #warnOfFence(keys: readonly string[]): void {
@@ -430,6 +346,3 @@ function jsonOf(keys: readonly string[]): LockRef['json'] {
 }
 
 const keysIn = ({ key, keys = [key] }: LockRecord): readonly string[] => keys;
-
-const liveRecord = (read: ReadReply | null): LockRecord | null =>
-  read && isLive(read.record.expiresAtMs, read.nowMs, TIME_TOLERANCE_MS) ? read.record : null;

@@ -1,0 +1,127 @@
+import { AsyncResource } from 'node:async_hooks';
+import { Logger } from '@nestjs/common';
+import { BackgroundRetries } from '../core/background-retries.js';
+import { Bag, type InBag } from '../core/bag.js';
+import { hashKey } from '../core/keys.js';
+import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
+import { Lease, type LockContext } from './lease.js';
+import { LockError } from './lock.errors.js';
+import type { BackendHandle } from './lock.handle.js';
+import type { ResolvedLockCall } from './lock.options.js';
+import { Watchdog } from './watchdog.js';
+
+type Body<T> = (lock: LockContext) => T | Promise<T>;
+
+/** A body that runs under its lock. */
+export interface Running extends InBag {
+  readonly lease: Lease;
+  readonly run: Promise<unknown>;
+}
+
+/** Runs bodies under their locks: keeps the leases alive meanwhile, and gives the locks back. */
+export class LockRuns {
+  readonly #logger = new Logger('SyncGuard');
+  readonly #watchdog = new Watchdog();
+  readonly #retries = new BackgroundRetries();
+  readonly #running = new Bag<Running>();
+
+  /**
+   * @param owner - the backend that granted the locks
+   * @param onLost - called in the context of the call whose lock was found to be lost
+   */
+  constructor(
+    private readonly owner: object,
+    private readonly onLost: ((lease: Lease) => void) | undefined,
+  ) {}
+
+  /** Runs a body, then gives the lock back. If the body throws, its error is thrown and not the loss. */
+  async run<T>(handle: BackendHandle, call: ResolvedLockCall, fn: Body<T>): Promise<T> {
+    const lease: Lease = new Lease(handle, {
+      ...call,
+      onChange: (changed) => this.#watchdog.changed(changed),
+      // The watchdog may find the loss, and it runs in no async context.
+      onLost: this.onLost && AsyncResource.bind(() => this.onLost?.(lease)),
+    });
+    const run = this.#under(lease, call, fn);
+    const running = { lease, run, place: -1 };
+    this.#running.add(running);
+    try {
+      return await run;
+    } finally {
+      this.#running.delete(running);
+    }
+  }
+
+  toArray(): Running[] {
+    return this.#running.toArray();
+  }
+
+  renewAll(): void {
+    this.#watchdog.renewAll();
+  }
+
+  /** Ends the releases that are repeated in the background. */
+  flush(): Promise<void> {
+    return this.#retries.flush();
+  }
+
+  async #under<T>(lease: Lease, call: ResolvedLockCall, fn: Body<T>): Promise<T> {
+    const frames = lockFrames();
+    const frame: LockFrame = {
+      owner: this.owner,
+      context: lease.context,
+      outer: findFrame(() => true),
+      active: true,
+    };
+    let outcome: { value: T } | { error: unknown };
+    try {
+      const running = frames.run(frame, fn, lease.context);
+      this.#watchdog.watch(lease); // After the body has begun, since it may have to start a timer.
+      outcome = { value: await running };
+    } catch (error) {
+      outcome = { error };
+    }
+    frame.active = false;
+    lease.end();
+    this.#watchdog.unwatch(lease);
+    const failed = 'error' in outcome;
+    const lost = await this.#giveBack(
+      lease,
+      failed ? (call.minHoldOnFailureMs ?? call.minHoldMs) : call.minHoldMs,
+    );
+    if ('error' in outcome) throw outcome.error;
+    if (lost) throw lost;
+    return outcome.value;
+  }
+
+  /**
+   * Releases the lock, or lets it expire at the end of `minHoldMs`. Returns an error if the lock was lost before the body
+   * ended.
+   */
+  async #giveBack(lease: Lease, minHoldMs: number): Promise<LockError | undefined> {
+    const { handle, lost } = lease;
+    const giveBack = (): Promise<{ ok: boolean }> => {
+      const keepMs = Math.ceil(minHoldMs - lease.heldMs);
+      return keepMs > 0 ? handle.extend(keepMs) : handle.release();
+    };
+    const again = (fault?: unknown): void =>
+      this.#retries.start(() => giveBack().then(() => true), Math.max(lease.ttlMs, minHoldMs), fault);
+    if (lost) {
+      again();
+      return lost;
+    }
+    try {
+      const { ok } = await giveBack();
+      if (ok) return undefined;
+      this.onLost?.(lease);
+      return lease.lockLost('when it was released, another owner had it or it was deleted');
+    } catch (error) {
+      // The work is done, so this is no error of the call. The lock is released when Redis is back, or expires.
+      this.#logger.warn(
+        `LOCK_NOT_RELEASED: The lock ${lease.keys.map(hashKey).join(', ')} could not be released yet. SyncGuard tries again in the background. ${LockError.from(error).message}`,
+      );
+      again(error);
+      return undefined;
+    }
+  }
+}
