@@ -95,8 +95,8 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
+    const lockId = validateRelease(options);
     const { held, signal } = options;
-    const lockId = held ? options.lockId : validateRelease(options);
     const isLive = held !== undefined && msUntil(held.deadline) > 0;
     try {
       const code = held
