@@ -4,7 +4,7 @@
 #   docker run --rm syncguard-tests npx jest test/lock --selectProjects nest12    a part of them
 FROM node:20-bookworm-slim
 RUN apt-get update \
- && apt-get install -y --no-install-recommends redis-server redis-sentinel postgresql gcc libc6-dev procps \
+ && apt-get install -y --no-install-recommends redis-server redis-sentinel postgresql gcc libc6-dev lua-check procps \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /syncguard
 COPY package.json package-lock.json ./

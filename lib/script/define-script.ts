@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto';
+import { inLines } from './fragments.js';
 
 export type ScriptArg = string | number | Buffer;
 
@@ -43,7 +44,9 @@ export function defineScript<const Key extends string, const Arg extends string,
   definition: ScriptDefinition<Key, Arg, Result>,
 ): Script<Key, Arg, Result> {
   const { name, keys, args, decode, binary = false } = definition;
-  const lua = [...bind('KEYS', keys), ...bind('ARGV', args), definition.lua.trim(), ''].join('\n');
+  // Fragments leave empty lines where they meet.
+  const body = definition.lua.replace(/^\s*\n/gm, '').trim();
+  const lua = [...bind('KEYS', keys, body), ...bind('ARGV', args, body), body, ''].join('\n');
   const command = commandOf(name, lua);
   return { name, command, keys, numberOfKeys: keys.length, args, lua, binary, decode };
 }
@@ -53,14 +56,12 @@ export function commandOf(name: string, lua: string): string {
   return `syncguard:${name}:${createHash('sha1').update(lua).digest('hex').slice(0, 8)}`;
 }
 
-function bind(list: 'KEYS' | 'ARGV', names: readonly string[]): string[] {
-  const locals = names.flatMap((name, i) =>
-    /^\w+$/.test(name) ? [{ name, value: `${list}[${i + 1}]` }] : [],
-  );
-  if (locals.length === 0) return [];
-  return [
-    `local ${locals.map(({ name }) => name).join(', ')} = ${locals.map(({ value }) => value).join(', ')}`,
-  ];
+/** Binds the names that the body uses. Names in comments and in texts do not count. */
+function bind(list: 'KEYS' | 'ARGV', names: readonly string[], body: string): string[] {
+  const words = new Set(body.replace(/'[^'\n]*'|--.*/g, '').match(/\w+/g));
+  const used = names.flatMap((name, i) => (words.has(name) ? [{ name, value: `${list}[${i + 1}]` }] : []));
+  if (used.length === 0) return [];
+  return [`local ${inLines(used.map(({ name }) => name))} =\n  ${inLines(used.map(({ value }) => value))}`];
 }
 
 /**

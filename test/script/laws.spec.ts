@@ -7,24 +7,9 @@ import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { batchOf } from '../../lib/script/batch.js';
 import { type ScriptArg, ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
-import { counterExamples } from './examples/counter.examples.js';
-import { budgetExamples } from './examples/budget.examples.js';
+import { examples } from './examples/all.examples.js';
 import type { ScriptExample } from './examples/example.js';
-import { fenceExamples } from './examples/fence.examples.js';
-import { limitExamples } from './examples/limit.examples.js';
-import { lockExamples } from './examples/lock.examples.js';
-import { secretExamples } from './examples/secret.examples.js';
 import { mutants } from './mutants.js';
-
-const examples: readonly ScriptExample[] = [
-  { script: healthScript, keys: { health: 'syncguard/health' }, args: {}, replaces: /health/ },
-  ...lockExamples,
-  ...fenceExamples,
-  ...limitExamples,
-  ...secretExamples,
-  ...counterExamples,
-  ...budgetExamples,
-];
 
 /** The values of a script's keys or arguments, in its order. */
 function inOrder<T>(

@@ -2,7 +2,7 @@ import { spawnSync } from 'node:child_process';
 import { postgresPrograms } from './postgres-server.js';
 import { CLOCK_SHIM_SOURCE } from './server-clock.js';
 
-const PACKAGES = 'redis-server redis-sentinel postgresql gcc libc6-dev';
+const PACKAGES = 'redis-server redis-sentinel postgresql gcc libc6-dev lua-check';
 
 /**
  * The lock is for two test runs at once. policy-rc.d is how Debian is told to start no service that it installs; one
@@ -21,8 +21,8 @@ const INSTALL = `
 
 const hint = (missing: string[]): string => `The tests need ${missing.join(', ')}. Install them with:
   Debian, Ubuntu: sudo apt-get install -y --no-install-recommends ${PACKAGES}
-  Fedora:         sudo dnf install -y redis postgresql-server gcc glibc-devel
-  macOS:          brew install redis postgresql && xcode-select --install
+  Fedora:         sudo dnf install -y redis postgresql-server gcc glibc-devel luarocks && sudo luarocks install luacheck
+  macOS:          brew install redis postgresql luacheck && xcode-select --install
                   (the servers' clock is moved by LD_PRELOAD, which macOS lacks: run the tests in a Linux container)`;
 
 /** Makes sure that the tests can start servers of their own: installs what is missing where it can, else throws. */
@@ -47,6 +47,7 @@ function missingTools(env: NodeJS.ProcessEnv): string[] {
     'redis-sentinel >= 6.2': isRecentRedis('redis-sentinel', env),
     'postgres (the server)': postgresPrograms(env.PATH ?? '') !== undefined,
     'gcc with the headers of libc': run('gcc', ['-fsyntax-only', CLOCK_SHIM_SOURCE], env) !== undefined,
+    luacheck: run('luacheck', ['--version'], env) !== undefined,
   };
   return Object.entries(has).flatMap(([tool, found]) => (found ? [] : [tool]));
 }

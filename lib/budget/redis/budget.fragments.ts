@@ -1,4 +1,4 @@
-import { NOW_MS } from '../../script/fragments.js';
+import { NOW_MS, takeApart } from '../../script/fragments.js';
 
 // The four keys of a root. Lists inside a value are joined by ';'.
 //
@@ -28,6 +28,7 @@ import { NOW_MS } from '../../script/fragments.js';
 const BASICS = `${NOW_MS}
 local format, match, gmatch = string.format, string.match, string.gmatch
 local now = format('%d', nowMs)
+local EMPTY = '0 0 0 0 0'
 
 local function split(list)
   local parts, n = {}, 0
@@ -40,15 +41,6 @@ end
 
 local function less(a, b)
   return #a < #b or (#a == #b and a < b)
-end
-
-local function plus(a, b)
-  if #a < 16 and #b < 16 then return format('%d', a + b) end
-  a, b = format('%28s', a), format('%28s', b)
-  local low = (tonumber(string.sub(a, 20)) or 0) + (tonumber(string.sub(b, 20)) or 0)
-  local high = (tonumber(string.sub(a, 1, 19)) or 0) + (tonumber(string.sub(b, 1, 19)) or 0)
-  if low >= 1000000000 then high, low = high + 1, low - 1000000000 end
-  return high == 0 and format('%d', low) or format('%d%09d', high, low)
 end
 
 -- Returns a - b, but never less than 0.
@@ -66,14 +58,37 @@ local function foreign(what)
   error('SYNCGUARD_FOREIGN ' .. what, 0)
 end`;
 
-export const COUNTER = "'^(%d+) (%d+) (%d+) (%d+) (%S+)$'";
-const RECORD = "'^(%a) (%a) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d) (%d+) (%d+) (%d+) (%S+)$'";
+export const PLUS = `
+local function plus(a, b)
+  if #a < 16 and #b < 16 then return format('%d', a + b) end
+  a, b = format('%28s', a), format('%28s', b)
+  local low = (tonumber(string.sub(a, 20)) or 0) + (tonumber(string.sub(b, 20)) or 0)
+  local high = (tonumber(string.sub(a, 1, 19)) or 0) + (tonumber(string.sub(b, 1, 19)) or 0)
+  if low >= 1000000000 then high, low = high + 1, low - 1000000000 end
+  return high == 0 and format('%d', low) or format('%d%09d', high, low)
+end`;
 
-/** Unpacks `record` into locals. Fails if it is no record of ours, or if its fixed part `detail` is missing. */
-export const OPEN_RECORD = `
-local state, kind, generationOf, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf, createdAtMs,
-  expiresAtMs, endedAtMs, crossed = match(record, ${RECORD})
-if not state or not detail then foreign('not a budget record') end`;
+export const COUNTER = "'^(%d+) (%d+) (%d+) (%d+) (%S+)$'";
+const RECORD = {
+  state: '%a',
+  kind: '%a',
+  generationOf: '%d+',
+  amountOf: '%d+',
+  actualOf: '%d+',
+  committedOf: '%d+',
+  refundedOf: '%d+',
+  uncoveredOf: '%d+',
+  lateOf: '%d',
+  createdAtMs: '%d+',
+  expiresAtMs: '%d+',
+  endedAtMs: '%d+',
+  crossed: '%S+',
+};
+
+/** Sets locals to fields of `record`. Fails if it is no record of ours, or if its fixed part `detail` is missing. */
+export const openRecord = (...names: (keyof typeof RECORD)[]): string => `
+local ${takeApart('record', RECORD, names)}
+if not ${names[0]} or not detail then foreign('not a budget record') end`;
 
 const DROP_DUE = "redis.call('ZREM', pending, unpack(due))";
 
@@ -91,42 +106,45 @@ local due = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, ${max}
 if #due > 0 then
   redis.call('ZCARD', garbage)
   local keys = {}
-  for i, id in ipairs(due) do
-    keys[2 * i - 1] = 'o|' .. id
-    keys[2 * i] = 'd|' .. id
+  for i, dueId in ipairs(due) do
+    keys[2 * i - 1] = 'o|' .. dueId
+    keys[2 * i] = 'd|' .. dueId
   end
   local found = redis.call('HMGET', records, unpack(keys))
   local touched, expired, last = {}, {}, {}
-  for i, id in ipairs(due) do
+  for i, dueId in ipairs(due) do
     local record, detail = found[2 * i - 1], found[2 * i]
     if record and string.sub(record, 1, 2) == 'p ' then
-      ${OPEN_RECORD}
-      local untilMs, fields, ends = match(detail, '^%S+ (%d+) (%S+) %S+ %S+ (%S+)')
-      expired[id] = { head = table.concat({ 'x', kind, generationOf, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf,
-        createdAtMs, expiresAtMs, expiresAtMs, crossed }, ' '), endedAtMs = tonumber(expiresAtMs) }
-      local stops, j = split(ends), 0
-      for field in gmatch(fields, 'c|[^;]+') do
+      local beginning, reservedOf, expiryOf, crossedOf =
+        match(record, '^p( %a %d+ (%d+) %d+ %d+ %d+ %d+ %d %d+ (%d+)) %d+( %S+)$')
+      if not beginning or not detail then foreign('not a budget record') end
+      local holdFields, holdEnds = match(detail, '^%S+ %d+ (%S+) %S+ %S+ (%S+)')
+      expired[dueId] = { record = 'x' .. beginning .. ' ' .. expiryOf .. crossedOf, endedAtMs = tonumber(expiryOf) }
+      local stops, j = split(holdEnds), 0
+      for field in gmatch(holdFields, 'c|[^;]+') do
         j = j + 1
-        touched[field] = touched[field] or { match(redis.call('HGET', counters, field) or '0 0 0 0 0', ${COUNTER}) }
-        if not touched[field][1] then foreign('not a budget counter') end
-        touched[field][2] = minus(touched[field][2], amountOf)
+        local packed = not touched[field] and (redis.call('HGET', counters, field) or EMPTY)
+        local counter = touched[field] or { match(packed, ${COUNTER}) }
+        if not counter[1] then foreign('not a budget counter') end
+        counter[2] = minus(counter[2], reservedOf)
+        touched[field] = counter
         -- The counter of a past window is kept 1 ms longer than the last operation that uses it.
-        if stops[j] ~= '0' then last[field] = math.max(last[field] or 0, tonumber(stops[j]), tonumber(expiresAtMs)) end
+        if stops[j] ~= '0' then last[field] = math.max(last[field] or 0, tonumber(stops[j]), tonumber(expiryOf)) end
       end
     end
   end
   ${needs === 'no memory' ? DROP_DUE : ''}
   for field, counter in pairs(touched) do redis.call('HSET', counters, field, table.concat(counter, ' ')) end
-  for field, ms in pairs(last) do redis.call('ZADD', garbage, 'GT', format('%d', ms + retentionMs + 1), field) end
-  for id, operation in pairs(expired) do
-    redis.call('HSET', records, 'o|' .. id, operation.head)
-    redis.call('ZADD', garbage, format('%d', operation.endedAtMs + retentionMs), 'o|' .. id, 0, 'n|' .. id)
+  for field, ms in pairs(last) do redis.call('ZADD', garbage, 'GT', ms + retentionMs + 1, field) end
+  for dueId, hold in pairs(expired) do
+    redis.call('HSET', records, 'o|' .. dueId, hold.record)
+    redis.call('ZADD', garbage, hold.endedAtMs + retentionMs, 'o|' .. dueId, 0, 'n|' .. dueId)
   end
   ${needs === 'memory' ? DROP_DUE : ''}
 end`;
 
-const start = (needs: 'no memory' | 'memory'): string => `local BATCH = 100
-${BASICS}
+const start = (needs: 'no memory' | 'memory'): string => `${BASICS}
+local BATCH = 100
 ${expireDue('BATCH', needs)}
 if #due == BATCH then return { 'more' } end`;
 
@@ -142,20 +160,28 @@ max = tonumber(max)
 ${expireDue('max', 'no memory')}`;
 
 /**
- * Reads the counters of `fields` (which start with '~') into `packed`, and the end of the keys into `ending`.
- * `own` gets the limits that setLimit has set for the scopes themselves, and `general` those for their types.
- * In `limitOf` they replace the configured limits. But a limit for a type does not replace one that is
- * configured for the scope itself.
+ * Reads the counters of `fields` (which start with '~') into `packed`, their names into `names`, and the end of the keys
+ * into `ending`. `own` gets the limits that setLimit has set for the scopes themselves, and `general` those for their
+ * types. In `limitOf` they replace the configured limits. But a limit for a type does not replace one that is configured
+ * for the scope itself. For a script that writes counters, `setOf` gets the limits of setLimit, and `isNew` is true where
+ * a counter does not exist yet.
  */
-const readCounters = (alsoIf: string): string => `
-local packed = redis.call('HMGET', counters, unpack(split(fields)))
+const readCounters = (writes: boolean, alsoIf = ''): string => `
+local names = split(fields)
+local packed = redis.call('HMGET', counters, unpack(names))
 local ending = table.remove(packed, 1)
-local limitOf = split(limits)
-local own, general, setOf = {}, {}, nil
+table.remove(names, 1)
+local limitOf, own, general = split(limits), {}, {}
+${writes ? 'local isNew, setOf = false, nil' : ''}
+for i = 1, #names do
+  ${writes ? 'isNew = isNew or not packed[i]' : ''}
+  packed[i] = packed[i] or EMPTY
+end
 if ending == 'never l'${alsoIf} then
   local function stored(name)
     local list = {}
-    for period, limit in gmatch(redis.call('HGET', counters, 'l|' .. name) or '', '([^ =]+)=([^ =]+)') do list[period] = limit end
+    local text = redis.call('HGET', counters, 'l|' .. name) or ''
+    for each, limit in gmatch(text, '([^ =]+)=([^ =]+)') do list[each] = limit end
     return list
   end
   for name in gmatch(scopes, '[^,]+') do
@@ -163,49 +189,50 @@ if ending == 'never l'${alsoIf} then
     general[name] = match(name, '^([^:]+):') and stored(match(name, '^([^:]+):')) or {}
   end
   local inherits = split(inherited)
-  local i = 0
-  setOf = {}
-  for name, period in gmatch(fields, 'c|([^|]+)|([^|]+)|') do
-    i = i + 1
+  ${writes ? 'setOf = {}' : ''}
+  for i, field in ipairs(names) do
+    local name, each = match(field, '^c|([^|]+)|([^|]+)|')
     local configured = limitOf[i] ~= '-' and limitOf[i] or nil
     local isOwn = inherits[i] == '0' and configured
-    setOf[i] = own[name][period] or not isOwn and general[name][period] or '-'
-    limitOf[i] = setOf[i] ~= '-' and setOf[i] or configured or '-'
+    local set = own[name][each] or not isOwn and general[name][each] or nil
+    limitOf[i] = set or configured or '-'
+    ${writes ? "setOf[i] = set or '-'" : ''}
   end
 end`;
 
-export const READ_COUNTERS = readCounters('');
+/** For scripts that write counters. */
+export const READ_COUNTERS = readCounters(true);
+
+/** For scripts that only reply them. */
+export const READ_BALANCES = readCounters(false);
 
 /**
  * Checks that the entries are complete and that their windows are open. Replies 'stale' where a window does
  * not contain the server's time, 'periods' where setLimit has limited a period that the client does not know,
  * and 'no_limit' where a scope has no limit. `plain` is 1 where every scope has a configured limit, so that
- * without setLimit nothing can be missing.
+ * without setLimit nothing can be missing. Entries without a limit are left out of all lists. `lists` are those that a
+ * script which writes counters uses.
  */
-export const ADMIT = `
-if nowMs < tonumber(openFromMs) or (openUntilMs ~= '0' and nowMs >= tonumber(openUntilMs)) then return { 'stale', now } end
-${readCounters(" or plain ~= '1'")}
+export const admit = (...lists: ('limits' | 'inherited' | 'thresholds')[]): string => `
+if nowMs < tonumber(openFromMs) or (openUntilMs ~= '0' and nowMs >= tonumber(openUntilMs)) then
+  return { 'stale', now }
+end
+${readCounters(lists.length > 0, " or plain ~= '1'")}
 if ending == 'never l' or plain ~= '1' then
-  local known, covered, unknown = {}, {}, {}
-  local names, stops, levels, inherits = split(fields), split(ends), split(thresholds), split(inherited)
-  local at = { fields = { '~' }, limits = {}, ends = {}, thresholds = {}, inherited = {}, packed = {},
-    configured = {}, set = {} }
-  local configured = split(limits)
+  local known, covered, unknown, kept = {}, {}, {}, {}
   for i, limit in ipairs(limitOf) do
-    local name, period = match(names[i + 1], '^c|([^|]+)|([^|]+)|')
-    known[name .. '|' .. period] = true
+    local name, each = match(names[i], '^c|([^|]+)|([^|]+)|')
+    known[name .. '|' .. each] = true
     -- Where an entry has no limit, the limit that setLimit had set for it was cleared.
     if limit ~= '-' then
       covered[name] = true
-      local n = #at.limits + 1
-      at.fields[n + 1], at.limits[n], at.ends[n], at.inherited[n] = names[i + 1], limit, stops[i], inherits[i]
-      at.thresholds[n], at.packed[n], at.configured[n], at.set[n] = levels[i] or '-', packed[i], configured[i], setOf[i]
+      kept[#kept + 1] = i
     end
   end
   for name in gmatch(scopes, '[^,]+') do
     for _, list in ipairs({ own[name], general[name] }) do
-      for period in pairs(list) do
-        if not known[name .. '|' .. period] then unknown[#unknown + 1] = name .. '|' .. period end
+      for each in pairs(list) do
+        if not known[name .. '|' .. each] then unknown[#unknown + 1] = name .. '|' .. each end
       end
     end
   end
@@ -213,9 +240,17 @@ if ending == 'never l' or plain ~= '1' then
   for name in gmatch(scopes, '[^,]+') do
     if not covered[name] then return { 'no_limit', name } end
   end
-  fields, limits, ends = table.concat(at.fields, ';'), table.concat(at.configured, ';'), table.concat(at.ends, ';')
-  inherited, thresholds = table.concat(at.inherited, ';'), thresholds ~= '-' and table.concat(at.thresholds, ';') or '-'
-  limitOf, packed, setOf = at.limits, at.packed, at.set
+  if #kept < #names then
+    local function keep(list)
+      local rest = {}
+      for n, i in ipairs(kept) do rest[n] = list[i] end
+      return rest
+    end
+    names, packed, limitOf = keep(names), keep(packed), keep(limitOf)
+    ${lists.length > 0 ? 'setOf = keep(setOf)' : ''}
+    fields, ends = '~;' .. table.concat(names, ';'), table.concat(keep(split(ends)), ';')
+    ${lists.map((list) => `if ${list} ~= '-' then ${list} = table.concat(keep(split(${list})), ';') end`).join('\n    ')}
+  end
 end`;
 
 /** Returns the room of entry i, or nil if it is unlimited or its limit was cleared. */
@@ -223,15 +258,15 @@ export const ROOM = `
 local function roomOf(i)
   local limit = limitOf[i]
   if limit == 'u' or limit == '-' then return nil end
-  local committed, reserved, credits = match(packed[i] or '0 0 0 0 0', ${COUNTER})
+  local committed, reserved, credits = match(packed[i], ${COUNTER})
   if not committed then foreign('not a budget counter') end
   return minus(plus(limit, credits), plus(committed, reserved))
 end`;
 
 /** Returns whether a sum has reached a percentage of a limit, computed in limbs. */
 const REACHES = `
-  local function times(amount, factor)
-    local text = format('%28s', amount)
+  local function times(sum, factor)
+    local text = format('%28s', sum)
     local low = (tonumber(string.sub(text, 20)) or 0) * factor
     local carry = math.floor(low / 1000000000)
     return (tonumber(string.sub(text, 1, 19)) or 0) * factor + carry, low - carry * 1000000000
@@ -253,9 +288,8 @@ const REARM = `
     if limitOf[i] ~= 'u' and limitOf[i] ~= '-' then
       local usedHigh, usedLow = times(plus(committed, reserved), 100)
       for percent in gmatch(levels, '%d+') do
-        if tonumber(percent) <= tonumber(highest) and reaches(usedHigh, usedLow, percent, plus(limitOf[i], credits)) then
-          still = percent
-        end
+        local wasCrossed = tonumber(percent) <= tonumber(highest)
+        if wasCrossed and reaches(usedHigh, usedLow, percent, plus(limitOf[i], credits)) then still = percent end
       end
     end
     packed[i] = table.concat({ committed, reserved, credits, archived, still .. note }, ' ')
@@ -263,25 +297,21 @@ const REARM = `
 
 /**
  * Applies changes of setLimit to the thresholds, before the current step counts. A raised limit arms them
- * again. Sets `isNew` where a counter does not exist yet.
+ * again.
  */
 export const ARM = `
-local isNew = false
-for i = 1, #limitOf do
-  if not packed[i] then isNew = true end
-end
 if ending == 'never l' and thresholds ~= '-' then
   ${REARM}
   local levels, configured = split(thresholds), split(limits)
   for i = 1, #limitOf do
-    local counted, percent, seen = match(packed[i] or '0 0 0 0 0', '^(%d+ %d+ %d+ %d+) (%d+)=?(%S*)$')
+    local counted, percent, seen = match(packed[i], '^(%d+ %d+ %d+ %d+) (%d+)=?(%S*)$')
     if not counted then foreign('not a budget counter') end
     if seen == '' then seen = '-' end
     if levels[i] ~= '-' and seen ~= setOf[i] then
       local note = setOf[i] ~= '-' and '=' .. setOf[i] or ''
-      local before, limit = seen ~= '-' and seen or configured[i], limitOf[i]
-      local isRaised = before ~= 'u' and before ~= '-' and (limit == 'u' or limit == '-' or less(before, limit))
-      if isRaised and packed[i] then rearm(i, levels[i], note)
+      local former, limit = seen ~= '-' and seen or configured[i], limitOf[i]
+      local isRaised = former ~= 'u' and former ~= '-' and (limit == 'u' or limit == '-' or less(former, limit))
+      if isRaised then rearm(i, levels[i], note)
       else packed[i] = counted .. ' ' .. percent .. note end
     end
   end
@@ -304,7 +334,8 @@ if thresholds ~= '-' then
   local lists = {}
   for i, percents in ipairs(split(thresholds)) do
     lists[i] = '-'
-    local committed, reserved, credits, archived, highest, note = match(packed[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)(%S*)$')
+    local committed, reserved, credits, archived, highest, note =
+      match(packed[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)(%S*)$')
     local limit = limitOf[i]
     local effective = limit ~= 'u' and limit ~= '-' and plus(limit, credits)
     if effective and effective ~= '0' then
@@ -336,7 +367,7 @@ if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or u
   local SLACK_MS = 3600000
   local keys = { garbage, counters, records, pending }
   if untilMs then
-    local endMs = format('%d', untilMs + SLACK_MS)
+    local endMs = untilMs + SLACK_MS
     redis.call('ZADD', garbage, '+inf', '')
     redis.call('HSET', counters, '~', endMs)
     redis.call('HSET', records, '~', '')
@@ -353,21 +384,16 @@ end`;
  * retention.
  */
 export const WRITE_COUNTERS = `
-do
-  local names = split(fields)
-  local isOpen = openUntilMs == '0' or nowMs < tonumber(openUntilMs)
-  if isNew or not isOpen then
-    local stops = split(ends)
-    for i = 1, #packed do
-      if stops[i] ~= '0' then
-        redis.call('ZADD', garbage, 'GT', format('%d', math.max(tonumber(stops[i]), nowMs) + retentionMs + 1), names[i + 1])
-      end
+if isNew or not (openUntilMs == '0' or nowMs < tonumber(openUntilMs)) then
+  for i, stop in ipairs(split(ends)) do
+    if stop ~= '0' then
+      redis.call('ZADD', garbage, 'GT', math.max(tonumber(stop), nowMs) + retentionMs + 1, names[i])
     end
   end
-  local writes = {}
-  for i = 1, #packed do
-    writes[2 * i - 1] = names[i + 1]
-    writes[2 * i] = packed[i]
-  end
-  redis.call('HSET', counters, unpack(writes))
-end`;
+end
+local writes = {}
+for i = 1, #names do
+  writes[2 * i - 1] = names[i]
+  writes[2 * i] = packed[i]
+end
+redis.call('HSET', counters, unpack(writes))`;

@@ -1,13 +1,15 @@
 import { defineScript, type Script } from '../../script/define-script.js';
-import { NOW_MS } from '../../script/fragments.js';
+import { NOW_MS, takeApart } from '../../script/fragments.js';
 import {
-  ADMIT,
+  admit,
   ARM,
   ARM_CREDITED,
   COUNTER,
   CROSS,
   KEEP_KEYS,
-  OPEN_RECORD,
+  openRecord,
+  PLUS,
+  READ_BALANCES,
   READ_COUNTERS,
   ROOM,
   START,
@@ -51,32 +53,40 @@ const REF = ['id', 'generation', 'nonce'] as const;
  * hold with another nonce is not found ('-' accepts any).
  */
 const READ_OPERATION = `
-local slot, isOlder = 'o|' .. id, false
+local slot = 'o|' .. id
 local record, detail = unpack(redis.call('HMGET', records, slot, 'd|' .. id))
 if record and generation ~= '0' and generation ~= string.match(record, '^%a %a (%d+)') then
-  slot, isOlder = 'O|' .. generation .. '|' .. id, true
+  slot = 'O|' .. generation .. '|' .. id
   record, detail = unpack(redis.call('HMGET', records, slot, 'D|' .. generation .. '|' .. id))
 end
 if not record or not detail then return { 'not_found' } end
 if nonce ~= '-' and string.sub(detail, 1, #nonce + 1) ~= nonce .. ' ' then return { 'not_found' } end`;
 
+const DETAIL_FIELDS = {
+  nonce: '%S+',
+  openUntilMs: '%d+',
+  fields: '%S+',
+  limits: '%S+',
+  thresholds: '%S+',
+  ends: '%S+',
+  inherited: '%S+',
+  scopes: '%S+',
+  meta: '.*',
+};
+
+/** Sets the entries in which an operation has counted. */
 const OPEN_DETAIL = `
-local openUntilMs, fields, limits, thresholds, ends, inherited, scopes =
-  match(detail, '^%S+ (%d+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) ')
-if not openUntilMs then foreign('not a budget record') end`;
+local ${takeApart('detail', DETAIL_FIELDS, ['openUntilMs', 'fields', 'limits', 'thresholds', 'ends', 'inherited', 'scopes'])}
+if not fields then foreign('not a budget record') end`;
 
-const ENTRY_LISTS = "fields, ends, table.concat(limitOf, ';'), table.concat(packed, ';')";
+const ENTRY_LISTS = "fields, ends,\n  table.concat(limitOf, ';'), table.concat(packed, ';')";
 
-/** Fills in empty counters, where they are read and not written. */
-const FILL_EMPTY = "for i = 1, #limitOf do packed[i] = packed[i] or '0 0 0 0 0' end";
-
-const replay = (status: string): string => `
-  do
-    ${OPEN_DETAIL}
-    ${READ_COUNTERS}
-    ${FILL_EMPTY}
-    return { '${status}', record, ${ENTRY_LISTS}, match(detail, '^%S+') }
-  end`;
+/** Answers a repeated call with the entries of the first one, in place of those of its arguments. */
+const REPLAY = `
+    ${takeApart('detail', DETAIL_FIELDS, ['fields', 'limits', 'ends', 'inherited', 'scopes'])}
+    if not fields then foreign('not a budget record') end
+    ${READ_BALANCES}
+    return { 'replayed', record, ${ENTRY_LISTS}, match(detail, '^%S+') }`;
 
 // Scopes are compared as sets, since a retry may list them in another order.
 const sameContent = (ofKind: string): string => `
@@ -86,26 +96,25 @@ const sameContent = (ofKind: string): string => `
     table.sort(names)
     return table.concat(names, ',')
   end
-  local before = match(detail, '^%S+ %d+ %S+ %S+ %S+ %S+ %S+ (%S+) ')
-  local isSame = kind == '${ofKind}' and amountOf == amount and sorted(before) == sorted(scopes)`;
+  local scopesBefore = match(detail, '^%S+ %d+ %S+ %S+ %S+ %S+ %S+ (%S+) ')
+  local isSame = kind == '${ofKind}' and amountOf == amount and sorted(scopesBefore) == sorted(scopes)`;
 
 // The scripts leave this out for an amount of 0, because it needs no room.
 const REFUSE_EXCEEDED = `
-  local names, stops, full = nil, nil, { {}, {}, {}, {} }
-  for i = 1, #limitOf do
-    local limit = limitOf[i]
+  local stops, full = nil, { {}, {}, {}, {} }
+  for i, limit in ipairs(limitOf) do
     if limit ~= 'u' then
-      local committed, reserved, credits = match(packed[i] or '0 0 0 0 0', ${COUNTER})
+      local committed, reserved, credits = match(packed[i], ${COUNTER})
       if not committed then foreign('not a budget counter') end
-      if credits ~= '0' then credits = plus(limit, credits) else credits = limit end
-      if less(credits, plus(plus(committed, reserved), amount)) then
-        names, stops = names or split(fields), stops or split(ends)
+      local effective = credits ~= '0' and plus(limit, credits) or limit
+      if less(effective, plus(plus(committed, reserved), amount)) then
+        stops = stops or split(ends)
         local n = #full[1] + 1
-        full[1][n], full[2][n], full[3][n], full[4][n] = names[i + 1], stops[i], limit, packed[i] or '0 0 0 0 0'
+        full[1][n], full[2][n], full[3][n], full[4][n] = names[i], stops[i], limit, packed[i]
       end
     end
   end
-  if names then
+  if stops then
     for i = 1, 4 do full[i] = table.concat(full[i], ';') end
     return { 'exceeded', amount, now, unpack(full) }
   end`;
@@ -123,18 +132,18 @@ export const reserveScript = defineScript({
   name: 'budget-reserve',
   keys: BUDGET_KEYS,
   args: ['id', 'amount', 'ttlMs', 'meta', 'mode', 'nonce', 'retentionMs', ...ENTRIES],
-  lua: `${START}
+  lua: `${START}${PLUS}
 ${READ_NEWEST}
 local generation, before = '1', nil
 if record then
-  ${OPEN_RECORD}
+  ${openRecord('state', 'kind', 'generationOf', 'amountOf')}
   local isOurs = nonce ~= '-' and string.sub(detail, 1, #nonce + 1) == nonce .. ' '
   if state == 'f' then return { 'already_finalized', record, detail } end
   if state == 'p' then
     if mode == 'run' and not isOurs then return { 'pending', record, detail, now } end
     ${sameContent('h')}
     if not isSame then return { 'conflict', record, detail } end
-    ${replay('replayed')}
+    ${REPLAY}
   end
   if mode == 'reserve' or isOurs then
     return { state == 'a' and 'already_aborted' or 'already_expired', record, detail }
@@ -143,14 +152,14 @@ if record then
   before = { name = generationOf .. '|' .. id, record = record, detail = detail,
     untilMs = redis.call('ZSCORE', garbage, 'o|' .. id) or now }
 end
-${ADMIT}
+${admit('limits', 'inherited', 'thresholds')}
 if amount ~= '0' then
 ${REFUSE_EXCEEDED}
 end
 
 ${ARM}
 for i = 1, #limitOf do
-  local committed, reserved, rest = match(packed[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
+  local committed, reserved, rest = match(packed[i], '^(%d+) (%d+) (%d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
   packed[i] = committed .. ' ' .. plus(reserved, amount) .. ' ' .. rest
 end
@@ -159,7 +168,7 @@ ${CROSS}
 local expiresAtMs = nowMs + ttlMs
 local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) + 2 * retentionMs or nil
 expiresAtMs = format('%d', expiresAtMs)
-record = 'p h ' .. generation .. ' ' .. amount .. ' 0 0 0 0 0 ' .. now .. ' ' .. expiresAtMs .. ' 0 ' .. crossed
+record = table.concat({ 'p h', generation, amount, '0 0 0 0 0', now, expiresAtMs, 0, crossed }, ' ')
 detail = ${DETAIL}
 ${KEEP_KEYS}
 if before then
@@ -183,15 +192,15 @@ export const chargeScript = defineScript({
   name: 'budget-charge',
   keys: BUDGET_KEYS,
   args: ['id', 'amount', 'mode', 'retentionMs', ...ENTRIES],
-  lua: `${START}
+  lua: `${START}${PLUS}
 ${READ_NEWEST}
 if record then
-  ${OPEN_RECORD}
+  ${openRecord('kind', 'amountOf')}
   ${sameContent('c')}
   if not isSame then return { 'conflict', record, detail } end
-  ${replay('replayed')}
+  ${REPLAY}
 end
-${ADMIT}
+${admit('limits', 'inherited', 'thresholds')}
 local uncovered = '0'
 if mode == 'record' then
   ${ROOM}
@@ -206,7 +215,7 @@ end
 
 ${ARM}
 for i = 1, #limitOf do
-  local committed, rest = match(packed[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %S+)$')
+  local committed, rest = match(packed[i], '^(%d+) (%d+ %d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
   packed[i] = plus(committed, amount) .. ' ' .. rest
 end
@@ -215,7 +224,7 @@ ${CROSS}
 local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
 record = table.concat({ 'f c', 1, amount, amount, amount, 0, uncovered, 0, now, now, now, crossed }, ' ')
 detail = ${DETAIL}
-redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)
+redis.call('ZADD', garbage, nowMs + retentionMs, 'o|' .. id)
 ${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
@@ -233,11 +242,11 @@ const WRITE_ANYWAY = `redis.call('ZREM', garbage, slot)`;
 const END_OPERATION = `
 local untilMs = nowMs + 2 * retentionMs
 ${WRITE_ANYWAY}
-redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), slot)
+redis.call('ZADD', garbage, nowMs + retentionMs, slot)
 ${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, slot, record)
-if not isOlder then redis.call('ZREM', pending, id) end`;
+if slot == 'o|' .. id then redis.call('ZREM', pending, id) end`;
 
 /**
  * Commits what was really spent and ends the hold. Replies ['finalized' | 'replayed', record, fields, ends,
@@ -248,20 +257,18 @@ export const finalizeScript = defineScript({
   name: 'budget-finalize',
   keys: BUDGET_KEYS,
   args: [...REF, 'actual', 'overage', 'late', 'retentionMs'],
-  lua: `${START_SETTLING}
+  lua: `${START_SETTLING}${PLUS}
 ${READ_OPERATION}
-${OPEN_RECORD}
+${openRecord('state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'createdAtMs', 'expiresAtMs')}
 if state == 'a' then return { 'aborted', record, detail } end
-if state == 'f' then
-  if actualOf ~= actual then return { 'conflict', record, detail } end
-  ${replay('replayed')}
-end
+if state == 'f' and actualOf ~= actual then return { 'conflict', record, detail } end
 ${OPEN_DETAIL}
 ${READ_COUNTERS}
+if state == 'f' then return { 'replayed', record, ${ENTRY_LISTS} } end
 
 local isLate = state == 'x'
 local inHold = isLate and '0' or amountOf
-local committed, uncovered = actual, '0'
+local booked, uncovered = actual, '0'
 if less(inHold, actual) then
   ${ROOM}
   local beyond = minus(actual, inHold)
@@ -276,9 +283,9 @@ if less(inHold, actual) then
   if less(amountOf, actual) then
     if overage == 'reject' then return { 'overage_rejected', record, detail } end
     if overage == 'cap' then
-      committed = plus(inHold, covered)
+      booked = plus(inHold, covered)
       -- The part up to the hold is always committed, also after the hold has expired.
-      if less(committed, amountOf) then committed = amountOf end
+      if less(booked, amountOf) then booked = amountOf end
     end
   end
   uncovered = minus(beyond, covered)
@@ -288,17 +295,17 @@ end
 
 ${ARM}
 for i = 1, #limitOf do
-  local spent, reserved, rest = match(packed[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
+  local spent, reserved, rest = match(packed[i], '^(%d+) (%d+) (%d+ %d+ %S+)$')
   if not spent then foreign('not a budget counter') end
-  packed[i] = plus(spent, committed) .. ' ' .. minus(reserved, inHold) .. ' ' .. rest
+  packed[i] = plus(spent, booked) .. ' ' .. minus(reserved, inHold) .. ' ' .. rest
 end
-crossed = '-'
+local crossed = '-'
 -- Spending no more than the hold reserved reaches no threshold.
-if less(inHold, committed) then
+if less(inHold, booked) then
 ${CROSS}
 end
-record = 'f ' .. kind .. ' ' .. generationOf .. ' ' .. amountOf .. ' ' .. actual .. ' ' .. committed .. ' 0 ' .. uncovered .. (isLate and ' 1 ' or ' 0 ')
-  .. createdAtMs .. ' ' .. expiresAtMs .. ' ' .. now .. ' ' .. crossed
+record = table.concat({ 'f', kind, generationOf, amountOf, actual, booked, 0, uncovered, isLate and 1 or 0,
+  createdAtMs, expiresAtMs, now, crossed }, ' ')
 ${END_OPERATION}
 return { 'finalized', record, ${ENTRY_LISTS} }`,
   decode: textReply,
@@ -312,23 +319,24 @@ export const abortScript = defineScript({
   name: 'budget-abort',
   keys: BUDGET_KEYS,
   args: [...REF, 'retentionMs'],
-  lua: `${START_SETTLING}
+  lua: `${START_SETTLING}${PLUS}
 ${READ_OPERATION}
-${OPEN_RECORD}
+local state, middle, amountOf, dates, crossed =
+  match(record, '^(%a) (%a %d+ (%d+) %d+ %d+ %d+ %d+) %d (%d+ %d+) %d+ (%S+)$')
+if not state then foreign('not a budget record') end
 if state == 'f' then return { 'finalized', record, detail } end
 if state == 'a' then return { 'replayed', record, detail } end
-if isOlder then return { 'expired', record, detail } end
+if slot ~= 'o|' .. id then return { 'expired', record, detail } end
 ${OPEN_DETAIL}
 ${READ_COUNTERS}
 ${ARM}
 local inHold = state == 'p' and amountOf or '0'
 for i = 1, #limitOf do
-  local committed, reserved, rest = match(packed[i] or '0 0 0 0 0', '^(%d+) (%d+) (%d+ %d+ %S+)$')
+  local committed, reserved, rest = match(packed[i], '^(%d+) (%d+) (%d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
   packed[i] = committed .. ' ' .. minus(reserved, inHold) .. ' ' .. rest
 end
-record = table.concat({ 'a', kind, generationOf, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, state == 'x' and 1 or 0,
-  createdAtMs, expiresAtMs, now, crossed }, ' ')
+record = table.concat({ 'a', middle, state == 'x' and 1 or 0, dates, now, crossed }, ' ')
 ${END_OPERATION}
 return { 'aborted', record, detail }`,
   decode: textReply,
@@ -344,16 +352,16 @@ export const extendScript = defineScript({
   args: [...REF, 'ttlMs', 'retentionMs'],
   lua: `${START_SETTLING}
 ${READ_OPERATION}
-${OPEN_RECORD}
+local state, middle, rest = match(record, '^(%a)( %a %d+ %d+ %d+ %d+ %d+ %d+ %d %d+ )%d+( %d+ %S+)$')
+if not state then foreign('not a budget record') end
 if state == 'f' then return { 'finalized', record, detail } end
 if state == 'a' then return { 'aborted', record, detail } end
 if state == 'x' then return { 'expired', record, detail } end
 
 local ending = redis.call('HGET', counters, '~')
 local untilMs = nowMs + ttlMs + 2 * retentionMs
-expiresAtMs = format('%d', nowMs + ttlMs)
-record = table.concat({ state, kind, generationOf, amountOf, actualOf, committedOf, refundedOf, uncoveredOf, lateOf,
-  createdAtMs, expiresAtMs, endedAtMs, crossed }, ' ')
+local expiresAtMs = format('%d', nowMs + ttlMs)
+record = state .. middle .. expiresAtMs .. rest
 ${WRITE_ANYWAY}
 ${KEEP_KEYS}
 redis.call('HSET', records, 'o|' .. id, record)
@@ -371,32 +379,31 @@ export const refundScript = defineScript({
   name: 'budget-refund',
   keys: BUDGET_KEYS,
   args: [...REF, 'amount', 'refundId', 'retentionMs'],
-  lua: `${START}
+  lua: `${START}${PLUS}
 ${READ_OPERATION}
-${OPEN_RECORD}
+local beginning, state, generationOf, committedOf, refundedOf, following =
+  match(record, '^((%a) %a (%d+) %d+ %d+ (%d+)) (%d+)( %d+ %d %d+ %d+ %d+ %S+)$')
+if not state then foreign('not a budget record') end
 local content = amount .. ' ' .. generationOf .. ' ' .. id
 local earlier = redis.call('HGET', records, 'r|' .. refundId)
 if earlier and earlier ~= content then return { 'conflict' } end
 if state == 'p' then return { 'pending', record, detail } end
 if state == 'a' then return { 'aborted', record, detail } end
 if state == 'x' then return { 'expired', record, detail } end
-if earlier then
-  ${replay('replayed')}
-end
-if less(minus(committedOf, refundedOf), amount) then return { 'exceeds_committed', record, detail } end
-
 ${OPEN_DETAIL}
 ${READ_COUNTERS}
+if earlier then return { 'replayed', record, ${ENTRY_LISTS} } end
+if less(minus(committedOf, refundedOf), amount) then return { 'exceeds_committed', record, detail } end
+
 ${ARM}
 for i = 1, #limitOf do
-  local committed, rest = match(packed[i] or '0 0 0 0 0', '^(%d+) (%d+ %d+ %d+ %S+)$')
+  local committed, rest = match(packed[i], '^(%d+) (%d+ %d+ %d+ %S+)$')
   if not committed then foreign('not a budget counter') end
   packed[i] = minus(committed, amount) .. ' ' .. rest
 end
-record = table.concat({ state, kind, generationOf, amountOf, actualOf, committedOf, plus(refundedOf, amount),
-  uncoveredOf, lateOf, createdAtMs, expiresAtMs, endedAtMs, crossed }, ' ')
+record = beginning .. ' ' .. plus(refundedOf, amount) .. following
 local untilMs = nowMs + 2 * retentionMs
-redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'r|' .. refundId)
+redis.call('ZADD', garbage, nowMs + retentionMs, 'r|' .. refundId)
 ${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, slot, record, 'r|' .. refundId, content)
@@ -412,32 +419,27 @@ export const creditScript = defineScript({
   name: 'budget-credit',
   keys: BUDGET_KEYS,
   args: ['id', 'amount', 'period', 'retentionMs', ...ENTRIES],
-  lua: `${START}
+  lua: `${START}${PLUS}
 local content = amount .. ' ' .. scopes .. '|' .. period
 local earlier = redis.call('HGET', records, 'k|' .. id)
 if earlier and earlier ~= content then return { 'conflict' } end
-${ADMIT}
+${admit('limits', 'thresholds')}
 local at
-local names, stops = split(fields), split(ends)
-for i = 1, #limitOf do
-  if match(names[i + 1], '^c|[^|]+|([^|]+)|') == period then at = i end
+for i, field in ipairs(split(fields)) do
+  if match(field, '^c|[^|]+|([^|]+)|') == period then at = i - 1 end
 end
 if not at then return { 'no_limit', scopes } end
-fields, ends, limitOf, setOf = '~;' .. names[at + 1], stops[at], { limitOf[at] }, setOf and { setOf[at] }
-limits, packed = split(limits)[at], { packed[at] }
+fields, ends, limits, names = '~;' .. names[at], split(ends)[at], split(limits)[at], { names[at] }
+limitOf, setOf, packed = { limitOf[at] }, setOf and { setOf[at] }, { packed[at] }
 thresholds = thresholds ~= '-' and split(thresholds)[at] or '-'
-if earlier then
-  ${FILL_EMPTY}
-  return { 'replayed', ${ENTRY_LISTS} }
-end
+if earlier then return { 'replayed', ${ENTRY_LISTS} } end
 ${ARM}
-${FILL_EMPTY}
-local before, credits, rest = match(packed[1], '^(%d+ %d+) (%d+) (%d+ %S+)$')
-if not before then foreign('not a budget counter') end
-packed[1] = before .. ' ' .. plus(credits, amount) .. ' ' .. rest
+local used, credited, rest = match(packed[1], '^(%d+ %d+) (%d+) (%d+ %S+)$')
+if not used then foreign('not a budget counter') end
+packed[1] = used .. ' ' .. plus(credited, amount) .. ' ' .. rest
 ${ARM_CREDITED}
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
-redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'k|' .. id)
+redis.call('ZADD', garbage, nowMs + retentionMs, 'k|' .. id)
 ${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, 'k|' .. id, content)
@@ -457,7 +459,8 @@ export const setLimitScript = defineScript({
 local MAX_PERIODS = 16
 local field = 'l|' .. scope
 local limits = {}
-for each, value in gmatch(redis.call('HGET', counters, field) or '', '([^ =]+)=([^ =]+)') do limits[each] = value end
+local text = redis.call('HGET', counters, field) or ''
+for each, value in gmatch(text, '([^ =]+)=([^ =]+)') do limits[each] = value end
 limits[period] = limit ~= '-' and limit or nil
 local list = {}
 for each, value in pairs(limits) do list[#list + 1] = each .. '=' .. value end
@@ -481,8 +484,7 @@ export const balanceScript = defineScript({
   keys: BUDGET_KEYS,
   args: ['retentionMs', ...ENTRIES],
   lua: `${START_SETTLING}
-${ADMIT}
-${FILL_EMPTY}
+${admit()}
 return { 'balance', ${ENTRY_LISTS} }`,
   decode: textReply,
 });
@@ -527,7 +529,7 @@ export const reaperScript = defineScript({
   name: 'budget-reaper',
   keys: BUDGET_KEYS,
   args: ['max', 'retentionMs'],
-  lua: `${START_REAPING}
+  lua: `${START_REAPING}${PLUS}
 local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
 local expired, fields, windows, kept, touched, purged = {}, {}, {}, {}, {}, 0
 local isRipe, needed = {}, {}
@@ -540,7 +542,7 @@ for _, member in ipairs(ripe) do
     expired[#expired + 1] = string.sub(name, string.find(name, '|', 1, true) + 1)
   elseif kind == 'c|' then
     local reserved = match(redis.call('HGET', counters, member) or '', '^%d+ (%d+) ')
-    if needed[member] or (reserved and reserved ~= '0') then kept[member] = needed[member] or format('%d', nowMs + retentionMs)
+    if needed[member] or (reserved and reserved ~= '0') then kept[member] = needed[member] or nowMs + retentionMs
     else windows[#windows + 1] = member end
   elseif kind == 'o|' or kind == 'O|' then
     local isNewest = kind == 'o|'
@@ -548,7 +550,7 @@ for _, member in ipairs(ripe) do
     local record, detail = unpack(redis.call('HMGET', records, member, detailOf))
     local olderUntilMs = false
     if record then
-      ${OPEN_RECORD}
+      ${openRecord('generationOf', 'committedOf', 'refundedOf')}
       -- The newest operation of an id is kept as long as any older one. Otherwise generations would start at 1
       -- again beside them.
       for older = isNewest and generationOf - 1 or 0, 1, -1 do
@@ -568,7 +570,7 @@ for _, member in ipairs(ripe) do
       kept[member] = olderUntilMs
       -- Its windows are kept a moment longer. They come after it in this list.
       for field in gmatch(match(detail, '^%S+ %d+ (%S+)') or '', 'c|[^;]+') do
-        needed[field] = format('%d', olderUntilMs + 1)
+        needed[field] = olderUntilMs + 1
       end
     else
       purged = purged + 1

@@ -13,7 +13,7 @@ local ended = nowMs >= endsAtMs
 if ended then count, endsAtMs = 0, 0 end
 
 -- Counts are replied as text, because clients misread integers near 2^53.
-local function text(count) return string.format('%d', count) end`;
+local function text(number) return string.format('%d', number) end`;
 
 /** Replies {counted, count as text, ms until the window ends}. */
 export const incrementScript = defineScript({

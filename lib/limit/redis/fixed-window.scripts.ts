@@ -9,14 +9,18 @@ import { decodeDone, decodePeek } from './limit.replies.js';
 //                     value, so that a window which lost its TTL still ends.
 //   block     String  A block that was set by hand, as in limit.scripts.ts.
 
-/** Sets `count`, `last`, `forgiven` and `endsAtMs` from `value`. If no window is open, they are 0, '', '' and nil. */
-const PARSE_WINDOW = `
-local count, last, forgiven, endsAtMs = 0, '', ''
+/**
+ * Sets `count` and `endsAtMs` from `value`, and with `calls` also `last` and `forgiven`. If no window is open, they are 0,
+ * nil, '' and ''.
+ */
+const parseWindow = (calls: boolean): string => `
+local count, endsAtMs${calls ? ', last, forgiven' : ''} = 0, nil${calls ? ", '', ''" : ''}
 if value then
-  local counted, ends, by, undone = string.match(value, '^(%d+) (%d+) ([%w_-]*) ([%w_-]*)$')
+  local counted, ends${calls ? ', by, undone' : ''} =
+    string.match(value, '${calls ? '^(%d+) (%d+) ([%w_-]*) ([%w_-]*)$' : '^(%d+) (%d+) [%w_-]* [%w_-]*$'}')
   if not counted then error('SYNCGUARD_FOREIGN the window is not ours', 0) end
   if tonumber(ends) > nowMs then
-    count, last, forgiven, endsAtMs = tonumber(counted), by, undone, tonumber(ends)
+    count, endsAtMs${calls ? ', last, forgiven' : ''} = tonumber(counted), tonumber(ends)${calls ? ', by, undone' : ''}
   end
 end`;
 
@@ -41,7 +45,7 @@ local function decideInWindow(commit, window, block, cost, shortWindowMs, shortT
   )}
 
   ${indent(NOW_MS_ONCE, 2)}
-  ${indent(PARSE_WINDOW, 2)}
+  ${indent(parseWindow(true), 2)}
   endsAtMs = endsAtMs or nowMs + shortWindowMs
   if last ~= callId then
     cost = tonumber(cost)
@@ -67,7 +71,7 @@ local call = redis.call
 local blockValue, value = call('GET', block), call('GET', window)
 ${denyIfBlocked(`remainingMs .. ' ' .. blockValue`).trim()}
 ${NOW_MS}
-${PARSE_WINDOW}
+${parseWindow(false)}
 if count == 0 then return '0 ok 0 0' end
 local status = count + 1 >= tonumber(shortThreshold) and 'window' or 'ok'
 return table.concat({math.min(endsAtMs - nowMs, tonumber(shortWindowMs)), status, count, count}, ' ')`,
@@ -83,7 +87,7 @@ export const forgiveWindowScript = defineScript({
 local call = redis.call
 local value = call('GET', window)
 ${NOW_MS}
-${PARSE_WINDOW}
+${parseWindow(true)}
 if count == 0 or forgiven == callId then return 1 end
 count = math.max(0, count - amount)
 ${writeWindow('last', 'callId')}

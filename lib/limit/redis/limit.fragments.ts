@@ -1,3 +1,4 @@
+import { takeApart } from '../../script/fragments.js';
 import type { LimitRules } from '../limit.policy.js';
 
 // Lua that several scripts of the limiter share. These are text fragments and not Lua functions, because each run of a
@@ -45,21 +46,38 @@ export const RULES = [
   'penaltiesTtlMs',
 ] as const satisfies readonly (keyof LimitRules)[];
 
+const PENALTIES = {
+  shortFloor: '%d+',
+  longFloor: '%d+',
+  shortStrikes: '%d+',
+  longStrikes: '%d+',
+  forgiven: '[%w_-]*',
+};
+
 /**
- * Reads `penaltiesValue`. Attempts up to `shortFloor` or `longFloor` (instants in ms) no longer count in that tier.
- * `shortStrikes` and `longStrikes` are how many blocks each tier has set. `forgiven` is the id of the call that forgave last.
+ * Sets locals to fields of `penaltiesValue`. Attempts up to `shortFloor` or `longFloor` (instants in ms) no longer count
+ * in that tier. `shortStrikes` and `longStrikes` are how many blocks each tier has set. `forgiven` is the id of the call
+ * that forgave last.
  */
-export const PARSE_PENALTIES = `
-local shortFloor, longFloor, shortStrikes, longStrikes, forgiven = 0, 0, 0, 0, ''
+export const parsePenalties = (...names: (keyof typeof PENALTIES)[]): string => `
+local ${names.join(', ')} = ${names.map((name) => (name === 'forgiven' ? "''" : 0)).join(', ')}
 if penaltiesValue then
-  shortFloor, longFloor, shortStrikes, longStrikes, forgiven =
-    string.match(penaltiesValue, '^(%d+) (%d+) (%d+) (%d+) ([%w_-]*)$')
+  ${indent(takeApart('penaltiesValue', PENALTIES, names), 2)}
   if not shortFloor then error('SYNCGUARD_FOREIGN the penalties are not ours', 0) end
   shortFloor, longFloor = tonumber(shortFloor), tonumber(longFloor)
 end`;
 
-export const formatPenalties = (forgiven: string): string =>
-  `string.format('%.0f %.0f %.0f %.0f %s', shortFloor, longFloor, shortStrikes, longStrikes, ${forgiven})`;
+/** Reads all of the penalties, for scripts that write them. */
+export const PARSE_PENALTIES = parsePenalties(
+  'shortFloor',
+  'longFloor',
+  'shortStrikes',
+  'longStrikes',
+  'forgiven',
+);
+
+export const formatPenalties = (by: string): string =>
+  `string.format('%.0f %.0f %.0f %.0f %s',\n  shortFloor, longFloor, shortStrikes, longStrikes, ${by})`;
 
 /**
  * Sets `shortFrom` and `longFrom`. Attempts after these instants count. A window has no upper end, so that no attempt is
@@ -80,7 +98,8 @@ end`;
  */
 export const WAIT_FOR_ROOM = `
 local excess = shortCount + cost - shortThreshold + 1
-local oldest = call('ZRANGEBYSCORE', attempts, '(' .. shortFrom, '+inf', 'WITHSCORES', 'LIMIT', excess - 1, 1)
+local oldest = call('ZRANGEBYSCORE', attempts, '(' .. shortFrom, '+inf',
+  'WITHSCORES', 'LIMIT', excess - 1, 1)
 -- If the clock stepped back, attempts lie in the future. The wait is still no longer than the window.
 local waitMs = math.min(oldest[2] - nowMs, 0) + shortWindowMs`;
 
@@ -95,7 +114,7 @@ call('ZREMRANGEBYSCORE', attempts, isAttempt and '-inf' or 0, from)`;
 
 /** Writes the block of the tiers that are full (`shortFull`, `longFull`), and its penalties. Sets `blockValue` and `blockMs`. */
 export const SET_BLOCK = `
--- Every window that is full starts again after its newest attempt, even if the clock has stepped back since that attempt.
+-- Every window that is full starts again after its newest attempt, even if the clock has stepped back since then.
 local newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2])
 if shortFull then shortFloor = newest end
 if longFull then longFloor = newest end

@@ -1,5 +1,5 @@
 import { defineScript, type Script } from '../../script/define-script.js';
-import { NOW_MS } from '../../script/fragments.js';
+import { inLines, NOW_MS } from '../../script/fragments.js';
 import { DECIDE_IN_WINDOW, forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js';
 import { type BackendDecision, MAX_CHECKS } from '../limit.backend.js';
 import {
@@ -8,6 +8,7 @@ import {
   indent,
   NOW_MS_ONCE,
   PARSE_PENALTIES,
+  parsePenalties,
   PRUNE,
   RULES,
   SET_BLOCK,
@@ -40,7 +41,10 @@ export type CheckMode = 'attempt' | 'enter' | 'confirm' | 'reserve' | 'grant' | 
 
 /** The beginning of each script, shared by all limits of a call. */
 const START = `
-local call = redis.call
+local call = redis.call`;
+
+/** What limits share that count a call. */
+const START_COUNTING = `
 local nowMs
 
 local function heal(key, ttlMs)
@@ -54,7 +58,8 @@ local function scoreOf(attempts)
 end
 
 -- Returns whether the limit allows the call, and the reply. Without \`commit\` nothing is counted.
-local function decide(commit, attempts, block, penalties, cost, mode, ${RULES.join(', ')})
+local function decide(commit, attempts, block, penalties, cost, mode,
+  ${inLines(RULES)})
   local state = call('MGET', block, penalties)
   local blockValue, penaltiesValue = state[1], state[2]
   local keepMs = (longWindowMs > shortWindowMs and longWindowMs or shortWindowMs) + ${SLACK_MS}
@@ -96,7 +101,8 @@ local function decide(commit, attempts, block, penalties, cost, mode, ${RULES.jo
 
   local option, score, blocks = 'NX', nowMs, false
   if mode == 'enter' then
-    -- With a block, the call that would fill a tier may enter: if it fails, it sets the block. Without one it needs room.
+    -- With a block, the call that would fill a tier may enter: if it fails, it sets the block. Without one it needs
+    -- room.
     local entering = shortBlockMs == 0 and cost or 0
     local busy = shortCount + inFlight + entering >= shortThreshold
       or longThreshold > 0 and longCount + inFlight >= longThreshold
@@ -204,7 +210,7 @@ interface LimitCall {
 
 function limitCall(decider: Decider, n: number, valueOf: (arg: DeciderArg) => string): LimitCall {
   const values = decider.args.map((arg) => (arg === 'cost' ? `cost${n}` : valueOf(arg)));
-  return { decider, values: [...decider.keys.map((key) => key + n), ...values].join(', ') };
+  return { decider, values: inLines([...decider.keys.map((key) => key + n), ...values]) };
 }
 
 /**
@@ -236,11 +242,12 @@ for i, limit in ipairs(limits) do
 end
 return table.concat(replies, ';')`;
   const deciders = new Set(limits.map(({ decider }) => decider.lua));
+  const counts = limits.some(({ decider }) => decider !== DECIDERS.none);
   return defineScript({
     name,
     keys: limits.flatMap(({ decider }, i) => decider.keys.map((key) => key + String(i + 1))),
     args: ['callId', ...args],
-    lua: [START, ...deciders, lua].map((part) => part.trim()).join('\n\n'),
+    lua: [START, counts ? START_COUNTING : '', ...deciders, lua].map((part) => part.trim()).join('\n\n'),
     decode: decodeDecisions,
   });
 }
@@ -317,13 +324,14 @@ export const peekScript = defineScript({
   args: RULES,
   lua: `
 local call, cost = redis.call, 1
-shortWindowMs, shortThreshold, longThreshold = tonumber(shortWindowMs), tonumber(shortThreshold), tonumber(longThreshold)
+shortWindowMs, shortThreshold = tonumber(shortWindowMs), tonumber(shortThreshold)
+longThreshold = tonumber(longThreshold)
 
 local blockValue = call('GET', block)
 ${denyIfBlocked(`remainingMs .. ' ' .. blockValue`).trim()}
 ${NOW_MS}
 local penaltiesValue = call('GET', penalties)
-${PARSE_PENALTIES}
+${parsePenalties('shortFloor', 'longFloor')}
 ${WINDOW_STARTS}
 local shortCount = call('ZCOUNT', attempts, '(' .. shortFrom, '+inf')
 local longCount = call('ZCOUNT', attempts, '(' .. longFrom, '+inf')

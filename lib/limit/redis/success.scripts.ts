@@ -1,3 +1,4 @@
+import { inLines } from '../../script/fragments.js';
 import {
   denyIfBlocked,
   indent,
@@ -16,7 +17,8 @@ import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from '../limit.times.js';
  * withdrawn. The success that fills a tier sets the block, and is answered as it is.
  */
 export const DECIDE_SUCCESS = `
-local function decideSuccess(commit, attempts, block, penalties, cost, mode, ${RULES.join(', ')})
+local function decideSuccess(commit, attempts, block, penalties, cost, mode,
+  ${inLines(RULES)})
   local state = call('MGET', block, penalties)
   local blockValue, penaltiesValue = state[1], state[2]
   local keepMs = (longWindowMs > shortWindowMs and longWindowMs or shortWindowMs) + ${SLACK_MS}
@@ -78,7 +80,8 @@ local function decideSuccess(commit, attempts, block, penalties, cost, mode, ${R
       local excess = threshold > 0 and count + cost - threshold + 1 or 0
       -- A call that costs more than the tier holds never fits. It is not denied here, but as busy.
       if excess < 1 or excess > count then return 0 end
-      local oldest = call('ZRANGEBYSCORE', attempts, '(' .. windowFrom, '+inf', 'WITHSCORES', 'LIMIT', excess - 1, 1)
+      local oldest = call('ZRANGEBYSCORE', attempts, '(' .. windowFrom, '+inf',
+        'WITHSCORES', 'LIMIT', excess - 1, 1)
       return math.min(oldest[2] - nowMs, 0) + windowMs
     end
     local waitMs = math.max(

@@ -1,7 +1,7 @@
 import { foreignValue } from '../../redis/redis.errors.js';
 import { defineScript, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
-import { LIVENESS, OWNERSHIP } from './lock.fragments.js';
+import { EXPIRY, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
 import type { LockRecord } from '../lock.record.js';
 import {
   decodeExtend,
@@ -49,7 +49,7 @@ const decodeReleaseById = (reply: unknown): ById<ReleaseCode> =>
 // `not_found`. So a release by lockId leaves its nonce behind for a while. A second run finds it and replies 1.
 const RELEASED_MARK_MS = 10_000;
 const RELEASED_BEFORE = `redis.call('GET', mark) == nonce and 1 or -1`;
-const MARKED_RELEASE = `${OWNERSHIP}${LIVENESS}${ownedAndLive(RELEASED_BEFORE)}
+const MARKED_RELEASE = `${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive(RELEASED_BEFORE)}
 redis.call('DEL', record, index)
 redis.call('PSETEX', mark, ${RELEASED_MARK_MS}, nonce)
 return 1`;
@@ -73,9 +73,9 @@ if not record then return ${RELEASED_BEFORE} end${MARKED_RELEASE}`,
   decode: decodeReleaseById,
 });
 
-const EXTEND = `${OWNERSHIP}${LIVENESS}${ownedAndLive('-1')}${EXTENDING}
+const EXTEND = `${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive('-1')}${EXTENDING}
 local new = extended(held)
--- A full server refuses a script whose first write may need memory. PEXPIRE needs none, and after it every write runs.
+-- A full server refuses a script whose first write may need memory. PEXPIRE needs none.
 redis.call('PEXPIRE', record, ttlMs)
 redis.call('SET', record, new, 'KEEPTTL')
 redis.call('PSETEX', index, ttlMs, record)
@@ -162,7 +162,7 @@ export const cleanupScript = defineScript({
   name: 'lock-cleanup',
   keys: ['record', 'index'],
   args: ['lockId'],
-  lua: `${OWNERSHIP}${LIVENESS}
+  lua: `${OWNERSHIP}${NOW_MS}${EXPIRY}
 local held = redis.call('GET', record)
 if not held or not owns(held, lockId) then return 0 end
 local expiry = expiryOf(held)

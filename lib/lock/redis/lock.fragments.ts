@@ -24,10 +24,10 @@ end
 local function owns(json, id)
   if string.find(json, '"lockId":"' .. id .. '"', 1, true) then return true end
   return string.sub(json, 1, 11) ~= '{"lockId":"' and decode(json).lockId == id
-end
+end`;
 
-local function isQueuedFor(json) return string.byte(json, -1) == 32 end
-local function isClaim(json) return string.find(json, '\\t', -2, true) ~= nil end`;
+export const QUEUED = `
+local function isQueuedFor(json) return string.byte(json, -1) == 32 end`;
 
 export const EXPIRY = `
 local function expiryOf(json)
@@ -41,36 +41,28 @@ local function isDead(json)
 end`;
 
 /**
- * Gives a script access to its keys by number. KEYS are `count` fence counters, then `count` records, then `count`
- * queues. After `args` arguments ARGV holds the user's keys as JSON. The i-th of each belong together.
- */
-export const layoutOf = (count: number, args: number): string => `
-local COUNT = ${count}
-local function fenceKeyOf(i) return KEYS[i] end
-local function recordKeyOf(i) return KEYS[COUNT + i] end
-local function queueKeyOf(i) return KEYS[2 * COUNT + i] end
-local function keyJsonOf(i) return ARGV[${args} + i] end`;
-
-/**
  * The Lua function `fenceOf(i)` returns the next fence of a key. A counter that was lost starts again from the clock,
  * which is ahead of every fence that the counter has given. The clock is read in tenths of a ms, so that two primaries
  * after a split rarely give the same fence in the same ms. `recordOf(...)` returns a record as JSON.
+ *
+ * A script reads its keys by number. KEYS are COUNT fence counters, then COUNT records, then COUNT queues. After ARGS
+ * arguments ARGV holds the user's keys as JSON. The i-th of each belong together.
  */
 export const GRANTING = `
 local FENCE_MAX = ${Number(FENCE_THRESHOLDS.MAX)}
 local function fenceOf(i)
-  local last = redis.call('GET', fenceKeyOf(i)) or '0'
+  local last = redis.call('GET', KEYS[i]) or '0'
   if not string.find(last, '^%d+$') then error('SYNCGUARD_FOREIGN the fence is not a counter', 0) end
   return math.max(tonumber(last) + 1, time[1] * 10000 + math.floor(time[2] / 100))
 end
 
-local function recordOf(i, id, lifeMs, fence, rest)
+local function recordOf(i, id, lifeMs, fenceOfKey, rest)
   return string.format('{"lockId":"%s","expiresAtMs":%d,"acquiredAtMs":%d,"key":%s,"fence":"%015d"%s}',
-    id, nowMs + lifeMs, nowMs, keyJsonOf(i), fence, rest)
+    id, nowMs + lifeMs, nowMs, ARGV[ARGS + i], fenceOfKey, rest)
 end`;
 
 /**
- * The Lua function `handOver(i, fence)` makes the head of a queue the owner for the time of a claim, and publishes this
+ * The Lua function `handOver(i)` makes the head of a queue the owner for the time of a claim, and publishes this
  * to its process. It returns the head and the claim, or nothing if the queue is empty. A waiter is a lockId followed by
  * the name of its process.
  *
@@ -79,27 +71,27 @@ end`;
  * repeats its attempts by itself. Where the ACL forbids PUBLISH, all processes do so.
  */
 export const HANDING_OVER = `
-local function hears(waiter)
-  local process = string.sub(waiter, 23)
-  if process == '-' then return true end
-  local heard = redis.pcall('PUBLISH', channel .. process, string.sub(waiter, 1, 22))
+local function hears(head)
+  local processOfHead = string.sub(head, 23)
+  if processOfHead == '-' then return true end
+  local heard = redis.pcall('PUBLISH', channel .. processOfHead, string.sub(head, 1, 22))
   return type(heard) ~= 'number' or heard > 0 or countsAll == ''
 end
 
-local function handOver(i, fence)
-  if fence > FENCE_MAX then return nil end
-  local queue = queueKeyOf(i)
-  local head = redis.call('ZRANGE', queue, 0, 0)[1]
+local function handOver(i)
+  local nextFence, queueKey = fenceOf(i), KEYS[2 * COUNT + i]
+  if nextFence > FENCE_MAX then return nil end
+  local head = redis.call('ZRANGE', queueKey, 0, 0)[1]
   while head do
-    redis.call('ZREM', queue, head)
+    redis.call('ZREM', queueKey, head)
     if hears(head) then
-      local claim = recordOf(i, string.sub(head, 1, 22), ${CLAIM_MS}, fence, '') .. '\\t'
-      if redis.call('EXISTS', queue) == 1 then claim = claim .. ' ' end
-      redis.call('SET', fenceKeyOf(i), string.format('%d', fence))
-      redis.call('PSETEX', recordKeyOf(i), ${CLAIM_MS}, claim)
+      local claim = recordOf(i, string.sub(head, 1, 22), ${CLAIM_MS}, nextFence, '') .. '\\t'
+      if redis.call('EXISTS', queueKey) == 1 then claim = claim .. ' ' end
+      redis.call('SET', KEYS[i], string.format('%d', nextFence))
+      redis.call('PSETEX', KEYS[COUNT + i], ${CLAIM_MS}, claim)
       return head, claim
     end
-    head = redis.call('ZRANGE', queue, 0, 0)[1]
+    head = redis.call('ZRANGE', queueKey, 0, 0)[1]
   end
 end`;
 
@@ -108,26 +100,26 @@ end`;
  * before its process listened. `enqueue(i, json)` puts the caller into a queue: at the end when it comes for the first
  * time, or at the position of its ticket. It returns `ticket`, `place` and `dropped` as `AcquireReply` describes them.
  */
-export const QUEUEING = `
+export const QUEUEING = `${QUEUED}
 local function leaveQueue(i)
-  return redis.call('ZREM', queueKeyOf(i), lockId .. process, lockId .. '-')
+  return redis.call('ZREM', KEYS[2 * COUNT + i], lockId .. process, lockId .. '-')
 end
 
 local function enqueue(i, json)
-  local queue, waiter, at = queueKeyOf(i), lockId .. process, ticket
+  local queueKey, waiter, at = KEYS[2 * COUNT + i], lockId .. process, ticket
   if at == '' then
     -- A call that is sent again because its first reply was lost is in the queue already.
-    at = redis.call('ZSCORE', queue, waiter) or redis.call('ZSCORE', queue, lockId .. '-')
+    at = redis.call('ZSCORE', queueKey, waiter) or redis.call('ZSCORE', queueKey, lockId .. '-')
   end
   if not at then
-    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+    local last = redis.call('ZRANGE', queueKey, -1, -1, 'WITHSCORES')[2]
     local nowUs = time[1] * 1000000 + time[2]
     at = string.format('%.0f', math.max(nowUs, last and tonumber(last) + 1 or 0))
   end
   local stood = leaveQueue(i)
-  redis.call('ZADD', queue, at, waiter)
-  redis.call('PEXPIRE', queue, ${QUEUE_MS})
-  if not isQueuedFor(json) then redis.call('APPEND', recordKeyOf(i), ' ') end
-  local place = ticket == '' and redis.call('ZRANK', queue, waiter) + 1 or 0
+  redis.call('ZADD', queueKey, at, waiter)
+  redis.call('PEXPIRE', queueKey, ${QUEUE_MS})
+  if not isQueuedFor(json) then redis.call('APPEND', KEYS[COUNT + i], ' ') end
+  local place = ticket == '' and redis.call('ZRANK', queueKey, waiter) + 1 or 0
   return at, place, (COUNT == 1 and ticket ~= '' and stood == 0) and 1 or 0
 end`;

@@ -1,6 +1,6 @@
 import { TIME_TOLERANCE_MS } from '../../core/clock.js';
 import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
-import { EXPIRY, GRANTING, HANDING_OVER, layoutOf, LIVENESS, OWNERSHIP, QUEUEING } from './lock.fragments.js';
+import { EXPIRY, GRANTING, HANDING_OVER, LIVENESS, OWNERSHIP, QUEUED, QUEUEING } from './lock.fragments.js';
 import { numbered } from './lock.layout.js';
 import { NOW_MS } from '../../script/fragments.js';
 
@@ -90,15 +90,13 @@ const acquireFor = (count: number): Script<KeyName, AcquireArg, AcquireReply> =>
     name: numbered('lock-acquire', count - 1),
     keys: keysFor(count),
     args: [...ACQUIRE_ARGS, ...(namesOf('keyJson', count) as never[])],
-    lua: `${layoutOf(count, ACQUIRE_ARGS.length)}
+    lua: `
+local COUNT, ARGS = ${count}, ${ACQUIRE_ARGS.length}
 ${NOW_MS}
 ${GRANTING}
 
-local fences, fence, queued = {}, 0, {}
-for i = 1, COUNT do
-  fences[i] = fenceOf(i)
-  fence = math.max(fence, fences[i])
-end
+local fence, queued = 0, {}
+for i = 1, COUNT do fence = math.max(fence, fenceOf(i)) end
 
 -- Without any record or queue all keys are free, and the next part is skipped.
 if redis.call('EXISTS', unpack(KEYS, COUNT + 1, 3 * COUNT)) > 0 then
@@ -106,8 +104,8 @@ ${OWNERSHIP}${EXPIRY}${HANDING_OVER}${QUEUEING}
 
 local own, locked, heads = {}, {}, {}
 for i = 1, COUNT do
-  local held = redis.call('GET', recordKeyOf(i))
-  heads[i] = redis.call('ZRANGE', queueKeyOf(i), 0, 0, 'WITHSCORES')
+  local held = redis.call('GET', KEYS[COUNT + i])
+  heads[i] = redis.call('ZRANGE', KEYS[2 * COUNT + i], 0, 0, 'WITHSCORES')
   if held then
     local expiry = expiryOf(held)
     if not expiry then return redis.error_reply('SYNCGUARD_FOREIGN the record is not a lock') end
@@ -127,7 +125,7 @@ local function isBefore(i)
 end
 local handed, blocked = {}, nil
 local function passOn(i)
-  local head, claim = handOver(i, fences[i])
+  local head, claim = handOver(i)
   if not head then return end
   handed[#handed + 1] = i
   handed[#handed + 1] = head
@@ -143,35 +141,35 @@ if blocked then
   for i = 1, COUNT do
     local kept = keeps == '1' and i < blocked
     if kept then
-      local fence = tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) or fences[i]
-      local claim = recordOf(i, lockId, ${KEEP_MS}, fence, '') .. '\\t'
-      if redis.call('EXISTS', queueKeyOf(i)) == 1 then claim = claim .. ' ' end
-      if not own[i] then redis.call('SET', fenceKeyOf(i), string.format('%d', fence)) end
-      redis.call('PSETEX', recordKeyOf(i), ${KEEP_MS}, claim)
+      local ownFence = tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) or fenceOf(i)
+      local claim = recordOf(i, lockId, ${KEEP_MS}, ownFence, '') .. '\\t'
+      if redis.call('EXISTS', KEYS[2 * COUNT + i]) == 1 then claim = claim .. ' ' end
+      if not own[i] then redis.call('SET', KEYS[i], string.format('%d', ownFence)) end
+      redis.call('PSETEX', KEYS[COUNT + i], ${KEEP_MS}, claim)
     elseif own[i] then
-      redis.call('DEL', recordKeyOf(i))
+      redis.call('DEL', KEYS[COUNT + i])
       passOn(i)
       passedOn = 1
     end
     if ticket ~= '' and i ~= blocked then leaveQueue(i) end
   end
 
-  local left = redis.call('PTTL', recordKeyOf(blocked))
+  local left = redis.call('PTTL', KEYS[COUNT + blocked])
   if left < 0 then left = expiryOf(locked[blocked]) + ${TIME_TOLERANCE_MS} - nowMs end
   if process == '' then return {left, '', 0, 0, 0, unpack(handed)} end
   local at, place, dropped = enqueue(blocked, locked[blocked])
   return {left, at, place, passedOn, dropped, unpack(handed)}
 end
 
-local ownFence = tonumber(string.match(own[1] or '', '"fence":"(%d+)"'))
+local grantedFence = tonumber(string.match(own[1] or '', '"fence":"(%d+)"'))
 for i = 1, COUNT do
   if ticket ~= '' then leaveQueue(i) end
-  queued[i] = redis.call('EXISTS', queueKeyOf(i)) == 1
-  -- A full server refuses a script whose first write may need memory. PEXPIRE needs none, and after it every write runs.
-  if own[i] then redis.call('PEXPIRE', recordKeyOf(i), ttlMs) end
-  if tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) ~= ownFence then ownFence = nil end
+  queued[i] = redis.call('EXISTS', KEYS[2 * COUNT + i]) == 1
+  -- A full server refuses a script whose first write may need memory. PEXPIRE needs none.
+  if own[i] then redis.call('PEXPIRE', KEYS[COUNT + i], ttlMs) end
+  if tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) ~= grantedFence then grantedFence = nil end
 end
-fence = ownFence or fence
+fence = grantedFence or fence
 end
 
 if fence > FENCE_MAX then return -1 end
@@ -179,10 +177,10 @@ local first
 for i = 1, COUNT do
   local json = recordOf(i, lockId, ttlMs, fence, i == 1 and keysJson or '')
   first = first or json
-  redis.call('SET', fenceKeyOf(i), string.format('%d', fence))
-  redis.call('PSETEX', recordKeyOf(i), ttlMs, queued[i] and json .. ' ' or json)
+  redis.call('SET', KEYS[i], string.format('%d', fence))
+  redis.call('PSETEX', KEYS[COUNT + i], ttlMs, queued[i] and json .. ' ' or json)
 end
-redis.call('PSETEX', index, ttlMs, recordKeyOf(1))
+redis.call('PSETEX', index, ttlMs, KEYS[COUNT + 1])
 return first`,
     decode(reply): AcquireReply {
       if (reply === -1) return { status: 'fence-overflow' };
@@ -244,20 +242,21 @@ const releaseFor = (count: number): Script<KeyName, ReleaseArg, ReleaseReply> =>
     name: numbered('lock-release', count - 1),
     keys: keysFor(count),
     args: [...RELEASE_ARGS, ...(namesOf('keyJson', count) as never[])],
-    lua: `${layoutOf(count, RELEASE_ARGS.length)}
-${OWNERSHIP}
+    lua: `
+local COUNT, ARGS = ${count}, ${RELEASE_ARGS.length}
+${OWNERSHIP}${QUEUED}
 local code, own, queued = 1, {index}, {}
 for i = 1, COUNT do
-  local held = redis.call('GET', recordKeyOf(i))
+  local held = redis.call('GET', KEYS[COUNT + i])
   if not held then
     code = code == 1 and -1 or code
   elseif not owns(held, lockId) then
     code = code == 1 and 0 or code
   else
-    own[#own + 1] = recordKeyOf(i)
+    own[#own + 1] = KEYS[COUNT + i]
     if isQueuedFor(held) then queued[#queued + 1] = i end
   end
-  if waiter ~= '' then redis.call('ZCARD', queueKeyOf(i)) end
+  if waiter ~= '' then redis.call('ZCARD', KEYS[2 * COUNT + i]) end
 end
 
 if isLive == '1' and #queued == 0 and waiter == '' then
@@ -268,19 +267,18 @@ ${LIVENESS}${GRANTING}${HANDING_OVER}
 for j = 2, #own do
   if code == 1 and isLive ~= '1' and isDead(redis.call('GET', own[j])) then code = -2 end
 end
-local fences = {}
 for _, i in ipairs(queued) do
-  redis.call('ZCARD', queueKeyOf(i))
-  fences[i] = fenceOf(i)
+  redis.call('ZCARD', KEYS[2 * COUNT + i])
+  fenceOf(i)
 end
 
 if #own > 1 then redis.call('DEL', unpack(own)) end
 if waiter ~= '' then
-  for i = 1, COUNT do redis.call('ZREM', queueKeyOf(i), waiter, lockId .. '-') end
+  for i = 1, COUNT do redis.call('ZREM', KEYS[2 * COUNT + i], waiter, lockId .. '-') end
 end
 local reply = {code}
 for _, i in ipairs(queued) do
-  local head = handOver(i, fences[i])
+  local head = handOver(i)
   if head then
     reply[#reply + 1] = i
     reply[#reply + 1] = head
@@ -326,30 +324,31 @@ const extendFor = (count: number): Script<KeyName, ExtendArg, ExtendReply> =>
     name: numbered('lock-extend', count - 1),
     keys: keysFor(count),
     args: EXTEND_ARGS,
-    lua: `${layoutOf(count, EXTEND_ARGS.length)}
-${OWNERSHIP}${LIVENESS}${EXTENDING}
+    lua: `
+local COUNT = ${count}
+${OWNERSHIP}${QUEUED}${LIVENESS}${EXTENDING}
 local new, told = {}, {}
 for i = 1, COUNT do
-  local held = redis.call('GET', recordKeyOf(i))
+  local held = redis.call('GET', KEYS[COUNT + i])
   if not held then return -1 end
   if not owns(held, lockId) then return 0 end
   if isDead(held) then
-    redis.call('DEL', recordKeyOf(i), index)
+    redis.call('DEL', KEYS[COUNT + i], index)
     return -2
   end
   if isQueuedFor(held) and expiresAtMs < expiryOf(held) then
-    told[#told + 1] = redis.call('ZRANGE', queueKeyOf(i), 0, 0)[1]
+    told[#told + 1] = redis.call('ZRANGE', KEYS[2 * COUNT + i], 0, 0)[1]
   end
   new[i] = extended(held)
 end
 for i = 1, COUNT do
-  -- A full server refuses a script whose first write may need memory. PEXPIRE needs none, and after it every write runs.
-  redis.call('PEXPIRE', recordKeyOf(i), ttlMs)
-  redis.call('SET', recordKeyOf(i), new[i], 'KEEPTTL')
+  -- A full server refuses a script whose first write may need memory. PEXPIRE needs none.
+  redis.call('PEXPIRE', KEYS[COUNT + i], ttlMs)
+  redis.call('SET', KEYS[COUNT + i], new[i], 'KEEPTTL')
 end
-redis.call('PSETEX', index, ttlMs, recordKeyOf(1))
-for _, waiter in ipairs(told) do
-  redis.pcall('PUBLISH', channel .. string.sub(waiter, 23), string.sub(waiter, 1, 22))
+redis.call('PSETEX', index, ttlMs, KEYS[COUNT + 1])
+for _, head in ipairs(told) do
+  redis.pcall('PUBLISH', channel .. string.sub(head, 23), string.sub(head, 1, 22))
 end
 return {1, expiresAtMs}`,
     decode: decodeExtend,
@@ -367,18 +366,18 @@ export const handOnScript = defineScript({
   name: 'lock-hand-on',
   keys: ['fenceCounter', 'record', 'queue'],
   args: ['process', 'channel', 'countsAll', 'keyJson'],
-  lua: `${layoutOf(1, 3)}
-${OWNERSHIP}
+  lua: `
+local COUNT, ARGS = 1, 3
 local held = redis.call('GET', record)
-if held then return isClaim(held) and math.max(redis.call('PTTL', record), 1) or 0 end
+if held then return string.find(held, '\\t', -2, true) and math.max(redis.call('PTTL', record), 1) or 0 end
 local waiters = redis.call('ZRANGE', queue, 0, -1)
 if #waiters == 0 then return 0 end
 ${NOW_MS}${GRANTING}${HANDING_OVER}
-local fence = fenceOf(1)
+fenceOf(1) -- fails if the fence is not a counter, before anything is written
 for _, waiter in ipairs(waiters) do
   if process ~= '-' and string.sub(waiter, 23) == process then redis.call('ZREM', queue, waiter) end
 end
-return handOver(1, fence) or 0`,
+return handOver(1) or 0`,
   decode: (reply): HandOnReply =>
     typeof reply === 'number' || typeof reply === 'string' ? reply : unexpectedReply('lock-hand-on', reply),
 });

@@ -91,6 +91,28 @@ local function tombstoneEndMs(endMs)
   return math.max(endMs + tombstoneMs, math.min(expiresAtMs, endMs + ${YEAR_MS}))
 end
 
+-- Records the failures of lapsed leases, which are removed from the record.
+local function noteLapsed()
+  for _, lease in ipairs(lapsed) do
+    if lease.calls ~= '' then redis.call('HSET', record, 'failed:' .. lease.holder, 'lapsed') end
+  end
+end
+
+local function burn(how)
+  ended, endedAtMs, left = how, nowMs, 0
+  redis.call('UNLINK', content)
+  if tombstoneMs == 0 then
+    redis.call('UNLINK', record)
+  else
+    redis.call('PEXPIREAT', record, tombstoneEndMs(nowMs))
+    redis.call('HSET', record, 'left', 0, 'leases', '', 'used', used, 'viewed', viewedAtMs, 'failures', failures,
+      'ended', how .. ':' .. nowMs)
+    noteLapsed()
+  end
+end`;
+
+// What scripts need that take or settle pending views.
+const LEASING = `
 -- Sets when the keys end: at the deadline, or when the last pending view lapses if no further view is
 -- possible.
 local function setEnd()
@@ -108,26 +130,6 @@ local function setEnd()
   end
 end
 
--- Records the failures of lapsed leases, which are removed from the record.
-local function noteLapsed()
-  for _, lease in ipairs(lapsed) do
-    if lease.calls ~= '' then redis.call('HSET', record, 'failed:' .. lease.holder, 'lapsed') end
-  end
-end
-
-local function burn(how)
-  ended, endedAtMs, left, pending = how, nowMs, 0, {}
-  redis.call('UNLINK', content)
-  if tombstoneMs == 0 then
-    redis.call('UNLINK', record)
-  else
-    redis.call('PEXPIREAT', record, tombstoneEndMs(nowMs))
-    redis.call('HSET', record, 'left', 0, 'leases', '', 'used', used, 'viewed', viewedAtMs, 'failures', failures,
-      'ended', how .. ':' .. nowMs)
-    noteLapsed()
-  end
-end
-
 local function save()
   local leases = {}
   for i, lease in ipairs(pending) do leases[i] = lease.holder .. ':' .. lease.endMs .. ':' .. lease.calls .. ';' end
@@ -137,14 +139,14 @@ local function save()
   noteLapsed()
 end
 
-local function failureOf(viewTag)
+local function failureOf()
   for _, lease in ipairs(lapsed) do
     if lease.holder == viewTag and lease.calls ~= '' then return 'lapsed' end
   end
   return max > 0 and redis.call('HGET', record, 'failed:' .. viewTag)
 end
 
-local function leaseOf(viewTag)
+local function leaseOf()
   for at, lease in ipairs(pending) do
     if lease.holder == viewTag then return lease, at end
   end
@@ -236,7 +238,7 @@ export const viewScript = defineScript({
   args: ['viewTag', 'callId', 'leaseMs', 'tombstoneMs'],
   binary: true,
   lua: `${STATE}
-${ENDINGS}
+${ENDINGS}${LEASING}
 leaseMs = tonumber(leaseMs)
 local view = 'view:' .. viewTag
 
@@ -255,9 +257,9 @@ local function shown(remaining, replayed)
   return reply
 end
 
-if failureOf(viewTag) then return tell('failed') end
+if failureOf() then return tell('failed') end
 local counted = tonumber(redis.call('HGET', record, view) or nil)
-local mine = leaseOf(viewTag)
+local mine = leaseOf()
 if mine and max > 0 then
   -- Each call that is shown the secret is a try, except for a second send of the same call.
   if not string.find(',' .. mine.calls, ',' .. callId .. ',', 1, true) then
@@ -367,12 +369,12 @@ const decodeSettle = (reply: unknown): SettleReply => decodeFacts('secret-settle
 // Removes this view from the pending ones. A secret that counts neither views nor failures has no pending
 // views, so there is nothing to settle.
 const TAKE_LEASE = `${STATE}
-${ENDINGS}
+${ENDINGS}${LEASING}
 redis.call('HLEN', content) -- A key of another type fails here, before anything is written.
 if not known then return 'not_found' end
 if state == 'live' and left < 0 and max == 0 then return tell('settled') end
 local view = 'view:' .. viewTag
-local mine, at = leaseOf(viewTag)
+local mine, at = leaseOf()
 if mine then
   table.remove(pending, at)
   triesPending = triesPending - tries(mine.calls)
@@ -386,7 +388,7 @@ export const confirmScript = defineScript({
   lua: `${TAKE_LEASE}
 if not mine then
   local counted = redis.call('HEXISTS', record, view) == 1 or redis.call('HGET', record, 'confirmed') == viewTag
-  return counted and not failureOf(viewTag) and tell('settled') or 'not_found'
+  return counted and not failureOf() and tell('settled') or 'not_found'
 end
 if left == 0 and #pending == 0 then
   burn('used')
@@ -409,7 +411,7 @@ export const releaseScript = defineScript({
   args: ['viewTag', 'tombstoneMs'],
   lua: `${TAKE_LEASE}
 if not mine then
-  if max > 0 then return failureOf(viewTag) == 'released' and tell('settled') or 'not_found' end
+  if max > 0 then return failureOf() == 'released' and tell('settled') or 'not_found' end
   local again = redis.call('HEXISTS', record, view) == 0 and redis.call('HGET', record, 'released') == viewTag
   return again and tell('settled') or 'not_found'
 end

@@ -1,0 +1,18 @@
+import { healthScript } from '../../../lib/assembly/redis-connection.js';
+import { budgetExamples } from './budget.examples.js';
+import { counterExamples } from './counter.examples.js';
+import type { ScriptExample } from './example.js';
+import { fenceExamples } from './fence.examples.js';
+import { limitExamples } from './limit.examples.js';
+import { lockExamples } from './lock.examples.js';
+import { secretExamples } from './secret.examples.js';
+
+export const examples: readonly ScriptExample[] = [
+  { script: healthScript, keys: { health: 'syncguard/health' }, args: {}, replaces: /health/ },
+  ...lockExamples,
+  ...fenceExamples,
+  ...limitExamples,
+  ...secretExamples,
+  ...counterExamples,
+  ...budgetExamples,
+];
