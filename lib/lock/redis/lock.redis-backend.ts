@@ -77,9 +77,11 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
+    const turn = options?.turn as RedisTurn | undefined;
+    // The attempts of a turn all ask for the same.
+    if (turn?.wanted) return this.#acquireInTurn(turn, turn.wanted, options.signal);
     const { keys, ttlMs } = validateAcquire(options);
-    const turn = options.turn as RedisTurn | undefined;
-    if (turn) return this.#acquireInTurn(turn, (turn.wanted ??= this.#want(keys, ttlMs)), options.signal);
+    if (turn) return this.#acquireInTurn(turn, (turn.wanted = this.#want(keys, ttlMs)), options.signal);
     const wanted = this.#want(keys, ttlMs);
     const sentAt = momentNow();
     // The call has failed, but the script may have run. A lock that it took must be released.
@@ -95,7 +97,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
-    const lockId = validateRelease(options);
+    const lockId = options?.held ? options.lockId : validateRelease(options);
     const { held, signal } = options;
     const isLive = held !== undefined && msUntil(held.deadline) > 0;
     try {
