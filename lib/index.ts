@@ -44,6 +44,7 @@ export { normalizeAddress } from './limit/route/key-parts.js';
 export { LimitError, TooManyAttemptsError } from './limit/limit.errors.js';
 export type { LimitDefaults, LimitPolicies, RateLimitHeaders, SkipIf } from './limit/limit.options.js';
 export type * from './limit/limit.types.js';
+export type * from './limit/policy.types.js';
 export { presets } from './limit/presets.js';
 
 // Budgets

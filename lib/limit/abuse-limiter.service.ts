@@ -15,19 +15,19 @@ import type {
   BackendDenied,
   CallOptions,
   LimitBackend,
-  LimitCheck,
-  Subject,
 } from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
 import { type ResolvedLimitOptions, resolvePolicies } from './limit.options.js';
-import { limitDuration, remainingOf, type ResolvedPolicy, validateCost } from './limit.policy.js';
-import type {
-  AllowedDecision,
-  DeniedDecision,
-  LimiterDecision,
-  LimitPolicy,
-  OnError,
-} from './limit.types.js';
+import {
+  limitDuration,
+  type PolicyCheck,
+  type PolicySubject,
+  remainingOf,
+  type ResolvedPolicy,
+  validateCost,
+} from './limit.policy.js';
+import type { AllowedDecision, DeniedDecision, LimiterDecision, OnError } from './limit.types.js';
+import type { LimitPolicy } from './policy.types.js';
 
 /** The longest reason of a block that was set by hand, in characters. */
 const MAX_REASON_LENGTH = 200;
@@ -56,7 +56,7 @@ export interface PolicyDecision {
 
 /** The decision about one call, with everything that `settle` needs when the call has ended. */
 export interface CallDecision extends PolicyDecision {
-  readonly checks: readonly LimitCheck[];
+  readonly checks: readonly PolicyCheck[];
   /**
    * The decision about each check, in the order of `checks`. If the deny cache has answered, it is undefined for the checks
    * that the cache knows nothing about.
@@ -211,7 +211,7 @@ export class AbuseLimiterService {
    * @internal Counts one call against several limits at once. While Redis does not answer, the strictest of their `onError`
    * decides.
    */
-  async decide(checks: readonly LimitCheck[], signal?: AbortSignal): Promise<CallDecision> {
+  async decide(checks: readonly PolicyCheck[], signal?: AbortSignal): Promise<CallDecision> {
     const callId = createCallId();
     const remembered = this.#fromDenyCache(checks, callId);
     if (remembered) this.#emitDenyCacheHit(remembered);
@@ -248,7 +248,7 @@ export class AbuseLimiterService {
   }
 
   async #confirm(
-    checks: readonly LimitCheck[],
+    checks: readonly PolicyCheck[],
     callId: string,
     backend: LimitBackend,
   ): Promise<PolicyDecision | undefined> {
@@ -261,7 +261,7 @@ export class AbuseLimiterService {
     return decisive(checks, result, degraded);
   }
 
-  #fromDenyCache(checks: readonly LimitCheck[], callId: string): CallDecision | undefined {
+  #fromDenyCache(checks: readonly PolicyCheck[], callId: string): CallDecision | undefined {
     if (this.#denyCache.size === 0) return undefined;
     const decisions = checks.map(({ identity }) => this.#denyCache.find(identity));
     if (!decisions.some(Boolean)) return undefined;
@@ -270,7 +270,7 @@ export class AbuseLimiterService {
   }
 
   async #askBackend(
-    checks: readonly LimitCheck[],
+    checks: readonly PolicyCheck[],
     callId: string,
     signal: AbortSignal | undefined,
   ): Promise<CallDecision> {
@@ -345,10 +345,10 @@ export class AbuseLimiterService {
     });
   }
 
-  #remember(checks: readonly LimitCheck[], decisions: readonly BackendDecision[], askedAtMs: number): void {
+  #remember(checks: readonly PolicyCheck[], decisions: readonly BackendDecision[], askedAtMs: number): void {
     decisions.forEach((decision, i) => {
       if (decision.status === 'denied')
-        this.#denyCache.add((checks[i] as LimitCheck).identity, decision, askedAtMs);
+        this.#denyCache.add((checks[i] as PolicyCheck).identity, decision, askedAtMs);
     });
   }
 
@@ -360,7 +360,7 @@ export class AbuseLimiterService {
     return this.#call(checked(() => callOptions(options, [])).signal);
   }
 
-  #checks(key: string, policy: PolicyRef, cost: number | undefined): LimitCheck[] {
+  #checks(key: string, policy: PolicyRef, cost: number | undefined): PolicyCheck[] {
     return this.policies(policy).map((each) => checkOf(this.#countingEveryCall(each), key, cost));
   }
 
@@ -371,7 +371,7 @@ export class AbuseLimiterService {
     return every;
   }
 
-  #subjects(key: string, policy: PolicyRef): Subject[] {
+  #subjects(key: string, policy: PolicyRef): PolicySubject[] {
     return this.policies(policy).map((each) => ({
       policy: each,
       identity: checked(() => identityOf(each, key)),
@@ -385,7 +385,7 @@ export class AbuseLimiterService {
   async #forEach(
     key: string,
     policy: PolicyRef,
-    operate: (backend: LimitBackend, subject: Subject) => Promise<void>,
+    operate: (backend: LimitBackend, subject: PolicySubject) => Promise<void>,
   ): Promise<void> {
     const subjects = this.#subjects(key, policy);
     const onFallback = this.fallback === this.backend ? [] : subjects;
@@ -399,7 +399,7 @@ export class AbuseLimiterService {
 
   /** Emits the event that the backend would have emitted for this denied call. */
   #emitDenyCacheHit({ decision, policy, checks }: CallDecision): void {
-    const { identity } = checks.find((check) => check.policy === policy) as LimitCheck;
+    const { identity } = checks.find((check) => check.policy === policy) as PolicyCheck;
     this.options.emit?.({
       ...{ feature: 'limit', type: 'check', result: 'fail', fromDenyCache: true, durationMs: 0 },
       ...{ policy: policy.name, key: keyOf(identity) },
@@ -419,7 +419,7 @@ export class AbuseLimiterService {
 }
 
 /** Returns the check of a call against one policy. Throws if the key or the cost is not valid. */
-export function checkOf(policy: ResolvedPolicy, key: string, cost?: number): LimitCheck {
+export function checkOf(policy: ResolvedPolicy, key: string, cost?: number): PolicyCheck {
   if (
     policy.dynamicLimit ||
     policy.dynamicWindow ||
@@ -439,7 +439,7 @@ export function checkOf(policy: ResolvedPolicy, key: string, cost?: number): Lim
 const SEVERITY: readonly OnError[] = ['open', 'memory', 'closed'];
 
 /** Returns the strictest `onError` of several limits. They are asked together, so one of them decides for all. */
-const strictest = (subjects: readonly Subject[]): OnError =>
+const strictest = (subjects: readonly PolicySubject[]): OnError =>
   subjects.reduce<OnError>(
     (onError, { policy }) =>
       SEVERITY.indexOf(policy.onError) > SEVERITY.indexOf(onError) ? policy.onError : onError,
@@ -448,7 +448,7 @@ const strictest = (subjects: readonly Subject[]): OnError =>
 
 /** Returns the denied decision with the longest wait. If all limits allow the call, returns the one with least `remaining`. */
 function decisive(
-  subjects: readonly Subject[],
+  subjects: readonly PolicySubject[],
   decisions: readonly (BackendDecision | undefined)[],
   degraded = false,
 ): PolicyDecision {

@@ -1,18 +1,44 @@
-import type { ResolvedPolicy } from './limit.policy.js';
-import type { LimitScope } from './limit.types.js';
+import type { CountedCalls, LimitAlgorithm, LimitScope } from './limit.types.js';
 
 /** The most limits that one call is counted against. */
 export const MAX_CHECKS = 8;
 
+/** The numbers of a policy, as backends use them. Users write the short tier as `temp`, or as `limit` and `windowMs`. */
+export interface LimitRules {
+  readonly shortWindowMs: number;
+  /** The attempt with this number is denied. */
+  readonly shortThreshold: number;
+  /** If 0, there is no block, and a denied call is not counted. */
+  readonly shortBlockMs: number;
+  readonly longWindowMs: number;
+  /** If 0, there is no long tier. */
+  readonly longThreshold: number;
+  readonly longBlockMs: number;
+  readonly factor: number;
+  readonly maxBlockMs: number;
+  /** How long penalties are kept after a block has ended. */
+  readonly penaltiesTtlMs: number;
+}
+
+/** What a backend needs of a policy. */
+export interface CountedPolicy {
+  readonly name: string;
+  readonly algorithm: LimitAlgorithm;
+  readonly rules: LimitRules;
+  readonly count: CountedCalls;
+  /** Whether the rules are known at boot and never change, so that a backend may make a script for them. */
+  readonly isStatic: boolean;
+}
+
 /** A policy, and whom it counts: the identity is made of its name and a key. */
-export interface Subject {
+export interface Subject<Policy extends CountedPolicy = CountedPolicy> {
   /** The policy's name and the normalized key. Calls with the same identity are counted together. */
   readonly identity: string;
-  readonly policy: ResolvedPolicy;
+  readonly policy: Policy;
 }
 
 /** One call, to be counted against one limit. */
-export interface LimitCheck extends Subject {
+export interface LimitCheck<Policy extends CountedPolicy = CountedPolicy> extends Subject<Policy> {
   /** How much the call counts, already checked: 1 to 1,000, in a fixed window up to its limit. */
   readonly cost: number;
 }
@@ -84,3 +110,13 @@ export interface LimitBackend {
   /** Ends a block. The window that had set the block starts again with no attempts. */
   unblock(subject: Subject, options?: CallOptions): Promise<void>;
 }
+
+export const isFixedWindow = ({ algorithm }: Pick<CountedPolicy, 'algorithm'>): boolean =>
+  algorithm === 'fixed-window';
+
+/** Returns whether a call is not counted: it costs nothing, or the limit is 0 or unlimited. A block still denies it. */
+export const isUncounted = ({ policy: { rules }, cost }: LimitCheck): boolean =>
+  cost === 0 || rules.shortThreshold === 0 || rules.shortThreshold === Infinity;
+
+/** Returns whether the limit of a call is 0. Then every call is denied. */
+export const letsNobodyIn = ({ rules }: CountedPolicy): boolean => rules.shortThreshold === 0;

@@ -10,7 +10,8 @@ import {
   resolvePolicy,
 } from './limit.policy.js';
 import { presets } from './presets.js';
-import type { ContextResolver, FromContext, KeyBy, LimitPolicy, OnError } from './limit.types.js';
+import type { ContextResolver, FromContext, KeyBy, LimitPolicy } from './policy.types.js';
+import type { OnError } from './limit.types.js';
 
 /** Policies by name, for `@RateLimit('name')` and `AbuseLimiterService`. A list is several limits under one name. */
 export type LimitPolicies = Readonly<Record<string, LimitPolicy | readonly LimitPolicy[]>>;

@@ -1,8 +1,7 @@
 import { describe } from '../core/keys.js';
-import type { LimitCheck } from './limit.backend.js';
+import { isFixedWindow } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import {
-  isFixedWindow,
   MAX_COUNTED,
   MAX_LIMIT_MS,
   MAX_THRESHOLD,
@@ -14,13 +13,6 @@ import {
 // `limit` may return 0 for a suspended plan, and Infinity or 'unlimited' for an unlimited one. Limit and cost must be
 // at least 0, and a window must be from 1 to MAX_LIMIT_MS. Any other value is a mistake of the app. Then the call fails
 // with 500, and the log has the reason.
-
-/** Returns whether a call is not counted: it costs nothing, or the limit is 0 or unlimited. A block still denies it. */
-export const isUncounted = ({ policy: { rules }, cost }: LimitCheck): boolean =>
-  cost === 0 || rules.shortThreshold === 0 || rules.shortThreshold === Infinity;
-
-/** Returns whether the limit of a call is 0. Then every call is denied. */
-export const letsNobodyIn = ({ rules }: ResolvedPolicy): boolean => rules.shortThreshold === 0;
 
 /**
  * Returns the policy with the limit of one call.

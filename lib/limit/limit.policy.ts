@@ -1,16 +1,14 @@
 import { SyncGuardConfigError } from '../core/errors.js';
+import {
+  type CountedPolicy,
+  isFixedWindow,
+  type LimitCheck,
+  type LimitRules,
+  type Subject,
+} from './limit.backend.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
-import type {
-  AskTime,
-  CountedCalls,
-  FromContext,
-  KeyBy,
-  KeyPart,
-  LimitAlgorithm,
-  LimitPolicy,
-  OnError,
-  TooManyAttemptsCode,
-} from './limit.types.js';
+import type { AskTime, CountedCalls, LimitAlgorithm, OnError, TooManyAttemptsCode } from './limit.types.js';
+import type { FromContext, KeyBy, KeyPart, LimitPolicy } from './policy.types.js';
 
 /** The highest threshold of a sliding log, which keeps every attempt. For higher limits there is the fixed window. */
 export const MAX_THRESHOLD = 10_000;
@@ -21,35 +19,14 @@ const MAX_LOGGED_COST = 1_000;
 /** The highest limit of a fixed window. Lua represents it exactly. */
 export const MAX_COUNTED = 2 ** 31 - 1;
 
-/** The numbers of a policy, as backends use them. Users write the short tier as `temp`, or as `limit` and `windowMs`. */
-export interface LimitRules {
-  readonly shortWindowMs: number;
-  /** The attempt with this number is denied. */
-  readonly shortThreshold: number;
-  /** If 0, there is no block, and a denied call is not counted. */
-  readonly shortBlockMs: number;
-  readonly longWindowMs: number;
-  /** If 0, there is no long tier. */
-  readonly longThreshold: number;
-  readonly longBlockMs: number;
-  readonly factor: number;
-  readonly maxBlockMs: number;
-  /** How long penalties are kept after a block has ended. */
-  readonly penaltiesTtlMs: number;
-}
-
 /** A policy that was checked, with all defaults. */
-export interface ResolvedPolicy {
-  readonly name: string;
-  readonly algorithm: LimitAlgorithm;
-  readonly rules: LimitRules;
+export interface ResolvedPolicy extends CountedPolicy {
   /** A `limit` that is a function. Until `withLimit` has been called, `rules` hold a limit of 1 in its place. */
   readonly dynamicLimit: FromContext<number | 'unlimited'> | undefined;
   /** A `windowMs` that is a function. Until `withWindow` has been called, `rules` hold a window of 1 ms in its place. */
   readonly dynamicWindow: FromContext<number> | undefined;
   readonly cost: number | FromContext<number>;
   readonly keyBy: KeyBy;
-  readonly count: CountedCalls;
   readonly isFailure: IsFailure | undefined;
   readonly ask: AskTime;
   /** Whether the policy sets `ask` itself. */
@@ -57,9 +34,10 @@ export interface ResolvedPolicy {
   readonly resetOnSuccess: boolean;
   readonly onError: OnError;
   readonly code: TooManyAttemptsCode;
-  /** Whether the rules are known at boot and never change, so that a backend may make a script for them. */
-  readonly isStatic: boolean;
 }
+
+export type PolicySubject = Subject<ResolvedPolicy>;
+export type PolicyCheck = LimitCheck<ResolvedPolicy>;
 
 type IsFailure = NonNullable<LimitPolicy['isFailure']>;
 
@@ -136,9 +114,6 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
 /** Returns whether `keyBy` names the user, which is known only after the guards. */
 export const isByUser = (keyBy: KeyBy): boolean =>
   ([keyBy].flat() as readonly KeyPart[]).some((part) => typeof part === 'string' && /^user(\.|$)/.test(part));
-
-export const isFixedWindow = ({ algorithm }: Pick<ResolvedPolicy, 'algorithm'>): boolean =>
-  algorithm === 'fixed-window';
 
 /** Returns how many more attempts are allowed, after these counts. */
 export function remainingOf({ rules }: ResolvedPolicy, shortCount: number, longCount: number): number {

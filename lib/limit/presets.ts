@@ -1,4 +1,5 @@
-import type { CallEnd, LimitPolicy } from './limit.types.js';
+import type { CallEnd } from './limit.types.js';
+import type { LimitPolicy } from './policy.types.js';
 
 const SECOND = 1_000;
 const MINUTE = 60 * SECOND;

@@ -7,7 +7,8 @@ import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.optio
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { withLimit } from '../../lib/limit/limit.per-call.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
-import type { DeniedDecision, LimiterDecision, LimitPolicy } from '../../lib/limit/limit.types.js';
+import type { DeniedDecision, LimiterDecision } from '../../lib/limit/limit.types.js';
+import type { LimitPolicy } from '../../lib/limit/policy.types.js';
 import { createCallId } from '../../lib/limit/call-id.js';
 import { days, hours, minutes, seconds } from '../../lib/core/time.js';
 
@@ -345,7 +346,7 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
     });
 
     describe('a fixed window', () => {
-      const check: LimitCheck = { policy: resolvePolicy(BULK), identity: 'bulk\0ann', cost: 1 };
+      const check = { policy: resolvePolicy(BULK), identity: 'bulk\0ann', cost: 1 };
       const counted = async (): Promise<number> => (await limiter.peek('ann', BULK)).shortCount;
 
       it('starts with its first call, and says until its end what remains', async () => {

@@ -1,10 +1,21 @@
 import { randomInt } from 'node:crypto';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
-import type { LimitBackend, LimitCheck, BackendDecision, Subject } from '../../lib/limit/limit.backend.js';
-import { isUncounted, withLimit } from '../../lib/limit/limit.per-call.js';
-import { isFixedWindow, resolvePolicy, type ResolvedPolicy } from '../../lib/limit/limit.policy.js';
+import {
+  type LimitBackend,
+  type BackendDecision,
+  isUncounted,
+  isFixedWindow,
+} from '../../lib/limit/limit.backend.js';
+import { withLimit } from '../../lib/limit/limit.per-call.js';
+import {
+  type PolicyCheck,
+  type PolicySubject,
+  resolvePolicy,
+  type ResolvedPolicy,
+} from '../../lib/limit/limit.policy.js';
 import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
-import type { CountedCalls, LimitPolicy } from '../../lib/limit/limit.types.js';
+import type { CountedCalls } from '../../lib/limit/limit.types.js';
+import type { LimitPolicy } from '../../lib/limit/policy.types.js';
 import { createCallId } from '../../lib/limit/call-id.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
@@ -30,7 +41,7 @@ function randomFrom(seed: number): (below: number) => number {
 interface Step {
   readonly text: string;
   /** Who is asked, if it is a question. */
-  readonly asks?: readonly Subject[];
+  readonly asks?: readonly PolicySubject[];
   onBackend(backend: LimitBackend): Promise<unknown>;
   onModel(model: LimitModel): unknown;
 }
@@ -99,14 +110,14 @@ describe('memory, Redis and the model', () => {
 interface Cast {
   readonly policies: ResolvedPolicy[];
   readonly identities: string[];
-  readonly groups: LimitCheck[][];
+  readonly groups: PolicyCheck[][];
   nextStep(): Step;
 }
 
 function createCast(random: (below: number) => number, world: number): Cast {
   const pick = <T>(list: readonly T[]): T => list[random(list.length)] as T;
   const policies = Array.from({ length: 5 }, (_, i) => randomPolicy(random, `w${world}p${i}`));
-  const checkOf = (): LimitCheck => {
+  const checkOf = (): PolicyCheck => {
     const policy = pick(policies);
     return {
       policy,
@@ -115,7 +126,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
     };
   };
   /** A call of a plan that is suspended or unlimited, or one that costs nothing. */
-  const uncountedOf = (each: LimitCheck): LimitCheck => {
+  const uncountedOf = (each: PolicyCheck): PolicyCheck => {
     const limit = pick([0, 'unlimited', undefined]);
     return limit === undefined ? { ...each, cost: 0 } : { ...each, policy: withLimit(each.policy, limit) };
   };
@@ -123,18 +134,18 @@ function createCast(random: (below: number) => number, world: number): Cast {
   const groups = [2, 3].map((n) =>
     policies.slice(0, n).map((policy) => ({ policy, identity: `${policy.name}\0a`, cost: 1 })),
   );
-  const inFlight: { check: LimitCheck; callId: string }[] = [];
+  const inFlight: { check: PolicyCheck; callId: string }[] = [];
   // What may be sent again. Not once attempts were forgiven: which of two in one millisecond is newer is open.
   let last: (() => Step) | undefined;
 
-  const enter = (checks: LimitCheck[], callId: string): Step => {
+  const enter = (checks: PolicyCheck[], callId: string): Step => {
     for (const each of checks)
       if (isUncounted(each)) continue;
       else if (each.policy.count !== 'attempt' || (isFixedWindow(each.policy) && random(4) === 0))
         inFlight.push({ check: each, callId });
     return check(checks, callId);
   };
-  const check = (checks: LimitCheck[], callId: string): Step => {
+  const check = (checks: PolicyCheck[], callId: string): Step => {
     last = () => check(checks, callId);
     return {
       asks: checks,
@@ -143,7 +154,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
       onModel: (model) => model.check(checks, callId),
     };
   };
-  const confirm = (each: LimitCheck, callId: string): Step => {
+  const confirm = (each: PolicyCheck, callId: string): Step => {
     last = () => confirm(each, callId);
     return {
       asks: [each],
@@ -315,7 +326,7 @@ function waitOf(answer: unknown): number | undefined {
   return decision?.status === 'denied' ? decision.retryAfterMs : undefined;
 }
 
-function note(seen: Map<string, number>, asked: readonly Subject[] = [], answer: unknown): void {
+function note(seen: Map<string, number>, asked: readonly PolicySubject[] = [], answer: unknown): void {
   const decisions = (Array.isArray(answer) ? answer : [answer]) as BackendDecision[];
   for (const [i, { policy }] of asked.entries()) {
     const kind = kindOf(decisions[i] as BackendDecision, policy);

@@ -1,5 +1,4 @@
-import type { BackendDecision } from '../../lib/limit/limit.backend.js';
-import type { LimitRules } from '../../lib/limit/limit.policy.js';
+import type { BackendDecision, LimitRules } from '../../lib/limit/limit.backend.js';
 
 interface Policy {
   readonly algorithm: 'sliding-log' | 'fixed-window';

@@ -1,5 +1,4 @@
-import type { LimitCheck, BackendDecision } from '../limit.backend.js';
-import type { LimitRules } from '../limit.policy.js';
+import type { LimitCheck, BackendDecision, LimitRules } from '../limit.backend.js';
 
 /** The count of one identity in a window that is open. It is one number, however high the limit is. */
 export class FixedWindow {

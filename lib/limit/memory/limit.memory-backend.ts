@@ -3,17 +3,20 @@ import { type Clock, systemClock } from '../../core/clock.js';
 import { type Attempt, AttemptLog } from './attempt-log.js';
 import { FixedWindow } from './fixed-window.js';
 import { LedgerStore } from './ledger-store.js';
-import type {
-  CallOptions,
-  LimitBackend,
-  LimitCheck,
-  LimitCounts,
-  BackendDecision,
-  Subject,
+import {
+  type CountedPolicy,
+  type CallOptions,
+  type LimitBackend,
+  type LimitCheck,
+  type LimitCounts,
+  type BackendDecision,
+  type Subject,
+  isUncounted,
+  letsNobodyIn,
+  isFixedWindow,
+  type LimitRules,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
-import { isUncounted, letsNobodyIn } from '../limit.per-call.js';
-import { isFixedWindow, type LimitRules, type ResolvedPolicy } from '../limit.policy.js';
 import type { LimitScope } from '../limit.types.js';
 import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from '../limit.times.js';
 
@@ -250,7 +253,7 @@ interface Windows {
  */
 function windowsOf(
   ledger: Ledger,
-  { rules }: ResolvedPolicy,
+  { rules }: CountedPolicy,
   nowMs: number,
 ): Windows & { longFromMs: number } {
   const shortFromMs = Math.max(nowMs - rules.shortWindowMs, ledger.penalties.shortFloorMs);
@@ -266,7 +269,7 @@ function windowsOf(
   };
 }
 
-function prune(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): Windows {
+function prune(ledger: Ledger, policy: CountedPolicy, nowMs: number): Windows {
   const windows = windowsOf(ledger, policy, nowMs);
   ledger.attempts.dropUpTo(Math.min(windows.shortFromMs, windows.longFromMs));
   ledger.dropInFlight(policy.count === 'failure' ? nowMs - IN_FLIGHT_MS : Infinity);
@@ -375,7 +378,7 @@ function grant(ledger: Ledger, { policy, cost }: LimitCheck, callId: string, now
     : allowed(windows, policy.rules);
 }
 
-function pruneSuccesses(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): LimitCounts {
+function pruneSuccesses(ledger: Ledger, policy: CountedPolicy, nowMs: number): LimitCounts {
   ledger.countInFlight(nowMs - IN_FLIGHT_MS);
   const { shortFromMs, longFromMs, shortCount, longCount } = windowsOf(ledger, policy, nowMs);
   ledger.attempts.dropUpTo(Math.min(shortFromMs, longFromMs));
@@ -416,7 +419,7 @@ function count(
  */
 function block(
   ledger: Ledger,
-  { rules }: ResolvedPolicy,
+  { rules }: CountedPolicy,
   full: { short: boolean; long: boolean },
   counts: LimitCounts,
   nowMs: number,
@@ -438,7 +441,7 @@ function block(
   return blocked(ledger.block, nowMs);
 }
 
-function peek(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): BackendDecision {
+function peek(ledger: Ledger, policy: CountedPolicy, nowMs: number): BackendDecision {
   const live = ledger.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
   if (isFixedWindow(policy))
@@ -453,7 +456,7 @@ function peek(ledger: Ledger, policy: ResolvedPolicy, nowMs: number): BackendDec
 }
 
 function fullTiers(
-  { rules }: ResolvedPolicy,
+  { rules }: CountedPolicy,
   { shortCount, longCount }: LimitCounts,
   cost: number,
 ): { short: boolean; long: boolean } {
@@ -466,7 +469,7 @@ function fullTiers(
 /** Denies a call under a limit without a block, until enough of the oldest attempts leave the window for the call to fit. */
 function denyUntilRoom(
   ledger: Ledger,
-  { rules: { shortThreshold, shortWindowMs } }: ResolvedPolicy,
+  { rules: { shortThreshold, shortWindowMs } }: CountedPolicy,
   { shortCount, longCount }: Windows,
   cost: number,
   nowMs: number,
@@ -516,5 +519,5 @@ const denied = (
   isBlock: boolean,
 ): BackendDecision => ({ status: 'denied', scope, reason, retryAfterMs, ...counts, blocked: isBlock });
 
-const keepMs = ({ rules }: ResolvedPolicy): number =>
+const keepMs = ({ rules }: CountedPolicy): number =>
   Math.max(rules.shortWindowMs, rules.longWindowMs) + SLACK_MS;

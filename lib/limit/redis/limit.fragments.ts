@@ -1,5 +1,5 @@
 import { takeApart } from '../../script/fragments.js';
-import type { LimitRules } from '../limit.policy.js';
+import type { LimitRules } from '../limit.backend.js';
 
 // Lua that several scripts of the limiter share. These are text fragments and not Lua functions, because each run of a
 // script would create the functions anew. Each script has a local `call`, because `redis.call` costs two look-ups.

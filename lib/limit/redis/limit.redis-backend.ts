@@ -1,10 +1,17 @@
 import { hashTag } from '../../redis/redis.keys.js';
 import type { RunOptions, ScriptArg, ScriptRunner } from '../../script/script-runner.js';
 import type { Script } from '../../script/define-script.js';
-import type { CallOptions, LimitBackend, LimitCheck, BackendDecision, Subject } from '../limit.backend.js';
+import {
+  type CountedPolicy,
+  type CallOptions,
+  type LimitBackend,
+  type LimitCheck,
+  type BackendDecision,
+  type Subject,
+  isUncounted,
+  isFixedWindow,
+} from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
-import { isUncounted } from '../limit.per-call.js';
-import { isFixedWindow, type ResolvedPolicy } from '../limit.policy.js';
 import { forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js';
 import {
   blockScript,
@@ -34,7 +41,7 @@ type LimitKeys = Readonly<Record<'attempts' | 'window' | 'block' | 'penalties', 
 export class RedisLimitBackend implements LimitBackend {
   readonly backend = 'redis';
   readonly #staticScripts = new Map<string, CheckScript>();
-  readonly #shapeNames = new WeakMap<ResolvedPolicy, Map<CheckMode, string>>();
+  readonly #shapeNames = new WeakMap<CountedPolicy, Map<CheckMode, string>>();
 
   constructor(
     private readonly runner: ScriptRunner,
@@ -161,7 +168,7 @@ export class RedisLimitBackend implements LimitBackend {
     return script;
   }
 
-  #shapeName(policy: ResolvedPolicy, { mode, rules }: CheckShape): string {
+  #shapeName(policy: CountedPolicy, { mode, rules }: CheckShape): string {
     let names = this.#shapeNames.get(policy);
     if (!names) this.#shapeNames.set(policy, (names = new Map<CheckMode, string>()));
     let name = names.get(mode);

@@ -1,7 +1,7 @@
 import { defineScript, type Script } from '../../script/define-script.js';
 import { inLines, NOW_MS } from '../../script/fragments.js';
 import { DECIDE_IN_WINDOW, forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js';
-import { type BackendDecision, MAX_CHECKS } from '../limit.backend.js';
+import { type BackendDecision, MAX_CHECKS, type LimitRules } from '../limit.backend.js';
 import {
   denyIfBlocked,
   formatPenalties,
@@ -16,7 +16,6 @@ import {
   WINDOW_STARTS,
 } from './limit.fragments.js';
 import { DECIDE_SUCCESS } from './success.scripts.js';
-import type { LimitRules } from '../limit.policy.js';
 import { decodeDone, decodeDecisions, decodePeek } from './limit.replies.js';
 import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from '../limit.times.js';
 

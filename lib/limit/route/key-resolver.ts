@@ -11,7 +11,7 @@ import {
   valueAt,
 } from './key-parts.js';
 import type { ResolvedLimitOptions } from '../limit.options.js';
-import type { ContextResolver, FromContext, KeyBy, KeyPart } from '../limit.types.js';
+import type { ContextResolver, FromContext, KeyBy, KeyPart } from '../policy.types.js';
 import type { LimitedCall, RequestLike } from './limited-call.js';
 
 export type KeyOptions = Pick<ResolvedLimitOptions, 'ipv6Subnet' | 'user' | 'address'>;

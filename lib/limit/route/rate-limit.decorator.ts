@@ -3,7 +3,7 @@ import { memberName } from '../../method/replace-method.js';
 import { boolean, knownOptions } from '../../core/validate.js';
 import { noteDecoration } from './decorated-methods.js';
 import { resolvePolicies } from '../limit.options.js';
-import type { LimitPolicy } from '../limit.types.js';
+import type { LimitPolicy } from '../policy.types.js';
 import { RouteLimitGuard } from './rate-limit.guard.js';
 import { GUARDS, RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
 

@@ -1,4 +1,4 @@
-import type { LimitPolicy } from '../limit.types.js';
+import type { LimitPolicy } from '../policy.types.js';
 
 /** Metadata of a class or method: its `@RateLimit`s, the uppermost first. */
 export const RATE_LIMITS = Symbol.for('syncguard:rate-limits');

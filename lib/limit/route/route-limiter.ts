@@ -7,11 +7,11 @@ import { type ResponseState, CallInFlight, type Listeners } from '../call-in-fli
 import { BootChecks } from './boot-checks.js';
 import { describeKeyBy } from './key-parts.js';
 import { KeyResolver } from './key-resolver.js';
-import { type LimitCheck, MAX_CHECKS } from '../limit.backend.js';
+import { MAX_CHECKS, isUncounted } from '../limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../limit.errors.js';
-import { costOf, isUncounted, withLimit, withWindow } from '../limit.per-call.js';
-import type { ResolvedPolicy } from '../limit.policy.js';
-import type { FromContext } from '../limit.types.js';
+import { costOf, withLimit, withWindow } from '../limit.per-call.js';
+import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
+import type { FromContext } from '../policy.types.js';
 import { identityOf } from '../identity.js';
 import { GUARDS_MS } from '../limit.times.js';
 import {
@@ -225,7 +225,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     policies: readonly ResolvedPolicy[],
     context: ExecutionContext,
     call: LimitedCall,
-  ): LimitCheck | undefined {
+  ): PolicyCheck | undefined {
     const [policy] = policies;
     if (!policy || policies.length > 1 || policy.count !== 'attempt' || isDynamic(policy)) return undefined;
     const key = this.#keys.keyAtOnce(policy.keyBy, context, call);
@@ -237,7 +237,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     context: ExecutionContext,
     { call, plan }: Visit,
     stage: Stage,
-  ): Promise<LimitCheck[]> {
+  ): Promise<PolicyCheck[]> {
     const counted = policies.filter(
       (policy) =>
         policy.count === 'attempt' || !isOfDefault(plan, policy, stage) || this.#knowsHowCallsEnd(context),
@@ -251,7 +251,11 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     return (await Promise.all(checks)).filter((check) => check !== undefined);
   }
 
-  async #dynamicCheckOf(policy: ResolvedPolicy, key: string, context: ExecutionContext): Promise<LimitCheck> {
+  async #dynamicCheckOf(
+    policy: ResolvedPolicy,
+    key: string,
+    context: ExecutionContext,
+  ): Promise<PolicyCheck> {
     const from = <T>(value: T | FromContext<T>): T | Promise<T> =>
       typeof value === 'function' ? this.#keys.resolver(value as FromContext<T>)(context) : value;
     let current = policy;

@@ -8,7 +8,7 @@ import type { KeyResolver } from './key-resolver.js';
 import { MAX_CHECKS } from '../limit.backend.js';
 import type { ResolvedLimitOptions } from '../limit.options.js';
 import { isByUser, type ResolvedPolicy, resolvePolicy } from '../limit.policy.js';
-import type { LimitPolicy } from '../limit.types.js';
+import type { LimitPolicy } from '../policy.types.js';
 import { guardsOn, hasLastGuard, hasOtherGuards, isOtherGuard } from './last-guard.js';
 import type { Plan } from './plan.js';
 import { presets } from '../presets.js';

@@ -1,0 +1,111 @@
+import type { ExecutionContext } from '@nestjs/common';
+import type {
+  AskTime,
+  CallEnd,
+  CountedCalls,
+  Escalation,
+  LimitAlgorithm,
+  OnError,
+  Tier,
+  TooManyAttemptsCode,
+} from './limit.types.js';
+
+/** A provider whose `resolve` returns a value that is known only with the request. */
+export interface ContextResolver<T> {
+  resolve(context: ExecutionContext): T | Promise<T>;
+}
+
+/** A value that is known only with the request: a function of its context, or the class of a provider that Nest injects. */
+export type FromContext<T> =
+  ((context: ExecutionContext) => T | Promise<T>) | (new (...args: never[]) => ContextResolver<T>);
+
+/**
+ * The key by which requests are counted.
+ *
+ * - `'ip'`: the address of the client
+ * - `'user'`: the first of `id`, `sub`, `userId`, `_id` and `uid` in `request.user`, or the id that `limit.user` returns
+ * - a path in the request, such as `'body.email'`
+ * - a function
+ * - a list: the combination of its parts. `'route'` in a list counts each route apart. Alone it means `['ip', 'route']`.
+ */
+export type KeyBy = KeyPart | readonly KeyPart[];
+export type KeyPart = string | FromContext<string | undefined>;
+
+/** The options of a policy besides its limits. */
+export interface LimitPolicyOptions {
+  /** The name of the limiter. Policies of the same name count together. 1 to 200 printable ASCII characters. */
+  name?: string;
+  /** The key by which the guard counts. AbuseLimiterService ignores it. Default: the module's `limit.keyBy`, or `'ip'`. */
+  keyBy?: KeyBy;
+  /**
+   * How much one call counts, all or nothing. 1 to 1,000, or up to the limit in a fixed window. A limit without a block
+   * does not accept a cost above the limit. A function may return 0. Then the call is not counted and passes, unless
+   * there is a block. Default: 1.
+   */
+  cost?: number | FromContext<number>;
+  /**
+   * The calls that the guard counts: all, those that fail (401 or 403), or those that succeed (a status below 400). Calls in
+   * flight take up room. AbuseLimiterService counts every call. Default: `'attempt'`.
+   */
+  count?: CountedCalls;
+  /**
+   * Returns whether a call has failed, for `count: 'failure'` and `'success'`. `error` is undefined if nothing was thrown. If
+   * the function returns undefined, the status decides: 401 and 403 are failures, and with `'success'` every status from 400.
+   * It is called before the response leaves, and again if a filter or an interceptor changes the status. Where the handler
+   * writes the response itself (`@Res()`), it is called when the headers are out. If it throws, the call counts.
+   *
+   * @example isFailure: (error, { location }) => location?.startsWith('/login?error')
+   */
+  isFailure?: (error: unknown, end: CallEnd) => boolean | undefined;
+  /**
+   * Default: `'after'` if `keyBy` names the user. Also `'after'` if the policy has a function in `keyBy`, `cost`, `limit` or
+   * `windowMs`, unless it counts failures. Otherwise `'before'`.
+   */
+  ask?: AskTime;
+  /** With `count: 'failure'`: whether a success (2xx) forgets the failures before it. Default: false. */
+  resetOnSuccess?: boolean;
+  /** Default: the module's `limit.onError`, or `'memory'`. */
+  onError?: OnError;
+  /** Default: `'TooManyAttempts'` for a policy that blocks, `'RateLimited'` for one that does not. */
+  code?: TooManyAttemptsCode;
+  /** Makes repeated blocks longer. Default: every block lasts its `blockMs`. */
+  escalation?: Escalation;
+}
+
+/**
+ * How many attempts a key has. Durations in ms, 1 to 366 days.
+ *
+ * - `{ limit, windowMs }` lets `limit` calls in within any `windowMs`. A denied call is not counted.
+ * - `{ limit, windowMs, algorithm: 'fixed-window' }` keeps one number, for limits in the thousands.
+ * - `{ limit, windowMs, blockMs }` blocks for `blockMs` at the first call too many.
+ * - `{ temp, long? }` has a short tier (`temp`) and a long tier: two sliding windows over the same attempts, each with a block
+ *   of its own.
+ *
+ * @example { temp: { windowMs: minutes(1), threshold: 5, blockMs: minutes(1) }, long: { windowMs: hours(1), threshold: 20, blockMs: hours(1) } }
+ */
+export type LimitPolicy = LimitPolicyOptions &
+  (
+    | {
+        /**
+         * How many calls are let in. 1 to 9,999, in a fixed window up to 2^31 - 1. A function may also return 0, which denies
+         * every call, and `Infinity` or `'unlimited'`, which count nothing. If it returns more than 9,999, the call is counted
+         * in a fixed window. A policy that blocks, or counts failures or successes, stops at 9,999 with a warning.
+         */
+        limit: number | FromContext<number | 'unlimited'>;
+        /** If it is a function, each length of the window has a count of its own. */
+        windowMs: number | FromContext<number>;
+        blockMs?: number;
+        /** Default: `'sliding-log'`. */
+        algorithm?: LimitAlgorithm;
+        temp?: never;
+        long?: never;
+      }
+    | {
+        temp: Tier;
+        long?: Tier;
+        algorithm?: 'sliding-log';
+        limit?: never;
+        windowMs?: never;
+        blockMs?: never;
+      }
+  );
