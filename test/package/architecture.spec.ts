@@ -61,6 +61,7 @@ const FORBIDDEN: [file: string, statement: string, rule: string][] = [
   ],
   ['lib/lock/redis/lock.scripts.ts', `import { Logger } from '@nestjs/common';`, 'backends-without-nest'],
   ['lib/script/define-script.ts', `import { Logger } from '@nestjs/common';`, 'backends-without-nest'],
+  ['lib/limit/limit.backend.ts', `import type {} from './policy.types.js';`, 'backends-without-nest'],
   ['lib/redis/redis.errors.ts', `import { Logger } from '@nestjs/common';`, 'backends-without-nest'],
   ['lib/core.ts', `import './lock/lock.nest.js';`, 'entries-without-nest'],
   ['lib/compat.ts', `import './lock/lock.nest.js';`, 'entries-without-nest'],
@@ -95,7 +96,8 @@ const ALLOWED: [file: string, statement: string][] = [
     'lib/lock/lock.nest.ts',
     `import type { Type } from '@nestjs/common'; import '../method/replace-method.js';`,
   ],
-  ['lib/limit/limit.types.ts', `import type { ExecutionContext } from '@nestjs/common';`],
+  ['lib/limit/limit.types.ts', ''],
+  ['lib/limit/policy.types.ts', `import type { ExecutionContext } from '@nestjs/common';`],
   [
     'lib/limit/redis/limit.redis-backend.ts',
     `import '../../script/fragments.js'; import '../limit.types.js';`,
