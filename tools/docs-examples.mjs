@@ -5,7 +5,7 @@ import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { format, resolveConfig } from 'prettier';
 
-const PAGES = ['around-a-lock', 'secrets', 'telemetry', 'testing'];
+const PAGES = ['around-a-lock', 'rate-limits', 'secrets', 'telemetry', 'testing'];
 const FOLDERS = ['guides', 'migration'].flatMap((folder) =>
   readdirSync(join('docs', folder)).map((file) => `${folder}/${file.replace(/\.md$/, '')}`),
 );

@@ -68,7 +68,10 @@ export default defineConfig({
   cleanUrls: true,
   // Nothing is fetched from elsewhere, and the site may be opened under any path.
   head: [['link', { rel: 'icon', href: 'data:,' }]],
-  markdown: { theme: { light: 'github-light', dark: 'github-dark' }, anchor: { slugify } },
+  markdown: {
+    theme: { light: 'github-light-high-contrast', dark: 'github-dark-default' },
+    anchor: { slugify },
+  },
   themeConfig: {
     nav: [
       { text: 'Tour', link: '/tour' },

@@ -11,9 +11,9 @@ const MIGRATION = ['README', 'murlock', 'redis-semaphore', 'redlock', 'syncguard
  * Each is a page docs/<name>.md whose examples are the files of the folder <name> here: `npm run docs:examples` writes
  * them. What a guide shows is driven by the spec of its name in guides/, or is a spec itself.
  */
-const PAGES = ['around-a-lock', 'secrets', 'telemetry', 'testing', ...GUIDES, ...MIGRATION];
+const PAGES = ['around-a-lock', 'rate-limits', 'secrets', 'telemetry', 'testing', ...GUIDES, ...MIGRATION];
 /** Pages where examples without a name at their head are pieces to read. */
-const WITH_PIECES: readonly string[] = ['secrets', 'migration/syncguard'];
+const WITH_PIECES: readonly string[] = ['rate-limits', 'secrets', 'migration/syncguard'];
 
 describe.each(PAGES)('docs/%s.md', (page) => {
   const folder = join(__dirname, page);
@@ -37,6 +37,15 @@ describe('docs/guides/', () => {
 
   it.each(GUIDES)('%s begins with the problem, says what happens at the edges, and links on', (guide) => {
     expect(read(guide)).toMatch(/^# .+\n\n"[^]+?"[^]+\n## At the edges\n[^]+\nMore: .*\]\([^]*\n$/);
+  });
+
+  // So many lines fit on two screens of 1100 x 900, and code of 98 characters needs no scrolling there.
+  it.each(GUIDES)('%s is short', (guide) => {
+    expect(read(guide).split('\n').length).toBeLessThanOrEqual(83);
+    const code = [...read(guide).matchAll(/^```\w+\n(.*?)^```$/gms)].flatMap(([, block = '']) =>
+      block.split('\n'),
+    );
+    expect(code.filter((line) => line.length > 98)).toEqual([]);
   });
 
   it.each(GUIDES)('%s is run by a spec', (guide) => {

@@ -1,4 +1,7 @@
+import { Injectable, Module } from '@nestjs/common';
 import { SchedulerRegistry } from '@nestjs/schedule';
+import { seconds, SyncGuardModule, WithLock } from 'nestjs-syncguard';
+import { createRedisBackend } from 'nestjs-syncguard/core';
 import { eventually } from '../../support/eventually.js';
 import { stage } from './instances.js';
 
@@ -41,6 +44,28 @@ describe('docs/guides/cron.md', () => {
     Object.defineProperty(reports[0], 'sent', { value: [] });
     expect(await reports[1]?.send()).toBe('sent');
     expect(sent()).toEqual(['report']);
+  });
+
+  it('a job of every few seconds whose runner died runs again after its own `ttlMs`', async () => {
+    let runs = 0;
+    @Injectable()
+    class Ticks {
+      @WithLock('tick', { onContention: 'skip', ttlMs: seconds(5) })
+      async tick(): Promise<number | undefined> {
+        return ++runs;
+      }
+    }
+    @Module({
+      imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL as string })],
+      providers: [Ticks],
+    })
+    class App {}
+    const ticks = (await on.start(App)).app.get(Ticks);
+    const died = await createRedisBackend(on.redis.client()).acquire({ key: 'tick', ttlMs: seconds(5) });
+    expect(died.ok).toBe(true);
+    expect(await ticks.tick()).toBeUndefined();
+    on.redis.clock.advance(5_000);
+    expect(await ticks.tick()).toBe(1);
   });
 
   it('does not run without Redis', async () => {

@@ -2,32 +2,34 @@ import { type Job, Queue } from 'bullmq';
 import { BudgetService } from 'nestjs-syncguard';
 import { eventually } from '../../support/eventually.js';
 import { stage } from './instances.js';
-import type { Answer, Ask } from './job-queue/completions.js';
+import type { Ask } from './job-queue/completions.js';
+import { startToKill } from './processes.js';
 
 describe('docs/guides/job-queue.md', () => {
   const on = stage();
-  let queue: Queue<Ask, Answer>;
+  let queue: Queue<Ask>;
   afterEach(() => queue?.close());
 
   const open = async () => {
-    const { CompletionsModule, COMPLETE } = await import('./job-queue/completions.js');
+    const { CompletionsModule, Llm } = await import('./job-queue/completions.js');
     const asked: Ask[] = [];
     let failures = 0;
-    const complete = async (ask: Ask): Promise<Answer> => {
+    const complete = async (ask: Ask) => {
       asked.push(ask);
       if (failures-- > 0) throw new Error('the provider is away');
       return { text: `You said: ${ask.prompt}`, tokens: ask.maxTokens };
     };
     const start = () =>
-      on.start(CompletionsModule, (builder) => builder.overrideProvider(COMPLETE).useValue(complete));
+      on.start(CompletionsModule, (builder) => builder.overrideProvider(Llm).useValue({ complete }));
     const { app } = await start();
     await start();
     queue = new Queue('completions', { connection: { url: on.redis.url } });
-    const committed = async (user: string) =>
-      (await app.get(BudgetService).balance({ scope: `user:${user}` }))[0]?.committed;
-    const until = (job: Job<Ask, Answer>, state: string) =>
+    const balance = async (user: string) =>
+      (await app.get(BudgetService).balance({ scope: `user:${user}` }))[0];
+    const committed = async (user: string) => (await balance(user))?.committed;
+    const until = (job: Job<Ask>, state: string) =>
       eventually(async () => expect(await job.getState()).toBe(state));
-    return { asked, committed, until, fail: (times: number) => void (failures = times) };
+    return { start, asked, balance, committed, until, fail: (times: number) => void (failures = times) };
   };
 
   it('a job beyond the budget waits for the next month, and that of another user goes on', async () => {
@@ -69,5 +71,31 @@ describe('docs/guides/job-queue.md', () => {
     await until(job, 'failed');
     expect(asked).toEqual([]);
     expect(await committed('ada')).toBe(100);
+  });
+
+  it('a job whose worker was killed in it waits until its hold has ended, and is paid once', async () => {
+    queue = new Queue('completions', { connection: { url: on.redis.url } });
+    const { id = '' } = await queue.add('ask', { user: 'ada', prompt: 'one', maxTokens: 700 });
+    const kill = await startToKill('job-queue', on.redis.url);
+    await kill();
+    await queue.close();
+    on.redis.clock.advance(31_000); // The dead worker's claim on the job is over.
+    const { start, asked, balance, until } = await open();
+    const job = (await queue.getJob(id)) as Job<Ask>;
+    expect(await balance('ada')).toMatchObject({ committed: 0, reserved: 700 });
+
+    // BullMQ gives the job to another when two of its rounds have found no claim: here, before the hold has ended.
+    await on.redis.client().del('bull:completions:stalled-check');
+    await start();
+    await until(job, 'delayed');
+    expect(asked).toEqual([]);
+    expect(await balance('ada')).toMatchObject({ committed: 0, reserved: 700 });
+
+    on.redis.clock.advance(31_000);
+    expect(await balance('ada')).toMatchObject({ committed: 0, reserved: 0 });
+    await job.promote(); // BullMQ does so by the clock of this machine.
+    await until(job, 'completed');
+    expect(asked).toHaveLength(1);
+    expect(await balance('ada')).toMatchObject({ committed: 700, reserved: 0 });
   });
 });

@@ -1,6 +1,9 @@
-import type { Server } from 'node:http';
+import { EventEmitter, once } from 'node:events';
+import type { Server, ServerResponse } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
-import { BudgetService } from 'nestjs-syncguard';
+import { Controller, Module, Post, Res } from '@nestjs/common';
+import { BudgetService, currentHold, SyncGuardModule, WithBudget } from 'nestjs-syncguard';
 import { eventually } from '../../support/eventually.js';
 import { post, stage } from './instances.js';
 
@@ -65,6 +68,57 @@ describe('docs/guides/llm-stream.md', () => {
     await eventually(async () => expect(await connections()).toBe(0));
     await redis.client('UNPAUSE');
     await eventually(async () => expect(await spent()).toEqual({ committed: 3, reserved: 0 }));
+  });
+
+  it('serves what is left if `maxTokens` is lowered to what is available, less the prompt', async () => {
+    const { url, app, spent } = await open();
+    const ask = { user: 'ada', prompt: 'hi', maxTokens: 800 };
+    await post(`${url}/ai`, ask);
+    await eventually(async () => expect(await spent()).toEqual({ committed: 802, reserved: 0 }));
+    expect((await post(`${url}/ai`, ask)).status).toBe(429);
+    const [balance] = await app.get(BudgetService).balance({ scope: 'user:ada' });
+    const maxTokens = Number(balance?.available) - ask.prompt.length;
+    expect((await post(`${url}/ai`, { ...ask, maxTokens })).status).toBe(201);
+    await eventually(async () => expect(await spent()).toEqual({ committed: 1_000, reserved: 0 }));
+  });
+
+  it.each([
+    ['what it has noted', 20, 20],
+    ['the estimate where it has noted nothing', 0, 500],
+  ])('a body that is aborted before its first item costs %s', async (_what, noted, cost) => {
+    const asked = new EventEmitter();
+    @Controller()
+    class Answers {
+      @WithBudget({ scopes: () => ['user:ada'], estimate: () => 500 })
+      async *stream(signal: AbortSignal) {
+        if (noted) currentHold()?.spent(noted);
+        asked.emit('now');
+        yield await sleep(60_000, 'an item', { signal });
+      }
+
+      @Post()
+      async answer(@Res({ passthrough: true }) response: ServerResponse) {
+        const abort = new AbortController();
+        response.once('close', () => abort.abort());
+        return (await this.stream(abort.signal).next()).value;
+      }
+    }
+    const limits = [{ scope: 'user', period: 'lifetime' as const, limit: 1_000 }];
+    const imports = [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL as string, budget: { limits } })];
+    @Module({ imports, controllers: [Answers] })
+    class App {}
+    const { url, app } = await on.start(App);
+    const gone = new AbortController();
+    const isAsked = once(asked, 'now');
+    const answer = fetch(url, { method: 'POST', signal: gone.signal });
+    await isAsked;
+    gone.abort();
+    await expect(answer).rejects.toThrow();
+    await eventually(async () =>
+      expect(await app.get(BudgetService).balance({ scope: 'user:ada' })).toMatchObject([
+        { committed: cost, reserved: 0 },
+      ]),
+    );
   });
 
   it('asks no provider without Redis', async () => {

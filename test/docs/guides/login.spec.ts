@@ -43,7 +43,7 @@ describe('docs/guides/login.md', () => {
   });
 
   it('keeps all limits if the account is in another field', async () => {
-    const { limits } = await import('./login/limits.js');
+    const { limits } = await import('../rate-limits/limits.js');
     @Controller()
     class Login {
       @Post('login')

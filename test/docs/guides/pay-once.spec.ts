@@ -1,10 +1,17 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { post, stage } from './instances.js';
 
 describe('docs/guides/pay-once.md', () => {
   const on = stage();
   const open = async () => {
     const { OrdersModule, Shop } = await import('./pay-once/orders.js');
-    const shop = new Shop();
+    class SlowShop extends Shop {
+      override async charge(...args: Parameters<InstanceType<typeof Shop>['charge']>) {
+        await sleep(50);
+        return super.charge(...args);
+      }
+    }
+    const shop = new SlowShop();
     const start = () => on.start(OrdersModule, (builder) => builder.overrideProvider(Shop).useValue(shop));
     return { shop, start };
   };

@@ -1,3 +1,4 @@
+import { AbuseLimiterService, LockService } from 'nestjs-syncguard';
 import { eventually } from '../../support/eventually.js';
 import { stage } from './instances.js';
 
@@ -18,6 +19,23 @@ describe('docs/guides/third-party-api.md', () => {
     on.redis.clock.advance(1_000);
     expect(await Promise.all(forecasts)).toContain('It rains in city 7.');
     expect(asked()).toBe(8);
+  });
+
+  it('lets calls out in the order of their arrival if they wait in a lock', async () => {
+    const { WeatherModule, WeatherApi } = await import('./third-party-api/weather.js');
+    const { app } = await on.start(WeatherModule);
+    const api = app.get(WeatherApi);
+    const locks = app.get(LockService);
+    const forecast = (city: string) => locks.lock(() => api.forecast(city), { key: 'weather' });
+    on.redis.clock.hold();
+    const cities = ['1', '2', '3', '4', '5'];
+    const forecasts = cities.map(forecast);
+    await eventually(() => expect(api.asked).toHaveLength(4));
+    const checks = jest.spyOn(app.get(AbuseLimiterService), 'check');
+    await eventually(() => expect(checks).toHaveBeenCalled()); // The fifth found no room, and asks on.
+    on.redis.clock.advance(1_000);
+    await Promise.all([...forecasts, forecast('late')]);
+    expect(api.asked).toEqual([...cities, 'late']);
   });
 
   it('calls nobody without Redis', async () => {

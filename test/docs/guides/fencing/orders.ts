@@ -5,11 +5,10 @@ import { shipOnRedis } from './ship.js';
 
 @Injectable()
 export class Orders {
-  constructor(private readonly fences: FenceGuard) {}
+  constructor(private readonly fences: FenceGuard) {} // Of SyncGuardModule.
 
   @WithLock('order:{0}')
   async ship(id: string, @Lock() lock?: LockContext): Promise<void> {
-    if (!(await shipOnRedis(this.fences, id, 'shipped', lock!)))
-      throw new ConflictException('Somebody else works on this order now.');
+    if (!(await shipOnRedis(this.fences, id, 'shipped', lock!))) throw new ConflictException();
   }
 }

@@ -2,22 +2,16 @@
 import type { FenceGuard, LockContext } from 'nestjs-syncguard';
 import type { Pool } from 'pg';
 
-export type Fence = Pick<LockContext, 'fence' | 'lockId'>;
+type Fence = Pick<LockContext, 'fence' | 'lockId'>;
 
 /** On Redis the FenceGuard compares and writes in one step. */
-export async function shipOnRedis(
-  fences: FenceGuard,
-  id: string,
-  state: string,
-  lock: Fence,
-): Promise<boolean> {
-  const { fence, lockId } = lock;
-  const set = { key: `order:${id}`, value: state };
-  return (await fences.apply({ resource: `order:${id}`, fence, lockId, set })).ok;
+export async function shipOnRedis(fences: FenceGuard, id: string, state: string, lock: Fence) {
+  const [resource, set] = [`order:${id}`, { key: `order:${id}`, value: state }];
+  return (await fences.apply({ resource, fence: lock.fence, lockId: lock.lockId, set })).ok;
 }
 
 /** In SQL the WHERE of an UPDATE does. */
-export async function shipInSql(db: Pool, id: string, state: string, lock: Fence): Promise<boolean> {
+export async function shipInSql(db: Pool, id: string, state: string, lock: Fence) {
   const { rowCount } = await db.query(
     `UPDATE orders SET state = $1, last_fence = $2, last_lock_id = $3
      WHERE id = $4 AND (last_fence < $2 OR (last_fence = $2 AND last_lock_id = $3))`,

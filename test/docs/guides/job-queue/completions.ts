@@ -1,41 +1,42 @@
 // completions.ts
-import { Inject, Injectable, Module, type OnModuleDestroy, type OnModuleInit } from '@nestjs/common';
-import { type Job, DelayedError, UnrecoverableError, Worker } from 'bullmq';
-import { BudgetConflictError, BudgetExceededError, BudgetService, SyncGuardModule } from 'nestjs-syncguard';
+import { Injectable, Module } from '@nestjs/common';
+import { DelayedError, type Job, UnrecoverableError, Worker } from 'bullmq';
+import { BudgetConflictError, BudgetExceededError } from 'nestjs-syncguard';
+import { BudgetService, SyncGuardModule } from 'nestjs-syncguard';
 
-export interface Ask {
-  user: string;
-  prompt: string;
-  maxTokens: number;
-}
-export interface Answer {
-  text: string;
-  tokens: number;
-}
-export const COMPLETE = Symbol('What asks your provider.');
-export type Complete = (ask: Ask) => Promise<Answer>;
+export type Ask = { user: string; prompt: string; maxTokens: number };
 
 @Injectable()
-export class CompletionsWorker implements OnModuleInit, OnModuleDestroy {
-  #worker: Worker<Ask, Answer> | undefined;
+export class Llm {
+  /** Stands for your provider. */
+  async complete({ prompt, maxTokens }: Ask) {
+    return { text: `You said: ${prompt}`, tokens: Math.min(prompt.length, maxTokens) };
+  }
+}
+
+@Injectable()
+export class Completions {
+  #worker?: Worker<Ask>;
 
   constructor(
     private readonly budgets: BudgetService,
-    @Inject(COMPLETE) private readonly complete: Complete,
+    private readonly llm: Llm,
   ) {}
 
-  onModuleInit(): void {
+  onModuleInit() {
     const connection = { url: process.env.REDIS_URL, maxRetriesPerRequest: null };
-    this.#worker = new Worker('completions', (job, token) => this.#run(job, token), { connection });
+    this.#worker = new Worker('completions', (job, token) => this.#run(job, token), {
+      connection,
+    });
   }
 
-  async onModuleDestroy(): Promise<void> {
+  async onModuleDestroy() {
     await this.#worker?.close(); // Waits for the jobs that run.
   }
 
-  async #run(job: Job<Ask, Answer>, token?: string): Promise<Answer> {
+  async #run(job: Job<Ask>, token?: string) {
     try {
-      return await this.budgets.run(() => this.complete(job.data), {
+      return await this.budgets.run(() => this.llm.complete(job.data), {
         id: `completion:${job.id}`, // One run at a time, and none after it was paid for.
         scopes: [`user:${job.data.user}`],
         amount: job.data.maxTokens,
@@ -44,26 +45,18 @@ export class CompletionsWorker implements OnModuleInit, OnModuleDestroy {
     } catch (error) {
       const isFull = error instanceof BudgetExceededError;
       const retryAtMs = isFull || error instanceof BudgetConflictError ? error.retryAtMs : null;
-      if (retryAtMs) {
-        await job.moveToDelayed(retryAtMs, token);
-        throw new DelayedError(); // No attempt is used up.
-      }
-      throw isFull ? new UnrecoverableError(error.message) : error; // More than a whole month has.
+      if (!retryAtMs) throw isFull ? new UnrecoverableError(error.message) : error;
+      await job.moveToDelayed(retryAtMs, token);
+      throw new DelayedError(); // No attempt is used up.
     }
   }
 }
 
+const limits = [{ scope: 'user', period: { every: 'month' as const }, limit: 1_000 }];
+
 @Module({
-  imports: [
-    // Once, in your root module, with the options of all features.
-    SyncGuardModule.forRoot({
-      redis: process.env.REDIS_URL,
-      budget: { limits: [{ scope: 'user', period: { every: 'month' }, limit: 1_000 }] },
-    }),
-  ],
-  providers: [
-    CompletionsWorker,
-    { provide: COMPLETE, useValue: (): Promise<Answer> => Promise.reject(new Error()) },
-  ],
+  // Once, in your root module, with the options of all features.
+  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL, budget: { limits } })],
+  providers: [Completions, Llm],
 })
 export class CompletionsModule {}

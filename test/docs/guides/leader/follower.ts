@@ -1,56 +1,45 @@
 // follower.ts
-import {
-  Injectable,
-  Logger,
-  Module,
-  type OnApplicationBootstrap,
-  type OnModuleDestroy,
-} from '@nestjs/common';
+import { Injectable, Logger, Module } from '@nestjs/common';
 import { LockService, seconds, SyncGuardModule } from 'nestjs-syncguard';
 import { setTimeout as sleep } from 'node:timers/promises';
 
-/** Stands for what is to be read by one instance at a time. */
 @Injectable()
-export class Feed {
-  reads = 0;
-}
-
-@Injectable()
-export class Follower implements OnApplicationBootstrap, OnModuleDestroy {
+export class Follower {
   readonly #logger = new Logger(Follower.name);
   readonly #stop = new AbortController();
-  #work: Promise<void> | undefined;
+  #work?: Promise<void>;
   leads = false;
+  reads = 0; // Stands for what is to be read by one instance at a time.
 
-  constructor(
-    private readonly locks: LockService,
-    private readonly feed: Feed,
-  ) {}
+  constructor(private readonly locks: LockService) {}
 
-  onApplicationBootstrap(): void {
+  onApplicationBootstrap() {
     this.#work = this.#candidate(this.#stop.signal);
   }
 
-  async onModuleDestroy(): Promise<void> {
+  async onModuleDestroy() {
     this.#stop.abort(); // The next in line leads at once.
     await this.#work;
   }
 
   async #candidate(stop: AbortSignal): Promise<void> {
+    const options = { key: 'feed', ttlMs: seconds(10), timeoutMs: Infinity, signal: stop };
     while (!stop.aborted)
       try {
-        const options = { key: 'feed', ttlMs: seconds(10), timeoutMs: Infinity, signal: stop };
-        await this.locks.lock(({ signal }) => this.#lead(AbortSignal.any([signal, stop])), options);
+        await this.locks.lock(
+          ({ signal }) => this.#lead(AbortSignal.any([signal, stop])),
+          options,
+        );
       } catch (error) {
         if (stop.aborted) return;
-        this.#logger.warn(`I do not lead the feed: ${String(error)}`); // The lock was lost. Be a candidate again.
-        await sleep(seconds(1));
+        this.#logger.warn(`I do not lead the feed: ${String(error)}`); // The lock was lost.
+        await sleep(seconds(1)); // Be a candidate again.
       }
   }
 
   async #lead(signal: AbortSignal): Promise<void> {
     this.leads = true;
-    for (; !signal.aborted; await sleep(100, undefined, { signal }).catch(() => {})) this.feed.reads++;
+    for (; !signal.aborted; await sleep(100)) this.reads++;
     this.leads = false;
   }
 }
@@ -58,6 +47,6 @@ export class Follower implements OnApplicationBootstrap, OnModuleDestroy {
 @Module({
   // Once, in your root module, with the options of all features.
   imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })],
-  providers: [Feed, Follower],
+  providers: [Follower],
 })
 export class FeedModule {}

@@ -3,27 +3,18 @@ import { Body, Controller, Injectable, Module, Post, StreamableFile } from '@nes
 import { SyncGuardModule, WithBudget } from 'nestjs-syncguard';
 import { Readable } from 'node:stream';
 
-export interface Ask {
-  user: string;
-  prompt: string;
-  maxTokens: number;
-}
-interface Chunk {
-  text: string;
-  tokens: number; // Of the whole answer up to here, with the prompt.
-}
+type Ask = { user: string; prompt: string; maxTokens: number };
+type Chunk = { text: string; tokens: number }; // Of the prompt, and of the answer up to here.
 
 @Injectable()
 export class Llm {
   @WithBudget({
     scopes: ({ user }: Ask) => [`user:${user}`],
-    // An upper bound, reserved with the first item.
-    estimate: ({ prompt, maxTokens }: Ask) => prompt.length + maxTokens,
-    // Of the last item that was read. The rest goes back.
-    actual: (last: Chunk) => last.tokens,
+    estimate: ({ prompt, maxTokens }: Ask) => prompt.length + maxTokens, // The most: reserved.
+    actual: (last: Chunk) => last.tokens, // Of the last item that was read. The rest goes back.
   })
   async *stream({ prompt, maxTokens }: Ask): AsyncGenerator<Chunk, void, undefined> {
-    let tokens = prompt.length; // Stands for your provider: a letter that is asked is a token, and a word that is answered.
+    let tokens = prompt.length; // Stands for your provider: each letter and each word is a token.
     for (let i = 1; i <= maxTokens; i++) yield { text: `word${i} `, tokens: ++tokens };
   }
 }
@@ -33,32 +24,27 @@ export class AiController {
   constructor(private readonly llm: Llm) {}
 
   @Post()
-  async complete(@Body() ask: Ask): Promise<StreamableFile> {
+  async complete(@Body() ask: Ask) {
     const chunks = this.llm.stream(ask);
-    const first = await chunks.next(); // Without room it throws here, where the answer can still be a 429.
+    const first = await chunks.next(); // Without room it throws here, in time for a 429.
     const text = Readable.from(textOf(first, chunks));
-    // Its client may have hung up by now, or may do so: it pays for what it got.
-    text.once('close', () => void chunks.return());
+    text.once('close', () => void chunks.return()); // Who hangs up pays for what was sent.
     return new StreamableFile(text, { type: 'text/plain; charset=utf-8' });
   }
 }
 
-async function* textOf(
-  first: IteratorResult<Chunk, void>,
-  rest: AsyncGenerator<Chunk, void>,
-): AsyncGenerator<string> {
+async function* textOf(first: IteratorResult<Chunk, void>, rest: AsyncGenerator<Chunk, void>) {
   if (!first.done) yield first.value.text;
   for await (const { text } of rest) yield text;
 }
 
+const limits = [
+  { scope: 'user', period: { every: 'month' as const }, limit: 1_000, thresholds: [80] },
+];
+
 @Module({
-  imports: [
-    // Once, in your root module, with the options of all features.
-    SyncGuardModule.forRoot({
-      redis: process.env.REDIS_URL,
-      budget: { limits: [{ scope: 'user', period: { every: 'month' }, limit: 1_000, thresholds: [80] }] },
-    }),
-  ],
+  // Once, in your root module, with the options of all features.
+  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL, budget: { limits } })],
   controllers: [AiController],
   providers: [Llm],
 })

@@ -6,15 +6,23 @@ import { type SyncGuardEvent, SyncGuardModule } from 'nestjs-syncguard';
 export const operations = new Map<string, number>();
 
 const logger = new Logger('SyncGuard');
-const ALARMS = ['lock lost', 'lock overtaken', 'budget expired', 'budget unreadable', 'budget threshold'];
+const ALARMS = [
+  'lock lost',
+  'lock overtaken',
+  'budget expired',
+  'budget unreadable',
+  'budget threshold',
+];
 
 export function onEvent(event: SyncGuardEvent): void {
   const { feature, type, result, reason, code, keyHash = '' } = event;
   const labels = [feature, type, result, reason ?? code ?? ''].join(' ').trim();
   operations.set(labels, (operations.get(labels) ?? 0) + 1);
 
-  const isFault = code !== undefined && code !== 'AcquisitionTimeout' && code !== 'InvalidArgument';
-  if (isFault || ALARMS.includes(`${feature} ${reason ?? type}`)) logger.warn(`${labels} ${keyHash}`);
+  const isFault =
+    code !== undefined && code !== 'AcquisitionTimeout' && code !== 'InvalidArgument';
+  if (isFault || ALARMS.includes(`${feature} ${reason ?? type}`))
+    logger.warn(`${labels} ${keyHash}`);
 }
 
 @Module({

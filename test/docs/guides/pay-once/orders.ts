@@ -2,14 +2,13 @@
 import { Controller, Injectable, Module, Param, Post } from '@nestjs/common';
 import { seconds, SyncGuardModule, WithLock } from 'nestjs-syncguard';
 
-/** Stands for your payment provider, and for your database: all servers have to see the same receipts. */
+/** Stands for your provider, and for your database: all servers have to see the receipts. */
 @Injectable()
 export class Shop {
   readonly receipts = new Map<string, string>();
   readonly charges: string[] = [];
 
-  async charge(order: string, { idempotencyKey }: { idempotencyKey: string }): Promise<string> {
-    await new Promise((resolve) => setTimeout(resolve, 50));
+  async charge(order: string, { idempotencyKey }: { idempotencyKey: string }) {
     this.charges.push(idempotencyKey);
     return `receipt of ${order}`;
   }
@@ -20,8 +19,7 @@ export class OrdersController {
   constructor(private readonly shop: Shop) {}
 
   @Post(':id/pay')
-  // One call an order at a time, on all servers.
-  @WithLock('order:{0}', { timeoutMs: seconds(2) })
+  @WithLock('order:{0}', { timeoutMs: seconds(2) }) // One call an order, on all servers.
   async pay(@Param('id') id: string) {
     const before = this.shop.receipts.get(id);
     if (before) return { receipt: before, charged: false };

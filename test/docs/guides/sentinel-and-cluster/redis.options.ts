@@ -12,12 +12,15 @@ const nodesOf = (list: string): { host: string; port: number }[] =>
 export function redisFrom(env: NodeJS.ProcessEnv): SyncGuardOptions['redis'] {
   const { REDIS_SENTINELS, REDIS_NAME = 'main', REDIS_CLUSTER, REDIS_PASSWORD: password } = env;
   if (REDIS_SENTINELS) return { sentinels: nodesOf(REDIS_SENTINELS), name: REDIS_NAME, password };
-  if (REDIS_CLUSTER) return { nodes: nodesOf(REDIS_CLUSTER), options: { redisOptions: { password } } };
+  if (REDIS_CLUSTER)
+    return { nodes: nodesOf(REDIS_CLUSTER), options: { redisOptions: { password } } };
   return env.REDIS_URL; // One server, or memory.
 }
 
 @Module({
   // Once, in your root module, with the options of all features.
-  imports: [SyncGuardModule.forRootAsync({ useFactory: () => ({ redis: redisFrom(process.env) }) })],
+  imports: [
+    SyncGuardModule.forRootAsync({ useFactory: () => ({ redis: redisFrom(process.env) }) }),
+  ],
 })
 export class AppModule {}

@@ -1,33 +1,22 @@
 // secrets.ts
-import {
-  Body,
-  Controller,
-  Get,
-  GoneException,
-  Header,
-  HttpCode,
-  Module,
-  NotFoundException,
-  Param,
-  Post,
-} from '@nestjs/common';
+import { Body, Controller, Get, GoneException, Header, HttpCode, Module } from '@nestjs/common';
+import { NotFoundException, Param, Post } from '@nestjs/common';
 import { days, SecretService, SyncGuardModule } from 'nestjs-syncguard';
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 
-// 32 bytes (`openssl rand -hex 32`), not in Redis. Give all instances the same one: with another key a view is used up for nothing.
+// 32 bytes: `openssl rand -hex 32`. All instances need the same. Keep it out of Redis.
 const KEY = Buffer.from(process.env.SEAL_KEY ?? randomBytes(32).toString('hex'), 'hex');
 
 function seal(text: string): Buffer {
   const iv = randomBytes(12);
   const cipher = createCipheriv('aes-256-gcm', KEY, iv);
-  const sealed = Buffer.concat([cipher.update(text), cipher.final()]);
-  return Buffer.concat([iv, cipher.getAuthTag(), sealed]);
+  return Buffer.concat([iv, cipher.update(text), cipher.final(), cipher.getAuthTag()]);
 }
 
 function open(sealed: Buffer): string {
-  const decipher = createDecipheriv('aes-256-gcm', KEY, sealed.subarray(0, 12), { authTagLength: 16 });
-  decipher.setAuthTag(sealed.subarray(12, 28));
-  return Buffer.concat([decipher.update(sealed.subarray(28)), decipher.final()]).toString();
+  const decipher = createDecipheriv('aes-256-gcm', KEY, sealed.subarray(0, 12));
+  decipher.setAuthTag(sealed.subarray(-16));
+  return Buffer.concat([decipher.update(sealed.subarray(12, -16)), decipher.final()]).toString();
 }
 
 @Controller('secrets')
@@ -36,22 +25,25 @@ export class SecretsController {
 
   @Post()
   async create(@Body('text') text: string) {
-    const { id, receipt } = await this.secrets.create({ payload: seal(text), views: 1, ttlMs: days(7) });
-    return { link: `/secrets/${id}`, receipt }; // The receipt is the sender's: it sees and burns, and cannot open.
+    const secret = { payload: seal(text), views: 1, ttlMs: days(7) };
+    const { id, receipt } = await this.secrets.create(secret);
+    return { link: `/secrets/${id}`, receipt }; // The receipt is the sender's. It opens nothing.
   }
 
-  @Get(':id') // What the link leads to: a page with a button. Chat programs fetch links, so it opens nothing.
+  @Get(':id') // The link, for a page with a button. Chat programs fetch it, so it opens nothing.
   peek(@Param('id') id: string) {
     return this.secrets.peek(id);
   }
 
-  @Post(':id/reveal')
+  @Post(':id/reveal') // The button.
   @HttpCode(200)
   @Header('Cache-Control', 'no-store')
   async reveal(@Param('id') id: string) {
     const secret = await this.secrets.view(id);
     if (secret.ok) return { text: open(Buffer.from(secret.payload)) };
-    throw secret.reason === 'not_found' ? new NotFoundException() : new GoneException(secret.reason);
+    throw secret.reason === 'not_found'
+      ? new NotFoundException()
+      : new GoneException(secret.reason);
   }
 
   @Get('status/:receipt')

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 @Injectable()
 export class WeatherApi {
-  readonly asked: string[] = [];
+  readonly asked: string[] = []; // Stands for the provider.
 
   constructor(private readonly limiter: AbuseLimiterService) {}
 
@@ -13,34 +13,26 @@ export class WeatherApi {
     const untilMs = Date.now() + patienceMs;
     for (;;) {
       const decision = await this.limiter.check('weather.example', 'weather');
-      if (decision.allowed) return this.fetch(city);
+      if (decision.allowed) break;
       const waitMs = seconds(decision.retryAfterSecs);
       if (Date.now() + waitMs > untilMs)
-        throw new ServiceUnavailableException('The weather service is busy.');
+        throw new ServiceUnavailableException('Ask again later.');
       await sleep(waitMs);
     }
-  }
-
-  private async fetch(city: string): Promise<string> {
-    this.asked.push(city); // Stands for the call of the provider.
+    this.asked.push(city);
     return `It rains in ${city}.`;
   }
 }
 
+const weather = {
+  limit: 4, // What the contract says, a little less: calls travel for different times.
+  windowMs: seconds(1), // Any second, as the window slides.
+  onError: 'closed' as const, // Redis is away: rather no call than one too many.
+};
+
 @Module({
-  imports: [
-    // Once, in your root module, with the options of all features.
-    SyncGuardModule.forRoot({
-      redis: process.env.REDIS_URL,
-      limits: {
-        weather: {
-          limit: 4, // What the contract says, a little less.
-          windowMs: seconds(1), // Any second, as the window slides.
-          onError: 'closed', // Redis is away: rather no call than one too many.
-        },
-      },
-    }),
-  ],
+  // Once, in your root module, with the options of all features.
+  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL, limits: { weather } })],
   providers: [WeatherApi],
 })
 export class WeatherModule {}
