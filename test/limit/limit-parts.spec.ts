@@ -1,5 +1,6 @@
 import { ExecutionContextHost } from '@nestjs/core/helpers/execution-context-host.js';
-import { type LimitedCall, limitedCall } from '../../lib/limit/route/limited-call.js';
+import type { LimitedCall } from '../../lib/limit/route/limited-call.js';
+import { limitedCall } from '../../lib/limit/route/visit.js';
 import { DenyCache } from '../../lib/limit/deny-cache.js';
 import { CircuitBreaker } from '../../lib/limit/circuit-breaker.js';
 import type { BackendDenied, LimitCheck } from '../../lib/limit/limit.backend.js';

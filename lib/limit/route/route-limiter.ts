@@ -14,20 +14,14 @@ import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import type { FromContext } from '../policy.types.js';
 import { identityOf } from '../identity.js';
 import { GUARDS_MS } from '../limit.times.js';
-import {
-  type EndingResponse,
-  callObject,
-  limitedCall,
-  type LimitedCall,
-  type ResponseLike,
-} from './limited-call.js';
+import type { EndingResponse, LimitedCall, ResponseLike } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
 import { type HeaderItem, rateLimitHeaders } from './rate-limit.headers.js';
 import type { Stage } from './plan.js';
 import { isByAddress, type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
 import { endOf, locationOf } from './call-end.js';
-import { type CallLimiter, leaveVisit, type Visit, visitOn } from './visit.js';
+import { type CallLimiter, callObject, leaveVisit, limitedCall, type Visit, visitOn } from './visit.js';
 
 /** A property of a response: the header items of all calls that it answers, by the name of their policy. */
 const HEADER_ITEMS = Symbol.for('syncguard:header-items');

@@ -1,6 +1,10 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { CallInFlight } from '../call-in-flight.js';
-import { callObject, type LimitedCall } from './limited-call.js';
+import { graphqlCall } from './contexts/graphql.js';
+import { httpCall } from './contexts/http.js';
+import { messageCall } from './contexts/rpc.js';
+import { socketCall } from './contexts/ws.js';
+import type { LimitedCall } from './limited-call.js';
 import type { Plan, Stage } from './plan.js';
 
 /** One call on its way through guards and handler. It passes each stage once, however often our guards are bound. */
@@ -31,6 +35,24 @@ export interface CallLimiter {
   /** Called when the handler threw. Rejects with the error that is to be answered in place of `error`, if there is one. */
   handlerThrew(visit: Visit, calls: readonly CallInFlight[], error: unknown): Promise<void>;
 }
+
+const READERS: Readonly<Record<string, (context: ExecutionContext) => LimitedCall>> = {
+  http: httpCall,
+  graphql: graphqlCall,
+  ws: socketCall,
+  rpc: messageCall,
+};
+
+/** Returns the call of a context. Undefined if SyncGuard does not know this type of context. */
+export const limitedCall = (context: ExecutionContext): LimitedCall | undefined =>
+  READERS[context.getType<string>()]?.(context);
+
+/**
+ * Returns an object that belongs to this call alone, and is the same in its guards and its interceptor. Over HTTP that is the
+ * request. Elsewhere several fields or messages share a request, so it is the list of the handler's arguments.
+ */
+export const callObject = (context: ExecutionContext): object =>
+  context.getType() === 'http' ? context.switchToHttp().getRequest<object>() : context.getArgs();
 
 /** The visit is a property of the call. A WeakMap of all requests was measured to double the time of garbage collection. */
 const VISIT = Symbol.for('syncguard:visit');
