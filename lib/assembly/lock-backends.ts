@@ -2,7 +2,7 @@ import type { Clock } from '../core/clock.js';
 import type { LockBackend } from '../lock/lock.backend.js';
 import { slottedLayout, specLayout } from '../lock/redis/lock.layout.js';
 import { MemoryLockBackend } from '../lock/memory/lock.memory-backend.js';
-import { lockScripts } from '../lock/redis/lock.by-id.scripts.js';
+import { lockScripts } from '../lock/redis/lock.scripts.js';
 import { RedisLockBackend } from '../lock/redis/lock.redis-backend.js';
 import type { MemoryCapabilities, RedisCapabilities } from '../lock/lock.types.js';
 import type {

@@ -12,12 +12,18 @@ import { clientWarnings, serverWarnings } from '../redis/redis.server-warnings.j
 const FIRST_CONNECTION_MS = 2_000;
 const LAST_ANSWER_MS = 1_000;
 
-/** Proves that scripts run and may write. A replica and a full server refuse it. No key stays. */
+/**
+ * health: Proves that scripts run and may write. A replica and a full server refuse it.
+ * KEYS: health
+ * ARGV: none
+ * Reply: 1
+ * Atomic: no key stays.
+ */
 export const healthScript = defineScript({
   name: 'health',
   keys: ['health'],
   args: [],
-  lua: `redis.call('SET', health, '1', 'PX', 1000) redis.call('DEL', health) return 1`,
+  lua: /* lua */ `redis.call('SET', health, '1', 'PX', 1000) redis.call('DEL', health) return 1`,
   decode: (reply): void => (reply === 1 ? undefined : unexpectedReply('health', reply)),
 });
 

@@ -2,7 +2,7 @@ import { budgetScripts } from '../budget/redis/budget.scripts.js';
 import { counterScripts } from '../counter/redis/counter.scripts.js';
 import { limitScripts } from '../limit/redis/limit.scripts.js';
 import { fenceScripts } from '../lock/redis/fence.scripts.js';
-import { lockScripts } from '../lock/redis/lock.by-id.scripts.js';
+import { lockScripts } from '../lock/redis/lock.scripts.js';
 import type { Script } from '../script/define-script.js';
 import type { ScriptRunner } from '../script/script-runner.js';
 import { secretScripts } from '../secret/redis/secret.scripts.js';

@@ -1,7 +1,7 @@
-import { finalizeScript } from '../../lib/budget/redis/budget.scripts.js';
+import { finalizeScript } from '../../lib/budget/redis/finalize.script.js';
 import { scriptsFor } from '../../lib/lock/redis/lock.scripts.js';
 import type { Script } from '../../lib/script/define-script.js';
-import { viewScript } from '../../lib/secret/redis/secret.scripts.js';
+import { viewScript } from '../../lib/secret/redis/view.script.js';
 
 // Faults put in by hand, in a worker only, to see that the checker finds them.
 

@@ -25,7 +25,7 @@ import { NOW_MS, takeApart } from '../../script/fragments.js';
  * Defines the server's time, lists, and arithmetic on amounts. Amounts are decimal strings, because a Lua
  * number is exact only up to 2^53. Beyond 15 digits they are added in two limbs of 10^9.
  */
-const BASICS = `${NOW_MS}
+const BASICS = /* lua */ `${NOW_MS}
 local format, match, gmatch = string.format, string.match, string.gmatch
 local now = format('%d', nowMs)
 local EMPTY = '0 0 0 0 0'
@@ -58,7 +58,7 @@ local function foreign(what)
   error('SYNCGUARD_FOREIGN ' .. what, 0)
 end`;
 
-export const PLUS = `
+export const PLUS = /* lua */ `
 local function plus(a, b)
   if #a < 16 and #b < 16 then return format('%d', a + b) end
   a, b = format('%28s', a), format('%28s', b)
@@ -69,6 +69,7 @@ local function plus(a, b)
 end`;
 
 export const COUNTER = "'^(%d+) (%d+) (%d+) (%d+) (%S+)$'";
+
 const RECORD = {
   state: '%a',
   kind: '%a',
@@ -86,7 +87,7 @@ const RECORD = {
 };
 
 /** Sets locals to fields of `record`. Fails if it is no record of ours, or if its fixed part `detail` is missing. */
-export const openRecord = (...names: (keyof typeof RECORD)[]): string => `
+export const openRecord = (...names: (keyof typeof RECORD)[]): string => /* lua */ `
 local ${takeApart('record', RECORD, names)}
 if not ${names[0]} or not detail then foreign('not a budget record') end`;
 
@@ -101,7 +102,7 @@ const DROP_DUE = "redis.call('ZREM', pending, unpack(due))";
  * if the command needs memory. So scripts that settle or free memory start with a ZREM, and scripts that need
  * memory for themselves do it last.
  */
-const expireDue = (max: string, needs: 'no memory' | 'memory'): string => `
+const expireDue = (max: string, needs: 'no memory' | 'memory'): string => /* lua */ `
 local due = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, ${max})
 if #due > 0 then
   redis.call('ZCARD', garbage)
@@ -143,7 +144,7 @@ if #due > 0 then
   ${needs === 'memory' ? DROP_DUE : ''}
 end`;
 
-const start = (needs: 'no memory' | 'memory'): string => `${BASICS}
+const start = (needs: 'no memory' | 'memory'): string => /* lua */ `${BASICS}
 local BATCH = 100
 ${expireDue('BATCH', needs)}
 if #due == BATCH then return { 'more' } end`;
@@ -155,7 +156,7 @@ export const START = start('memory');
 export const START_SETTLING = start('no memory');
 
 /** The beginning of the reaper, which takes its batch size as an argument. */
-export const START_REAPING = `${BASICS}
+export const START_REAPING = /* lua */ `${BASICS}
 max = tonumber(max)
 ${expireDue('max', 'no memory')}`;
 
@@ -166,7 +167,7 @@ ${expireDue('max', 'no memory')}`;
  * for the scope itself. For a script that writes counters, `setOf` gets the limits of setLimit, and `isNew` is true where
  * a counter does not exist yet.
  */
-const readCounters = (writes: boolean, alsoIf = ''): string => `
+const readCounters = (writes: boolean, alsoIf = ''): string => /* lua */ `
 local names = split(fields)
 local packed = redis.call('HMGET', counters, unpack(names))
 local ending = table.remove(packed, 1)
@@ -213,7 +214,7 @@ export const READ_BALANCES = readCounters(false);
  * without setLimit nothing can be missing. Entries without a limit are left out of all lists. `lists` are those that a
  * script which writes counters uses.
  */
-export const admit = (...lists: ('limits' | 'inherited' | 'thresholds')[]): string => `
+export const admit = (...lists: ('limits' | 'inherited' | 'thresholds')[]): string => /* lua */ `
 if nowMs < tonumber(openFromMs) or (openUntilMs ~= '0' and nowMs >= tonumber(openUntilMs)) then
   return { 'stale', now }
 end
@@ -254,7 +255,7 @@ if ending == 'never l' or plain ~= '1' then
 end`;
 
 /** Returns the room of entry i, or nil if it is unlimited or its limit was cleared. */
-export const ROOM = `
+export const ROOM = /* lua */ `
 local function roomOf(i)
   local limit = limitOf[i]
   if limit == 'u' or limit == '-' then return nil end
@@ -263,106 +264,13 @@ local function roomOf(i)
   return minus(plus(limit, credits), plus(committed, reserved))
 end`;
 
-/** Returns whether a sum has reached a percentage of a limit, computed in limbs. */
-const REACHES = `
-  local function times(sum, factor)
-    local text = format('%28s', sum)
-    local low = (tonumber(string.sub(text, 20)) or 0) * factor
-    local carry = math.floor(low / 1000000000)
-    return (tonumber(string.sub(text, 1, 19)) or 0) * factor + carry, low - carry * 1000000000
-  end
-  local function reaches(usedHigh, usedLow, percent, effective)
-    local high, low = times(effective, tonumber(percent))
-    return usedHigh > high or (usedHigh == high and usedLow >= low)
-  end`;
-
-/**
- * Arms the thresholds of entry i again that are above its current usage. An armed threshold is reported when it
- * is reached. `levels` are its thresholds. `note` is the limit of setLimit that they were checked against.
- */
-const REARM = `
-  ${REACHES}
-  local function rearm(i, levels, note)
-    local committed, reserved, credits, archived, highest = match(packed[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)')
-    local still = 0
-    if limitOf[i] ~= 'u' and limitOf[i] ~= '-' then
-      local usedHigh, usedLow = times(plus(committed, reserved), 100)
-      for percent in gmatch(levels, '%d+') do
-        local wasCrossed = tonumber(percent) <= tonumber(highest)
-        if wasCrossed and reaches(usedHigh, usedLow, percent, plus(limitOf[i], credits)) then still = percent end
-      end
-    end
-    packed[i] = table.concat({ committed, reserved, credits, archived, still .. note }, ' ')
-  end`;
-
-/**
- * Applies changes of setLimit to the thresholds, before the current step counts. A raised limit arms them
- * again.
- */
-export const ARM = `
-if ending == 'never l' and thresholds ~= '-' then
-  ${REARM}
-  local levels, configured = split(thresholds), split(limits)
-  for i = 1, #limitOf do
-    local counted, percent, seen = match(packed[i], '^(%d+ %d+ %d+ %d+) (%d+)=?(%S*)$')
-    if not counted then foreign('not a budget counter') end
-    if seen == '' then seen = '-' end
-    if levels[i] ~= '-' and seen ~= setOf[i] then
-      local note = setOf[i] ~= '-' and '=' .. setOf[i] or ''
-      local former, limit = seen ~= '-' and seen or configured[i], limitOf[i]
-      local isRaised = former ~= 'u' and former ~= '-' and (limit == 'u' or limit == '-' or less(former, limit))
-      if isRaised then rearm(i, levels[i], note)
-      else packed[i] = counted .. ' ' .. percent .. note end
-    end
-  end
-end`;
-
-/** Arms the thresholds of entry 1 again after a credit. */
-export const ARM_CREDITED = `
-if amount ~= '0' and thresholds ~= '-' then
-  ${REARM}
-  rearm(1, thresholds, match(packed[1], '=%S+$') or '')
-end`;
-
-/**
- * Finds the armed thresholds that are now reached. Stores them in `crossed`, as one list for each entry joined by
- * ';'. Stores the highest one in the counter.
- */
-export const CROSS = `
-if thresholds ~= '-' then
-  ${REACHES}
-  local lists = {}
-  for i, percents in ipairs(split(thresholds)) do
-    lists[i] = '-'
-    local committed, reserved, credits, archived, highest, note =
-      match(packed[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)(%S*)$')
-    local limit = limitOf[i]
-    local effective = limit ~= 'u' and limit ~= '-' and plus(limit, credits)
-    if effective and effective ~= '0' then
-      local usedHigh, usedLow = times(plus(committed, reserved), 100)
-      local reached = {}
-      for percent in gmatch(percents, '%d+') do
-        if tonumber(percent) > tonumber(highest) and reaches(usedHigh, usedLow, percent, effective) then
-          reached[#reached + 1] = percent
-          highest = percent
-        end
-      end
-      if #reached > 0 then
-        lists[i] = table.concat(reached, ',')
-        packed[i] = table.concat({ committed, reserved, credits, archived, highest .. note }, ' ')
-      end
-    end
-  end
-  crossed = table.concat(lists, ';')
-end`;
-
 /**
  * Sets when the four keys end. They end together, and only if every period ends: `untilMs` is nil if one does
  * not. The end is set an hour late, so that it rarely has to move. A member that no operation removes keeps
  * each key alive until then. The first write goes to `garbage`, the only key that may not have been
  * read, so that a wrong type fails before anything is written.
  */
-export const KEEP_KEYS = `
+export const KEEP_KEYS = /* lua */ `
 if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or untilMs > tonumber(ending)) then
   local SLACK_MS = 3600000
   local keys = { garbage, counters, records, pending }
@@ -383,7 +291,7 @@ end`;
  * Writes the counters in `packed`. A window that opens, or that is past, is scheduled for purging after its
  * retention.
  */
-export const WRITE_COUNTERS = `
+export const WRITE_COUNTERS = /* lua */ `
 if isNew or not (openUntilMs == '0' or nowMs < tonumber(openUntilMs)) then
   for i, stop in ipairs(split(ends)) do
     if stop ~= '0' then

@@ -41,22 +41,14 @@ import {
   parseRefundResult,
   type TextReply,
 } from './budget.replies.js';
-import {
-  abortScript,
-  balanceScript,
-  type BUDGET_KEYS,
-  chargeScript,
-  creditScript,
-  extendScript,
-  finalizeScript,
-  getScript,
-  listScript,
-  reaperScript,
-  refundScript,
-  reserveScript,
-  setLimitScript,
-  snapshotScript,
-} from './budget.scripts.js';
+import { abortScript, extendScript } from './hold.scripts.js';
+import { balanceScript, getScript, listScript, snapshotScript } from './read.scripts.js';
+import type { BUDGET_KEYS } from './budget.operation.fragments.js';
+import { chargeScript } from './charge.script.js';
+import { creditScript, refundScript, setLimitScript } from './adjust.scripts.js';
+import { finalizeScript } from './finalize.script.js';
+import { reaperScript } from './reaper.scripts.js';
+import { reserveScript } from './reserve.script.js';
 import type {
   Balance,
   BudgetRecord,

@@ -1,6 +1,6 @@
 import type { ScriptRunner } from '../../script/script-runner.js';
 import type { BudgetRoots, ShareRequest } from '../budget.backend.js';
-import { rootsScript } from './budget.scripts.js';
+import { rootsScript } from './reaper.scripts.js';
 
 /** How many roots are passed to one script call. */
 const BATCH = 1_000;

@@ -7,13 +7,13 @@ import { decodeDone, decodePeek } from './limit.replies.js';
 //   window    String  "<count> <endsAt> <lastCall> <lastForgiven>": the count until `endsAt` (in ms), the id of the call
 //                     that was counted last, and the id of the call that lowered the count last. The end is part of the
 //                     value, so that a window which lost its TTL still ends.
-//   block     String  A block that was set by hand, as in limit.scripts.ts.
+//   block     String  A block that was set by hand, as in check.script.ts.
 
 /**
  * Sets `count` and `endsAtMs` from `value`, and with `calls` also `last` and `forgiven`. If no window is open, they are 0,
  * nil, '' and ''.
  */
-const parseWindow = (calls: boolean): string => `
+const parseWindow = (calls: boolean): string => /* lua */ `
 local count, endsAtMs${calls ? ', last, forgiven' : ''} = 0, nil${calls ? ", '', ''" : ''}
 if value then
   local counted, ends${calls ? ', by, undone' : ''} =
@@ -32,7 +32,7 @@ const writeWindow = (last: string, forgiven: string): string =>
  * The decider of a fixed window. It counts a call only if the call fits. For a denied call it replies the time until the
  * window ends. A replied time is never longer than a window, even after the clock has stepped back.
  */
-export const DECIDE_IN_WINDOW = `
+export const DECIDE_IN_WINDOW = /* lua */ `
 local function decideInWindow(commit, window, block, cost, shortWindowMs, shortThreshold)
   local blockValue, value = call('GET', block), call('GET', window)
   ${indent(
@@ -61,12 +61,18 @@ local function decideInWindow(commit, window, block, cost, shortWindowMs, shortT
   return true, (count > 0 and math.min(endsAtMs - nowMs, shortWindowMs) or 0) .. ' ok ' .. count .. ' ' .. count
 end`;
 
-/** Replies as a check of cost 1 would, and writes nothing. */
+/**
+ * limit-peek-window: Replies as a check of cost 1 would, and writes nothing.
+ * KEYS: window, block
+ * ARGV: shortThreshold, shortWindowMs
+ * Reply: as limit-check-*.
+ * Atomic: count, block and time belong together.
+ */
 export const peekWindowScript = defineScript({
   name: 'limit-peek-window',
   keys: ['window', 'block'],
   args: ['shortThreshold', 'shortWindowMs'],
-  lua: `
+  lua: /* lua */ `
 local call = redis.call
 local blockValue, value = call('GET', block), call('GET', window)
 ${denyIfBlocked(`remainingMs .. ' ' .. blockValue`).trim()}
@@ -78,12 +84,18 @@ return table.concat({math.min(endsAtMs - nowMs, tonumber(shortWindowMs)), status
   decode: decodePeek,
 });
 
-/** Lowers the count of the open window by `amount`, but never below 0. A call that was sent twice lowers it once. */
+/**
+ * limit-forgive-window: Lowers the count of the open window, but never below 0.
+ * KEYS: window
+ * ARGV: callId, amount
+ * Reply: 1
+ * Atomic: a call that is sent twice finds its own id, and lowers the count once.
+ */
 export const forgiveWindowScript = defineScript({
   name: 'limit-forgive-window',
   keys: ['window'],
   args: ['callId', 'amount'],
-  lua: `
+  lua: /* lua */ `
 local call = redis.call
 local value = call('GET', window)
 ${NOW_MS}

@@ -10,7 +10,7 @@ export function indent(lua: string, by: number): string {
 }
 
 /** Sets `nowMs` by the server's clock, unless another limit of the same call has set it. */
-export const NOW_MS_ONCE = `
+export const NOW_MS_ONCE = /* lua */ `
 if not nowMs then
   local time = call('TIME')
   nowMs = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -20,7 +20,7 @@ end`;
  * Ends the Lua function with `reply` if there is a block. Expects the value of the block in `blockValue`. Sets `remainingMs`
  * to the time until the block ends. If the block has lost its TTL, it starts again in full, and the commands of `heal` run.
  */
-export const denyIfBlocked = (reply: string, ...heal: string[]): string => `
+export const denyIfBlocked = (reply: string, ...heal: string[]): string => /* lua */ `
 if blockValue then
   local remainingMs = call('PTTL', block)
   if remainingMs < 0 then
@@ -59,7 +59,7 @@ const PENALTIES = {
  * in that tier. `shortStrikes` and `longStrikes` are how many blocks each tier has set. `forgiven` is the id of the call
  * that forgave last.
  */
-export const parsePenalties = (...names: (keyof typeof PENALTIES)[]): string => `
+export const parsePenalties = (...names: (keyof typeof PENALTIES)[]): string => /* lua */ `
 local ${names.join(', ')} = ${names.map((name) => (name === 'forgiven' ? "''" : 0)).join(', ')}
 if penaltiesValue then
   ${indent(takeApart('penaltiesValue', PENALTIES, names), 2)}
@@ -83,7 +83,7 @@ export const formatPenalties = (by: string): string =>
  * Sets `shortFrom` and `longFrom`. Attempts after these instants count. A window has no upper end, so that no attempt is
  * lost when the clock steps back.
  */
-export const WINDOW_STARTS = `
+export const WINDOW_STARTS = /* lua */ `
 local shortFrom = nowMs - shortWindowMs
 if shortFloor > shortFrom then shortFrom = shortFloor end
 local longFrom = shortFrom
@@ -96,7 +96,7 @@ end`;
  * For a limit without a block. Sets `waitMs` to the time after which enough of the oldest attempts have left the window
  * for the call to fit.
  */
-export const WAIT_FOR_ROOM = `
+export const WAIT_FOR_ROOM = /* lua */ `
 local excess = shortCount + cost - shortThreshold + 1
 local oldest = call('ZRANGEBYSCORE', attempts, '(' .. shortFrom, '+inf',
   'WITHSCORES', 'LIMIT', excess - 1, 1)
@@ -108,12 +108,12 @@ local waitMs = math.min(oldest[2] - nowMs, 0) + shortWindowMs`;
  * full refuses it. A server checks a script at its first write only. So after a removal as first write, it would let the
  * script add to the full memory.
  */
-export const PRUNE = `
+export const PRUNE = /* lua */ `
 call('ZADD', attempts, 'XX', 0, '')
 call('ZREMRANGEBYSCORE', attempts, isAttempt and '-inf' or 0, from)`;
 
 /** Writes the block of the tiers that are full (`shortFull`, `longFull`), and its penalties. Sets `blockValue` and `blockMs`. */
-export const SET_BLOCK = `
+export const SET_BLOCK = /* lua */ `
 -- Every window that is full starts again after its newest attempt, even if the clock has stepped back since then.
 local newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2])
 if shortFull then shortFloor = newest end

@@ -15,18 +15,20 @@ import { LimitError } from '../limit.errors.js';
 import { forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js';
 import {
   blockScript,
+  forgiveScript,
+  resetScript,
+  unblockScript,
+  withdrawScript,
+} from './identity.scripts.js';
+import {
   type CheckScript,
   type CheckShape,
   dynamicArgs,
   dynamicCheckScript,
   staticCheckScript,
-  forgiveScript,
-  peekScript,
-  resetScript,
   type CheckMode,
-  unblockScript,
-  withdrawScript,
-} from './limit.scripts.js';
+} from './check.script.js';
+import { peekScript } from './peek.script.js';
 
 const TAG_LENGTH = 16;
 /** The largest number of scripts that have rules in their text. The server keeps every script that it has seen. */

@@ -36,7 +36,7 @@ import {
 const FENCES_PER_MS = 10;
 const SWEEP_AT_LEAST = 1_024;
 
-// The same values as on Redis, where lock.redis-turns.ts, lock.fragments.ts and lock.scripts.ts explain them.
+// The same values as on Redis, where lock.redis-turns.ts, lock.fragments.ts and acquire.script.ts explain them.
 const CLAIM_MS = 500;
 const KEEP_MS = 1_000;
 const KEEPING_LOOK_MS = 400;

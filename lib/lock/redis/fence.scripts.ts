@@ -10,7 +10,7 @@ type ApplyArg = 'fence' | 'lockId' | 'value';
  * `guard` is the last fence with its lock id behind it: 37 characters, which are compared as text. It is never deleted.
  * A second run finds its own fence and lock id, and writes the same again.
  */
-const COMPARE = `
+const COMPARE = /* lua */ `
 local last = redis.call('GET', guard)
 if last then
   local lastFence, lastLockId = string.match(last, '^(%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d)([%w_-]+)$')
@@ -23,6 +23,14 @@ const decode = (reply: unknown): FenceResult => {
   return typeof reply === 'string' ? { ok: false, lastFence: reply } : unexpectedReply('fence-apply', reply);
 };
 
+/**
+ * fence-apply: Notes a fence, unless a higher one was seen, or an equal one with another lock id.
+ * KEYS: guard. It has the last fence with its lock id behind it: 37 characters, which are compared as text. It
+ *   is never deleted.
+ * ARGV: fence, lockId
+ * Reply: 1, or the last fence. A second run finds its own fence, and writes the same again.
+ * Atomic: between the comparison and the write no other holder may write.
+ */
 export const applyFenceScript: Script<
   Exclude<ApplyKey, 'target'>,
   Exclude<ApplyArg, 'value'>,
@@ -31,18 +39,24 @@ export const applyFenceScript: Script<
   name: 'fence-apply',
   keys: ['guard'],
   args: ['fence', 'lockId'],
-  lua: `${COMPARE}
+  lua: /* lua */ `${COMPARE}
 redis.call('SET', guard, fence .. lockId)
 return 1`,
   decode,
 });
 
-/** As {@link applyFenceScript}, and writes the user's key in the same step. Its TTL stays. */
+/**
+ * fence-apply-set: As fence-apply, and writes the user's key in the same step. Its TTL stays.
+ * KEYS: guard, target
+ * ARGV: fence, lockId, value
+ * Reply: as fence-apply.
+ * Atomic: a holder whose fence was passed never writes the user's key.
+ */
 export const applyAndSetScript: Script<ApplyKey, ApplyArg, FenceResult> = defineScript({
   name: 'fence-apply-set',
   keys: ['guard', 'target'],
   args: ['fence', 'lockId', 'value'],
-  lua: `${COMPARE}
+  lua: /* lua */ `${COMPARE}
 local kind = redis.call('TYPE', target).ok
 if kind ~= 'none' and kind ~= 'string' then
   return redis.error_reply('SYNCGUARD_FOREIGN the key to set is not a String')
@@ -53,12 +67,18 @@ return 1`,
   decode,
 });
 
-/** Replies {0}, or {1, value}. */
+/**
+ * fence-get: Reads the user's key.
+ * KEYS: target
+ * ARGV: none
+ * Reply: [0], or [1, value]
+ * Atomic: it is one command.
+ */
 export const getFencedScript = defineScript({
   name: 'fence-get',
   keys: ['target'],
   args: [],
-  lua: `
+  lua: /* lua */ `
 local value = redis.call('GET', target)
 return value and {1, value} or {0}`,
   decode(reply): string | null {

@@ -1,18 +1,9 @@
+import type { LockRecord } from '../lock.record.js';
+import { EXPIRY, EXTENDING, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
+import { RELEASE_CODES, decodeExtend, type ExtendReply, type ReleaseCode } from './lock.replies.js';
 import { foreignValue } from '../../redis/redis.errors.js';
 import { defineScript, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
-import { EXPIRY, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
-import type { LockRecord } from '../lock.record.js';
-import {
-  decodeExtend,
-  EXTENDING,
-  type ExtendReply,
-  handOnScript,
-  publishScript,
-  RELEASE_CODES,
-  type ReleaseCode,
-  scriptsFor,
-} from './lock.scripts.js';
 
 /** How long a record must have been expired before `cleanupInIsLocked` may delete it. It exceeds every tolerance. */
 export const CLEANUP_AFTER_MS = 2_000;
@@ -20,14 +11,14 @@ export const CLEANUP_AFTER_MS = 2_000;
 // A caller that knows nothing but the lockId needs the name of the record, which the index has. Only the spec layout
 // reads both in one script: it is used on one server, where a script can reach a key that is not in KEYS (law 1 of
 // docs/scripts.md).
-const RECORD_FROM_INDEX = `
+const RECORD_FROM_INDEX = /* lua */ `
 local record = redis.call('GET', index)
 if not record then return -1 end`;
 
 // Checks the owner first and the expiry second, before any write. A lock that has waiters, or whose grant has several
 // keys, needs more keys than the caller knows. Only its record names them. So the script replies with the record, and
 // the caller runs the script that declares all of these keys.
-const ownedAndLive = (none: string): string => `
+const ownedAndLive = (none: string): string => /* lua */ `
 local held = redis.call('GET', record)
 if not held then return ${none} end
 if not owns(held, lockId) then return 0 end
@@ -48,13 +39,22 @@ const decodeReleaseById = (reply: unknown): ById<ReleaseCode> =>
 // Redis clients send a command again when its reply was lost. The second run finds no lock and would report
 // `not_found`. So a release by lockId leaves its nonce behind for a while. A second run finds it and replies 1.
 const RELEASED_MARK_MS = 10_000;
-const RELEASED_BEFORE = `redis.call('GET', mark) == nonce and 1 or -1`;
-const MARKED_RELEASE = `${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive(RELEASED_BEFORE)}
+
+const RELEASED_BEFORE = /* lua */ `redis.call('GET', mark) == nonce and 1 or -1`;
+
+const MARKED_RELEASE = /* lua */ `${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive(RELEASED_BEFORE)}
 redis.call('DEL', record, index)
 redis.call('PSETEX', mark, ${RELEASED_MARK_MS}, nonce)
 return 1`;
 
-/** Releases by lockId, where {@link readIndexScript} has found the record before. */
+/**
+ * lock-release-found: Releases by lockId, where lock-read-index has found the record before.
+ * KEYS: record, index, mark
+ * ARGV: lockId, nonce
+ * Reply: a code of lock-release. Where a lock has waiters or several keys, the reply is its record, and the
+ *   caller runs the script that declares all keys.
+ * Atomic: only the owner's lock is deleted. The mark tells a second run that the first one was heard.
+ */
 export const releaseFoundScript = defineScript({
   name: 'lock-release-found',
   keys: ['record', 'index', 'mark'],
@@ -63,17 +63,24 @@ export const releaseFoundScript = defineScript({
   decode: decodeReleaseById,
 });
 
+/**
+ * lock-release-by-id: Releases by lockId on a single server, and finds the record by itself.
+ * KEYS: index, mark
+ * ARGV: lockId, nonce
+ * Reply: as lock-release-found.
+ * Atomic: only the owner's lock is deleted, whatever the index says.
+ */
 export const releaseByIdScript = defineScript({
   name: 'lock-release-by-id',
   keys: ['index', 'mark'],
   args: ['lockId', 'nonce'],
-  lua: `
+  lua: /* lua */ `
 local record = redis.call('GET', index)
 if not record then return ${RELEASED_BEFORE} end${MARKED_RELEASE}`,
   decode: decodeReleaseById,
 });
 
-const EXTEND = `${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive('-1')}${EXTENDING}
+const EXTEND = /* lua */ `${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive('-1')}${EXTENDING}
 local new = extended(held)
 -- A full server refuses a script whose first write may need memory. PEXPIRE needs none.
 redis.call('PEXPIRE', record, ttlMs)
@@ -84,7 +91,14 @@ return {1, expiresAtMs}`;
 const decodeExtendById = (reply: unknown): ById<ExtendReply> =>
   typeof reply === 'string' ? parseRecord(reply) : decodeExtend(reply);
 
-/** Extends by lockId, where {@link readIndexScript} has found the record before. */
+/**
+ * lock-extend-found: Extends by lockId, where lock-read-index has found the record before.
+ * KEYS: record, index
+ * ARGV: lockId, ttlMs
+ * Reply: as lock-extend. Where a lock has waiters or several keys, the reply is its record, and the caller runs
+ *   the script that declares all keys.
+ * Atomic: a lock that has expired or has another owner is never extended.
+ */
 export const extendFoundScript = defineScript({
   name: 'lock-extend-found',
   keys: ['record', 'index'],
@@ -93,6 +107,13 @@ export const extendFoundScript = defineScript({
   decode: decodeExtendById,
 });
 
+/**
+ * lock-extend-by-id: Extends by lockId on a single server, and finds the record by itself.
+ * KEYS: index
+ * ARGV: lockId, ttlMs
+ * Reply: as lock-extend-found.
+ * Atomic: a lock that has expired or has another owner is never extended, whatever the index says.
+ */
 export const extendByIdScript = defineScript({
   name: 'lock-extend-by-id',
   keys: ['index'],
@@ -126,11 +147,18 @@ function parseRecord(json: string): LockRecord {
   throw foreignValue('the record is not a lock');
 }
 
-const READ = `${NOW_MS}
+const READ = /* lua */ `${NOW_MS}
 local held = redis.call('GET', record)
 if not held then return -1 end
 return {held, nowMs}`;
 
+/**
+ * lock-read: Reads a record as it is stored.
+ * KEYS: record
+ * ARGV: none
+ * Reply: [record, the server's time], or -1
+ * Atomic: the record and the time by which its caller judges it belong together.
+ */
 export const readScript = defineScript({
   name: 'lock-read',
   keys: ['record'],
@@ -139,6 +167,13 @@ export const readScript = defineScript({
   decode: decodeRead,
 });
 
+/**
+ * lock-read-by-id: As lock-read, by lockId on a single server.
+ * KEYS: index
+ * ARGV: none
+ * Reply: as lock-read.
+ * Atomic: index, record and time belong together.
+ */
 export const readByIdScript = defineScript({
   name: 'lock-read-by-id',
   keys: ['index'],
@@ -147,22 +182,34 @@ export const readByIdScript = defineScript({
   decode: decodeRead,
 });
 
-/** Replies the name of the record as the index holds it. The name includes the `keyPrefix` of the client. */
+/**
+ * lock-read-index: Reads the name of the record that has a lockId.
+ * KEYS: index
+ * ARGV: none
+ * Reply: the name, which includes the `keyPrefix` of the client, or -1
+ * Atomic: it is one command.
+ */
 export const readIndexScript = defineScript({
   name: 'lock-read-index',
   keys: ['index'],
   args: [],
-  lua: `return redis.call('GET', index) or -1`,
+  lua: /* lua */ `return redis.call('GET', index) or -1`,
   decode: (reply): string | null =>
     reply === -1 ? null : typeof reply === 'string' ? reply : unexpectedReply('lock-read-index', reply),
 });
 
-/** Deletes a record that expired long ago, if it still has the given lockId. It never deletes a fence counter. */
+/**
+ * lock-cleanup: Deletes a record that expired long ago. It never deletes a fence counter.
+ * KEYS: record, index
+ * ARGV: lockId
+ * Reply: 1 or 0
+ * Atomic: a lock that was taken meanwhile has another lockId, and stays.
+ */
 export const cleanupScript = defineScript({
   name: 'lock-cleanup',
   keys: ['record', 'index'],
   args: ['lockId'],
-  lua: `${OWNERSHIP}${NOW_MS}${EXPIRY}
+  lua: /* lua */ `${OWNERSHIP}${NOW_MS}${EXPIRY}
 local held = redis.call('GET', record)
 if not held or not owns(held, lockId) then return 0 end
 local expiry = expiryOf(held)
@@ -171,20 +218,3 @@ redis.call('DEL', record, index)
 return 1`,
   decode: (reply): boolean => reply === 1 || (reply === 0 ? false : unexpectedReply('lock-cleanup', reply)),
 });
-
-export const lockScripts = [
-  ...[1, 2].flatMap((count) => {
-    const { acquire, release, extend } = scriptsFor(count);
-    return [acquire, release, extend];
-  }),
-  handOnScript,
-  publishScript,
-  releaseFoundScript,
-  releaseByIdScript,
-  extendFoundScript,
-  extendByIdScript,
-  readScript,
-  readByIdScript,
-  readIndexScript,
-  cleanupScript,
-];

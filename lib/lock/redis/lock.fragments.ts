@@ -1,6 +1,32 @@
 import { TIME_TOLERANCE_MS } from '../../core/clock.js';
-import { NOW_MS } from '../../script/fragments.js';
 import { FENCE_THRESHOLDS } from '../lock.record.js';
+import { numbered } from './lock.layout.js';
+import { NOW_MS } from '../../script/fragments.js';
+
+export type KeyName = 'fenceCounter' | 'record' | 'queue' | 'index';
+
+export const namesOf = (name: string, count: number): string[] =>
+  Array.from({ length: count }, (_, i) => numbered(name, i));
+
+/** Returns the names of KEYS for `count` keys of the user. The names for the second and later keys have a number. */
+export const keysFor = (count: number): KeyName[] =>
+  [
+    ...namesOf('fenceCounter', count),
+    ...namesOf('record', count),
+    ...namesOf('queue', count),
+    'index',
+  ] as KeyName[];
+
+/** The Lua function \`extended(json)\` returns a record with its new expiry. */
+export const EXTENDING = /* lua */ `
+local expiresAtMs = nowMs + ttlMs
+local function extended(json)
+  local new, found = string.gsub(json, '"expiresAtMs":%d+([,}])', string.format('"expiresAtMs":%d%%1', expiresAtMs), 1)
+  if found == 1 then return new end
+  local fields = decode(json)
+  fields.expiresAtMs = expiresAtMs
+  return cjson.encode(fields) .. (isQueuedFor(json) and ' ' or '')
+end`;
 
 /** How long a waiter has to take a lock that was handed over to it, in ms. */
 export const CLAIM_MS = 500;
@@ -15,7 +41,7 @@ const QUEUE_MS = 60_000;
 // White space may follow the record, and leaves it valid JSON. A tab marks a claim: the lock was handed over, and its
 // new owner has not taken it yet. A space at the very end says that the lock has a queue. So the release of a lock
 // without waiters reads no queue.
-export const OWNERSHIP = `
+export const OWNERSHIP = /* lua */ `
 local function decode(json)
   local ok, fields = pcall(cjson.decode, json)
   return ok and type(fields) == 'table' and fields or {}
@@ -26,15 +52,15 @@ local function owns(json, id)
   return string.sub(json, 1, 11) ~= '{"lockId":"' and decode(json).lockId == id
 end`;
 
-export const QUEUED = `
+export const QUEUED = /* lua */ `
 local function isQueuedFor(json) return string.byte(json, -1) == 32 end`;
 
-export const EXPIRY = `
+export const EXPIRY = /* lua */ `
 local function expiryOf(json)
   return tonumber(string.match(json, '"expiresAtMs":(%d+)[,}]') or decode(json).expiresAtMs)
 end`;
 
-export const LIVENESS = `${NOW_MS}${EXPIRY}
+export const LIVENESS = /* lua */ `${NOW_MS}${EXPIRY}
 local function isDead(json)
   local expiry = expiryOf(json)
   return not expiry or expiry <= nowMs - ${TIME_TOLERANCE_MS}
@@ -48,7 +74,7 @@ end`;
  * A script reads its keys by number. KEYS are COUNT fence counters, then COUNT records, then COUNT queues. After ARGS
  * arguments ARGV holds the user's keys as JSON. The i-th of each belong together.
  */
-export const GRANTING = `
+export const GRANTING = /* lua */ `
 local FENCE_MAX = ${Number(FENCE_THRESHOLDS.MAX)}
 local function fenceOf(i)
   local last = redis.call('GET', KEYS[i]) or '0'
@@ -70,7 +96,7 @@ end`;
  * '1'. On a Cluster PUBLISH counts the listeners of one node only. A process named `-` cannot be reached by PUBLISH and
  * repeats its attempts by itself. Where the ACL forbids PUBLISH, all processes do so.
  */
-export const HANDING_OVER = `
+export const HANDING_OVER = /* lua */ `
 local function hears(head)
   local processOfHead = string.sub(head, 23)
   if processOfHead == '-' then return true end
@@ -100,7 +126,7 @@ end`;
  * before its process listened. `enqueue(i, json)` puts the caller into a queue: at the end when it comes for the first
  * time, or at the position of its ticket. It returns `ticket`, `place` and `dropped` as `AcquireReply` describes them.
  */
-export const QUEUEING = `${QUEUED}
+export const QUEUEING = /* lua */ `${QUEUED}
 local function leaveQueue(i)
   return redis.call('ZREM', KEYS[2 * COUNT + i], lockId .. process, lockId .. '-')
 end

@@ -10,7 +10,9 @@ import { type LockLayout, numbered } from './lock.layout.js';
 import { RedisLockLookup } from './lock.redis-lookup.js';
 import { FENCE_THRESHOLDS, type LockRecord, toLockInfo, toRawLockInfo } from '../lock.record.js';
 import { type LockRef, type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
-import { type AcquireReply, type ExtendReply, type ReleaseCode, scriptsFor } from './lock.scripts.js';
+import type { AcquireReply } from './acquire.script.js';
+import type { ExtendReply, ReleaseCode } from './lock.replies.js';
+import { scriptsFor } from './lock.scripts.js';
 import type {
   AcquireOptions,
   AcquireResult,

@@ -16,7 +16,7 @@ import {
   releaseFoundScript,
 } from './lock.by-id.scripts.js';
 import type { LockLayout } from './lock.layout.js';
-import type { ExtendReply, ReleaseCode } from './lock.scripts.js';
+import type { ExtendReply, ReleaseCode } from './lock.replies.js';
 
 type Signal = AbortSignal | undefined;
 

@@ -6,7 +6,9 @@ import { settleWithin } from '../../core/settle-within.js';
 import { CLAIM_MS } from './lock.fragments.js';
 import type { LockKeys, LockLayout } from './lock.layout.js';
 import { createLockId } from '../lock.record.js';
-import { type AcquireReply, type HandedOver, handOnScript, KEEP_MS, publishScript } from './lock.scripts.js';
+import { type AcquireReply, KEEP_MS } from './acquire.script.js';
+import type { HandedOver } from './lock.replies.js';
+import { handOnScript, publishScript } from './hand-on.scripts.js';
 import { WaitingTurn } from '../waiting-turn.js';
 
 /** The pause between two attempts of a waiter that no message can reach. A claim lasts longer, so it is not missed. */

@@ -11,15 +11,11 @@ import type {
   View,
   ViewReply,
 } from '../secret.backend.js';
-import {
-  burnScript,
-  confirmScript,
-  createScript,
-  peekScript,
-  releaseScript,
-  statusScript,
-  viewScript,
-} from './secret.scripts.js';
+import { burnScript } from './burn.script.js';
+import { confirmScript, releaseScript } from './settle.scripts.js';
+import { createScript } from './create.script.js';
+import { peekScript, statusScript } from './read.scripts.js';
+import { viewScript } from './view.script.js';
 
 export interface RedisSecretBackendConfig {
   readonly keyPrefix: string;

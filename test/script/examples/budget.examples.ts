@@ -1,20 +1,16 @@
 import type { Redis } from 'ioredis';
+import { abortScript, extendScript } from '../../../lib/budget/redis/hold.scripts.js';
 import {
-  abortScript,
   balanceScript,
-  chargeScript,
-  creditScript,
-  extendScript,
-  finalizeScript,
   getScript,
   listScript,
-  reaperScript,
-  refundScript,
-  reserveScript,
-  rootsScript,
-  setLimitScript,
   snapshotScript,
-} from '../../../lib/budget/redis/budget.scripts.js';
+} from '../../../lib/budget/redis/read.scripts.js';
+import { chargeScript } from '../../../lib/budget/redis/charge.script.js';
+import { creditScript, refundScript, setLimitScript } from '../../../lib/budget/redis/adjust.scripts.js';
+import { finalizeScript } from '../../../lib/budget/redis/finalize.script.js';
+import { reaperScript, rootsScript } from '../../../lib/budget/redis/reaper.scripts.js';
+import { reserveScript } from '../../../lib/budget/redis/reserve.script.js';
 import type { ScriptExample } from './example.js';
 
 const [counters, records, pending, garbage] = ['b', 'h', 'x', 'g'].map(

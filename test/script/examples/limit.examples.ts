@@ -3,17 +3,19 @@ import { forgiveWindowScript, peekWindowScript } from '../../../lib/limit/redis/
 import { resolvePolicy } from '../../../lib/limit/limit.policy.js';
 import {
   blockScript,
+  forgiveScript,
+  resetScript,
+  unblockScript,
+  withdrawScript,
+} from '../../../lib/limit/redis/identity.scripts.js';
+import {
   checkScripts,
   type CheckShape,
   dynamicArgs,
   dynamicCheckScript,
   staticCheckScript,
-  forgiveScript,
-  peekScript,
-  resetScript,
-  unblockScript,
-  withdrawScript,
-} from '../../../lib/limit/redis/limit.scripts.js';
+} from '../../../lib/limit/redis/check.script.js';
+import { peekScript } from '../../../lib/limit/redis/peek.script.js';
 import type { ScriptExample } from './example.js';
 
 // The first attempt is the one that blocks: a call that touches every key.

@@ -9,7 +9,8 @@ import {
   releaseByIdScript,
   releaseFoundScript,
 } from '../../../lib/lock/redis/lock.by-id.scripts.js';
-import { handOnScript, publishScript, scriptsFor } from '../../../lib/lock/redis/lock.scripts.js';
+import { handOnScript, publishScript } from '../../../lib/lock/redis/hand-on.scripts.js';
+import { scriptsFor } from '../../../lib/lock/redis/lock.scripts.js';
 import type { ScriptExample } from './example.js';
 
 const lockId = 'abcdefghijklmnopqrstuv';

@@ -1,13 +1,9 @@
 import type { Redis } from 'ioredis';
-import {
-  burnScript,
-  confirmScript,
-  createScript,
-  peekScript,
-  releaseScript,
-  statusScript,
-  viewScript,
-} from '../../../lib/secret/redis/secret.scripts.js';
+import { burnScript } from '../../../lib/secret/redis/burn.script.js';
+import { confirmScript, releaseScript } from '../../../lib/secret/redis/settle.scripts.js';
+import { createScript } from '../../../lib/secret/redis/create.script.js';
+import { peekScript, statusScript } from '../../../lib/secret/redis/read.scripts.js';
+import { viewScript } from '../../../lib/secret/redis/view.script.js';
 import type { ScriptExample } from './example.js';
 
 const content = 'syncguard/secret:{t}';

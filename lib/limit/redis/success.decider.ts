@@ -1,22 +1,22 @@
-import { inLines } from '../../script/fragments.js';
+import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from '../limit.times.js';
 import {
-  denyIfBlocked,
-  indent,
   NOW_MS_ONCE,
   PARSE_PENALTIES,
   PRUNE,
   RULES,
   SET_BLOCK,
   WINDOW_STARTS,
+  denyIfBlocked,
+  indent,
 } from './limit.fragments.js';
-import { BUSY_RETRY_MS, IN_FLIGHT_MS, SLACK_MS } from '../limit.times.js';
+import { inLines } from '../../script/fragments.js';
 
 /**
  * The decider of a limit that counts successes, over the same keys. `reserve` keeps room for a call, and `grant` counts it. A
  * success that has happened cannot be denied any more. So a call takes up room from the start, and counts unless it is
  * withdrawn. The success that fills a tier sets the block, and is answered as it is.
  */
-export const DECIDE_SUCCESS = `
+export const DECIDE_SUCCESS = /* lua */ `
 local function decideSuccess(commit, attempts, block, penalties, cost, mode,
   ${inLines(RULES)})
   local state = call('MGET', block, penalties)

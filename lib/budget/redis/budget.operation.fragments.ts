@@ -1,0 +1,118 @@
+import { COUNTER, KEEP_KEYS, READ_BALANCES, WRITE_COUNTERS } from './budget.fragments.js';
+import { takeApart } from '../../script/fragments.js';
+
+/** The four keys of a root. Every script declares all of them. */
+export const BUDGET_KEYS = ['counters', 'records', 'pending', 'garbage'] as const;
+
+/** The entries in which an operation counts: a scope, period and window each, with its configured limit. */
+export const ENTRIES = [
+  'scopes',
+  'fields',
+  'limits',
+  'thresholds',
+  'ends',
+  'inherited',
+  // All of the windows are open between these two. 0: without end.
+  'openFromMs',
+  'openUntilMs',
+  // When the last window ends. 0: never.
+  'lastEndMs',
+  'plain',
+] as const;
+
+export const DETAIL =
+  "table.concat({ nonce, openUntilMs, fields, limits, thresholds, ends, inherited, scopes, meta }, ' ')";
+
+// Reads the newest operation of an id. A repeated call is answered with its record and its current balances.
+export const READ_NEWEST = /* lua */ `
+local record, detail = unpack(redis.call('HMGET', records, 'o|' .. id, 'd|' .. id))`;
+
+/** The arguments that refer to a hold. */
+export const REF = ['id', 'generation', 'nonce'] as const;
+
+/**
+ * Finds the hold of a generation (0: the newest). Generations start at 1 again once an id was purged, so a
+ * hold with another nonce is not found ('-' accepts any).
+ */
+export const READ_OPERATION = /* lua */ `
+local slot = 'o|' .. id
+local record, detail = unpack(redis.call('HMGET', records, slot, 'd|' .. id))
+if record and generation ~= '0' and generation ~= string.match(record, '^%a %a (%d+)') then
+  slot = 'O|' .. generation .. '|' .. id
+  record, detail = unpack(redis.call('HMGET', records, slot, 'D|' .. generation .. '|' .. id))
+end
+if not record or not detail then return { 'not_found' } end
+if nonce ~= '-' and string.sub(detail, 1, #nonce + 1) ~= nonce .. ' ' then return { 'not_found' } end`;
+
+const DETAIL_FIELDS = {
+  nonce: '%S+',
+  openUntilMs: '%d+',
+  fields: '%S+',
+  limits: '%S+',
+  thresholds: '%S+',
+  ends: '%S+',
+  inherited: '%S+',
+  scopes: '%S+',
+  meta: '.*',
+};
+
+/** Sets the entries in which an operation has counted. */
+export const OPEN_DETAIL = /* lua */ `
+local ${takeApart('detail', DETAIL_FIELDS, ['openUntilMs', 'fields', 'limits', 'thresholds', 'ends', 'inherited', 'scopes'])}
+if not fields then foreign('not a budget record') end`;
+
+export const ENTRY_LISTS = "fields, ends,\n  table.concat(limitOf, ';'), table.concat(packed, ';')";
+
+/** Answers a repeated call with the entries of the first one, in place of those of its arguments. */
+export const REPLAY = /* lua */ `
+    ${takeApart('detail', DETAIL_FIELDS, ['fields', 'limits', 'ends', 'inherited', 'scopes'])}
+    if not fields then foreign('not a budget record') end
+    ${READ_BALANCES}
+    return { 'replayed', record, ${ENTRY_LISTS}, match(detail, '^%S+') }`;
+
+// Scopes are compared as sets, since a retry may list them in another order.
+export const sameContent = (ofKind: string): string => /* lua */ `
+  local function sorted(list)
+    local names = {}
+    for name in gmatch(list, '[^,]+') do names[#names + 1] = name end
+    table.sort(names)
+    return table.concat(names, ',')
+  end
+  local scopesBefore = match(detail, '^%S+ %d+ %S+ %S+ %S+ %S+ %S+ (%S+) ')
+  local isSame = kind == '${ofKind}' and amountOf == amount and sorted(scopesBefore) == sorted(scopes)`;
+
+// The scripts leave this out for an amount of 0, because it needs no room.
+export const REFUSE_EXCEEDED = /* lua */ `
+  local stops, full = nil, { {}, {}, {}, {} }
+  for i, limit in ipairs(limitOf) do
+    if limit ~= 'u' then
+      local committed, reserved, credits = match(packed[i], ${COUNTER})
+      if not committed then foreign('not a budget counter') end
+      local effective = credits ~= '0' and plus(limit, credits) or limit
+      if less(effective, plus(plus(committed, reserved), amount)) then
+        stops = stops or split(ends)
+        local n = #full[1] + 1
+        full[1][n], full[2][n], full[3][n], full[4][n] = names[i], stops[i], limit, packed[i]
+      end
+    end
+  end
+  if stops then
+    for i = 1, 4 do full[i] = table.concat(full[i], ';') end
+    return { 'exceeded', amount, now, unpack(full) }
+  end`;
+
+/**
+ * The first write of a script that settles. A full server allows ZREM, and then every write after it. The
+ * script adds the member again, or the member was not there.
+ */
+export const WRITE_ANYWAY = /* lua */ `redis.call('ZREM', garbage, slot)`;
+
+/** Ends an operation. Expects its new counters in `packed` and its new record in `record`. */
+export const END_OPERATION = /* lua */ `
+local untilMs = nowMs + 2 * retentionMs
+${WRITE_ANYWAY}
+redis.call('ZADD', garbage, nowMs + retentionMs, slot)
+${KEEP_KEYS}
+${WRITE_COUNTERS}
+redis.call('HSET', records, slot, record)
+if slot == 'o|' .. id then redis.call('ZREM', pending, id) end`;

@@ -1,0 +1,66 @@
+import { ARM, CROSS } from './budget.thresholds.fragments.js';
+import { KEEP_KEYS, PLUS, ROOM, START, WRITE_COUNTERS, admit, openRecord } from './budget.fragments.js';
+import {
+  BUDGET_KEYS,
+  DETAIL,
+  ENTRIES,
+  ENTRY_LISTS,
+  READ_NEWEST,
+  REFUSE_EXCEEDED,
+  REPLAY,
+  sameContent,
+} from './budget.operation.fragments.js';
+import { textReply } from './budget.replies.js';
+import { defineScript } from '../../script/define-script.js';
+
+/**
+ * budget-charge: Commits an amount in one step.
+ * KEYS: counters, records, pending, garbage
+ * ARGV: id, amount, mode ('record': also beyond the limit), retentionMs, ENTRIES
+ * Reply: ['charged' | 'replayed', record, fields, ends, limits, counters], ['exceeded', amount, now, fields,
+ *   ends, limits, counters], ['conflict', record, detail]
+ * Atomic: between the look at what is left and the commitment, no other call may take it.
+ */
+export const chargeScript = defineScript({
+  name: 'budget-charge',
+  keys: BUDGET_KEYS,
+  args: ['id', 'amount', 'mode', 'retentionMs', ...ENTRIES],
+  lua: /* lua */ `${START}${PLUS}
+${READ_NEWEST}
+if record then
+  ${openRecord('kind', 'amountOf')}
+  ${sameContent('c')}
+  if not isSame then return { 'conflict', record, detail } end
+  ${REPLAY}
+end
+${admit('limits', 'inherited', 'thresholds')}
+local uncovered = '0'
+if mode == 'record' then
+  ${ROOM}
+  for i = 1, #limitOf do
+    local room = roomOf(i)
+    local missing = room and minus(amount, room) or '0'
+    if less(uncovered, missing) then uncovered = missing end
+  end
+elseif amount ~= '0' then
+${REFUSE_EXCEEDED}
+end
+
+${ARM}
+for i = 1, #limitOf do
+  local committed, rest = match(packed[i], '^(%d+) (%d+ %d+ %d+ %S+)$')
+  if not committed then foreign('not a budget counter') end
+  packed[i] = plus(committed, amount) .. ' ' .. rest
+end
+local crossed, meta, nonce = '-', '', '-'
+${CROSS}
+local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
+record = table.concat({ 'f c', 1, amount, amount, amount, 0, uncovered, 0, now, now, now, crossed }, ' ')
+detail = ${DETAIL}
+redis.call('ZADD', garbage, nowMs + retentionMs, 'o|' .. id)
+${KEEP_KEYS}
+${WRITE_COUNTERS}
+redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
+return { 'charged', record, ${ENTRY_LISTS} }`,
+  decode: textReply,
+});

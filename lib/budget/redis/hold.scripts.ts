@@ -1,0 +1,78 @@
+import { ARM } from './budget.thresholds.fragments.js';
+import { KEEP_KEYS, PLUS, READ_COUNTERS, START_SETTLING } from './budget.fragments.js';
+import {
+  BUDGET_KEYS,
+  END_OPERATION,
+  OPEN_DETAIL,
+  READ_OPERATION,
+  REF,
+  WRITE_ANYWAY,
+} from './budget.operation.fragments.js';
+import { textReply } from './budget.replies.js';
+import { defineScript } from '../../script/define-script.js';
+
+/**
+ * budget-abort: Ends a hold without spending.
+ * KEYS: counters, records, pending, garbage
+ * ARGV: id, generation, nonce, retentionMs
+ * Reply: ['aborted' | 'replayed' | 'finalized' | 'expired' (of an older generation), record, detail],
+ *   ['not_found']
+ * Atomic: a hold ends once, and its amount goes back in the same step.
+ */
+export const abortScript = defineScript({
+  name: 'budget-abort',
+  keys: BUDGET_KEYS,
+  args: [...REF, 'retentionMs'],
+  lua: /* lua */ `${START_SETTLING}${PLUS}
+${READ_OPERATION}
+local state, middle, amountOf, dates, crossed =
+  match(record, '^(%a) (%a %d+ (%d+) %d+ %d+ %d+ %d+) %d (%d+ %d+) %d+ (%S+)$')
+if not state then foreign('not a budget record') end
+if state == 'f' then return { 'finalized', record, detail } end
+if state == 'a' then return { 'replayed', record, detail } end
+if slot ~= 'o|' .. id then return { 'expired', record, detail } end
+${OPEN_DETAIL}
+${READ_COUNTERS}
+${ARM}
+local inHold = state == 'p' and amountOf or '0'
+for i = 1, #limitOf do
+  local committed, reserved, rest = match(packed[i], '^(%d+) (%d+) (%d+ %d+ %S+)$')
+  if not committed then foreign('not a budget counter') end
+  packed[i] = committed .. ' ' .. minus(reserved, inHold) .. ' ' .. rest
+end
+record = table.concat({ 'a', middle, state == 'x' and 1 or 0, dates, now, crossed }, ' ')
+${END_OPERATION}
+return { 'aborted', record, detail }`,
+  decode: textReply,
+});
+
+/**
+ * budget-extend: Sets the remaining life of a hold.
+ * KEYS: counters, records, pending, garbage
+ * ARGV: id, generation, nonce, ttlMs, retentionMs
+ * Reply: ['extended' | 'finalized' | 'aborted' | 'expired', record, detail], ['not_found']
+ * Atomic: a hold that has ended meanwhile is never brought back.
+ */
+export const extendScript = defineScript({
+  name: 'budget-extend',
+  keys: BUDGET_KEYS,
+  args: [...REF, 'ttlMs', 'retentionMs'],
+  lua: /* lua */ `${START_SETTLING}
+${READ_OPERATION}
+local state, middle, rest = match(record, '^(%a)( %a %d+ %d+ %d+ %d+ %d+ %d+ %d %d+ )%d+( %d+ %S+)$')
+if not state then foreign('not a budget record') end
+if state == 'f' then return { 'finalized', record, detail } end
+if state == 'a' then return { 'aborted', record, detail } end
+if state == 'x' then return { 'expired', record, detail } end
+
+local ending = redis.call('HGET', counters, '~')
+local untilMs = nowMs + ttlMs + 2 * retentionMs
+local expiresAtMs = format('%d', nowMs + ttlMs)
+record = state .. middle .. expiresAtMs .. rest
+${WRITE_ANYWAY}
+${KEEP_KEYS}
+redis.call('HSET', records, 'o|' .. id, record)
+redis.call('ZADD', pending, expiresAtMs, id)
+return { 'extended', record, detail }`,
+  decode: textReply,
+});

@@ -1,0 +1,88 @@
+import { START_SETTLING, admit } from './budget.fragments.js';
+import { BUDGET_KEYS, ENTRIES, ENTRY_LISTS, READ_OPERATION, REF } from './budget.operation.fragments.js';
+import { textReply } from './budget.replies.js';
+import { defineScript } from '../../script/define-script.js';
+
+/**
+ * budget-balance: Reads the balances of a scope's open windows.
+ * KEYS: counters, records, pending, garbage
+ * ARGV: retentionMs, ENTRIES
+ * Reply: ['balance', fields, ends, limits, counters]
+ * Atomic: holds that have expired are settled in the same step.
+ */
+export const balanceScript = defineScript({
+  name: 'budget-balance',
+  keys: BUDGET_KEYS,
+  args: ['retentionMs', ...ENTRIES],
+  lua: /* lua */ `${START_SETTLING}
+${admit()}
+return { 'balance', ${ENTRY_LISTS} }`,
+  decode: textReply,
+});
+
+/**
+ * budget-get: Reads one operation.
+ * KEYS: counters, records, pending, garbage
+ * ARGV: id, generation, nonce
+ * Reply: ['found', record, detail, now], ['not_found']
+ * Atomic: the record and the time by which its caller judges it belong together.
+ */
+export const getScript = defineScript({
+  name: 'budget-get',
+  keys: BUDGET_KEYS,
+  args: REF,
+  lua: /* lua */ `${READ_OPERATION}
+local time = redis.call('TIME')
+return { 'found', record, detail, string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000)) }`,
+  decode: textReply,
+});
+
+/**
+ * budget-list: Reads a page of operations.
+ * KEYS: counters, records, pending, garbage
+ * ARGV: cursor, limit, retentionMs
+ * Reply: ['page', next cursor, field, record, detail, field, record, detail...]
+ * Atomic: holds that have expired are settled in the same step, and each record comes with its own detail.
+ */
+export const listScript = defineScript({
+  name: 'budget-list',
+  keys: BUDGET_KEYS,
+  args: ['cursor', 'limit', 'retentionMs'],
+  lua: /* lua */ `${START_SETTLING}
+local page = redis.call('HSCAN', records, cursor, 'MATCH', '[oO]|*', 'COUNT', 2 * limit)
+local reply = { 'page', page[1] }
+for i = 1, #page[2], 2 do
+  local field = page[2][i]
+  local detailOf = (string.sub(field, 1, 1) == 'o' and 'd' or 'D') .. string.sub(field, 2)
+  reply[#reply + 1] = field
+  reply[#reply + 1] = page[2][i + 1]
+  reply[#reply + 1] = redis.call('HGET', records, detailOf) or ''
+end
+return reply`,
+  decode: textReply,
+});
+
+/**
+ * budget-snapshot: Reads all of a root.
+ * KEYS: counters, records, pending, garbage
+ * ARGV: retentionMs
+ * Reply: ['snapshot', number of parts, counter field, value..., number of parts, record field, value..., number
+ *   of ids, pending id...]
+ * Atomic: sums and the operations that they add up are of one instant.
+ */
+export const snapshotScript = defineScript({
+  name: 'budget-snapshot',
+  keys: BUDGET_KEYS,
+  args: ['retentionMs'],
+  lua: /* lua */ `${START_SETTLING}
+local reply = { 'snapshot' }
+local function append(list)
+  reply[#reply + 1] = format('%d', #list)
+  for _, each in ipairs(list) do reply[#reply + 1] = each end
+end
+append(redis.call('HGETALL', counters))
+append(redis.call('HGETALL', records))
+append(redis.call('ZRANGE', pending, 0, -1))
+return reply`,
+  decode: textReply,
+});

@@ -1,0 +1,117 @@
+import { PLUS, START_REAPING, openRecord } from './budget.fragments.js';
+import { BUDGET_KEYS } from './budget.operation.fragments.js';
+import { textReply } from './budget.replies.js';
+import { defineScript } from '../../script/define-script.js';
+import { NOW_MS } from '../../script/fragments.js';
+
+/**
+ * budget-reaper: Settles expired holds, reports each once, and purges records past their retention.
+ * KEYS: counters, records, pending, garbage
+ * ARGV: max, retentionMs
+ * Reply: ['reaped', how many were purged, ms until there is more to do or -1, id of an expired hold...]
+ * Atomic: an expired hold is reported by one of many reapers, and a purged record leaves its sum behind.
+ */
+export const reaperScript = defineScript({
+  name: 'budget-reaper',
+  keys: BUDGET_KEYS,
+  args: ['max', 'retentionMs'],
+  lua: /* lua */ `${START_REAPING}${PLUS}
+local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
+local expired, fields, windows, kept, touched, purged = {}, {}, {}, {}, {}, 0
+local isRipe, needed = {}, {}
+for _, member in ipairs(ripe) do isRipe[member] = true end
+for _, member in ipairs(ripe) do
+  local kind, name = string.sub(member, 1, 2), string.sub(member, 3)
+  if kind == 'n|' then
+    expired[#expired + 1] = name
+  elseif kind == 'N|' then
+    expired[#expired + 1] = string.sub(name, string.find(name, '|', 1, true) + 1)
+  elseif kind == 'c|' then
+    local reserved = match(redis.call('HGET', counters, member) or '', '^%d+ (%d+) ')
+    if needed[member] or (reserved and reserved ~= '0') then kept[member] = needed[member] or nowMs + retentionMs
+    else windows[#windows + 1] = member end
+  elseif kind == 'o|' or kind == 'O|' then
+    local isNewest = kind == 'o|'
+    local detailOf = (isNewest and 'd|' or 'D|') .. name
+    local record, detail = unpack(redis.call('HMGET', records, member, detailOf))
+    local olderUntilMs = false
+    if record then
+      ${openRecord('generationOf', 'committedOf', 'refundedOf')}
+      -- The newest operation of an id is kept as long as any older one. Otherwise generations would start at 1
+      -- again beside them.
+      for older = isNewest and generationOf - 1 or 0, 1, -1 do
+        local olderName = 'O|' .. format('%d', older) .. '|' .. name
+        olderUntilMs = not isRipe[olderName] and redis.call('ZSCORE', garbage, olderName)
+        if olderUntilMs then break end
+      end
+      -- The counters keep the committed sum of a purged operation, so that verify still adds up.
+      local spent = olderUntilMs and '0' or minus(committedOf, refundedOf)
+      for field in gmatch(spent ~= '0' and match(detail, '^%S+ %d+ (%S+)') or '', 'c|[^;]+') do
+        local value = touched[field] or redis.call('HGET', counters, field)
+        local before, archived, crossing = match(value or '', '^(%d+ %d+ %d+) (%d+) (%S+)$')
+        if before then touched[field] = before .. ' ' .. plus(archived, spent) .. ' ' .. crossing end
+      end
+    end
+    if olderUntilMs then
+      kept[member] = olderUntilMs
+      -- Its windows are kept a moment longer. They come after it in this list.
+      for field in gmatch(match(detail, '^%S+ %d+ (%S+)') or '', 'c|[^;]+') do
+        needed[field] = olderUntilMs + 1
+      end
+    else
+      purged = purged + 1
+      fields[#fields + 1] = member
+      fields[#fields + 1] = detailOf
+    end
+  else
+    purged = purged + 1
+    fields[#fields + 1] = member
+  end
+end
+
+for field, value in pairs(touched) do redis.call('HSET', counters, field, value) end
+if #fields > 0 then redis.call('HDEL', records, unpack(fields)) end
+if #windows > 0 then redis.call('HDEL', counters, unpack(windows)) end
+if #ripe > 0 then redis.call('ZREM', garbage, unpack(ripe)) end
+for member, untilMs in pairs(kept) do redis.call('ZADD', garbage, untilMs, member) end
+for field, untilMs in pairs(needed) do redis.call('ZADD', garbage, 'XX', 'GT', untilMs, field) end
+
+local nextInMs = -1
+for _, key in ipairs({ pending, garbage }) do
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if first[1] and first[1] ~= '' then
+    local inMs = math.max(0, tonumber(first[2]) - nowMs)
+    if nextInMs < 0 or inMs < nextInMs then nextInMs = inMs end
+  end
+end
+return { 'reaped', format('%d', purged + #windows), format('%d', nextInMs), unpack(expired) }`,
+  decode: textReply,
+});
+
+/** How long the registry is kept after its last change, in ms. This is as long as the longest hold. */
+const REGISTRY_MS = 2_147_483_647;
+
+/**
+ * budget-roots: Updates the registry of roots, and adopts those that nobody has reaped for a while.
+ * KEYS: registry
+ * ARGV: watched (roots), done (root=ms), both joined by ' ', max, afterMs
+ * Reply: [the time, adopted root...]
+ * Atomic: an orphaned root is adopted by one process.
+ */
+export const rootsScript = defineScript({
+  name: 'budget-roots',
+  keys: ['registry'],
+  args: ['watched', 'done', 'max', 'afterMs'],
+  lua: /* lua */ `${NOW_MS}
+local now = string.format('%d', nowMs)
+for root in string.gmatch(watched, '%S+') do redis.call('ZADD', registry, now, root) end
+for root, ms in string.gmatch(done, '(%S+)=(%d+)') do
+  if tonumber(redis.call('ZSCORE', registry, root) or 0) == tonumber(ms) then redis.call('ZREM', registry, root) end
+end
+local orphaned = string.format('%d', nowMs - afterMs)
+local adopted = redis.call('ZRANGEBYSCORE', registry, '-inf', orphaned, 'LIMIT', 0, max)
+for _, root in ipairs(adopted) do redis.call('ZADD', registry, now, root) end
+redis.call('PEXPIRE', registry, ${REGISTRY_MS})
+return { now, unpack(adopted) }`,
+  decode: textReply,
+});

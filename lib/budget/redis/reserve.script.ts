@@ -1,0 +1,82 @@
+import { ARM, CROSS } from './budget.thresholds.fragments.js';
+import { KEEP_KEYS, PLUS, START, WRITE_COUNTERS, admit, openRecord } from './budget.fragments.js';
+import {
+  BUDGET_KEYS,
+  DETAIL,
+  ENTRIES,
+  ENTRY_LISTS,
+  READ_NEWEST,
+  REFUSE_EXCEEDED,
+  REPLAY,
+  sameContent,
+} from './budget.operation.fragments.js';
+import { textReply } from './budget.replies.js';
+import { defineScript } from '../../script/define-script.js';
+
+// A pending hold is answered again, in mode 'run' only to the call that created it, which has the same nonce. Except in
+// mode 'reserve', an id whose hold ended without spending gets a hold of the next generation.
+
+/**
+ * budget-reserve: Reserves an amount in all entries, or in none.
+ * KEYS: counters, records, pending, garbage
+ * ARGV: id, amount, ttlMs, meta, mode, nonce, retentionMs, ENTRIES
+ * Reply: ['reserved' | 'replayed' (and the nonce), record, fields, ends, limits, counters], ['exceeded', amount, now,
+ *   fields, ends, limits, counters], ['pending', record, detail, now], ['conflict' | 'already_finalized' |
+ *   'already_aborted' | 'already_expired', record, detail]
+ * Atomic: between the look at what is left and the reservation, no other call may take it.
+ */
+export const reserveScript = defineScript({
+  name: 'budget-reserve',
+  keys: BUDGET_KEYS,
+  args: ['id', 'amount', 'ttlMs', 'meta', 'mode', 'nonce', 'retentionMs', ...ENTRIES],
+  lua: /* lua */ `${START}${PLUS}
+${READ_NEWEST}
+local generation, before = '1', nil
+if record then
+  ${openRecord('state', 'kind', 'generationOf', 'amountOf')}
+  local isOurs = nonce ~= '-' and string.sub(detail, 1, #nonce + 1) == nonce .. ' '
+  if state == 'f' then return { 'already_finalized', record, detail } end
+  if state == 'p' then
+    if mode == 'run' and not isOurs then return { 'pending', record, detail, now } end
+    ${sameContent('h')}
+    if not isSame then return { 'conflict', record, detail } end
+    ${REPLAY}
+  end
+  if mode == 'reserve' or isOurs then
+    return { state == 'a' and 'already_aborted' or 'already_expired', record, detail }
+  end
+  generation = format('%d', generationOf + 1)
+  before = { name = generationOf .. '|' .. id, record = record, detail = detail,
+    untilMs = redis.call('ZSCORE', garbage, 'o|' .. id) or now }
+end
+${admit('limits', 'inherited', 'thresholds')}
+if amount ~= '0' then
+${REFUSE_EXCEEDED}
+end
+
+${ARM}
+for i = 1, #limitOf do
+  local committed, reserved, rest = match(packed[i], '^(%d+) (%d+) (%d+ %d+ %S+)$')
+  if not committed then foreign('not a budget counter') end
+  packed[i] = committed .. ' ' .. plus(reserved, amount) .. ' ' .. rest
+end
+local crossed = '-'
+${CROSS}
+local expiresAtMs = nowMs + ttlMs
+local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) + 2 * retentionMs or nil
+expiresAtMs = format('%d', expiresAtMs)
+record = table.concat({ 'p h', generation, amount, '0 0 0 0 0', now, expiresAtMs, 0, crossed }, ' ')
+detail = ${DETAIL}
+${KEEP_KEYS}
+if before then
+  redis.call('ZADD', garbage, before.untilMs, 'O|' .. before.name)
+  redis.call('ZREM', garbage, 'o|' .. id)
+  if redis.call('ZREM', garbage, 'n|' .. id) == 1 then redis.call('ZADD', garbage, 0, 'N|' .. before.name) end
+  redis.call('HSET', records, 'O|' .. before.name, before.record, 'D|' .. before.name, before.detail)
+end
+${WRITE_COUNTERS}
+redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
+redis.call('ZADD', pending, expiresAtMs, id)
+return { 'reserved', record, ${ENTRY_LISTS} }`,
+  decode: textReply,
+});

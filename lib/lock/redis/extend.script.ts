@@ -1,0 +1,51 @@
+import { EXTENDING, LIVENESS, OWNERSHIP, QUEUED, keysFor, type KeyName } from './lock.fragments.js';
+import { numbered } from './lock.layout.js';
+import { decodeExtend, type ExtendReply } from './lock.replies.js';
+import { defineScript, type Script } from '../../script/define-script.js';
+
+const EXTEND_ARGS = ['lockId', 'ttlMs', 'channel', 'countsAll'] as const;
+
+export type ExtendArg = (typeof EXTEND_ARGS)[number];
+
+/**
+ * lock-extend: Replaces the rest of the life of the caller's lock: of all of its keys, or of none.
+ * KEYS: fenceCounter*, record*, queue*, index (* one for each key of the user)
+ * ARGV: lockId, ttlMs, channel, countsAll
+ * Reply: [1, the new expiry], or a code of lock-release. Where the life becomes shorter, the head of the queue
+ *   is woken, so that it tries again in time.
+ * Atomic: a lock that has expired or has another owner is never extended.
+ */
+export const extendFor = (count: number): Script<KeyName, ExtendArg, ExtendReply> =>
+  defineScript({
+    name: numbered('lock-extend', count - 1),
+    keys: keysFor(count),
+    args: EXTEND_ARGS,
+    lua: /* lua */ `
+local COUNT = ${count}
+${OWNERSHIP}${QUEUED}${LIVENESS}${EXTENDING}
+local new, told = {}, {}
+for i = 1, COUNT do
+  local held = redis.call('GET', KEYS[COUNT + i])
+  if not held then return -1 end
+  if not owns(held, lockId) then return 0 end
+  if isDead(held) then
+    redis.call('DEL', KEYS[COUNT + i], index)
+    return -2
+  end
+  if isQueuedFor(held) and expiresAtMs < expiryOf(held) then
+    told[#told + 1] = redis.call('ZRANGE', KEYS[2 * COUNT + i], 0, 0)[1]
+  end
+  new[i] = extended(held)
+end
+for i = 1, COUNT do
+  -- A full server refuses a script whose first write may need memory. PEXPIRE needs none.
+  redis.call('PEXPIRE', KEYS[COUNT + i], ttlMs)
+  redis.call('SET', KEYS[COUNT + i], new[i], 'KEEPTTL')
+end
+redis.call('PSETEX', index, ttlMs, KEYS[COUNT + 1])
+for _, head in ipairs(told) do
+  redis.pcall('PUBLISH', channel .. string.sub(head, 23), string.sub(head, 1, 22))
+end
+return {1, expiresAtMs}`,
+    decode: decodeExtend,
+  });
