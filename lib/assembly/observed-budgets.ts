@@ -1,5 +1,5 @@
 import type { BudgetBackend } from '../budget/budget.backend.js';
-import type { BudgetEvents } from '../budget/budget.service.js';
+import type { BudgetEvents } from '../budget/budget.options.js';
 import type { Crossed } from '../budget/budget.types.js';
 import { monotonicMs } from '../core/clock.js';
 import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';

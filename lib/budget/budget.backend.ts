@@ -1,6 +1,7 @@
 import type { LimitedScope } from './budget.limits.js';
 import type {
   AbortResult,
+  Amount,
   Balance,
   BudgetRecord,
   ChargeResult,
@@ -57,10 +58,10 @@ export interface HoldRequest extends OperationRequest {
 export type ReserveMode = 'reserve' | 'renew' | 'run';
 
 /** Only with mode `run`: another call has a pending hold under the id. */
-export interface AlreadyRunning {
+export interface AlreadyRunning<A extends Amount = bigint> {
   readonly ok: false;
   readonly reason: 'pending';
-  readonly record: BudgetRecord<bigint>;
+  readonly record: BudgetRecord<A>;
   /** How long that hold lasts unless it is extended, by the clock of the backend. */
   readonly endsInMs: number;
 }
@@ -69,7 +70,7 @@ export type AbortOutcome =
   | (Extract<AbortResult<bigint>, { ok: true }> & { readonly generation: number })
   | Extract<AbortResult<bigint>, { ok: false }>;
 
-export type ReserveOutcome = ReserveResult<bigint> | AlreadyRunning;
+export type ReserveOutcome<A extends Amount = bigint> = ReserveResult<A> | AlreadyRunning<A>;
 
 export interface ReserveRequest extends OperationRequest, CrossingRequest<ReserveOutcome> {
   readonly scopes: readonly LimitedScope[];

@@ -1,6 +1,6 @@
 import { hashKey } from '../core/keys.js';
 import { passOwed } from '../core/owed.js';
-import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
+import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
 import type { Amount, BudgetRecord, Exceeded, Violation } from './budget.types.js';
 
 /**
@@ -35,17 +35,7 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
 
   static from(error: unknown): SyncGuardError {
     if (error instanceof BudgetInputError || error instanceof BudgetUnavailableError) return error;
-    const known = error instanceof SyncGuardError ? error : undefined;
-    const unavailable = new BudgetUnavailableError({
-      code: (known?.code as FaultCode | undefined) ?? 'Internal',
-      message:
-        known?.summary ??
-        'A budget operation failed with an error that SyncGuard does not know. It is the `cause`.',
-      hint: known?.hint,
-      cause: known?.cause ?? error,
-      context: known?.context,
-    });
-    return passOwed(error, unavailable);
+    return passOwed(error, new BudgetUnavailableError(faultOf<FaultCode>(error, 'A budget operation')));
   }
 }
 

@@ -32,6 +32,7 @@ export interface LimitedScope {
 }
 
 interface ScopeLimits {
+  /** The limits of this scope, and those of its type for the other periods. */
   readonly own: readonly ConfiguredLimit[];
   /** The limits that the scopes of this type inherit. */
   readonly inherited: readonly ConfiguredLimit[];
@@ -49,7 +50,7 @@ export class ConfiguredLimits {
     else this.#static = indexLimits(limits);
   }
 
-  async limitsOf(root: string, scopes: readonly string[]): Promise<LimitedScope[]> {
+  limitsOf(root: string, scopes: readonly string[]): LimitedScope[] | Promise<LimitedScope[]> {
     const known = this.#static;
     if (known) return scopes.map((scope) => ({ scope, limits: pick(known, scope) }));
     return Promise.all(
@@ -67,15 +68,11 @@ export class ConfiguredLimits {
 
 export const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 
-function pick(limits: LimitsByScope, scope: string): readonly ConfiguredLimit[] {
-  const own = limits.get(scope)?.own;
-  const type = typeOf(scope);
-  if (type === scope) return own ?? [];
-  const inherited = limits.get(type)?.inherited ?? [];
-  if (!own) return inherited;
-  const periods = new Set(own.map(({ period }) => periodKey(period)));
-  return [...own, ...inherited.filter(({ period }) => !periods.has(periodKey(period)))];
-}
+const NO_LIMITS: readonly ConfiguredLimit[] = [];
+
+/** Returns the same list for each call of a scope, so that what is made of it can be kept. */
+const pick = (limits: LimitsByScope, scope: string): readonly ConfiguredLimit[] =>
+  limits.get(scope)?.own ?? limits.get(typeOf(scope))?.inherited ?? NO_LIMITS;
 
 /** The largest number of limits of a scope, each for another period. */
 export const MAX_PERIODS = 16;
@@ -108,6 +105,13 @@ export function indexLimits(limits: unknown, asked?: string): LimitsByScope {
       );
     const own = [...others, { period, limit, thresholds, inherited: false }];
     byScope.set(scope, { own, inherited: own.map((each) => ({ ...each, inherited: true })) });
+  }
+  for (const [scope, { own }] of byScope) {
+    const type = typeOf(scope);
+    if (type === scope) continue;
+    const periods = new Set(own.map(({ period }) => periodKey(period)));
+    const others = byScope.get(type)?.inherited.filter(({ period }) => !periods.has(periodKey(period))) ?? [];
+    byScope.set(scope, { own: [...own, ...others], inherited: [] });
   }
   return byScope;
 }

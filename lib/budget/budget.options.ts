@@ -29,6 +29,18 @@ export interface ResolvedBudgetOptions {
   readonly reaper: false | { readonly everyMs: number };
 }
 
+export interface BudgetServiceOptions extends ResolvedBudgetOptions {
+  /** How long a shutdown waits for running bodies. By default it does not wait. */
+  readonly shutdown?: { readonly drainMs: number };
+}
+
+export interface BudgetEvents {
+  /** Called with holds that expired. Each is reported once, by the process that reaped it. */
+  onExpired?(root: string, ids: readonly string[]): void;
+  /** Called if the cost of a body could not be read. At least the estimate was committed. */
+  onUnreadableCost?(id: string): void;
+}
+
 export function resolveBudgetDefaults(options?: unknown): ResolvedBudgetOptions {
   const given = knownOptions('budget', options, ['limits', 'retentionMs', 'reaper']);
   return {

@@ -1,5 +1,5 @@
 import { monotonicMs } from '../core/clock.js';
-import type { BudgetBackend } from './budget.backend.js';
+import type { BudgetBackend, ReapRequest, ReapStep } from './budget.backend.js';
 
 /**
  * How many roots one process watches at most, if others can adopt them. Beyond that it stops watching the root that it
@@ -8,7 +8,8 @@ import type { BudgetBackend } from './budget.backend.js';
 const MAX_ROOTS = 10_000;
 /** How many roots are adopted at once. */
 const ADOPTED_AT_ONCE = 1_000;
-const BATCH = 100;
+/** How many holds and records one step processes. */
+export const REAP_BATCH = 100;
 /** A root that no process has watched for so many rounds can be adopted. */
 const ORPHANED_AFTER = 3;
 /**
@@ -140,18 +141,26 @@ export class BudgetReaper {
 
   /** Returns in how many ms the root must be reaped again, or null if it is empty. */
   async #reap(root: string): Promise<number | null> {
-    let nextInMs: number | null;
-    do {
-      const step = await this.backend.reap({ root, max: BATCH, onLate: this.#reporter(root) });
-      this.#reporter(root)(step);
-      nextInMs = step.nextInMs;
-    } while (nextInMs === 0 && !this.#stopped);
-    return nextInMs;
+    for (;;) {
+      const { nextInMs } = await reapBatch(this.backend, { root, max: REAP_BATCH }, this.onExpired);
+      if (nextInMs !== 0 || this.#stopped) return nextInMs;
+    }
   }
+}
 
-  #reporter(root: string): (step: { readonly expired: readonly string[] }) => void {
-    return ({ expired }) => {
-      if (expired.length > 0) this.onExpired(root, expired);
-    };
-  }
+/**
+ * Reaps one batch of a root, and reports its expired holds at once: no other call would report them again. An answer that
+ * comes too late for the call is reported too.
+ */
+export async function reapBatch(
+  backend: Pick<BudgetBackend, 'reap'>,
+  { max, ...request }: Omit<ReapRequest, 'onLate'>,
+  onExpired: (root: string, ids: readonly string[]) => void,
+): Promise<ReapStep> {
+  const report = ({ expired }: ReapStep): void => {
+    if (expired.length > 0) onExpired(request.root, expired);
+  };
+  const step = await backend.reap({ ...request, max: Math.min(max, REAP_BATCH), onLate: report });
+  report(step);
+  return step;
 }

@@ -1,11 +1,11 @@
 import { Logger } from '@nestjs/common';
-import { type Attempt, BackgroundRetries } from '../core/background-retries.js';
+import { type Attempt, BackgroundRetries, retried } from '../core/background-retries.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { StreamProgress } from '../method/wrap-method.js';
 import { hashKey } from '../core/keys.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
-import type { AlreadyRunning } from './budget.backend.js';
-import { type OnThrow, settlementOf } from './budget.settlement.js';
+import type { ReserveOutcome } from './budget.backend.js';
+import { type OnThrow, settlementOf, validateOnThrow } from './budget.settlement.js';
 import type {
   AbortResult,
   Amount,
@@ -16,12 +16,14 @@ import type {
   OveragePolicy,
   Reserved,
   ReserveOptions,
-  ReserveResult,
 } from './budget.types.js';
+import { checkedOptions, DEFAULT_TTL_MS, validateFunction, validateOneOf } from './budget.validate.js';
 import { CostNotes, type CurrentHold, runOn, withNotes } from './current-hold.js';
 
-/** How long a hold lasts unless it is extended. */
-export const DEFAULT_TTL_MS = 60_000;
+const RUN_OPTIONS = [
+  ...(['root', 'scopes', 'amount', 'id', 'ttlMs', 'meta'] as const),
+  ...(['actual', 'overage', 'onThrow'] as const),
+] as const;
 /** How long settling is retried in the background. By default an operation is remembered for as long. */
 const SETTLE_WITHIN_MS = 15 * 60_000;
 
@@ -56,9 +58,8 @@ export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
   onThrow?: OnThrow;
 }
 
-/** The operations of the service that a run uses. */
+/** The operations of the service that a run uses on its hold. */
 export interface RunSteps {
-  reserve(options: Omit<ReserveOptions, 'renew'>): Promise<ReserveResult | AlreadyRunning>;
   finalize(ref: BudgetRef, actual: Amount, options: FinalizeOptions): Promise<FinalizeResult>;
   abort(ref: BudgetRef): Promise<AbortResult>;
   extend(ref: BudgetRef, ttlMs: number): Promise<ExtendHoldResult>;
@@ -70,7 +71,7 @@ export interface BodyFacts {
   readonly stream?: StreamProgress;
 }
 
-type SettledByHand = Promise<{ readonly ok: boolean; readonly generation?: number }>;
+type Settled = { readonly ok: boolean; readonly generation?: number };
 
 /** A body that is running on a hold. */
 class BudgetRun {
@@ -83,7 +84,7 @@ class BudgetRun {
   ) {}
 
   /** Follows a call of the app that settles this hold, or another hold under the same id. */
-  watch(settling: SettledByHand): void {
+  watch(settling: Promise<Settled>): void {
     const { generation } = this.hold;
     const seen = settling.then(
       (result) => void (this.isSettled ||= result.ok && result.generation === generation),
@@ -107,14 +108,20 @@ export class BudgetRuns {
 
   constructor(
     private readonly steps: RunSteps,
+    private readonly reserve: (options: Omit<ReserveOptions, 'renew'>) => Promise<ReserveOutcome<Amount>>,
     private readonly onUnreadableCost: (id: string) => void,
   ) {}
 
   async run<T>(
     fn: (hold: CurrentHold) => T | Promise<T>,
     options: RunOptions<T>,
-    facts: BodyFacts,
+    facts: BodyFacts = { args: [options] },
   ): Promise<T> {
+    validateFunction('run(fn, options): fn', fn);
+    const { actual, overage, onThrow } = checkedOptions(options, RUN_OPTIONS);
+    if (actual !== undefined) validateFunction('actual', actual);
+    if (overage !== undefined) validateOneOf('overage', overage, ['record', 'cap']);
+    if (onThrow !== undefined) validateOnThrow(onThrow);
     const run = this.#run(fn, options, facts);
     this.#running.add(run);
     try {
@@ -124,9 +131,17 @@ export class BudgetRuns {
     }
   }
 
-  /** Called when the app settles a hold itself. If its body is running, the run does not settle it again. */
-  watchSettling({ root, id }: { readonly root: string; readonly id: string }, settling: SettledByHand): void {
+  /**
+   * Ends a hold by `attempt`, which is repeated up to twice when Redis does not answer. If a body is running on the hold,
+   * its run does not settle it again.
+   */
+  settle<T extends Settled>(
+    { root, id }: { root: string; id: string },
+    attempt: () => Promise<T>,
+  ): Promise<T> {
+    const settling = retried(attempt);
     for (const run of this.#byId.get(id) ?? []) if (run.hold.root === root) run.watch(settling);
+    return settling;
   }
 
   /** Retries in the background a call that Redis did not answer. */
@@ -149,7 +164,7 @@ export class BudgetRuns {
     { actual, overage = 'record', onThrow = 'auto', ...options }: RunOptions<T>,
     { args, stream }: BodyFacts,
   ): Promise<T> {
-    const run = this.#begin(reservedOrThrow(await this.steps.reserve(options)));
+    const run = this.#begin(reservedOrThrow(await this.reserve(options)));
     const { hold, notes } = run;
     const stop = this.#keepAlive(hold, options.ttlMs ?? DEFAULT_TTL_MS);
     const onUnreadable = (error: unknown): void => this.#unreadable(hold, error);
@@ -257,7 +272,7 @@ export class BudgetRuns {
   }
 }
 
-function reservedOrThrow(result: ReserveResult | AlreadyRunning): Reserved {
+function reservedOrThrow(result: ReserveOutcome<Amount>): Reserved {
   if (result.ok) return result;
   if (result.reason === 'exceeded') throw new BudgetExceededError(result);
   throw new BudgetConflictError(result.reason, result.record, {

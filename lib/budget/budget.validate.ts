@@ -1,16 +1,26 @@
+import { randomUUID } from 'node:crypto';
 import { describe, userKey } from '../core/keys.js';
 import { SyncGuardError } from '../core/errors.js';
-import { duration, integer, jsonOf, oneOf } from '../core/validate.js';
+import { type CallOptions, callOptions, duration, integer, jsonOf, oneOf } from '../core/validate.js';
+import type { ChargeRequest, CreditRequest, ReserveMode, ReserveRequest } from './budget.backend.js';
 import { validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
-import { nonceOf } from './budget.id.js';
-import type { BudgetRef, Period } from './budget.types.js';
+import type {
+  Amount,
+  BudgetRef,
+  ChargeOptions,
+  CreditOptions,
+  Period,
+  ReserveOptions,
+} from './budget.types.js';
 
 /** The largest amount: 2^63 - 1. */
 export const MAX_AMOUNT = 2n ** 63n - 1n;
 export const MAX_SCOPES = 32;
 export const MAX_META_BYTES = 1_024;
 export const DEFAULT_ROOT = 'default';
+/** How long a hold lasts unless it is extended. */
+export const DEFAULT_TTL_MS = 60_000;
 
 /** Runs the checks of a call. Their errors leave as BudgetInputError. */
 export function checked<T>(check: () => T): T {
@@ -21,6 +31,12 @@ export function checked<T>(check: () => T): T {
     throw new BudgetInputError(error.summary, { hint: error.hint, cause: error });
   }
 }
+
+/** Checks the options of a call. Missing options and misspelt names throw BudgetInputError. */
+export const checkedOptions = <Options extends CallOptions>(
+  options: Options,
+  known: readonly Exclude<keyof Options & string, 'signal'>[],
+): Options => checked(() => callOptions(options, known));
 
 /** Returns an amount as a bigint, the form that this feature computes with. */
 export function validateAmount(name: string, amount: unknown): bigint {
@@ -62,7 +78,11 @@ export const validateRoot = (root: unknown): string =>
 
 export const validateId = (id: unknown, name = 'id'): string => validateName(name, id);
 
-export interface ValidRef {
+/** A request whose scopes have no limits yet. */
+type Unlimited<Request> = Omit<Request, 'scopes'> & { readonly scopes: readonly string[] };
+
+/** Which hold a call is about, as backends take it. */
+export interface ValidRef extends CallOptions {
   readonly root: string;
   readonly id: string;
   /** 0: the newest. */
@@ -70,7 +90,7 @@ export interface ValidRef {
   readonly nonce: string;
 }
 
-export function validateRef(ref: BudgetRef): ValidRef {
+export function validateRef(ref: BudgetRef, { signal }: CallOptions): ValidRef {
   if (typeof ref !== 'object' || ref === null)
     throw new BudgetInputError(
       `ref must be a result of reserve or charge, or { root?, id }, got ${describe(ref)}.`,
@@ -82,6 +102,7 @@ export function validateRef(ref: BudgetRef): ValidRef {
     generation:
       generation === undefined ? 0 : checked(() => integer('generation', generation, 1, 2 ** 53 - 1)),
     nonce: nonceOf(ref),
+    signal,
   };
 }
 
@@ -120,4 +141,118 @@ export function validateMeta(meta: unknown): string {
 
 function validateName(name: string, value: unknown): string {
   return checked(() => userKey(value, name));
+}
+
+export const RESERVE_OPTIONS = ['root', 'scopes', 'amount', 'id', 'renew', 'ttlMs', 'meta'] as const;
+
+export function validateReserve(
+  { root, scopes, amount, id, ttlMs = DEFAULT_TTL_MS, meta, signal }: Omit<ReserveOptions, 'renew'>,
+  mode: ReserveMode,
+): Unlimited<ReserveRequest> {
+  return {
+    root: validateRoot(root),
+    scopes: validateScopes(scopes),
+    amount: validateAmount('amount', amount),
+    id: id === undefined ? randomUUID() : validateId(id),
+    ttlMs: validateTtl(ttlMs),
+    meta: validateMeta(meta),
+    mode,
+    nonce: id === undefined ? ANY_NONCE : randomUUID(),
+    signal,
+  };
+}
+
+export function validateCharge(options: ChargeOptions): Unlimited<ChargeRequest> {
+  const names = ['root', 'scopes', 'amount', 'id', 'mode'] as const;
+  const { root, scopes, amount, id, mode = 'enforce', signal } = checkedOptions(options, names);
+  return {
+    root: validateRoot(root),
+    scopes: validateScopes(scopes),
+    amount: validateAmount('amount', amount),
+    id: validateId(id),
+    mode: validateOneOf('mode', mode, ['enforce', 'record']),
+    signal,
+  };
+}
+
+export function validateCredit(options: CreditOptions): Unlimited<Omit<CreditRequest, 'scope'>> {
+  const names = ['root', 'scope', 'period', 'amount', 'id'] as const;
+  const { root, scope, period, amount, id, signal } = checkedOptions(options, names);
+  return {
+    root: validateRoot(root),
+    scopes: [validateScope('scope', scope)],
+    period: validateCallPeriod(period),
+    amount: validateAmount('amount', amount),
+    id: validateId(id),
+    signal,
+  };
+}
+
+const NONCE = Symbol.for('syncguard:budget-nonce');
+
+/** Stands for a missing nonce. A call with it finds a hold, whatever nonce the hold has. */
+export const ANY_NONCE = '-';
+
+/**
+ * Attaches a nonce to a result: the nonce of the call that created the hold. An id can be used again after its
+ * operation was purged, and its generations start at 1 again. A very late call for the old hold then names the
+ * id and the generation of a new hold. The nonce keeps such a call from settling the new hold.
+ */
+export function attachNonce<Hold extends object>(hold: Hold, nonce: string): Hold {
+  if (nonce !== ANY_NONCE) Object.defineProperty(hold, NONCE, { value: nonce });
+  return hold;
+}
+
+export const nonceOf = (hold: object): string => (hold as { [NONCE]?: string })[NONCE] ?? ANY_NONCE;
+
+/**
+ * Converts the amounts of a result for the caller. A caller that passed a bigint receives bigints. Any other
+ * caller receives numbers, except that an amount above `Number.MAX_SAFE_INTEGER` stays a bigint. The function
+ * walks the result, so that no operation has to list its amounts. Balances are converted when they are read.
+ *
+ * @param passed - the amount of the call, if it has one
+ */
+export function presentAmounts<Result>(result: unknown, passed: Amount = 0): Result {
+  if (typeof passed === 'bigint') return result as Result;
+  if (!isObject(result) || Array.isArray(result)) return toNumbers(result) as Result;
+  const shown: Record<string, unknown> = {};
+  for (const key in result) {
+    if (key === 'balances') defineBalances(shown, () => toNumbers(result[key]));
+    else shown[key] = toNumbers(result[key]);
+  }
+  return attachNonce(shown, nonceOf(result)) as Result;
+}
+
+function toNumbers(value: unknown): unknown {
+  if (typeof value === 'bigint') return toNumber(value);
+  if (!isObject(value)) return value;
+  if (Array.isArray(value)) return value.length === 0 ? value : value.map(toNumbers);
+  const shown: Record<string, unknown> = {};
+  for (const key in value) shown[key] = toNumbers(value[key]);
+  return shown;
+}
+
+const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === 'object' && value !== null;
+
+const toNumber = (value: bigint): Amount => (value <= Number.MAX_SAFE_INTEGER ? Number(value) : value);
+
+const COMPUTE = Symbol.for('syncguard:budget-balances');
+
+// All results share one getter. With one getter for each result, V8 would give each result its own hidden class, and
+// access would be slow.
+const BALANCES: PropertyDescriptor & ThisType<{ [COMPUTE](): unknown }> = {
+  enumerable: true,
+  configurable: true,
+  get() {
+    const value = this[COMPUTE]();
+    Object.defineProperty(this, 'balances', { value, enumerable: true, configurable: true, writable: true });
+    return value;
+  },
+};
+
+/** Defines the `balances` of a result. They are computed when they are first read. */
+export function defineBalances(result: object, compute: () => unknown): void {
+  Object.defineProperty(result, COMPUTE, { value: compute });
+  Object.defineProperty(result, 'balances', BALANCES);
 }

@@ -10,11 +10,11 @@ import {
 } from '../method/replace-method.js';
 import { duration, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import { BudgetInputError } from './budget.errors.js';
-import { DEFAULT_TTL_MS, type RunOptions } from './budget.runs.js';
+import type { RunOptions } from './budget.runs.js';
 import type { BudgetService } from './budget.service.js';
 import { ON_THROW } from './budget.settlement.js';
 import type { Amount } from './budget.types.js';
-import { validateAmount, validateId } from './budget.validate.js';
+import { DEFAULT_TTL_MS, validateAmount, validateId } from './budget.validate.js';
 
 const logger = new Logger('SyncGuard');
 

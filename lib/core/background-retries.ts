@@ -1,8 +1,11 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { monotonicMs } from './clock.js';
+import { SyncGuardError } from './errors.js';
 import { isOwed } from './owed.js';
 
+/** Pauses between the attempts of a call that waits. The waiting for each answer comes on top. */
+const SHORT_PAUSES_MS = [50, 250];
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 4_000;
 
@@ -54,4 +57,24 @@ export class BackgroundRetries {
       await sleep(pauseMs, undefined, { ref: false, signal }).catch(() => {}); // An abort ends the sleep early. The last attempt follows.
     }
   }
+}
+
+/** Repeats a call up to twice when Redis does not answer. The call must be safe to repeat. */
+export async function retried<T>(call: () => Promise<T>): Promise<T> {
+  for (const pauseMs of SHORT_PAUSES_MS) {
+    let fault: unknown;
+    try {
+      return await call();
+    } catch (error) {
+      fault = error;
+      const isPassing =
+        error instanceof SyncGuardError &&
+        (error.code === 'ServiceUnavailable' || error.code === 'NetworkTimeout');
+      if (!isPassing) throw error;
+    }
+    await sleep(pauseMs);
+    // A command that Redis may still answer is not sent again.
+    if (isOwed(fault)) throw fault;
+  }
+  return call();
 }

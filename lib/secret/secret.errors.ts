@@ -1,5 +1,4 @@
 import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
-import { leavingAs } from '../core/validate.js';
 
 /**
  * - `SecretConflict`: the id passed to `create()` belongs to another secret, or to the tombstone of one.
@@ -26,5 +25,3 @@ export class SecretError extends SyncGuardError<SecretErrorCode> {
     return new SecretError(faultOf<SecretErrorCode>(error, 'An operation on a secret'));
   }
 }
-
-export const { checked, attributed } = leavingAs(SecretError.from);

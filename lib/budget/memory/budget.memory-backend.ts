@@ -1,3 +1,4 @@
+import { refuseAborted } from '../../core/abort.js';
 import { type Clock, systemClock } from '../../core/clock.js';
 import type {
   AbortOutcome,
@@ -55,7 +56,7 @@ import type {
   SetLimitResult,
   VerifyResult,
 } from '../budget.types.js';
-import { ANY_NONCE } from '../budget.id.js';
+import { ANY_NONCE } from '../budget.validate.js';
 import { verifySnapshot } from '../budget.verify.js';
 
 /** Budgets in the memory of one process, with the behaviour of the Redis backend. */
@@ -323,12 +324,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
 
   /** Opens a root at the current time, after settling its expired holds. */
   #open({ root, signal }: { root: string; signal?: AbortSignal | undefined }): { tree: Tree; nowMs: number } {
-    if (signal?.aborted)
-      throw new BudgetUnavailableError({
-        code: 'Aborted',
-        message: 'The call was aborted by its signal.',
-        cause: signal.reason,
-      });
+    refuseAborted(signal, BudgetUnavailableError);
     const tree = this.#trees.get(root) ?? newTree();
     const nowMs = this.#clock.now();
     this.#expire(tree, nowMs);

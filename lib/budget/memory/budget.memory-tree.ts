@@ -11,7 +11,7 @@ import type {
   Exceeded,
   Period,
 } from '../budget.types.js';
-import { ANY_NONCE, attachNonce } from '../budget.id.js';
+import { ANY_NONCE, attachNonce } from '../budget.validate.js';
 import { DueQueue } from './due-queue.js';
 
 export interface Counter {

@@ -14,8 +14,7 @@ import type {
   RefundResult,
   Violation,
 } from '../budget.types.js';
-import { ANY_NONCE, attachNonce } from '../budget.id.js';
-import { defineBalances } from '../budget.amounts.js';
+import { ANY_NONCE, attachNonce, defineBalances } from '../budget.validate.js';
 import { availableOf, exceeded, finalizedOf, releasedOf } from '../budget.results.js';
 
 /**
