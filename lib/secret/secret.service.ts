@@ -1,7 +1,7 @@
 import { Injectable } from '@nestjs/common';
 import type { CallOptions } from '../core/validate.js';
 import type { SecretBackend, SecretFacts, SettleReply, ViewReply } from './secret.backend.js';
-import { attributed, SecretError } from './secret.errors.js';
+import { SecretError } from './secret.errors.js';
 import type { ResolvedSecretOptions } from './secret.options.js';
 import type {
   BurnResult,
@@ -19,6 +19,7 @@ import type {
   ViewsSoFar,
 } from './secret.types.js';
 import {
+  attributed,
   createId,
   formatReceipt,
   parseReceipt,

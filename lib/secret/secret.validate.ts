@@ -1,9 +1,19 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { describe, normalizeKey, userKey } from '../core/keys.js';
 import { days } from '../core/time.js';
-import { type CallOptions, callOptions, duration, integer, invalidOption, jsonOf } from '../core/validate.js';
-import { checked, SecretError } from './secret.errors.js';
+import {
+  type CallOptions,
+  callOptions,
+  duration,
+  integer,
+  invalidOption,
+  jsonOf,
+  leavingAs,
+} from '../core/validate.js';
+import { SecretError } from './secret.errors.js';
 import type { CreateSecretOptions, ViewOptions } from './secret.types.js';
+
+export const { checked, attributed } = leavingAs(SecretError.from);
 
 /** The most views of one secret. Each is remembered as long as the secret lives, so that a retry is recognised. */
 export const MAX_VIEWS = 10_000;
