@@ -1,4 +1,3 @@
-import type { LimitedScope } from './budget.limits.js';
 import type {
   AbortResult,
   Amount,
@@ -17,6 +16,22 @@ import type {
   SetLimitResult,
   VerifyResult,
 } from './budget.types.js';
+
+export interface ConfiguredLimit {
+  readonly period: Period;
+  readonly limit: bigint | 'unlimited';
+  readonly thresholds: readonly number[];
+  /**
+   * True if the limit is set for the type of the scope (`user`) and not for the scope itself (`user:42`).
+   */
+  readonly inherited: boolean;
+}
+
+/** A scope with its configured limits, one for each period. */
+export interface LimitedScope {
+  readonly scope: string;
+  readonly limits: readonly ConfiguredLimit[];
+}
 
 interface Request {
   readonly root: string;

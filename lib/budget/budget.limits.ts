@@ -1,8 +1,9 @@
 import { SyncGuardConfigError } from '../core/errors.js';
 import { integer, invalidOption, knownOptions } from '../core/validate.js';
+import type { ConfiguredLimit, LimitedScope } from './budget.backend.js';
 import { periodKey, validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
-import type { BudgetLimit, Period } from './budget.types.js';
+import type { BudgetLimit } from './budget.types.js';
 import { validateLimit, validateScope } from './budget.validate.js';
 
 /**
@@ -14,22 +15,6 @@ export type BudgetLimitSource = (scope: {
   type: string;
   id?: string;
 }) => readonly BudgetLimit[] | Promise<readonly BudgetLimit[]>;
-
-export interface ConfiguredLimit {
-  readonly period: Period;
-  readonly limit: bigint | 'unlimited';
-  readonly thresholds: readonly number[];
-  /**
-   * True if the limit is set for the type of the scope (`user`) and not for the scope itself (`user:42`).
-   */
-  readonly inherited: boolean;
-}
-
-/** A scope with its configured limits, one for each period. */
-export interface LimitedScope {
-  readonly scope: string;
-  readonly limits: readonly ConfiguredLimit[];
-}
 
 interface ScopeLimits {
   /** The limits of this scope, and those of its type for the other periods. */

@@ -1,9 +1,15 @@
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
 import { refuseAborted } from '../core/abort.js';
 import { boolean, type CallOptions } from '../core/validate.js';
-import type { BudgetBackend, ReserveMode, ReserveOutcome, ReserveRequest } from './budget.backend.js';
+import type {
+  BudgetBackend,
+  LimitedScope,
+  ReserveMode,
+  ReserveOutcome,
+  ReserveRequest,
+} from './budget.backend.js';
 import { BudgetUnavailableError } from './budget.errors.js';
-import { ConfiguredLimits, type LimitedScope } from './budget.limits.js';
+import { ConfiguredLimits } from './budget.limits.js';
 import type { BudgetEvents, BudgetServiceOptions } from './budget.options.js';
 import { BudgetReaper, REAP_BATCH, reapBatch } from './budget.reaper.js';
 import { type BodyFacts, BudgetRuns, type RunOptions } from './budget.runs.js';

@@ -9,6 +9,7 @@ import type {
   ExtendRequest,
   FinalizeRequest,
   HoldRequest,
+  LimitedScope,
   ListRequest,
   ReapRequest,
   ReapStep,
@@ -19,7 +20,7 @@ import type {
 } from '../budget.backend.js';
 import { BudgetCalendar, parsePeriodKey, periodKey } from '../budget.calendar.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
-import { type LimitedScope, MAX_PERIODS, noLimit, tooManyPeriods, typeOf } from '../budget.limits.js';
+import { MAX_PERIODS, noLimit, tooManyPeriods, typeOf } from '../budget.limits.js';
 import {
   arm,
   balanceOf,

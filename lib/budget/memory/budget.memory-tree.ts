@@ -1,6 +1,6 @@
-import type { ReserveOutcome, ReserveRequest } from '../budget.backend.js';
+import type { ConfiguredLimit, LimitedScope, ReserveOutcome, ReserveRequest } from '../budget.backend.js';
 import { periodKey } from '../budget.calendar.js';
-import { type ConfiguredLimit, type LimitedScope, typeOf } from '../budget.limits.js';
+import { typeOf } from '../budget.limits.js';
 import { availableOf, exceeded } from '../budget.results.js';
 import type {
   Balance,

@@ -1,5 +1,5 @@
 import { type BudgetCalendar, parsePeriodKey, periodKey } from '../budget.calendar.js';
-import type { ConfiguredLimit } from '../budget.limits.js';
+import type { ConfiguredLimit } from '../budget.backend.js';
 import type { Period } from '../budget.types.js';
 
 /**

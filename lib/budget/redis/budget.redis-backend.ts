@@ -11,6 +11,7 @@ import type {
   ExtendRequest,
   FinalizeRequest,
   HoldRequest,
+  LimitedScope,
   ListRequest,
   ReapRequest,
   ReapStep,
@@ -22,7 +23,7 @@ import type {
 import { BudgetCalendar, periodKey } from '../budget.calendar.js';
 import { encodeLimit, type Entries, EntryList } from './budget.entries.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
-import { type LimitedScope, noLimit, tooManyPeriods } from '../budget.limits.js';
+import { noLimit, tooManyPeriods } from '../budget.limits.js';
 import { RedisBudgetRoots } from './budget.redis-roots.js';
 import {
   decodeScope,
