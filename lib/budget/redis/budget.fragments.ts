@@ -59,6 +59,8 @@ local function foreign(what)
 end`;
 
 export const PLUS = /* lua */ `
+-- Reads: format.
+-- Sets: plus.
 local function plus(a, b)
   if #a < 16 and #b < 16 then return format('%d', a + b) end
   a, b = format('%28s', a), format('%28s', b)
@@ -144,7 +146,9 @@ if #due > 0 then
   ${needs === 'memory' ? DROP_DUE : ''}
 end`;
 
-const start = (needs: 'no memory' | 'memory'): string => /* lua */ `${BASICS}
+const start = (needs: 'no memory' | 'memory'): string => /* lua */ `
+-- Reads: pending, garbage, records, counters, retentionMs.
+-- Sets: time, nowMs, format, match, gmatch, now, EMPTY, split, less, minus, foreign, BATCH, due.${BASICS}
 local BATCH = 100
 ${expireDue('BATCH', needs)}
 if #due == BATCH then return { 'more' } end`;
@@ -156,7 +160,10 @@ export const START = start('memory');
 export const START_SETTLING = start('no memory');
 
 /** The beginning of the reaper, which takes its batch size as an argument. */
-export const START_REAPING = /* lua */ `${BASICS}
+export const START_REAPING = /* lua */ `
+-- Reads: pending, garbage, records, counters, retentionMs.
+-- Changes: max.
+-- Sets: time, nowMs, format, match, gmatch, now, EMPTY, split, less, minus, foreign, due.${BASICS}
 max = tonumber(max)
 ${expireDue('max', 'no memory')}`;
 
@@ -168,6 +175,8 @@ ${expireDue('max', 'no memory')}`;
  * a counter does not exist yet.
  */
 const readCounters = (writes: boolean, alsoIf = ''): string => /* lua */ `
+-- Reads: split, fields, counters, limits, EMPTY, gmatch, scopes, match, inherited.
+-- Sets: names, packed, ending, limitOf, own, general${writes ? ', isNew, setOf' : ''}.
 local names = split(fields)
 local packed = redis.call('HMGET', counters, unpack(names))
 local ending = table.remove(packed, 1)
@@ -256,6 +265,8 @@ end`;
 
 /** Returns the room of entry i, or nil if it is unlimited or its limit was cleared. */
 export const ROOM = /* lua */ `
+-- Reads: limitOf, match, packed, foreign, minus, plus.
+-- Sets: roomOf.
 local function roomOf(i)
   local limit = limitOf[i]
   if limit == 'u' or limit == '-' then return nil end
@@ -271,6 +282,7 @@ end`;
  * read, so that a wrong type fails before anything is written.
  */
 export const KEEP_KEYS = /* lua */ `
+-- Reads: ending, untilMs, garbage, counters, records, pending.
 if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or untilMs > tonumber(ending)) then
   local SLACK_MS = 3600000
   local keys = { garbage, counters, records, pending }
@@ -292,6 +304,8 @@ end`;
  * retention.
  */
 export const WRITE_COUNTERS = /* lua */ `
+-- Reads: isNew, openUntilMs, nowMs, split, ends, garbage, retentionMs, names, packed, counters.
+-- Sets: writes.
 if isNew or not (openUntilMs == '0' or nowMs < tonumber(openUntilMs)) then
   for i, stop in ipairs(split(ends)) do
     if stop ~= '0' then

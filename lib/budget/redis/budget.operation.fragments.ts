@@ -25,6 +25,8 @@ export const DETAIL =
 
 // Reads the newest operation of an id. A repeated call is answered with its record and its current balances.
 export const READ_NEWEST = /* lua */ `
+-- Reads: records, id.
+-- Sets: record, detail.
 local record, detail = unpack(redis.call('HMGET', records, 'o|' .. id, 'd|' .. id))`;
 
 /** The arguments that refer to a hold. */
@@ -35,6 +37,8 @@ export const REF = ['id', 'generation', 'nonce'] as const;
  * hold with another nonce is not found ('-' accepts any).
  */
 export const READ_OPERATION = /* lua */ `
+-- Reads: id, records, generation, nonce.
+-- Sets: slot, record, detail.
 local slot = 'o|' .. id
 local record, detail = unpack(redis.call('HMGET', records, slot, 'd|' .. id))
 if record and generation ~= '0' and generation ~= string.match(record, '^%a %a (%d+)') then
@@ -58,6 +62,8 @@ const DETAIL_FIELDS = {
 
 /** Sets the entries in which an operation has counted. */
 export const OPEN_DETAIL = /* lua */ `
+-- Reads: detail, foreign.
+-- Sets: openUntilMs, fields, limits, thresholds, ends, inherited, scopes.
 local ${takeApart('detail', DETAIL_FIELDS, ['openUntilMs', 'fields', 'limits', 'thresholds', 'ends', 'inherited', 'scopes'])}
 if not fields then foreign('not a budget record') end`;
 
@@ -65,6 +71,9 @@ export const ENTRY_LISTS = "fields, ends,\n  table.concat(limitOf, ';'), table.c
 
 /** Answers a repeated call with the entries of the first one, in place of those of its arguments. */
 export const REPLAY = /* lua */ `
+-- Reads: detail, foreign, split, counters, EMPTY, gmatch, match, record.
+-- Changes: fields, limits, ends, inherited, scopes.
+-- Sets: names, packed, ending, limitOf, own, general.
     ${takeApart('detail', DETAIL_FIELDS, ['fields', 'limits', 'ends', 'inherited', 'scopes'])}
     if not fields then foreign('not a budget record') end
     ${READ_BALANCES}
@@ -83,6 +92,7 @@ export const sameContent = (ofKind: string): string => /* lua */ `
 
 // The scripts leave this out for an amount of 0, because it needs no room.
 export const REFUSE_EXCEEDED = /* lua */ `
+-- Reads: limitOf, match, packed, foreign, plus, less, amount, split, ends, names, now.
   local stops, full = nil, { {}, {}, {}, {} }
   for i, limit in ipairs(limitOf) do
     if limit ~= 'u' then
@@ -109,6 +119,9 @@ export const WRITE_ANYWAY = /* lua */ `redis.call('ZREM', garbage, slot)`;
 
 /** Ends an operation. Expects its new counters in `packed` and its new record in `record`. */
 export const END_OPERATION = /* lua */ `
+-- Reads: nowMs, retentionMs, garbage, slot, ending, counters, records, pending, isNew, openUntilMs, split,
+--   ends, names, packed, record, id.
+-- Sets: untilMs, writes.
 local untilMs = nowMs + 2 * retentionMs
 ${WRITE_ANYWAY}
 redis.call('ZADD', garbage, nowMs + retentionMs, slot)

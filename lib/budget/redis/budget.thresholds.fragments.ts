@@ -35,6 +35,8 @@ const REARM = /* lua */ `
  * again.
  */
 export const ARM = /* lua */ `
+-- Reads: ending, thresholds, format, match, limitOf, plus, gmatch, split, limits, foreign, setOf, less.
+-- Changes: packed.
 if ending == 'never l' and thresholds ~= '-' then
   ${REARM}
   local levels, configured = split(thresholds), split(limits)
@@ -54,6 +56,8 @@ end`;
 
 /** Arms the thresholds of entry 1 again after a credit. */
 export const ARM_CREDITED = /* lua */ `
+-- Reads: amount, thresholds, format, match, limitOf, plus, gmatch.
+-- Changes: packed.
 if amount ~= '0' and thresholds ~= '-' then
   ${REARM}
   rearm(1, thresholds, match(packed[1], '=%S+$') or '')
@@ -64,6 +68,8 @@ end`;
  * ';'. Stores the highest one in the counter.
  */
 export const CROSS = /* lua */ `
+-- Reads: thresholds, format, split, match, limitOf, plus, gmatch.
+-- Changes: packed, crossed.
 if thresholds ~= '-' then
   ${REACHES}
   local lists = {}

@@ -11,6 +11,8 @@ export function indent(lua: string, by: number): string {
 
 /** Sets `nowMs` by the server's clock, unless another limit of the same call has set it. */
 export const NOW_MS_ONCE = /* lua */ `
+-- Reads: call.
+-- Changes: nowMs.
 if not nowMs then
   local time = call('TIME')
   nowMs = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -60,6 +62,8 @@ const PENALTIES = {
  * that forgave last.
  */
 export const parsePenalties = (...names: (keyof typeof PENALTIES)[]): string => /* lua */ `
+-- Reads: penaltiesValue.
+-- Sets: ${names.join(', ')}.
 local ${names.join(', ')} = ${names.map((name) => (name === 'forgiven' ? "''" : 0)).join(', ')}
 if penaltiesValue then
   ${indent(takeApart('penaltiesValue', PENALTIES, names), 2)}
@@ -84,6 +88,8 @@ export const formatPenalties = (by: string): string =>
  * lost when the clock steps back.
  */
 export const WINDOW_STARTS = /* lua */ `
+-- Reads: nowMs, shortWindowMs, shortFloor, longThreshold, longWindowMs, longFloor.
+-- Sets: shortFrom, longFrom.
 local shortFrom = nowMs - shortWindowMs
 if shortFloor > shortFrom then shortFrom = shortFloor end
 local longFrom = shortFrom
@@ -97,6 +103,8 @@ end`;
  * for the call to fit.
  */
 export const WAIT_FOR_ROOM = /* lua */ `
+-- Reads: shortCount, cost, shortThreshold, call, attempts, shortFrom, nowMs, shortWindowMs.
+-- Sets: excess, oldest, waitMs.
 local excess = shortCount + cost - shortThreshold + 1
 local oldest = call('ZRANGEBYSCORE', attempts, '(' .. shortFrom, '+inf',
   'WITHSCORES', 'LIMIT', excess - 1, 1)
@@ -109,11 +117,16 @@ local waitMs = math.min(oldest[2] - nowMs, 0) + shortWindowMs`;
  * script add to the full memory.
  */
 export const PRUNE = /* lua */ `
+-- Reads: call, attempts, isAttempt, from.
 call('ZADD', attempts, 'XX', 0, '')
 call('ZREMRANGEBYSCORE', attempts, isAttempt and '-inf' or 0, from)`;
 
 /** Writes the block of the tiers that are full (`shortFull`, `longFull`), and its penalties. Sets `blockValue` and `blockMs`. */
 export const SET_BLOCK = /* lua */ `
+-- Reads: call, attempts, shortFull, longFull, shortBlockMs, factor, longBlockMs, maxBlockMs, shortCount,
+--   longCount, block, penalties, forgiven, penaltiesTtlMs.
+-- Changes: shortFloor, longFloor, longStrikes, shortStrikes, blockValue.
+-- Sets: newest, scope, blockMs.
 -- Every window that is full starts again after its newest attempt, even if the clock has stepped back since then.
 local newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2])
 if shortFull then shortFloor = newest end

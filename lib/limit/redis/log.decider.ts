@@ -13,6 +13,9 @@ import {
 import { inLines } from '../../script/fragments.js';
 
 export const DECIDE = /* lua */ `
+-- Reads: call, callId, heal.
+-- Changes: nowMs.
+-- Sets: scoreOf, decide.
 -- Returns the score of the call, if it is in the set: it is in flight, or the Redis client has sent the command twice.
 local function scoreOf(attempts)
   return tonumber(call('ZSCORE', attempts, callId) or nil)

@@ -17,6 +17,9 @@ import { inLines } from '../../script/fragments.js';
  * withdrawn. The success that fills a tier sets the block, and is answered as it is.
  */
 export const DECIDE_SUCCESS = /* lua */ `
+-- Reads: call, callId, heal.
+-- Changes: nowMs.
+-- Sets: decideSuccess.
 local function decideSuccess(commit, attempts, block, penalties, cost, mode,
   ${inLines(RULES)})
   local state = call('MGET', block, penalties)

@@ -19,6 +19,8 @@ export const keysFor = (count: number): KeyName[] =>
 
 /** The Lua function \`extended(json)\` returns a record with its new expiry. */
 export const EXTENDING = /* lua */ `
+-- Reads: nowMs, ttlMs, decode, isQueuedFor.
+-- Sets: expiresAtMs, extended.
 local expiresAtMs = nowMs + ttlMs
 local function extended(json)
   local new, found = string.gsub(json, '"expiresAtMs":%d+([,}])', string.format('"expiresAtMs":%d%%1', expiresAtMs), 1)
@@ -42,6 +44,7 @@ const QUEUE_MS = 60_000;
 // new owner has not taken it yet. A space at the very end says that the lock has a queue. So the release of a lock
 // without waiters reads no queue.
 export const OWNERSHIP = /* lua */ `
+-- Sets: decode, owns.
 local function decode(json)
   local ok, fields = pcall(cjson.decode, json)
   return ok and type(fields) == 'table' and fields or {}
@@ -53,14 +56,19 @@ local function owns(json, id)
 end`;
 
 export const QUEUED = /* lua */ `
+-- Sets: isQueuedFor.
 local function isQueuedFor(json) return string.byte(json, -1) == 32 end`;
 
 export const EXPIRY = /* lua */ `
+-- Reads: decode.
+-- Sets: expiryOf.
 local function expiryOf(json)
   return tonumber(string.match(json, '"expiresAtMs":(%d+)[,}]') or decode(json).expiresAtMs)
 end`;
 
-export const LIVENESS = /* lua */ `${NOW_MS}${EXPIRY}
+export const LIVENESS = /* lua */ `
+-- Reads: decode.
+-- Sets: time, nowMs, expiryOf, isDead.${NOW_MS}${EXPIRY}
 local function isDead(json)
   local expiry = expiryOf(json)
   return not expiry or expiry <= nowMs - ${TIME_TOLERANCE_MS}
@@ -75,6 +83,8 @@ end`;
  * arguments ARGV holds the user's keys as JSON. The i-th of each belong together.
  */
 export const GRANTING = /* lua */ `
+-- Reads: time, nowMs, ARGS.
+-- Sets: FENCE_MAX, fenceOf, recordOf.
 local FENCE_MAX = ${Number(FENCE_THRESHOLDS.MAX)}
 local function fenceOf(i)
   local last = redis.call('GET', KEYS[i]) or '0'
@@ -97,6 +107,8 @@ end`;
  * repeats its attempts by itself. Where the ACL forbids PUBLISH, all processes do so.
  */
 export const HANDING_OVER = /* lua */ `
+-- Reads: channel, countsAll, fenceOf, COUNT, FENCE_MAX, recordOf.
+-- Sets: hears, handOver.
 local function hears(head)
   local processOfHead = string.sub(head, 23)
   if processOfHead == '-' then return true end
@@ -126,7 +138,9 @@ end`;
  * before its process listened. `enqueue(i, json)` puts the caller into a queue: at the end when it comes for the first
  * time, or at the position of its ticket. It returns `ticket`, `place` and `dropped` as `AcquireReply` describes them.
  */
-export const QUEUEING = /* lua */ `${QUEUED}
+export const QUEUEING = /* lua */ `
+-- Reads: COUNT, lockId, process, ticket, time.
+-- Sets: isQueuedFor, leaveQueue, enqueue.${QUEUED}
 local function leaveQueue(i)
   return redis.call('ZREM', KEYS[2 * COUNT + i], lockId .. process, lockId .. '-')
 end

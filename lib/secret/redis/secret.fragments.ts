@@ -15,7 +15,10 @@ import { NOW_MS } from '../../script/fragments.js';
 // and none is pending, or when `failures` reaches `max`. A lapsing lease may burn it without a command. STATE derives that
 // from the record.
 
-export const STATE = /* lua */ `${NOW_MS}
+export const STATE = /* lua */ `
+-- Reads: record.
+-- Sets: time, nowMs, fields, known, label, left, expiresAtMs, used, viewedAtMs, max, failures, tries, pending,
+--   lapsed, triesPending, lapsedAtMs, ended, endedAtMs, full, state, tell.${NOW_MS}
 local fields = redis.call('HMGET', record, 'proof', 'left', 'expires', 'leases', 'used', 'viewed', 'max', 'failures',
   'ended', 'label')
 local known, label = fields[1], fields[10] or ''
@@ -69,6 +72,9 @@ const YEAR_MS = 365 * 86_400_000;
 // the scripts with ENDINGS is always one that needs none (HDEL or UNLINK, and the HDEL of a field '' where there is
 // nothing to delete). Secrets can be viewed and burned on a full server, but not created.
 export const ENDINGS = /* lua */ `
+-- Reads: expiresAtMs, lapsed, record, nowMs, content, used, viewedAtMs, failures.
+-- Changes: tombstoneMs, ended, endedAtMs, left.
+-- Sets: tombstoneEndMs, noteLapsed, burn.
 tombstoneMs = tonumber(tombstoneMs)
 
 -- Returns when the tombstone is deleted: tombstoneMs after the end, or at the deadline if that is later, so that
@@ -101,6 +107,9 @@ end`;
 
 // What scripts need that take or settle pending views.
 export const LEASING = /* lua */ `
+-- Reads: expiresAtMs, full, pending, content, record, tombstoneEndMs, left, used, viewedAtMs, failures,
+--   noteLapsed, lapsed, viewTag, max.
+-- Sets: setEnd, save, failureOf, leaseOf.
 -- Sets when the keys end: at the deadline, or when the last pending view lapses if no further view is
 -- possible.
 local function setEnd()
