@@ -6,7 +6,7 @@ import type {
   LimitCheck,
   Subject,
 } from '../limit/limit.backend.js';
-import { keyOf } from '../limit/identity.js';
+import { keyOf } from '../limit/limit.id.js';
 import type { FenceBackend } from '../lock/fence.backend.js';
 import type { SecretBackend, SettleReply, OutcomeReply } from '../secret/secret.backend.js';
 import { type Descriptions, observe } from '../telemetry/observe.js';

@@ -4,29 +4,22 @@ import { describe, hashKey } from '../core/keys.js';
 import { SyncGuardError } from '../core/errors.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { callOptions, type CallOptions as SignalOption, integer } from '../core/validate.js';
-import { createCallId } from './call-id.js';
+import { createCallId, identityOf, keyOf } from './limit.id.js';
 import type { Outcome } from './call-in-flight.js';
-import { CircuitBreaker } from './circuit-breaker.js';
 import { DenyCache } from './deny-cache.js';
-import { identityOf, keyOf } from './identity.js';
-import type {
-  BackendAllowed,
-  BackendDecision,
-  BackendDenied,
-  CallOptions,
-  LimitBackend,
-} from './limit.backend.js';
+import type { BackendDecision, CallOptions, LimitBackend } from './limit.backend.js';
+import { decisive, type PolicyDecision, uncounted } from './limit.decisions.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
 import { type ResolvedLimitOptions, resolvePolicies } from './limit.options.js';
+import { LimitOutage, strictest } from './limit.outage.js';
 import {
   limitDuration,
   type PolicyCheck,
   type PolicySubject,
-  remainingOf,
   type ResolvedPolicy,
   validateCost,
 } from './limit.policy.js';
-import type { AllowedDecision, DeniedDecision, LimiterDecision, OnError } from './limit.types.js';
+import type { LimiterDecision } from './limit.types.js';
 import type { LimitPolicy } from './policy.types.js';
 
 /** The longest reason of a block that was set by hand, in characters. */
@@ -47,12 +40,6 @@ export interface LimitCallOptions {
  * their policies count together with these.
  */
 export type PolicyRef = string | LimitPolicy | readonly LimitPolicy[];
-
-/** A decision, and the policy that made it. */
-export interface PolicyDecision {
-  readonly decision: LimiterDecision;
-  readonly policy: ResolvedPolicy;
-}
 
 /** The decision about one call, with everything that `settle` needs when the call has ended. */
 export interface CallDecision extends PolicyDecision {
@@ -85,7 +72,7 @@ export interface AbuseLimiterOptions {
 @Injectable()
 export class AbuseLimiterService {
   readonly #logger = new Logger('SyncGuard');
-  readonly #breaker = new CircuitBreaker();
+  readonly #outage: LimitOutage;
   readonly #denyCache: DenyCache;
   readonly #inline = new WeakMap<object, readonly ResolvedPolicy[]>();
   readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
@@ -95,10 +82,11 @@ export class AbuseLimiterService {
    * @param fallback - counts in this process while `backend` does not answer and the policy's `onError` is `'memory'`
    */
   constructor(
-    private readonly backend: LimitBackend,
-    private readonly fallback: LimitBackend,
+    backend: LimitBackend,
+    fallback: LimitBackend,
     private readonly options: AbuseLimiterOptions,
   ) {
+    this.#outage = new LimitOutage(backend, fallback);
     // The memory backend answers without a round trip, so it needs no deny cache.
     this.#denyCache = new DenyCache(backend.backend === 'memory' ? 0 : options.limit.denyCacheMs);
   }
@@ -140,7 +128,7 @@ export class AbuseLimiterService {
   async peek(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<LimiterDecision> {
     const call = this.#callOf(options);
     const subjects = this.#subjects(key, policy);
-    const { result, degraded } = await this.#withFallback(strictest(subjects), this.backend, (backend) =>
+    const { result, degraded } = await this.#outage.ask(strictest(subjects), (backend) =>
       Promise.all(subjects.map((subject) => backend.peek(subject, call))),
     );
     return decisive(subjects, result ?? subjects.map(uncounted), degraded).decision;
@@ -253,8 +241,10 @@ export class AbuseLimiterService {
     backend: LimitBackend,
   ): Promise<PolicyDecision | undefined> {
     const askedAtMs = monotonicMs();
-    const { result, degraded } = await this.#withFallback(strictest(checks), backend, (counting) =>
-      Promise.all(checks.map((check) => counting.confirm(check, callId, this.#call()))),
+    const { result, degraded } = await this.#outage.ask(
+      strictest(checks),
+      (counting) => Promise.all(checks.map((check) => counting.confirm(check, callId, this.#call()))),
+      backend,
     );
     if (!result) return undefined;
     if (!degraded) this.#remember(checks, result, askedAtMs);
@@ -275,74 +265,13 @@ export class AbuseLimiterService {
     signal: AbortSignal | undefined,
   ): Promise<CallDecision> {
     const askedAtMs = monotonicMs();
-    const { result, backend, degraded } = await this.#withFallback(
-      strictest(checks),
-      this.backend,
-      (counting) => counting.check(checks, callId, this.#call(signal)),
+    const { result, backend, degraded } = await this.#outage.ask(strictest(checks), (counting) =>
+      counting.check(checks, callId, this.#call(signal)),
     );
     const decisions: readonly BackendDecision[] = result ?? checks.map(uncounted);
     if (!degraded) this.#remember(checks, decisions, askedAtMs);
     const { decision, policy } = decisive(checks, decisions, degraded);
     return { decision, policy, checks, decisions, callId, backend: result && backend };
-  }
-
-  /**
-   * Asks a backend. If it does not answer, does what `onError` says. The result is undefined if the call was let in
-   * uncounted.
-   */
-  async #withFallback<T>(
-    onError: OnError,
-    backend: LimitBackend,
-    ask: (backend: LimitBackend) => Promise<T>,
-  ): Promise<{ result: T | undefined; backend: LimitBackend; degraded: boolean }> {
-    if (backend.backend === 'memory')
-      return { result: await ask(backend), backend, degraded: backend !== this.backend };
-    let outage: LimitError | undefined;
-    if (this.#breaker.tryEnter())
-      try {
-        const result = await ask(backend);
-        this.#breaker.succeeded();
-        return { result, backend, degraded: false };
-      } catch (error) {
-        outage = this.#outageOf(error, onError);
-      }
-    switch (onError) {
-      case 'closed':
-        throw this.#unavailable(outage);
-      case 'memory':
-        return { result: await ask(this.fallback), backend: this.fallback, degraded: true };
-      case 'open':
-        return { result: undefined, backend, degraded: true };
-    }
-  }
-
-  /** Returns the fault if it means that Redis does not answer. Throws any other fault for the caller to see. */
-  #outageOf(error: unknown, onError: OnError): LimitError {
-    const fault = LimitError.from(error);
-    const { code } = fault;
-    if (code !== 'ServiceUnavailable' && code !== 'NetworkTimeout' && code !== 'AuthFailed') {
-      // An aborted call shows nothing about the server. Any other error is an answer of the server.
-      if (code === 'Aborted') this.#breaker.abandoned();
-      else this.#breaker.succeeded();
-      throw fault;
-    }
-    if (this.#breaker.failed())
-      this.#logger.warn(
-        `RATE_LIMIT_OUTAGE: The Redis of the limiter does not answer (${fault.code}). Until it answers again, each limit does what its \`onError\` says, here '${onError}'.`,
-      );
-    return fault;
-  }
-
-  #unavailable(cause: LimitError | undefined): LimitError {
-    return new LimitError({
-      code: 'ServiceUnavailable',
-      message: 'The limiter cannot decide, because Redis does not answer.',
-      hint:
-        cause?.hint ??
-        'The limiter asks Redis again after a short pause. With `onError: "memory"` a policy counts in this process meanwhile.',
-      cause,
-      context: { retryAfter: Math.max(1, Math.ceil(this.#breaker.pauseLeftMs / 1000)) },
-    });
   }
 
   #remember(checks: readonly PolicyCheck[], decisions: readonly BackendDecision[], askedAtMs: number): void {
@@ -378,23 +307,18 @@ export class AbuseLimiterService {
     }));
   }
 
-  /**
-   * Runs an operation on the backend and on the fallback, and removes the key from the deny cache. The next decision may
-   * come from any of the three. Throws a fault only after all of them are done.
-   */
+  /** Changes a key, and removes it from the deny cache. */
   async #forEach(
     key: string,
     policy: PolicyRef,
     operate: (backend: LimitBackend, subject: PolicySubject) => Promise<void>,
   ): Promise<void> {
     const subjects = this.#subjects(key, policy);
-    const onFallback = this.fallback === this.backend ? [] : subjects;
-    const settled = await Promise.allSettled([
-      ...subjects.map((subject) => operate(this.backend, subject)),
-      ...onFallback.map((subject) => operate(this.fallback, subject)),
-    ]);
-    for (const { identity } of subjects) this.#denyCache.delete(identity);
-    for (const each of settled) if (each.status === 'rejected') throw LimitError.from(each.reason);
+    try {
+      await this.#outage.onBoth((backend) => settleAll(subjects.map((subject) => operate(backend, subject))));
+    } finally {
+      for (const { identity } of subjects) this.#denyCache.delete(identity);
+    }
   }
 
   /** Emits the event that the backend would have emitted for this denied call. */
@@ -412,8 +336,12 @@ export class AbuseLimiterService {
     if (decision.allowed || !Logger.isLevelEnabled('debug')) return;
     const { scope, retryAfterSecs, shortCount, longCount, degraded } = decision;
     const identity = checks.find((check) => check.policy === policy)?.identity ?? '';
+    const windows =
+      policy.rules.longThreshold > 0
+        ? `${shortCount} in the short window, ${longCount} in the long`
+        : `${shortCount} in the window`;
     this.#logger.debug(
-      `limit ${policy.name} ${hashKey(keyOf(identity))}: denied (${scope}) for ${retryAfterSecs} s, ${shortCount} in the short window, ${longCount} in the long${degraded ? ', without Redis' : ''}`,
+      `limit ${policy.name} ${hashKey(keyOf(identity))}: denied (${scope}) for ${retryAfterSecs} s, ${windows}${degraded ? ', without Redis' : ''}`,
     );
   }
 }
@@ -435,63 +363,6 @@ export function checkOf(policy: ResolvedPolicy, key: string, cost?: number): Pol
     cost: cost === undefined ? (policy.cost as number) : validateCost(policy, cost),
   }));
 }
-
-const SEVERITY: readonly OnError[] = ['open', 'memory', 'closed'];
-
-/** Returns the strictest `onError` of several limits. They are asked together, so one of them decides for all. */
-const strictest = (subjects: readonly PolicySubject[]): OnError =>
-  subjects.reduce<OnError>(
-    (onError, { policy }) =>
-      SEVERITY.indexOf(policy.onError) > SEVERITY.indexOf(onError) ? policy.onError : onError,
-    'open',
-  );
-
-/** Returns the denied decision with the longest wait. If all limits allow the call, returns the one with least `remaining`. */
-function decisive(
-  subjects: readonly PolicySubject[],
-  decisions: readonly (BackendDecision | undefined)[],
-  degraded = false,
-): PolicyDecision {
-  let result: PolicyDecision | undefined;
-  for (const [i, { policy }] of subjects.entries()) {
-    const ofBackend = decisions[i];
-    if (!ofBackend) continue;
-    const decision = toDecision(policy, ofBackend, degraded);
-    if (!result || severity(decision) > severity(result.decision)) result = { policy, decision };
-  }
-  return result as PolicyDecision;
-}
-
-const severity = (decision: LimiterDecision): number =>
-  decision.allowed ? -decision.remaining : decision.retryAfterSecs;
-
-function toDecision(policy: ResolvedPolicy, ofBackend: BackendDecision, degraded: boolean): LimiterDecision {
-  const decision = ofBackend.status === 'allowed' ? toAllowed(policy, ofBackend) : toDenied(ofBackend);
-  return degraded ? { ...decision, degraded: true } : decision;
-}
-
-const toAllowed = (
-  policy: ResolvedPolicy,
-  { shortCount, longCount, resetMs }: BackendAllowed,
-): AllowedDecision => ({
-  allowed: true,
-  shortCount,
-  longCount,
-  remaining: remainingOf(policy, shortCount, longCount),
-  resetMs,
-});
-
-const toDenied = ({ scope, reason, retryAfterMs, shortCount, longCount }: BackendDenied): DeniedDecision => ({
-  allowed: false,
-  scope,
-  reason,
-  retryAfterSecs: Math.max(1, Math.ceil(retryAfterMs / 1000)),
-  shortCount,
-  longCount,
-});
-
-/** The decision about a call that `onError: 'open'` lets in uncounted. */
-const uncounted = (): BackendDecision => ({ status: 'allowed', shortCount: 0, longCount: 0, resetMs: 0 });
 
 function validateReason(reason: unknown): string {
   if (typeof reason === 'string' && reason.length <= MAX_REASON_LENGTH) return reason.toWellFormed();
@@ -522,4 +393,9 @@ function checked<T>(check: () => T): T {
 function ignore(): void {
   // A call that could not be settled stays in flight for 60 s at most. Then it no longer takes up room. Under a policy
   // that counts successes, it then counts as a success.
+}
+
+/** Waits for all, and throws the first fault. */
+async function settleAll(operations: readonly Promise<void>[]): Promise<void> {
+  for (const each of await Promise.allSettled(operations)) if (each.status === 'rejected') throw each.reason;
 }

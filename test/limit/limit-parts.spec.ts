@@ -2,12 +2,12 @@ import { ExecutionContextHost } from '@nestjs/core/helpers/execution-context-hos
 import type { LimitedCall } from '../../lib/limit/route/limited-call.js';
 import { limitedCall } from '../../lib/limit/route/visit.js';
 import { DenyCache } from '../../lib/limit/deny-cache.js';
-import { CircuitBreaker } from '../../lib/limit/circuit-breaker.js';
+import { CircuitBreaker } from '../../lib/limit/limit.outage.js';
 import type { BackendDenied, LimitCheck } from '../../lib/limit/limit.backend.js';
 import { TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { type ResolvedPolicy, resolvePolicy } from '../../lib/limit/limit.policy.js';
-import { createCallId } from '../../lib/limit/call-id.js';
+import { createCallId } from '../../lib/limit/limit.id.js';
 
 describe('CircuitBreaker', () => {
   let nowMs = 0;

@@ -9,7 +9,7 @@ import { withLimit } from '../../lib/limit/limit.per-call.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import type { DeniedDecision, LimiterDecision } from '../../lib/limit/limit.types.js';
 import type { LimitPolicy } from '../../lib/limit/policy.types.js';
-import { createCallId } from '../../lib/limit/call-id.js';
+import { createCallId } from '../../lib/limit/limit.id.js';
 import { days, hours, minutes, seconds } from '../../lib/core/time.js';
 
 // Each denial is a debug line.

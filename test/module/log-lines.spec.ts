@@ -83,8 +83,11 @@ describe('a line of the log', () => {
     const limiter = new AbuseLimiterService(backend, backend, resolveOptions());
     const policy = { name: 'login', limit: 1, windowMs: 60_000 };
     for (let i = 0; i < 2; i++) await limiter.check('ann@example.org', policy);
+    const tiers = { windowMs: 60_000, threshold: 2, blockMs: 60_000 };
+    for (let i = 0; i < 2; i++) await limiter.check('bob', { name: 'otp', temp: tiers, long: tiers });
     expect(lines).toStrictEqual([
-      `limit login ${hashKey('ann@example.org')}: denied (temp) for 60 s, 1 in the short window, 1 in the long`,
+      `limit login ${hashKey('ann@example.org')}: denied (temp) for 60 s, 1 in the window`,
+      `limit otp ${hashKey('bob')}: denied (long) for 60 s, 2 in the short window, 2 in the long`,
     ]);
   });
 });

@@ -12,7 +12,7 @@ import { LimitError, TooManyAttemptsError } from '../limit.errors.js';
 import { costOf, withLimit, withWindow } from '../limit.per-call.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import type { FromContext } from '../policy.types.js';
-import { identityOf } from '../identity.js';
+import { identityOf } from '../limit.id.js';
 import { GUARDS_MS } from '../limit.times.js';
 import type { EndingResponse, LimitedCall, ResponseLike } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';

@@ -1,4 +1,14 @@
 import { randomFillSync } from 'node:crypto';
+import { userKey } from '../core/keys.js';
+import type { ResolvedPolicy } from './limit.policy.js';
+
+/** Returns the policy's name and the key as one text. All calls with the same identity are counted together. */
+export const identityOf = ({ name }: Pick<ResolvedPolicy, 'name'>, key: string): string =>
+  // A name is printable ASCII, so the first NUL ends it, whatever the key holds.
+  `${name}\0${userKey(key)}`;
+
+/** Returns the key of an identity. */
+export const keyOf = (identity: string): string => identity.slice(identity.indexOf('\0') + 1);
 
 const CALL_ID_BYTES = 6;
 /** Random bytes for 512 ids. Drawing them in one go is cheaper than drawing 6 bytes a call. */

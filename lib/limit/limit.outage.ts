@@ -1,0 +1,157 @@
+import { Logger } from '@nestjs/common';
+import { monotonicMs } from '../core/clock.js';
+import type { LimitBackend } from './limit.backend.js';
+import { LimitError } from './limit.errors.js';
+import type { PolicySubject } from './limit.policy.js';
+import type { OnError } from './limit.types.js';
+
+/** What a backend has replied, and which backend. */
+export interface Asked<T> {
+  /** Undefined if the call was let in uncounted. */
+  readonly result: T | undefined;
+  readonly backend: LimitBackend;
+  /** Whether `onError` has decided, because Redis did not answer. */
+  readonly degraded: boolean;
+}
+
+/** Stands around the limiter's backend, and does what `onError` says while that does not answer. */
+export class LimitOutage {
+  readonly #logger = new Logger('SyncGuard');
+  readonly #breaker = new CircuitBreaker();
+
+  /** @param fallback - counts in this process for policies with `onError: 'memory'` */
+  constructor(
+    private readonly backend: LimitBackend,
+    private readonly fallback: LimitBackend,
+  ) {}
+
+  /**
+   * Asks a backend. If it does not answer, does what `onError` says. The result is undefined if the call was let in
+   * uncounted.
+   */
+  async ask<T>(
+    onError: OnError,
+    ask: (backend: LimitBackend) => Promise<T>,
+    backend = this.backend,
+  ): Promise<Asked<T>> {
+    if (backend.backend === 'memory')
+      return { result: await ask(backend), backend, degraded: backend !== this.backend };
+    let outage: LimitError | undefined;
+    if (this.#breaker.tryEnter())
+      try {
+        const result = await ask(backend);
+        this.#breaker.succeeded();
+        return { result, backend, degraded: false };
+      } catch (error) {
+        outage = this.#outageOf(error, onError);
+      }
+    switch (onError) {
+      case 'closed':
+        throw this.#unavailable(outage);
+      case 'memory':
+        return { result: await ask(this.fallback), backend: this.fallback, degraded: true };
+      case 'open':
+        return { result: undefined, backend, degraded: true };
+    }
+  }
+
+  /** Returns the fault if it means that Redis does not answer. Throws any other fault for the caller to see. */
+  #outageOf(error: unknown, onError: OnError): LimitError {
+    const fault = LimitError.from(error);
+    const { code } = fault;
+    if (code !== 'ServiceUnavailable' && code !== 'NetworkTimeout' && code !== 'AuthFailed') {
+      // An aborted call shows nothing about the server. Any other error is an answer of the server.
+      if (code === 'Aborted') this.#breaker.abandoned();
+      else this.#breaker.succeeded();
+      throw fault;
+    }
+    if (this.#breaker.failed())
+      this.#logger.warn(
+        `RATE_LIMIT_OUTAGE: The Redis of the limiter does not answer (${fault.code}). Until it answers again, each limit does what its \`onError\` says, here '${onError}'.`,
+      );
+    return fault;
+  }
+
+  #unavailable(cause: LimitError | undefined): LimitError {
+    return new LimitError({
+      code: 'ServiceUnavailable',
+      message: 'The limiter cannot decide, because Redis does not answer.',
+      hint:
+        cause?.hint ??
+        'The limiter asks Redis again after a short pause. With `onError: "memory"` a policy counts in this process meanwhile.',
+      cause,
+      context: { retryAfter: Math.max(1, Math.ceil(this.#breaker.pauseLeftMs / 1000)) },
+    });
+  }
+
+  /** Runs an operation on both backends, since either may make the next decision. Throws a fault when both are done. */
+  async onBoth(operate: (backend: LimitBackend) => Promise<unknown>): Promise<void> {
+    const settled = await Promise.allSettled([...new Set([this.backend, this.fallback])].map(operate));
+    for (const each of settled) if (each.status === 'rejected') throw LimitError.from(each.reason);
+  }
+}
+
+const SEVERITY: readonly OnError[] = ['open', 'memory', 'closed'];
+
+/** Returns the strictest `onError` of several limits. They are asked together, so one of them decides for all. */
+export const strictest = (subjects: readonly PolicySubject[]): OnError =>
+  subjects.reduce<OnError>(
+    (onError, { policy }) =>
+      SEVERITY.indexOf(policy.onError) > SEVERITY.indexOf(onError) ? policy.onError : onError,
+    'open',
+  );
+
+const FAILURES_TO_OPEN = 5;
+const FIRST_PAUSE_MS = 1_000;
+const LONGEST_PAUSE_MS = 5_000;
+
+/**
+ * Stops calls to a server that does not answer. After five failures in a row it pauses for 1 s. Then it lets one call
+ * through as a probe. Each probe that fails doubles the pause, up to 5 s.
+ */
+export class CircuitBreaker {
+  #failures = 0;
+  #pauseMs = FIRST_PAUSE_MS;
+  #pauseEndsAtMs = 0;
+  #probing = false;
+
+  constructor(private readonly now: () => number = monotonicMs) {}
+
+  /** Returns whether a call may be made. After a pause only one call may, the probe, until its result is known. */
+  tryEnter(): boolean {
+    if (this.#failures < FAILURES_TO_OPEN) return true;
+    if (this.#probing || this.now() < this.#pauseEndsAtMs) return false;
+    this.#probing = true;
+    return true;
+  }
+
+  /** The rest of the pause, in ms. 0 outside of a pause. */
+  get pauseLeftMs(): number {
+    return this.#failures < FAILURES_TO_OPEN ? 0 : Math.max(0, this.#pauseEndsAtMs - this.now());
+  }
+
+  /** Called when the server has answered. */
+  succeeded(): void {
+    this.#failures = 0;
+    this.#pauseMs = FIRST_PAUSE_MS;
+    this.#probing = false;
+  }
+
+  /** Called when the server has not answered. Returns true if this failure starts the first pause. */
+  failed(): boolean {
+    const wasOpen = this.#failures >= FAILURES_TO_OPEN;
+    // This call was sent before the pause began, so its failure shows nothing new.
+    if (wasOpen && !this.#probing) return false;
+    this.#failures++;
+    this.#probing = false;
+    if (this.#failures < FAILURES_TO_OPEN) return false;
+    this.#pauseEndsAtMs = this.now() + this.#pauseMs;
+    this.#pauseMs = Math.min(2 * this.#pauseMs, LONGEST_PAUSE_MS);
+    return !wasOpen;
+  }
+
+  /** Called when the caller has given up the call, which shows nothing about the server. */
+  abandoned(): void {
+    this.#probing = false;
+  }
+}
