@@ -1,6 +1,5 @@
-import { type BudgetCalendar, parsePeriodKey, periodKey } from '../budget.calendar.js';
 import type { ConfiguredLimit } from '../budget.backend.js';
-import type { Period } from '../budget.types.js';
+import { BudgetCalendar, parsePeriodKey, periodKey } from '../budget.calendar.js';
 
 /**
  * The entries of an operation as the scripts take them: lists joined by ';', one element for each scope,
@@ -34,75 +33,103 @@ export interface Entries {
   readonly plain: number;
 }
 
+/** A scope as it is stored, and the limits that decide about it. */
+export interface NamedScope {
+  readonly name: string;
+  readonly limits: readonly ConfiguredLimit[];
+  /** Keys of periods that only setLimit limits. */
+  readonly learned?: Iterable<string> | undefined;
+}
+
+/** The entries of one scope without its name. Each list begins with its separator. */
+interface Windows {
+  readonly names: readonly string[];
+  readonly limits: string;
+  readonly thresholds: string;
+  readonly hasThresholds: boolean;
+  readonly ends: string;
+  readonly inherited: string;
+  readonly openFromMs: number;
+  readonly openUntilMs: number;
+  readonly lastEndMs: number;
+}
+
 export const encodeLimit = (limit: bigint | 'unlimited'): string =>
   limit === 'unlimited' ? 'u' : String(limit);
 
-/** Builds {@link Entries} for one instant. */
-export class EntryList {
-  readonly #scopes: string[] = [];
-  readonly #limits: string[] = [];
-  readonly #thresholds: string[] = [];
-  readonly #ends: number[] = [];
-  readonly #inherited: number[] = [];
-  #fields = '~';
-  #plain = 1;
-  #hasThresholds = false;
-  #openFromMs = 0;
-  #openUntilMs = Infinity;
-  #lastEndMs = 0;
-  #endsAtAll = true;
+/** Builds {@link Entries}. It keeps those of a list of limits while its windows are open. */
+export class EntryEncoder {
+  readonly #calendar = new BudgetCalendar();
+  readonly #kept = new WeakMap<readonly ConfiguredLimit[], Windows>();
 
-  constructor(
-    private readonly calendar: BudgetCalendar,
-    private readonly nowMs: number,
-  ) {}
-
-  /** @param learned - keys of periods that only setLimit limits */
-  addScope(name: string, limits: readonly ConfiguredLimit[], learned: Iterable<string> = []): void {
-    this.#scopes.push(name);
-    if (limits.length === 0) this.#plain = 0;
-    const known = new Set<string>();
-    for (const limit of limits) {
-      const key = periodKey(limit.period);
-      known.add(key);
-      this.#add(name, key, limit.period, limit);
+  encode(scopes: readonly NamedScope[], nowMs: number): Entries {
+    let [names, fields, limits, thresholds, ends, inherited] = ['', '~', '', '', '', ''];
+    let [openFromMs, openUntilMs, lastEndMs, plain, hasThresholds] = [0, Infinity, 0, 1, false];
+    for (const scope of scopes) {
+      const windows = this.#windowsOf(scope, nowMs);
+      names += `,${scope.name}`;
+      for (const window of windows.names) fields += `;c|${scope.name}|${window}`;
+      limits += windows.limits;
+      thresholds += windows.thresholds;
+      hasThresholds ||= windows.hasThresholds;
+      ends += windows.ends;
+      inherited += windows.inherited;
+      openFromMs = Math.max(openFromMs, windows.openFromMs);
+      openUntilMs = Math.min(openUntilMs, windows.openUntilMs);
+      lastEndMs = Math.max(lastEndMs, windows.lastEndMs);
+      if (scope.limits.length === 0 || windows.names.length > scope.limits.length) plain = 0;
     }
-    for (const key of learned) {
-      if (known.has(key)) continue;
-      this.#plain = 0;
-      this.#add(name, key, parsePeriodKey(key));
-    }
-  }
-
-  entries(): Entries {
     return {
-      scopes: this.#scopes.join(','),
-      fields: this.#fields,
-      limits: this.#limits.join(';'),
-      thresholds: this.#hasThresholds ? this.#thresholds.join(';') : '-',
-      ends: this.#ends.join(';'),
-      inherited: this.#inherited.join(';'),
-      openFromMs: this.#openFromMs,
-      openUntilMs: this.#openUntilMs === Infinity ? 0 : this.#openUntilMs,
-      lastEndMs: this.#endsAtAll ? this.#lastEndMs : 0,
-      plain: this.#plain,
+      scopes: names.slice(1),
+      fields,
+      limits: limits.slice(1),
+      thresholds: hasThresholds ? thresholds.slice(1) : '-',
+      ends: ends.slice(1),
+      inherited: inherited.slice(1),
+      openFromMs,
+      openUntilMs: openUntilMs === Infinity ? 0 : openUntilMs,
+      lastEndMs: lastEndMs === Infinity ? 0 : lastEndMs,
+      plain,
     };
   }
 
-  #add(name: string, key: string, period: Period, configured?: ConfiguredLimit): void {
-    const { startMs, endMs } = this.calendar.windowAt(period, this.nowMs);
-    this.#fields += `;c|${name}|${key}|${startMs}`;
-    this.#limits.push(configured ? encodeLimit(configured.limit) : '-');
-    const percents = configured?.thresholds ?? [];
-    this.#thresholds.push(percents.length > 0 ? percents.join(',') : '-');
-    this.#hasThresholds ||= percents.length > 0;
-    this.#inherited.push(configured?.inherited ? 1 : 0);
-    this.#ends.push(endMs ?? 0);
-    this.#openFromMs = Math.max(this.#openFromMs, startMs);
-    if (endMs === null) this.#endsAtAll = false;
-    else {
-      this.#openUntilMs = Math.min(this.#openUntilMs, endMs);
-      this.#lastEndMs = Math.max(this.#lastEndMs, endMs);
-    }
+  #windowsOf({ limits, learned }: NamedScope, nowMs: number): Windows {
+    if (learned) return this.#open(limits, learned, nowMs);
+    const kept = this.#kept.get(limits);
+    if (kept && kept.openFromMs <= nowMs && nowMs < kept.openUntilMs) return kept;
+    const windows = this.#open(limits, [], nowMs);
+    this.#kept.set(limits, windows);
+    return windows;
+  }
+
+  #open(configured: readonly ConfiguredLimit[], learned: Iterable<string>, nowMs: number): Windows {
+    const byKey = new Map<string, ConfiguredLimit | undefined>();
+    for (const limit of configured) byKey.set(periodKey(limit.period), limit);
+    for (const key of learned) if (!byKey.has(key)) byKey.set(key, undefined);
+    const entries = [...byKey].map(([key, limit]) => {
+      const { startMs, endMs } = this.#calendar.windowAt(limit?.period ?? parsePeriodKey(key), nowMs);
+      return {
+        key,
+        limit,
+        thresholds: limit?.thresholds.join(',') || '-',
+        startMs,
+        endMs: endMs ?? Infinity,
+      };
+    });
+    type Entry = (typeof entries)[number];
+    const list = (word: (entry: Entry) => string | number): string =>
+      entries.map((entry) => `;${word(entry)}`).join('');
+    const ends = entries.map(({ endMs }) => endMs);
+    return {
+      names: entries.map(({ key, startMs }) => `${key}|${startMs}`),
+      limits: list(({ limit }) => (limit ? encodeLimit(limit.limit) : '-')),
+      thresholds: list(({ thresholds }) => thresholds),
+      hasThresholds: entries.some(({ thresholds }) => thresholds !== '-'),
+      ends: list(({ endMs }) => (endMs === Infinity ? 0 : endMs)),
+      inherited: list(({ limit }) => (limit?.inherited ? 1 : 0)),
+      openFromMs: Math.max(0, ...entries.map(({ startMs }) => startMs)),
+      openUntilMs: Math.min(Infinity, ...ends),
+      lastEndMs: Math.max(0, ...ends),
+    };
   }
 }

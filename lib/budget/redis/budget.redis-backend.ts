@@ -20,8 +20,8 @@ import type {
   ReserveRequest,
   SetLimitRequest,
 } from '../budget.backend.js';
-import { BudgetCalendar, periodKey } from '../budget.calendar.js';
-import { encodeLimit, type Entries, EntryList } from './budget.entries.js';
+import { periodKey } from '../budget.calendar.js';
+import { encodeLimit, type Entries, EntryEncoder } from './budget.entries.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
 import { noLimit, tooManyPeriods } from '../budget.limits.js';
 import { RedisBudgetRoots } from './budget.redis-roots.js';
@@ -29,13 +29,11 @@ import {
   decodeScope,
   encodeScope,
   idOf,
-  isRenewed,
   parseAbortResult,
   parseBalances,
   parseBudgetResult,
   parseChargeResult,
   parseCreditResult,
-  parseDetail,
   parseExtendResult,
   parseFinalizeResult,
   parseRecord,
@@ -61,7 +59,8 @@ import type {
   SetLimitResult,
   VerifyResult,
 } from '../budget.types.js';
-import { type SnapshotOperation, verifySnapshot } from '../budget.verify.js';
+import { verifySnapshot } from '../budget.verify.js';
+import { inGroups, parseSnapshot } from './budget.snapshot.js';
 
 type BudgetKey = (typeof BUDGET_KEYS)[number];
 type BudgetScript<Arg extends string> = Script<BudgetKey, Arg, TextReply>;
@@ -93,7 +92,7 @@ const MAX_REMEMBERED = 1_000;
 /** Budgets on Redis. Each operation is one atomic script over the four keys of its root. */
 export class RedisBudgetBackend implements BudgetBackend {
   readonly roots: BudgetRoots;
-  readonly #calendar = new BudgetCalendar();
+  readonly #encoder = new EntryEncoder();
   /** How far the server's clock was ahead of ours at the last reply 'stale' or 'periods', in ms. */
   #skewMs = 0;
   /** Periods that have a limit only by setLimit, by root and scope. The reply 'periods' lists them. */
@@ -123,24 +122,23 @@ export class RedisBudgetBackend implements BudgetBackend {
   async finalize(request: FinalizeRequest): Promise<FinalizeResult<bigint>> {
     const { actual, overage, late } = request;
     const args = { ...refOf(request), actual: String(actual), overage, late };
-    const parse = (reply: TextReply): FinalizeResult<bigint> =>
-      parseFinalizeResult(reply, operationOf(request));
+    const parse = (reply: TextReply): FinalizeResult<bigint> => parseFinalizeResult(reply, request);
     return parse(await this.#run(finalizeScript, withListeners(request, parse), args));
   }
 
   async abort(request: HoldRequest): Promise<AbortOutcome> {
-    return parseAbortResult(await this.#run(abortScript, request, refOf(request)), operationOf(request));
+    return parseAbortResult(await this.#run(abortScript, request, refOf(request)), request);
   }
 
   async extend(request: ExtendRequest): Promise<ExtendHoldResult<bigint>> {
     const args = { ...refOf(request), ttlMs: request.ttlMs };
-    return parseExtendResult(await this.#run(extendScript, request, args), operationOf(request));
+    return parseExtendResult(await this.#run(extendScript, request, args), request);
   }
 
   async refund(request: RefundRequest): Promise<RefundResult<bigint>> {
     const { amount, refundId } = request;
     const args = { ...refOf(request), amount: String(amount), refundId };
-    return parseRefundResult(await this.#run(refundScript, request, args), operationOf(request), amount);
+    return parseRefundResult(await this.#run(refundScript, request, args), request, amount);
   }
 
   async credit(request: CreditRequest): Promise<CreditResult<bigint>> {
@@ -169,7 +167,7 @@ export class RedisBudgetBackend implements BudgetBackend {
   async get(request: HoldRequest): Promise<BudgetRecord<bigint> | null> {
     const [status, packed = '', detail = '', nowMs] = await this.#run(getScript, request, refOf(request));
     if (status !== 'found') return null;
-    const record = parseRecord(packed, detail, operationOf(request));
+    const record = parseRecord(packed, detail, request);
     // The script only reads, so an expired hold may still be stored as pending.
     const isExpired = record.state === 'pending' && record.expiresAtMs <= Number(nowMs);
     return isExpired ? { ...record, state: 'expired', endedAtMs: record.expiresAtMs } : record;
@@ -191,17 +189,7 @@ export class RedisBudgetBackend implements BudgetBackend {
 
   async verify(request: Call): Promise<VerifyResult> {
     const [, ...reply] = await this.#run(snapshotScript, request, {});
-    const take = (): string[] => reply.splice(0, Number(reply.shift()));
-    const counters = inGroups(2, take()).filter(([field]) => field?.startsWith('c|'));
-    const records = new Map(inGroups(2, take()) as [string, string][]);
-    const operations = [...records].filter(([field]) => /^o\|/i.test(field));
-    return verifySnapshot({
-      counters: new Map(counters.map(([field = '', packed = '']) => [field, parseCounter(packed)])),
-      operations: operations.map(([field, packed]) =>
-        toOperation(field, packed, records.get((isRenewed(field) ? 'D' : 'd') + field.slice(1)) ?? ''),
-      ),
-      pending: new Set(take().filter((member) => member !== '')),
-    });
+    return verifySnapshot(parseSnapshot(reply));
   }
 
   /**
@@ -253,13 +241,11 @@ export class RedisBudgetBackend implements BudgetBackend {
   }
 
   #entriesOf(root: string, scopes: readonly LimitedScope[]): Entries {
-    const list = new EntryList(this.#calendar, Date.now() + this.#skewMs);
-    for (const { scope, limits } of scopes) {
+    const named = scopes.map(({ scope, limits }) => {
       const name = encodeScope(scope);
-      const learned = this.#learned.get(`${root} ${name}`);
-      list.addScope(name, limits, learned);
-    }
-    return list.entries();
+      return { name, limits, learned: this.#learned.get(`${root} ${name}`) };
+    });
+    return this.#encoder.encode(named, Date.now() + this.#skewMs);
   }
 
   #learn(root: string, scopeAndPeriod: string): void {
@@ -289,17 +275,7 @@ function withListeners<Result>(
 
 const NO_ANSWER: ReadonlySet<string> = new Set(['more', 'stale', 'periods', 'no_limit']);
 
-const operationOf = ({ root, id }: HoldRequest): { root: string; id: string } => ({ root, id });
-
-const refOf = ({
-  id,
-  generation,
-  nonce,
-}: HoldRequest): { id: string; generation: number; nonce: string } => ({
-  id,
-  generation,
-  nonce,
-});
+const refOf = ({ id, generation, nonce }: HoldRequest) => ({ id, generation, nonce });
 
 /**
  * Percent-encodes a root, so that it has no braces. A long root becomes its SHA-256, after a character that
@@ -316,26 +292,3 @@ const toReapStep = ([, purged, nextInMs, ...expired]: TextReply): ReapStep => ({
   purged: Number(purged),
   nextInMs: nextInMs === '-1' ? null : Number(nextInMs),
 });
-
-function inGroups(size: number, list: readonly string[]): string[][] {
-  const groups: string[][] = [];
-  for (let i = 0; i < list.length; i += size) groups.push(list.slice(i, i + size));
-  return groups;
-}
-
-function parseCounter(packed: string): { committed: bigint; reserved: bigint; archived: bigint } {
-  const [committed, reserved, , archived] = packed.split(' ', 4).map(BigInt) as [
-    bigint,
-    bigint,
-    bigint,
-    bigint,
-  ];
-  return { committed, reserved, archived };
-}
-
-function toOperation(field: string, packed: string, detail: string): SnapshotOperation {
-  const id = idOf(field);
-  const { state, amount, committed, refunded } = parseRecord(packed, detail, { root: '', id });
-  const { fields } = parseDetail(detail);
-  return { id, isRenewed: isRenewed(field), state, amount, committed, refunded, fields };
-}

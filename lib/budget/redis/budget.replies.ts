@@ -5,6 +5,7 @@ import type { AbortOutcome, ReserveOutcome } from '../budget.backend.js';
 import type {
   Balance,
   BudgetRecord,
+  BudgetRefusal,
   ChargeResult,
   CreditResult,
   Crossed,
@@ -35,6 +36,19 @@ export interface ReplyContext {
   readonly id: string;
 }
 
+/** Parses a refusal [reason, record, detail]. */
+function refused<const Reason extends string>(
+  script: string,
+  reply: TextReply,
+  about: ReplyContext,
+  reasons: readonly Reason[],
+): BudgetRefusal<Reason, bigint> {
+  const [status, packed, detail] = reply;
+  const reason = reasons.find((each) => each === status);
+  if (reason === undefined) return unexpectedReply(script, reply);
+  return { ok: false, reason, record: parseRecord(packed, detail, about) };
+}
+
 /**
  * Parses the reply of `budget-reserve`.
  *
@@ -43,54 +57,40 @@ export interface ReplyContext {
  */
 export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = ANY_NONCE): ReserveOutcome {
   const answer = textReply(reply);
-  switch (answer[0]) {
-    case 'reserved':
-    case 'replayed': {
-      const { generation, amount, expiresAtMs } = parseHead(answer[1]);
-      const replayed = answer[0] === 'replayed';
-      const hold = {
-        ok: true,
-        status: 'reserved',
-        ...about,
-        generation,
-        amount,
-        expiresAtMs,
-        replayed,
-      } as const;
-      return attachNonce(withEntries(hold, answer), (replayed && answer[6]) || nonce);
-    }
-    case 'exceeded':
-      return parseExceeded(answer);
-    case 'pending': {
-      const record = parseRecord(answer[1], answer[2], about);
-      return { ok: false, reason: answer[0], record, endsInMs: record.expiresAtMs - Number(answer[3]) };
-    }
-    case 'conflict':
-    case 'already_finalized':
-    case 'already_aborted':
-    case 'already_expired':
-      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
-    default:
-      return unexpectedReply('budget-reserve', reply);
+  const [status, packed] = answer;
+  if (status === 'reserved' || status === 'replayed') {
+    const { generation, amount, expiresAtMs } = parseHead(packed);
+    const replayed = status === 'replayed';
+    const hold = {
+      ok: true,
+      status: 'reserved',
+      ...about,
+      generation,
+      amount,
+      expiresAtMs,
+      replayed,
+    } as const;
+    return attachNonce(withEntries(hold, answer), (replayed && answer[6]) || nonce);
   }
+  if (status === 'exceeded') return parseExceeded(answer);
+  if (status === 'pending') {
+    const record = parseRecord(packed, answer[2], about);
+    return { ok: false, reason: status, record, endsInMs: record.expiresAtMs - Number(answer[3]) };
+  }
+  const reasons = ['conflict', 'already_finalized', 'already_aborted', 'already_expired'] as const;
+  return refused('budget-reserve', answer, about, reasons);
 }
 
-export function parseChargeResult(reply: unknown, about: ReplyContext): ChargeResult<bigint> {
-  const answer = textReply(reply);
-  switch (answer[0]) {
-    case 'charged':
-    case 'replayed': {
-      const { amount, uncovered } = parseHead(answer[1]);
-      const replayed = answer[0] === 'replayed';
-      return withEntries({ ok: true, status: 'charged', ...about, amount, uncovered, replayed }, answer);
-    }
-    case 'exceeded':
-      return parseExceeded(answer);
-    case 'conflict':
-      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
-    default:
-      return unexpectedReply('budget-charge', reply);
+export function parseChargeResult(answer: TextReply, about: ReplyContext): ChargeResult<bigint> {
+  const [status, packed] = answer;
+  if (status === 'charged' || status === 'replayed') {
+    const { amount, uncovered } = parseHead(packed);
+    const replayed = status === 'replayed';
+    return withEntries({ ok: true, status: 'charged', ...about, amount, uncovered, replayed }, answer);
   }
+  return status === 'exceeded'
+    ? parseExceeded(answer)
+    : refused('budget-charge', answer, about, ['conflict']);
 }
 
 /**
@@ -100,90 +100,54 @@ export function parseChargeResult(reply: unknown, about: ReplyContext): ChargeRe
  */
 export function parseFinalizeResult(reply: unknown, about: ReplyContext): FinalizeResult<bigint> {
   const answer = textReply(reply);
-  switch (answer[0]) {
-    case 'finalized':
-    case 'replayed':
-      return withEntries(
-        { ...finalizedOf(parseHead(answer[1]), about), replayed: answer[0] === 'replayed' },
-        answer,
-      );
-    case 'overage_rejected':
-    case 'conflict':
-    case 'aborted':
-    case 'expired':
-      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
-    case 'not_found':
-      return { ok: false, reason: answer[0] };
-    default:
-      return unexpectedReply('budget-finalize', reply);
-  }
+  const [status, packed] = answer;
+  if (status === 'finalized' || status === 'replayed')
+    return withEntries({ ...finalizedOf(parseHead(packed), about), replayed: status === 'replayed' }, answer);
+  if (status === 'not_found') return { ok: false, reason: status };
+  return refused('budget-finalize', answer, about, ['overage_rejected', 'conflict', 'aborted', 'expired']);
 }
 
-export function parseAbortResult(reply: unknown, about: ReplyContext): AbortOutcome {
-  const [status, packed = '', detail = ''] = textReply(reply);
-  switch (status) {
-    case 'aborted':
-    case 'replayed': {
-      const record = parseRecord(packed, detail, about);
-      const { generation } = record;
-      const replayed = status === 'replayed';
-      return { ok: true, status: 'aborted', generation, released: releasedOf(record), replayed };
-    }
-    case 'finalized':
-    case 'expired':
-      return { ok: false, reason: status, record: parseRecord(packed, detail, about) };
-    case 'not_found':
-      return { ok: false, reason: status };
-    default:
-      return unexpectedReply('budget-abort', reply);
+export function parseAbortResult(answer: TextReply, about: ReplyContext): AbortOutcome {
+  const [status, packed, detail] = answer;
+  if (status === 'aborted' || status === 'replayed') {
+    const record = parseRecord(packed, detail, about);
+    const { generation } = record;
+    const replayed = status === 'replayed';
+    return { ok: true, status: 'aborted', generation, released: releasedOf(record), replayed };
   }
+  if (status === 'not_found') return { ok: false, reason: status };
+  return refused('budget-abort', answer, about, ['finalized', 'expired']);
 }
 
-export function parseExtendResult(reply: unknown, about: ReplyContext): ExtendHoldResult<bigint> {
-  const [status, packed = '', detail = ''] = textReply(reply);
-  switch (status) {
-    case 'extended':
-      return { ok: true, status, expiresAtMs: parseRecord(packed, detail, about).expiresAtMs };
-    case 'finalized':
-    case 'aborted':
-    case 'expired':
-      return { ok: false, reason: status, record: parseRecord(packed, detail, about) };
-    case 'not_found':
-      return { ok: false, reason: status };
-    default:
-      return unexpectedReply('budget-extend', reply);
-  }
+export function parseExtendResult(answer: TextReply, about: ReplyContext): ExtendHoldResult<bigint> {
+  const [status, packed, detail] = answer;
+  if (status === 'extended')
+    return { ok: true, status, expiresAtMs: parseRecord(packed, detail, about).expiresAtMs };
+  if (status === 'not_found') return { ok: false, reason: status };
+  return refused('budget-extend', answer, about, ['finalized', 'aborted', 'expired']);
 }
 
-export function parseRefundResult(reply: unknown, about: ReplyContext, amount: bigint): RefundResult<bigint> {
-  const answer = textReply(reply);
-  switch (answer[0]) {
-    case 'refunded':
-    case 'replayed': {
-      const { refunded } = parseHead(answer[1]);
-      const balances = parseBalances(answer.slice(2));
-      return { ok: true, status: 'refunded', amount, refunded, replayed: answer[0] === 'replayed', balances };
-    }
-    case 'exceeds_committed':
-    case 'pending':
-    case 'aborted':
-    case 'expired':
-      return { ok: false, reason: answer[0], record: parseRecord(answer[1], answer[2], about) };
-    case 'conflict':
-    case 'not_found':
-      return { ok: false, reason: answer[0] };
-    default:
-      return unexpectedReply('budget-refund', reply);
+export function parseRefundResult(
+  answer: TextReply,
+  about: ReplyContext,
+  amount: bigint,
+): RefundResult<bigint> {
+  const [status, packed, ...lists] = answer;
+  if (status === 'refunded' || status === 'replayed') {
+    const { refunded } = parseHead(packed);
+    const balances = parseBalances(lists);
+    return { ok: true, status: 'refunded', amount, refunded, replayed: status === 'replayed', balances };
   }
+  if (status === 'conflict' || status === 'not_found') return { ok: false, reason: status };
+  return refused('budget-refund', answer, about, ['exceeds_committed', 'pending', 'aborted', 'expired']);
 }
 
-export function parseCreditResult(reply: unknown): CreditResult<bigint> {
-  const [status, ...lists] = textReply(reply);
+export function parseCreditResult([status, ...lists]: TextReply): CreditResult<bigint> {
   if (status === 'conflict') return { ok: false, reason: status };
   const [balance] = parseBalances(lists);
   if ((status === 'credited' || status === 'replayed') && balance)
     return { ok: true, status: 'credited', replayed: status === 'replayed', balance };
-  return unexpectedReply('budget-credit', reply);
+  return unexpectedReply('budget-credit', [status, ...lists]);
 }
 
 /**
@@ -273,61 +237,37 @@ const KINDS = { h: 'hold', c: 'charge' } as const;
 type Head = Omit<BudgetRecord<bigint>, 'root' | 'id' | 'scopes' | 'meta'>;
 
 function parseHead(packed = ''): Head {
-  const parts = packed.split(' ');
-  const [
-    state,
-    kind,
-    generation,
-    amount,
-    actual,
-    committed,
-    refunded,
-    uncovered,
-    late,
-    created,
-    expires,
-    ended,
-  ] = parts as [
-    ...[
-      keyof typeof STATES,
-      keyof typeof KINDS,
-      string,
-      string,
-      string,
-      string,
-      string,
-      string,
-      string,
-      string,
-      string,
-      string,
-    ],
-  ];
-  if (parts.length !== 13 || !STATES[state] || !KINDS[kind]) throw foreignValue('not a budget record');
+  const words = packed.split(' ');
+  const state = STATES[words[0] as keyof typeof STATES];
+  const kind = KINDS[words[1] as keyof typeof KINDS];
+  if (words.length !== 13 || !state || !kind) throw foreignValue('not a budget record');
+  const number = (at: number): number => Number(words[at]);
+  const amount = (at: number): bigint => BigInt(words[at] as string);
   return {
-    kind: KINDS[kind],
-    state: STATES[state],
-    generation: Number(generation),
-    amount: BigInt(amount),
-    actual: BigInt(actual),
-    committed: BigInt(committed),
-    refunded: BigInt(refunded),
-    uncovered: BigInt(uncovered),
-    late: late === '1',
-    createdAtMs: Number(created),
-    expiresAtMs: Number(expires),
-    endedAtMs: ended === '0' ? null : Number(ended),
+    kind,
+    state,
+    generation: number(2),
+    amount: amount(3),
+    actual: amount(4),
+    committed: amount(5),
+    refunded: amount(6),
+    uncovered: amount(7),
+    late: words[8] === '1',
+    createdAtMs: number(9),
+    expiresAtMs: number(10),
+    endedAtMs: number(11) || null,
   };
 }
 
 export function parseRecord(
   packed: string | undefined,
   detail: string | undefined,
-  about: ReplyContext,
+  { root, id }: ReplyContext,
 ): BudgetRecord<bigint> {
   const { scopes, meta } = parseDetail(detail);
   return {
-    ...about,
+    root,
+    id,
     ...parseHead(packed),
     scopes: scopes.split(',').map(decodeScope),
     meta: meta === '' ? undefined : (JSON.parse(meta) as unknown),
