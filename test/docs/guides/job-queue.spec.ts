@@ -23,7 +23,7 @@ describe('docs/guides/job-queue.md', () => {
       on.start(CompletionsModule, (builder) => builder.overrideProvider(Llm).useValue({ complete }));
     const { app } = await start();
     await start();
-    queue = new Queue('completions', { connection: { url: on.redis.url } });
+    queue = new Queue('answers', { connection: { url: on.redis.url } });
     const balance = async (user: string) =>
       (await app.get(BudgetService).balance({ scope: `user:${user}` }))[0];
     const committed = async (user: string) => (await balance(user))?.committed;
@@ -74,7 +74,7 @@ describe('docs/guides/job-queue.md', () => {
   });
 
   it('a job whose worker was killed in it waits until its hold has ended, and is paid once', async () => {
-    queue = new Queue('completions', { connection: { url: on.redis.url } });
+    queue = new Queue('answers', { connection: { url: on.redis.url } });
     const { id = '' } = await queue.add('ask', { user: 'ada', prompt: 'one', maxTokens: 700 });
     const kill = await startToKill('job-queue', on.redis.url);
     await kill();
@@ -85,7 +85,7 @@ describe('docs/guides/job-queue.md', () => {
     expect(await balance('ada')).toMatchObject({ committed: 0, reserved: 700 });
 
     // BullMQ gives the job to another when two of its rounds have found no claim: here, before the hold has ended.
-    await on.redis.client().del('bull:completions:stalled-check');
+    await on.redis.client().del('bull:answers:stalled-check');
     await start();
     await until(job, 'delayed');
     expect(asked).toEqual([]);

@@ -27,5 +27,4 @@ it('docs/guides/share-secret.md: a button opens it once, and Redis never sees it
   expect((await post(`${urls[0]}/secrets/nobody-made-this/reveal`)).status).toBe(404);
 });
 
-// One key for the two instances: both are in this process, and read it once.
-const on = stage();
+const on = stage({ SEAL_KEY: '5e'.repeat(32) });

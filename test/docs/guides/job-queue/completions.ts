@@ -25,9 +25,7 @@ export class Completions {
 
   onModuleInit() {
     const connection = { url: process.env.REDIS_URL, maxRetriesPerRequest: null };
-    this.#worker = new Worker('completions', (job, token) => this.#run(job, token), {
-      connection,
-    });
+    this.#worker = new Worker('answers', (job, token) => this.#run(job, token), { connection });
   }
 
   async onModuleDestroy() {

@@ -4,8 +4,8 @@ import { NotFoundException, Param, Post } from '@nestjs/common';
 import { days, SecretService, SyncGuardModule } from 'nestjs-syncguard';
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 
-// 32 bytes: `openssl rand -hex 32`. All instances need the same. Keep it out of Redis.
-const KEY = Buffer.from(process.env.SEAL_KEY ?? randomBytes(32).toString('hex'), 'hex');
+// Start all instances with the same: `SEAL_KEY=$(openssl rand -hex 32)`. Keep it out of Redis.
+const KEY = Buffer.from(process.env.SEAL_KEY ?? '', 'hex');
 
 function seal(text: string): Buffer {
   const iv = randomBytes(12);

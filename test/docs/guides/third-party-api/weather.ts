@@ -12,7 +12,7 @@ export class WeatherApi {
   async forecast(city: string, patienceMs = seconds(30)): Promise<string> {
     const untilMs = Date.now() + patienceMs;
     for (;;) {
-      const decision = await this.limiter.check('weather.example', 'weather');
+      const decision = await this.limiter.check('weather.example', 'weather'); // Key, limit.
       if (decision.allowed) break;
       const waitMs = seconds(decision.retryAfterSecs);
       if (Date.now() + waitMs > untilMs)
