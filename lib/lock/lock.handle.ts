@@ -133,7 +133,7 @@ export class OpenHandles {
   add(handle: BackendHandle): LockHandle {
     if (this.#open.size >= this.#sweepAt) this.#sweep();
     this.#open.add(handle);
-    this.#idleSweep.start();
+    if (this.#open.size === 1) this.#idleSweep.start(); // It goes on by itself while any is open.
     return handle.openIn(this);
   }
 
