@@ -47,20 +47,15 @@ function gatherPages() {
   rmSync(pages, { recursive: true, force: true });
   for (const page of filesIn(join(root, 'docs'), '.md')) addPage(join('docs', page), page);
   for (const [from, to] of Object.entries(FROM_OUTSIDE)) addPage(from, to);
-  writeFileSync(join(pages, 'index.md'), readFileSync(join(root, 'site/index.md'), 'utf8') + guides());
+  writeFileSync(join(pages, 'index.md'), readFileSync(join(root, 'site/index.md'), 'utf8') + problems());
   cpSync(join(root, 'docs/architecture.svg'), join(pages, 'architecture.svg'));
   cpSync(join(root, 'docs/assets'), join(pages, 'assets'), { recursive: true });
 }
 
-/** The first page lists the guides by their titles, which name problems. */
-function guides() {
-  const folder = join(pages, 'guides');
-  const names = existsSync(folder) ? readdirSync(folder).filter((name) => name !== 'index.md') : [];
-  const links = names.sort().map((name) => {
-    const [, title] = /^# (.+)$/m.exec(readFileSync(join(folder, name), 'utf8')) ?? [];
-    return `- [${title}](./guides/${name})`;
-  });
-  return links.length > 0 ? `\n## What is your problem?\n\n${links.join('\n')}\n` : '';
+/** The first page has the table of the guides: a problem and its guide. */
+function problems() {
+  const [table] = /^\| your problem .*(\n\|.*)+/m.exec(readFileSync(join(pages, 'guides/index.md'), 'utf8'));
+  return `\n## What is your problem?\n\n${table.replaceAll('](./', '](./guides/')}\n`;
 }
 
 /** VitePress knows dead links to pages. This finds those to headings and files, too. */

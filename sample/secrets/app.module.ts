@@ -3,6 +3,7 @@ import { Body, Controller, Get, GoneException, Header, HttpCode, Module, Param, 
 import { hours, SecretService, SyncGuardModule } from 'nestjs-syncguard';
 
 // Encrypted here, so that Redis never has the text. 32 bytes, the same in every process: openssl rand -base64 32
+if (process.env.REDIS_URL && !process.env.SECRETS_KEY) throw new Error('Set SECRETS_KEY.');
 const appKey = process.env.SECRETS_KEY ? Buffer.from(process.env.SECRETS_KEY, 'base64') : randomBytes(32);
 const keyOf = (id: string): Buffer => Buffer.from(hkdfSync('sha256', appKey, id, 'secret', 32));
 

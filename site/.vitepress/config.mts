@@ -12,14 +12,14 @@ const item = (page: string): DefaultTheme.SidebarItem => ({
   link: `/${page.replace(/(^|\/)index$/, '$1')}`,
 });
 
-/** All pages of a folder, its index first. */
-const folder = (name: string): string[] =>
-  existsSync(join(pages, name))
-    ? readdirSync(join(pages, name))
-        .filter((file) => file.endsWith('.md') && file !== 'template.md')
-        .map((file) => `${name}/${file.slice(0, -3)}`)
-        .sort((a, b) => Number(b.endsWith('/index')) - Number(a.endsWith('/index')) || a.localeCompare(b))
-    : [];
+/** All pages of a folder: its index first, and then in the order of the index. */
+function folder(name: string): string[] {
+  const index = readFileSync(join(pages, name, 'index.md'), 'utf8');
+  return readdirSync(join(pages, name))
+    .filter((file) => file.endsWith('.md') && file !== 'template.md')
+    .sort((a, b) => index.indexOf(`(./${a})`) - index.indexOf(`(./${b})`))
+    .map((file) => `${name}/${file.slice(0, -3)}`);
+}
 
 const group = (text: string, names: string[], collapsed?: boolean): DefaultTheme.SidebarItem => ({
   text,

@@ -85,6 +85,11 @@ it('ai-budget spends what was used, and refuses what does not fit', async () => 
   expect((await ask(2_000)).status).toBe(402);
 });
 
+it('secrets does not start on Redis without a key that all processes share', async () => {
+  process.env.REDIS_URL = 'redis://localhost';
+  await expect(import('../../sample/secrets/app.module.js')).rejects.toThrow('Set SECRETS_KEY.');
+});
+
 it('secrets opens once', async () => {
   const url = await start('secrets');
   const { body } = await post(`${url}/secrets`, { text: '4711' });
