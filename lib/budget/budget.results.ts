@@ -38,7 +38,8 @@ export function releasedOf({
 export function finalizedOf(
   record: Omit<BudgetRecord<bigint>, 'root' | 'id' | 'scopes' | 'meta'>,
   { root, id }: { root: string; id: string },
-): Omit<Finalized<bigint>, 'replayed' | 'balances' | 'crossed'> {
+  replayed: boolean,
+): Omit<Finalized<bigint>, 'balances' | 'crossed'> {
   const { generation, amount, actual, committed, uncovered, late } = record;
   return {
     ok: true,
@@ -53,5 +54,6 @@ export function finalizedOf(
     overage: actual > amount ? actual - amount : 0n,
     uncovered,
     late,
+    replayed,
   };
 }

@@ -140,7 +140,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     if (record.state === 'aborted') return { ok: false, reason: 'aborted', record: copyRecord(operation) };
     if (record.state === 'finalized')
       return record.actual === actual
-        ? { ...finalizedOf(record, record), replayed: true, ...balancesAndCrossed(tree, operation) }
+        ? { ...finalizedOf(record, record, true), ...balancesAndCrossed(tree, operation) }
         : { ok: false, reason: 'conflict', record: copyRecord(operation) };
 
     const isLate = record.state === 'expired';
@@ -169,7 +169,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
       counter.committed += committed;
     });
     this.#end(tree, operation, nowMs);
-    return { ...finalizedOf(record, record), replayed: false, ...balancesAndCrossed(tree, operation) };
+    return { ...finalizedOf(record, record, false), ...balancesAndCrossed(tree, operation) };
   }
 
   async abort(request: HoldRequest): Promise<AbortOutcome> {

@@ -120,8 +120,8 @@ export class RedisBudgetBackend implements BudgetBackend {
   }
 
   async finalize(request: FinalizeRequest): Promise<FinalizeResult<bigint>> {
-    const { actual, overage, late } = request;
-    const args = { ...refOf(request), actual: String(actual), overage, late };
+    const { id, generation, nonce, actual, overage, late } = request;
+    const args = { id, generation, nonce, actual: String(actual), overage, late };
     const parse = (reply: TextReply): FinalizeResult<bigint> => parseFinalizeResult(reply, request);
     return parse(await this.#run(finalizeScript, withListeners(request, parse), args));
   }
@@ -202,7 +202,9 @@ export class RedisBudgetBackend implements BudgetBackend {
     args: Args<Arg>,
   ): Promise<TextReply> {
     const keys = this.#keysOf(root);
-    const all: Readonly<Record<string, ScriptArg>> = { ...args, retentionMs: this.config.retentionMs };
+    const all: Readonly<Record<string, ScriptArg>> = Object.assign(args, {
+      retentionMs: this.config.retentionMs,
+    });
     try {
       for (;;) {
         const reply = await this.runner.run(script, keys, all, { signal, onLate, onReplay: onResent });

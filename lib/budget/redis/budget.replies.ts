@@ -59,12 +59,14 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = A
   const answer = textReply(reply);
   const [status, packed] = answer;
   if (status === 'reserved' || status === 'replayed') {
+    const { root, id } = about;
     const { generation, amount, expiresAtMs } = parseHead(packed);
     const replayed = status === 'replayed';
     const hold = {
       ok: true,
       status: 'reserved',
-      ...about,
+      root,
+      id,
       generation,
       amount,
       expiresAtMs,
@@ -83,10 +85,11 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = A
 
 export function parseChargeResult(answer: TextReply, about: ReplyContext): ChargeResult<bigint> {
   const [status, packed] = answer;
+  const { root, id } = about;
   if (status === 'charged' || status === 'replayed') {
     const { amount, uncovered } = parseHead(packed);
     const replayed = status === 'replayed';
-    return withEntries({ ok: true, status: 'charged', ...about, amount, uncovered, replayed }, answer);
+    return withEntries({ ok: true, status: 'charged', root, id, amount, uncovered, replayed }, answer);
   }
   return status === 'exceeded'
     ? parseExceeded(answer)
@@ -102,7 +105,7 @@ export function parseFinalizeResult(reply: unknown, about: ReplyContext): Finali
   const answer = textReply(reply);
   const [status, packed] = answer;
   if (status === 'finalized' || status === 'replayed')
-    return withEntries({ ...finalizedOf(parseHead(packed), about), replayed: status === 'replayed' }, answer);
+    return withEntries(finalizedOf(parseHead(packed), about, status === 'replayed'), answer);
   if (status === 'not_found') return { ok: false, reason: status };
   return refused('budget-finalize', answer, about, ['overage_rejected', 'conflict', 'aborted', 'expired']);
 }
@@ -187,10 +190,7 @@ function parseBalance(field: string, end = '', limit = '', counter = ''): Balanc
   };
 }
 
-/**
- * Adds balances and crossed thresholds to a result, from a reply [status, record, fields, ends, limits,
- * counters].
- */
+/** Adds balances and crossed thresholds, from a reply [status, record, fields, ends, limits, counters]. */
 function withEntries<Result extends object>(
   result: Result,
   answer: TextReply,
