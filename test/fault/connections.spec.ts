@@ -40,12 +40,12 @@ describe.each(IOREDIS_VERSIONS)('connections, %s', (_, version: IORedisName) => 
     await proxy.stop();
   });
 
-  const open = (redis: unknown): RedisConnection => {
+  const open = (redis: unknown, commandTimeoutMs = TIMEOUT_MS): RedisConnection => {
     const { RedisConnection } = connectionsWith(version);
     const connection = new RedisConnection({
       redis: redis as string,
       keyPrefix: 'syncguard',
-      commandTimeoutMs: TIMEOUT_MS,
+      commandTimeoutMs,
       closeClient: false,
     });
     connections.push(connection);
@@ -141,8 +141,8 @@ describe.each(IOREDIS_VERSIONS)('connections, %s', (_, version: IORedisName) => 
     });
 
     it.each([
-      ['a connection of our own', () => open(proxy.url)],
-      ["a user's client", () => open(theirs({ port: proxy.port, reconnectOnError: leaveReplica() }))],
+      ['a connection of our own', () => open(proxy.url, 3_000)],
+      ["a user's client", () => open(theirs({ port: proxy.port, reconnectOnError: leaveReplica() }), 3_000)],
     ])('is left once, by all the calls that it refuses: %s', async (_whose, openIt) => {
       const connection = openIt();
       await connection.opened();
