@@ -37,6 +37,8 @@ export class BudgetReaper {
   readonly #watched = new Map<string, Watched>();
   /** Adopted roots that were found empty, and when they were adopted. */
   readonly #done = new Map<string, number>();
+  /** When the last round began, in ms of `monotonicMs()`. */
+  #roundAtMs = monotonicMs();
   #timer: NodeJS.Timeout | undefined;
   #round: Promise<void> = Promise.resolve();
   #stopped = false;
@@ -54,7 +56,8 @@ export class BudgetReaper {
   /** Call this when a root is used. */
   touch(root: string): void {
     if (this.#stopped) return;
-    const dueMs = monotonicMs() + this.everyMs;
+    // Every call passes here, so this reads no clock.
+    const dueMs = this.#roundAtMs + this.everyMs;
     const watched = this.#watched.get(root);
     // The stored time may be far away, such as the end of a month. The operation that uses the root now needs the
     // reaper sooner.
@@ -82,6 +85,7 @@ export class BudgetReaper {
   }
 
   async #reapDue(): Promise<void> {
+    this.#roundAtMs = monotonicMs();
     let mayBeMore = await this.#shareAndReap([...this.#watched.keys()]);
     while (mayBeMore && !this.#stopped) mayBeMore = await this.#shareAndReap([]);
   }

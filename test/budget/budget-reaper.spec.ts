@@ -1,15 +1,22 @@
 import { Logger } from '@nestjs/common';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
 import { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
 import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { BudgetReaper } from '../../lib/budget/budget.reaper.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';
-import { eventually } from '../support/eventually.js';
+import { movedTime } from '../support/moved-time.js';
 
 const EVERY_MS = 100;
 const SCOPES = ['user'];
+/** In this time each root comes up at least once. */
+const ROUNDS_MS = 3 * EVERY_MS;
+
+let time: ReturnType<typeof movedTime>;
+beforeEach(() => {
+  time = movedTime();
+});
+afterEach(() => time.end());
 
 /** A service on memory. The test controls its time and the steps of its reaper. */
 function start(
@@ -41,8 +48,9 @@ describe('holds that expired are told', () => {
   it('once each, of however many, and never again', async () => {
     await using app = start();
     const ids = await app.hold(250);
-    await eventually(() => expect(app.told).toHaveLength(250));
-    await sleep(3 * EVERY_MS);
+    await time.pass(ROUNDS_MS);
+    expect(app.told).toHaveLength(250);
+    await time.pass(ROUNDS_MS);
     await app.budgets.reap();
     expect(app.told.sort()).toStrictEqual(ids.sort());
   });
@@ -50,7 +58,7 @@ describe('holds that expired are told', () => {
   it('by nobody but a caller of reap() with `reaper: false`', async () => {
     await using app = start(undefined, false);
     const ids = await app.hold(3);
-    await sleep(3 * EVERY_MS);
+    await time.pass(ROUNDS_MS);
     expect(app.told).toStrictEqual([]);
     expect(await app.budgets.reap()).toStrictEqual({ expired: ids, purged: 0 });
     expect(app.told).toStrictEqual(ids);
@@ -65,10 +73,10 @@ describe('holds that expired are told', () => {
       return Promise.reject(new BudgetUnavailableError({ code, message: 'A foreign value is in the way.' }));
     });
     await app.hold(1);
-    await eventually(() => expect(rounds).toBe(1));
+    while (rounds < 1) await time.pass(20);
     expect(warn.mock.calls).toEqual([]);
     code = 'Internal';
-    await eventually(() => expect(rounds).toBe(3));
+    while (rounds < 3) await time.pass(20);
     expect(warn.mock.calls).toEqual([
       [
         expect.stringMatching(
@@ -103,8 +111,9 @@ describe('holds that expired are told', () => {
       throw new BudgetUnavailableError({ code: 'NetworkTimeout', message: 'too slow' });
     });
     const ids = await app.hold(2);
-    await eventually(() => expect(app.told).toStrictEqual(ids));
-    await sleep(3 * EVERY_MS);
+    await time.pass(ROUNDS_MS);
+    expect(app.told).toStrictEqual(ids);
+    await time.pass(ROUNDS_MS);
     expect(app.told).toStrictEqual(ids);
   });
 
@@ -113,12 +122,12 @@ describe('holds that expired are told', () => {
     const app = start((real) => async (request) => {
       const step = await real(request);
       isReaping = true;
-      await sleep(50);
+      await new Promise((resolve) => setTimeout(resolve, 50));
       return step;
     });
     const ids = await app.hold(1);
-    await eventually(() => expect(isReaping).toBe(true));
-    await app.budgets.onModuleDestroy();
+    while (!isReaping) await time.pass(20);
+    await Promise.all([app.budgets.onModuleDestroy(), time.pass(50)]);
     expect(app.told).toStrictEqual(ids);
   });
 
@@ -135,9 +144,11 @@ describe('holds that expired are told', () => {
     );
     await app.budgets.charge({ scopes: SCOPES, amount: 1, id: 'a' });
     app.clock.nowMs += 1_001; // The charge is purged now. Only its window is left, for another hour.
-    await eventually(() => expect(steps.at(-1)).toBeGreaterThan(1_000_000));
+    await time.pass(ROUNDS_MS);
+    expect(steps.at(-1)).toBeGreaterThan(1_000_000);
     const ids = await app.hold(1);
-    await eventually(() => expect(app.told).toStrictEqual(ids));
+    await time.pass(ROUNDS_MS);
+    expect(app.told).toStrictEqual(ids);
   });
 
   it('though they were made while their root was found empty', async () => {
@@ -149,7 +160,8 @@ describe('holds that expired are told', () => {
     });
     await app.budgets.charge({ scopes: SCOPES, amount: 1, id: 'a' });
     app.clock.nowMs += 10_000;
-    await eventually(() => expect(app.told).toStrictEqual(['hold 0']));
+    await time.pass(ROUNDS_MS);
+    expect(app.told).toStrictEqual(['hold 0']);
   });
 
   it('after rounds that failed', async () => {
@@ -159,7 +171,8 @@ describe('holds that expired are told', () => {
       return real(request);
     });
     const ids = await app.hold(1);
-    await eventually(() => expect(app.told).toStrictEqual(ids));
+    await time.pass(ROUNDS_MS);
+    expect(app.told).toStrictEqual(ids);
     expect(steps).toBeGreaterThan(2);
   });
 });
@@ -194,11 +207,12 @@ describe('rounds', () => {
       asked.push(request.root);
       return real(request);
     });
-    await sleep(2 * EVERY_MS);
+    await time.pass(2 * EVERY_MS);
     expect(asked).toStrictEqual([]);
     await app.budgets.charge({ root: 'acme', scopes: SCOPES, amount: 1, id: 'a' });
     await app.budgets.balance({ root: 'other', scope: 'user' });
-    await eventually(() => expect(asked.length).toBeGreaterThan(0));
+    await time.pass(ROUNDS_MS);
+    expect(asked.length).toBeGreaterThan(0);
     expect(new Set(asked)).toStrictEqual(new Set(['acme']));
   });
 
@@ -210,12 +224,14 @@ describe('rounds', () => {
     });
     await app.budgets.charge({ scopes: SCOPES, amount: 1, id: 'a' });
     app.clock.nowMs += 10_000;
-    await eventually(() => expect(steps).toBeGreaterThan(0));
-    await sleep(2 * EVERY_MS);
+    await time.pass(ROUNDS_MS);
+    expect(steps).toBeGreaterThan(0);
+    await time.pass(2 * EVERY_MS);
     const before = steps;
-    await sleep(3 * EVERY_MS);
+    await time.pass(ROUNDS_MS);
     expect(steps).toBe(before);
     await app.budgets.charge({ scopes: SCOPES, amount: 1, id: 'b' });
-    await eventually(() => expect(steps).toBeGreaterThan(before));
+    await time.pass(ROUNDS_MS);
+    expect(steps).toBeGreaterThan(before);
   });
 });
