@@ -1,5 +1,5 @@
-import { monotonicMs } from '../core/clock.js';
-import type { BackendHandle } from '../lock/lock.handle.js';
+import { momentNow, monotonicMs } from '../core/clock.js';
+import { BackendHandle } from '../lock/lock.handle.js';
 import { detailOf, type LockBackend } from '../lock/lock.backend.js';
 import type {
   BackendCapabilities,
@@ -9,6 +9,7 @@ import type {
   ReleaseOptions,
   ReleaseResult,
 } from '../lock/lock.types.js';
+import { validateKeys } from '../lock/lock.validate.js';
 import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
 import { createTelemetry } from '../telemetry/telemetry.js';
 import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
@@ -39,8 +40,21 @@ export function observedLocks<C extends BackendCapabilities>(
 ): LockBackend<C> {
   const withObservedHandles: LockBackend<C> = inFrontOf(backend, {
     acquire: async (options) => {
+      const sentAt = momentNow();
       const result = await backend.acquire(options);
-      return result.ok ? (result as BackendHandle).through(locks) : result;
+      if (!result.ok) return result;
+      if (result instanceof BackendHandle) return result.through(locks);
+      // A backend of the user's own, or of another copy of the package, has handles of its own.
+      const { lockId, fence, expiresAtMs } = result;
+      const { ttlMs } = options;
+      return new BackendHandle(locks, {
+        keys: validateKeys(options),
+        lockId,
+        fence,
+        expiresAtMs,
+        ttlMs,
+        sentAt,
+      });
     },
   });
   const locks: LockBackend<C> = observe(withObservedHandles, 'lock', LOCK, emit);

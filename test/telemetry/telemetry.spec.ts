@@ -712,6 +712,35 @@ describe('withTelemetry', () => {
     });
   });
 
+  it('reports what a handle does that is none of ours', async () => {
+    const bare = createMemoryBackend();
+    const events: SyncGuardEvent[] = [];
+    const backend: LockBackend = {
+      ...plain(bare),
+      acquire: async (options) => {
+        const { ok, lockId, fence, fences, expiresAtMs } = granted(await bare.acquire(options));
+        const gone = (): never => {
+          throw new Error('the handle of the backend was used');
+        };
+        return {
+          ok,
+          lockId,
+          fence,
+          fences,
+          expiresAtMs,
+          release: gone,
+          extend: gone,
+          [Symbol.asyncDispose]: gone,
+        };
+      },
+    };
+    const observed = withTelemetry(backend, { onEvent: (event) => void events.push(event) });
+    const lock = granted(await observed.acquire({ key: 'a', ttlMs: TTL_MS }));
+    expect(await lock.extend(TTL_MS)).toMatchObject({ ok: true });
+    expect(await lock.release()).toStrictEqual({ ok: true });
+    expect(told(events)).toStrictEqual(['lock acquire ok', 'lock extend ok', 'lock release ok']);
+  });
+
   /** A backend of another package: an object that forwards. */
   const plain = (backend: LockBackend): LockBackend => ({
     capabilities: backend.capabilities,
