@@ -1,4 +1,4 @@
-import { COUNTER, KEEP_KEYS, READ_BALANCES, WRITE_COUNTERS } from './budget.fragments.js';
+import { KEEP_KEYS, READ_BALANCES, WRITE_COUNTERS } from './budget.fragments.js';
 import { takeApart } from '../../script/fragments.js';
 
 /** The four keys of a root. Every script declares all of them. */
@@ -90,26 +90,32 @@ export const sameContent = (ofKind: string): string => /* lua */ `
   local scopesBefore = match(detail, '^%S+ %d+ %S+ %S+ %S+ %S+ %S+ (%S+) ')
   local isSame = kind == '${ofKind}' and amountOf == amount and sorted(scopesBefore) == sorted(scopes)`;
 
-// The scripts leave this out for an amount of 0, because it needs no room.
-export const REFUSE_EXCEEDED = /* lua */ `
--- Reads: limitOf, match, packed, foreign, plus, less, amount, split, ends, names, now.
-  local stops, full = nil, { {}, {}, {}, {} }
-  for i, limit in ipairs(limitOf) do
-    if limit ~= 'u' then
-      local committed, reserved, credits = match(packed[i], ${COUNTER})
-      if not committed then foreign('not a budget counter') end
-      local effective = credits ~= '0' and plus(limit, credits) or limit
-      if less(effective, plus(plus(committed, reserved), amount)) then
-        stops = stops or split(ends)
-        local n = #full[1] + 1
-        full[1][n], full[2][n], full[3][n], full[4][n] = names[i], stops[i], limit, packed[i]
-      end
+/**
+ * Adds the amount to a part of each counter. Ends with 'exceeded', before anything is written, if one of them has no room
+ * for it. `needsRoom` is a condition: an amount of 0 needs none.
+ */
+export const addAmount = (part: 'committed' | 'reserved', needsRoom: string): string => /* lua */ `
+-- Reads: limitOf, match, foreign, plus, less, amount, split, ends, names, now.
+-- Changes: packed.
+local full, stops
+for i, limit in ipairs(limitOf) do
+  local committed, reserved, credits, rest = match(packed[i], '^(%d+) (%d+) (%d+)( %d+ %S+)$')
+  if not committed then foreign('not a budget counter') end
+  if limit ~= 'u' and ${needsRoom} then
+    local effective = credits ~= '0' and plus(limit, credits) or limit
+    if less(effective, plus(plus(committed, reserved), amount)) then
+      full, stops = full or { {}, {}, {}, {} }, stops or split(ends)
+      local n = #full[1] + 1
+      full[1][n], full[2][n], full[3][n], full[4][n] = names[i], stops[i], limit, packed[i]
     end
   end
-  if stops then
-    for i = 1, 4 do full[i] = table.concat(full[i], ';') end
-    return { 'exceeded', amount, now, unpack(full) }
-  end`;
+  ${part} = plus(${part}, amount)
+  packed[i] = committed .. ' ' .. reserved .. ' ' .. credits .. rest
+end
+if full then
+  for i = 1, 4 do full[i] = table.concat(full[i], ';') end
+  return { 'exceeded', amount, now, unpack(full) }
+end`;
 
 /**
  * The first write of a script that settles. A full server allows ZREM, and then every write after it. The

@@ -6,7 +6,7 @@ import {
   ENTRIES,
   ENTRY_LISTS,
   READ_NEWEST,
-  REFUSE_EXCEEDED,
+  addAmount,
   REPLAY,
   sameContent,
 } from './budget.operation.fragments.js';
@@ -42,16 +42,10 @@ if mode == 'record' then
     local missing = room and minus(amount, room) or '0'
     if less(uncovered, missing) then uncovered = missing end
   end
-elseif amount ~= '0' then
-${REFUSE_EXCEEDED}
 end
 
 ${ARM}
-for i = 1, #limitOf do
-  local committed, rest = match(packed[i], '^(%d+) (%d+ %d+ %d+ %S+)$')
-  if not committed then foreign('not a budget counter') end
-  packed[i] = plus(committed, amount) .. ' ' .. rest
-end
+${addAmount('committed', "amount ~= '0' and mode ~= 'record'")}
 local crossed, meta, nonce = '-', '', '-'
 ${CROSS}
 local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil

@@ -6,7 +6,7 @@ import {
   ENTRIES,
   ENTRY_LISTS,
   READ_NEWEST,
-  REFUSE_EXCEEDED,
+  addAmount,
   REPLAY,
   sameContent,
 } from './budget.operation.fragments.js';
@@ -50,16 +50,8 @@ if record then
     untilMs = redis.call('ZSCORE', garbage, 'o|' .. id) or now }
 end
 ${admit('limits', 'inherited', 'thresholds')}
-if amount ~= '0' then
-${REFUSE_EXCEEDED}
-end
-
 ${ARM}
-for i = 1, #limitOf do
-  local committed, reserved, rest = match(packed[i], '^(%d+) (%d+) (%d+ %d+ %S+)$')
-  if not committed then foreign('not a budget counter') end
-  packed[i] = committed .. ' ' .. plus(reserved, amount) .. ' ' .. rest
-end
+${addAmount('reserved', "amount ~= '0'")}
 local crossed = '-'
 ${CROSS}
 local expiresAtMs = nowMs + ttlMs
