@@ -25,8 +25,11 @@ end
 return reply`,
   decode(reply): PeekReply {
     if (reply === 'not_found') return reply;
-    const { rest, outcome, ...facts } = decodeTell('secret-peek', reply, LOOK_OUTCOMES);
-    return outcome === 'live' ? { outcome, ...facts, meta: String(rest[0]) } : { outcome, ...facts };
+    const facts = decodeTell('secret-peek', reply, LOOK_OUTCOMES);
+    const { outcome } = facts;
+    return outcome === 'live'
+      ? { ...facts, outcome, meta: String((reply as unknown[])[9]) }
+      : { ...facts, outcome };
   },
 });
 

@@ -10,12 +10,12 @@ type Text = string | Buffer;
 
 type TellFields = [Text, number, number, number, number, number, Text, number, Text];
 
-/** Decodes a reply of `tell()`. `rest` is what follows it. */
+/** Decodes the nine fields of `tell()`, with which a reply begins. */
 export function decodeTell<Outcome extends string>(
   script: string,
   reply: unknown,
   outcomes: readonly Outcome[],
-): SecretFacts & { outcome: Outcome; rest: unknown[] } {
+): SecretFacts & { outcome: Outcome } {
   if (!Array.isArray(reply) || reply.length < 9) return unexpectedReply(script, reply);
   const [outcome, left, used, viewed, expires, failuresLeft, ended, endedAt, label] = reply as TellFields;
   if (!outcomes.includes(String(outcome) as Outcome)) return unexpectedReply(script, reply);
@@ -29,7 +29,6 @@ export function decodeTell<Outcome extends string>(
     ended: (String(ended) || null) as SecretEnd | null,
     endedAtMs: timeOf(endedAt),
     label: String(label),
-    rest: reply.slice(9) as unknown[],
   };
 }
 
@@ -38,9 +37,7 @@ export function decodeFacts<Outcome extends string>(
   reply: unknown,
   outcomes: readonly Outcome[],
 ): (SecretFacts & { outcome: Outcome }) | 'not_found' {
-  if (reply === 'not_found') return reply;
-  const { rest: _rest, ...facts } = decodeTell(script, reply, outcomes);
-  return facts;
+  return reply === 'not_found' ? reply : decodeTell(script, reply, outcomes);
 }
 
 export const LOOK_OUTCOMES = ['live', 'burned', 'expired', 'leased'] as const;

@@ -90,11 +90,12 @@ if not ended and full() then setEnd() end
 return shown(remaining, 0)`,
   decode(reply): ViewReply {
     if (Buffer.isBuffer(reply) && reply.toString('latin1') === 'not_found') return 'not_found';
-    const { rest, outcome, ...facts } = decodeTell('secret-view', reply, VIEW_OUTCOMES);
-    if (outcome !== 'shown') return { outcome, ...facts };
-    const [payload, form, meta, replayed] = rest as [Buffer, Buffer, Buffer, number];
+    const facts = decodeTell('secret-view', reply, VIEW_OUTCOMES);
+    const { outcome } = facts;
+    if (outcome !== 'shown') return { ...facts, outcome };
+    const [payload, form, meta, replayed] = (reply as unknown[]).slice(9) as [Buffer, Buffer, Buffer, number];
     if (!Buffer.isBuffer(payload)) return unexpectedReply('secret-view', reply);
     const text = form.toString('latin1') === 'text';
-    return { outcome, ...facts, payload, text, meta: meta.toString(), replayed: replayed === 1 };
+    return Object.assign(facts, { outcome, payload, text, meta: meta.toString(), replayed: replayed === 1 });
   },
 });
