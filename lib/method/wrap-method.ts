@@ -79,6 +79,7 @@ function wrapPromise(original: Method, around: Around, patience: Patience): Meth
       const body = async (): Promise<unknown> => {
         const returned = original.apply(this, args as never[]);
         const value = await returned;
+        if (typeof value !== 'object' || value === null) return value;
         if (isObservable(value))
           return handOverObservable(value, resolve, () => run, patience(this), progress);
         if (isStreamedFile(value)) return handOverFile(value, resolve, patience(this));
