@@ -37,7 +37,7 @@ export type { FencedValue, FencedWrite, FenceResult } from './lock/fence.types.j
 export type * from './lock/lock.types.js';
 
 // Limits
-export { AbuseLimiterService, type LimitCallOptions, type PolicyRef } from './limit/abuse-limiter.service.js';
+export { AbuseLimiterService } from './limit/abuse-limiter.service.js';
 export { RateLimit, type RateLimitOptions, SkipRateLimit } from './limit/route/rate-limit.decorator.js';
 export { RateLimitGuard } from './limit/route/rate-limit.guard.js';
 export { normalizeAddress } from './limit/route/key-parts.js';

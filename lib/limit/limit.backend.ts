@@ -1,4 +1,11 @@
-import type { CountedCalls, LimitAlgorithm, LimitScope } from './limit.types.js';
+import type {
+  AllowedDecision,
+  CountedCalls,
+  DeniedDecision,
+  LimitAlgorithm,
+  LimiterDecision,
+  LimitScope,
+} from './limit.types.js';
 
 /** The most limits that one call is counted against. */
 export const MAX_CHECKS = 8;
@@ -120,3 +127,40 @@ export const isUncounted = ({ policy: { rules }, cost }: LimitCheck): boolean =>
 
 /** Returns whether the limit of a call is 0. Then every call is denied. */
 export const letsNobodyIn = ({ rules }: CountedPolicy): boolean => rules.shortThreshold === 0;
+
+/** Returns how many more attempts are allowed, after these counts. */
+export function remainingOf({ rules }: CountedPolicy, shortCount: number, longCount: number): number {
+  const short = rules.shortThreshold - 1 - shortCount;
+  const long = rules.longThreshold > 0 ? rules.longThreshold - 1 - longCount : Infinity;
+  return Math.max(0, Math.min(short, long));
+}
+
+/** Returns a backend's decision as callers get it. */
+export function toDecision(
+  policy: CountedPolicy,
+  ofBackend: BackendDecision,
+  degraded: boolean,
+): LimiterDecision {
+  const decision = ofBackend.status === 'allowed' ? toAllowed(policy, ofBackend) : toDenied(ofBackend);
+  return degraded ? { ...decision, degraded: true } : decision;
+}
+
+const toAllowed = (
+  policy: CountedPolicy,
+  { shortCount, longCount, resetMs }: BackendAllowed,
+): AllowedDecision => ({
+  allowed: true,
+  shortCount,
+  longCount,
+  remaining: remainingOf(policy, shortCount, longCount),
+  resetMs,
+});
+
+const toDenied = ({ scope, reason, retryAfterMs, shortCount, longCount }: BackendDenied): DeniedDecision => ({
+  allowed: false,
+  scope,
+  reason,
+  retryAfterSecs: Math.max(1, Math.ceil(retryAfterMs / 1000)),
+  shortCount,
+  longCount,
+});

@@ -1,5 +1,5 @@
 import { randomFillSync } from 'node:crypto';
-import { userKey } from '../core/keys.js';
+import { hashKey, userKey } from '../core/keys.js';
 import type { ResolvedPolicy } from './limit.policy.js';
 
 /** Returns the policy's name and the key as one text. All calls with the same identity are counted together. */
@@ -22,4 +22,10 @@ export function createCallId(): string {
     poolOffset = 0;
   }
   return pool.toString('base64url', poolOffset, (poolOffset += CALL_ID_BYTES));
+}
+
+/** Returns a name that is valid for a policy. A route that is too long, or not printable ASCII, is hashed. */
+export function asName(kind: string, route: string): string {
+  const name = `${kind} ${route}`;
+  return /^[\x20-\x7e]{1,190}$/.test(name) ? name : `${kind} ${hashKey(name)}`;
 }

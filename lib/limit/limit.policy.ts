@@ -115,13 +115,6 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
 export const isByUser = (keyBy: KeyBy): boolean =>
   ([keyBy].flat() as readonly KeyPart[]).some((part) => typeof part === 'string' && /^user(\.|$)/.test(part));
 
-/** Returns how many more attempts are allowed, after these counts. */
-export function remainingOf({ rules }: ResolvedPolicy, shortCount: number, longCount: number): number {
-  const short = rules.shortThreshold - 1 - shortCount;
-  const long = rules.longThreshold > 0 ? rules.longThreshold - 1 - longCount : Infinity;
-  return Math.max(0, Math.min(short, long));
-}
-
 export const resolveOnError = (name: string, value: unknown): OnError =>
   oneOf(name, value, ['closed', 'memory', 'open']);
 

@@ -109,3 +109,19 @@ export type LimitPolicy = LimitPolicyOptions &
         blockMs?: never;
       }
   );
+
+export interface LimitCallOptions {
+  /**
+   * How much the call counts, from 1 to 1,000. A limit without `blockMs` accepts no more than its `limit`. A fixed window
+   * accepts up to its `limit`, even above 1,000. Default: the policy's `cost`.
+   */
+  cost?: number;
+  signal?: AbortSignal;
+}
+
+/**
+ * A policy: its name in the `limits` option, the policy itself, or a list of policies. A single policy needs a `name`.
+ * In a list, policies without a name get the names `policy`, `policy#2` and so on. Other lists give the same names, so
+ * their policies count together with these.
+ */
+export type PolicyRef = string | LimitPolicy | readonly LimitPolicy[];

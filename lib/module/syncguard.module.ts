@@ -25,6 +25,7 @@ import {
   SyncGuardExceptionFilter,
 } from '../transport/syncguard-exception.filter.js';
 import { AbuseLimiterService } from '../limit/abuse-limiter.service.js';
+import { LimitDecisions } from '../limit/limit.decisions.js';
 import { CounterService } from '../counter/counter.service.js';
 import { ROUTE_LIMITER } from '../limit/route/rate-limit.metadata.js';
 import { RouteLimiter } from '../limit/route/route-limiter.js';
@@ -146,21 +147,23 @@ const providers: Provider[] = [
     inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
   },
   {
-    provide: AbuseLimiterService,
+    provide: LimitDecisions,
     useFactory: ({ limit, limitFallback }: Backends, options: ResolvedSyncGuardOptions, emit?: Emit) =>
-      new AbuseLimiterService(limit, limitFallback ?? limit, {
-        limit: options.limit,
-        limits: options.limits,
-        emit,
-      }),
+      new LimitDecisions(limit, limitFallback ?? limit, { ...options.limit, emit }),
     inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY],
+  },
+  {
+    provide: AbuseLimiterService,
+    useFactory: (decisions: LimitDecisions, { limit, limits }: ResolvedSyncGuardOptions) =>
+      new AbuseLimiterService(decisions, { limit, limits }),
+    inject: [LimitDecisions, RESOLVED_OPTIONS],
   },
   {
     provide: ROUTE_LIMITER,
     useFactory: (
-      ...[limiter, { limit, limits, maxRetryAfterMs }, ...rest]: ConstructorParameters<typeof RouteLimiter>
-    ) => new RouteLimiter(limiter, { limit, limits, maxRetryAfterMs }, ...rest),
-    inject: [AbuseLimiterService, RESOLVED_OPTIONS, ModulesContainer, ModuleRef],
+      ...[decisions, { limit, limits, maxRetryAfterMs }, ...rest]: ConstructorParameters<typeof RouteLimiter>
+    ) => new RouteLimiter(decisions, { limit, limits, maxRetryAfterMs }, ...rest),
+    inject: [LimitDecisions, RESOLVED_OPTIONS, ModulesContainer, ModuleRef],
   },
   {
     provide: BudgetService,

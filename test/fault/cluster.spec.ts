@@ -1,17 +1,12 @@
 import 'reflect-metadata';
 import type { Cluster, ClusterOptions } from 'ioredis';
-import {
-  AbuseLimiterService,
-  BudgetService,
-  CounterService,
-  LockService,
-  SecretService,
-} from 'nestjs-syncguard';
+import { BudgetService, CounterService, LockService, SecretService } from 'nestjs-syncguard';
 import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
 import { redisBackends } from '../../lib/assembly/redis-backends.js';
 import { toRedisFault } from '../../lib/redis/redis.errors.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { slottedLayout } from '../../lib/lock/redis/lock.layout.js';
+import { limiterOn } from '../support/limiter.js';
 import { ask } from '../support/engines/ask.js';
 import { type RedisCluster, startRedisCluster } from '../support/engines/cluster.js';
 import { eventually } from '../support/eventually.js';
@@ -95,7 +90,7 @@ describe('on a Cluster of three masters', () => {
         budgets: new BudgetService(backends.budget, resolved.budget),
         secrets: new SecretService(backends.secret, resolved.secret),
         counters: new CounterService(backends.counter),
-        limiter: new AbuseLimiterService(backends.limit, backends.limit, resolved),
+        limiter: limiterOn(backends.limit, backends.limit, resolved),
       };
     }
 

@@ -1,6 +1,7 @@
 import { Logger } from '@nestjs/common';
 import * as fc from 'fast-check';
-import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
+import type { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
+import { limiterOn as serviceOn } from '../support/limiter.js';
 import type { LimitBackend, LimitCheck } from '../../lib/limit/limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
@@ -975,7 +976,7 @@ export function limiterOn(
   options: Parameters<typeof resolveLimitDefaults>[0] = {},
 ): AbuseLimiterService {
   const limit = resolveLimitDefaults({ denyCacheMs: 0, commandTimeoutMs: 10_000, ...(options as object) });
-  return new AbuseLimiterService(backend, new MemoryLimitBackend(), {
+  return serviceOn(backend, new MemoryLimitBackend(), {
     limit,
     limits: resolveLimits({ login: LOGIN }, limit),
   });

@@ -25,6 +25,7 @@ import {
   type TelemetryOptions,
   withTelemetry,
 } from 'nestjs-syncguard';
+import { LimitDecisions } from '../../lib/limit/limit.decisions.js';
 import { memoryBackends } from '../../lib/assembly/memory-backends.js';
 import { observedBackends } from '../../lib/assembly/observed-backends.js';
 import { BackendHandle } from '../../lib/lock/lock.handle.js';
@@ -239,11 +240,12 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     ]);
 
     events.length = 0;
+    const decisions = app.get(LimitDecisions);
     const failures = limiter.policies({ ...login, name: 'failures', count: 'failure' });
     const checks = failures.map((policy) => ({ policy, identity: `failures\0${PRIVATE}`, cost: 1 }));
     for (const outcome of ['success', 'failure', 'failure'] as const)
-      await limiter.settle(
-        await limiter.decide(checks),
+      await decisions.settle(
+        await decisions.decide(checks),
         new Map(failures.map((policy) => [policy, outcome])),
       );
     expect(told(events)).toStrictEqual([

@@ -1,4 +1,3 @@
-import { hashKey } from '../../core/keys.js';
 import type { AddressedRequest } from './key-parts.js';
 
 /**
@@ -42,12 +41,6 @@ export interface LimitedCall {
   readonly url?: string | undefined;
   /** The response that gets the headers, if there is one. */
   readonly response?: ResponseLike | undefined;
-}
-
-/** Returns a name that is valid for a policy. A route that is too long, or not printable ASCII, is hashed. */
-export function asName(kind: string, route: string): string {
-  const name = `${kind} ${route}`;
-  return /^[\x20-\x7e]{1,190}$/.test(name) ? name : `${kind} ${hashKey(name)}`;
 }
 
 /** Returns the pattern of a message as a part of its name. */

@@ -1,6 +1,6 @@
-import type { BackendDecision } from '../limit.backend.js';
+import { type BackendDecision, remainingOf } from '../limit.backend.js';
 import type { RateLimitHeaders } from '../limit.options.js';
-import { remainingOf, type ResolvedPolicy } from '../limit.policy.js';
+import type { ResolvedPolicy } from '../limit.policy.js';
 
 /** A policy and its decision about a call, as one item of the headers. */
 export interface HeaderItem {

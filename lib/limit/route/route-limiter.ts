@@ -2,7 +2,7 @@ import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@n
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
-import { type AbuseLimiterService, checkOf, type CallDecision } from '../abuse-limiter.service.js';
+import type { CallDecision, LimitDecisions } from '../limit.decisions.js';
 import { type ResponseState, CallInFlight, type Listeners } from '../call-in-flight.js';
 import { BootChecks } from './boot-checks.js';
 import { describeKeyBy } from './key-parts.js';
@@ -17,6 +17,7 @@ import { GUARDS_MS } from '../limit.times.js';
 import type { EndingResponse, LimitedCall, ResponseLike } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
 import { type HeaderItem, rateLimitHeaders } from './rate-limit.headers.js';
+import { PlanChecks } from './plan-checks.js';
 import type { Stage } from './plan.js';
 import { isByAddress, type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
@@ -39,13 +40,13 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   readonly #warned = new Set<string>();
 
   constructor(
-    private readonly limiter: AbuseLimiterService,
+    private readonly decisions: LimitDecisions,
     private readonly options: RouteLimits,
     private readonly modules: ModulesContainer,
     private readonly moduleRef: ModuleRef,
   ) {
     this.#keys = new KeyResolver(moduleRef, options.limit, (message) => this.#logger.warn(message));
-    this.#plans = new RoutePlans(options, this.#keys);
+    this.#plans = new RoutePlans(options);
     // Here all modules are known, and Nest has not resolved a route yet.
     bindRoutes(modules, this.#plans);
   }
@@ -53,7 +54,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   onModuleInit(): void {
     const warn = (message: string): void => this.#logger.warn(message);
     new BootChecks(this.modules).run(this.options.limit.strictBoot, warn);
-    this.#plans.verify(this.modules, this.moduleRef, warn);
+    new PlanChecks(this.options, this.#plans, this.#keys).run(this.modules, this.moduleRef, warn);
   }
 
   /**
@@ -143,7 +144,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     const atOnce = this.#checkAtOnce(policies, context, visit.call);
     const checks = atOnce ? [atOnce] : await this.#checksOf(policies, context, visit, stage);
     if (checks.length === 0) return;
-    const decided = await this.limiter.decide(checks);
+    const decided = await this.decisions.decide(checks);
     this.#setLimitHeaders(visit, decided);
     if (!decided.decision.allowed) throw new TooManyAttemptsError(decided.decision, decided.policy.code);
     this.#trackEnds(context, visit, decided);
@@ -195,7 +196,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     return {
       settle: async (outcomes) => {
         try {
-          const settled = await this.limiter.settle(decided, outcomes);
+          const settled = await this.decisions.settle(decided, outcomes);
           if (settled && !settled.decision.allowed)
             throw new TooManyAttemptsError(settled.decision, settled.policy.code);
         } catch (error) {
@@ -368,6 +369,14 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     if (this.#warned.has(message)) return;
     this.#warned.add(message);
     this.#logger.warn(message);
+  }
+}
+
+function checkOf(policy: ResolvedPolicy, key: string): PolicyCheck {
+  try {
+    return { policy, identity: identityOf(policy, key), cost: policy.cost as number };
+  } catch (error) {
+    throw LimitError.from(error);
   }
 }
 

@@ -1,6 +1,7 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { HttpRequest } from './http.js';
-import { asName, type LimitedCall, type RequestLike, type ResponseLike } from '../limited-call.js';
+import { asName } from '../../limit.id.js';
+import type { LimitedCall, RequestLike, ResponseLike } from '../limited-call.js';
 
 /**
  * The GraphQL context, in the shapes that drivers and apps give it. A subscription has the HTTP request that opened its

@@ -1,6 +1,7 @@
 import { type ExecutionContext, RequestMethod } from '@nestjs/common';
 import { HOST, METHOD, VERSION } from '../rate-limit.metadata.js';
-import { asName, type LimitedCall, type RequestLike, type ResponseLike } from '../limited-call.js';
+import { asName } from '../../limit.id.js';
+import type { LimitedCall, RequestLike, ResponseLike } from '../limited-call.js';
 
 export type HttpRequest = RequestLike & {
   readonly method: string;

@@ -1,6 +1,7 @@
 import type { ExecutionContext } from '@nestjs/common';
 import { PATTERN } from '../rate-limit.metadata.js';
-import { asName, type LimitedCall, patternText } from '../limited-call.js';
+import { asName } from '../../limit.id.js';
+import { type LimitedCall, patternText } from '../limited-call.js';
 
 /** Reads a message of a microservice. It has no address of a sender, so `keyBy` has to find a key in its data or context. */
 export function messageCall(context: ExecutionContext): LimitedCall {

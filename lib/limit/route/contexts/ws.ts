@@ -1,6 +1,7 @@
 import type { ExecutionContext } from '@nestjs/common';
 import { GATEWAY_OPTIONS, MESSAGE } from '../rate-limit.metadata.js';
-import { asName, type LimitedCall, patternText } from '../limited-call.js';
+import { asName } from '../../limit.id.js';
+import { type LimitedCall, patternText } from '../limited-call.js';
 
 /** A client of socket.io (`handshake`) or of ws (`_socket`). */
 interface Socket {

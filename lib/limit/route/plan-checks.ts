@@ -1,0 +1,290 @@
+import type { Type } from '@nestjs/common';
+import type { ModuleRef, ModulesContainer } from '@nestjs/core';
+import { SyncGuardConfigError } from '../../core/errors.js';
+import { globalEnhancers } from '../../transport/global-enhancers.js';
+import { isByUser, type ResolvedPolicy } from '../limit.policy.js';
+import { presets } from '../presets.js';
+import { type Method, methodsOf } from './decorated-methods.js';
+import { HandlerKinds } from './handler-kind.js';
+import type { KeyResolver } from './key-resolver.js';
+import { guardsOn, hasOtherGuards, isOtherGuard } from './last-guard.js';
+import {
+  APPLIES_DEFAULT,
+  FIELD_RESOLVER,
+  GRAPHQL_OPTIONS,
+  PATTERN,
+  type RateLimitEntry,
+  REFERENCE_RESOLVER,
+} from './rate-limit.metadata.js';
+import {
+  entriesOn,
+  inlineOf,
+  isByAddress,
+  listName,
+  type RouteLimits,
+  type RoutePlans,
+  skippedOn,
+  UNNAMED,
+} from './route-plans.js';
+
+/** Checks the limits of all routes at boot. */
+export class PlanChecks {
+  /** The names of the policies in the options that @SkipRateLimit may use: their keys, and the names of their own. */
+  readonly #optionNames: readonly string[];
+
+  constructor(
+    private readonly options: RouteLimits,
+    private readonly plans: RoutePlans,
+    private readonly keys: KeyResolver,
+  ) {
+    this.#optionNames = [...options.limits].flatMap(([key, policies]) => [
+      key,
+      ...policies.flatMap(({ name }) => [name, listName(name)]),
+    ]);
+  }
+
+  /** Returns whether a function in a policy has moved a limit of the method behind the guards, and no `ask` says so. */
+  #isMoved(type: Type, method: Method): boolean {
+    return this.plans
+      .limitsOf(type, method)
+      .some(
+        ({ ask, isAskGiven, keyBy, count, dynamicLimit }) =>
+          ask === 'after' && !isAskGiven && !isByUser(keyBy) && (count !== 'failure' || dynamicLimit),
+      );
+  }
+
+  /**
+   * Checks at boot that all policies and providers exist that decorators and options name, and that the decorators can
+   * limit the methods they stand on.
+   *
+   * @throws SyncGuardConfigError with a code of docs/rate-limits.md, or the error of Nest if a provider does not exist
+   */
+  run(modules: ModulesContainer, moduleRef: ModuleRef, warn: (message: string) => void): void {
+    this.#verifyDefault(modules, moduleRef);
+    const names = new SharedNames();
+    for (const type of classesOf(modules)) {
+      this.#verifyClass(type, moduleRef);
+      this.#verifySharedNames(type, names);
+    }
+    for (const [key, policies] of this.options.limits)
+      for (const policy of policies) {
+        this.#verifyProviders(policy);
+        // A policy of the options counts as used, because AbuseLimiterService may use it. A preset does not, so its
+        // name is free for other policies.
+        if (!Object.hasOwn(presets, key)) names.add(policy);
+      }
+    const { skipIf, user, address } = this.options.limit;
+    for (const each of [skipIf, user, address])
+      if (typeof each === 'function') this.keys.resolver<unknown>(each);
+    this.#verifyAsk(modules, moduleRef, warn);
+  }
+
+  #verifyAsk(modules: ModulesContainer, moduleRef: ModuleRef, warn: (message: string) => void): void {
+    const hasGlobalGuards = globalEnhancers(moduleRef)?.guards.some(isOtherGuard) ?? false;
+    const kinds = new HandlerKinds(modules);
+    const moved = classesOf(modules).flatMap((type) =>
+      methodsOf(type)
+        .filter((method) => hasGlobalGuards || hasOtherGuards(type) || hasOtherGuards(method))
+        .filter((method) => kinds.of(method) === 'guarded' && this.#isMoved(type, method))
+        .map((method) => `${type.name}.${method.name}`),
+    );
+    if (moved.length > 0)
+      warn(
+        `RATE_LIMIT_ASK: These routes have a policy with a function in \`keyBy\`, \`cost\`, \`limit\` or \`windowMs\`, so it is asked after the guards and does not count the calls that a guard refuses: ${[...new Set(moved)].join(', ')}. Set \`ask: 'before'\` in the policy to count them, or \`ask: 'after'\` to keep it so.`,
+      );
+  }
+
+  /** Checks that RateLimitGuard is not bound to handlers that it would not limit, as there is no policy `default`. */
+  #verifyDefault(modules: ModulesContainer, moduleRef: ModuleRef): void {
+    if (this.options.limits.has('default')) return;
+    if (globalEnhancers(moduleRef)?.guards.some(appliesDefault)) throw noDefault('to all handlers');
+    const kinds = new HandlerKinds(modules);
+    for (const type of classesOf(modules))
+      for (const method of methodsOf(type)) {
+        const isBound = [type, method].some((place) => guardsOn(place).some(appliesDefault));
+        const isLimited = [type, method].some((place) => entriesOn(place).length > 0);
+        if (isBound && !isLimited && skippedOn([method, type]) !== true && kinds.of(method) === 'guarded')
+          throw noDefault(`to ${type.name}.${method.name}, which has no limits of its own`);
+      }
+  }
+
+  #verifyClass(type: Type, moduleRef: ModuleRef): void {
+    const methods = methodsOf(type);
+    const names = namesIn([type, ...methods].flatMap(entriesOn));
+    this.#verifyNames(type, names);
+    for (const method of methods) {
+      this.#verifyNames(method, names);
+      if (Reflect.hasMetadata(PATTERN, method)) this.#verifyMessageHandler(type, method);
+      if (isFieldResolver(method) && this.plans.ownPolicies(type, method, UNNAMED).length > 0)
+        verifyFieldResolver(type, method, moduleRef);
+    }
+  }
+
+  #verifySharedNames(type: Type, names: SharedNames): void {
+    for (const method of methodsOf(type)) {
+      const own = this.plans.ownPolicies(type, method, UNNAMED).filter(({ name }) => !isUnnamed(name));
+      for (const policy of own) names.add(policy);
+      names.verifyRoute(own);
+    }
+  }
+
+  /**
+   * Checks that the names in the decorators on a class or method exist, and the providers of their policies. `names`
+   * are those of the policies that `@RateLimit` has on the class and its methods.
+   */
+  #verifyNames(place: object, names: ReadonlySet<string>): void {
+    const entries = entriesOn(place);
+    for (const { policy } of entries)
+      if (typeof policy === 'string' && !this.options.limits.has(policy))
+        throw unknownName('@RateLimit', policy, this.options.limits.keys());
+    const known = new Set(['default', ...names, ...this.#optionNames]);
+    for (const name of namesSkippedOn(place))
+      if (!known.has(name)) throw unknownName('@SkipRateLimit', name, known);
+    for (const policy of this.plans.policiesOf(entries, UNNAMED)) this.#verifyProviders(policy);
+  }
+
+  #verifyProviders({ keyBy, cost, dynamicLimit, dynamicWindow }: ResolvedPolicy): void {
+    for (const each of [keyBy, cost, dynamicLimit, dynamicWindow].flat())
+      if (typeof each === 'function') this.keys.resolver<unknown>(each);
+  }
+
+  #verifyMessageHandler(type: Type, method: Method): void {
+    for (const policy of this.plans.ownPolicies(type, method, UNNAMED))
+      if (isByAddress(policy) && typeof this.options.limit.address !== 'function')
+        throw new SyncGuardConfigError(
+          `The policy ${policy.name} limits the message handler ${type.name}.${method.name} by address, but a message has no address.`,
+          {
+            code: 'RATE_LIMIT_NO_KEY',
+            hint: "Give the policy a `keyBy`: 'body.tenant' reads a field of the message, a function reads its context.",
+          },
+        );
+  }
+}
+
+/**
+ * Checks at boot that policies of the same name can share their counts. With different windows, the shorter one would
+ * remove attempts that the longer one still counts. On one route, each would take the other's count of a call for its own.
+ */
+class SharedNames {
+  readonly #known = new Map<string, ResolvedPolicy>();
+
+  /** @throws SyncGuardConfigError RATE_LIMIT_NAME */
+  add(policy: ResolvedPolicy): void {
+    // The algorithms keep their counts under different names.
+    const shared = `${policy.algorithm} ${policy.name}`;
+    const known = this.#known.get(shared) ?? policy;
+    if (windowOf(known) !== windowOf(policy))
+      throw clash(policy, `have windows of ${windowOf(known)} and of ${windowOf(policy)} ms`);
+    this.#known.set(shared, policy);
+  }
+
+  /**
+   * @param policies - the policies of one route
+   * @throws SyncGuardConfigError RATE_LIMIT_NAME
+   */
+  verifyRoute(policies: readonly ResolvedPolicy[]): void {
+    for (const [i, policy] of policies.entries())
+      if (policies.slice(0, i).some((other) => isTakenFor(other, policy)))
+        throw clash(policy, 'count by the same key on one route');
+  }
+}
+
+/** Returns the longest window. Attempts are kept for that long. */
+const windowOf = ({ rules }: ResolvedPolicy): number => Math.max(rules.shortWindowMs, rules.longWindowMs);
+
+/**
+ * Returns whether two policies of one route would mix up their counts. Two equal policies do not: a class and its method may
+ * have the same limit, which then counts once.
+ */
+const isTakenFor = (one: ResolvedPolicy, other: ResolvedPolicy): boolean =>
+  one.name === other.name &&
+  keyPartsOf(one).length === keyPartsOf(other).length &&
+  keyPartsOf(one).every((part, i) => part === keyPartsOf(other)[i]) &&
+  (one.count !== other.count ||
+    one.dynamicLimit !== other.dynamicLimit ||
+    JSON.stringify(one.rules) !== JSON.stringify(other.rules));
+
+const keyPartsOf = ({ keyBy }: ResolvedPolicy): readonly unknown[] => [keyBy].flat();
+
+const clash = ({ name }: ResolvedPolicy, what: string): SyncGuardConfigError =>
+  new SyncGuardConfigError(`Two policies named ${name} ${what}.`, {
+    code: 'RATE_LIMIT_NAME',
+    hint: 'Policies of the same name count together. Give each a name of its own, or use one policy with `temp` and `long`.',
+  });
+
+const isUnnamed = (name: string): boolean => name.split('#')[0] === UNNAMED;
+
+const isFieldResolver = (method: Method): boolean =>
+  Reflect.hasMetadata(FIELD_RESOLVER, method) || Reflect.hasMetadata(REFERENCE_RESOLVER, method);
+
+/**
+ * Checks that Nest asks guards and interceptors for a field resolver, which it does only if GraphQLModule is configured so. If
+ * Nest asks neither, a limit on the class leaves the fields alone, and that is allowed. Guards without interceptors are not,
+ * because the limits would never learn how a call ends.
+ */
+function verifyFieldResolver(type: Type, method: Method, moduleRef: ModuleRef): void {
+  const isOwn = entriesOn(method).length > 0;
+  for (const { fieldResolverEnhancers: enhancers = [] } of graphqlOptions(moduleRef)) {
+    const asked = ['guards', 'interceptors'].filter((kind) => enhancers.includes(kind));
+    if (asked.length === 2 || (asked.length === 0 && !isOwn)) continue;
+    throw new SyncGuardConfigError(
+      `@RateLimit on ${isOwn ? '' : 'the class of '}the field resolver ${type.name}.${method.name} cannot work, because Nest asks no ${asked.includes('guards') ? 'interceptors' : 'guards'} for fields of objects.`,
+      {
+        code: 'RATE_LIMIT_UNGUARDED_FIELD',
+        hint: "Set `fieldResolverEnhancers: ['guards', 'interceptors']` in the options of GraphQLModule.",
+      },
+    );
+  }
+}
+
+/** Returns the options of each GraphQLModule. */
+function graphqlOptions(
+  moduleRef: ModuleRef,
+): readonly { readonly fieldResolverEnhancers?: readonly string[] }[] {
+  try {
+    return moduleRef.get(GRAPHQL_OPTIONS, { strict: false, each: true });
+  } catch {
+    // There is no GraphQLModule, so nothing calls the resolvers.
+    return [];
+  }
+}
+
+const namesIn = (entries: readonly RateLimitEntry[]): ReadonlySet<string> =>
+  new Set(
+    entries.flatMap(({ policy }) =>
+      typeof policy === 'string' ? [] : inlineOf(policy).flatMap(({ name }) => name ?? []),
+    ),
+  );
+
+/** Returns whether a guard is RateLimitGuard or a subclass of it, even that of another copy of this package. */
+const appliesDefault = (guard: unknown): boolean => {
+  const type = typeof guard === 'function' ? guard : (guard as object | null | undefined)?.constructor;
+  return type !== undefined && Reflect.hasMetadata(APPLIES_DEFAULT, type);
+};
+
+const noDefault = (where: string): SyncGuardConfigError =>
+  new SyncGuardConfigError(
+    `RateLimitGuard is bound ${where}. It applies the policy \`default\`, and there is none.`,
+    {
+      code: 'RATE_LIMIT_NO_DEFAULT',
+      hint: 'Add the policy, as in `limits: { default: { limit: 100, windowMs: seconds(10) } }`, or unbind the guard. @RateLimit does not need it.',
+    },
+  );
+
+const unknownName = (decorator: string, name: string, known: Iterable<string>): SyncGuardConfigError =>
+  new SyncGuardConfigError(`${decorator}('${name}') names a policy that does not exist.`, {
+    code: 'RATE_LIMIT_UNKNOWN_POLICY',
+    hint: `Correct the name, or add the policy to the \`limits\` option. There are: ${[...known].join(', ')}.`,
+  });
+
+const namesSkippedOn = (place: object): readonly string[] => {
+  const skipped = skippedOn([place]);
+  return skipped === true ? [] : [...skipped];
+};
+
+/** Returns the classes of an app's controllers and providers. */
+const classesOf = (modules: ModulesContainer): readonly Type[] =>
+  [...modules.values()]
+    .flatMap(({ controllers, providers }) => [...controllers.values(), ...providers.values()])
+    .map(({ metatype }) => metatype)
+    .filter((type): type is Type => typeof type === 'function');
