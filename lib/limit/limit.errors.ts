@@ -1,4 +1,4 @@
-import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
+import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
 import type { DeniedDecision, TooManyAttemptsCode } from './limit.types.js';
 
 /**
@@ -54,15 +54,6 @@ export class LimitError extends SyncGuardError<FaultCode> {
   /** Returns the fault as a LimitError, with its code, hint and cause. */
   static from(error: unknown): LimitError {
     if (error instanceof LimitError) return error;
-    const known = error instanceof SyncGuardError ? error : undefined;
-    return new LimitError({
-      code: (known?.code as FaultCode | undefined) ?? 'Internal',
-      message:
-        known?.summary ??
-        'An operation of the limiter failed with an error that SyncGuard does not know. It is the `cause`.',
-      hint: known?.hint,
-      cause: known ? known.cause : error,
-      context: known?.context,
-    });
+    return new LimitError(faultOf<FaultCode>(error, 'An operation of the limiter'));
   }
 }

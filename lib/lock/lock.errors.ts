@@ -1,6 +1,6 @@
 import { hashKey } from '../core/keys.js';
 import { passOwed } from '../core/owed.js';
-import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
+import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
 
 /**
  * - `AcquisitionTimeout`: somebody else held the lock for all the time that the call waited.
@@ -38,16 +38,11 @@ export class LockError extends SyncGuardError<LockErrorCode> {
     about: { keys?: readonly string[] | undefined; lockId?: string } = {},
   ): LockError {
     if (error instanceof LockError) return error;
-    const known = error instanceof SyncGuardError ? error : undefined;
+    const fault = faultOf<LockErrorCode>(error, 'A lock operation');
     const lockError = new LockError({
-      code: (known?.code as LockErrorCode | undefined) ?? 'Internal',
-      message:
-        known?.summary ??
-        'A lock operation failed with an error that SyncGuard does not know. It is the `cause`.',
-      hint: known?.hint,
-      cause: known ? known.cause : error,
+      ...fault,
       context: {
-        ...known?.context,
+        ...fault.context,
         ...(about.keys === undefined ? {} : hashesOf(about.keys)),
         ...(about.lockId === undefined ? {} : { lockIdHash: hashKey(about.lockId) }),
       },

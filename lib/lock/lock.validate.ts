@@ -1,5 +1,5 @@
 import { describe, userKey } from '../core/keys.js';
-import { type CallOptions, callOptions, duration } from '../core/validate.js';
+import { type CallOptions, callOptions, duration, leavingAs } from '../core/validate.js';
 import { LockError } from './lock.errors.js';
 import type {
   AcquireOptions,
@@ -25,13 +25,7 @@ export function validateLockId(lockId: unknown): string {
 }
 
 /** Runs the checks of a call. Turns every error of a check into a LockError with the code InvalidArgument. */
-export function checked<T>(check: () => T): T {
-  try {
-    return check();
-  } catch (error) {
-    throw LockError.from(error);
-  }
-}
+export const { checked } = leavingAs(LockError.from);
 
 /** Checks the options of a call whose only option is `signal`. */
 export const validateCall = (options: CallOptions): CallOptions => checked(() => callOptions(options, []));

@@ -10,7 +10,7 @@ const MOST_FILES: Record<string, number> = {
   view: 11,
   acquire: 16,
   check: 18,
-  reserve: 16,
+  reserve: 14,
   '@RateLimit': 24,
 };
 const MOST_LINES = 450;
