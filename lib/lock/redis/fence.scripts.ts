@@ -4,12 +4,7 @@ import type { FenceResult } from '../fence.types.js';
 type ApplyKey = 'guard' | 'target';
 type ApplyArg = 'fence' | 'lockId' | 'value';
 
-/**
- * Compares and notes a fence. Replies 1, or the last fence if that is higher, or is equal and has another lock id.
- *
- * `guard` is the last fence with its lock id behind it: 37 characters, which are compared as text. It is never deleted.
- * A second run finds its own fence and lock id, and writes the same again.
- */
+/** Ends with the last fence if that is higher, or is equal and has another lock id. */
 const COMPARE = /* lua */ `
 local last = redis.call('GET', guard)
 if last then

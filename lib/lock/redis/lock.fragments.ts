@@ -17,7 +17,7 @@ export const keysFor = (count: number): KeyName[] =>
     'index',
   ] as KeyName[];
 
-/** The Lua function \`extended(json)\` returns a record with its new expiry. */
+/** The Lua function `extended(json)` returns a record with its new expiry. */
 export const EXTENDING = /* lua */ `
 -- Reads: nowMs, ttlMs, decode, isQueuedFor.
 -- Sets: expiresAtMs, extended.

@@ -1,5 +1,5 @@
-import { acquireFor, type AcquireArg, type AcquireReply } from './acquire.script.js';
-import { extendFor, type ExtendArg } from './extend.script.js';
+import { acquireFor } from './acquire.script.js';
+import { extendFor } from './extend.script.js';
 import { handOnScript, publishScript } from './hand-on.scripts.js';
 import {
   cleanupScript,
@@ -11,26 +11,18 @@ import {
   releaseByIdScript,
   releaseFoundScript,
 } from './lock.by-id.scripts.js';
-import type { KeyName } from './lock.fragments.js';
-import type { ExtendReply } from './lock.replies.js';
-import { releaseFor, type ReleaseArg, type ReleaseReply } from './release.script.js';
-import type { Script } from '../../script/define-script.js';
+import { releaseFor } from './release.script.js';
 
-export interface ScriptsOfLock {
-  readonly acquire: Script<KeyName, AcquireArg, AcquireReply>;
-  readonly release: Script<KeyName, ReleaseArg, ReleaseReply>;
-  readonly extend: Script<KeyName, ExtendArg, ExtendReply>;
-}
+const scriptsOf = (count: number) => ({
+  acquire: acquireFor(count),
+  release: releaseFor(count),
+  extend: extendFor(count),
+});
 
-const byCount: ScriptsOfLock[] = [];
+const byCount: ReturnType<typeof scriptsOf>[] = [];
 
 /** Returns the scripts for `count` keys. Each number of keys has its own command (law 6 of docs/scripts.md). */
-export const scriptsFor = (count: number): ScriptsOfLock =>
-  (byCount[count] ??= {
-    acquire: acquireFor(count),
-    release: releaseFor(count),
-    extend: extendFor(count),
-  });
+export const scriptsFor = (count: number): (typeof byCount)[number] => (byCount[count] ??= scriptsOf(count));
 
 export const lockScripts = [
   ...[1, 2].flatMap((count) => {
