@@ -1,5 +1,6 @@
 import { ARM, ARM_CREDITED } from './budget.thresholds.fragments.js';
-import { KEEP_KEYS, PLUS, READ_COUNTERS, START, WRITE_COUNTERS, admit } from './budget.fragments.js';
+import { KEEP_KEYS, WRITE_COUNTERS } from './budget.operation.fragments.js';
+import { PLUS, READ_COUNTERS, START, admit } from './budget.fragments.js';
 import {
   BUDGET_KEYS,
   ENTRIES,

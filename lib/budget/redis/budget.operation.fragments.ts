@@ -1,5 +1,50 @@
-import { KEEP_KEYS, READ_BALANCES, WRITE_COUNTERS } from './budget.fragments.js';
+import { READ_BALANCES } from './budget.fragments.js';
 import { takeApart } from '../../script/fragments.js';
+
+/**
+ * Sets when the four keys end. They end together, and only if every period ends: `untilMs` is nil if one does
+ * not. The end is set an hour late, so that it rarely has to move. A member that no operation removes keeps
+ * each key alive until then. The first write goes to `garbage`, the only key that may not have been
+ * read, so that a wrong type fails before anything is written.
+ */
+export const KEEP_KEYS = /* lua */ `
+-- Reads: ending, untilMs, garbage, counters, records, pending.
+if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or untilMs > tonumber(ending)) then
+  local SLACK_MS = 3600000
+  local keys = { garbage, counters, records, pending }
+  if untilMs then
+    local endMs = untilMs + SLACK_MS
+    redis.call('ZADD', garbage, '+inf', '')
+    redis.call('HSET', counters, '~', endMs)
+    redis.call('HSET', records, '~', '')
+    redis.call('ZADD', pending, '+inf', '')
+    for _, key in ipairs(keys) do redis.call('PEXPIREAT', key, endMs) end
+  else
+    redis.call('HSET', counters, '~', 'never')
+    if ending then for _, key in ipairs(keys) do redis.call('PERSIST', key) end end
+  end
+end`;
+
+/**
+ * Writes the counters in `packed`. A window that opens, or that is past, is scheduled for purging after its
+ * retention.
+ */
+export const WRITE_COUNTERS = /* lua */ `
+-- Reads: isNew, openUntilMs, nowMs, split, ends, garbage, retentionMs, names, packed, counters.
+-- Sets: writes.
+if isNew or not (openUntilMs == '0' or nowMs < tonumber(openUntilMs)) then
+  for i, stop in ipairs(split(ends)) do
+    if stop ~= '0' then
+      redis.call('ZADD', garbage, 'GT', math.max(tonumber(stop), nowMs) + retentionMs + 1, names[i])
+    end
+  end
+end
+local writes = {}
+for i = 1, #names do
+  writes[2 * i - 1] = names[i]
+  writes[2 * i] = packed[i]
+end
+redis.call('HSET', counters, unpack(writes))`;
 
 /** The four keys of a root. Every script declares all of them. */
 export const BUDGET_KEYS = ['counters', 'records', 'pending', 'garbage'] as const;

@@ -1,5 +1,6 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
-import { KEEP_KEYS, PLUS, START, WRITE_COUNTERS, admit, openRecord } from './budget.fragments.js';
+import { KEEP_KEYS, WRITE_COUNTERS } from './budget.operation.fragments.js';
+import { PLUS, START, admit, openRecord } from './budget.fragments.js';
 import {
   BUDGET_KEYS,
   DETAIL,
