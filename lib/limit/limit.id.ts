@@ -1,11 +1,21 @@
 import { randomFillSync } from 'node:crypto';
 import { hashKey, userKey } from '../core/keys.js';
-import type { ResolvedPolicy } from './limit.policy.js';
+import { LimitError } from './limit.errors.js';
+import type { PolicyCheck, ResolvedPolicy } from './limit.policy.js';
 
 /** Returns the policy's name and the key as one text. All calls with the same identity are counted together. */
 export const identityOf = ({ name }: Pick<ResolvedPolicy, 'name'>, key: string): string =>
   // A name is printable ASCII, so the first NUL ends it, whatever the key holds.
   `${name}\0${userKey(key)}`;
+
+/** Returns the check of a call under a policy whose numbers do not depend on the request. */
+export function checkOf(policy: ResolvedPolicy, key: string): PolicyCheck {
+  try {
+    return { policy, identity: identityOf(policy, key), cost: policy.cost as number };
+  } catch (error) {
+    throw LimitError.from(error);
+  }
+}
 
 /** Returns the key of an identity. */
 export const keyOf = (identity: string): string => identity.slice(identity.indexOf('\0') + 1);

@@ -1,6 +1,8 @@
 import { memberNameOf } from './handler-entry.js';
+import { CallInFlight, type Listeners, type ResponseState } from '../call-in-flight.js';
+import type { ResolvedPolicy } from '../limit.policy.js';
 import type { CallEnd } from '../limit.types.js';
-import type { ResponseLike } from './limited-call.js';
+import type { EndingResponse, ResponseLike } from './limited-call.js';
 import { PASSTHROUGH, REDIRECT, ROUTE_ARGS } from './rate-limit.metadata.js';
 import type { Visit } from './visit.js';
 
@@ -57,3 +59,46 @@ function writesResponse(type: Type, method: Method): boolean {
 }
 
 const isStatus = (value: unknown): value is number => typeof value === 'number' && value > 0;
+
+/** Returns a call in flight that is settled by its HTTP response at the latest. */
+export function callOfResponse(
+  policies: readonly ResolvedPolicy[],
+  listeners: Listeners,
+  visit: Visit,
+  response: ResponseLike,
+): CallInFlight {
+  const raw = response.raw ?? (response as unknown as EndingResponse);
+  if (response.raw && policies.some(({ isFailure }) => isFailure)) keepHeaders(raw);
+  const now: ResponseState = {
+    get statusCode() {
+      return response.statusCode;
+    },
+    // A handler may have written headers to the raw response. The reply of Fastify does not have those.
+    get location() {
+      return locationOf(raw.headersSent ? raw : response);
+    },
+    get handled() {
+      return visit.handled;
+    },
+    get headersSent() {
+      return raw.headersSent;
+    },
+  };
+  const call = new CallInFlight(policies, listeners, now);
+  // If this call sets a block, it is too late for this response. The next call is denied.
+  raw.once('finish', () => void call.responseSent().catch(() => {}));
+  raw.once('close', () => void call.connectionClosed().catch(() => {}));
+  return call;
+}
+
+/**
+ * Makes Node.js keep the headers that are passed to `writeHead`. By itself it keeps them only if a header was set before, as
+ * Express does. Otherwise `getHeader` would not find the `Location` of a redirect that is written to the raw response.
+ */
+function keepHeaders(raw: EndingResponse): void {
+  if (raw.headersSent) return;
+  raw.setHeader(UNUSED_HEADER, '');
+  raw.removeHeader(UNUSED_HEADER);
+}
+
+const UNUSED_HEADER = 'x-syncguard';

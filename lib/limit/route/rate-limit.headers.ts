@@ -1,6 +1,9 @@
-import { type BackendDecision, remainingOf } from '../limit.backend.js';
+import { type BackendDecision, isUncounted, remainingOf } from '../limit.backend.js';
+import type { CallDecision } from '../limit.decisions.js';
 import type { RateLimitHeaders } from '../limit.options.js';
 import type { ResolvedPolicy } from '../limit.policy.js';
+import type { EndingResponse, ResponseLike } from './limited-call.js';
+import type { Visit } from './visit.js';
 
 /** A policy and its decision about a call, as one item of the headers. */
 export interface HeaderItem {
@@ -58,3 +61,35 @@ const resetSecs = ({ decision }: HeaderItem): number =>
 
 /** Returns a name as a string of structured fields (RFC 9651). Names are printable ASCII already. */
 const quoted = (name: string): string => `"${name.replace(/["\\]/g, '\\$&')}"`;
+
+/** A property of a response: the header items of all calls that it answers, by the name of their policy. */
+const HEADER_ITEMS = Symbol.for('syncguard:header-items');
+
+interface WithHeaderItems extends ResponseLike {
+  [HEADER_ITEMS]?: Map<string, HeaderItem>;
+}
+
+/** Sets the headers of one decision on its response, after those of earlier decisions. */
+export function setLimitHeaders(
+  { call: { response }, plan }: Visit,
+  { checks, decisions }: CallDecision,
+  styles: readonly RateLimitHeaders[],
+): void {
+  if (!response) return;
+  const items = ((response as WithHeaderItems)[HEADER_ITEMS] ??= new Map<string, HeaderItem>());
+  checks.forEach((check, i) => {
+    const { policy } = check;
+    const decision = decisions[i];
+    // A call that is allowed uncounted leaves nothing to report.
+    const shows = decision?.status === 'denied' || !isUncounted(check);
+    if (decision && shows && !plan.watching.has(policy)) items.set(policy.name, { policy, decision });
+  });
+  for (const [name, value] of rateLimitHeaders(styles, [...items.values()])) setHeader(response, name, value);
+}
+
+/** The responses of Express and Fastify have `header`. A GraphQL context may hold a response of Node.js, or a sent one. */
+export function setHeader(response: ResponseLike, name: string, value: string): void {
+  if ((response.raw ?? (response as unknown as EndingResponse)).headersSent) return;
+  if (response.header) response.header(name, value);
+  else response.setHeader?.(name, value);
+}

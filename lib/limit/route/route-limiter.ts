@@ -3,39 +3,31 @@ import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
 import type { CallDecision, LimitDecisions } from '../limit.decisions.js';
-import { type ResponseState, CallInFlight, type Listeners } from '../call-in-flight.js';
+import { CallInFlight, type Listeners } from '../call-in-flight.js';
 import { BootChecks } from './boot-checks.js';
-import { describeKeyBy } from './key-parts.js';
 import { KeyResolver } from './key-resolver.js';
 import { MAX_CHECKS, isUncounted } from '../limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../limit.errors.js';
-import { costOf, withLimit, withWindow } from '../limit.per-call.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
-import type { FromContext } from '../policy.types.js';
-import { identityOf } from '../limit.id.js';
+import { checkOf } from '../limit.id.js';
 import { GUARDS_MS } from '../limit.times.js';
-import type { EndingResponse, LimitedCall, ResponseLike } from './limited-call.js';
+import { CallChecks } from './call-checks.js';
+import type { LimitedCall } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
-import { type HeaderItem, rateLimitHeaders } from './rate-limit.headers.js';
+import { setHeader, setLimitHeaders } from './rate-limit.headers.js';
 import { PlanChecks } from './plan-checks.js';
 import type { Stage } from './plan.js';
-import { isByAddress, type RouteLimits, RoutePlans } from './route-plans.js';
+import { type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
-import { endOf, locationOf } from './call-end.js';
+import { callOfResponse, endOf } from './call-end.js';
 import { type CallLimiter, callObject, leaveVisit, limitedCall, type Visit, visitOn } from './visit.js';
-
-/** A property of a response: the header items of all calls that it answers, by the name of their policy. */
-const HEADER_ITEMS = Symbol.for('syncguard:header-items');
-
-interface WithHeaderItems extends ResponseLike {
-  [HEADER_ITEMS]?: Map<string, HeaderItem>;
-}
 
 /** Asks the limits of a call at each stage, and refuses the call if one of them denies it. Our guards call this. */
 @Injectable()
 export class RouteLimiter implements OnModuleInit, CallLimiter {
   readonly #logger = new Logger('SyncGuard');
   readonly #keys: KeyResolver;
+  readonly #checks: CallChecks;
   readonly #plans: RoutePlans;
   readonly #warned = new Set<string>();
 
@@ -46,6 +38,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     private readonly moduleRef: ModuleRef,
   ) {
     this.#keys = new KeyResolver(moduleRef, options.limit, (message) => this.#logger.warn(message));
+    this.#checks = new CallChecks(this.#keys, (message) => this.#warnOnce(message));
     this.#plans = new RoutePlans(options);
     // Here all modules are known, and Nest has not resolved a route yet.
     bindRoutes(modules, this.#plans);
@@ -142,10 +135,10 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
       return this.#ask(policies.slice(MAX_CHECKS), context, visit, stage);
     }
     const atOnce = this.#checkAtOnce(policies, context, visit.call);
-    const checks = atOnce ? [atOnce] : await this.#checksOf(policies, context, visit, stage);
+    const checks = atOnce ? [atOnce] : await this.#checks.of(policies, context, visit, stage);
     if (checks.length === 0) return;
     const decided = await this.decisions.decide(checks);
-    this.#setLimitHeaders(visit, decided);
+    if (this.options.limit.headers.length > 0) setLimitHeaders(visit, decided, this.options.limit.headers);
     if (!decided.decision.allowed) throw new TooManyAttemptsError(decided.decision, decided.policy.code);
     this.#trackEnds(context, visit, decided);
   }
@@ -222,47 +215,10 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     call: LimitedCall,
   ): PolicyCheck | undefined {
     const [policy] = policies;
-    if (!policy || policies.length > 1 || policy.count !== 'attempt' || isDynamic(policy)) return undefined;
+    if (!policy || policies.length > 1 || policy.count !== 'attempt') return undefined;
+    if (!policy.isStatic || typeof policy.cost === 'function') return undefined;
     const key = this.#keys.keyAtOnce(policy.keyBy, context, call);
     return key === undefined ? undefined : checkOf(policy, key);
-  }
-
-  async #checksOf(
-    policies: readonly ResolvedPolicy[],
-    context: ExecutionContext,
-    { call, plan }: Visit,
-    stage: Stage,
-  ): Promise<PolicyCheck[]> {
-    const counted = policies.filter(
-      (policy) =>
-        policy.count === 'attempt' || !isOfDefault(plan, policy, stage) || this.#knowsHowCallsEnd(context),
-    );
-    const checks = counted.map(async (policy) => {
-      const key = await this.#keys.keyFor(policy.keyBy, context, call);
-      if (key === undefined)
-        return plan.watching.has(policy) ? undefined : this.#passWithoutKey(policy, context, stage);
-      return isDynamic(policy) ? this.#dynamicCheckOf(policy, key, context) : checkOf(policy, key);
-    });
-    return (await Promise.all(checks)).filter((check) => check !== undefined);
-  }
-
-  async #dynamicCheckOf(
-    policy: ResolvedPolicy,
-    key: string,
-    context: ExecutionContext,
-  ): Promise<PolicyCheck> {
-    const from = <T>(value: T | FromContext<T>): T | Promise<T> =>
-      typeof value === 'function' ? this.#keys.resolver(value as FromContext<T>)(context) : value;
-    let current = policy;
-    if (policy.dynamicWindow) current = withWindow(current, await from<unknown>(policy.dynamicWindow));
-    if (policy.dynamicLimit)
-      current = withLimit(current, await from<unknown>(policy.dynamicLimit), (message) => {
-        this.#warnOnce(message);
-      });
-    const cost = costOf(current, await from<unknown>(policy.cost));
-    // The window is part of the name, so that calls of a day are not counted in an hour.
-    const name = policy.dynamicWindow ? `${policy.name};w=${current.rules.shortWindowMs}` : policy.name;
-    return { policy: current, identity: identityOf({ name }, key), cost };
   }
 
   #visitOf(context: ExecutionContext): Visit | undefined {
@@ -294,21 +250,6 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     return skipIf ? this.#keys.resolver<boolean>(skipIf)(context) : false;
   }
 
-  #setLimitHeaders({ call: { response }, plan }: Visit, { checks, decisions }: CallDecision): void {
-    const { headers } = this.options.limit;
-    if (headers.length === 0 || !response) return;
-    const items = ((response as WithHeaderItems)[HEADER_ITEMS] ??= new Map<string, HeaderItem>());
-    checks.forEach((check, i) => {
-      const { policy } = check;
-      const decision = decisions[i];
-      // A call that is allowed uncounted leaves nothing to report.
-      const shows = decision?.status === 'denied' || !isUncounted(check);
-      if (decision && shows && !plan.watching.has(policy)) items.set(policy.name, { policy, decision });
-    });
-    for (const [name, value] of rateLimitHeaders(headers, [...items.values()]))
-      setHeader(response, name, value);
-  }
-
   /**
    * Throws the refusal of a denied call: a 429. An outage of Redis becomes a 503 and a wrong call a 400. Any other error is
    * thrown unchanged.
@@ -332,32 +273,6 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     return exceptionFor(context.getType<string>(), { statusCode, code, message, context: facts }, error);
   }
 
-  /**
-   * Lets a call without a key pass, with a warning, if the policy is `default`: that one was written for HTTP. Any other
-   * policy stands on the handler of the call, so it refuses the call.
-   */
-  #passWithoutKey({ name, keyBy }: ResolvedPolicy, context: ExecutionContext, stage: Stage): undefined {
-    if (stage === 'default' && isByAddress({ keyBy }))
-      return this.#warnOnce(
-        `RATE_LIMIT_NO_KEY: Calls of type '${context.getType<string>()}' have no address, so the policy \`default\` does not limit them. Give it a \`keyBy\` that finds a key in them.`,
-      );
-    throw new LimitError({
-      code: 'InvalidArgument',
-      message: 'The call does not have the values that identify its caller.',
-      hint: `The policy ${name} counts by ${describeKeyBy(keyBy)}. The call has no such value, and no address. Send the value, or change the \`keyBy\` of the policy.`,
-    });
-  }
-
-  /** Returns false, with a warning, outside of HTTP: there the global guard has no interceptor that reports how calls end. */
-  #knowsHowCallsEnd(context: ExecutionContext): boolean {
-    const type = context.getType<string>();
-    if (type === 'http') return true;
-    this.#warnOnce(
-      `RATE_LIMIT_NO_OUTCOME: The policy \`default\` counts calls by how they end. The global guard does not learn that for calls of type '${type}', so it does not limit them. Put @RateLimit on their handlers.`,
-    );
-    return false;
-  }
-
   #passUnknown(type: string): true {
     this.#warnOnce(
       `RATE_LIMIT_UNKNOWN_CONTEXT: @RateLimit and RateLimitGuard cannot limit calls of type '${type}', so these pass. Call AbuseLimiterService in their handlers.`,
@@ -372,72 +287,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   }
 }
 
-function checkOf(policy: ResolvedPolicy, key: string): PolicyCheck {
-  try {
-    return { policy, identity: identityOf(policy, key), cost: policy.cost as number };
-  } catch (error) {
-    throw LimitError.from(error);
-  }
-}
-
-/** Functions of the app decide about each call under such a policy. */
-const isDynamic = ({ dynamicLimit, dynamicWindow, cost }: ResolvedPolicy): boolean =>
-  dynamicLimit !== undefined || dynamicWindow !== undefined || typeof cost === 'function';
-
 const STATUS_BY_CODE: Readonly<Record<string, number>> = { ServiceUnavailable: 503, InvalidArgument: 400 };
-
-const isOfDefault = ({ defaultAfter }: Visit['plan'], policy: ResolvedPolicy, stage: Stage): boolean =>
-  stage === 'default' || (stage === 'after' && defaultAfter.includes(policy));
-
-/** Returns a call in flight that is settled by its HTTP response at the latest. */
-function callOfResponse(
-  policies: readonly ResolvedPolicy[],
-  listeners: Listeners,
-  visit: Visit,
-  response: ResponseLike,
-): CallInFlight {
-  const raw = response.raw ?? (response as unknown as EndingResponse);
-  if (response.raw && policies.some(({ isFailure }) => isFailure)) keepHeaders(raw);
-  const now: ResponseState = {
-    get statusCode() {
-      return response.statusCode;
-    },
-    // A handler may have written headers to the raw response. The reply of Fastify does not have those.
-    get location() {
-      return locationOf(raw.headersSent ? raw : response);
-    },
-    get handled() {
-      return visit.handled;
-    },
-    get headersSent() {
-      return raw.headersSent;
-    },
-  };
-  const call = new CallInFlight(policies, listeners, now);
-  // If this call sets a block, it is too late for this response. The next call is denied.
-  raw.once('finish', () => void call.responseSent().catch(() => {}));
-  raw.once('close', () => void call.connectionClosed().catch(() => {}));
-  return call;
-}
-
-/**
- * Makes Node.js keep the headers that are passed to `writeHead`. By itself it keeps them only if a header was set before, as
- * Express does. Otherwise `getHeader` would not find the `Location` of a redirect that is written to the raw response.
- */
-function keepHeaders(raw: EndingResponse): void {
-  if (raw.headersSent) return;
-  raw.setHeader(UNUSED_HEADER, '');
-  raw.removeHeader(UNUSED_HEADER);
-}
-
-const UNUSED_HEADER = 'x-syncguard';
-
-/** The responses of Express and Fastify have `header`. A GraphQL context may hold a response of Node.js, or a sent one. */
-function setHeader(response: ResponseLike, name: string, value: string): void {
-  if ((response.raw ?? (response as unknown as EndingResponse)).headersSent) return;
-  if (response.header) response.header(name, value);
-  else response.setHeader?.(name, value);
-}
 
 const pathOf = (url: string): string => {
   const path = url.replace(/[?#].*$/s, '');
