@@ -36,7 +36,8 @@ export class DenyCache {
     const entry = this.#entries.get(identity);
     if (!entry) return undefined;
     const nowMs = this.now();
-    if (nowMs < entry.endsAtMs) return { ...entry.decision, retryAfterMs: entry.blockEndsAtMs - nowMs };
+    if (nowMs < entry.endsAtMs)
+      return Object.assign({}, entry.decision, { retryAfterMs: entry.blockEndsAtMs - nowMs });
     this.#entries.delete(identity);
     return undefined;
   }

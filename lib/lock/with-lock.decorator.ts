@@ -73,7 +73,7 @@ export function WithLock<Args extends unknown[]>(
             if (parameter !== undefined) args[parameter] = lock;
             return body();
           },
-          { ...options, ...keyOption(keyOf(args)) },
+          Object.assign({}, options, keyOption(keyOf(args))),
         ) as Promise<T>;
       };
       return wrapMethod(original, enter, (self) => options.ttlMs ?? serviceOf(self).defaultTtlMs);

@@ -41,7 +41,8 @@ const recordKey = (prefix: string, key: string): string =>
 
 /** @param ours - the beginning of the names that only SyncGuard uses */
 function keysUnder(prefix: string, ours: string, keys: readonly string[], lockId: string): LockKeys {
-  const names = { ...namesOf(prefix, ours, keys[0] as string), index: storageKey(prefix, `id:${lockId}`) };
+  const index = storageKey(prefix, `id:${lockId}`);
+  const names = Object.assign(namesOf(prefix, ours, keys[0] as string), { index });
   if (keys.length > 1) addNames(names, prefix, ours, keys);
   return names;
 }

@@ -207,8 +207,9 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       ticket: turn?.ticket ?? '',
       keeps: turn?.keeps ? '1' : '',
       keysJson: keys.length > 1 ? `,"keys":${JSON.stringify(keys)}` : '',
-      ...ref.json,
+      keyJson: ref.json.keyJson,
     };
+    if (keys.length > 1) Object.assign(args, ref.json);
     // A waiting call repeats its attempt with the same lockId, so a failed attempt is undone only after the turn has left.
     const undo = turn && ((): void => (turn.hasLeft ? this.#turns.settle(turn) : undefined));
     const { acquire } = scriptsFor(keys.length);
@@ -267,7 +268,9 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     { signal, onReplay }: { signal?: AbortSignal | undefined; onReplay?: () => void } = {},
   ): Promise<ReleaseCode> {
     const { names, json } = (held.ref as LockRef | undefined) ?? this.#refOf(keys, lockId);
-    const args = { ...this.#turns.handing, lockId, waiter, isLive: isLive ? '1' : '', ...json };
+    const { channel, countsAll } = this.#turns.handing;
+    const args = { channel, countsAll, lockId, waiter, isLive: isLive ? '1' : '', keyJson: json.keyJson };
+    if (keys.length > 1) Object.assign(args, json);
     const { code, handed } = await this.runner.run(scriptsFor(keys.length).release, names, args, {
       signal,
       onReplay,
@@ -291,7 +294,8 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     signal: AbortSignal | undefined,
   ): Promise<ExtendReply> {
     const { names } = (ref as LockRef | undefined) ?? this.#refOf(keys, lockId);
-    const args = { lockId, ttlMs, ...this.#turns.handing };
+    const { channel, countsAll } = this.#turns.handing;
+    const args = { lockId, ttlMs, channel, countsAll };
     return this.runner.run(scriptsFor(keys.length).extend, names, args, { signal });
   }
 
