@@ -143,7 +143,10 @@ export type SyncGuardEvent = LockEvent | LimitEvent | BudgetEvent | SecretEvent;
 
 export type Feature = SyncGuardEvent['feature'];
 
-/** The facts of an operation, apart from its success. */
+/**
+ * The facts of an operation, apart from its success. lib/assembly/observed-*.ts says which facts each operation has,
+ * `observe.ts` adds its success and duration, and `telemetry.ts` hashes keys and ids.
+ */
 export interface Facts {
   /** Replaces the name of the method. */
   readonly type?: SyncGuardEvent['type'];

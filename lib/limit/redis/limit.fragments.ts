@@ -121,7 +121,7 @@ export const PRUNE = /* lua */ `
 call('ZADD', attempts, 'XX', 0, '')
 call('ZREMRANGEBYSCORE', attempts, isAttempt and '-inf' or 0, from)`;
 
-/** Writes the block of the tiers that are full (`shortFull`, `longFull`), and its penalties. Sets `blockValue` and `blockMs`. */
+/** Starts a short or a long block: writes the block of the tiers that are full (`shortFull`, `longFull`), and its penalties. Sets `blockValue` and `blockMs`. */
 export const SET_BLOCK = /* lua */ `
 -- Reads: call, attempts, shortFull, longFull, shortBlockMs, factor, longBlockMs, maxBlockMs, shortCount,
 --   longCount, block, penalties, forgiven, penaltiesTtlMs.

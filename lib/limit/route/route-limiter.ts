@@ -256,7 +256,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
    */
   async #refuseFault(context: ExecutionContext, visit: Visit, error: unknown): Promise<never> {
     if (error instanceof TooManyAttemptsError) throw await this.#refusal(context, visit, 429, error);
-    const status = error instanceof LimitError ? STATUS_BY_CODE[error.code] : undefined;
+    const status = error instanceof LimitError ? FAULT_STATUS[error.code] : undefined;
     throw status ? await this.#refusal(context, visit, status, error as LimitError) : error;
   }
 
@@ -287,7 +287,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   }
 }
 
-const STATUS_BY_CODE: Readonly<Record<string, number>> = { ServiceUnavailable: 503, InvalidArgument: 400 };
+const FAULT_STATUS: Readonly<Record<string, number>> = { ServiceUnavailable: 503, InvalidArgument: 400 };
 
 const pathOf = (url: string): string => {
   const path = url.replace(/[?#].*$/s, '');

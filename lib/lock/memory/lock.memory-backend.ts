@@ -7,6 +7,7 @@ import { LockError } from '../lock.errors.js';
 import { BackendHandle } from '../lock.handle.js';
 import { MemoryQueues, MemoryTurn } from './lock.memory-turns.js';
 import { createLockId, formatFence, type LockRecord, toLockInfo, toRawLockInfo } from '../lock.record.js';
+import { CLAIM_MS, KEEP_MS, KEEPING_LOOK_MS } from '../lock.times.js';
 import type {
   AcquireOptions,
   AcquireResult,
@@ -36,10 +37,6 @@ import {
 const FENCES_PER_MS = 10;
 const SWEEP_AT_LEAST = 1_024;
 
-// The same values as on Redis, where lock.redis-turns.ts, lock.fragments.ts and acquire.script.ts explain them.
-const CLAIM_MS = 500;
-const KEEP_MS = 1_000;
-const KEEPING_LOOK_MS = 400;
 /**
  * The pause between two attempts under a clock that a test moves by hand. With such a clock nobody knows when time will
  * pass.

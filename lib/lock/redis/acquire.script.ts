@@ -1,3 +1,4 @@
+import { KEEP_MS } from '../lock.times.js';
 import { TIME_TOLERANCE_MS } from '../../core/clock.js';
 import {
   EXPIRY,
@@ -13,9 +14,6 @@ import { numbered } from './lock.layout.js';
 import { handedOver, type HandedOver } from './lock.replies.js';
 import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
-
-/** How long a call for several keys keeps the keys that it has claimed, in ms. Each further attempt renews this time. */
-export const KEEP_MS = 1_000;
 
 /** The outcome of an acquire. */
 export type AcquireReply =

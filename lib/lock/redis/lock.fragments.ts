@@ -1,4 +1,5 @@
 import { TIME_TOLERANCE_MS } from '../../core/clock.js';
+import { CLAIM_MS } from '../lock.times.js';
 import { FENCE_THRESHOLDS } from '../lock.record.js';
 import { numbered } from './lock.layout.js';
 import { NOW_MS } from '../../script/fragments.js';
@@ -29,9 +30,6 @@ local function extended(json)
   fields.expiresAtMs = expiresAtMs
   return cjson.encode(fields) .. (isQueuedFor(json) and ' ' or '')
 end`;
-
-/** How long a waiter has to take a lock that was handed over to it, in ms. */
-export const CLAIM_MS = 500;
 
 /** A queue expires when no attempt has entered it for this time, in ms. */
 const QUEUE_MS = 60_000;

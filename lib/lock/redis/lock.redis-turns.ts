@@ -3,18 +3,16 @@ import { monotonicMs } from '../../core/clock.js';
 import { RedisSubscriber } from '../../redis/redis.subscriber.js';
 import type { ScriptRunner } from '../../script/script-runner.js';
 import { settleWithin } from '../../core/settle-within.js';
-import { CLAIM_MS } from './lock.fragments.js';
 import type { LockKeys, LockLayout } from './lock.layout.js';
 import { createLockId } from '../lock.record.js';
-import { type AcquireReply, KEEP_MS } from './acquire.script.js';
+import type { AcquireReply } from './acquire.script.js';
 import type { HandedOver } from './lock.replies.js';
 import { handOnScript, publishScript } from './hand-on.scripts.js';
+import { CLAIM_MS, KEEPING_LOOK_MS } from '../lock.times.js';
 import { WaitingTurn } from '../waiting-turn.js';
 
 /** The pause between two attempts of a waiter that no message can reach. A claim lasts longer, so it is not missed. */
 const UNHEARD_LOOK_MS = 200;
-/** The pause between two attempts of a waiter that keeps claimed keys. Each attempt renews these before they expire. */
-const KEEPING_LOOK_MS = KEEP_MS / 2.5;
 
 /**
  * How long a waiter waits for its subscriber to connect. A claim lasts longer, so a turn that comes meanwhile is not

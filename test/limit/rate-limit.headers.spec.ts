@@ -1,0 +1,35 @@
+import { resolvePolicy } from '../../lib/limit/limit.policy.js';
+import { rateLimitHeaders } from '../../lib/limit/route/rate-limit.headers.js';
+
+describe('rateLimitHeaders', () => {
+  const policy = resolvePolicy({ name: 'a "b" \\c', limit: 5, windowMs: 1_500 });
+  const decision = { status: 'allowed', shortCount: 2, longCount: 2, resetMs: 1_001 } as const;
+
+  it('quotes names as structured fields ask for, and rounds up', () => {
+    expect(rateLimitHeaders(['draft-10'], [{ policy, decision }])).toEqual([
+      ['RateLimit-Policy', '"a \\"b\\" \\\\c";q=5;w=2'],
+      ['RateLimit', '"a \\"b\\" \\\\c";r=3;t=2'],
+    ]);
+  });
+
+  it('has no headers where nobody was asked', () => {
+    expect(rateLimitHeaders(['draft-10', 'legacy'], [])).toEqual([]);
+  });
+
+  it('speaks in the old ones of the limit that leaves least', () => {
+    const other = resolvePolicy({ name: 'other', limit: 100, windowMs: 60_000 });
+    expect(
+      rateLimitHeaders(
+        ['legacy'],
+        [
+          { policy: other, decision },
+          { policy, decision },
+        ],
+      ),
+    ).toEqual([
+      ['X-RateLimit-Limit', '5'],
+      ['X-RateLimit-Remaining', '3'],
+      ['X-RateLimit-Reset', '2'],
+    ]);
+  });
+});
