@@ -1,5 +1,5 @@
 import { EventEmitter, once } from 'node:events';
-import type { Server, ServerResponse } from 'node:http';
+import { request, type Server, type ServerResponse } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { Controller, Module, Post, Res } from '@nestjs/common';
@@ -54,15 +54,15 @@ describe('docs/guides/llm-stream.md', () => {
     const redis = on.redis.client();
     const streams = jest.spyOn(llm, 'stream');
     await redis.client('PAUSE', 60_000, 'WRITE');
-    const gone = new AbortController();
-    const answer = fetch(`${url}/ai`, {
+    const call = request(`${url}/ai`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
-      body: JSON.stringify({ user: 'ada', prompt: 'hi', maxTokens: 900 }),
-      signal: gone.signal,
+      agent: false, // A connection of its own, which closes with the call.
     });
+    const answer = once(call, 'response');
+    call.end(JSON.stringify({ user: 'ada', prompt: 'hi', maxTokens: 900 }));
     await eventually(() => expect(streams).toHaveBeenCalled());
-    gone.abort();
+    call.destroy();
     await expect(answer).rejects.toThrow();
     const connections = promisify<number>((done) => (app.getHttpServer() as Server).getConnections(done));
     await eventually(async () => expect(await connections()).toBe(0));
