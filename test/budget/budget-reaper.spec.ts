@@ -171,7 +171,7 @@ describe('holds that expired are told', () => {
       return real(request);
     });
     const ids = await app.hold(1);
-    await time.pass(ROUNDS_MS);
+    await time.pass(2 * EVERY_MS + ROUNDS_MS);
     expect(app.told).toStrictEqual(ids);
     expect(steps).toBeGreaterThan(2);
   });
