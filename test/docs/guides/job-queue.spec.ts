@@ -14,10 +14,13 @@ describe('docs/guides/job-queue.md', () => {
     const { CompletionsModule, Llm } = await import('./job-queue/completions.js');
     const asked: Ask[] = [];
     let failures = 0;
+    let slow: Promise<void> | undefined;
     const complete = async (ask: Ask) => {
       asked.push(ask);
       if (failures-- > 0) throw new Error('the provider is away');
-      return { text: `You said: ${ask.prompt}`, tokens: ask.maxTokens };
+      if (ask.prompt !== 'slow') return { text: `You said: ${ask.prompt}`, tokens: ask.maxTokens };
+      await slow;
+      return { text: 'Not much.', tokens: 1 };
     };
     const start = () =>
       on.start(CompletionsModule, (builder) => builder.overrideProvider(Llm).useValue({ complete }));
@@ -29,7 +32,9 @@ describe('docs/guides/job-queue.md', () => {
     const committed = async (user: string) => (await balance(user))?.committed;
     const until = (job: Job<Ask>, state: string) =>
       eventually(async () => expect(await job.getState()).toBe(state));
-    return { start, asked, balance, committed, until, fail: (times: number) => void (failures = times) };
+    const fail = (times: number) => void (failures = times);
+    const answerAt = (promise: Promise<void>) => void (slow = promise);
+    return { start, asked, balance, committed, until, fail, answerAt };
   };
 
   it('a job beyond the budget waits for the next month, and that of another user goes on', async () => {
@@ -51,6 +56,20 @@ describe('docs/guides/job-queue.md', () => {
     expect((await queue.getJob(never.id as string))?.attemptsMade).toBe(1);
   });
 
+  it('a job that has no room only because another still runs is asked again after a second', async () => {
+    const { asked, committed, until, answerAt } = await open();
+    let finish = (): void => {};
+    answerAt(new Promise((resolve) => (finish = resolve)));
+    const first = await queue.add('ask', { user: 'ada', prompt: 'slow', maxTokens: 700 });
+    await eventually(() => expect(asked).toHaveLength(1));
+    const second = await queue.add('ask', { user: 'ada', prompt: 'two', maxTokens: 700 });
+    await until(second, 'delayed');
+    finish();
+    await until(first, 'completed');
+    await until(second, 'completed');
+    expect(await committed('ada')).toBe(701);
+  });
+
   it('a job whose provider failed is tried again, and paid once', async () => {
     const { asked, committed, until, fail } = await open();
     fail(2);
@@ -65,7 +84,7 @@ describe('docs/guides/job-queue.md', () => {
     await queue.pause();
     const job = await queue.add('ask', { user: 'ada', prompt: 'one', maxTokens: 100 });
     const { app } = await on.start((await import('./job-queue/completions.js')).CompletionsModule);
-    const run = { id: `completion:${job.id}`, scopes: ['user:ada'], amount: 100 };
+    const run = { id: `answers:${job.id}`, scopes: ['user:ada'], amount: 100 };
     await app.get(BudgetService).run(() => 'the result that was lost', run);
     await queue.resume();
     await until(job, 'failed');

@@ -2,7 +2,7 @@
 import { Injectable, Module } from '@nestjs/common';
 import { DelayedError, type Job, UnrecoverableError, Worker } from 'bullmq';
 import { BudgetConflictError, BudgetExceededError } from 'nestjs-syncguard';
-import { BudgetService, SyncGuardModule } from 'nestjs-syncguard';
+import { BudgetService, days, SyncGuardModule } from 'nestjs-syncguard';
 
 export type Ask = { user: string; prompt: string; maxTokens: number };
 
@@ -35,26 +35,27 @@ export class Completions {
   async #run(job: Job<Ask>, token?: string) {
     try {
       return await this.budgets.run(() => this.llm.complete(job.data), {
-        id: `completion:${job.id}`, // One run at a time, and none after it was paid for.
+        id: `${job.queueName}:${job.id}`, // One run at a time, and none after it was paid for.
         scopes: [`user:${job.data.user}`],
         amount: job.data.maxTokens,
         actual: ({ tokens }) => tokens,
       });
     } catch (error) {
-      const isFull = error instanceof BudgetExceededError;
-      const retryAtMs = isFull || error instanceof BudgetConflictError ? error.retryAtMs : null;
-      if (!retryAtMs) throw isFull ? new UnrecoverableError(error.message) : error;
-      await job.moveToDelayed(retryAtMs, token);
+      const isNo = error instanceof BudgetExceededError || error instanceof BudgetConflictError;
+      const secs = isNo && error.context.retryAfter; // 1: only running jobs are in the way.
+      if (typeof secs !== 'number') throw isNo ? new UnrecoverableError(error.message) : error;
+      await job.moveToDelayed(Date.now() + secs * 1_000, token);
       throw new DelayedError(); // No attempt is used up.
     }
   }
 }
 
 const limits = [{ scope: 'user', period: { every: 'month' as const }, limit: 1_000 }];
+const budget = { limits, retentionMs: days(1) }; // For so long an id that was paid for is known.
 
 @Module({
   // Once, in your root module, with the options of all features.
-  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL, budget: { limits } })],
+  imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL, budget })],
   providers: [Completions, Llm],
 })
 export class CompletionsModule {}
