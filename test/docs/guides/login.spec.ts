@@ -64,6 +64,22 @@ describe('docs/guides/login.md', () => {
     expect(statuses.slice(-2)).toEqual([429, 429]); // The address has failed fifty times.
   });
 
+  it('counts nothing if a wrong password is answered with 200', async () => {
+    @Controller()
+    class Login {
+      @Post('login')
+      @RateLimit('login')
+      login() {
+        return { error: 'wrong' };
+      }
+    }
+    @Module({ imports: [SyncGuardModule.forRoot()], controllers: [Login] })
+    class App {}
+    const { url } = await on.start(App);
+    for (let i = 0; i < 60; i++)
+      expect((await post(`${url}/login`, { email: 'ann@example.org' })).status).toBe(201);
+  });
+
   it('checks no more guesses at the same moment than the limit lets in', async () => {
     const { login } = await open();
     const answers = await Promise.all(Array.from({ length: 50 }, () => login('ann@example.org', 'no')));

@@ -1,12 +1,13 @@
 // checkout.spec.ts
 import { Injectable } from '@nestjs/common';
 import { Test, type TestingModule } from '@nestjs/testing';
-import { minutes, WithBudget, WithLock } from 'nestjs-syncguard';
+import { LockService, minutes, WithBudget, WithLock } from 'nestjs-syncguard';
 import { SyncGuardTesting, SyncGuardTestingModule } from 'nestjs-syncguard/testing';
+import { setTimeout } from 'node:timers/promises';
 
 @Injectable()
 class Checkout {
-  @WithLock('order:{0}', { timeoutMs: 0 })
+  @WithLock('order:{0}', { timeoutMs: 500 })
   @WithBudget({ scopes: () => ['org'], estimate: () => 60 })
   async pay(_order: string): Promise<string> {
     return 'paid';
@@ -29,6 +30,16 @@ describe('Checkout', () => {
   });
   afterEach(() => module.close());
 
+  it('waits until the call before it has ended', async () => {
+    const ended: string[] = [];
+    const first = module.get(LockService).lock(() => setTimeout(50), { key: 'order:7' });
+    await Promise.all([
+      first.then(() => ended.push('first')),
+      checkout.pay('7').then(() => ended.push('second')),
+    ]);
+    expect(ended).toEqual(['first', 'second']);
+  });
+
   it('refuses an order that another instance is paying', async () => {
     testing.contend('order:7');
     await expect(checkout.pay('7')).rejects.toMatchObject({ code: 'AcquisitionTimeout' });
@@ -38,7 +49,7 @@ describe('Checkout', () => {
   it('has a budget again when the window is over', async () => {
     await checkout.pay('7');
     await expect(checkout.pay('7')).rejects.toMatchObject({ code: 'BudgetExceeded' });
-    testing.clock.advance(minutes(20));
+    testing.clock.advance(minutes(10));
     expect(await checkout.pay('7')).toBe('paid');
   });
 
