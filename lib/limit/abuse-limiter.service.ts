@@ -2,7 +2,7 @@ import { Injectable } from '@nestjs/common';
 import { SyncGuardError } from '../core/errors.js';
 import { describe } from '../core/keys.js';
 import { callOptions, type CallOptions as SignalOption, integer } from '../core/validate.js';
-import { createCallId, identityOf } from './limit.id.js';
+import { checkOf, createCallId, identityOf } from './limit.id.js';
 import type { CallOptions, LimitBackend } from './limit.backend.js';
 import type { LimitDecisions } from './limit.decisions.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
@@ -158,7 +158,10 @@ export class AbuseLimiterService {
   }
 
   #checks(key: string, policy: PolicyRef, cost: number | undefined): PolicyCheck[] {
-    return this.policies(policy).map((each) => checkOf(this.#countingEveryCall(each), key, cost));
+    return this.policies(policy).map((each) => {
+      const check = checkOf(withoutRequest(this.#countingEveryCall(each), cost), key);
+      return cost === undefined ? check : { ...check, cost: checked(() => validateCost(each, cost)) };
+    });
   }
 
   #countingEveryCall(policy: ResolvedPolicy): ResolvedPolicy {
@@ -176,8 +179,8 @@ export class AbuseLimiterService {
   }
 }
 
-/** Returns the check of a call against one policy. Throws if the key or the cost is not valid. */
-function checkOf(policy: ResolvedPolicy, key: string, cost?: number): PolicyCheck {
+/** Refuses a policy whose numbers depend on a request. A cost that the call names is used in place of the policy's. */
+function withoutRequest(policy: ResolvedPolicy, cost?: number): ResolvedPolicy {
   if (
     policy.dynamicLimit ||
     policy.dynamicWindow ||
@@ -187,11 +190,7 @@ function checkOf(policy: ResolvedPolicy, key: string, cost?: number): PolicyChec
       `The policy ${policy.name} takes its \`limit\`, \`windowMs\` or \`cost\` from a function of the request.`,
       'Use it in @RateLimit, where there is a request. AbuseLimiterService needs numbers.',
     );
-  return checked(() => ({
-    policy,
-    identity: identityOf(policy, key),
-    cost: cost === undefined ? (policy.cost as number) : validateCost(policy, cost),
-  }));
+  return policy;
 }
 
 function validateReason(reason: unknown): string {

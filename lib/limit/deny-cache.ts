@@ -36,6 +36,7 @@ export class DenyCache {
     const entry = this.#entries.get(identity);
     if (!entry) return undefined;
     const nowMs = this.now();
+    // Not a spread, which is much slower with fields behind it.
     if (nowMs < entry.endsAtMs)
       return Object.assign({}, entry.decision, { retryAfterMs: entry.blockEndsAtMs - nowMs });
     this.#entries.delete(identity);

@@ -25,9 +25,8 @@ export interface CallDecision extends PolicyDecision {
    * that the cache knows nothing about.
    */
   readonly decisions: readonly (BackendDecision | undefined)[];
-  readonly callId: string;
-  /** The backend that counted the call. Undefined if the call was not counted. */
-  readonly backend: LimitBackend | undefined;
+  /** Where the call was counted, and its id there. Undefined if the call was not counted. */
+  readonly counted: { readonly backend: LimitBackend; readonly callId: string } | undefined;
 }
 
 export interface LimitDecisionsOptions extends Pick<
@@ -59,9 +58,7 @@ export class LimitDecisions {
    * Counts one call against several limits at once. While Redis does not answer, the strictest of their `onError` decides.
    */
   async decide(checks: readonly PolicyCheck[], signal?: AbortSignal): Promise<CallDecision> {
-    const callId = createCallId();
-    const remembered = this.#fromDenyCache(checks, callId);
-    const decided = remembered ?? (await this.#askBackend(checks, callId, signal));
+    const decided = this.#fromDenyCache(checks) ?? (await this.#askBackend(checks, signal));
     this.#log(decided);
     return decided;
   }
@@ -72,10 +69,11 @@ export class LimitDecisions {
    * success is never denied here, as it has happened already.
    */
   async settle(
-    { backend, callId, checks }: CallDecision,
+    { counted: call, checks }: CallDecision,
     outcomes: ReadonlyMap<ResolvedPolicy, Outcome>,
   ): Promise<PolicyDecision | undefined> {
-    if (!backend) return undefined;
+    if (!call) return undefined;
+    const { backend, callId } = call;
     const ended = checks.filter(({ policy }) => outcomes.has(policy));
     const counted = ended.filter(({ policy }) => outcomes.get(policy) === policy.count);
     const failures = counted.filter(({ policy }) => policy.count === 'failure');
@@ -136,7 +134,7 @@ export class LimitDecisions {
     return decisive(checks, result, degraded);
   }
 
-  #fromDenyCache(checks: readonly PolicyCheck[], callId: string): CallDecision | undefined {
+  #fromDenyCache(checks: readonly PolicyCheck[]): CallDecision | undefined {
     if (this.#denyCache.size === 0) return undefined;
     const decisions = checks.map(({ identity }) => this.#denyCache.find(identity));
     if (!decisions.some(Boolean)) return undefined;
@@ -147,14 +145,11 @@ export class LimitDecisions {
       ...{ policy: policy.name, key: keyOf(identityFor(policy, checks)) },
       ...(decision.allowed ? {} : { reason: decision.scope }),
     });
-    return { decision, policy, checks, decisions, callId, backend: undefined };
+    return { decision, policy, checks, decisions, counted: undefined };
   }
 
-  async #askBackend(
-    checks: readonly PolicyCheck[],
-    callId: string,
-    signal: AbortSignal | undefined,
-  ): Promise<CallDecision> {
+  async #askBackend(checks: readonly PolicyCheck[], signal: AbortSignal | undefined): Promise<CallDecision> {
+    const callId = createCallId();
     const askedAtMs = monotonicMs();
     const { result, backend, degraded } = await this.#outage.ask(strictest(checks), (counting) =>
       counting.check(checks, callId, this.#call(signal)),
@@ -162,7 +157,7 @@ export class LimitDecisions {
     const decisions: readonly BackendDecision[] = result ?? checks.map(uncounted);
     if (!degraded) this.#remember(checks, decisions, askedAtMs);
     const { decision, policy } = decisive(checks, decisions, degraded);
-    return { decision, policy, checks, decisions, callId, backend: result && backend };
+    return { decision, policy, checks, decisions, counted: result && { backend, callId } };
   }
 
   #remember(checks: readonly PolicyCheck[], decisions: readonly BackendDecision[], askedAtMs: number): void {

@@ -73,6 +73,7 @@ export function WithLock<Args extends unknown[]>(
             if (parameter !== undefined) args[parameter] = lock;
             return body();
           },
+          // Not a spread, which is much slower with fields behind it.
           Object.assign({}, options, keyOption(keyOf(args))),
         ) as Promise<T>;
       };

@@ -74,8 +74,11 @@ local COUNT, ARGS = ${count}, ${ACQUIRE_ARGS.length}
 ${NOW_MS}
 ${GRANTING}
 
-local fence, queued = 0, {}
-for i = 1, COUNT do fence = math.max(fence, fenceOf(i)) end
+local fences, fence, queued = {}, 0, {}
+for i = 1, COUNT do
+  fences[i] = fenceOf(i)
+  fence = math.max(fence, fences[i])
+end
 
 -- Without any record or queue all keys are free, and the next part is skipped.
 if redis.call('EXISTS', unpack(KEYS, COUNT + 1, 3 * COUNT)) > 0 then
@@ -104,7 +107,7 @@ local function isBefore(i)
 end
 local handed, blocked = {}, nil
 local function passOn(i)
-  local head, claim = handOver(i)
+  local head, claim = handOver(i, fences[i])
   if not head then return end
   handed[#handed + 1] = i
   handed[#handed + 1] = head
@@ -120,7 +123,7 @@ if blocked then
   for i = 1, COUNT do
     local kept = keeps == '1' and i < blocked
     if kept then
-      local ownFence = tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) or fenceOf(i)
+      local ownFence = tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) or fences[i]
       local claim = recordOf(i, lockId, ${KEEP_MS}, ownFence, '') .. '\\t'
       if redis.call('EXISTS', KEYS[2 * COUNT + i]) == 1 then claim = claim .. ' ' end
       if not own[i] then redis.call('SET', KEYS[i], string.format('%d', ownFence)) end

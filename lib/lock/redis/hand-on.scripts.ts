@@ -26,11 +26,11 @@ if held then return string.find(held, '\\t', -2, true) and math.max(redis.call('
 local waiters = redis.call('ZRANGE', queue, 0, -1)
 if #waiters == 0 then return 0 end
 ${NOW_MS}${GRANTING}${HANDING_OVER}
-fenceOf(1) -- fails if the fence is not a counter, before anything is written
+local nextFence = fenceOf(1) -- fails if the fence is not a counter, before anything is written
 for _, waiter in ipairs(waiters) do
   if process ~= '-' and string.sub(waiter, 23) == process then redis.call('ZREM', queue, waiter) end
 end
-return handOver(1) or 0`,
+return handOver(1, nextFence) or 0`,
   decode: (reply): HandOnReply =>
     typeof reply === 'number' || typeof reply === 'string' ? reply : unexpectedReply('lock-hand-on', reply),
 });

@@ -96,8 +96,8 @@ local function recordOf(i, id, lifeMs, fenceOfKey, rest)
 end`;
 
 /**
- * The Lua function `handOver(i)` makes the head of a queue the owner for the time of a claim, and publishes this
- * to its process. It returns the head and the claim, or nothing if the queue is empty. A waiter is a lockId followed by
+ * The Lua function `handOver(i, nextFence)` makes the head of a queue the owner for the time of a claim, and publishes
+ * this to its process. `nextFence` is what `fenceOf(i)` has returned before the first write. It returns the head and the claim, or nothing if the queue is empty. A waiter is a lockId followed by
  * the name of its process.
  *
  * A waiter is passed over if its process does not listen any more. Only a single server can tell: there `countsAll` is
@@ -105,7 +105,7 @@ end`;
  * repeats its attempts by itself. Where the ACL forbids PUBLISH, all processes do so.
  */
 export const HANDING_OVER = /* lua */ `
--- Reads: channel, countsAll, fenceOf, COUNT, FENCE_MAX, recordOf.
+-- Reads: channel, countsAll, COUNT, FENCE_MAX, recordOf.
 -- Sets: hears, handOver.
 local function hears(head)
   local processOfHead = string.sub(head, 23)
@@ -114,8 +114,8 @@ local function hears(head)
   return type(heard) ~= 'number' or heard > 0 or countsAll == ''
 end
 
-local function handOver(i)
-  local nextFence, queueKey = fenceOf(i), KEYS[2 * COUNT + i]
+local function handOver(i, nextFence)
+  local queueKey = KEYS[2 * COUNT + i]
   if nextFence > FENCE_MAX then return nil end
   local head = redis.call('ZRANGE', queueKey, 0, 0)[1]
   while head do

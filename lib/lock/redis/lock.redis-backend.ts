@@ -161,7 +161,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   #refOf(keys: readonly string[], lockId: string): LockRef {
-    return { names: this.layout.keysOf(keys, lockId), json: jsonOf(keys) };
+    return { names: this.layout.keysOf(keys, lockId), json: keyArgsOf(keys) };
   }
 
   #want(keys: readonly string[], ttlMs: number): Wanted {
@@ -347,7 +347,7 @@ interface Release extends Named {
 }
 
 /** Returns the user's keys as JSON, under the names of the script's arguments. */
-function jsonOf(keys: readonly string[]): LockRef['json'] {
+function keyArgsOf(keys: readonly string[]): LockRef['json'] {
   const json: Record<string, string> & LockRef['json'] = { keyJson: JSON.stringify(keys[0]) };
   for (let i = 1; i < keys.length; i++) json[numbered('keyJson', i)] = JSON.stringify(keys[i]);
   return json;

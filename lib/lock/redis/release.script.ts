@@ -68,9 +68,10 @@ ${LIVENESS}${GRANTING}${HANDING_OVER}
 for j = 2, #own do
   if code == 1 and isLive ~= '1' and isDead(redis.call('GET', own[j])) then code = -2 end
 end
+local fences = {}
 for _, i in ipairs(queued) do
   redis.call('ZCARD', KEYS[2 * COUNT + i])
-  fenceOf(i)
+  fences[i] = fenceOf(i)
 end
 
 if #own > 1 then redis.call('DEL', unpack(own)) end
@@ -79,7 +80,7 @@ if waiter ~= '' then
 end
 local reply = {code}
 for _, i in ipairs(queued) do
-  local head = handOver(i)
+  local head = handOver(i, fences[i])
   if head then
     reply[#reply + 1] = i
     reply[#reply + 1] = head
