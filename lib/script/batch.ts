@@ -54,15 +54,18 @@ function defineBatch(script: Script): BatchScript {
  * the whole batch: it has written nothing, and ioredis' `reconnectOnError` does not look into arrays.
  */
 function luaOf({ lua, keys, args }: Script): string {
+  const [keysName, argsName] = [keys.length > 0 ? 'KEYS' : '_', args.length > 0 ? 'ARGV' : '_'];
   const slice = (count: number, from: number): string =>
     `call * ${count} + ${from}, call * ${count} + ${from + count - 1}`;
   return `
-local function one(KEYS, ARGV)
+local function one(${keysName}, ${argsName})
 ${lua}
 end
 local replies = {}
 for call = 0, ARGV[1] - 1 do
-  local ok, reply = pcall(one, {unpack(KEYS, ${slice(keys.length, 1)})}, {unpack(ARGV, ${slice(args.length, 2)})})
+  local keys = {unpack(KEYS, ${slice(keys.length, 1)})}
+  local args = {unpack(ARGV, ${slice(args.length, 2)})}
+  local ok, reply = pcall(one, keys, args)
   if not ok then
     local message = type(reply) == 'table' and reply.err or tostring(reply)
     reply = {err = message}

@@ -1,9 +1,17 @@
+import { batchOf } from '../../lib/script/batch.js';
 import { examples } from './examples/all.examples.js';
 import { luacheck } from './luacheck.js';
 
 describe('luacheck', () => {
   it('has no warning about any script', () => {
     const texts = new Map(examples.map(({ script }) => [script.command.replaceAll(':', '.'), script.lua]));
+    expect(texts.size).toBeGreaterThan(60);
+    expect(luacheck(texts)).toStrictEqual([]);
+  });
+
+  it('has no warning about the batch of any script', () => {
+    const batches = examples.map(({ script }) => batchOf(script));
+    const texts = new Map(batches.map(({ command, lua }) => [command.replaceAll(':', '.'), lua]));
     expect(texts.size).toBeGreaterThan(60);
     expect(luacheck(texts)).toStrictEqual([]);
   });
