@@ -1,6 +1,10 @@
+import { days } from '../core/time.js';
 import type { CallOptions } from '../core/validate.js';
 import type { NotShownReason, SecretEnd } from './secret.types.js';
 import type { CheckedSecret } from './secret.validate.js';
+
+/** For how long after its end a deadline keeps the tombstone of a secret, at most. */
+export const LONGEST_TOMBSTONE_MS = days(365);
 
 /** A new secret under its tag. `proof` is the secret part of its receipt. */
 export interface StoredSecret extends Omit<CheckedSecret, 'id'> {

@@ -1,13 +1,14 @@
 import { ARM, ARM_CREDITED } from './budget.thresholds.fragments.js';
-import { KEEP_KEYS, WRITE_COUNTERS } from './budget.operation.fragments.js';
 import { PLUS, READ_COUNTERS, START, admit } from './budget.fragments.js';
 import {
   BUDGET_KEYS,
   ENTRIES,
   ENTRY_LISTS,
+  KEEP_KEYS,
   OPEN_DETAIL,
   READ_OPERATION,
   REF,
+  WRITE_COUNTERS,
 } from './budget.operation.fragments.js';
 import { textReply } from './budget.replies.js';
 import { defineScript } from '../../script/define-script.js';

@@ -1,14 +1,15 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
-import { KEEP_KEYS, WRITE_COUNTERS } from './budget.operation.fragments.js';
 import { PLUS, ROOM, START, admit, openRecord } from './budget.fragments.js';
 import {
   BUDGET_KEYS,
   DETAIL,
   ENTRIES,
   ENTRY_LISTS,
+  KEEP_KEYS,
   READ_NEWEST,
-  addAmount,
   REPLAY,
+  WRITE_COUNTERS,
+  addAmount,
   sameContent,
 } from './budget.operation.fragments.js';
 import { textReply } from './budget.replies.js';

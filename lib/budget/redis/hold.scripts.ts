@@ -1,9 +1,9 @@
 import { ARM } from './budget.thresholds.fragments.js';
-import { KEEP_KEYS } from './budget.operation.fragments.js';
 import { PLUS, READ_COUNTERS, START_SETTLING } from './budget.fragments.js';
 import {
   BUDGET_KEYS,
   END_OPERATION,
+  KEEP_KEYS,
   OPEN_DETAIL,
   READ_OPERATION,
   REF,

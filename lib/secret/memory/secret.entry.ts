@@ -1,8 +1,10 @@
-import { days } from '../../core/time.js';
-import type { Content, SecretFacts, StoredSecret } from '../secret.backend.js';
+import {
+  type Content,
+  LONGEST_TOMBSTONE_MS,
+  type SecretFacts,
+  type StoredSecret,
+} from '../secret.backend.js';
 import type { SecretEnd } from '../secret.types.js';
-
-const YEAR_MS = days(365);
 
 interface Lease {
   readonly endMs: number;
@@ -119,7 +121,7 @@ export class SecretEntry {
     if (this.content) return Infinity;
     const endMs = this.ended?.atMs ?? this.expiresAtMs ?? Infinity;
     if (tombstoneMs === 0) return endMs;
-    return Math.max(endMs + tombstoneMs, Math.min(this.expiresAtMs ?? 0, endMs + YEAR_MS));
+    return Math.max(endMs + tombstoneMs, Math.min(this.expiresAtMs ?? 0, endMs + LONGEST_TOMBSTONE_MS));
   }
 
   get triesPending(): number {

@@ -1,3 +1,4 @@
+import { LONGEST_TOMBSTONE_MS } from '../secret.backend.js';
 import { NOW_MS } from '../../script/fragments.js';
 
 // A secret is two HASHes. `content` has `bytes`, `form` ('text' or 'bytes') and `meta` (JSON, or empty). Redis deletes it
@@ -66,8 +67,6 @@ local function tell(outcome, remaining)
     ended and tonumber(endedAtMs) or 0, label}
 end`;
 
-const YEAR_MS = 365 * 86_400_000;
-
 // A full server refuses a script at its first write, if that needs memory, and at no later one. So the first write in
 // the scripts with ENDINGS is always one that needs none (HDEL or UNLINK, and the HDEL of a field '' where there is
 // nothing to delete). Secrets can be viewed and burned on a full server, but not created.
@@ -82,7 +81,7 @@ tombstoneMs = tonumber(tombstoneMs)
 -- With a tombstoneMs of 0 there is no tombstone, and the record is deleted at the end.
 local function tombstoneEndMs(endMs)
   if tombstoneMs == 0 then return endMs end
-  return math.max(endMs + tombstoneMs, math.min(expiresAtMs, endMs + ${YEAR_MS}))
+  return math.max(endMs + tombstoneMs, math.min(expiresAtMs, endMs + ${LONGEST_TOMBSTONE_MS}))
 end
 
 -- Records the failures of lapsed leases, which are removed from the record.
