@@ -24,24 +24,35 @@ function pinned(core) {
   return true;
 }
 
-async function measure(part, bench) {
+/** Measures a part in this process, and prints its tables. Returns its goals. */
+async function measureHere(part, options) {
+  const [{ startServer }, { draw }] = await Promise.all([
+    import('./harness/redis.mjs'),
+    import('./harness/chart.mjs'),
+  ]);
   console.error(`${new Date().toLocaleTimeString('en-GB')} ${part}`);
   const { run } = await import(`./parts/${part}.mjs`);
-  const result = await run(bench);
+  const result = await run({ redis: await startServer(), options });
   const where = { node: process.version, cpu: cpus()[0]?.model, pinned: process.env.BENCH_PINNED ?? 'no' };
   writeFileSync(
     fileOf(part, 'json'),
     JSON.stringify({ part, at: new Date().toISOString(), where, ...result }, null, 1),
   );
-  return result;
+  const tables = result.tables.join('\n');
+  console.log(`\n${tables}`);
+  writeFileSync(fileOf(part, 'md'), tables);
+  for (const [name, picture] of Object.entries(result.pictures))
+    writeFileSync(fileOf(name, 'svg'), draw(picture));
+  return result.goals;
 }
 
-/** Measures a part with a process and a server of its own: after another part the guard was measured to take a third more. */
+/** Measures a part in a process of its own with its own server, so that nothing of another part is in its figures. */
 function measureApart(part) {
   const flags = process.argv.slice(2).filter((each) => !PARTS.includes(each));
   const args = [process.argv[1], part, ...flags, '--no-build'];
   const { status } = spawnSync(process.execPath, args, { stdio: 'inherit' });
   if (status !== 0) throw new Error(`The part ${part} ended with code ${status}.`);
+  return JSON.parse(readFileSync(fileOf(part, 'json'), 'utf8')).goals;
 }
 
 async function drawPictures() {
@@ -59,26 +70,10 @@ async function main(options) {
   installPeers();
   installPackage(ROOT, PACKAGE, { build: !options['no-build'] });
   if (options.beside) installPackage(resolve(options.beside), BESIDE, { build: !options['no-build'] });
-  const [{ startServer }, { draw }, { goalTable, verdict }] = await Promise.all([
-    import('./harness/redis.mjs'),
-    import('./harness/chart.mjs'),
-    import('./harness/goals.mjs'),
-  ]);
   const goals = [];
-  for (const part of options.parts) {
-    if (options.parts.length > 1) {
-      measureApart(part);
-      goals.push(...JSON.parse(readFileSync(fileOf(part, 'json'), 'utf8')).goals);
-      continue;
-    }
-    const result = await measure(part, { redis: await startServer(), options });
-    goals.push(...result.goals);
-    const tables = result.tables.join('\n');
-    console.log(`\n${tables}`);
-    writeFileSync(fileOf(part, 'md'), tables);
-    for (const [name, picture] of Object.entries(result.pictures))
-      writeFileSync(fileOf(name, 'svg'), draw(picture));
-  }
+  if (options.parts.length === 1) goals.push(...(await measureHere(options.parts[0], options)));
+  else for (const part of options.parts) goals.push(...measureApart(part));
+  const { goalTable, verdict } = await import('./harness/goals.mjs');
   if (goals.length > 0) console.log(`\n${goalTable(goals)}\n${verdict(goals)}`);
   process.exit();
 }
