@@ -58,8 +58,9 @@ export class RedisCluster {
     return this.servers.filter((_, i) => roles[i] === 'master');
   }
 
-  /** The replica of a master, well and linked: it can take over now. */
+  /** The replica of a master, well, linked and known to all: it can take over now. */
   async replicaOf(master: RedisServer): Promise<RedisServer> {
+    await this.untilAgreed();
     const id = await ask(master, 'CLUSTER', 'MYID');
     return eventually(async () => {
       const lines = await ask<string[]>(master, 'CLUSTER', 'REPLICAS', id);
@@ -97,6 +98,19 @@ export class RedisCluster {
         if (!info.includes('cluster_state:ok'))
           throw new Error(`Node ${server.port} does not come up:\n${info}`);
       }
+    }, PATIENCE);
+  }
+
+  /**
+   * Every node says the same of roles and slots. Until then a switch can fail: masters refuse their vote to a replica
+   * that they take for a master, and a replica claims the slots that it thinks its master has.
+   */
+  async untilAgreed(): Promise<void> {
+    await eventually(async () => {
+      const views = await Promise.all(
+        this.servers.map(async (server) => rolesAndSlots(await ask(server, 'CLUSTER', 'NODES'))),
+      );
+      if (new Set(views).size > 1) throw new Error(`The nodes do not agree:\n${views.join('\n\n')}`);
     }, PATIENCE);
   }
 
@@ -139,6 +153,18 @@ const ownSlots = (nodes: string): [number, number][] => {
     .map((range) => range.split('-').map(Number))
     .map(([from = 0, to = from]) => [from, to]);
 };
+
+/** What CLUSTER NODES says of each node but its health: `id address flags master ping pong epoch link slots...` */
+const rolesAndSlots = (nodes: string): string =>
+  nodes
+    .trim()
+    .split('\n')
+    .map((line) => line.split(' '))
+    .map(([id, , flags = '', master, , , , , ...slots]) =>
+      [id, /master|slave/.exec(flags)?.[0], master, ...slots.filter((slot) => /^\d/.test(slot))].join(' '),
+    )
+    .sort()
+    .join('\n');
 
 async function giveSlots(masters: readonly RedisServer[]): Promise<void> {
   const share = Math.ceil(SLOTS / masters.length);

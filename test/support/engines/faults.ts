@@ -144,6 +144,7 @@ export async function reshard(
     await moveKeys(from, to, slot);
     for (const master of [to, from]) await ask(master, 'CLUSTER', 'SETSLOT', slot, 'NODE', toId);
   }
+  await cluster.untilAgreed();
 }
 
 async function moveKeys(from: RedisServer, to: RedisServer, slot: number): Promise<void> {
