@@ -1,7 +1,6 @@
 import type { BudgetBackend } from '../budget/budget.backend.js';
 import type { BudgetEvents } from '../budget/budget.options.js';
 import type { Crossed } from '../budget/budget.types.js';
-import { monotonicMs } from '../core/clock.js';
 import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
 
@@ -66,13 +65,13 @@ function withThresholdEvents(port: BudgetBackend, emit: Emit): BudgetBackend {
   const unanswered = new Set<string>();
   const withEvents = <Name extends Step>(step: Name): BudgetBackend[Name] =>
     (async (request: Request): Promise<Result> => {
-      const startMs = monotonicMs();
+      const startMs = performance.now();
       const name = `${step} ${request.id} ${request.root}`;
       let isResent = false;
       const reportOnce = (result: Result): void => {
         const isFirst = unanswered.delete(name) || isResent || result.replayed !== true;
         if (!result.ok || !isFirst) return;
-        for (const each of result.crossed ?? []) emit(thresholdEvent(each, monotonicMs() - startMs));
+        for (const each of result.crossed ?? []) emit(thresholdEvent(each, performance.now() - startMs));
       };
       const call = { ...request, onLate: reportOnce, onResent: () => (isResent = true) };
       try {

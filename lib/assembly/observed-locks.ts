@@ -1,4 +1,4 @@
-import { momentNow, monotonicMs } from '../core/clock.js';
+import { momentNow } from '../core/clock.js';
 import { BackendHandle } from '../lock/lock.handle.js';
 import { detailOf, type LockBackend } from '../lock/lock.backend.js';
 import type {
@@ -84,7 +84,7 @@ function ofKeys(options: LockKeyOption | undefined): Facts {
 
 function ofTurn(turn: LockTurn | undefined): Facts {
   if (turn?.place === undefined) return {};
-  return { place: turn.place, waitedMs: monotonicMs() - turn.sinceMs };
+  return { place: turn.place, waitedMs: performance.now() - turn.sinceMs };
 }
 
 const ofLookup = (found: LockInfo | null | undefined, key?: string, lockId?: string): Facts => ({

@@ -1,4 +1,3 @@
-import { monotonicMs } from '../core/clock.js';
 import type { BudgetBackend, ReapRequest, ReapStep } from './budget.backend.js';
 
 /**
@@ -19,7 +18,7 @@ const ORPHANED_AFTER = 3;
 const JITTER = 0.2;
 
 interface Watched {
-  /** When the root must be reaped next, as far as this process knows, in ms of `monotonicMs()`. */
+  /** When the root must be reaped next, as far as this process knows, in ms of `performance.now()`. */
   dueMs: number;
   /**
    * When the root was adopted, by the clock of the registry. Undefined for a root that this process uses
@@ -37,8 +36,8 @@ export class BudgetReaper {
   readonly #watched = new Map<string, Watched>();
   /** Adopted roots that were found empty, and when they were adopted. */
   readonly #done = new Map<string, number>();
-  /** When the last round began, in ms of `monotonicMs()`. */
-  #roundAtMs = monotonicMs();
+  /** When the last round began, in ms of `performance.now()`. */
+  #roundAtMs = performance.now();
   #timer: NodeJS.Timeout | undefined;
   #round: Promise<void> = Promise.resolve();
   #stopped = false;
@@ -85,7 +84,7 @@ export class BudgetReaper {
   }
 
   async #reapDue(): Promise<void> {
-    this.#roundAtMs = monotonicMs();
+    this.#roundAtMs = performance.now();
     let mayBeMore = await this.#shareAndReap([...this.#watched.keys()]);
     while (mayBeMore && !this.#stopped) mayBeMore = await this.#shareAndReap([]);
   }
@@ -107,7 +106,7 @@ export class BudgetReaper {
   }
 
   async #reapWatched(): Promise<void> {
-    const nowMs = monotonicMs();
+    const nowMs = performance.now();
     for (const [root, { dueMs, adoptedAtMs }] of this.#watched) {
       if (this.#stopped) return;
       if (dueMs > nowMs) continue;
@@ -117,7 +116,8 @@ export class BudgetReaper {
         this.onFault(error);
         return 0;
       });
-      if (nextInMs !== null) this.#watch(root, { dueMs: monotonicMs() + Math.max(this.everyMs, nextInMs) });
+      if (nextInMs !== null)
+        this.#watch(root, { dueMs: performance.now() + Math.max(this.everyMs, nextInMs) });
       // Only an adopted root that is empty leaves the registry. A root that this process has used stays there,
       // because another process may use it too.
       else if (adoptedAtMs !== undefined && !this.#watched.has(root)) this.#done.set(root, adoptedAtMs);

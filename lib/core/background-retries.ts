@@ -1,6 +1,5 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { monotonicMs } from './clock.js';
 import { SyncGuardError } from './errors.js';
 import { isOwed } from './owed.js';
 
@@ -32,7 +31,7 @@ export class BackgroundRetries {
    * @param fault - the error of the call. While its reply may still come, nothing is sent again.
    */
   start(attempt: Attempt, forMs: number, fault?: unknown): void {
-    const retries = this.#retry(attempt, monotonicMs() + forMs, fault).finally(() =>
+    const retries = this.#retry(attempt, performance.now() + forMs, fault).finally(() =>
       this.#pending.delete(retries),
     );
     this.#pending.add(retries);
@@ -53,7 +52,7 @@ export class BackgroundRetries {
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
       const isLast = signal.aborted;
       if (!isOwed(fault) && (await attempt().catch(note))) return;
-      if (isLast || monotonicMs() + pauseMs >= endMs) return;
+      if (isLast || performance.now() + pauseMs >= endMs) return;
       await sleep(pauseMs, undefined, { ref: false, signal }).catch(() => {}); // An abort ends the sleep early. The last attempt follows.
     }
   }

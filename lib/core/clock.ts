@@ -8,9 +8,6 @@ export const systemClock: Clock = { now: () => Date.now() };
 /** Starts with the time of the wall clock, and never jumps. For durations that are stored as instants. */
 export const steadyClock: Clock = { now: () => Math.floor(performance.timeOrigin + performance.now()) };
 
-/** Returns milliseconds that never step back. For deadlines and durations inside this process. */
-export const monotonicMs = (): number => performance.now();
-
 /**
  * A point in time by both clocks of this process. The monotonic clock stands still while the machine is
  * suspended. The wall clock may be set. So a moment has come when either clock says so.
@@ -20,7 +17,7 @@ export interface Moment {
   readonly wallMs: number;
 }
 
-export const momentNow = (): Moment => ({ monotonicMs: monotonicMs(), wallMs: Date.now() });
+export const momentNow = (): Moment => ({ monotonicMs: performance.now(), wallMs: Date.now() });
 
 export const momentAfter = (moment: Moment, ms: number): Moment => ({
   monotonicMs: moment.monotonicMs + ms,
@@ -36,7 +33,7 @@ export const earlierMoment = (a: Moment, b: Moment): Moment => ({
  * Returns the ms until a moment, by the clock that reaches it first. The moment has come if the result is 0 or less.
  */
 export const msUntil = ({ monotonicMs: byMonotonic, wallMs }: Moment): number =>
-  Math.min(byMonotonic - monotonicMs(), wallMs - Date.now());
+  Math.min(byMonotonic - performance.now(), wallMs - Date.now());
 
 /**
  * How long after its expiry a record still counts as live, in ms, for clocks that disagree. See

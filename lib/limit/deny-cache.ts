@@ -1,4 +1,3 @@
-import { monotonicMs } from '../core/clock.js';
 import type { BackendDenied } from './limit.backend.js';
 
 const MAX_ENTRIES = 10_000;
@@ -24,7 +23,7 @@ export class DenyCache {
   /** @param longestMs - how long a block is remembered at most; 0 turns the cache off */
   constructor(
     private readonly longestMs: number,
-    private readonly now: () => number = monotonicMs,
+    private readonly now: () => number = () => performance.now(),
   ) {}
 
   get size(): number {

@@ -1,5 +1,4 @@
 import { Logger } from '@nestjs/common';
-import { monotonicMs } from '../core/clock.js';
 import { hashKey } from '../core/keys.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import type { Outcome } from './call-in-flight.js';
@@ -123,7 +122,7 @@ export class LimitDecisions {
     callId: string,
     backend: LimitBackend,
   ): Promise<PolicyDecision | undefined> {
-    const askedAtMs = monotonicMs();
+    const askedAtMs = performance.now();
     const { result, degraded } = await this.#outage.ask(
       strictest(checks),
       (counting) => Promise.all(checks.map((check) => counting.confirm(check, callId, this.#call()))),
@@ -150,7 +149,7 @@ export class LimitDecisions {
 
   async #askBackend(checks: readonly PolicyCheck[], signal: AbortSignal | undefined): Promise<CallDecision> {
     const callId = createCallId();
-    const askedAtMs = monotonicMs();
+    const askedAtMs = performance.now();
     const { result, backend, degraded } = await this.#outage.ask(strictest(checks), (counting) =>
       counting.check(checks, callId, this.#call(signal)),
     );

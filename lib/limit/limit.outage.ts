@@ -1,5 +1,4 @@
 import { Logger } from '@nestjs/common';
-import { monotonicMs } from '../core/clock.js';
 import type { LimitBackend } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import type { PolicySubject } from './limit.policy.js';
@@ -115,7 +114,7 @@ export class CircuitBreaker {
   #pauseEndsAtMs = 0;
   #probing = false;
 
-  constructor(private readonly now: () => number = monotonicMs) {}
+  constructor(private readonly now: () => number = () => performance.now()) {}
 
   /** Returns whether a call may be made. After a pause only one call may, the probe, until its result is known. */
   tryEnter(): boolean {

@@ -1,5 +1,5 @@
 import { setMaxListeners } from 'node:events';
-import { earlierMoment, type Moment, momentAfter, monotonicMs, msUntil } from '../core/clock.js';
+import { earlierMoment, type Moment, momentAfter, msUntil } from '../core/clock.js';
 import { isOwed } from '../core/owed.js';
 import { hashesOf, LockError } from './lock.errors.js';
 import { type BackendHandle, fencesOf } from './lock.handle.js';
@@ -144,7 +144,7 @@ export class Lease implements Watched {
 
   /** How long the lock has been held so far, in ms. */
   get heldMs(): number {
-    return monotonicMs() - this.#sinceMs;
+    return performance.now() - this.#sinceMs;
   }
 
   /** The error of the loss, if the lock was lost before the body ended. Reading this property checks the clocks. */
@@ -226,7 +226,7 @@ export class Lease implements Watched {
   }
 
   #renewLater(): void {
-    this.#renewAtMs = monotonicMs() + this.#options.ttlMs / RETRIES_PER_TTL;
+    this.#renewAtMs = performance.now() + this.#options.ttlMs / RETRIES_PER_TTL;
   }
 
   /**

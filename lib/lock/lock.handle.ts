@@ -1,7 +1,7 @@
 import { refuseAborted } from '../core/abort.js';
 import { BackgroundRetries } from '../core/background-retries.js';
 import { Bag, type InBag } from '../core/bag.js';
-import { type Moment, momentAfter, momentNow, monotonicMs, msUntil } from '../core/clock.js';
+import { type Moment, momentAfter, momentNow, msUntil } from '../core/clock.js';
 import { IdleSweep } from '../core/idle-sweep.js';
 import { settleWithin } from '../core/settle-within.js';
 import { MAX_DURATION_MS } from '../core/validate.js';
@@ -158,7 +158,7 @@ export class OpenHandles {
 
   /** Forgets handles that were never released and whose TTL is over. Runs when the list has doubled, and when idle. */
   #sweep(): number {
-    const nowMs = monotonicMs();
+    const nowMs = performance.now();
     for (const handle of this.#open.filter(({ held }) => held.deadline.monotonicMs <= nowMs))
       this.delete(handle);
     this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#open.size);

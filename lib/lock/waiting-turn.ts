@@ -1,4 +1,3 @@
-import { monotonicMs } from '../core/clock.js';
 import type { LockTurn } from './lock.types.js';
 
 /**
@@ -9,7 +8,7 @@ const PASSES = 4;
 
 /** The part of a waiting call that is the same in every backend: when it began, its place, and how it is woken. */
 export class WaitingTurn implements LockTurn {
-  readonly sinceMs = monotonicMs();
+  readonly sinceMs = performance.now();
   place: number | undefined;
   hasLeft = false;
   #timesPassed = 0;

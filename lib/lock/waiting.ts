@@ -1,4 +1,3 @@
-import { monotonicMs } from '../core/clock.js';
 import { isOwed } from '../core/owed.js';
 import { detailOf } from './lock.backend.js';
 import { LockError, type LockErrorCode } from './lock.errors.js';
@@ -43,10 +42,10 @@ export interface WaitingOptions {
 export async function waitForLock(options: WaitingOptions): Promise<Waited> {
   const { keys, call, turn } = options;
   const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
-  const startedMs = monotonicMs();
+  const startedMs = performance.now();
   const endMs = startedMs + (call.onContention === 'throw' ? call.timeoutMs : 0);
-  const isOver = (): boolean => monotonicMs() >= endMs;
-  const wait = (): Wait => ({ waitedMs: monotonicMs() - startedMs, place: turn?.place });
+  const isOver = (): boolean => performance.now() >= endMs;
+  const wait = (): Wait => ({ waitedMs: performance.now() - startedMs, place: turn?.place });
   let fault: LockError | undefined;
   let isGranted = false;
   try {
@@ -59,7 +58,7 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
       }
       if (!isOver() && (call.fair || tries <= call.maxRetries)) {
         // While the server owes the reply to the last try, no further one is sent: it would only wait behind the first.
-        do await pauseBetween(options, Math.min(pauseMs(tried, call, tries), endMs - monotonicMs()));
+        do await pauseBetween(options, Math.min(pauseMs(tried, call, tries), endMs - performance.now()));
         while (isOwed(fault) && !isOver());
         if (!isOwed(fault)) continue;
       }

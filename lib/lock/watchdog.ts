@@ -1,6 +1,5 @@
 import { AsyncResource } from 'node:async_hooks';
 import { Bag, type InBag } from '../core/bag.js';
-import { monotonicMs } from '../core/clock.js';
 
 /**
  * The longest pause between two checks. Timers stand still while the machine is suspended. With this pause a loss is
@@ -10,7 +9,7 @@ const LOOK_EVERY_MS = 1_000;
 
 /** Something that the watchdog wakes. */
 export interface Watched extends InBag {
-  /** When to wake it next, as `monotonicMs()` counts. The watchdog reads it again after each wake. */
+  /** When to wake it next, as `performance.now()` counts. The watchdog reads it again after each wake. */
   readonly wakeAtMs: number;
   /** May be called before `wakeAtMs`. */
   wake(nowMs: number): void;
@@ -53,7 +52,7 @@ export class Watchdog {
 
   #arm(wakeAtMs: number): void {
     if (wakeAtMs === Infinity) return;
-    const nowMs = monotonicMs();
+    const nowMs = performance.now();
     const atMs = Math.min(wakeAtMs, nowMs + LOOK_EVERY_MS);
     if (atMs >= this.#wakeAtMs) return;
     clearTimeout(this.#timer);
@@ -64,7 +63,7 @@ export class Watchdog {
 
   readonly #tick = (): void => {
     this.#wakeAtMs = Infinity;
-    const nowMs = monotonicMs();
+    const nowMs = performance.now();
     let nextMs = Infinity;
     for (const watched of this.#watched.toArray()) {
       watched.wake(nowMs);

@@ -1,5 +1,3 @@
-import { monotonicMs } from '../core/clock.js';
-
 /** How long a connection may take to close, in ms. A refusal within this time does not reconnect again. */
 const LEAVING_MS = 100;
 
@@ -21,8 +19,8 @@ export function leaveReplica(): (error: Error) => boolean {
   let leftMs = -Infinity;
   return (error) => {
     if (error === QUESTION) return true;
-    if (!/\bREADONLY\b/.test(error.message) || monotonicMs() < leftMs + LEAVING_MS) return false;
-    leftMs = monotonicMs();
+    if (!/\bREADONLY\b/.test(error.message) || performance.now() < leftMs + LEAVING_MS) return false;
+    leftMs = performance.now();
     return true;
   };
 }

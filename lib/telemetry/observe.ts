@@ -1,4 +1,3 @@
-import { monotonicMs } from '../core/clock.js';
 import { SyncGuardError } from '../core/errors.js';
 import type { Emit, Facts, Feature, SyncGuardEvent } from './telemetry.types.js';
 
@@ -59,14 +58,14 @@ function observed(
   emit: (observation: Omit<Parameters<Emit>[0], 'feature'>) => void,
 ): (...args: never[]) => Promise<unknown> {
   return async (...args) => {
-    const startMs = monotonicMs();
+    const startMs = performance.now();
     const report = (facts: Facts, code?: string): void =>
       emit({
         type: name as SyncGuardEvent['type'],
         result: code === undefined && facts.reason === undefined ? 'ok' : 'fail',
         ...facts,
         ...(code === undefined ? {} : { code }),
-        durationMs: monotonicMs() - startMs,
+        durationMs: performance.now() - startMs,
       });
     let result: unknown;
     try {

@@ -1,5 +1,4 @@
 import { createHmac } from 'node:crypto';
-import { monotonicMs } from '../core/clock.js';
 import { hashKey, MAX_KEY_BYTES } from '../core/keys.js';
 import type { ResolvedTelemetryOptions } from './telemetry.options.js';
 import type { Emit, SyncGuardEvent } from './telemetry.types.js';
@@ -70,7 +69,7 @@ function callListener(listener: () => unknown, failed: (error: unknown) => void)
 function warningEveryMinute(warn: (message: string) => void): (error: unknown) => void {
   let nextMs = 0;
   return (error) => {
-    const nowMs = monotonicMs();
+    const nowMs = performance.now();
     if (nowMs < nextMs) return;
     nextMs = nowMs + WARN_EVERY_MS;
     warn(

@@ -1,4 +1,4 @@
-import { isLive, monotonicMs, TIME_TOLERANCE_MS } from '../../core/clock.js';
+import { isLive, TIME_TOLERANCE_MS } from '../../core/clock.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { LockError } from '../lock.errors.js';
 import { createLockId, type LockRecord } from '../lock.record.js';
@@ -86,11 +86,11 @@ export class RedisLockLookup {
   ): Promise<Result> {
     const index = this.layout.indexOf(lockId);
     if (!this.layout.recordFromIndex) return run.once(index, { signal });
-    const endMs = monotonicMs() + this.runner.commandTimeoutMs;
+    const endMs = performance.now() + this.runner.commandTimeoutMs;
     const name = await this.runner.run(readIndexScript, { index }, {}, { signal });
     if (name === null) return none;
     // Both round trips share one deadline.
-    const timeoutMs = Math.max(1, endMs - monotonicMs());
+    const timeoutMs = Math.max(1, endMs - performance.now());
     return run.found({ index, record: this.layout.recordFromIndex(name) }, { signal, timeoutMs });
   }
 

@@ -1,5 +1,4 @@
 import { AsyncResource } from 'node:async_hooks';
-import { monotonicMs } from '../../core/clock.js';
 import { RedisSubscriber } from '../../redis/redis.subscriber.js';
 import type { ScriptRunner } from '../../script/script-runner.js';
 import { settleWithin } from '../../core/settle-within.js';
@@ -213,7 +212,7 @@ class ClaimWatch {
 
   watch(key: string, waiter: string, afterMs = CLAIM_MS): void {
     if (this.#isClosed) return;
-    const claim = { waiter, atMs: monotonicMs() + afterMs + GRACE_MS };
+    const claim = { waiter, atMs: performance.now() + afterMs + GRACE_MS };
     const isWatched = this.#claims.has(key);
     this.#claims.set(key, claim);
     if (!isWatched) this.#arm(key, claim.atMs);
@@ -225,14 +224,14 @@ class ClaimWatch {
   }
 
   #arm(key: string, atMs: number): void {
-    const delayMs = Math.max(1, Math.ceil(atMs - monotonicMs()));
+    const delayMs = Math.max(1, Math.ceil(atMs - performance.now()));
     this.#context.runInAsyncScope(() => setTimeout(() => this.#look(key), delayMs).unref());
   }
 
   #look(key: string): void {
     const claim = this.#claims.get(key);
     if (!claim || this.#isClosed) return;
-    if (monotonicMs() < claim.atMs) return this.#arm(key, claim.atMs);
+    if (performance.now() < claim.atMs) return this.#arm(key, claim.atMs);
     this.#claims.delete(key);
     this.handOn(key, claim.waiter).then(
       (next) => {
