@@ -93,3 +93,4 @@ if (dead.length > 0) {
   console.error(`Links that lead nowhere:\n${dead.join('\n')}`);
   process.exit(1);
 }
+console.log(`The site is in ${relative(process.cwd(), dist)}. To look at it: npx vitepress preview site`);
