@@ -12,7 +12,8 @@ export type { LockBackend } from './lock/lock.backend.js';
 export type * from './lock/lock.types.js';
 
 // Replies of the scripts of budgets
-export { parseBudgetResult, parseFinalizeResult, type ReplyContext } from './budget/redis/budget.replies.js';
+export { parseBudgetResult, parseFinalizeResult } from './budget/redis/budget.replies.js';
+export type { ReplyContext } from './budget/budget.results.js';
 export type { AlreadyRunning, ReserveOutcome } from './budget/budget.backend.js';
 export type * from './budget/budget.types.js';
 

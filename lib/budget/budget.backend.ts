@@ -2,6 +2,7 @@ import type {
   AbortResult,
   Amount,
   Balance,
+  BudgetListResult,
   BudgetRecord,
   ChargeResult,
   CreditResult,
@@ -33,7 +34,7 @@ export interface LimitedScope {
   readonly limits: readonly ConfiguredLimit[];
 }
 
-interface Request {
+export interface Request {
   readonly root: string;
   readonly signal?: AbortSignal | undefined;
 }
@@ -175,7 +176,7 @@ export interface BudgetBackend {
   setLimit(request: SetLimitRequest): Promise<SetLimitResult>;
   balance(request: BalanceRequest): Promise<Balance<bigint>[]>;
   get(request: HoldRequest): Promise<BudgetRecord<bigint> | null>;
-  list(request: ListRequest): Promise<{ records: BudgetRecord<bigint>[]; cursor: string | null }>;
+  list(request: ListRequest): Promise<BudgetListResult<bigint>>;
   /**
    * Settles expired holds, and returns the ids of at most `max` of them. Deletes at most `max` records that are past
    * their retention.

@@ -2,7 +2,6 @@ import { createHash } from 'node:crypto';
 import type { Script } from '../../script/define-script.js';
 import type { ScriptArg, ScriptRunner } from '../../script/script-runner.js';
 import type {
-  AbortOutcome,
   BalanceRequest,
   BudgetBackend,
   BudgetRoots,
@@ -16,7 +15,6 @@ import type {
   ReapRequest,
   ReapStep,
   RefundRequest,
-  ReserveOutcome,
   ReserveRequest,
   SetLimitRequest,
 } from '../budget.backend.js';
@@ -48,17 +46,7 @@ import { creditScript, refundScript, setLimitScript } from './adjust.scripts.js'
 import { finalizeScript } from './finalize.script.js';
 import { reaperScript } from './reaper.scripts.js';
 import { reserveScript } from './reserve.script.js';
-import type {
-  Balance,
-  BudgetRecord,
-  ChargeResult,
-  CreditResult,
-  ExtendHoldResult,
-  FinalizeResult,
-  RefundResult,
-  SetLimitResult,
-  VerifyResult,
-} from '../budget.types.js';
+import type { BudgetRecord, SetLimitResult } from '../budget.types.js';
 import { verifySnapshot } from '../budget.verify.js';
 import { inGroups, parseSnapshot } from './budget.snapshot.js';
 
@@ -105,47 +93,46 @@ export class RedisBudgetBackend implements BudgetBackend {
     this.roots = new RedisBudgetRoots(runner, config.keyPrefix);
   }
 
-  async reserve(request: ReserveRequest): Promise<ReserveOutcome> {
-    const { root, id, amount, ttlMs, meta, mode, nonce, scopes } = request;
+  async reserve(request: ReserveRequest) {
+    const { id, amount, ttlMs, meta, mode, nonce, scopes } = request;
     const args = { id, amount: String(amount), ttlMs, meta, mode, nonce };
-    const parse = (reply: TextReply): ReserveOutcome => parseBudgetResult(reply, { root, id }, nonce);
+    const parse = (reply: TextReply) => parseBudgetResult(reply, request, nonce);
     return parse(await this.#admit(reserveScript, withListeners(request, parse), scopes, args));
   }
 
-  async charge(request: ChargeRequest): Promise<ChargeResult<bigint>> {
-    const { root, id, amount, mode, scopes } = request;
+  async charge(request: ChargeRequest) {
+    const { id, amount, mode, scopes } = request;
     const args = { id, amount: String(amount), mode };
-    const parse = (reply: TextReply): ChargeResult<bigint> => parseChargeResult(reply, { root, id });
+    const parse = (reply: TextReply) => parseChargeResult(reply, request);
     return parse(await this.#admit(chargeScript, withListeners(request, parse), scopes, args));
   }
 
-  async finalize(request: FinalizeRequest): Promise<FinalizeResult<bigint>> {
+  async finalize(request: FinalizeRequest) {
     const { id, generation, nonce, actual, overage, late } = request;
     const args = { id, generation, nonce, actual: String(actual), overage, late };
-    const parse = (reply: TextReply): FinalizeResult<bigint> => parseFinalizeResult(reply, request);
+    const parse = (reply: TextReply) => parseFinalizeResult(reply, request);
     return parse(await this.#run(finalizeScript, withListeners(request, parse), args));
   }
 
-  async abort(request: HoldRequest): Promise<AbortOutcome> {
+  async abort(request: HoldRequest) {
     return parseAbortResult(await this.#run(abortScript, request, refOf(request)), request);
   }
 
-  async extend(request: ExtendRequest): Promise<ExtendHoldResult<bigint>> {
+  async extend(request: ExtendRequest) {
     const args = { ...refOf(request), ttlMs: request.ttlMs };
     return parseExtendResult(await this.#run(extendScript, request, args), request);
   }
 
-  async refund(request: RefundRequest): Promise<RefundResult<bigint>> {
+  async refund(request: RefundRequest) {
     const { amount, refundId } = request;
     const args = { ...refOf(request), amount: String(amount), refundId };
     return parseRefundResult(await this.#run(refundScript, request, args), request, amount);
   }
 
-  async credit(request: CreditRequest): Promise<CreditResult<bigint>> {
+  async credit(request: CreditRequest) {
     const { id, amount, period, scope } = request;
     const args = { id, amount: String(amount), period: periodKey(period) };
-    const reply = await this.#admit(creditScript, request, [scope], args);
-    return parseCreditResult(reply);
+    return parseCreditResult(await this.#admit(creditScript, request, [scope], args));
   }
 
   async setLimit(request: SetLimitRequest): Promise<SetLimitResult> {
@@ -159,7 +146,7 @@ export class RedisBudgetBackend implements BudgetBackend {
     return { ok: true, status: status === 'cleared' ? 'cleared' : 'set' };
   }
 
-  async balance(request: BalanceRequest): Promise<Balance<bigint>[]> {
+  async balance(request: BalanceRequest) {
     const [, ...lists] = await this.#admit(balanceScript, request, [request.scope], {});
     return parseBalances(lists);
   }
@@ -173,12 +160,12 @@ export class RedisBudgetBackend implements BudgetBackend {
     return isExpired ? { ...record, state: 'expired', endedAtMs: record.expiresAtMs } : record;
   }
 
-  async list(request: ListRequest): Promise<{ records: BudgetRecord<bigint>[]; cursor: string | null }> {
+  async list(request: ListRequest) {
     const { root, cursor, limit } = request;
     const [, next, ...found] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
-    const records: BudgetRecord<bigint>[] = [];
-    for (const [field = '', packed = '', detail = ''] of inGroups(3, found))
-      records.push(parseRecord(packed, detail, { root, id: idOf(field) }));
+    const records = inGroups(3, found).map(([field = '', packed, detail]) =>
+      parseRecord(packed, detail, { root, id: idOf(field) }),
+    );
     return { records, cursor: next === '0' || next === undefined ? null : next };
   }
 
@@ -187,7 +174,7 @@ export class RedisBudgetBackend implements BudgetBackend {
     return toReapStep(await this.#run(reaperScript, { ...request, onLate }, { max: request.max }));
   }
 
-  async verify(request: Call): Promise<VerifyResult> {
+  async verify(request: Call) {
     const [, ...reply] = await this.#run(snapshotScript, request, {});
     return verifySnapshot(parseSnapshot(reply));
   }

@@ -13,10 +13,18 @@ import type {
   ExtendHoldResult,
   FinalizeResult,
   RefundResult,
-  Violation,
 } from '../budget.types.js';
 import { ANY_NONCE, attachNonce, defineBalances } from '../budget.validate.js';
-import { availableOf, exceeded, finalizedOf, releasedOf } from '../budget.results.js';
+import {
+  abortedOf,
+  availableOf,
+  chargedOf,
+  exceeded,
+  finalizedOf,
+  type Head,
+  type ReplyContext,
+  reservedOf,
+} from '../budget.results.js';
 
 /**
  * The reply of every budget script: a status and its data, all as text. The comment of each script lists the
@@ -28,12 +36,6 @@ export function textReply(reply: unknown): TextReply {
   if (Array.isArray(reply) && reply.length > 0 && reply.every((each) => typeof each === 'string'))
     return reply as unknown as TextReply;
   return unexpectedReply('budget', reply);
-}
-
-/** The operation that a reply belongs to. */
-export interface ReplyContext {
-  readonly root: string;
-  readonly id: string;
 }
 
 /** Parses a refusal [reason, record, detail]. */
@@ -59,20 +61,8 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = A
   const answer = textReply(reply);
   const [status, packed] = answer;
   if (status === 'reserved' || status === 'replayed') {
-    const { root, id } = about;
-    const { generation, amount, expiresAtMs } = parseHead(packed);
-    const replayed = status === 'replayed';
-    const hold = {
-      ok: true,
-      status: 'reserved',
-      root,
-      id,
-      generation,
-      amount,
-      expiresAtMs,
-      replayed,
-    } as const;
-    return attachNonce(withEntries(hold, answer), (replayed && answer[6]) || nonce);
+    const hold = reservedOf(parseHead(packed), about, status === 'replayed');
+    return attachNonce(withEntries(hold, answer), (hold.replayed && answer[6]) || nonce);
   }
   if (status === 'exceeded') return parseExceeded(answer);
   if (status === 'pending') {
@@ -85,12 +75,8 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = A
 
 export function parseChargeResult(answer: TextReply, about: ReplyContext): ChargeResult<bigint> {
   const [status, packed] = answer;
-  const { root, id } = about;
-  if (status === 'charged' || status === 'replayed') {
-    const { amount, uncovered } = parseHead(packed);
-    const replayed = status === 'replayed';
-    return withEntries({ ok: true, status: 'charged', root, id, amount, uncovered, replayed }, answer);
-  }
+  if (status === 'charged' || status === 'replayed')
+    return withEntries(chargedOf(parseHead(packed), about, status === 'replayed'), answer);
   return status === 'exceeded'
     ? parseExceeded(answer)
     : refused('budget-charge', answer, about, ['conflict']);
@@ -111,21 +97,16 @@ export function parseFinalizeResult(reply: unknown, about: ReplyContext): Finali
 }
 
 export function parseAbortResult(answer: TextReply, about: ReplyContext): AbortOutcome {
-  const [status, packed, detail] = answer;
-  if (status === 'aborted' || status === 'replayed') {
-    const record = parseRecord(packed, detail, about);
-    const { generation } = record;
-    const replayed = status === 'replayed';
-    return { ok: true, status: 'aborted', generation, released: releasedOf(record), replayed };
-  }
+  const [status, packed] = answer;
+  if (status === 'aborted' || status === 'replayed')
+    return abortedOf(parseHead(packed), status === 'replayed');
   if (status === 'not_found') return { ok: false, reason: status };
   return refused('budget-abort', answer, about, ['finalized', 'expired']);
 }
 
 export function parseExtendResult(answer: TextReply, about: ReplyContext): ExtendHoldResult<bigint> {
-  const [status, packed, detail] = answer;
-  if (status === 'extended')
-    return { ok: true, status, expiresAtMs: parseRecord(packed, detail, about).expiresAtMs };
+  const [status, packed] = answer;
+  if (status === 'extended') return { ok: true, status, expiresAtMs: parseHead(packed).expiresAtMs };
   if (status === 'not_found') return { ok: false, reason: status };
   return refused('budget-extend', answer, about, ['finalized', 'aborted', 'expired']);
 }
@@ -220,22 +201,13 @@ function parseCrossed([, record = '', fields = '']: TextReply): Crossed[] {
   });
 }
 
-function parseExceeded([, amount = '', nowMs, ...lists]: TextReply): Exceeded<bigint> {
-  const requested = BigInt(amount);
-  const violations = parseBalances(lists).map(
-    ({ scope, period, window, limit, committed, reserved, available }): Violation<bigint> => ({
-      ...{ scope, period, limit, committed, reserved, available, requested, resetAtMs: window.endMs },
-    }),
-  );
-  return exceeded(violations, Number(nowMs));
-}
+const parseExceeded = ([, amount = '', nowMs, ...lists]: TextReply): Exceeded<bigint> =>
+  exceeded(parseBalances(lists), BigInt(amount), Number(nowMs));
 
 const STATES = { p: 'pending', f: 'finalized', a: 'aborted', x: 'expired' } as const;
 const KINDS = { h: 'hold', c: 'charge' } as const;
 
-/** The changing part of an operation, as scripts pack it. See budget.fragments.ts. */
-type Head = Omit<BudgetRecord<bigint>, 'root' | 'id' | 'scopes' | 'meta'>;
-
+/** Parses the changing part of an operation. Its words are in budget.fragments.ts. */
 function parseHead(packed = ''): Head {
   const words = packed.split(' ');
   const state = STATES[words[0] as keyof typeof STATES];

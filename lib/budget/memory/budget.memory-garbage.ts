@@ -1,0 +1,99 @@
+import { isRenewed } from './budget.memory-operation.js';
+import { counterOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
+
+// What the passing of time does to a root.
+
+/** Settles the holds that have expired. */
+export function expireDue(tree: Tree): void {
+  for (let due = tree.pending.take(tree.nowMs); due; due = tree.pending.take(tree.nowMs)) {
+    const operation = tree.operations.get(`o|${due.name}`) as Operation;
+    const { record, entries } = operation;
+    record.state = 'expired';
+    tree.unreported.push(due.name);
+    for (const { field } of entries) counterOf(tree, field).reserved -= record.amount;
+    end(tree, operation, record.expiresAtMs);
+  }
+}
+
+/** Marks an operation as ended, and schedules it and its counters for purging. */
+export function end(tree: Tree, operation: Operation, atMs = tree.nowMs): void {
+  const { name, record, entries } = operation;
+  record.endedAtMs = atMs;
+  scheduleWindows(tree, entries, atMs);
+  tree.garbage.set(name, atMs + tree.retentionMs);
+  if (!isRenewed(operation)) tree.pending.delete(record.id);
+}
+
+/** Schedules the counters of these windows for purging, a moment after the last operation that uses them. */
+export function scheduleWindows(tree: Tree, entries: readonly Entry[], fromMs = tree.nowMs): void {
+  for (const { field, window } of entries) {
+    if (window.endMs === null) continue;
+    const atMs = Math.max(window.endMs, fromMs) + tree.retentionMs + 1;
+    if (atMs > (tree.garbage.at(`c|${field}`) ?? 0)) tree.garbage.set(`c|${field}`, atMs);
+  }
+}
+
+/** Renames an operation, so that the next generation can take its id. */
+export function makeRoomForNext(tree: Tree, operation: Operation): void {
+  const { name, record } = operation;
+  operation.name = `O|${record.generation}|${record.id}`;
+  tree.operations.delete(name);
+  tree.operations.set(operation.name, operation);
+  tree.garbage.set(operation.name, tree.garbage.at(name) as number);
+  tree.garbage.delete(name);
+}
+
+/** Purges at most `max` records and counters. Returns how many were purged: one may still be needed. */
+export function purgeDue(tree: Tree, max: number): number {
+  let purged = 0;
+  for (let left = max; left > 0; left--) {
+    const due = tree.garbage.take(tree.nowMs);
+    if (!due) break;
+    if (purge(tree, due.name)) purged++;
+  }
+  return purged;
+}
+
+/** Purges one record or counter. Returns false if it is still needed. */
+function purge(tree: Tree, name: string): boolean {
+  const rest = name.slice(2);
+  if (name.startsWith('r|')) return tree.refunds.delete(rest);
+  if (name.startsWith('k|')) return tree.credits.delete(rest);
+  if (!name.startsWith('c|')) return purgeOperation(tree, name);
+  if (!tree.counters.get(rest)?.reserved) return tree.counters.delete(rest);
+  tree.garbage.set(name, tree.nowMs + tree.retentionMs);
+  return false;
+}
+
+function purgeOperation(tree: Tree, name: string): boolean {
+  const operation = tree.operations.get(name) as Operation;
+  const { record, entries } = operation;
+  // The newest operation of an id is kept as long as any older one. Otherwise the next hold of the id would have
+  // generation 1 again, while older generations are still stored.
+  for (let older = isRenewed(operation) ? 0 : record.generation - 1; older > 0; older--) {
+    const olderUntilMs = tree.garbage.at(`O|${older}|${record.id}`);
+    if (olderUntilMs === undefined) continue;
+    tree.garbage.set(name, olderUntilMs);
+    for (const { field } of entries) {
+      const untilMs = tree.garbage.at(`c|${field}`);
+      if (untilMs !== undefined && untilMs <= olderUntilMs) tree.garbage.set(`c|${field}`, olderUntilMs + 1);
+    }
+    return false;
+  }
+  // The counters keep the committed sum of a purged operation, so that verify still adds up.
+  for (const { field } of entries) {
+    const counter = tree.counters.get(field);
+    if (counter) counter.archived += record.committed - record.refunded;
+  }
+  return tree.operations.delete(name);
+}
+
+/** Returns in how many ms there is more to settle, report or purge. Null if not before the next operation. */
+export function nextDueMs({ unreported, pending, garbage, nowMs }: Tree): number | null {
+  if (unreported.length > 0) return 0;
+  const nextMs = Math.min(pending.nextMs(), garbage.nextMs());
+  return nextMs === Infinity ? null : Math.max(0, nextMs - nowMs);
+}
+
+export const isEmpty = ({ counters, limits, operations, garbage, unreported }: Tree): boolean =>
+  counters.size + limits.size + operations.size + garbage.size + unreported.length === 0;

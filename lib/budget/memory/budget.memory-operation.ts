@@ -1,0 +1,94 @@
+import type {
+  ChargeRequest,
+  HoldRequest,
+  LimitedScope,
+  ReserveOutcome,
+  ReserveRequest,
+} from '../budget.backend.js';
+import { balanceOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
+import { reservedOf } from '../budget.results.js';
+import type { Balance, BudgetRecord, BudgetRefusal, Crossed } from '../budget.types.js';
+import { ANY_NONCE, attachNonce } from '../budget.validate.js';
+
+/** Returns an operation that begins now. `facts` are what its record has beside the request. */
+export function newOperation(
+  { nowMs }: Tree,
+  request: { root: string; id: string; amount: bigint; scopes: readonly LimitedScope[]; nonce?: string },
+  entries: readonly Entry[],
+  facts: Partial<BudgetRecord<bigint>>,
+): Operation {
+  const { root, id, amount, scopes, nonce = ANY_NONCE } = request;
+  const record: BudgetRecord<bigint> = {
+    ...{ root, id, kind: 'hold', state: 'pending', generation: 1, scopes: scopes.map(({ scope }) => scope) },
+    ...{ amount, actual: 0n, committed: 0n, refunded: 0n, uncovered: 0n, late: false },
+    ...{ createdAtMs: nowMs, expiresAtMs: nowMs, endedAtMs: null, meta: undefined },
+    ...facts,
+  };
+  return { name: `o|${id}`, nonce, record, entries, crossed: [] };
+}
+
+/** Returns the operation that a call refers to. */
+export function find(tree: Tree, { id, generation, nonce }: HoldRequest): Operation | undefined {
+  const newest = tree.operations.get(`o|${id}`);
+  if (!newest) return undefined;
+  const isNewest = generation === 0 || generation === newest.record.generation;
+  const operation = isNewest ? newest : tree.operations.get(`O|${generation}|${id}`);
+  return nonce === ANY_NONCE || operation?.nonce === nonce ? operation : undefined;
+}
+
+export const isRenewed = ({ name }: Operation): boolean => name.startsWith('O|');
+
+export const copyRecord = ({ record }: Operation): BudgetRecord<bigint> => ({
+  ...record,
+  scopes: [...record.scopes],
+});
+
+export const balancesAndCrossed = (
+  tree: Tree,
+  { entries, crossed }: Operation,
+): { balances: Balance<bigint>[]; crossed: readonly Crossed[] } => ({
+  balances: entries.map((entry) => balanceOf(tree, entry)),
+  crossed,
+});
+
+/** Refuses a call because of the operation that has the id. */
+export const refused = <const Reason extends string>(
+  operation: Operation,
+  reason: Reason,
+): BudgetRefusal<Reason, bigint> => ({ ok: false, reason, record: copyRecord(operation) });
+
+/**
+ * Returns the answer if an earlier hold under the same id decides it. Returns undefined if a new hold may be reserved.
+ */
+export function replayReserve(
+  tree: Tree,
+  earlier: Operation,
+  request: ReserveRequest,
+): ReserveOutcome | undefined {
+  const { state, expiresAtMs } = earlier.record;
+  const isOurs = request.nonce !== ANY_NONCE && request.nonce === earlier.nonce;
+  if (state === 'pending') {
+    if (request.mode === 'run' && !isOurs)
+      return { ...refused(earlier, state), endsInMs: expiresAtMs - tree.nowMs };
+    if (!sameContent(earlier, 'hold', request)) return refused(earlier, 'conflict');
+    return reservedResult(tree, earlier, true);
+  }
+  if (state !== 'finalized' && request.mode !== 'reserve' && !isOurs) return undefined;
+  return refused(earlier, `already_${state}`);
+}
+
+export function sameContent(
+  { record }: Operation,
+  kind: 'hold' | 'charge',
+  { amount, scopes }: ReserveRequest | ChargeRequest,
+): boolean {
+  const asked = scopes.map(({ scope }) => scope).sort();
+  const done = [...record.scopes].sort();
+  return record.kind === kind && record.amount === amount && JSON.stringify(asked) === JSON.stringify(done);
+}
+
+export const reservedResult = (tree: Tree, operation: Operation, replayed: boolean): ReserveOutcome =>
+  attachNonce(
+    { ...reservedOf(operation.record, operation.record, replayed), ...balancesAndCrossed(tree, operation) },
+    operation.nonce,
+  );
