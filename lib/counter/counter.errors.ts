@@ -1,4 +1,4 @@
-import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
+import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 import { leavingAs } from '../core/validate.js';
 
 /**
@@ -13,10 +13,6 @@ import { leavingAs } from '../core/validate.js';
  */
 export class CounterError extends SyncGuardError<FaultCode> {
   static override readonly brand: string = 'CounterError';
-
-  constructor(init: SyncGuardErrorInit<FaultCode>) {
-    super(init);
-  }
 
   /** Returns the fault as a CounterError, with its code, hint and cause. */
   static from(error: unknown): CounterError {

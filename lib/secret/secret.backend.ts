@@ -1,7 +1,7 @@
 import { days } from '../core/time.js';
 import type { CallOptions } from '../core/validate.js';
 import type { NotShownReason, SecretEnd } from './secret.types.js';
-import type { CheckedSecret } from './secret.validate.js';
+import type { CheckedSecret, Receipt } from './secret.validate.js';
 
 /** For how long after its end a deadline keeps the tombstone of a secret, at most. */
 export const LONGEST_TOMBSTONE_MS = days(365);
@@ -30,8 +30,10 @@ export interface SecretFacts {
   readonly label: string;
 }
 
-/** Facts with the outcome of the call. */
-export type OutcomeReply<Outcome extends string> = SecretFacts & { readonly outcome: Outcome };
+/** Facts with the outcome of the call: one type for each outcome. */
+export type OutcomeReply<Outcome extends string> = Outcome extends string
+  ? SecretFacts & { readonly outcome: Outcome }
+  : never;
 
 export interface Content {
   readonly payload: Buffer;
@@ -65,6 +67,13 @@ export type SettleReply = OutcomeReply<'settled'> | 'not_found';
 
 export type StatusReply = OutcomeReply<'live' | 'leased' | 'burned' | 'expired'> | 'not_found';
 
+export interface Burn {
+  readonly tag: string;
+  /** With a proof, only the secret that the proof belongs to is burned. */
+  readonly proof?: string;
+  readonly burnId: string;
+}
+
 export interface View {
   readonly tag: string;
   readonly viewTag: string;
@@ -77,6 +86,9 @@ export interface View {
   readonly leaseMs: number;
 }
 
+/** A view that was taken before. */
+export type TakenView = Pick<View, 'tag' | 'viewTag'>;
+
 /**
  * The port of secrets. Each method is one atomic step and one round trip. It gets tags and never ids. A call
  * that is sent twice counts once: it has the same proof, burnId, or viewTag and callId.
@@ -85,9 +97,8 @@ export interface SecretBackend {
   create(secret: StoredSecret, options: CallOptions): Promise<CreateReply>;
   view(view: View, options: CallOptions): Promise<ViewReply>;
   peek(tag: string, options: CallOptions): Promise<PeekReply>;
-  /** With a proof, it burns only the secret that the proof belongs to. */
-  burn(burn: { tag: string; proof?: string; burnId: string }, options: CallOptions): Promise<BurnReply>;
-  status(receipt: { tag: string; proof: string }, options: CallOptions): Promise<StatusReply>;
-  confirm(view: { tag: string; viewTag: string }, options: CallOptions): Promise<SettleReply>;
-  release(view: { tag: string; viewTag: string }, options: CallOptions): Promise<SettleReply>;
+  burn(burn: Burn, options: CallOptions): Promise<BurnReply>;
+  status(receipt: Receipt, options: CallOptions): Promise<StatusReply>;
+  confirm(view: TakenView, options: CallOptions): Promise<SettleReply>;
+  release(view: TakenView, options: CallOptions): Promise<SettleReply>;
 }

@@ -1,4 +1,4 @@
-import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
+import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 
 /**
  * - `SecretConflict`: the id passed to `create()` belongs to another secret, or to the tombstone of one.
@@ -15,13 +15,12 @@ export type SecretErrorCode = FaultCode | 'SecretConflict';
 export class SecretError extends SyncGuardError<SecretErrorCode> {
   static override readonly brand: string = 'SecretError';
 
-  constructor(init: SyncGuardErrorInit<SecretErrorCode>) {
-    super(init);
-  }
-
   /** Returns the same fault as a SecretError. The error never contains an id. */
   static from(error: unknown): SecretError {
     if (error instanceof SecretError) return error;
     return new SecretError(faultOf<SecretErrorCode>(error, 'An operation on a secret'));
   }
 }
+
+export const invalidArgument = (message: string, hint?: string): SecretError =>
+  new SecretError({ code: 'InvalidArgument', message, hint });

@@ -1,7 +1,7 @@
 import { Injectable } from '@nestjs/common';
 import type { CallOptions } from '../core/validate.js';
 import type { SecretBackend, SecretFacts, SettleReply, ViewReply } from './secret.backend.js';
-import { SecretError } from './secret.errors.js';
+import { invalidArgument, SecretError } from './secret.errors.js';
 import type { ResolvedSecretOptions } from './secret.options.js';
 import type {
   BurnResult,
@@ -72,7 +72,7 @@ export class SecretService {
       });
     return {
       id,
-      receipt: formatReceipt(tag, proof),
+      receipt: formatReceipt({ tag, proof }),
       viewsRemaining: checked.views,
       expiresAtMs: reply.expiresAtMs,
     };
@@ -101,11 +101,10 @@ export class SecretService {
       case 'failed':
         return { ok: false, reason: 'failed', own: true };
       case 'lease_needed':
-        throw new SecretError({
-          code: 'InvalidArgument',
-          message: 'A secret with `maxFailures` can be shown on lease only.',
-          hint: 'Call `view(id, { leaseMs })`, then `confirm()` or `release()`.',
-        });
+        throw invalidArgument(
+          'A secret with `maxFailures` can be shown on lease only.',
+          'Call `view(id, { leaseMs })`, then `confirm()` or `release()`.',
+        );
       default:
         return this.#notShown(reply.outcome);
     }

@@ -10,7 +10,7 @@ import {
   jsonOf,
   leavingAs,
 } from '../core/validate.js';
-import { SecretError } from './secret.errors.js';
+import { invalidArgument, SecretError } from './secret.errors.js';
 import type { CreateSecretOptions, ViewOptions } from './secret.types.js';
 
 export const { checked, attributed } = leavingAs(SecretError.from);
@@ -37,16 +37,13 @@ export const createId = (): string => randomBytes(16).toString('base64url');
  */
 export const tagOf = (id: string): string => createHash('sha256').update(id).digest('base64url').slice(0, 22);
 
-/**
- * Returns a receipt. It names the secret by its tag and not by its id, and the proof keeps it from being
- * forged.
- */
-export const formatReceipt = (tag: string, proof: string): string => `receipt.${tag}.${proof}`;
-
+/** Names a secret by its tag and not by its id. The proof keeps it from being forged. */
 export interface Receipt {
   readonly tag: string;
   readonly proof: string;
 }
+
+export const formatReceipt = ({ tag, proof }: Receipt): string => `receipt.${tag}.${proof}`;
 
 export function parseReceipt(text: unknown): Receipt | undefined {
   const [, tag, proof] = (typeof text === 'string' && RECEIPT.exec(text)) || [];
@@ -56,11 +53,10 @@ export function parseReceipt(text: unknown): Receipt | undefined {
 export function validateReceipt(receipt: unknown): Receipt {
   const parsed = parseReceipt(receipt);
   if (parsed) return parsed;
-  throw new SecretError({
-    code: 'InvalidArgument',
-    message: `receipt must be a receipt of create(), got ${describe(receipt)}.`,
-    hint: 'Pass the `receipt` that create() returned, unchanged. An id is not a receipt.',
-  });
+  throw invalidArgument(
+    `receipt must be a receipt of create(), got ${describe(receipt)}.`,
+    'Pass the `receipt` that create() returned, unchanged. An id is not a receipt.',
+  );
 }
 
 /** The checked options of `create()`. An option that was left out is null or ''. An id is always set. */
@@ -84,10 +80,8 @@ export const validateCreate = (secret: CreateSecretOptions, maxBytes: number): C
   checked(() => {
     const { payload, views, ttlMs, id, meta, maxFailures, label } = callOptions(secret, CREATE_OPTIONS);
     if (views === undefined && ttlMs === undefined)
-      throw invalidOption(
-        'views or ttlMs',
-        'given',
-        undefined,
+      throw invalidArgument(
+        'views or ttlMs must be given, got undefined.',
         'Set how often the secret opens, for how long, or both.',
       );
     return {
@@ -124,11 +118,10 @@ function validatePayload(payload: unknown, maxBytes: number): { payload: Buffer;
     throw invalidOption('payload', 'text without lone surrogates, which are halves of characters', payload);
   const bytes = text ? Buffer.byteLength(payload) : payload.byteLength;
   if (bytes > maxBytes)
-    throw new SecretError({
-      code: 'InvalidArgument',
-      message: `payload must be at most ${maxBytes} bytes, got ${bytes}.`,
-      hint: 'Raise `secret.maxBytes`, or store the data elsewhere, encrypted, and keep only its key as a secret.',
-    });
+    throw invalidArgument(
+      `payload must be at most ${maxBytes} bytes, got ${bytes}.`,
+      'Raise `secret.maxBytes`, or store the data elsewhere, encrypted, and keep only its key as a secret.',
+    );
   // Copied, because the caller may write into the buffer before it is sent.
   return { payload: Buffer.from(payload as string), text };
 }
@@ -136,11 +129,10 @@ function validatePayload(payload: unknown, maxBytes: number): { payload: Buffer;
 function validateNewId(id: unknown): string {
   const normalized = userKey(id, 'id');
   if (!parseReceipt(normalized)) return normalized;
-  throw new SecretError({
-    code: 'InvalidArgument',
-    message: 'id must be an id of your own, got a receipt.',
-    hint: 'Leave out the id to get a random one.',
-  });
+  throw invalidArgument(
+    'id must be an id of your own, got a receipt.',
+    'Leave out the id to get a random one.',
+  );
 }
 
 function validateMeta(meta: unknown): string {
@@ -155,8 +147,7 @@ function validateMeta(meta: unknown): string {
 function validateLabel(label: unknown): string {
   if (typeof label === 'string' && label.isWellFormed() && Buffer.byteLength(label) <= MAX_LABEL_BYTES)
     return label;
-  throw new SecretError({
-    code: 'InvalidArgument',
-    message: `label must be text of at most ${MAX_LABEL_BYTES} UTF-8 bytes, got ${describe(label)}.`,
-  });
+  throw invalidArgument(
+    `label must be text of at most ${MAX_LABEL_BYTES} UTF-8 bytes, got ${describe(label)}.`,
+  );
 }

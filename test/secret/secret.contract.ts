@@ -803,7 +803,10 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         ['view with null', () => secrets.view('id', null as never)],
         ['peek with null', () => secrets.peek('id', null as never)],
         ['burn with null', () => secrets.burn('id', null as never)],
-        ['status with null', () => secrets.status(formatReceipt(createId(), createId()), null as never)],
+        [
+          'status with null',
+          () => secrets.status(formatReceipt({ tag: createId(), proof: createId() }), null as never),
+        ],
         ['confirm with null', () => secrets.confirm('id', 'viewId', null as never)],
         ['release with null', () => secrets.release('id', 'viewId', null as never)],
         ['confirm without a viewId', () => secrets.confirm('id', undefined as never)],

@@ -1,7 +1,7 @@
 import {
   type Content,
   LONGEST_TOMBSTONE_MS,
-  type SecretFacts,
+  type OutcomeReply,
   type StoredSecret,
 } from '../secret.backend.js';
 import type { SecretEnd } from '../secret.types.js';
@@ -62,14 +62,15 @@ export class SecretEntry {
     return this.viewsRemaining === 0 || this.failures + this.triesPending >= (this.maxFailures ?? Infinity);
   }
 
-  get facts(): SecretFacts {
+  /** Returns the reply with an outcome, as the Lua function of this name. */
+  tell<Outcome extends string>(outcome: Outcome): OutcomeReply<Outcome> {
     const { viewsRemaining, viewsUsed, viewedAtMs, expiresAtMs, maxFailures, ended, label } = this;
     return {
-      ...{ viewsRemaining, viewsUsed, viewedAtMs, expiresAtMs, label },
+      ...{ outcome, viewsRemaining, viewsUsed, viewedAtMs, expiresAtMs, label },
       failuresRemaining: maxFailures === null ? null : Math.max(0, maxFailures - this.failures),
       ended: ended?.how ?? null,
       endedAtMs: ended?.atMs ?? null,
-    };
+    } as OutcomeReply<Outcome>;
   }
 
   /** Applies what time has done: leases lapse, and the content is deleted. */

@@ -2,6 +2,7 @@ import { refuseAborted } from '../../core/abort.js';
 import { type Clock, systemClock } from '../../core/clock.js';
 import { type CallOptions, MAX_DURATION_MS } from '../../core/validate.js';
 import type {
+  Burn,
   BurnReply,
   Content,
   CreateReply,
@@ -10,13 +11,13 @@ import type {
   SettleReply,
   StatusReply,
   StoredSecret,
-  OutcomeReply,
+  TakenView,
   View,
   ViewReply,
 } from '../secret.backend.js';
 import { SecretEntry } from './secret.entry.js';
 import { SecretError } from '../secret.errors.js';
-import { MAX_LEASES } from '../secret.validate.js';
+import { MAX_LEASES, type Receipt } from '../secret.validate.js';
 
 /**
  * How soon to check again where a timer fired too early, because the backend's clock differs from that of the
@@ -51,106 +52,92 @@ export class MemorySecretBackend implements SecretBackend {
     return { expiresAtMs: entry.expiresAtMs };
   }
 
-  async view(view: View, { signal }: CallOptions): Promise<ViewReply> {
-    refuseAborted(signal, SecretError);
-    const entry = this.#find(view.tag);
-    if (!entry) return 'not_found';
-    const reply = this.#view(entry, view);
-    this.#arm(view.tag, entry);
-    return reply;
+  async view(view: View, options: CallOptions): Promise<ViewReply> {
+    return this.#ask(view, options, (entry) => this.#view(entry, view));
   }
 
-  async peek(tag: string, { signal }: CallOptions): Promise<PeekReply> {
-    refuseAborted(signal, SecretError);
-    const entry = this.#find(tag);
-    if (!entry) return 'not_found';
-    const { state: outcome, content } = entry;
-    return outcome === 'live'
-      ? { outcome, ...entry.facts, meta: content?.meta ?? '' }
-      : { outcome, ...entry.facts };
+  async peek(tag: string, options: CallOptions): Promise<PeekReply> {
+    return this.#ask({ tag }, options, (entry) => {
+      const { state } = entry;
+      return state === 'live' ? { ...entry.tell(state), meta: entry.content?.meta ?? '' } : entry.tell(state);
+    });
   }
 
-  async burn(
-    { tag, proof, burnId }: { tag: string; proof?: string; burnId: string },
+  async burn({ proof, burnId, ...secret }: Burn, options: CallOptions): Promise<BurnReply> {
+    return this.#ask(secret, options, (entry) => {
+      const { state } = entry;
+      if (proof !== undefined && proof !== entry.proof) return 'not_found';
+      if (state === 'expired') return entry.tell(state);
+      if (state === 'burned') return entry.tell(entry.burnId === burnId ? 'burned' : 'burned_before');
+      entry.burnId = burnId;
+      entry.burn('burned', this.clock.now());
+      return entry.tell('burned');
+    });
+  }
+
+  async status({ proof, ...secret }: Receipt, options: CallOptions): Promise<StatusReply> {
+    return this.#ask(secret, options, (entry) =>
+      proof === entry.proof ? entry.tell(entry.state) : 'not_found',
+    );
+  }
+
+  async confirm({ viewTag, ...secret }: TakenView, options: CallOptions): Promise<SettleReply> {
+    return this.#ask(secret, options, (entry) => {
+      const { failed, views, leases } = entry;
+      if (isUncounted(entry)) return entry.tell('settled');
+      if (leases.delete(viewTag)) {
+        if (entry.viewsRemaining === null) entry.confirmedTag = viewTag;
+        entry.burnIfOver(this.clock.now());
+      } else if (failed.has(viewTag) || !(views.has(viewTag) || entry.confirmedTag === viewTag))
+        return 'not_found';
+      return entry.tell('settled');
+    });
+  }
+
+  async release({ viewTag, ...secret }: TakenView, options: CallOptions): Promise<SettleReply> {
+    return this.#ask(secret, options, (entry) => {
+      const lease = entry.leases.get(viewTag);
+      if (isUncounted(entry)) return entry.tell('settled');
+      if (lease) {
+        releaseView(entry, viewTag, lease.calls.size);
+        entry.burnIfOver(this.clock.now());
+      } else if (!wasReleased(entry, viewTag)) return 'not_found';
+      return entry.tell('settled');
+    });
+  }
+
+  /** Returns the reply of a secret, or that there is none. */
+  #ask<Reply>(
+    { tag }: { readonly tag: string },
     { signal }: CallOptions,
-  ): Promise<BurnReply> {
+    reply: (entry: SecretEntry) => Reply,
+  ): Reply | 'not_found' {
     refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
-    if (!entry || (proof !== undefined && proof !== entry.proof)) return 'not_found';
-    const { state } = entry;
-    if (state === 'expired') return toReply(state, entry);
-    if (state === 'burned') return toReply(entry.burnId === burnId ? 'burned' : 'burned_before', entry);
-    entry.burnId = burnId;
-    entry.burn('burned', this.clock.now());
+    if (!entry) return 'not_found';
+    const told = reply(entry);
     this.#arm(tag, entry);
-    return toReply('burned', entry);
-  }
-
-  async status(
-    { tag, proof }: { tag: string; proof: string },
-    { signal }: CallOptions,
-  ): Promise<StatusReply> {
-    refuseAborted(signal, SecretError);
-    const entry = this.#find(tag);
-    return entry?.proof === proof ? toReply(entry.state, entry) : 'not_found';
-  }
-
-  async confirm(
-    { tag, viewTag }: { tag: string; viewTag: string },
-    { signal }: CallOptions,
-  ): Promise<SettleReply> {
-    refuseAborted(signal, SecretError);
-    const entry = this.#find(tag);
-    if (!entry) return 'not_found';
-    const { failed, views, leases } = entry;
-    if (isUncounted(entry)) return toReply('settled', entry);
-    if (leases.delete(viewTag)) {
-      if (entry.viewsRemaining === null) entry.confirmedTag = viewTag;
-      entry.burnIfOver(this.clock.now());
-      this.#arm(tag, entry);
-    } else if (failed.has(viewTag) || !(views.has(viewTag) || entry.confirmedTag === viewTag))
-      return 'not_found';
-    return toReply('settled', entry);
-  }
-
-  async release(
-    { tag, viewTag }: { tag: string; viewTag: string },
-    { signal }: CallOptions,
-  ): Promise<SettleReply> {
-    refuseAborted(signal, SecretError);
-    const entry = this.#find(tag);
-    if (!entry) return 'not_found';
-    if (isUncounted(entry)) return toReply('settled', entry);
-    const lease = entry.leases.get(viewTag);
-    if (lease) {
-      releaseView(entry, viewTag, lease.calls.size);
-      entry.burnIfOver(this.clock.now());
-      this.#arm(tag, entry);
-    } else if (!wasReleased(entry, viewTag)) return 'not_found';
-    return toReply('settled', entry);
+    return told;
   }
 
   #view(entry: SecretEntry, { viewTag, callId, leaseMs }: View): ViewReply {
     const { state, content, maxFailures, views, leases } = entry;
-    if (state === 'burned') return toReply(views.has(viewTag) ? 'burned_by_you' : state, entry);
-    if (state === 'expired' || !content) return toReply('expired', entry);
-    if (maxFailures !== null && leaseMs === 0) return toReply('lease_needed', entry);
-    if (entry.failed.has(viewTag)) return toReply('failed', entry);
+    if (state === 'burned') return entry.tell(views.has(viewTag) ? 'burned_by_you' : state);
+    if (state === 'expired' || !content) return entry.tell('expired');
+    if (maxFailures !== null && leaseMs === 0) return entry.tell('lease_needed');
+    if (entry.failed.has(viewTag)) return entry.tell('failed');
     const lease = leases.get(viewTag);
-    const again = {
-      viewsRemaining: views.get(viewTag) ?? entry.viewsRemaining,
-      replayed: true,
-    };
+    const again = { viewsRemaining: views.get(viewTag) ?? entry.viewsRemaining, replayed: true };
     if (lease && maxFailures !== null && !lease.calls.has(callId)) {
       // Each call that is shown the secret is a try, except for a second send of the same call.
-      if (entry.failures + entry.triesPending >= maxFailures) return toReply('leased', entry);
+      if (entry.failures + entry.triesPending >= maxFailures) return entry.tell('leased');
       lease.calls.add(callId);
       entry.viewedAtMs = this.clock.now();
     }
     if (lease || views.has(viewTag) || (maxFailures !== null && entry.confirmedTag === viewTag))
       return { ...toShown(entry, content), ...again };
     const leasing = leaseMs > 0 && (entry.viewsRemaining !== null || maxFailures !== null);
-    if (state === 'leased' || (leasing && leases.size >= MAX_LEASES)) return toReply('leased', entry);
+    if (state === 'leased' || (leasing && leases.size >= MAX_LEASES)) return entry.tell('leased');
     this.#count(entry, viewTag);
     if (leasing) entry.lease(viewTag, callId, this.clock.now() + leaseMs);
     entry.burnIfOver(this.clock.now());
@@ -207,15 +194,10 @@ export class MemorySecretBackend implements SecretBackend {
   }
 }
 
-const toReply = <Outcome extends string>(outcome: Outcome, entry: SecretEntry): OutcomeReply<Outcome> => ({
-  outcome,
-  ...entry.facts,
-});
-
 /** The payload is copied, because the caller may write into it. */
 const toShown = (entry: SecretEntry, content: Content): Extract<ViewReply, { outcome: 'shown' }> => ({
-  ...toReply('shown', entry),
-  ...{ ...content, payload: Buffer.from(content.payload), replayed: false },
+  ...{ ...entry.tell('shown'), ...content },
+  ...{ payload: Buffer.from(content.payload), replayed: false },
 });
 
 /**

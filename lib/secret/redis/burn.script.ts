@@ -1,6 +1,6 @@
 import { defineScript } from '../../script/define-script.js';
 import { ENDINGS, KEYS, STATE } from './secret.fragments.js';
-import { decodeFacts } from './secret.replies.js';
+import { decodeTell } from './view.script.js';
 import type { BurnReply } from '../secret.backend.js';
 
 /**
@@ -25,5 +25,5 @@ if redis.call('HLEN', content) == 0 then return 'not_found' end
 burn('burned')
 if tombstoneMs > 0 then redis.call('HSET', record, 'burn', burnId) end
 return tell('burned')`,
-  decode: (reply): BurnReply => decodeFacts('secret-burn', reply, ['burned', 'burned_before', 'expired']),
+  decode: (reply): BurnReply => decodeTell('secret-burn', reply, ['burned', 'burned_before', 'expired']),
 });

@@ -1,7 +1,7 @@
 import { defineScript, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
 import { KEYS } from './secret.fragments.js';
-import { timeOf } from './secret.replies.js';
+import { orNull } from './view.script.js';
 import type { CreateReply } from '../secret.backend.js';
 
 /**
@@ -34,6 +34,6 @@ end
 return expiresAtMs`,
   decode(reply): CreateReply {
     if (typeof reply !== 'number') return unexpectedReply('secret-create', reply);
-    return reply < 0 ? 'conflict' : { expiresAtMs: timeOf(reply) };
+    return reply < 0 ? 'conflict' : { expiresAtMs: orNull(reply, 0) };
   },
 });

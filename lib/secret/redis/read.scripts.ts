@@ -1,7 +1,9 @@
 import { defineScript } from '../../script/define-script.js';
 import { KEYS, STATE } from './secret.fragments.js';
-import { LOOK_OUTCOMES, decodeFacts, decodeTell } from './secret.replies.js';
+import { decodeTell } from './view.script.js';
 import type { PeekReply, StatusReply } from '../secret.backend.js';
+
+const LOOK_OUTCOMES = ['live', 'burned', 'expired', 'leased'] as const;
 
 /**
  * secret-peek: Reads the state without changing it.
@@ -24,12 +26,9 @@ if state == 'live' then
 end
 return reply`,
   decode(reply): PeekReply {
-    if (reply === 'not_found') return reply;
     const facts = decodeTell('secret-peek', reply, LOOK_OUTCOMES);
-    const { outcome } = facts;
-    return outcome === 'live'
-      ? { ...facts, outcome, meta: String((reply as unknown[])[9]) }
-      : { ...facts, outcome };
+    if (facts === 'not_found' || facts.outcome !== 'live') return facts;
+    return { ...facts, meta: String((reply as unknown[])[9]) };
   },
 });
 
@@ -48,5 +47,5 @@ export const statusScript = defineScript({
 if known ~= proof then return 'not_found' end
 if (state == 'live' or state == 'leased') and redis.call('EXISTS', content) == 0 then return 'not_found' end
 return tell(state)`,
-  decode: (reply): StatusReply => decodeFacts('secret-status', reply, LOOK_OUTCOMES),
+  decode: (reply): StatusReply => decodeTell('secret-status', reply, LOOK_OUTCOMES),
 });

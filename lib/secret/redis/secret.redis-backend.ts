@@ -1,6 +1,8 @@
-import type { ScriptRunner } from '../../script/script-runner.js';
 import type { CallOptions } from '../../core/validate.js';
+import type { Script, ScriptArg } from '../../script/define-script.js';
+import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import type {
+  Burn,
   BurnReply,
   CreateReply,
   PeekReply,
@@ -8,82 +10,82 @@ import type {
   SettleReply,
   StatusReply,
   StoredSecret,
+  TakenView,
   View,
   ViewReply,
 } from '../secret.backend.js';
+import type { Receipt } from '../secret.validate.js';
 import { burnScript } from './burn.script.js';
-import { confirmScript, releaseScript } from './settle.scripts.js';
 import { createScript } from './create.script.js';
 import { peekScript, statusScript } from './read.scripts.js';
+import type { KEYS } from './secret.fragments.js';
+import { confirmScript, releaseScript } from './settle.scripts.js';
 import { viewScript } from './view.script.js';
-
-export interface RedisSecretBackendConfig {
-  readonly keyPrefix: string;
-  readonly tombstoneMs: number;
-}
 
 /** Secrets on Redis. Each operation is one atomic script. */
 export class RedisSecretBackend implements SecretBackend {
   constructor(
     private readonly runner: ScriptRunner,
-    private readonly config: RedisSecretBackendConfig,
+    private readonly config: { readonly keyPrefix: string; readonly tombstoneMs: number },
   ) {}
 
   create(secret: StoredSecret, { signal }: CallOptions): Promise<CreateReply> {
     const { tag, proof, payload, text, views, ttlMs, meta, maxFailures, label } = secret;
-    const { tombstoneMs } = this.config;
-    const keys = this.#keysOf(tag);
-    const form = text ? 'text' : 'bytes';
     const args = {
-      ...{ proof, bytes: payload, form, views: views ?? -1, ttlMs: ttlMs ?? 0, meta },
-      ...{ maxFailures: maxFailures ?? 0, secretLabel: label, tombstoneMs },
+      ...{
+        proof,
+        bytes: payload,
+        form: text ? 'text' : 'bytes',
+        views: views ?? -1,
+        ttlMs: ttlMs ?? 0,
+        meta,
+      },
+      ...{ maxFailures: maxFailures ?? 0, secretLabel: label },
     };
     // Burns a secret whose `create()` has rejected although the secret is or may be stored. Its caller got no receipt and
     // passes on no link, so nobody would open it, and without a deadline it would stay for ever.
     const undo = (): void => {
-      const burned = (): Promise<unknown> =>
-        this.runner.run(burnScript, keys, { proof, burnId: proof, tombstoneMs: 0 });
       this.runner
         .ready()
-        .then(burned)
+        .then(() => this.#run(burnScript, tag, { proof, burnId: proof, tombstoneMs: 0 }, {}))
         .catch(() => {});
     };
-    return this.runner.run(createScript, keys, args, { signal, undo });
+    return this.#run(createScript, tag, args, { signal, undo });
   }
 
-  view({ tag, ...view }: View, { signal }: CallOptions): Promise<ViewReply> {
-    const { tombstoneMs } = this.config;
-    return this.runner.run(viewScript, this.#keysOf(tag), { ...view, tombstoneMs }, { signal });
+  view({ tag, ...view }: View, options: CallOptions): Promise<ViewReply> {
+    return this.#run(viewScript, tag, view, options);
   }
 
-  peek(tag: string, { signal }: CallOptions): Promise<PeekReply> {
-    return this.runner.run(peekScript, this.#keysOf(tag), {}, { signal });
+  peek(tag: string, options: CallOptions): Promise<PeekReply> {
+    return this.#run(peekScript, tag, {}, options);
   }
 
-  burn(
-    { tag, proof = '', burnId }: { tag: string; proof?: string; burnId: string },
-    { signal }: CallOptions,
-  ): Promise<BurnReply> {
-    const { tombstoneMs } = this.config;
-    return this.runner.run(burnScript, this.#keysOf(tag), { proof, burnId, tombstoneMs }, { signal });
+  burn({ tag, proof = '', burnId }: Burn, options: CallOptions): Promise<BurnReply> {
+    return this.#run(burnScript, tag, { proof, burnId }, options);
   }
 
-  status({ tag, proof }: { tag: string; proof: string }, { signal }: CallOptions): Promise<StatusReply> {
-    return this.runner.run(statusScript, this.#keysOf(tag), { proof }, { signal });
+  status({ tag, proof }: Receipt, options: CallOptions): Promise<StatusReply> {
+    return this.#run(statusScript, tag, { proof }, options);
   }
 
-  confirm({ tag, viewTag }: { tag: string; viewTag: string }, { signal }: CallOptions): Promise<SettleReply> {
-    const { tombstoneMs } = this.config;
-    return this.runner.run(confirmScript, this.#keysOf(tag), { viewTag, tombstoneMs }, { signal });
+  confirm({ tag, viewTag }: TakenView, options: CallOptions): Promise<SettleReply> {
+    return this.#run(confirmScript, tag, { viewTag }, options);
   }
 
-  release({ tag, viewTag }: { tag: string; viewTag: string }, { signal }: CallOptions): Promise<SettleReply> {
-    const { tombstoneMs } = this.config;
-    return this.runner.run(releaseScript, this.#keysOf(tag), { viewTag, tombstoneMs }, { signal });
+  release({ tag, viewTag }: TakenView, options: CallOptions): Promise<SettleReply> {
+    return this.#run(releaseScript, tag, { viewTag }, options);
   }
 
-  #keysOf(tag: string): { content: string; record: string } {
-    const content = `${this.config.keyPrefix}/secret:{${tag}}`;
-    return { content, record: `${content}:record` };
+  #run<Arg extends string, Result>(
+    script: Script<(typeof KEYS)[number], Arg, Result>,
+    tag: string,
+    args: Readonly<Record<Exclude<Arg, 'tombstoneMs'>, ScriptArg>> & { readonly tombstoneMs?: number },
+    { signal, undo }: Pick<RunOptions<Result>, 'signal' | 'undo'>,
+  ): Promise<Result> {
+    const { keyPrefix, tombstoneMs } = this.config;
+    const content = `${keyPrefix}/secret:{${tag}}`;
+    const all = { tombstoneMs, ...args } as Record<Arg, ScriptArg>;
+    return this.runner.run(script, { content, record: `${content}:record` }, all, { signal, undo });
   }
 }

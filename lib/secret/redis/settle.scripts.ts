@@ -1,9 +1,9 @@
 import { defineScript } from '../../script/define-script.js';
 import { ENDINGS, KEYS, LEASING, STATE } from './secret.fragments.js';
-import { decodeFacts } from './secret.replies.js';
+import { decodeTell } from './view.script.js';
 import type { SettleReply } from '../secret.backend.js';
 
-const decodeSettle = (reply: unknown): SettleReply => decodeFacts('secret-settle', reply, ['settled']);
+const decodeSettle = (reply: unknown): SettleReply => decodeTell('secret-settle', reply, ['settled']);
 
 // Removes this view from the pending ones. A secret that counts neither views nor failures has no pending
 // views, so there is nothing to settle.

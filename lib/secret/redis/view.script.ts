@@ -1,7 +1,7 @@
 import { defineScript, unexpectedReply } from '../../script/define-script.js';
 import { ENDINGS, KEYS, LEASING, STATE } from './secret.fragments.js';
-import { decodeTell } from './secret.replies.js';
-import type { ViewReply } from '../secret.backend.js';
+import type { OutcomeReply, ViewReply } from '../secret.backend.js';
+import type { SecretEnd } from '../secret.types.js';
 import { MAX_LEASES } from '../secret.validate.js';
 
 const VIEW_OUTCOMES = [
@@ -13,6 +13,35 @@ const VIEW_OUTCOMES = [
   'failed',
   'lease_needed',
 ] as const;
+
+type Text = string | Buffer;
+type TellFields = [Text, number, number, number, number, number, Text, number, Text];
+
+export const orNull = (value: number, none: number): number | null => (value === none ? null : value);
+
+/** Decodes not_found, or the nine fields of `tell()`, with which every other reply about a secret begins. */
+export function decodeTell<Outcome extends string>(
+  script: string,
+  reply: unknown,
+  outcomes: readonly Outcome[],
+): OutcomeReply<Outcome> | 'not_found' {
+  if (!Array.isArray(reply))
+    return String(reply) === 'not_found' ? 'not_found' : unexpectedReply(script, reply);
+  const [told, left, used, viewed, expires, failuresLeft, ended, endedAt, label] = reply as TellFields;
+  const outcome = outcomes.find((each) => each === String(told));
+  if (!outcome || reply.length < 9) return unexpectedReply(script, reply);
+  return {
+    outcome,
+    viewsRemaining: orNull(left, -1),
+    viewsUsed: used,
+    viewedAtMs: orNull(viewed, 0),
+    expiresAtMs: orNull(expires, 0),
+    failuresRemaining: orNull(failuresLeft, -1),
+    ended: (String(ended) || null) as SecretEnd | null,
+    endedAtMs: orNull(endedAt, 0),
+    label: String(label),
+  } as OutcomeReply<Outcome>;
+}
 
 /**
  * secret-view: Shows a secret.
@@ -89,13 +118,11 @@ if remaining >= 0 and not (ended and tombstoneMs == 0) then redis.call('HSET', r
 if not ended and full() then setEnd() end
 return shown(remaining, 0)`,
   decode(reply): ViewReply {
-    if (Buffer.isBuffer(reply) && reply.toString('latin1') === 'not_found') return 'not_found';
     const facts = decodeTell('secret-view', reply, VIEW_OUTCOMES);
-    const { outcome } = facts;
-    if (outcome !== 'shown') return { ...facts, outcome };
+    if (facts === 'not_found' || facts.outcome !== 'shown') return facts;
     const [payload, form, meta, replayed] = (reply as unknown[]).slice(9) as [Buffer, Buffer, Buffer, number];
     if (!Buffer.isBuffer(payload)) return unexpectedReply('secret-view', reply);
     const text = form.toString('latin1') === 'text';
-    return Object.assign(facts, { outcome, payload, text, meta: meta.toString(), replayed: replayed === 1 });
+    return Object.assign(facts, { payload, text, meta: meta.toString(), replayed: replayed === 1 });
   },
 });
