@@ -7,7 +7,7 @@ const ROOT = resolve(__dirname, '../..');
 
 /** The most files of lib that someone opens who follows one call to Redis, without telemetry. */
 const MOST_FILES: Record<string, number> = {
-  view: 11,
+  view: 9,
   acquire: 16,
   check: 17,
   reserve: 14,
