@@ -13,7 +13,7 @@ export const MAX_CHECKS = 8;
 /** The numbers of a policy, as backends use them. Users write the short tier as `temp`, or as `limit` and `windowMs`. */
 export interface LimitRules {
   readonly shortWindowMs: number;
-  /** The attempt with this number is denied. */
+  /** The attempt with this number is denied. 0 and Infinity stand for a limit of 0 and for none, at a cost of 0. */
   readonly shortThreshold: number;
   /** If 0, there is no block, and a denied call is not counted. */
   readonly shortBlockMs: number;
@@ -46,7 +46,10 @@ export interface Subject<Policy extends CountedPolicy = CountedPolicy> {
 
 /** One call, to be counted against one limit. */
 export interface LimitCheck<Policy extends CountedPolicy = CountedPolicy> extends Subject<Policy> {
-  /** How much the call counts, already checked: 1 to 1,000, in a fixed window up to its limit. */
+  /**
+   * How much the call counts, already checked: 1 to 1,000, in a fixed window up to its limit. If 0, the call is not
+   * counted: it costs nothing, or the limit is 0 or unlimited. Then only a block denies it, or a limit of 0.
+   */
   readonly cost: number;
 }
 
@@ -117,16 +120,6 @@ export interface LimitBackend {
   /** Ends a block. The window that had set the block starts again with no attempts. */
   unblock(subject: Subject, options?: CallOptions): Promise<void>;
 }
-
-export const isFixedWindow = ({ algorithm }: Pick<CountedPolicy, 'algorithm'>): boolean =>
-  algorithm === 'fixed-window';
-
-/** Returns whether a call is not counted: it costs nothing, or the limit is 0 or unlimited. A block still denies it. */
-export const isUncounted = ({ policy: { rules }, cost }: LimitCheck): boolean =>
-  cost === 0 || rules.shortThreshold === 0 || rules.shortThreshold === Infinity;
-
-/** Returns whether the limit of a call is 0. Then every call is denied. */
-export const letsNobodyIn = ({ rules }: CountedPolicy): boolean => rules.shortThreshold === 0;
 
 /** Returns how many more attempts are allowed, after these counts. */
 export function remainingOf({ rules }: CountedPolicy, shortCount: number, longCount: number): number {

@@ -1,5 +1,4 @@
 import { describe } from '../core/keys.js';
-import { isFixedWindow } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import {
   MAX_COUNTED,
@@ -29,7 +28,8 @@ export function withLimit(
     throw unusable(policy, 'limit', "a number of at least 0, Infinity or 'unlimited'", limit);
   const allowed = Math.min(Math.floor(limit), MAX_COUNTED);
   if (allowed === 0) return withThreshold(policy, 0);
-  if (isFixedWindow(policy) || allowed < MAX_THRESHOLD) return withThreshold(policy, allowed + 1);
+  if (policy.algorithm === 'fixed-window' || allowed < MAX_THRESHOLD)
+    return withThreshold(policy, allowed + 1);
   if (couldBeWindow(policy)) return { ...withThreshold(policy, allowed + 1), algorithm: 'fixed-window' };
   warn(
     `RATE_LIMIT_CAPPED: The function \`limit\` of the policy ${policy.name} returned more than ${MAX_THRESHOLD - 1}. A policy that blocks, or counts failures or successes, cannot count higher, so its limit is ${MAX_THRESHOLD - 1}.`,

@@ -1,11 +1,5 @@
 import { SyncGuardConfigError } from '../core/errors.js';
-import {
-  type CountedPolicy,
-  isFixedWindow,
-  type LimitCheck,
-  type LimitRules,
-  type Subject,
-} from './limit.backend.js';
+import { type CountedPolicy, type LimitCheck, type LimitRules, type Subject } from './limit.backend.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import type { AskTime, CountedCalls, LimitAlgorithm, OnError, TooManyAttemptsCode } from './limit.types.js';
 import type { FromContext, KeyBy, KeyPart, LimitPolicy } from './policy.types.js';
@@ -131,7 +125,8 @@ export function validateCost(policy: CostBounds, cost: unknown): number {
 
 type CostBounds = Pick<ResolvedPolicy, 'name' | 'algorithm' | 'rules' | 'dynamicLimit' | 'count'>;
 
-const maxCost = (policy: CostBounds): number => (isFixedWindow(policy) ? MAX_COUNTED : MAX_LOGGED_COST);
+const maxCost = ({ algorithm }: CostBounds): number =>
+  algorithm === 'fixed-window' ? MAX_COUNTED : MAX_LOGGED_COST;
 
 export function resolveKeyBy(name: string, keyBy: unknown): KeyBy {
   const parts: readonly unknown[] = Array.isArray(keyBy) ? keyBy : [keyBy];

@@ -1,11 +1,6 @@
 import { randomInt } from 'node:crypto';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
-import {
-  type LimitBackend,
-  type BackendDecision,
-  isUncounted,
-  isFixedWindow,
-} from '../../lib/limit/limit.backend.js';
+import { type LimitBackend, type BackendDecision } from '../../lib/limit/limit.backend.js';
 import { withLimit } from '../../lib/limit/limit.per-call.js';
 import {
   type PolicyCheck,
@@ -128,7 +123,8 @@ function createCast(random: (below: number) => number, world: number): Cast {
   /** A call of a plan that is suspended or unlimited, or one that costs nothing. */
   const uncountedOf = (each: PolicyCheck): PolicyCheck => {
     const limit = pick([0, 'unlimited', undefined]);
-    return limit === undefined ? { ...each, cost: 0 } : { ...each, policy: withLimit(each.policy, limit) };
+    const policy = limit === undefined ? each.policy : withLimit(each.policy, limit);
+    return { ...each, policy, cost: 0 };
   };
   // Several limits of one call are of different limiters.
   const groups = [2, 3].map((n) =>
@@ -140,8 +136,8 @@ function createCast(random: (below: number) => number, world: number): Cast {
 
   const enter = (checks: PolicyCheck[], callId: string): Step => {
     for (const each of checks)
-      if (isUncounted(each)) continue;
-      else if (each.policy.count !== 'attempt' || (isFixedWindow(each.policy) && random(4) === 0))
+      if (each.cost === 0) continue;
+      else if (each.policy.count !== 'attempt' || (isFixedWindow(each) && random(4) === 0))
         inFlight.push({ check: each, callId });
     return check(checks, callId);
   };
@@ -166,7 +162,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
   const settleOne = (): Step => {
     const { check: each, callId } = inFlight.splice(random(inFlight.length), 1)[0] as (typeof inFlight)[0];
     const { identity } = each;
-    if (random(3) > 0 && !isFixedWindow(each.policy)) return confirm(each, callId);
+    if (random(3) > 0 && !isFixedWindow(each)) return confirm(each, callId);
     const forget = random(2) === 0;
     return {
       text: `withdraw ${JSON.stringify(identity)} by ${callId}${forget ? ' and forget' : ''}`,
@@ -239,6 +235,9 @@ function createCast(random: (below: number) => number, world: number): Cast {
 }
 
 /** A policy that counts successes has room for the dearest call in each of its tiers. */
+const isFixedWindow = ({ policy }: Pick<PolicySubject, 'policy'>): boolean =>
+  policy.algorithm === 'fixed-window';
+
 const mayCostTwo = ({ count, rules: { shortThreshold, longThreshold } }: ResolvedPolicy): boolean =>
   shortThreshold > 3 && (count !== 'success' || longThreshold === 0 || longThreshold > 2);
 
@@ -338,5 +337,5 @@ function kindOf(decision: BackendDecision, policy: ResolvedPolicy): string {
   if (decision.status === 'allowed') return 'allowed';
   if (decision.reason === 'busy') return 'busy';
   if (decision.blocked) return decision.scope;
-  return isFixedWindow(policy) ? 'fixed window' : 'window';
+  return isFixedWindow({ policy }) ? 'fixed window' : 'window';
 }

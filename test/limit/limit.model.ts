@@ -42,7 +42,7 @@ export class LimitModel {
     // Somebody denies: those that would have let the call in are as they were.
     return limits.map(({ identity, policy }, i) => {
       const decision = tried[i] as BackendDecision;
-      if (decision.status === 'denied' || uncounted(limits[i] as Limit)) return decision;
+      if (decision.status === 'denied' || limits[i]?.cost === 0) return decision;
       this.states.set(identity, before.get(identity) ?? fresh());
       const state = this.at(identity);
       if (policy.algorithm === 'fixed-window') return this.counted(state, policy);
@@ -169,7 +169,7 @@ export class LimitModel {
   private one(identity: string, policy: Policy, cost: number, id: string): BackendDecision {
     const state = this.at(identity);
     if (this.blocked(state)) return this.blockOf(state);
-    if (uncounted({ policy, cost })) return uncountedDecision(policy);
+    if (cost === 0) return uncountedDecision(policy);
     if (policy.algorithm === 'fixed-window') return this.inWindow(state, policy, cost, id);
     if (policy.count === 'success') return this.reserve(state, policy, cost, id);
     this.prune(state, policy);
@@ -325,9 +325,6 @@ export class LimitModel {
     };
   }
 }
-
-const uncounted = ({ policy, cost }: Pick<Limit, 'policy' | 'cost'>): boolean =>
-  cost === 0 || [0, Infinity].includes(policy.rules.shortThreshold);
 
 const uncountedDecision = ({ rules }: Policy): BackendDecision => {
   const nothing = { shortCount: 0, longCount: 0 };

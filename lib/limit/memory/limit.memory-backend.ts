@@ -11,9 +11,6 @@ import {
   type LimitCounts,
   type BackendDecision,
   type Subject,
-  isUncounted,
-  letsNobodyIn,
-  isFixedWindow,
   type LimitRules,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
@@ -142,9 +139,10 @@ export class MemoryLimitBackend implements LimitBackend {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const decide = (check: LimitCheck, commit: boolean): BackendDecision => {
-      if (isUncounted(check)) return look(this.#ledgers.peek(check.identity, nowMs), check, nowMs);
+      if (check.cost === 0) return look(this.#ledgers.peek(check.identity, nowMs), check, nowMs);
       const ledger = this.#ledgers.take(check.identity, nowMs);
-      if (isFixedWindow(check.policy)) return countInWindow(ledger, check, callId, nowMs, commit);
+      if (check.policy.algorithm === 'fixed-window')
+        return countInWindow(ledger, check, callId, nowMs, commit);
       return DECIDERS[check.policy.count](ledger, check, callId, nowMs, commit);
     };
     const [only] = checks;
@@ -165,7 +163,7 @@ export class MemoryLimitBackend implements LimitBackend {
   }
 
   async withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void> {
-    if (isFixedWindow(check.policy)) return this.forgive(check, check.cost, callId, options);
+    if (check.policy.algorithm === 'fixed-window') return this.forgive(check, check.cost, callId, options);
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const ledger = this.#ledgers.take(check.identity, nowMs);
@@ -186,7 +184,7 @@ export class MemoryLimitBackend implements LimitBackend {
     refuseAborted(options?.signal, LimitError);
     const nowMs = this.clock.now();
     const ledger = this.#ledgers.take(subject.identity, nowMs);
-    if (isFixedWindow(subject.policy)) return ledger.openWindow(nowMs)?.forgive(count, callId);
+    if (subject.policy.algorithm === 'fixed-window') return ledger.openWindow(nowMs)?.forgive(count, callId);
     if (ledger.lastForgiven === callId) return;
     ledger.lastForgiven = callId;
     ledger.attempts.dropNewest(count);
@@ -221,7 +219,7 @@ function look(ledger: Ledger | undefined, { policy }: LimitCheck, nowMs: number)
   const live = ledger?.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
   const nothing = { shortCount: 0, longCount: 0 };
-  return letsNobodyIn(policy)
+  return policy.rules.shortThreshold === 0
     ? denied(nothing, 'temp', 'temp', policy.rules.shortWindowMs, false)
     : { status: 'allowed', ...nothing, resetMs: 0 };
 }
@@ -444,7 +442,7 @@ function block(
 function peek(ledger: Ledger, policy: CountedPolicy, nowMs: number): BackendDecision {
   const live = ledger.liveBlock(nowMs);
   if (live) return blocked(live, nowMs);
-  if (isFixedWindow(policy))
+  if (policy.algorithm === 'fixed-window')
     return (ledger.openWindow(nowMs) ?? new FixedWindow(nowMs)).peek(policy.rules, nowMs);
   const windows = windowsOf(ledger, policy, nowMs);
   const { shortCount, longCount } = windows;

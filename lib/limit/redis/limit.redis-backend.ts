@@ -8,8 +8,6 @@ import {
   type LimitCheck,
   type BackendDecision,
   type Subject,
-  isUncounted,
-  isFixedWindow,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
 import { forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js';
@@ -67,20 +65,20 @@ export class RedisLimitBackend implements LimitBackend {
   }
 
   withdraw(check: LimitCheck, callId: string, forget: boolean, options: CallOptions = {}): Promise<void> {
-    if (isFixedWindow(check.policy)) return this.forgive(check, check.cost, callId, options);
+    if (check.policy.algorithm === 'fixed-window') return this.forgive(check, check.cost, callId, options);
     const args = { callId, cost: check.cost, forget: forget ? '1' : '0' };
     return this.#run(withdrawScript, this.#keysOf(check), args, options);
   }
 
   peek(subject: Subject, options: CallOptions = {}): Promise<BackendDecision> {
     const { policy } = subject;
-    const script = isFixedWindow(policy) ? peekWindowScript : peekScript;
+    const script = policy.algorithm === 'fixed-window' ? peekWindowScript : peekScript;
     return this.#run(script, this.#keysOf(subject), { ...policy.rules }, options);
   }
 
   forgive(subject: Subject, count: number, callId: string, options: CallOptions = {}): Promise<void> {
     const { policy } = subject;
-    if (isFixedWindow(policy))
+    if (policy.algorithm === 'fixed-window')
       return this.#run(forgiveWindowScript, this.#keysOf(subject), { callId, amount: count }, options);
     const { penaltiesTtlMs } = policy.rules;
     return this.#run(forgiveScript, this.#keysOf(subject), { callId, count, penaltiesTtlMs }, options);
@@ -88,7 +86,7 @@ export class RedisLimitBackend implements LimitBackend {
 
   reset(subject: Subject, options: CallOptions = {}): Promise<void> {
     const { attempts, window, block, penalties } = this.#keysOf(subject);
-    const counted = isFixedWindow(subject.policy) ? window : attempts;
+    const counted = subject.policy.algorithm === 'fixed-window' ? window : attempts;
     return this.#run(resetScript, { counted, block, penalties }, {}, options);
   }
 
@@ -129,10 +127,11 @@ export class RedisLimitBackend implements LimitBackend {
       // A confirmed success has happened, so it counts.
       if (shapes[0]?.mode === 'grant') return;
       const counted = decisions.every(({ status }) => status === 'allowed');
-      for (const check of checks.filter((each) => !isUncounted(each)))
+      for (const check of checks.filter(({ cost }) => cost > 0))
         // A log finds the call by its id, counted or not. A fixed window has no ids, so only a call that was counted
         // may be withdrawn.
-        if (counted || !isFixedWindow(check.policy)) this.withdraw(check, callId, false).catch(() => {});
+        if (counted || check.policy.algorithm !== 'fixed-window')
+          this.withdraw(check, callId, false).catch(() => {});
     };
     return this.#run(staticScript ?? dynamicCheckScript(shapes), keys, args, { ...options, onLate });
   }
@@ -152,7 +151,7 @@ export class RedisLimitBackend implements LimitBackend {
       const [decision] = await this.#decide([check], modeOf, callId, options);
       decisions.push(decision as BackendDecision);
       if (decision?.status !== 'denied') continue;
-      const counted = checks.slice(0, decisions.length - 1).filter((each) => !isUncounted(each));
+      const counted = checks.slice(0, decisions.length - 1).filter(({ cost }) => cost > 0);
       await Promise.all(counted.map((earlier) => this.withdraw(earlier, callId, false, options)));
       const rest = checks.slice(decisions.length);
       return [...decisions, ...(await Promise.all(rest.map((later) => this.peek(later, options))))];
@@ -203,7 +202,7 @@ export class RedisLimitBackend implements LimitBackend {
 
 const MODES = { attempt: 'attempt', failure: 'enter', success: 'reserve' } as const;
 
-function modeOf(check: LimitCheck): CheckMode {
-  if (isUncounted(check)) return 'look';
-  return isFixedWindow(check.policy) ? 'window' : MODES[check.policy.count];
+function modeOf({ policy, cost }: LimitCheck): CheckMode {
+  if (cost === 0) return 'look';
+  return policy.algorithm === 'fixed-window' ? 'window' : MODES[policy.count];
 }

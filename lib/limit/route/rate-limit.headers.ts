@@ -1,4 +1,4 @@
-import { type BackendDecision, isUncounted, remainingOf } from '../limit.backend.js';
+import { type BackendDecision, remainingOf } from '../limit.backend.js';
 import type { CallDecision } from '../limit.decisions.js';
 import type { RateLimitHeaders } from '../limit.options.js';
 import type { ResolvedPolicy } from '../limit.policy.js';
@@ -77,11 +77,10 @@ export function setLimitHeaders(
 ): void {
   if (!response) return;
   const items = ((response as WithHeaderItems)[HEADER_ITEMS] ??= new Map<string, HeaderItem>());
-  checks.forEach((check, i) => {
-    const { policy } = check;
+  checks.forEach(({ policy, cost }, i) => {
     const decision = decisions[i];
     // A call that is allowed uncounted leaves nothing to report.
-    const shows = decision?.status === 'denied' || !isUncounted(check);
+    const shows = decision?.status === 'denied' || cost > 0;
     if (decision && shows && !plan.watching.has(policy)) items.set(policy.name, { policy, decision });
   });
   for (const [name, value] of rateLimitHeaders(styles, [...items.values()])) setHeader(response, name, value);

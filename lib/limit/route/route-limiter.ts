@@ -6,7 +6,7 @@ import type { CallDecision, LimitDecisions } from '../limit.decisions.js';
 import { CallInFlight, type Listeners } from '../call-in-flight.js';
 import { BootChecks } from './boot-checks.js';
 import { KeyResolver } from './key-resolver.js';
-import { MAX_CHECKS, isUncounted } from '../limit.backend.js';
+import { MAX_CHECKS } from '../limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../limit.errors.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import { checkOf } from '../limit.id.js';
@@ -146,7 +146,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   /** Keeps the call as in flight for the policies that count it by how it ends. */
   #trackEnds(context: ExecutionContext, visit: Visit, decided: CallDecision): void {
     const pending = decided.checks
-      .filter((check) => check.policy.count !== 'attempt' && !isUncounted(check))
+      .filter(({ policy, cost }) => policy.count !== 'attempt' && cost > 0)
       .map(({ policy }) => policy);
     if (pending.length === 0) return;
     const { watching } = visit.plan;
