@@ -1,5 +1,7 @@
 import { finished, type Readable } from 'node:stream';
-import { SyncGuardError } from '../core/errors.js';
+import { type Reader, tooLate } from './scope.js';
+
+const HINT = 'Return the file from the handler at once, or read it inside the method.';
 
 /** Nest's StreamableFile, recognised by its methods: an app may load two copies of the class. */
 export interface StreamedFile {
@@ -18,18 +20,15 @@ export const isStreamedFile = (value: unknown): value is StreamedFile =>
  */
 export function handOverFile(
   file: StreamedFile,
-  onReady: (file: StreamedFile) => void,
-  patienceMs: number,
+  { onReady, patienceMs }: Pick<Reader, 'onReady' | 'patienceMs'>,
 ): Promise<StreamedFile> {
   return new Promise((end) => {
     const stream = file.getStream();
     const giveUp = setTimeout(() => {
-      stream.destroy(notRead(patienceMs));
+      stream.destroy(tooLate('read this file', patienceMs, HINT));
       end(file);
     }, patienceMs).unref();
-    onFirstRead(stream, () => {
-      clearTimeout(giveUp);
-    });
+    onFirstRead(stream, () => clearTimeout(giveUp));
     // The reader of the stream handles its error. `finished` listens too, so an error without a reader is not uncaught.
     finished(stream, () => {
       clearTimeout(giveUp);
@@ -50,10 +49,3 @@ function onFirstRead(stream: Readable, listener: () => void): void {
     return read(size) as unknown;
   };
 }
-
-const notRead = (patienceMs: number): SyncGuardError =>
-  new SyncGuardError({
-    code: 'InvalidArgument',
-    message: `Nobody read this file within ${patienceMs} ms, so its lock or budget hold has ended.`,
-    hint: 'Return the file from the handler at once, or read it inside the method.',
-  });

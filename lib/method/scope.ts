@@ -1,0 +1,91 @@
+import { AsyncLocalStorage } from 'node:async_hooks';
+import { SyncGuardError } from '../core/errors.js';
+
+/** How far the stream of a wrapped method has come. It does not change if the method returns no stream. */
+export interface StreamProgress {
+  isStream: boolean;
+  /** How many items the caller has received. */
+  items: number;
+  last: unknown;
+  /**
+   * The stream ended by itself. False where it failed, and where its reader stopped it by `return` or
+   * `throw`.
+   */
+  completed: boolean;
+}
+
+export const noProgress = (isStream: boolean): StreamProgress => ({
+  isStream,
+  items: 0,
+  last: undefined,
+  completed: false,
+});
+
+export function advance(progress: StreamProgress, item: unknown): void {
+  progress.items++;
+  progress.last = item;
+}
+
+/** A lock or a hold around the stream of a body, which ends with the stream. */
+export interface Scope {
+  /**
+   * Runs a function in the async context of the body, so that `currentLock()` and `currentHold()` work in it.
+   */
+  inside<T>(run: () => T): T;
+  /** Ends it. Rejects if ending it failed. */
+  leave(last: unknown): Promise<void>;
+  /** Ends it by the error of the body. Rejects with that error, or with the one that took its place. */
+  fail(error: unknown): Promise<void>;
+}
+
+/** Where the stream of a body goes, while the lock or the hold goes on. */
+export interface Reader {
+  readonly patienceMs: number;
+  readonly progress: StreamProgress;
+  onReady(stream: unknown): void;
+  /** Resolves when the lock or the hold has ended. */
+  settled(): Promise<unknown>;
+}
+
+/** Keeps a body going until its scope is left. Resolves to the last item. */
+export const staying = (
+  settled: () => Promise<unknown>,
+  onEntered: (scope: Scope) => void,
+): Promise<unknown> =>
+  new Promise((end, fail) =>
+    onEntered({
+      inside: AsyncLocalStorage.snapshot(),
+      leave: async (last) => {
+        end(last);
+        await settled();
+      },
+      fail: async (error) => {
+        fail(error);
+        await settled();
+      },
+    }),
+  );
+
+/**
+ * Leaves the scope where no reader comes in time. Returns the function that the reader calls when it comes. It returns
+ * false if that is too late.
+ */
+export function untilRead(scope: Scope, patienceMs: number): () => boolean {
+  let isOver = false;
+  const giveUp = setTimeout(() => {
+    isOver = true;
+    scope.leave(undefined).catch(() => {}); // Nobody is there to be told.
+  }, patienceMs).unref();
+  return () => {
+    clearTimeout(giveUp);
+    return !isOver;
+  };
+}
+
+/** The error for a reader who comes when the lock or the hold has ended. */
+export const tooLate = (did: string, patienceMs: number, hint: string): SyncGuardError =>
+  new SyncGuardError({
+    code: 'InvalidArgument',
+    message: `Nobody ${did} within ${patienceMs} ms, so its lock or budget hold has ended.`,
+    hint,
+  });
