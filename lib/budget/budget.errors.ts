@@ -41,39 +41,37 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
 
 /**
  * A limit has no room for the request. Thrown by `run()` and `@WithBudget()`. Over HTTP it is 429 with
- * Retry-After where waiting helps: until the next window starts (`retryAtMs`), or until pending holds end.
- * Otherwise it is 402.
+ * Retry-After where waiting helps, otherwise 402.
  */
 export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
   static override readonly brand: string = 'BudgetExceededError';
 
   readonly violations: readonly Violation[];
+  /**
+   * When it is worth trying again: at the start of the next window, or in a second where only pending holds are in the
+   * way, because they end with their calls. Null if waiting does not help.
+   */
   readonly retryAtMs: number | null;
 
   constructor({ violations, retryAtMs, retryAfterMs }: Exceeded) {
+    const isHeld = violations.every(isHeldOnly);
+    const waitMs = isHeld ? HOLD_RETRY_MS : retryAfterMs;
     super({
       code: 'BudgetExceeded',
       message: `The request exceeds the budget: ${violations.map(nameOf).join(', ')}.`,
       context: {
-        ...retryAfter(violations, retryAfterMs),
+        ...(waitMs === null ? {} : { retryAfter: inSecs(waitMs) }),
         violations: violations.map(toFacts),
       },
     });
     this.violations = violations;
-    this.retryAtMs = retryAtMs;
+    // The clock of the backend shows in the result only where a window ends.
+    const nowMs = retryAtMs === null || retryAfterMs === null ? Date.now() : retryAtMs - retryAfterMs;
+    this.retryAtMs = isHeld ? nowMs + HOLD_RETRY_MS : retryAtMs;
   }
 }
 
-/**
- * Holds end with their calls, so a retry soon is useful. Without this the client would wait for the next
- * window.
- */
-const HOLD_RETRY_SECS = 1;
-
-function retryAfter(violations: readonly Violation[], windowMs: number | null): { retryAfter?: number } {
-  if (violations.every(isHeldOnly)) return { retryAfter: HOLD_RETRY_SECS };
-  return windowMs === null ? {} : { retryAfter: inSecs(windowMs) };
-}
+const HOLD_RETRY_MS = 1_000;
 
 const inSecs = (ms: number): number => Math.max(1, Math.ceil(ms / 1000));
 
@@ -90,21 +88,13 @@ function isHeldOnly({ limit, committed, reserved, available, requested }: Violat
 const nameOf = ({ scope, period }: Violation): string =>
   `${typeOf(scope)} ${typeof period === 'object' && 'every' in period ? `per ${period.every}` : 'in all'}`;
 
-const typeOf = (scope: string): string | undefined => scope.split(':', 1)[0];
+const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 
 /**
  * Returns the facts of a violation for clients, as JSON. Clients see the type of the scope, but not its id and
  * not the committed amount.
  */
-const toFacts = ({
-  scope,
-  period,
-  limit,
-  reserved,
-  available,
-  requested,
-  resetAtMs,
-}: Violation): Record<string, unknown> => ({
+const toFacts = ({ scope, period, limit, reserved, available, requested, resetAtMs }: Violation) => ({
   scope: typeOf(scope),
   period,
   limit: toJson(limit),

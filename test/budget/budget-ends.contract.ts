@@ -178,6 +178,31 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
       });
     });
 
+    describe('a body without room', () => {
+      const refusal = async (amount: number): Promise<unknown> =>
+        budgets.run(() => 0, { scopes: ['user'], amount }).catch((error: unknown) => error);
+
+      beforeEach(() => {
+        budgets = open([{ scope: 'user', period: { every: 'day' }, limit: 1_000 }]);
+        world.clock.set(Date.parse('2027-03-01T12:00:00Z'));
+      });
+
+      it('can try again in a second where only holds are in the way', async () => {
+        await granted(1_000);
+        const error = await refusal(1);
+        expect(error).toMatchObject({ name: 'BudgetExceededError', context: { retryAfter: 1 } });
+        const { retryAtMs } = error as { retryAtMs: number };
+        expect(Math.abs(retryAtMs - world.clock.now() - 1_000)).toBeLessThan(500);
+      });
+
+      it('can try again in the next window where the money is spent, and never with too much', async () => {
+        await budgets.charge({ scopes: ['user'], id: 'spent', amount: 1_000 });
+        const midnight = Date.parse('2027-03-02T00:00:00Z');
+        expect(await refusal(1)).toMatchObject({ retryAtMs: midnight });
+        expect(await refusal(1_001)).toMatchObject({ retryAtMs: null });
+      });
+    });
+
     describe('one id, one body', () => {
       const spec = { scopes: ['user'], amount: 100, id: 'job', ttlMs: MINUTE_MS, actual: (n: number) => n };
 

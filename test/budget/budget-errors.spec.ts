@@ -12,14 +12,18 @@ const violation = (numbers: {
   resetAtMs: 0,
   ...numbers,
 });
-const retryAfterOf = (numbers: Parameters<typeof violation>[0]): unknown =>
-  new BudgetExceededError({
+/** The seconds until it is worth trying again, which error and context must agree on. */
+function retryAfterOf(numbers: Parameters<typeof violation>[0]): unknown {
+  const { retryAtMs, context } = new BudgetExceededError({
     ok: false,
     reason: 'exceeded',
     violations: [violation(numbers)],
-    retryAtMs: 3_600_000,
+    retryAtMs: 7_200_000,
     retryAfterMs: 3_600_000,
-  }).context.retryAfter;
+  });
+  expect(retryAtMs).toBe(3_600_000 + 1_000 * Number(context.retryAfter));
+  return context.retryAfter;
+}
 
 describe('BudgetExceededError', () => {
   it('asks to come back soon where only running calls stand in the way', () => {
