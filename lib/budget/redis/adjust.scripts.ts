@@ -99,20 +99,19 @@ return { 'credited', ${ENTRY_LISTS} }`,
 /**
  * budget-set-limit: Sets a limit that takes precedence over the configured one.
  * KEYS: counters, records, pending, garbage
- * ARGV: scope, period, limit ('-' clears it), retentionMs
+ * ARGV: scope, period, limit ('-' clears it)
  * Reply: ['set' | 'cleared' | 'too_many']
  * Atomic: the limits of a scope are one value, in which two calls may change two periods.
  */
 export const setLimitScript = defineScript({
   name: 'budget-set-limit',
   keys: BUDGET_KEYS,
-  args: ['scope', 'period', 'limit', 'retentionMs'],
-  lua: /* lua */ `${START}
-local MAX_PERIODS = 16
+  args: ['scope', 'period', 'limit'],
+  lua: /* lua */ `local MAX_PERIODS = 16
 local field = 'l|' .. scope
 local limits = {}
 local text = redis.call('HGET', counters, field) or ''
-for each, value in gmatch(text, '([^ =]+)=([^ =]+)') do limits[each] = value end
+for each, value in string.gmatch(text, '([^ =]+)=([^ =]+)') do limits[each] = value end
 limits[period] = limit ~= '-' and limit or nil
 local list = {}
 for each, value in pairs(limits) do list[#list + 1] = each .. '=' .. value end

@@ -96,16 +96,19 @@ if not ${names[0]} or not detail then foreign('not a budget record') end`;
 const DROP_DUE = "redis.call('ZREM', pending, unpack(due))";
 
 /**
- * Settles expired holds before anything else is read, so that no sum includes them. A batch of full size may
- * leave others, so the script then replies 'more' and is called again. Everything is read before the first
- * write.
+ * The beginning of every script that adds amounts up. It settles expired holds before anything else is read, so that no
+ * sum includes them. A batch of full size may leave others, so the script then replies 'more' and is called again.
+ * Everything is read before the first write. A script of its own for this was measured to be slower (docs/adr/0011).
  *
  * A full server (`maxmemory` with `noeviction`) checks a script at its first write only, and refuses it there
  * if the command needs memory. So scripts that settle or free memory start with a ZREM, and scripts that need
  * memory for themselves do it last.
  */
-const expireDue = (max: string, needs: 'no memory' | 'memory'): string => /* lua */ `
-local due = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, ${max})
+const start = (needs: 'no memory' | 'memory'): string => /* lua */ `
+-- Reads: pending, garbage, records, counters, retentionMs.
+-- Sets: time, nowMs, format, match, gmatch, now, EMPTY, split, less, minus, foreign, BATCH, due.${BASICS}
+local BATCH = 100
+local due = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
   redis.call('ZCARD', garbage)
   local keys = {}
@@ -144,28 +147,14 @@ if #due > 0 then
     redis.call('ZADD', garbage, hold.endedAtMs + retentionMs, 'o|' .. dueId, 0, 'n|' .. dueId)
   end
   ${needs === 'memory' ? DROP_DUE : ''}
-end`;
-
-const start = (needs: 'no memory' | 'memory'): string => /* lua */ `
--- Reads: pending, garbage, records, counters, retentionMs.
--- Sets: time, nowMs, format, match, gmatch, now, EMPTY, split, less, minus, foreign, BATCH, due.${BASICS}
-local BATCH = 100
-${expireDue('BATCH', needs)}
+end
 if #due == BATCH then return { 'more' } end`;
 
-/** The beginning of every script that writes something new. */
+/** For scripts that write something new. */
 export const START = start('memory');
 
-/** The beginning of the other scripts that may write or that reply balances. */
+/** For the others. */
 export const START_SETTLING = start('no memory');
-
-/** The beginning of the reaper, which takes its batch size as an argument. */
-export const START_REAPING = /* lua */ `
--- Reads: pending, garbage, records, counters, retentionMs.
--- Changes: max.
--- Sets: time, nowMs, format, match, gmatch, now, EMPTY, split, less, minus, foreign, due.${BASICS}
-max = tonumber(max)
-${expireDue('max', 'no memory')}`;
 
 /**
  * Reads the counters of `fields` (which start with '~') into `packed`, their names into `names`, and the end of the keys

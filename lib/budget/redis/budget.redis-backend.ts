@@ -46,7 +46,7 @@ import { creditScript, refundScript, setLimitScript } from './adjust.scripts.js'
 import { finalizeScript } from './finalize.script.js';
 import { reaperScript } from './reaper.scripts.js';
 import { reserveScript } from './reserve.script.js';
-import type { BudgetRecord, SetLimitResult } from '../budget.types.js';
+import type { SetLimitResult } from '../budget.types.js';
 import { verifySnapshot } from '../budget.verify.js';
 import { inGroups, parseSnapshot } from './budget.snapshot.js';
 
@@ -151,27 +151,23 @@ export class RedisBudgetBackend implements BudgetBackend {
     return parseBalances(lists);
   }
 
-  async get(request: HoldRequest): Promise<BudgetRecord<bigint> | null> {
-    const [status, packed = '', detail = '', nowMs] = await this.#run(getScript, request, refOf(request));
-    if (status !== 'found') return null;
-    const record = parseRecord(packed, detail, request);
-    // The script only reads, so an expired hold may still be stored as pending.
-    const isExpired = record.state === 'pending' && record.expiresAtMs <= Number(nowMs);
-    return isExpired ? { ...record, state: 'expired', endedAtMs: record.expiresAtMs } : record;
+  async get(request: HoldRequest) {
+    const [status, packed, detail, nowMs] = await this.#run(getScript, request, refOf(request));
+    return status === 'found' ? parseRecord(packed, detail, request, Number(nowMs)) : null;
   }
 
   async list(request: ListRequest) {
     const { root, cursor, limit } = request;
-    const [, next, ...found] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
+    const [, next, nowMs, ...found] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
     const records = inGroups(3, found).map(([field = '', packed, detail]) =>
-      parseRecord(packed, detail, { root, id: idOf(field) }),
+      parseRecord(packed, detail, { root, id: idOf(field) }, Number(nowMs)),
     );
     return { records, cursor: next === '0' || next === undefined ? null : next };
   }
 
-  async reap(request: ReapRequest): Promise<ReapStep> {
-    const onLate = (reply: TextReply): void => request.onLate?.(toReapStep(reply));
-    return toReapStep(await this.#run(reaperScript, { ...request, onLate }, { max: request.max }));
+  async reap(request: ReapRequest) {
+    const call = withListeners(request, toReapStep);
+    return toReapStep(await this.#run(reaperScript, call, { max: request.max }));
   }
 
   async verify(request: Call) {

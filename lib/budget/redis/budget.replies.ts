@@ -231,16 +231,22 @@ function parseHead(packed = ''): Head {
   };
 }
 
+/** `nowMs` is the server's time, for a script that only reads: an expired hold may still be stored as pending. */
 export function parseRecord(
   packed: string | undefined,
   detail: string | undefined,
   { root, id }: ReplyContext,
+  nowMs = 0,
 ): BudgetRecord<bigint> {
+  const head = parseHead(packed);
+  const { expiresAtMs } = head;
+  const isExpired = head.state === 'pending' && expiresAtMs <= nowMs;
   const { scopes, meta } = parseDetail(detail);
   return {
     root,
     id,
-    ...parseHead(packed),
+    ...head,
+    ...(isExpired ? { state: 'expired', endedAtMs: expiresAtMs } : {}),
     scopes: scopes.split(',').map(decodeScope),
     meta: meta === '' ? undefined : (JSON.parse(meta) as unknown),
   };

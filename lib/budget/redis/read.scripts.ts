@@ -2,6 +2,7 @@ import { START_SETTLING, admit } from './budget.fragments.js';
 import { BUDGET_KEYS, ENTRIES, ENTRY_LISTS, READ_OPERATION, REF } from './budget.operation.fragments.js';
 import { textReply } from './budget.replies.js';
 import { defineScript } from '../../script/define-script.js';
+import { NOW_MS } from '../../script/fragments.js';
 
 /**
  * budget-balance: Reads the balances of a scope's open windows.
@@ -31,26 +32,25 @@ export const getScript = defineScript({
   name: 'budget-get',
   keys: BUDGET_KEYS,
   args: REF,
-  lua: /* lua */ `${READ_OPERATION}
-local time = redis.call('TIME')
-return { 'found', record, detail, string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000)) }`,
+  lua: /* lua */ `${READ_OPERATION}${NOW_MS}
+return { 'found', record, detail, string.format('%d', nowMs) }`,
   decode: textReply,
 });
 
 /**
  * budget-list: Reads a page of operations.
  * KEYS: counters, records, pending, garbage
- * ARGV: cursor, limit, retentionMs
- * Reply: ['page', next cursor, field, record, detail, field, record, detail...]
- * Atomic: holds that have expired are settled in the same step, and each record comes with its own detail.
+ * ARGV: cursor, limit
+ * Reply: ['page', next cursor, now, field, record, detail, field, record, detail...]
+ * Atomic: each record comes with its own detail, and with the time by which its caller judges it.
  */
 export const listScript = defineScript({
   name: 'budget-list',
   keys: BUDGET_KEYS,
-  args: ['cursor', 'limit', 'retentionMs'],
-  lua: /* lua */ `${START_SETTLING}
+  args: ['cursor', 'limit'],
+  lua: /* lua */ `${NOW_MS}
 local page = redis.call('HSCAN', records, cursor, 'MATCH', '[oO]|*', 'COUNT', 2 * limit)
-local reply = { 'page', page[1] }
+local reply = { 'page', page[1], string.format('%d', nowMs) }
 for i = 1, #page[2], 2 do
   local field = page[2][i]
   local detailOf = (string.sub(field, 1, 1) == 'o' and 'd' or 'D') .. string.sub(field, 2)
@@ -65,7 +65,7 @@ return reply`,
 /**
  * budget-snapshot: Reads all of a root.
  * KEYS: counters, records, pending, garbage
- * ARGV: retentionMs
+ * ARGV: none
  * Reply: ['snapshot', number of parts, counter field, value..., number of parts, record field, value..., number
  *   of ids, pending id...]
  * Atomic: sums and the operations that they add up are of one instant.
@@ -73,11 +73,10 @@ return reply`,
 export const snapshotScript = defineScript({
   name: 'budget-snapshot',
   keys: BUDGET_KEYS,
-  args: ['retentionMs'],
-  lua: /* lua */ `${START_SETTLING}
-local reply = { 'snapshot' }
+  args: [],
+  lua: /* lua */ `local reply = { 'snapshot' }
 local function append(list)
-  reply[#reply + 1] = format('%d', #list)
+  reply[#reply + 1] = string.format('%d', #list)
   for _, each in ipairs(list) do reply[#reply + 1] = each end
 end
 append(redis.call('HGETALL', counters))

@@ -1,4 +1,4 @@
-import { PLUS, START_REAPING, openRecord } from './budget.fragments.js';
+import { PLUS, START_SETTLING, openRecord } from './budget.fragments.js';
 import { BUDGET_KEYS } from './budget.operation.fragments.js';
 import { textReply } from './budget.replies.js';
 import { defineScript } from '../../script/define-script.js';
@@ -15,7 +15,7 @@ export const reaperScript = defineScript({
   name: 'budget-reaper',
   keys: BUDGET_KEYS,
   args: ['max', 'retentionMs'],
-  lua: /* lua */ `${START_REAPING}${PLUS}
+  lua: /* lua */ `${START_SETTLING}${PLUS}
 local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
 local expired, fields, windows, kept, touched, purged = {}, {}, {}, {}, {}, 0
 local isRipe, needed = {}, {}
