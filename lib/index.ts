@@ -1,3 +1,6 @@
+// What works without Nest too (./core): backends of locks, errors, telemetry
+export * from './assembly/without-nest.js';
+
 // Module
 export { SyncGuardModule } from './module/syncguard.module.js';
 export type {
@@ -7,20 +10,10 @@ export type {
   SyncGuardOptionsFactory,
 } from './module/syncguard.options.js';
 export { days, hours, minutes, seconds } from './core/time.js';
-export {
-  type BootCode,
-  type FaultCode,
-  SyncGuardConfigError,
-  type SyncGuardConfigErrorInit,
-  SyncGuardError,
-  type SyncGuardErrorInit,
-} from './core/errors.js';
-export type { CallOptions } from './core/validate.js';
 export { SyncGuardHealthIndicator, type SyncGuardHealth } from './module/syncguard.health.js';
 export { SyncGuardExceptionFilter, toHttpException } from './transport/syncguard-exception.filter.js';
 export { ScriptLoader } from './assembly/script-loader.js';
-export { leaveReplica } from './redis/leave-replica.js';
-export type { EvalClient, IoredisClient, RedisConnectionOptions } from './redis/redis.client.js';
+export type { RedisConnectionOptions } from './redis/redis.client.js';
 
 // Locks
 export { type LockOptions, LockService } from './lock/lock.service.js';
@@ -28,13 +21,7 @@ export type { ComposableMethodDecorator, FitsNoSuchMember } from './method/repla
 export { Lock, type LockedMethodDecorator, WithLock } from './lock/with-lock.decorator.js';
 export { currentLock } from './lock/current-lock.js';
 export type { LockContext } from './lock/lease.js';
-export { LockError, type LockErrorCode } from './lock/lock.errors.js';
 export type { LockCallOptions, LockDefaults, OnContention } from './lock/lock.options.js';
-export type { LockBackend } from './lock/lock.backend.js';
-export { createFenceGuard, type FenceGuardConfig } from './assembly/fence-guards.js';
-export { FenceGuard } from './lock/fence-guard.js';
-export type { FencedValue, FencedWrite, FenceResult } from './lock/fence.types.js';
-export type * from './lock/lock.types.js';
 
 // Limits
 export { AbuseLimiterService } from './limit/abuse-limiter.service.js';
@@ -77,26 +64,3 @@ export { SecretService } from './secret/secret.service.js';
 export { SecretError, type SecretErrorCode } from './secret/secret.errors.js';
 export type { SecretOptions } from './secret/secret.options.js';
 export type * from './secret/secret.types.js';
-
-// Backends of locks, which work without Nest too (./core)
-export {
-  createMemoryBackend,
-  createRedisBackend,
-  type RedisBackendConfig,
-} from './assembly/lock-backends.js';
-export type { Clock } from './core/clock.js';
-
-// Telemetry
-export { withTelemetry } from './assembly/observed-locks.js';
-export type { TelemetryOptions } from './telemetry/telemetry.options.js';
-export type {
-  BudgetEvent,
-  LimitEvent,
-  LockEvent,
-  SecretEvent,
-  SyncGuardEvent,
-  SyncGuardEventOf,
-  ThresholdEvent,
-  ThresholdPeriod,
-} from './telemetry/telemetry.types.js';
-export { hashKey } from './core/keys.js';

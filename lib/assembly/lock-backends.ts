@@ -1,7 +1,10 @@
 import type { Clock } from '../core/clock.js';
 import type { LockBackend } from '../lock/lock.backend.js';
 import { slottedLayout, specLayout } from '../lock/redis/lock.layout.js';
+import { FenceGuard } from '../lock/fence-guard.js';
+import { MemoryFenceBackend } from '../lock/memory/fence.memory-backend.js';
 import { MemoryLockBackend } from '../lock/memory/lock.memory-backend.js';
+import { RedisFenceBackend } from '../lock/redis/fence.redis-backend.js';
 import { lockScripts } from '../lock/redis/lock.scripts.js';
 import { RedisLockBackend } from '../lock/redis/lock.redis-backend.js';
 import type { MemoryCapabilities, RedisCapabilities } from '../lock/lock.types.js';
@@ -49,10 +52,10 @@ export function createRedisBackend(
   knownOptions('config', config, ['keyPrefix', 'keyLayout', 'commandTimeoutMs', 'cleanupInIsLocked', 'warn']);
   const { cleanupInIsLocked = false, warn = emitWarning } = config;
   if (typeof warn !== 'function') throw invalidOption('config.warn', 'a function', warn);
-  const redis = validateRedis(client) as RedisConnectionOptions & RedisClient;
-  return redisLocks(new ScriptRunner(redis, resolveCommandTimeout(config.commandTimeoutMs)), {
+  const { runner, keyLayout } = runnerOn(client, config);
+  return redisLocks(runner, {
     keyPrefix: validateKeyPrefix(config.keyPrefix ?? 'syncguard'),
-    keyLayout: resolveKeyLayout(config.keyLayout, redis),
+    keyLayout,
     cleanupInIsLocked: boolean('config.cleanupInIsLocked', cleanupInIsLocked),
     warn,
   });
@@ -89,4 +92,37 @@ export function createMemoryBackend(config: { clock?: Clock } = {}): LockBackend
   if (clock !== undefined && typeof (clock as Partial<Clock> | null)?.now !== 'function')
     throw invalidOption('config.clock', 'a clock: an object with now()', clock);
   return new MemoryLockBackend(clock);
+}
+
+/** Options of {@link createFenceGuard}. They mean the same as in {@link createRedisBackend}. */
+export type FenceGuardConfig = Pick<RedisBackendConfig, 'keyPrefix' | 'keyLayout' | 'commandTimeoutMs'>;
+
+/**
+ * Creates a {@link FenceGuard} without Nest, for a program that writes with a fence.
+ *
+ * @param client - an ioredis `Redis` or `Cluster`, or a client that has only `eval`. The caller closes it. Undefined: the
+ *   guard works in the memory of this process, for tests.
+ * @throws SyncGuardConfigError when an option is malformed
+ * @example
+ * const fences = createFenceGuard(redis);
+ * const { ok } = await fences.apply({ resource: 'order:7', fence, lockId });
+ */
+export function createFenceGuard(
+  client?: IoredisClient | EvalClient,
+  config: FenceGuardConfig = {},
+): FenceGuard {
+  knownOptions('config', config, ['keyPrefix', 'keyLayout', 'commandTimeoutMs']);
+  const keyPrefix = validateKeyPrefix(config.keyPrefix ?? 'syncguard');
+  if (client === undefined) return new FenceGuard(new MemoryFenceBackend(), { keyPrefix });
+  const { runner, keyLayout } = runnerOn(client, config);
+  return new FenceGuard(new RedisFenceBackend(runner, { keyPrefix, keyLayout }), { keyPrefix });
+}
+
+function runnerOn(
+  client: IoredisClient | EvalClient,
+  { commandTimeoutMs, keyLayout }: FenceGuardConfig,
+): { runner: ScriptRunner; keyLayout: 'spec' | 'slotted' } {
+  const redis = validateRedis(client) as RedisConnectionOptions & RedisClient;
+  const runner = new ScriptRunner(redis, resolveCommandTimeout(commandTimeoutMs));
+  return { runner, keyLayout: resolveKeyLayout(keyLayout, redis) };
 }

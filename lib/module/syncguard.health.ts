@@ -1,6 +1,5 @@
-import { Inject, Injectable } from '@nestjs/common';
+import { Injectable } from '@nestjs/common';
 import type { RedisConnection } from '../assembly/redis-connection.js';
-import { SYNCGUARD_CONNECTION } from './syncguard.tokens.js';
 
 /** The result of a health check, in the shape that @nestjs/terminus expects. */
 export type SyncGuardHealth = Record<
@@ -19,16 +18,12 @@ export type SyncGuardHealth = Record<
  */
 @Injectable()
 export class SyncGuardHealthIndicator {
-  readonly #connection: RedisConnection | undefined;
-
   /** @internal The module creates the service. */
-  constructor(@Inject(SYNCGUARD_CONNECTION) connection: RedisConnection | undefined) {
-    this.#connection = connection;
-  }
+  constructor(private readonly connection: RedisConnection | undefined) {}
 
   async isHealthy(key = 'syncguard'): Promise<SyncGuardHealth> {
-    if (!this.#connection) return { [key]: { status: 'up', backend: 'memory' } };
-    const fault = await this.#connection.check();
+    if (!this.connection) return { [key]: { status: 'up', backend: 'memory' } };
+    const fault = await this.connection.check();
     return {
       [key]: fault
         ? { status: 'down', backend: 'redis', code: fault.code, message: fault.summary }

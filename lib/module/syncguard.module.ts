@@ -1,60 +1,56 @@
 import {
+  ConfigurableModuleBuilder,
   type DynamicModule,
   Inject,
-  Logger,
+  type InjectionToken,
   Module,
   type OnApplicationShutdown,
   type OnModuleInit,
   type Provider,
 } from '@nestjs/common';
 import { APP_FILTER, HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
-import type { Backends } from '../assembly/backends.js';
-import { memoryBackends } from '../assembly/memory-backends.js';
-import { observedBackends } from '../assembly/observed-backends.js';
 import { budgetEvents } from '../assembly/observed-budgets.js';
-import { redisBackends } from '../assembly/redis-backends.js';
-import { RedisConnection } from '../assembly/redis-connection.js';
 import { ScriptLoader } from '../assembly/script-loader.js';
 import { BudgetService } from '../budget/budget.service.js';
 import { BUDGET_SERVICE } from '../budget/with-budget.decorator.js';
-import { globalEnhancers } from '../transport/global-enhancers.js';
+import { SyncGuardConfigError } from '../core/errors.js';
+import { boolean, knownOptions } from '../core/validate.js';
+import { CounterService } from '../counter/counter.service.js';
+import { AbuseLimiterService } from '../limit/abuse-limiter.service.js';
+import { LimitDecisions } from '../limit/limit.decisions.js';
+import { ROUTE_LIMITER } from '../limit/route/rate-limit.metadata.js';
+import { RouteLimiter } from '../limit/route/route-limiter.js';
+import { FenceGuard } from '../lock/fence-guard.js';
+import { LockService } from '../lock/lock.service.js';
+import { LOCK_SERVICE } from '../lock/with-lock.decorator.js';
+import { SecretService } from '../secret/secret.service.js';
 import { catchAllsBeforeOurs } from '../transport/catch-all-filters.js';
+import { globalEnhancers } from '../transport/global-enhancers.js';
 import {
   DisabledExceptionFilter,
   MAX_RETRY_AFTER_MS,
   SyncGuardExceptionFilter,
 } from '../transport/syncguard-exception.filter.js';
-import { AbuseLimiterService } from '../limit/abuse-limiter.service.js';
-import { LimitDecisions } from '../limit/limit.decisions.js';
-import { CounterService } from '../counter/counter.service.js';
-import { ROUTE_LIMITER } from '../limit/route/rate-limit.metadata.js';
-import { RouteLimiter } from '../limit/route/route-limiter.js';
-import { FenceGuard } from '../lock/fence-guard.js';
-import { MAX_RETRIES_UNUSED } from '../lock/lock.options.js';
-import { LockService } from '../lock/lock.service.js';
-import { LOCK_SERVICE } from '../lock/with-lock.decorator.js';
-import { SecretService } from '../secret/secret.service.js';
-import { SyncGuardConfigError } from '../core/errors.js';
 import { SyncGuardHealthIndicator } from './syncguard.health.js';
-import { ConfigurableModuleClass } from './syncguard.module-definition.js';
 import {
-  type ResolvedSyncGuardOptions,
+  OPTION_NAMES,
   resolveOptions,
   type SyncGuardModuleAsyncOptions,
   type SyncGuardModuleOptions,
   type SyncGuardOptions,
-  OPTION_NAMES,
 } from './syncguard.options.js';
-import {
-  RESOLVED_OPTIONS,
-  SYNCGUARD_BACKENDS,
-  SYNCGUARD_CONNECTION,
-  SYNCGUARD_OPTIONS,
-  SYNCGUARD_TELEMETRY,
-} from './syncguard.tokens.js';
-import { createTelemetry } from '../telemetry/telemetry.js';
-import type { Emit } from '../telemetry/telemetry.types.js';
-import { boolean, knownOptions } from '../core/validate.js';
+import { makeParts, type Parts, SYNCGUARD_PARTS, warn } from './syncguard.parts.js';
+
+/** The token of the options as the user passed them. */
+export const SYNCGUARD_OPTIONS = Symbol.for('syncguard:options');
+
+const { ConfigurableModuleClass } = new ConfigurableModuleBuilder<SyncGuardOptions>({
+  optionsInjectionToken: SYNCGUARD_OPTIONS,
+})
+  .setClassMethodName('forRoot')
+  .setFactoryMethodName('createSyncGuardOptions')
+  .setExtras({ isGlobal: true }, (definition, { isGlobal }) => ({ ...definition, global: isGlobal }))
+  .build();
 
 const ASYNC_OPTIONS = [
   'imports',
@@ -66,135 +62,53 @@ const ASYNC_OPTIONS = [
   'isGlobal',
 ] as const;
 
-const logger = new Logger('SyncGuard');
-const warn = (message: string): void => logger.warn(message);
-
-/** Checks the options, and warns of one that has no effect. */
-function optionsAtBoot(options: SyncGuardOptions): ResolvedSyncGuardOptions {
-  const resolved = resolveOptions(options);
-  if (options?.lock?.maxRetries !== undefined && resolved.lock.fair) warn(MAX_RETRIES_UNUSED);
-  return resolved;
+function locksOf({ backends, options, emit, connection }: Parts): LockService {
+  const locks = new LockService(backends.lock, { lock: options.lock, shutdown: options.shutdown, emit });
+  connection?.onBack(() => locks.renewAll());
+  return locks;
 }
 
-async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisConnection | undefined> {
-  const { redis } = options;
-  if (redis === undefined) {
-    const message =
-      'MEMORY_BACKEND: SyncGuard runs in memory, so this process shares nothing with others. Set the option `redis` to share.';
-    if (process.env.NODE_ENV === 'production') warn(message);
-    else logger.log(message);
-    return undefined;
-  }
-  const connection = new RedisConnection({ ...options, redis });
-  new ScriptLoader(connection.runner).load();
-  const { fault, warnings } = await connection.opened();
-  if (fault)
-    warn(
-      `REDIS_UNAVAILABLE: The app starts without Redis (${fault.code}): ${fault.message} ${causeOf(fault)}`.trim(),
-    );
-  for (const warning of warnings) warn(warning);
-  return connection;
-}
-
-/** Returns the message of the server or the system. It names the address, never the password. */
-const causeOf = ({ cause }: { cause?: unknown }): string => {
-  const message = (cause as { message?: unknown } | undefined)?.message;
-  return typeof message === 'string' ? `(${message})` : '';
-};
+/** Provides what is made of the parts, and of what Nest injects besides. */
+const made = <Rest extends unknown[]>(
+  provide: InjectionToken,
+  make: (parts: Parts, ...rest: Rest) => unknown,
+  ...inject: InjectionToken[]
+): Provider => ({ provide, useFactory: make, inject: [SYNCGUARD_PARTS, ...inject] });
 
 const providers: Provider[] = [
-  { provide: RESOLVED_OPTIONS, useFactory: optionsAtBoot, inject: [SYNCGUARD_OPTIONS] },
-  { provide: SYNCGUARD_CONNECTION, useFactory: openConnection, inject: [RESOLVED_OPTIONS] },
-  {
-    provide: ScriptLoader,
-    useFactory: (connection?: RedisConnection) => new ScriptLoader(connection?.runner),
-    inject: [SYNCGUARD_CONNECTION],
-  },
-  {
-    provide: SYNCGUARD_TELEMETRY,
-    useFactory: ({ telemetry }: ResolvedSyncGuardOptions) => telemetry && createTelemetry(telemetry, warn),
-    inject: [RESOLVED_OPTIONS],
-  },
-  {
-    provide: SYNCGUARD_BACKENDS,
-    useFactory: async (options: ResolvedSyncGuardOptions, emit?: Emit, connection?: RedisConnection) => {
-      const backends: Backends = connection
-        ? redisBackends(connection.runner, options, warn)
-        : memoryBackends(options);
-      if (options.lock.fair && connection?.runner.readiness.ready) await backends.lock.prepare?.();
-      return observedBackends(backends, emit);
-    },
-    inject: [RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY, SYNCGUARD_CONNECTION],
-  },
-  {
-    provide: LockService,
-    useFactory: (
-      { lock }: Backends,
-      options: ResolvedSyncGuardOptions,
-      emit?: Emit,
-      connection?: RedisConnection,
-    ) => {
-      const locks = new LockService(lock, { lock: options.lock, shutdown: options.shutdown, emit });
-      connection?.onBack(() => locks.renewAll());
-      return locks;
-    },
-    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY, SYNCGUARD_CONNECTION],
-  },
+  { provide: SYNCGUARD_PARTS, useFactory: makeParts, inject: [SYNCGUARD_OPTIONS] },
+  made(ScriptLoader, ({ connection }) => new ScriptLoader(connection?.runner)),
+  made(LockService, locksOf),
   { provide: LOCK_SERVICE, useExisting: LockService },
-  {
-    provide: FenceGuard,
-    useFactory: ({ fence }: Backends, options: ResolvedSyncGuardOptions) => new FenceGuard(fence, options),
-    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
-  },
-  {
-    provide: LimitDecisions,
-    useFactory: ({ limit, limitFallback }: Backends, options: ResolvedSyncGuardOptions, emit?: Emit) =>
-      new LimitDecisions(limit, limitFallback ?? limit, { ...options.limit, emit }),
-    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY],
-  },
-  {
-    provide: AbuseLimiterService,
-    useFactory: (decisions: LimitDecisions, { limit, limits }: ResolvedSyncGuardOptions) =>
-      new AbuseLimiterService(decisions, { limit, limits }),
-    inject: [LimitDecisions, RESOLVED_OPTIONS],
-  },
-  {
-    provide: ROUTE_LIMITER,
-    useFactory: (
-      ...[decisions, { limit, limits, maxRetryAfterMs }, ...rest]: ConstructorParameters<typeof RouteLimiter>
-    ) => new RouteLimiter(decisions, { limit, limits, maxRetryAfterMs }, ...rest),
-    inject: [LimitDecisions, RESOLVED_OPTIONS, ModulesContainer, ModuleRef],
-  },
-  {
-    provide: BudgetService,
-    useFactory: ({ budget }: Backends, options: ResolvedSyncGuardOptions, emit?: Emit) =>
-      new BudgetService(budget, { ...options.budget, shutdown: options.shutdown }, budgetEvents(emit)),
-    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS, SYNCGUARD_TELEMETRY],
-  },
+  made(FenceGuard, ({ backends, options }) => new FenceGuard(backends.fence, options)),
+  made(LimitDecisions, ({ backends: { limit, limitFallback }, options, emit }) => {
+    return new LimitDecisions(limit, limitFallback ?? limit, { ...options.limit, emit });
+  }),
+  made(
+    AbuseLimiterService,
+    ({ options }, decisions: LimitDecisions) => new AbuseLimiterService(decisions, options),
+    LimitDecisions,
+  ),
+  made(
+    ROUTE_LIMITER,
+    ({ options }, decisions: LimitDecisions, modules: ModulesContainer, moduleRef: ModuleRef) =>
+      new RouteLimiter(decisions, options, modules, moduleRef),
+    ...[LimitDecisions, ModulesContainer, ModuleRef],
+  ),
+  made(BudgetService, ({ backends, options: { budget, shutdown }, emit }) => {
+    return new BudgetService(backends.budget, { ...budget, shutdown }, budgetEvents(emit));
+  }),
   { provide: BUDGET_SERVICE, useExisting: BudgetService },
-  {
-    provide: SecretService,
-    useFactory: ({ secret }: Backends, options: ResolvedSyncGuardOptions) =>
-      new SecretService(secret, options.secret),
-    inject: [SYNCGUARD_BACKENDS, RESOLVED_OPTIONS],
-  },
-  {
-    provide: CounterService,
-    useFactory: ({ counter }: Backends) => new CounterService(counter),
-    inject: [SYNCGUARD_BACKENDS],
-  },
-  SyncGuardHealthIndicator,
-  {
-    provide: MAX_RETRY_AFTER_MS,
-    useFactory: ({ maxRetryAfterMs }: ResolvedSyncGuardOptions) => maxRetryAfterMs,
-    inject: [RESOLVED_OPTIONS],
-  },
-  {
-    provide: APP_FILTER,
-    useFactory: ({ http, maxRetryAfterMs }: ResolvedSyncGuardOptions, host: HttpAdapterHost) =>
+  made(SecretService, ({ backends, options }) => new SecretService(backends.secret, options.secret)),
+  made(CounterService, ({ backends }) => new CounterService(backends.counter)),
+  made(SyncGuardHealthIndicator, ({ connection }) => new SyncGuardHealthIndicator(connection)),
+  made(MAX_RETRY_AFTER_MS, ({ options }) => options.maxRetryAfterMs),
+  made(
+    APP_FILTER,
+    ({ options: { http, maxRetryAfterMs } }, host: HttpAdapterHost) =>
       http ? new SyncGuardExceptionFilter(host, maxRetryAfterMs) : new DisabledExceptionFilter(),
-    inject: [RESOLVED_OPTIONS, HttpAdapterHost],
-  },
+    HttpAdapterHost,
+  ),
 ];
 
 /**
@@ -222,20 +136,12 @@ const providers: Provider[] = [
   ],
 })
 export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
-  readonly #connection: RedisConnection | undefined;
-  readonly #modules: ModulesContainer;
-  readonly #moduleRef: ModuleRef;
-
   /** @internal */
   constructor(
-    @Inject(SYNCGUARD_CONNECTION) connection: RedisConnection | undefined,
-    @Inject(ModulesContainer) modules: ModulesContainer,
-    @Inject(ModuleRef) moduleRef: ModuleRef,
-  ) {
-    this.#moduleRef = moduleRef;
-    this.#connection = connection;
-    this.#modules = modules;
-  }
+    @Inject(SYNCGUARD_PARTS) private readonly parts: Parts,
+    @Inject(ModulesContainer) private readonly modules: ModulesContainer,
+    @Inject(ModuleRef) private readonly moduleRef: ModuleRef,
+  ) {}
 
   /**
    * Creates the module with options that are known now.
@@ -269,7 +175,7 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
 
   onModuleInit(): void {
     this.#refuseTwo();
-    const enhancers = globalEnhancers(this.#moduleRef);
+    const enhancers = globalEnhancers(this.moduleRef);
     if (!enhancers)
       warn(
         'NEST_UNKNOWN: This version of Nest hides its global guards and filters, so SyncGuard could not check them.',
@@ -282,7 +188,7 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
 
   /** Throws if the module is global twice. The locks of the two would not exclude each other. */
   #refuseTwo(): void {
-    const globals = [...this.#modules.values()].filter(
+    const globals = [...this.modules.values()].filter(
       ({ metatype, isGlobal }) => metatype === SyncGuardModule && isGlobal,
     );
     if (globals.length > 1)
@@ -294,6 +200,6 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
 
   /** Closes the connection. Nest calls this after every service has drained. */
   async onApplicationShutdown(): Promise<void> {
-    await this.#connection?.close();
+    await this.parts.connection?.close();
   }
 }

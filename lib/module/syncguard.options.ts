@@ -1,32 +1,18 @@
 import type { ConfigurableModuleAsyncOptions } from '@nestjs/common';
-import {
-  type BudgetOptions,
-  type ResolvedBudgetOptions,
-  resolveBudgetDefaults,
-} from '../budget/budget.options.js';
+import { type BudgetOptions, resolveBudgetDefaults } from '../budget/budget.options.js';
 import {
   type LimitDefaults,
   type LimitPolicies,
-  type ResolvedLimitOptions,
   resolveLimitDefaults,
   resolveLimits,
 } from '../limit/limit.options.js';
-import type { ResolvedPolicy } from '../limit/limit.policy.js';
-import { type LockDefaults, type ResolvedLockDefaults, resolveLockDefaults } from '../lock/lock.options.js';
+import { type LockDefaults, resolveLockDefaults } from '../lock/lock.options.js';
 import type { RedisConnectionOptions } from '../redis/redis.client.js';
 import { validateKeyPrefix } from '../redis/redis.keys.js';
 import { resolveCommandTimeout, resolveKeyLayout, validateRedis } from '../redis/redis.options.js';
 import { DEFAULT_MAX_RETRY_AFTER_MS } from '../transport/refusal.js';
-import {
-  type ResolvedSecretOptions,
-  resolveSecretDefaults,
-  type SecretOptions,
-} from '../secret/secret.options.js';
-import {
-  type ResolvedTelemetryOptions,
-  resolveTelemetryOptions,
-  type TelemetryOptions,
-} from '../telemetry/telemetry.options.js';
+import { resolveSecretDefaults, type SecretOptions } from '../secret/secret.options.js';
+import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 
 /** Options of the module, and the result of the factories of `forRootAsync`. */
@@ -114,23 +100,6 @@ export interface SyncGuardOptionsFactory {
   createSyncGuardOptions(): SyncGuardOptions | Promise<SyncGuardOptions>;
 }
 
-export interface ResolvedSyncGuardOptions {
-  readonly redis: RedisConnectionOptions | undefined;
-  readonly keyPrefix: string;
-  readonly closeClient: boolean;
-  readonly keyLayout: 'spec' | 'slotted';
-  readonly commandTimeoutMs: number;
-  readonly http: boolean;
-  readonly maxRetryAfterMs: number;
-  readonly lock: ResolvedLockDefaults;
-  readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
-  readonly limit: ResolvedLimitOptions;
-  readonly budget: ResolvedBudgetOptions;
-  readonly secret: ResolvedSecretOptions;
-  readonly telemetry: ResolvedTelemetryOptions | undefined;
-  readonly shutdown: { readonly drainMs: number; readonly heldLocks: 'expire' | 'release' };
-}
-
 export const OPTION_NAMES = [
   'redis',
   'keyPrefix',
@@ -152,7 +121,7 @@ export const OPTION_NAMES = [
  *
  * @throws SyncGuardConfigError naming the option, its bound, the value and its type. Passwords never appear.
  */
-export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuardOptions {
+export function resolveOptions(options: SyncGuardOptions = {}) {
   const given = knownOptions('options', options, OPTION_NAMES);
   const shutdown = knownOptions('shutdown', given.shutdown, ['drainMs', 'heldLocks']);
   const limit = resolveLimitDefaults(given.limit);
@@ -177,7 +146,10 @@ export function resolveOptions(options: SyncGuardOptions = {}): ResolvedSyncGuar
   };
 }
 
-function resolveHttp(http: unknown): Pick<ResolvedSyncGuardOptions, 'http' | 'maxRetryAfterMs'> {
+/** The options with every default filled in. */
+export type ResolvedSyncGuardOptions = Readonly<ReturnType<typeof resolveOptions>>;
+
+function resolveHttp(http: unknown): { http: boolean; maxRetryAfterMs: number } {
   if (typeof http === 'boolean') return { http, maxRetryAfterMs: DEFAULT_MAX_RETRY_AFTER_MS };
   if (typeof http !== 'object' || http === null)
     throw invalidOption('http', 'true, false or { maxRetryAfterMs }', http);

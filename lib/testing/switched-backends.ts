@@ -1,5 +1,4 @@
-import type { Backends } from '../assembly/backends.js';
-import { memoryBackends, type MemoryBackendsConfig } from '../assembly/memory-backends.js';
+import { type Backends, memoryBackends, type MemoryBackendsConfig } from '../assembly/backends.js';
 import { BudgetUnavailableError } from '../budget/budget.errors.js';
 import type { Clock } from '../core/clock.js';
 import { CounterError } from '../counter/counter.errors.js';

@@ -1,16 +1,15 @@
 import type { DynamicModule, Provider } from '@nestjs/common';
-import { observedBackends } from '../assembly/observed-backends.js';
 import { BudgetService } from '../budget/budget.service.js';
 import { LockService } from '../lock/lock.service.js';
 import { SyncGuardConfigError } from '../core/errors.js';
 import { SyncGuardHealthIndicator } from '../module/syncguard.health.js';
-import { SyncGuardModule } from '../module/syncguard.module.js';
-import type {
-  ResolvedSyncGuardOptions,
-  SyncGuardModuleOptions,
-  SyncGuardOptions,
+import { SYNCGUARD_OPTIONS, SyncGuardModule } from '../module/syncguard.module.js';
+import {
+  resolveOptions,
+  type SyncGuardModuleOptions,
+  type SyncGuardOptions,
 } from '../module/syncguard.options.js';
-import { RESOLVED_OPTIONS, SYNCGUARD_BACKENDS, SYNCGUARD_TELEMETRY } from '../module/syncguard.tokens.js';
+import { makeParts, SYNCGUARD_PARTS } from '../module/syncguard.parts.js';
 import { invalidOption } from '../core/validate.js';
 import { FakeClock } from './fake-clock.js';
 import { SwitchedBackends } from './switched-backends.js';
@@ -67,14 +66,11 @@ const testingProviders = (clock: FakeClock | undefined): Provider[] => [
   { provide: FakeClock, useFactory: () => clock ?? new FakeClock() },
   {
     provide: SwitchedBackends,
-    useFactory: (options: ResolvedSyncGuardOptions, time: FakeClock) => new SwitchedBackends(options, time),
-    inject: [RESOLVED_OPTIONS, FakeClock],
+    useFactory: (options: SyncGuardOptions, time: FakeClock) =>
+      new SwitchedBackends(resolveOptions(options), time),
+    inject: [SYNCGUARD_OPTIONS, FakeClock],
   },
-  {
-    provide: SYNCGUARD_BACKENDS,
-    useFactory: observedBackends,
-    inject: [SwitchedBackends, SYNCGUARD_TELEMETRY],
-  },
+  { provide: SYNCGUARD_PARTS, useFactory: makeParts, inject: [SYNCGUARD_OPTIONS, SwitchedBackends] },
   {
     provide: SyncGuardHealthIndicator,
     useFactory: (backends: SwitchedBackends) => new SwitchedHealthIndicator(backends),

@@ -11,10 +11,9 @@ import {
   SyncGuardModule,
   WithBudget,
 } from 'nestjs-syncguard';
-import type { Backends } from '../../lib/assembly/backends.js';
 import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
-import { SYNCGUARD_BACKENDS } from '../../lib/module/syncguard.tokens.js';
+import { type Parts, SYNCGUARD_PARTS } from '../../lib/module/syncguard.parts.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { listen } from '../support/adapters.js';
 
@@ -279,7 +278,7 @@ describe('@WithBudget in a provider', () => {
     await module.init();
     llm = module.get(Llm);
     budgets = module.get(BudgetService);
-    backend = module.get<Backends>(SYNCGUARD_BACKENDS).budget;
+    backend = module.get<Parts>(SYNCGUARD_PARTS).backends.budget;
     close = () => module.close();
   });
   afterEach(() => close());

@@ -1,6 +1,6 @@
 import { Cluster, type Redis } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
-import { createFenceGuard } from '../../lib/assembly/fence-guards.js';
+import { createFenceGuard } from '../../lib/assembly/lock-backends.js';
 import { fenceScripts } from '../../lib/lock/redis/fence.scripts.js';
 import { describeInBatches } from '../support/in-batches.js';
 import { freshRedis } from '../support/redis.js';

@@ -26,7 +26,7 @@ import {
   withTelemetry,
 } from 'nestjs-syncguard';
 import { LimitDecisions } from '../../lib/limit/limit.decisions.js';
-import { memoryBackends } from '../../lib/assembly/memory-backends.js';
+import { memoryBackends } from '../../lib/assembly/backends.js';
 import { observedBackends } from '../../lib/assembly/observed-backends.js';
 import { BackendHandle } from '../../lib/lock/lock.handle.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';

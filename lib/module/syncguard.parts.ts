@@ -1,0 +1,68 @@
+import { Logger } from '@nestjs/common';
+import { type Backends, memoryBackends, redisBackends } from '../assembly/backends.js';
+import { observedBackends } from '../assembly/observed-backends.js';
+import { RedisConnection } from '../assembly/redis-connection.js';
+import { ScriptLoader } from '../assembly/script-loader.js';
+import { MAX_RETRIES_UNUSED } from '../lock/lock.options.js';
+import { createTelemetry } from '../telemetry/telemetry.js';
+import type { Emit } from '../telemetry/telemetry.types.js';
+import { type ResolvedSyncGuardOptions, resolveOptions, type SyncGuardOptions } from './syncguard.options.js';
+
+/** The token of the {@link Parts}. Made by Symbol.for, so that a CommonJS and an ES module copy of this package share it. */
+export const SYNCGUARD_PARTS = Symbol.for('syncguard:parts');
+
+/** What the services of an app are made of. */
+export interface Parts {
+  readonly options: ResolvedSyncGuardOptions;
+  /** Undefined in memory. */
+  readonly connection: RedisConnection | undefined;
+  /** Reports operations to the listener. Undefined without one. */
+  readonly emit: Emit | undefined;
+  readonly backends: Backends;
+}
+
+const logger = new Logger('SyncGuard');
+export const warn = (message: string): void => logger.warn(message);
+
+/**
+ * Checks the options, and opens the connection.
+ *
+ * @param given - backends that take the place of those of the options, for tests
+ */
+export async function makeParts(userOptions: SyncGuardOptions, given?: Backends): Promise<Parts> {
+  const options = resolveOptions(userOptions);
+  const { lock, telemetry } = options;
+  if (userOptions?.lock?.maxRetries !== undefined && lock.fair) warn(MAX_RETRIES_UNUSED);
+  const connection = await openConnection(options);
+  const backends =
+    given ?? (connection ? redisBackends(connection.runner, options, warn) : memoryBackends(options));
+  if (lock.fair && connection?.runner.readiness.ready) await backends.lock.prepare?.();
+  const emit = telemetry && createTelemetry(telemetry, warn);
+  return { options, connection, emit, backends: observedBackends(backends, emit) };
+}
+
+async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisConnection | undefined> {
+  const { redis } = options;
+  if (redis === undefined) {
+    const message =
+      'MEMORY_BACKEND: SyncGuard runs in memory, so this process shares nothing with others. Set the option `redis` to share.';
+    if (process.env.NODE_ENV === 'production') warn(message);
+    else logger.log(message);
+    return undefined;
+  }
+  const connection = new RedisConnection({ ...options, redis });
+  new ScriptLoader(connection.runner).load();
+  const { fault, warnings } = await connection.opened();
+  if (fault)
+    warn(
+      `REDIS_UNAVAILABLE: The app starts without Redis (${fault.code}): ${fault.message} ${causeOf(fault)}`.trim(),
+    );
+  for (const warning of warnings) warn(warning);
+  return connection;
+}
+
+/** Returns the message of the server or the system. It names the address, never the password. */
+const causeOf = ({ cause }: { cause?: unknown }): string => {
+  const message = (cause as { message?: unknown } | undefined)?.message;
+  return typeof message === 'string' ? `(${message})` : '';
+};
