@@ -23,11 +23,7 @@ export interface BudgetOptions {
   reaper?: false | { everyMs: number };
 }
 
-export interface ResolvedBudgetOptions {
-  readonly limits: readonly BudgetLimit[] | BudgetLimitSource;
-  readonly retentionMs: number;
-  readonly reaper: false | { readonly everyMs: number };
-}
+export type ResolvedBudgetOptions = Readonly<Required<BudgetOptions>>;
 
 export interface BudgetServiceOptions extends ResolvedBudgetOptions {
   /** How long a shutdown waits for running bodies. By default it does not wait. */
@@ -43,27 +39,18 @@ export interface BudgetEvents {
 
 export function resolveBudgetDefaults(options?: unknown): ResolvedBudgetOptions {
   const given = knownOptions('budget', options, ['limits', 'retentionMs', 'reaper']);
+  const limits = given.limits ?? [];
+  const reaper = given.reaper ?? { everyMs: 30_000 };
+  if (typeof limits !== 'function') indexLimits(limits);
   return {
-    limits: resolveLimits(given.limits ?? []),
+    limits: limits as ResolvedBudgetOptions['limits'],
     retentionMs: duration('budget.retentionMs', given.retentionMs ?? 900_000),
-    reaper: resolveReaper(given.reaper ?? { everyMs: 30_000 }),
+    reaper: reaper === false ? reaper : { everyMs: everyMsOf(reaper) },
   };
 }
 
-function resolveLimits(limits: unknown): ResolvedBudgetOptions['limits'] {
-  if (typeof limits === 'function') return limits as BudgetLimitSource;
-  indexLimits(limits);
-  return limits as readonly BudgetLimit[];
-}
-
-function resolveReaper(reaper: unknown): ResolvedBudgetOptions['reaper'] {
-  if (reaper === false) return false;
+function everyMsOf(reaper: unknown): number {
   if (reaper === true) throw invalidOption('budget.reaper', 'false or { everyMs }', reaper);
-  return {
-    everyMs: integer(
-      'budget.reaper.everyMs',
-      knownOptions('budget.reaper', reaper, ['everyMs']).everyMs,
-      100,
-    ),
-  };
+  const { everyMs } = knownOptions('budget.reaper', reaper, ['everyMs']);
+  return integer('budget.reaper.everyMs', everyMs, 100);
 }

@@ -1,4 +1,7 @@
 import type { BudgetBackend, ReapRequest, ReapStep } from './budget.backend.js';
+import type { ReapResult } from './budget.types.js';
+
+type OnExpired = (root: string, ids: readonly string[]) => void;
 
 /**
  * How many roots one process watches at most, if others can adopt them. Beyond that it stops watching the root that it
@@ -8,7 +11,7 @@ const MAX_ROOTS = 10_000;
 /** How many roots are adopted at once. */
 const ADOPTED_AT_ONCE = 1_000;
 /** How many holds and records one step processes. */
-export const REAP_BATCH = 100;
+const REAP_BATCH = 100;
 /** A root that no process has watched for so many rounds can be adopted. */
 const ORPHANED_AFTER = 3;
 /**
@@ -45,7 +48,7 @@ export class BudgetReaper {
   constructor(
     private readonly backend: Pick<BudgetBackend, 'reap' | 'roots'>,
     private readonly everyMs: number,
-    private readonly onExpired: (root: string, ids: readonly string[]) => void,
+    private readonly onExpired: OnExpired,
     /** Called with a fault of the backend. The next round tries again. */
     private readonly onFault: (error: unknown) => void,
   ) {
@@ -152,19 +155,37 @@ export class BudgetReaper {
   }
 }
 
+/** Reaps a root until at most `max` holds and records are processed. */
+export async function reapUpTo(
+  max: number,
+  backend: BudgetBackend,
+  request: Omit<ReapRequest, 'max' | 'onLate'>,
+  onExpired: OnExpired,
+): Promise<ReapResult> {
+  const expired: string[] = [];
+  let purged = 0;
+  for (let left = max; left > 0; left -= REAP_BATCH) {
+    const step = await reapBatch(backend, { ...request, max: Math.min(left, REAP_BATCH) }, onExpired);
+    expired.push(...step.expired);
+    purged += step.purged;
+    if (step.nextInMs !== 0) break;
+  }
+  return { expired, purged };
+}
+
 /**
  * Reaps one batch of a root, and reports its expired holds at once: no other call would report them again. An answer that
  * comes too late for the call is reported too.
  */
-export async function reapBatch(
+async function reapBatch(
   backend: Pick<BudgetBackend, 'reap'>,
-  { max, ...request }: Omit<ReapRequest, 'onLate'>,
-  onExpired: (root: string, ids: readonly string[]) => void,
+  request: Omit<ReapRequest, 'onLate'>,
+  onExpired: OnExpired,
 ): Promise<ReapStep> {
   const report = ({ expired }: ReapStep): void => {
     if (expired.length > 0) onExpired(request.root, expired);
   };
-  const step = await backend.reap({ ...request, max: Math.min(max, REAP_BATCH), onLate: report });
+  const step = await backend.reap({ ...request, onLate: report });
   report(step);
   return step;
 }

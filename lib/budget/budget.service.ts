@@ -11,12 +11,37 @@ import type {
 import { BudgetUnavailableError } from './budget.errors.js';
 import { ConfiguredLimits } from './budget.limits.js';
 import type { BudgetEvents, BudgetServiceOptions } from './budget.options.js';
-import { BudgetReaper, REAP_BATCH, reapBatch } from './budget.reaper.js';
+import { BudgetReaper, reapUpTo } from './budget.reaper.js';
 import { type BodyFacts, BudgetRuns, type RunOptions } from './budget.runs.js';
-import type * as t from './budget.types.js';
+import type {
+  AbortResult,
+  Amount,
+  Balance,
+  BudgetListOptions,
+  BudgetListResult,
+  BudgetRecord,
+  BudgetRef,
+  ChargeOptions,
+  ChargeResult,
+  CreditOptions,
+  CreditResult,
+  ExtendHoldResult,
+  FinalizeOptions,
+  FinalizeResult,
+  ReapOptions,
+  ReapResult,
+  RefundResult,
+  ReserveOptions,
+  ReserveResult,
+  SetLimitOptions,
+  SetLimitResult,
+  VerifyResult,
+} from './budget.types.js';
 import * as check from './budget.validate.js';
 import { checkedOptions, presentAmounts } from './budget.validate.js';
 import type { CurrentHold } from './current-hold.js';
+
+const HOLD_STATES = ['pending', 'finalized', 'aborted', 'expired'] as const;
 
 /**
  * Budgets that cannot be overspent. Reserve before the work, finalize the actual cost after it, and abort if
@@ -61,10 +86,10 @@ export class BudgetService implements OnModuleDestroy {
    * Reserves an amount in every scope and period, or in none. A denial leaves no record. Throws while the app
    * shuts down.
    */
-  async reserve(options: t.ReserveOptions): Promise<t.ReserveResult> {
+  async reserve(options: ReserveOptions): Promise<ReserveResult> {
     const { renew = false } = checkedOptions(options, check.RESERVE_OPTIONS);
     const isRenewed = check.checked(() => boolean('renew', renew));
-    return (await this.#reserve(options, isRenewed ? 'renew' : 'reserve')) as t.ReserveResult;
+    return (await this.#reserve(options, isRenewed ? 'renew' : 'reserve')) as ReserveResult;
   }
 
   /**
@@ -74,14 +99,11 @@ export class BudgetService implements OnModuleDestroy {
    * @param ref - a result of `reserve`, or `{ root?, id }`
    * @param actual - the amount that was really spent
    */
-  async finalize(
-    ref: t.BudgetRef,
-    actual: t.Amount,
-    options: t.FinalizeOptions = {},
-  ): Promise<t.FinalizeResult> {
-    const { overage = 'record', late = 'record' } = checkedOptions(options, ['overage', 'late']);
+  async finalize(ref: BudgetRef, actual: Amount, options: FinalizeOptions = {}): Promise<FinalizeResult> {
+    const valid = check.validateRef(ref, options, ['overage', 'late']);
+    const { overage = 'record', late = 'record' } = options;
     // Here and where each call passes, `Object.assign` takes a tenth of the time of a spread.
-    const request = Object.assign(check.validateRef(ref, options), {
+    const request = Object.assign(valid, {
       actual: check.validateAmount('actual', actual),
       overage: check.validateOneOf('overage', overage, ['record', 'cap', 'reject']),
       late: check.validateOneOf('late', late, ['record', 'if-available', 'reject']),
@@ -94,34 +116,34 @@ export class BudgetService implements OnModuleDestroy {
    * Ends a hold without spending anything. A repeated call is safe. When Redis does not answer, this retries up
    * to twice before it throws.
    */
-  async abort(ref: t.BudgetRef, options: CallOptions = {}): Promise<t.AbortResult> {
-    const request = check.validateRef(ref, checkedOptions(options, []));
+  async abort(ref: BudgetRef, options: CallOptions = {}): Promise<AbortResult> {
+    const request = check.validateRef(ref, options);
     const result = await this.#runs.settle(request, () => this.backend.abort(request));
     const { generation: _, ...aborted } = { generation: 0, ...result };
     return presentAmounts(aborted);
   }
 
   /** Sets the remaining life of a hold, in ms, 1 to 2^31 - 1. Never revives an expired hold. */
-  async extend(ref: t.BudgetRef, ttlMs: number, options: CallOptions = {}): Promise<t.ExtendHoldResult> {
-    const valid = check.validateRef(ref, checkedOptions(options, []));
-    return presentAmounts(await this.backend.extend({ ...valid, ttlMs: check.validateTtl(ttlMs) }));
+  async extend(ref: BudgetRef, ttlMs: number, options: CallOptions = {}): Promise<ExtendHoldResult> {
+    const request = { ...check.validateRef(ref, options), ttlMs: check.validateTtl(ttlMs) };
+    return presentAmounts(await this.backend.extend(request));
   }
 
   /** Commits an amount in one step, for a cost that is known in advance. */
-  async charge(options: t.ChargeOptions): Promise<t.ChargeResult> {
+  async charge(options: ChargeOptions): Promise<ChargeResult> {
     const request = await this.#limited(check.validateCharge(options));
     return presentAmounts(await this.backend.charge(request), options.amount);
   }
 
   /** Refunds part or all of a committed amount. That much is free again in the windows in which it was spent. */
   async refund(
-    ref: t.BudgetRef,
-    amount: t.Amount,
+    ref: BudgetRef,
+    amount: Amount,
     refundId: string,
     options: CallOptions = {},
-  ): Promise<t.RefundResult> {
+  ): Promise<RefundResult> {
     const request = {
-      ...check.validateRef(ref, checkedOptions(options, [])),
+      ...check.validateRef(ref, options),
       amount: check.validateAmount('amount', amount),
       refundId: check.validateId(refundId, 'refundId'),
     };
@@ -129,26 +151,19 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /** Adds an amount to the limit of the open window, such as a top-up. */
-  async credit(options: t.CreditOptions): Promise<t.CreditResult> {
+  async credit(options: CreditOptions): Promise<CreditResult> {
     const { scopes, ...request } = await this.#limited(check.validateCredit(options));
     const scope = scopes[0] as LimitedScope;
     return presentAmounts(await this.backend.credit({ ...request, scope }), options.amount);
   }
 
   /** Sets a limit for all processes. It takes precedence over the configured one until `limit: null` clears it. */
-  async setLimit(options: t.SetLimitOptions): Promise<t.SetLimitResult> {
-    const { limit, signal } = checkedOptions(options, ['root', 'scope', 'period', 'limit']);
-    return this.backend.setLimit({
-      root: check.validateRoot(options.root),
-      scope: check.validateScope('scope', options.scope),
-      period: check.validateCallPeriod(options.period),
-      limit: limit === null ? null : check.validateLimit('limit', limit),
-      signal,
-    });
+  async setLimit(options: SetLimitOptions): Promise<SetLimitResult> {
+    return this.backend.setLimit(check.validateSetLimit(options));
   }
 
   /** Returns the open windows of a scope, one balance for each period. */
-  async balance(options: { root?: string; scope: string; signal?: AbortSignal }): Promise<t.Balance[]> {
+  async balance(options: { root?: string; scope: string; signal?: AbortSignal }): Promise<Balance[]> {
     const { signal } = checkedOptions(options, ['root', 'scope']);
     const root = check.validateRoot(options.root);
     const [scope] = await this.#limits.limitsOf(root, [check.validateScope('scope', options.scope)]);
@@ -156,51 +171,39 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /** Returns the record of an operation. Null if there is none, or if it ended more than `retentionMs` ago. */
-  async get(ref: t.BudgetRef, options: CallOptions = {}): Promise<t.BudgetRecord | null> {
-    return presentAmounts(await this.backend.get(check.validateRef(ref, checkedOptions(options, []))));
+  async get(ref: BudgetRef, options: CallOptions = {}): Promise<BudgetRecord | null> {
+    return presentAmounts(await this.backend.get(check.validateRef(ref, options)));
   }
 
   /**
    * Lists operations page by page, in no particular order. An operation that exists during the whole listing appears at
    * least once.
    */
-  async list(options: t.BudgetListOptions = {}): Promise<t.BudgetListResult> {
+  async list(options: BudgetListOptions = {}): Promise<BudgetListResult> {
     const given = checkedOptions(options, ['root', 'state', 'scope', 'cursor', 'limit']);
     const { state, cursor = null, limit = 100, signal } = given;
     const root = check.validateRoot(given.root);
-    if (state !== undefined)
-      check.validateOneOf('state', state, ['pending', 'finalized', 'aborted', 'expired']);
+    if (state !== undefined) check.validateOneOf('state', state, HOLD_STATES);
     const scope = given.scope === undefined ? undefined : check.validateScope('scope', given.scope);
     const range = { cursor: check.validateCursor(cursor), limit: check.validateCount('limit', limit, 1_000) };
     const page = await this.backend.list({ root, ...range, signal });
-    const records = page.records.filter(
-      (record) =>
-        (state === undefined || record.state === state) &&
-        (scope === undefined || record.scopes.includes(scope)),
-    );
-    return presentAmounts({ records, cursor: page.cursor });
+    const isAsked = (record: BudgetRecord): boolean =>
+      (state ?? record.state) === record.state && (scope === undefined || record.scopes.includes(scope));
+    return presentAmounts({ records: page.records.filter(isAsked), cursor: page.cursor });
   }
 
   /** Deletes old records and returns the holds that expired. Needed only with `reaper: false`. */
-  async reap(options: t.ReapOptions = {}): Promise<t.ReapResult> {
+  async reap(options: ReapOptions = {}): Promise<ReapResult> {
     const { signal, max = 1_000 } = checkedOptions(options, ['root', 'max']);
-    const root = check.validateRoot(options.root);
-    const expired: string[] = [];
-    let purged = 0;
-    for (let left = check.validateCount('max', max, 100_000); left > 0; left -= REAP_BATCH) {
-      const step = await reapBatch(this.backend, { root, max: left, signal }, this.#onExpired);
-      expired.push(...step.expired);
-      purged += step.purged;
-      if (step.nextInMs !== 0) break;
-    }
-    return { expired, purged };
+    const request = { root: check.validateRoot(options.root), signal };
+    return reapUpTo(check.validateCount('max', max, 100_000), this.backend, request, this.#onExpired);
   }
 
   /**
    * Adds up all operations of a root and compares the sums with its counters. It reads everything in one
    * step, so it is for tests and operators and not for requests.
    */
-  async verify(root?: string, options: CallOptions = {}): Promise<t.VerifyResult> {
+  async verify(root?: string, options: CallOptions = {}): Promise<VerifyResult> {
     const { signal } = checkedOptions(options, []);
     return this.backend.verify({ root: check.validateRoot(root), signal });
   }
@@ -247,10 +250,7 @@ export class BudgetService implements OnModuleDestroy {
     await reaped;
   }
 
-  async #reserve(
-    options: Omit<t.ReserveOptions, 'renew'>,
-    mode: ReserveMode,
-  ): Promise<ReserveOutcome<t.Amount>> {
+  async #reserve(options: Omit<ReserveOptions, 'renew'>, mode: ReserveMode): Promise<ReserveOutcome<Amount>> {
     const valid = check.validateReserve(options, mode);
     if (this.#isShuttingDown) {
       const message = 'The app is shutting down, so nothing new is reserved.';

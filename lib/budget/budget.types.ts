@@ -87,13 +87,7 @@ export interface Crossed {
 }
 
 /** A limit that has no room for the request. */
-export interface Violation<A extends Amount = Amount> {
-  readonly scope: string;
-  readonly period: Period;
-  readonly limit: A | 'unlimited';
-  readonly committed: A;
-  readonly reserved: A;
-  readonly available: A | 'unlimited';
+export interface Violation<A extends Amount = Amount> extends Omit<Balance<A>, 'window' | 'credits'> {
   readonly requested: A;
   /** When the window ends. Null for a lifetime. */
   readonly resetAtMs: number | null;
@@ -172,7 +166,7 @@ export interface Reserved<A extends Amount = Amount> {
   readonly amount: A;
   /** At this instant the hold expires and the amount is free again. */
   readonly expiresAtMs: number;
-  /** True if the id had already been reserved by the same request. Nothing was reserved a second time. */
+  /** True if the same request was answered before. Nothing was counted a second time. */
   readonly replayed: boolean;
   readonly balances: readonly Balance<A>[];
   readonly crossed: readonly Crossed[];
@@ -183,27 +177,22 @@ export type ReserveResult<A extends Amount = Amount> =
   | Exceeded<A>
   | BudgetRefusal<'conflict' | 'already_finalized' | 'already_aborted' | 'already_expired', A>;
 
-export interface Charged<A extends Amount = Amount> {
-  readonly ok: true;
+export interface Charged<A extends Amount = Amount> extends Omit<
+  Reserved<A>,
+  'status' | 'generation' | 'expiresAtMs'
+> {
   readonly status: 'charged';
-  readonly root: string;
-  readonly id: string;
-  readonly amount: A;
   /** With `mode: 'record'`: the part of the amount that exceeded a limit. */
   readonly uncovered: A;
-  readonly replayed: boolean;
-  readonly balances: readonly Balance<A>[];
-  readonly crossed: readonly Crossed[];
 }
 
 export type ChargeResult<A extends Amount = Amount> = Charged<A> | Exceeded<A> | BudgetRefusal<'conflict', A>;
 
-export interface Finalized<A extends Amount = Amount> {
-  readonly ok: true;
+export interface Finalized<A extends Amount = Amount> extends Omit<
+  Reserved<A>,
+  'status' | 'amount' | 'expiresAtMs'
+> {
   readonly status: 'finalized';
-  readonly root: string;
-  readonly id: string;
-  readonly generation: number;
   /** The amount of the hold. */
   readonly reserved: A;
   readonly actual: A;
@@ -217,9 +206,6 @@ export interface Finalized<A extends Amount = Amount> {
   readonly uncovered: A;
   /** True if the call came after the hold had expired. */
   readonly late: boolean;
-  readonly replayed: boolean;
-  readonly balances: readonly Balance<A>[];
-  readonly crossed: readonly Crossed[];
 }
 
 export type FinalizeResult<A extends Amount = Amount> =
@@ -326,10 +312,7 @@ export interface ReserveOptions {
   signal?: AbortSignal;
 }
 
-export interface ChargeOptions {
-  root?: string;
-  scopes: readonly string[];
-  amount: Amount;
+export interface ChargeOptions extends Pick<ReserveOptions, 'root' | 'scopes' | 'amount' | 'signal'> {
   /** Makes a retry safe: within `retentionMs` an id applies once. */
   id: string;
   /**
@@ -337,7 +320,6 @@ export interface ChargeOptions {
    * Default: `'enforce'`.
    */
   mode?: 'enforce' | 'record';
-  signal?: AbortSignal;
 }
 
 export interface FinalizeOptions {
@@ -358,13 +340,9 @@ export interface CreditOptions {
   signal?: AbortSignal;
 }
 
-export interface SetLimitOptions {
-  root?: string;
-  scope: string;
-  period: Period;
+export interface SetLimitOptions extends Omit<CreditOptions, 'amount' | 'id'> {
   /** The new limit. It takes precedence over the configured limit. Null clears it again. */
   limit: Amount | 'unlimited' | null;
-  signal?: AbortSignal;
 }
 
 export interface BudgetListOptions {

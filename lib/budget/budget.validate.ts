@@ -2,7 +2,14 @@ import { randomUUID } from 'node:crypto';
 import { describe, userKey } from '../core/keys.js';
 import { SyncGuardError } from '../core/errors.js';
 import { type CallOptions, callOptions, duration, integer, jsonOf, oneOf } from '../core/validate.js';
-import type { ChargeRequest, CreditRequest, ReserveMode, ReserveRequest } from './budget.backend.js';
+import type {
+  ChargeRequest,
+  CreditRequest,
+  HoldRequest,
+  ReserveMode,
+  ReserveRequest,
+  SetLimitRequest,
+} from './budget.backend.js';
 import { validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
 import type {
@@ -12,6 +19,7 @@ import type {
   CreditOptions,
   Period,
   ReserveOptions,
+  SetLimitOptions,
 } from './budget.types.js';
 
 /** The largest amount: 2^63 - 1. */
@@ -81,16 +89,13 @@ export const validateId = (id: unknown, name = 'id'): string => validateName(nam
 /** A request whose scopes have no limits yet. */
 type Unlimited<Request> = Omit<Request, 'scopes'> & { readonly scopes: readonly string[] };
 
-/** Which hold a call is about, as backends take it. */
-export interface ValidRef extends CallOptions {
-  readonly root: string;
-  readonly id: string;
-  /** 0: the newest. */
-  readonly generation: number;
-  readonly nonce: string;
-}
-
-export function validateRef(ref: BudgetRef, { signal }: CallOptions): ValidRef {
+/** Checks which hold a call is about, and its options. */
+export function validateRef<Options extends CallOptions>(
+  ref: BudgetRef,
+  options: Options,
+  known: readonly Exclude<keyof Options & string, 'signal'>[] = [],
+): HoldRequest {
+  const { signal } = checkedOptions(options, known);
   if (typeof ref !== 'object' || ref === null)
     throw new BudgetInputError(
       `ref must be a result of reserve or charge, or { root?, id }, got ${describe(ref)}.`,
@@ -184,6 +189,22 @@ export function validateCredit(options: CreditOptions): Unlimited<Omit<CreditReq
     period: validateCallPeriod(period),
     amount: validateAmount('amount', amount),
     id: validateId(id),
+    signal,
+  };
+}
+
+export function validateSetLimit(options: SetLimitOptions): SetLimitRequest {
+  const { root, scope, period, limit, signal } = checkedOptions(options, [
+    'root',
+    'scope',
+    'period',
+    'limit',
+  ]);
+  return {
+    root: validateRoot(root),
+    scope: validateScope('scope', scope),
+    period: validateCallPeriod(period),
+    limit: limit === null ? null : validateLimit('limit', limit),
     signal,
   };
 }

@@ -17,7 +17,7 @@ const lib = join(__dirname, '../../lib');
 const sources = readdirSync(lib, { recursive: true, encoding: 'utf8' })
   .filter((path) => path.endsWith('.ts') && !path.endsWith('define-script.ts'))
   .map((path): [string, string] => [path, readFileSync(join(lib, path), 'utf8')])
-  .filter(([, text]) => /defineScript(<|\()/.test(text));
+  .filter(([, text]) => /define\w*Script(<|\()/.test(text));
 
 const headersOf = (text: string): Header[] =>
   [...text.matchAll(HEADER)].map(([all, name = '', keys = '']) => ({
@@ -49,7 +49,7 @@ const namedBy = ({ keys }: Header): string[] =>
 
 describe('the header of a script', () => {
   it.each(sources)('is above each script of %s, in 4 to 8 lines', (_path, text) => {
-    expect(headersOf(text)).toHaveLength(text.match(/defineScript\(\{/g)?.length ?? 0);
+    expect(headersOf(text)).toHaveLength(text.match(/define\w*Script\(\{/g)?.length ?? 0);
     for (const { name, lines } of headersOf(text))
       expect([name, lines >= 4 && lines <= 8]).toEqual([name, true]);
   });

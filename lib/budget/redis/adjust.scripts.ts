@@ -1,17 +1,14 @@
 import { ARM, ARM_CREDITED } from './budget.thresholds.fragments.js';
 import { PLUS, READ_COUNTERS, START, admit } from './budget.fragments.js';
 import {
-  BUDGET_KEYS,
   ENTRIES,
   ENTRY_LISTS,
-  KEEP_KEYS,
   OPEN_DETAIL,
   READ_OPERATION,
   REF,
   WRITE_COUNTERS,
+  defineBudgetScript,
 } from './budget.operation.fragments.js';
-import { textReply } from './budget.replies.js';
-import { defineScript } from '../../script/define-script.js';
 
 /**
  * budget-refund: Subtracts a refund from the committed amounts of an operation's windows.
@@ -21,9 +18,8 @@ import { defineScript } from '../../script/define-script.js';
  *   'aborted' | 'expired', record, detail], ['conflict'], ['not_found']
  * Atomic: refunds together never exceed what the operation has committed.
  */
-export const refundScript = defineScript({
+export const refundScript = defineBudgetScript({
   name: 'budget-refund',
-  keys: BUDGET_KEYS,
   args: [...REF, 'amount', 'refundId', 'retentionMs'],
   lua: /* lua */ `${START}${PLUS}
 ${READ_OPERATION}
@@ -50,11 +46,9 @@ end
 record = beginning .. ' ' .. plus(refundedOf, amount) .. following
 local untilMs = nowMs + 2 * retentionMs
 redis.call('ZADD', garbage, nowMs + retentionMs, 'r|' .. refundId)
-${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, slot, record, 'r|' .. refundId, content)
 return { 'refunded', record, ${ENTRY_LISTS} }`,
-  decode: textReply,
 });
 
 /**
@@ -64,9 +58,8 @@ return { 'refunded', record, ${ENTRY_LISTS} }`,
  * Reply: ['credited' | 'replayed', fields, ends, limits, counters], ['conflict'], ['no_limit', scope]
  * Atomic: a credit is counted once by its id, also where a call is sent twice.
  */
-export const creditScript = defineScript({
+export const creditScript = defineBudgetScript({
   name: 'budget-credit',
-  keys: BUDGET_KEYS,
   args: ['id', 'amount', 'period', 'retentionMs', ...ENTRIES],
   lua: /* lua */ `${START}${PLUS}
 local content = amount .. ' ' .. scopes .. '|' .. period
@@ -89,11 +82,9 @@ packed[1] = used .. ' ' .. plus(credited, amount) .. ' ' .. rest
 ${ARM_CREDITED}
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
 redis.call('ZADD', garbage, nowMs + retentionMs, 'k|' .. id)
-${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, 'k|' .. id, content)
 return { 'credited', ${ENTRY_LISTS} }`,
-  decode: textReply,
 });
 
 /**
@@ -103,9 +94,8 @@ return { 'credited', ${ENTRY_LISTS} }`,
  * Reply: ['set' | 'cleared' | 'too_many']
  * Atomic: the limits of a scope are one value, in which two calls may change two periods.
  */
-export const setLimitScript = defineScript({
+export const setLimitScript = defineBudgetScript({
   name: 'budget-set-limit',
-  keys: BUDGET_KEYS,
   args: ['scope', 'period', 'limit'],
   lua: /* lua */ `local MAX_PERIODS = 16
 local field = 'l|' .. scope
@@ -126,5 +116,4 @@ else
   for _, key in ipairs({ counters, records, pending, garbage }) do redis.call('PERSIST', key) end
 end
 return { limit == '-' and 'cleared' or 'set' }`,
-  decode: textReply,
 });

@@ -42,16 +42,9 @@ export interface NamedScope {
 }
 
 /** The entries of one scope without its name. Each list begins with its separator. */
-interface Windows {
+interface Windows extends Omit<Entries, 'scopes' | 'fields' | 'plain'> {
   readonly names: readonly string[];
-  readonly limits: string;
-  readonly thresholds: string;
   readonly hasThresholds: boolean;
-  readonly ends: string;
-  readonly inherited: string;
-  readonly openFromMs: number;
-  readonly openUntilMs: number;
-  readonly lastEndMs: number;
 }
 
 export const encodeLimit = (limit: bigint | 'unlimited'): string =>

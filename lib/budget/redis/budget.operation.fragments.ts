@@ -1,4 +1,6 @@
 import { READ_BALANCES } from './budget.fragments.js';
+import { textReply, type TextReply } from './budget.replies.js';
+import { defineScript, type Script, type ScriptDefinition } from '../../script/define-script.js';
 import { takeApart } from '../../script/fragments.js';
 
 /**
@@ -26,12 +28,14 @@ if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or u
 end`;
 
 /**
- * Writes the counters in `packed`. A window that opens, or that is past, is scheduled for purging after its
- * retention.
+ * Writes the counters in `packed`, and keeps the keys as long as they need. A window that opens, or that is past, is
+ * scheduled for purging after its retention.
  */
 export const WRITE_COUNTERS = /* lua */ `
--- Reads: isNew, openUntilMs, nowMs, split, ends, garbage, retentionMs, names, packed, counters.
+-- Reads: ending, untilMs, records, pending, isNew, openUntilMs, nowMs, split, ends, garbage, retentionMs, names,
+--   packed, counters.
 -- Sets: writes.
+${KEEP_KEYS}
 if isNew or not (openUntilMs == '0' or nowMs < tonumber(openUntilMs)) then
   for i, stop in ipairs(split(ends)) do
     if stop ~= '0' then
@@ -47,7 +51,16 @@ end
 redis.call('HSET', counters, unpack(writes))`;
 
 /** The four keys of a root. Every script declares all of them. */
-export const BUDGET_KEYS = ['counters', 'records', 'pending', 'garbage'] as const;
+const KEYS = ['counters', 'records', 'pending', 'garbage'] as const;
+
+export type BudgetKey = (typeof KEYS)[number];
+
+export type BudgetScript<Arg extends string> = Script<BudgetKey, Arg, TextReply>;
+
+/** Defines a script over the four keys of a root. Its decoder checks that the reply is text. */
+export const defineBudgetScript = <const Arg extends string>(
+  script: Pick<ScriptDefinition<BudgetKey, Arg, TextReply>, 'name' | 'args' | 'lua'>,
+): BudgetScript<Arg> => defineScript(Object.assign(script, { keys: KEYS, decode: textReply }));
 
 /** The entries in which an operation counts: a scope, period and window each, with its configured limit. */
 export const ENTRIES = [
@@ -176,7 +189,6 @@ export const END_OPERATION = /* lua */ `
 local untilMs = nowMs + 2 * retentionMs
 ${WRITE_ANYWAY}
 redis.call('ZADD', garbage, nowMs + retentionMs, slot)
-${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, slot, record)
 if slot == 'o|' .. id then redis.call('ZREM', pending, id) end`;

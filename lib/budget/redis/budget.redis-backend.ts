@@ -1,5 +1,4 @@
 import { createHash } from 'node:crypto';
-import type { Script } from '../../script/define-script.js';
 import type { ScriptArg, ScriptRunner } from '../../script/script-runner.js';
 import type {
   BalanceRequest,
@@ -40,7 +39,7 @@ import {
 } from './budget.replies.js';
 import { abortScript, extendScript } from './hold.scripts.js';
 import { balanceScript, getScript, listScript, snapshotScript } from './read.scripts.js';
-import type { BUDGET_KEYS } from './budget.operation.fragments.js';
+import type { BudgetKey, BudgetScript } from './budget.operation.fragments.js';
 import { chargeScript } from './charge.script.js';
 import { creditScript, refundScript, setLimitScript } from './adjust.scripts.js';
 import { finalizeScript } from './finalize.script.js';
@@ -49,9 +48,6 @@ import { reserveScript } from './reserve.script.js';
 import type { SetLimitResult } from '../budget.types.js';
 import { verifySnapshot } from '../budget.verify.js';
 import { inGroups, parseSnapshot } from './budget.snapshot.js';
-
-type BudgetKey = (typeof BUDGET_KEYS)[number];
-type BudgetScript<Arg extends string> = Script<BudgetKey, Arg, TextReply>;
 
 /** The arguments of a script, except `retentionMs`, which every script gets. */
 type Args<Arg extends string> = Readonly<Record<Exclude<Arg, 'retentionMs'>, ScriptArg>>;

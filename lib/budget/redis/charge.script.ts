@@ -1,19 +1,16 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
 import { PLUS, ROOM, START, admit, openRecord } from './budget.fragments.js';
 import {
-  BUDGET_KEYS,
   DETAIL,
   ENTRIES,
   ENTRY_LISTS,
-  KEEP_KEYS,
   READ_NEWEST,
   REPLAY,
   WRITE_COUNTERS,
   addAmount,
   sameContent,
+  defineBudgetScript,
 } from './budget.operation.fragments.js';
-import { textReply } from './budget.replies.js';
-import { defineScript } from '../../script/define-script.js';
 
 /**
  * budget-charge: Commits an amount in one step.
@@ -23,9 +20,8 @@ import { defineScript } from '../../script/define-script.js';
  *   ends, limits, counters], ['conflict', record, detail]
  * Atomic: between the look at what is left and the commitment, no other call may take it.
  */
-export const chargeScript = defineScript({
+export const chargeScript = defineBudgetScript({
   name: 'budget-charge',
-  keys: BUDGET_KEYS,
   args: ['id', 'amount', 'mode', 'retentionMs', ...ENTRIES],
   lua: /* lua */ `${START}${PLUS}
 ${READ_NEWEST}
@@ -54,9 +50,7 @@ local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or ni
 record = table.concat({ 'f c', 1, amount, amount, amount, 0, uncovered, 0, now, now, now, crossed }, ' ')
 detail = ${DETAIL}
 redis.call('ZADD', garbage, nowMs + retentionMs, 'o|' .. id)
-${KEEP_KEYS}
 ${WRITE_COUNTERS}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
 return { 'charged', record, ${ENTRY_LISTS} }`,
-  decode: textReply,
 });

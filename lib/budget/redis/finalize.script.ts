@@ -1,15 +1,13 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
 import { PLUS, READ_COUNTERS, ROOM, START_SETTLING, openRecord } from './budget.fragments.js';
 import {
-  BUDGET_KEYS,
   END_OPERATION,
   ENTRY_LISTS,
   OPEN_DETAIL,
   READ_OPERATION,
   REF,
+  defineBudgetScript,
 } from './budget.operation.fragments.js';
-import { textReply } from './budget.replies.js';
-import { defineScript } from '../../script/define-script.js';
 
 /**
  * budget-finalize: Commits what was really spent, and ends the hold.
@@ -19,9 +17,8 @@ import { defineScript } from '../../script/define-script.js';
  *   'aborted' | 'expired', record, detail], ['not_found']
  * Atomic: a hold ends once, and no sum counts its amount twice or not at all.
  */
-export const finalizeScript = defineScript({
+export const finalizeScript = defineBudgetScript({
   name: 'budget-finalize',
-  keys: BUDGET_KEYS,
   args: [...REF, 'actual', 'overage', 'late', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}${PLUS}
 ${READ_OPERATION}
@@ -74,5 +71,4 @@ record = table.concat({ 'f', kind, generationOf, amountOf, actual, booked, 0, un
   createdAtMs, expiresAtMs, now, crossed }, ' ')
 ${END_OPERATION}
 return { 'finalized', record, ${ENTRY_LISTS} }`,
-  decode: textReply,
 });

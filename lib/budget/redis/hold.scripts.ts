@@ -1,16 +1,14 @@
 import { ARM } from './budget.thresholds.fragments.js';
 import { PLUS, READ_COUNTERS, START_SETTLING } from './budget.fragments.js';
 import {
-  BUDGET_KEYS,
   END_OPERATION,
   KEEP_KEYS,
   OPEN_DETAIL,
   READ_OPERATION,
   REF,
   WRITE_ANYWAY,
+  defineBudgetScript,
 } from './budget.operation.fragments.js';
-import { textReply } from './budget.replies.js';
-import { defineScript } from '../../script/define-script.js';
 
 /**
  * budget-abort: Ends a hold without spending.
@@ -20,9 +18,8 @@ import { defineScript } from '../../script/define-script.js';
  *   ['not_found']
  * Atomic: a hold ends once, and its amount goes back in the same step.
  */
-export const abortScript = defineScript({
+export const abortScript = defineBudgetScript({
   name: 'budget-abort',
-  keys: BUDGET_KEYS,
   args: [...REF, 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}${PLUS}
 ${READ_OPERATION}
@@ -44,7 +41,6 @@ end
 record = table.concat({ 'a', middle, state == 'x' and 1 or 0, dates, now, crossed }, ' ')
 ${END_OPERATION}
 return { 'aborted', record, detail }`,
-  decode: textReply,
 });
 
 /**
@@ -54,9 +50,8 @@ return { 'aborted', record, detail }`,
  * Reply: ['extended' | 'finalized' | 'aborted' | 'expired', record, detail], ['not_found']
  * Atomic: a hold that has ended meanwhile is never brought back.
  */
-export const extendScript = defineScript({
+export const extendScript = defineBudgetScript({
   name: 'budget-extend',
-  keys: BUDGET_KEYS,
   args: [...REF, 'ttlMs', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
 ${READ_OPERATION}
@@ -75,5 +70,4 @@ ${KEEP_KEYS}
 redis.call('HSET', records, 'o|' .. id, record)
 redis.call('ZADD', pending, expiresAtMs, id)
 return { 'extended', record, detail }`,
-  decode: textReply,
 });

@@ -1,7 +1,11 @@
 import { START_SETTLING, admit } from './budget.fragments.js';
-import { BUDGET_KEYS, ENTRIES, ENTRY_LISTS, READ_OPERATION, REF } from './budget.operation.fragments.js';
-import { textReply } from './budget.replies.js';
-import { defineScript } from '../../script/define-script.js';
+import {
+  ENTRIES,
+  ENTRY_LISTS,
+  READ_OPERATION,
+  REF,
+  defineBudgetScript,
+} from './budget.operation.fragments.js';
 import { NOW_MS } from '../../script/fragments.js';
 
 /**
@@ -11,14 +15,12 @@ import { NOW_MS } from '../../script/fragments.js';
  * Reply: ['balance', fields, ends, limits, counters]
  * Atomic: holds that have expired are settled in the same step.
  */
-export const balanceScript = defineScript({
+export const balanceScript = defineBudgetScript({
   name: 'budget-balance',
-  keys: BUDGET_KEYS,
   args: ['retentionMs', ...ENTRIES],
   lua: /* lua */ `${START_SETTLING}
 ${admit()}
 return { 'balance', ${ENTRY_LISTS} }`,
-  decode: textReply,
 });
 
 /**
@@ -28,13 +30,11 @@ return { 'balance', ${ENTRY_LISTS} }`,
  * Reply: ['found', record, detail, now], ['not_found']
  * Atomic: the record and the time by which its caller judges it belong together.
  */
-export const getScript = defineScript({
+export const getScript = defineBudgetScript({
   name: 'budget-get',
-  keys: BUDGET_KEYS,
   args: REF,
   lua: /* lua */ `${READ_OPERATION}${NOW_MS}
 return { 'found', record, detail, string.format('%d', nowMs) }`,
-  decode: textReply,
 });
 
 /**
@@ -44,9 +44,8 @@ return { 'found', record, detail, string.format('%d', nowMs) }`,
  * Reply: ['page', next cursor, now, field, record, detail, field, record, detail...]
  * Atomic: each record comes with its own detail, and with the time by which its caller judges it.
  */
-export const listScript = defineScript({
+export const listScript = defineBudgetScript({
   name: 'budget-list',
-  keys: BUDGET_KEYS,
   args: ['cursor', 'limit'],
   lua: /* lua */ `${NOW_MS}
 local page = redis.call('HSCAN', records, cursor, 'MATCH', '[oO]|*', 'COUNT', 2 * limit)
@@ -59,7 +58,6 @@ for i = 1, #page[2], 2 do
   reply[#reply + 1] = redis.call('HGET', records, detailOf) or ''
 end
 return reply`,
-  decode: textReply,
 });
 
 /**
@@ -70,9 +68,8 @@ return reply`,
  *   of ids, pending id...]
  * Atomic: sums and the operations that they add up are of one instant.
  */
-export const snapshotScript = defineScript({
+export const snapshotScript = defineBudgetScript({
   name: 'budget-snapshot',
-  keys: BUDGET_KEYS,
   args: [],
   lua: /* lua */ `local reply = { 'snapshot' }
 local function append(list)
@@ -83,5 +80,4 @@ append(redis.call('HGETALL', counters))
 append(redis.call('HGETALL', records))
 append(redis.call('ZRANGE', pending, 0, -1))
 return reply`,
-  decode: textReply,
 });

@@ -1,5 +1,5 @@
 import { PLUS, START_SETTLING, openRecord } from './budget.fragments.js';
-import { BUDGET_KEYS } from './budget.operation.fragments.js';
+import { defineBudgetScript } from './budget.operation.fragments.js';
 import { textReply } from './budget.replies.js';
 import { defineScript } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
@@ -11,9 +11,8 @@ import { NOW_MS } from '../../script/fragments.js';
  * Reply: ['reaped', how many were purged, ms until there is more to do or -1, id of an expired hold...]
  * Atomic: an expired hold is reported by one of many reapers, and a purged record leaves its sum behind.
  */
-export const reaperScript = defineScript({
+export const reaperScript = defineBudgetScript({
   name: 'budget-reaper',
-  keys: BUDGET_KEYS,
   args: ['max', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}${PLUS}
 local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
@@ -85,7 +84,6 @@ for _, key in ipairs({ pending, garbage }) do
   end
 end
 return { 'reaped', format('%d', purged + #windows), format('%d', nextInMs), unpack(expired) }`,
-  decode: textReply,
 });
 
 /** How long the registry is kept after its last change, in ms. This is as long as the longest hold. */

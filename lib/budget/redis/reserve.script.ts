@@ -1,19 +1,16 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
 import { PLUS, START, admit, openRecord } from './budget.fragments.js';
 import {
-  BUDGET_KEYS,
   DETAIL,
   ENTRIES,
   ENTRY_LISTS,
-  KEEP_KEYS,
   READ_NEWEST,
   REPLAY,
   WRITE_COUNTERS,
   addAmount,
   sameContent,
+  defineBudgetScript,
 } from './budget.operation.fragments.js';
-import { textReply } from './budget.replies.js';
-import { defineScript } from '../../script/define-script.js';
 
 // A pending hold is answered again, in mode 'run' only to the call that created it, which has the same nonce. Except in
 // mode 'reserve', an id whose hold ended without spending gets a hold of the next generation.
@@ -27,9 +24,8 @@ import { defineScript } from '../../script/define-script.js';
  *   'already_aborted' | 'already_expired', record, detail]
  * Atomic: between the look at what is left and the reservation, no other call may take it.
  */
-export const reserveScript = defineScript({
+export const reserveScript = defineBudgetScript({
   name: 'budget-reserve',
-  keys: BUDGET_KEYS,
   args: ['id', 'amount', 'ttlMs', 'meta', 'mode', 'nonce', 'retentionMs', ...ENTRIES],
   lua: /* lua */ `${START}${PLUS}
 ${READ_NEWEST}
@@ -61,16 +57,14 @@ local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) 
 expiresAtMs = format('%d', expiresAtMs)
 record = table.concat({ 'p h', generation, amount, '0 0 0 0 0', now, expiresAtMs, 0, crossed }, ' ')
 detail = ${DETAIL}
-${KEEP_KEYS}
+${WRITE_COUNTERS}
 if before then
   redis.call('ZADD', garbage, before.untilMs, 'O|' .. before.name)
   redis.call('ZREM', garbage, 'o|' .. id)
   if redis.call('ZREM', garbage, 'n|' .. id) == 1 then redis.call('ZADD', garbage, 0, 'N|' .. before.name) end
   redis.call('HSET', records, 'O|' .. before.name, before.record, 'D|' .. before.name, before.detail)
 end
-${WRITE_COUNTERS}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
 redis.call('ZADD', pending, expiresAtMs, id)
 return { 'reserved', record, ${ENTRY_LISTS} }`,
-  decode: textReply,
 });
