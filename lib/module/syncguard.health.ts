@@ -1,5 +1,5 @@
 import { Injectable } from '@nestjs/common';
-import type { RedisConnection } from '../assembly/redis-connection.js';
+import type { SyncGuardError } from '../core/errors.js';
 
 /** The result of a health check, in the shape that @nestjs/terminus expects. */
 export type SyncGuardHealth = Record<
@@ -19,15 +19,18 @@ export type SyncGuardHealth = Record<
 @Injectable()
 export class SyncGuardHealthIndicator {
   /** @internal The module creates the service. */
-  constructor(private readonly connection: RedisConnection | undefined) {}
+  constructor(
+    private readonly backend: 'memory' | 'redis',
+    private readonly check: () => Promise<SyncGuardError | undefined>,
+  ) {}
 
   async isHealthy(key = 'syncguard'): Promise<SyncGuardHealth> {
-    if (!this.connection) return { [key]: { status: 'up', backend: 'memory' } };
-    const fault = await this.connection.check();
+    const fault = await this.check();
+    const { backend } = this;
     return {
       [key]: fault
-        ? { status: 'down', backend: 'redis', code: fault.code, message: fault.summary }
-        : { status: 'up', backend: 'redis' },
+        ? { status: 'down', backend, code: fault.code, message: fault.summary }
+        : { status: 'up', backend },
     };
   }
 }

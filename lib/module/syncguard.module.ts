@@ -101,7 +101,9 @@ const providers: Provider[] = [
   { provide: BUDGET_SERVICE, useExisting: BudgetService },
   made(SecretService, ({ backends, options }) => new SecretService(backends.secret, options.secret)),
   made(CounterService, ({ backends }) => new CounterService(backends.counter)),
-  made(SyncGuardHealthIndicator, ({ connection }) => new SyncGuardHealthIndicator(connection)),
+  made(SyncGuardHealthIndicator, ({ connection }) => {
+    return new SyncGuardHealthIndicator(connection ? 'redis' : 'memory', async () => connection?.check());
+  }),
   made(MAX_RETRY_AFTER_MS, ({ options }) => options.maxRetryAfterMs),
   made(
     APP_FILTER,

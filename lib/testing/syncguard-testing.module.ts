@@ -12,8 +12,7 @@ import {
 import { makeParts, SYNCGUARD_PARTS } from '../module/syncguard.parts.js';
 import { invalidOption } from '../core/validate.js';
 import { FakeClock } from './fake-clock.js';
-import { SwitchedBackends } from './switched-backends.js';
-import { SwitchedHealthIndicator } from './switched-health.js';
+import { Switches } from './switches.js';
 import { SyncGuardTesting } from './syncguard-testing.js';
 
 /**
@@ -48,9 +47,7 @@ export class SyncGuardTestingModule {
     if ((rest as SyncGuardOptions).redis !== undefined)
       throw new SyncGuardConfigError(
         'SyncGuardTestingModule has no option `redis`, because it runs in memory.',
-        {
-          hint: 'To test on Redis, import `SyncGuardModule.forRoot({ redis })`.',
-        },
+        { hint: 'To test on Redis, import `SyncGuardModule.forRoot({ redis })`.' },
       );
     const base = SyncGuardModule.forRoot({ ...rest, shutdown });
     return {
@@ -65,20 +62,23 @@ export class SyncGuardTestingModule {
 const testingProviders = (clock: FakeClock | undefined): Provider[] => [
   { provide: FakeClock, useFactory: () => clock ?? new FakeClock() },
   {
-    provide: SwitchedBackends,
-    useFactory: (options: SyncGuardOptions, time: FakeClock) =>
-      new SwitchedBackends(resolveOptions(options), time),
+    provide: Switches,
+    useFactory: (options: SyncGuardOptions, time: FakeClock) => new Switches(resolveOptions(options), time),
     inject: [SYNCGUARD_OPTIONS, FakeClock],
   },
-  { provide: SYNCGUARD_PARTS, useFactory: makeParts, inject: [SYNCGUARD_OPTIONS, SwitchedBackends] },
+  {
+    provide: SYNCGUARD_PARTS,
+    useFactory: (options: SyncGuardOptions, { backends }: Switches) => makeParts(options, backends),
+    inject: [SYNCGUARD_OPTIONS, Switches],
+  },
   {
     provide: SyncGuardHealthIndicator,
-    useFactory: (backends: SwitchedBackends) => new SwitchedHealthIndicator(backends),
-    inject: [SwitchedBackends],
+    useFactory: (switches: Switches) => new SyncGuardHealthIndicator('memory', async () => switches.outage),
+    inject: [Switches],
   },
   {
     provide: SyncGuardTesting,
     useFactory: (...args: ConstructorParameters<typeof SyncGuardTesting>) => new SyncGuardTesting(...args),
-    inject: [FakeClock, SwitchedBackends, LockService, BudgetService],
+    inject: [FakeClock, Switches, LockService, BudgetService],
   },
 ];

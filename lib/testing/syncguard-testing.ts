@@ -1,10 +1,11 @@
 import type { BudgetService } from '../budget/budget.service.js';
 import type { LockService } from '../lock/lock.service.js';
-import { SyncGuardConfigError } from '../core/errors.js';
+import { SyncGuardConfigError, SyncGuardError } from '../core/errors.js';
+import { validateKey } from '../lock/lock.validate.js';
 import { BUDGET_SERVICE } from '../budget/with-budget.decorator.js';
 import { LOCK_SERVICE } from '../lock/with-lock.decorator.js';
 import type { FakeClock } from './fake-clock.js';
-import type { SwitchedBackends } from './switched-backends.js';
+import type { Switches } from './switches.js';
 
 /**
  * Lets a test move the clock of SyncGuard, and cause contention, losses and outages. Get it from the module
@@ -18,14 +19,14 @@ import type { SwitchedBackends } from './switched-backends.js';
 export class SyncGuardTesting {
   /** The clock of all backends. */
   readonly clock: FakeClock;
-  readonly #backends: SwitchedBackends;
+  readonly #switches: Switches;
   readonly #locks: LockService;
   readonly #services: ReadonlyMap<symbol, LockService | BudgetService>;
 
   /** @internal */
-  constructor(clock: FakeClock, backends: SwitchedBackends, locks: LockService, budgets: BudgetService) {
+  constructor(clock: FakeClock, switches: Switches, locks: LockService, budgets: BudgetService) {
     this.clock = clock;
-    this.#backends = backends;
+    this.#switches = switches;
     this.#locks = locks;
     this.#services = new Map<symbol, LockService | BudgetService>([
       [LOCK_SERVICE, locks],
@@ -39,12 +40,12 @@ export class SyncGuardTesting {
    * already holds the lock keeps it.
    */
   contend(key: string): void {
-    this.#backends.contend(key);
+    this.#switches.contended.add(validateKey(key));
   }
 
   /** `contend` for every lock. */
   contendAll(): void {
-    this.#backends.contendAll();
+    this.#switches.allContended = true;
   }
 
   /**
@@ -55,17 +56,21 @@ export class SyncGuardTesting {
    * @throws SyncGuardConfigError when nobody holds the lock
    */
   async lose(key: string): Promise<void> {
-    const lockId = await this.#backends.lose(key);
-    if (lockId === undefined)
+    const { locks } = this.#switches;
+    const held = await locks.getByKeyRaw(key);
+    if (!held || !(await locks.release({ lockId: held.lockId })).ok)
       throw new SyncGuardConfigError('lose(key) found no lock to take: nobody holds this key.', {
         hint: 'Wait until the body runs, and pass the key that the decorator builds.',
       });
-    this.#locks.lose(lockId);
+    this.#locks.lose(held.lockId);
   }
 
   /** Takes every lock that is held, as `lose` does. Does nothing if no lock is held. */
   async loseLocks(): Promise<void> {
-    for (const lockId of await this.#backends.loseAll()) this.#locks.lose(lockId);
+    const { locks } = this.#switches;
+    const lost = locks.heldIds();
+    await Promise.all(lost.map((lockId) => locks.release({ lockId })));
+    for (const lockId of lost) this.#locks.lose(lockId);
   }
 
   /**
@@ -74,12 +79,18 @@ export class SyncGuardTesting {
    * Limits follow their `onError`, and health is down. Stored data is still there afterwards.
    */
   makeUnreachable(): void {
-    this.#backends.makeUnreachable();
+    this.#switches.outage = new SyncGuardError({
+      code: 'ServiceUnavailable',
+      message: 'Redis cannot be reached.',
+      hint: 'The test called makeUnreachable(). Call restore() to end it.',
+    });
   }
 
   /** Ends contention and outage. The clock keeps its time, and lost locks stay lost. */
   restore(): void {
-    this.#backends.restore();
+    this.#switches.contended.clear();
+    this.#switches.allContended = false;
+    this.#switches.outage = undefined;
   }
 
   /**

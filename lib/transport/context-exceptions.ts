@@ -7,7 +7,7 @@ export async function exceptionFor(type: string, refusal: Refusal, cause: Error)
       return new GraphQLRefusal(refusal, cause);
     case 'ws':
     case 'rpc': {
-      const Exception = await (type === 'ws' ? wsException() : rpcException());
+      const Exception = await exceptionOf(type);
       return Exception ? Object.assign(new Exception(errorMessage(refusal)), { cause }) : cause;
     }
     default:
@@ -20,16 +20,9 @@ type ExceptionClass = new (error: object) => Error;
 // The packages of WebSockets and microservices are optional. They are imported nowhere else, and here only when a call
 // that came through them is refused. Inside of a `try`, bundlers accept that a package is missing.
 
-async function wsException(): Promise<ExceptionClass | undefined> {
+async function exceptionOf(type: 'ws' | 'rpc'): Promise<ExceptionClass | undefined> {
   try {
-    return (await import('@nestjs/websockets')).WsException;
-  } catch {
-    return undefined;
-  }
-}
-
-async function rpcException(): Promise<ExceptionClass | undefined> {
-  try {
+    if (type === 'ws') return (await import('@nestjs/websockets')).WsException;
     return (await import('@nestjs/microservices')).RpcException;
   } catch {
     return undefined;

@@ -9,17 +9,15 @@ export interface GlobalEnhancers {
   readonly filters: readonly unknown[];
 }
 
-interface Scoped {
-  readonly metatype: unknown;
-}
+/** What is read here of Nest's ApplicationConfig. It is the same in Nest 11 and 12. */
+const READ = [
+  'getGlobalGuards',
+  'getGlobalRequestGuards',
+  'getGlobalFilters',
+  'getGlobalRequestFilters',
+] as const;
 
-/** The part of Nest's ApplicationConfig that is read here. It is the same in Nest 11 and 12. */
-interface ApplicationConfig {
-  getGlobalGuards(): readonly unknown[];
-  getGlobalRequestGuards(): readonly Scoped[];
-  getGlobalFilters(): readonly unknown[];
-  getGlobalRequestFilters(): readonly Scoped[];
-}
+type ApplicationConfig = Record<(typeof READ)[number], () => readonly unknown[]>;
 
 /**
  * Returns what an app has bound by `useGlobalGuards`, `APP_GUARD`, `useGlobalFilters` and `APP_FILTER`. Nest
@@ -31,17 +29,12 @@ export function globalEnhancers(moduleRef: ModuleRef): GlobalEnhancers | undefin
   if (typeof container !== 'object' || !('applicationConfig' in container)) return undefined;
   // An app without a server (createApplicationContext) has no such configuration, and nothing global.
   if (container.applicationConfig === undefined) return { guards: [], filters: [] };
-  const config = container.applicationConfig as Partial<ApplicationConfig>;
-  if (!isReadable(config)) return undefined;
+  const config = container.applicationConfig as ApplicationConfig;
+  if (!READ.every((name) => typeof config[name] === 'function')) return undefined;
   return {
     guards: [...config.getGlobalGuards(), ...config.getGlobalRequestGuards().map(classOf)],
     filters: [...config.getGlobalFilters(), ...config.getGlobalRequestFilters().map(classOf)],
   };
 }
 
-const isReadable = (config: Partial<ApplicationConfig>): config is ApplicationConfig =>
-  (
-    ['getGlobalGuards', 'getGlobalRequestGuards', 'getGlobalFilters', 'getGlobalRequestFilters'] as const
-  ).every((name) => typeof config[name] === 'function');
-
-const classOf = ({ metatype }: Scoped): unknown => metatype;
+const classOf = (scoped: unknown): unknown => (scoped as { metatype: unknown }).metatype;

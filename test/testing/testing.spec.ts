@@ -39,7 +39,8 @@ import { LimitError } from '../../lib/limit/limit.errors.js';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { MemoryLockBackend } from '../../lib/lock/memory/lock.memory-backend.js';
 import { MemorySecretBackend } from '../../lib/secret/memory/secret.memory-backend.js';
-import { SwitchedBackends } from '../../lib/testing/switched-backends.js';
+import { SyncGuardError } from '../../lib/core/errors.js';
+import { Switches } from '../../lib/testing/switches.js';
 import { listen } from '../support/adapters.js';
 import { eventually } from '../support/eventually.js';
 import { stopwatch } from '../support/stopwatch.js';
@@ -392,9 +393,12 @@ describe('makeUnreachable()', () => {
   it.each(ports)(
     'fails every operation of the %s backend, as its errors say it',
     async (name, type, error) => {
-      const backends = new SwitchedBackends(config, new FakeClock());
-      backends.makeUnreachable();
-      const port = backends[name] as unknown as Record<string, () => Promise<unknown>>;
+      const switches = new Switches(config, new FakeClock());
+      switches.outage = new SyncGuardError({
+        code: 'ServiceUnavailable',
+        message: 'Redis cannot be reached.',
+      });
+      const port = switches.backends[name] as unknown as Record<string, () => Promise<unknown>>;
       const operations = Object.entries(Object.getOwnPropertyDescriptors(type.prototype)).flatMap(
         ([each, { value }]) => (typeof value === 'function' && !SYNCHRONOUS.has(each) ? [each] : []),
       );
