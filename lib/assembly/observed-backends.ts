@@ -1,12 +1,12 @@
 import type { CounterBackend } from '../counter/counter.backend.js';
-import type {
-  BackendDecision,
-  BackendDenied,
-  LimitBackend,
-  LimitCheck,
-  Subject,
+import {
+  type BackendDecision,
+  type BackendDenied,
+  keyOf,
+  type LimitBackend,
+  type LimitCheck,
+  type Subject,
 } from '../limit/limit.backend.js';
-import { keyOf } from '../limit/limit.id.js';
 import type { FenceBackend } from '../lock/fence.backend.js';
 import type { SecretBackend, SettleReply, OutcomeReply } from '../secret/secret.backend.js';
 import { type Descriptions, observe } from '../telemetry/observe.js';

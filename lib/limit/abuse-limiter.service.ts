@@ -1,29 +1,27 @@
-import { Injectable } from '@nestjs/common';
-import { SyncGuardError } from '../core/errors.js';
-import { describe } from '../core/keys.js';
-import { callOptions, type CallOptions as SignalOption, integer } from '../core/validate.js';
-import { checkOf, createCallId, identityOf } from './limit.id.js';
-import type { CallOptions, LimitBackend } from './limit.backend.js';
-import type { LimitDecisions } from './limit.decisions.js';
+import { randomFillSync } from 'node:crypto';
+import { Injectable, Logger } from '@nestjs/common';
+import { hashKey, userKey } from '../core/keys.js';
+import { callOptions, type CallOptions as SignalOption, integer, leavingAs } from '../core/validate.js';
+import type { Emit } from '../telemetry/telemetry.types.js';
+import type { CallDecision, CountedCall, Decisive } from './call-in-flight.js';
+import { DenyCache } from './deny-cache.js';
+import { type BackendDecision, type CallOptions, keyOf, type LimitBackend } from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
-import { type ResolvedLimitOptions, resolvePolicies } from './limit.options.js';
-import {
-  limitDuration,
-  type PolicyCheck,
-  type PolicySubject,
-  type ResolvedPolicy,
-  validateCost,
-} from './limit.policy.js';
-import type { LimiterDecision } from './limit.types.js';
-import type { LimitCallOptions, LimitPolicy, PolicyRef } from './policy.types.js';
-
-/** The longest reason of a block that was set by hand, in characters. */
-const MAX_REASON_LENGTH = 200;
+import type { ResolvedLimitOptions } from './limit.options.js';
+import { decisive, LimitOutage, toDecision } from './limit.outage.js';
+import { type PolicyCheck, type PolicySubject, type ResolvedPolicy, validateCost } from './limit.policy.js';
+import type { DeniedDecision, LimiterDecision } from './limit.types.js';
+import { needsRequest, policiesInCall, unknownPolicy, validateBlock } from './limit.validate.js';
+import type { LimitCallOptions, PolicyRef } from './policy.types.js';
 
 export interface AbuseLimiterOptions {
-  readonly limit: Pick<ResolvedLimitOptions, 'onError' | 'keyBy'>;
+  readonly limit: Pick<ResolvedLimitOptions, 'onError' | 'keyBy' | 'commandTimeoutMs' | 'denyCacheMs'>;
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
+  /** Emits an event for each call that the deny cache answers. The backend emits the events of all other calls. */
+  readonly emit?: Emit | undefined;
 }
+
+const { checked } = leavingAs(LimitError.from);
 
 /**
  * Counts attempts and decides whether a call has to wait. Each decision is one atomic step, except for several policies
@@ -35,14 +33,20 @@ export interface AbuseLimiterOptions {
  */
 @Injectable()
 export class AbuseLimiterService {
+  readonly #logger = new Logger('SyncGuard');
+  readonly #outage: LimitOutage;
+  readonly #denyCache: DenyCache;
+  readonly #options: AbuseLimiterOptions;
   readonly #inline = new WeakMap<object, readonly ResolvedPolicy[]>();
   readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
 
-  /** @internal The module creates the service. */
-  constructor(
-    private readonly decisions: LimitDecisions,
-    private readonly options: AbuseLimiterOptions,
-  ) {}
+  /** @internal The module creates the service. `fallback` counts in this process, for `onError: 'memory'`. */
+  constructor(backend: LimitBackend, fallback: LimitBackend, options: AbuseLimiterOptions) {
+    this.#options = options;
+    this.#outage = new LimitOutage(backend, fallback);
+    // The memory backend answers without a round trip, so it needs no deny cache.
+    this.#denyCache = new DenyCache(backend.backend === 'memory' ? 0 : options.limit.denyCacheMs);
+  }
 
   /**
    * Counts one call and decides about it. The service does not learn how the call ends, so a policy with
@@ -55,8 +59,7 @@ export class AbuseLimiterService {
    * @example await limiter.check(user.id, { name: 'export', limit: 10, windowMs: hours(1) }, { cost: files.length });
    */
   async check(key: string, policy: PolicyRef, options: LimitCallOptions = {}): Promise<LimiterDecision> {
-    const { cost, signal } = checked(() => callOptions(options, ['cost']));
-    const { decision } = await this.decisions.decide(this.#checks(key, policy, cost), signal);
+    const { decision } = await this.#decide(key, policy, options);
     return decision;
   }
 
@@ -68,12 +71,8 @@ export class AbuseLimiterService {
    * @example await limiter.limiter(`verify:${email}`, 'email-verification');
    */
   async limiter(key: string, policy: PolicyRef, options: LimitCallOptions = {}): Promise<void> {
-    const { cost, signal } = checked(() => callOptions(options, ['cost']));
-    const { decision, policy: decisive } = await this.decisions.decide(
-      this.#checks(key, policy, cost),
-      signal,
-    );
-    if (!decision.allowed) throw new TooManyAttemptsError(decision, decisive.code);
+    const { decision, by } = await this.#decide(key, policy, options);
+    if (!decision.allowed) throw new TooManyAttemptsError(decision, by.policy.code);
   }
 
   /**
@@ -83,7 +82,11 @@ export class AbuseLimiterService {
    */
   async peek(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<LimiterDecision> {
     const { signal } = checked(() => callOptions(options, []));
-    return this.decisions.peek(this.#subjects(key, policy), signal);
+    const subjects = this.#subjects(key, policy);
+    const { decision } = await this.#outage.ask(subjects, (backend) =>
+      Promise.all(subjects.map((subject) => backend.peek(subject, this.#call(signal)))),
+    );
+    return decision;
   }
 
   /**
@@ -110,8 +113,7 @@ export class AbuseLimiterService {
     reason = 'manual',
     options: SignalOption = {},
   ): Promise<void> {
-    const blockMs = checked(() => limitDuration('ms', ms));
-    const text = validateReason(reason);
+    const { blockMs, text } = checked(() => validateBlock(ms, reason));
     await this.#change(key, policy, options, (backend, subject, call) =>
       backend.block(subject, blockMs, text, call),
     );
@@ -131,22 +133,49 @@ export class AbuseLimiterService {
     );
   }
 
+  /**
+   * @internal Counts one call against several limits at once. While Redis does not answer, the strictest of their
+   * `onError` decides.
+   */
+  async decide(checks: readonly PolicyCheck[], signal?: AbortSignal): Promise<CallDecision> {
+    let decided = this.#fromDenyCache(checks);
+    if (!decided) {
+      const callId = createCallId();
+      const count = (backend: LimitBackend): Promise<BackendDecision[]> =>
+        backend.check(checks, callId, this.#call(signal));
+      decided = await this.#ask(checks, callId, count);
+    }
+    this.#log(decided);
+    return decided;
+  }
+
+  /** @internal Counts a call in flight that has ended with the outcome that the policies of these limits count. */
+  confirm(checks: readonly PolicyCheck[], counted: CountedCall): Promise<Decisive> {
+    const confirm = (backend: LimitBackend): Promise<BackendDecision[]> =>
+      Promise.all(checks.map((check) => backend.confirm(check, counted.callId, this.#call())));
+    return this.#ask(checks, counted.callId, confirm, counted.backend);
+  }
+
+  /** @internal Takes a call in flight back. After a success the policy may forget the failures before it. */
+  withdraw(check: PolicyCheck, { backend, callId }: CountedCall, hasSucceeded: boolean): Promise<void> {
+    return backend.withdraw(check, callId, hasSucceeded && check.policy.resetOnSuccess, this.#call());
+  }
+
   /** @internal Returns the policies that a name or an object stands for. */
   policies(policy: PolicyRef): readonly ResolvedPolicy[] {
-    if (typeof policy === 'string')
-      return this.options.limits.get(policy) ?? unknownPolicy(policy, this.options.limits.keys());
-    if (typeof policy !== 'object' || policy === null)
-      throw invalidCall(`The policy must be a name or an object, got ${describe(policy)}.`);
-    let resolved = this.#inline.get(policy);
-    if (!resolved) {
-      const name = Array.isArray(policy) ? 'policy' : (policy as LimitPolicy).name;
-      const { onError, keyBy } = this.options.limit;
-      resolved = checked(() => resolvePolicies(policy, { onError, keyBy, name: name as string }));
-      this.#inline.set(policy, resolved);
-    }
+    const { limit, limits } = this.#options;
+    const known = typeof policy === 'string' ? limits.get(policy) : this.#inline.get(policy);
+    if (known) return known;
+    if (typeof policy === 'string') throw unknownPolicy(policy, limits.keys());
+    const resolved = checked(() => policiesInCall(policy, limit));
+    this.#inline.set(policy, resolved);
     return resolved;
   }
 
+  /**
+   * Runs an operation on the backend and on the fallback, and removes the key from the deny cache. The next decision may
+   * come from any of the three. Throws a fault only after all of them are done.
+   */
   async #change(
     key: string,
     policy: PolicyRef,
@@ -154,16 +183,28 @@ export class AbuseLimiterService {
     operate: (backend: LimitBackend, subject: PolicySubject, call: CallOptions) => Promise<void>,
   ): Promise<void> {
     const { signal } = checked(() => callOptions(options, []));
-    await this.decisions.change(this.#subjects(key, policy), operate, signal);
+    const subjects = this.#subjects(key, policy);
+    const call = this.#call(signal);
+    try {
+      await this.#outage.onBoth((backend) => subjects.map((subject) => operate(backend, subject, call)));
+    } finally {
+      for (const { identity } of subjects) this.#denyCache.delete(identity);
+    }
   }
 
-  #checks(key: string, policy: PolicyRef, cost: number | undefined): PolicyCheck[] {
-    return this.policies(policy).map((each) => {
-      const check = checkOf(withoutRequest(this.#countingEveryCall(each), cost), key);
-      return cost === undefined ? check : { ...check, cost: checked(() => validateCost(each, cost)) };
+  #decide(key: string, ref: PolicyRef, options: LimitCallOptions): Promise<CallDecision> {
+    const { cost, signal } = checked(() => callOptions(options, ['cost']));
+    const checks = this.#subjects(key, ref).map(({ policy, identity }) => {
+      const { dynamicLimit, dynamicWindow } = policy;
+      const ofCall = cost ?? policy.cost;
+      if (dynamicLimit || dynamicWindow || typeof ofCall === 'function') throw needsRequest(policy);
+      if (cost !== undefined) checked(() => validateCost(policy, cost));
+      return { policy: this.#countingEveryCall(policy), identity, cost: ofCall };
     });
+    return this.decide(checks, signal);
   }
 
+  /** The copy is kept, since a backend may keep a script for each policy. */
   #countingEveryCall(policy: ResolvedPolicy): ResolvedPolicy {
     if (policy.count === 'attempt') return policy;
     let every = this.#everyCall.get(policy);
@@ -171,50 +212,84 @@ export class AbuseLimiterService {
     return every;
   }
 
-  #subjects(key: string, policy: PolicyRef): PolicySubject[] {
-    return this.policies(policy).map((each) => ({
-      policy: each,
-      identity: checked(() => identityOf(each, key)),
-    }));
+  #subjects(key: string, ref: PolicyRef): PolicySubject[] {
+    return this.policies(ref).map((policy) => ({ policy, identity: identityOf(policy.name, key) }));
   }
-}
 
-/** Refuses a policy whose numbers depend on a request. A cost that the call names is used in place of the policy's. */
-function withoutRequest(policy: ResolvedPolicy, cost?: number): ResolvedPolicy {
-  if (
-    policy.dynamicLimit ||
-    policy.dynamicWindow ||
-    (cost === undefined && typeof policy.cost === 'function')
-  )
-    throw invalidCall(
-      `The policy ${policy.name} takes its \`limit\`, \`windowMs\` or \`cost\` from a function of the request.`,
-      'Use it in @RateLimit, where there is a request. AbuseLimiterService needs numbers.',
+  #fromDenyCache(checks: readonly PolicyCheck[]): CallDecision | undefined {
+    if (this.#denyCache.size === 0) return undefined;
+    const decisions = checks.map(({ policy, identity }) => {
+      const known = this.#denyCache.find(identity);
+      return known && toDecision(policy, known);
+    });
+    if (!decisions.some(Boolean)) return undefined;
+    const { decision, by } = decisive(checks, decisions);
+    // The event that the backend would have emitted for this denied call.
+    this.#options.emit?.({
+      ...{ feature: 'limit', type: 'check', result: 'fail', fromDenyCache: true, durationMs: 0 },
+      ...{ policy: by.policy.name, key: keyOf(by.identity), reason: (decision as DeniedDecision).scope },
+    });
+    return { decision, by, checks, decisions, counted: undefined };
+  }
+
+  /** @param at - the backend that the call is counted in, if it is counted already */
+  async #ask(
+    checks: readonly PolicyCheck[],
+    callId: string,
+    operate: (backend: LimitBackend) => Promise<BackendDecision[]>,
+    at?: LimitBackend,
+  ): Promise<CallDecision> {
+    const askedAtMs = performance.now();
+    const asked = await this.#outage.ask(checks, operate, at);
+    const { decision, by, decisions, replies, backend, degraded } = asked;
+    if (!decision.allowed && !degraded)
+      for (const [i, { identity }] of checks.entries())
+        this.#denyCache.add(identity, replies?.[i], askedAtMs);
+    return { decision, by, checks, decisions, counted: replies && { backend, callId } };
+  }
+
+  #call(signal?: AbortSignal): CallOptions {
+    return { timeoutMs: this.#options.limit.commandTimeoutMs, signal };
+  }
+
+  /** Logs denied calls only (ADR 0010). Nest shows debug lines by default, and a line for each call would be noise. */
+  #log({ decision, by: { policy, identity } }: CallDecision): void {
+    if (decision.allowed || !Logger.isLevelEnabled('debug')) return;
+    const { scope, retryAfterSecs, shortCount, longCount, degraded } = decision;
+    const counts =
+      policy.rules.longThreshold > 0
+        ? `${shortCount} in the short window, ${longCount} in the long`
+        : `${shortCount} in the window`;
+    this.#logger.debug(
+      `limit ${policy.name} ${hashKey(keyOf(identity))}: denied (${scope}) for ${retryAfterSecs} s, ${counts}${degraded ? ', without Redis' : ''}`,
     );
-  return policy;
-}
-
-function validateReason(reason: unknown): string {
-  if (typeof reason === 'string' && reason.length <= MAX_REASON_LENGTH) return reason.toWellFormed();
-  throw invalidCall(
-    `\`reason\` must be a string of at most ${MAX_REASON_LENGTH} characters, got ${describe(reason)}.`,
-  );
-}
-
-function unknownPolicy(name: string, known: Iterable<string>): never {
-  throw invalidCall(
-    `There is no policy ${JSON.stringify(name.slice(0, 60))}.`,
-    `Correct the name, or add the policy to the \`limits\` option. There are: ${[...known].join(', ') || 'none'}.`,
-  );
-}
-
-const invalidCall = (message: string, hint?: string): LimitError =>
-  new LimitError({ code: 'InvalidArgument', message, hint });
-
-/** Runs a check of the arguments of a call. Throws its fault as a LimitError `InvalidArgument`. */
-function checked<T>(check: () => T): T {
-  try {
-    return check();
-  } catch (error) {
-    throw error instanceof SyncGuardError ? LimitError.from(error) : error;
   }
+}
+
+/**
+ * Returns the policy's name and the key as one text. All calls with the same identity are counted together.
+ *
+ * @throws LimitError InvalidArgument for a malformed key
+ */
+export function identityOf(name: string, key: string): string {
+  try {
+    // A name is printable ASCII, so the first NUL ends it, whatever the key holds.
+    return `${name}\0${userKey(key)}`;
+  } catch (error) {
+    throw LimitError.from(error);
+  }
+}
+
+const CALL_ID_BYTES = 6;
+/** Random bytes for 512 ids. Drawing them in one go is cheaper than drawing 6 bytes a call. */
+const pool = Buffer.allocUnsafeSlow(512 * CALL_ID_BYTES);
+let poolOffset = pool.length;
+
+/** Returns a random id of 8 base64url characters, which names one call among those of its window. */
+export function createCallId(): string {
+  if (poolOffset === pool.length) {
+    randomFillSync(pool);
+    poolOffset = 0;
+  }
+  return pool.toString('base64url', poolOffset, (poolOffset += CALL_ID_BYTES));
 }

@@ -1,5 +1,30 @@
-import type { CallEnd } from './limit.types.js';
-import type { ResolvedPolicy } from './limit.policy.js';
+import type { LimitBackend } from './limit.backend.js';
+import type { PolicyCheck, ResolvedPolicy } from './limit.policy.js';
+import type { CallEnd, LimiterDecision } from './limit.types.js';
+
+/** A decision, and the limit that made it. */
+export interface Decisive<Subject = PolicyCheck> {
+  readonly decision: LimiterDecision;
+  readonly by: Subject;
+}
+
+/** Where a call was counted, and its id there. */
+export interface CountedCall {
+  readonly backend: LimitBackend;
+  readonly callId: string;
+}
+
+/** The decision about one call, with everything that `settle` needs when the call has ended. */
+export interface CallDecision extends Decisive {
+  readonly checks: readonly PolicyCheck[];
+  /**
+   * The decision about each check, in the order of `checks`. If the deny cache has answered, it is undefined for the checks
+   * that the cache knows nothing about.
+   */
+  readonly decisions: readonly (LimiterDecision | undefined)[];
+  /** Undefined if the call was not counted. */
+  readonly counted: CountedCall | undefined;
+}
 
 const isFailureStatus = (status: number): boolean => status === 401 || status === 403;
 

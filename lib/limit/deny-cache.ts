@@ -1,4 +1,4 @@
-import type { BackendDenied } from './limit.backend.js';
+import type { BackendDecision, BackendDenied } from './limit.backend.js';
 
 const MAX_ENTRIES = 10_000;
 
@@ -48,8 +48,9 @@ export class DenyCache {
    * @param askedAtMs - when the backend was asked, by the clock of this cache. The entry's time starts there, so that the
    * entry never outlives the block.
    */
-  add(identity: string, decision: BackendDenied, askedAtMs: number): void {
-    if (!decision.blocked || this.longestMs === 0 || askedAtMs <= this.#deletedAtMs) return;
+  add(identity: string, decision: BackendDecision | undefined, askedAtMs: number): void {
+    if (decision?.status !== 'denied' || !decision.blocked) return;
+    if (this.longestMs === 0 || askedAtMs <= this.#deletedAtMs) return;
     if (this.#entries.size >= MAX_ENTRIES) this.#dropOldest();
     this.#entries.set(identity, {
       decision,

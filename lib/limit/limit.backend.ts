@@ -1,11 +1,4 @@
-import type {
-  AllowedDecision,
-  CountedCalls,
-  DeniedDecision,
-  LimitAlgorithm,
-  LimiterDecision,
-  LimitScope,
-} from './limit.types.js';
+import type { CountedCalls, LimitAlgorithm, LimitScope } from './limit.types.js';
 
 /** The most limits that one call is counted against. */
 export const MAX_CHECKS = 8;
@@ -39,7 +32,7 @@ export interface CountedPolicy {
 
 /** A policy, and whom it counts: the identity is made of its name and a key. */
 export interface Subject<Policy extends CountedPolicy = CountedPolicy> {
-  /** The policy's name and the normalized key. Calls with the same identity are counted together. */
+  /** The policy's name, a NUL and the normalized key. Calls with the same identity are counted together. */
   readonly identity: string;
   readonly policy: Policy;
 }
@@ -121,39 +114,5 @@ export interface LimitBackend {
   unblock(subject: Subject, options?: CallOptions): Promise<void>;
 }
 
-/** Returns how many more attempts are allowed, after these counts. */
-export function remainingOf({ rules }: CountedPolicy, shortCount: number, longCount: number): number {
-  const short = rules.shortThreshold - 1 - shortCount;
-  const long = rules.longThreshold > 0 ? rules.longThreshold - 1 - longCount : Infinity;
-  return Math.max(0, Math.min(short, long));
-}
-
-/** Returns a backend's decision as callers get it. */
-export function toDecision(
-  policy: CountedPolicy,
-  ofBackend: BackendDecision,
-  degraded: boolean,
-): LimiterDecision {
-  const decision = ofBackend.status === 'allowed' ? toAllowed(policy, ofBackend) : toDenied(ofBackend);
-  return degraded ? { ...decision, degraded: true } : decision;
-}
-
-const toAllowed = (
-  policy: CountedPolicy,
-  { shortCount, longCount, resetMs }: BackendAllowed,
-): AllowedDecision => ({
-  allowed: true,
-  shortCount,
-  longCount,
-  remaining: remainingOf(policy, shortCount, longCount),
-  resetMs,
-});
-
-const toDenied = ({ scope, reason, retryAfterMs, shortCount, longCount }: BackendDenied): DeniedDecision => ({
-  allowed: false,
-  scope,
-  reason,
-  retryAfterSecs: Math.max(1, Math.ceil(retryAfterMs / 1000)),
-  shortCount,
-  longCount,
-});
+/** Returns the key of an identity. */
+export const keyOf = (identity: string): string => identity.slice(identity.indexOf('\0') + 1);

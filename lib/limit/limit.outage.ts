@@ -1,13 +1,15 @@
 import { Logger } from '@nestjs/common';
-import type { LimitBackend } from './limit.backend.js';
+import type { Decisive } from './call-in-flight.js';
+import type { BackendDecision, CountedPolicy, LimitBackend } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import type { PolicySubject } from './limit.policy.js';
-import type { OnError } from './limit.types.js';
+import type { LimiterDecision, OnError } from './limit.types.js';
 
-/** What a backend has replied, and which backend. */
-export interface Asked<T> {
-  /** Undefined if the call was let in uncounted. */
-  readonly result: T | undefined;
+/** The decisions about a call as callers get them, and how they were made. */
+export interface Asked<Subject> extends Decisive<Subject> {
+  readonly decisions: readonly LimiterDecision[];
+  /** What the backend has replied. Undefined if the call was let in uncounted. */
+  readonly replies: readonly BackendDecision[] | undefined;
   readonly backend: LimitBackend;
   /** Whether `onError` has decided, because Redis did not answer. */
   readonly degraded: boolean;
@@ -24,33 +26,30 @@ export class LimitOutage {
     private readonly fallback: LimitBackend,
   ) {}
 
-  /**
-   * Asks a backend. If it does not answer, does what `onError` says. The result is undefined if the call was let in
-   * uncounted.
-   */
-  async ask<T>(
-    onError: OnError,
-    ask: (backend: LimitBackend) => Promise<T>,
+  /** Asks a backend for one decision about each subject. If it does not answer, does what `onError` says. */
+  async ask<Subject extends PolicySubject>(
+    subjects: readonly Subject[],
+    operate: (backend: LimitBackend) => Promise<readonly BackendDecision[]>,
     backend = this.backend,
-  ): Promise<Asked<T>> {
+  ): Promise<Asked<Subject>> {
     if (backend.backend === 'memory')
-      return { result: await ask(backend), backend, degraded: backend !== this.backend };
+      return asked(subjects, backend, await operate(backend), backend !== this.backend);
     let outage: LimitError | undefined;
     if (this.#breaker.tryEnter())
       try {
-        const result = await ask(backend);
+        const replies = await operate(backend);
         this.#breaker.succeeded();
-        return { result, backend, degraded: false };
+        return asked(subjects, backend, replies, false);
       } catch (error) {
-        outage = this.#outageOf(error, onError);
+        outage = this.#outageOf(error, strictest(subjects));
       }
-    switch (onError) {
+    switch (strictest(subjects)) {
       case 'closed':
         throw this.#unavailable(outage);
       case 'memory':
-        return { result: await ask(this.fallback), backend: this.fallback, degraded: true };
+        return asked(subjects, this.fallback, await operate(this.fallback), true);
       case 'open':
-        return { result: undefined, backend, degraded: true };
+        return asked(subjects, backend, undefined, true);
     }
   }
 
@@ -83,9 +82,9 @@ export class LimitOutage {
     });
   }
 
-  /** Runs an operation on both backends, since either may make the next decision. Throws a fault when both are done. */
-  async onBoth(operate: (backend: LimitBackend) => Promise<unknown>): Promise<void> {
-    const settled = await Promise.allSettled([...new Set([this.backend, this.fallback])].map(operate));
+  /** Runs operations on both backends, since either may make the next decision. Throws a fault when all are done. */
+  async onBoth(operate: (backend: LimitBackend) => Promise<void>[]): Promise<void> {
+    const settled = await Promise.allSettled([...new Set([this.backend, this.fallback])].flatMap(operate));
     for (const each of settled) if (each.status === 'rejected') throw LimitError.from(each.reason);
   }
 }
@@ -93,12 +92,54 @@ export class LimitOutage {
 const SEVERITY: readonly OnError[] = ['open', 'memory', 'closed'];
 
 /** Returns the strictest `onError` of several limits. They are asked together, so one of them decides for all. */
-export const strictest = (subjects: readonly PolicySubject[]): OnError =>
-  subjects.reduce<OnError>(
-    (onError, { policy }) =>
-      SEVERITY.indexOf(policy.onError) > SEVERITY.indexOf(onError) ? policy.onError : onError,
-    'open',
-  );
+const strictest = (subjects: readonly PolicySubject[]): OnError =>
+  SEVERITY.findLast((onError) => subjects.some(({ policy }) => policy.onError === onError)) ?? 'open';
+
+const UNCOUNTED: BackendDecision = { status: 'allowed', shortCount: 0, longCount: 0, resetMs: 0 };
+
+function asked<Subject extends PolicySubject>(
+  subjects: readonly Subject[],
+  backend: LimitBackend,
+  replies: readonly BackendDecision[] | undefined,
+  degraded: boolean,
+): Asked<Subject> {
+  const decisions = subjects.map(({ policy }, i) => {
+    const decision = toDecision(policy, replies?.[i] ?? UNCOUNTED);
+    return degraded ? { ...decision, degraded } : decision;
+  });
+  const { decision, by } = decisive(subjects, decisions);
+  return { decision, by, decisions, replies, backend, degraded };
+}
+
+/** Returns a backend's decision as callers get it. */
+export function toDecision({ rules }: CountedPolicy, reply: BackendDecision): LimiterDecision {
+  const { shortCount, longCount } = reply;
+  if (reply.status === 'denied') {
+    const retryAfterSecs = Math.max(1, Math.ceil(reply.retryAfterMs / 1000));
+    const { scope, reason } = reply;
+    return { allowed: false, scope, reason, retryAfterSecs, shortCount, longCount };
+  }
+  const short = rules.shortThreshold - 1 - shortCount;
+  const long = rules.longThreshold > 0 ? rules.longThreshold - 1 - longCount : Infinity;
+  const remaining = Math.max(0, Math.min(short, long));
+  return { allowed: true, shortCount, longCount, remaining, resetMs: reply.resetMs };
+}
+
+/** Returns the denied decision with the longest wait. If all limits allow the call, returns the one with least `remaining`. */
+export function decisive<Subject>(
+  subjects: readonly Subject[],
+  decisions: readonly (LimiterDecision | undefined)[],
+): Decisive<Subject> {
+  let result: Decisive<Subject> | undefined;
+  for (const [i, by] of subjects.entries()) {
+    const decision = decisions[i];
+    if (decision && (!result || severity(decision) > severity(result.decision))) result = { decision, by };
+  }
+  return result as Decisive<Subject>;
+}
+
+const severity = (decision: LimiterDecision): number =>
+  decision.allowed ? -decision.remaining : decision.retryAfterSecs;
 
 const FAILURES_TO_OPEN = 5;
 const FIRST_PAUSE_MS = 1_000;

@@ -17,7 +17,6 @@ import { SyncGuardConfigError } from '../core/errors.js';
 import { boolean, knownOptions } from '../core/validate.js';
 import { CounterService } from '../counter/counter.service.js';
 import { AbuseLimiterService } from '../limit/abuse-limiter.service.js';
-import { LimitDecisions } from '../limit/limit.decisions.js';
 import { ROUTE_LIMITER } from '../limit/route/rate-limit.metadata.js';
 import { RouteLimiter } from '../limit/route/route-limiter.js';
 import { FenceGuard } from '../lock/fence-guard.js';
@@ -81,19 +80,14 @@ const providers: Provider[] = [
   made(LockService, locksOf),
   { provide: LOCK_SERVICE, useExisting: LockService },
   made(FenceGuard, ({ backends, options }) => new FenceGuard(backends.fence, options)),
-  made(LimitDecisions, ({ backends: { limit, limitFallback }, options, emit }) => {
-    return new LimitDecisions(limit, limitFallback ?? limit, { ...options.limit, emit });
+  made(AbuseLimiterService, ({ backends: { limit, limitFallback }, options, emit }) => {
+    return new AbuseLimiterService(limit, limitFallback ?? limit, { ...options, emit });
   }),
   made(
-    AbuseLimiterService,
-    ({ options }, decisions: LimitDecisions) => new AbuseLimiterService(decisions, options),
-    LimitDecisions,
-  ),
-  made(
     ROUTE_LIMITER,
-    ({ options }, decisions: LimitDecisions, modules: ModulesContainer, moduleRef: ModuleRef) =>
-      new RouteLimiter(decisions, options, modules, moduleRef),
-    ...[LimitDecisions, ModulesContainer, ModuleRef],
+    ({ options }, limiter: AbuseLimiterService, modules: ModulesContainer, moduleRef: ModuleRef) =>
+      new RouteLimiter(limiter, options, modules, moduleRef),
+    ...[AbuseLimiterService, ModulesContainer, ModuleRef],
   ),
   made(BudgetService, ({ backends, options: { budget, shutdown }, emit }) => {
     return new BudgetService(backends.budget, { ...budget, shutdown }, budgetEvents(emit));

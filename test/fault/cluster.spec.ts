@@ -6,7 +6,7 @@ import { redisBackends } from '../../lib/assembly/backends.js';
 import { toRedisFault } from '../../lib/redis/redis.errors.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { slottedLayout } from '../../lib/lock/redis/lock.layout.js';
-import { limiterOn } from '../support/limiter.js';
+import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
 import { ask } from '../support/engines/ask.js';
 import { type RedisCluster, startRedisCluster } from '../support/engines/cluster.js';
 import { eventually } from '../support/eventually.js';
@@ -90,7 +90,7 @@ describe('on a Cluster of three masters', () => {
         budgets: new BudgetService(backends.budget, resolved.budget),
         secrets: new SecretService(backends.secret, resolved.secret),
         counters: new CounterService(backends.counter),
-        limiter: limiterOn(backends.limit, backends.limit, resolved),
+        limiter: new AbuseLimiterService(backends.limit, backends.limit, resolved),
       };
     }
 

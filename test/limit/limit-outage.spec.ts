@@ -1,6 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
-import { limiterOn as serviceOn } from '../support/limiter.js';
+import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
 import { LimitError } from '../../lib/limit/limit.errors.js';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
@@ -24,7 +23,7 @@ function limiterOn(
   const options = resolveLimitDefaults({ commandTimeoutMs: TIMEOUT_MS, ...(limit as object) });
   // However long the client's own commands may take.
   const backend = new RedisLimitBackend(new ScriptRunner(client as ScriptRunner['client'], 60_000), 'test');
-  return serviceOn(backend, new MemoryLimitBackend(), {
+  return new AbuseLimiterService(backend, new MemoryLimitBackend(), {
     limit: options,
     limits: resolveLimits({}, options),
   });

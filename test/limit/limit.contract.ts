@@ -1,7 +1,5 @@
 import { Logger } from '@nestjs/common';
 import * as fc from 'fast-check';
-import type { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
-import { limiterOn as serviceOn } from '../support/limiter.js';
 import type { LimitBackend, LimitCheck } from '../../lib/limit/limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
@@ -10,7 +8,7 @@ import { withLimit } from '../../lib/limit/limit.per-call.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import type { DeniedDecision, LimiterDecision } from '../../lib/limit/limit.types.js';
 import type { LimitPolicy } from '../../lib/limit/policy.types.js';
-import { createCallId } from '../../lib/limit/limit.id.js';
+import { AbuseLimiterService, createCallId } from '../../lib/limit/abuse-limiter.service.js';
 import { days, hours, minutes, seconds } from '../../lib/core/time.js';
 
 // Each denial is a debug line.
@@ -979,7 +977,7 @@ export function limiterOn(
   options: Parameters<typeof resolveLimitDefaults>[0] = {},
 ): AbuseLimiterService {
   const limit = resolveLimitDefaults({ denyCacheMs: 0, commandTimeoutMs: 10_000, ...(options as object) });
-  return serviceOn(backend, new MemoryLimitBackend(), {
+  return new AbuseLimiterService(backend, new MemoryLimitBackend(), {
     limit,
     limits: resolveLimits({ login: LOGIN }, limit),
   });

@@ -3,7 +3,7 @@ import { rateLimitHeaders } from '../../lib/limit/route/rate-limit.headers.js';
 
 describe('rateLimitHeaders', () => {
   const policy = resolvePolicy({ name: 'a "b" \\c', limit: 5, windowMs: 1_500 });
-  const decision = { status: 'allowed', shortCount: 2, longCount: 2, resetMs: 1_001 } as const;
+  const decision = { allowed: true, shortCount: 2, longCount: 2, remaining: 3, resetMs: 1_001 } as const;
 
   it('quotes names as structured fields ask for, and rounds up', () => {
     expect(rateLimitHeaders(['draft-10'], [{ policy, decision }])).toEqual([
@@ -22,7 +22,7 @@ describe('rateLimitHeaders', () => {
       rateLimitHeaders(
         ['legacy'],
         [
-          { policy: other, decision },
+          { policy: other, decision: { ...decision, remaining: 98 } },
           { policy, decision },
         ],
       ),

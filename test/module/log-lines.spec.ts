@@ -6,7 +6,7 @@ import { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
 import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';
-import { limiterOn } from '../support/limiter.js';
+import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { MemoryLockBackend } from '../../lib/lock/memory/lock.memory-backend.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
@@ -80,7 +80,7 @@ describe('a line of the log', () => {
 
   it('says who was denied by the hash that events have, never by name', async () => {
     const backend = new MemoryLimitBackend();
-    const limiter = limiterOn(backend, backend, resolveOptions());
+    const limiter = new AbuseLimiterService(backend, backend, resolveOptions());
     const policy = { name: 'login', limit: 1, windowMs: 60_000 };
     for (let i = 0; i < 2; i++) await limiter.check('ann@example.org', policy);
     const tiers = { windowMs: 60_000, threshold: 2, blockMs: 60_000 };

@@ -25,7 +25,7 @@ import {
   type TelemetryOptions,
   withTelemetry,
 } from 'nestjs-syncguard';
-import { LimitDecisions } from '../../lib/limit/limit.decisions.js';
+import { settle } from '../../lib/limit/limit.settlement.js';
 import { memoryBackends } from '../../lib/assembly/backends.js';
 import { observedBackends } from '../../lib/assembly/observed-backends.js';
 import { BackendHandle } from '../../lib/lock/lock.handle.js';
@@ -240,12 +240,12 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     ]);
 
     events.length = 0;
-    const decisions = app.get(LimitDecisions);
     const failures = limiter.policies({ ...login, name: 'failures', count: 'failure' });
     const checks = failures.map((policy) => ({ policy, identity: `failures\0${PRIVATE}`, cost: 1 }));
     for (const outcome of ['success', 'failure', 'failure'] as const)
-      await decisions.settle(
-        await decisions.decide(checks),
+      await settle(
+        limiter,
+        await limiter.decide(checks),
         new Map(failures.map((policy) => [policy, outcome])),
       );
     expect(told(events)).toStrictEqual([

@@ -1,6 +1,6 @@
 import type { ExecutionContext } from '@nestjs/common';
 import { LimitError } from '../limit.errors.js';
-import { checkOf, identityOf } from '../limit.id.js';
+import { identityOf } from '../abuse-limiter.service.js';
 import { costOf, withLimit, withWindow } from '../limit.per-call.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import type { FromContext } from '../policy.types.js';
@@ -31,16 +31,14 @@ export class CallChecks {
       const key = await this.keys.keyFor(policy.keyBy, context, call);
       if (key === undefined)
         return plan.watching.has(policy) ? undefined : this.#passWithoutKey(policy, context, stage);
-      return isDynamic(policy) ? this.#dynamicCheckOf(policy, key, context) : checkOf(policy, key);
+      return this.#checkOf(policy, key, context);
     });
     return (await Promise.all(checks)).filter((check) => check !== undefined);
   }
 
-  async #dynamicCheckOf(
-    policy: ResolvedPolicy,
-    key: string,
-    context: ExecutionContext,
-  ): Promise<PolicyCheck> {
+  async #checkOf(policy: ResolvedPolicy, key: string, context: ExecutionContext): Promise<PolicyCheck> {
+    if (!isDynamic(policy))
+      return { policy, identity: identityOf(policy.name, key), cost: policy.cost as number };
     const from = <T>(value: T | FromContext<T>): T | Promise<T> =>
       typeof value === 'function' ? this.keys.resolver(value as FromContext<T>)(context) : value;
     let current = policy;
@@ -52,7 +50,7 @@ export class CallChecks {
     const cost = costOf(current, await from<unknown>(policy.cost));
     // The window is part of the name, so that calls of a day are not counted in an hour.
     const name = policy.dynamicWindow ? `${policy.name};w=${current.rules.shortWindowMs}` : policy.name;
-    return { policy: current, identity: identityOf({ name }, key), cost };
+    return { policy: current, identity: identityOf(name, key), cost };
   }
 
   /**

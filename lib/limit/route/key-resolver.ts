@@ -12,7 +12,7 @@ import {
 } from './key-parts.js';
 import type { ResolvedLimitOptions } from '../limit.options.js';
 import type { ContextResolver, FromContext, KeyBy, KeyPart } from '../policy.types.js';
-import type { LimitedCall, RequestLike } from './limited-call.js';
+import { type LimitedCall, type RequestLike, routeName } from './limited-call.js';
 
 export type KeyOptions = Pick<ResolvedLimitOptions, 'ipv6Subnet' | 'user' | 'address'>;
 
@@ -62,7 +62,7 @@ export class KeyResolver {
   ): Promise<string | undefined> {
     if (keyBy === 'ip') return this.#byAddress(await this.#address(context, request), []);
     const parts = (Array.isArray(keyBy) ? keyBy : [keyBy]) as readonly KeyPart[];
-    const place: Labelled[] = parts.includes('route') ? [['route', route]] : [];
+    const place: Labelled[] = parts.includes('route') ? [['route', routeName(route)]] : [];
     const clientParts = parts.filter((part) => part !== 'route');
     const found = await Promise.all(clientParts.map((part) => this.#find(part, context, request)));
     const known = clientParts.flatMap((part, i): Labelled[] => {

@@ -1,3 +1,4 @@
+import { hashKey } from '../../core/keys.js';
 import type { AddressedRequest } from './key-parts.js';
 
 /**
@@ -32,7 +33,7 @@ export interface EndingResponse {
 export interface LimitedCall {
   readonly request: RequestLike;
   /**
-   * The name of a policy without one: HTTP method and route template, parent type and field of GraphQL, message of a gateway,
+   * What was called: HTTP method and route template, parent type and field of GraphQL, message of a gateway,
    * or pattern of a message handler. It does not contain the name of a class: two classes may have the same name, and a
    * bundler changes names.
    */
@@ -43,6 +44,10 @@ export interface LimitedCall {
   readonly response?: ResponseLike | undefined;
 }
 
-/** Returns the pattern of a message as a part of its name. */
+/** Returns the name of a policy that has none. A route that is too long for a name, or not printable ASCII, is hashed. */
+export const routeName = (route: string): string =>
+  /^[\x20-\x7e]{1,190}$/.test(route) ? route : `${route.slice(0, route.indexOf(' '))} ${hashKey(route)}`;
+
+/** Returns the pattern of a message as a part of its route. */
 export const patternText = (pattern: unknown): string =>
   typeof pattern === 'string' || pattern instanceof RegExp ? String(pattern) : JSON.stringify(pattern);

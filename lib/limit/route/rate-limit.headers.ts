@@ -1,14 +1,14 @@
-import { type BackendDecision, remainingOf } from '../limit.backend.js';
-import type { CallDecision } from '../limit.decisions.js';
+import type { CallDecision } from '../call-in-flight.js';
 import type { RateLimitHeaders } from '../limit.options.js';
 import type { ResolvedPolicy } from '../limit.policy.js';
+import type { LimiterDecision } from '../limit.types.js';
 import type { EndingResponse, ResponseLike } from './limited-call.js';
 import type { Visit } from './visit.js';
 
 /** A policy and its decision about a call, as one item of the headers. */
 export interface HeaderItem {
   readonly policy: ResolvedPolicy;
-  readonly decision: BackendDecision;
+  readonly decision: LimiterDecision;
 }
 
 /**
@@ -53,11 +53,10 @@ const quotaOf = ({ policy }: HeaderItem): number => Math.max(0, policy.rules.sho
 
 const windowSecs = ({ policy }: HeaderItem): number => Math.ceil(policy.rules.shortWindowMs / 1000);
 
-const remaining = ({ policy, decision }: HeaderItem): number =>
-  decision.status === 'denied' ? 0 : remainingOf(policy, decision.shortCount, decision.longCount);
+const remaining = ({ decision }: HeaderItem): number => (decision.allowed ? decision.remaining : 0);
 
 const resetSecs = ({ decision }: HeaderItem): number =>
-  Math.ceil((decision.status === 'denied' ? decision.retryAfterMs : decision.resetMs) / 1000);
+  decision.allowed ? Math.ceil(decision.resetMs / 1000) : decision.retryAfterSecs;
 
 /** Returns a name as a string of structured fields (RFC 9651). Names are printable ASCII already. */
 const quoted = (name: string): string => `"${name.replace(/["\\]/g, '\\$&')}"`;
@@ -80,8 +79,8 @@ export function setLimitHeaders(
   checks.forEach(({ policy, cost }, i) => {
     const decision = decisions[i];
     // A call that is allowed uncounted leaves nothing to report.
-    const shows = decision?.status === 'denied' || cost > 0;
-    if (decision && shows && !plan.watching.has(policy)) items.set(policy.name, { policy, decision });
+    const shows = decision && (!decision.allowed || cost > 0);
+    if (shows && !plan.watching.has(policy)) items.set(policy.name, { policy, decision });
   });
   for (const [name, value] of rateLimitHeaders(styles, [...items.values()])) setHeader(response, name, value);
 }

@@ -2,17 +2,17 @@ import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@n
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
-import type { CallDecision, LimitDecisions } from '../limit.decisions.js';
-import { CallInFlight, type Listeners } from '../call-in-flight.js';
+import { type AbuseLimiterService, identityOf } from '../abuse-limiter.service.js';
+import { type CallDecision, CallInFlight, type Listeners } from '../call-in-flight.js';
 import { BootChecks } from './boot-checks.js';
 import { KeyResolver } from './key-resolver.js';
 import { MAX_CHECKS } from '../limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../limit.errors.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
-import { checkOf } from '../limit.id.js';
+import { settle } from '../limit.settlement.js';
 import { GUARDS_MS } from '../limit.times.js';
 import { CallChecks } from './call-checks.js';
-import type { LimitedCall } from './limited-call.js';
+import { type LimitedCall, routeName } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
 import { setHeader, setLimitHeaders } from './rate-limit.headers.js';
 import { PlanChecks } from './plan-checks.js';
@@ -32,7 +32,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   readonly #warned = new Set<string>();
 
   constructor(
-    private readonly decisions: LimitDecisions,
+    private readonly limiter: AbuseLimiterService,
     private readonly options: RouteLimits,
     private readonly modules: ModulesContainer,
     private readonly moduleRef: ModuleRef,
@@ -129,17 +129,17 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     visit: Visit,
     stage: Stage,
   ): Promise<void> {
+    const atOnce = this.#checkAtOnce(policies, context, visit.call);
     // The limits of the route and those of `default` together may be more than one script takes.
-    if (policies.length > MAX_CHECKS) {
+    if (!atOnce && policies.length > MAX_CHECKS) {
       await this.#ask(policies.slice(0, MAX_CHECKS), context, visit, stage);
       return this.#ask(policies.slice(MAX_CHECKS), context, visit, stage);
     }
-    const atOnce = this.#checkAtOnce(policies, context, visit.call);
     const checks = atOnce ? [atOnce] : await this.#checks.of(policies, context, visit, stage);
     if (checks.length === 0) return;
-    const decided = await this.decisions.decide(checks);
+    const decided = await this.limiter.decide(checks);
     if (this.options.limit.headers.length > 0) setLimitHeaders(visit, decided, this.options.limit.headers);
-    if (!decided.decision.allowed) throw new TooManyAttemptsError(decided.decision, decided.policy.code);
+    if (!decided.decision.allowed) throw new TooManyAttemptsError(decided.decision, decided.by.policy.code);
     this.#trackEnds(context, visit, decided);
   }
 
@@ -189,9 +189,9 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     return {
       settle: async (outcomes) => {
         try {
-          const settled = await this.decisions.settle(decided, outcomes);
+          const settled = await settle(this.limiter, decided, outcomes);
           if (settled && !settled.decision.allowed)
-            throw new TooManyAttemptsError(settled.decision, settled.policy.code);
+            throw new TooManyAttemptsError(settled.decision, settled.by.policy.code);
         } catch (error) {
           await this.#refuseFault(context, visit, error);
         }
@@ -203,7 +203,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
         ),
       redirected: ({ name }) =>
         this.#warnOnce(
-          `RATE_LIMIT_NO_VERDICT: ${visit.call.route} answered with a redirect. The policy ${name} counts failures, but cannot know whether a redirect is one, so it does not count it. Add an \`isFailure\` that looks at \`location\` to the policy.`,
+          `RATE_LIMIT_NO_VERDICT: ${routeName(visit.call.route)} answered with a redirect. The policy ${name} counts failures, but cannot know whether a redirect is one, so it does not count it. Add an \`isFailure\` that looks at \`location\` to the policy.`,
         ),
     };
   }
@@ -216,9 +216,10 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   ): PolicyCheck | undefined {
     const [policy] = policies;
     if (!policy || policies.length > 1 || policy.count !== 'attempt') return undefined;
-    if (!policy.isStatic || typeof policy.cost === 'function') return undefined;
+    const { cost } = policy;
+    if (!policy.isStatic || typeof cost === 'function') return undefined;
     const key = this.#keys.keyAtOnce(policy.keyBy, context, call);
-    return key === undefined ? undefined : checkOf(policy, key);
+    return key === undefined ? undefined : { policy, identity: identityOf(policy.name, key), cost };
   }
 
   #visitOf(context: ExecutionContext): Visit | undefined {

@@ -7,6 +7,7 @@ import { type ResolvedPolicy, resolvePolicy } from '../limit.policy.js';
 import type { LimitPolicy } from '../policy.types.js';
 import { hasLastGuard } from './last-guard.js';
 import type { Plan } from './plan.js';
+import { routeName } from './limited-call.js';
 import { METHOD, RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
 
 export interface RouteLimits {
@@ -31,7 +32,7 @@ export class RoutePlans {
     let plans = ofClass.get(handler);
     if (!plans) ofClass.set(handler, (plans = new Map<string, Plan>()));
     let plan = plans.get(route);
-    if (!plan) plans.set(route, (plan = this.#plan(type, handler, route)));
+    if (!plan) plans.set(route, (plan = this.#plan(type, handler, routeName(route))));
     return plan;
   }
 

@@ -1,6 +1,5 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { HttpRequest } from './http.js';
-import { asName } from '../../limit.id.js';
 import type { LimitedCall, RequestLike, ResponseLike } from '../limited-call.js';
 
 /**
@@ -33,7 +32,7 @@ export function graphqlCall(context: ExecutionContext): LimitedCall {
       // A getter, because guards find the user later, and put it on one of these objects.
       user: { get: () => carrier.user ?? request.user ?? shared.user },
     }) as RequestLike,
-    route: asName('GraphQL', at === 3 ? `${parentType.name}.${fieldName}` : entityOf(args[0], fieldName)),
+    route: `GraphQL ${at === 3 ? `${parentType.name}.${fieldName}` : entityOf(args[0], fieldName)}`,
     url: request.originalUrl ?? request.url,
     response: shared.res ?? shared.reply ?? carrier.res,
   };

@@ -1,6 +1,5 @@
 import { type ExecutionContext, RequestMethod } from '@nestjs/common';
 import { HOST, METHOD, VERSION } from '../rate-limit.metadata.js';
-import { asName } from '../../limit.id.js';
 import type { LimitedCall, RequestLike, ResponseLike } from '../limited-call.js';
 
 export type HttpRequest = RequestLike & {
@@ -27,7 +26,7 @@ export function httpCall(context: ExecutionContext): LimitedCall {
 function httpRoute(context: ExecutionContext, request: HttpRequest): string {
   const { method, host, version } = declaredOf(context.getClass(), context.getHandler());
   const template = String(request.routeOptions?.url ?? request.route?.path ?? '*');
-  return asName(method ?? (request.method === 'HEAD' ? 'GET' : request.method), host + template + version);
+  return `${method ?? (request.method === 'HEAD' ? 'GET' : request.method)} ${host}${template}${version}`;
 }
 
 /** The parts of a route's name that its decorators define. */

@@ -1,6 +1,5 @@
 import type { ExecutionContext } from '@nestjs/common';
 import { GATEWAY_OPTIONS, MESSAGE } from '../rate-limit.metadata.js';
-import { asName } from '../../limit.id.js';
 import { type LimitedCall, patternText } from '../limited-call.js';
 
 /** A client of socket.io (`handshake`) or of ws (`_socket`). */
@@ -40,6 +39,6 @@ export function socketCall(context: ExecutionContext): LimitedCall {
   const namespace = gateway.namespace ?? gateway.path;
   return {
     request,
-    route: asName('WS', namespace === undefined ? message : `${String(namespace)} ${message}`),
+    route: namespace === undefined ? `WS ${message}` : `WS ${String(namespace)} ${message}`,
   };
 }
