@@ -1,6 +1,6 @@
 import { EventEmitter, once } from 'node:events';
 import { request, type Server, type ServerResponse } from 'node:http';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate, setTimeout as sleep } from 'node:timers/promises';
 import { promisify } from 'node:util';
 import { Controller, Module, Post, Res } from '@nestjs/common';
 import { BudgetService, currentHold, SyncGuardModule, WithBudget } from 'nestjs-syncguard';
@@ -119,6 +119,34 @@ describe('docs/guides/llm-stream.md', () => {
         { committed: cost, reserved: 0 },
       ]),
     );
+  });
+
+  it('a provider that is silent between two items goes on until the next one, which is paid for', async () => {
+    const provider = new EventEmitter();
+    @Controller()
+    class Answers {
+      @WithBudget({ scopes: () => ['user:ada'], estimate: () => 500, actual: (last: number) => last })
+      async *stream() {
+        yield 10;
+        await once(provider, 'speaks');
+        yield 20;
+        yield 30;
+      }
+    }
+    const limits = [{ scope: 'user', period: 'lifetime' as const, limit: 1_000 }];
+    const imports = [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL as string, budget: { limits } })];
+    @Module({ imports, controllers: [Answers] })
+    class App {}
+    const { app } = await on.start(App);
+    const balance = () => app.get(BudgetService).balance({ scope: 'user:ada' });
+    const answer = app.get(Answers).stream();
+    await answer.next();
+    const ends = [answer.next(), answer.return(undefined)]; // It is asked for more, and the client hangs up.
+    await setImmediate();
+    expect(await balance()).toMatchObject([{ committed: 0, reserved: 500 }]);
+    provider.emit('speaks');
+    await Promise.all(ends);
+    expect(await balance()).toMatchObject([{ committed: 20, reserved: 0 }]);
   });
 
   it('asks no provider without Redis', async () => {

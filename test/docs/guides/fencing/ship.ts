@@ -4,7 +4,7 @@ import type { Pool } from 'pg';
 
 type Fence = Pick<LockContext, 'fence' | 'lockId'>;
 
-/** On Redis the FenceGuard compares and writes in one step. */
+/** On Redis the FenceGuard compares and writes in one step. `set.key` gets no `keyPrefix`. */
 export async function shipOnRedis(fences: FenceGuard, id: string, state: string, lock: Fence) {
   const [resource, set] = [`order:${id}`, { key: `order:${id}`, value: state }];
   return (await fences.apply({ resource, fence: lock.fence, lockId: lock.lockId, set })).ok;

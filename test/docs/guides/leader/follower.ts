@@ -32,15 +32,19 @@ export class Follower {
         );
       } catch (error) {
         if (stop.aborted) return;
-        this.#logger.warn(`I do not lead the feed: ${String(error)}`); // The lock was lost.
+        // The lock was lost, or the work threw.
+        this.#logger.warn(`I do not lead the feed: ${String(error)}`);
         await sleep(seconds(1)); // Be a candidate again.
       }
   }
 
   async #lead(signal: AbortSignal): Promise<void> {
     this.leads = true;
-    for (; !signal.aborted; await sleep(100)) this.reads++;
-    this.leads = false;
+    try {
+      for (; !signal.aborted; await sleep(100)) this.reads++;
+    } finally {
+      this.leads = false;
+    }
   }
 }
 

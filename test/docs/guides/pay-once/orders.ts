@@ -19,7 +19,7 @@ export class OrdersController {
   constructor(private readonly shop: Shop) {}
 
   @Post(':id/pay')
-  @WithLock('order:{0}', { timeoutMs: seconds(2) }) // One call an order, on all servers.
+  @WithLock('order:{0}', { timeoutMs: seconds(2) }) // Of one order. {0}: the first argument.
   async pay(@Param('id') id: string) {
     const before = this.shop.receipts.get(id);
     if (before) return { receipt: before, charged: false };
