@@ -54,7 +54,7 @@ function defineBatch(script: Script): BatchScript {
  * the whole batch: it has written nothing, and ioredis' `reconnectOnError` does not look into arrays.
  */
 function luaOf({ lua, keys, args }: Script): string {
-  const [keysName, argsName] = [keys.length > 0 ? 'KEYS' : '_', args.length > 0 ? 'ARGV' : '_'];
+  const [keysName, argsName] = ['KEYS', 'ARGV'].map((name) => (lua.includes(name) ? name : '_'));
   const slice = (count: number, from: number): string =>
     `call * ${count} + ${from}, call * ${count} + ${from + count - 1}`;
   return `

@@ -56,9 +56,13 @@ export function commandOf(name: string, lua: string): string {
   return `syncguard:${name}:${createHash('sha1').update(lua).digest('hex').slice(0, 8)}`;
 }
 
-/** Binds the names that the body uses. Names in comments and in texts do not count. */
+/** Returns the names that a Lua text uses. Comments and texts in it do not count. */
+export const wordsOf = (lua: string): Set<string> =>
+  new Set(lua.replace(/'[^'\n]*'|--.*/g, '').match(/\w+/g));
+
+/** Binds the names that the body uses. */
 function bind(list: 'KEYS' | 'ARGV', names: readonly string[], body: string): string[] {
-  const words = new Set(body.replace(/'[^'\n]*'|--.*/g, '').match(/\w+/g));
+  const words = wordsOf(body);
   const used = names.flatMap((name, i) => (words.has(name) ? [{ name, value: `${list}[${i + 1}]` }] : []));
   if (used.length === 0) return [];
   return [`local ${inLines(used.map(({ name }) => name))} =\n  ${inLines(used.map(({ value }) => value))}`];

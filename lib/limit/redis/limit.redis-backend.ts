@@ -1,35 +1,27 @@
-import { hashTag } from '../../redis/redis.keys.js';
+import { hash } from 'node:crypto';
 import type { RunOptions, ScriptArg, ScriptRunner } from '../../script/script-runner.js';
 import type { Script } from '../../script/define-script.js';
-import {
-  type CountedPolicy,
-  type CallOptions,
-  type LimitBackend,
-  type LimitCheck,
-  type BackendDecision,
-  type Subject,
+import type {
+  BackendDecision,
+  CallOptions,
+  LimitBackend,
+  LimitCheck,
+  LimitRules,
+  Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
-import { forgiveWindowScript, peekWindowScript } from './fixed-window.scripts.js';
+import { type CheckMode, type CheckScript, checkScript, type CheckShape, RULES } from './check.script.js';
 import {
   blockScript,
   forgiveScript,
+  forgiveWindowScript,
   resetScript,
   unblockScript,
   withdrawScript,
-} from './identity.scripts.js';
-import {
-  type CheckScript,
-  type CheckShape,
-  dynamicArgs,
-  dynamicCheckScript,
-  staticCheckScript,
-  type CheckMode,
-} from './check.script.js';
-import { peekScript } from './peek.script.js';
+} from './limit.scripts.js';
 
 const TAG_LENGTH = 16;
-/** The largest number of scripts that have rules in their text. The server keeps every script that it has seen. */
+/** From so many scripts on, no more have rules in their text. The server keeps every script that it has seen. */
 const MAX_STATIC_SCRIPTS = 256;
 
 type LimitKeys = Readonly<Record<'attempts' | 'window' | 'block' | 'penalties', string>>;
@@ -40,8 +32,9 @@ type LimitKeys = Readonly<Record<'attempts' | 'window' | 'block' | 'penalties', 
  */
 export class RedisLimitBackend implements LimitBackend {
   readonly backend = 'redis';
-  readonly #staticScripts = new Map<string, CheckScript>();
-  readonly #shapeNames = new WeakMap<CountedPolicy, Map<CheckMode, string>>();
+  /** The scripts of checks, by the modes of their limits, or by modes and rules if they are static. */
+  readonly #scripts = new Map<string, CheckScript>();
+  readonly #ruleTexts = new WeakMap<LimitRules, string>();
 
   constructor(
     private readonly runner: ScriptRunner,
@@ -55,13 +48,11 @@ export class RedisLimitBackend implements LimitBackend {
   ): Promise<BackendDecision[]> {
     return checks.length > 1 && this.runner.client.isCluster
       ? this.#checkOneByOne(checks, callId, options)
-      : this.#decide(checks, modeOf, callId, options);
+      : this.#decide(checks, checks.map(modeOf), callId, options);
   }
 
-  async confirm(check: LimitCheck, callId: string, options: CallOptions = {}): Promise<BackendDecision> {
-    const mode = check.policy.count === 'success' ? 'grant' : 'confirm';
-    const [decision] = await this.#decide([check], () => mode, callId, options);
-    return decision as BackendDecision;
+  confirm(check: LimitCheck, callId: string, options: CallOptions = {}): Promise<BackendDecision> {
+    return this.#decideOne(check, check.policy.count === 'success' ? 'grant' : 'confirm', callId, options);
   }
 
   withdraw(check: LimitCheck, callId: string, forget: boolean, options: CallOptions = {}): Promise<void> {
@@ -71,9 +62,8 @@ export class RedisLimitBackend implements LimitBackend {
   }
 
   peek(subject: Subject, options: CallOptions = {}): Promise<BackendDecision> {
-    const { policy } = subject;
-    const script = policy.algorithm === 'fixed-window' ? peekWindowScript : peekScript;
-    return this.#run(script, this.#keysOf(subject), { ...policy.rules }, options);
+    const mode = subject.policy.algorithm === 'fixed-window' ? 'peek-window' : 'peek';
+    return this.#decideOne({ ...subject, cost: 1 }, mode, '', options);
   }
 
   forgive(subject: Subject, count: number, callId: string, options: CallOptions = {}): Promise<void> {
@@ -99,15 +89,28 @@ export class RedisLimitBackend implements LimitBackend {
     return this.#run(unblockScript, this.#keysOf(subject), {}, options);
   }
 
+  async #decideOne(
+    check: LimitCheck,
+    mode: CheckMode,
+    callId: string,
+    options: CallOptions,
+  ): Promise<BackendDecision> {
+    const [decision] = await this.#decide([check], [mode], callId, options);
+    return decision as BackendDecision;
+  }
+
   #decide(
     checks: readonly LimitCheck[],
-    mode: (check: LimitCheck) => CheckMode,
+    modes: readonly CheckMode[],
     callId: string,
     options: CallOptions,
   ): Promise<BackendDecision[]> {
+    const script = this.#scriptOf(
+      checks.map(({ policy: { rules } }, i) => ({ mode: modes[i] as CheckMode, rules })),
+      checks.every(({ policy }) => policy.isStatic),
+    );
     const keys: Record<string, string> = {};
     const args: Record<string, ScriptArg> = { callId };
-    const shapes: CheckShape[] = [];
     checks.forEach((check, i) => {
       const n = i + 1;
       const { attempts, window, block, penalties } = this.#keysOf(check);
@@ -115,25 +118,21 @@ export class RedisLimitBackend implements LimitBackend {
       keys[`window${n}`] = window;
       keys[`block${n}`] = block;
       keys[`penalties${n}`] = penalties;
-      shapes.push({ mode: mode(check), rules: check.policy.rules });
-    });
-    const staticScript = this.#staticScript(checks, shapes);
-    checks.forEach(({ cost }, i) => {
-      if (staticScript) args[`cost${i + 1}`] = cost;
-      else Object.assign(args, dynamicArgs(shapes[i] as CheckShape, cost, i + 1));
+      args[`cost${n}`] = check.cost;
+      if (!script.isStatic) for (const rule of RULES) args[rule + String(n)] = check.policy.rules[rule];
     });
     // The reply came after its deadline, and the call was decided without it. So the call is taken back.
     const onLate = (decisions: BackendDecision[]): void => {
-      // A confirmed success has happened, so it counts.
-      if (shapes[0]?.mode === 'grant') return;
-      const counted = decisions.every(({ status }) => status === 'allowed');
-      for (const check of checks.filter(({ cost }) => cost > 0))
+      const allowed = decisions.every(({ status }) => status === 'allowed');
+      checks.forEach((check, i) => {
+        const mode = modes[i] as CheckMode;
         // A log finds the call by its id, counted or not. A fixed window has no ids, so only a call that was counted
-        // may be withdrawn.
-        if (counted || check.policy.algorithm !== 'fixed-window')
+        // may be withdrawn. A confirmed success has happened, so it counts.
+        if (mode === 'window' ? allowed : WITHDRAWN.has(mode))
           this.withdraw(check, callId, false).catch(() => {});
+      });
     };
-    return this.#run(staticScript ?? dynamicCheckScript(shapes), keys, args, { ...options, onLate });
+    return this.#run(script, keys, args, { ...options, onLate });
   }
 
   /**
@@ -148,37 +147,44 @@ export class RedisLimitBackend implements LimitBackend {
   ): Promise<BackendDecision[]> {
     const decisions: BackendDecision[] = [];
     for (const check of checks) {
-      const [decision] = await this.#decide([check], modeOf, callId, options);
-      decisions.push(decision as BackendDecision);
-      if (decision?.status !== 'denied') continue;
+      const decision = await this.#decideOne(check, modeOf(check), callId, options);
+      decisions.push(decision);
+      if (decision.status === 'allowed') continue;
       const counted = checks.slice(0, decisions.length - 1).filter(({ cost }) => cost > 0);
       await Promise.all(counted.map((earlier) => this.withdraw(earlier, callId, false, options)));
       const rest = checks.slice(decisions.length);
-      return [...decisions, ...(await Promise.all(rest.map((later) => this.peek(later, options))))];
+      return [
+        ...decisions,
+        ...(await Promise.all(
+          rest.map((later) =>
+            later.cost > 0 ? this.peek(later, options) : this.#decideOne(later, 'look', '', options),
+          ),
+        )),
+      ];
     }
     return decisions;
   }
 
-  #staticScript(checks: readonly LimitCheck[], shapes: readonly CheckShape[]): CheckScript | undefined {
-    if (!checks.every(({ policy }) => policy.isStatic)) return undefined;
-    const name = checks.map(({ policy }, i) => this.#shapeName(policy, shapes[i] as CheckShape)).join(';');
-    const known = this.#staticScripts.get(name);
-    if (known || this.#staticScripts.size >= MAX_STATIC_SCRIPTS) return known;
-    const script = staticCheckScript(shapes);
-    this.#staticScripts.set(name, script);
+  #scriptOf(shapes: readonly CheckShape[], isStatic: boolean): CheckScript {
+    const name = shapes
+      .map(({ mode, rules }) => (isStatic ? `${mode} ${this.#textOf(rules)}` : mode))
+      .join(';');
+    let script = this.#scripts.get(name);
+    if (!script) {
+      if (isStatic && this.#scripts.size >= MAX_STATIC_SCRIPTS) return this.#scriptOf(shapes, false);
+      this.#scripts.set(name, (script = checkScript(shapes, isStatic)));
+    }
     return script;
   }
 
-  #shapeName(policy: CountedPolicy, { mode, rules }: CheckShape): string {
-    let names = this.#shapeNames.get(policy);
-    if (!names) this.#shapeNames.set(policy, (names = new Map<CheckMode, string>()));
-    let name = names.get(mode);
-    if (!name) names.set(mode, (name = `${mode} ${Object.values(rules).join(' ')}`));
-    return name;
+  #textOf(rules: LimitRules): string {
+    let text = this.#ruleTexts.get(rules);
+    if (text === undefined) this.#ruleTexts.set(rules, (text = Object.values(rules).join(' ')));
+    return text;
   }
 
   #keysOf({ identity }: Subject): LimitKeys {
-    const tag = hashTag(identity, TAG_LENGTH);
+    const tag = hash('sha256', identity, 'base64url').slice(0, TAG_LENGTH);
     const start = `${this.prefix}/abuse_limiter:`;
     return {
       attempts: `${start}attempts:{${tag}}`,
@@ -199,6 +205,9 @@ export class RedisLimitBackend implements LimitBackend {
     });
   }
 }
+
+/** The modes in which a late call is taken back, whatever was decided. */
+const WITHDRAWN: ReadonlySet<CheckMode> = new Set(['attempt', 'enter', 'confirm', 'reserve']);
 
 const MODES = { attempt: 'attempt', failure: 'enter', success: 'reserve' } as const;
 

@@ -1,21 +1,15 @@
 import type { Redis } from 'ioredis';
-import { forgiveWindowScript, peekWindowScript } from '../../../lib/limit/redis/fixed-window.scripts.js';
+import { MAX_CHECKS } from '../../../lib/limit/limit.backend.js';
 import { resolvePolicy } from '../../../lib/limit/limit.policy.js';
 import {
   blockScript,
   forgiveScript,
+  forgiveWindowScript,
   resetScript,
   unblockScript,
   withdrawScript,
-} from '../../../lib/limit/redis/identity.scripts.js';
-import {
-  checkScripts,
-  type CheckShape,
-  dynamicArgs,
-  dynamicCheckScript,
-  staticCheckScript,
-} from '../../../lib/limit/redis/check.script.js';
-import { peekScript } from '../../../lib/limit/redis/peek.script.js';
+} from '../../../lib/limit/redis/limit.scripts.js';
+import { checkScript, type CheckShape } from '../../../lib/limit/redis/check.script.js';
 import type { ScriptExample } from './example.js';
 
 // The first attempt is the one that blocks: a call that touches every key.
@@ -27,6 +21,7 @@ const { rules: successRules } = resolvePolicy({
   count: 'success',
   temp: { windowMs: 60_000, limit: 1, blockMs: 60_000 },
 });
+const reserveShape = { mode: 'reserve', rules: successRules } as const;
 const windowShape = {
   mode: 'window',
   rules: resolvePolicy({ name: 'bulk', algorithm: 'fixed-window', limit: 50_000, windowMs: 60_000 }).rules,
@@ -50,50 +45,38 @@ const prepareBlock = (client: Redis): Promise<unknown> =>
   client.set(keys.block, 'temp 5 5 60000', 'PX', 60_000);
 
 /** One call against several limits. They are of one slot here, as on a Cluster a call has one limit only. */
-function checkOf(shapes: readonly CheckShape[]): ScriptExample {
+function checkOf(shapes: readonly CheckShape[], isStatic = false, cost = 1): ScriptExample {
   const all: Record<string, string> = {};
   const args: Record<string, string | number> = { callId };
-  shapes.forEach((each, i) => {
-    for (const [name, key] of Object.entries(keys)) all[`${name}${i + 1}`] = `${key}:${i + 1}`;
-    Object.assign(args, dynamicArgs(each, 1, i + 1));
-  });
-  return { script: dynamicCheckScript(shapes), keys: all, args };
+  for (const [i, each] of shapes.entries()) {
+    const n = i + 1;
+    for (const [name, key] of Object.entries(keys)) all[name + String(n)] = n === 1 ? key : `${key}:${n}`;
+    for (const [name, value] of Object.entries({ cost, ...each.rules })) args[name + String(n)] = value;
+  }
+  return { script: checkScript(shapes, isStatic), keys: all, args };
 }
 
 export const limitExamples: ScriptExample[] = [
-  ...checkScripts.map((_, i) => checkOf(Array<CheckShape>(i + 1).fill(shape))),
+  ...Array.from({ length: MAX_CHECKS }, (_, i) => checkOf(Array<CheckShape>(i + 1).fill(shape))),
+  checkOf([{ ...shape, mode: 'enter' }]),
+  checkOf([{ ...shape, mode: 'confirm' }]),
+  checkOf([reserveShape]),
+  checkOf([{ ...reserveShape, mode: 'grant' }]),
   checkOf([windowShape]),
   checkOf([windowShape, shape, windowShape]),
   checkOf([lookShape]),
   checkOf([shape, lookShape]),
-  {
-    script: staticCheckScript([shape]),
-    keys: { attempts1: keys.attempts, block1: keys.block, penalties1: keys.penalties },
-    args: { callId, cost1: 1 },
-  },
-  {
-    script: staticCheckScript([{ ...shape, mode: 'enter' }]),
-    keys: { attempts1: keys.attempts, block1: keys.block, penalties1: keys.penalties },
-    args: { callId, cost1: 2 },
-  },
-  checkOf([{ mode: 'reserve', rules: successRules }, shape]),
-  {
-    script: staticCheckScript([{ mode: 'reserve', rules: successRules }]),
-    keys: { attempts1: keys.attempts, block1: keys.block, penalties1: keys.penalties },
-    args: { callId, cost1: 1 },
-  },
-  {
-    script: staticCheckScript([{ mode: 'grant', rules: successRules }]),
-    keys: { attempts1: keys.attempts, block1: keys.block, penalties1: keys.penalties },
-    args: { callId, cost1: 1 },
-  },
-  {
-    script: staticCheckScript([windowShape]),
-    keys: { window1: keys.window, block1: keys.block },
-    args: { callId, cost1: 2 },
-    prepare: prepareWindow,
-  },
-  { script: peekScript, keys, args: { ...rules }, prepare },
+  checkOf([reserveShape, shape]),
+  checkOf([shape], true),
+  checkOf([{ ...shape, mode: 'enter' }], true, 2),
+  checkOf([{ ...shape, mode: 'confirm' }], true, 2),
+  checkOf([reserveShape], true),
+  checkOf([{ ...reserveShape, mode: 'grant' }], true),
+  { ...checkOf([windowShape], true, 2), prepare: prepareWindow },
+  checkOf([lookShape], true),
+  checkOf([windowShape, lookShape, { ...shape, mode: 'enter' }, reserveShape], true),
+  { ...checkOf([{ ...shape, mode: 'peek' }]), prepare },
+  { ...checkOf([{ ...windowShape, mode: 'peek-window' }]), prepare: prepareWindow },
   {
     script: withdrawScript,
     keys,
@@ -102,12 +85,6 @@ export const limitExamples: ScriptExample[] = [
     replaces: /:seq:/, // It forgets the penalties, whatever they are.
   },
   { script: forgiveScript, keys, args: { callId, count: 1, penaltiesTtlMs: 60_000 }, prepare },
-  {
-    script: peekWindowScript,
-    keys,
-    args: { shortThreshold: 5, shortWindowMs: 60_000 },
-    prepare: prepareWindow,
-  },
   { script: forgiveWindowScript, keys, args: { callId, amount: 1 }, prepare: prepareWindow },
   {
     script: resetScript,
