@@ -1,6 +1,10 @@
+import { Logger } from '@nestjs/common';
 import type { LimitBackend } from './limit.backend.js';
+import { TooManyAttemptsError } from './limit.errors.js';
 import type { PolicyCheck, ResolvedPolicy } from './limit.policy.js';
 import type { CallEnd, LimiterDecision } from './limit.types.js';
+
+const logger = new Logger('SyncGuard');
 
 /** A decision, and the limit that made it. */
 export interface Decisive<Subject = PolicyCheck> {
@@ -14,7 +18,7 @@ export interface CountedCall {
   readonly callId: string;
 }
 
-/** The decision about one call, with everything that `settle` needs when the call has ended. */
+/** The decision about one call, with everything that is needed to settle the call when it has ended. */
 export interface CallDecision extends Decisive {
   readonly checks: readonly PolicyCheck[];
   /**
@@ -36,11 +40,14 @@ const isSuccessStatus = (status: number): boolean => status >= 200 && status < 3
  */
 export type Outcome = 'failure' | 'success' | 'neither';
 
-export interface Listeners {
-  /** Called once, with the outcome for each policy. Rejects with the error of a denied call if this failure sets a block. */
-  settle(outcomes: ReadonlyMap<ResolvedPolicy, Outcome>): Promise<void>;
-  /** Called when `isFailure` of a policy threw, or returned something other than true, false or undefined. */
-  predicateFailed(policy: ResolvedPolicy, fault: unknown): void;
+/** What a call needs of its app when it has ended. */
+export interface CallEnds {
+  readonly limiter: {
+    confirm(checks: readonly PolicyCheck[], counted: CountedCall): Promise<Decisive>;
+    withdraw(check: PolicyCheck, counted: CountedCall, hasSucceeded: boolean): Promise<void>;
+  };
+  /** Rejects with the error to answer, for a failure that has set a block or could not be counted. */
+  refuse(error: unknown): Promise<never>;
   /** Called when the response is a redirect, which may mean a failure, and the policy has no `isFailure` to judge it. */
   redirected(policy: ResolvedPolicy): void;
 }
@@ -66,9 +73,11 @@ export class CallInFlight {
   #judgedEnd?: CallEnd;
   #expectation?: NodeJS.Timeout;
 
+  /** @param checks - those by which the call has entered, and that count it by how it ends */
   constructor(
-    private readonly policies: readonly ResolvedPolicy[],
-    private readonly listeners: Listeners,
+    private readonly checks: readonly PolicyCheck[],
+    private readonly counted: CountedCall,
+    private readonly ends: CallEnds,
     private readonly response?: ResponseState,
   ) {}
 
@@ -107,9 +116,8 @@ export class CallInFlight {
    * has then refused it. Also called for policies that count only what guards refuse, when all guards have let the call
    * pass.
    */
-  async takeBack(): Promise<void> {
-    this.#predicateResults = new Map();
-    await this.#settleBy(429);
+  takeBack(): void {
+    void this.#settle(() => 'neither').catch(() => {});
   }
 
   /**
@@ -144,7 +152,8 @@ export class CallInFlight {
     if (!this.#predicateResults) this.#askPredicates(error, end);
     const isFailure = (policy: ResolvedPolicy): boolean =>
       policy.count === 'failure' && this.#outcome(policy, end.statusCode) === 'failure';
-    if (!this.response || this.policies.some(isFailure)) await this.#settleBy(end.statusCode);
+    if (!this.response || this.checks.some(({ policy }) => isFailure(policy)))
+      await this.#settleBy(end.statusCode);
   }
 
   /**
@@ -158,7 +167,7 @@ export class CallInFlight {
   #askPredicates(error: unknown, end: CallEnd): void {
     this.#judgedEnd = end;
     this.#predicateResults = new Map(
-      this.policies.map((policy) => [policy, this.#predicateResult(policy, error, end)]),
+      this.checks.map(({ policy }) => [policy, this.#predicateResult(policy, error, end)]),
     );
   }
 
@@ -175,7 +184,10 @@ export class CallInFlight {
         `It returned a value of type ${typeof result}. It must return true, false or undefined.`,
       );
     } catch (fault) {
-      this.listeners.predicateFailed(policy, fault);
+      logger.error(
+        `RATE_LIMIT_IS_FAILURE_THREW: The function \`isFailure\` of the policy ${policy.name} failed, so the call counts. Correct the function. ${String(fault)}`,
+        fault instanceof Error ? fault.stack : undefined,
+      );
       return count === 'failure';
     }
   }
@@ -188,7 +200,7 @@ export class CallInFlight {
       return failed ? 'failure' : 'success';
     }
     if (result ?? isFailureStatus(status)) return 'failure';
-    if (isRedirect(status) && !policy.isFailure) this.listeners.redirected(policy);
+    if (isRedirect(status) && !policy.isFailure) this.ends.redirected(policy);
     return isOk ? 'success' : 'neither';
   }
 
@@ -196,11 +208,37 @@ export class CallInFlight {
     return this.#settle((policy) => this.#outcome(policy, status));
   }
 
+  /** A limit that counts this outcome counts the call. Any other takes it back. */
   async #settle(outcomeOf: (policy: ResolvedPolicy) => Outcome): Promise<void> {
     if (this.#settled) return;
     this.#settled = true;
     clearTimeout(this.#expectation);
-    await this.listeners.settle(new Map(this.policies.map((policy) => [policy, outcomeOf(policy)])));
+    const { limiter } = this.ends;
+    const ended = this.checks.map((check) => ({ check, outcome: outcomeOf(check.policy) }));
+    const confirm = async (counts: 'failure' | 'success'): Promise<Decisive | undefined> => {
+      const checks = ended.filter(
+        ({ check, outcome }) => outcome === counts && check.policy.count === counts,
+      );
+      if (checks.length === 0) return undefined;
+      return limiter.confirm(
+        checks.map(({ check }) => check),
+        this.counted,
+      );
+    };
+    const failed = confirm('failure');
+    const rest: Promise<unknown>[] = ended
+      .filter(({ check, outcome }) => outcome !== check.policy.count)
+      .map(({ check, outcome }) => limiter.withdraw(check, this.counted, outcome === 'success'));
+    try {
+      // A call that could not be settled stays in flight for 60 s at most. Then it no longer takes up room. Under a policy
+      // that counts successes, it then counts as a success.
+      const [decided] = await Promise.all([failed, Promise.allSettled([...rest, confirm('success')])]);
+      // A success is never denied here, as it has happened already.
+      if (decided?.decision.allowed === false)
+        throw new TooManyAttemptsError(decided.decision, decided.by.policy.code);
+    } catch (error) {
+      await this.ends.refuse(error);
+    }
   }
 }
 

@@ -25,7 +25,6 @@ import {
   type TelemetryOptions,
   withTelemetry,
 } from 'nestjs-syncguard';
-import { settle } from '../../lib/limit/limit.settlement.js';
 import { memoryBackends } from '../../lib/assembly/backends.js';
 import { observedBackends } from '../../lib/assembly/observed-backends.js';
 import { BackendHandle } from '../../lib/lock/lock.handle.js';
@@ -243,11 +242,11 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     const failures = limiter.policies({ ...login, name: 'failures', count: 'failure' });
     const checks = failures.map((policy) => ({ policy, identity: `failures\0${PRIVATE}`, cost: 1 }));
     for (const outcome of ['success', 'failure', 'failure'] as const)
-      await settle(
-        limiter,
-        await limiter.decide(checks),
-        new Map(failures.map((policy) => [policy, outcome])),
-      );
+      await limiter.decide(checks).then(async ({ counted, by }) => {
+        if (!counted) throw new Error('the call was not counted');
+        if (outcome === 'success') await limiter.withdraw(by, counted, true);
+        else await limiter.confirm(checks, counted);
+      });
     expect(told(events)).toStrictEqual([
       'limit check ok',
       'limit withdraw ok',

@@ -561,6 +561,53 @@ describe('makeUnreachable()', () => {
   });
 });
 
+describe('overrideProvider(AbuseLimiterService)', () => {
+  @Controller()
+  class LoginController {
+    @Post('login')
+    @RateLimit([
+      { limit: 5, windowMs: 1_000 },
+      { name: 'all', limit: 9, windowMs: 1_000, keyBy: () => 'all', count: 'failure' },
+    ])
+    login(): string {
+      return 'in';
+    }
+  }
+
+  it('reaches @RateLimit, also where the stand-in has nothing but check()', async () => {
+    const asked: unknown[][] = [];
+    let wait = 0;
+    const check = async (...args: unknown[]) => {
+      asked.push(args);
+      return wait > 0
+        ? { allowed: false, scope: 'temp', reason: 'temp', retryAfterSecs: wait, shortCount: 6, longCount: 6 }
+        : { allowed: true, shortCount: 1, longCount: 1, remaining: 4, resetMs: 1_000 };
+    };
+    const testingModule = await Test.createTestingModule({
+      imports: [SyncGuardTestingModule.forRoot()],
+      controllers: [LoginController],
+    })
+      .overrideProvider(AbuseLimiterService)
+      .useValue({ check })
+      .compile();
+    const app = testingModule.createNestApplication();
+    try {
+      await app.listen(0, '127.0.0.1');
+      const login = async () => fetch(`${await app.getUrl()}/login`, { method: 'POST' });
+      expect((await login()).status).toBe(201);
+      expect(asked).toEqual([
+        ['[["ip","127.0.0.1"]]', 'POST /login', { cost: 1 }],
+        ['[["key","all"]]', 'all', { cost: 1 }],
+      ]);
+      wait = 7;
+      const denied = await login();
+      expect([denied.status, denied.headers.get('retry-after')]).toEqual([429, '7']);
+    } finally {
+      await app.close();
+    }
+  });
+});
+
 describe('the clock of the module', () => {
   it('ends a lock at its TTL, not before', async () => {
     await using app = await start();

@@ -1,6 +1,5 @@
 import { memberNameOf } from './handler-entry.js';
-import { CallInFlight, type Listeners, type ResponseState } from '../call-in-flight.js';
-import type { ResolvedPolicy } from '../limit.policy.js';
+import type { CallInFlight, ResponseState } from '../call-in-flight.js';
 import type { CallEnd } from '../limit.types.js';
 import type { EndingResponse, ResponseLike } from './limited-call.js';
 import { PASSTHROUGH, REDIRECT, ROUTE_ARGS } from './rate-limit.metadata.js';
@@ -60,16 +59,10 @@ function writesResponse(type: Type, method: Method): boolean {
 
 const isStatus = (value: unknown): value is number => typeof value === 'number' && value > 0;
 
-/** Returns a call in flight that is settled by its HTTP response at the latest. */
-export function callOfResponse(
-  policies: readonly ResolvedPolicy[],
-  listeners: Listeners,
-  visit: Visit,
-  response: ResponseLike,
-): CallInFlight {
-  const raw = response.raw ?? (response as unknown as EndingResponse);
-  if (response.raw && policies.some(({ isFailure }) => isFailure)) keepHeaders(raw);
-  const now: ResponseState = {
+/** Returns the HTTP response of a call, as it is at each time. */
+export function stateOf(visit: Visit, response: ResponseLike): ResponseState {
+  const raw = rawOf(response);
+  return {
     get statusCode() {
       return response.statusCode;
     },
@@ -84,11 +77,18 @@ export function callOfResponse(
       return raw.headersSent;
     },
   };
-  const call = new CallInFlight(policies, listeners, now);
-  // If this call sets a block, it is too late for this response. The next call is denied.
+}
+
+/** Returns the response of Node.js. */
+export const rawOf = (response: ResponseLike): EndingResponse =>
+  response.raw ?? (response as unknown as EndingResponse);
+
+/** Makes the response settle a call at the latest. If this sets a block, it is too late for this response. The next call is denied. */
+export function settleByResponse(call: CallInFlight, response: ResponseLike, asksLocation: boolean): void {
+  const raw = rawOf(response);
+  if (response.raw && asksLocation) keepHeaders(raw);
   raw.once('finish', () => void call.responseSent().catch(() => {}));
   raw.once('close', () => void call.connectionClosed().catch(() => {}));
-  return call;
 }
 
 /**

@@ -2,7 +2,8 @@ import type { CallDecision } from '../call-in-flight.js';
 import type { RateLimitHeaders } from '../limit.options.js';
 import type { ResolvedPolicy } from '../limit.policy.js';
 import type { LimiterDecision } from '../limit.types.js';
-import type { EndingResponse, ResponseLike } from './limited-call.js';
+import { rawOf } from './call-end.js';
+import type { ResponseLike } from './limited-call.js';
 import type { Visit } from './visit.js';
 
 /** A policy and its decision about a call, as one item of the headers. */
@@ -87,7 +88,7 @@ export function setLimitHeaders(
 
 /** The responses of Express and Fastify have `header`. A GraphQL context may hold a response of Node.js, or a sent one. */
 export function setHeader(response: ResponseLike, name: string, value: string): void {
-  if ((response.raw ?? (response as unknown as EndingResponse)).headersSent) return;
+  if (rawOf(response).headersSent) return;
   if (response.header) response.header(name, value);
   else response.setHeader?.(name, value);
 }

@@ -2,14 +2,14 @@ import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@n
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
-import { type AbuseLimiterService, identityOf } from '../abuse-limiter.service.js';
-import { type CallDecision, CallInFlight, type Listeners } from '../call-in-flight.js';
+import { AbuseLimiterService, identityOf } from '../abuse-limiter.service.js';
+import { type CallDecision, type CallEnds, CallInFlight, type CountedCall } from '../call-in-flight.js';
 import { BootChecks } from './boot-checks.js';
 import { KeyResolver } from './key-resolver.js';
-import { MAX_CHECKS } from '../limit.backend.js';
+import { keyOf, MAX_CHECKS } from '../limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../limit.errors.js';
+import { decisive } from '../limit.outage.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
-import { settle } from '../limit.settlement.js';
 import { GUARDS_MS } from '../limit.times.js';
 import { CallChecks } from './call-checks.js';
 import { type LimitedCall, routeName } from './limited-call.js';
@@ -19,7 +19,7 @@ import { PlanChecks } from './plan-checks.js';
 import type { Stage } from './plan.js';
 import { type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
-import { callOfResponse, endOf } from './call-end.js';
+import { endOf, settleByResponse, stateOf } from './call-end.js';
 import { type CallLimiter, callObject, leaveVisit, limitedCall, type Visit, visitOn } from './visit.js';
 
 /** Asks the limits of a call at each stage, and refuses the call if one of them denies it. Our guards call this. */
@@ -80,7 +80,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   guardsPassed(context: ExecutionContext, visit: Visit): Promise<boolean> | true {
     if (visit.passed.has('after')) return true;
     // The policies in `watching` count only calls that a guard refuses. No guard has refused this call, so they take it back.
-    for (const call of visit.watching.splice(0)) void call.takeBack().catch(() => {});
+    for (const call of visit.watching.splice(0)) call.takeBack();
     const { after, defaultAfter } = visit.plan;
     const policies = visit.passed.has('default') ? [...defaultAfter, ...after] : after;
     return this.#enter(context, visit, 'after', policies);
@@ -117,7 +117,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
       if (isOurs) {
         // The limiter itself refuses the call. Limits that have let it in must not count that as a failure.
         visit.inFlight.length = visit.watching.length = 0;
-        for (const call of calls) void call.takeBack().catch(() => {});
+        for (const call of calls) call.takeBack();
       } else void this.handlerThrew(visit, calls, error).catch(() => {});
       return this.#refuseFault(context, visit, error);
     }
@@ -137,75 +137,64 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     }
     const checks = atOnce ? [atOnce] : await this.#checks.of(policies, context, visit, stage);
     if (checks.length === 0) return;
-    const decided = await this.limiter.decide(checks);
+    const decided = await this.#decide(checks);
     if (this.options.limit.headers.length > 0) setLimitHeaders(visit, decided, this.options.limit.headers);
     if (!decided.decision.allowed) throw new TooManyAttemptsError(decided.decision, decided.by.policy.code);
     this.#trackEnds(context, visit, decided);
   }
 
-  /** Keeps the call as in flight for the policies that count it by how it ends. */
-  #trackEnds(context: ExecutionContext, visit: Visit, decided: CallDecision): void {
-    const pending = decided.checks
-      .filter(({ policy, cost }) => policy.count !== 'attempt' && cost > 0)
-      .map(({ policy }) => policy);
-    if (pending.length === 0) return;
-    const { watching } = visit.plan;
-    this.#trackEnd(
-      context,
-      visit,
-      decided,
-      visit.inFlight,
-      pending.filter((policy) => !watching.has(policy)),
-    );
-    this.#trackEnd(
-      context,
-      visit,
-      decided,
-      visit.watching,
-      pending.filter((policy) => watching.has(policy)),
-    );
+  #decide(checks: readonly PolicyCheck[]): Promise<CallDecision> {
+    return this.limiter instanceof AbuseLimiterService
+      ? this.limiter.decide(checks)
+      : this.#decideByStandIn(checks);
   }
 
-  #trackEnd(
+  /** A test of the app has put an object in the place of the service. It may have nothing but `check`. */
+  async #decideByStandIn(checks: readonly PolicyCheck[]): Promise<CallDecision> {
+    const decisions = await Promise.all(
+      checks.map(({ policy, identity, cost }) =>
+        this.limiter.check(keyOf(identity), policy.name, cost > 0 ? { cost } : {}),
+      ),
+    );
+    return { ...decisive(checks, decisions), checks, decisions, counted: undefined };
+  }
+
+  /** Keeps the call as in flight for the policies that count it by how it ends. */
+  #trackEnds(context: ExecutionContext, visit: Visit, { checks, counted }: CallDecision): void {
+    if (!counted || checks.every(({ policy }) => policy.count === 'attempt')) return;
+    const pending = checks.filter(({ policy, cost }) => policy.count !== 'attempt' && cost > 0);
+    for (const list of [visit.inFlight, visit.watching]) {
+      const isWatching = list === visit.watching;
+      const ofList = pending.filter(({ policy }) => visit.plan.watching.has(policy) === isWatching);
+      if (ofList.length > 0) list.push(this.#track(context, visit, ofList, counted));
+    }
+  }
+
+  #track(
     context: ExecutionContext,
     visit: Visit,
-    decided: CallDecision,
-    list: CallInFlight[],
-    policies: readonly ResolvedPolicy[],
-  ): void {
-    if (policies.length === 0) return;
-    const listeners = this.#listeners(context, visit, decided);
-    // One response of GraphQL answers several calls, and does not show how each of them ended.
-    const { response } = visit.call;
-    const call =
-      visit.isHttp && response
-        ? callOfResponse(policies, listeners, visit, response)
-        : new CallInFlight(policies, listeners);
-    if (!visit.isHttp) call.expectHandler(GUARDS_MS);
-    list.push(call);
-  }
-
-  #listeners(context: ExecutionContext, visit: Visit, decided: CallDecision): Listeners {
-    return {
-      settle: async (outcomes) => {
-        try {
-          const settled = await settle(this.limiter, decided, outcomes);
-          if (settled && !settled.decision.allowed)
-            throw new TooManyAttemptsError(settled.decision, settled.by.policy.code);
-        } catch (error) {
-          await this.#refuseFault(context, visit, error);
-        }
-      },
-      predicateFailed: ({ name }, fault) =>
-        this.#logger.error(
-          `RATE_LIMIT_IS_FAILURE_THREW: The function \`isFailure\` of the policy ${name} failed, so the call counts. Correct the function. ${String(fault)}`,
-          fault instanceof Error ? fault.stack : undefined,
-        ),
+    checks: readonly PolicyCheck[],
+    counted: CountedCall,
+  ): CallInFlight {
+    const ends: CallEnds = {
+      limiter: this.limiter,
+      refuse: (error) => this.#refuseFault(context, visit, error),
       redirected: ({ name }) =>
         this.#warnOnce(
           `RATE_LIMIT_NO_VERDICT: ${routeName(visit.call.route)} answered with a redirect. The policy ${name} counts failures, but cannot know whether a redirect is one, so it does not count it. Add an \`isFailure\` that looks at \`location\` to the policy.`,
         ),
     };
+    // One response of GraphQL answers several calls, and does not show how each of them ended.
+    const response = visit.isHttp ? visit.call.response : undefined;
+    const call = new CallInFlight(checks, counted, ends, response && stateOf(visit, response));
+    if (response)
+      settleByResponse(
+        call,
+        response,
+        checks.some(({ policy }) => policy.isFailure),
+      );
+    if (!visit.isHttp) call.expectHandler(GUARDS_MS);
+    return call;
   }
 
   /** Most calls have one limit, with numbers in its policy and a key that the request has. They wait for nothing here. */
