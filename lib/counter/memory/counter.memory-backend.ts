@@ -5,8 +5,6 @@ import type { CallOptions } from '../../core/validate.js';
 import type { CounterBackend, CounterCall, CounterReply } from '../counter.backend.js';
 import { CounterError } from '../counter.errors.js';
 
-const SWEEP_AT_LEAST = 1_024;
-
 interface Window {
   count: number;
   readonly endsAtMs: number;
@@ -17,7 +15,6 @@ interface Window {
 /** Counters of one process. They behave as those of the Redis backend. */
 export class MemoryCounterBackend implements CounterBackend {
   readonly #windows = new Map<string, Window>();
-  #sweepAt = SWEEP_AT_LEAST;
   readonly #idleSweep = new IdleSweep(() => this.#sweep());
 
   constructor(private readonly clock: Clock = systemClock) {}
@@ -59,20 +56,15 @@ export class MemoryCounterBackend implements CounterBackend {
   }
 
   #start(key: string, endsAtMs: number): Window {
-    if (this.#windows.size >= this.#sweepAt) this.#sweep();
+    this.#idleSweep.grow(this.#windows.size);
     const window: Window = { count: 0, endsAtMs, calls: new Map() };
     this.#windows.set(key, window);
-    this.#idleSweep.start();
     return window;
   }
 
-  /**
-   * Drops windows that have ended, and returns how many are left. Called when the map has doubled since the last sweep, so
-   * that the cost of a call is constant on average. The idle sweep also calls it, so that memory is freed without calls.
-   */
+  /** Drops windows that have ended, and returns how many are left. */
   #sweep(): number {
     for (const key of this.#windows.keys()) this.#open(key);
-    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#windows.size);
     return this.#windows.size;
   }
 }

@@ -3,7 +3,6 @@ import { IdleSweep } from '../../core/idle-sweep.js';
 
 /** The largest number of identities that are kept. */
 const MAX_IDENTITIES = 100_000;
-const SWEEP_AT_LEAST = 1_024;
 
 /** The part of a ledger that the store uses. */
 export interface StoredLedger {
@@ -48,13 +47,12 @@ export class LedgerStore<Ledger extends StoredLedger> {
   /** The shelves, in the order in which ledgers are dropped. */
   readonly #shelves = [this.#open, this.#blocked, this.#byHand];
   readonly #idle: IdleSweep;
-  #sweepAt = SWEEP_AT_LEAST;
 
   constructor(
     private readonly clock: Clock,
     private readonly create: () => Ledger,
   ) {
-    this.#idle = new IdleSweep(() => this.#sweep(this.clock.now()));
+    this.#idle = new IdleSweep(() => this.#sweep());
   }
 
   get size(): number {
@@ -78,7 +76,6 @@ export class LedgerStore<Ledger extends StoredLedger> {
     const ledger = known ?? this.create();
     // Even a blocked ledger goes to the open ones. `#makeRoom` looks for a block later, which may be set or ended by then.
     this.#open.set(identity, ledger);
-    this.#idle.start();
     return ledger;
   }
 
@@ -86,12 +83,9 @@ export class LedgerStore<Ledger extends StoredLedger> {
     for (const shelf of this.#shelves) if (shelf.delete(identity)) return;
   }
 
-  /**
-   * Sweeps when the store has doubled since the last sweep, so the cost of a call is constant on average. Then drops one
-   * ledger if the store is still full.
-   */
+  /** Drops one ledger if the store is full, also after a sweep. */
   #makeRoom(nowMs: number): void {
-    if (this.size >= this.#sweepAt) this.#sweep(nowMs);
+    this.#idle.grow(this.size);
     if (this.size < MAX_IDENTITIES) return;
     for (const shelf of this.#shelves)
       for (let oldest = shelf.takeOldest(); oldest; oldest = shelf.takeOldest()) {
@@ -109,9 +103,9 @@ export class LedgerStore<Ledger extends StoredLedger> {
     return block.scope === 'manual' ? this.#byHand : this.#blocked;
   }
 
-  #sweep(nowMs: number): number {
+  #sweep(): number {
+    const nowMs = this.clock.now();
     for (const shelf of this.#shelves) shelf.sweep((ledger) => ledger.tidy(nowMs).isEmpty());
-    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.size);
     return this.size;
   }
 }

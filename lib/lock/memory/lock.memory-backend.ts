@@ -35,7 +35,6 @@ import {
 
 // As on Redis, a fence starts at the clock, in tenths of a ms.
 const FENCES_PER_MS = 10;
-const SWEEP_AT_LEAST = 1_024;
 
 /**
  * The pause between two attempts under a clock that a test moves by hand. With such a clock nobody knows when time will
@@ -55,7 +54,6 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   readonly #queues = new MemoryQueues();
   // One fence counter serves all keys. It rises for each of them, and a key that is not held needs no memory.
   #lastFence = 0;
-  #sweepAt = SWEEP_AT_LEAST;
   readonly #idleSweep = new IdleSweep(() => this.#sweep());
 
   constructor(private readonly clock: Clock = steadyClock) {}
@@ -197,10 +195,9 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   }
 
   #grant(keys: readonly string[], lockId: string, ttlMs: number): LockRecord {
-    if (this.#byKey.size >= this.#sweepAt) this.#sweep();
+    this.#idleSweep.grow(this.#byKey.size);
     const record = this.#put(keys, lockId, ttlMs);
     this.#keysById.set(lockId, keys);
-    this.#idleSweep.start();
     return record;
   }
 
@@ -246,10 +243,9 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     return this.#liveById(lockId)?.[0] ?? null;
   }
 
-  /** Deletes expired locks. It runs when the map has doubled, so that a grant stays O(1) on average, and when idle. */
+  /** Deletes expired locks, and returns how many are left. */
   #sweep(): number {
     for (const key of this.#byKey.keys()) this.#live(key);
-    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#byKey.size);
     return this.#byKey.size;
   }
 }
