@@ -8,7 +8,7 @@ import {
   type Subject,
 } from '../limit/limit.backend.js';
 import type { FenceBackend } from '../lock/fence.backend.js';
-import type { SecretBackend, SettleReply, OutcomeReply } from '../secret/secret.backend.js';
+import type { SecretBackend } from '../secret/secret.backend.js';
 import { type Descriptions, observe } from '../telemetry/observe.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
 import type { Backends } from './backends.js';
@@ -19,25 +19,21 @@ import { observedLocks } from './observed-locks.js';
 export function observedBackends(backends: Backends, emit: Emit | undefined): Backends {
   if (!emit) return backends;
   const { lock, fence, limit, limitFallback, budget, secret, counter } = backends;
+  const emitDegraded: Emit = (observation) => emit({ ...observation, degraded: true });
   return {
     lock: observedLocks(lock, emit),
     fence: observe(fence, 'lock', FENCE, emit),
     limit: observe(limit, 'limit', LIMIT, emit),
-    limitFallback:
-      limitFallback &&
-      observe(limitFallback, 'limit', LIMIT_FALLBACK, (observation) =>
-        emit({ ...observation, degraded: true }),
-      ),
+    limitFallback: limitFallback && observe(limitFallback, 'limit', LIMIT_FALLBACK, emitDegraded),
     budget: observedBudgets(budget, emit),
     secret: observe(secret, 'secret', SECRET, emit),
     counter: observe(counter, 'limit', COUNTER, emit),
   };
 }
 
-const ofSubject = ({ policy, identity }: Subject): Facts => ({
-  policy: policy.name,
-  key: keyOf(identity),
-});
+const ofSubject = ({ policy, identity }: Subject): Facts => ({ policy: policy.name, key: keyOf(identity) });
+
+const ofChange = (_: unknown, subject: Subject): Facts => ofSubject(subject);
 
 /** Returns the reason for an event. It leaves out the text that was passed to `block()`, which may be private. */
 const limitReason = ({ reason, scope }: BackendDenied): string => (reason === 'busy' ? reason : scope);
@@ -61,20 +57,17 @@ const deniedForMs = (decision: BackendDecision | undefined): number =>
 const LIMIT: Descriptions<LimitBackend> = {
   check: ofDecisions,
   confirm: ofDecision,
-  withdraw: (_, check) => ofSubject(check),
+  withdraw: ofChange,
   peek: ofDecision,
-  forgive: (_, subject) => ofSubject(subject),
-  reset: (_, subject) => ofSubject(subject),
-  block: (_, subject) => ofSubject(subject),
-  unblock: (_, subject) => ofSubject(subject),
+  forgive: ofChange,
+  reset: ofChange,
+  block: ofChange,
+  unblock: ofChange,
 };
 
 const FENCE: Descriptions<FenceBackend> = {
-  apply: (result, { resource, lockId }) => ({
-    type: 'fence',
-    key: resource,
-    lockId,
-    ...(result?.ok === false ? { reason: 'overtaken' } : {}),
+  apply: (result, { resource: key, lockId }) => ({
+    ...{ type: 'fence', key, lockId, reason: result?.ok === false ? 'overtaken' : undefined },
   }),
   get: (_, key) => ({ type: 'fence.get', key }),
 };
@@ -83,53 +76,36 @@ const FENCE: Descriptions<FenceBackend> = {
  * The operations that the fallback runs in place of `limit`. `forgive`, `reset`, `block` and `unblock` run on both, and
  * `limit` has reported them.
  */
-const LIMIT_FALLBACK: Partial<Descriptions<LimitBackend>> = {
-  check: LIMIT.check,
-  confirm: LIMIT.confirm,
-  withdraw: LIMIT.withdraw,
-  peek: LIMIT.peek,
-};
+const { check, confirm, withdraw, peek } = LIMIT;
+const LIMIT_FALLBACK = { check, confirm, withdraw, peek };
 
 const COUNTER: Descriptions<CounterBackend> = {
   increment: (reply, { key }) => ({
-    type: 'counter.increment',
-    key,
-    ...(reply?.ok === false ? { reason: 'exceeded' } : {}),
+    ...{ type: 'counter.increment', key, reason: reply?.ok === false ? 'exceeded' : undefined },
   }),
   peek: (_, key) => ({ type: 'counter.peek', key }),
   reset: (_, key) => ({ type: 'counter.reset', key }),
 };
 
-/** The outcomes of a secret's operations that are not refusals. */
-const SECRET_DONE: ReadonlySet<string> = new Set(['live', 'shown', 'settled']);
+/** The outcomes of a secret's operations that are not refusals. `view` and `peek` refuse what is burned, `burn` does not. */
+const DONE = ['live', 'shown', 'settled'];
 
 const ofSecret = (
-  reply: Partial<OutcomeReply<string>> | string | undefined,
-  { tag }: { tag: string },
-  isDone = (outcome: string): boolean => SECRET_DONE.has(outcome),
+  tag: string,
+  reply: { readonly outcome?: string; readonly label: string } | string | undefined,
+  done: readonly string[] = DONE,
 ): Facts => {
-  const { outcome, label } = typeof reply === 'string' ? { outcome: reply } : (reply ?? {});
-  return {
-    key: tag,
-    ...(outcome === undefined || isDone(outcome) ? {} : { reason: outcome }),
-    ...(label ? { label } : {}),
-  };
+  const { outcome, label } = typeof reply === 'string' ? { outcome: reply, label: '' } : (reply ?? {});
+  const reason = outcome === undefined || done.includes(outcome) ? undefined : outcome;
+  return { key: tag, reason: reason === 'burned_by_you' ? 'burned' : reason, ...(label ? { label } : {}) };
 };
 
-const ofSettled = (reply: SettleReply | undefined, view: { tag: string }): Facts => ofSecret(reply, view);
-
 const SECRET: Descriptions<SecretBackend> = {
-  create: (reply, { tag, label }) => ofSecret(typeof reply === 'string' ? reply : { label }, { tag }),
-  view: (reply, view) =>
-    ofSecret(
-      typeof reply === 'object' && reply.outcome === 'burned_by_you'
-        ? { ...reply, outcome: 'burned' }
-        : reply,
-      view,
-    ),
-  peek: (reply, tag) => ofSecret(reply, { tag }),
-  burn: (reply, burn) => ofSecret(reply, burn, (outcome) => outcome.startsWith('burned')),
-  status: (reply, receipt) => ofSecret(reply, receipt, (outcome) => outcome !== 'not_found'),
-  confirm: ofSettled,
-  release: ofSettled,
+  create: (reply, { tag, label }) => ofSecret(tag, typeof reply === 'string' ? reply : { label }),
+  view: (reply, { tag }) => ofSecret(tag, reply),
+  peek: (reply, tag) => ofSecret(tag, reply),
+  burn: (reply, { tag }) => ofSecret(tag, reply, ['burned', 'burned_before']),
+  status: (reply, { tag }) => ofSecret(tag, reply, ['live', 'leased', 'burned', 'expired']),
+  confirm: (reply, { tag }) => ofSecret(tag, reply),
+  release: (reply, { tag }) => ofSecret(tag, reply),
 };

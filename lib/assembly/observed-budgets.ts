@@ -91,12 +91,6 @@ function withThresholdEvents(port: BudgetBackend, emit: Emit): BudgetBackend {
 }
 
 const thresholdEvent = ({ scope, period, percent }: Crossed, durationMs: number): Parameters<Emit>[0] => ({
-  feature: 'budget',
-  type: 'threshold',
-  result: 'ok',
-  percent,
-  scopeType: scope.split(':', 1)[0],
-  period,
-  key: scope,
-  durationMs,
+  ...{ feature: 'budget', type: 'threshold', result: 'ok' },
+  ...{ percent, scopeType: scope.split(':', 1)[0], period, key: scope, durationMs },
 });

@@ -41,18 +41,15 @@ export interface RedisConnectionConfig {
 export class RedisConnection {
   readonly runner: ScriptRunner;
   readonly #client: RedisClient;
-  readonly #isUserClient: boolean;
-  readonly #closes: boolean;
-  readonly #healthKey: string;
+  readonly #isOurs: boolean;
 
-  constructor({ redis, keyPrefix, commandTimeoutMs, closeClient }: RedisConnectionConfig) {
-    this.#isUserClient = isRedisClient(redis);
+  constructor(private readonly config: RedisConnectionConfig) {
+    const { redis, commandTimeoutMs } = config;
+    this.#isOurs = !isRedisClient(redis);
     this.#client = isRedisClient(redis)
       ? redis
       : openConnection(redis as Exclude<RedisConnectionOptions, RedisClient>);
-    this.#closes = !this.#isUserClient || closeClient;
-    this.#healthKey = `${keyPrefix}/health`;
-    const hangs = this.#isUserClient ? undefined : new HangWatch(this.#client, commandTimeoutMs);
+    const hangs = this.#isOurs ? new HangWatch(this.#client, commandTimeoutMs) : undefined;
     this.runner = new ScriptRunner(this.#client, commandTimeoutMs, hangs);
   }
 
@@ -62,7 +59,7 @@ export class RedisConnection {
    */
   async opened(): Promise<{ fault: RedisFault | undefined; warnings: string[] }> {
     await this.#firstConnection();
-    const warnings = clientWarnings(this.#client, { own: !this.#isUserClient });
+    const warnings = clientWarnings(this.#client, { own: this.#isOurs });
     const { readiness } = this.runner;
     if (!readiness.ready) return { fault: readiness.fault(), warnings };
     // INFO is read before anything is written, because a connection is dropped once a replica has refused a write.
@@ -73,7 +70,8 @@ export class RedisConnection {
   /** Writes a key on the server, or on each master of a Cluster. Returns the fault, if there is one. */
   async check(): Promise<RedisFault | undefined> {
     const tags = this.#client.isCluster ? tagsOfMasters(this.#client) : [];
-    const keys = tags.length > 0 ? tags.map((tag) => `${this.#healthKey}:{${tag}}`) : [this.#healthKey];
+    const key = `${this.config.keyPrefix}/health`;
+    const keys = tags.length > 0 ? tags.map((tag) => `${key}:{${tag}}`) : [key];
     try {
       await Promise.all(keys.map((health) => this.runner.run(healthScript, { health }, {})));
       return undefined;
@@ -92,7 +90,7 @@ export class RedisConnection {
 
   async close(): Promise<void> {
     this.runner.close();
-    if (!this.#closes) return;
+    if (!this.#isOurs && !this.config.closeClient) return;
     // Nobody can act on errors during the close. Without a listener ioredis would print them.
     this.#client.on?.('error', () => {});
     // QUIT lets sent commands be answered. A server that does not answer must not delay the shutdown.

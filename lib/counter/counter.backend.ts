@@ -1,4 +1,5 @@
 import type { CallOptions } from '../core/validate.js';
+import type { CounterResult } from './counter.types.js';
 
 export interface CounterCall {
   readonly key: string;
@@ -11,11 +12,7 @@ export interface CounterCall {
   readonly remember: boolean;
 }
 
-export interface CounterReply {
-  readonly ok: boolean;
-  readonly count: number;
-  readonly resetMs: number;
-}
+export type CounterReply = Omit<CounterResult, 'remaining'>;
 
 /** The port of counters. Each method is one atomic step. */
 export interface CounterBackend {

@@ -29,11 +29,32 @@ export function observe<Port extends object>(
   descriptions: Partial<Descriptions<Port>>,
   emit: Emit,
 ): Port {
-  const methods = Object.entries<unknown>(descriptions).map(([name, describe]) => [
+  const members = Object.entries<unknown>(descriptions).map(([name, describe]) => [
     name,
-    observed(port, name, describe as Describe<Method>, (facts) => emit({ feature, ...facts })),
+    async (...args: never[]): Promise<unknown> => {
+      const startMs = performance.now();
+      const report = (result: unknown, code?: string): void => {
+        const facts = (describe as Describe<Method>)(result, ...args);
+        emit({
+          ...{ feature, type: name as SyncGuardEvent['type'] },
+          result: code === undefined && facts.reason === undefined ? 'ok' : 'fail',
+          ...facts,
+          ...(code === undefined ? {} : { code }),
+          durationMs: performance.now() - startMs,
+        });
+      };
+      let result: unknown;
+      try {
+        result = await (Reflect.get(port, name) as Method).apply(port, args);
+      } catch (error: unknown) {
+        report(undefined, codeOf(error));
+        throw error;
+      }
+      report(result);
+      return result;
+    },
   ]);
-  return inFrontOf(port, Object.fromEntries(methods) as Partial<Port>);
+  return inFrontOf(port, Object.fromEntries(members) as Partial<Port>);
 }
 
 /**
@@ -49,38 +70,6 @@ export function inFrontOf<Port extends object>(port: Port, members: Partial<Port
       return typeof member === 'function' ? (member.bind(port) as unknown) : member;
     },
   });
-}
-
-function observed(
-  port: object,
-  name: string,
-  describe: Describe<Method>,
-  emit: (observation: Omit<Parameters<Emit>[0], 'feature'>) => void,
-): (...args: never[]) => Promise<unknown> {
-  return async (...args) => {
-    const startMs = performance.now();
-    const report = (facts: Facts, code?: string): void =>
-      emit({
-        type: name as SyncGuardEvent['type'],
-        result: code === undefined && facts.reason === undefined ? 'ok' : 'fail',
-        ...facts,
-        ...(code === undefined ? {} : { code }),
-        durationMs: performance.now() - startMs,
-      });
-    let result: unknown;
-    try {
-      result = await Reflect.apply<object, never[], Promise<unknown>>(
-        Reflect.get(port, name) as Method,
-        port,
-        args,
-      );
-    } catch (error: unknown) {
-      report(describe(undefined, ...args), codeOf(error));
-      throw error;
-    }
-    report(describe(result, ...args));
-    return result;
-  };
 }
 
 const codeOf = (error: unknown): string =>

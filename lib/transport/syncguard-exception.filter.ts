@@ -121,17 +121,11 @@ export const toHttpException = <E>(
 const RETRY_SOON_SECS = 1;
 
 function refusalOf(error: SyncGuardError, maxRetryAfterMs: number): Refusal {
+  const { code, summary: message } = error;
   const statusCode = statusOf(error);
-  const context = forClients(error.context);
-  return {
-    statusCode,
-    code: error.code,
-    message: error.summary,
-    context: retryFacts(
-      statusCode === 503 ? { retryAfter: RETRY_SOON_SECS, ...context } : context,
-      maxRetryAfterMs,
-    ),
-  };
+  const soon = statusCode === 503 ? { retryAfter: RETRY_SOON_SECS } : {};
+  const context = retryFacts({ ...soon, ...forClients(error.context) }, maxRetryAfterMs);
+  return { statusCode, code, message, context };
 }
 
 /**
@@ -168,17 +162,11 @@ function statusOf(error: SyncGuardError): number {
   return STATUS_BY_CODE[error.code] ?? 500;
 }
 
-class Nothing {
-  static [Symbol.hasInstance](): boolean {
-    return false;
-  }
-}
-
 /**
- * Takes the place of the filter where `http: false` is set. It catches nothing: no error is an instance of
- * `Nothing`. `@Catch()` without a class would catch every error.
+ * Takes the place of the filter where `http: false` is set. It catches nothing: no error is an instance of this class.
+ * `@Catch()` without a class would catch every error.
  */
-@Catch(Nothing)
+@Catch(class Nothing {})
 export class DisabledExceptionFilter implements ExceptionFilter<never> {
   catch(): void {}
 }
