@@ -4,6 +4,7 @@ import type {
   Balance,
   BudgetListResult,
   BudgetRecord,
+  BudgetRefusal,
   ChargeResult,
   CreditResult,
   ExtendHoldResult,
@@ -74,10 +75,7 @@ export interface HoldRequest extends OperationRequest {
 export type ReserveMode = 'reserve' | 'renew' | 'run';
 
 /** Only with mode `run`: another call has a pending hold under the id. */
-export interface AlreadyRunning<A extends Amount = bigint> {
-  readonly ok: false;
-  readonly reason: 'pending';
-  readonly record: BudgetRecord<A>;
+export interface AlreadyRunning<A extends Amount = bigint> extends BudgetRefusal<'pending', A> {
   /** How long that hold lasts unless it is extended, by the clock of the backend. */
   readonly endsInMs: number;
 }

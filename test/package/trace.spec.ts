@@ -10,7 +10,7 @@ const MOST_FILES: Record<string, number> = {
   view: 9,
   acquire: 16,
   check: 10,
-  reserve: 14,
+  reserve: 13,
   '@RateLimit': 16,
 };
 const MOST_LINES = 450;

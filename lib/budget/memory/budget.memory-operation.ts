@@ -6,7 +6,6 @@ import type {
   ReserveRequest,
 } from '../budget.backend.js';
 import { balanceOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
-import { reservedOf } from '../budget.results.js';
 import type { Balance, BudgetRecord, BudgetRefusal, Crossed } from '../budget.types.js';
 import { ANY_NONCE, attachNonce } from '../budget.validate.js';
 
@@ -87,8 +86,8 @@ export function sameContent(
   return record.kind === kind && record.amount === amount && JSON.stringify(asked) === JSON.stringify(done);
 }
 
-export const reservedResult = (tree: Tree, operation: Operation, replayed: boolean): ReserveOutcome =>
-  attachNonce(
-    { ...reservedOf(operation.record, operation.record, replayed), ...balancesAndCrossed(tree, operation) },
-    operation.nonce,
-  );
+export function reservedResult(tree: Tree, operation: Operation, replayed: boolean): ReserveOutcome {
+  const { root, id, generation, amount, expiresAtMs } = operation.record;
+  const hold = { ok: true, status: 'reserved', root, id, generation, amount, expiresAtMs, replayed } as const;
+  return attachNonce({ ...hold, ...balancesAndCrossed(tree, operation) }, operation.nonce);
+}

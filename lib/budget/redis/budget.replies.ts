@@ -23,7 +23,6 @@ import {
   finalizedOf,
   type Head,
   type ReplyContext,
-  reservedOf,
 } from '../budget.results.js';
 
 /**
@@ -61,8 +60,20 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = A
   const answer = textReply(reply);
   const [status, packed] = answer;
   if (status === 'reserved' || status === 'replayed') {
-    const hold = reservedOf(parseHead(packed), about, status === 'replayed');
-    return attachNonce(withEntries(hold, answer), (hold.replayed && answer[6]) || nonce);
+    const { root, id } = about;
+    const { generation, amount, expiresAtMs } = parseHead(packed);
+    const replayed = status === 'replayed';
+    const hold = {
+      ok: true,
+      status: 'reserved',
+      root,
+      id,
+      generation,
+      amount,
+      expiresAtMs,
+      replayed,
+    } as const;
+    return attachNonce(withEntries(hold, answer), (replayed && answer[6]) || nonce);
   }
   if (status === 'exceeded') return parseExceeded(answer);
   if (status === 'pending') {
