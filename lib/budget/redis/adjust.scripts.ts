@@ -1,5 +1,5 @@
 import { ARM, ARM_CREDITED } from './budget.thresholds.fragments.js';
-import { PLUS, READ_COUNTERS, START, admit } from './budget.fragments.js';
+import { READ_COUNTERS, START, admit } from './budget.fragments.js';
 import {
   ENTRIES,
   ENTRY_LISTS,
@@ -21,7 +21,7 @@ import {
 export const refundScript = defineBudgetScript({
   name: 'budget-refund',
   args: [...REF, 'amount', 'refundId', 'retentionMs'],
-  lua: /* lua */ `${START}${PLUS}
+  lua: /* lua */ `${START}
 ${READ_OPERATION}
 local beginning, state, generationOf, committedOf, refundedOf, following =
   match(record, '^((%a) %a (%d+) %d+ %d+ (%d+)) (%d+)( %d+ %d %d+ %d+ %d+ %S+)$')
@@ -61,7 +61,7 @@ return { 'refunded', record, ${ENTRY_LISTS} }`,
 export const creditScript = defineBudgetScript({
   name: 'budget-credit',
   args: ['id', 'amount', 'period', 'retentionMs', ...ENTRIES],
-  lua: /* lua */ `${START}${PLUS}
+  lua: /* lua */ `${START}
 local content = amount .. ' ' .. scopes .. '|' .. period
 local earlier = redis.call('HGET', records, 'k|' .. id)
 if earlier and earlier ~= content then return { 'conflict' } end

@@ -43,31 +43,24 @@ local function less(a, b)
   return #a < #b or (#a == #b and a < b)
 end
 
+-- Returns a + b, or a - b where sign is -1 and b is not greater.
+local function plus(a, b, sign)
+  sign = sign or 1
+  if #a < 16 and #b < 16 then return format('%d', a + sign * b) end
+  a, b = format('%28s', a), format('%28s', b)
+  local low = (tonumber(string.sub(a, 20)) or 0) + sign * (tonumber(string.sub(b, 20)) or 0)
+  local high = (tonumber(string.sub(a, 1, 19)) or 0) + sign * (tonumber(string.sub(b, 1, 19)) or 0)
+  if low < 0 or low >= 1000000000 then high, low = high + sign, low - sign * 1000000000 end
+  return high == 0 and format('%d', low) or format('%d%09d', high, low)
+end
+
 -- Returns a - b, but never less than 0.
 local function minus(a, b)
-  if less(a, b) then return '0' end
-  if #a < 16 then return format('%d', a - b) end
-  a, b = format('%28s', a), format('%28s', b)
-  local low = (tonumber(string.sub(a, 20)) or 0) - (tonumber(string.sub(b, 20)) or 0)
-  local high = (tonumber(string.sub(a, 1, 19)) or 0) - (tonumber(string.sub(b, 1, 19)) or 0)
-  if low < 0 then high, low = high - 1, low + 1000000000 end
-  return high == 0 and format('%d', low) or format('%d%09d', high, low)
+  return less(a, b) and '0' or plus(a, b, -1)
 end
 
 local function foreign(what)
   error('SYNCGUARD_FOREIGN ' .. what, 0)
-end`;
-
-export const PLUS = /* lua */ `
--- Reads: format.
--- Sets: plus.
-local function plus(a, b)
-  if #a < 16 and #b < 16 then return format('%d', a + b) end
-  a, b = format('%28s', a), format('%28s', b)
-  local low = (tonumber(string.sub(a, 20)) or 0) + (tonumber(string.sub(b, 20)) or 0)
-  local high = (tonumber(string.sub(a, 1, 19)) or 0) + (tonumber(string.sub(b, 1, 19)) or 0)
-  if low >= 1000000000 then high, low = high + 1, low - 1000000000 end
-  return high == 0 and format('%d', low) or format('%d%09d', high, low)
 end`;
 
 export const COUNTER = "'^(%d+) (%d+) (%d+) (%d+) (%S+)$'";
@@ -106,7 +99,7 @@ const DROP_DUE = "redis.call('ZREM', pending, unpack(due))";
  */
 const start = (needs: 'no memory' | 'memory'): string => /* lua */ `
 -- Reads: pending, garbage, records, counters, retentionMs.
--- Sets: time, nowMs, format, match, gmatch, now, EMPTY, split, less, minus, foreign, BATCH, due.${BASICS}
+-- Sets: time, nowMs, format, match, gmatch, now, EMPTY, split, less, plus, minus, foreign, BATCH, due.${BASICS}
 local BATCH = 100
 local due = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then

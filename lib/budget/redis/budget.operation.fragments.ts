@@ -1,3 +1,4 @@
+import { ARM, CROSS } from './budget.thresholds.fragments.js';
 import { READ_BALANCES } from './budget.fragments.js';
 import { textReply, type TextReply } from './budget.replies.js';
 import { defineScript, type Script, type ScriptDefinition } from '../../script/define-script.js';
@@ -149,12 +150,15 @@ export const sameContent = (ofKind: string): string => /* lua */ `
   local isSame = kind == '${ofKind}' and amountOf == amount and sorted(scopesBefore) == sorted(scopes)`;
 
 /**
- * Adds the amount to a part of each counter. Ends with 'exceeded', before anything is written, if one of them has no room
- * for it. `needsRoom` is a condition: an amount of 0 needs none.
+ * Adds the amount to a part of each counter, and finds the thresholds that this crosses. Ends with 'exceeded', before
+ * anything is written, if a counter has no room for it. `needsRoom` is a condition: an amount of 0 needs none.
  */
 export const addAmount = (part: 'committed' | 'reserved', needsRoom: string): string => /* lua */ `
--- Reads: limitOf, match, foreign, plus, less, amount, split, ends, names, now.
+-- Reads: ending, thresholds, format, gmatch, limits, setOf, limitOf, match, foreign, plus, less, amount, split, ends,
+--   names, now.
 -- Changes: packed.
+-- Sets: crossed.
+${ARM}
 local full, stops
 for i, limit in ipairs(limitOf) do
   local committed, reserved, credits, rest = match(packed[i], '^(%d+) (%d+) (%d+)( %d+ %S+)$')
@@ -173,7 +177,9 @@ end
 if full then
   for i = 1, 4 do full[i] = table.concat(full[i], ';') end
   return { 'exceeded', amount, now, unpack(full) }
-end`;
+end
+local crossed = '-'
+${CROSS}`;
 
 /**
  * The first write of a script that settles. A full server allows ZREM, and then every write after it. The

@@ -1,5 +1,4 @@
-import { ARM, CROSS } from './budget.thresholds.fragments.js';
-import { PLUS, ROOM, START, admit, openRecord } from './budget.fragments.js';
+import { ROOM, START, admit, openRecord } from './budget.fragments.js';
 import {
   DETAIL,
   ENTRIES,
@@ -23,7 +22,7 @@ import {
 export const chargeScript = defineBudgetScript({
   name: 'budget-charge',
   args: ['id', 'amount', 'mode', 'retentionMs', ...ENTRIES],
-  lua: /* lua */ `${START}${PLUS}
+  lua: /* lua */ `${START}
 ${READ_NEWEST}
 if record then
   ${openRecord('kind', 'amountOf')}
@@ -42,10 +41,8 @@ if mode == 'record' then
   end
 end
 
-${ARM}
 ${addAmount('committed', "amount ~= '0' and mode ~= 'record'")}
-local crossed, meta, nonce = '-', '', '-'
-${CROSS}
+local meta, nonce = '', '-'
 local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
 record = table.concat({ 'f c', 1, amount, amount, amount, 0, uncovered, 0, now, now, now, crossed }, ' ')
 detail = ${DETAIL}

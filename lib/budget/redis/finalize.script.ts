@@ -1,5 +1,5 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
-import { PLUS, READ_COUNTERS, ROOM, START_SETTLING, openRecord } from './budget.fragments.js';
+import { READ_COUNTERS, ROOM, START_SETTLING, openRecord } from './budget.fragments.js';
 import {
   END_OPERATION,
   ENTRY_LISTS,
@@ -20,7 +20,7 @@ import {
 export const finalizeScript = defineBudgetScript({
   name: 'budget-finalize',
   args: [...REF, 'actual', 'overage', 'late', 'retentionMs'],
-  lua: /* lua */ `${START_SETTLING}${PLUS}
+  lua: /* lua */ `${START_SETTLING}
 ${READ_OPERATION}
 ${openRecord('state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'createdAtMs', 'expiresAtMs')}
 if state == 'a' then return { 'aborted', record, detail } end

@@ -1,5 +1,5 @@
 import { ARM } from './budget.thresholds.fragments.js';
-import { PLUS, READ_COUNTERS, START_SETTLING } from './budget.fragments.js';
+import { READ_COUNTERS, START_SETTLING } from './budget.fragments.js';
 import {
   END_OPERATION,
   KEEP_KEYS,
@@ -21,7 +21,7 @@ import {
 export const abortScript = defineBudgetScript({
   name: 'budget-abort',
   args: [...REF, 'retentionMs'],
-  lua: /* lua */ `${START_SETTLING}${PLUS}
+  lua: /* lua */ `${START_SETTLING}
 ${READ_OPERATION}
 local state, middle, amountOf, dates, crossed =
   match(record, '^(%a) (%a %d+ (%d+) %d+ %d+ %d+ %d+) %d (%d+ %d+) %d+ (%S+)$')

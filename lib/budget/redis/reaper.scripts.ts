@@ -1,4 +1,4 @@
-import { PLUS, START_SETTLING, openRecord } from './budget.fragments.js';
+import { START_SETTLING, openRecord } from './budget.fragments.js';
 import { defineBudgetScript } from './budget.operation.fragments.js';
 import { textReply } from './budget.replies.js';
 import { defineScript } from '../../script/define-script.js';
@@ -14,7 +14,7 @@ import { NOW_MS } from '../../script/fragments.js';
 export const reaperScript = defineBudgetScript({
   name: 'budget-reaper',
   args: ['max', 'retentionMs'],
-  lua: /* lua */ `${START_SETTLING}${PLUS}
+  lua: /* lua */ `${START_SETTLING}
 local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
 local expired, fields, windows, kept, touched, purged = {}, {}, {}, {}, {}, 0
 local isRipe, needed = {}, {}

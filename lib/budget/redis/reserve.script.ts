@@ -1,5 +1,4 @@
-import { ARM, CROSS } from './budget.thresholds.fragments.js';
-import { PLUS, START, admit, openRecord } from './budget.fragments.js';
+import { START, admit, openRecord } from './budget.fragments.js';
 import {
   DETAIL,
   ENTRIES,
@@ -27,7 +26,7 @@ import {
 export const reserveScript = defineBudgetScript({
   name: 'budget-reserve',
   args: ['id', 'amount', 'ttlMs', 'meta', 'mode', 'nonce', 'retentionMs', ...ENTRIES],
-  lua: /* lua */ `${START}${PLUS}
+  lua: /* lua */ `${START}
 ${READ_NEWEST}
 local generation, before = '1', nil
 if record then
@@ -48,10 +47,7 @@ if record then
     untilMs = redis.call('ZSCORE', garbage, 'o|' .. id) or now }
 end
 ${admit('limits', 'inherited', 'thresholds')}
-${ARM}
 ${addAmount('reserved', "amount ~= '0'")}
-local crossed = '-'
-${CROSS}
 local expiresAtMs = nowMs + ttlMs
 local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) + 2 * retentionMs or nil
 expiresAtMs = format('%d', expiresAtMs)
