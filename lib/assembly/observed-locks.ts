@@ -1,5 +1,4 @@
-import { momentNow } from '../core/clock.js';
-import { BackendHandle } from '../lock/lock.handle.js';
+import { BackendHandle, momentNow } from '../lock/lock.handle.js';
 import { detailOf, type LockBackend } from '../lock/lock.backend.js';
 import type {
   BackendCapabilities,

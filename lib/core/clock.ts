@@ -9,33 +9,6 @@ export const systemClock: Clock = { now: () => Date.now() };
 export const steadyClock: Clock = { now: () => Math.floor(performance.timeOrigin + performance.now()) };
 
 /**
- * A point in time by both clocks of this process. The monotonic clock stands still while the machine is
- * suspended. The wall clock may be set. So a moment has come when either clock says so.
- */
-export interface Moment {
-  readonly monotonicMs: number;
-  readonly wallMs: number;
-}
-
-export const momentNow = (): Moment => ({ monotonicMs: performance.now(), wallMs: Date.now() });
-
-export const momentAfter = (moment: Moment, ms: number): Moment => ({
-  monotonicMs: moment.monotonicMs + ms,
-  wallMs: moment.wallMs + ms,
-});
-
-export const earlierMoment = (a: Moment, b: Moment): Moment => ({
-  monotonicMs: Math.min(a.monotonicMs, b.monotonicMs),
-  wallMs: Math.min(a.wallMs, b.wallMs),
-});
-
-/**
- * Returns the ms until a moment, by the clock that reaches it first. The moment has come if the result is 0 or less.
- */
-export const msUntil = ({ monotonicMs: byMonotonic, wallMs }: Moment): number =>
-  Math.min(byMonotonic - performance.now(), wallMs - Date.now());
-
-/**
  * How long after its expiry a record still counts as live, in ms, for clocks that disagree. See
  * docs/wire-format.md.
  */

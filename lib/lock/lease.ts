@@ -1,11 +1,9 @@
 import { setMaxListeners } from 'node:events';
-import { earlierMoment, type Moment, momentAfter, msUntil } from '../core/clock.js';
 import { isOwed } from '../core/owed.js';
 import { hashesOf, LockError } from './lock.errors.js';
-import { type BackendHandle, fencesOf } from './lock.handle.js';
-import type { ExtendResult } from './lock.types.js';
+import { type BackendHandle, earlierMoment, fencesOf, momentAfter, msUntil } from './lock.handle.js';
+import type { ExtendResult, Moment } from './lock.types.js';
 import { validateTtl } from './lock.validate.js';
-import type { Watched } from './watchdog.js';
 
 /** What a body can see of its lock, and do with it. */
 export interface LockContext {
@@ -109,13 +107,15 @@ const RETRIES_PER_TTL = 20;
  * do, as it stands still while the machine is suspended. A wall clock that is set forward ends the lease early, which
  * is safe.
  */
-export class Lease implements Watched {
+export class Lease {
   /** What the body is called with. All its values are getters, so a logger or JSON shows none of them. */
   readonly context: LockContext = new LeaseContext(this);
   readonly keys: readonly string[];
   readonly handle: BackendHandle;
-  /** Its place among those that the watchdog watches. */
+  /** Its place among those that the watchdog watches. -1 while it is not one of them. */
   place = -1;
+  /** The call of the body, with the release that follows it. */
+  run!: Promise<unknown>;
   readonly #options: LeaseOptions;
   readonly #sinceMs: number;
   readonly #end: Moment;
@@ -163,20 +163,23 @@ export class Lease implements Watched {
     return this.#controller.signal;
   }
 
+  /** When to wake it next, as `performance.now()` counts. It is read again after each wake. */
   get wakeAtMs(): number {
     if (this.#lost || this.#ended) return Infinity;
     const { monotonicMs: deadlineMs } = this.#deadline;
     return this.#renewing ? deadlineMs : Math.min(this.#renewAtMs, deadlineMs);
   }
 
+  /** May be called before `wakeAtMs`. */
   wake(nowMs: number): void {
-    if (this.lost || this.#renewing || nowMs < this.#renewAtMs) return;
+    if (this.#ended || this.lost || this.#renewing || nowMs < this.#renewAtMs) return;
     // While the server owes the answer to the last renewal, no further one is sent.
     if (isOwed(this.#fault)) return this.#renewLater();
     this.#renewing = true;
     void this.#renew();
   }
 
+  /** Makes the next wake renew at once, even if no renewal is due. */
   renewNow(): void {
     this.#renewAtMs = -Infinity;
   }

@@ -1,15 +1,46 @@
+import { randomFillSync } from 'node:crypto';
 import { refuseAborted } from '../core/abort.js';
 import { BackgroundRetries } from '../core/background-retries.js';
-import { Bag, type InBag } from '../core/bag.js';
-import { type Moment, momentAfter, momentNow, msUntil } from '../core/clock.js';
 import { IdleSweep } from '../core/idle-sweep.js';
 import { settleWithin } from '../core/settle-within.js';
 import { MAX_DURATION_MS } from '../core/validate.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
-import type { ExtendResult, HeldLock, LockHandle, ReleaseResult } from './lock.types.js';
+import type { ExtendResult, HeldLock, LockHandle, Moment, ReleaseResult } from './lock.types.js';
+
+export const momentNow = (): Moment => ({ monotonicMs: performance.now(), wallMs: Date.now() });
+
+export const momentAfter = (moment: Moment, ms: number): Moment => ({
+  monotonicMs: moment.monotonicMs + ms,
+  wallMs: moment.wallMs + ms,
+});
+
+export const earlierMoment = (a: Moment, b: Moment): Moment => ({
+  monotonicMs: Math.min(a.monotonicMs, b.monotonicMs),
+  wallMs: Math.min(a.wallMs, b.wallMs),
+});
+
+/**
+ * Returns the ms until a moment, by the clock that reaches it first. The moment has come if the result is 0 or less.
+ */
+export const msUntil = ({ monotonicMs: byMonotonic, wallMs }: Moment): number =>
+  Math.min(byMonotonic - performance.now(), wallMs - Date.now());
 
 const SWEEP_AT_LEAST = 1_024;
+const LOCK_ID_BYTES = 16;
+
+// Random bytes are read 4 kB at a time, because a system call for each id would cost more than the rest of an acquire.
+const pool = Buffer.allocUnsafeSlow(256 * LOCK_ID_BYTES);
+let poolOffset = pool.length;
+
+/** Returns a new lock id: 16 bytes from a cryptographic random generator, as 22 base64url characters. */
+export function createLockId(): string {
+  if (poolOffset === pool.length) {
+    randomFillSync(pool);
+    poolOffset = 0;
+  }
+  return pool.toString('base64url', poolOffset, (poolOffset += LOCK_ID_BYTES));
+}
 
 /** @internal What a backend says of a grant. */
 export interface Grant extends Omit<HeldLock, 'deadline'> {
@@ -23,7 +54,7 @@ export interface Grant extends Omit<HeldLock, 'deadline'> {
  * The handle of a granted lock. It knows the keys, so each operation is one round trip. After the release, or once the
  * lock was found to be lost, its operations send no commands and return `{ ok: false }`.
  */
-export class BackendHandle implements LockHandle, InBag {
+export class BackendHandle implements LockHandle {
   readonly ok = true;
   readonly lockId: string;
   readonly fence: string;
@@ -123,22 +154,34 @@ export class BackendHandle implements LockHandle, InBag {
 /**
  * The handles that `acquire()` has returned and that are not released yet. A shutdown waits for them, and may release
  * those that are left.
+ *
+ * They are in an array and no `Set`: the tables that a busy one leaves behind refer to each other, so that what they held
+ * outlives several collections. With 64 calls in flight that was measured to be a third of the CPU of a call.
  */
 export class OpenHandles {
-  readonly #open = new Bag<BackendHandle>();
+  readonly #open: BackendHandle[] = [];
   #sweepAt = SWEEP_AT_LEAST;
   readonly #idleSweep = new IdleSweep(() => this.#sweep());
   #onEmpty: (() => void) | undefined;
 
   add(handle: BackendHandle): LockHandle {
-    if (this.#open.size >= this.#sweepAt) this.#sweep();
-    this.#open.add(handle);
-    if (this.#open.size === 1) this.#idleSweep.start(); // It goes on by itself while any is open.
+    if (this.#open.length >= this.#sweepAt) this.#sweep();
+    handle.place = this.#open.push(handle) - 1;
+    if (this.#open.length === 1) this.#idleSweep.start(); // It goes on by itself while any is open.
     return handle.openIn(this);
   }
 
+  /** The last handle takes the place of the deleted one. */
   delete(handle: BackendHandle): void {
-    if (this.#open.delete(handle) && this.#open.size === 0) this.#onEmpty?.();
+    const { place } = handle;
+    if (place < 0) return;
+    handle.place = -1;
+    const last = this.#open.pop() as BackendHandle;
+    if (last !== handle) {
+      this.#open[place] = last;
+      last.place = place;
+    }
+    if (this.#open.length === 0) this.#onEmpty?.();
   }
 
   /** Returns the handle of a lock that is used by its id. It looks through all, since few calls have only the id. */
@@ -149,11 +192,11 @@ export class OpenHandles {
   /** Resolves when no handle is open any more. */
   async emptied(): Promise<void> {
     this.#sweep();
-    if (this.#open.size > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
+    if (this.#open.length > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
   }
 
   toArray(): LockHandle[] {
-    return this.#open.toArray();
+    return [...this.#open];
   }
 
   /** Forgets handles that were never released and whose TTL is over. Runs when the list has doubled, and when idle. */
@@ -161,8 +204,8 @@ export class OpenHandles {
     const nowMs = performance.now();
     for (const handle of this.#open.filter(({ held }) => held.deadline.monotonicMs <= nowMs))
       this.delete(handle);
-    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#open.size);
-    return this.#open.size;
+    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#open.length);
+    return this.#open.length;
   }
 }
 

@@ -1,4 +1,3 @@
-import { randomFillSync } from 'node:crypto';
 import { describe, hashKey } from '../core/keys.js';
 import type { LockBackend } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
@@ -8,7 +7,6 @@ import type { AcquireResult, LockInfo, RawLockInfo } from './lock.types.js';
 export const FENCE_THRESHOLDS = { WARN: '090000000000000', MAX: '900000000000000' } as const;
 
 const FENCE_DIGITS = 15;
-const LOCK_ID_BYTES = 16;
 
 /**
  * Returns a fence as it is stored and compared: with 15 digits, so that strings sort like numbers.
@@ -22,19 +20,6 @@ export function formatFence(fence: number | bigint): string {
     code: 'InvalidArgument',
     message: `A fence must be an integer from 0 to 999999999999999, got ${describe(fence)}.`,
   });
-}
-
-// Random bytes are read 4 kB at a time, because a system call for each id would cost more than the rest of an acquire.
-const pool = Buffer.allocUnsafeSlow(256 * LOCK_ID_BYTES);
-let poolOffset = pool.length;
-
-/** Returns a new lock id: 16 bytes from a cryptographic random generator, as 22 base64url characters. */
-export function createLockId(): string {
-  if (poolOffset === pool.length) {
-    randomFillSync(pool);
-    poolOffset = 0;
-  }
-  return pool.toString('base64url', poolOffset, (poolOffset += LOCK_ID_BYTES));
 }
 
 /** The record of a held lock. In Redis it is stored as JSON (docs/wire-format.md), in memory as this object. */

@@ -1,7 +1,6 @@
 import { AsyncResource } from 'node:async_hooks';
 import { Logger } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
-import { Bag, type InBag } from '../core/bag.js';
 import { hashKey } from '../core/keys.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
@@ -12,18 +11,11 @@ import { Watchdog } from './watchdog.js';
 
 type Body<T> = (lock: LockContext) => T | Promise<T>;
 
-/** A body that runs under its lock. */
-export interface Running extends InBag {
-  readonly lease: Lease;
-  readonly run: Promise<unknown>;
-}
-
 /** Runs bodies under their locks: keeps the leases alive meanwhile, and gives the locks back. */
 export class LockRuns {
   readonly #logger = new Logger('SyncGuard');
   readonly #watchdog = new Watchdog();
   readonly #retries = new BackgroundRetries();
-  readonly #running = new Bag<Running>();
 
   /**
    * @param owner - the backend that granted the locks
@@ -42,18 +34,18 @@ export class LockRuns {
       // The watchdog may find the loss, and it runs in no async context.
       onLost: this.onLost && AsyncResource.bind(() => this.onLost?.(lease)),
     });
-    const run = this.#under(lease, call, fn);
-    const running = { lease, run, place: -1 };
-    this.#running.add(running);
+    const run = (lease.run = this.#under(lease, call, fn));
+    this.#watchdog.watch(lease); // After the body has begun, since it may have to start a timer.
     try {
       return await run;
     } finally {
-      this.#running.delete(running);
+      this.#watchdog.unwatch(lease);
     }
   }
 
-  toArray(): Running[] {
-    return this.#running.toArray();
+  /** The leases of all calls whose body or release still runs. */
+  leases(): Lease[] {
+    return this.#watchdog.leases();
   }
 
   renewAll(): void {
@@ -75,15 +67,12 @@ export class LockRuns {
     };
     let outcome: { value: T } | { error: unknown };
     try {
-      const running = frames.run(frame, fn, lease.context);
-      this.#watchdog.watch(lease); // After the body has begun, since it may have to start a timer.
-      outcome = { value: await running };
+      outcome = { value: await frames.run(frame, fn, lease.context) };
     } catch (error) {
       outcome = { error };
     }
     frame.active = false;
     lease.end();
-    this.#watchdog.unwatch(lease);
     const failed = 'error' in outcome;
     const lost = await this.#giveBack(
       lease,

@@ -1,6 +1,5 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
-import { momentNow, msUntil } from '../core/clock.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type CallOptions, invalidOption } from '../core/validate.js';
@@ -15,7 +14,7 @@ import {
   type LockErrorCode,
   shuttingDown,
 } from './lock.errors.js';
-import { type BackendHandle, OpenHandles } from './lock.handle.js';
+import { type BackendHandle, momentNow, msUntil, OpenHandles } from './lock.handle.js';
 import {
   type LockCallOptions,
   MAX_RETRIES_UNUSED,
@@ -199,7 +198,7 @@ export class LockService implements OnModuleDestroy {
 
   /** @internal For tests: marks a lock as lost at once, as its next renewal would do. */
   lose(lockId: string): void {
-    for (const { lease } of this.#runs.toArray())
+    for (const lease of this.#runs.leases())
       if (lease.handle.lockId === lockId) lease.lose('another owner has it, or it was deleted');
   }
 
@@ -214,10 +213,10 @@ export class LockService implements OnModuleDestroy {
     if (this.#attempts > 0) await new Promise<void>((resolve) => (this.#onNoAttempt = resolve));
     await nextTurn(); // A lock that was granted just now reaches its body within this turn of the event loop.
     // A body whose lock is lost is not waited for: it must stop anyway.
-    const held = this.#runs.toArray().filter(({ lease }) => !lease.lost);
+    const held = this.#runs.leases().filter(({ lost }) => !lost);
     await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(({ run }) => run)]);
 
-    const leases = held.filter(({ place }) => place >= 0).map(({ lease }) => lease);
+    const leases = held.filter(({ place }) => place >= 0);
     await this.#endHeld(leases, [...leases.map(({ handle }) => handle), ...this.#handles.toArray()]);
     await Promise.all([this.#runs.flush(), this.#backend.flush?.()]);
   }

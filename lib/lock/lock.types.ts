@@ -1,5 +1,3 @@
-import type { Moment } from '../core/clock.js';
-
 /** What a backend can do. `supportsFencing: true` is part of the type, so TypeScript knows that every grant has a `fence`. */
 export interface BackendCapabilities {
   readonly backend: string;
@@ -66,6 +64,15 @@ export interface ReleaseOptions {
   /** @internal Passed by the handle of the grant. It saves the look-up of the lock's keys. */
   held?: HeldLock | undefined;
   signal?: AbortSignal | undefined;
+}
+
+/**
+ * @internal A point in time by both clocks of this process. The monotonic clock stands still while the machine is
+ * suspended. The wall clock may be set. So a moment has come when either clock says so.
+ */
+export interface Moment {
+  readonly monotonicMs: number;
+  readonly wallMs: number;
 }
 
 /** @internal What a handle knows about its lock. */

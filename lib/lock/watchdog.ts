@@ -1,5 +1,5 @@
 import { AsyncResource } from 'node:async_hooks';
-import { Bag, type InBag } from '../core/bag.js';
+import type { Lease } from './lease.js';
 
 /**
  * The longest pause between two checks. Timers stand still while the machine is suspended. With this pause a loss is
@@ -7,46 +7,48 @@ import { Bag, type InBag } from '../core/bag.js';
  */
 const LOOK_EVERY_MS = 1_000;
 
-/** Something that the watchdog wakes. */
-export interface Watched extends InBag {
-  /** When to wake it next, as `performance.now()` counts. The watchdog reads it again after each wake. */
-  readonly wakeAtMs: number;
-  /** May be called before `wakeAtMs`. */
-  wake(nowMs: number): void;
-  /** Makes the next wake renew at once, even if no renewal is due. */
-  renewNow(): void;
-}
-
 /**
  * Wakes leases when they must be renewed or are lost. All leases share one timer. Leases that are due together are renewed
  * in one turn of the event loop, so a thousand renewals cost one write to the socket.
  */
 export class Watchdog {
-  readonly #watched = new Bag<Watched>();
+  // An array and no `Set`, as the open handles.
+  readonly #leases: Lease[] = [];
   // All leases share the timer, so it must not run in the async context of the call that started it.
   readonly #context = new AsyncResource('SyncGuardWatchdog');
   #timer: NodeJS.Timeout | undefined;
   #wakeAtMs = Infinity;
 
-  watch(watched: Watched): void {
-    this.#watched.add(watched);
-    this.#arm(watched.wakeAtMs);
+  watch(lease: Lease): void {
+    lease.place = this.#leases.push(lease) - 1;
+    this.#arm(lease.wakeAtMs);
   }
 
   /** Called when `wakeAtMs` of a lease has changed. */
-  changed(watched: Watched): void {
-    if (watched.place >= 0) this.#arm(watched.wakeAtMs);
+  changed(lease: Lease): void {
+    if (lease.place >= 0) this.#arm(lease.wakeAtMs);
   }
 
-  unwatch(watched: Watched): void {
-    this.#watched.delete(watched);
+  /** The last lease takes the place of this one. */
+  unwatch(lease: Lease): void {
+    const last = this.#leases.pop() as Lease;
+    if (last !== lease) {
+      this.#leases[lease.place] = last;
+      last.place = lease.place;
+    }
+    lease.place = -1;
+  }
+
+  /** Returns a copy, since leases may end while the others are looked at. */
+  leases(): Lease[] {
+    return [...this.#leases];
   }
 
   /** Renews all leases in one turn, so that a lock which the server has lost is found now and not at its next renewal. */
   renewAll(): void {
-    for (const watched of this.#watched.toArray()) {
-      watched.renewNow();
-      this.#arm(watched.wakeAtMs);
+    for (const lease of this.#leases) {
+      lease.renewNow();
+      this.#arm(lease.wakeAtMs);
     }
   }
 
@@ -65,9 +67,9 @@ export class Watchdog {
     this.#wakeAtMs = Infinity;
     const nowMs = performance.now();
     let nextMs = Infinity;
-    for (const watched of this.#watched.toArray()) {
-      watched.wake(nowMs);
-      nextMs = Math.min(nextMs, watched.wakeAtMs);
+    for (const lease of this.leases()) {
+      lease.wake(nowMs);
+      nextMs = Math.min(nextMs, lease.wakeAtMs);
     }
     this.#arm(nextMs);
   };

@@ -48,9 +48,7 @@ export function storageKey(
   reserve: number = RESERVE_BYTES,
 ): string {
   const full = join(prefix, key);
-  // A UTF-16 unit has at most three bytes, so most keys fit without counting.
-  const fits = 3 * full.length + reserve <= limit || Buffer.byteLength(full) + reserve <= limit;
-  return fits ? full : makeHashedKey(prefix, key);
+  return Buffer.byteLength(full) + reserve <= limit ? full : makeHashedKey(prefix, key);
 }
 
 /**

@@ -1,12 +1,12 @@
 import { refuseAborted } from '../../core/abort.js';
-import { type Clock, momentNow, steadyClock } from '../../core/clock.js';
+import { type Clock, steadyClock } from '../../core/clock.js';
 import { IdleSweep } from '../../core/idle-sweep.js';
 import type { CallOptions } from '../../core/validate.js';
 import { type LockBackend, withDetail } from '../lock.backend.js';
 import { LockError } from '../lock.errors.js';
-import { BackendHandle } from '../lock.handle.js';
+import { BackendHandle, createLockId, momentNow } from '../lock.handle.js';
 import { MemoryQueues, MemoryTurn } from './lock.memory-turns.js';
-import { createLockId, formatFence, type LockRecord, toLockInfo, toRawLockInfo } from '../lock.record.js';
+import { formatFence, type LockRecord, toLockInfo, toRawLockInfo } from '../lock.record.js';
 import { CLAIM_MS, KEEP_MS, KEEPING_LOOK_MS } from '../lock.times.js';
 import type {
   AcquireOptions,

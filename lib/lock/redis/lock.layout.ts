@@ -1,7 +1,13 @@
 import { clientKeyPrefix, type RedisClient } from '../../redis/redis.client.js';
-import { hashTag, makeHashedKey, storageKey } from '../../redis/redis.keys.js';
+import {
+  EFFECTIVE_KEY_BUDGET_BYTES,
+  hashTag,
+  makeHashedKey,
+  RESERVE_BYTES,
+  storageKey,
+} from '../../redis/redis.keys.js';
 import { LockError } from '../lock.errors.js';
-import { createLockId } from '../lock.record.js';
+import { createLockId } from '../lock.handle.js';
 
 /** The Redis keys of a lock. For the second and later keys of a grant the names have a number: `fenceCounter:2`, `record:2`. */
 export type LockKeys = Readonly<Record<'fenceCounter' | 'record' | 'queue' | 'index', string>>;
@@ -30,53 +36,59 @@ export interface LockLayout {
   readonly channel: string;
 }
 
-const channelOf = (prefix: string): string => `${prefix}/wake:`;
-
 // A user's key of this form would name an index or a fence counter, so it is always hashed. Other keys stay as they are,
 // because other programs of the wire format must find them.
 const INTERNAL = /^(id:[A-Za-z0-9_-]{22}$|fence:)/;
 
-const recordKey = (prefix: string, key: string): string =>
-  INTERNAL.test(key) ? makeHashedKey(prefix, key) : storageKey(prefix, key);
+// A UTF-16 unit has at most three bytes, so most names fit without counting.
+const SURELY_FITS = Math.floor((EFFECTIVE_KEY_BUDGET_BYTES - RESERVE_BYTES) / 3);
 
-/** @param ours - the beginning of the names that only SyncGuard uses */
-function keysUnder(prefix: string, ours: string, keys: readonly string[], lockId: string): LockKeys {
-  const index = storageKey(prefix, `id:${lockId}`);
-  const names = Object.assign(namesOf(prefix, ours, keys[0] as string), { index });
-  if (keys.length > 1) addNames(names, prefix, ours, keys);
-  return names;
+function nameOf(prefix: string, key: string): string {
+  const name = `${prefix}:${key}`;
+  return name.length <= SURELY_FITS ? name : storageKey(prefix, key);
 }
 
-function addNames(
-  names: Record<string, string>,
+const recordName = (prefix: string, key: string): string =>
+  INTERNAL.test(key) ? makeHashedKey(prefix, key) : nameOf(prefix, key);
+
+/** How names begin: those that other programs share, and those that only SyncGuard uses. */
+interface Beginnings {
+  readonly shared: string;
+  readonly own: string;
+}
+
+function namesOf({ shared, own }: Beginnings, key: string): Omit<LockKeys, 'index'> {
+  const record = recordName(shared, key);
+  return { record, fenceCounter: nameOf(shared, `fence:${record}`), queue: nameOf(`${own}queue`, key) };
+}
+
+function layoutOf(
   prefix: string,
-  ours: string,
-  keys: readonly string[],
-): void {
-  for (let i = 1; i < keys.length; i++)
-    for (const [name, value] of Object.entries(namesOf(prefix, ours, keys[i] as string)))
-      names[numbered(name, i)] = value;
-}
-
-function namesOf(prefix: string, ours: string, key: string): Omit<LockKeys, 'index'> {
-  const record = recordKey(prefix, key);
+  ofKey: (key: string) => Beginnings,
+  ofId: (lockId: string) => Beginnings,
+): Omit<LockLayout, 'createLockId'> {
+  const indexOf = (lockId: string): string => nameOf(ofId(lockId).shared, `id:${lockId}`);
   return {
-    record,
-    fenceCounter: storageKey(prefix, `fence:${record}`),
-    queue: storageKey(`${ours}queue`, key),
+    keysOf: (keys, lockId) => {
+      const begin = ofId(lockId);
+      const names = Object.assign(namesOf(begin, keys[0] as string), { index: indexOf(lockId) });
+      for (let i = 1; i < keys.length; i++)
+        for (const [name, value] of Object.entries(namesOf(begin, keys[i] as string)))
+          (names as Record<string, string>)[numbered(name, i)] = value;
+      return names;
+    },
+    recordOf: (key) => recordName(ofKey(key).shared, key),
+    indexOf,
+    markOf: (lockId) => `${ofId(lockId).own}released:${lockId}`,
+    channel: `${prefix}/wake:`,
   };
 }
 
 /** Builds the names of docs/wire-format.md, which other programs share. For one server (standalone or Sentinel). */
 export function specLayout(prefix: string): LockLayout {
-  return {
-    createLockId,
-    keysOf: (keys, lockId) => keysUnder(prefix, `${prefix}/`, keys, lockId),
-    recordOf: (key) => recordKey(prefix, key),
-    indexOf: (lockId) => storageKey(prefix, `id:${lockId}`),
-    markOf: (lockId) => `${prefix}/released:${lockId}`,
-    channel: channelOf(prefix),
-  };
+  const all = { shared: prefix, own: `${prefix}/` };
+  const begin = (): Beginnings => all;
+  return { createLockId, ...layoutOf(prefix, begin, begin) };
 }
 
 const TAG_LENGTH = 3;
@@ -89,20 +101,17 @@ const USER_TAG = /\{([^}]+)\}/;
 export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
   const clientPrefix = clientKeyPrefix(client);
   const tagOf = (key: string): string => hashTag(USER_TAG.exec(key)?.[1] ?? key, TAG_LENGTH);
-  const prefixOf = (tag: string): string => `${prefix}:{${tag}}`;
+  const begin = (tag: string): Beginnings => ({ shared: `${prefix}:{${tag}}`, own: `${prefix}/{${tag}}:` });
   return {
     createLockId: (keys) => {
       if (keys.length > 1) expectOneTag(keys);
       return tagOf(keys[0] as string) + createLockId().slice(TAG_LENGTH);
     },
-    keysOf: (keys, lockId) => {
-      const tag = lockId.slice(0, TAG_LENGTH);
-      return keysUnder(prefixOf(tag), `${prefix}/{${tag}}:`, keys, lockId);
-    },
-    recordOf: (key) => recordKey(prefixOf(tagOf(key)), key),
-    indexOf: (lockId) => storageKey(prefixOf(lockId.slice(0, TAG_LENGTH)), `id:${lockId}`),
-    markOf: (lockId) => `${prefix}/{${lockId.slice(0, TAG_LENGTH)}}:released:${lockId}`,
-    channel: channelOf(prefix),
+    ...layoutOf(
+      prefix,
+      (key) => begin(tagOf(key)),
+      (lockId) => begin(lockId.slice(0, TAG_LENGTH)),
+    ),
     recordFromIndex: (name) => (name.startsWith(clientPrefix) ? name.slice(clientPrefix.length) : name),
   };
 }

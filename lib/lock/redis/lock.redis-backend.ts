@@ -1,11 +1,10 @@
 import { type Attempt, BackgroundRetries } from '../../core/background-retries.js';
-import { type Moment, momentNow, msUntil } from '../../core/clock.js';
 import { hashKey } from '../../core/keys.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import type { CallOptions } from '../../core/validate.js';
 import { type LockBackend, withDetail } from '../lock.backend.js';
 import { hashesOf, LockError } from '../lock.errors.js';
-import { BackendHandle } from '../lock.handle.js';
+import { BackendHandle, momentNow, msUntil } from '../lock.handle.js';
 import { type LockLayout, numbered } from './lock.layout.js';
 import { RedisLockLookup } from './lock.redis-lookup.js';
 import { FENCE_THRESHOLDS, type LockRecord, toLockInfo, toRawLockInfo } from '../lock.record.js';
@@ -23,6 +22,7 @@ import type {
   LockInfo,
   LockTurn,
   LookupOptions,
+  Moment,
   RawLockInfo,
   RedisCapabilities,
   ReleaseOptions,
@@ -38,6 +38,8 @@ import {
   validateRelease,
   validateCall,
 } from '../lock.validate.js';
+
+const { WARN, MAX } = FENCE_THRESHOLDS;
 
 /** How long a shutdown waits for answers to calls that were given up, in ms. */
 const LAST_ANSWERS_MS = 500;
@@ -60,6 +62,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     supportsFencing: true,
     timeAuthority: 'server',
   };
+  readonly #single = scriptsFor(1);
   readonly #undos = new BackgroundRetries();
   readonly #turns: RedisTurns;
   readonly #lookup: RedisLockLookup;
@@ -164,6 +167,10 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     return { names: this.layout.keysOf(keys, lockId), json: keyArgsOf(keys) };
   }
 
+  #scriptsFor({ length }: readonly string[]): ReturnType<typeof scriptsFor> {
+    return length === 1 ? this.#single : scriptsFor(length);
+  }
+
   #want(keys: readonly string[], ttlMs: number): Wanted {
     const lockId = this.layout.createLockId(keys);
     return { keys, lockId, ttlMs, ref: this.#refOf(keys, lockId) };
@@ -212,7 +219,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     if (keys.length > 1) Object.assign(args, ref.json);
     // A waiting call repeats its attempt with the same lockId, so a failed attempt is undone only after the turn has left.
     const undo = turn && ((): void => (turn.hasLeft ? this.#turns.settle(turn) : undefined));
-    const { acquire } = scriptsFor(keys.length);
+    const { acquire } = this.#scriptsFor(keys);
     try {
       const reply = await this.runner.run(acquire, ref.names, args, undo ? { undo, ...options } : options);
       if (reply.status === 'locked') this.#turns.handedOver(keys, reply.handed);
@@ -232,7 +239,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     switch (reply.status) {
       case 'granted': {
         const { fence, expiresAtMs } = reply;
-        if (fence > FENCE_THRESHOLDS.WARN) this.#warnOfFence(keys);
+        if (fence > WARN) this.#warnOfFence(keys);
         return new BackendHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs, ref });
       }
       case 'locked':
@@ -243,7 +250,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
       case 'fence-overflow':
         throw new LockError({
           code: 'Internal',
-          message: `The fence counter of this key is above ${FENCE_THRESHOLDS.MAX}: no more locks are granted for it.`,
+          message: `The fence counter of this key is above ${MAX}: no more locks are granted for it.`,
           hint: 'Something other than SyncGuard has set it. Use another key: a counter that starts again would let old holders in.',
           context: hashesOf(keys),
         });
@@ -271,7 +278,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const { channel, countsAll } = this.#turns.handing;
     const args = { channel, countsAll, lockId, waiter, isLive: isLive ? '1' : '', keyJson: json.keyJson };
     if (keys.length > 1) Object.assign(args, json);
-    const { code, handed } = await this.runner.run(scriptsFor(keys.length).release, names, args, {
+    const { code, handed } = await this.runner.run(this.#scriptsFor(keys).release, names, args, {
       signal,
       onReplay,
     });
@@ -296,7 +303,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const { names } = (ref as LockRef | undefined) ?? this.#refOf(keys, lockId);
     const { channel, countsAll } = this.#turns.handing;
     const args = { lockId, ttlMs, channel, countsAll };
-    return this.runner.run(scriptsFor(keys.length).extend, names, args, { signal });
+    return this.runner.run(this.#scriptsFor(keys).extend, names, args, { signal });
   }
 
   async #extendById(lockId: string, ttlMs: number, signal: AbortSignal | undefined): Promise<ExtendReply> {
@@ -331,7 +338,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     if (this.#warned) return;
     this.#warned = true;
     this.config.warn(
-      `LOCK_FENCE_HIGH: The fence counter of the lock ${keys.map(hashKey).join(', ')} is above ${FENCE_THRESHOLDS.WARN}. Above ${FENCE_THRESHOLDS.MAX} no more locks are granted for this key.`,
+      `LOCK_FENCE_HIGH: The fence counter of the lock ${keys.map(hashKey).join(', ')} is above ${WARN}. Above ${MAX} no more locks are granted for this key.`,
     );
   }
 }

@@ -1,7 +1,8 @@
 import { isLive, TIME_TOLERANCE_MS } from '../../core/clock.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { LockError } from '../lock.errors.js';
-import { createLockId, type LockRecord } from '../lock.record.js';
+import { createLockId } from '../lock.handle.js';
+import type { LockRecord } from '../lock.record.js';
 import {
   type ById,
   CLEANUP_AFTER_MS,

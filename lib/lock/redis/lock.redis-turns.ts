@@ -1,9 +1,9 @@
 import { AsyncResource } from 'node:async_hooks';
+import { randomBytes } from 'node:crypto';
 import { RedisSubscriber } from '../../redis/redis.subscriber.js';
 import type { ScriptRunner } from '../../script/script-runner.js';
 import { settleWithin } from '../../core/settle-within.js';
 import type { LockKeys, LockLayout } from './lock.layout.js';
-import { createLockId } from '../lock.record.js';
 import type { AcquireReply } from './acquire.script.js';
 import type { HandedOver } from './lock.replies.js';
 import { handOnScript, publishScript } from './hand-on.scripts.js';
@@ -21,7 +21,7 @@ const OPEN_MS = CLAIM_MS - 100;
 
 /** The process name of waiters that no message can reach. They repeat their attempts by themselves. */
 const UNHEARD = '-';
-const PROCESS_LENGTH = 16;
+const PROCESS_BYTES = 12;
 const LOCK_ID_LENGTH = 22;
 
 /** What a call asks for. All attempts of one turn use the same lockId. */
@@ -69,7 +69,7 @@ export interface RedisTurnsConfig {
 export class RedisTurns {
   /** The arguments of scripts that hand a lock over. `countsAll` is '' on a Cluster, where a node counts its own subscribers only. */
   readonly handing: { readonly channel: string; readonly countsAll: string };
-  readonly #process = createLockId().slice(0, PROCESS_LENGTH);
+  readonly #process = randomBytes(PROCESS_BYTES).toString('base64url');
   readonly #waiting = new Map<string, RedisTurn>();
   readonly #subscriber: RedisSubscriber;
   readonly #claims: ClaimWatch;
