@@ -1,7 +1,15 @@
 import { randomUUID } from 'node:crypto';
-import { describe, userKey } from '../core/keys.js';
+import { describe } from '../core/keys.js';
 import { SyncGuardError } from '../core/errors.js';
-import { type CallOptions, callOptions, duration, integer, jsonOf, oneOf } from '../core/validate.js';
+import {
+  type CallOptions,
+  callOptions,
+  duration,
+  integer,
+  jsonOf,
+  oneOf,
+  userKey,
+} from '../core/validate.js';
 import type {
   ChargeRequest,
   CreditRequest,

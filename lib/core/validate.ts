@@ -1,5 +1,5 @@
 import { describe } from './keys.js';
-import { SyncGuardConfigError } from './errors.js';
+import { SyncGuardConfigError, SyncGuardError } from './errors.js';
 
 /** The longest duration. Longer ones overflow JavaScript's timers, and Lua prints them with an exponent. */
 export const MAX_DURATION_MS = 2 ** 31 - 1;
@@ -86,6 +86,62 @@ function distance(a: string, b: string): number {
     row = next;
   }
   return row[b.length] ?? 0;
+}
+
+/** The longest key of a user, in UTF-8 bytes after NFC normalisation. */
+export const MAX_KEY_BYTES = 512;
+
+// Printable ASCII is already NFC and well formed, with one byte a character. Most keys need no further check.
+const PLAIN_KEY = /^[\x20-\x7e]{1,512}$/;
+
+/**
+ * Returns a user's key as every backend stores it: in NFC, so that the two spellings of "é" are one key.
+ *
+ * @param name - the name of the argument, for the error
+ * @throws SyncGuardError InvalidArgument when the key is not a string, is empty, has over 512 UTF-8 bytes or
+ *   has a lone surrogate
+ */
+export function normalizeKey(key: unknown, name = 'key', maxBytes: number = MAX_KEY_BYTES): string {
+  if (typeof key !== 'string') throw invalidKey(`${name} must be a string, got ${describe(key)}.`);
+  if (PLAIN_KEY.test(key)) return key;
+  if (key === '') throw invalidKey(`${name} must not be empty.`);
+  if (!key.isWellFormed()) throw invalidKey(`${name} has a lone surrogate, which is half a character.`);
+  const normalized = key.normalize('NFC');
+  const bytes = Buffer.byteLength(normalized);
+  if (bytes > maxBytes)
+    throw invalidKey(
+      `${name} must be at most ${maxBytes} UTF-8 bytes, got ${bytes}.`,
+      'Hash a long identifier, and pass the hash instead.',
+    );
+  return normalized;
+}
+
+const MISSING_PART = /[:/](undefined|null|NaN|\[object \w+\])(?=[:/]|$)/;
+
+/**
+ * Returns the part of a key that stands for a missing value, such as the end of `order:${order.id}` where the order has
+ * no id. Undefined if the key has no such part.
+ */
+export const missingPartOf = (key: string): string | undefined => MISSING_PART.exec(key)?.[1];
+
+/**
+ * Normalises a key of a call, and refuses one that was built from a missing value. Otherwise `order:undefined` would be
+ * one lock, limit or budget for all calls without the value, apart from those of calls with a value.
+ *
+ * @throws SyncGuardError InvalidArgument, as {@link normalizeKey} and for a missing value
+ */
+export function userKey(key: unknown, name = 'key'): string {
+  const normalized = normalizeKey(key, name);
+  const missing = missingPartOf(normalized);
+  if (missing === undefined) return normalized;
+  throw invalidKey(
+    `${name} has the part "${missing}", which stands for a missing value.`,
+    'Check the value before you build a key or id from it. If the value may be exactly that text, encode or hash it.',
+  );
+}
+
+function invalidKey(message: string, hint?: string): SyncGuardError {
+  return new SyncGuardError({ code: 'InvalidArgument', message, hint });
 }
 
 /** Returns an AbortSignal, recognised by its methods, so that a polyfill's signal is accepted. */

@@ -1,8 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { Injectable } from '@nestjs/common';
-import { userKey } from '../core/keys.js';
 import { days } from '../core/time.js';
-import { type CallOptions, callOptions, integer } from '../core/validate.js';
+import { type CallOptions, callOptions, integer, userKey } from '../core/validate.js';
 import type { CounterBackend, CounterCall } from './counter.backend.js';
 import type { CounterResult, CounterState, IncrementOptions, PeekCounterOptions } from './counter.types.js';
 import { attributed, checked } from './counter.errors.js';

@@ -1,7 +1,13 @@
 import { randomFillSync } from 'node:crypto';
 import { Injectable, Logger } from '@nestjs/common';
-import { hashKey, userKey } from '../core/keys.js';
-import { callOptions, type CallOptions as SignalOption, integer, leavingAs } from '../core/validate.js';
+import { hashKey } from '../core/keys.js';
+import {
+  callOptions,
+  type CallOptions as SignalOption,
+  integer,
+  leavingAs,
+  userKey,
+} from '../core/validate.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import type { CallDecision, CountedCall, Decisive } from './call-in-flight.js';
 import { DenyCache } from './deny-cache.js';

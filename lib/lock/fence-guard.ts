@@ -1,6 +1,6 @@
-import { describe, userKey } from '../core/keys.js';
+import { describe } from '../core/keys.js';
 import { SyncGuardError } from '../core/errors.js';
-import { type CallOptions, callOptions, knownOptions } from '../core/validate.js';
+import { type CallOptions, callOptions, knownOptions, userKey } from '../core/validate.js';
 import type { FenceBackend } from './fence.backend.js';
 import type { FencedValue, FencedWrite, FenceResult } from './fence.types.js';
 import { LockError } from './lock.errors.js';

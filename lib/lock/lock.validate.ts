@@ -1,5 +1,5 @@
-import { describe, userKey } from '../core/keys.js';
-import { type CallOptions, callOptions, duration, leavingAs } from '../core/validate.js';
+import { describe } from '../core/keys.js';
+import { type CallOptions, callOptions, duration, leavingAs, userKey } from '../core/validate.js';
 import { LockError } from './lock.errors.js';
 import type {
   AcquireOptions,

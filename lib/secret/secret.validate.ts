@@ -1,5 +1,5 @@
 import { createHash, randomBytes } from 'node:crypto';
-import { describe, normalizeKey, userKey } from '../core/keys.js';
+import { describe } from '../core/keys.js';
 import { days } from '../core/time.js';
 import {
   type CallOptions,
@@ -9,6 +9,8 @@ import {
   invalidOption,
   jsonOf,
   leavingAs,
+  normalizeKey,
+  userKey,
 } from '../core/validate.js';
 import { invalidArgument, SecretError } from './secret.errors.js';
 import type { CreateSecretOptions, ViewOptions } from './secret.types.js';

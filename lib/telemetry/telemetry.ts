@@ -1,5 +1,6 @@
 import { createHmac } from 'node:crypto';
-import { hashKey, MAX_KEY_BYTES } from '../core/keys.js';
+import { hashKey } from '../core/keys.js';
+import { MAX_KEY_BYTES } from '../core/validate.js';
 import type { ResolvedTelemetryOptions } from './telemetry.options.js';
 import type { Emit, SyncGuardEvent } from './telemetry.types.js';
 

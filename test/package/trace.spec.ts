@@ -7,10 +7,10 @@ const ROOT = resolve(__dirname, '../..');
 
 /** The most files of lib that someone opens who follows one call to Redis, without telemetry. */
 const MOST_FILES: Record<string, number> = {
-  view: 9,
-  acquire: 11,
-  check: 10,
-  reserve: 13,
+  view: 8,
+  acquire: 10,
+  check: 9,
+  reserve: 12,
   '@RateLimit': 16,
 };
 const MOST_LINES = 450;

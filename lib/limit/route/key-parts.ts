@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto';
 import { isIP, isIPv4, isIPv6 } from 'node:net';
-import { MAX_KEY_BYTES } from '../../core/keys.js';
+import { MAX_KEY_BYTES } from '../../core/validate.js';
 import type { KeyBy, KeyPart } from '../policy.types.js';
 
 /** Longer values are hashed without being normalized. No e-mail address is that long. */

@@ -1,6 +1,6 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { ModuleRef } from '@nestjs/core';
-import { missingPartOf } from '../../core/keys.js';
+import { missingPartOf } from '../../core/validate.js';
 import {
   clientAddress,
   idText,
