@@ -2,13 +2,8 @@ import type { ExecutionContext } from '@nestjs/common';
 import { SyncGuardConfigError } from '../core/errors.js';
 import { boolean, integer, invalidOption, knownOptions } from '../core/validate.js';
 import { MAX_CHECKS } from './limit.backend.js';
-import {
-  refuseForwardedFor,
-  resolveKeyBy,
-  resolveOnError,
-  type ResolvedPolicy,
-  resolvePolicy,
-} from './limit.policy.js';
+import { refuseForwardedFor, resolveKeyBy } from './limit.key-by.js';
+import { resolveFunction, resolveOnError, type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
 import { presets } from './presets.js';
 import type { ContextResolver, FromContext, KeyBy, LimitPolicy } from './policy.types.js';
 import type { OnError } from './limit.types.js';
@@ -155,11 +150,6 @@ function resolveHeaders(headers: unknown): readonly RateLimitHeaders[] {
   const list: readonly unknown[] = Array.isArray(headers) ? headers : [headers];
   if (list.every((each) => each === 'draft-10' || each === 'legacy')) return list;
   throw invalidOption('limit.headers', `'draft-10', 'legacy', a list of these, or false`, headers);
-}
-
-function resolveFunction(name: string, value: unknown): unknown {
-  if (value === undefined || typeof value === 'function') return value;
-  throw invalidOption(name, 'a function', value);
 }
 
 function resolveAddress(address: unknown): ResolvedLimitOptions['address'] {

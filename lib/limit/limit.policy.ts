@@ -2,7 +2,8 @@ import { SyncGuardConfigError } from '../core/errors.js';
 import { type CountedPolicy, type LimitCheck, type LimitRules, type Subject } from './limit.backend.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import type { AskTime, CountedCalls, LimitAlgorithm, OnError, TooManyAttemptsCode } from './limit.types.js';
-import type { FromContext, KeyBy, KeyPart, LimitPolicy } from './policy.types.js';
+import { isByUser, resolveKeyBy } from './limit.key-by.js';
+import type { FromContext, KeyBy, LimitPolicy } from './policy.types.js';
 
 /** The highest threshold of a sliding log, which keeps every attempt. For higher limits there is the fixed window. */
 export const MAX_THRESHOLD = 10_000;
@@ -46,9 +47,6 @@ export interface PolicyDefaults {
   isStatic?: boolean | undefined;
 }
 
-/** The paths that `keyBy` may name. */
-const KEY_PATH = /^(ip|user|route|(body|query|params|headers|user|session|cookies)(\.[^.]+)+)$/;
-
 const OPTIONS = [
   'limit',
   'windowMs',
@@ -79,10 +77,14 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
   const name = resolveName(given.name ?? defaults.name);
   const path = defaults.path ?? name;
   const algorithm = resolveAlgorithm(path, given);
-  const { rules, dynamicLimit, dynamicWindow } = resolveRules(path, algorithm, given);
+  const rules = resolveRules(path, algorithm, given);
+  const dynamicLimit = functionIn<number | 'unlimited'>(given.limit);
+  const dynamicWindow = functionIn<number>(given.windowMs);
   const count = resolveCount(path, given.count, rules);
   const keyBy = resolveKeyBy(`${path}.keyBy`, given.keyBy ?? defaults.keyBy ?? 'ip');
-  const cost = resolveCost(given.cost ?? 1, { name: path, algorithm, rules, dynamicLimit, count });
+  const bounds = { name: path, algorithm, rules, dynamicLimit, count };
+  const cost = functionIn<number>(given.cost) ?? validateCost(bounds, given.cost ?? 1);
+  const parts = [keyBy, cost, dynamicLimit, dynamicWindow].flat();
   return {
     name,
     algorithm,
@@ -92,9 +94,9 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     cost,
     keyBy,
     count,
-    ask: resolveAsk(path, given.ask, { keyBy, count, cost, dynamicLimit, dynamicWindow }),
+    ask: resolveAsk(path, given.ask, isByUser(keyBy), count !== 'failure' && parts.some(functionIn)),
     isAskGiven: given.ask !== undefined,
-    isFailure: resolvePredicate(`${path}.isFailure`, given.isFailure),
+    isFailure: resolveFunction(`${path}.isFailure`, given.isFailure) as IsFailure | undefined,
     resetOnSuccess: boolean(`${path}.resetOnSuccess`, given.resetOnSuccess ?? false),
     onError: resolveOnError(`${path}.onError`, given.onError ?? defaults.onError ?? 'memory'),
     code: oneOf(`${path}.code`, given.code ?? (rules.shortBlockMs > 0 ? 'TooManyAttempts' : 'RateLimited'), [
@@ -104,10 +106,6 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     isStatic: (defaults.isStatic ?? false) && !dynamicLimit && !dynamicWindow,
   };
 }
-
-/** Returns whether `keyBy` names the user, which is known only after the guards. */
-export const isByUser = (keyBy: KeyBy): boolean =>
-  ([keyBy].flat() as readonly KeyPart[]).some((part) => typeof part === 'string' && /^user(\.|$)/.test(part));
 
 export const resolveOnError = (name: string, value: unknown): OnError =>
   oneOf(name, value, ['closed', 'memory', 'open']);
@@ -127,32 +125,6 @@ type CostBounds = Pick<ResolvedPolicy, 'name' | 'algorithm' | 'rules' | 'dynamic
 
 const maxCost = ({ algorithm }: CostBounds): number =>
   algorithm === 'fixed-window' ? MAX_COUNTED : MAX_LOGGED_COST;
-
-export function resolveKeyBy(name: string, keyBy: unknown): KeyBy {
-  const parts: readonly unknown[] = Array.isArray(keyBy) ? keyBy : [keyBy];
-  const isPart = (part: unknown): boolean =>
-    typeof part === 'function' || (typeof part === 'string' && KEY_PATH.test(part));
-  if (parts.length > 0 && parts.every(isPart)) {
-    for (const part of parts) if (typeof part === 'string') refuseForwardedFor(name, part);
-    return keyBy as KeyBy;
-  }
-  throw invalidOption(
-    name,
-    `'ip', 'user', 'route', a path such as 'body.email', a function, or a list of these`,
-    keyBy,
-  );
-}
-
-/**
- * Refuses the headers of forwarded addresses. A proxy only adds to the value that a client sent, so a client could look
- * like another one at each call.
- */
-export function refuseForwardedFor(name: string, path: string): string {
-  if (!/^headers\.(x-forwarded-for|forwarded)$/i.test(path)) return path;
-  throw new SyncGuardConfigError(`${name} must not be '${path}', because clients can write that header.`, {
-    hint: "Use 'ip', and set `trust proxy` of Express or `trustProxy` of Fastify to your proxies.",
-  });
-}
 
 /** Checks the duration of a window or block, in ms. */
 export const limitDuration = (name: string, value: unknown): number => integer(name, value, 1, MAX_LIMIT_MS);
@@ -185,30 +157,21 @@ function resolveAlgorithm(name: string, given: Given): LimitAlgorithm {
   return algorithm;
 }
 
-function resolveRules(
-  name: string,
-  algorithm: LimitAlgorithm,
-  given: Given,
-): Pick<ResolvedPolicy, 'rules' | 'dynamicLimit' | 'dynamicWindow'> {
+function resolveRules(name: string, algorithm: LimitAlgorithm, given: Given): LimitRules {
   if ((given.temp === undefined) === (given.limit === undefined))
     throw new SyncGuardConfigError(`${name} must have either \`limit\` and \`windowMs\`, or \`temp\`.`);
-  const { temp, long, dynamicLimit, dynamicWindow } =
-    given.temp === undefined ? resolvePlain(name, algorithm, given) : resolveTiers(name, given);
-  const longest = Math.max(temp.windowMs, long?.windowMs ?? 0);
-  const longestBlock = Math.max(temp.blockMs, long?.blockMs ?? 0);
-  const escalation = resolveEscalation(`${name}.escalation`, given.escalation, longest, longestBlock);
+  const [temp, long = NO_TIER] =
+    given.temp === undefined ? [resolvePlain(name, algorithm, given)] : resolveTiers(name, given);
+  const longestWindowMs = Math.max(temp.windowMs, long.windowMs);
+  const longestBlockMs = Math.max(temp.blockMs, long.blockMs);
   return {
-    dynamicLimit,
-    dynamicWindow,
-    rules: {
-      shortWindowMs: temp.windowMs,
-      shortThreshold: temp.threshold,
-      shortBlockMs: temp.blockMs,
-      longWindowMs: long?.windowMs ?? 0,
-      longThreshold: long?.threshold ?? 0,
-      longBlockMs: long?.blockMs ?? 0,
-      ...escalation,
-    },
+    shortWindowMs: temp.windowMs,
+    shortThreshold: temp.threshold,
+    shortBlockMs: temp.blockMs,
+    longWindowMs: long.windowMs,
+    longThreshold: long.threshold,
+    longBlockMs: long.blockMs,
+    ...resolveEscalation(`${name}.escalation`, given.escalation, longestWindowMs, longestBlockMs),
   };
 }
 
@@ -227,26 +190,11 @@ function resolveCount(name: string, count: unknown, rules: LimitRules): CountedC
  * need values that guards find. A policy that has a function and counts failures is asked before the guards, so that it
  * counts the calls that guards refuse.
  */
-function resolveAsk(
-  name: string,
-  ask: unknown,
-  {
-    keyBy,
-    count,
-    cost,
-    dynamicLimit,
-    dynamicWindow,
-  }: Pick<ResolvedPolicy, 'keyBy' | 'count' | 'cost' | 'dynamicLimit' | 'dynamicWindow'>,
-): AskTime {
-  const needsUser = isByUser(keyBy);
-  const hasFunction = [...[keyBy].flat(), cost, dynamicLimit, dynamicWindow].some(
-    (each) => typeof each === 'function',
-  );
-  const given = oneOf(
-    `${name}.ask`,
-    ask ?? (needsUser || (hasFunction && count !== 'failure') ? 'after' : 'before'),
-    ['before', 'after'],
-  );
+function resolveAsk(name: string, ask: unknown, needsUser: boolean, needsGuards: boolean): AskTime {
+  const given = oneOf(`${name}.ask`, ask ?? (needsUser || needsGuards ? 'after' : 'before'), [
+    'before',
+    'after',
+  ]);
   if (given === 'before' && needsUser)
     throw new SyncGuardConfigError(
       `The policy ${name} counts by the user, so it cannot have \`ask: 'before'\`. Before the guards the user is not known.`,
@@ -258,45 +206,36 @@ function resolveAsk(
   return given;
 }
 
-type CheckedTier = { windowMs: number; threshold: number; blockMs: number };
-type CheckedTiers = {
-  temp: CheckedTier;
-  long?: CheckedTier;
-  dynamicLimit?: FromContext<number | 'unlimited'>;
-  dynamicWindow?: FromContext<number>;
-};
+interface CheckedTier {
+  readonly windowMs: number;
+  readonly threshold: number;
+  readonly blockMs: number;
+}
 
-function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): CheckedTiers {
+const NO_TIER: CheckedTier = { windowMs: 0, threshold: 0, blockMs: 0 };
+
+/** In place of a function there is a limit of 1, or a window of 1 ms. */
+function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): CheckedTier {
   if (given.long !== undefined)
     throw new SyncGuardConfigError(`${name}.long needs ${name}.temp instead of ${name}.limit.`);
-  const dynamic = typeof given.limit === 'function';
-  const dynamicWindow = typeof given.windowMs === 'function';
   return {
-    temp: {
-      windowMs: dynamicWindow ? 1 : limitDuration(`${name}.windowMs`, given.windowMs),
-      threshold: thresholdOf(name, { limit: dynamic ? 1 : given.limit }, algorithm),
-      blockMs: given.blockMs === undefined ? 0 : limitDuration(`${name}.blockMs`, given.blockMs),
-    },
-    ...(dynamic ? { dynamicLimit: given.limit as FromContext<number | 'unlimited'> } : {}),
-    ...(dynamicWindow ? { dynamicWindow: given.windowMs as FromContext<number> } : {}),
+    windowMs: functionIn(given.windowMs) ? 1 : limitDuration(`${name}.windowMs`, given.windowMs),
+    threshold: thresholdOf(name, { limit: functionIn(given.limit) ? 1 : given.limit }, algorithm),
+    blockMs: given.blockMs === undefined ? 0 : limitDuration(`${name}.blockMs`, given.blockMs),
   };
 }
 
-function resolveTiers(name: string, given: Given): CheckedTiers {
+function resolveTiers(name: string, given: Given): [temp: CheckedTier, long?: CheckedTier] {
   if (given.windowMs !== undefined || given.blockMs !== undefined)
     throw new SyncGuardConfigError(
       `${name}.windowMs and ${name}.blockMs must be inside ${name}.temp, because the policy has \`temp\`.`,
     );
   const temp = resolveTier(`${name}.temp`, given.temp);
-  if (given.long === undefined) return { temp };
+  if (given.long === undefined) return [temp];
   const long = resolveTier(`${name}.long`, given.long);
-  if (long.windowMs < temp.windowMs)
-    throw invalidOption(
-      `${name}.long.windowMs`,
-      `at least ${name}.temp.windowMs (${temp.windowMs})`,
-      long.windowMs,
-    );
-  return { temp, long };
+  if (long.windowMs >= temp.windowMs) return [temp, long];
+  const bound = `at least ${name}.temp.windowMs (${temp.windowMs})`;
+  throw invalidOption(`${name}.long.windowMs`, bound, long.windowMs);
 }
 
 function resolveTier(name: string, tier: unknown): CheckedTier {
@@ -343,11 +282,11 @@ function resolveEscalation(
   };
 }
 
-function resolveCost(cost: unknown, policy: CostBounds): ResolvedPolicy['cost'] {
-  return typeof cost === 'function' ? (cost as FromContext<number>) : validateCost(policy, cost);
-}
+/** Returns the value if it is a function of the request. */
+const functionIn = <T>(value: unknown): FromContext<T> | undefined =>
+  typeof value === 'function' ? (value as FromContext<T>) : undefined;
 
-function resolvePredicate(name: string, value: unknown): IsFailure | undefined {
-  if (value === undefined || typeof value === 'function') return value as IsFailure | undefined;
+export function resolveFunction(name: string, value: unknown): unknown {
+  if (value === undefined || typeof value === 'function') return value;
   throw invalidOption(name, 'a function', value);
 }

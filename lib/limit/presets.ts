@@ -16,6 +16,9 @@ const isGone = (_error: unknown, { statusCode }: CallEnd): true | undefined =>
 const isRefused = (error: unknown, end: CallEnd): true | undefined =>
   isGone(error, end) ?? ((end.handled && (end.statusCode === 400 || end.statusCode === 422)) || undefined);
 
+/** Guesses at a password or a code. */
+const guesses = { count: 'failure', isFailure: isRefused, onError: 'closed' } as const;
+
 const escalation = { factor: 2, maxBlockMs: DAY, strikeTtlMs: DAY };
 
 /**
@@ -31,27 +34,21 @@ const escalation = { factor: 2, maxBlockMs: DAY, strikeTtlMs: DAY };
 const login = [
   {
     keyBy: ['ip', 'body.email'],
-    count: 'failure',
-    isFailure: isRefused,
+    ...guesses,
     resetOnSuccess: true,
-    onError: 'closed',
     temp: { windowMs: MINUTE, threshold: 5, blockMs: MINUTE },
     long: { windowMs: HOUR, threshold: 20, blockMs: HOUR },
     escalation,
   },
   {
     keyBy: 'ip',
-    count: 'failure',
-    isFailure: isRefused,
-    onError: 'closed',
+    ...guesses,
     temp: { windowMs: 10 * MINUTE, threshold: 50, blockMs: 10 * MINUTE },
     escalation,
   },
   {
     keyBy: 'body.email',
-    count: 'failure',
-    isFailure: isRefused,
-    onError: 'closed',
+    ...guesses,
     temp: { windowMs: HOUR, threshold: 100, blockMs: 10 * MINUTE },
   },
 ] satisfies LimitPolicy[];
@@ -66,18 +63,15 @@ const login = [
 const otp = [
   {
     keyBy: ['ip', 'body.email'],
-    count: 'failure',
-    isFailure: isRefused,
+    ...guesses,
     resetOnSuccess: true,
-    onError: 'closed',
     temp: { windowMs: 10 * MINUTE, threshold: 5, blockMs: 15 * MINUTE },
     long: { windowMs: DAY, threshold: 10, blockMs: DAY },
   },
   {
     keyBy: 'body.email',
-    count: 'failure',
+    ...guesses,
     isFailure: isGone,
-    onError: 'closed',
     temp: { windowMs: HOUR, threshold: 20, blockMs: 10 * MINUTE },
     long: { windowMs: DAY, threshold: 100, blockMs: 10 * MINUTE },
   },

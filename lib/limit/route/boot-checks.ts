@@ -87,7 +87,7 @@ export class BootChecks {
   /** Reports a limit on a class if Nest asks guards for none of its methods. */
   #ofClass({ metatype: type }: InstanceWrapper): Finding | undefined {
     if (typeof type !== 'function' || !Reflect.hasMetadata(RATE_LIMITS, type)) return undefined;
-    const kinds = methodsOf(type as Type).map((method) => this.#kinds.of(method));
+    const kinds = [...methodsOf(type as Type).values()].map((method) => this.#kinds.of(method));
     if (kinds.includes('guarded')) return undefined;
     return noRoute('@RateLimit', type.name, !kinds.includes('foreign'));
   }

@@ -1,13 +1,12 @@
 import type { ExecutionContext } from '@nestjs/common';
 import { LimitError } from '../limit.errors.js';
 import { identityOf } from '../abuse-limiter.service.js';
+import { describeKeyBy, isByAddress } from '../limit.key-by.js';
 import { costOf, withLimit, withWindow } from '../limit.per-call.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import type { FromContext } from '../policy.types.js';
-import { describeKeyBy } from './key-parts.js';
 import type { KeyResolver } from './key-resolver.js';
 import type { Stage } from './plan.js';
-import { isByAddress } from './route-plans.js';
 import type { Visit } from './visit.js';
 
 /** Makes the checks of a call whose key, limit or cost is not known at once, or that counts by how it ends. */
@@ -58,7 +57,7 @@ export class CallChecks {
    * policy stands on the handler of the call, so it refuses the call.
    */
   #passWithoutKey({ name, keyBy }: ResolvedPolicy, context: ExecutionContext, stage: Stage): undefined {
-    if (stage === 'default' && isByAddress({ keyBy }))
+    if (stage === 'default' && isByAddress(keyBy))
       return this.warnOnce(
         `RATE_LIMIT_NO_KEY: Calls of type '${context.getType<string>()}' have no address, so the policy \`default\` does not limit them. Give it a \`keyBy\` that finds a key in them.`,
       );

@@ -1,4 +1,5 @@
 import type { Type } from '@nestjs/common';
+import type { ModulesContainer } from '@nestjs/core';
 
 /** Metadata of a prototype: our decorators on its own methods. */
 const DECORATED = Symbol.for('syncguard:decorated-methods');
@@ -65,11 +66,20 @@ export function* chainOf(prototype: object | undefined): Generator<object> {
     yield at;
 }
 
-/** Returns the methods of a class, with those that it inherits and does not override. */
-export function methodsOf(type: Type): Method[] {
-  const members = new Map<string, unknown>();
+/** Returns the methods of a class by their names, with those that it inherits and does not override. */
+export function methodsOf(type: Type): ReadonlyMap<string, Method> {
+  const members = new Map<string, unknown>([['constructor', undefined]]);
   for (const at of chainOf(type.prototype as object | undefined))
     for (const [name, { value }] of Object.entries<{ value?: unknown }>(Object.getOwnPropertyDescriptors(at)))
-      if (name !== 'constructor' && !members.has(name)) members.set(name, value);
-  return [...members.values()].filter((member): member is Method => typeof member === 'function');
+      if (!members.has(name)) members.set(name, value);
+  return new Map(
+    [...members].filter((member): member is [string, Method] => typeof member[1] === 'function'),
+  );
 }
+
+/** Returns the classes of an app's controllers and providers. */
+export const classesOf = (modules: ModulesContainer): readonly Type[] =>
+  [...modules.values()]
+    .flatMap(({ controllers, providers }) => [...controllers.values(), ...providers.values()])
+    .map(({ metatype }) => metatype)
+    .filter((type): type is Type => typeof type === 'function');

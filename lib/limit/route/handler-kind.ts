@@ -1,5 +1,11 @@
 import { ExternalContextCreator, type ModulesContainer } from '@nestjs/core';
-import { FIELD_RESOLVER, GRAPHQL_OPTIONS, PATTERN, REFERENCE_RESOLVER } from './rate-limit.metadata.js';
+import {
+  FIELD_RESOLVER,
+  GRAPHQL_OPTIONS,
+  PATTERN,
+  REFERENCE_RESOLVER,
+  RESOLVER,
+} from './rate-limit.metadata.js';
 
 /**
  * - `guarded`: Nest asks guards before it calls the method.
@@ -9,11 +15,11 @@ import { FIELD_RESOLVER, GRAPHQL_OPTIONS, PATTERN, REFERENCE_RESOLVER } from './
 export type HandlerKind = 'guarded' | 'foreign' | 'unguarded';
 
 /** Metadata of the methods that Nest asks guards for: routes, messages of gateways and microservices, fields of GraphQL. */
-const GUARDED: readonly unknown[] = [
+const GUARDED: readonly string[] = [
   'path',
   'websockets:message_mapping',
   PATTERN,
-  'graphql:resolver_type',
+  RESOLVER,
   FIELD_RESOLVER,
   REFERENCE_RESOLVER,
 ];
@@ -35,6 +41,9 @@ const UNGUARDED: readonly RegExp[] = [
 /** The names that apps use for their own metadata (`roles`, `is-public`), and those that Reflector.createDecorator makes. */
 const PLAIN = /^[A-Za-z0-9][\w-]*$/;
 
+/** Returns whether Nest calls the method for a request, a message or a field, and asks guards first. */
+export const isGuarded = (method: object): boolean => GUARDED.some((key) => Reflect.hasMetadata(key, method));
+
 /** Finds out from the metadata of a method whether guards are asked before it is called. */
 export class HandlerKinds {
   #isHosting: boolean | undefined;
@@ -42,8 +51,8 @@ export class HandlerKinds {
   constructor(private readonly modules: ModulesContainer) {}
 
   of(method: object): HandlerKind {
+    if (isGuarded(method)) return 'guarded';
     const keys = Reflect.getMetadataKeys(method) as (string | symbol)[];
-    if (keys.some((key) => GUARDED.includes(key))) return 'guarded';
     return keys.some((key) => this.#isForeign(key)) ? 'foreign' : 'unguarded';
   }
 

@@ -1,7 +1,6 @@
 import { hash } from 'node:crypto';
 import { isIP, isIPv4, isIPv6 } from 'node:net';
 import { MAX_KEY_BYTES } from '../../core/validate.js';
-import type { KeyBy, KeyPart } from '../policy.types.js';
 
 /** Longer values are hashed without being normalized. No e-mail address is that long. */
 const MAX_VALUE_LENGTH = 1_024;
@@ -142,12 +141,6 @@ function clientText(value: unknown): string | undefined {
   if (trimmed.length > MAX_VALUE_LENGTH) return hash('sha256', trimmed, 'base64url');
   return trimmed.normalize('NFC').toLowerCase() || undefined;
 }
-
-/** Describes a `keyBy` for an error message. */
-export const describeKeyBy = (keyBy: KeyBy): string =>
-  ([keyBy].flat() as readonly KeyPart[])
-    .map((part) => (typeof part === 'function' ? 'a function' : `'${part}'`))
-    .join(' and ');
 
 /** Joins labelled parts to one key. Different parts never have the same key. A long key is hashed. */
 export function joinKeyParts(parts: readonly (readonly [label: string, value: string])[]): string {

@@ -2,10 +2,11 @@ import type { Type } from '@nestjs/common';
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { SyncGuardConfigError } from '../../core/errors.js';
 import { globalEnhancers } from '../../transport/global-enhancers.js';
-import { isByUser, type ResolvedPolicy } from '../limit.policy.js';
+import { isByAddress, isByUser } from '../limit.key-by.js';
+import type { ResolvedPolicy } from '../limit.policy.js';
 import { presets } from '../presets.js';
-import { type Method, methodsOf } from './decorated-methods.js';
-import { HandlerKinds } from './handler-kind.js';
+import { classesOf, type Method, methodsOf } from './decorated-methods.js';
+import { isGuarded } from './handler-kind.js';
 import type { KeyResolver } from './key-resolver.js';
 import { guardsOn, hasOtherGuards, isOtherGuard } from './last-guard.js';
 import {
@@ -19,7 +20,6 @@ import {
 import {
   entriesOn,
   inlineOf,
-  isByAddress,
   listName,
   type RouteLimits,
   type RoutePlans,
@@ -36,6 +36,8 @@ export class PlanChecks {
     private readonly options: RouteLimits,
     private readonly plans: RoutePlans,
     private readonly keys: KeyResolver,
+    private readonly modules: ModulesContainer,
+    private readonly moduleRef: ModuleRef,
   ) {
     this.#optionNames = [...options.limits].flatMap(([key, policies]) => [
       key,
@@ -59,11 +61,13 @@ export class PlanChecks {
    *
    * @throws SyncGuardConfigError with a code of docs/rate-limits.md, or the error of Nest if a provider does not exist
    */
-  run(modules: ModulesContainer, moduleRef: ModuleRef, warn: (message: string) => void): void {
-    this.#verifyDefault(modules, moduleRef);
+  run(warn: (message: string) => void): void {
+    const types = classesOf(this.modules);
+    const guards = globalEnhancers(this.moduleRef)?.guards ?? [];
+    if (!this.options.limits.has('default')) this.#verifyNoDefault(types, guards);
     const names = new SharedNames();
-    for (const type of classesOf(modules)) {
-      this.#verifyClass(type, moduleRef);
+    for (const type of types) {
+      this.#verifyClass(type);
       this.#verifySharedNames(type, names);
     }
     for (const [key, policies] of this.options.limits)
@@ -76,16 +80,14 @@ export class PlanChecks {
     const { skipIf, user, address } = this.options.limit;
     for (const each of [skipIf, user, address])
       if (typeof each === 'function') this.keys.resolver<unknown>(each);
-    this.#verifyAsk(modules, moduleRef, warn);
+    this.#verifyAsk(types, guards.some(isOtherGuard), warn);
   }
 
-  #verifyAsk(modules: ModulesContainer, moduleRef: ModuleRef, warn: (message: string) => void): void {
-    const hasGlobalGuards = globalEnhancers(moduleRef)?.guards.some(isOtherGuard) ?? false;
-    const kinds = new HandlerKinds(modules);
-    const moved = classesOf(modules).flatMap((type) =>
-      methodsOf(type)
-        .filter((method) => hasGlobalGuards || hasOtherGuards(type) || hasOtherGuards(method))
-        .filter((method) => kinds.of(method) === 'guarded' && this.#isMoved(type, method))
+  #verifyAsk(types: readonly Type[], hasGlobalGuards: boolean, warn: (message: string) => void): void {
+    const moved = types.flatMap((type) =>
+      [...methodsOf(type).values()]
+        .filter((method) => hasGlobalGuards || [type, method].some(hasOtherGuards))
+        .filter((method) => isGuarded(method) && this.#isMoved(type, method))
         .map((method) => `${type.name}.${method.name}`),
     );
     if (moved.length > 0)
@@ -95,33 +97,31 @@ export class PlanChecks {
   }
 
   /** Checks that RateLimitGuard is not bound to handlers that it would not limit, as there is no policy `default`. */
-  #verifyDefault(modules: ModulesContainer, moduleRef: ModuleRef): void {
-    if (this.options.limits.has('default')) return;
-    if (globalEnhancers(moduleRef)?.guards.some(appliesDefault)) throw noDefault('to all handlers');
-    const kinds = new HandlerKinds(modules);
-    for (const type of classesOf(modules))
-      for (const method of methodsOf(type)) {
+  #verifyNoDefault(types: readonly Type[], globalGuards: readonly unknown[]): void {
+    if (globalGuards.some(appliesDefault)) throw noDefault('to all handlers');
+    for (const type of types)
+      for (const method of methodsOf(type).values()) {
         const isBound = [type, method].some((place) => guardsOn(place).some(appliesDefault));
         const isLimited = [type, method].some((place) => entriesOn(place).length > 0);
-        if (isBound && !isLimited && skippedOn([method, type]) !== true && kinds.of(method) === 'guarded')
+        if (isBound && !isLimited && skippedOn([method, type]) !== true && isGuarded(method))
           throw noDefault(`to ${type.name}.${method.name}, which has no limits of its own`);
       }
   }
 
-  #verifyClass(type: Type, moduleRef: ModuleRef): void {
-    const methods = methodsOf(type);
+  #verifyClass(type: Type): void {
+    const methods = [...methodsOf(type).values()];
     const names = namesIn([type, ...methods].flatMap(entriesOn));
     this.#verifyNames(type, names);
     for (const method of methods) {
       this.#verifyNames(method, names);
       if (Reflect.hasMetadata(PATTERN, method)) this.#verifyMessageHandler(type, method);
       if (isFieldResolver(method) && this.plans.ownPolicies(type, method, UNNAMED).length > 0)
-        verifyFieldResolver(type, method, moduleRef);
+        verifyFieldResolver(type, method, this.moduleRef);
     }
   }
 
   #verifySharedNames(type: Type, names: SharedNames): void {
-    for (const method of methodsOf(type)) {
+    for (const method of methodsOf(type).values()) {
       const own = this.plans.ownPolicies(type, method, UNNAMED).filter(({ name }) => !isUnnamed(name));
       for (const policy of own) names.add(policy);
       names.verifyRoute(own);
@@ -150,7 +150,7 @@ export class PlanChecks {
 
   #verifyMessageHandler(type: Type, method: Method): void {
     for (const policy of this.plans.ownPolicies(type, method, UNNAMED))
-      if (isByAddress(policy) && typeof this.options.limit.address !== 'function')
+      if (isByAddress(policy.keyBy) && typeof this.options.limit.address !== 'function')
         throw new SyncGuardConfigError(
           `The policy ${policy.name} limits the message handler ${type.name}.${method.name} by address, but a message has no address.`,
           {
@@ -281,10 +281,3 @@ const namesSkippedOn = (place: object): readonly string[] => {
   const skipped = skippedOn([place]);
   return skipped === true ? [] : [...skipped];
 };
-
-/** Returns the classes of an app's controllers and providers. */
-const classesOf = (modules: ModulesContainer): readonly Type[] =>
-  [...modules.values()]
-    .flatMap(({ controllers, providers }) => [...controllers.values(), ...providers.values()])
-    .map(({ metatype }) => metatype)
-    .filter((type): type is Type => typeof type === 'function');

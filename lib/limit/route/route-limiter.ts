@@ -47,7 +47,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   onModuleInit(): void {
     const warn = (message: string): void => this.#logger.warn(message);
     new BootChecks(this.modules).run(this.options.limit.strictBoot, warn);
-    new PlanChecks(this.options, this.#plans, this.#keys).run(this.modules, this.moduleRef, warn);
+    new PlanChecks(this.options, this.#plans, this.#keys, this.modules, this.moduleRef).run(warn);
   }
 
   /**

@@ -135,10 +135,6 @@ const watchingPolicy = (policy: ResolvedPolicy): ResolvedPolicy => ({
   resetOnSuccess: false,
 });
 
-/** Returns whether a policy distinguishes clients only by their address. */
-export const isByAddress = ({ keyBy }: Pick<ResolvedPolicy, 'keyBy'>): boolean =>
-  [keyBy].flat().every((part) => part === 'ip' || part === 'route');
-
 /** The name of a policy without one, while its route does not matter. */
 export const UNNAMED = '@RateLimit';
 
