@@ -1,5 +1,5 @@
-// Entry ./compat: the functions for programs that share Redis keys with other SyncGuard programs. See docs/wire-format.md.
-// It works without Nest, as ./core does.
+// Entry ./compat: the functions for programs that share Redis keys with other SyncGuard programs. See
+// docs/wire-format.md. It works without Nest, as ./core does.
 
 // Keys and time
 export { makeStorageKey } from './redis/redis.keys.js';

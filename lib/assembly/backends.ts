@@ -24,9 +24,7 @@ export interface Backends {
   readonly lock: LockBackend;
   readonly fence: FenceBackend;
   readonly limit: LimitBackend;
-  /**
-   * Counts in this process while `limit` does not answer. Null if `limit` itself counts in this process.
-   */
+  /** Counts in this process while `limit` does not answer. Null if `limit` itself counts in this process. */
   readonly limitFallback: LimitBackend | null;
   readonly budget: BudgetBackend;
   readonly secret: SecretBackend;

@@ -35,8 +35,7 @@ export interface RedisBackendConfig {
 }
 
 /**
- * Creates a lock backend on Redis, without Nest. Each of its methods is one atomic attempt that does not
- * wait.
+ * Creates a lock backend on Redis, without Nest. Each of its methods is one atomic attempt that does not wait.
  *
  * @param client - an ioredis `Redis` or `Cluster`, or a client that has only `eval`. The caller closes it.
  * @throws SyncGuardConfigError when an option is malformed
@@ -100,8 +99,8 @@ export type FenceGuardConfig = Pick<RedisBackendConfig, 'keyPrefix' | 'keyLayout
 /**
  * Creates a {@link FenceGuard} without Nest, for a program that writes with a fence.
  *
- * @param client - an ioredis `Redis` or `Cluster`, or a client that has only `eval`. The caller closes it. Undefined: the
- *   guard works in the memory of this process, for tests.
+ * @param client - an ioredis `Redis` or `Cluster`, or a client that has only `eval`. The caller closes it. Undefined:
+ *   the guard works in the memory of this process, for tests.
  * @throws SyncGuardConfigError when an option is malformed
  * @example
  * const fences = createFenceGuard(redis);

@@ -11,8 +11,8 @@ export const observedBudgets = (backend: BudgetBackend, emit: Emit): BudgetBacke
   withThresholdEvents(observe(backend, 'budget', BUDGET, emit), emit);
 
 /**
- * Returns the listeners for what no single operation shows: a hold that expired, and a cost that could not be
- * read. Each emits one event.
+ * Returns the listeners for what no single operation shows: a hold that expired, and a cost that could not be read.
+ * Each emits one event.
  */
 export function budgetEvents(emit: Emit | undefined): BudgetEvents {
   if (!emit) return {};
@@ -47,10 +47,7 @@ const BUDGET: Descriptions<BudgetBackend> = {
   verify: (result, { root }) => ({ key: root, ...(result?.ok === false ? { reason: 'unbalanced' } : {}) }),
 };
 
-/**
- * How many unanswered calls are remembered, so that a retry reports the thresholds that the first try
- * crossed.
- */
+/** How many unanswered calls are remembered, so that a retry reports the thresholds that the first try crossed. */
 const MAX_UNANSWERED = 1_000;
 
 type Step = 'reserve' | 'charge' | 'finalize';
@@ -58,8 +55,8 @@ type Result = { readonly ok: boolean; readonly replayed?: boolean; readonly cros
 type Request = { root: string; id: string; onLate?(result: Result): void; onResent?(): void };
 
 /**
- * Emits an event for each threshold that a call crosses. A retry returns the same thresholds again. They are
- * reported once, when the first answer arrives in this process.
+ * Emits an event for each threshold that a call crosses. A retry returns the same thresholds again. They are reported
+ * once, when the first answer arrives in this process.
  */
 function withThresholdEvents(port: BudgetBackend, emit: Emit): BudgetBackend {
   const unanswered = new Set<string>();

@@ -15,8 +15,8 @@ import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/tel
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
 
 /**
- * Returns a lock backend that reports every operation to a listener: one event each, also for faults, and
- * also for the handles that `acquire` returns. Nothing else changes.
+ * Returns a lock backend that reports every operation to a listener: one event each, also for faults, and also for the
+ * handles that `acquire` returns. Nothing else changes.
  *
  * @throws SyncGuardConfigError when an option is malformed
  * @example
@@ -60,9 +60,7 @@ export function observedLocks<C extends BackendCapabilities>(
   return locks;
 }
 
-/**
- * Returns the reason for an event. A lock of another owner counts as `not_found`, as in docs/wire-format.md.
- */
+/** Returns the reason for an event. A lock of another owner counts as `not_found`, as in docs/wire-format.md. */
 function lockReason(result: { ok: boolean } | undefined): Facts {
   if (!result || result.ok) return {};
   const reason = detailOf(result)?.reason ?? 'not_found';

@@ -35,8 +35,8 @@ export interface RedisConnectionConfig {
 }
 
 /**
- * The connection that runs the scripts of an app. It is our own, or the user's client. The user closes that
- * client, unless `closeClient` is set.
+ * The connection that runs the scripts of an app. It is our own, or the user's client. The user closes that client,
+ * unless `closeClient` is set.
  */
 export class RedisConnection {
   readonly runner: ScriptRunner;
@@ -54,8 +54,8 @@ export class RedisConnection {
   }
 
   /**
-   * Waits up to 2 s for the first connection. Returns the fault that keeps it from working, if there is one.
-   * Also returns warnings, each with its code, about client options and servers that put a guarantee at risk.
+   * Waits up to 2 s for the first connection. Returns the fault that keeps it from working, if there is one. Also
+   * returns warnings, each with its code, about client options and servers that put a guarantee at risk.
    */
   async opened(): Promise<{ fault: RedisFault | undefined; warnings: string[] }> {
     await this.#firstConnection();
@@ -80,10 +80,7 @@ export class RedisConnection {
     }
   }
 
-  /**
-   * Sets the function that is called when a lost connection is back. The server may have lost its scripts and
-   * data.
-   */
+  /** Sets the function that is called when a lost connection is back. The server may have lost its scripts and data. */
   onBack(listener: () => void): void {
     this.runner.readiness.onBack = listener;
   }
@@ -133,8 +130,6 @@ export class RedisConnection {
   }
 }
 
-/**
- * Resolves to the value if it comes within 2 s, else to undefined. Also resolves to undefined on a rejection.
- */
+/** Resolves to the value if it comes within 2 s, else to undefined. Also resolves to undefined on a rejection. */
 const withinTwoSeconds = <T>(promise: Promise<T> | undefined): Promise<T | undefined> =>
   Promise.race([promise?.catch(() => undefined), sleep(FIRST_CONNECTION_MS, undefined, { ref: false })]);

@@ -4,8 +4,8 @@ import { leavingAs } from '../core/validate.js';
 /**
  * An operation of a counter failed.
  *
- * - `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed`: Redis did not answer or refused the client, so the operation may
- *   not have been done.
+ * - `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed`: Redis did not answer or refused the client, so the
+ *   operation may not have been done.
  * - `InvalidArgument`: an argument of the call is wrong. With a `cause` it comes from Redis, for example because the
  *   key holds data of another program.
  * - `Aborted`: the caller's `signal` was aborted.

@@ -9,9 +9,9 @@ import { attributed, checked } from './counter.errors.js';
 const MAX_WINDOW_MS = days(3_650);
 
 /**
- * Counts up to a maximum and never past it, for a quota of 100 exports a day, or 3 trial runs. A window starts with its first
- * increment. Around the end of a window up to twice the maximum gets through. So use AbuseLimiterService against a client that
- * sends too many calls in a short time.
+ * Counts up to a maximum and never past it, for a quota of 100 exports a day, or 3 trial runs. A window starts with its
+ * first increment. Around the end of a window up to twice the maximum gets through. So use AbuseLimiterService against
+ * a client that sends too many calls in a short time.
  *
  * @example
  * const { ok, remaining } = await counters.increment(`exports:${user}`, { max: 100, windowMs: days(1) });
@@ -23,12 +23,12 @@ export class CounterService {
   constructor(private readonly backend: CounterBackend) {}
 
   /**
-   * Adds `cost` to the count if the sum is not above the maximum. Otherwise returns `ok: false` and counts nothing. Concurrent
-   * calls do not pass the maximum either.
+   * Adds `cost` to the count if the sum is not above the maximum. Otherwise returns `ok: false` and counts nothing.
+   * Concurrent calls do not pass the maximum either.
    *
    * @param key - the name of the count, 1 to 512 UTF-8 bytes
    * @throws CounterError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`, `ServiceUnavailable` or
-   * `NetworkTimeout` if Redis does not answer, `AuthFailed` if it refuses the client
+   *   `NetworkTimeout` if Redis does not answer, `AuthFailed` if it refuses the client
    */
   async increment(key: string, options: IncrementOptions): Promise<CounterResult> {
     const call = checked(() =>

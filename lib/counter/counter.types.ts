@@ -8,9 +8,9 @@ export interface IncrementOptions extends CallOptions {
   /** How much this call counts, all or nothing. An integer of at least 1. Default: 1. */
   cost?: number;
   /**
-   * A name of this call, 1 to 512 UTF-8 bytes. A second call with the same id in the same window gets the result of the first,
-   * and does not count. Each id is kept until the window ends. Default: a random id, which protects only against a command
-   * that the Redis client sends twice with no other call in between.
+   * A name of this call, 1 to 512 UTF-8 bytes. A second call with the same id in the same window gets the result of the
+   * first, and does not count. Each id is kept until the window ends. Default: a random id, which protects only against
+   * a command that the Redis client sends twice with no other call in between.
    */
   id?: string;
 }

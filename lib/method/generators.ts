@@ -9,8 +9,8 @@ import {
 } from './scope.js';
 
 /**
- * Recognises the result of an `async *` method, also if a compiler has turned the method into a plain
- * function. Streams of SDKs do not count.
+ * Recognises the result of an `async *` method, also if a compiler has turned the method into a plain function. Streams
+ * of SDKs do not count.
  */
 export const isGenerator = (value: unknown): value is AsyncGenerator =>
   Object.prototype.toString.call(value) === '[object AsyncGenerator]' ||
@@ -22,8 +22,8 @@ export const isGenerator = (value: unknown): value is AsyncGenerator =>
 const STEPS = ['next', 'throw', 'return'] as const;
 
 /**
- * Returns a promise that can also be read as the generator which it resolves to: callers of an `async *`
- * method read it without `await`.
+ * Returns a promise that can also be read as the generator which it resolves to: callers of an `async *` method read it
+ * without `await`.
  */
 export function readable(promise: Promise<unknown>): Promise<unknown> {
   const step =
@@ -42,8 +42,8 @@ export function readable(promise: Promise<unknown>): Promise<unknown> {
 }
 
 /**
- * Hands a generator to the caller while the lock or the hold goes on. Resolves to the last item when the
- * generator has ended.
+ * Hands a generator to the caller while the lock or the hold goes on. Resolves to the last item when the generator has
+ * ended.
  */
 export function handOverItems(
   items: AsyncGenerator,
@@ -67,8 +67,8 @@ const notReadable = (did: string, patienceMs: number): Error =>
 const READER_AWAY_MS = 5 * 60_000;
 
 /**
- * Reads a generator inside a lock or a hold, and ends that when the generator ends or fails, or when its
- * reader stops. A reader that stays away would hold it for as long as the process lives, so it is taken to have stopped.
+ * Reads a generator inside a lock or a hold, and ends that when the generator ends or fails, or when its reader stops.
+ * A reader that stays away would hold it for as long as the process lives, so it is taken to have stopped.
  */
 export async function* readInside(
   scope: Scope,

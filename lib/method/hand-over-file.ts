@@ -14,9 +14,9 @@ export const isStreamedFile = (value: unknown): value is StreamedFile =>
   typeof (value as StreamedFile).getHeaders === 'function';
 
 /**
- * Hands a file to the caller and resolves when its stream has closed: it was sent, it failed, or its reader
- * stopped. The lock or the hold lasts until then. A file that nobody reads never closes. So after
- * `patienceMs` without a first read this resolves, and the stream fails for a later reader.
+ * Hands a file to the caller and resolves when its stream has closed: it was sent, it failed, or its reader stopped.
+ * The lock or the hold lasts until then. A file that nobody reads never closes. So after `patienceMs` without a first
+ * read this resolves, and the stream fails for a later reader.
  */
 export function handOverFile(
   file: StreamedFile,

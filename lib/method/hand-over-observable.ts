@@ -3,9 +3,8 @@ import { SyncGuardError } from '../core/errors.js';
 import { advance, type Reader, staying, tooLate, untilRead } from './scope.js';
 
 /**
- * Hands an Observable to the caller while the lock or the hold goes on. Resolves to the last item when the
- * source has completed. The caller's copy completes after the lock or the hold has ended, and fails if ending it
- * failed.
+ * Hands an Observable to the caller while the lock or the hold goes on. Resolves to the last item when the source has
+ * completed. The caller's copy completes after the lock or the hold has ended, and fails if ending it failed.
  */
 export function handOverObservable(
   source: Observable<unknown>,

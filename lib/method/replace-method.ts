@@ -4,9 +4,8 @@ import { SyncGuardConfigError } from '../core/errors.js';
 type Method = (this: unknown, ...args: never[]) => unknown;
 
 /**
- * The type of a method decorator that also fits `applyDecorators`, which does not know the types of methods.
- * It has no effect at runtime. Put directly on a class, a property or a method with other types, the
- * decorator does not compile.
+ * The type of a method decorator that also fits `applyDecorators`, which does not know the types of methods. It has no
+ * effect at runtime. Put directly on a class, a property or a method with other types, the decorator does not compile.
  */
 export type ComposableMethodDecorator = (
   target: object,
@@ -20,9 +19,9 @@ export interface FitsNoSuchMember {
 }
 
 /**
- * Replaces a decorated method. The name, the length, `this`, and the metadata of the decorators below stay.
- * The decorators above write their metadata on the replacement. So `@Get`, `@UseGuards`, `@Cron` and the like
- * work in either order.
+ * Replaces a decorated method. The name, the length, `this`, and the metadata of the decorators below stay. The
+ * decorators above write their metadata on the replacement. So `@Get`, `@UseGuards`, `@Cron` and the like work in
+ * either order.
  */
 export function replaceMethod(
   decorator: string,
@@ -57,8 +56,8 @@ export function replaceMethod(
 }
 
 /**
- * Makes Nest inject a service into every instance of the class, under the token as property name. The class
- * needs no constructor parameter, and Nest refuses to boot where the module is missing.
+ * Makes Nest inject a service into every instance of the class, under the token as property name. The class needs no
+ * constructor parameter, and Nest refuses to boot where the module is missing.
  */
 export function injectInto(target: object, token: symbol): void {
   if (Reflect.hasMetadata(token, target.constructor)) return;
@@ -76,8 +75,8 @@ export function injectInto(target: object, token: symbol): void {
 /**
  * Returns the injected service.
  *
- * @throws SyncGuardConfigError where Nest did not build the instance: the method must not run without its
- *   lock or budget
+ * @throws SyncGuardConfigError where Nest did not build the instance: the method must not run without its lock or
+ *   budget
  */
 export function injectedService<Service>(
   instance: unknown,

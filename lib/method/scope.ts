@@ -7,10 +7,7 @@ export interface StreamProgress {
   /** How many items the caller has received. */
   items: number;
   last: unknown;
-  /**
-   * The stream ended by itself. False where it failed, and where its reader stopped it by `return` or
-   * `throw`.
-   */
+  /** The stream ended by itself. False where it failed, and where its reader stopped it by `return` or `throw`. */
   completed: boolean;
 }
 
@@ -28,9 +25,7 @@ export function advance(progress: StreamProgress, item: unknown): void {
 
 /** A lock or a hold around the stream of a body, which ends with the stream. */
 export interface Scope {
-  /**
-   * Runs a function in the async context of the body, so that `currentLock()` and `currentHold()` work in it.
-   */
+  /** Runs a function in the async context of the body, so that `currentLock()` and `currentHold()` work in it. */
   inside<T>(run: () => T): T;
   /** Ends it. Rejects if ending it failed. */
   leave(last: unknown): Promise<void>;

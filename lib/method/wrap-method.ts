@@ -10,8 +10,8 @@ export type { StreamProgress } from './scope.js';
 type Method = (this: unknown, ...args: never[]) => unknown;
 
 /**
- * Runs a body inside a lock or a budget hold. Resolves to the result of the body, or rejects with its error
- * or with the error of the lock or budget.
+ * Runs a body inside a lock or a budget hold. Resolves to the result of the body, or rejects with its error or with the
+ * error of the lock or budget.
  */
 export type Around = <T>(
   self: unknown,
@@ -24,10 +24,10 @@ export type Around = <T>(
 export type Patience = (self: unknown) => number;
 
 /**
- * Returns a method that runs inside a lock or a budget hold until its work is done. For a promise this is
- * until it settles. For an Observable it is until it completes, fails or is unsubscribed. For an async
- * generator it lasts from the first read until the generator returns or throws, or its reader stops. For a
- * StreamableFile it is until the stream closes.
+ * Returns a method that runs inside a lock or a budget hold until its work is done. For a promise this is until it
+ * settles. For an Observable it is until it completes, fails or is unsubscribed. For an async generator it lasts from
+ * the first read until the generator returns or throws, or its reader stops. For a StreamableFile it is until the
+ * stream closes.
  */
 export function wrapMethod(original: Method, around: Around, patience: Patience): Method {
   return original.constructor.name === 'AsyncGeneratorFunction'
@@ -47,8 +47,7 @@ const notAGenerator = (name: string): SyncGuardError =>
   });
 
 function wrapPromise(original: Method, around: Around, patience: Patience): Method {
-  // An async function returns a promise. For any other function, such as a wrapper, only a call shows what it
-  // returns.
+  // An async function returns a promise. For any other function, such as a wrapper, only a call shows what it returns.
   const isAsync = original.constructor.name === 'AsyncFunction';
   return function (this: unknown, ...args: unknown[]): Promise<unknown> {
     const result = new Promise<unknown>((resolve, reject) => {

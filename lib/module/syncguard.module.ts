@@ -154,8 +154,8 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
   }
 
   /**
-   * Creates the module with options from other providers: `useFactory` with `inject`, or `useClass` or
-   * `useExisting` of a {@link SyncGuardOptionsFactory}. A malformed option of the module fails the boot.
+   * Creates the module with options from other providers: `useFactory` with `inject`, or `useClass` or `useExisting` of
+   * a {@link SyncGuardOptionsFactory}. A malformed option of the module fails the boot.
    *
    * @throws SyncGuardConfigError at once if not exactly one of the three is given, or if an option is unknown
    */

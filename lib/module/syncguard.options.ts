@@ -18,17 +18,16 @@ import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/va
 /** Options of the module, and the result of the factories of `forRootAsync`. */
 export interface SyncGuardOptions {
   /**
-   * The address of Redis: a URL (`redis://user:password@host:6379/0`, `rediss://` for TLS, or the path of a
-   * socket), ioredis options, a client of your own (`Redis` or `Cluster`, which is closed only with
-   * `closeClient`), or `{ nodes, options }` for a Cluster. Default: none, the memory backend, for one
-   * process.
+   * The address of Redis: a URL (`redis://user:password@host:6379/0`, `rediss://` for TLS, or the path of a socket),
+   * ioredis options, a client of your own (`Redis` or `Cluster`, which is closed only with `closeClient`), or `{ nodes,
+   * options }` for a Cluster. Default: none, the memory backend, for one process.
    */
   redis?: RedisConnectionOptions | undefined;
   /** The first part of every Redis key. 1 to 128 printable ASCII characters, no `/`, `{`, `}`. Default: `'syncguard'`. */
   keyPrefix?: string;
   /**
-   * Closes the client that was passed as `redis` when the app shuts down, for a client that `useFactory` has
-   * created. Default: false.
+   * Closes the client that was passed as `redis` when the app shuts down, for a client that `useFactory` has created.
+   * Default: false.
    */
   closeClient?: boolean;
   /**
@@ -43,12 +42,11 @@ export interface SyncGuardOptions {
    */
   commandTimeoutMs?: number;
   /**
-   * Registers the exception filter that turns our errors into answers such as 423, 503 and 400. Default:
-   * true.
+   * Registers the exception filter that turns our errors into answers such as 423, 503 and 400. Default: true.
    *
-   * `maxRetryAfterMs`, 1,000 to 2^31 - 1, limits `Retry-After` and `context.retryAfter` of every feature. A
-   * client that waits by a timer cannot wait longer than 24.8 days. `context.retryAtMs` has the real time.
-   * Default: a day, also with `false`.
+   * `maxRetryAfterMs`, 1,000 to 2^31 - 1, limits `Retry-After` and `context.retryAfter` of every feature. A client that
+   * waits by a timer cannot wait longer than 24.8 days. `context.retryAtMs` has the real time. Default: a day, also
+   * with `false`.
    */
   http?: boolean | { maxRetryAfterMs?: number };
   /** Defaults of every lock. */
@@ -75,14 +73,9 @@ export interface SyncGuardOptions {
   };
 }
 
-/**
- * Options of `SyncGuardModule.forRoot`. Without any options the module runs in the memory of this process.
- */
+/** Options of `SyncGuardModule.forRoot`. Without any options the module runs in the memory of this process. */
 export interface SyncGuardModuleOptions extends SyncGuardOptions {
-  /**
-   * Provides the services to the whole app. With `false` only modules that import this one get them. Default:
-   * true.
-   */
+  /** Provides the services to the whole app. With `false` only modules that import this one get them. Default: true. */
   isGlobal?: boolean;
 }
 

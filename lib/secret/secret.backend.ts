@@ -90,8 +90,8 @@ export interface View {
 export type TakenView = Pick<View, 'tag' | 'viewTag'>;
 
 /**
- * The port of secrets. Each method is one atomic step and one round trip. It gets tags and never ids. A call
- * that is sent twice counts once: it has the same proof, burnId, or viewTag and callId.
+ * The port of secrets. Each method is one atomic step and one round trip. It gets tags and never ids. A call that is
+ * sent twice counts once: it has the same proof, burnId, or viewTag and callId.
  */
 export interface SecretBackend {
   create(secret: StoredSecret, options: CallOptions): Promise<CreateReply>;

@@ -1,17 +1,17 @@
 import { SyncGuardError } from '../core/errors.js';
 
 /**
- * A script for programs that store secrets as JSON documents with a `viewsRemaining` (docs/wire-format.md).
- * New programs use the SecretService. Run it by `EVAL`:
+ * A script for programs that store secrets as JSON documents with a `viewsRemaining` (docs/wire-format.md). New
+ * programs use the SecretService. Run it by `EVAL`:
  *
  * - `KEYS[1]`: the document, a String. There is no ARGV.
  * - Replies nil where there is no document.
  * - Replies JSON `{secret, burned}`: the document after this view. It is deleted when `burned` is true.
- * - Replies JSON `{error}`: `invalid_json`, or `invalid_viewsRemaining_type` for anything but an integer from
- *   1 to 2^53 - 1. The key stays unchanged then, and nothing of it is revealed.
+ * - Replies JSON `{error}`: `invalid_json`, or `invalid_viewsRemaining_type` for anything but an integer from 1 to 2^53
+ *   - 1. The key stays unchanged then, and nothing of it is revealed.
  *
- * Only the digits of the top-level `viewsRemaining` change, and the TTL stays. The script parses the document
- * itself, because cjson turns `[]` into `{}`, loses digits of large numbers and accepts `nan`.
+ * Only the digits of the top-level `viewsRemaining` change, and the TTL stays. The script parses the document itself,
+ * because cjson turns `[]` into `{}`, loses digits of large numbers and accepts `nan`.
  *
  * @example
  * const result = parseDecrementResult(await redis.eval(ATOMIC_DECREMENT_SCRIPT, 1, `secret:${id}`));
@@ -134,8 +134,8 @@ return '{"secret":' .. secret .. ',"burned":false}'
  * A counter with a maximum, for programs that share its keys (docs/wire-format.md). New programs use the
  * CounterService. Run it by `EVAL`:
  *
- * - `KEYS[1]`: the counter, a String. `ARGV[1]`: its maximum, an integer of at least 1. `ARGV[2]`: how long
- *   it lives from its first increment, in whole seconds, 1 to 10^10.
+ * - `KEYS[1]`: the counter, a String. `ARGV[1]`: its maximum, an integer of at least 1. `ARGV[2]`: how long it lives
+ *   from its first increment, in whole seconds, 1 to 10^10.
  * - Replies the new count, or -1 where the maximum is reached.
  * - Replies JSON `{error}`: `missing_arguments` or `invalid_arguments`. Nothing was written then.
  *
@@ -172,8 +172,8 @@ export type InvalidResultCode =
   | 'unexpected_reply';
 
 /**
- * Thrown by the parsers. `code` is the error of the script, or `unexpected_reply` where the reply is not one
- * of the script's.
+ * Thrown by the parsers. `code` is the error of the script, or `unexpected_reply` where the reply is not one of the
+ * script's.
  */
 export class InvalidResultError extends SyncGuardError<InvalidResultCode> {
   static override readonly brand: string = 'InvalidResultError';

@@ -32,12 +32,11 @@ import {
 } from './secret.validate.js';
 
 /**
- * Secrets that open a limited number of times, or until a deadline, and are then deleted. Each operation is
- * one atomic step. Of many concurrent readers of a secret with n views exactly n get it, and the last view
- * deletes it.
+ * Secrets that open a limited number of times, or until a deadline, and are then deleted. Each operation is one atomic
+ * step. Of many concurrent readers of a secret with n views exactly n get it, and the last view deletes it.
  *
- * SyncGuard counts views and deletes payloads. It does not encrypt. Encrypt before `create()`, with a key
- * that Redis never sees.
+ * SyncGuard counts views and deletes payloads. It does not encrypt. Encrypt before `create()`, with a key that Redis
+ * never sees.
  *
  * @example
  * const { id } = await this.secrets.create({ payload: sealed, views: 1, ttlMs: hours(1) });
@@ -79,8 +78,8 @@ export class SecretService {
   }
 
   /**
-   * Shows the secret and counts the view, or returns why it is not shown. Call it on POST only, because link
-   * previews and crawlers send GET.
+   * Shows the secret and counts the view, or returns why it is not shown. Call it on POST only, because link previews
+   * and crawlers send GET.
    *
    * @example
    * const secret = await secrets.view(id, { viewId: request.headers['idempotency-key'] });
@@ -111,8 +110,7 @@ export class SecretService {
   }
 
   /**
-   * Returns whether `view()` would show the secret to a new reader, or why not. Shows no payload and changes
-   * nothing.
+   * Returns whether `view()` would show the secret to a new reader, or why not. Shows no payload and changes nothing.
    */
   async peek(id: string, options: CallOptions = {}): Promise<PeekResult> {
     const reply = await attributed(this.backend.peek(tagOf(validateId(id)), validateCall(options)));
@@ -150,16 +148,16 @@ export class SecretService {
   }
 
   /**
-   * Counts a view on lease. Call it after the reader has opened the secret. A lease that lapses counts as a
-   * view too, and with `maxFailures` also as a wrong try.
+   * Counts a view on lease. Call it after the reader has opened the secret. A lease that lapses counts as a view too,
+   * and with `maxFailures` also as a wrong try.
    */
   async confirm(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
     return toSettled(await attributed(this.backend.confirm(tagsOf(id, viewId), validateCall(options))));
   }
 
   /**
-   * Takes back a view on lease, so that it is not counted. Call it after a wrong passphrase. With
-   * `maxFailures` this counts as a wrong try.
+   * Takes back a view on lease, so that it is not counted. Call it after a wrong passphrase. With `maxFailures` this
+   * counts as a wrong try.
    */
   async release(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
     return toSettled(await attributed(this.backend.release(tagsOf(id, viewId), validateCall(options))));

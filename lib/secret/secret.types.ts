@@ -3,37 +3,31 @@ import type { CallOptions } from '../core/validate.js';
 /** The options of `create()`, except `views` and `ttlMs`. */
 export interface NewSecret extends CallOptions {
   /**
-   * The secret: text, or any bytes. At most `secret.maxBytes` (1 MiB). Views return it byte for byte, and a
-   * string as a string. SyncGuard does not encrypt it. Encrypt it first, with a key that Redis never sees.
+   * The secret: text, or any bytes. At most `secret.maxBytes` (1 MiB). Views return it byte for byte, and a string as a
+   * string. SyncGuard does not encrypt it. Encrypt it first, with a key that Redis never sees.
    */
   payload: string | Uint8Array;
   /**
-   * An id of your own, 1 to 512 UTF-8 bytes. Anyone who knows it can view the secret. Default: 128 random
-   * bits, which nobody can guess.
+   * An id of your own, 1 to 512 UTF-8 bytes. Anyone who knows it can view the secret. Default: 128 random bits, which
+   * nobody can guess.
    */
   id?: string;
-  /**
-   * Facts that `peek()` returns to anyone who knows the id, such as a file name or a hint. At most 4 KiB as
-   * JSON.
-   */
+  /** Facts that `peek()` returns to anyone who knows the id, such as a file name or a hint. At most 4 KiB as JSON. */
   meta?: SecretMeta;
   /**
-   * Burns the secret after so many wrong tries, 1 to 100. It is then shown on lease only
-   * (`view(id, { leaseMs })`). A lease that is released or that lapses counts as a wrong try. Default: wrong
-   * tries are not counted.
+   * Burns the secret after so many wrong tries, 1 to 100. It is then shown on lease only (`view(id, { leaseMs })`). A
+   * lease that is released or that lapses counts as a wrong try. Default: wrong tries are not counted.
    */
   maxFailures?: number;
   /**
-   * The `label` in events of this secret, at most 200 UTF-8 bytes. Use it for an order number, or for the
-   * account that receives the message "your secret was opened". It is stored unencrypted, and is kept longer
-   * than the payload. Never put the payload into it.
+   * The `label` in events of this secret, at most 200 UTF-8 bytes. Use it for an order number, or for the account that
+   * receives the message "your secret was opened". It is stored unencrypted, and is kept longer than the payload. Never
+   * put the payload into it.
    */
   label?: string;
 }
 
-/**
- * A secret ends by its views, by its time, or by whichever comes first. At least one of the two is required.
- */
+/** A secret ends by its views, by its time, or by whichever comes first. At least one of the two is required. */
 export type CreateSecretOptions = NewSecret & (SecretByViews | SecretByTime);
 
 /** A secret that ends by its views. */
@@ -57,10 +51,7 @@ export type SecretMeta = Readonly<Record<string, unknown>>;
 export interface CreatedSecret {
   /** For the reader. 22 base64url characters, or the id that was passed. */
   readonly id: string;
-  /**
-   * For the sender. It works for `status()` and `burn()`, but it cannot view the secret and does not reveal
-   * the id.
-   */
+  /** For the sender. It works for `status()` and `burn()`, but it cannot view the secret and does not reveal the id. */
   readonly receipt: string;
   /** Null if views are not limited. */
   readonly viewsRemaining: number | null;
@@ -70,21 +61,20 @@ export interface CreatedSecret {
 
 export interface ViewOptions extends CallOptions {
   /**
-   * Identifies this view, 1 to 512 UTF-8 bytes. A second call with the same viewId gets the same answer and
-   * uses up no second view. Make it hard to guess, because another reader with the same viewId sees the
-   * secret too. Default: a new one for each call.
+   * Identifies this view, 1 to 512 UTF-8 bytes. A second call with the same viewId gets the same answer and uses up no
+   * second view. Make it hard to guess, because another reader with the same viewId sees the secret too. Default: a new
+   * one for each call.
    */
   viewId?: string;
   /**
-   * Shows the secret now, and leaves it open whether the view is counted. The view stays pending for this
-   * time, in ms, from 1 to 2^31 - 1. See `confirm()` and `release()`.
+   * Shows the secret now, and leaves it open whether the view is counted. The view stays pending for this time, in ms,
+   * from 1 to 2^31 - 1. See `confirm()` and `release()`.
    */
   leaseMs?: number;
 }
 
 /**
- * Why a secret is not shown. With the option `uniform` every reason reads `not_found`, except in results with
- * `own`.
+ * Why a secret is not shown. With the option `uniform` every reason reads `not_found`, except in results with `own`.
  */
 export type NotShownReason =
   /** The secret never existed, or its tombstone is gone. */
@@ -99,8 +89,8 @@ export type NotShownReason =
   | 'failed';
 
 /**
- * How a secret was burned: `used` by its last view, `burned` by a call of `burn()`, `failures` by
- * `maxFailures` wrong tries.
+ * How a secret was burned: `used` by its last view, `burned` by a call of `burn()`, `failures` by `maxFailures` wrong
+ * tries.
  */
 export type SecretEnd = 'used' | 'burned' | 'failures';
 
@@ -153,8 +143,8 @@ export type PeekResult =
 
 /**
  * - `ok: true`: the secret is burned. If it had been burned before, `already` says how.
- * - `ok: false`: there is no secret to burn. With `uniform`, a call by id also returns `not_found` for a
- *   secret that was burned before or has expired.
+ * - `ok: false`: there is no secret to burn. With `uniform`, a call by id also returns `not_found` for a secret that
+ *   was burned before or has expired.
  */
 export type BurnResult =
   | { readonly ok: true; readonly already?: SecretEnd }
@@ -177,9 +167,9 @@ export type SecretStatus =
   | { readonly ok: false; readonly reason: 'not_found' };
 
 /**
- * `ok: false`: the view never existed, it was settled the other way, or the secret is no longer known. A view
- * that has lapsed is counted, so `confirm` returns `ok: true` and `release` comes too late (`ok: false`).
- * With `maxFailures` a lapsed view is a wrong try, and `confirm` comes too late as well.
+ * `ok: false`: the view never existed, it was settled the other way, or the secret is no longer known. A view that has
+ * lapsed is counted, so `confirm` returns `ok: true` and `release` comes too late (`ok: false`). With `maxFailures` a
+ * lapsed view is a wrong try, and `confirm` comes too late as well.
  */
 export type SettleResult =
   | {

@@ -4,8 +4,8 @@ import type { Emit, Facts, Feature, SyncGuardEvent } from './telemetry.types.js'
 type Method = (...args: never[]) => Promise<unknown>;
 
 /**
- * Returns the facts of a call from its result and its arguments. The result is undefined if the call threw
- * or returned nothing.
+ * Returns the facts of a call from its result and its arguments. The result is undefined if the call threw or returned
+ * nothing.
  */
 type Describe<Called extends Method> = (
   result: Awaited<ReturnType<Called>> | undefined,
@@ -20,8 +20,8 @@ export type Descriptions<Port> = {
 };
 
 /**
- * Returns a proxy of the port. It emits an event when a call of a described method has returned or thrown.
- * Everything else reaches the port unchanged.
+ * Returns a proxy of the port. It emits an event when a call of a described method has returned or thrown. Everything
+ * else reaches the port unchanged.
  */
 export function observe<Port extends object>(
   port: Port,
@@ -57,10 +57,7 @@ export function observe<Port extends object>(
   return inFrontOf(port, Object.fromEntries(members) as Partial<Port>);
 }
 
-/**
- * Returns the port with some members replaced. The others are looked up at every use, because they may
- * change.
- */
+/** Returns the port with some members replaced. The others are looked up at every use, because they may change. */
 export function inFrontOf<Port extends object>(port: Port, members: Partial<Port>): Port {
   // The proxy's target is not the port itself: a proxy may not replace the members of a frozen target.
   return new Proxy(Object.create(port) as Port, {

@@ -5,20 +5,20 @@ import type { SyncGuardEvent } from './telemetry.types.js';
 /** The listener of all operations, and how much it may see. */
 export interface TelemetryOptions {
   /**
-   * Called once for every operation, before the caller gets the answer, in the async context of the caller.
-   * It must be quick. A promise that it returns is not awaited. If it throws or rejects, a warning is logged
-   * at most once a minute, and nothing else happens.
+   * Called once for every operation, before the caller gets the answer, in the async context of the caller. It must be
+   * quick. A promise that it returns is not awaited. If it throws or rejects, a warning is logged at most once a
+   * minute, and nothing else happens.
    */
   onEvent(event: SyncGuardEvent): void | Promise<void>;
   /**
-   * Adds `key`, `keys` and `lockId` to events: to all, or to those for which the function returns true.
-   * Anyone who reads a lockId can release its lock. Default: false.
+   * Adds `key`, `keys` and `lockId` to events: to all, or to those for which the function returns true. Anyone who
+   * reads a lockId can release its lock. Default: false.
    */
   includeRaw?: boolean | ((event: SyncGuardEvent) => boolean);
   /**
-   * Any secret text. The hashes in events are then HMAC-SHA-256 with it (64 hex digits). Without it, anyone
-   * can find the short key behind a hash by hashing guesses. All processes whose events are compared need the
-   * same secret. Default: none, then `hashKey` makes the hashes.
+   * Any secret text. The hashes in events are then HMAC-SHA-256 with it (64 hex digits). Without it, anyone can find
+   * the short key behind a hash by hashing guesses. All processes whose events are compared need the same secret.
+   * Default: none, then `hashKey` makes the hashes.
    */
   hashSecret?: string;
 }

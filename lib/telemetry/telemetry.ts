@@ -9,8 +9,8 @@ const MAX_SHOWN = 200;
 const MAX_KEYS = 32;
 
 /**
- * Returns the function that turns observations into events and calls the listener. Events have keys as
- * hashes. Where `includeRaw` allows it, they also have the keys themselves.
+ * Returns the function that turns observations into events and calls the listener. Events have keys as hashes. Where
+ * `includeRaw` allows it, they also have the keys themselves.
  *
  * @param warn - called at most once a minute while the listener fails
  */
@@ -37,8 +37,7 @@ export function createTelemetry(
 }
 
 /**
- * A call that was refused for its arguments may have passed anything. Only strings that can be a key or an id
- * are kept.
+ * A call that was refused for its arguments may have passed anything. Only strings that can be a key or an id are kept.
  */
 const named = <Name extends string>(name: Name, value: unknown): { [_ in Name]?: string } =>
   typeof value === 'string' && value.length <= MAX_KEY_BYTES

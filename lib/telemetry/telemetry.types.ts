@@ -1,6 +1,6 @@
 /**
- * The fields of every event. Keys and ids are in it as hashes, and unhashed only if `includeRaw` allows it.
- * No event shows a payload.
+ * The fields of every event. Keys and ids are in it as hashes, and unhashed only if `includeRaw` allows it. No event
+ * shows a payload.
  */
 export interface SyncGuardEventOf<Feature extends string, Type extends string> {
   readonly feature: Feature;
@@ -21,13 +21,13 @@ export interface SyncGuardEventOf<Feature extends string, Type extends string> {
 }
 
 /**
- * An event of a lock. The type `lock` belongs to `LockService.lock()` and `@WithLock()`, and reports what no
- * single operation shows. Its `reason` is one of:
+ * An event of a lock. The type `lock` belongs to `LockService.lock()` and `@WithLock()`, and reports what no single
+ * operation shows. Its `reason` is one of:
  *
  * - `timeout`, `aborted`: the wait ended without the lock. `durationMs` is the wait.
  * - `already_held`: the code that holds the lock asked for it again.
- * - `lost`: the lock was lost. `durationMs` is how long it was held. The event comes when the loss is
- *   noticed, and the body may still run.
+ * - `lost`: the lock was lost. `durationMs` is how long it was held. The event comes when the loss is noticed, and the
+ *   body may still run.
  *
  * The types `fence` and `fence.get` belong to `FenceGuard`. `key` is the resource. The reason `overtaken` says that a
  * later holder has been there, so the write was refused.
@@ -49,10 +49,7 @@ export interface LockEvent extends SyncGuardEventOf<
   readonly lockId?: string;
 }
 
-/**
- * An event of a limit or a counter. `key` is what the limit counts by, such as an address, a user or an
- * email.
- */
+/** An event of a limit or a counter. `key` is what the limit counts by, such as an address, a user or an email. */
 export interface LimitEvent extends SyncGuardEventOf<
   'limit',
   | 'check'
@@ -68,8 +65,8 @@ export interface LimitEvent extends SyncGuardEventOf<
   | 'counter.reset'
 > {
   /**
-   * The name of the limit. For a call against several limits it is the one that denied with the longest wait.
-   * If none denied, it is the first.
+   * The name of the limit. For a call against several limits it is the one that denied with the longest wait. If none
+   * denied, it is the first.
    */
   readonly policy?: string;
   /** Redis did not answer, so this process counted by itself. */
@@ -79,10 +76,9 @@ export interface LimitEvent extends SyncGuardEventOf<
 }
 
 /**
- * An event of a budget. `key` is the id of the operation. For `balance`, `setLimit` and `credit` it is the
- * scope, for `list`, `reap` and `verify` the root. `expired` comes once for each hold that was not settled in
- * time. `cost` with the reason `unreadable` comes where the cost of a body could not be read. Then at least
- * the estimate is committed.
+ * An event of a budget. `key` is the id of the operation. For `balance`, `setLimit` and `credit` it is the scope, for
+ * `list`, `reap` and `verify` the root. `expired` comes once for each hold that was not settled in time. `cost` with
+ * the reason `unreadable` comes where the cost of a body could not be read. Then at least the estimate is committed.
  */
 export type BudgetEvent =
   | ThresholdEvent
@@ -106,8 +102,8 @@ export type BudgetEvent =
     >;
 
 /**
- * A threshold of a limit was reached for the first time in its window, or since a credit or a raise of the
- * limit. `key` is the scope.
+ * A threshold of a limit was reached for the first time in its window, or since a credit or a raise of the limit. `key`
+ * is the scope.
  */
 export interface ThresholdEvent extends SyncGuardEventOf<'budget', 'threshold'> {
   readonly percent: number;
@@ -126,10 +122,7 @@ export type ThresholdPeriod =
     }
   | { readonly windowMs: number };
 
-/**
- * An event of a secret. `key` is the tag of the secret, a hash. The id opens the secret, so it is in no
- * event.
- */
+/** An event of a secret. `key` is the tag of the secret, a hash. The id opens the secret, so it is in no event. */
 export interface SecretEvent extends SyncGuardEventOf<
   'secret',
   'create' | 'view' | 'peek' | 'burn' | 'status' | 'confirm' | 'release'

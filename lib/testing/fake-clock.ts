@@ -7,8 +7,8 @@ const LAST_MS = 8.64e15;
 /**
  * The clock of a test. It stands still until the test moves it, so nothing expires while a debugger waits.
  *
- * The backends read it: TTLs, windows, blocks, periods and deadlines follow it. Timers of the process stay in
- * real time: how long a caller waits for a lock (`timeoutMs`), and when the lock of a body is renewed.
+ * The backends read it: TTLs, windows, blocks, periods and deadlines follow it. Timers of the process stay in real
+ * time: how long a caller waits for a lock (`timeoutMs`), and when the lock of a body is renewed.
  *
  * @example
  * const clock = new FakeClock(new Date('2026-01-31T23:59:00Z'));

@@ -61,9 +61,7 @@ export class Switches {
     return result.ok ? (result as BackendHandle).through(this.backends.lock) : result;
   }
 
-  /**
-   * Returns a port that fails during an outage. Otherwise it calls the port, or the member of `overrides`.
-   */
+  /** Returns a port that fails during an outage. Otherwise it calls the port, or the member of `overrides`. */
   #switched<Port extends object>(
     port: Port,
     toError: (fault: SyncGuardError) => Error,

@@ -16,20 +16,17 @@ import { Switches } from './switches.js';
 import { SyncGuardTesting } from './syncguard-testing.js';
 
 /**
- * Options of `SyncGuardTestingModule.forRoot`: those of `SyncGuardModule.forRoot` without `redis`, and a
- * clock. `shutdown.drainMs` is 0 by default, so that no test waits for locks that it left behind.
+ * Options of `SyncGuardTestingModule.forRoot`: those of `SyncGuardModule.forRoot` without `redis`, and a clock.
+ * `shutdown.drainMs` is 0 by default, so that no test waits for locks that it left behind.
  */
 export interface SyncGuardTestingOptions extends Omit<SyncGuardModuleOptions, 'redis'> {
-  /**
-   * The clock of the backends. Default: a new FakeClock, which stands at the moment when the module was
-   * created.
-   */
+  /** The clock of the backends. Default: a new FakeClock, which stands at the moment when the module was created. */
   clock?: FakeClock;
 }
 
 /**
- * Replaces `SyncGuardModule` in tests: the same services and decorators on memory, with a clock that the test
- * moves. Its switches cause the faults of production. See {@link SyncGuardTesting}.
+ * Replaces `SyncGuardModule` in tests: the same services and decorators on memory, with a clock that the test moves.
+ * Its switches cause the faults of production. See {@link SyncGuardTesting}.
  *
  * @example
  * const module = await Test.createTestingModule({

@@ -8,8 +8,8 @@ import type { FakeClock } from './fake-clock.js';
 import type { Switches } from './switches.js';
 
 /**
- * Lets a test move the clock of SyncGuard, and cause contention, losses and outages. Get it from the module
- * that imports `SyncGuardTestingModule.forRoot()`.
+ * Lets a test move the clock of SyncGuard, and cause contention, losses and outages. Get it from the module that
+ * imports `SyncGuardTestingModule.forRoot()`.
  *
  * @example
  * const testing = module.get(SyncGuardTesting);
@@ -35,9 +35,9 @@ export class SyncGuardTesting {
   }
 
   /**
-   * Makes a lock look held by another caller until `restore()`: `acquire` returns `locked`. `lock()` and
-   * `@WithLock()` wait for it in real time, so set `timeoutMs` to what the test may take. A caller that
-   * already holds the lock keeps it.
+   * Makes a lock look held by another caller until `restore()`: `acquire` returns `locked`. `lock()` and `@WithLock()`
+   * wait for it in real time, so set `timeoutMs` to what the test may take. A caller that already holds the lock keeps
+   * it.
    */
   contend(key: string): void {
     this.#switches.contended.add(validateKey(key));
@@ -50,8 +50,8 @@ export class SyncGuardTesting {
 
   /**
    * Takes a lock from its holder, as if Redis had lost it. Others can acquire it now. A body of `lock()` or
-   * `@WithLock()` learns of it at once and not only at its next renewal: its `signal` aborts, and
-   * `assertHeld()` throws. The owner of a handle learns of it when it extends or releases the lock.
+   * `@WithLock()` learns of it at once and not only at its next renewal: its `signal` aborts, and `assertHeld()`
+   * throws. The owner of a handle learns of it when it extends or releases the lock.
    *
    * @throws SyncGuardConfigError when nobody holds the lock
    */
@@ -74,9 +74,9 @@ export class SyncGuardTesting {
   }
 
   /**
-   * Makes Redis unreachable until `restore()`. Every operation of locks, limits, counters, budgets and
-   * secrets then fails with the code `ServiceUnavailable`, at once instead of after `commandTimeoutMs`.
-   * Limits follow their `onError`, and health is down. Stored data is still there afterwards.
+   * Makes Redis unreachable until `restore()`. Every operation of locks, limits, counters, budgets and secrets then
+   * fails with the code `ServiceUnavailable`, at once instead of after `commandTimeoutMs`. Limits follow their
+   * `onError`, and health is down. Stored data is still there afterwards.
    */
   makeUnreachable(): void {
     this.#switches.outage = new SyncGuardError({
@@ -94,8 +94,8 @@ export class SyncGuardTesting {
   }
 
   /**
-   * Gives an instance that was built by `new` the services that its `@WithLock()` and `@WithBudget()` methods
-   * need. Returns the same instance.
+   * Gives an instance that was built by `new` the services that its `@WithLock()` and `@WithBudget()` methods need.
+   * Returns the same instance.
    *
    * @example const orders = testing.bind(new OrdersService(fakePayments));
    */

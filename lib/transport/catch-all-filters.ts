@@ -1,8 +1,8 @@
 import { SyncGuardExceptionFilter } from './syncguard-exception.filter.js';
 
 /**
- * The metadata key under which Nest stores the classes that an exception filter catches, the same in Nest 11
- * and 12. An empty list stands for all errors.
+ * The metadata key under which Nest stores the classes that an exception filter catches, the same in Nest 11 and 12. An
+ * empty list stands for all errors.
  */
 const CATCHES = '__filterCatchExceptions__';
 

@@ -1,8 +1,6 @@
 import type { ModuleRef } from '@nestjs/core';
 
-/**
- * The guards and filters that an app has bound for all its handlers, in the order in which Nest keeps them.
- */
+/** The guards and filters that an app has bound for all its handlers, in the order in which Nest keeps them. */
 export interface GlobalEnhancers {
   /** The instances. For request-scoped guards and filters, the classes. */
   readonly guards: readonly unknown[];
@@ -20,9 +18,9 @@ const READ = [
 type ApplicationConfig = Record<(typeof READ)[number], () => readonly unknown[]>;
 
 /**
- * Returns what an app has bound by `useGlobalGuards`, `APP_GUARD`, `useGlobalFilters` and `APP_FILTER`. Nest
- * cannot inject these, so this is the one place that reads Nest's internals for them. Returns undefined if
- * a version of Nest keeps them elsewhere.
+ * Returns what an app has bound by `useGlobalGuards`, `APP_GUARD`, `useGlobalFilters` and `APP_FILTER`. Nest cannot
+ * inject these, so this is the one place that reads Nest's internals for them. Returns undefined if a version of Nest
+ * keeps them elsewhere.
  */
 export function globalEnhancers(moduleRef: ModuleRef): GlobalEnhancers | undefined {
   const { container } = moduleRef as unknown as { container?: { applicationConfig?: unknown } };

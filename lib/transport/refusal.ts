@@ -1,8 +1,8 @@
 import { HttpException } from '@nestjs/common';
 
 /**
- * The body that a client receives when a call is refused or has failed. It is the same over HTTP, GraphQL,
- * WebSockets and microservices.
+ * The body that a client receives when a call is refused or has failed. It is the same over HTTP, GraphQL, WebSockets
+ * and microservices.
  */
 export interface Refusal {
   readonly statusCode: number;
@@ -15,8 +15,8 @@ export interface Refusal {
 export const DEFAULT_MAX_RETRY_AFTER_MS = 86_400_000;
 
 /**
- * Returns the context of an error for clients. Limits `retryAfter` to the allowed maximum, and adds the
- * instant `retryAtMs` that belongs to it.
+ * Returns the context of an error for clients. Limits `retryAfter` to the allowed maximum, and adds the instant
+ * `retryAtMs` that belongs to it.
  */
 export function retryFacts(
   context: Readonly<Record<string, unknown>>,
@@ -36,9 +36,8 @@ export const httpException = (refusal: Refusal, cause: unknown): HttpException =
   new HttpException(refusal, refusal.statusCode, { cause });
 
 /**
- * The error for GraphQL: graphql-js sends the `extensions` of an error to the client. The response of this
- * exception has no `statusCode`, because Nest's Apollo driver would then replace our code by
- * INTERNAL_SERVER_ERROR.
+ * The error for GraphQL: graphql-js sends the `extensions` of an error to the client. The response of this exception
+ * has no `statusCode`, because Nest's Apollo driver would then replace our code by INTERNAL_SERVER_ERROR.
  */
 export class GraphQLRefusal extends HttpException {
   readonly extensions: Omit<Refusal, 'message'>;

@@ -46,9 +46,9 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
  * - 400: an argument is invalid, such as a malformed key.
  * - 500: any other fault, such as a lock that was lost.
  *
- * GraphQL clients receive the same body as the `extensions` of an error, clients of a gateway as the event
- * `exception`, and clients of a microservice as the error. Hints are for operators: every 5xx is logged with
- * its hint, and the client does not receive the hint. The module registers this filter unless `http: false` is set.
+ * GraphQL clients receive the same body as the `extensions` of an error, clients of a gateway as the event `exception`,
+ * and clients of a microservice as the error. Hints are for operators: every 5xx is logged with its hint, and the
+ * client does not receive the hint. The module registers this filter unless `http: false` is set.
  */
 @Catch(SyncGuardError)
 export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError> {
@@ -94,13 +94,11 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
 }
 
 /**
- * Turns an error of SyncGuard into an HttpException with the same status and body
- * (`{ statusCode, code, message, context }`). Returns any other error unchanged. It is for exception filters
- * of an app that catch everything: set `http: false` beside such a filter. The body has the seconds for
- * `Retry-After` in `context.retryAfter`.
+ * Turns an error of SyncGuard into an HttpException with the same status and body (`{ statusCode, code, message,
+ * context }`). Returns any other error unchanged. It is for exception filters of an app that catch everything: set
+ * `http: false` beside such a filter. The body has the seconds for `Retry-After` in `context.retryAfter`.
  *
- * @param maxRetryAfterMs - the longest `context.retryAfter`, in ms. Default: a day, as for
- *   `http.maxRetryAfterMs`.
+ * @param maxRetryAfterMs - the longest `context.retryAfter`, in ms. Default: a day, as for `http.maxRetryAfterMs`.
  *
  * @example
  * \@Catch()
@@ -150,8 +148,8 @@ const forClients = (context: Readonly<Record<string, unknown>>): Record<string, 
   Object.fromEntries(Object.entries(context).filter(([name]) => !/Hash(es)?$/.test(name)));
 
 function statusOf(error: SyncGuardError): number {
-  // An InvalidArgument with a cause comes from Redis: a key has another type, or the client is in subscriber
-  // mode. The caller did nothing wrong. Only a BudgetInputError has a cause that comes from the caller.
+  // An InvalidArgument with a cause comes from Redis: a key has another type, or the client is in subscriber mode. The
+  // caller did nothing wrong. Only a BudgetInputError has a cause that comes from the caller.
   const isRedis = error.cause !== undefined && !hasBrand(error, 'BudgetInputError');
   if (error.code === 'InvalidArgument' && isRedis) return 500;
   // The developer of the app has to mend this. It was found at a call instead of at boot.

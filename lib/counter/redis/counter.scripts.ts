@@ -2,9 +2,9 @@ import { defineScript, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
 import type { CounterReply } from '../counter.backend.js';
 
-// The key is a HASH with the fields `count`, `endsAt` (the end of the window, in ms), `last` (the callId of the call that was
-// counted last), and `call:<callId>` (the count after a call whose id is remembered). The end is a field, so that a window
-// which lost its TTL still ends.
+// The key is a HASH with the fields `count`, `endsAt` (the end of the window, in ms), `last` (the callId of the call
+// that was counted last), and `call:<callId>` (the count after a call whose id is remembered). The end is a field, so
+// that a window which lost its TTL still ends.
 const WINDOW = /* lua */ `${NOW_MS}
 local fields = redis.call('HMGET', counter, 'count', 'endsAt', 'last')
 local count, endsAtMs = tonumber(fields[1] or 0), tonumber(fields[2] or 0)

@@ -8,15 +8,12 @@ import type { SecretEnd } from '../secret.types.js';
 
 interface Lease {
   readonly endMs: number;
-  /**
-   * Where failures are counted: the calls that were shown this view, each of which is a try. Otherwise empty.
-   */
+  /** Where failures are counted: the calls that were shown this view, each of which is a try. Otherwise empty. */
   readonly calls: Set<string>;
 }
 
 /**
- * A secret in the memory backend. Once `content` is gone it is the tombstone. On Redis two HASHes have the
- * same facts.
+ * A secret in the memory backend. Once `content` is gone it is the tombstone. On Redis two HASHes have the same facts.
  */
 export class SecretEntry {
   readonly proof: string;

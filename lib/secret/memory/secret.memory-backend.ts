@@ -20,8 +20,7 @@ import { SecretError } from '../secret.errors.js';
 import { MAX_LEASES, type Receipt } from '../secret.validate.js';
 
 /**
- * How soon to check again where a timer fired too early, because the backend's clock differs from that of the
- * timers.
+ * How soon to check again where a timer fired too early, because the backend's clock differs from that of the timers.
  */
 const LOOK_AGAIN_MS = 1_000;
 
@@ -200,9 +199,7 @@ const toShown = (entry: SecretEntry, content: Content): Extract<ViewReply, { out
   ...{ payload: Buffer.from(content.payload), replayed: false },
 });
 
-/**
- * Returns whether a secret counts neither views nor failures, so that nothing can be confirmed or released.
- */
+/** Returns whether a secret counts neither views nor failures, so that nothing can be confirmed or released. */
 const isUncounted = (entry: SecretEntry): boolean =>
   entry.viewsRemaining === null && entry.maxFailures === null && entry.state === 'live';
 

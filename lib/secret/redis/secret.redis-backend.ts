@@ -42,8 +42,8 @@ export class RedisSecretBackend implements SecretBackend {
       },
       ...{ maxFailures: maxFailures ?? 0, secretLabel: label },
     };
-    // Burns a secret whose `create()` has rejected although the secret is or may be stored. Its caller got no receipt and
-    // passes on no link, so nobody would open it, and without a deadline it would stay for ever.
+    // Burns a secret whose `create()` has rejected although the secret is or may be stored. Its caller got no receipt
+    // and passes on no link, so nobody would open it, and without a deadline it would stay for ever.
     const undo = (): void => {
       this.runner
         .ready()

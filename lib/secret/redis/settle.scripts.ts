@@ -5,8 +5,8 @@ import type { SettleReply } from '../secret.backend.js';
 
 const decodeSettle = (reply: unknown): SettleReply => decodeTell('secret-settle', reply, ['settled']);
 
-// Removes this view from the pending ones. A secret that counts neither views nor failures has no pending
-// views, so there is nothing to settle.
+// Removes this view from the pending ones. A secret that counts neither views nor failures has no pending views, so
+// there is nothing to settle.
 const TAKE_LEASE = /* lua */ `${STATE}
 ${ENDINGS}${LEASING}
 redis.call('HLEN', content) -- A key of another type fails here, before anything is written.
