@@ -45,13 +45,22 @@ export const chargedOf = ({ amount, uncovered }: Head, { root, id }: ReplyContex
 
 /** Returns the numbers of a finalized operation. They are the same on every replay. */
 export const finalizedOf = (record: Head, { root, id }: ReplyContext, replayed: boolean) => {
-  const { generation, amount: reserved, actual, committed, uncovered, late } = record;
-  const released = releasedOf(record);
-  const overage = actual > reserved ? actual - reserved : 0n;
+  const { generation, amount, actual, committed, uncovered, late } = record;
   return {
-    ...({ ok: true, status: 'finalized', root, id, generation } as const),
-    ...{ reserved, actual, committed, released, overage, uncovered, late, replayed },
-  };
+    ok: true,
+    status: 'finalized',
+    root,
+    id,
+    generation,
+    reserved: amount,
+    actual,
+    committed,
+    released: releasedOf(record),
+    overage: actual > amount ? actual - amount : 0n,
+    uncovered,
+    late,
+    replayed,
+  } as const;
 };
 
 export const abortedOf = (record: Head, replayed: boolean) =>
