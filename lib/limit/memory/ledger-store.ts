@@ -1,26 +1,19 @@
 import type { Clock } from '../../core/clock.js';
 import { IdleSweep } from '../../core/idle-sweep.js';
+import { Ledger } from './ledger.js';
 
 /** The largest number of identities that are kept. */
 const MAX_IDENTITIES = 100_000;
-
-/** The part of a ledger that the store uses. */
-export interface StoredLedger {
-  /** Drops everything that is over by now. */
-  tidy(nowMs: number): this;
-  isEmpty(): boolean;
-  liveBlock(nowMs: number): { readonly scope: string } | undefined;
-}
 
 /**
  * A map that removes its oldest entry in constant time. For that it keeps an iterator, since a new one would have to step
  * over all entries that were removed. A sweep drops the iterator, because the iterator keeps the old tables of the map in
  * memory.
  */
-class Shelf<Value> extends Map<string, Value> {
-  #entries: MapIterator<[string, Value]> | undefined;
+class Shelf extends Map<string, Ledger> {
+  #entries: MapIterator<[string, Ledger]> | undefined;
 
-  takeOldest(): [string, Value] | undefined {
+  takeOldest(): [string, Ledger] | undefined {
     let step = (this.#entries ??= this.entries()).next();
     if (step.done) step = (this.#entries = this.entries()).next();
     if (step.done) return undefined;
@@ -29,7 +22,7 @@ class Shelf<Value> extends Map<string, Value> {
   }
 
   /** Removes all entries that are over. */
-  sweep(isOver: (value: Value) => boolean): void {
+  sweep(isOver: (ledger: Ledger) => boolean): void {
     this.#entries = undefined;
     for (const [key, value] of this) if (isOver(value)) this.delete(key);
   }
@@ -40,18 +33,15 @@ class Shelf<Value> extends Map<string, Value> {
  * first of those without a live block, then of those that are blocked, and last of those that were blocked by hand. So a
  * client that makes up identities by the thousand cannot end a block, not even its own.
  */
-export class LedgerStore<Ledger extends StoredLedger> {
-  readonly #open = new Shelf<Ledger>();
-  readonly #blocked = new Shelf<Ledger>();
-  readonly #byHand = new Shelf<Ledger>();
+export class LedgerStore {
+  readonly #open = new Shelf();
+  readonly #blocked = new Shelf();
+  readonly #byHand = new Shelf();
   /** The shelves, in the order in which ledgers are dropped. */
   readonly #shelves = [this.#open, this.#blocked, this.#byHand];
   readonly #idle: IdleSweep;
 
-  constructor(
-    private readonly clock: Clock,
-    private readonly create: () => Ledger,
-  ) {
+  constructor(private readonly clock: Clock) {
     this.#idle = new IdleSweep(() => this.#sweep());
   }
 
@@ -73,7 +63,7 @@ export class LedgerStore<Ledger extends StoredLedger> {
     const known = this.peek(identity, nowMs);
     if (known) this.delete(identity);
     else this.#makeRoom(nowMs);
-    const ledger = known ?? this.create();
+    const ledger = known ?? new Ledger();
     // Even a blocked ledger goes to the open ones. `#makeRoom` looks for a block later, which may be set or ended by then.
     this.#open.set(identity, ledger);
     return ledger;
@@ -97,7 +87,7 @@ export class LedgerStore<Ledger extends StoredLedger> {
       }
   }
 
-  #shelfOf(ledger: Ledger, nowMs: number): Shelf<Ledger> {
+  #shelfOf(ledger: Ledger, nowMs: number): Shelf {
     const block = ledger.liveBlock(nowMs);
     if (!block) return this.#open;
     return block.scope === 'manual' ? this.#byHand : this.#blocked;

@@ -3,8 +3,7 @@ import { defineScript, type Script, unexpectedReply, wordsOf } from '../../scrip
 import { inLines } from '../../script/fragments.js';
 import type { BackendDecision, LimitRules } from '../limit.backend.js';
 import { denyIfBlocked, indent } from './limit.fragments.js';
-import { ATTEMPT, CONFIRM, ENTER, PEEK } from './log.decider.js';
-import { GRANT, RESERVE } from './success.decider.js';
+import { ATTEMPT, CONFIRM, ENTER, GRANT, PEEK, RESERVE } from './log.decider.js';
 import { WINDOW } from './window.decider.js';
 
 // The keys of an identity, all with a TTL:
@@ -17,7 +16,7 @@ import { WINDOW } from './window.decider.js';
 //   penalties  String  "<shortFloor> <longFloor> <shortStrikes> <longStrikes> <lastForgiven>". Attempts up to a tier's floor
 //                      no longer count for the tier, as a block has been set for them. Strikes are the blocks of a tier. In
 //                      Redis the key has the name `seq`.
-const KEYS = ['attempts', 'window', 'block', 'penalties'] as const;
+export const KEYS = ['attempts', 'window', 'block', 'penalties'] as const;
 
 /** The names of the rules. A decider has those that it uses as local variables. */
 export const RULES = [
@@ -138,7 +137,7 @@ function decodeDecisions(reply: unknown): BackendDecision[] {
 }
 
 function decodeDecision(reply: string): BackendDecision {
-  const [ms, status, short, long, , reason] = reply.split(' ');
+  const [ms, status, short, long, , text] = reply.split(' ');
   const counts = { shortCount: Number(short), longCount: Number(long) };
   const retryAfterMs = Number(ms);
   switch (status) {
@@ -150,10 +149,9 @@ function decodeDecision(reply: string): BackendDecision {
       return { status: 'denied', scope: 'temp', reason: 'busy', retryAfterMs, ...counts, blocked: false };
     case 'temp':
     case 'long':
-      return { status: 'denied', scope: status, reason: status, retryAfterMs, ...counts, blocked: true };
     case 'manual': {
-      const text = reason ? decodeURIComponent(reason) : status;
-      return { status: 'denied', scope: status, reason: text, retryAfterMs, ...counts, blocked: true };
+      const reason = text ? decodeURIComponent(text) : status;
+      return { status: 'denied', scope: status, reason, retryAfterMs, ...counts, blocked: true };
     }
     default:
       throw foreignValue('the block is not ours');

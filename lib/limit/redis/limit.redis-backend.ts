@@ -10,7 +10,14 @@ import type {
   Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
-import { type CheckMode, type CheckScript, checkScript, type CheckShape, RULES } from './check.script.js';
+import {
+  type CheckMode,
+  type CheckScript,
+  checkScript,
+  type CheckShape,
+  KEYS,
+  RULES,
+} from './check.script.js';
 import {
   blockScript,
   forgiveScript,
@@ -24,7 +31,7 @@ const TAG_LENGTH = 16;
 /** From so many scripts on, no more have rules in their text. The server keeps every script that it has seen. */
 const MAX_STATIC_SCRIPTS = 256;
 
-type LimitKeys = Readonly<Record<'attempts' | 'window' | 'block' | 'penalties', string>>;
+type LimitKeys = Readonly<Record<(typeof KEYS)[number], string>>;
 
 /**
  * Limits on Redis. Each operation is one atomic script, except for a call against several limits on a Cluster. All keys
@@ -113,11 +120,8 @@ export class RedisLimitBackend implements LimitBackend {
     const args: Record<string, ScriptArg> = { callId };
     checks.forEach((check, i) => {
       const n = i + 1;
-      const { attempts, window, block, penalties } = this.#keysOf(check);
-      keys[`attempts${n}`] = attempts;
-      keys[`window${n}`] = window;
-      keys[`block${n}`] = block;
-      keys[`penalties${n}`] = penalties;
+      const own = this.#keysOf(check);
+      for (const key of KEYS) keys[key + String(n)] = own[key];
       args[`cost${n}`] = check.cost;
       if (!script.isStatic) for (const rule of RULES) args[rule + String(n)] = check.policy.rules[rule];
     });

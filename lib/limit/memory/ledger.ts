@@ -1,0 +1,81 @@
+import type { LimitCounts } from '../limit.backend.js';
+import type { LimitScope } from '../limit.types.js';
+import { AttemptLog } from './attempt-log.js';
+
+export interface Block extends LimitCounts {
+  readonly scope: LimitScope;
+  readonly reason: string;
+  readonly endsAtMs: number;
+}
+
+/**
+ * The traces that blocks of one identity leave behind. A tier's strikes are the number of its blocks. Attempts up to a tier's
+ * floor no longer count for that tier, because a block has been set for them.
+ */
+export const NO_PENALTIES = { endsAtMs: 0, shortFloorMs: 0, longFloorMs: 0, shortStrikes: 0, longStrikes: 0 };
+
+/** The count of a policy with `algorithm: 'fixed-window'`. It is one number, however high the limit is. */
+export interface Window {
+  count: number;
+  readonly endsAtMs: number;
+  lastCall: string;
+  lastForgiven: string;
+}
+
+/** The attempts, the calls in flight, the block and the penalties of one identity. */
+export class Ledger {
+  readonly attempts = new AttemptLog();
+  readonly inFlight = new Map<string, { readonly sinceMs: number; readonly cost: number }>();
+  /** When all attempts and calls in flight are forgotten. */
+  endsAtMs = 0;
+  block: Block | undefined;
+  penalties = NO_PENALTIES;
+  lastForgiven: string | undefined;
+  window: Window | undefined;
+
+  /**
+   * Drops everything that is over. As in Redis, this is one millisecond after each `endsAtMs`, although a block or a
+   * window has no effect from `endsAtMs` on.
+   */
+  tidy(nowMs: number): this {
+    if (this.block && nowMs > this.block.endsAtMs) this.block = undefined;
+    if (nowMs > this.penalties.endsAtMs) this.penalties = NO_PENALTIES;
+    if (this.window && nowMs > this.window.endsAtMs) this.window = undefined;
+    if (nowMs > this.endsAtMs) {
+      this.attempts.clear();
+      this.inFlight.clear();
+    }
+    return this;
+  }
+
+  isEmpty(): boolean {
+    return (
+      !this.block &&
+      !this.window &&
+      this.penalties === NO_PENALTIES &&
+      this.attempts.length === 0 &&
+      this.inFlight.size === 0
+    );
+  }
+
+  /** Returns the block, unless it has ended. At `endsAtMs` it has ended, so a client that waits exactly as long is let in. */
+  liveBlock(nowMs: number): Block | undefined {
+    return this.block && nowMs < this.block.endsAtMs ? this.block : undefined;
+  }
+
+  /** Returns the window, unless it has ended. At `endsAtMs` it has ended. */
+  openWindow(nowMs: number): Window | undefined {
+    return this.window && nowMs < this.window.endsAtMs ? this.window : undefined;
+  }
+
+  /** Returns whether a call is in flight or counted. */
+  knows(callId: string): boolean {
+    return this.inFlight.has(callId) || this.attempts.has(callId);
+  }
+
+  inFlightCost(): number {
+    let sum = 0;
+    for (const { cost } of this.inFlight.values()) sum += cost;
+    return sum;
+  }
+}

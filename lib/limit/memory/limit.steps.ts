@@ -1,0 +1,152 @@
+import type { BackendDecision, LimitCounts, LimitRules } from '../limit.backend.js';
+import { IN_FLIGHT_MS, SLACK_MS } from '../limit.times.js';
+import type { LimitScope } from '../limit.types.js';
+import type { Attempt } from './attempt-log.js';
+import type { Block, Ledger } from './ledger.js';
+
+// The steps that deciders share. redis/limit.fragments.ts has the same, by the same names.
+
+/** A call that asks one limit. */
+export interface Ask {
+  readonly ledger: Ledger;
+  readonly rules: LimitRules;
+  readonly cost: number;
+  readonly callId: string;
+  readonly nowMs: number;
+  /** Without it nothing is counted. */
+  readonly commit: boolean;
+}
+
+export type Decider = (ask: Ask) => BackendDecision;
+
+/** Returns the counts, and the instant after which attempts count in any window. A window has no upper end, so that no attempt is lost when the clock steps back. */
+export function countWindows({ ledger, rules, nowMs }: Ask): LimitCounts & { fromMs: number } {
+  const { attempts, penalties } = ledger;
+  const shortFromMs = Math.max(nowMs - rules.shortWindowMs, penalties.shortFloorMs);
+  const longFromMs =
+    rules.longThreshold === 0 ? shortFromMs : Math.max(nowMs - rules.longWindowMs, penalties.longFloorMs);
+  return {
+    shortCount: attempts.countAfter(shortFromMs),
+    longCount: attempts.countAfter(longFromMs),
+    fromMs: Math.min(shortFromMs, longFromMs),
+  };
+}
+
+/** Counts the attempts of a limit that has nothing in flight, and drops what is older than all windows. */
+export function countAttempts(ask: Ask): LimitCounts {
+  const { fromMs, ...counts } = countWindows(ask);
+  ask.ledger.attempts.dropUpTo(fromMs);
+  ask.ledger.inFlight.clear();
+  return counts;
+}
+
+/**
+ * Counts the attempts. A call that was in flight for too long is dropped, or with `lapsedCount` counted, because it was not
+ * shown to have failed.
+ */
+export function countWithFlights(ask: Ask, lapsedCount = false): LimitCounts {
+  const { attempts, inFlight } = ask.ledger;
+  for (const [callId, { sinceMs, cost }] of inFlight) {
+    if (sinceMs > ask.nowMs - IN_FLIGHT_MS) continue;
+    inFlight.delete(callId);
+    if (lapsedCount) attempts.add(callId, sinceMs, cost);
+  }
+  const { fromMs, ...counts } = countWindows(ask);
+  attempts.dropUpTo(fromMs);
+  return counts;
+}
+
+/** Returns which tiers a call of this cost fills. */
+export function fullTiers(
+  rules: LimitRules,
+  { shortCount, longCount }: LimitCounts,
+  cost: number,
+): { short: boolean; long: boolean } {
+  return {
+    short: shortCount + cost >= rules.shortThreshold,
+    long: rules.longThreshold > 0 && longCount + cost >= rules.longThreshold,
+  };
+}
+
+/** Adds the attempts of the call, after what has set a block, so that it counts for the next one. */
+export function addCall({ ledger, rules, cost, callId, nowMs }: Ask): void {
+  const { shortFloorMs, longFloorMs } = ledger.penalties;
+  ledger.inFlight.delete(callId);
+  ledger.attempts.add(callId, Math.max(nowMs, shortFloorMs + 1, longFloorMs + 1), cost);
+  ledger.endsAtMs = nowMs + keepMs(rules);
+}
+
+/** Keeps a call as in flight. */
+export function addInFlight({ ledger, rules, cost, callId, nowMs }: Ask): void {
+  if (!ledger.knows(callId)) ledger.inFlight.set(callId, { sinceMs: nowMs, cost });
+  ledger.endsAtMs = nowMs + keepMs(rules);
+}
+
+const keepMs = ({ shortWindowMs, longWindowMs }: LimitRules): number =>
+  Math.max(shortWindowMs, longWindowMs) + SLACK_MS;
+
+/** Returns how long a call waits until enough of the oldest `count` attempts have left a window. 0 if the call fits now. */
+export function waitForRoom(
+  { ledger: { attempts }, cost, nowMs }: Ask,
+  count: number,
+  threshold: number,
+  windowMs: number,
+): number {
+  const excess = threshold > 0 ? count + cost - threshold + 1 : 0;
+  // A call that costs more than the tier holds never fits, so there is no time to wait for.
+  if (excess < 1 || excess > count) return 0;
+  return untilLeft(attempts.at(attempts.length - count + excess - 1) as Attempt, windowMs, nowMs);
+}
+
+/**
+ * Returns how long it takes until an attempt leaves the window, in ms. If the clock has stepped back, the attempt lies in
+ * the future. The wait is still no longer than the window.
+ */
+export const untilLeft = ({ atMs }: Attempt, windowMs: number, nowMs: number): number =>
+  Math.min(atMs - nowMs, 0) + windowMs;
+
+/**
+ * Sets a block. Every window that is full starts again with no attempts, after its newest attempt, even if the clock
+ * has stepped back since that attempt.
+ */
+export function setBlock(
+  { ledger, rules, nowMs }: Ask,
+  full: { short: boolean; long: boolean },
+  counts: LimitCounts,
+): BackendDecision {
+  const newestMs = (ledger.attempts.newest as Attempt).atMs;
+  const { shortFloorMs, longFloorMs, shortStrikes, longStrikes } = ledger.penalties;
+  const [scope, baseMs, strikes] = full.long
+    ? (['long', rules.longBlockMs, longStrikes] as const)
+    : (['temp', rules.shortBlockMs, shortStrikes] as const);
+  const blockMs = Math.floor(Math.min(rules.maxBlockMs, baseMs * rules.factor ** strikes));
+  ledger.penalties = {
+    endsAtMs: nowMs + rules.penaltiesTtlMs + blockMs,
+    shortFloorMs: full.short ? newestMs : shortFloorMs,
+    longFloorMs: full.long ? newestMs : longFloorMs,
+    shortStrikes: shortStrikes + (full.long ? 0 : 1),
+    longStrikes: longStrikes + (full.long ? 1 : 0),
+  };
+  ledger.block = { scope, reason: scope, ...counts, endsAtMs: nowMs + blockMs };
+  return blocked(ledger.block, nowMs);
+}
+
+/** `resetMs` is the time until the short window is empty: exact if this call was counted, otherwise an upper bound. */
+export const allowed = ({ rules }: Ask, counts: LimitCounts): BackendDecision => ({
+  status: 'allowed',
+  ...counts,
+  resetMs: counts.shortCount > 0 ? rules.shortWindowMs : 0,
+});
+
+export const denied = (
+  counts: LimitCounts,
+  retryAfterMs: number,
+  reason = 'temp',
+  scope: LimitScope = 'temp',
+  isBlock = false,
+): BackendDecision => ({ status: 'denied', scope, reason, retryAfterMs, ...counts, blocked: isBlock });
+
+export const blocked = (
+  { scope, reason, shortCount, longCount, endsAtMs }: Block,
+  nowMs: number,
+): BackendDecision => denied({ shortCount, longCount }, endsAtMs - nowMs, reason, scope, true);
