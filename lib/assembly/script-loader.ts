@@ -26,12 +26,8 @@ export const allScripts: readonly Script[] = [
  * sends nothing to Redis: ioredis sends the text of a script with its first call on each connection.
  */
 export class ScriptLoader {
-  readonly #runner: ScriptRunner | undefined;
-
   /** @internal Without a runner (in memory) `load()` does nothing. */
-  constructor(runner?: ScriptRunner) {
-    this.#runner = runner;
-  }
+  constructor(private readonly runner?: ScriptRunner) {}
 
   /** The name and the Lua text of each script, for inspection. */
   get scripts(): readonly { readonly name: string; readonly lua: string }[] {
@@ -40,6 +36,6 @@ export class ScriptLoader {
 
   /** @internal */
   load(): void {
-    for (const script of allScripts) this.#runner?.register(script);
+    for (const script of allScripts) this.runner?.register(script);
   }
 }

@@ -1,12 +1,4 @@
-import {
-  advance,
-  type Reader,
-  type Scope,
-  staying,
-  type StreamProgress,
-  tooLate,
-  untilRead,
-} from './scope.js';
+import { advance, type Reader, type Scope, staying, tooLate, untilRead } from './scope.js';
 
 /**
  * Recognises the result of an `async *` method, also if a compiler has turned the method into a plain function. Streams
@@ -45,18 +37,14 @@ export function readable(promise: Promise<unknown>): Promise<unknown> {
  * Hands a generator to the caller while the lock or the hold goes on. Resolves to the last item when the generator has
  * ended.
  */
-export function handOverItems(
-  items: AsyncGenerator,
-  { onReady, settled, patienceMs, progress }: Reader,
-): Promise<unknown> {
-  progress.isStream = true;
-  return staying(settled, (scope) => {
-    const isInTime = untilRead(scope, patienceMs);
+export function handOverItems(items: AsyncGenerator, reader: Reader): Promise<unknown> {
+  return staying(reader, (scope) => {
+    const isInTime = untilRead(scope, reader.patienceMs);
     const read = async function* (): AsyncGenerator<unknown, unknown, unknown> {
-      if (!isInTime()) throw notReadable('read', patienceMs);
-      return yield* readInside(scope, () => items, progress);
+      if (!isInTime()) throw notReadable('read', reader.patienceMs);
+      return yield* readInside(scope, () => items);
     };
-    onReady(read());
+    reader.onReady(read());
   });
 }
 
@@ -73,8 +61,8 @@ const READER_AWAY_MS = 5 * 60_000;
 export async function* readInside(
   scope: Scope,
   start: () => AsyncGenerator,
-  progress: StreamProgress,
 ): AsyncGenerator<unknown, unknown, unknown> {
+  const { progress } = scope;
   let failed = false;
   let isOver = false;
   let away: NodeJS.Timeout | undefined;
@@ -83,7 +71,7 @@ export async function* readInside(
     const stop = async (): Promise<void> => {
       isOver = true;
       await scope.inside(() => items.return(undefined)).catch(() => {}); // The reader that would be told is gone.
-      await scope.leave(progress.last).catch(() => {});
+      await scope.leave().catch(() => {});
     };
     // Whatever the reader does (asks, throws, stops) reaches the method. So its `finally` runs inside the lock too.
     const inside =
@@ -107,6 +95,6 @@ export async function* readInside(
     await scope.fail(error).catch(() => {}); // The reader gets the error of the generator.
     throw error;
   } finally {
-    if (!failed) await scope.leave(progress.last);
+    if (!failed) await scope.leave();
   }
 }

@@ -6,12 +6,9 @@ import { advance, type Reader, staying, tooLate, untilRead } from './scope.js';
  * Hands an Observable to the caller while the lock or the hold goes on. Resolves to the last item when the source has
  * completed. The caller's copy completes after the lock or the hold has ended, and fails if ending it failed.
  */
-export function handOverObservable(
-  source: Observable<unknown>,
-  { onReady, settled, patienceMs, progress }: Reader,
-): Promise<unknown> {
-  progress.isStream = true;
-  return staying(settled, (scope) => {
+export function handOverObservable(source: Observable<unknown>, reader: Reader): Promise<unknown> {
+  const { progress, patienceMs } = reader;
+  return staying(reader, (scope) => {
     const isInTime = untilRead(scope, patienceMs);
     let isTaken = false;
     const copy = new Observable((subscriber) => {
@@ -35,12 +32,12 @@ export function handOverObservable(
           error: (error: unknown) => void scope.fail(error).catch(failed),
           complete: () => {
             progress.completed = !left;
-            void scope.leave(progress.last).then(() => subscriber.complete(), failed);
+            void scope.leave().then(() => subscriber.complete(), failed);
           },
         }),
       );
     });
-    onReady(copy);
+    reader.onReady(copy);
   });
 }
 

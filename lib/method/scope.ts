@@ -11,13 +11,6 @@ export interface StreamProgress {
   completed: boolean;
 }
 
-export const noProgress = (isStream: boolean): StreamProgress => ({
-  isStream,
-  items: 0,
-  last: undefined,
-  completed: false,
-});
-
 export function advance(progress: StreamProgress, item: unknown): void {
   progress.items++;
   progress.last = item;
@@ -25,12 +18,13 @@ export function advance(progress: StreamProgress, item: unknown): void {
 
 /** A lock or a hold around the stream of a body, which ends with the stream. */
 export interface Scope {
+  readonly progress: StreamProgress;
   /** Runs a function in the async context of the body, so that `currentLock()` and `currentHold()` work in it. */
   inside<T>(run: () => T): T;
-  /** Ends it. Rejects if ending it failed. */
-  leave(last: unknown): Promise<void>;
+  /** Ends it with the last item. Rejects if ending it failed. */
+  leave(): Promise<unknown>;
   /** Ends it by the error of the body. Rejects with that error, or with the one that took its place. */
-  fail(error: unknown): Promise<void>;
+  fail(error: unknown): Promise<unknown>;
 }
 
 /** Where the stream of a body goes, while the lock or the hold goes on. */
@@ -43,23 +37,23 @@ export interface Reader {
 }
 
 /** Keeps a body going until its scope is left. Resolves to the last item. */
-export const staying = (
-  settled: () => Promise<unknown>,
+export function staying(
+  { progress, settled }: Pick<Reader, 'progress' | 'settled'>,
   onEntered: (scope: Scope) => void,
-): Promise<unknown> =>
-  new Promise((end, fail) =>
+): Promise<unknown> {
+  progress.isStream = true;
+  return new Promise((end, fail) => {
+    const ended = (how: (result: unknown) => void, result: unknown): Promise<unknown> => {
+      how(result);
+      return settled();
+    };
     onEntered({
-      inside: AsyncLocalStorage.snapshot(),
-      leave: async (last) => {
-        end(last);
-        await settled();
-      },
-      fail: async (error) => {
-        fail(error);
-        await settled();
-      },
-    }),
-  );
+      ...{ progress, inside: AsyncLocalStorage.snapshot() },
+      leave: () => ended(end, progress.last),
+      fail: (error) => ended(fail, error),
+    });
+  });
+}
 
 /**
  * Leaves the scope where no reader comes in time. Returns the function that the reader calls when it comes. It returns
@@ -69,7 +63,7 @@ export function untilRead(scope: Scope, patienceMs: number): () => boolean {
   let isOver = false;
   const giveUp = setTimeout(() => {
     isOver = true;
-    scope.leave(undefined).catch(() => {}); // Nobody is there to be told.
+    scope.leave().catch(() => {}); // Nobody is there to be told.
   }, patienceMs).unref();
   return () => {
     clearTimeout(giveUp);

@@ -3,7 +3,7 @@ import { SyncGuardError } from '../core/errors.js';
 import { handOverItems, isGenerator, readable, readInside } from './generators.js';
 import { handOverFile, isStreamedFile } from './hand-over-file.js';
 import { handOverObservable } from './hand-over-observable.js';
-import { noProgress, type Scope, staying, type StreamProgress } from './scope.js';
+import { type Scope, staying, type StreamProgress } from './scope.js';
 
 export type { StreamProgress } from './scope.js';
 
@@ -38,6 +38,8 @@ export function wrapMethod(original: Method, around: Around, patience: Patience)
 const isAsyncIterable = (value: unknown): boolean =>
   typeof value === 'object' && value !== null && Symbol.asyncIterator in value;
 
+const noProgress = (): StreamProgress => ({ isStream: false, items: 0, last: undefined, completed: false });
+
 /** The error for an iterable that the caller would read after the lock or the hold has ended. */
 const notAGenerator = (name: string): SyncGuardError =>
   new SyncGuardError({
@@ -51,7 +53,7 @@ function wrapPromise(original: Method, around: Around, patience: Patience): Meth
   const isAsync = original.constructor.name === 'AsyncFunction';
   return function (this: unknown, ...args: unknown[]): Promise<unknown> {
     const result = new Promise<unknown>((resolve, reject) => {
-      const progress = noProgress(false);
+      const progress = noProgress();
       const body = async (): Promise<unknown> => {
         const returned = original.apply(this, args as never[]);
         const value = await returned;
@@ -72,12 +74,12 @@ function wrapPromise(original: Method, around: Around, patience: Patience): Meth
 
 function wrapGenerator(original: Method, around: Around): Method {
   return async function* (this: unknown, ...args: unknown[]): AsyncGenerator<unknown, unknown, unknown> {
-    const progress = noProgress(true);
+    const progress = noProgress();
     const scope = await new Promise<Scope>((entered, refused) => {
-      const body = (): Promise<unknown> => staying(() => run, entered);
+      const body = (): Promise<unknown> => staying({ progress, settled: () => run }, entered);
       const run: Promise<unknown> = around(this, args, body, progress);
       run.catch(refused);
     });
-    return yield* readInside(scope, () => original.apply(this, args as never[]) as AsyncGenerator, progress);
+    return yield* readInside(scope, () => original.apply(this, args as never[]) as AsyncGenerator);
   };
 }

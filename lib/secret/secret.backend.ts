@@ -1,6 +1,6 @@
 import { days } from '../core/time.js';
 import type { CallOptions } from '../core/validate.js';
-import type { NotShownReason, SecretEnd } from './secret.types.js';
+import type { NotShownReason, SecretEnd, ViewsSoFar } from './secret.types.js';
 import type { CheckedSecret, Receipt } from './secret.validate.js';
 
 /** For how long after its end a deadline keeps the tombstone of a secret, at most. */
@@ -16,10 +16,8 @@ export interface StoredSecret extends Omit<CheckedSecret, 'id'> {
 export type CreateReply = { readonly expiresAtMs: number | null } | 'conflict';
 
 /** What every reply reports about a secret or its tombstone. */
-export interface SecretFacts {
+export interface SecretFacts extends Pick<ViewsSoFar, 'viewsUsed' | 'viewedAtMs'> {
   readonly viewsRemaining: number | null;
-  readonly viewsUsed: number;
-  readonly viewedAtMs: number | null;
   readonly expiresAtMs: number | null;
   /** Null if failures are not counted. */
   readonly failuresRemaining: number | null;

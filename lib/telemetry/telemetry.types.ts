@@ -140,23 +140,19 @@ export type Feature = SyncGuardEvent['feature'];
  * The facts of an operation, apart from its success. lib/assembly/observed-*.ts says which facts each operation has,
  * `observe.ts` adds its success and duration, and `telemetry.ts` hashes keys and ids.
  */
-export interface Facts {
+export interface Facts
+  extends
+    Partial<
+      Pick<LockEvent, 'place' | 'waitedMs'> & Pick<LimitEvent, 'policy' | 'degraded' | 'fromDenyCache'>
+    >,
+    Partial<Pick<SecretEvent, 'label'> & Pick<ThresholdEvent, 'percent' | 'scopeType' | 'period'>> {
   /** Replaces the name of the method. */
   readonly type?: SyncGuardEvent['type'];
   /** Why the operation was refused. Undefined if it was not. */
   readonly reason?: string | undefined;
   readonly key?: string | undefined;
   readonly keys?: readonly string[] | undefined;
-  readonly place?: number;
-  readonly waitedMs?: number;
   readonly lockId?: string | undefined;
-  readonly policy?: string;
-  readonly label?: string;
-  readonly degraded?: true;
-  readonly fromDenyCache?: true;
-  readonly percent?: number;
-  readonly scopeType?: string;
-  readonly period?: ThresholdPeriod;
 }
 
 /** The facts of an operation before hashing. Listeners never get this. */
