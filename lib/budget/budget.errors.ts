@@ -85,8 +85,10 @@ function isHeldOnly({ limit, committed, reserved, available, requested }: Violat
   return BigInt(limit) - BigInt(committed) >= wanted || (free > 0n && free + BigInt(reserved) >= wanted);
 }
 
-const nameOf = ({ scope, period }: Violation): string =>
-  `${typeOf(scope)} ${typeof period === 'object' && 'every' in period ? `per ${period.every}` : 'in all'}`;
+const nameOf = ({ scope, period }: Violation): string => {
+  if (period === 'lifetime') return `${typeOf(scope)} in all`;
+  return `${typeOf(scope)} per ${'every' in period ? period.every : `${period.windowMs / 1_000} s`}`;
+};
 
 const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 

@@ -36,15 +36,20 @@ describe('BudgetExceededError', () => {
     expect(retryAfterOf({ committed: 100, reserved: 0, available: 0, requested: 1 })).toBe(3_600);
   });
 
-  it('names the limit, and of the scope no more than its type', () => {
+  it.each([
+    [{ every: 'day' } as const, 'user per day'],
+    [{ windowMs: 20_000 }, 'user per 20 s'],
+    ['lifetime' as const, 'user in all'],
+  ])('names the limit of %j, and of the scope no more than its type', (period, name) => {
+    const spent = violation({ committed: 100, reserved: 0, available: 0, requested: 1 });
     const error = new BudgetExceededError({
       ok: false,
       reason: 'exceeded',
-      violations: [violation({ committed: 100, reserved: 0, available: 0, requested: 1 })],
+      violations: [{ ...spent, period }],
       retryAtMs: null,
       retryAfterMs: null,
     });
-    expect(error.message).toBe('The request exceeds the budget: user per day.');
+    expect(error.message).toBe(`The request exceeds the budget: ${name}.`);
     expect(JSON.stringify(error.context)).not.toContain('ada');
   });
 });

@@ -13,7 +13,7 @@ class AppModule {}
 it('runs the whole app on memory', async () => {
   const module = await Test.createTestingModule({ imports: [AppModule] })
     .overrideModule(syncGuard)
-    .useModule(SyncGuardTestingModule.forRoot())
+    .useModule(SyncGuardTestingModule.forRoot({ keyPrefix: 'shop' }))
     .compile();
   const app = await module.createNestApplication().init();
   expect(app.get(LockService).capabilities.backend).toBe('memory');
