@@ -29,6 +29,21 @@ export function findFrame(accepts: (frame: LockFrame) => boolean): LockFrame | u
   return frame;
 }
 
+/** Returns the innermost lock of a backend around the running code that has one of these keys. */
+export const lockAround = (backend: object, keys: readonly string[]): LockContext | undefined =>
+  findFrame(({ owner, context }) => owner === backend && context.keys.some((key) => keys.includes(key)))
+    ?.context;
+
+/** Returns the keys of all locks of a backend around the running code. */
+export function keysAround(backend: object): string[] {
+  const held: string[] = [];
+  findFrame(({ owner, context }) => {
+    if (owner === backend) held.push(...context.keys);
+    return false;
+  });
+  return held;
+}
+
 /**
  * Returns the innermost lock around the running code. Undefined outside of a lock.
  *

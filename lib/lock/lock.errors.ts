@@ -101,6 +101,14 @@ export const grantedTooLate = (keys: readonly string[], ttlMs: number): LockErro
     context: hashesOf(keys),
   });
 
+export const fenceOverflow = (keys: readonly string[], max: string): LockError =>
+  new LockError({
+    code: 'Internal',
+    message: `The fence counter of this key is above ${max}: no more locks are granted for it.`,
+    hint: 'Something other than SyncGuard has set it. Use another key: a counter that starts again would let old holders in.',
+    context: hashesOf(keys),
+  });
+
 export const shuttingDown = (): LockError =>
   new LockError({
     code: 'ServiceUnavailable',

@@ -7,9 +7,16 @@ import { Lease, type LockContext } from './lease.js';
 import { LockError } from './lock.errors.js';
 import type { BackendHandle } from './lock.handle.js';
 import type { ResolvedLockCall } from './lock.options.js';
+import type { LockHandle } from './lock.types.js';
 import { Watchdog } from './watchdog.js';
 
-type Body<T> = (lock: LockContext) => T | Promise<T>;
+/** What runs under a lock. */
+export type Body<T> = (lock: LockContext) => T | Promise<T>;
+
+export interface LockShutdown {
+  readonly drainMs: number;
+  readonly heldLocks: 'expire' | 'release';
+}
 
 /** Runs bodies under their locks: keeps the leases alive meanwhile, and gives the locks back. */
 export class LockRuns {
@@ -46,6 +53,27 @@ export class LockRuns {
   /** The leases of all calls whose body or release still runs. */
   leases(): Lease[] {
     return this.#watchdog.leases();
+  }
+
+  /**
+   * Handles the locks that are still in use when the drain of a shutdown is over. By default a lock stays until its TTL,
+   * so that no other process runs beside a body that has not stopped.
+   *
+   * @param held - the leases from before the drain
+   * @param handles - of locks without a body
+   */
+  async end(held: readonly Lease[], handles: readonly LockHandle[], shutdown: LockShutdown): Promise<void> {
+    const { drainMs, heldLocks } = shutdown;
+    const leases = held.filter(({ place }) => place >= 0);
+    for (const lease of leases) lease.lose('the app has shut down');
+    const locks = [...leases.map(({ handle }) => handle), ...handles];
+    if (locks.length === 0) return;
+    const count = `${locks.length} lock${locks.length === 1 ? ' is' : 's are'}`;
+    const fate = heldLocks === 'release' ? 'They are released now' : 'They expire by their TTLs';
+    this.#logger.warn(
+      `SHUTDOWN_LOCKS_IN_USE: After ${drainMs} ms of shutdown ${count} still in use. ${fate}. To wait longer, raise \`shutdown.drainMs\`.`,
+    );
+    if (heldLocks === 'release') await Promise.allSettled(locks.map((lock) => lock.release()));
   }
 
   renewAll(): void {

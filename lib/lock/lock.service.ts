@@ -3,8 +3,8 @@ import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type CallOptions, invalidOption } from '../core/validate.js';
-import { findFrame, type LockFrame } from './current-lock.js';
-import type { Lease, LockContext } from './lease.js';
+import { keysAround, lockAround } from './current-lock.js';
+import type { LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
 import {
   acquisitionTimeout,
@@ -23,7 +23,6 @@ import {
   resolveLockCall,
 } from './lock.options.js';
 import type {
-  LockHandle,
   AcquireFailure,
   AcquireOptions,
   AcquireResult,
@@ -38,17 +37,14 @@ import type {
   ReleaseOptions,
   ReleaseResult,
 } from './lock.types.js';
-import { LockRuns } from './lock.runs.js';
+import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
 import { validateKeys } from './lock.validate.js';
 import { type Wait, type Waited, waitForLock } from './waiting.js';
 
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
-  readonly shutdown: { readonly drainMs: number; readonly heldLocks: 'expire' | 'release' };
-  /**
-   * Reports what no single operation of the backend shows: a wait that timed out or was aborted, a nested call that was
-   * refused, and a lock that was lost.
-   */
+  readonly shutdown: LockShutdown;
+  /** Reports what no single call of the backend shows: a wait in vain, a refused nested call, a lost lock. */
   readonly emit?: Emit | undefined;
 }
 
@@ -82,7 +78,10 @@ export class LockService implements OnModuleDestroy {
   constructor(backend: LockBackend, options: LockServiceOptions) {
     this.#backend = backend;
     this.#options = options;
-    this.#runs = new LockRuns(backend, options.emit && ((lease) => this.#tellLost(lease)));
+    this.#runs = new LockRuns(
+      backend,
+      options.emit && (({ keys, heldMs }) => this.#tell('lost', 'LockLost', keys, { waitedMs: heldMs })),
+    );
   }
 
   /** @internal The TTL, in ms, of a call without `ttlMs`. */
@@ -180,10 +179,16 @@ export class LockService implements OnModuleDestroy {
     const { keys, call } = this.#check(fn, options);
     // While the app shuts down, a job with `onContention: 'skip'` is skipped and does not fail.
     if (call.onContention === 'skip' && this.#shutdown.signal.aborted) return undefined;
-    const outer = this.#outerOf(keys);
-    if (outer)
-      return call.reentrant ? this.#reenter(outer.context, keys, fn) : this.#rejectNested(outer.context);
-    const waited = await this.#waitFor(keys, call);
+    const outer = lockAround(this.#backend, keys);
+    if (outer) return this.#reenter(outer, keys, call.reentrant, fn);
+    const waited = await waitForLock({
+      keys,
+      call,
+      backend: this.#backend,
+      shutdown: this.#shutdown.signal,
+      attempt: (each) => this.#attempt(each),
+      onAborted: (wait) => this.#tell('aborted', 'Aborted', keys, wait),
+    });
     if (!waited.result.ok) return this.#contended(keys, call, waited);
     return this.#runs.run(waited.result, call, fn);
   }
@@ -216,25 +221,8 @@ export class LockService implements OnModuleDestroy {
     const held = this.#runs.leases().filter(({ lost }) => !lost);
     await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(({ run }) => run)]);
 
-    const leases = held.filter(({ place }) => place >= 0);
-    await this.#endHeld(leases, [...leases.map(({ handle }) => handle), ...this.#handles.toArray()]);
+    await this.#runs.end(held, this.#handles.toArray(), this.#options.shutdown);
     await Promise.all([this.#runs.flush(), this.#backend.flush?.()]);
-  }
-
-  /**
-   * Handles the locks that are still in use when the drain is over. By default a lock stays until its TTL, so that no
-   * other process runs beside a body that has not stopped.
-   */
-  async #endHeld(leases: readonly Lease[], locks: readonly LockHandle[]): Promise<void> {
-    const { drainMs, heldLocks } = this.#options.shutdown;
-    for (const lease of leases) lease.lose('the app has shut down');
-    if (locks.length === 0) return;
-    const count = `${locks.length} lock${locks.length === 1 ? ' is' : 's are'}`;
-    const fate = heldLocks === 'release' ? 'They are released now' : 'They expire by their TTLs';
-    this.#logger.warn(
-      `SHUTDOWN_LOCKS_IN_USE: After ${drainMs} ms of shutdown ${count} still in use. ${fate}. To wait longer, raise \`shutdown.drainMs\`.`,
-    );
-    if (heldLocks === 'release') await Promise.allSettled(locks.map((lock) => lock.release()));
   }
 
   /** Makes one attempt. A grant that arrives after the shutdown began, or after its TTL, is released again. */
@@ -243,53 +231,24 @@ export class LockService implements OnModuleDestroy {
     this.#attempts++;
     try {
       const result = (await this.#backend.acquire(options)) as BackendHandle | AcquireFailure;
-      if (result.ok && this.#isTooLate(result)) await this.#takeBack(result, options);
+      if (result.ok && (this.#shutdown.signal.aborted || msUntil(result.held.deadline) <= 0)) {
+        await result[Symbol.asyncDispose]();
+        this.#refuseWhenShutDown();
+        throw grantedTooLate(validateKeys(options), options.ttlMs);
+      }
       return result;
     } finally {
       if (--this.#attempts === 0) this.#onNoAttempt?.();
     }
   }
 
-  #isTooLate({ held }: BackendHandle): boolean {
-    return this.#shutdown.signal.aborted || msUntil(held.deadline) <= 0;
-  }
-
-  async #takeBack(lock: LockHandle, options: AcquireOptions): Promise<never> {
-    await lock[Symbol.asyncDispose]();
-    this.#refuseWhenShutDown();
-    throw grantedTooLate(validateKeys(options), options.ttlMs);
-  }
-
-  /** Returns the innermost lock around the running code that has one of these keys. */
-  #outerOf(keys: readonly string[]): LockFrame | undefined {
-    return findFrame(
-      ({ owner, context }) => owner === this.#backend && context.keys.some((key) => keys.includes(key)),
-    );
-  }
-
-  /** Waits for the lock: in the queue with `fair`, else by repeated attempts. */
-  #waitFor(keys: readonly string[], call: ResolvedLockCall): Promise<Waited> {
-    // A call that is aborted already takes no place in the queue. Giving the place up would cost a command.
-    const waits = call.fair && call.onContention === 'throw' && call.timeoutMs > 0 && !call.signal?.aborted;
-    const turn = waits ? this.#backend.takeTurn?.({ pollMs: call.pollMs }) : undefined;
-    return waitForLock({
-      keys,
-      call,
-      turn,
-      shutdown: this.#shutdown.signal,
-      attempt: (options) => this.#attempt(options),
-      onAborted: (wait) => this.#tell('aborted', 'Aborted', keys, wait),
-    });
-  }
-
   /** Runs `fn` under a lock that the caller holds already. This call neither extends nor releases the lock. */
-  async #reenter<T>(
-    outer: LockContext,
-    keys: readonly string[],
-    fn: (lock: LockContext) => T | Promise<T>,
-  ): Promise<T> {
-    if (!keys.every((key) => outer.keys.includes(key))) this.#rejectNested(outer);
+  async #reenter<T>(outer: LockContext, keys: readonly string[], allowed: boolean, fn: Body<T>): Promise<T> {
     outer.assertHeld();
+    if (!allowed || !keys.every((key) => outer.keys.includes(key))) {
+      this.#tell('already_held', 'AlreadyHeld', outer.keys, { waitedMs: 0 });
+      throw alreadyHeld(outer.keys);
+    }
     const result = await fn(outer);
     outer.assertHeld();
     return result;
@@ -300,17 +259,14 @@ export class LockService implements OnModuleDestroy {
       if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
       // Unknown options are checked first. Otherwise a misspelt `keys` would be reported as a missing key.
       const call = resolveLockCall(options, this.#options.lock, { withKeys: true });
-      if (options?.maxRetries !== undefined && call.fair) this.#warnOfMaxRetries();
+      if (options?.maxRetries !== undefined && call.fair && !this.#hasWarnedOfMaxRetries) {
+        this.#hasWarnedOfMaxRetries = true;
+        this.#logger.warn(MAX_RETRIES_UNUSED);
+      }
       return { keys: validateKeys(options ?? {}), call };
     } catch (error) {
       throw LockError.from(error);
     }
-  }
-
-  #warnOfMaxRetries(): void {
-    if (this.#hasWarnedOfMaxRetries) return;
-    this.#hasWarnedOfMaxRetries = true;
-    this.#logger.warn(MAX_RETRIES_UNUSED);
   }
 
   #contended(keys: readonly string[], call: ResolvedLockCall, { result, fault, ...wait }: Waited): unknown {
@@ -321,29 +277,9 @@ export class LockService implements OnModuleDestroy {
       waitedMs: wait.waitedMs,
       timeoutMs: call.timeoutMs,
       remainingMs: detailOf(result)?.remainingMs,
-      heldKeys: this.#heldHere(),
+      heldKeys: keysAround(this.#backend),
       cause: fault,
     });
-  }
-
-  /** Returns the keys of all locks around the running code. */
-  #heldHere(): string[] {
-    const held: string[] = [];
-    findFrame(({ owner, context }) => {
-      if (owner === this.#backend) held.push(...context.keys);
-      return false;
-    });
-    return held;
-  }
-
-  #rejectNested(outer: LockContext): never {
-    outer.assertHeld();
-    this.#tell('already_held', 'AlreadyHeld', outer.keys, { waitedMs: 0 });
-    throw alreadyHeld(outer.keys);
-  }
-
-  #tellLost({ keys, heldMs }: Lease): void {
-    this.#tell('lost', 'LockLost', keys, { waitedMs: heldMs });
   }
 
   #tell(

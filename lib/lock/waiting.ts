@@ -1,5 +1,5 @@
 import { isOwed } from '../core/owed.js';
-import { detailOf } from './lock.backend.js';
+import { detailOf, type LockBackend } from './lock.backend.js';
 import { LockError, type LockErrorCode } from './lock.errors.js';
 import type { ResolvedLockCall } from './lock.options.js';
 import type { BackendHandle } from './lock.handle.js';
@@ -29,8 +29,7 @@ type Tried = BackendHandle | AcquireFailure | LockError;
 export interface WaitingOptions {
   readonly keys: readonly string[];
   readonly call: ResolvedLockCall;
-  /** The place in the queues. Undefined if the call does not wait, or repeats its attempts without a queue. */
-  readonly turn: LockTurn | undefined;
+  readonly backend: LockBackend;
   /** Aborts when the app shuts down. */
   readonly shutdown: AbortSignal;
   attempt(options: AcquireOptions): Promise<BackendHandle | AcquireFailure>;
@@ -38,9 +37,15 @@ export interface WaitingOptions {
   onAborted(wait: Wait): void;
 }
 
-/** Tries until the lock is granted, the time is over, or the tries are used up. A fault of Redis counts as a failed try. */
+/**
+ * Tries until the lock is granted, the time is over, or the tries are used up: in the queue with `fair`, else by repeated
+ * attempts. A fault of Redis counts as a failed try.
+ */
 export async function waitForLock(options: WaitingOptions): Promise<Waited> {
-  const { keys, call, turn } = options;
+  const { keys, call } = options;
+  // A call that is aborted already takes no place in the queue. Giving the place up would cost a command.
+  const waits = call.fair && call.onContention === 'throw' && call.timeoutMs > 0 && !call.signal?.aborted;
+  const turn = waits ? options.backend.takeTurn?.({ pollMs: call.pollMs }) : undefined;
   const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
   const startedMs = performance.now();
   const endMs = startedMs + (call.onContention === 'throw' ? call.timeoutMs : 0);
@@ -58,7 +63,8 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
       }
       if (!isOver() && (call.fair || tries <= call.maxRetries)) {
         // While the server owes the reply to the last try, no further one is sent: it would only wait behind the first.
-        do await pauseBetween(options, Math.min(pauseMs(tried, call, tries), endMs - performance.now()));
+        do
+          await pauseBetween(options, turn, Math.min(pauseMs(tried, call, tries), endMs - performance.now()));
         while (isOwed(fault) && !isOver());
         if (!isOwed(fault)) continue;
       }
@@ -82,7 +88,11 @@ async function tryOnce({ attempt, shutdown }: WaitingOptions, options: AcquireOp
   }
 }
 
-async function pauseBetween({ call, shutdown, turn }: WaitingOptions, ms: number): Promise<void> {
+async function pauseBetween(
+  { call, shutdown }: WaitingOptions,
+  turn: LockTurn | undefined,
+  ms: number,
+): Promise<void> {
   const aborted = await pause(ms, [call.signal, shutdown], turn);
   if (!aborted) return;
   const bySignal = aborted === call.signal;

@@ -1,12 +1,12 @@
 import { refuseAborted } from '../../core/abort.js';
 import { type Clock, steadyClock } from '../../core/clock.js';
 import { IdleSweep } from '../../core/idle-sweep.js';
-import type { CallOptions } from '../../core/validate.js';
 import { type LockBackend, withDetail } from '../lock.backend.js';
 import { LockError } from '../lock.errors.js';
 import { BackendHandle, createLockId, momentNow } from '../lock.handle.js';
 import { MemoryQueues, MemoryTurn } from './lock.memory-turns.js';
-import { formatFence, type LockRecord, toLockInfo, toRawLockInfo } from '../lock.record.js';
+import { LockLookups, type Wanted } from '../lock.lookups.js';
+import { formatFence, type LockRecord } from '../lock.record.js';
 import { CLAIM_MS, KEEP_MS, KEEPING_LOOK_MS } from '../lock.times.js';
 import type {
   AcquireOptions,
@@ -14,24 +14,12 @@ import type {
   ExtendOptions,
   ExtendResult,
   IsLockedOptions,
-  LockInfo,
   LockTurn,
-  LookupOptions,
   MemoryCapabilities,
-  RawLockInfo,
   ReleaseOptions,
   ReleaseResult,
 } from '../lock.types.js';
-import {
-  validateAcquire,
-  validateExtend,
-  validateIsLocked,
-  validateKey,
-  validateLockId,
-  validateLookup,
-  validateRelease,
-  validateCall,
-} from '../lock.validate.js';
+import { validateAcquire, validateExtend, validateIsLocked, validateRelease } from '../lock.validate.js';
 
 // As on Redis, a fence starts at the clock, in tenths of a ms.
 const FENCES_PER_MS = 10;
@@ -43,7 +31,7 @@ const FENCES_PER_MS = 10;
 const LOOK_BY_HAND_MS = 50;
 
 /** Locks within one process. They behave like those on Redis. */
-export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
+export class MemoryLockBackend extends LockLookups implements LockBackend<MemoryCapabilities> {
   readonly capabilities: MemoryCapabilities = {
     backend: 'memory',
     supportsFencing: true,
@@ -56,7 +44,9 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
   #lastFence = 0;
   readonly #idleSweep = new IdleSweep(() => this.#sweep());
 
-  constructor(private readonly clock: Clock = steadyClock) {}
+  constructor(private readonly clock: Clock = steadyClock) {
+    super();
+  }
 
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
     const { keys, ttlMs } = validateAcquire(options);
@@ -110,23 +100,9 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     return this.#live(key) !== null;
   }
 
-  async lookup(options: LookupOptions): Promise<LockInfo | null> {
-    const wanted = validateLookup(options);
-    refuseAborted(options.signal, LockError);
-    const record = 'key' in wanted ? this.#live(wanted.key) : this.#firstById(wanted.lockId);
-    return record && toLockInfo(record);
-  }
-
-  async getByKeyRaw(key: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
-    refuseAborted(validateCall(options).signal, LockError);
-    const record = this.#live(validateKey(key));
-    return record && toRawLockInfo(record);
-  }
-
-  async getByIdRaw(lockId: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
-    refuseAborted(validateCall(options).signal, LockError);
-    const record = this.#firstById(validateLockId(lockId));
-    return record && toRawLockInfo(record);
+  protected override async find(wanted: Wanted, signal: AbortSignal | undefined): Promise<LockRecord | null> {
+    refuseAborted(signal, LockError);
+    return 'key' in wanted ? this.#live(wanted.key) : (this.#liveById(wanted.lockId)?.[0] ?? null);
   }
 
   /** @internal For tests: the ids of all locks that are held. */
@@ -237,10 +213,6 @@ export class MemoryLockBackend implements LockBackend<MemoryCapabilities> {
     const keys = this.#keysById.get(lockId);
     const records = keys?.map((key) => this.#live(key)) ?? [null];
     return records.every((record) => record?.lockId === lockId) ? (records as LockRecord[]) : null;
-  }
-
-  #firstById(lockId: string): LockRecord | null {
-    return this.#liveById(lockId)?.[0] ?? null;
   }
 
   /** Deletes expired locks, and returns how many are left. */

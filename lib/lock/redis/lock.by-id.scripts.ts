@@ -8,18 +8,17 @@ import { NOW_MS } from '../../script/fragments.js';
 /** How long a record must have been expired before `cleanupInIsLocked` may delete it. It exceeds every tolerance. */
 export const CLEANUP_AFTER_MS = 2_000;
 
-// A caller that knows nothing but the lockId needs the name of the record, which the index has. Only the spec layout
-// reads both in one script: it is used on one server, where a script can reach a key that is not in KEYS (law 1 of
-// docs/scripts.md).
+// A caller that knows nothing but the lockId needs the name of the record, which the index has. In the slotted layout
+// lock-read-index reads it before. In the spec layout, which is used on one server, the caller names the index as the
+// record: there a script can reach a key that is not in KEYS (law 1 of docs/scripts.md).
 const RECORD_FROM_INDEX = /* lua */ `
-local record = redis.call('GET', index)
-if not record then return -1 end`;
+if record == index then record = redis.call('GET', index) end`;
 
 // Checks the owner first and the expiry second, before any write. A lock that has waiters, or whose grant has several
 // keys, needs more keys than the caller knows. Only its record names them. So the script replies with the record, and
 // the caller runs the script that declares all of these keys.
 const ownedAndLive = (none: string): string => /* lua */ `
-local held = redis.call('GET', record)
+local held = record and redis.call('GET', record)
 if not held then return ${none} end
 if not owns(held, lockId) then return 0 end
 if isDead(held) then
@@ -31,108 +30,62 @@ if isQueuedFor(held) or string.find(held, ',"keys":[', 1, true) then return held
 /** An outcome, or the record of a lock whose keys must all be declared in a second call. */
 export type ById<Outcome> = Outcome | LockRecord;
 
-const decodeReleaseById = (reply: unknown): ById<ReleaseCode> =>
-  typeof reply === 'string'
-    ? parseRecord(reply)
-    : (RELEASE_CODES[reply as number] ?? unexpectedReply('lock-release', reply));
-
 // Redis clients send a command again when its reply was lost. The second run finds no lock and would report
 // `not_found`. So a release by lockId leaves its nonce behind for a while. A second run finds it and replies 1.
 const RELEASED_MARK_MS = 10_000;
 
 const RELEASED_BEFORE = /* lua */ `redis.call('GET', mark) == nonce and 1 or -1`;
 
-const MARKED_RELEASE = /* lua */ `${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive(RELEASED_BEFORE)}
-redis.call('DEL', record, index)
-redis.call('PSETEX', mark, ${RELEASED_MARK_MS}, nonce)
-return 1`;
-
 /**
- * lock-release-found: Releases by lockId, where lock-read-index has found the record before.
- * KEYS: record, index, mark
+ * lock-release-by-id: Releases by lockId.
+ * KEYS: record (or the index again), index, mark
  * ARGV: lockId, nonce
  * Reply: a code of lock-release. Where a lock has waiters or several keys, the reply is its record, and the
  *   caller runs the script that declares all keys.
- * Atomic: only the owner's lock is deleted. The mark tells a second run that the first one was heard.
- */
-export const releaseFoundScript = defineScript({
-  name: 'lock-release-found',
-  keys: ['record', 'index', 'mark'],
-  args: ['lockId', 'nonce'],
-  lua: MARKED_RELEASE,
-  decode: decodeReleaseById,
-});
-
-/**
- * lock-release-by-id: Releases by lockId on a single server, and finds the record by itself.
- * KEYS: index, mark
- * ARGV: lockId, nonce
- * Reply: as lock-release-found.
- * Atomic: only the owner's lock is deleted, whatever the index says.
+ * Atomic: only the owner's lock is deleted, whatever the index says. The mark tells a second run that the first one
+ *   was heard.
  */
 export const releaseByIdScript = defineScript({
   name: 'lock-release-by-id',
-  keys: ['index', 'mark'],
+  keys: ['record', 'index', 'mark'],
   args: ['lockId', 'nonce'],
-  lua: /* lua */ `
-local record = redis.call('GET', index)
-if not record then return ${RELEASED_BEFORE} end${MARKED_RELEASE}`,
-  decode: decodeReleaseById,
+  lua: /* lua */ `${RECORD_FROM_INDEX}${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive(RELEASED_BEFORE)}
+redis.call('DEL', record, index)
+redis.call('PSETEX', mark, ${RELEASED_MARK_MS}, nonce)
+return 1`,
+  decode: (reply): ById<ReleaseCode> =>
+    typeof reply === 'string'
+      ? parseRecord(reply)
+      : (RELEASE_CODES[reply as number] ?? unexpectedReply('lock-release-by-id', reply)),
 });
 
-const EXTEND = /* lua */ `${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive('-1')}${EXTENDING}
+/**
+ * lock-extend-by-id: Extends by lockId.
+ * KEYS: record (or the index again), index
+ * ARGV: lockId, ttlMs
+ * Reply: as lock-extend. Where a lock has waiters or several keys, the reply is its record, and the caller runs
+ *   the script that declares all keys.
+ * Atomic: a lock that has expired or has another owner is never extended, whatever the index says.
+ */
+export const extendByIdScript = defineScript({
+  name: 'lock-extend-by-id',
+  keys: ['record', 'index'],
+  args: ['lockId', 'ttlMs'],
+  lua: /* lua */ `${RECORD_FROM_INDEX}${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive('-1')}${EXTENDING}
 local new = extended(held)
 -- A full server refuses a script whose first write may need memory. PEXPIRE needs none.
 redis.call('PEXPIRE', record, ttlMs)
 redis.call('SET', record, new, 'KEEPTTL')
 redis.call('PSETEX', index, ttlMs, record)
-return {1, expiresAtMs}`;
-
-const decodeExtendById = (reply: unknown): ById<ExtendReply> =>
-  typeof reply === 'string' ? parseRecord(reply) : decodeExtend(reply);
-
-/**
- * lock-extend-found: Extends by lockId, where lock-read-index has found the record before.
- * KEYS: record, index
- * ARGV: lockId, ttlMs
- * Reply: as lock-extend. Where a lock has waiters or several keys, the reply is its record, and the caller runs
- *   the script that declares all keys.
- * Atomic: a lock that has expired or has another owner is never extended.
- */
-export const extendFoundScript = defineScript({
-  name: 'lock-extend-found',
-  keys: ['record', 'index'],
-  args: ['lockId', 'ttlMs'],
-  lua: EXTEND,
-  decode: decodeExtendById,
-});
-
-/**
- * lock-extend-by-id: Extends by lockId on a single server, and finds the record by itself.
- * KEYS: index
- * ARGV: lockId, ttlMs
- * Reply: as lock-extend-found.
- * Atomic: a lock that has expired or has another owner is never extended, whatever the index says.
- */
-export const extendByIdScript = defineScript({
-  name: 'lock-extend-by-id',
-  keys: ['index'],
-  args: ['lockId', 'ttlMs'],
-  lua: RECORD_FROM_INDEX + EXTEND,
-  decode: decodeExtendById,
+return {1, expiresAtMs}`,
+  decode: (reply): ById<ExtendReply> =>
+    typeof reply === 'string' ? parseRecord(reply) : decodeExtend(reply),
 });
 
 /** A record as it is stored, and the server's time. The record may have expired: `isLive()` decides that. */
 export interface ReadReply {
   readonly record: LockRecord;
   readonly nowMs: number;
-}
-
-function decodeRead(reply: unknown): ReadReply | null {
-  if (reply === -1) return null;
-  if (!Array.isArray(reply) || typeof reply[0] !== 'string' || typeof reply[1] !== 'number')
-    return unexpectedReply('lock-read', reply);
-  return { record: parseRecord(reply[0]), nowMs: reply[1] };
 }
 
 function parseRecord(json: string): LockRecord {
@@ -147,39 +100,28 @@ function parseRecord(json: string): LockRecord {
   throw foreignValue('the record is not a lock');
 }
 
-const READ = /* lua */ `${NOW_MS}
-local held = redis.call('GET', record)
-if not held then return -1 end
-return {held, nowMs}`;
-
 /**
  * lock-read: Reads a record as it is stored.
  * KEYS: record
- * ARGV: none
+ * ARGV: isIndex ('1': the key is the index of a lock on one server, which has the name of the record)
  * Reply: [record, the server's time], or -1
  * Atomic: the record and the time by which its caller judges it belong together.
  */
 export const readScript = defineScript({
   name: 'lock-read',
   keys: ['record'],
-  args: [],
-  lua: READ,
-  decode: decodeRead,
-});
-
-/**
- * lock-read-by-id: As lock-read, by lockId on a single server.
- * KEYS: index
- * ARGV: none
- * Reply: as lock-read.
- * Atomic: index, record and time belong together.
- */
-export const readByIdScript = defineScript({
-  name: 'lock-read-by-id',
-  keys: ['index'],
-  args: [],
-  lua: RECORD_FROM_INDEX + READ,
-  decode: decodeRead,
+  args: ['isIndex'],
+  lua: /* lua */ `${NOW_MS}
+local held = redis.call('GET', record)
+if held and isIndex == '1' then held = redis.call('GET', held) end
+if not held then return -1 end
+return {held, nowMs}`,
+  decode(reply): ReadReply | null {
+    if (reply === -1) return null;
+    if (!Array.isArray(reply) || typeof reply[0] !== 'string' || typeof reply[1] !== 'number')
+      return unexpectedReply('lock-read', reply);
+    return { record: parseRecord(reply[0]), nowMs: reply[1] };
+  },
 });
 
 /**

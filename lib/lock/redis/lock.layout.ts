@@ -14,6 +14,13 @@ export type LockKeys = Readonly<Record<'fenceCounter' | 'record' | 'queue' | 'in
 
 export const numbered = (name: string, i: number): string => (i === 0 ? name : `${name}:${i + 1}`);
 
+/** Returns the user's keys as JSON, under the names of the script's arguments. */
+export function keyArgsOf(keys: readonly string[]): { readonly keyJson: string } {
+  const json: Record<string, string> & { keyJson: string } = { keyJson: JSON.stringify(keys[0]) };
+  for (let i = 1; i < keys.length; i++) json[numbered('keyJson', i)] = JSON.stringify(keys[i]);
+  return json;
+}
+
 /** Builds the names of the Redis keys of a lock. */
 export interface LockLayout {
   /**

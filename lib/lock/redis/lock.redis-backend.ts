@@ -1,13 +1,12 @@
 import { type Attempt, BackgroundRetries } from '../../core/background-retries.js';
 import { hashKey } from '../../core/keys.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
-import type { CallOptions } from '../../core/validate.js';
 import { type LockBackend, withDetail } from '../lock.backend.js';
-import { hashesOf, LockError } from '../lock.errors.js';
+import { fenceOverflow, LockError } from '../lock.errors.js';
 import { BackendHandle, momentNow, msUntil } from '../lock.handle.js';
-import { type LockLayout, numbered } from './lock.layout.js';
-import { RedisLockLookup } from './lock.redis-lookup.js';
-import { FENCE_THRESHOLDS, type LockRecord, toLockInfo, toRawLockInfo } from '../lock.record.js';
+import { keyArgsOf, type LockLayout } from './lock.layout.js';
+import { RedisLockLookups } from './lock.redis-lookup.js';
+import { FENCE_THRESHOLDS, type LockRecord } from '../lock.record.js';
 import { type LockRef, type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
 import type { AcquireReply } from './acquire.script.js';
 import type { ExtendReply, ReleaseCode } from './lock.replies.js';
@@ -18,26 +17,13 @@ import type {
   ExtendOptions,
   ExtendResult,
   HeldLock,
-  IsLockedOptions,
-  LockInfo,
   LockTurn,
-  LookupOptions,
   Moment,
-  RawLockInfo,
   RedisCapabilities,
   ReleaseOptions,
   ReleaseResult,
 } from '../lock.types.js';
-import {
-  validateAcquire,
-  validateExtend,
-  validateIsLocked,
-  validateKey,
-  validateLockId,
-  validateLookup,
-  validateRelease,
-  validateCall,
-} from '../lock.validate.js';
+import { validateAcquire, validateExtend, validateRelease } from '../lock.validate.js';
 
 const { WARN, MAX } = FENCE_THRESHOLDS;
 
@@ -56,7 +42,7 @@ export interface RedisLockBackendConfig {
 }
 
 /** Locks on Redis. Each operation is one atomic script. docs/wire-format.md describes the keys. */
-export class RedisLockBackend implements LockBackend<RedisCapabilities> {
+export class RedisLockBackend extends RedisLockLookups implements LockBackend<RedisCapabilities> {
   readonly capabilities: RedisCapabilities = {
     backend: 'redis',
     supportsFencing: true,
@@ -65,15 +51,14 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   readonly #single = scriptsFor(1);
   readonly #undos = new BackgroundRetries();
   readonly #turns: RedisTurns;
-  readonly #lookup: RedisLockLookup;
   #warned = false;
 
   constructor(
-    private readonly runner: ScriptRunner,
-    private readonly layout: LockLayout,
+    runner: ScriptRunner,
+    layout: LockLayout,
     private readonly config: RedisLockBackendConfig,
   ) {
-    this.#lookup = new RedisLockLookup(runner, layout);
+    super(runner, layout, config.cleanupInIsLocked);
     this.#turns = new RedisTurns(runner, {
       layout,
       leave: (wanted, waiter, fault) => this.#leave(wanted, waiter, fault),
@@ -84,10 +69,8 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
     const turn = options?.turn as RedisTurn | undefined;
     // The attempts of a turn all ask for the same.
-    if (turn?.wanted) return this.#acquireInTurn(turn, turn.wanted, options.signal);
-    const { keys, ttlMs } = validateAcquire(options);
-    if (turn) return this.#acquireInTurn(turn, (turn.wanted = this.#want(keys, ttlMs)), options.signal);
-    const wanted = this.#want(keys, ttlMs);
+    const wanted = turn?.wanted ?? this.#want(validateAcquire(options));
+    if (turn) return this.#acquireInTurn(turn, (turn.wanted = wanted), options.signal);
     const sentAt = momentNow();
     // The call has failed, but the script may have run. A lock that it took must be released.
     const undo = (late?: AcquireReply): void => {
@@ -107,7 +90,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const isLive = held !== undefined && msUntil(held.deadline) > 0;
     try {
       const code = held
-        ? await this.#releaseHeld(held, lockId, isLive, signal)
+        ? await this.#releaseHeld({ keys: held.keys, ref: held.ref, lockId, isLive }, signal)
         : await this.#releaseById(lockId, signal);
       return code === 'released' ? { ok: true } : withDetail({ ok: false }, { reason: code });
     } catch (fault) {
@@ -130,29 +113,6 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     }
   }
 
-  async isLocked(options: IsLockedOptions): Promise<boolean> {
-    return this.#lookup.isLocked(validateIsLocked(options), this.config.cleanupInIsLocked, options.signal);
-  }
-
-  async lookup(options: LookupOptions): Promise<LockInfo | null> {
-    const wanted = validateLookup(options);
-    const record =
-      'key' in wanted
-        ? await this.#lookup.liveByKey(wanted.key, options.signal)
-        : await this.#lookup.liveById(wanted.lockId, options.signal);
-    return record && toLockInfo(record);
-  }
-
-  async getByKeyRaw(key: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
-    const record = await this.#lookup.liveByKey(validateKey(key), validateCall(options).signal);
-    return record && toRawLockInfo(record);
-  }
-
-  async getByIdRaw(lockId: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
-    const record = await this.#lookup.liveById(validateLockId(lockId), validateCall(options).signal);
-    return record && toRawLockInfo(record);
-  }
-
   prepare(): Promise<void> {
     return this.#turns.check();
   }
@@ -171,7 +131,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     return length === 1 ? this.#single : scriptsFor(length);
   }
 
-  #want(keys: readonly string[], ttlMs: number): Wanted {
+  #want({ keys, ttlMs }: Pick<Wanted, 'keys' | 'ttlMs'>): Wanted {
     const lockId = this.layout.createLockId(keys);
     return { keys, lockId, ttlMs, ref: this.#refOf(keys, lockId) };
   }
@@ -185,14 +145,10 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     this.#turns.begin(turn, wanted.lockId);
     let sentAt = momentNow();
     let reply = await this.#ask(wanted, turn, { signal });
-    if (reply.status === 'locked') {
-      turn.locked(reply);
-      if (await this.#turns.comesToHear(turn, signal)) {
-        turn.begin();
-        sentAt = momentNow();
-        reply = await this.#ask(wanted, turn, { signal });
-        if (reply.status === 'locked') turn.locked(reply);
-      }
+    if (reply.status === 'locked' && (await this.#turns.comesToHear(turn, signal))) {
+      turn.begin();
+      sentAt = momentNow();
+      reply = await this.#ask(wanted, turn, { signal });
     }
     if (reply.status === 'granted') this.#turns.granted(turn, wanted.lockId, wasWoken);
     const waits = reply.status === 'locked' ? this.#turns.locked(turn, reply) : {};
@@ -222,7 +178,10 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
     const { acquire } = this.#scriptsFor(keys);
     try {
       const reply = await this.runner.run(acquire, ref.names, args, undo ? { undo, ...options } : options);
-      if (reply.status === 'locked') this.#turns.handedOver(keys, reply.handed);
+      if (reply.status === 'locked') {
+        turn?.locked(reply);
+        this.#turns.handedOver(keys, reply.handed);
+      }
       return reply;
     } catch (fault) {
       if (turn) turn.fault = fault;
@@ -248,26 +207,16 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
           { reason: 'locked', remainingMs: reply.remainingMs, ...waits },
         );
       case 'fence-overflow':
-        throw new LockError({
-          code: 'Internal',
-          message: `The fence counter of this key is above ${MAX}: no more locks are granted for it.`,
-          hint: 'Something other than SyncGuard has set it. Use another key: a counter that starts again would let old holders in.',
-          context: hashesOf(keys),
-        });
+        throw fenceOverflow(keys, MAX);
     }
   }
 
-  async #releaseHeld(
-    { keys, ref }: Named,
-    lockId: string,
-    isLive: boolean,
-    signal: AbortSignal | undefined,
-  ): Promise<ReleaseCode> {
+  async #releaseHeld(lock: Release, signal: AbortSignal | undefined): Promise<ReleaseCode> {
     let replayed = false;
     const onReplay = (): void => void (replayed = true);
-    const code = await this.#release({ keys, ref, lockId, isLive }, { signal, onReplay });
+    const code = await this.#release(lock, { signal, onReplay });
     // The command ran twice. The second run did not find our live lock, because the first run had released it.
-    return code !== 'expired' && isLive && replayed ? 'released' : code;
+    return code !== 'expired' && lock.isLive && replayed ? 'released' : code;
   }
 
   async #release(
@@ -287,11 +236,11 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async #releaseById(lockId: string, signal: AbortSignal | undefined): Promise<ReleaseCode> {
-    const reply = await this.#lookup.release(lockId, signal);
+    const reply = await this.releaseFound(lockId, signal);
     // The script has just read the record of our live lock, so the holder's check by the clock is not needed.
     return typeof reply === 'string'
       ? reply
-      : this.#releaseHeld({ keys: keysIn(reply) }, lockId, true, signal);
+      : this.#releaseHeld({ keys: keysIn(reply), lockId, isLive: true }, signal);
   }
 
   #extendHeld(
@@ -307,7 +256,7 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
   }
 
   async #extendById(lockId: string, ttlMs: number, signal: AbortSignal | undefined): Promise<ExtendReply> {
-    const reply = await this.#lookup.extend(lockId, ttlMs, signal);
+    const reply = await this.extendFound(lockId, ttlMs, signal);
     return 'code' in reply ? reply : this.#extendHeld({ keys: keysIn(reply) }, lockId, ttlMs, signal);
   }
 
@@ -318,20 +267,15 @@ export class RedisLockBackend implements LockBackend<RedisCapabilities> {
    * @param fault - the fault of the last attempt, which may have run. Nothing is sent while Redis still owes its reply.
    */
   #leave({ keys, lockId, ttlMs }: Wanted, waiter: string, fault: unknown): void {
-    const release = this.#releaseUnwanted({ keys, lockId, waiter }, fault === undefined ? 1 : 2);
+    // How many releases must find no lock before no more are sent. An acquire in the buffer of a lost connection may still
+    // run after the first of them.
+    let answers = fault === undefined ? 1 : 2;
+    const release: Attempt = async () =>
+      (await this.#release({ keys, lockId, waiter })) === 'released' || --answers === 0;
     this.runner.ready().then(
       () => this.#undos.start(release, Math.max(ttlMs, waiter ? LEAVE_MS : 0), fault),
       () => {}, // The client was closed for good. The lock expires.
     );
-  }
-
-  /**
-   * @param answers - how many releases must find no lock before no more are sent. An acquire in the buffer of a lost
-   *   connection may still run after the first of them.
-   */
-  #releaseUnwanted(unwanted: Release, answers: number): Attempt {
-    let heard = 0;
-    return async () => (await this.#release(unwanted)) === 'released' || ++heard === answers;
   }
 
   #warnOfFence(keys: readonly string[]): void {
@@ -351,13 +295,6 @@ interface Release extends Named {
   readonly isLive?: boolean;
   /** The name of a waiter that leaves the queues of the keys. */
   readonly waiter?: string;
-}
-
-/** Returns the user's keys as JSON, under the names of the script's arguments. */
-function keyArgsOf(keys: readonly string[]): LockRef['json'] {
-  const json: Record<string, string> & LockRef['json'] = { keyJson: JSON.stringify(keys[0]) };
-  for (let i = 1; i < keys.length; i++) json[numbered('keyJson', i)] = JSON.stringify(keys[i]);
-  return json;
 }
 
 const keysIn = ({ key, keys = [key] }: LockRecord): readonly string[] => keys;

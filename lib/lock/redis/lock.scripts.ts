@@ -4,12 +4,9 @@ import { handOnScript, publishScript } from './hand-on.scripts.js';
 import {
   cleanupScript,
   extendByIdScript,
-  extendFoundScript,
-  readByIdScript,
   readIndexScript,
   readScript,
   releaseByIdScript,
-  releaseFoundScript,
 } from './lock.by-id.scripts.js';
 import { releaseFor } from './release.script.js';
 
@@ -31,12 +28,9 @@ export const lockScripts = [
   }),
   handOnScript,
   publishScript,
-  releaseFoundScript,
   releaseByIdScript,
-  extendFoundScript,
   extendByIdScript,
   readScript,
-  readByIdScript,
   readIndexScript,
   cleanupScript,
 ];

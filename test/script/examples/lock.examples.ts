@@ -2,12 +2,9 @@ import type { Redis } from 'ioredis';
 import {
   cleanupScript,
   extendByIdScript,
-  extendFoundScript,
-  readByIdScript,
   readIndexScript,
   readScript,
   releaseByIdScript,
-  releaseFoundScript,
 } from '../../../lib/lock/redis/lock.by-id.scripts.js';
 import { handOnScript, publishScript } from '../../../lib/lock/redis/hand-on.scripts.js';
 import { scriptsFor } from '../../../lib/lock/redis/lock.scripts.js';
@@ -129,12 +126,24 @@ const examples: ScriptExample[] = [
     again: [500], // The waiter whom the first run woke has so many ms to come.
   },
   { script: publishScript, keys: {}, args: { channel } },
-  { script: releaseFoundScript, keys: { record, index, mark }, args: { lockId, nonce }, prepare },
-  { script: releaseByIdScript, keys: { index, mark }, args: { lockId, nonce }, prepare, undeclared },
-  { script: extendFoundScript, keys: { record, index }, args: { lockId, ttlMs: 30_000 }, prepare },
-  { script: extendByIdScript, keys: { index }, args: { lockId, ttlMs: 30_000 }, prepare, undeclared },
-  { script: readScript, keys: { record }, args: {}, prepare },
-  { script: readByIdScript, keys: { index }, args: {}, prepare, undeclared },
+  { script: releaseByIdScript, keys: { record, index, mark }, args: { lockId, nonce }, prepare },
+  {
+    script: releaseByIdScript,
+    keys: { record: index, index, mark },
+    args: { lockId, nonce },
+    prepare,
+    undeclared,
+  },
+  { script: extendByIdScript, keys: { record, index }, args: { lockId, ttlMs: 30_000 }, prepare },
+  {
+    script: extendByIdScript,
+    keys: { record: index, index },
+    args: { lockId, ttlMs: 30_000 },
+    prepare,
+    undeclared,
+  },
+  { script: readScript, keys: { record }, args: { isIndex: '' }, prepare },
+  { script: readScript, keys: { record: index }, args: { isIndex: '1' }, prepare, undeclared },
   { script: readIndexScript, keys: { index }, args: {}, prepare },
   { script: cleanupScript, keys: { record, index }, args: { lockId }, prepare: hold(-10_000), again: [0] },
 ];
