@@ -19,25 +19,29 @@ export interface Ask {
 
 export type Decider = (ask: Ask) => BackendDecision;
 
-/** Returns the counts, and the instant after which attempts count in any window. A window has no upper end, so that no attempt is lost when the clock steps back. */
-export function countWindows({ ledger, rules, nowMs }: Ask): LimitCounts & { fromMs: number } {
-  const { attempts, penalties } = ledger;
+/**
+ * Counts the attempts of both windows, and with `drops` drops what is older. A window has no upper end, so that no attempt
+ * is lost when the clock steps back.
+ */
+export function countWindows(
+  { ledger: { attempts, penalties }, rules, nowMs }: Ask,
+  drops: boolean,
+): LimitCounts {
   const shortFromMs = Math.max(nowMs - rules.shortWindowMs, penalties.shortFloorMs);
   const longFromMs =
     rules.longThreshold === 0 ? shortFromMs : Math.max(nowMs - rules.longWindowMs, penalties.longFloorMs);
-  return {
+  const counts = {
     shortCount: attempts.countAfter(shortFromMs),
     longCount: attempts.countAfter(longFromMs),
-    fromMs: Math.min(shortFromMs, longFromMs),
   };
+  if (drops) attempts.dropUpTo(Math.min(shortFromMs, longFromMs));
+  return counts;
 }
 
-/** Counts the attempts of a limit that has nothing in flight, and drops what is older than all windows. */
+/** Counts the attempts of a limit that has nothing in flight. */
 export function countAttempts(ask: Ask): LimitCounts {
-  const { fromMs, ...counts } = countWindows(ask);
-  ask.ledger.attempts.dropUpTo(fromMs);
   ask.ledger.inFlight.clear();
-  return counts;
+  return countWindows(ask, true);
 }
 
 /**
@@ -51,9 +55,7 @@ export function countWithFlights(ask: Ask, lapsedCount = false): LimitCounts {
     inFlight.delete(callId);
     if (lapsedCount) attempts.add(callId, sinceMs, cost);
   }
-  const { fromMs, ...counts } = countWindows(ask);
-  attempts.dropUpTo(fromMs);
-  return counts;
+  return countWindows(ask, true);
 }
 
 /** Returns which tiers a call of this cost fills. */

@@ -104,10 +104,9 @@ export function grant(ask: Ask): BackendDecision {
 /** Decides as a call of cost 1 would be decided, and changes nothing. The time until the window is empty is exact. */
 export function peek(ask: Ask): BackendDecision {
   const { ledger, rules, cost, nowMs } = ask;
-  const { shortCount, longCount } = countWindows(ask);
-  const counts = { shortCount, longCount };
+  const counts = countWindows(ask, false);
   if (rules.shortBlockMs === 0 && fullTiers(rules, counts, cost).short) return denyUntilRoom(ask, counts);
-  const newest = shortCount > 0 ? ledger.attempts.newest : undefined;
+  const newest = counts.shortCount > 0 ? ledger.attempts.newest : undefined;
   return {
     status: 'allowed',
     ...counts,
