@@ -133,23 +133,19 @@ export class AbuseLimiterService {
   /** Takes back the newest `n` attempts, as if they had not been made. A block stays. */
   async forgive(key: string, policy: PolicyRef, n = 1, options: SignalOption = {}): Promise<void> {
     const count = checked(() => integer('n', n, 1));
-    const callId = createCallId();
+    const id = createCallId();
     await this.#change(key, policy, options, (backend, subject, call) =>
-      backend.forgive(subject, count, callId, call),
+      backend.forgive(subject, count, id, call),
     );
   }
 
-  /**
-   * @internal Counts one call against several limits at once. While Redis does not answer, the strictest of their
-   * `onError` decides.
-   */
+  /** @internal Counts one call against several limits. While Redis does not answer, the strictest `onError` decides. */
   async decide(checks: readonly PolicyCheck[], signal?: AbortSignal): Promise<CallDecision> {
     let decided = this.#fromDenyCache(checks);
     if (!decided) {
       const callId = createCallId();
-      const count = (backend: LimitBackend): Promise<BackendDecision[]> =>
-        backend.check(checks, callId, this.#call(signal));
-      decided = await this.#ask(checks, callId, count);
+      const call = this.#call(signal);
+      decided = await this.#ask(checks, callId, (backend) => backend.check(checks, callId, call));
     }
     this.#log(decided);
     return decided;
@@ -200,19 +196,20 @@ export class AbuseLimiterService {
 
   #decide(key: string, ref: PolicyRef, options: LimitCallOptions): Promise<CallDecision> {
     const { cost, signal } = checked(() => callOptions(options, ['cost']));
-    const checks = this.#subjects(key, ref).map(({ policy, identity }) => {
-      const { dynamicLimit, dynamicWindow } = policy;
+    const checks = this.policies(ref).map((policy) => {
       const ofCall = cost ?? policy.cost;
-      if (dynamicLimit || dynamicWindow || typeof ofCall === 'function') throw needsRequest(policy);
+      if (policy.dynamicLimit || policy.dynamicWindow || typeof ofCall === 'function')
+        throw needsRequest(policy);
+      const identity = identityOf(policy.name, key);
       if (cost !== undefined) checked(() => validateCost(policy, cost));
-      return { policy: this.#countingEveryCall(policy), identity, cost: ofCall };
+      const counting = policy.count === 'attempt' ? policy : this.#countingEveryCall(policy);
+      return { policy: counting, identity, cost: ofCall };
     });
     return this.decide(checks, signal);
   }
 
   /** The copy is kept, since a backend may keep a script for each policy. */
   #countingEveryCall(policy: ResolvedPolicy): ResolvedPolicy {
-    if (policy.count === 'attempt') return policy;
     let every = this.#everyCall.get(policy);
     if (!every) this.#everyCall.set(policy, (every = { ...policy, count: 'attempt' }));
     return every;

@@ -17,15 +17,7 @@ import {
   type RateLimitEntry,
   REFERENCE_RESOLVER,
 } from './rate-limit.metadata.js';
-import {
-  entriesOn,
-  inlineOf,
-  listName,
-  type RouteLimits,
-  type RoutePlans,
-  skippedOn,
-  UNNAMED,
-} from './route-plans.js';
+import { entriesOn, listName, type RouteLimits, type RoutePlans, skippedOn, UNNAMED } from './route-plans.js';
 
 /** Checks the limits of all routes at boot. */
 export class PlanChecks {
@@ -66,10 +58,7 @@ export class PlanChecks {
     const guards = globalEnhancers(this.moduleRef)?.guards ?? [];
     if (!this.options.limits.has('default')) this.#verifyNoDefault(types, guards);
     const names = new SharedNames();
-    for (const type of types) {
-      this.#verifyClass(type);
-      this.#verifySharedNames(type, names);
-    }
+    for (const type of types) this.#verifyClass(type, names);
     for (const [key, policies] of this.options.limits)
       for (const policy of policies) {
         this.#verifyProviders(policy);
@@ -108,23 +97,16 @@ export class PlanChecks {
       }
   }
 
-  #verifyClass(type: Type): void {
+  #verifyClass(type: Type, shared: SharedNames): void {
     const methods = [...methodsOf(type).values()];
     const names = namesIn([type, ...methods].flatMap(entriesOn));
     this.#verifyNames(type, names);
     for (const method of methods) {
       this.#verifyNames(method, names);
-      if (Reflect.hasMetadata(PATTERN, method)) this.#verifyMessageHandler(type, method);
-      if (isFieldResolver(method) && this.plans.ownPolicies(type, method, UNNAMED).length > 0)
-        verifyFieldResolver(type, method, this.moduleRef);
-    }
-  }
-
-  #verifySharedNames(type: Type, names: SharedNames): void {
-    for (const method of methodsOf(type).values()) {
-      const own = this.plans.ownPolicies(type, method, UNNAMED).filter(({ name }) => !isUnnamed(name));
-      for (const policy of own) names.add(policy);
-      names.verifyRoute(own);
+      const own = this.plans.ownPolicies(type, method, UNNAMED);
+      if (Reflect.hasMetadata(PATTERN, method)) this.#verifyMessageHandler(type, method, own);
+      if (isFieldResolver(method) && own.length > 0) verifyFieldResolver(type, method, this.moduleRef);
+      shared.addRoute(own.filter(({ name }) => !isUnnamed(name)));
     }
   }
 
@@ -148,8 +130,8 @@ export class PlanChecks {
       if (typeof each === 'function') this.keys.resolver<unknown>(each);
   }
 
-  #verifyMessageHandler(type: Type, method: Method): void {
-    for (const policy of this.plans.ownPolicies(type, method, UNNAMED))
+  #verifyMessageHandler(type: Type, method: Method, own: readonly ResolvedPolicy[]): void {
+    for (const policy of own)
       if (isByAddress(policy.keyBy) && typeof this.options.limit.address !== 'function')
         throw new SyncGuardConfigError(
           `The policy ${policy.name} limits the message handler ${type.name}.${method.name} by address, but a message has no address.`,
@@ -182,7 +164,8 @@ class SharedNames {
    * @param policies - the policies of one route
    * @throws SyncGuardConfigError RATE_LIMIT_NAME
    */
-  verifyRoute(policies: readonly ResolvedPolicy[]): void {
+  addRoute(policies: readonly ResolvedPolicy[]): void {
+    for (const policy of policies) this.add(policy);
     for (const [i, policy] of policies.entries())
       if (policies.slice(0, i).some((other) => isTakenFor(other, policy)))
         throw clash(policy, 'count by the same key on one route');
@@ -252,7 +235,7 @@ function graphqlOptions(
 const namesIn = (entries: readonly RateLimitEntry[]): ReadonlySet<string> =>
   new Set(
     entries.flatMap(({ policy }) =>
-      typeof policy === 'string' ? [] : inlineOf(policy).flatMap(({ name }) => name ?? []),
+      typeof policy === 'string' ? [] : policy.flatMap(({ name }) => name ?? []),
     ),
   );
 

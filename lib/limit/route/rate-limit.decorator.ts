@@ -43,10 +43,11 @@ export function RateLimit(
   // A malformed policy throws here and not at the first request, so that the stack shows its decorator.
   if (typeof policy !== 'string') resolvePolicies(policy, { name: '@RateLimit()' });
   const given = knownOptions('@RateLimit()', options, ['override']);
+  const limits = typeof policy === 'string' ? policy : [policy as LimitPolicy].flat();
   const override = boolean('@RateLimit().override', given.override ?? false);
   return (target: object, key?: string | symbol, descriptor?: PropertyDescriptor): void => {
     const place = placeOf('@RateLimit()', target, key, descriptor);
-    const entry: RateLimitEntry = { policy, override, place };
+    const entry: RateLimitEntry = { policy: limits, override, place };
     const above = listOn(RATE_LIMITS, place) as RateLimitEntry[];
     Reflect.defineMetadata(RATE_LIMITS, [entry, ...above], place);
     if (key !== undefined)

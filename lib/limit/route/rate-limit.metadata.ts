@@ -43,7 +43,8 @@ export const REFERENCE_RESOLVER = 'graphql:resolve_reference';
 export const GRAPHQL_OPTIONS = 'GqlModuleOptions';
 
 export interface RateLimitEntry {
-  readonly policy: string | LimitPolicy | readonly LimitPolicy[];
+  /** The name of policies in the options, or policies. */
+  readonly policy: string | readonly LimitPolicy[];
   readonly override: boolean;
   /** The class or method that the decorator stands on. A subclass inherits the entries of its bases. */
   readonly place: object;

@@ -94,9 +94,7 @@ export class RoutePlans {
       return resolvePolicy(policy, { ...this.options.limit, name, isStatic: true });
     };
     return entries.flatMap(({ policy }) =>
-      typeof policy === 'string'
-        ? this.#named(policy, skipped)
-        : inlineOf(policy).map(inline).filter(keptBy(skipped)),
+      typeof policy === 'string' ? this.#named(policy, skipped) : policy.map(inline).filter(keptBy(skipped)),
     );
   }
 
@@ -146,9 +144,6 @@ export function entriesOn(place: object): readonly RateLimitEntry[] {
     ? entries.slice(0, entries.findLastIndex((entry) => entry.place === overriding) + 1)
     : entries;
 }
-
-export const inlineOf = (policy: Exclude<RateLimitEntry['policy'], string>): readonly LimitPolicy[] =>
-  Array.isArray(policy) ? (policy as readonly LimitPolicy[]) : [policy as LimitPolicy];
 
 export function skippedOn(places: readonly object[]): true | ReadonlySet<string> {
   const skips = places.map((place) => Reflect.getMetadata(SKIPPED_LIMITS, place) as Skipped);
