@@ -47,8 +47,6 @@ const ACQUIRE_ARGS = [
   'keysJson',
 ] as const;
 
-export type AcquireArg = (typeof ACQUIRE_ARGS)[number];
-
 // A caller that waits passes its `process`. It stands in the queue of its first locked key and in no other queue. A key
 // that was handed over to it has a record with its lockId already (a claim). So a call that is sent again, and a caller
 // whose turn has come, both find their own records and take them. While another of its keys is locked, a claimed key
@@ -64,7 +62,7 @@ export type AcquireArg = (typeof ACQUIRE_ARGS)[number];
  *   a key's number and the waiter that has got the key.
  * Atomic: nobody else can take a key between the look at it and the write, nor come before the head of its queue.
  */
-export const acquireFor = (count: number): Script<KeyName, AcquireArg, AcquireReply> =>
+export const acquireFor = (count: number): Script<KeyName, (typeof ACQUIRE_ARGS)[number], AcquireReply> =>
   defineScript({
     name: numbered('lock-acquire', count - 1),
     keys: keysFor(count),

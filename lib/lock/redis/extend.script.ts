@@ -5,8 +5,6 @@ import { defineScript, type Script } from '../../script/define-script.js';
 
 const EXTEND_ARGS = ['lockId', 'ttlMs', 'channel', 'countsAll'] as const;
 
-export type ExtendArg = (typeof EXTEND_ARGS)[number];
-
 /**
  * lock-extend: Replaces the rest of the life of the caller's lock: of all of its keys, or of none.
  * KEYS: fenceCounter*, record*, queue*, index (* one for each key of the user)
@@ -15,7 +13,7 @@ export type ExtendArg = (typeof EXTEND_ARGS)[number];
  *   is woken, so that it tries again in time.
  * Atomic: a lock that has expired or has another owner is never extended.
  */
-export const extendFor = (count: number): Script<KeyName, ExtendArg, ExtendReply> =>
+export const extendFor = (count: number): Script<KeyName, (typeof EXTEND_ARGS)[number], ExtendReply> =>
   defineScript({
     name: numbered('lock-extend', count - 1),
     keys: keysFor(count),

@@ -22,10 +22,7 @@ const byCount: ReturnType<typeof scriptsOf>[] = [];
 export const scriptsFor = (count: number): (typeof byCount)[number] => (byCount[count] ??= scriptsOf(count));
 
 export const lockScripts = [
-  ...[1, 2].flatMap((count) => {
-    const { acquire, release, extend } = scriptsFor(count);
-    return [acquire, release, extend];
-  }),
+  ...[1, 2].flatMap((count) => Object.values(scriptsFor(count))),
   handOnScript,
   publishScript,
   releaseByIdScript,

@@ -27,8 +27,6 @@ function decodeRelease(reply: unknown): ReleaseReply {
 
 const RELEASE_ARGS = ['lockId', 'isLive', 'waiter', 'channel', 'countsAll'] as const;
 
-export type ReleaseArg = (typeof RELEASE_ARGS)[number];
-
 /**
  * lock-release: Ends a lock of the caller. A lock with a queue goes to the head of its queue.
  * KEYS: fenceCounter*, record*, queue*, index (* one for each key of the user)
@@ -38,7 +36,7 @@ export type ReleaseArg = (typeof RELEASE_ARGS)[number];
  *   of this code and pairs of a key's number and the waiter that has got the key.
  * Atomic: only the owner's lock is deleted, and nobody can come before the head of the queue.
  */
-export const releaseFor = (count: number): Script<KeyName, ReleaseArg, ReleaseReply> =>
+export const releaseFor = (count: number): Script<KeyName, (typeof RELEASE_ARGS)[number], ReleaseReply> =>
   defineScript({
     name: numbered('lock-release', count - 1),
     keys: keysFor(count),
