@@ -45,15 +45,8 @@ export function observedLocks<C extends BackendCapabilities>(
       if (result instanceof BackendHandle) return result.through(locks);
       // A backend of the user's own, or of another copy of the package, has handles of its own.
       const { lockId, fence, expiresAtMs } = result;
-      const { ttlMs } = options;
-      return new BackendHandle(locks, {
-        keys: validateKeys(options),
-        lockId,
-        fence,
-        expiresAtMs,
-        ttlMs,
-        sentAt,
-      });
+      const keys = validateKeys(options);
+      return new BackendHandle(locks, { keys, lockId, fence, expiresAtMs, ttlMs: options.ttlMs, sentAt });
     },
   });
   const locks: LockBackend<C> = observe(withObservedHandles, 'lock', LOCK, emit);

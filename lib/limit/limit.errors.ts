@@ -1,4 +1,4 @@
-import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
+import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 import type { DeniedDecision, TooManyAttemptsCode } from './limit.types.js';
 
 /**
@@ -46,10 +46,6 @@ export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
  */
 export class LimitError extends SyncGuardError<FaultCode> {
   static override readonly brand: string = 'LimitError';
-
-  constructor(init: SyncGuardErrorInit<FaultCode>) {
-    super(init);
-  }
 
   /** Returns the fault as a LimitError, with its code, hint and cause. */
   static from(error: unknown): LimitError {

@@ -1,6 +1,6 @@
 import { hashKey } from '../core/keys.js';
 import { passOwed } from '../core/owed.js';
-import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
+import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 
 /**
  * - `AcquisitionTimeout`: somebody else held the lock for all the time that the call waited.
@@ -27,10 +27,6 @@ export type LockErrorCode = FaultCode | 'AcquisitionTimeout' | 'LockLost' | 'Alr
  */
 export class LockError extends SyncGuardError<LockErrorCode> {
   static override readonly brand: string = 'LockError';
-
-  constructor(init: SyncGuardErrorInit<LockErrorCode>) {
-    super(init);
-  }
 
   /** Returns the same fault as a LockError, with the hashed key or lockId in its context. */
   static from(

@@ -16,11 +16,9 @@ export interface StoredSecret extends Omit<CheckedSecret, 'id'> {
 export type CreateReply = { readonly expiresAtMs: number | null } | 'conflict';
 
 /** What every reply reports about a secret or its tombstone. */
-export interface SecretFacts extends Pick<ViewsSoFar, 'viewsUsed' | 'viewedAtMs'> {
+export interface SecretFacts extends ViewsSoFar {
   readonly viewsRemaining: number | null;
   readonly expiresAtMs: number | null;
-  /** Null if failures are not counted. */
-  readonly failuresRemaining: number | null;
   /** How it was burned. Null if it was not. */
   readonly ended: SecretEnd | null;
   readonly endedAtMs: number | null;

@@ -190,15 +190,13 @@ const viewsSoFar = ({ viewsUsed, viewedAtMs, ...facts }: SecretFacts): ViewsSoFa
   ...{ viewsUsed, viewedAtMs, ...failuresOf(facts) },
 });
 
-const failuresOf = ({
-  failuresRemaining,
-}: Pick<SecretFacts, 'failuresRemaining'>): { failuresRemaining?: number } =>
-  failuresRemaining === null ? {} : { failuresRemaining };
+const failuresOf = ({ failuresRemaining: left }: Partial<SecretFacts>): { failuresRemaining?: number } =>
+  left === undefined ? {} : { failuresRemaining: left };
 
 function toSettled(reply: SettleReply): SettleResult {
   if (reply === 'not_found') return { ok: false };
-  const { viewsRemaining, ended, ...facts } = reply;
-  return { ok: true, viewsRemaining, burned: ended !== null, ...failuresOf(facts) };
+  const { viewsRemaining, ended } = reply;
+  return { ok: true, viewsRemaining, burned: ended !== null, ...failuresOf(reply) };
 }
 
 const parseMeta = (json: string): { meta?: SecretMeta } =>

@@ -64,7 +64,7 @@ export class SecretEntry {
     const { viewsRemaining, viewsUsed, viewedAtMs, expiresAtMs, maxFailures, ended, label } = this;
     return {
       ...{ outcome, viewsRemaining, viewsUsed, viewedAtMs, expiresAtMs, label },
-      failuresRemaining: maxFailures === null ? null : Math.max(0, maxFailures - this.failures),
+      ...(maxFailures === null ? {} : { failuresRemaining: Math.max(0, maxFailures - this.failures) }),
       ended: ended?.how ?? null,
       endedAtMs: ended?.atMs ?? null,
     } as OutcomeReply<Outcome>;

@@ -36,7 +36,7 @@ export function decodeTell<Outcome extends string>(
     viewsUsed: used,
     viewedAtMs: orNull(viewed, 0),
     expiresAtMs: orNull(expires, 0),
-    failuresRemaining: orNull(failuresLeft, -1),
+    ...(failuresLeft < 0 ? {} : { failuresRemaining: failuresLeft }),
     ended: (String(ended) || null) as SecretEnd | null,
     endedAtMs: orNull(endedAt, 0),
     label: String(label),
