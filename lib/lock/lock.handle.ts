@@ -8,21 +8,22 @@ import { type LockBackend, withDetail } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
 import type { ExtendResult, HeldLock, LockHandle, Moment, ReleaseResult } from './lock.types.js';
 
+/** @internal */
 export const momentNow = (): Moment => ({ monotonicMs: performance.now(), wallMs: Date.now() });
 
+/** @internal */
 export const momentAfter = (moment: Moment, ms: number): Moment => ({
   monotonicMs: moment.monotonicMs + ms,
   wallMs: moment.wallMs + ms,
 });
 
+/** @internal */
 export const earlierMoment = (a: Moment, b: Moment): Moment => ({
   monotonicMs: Math.min(a.monotonicMs, b.monotonicMs),
   wallMs: Math.min(a.wallMs, b.wallMs),
 });
 
-/**
- * Returns the ms until a moment, by the clock that reaches it first. The moment has come if the result is 0 or less.
- */
+/** @internal Returns the ms until a moment, by the clock that reaches it first. It has come if the result is 0 or less. */
 export const msUntil = ({ monotonicMs: byMonotonic, wallMs }: Moment): number =>
   Math.min(byMonotonic - performance.now(), wallMs - Date.now());
 

@@ -13,7 +13,7 @@ const MOST_FILES: Record<string, number> = {
   reserve: 12,
   '@RateLimit': 16,
 };
-const MOST_LINES = 450;
+const MOST_LINES = 300;
 
 interface Trace {
   name: string;
