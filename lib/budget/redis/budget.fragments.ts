@@ -56,7 +56,8 @@ end
 
 -- Returns a - b, but never less than 0.
 local function minus(a, b)
-  return less(a, b) and '0' or plus(a, b, -1)
+  if less(a, b) then return '0' end
+  return #a < 16 and format('%d', a - b) or plus(a, b, -1)
 end
 
 local function foreign(what)
