@@ -40,7 +40,8 @@ export function countWindows(
 
 /** Counts the attempts of a limit that has nothing in flight. */
 export function countAttempts(ask: Ask): LimitCounts {
-  ask.ledger.inFlight.clear();
+  // To clear an empty map takes longer than to count.
+  if (ask.ledger.inFlight.size > 0) ask.ledger.inFlight.clear();
   return countWindows(ask, true);
 }
 

@@ -16,7 +16,7 @@ import { WINDOW } from './window.decider.js';
 //   penalties  String  "<shortFloor> <longFloor> <shortStrikes> <longStrikes> <lastForgiven>". Attempts up to a tier's floor
 //                      no longer count for the tier, as a block has been set for them. Strikes are the blocks of a tier. In
 //                      Redis the key has the name `seq`.
-export const KEYS = ['attempts', 'window', 'block', 'penalties'] as const;
+const KEYS = ['attempts', 'window', 'block', 'penalties'] as const;
 
 /** The names of the rules. A decider has those that it uses as local variables. */
 export const RULES = [

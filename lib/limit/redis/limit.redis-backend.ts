@@ -10,14 +10,7 @@ import type {
   Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
-import {
-  type CheckMode,
-  type CheckScript,
-  checkScript,
-  type CheckShape,
-  KEYS,
-  RULES,
-} from './check.script.js';
+import { type CheckMode, type CheckScript, checkScript, type CheckShape, RULES } from './check.script.js';
 import {
   blockScript,
   forgiveScript,
@@ -31,7 +24,7 @@ const TAG_LENGTH = 16;
 /** From so many scripts on, no more have rules in their text. The server keeps every script that it has seen. */
 const MAX_STATIC_SCRIPTS = 256;
 
-type LimitKeys = Readonly<Record<(typeof KEYS)[number], string>>;
+type LimitKeys = Readonly<Record<'attempts' | 'window' | 'block' | 'penalties', string>>;
 
 /**
  * Limits on Redis. Each operation is one atomic script, except for a call against several limits on a Cluster. All keys
@@ -41,7 +34,7 @@ export class RedisLimitBackend implements LimitBackend {
   readonly backend = 'redis';
   /** The scripts of checks, by the modes of their limits, or by modes and rules if they are static. */
   readonly #scripts = new Map<string, CheckScript>();
-  readonly #ruleTexts = new WeakMap<LimitRules, string>();
+  readonly #names = new WeakMap<LimitRules, Partial<Record<CheckMode, string>>>();
 
   constructor(
     private readonly runner: ScriptRunner,
@@ -120,8 +113,11 @@ export class RedisLimitBackend implements LimitBackend {
     const args: Record<string, ScriptArg> = { callId };
     checks.forEach((check, i) => {
       const n = i + 1;
-      const own = this.#keysOf(check);
-      for (const key of KEYS) keys[key + String(n)] = own[key];
+      const { attempts, window, block, penalties } = this.#keysOf(check);
+      keys[`attempts${n}`] = attempts;
+      keys[`window${n}`] = window;
+      keys[`block${n}`] = block;
+      keys[`penalties${n}`] = penalties;
       args[`cost${n}`] = check.cost;
       if (!script.isStatic) for (const rule of RULES) args[rule + String(n)] = check.policy.rules[rule];
     });
@@ -170,9 +166,7 @@ export class RedisLimitBackend implements LimitBackend {
   }
 
   #scriptOf(shapes: readonly CheckShape[], isStatic: boolean): CheckScript {
-    const name = shapes
-      .map(({ mode, rules }) => (isStatic ? `${mode} ${this.#textOf(rules)}` : mode))
-      .join(';');
+    const name = shapes.map((shape) => (isStatic ? this.#nameOf(shape) : shape.mode)).join(';');
     let script = this.#scripts.get(name);
     if (!script) {
       if (isStatic && this.#scripts.size >= MAX_STATIC_SCRIPTS) return this.#scriptOf(shapes, false);
@@ -181,10 +175,10 @@ export class RedisLimitBackend implements LimitBackend {
     return script;
   }
 
-  #textOf(rules: LimitRules): string {
-    let text = this.#ruleTexts.get(rules);
-    if (text === undefined) this.#ruleTexts.set(rules, (text = Object.values(rules).join(' ')));
-    return text;
+  #nameOf({ mode, rules }: CheckShape): string {
+    let names = this.#names.get(rules);
+    if (!names) this.#names.set(rules, (names = {}));
+    return (names[mode] ??= `${mode} ${Object.values(rules).join(' ')}`);
   }
 
   #keysOf({ identity }: Subject): LimitKeys {
