@@ -1,4 +1,5 @@
 import type { Redis } from 'ioredis';
+import { calculateRedisServerTimeMs } from '../../../lib/core/clock.js';
 import { abortScript, extendScript } from '../../../lib/budget/redis/hold.scripts.js';
 import {
   balanceScript,
@@ -58,7 +59,8 @@ const record = (state: string, amount: number, committed: number, expiresAtMs: n
 
 /** A pending hold, a finalized one, and an expired one. All of them end in ten hours. */
 async function prepare(client: Redis): Promise<void> {
-  const nowMs = Date.now();
+  // The server's clock may stand still: a hold that expires by another one has not expired there yet.
+  const nowMs = calculateRedisServerTimeMs((await client.time()) as [number, number]);
   const goneMs = nowMs + 10_000 * HOUR_MS;
   for (const field of fields.split(';').slice(1)) await client.hset(counters, field, '20 17 0 0 0');
   await client.hset(counters, '~', goneMs);
