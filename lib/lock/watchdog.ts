@@ -1,5 +1,6 @@
 import { AsyncResource } from 'node:async_hooks';
 import type { Lease } from './lease.js';
+import { Bag } from './lock.handle.js';
 
 /**
  * The longest pause between two checks. Timers stand still while the machine is suspended. With this pause a loss is
@@ -12,15 +13,14 @@ const LOOK_EVERY_MS = 1_000;
  * in one turn of the event loop, so a thousand renewals cost one write to the socket.
  */
 export class Watchdog {
-  // An array and no `Set`, as the open handles.
-  readonly #leases: Lease[] = [];
+  readonly #leases = new Bag<Lease>();
   // All leases share the timer, so it must not run in the async context of the call that started it.
   readonly #context = new AsyncResource('SyncGuardWatchdog');
   #timer: NodeJS.Timeout | undefined;
   #wakeAtMs = Infinity;
 
   watch(lease: Lease): void {
-    lease.place = this.#leases.push(lease) - 1;
+    this.#leases.add(lease);
     this.#arm(lease.wakeAtMs);
   }
 
@@ -29,24 +29,18 @@ export class Watchdog {
     if (lease.place >= 0) this.#arm(lease.wakeAtMs);
   }
 
-  /** The last lease takes the place of this one. */
   unwatch(lease: Lease): void {
-    const last = this.#leases.pop() as Lease;
-    if (last !== lease) {
-      this.#leases[lease.place] = last;
-      last.place = lease.place;
-    }
-    lease.place = -1;
+    this.#leases.delete(lease);
   }
 
   /** Returns a copy, since leases may end while the others are looked at. */
   leases(): Lease[] {
-    return [...this.#leases];
+    return [...this.#leases.items];
   }
 
   /** Renews all leases in one turn, so that a lock which the server has lost is found now and not at its next renewal. */
   renewAll(): void {
-    for (const lease of this.#leases) {
+    for (const lease of this.#leases.items) {
       lease.renewNow();
       this.#arm(lease.wakeAtMs);
     }

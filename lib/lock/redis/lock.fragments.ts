@@ -97,8 +97,8 @@ end`;
 
 /**
  * The Lua function `handOver(i, nextFence)` makes the head of a queue the owner for the time of a claim, and publishes
- * this to its process. `nextFence` is what `fenceOf(i)` has returned before the first write. It returns the head and the claim, or nothing if the queue is empty. A waiter is a lockId followed by
- * the name of its process.
+ * this to its process. `nextFence` is what `fenceOf(i)` has returned before the first write. It returns the head and the
+ * claim, or nothing if the queue is empty. A waiter is a lockId followed by the name of its process.
  *
  * A waiter is passed over if its process does not listen any more. Only a single server can tell: there `countsAll` is
  * '1'. On a Cluster PUBLISH counts the listeners of one node only. A process named `-` cannot be reached by PUBLISH and
