@@ -27,7 +27,7 @@ describe('docs/guides/third-party-api.md', () => {
     const api = app.get(WeatherApi);
     const locks = app.get(LockService);
     const forecast = async (city: string) => {
-      await locks.lock(() => api.room(30_000), { key: 'weather' });
+      await locks.lock(() => api.room(30_000), { key: 'weather', timeoutMs: 30_000 });
       api.asked.push(city);
     };
     on.redis.clock.hold();

@@ -10,7 +10,7 @@ export class Reports {
   @Cron('0 3 * * *', { name: 'nightly' })
   @WithLock('nightly-report', {
     onContention: 'skip', // Another instance runs it: return undefined at once.
-    minHoldMs: minutes(1), // Keep the lock after a short run, for clocks that are late.
+    minHoldMs: minutes(1), // From the start: keep the lock after a short run, for late clocks.
     minHoldOnFailureMs: 0, // But a run that failed may be repeated.
     maxHoldMs: hours(1), // A run that hangs loses the lock.
   })

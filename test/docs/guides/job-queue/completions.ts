@@ -42,9 +42,9 @@ export class Completions {
       });
     } catch (error) {
       const isNo = error instanceof BudgetExceededError || error instanceof BudgetConflictError;
-      const secs = isNo && error.context.retryAfter; // 1: only running jobs are in the way.
-      if (typeof secs !== 'number') throw isNo ? new UnrecoverableError(error.message) : error;
-      await job.moveToDelayed(Date.now() + secs * 1_000, token);
+      if (!isNo) throw error;
+      if (!error.retryAtMs) throw new UnrecoverableError(error.message); // Waiting does not help.
+      await job.moveToDelayed(error.retryAtMs, token);
       throw new DelayedError(); // No attempt is used up.
     }
   }

@@ -7,7 +7,7 @@ import { setTimeout } from 'node:timers/promises';
 
 @Injectable()
 class Checkout {
-  @WithLock('order:{0}', { timeoutMs: 500 })
+  @WithLock('order:{0}', { timeoutMs: 1_000 })
   @WithBudget({ scopes: () => ['org'], estimate: () => 60 })
   async pay(_order: string): Promise<string> {
     return 'paid';
