@@ -67,7 +67,10 @@ const LIMIT: Descriptions<LimitBackend> = {
 
 const FENCE: Descriptions<FenceBackend> = {
   apply: (result, { resource: key, lockId }) => ({
-    ...{ type: 'fence', key, lockId, reason: result?.ok === false ? 'overtaken' : undefined },
+    type: 'fence',
+    key,
+    lockId,
+    reason: result?.ok === false ? 'overtaken' : undefined,
   }),
   get: (_, key) => ({ type: 'fence.get', key }),
 };
@@ -81,7 +84,9 @@ const LIMIT_FALLBACK = { check, confirm, withdraw, peek };
 
 const COUNTER: Descriptions<CounterBackend> = {
   increment: (reply, { key }) => ({
-    ...{ type: 'counter.increment', key, reason: reply?.ok === false ? 'exceeded' : undefined },
+    type: 'counter.increment',
+    key,
+    reason: reply?.ok === false ? 'exceeded' : undefined,
   }),
   peek: (_, key) => ({ type: 'counter.peek', key }),
   reset: (_, key) => ({ type: 'counter.reset', key }),

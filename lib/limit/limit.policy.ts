@@ -1,5 +1,5 @@
 import { SyncGuardConfigError } from '../core/errors.js';
-import { type CountedPolicy, type LimitCheck, type LimitRules, type Subject } from './limit.backend.js';
+import type { CountedPolicy, LimitCheck, LimitRules, Subject } from './limit.backend.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import type { AskTime, CountedCalls, LimitAlgorithm, OnError, TooManyAttemptsCode } from './limit.types.js';
 import { isByUser, resolveKeyBy } from './limit.key-by.js';

@@ -48,7 +48,8 @@ export function staying(
       return settled();
     };
     onEntered({
-      ...{ progress, inside: AsyncLocalStorage.snapshot() },
+      progress,
+      inside: AsyncLocalStorage.snapshot(),
       leave: () => ended(end, progress.last),
       fail: (error) => ended(fail, error),
     });

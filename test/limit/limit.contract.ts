@@ -220,7 +220,8 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
           Infinity,
         );
         const at = (policy: typeof plain) => ({
-          ...{ policy, identity: `${policy.name}\0ann` },
+          policy,
+          identity: `${policy.name}\0ann`,
           cost: policy === plain ? 1 : 0,
         });
         const check = (...policies: (typeof plain)[]) =>

@@ -1,6 +1,6 @@
 import { randomInt } from 'node:crypto';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
-import { type LimitBackend, type BackendDecision } from '../../lib/limit/limit.backend.js';
+import type { LimitBackend, BackendDecision } from '../../lib/limit/limit.backend.js';
 import { withLimit } from '../../lib/limit/limit.per-call.js';
 import {
   type PolicyCheck,
@@ -234,10 +234,10 @@ function createCast(random: (below: number) => number, world: number): Cast {
   };
 }
 
-/** A policy that counts successes has room for the dearest call in each of its tiers. */
 const isFixedWindow = ({ policy }: Pick<PolicySubject, 'policy'>): boolean =>
   policy.algorithm === 'fixed-window';
 
+/** A policy that counts successes has room for the dearest call in each of its tiers. */
 const mayCostTwo = ({ count, rules: { shortThreshold, longThreshold } }: ResolvedPolicy): boolean =>
   shortThreshold > 3 && (count !== 'success' || longThreshold === 0 || longThreshold > 2);
 

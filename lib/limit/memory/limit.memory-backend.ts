@@ -116,9 +116,12 @@ export class MemoryLimitBackend implements LimitBackend {
 
   /** Returns the ledger of an identity for a look at it. An unknown identity is not kept. */
   #seen({ identity }: Subject, nowMs: number): Ledger {
-    return this.#ledgers.peek(identity, nowMs) ?? new Ledger();
+    return this.#ledgers.peek(identity, nowMs) ?? UNKNOWN;
   }
 }
+
+/** The ledger of who is not known. Looking changes nothing. */
+const UNKNOWN = new Ledger();
 
 const DECIDERS = { attempt, failure: enter, success: reserve };
 

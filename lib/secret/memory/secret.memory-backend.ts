@@ -195,8 +195,10 @@ export class MemorySecretBackend implements SecretBackend {
 
 /** The payload is copied, because the caller may write into it. */
 const toShown = (entry: SecretEntry, content: Content): Extract<ViewReply, { outcome: 'shown' }> => ({
-  ...{ ...entry.tell('shown'), ...content },
-  ...{ payload: Buffer.from(content.payload), replayed: false },
+  ...entry.tell('shown'),
+  ...content,
+  payload: Buffer.from(content.payload),
+  replayed: false,
 });
 
 /** Returns whether a secret counts neither views nor failures, so that nothing can be confirmed or released. */

@@ -32,15 +32,14 @@ export class RedisSecretBackend implements SecretBackend {
   create(secret: StoredSecret, { signal }: CallOptions): Promise<CreateReply> {
     const { tag, proof, payload, text, views, ttlMs, meta, maxFailures, label } = secret;
     const args = {
-      ...{
-        proof,
-        bytes: payload,
-        form: text ? 'text' : 'bytes',
-        views: views ?? -1,
-        ttlMs: ttlMs ?? 0,
-        meta,
-      },
-      ...{ maxFailures: maxFailures ?? 0, secretLabel: label },
+      proof,
+      bytes: payload,
+      form: text ? 'text' : 'bytes',
+      views: views ?? -1,
+      ttlMs: ttlMs ?? 0,
+      meta,
+      maxFailures: maxFailures ?? 0,
+      secretLabel: label,
     };
     // Burns a secret whose `create()` has rejected although the secret is or may be stored. Its caller got no receipt
     // and passes on no link, so nobody would open it, and without a deadline it would stay for ever.
