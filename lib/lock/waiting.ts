@@ -63,10 +63,16 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
       }
       if (!isOver() && (call.fair || tries <= call.maxRetries)) {
         // While the server owes the reply to the last try, no further one is sent: it would only wait behind the first.
-        do
-          await pauseBetween(options, turn, Math.min(pauseMs(tried, call, tries), endMs - performance.now()));
-        while (isOwed(fault) && !isOver());
-        if (!isOwed(fault)) continue;
+        // No wake ends the pause then: a turn stays woken until its next try, so the loop would never let go of the process.
+        do {
+          const waker = isOwed(tried) ? undefined : turn;
+          await pauseBetween(
+            options,
+            waker,
+            Math.min(pauseMs(tried, call, tries), endMs - performance.now()),
+          );
+        } while (isOwed(tried) && !isOver());
+        if (!isOwed(tried)) continue;
       }
       if (tried instanceof LockError) throw triedInVain(tried, tries, wait());
       return { result: tried, fault, ...wait() };

@@ -1,12 +1,14 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { rmSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Redis } from 'ioredis';
 import { createRedisBackend, type LockBackend, type LockError } from 'nestjs-syncguard';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { resolveOptions, type SyncGuardOptions } from '../../lib/module/syncguard.options.js';
 import { granted } from './lock.contract.js';
+import { pauseClients } from '../support/engines/faults.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
@@ -291,6 +293,22 @@ describe('a queue when something fails', () => {
     await held.release(); // Nobody listens.
     await Promise.all(waiters);
     expect(order).toStrictEqual([0, 1, 2]);
+    await nothingIsLeft();
+  });
+
+  it('a waiter that is woken while the server owes it a reply lets the process run, and is served', async () => {
+    const held = await hold();
+    const locks = serviceOn(createRedisBackend(server.client(), { commandTimeoutMs: 200 }));
+    const waiter = locks.lock(() => 'in', { key: 'order', timeoutMs: 20_000, pollMs: 100 });
+    await queued(1);
+    const [channel] = await listeners();
+    const heal = await pauseClients(server, 30_000, 'WRITE'); // SUBSCRIBE is answered, the next look is not
+    await sleep(500);
+    await server.client().call('CLIENT', 'KILL', 'TYPE', 'pubsub');
+    await eventually(async () => expect(await listeners()).toStrictEqual([channel])); // Each waiter is woken.
+    await heal();
+    await held.release();
+    expect(await waiter).toBe('in');
     await nothingIsLeft();
   });
 
