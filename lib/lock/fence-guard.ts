@@ -1,9 +1,7 @@
 import { describe } from '../core/keys.js';
-import { SyncGuardError } from '../core/errors.js';
 import { type CallOptions, callOptions, knownOptions, userKey } from '../core/validate.js';
-import type { FenceBackend } from './fence.backend.js';
-import type { FencedValue, FencedWrite, FenceResult } from './fence.types.js';
-import { LockError } from './lock.errors.js';
+import type { FenceBackend, FencedValue, FencedWrite, FenceResult } from './fence.backend.js';
+import { invalidCall, LockError } from './lock.errors.js';
 import { checked, validateLockId } from './lock.validate.js';
 
 const FENCE = /^\d{15}$/;
@@ -85,7 +83,7 @@ export class FenceGuard {
   #validateSet(set: FencedValue): FencedValue {
     const { key, value } = knownOptions('set', set, ['key', 'value']);
     if (typeof value !== 'string')
-      throw invalid(`set.value must be a string, got ${describe(value)}.`, 'Write objects as JSON.');
+      throw invalidCall(`set.value must be a string, got ${describe(value)}.`, 'Write objects as JSON.');
     return { key: this.#validateKey('set.key', key), value };
   }
 
@@ -94,7 +92,7 @@ export class FenceGuard {
     userKey(key, argument);
     const name = key as string;
     if (this.#ownNames.some((own) => name.startsWith(own)))
-      throw invalid(
+      throw invalidCall(
         `${argument} must not begin with ${this.#ownNames.join(' or ')}: such keys belong to SyncGuard.`,
         'Use a key of your own.',
       );
@@ -104,11 +102,8 @@ export class FenceGuard {
 
 function validateFence(fence: unknown): string {
   if (typeof fence === 'string' && FENCE.test(fence)) return fence;
-  throw invalid(
+  throw invalidCall(
     `fence must be 15 digits, got ${describe(fence)}.`,
     'Pass the fence of the lock, unchanged: lock.fence.',
   );
 }
-
-const invalid = (message: string, hint?: string): SyncGuardError =>
-  new SyncGuardError({ code: 'InvalidArgument', message, hint });

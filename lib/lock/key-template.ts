@@ -1,5 +1,5 @@
 import { describe } from '../core/keys.js';
-import { LockError } from './lock.errors.js';
+import { invalidCall } from './lock.errors.js';
 
 type Part = string | { readonly index: number; readonly path: readonly string[]; readonly source: string };
 
@@ -27,13 +27,13 @@ export function compileKeyTemplate(
 }
 
 function parse(template: string, decorator: string): Part[] {
-  if (template === '') throw invalid(`${decorator}: the key template is empty.`);
+  if (template === '') throw invalidCall(`${decorator}: the key template is empty.`);
   const parts = [...template.matchAll(TOKEN)].map(([token, placeholder]) => {
     if (token === '{{' || token === '}}') return token.charAt(0);
     if (placeholder === undefined && !/[{}]/.test(token)) return token;
     const [, index, path] = PLACEHOLDER.exec(placeholder ?? '') ?? [];
     if (index === undefined || path === undefined)
-      throw invalid(
+      throw invalidCall(
         `${decorator}: the key template "${template}" has a placeholder or brace that cannot be read: "${token}".`,
         'Write {0} for the first argument, {1.user.id} for a property; {{ and }} for braces.',
       );
@@ -55,7 +55,7 @@ function refuseAmbiguous(parts: readonly Part[], template: string, decorator: st
   for (const part of parts) {
     if (typeof part === 'string') between = between === undefined ? undefined : between + part;
     else if (between !== undefined && MAY_STAND_IN_A_VALUE.test(between))
-      throw invalid(
+      throw invalidCall(
         `${decorator}: the key template "${template}" has no unambiguous separator between two values.`,
         'Put ":" or "/" between them. Values are encoded, so they never contain these.',
       );
@@ -76,11 +76,8 @@ function encode(value: unknown, source: string): string {
     typeof value === 'bigint' ||
     typeof value === 'boolean';
   if (usable) return encodeURIComponent(String(value));
-  throw invalid(
+  throw invalidCall(
     `The part ${source} of the key is ${describe(value)}.`,
     'It must be a non-empty string, a finite number, a bigint or a boolean.',
   );
 }
-
-const invalid = (message: string, hint?: string): LockError =>
-  new LockError({ code: 'InvalidArgument', message, hint });

@@ -51,6 +51,10 @@ export class LockError extends SyncGuardError<LockErrorCode> {
 export const hashesOf = (keys: readonly string[]): { keyHash: string } | { keyHashes: string[] } =>
   keys.length === 1 ? { keyHash: hashKey(keys[0] as string) } : { keyHashes: keys.map(hashKey) };
 
+/** Returns the error of a call with a wrong argument. */
+export const invalidCall = (message: string, hint?: string): LockError =>
+  new LockError({ code: 'InvalidArgument', message, hint });
+
 /** The lock was not granted in time. `heldKeys` are the keys of the locks around the call. */
 export function acquisitionTimeout(
   keys: readonly string[],

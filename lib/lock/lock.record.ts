@@ -1,7 +1,9 @@
 import { describe, hashKey } from '../core/keys.js';
+import type { CallOptions } from '../core/validate.js';
 import type { LockBackend } from './lock.backend.js';
-import { LockError } from './lock.errors.js';
-import type { AcquireResult, LockInfo, RawLockInfo } from './lock.types.js';
+import { invalidCall, LockError } from './lock.errors.js';
+import type { AcquireResult, LockInfo, LookupOptions, RawLockInfo } from './lock.types.js';
+import { validateCall, validateKey, validateLockId, validateLookup } from './lock.validate.js';
 
 /** Above WARN a fence is logged as a warning once. Above MAX no more locks are granted. Fences are compared as strings. */
 export const FENCE_THRESHOLDS = { WARN: '090000000000000', MAX: '900000000000000' } as const;
@@ -16,10 +18,7 @@ const FENCE_DIGITS = 15;
 export function formatFence(fence: number | bigint): string {
   const whole = typeof fence === 'bigint' || Number.isSafeInteger(fence);
   if (whole && fence >= 0 && fence < 10 ** FENCE_DIGITS) return fence.toString().padStart(FENCE_DIGITS, '0');
-  throw new LockError({
-    code: 'InvalidArgument',
-    message: `A fence must be an integer from 0 to 999999999999999, got ${describe(fence)}.`,
-  });
+  throw invalidCall(`A fence must be an integer from 0 to 999999999999999, got ${describe(fence)}.`);
 }
 
 /** The record of a held lock. In Redis it is stored as JSON (docs/wire-format.md), in memory as this object. */
@@ -34,7 +33,7 @@ export interface LockRecord {
 }
 
 /** Copies each field by name, so that the unhashed key and id are left out. */
-export const toLockInfo = (record: LockRecord): LockInfo => ({
+const toLockInfo = (record: LockRecord): LockInfo => ({
   keyHash: hashKey(record.key),
   lockIdHash: hashKey(record.lockId),
   expiresAtMs: record.expiresAtMs,
@@ -42,11 +41,35 @@ export const toLockInfo = (record: LockRecord): LockInfo => ({
   fence: record.fence,
 });
 
-export const toRawLockInfo = (record: LockRecord): RawLockInfo => ({
+const toRawLockInfo = (record: LockRecord): RawLockInfo => ({
   ...toLockInfo(record),
   key: record.key,
   lockId: record.lockId,
 });
+
+/** A lock is found by one of its keys or by its id. */
+export type Wanted = { readonly key: string } | { readonly lockId: string };
+
+/** The part of the port that describes locks. It is the same in every backend that can find a record. */
+export abstract class LockLookups {
+  /** Returns the record of a live lock. */
+  protected abstract find(wanted: Wanted, signal: AbortSignal | undefined): Promise<LockRecord | null>;
+
+  async lookup(options: LookupOptions): Promise<LockInfo | null> {
+    const record = await this.find(validateLookup(options), options.signal);
+    return record && toLockInfo(record);
+  }
+
+  async getByKeyRaw(key: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
+    const record = await this.find({ key: validateKey(key) }, validateCall(options).signal);
+    return record && toRawLockInfo(record);
+  }
+
+  async getByIdRaw(lockId: string, options: CallOptions = {}): Promise<RawLockInfo | null> {
+    const record = await this.find({ lockId: validateLockId(lockId) }, validateCall(options).signal);
+    return record && toRawLockInfo(record);
+  }
+}
 
 /**
  * Asserts that an acquire was granted, so that TypeScript knows its `fence`. For code that works with any backend.

@@ -5,10 +5,9 @@ import { hashKey } from '../core/keys.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
 import { LockError } from './lock.errors.js';
-import type { BackendHandle } from './lock.handle.js';
+import { Bag, type BackendHandle } from './lock.handle.js';
 import type { ResolvedLockCall } from './lock.options.js';
 import type { LockHandle } from './lock.types.js';
-import { Watchdog } from './watchdog.js';
 
 /** What runs under a lock. */
 export type Body<T> = (lock: LockContext) => T | Promise<T>;
@@ -21,8 +20,10 @@ export interface LockShutdown {
 /** Runs bodies under their locks: keeps the leases alive meanwhile, and gives the locks back. */
 export class LockRuns {
   readonly #logger = new Logger('SyncGuard');
-  readonly #watchdog = new Watchdog();
-  readonly #retries = new BackgroundRetries();
+  /** Has the leases of all calls whose body or release still runs. */
+  readonly watchdog = new Watchdog();
+  /** The releases that are repeated in the background. */
+  readonly retries = new BackgroundRetries();
 
   /**
    * @param owner - the backend that granted the locks
@@ -37,22 +38,17 @@ export class LockRuns {
   async run<T>(handle: BackendHandle, call: ResolvedLockCall, fn: Body<T>): Promise<T> {
     const lease: Lease = new Lease(handle, {
       ...call,
-      onChange: (changed) => this.#watchdog.changed(changed),
+      onChange: (changed) => this.watchdog.changed(changed),
       // The watchdog may find the loss, and it runs in no async context.
       onLost: this.onLost && AsyncResource.bind(() => this.onLost?.(lease)),
     });
     const run = (lease.run = this.#under(lease, call, fn));
-    this.#watchdog.watch(lease); // After the body has begun, since it may have to start a timer.
+    this.watchdog.watch(lease); // After the body has begun, since it may have to start a timer.
     try {
       return await run;
     } finally {
-      this.#watchdog.unwatch(lease);
+      this.watchdog.unwatch(lease);
     }
-  }
-
-  /** The leases of all calls whose body or release still runs. */
-  leases(): Lease[] {
-    return this.#watchdog.leases();
   }
 
   /**
@@ -74,15 +70,6 @@ export class LockRuns {
       `SHUTDOWN_LOCKS_IN_USE: After ${drainMs} ms of shutdown ${count} still in use. ${fate}. To wait longer, raise \`shutdown.drainMs\`.`,
     );
     if (heldLocks === 'release') await Promise.allSettled(locks.map((lock) => lock.release()));
-  }
-
-  renewAll(): void {
-    this.#watchdog.renewAll();
-  }
-
-  /** Ends the releases that are repeated in the background. */
-  flush(): Promise<void> {
-    return this.#retries.flush();
   }
 
   async #under<T>(lease: Lease, call: ResolvedLockCall, fn: Body<T>): Promise<T> {
@@ -122,7 +109,7 @@ export class LockRuns {
       return keepMs > 0 ? handle.extend(keepMs) : handle.release();
     };
     const again = (fault?: unknown): void =>
-      this.#retries.start(() => giveBack().then(() => true), Math.max(lease.ttlMs, minHoldMs), fault);
+      this.retries.start(() => giveBack().then(() => true), Math.max(lease.ttlMs, minHoldMs), fault);
     if (lost) {
       again();
       return lost;
@@ -141,4 +128,71 @@ export class LockRuns {
       return undefined;
     }
   }
+}
+
+/**
+ * The longest pause between two checks. Timers stand still while the machine is suspended. With this pause a loss is
+ * found soon after the machine wakes.
+ */
+const LOOK_EVERY_MS = 1_000;
+
+/**
+ * Wakes leases when they must be renewed or are lost. All leases share one timer. Leases that are due together are renewed
+ * in one turn of the event loop, so a thousand renewals cost one write to the socket.
+ */
+class Watchdog {
+  readonly #leases = new Bag<Lease>();
+  // All leases share the timer, so it must not run in the async context of the call that started it.
+  readonly #context = new AsyncResource('SyncGuardWatchdog');
+  #timer: NodeJS.Timeout | undefined;
+  #wakeAtMs = Infinity;
+
+  watch(lease: Lease): void {
+    this.#leases.add(lease);
+    this.#arm(lease.wakeAtMs);
+  }
+
+  /** Called when `wakeAtMs` of a lease has changed. */
+  changed(lease: Lease): void {
+    if (lease.place >= 0) this.#arm(lease.wakeAtMs);
+  }
+
+  unwatch(lease: Lease): void {
+    this.#leases.delete(lease);
+  }
+
+  /** Returns a copy, since leases may end while the others are looked at. */
+  leases(): Lease[] {
+    return [...this.#leases.items];
+  }
+
+  /** Renews all leases in one turn, so that a lock which the server has lost is found now and not at its next renewal. */
+  renewAll(): void {
+    for (const lease of this.#leases.items) {
+      lease.renewNow();
+      this.#arm(lease.wakeAtMs);
+    }
+  }
+
+  #arm(wakeAtMs: number): void {
+    if (wakeAtMs === Infinity) return;
+    const nowMs = performance.now();
+    const atMs = Math.min(wakeAtMs, nowMs + LOOK_EVERY_MS);
+    if (atMs >= this.#wakeAtMs) return;
+    clearTimeout(this.#timer);
+    this.#wakeAtMs = atMs;
+    const delayMs = Math.max(Math.ceil(atMs - nowMs), 1);
+    this.#timer = this.#context.runInAsyncScope(() => setTimeout(this.#tick, delayMs).unref());
+  }
+
+  readonly #tick = (): void => {
+    this.#wakeAtMs = Infinity;
+    const nowMs = performance.now();
+    let nextMs = Infinity;
+    for (const lease of this.leases()) {
+      lease.wake(nowMs);
+      nextMs = Math.min(nextMs, lease.wakeAtMs);
+    }
+    this.#arm(nextMs);
+  };
 }

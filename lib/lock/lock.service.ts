@@ -198,12 +198,12 @@ export class LockService implements OnModuleDestroy {
    * which of them are gone, and aborts the signals of their bodies.
    */
   renewAll(): void {
-    this.#runs.renewAll();
+    this.#runs.watchdog.renewAll();
   }
 
   /** @internal For tests: marks a lock as lost at once, as its next renewal would do. */
   lose(lockId: string): void {
-    for (const lease of this.#runs.leases())
+    for (const lease of this.#runs.watchdog.leases())
       if (lease.handle.lockId === lockId) lease.lose('another owner has it, or it was deleted');
   }
 
@@ -218,11 +218,11 @@ export class LockService implements OnModuleDestroy {
     if (this.#attempts > 0) await new Promise<void>((resolve) => (this.#onNoAttempt = resolve));
     await nextTurn(); // A lock that was granted just now reaches its body within this turn of the event loop.
     // A body whose lock is lost is not waited for: it must stop anyway.
-    const held = this.#runs.leases().filter(({ lost }) => !lost);
+    const held = this.#runs.watchdog.leases().filter(({ lost }) => !lost);
     await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(({ run }) => run)]);
 
     await this.#runs.end(held, this.#handles.toArray(), this.#options.shutdown);
-    await Promise.all([this.#runs.flush(), this.#backend.flush?.()]);
+    await Promise.all([this.#runs.retries.flush(), this.#backend.flush?.()]);
   }
 
   /** Makes one attempt. A grant that arrives after the shutdown began, or after its TTL, is released again. */

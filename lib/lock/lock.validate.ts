@@ -1,6 +1,6 @@
 import { describe } from '../core/keys.js';
 import { type CallOptions, callOptions, duration, leavingAs, userKey } from '../core/validate.js';
-import { LockError } from './lock.errors.js';
+import { invalidCall, LockError } from './lock.errors.js';
 import type {
   AcquireOptions,
   ExtendOptions,
@@ -17,11 +17,10 @@ const LOCK_ID = /^[A-Za-z0-9_-]{22}$/;
 
 export function validateLockId(lockId: unknown): string {
   if (typeof lockId === 'string' && LOCK_ID.test(lockId)) return lockId;
-  throw new LockError({
-    code: 'InvalidArgument',
-    message: `lockId must be 22 base64url characters, got ${describe(lockId)}.`,
-    hint: 'Pass the lockId that acquire() returned, unchanged.',
-  });
+  throw invalidCall(
+    `lockId must be 22 base64url characters, got ${describe(lockId)}.`,
+    'Pass the lockId that acquire() returned, unchanged.',
+  );
 }
 
 /** Runs the checks of a call. Turns every error of a check into a LockError with the code InvalidArgument. */
@@ -43,17 +42,15 @@ export function validateKeys({
   keys,
 }: Partial<Record<keyof LockKeyOption, unknown>>): readonly string[] {
   if (Array.isArray(key))
-    throw invalidKeys('key must be one key, got an array. Pass several keys as `keys`.');
+    throw invalidCall('key must be one key, got an array. Pass several keys as `keys`.');
   if (keys === undefined) return [validateKey(key)];
-  if (key !== undefined) throw invalidKeys('A call must have `key` or `keys`, not both.');
-  if (!Array.isArray(keys)) throw invalidKeys(`keys must be an array, got ${describe(keys)}.`);
+  if (key !== undefined) throw invalidCall('A call must have `key` or `keys`, not both.');
+  if (!Array.isArray(keys)) throw invalidCall(`keys must be an array, got ${describe(keys)}.`);
   const all = [...new Set(keys.map(validateKey))].sort();
   if (all.length === 0 || all.length > MAX_KEYS)
-    throw invalidKeys(`keys must be 1 to ${MAX_KEYS} different keys, got ${all.length}.`);
+    throw invalidCall(`keys must be 1 to ${MAX_KEYS} different keys, got ${all.length}.`);
   return all;
 }
-
-const invalidKeys = (message: string): LockError => new LockError({ code: 'InvalidArgument', message });
 
 export function validateAcquire(options: AcquireOptions): { keys: readonly string[]; ttlMs: number } {
   const given = checked(() => callOptions<AcquireOptions>(options, ['key', 'keys', 'ttlMs', 'turn']));

@@ -1,10 +1,10 @@
+import { setMaxListeners } from 'node:events';
 import { isOwed } from '../core/owed.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
 import { LockError, type LockErrorCode } from './lock.errors.js';
 import type { ResolvedLockCall } from './lock.options.js';
 import type { BackendHandle } from './lock.handle.js';
 import type { AcquireFailure, AcquireOptions, LockTurn } from './lock.types.js';
-import { pause } from './pause.js';
 
 const LONGEST_PAUSE_MS = 1_000;
 
@@ -66,11 +66,7 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
         // No wake ends the pause then: a turn stays woken until its next try, so the loop would never let go of the process.
         do {
           const waker = isOwed(tried) ? undefined : turn;
-          await pauseBetween(
-            options,
-            waker,
-            Math.min(pauseMs(tried, call, tries), endMs - performance.now()),
-          );
+          await pause(options, waker, Math.min(pauseMs(tried, call, tries), endMs - performance.now()));
         } while (isOwed(tried) && !isOver());
         if (!isOwed(tried)) continue;
       }
@@ -94,18 +90,31 @@ async function tryOnce({ attempt, shutdown }: WaitingOptions, options: AcquireOp
   }
 }
 
-async function pauseBetween(
-  { call, shutdown }: WaitingOptions,
-  turn: LockTurn | undefined,
-  ms: number,
-): Promise<void> {
-  const aborted = await pause(ms, [call.signal, shutdown], turn);
-  if (!aborted) return;
-  const bySignal = aborted === call.signal;
-  throw new LockError({
-    code: 'Aborted',
-    message: `Waiting for the lock was aborted ${bySignal ? 'by its signal' : 'because the app is shutting down'}.`,
-    cause: aborted.reason,
+/**
+ * Waits for `ms`, or until the turn may have come. Rejects once a signal has aborted.
+ *
+ * `AbortSignal.any()` would be shorter, but its results stay in memory for as long as the signal of the shutdown lives.
+ */
+function pause({ call, shutdown }: WaitingOptions, turn: LockTurn | undefined, ms: number): Promise<void> {
+  const signals = call.signal ? [call.signal, shutdown] : [shutdown];
+  return new Promise((resolve, reject) => {
+    const end = (): void => {
+      clearTimeout(timer);
+      turn?.onWake(undefined);
+      for (const signal of signals) signal.removeEventListener('abort', end);
+      const aborted = signals.find((signal) => signal.aborted);
+      if (!aborted) return resolve();
+      const by = aborted === call.signal ? 'by its signal' : 'because the app is shutting down';
+      const message = `Waiting for the lock was aborted ${by}.`;
+      reject(new LockError({ code: 'Aborted', message, cause: aborted.reason }));
+    };
+    const timer = setTimeout(end, ms);
+    for (const signal of signals) {
+      setMaxListeners(0, signal); // Any number of calls may wait with one signal.
+      signal.addEventListener('abort', end);
+    }
+    if (signals.some((signal) => signal.aborted)) end();
+    else turn?.onWake(end);
   });
 }
 

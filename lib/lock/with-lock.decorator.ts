@@ -8,7 +8,7 @@ import {
 } from '../method/replace-method.js';
 import { describe } from '../core/keys.js';
 import { compileKeyTemplate } from './key-template.js';
-import { LockError } from './lock.errors.js';
+import { invalidCall } from './lock.errors.js';
 import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './lock.options.js';
 import type { LockService } from './lock.service.js';
 import type { LockKeyOption } from './lock.types.js';
@@ -92,11 +92,10 @@ export const Lock =
   (): ParameterDecorator =>
   (target, propertyKey, index): void => {
     if (propertyKey === undefined)
-      throw new LockError({
-        code: 'InvalidArgument',
-        message: '@Lock() cannot be used on a parameter of a constructor.',
-        hint: 'Put it on a parameter of a method that has @WithLock().',
-      });
+      throw invalidCall(
+        '@Lock() cannot be used on a parameter of a constructor.',
+        'Put it on a parameter of a method that has @WithLock().',
+      );
     Reflect.defineMetadata(LOCK_PARAMETER, index, target, propertyKey);
   };
 
@@ -104,11 +103,10 @@ function fromFunction<Args extends unknown[]>(
   key: (...args: Args) => string | readonly string[],
 ): (args: readonly unknown[]) => string | readonly string[] {
   if (typeof key !== 'function')
-    throw new LockError({
-      code: 'InvalidArgument',
-      message: `@WithLock(key): the key must be a template or a function, got ${describe(key)}.`,
-      hint: 'For several keys pass a function that returns an array of keys.',
-    });
+    throw invalidCall(
+      `@WithLock(key): the key must be a template or a function, got ${describe(key)}.`,
+      'For several keys pass a function that returns an array of keys.',
+    );
   return (args) => key(...(args as Args));
 }
 
@@ -118,9 +116,8 @@ const keyOption = (key: string | readonly string[]): LockKeyOption =>
 /** Refuses a generator that is not async, because it cannot wait for its lock. */
 function refuseSyncGenerators(method: { constructor: { name: string } }, name: string): void {
   if (method.constructor.name === 'GeneratorFunction')
-    throw new LockError({
-      code: 'InvalidArgument',
-      message: `@WithLock() on ${name}() cannot work, because a generator that is not async cannot wait for a lock.`,
-      hint: 'Make the method an async generator (`async *`), or put the decorator on an async method that consumes it.',
-    });
+    throw invalidCall(
+      `@WithLock() on ${name}() cannot work, because a generator that is not async cannot wait for a lock.`,
+      'Make the method an async generator (`async *`), or put the decorator on an async method that consumes it.',
+    );
 }

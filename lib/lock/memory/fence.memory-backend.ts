@@ -1,8 +1,7 @@
 import { refuseAborted } from '../../core/abort.js';
 import { SyncGuardError } from '../../core/errors.js';
 import type { CallOptions } from '../../core/validate.js';
-import type { FenceBackend } from '../fence.backend.js';
-import type { FencedWrite, FenceResult } from '../fence.types.js';
+import type { FenceBackend, FencedWrite, FenceResult } from '../fence.backend.js';
 
 /** The last fences of one process, and the values that were written under them. They behave as those on Redis. */
 export class MemoryFenceBackend implements FenceBackend {

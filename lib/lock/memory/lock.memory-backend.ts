@@ -5,8 +5,7 @@ import { type LockBackend, withDetail } from '../lock.backend.js';
 import { LockError } from '../lock.errors.js';
 import { BackendHandle, createLockId, momentNow } from '../lock.handle.js';
 import { MemoryQueues, MemoryTurn } from './lock.memory-turns.js';
-import { LockLookups, type Wanted } from '../lock.lookups.js';
-import { formatFence, type LockRecord } from '../lock.record.js';
+import { formatFence, LockLookups, type LockRecord, type Wanted } from '../lock.record.js';
 import { CLAIM_MS, KEEP_MS, KEEPING_LOOK_MS } from '../lock.times.js';
 import type {
   AcquireOptions,

@@ -17,10 +17,6 @@ export class MemoryQueues {
     return this.#queues.get(key)?.[0];
   }
 
-  has(key: string): boolean {
-    return this.#queues.has(key);
-  }
-
   enter(key: string, turn: MemoryTurn): void {
     const queue = this.#queues.get(key) ?? [];
     if (queue.includes(turn)) return;

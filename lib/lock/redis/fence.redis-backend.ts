@@ -4,8 +4,7 @@ import { slotOfKey, tagOfKey } from '../../redis/redis.slots.js';
 import type { ScriptRunner } from '../../script/script-runner.js';
 import { SyncGuardError } from '../../core/errors.js';
 import type { CallOptions } from '../../core/validate.js';
-import type { FenceBackend } from '../fence.backend.js';
-import type { FencedWrite, FenceResult } from '../fence.types.js';
+import type { FenceBackend, FencedWrite, FenceResult } from '../fence.backend.js';
 import { applyAndSetScript, applyFenceScript, getFencedScript } from './fence.scripts.js';
 
 const TAG_LENGTH = 22;

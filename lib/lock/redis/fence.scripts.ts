@@ -1,5 +1,5 @@
 import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
-import type { FenceResult } from '../fence.types.js';
+import type { FenceResult } from '../fence.backend.js';
 
 type ApplyKey = 'guard' | 'target';
 type ApplyArg = 'fence' | 'lockId' | 'value';

@@ -6,7 +6,7 @@ import {
   RESERVE_BYTES,
   storageKey,
 } from '../../redis/redis.keys.js';
-import { LockError } from '../lock.errors.js';
+import { invalidCall } from '../lock.errors.js';
 import { createLockId } from '../lock.handle.js';
 
 /** The Redis keys of a lock. For the second and later keys of a grant the names have a number: `fenceCounter:2`, `record:2`. */
@@ -127,9 +127,8 @@ export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
 function expectOneTag(keys: readonly string[]): void {
   const tags = new Set(keys.map((key) => USER_TAG.exec(key)?.[1]));
   if (tags.size === 1 && !tags.has(undefined)) return;
-  throw new LockError({
-    code: 'InvalidArgument',
-    message: 'Keys that are locked together must share a {tag} in the slotted layout, which Clusters need.',
-    hint: "Put the same text in braces into each of them: ['{user:7}:cart', '{user:7}:wallet'].",
-  });
+  throw invalidCall(
+    'Keys that are locked together must share a {tag} in the slotted layout, which Clusters need.',
+    "Put the same text in braces into each of them: ['{user:7}:cart', '{user:7}:wallet'].",
+  );
 }

@@ -2,8 +2,7 @@ import { isLive, TIME_TOLERANCE_MS } from '../../core/clock.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { LockError } from '../lock.errors.js';
 import { createLockId } from '../lock.handle.js';
-import { LockLookups, type Wanted } from '../lock.lookups.js';
-import type { LockRecord } from '../lock.record.js';
+import { LockLookups, type LockRecord, type Wanted } from '../lock.record.js';
 import type { IsLockedOptions } from '../lock.types.js';
 import { validateIsLocked } from '../lock.validate.js';
 import {
