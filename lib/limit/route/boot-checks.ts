@@ -1,9 +1,14 @@
 import type { Type } from '@nestjs/common';
-import type { ModulesContainer } from '@nestjs/core';
+import { ExternalContextCreator, type ModulesContainer } from '@nestjs/core';
 import { SyncGuardConfigError } from '../../core/errors.js';
-import { type DecoratedMethod, decoratedMethodsOf, type Decoration, methodsOf } from './decorated-methods.js';
-import { HandlerKinds } from './handler-kind.js';
-import { RATE_LIMITS } from './rate-limit.metadata.js';
+import {
+  type DecoratedMethod,
+  decoratedMethodsOf,
+  type Decoration,
+  isGuarded,
+  methodsOf,
+} from './decorated-methods.js';
+import { GRAPHQL_OPTIONS, RATE_LIMITS } from './rate-limit.metadata.js';
 
 type Module = NonNullable<ReturnType<ModulesContainer['get']>>;
 type InstanceWrapper = Module['providers'] extends Map<unknown, infer Wrapper> ? Wrapper : never;
@@ -17,13 +22,28 @@ interface Finding {
   readonly hint: string;
 }
 
+/** Metadata that does not make a method a handler, or makes it a handler that is called without guards. */
+const UNGUARDED: readonly RegExp[] = [
+  /^(design|self|optional|syncguard|scope):/,
+  // Nest's own metadata of routes: guards, status, headers, version...
+  /^__(guards|interceptors|pipes|exceptionFilters|httpCode|headers|redirect|renderTemplate|version|responsePassthrough|sse|sseOptions|routeArguments|customRouteArgs)__$/,
+  /^(cache_module:|CACHE_MANAGER|THROTTLER:)/,
+  /^swagger\//,
+  // @nestjs/schedule, @nestjs/event-emitter
+  /^SCHEDULER?_/,
+  /^EVENT_LISTENER_METADATA$/,
+  // @nestjs/bull and @nestjs/bullmq: processors, and listeners for the events of a queue
+  /^bull(mq)?:/,
+];
+
+/** The names that apps use for their own metadata (`roles`, `is-public`), and those that Reflector.createDecorator makes. */
+const PLAIN = /^[A-Za-z0-9][\w-]*$/;
+
 /** Finds the decorators of ours that limit nothing, in the classes of one app. */
 export class BootChecks {
-  readonly #kinds: HandlerKinds;
+  #isHosting: boolean | undefined;
 
-  constructor(private readonly modules: ModulesContainer) {
-    this.#kinds = new HandlerKinds(modules);
-  }
+  constructor(private readonly modules: ModulesContainer) {}
 
   /**
    * @param strict - whether a decorator that certainly limits nothing stops the boot. If false, there is only a warning.
@@ -68,9 +88,9 @@ export class BootChecks {
   #ofMethod(type: string, method: DecoratedMethod, called: object): Finding | undefined {
     const place = `${type}.${String(method.key)}`;
     const lost = method.decorations.find((decoration) => !decoration.isOn(called));
-    if (!lost) return this.#unlessRouted(place, method.decorations[0]?.decorator, called);
+    if (!lost) return this.#unlessRouted(method.decorations[0]?.decorator ?? '@RateLimit', place, [called]);
     if (method.isOverridden)
-      return this.#kinds.of(called) === 'unguarded' ? undefined : overridden(place, method, lost);
+      return this.#kindOf(called) === 'unguarded' ? undefined : overridden(place, method, lost);
     return {
       code: 'RATE_LIMIT_LOST',
       fails: true,
@@ -79,17 +99,50 @@ export class BootChecks {
     };
   }
 
-  #unlessRouted(place: string, decorator = '@RateLimit', called: object): Finding | undefined {
-    const kind = this.#kinds.of(called);
-    return kind === 'guarded' ? undefined : noRoute(decorator, place, kind === 'unguarded');
-  }
-
-  /** Reports a limit on a class if Nest asks guards for none of its methods. */
   #ofClass({ metatype: type }: InstanceWrapper): Finding | undefined {
     if (typeof type !== 'function' || !Reflect.hasMetadata(RATE_LIMITS, type)) return undefined;
-    const kinds = [...methodsOf(type as Type).values()].map((method) => this.#kinds.of(method));
+    return this.#unlessRouted('@RateLimit', type.name, [...methodsOf(type as Type).values()]);
+  }
+
+  /** Reports a decorator if Nest asks guards for none of the methods that it limits. */
+  #unlessRouted(decorator: string, place: string, methods: readonly object[]): Finding | undefined {
+    const kinds = methods.map((method) => this.#kindOf(method));
     if (kinds.includes('guarded')) return undefined;
-    return noRoute('@RateLimit', type.name, !kinds.includes('foreign'));
+    const fails = !kinds.includes('foreign');
+    return {
+      code: 'RATE_LIMIT_NO_ROUTE',
+      fails,
+      message: fails
+        ? `${decorator} on ${place} has no effect. Nest asks guards only before routes, message handlers and resolvers.`
+        : `${decorator} on ${place} may have no effect. Another framework calls it, and may not ask guards first.`,
+      hint: 'Move the decorator to the route, or call AbuseLimiterService in the method.',
+    };
+  }
+
+  /** `foreign`: another framework calls the method. It may ask guards or not. */
+  #kindOf(method: object): 'guarded' | 'foreign' | 'unguarded' {
+    if (isGuarded(method)) return 'guarded';
+    const keys = Reflect.getMetadataKeys(method) as (string | symbol)[];
+    return keys.some((key) => this.#isForeign(key)) ? 'foreign' : 'unguarded';
+  }
+
+  #isForeign(key: string | symbol): boolean {
+    const name = typeof key === 'symbol' ? (key.description ?? '') : key;
+    if (UNGUARDED.some((known) => known.test(name))) return false;
+    // A plain name is metadata of the app itself, unless the app has a framework that could have chosen that name.
+    if (typeof key === 'string' && PLAIN.test(key)) return (this.#isHosting ??= this.#hostsFrameworks());
+    return true;
+  }
+
+  /**
+   * Returns whether a framework other than GraphQL has Nest's ExternalContextCreator injected, which makes handlers that ask
+   * guards. Frameworks of bots do so.
+   */
+  #hostsFrameworks(): boolean {
+    return [...this.modules.values()]
+      .filter(({ providers }) => !providers.has(GRAPHQL_OPTIONS))
+      .flatMap(({ providers }) => [...providers.values()])
+      .some(({ metatype, inject }) => [...(inject ?? []), ...dependenciesOf(metatype)].some(isHandlerMaker));
   }
 }
 
@@ -98,15 +151,6 @@ const overridden = (place: string, { declaredBy, key }: DecoratedMethod, lost: D
   fails: false,
   message: `${place} overrides ${declaredBy}.${String(key)}, but does not have its ${lost.decorator}.`,
   hint: `Decorate the override as well. If it is to have no limits, put @SkipRateLimit() on it.`,
-});
-
-const noRoute = (decorator: string, place: string, fails: boolean): Finding => ({
-  code: 'RATE_LIMIT_NO_ROUTE',
-  fails,
-  message: fails
-    ? `${decorator} on ${place} has no effect. Nest asks guards only before routes, message handlers and resolvers.`
-    : `${decorator} on ${place} may have no effect. Another framework calls it, and may not ask guards first.`,
-  hint: 'Move the decorator to the route, or call AbuseLimiterService in the method.',
 });
 
 /**
@@ -138,4 +182,16 @@ function calledBy(
   // such a member.
   const called = (holder as Record<string | symbol, unknown>)[key];
   return typeof called === 'function' ? called : {};
+}
+
+const isHandlerMaker = (token: unknown): boolean =>
+  token === ExternalContextCreator || (token as { token?: unknown } | null)?.token === ExternalContextCreator;
+
+/** Returns the tokens injected into a class: by the types of its constructor, by `@Inject`, and into its properties. */
+function dependenciesOf(type: unknown): unknown[] {
+  if (typeof type !== 'function') return [];
+  const list = (key: string) =>
+    (Reflect.getMetadata(key, type) ?? []) as { param?: unknown; type?: unknown }[];
+  const named = [...list('self:paramtypes'), ...list('self:properties_metadata')];
+  return [...list('design:paramtypes'), ...named.map(({ param, type: token }) => param ?? token)];
 }

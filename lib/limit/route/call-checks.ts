@@ -6,8 +6,7 @@ import { costOf, withLimit, withWindow } from '../limit.per-call.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import type { FromContext } from '../policy.types.js';
 import type { KeyResolver } from './key-resolver.js';
-import type { Stage } from './plan.js';
-import type { Visit } from './visit.js';
+import type { Stage, Visit } from './visit.js';
 
 /** Makes the checks of a call whose key, limit or cost is not known at once, or that counts by how it ends. */
 export class CallChecks {
@@ -43,9 +42,7 @@ export class CallChecks {
     let current = policy;
     if (policy.dynamicWindow) current = withWindow(current, await from<unknown>(policy.dynamicWindow));
     if (policy.dynamicLimit)
-      current = withLimit(current, await from<unknown>(policy.dynamicLimit), (message) => {
-        this.warnOnce(message);
-      });
+      current = withLimit(current, await from<unknown>(policy.dynamicLimit), this.warnOnce);
     const cost = costOf(current, await from<unknown>(policy.cost));
     // The window is part of the name, so that calls of a day are not counted in an hour.
     const name = policy.dynamicWindow ? `${policy.name};w=${current.rules.shortWindowMs}` : policy.name;

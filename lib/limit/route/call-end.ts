@@ -1,8 +1,8 @@
-import { memberNameOf } from './handler-entry.js';
 import type { CallInFlight, ResponseState } from '../call-in-flight.js';
 import type { CallEnd } from '../limit.types.js';
 import type { EndingResponse, ResponseLike } from './limited-call.js';
 import { PASSTHROUGH, REDIRECT, ROUTE_ARGS } from './rate-limit.metadata.js';
+import { memberNameOf } from './rate-limit.interceptor.js';
 import type { Visit } from './visit.js';
 
 /** Nest's parameter types RESPONSE and NEXT. With one of them the handler writes the response itself. */
@@ -22,9 +22,8 @@ export function endOf(
   value: unknown,
 ): CallEnd | undefined {
   if (!isHttp || !response) return { statusCode: 200, location: undefined, value, handled };
-  const method = handler as Method;
-  if (writesResponse(type as Type, method)) return undefined;
-  const redirect = Reflect.getMetadata(REDIRECT, method) as Redirect | undefined;
+  if (writesResponse(type, memberNameOf(handler))) return undefined;
+  const redirect = Reflect.getMetadata(REDIRECT, handler) as Redirect | undefined;
   if (typeof redirect?.url !== 'string')
     return { statusCode: response.statusCode, location: locationOf(response), value, handled };
   // As Nest does, the returned `{ url, statusCode }` is preferred to that of `@Redirect`.
@@ -44,12 +43,8 @@ export function locationOf(response: Pick<ResponseLike, 'getHeader'>): string | 
   return typeof location === 'string' ? location : undefined;
 }
 
-type Method = (...args: never[]) => unknown;
-type Type = new (...args: never[]) => unknown;
-
 /** Returns whether the handler has `@Res()` or `@Next()` without `passthrough`. */
-function writesResponse(type: Type, method: Method): boolean {
-  const key = memberNameOf(method);
+function writesResponse(type: object, key: string | symbol): boolean {
   const args = (Reflect.getMetadata(ROUTE_ARGS, type, key) ?? {}) as object;
   return (
     Object.keys(args).some((arg) => RESPONSE_OR_NEXT.test(arg)) &&
@@ -79,7 +74,6 @@ export function stateOf(visit: Visit, response: ResponseLike): ResponseState {
   };
 }
 
-/** Returns the response of Node.js. */
 export const rawOf = (response: ResponseLike): EndingResponse =>
   response.raw ?? (response as unknown as EndingResponse);
 
@@ -97,8 +91,6 @@ export function settleByResponse(call: CallInFlight, response: ResponseLike, ask
  */
 function keepHeaders(raw: EndingResponse): void {
   if (raw.headersSent) return;
-  raw.setHeader(UNUSED_HEADER, '');
-  raw.removeHeader(UNUSED_HEADER);
+  raw.setHeader('x-syncguard', '');
+  raw.removeHeader('x-syncguard');
 }
-
-const UNUSED_HEADER = 'x-syncguard';

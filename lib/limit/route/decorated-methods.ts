@@ -1,5 +1,6 @@
 import type { Type } from '@nestjs/common';
 import type { ModulesContainer } from '@nestjs/core';
+import { FIELD_RESOLVER, PATTERN, REFERENCE_RESOLVER, RESOLVER } from './rate-limit.metadata.js';
 
 /** Metadata of a prototype: our decorators on its own methods. */
 const DECORATED = Symbol.for('syncguard:decorated-methods');
@@ -38,33 +39,26 @@ export interface DecoratedMethod {
 
 /** Returns the decorated methods of a class, with those of its bases and mixins. */
 export function decoratedMethodsOf(prototype: object): DecoratedMethod[] {
-  const holders = new Map<Key, object>();
   const found = new Map<Key, DecoratedMethod>();
-  for (const at of chainOf(prototype)) {
-    for (const key of Reflect.ownKeys(at)) if (!holders.has(key)) holders.set(key, at);
-    for (const [key, decorations] of ownDecorations(at))
+  for (const at of chainOf(prototype))
+    for (const [key, decorations] of ownDecorations(at)) {
+      const isOverridden = ownerOf(prototype, key) !== at;
       if (!found.has(key))
-        found.set(key, {
-          ...{ key, decorations },
-          declaredBy: at.constructor.name,
-          isOverridden: holders.get(key) !== at,
-        });
-  }
+        found.set(key, { key, decorations, declaredBy: at.constructor.name, isOverridden });
+    }
   return [...found.values()];
 }
 
 const ownDecorations = (prototype: object): ReadonlyMap<Key, readonly Decoration[]> =>
   (Reflect.getOwnMetadata(DECORATED, prototype) ?? new Map()) as ReadonlyMap<Key, readonly Decoration[]>;
 
-/** Yields a prototype and those it inherits from, except for `Object.prototype`. */
-export function* chainOf(prototype: object | undefined): Generator<object> {
-  for (
-    let at: object | null = prototype ?? null;
-    at && at !== Object.prototype;
-    at = Object.getPrototypeOf(at) as object | null
-  )
-    yield at;
-}
+/** Returns a prototype and those it inherits from, except for `Object.prototype`. */
+const chainOf = (at: object | null | undefined): object[] =>
+  !at || at === Object.prototype ? [] : [at, ...chainOf(Object.getPrototypeOf(at) as object | null)];
+
+/** Returns the prototype that has a method itself: the given one, or one that it inherits from. */
+export const ownerOf = (prototype: object, key: Key): object | undefined =>
+  chainOf(prototype).find((at) => Object.hasOwn(at, key));
 
 /** Returns the methods of a class by their names, with those that it inherits and does not override. */
 export function methodsOf(type: Type): ReadonlyMap<string, Method> {
@@ -83,3 +77,16 @@ export const classesOf = (modules: ModulesContainer): readonly Type[] =>
     .flatMap(({ controllers, providers }) => [...controllers.values(), ...providers.values()])
     .map(({ metatype }) => metatype)
     .filter((type): type is Type => typeof type === 'function');
+
+/** Metadata of the methods that Nest asks guards for: routes, messages of gateways and microservices, fields of GraphQL. */
+const GUARDED: readonly string[] = [
+  'path',
+  'websockets:message_mapping',
+  PATTERN,
+  RESOLVER,
+  FIELD_RESOLVER,
+  REFERENCE_RESOLVER,
+];
+
+/** Returns whether Nest calls the method for a request, a message or a field, and asks guards first. */
+export const isGuarded = (method: object): boolean => GUARDED.some((key) => Reflect.hasMetadata(key, method));

@@ -5,17 +5,6 @@ import { MAX_KEY_BYTES } from '../../core/validate.js';
 /** Longer values are hashed without being normalized. No e-mail address is that long. */
 const MAX_VALUE_LENGTH = 1_024;
 
-/** The part of a request that holds the client's address. Requests of Express and of Fastify both have this shape. */
-export interface AddressedRequest {
-  readonly ip?: string | undefined;
-  readonly socket?: { readonly remoteAddress?: string | undefined } | undefined;
-}
-
-/** Returns the address that a request is counted by. All IPv6 addresses of one subnet are the same. */
-export function clientAddress({ ip, socket }: AddressedRequest, ipv6Subnet: number): string {
-  return normalizeAddress(ip ?? socket?.remoteAddress ?? '', ipv6Subnet);
-}
-
 /**
  * Returns an address in the form that the guard counts by: lower-case, without port and zone. IPv4 inside IPv6 becomes
  * IPv4. IPv6 becomes its subnet, because one client can use all addresses of its subnet.
@@ -124,7 +113,7 @@ const INHERITED = new Set<unknown>([
 ]);
 
 /** Returns a text or number of the app unchanged, as a text. */
-export function ownText(value: unknown): string | undefined {
+function ownText(value: unknown): string | undefined {
   if (typeof value === 'number' || typeof value === 'bigint') return String(value);
   return typeof value === 'string' && value !== '' ? value.toWellFormed() : undefined;
 }

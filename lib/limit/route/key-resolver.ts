@@ -1,20 +1,10 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { ModuleRef } from '@nestjs/core';
 import { missingPartOf } from '../../core/validate.js';
-import {
-  clientAddress,
-  idText,
-  joinKeyParts,
-  normalizeAddress,
-  singleAddress,
-  userIdOf,
-  valueAt,
-} from './key-parts.js';
+import { idText, joinKeyParts, normalizeAddress, singleAddress, userIdOf, valueAt } from './key-parts.js';
 import type { ResolvedLimitOptions } from '../limit.options.js';
 import type { ContextResolver, FromContext, KeyBy, KeyPart } from '../policy.types.js';
 import { type LimitedCall, type RequestLike, routeName } from './limited-call.js';
-
-export type KeyOptions = Pick<ResolvedLimitOptions, 'ipv6Subnet' | 'user' | 'address'>;
 
 /**
  * Finds the key of a request: the text by which it is counted. Runs the functions and providers of the app that `keyBy` names.
@@ -26,7 +16,7 @@ export class KeyResolver {
 
   constructor(
     private readonly moduleRef: ModuleRef,
-    private readonly options: KeyOptions,
+    private readonly options: ResolvedLimitOptions,
     private readonly warn: (message: string) => void,
   ) {}
 
@@ -67,7 +57,7 @@ export class KeyResolver {
     const found = await Promise.all(clientParts.map((part) => this.#find(part, context, request)));
     const known = clientParts.flatMap((part, i): Labelled[] => {
       const value = found[i];
-      return value === undefined ? [] : [[labelOf(part), value]];
+      return value === undefined ? [] : [[typeof part === 'function' ? 'key' : part, value]];
     });
     const addressless = found.filter((value, i) => value === undefined && clientParts[i] === 'ip').length;
     if (known.length > 0 && known.length + addressless === clientParts.length)
@@ -115,7 +105,7 @@ export class KeyResolver {
     if (this.options.address !== undefined) return this.#configuredAddress(context, request);
     if (!hasAddress(request)) return undefined;
     if (this.#looksForProxy) this.#checkProxy(request);
-    return clientAddress(request, this.options.ipv6Subnet);
+    return normalizeAddress(request.ip ?? request.socket?.remoteAddress ?? '', this.options.ipv6Subnet);
   }
 
   /**
@@ -193,5 +183,3 @@ function knownText(value: unknown): string | undefined {
 const hasAddress = ({ ip, socket }: RequestLike): boolean => ip !== undefined || socket !== undefined;
 
 type Labelled = readonly [label: string, value: string];
-
-const labelOf = (part: KeyPart): string => (typeof part === 'function' ? 'key' : part);

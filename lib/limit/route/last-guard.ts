@@ -39,10 +39,11 @@ const isRouteGuard = (guard: unknown): boolean =>
 export const hasOtherGuards = (place: object): boolean => guardsOn(place).some(isOtherGuard);
 
 export const isOtherGuard = (guard: unknown): boolean =>
-  guard !== LAST_GUARD &&
-  !Reflect.hasMetadata(OUR_GUARD, typeof guard === 'function' ? guard : constructorOf(guard));
+  guard !== LAST_GUARD && !Reflect.hasMetadata(OUR_GUARD, classOf(guard));
 
-const constructorOf = (guard: unknown): object => (guard as object).constructor;
+/** Returns the class of a guard that was bound as a class or as an instance. */
+export const classOf = (guard: unknown): object =>
+  typeof guard === 'function' ? guard : (guard as object).constructor;
 
 export const guardsOn = (place: object): readonly unknown[] =>
   (Reflect.getMetadata(GUARDS, place) ?? []) as unknown[];

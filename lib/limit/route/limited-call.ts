@@ -1,11 +1,12 @@
 import { hashKey } from '../../core/keys.js';
-import type { AddressedRequest } from './key-parts.js';
 
 /**
  * The object that `keyBy` reads: a request of Express or Fastify, or an object of the same shape for a call that came another
  * way.
  */
-export interface RequestLike extends AddressedRequest {
+export interface RequestLike {
+  readonly ip?: string;
+  readonly socket?: { readonly remoteAddress?: string };
   readonly headers: Readonly<Record<string, unknown>>;
   readonly body?: unknown;
   readonly user?: unknown;

@@ -1,3 +1,4 @@
+import { isDeepStrictEqual } from 'node:util';
 import type { Type } from '@nestjs/common';
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { SyncGuardConfigError } from '../../core/errors.js';
@@ -5,16 +6,14 @@ import { globalEnhancers } from '../../transport/global-enhancers.js';
 import { isByAddress, isByUser } from '../limit.key-by.js';
 import type { ResolvedPolicy } from '../limit.policy.js';
 import { presets } from '../presets.js';
-import { classesOf, type Method, methodsOf } from './decorated-methods.js';
-import { isGuarded } from './handler-kind.js';
+import { classesOf, isGuarded, type Method, methodsOf } from './decorated-methods.js';
 import type { KeyResolver } from './key-resolver.js';
-import { guardsOn, hasOtherGuards, isOtherGuard } from './last-guard.js';
+import { classOf, guardsOn, hasOtherGuards, isOtherGuard } from './last-guard.js';
 import {
   APPLIES_DEFAULT,
   FIELD_RESOLVER,
   GRAPHQL_OPTIONS,
   PATTERN,
-  type RateLimitEntry,
   REFERENCE_RESOLVER,
 } from './rate-limit.metadata.js';
 import { entriesOn, listName, type RouteLimits, type RoutePlans, skippedOn, UNNAMED } from './route-plans.js';
@@ -23,6 +22,8 @@ import { entriesOn, listName, type RouteLimits, type RoutePlans, skippedOn, UNNA
 export class PlanChecks {
   /** The names of the policies in the options that @SkipRateLimit may use: their keys, and the names of their own. */
   readonly #optionNames: readonly string[];
+  /** Policies by what those share that count together: the name, and the algorithm. */
+  readonly #shared = new Map<string, ResolvedPolicy>();
 
   constructor(
     private readonly options: RouteLimits,
@@ -57,14 +58,13 @@ export class PlanChecks {
     const types = classesOf(this.modules);
     const guards = globalEnhancers(this.moduleRef)?.guards ?? [];
     if (!this.options.limits.has('default')) this.#verifyNoDefault(types, guards);
-    const names = new SharedNames();
-    for (const type of types) this.#verifyClass(type, names);
+    for (const type of types) this.#verifyClass(type);
     for (const [key, policies] of this.options.limits)
       for (const policy of policies) {
         this.#verifyProviders(policy);
         // A policy of the options counts as used, because AbuseLimiterService may use it. A preset does not, so its
         // name is free for other policies.
-        if (!Object.hasOwn(presets, key)) names.add(policy);
+        if (!Object.hasOwn(presets, key)) this.#verifyWindow(policy);
       }
     const { skipIf, user, address } = this.options.limit;
     for (const each of [skipIf, user, address])
@@ -97,30 +97,48 @@ export class PlanChecks {
       }
   }
 
-  #verifyClass(type: Type, shared: SharedNames): void {
+  #verifyClass(type: Type): void {
     const methods = [...methodsOf(type).values()];
-    const names = namesIn([type, ...methods].flatMap(entriesOn));
+    const policies = [type, ...methods].flatMap(entriesOn).map(({ policy }) => policy);
+    const names = policies.flatMap((each) =>
+      typeof each === 'string' ? [] : each.flatMap(({ name }) => name ?? []),
+    );
     this.#verifyNames(type, names);
     for (const method of methods) {
       this.#verifyNames(method, names);
       const own = this.plans.ownPolicies(type, method, UNNAMED);
       if (Reflect.hasMetadata(PATTERN, method)) this.#verifyMessageHandler(type, method, own);
       if (isFieldResolver(method) && own.length > 0) verifyFieldResolver(type, method, this.moduleRef);
-      shared.addRoute(own.filter(({ name }) => !isUnnamed(name)));
+      const named = own.filter(({ name }) => listName(name) !== UNNAMED);
+      for (const policy of named) this.#verifyWindow(policy);
+      verifyRoute(named);
     }
+  }
+
+  /**
+   * Checks that policies of the same name have the same window. The shorter one would remove attempts that the longer one
+   * still counts.
+   */
+  #verifyWindow(policy: ResolvedPolicy): void {
+    const shared = `${policy.algorithm} ${policy.name}`;
+    const known = this.#shared.get(shared) ?? policy;
+    if (windowOf(known) !== windowOf(policy))
+      throw clash(policy, `have windows of ${windowOf(known)} and of ${windowOf(policy)} ms`);
+    this.#shared.set(shared, policy);
   }
 
   /**
    * Checks that the names in the decorators on a class or method exist, and the providers of their policies. `names`
    * are those of the policies that `@RateLimit` has on the class and its methods.
    */
-  #verifyNames(place: object, names: ReadonlySet<string>): void {
+  #verifyNames(place: object, names: readonly string[]): void {
     const entries = entriesOn(place);
     for (const { policy } of entries)
       if (typeof policy === 'string' && !this.options.limits.has(policy))
         throw unknownName('@RateLimit', policy, this.options.limits.keys());
     const known = new Set(['default', ...names, ...this.#optionNames]);
-    for (const name of namesSkippedOn(place))
+    const skipped = skippedOn([place]);
+    for (const name of skipped === true ? [] : skipped)
       if (!known.has(name)) throw unknownName('@SkipRateLimit', name, known);
     for (const policy of this.plans.policiesOf(entries, UNNAMED)) this.#verifyProviders(policy);
   }
@@ -143,59 +161,29 @@ export class PlanChecks {
   }
 }
 
-/**
- * Checks at boot that policies of the same name can share their counts. With different windows, the shorter one would
- * remove attempts that the longer one still counts. On one route, each would take the other's count of a call for its own.
- */
-class SharedNames {
-  readonly #known = new Map<string, ResolvedPolicy>();
-
-  /** @throws SyncGuardConfigError RATE_LIMIT_NAME */
-  add(policy: ResolvedPolicy): void {
-    // The algorithms keep their counts under different names.
-    const shared = `${policy.algorithm} ${policy.name}`;
-    const known = this.#known.get(shared) ?? policy;
-    if (windowOf(known) !== windowOf(policy))
-      throw clash(policy, `have windows of ${windowOf(known)} and of ${windowOf(policy)} ms`);
-    this.#known.set(shared, policy);
-  }
-
-  /**
-   * @param policies - the policies of one route
-   * @throws SyncGuardConfigError RATE_LIMIT_NAME
-   */
-  addRoute(policies: readonly ResolvedPolicy[]): void {
-    for (const policy of policies) this.add(policy);
-    for (const [i, policy] of policies.entries())
-      if (policies.slice(0, i).some((other) => isTakenFor(other, policy)))
-        throw clash(policy, 'count by the same key on one route');
-  }
+/** Checks that no two policies of one route would take the other's count of a call for their own. */
+function verifyRoute(policies: readonly ResolvedPolicy[]): void {
+  for (const [i, policy] of policies.entries())
+    if (policies.slice(0, i).some((other) => isTakenFor(other, policy)))
+      throw clash(policy, 'count by the same key on one route');
 }
 
 /** Returns the longest window. Attempts are kept for that long. */
 const windowOf = ({ rules }: ResolvedPolicy): number => Math.max(rules.shortWindowMs, rules.longWindowMs);
 
-/**
- * Returns whether two policies of one route would mix up their counts. Two equal policies do not: a class and its method may
- * have the same limit, which then counts once.
- */
+/** Two equal policies count once, since a class and its method may have the same limit. */
 const isTakenFor = (one: ResolvedPolicy, other: ResolvedPolicy): boolean =>
   one.name === other.name &&
-  keyPartsOf(one).length === keyPartsOf(other).length &&
-  keyPartsOf(one).every((part, i) => part === keyPartsOf(other)[i]) &&
+  isDeepStrictEqual([one.keyBy].flat(), [other.keyBy].flat()) &&
   (one.count !== other.count ||
     one.dynamicLimit !== other.dynamicLimit ||
-    JSON.stringify(one.rules) !== JSON.stringify(other.rules));
-
-const keyPartsOf = ({ keyBy }: ResolvedPolicy): readonly unknown[] => [keyBy].flat();
+    !isDeepStrictEqual(one.rules, other.rules));
 
 const clash = ({ name }: ResolvedPolicy, what: string): SyncGuardConfigError =>
   new SyncGuardConfigError(`Two policies named ${name} ${what}.`, {
     code: 'RATE_LIMIT_NAME',
     hint: 'Policies of the same name count together. Give each a name of its own, or use one policy with `temp` and `long`.',
   });
-
-const isUnnamed = (name: string): boolean => name.split('#')[0] === UNNAMED;
 
 const isFieldResolver = (method: Method): boolean =>
   Reflect.hasMetadata(FIELD_RESOLVER, method) || Reflect.hasMetadata(REFERENCE_RESOLVER, method);
@@ -232,18 +220,8 @@ function graphqlOptions(
   }
 }
 
-const namesIn = (entries: readonly RateLimitEntry[]): ReadonlySet<string> =>
-  new Set(
-    entries.flatMap(({ policy }) =>
-      typeof policy === 'string' ? [] : policy.flatMap(({ name }) => name ?? []),
-    ),
-  );
-
 /** Returns whether a guard is RateLimitGuard or a subclass of it, even that of another copy of this package. */
-const appliesDefault = (guard: unknown): boolean => {
-  const type = typeof guard === 'function' ? guard : (guard as object | null | undefined)?.constructor;
-  return type !== undefined && Reflect.hasMetadata(APPLIES_DEFAULT, type);
-};
+const appliesDefault = (guard: unknown): boolean => Reflect.hasMetadata(APPLIES_DEFAULT, classOf(guard));
 
 const noDefault = (where: string): SyncGuardConfigError =>
   new SyncGuardConfigError(
@@ -259,8 +237,3 @@ const unknownName = (decorator: string, name: string, known: Iterable<string>): 
     code: 'RATE_LIMIT_UNKNOWN_POLICY',
     hint: `Correct the name, or add the policy to the \`limits\` option. There are: ${[...known].join(', ')}.`,
   });
-
-const namesSkippedOn = (place: object): readonly string[] => {
-  const skipped = skippedOn([place]);
-  return skipped === true ? [] : [...skipped];
-};

@@ -56,8 +56,8 @@ export function RateLimit(
         isOn: (method) =>
           listOn(RATE_LIMITS, method).includes(entry) && listOn(GUARDS, method).includes(RouteLimitGuard),
       });
-    if (above.length > 0) return;
-    Reflect.defineMetadata(GUARDS, [RouteLimitGuard, ...listOn(GUARDS, place)], place);
+    if (above.length === 0)
+      Reflect.defineMetadata(GUARDS, [RouteLimitGuard, ...listOn(GUARDS, place)], place);
   };
 }
 

@@ -1,10 +1,8 @@
 import type { ModulesContainer } from '@nestjs/core';
 import type { Type } from '@nestjs/common';
-import { classesOf, methodsOf } from './decorated-methods.js';
-import { isGuarded } from './handler-kind.js';
-import { noteEntry } from './handler-entry.js';
+import { classesOf, isGuarded, methodsOf } from './decorated-methods.js';
 import { addLastGuard, moveRouteGuardFirst } from './last-guard.js';
-import { OUTCOME_INTERCEPTOR } from './rate-limit.interceptor.js';
+import { noteEntry, OUTCOME_INTERCEPTOR } from './rate-limit.interceptor.js';
 import { INTERCEPTORS, SSE } from './rate-limit.metadata.js';
 import type { RoutePlans } from './route-plans.js';
 
@@ -26,7 +24,7 @@ export function bindRoutes(modules: ModulesContainer, plans: RoutePlans): void {
 function bindInterceptor(type: Type, key: string): void {
   noteEntry(type, key);
   const method = (type.prototype as Record<string, object>)[key] as object;
-  // A handler of `@Sse` reports how its calls end without the interceptor (handler-entry.ts).
+  // A handler of `@Sse` reports how its calls end without the interceptor.
   if (Reflect.hasMetadata(SSE, method)) return;
   // The interceptor is the outermost of the method, so that it sees the value or error that the others make.
   const bound = (Reflect.getMetadata(INTERCEPTORS, method) ?? []) as readonly unknown[];

@@ -16,11 +16,18 @@ import { type LimitedCall, routeName } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
 import { setHeader, setLimitHeaders } from './rate-limit.headers.js';
 import { PlanChecks } from './plan-checks.js';
-import type { Stage } from './plan.js';
 import { type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
 import { endOf, settleByResponse, stateOf } from './call-end.js';
-import { type CallLimiter, callObject, leaveVisit, limitedCall, type Visit, visitOn } from './visit.js';
+import {
+  type CallLimiter,
+  callObject,
+  leaveVisit,
+  limitedCall,
+  type Stage,
+  type Visit,
+  visitOn,
+} from './visit.js';
 
 /** Asks the limits of a call at each stage, and refuses the call if one of them denies it. Our guards call this. */
 @Injectable()
@@ -58,9 +65,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
    */
   enter(context: ExecutionContext, stage: Stage): Promise<boolean> | true {
     const visit = this.#visitOf(context);
-    return visit
-      ? this.#enter(context, visit, stage, visit.plan[stage])
-      : this.#passUnknown(context.getType<string>());
+    return visit ? this.#enter(context, visit, stage, visit.plan[stage]) : true;
   }
 
   /**
@@ -69,7 +74,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
    */
   enterApp(context: ExecutionContext): Promise<boolean> | true {
     const visit = this.#visitOf(context);
-    if (!visit) return this.#passUnknown(context.getType<string>());
+    if (!visit) return true;
     const { plan } = visit;
     const asked = this.#enter(context, visit, 'default', plan.default);
     return plan.before.length === 0
@@ -112,14 +117,13 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
       if (!isExempt) await this.#ask(policies, context, visit, stage);
       return true;
     } catch (error) {
-      const isOurs = error instanceof SyncGuardError;
       const calls = [...visit.inFlight, ...visit.watching];
-      if (isOurs) {
+      if (error instanceof SyncGuardError) {
         // The limiter itself refuses the call. Limits that have let it in must not count that as a failure.
         visit.inFlight.length = visit.watching.length = 0;
         for (const call of calls) call.takeBack();
       } else void this.handlerThrew(visit, calls, error).catch(() => {});
-      return this.#refuseFault(context, visit, error);
+      return this.#refuse(context, visit, error);
     }
   }
 
@@ -178,7 +182,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   ): CallInFlight {
     const ends: CallEnds = {
       limiter: this.limiter,
-      refuse: (error) => this.#refuseFault(context, visit, error),
+      refuse: (error) => this.#refuse(context, visit, error),
       redirected: ({ name }) =>
         this.#warnOnce(
           `RATE_LIMIT_NO_VERDICT: ${routeName(visit.call.route)} answered with a redirect. The policy ${name} counts failures, but cannot know whether a redirect is one, so it does not count it. Add an \`isFailure\` that looks at \`location\` to the policy.`,
@@ -187,12 +191,8 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     // One response of GraphQL answers several calls, and does not show how each of them ended.
     const response = visit.isHttp ? visit.call.response : undefined;
     const call = new CallInFlight(checks, counted, ends, response && stateOf(visit, response));
-    if (response)
-      settleByResponse(
-        call,
-        response,
-        checks.some(({ policy }) => policy.isFailure),
-      );
+    const asksLocation = checks.some(({ policy }) => policy.isFailure);
+    if (response) settleByResponse(call, response, asksLocation);
     if (!visit.isHttp) call.expectHandler(GUARDS_MS);
     return call;
   }
@@ -211,6 +211,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     return key === undefined ? undefined : { policy, identity: identityOf(policy.name, key), cost };
   }
 
+  /** Returns undefined, with a warning, for a call that cannot be limited. It passes. */
   #visitOf(context: ExecutionContext): Visit | undefined {
     const place = callObject(context);
     const handler = context.getHandler();
@@ -218,12 +219,15 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     const known = visitOn(place);
     if (known?.handler === handler && known.type === type) return known;
     const call = limitedCall(context);
-    if (!call) return undefined;
+    if (!call)
+      return this.#warnOnce(
+        `RATE_LIMIT_UNKNOWN_CONTEXT: @RateLimit and RateLimitGuard cannot limit calls of type '${context.getType<string>()}', so these pass. Call AbuseLimiterService in their handlers.`,
+      );
     return leaveVisit(place, {
       handler,
       type,
       call,
-      plan: this.#plans.planOf(context, call.route),
+      plan: this.#plans.planOf(type, handler, call.route),
       // Another handler may have passed its request on with `next()`. Then `default` was asked already, for that handler.
       passed: new Set<Stage>(known?.passed.has('default') ? ['default'] : undefined),
       inFlight: [],
@@ -240,34 +244,16 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     return skipIf ? this.#keys.resolver<boolean>(skipIf)(context) : false;
   }
 
-  /**
-   * Throws the refusal of a denied call: a 429. An outage of Redis becomes a 503 and a wrong call a 400. Any other error is
-   * thrown unchanged.
-   */
-  async #refuseFault(context: ExecutionContext, visit: Visit, error: unknown): Promise<never> {
-    if (error instanceof TooManyAttemptsError) throw await this.#refusal(context, visit, 429, error);
-    const status = error instanceof LimitError ? FAULT_STATUS[error.code] : undefined;
-    throw status ? await this.#refusal(context, visit, status, error as LimitError) : error;
-  }
-
-  #refusal(
-    context: ExecutionContext,
-    { call: { response } }: Visit,
-    statusCode: number,
-    error: TooManyAttemptsError | LimitError,
-  ): Promise<Error> {
+  /** Throws the refusal of a call. An error that no client is to see as a refusal is thrown unchanged. */
+  async #refuse(context: ExecutionContext, { call: { response } }: Visit, error: unknown): Promise<never> {
+    const isRefusal = error instanceof TooManyAttemptsError || error instanceof LimitError;
+    const statusCode = isRefusal ? STATUS[error.code] : undefined;
+    if (!isRefusal || statusCode === undefined) throw error;
     const { code, summary: message } = error;
     const facts = retryFacts(error.context, this.options.maxRetryAfterMs);
     const { retryAfter } = facts;
     if (response && typeof retryAfter === 'number') setHeader(response, 'Retry-After', String(retryAfter));
-    return exceptionFor(context.getType<string>(), { statusCode, code, message, context: facts }, error);
-  }
-
-  #passUnknown(type: string): true {
-    this.#warnOnce(
-      `RATE_LIMIT_UNKNOWN_CONTEXT: @RateLimit and RateLimitGuard cannot limit calls of type '${type}', so these pass. Call AbuseLimiterService in their handlers.`,
-    );
-    return true;
+    throw await exceptionFor(context.getType<string>(), { statusCode, code, message, context: facts }, error);
   }
 
   #warnOnce(message: string): undefined {
@@ -277,7 +263,12 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   }
 }
 
-const FAULT_STATUS: Readonly<Record<string, number>> = { ServiceUnavailable: 503, InvalidArgument: 400 };
+const STATUS: Readonly<Record<string, number>> = {
+  TooManyAttempts: 429,
+  RateLimited: 429,
+  ServiceUnavailable: 503,
+  InvalidArgument: 400,
+};
 
 const pathOf = (url: string): string => {
   const path = url.replace(/[?#].*$/s, '');

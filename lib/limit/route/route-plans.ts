@@ -1,4 +1,4 @@
-import type { ExecutionContext, Type } from '@nestjs/common';
+import type { Type } from '@nestjs/common';
 import { SyncGuardConfigError } from '../../core/errors.js';
 import type { Method } from './decorated-methods.js';
 import { MAX_CHECKS } from '../limit.backend.js';
@@ -6,9 +6,9 @@ import type { ResolvedLimitOptions } from '../limit.options.js';
 import { type ResolvedPolicy, resolvePolicy } from '../limit.policy.js';
 import type { LimitPolicy } from '../policy.types.js';
 import { hasLastGuard } from './last-guard.js';
-import type { Plan } from './plan.js';
 import { routeName } from './limited-call.js';
 import { METHOD, RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
+import type { Plan } from './visit.js';
 
 export interface RouteLimits {
   /** The longest `Retry-After`. */
@@ -24,9 +24,7 @@ export class RoutePlans {
 
   constructor(private readonly options: RouteLimits) {}
 
-  planOf(context: ExecutionContext, route: string): Plan {
-    const handler = context.getHandler();
-    const type = context.getClass();
+  planOf(type: object, handler: object, route: string): Plan {
     let ofClass = this.#plans.get(type);
     if (!ofClass) this.#plans.set(type, (ofClass = new WeakMap<object, Map<string, Plan>>()));
     let plans = ofClass.get(handler);
@@ -50,8 +48,7 @@ export class RoutePlans {
 
   /** Returns the limits that a method has, with those that it would have under a global guard. */
   limitsOf(type: object, method: object): readonly ResolvedPolicy[] {
-    // Outside of HTTP the policy `default` does not learn how calls end, so it is left out if it counts
-    // outcomes.
+    // Outside of HTTP the policy `default` does not learn how calls end.
     const byDefault = this.#defaultPolicies(type, method).filter(
       ({ count }) => count === 'attempt' || Reflect.hasMetadata(METHOD, method),
     );
@@ -146,11 +143,11 @@ export function entriesOn(place: object): readonly RateLimitEntry[] {
 }
 
 export function skippedOn(places: readonly object[]): true | ReadonlySet<string> {
-  const skips = places.map((place) => Reflect.getMetadata(SKIPPED_LIMITS, place) as Skipped);
-  return skips.includes(true) || new Set(skips.flatMap((names) => (names === true ? [] : (names ?? []))));
+  const skips = places.map(
+    (place) => (Reflect.getMetadata(SKIPPED_LIMITS, place) ?? []) as true | readonly string[],
+  );
+  return skips.includes(true) || new Set(skips.flatMap((names) => (names === true ? [] : names)));
 }
-
-type Skipped = true | readonly string[] | undefined;
 
 /**
  * Returns a filter for the policies that a @SkipRateLimit does not skip. `key` is the key of the policies in the

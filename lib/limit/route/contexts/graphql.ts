@@ -46,10 +46,7 @@ interface FieldInfo {
 const isFieldInfo = (arg: unknown): boolean =>
   typeof arg === 'object' && arg !== null && 'fieldName' in arg && 'parentType' in arg;
 
-/**
- * Returns the name of a resolver of references. All types share one field for references, so the name contains the
- * type.
- */
+/** All types share one field for references, so a resolver of references is named by its type. */
 const entityOf = (reference: unknown, fieldName: string): string =>
   `${(reference as { __typename?: string } | null)?.__typename ?? fieldName}.__resolveReference`;
 

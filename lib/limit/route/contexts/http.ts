@@ -30,14 +30,7 @@ function httpRoute(context: ExecutionContext, request: HttpRequest): string {
 }
 
 /** The parts of a route's name that its decorators define. */
-interface Declared {
-  /** `*` for a route that takes all methods. The client chooses the method, so they count together. */
-  readonly method: '*' | undefined;
-  /** The template of the host, and not the `Host` that a client sends. */
-  readonly host: string;
-  readonly version: string;
-}
-
+type Declared = ReturnType<typeof readDeclared>;
 const declared = new WeakMap<object, WeakMap<object, Declared>>();
 
 /** Reads the decorators once for each route, because reading metadata walks up all bases of a class. */
@@ -49,12 +42,14 @@ function declaredOf(type: object, handler: object): Declared {
   return route;
 }
 
-function readDeclared(type: object, handler: object): Declared {
+function readDeclared(type: object, handler: object) {
   const version = (Reflect.getMetadata(VERSION, handler) ?? Reflect.getMetadata(VERSION, type)) as
     string | symbol | string[] | undefined;
   const host = Reflect.getMetadata(HOST, type) as string | RegExp | (string | RegExp)[] | undefined;
   return {
+    // The client chooses the method of a route that takes all, so they count together.
     method: Reflect.getMetadata(METHOD, handler) === RequestMethod.ALL ? '*' : undefined,
+    // The template of the host, and not the `Host` that a client sends.
     host: host === undefined ? '' : [host].flat().map(String).join(','),
     version: version === undefined ? '' : `@${String(version)}`,
   };
