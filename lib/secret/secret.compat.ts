@@ -34,23 +34,19 @@ end
 -- Returns the position of the quote that ends the string which begins at 'from'.
 local function endOfString(from)
   local at = from + 1
-  while true do
-    at = string.find(json, '["\\\\%c]', at)
-    if not at then return nil end
-    local char = string.sub(json, at, at)
-    if char == '"' then return at end
-    if char == '\\127' then
-      at = at + 1
-    elseif char ~= '\\\\' then
-      return nil
-    elseif string.find(json, '^["\\\\/bfnrt]', at + 1) then
-      at = at + 2
-    elseif string.find(json, '^u%x%x%x%x', at + 1) then
-      at = at + 6
-    else
-      return nil
-    end
+  while at do
+    at = string.match(json, '^[^"\\\\%z\\1-\\31]*()', at)
+    if string.sub(json, at, at) == '"' then return at end
+    at = string.match(json, '^\\\\["\\\\/bfnrt]()', at) or string.match(json, '^\\\\u%x%x%x%x()', at)
   end
+end
+
+-- Returns the last position of the string, number or literal that begins at 'from'.
+local function endOfScalar(from, isAny)
+  if string.sub(json, from, from) == '"' then return endOfString(from) end
+  local last = select(2, string.find(json, '^[^ \\t\\r\\n,:%[%]{}"]+', from))
+  local token = string.sub(json, from, last)
+  return (isAny or LITERALS[token] or isNumber(token)) and last
 end
 
 local function isViewsRemaining(key)
@@ -60,59 +56,48 @@ local function isViewsRemaining(key)
   return key == 'viewsRemaining'
 end
 
+-- What the next character may be. After a value that depends on the closing bracket of what is open.
+local VALUE, FIRST_VALUE, KEY, FIRST_KEY, COLON, NOTHING = '[^%]},:]', '[^},:]', '"', '["}]', ':', '^$'
+local AFTER_VALUE = {['}'] = '[,}]', [']'] = '[,%]]'}
+
 -- Reads the document from end to end. 'closers' are the closing brackets of what is open. 'views' is the
 -- first and the last position of the top-level viewsRemaining. The last of several counts, as in JSON.parse.
 local closers, views, key = {}, nil, nil
-local expected, at = 'value', 1
+local expected, at = VALUE, 1
 while true do
   at = string.find(json, '[^ \\t\\r\\n]', at)
   if not at then break end
-  local char = string.sub(json, at, at)
-  local last = at
+  local char, last = string.sub(json, at, at), at
+  if not string.find(char, expected) then return failed('invalid_json') end
 
-  if expected == 'end' then
-    return failed('invalid_json')
-  elseif char == '}' or char == ']' then
-    local empty = expected == 'key or close' or expected == 'value or close'
-    if table.remove(closers) ~= char or not (empty or expected == 'comma or close') then
-      return failed('invalid_json')
-    end
-    expected = #closers == 0 and 'end' or 'comma or close'
-  elseif char == ',' then
-    if expected ~= 'comma or close' then return failed('invalid_json') end
-    expected = closers[#closers] == '}' and 'key' or 'value'
+  if char == ',' then
+    expected = closers[#closers] == '}' and KEY or VALUE
   elseif char == ':' then
-    if expected ~= 'colon' then return failed('invalid_json') end
-    expected = 'value'
-  elseif expected == 'key' or expected == 'key or close' then
-    last = char == '"' and endOfString(at)
+    expected = VALUE
+  elseif char == '}' or char == ']' then
+    table.remove(closers)
+    expected = AFTER_VALUE[closers[#closers]] or NOTHING
+  elseif expected == KEY or expected == FIRST_KEY then
+    last = endOfString(at)
     if not last then return failed('invalid_json') end
     key = #closers == 1 and string.sub(json, at + 1, last - 1)
-    expected = 'colon'
-  elseif expected == 'value' or expected == 'value or close' then
+    expected = COLON
+  else
+    -- nan and the like are no JSON, but as viewsRemaining they have an error of their own.
     local counts = #closers == 1 and closers[1] == '}' and isViewsRemaining(key)
     if char == '{' or char == '[' then
       table.insert(closers, char == '{' and '}' or ']')
-      expected = char == '{' and 'key or close' or 'value or close'
+      expected = char == '{' and FIRST_KEY or FIRST_VALUE
     else
-      if char == '"' then
-        last = endOfString(at)
-        if not last then return failed('invalid_json') end
-      else
-        last = select(2, string.find(json, '^[^ \\t\\r\\n,:%[%]{}"]+', at))
-        local token = string.sub(json, at, last)
-        -- nan and the like are no JSON, but as viewsRemaining they have an error of their own.
-        if not (counts or LITERALS[token] or isNumber(token)) then return failed('invalid_json') end
-      end
-      expected = #closers == 0 and 'end' or 'comma or close'
+      last = endOfScalar(at, counts)
+      if not last then return failed('invalid_json') end
+      expected = AFTER_VALUE[closers[#closers]] or NOTHING
     end
     if counts then views = {at, last} end
-  else
-    return failed('invalid_json')
   end
   at = last + 1
 end
-if expected ~= 'end' then return failed('invalid_json') end
+if expected ~= NOTHING then return failed('invalid_json') end
 
 local token = views and string.sub(json, views[1], views[2])
 local count = token and isNumber(token) and tonumber(token)
@@ -171,10 +156,7 @@ export type InvalidResultCode =
   /** The reply is not one of the script's. */
   | 'unexpected_reply';
 
-/**
- * Thrown by the parsers. `code` is the error of the script, or `unexpected_reply` where the reply is not one of the
- * script's.
- */
+/** Thrown by the parsers. `code` is the error of the script, or `unexpected_reply`. */
 export class InvalidResultError extends SyncGuardError<InvalidResultCode> {
   static override readonly brand: string = 'InvalidResultError';
 
@@ -198,7 +180,7 @@ export interface DecrementResult<T> {
  */
 export function parseDecrementResult<T = unknown>(reply: unknown): DecrementResult<T> | null {
   if (reply === null) return null;
-  const result = throwOnError(typeof reply === 'string' ? parseJson(reply) : reply);
+  const result = resultOf(reply);
   if (isObject(result) && 'secret' in result && typeof result.burned === 'boolean')
     return result as unknown as DecrementResult<T>;
   throw unexpected('{ secret, burned }');
@@ -212,7 +194,7 @@ export function parseDecrementResult<T = unknown>(reply: unknown): DecrementResu
  */
 export function parseIncrementResult(reply: unknown): number | null {
   if (reply === null) return null;
-  const result = throwOnError(typeof reply === 'string' ? parseJson(reply) : reply);
+  const result = resultOf(reply);
   if (Number.isSafeInteger(result) && (result as number) >= -1) return result as number;
   throw unexpected('a count');
 }
@@ -224,7 +206,9 @@ const ERRORS: Readonly<Record<string, string>> = {
   invalid_arguments: 'The maximum and the seconds must be integers of at least 1.',
 } satisfies Record<Exclude<InvalidResultCode, 'unexpected_reply'>, string>;
 
-function throwOnError(result: unknown): unknown {
+/** Returns what the script has replied. Throws if that is an error. */
+function resultOf(reply: unknown): unknown {
+  const result = typeof reply === 'string' ? parseJson(reply) : reply;
   if (!isObject(result) || typeof result.error !== 'string') return result;
   const message = Object.hasOwn(ERRORS, result.error) ? ERRORS[result.error] : undefined;
   if (message) throw new InvalidResultError(result.error as InvalidResultCode, message);

@@ -80,7 +80,7 @@ describe('MemorySecretBackend', () => {
   it('keeps no process alive', async () => {
     const backend = new MemorySecretBackend({ tombstoneMs: 86_400_000 });
     await new SecretService(backend, resolveSecretDefaults()).create({ payload: 'p', ttlMs: 3_600_000 });
-    expect([...backend['alarms'].values()].map(({ timer }) => timer.hasRef())).toStrictEqual([false]);
+    expect([...backend['timers'].values()].map((timer) => timer.hasRef())).toStrictEqual([false]);
   });
 });
 

@@ -19,21 +19,14 @@ import { SecretEntry } from './secret.entry.js';
 import { SecretError } from '../secret.errors.js';
 import { MAX_LEASES, type Receipt } from '../secret.validate.js';
 
-/**
- * How soon to check again where a timer fired too early, because the backend's clock differs from that of the timers.
- */
+/** How soon to look again where a timer fired too early, because the backend's clock is not that of the timers. */
 const LOOK_AGAIN_MS = 1_000;
-
-interface Alarm {
-  readonly atMs: number;
-  readonly timer: NodeJS.Timeout;
-}
 
 /** Secrets in the memory of one process, with the behaviour of the Redis backend. */
 export class MemorySecretBackend implements SecretBackend {
   private readonly entries = new Map<string, SecretEntry>();
   /** A timer for each secret, so that its content is deleted on time even if no call comes. */
-  private readonly alarms = new Map<string, Alarm>();
+  private readonly timers = new Map<string, NodeJS.Timeout>();
 
   constructor(
     private readonly config: { readonly tombstoneMs: number },
@@ -161,35 +154,23 @@ export class MemorySecretBackend implements SecretBackend {
     if (!entry) return undefined;
     const nowMs = this.clock.now();
     entry.settle(nowMs);
-    if (nowMs >= entry.tombstoneEndMs(this.config.tombstoneMs)) {
-      this.entries.delete(tag);
-      this.#disarm(tag);
-      return undefined;
-    }
-    this.#arm(tag, entry);
-    return entry;
+    if (nowMs < entry.tombstoneEndMs(this.config.tombstoneMs)) return entry;
+    this.entries.delete(tag);
+    clearTimeout(this.timers.get(tag));
+    this.timers.delete(tag);
+    return undefined;
   }
 
   #arm(tag: string, entry: SecretEntry, soonestMs = 0): void {
-    const atMs = entry.dueAtMs(this.config.tombstoneMs);
-    if (this.alarms.get(tag)?.atMs === atMs) return;
-    this.#disarm(tag);
-    if (atMs === Infinity) return;
-    const delayMs = Math.min(Math.max(atMs - this.clock.now(), soonestMs), MAX_DURATION_MS);
-    this.alarms.set(tag, { atMs, timer: setTimeout(() => this.#fired(tag), delayMs).unref() });
+    clearTimeout(this.timers.get(tag));
+    const dueAtMs = entry.dueAtMs(this.config.tombstoneMs);
+    const delayMs = Math.min(Math.max(dueAtMs - this.clock.now(), soonestMs), MAX_DURATION_MS);
+    this.timers.set(tag, setTimeout(() => this.#fired(tag, dueAtMs), delayMs).unref());
   }
 
-  #disarm(tag: string): void {
-    clearTimeout(this.alarms.get(tag)?.timer);
-    this.alarms.delete(tag);
-  }
-
-  #fired(tag: string): void {
-    const entry = this.entries.get(tag);
-    const wasDue = entry && entry.dueAtMs(this.config.tombstoneMs) <= this.clock.now();
-    this.#disarm(tag);
-    if (wasDue) this.#find(tag);
-    else if (entry) this.#arm(tag, entry, LOOK_AGAIN_MS);
+  #fired(tag: string, dueAtMs: number): void {
+    const entry = this.#find(tag);
+    if (entry) this.#arm(tag, entry, this.clock.now() < dueAtMs ? LOOK_AGAIN_MS : 0);
   }
 }
 
