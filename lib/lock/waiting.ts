@@ -65,8 +65,8 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
         // While the server owes the reply to the last try, no further one is sent: it would only wait behind the first.
         // No wake ends the pause then: a turn stays woken until its next try, so the loop would never let go of the process.
         do {
-          const waker = isOwed(tried) ? undefined : turn;
-          await pause(options, waker, Math.min(pauseMs(tried, call, tries), endMs - performance.now()));
+          const ms = Math.min(pauseMs(tried, call, tries), endMs - performance.now());
+          await pause(options, isOwed(tried) ? undefined : turn, ms);
         } while (isOwed(tried) && !isOver());
         if (!isOwed(tried)) continue;
       }
