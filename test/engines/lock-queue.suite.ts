@@ -5,7 +5,7 @@ import { createRedisBackend, LockService, SyncGuardModule, type SyncGuardOptions
 import { granted } from '../lock/lock.contract.js';
 import { describeLockQueue } from '../lock/lock-queue.contract.js';
 import { type ClusterEngine, NEVER_MS, startClusterEngine } from '../support/engines/engine.js';
-import { crash, loseMaster, switchMaster } from '../support/engines/faults.js';
+import { crash, freeze, loseMaster, switchMaster } from '../support/engines/faults.js';
 import { eventually } from '../support/eventually.js';
 import type { RedisServer } from '../support/redis-server.js';
 
@@ -90,6 +90,18 @@ describe('a queue on a Cluster whose master changes', () => {
       theirs,
       async () => loseMaster(engine.cluster, await masterOfLocks(), crash),
     ],
+    [
+      'as it freezes',
+      'our own connections',
+      () => ({ nodes: engine.cluster.nodes }),
+      async () => loseMaster(engine.cluster, await masterOfLocks(), freeze),
+    ],
+    [
+      'as it freezes',
+      "a user's clients that close silent connections",
+      () => engine.cluster.client({ redisOptions: { socketTimeout: 2_000 } }),
+      async () => loseMaster(engine.cluster, await masterOfLocks(), freeze),
+    ],
   ])(
     '%s, on %s: all that wait are served, and nothing is left',
     async (how, whose, redis, fail) => {
@@ -120,7 +132,7 @@ describe('a queue on a Cluster whose master changes', () => {
       console.log(
         `${how}, on ${whose}: all served ${Math.round(performance.now() - releasedMs)} ms after the release`,
       );
-      // A master that dies takes its last writes with it: then they are served, but in no order.
+      // A master that dies takes its last writes with it, and turns pass while a client looks for the new one: no order then.
       if (how !== BY_AGREEMENT) order.sort();
       expect(order).toStrictEqual([...Array(WAITERS).keys()]);
       expect(fences).toStrictEqual([...new Set(fences)].sort());
