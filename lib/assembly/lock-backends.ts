@@ -18,7 +18,6 @@ import { validateKeyPrefix } from '../redis/redis.keys.js';
 import { resolveCommandTimeout, resolveKeyLayout, validateRedis } from '../redis/redis.options.js';
 import { ScriptRunner } from '../script/script-runner.js';
 import { boolean, invalidOption, knownOptions } from '../core/validate.js';
-import { NO_PUBSUB } from '../redis/redis.server-warnings.js';
 
 /** Options of {@link createRedisBackend}. */
 export interface RedisBackendConfig {
@@ -74,7 +73,7 @@ export function redisLocks(
   }: Required<Pick<RedisBackendConfig, 'keyPrefix' | 'keyLayout' | 'cleanupInIsLocked' | 'warn'>>,
 ): LockBackend<RedisCapabilities> {
   const layout = keyLayout === 'spec' ? specLayout(keyPrefix) : slottedLayout(keyPrefix, runner.client);
-  return new RedisLockBackend(runner, layout, { ...options, onUnheard: () => options.warn(NO_PUBSUB) });
+  return new RedisLockBackend(runner, layout, options);
 }
 
 /**

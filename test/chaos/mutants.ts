@@ -1,5 +1,6 @@
 import { finalizeScript } from '../../lib/budget/redis/finalize.script.js';
-import { scriptsFor } from '../../lib/lock/redis/lock.scripts.js';
+import { acquireFor } from '../../lib/lock/redis/acquire.script.js';
+import { releaseFor } from '../../lib/lock/redis/release.script.js';
 import type { Script } from '../../lib/script/define-script.js';
 import { viewScript } from '../../lib/secret/redis/view.script.js';
 
@@ -13,7 +14,7 @@ function change(script: Script<never, never, unknown>, from: string, to: string)
   Object.assign(script, { lua: lua.replaceAll(from, to), command: `${command}:mutant` });
 }
 
-const locks = scriptsFor(1);
+const locks = { acquire: acquireFor(1), release: releaseFor(1) };
 const OWNER_CHECK = 'elseif not owns(held, lockId) then';
 
 const mutants: Record<string, () => void> = {

@@ -1,18 +1,8 @@
 import { KEEP_MS } from '../lock.times.js';
 import { TIME_TOLERANCE_MS } from '../../core/clock.js';
-import {
-  EXPIRY,
-  GRANTING,
-  HANDING_OVER,
-  OWNERSHIP,
-  QUEUEING,
-  keysFor,
-  namesOf,
-  type KeyName,
-} from './lock.fragments.js';
-import { numbered } from './lock.layout.js';
+import { defineLockScript, EXPIRY, GRANTING, HANDING_OVER, OWNERSHIP, QUEUEING } from './lock.fragments.js';
 import { handedOver, type HandedOver } from './lock.replies.js';
-import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
+import { unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
 
 /** The outcome of an acquire. */
@@ -36,17 +26,6 @@ export type AcquireReply =
 const OWN_RECORD =
   /^\{"lockId":"[\w-]{22}","expiresAtMs":(\d+),"acquiredAtMs":\d+,"key":".*","fence":"(\d{15})"(?:,"keys":\[.*\])?\}$/s;
 
-const ACQUIRE_ARGS = [
-  'lockId',
-  'ttlMs',
-  'channel',
-  'countsAll',
-  'process',
-  'ticket',
-  'keeps',
-  'keysJson',
-] as const;
-
 // A caller that waits passes its `process`. It stands in the queue of its first locked key and in no other queue. A key
 // that was handed over to it has a record with its lockId already (a claim). So a call that is sent again, and a caller
 // whose turn has come, both find their own records and take them. While another of its keys is locked, a claimed key
@@ -62,13 +41,10 @@ const ACQUIRE_ARGS = [
  *   a key's number and the waiter that has got the key.
  * Atomic: nobody else can take a key between the look at it and the write, nor come before the head of its queue.
  */
-export const acquireFor = (count: number): Script<KeyName, (typeof ACQUIRE_ARGS)[number], AcquireReply> =>
-  defineScript({
-    name: numbered('lock-acquire', count - 1),
-    keys: keysFor(count),
-    args: [...ACQUIRE_ARGS, ...(namesOf('keyJson', count) as never[])],
-    lua: /* lua */ `
-local COUNT, ARGS = ${count}, ${ACQUIRE_ARGS.length}
+export const acquireFor = defineLockScript({
+  name: 'lock-acquire',
+  args: ['lockId', 'ttlMs', 'channel', 'countsAll', 'process', 'ticket', 'keeps', 'keysJson', 'keyJson'],
+  lua: /* lua */ `
 ${NOW_MS}
 ${GRANTING}
 
@@ -162,24 +138,24 @@ for i = 1, COUNT do
 end
 redis.call('PSETEX', index, ttlMs, KEYS[COUNT + 1])
 return first`,
-    decode(reply): AcquireReply {
-      if (reply === -1) return { status: 'fence-overflow' };
-      if (Array.isArray(reply) && typeof reply[0] === 'number' && typeof reply[1] === 'string') {
-        const [remainingMs, ticket, place, passedOn, dropped, ...handed] = reply as [
-          number,
-          string,
-          number,
-          number,
-          number,
-        ];
-        return {
-          ...{ status: 'locked', remainingMs, ticket, place },
-          ...{ passedOn: passedOn === 1, dropped: dropped === 1 },
-          handed: handedOver(handed, 'lock-acquire'),
-        };
-      }
-      const [, expiresAtMs, fence] = (typeof reply === 'string' && OWN_RECORD.exec(reply)) || [];
-      if (!expiresAtMs || !fence) return unexpectedReply('lock-acquire', reply);
-      return { status: 'granted', fence, expiresAtMs: Number(expiresAtMs) };
-    },
-  });
+  decode(reply): AcquireReply {
+    if (reply === -1) return { status: 'fence-overflow' };
+    if (Array.isArray(reply) && typeof reply[0] === 'number' && typeof reply[1] === 'string') {
+      const [remainingMs, ticket, place, passedOn, dropped, ...handed] = reply as [
+        number,
+        string,
+        number,
+        number,
+        number,
+      ];
+      return {
+        ...{ status: 'locked', remainingMs, ticket, place },
+        ...{ passedOn: passedOn === 1, dropped: dropped === 1 },
+        handed: handedOver(handed, 'lock-acquire'),
+      };
+    }
+    const [, expiresAtMs, fence] = (typeof reply === 'string' && OWN_RECORD.exec(reply)) || [];
+    if (!expiresAtMs || !fence) return unexpectedReply('lock-acquire', reply);
+    return { status: 'granted', fence, expiresAtMs: Number(expiresAtMs) };
+  },
+});

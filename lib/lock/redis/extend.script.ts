@@ -1,9 +1,5 @@
-import { EXTENDING, LIVENESS, OWNERSHIP, QUEUED, keysFor, type KeyName } from './lock.fragments.js';
-import { numbered } from './lock.layout.js';
-import { decodeExtend, type ExtendReply } from './lock.replies.js';
-import { defineScript, type Script } from '../../script/define-script.js';
-
-const EXTEND_ARGS = ['lockId', 'ttlMs', 'channel', 'countsAll'] as const;
+import { defineLockScript, EXTENDING, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
+import { decodeExtend } from './lock.replies.js';
 
 /**
  * lock-extend: Replaces the rest of the life of the caller's lock: of all of its keys, or of none.
@@ -13,13 +9,10 @@ const EXTEND_ARGS = ['lockId', 'ttlMs', 'channel', 'countsAll'] as const;
  *   is woken, so that it tries again in time.
  * Atomic: a lock that has expired or has another owner is never extended.
  */
-export const extendFor = (count: number): Script<KeyName, (typeof EXTEND_ARGS)[number], ExtendReply> =>
-  defineScript({
-    name: numbered('lock-extend', count - 1),
-    keys: keysFor(count),
-    args: EXTEND_ARGS,
-    lua: /* lua */ `
-local COUNT = ${count}
+export const extendFor = defineLockScript({
+  name: 'lock-extend',
+  args: ['lockId', 'ttlMs', 'channel', 'countsAll'],
+  lua: /* lua */ `
 ${OWNERSHIP}${QUEUED}${LIVENESS}${EXTENDING}
 local new, told = {}, {}
 for i = 1, COUNT do
@@ -45,5 +38,5 @@ for _, head in ipairs(told) do
   redis.pcall('PUBLISH', channel .. string.sub(head, 23), string.sub(head, 1, 22))
 end
 return {1, expiresAtMs}`,
-    decode: decodeExtend,
-  });
+  decode: decodeExtend,
+});

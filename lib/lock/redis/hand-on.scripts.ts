@@ -20,7 +20,7 @@ export const handOnScript = defineScript({
   keys: ['fenceCounter', 'record', 'queue'],
   args: ['process', 'channel', 'countsAll', 'keyJson'],
   lua: /* lua */ `
-local COUNT, ARGS = 1, 3
+local COUNT = 1
 local held = redis.call('GET', record)
 if held then return string.find(held, '\\t', -2, true) and math.max(redis.call('PTTL', record), 1) or 0 end
 local waiters = redis.call('ZRANGE', queue, 0, -1)

@@ -27,8 +27,13 @@ if isDead(held) then
 end
 if isQueuedFor(held) or string.find(held, ',"keys":[', 1, true) then return held end`;
 
-/** An outcome, or the record of a lock whose keys must all be declared in a second call. */
-export type ById<Outcome> = Outcome | LockRecord;
+/** An outcome, or the keys of a lock that must all be declared in a second call. */
+export type ById<Outcome> = Outcome | { readonly keys: readonly string[] };
+
+function keysIn(json: string): { readonly keys: readonly string[] } {
+  const { key, keys = [key] } = parseRecord(json);
+  return { keys };
+}
 
 // Redis clients send a command again when its reply was lost. The second run finds no lock and would report
 // `not_found`. So a release by lockId leaves its nonce behind for a while. A second run finds it and replies 1.
@@ -55,7 +60,7 @@ redis.call('PSETEX', mark, ${RELEASED_MARK_MS}, nonce)
 return 1`,
   decode: (reply): ById<ReleaseCode> =>
     typeof reply === 'string'
-      ? parseRecord(reply)
+      ? keysIn(reply)
       : (RELEASE_CODES[reply as number] ?? unexpectedReply('lock-release-by-id', reply)),
 });
 
@@ -78,8 +83,7 @@ redis.call('PEXPIRE', record, ttlMs)
 redis.call('SET', record, new, 'KEEPTTL')
 redis.call('PSETEX', index, ttlMs, record)
 return {1, expiresAtMs}`,
-  decode: (reply): ById<ExtendReply> =>
-    typeof reply === 'string' ? parseRecord(reply) : decodeExtend(reply),
+  decode: (reply): ById<ExtendReply> => (typeof reply === 'string' ? keysIn(reply) : decodeExtend(reply)),
 });
 
 /** A record as it is stored, and the server's time. The record may have expired: `isLive()` decides that. */

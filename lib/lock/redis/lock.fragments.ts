@@ -1,22 +1,33 @@
 import { TIME_TOLERANCE_MS } from '../../core/clock.js';
 import { CLAIM_MS } from '../lock.times.js';
 import { FENCE_THRESHOLDS } from '../lock.record.js';
-import { numbered } from './lock.layout.js';
+import { type KeyName, numbered } from './lock.layout.js';
+import { defineScript, type Script, type ScriptDefinition } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
 
-export type KeyName = 'fenceCounter' | 'record' | 'queue' | 'index';
-
-export const namesOf = (name: string, count: number): string[] =>
-  Array.from({ length: count }, (_, i) => numbered(name, i));
-
-/** Returns the names of KEYS for `count` keys of the user. The names for the second and later keys have a number. */
-export const keysFor = (count: number): KeyName[] =>
-  [
-    ...namesOf('fenceCounter', count),
-    ...namesOf('record', count),
-    ...namesOf('queue', count),
-    'index',
-  ] as KeyName[];
+/**
+ * Defines a script for each number of the user's keys (law 6 of docs/scripts.md), which its Lua finds as COUNT. All of its
+ * KEYS but `index`, and its argument `keyJson`, are there once for each of the user's keys.
+ */
+export function defineLockScript<const Arg extends string, Reply>(
+  definition: Omit<ScriptDefinition<KeyName, Arg, Reply>, 'keys'>,
+): (count: number) => Script<KeyName, Arg, Reply> {
+  const { name, args, lua } = definition;
+  const byCount: Script<KeyName, Arg, Reply>[] = [];
+  const define = (count: number): Script<KeyName, Arg, Reply> => {
+    const each = <Name extends string>(one: Name): Name[] =>
+      Array.from({ length: count }, (_, i) => numbered(one, i) as Name);
+    const ofCount = {
+      ...definition,
+      name: numbered(name, count - 1),
+      keys: [...each('fenceCounter'), ...each('record'), ...each('queue'), 'index'] as const,
+      args: args.flatMap((arg) => (arg === 'keyJson' ? each(arg) : arg)),
+      lua: /* lua */ `local COUNT = ${count}\n${lua}`,
+    };
+    return defineScript(ofCount);
+  };
+  return (count) => (byCount[count] ??= define(count));
+}
 
 /** The Lua function `extended(json)` returns a record with its new expiry. */
 export const EXTENDING = /* lua */ `
@@ -77,11 +88,11 @@ end`;
  * which is ahead of every fence that the counter has given. The clock is read in tenths of a ms, so that two primaries
  * after a split rarely give the same fence in the same ms. `recordOf(...)` returns a record as JSON.
  *
- * A script reads its keys by number. KEYS are COUNT fence counters, then COUNT records, then COUNT queues. After ARGS
- * arguments ARGV holds the user's keys as JSON. The i-th of each belong together.
+ * A script reads its keys by number. KEYS are COUNT fence counters, then COUNT records, then COUNT queues. The
+ * last of ARGV are the user's keys as JSON. The i-th of each belong together.
  */
 export const GRANTING = /* lua */ `
--- Reads: time, nowMs, ARGS.
+-- Reads: time, nowMs, COUNT.
 -- Sets: FENCE_MAX, fenceOf, recordOf.
 local FENCE_MAX = ${Number(FENCE_THRESHOLDS.MAX)}
 local function fenceOf(i)
@@ -92,7 +103,7 @@ end
 
 local function recordOf(i, id, lifeMs, fenceOfKey, rest)
   return string.format('{"lockId":"%s","expiresAtMs":%d,"acquiredAtMs":%d,"key":%s,"fence":"%015d"%s}',
-    id, nowMs + lifeMs, nowMs, ARGV[ARGS + i], fenceOfKey, rest)
+    id, nowMs + lifeMs, nowMs, ARGV[#ARGV - COUNT + i], fenceOfKey, rest)
 end`;
 
 /**

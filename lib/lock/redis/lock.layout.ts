@@ -9,9 +9,11 @@ import {
 import { invalidCall } from '../lock.errors.js';
 import { createLockId } from '../lock.handle.js';
 
-/** The Redis keys of a lock. For the second and later keys of a grant the names have a number: `fenceCounter:2`, `record:2`. */
-export type LockKeys = Readonly<Record<'fenceCounter' | 'record' | 'queue' | 'index', string>>;
+/** What the Redis keys of a lock are for. */
+export type KeyName = 'fenceCounter' | 'record' | 'queue' | 'index';
+export type LockKeys = Readonly<Record<KeyName, string>>;
 
+/** Returns a name as it is for the i-th key of a grant, counted from 0: `record`, `record:2`. */
 export const numbered = (name: string, i: number): string => (i === 0 ? name : `${name}:${i + 1}`);
 
 /** Returns the user's keys as JSON, under the names of the script's arguments. */

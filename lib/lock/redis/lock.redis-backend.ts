@@ -1,16 +1,18 @@
 import { type Attempt, BackgroundRetries } from '../../core/background-retries.js';
 import { hashKey } from '../../core/keys.js';
+import { NO_PUBSUB } from '../../redis/redis.server-warnings.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { type LockBackend, withDetail } from '../lock.backend.js';
 import { fenceOverflow, LockError } from '../lock.errors.js';
 import { BackendHandle, momentNow, msUntil } from '../lock.handle.js';
 import { keyArgsOf, type LockLayout } from './lock.layout.js';
 import { RedisLockLookups } from './lock.redis-lookup.js';
-import { FENCE_THRESHOLDS, type LockRecord } from '../lock.record.js';
+import { FENCE_THRESHOLDS } from '../lock.record.js';
 import { type LockRef, type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
-import type { AcquireReply } from './acquire.script.js';
-import type { ExtendReply, ReleaseCode } from './lock.replies.js';
-import { scriptsFor } from './lock.scripts.js';
+import { acquireFor, type AcquireReply } from './acquire.script.js';
+import { extendFor } from './extend.script.js';
+import type { ReleaseCode } from './lock.replies.js';
+import { releaseFor } from './release.script.js';
 import type {
   AcquireOptions,
   AcquireResult,
@@ -35,10 +37,8 @@ const LEAVE_MS = 60_000;
 
 export interface RedisLockBackendConfig {
   cleanupInIsLocked: boolean;
-  /** Called once, when a fence counter comes near its end. */
+  /** Called once when a fence counter comes near its end, and once if no message can wake waiters. */
   warn(message: string): void;
-  /** Called once, if the ACL forbids SUBSCRIBE or PUBLISH, so that no message can wake waiters. */
-  onUnheard?(): void;
 }
 
 /** Locks on Redis. Each operation is one atomic script. docs/wire-format.md describes the keys. */
@@ -48,7 +48,6 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     supportsFencing: true,
     timeAuthority: 'server',
   };
-  readonly #single = scriptsFor(1);
   readonly #undos = new BackgroundRetries();
   readonly #turns: RedisTurns;
   #warned = false;
@@ -62,7 +61,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     this.#turns = new RedisTurns(runner, {
       layout,
       leave: (wanted, waiter, fault) => this.#leave(wanted, waiter, fault),
-      onUnheard: () => config.onUnheard?.(),
+      onUnheard: () => config.warn(NO_PUBSUB),
     });
   }
 
@@ -87,11 +86,14 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
     const lockId = options?.held ? options.lockId : validateRelease(options);
     const { held, signal } = options;
-    const isLive = held !== undefined && msUntil(held.deadline) > 0;
     try {
-      const code = held
-        ? await this.#releaseHeld({ keys: held.keys, ref: held.ref, lockId, isLive }, signal)
-        : await this.#releaseById(lockId, signal);
+      const found = held ?? (await this.releaseFound(lockId, signal));
+      // A script that has found the lock has just seen it live.
+      const isLive = !held || msUntil(held.deadline) > 0;
+      const code =
+        typeof found === 'string'
+          ? found
+          : await this.#release({ keys: found.keys, ref: held?.ref, lockId, isLive }, signal);
       return code === 'released' ? { ok: true } : withDetail({ ok: false }, { reason: code });
     } catch (fault) {
       throw LockError.from(fault, { keys: held?.keys, lockId });
@@ -102,9 +104,12 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     const { lockId, ttlMs } = validateExtend(options);
     const { held, signal } = options;
     try {
-      const reply = held
-        ? await this.#extendHeld(held, lockId, ttlMs, signal)
-        : await this.#extendById(lockId, ttlMs, signal);
+      let reply = held ?? (await this.extendFound(lockId, ttlMs, signal));
+      if ('keys' in reply) {
+        const { names } = this.#refOf(reply.keys, lockId, held?.ref);
+        const args = { lockId, ttlMs, ...this.#turns.handing };
+        reply = await this.runner.run(extendFor(reply.keys.length), names, args, { signal });
+      }
       return reply.code === 'extended'
         ? { ok: true, expiresAtMs: reply.expiresAtMs }
         : withDetail({ ok: false }, { reason: reply.code });
@@ -123,12 +128,9 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     this.#turns.close();
   }
 
-  #refOf(keys: readonly string[], lockId: string): LockRef {
-    return { names: this.layout.keysOf(keys, lockId), json: keyArgsOf(keys) };
-  }
-
-  #scriptsFor({ length }: readonly string[]): ReturnType<typeof scriptsFor> {
-    return length === 1 ? this.#single : scriptsFor(length);
+  /** Returns what the scripts are given of the keys of a lock: `ref` from its grant, else computed. */
+  #refOf(keys: readonly string[], lockId: string, ref?: object): LockRef {
+    return (ref as LockRef | undefined) ?? { names: this.layout.keysOf(keys, lockId), json: keyArgsOf(keys) };
   }
 
   #want({ keys, ttlMs }: Pick<Wanted, 'keys' | 'ttlMs'>): Wanted {
@@ -175,9 +177,9 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     if (keys.length > 1) Object.assign(args, ref.json);
     // A waiting call repeats its attempt with the same lockId, so a failed attempt is undone only after the turn has left.
     const undo = turn && ((): void => (turn.hasLeft ? this.#turns.settle(turn) : undefined));
-    const { acquire } = this.#scriptsFor(keys);
+    const script = acquireFor(keys.length);
     try {
-      const reply = await this.runner.run(acquire, ref.names, args, undo ? { undo, ...options } : options);
+      const reply = await this.runner.run(script, ref.names, args, undo ? { undo, ...options } : options);
       if (reply.status === 'locked') {
         turn?.locked(reply);
         this.#turns.handedOver(keys, reply.handed);
@@ -211,53 +213,21 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     }
   }
 
-  async #releaseHeld(lock: Release, signal: AbortSignal | undefined): Promise<ReleaseCode> {
-    let replayed = false;
-    const onReplay = (): void => void (replayed = true);
-    const code = await this.#release(lock, { signal, onReplay });
-    // The command ran twice. The second run did not find our live lock, because the first run had released it.
-    return code !== 'expired' && lock.isLive && replayed ? 'released' : code;
-  }
-
   async #release(
-    { keys, lockId, isLive = false, waiter = '', ...held }: Release,
-    { signal, onReplay }: { signal?: AbortSignal | undefined; onReplay?: () => void } = {},
+    { keys, ref, lockId, isLive = false, waiter = '' }: Release,
+    signal?: AbortSignal,
   ): Promise<ReleaseCode> {
-    const { names, json } = (held.ref as LockRef | undefined) ?? this.#refOf(keys, lockId);
+    const { names, json } = this.#refOf(keys, lockId, ref);
     const { channel, countsAll } = this.#turns.handing;
     const args = { channel, countsAll, lockId, waiter, isLive: isLive ? '1' : '', keyJson: json.keyJson };
     if (keys.length > 1) Object.assign(args, json);
-    const { code, handed } = await this.runner.run(this.#scriptsFor(keys).release, names, args, {
-      signal,
-      onReplay,
-    });
+    let replayed = false;
+    const onReplay = (): void => void (replayed = true);
+    const script = releaseFor(keys.length);
+    const { code, handed } = await this.runner.run(script, names, args, { signal, onReplay });
     this.#turns.handedOver(keys, handed);
-    return code;
-  }
-
-  async #releaseById(lockId: string, signal: AbortSignal | undefined): Promise<ReleaseCode> {
-    const reply = await this.releaseFound(lockId, signal);
-    // The script has just read the record of our live lock, so the holder's check by the clock is not needed.
-    return typeof reply === 'string'
-      ? reply
-      : this.#releaseHeld({ keys: keysIn(reply), lockId, isLive: true }, signal);
-  }
-
-  #extendHeld(
-    { keys, ref }: Named,
-    lockId: string,
-    ttlMs: number,
-    signal: AbortSignal | undefined,
-  ): Promise<ExtendReply> {
-    const { names } = (ref as LockRef | undefined) ?? this.#refOf(keys, lockId);
-    const { channel, countsAll } = this.#turns.handing;
-    const args = { lockId, ttlMs, channel, countsAll };
-    return this.runner.run(this.#scriptsFor(keys).extend, names, args, { signal });
-  }
-
-  async #extendById(lockId: string, ttlMs: number, signal: AbortSignal | undefined): Promise<ExtendReply> {
-    const reply = await this.extendFound(lockId, ttlMs, signal);
-    return 'code' in reply ? reply : this.#extendHeld({ keys: keysIn(reply) }, lockId, ttlMs, signal);
+    // The command ran twice. The second run did not find our live lock, because the first run had released it.
+    return code !== 'expired' && isLive && replayed ? 'released' : code;
   }
 
   /**
@@ -287,14 +257,10 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   }
 }
 
-/** The keys of a lock, with what this backend has computed for them when it granted it. */
-type Named = Pick<HeldLock, 'keys' | 'ref'>;
-
-interface Release extends Named {
+/** A release of a lock, with what this backend has computed for its keys when it granted it. */
+interface Release extends Pick<HeldLock, 'keys' | 'ref'> {
   readonly lockId: string;
   readonly isLive?: boolean;
   /** The name of a waiter that leaves the queues of the keys. */
   readonly waiter?: string;
 }
-
-const keysIn = ({ key, keys = [key] }: LockRecord): readonly string[] => keys;

@@ -52,7 +52,7 @@ export abstract class RedisLockLookups extends LockLookups {
     return read?.record.lockId === lockId ? liveRecord(read) : null;
   }
 
-  /** Releases a lock, or returns the record of one that has waiters or several keys: its keys must be declared. */
+  /** Releases a lock, or returns the keys of one that has waiters or several keys: all of them must be declared. */
   protected releaseFound(lockId: string, signal: Signal): Promise<ById<ReleaseCode>> {
     const mark = this.layout.markOf(lockId);
     const args = { lockId, nonce: createLockId() };
@@ -61,7 +61,7 @@ export abstract class RedisLockLookups extends LockLookups {
     );
   }
 
-  /** Extends a lock, or returns its record as `releaseFound` does. */
+  /** Extends a lock, or returns its keys as `releaseFound` does. */
   protected extendFound(lockId: string, ttlMs: number, signal: Signal): Promise<ById<ExtendReply>> {
     return this.#byId<ById<ExtendReply>>(lockId, signal, { code: 'not_found' }, (keys, options) =>
       this.runner.run(extendByIdScript, keys, { lockId, ttlMs }, options),

@@ -10,19 +10,8 @@ import {
 } from './lock.by-id.scripts.js';
 import { releaseFor } from './release.script.js';
 
-const scriptsOf = (count: number) => ({
-  acquire: acquireFor(count),
-  release: releaseFor(count),
-  extend: extendFor(count),
-});
-
-const byCount: ReturnType<typeof scriptsOf>[] = [];
-
-/** Returns the scripts for `count` keys. Each number of keys has its own command (law 6 of docs/scripts.md). */
-export const scriptsFor = (count: number): (typeof byCount)[number] => (byCount[count] ??= scriptsOf(count));
-
 export const lockScripts = [
-  ...[1, 2].flatMap((count) => Object.values(scriptsFor(count))),
+  ...[1, 2].flatMap((count) => [acquireFor(count), releaseFor(count), extendFor(count)]),
   handOnScript,
   publishScript,
   releaseByIdScript,

@@ -1,16 +1,6 @@
-import {
-  GRANTING,
-  HANDING_OVER,
-  LIVENESS,
-  OWNERSHIP,
-  QUEUED,
-  keysFor,
-  namesOf,
-  type KeyName,
-} from './lock.fragments.js';
-import { numbered } from './lock.layout.js';
+import { defineLockScript, GRANTING, HANDING_OVER, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
 import { RELEASE_CODES, handedOver, type HandedOver, type ReleaseCode } from './lock.replies.js';
-import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
+import { unexpectedReply } from '../../script/define-script.js';
 
 export interface ReleaseReply {
   readonly code: ReleaseCode;
@@ -25,8 +15,6 @@ function decodeRelease(reply: unknown): ReleaseReply {
   };
 }
 
-const RELEASE_ARGS = ['lockId', 'isLive', 'waiter', 'channel', 'countsAll'] as const;
-
 /**
  * lock-release: Ends a lock of the caller. A lock with a queue goes to the head of its queue.
  * KEYS: fenceCounter*, record*, queue*, index (* one for each key of the user)
@@ -36,13 +24,10 @@ const RELEASE_ARGS = ['lockId', 'isLive', 'waiter', 'channel', 'countsAll'] as c
  *   of this code and pairs of a key's number and the waiter that has got the key.
  * Atomic: only the owner's lock is deleted, and nobody can come before the head of the queue.
  */
-export const releaseFor = (count: number): Script<KeyName, (typeof RELEASE_ARGS)[number], ReleaseReply> =>
-  defineScript({
-    name: numbered('lock-release', count - 1),
-    keys: keysFor(count),
-    args: [...RELEASE_ARGS, ...(namesOf('keyJson', count) as never[])],
-    lua: /* lua */ `
-local COUNT, ARGS = ${count}, ${RELEASE_ARGS.length}
+export const releaseFor = defineLockScript({
+  name: 'lock-release',
+  args: ['lockId', 'isLive', 'waiter', 'channel', 'countsAll', 'keyJson'],
+  lua: /* lua */ `
 ${OWNERSHIP}${QUEUED}
 local code, own, queued = 1, {index}, {}
 for i = 1, COUNT do
@@ -85,5 +70,5 @@ for _, i in ipairs(queued) do
   end
 end
 return #reply == 1 and code or reply`,
-    decode: decodeRelease,
-  });
+  decode: decodeRelease,
+});

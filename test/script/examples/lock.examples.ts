@@ -1,4 +1,6 @@
 import type { Redis } from 'ioredis';
+import { acquireFor } from '../../../lib/lock/redis/acquire.script.js';
+import { extendFor } from '../../../lib/lock/redis/extend.script.js';
 import {
   cleanupScript,
   extendByIdScript,
@@ -7,7 +9,7 @@ import {
   releaseByIdScript,
 } from '../../../lib/lock/redis/lock.by-id.scripts.js';
 import { handOnScript, publishScript } from '../../../lib/lock/redis/hand-on.scripts.js';
-import { scriptsFor } from '../../../lib/lock/redis/lock.scripts.js';
+import { releaseFor } from '../../../lib/lock/redis/release.script.js';
 import type { ScriptExample } from './example.js';
 
 const lockId = 'abcdefghijklmnopqrstuv';
@@ -64,7 +66,12 @@ const attempt = { lockId, ttlMs: 30_000, process: '', ticket: '', keeps: '', key
 const attemptOfTwo = { ...attempt, keysJson: ',"keys":["order","other"]', 'keyJson:2': '"other"' };
 const waiting = { lockId: another, process: 'qqqqqqqqqqqqqqqq' };
 const release = { lockId, isLive: '1', waiter: '', ...handing };
-const [one, two] = [scriptsFor(1), scriptsFor(2)];
+const ofCount = (count: number) => ({
+  acquire: acquireFor(count),
+  release: releaseFor(count),
+  extend: extendFor(count),
+});
+const [one, two] = [ofCount(1), ofCount(2)];
 
 const examples: ScriptExample[] = [
   { script: one.acquire, keys: names, args: attempt, immortal },
