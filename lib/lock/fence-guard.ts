@@ -4,6 +4,7 @@ import type { FenceBackend, FencedValue, FencedWrite, FenceResult } from './fenc
 import { invalidCall, LockError } from './lock.errors.js';
 import { checked, validateLockId } from './lock.validate.js';
 
+const WRITE = ['resource', 'fence', 'lockId', 'set'] as const;
 const FENCE = /^\d{15}$/;
 
 /**
@@ -65,12 +66,7 @@ export class FenceGuard {
   }
 
   #validate(write: FencedWrite): FencedWrite {
-    const { resource, fence, lockId, set, signal } = callOptions(write, [
-      'resource',
-      'fence',
-      'lockId',
-      'set',
-    ]);
+    const { resource, fence, lockId, set, signal } = callOptions(write, WRITE);
     return {
       resource: userKey(resource, 'resource'),
       fence: validateFence(fence),

@@ -15,31 +15,28 @@ const TOKEN = /\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+/g;
  *
  * @throws LockError InvalidArgument: at once for a malformed template, and by the returned function for a missing value
  */
-export function compileKeyTemplate(
-  template: string,
-  decorator: string,
-): (args: readonly unknown[]) => string {
-  const parts = parse(template, decorator);
+export function compileKeyTemplate(template: string): (args: readonly unknown[]) => string {
+  const parts = parse(template);
   return (args) =>
     parts
       .map((part) => (typeof part === 'string' ? part : encode(valueOf(part, args), part.source)))
       .join('');
 }
 
-function parse(template: string, decorator: string): Part[] {
-  if (template === '') throw invalidCall(`${decorator}: the key template is empty.`);
+function parse(template: string): Part[] {
+  if (template === '') throw invalidCall('@WithLock(): the key template is empty.');
   const parts = [...template.matchAll(TOKEN)].map(([token, placeholder]) => {
     if (token === '{{' || token === '}}') return token.charAt(0);
     if (placeholder === undefined && !/[{}]/.test(token)) return token;
     const [, index, path] = PLACEHOLDER.exec(placeholder ?? '') ?? [];
     if (index === undefined || path === undefined)
       throw invalidCall(
-        `${decorator}: the key template "${template}" has a placeholder or brace that cannot be read: "${token}".`,
+        `@WithLock(): the key template "${template}" has a placeholder or brace that cannot be read: "${token}".`,
         'Write {0} for the first argument, {1.user.id} for a property; {{ and }} for braces.',
       );
     return { index: Number(index), path: path.split('.').slice(1), source: token };
   });
-  refuseAmbiguous(parts, template, decorator);
+  refuseAmbiguous(parts, template);
   return parts;
 }
 
@@ -50,13 +47,13 @@ const MAY_STAND_IN_A_VALUE = /^[A-Za-z0-9\-_.!~*'()%]*$/;
  * Requires a separator between two values: a character that no value can contain. With "-" ("a-b", "c") and ("a",
  * "b-c") would be the same key.
  */
-function refuseAmbiguous(parts: readonly Part[], template: string, decorator: string): void {
+function refuseAmbiguous(parts: readonly Part[], template: string): void {
   let between: string | undefined;
   for (const part of parts) {
     if (typeof part === 'string') between = between === undefined ? undefined : between + part;
     else if (between !== undefined && MAY_STAND_IN_A_VALUE.test(between))
       throw invalidCall(
-        `${decorator}: the key template "${template}" has no unambiguous separator between two values.`,
+        `@WithLock(): the key template "${template}" has no unambiguous separator between two values.`,
         'Put ":" or "/" between them. Values are encoded, so they never contain these.',
       );
     else between = '';

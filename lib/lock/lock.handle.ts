@@ -44,12 +44,8 @@ export function createLockId(): string {
 }
 
 /** @internal What a backend says of a grant. */
-export interface Grant extends Omit<HeldLock, 'deadline'> {
-  readonly lockId: string;
-  readonly fence: string;
-  readonly expiresAtMs: number;
-  readonly ttlMs: number;
-}
+export type Grant = Omit<HeldLock, 'deadline'> &
+  Pick<LockHandle, 'lockId' | 'fence' | 'expiresAtMs'> & { readonly ttlMs: number };
 
 /**
  * The handle of a granted lock. It knows the keys, so each operation is one round trip. After the release, or once the
@@ -141,9 +137,8 @@ export class BackendHandle implements LockHandle {
   }
 
   /** @internal Tells these when the lock is over. */
-  openIn(handles: OpenHandles): this {
+  openIn(handles: OpenHandles): void {
     this.#open = handles;
-    return this;
   }
 
   #end(): void {
@@ -182,46 +177,41 @@ export class Bag<Item extends { place: number }> {
  * The handles that `acquire()` has returned and that are not released yet. A shutdown waits for them, and may release
  * those that are left.
  */
-export class OpenHandles {
-  readonly #open = new Bag<BackendHandle>();
+export class OpenHandles extends Bag<BackendHandle> {
   #sweepAt = SWEEP_AT_LEAST;
   readonly #idleSweep = new IdleSweep(() => this.#sweep());
   #onEmpty: (() => void) | undefined;
 
-  add(handle: BackendHandle): LockHandle {
-    if (this.#open.items.length >= this.#sweepAt) this.#sweep();
-    this.#open.add(handle);
-    if (this.#open.items.length === 1) this.#idleSweep.start(); // It goes on by itself while any is open.
-    return handle.openIn(this);
+  override add(handle: BackendHandle): void {
+    if (this.items.length >= this.#sweepAt) this.#sweep();
+    super.add(handle);
+    if (this.items.length === 1) this.#idleSweep.start(); // It goes on by itself while any is open.
+    handle.openIn(this);
   }
 
-  delete(handle: BackendHandle): void {
-    this.#open.delete(handle);
-    if (this.#open.items.length === 0) this.#onEmpty?.();
+  override delete(handle: BackendHandle): void {
+    super.delete(handle);
+    if (this.items.length === 0) this.#onEmpty?.();
   }
 
   /** Returns the handle of a lock that is used by its id. It looks through all, since few calls have only the id. */
   find(lockId: string): BackendHandle | undefined {
-    return this.#open.items.find((handle) => handle.lockId === lockId);
+    return this.items.find((handle) => handle.lockId === lockId);
   }
 
   /** Resolves when no handle is open any more. */
   async emptied(): Promise<void> {
     this.#sweep();
-    if (this.#open.items.length > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
-  }
-
-  toArray(): LockHandle[] {
-    return [...this.#open.items];
+    if (this.items.length > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
   }
 
   /** Forgets handles that were never released and whose TTL is over. Runs when the list has doubled, and when idle. */
   #sweep(): number {
     const nowMs = performance.now();
-    for (const handle of this.#open.items.filter(({ held }) => held.deadline.monotonicMs <= nowMs))
+    for (const handle of this.items.filter(({ held }) => held.deadline.monotonicMs <= nowMs))
       this.delete(handle);
-    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.#open.items.length);
-    return this.#open.items.length;
+    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.items.length);
+    return this.items.length;
   }
 }
 

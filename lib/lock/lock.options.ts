@@ -106,9 +106,7 @@ export const DEFAULT_LOCK_OPTIONS: ResolvedLockDefaults = {
   cleanupInIsLocked: false,
 };
 
-type Checks = Readonly<Record<string, (name: string, value: unknown) => unknown>>;
-
-const SHARED_CHECKS: Checks = {
+const CHECKS: Readonly<Record<string, (name: string, value: unknown) => unknown>> = {
   ttlMs: duration,
   timeoutMs: (name, value) => (value === Infinity ? Infinity : integer(name, value)),
   maxRetries: integer,
@@ -119,12 +117,7 @@ const SHARED_CHECKS: Checks = {
   pollMs: duration,
   autoExtend: boolean,
   maxHoldMs: duration,
-};
-
-const DEFAULT_CHECKS: Checks = { ...SHARED_CHECKS, cleanupInIsLocked: boolean };
-
-const CALL_CHECKS: Checks = {
-  ...SHARED_CHECKS,
+  cleanupInIsLocked: boolean,
   signal: abortSignal,
   reentrant: boolean,
   onContention: (name, value) =>
@@ -133,13 +126,13 @@ const CALL_CHECKS: Checks = {
   minHoldOnFailureMs: integer,
 };
 
-const DEFAULT_NAMES = Object.keys(DEFAULT_CHECKS);
-const CALL_NAMES = Object.keys(CALL_CHECKS);
+const DEFAULT_NAMES = Object.keys(DEFAULT_LOCK_OPTIONS);
+const CALL_NAMES = Object.keys(CHECKS).filter((name) => name !== 'cleanupInIsLocked');
 const CALL_NAMES_AND_KEYS = ['key', 'keys', ...CALL_NAMES];
 
 /** Checks the `lock` group of the module's options and adds the defaults. */
 export const resolveLockDefaults = (options: unknown): ResolvedLockDefaults =>
-  resolve('lock', options, DEFAULT_CHECKS, DEFAULT_NAMES, DEFAULT_LOCK_OPTIONS);
+  resolve('lock', options, DEFAULT_NAMES, DEFAULT_LOCK_OPTIONS);
 
 /**
  * Checks the options of one call and adds the defaults of the module. With `withKeys` the options may also have `key` or
@@ -150,7 +143,7 @@ export const resolveLockCall = (
   defaults: ResolvedLockDefaults,
   { group = 'options', withKeys = false }: { group?: string; withKeys?: boolean } = {},
 ): ResolvedLockCall =>
-  resolve(group, options, CALL_CHECKS, withKeys ? CALL_NAMES_AND_KEYS : CALL_NAMES, {
+  resolve(group, options, withKeys ? CALL_NAMES_AND_KEYS : CALL_NAMES, {
     ...defaults,
     signal: undefined,
     reentrant: false,
@@ -167,14 +160,13 @@ export const MAX_RETRIES_UNUSED =
 function resolve<Resolved extends object>(
   group: string,
   options: unknown,
-  checks: Checks,
   known: readonly string[],
   defaults: Resolved,
 ): Resolved {
   const given = knownOptions(group, options, known);
   const resolved = { ...defaults } as Record<string, unknown>;
   for (const [name, value] of Object.entries(given)) {
-    const check = checks[name];
+    const check = CHECKS[name];
     if (check && value !== undefined) resolved[name] = check(`${group}.${name}`, value);
   }
   return resolved as Resolved;

@@ -10,7 +10,6 @@ import {
   acquisitionTimeout,
   alreadyHeld,
   grantedTooLate,
-  LockError,
   type LockErrorCode,
   shuttingDown,
 } from './lock.errors.js';
@@ -38,7 +37,7 @@ import type {
   ReleaseResult,
 } from './lock.types.js';
 import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
-import { validateKeys } from './lock.validate.js';
+import { checked, validateKeys } from './lock.validate.js';
 import { type Wait, type Waited, waitForLock } from './waiting.js';
 
 export interface LockServiceOptions {
@@ -107,7 +106,8 @@ export class LockService implements OnModuleDestroy {
    */
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
     const result = await this.#attempt(options);
-    return result.ok ? this.#handles.add(result) : result;
+    if (result.ok) this.#handles.add(result);
+    return result;
   }
 
   /** Releases a lock by its id. Returns `{ ok: false }` if the lock is gone or another owner has it. */
@@ -221,7 +221,7 @@ export class LockService implements OnModuleDestroy {
     const held = this.#runs.watchdog.leases().filter(({ lost }) => !lost);
     await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(({ run }) => run)]);
 
-    await this.#runs.end(held, this.#handles.toArray(), this.#options.shutdown);
+    await this.#runs.end(held, [...this.#handles.items], this.#options.shutdown);
     await Promise.all([this.#runs.retries.flush(), this.#backend.flush?.()]);
   }
 
@@ -255,7 +255,7 @@ export class LockService implements OnModuleDestroy {
   }
 
   #check(fn: unknown, options: LockOptions): { keys: readonly string[]; call: ResolvedLockCall } {
-    try {
+    return checked(() => {
       if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
       // Unknown options are checked first. Otherwise a misspelt `keys` would be reported as a missing key.
       const call = resolveLockCall(options, this.#options.lock, { withKeys: true });
@@ -264,9 +264,7 @@ export class LockService implements OnModuleDestroy {
         this.#logger.warn(MAX_RETRIES_UNUSED);
       }
       return { keys: validateKeys(options ?? {}), call };
-    } catch (error) {
-      throw LockError.from(error);
-    }
+    });
   }
 
   #contended(keys: readonly string[], call: ResolvedLockCall, { result, fault, ...wait }: Waited): unknown {

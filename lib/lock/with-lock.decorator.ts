@@ -56,7 +56,7 @@ export function WithLock<Args extends unknown[]>(
   key: string | ((...args: Args) => string | readonly string[]),
   options: LockCallOptions = {},
 ): LockedMethodDecorator<Args> {
-  const keyOf = typeof key === 'string' ? compileKeyTemplate(key, '@WithLock()') : fromFunction(key);
+  const keyOf = typeof key === 'string' ? compileKeyTemplate(key) : fromFunction(key);
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
     const place = `@WithLock() on ${memberName(target, propertyKey)}`;

@@ -23,10 +23,7 @@ import { validateAcquire, validateExtend, validateIsLocked, validateRelease } fr
 // As on Redis, a fence starts at the clock, in tenths of a ms.
 const FENCES_PER_MS = 10;
 
-/**
- * The pause between two attempts under a clock that a test moves by hand. With such a clock nobody knows when time will
- * pass.
- */
+/** The pause between two attempts under a clock that a test moves by hand: nobody knows when it will. */
 const LOOK_BY_HAND_MS = 50;
 
 /** Locks within one process. They behave like those on Redis. */
@@ -51,17 +48,19 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
     const { keys, ttlMs } = validateAcquire(options);
     refuseAborted(options.signal, LockError);
     const turn = options.turn as MemoryTurn | undefined;
+    const sentAt = momentNow();
+    const lockId = turn?.lockId ?? createLockId();
     if (turn) {
       turn.begin();
-      turn.keys = keys;
+      Object.assign(turn, { keys, lockId });
     }
-    const sentAt = momentNow();
-    const lockId = (turn ? (turn.lockId ??= createLockId()) : undefined) ?? createLockId();
     const blocked = this.#firstLocked(keys, lockId, turn);
     if (blocked !== undefined) return this.#refuse(keys, blocked, turn);
     for (const key of keys) if (turn) this.#queues.leave(key, turn);
     if (turn) turn.lockId = undefined; // As on Redis, the next attempt of this turn uses a new lockId.
-    const { fence, expiresAtMs } = this.#grant(keys, lockId, ttlMs);
+    this.#idleSweep.grow(this.#byKey.size);
+    const { fence, expiresAtMs } = this.#put(keys, lockId, ttlMs);
+    this.#keysById.set(lockId, keys);
     return new BackendHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs });
   }
 
@@ -167,13 +166,6 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
     this.#queues.leave(key, head);
     this.#put([key], head.lockId as string, CLAIM_MS);
     head.wake();
-  }
-
-  #grant(keys: readonly string[], lockId: string, ttlMs: number): LockRecord {
-    this.#idleSweep.grow(this.#byKey.size);
-    const record = this.#put(keys, lockId, ttlMs);
-    this.#keysById.set(lockId, keys);
-    return record;
   }
 
   #put(keys: readonly string[], lockId: string, lifeMs: number): LockRecord {

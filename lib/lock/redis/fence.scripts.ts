@@ -1,8 +1,5 @@
-import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
+import { defineScript, unexpectedReply } from '../../script/define-script.js';
 import type { FenceResult } from '../fence.backend.js';
-
-type ApplyKey = 'guard' | 'target';
-type ApplyArg = 'fence' | 'lockId' | 'value';
 
 /** Ends with the last fence if that is higher, or is equal and has another lock id. */
 const COMPARE = /* lua */ `
@@ -26,11 +23,7 @@ const decode = (reply: unknown): FenceResult => {
  * Reply: 1, or the last fence. A second run finds its own fence, and writes the same again.
  * Atomic: between the comparison and the write no other holder may write.
  */
-export const applyFenceScript: Script<
-  Exclude<ApplyKey, 'target'>,
-  Exclude<ApplyArg, 'value'>,
-  FenceResult
-> = defineScript({
+export const applyFenceScript = defineScript({
   name: 'fence-apply',
   keys: ['guard'],
   args: ['fence', 'lockId'],
@@ -47,7 +40,7 @@ return 1`,
  * Reply: as fence-apply.
  * Atomic: a holder whose fence was passed never writes the user's key.
  */
-export const applyAndSetScript: Script<ApplyKey, ApplyArg, FenceResult> = defineScript({
+export const applyAndSetScript = defineScript({
   name: 'fence-apply-set',
   keys: ['guard', 'target'],
   args: ['fence', 'lockId', 'value'],
@@ -82,4 +75,4 @@ return value and {1, value} or {0}`,
   },
 });
 
-export const fenceScripts: readonly Script[] = [applyFenceScript, applyAndSetScript, getFencedScript];
+export const fenceScripts = [applyFenceScript, applyAndSetScript, getFencedScript];

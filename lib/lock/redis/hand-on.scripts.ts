@@ -2,9 +2,6 @@ import { GRANTING, HANDING_OVER } from './lock.fragments.js';
 import { defineScript, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
 
-/** The ms that are left of a claim, or the waiter that has just got the lock, or 0 if there is nothing to do. */
-export type HandOnReply = number | string;
-
 /**
  * lock-hand-on: Passes over a waiter that has not taken the lock that was handed over to it, as its process is
  * gone or stands still. All waiters of that process leave the queue. If it comes back, it enters again with its
@@ -31,7 +28,7 @@ for _, waiter in ipairs(waiters) do
   if process ~= '-' and string.sub(waiter, 23) == process then redis.call('ZREM', queue, waiter) end
 end
 return handOver(1, nextFence) or 0`,
-  decode: (reply): HandOnReply =>
+  decode: (reply): number | string =>
     typeof reply === 'number' || typeof reply === 'string' ? reply : unexpectedReply('lock-hand-on', reply),
 });
 

@@ -71,11 +71,11 @@ function namesOf({ shared, own }: Beginnings, key: string): Omit<LockKeys, 'inde
   return { record, fenceCounter: nameOf(shared, `fence:${record}`), queue: nameOf(`${own}queue`, key) };
 }
 
+/** Returns the names that begin by the lockId. */
 function layoutOf(
   prefix: string,
-  ofKey: (key: string) => Beginnings,
   ofId: (lockId: string) => Beginnings,
-): Omit<LockLayout, 'createLockId'> {
+): Omit<LockLayout, 'createLockId' | 'recordOf'> {
   const indexOf = (lockId: string): string => nameOf(ofId(lockId).shared, `id:${lockId}`);
   return {
     keysOf: (keys, lockId) => {
@@ -86,7 +86,6 @@ function layoutOf(
           (names as Record<string, string>)[numbered(name, i)] = value;
       return names;
     },
-    recordOf: (key) => recordName(ofKey(key).shared, key),
     indexOf,
     markOf: (lockId) => `${ofId(lockId).own}released:${lockId}`,
     channel: `${prefix}/wake:`,
@@ -95,9 +94,8 @@ function layoutOf(
 
 /** Builds the names of docs/wire-format.md, which other programs share. For one server (standalone or Sentinel). */
 export function specLayout(prefix: string): LockLayout {
-  const all = { shared: prefix, own: `${prefix}/` };
-  const begin = (): Beginnings => all;
-  return { createLockId, ...layoutOf(prefix, begin, begin) };
+  const begin = { shared: prefix, own: `${prefix}/` };
+  return { createLockId, recordOf: (key) => recordName(prefix, key), ...layoutOf(prefix, () => begin) };
 }
 
 const TAG_LENGTH = 3;
@@ -116,11 +114,8 @@ export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
       if (keys.length > 1) expectOneTag(keys);
       return tagOf(keys[0] as string) + createLockId().slice(TAG_LENGTH);
     },
-    ...layoutOf(
-      prefix,
-      (key) => begin(tagOf(key)),
-      (lockId) => begin(lockId.slice(0, TAG_LENGTH)),
-    ),
+    recordOf: (key) => recordName(begin(tagOf(key)).shared, key),
+    ...layoutOf(prefix, (lockId) => begin(lockId.slice(0, TAG_LENGTH))),
     recordFromIndex: (name) => (name.startsWith(clientPrefix) ? name.slice(clientPrefix.length) : name),
   };
 }
