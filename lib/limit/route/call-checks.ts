@@ -15,18 +15,14 @@ export class CallChecks {
     private readonly warnOnce: (message: string) => undefined,
   ) {}
 
-  async of(
-    policies: readonly ResolvedPolicy[],
-    context: ExecutionContext,
-    { call, plan }: Visit,
-    stage: Stage,
-  ): Promise<PolicyCheck[]> {
+  async of(policies: readonly ResolvedPolicy[], visit: Visit, stage: Stage): Promise<PolicyCheck[]> {
+    const { context, plan } = visit;
     const counted = policies.filter(
       (policy) =>
         policy.count === 'attempt' || !isOfDefault(plan, policy, stage) || this.#knowsHowCallsEnd(context),
     );
     const checks = counted.map(async (policy) => {
-      const key = await this.keys.keyFor(policy.keyBy, context, call);
+      const key = await this.keys.keyFor(policy.keyBy, visit);
       if (key === undefined)
         return plan.watching.has(policy) ? undefined : this.#passWithoutKey(policy, context, stage);
       return this.#checkOf(policy, key, context);

@@ -1,8 +1,7 @@
 import type { CallInFlight, ResponseState } from '../call-in-flight.js';
 import type { CallEnd } from '../limit.types.js';
 import type { EndingResponse, ResponseLike } from './limited-call.js';
-import { PASSTHROUGH, REDIRECT, ROUTE_ARGS } from './rate-limit.metadata.js';
-import { memberNameOf } from './rate-limit.interceptor.js';
+import { MEMBER_NAME, PASSTHROUGH, REDIRECT, ROUTE_ARGS } from './rate-limit.metadata.js';
 import type { Visit } from './visit.js';
 
 /** Nest's parameter types RESPONSE and NEXT. With one of them the handler writes the response itself. */
@@ -22,7 +21,7 @@ export function endOf(
   value: unknown,
 ): CallEnd | undefined {
   if (!isHttp || !response) return { statusCode: 200, location: undefined, value, handled };
-  if (writesResponse(type, memberNameOf(handler))) return undefined;
+  if (writesResponse(type, handler)) return undefined;
   const redirect = Reflect.getMetadata(REDIRECT, handler) as Redirect | undefined;
   if (typeof redirect?.url !== 'string')
     return { statusCode: response.statusCode, location: locationOf(response), value, handled };
@@ -37,14 +36,25 @@ export function endOf(
   };
 }
 
+/** Reports to the policies that count a call that its handler, or something around it, threw. */
+export async function handlerThrew(
+  { handled }: Visit,
+  calls: readonly CallInFlight[],
+  error: unknown,
+): Promise<void> {
+  const end = { location: undefined, value: undefined, handled };
+  await Promise.all(calls.map((call) => call.handlerThrew(error, end)));
+}
+
 /** Returns the `Location` header of a response. The raw response of Fastify gets its headers only when they leave. */
-export function locationOf(response: Pick<ResponseLike, 'getHeader'>): string | undefined {
+function locationOf(response: Pick<ResponseLike, 'getHeader'>): string | undefined {
   const location = response.getHeader?.('location');
   return typeof location === 'string' ? location : undefined;
 }
 
 /** Returns whether the handler has `@Res()` or `@Next()` without `passthrough`. */
-function writesResponse(type: object, key: string | symbol): boolean {
+function writesResponse(type: object, handler: { name: string; [MEMBER_NAME]?: string | symbol }): boolean {
+  const key = handler[MEMBER_NAME] ?? handler.name;
   const args = (Reflect.getMetadata(ROUTE_ARGS, type, key) ?? {}) as object;
   return (
     Object.keys(args).some((arg) => RESPONSE_OR_NEXT.test(arg)) &&

@@ -4,7 +4,8 @@ import { missingPartOf } from '../../core/validate.js';
 import { idText, joinKeyParts, normalizeAddress, singleAddress, userIdOf, valueAt } from './key-parts.js';
 import type { ResolvedLimitOptions } from '../limit.options.js';
 import type { ContextResolver, FromContext, KeyBy, KeyPart } from '../policy.types.js';
-import { type LimitedCall, type RequestLike, routeName } from './limited-call.js';
+import { type RequestLike, routeName } from './limited-call.js';
+import type { Visit } from './visit.js';
 
 /**
  * Finds the key of a request: the text by which it is counted. Runs the functions and providers of the app that `keyBy` names.
@@ -33,7 +34,7 @@ export class KeyResolver {
   }
 
   /** Returns the key of a request if it is one text that the request has. Otherwise `keyFor` finds it. */
-  keyAtOnce(keyBy: KeyBy, context: ExecutionContext, { request }: LimitedCall): string | undefined {
+  keyAtOnce(keyBy: KeyBy, { context, call: { request } }: Visit): string | undefined {
     if (typeof keyBy !== 'string' || keyBy === 'route') return undefined;
     const value = this.#valueAtOnce(keyBy, context, request);
     return value === undefined ? undefined : joinKeyParts([[keyBy, value]]);
@@ -45,11 +46,8 @@ export class KeyResolver {
    * if any other part is missing. The part `'route'` names no client. It stands last in the key, also if the key is the
    * address.
    */
-  async keyFor(
-    keyBy: KeyBy,
-    context: ExecutionContext,
-    { request, route }: LimitedCall,
-  ): Promise<string | undefined> {
+  async keyFor(keyBy: KeyBy, { context, call }: Visit): Promise<string | undefined> {
+    const { request, route } = call;
     if (keyBy === 'ip') return this.#byAddress(await this.#address(context, request), []);
     const parts = (Array.isArray(keyBy) ? keyBy : [keyBy]) as readonly KeyPart[];
     const place: Labelled[] = parts.includes('route') ? [['route', routeName(route)]] : [];

@@ -9,7 +9,7 @@ import { visitOf } from './visit.js';
 export const LAST_GUARD: CanActivate = {
   canActivate(context: ExecutionContext): Promise<boolean> | boolean {
     const visit = visitOf(context);
-    return visit ? visit.limiter.guardsPassed(context, visit) : true;
+    return visit ? visit.limiter.guardsPassed(visit) : true;
   },
 };
 
@@ -34,9 +34,6 @@ export function moveRouteGuardFirst(type: object, method: object): void {
 
 const isRouteGuard = (guard: unknown): boolean =>
   typeof guard === 'function' && Reflect.getMetadata(OUR_GUARD, guard) === 'route';
-
-/** Returns whether a class or method has guards other than ours. */
-export const hasOtherGuards = (place: object): boolean => guardsOn(place).some(isOtherGuard);
 
 export const isOtherGuard = (guard: unknown): boolean =>
   guard !== LAST_GUARD && !Reflect.hasMetadata(OUR_GUARD, classOf(guard));

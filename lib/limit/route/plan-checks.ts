@@ -8,7 +8,7 @@ import type { ResolvedPolicy } from '../limit.policy.js';
 import { presets } from '../presets.js';
 import { classesOf, isGuarded, type Method, methodsOf } from './decorated-methods.js';
 import type { KeyResolver } from './key-resolver.js';
-import { classOf, guardsOn, hasOtherGuards, isOtherGuard } from './last-guard.js';
+import { classOf, guardsOn, isOtherGuard } from './last-guard.js';
 import {
   APPLIES_DEFAULT,
   FIELD_RESOLVER,
@@ -18,7 +18,10 @@ import {
 } from './rate-limit.metadata.js';
 import { entriesOn, listName, type RouteLimits, type RoutePlans, skippedOn, UNNAMED } from './route-plans.js';
 
-/** Checks the limits of all routes at boot. */
+/**
+ * Checks at boot that all policies and providers exist that decorators and options name, and that the decorators can
+ * limit the methods they stand on.
+ */
 export class PlanChecks {
   /** The names of the policies in the options that @SkipRateLimit may use: their keys, and the names of their own. */
   readonly #optionNames: readonly string[];
@@ -38,22 +41,7 @@ export class PlanChecks {
     ]);
   }
 
-  /** Returns whether a function in a policy has moved a limit of the method behind the guards, and no `ask` says so. */
-  #isMoved(type: Type, method: Method): boolean {
-    return this.plans
-      .limitsOf(type, method)
-      .some(
-        ({ ask, isAskGiven, keyBy, count, dynamicLimit }) =>
-          ask === 'after' && !isAskGiven && !isByUser(keyBy) && (count !== 'failure' || dynamicLimit),
-      );
-  }
-
-  /**
-   * Checks at boot that all policies and providers exist that decorators and options name, and that the decorators can
-   * limit the methods they stand on.
-   *
-   * @throws SyncGuardConfigError with a code of docs/rate-limits.md, or the error of Nest if a provider does not exist
-   */
+  /** @throws SyncGuardConfigError with a code of docs/rate-limits.md, or the error of Nest if a provider does not exist */
   run(warn: (message: string) => void): void {
     const types = classesOf(this.modules);
     const guards = globalEnhancers(this.moduleRef)?.guards ?? [];
@@ -75,8 +63,8 @@ export class PlanChecks {
   #verifyAsk(types: readonly Type[], hasGlobalGuards: boolean, warn: (message: string) => void): void {
     const moved = types.flatMap((type) =>
       [...methodsOf(type).values()]
-        .filter((method) => hasGlobalGuards || [type, method].some(hasOtherGuards))
-        .filter((method) => isGuarded(method) && this.#isMoved(type, method))
+        .filter((method) => hasGlobalGuards || [type, method].flatMap(guardsOn).some(isOtherGuard))
+        .filter((method) => isGuarded(method) && this.plans.limitsOf(type, method).some(isMoved))
         .map((method) => `${type.name}.${method.name}`),
     );
     if (moved.length > 0)
@@ -90,8 +78,8 @@ export class PlanChecks {
     if (globalGuards.some(appliesDefault)) throw noDefault('to all handlers');
     for (const type of types)
       for (const method of methodsOf(type).values()) {
-        const isBound = [type, method].some((place) => guardsOn(place).some(appliesDefault));
-        const isLimited = [type, method].some((place) => entriesOn(place).length > 0);
+        const isBound = [type, method].flatMap(guardsOn).some(appliesDefault);
+        const isLimited = [type, method].flatMap(entriesOn).length > 0;
         if (isBound && !isLimited && skippedOn([method, type]) !== true && isGuarded(method))
           throw noDefault(`to ${type.name}.${method.name}, which has no limits of its own`);
       }
@@ -127,10 +115,7 @@ export class PlanChecks {
     this.#shared.set(shared, policy);
   }
 
-  /**
-   * Checks that the names in the decorators on a class or method exist, and the providers of their policies. `names`
-   * are those of the policies that `@RateLimit` has on the class and its methods.
-   */
+  /** @param names - those of the policies that `@RateLimit` has on the class and its methods */
   #verifyNames(place: object, names: readonly string[]): void {
     const entries = entriesOn(place);
     for (const { policy } of entries)
@@ -160,6 +145,10 @@ export class PlanChecks {
         );
   }
 }
+
+/** Returns whether a function in a policy has moved it behind the guards, and no `ask` says so. */
+const isMoved = ({ ask, isAskGiven, keyBy, count, dynamicLimit }: ResolvedPolicy): boolean =>
+  ask === 'after' && !isAskGiven && !isByUser(keyBy) && (count !== 'failure' || dynamicLimit !== undefined);
 
 /** Checks that no two policies of one route would take the other's count of a call for their own. */
 function verifyRoute(policies: readonly ResolvedPolicy[]): void {
@@ -208,7 +197,6 @@ function verifyFieldResolver(type: Type, method: Method, moduleRef: ModuleRef): 
   }
 }
 
-/** Returns the options of each GraphQLModule. */
 function graphqlOptions(
   moduleRef: ModuleRef,
 ): readonly { readonly fieldResolverEnhancers?: readonly string[] }[] {

@@ -16,10 +16,6 @@ import type { RouteLimiter } from './route-limiter.js';
 export class RateLimitGuard implements CanActivate {
   @Inject(ROUTE_LIMITER) private readonly routes!: RouteLimiter;
 
-  /**
-   * Also asks the limits of the handler that are asked before guards, since another global guard may come after this
-   * one and refuse the call.
-   */
   canActivate(context: ExecutionContext): Promise<boolean> | boolean {
     return this.routes.enterApp(context);
   }

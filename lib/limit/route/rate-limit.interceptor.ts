@@ -13,14 +13,13 @@ import {
   throwError,
 } from 'rxjs';
 import { replaceMethod } from '../../method/replace-method.js';
+import { endOf, handlerThrew } from './call-end.js';
 import { ownerOf } from './decorated-methods.js';
-import { METHOD, PATTERN, ROUTE_ARGS, SSE } from './rate-limit.metadata.js';
+import { MEMBER_NAME, METHOD, PATTERN, ROUTE_ARGS, SSE } from './rate-limit.metadata.js';
 import { type Visit, visitOf, visitOn } from './visit.js';
 
 type Method = (this: unknown, ...args: never[]) => unknown;
 
-/** A property of the methods that `noteEntry` has put in place. It holds the name under which the class has the method. */
-const NOTES_ENTRY = Symbol.for('syncguard:notes-entry');
 /** Nest's parameter type REQUEST. Pipes do not touch it. */
 const REQUEST_PARAMETER = 0;
 
@@ -45,14 +44,19 @@ export const OUTCOME_INTERCEPTOR: NestInterceptor = {
 function around(visit: Visit, next: CallHandler): Observable<unknown> {
   const calls = visit.inFlight.splice(0);
   for (const call of calls) call.reachedHandler();
-  const returned = (value?: unknown): Promise<void> => visit.limiter.handlerReturned(visit, calls, value);
-  const threw = (error: unknown): Promise<void> => visit.limiter.handlerThrew(visit, calls, error);
+  const returned = async (value?: unknown): Promise<void> => {
+    const end = endOf(visit, value);
+    // If `end` is undefined, the handler writes its own response, and the calls are settled when that was sent.
+    if (end) await Promise.all(calls.map((call) => call.handlerReturned(end)));
+  };
   const handling = visit.isHttp ? next.handle() : visits.run(visit, () => next.handle());
   return concat(
     handling.pipe(concatMap((value: unknown) => from(returned(value)).pipe(map(() => value)))),
     defer(() => returned()).pipe(ignoreElements()),
   ).pipe(
-    catchError((error: unknown) => from(threw(error)).pipe(concatMap(() => throwError(() => error)))),
+    catchError((error: unknown) =>
+      from(handlerThrew(visit, calls, error)).pipe(concatMap(() => throwError(() => error))),
+    ),
     finalize(() => calls.forEach((call) => call.unsubscribed())),
   );
 }
@@ -69,7 +73,7 @@ export function noteEntry(type: { readonly prototype: object }, key: string | sy
   const owner = ownerOf(type.prototype, key);
   const descriptor = owner && Object.getOwnPropertyDescriptor(owner, key);
   const method: unknown = descriptor?.value;
-  if (!owner || typeof method !== 'function' || NOTES_ENTRY in method) return;
+  if (!owner || typeof method !== 'function' || MEMBER_NAME in method) return;
   const isHttp = Reflect.hasMetadata(METHOD, method) && !Reflect.hasMetadata(PATTERN, method);
   const place = isHttp ? addRequestArgument(owner.constructor, key, method.length) : undefined;
   replaceMethod('@RateLimit', owner, key, descriptor, (original) => notingMethod(original, place));
@@ -78,7 +82,7 @@ export function noteEntry(type: { readonly prototype: object }, key: string | sy
   // by a function whose prototype is the original.
   for (const name of Reflect.getMetadataKeys(method) as unknown[])
     Reflect.defineMetadata(name, Reflect.getMetadata(name, method), noting);
-  Object.defineProperty(noting, NOTES_ENTRY, { value: key });
+  Object.defineProperty(noting, MEMBER_NAME, { value: key });
   Object.defineProperty(owner, key, descriptor as PropertyDescriptor);
 }
 
@@ -128,11 +132,7 @@ async function callReporting(visit: Visit, call: () => unknown): Promise<unknown
     for (const ms of HEADERS_MS) setTimeout(() => calls.forEach((each) => each.streamStarted()), ms).unref();
     return stream;
   } catch (error) {
-    await visit.limiter.handlerThrew(visit, calls, error);
+    await handlerThrew(visit, calls, error);
     throw error;
   }
 }
-
-/** Returns the name under which the class has a method. The function itself may have another name, given by a decorator. */
-export const memberNameOf = (method: { readonly name: string }): string | symbol =>
-  (method as { [NOTES_ENTRY]?: string | symbol })[NOTES_ENTRY] ?? method.name;

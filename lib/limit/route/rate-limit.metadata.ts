@@ -8,6 +8,11 @@ export const SKIPPED_LIMITS = Symbol.for('syncguard:skipped-limits');
 export const APPLIES_DEFAULT = Symbol.for('syncguard:applies-default');
 /** Metadata of our guards: 'default' on RateLimitGuard, 'route' on the guard that `@RateLimit` binds. */
 export const OUR_GUARD = Symbol.for('syncguard:guard');
+/**
+ * A property of the methods that `noteEntry` has put in place. It holds the name under which the class has the method. The
+ * function itself may have another name, given by a decorator.
+ */
+export const MEMBER_NAME = Symbol.for('syncguard:notes-entry');
 /** The token of RouteLimiter. Nest shows its description if SyncGuardModule is missing. */
 export const ROUTE_LIMITER = Symbol.for('syncguard:RouteLimiter (is SyncGuardModule.forRoot() imported?)');
 

@@ -12,26 +12,18 @@ import { decisive } from '../limit.outage.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import { GUARDS_MS } from '../limit.times.js';
 import { CallChecks } from './call-checks.js';
-import { type LimitedCall, routeName } from './limited-call.js';
+import { routeName } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
 import { setHeader, setLimitHeaders } from './rate-limit.headers.js';
 import { PlanChecks } from './plan-checks.js';
 import { type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
-import { endOf, settleByResponse, stateOf } from './call-end.js';
-import {
-  type CallLimiter,
-  callObject,
-  leaveVisit,
-  limitedCall,
-  type Stage,
-  type Visit,
-  visitOn,
-} from './visit.js';
+import { handlerThrew, settleByResponse, stateOf } from './call-end.js';
+import { callObject, leaveVisit, limitedCall, type Stage, type Visit, visitOn } from './visit.js';
 
 /** Asks the limits of a call at each stage, and refuses the call if one of them denies it. Our guards call this. */
 @Injectable()
-export class RouteLimiter implements OnModuleInit, CallLimiter {
+export class RouteLimiter implements OnModuleInit {
   readonly #logger = new Logger('SyncGuard');
   readonly #keys: KeyResolver;
   readonly #checks: CallChecks;
@@ -58,14 +50,12 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   }
 
   /**
-   * Counts a call against the limits of one stage.
-   *
    * @throws an exception of the kind that Nest expects in this context, over HTTP an HttpException with `Retry-After`:
    * 429 if the call is denied, 503 if Redis does not answer, 400 if the call has no key or costs more than the limit
    */
   enter(context: ExecutionContext, stage: Stage): Promise<boolean> | true {
     const visit = this.#visitOf(context);
-    return visit ? this.#enter(context, visit, stage, visit.plan[stage]) : true;
+    return visit ? this.#enter(visit, stage, visit.plan[stage]) : true;
   }
 
   /**
@@ -76,45 +66,28 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     const visit = this.#visitOf(context);
     if (!visit) return true;
     const { plan } = visit;
-    const asked = this.#enter(context, visit, 'default', plan.default);
-    return plan.before.length === 0
-      ? asked
-      : asked.then(() => this.#enter(context, visit, 'before', plan.before));
+    const asked = this.#enter(visit, 'default', plan.default);
+    return plan.before.length === 0 ? asked : asked.then(() => this.#enter(visit, 'before', plan.before));
   }
 
-  guardsPassed(context: ExecutionContext, visit: Visit): Promise<boolean> | true {
+  /** Counts a call that all guards have let pass. */
+  guardsPassed(visit: Visit): Promise<boolean> | true {
     if (visit.passed.has('after')) return true;
     // The policies in `watching` count only calls that a guard refuses. No guard has refused this call, so they take it back.
     for (const call of visit.watching.splice(0)) call.takeBack();
     const { after, defaultAfter } = visit.plan;
     const policies = visit.passed.has('default') ? [...defaultAfter, ...after] : after;
-    return this.#enter(context, visit, 'after', policies);
+    return this.#enter(visit, 'after', policies);
   }
 
-  async handlerReturned(visit: Visit, calls: readonly CallInFlight[], value: unknown): Promise<void> {
-    const end = endOf(visit, value);
-    // If `end` is undefined, the handler writes its own response, and the calls are settled when that was sent.
-    if (end) await Promise.all(calls.map((call) => call.handlerReturned(end)));
-  }
-
-  async handlerThrew({ handled }: Visit, calls: readonly CallInFlight[], error: unknown): Promise<void> {
-    const end = { location: undefined, value: undefined, handled };
-    await Promise.all(calls.map((call) => call.handlerThrew(error, end)));
-  }
-
-  async #enter(
-    context: ExecutionContext,
-    visit: Visit,
-    stage: Stage,
-    policies: readonly ResolvedPolicy[],
-  ): Promise<boolean> {
+  async #enter(visit: Visit, stage: Stage, policies: readonly ResolvedPolicy[]): Promise<boolean> {
     if (visit.passed.has(stage)) return true;
     visit.passed.add(stage);
     if (policies.length === 0) return true;
     try {
-      visit.exempt ??= this.#isExempt(context, visit.call);
+      visit.exempt ??= this.#isExempt(visit);
       const isExempt = typeof visit.exempt === 'boolean' ? visit.exempt : await visit.exempt;
-      if (!isExempt) await this.#ask(policies, context, visit, stage);
+      if (!isExempt) await this.#ask(policies, visit, stage);
       return true;
     } catch (error) {
       const calls = [...visit.inFlight, ...visit.watching];
@@ -122,35 +95,26 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
         // The limiter itself refuses the call. Limits that have let it in must not count that as a failure.
         visit.inFlight.length = visit.watching.length = 0;
         for (const call of calls) call.takeBack();
-      } else void this.handlerThrew(visit, calls, error).catch(() => {});
-      return this.#refuse(context, visit, error);
+      } else void handlerThrew(visit, calls, error).catch(() => {});
+      return this.#refuse(visit, error);
     }
   }
 
-  async #ask(
-    policies: readonly ResolvedPolicy[],
-    context: ExecutionContext,
-    visit: Visit,
-    stage: Stage,
-  ): Promise<void> {
-    const atOnce = this.#checkAtOnce(policies, context, visit.call);
+  async #ask(policies: readonly ResolvedPolicy[], visit: Visit, stage: Stage): Promise<void> {
+    const atOnce = this.#checkAtOnce(policies, visit);
     // The limits of the route and those of `default` together may be more than one script takes.
     if (!atOnce && policies.length > MAX_CHECKS) {
-      await this.#ask(policies.slice(0, MAX_CHECKS), context, visit, stage);
-      return this.#ask(policies.slice(MAX_CHECKS), context, visit, stage);
+      await this.#ask(policies.slice(0, MAX_CHECKS), visit, stage);
+      return this.#ask(policies.slice(MAX_CHECKS), visit, stage);
     }
-    const checks = atOnce ? [atOnce] : await this.#checks.of(policies, context, visit, stage);
+    const checks = atOnce ? [atOnce] : await this.#checks.of(policies, visit, stage);
     if (checks.length === 0) return;
-    const decided = await this.#decide(checks);
+    const decided = await (this.limiter instanceof AbuseLimiterService
+      ? this.limiter.decide(checks)
+      : this.#decideByStandIn(checks));
     if (this.options.limit.headers.length > 0) setLimitHeaders(visit, decided, this.options.limit.headers);
     if (!decided.decision.allowed) throw new TooManyAttemptsError(decided.decision, decided.by.policy.code);
-    this.#trackEnds(context, visit, decided);
-  }
-
-  #decide(checks: readonly PolicyCheck[]): Promise<CallDecision> {
-    return this.limiter instanceof AbuseLimiterService
-      ? this.limiter.decide(checks)
-      : this.#decideByStandIn(checks);
+    this.#trackEnds(visit, decided);
   }
 
   /** A test of the app has put an object in the place of the service. It may have nothing but `check`. */
@@ -164,25 +128,20 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   }
 
   /** Keeps the call as in flight for the policies that count it by how it ends. */
-  #trackEnds(context: ExecutionContext, visit: Visit, { checks, counted }: CallDecision): void {
+  #trackEnds(visit: Visit, { checks, counted }: CallDecision): void {
     if (!counted || checks.every(({ policy }) => policy.count === 'attempt')) return;
     const pending = checks.filter(({ policy, cost }) => policy.count !== 'attempt' && cost > 0);
     for (const list of [visit.inFlight, visit.watching]) {
       const isWatching = list === visit.watching;
       const ofList = pending.filter(({ policy }) => visit.plan.watching.has(policy) === isWatching);
-      if (ofList.length > 0) list.push(this.#track(context, visit, ofList, counted));
+      if (ofList.length > 0) list.push(this.#track(visit, ofList, counted));
     }
   }
 
-  #track(
-    context: ExecutionContext,
-    visit: Visit,
-    checks: readonly PolicyCheck[],
-    counted: CountedCall,
-  ): CallInFlight {
+  #track(visit: Visit, checks: readonly PolicyCheck[], counted: CountedCall): CallInFlight {
     const ends: CallEnds = {
       limiter: this.limiter,
-      refuse: (error) => this.#refuse(context, visit, error),
+      refuse: (error) => this.#refuse(visit, error),
       redirected: ({ name }) =>
         this.#warnOnce(
           `RATE_LIMIT_NO_VERDICT: ${routeName(visit.call.route)} answered with a redirect. The policy ${name} counts failures, but cannot know whether a redirect is one, so it does not count it. Add an \`isFailure\` that looks at \`location\` to the policy.`,
@@ -198,16 +157,12 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
   }
 
   /** Most calls have one limit, with numbers in its policy and a key that the request has. They wait for nothing here. */
-  #checkAtOnce(
-    policies: readonly ResolvedPolicy[],
-    context: ExecutionContext,
-    call: LimitedCall,
-  ): PolicyCheck | undefined {
+  #checkAtOnce(policies: readonly ResolvedPolicy[], visit: Visit): PolicyCheck | undefined {
     const [policy] = policies;
     if (!policy || policies.length > 1 || policy.count !== 'attempt') return undefined;
     const { cost } = policy;
     if (!policy.isStatic || typeof cost === 'function') return undefined;
-    const key = this.#keys.keyAtOnce(policy.keyBy, context, call);
+    const key = this.#keys.keyAtOnce(policy.keyBy, visit);
     return key === undefined ? undefined : { policy, identity: identityOf(policy.name, key), cost };
   }
 
@@ -224,6 +179,7 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
         `RATE_LIMIT_UNKNOWN_CONTEXT: @RateLimit and RateLimitGuard cannot limit calls of type '${context.getType<string>()}', so these pass. Call AbuseLimiterService in their handlers.`,
       );
     return leaveVisit(place, {
+      context,
       handler,
       type,
       call,
@@ -238,14 +194,14 @@ export class RouteLimiter implements OnModuleInit, CallLimiter {
     });
   }
 
-  #isExempt(context: ExecutionContext, { url }: LimitedCall): boolean | Promise<boolean> {
+  #isExempt({ context, call: { url } }: Visit): boolean | Promise<boolean> {
     const { allow, skipIf } = this.options.limit;
     if (url !== undefined && allow.length > 0 && isAllowed(pathOf(url), allow)) return true;
     return skipIf ? this.#keys.resolver<boolean>(skipIf)(context) : false;
   }
 
   /** Throws the refusal of a call. An error that no client is to see as a refusal is thrown unchanged. */
-  async #refuse(context: ExecutionContext, { call: { response } }: Visit, error: unknown): Promise<never> {
+  async #refuse({ context, call: { response } }: Visit, error: unknown): Promise<never> {
     const isRefusal = error instanceof TooManyAttemptsError || error instanceof LimitError;
     const statusCode = isRefusal ? STATUS[error.code] : undefined;
     if (!isRefusal || statusCode === undefined) throw error;

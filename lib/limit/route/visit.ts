@@ -29,6 +29,8 @@ export interface Plan {
 
 /** One call on its way through guards and handler. It passes each stage once, however often our guards are bound. */
 export interface Visit {
+  /** That of the guards. */
+  readonly context: ExecutionContext;
   readonly handler: ReturnType<ExecutionContext['getHandler']>;
   readonly type: object;
   readonly call: LimitedCall;
@@ -39,21 +41,11 @@ export interface Visit {
   /** The policies that count this call only if a guard refuses it. */
   readonly watching: CallInFlight[];
   /** The limiter of the app that the call belongs to. Several apps of a process may share the methods they call. */
-  readonly limiter: CallLimiter;
+  readonly limiter: { guardsPassed(visit: Visit): Promise<boolean> | true };
   readonly isHttp: boolean;
   /** Whether the handler was called. */
   handled: boolean;
   exempt?: boolean | Promise<boolean>;
-}
-
-/** The part of an app's RouteLimiter that the guard and the interceptor on a method call. */
-export interface CallLimiter {
-  /** Called when all guards have let the call pass. */
-  guardsPassed(context: ExecutionContext, visit: Visit): Promise<boolean> | true;
-  /** Called when the handler has returned. Rejects with the error that is to be answered in place of the value. */
-  handlerReturned(visit: Visit, calls: readonly CallInFlight[], value: unknown): Promise<void>;
-  /** Called when the handler threw. Rejects with the error that is to be answered in place of `error`, if there is one. */
-  handlerThrew(visit: Visit, calls: readonly CallInFlight[], error: unknown): Promise<void>;
 }
 
 const READERS: Readonly<Record<string, (context: ExecutionContext) => LimitedCall>> = {
@@ -63,7 +55,6 @@ const READERS: Readonly<Record<string, (context: ExecutionContext) => LimitedCal
   rpc: messageCall,
 };
 
-/** Returns the call of a context. Undefined if SyncGuard does not know this type of context. */
 export const limitedCall = (context: ExecutionContext): LimitedCall | undefined =>
   READERS[context.getType<string>()]?.(context);
 
