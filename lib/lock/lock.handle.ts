@@ -91,6 +91,11 @@ export class BackendHandle implements LockHandle {
     this.#place = place;
   }
 
+  /** @internal The lock was released, or found to be lost. */
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
   async release(signal?: AbortSignal): Promise<ReleaseResult> {
     // A second release waits for the first one. It tries by itself only if the first has failed.
     while (this.#releasing) {

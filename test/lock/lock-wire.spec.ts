@@ -481,3 +481,51 @@ describe('the wire format of locks', () => {
     expect(await calls()).toBe(10);
   });
 });
+
+describe('an acquire that a Cluster client sends again when its lock is over', () => {
+  const KEY = 'order:1';
+  const OWNER_BEFORE = ['127.0.0.1:1'];
+  const OWNER_AFTER = ['127.0.0.1:2'];
+
+  /** A client that knows a Cluster, keeps the first acquire to itself, and sends it by `sendAgain()`. */
+  async function clientOfACluster() {
+    const { client: connect } = await freshRedis();
+    const client = connect();
+    const send = client.sendCommand.bind(client);
+    const kept: Parameters<typeof send>[] = [];
+    client.sendCommand = (...sent) => {
+      if (kept.length > 0 || !String(sent[0].name).startsWith('eval')) return send(...sent);
+      kept.push(sent);
+      return sent[0].promise;
+    };
+    const slots = Array<string[]>(16_384).fill(OWNER_BEFORE);
+    const cluster = Object.assign(client, { isCluster: true, slots, nodes: () => [] });
+    return {
+      cluster,
+      /** Another master has the key, which owes no reply. */
+      switchMaster: () => void slots.fill(OWNER_AFTER),
+      sendAgain: () => kept.map((each) => send(...each)),
+      keys: async () => (await connect().keys('*')).filter((name) => !name.includes('fence')),
+      other: createRedisBackend(connect()),
+    };
+  }
+
+  const lockBehind = async () => {
+    const { cluster, switchMaster, ...rest } = await clientOfACluster();
+    const locks = new LockService(createRedisBackend(cluster, { commandTimeoutMs: 100 }), resolveOptions());
+    const lock = <T>(body: () => T) => {
+      const running = locks.lock(body, { key: KEY });
+      setTimeout(switchMaster, 150);
+      return running;
+    };
+    return { lock, ...rest };
+  };
+
+  it('holds nothing', async () => {
+    const { lock, sendAgain, keys } = await lockBehind();
+    expect(await lock(() => 'in')).toBe('in');
+    expect(await Promise.all(sendAgain())).toHaveLength(1);
+    expect(await keys()).not.toStrictEqual([]);
+    await eventually(async () => expect(await keys()).toStrictEqual([]));
+  });
+});

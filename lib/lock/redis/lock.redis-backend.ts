@@ -152,16 +152,18 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
       sentAt = momentNow();
       reply = await this.#ask(wanted, turn, { signal });
     }
-    if (reply.status === 'granted') this.#turns.granted(turn, wanted.lockId, wasWoken);
     const waits = reply.status === 'locked' ? this.#turns.locked(turn, reply) : {};
-    return this.#toAcquireResult(reply, wanted, sentAt, waits);
+    const result = this.#toAcquireResult(reply, wanted, sentAt, waits);
+    if (result.ok) this.#turns.granted(turn, result, wasWoken);
+    return result;
   }
 
   async #ask(
-    { keys, lockId, ttlMs, ref }: Wanted,
+    wanted: Wanted,
     turn: RedisTurn | undefined,
     options: RunOptions<AcquireReply>,
   ): Promise<AcquireReply> {
+    const { keys, lockId, ttlMs, ref } = wanted;
     const { channel, countsAll } = this.#turns.handing;
     const args = {
       lockId,
@@ -175,8 +177,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
       keyJson: ref.json.keyJson,
     };
     if (keys.length > 1) Object.assign(args, ref.json);
-    // A waiting call repeats its attempt with the same lockId, so a failed attempt is undone only after the turn has left.
-    const undo = turn && ((): void => (turn.hasLeft ? this.#turns.settle(turn) : undefined));
+    const undo = turn && ((): void => this.#turns.late(turn, wanted));
     const script = acquireFor(keys.length);
     try {
       const reply = await this.runner.run(script, ref.names, args, undo ? { undo, ...options } : options);
@@ -196,7 +197,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     { keys, lockId, ttlMs, ref }: Wanted,
     sentAt: Moment,
     waits: { lookAgainMs?: number } = {},
-  ): AcquireResult {
+  ) {
     switch (reply.status) {
       case 'granted': {
         const { fence, expiresAtMs } = reply;

@@ -8,6 +8,7 @@ import type { AcquireReply } from './acquire.script.js';
 import type { HandedOver } from './lock.replies.js';
 import { handOnScript, publishScript } from './hand-on.scripts.js';
 import { CLAIM_MS, KEEPING_LOOK_MS } from '../lock.times.js';
+import type { BackendHandle } from '../lock.handle.js';
 import { WaitingTurn } from '../waiting-turn.js';
 
 /** The pause between two attempts of a waiter that no message can reach. A claim lasts longer, so it is not missed. */
@@ -44,6 +45,8 @@ export class RedisTurn extends WaitingTurn {
   ticket = '';
   /** The fault of the last attempt that failed. */
   fault: unknown;
+  /** The lock that the turn was granted. */
+  handle: BackendHandle | undefined;
   /** The process name under which the turn stands in the queues. */
   process = UNHEARD;
 
@@ -111,8 +114,9 @@ export class RedisTurns {
     return true;
   }
 
-  granted(turn: RedisTurn, lockId: string, wasWoken: boolean): void {
-    this.#waiting.delete(lockId);
+  granted(turn: RedisTurn, handle: BackendHandle, wasWoken: boolean): void {
+    this.#waiting.delete(handle.lockId);
+    turn.handle = handle;
     // A grant that arrives too late is released, perhaps twice, the second time in the background. So the next attempt
     // of this turn uses a new lockId, whose lock that release cannot end.
     turn.wanted = undefined;
@@ -129,12 +133,22 @@ export class RedisTurns {
     for (const { key, waiter } of handed) this.#claims.watch(keys[key] as string, waiter);
   }
 
-  /** Called when a turn has left, and again when the answer to its last attempt comes after that. */
-  settle(turn: RedisTurn): void {
-    const { wanted, process, fault } = turn;
+  /** Called when a turn has left. */
+  settle({ wanted, process, fault }: RedisTurn): void {
     if (!wanted) return;
     this.#waiting.delete(wanted.lockId);
     this.config.leave(wanted, wanted.lockId + process, fault);
+  }
+
+  /**
+   * Called when an attempt that has failed was answered after all, or may have been. If the turn still waits, its next
+   * attempt takes what this one has got. If a later attempt got the lock, this one may have run after the release: a
+   * Cluster client sends a command again where a master was lost.
+   */
+  late(turn: RedisTurn, wanted: Wanted): void {
+    if (turn.hasLeft) this.settle(turn);
+    else if (turn.wanted !== wanted && turn.handle?.isOver)
+      this.config.leave(wanted, wanted.lockId + turn.process, 'unknown');
   }
 
   /** Called at boot. Warns if messages cannot reach waiters. */
