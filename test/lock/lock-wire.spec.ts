@@ -482,50 +482,68 @@ describe('the wire format of locks', () => {
   });
 });
 
-describe('an acquire that a Cluster client sends again when its lock is over', () => {
+describe('an acquire that a Cluster client sends again after the next one got the lock', () => {
   const KEY = 'order:1';
-  const OWNER_BEFORE = ['127.0.0.1:1'];
-  const OWNER_AFTER = ['127.0.0.1:2'];
+  let locks: LockService;
+  let other: LockBackend;
+  let switchMaster: () => void;
+  let sendAgain: () => Promise<unknown>;
+  let keys: () => Promise<string[]>;
 
-  /** A client that knows a Cluster, keeps the first acquire to itself, and sends it by `sendAgain()`. */
-  async function clientOfACluster() {
-    const { client: connect } = await freshRedis();
-    const client = connect();
+  // The client knows a Cluster, and keeps its first acquire until `sendAgain()`. After `switchMaster()` another master
+  // has the keys, which owes no reply to that.
+  beforeEach(async () => {
+    const server = await freshRedis();
+    const client = server.client();
     const send = client.sendCommand.bind(client);
     const kept: Parameters<typeof send>[] = [];
     client.sendCommand = (...sent) => {
-      if (kept.length > 0 || !String(sent[0].name).startsWith('eval')) return send(...sent);
+      if (kept.length > 0 || !sent[0].name.startsWith('eval')) return send(...sent);
       kept.push(sent);
       return sent[0].promise;
     };
-    const slots = Array<string[]>(16_384).fill(OWNER_BEFORE);
-    const cluster = Object.assign(client, { isCluster: true, slots, nodes: () => [] });
-    return {
-      cluster,
-      /** Another master has the key, which owes no reply. */
-      switchMaster: () => void slots.fill(OWNER_AFTER),
-      sendAgain: () => kept.map((each) => send(...each)),
-      keys: async () => (await connect().keys('*')).filter((name) => !name.includes('fence')),
-      other: createRedisBackend(connect()),
-    };
-  }
+    const slots = Array.from({ length: 16_384 }, () => ['old:1']);
+    Object.assign(client, { isCluster: true, slots, nodes: () => [] });
+    switchMaster = () => void slots.fill(['new:1']);
+    sendAgain = () => Promise.all(kept.map((each) => send(...each)));
+    locks = new LockService(createRedisBackend(client, { commandTimeoutMs: 100 }), resolveOptions());
+    const admin = server.client();
+    keys = async () => (await admin.keys('*')).filter((name) => !name.includes('fence'));
+    other = createRedisBackend(admin, { keyLayout: 'slotted' });
+  });
 
-  const lockBehind = async () => {
-    const { cluster, switchMaster, ...rest } = await clientOfACluster();
-    const locks = new LockService(createRedisBackend(cluster, { commandTimeoutMs: 100 }), resolveOptions());
-    const lock = <T>(body: () => T) => {
-      const running = locks.lock(body, { key: KEY });
-      setTimeout(switchMaster, 150);
-      return running;
-    };
-    return { lock, ...rest };
+  const lock = async (body: () => unknown): Promise<unknown> => {
+    const running = locks.lock(body, { key: KEY });
+    await sleep(200); // Its first attempt has failed.
+    switchMaster();
+    return running;
   };
+  const nothingIsLeft = (): Promise<void> =>
+    eventually(async () => expect(await keys()).toStrictEqual([]), { timeoutMs: 5_000 });
 
-  it('holds nothing', async () => {
-    const { lock, sendAgain, keys } = await lockBehind();
-    expect(await lock(() => 'in')).toBe('in');
-    expect(await Promise.all(sendAgain())).toHaveLength(1);
-    expect(await keys()).not.toStrictEqual([]);
-    await eventually(async () => expect(await keys()).toStrictEqual([]));
+  it('leaves no lock behind when it runs after the release', async () => {
+    await lock(() => 1);
+    await sendAgain();
+    await nothingIsLeft();
+  });
+
+  it('leaves no waiter behind when somebody else has the lock by then', async () => {
+    await lock(() => 1);
+    const held = granted(await other.acquire({ key: KEY, ttlMs: TTL_MS }));
+    await sendAgain();
+    await eventually(async () =>
+      expect((await keys()).filter((name) => name.includes('queue'))).toStrictEqual([]),
+    );
+    expect(await held.release()).toStrictEqual({ ok: true });
+    await nothingIsLeft();
+  });
+
+  it('changes nothing while the body runs', async () => {
+    await lock(async () => {
+      await sendAgain();
+      await sleep(100);
+      expect(await other.isLocked({ key: KEY })).toBe(true);
+    });
+    await nothingIsLeft();
   });
 });
