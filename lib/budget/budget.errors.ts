@@ -1,5 +1,4 @@
 import { hashKey } from '../core/keys.js';
-import { passOwed } from '../core/owed.js';
 import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
 import type { Amount, BudgetRecord, Exceeded, Violation } from './budget.types.js';
 
@@ -35,7 +34,7 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
 
   static from(error: unknown): SyncGuardError {
     if (error instanceof BudgetInputError || error instanceof BudgetUnavailableError) return error;
-    return passOwed(error, new BudgetUnavailableError(faultOf<FaultCode>(error, 'A budget operation')));
+    return new BudgetUnavailableError(faultOf<FaultCode>(error, 'A budget operation'));
   }
 }
 

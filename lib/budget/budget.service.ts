@@ -1,6 +1,5 @@
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
-import { refuseAborted } from '../core/abort.js';
-import { boolean, type CallOptions } from '../core/validate.js';
+import { boolean, type CallOptions, refuseAborted } from '../core/validate.js';
 import type {
   BudgetBackend,
   LimitedScope,

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
-import { describe } from '../core/keys.js';
 import { SyncGuardError } from '../core/errors.js';
 import {
+  describe,
   type CallOptions,
   callOptions,
   duration,

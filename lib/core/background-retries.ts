@@ -1,20 +1,19 @@
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { SyncGuardError } from './errors.js';
-import { isOwed } from './owed.js';
+import { isOwed, SyncGuardError } from './errors.js';
 
 /** Pauses between the attempts of a call that waits. The waiting for each answer comes on top. */
 const SHORT_PAUSES_MS = [50, 250];
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 4_000;
+const PASSING: readonly unknown[] = ['ServiceUnavailable', 'NetworkTimeout'];
 
 /** Tries once. Resolves to true when nothing is left to do. A rejection counts as a failed try. */
 export type Attempt = () => Promise<boolean>;
 
 /**
  * Repeats commands that Redis did not answer, such as the release of a lock that nobody uses, or the settling of a
- * budget hold whose work is done. The retries of a call end when its attempt resolves to true, or when its time is
- * over.
+ * budget hold whose work is done.
  */
 export class BackgroundRetries {
   readonly #pending = new Set<Promise<void>>();
@@ -37,17 +36,14 @@ export class BackgroundRetries {
     this.#pending.add(retries);
   }
 
-  /**
-   * Wakes all pending retries for one last attempt, and waits for them. Called before the connection closes.
-   */
+  /** Wakes all pending retries for one last attempt, and waits for them. Called before the connection closes. */
   async flush(): Promise<void> {
     this.#closing.abort();
     await Promise.all(this.#pending);
   }
 
-  async #retry(attempt: Attempt, endMs: number, lastFault: unknown): Promise<void> {
+  async #retry(attempt: Attempt, endMs: number, fault: unknown): Promise<void> {
     const { signal } = this.#closing;
-    let fault = lastFault;
     const note = (error: unknown): false => ((fault = error), false);
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
       const isLast = signal.aborted;
@@ -61,19 +57,14 @@ export class BackgroundRetries {
 /** Repeats a call up to twice when Redis does not answer. The call must be safe to repeat. */
 export async function retried<T>(call: () => Promise<T>): Promise<T> {
   for (const pauseMs of SHORT_PAUSES_MS) {
-    let fault: unknown;
     try {
       return await call();
-    } catch (error) {
-      fault = error;
-      const isPassing =
-        error instanceof SyncGuardError &&
-        (error.code === 'ServiceUnavailable' || error.code === 'NetworkTimeout');
-      if (!isPassing) throw error;
+    } catch (fault) {
+      if (!(fault instanceof SyncGuardError && PASSING.includes(fault.code))) throw fault;
+      await sleep(pauseMs);
+      // A command that Redis may still answer is not sent again.
+      if (isOwed(fault)) throw fault;
     }
-    await sleep(pauseMs);
-    // A command that Redis may still answer is not sent again.
-    if (isOwed(fault)) throw fault;
   }
   return call();
 }

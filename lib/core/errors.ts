@@ -1,4 +1,5 @@
 const BRANDS = Symbol.for('syncguard:error-brands');
+const OWED = Symbol.for('syncguard:owed');
 
 /** The codes of faults that every feature shares. Features add codes of their own. */
 export type FaultCode =
@@ -13,6 +14,8 @@ export interface SyncGuardErrorInit<Code extends string = string> {
   cause?: unknown;
   /** Facts for programs. Keys appear in it only as hashes. */
   context?: Readonly<Record<string, unknown>>;
+  /** @internal See {@link withOwed}. */
+  isOwed?: () => boolean;
 }
 
 /**
@@ -37,12 +40,13 @@ export class SyncGuardError<Code extends string = string> extends Error {
   /** What the operator of the app can do about it. */
   readonly hint: string | undefined;
 
-  constructor({ code, message, hint, cause, context = {} }: SyncGuardErrorInit<Code>) {
+  constructor({ code, message, hint, cause, context = {}, isOwed }: SyncGuardErrorInit<Code>) {
     super(hint ? `${message} ${hint}` : message, cause === undefined ? undefined : { cause });
     this.code = code;
     this.context = context;
     this.summary = message;
     this.hint = hint;
+    if (isOwed) withOwed(this, isOwed);
     const brands = brandsOf(new.target);
     Object.defineProperty(this, BRANDS, { value: brands });
     Object.defineProperty(this, 'name', { value: brands[0], configurable: true, writable: true });
@@ -66,11 +70,22 @@ export function faultOf<Code extends string>(
 ): SyncGuardErrorInit<Code | 'Internal'> {
   if (error instanceof SyncGuardError) {
     const { code, summary: message, hint, cause, context } = error as SyncGuardError<Code>;
-    return { code, message, hint, cause, context };
+    return { code, message, hint, cause, context, isOwed: () => isOwed(error) };
   }
   const message = `${operation} failed with an error that SyncGuard does not know. It is the \`cause\`.`;
   return { code: 'Internal', message, cause: error };
 }
+
+/**
+ * Marks a fault with a function that returns whether the reply to its command may still come. A retry before
+ * then would send a second command to a server that has not answered the first.
+ */
+export const withOwed = <Fault extends object>(fault: Fault, isOwed: () => boolean): Fault =>
+  Object.defineProperty(fault, OWED, { value: isOwed });
+
+/** Returns whether the reply to the failed command may still come. */
+export const isOwed = (fault: unknown): boolean =>
+  (fault as { [OWED]?: () => boolean } | null | undefined)?.[OWED]?.() ?? false;
 
 /** Returns whether a value is an error of the class with this brand, or of a class derived from it. */
 export function hasBrand(value: unknown, brand: string): boolean {

@@ -17,14 +17,3 @@ export function hashKey(value: string): string {
   }
   return [h1, h2, h3].map((h) => h.toString(16).padStart(8, '0')).join('');
 }
-
-/** Describes a value for an error message. A string may be private, so only its length is shown. */
-export function describe(value: unknown): string {
-  if (value === null) return 'null';
-  if (typeof value === 'string')
-    return value === '' ? 'an empty string' : `a string of ${value.length} characters`;
-  if (typeof value === 'number' || typeof value === 'boolean' || typeof value === 'bigint')
-    return `${String(value)} (${typeof value})`;
-  if (Array.isArray(value)) return `an array of ${value.length}`;
-  return typeof value === 'undefined' ? 'undefined' : `a value of type ${typeof value}`;
-}

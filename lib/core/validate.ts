@@ -1,17 +1,23 @@
-import { describe } from './keys.js';
-import { SyncGuardConfigError, SyncGuardError } from './errors.js';
+import { SyncGuardConfigError, SyncGuardError, type SyncGuardErrorInit } from './errors.js';
 
 /** The longest duration. Longer ones overflow JavaScript's timers, and Lua prints them with an exponent. */
 export const MAX_DURATION_MS = 2 ** 31 - 1;
 
-/** Returns an error that names the option, its bound, the value and the value's type. */
-export function invalidOption(
-  name: string,
-  bound: string,
-  value: unknown,
-  hint?: string,
-): SyncGuardConfigError {
-  return new SyncGuardConfigError(`${name} must be ${bound}, got ${show(value)}.`, hint ? { hint } : {});
+/** Describes a value for an error message. A string may be private, so only its length is shown. */
+export function describe(value: unknown): string {
+  if (value === null || value === undefined) return String(value);
+  if (typeof value === 'string')
+    return value === '' ? 'an empty string' : `a string of ${value.length} characters`;
+  if (typeof value === 'number' || typeof value === 'boolean' || typeof value === 'bigint')
+    return `${value} (${typeof value})`;
+  return Array.isArray(value) ? `an array of ${value.length}` : `a value of type ${typeof value}`;
+}
+
+/** Returns an error that names the option, its bound, the value and the value's type. A short string is shown. */
+export function invalidOption(name: string, bound: string, value: unknown, hint?: string): Error {
+  const isShort = typeof value === 'string' && value.length > 0 && value.length <= 60;
+  const shown = isShort ? `${JSON.stringify(value)} (string)` : describe(value);
+  return new SyncGuardConfigError(`${name} must be ${bound}, got ${shown}.`, { hint });
 }
 
 export function integer(name: string, value: unknown, min = 0, max = MAX_DURATION_MS): number {
@@ -51,28 +57,22 @@ export function knownOptions<Known extends string>(
 
 /** Cuts the unknown name to 60 characters, because options that were spread from a request may have any name. */
 function unknownOption(name: string, key: string, known: readonly string[]): SyncGuardConfigError {
-  const near = nearest(key, known);
+  const near = nearest(key.slice(0, 60).toLowerCase(), known);
   const all = known.length === 0 ? 'The call has no options.' : `The options are: ${known.join(', ')}.`;
   return new SyncGuardConfigError(`${name}.${key.slice(0, 60)} is not an option.`, {
     hint: near ? `Did you mean ${near}? ${all}` : all,
   });
 }
 
-/**
- * Returns the known name that was probably meant. It differs by few letters from the given one, or one of the two is
- * part of the other.
- */
-function nearest(key: string, known: readonly string[]): string | undefined {
-  const given = key.slice(0, 60).toLowerCase();
-  const ranked = known
-    .map((name) => ({ name, distance: distance(given, name.toLowerCase()) }))
-    .sort((a, b) => a.distance - b.distance);
-  const isNear = ({ name, distance }: { name: string; distance: number }): boolean =>
-    distance <= given.length / 3 || (given.length > 2 && includesEither(given, name.toLowerCase()));
-  return ranked.find(isNear)?.name;
+/** Returns the name that was probably meant: few letters differ, or one of the two is part of the other. */
+function nearest(given: string, known: readonly string[]): string | undefined {
+  const isPart = (name: string): boolean =>
+    given.length > 2 && (name.includes(given) || given.includes(name));
+  return known
+    .map((name) => ({ name, letters: distance(given, name.toLowerCase()) }))
+    .sort((a, b) => a.letters - b.letters)
+    .find(({ name, letters }) => letters <= given.length / 3 || isPart(name.toLowerCase()))?.name;
 }
-
-const includesEither = (a: string, b: string): boolean => a.includes(b) || b.includes(a);
 
 /** Returns how many letters must be inserted, removed or changed to turn `a` into `b`. */
 function distance(a: string, b: string): number {
@@ -97,7 +97,6 @@ const PLAIN_KEY = /^[\x20-\x7e]{1,512}$/;
 /**
  * Returns a user's key as every backend stores it: in NFC, so that the two spellings of "é" are one key.
  *
- * @param name - the name of the argument, for the error
  * @throws SyncGuardError InvalidArgument when the key is not a string, is empty, has over 512 UTF-8 bytes or
  *   has a lone surrogate
  */
@@ -150,6 +149,18 @@ export function abortSignal(name: string, value: unknown): AbortSignal {
   throw invalidOption(name, 'an AbortSignal', value);
 }
 
+/** Throws if the signal of a call is malformed or has aborted. A memory backend calls this first, as the script runner does. */
+export function refuseAborted(
+  signal: AbortSignal | undefined,
+  FeatureError: new (init: SyncGuardErrorInit<'Aborted' | 'InvalidArgument'>) => Error,
+): void {
+  if (!signal) return;
+  if (typeof signal.addEventListener !== 'function')
+    throw new FeatureError({ code: 'InvalidArgument', message: 'signal must be an AbortSignal.' });
+  const message = 'The call was aborted by its signal.';
+  if (signal.aborted) throw new FeatureError({ code: 'Aborted', message, cause: signal.reason });
+}
+
 /** Options of a call that has no other options. */
 export interface CallOptions {
   /**
@@ -159,11 +170,7 @@ export interface CallOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-/**
- * Checks the options of a call: an object without unknown names, whose `signal` is an AbortSignal.
- *
- * @param known - the names that are allowed besides `signal`
- */
+/** Checks the options of a call: an object with the `known` names only, and a `signal` that is an AbortSignal. */
 export function callOptions<Options extends CallOptions>(
   options: Options,
   known: readonly Exclude<keyof Options & string, 'signal'>[],
@@ -174,9 +181,8 @@ export function callOptions<Options extends CallOptions>(
   return options;
 }
 
-/** Lets what goes wrong in the calls of a feature leave as its errors. */
+/** Lets what goes wrong in the calls of a feature leave as its errors: in their checks, and in the answer of a backend. */
 export const leavingAs = (toFeatureError: (error: unknown) => Error) => ({
-  /** Runs the checks of a call. */
   checked<T>(check: () => T): T {
     try {
       return check();
@@ -184,7 +190,6 @@ export const leavingAs = (toFeatureError: (error: unknown) => Error) => ({
       throw toFeatureError(error);
     }
   },
-  /** Returns the answer of a backend. */
   attributed: <T>(answer: Promise<T>): Promise<T> =>
     answer.catch((error: unknown) => {
       throw toFeatureError(error);
@@ -198,10 +203,4 @@ export function jsonOf(value: unknown): string | undefined {
   } catch {
     return undefined;
   }
-}
-
-function show(value: unknown): string {
-  return typeof value === 'string' && value.length > 0 && value.length <= 60
-    ? `${JSON.stringify(value)} (string)`
-    : describe(value);
 }

@@ -1,4 +1,4 @@
-import { describe } from '../core/keys.js';
+import { describe } from '../core/validate.js';
 import { LimitError } from './limit.errors.js';
 import { type ResolvedLimitOptions, resolvePolicies } from './limit.options.js';
 import { limitDuration, type ResolvedPolicy } from './limit.policy.js';

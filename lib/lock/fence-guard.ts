@@ -1,5 +1,4 @@
-import { describe } from '../core/keys.js';
-import { type CallOptions, callOptions, knownOptions, userKey } from '../core/validate.js';
+import { describe, type CallOptions, callOptions, knownOptions, userKey } from '../core/validate.js';
 import type { FenceBackend, FencedValue, FencedWrite, FenceResult } from './fence.backend.js';
 import { invalidCall, LockError } from './lock.errors.js';
 import { checked, validateLockId } from './lock.validate.js';

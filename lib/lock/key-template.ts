@@ -1,4 +1,4 @@
-import { describe } from '../core/keys.js';
+import { describe } from '../core/validate.js';
 import { invalidCall } from './lock.errors.js';
 
 type Part = string | { readonly index: number; readonly path: readonly string[]; readonly source: string };

@@ -1,5 +1,5 @@
 import { setMaxListeners } from 'node:events';
-import { isOwed } from '../core/owed.js';
+import { isOwed } from '../core/errors.js';
 import { hashesOf, LockError } from './lock.errors.js';
 import { type BackendHandle, earlierMoment, fencesOf, momentAfter, msUntil } from './lock.handle.js';
 import type { ExtendResult, Moment } from './lock.types.js';

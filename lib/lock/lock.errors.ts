@@ -1,5 +1,4 @@
 import { hashKey } from '../core/keys.js';
-import { passOwed } from '../core/owed.js';
 import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 
 /**
@@ -35,7 +34,7 @@ export class LockError extends SyncGuardError<LockErrorCode> {
   ): LockError {
     if (error instanceof LockError) return error;
     const fault = faultOf<LockErrorCode>(error, 'A lock operation');
-    const lockError = new LockError({
+    return new LockError({
       ...fault,
       context: {
         ...fault.context,
@@ -43,7 +42,6 @@ export class LockError extends SyncGuardError<LockErrorCode> {
         ...(about.lockId === undefined ? {} : { lockIdHash: hashKey(about.lockId) }),
       },
     });
-    return passOwed(error, lockError);
   }
 }
 

@@ -1,9 +1,8 @@
 import { randomFillSync } from 'node:crypto';
-import { refuseAborted } from '../core/abort.js';
 import { BackgroundRetries } from '../core/background-retries.js';
 import { IdleSweep } from '../core/idle-sweep.js';
 import { settleWithin } from '../core/settle-within.js';
-import { MAX_DURATION_MS } from '../core/validate.js';
+import { MAX_DURATION_MS, refuseAborted } from '../core/validate.js';
 import { type LockBackend, withDetail } from './lock.backend.js';
 import { LockError } from './lock.errors.js';
 import type { ExtendResult, HeldLock, LockHandle, Moment, ReleaseResult } from './lock.types.js';

@@ -1,5 +1,5 @@
-import { describe, hashKey } from '../core/keys.js';
-import type { CallOptions } from '../core/validate.js';
+import { hashKey } from '../core/keys.js';
+import { type CallOptions, describe } from '../core/validate.js';
 import type { LockBackend } from './lock.backend.js';
 import { invalidCall, LockError } from './lock.errors.js';
 import type { AcquireResult, LockInfo, LookupOptions, RawLockInfo } from './lock.types.js';

@@ -1,5 +1,4 @@
-import { describe } from '../core/keys.js';
-import { type CallOptions, callOptions, duration, leavingAs, userKey } from '../core/validate.js';
+import { describe, type CallOptions, callOptions, duration, leavingAs, userKey } from '../core/validate.js';
 import { invalidCall, LockError } from './lock.errors.js';
 import type {
   AcquireOptions,

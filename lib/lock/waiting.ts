@@ -1,5 +1,5 @@
 import { setMaxListeners } from 'node:events';
-import { isOwed } from '../core/owed.js';
+import { isOwed } from '../core/errors.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
 import { LockError, type LockErrorCode } from './lock.errors.js';
 import type { ResolvedLockCall } from './lock.options.js';

@@ -6,7 +6,7 @@ import {
   memberName,
   replaceMethod,
 } from '../method/replace-method.js';
-import { describe } from '../core/keys.js';
+import { describe } from '../core/validate.js';
 import { compileKeyTemplate } from './key-template.js';
 import { invalidCall } from './lock.errors.js';
 import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './lock.options.js';

@@ -1,6 +1,5 @@
 import { createHash, hash } from 'node:crypto';
-import { describe } from '../core/keys.js';
-import { MAX_KEY_BYTES, normalizeKey } from '../core/validate.js';
+import { describe, MAX_KEY_BYTES, normalizeKey } from '../core/validate.js';
 import { SyncGuardConfigError } from '../core/errors.js';
 
 /** The longest Redis key that SyncGuard builds, in bytes. Other programs use the same number (docs/wire-format.md). */

@@ -1,6 +1,5 @@
-import { describe } from '../core/keys.js';
 import { SyncGuardConfigError } from '../core/errors.js';
-import { integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
+import { describe, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import type { RedisClient, RedisConnectionOptions } from './redis.client.js';
 
 /** Checks the longest time for one command to Redis, in ms. Default: 1,000. */

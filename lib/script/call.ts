@@ -1,5 +1,5 @@
 import { setMaxListeners } from 'node:events';
-import { withOwed } from '../core/owed.js';
+import { withOwed } from '../core/errors.js';
 import type { RedisClient } from '../redis/redis.client.js';
 import { RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
 import type { RedisReadiness } from '../redis/redis.readiness.js';

@@ -1,7 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto';
-import { describe } from '../core/keys.js';
 import { days } from '../core/time.js';
 import {
+  describe,
   type CallOptions,
   callOptions,
   duration,

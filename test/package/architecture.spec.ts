@@ -90,7 +90,7 @@ const ALLOWED: [file: string, statement: string][] = [
   ['lib/redis/redis.client.ts', `import type { Redis } from 'ioredis';`],
   ['lib/redis/redis.keys.ts', `import { createHash } from 'node:crypto';`],
   ['lib/script/fragments.ts', `import type { RedisClient } from '../redis/redis.client.js';`],
-  ['lib/lock/lock.types.ts', `import '../core/abort.js';`],
+  ['lib/lock/lock.types.ts', `import '../core/time.js';`],
   ['lib/lock/lock.errors.ts', `import './cycle.js';`],
   [
     'lib/lock/lock.nest.ts',
@@ -105,7 +105,7 @@ const ALLOWED: [file: string, statement: string][] = [
   ['lib/limit/memory/limit.memory-backend.ts', `import '../limit.types.js';`],
   ['lib/limit/route/rate-limit.metadata.ts', `import '../limit.types.js';`],
   ['lib/budget/budget.types.ts', ''],
-  ['lib/core/abort.ts', ''],
+  ['lib/core/time.ts', ''],
   ['lib/method/replace-method.ts', ''],
   [
     'lib/module/syncguard.module.ts',

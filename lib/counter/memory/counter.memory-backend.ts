@@ -1,4 +1,4 @@
-import { refuseAborted } from '../../core/abort.js';
+import { refuseAborted } from '../../core/validate.js';
 import { type Clock, systemClock } from '../../core/clock.js';
 import { IdleSweep } from '../../core/idle-sweep.js';
 import type { CallOptions } from '../../core/validate.js';

@@ -1,4 +1,4 @@
-import { refuseAborted } from '../../core/abort.js';
+import { refuseAborted } from '../../core/validate.js';
 import { SyncGuardError } from '../../core/errors.js';
 import type { CallOptions } from '../../core/validate.js';
 import type { FenceBackend, FencedWrite, FenceResult } from '../fence.backend.js';

@@ -1,6 +1,5 @@
-import { refuseAborted } from '../../core/abort.js';
 import { type Clock, systemClock } from '../../core/clock.js';
-import { type CallOptions, MAX_DURATION_MS } from '../../core/validate.js';
+import { type CallOptions, MAX_DURATION_MS, refuseAborted } from '../../core/validate.js';
 import type {
   Burn,
   BurnReply,
