@@ -1,5 +1,4 @@
-import type { LuaCommand } from './commands.js';
-import { commandOf, type Script, type ScriptArg } from './define-script.js';
+import { commandOf, type LuaCommand, type Script, type ScriptArg } from './define-script.js';
 
 /** The most calls of a batch. The server runs nothing else meanwhile, so a batch stays as short as one slow command. */
 const MOST_CALLS = 32;
@@ -8,45 +7,35 @@ const MOST_CALLS = 32;
 const MOST_CHARS = 65_536;
 
 /** What a batch needs of a call. */
-export interface BatchedCall {
+interface BatchedCall {
   readonly script: Script;
   /** The keys and then the arguments, in the order of the script. */
   readonly keysAndArgs: readonly ScriptArg[];
 }
 
-/** The same script for several calls at once. */
-export interface BatchScript extends LuaCommand {
-  /** The arguments of the command: the number of all keys, the keys of each call, the number of calls, and the other arguments of each. */
-  argsOf(calls: readonly Pick<BatchedCall, 'keysAndArgs'>[]): ScriptArg[];
-}
-
-const known = new WeakMap<Script, BatchScript>();
+const batches = new WeakMap<Script, LuaCommand>();
 
 /** Returns the script that runs several calls of `script`. It replies one reply for each call, in order. */
-export function batchOf(script: Script): BatchScript {
-  let batch = known.get(script);
-  if (!batch) known.set(script, (batch = defineBatch(script)));
+export function batchOf(script: Script): LuaCommand {
+  let batch = batches.get(script);
+  if (!batch) {
+    const lua = luaOf(script);
+    const command = commandOf(`${script.name}:batch`, lua);
+    batches.set(script, (batch = { command, lua, binary: script.binary, numberOfKeys: undefined }));
+  }
   return batch;
 }
 
-function defineBatch(script: Script): BatchScript {
-  const { name, keys, binary } = script;
-  const lua = luaOf(script);
-  return {
-    command: commandOf(`${name}:batch`, lua),
-    lua,
-    binary,
-    numberOfKeys: undefined,
-    argsOf: (calls) => {
-      const all: ScriptArg[] = [calls.length * keys.length];
-      for (const { keysAndArgs } of calls)
-        for (let i = 0; i < keys.length; i++) all.push(keysAndArgs[i] as ScriptArg);
-      all.push(calls.length);
-      for (const { keysAndArgs } of calls)
-        for (let i = keys.length; i < keysAndArgs.length; i++) all.push(keysAndArgs[i] as ScriptArg);
-      return all;
-    },
-  };
+/** Returns the number of all keys, the keys of each call, the number of calls, and the other arguments of each. */
+export function batchArgs(calls: readonly BatchedCall[]): ScriptArg[] {
+  const numberOfKeys = calls[0]?.script.numberOfKeys ?? 0;
+  const all: ScriptArg[] = [calls.length * numberOfKeys];
+  for (const { keysAndArgs } of calls)
+    for (let i = 0; i < numberOfKeys; i++) all.push(keysAndArgs[i] as ScriptArg);
+  all.push(calls.length);
+  for (const { keysAndArgs } of calls)
+    for (let i = numberOfKeys; i < keysAndArgs.length; i++) all.push(keysAndArgs[i] as ScriptArg);
+  return all;
 }
 
 /**

@@ -8,10 +8,7 @@ import type { Script, ScriptArg } from './define-script.js';
 
 export interface RunOptions<Result> {
   signal?: AbortSignal | undefined;
-  /**
-   * How long the call may wait for a connection and for the answer together, in ms. Default: `commandTimeoutMs` of the
-   * runner.
-   */
+  /** How long the call may wait for a connection and for the answer together, in ms. Default: the runner's. */
   timeoutMs?: number | undefined;
   /** Called when the reply arrives after the call has rejected with a timeout or an abort. */
   onLate?: ((result: Result) => void) | undefined;
@@ -93,14 +90,13 @@ export interface CallRunner {
 }
 
 /**
- * One call from its start to its end: by a reply, a refusal, a deadline or an abort, whichever comes first.
- *
- * It is its own deadline and its own listener of the signal, so that a call makes no closures.
+ * One call from its start to its end: by a reply, a refusal, a deadline or an abort, whichever comes first. It is its own
+ * deadline and its own listener of the signal, so that a call makes no closures.
  */
 export class Call<Result> implements Deadline {
   readonly atMs: number;
   place = -1;
-  #settled = false;
+  isSettled = false;
   #sent = false;
   #isOwed = false;
   #epoch = 0;
@@ -115,10 +111,6 @@ export class Call<Result> implements Deadline {
     private readonly reject: (fault: RedisFault) => void,
   ) {
     this.atMs = performance.now() + (options.timeoutMs ?? runner.commandTimeoutMs);
-  }
-
-  get isSettled(): boolean {
-    return this.#settled;
   }
 
   start(): void {
@@ -136,7 +128,7 @@ export class Call<Result> implements Deadline {
 
   /** Returns whether the call is sent now. A call that was aborted meanwhile is not, and one without a connection waits. */
   departs(): boolean {
-    if (this.#settled) return false;
+    if (this.isSettled) return false;
     const { readiness } = this.runner;
     if (!readiness.ready) {
       this.#wait();
@@ -147,7 +139,6 @@ export class Call<Result> implements Deadline {
     return true;
   }
 
-  /** Ends the call by the reply to its command. */
   answer(reply: unknown): void {
     let result: Result;
     try {
@@ -155,7 +146,7 @@ export class Call<Result> implements Deadline {
     } catch (error) {
       return this.#fail(error instanceof RedisFault ? error : unreadableReply(this.script.name, error));
     }
-    if (this.#settled) return this.#onLate(result);
+    if (this.isSettled) return this.#onLate(result);
     if (this.#epoch !== this.runner.readiness.epoch) this.options.onReplay?.();
     this.#settle();
     this.resolve(result);
@@ -166,17 +157,15 @@ export class Call<Result> implements Deadline {
     // The connection is closing, and its end has not been noticed yet. So the call waits for the next connection. On a
     // Cluster it fails, because a Cluster client sends again by itself, so its last error does not describe the first
     // attempt.
-    if (!this.#settled && !this.runner.client.isCluster && wasNotSent(error)) this.#wait();
+    if (!this.isSettled && !this.runner.client.isCluster && wasNotSent(error)) this.#wait();
     else this.#fail(error);
   }
 
-  /** Called when the deadline has passed. */
   expire(): void {
     this.runner.unanswered();
     this.#giveUp(this.#sent ? noAnswer() : this.runner.readiness.fault());
   }
 
-  /** Called when the signal was aborted. */
   handleEvent(): void {
     const cause: unknown = this.options.signal?.reason;
     this.#giveUp(
@@ -199,22 +188,18 @@ export class Call<Result> implements Deadline {
   }
 
   #fail(error: unknown): void {
-    if (this.#settled) return this.#onLateFault(error);
-    const fault = toRedisFault(error, this.#sent);
-    this.#settle();
+    const isLate = this.isSettled;
+    const fault = toRedisFault(error, isLate || this.#sent);
+    if (isLate) this.#answered();
+    else this.#settle();
     if (fault.mayHaveRun) this.options.undo?.();
-    this.reject(fault);
+    this.reject(fault); // Does nothing if the call is late.
   }
 
   #onLate(result: Result): void {
     this.#answered();
     this.options.onLate?.(result);
     this.options.undo?.(result);
-  }
-
-  #onLateFault(error: unknown): void {
-    this.#answered();
-    if (toRedisFault(error, true).mayHaveRun) this.options.undo?.();
   }
 
   #answered(): void {
@@ -235,7 +220,7 @@ export class Call<Result> implements Deadline {
   }
 
   #settle(): void {
-    this.#settled = true;
+    this.isSettled = true;
     this.#stopWaiting?.();
     this.runner.deadlines.remove(this);
     this.options.signal?.removeEventListener('abort', this);

@@ -1,15 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { RedisClient } from '../redis/redis.client.js';
-import type { ScriptArg } from './define-script.js';
-
-/** A Lua text as a command of a client. */
-export interface LuaCommand {
-  readonly command: string;
-  readonly lua: string;
-  readonly binary: boolean;
-  /** Undefined if the first argument of each call is the number of its keys. */
-  readonly numberOfKeys: number | undefined;
-}
+import type { LuaCommand, ScriptArg } from './define-script.js';
 
 export type Invoke = (...args: ScriptArg[]) => Promise<unknown>;
 

@@ -1,40 +1,41 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { inLines } from './fragments.js';
 
 export type ScriptArg = string | number | Buffer;
 
-/** One atomic step on the server. docs/scripts.md has the laws that every script keeps, and the tests that check them. */
-export interface Script<Key extends string = string, Arg extends string = string, Result = unknown> {
-  readonly name: string;
-  /**
-   * The name under which the client registers the script. It contains a hash of the Lua code, so a script of another
-   * library cannot have the same name.
-   */
+/** A Lua text as a command of a client. */
+export interface LuaCommand {
   readonly command: string;
-  readonly keys: readonly Key[];
-  readonly numberOfKeys: number;
-  readonly args: readonly Arg[];
   readonly lua: string;
   /** True if replies are Buffers, for data that is not text. */
   readonly binary: boolean;
-  /** Turns the raw reply into a typed result. Throws on any shape that the script does not document. */
-  decode(reply: unknown): Result;
+  /** Undefined if the first argument of each call is the number of its keys. */
+  readonly numberOfKeys: number | undefined;
 }
 
-export interface ScriptDefinition<Key extends string, Arg extends string, Result> {
-  name: string;
+/** One atomic step on the server. docs/scripts.md has the laws that every script keeps, and the tests that check them. */
+export interface Script<
+  Key extends string = string,
+  Arg extends string = string,
+  Result = unknown,
+> extends LuaCommand {
+  readonly name: string;
   /**
    * The names of KEYS, in order. Each name becomes a local variable in Lua. A name such as `record:2` cannot, so the
    * script reads that key by its index.
    */
-  keys: readonly Key[];
-  /** The names of ARGV, in order. */
-  args: readonly Arg[];
-  /** The Lua code. KEYS and ARGV are local variables under their names. */
-  lua: string;
+  readonly keys: readonly Key[];
+  readonly numberOfKeys: number;
+  /** The names of ARGV, in order, which are local variables in Lua too. */
+  readonly args: readonly Arg[];
+  /** Turns the raw reply into a typed result. Throws on any shape that the script does not document. */
   decode(reply: unknown): Result;
-  binary?: boolean;
 }
+
+export type ScriptDefinition<Key extends string, Arg extends string, Result> = Pick<
+  Script<Key, Arg, Result>,
+  'name' | 'keys' | 'args' | 'lua' | 'decode'
+> & { readonly binary?: boolean };
 
 /**
  * Defines a script whose keys and arguments have names in both languages: `KEYS[1]` is `local lockKey` in Lua
@@ -51,10 +52,9 @@ export function defineScript<const Key extends string, const Arg extends string,
   return { name, command, keys, numberOfKeys: keys.length, args, lua, binary, decode };
 }
 
-/** Returns the name under which a client registers a Lua text. */
-export function commandOf(name: string, lua: string): string {
-  return `syncguard:${name}:${createHash('sha1').update(lua).digest('hex').slice(0, 8)}`;
-}
+/** Returns the name under which a client registers a Lua text. By its hash, no script of another library has the same. */
+export const commandOf = (name: string, lua: string): string =>
+  `syncguard:${name}:${hash('sha1', lua).slice(0, 8)}`;
 
 /** Returns the names that a Lua text uses. Comments and texts in it do not count. */
 export const wordsOf = (lua: string): Set<string> =>
@@ -73,7 +73,6 @@ function bind(list: 'KEYS' | 'ARGV', names: readonly string[], body: string): st
  * It names the shape of the reply and not its content, which may be private.
  */
 export function unexpectedReply(script: string, reply: unknown): never {
-  throw new TypeError(
-    `The script ${script} does not document a reply of this shape: ${Array.isArray(reply) ? `an array of ${reply.length}` : typeof reply}.`,
-  );
+  const shape = Array.isArray(reply) ? `an array of ${reply.length}` : typeof reply;
+  throw new TypeError(`The script ${script} does not document a reply of this shape: ${shape}.`);
 }

@@ -3,10 +3,10 @@ import { settleWithin } from '../core/settle-within.js';
 import type { ClientStream, RedisClient } from '../redis/redis.client.js';
 import type { HangWatch } from '../redis/redis.hang-watch.js';
 import { RedisReadiness } from '../redis/redis.readiness.js';
-import { batchOf, inBatches } from './batch.js';
-import { Call, Deadlines, type RunOptions } from './call.js';
-import { defineOn, type Invoke, type LuaCommand, runNew } from './commands.js';
-import type { Script, ScriptArg } from './define-script.js';
+import { batchArgs, batchOf, inBatches } from './batch.js';
+import { Call, type CallRunner, Deadlines, type RunOptions } from './call.js';
+import { defineOn, type Invoke, runNew } from './commands.js';
+import type { LuaCommand, Script, ScriptArg } from './define-script.js';
 
 export type { RunOptions } from './call.js';
 export type { ScriptArg } from './define-script.js';
@@ -21,9 +21,8 @@ const atTurnsEnd = setImmediate;
  * call by a deadline, and turns failures into a {@link RedisFault}. Calls of one script that are made in one turn of the
  * event loop are sent together.
  */
-export class ScriptRunner {
+export class ScriptRunner implements CallRunner {
   readonly readiness: RedisReadiness;
-  /** @internal for {@link Call} */
   readonly deadlines = new Deadlines();
   /** The scripts that are commands of the client. */
   readonly #commands = new Map<string, Invoke>();
@@ -44,8 +43,7 @@ export class ScriptRunner {
     private readonly hangs?: HangWatch,
   ) {
     this.readiness = new RedisReadiness(client);
-    // The keys of two calls are seldom in one slot.
-    this.#batches = !client.isCluster;
+    this.#batches = !client.isCluster; // The keys of two calls are seldom in one slot.
   }
 
   /** Runs a script once. Rejects with a RedisFault only. */
@@ -63,12 +61,10 @@ export class ScriptRunner {
     });
   }
 
-  /** Registers a script on the client. */
   register(script: LuaCommand): void {
     this.#commands.set(script.command, defineOn(this.client, script));
   }
 
-  /** Called when no answer came in time. */
   unanswered(): void {
     this.hangs?.suspect();
   }
@@ -84,22 +80,16 @@ export class ScriptRunner {
     await settleWithin(ms, [new Promise<void>((resolve) => this.#onAllAnswered.push(resolve))]);
   }
 
-  /** @internal for {@link Call} */
   owes(call: object): void {
     this.#owed.add(call);
   }
 
-  /** @internal for {@link Call} */
   answered(call: object): void {
     this.#owed.delete(call);
     if (this.#owed.size === 0) for (const resolve of this.#onAllAnswered.splice(0)) resolve();
   }
 
-  /**
-   * @internal for {@link Call}
-   *
-   * Calls that come one after the other are sent at once: each would only wait for the end of its turn.
-   */
+  /** Calls that come one after the other are sent at once: each would only wait for the end of its turn. */
   enqueue(call: AnyCall): void {
     if (this.#isQuiet && this.#inFlight === 0 && this.#queued.length === 0) {
       if (call.departs()) this.#send(call);
@@ -141,9 +131,8 @@ export class ScriptRunner {
   #sendBatch(calls: readonly AnyCall[]): void {
     const [call] = calls as [AnyCall];
     if (calls.length === 1) return this.#send(call);
-    const batch = batchOf(call.script);
     this.#inFlight++;
-    this.command(batch, batch.argsOf(calls)).then(
+    this.command(batchOf(call.script), batchArgs(calls)).then(
       (replies) => {
         this.#inFlight--;
         answerEach(calls, replies);
@@ -155,7 +144,7 @@ export class ScriptRunner {
     );
   }
 
-  /** @internal Sends one command, of one call or of a batch. */
+  /** Sends one command, of one call or of a batch. */
   command(lua: LuaCommand, args: readonly ScriptArg[]): Promise<unknown> {
     const invoke = this.#commands.get(lua.command);
     try {

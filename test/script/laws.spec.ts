@@ -4,7 +4,7 @@ import { isNativeError } from 'node:util/types';
 import { healthScript } from '../../lib/assembly/redis-connection.js';
 import { allScripts } from '../../lib/assembly/script-loader.js';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
-import { batchOf } from '../../lib/script/batch.js';
+import { batchArgs, batchOf } from '../../lib/script/batch.js';
 import { type ScriptArg, ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { examples } from './examples/all.examples.js';
@@ -86,10 +86,10 @@ describe('the laws of scripts', () => {
   };
   /** Two calls in one batch. Fails if one of them does. */
   const inBatch: Evaluate = async ({ script, ...example }, on = client) => {
-    const call = { keysAndArgs: [...keysOf({ script, ...example }), ...argsOf({ script, ...example })] };
-    const batch = batchOf(script);
-    const [keys, ...rest] = batch.argsOf([call, call]) as [number, ...ScriptArg[]];
-    const replies = (await on.eval(batch.lua, keys, ...rest)) as unknown[];
+    const keysAndArgs = [...keysOf({ script, ...example }), ...argsOf({ script, ...example })];
+    const call = { script, keysAndArgs };
+    const [keys, ...rest] = batchArgs([call, call]) as [number, ...ScriptArg[]];
+    const replies = (await on.eval(batchOf(script).lua, keys, ...rest)) as unknown[];
     expect(replies).toHaveLength(2);
     for (const reply of replies) if (isNativeError(reply)) throw reply;
     return replies;

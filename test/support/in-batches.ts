@@ -1,5 +1,5 @@
 import { isNativeError } from 'node:util/types';
-import { batchOf } from '../../lib/script/batch.js';
+import { batchArgs, batchOf } from '../../lib/script/batch.js';
 import type { Script, ScriptArg } from '../../lib/script/define-script.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 
@@ -9,8 +9,8 @@ export function describeInBatches(name: string, tests: () => void): void {
     beforeAll(() => {
       const { command: send } = ScriptRunner.prototype;
       const inBatch = async (runner: ScriptRunner, script: Script, keysAndArgs: readonly ScriptArg[]) => {
-        const batch = batchOf(script);
-        const [reply] = (await send.call(runner, batch, batch.argsOf([{ keysAndArgs }]))) as [unknown];
+        const args = batchArgs([{ script, keysAndArgs }]);
+        const [reply] = (await send.call(runner, batchOf(script), args)) as [unknown];
         if (isNativeError(reply)) throw reply;
         return reply;
       };
