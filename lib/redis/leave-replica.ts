@@ -25,9 +25,7 @@ export function leaveReplica(): (error: Error) => boolean {
   };
 }
 
-/**
- * Returns whether a `reconnectOnError` makes its client leave a replica. ioredis reconnects on `true`, 1 and 2 only.
- */
+/** Returns whether a `reconnectOnError` makes its client leave a replica. ioredis reconnects on `true`, 1 and 2 only. */
 export function leavesReplica(reconnectOnError: ((error: Error) => unknown) | null | undefined): boolean {
   try {
     return [true, 1, 2].includes(reconnectOnError?.(QUESTION) as never);

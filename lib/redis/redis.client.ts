@@ -23,45 +23,31 @@ export type RedisConnectionOptions =
  * The part of an ioredis client that this package uses. ioredis 5 and 6, a `Redis` and a `Cluster`, and a
  * mock that only has `eval` all fit.
  */
-export interface RedisClient {
-  /**
-   * The status of ioredis: 'wait' | 'connecting' | 'connect' | 'ready' | 'reconnecting' | 'close' | 'end'. A
-   * mock has none.
-   */
+export interface RedisClient extends Partial<
+  EvalClient & Pick<IoredisClient, 'defineCommand' | 'duplicate'>
+> {
+  /** 'wait' | 'connecting' | 'connect' | 'ready' | 'reconnecting' | 'close' | 'end'. A mock has none. */
   readonly status?: string;
   readonly isCluster?: boolean;
-  readonly options?: ClientOptions & { readonly redisOptions?: ClientOptions | undefined };
+  readonly options?: ClientOptions & { readonly redisOptions?: ClientOptions };
   readonly stream?: ClientStream;
   /** Only on a Cluster: the `host:port` of the nodes of each slot, the master first. */
   readonly slots?: readonly (readonly string[])[];
-  eval?(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
-  evalBuffer?(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
-  defineCommand?(name: string, definition: { lua: string; numberOfKeys?: number }): void;
+  readonly evalBuffer?: EvalClient['eval'];
   info?(): Promise<string>;
   ping?(): Promise<unknown>;
   client?(subcommand: string): Promise<unknown>;
   connect?(): Promise<unknown>;
   disconnect?(): void;
   quit?(): Promise<unknown>;
-  duplicate?(...options: never[]): unknown;
   subscribe?(channel: string): Promise<unknown>;
   nodes?(role?: 'all' | 'master' | 'slave'): RedisClient[];
   on?(event: string, listener: (...args: unknown[]) => void): unknown;
   off?(event: string, listener: (...args: unknown[]) => void): unknown;
 }
 
-interface ClientOptions {
-  readonly keyPrefix?: string | undefined;
-  readonly stringNumbers?: boolean | undefined;
-  readonly db?: number | undefined;
-  readonly host?: string | undefined;
-  readonly port?: number | undefined;
-  readonly tls?: unknown;
-  readonly sentinels?: readonly unknown[] | null | undefined;
-  readonly failoverDetector?: boolean | undefined;
-  readonly socketTimeout?: number | undefined;
-  readonly reconnectOnError?: ((error: Error) => boolean | 1 | 2) | null | undefined;
-}
+/** Without the class of a connector, which is another one in each copy of ioredis. */
+type ClientOptions = Omit<RedisOptions, 'Connector'>;
 
 export interface ClientStream {
   readonly bytesRead: number;
@@ -73,10 +59,7 @@ export interface ClientStream {
   destroy(error?: Error): unknown;
 }
 
-/**
- * Returns the client's own `keyPrefix`. ioredis puts it before every declared key, and scripts see it in
- * KEYS.
- */
+/** Returns the client's own `keyPrefix`. ioredis puts it before every declared key, and scripts see it in KEYS. */
 export const clientKeyPrefix = (client: RedisClient): string =>
   client.options?.keyPrefix ?? (client.isCluster ? client.options?.redisOptions?.keyPrefix : undefined) ?? '';
 

@@ -10,10 +10,10 @@ export class RedisFault extends SyncGuardError<FaultCode> {
   constructor(
     code: FaultCode,
     message: string,
-    init: { hint?: string; cause?: unknown; mayHaveRun?: boolean } = {},
+    { hint, cause, mayHaveRun = false }: { hint?: string; cause?: unknown; mayHaveRun?: boolean } = {},
   ) {
-    super({ code, message, hint: init.hint, cause: init.cause });
-    this.mayHaveRun = init.mayHaveRun ?? false;
+    super({ code, message, hint, cause });
+    this.mayHaveRun = mayHaveRun;
   }
 }
 
@@ -28,11 +28,9 @@ interface Rule {
 
 const NO_DATABASE = /DB index is out of range|invalid DB index|SELECT is not allowed in cluster mode/i;
 
-/** The hint for a server that cannot be reached. */
 export const UNREACHABLE_HINT =
   'Check the address in the `redis` option (`rediss://` where the server wants TLS), and check that the server runs. SyncGuard reconnects by itself.';
 
-/** The same hint where the client uses TLS. */
 export const UNREACHABLE_BY_TLS_HINT =
   'Check that the address in the `redis` option leads to the TLS port and not to the plain one, and that the server runs. SyncGuard reconnects by itself.';
 
@@ -119,22 +117,14 @@ export function toRedisFault(error: unknown, sent = false): RedisFault {
 
 /** Returns whether ioredis had no connection for the command and did not queue it. */
 export const wasNotSent = (error: unknown): boolean =>
-  /enableOfflineQueue options is false/.test((error as { message?: string } | null)?.message ?? '');
+  /enableOfflineQueue options is false/.test(errorText(error));
 
-/**
- * Returns whether an error says that the database of the options does not exist. ioredis emits such an error and then uses
- * database 0.
- */
+/** Returns whether the database of the options does not exist. ioredis emits such an error and then uses database 0. */
 export const isNoDatabase = (error: unknown): boolean => NO_DATABASE.test(errorText(error));
 
-/**
- * Returns the fault of an error that prevents a connection until the options change. Undefined for other
- * errors.
- */
-export function connectingFault(error: unknown): RedisFault | undefined {
-  const rule = error === undefined ? undefined : findRule(errorText(error));
-  return rule?.ofConnecting ? toRedisFault(error) : undefined;
-}
+/** Returns the fault of an error that prevents a connection until the options change. Undefined for other errors. */
+export const connectingFault = (error: unknown): RedisFault | undefined =>
+  findRule(errorText(error))?.ofConnecting ? toRedisFault(error) : undefined;
 
 const findRule = (text: string): Rule | undefined => RULES.find(({ pattern }) => pattern.test(text));
 
@@ -144,13 +134,12 @@ const UNKNOWN: Omit<Rule, 'pattern'> = {
   hint: 'See `cause` for the message of the server.',
 };
 
+type ClientError = Error & { readonly code?: unknown; readonly lastNodeError?: unknown };
+
 /** Copies an error of ioredis without the failed command, which may contain passwords, keys and lock ids. */
 function withoutCommand(error: unknown): unknown {
   if (typeof error !== 'object' || error === null) return error;
-  const { name, message, stack, code, lastNodeError } = error as Error & {
-    code?: unknown;
-    lastNodeError?: unknown;
-  };
+  const { name, message, stack, code, lastNodeError } = error as ClientError;
   const copy = new Error(message, lastNodeError ? { cause: withoutCommand(lastNodeError) } : undefined);
   return Object.assign(copy, { name, stack, ...(code === undefined ? {} : { code }) });
 }
@@ -159,16 +148,9 @@ function withoutCommand(error: unknown): unknown {
 export const foreignValue = (what: string): RedisFault =>
   toRedisFault(new Error(`SYNCGUARD_FOREIGN ${what}`));
 
-/**
- * Returns the message and the system code of an error. For an error of a Cluster it includes those of the
- * node's error.
- */
+/** Returns the message and the system code of an error. For an error of a Cluster it includes those of the node's error. */
 function errorText(error: unknown): string {
-  const { message, code, lastNodeError } = (error ?? {}) as {
-    message?: unknown;
-    code?: unknown;
-    lastNodeError?: unknown;
-  };
+  const { message, code, lastNodeError } = (error ?? {}) as Partial<ClientError>;
   const own = [message, code].filter((part) => typeof part === 'string').join(' ');
   return lastNodeError ? `${own} ${errorText(lastNodeError)}` : own || String(error);
 }

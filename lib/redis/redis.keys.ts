@@ -1,13 +1,10 @@
-import { createHash, hash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { describe, MAX_KEY_BYTES, normalizeKey } from '../core/validate.js';
 import { SyncGuardConfigError } from '../core/errors.js';
 
 /** The longest Redis key that SyncGuard builds, in bytes. Other programs use the same number (docs/wire-format.md). */
 export const EFFECTIVE_KEY_BUDGET_BYTES = 1000;
-/**
- * How many bytes of the longest Redis key stay free for names that are built from it. Other programs use the same
- * number.
- */
+/** How many bytes of it stay free for names that are built from the key. Other programs use the same number. */
 export const RESERVE_BYTES = 26;
 
 /** The beginning of the name of a fence counter, after the prefix. The name of the lock's record follows. */
@@ -31,32 +28,26 @@ export function makeStorageKey(
   limit: number = EFFECTIVE_KEY_BUDGET_BYTES,
   reserve: number = RESERVE_BYTES,
 ): string {
-  const derived = typeof key === 'string' && key.startsWith(FENCE);
-  return storageKey(
-    prefix,
-    normalizeKey(key, 'key', derived ? FENCE.length + limit : MAX_KEY_BYTES),
-    limit,
-    reserve,
-  );
+  const isDerived = typeof key === 'string' && key.startsWith(FENCE);
+  const normalized = normalizeKey(key, 'key', isDerived ? FENCE.length + limit : MAX_KEY_BYTES);
+  return storageKey(prefix, normalized, limit, reserve);
 }
 
 /** Does the same as {@link makeStorageKey} for a key that was checked before. */
 export function storageKey(
   prefix: string,
   key: string,
-  limit: number = EFFECTIVE_KEY_BUDGET_BYTES,
-  reserve: number = RESERVE_BYTES,
+  limit = EFFECTIVE_KEY_BUDGET_BYTES,
+  reserve = RESERVE_BYTES,
 ): string {
   const full = join(prefix, key);
   return Buffer.byteLength(full) + reserve <= limit ? full : makeHashedKey(prefix, key);
 }
 
-/**
- * Builds the hashed form of {@link makeStorageKey}, for keys that are too long or that would name an internal
- * key.
- */
+/** Builds the hashed form of {@link makeStorageKey}, for keys that are too long or that would name an internal key. */
 export function makeHashedKey(prefix: string, key: string): string {
-  return join(prefix, sha256(join(prefix, key)).subarray(0, 16).toString('base64url'));
+  const digest = hash('sha256', join(prefix, key), 'buffer');
+  return join(prefix, digest.subarray(0, 16).toString('base64url'));
 }
 
 function join(prefix: string, key: string): string {
@@ -67,8 +58,6 @@ function join(prefix: string, key: string): string {
 /** Returns `length` base64url characters that represent a key in a Cluster hash tag. */
 export const hashTag = (key: string, length: number): string =>
   hash('sha256', key, 'base64url').slice(0, length);
-
-const sha256 = (text: string): Buffer => createHash('sha256').update(text).digest();
 
 /**
  * Checks `keyPrefix`. `/`, `{` and `}` are refused because they separate our other keys and Cluster tags. A

@@ -8,6 +8,9 @@ import {
   UNREACHABLE_HINT,
 } from './redis.errors.js';
 
+const CLOSED_HINT =
+  'The client was closed. SyncGuard cannot be used after the app or its client has shut down.';
+
 interface Waiter {
   resolve(): void;
   reject(fault: RedisFault): void;
@@ -46,7 +49,7 @@ export class RedisReadiness {
   };
 
   constructor(private readonly client: RedisClient) {
-    listen(client, this.#listeners);
+    listen(client, 'on', this.#listeners);
     if (client.isCluster) for (const node of connectionsOf(client)) this.#watchNode(node);
   }
 
@@ -77,10 +80,11 @@ export class RedisReadiness {
   fault(): RedisFault {
     const known = this.#noDatabase ?? connectingFault(this.#lastError);
     if (known) return known;
-    return new RedisFault('ServiceUnavailable', 'Redis cannot be reached.', {
-      hint: this.#unreachableHint(),
-      cause: this.#lastError === undefined ? undefined : toRedisFault(this.#lastError).cause,
-    });
+    const { status, options } = this.client;
+    // A port without TLS does not answer a TLS greeting but waits for more, so no error names this mistake.
+    const hint = status === 'end' ? CLOSED_HINT : options?.tls ? UNREACHABLE_BY_TLS_HINT : UNREACHABLE_HINT;
+    const cause = this.#lastError === undefined ? undefined : toRedisFault(this.#lastError).cause;
+    return new RedisFault('ServiceUnavailable', 'Redis cannot be reached.', { hint, cause });
   }
 
   /** Refuses all calls until the client connects anew, because the database of the options does not exist. */
@@ -90,17 +94,10 @@ export class RedisReadiness {
   }
 
   close(): void {
-    unlisten(this.client, this.#listeners);
+    listen(this.client, 'off', this.#listeners);
     if (this.client.isCluster)
-      for (const node of connectionsOf(this.client)) unlisten(node, this.#nodeListeners);
+      for (const node of connectionsOf(this.client)) listen(node, 'off', this.#nodeListeners);
     this.#settle((waiter) => waiter.reject(this.fault()));
-  }
-
-  #unreachableHint(): string {
-    if (this.client.status === 'end')
-      return 'The client was closed. SyncGuard cannot be used after the app or its client has shut down.';
-    // A port without TLS does not answer a TLS greeting but waits for more, so no error names this mistake.
-    return this.client.options?.tls ? UNREACHABLE_BY_TLS_HINT : UNREACHABLE_HINT;
   }
 
   #onError(error: unknown): void {
@@ -123,8 +120,8 @@ export class RedisReadiness {
 
   /** A Cluster emits an event for a removed node, but none for a node that reconnects by itself. */
   #watchNode(node: RedisClient): void {
-    unlisten(node, this.#nodeListeners);
-    listen(node, this.#nodeListeners);
+    listen(node, 'off', this.#nodeListeners);
+    listen(node, 'on', this.#nodeListeners);
   }
 
   #settle(settle: (waiter: Waiter) => void): void {
@@ -134,12 +131,7 @@ export class RedisReadiness {
   }
 }
 
-function listen(client: RedisClient, listeners: Listeners): void {
+function listen(client: RedisClient, onOrOff: 'on' | 'off', listeners: Listeners): void {
   for (const [event, listener] of Object.entries(listeners))
-    client.on?.(event, listener as (...args: unknown[]) => void);
-}
-
-function unlisten(client: RedisClient, listeners: Listeners): void {
-  for (const [event, listener] of Object.entries(listeners))
-    client.off?.(event, listener as (...args: unknown[]) => void);
+    client[onOrOff]?.(event, listener as (...args: unknown[]) => void);
 }

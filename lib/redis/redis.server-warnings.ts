@@ -74,8 +74,8 @@ function warningsOf(info: string, isCluster: boolean): string[] {
   return warnings;
 }
 
+/** A version that cannot be read is not older. */
 function isOlder(version: string): boolean {
-  const [major, minor] = version.split('.').map(Number);
-  if (major === undefined || minor === undefined || Number.isNaN(major) || Number.isNaN(minor)) return false;
+  const [major = NaN, minor = NaN] = version.split('.').map(Number);
   return major < OLDEST_VERSION[0] || (major === OLDEST_VERSION[0] && minor < OLDEST_VERSION[1]);
 }

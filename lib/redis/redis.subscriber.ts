@@ -44,7 +44,7 @@ export class RedisSubscriber {
   #connection: RedisClient | undefined;
   #opening: Promise<boolean> | undefined;
   #refusedUntilMs = -Infinity;
-  #isListening = false;
+  isListening = false;
   #isChecking = false;
   #isClosed = false;
   // All calls share the connection, so it must not run in the async context of the call that opened it.
@@ -58,10 +58,6 @@ export class RedisSubscriber {
     client.on?.('end', () => this.pause());
   }
 
-  get isListening(): boolean {
-    return this.#isListening;
-  }
-
   /** True for a while after the ACL has refused SUBSCRIBE. */
   get isRefused(): boolean {
     return performance.now() < this.#refusedUntilMs;
@@ -69,7 +65,7 @@ export class RedisSubscriber {
 
   /** Resolves to true once it listens. Resolves to false if the server cannot be reached now, or refuses SUBSCRIBE. */
   open(): Promise<boolean> {
-    if (this.#isListening) return Promise.resolve(true);
+    if (this.isListening) return Promise.resolve(true);
     if (this.#isClosed || this.isRefused) return Promise.resolve(false);
     this.#opening ??= this.#context
       .runInAsyncScope(() => this.#open())
@@ -89,12 +85,15 @@ export class RedisSubscriber {
 
   /** Closes the connection until the next `open()`. */
   pause(): void {
-    this.#end();
+    const connection = this.#connection;
+    this.#connection = undefined;
+    this.isListening = false;
+    connection?.disconnect?.();
   }
 
   close(): void {
     this.#isClosed = true;
-    this.#end();
+    this.pause();
   }
 
   async #open(): Promise<boolean> {
@@ -115,31 +114,20 @@ export class RedisSubscriber {
       return false;
     }
     if (this.#connection !== connection) return false;
-    this.#isListening = true;
+    this.isListening = true;
     this.events.onListening();
     return true;
   }
 
   #onEnd(connection: RedisClient): void {
     if (this.#connection !== connection) return;
-    this.#end();
+    this.pause();
     if (!this.#isClosed) void this.#reopen();
   }
 
-  #end(): void {
-    const connection = this.#connection;
-    this.#connection = undefined;
-    this.#isListening = false;
-    connection?.disconnect?.();
-  }
-
   async #reopen(): Promise<void> {
-    for (
-      let pauseMs = FIRST_PAUSE_MS;
-      this.events.isNeeded();
-      pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)
-    ) {
-      await sleep(pauseMs, undefined, { ref: false });
+    for (let pauseMs = FIRST_PAUSE_MS; this.events.isNeeded(); pauseMs *= 2) {
+      await sleep(Math.min(pauseMs, LONGEST_PAUSE_MS), undefined, { ref: false });
       if (this.#isClosed || (await this.open())) return;
     }
   }
