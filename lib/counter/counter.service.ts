@@ -31,9 +31,7 @@ export class CounterService {
    *   `NetworkTimeout` if Redis does not answer, `AuthFailed` if it refuses the client
    */
   async increment(key: string, options: IncrementOptions): Promise<CounterResult> {
-    const call = checked(() =>
-      validateIncrement(key, callOptions(options, ['max', 'windowMs', 'cost', 'id'])),
-    );
+    const call = checked(() => validateIncrement(key, options));
     const reply = await attributed(this.backend.increment(call, options));
     return { ...reply, remaining: Math.max(0, call.max - reply.count) };
   }
@@ -59,7 +57,8 @@ export class CounterService {
   }
 }
 
-function validateIncrement(key: string, { max, windowMs, cost, id }: IncrementOptions): CounterCall {
+function validateIncrement(key: string, options: IncrementOptions): CounterCall {
+  const { max, windowMs, cost, id } = callOptions(options, ['max', 'windowMs', 'cost', 'id']);
   return {
     key: userKey(key),
     max: integer('max', max, 0, Number.MAX_SAFE_INTEGER),

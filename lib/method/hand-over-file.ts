@@ -18,10 +18,7 @@ export const isStreamedFile = (value: unknown): value is StreamedFile =>
  * The lock or the hold lasts until then. A file that nobody reads never closes. So after `patienceMs` without a first
  * read this resolves, and the stream fails for a later reader.
  */
-export function handOverFile(
-  file: StreamedFile,
-  { onReady, patienceMs }: Pick<Reader, 'onReady' | 'patienceMs'>,
-): Promise<StreamedFile> {
+export function handOverFile(file: StreamedFile, { onReady, patienceMs }: Reader): Promise<StreamedFile> {
   return new Promise((end) => {
     const stream = file.getStream();
     const giveUp = setTimeout(() => {

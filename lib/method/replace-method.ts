@@ -31,21 +31,16 @@ export function replaceMethod(
   wrap: (original: Method) => Method,
 ): void {
   const original: unknown = descriptor?.value;
+  const place = memberName(target, propertyKey);
   if (!descriptor || typeof original !== 'function')
-    throw new SyncGuardConfigError(
-      `${decorator} is on ${memberName(target, propertyKey)}, which is not a method.`,
-      {
-        code: 'DECORATOR_NOT_ON_METHOD',
-        hint: 'Put the decorator on a method, not on a property, an accessor or a class.',
-      },
+    throw notOnMethod(
+      `${decorator} is on ${place}, which is not a method.`,
+      'Put the decorator on a method, not on a property, an accessor or a class.',
     );
   if (typeof target === 'function')
-    throw new SyncGuardConfigError(
-      `${decorator} is on the static method ${memberName(target, propertyKey)}, where Nest cannot inject the service of the decorator.`,
-      {
-        code: 'DECORATOR_NOT_ON_METHOD',
-        hint: 'Put the decorator on a method of an instance.',
-      },
+    throw notOnMethod(
+      `${decorator} is on the static method ${place}, where Nest cannot inject the service of the decorator.`,
+      'Put the decorator on a method of an instance.',
     );
   const replacement = wrap(original as Method);
   for (const key of Reflect.getOwnMetadataKeys(original) as unknown[])
@@ -54,6 +49,9 @@ export function replaceMethod(
   Object.defineProperty(replacement, 'length', { value: original.length, configurable: true });
   descriptor.value = replacement;
 }
+
+const notOnMethod = (message: string, hint: string): SyncGuardConfigError =>
+  new SyncGuardConfigError(message, { code: 'DECORATOR_NOT_ON_METHOD', hint });
 
 /**
  * Makes Nest inject a service into every instance of the class, under the token as property name. The class needs no

@@ -35,9 +35,6 @@ export function wrapMethod(original: Method, around: Around, patience: Patience)
     : wrapPromise(original, around, patience);
 }
 
-const isAsyncIterable = (value: unknown): boolean =>
-  typeof value === 'object' && value !== null && Symbol.asyncIterator in value;
-
 const noProgress = (): StreamProgress => ({ isStream: false, items: 0, last: undefined, completed: false });
 
 /** The error for an iterable that the caller would read after the lock or the hold has ended. */
@@ -62,7 +59,7 @@ function wrapPromise(original: Method, around: Around, patience: Patience): Meth
         if (isObservable(value)) return handOverObservable(value, reader);
         if (isStreamedFile(value)) return handOverFile(value, reader);
         if (isGenerator(value)) return handOverItems(value, reader);
-        if (value === returned && isAsyncIterable(value)) throw notAGenerator(original.name);
+        if (value === returned && Symbol.asyncIterator in value) throw notAGenerator(original.name);
         return value;
       };
       const run: Promise<unknown> = around(this, args, body, progress);

@@ -31,11 +31,7 @@ export type OutcomeReply<Outcome extends string> = Outcome extends string
   ? SecretFacts & { readonly outcome: Outcome }
   : never;
 
-export interface Content {
-  readonly payload: Buffer;
-  readonly text: boolean;
-  readonly meta: string;
-}
+export type Content = Pick<StoredSecret, 'payload' | 'text' | 'meta'>;
 
 /**
  * - `burned_by_you`: the secret is burned, and the viewTag belongs to a view that was counted.
@@ -52,20 +48,16 @@ export type PeekReply =
   | OutcomeReply<Exclude<NotShownReason, 'not_found' | 'failed'>>
   | 'not_found';
 
-/**
- * `burned`: burned by this call or its first send. `burned_before`: burned by an earlier call, by the last view or by
- * failures.
- */
+/** `burned`: burned by this call or its first send. `burned_before`: burned in another way, or earlier. */
 export type BurnReply = OutcomeReply<'burned' | 'burned_before' | 'expired'> | 'not_found';
 
-/** `settled`: the view is confirmed or released, as asked. */
 export type SettleReply = OutcomeReply<'settled'> | 'not_found';
 
 export type StatusReply = OutcomeReply<'live' | 'leased' | 'burned' | 'expired'> | 'not_found';
 
 export interface Burn {
   readonly tag: string;
-  /** With a proof, only the secret that the proof belongs to is burned. */
+  /** Given by the sender. The proof of another secret burns nothing. */
   readonly proof?: string;
   readonly burnId: string;
 }
@@ -73,16 +65,12 @@ export interface Burn {
 export interface View {
   readonly tag: string;
   readonly viewTag: string;
-  /**
-   * Identifies the call. Several calls may have the same viewTag, and each counts as a try. A call that is sent twice
-   * counts as one try.
-   */
+  /** Several calls may have the same viewTag, and each counts as a try. A call that is sent twice counts as one. */
   readonly callId: string;
   /** 0: the view is counted at once. */
   readonly leaseMs: number;
 }
 
-/** A view that was taken before. */
 export type TakenView = Pick<View, 'tag' | 'viewTag'>;
 
 /**

@@ -25,12 +25,11 @@ export const MAX_LEASES = 100;
 const MAX_TTL_MS = days(3_650);
 const MAX_META_BYTES = 4_096;
 const MAX_LABEL_BYTES = 200;
-/** The largest `maxFailures`. Each wrong try is remembered, so that its viewId cannot show the secret again. */
+/** Each wrong try is remembered, so that its viewId cannot show the secret again. */
 const MAX_FAILURES = 100;
 
 const RECEIPT = /^receipt\.([\w-]{22})\.([\w-]{22})$/;
 
-/** Returns 16 random bytes as 22 base64url characters. */
 export const createId = (): string => randomBytes(16).toString('base64url');
 
 /**
@@ -65,7 +64,7 @@ export function validateReceipt(receipt: unknown): Receipt {
 export interface CheckedSecret {
   readonly id: string;
   readonly payload: Buffer;
-  /** True if the payload was passed as a string. */
+  /** Whether the payload was a string. */
   readonly text: boolean;
   readonly views: number | null;
   readonly ttlMs: number | null;
@@ -117,7 +116,7 @@ function validatePayload(payload: unknown, maxBytes: number): { payload: Buffer;
   if (!text && !(payload instanceof Uint8Array))
     throw invalidOption('payload', 'a string or a Buffer', payload);
   if (text && !payload.isWellFormed())
-    throw invalidOption('payload', 'text without lone surrogates, which are halves of characters', payload);
+    throw invalidArgument('payload must be text without lone surrogates, which are halves of characters.');
   const bytes = text ? Buffer.byteLength(payload) : payload.byteLength;
   if (bytes > maxBytes)
     throw invalidArgument(

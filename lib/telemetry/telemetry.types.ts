@@ -140,15 +140,14 @@ export type Feature = SyncGuardEvent['feature'];
  * The facts of an operation, apart from its success. lib/assembly/observed-*.ts says which facts each operation has,
  * `observe.ts` adds its success and duration, and `telemetry.ts` hashes keys and ids.
  */
-export interface Facts
-  extends
-    Partial<
-      Pick<LockEvent, 'place' | 'waitedMs'> & Pick<LimitEvent, 'policy' | 'degraded' | 'fromDenyCache'>
-    >,
-    Partial<Pick<SecretEvent, 'label'> & Pick<ThresholdEvent, 'percent' | 'scopeType' | 'period'>> {
+export interface Facts extends Partial<
+  Pick<LockEvent, 'place' | 'waitedMs'> &
+    Pick<LimitEvent, 'policy' | 'degraded' | 'fromDenyCache'> &
+    Pick<ThresholdEvent, 'percent' | 'scopeType' | 'period'> &
+    Pick<SecretEvent, 'label'>
+> {
   /** Replaces the name of the method. */
   readonly type?: SyncGuardEvent['type'];
-  /** Why the operation was refused. Undefined if it was not. */
   readonly reason?: string | undefined;
   readonly key?: string | undefined;
   readonly keys?: readonly string[] | undefined;
@@ -156,13 +155,7 @@ export interface Facts
 }
 
 /** The facts of an operation before hashing. Listeners never get this. */
-export interface Observation extends Facts {
-  readonly feature: Feature;
-  readonly type: SyncGuardEvent['type'];
-  readonly result: 'ok' | 'fail';
-  readonly code?: string;
-  readonly durationMs: number;
-}
+export type Observation = Facts & Pick<SyncGuardEvent, 'feature' | 'type' | 'result' | 'code' | 'durationMs'>;
 
 /** Reports an operation to the listener. Never throws. */
 export type Emit = (observation: Observation) => void;

@@ -17,22 +17,14 @@ import type { Switches } from './switches.js';
  * await expect(orders.pay('7')).rejects.toMatchObject({ code: 'AcquisitionTimeout' });
  */
 export class SyncGuardTesting {
-  /** The clock of all backends. */
-  readonly clock: FakeClock;
-  readonly #switches: Switches;
-  readonly #locks: LockService;
-  readonly #services: ReadonlyMap<symbol, LockService | BudgetService>;
-
   /** @internal */
-  constructor(clock: FakeClock, switches: Switches, locks: LockService, budgets: BudgetService) {
-    this.clock = clock;
-    this.#switches = switches;
-    this.#locks = locks;
-    this.#services = new Map<symbol, LockService | BudgetService>([
-      [LOCK_SERVICE, locks],
-      [BUDGET_SERVICE, budgets],
-    ]);
-  }
+  constructor(
+    /** The clock of all backends. */
+    readonly clock: FakeClock,
+    private readonly switches: Switches,
+    private readonly locks: LockService,
+    private readonly budgets: BudgetService,
+  ) {}
 
   /**
    * Makes a lock look held by another caller until `restore()`: `acquire` returns `locked`. `lock()` and `@WithLock()`
@@ -40,12 +32,12 @@ export class SyncGuardTesting {
    * it.
    */
   contend(key: string): void {
-    this.#switches.contended.add(validateKey(key));
+    this.switches.contended.add(validateKey(key));
   }
 
   /** `contend` for every lock. */
   contendAll(): void {
-    this.#switches.allContended = true;
+    this.switches.allContended = true;
   }
 
   /**
@@ -56,21 +48,21 @@ export class SyncGuardTesting {
    * @throws SyncGuardConfigError when nobody holds the lock
    */
   async lose(key: string): Promise<void> {
-    const { locks } = this.#switches;
+    const { locks } = this.switches;
     const held = await locks.getByKeyRaw(key);
     if (!held || !(await locks.release({ lockId: held.lockId })).ok)
       throw new SyncGuardConfigError('lose(key) found no lock to take: nobody holds this key.', {
         hint: 'Wait until the body runs, and pass the key that the decorator builds.',
       });
-    this.#locks.lose(held.lockId);
+    this.locks.lose(held.lockId);
   }
 
   /** Takes every lock that is held, as `lose` does. Does nothing if no lock is held. */
   async loseLocks(): Promise<void> {
-    const { locks } = this.#switches;
+    const { locks } = this.switches;
     const lost = locks.heldIds();
     await Promise.all(lost.map((lockId) => locks.release({ lockId })));
-    for (const lockId of lost) this.#locks.lose(lockId);
+    for (const lockId of lost) this.locks.lose(lockId);
   }
 
   /**
@@ -79,7 +71,7 @@ export class SyncGuardTesting {
    * `onError`, and health is down. Stored data is still there afterwards.
    */
   makeUnreachable(): void {
-    this.#switches.outage = new SyncGuardError({
+    this.switches.outage = new SyncGuardError({
       code: 'ServiceUnavailable',
       message: 'Redis cannot be reached.',
       hint: 'The test called makeUnreachable(). Call restore() to end it.',
@@ -88,9 +80,9 @@ export class SyncGuardTesting {
 
   /** Ends contention and outage. The clock keeps its time, and lost locks stay lost. */
   restore(): void {
-    this.#switches.contended.clear();
-    this.#switches.allContended = false;
-    this.#switches.outage = undefined;
+    this.switches.contended.clear();
+    this.switches.allContended = false;
+    this.switches.outage = undefined;
   }
 
   /**
@@ -101,8 +93,8 @@ export class SyncGuardTesting {
    */
   bind<Instance extends object>(instance: Instance): Instance {
     // The decorators have defined an accessor of that name on the class.
-    for (const [token, service] of this.#services)
-      if (token in instance) (instance as Record<symbol, unknown>)[token] = service;
+    if (LOCK_SERVICE in instance) instance[LOCK_SERVICE] = this.locks;
+    if (BUDGET_SERVICE in instance) instance[BUDGET_SERVICE] = this.budgets;
     return instance;
   }
 }

@@ -6,25 +6,19 @@ export async function exceptionFor(type: string, refusal: Refusal, cause: Error)
     case 'graphql':
       return new GraphQLRefusal(refusal, cause);
     case 'ws':
-    case 'rpc': {
-      const Exception = await exceptionOf(type);
-      return Exception ? Object.assign(new Exception(errorMessage(refusal)), { cause }) : cause;
-    }
+    case 'rpc':
+      // These packages are optional. They are imported nowhere else, and here only when a call that came through them is
+      // refused. Inside of a `try`, bundlers accept that a package is missing.
+      try {
+        const Exception =
+          type === 'ws'
+            ? (await import('@nestjs/websockets')).WsException
+            : (await import('@nestjs/microservices')).RpcException;
+        return Object.assign(new Exception(errorMessage(refusal)), { cause });
+      } catch {
+        return cause;
+      }
     default:
       return httpException(refusal, cause);
-  }
-}
-
-type ExceptionClass = new (error: object) => Error;
-
-// The packages of WebSockets and microservices are optional. They are imported nowhere else, and here only when a call
-// that came through them is refused. Inside of a `try`, bundlers accept that a package is missing.
-
-async function exceptionOf(type: 'ws' | 'rpc'): Promise<ExceptionClass | undefined> {
-  try {
-    if (type === 'ws') return (await import('@nestjs/websockets')).WsException;
-    return (await import('@nestjs/microservices')).RpcException;
-  } catch {
-    return undefined;
   }
 }

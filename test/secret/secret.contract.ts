@@ -142,7 +142,11 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
           'at most 1048576',
         );
         expect((await small.create({ payload: 'four', views: 1 })).viewsRemaining).toBe(1);
-        expect(await codeOf(secrets.create({ payload: 'half \ud83d', views: 1 }))).toBe('InvalidArgument');
+        const half = secrets.create({ payload: 'half \ud83d', views: 1 });
+        await expect(half).rejects.toThrow(
+          /^payload must be text without lone surrogates, which are .*ters\.$/,
+        );
+        expect(await codeOf(half)).toBe('InvalidArgument');
       });
 
       it('gives meta to peek and view, and keeps none of it after the burn', async () => {

@@ -27,7 +27,9 @@ export class MemoryCounterBackend implements CounterBackend {
     const counted = open?.calls.get(callId);
     if (open && counted !== undefined) return { ok: true, count: counted, resetMs: open.endsAtMs - nowMs };
     if ((open?.count ?? 0) > max - cost) return { ok: false, ...this.#read(key) };
-    const window = open ?? this.#start(key, nowMs + windowMs);
+    const window = open ?? { count: 0, endsAtMs: nowMs + windowMs, calls: new Map<string, number>() };
+    if (!open) this.#idleSweep.grow(this.#windows.size);
+    this.#windows.set(key, window);
     window.count += cost;
     if (remember) window.calls.set(callId, window.count);
     return { ok: true, ...this.#read(key) };
@@ -53,13 +55,6 @@ export class MemoryCounterBackend implements CounterBackend {
     if (!window || this.clock.now() < window.endsAtMs) return window;
     this.#windows.delete(key);
     return undefined;
-  }
-
-  #start(key: string, endsAtMs: number): Window {
-    this.#idleSweep.grow(this.#windows.size);
-    const window: Window = { count: 0, endsAtMs, calls: new Map() };
-    this.#windows.set(key, window);
-    return window;
   }
 
   /** Drops windows that have ended, and returns how many are left. */

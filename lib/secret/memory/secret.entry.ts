@@ -12,9 +12,7 @@ interface Lease {
   readonly calls: Set<string>;
 }
 
-/**
- * A secret in the memory backend. Once `content` is gone it is the tombstone. On Redis two HASHes have the same facts.
- */
+/** A secret in the memory backend. Once `content` is gone it is the tombstone. */
 export class SecretEntry {
   readonly proof: string;
   readonly expiresAtMs: number | null;
@@ -26,7 +24,6 @@ export class SecretEntry {
   viewedAtMs: number | null = null;
   /** The views that remained after each counted view, by viewTag. */
   readonly views = new Map<string, number>();
-  /** The pending views, by viewTag. */
   readonly leases = new Map<string, Lease>();
   failures = 0;
   /** How each failed view failed, by viewTag. */
@@ -59,7 +56,7 @@ export class SecretEntry {
     return this.viewsRemaining === 0 || this.failures + this.triesPending >= (this.maxFailures ?? Infinity);
   }
 
-  /** Returns the reply with an outcome, as the Lua function of this name. */
+  /** As the Lua function of this name. */
   tell<Outcome extends string>(outcome: Outcome): OutcomeReply<Outcome> {
     const { viewsRemaining, viewsUsed, viewedAtMs, expiresAtMs, maxFailures, ended, label } = this;
     return {
@@ -70,7 +67,7 @@ export class SecretEntry {
     } as OutcomeReply<Outcome>;
   }
 
-  /** Applies what time has done: leases lapse, and the content is deleted. */
+  /** Applies what time has done. */
   settle(nowMs: number): void {
     let lapsedAtMs = 0;
     for (const [viewTag, { endMs, calls }] of this.leases) {
@@ -111,10 +108,7 @@ export class SecretEntry {
     return this.isFull && lapses.length > 0 ? Math.max(...lapses) : (this.expiresAtMs ?? Infinity);
   }
 
-  /**
-   * Returns when the tombstone is deleted: `tombstoneMs` after the end, or at the deadline if that is later, but then
-   * at most a year after the end.
-   */
+  /** Returns when the tombstone is deleted, as the Lua function of this name. */
   tombstoneEndMs(tombstoneMs: number): number {
     if (this.content) return Infinity;
     const endMs = this.ended?.atMs ?? this.expiresAtMs ?? Infinity;

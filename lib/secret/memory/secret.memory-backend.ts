@@ -44,18 +44,18 @@ export class MemorySecretBackend implements SecretBackend {
   }
 
   async view(view: View, options: CallOptions): Promise<ViewReply> {
-    return this.#ask(view, options, (entry) => this.#view(entry, view));
+    return this.#ask(view.tag, options, (entry) => this.#view(entry, view));
   }
 
   async peek(tag: string, options: CallOptions): Promise<PeekReply> {
-    return this.#ask({ tag }, options, (entry) => {
+    return this.#ask(tag, options, (entry) => {
       const { state } = entry;
       return state === 'live' ? { ...entry.tell(state), meta: entry.content?.meta ?? '' } : entry.tell(state);
     });
   }
 
-  async burn({ proof, burnId, ...secret }: Burn, options: CallOptions): Promise<BurnReply> {
-    return this.#ask(secret, options, (entry) => {
+  async burn({ tag, proof, burnId }: Burn, options: CallOptions): Promise<BurnReply> {
+    return this.#ask(tag, options, (entry) => {
       const { state } = entry;
       if (proof !== undefined && proof !== entry.proof) return 'not_found';
       if (state === 'expired') return entry.tell(state);
@@ -66,14 +66,14 @@ export class MemorySecretBackend implements SecretBackend {
     });
   }
 
-  async status({ proof, ...secret }: Receipt, options: CallOptions): Promise<StatusReply> {
-    return this.#ask(secret, options, (entry) =>
+  async status({ tag, proof }: Receipt, options: CallOptions): Promise<StatusReply> {
+    return this.#ask(tag, options, (entry) =>
       proof === entry.proof ? entry.tell(entry.state) : 'not_found',
     );
   }
 
-  async confirm({ viewTag, ...secret }: TakenView, options: CallOptions): Promise<SettleReply> {
-    return this.#ask(secret, options, (entry) => {
+  async confirm({ tag, viewTag }: TakenView, options: CallOptions): Promise<SettleReply> {
+    return this.#ask(tag, options, (entry) => {
       const { failed, views, leases } = entry;
       if (isUncounted(entry)) return entry.tell('settled');
       if (leases.delete(viewTag)) {
@@ -85,8 +85,8 @@ export class MemorySecretBackend implements SecretBackend {
     });
   }
 
-  async release({ viewTag, ...secret }: TakenView, options: CallOptions): Promise<SettleReply> {
-    return this.#ask(secret, options, (entry) => {
+  async release({ tag, viewTag }: TakenView, options: CallOptions): Promise<SettleReply> {
+    return this.#ask(tag, options, (entry) => {
       const lease = entry.leases.get(viewTag);
       if (isUncounted(entry)) return entry.tell('settled');
       if (lease) {
@@ -98,17 +98,13 @@ export class MemorySecretBackend implements SecretBackend {
   }
 
   /** Returns the reply of a secret, or that there is none. */
-  #ask<Reply>(
-    { tag }: { readonly tag: string },
-    { signal }: CallOptions,
-    reply: (entry: SecretEntry) => Reply,
-  ): Reply | 'not_found' {
+  #ask<T>(tag: string, { signal }: CallOptions, replyOf: (entry: SecretEntry) => T): T | 'not_found' {
     refuseAborted(signal, SecretError);
     const entry = this.#find(tag);
     if (!entry) return 'not_found';
-    const told = reply(entry);
+    const reply = replyOf(entry);
     this.#arm(tag, entry);
-    return told;
+    return reply;
   }
 
   #view(entry: SecretEntry, { viewTag, callId, leaseMs }: View): ViewReply {
@@ -173,11 +169,10 @@ export class MemorySecretBackend implements SecretBackend {
   }
 }
 
-/** The payload is copied, because the caller may write into it. */
 const toShown = (entry: SecretEntry, content: Content): Extract<ViewReply, { outcome: 'shown' }> => ({
   ...entry.tell('shown'),
   ...content,
-  payload: Buffer.from(content.payload),
+  payload: Buffer.from(content.payload), // A copy, because the caller may write into it.
   replayed: false,
 });
 
