@@ -1,7 +1,8 @@
 import { setMaxListeners } from 'node:events';
 import { isOwed } from '../core/errors.js';
 import { hashesOf, LockError } from './lock.errors.js';
-import { type BackendHandle, earlierMoment, fencesOf, momentAfter, msUntil } from './lock.handle.js';
+import { type BackendHandle, earlierMoment, momentAfter, msUntil } from './lock.handle.js';
+import type { ResolvedLockCall } from './lock.options.js';
 import type { ExtendResult, Moment } from './lock.types.js';
 import { validateTtl } from './lock.validate.js';
 
@@ -40,10 +41,7 @@ export interface LockContext {
   assertHeld(): void;
 }
 
-export interface LeaseOptions {
-  readonly ttlMs: number;
-  readonly autoExtend: boolean;
-  readonly maxHoldMs: number | undefined;
+export interface LeaseOptions extends Pick<ResolvedLockCall, 'ttlMs' | 'autoExtend' | 'maxHoldMs'> {
   /** Called when `wakeAtMs` has changed. */
   onChange(lease: Lease): void;
   /** Called once, when the lock is found to be lost. */
@@ -74,7 +72,7 @@ class LeaseContext implements LockContext {
   }
 
   get fences(): Readonly<Record<string, string>> {
-    return fencesOf(this.#lease.keys, this.fence);
+    return this.#lease.handle.fences;
   }
 
   get signal(): AbortSignal {
@@ -103,9 +101,7 @@ const RETRIES_PER_TTL = 20;
 /**
  * Keeps a lock alive while its body runs, and notices its loss. The lease ends at a deadline of the local clocks. The
  * deadline counts from before the last successful acquire or extend was sent, so it never comes later than the expiry
- * on the server. The lease ends when the first of two clocks reaches the deadline. The monotonic clock alone would not
- * do, as it stands still while the machine is suspended. A wall clock that is set forward ends the lease early, which
- * is safe.
+ * on the server. A wall clock that is set forward ends the lease early, which is safe.
  */
 export class Lease {
   /** What the body is called with. All its values are getters, so a logger or JSON shows none of them. */
@@ -138,11 +134,6 @@ export class Lease {
     this.#deadline = this.#extendTo(sentAt, options.ttlMs);
   }
 
-  get ttlMs(): number {
-    return this.#options.ttlMs;
-  }
-
-  /** How long the lock has been held so far, in ms. */
   get heldMs(): number {
     return performance.now() - this.#sinceMs;
   }
@@ -170,7 +161,6 @@ export class Lease {
     return this.#renewing ? deadlineMs : Math.min(this.#renewAtMs, deadlineMs);
   }
 
-  /** May be called before `wakeAtMs`. */
   wake(nowMs: number): void {
     if (this.#ended || this.lost || this.#renewing || nowMs < this.#renewAtMs) return;
     // While the server owes the answer to the last renewal, no further one is sent.
@@ -216,8 +206,11 @@ export class Lease {
   }
 
   async #renew(): Promise<void> {
+    const { autoExtend, ttlMs } = this.#options;
+    const restMs = Math.max(1, Math.floor(msUntil(this.#deadline)));
     try {
-      await this.extend(this.#renewalMs());
+      // It never shortens a life that the body has asked for. Without `autoExtend` it only shows whether the lock is there.
+      await this.extend(autoExtend ? Math.max(ttlMs, restMs) : restMs);
     } catch (error) {
       // A failed renewal is not a loss. It is repeated until the deadline.
       this.#fault = error;
@@ -230,16 +223,6 @@ export class Lease {
 
   #renewLater(): void {
     this.#renewAtMs = performance.now() + this.#options.ttlMs / RETRIES_PER_TTL;
-  }
-
-  /**
-   * Returns the TTL of the next renewal. The renewal never shortens a life that the body has asked for. A lock without
-   * `autoExtend` keeps the life that is left. Its renewal only shows whether the lock is still there.
-   */
-  #renewalMs(): number {
-    const { autoExtend, ttlMs } = this.#options;
-    const restMs = Math.max(1, Math.floor(msUntil(this.#deadline)));
-    return autoExtend ? Math.max(ttlMs, restMs) : restMs;
   }
 
   /**
@@ -256,10 +239,7 @@ export class Lease {
     return deadline;
   }
 
-  /**
-   * Returns whether `maxHoldMs` allows no later deadline. A TTL is in whole ms, so a difference under 1 ms counts as
-   * none.
-   */
+  /** Returns whether `maxHoldMs` allows no later deadline. A TTL is in whole ms, so less than 1 ms is no difference. */
   #isLast(deadline: Moment): boolean {
     return this.#end.monotonicMs - deadline.monotonicMs < 1 || this.#end.wallMs - deadline.wallMs < 1;
   }
@@ -286,7 +266,6 @@ export class Lease {
     return controller;
   }
 
-  /** Creates the error of a loss. */
   lockLost(why: string): LockError {
     return new LockError({
       code: 'LockLost',

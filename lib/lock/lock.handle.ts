@@ -73,7 +73,7 @@ export class BackendHandle implements LockHandle {
   }
 
   get fences(): Readonly<Record<string, string>> {
-    return fencesOf(this.#held.keys, this.fence);
+    return Object.fromEntries(this.#held.keys.map((key) => [key, this.fence]));
   }
 
   /** @internal */
@@ -218,10 +218,6 @@ export class OpenHandles extends Bag<BackendHandle> {
     return this.items.length;
   }
 }
-
-/** Returns the fence of each key. All keys of a grant have the same fence. */
-export const fencesOf = (keys: readonly string[], fence: string): Readonly<Record<string, string>> =>
-  Object.fromEntries(keys.map((key) => [key, fence]));
 
 function isGone(signal: AbortSignal | undefined): { ok: false } {
   refuseAborted(signal, LockError);

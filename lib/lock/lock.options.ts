@@ -135,15 +135,15 @@ export const resolveLockDefaults = (options: unknown): ResolvedLockDefaults =>
   resolve('lock', options, DEFAULT_NAMES, DEFAULT_LOCK_OPTIONS);
 
 /**
- * Checks the options of one call and adds the defaults of the module. With `withKeys` the options may also have `key` or
- * `keys`, which are checked elsewhere. Errors begin with `group`.
+ * Checks the options of one call and adds the defaults of the module. Those of `lock()` may have `key` or `keys` too, which
+ * are checked elsewhere. Those of a decorator have no keys, and their errors begin with its `place`.
  */
 export const resolveLockCall = (
   options: unknown,
   defaults: ResolvedLockDefaults,
-  { group = 'options', withKeys = false }: { group?: string; withKeys?: boolean } = {},
+  place?: string,
 ): ResolvedLockCall =>
-  resolve(group, options, withKeys ? CALL_NAMES_AND_KEYS : CALL_NAMES, {
+  resolve(place ? `${place}: options` : 'options', options, place ? CALL_NAMES : CALL_NAMES_AND_KEYS, {
     ...defaults,
     signal: undefined,
     reentrant: false,
@@ -152,7 +152,6 @@ export const resolveLockCall = (
     minHoldOnFailureMs: undefined,
   });
 
-/** The warning for a `maxRetries` that bounds nothing, because callers wait in a queue. */
 export const MAX_RETRIES_UNUSED =
   'LOCK_MAX_RETRIES_UNUSED: `maxRetries` of a lock has no effect with `fair: true`, the default: callers wait in a queue for all of `timeoutMs`. Set `fair: false`, or limit the wait by `timeoutMs` (0 tries once).';
 

@@ -9,7 +9,6 @@ import { Bag, type BackendHandle } from './lock.handle.js';
 import type { ResolvedLockCall } from './lock.options.js';
 import type { LockHandle } from './lock.types.js';
 
-/** What runs under a lock. */
 export type Body<T> = (lock: LockContext) => T | Promise<T>;
 
 export interface LockShutdown {
@@ -52,11 +51,8 @@ export class LockRuns {
   }
 
   /**
-   * Handles the locks that are still in use when the drain of a shutdown is over. By default a lock stays until its TTL,
-   * so that no other process runs beside a body that has not stopped.
-   *
-   * @param held - the leases from before the drain
-   * @param handles - of locks without a body
+   * Ends what is in use after the drain of a shutdown: the leases that were `held` before it, and handles without a body.
+   * By default a lock stays until its TTL, so that no other process runs beside a body that has not stopped.
    */
   async end(held: readonly Lease[], handles: readonly LockHandle[], shutdown: LockShutdown): Promise<void> {
     const { drainMs, heldLocks } = shutdown;
@@ -88,28 +84,22 @@ export class LockRuns {
     }
     frame.active = false;
     lease.end();
-    const failed = 'error' in outcome;
-    const lost = await this.#giveBack(
-      lease,
-      failed ? (call.minHoldOnFailureMs ?? call.minHoldMs) : call.minHoldMs,
-    );
+    const { ttlMs, minHoldMs, minHoldOnFailureMs = minHoldMs } = call;
+    const lost = await this.#giveBack(lease, ttlMs, 'error' in outcome ? minHoldOnFailureMs : minHoldMs);
     if ('error' in outcome) throw outcome.error;
     if (lost) throw lost;
     return outcome.value;
   }
 
-  /**
-   * Releases the lock, or lets it expire at the end of `minHoldMs`. Returns an error if the lock was lost before the body
-   * ended.
-   */
-  async #giveBack(lease: Lease, minHoldMs: number): Promise<LockError | undefined> {
+  /** Releases the lock, or lets it expire at the end of `minHoldMs`. Returns the error of a loss before the body's end. */
+  async #giveBack(lease: Lease, ttlMs: number, minHoldMs: number): Promise<LockError | undefined> {
     const { handle, lost } = lease;
     const giveBack = (): Promise<{ ok: boolean }> => {
       const keepMs = Math.ceil(minHoldMs - lease.heldMs);
       return keepMs > 0 ? handle.extend(keepMs) : handle.release();
     };
     const again = (fault?: unknown): void =>
-      this.retries.start(() => giveBack().then(() => true), Math.max(lease.ttlMs, minHoldMs), fault);
+      this.retries.start(() => giveBack().then(() => true), Math.max(ttlMs, minHoldMs), fault);
     if (lost) {
       again();
       return lost;
@@ -130,10 +120,7 @@ export class LockRuns {
   }
 }
 
-/**
- * The longest pause between two checks. Timers stand still while the machine is suspended. With this pause a loss is
- * found soon after the machine wakes.
- */
+/** The longest pause between two checks. Timers stand still while the machine is suspended: after it, a loss is found soon. */
 const LOOK_EVERY_MS = 1_000;
 
 /**

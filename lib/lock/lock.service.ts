@@ -258,7 +258,7 @@ export class LockService implements OnModuleDestroy {
     return checked(() => {
       if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
       // Unknown options are checked first. Otherwise a misspelt `keys` would be reported as a missing key.
-      const call = resolveLockCall(options, this.#options.lock, { withKeys: true });
+      const call = resolveLockCall(options, this.#options.lock);
       if (options?.maxRetries !== undefined && call.fair && !this.#hasWarnedOfMaxRetries) {
         this.#hasWarnedOfMaxRetries = true;
         this.#logger.warn(MAX_RETRIES_UNUSED);

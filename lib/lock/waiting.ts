@@ -11,7 +11,6 @@ const LONGEST_PAUSE_MS = 1_000;
 /** Faults of Redis that do not end the wait of a call: it tries again. */
 const MAY_PASS: ReadonlySet<LockErrorCode> = new Set<LockErrorCode>(['ServiceUnavailable', 'NetworkTimeout']);
 
-/** How long a call waited. */
 export interface Wait {
   readonly waitedMs: number;
   /** The place in the queue when waiting began, counted from 1. */

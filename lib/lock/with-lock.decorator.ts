@@ -61,7 +61,7 @@ export function WithLock<Args extends unknown[]>(
     const name = String(propertyKey);
     const place = `@WithLock() on ${memberName(target, propertyKey)}`;
     // A wrong option fails when the class is defined, and not at the first call.
-    resolveLockCall(options, DEFAULT_LOCK_OPTIONS, { group: `${place}: options` });
+    resolveLockCall(options, DEFAULT_LOCK_OPTIONS, place);
     replaceMethod('@WithLock()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
       const serviceOf = (self: unknown): LockService =>
@@ -113,7 +113,6 @@ function fromFunction<Args extends unknown[]>(
 const keyOption = (key: string | readonly string[]): LockKeyOption =>
   Array.isArray(key) ? { keys: key as readonly string[] } : { key: key as string };
 
-/** Refuses a generator that is not async, because it cannot wait for its lock. */
 function refuseSyncGenerators(method: { constructor: { name: string } }, name: string): void {
   if (method.constructor.name === 'GeneratorFunction')
     throw invalidCall(

@@ -23,7 +23,7 @@ import { validateAcquire, validateExtend, validateIsLocked, validateRelease } fr
 // As on Redis, a fence starts at the clock, in tenths of a ms.
 const FENCES_PER_MS = 10;
 
-/** The pause between two attempts under a clock that a test moves by hand: nobody knows when it will. */
+/** The pause between two attempts under a clock that a test moves by hand, where nobody knows when time will pass. */
 const LOOK_BY_HAND_MS = 50;
 
 /** Locks within one process. They behave like those on Redis. */
@@ -139,9 +139,8 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
   }
 
   /**
-   * Handles the other keys of a call that cannot have the key at `blocked`. Keys that were handed over to it go on to the
-   * next waiters. A call that `keeps` holds on to all keys before `blocked` instead. All callers sort their keys in the
-   * same way, so callers never wait for each other in a circle.
+   * Settles the other keys of a call that cannot have the key at `blocked`, as lock-acquire does. Keys that were handed
+   * over to it go on to the next waiters. A call that `keeps` holds on to all keys before `blocked` instead.
    */
   #settleOthers(keys: readonly string[], blocked: number, turn: MemoryTurn): void {
     const { lockId, keeps } = turn as MemoryTurn & { lockId: string };

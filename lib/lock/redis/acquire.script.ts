@@ -5,7 +5,6 @@ import { handedOver, type HandedOver } from './lock.replies.js';
 import { unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
 
-/** The outcome of an acquire. */
 export type AcquireReply =
   | { readonly status: 'granted'; readonly fence: string; readonly expiresAtMs: number }
   | {
