@@ -23,13 +23,10 @@ export interface ConfiguredLimit {
   readonly period: Period;
   readonly limit: bigint | 'unlimited';
   readonly thresholds: readonly number[];
-  /**
-   * True if the limit is set for the type of the scope (`user`) and not for the scope itself (`user:42`).
-   */
+  /** True if the limit is set for the type of the scope (`user`) and not for the scope itself (`user:42`). */
   readonly inherited: boolean;
 }
 
-/** A scope with its configured limits, one for each period. */
 export interface LimitedScope {
   readonly scope: string;
   readonly limits: readonly ConfiguredLimit[];
@@ -67,10 +64,9 @@ export interface HoldRequest extends OperationRequest {
 }
 
 /**
- * How a reserve treats a hold that already has the id. `reserve` returns a pending hold again, and refuses an
- * ended one. `renew` does the same, but creates a new hold if the old one ended without spending. `run` is
- * `renew`, but also refuses a pending hold, because its work is being done elsewhere. In every mode a second
- * send finds its own hold.
+ * How a reserve treats a hold that already has the id. `reserve` returns a pending hold again, and refuses an ended one.
+ * `renew` also creates a new hold if the old one ended without spending. `run` is `renew`, but refuses a pending hold,
+ * because its work is being done elsewhere. In every mode a second send finds its own hold.
  */
 export type ReserveMode = 'reserve' | 'renew' | 'run';
 
@@ -80,9 +76,8 @@ export interface AlreadyRunning<A extends Amount = bigint> extends BudgetRefusal
   readonly endsInMs: number;
 }
 
-export type AbortOutcome =
-  | (Extract<AbortResult<bigint>, { ok: true }> & { readonly generation: number })
-  | Extract<AbortResult<bigint>, { ok: false }>;
+/** With the generation of the hold, if it was aborted. */
+export type AbortOutcome = AbortResult<bigint> & { readonly generation?: number };
 
 export type ReserveOutcome<A extends Amount = bigint> = ReserveResult<A> | AlreadyRunning<A>;
 
@@ -145,14 +140,10 @@ export interface ListRequest extends Request {
 
 export interface ReapRequest extends Request {
   readonly max: number;
-  /**
-   * Called when the answer arrives after the call has rejected with a timeout or an abort. The expired holds
-   * in it are reported nowhere else.
-   */
+  /** Called when the answer comes after the call has rejected. Its expired holds are reported nowhere else. */
   onLate?(step: ReapStep): void;
 }
 
-/** The result of one `reap` call. */
 export interface ReapStep extends ReapResult {
   /** In how many ms the next `reap` is needed. 0: at once. Null: not before the next operation. */
   readonly nextInMs: number | null;
@@ -175,13 +166,9 @@ export interface BudgetBackend {
   balance(request: BalanceRequest): Promise<Balance<bigint>[]>;
   get(request: HoldRequest): Promise<BudgetRecord<bigint> | null>;
   list(request: ListRequest): Promise<BudgetListResult<bigint>>;
-  /**
-   * Settles expired holds, and returns the ids of at most `max` of them. Deletes at most `max` records that are past
-   * their retention.
-   */
   reap(request: ReapRequest): Promise<ReapStep>;
   verify(request: Request): Promise<VerifyResult>;
-  /** The registry of the roots, which processes share. Undefined in memory. */
+  /** Undefined in memory. */
   readonly roots?: BudgetRoots | undefined;
 }
 
@@ -194,7 +181,6 @@ export interface BudgetRoots {
 }
 
 export interface ShareRequest {
-  /** The roots that this process watches. */
   readonly watched: readonly string[];
   /**
    * Roots that this process adopted and found empty, with the instant of their adoption. The registry forgets

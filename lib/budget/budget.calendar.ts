@@ -19,11 +19,7 @@ const ANCHORS: Readonly<Record<Unit, { min: number; max: number; default: number
   year: { min: 1, max: 12, default: 1 },
 };
 
-/**
- * Checks a period and leaves out values that equal the defaults, so that equal periods have the same form.
- *
- * @throws SyncGuardConfigError naming the option, its bound, the value and its type
- */
+/** Checks a period and leaves out values that equal the defaults, so that equal periods have the same form. */
 export function validatePeriod(name: string, period: unknown): Period {
   if (period === 'lifetime') return period;
   if (typeof period !== 'object' || period === null)
@@ -64,10 +60,7 @@ function validateTimeZone(name: string, tz: unknown): string {
 
 const KEY = /^(hour|day|week|month|year)(?:\/(\d+))?(?:@(.+))?$/;
 
-/**
- * Returns the stored name of a validated period: `lifetime`, `window:3600000`, `month`,
- * `month/15@Europe/Berlin`.
- */
+/** Returns the stored name of a validated period: `lifetime`, `window:3600000`, `month/15@Europe/Berlin`. */
 export function periodKey(period: Period): string {
   if (typeof period === 'string') return period;
   if ('windowMs' in period) return `window:${period.windowMs}`;
@@ -108,9 +101,8 @@ export class BudgetCalendar {
   }
 
   /**
-   * Returns the window of a day, week, month or year that contains `nowMs`. A window starts when the wall clock
-   * first reaches its boundary. Where daylight saving skips the boundary, the window starts at the skip. Where
-   * the boundary comes twice, only the first one counts. So windows neither overlap nor leave gaps.
+   * Returns the window of a day, week, month or year that contains `nowMs`. A window starts when the wall clock first
+   * reaches its boundary, or at the skip where daylight saving skips it. So windows neither overlap nor leave gaps.
    */
   #unitAt(every: Exclude<Unit, 'hour'>, { tz = 'UTC', anchor }: CalendarPeriod, nowMs: number): BudgetWindow {
     const { indexOf, wallMsOf } = BOUNDARIES[every];
@@ -125,9 +117,8 @@ export class BudgetCalendar {
   }
 
   /**
-   * Returns the window of a period `hour` that contains `nowMs`. It has 60 minutes, even when daylight saving skips or
-   * repeats an hour. There is one exception. Where the clock moves by half an hour, the change ends one window and
-   * starts the next, so these two may be shorter.
+   * Returns the window of a period `hour` that contains `nowMs`. It has 60 minutes, also where daylight saving skips or
+   * repeats an hour. But where the clock moves by half an hour, the change ends one window and starts the next.
    */
   #hourAt({ tz = 'UTC', anchor = 0 }: CalendarPeriod, nowMs: number): BudgetWindow {
     const phase = (ms: number): number => modulo(this.#offsetMs(tz, ms) - anchor * MINUTE_MS, HOUR_MS);
@@ -139,10 +130,7 @@ export class BudgetCalendar {
     };
   }
 
-  /**
-   * Returns the first instant at which the wall clock shows `wallMs` or later. `wallMs` is a wall-clock time
-   * written as if it were UTC.
-   */
+  /** Returns the first instant at which the wall clock shows `wallMs` (written as if it were UTC) or later. */
   #firstInstantOf(tz: string, wallMs: number): number {
     // Offsets are at most 14 hours, so these are the offsets before and after any change near this time.
     const before = this.#offsetMs(tz, wallMs - 1.5 * DAY_MS);
@@ -194,7 +182,7 @@ export class BudgetCalendar {
   }
 }
 
-/** Numbers the units, such as months, and returns when their windows start. Window n starts in unit n. */
+/** Numbers the units, such as months. Window n starts in unit n. */
 interface Boundary {
   /** Returns the number of the unit that contains this wall-clock time. */
   indexOf(wallMs: number): number;

@@ -91,10 +91,7 @@ const nameOf = ({ scope, period }: Violation): string => {
 
 const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 
-/**
- * Returns the facts of a violation for clients, as JSON. Clients see the type of the scope, but not its id and
- * not the committed amount.
- */
+/** Returns what clients see of a violation, as JSON: not the id of the scope, and not the committed amount. */
 const toFacts = ({ scope, period, limit, reserved, available, requested, resetAtMs }: Violation) => ({
   scope: typeOf(scope),
   period,
@@ -126,10 +123,7 @@ export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
    */
   readonly retryAtMs: number | null;
 
-  /**
-   * `endsInMs` is the time until the pending hold ends, in ms, and undefined if no hold is pending. `bodyHasRun` says
-   * whether the conflict was found when the hold of a body was finalized.
-   */
+  /** `endsInMs` is the time until the pending hold ends, and undefined if no hold is pending. */
   constructor(
     reason: string,
     record: BudgetRecord | undefined,

@@ -25,30 +25,20 @@ interface ScopeLimits {
 
 type LimitsByScope = ReadonlyMap<string, ScopeLimits>;
 
-/** Finds the configured limits of a scope: its own, and those of its type for the other periods. */
-export class ConfiguredLimits {
-  readonly #static: LimitsByScope | undefined;
-  readonly #source: BudgetLimitSource | undefined;
-
-  constructor(limits: readonly BudgetLimit[] | BudgetLimitSource) {
-    if (typeof limits === 'function') this.#source = limits;
-    else this.#static = indexLimits(limits);
+/** Returns a function that finds the configured limits of scopes: their own, and those of their types. */
+export function limitsFinder(limits: readonly BudgetLimit[] | BudgetLimitSource) {
+  if (typeof limits !== 'function') {
+    const known = indexLimits(limits);
+    return (_root: string, scopes: readonly string[]): LimitedScope[] =>
+      scopes.map((scope) => ({ scope, limits: pick(known, scope) }));
   }
-
-  limitsOf(root: string, scopes: readonly string[]): LimitedScope[] | Promise<LimitedScope[]> {
-    const known = this.#static;
-    if (known) return scopes.map((scope) => ({ scope, limits: pick(known, scope) }));
-    return Promise.all(
-      scopes.map(async (scope) => ({ scope, limits: pick(await this.#ask(root, scope), scope) })),
-    );
-  }
-
-  async #ask(root: string, scope: string): Promise<LimitsByScope> {
+  const ask = async (root: string, scope: string): Promise<LimitedScope> => {
     const type = typeOf(scope);
     const id = scope === type ? {} : { id: scope.slice(type.length + 1) };
-    const limits = await this.#source?.({ root, type, ...id });
-    return indexLimits(limits, scope);
-  }
+    return { scope, limits: pick(indexLimits(await limits({ root, type, ...id }), scope), scope) };
+  };
+  return (root: string, scopes: readonly string[]): Promise<LimitedScope[]> =>
+    Promise.all(scopes.map((scope) => ask(root, scope)));
 }
 
 export const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
@@ -130,7 +120,6 @@ function foreignLimit(index: number, scope: string, asked: string): SyncGuardCon
   );
 }
 
-/** Returns the error for a limit of `setLimit` that would be one too many. */
 export const tooManyPeriods = (scope: string): BudgetInputError =>
   new BudgetInputError(
     `setLimit() cannot add a limit to this scope of type ${JSON.stringify(typeOf(scope).slice(0, 60))}: it has limits for ${MAX_PERIODS} periods already, the most that a scope may have.`,

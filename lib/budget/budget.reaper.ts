@@ -14,19 +14,13 @@ const ADOPTED_AT_ONCE = 1_000;
 const REAP_BATCH = 100;
 /** A root that no process has watched for so many rounds can be adopted. */
 const ORPHANED_AFTER = 3;
-/**
- * Each round is shortened at random by up to this fraction, so that processes that start together drift
- * apart.
- */
+/** Each round is shortened at random by up to this fraction, so that processes that start together drift apart. */
 const JITTER = 0.2;
 
 interface Watched {
   /** When the root must be reaped next, as far as this process knows, in ms of `performance.now()`. */
   dueMs: number;
-  /**
-   * When the root was adopted, by the clock of the registry. Undefined for a root that this process uses
-   * itself.
-   */
+  /** When the root was adopted, by the clock of the registry. Undefined for a root that this process uses itself. */
   readonly adoptedAtMs?: number;
 }
 
@@ -49,13 +43,11 @@ export class BudgetReaper {
     private readonly backend: Pick<BudgetBackend, 'reap' | 'roots'>,
     private readonly everyMs: number,
     private readonly onExpired: OnExpired,
-    /** Called with a fault of the backend. The next round tries again. */
     private readonly onFault: (error: unknown) => void,
   ) {
     this.#arm();
   }
 
-  /** Call this when a root is used. */
   touch(root: string): void {
     if (this.#stopped) return;
     // Every call passes here, so this reads no clock.

@@ -13,7 +13,6 @@ export interface ReplyContext {
 
 type Sums = Pick<Balance<bigint>, 'limit' | 'credits' | 'committed' | 'reserved'>;
 
-/** Returns max(0, limit + credits - committed - reserved). */
 export function availableOf({ limit, credits, committed, reserved }: Sums): bigint | 'unlimited' {
   if (limit === 'unlimited') return limit;
   const available = limit + credits - committed - reserved;
@@ -40,6 +39,12 @@ export function exceeded(
   return { ok: false, reason: 'exceeded', violations, retryAtMs, retryAfterMs };
 }
 
+export const reservedOf = (
+  { generation, amount, expiresAtMs }: Head,
+  { root, id }: ReplyContext,
+  replayed: boolean,
+) => ({ ok: true, status: 'reserved', root, id, generation, amount, expiresAtMs, replayed }) as const;
+
 export const chargedOf = ({ amount, uncovered }: Head, { root, id }: ReplyContext, replayed: boolean) =>
   ({ ok: true, status: 'charged', root, id, amount, uncovered, replayed }) as const;
 
@@ -63,14 +68,10 @@ export const finalizedOf = (record: Head, { root, id }: ReplyContext, replayed: 
   } as const;
 };
 
-export const abortedOf = (record: Head, replayed: boolean) =>
-  ({
-    ok: true,
-    status: 'aborted',
-    generation: record.generation,
-    released: releasedOf(record),
-    replayed,
-  }) as const;
+export function abortedOf(record: Head, replayed: boolean) {
+  const { generation } = record;
+  return { ok: true, status: 'aborted', generation, released: releasedOf(record), replayed } as const;
+}
 
 /** Returns how much became free when the operation ended. */
 function releasedOf({ state, late, amount, committed }: Head): bigint {

@@ -1,11 +1,11 @@
 import { Logger } from '@nestjs/common';
-import { type Attempt, BackgroundRetries, retried } from '../core/background-retries.js';
+import { BackgroundRetries, retried } from '../core/background-retries.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { StreamProgress } from '../method/wrap-method.js';
 import { hashKey } from '../core/keys.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { ReserveOutcome } from './budget.backend.js';
-import { type OnThrow, settlementOf, validateOnThrow } from './budget.settlement.js';
+import { type BodyEnd, type OnThrow, settlementOf, validateOnThrow } from './budget.settlement.js';
 import type {
   AbortResult,
   Amount,
@@ -58,7 +58,6 @@ export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
   onThrow?: OnThrow;
 }
 
-/** The operations of the service that a run uses on its hold. */
 export interface RunSteps {
   finalize(ref: BudgetRef, actual: Amount, options: FinalizeOptions): Promise<FinalizeResult>;
   abort(ref: BudgetRef): Promise<AbortResult>;
@@ -75,8 +74,7 @@ type Settled = { readonly ok: boolean; readonly generation?: number };
 
 /** A body that is running on a hold. */
 class BudgetRun {
-  isSettled = false;
-  readonly #settling = new Set<Promise<void>>();
+  readonly #settling: Promise<boolean>[] = [];
 
   constructor(
     readonly hold: CurrentHold,
@@ -86,16 +84,12 @@ class BudgetRun {
   /** Follows a call of the app that settles this hold, or another hold under the same id. */
   watch(settling: Promise<Settled>): void {
     const { generation } = this.hold;
-    const seen = settling.then(
-      (result) => void (this.isSettled ||= result.ok && result.generation === generation),
-      () => {},
-    );
-    this.#settling.add(seen);
+    const isOwn = ({ ok, ...result }: Settled): boolean => ok && result.generation === generation;
+    this.#settling.push(settling.then(isOwn, () => false));
   }
 
   async settledByHand(): Promise<boolean> {
-    await Promise.all(this.#settling);
-    return this.isSettled;
+    return (await Promise.all(this.#settling)).includes(true);
   }
 }
 
@@ -104,7 +98,7 @@ export class BudgetRuns {
   readonly #logger = new Logger('SyncGuard');
   readonly #running = new Set<Promise<unknown>>();
   readonly #byId = new Map<string, Set<BudgetRun>>();
-  readonly #retries = new BackgroundRetries();
+  readonly retries = new BackgroundRetries();
 
   constructor(
     private readonly steps: RunSteps,
@@ -144,11 +138,6 @@ export class BudgetRuns {
     return settling;
   }
 
-  /** Retries in the background a call that Redis did not answer. */
-  retryInBackground(attempt: Attempt, forMs: number, fault: unknown): void {
-    this.#retries.start(attempt, forMs, fault);
-  }
-
   /** Waits up to `drainMs` for running bodies. Then makes a last attempt at each background retry. */
   async drain(drainMs: number): Promise<void> {
     await settleWithin(drainMs, [...this.#running]);
@@ -156,7 +145,7 @@ export class BudgetRuns {
       this.#logger.warn(
         `SHUTDOWN_BUDGETS_IN_USE: After ${drainMs} ms of shutdown ${this.#running.size} budget run${this.#running.size === 1 ? ' is' : 's are'} still going. Their holds expire by their TTL. To wait longer, raise \`shutdown.drainMs\`.`,
       );
-    await this.#retries.flush();
+    await this.retries.flush();
   }
 
   async #run<T>(
@@ -203,11 +192,7 @@ export class BudgetRuns {
     if (runs?.size === 0) this.#byId.delete(run.hold.id);
   }
 
-  async #settle(
-    run: BudgetRun,
-    end: Parameters<typeof settlementOf>[0],
-    overage: 'record' | 'cap',
-  ): Promise<void> {
+  async #settle(run: BudgetRun, end: BodyEnd, overage: 'record' | 'cap'): Promise<void> {
     const { hold, notes } = run;
     notes.close();
     if (await run.settledByHand()) return;
@@ -243,7 +228,7 @@ export class BudgetRuns {
             return true;
           },
         );
-      this.retryInBackground(settledOrHopeless, SETTLE_WITHIN_MS, error);
+      this.retries.start(settledOrHopeless, SETTLE_WITHIN_MS, error);
     }
   }
 

@@ -8,7 +8,7 @@ import type {
   ReserveRequest,
 } from './budget.backend.js';
 import { BudgetUnavailableError } from './budget.errors.js';
-import { ConfiguredLimits } from './budget.limits.js';
+import { limitsFinder } from './budget.limits.js';
 import type { BudgetEvents, BudgetServiceOptions } from './budget.options.js';
 import { BudgetReaper, reapUpTo } from './budget.reaper.js';
 import { type BodyFacts, BudgetRuns, type RunOptions } from './budget.runs.js';
@@ -40,8 +40,6 @@ import * as check from './budget.validate.js';
 import { checkedOptions, presentAmounts } from './budget.validate.js';
 import type { CurrentHold } from './current-hold.js';
 
-const HOLD_STATES = ['pending', 'finalized', 'aborted', 'expired'] as const;
-
 /**
  * Budgets that cannot be overspent. Reserve before the work, finalize the actual cost after it, and abort if
  * it failed. A hold that is neither finalized nor aborted expires. Each operation is one atomic step over all
@@ -59,7 +57,7 @@ const HOLD_STATES = ['pending', 'finalized', 'aborted', 'expired'] as const;
 export class BudgetService implements OnModuleDestroy {
   readonly #runs: BudgetRuns;
   readonly #drainMs: number;
-  readonly #limits: ConfiguredLimits;
+  readonly #limitsOf: ReturnType<typeof limitsFinder>;
   readonly #reaper: BudgetReaper | undefined;
   #isShuttingDown = false;
   #hasWarnedOfReaper = false;
@@ -71,7 +69,7 @@ export class BudgetService implements OnModuleDestroy {
     private readonly events: BudgetEvents = {},
   ) {
     this.#drainMs = options.shutdown?.drainMs ?? 0;
-    this.#limits = new ConfiguredLimits(options.limits);
+    this.#limitsOf = limitsFinder(options.limits);
     this.#runs = new BudgetRuns(
       this,
       (call) => this.#reserve(call, call.id === undefined ? 'reserve' : 'run'),
@@ -118,7 +116,7 @@ export class BudgetService implements OnModuleDestroy {
   async abort(ref: BudgetRef, options: CallOptions = {}): Promise<AbortResult> {
     const request = check.validateRef(ref, options);
     const result = await this.#runs.settle(request, () => this.backend.abort(request));
-    const { generation: _, ...aborted } = { generation: 0, ...result };
+    const { generation: _, ...aborted } = result;
     return presentAmounts(aborted);
   }
 
@@ -165,7 +163,7 @@ export class BudgetService implements OnModuleDestroy {
   async balance(options: { root?: string; scope: string; signal?: AbortSignal }): Promise<Balance[]> {
     const { signal } = checkedOptions(options, ['root', 'scope']);
     const root = check.validateRoot(options.root);
-    const [scope] = await this.#limits.limitsOf(root, [check.validateScope('scope', options.scope)]);
+    const [scope] = await this.#limitsOf(root, [check.validateScope('scope', options.scope)]);
     return presentAmounts(await this.backend.balance({ root, scope: scope as LimitedScope, signal }));
   }
 
@@ -182,7 +180,8 @@ export class BudgetService implements OnModuleDestroy {
     const given = checkedOptions(options, ['root', 'state', 'scope', 'cursor', 'limit']);
     const { state, cursor = null, limit = 100, signal } = given;
     const root = check.validateRoot(given.root);
-    if (state !== undefined) check.validateOneOf('state', state, HOLD_STATES);
+    if (state !== undefined)
+      check.validateOneOf('state', state, ['pending', 'finalized', 'aborted', 'expired']);
     const scope = given.scope === undefined ? undefined : check.validateScope('scope', given.scope);
     const range = { cursor: check.validateCursor(cursor), limit: check.validateCount('limit', limit, 1_000) };
     const page = await this.backend.list({ root, ...range, signal });
@@ -269,7 +268,7 @@ export class BudgetService implements OnModuleDestroy {
   async #limited<Call extends { root: string; scopes: readonly string[]; signal?: AbortSignal | undefined }>(
     call: Call,
   ): Promise<Omit<Call, 'scopes'> & { readonly scopes: readonly LimitedScope[] }> {
-    const scopes = await this.#limits.limitsOf(call.root, call.scopes);
+    const scopes = await this.#limitsOf(call.root, call.scopes);
     // A call whose signal has aborted already sends nothing, so there is nothing to undo.
     if (call.signal) refuseAborted(call.signal, BudgetUnavailableError);
     this.#reaper?.touch(call.root);
@@ -278,12 +277,11 @@ export class BudgetService implements OnModuleDestroy {
 
   /** Aborts the hold of a reserve that may have run although its answer did not come. Nobody else would settle it. */
   #undo({ root, id, nonce, ttlMs }: ReserveRequest, fault: unknown): void {
-    const abort = (): Promise<boolean> =>
-      this.backend.abort({ root, id, generation: 0, nonce }).then(() => true);
-    this.#runs.retryInBackground(abort, ttlMs, fault);
+    const hold = { root, id, generation: 0, nonce };
+    this.#runs.retries.start(() => this.backend.abort(hold).then(() => true), ttlMs, fault);
   }
 
-  /** Warns once of a fault that is no outage. Nobody calls the reaper, so nobody else would see the fault. */
+  /** Warns once of a fault that is no outage, because no caller sees it. */
   readonly #onReaperFault = (error: unknown): void => {
     const fault = BudgetUnavailableError.from(error);
     if (fault.code !== 'Internal' || this.#hasWarnedOfReaper) return;

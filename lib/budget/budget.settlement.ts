@@ -18,7 +18,6 @@ export interface BodyEnd {
   readonly hold: CurrentHold;
   readonly notes: CostNotes;
   readonly stream: StreamProgress | undefined;
-  /** The arguments of the body. An aborted signal may be among them. */
   readonly args: readonly unknown[];
   readonly actual: ((result: never) => unknown) | undefined;
   readonly onThrow: OnThrow;
@@ -30,7 +29,7 @@ export interface BodyEnd {
 }
 
 /** The amount to finalize, or `'abort'`. */
-export type Settlement = bigint | 'abort';
+type Settlement = bigint | 'abort';
 
 /**
  * Decides what a body costs. If the body threw, an `onThrow` other than `'auto'` decides. Otherwise a caller
@@ -72,10 +71,7 @@ async function byOnThrow(end: BodyEnd, error: unknown, how: Exclude<OnThrow, 'au
   }
 }
 
-/**
- * Reads the cost of a partial result. The usage may be missing because the caller left early, so that is not
- * logged as an error.
- */
+/** The usage may be missing because the caller left early, so that is not logged as an error. */
 async function costOfPart(end: BodyEnd): Promise<bigint> {
   const read = await actualOf(end, end.stream?.isStream ? end.stream.last : end.result).catch(() => 0n);
   return greater(read ?? 0n, notedCost(end)) || estimate(end);
@@ -91,13 +87,9 @@ async function costOfResult(end: BodyEnd): Promise<bigint> {
   }
 }
 
-/**
- * Resolves to undefined if no `actual` function is set. Rejects if that function throws or returns no
- * amount.
- */
-async function actualOf({ actual }: BodyEnd, result: unknown): Promise<bigint | undefined> {
-  return actual && validateAmount('actual(result)', await actual(result as never));
-}
+/** Resolves to undefined if no `actual` function is set. Rejects if that function throws or returns no amount. */
+const actualOf = async ({ actual }: BodyEnd, result: unknown): Promise<bigint | undefined> =>
+  actual && validateAmount('actual(result)', await actual(result as never));
 
 const greater = (a: bigint, b: bigint): bigint => (a > b ? a : b);
 

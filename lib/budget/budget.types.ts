@@ -323,21 +323,18 @@ export interface ChargeOptions extends Pick<ReserveOptions, 'root' | 'scopes' | 
 }
 
 export interface FinalizeOptions {
-  /** How an actual amount that exceeds the hold is treated. Default: `'record'`. */
+  /** Default: `'record'`. */
   overage?: OveragePolicy;
-  /** How a hold that has expired is treated. Default: `'record'`. */
+  /** Default: `'record'`. */
   late?: LatePolicy;
   signal?: AbortSignal;
 }
 
-export interface CreditOptions {
-  root?: string;
+export interface CreditOptions extends Pick<ChargeOptions, 'root' | 'id' | 'signal'> {
   scope: string;
   period: Period;
   /** The amount that is added to the limit of the open window. */
   amount: Amount;
-  id: string;
-  signal?: AbortSignal;
 }
 
 export interface SetLimitOptions extends Omit<CreditOptions, 'amount' | 'id'> {

@@ -7,6 +7,7 @@ import {
   duration,
   integer,
   jsonOf,
+  leavingAs,
   oneOf,
   userKey,
 } from '../core/validate.js';
@@ -35,18 +36,14 @@ export const MAX_AMOUNT = 2n ** 63n - 1n;
 export const MAX_SCOPES = 32;
 export const MAX_META_BYTES = 1_024;
 export const DEFAULT_ROOT = 'default';
-/** How long a hold lasts unless it is extended. */
 export const DEFAULT_TTL_MS = 60_000;
 
 /** Runs the checks of a call. Their errors leave as BudgetInputError. */
-export function checked<T>(check: () => T): T {
-  try {
-    return check();
-  } catch (error) {
-    if (error instanceof BudgetInputError || !(error instanceof SyncGuardError)) throw error;
-    throw new BudgetInputError(error.summary, { hint: error.hint, cause: error });
-  }
-}
+export const { checked } = leavingAs((error) =>
+  error instanceof SyncGuardError && !(error instanceof BudgetInputError)
+    ? new BudgetInputError(error.summary, { hint: error.hint, cause: error })
+    : (error as Error),
+);
 
 /** Checks the options of a call. Missing options and misspelt names throw BudgetInputError. */
 export const checkedOptions = <Options extends CallOptions>(
@@ -69,7 +66,6 @@ export const validateLimit = (name: string, limit: unknown): bigint | 'unlimited
 
 export function validateScope(name: string, scope: unknown): string {
   const valid = validateName(name, scope);
-
   if (/^[^:]+(:.+)?$/s.test(valid)) return valid;
   throw new BudgetInputError(`${name} must be "type" or "type:id", got ${describe(scope)}.`);
 }
@@ -152,9 +148,7 @@ export function validateMeta(meta: unknown): string {
   );
 }
 
-function validateName(name: string, value: unknown): string {
-  return checked(() => userKey(value, name));
-}
+const validateName = (name: string, value: unknown): string => checked(() => userKey(value, name));
 
 export const RESERVE_OPTIONS = ['root', 'scopes', 'amount', 'id', 'renew', 'ttlMs', 'meta'] as const;
 
@@ -202,12 +196,8 @@ export function validateCredit(options: CreditOptions): Unlimited<Omit<CreditReq
 }
 
 export function validateSetLimit(options: SetLimitOptions): SetLimitRequest {
-  const { root, scope, period, limit, signal } = checkedOptions(options, [
-    'root',
-    'scope',
-    'period',
-    'limit',
-  ]);
+  const names = ['root', 'scope', 'period', 'limit'] as const;
+  const { root, scope, period, limit, signal } = checkedOptions(options, names);
   return {
     root: validateRoot(root),
     scope: validateScope('scope', scope),
@@ -223,9 +213,8 @@ const NONCE = Symbol.for('syncguard:budget-nonce');
 export const ANY_NONCE = '-';
 
 /**
- * Attaches a nonce to a result: the nonce of the call that created the hold. An id can be used again after its
- * operation was purged, and its generations start at 1 again. A very late call for the old hold then names the
- * id and the generation of a new hold. The nonce keeps such a call from settling the new hold.
+ * Attaches the nonce of the call that created the hold. Once an operation was purged, its id can be used again, and
+ * generations start at 1 again. The nonce keeps a very late call for the old hold from settling the new one.
  */
 export function attachNonce<Hold extends object>(hold: Hold, nonce: string): Hold {
   if (nonce !== ANY_NONCE) Object.defineProperty(hold, NONCE, { value: nonce });
@@ -235,9 +224,8 @@ export function attachNonce<Hold extends object>(hold: Hold, nonce: string): Hol
 export const nonceOf = (hold: object): string => (hold as { [NONCE]?: string })[NONCE] ?? ANY_NONCE;
 
 /**
- * Converts the amounts of a result for the caller. A caller that passed a bigint receives bigints. Any other
- * caller receives numbers, except that an amount above `Number.MAX_SAFE_INTEGER` stays a bigint. The function
- * walks the result, so that no operation has to list its amounts. Balances are converted when they are read.
+ * Converts the amounts of a result for the caller, as {@link Amount} says. The function walks the result, so that no
+ * operation has to list its amounts. Balances are converted when they are read.
  *
  * @param passed - the amount of the call, if it has one
  */

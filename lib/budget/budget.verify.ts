@@ -1,25 +1,20 @@
 import { hashKey } from '../core/keys.js';
-import type { HoldState, VerifyResult } from './budget.types.js';
+import type { BudgetRecord, VerifyResult } from './budget.types.js';
 
 /** Everything that a root stores, at one instant. */
 export interface BudgetSnapshot {
-  readonly counters: ReadonlyMap<
-    string,
-    { readonly committed: bigint; readonly reserved: bigint; readonly archived: bigint }
-  >;
+  readonly counters: ReadonlyMap<string, { committed: bigint; reserved: bigint; archived: bigint }>;
   readonly operations: readonly SnapshotOperation[];
   /** The ids in the expiry queue. */
   readonly pending: ReadonlySet<string>;
 }
 
-export interface SnapshotOperation {
-  readonly id: string;
+interface SnapshotOperation extends Pick<
+  BudgetRecord<bigint>,
+  'id' | 'state' | 'amount' | 'committed' | 'refunded'
+> {
   /** True if a newer operation has the id. */
   readonly isRenewed: boolean;
-  readonly state: HoldState;
-  readonly amount: bigint;
-  readonly committed: bigint;
-  readonly refunded: bigint;
   /** The counters in which the operation counts. */
   readonly fields: readonly string[];
 }
@@ -39,20 +34,18 @@ export function verifySnapshot({ counters, operations, pending }: BudgetSnapshot
   const reserved = new Map<string, bigint>();
   const committed = new Map<string, bigint>();
   for (const operation of operations) {
-    const isPending = operation.state === 'pending';
-    if (isPending !== (!operation.isRenewed && pending.has(operation.id)))
-      problems.push(
-        `I5: operation ${hashKey(operation.id)} is ${operation.state}, which does not match the expiry queue.`,
-      );
-    if (operation.state !== 'finalized' && operation.committed !== 0n)
-      problems.push(
-        `I4: operation ${hashKey(operation.id)} is ${operation.state}, but has committed an amount.`,
-      );
-    if (operation.refunded > operation.committed)
-      problems.push(`I3: operation ${hashKey(operation.id)} was refunded more than it committed.`);
+    const { id, state, amount, refunded } = operation;
+    const report = (rule: string, fault: string): void =>
+      void problems.push(`${rule}: operation ${hashKey(id)} ${fault}`);
+    const isPending = state === 'pending';
+    if (isPending !== (!operation.isRenewed && pending.has(id)))
+      report('I5', `is ${state}, which does not match the expiry queue.`);
+    if (state !== 'finalized' && operation.committed !== 0n)
+      report('I4', `is ${state}, but has committed an amount.`);
+    if (refunded > operation.committed) report('I3', 'was refunded more than it committed.');
     for (const field of operation.fields) {
-      if (isPending) add(reserved, field, operation.amount);
-      add(committed, field, operation.committed - operation.refunded);
+      if (isPending) add(reserved, field, amount);
+      add(committed, field, operation.committed - refunded);
     }
   }
   for (const [field, counter] of counters) {

@@ -1,10 +1,7 @@
 import { SyncGuardError } from '../core/errors.js';
 
 const ABORT_NAMES = new Set(['AbortError', 'TimeoutError']);
-/**
- * The names of error classes in clients of language models. These errors do not set `name`, so they are recognised by
- * their class.
- */
+/** Errors of clients of language models that do not set `name`, so they are recognised by their class. */
 const ABORT_CLASSES = new Set(['APIUserAbortError', 'APIConnectionTimeoutError']);
 const ABORT_CODES = new Set([
   'ABORT_ERR',
@@ -34,7 +31,6 @@ export function isHangUp(error: unknown, args: readonly unknown[]): boolean {
   return chain.some((each) => isAbort(each) || partsOf(each).some(isPartAbort)) || hasAborted(args);
 }
 
-/** Returns whether one of the arguments is or has an aborted signal. */
 export const hasAborted = (args: readonly unknown[]): boolean => args.some(hasAbortedSignal);
 
 function causesOf(error: unknown): unknown[] {
@@ -91,15 +87,12 @@ function textOf(value: unknown, name: string): string {
   return typeof text === 'string' ? text : '';
 }
 
-/** Reads a property of any value. */
 function read(value: unknown, name: string): unknown {
   if ((typeof value !== 'object' && typeof value !== 'function') || value === null) return undefined;
   return safely(() => (value as Record<string, unknown>)[name]);
 }
 
-/**
- * Calls a function that reads foreign values. Their getters may throw, and a Proxy may throw at every access.
- */
+/** Reads foreign values: their getters may throw, and a Proxy may throw at every access. */
 function safely<T>(look: () => T): T | undefined {
   try {
     return look();

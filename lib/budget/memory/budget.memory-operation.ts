@@ -6,7 +6,8 @@ import type {
   ReserveRequest,
 } from '../budget.backend.js';
 import { balanceOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
-import type { Balance, BudgetRecord, BudgetRefusal, Crossed } from '../budget.types.js';
+import { reservedOf } from '../budget.results.js';
+import type { BudgetRecord, BudgetRefusal } from '../budget.types.js';
 import { ANY_NONCE, attachNonce } from '../budget.validate.js';
 
 /** Returns an operation that begins now. `facts` are what its record has beside the request. */
@@ -42,10 +43,7 @@ export const copyRecord = ({ record }: Operation): BudgetRecord<bigint> => ({
   scopes: [...record.scopes],
 });
 
-export const balancesAndCrossed = (
-  tree: Tree,
-  { entries, crossed }: Operation,
-): { balances: Balance<bigint>[]; crossed: readonly Crossed[] } => ({
+export const balancesAndCrossed = (tree: Tree, { entries, crossed }: Operation) => ({
   balances: entries.map((entry) => balanceOf(tree, entry)),
   crossed,
 });
@@ -87,7 +85,7 @@ export function sameContent(
 }
 
 export function reservedResult(tree: Tree, operation: Operation, replayed: boolean): ReserveOutcome {
-  const { root, id, generation, amount, expiresAtMs } = operation.record;
-  const hold = { ok: true, status: 'reserved', root, id, generation, amount, expiresAtMs, replayed } as const;
-  return attachNonce({ ...hold, ...balancesAndCrossed(tree, operation) }, operation.nonce);
+  const { record, nonce } = operation;
+  const hold = reservedOf(record, record, replayed);
+  return attachNonce({ ...hold, ...balancesAndCrossed(tree, operation) }, nonce);
 }

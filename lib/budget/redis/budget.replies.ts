@@ -23,12 +23,10 @@ import {
   finalizedOf,
   type Head,
   type ReplyContext,
+  reservedOf,
 } from '../budget.results.js';
 
-/**
- * The reply of every budget script: a status and its data, all as text. The comment of each script lists the
- * shapes.
- */
+/** The reply of every budget script: a status and its data, all as text. */
 export type TextReply = readonly [status: string, ...rest: string[]];
 
 export function textReply(reply: unknown): TextReply {
@@ -60,19 +58,8 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = A
   const answer = textReply(reply);
   const [status, packed] = answer;
   if (status === 'reserved' || status === 'replayed') {
-    const { root, id } = about;
-    const { generation, amount, expiresAtMs } = parseHead(packed);
     const replayed = status === 'replayed';
-    const hold = {
-      ok: true,
-      status: 'reserved',
-      root,
-      id,
-      generation,
-      amount,
-      expiresAtMs,
-      replayed,
-    } as const;
+    const hold = reservedOf(parseHead(packed), about, replayed);
     return attachNonce(withEntries(hold, answer), (replayed && answer[6]) || nonce);
   }
   if (status === 'exceeded') return parseExceeded(answer);
@@ -145,23 +132,15 @@ export function parseCreditResult([status, ...lists]: TextReply): CreditResult<b
   return unexpectedReply('budget-credit', [status, ...lists]);
 }
 
-/**
- * Parses entries as scripts reply them: lists of fields (c|scope|period|start), ends, limits and counters.
- */
-export function parseBalances([
-  fields = '',
-  ends = '',
-  limits = '',
-  counters = '',
-]: readonly string[]): Balance<bigint>[] {
-  const endOf = ends.split(';');
-  const limitOf = limits.split(';');
-  const counterOf = counters.split(';');
-  return fields
-    .split(';')
-    .filter((field) => field !== '~')
-    .map((field, i) => parseBalance(field, endOf[i], limitOf[i], counterOf[i]));
+/** Parses the entries of a reply: lists of fields (c|scope|period|start), ends, limits and counters. */
+export function parseBalances(lists: readonly string[]): Balance<bigint>[] {
+  const [fields = '', ...facts] = lists;
+  const [ends, limits, counters] = facts.map((list) => list.split(';'));
+  return namesIn(fields).map((field, i) => parseBalance(field, ends?.[i], limits?.[i], counters?.[i]));
 }
+
+/** Returns the names in a list of fields, which begins with '~'. */
+const namesIn = (fields: string): string[] => fields.split(';').filter((field) => field !== '~');
 
 function parseBalance(field: string, end = '', limit = '', counter = ''): Balance<bigint> {
   const [, scope = '', period = '', start = ''] = field.split('|');
@@ -183,10 +162,7 @@ function parseBalance(field: string, end = '', limit = '', counter = ''): Balanc
 }
 
 /** Adds balances and crossed thresholds, from a reply [status, record, fields, ends, limits, counters]. */
-function withEntries<Result extends object>(
-  result: Result,
-  answer: TextReply,
-): Result & { balances: Balance<bigint>[]; crossed: Crossed[] } {
+function withEntries<Result extends object>(result: Result, answer: TextReply) {
   const complete = result as Result & { balances: Balance<bigint>[]; crossed: Crossed[] };
   defineBalances(complete, () => parseBalances(answer.slice(2)));
   complete.crossed = parseCrossed(answer);
@@ -200,15 +176,12 @@ function withEntries<Result extends object>(
 function parseCrossed([, record = '', fields = '']: TextReply): Crossed[] {
   const percents = record.slice(record.lastIndexOf(' ') + 1);
   if (percents === '-') return [];
-  const names = fields.split(';');
+  const names = namesIn(fields);
   return percents.split(';').flatMap((list, i): Crossed[] => {
-    const [, scope = '', period = ''] = (names[i + 1] ?? '').split('|');
     if (list === '-') return [];
-    return list.split(',').map((percent) => ({
-      scope: decodeScope(scope),
-      period: parsePeriodKey(period),
-      percent: Number(percent),
-    }));
+    const [, scope = '', period = ''] = names[i]?.split('|') ?? [];
+    const entry = { scope: decodeScope(scope), period: parsePeriodKey(period) };
+    return list.split(',').map((percent) => ({ ...entry, percent: Number(percent) }));
   });
 }
 
@@ -254,27 +227,20 @@ export function parseRecord(
   const isExpired = head.state === 'pending' && expiresAtMs <= nowMs;
   const { scopes, meta } = parseDetail(detail);
   return {
-    root,
-    id,
-    ...head,
+    ...{ root, id, ...head },
     ...(isExpired ? { state: 'expired', endedAtMs: expiresAtMs } : {}),
     scopes: scopes.split(',').map(decodeScope),
     meta: meta === '' ? undefined : (JSON.parse(meta) as unknown),
   };
 }
 
-/**
- * Parses the fixed part of an operation. Its words are: nonce openUntilMs fields limits thresholds ends
- * inherited scopes meta. See budget.fragments.ts.
- */
+/** Parses the fixed part of an operation. Its words are in budget.fragments.ts. */
 export function parseDetail(detail = ''): { fields: string[]; scopes: string; meta: string } {
   const [, , fields = '', , , , , scopes = '', ...meta] = detail.split(' ');
-  return { fields: fields.split(';').filter((field) => field !== '~'), scopes, meta: meta.join(' ') };
+  return { fields: namesIn(fields), scopes, meta: meta.join(' ') };
 }
 
-/**
- * Returns the id in `o|<id>`, or in `O|<generation>|<id>`, which names a former hold whose id was reserved again.
- */
+/** Returns the id in `o|<id>`, or in `O|<generation>|<id>`, the name of a hold whose id was reserved again. */
 export const idOf = (field: string): string =>
   isRenewed(field) ? field.slice(field.indexOf('|', 2) + 1) : field.slice(2);
 

@@ -22,13 +22,8 @@ export function inGroups(size: number, list: readonly string[]): string[][] {
   return groups;
 }
 
-function parseCounter(packed: string): { committed: bigint; reserved: bigint; archived: bigint } {
-  const [committed, reserved, , archived] = packed.split(' ', 4).map(BigInt) as [
-    bigint,
-    bigint,
-    bigint,
-    bigint,
-  ];
+function parseCounter(packed: string) {
+  const [committed = 0n, reserved = 0n, , archived = 0n] = packed.split(' ', 4).map(BigInt);
   return { committed, reserved, archived };
 }
 
