@@ -89,13 +89,7 @@ export class BudgetReaper {
    * might be added faster than the rounds remove them. After a fault the next round tries again.
    */
   async #shareAndReap(watched: readonly string[]): Promise<boolean> {
-    const shared = await this.#share(watched).then(
-      () => true,
-      (error: unknown) => {
-        this.onFault(error);
-        return false;
-      },
-    );
+    const shared = await this.#share(watched).catch((error: unknown) => (this.onFault(error), false));
     await this.#reapWatched();
     return shared && this.#done.size > ADOPTED_AT_ONCE / 2;
   }
@@ -107,10 +101,7 @@ export class BudgetReaper {
       if (dueMs > nowMs) continue;
       // A call that uses the root meanwhile adds it again. The answer of this step may not know about that call.
       this.#watched.delete(root);
-      const nextInMs = await this.#reap(root).catch((error: unknown) => {
-        this.onFault(error);
-        return 0;
-      });
+      const nextInMs = await this.#reap(root).catch((error: unknown) => (this.onFault(error), 0));
       if (nextInMs !== null)
         this.#watch(root, { dueMs: performance.now() + Math.max(this.everyMs, nextInMs) });
       // Only an adopted root that is empty leaves the registry. A root that this process has used stays there,
@@ -120,8 +111,8 @@ export class BudgetReaper {
   }
 
   /** Reports the watched roots to the registry, and adopts roots that nobody watches. */
-  async #share(watched: readonly string[]): Promise<void> {
-    if (!this.backend.roots) return;
+  async #share(watched: readonly string[]): Promise<boolean> {
+    if (!this.backend.roots) return false;
     const { atMs, adopted } = await this.backend.roots.share({
       watched,
       done: this.#done,
@@ -129,6 +120,7 @@ export class BudgetReaper {
     });
     this.#done.clear();
     for (const root of adopted) this.#watch(root, { dueMs: 0, adoptedAtMs: atMs });
+    return true;
   }
 
   #watch(root: string, watched: Watched): void {

@@ -39,12 +39,6 @@ export function exceeded(
   return { ok: false, reason: 'exceeded', violations, retryAtMs, retryAfterMs };
 }
 
-export const reservedOf = (
-  { generation, amount, expiresAtMs }: Head,
-  { root, id }: ReplyContext,
-  replayed: boolean,
-) => ({ ok: true, status: 'reserved', root, id, generation, amount, expiresAtMs, replayed }) as const;
-
 export const chargedOf = ({ amount, uncovered }: Head, { root, id }: ReplyContext, replayed: boolean) =>
   ({ ok: true, status: 'charged', root, id, amount, uncovered, replayed }) as const;
 

@@ -156,8 +156,7 @@ export class BudgetRuns {
     const run = this.#begin(reservedOrThrow(await this.reserve(options)));
     const { hold, notes } = run;
     const stop = this.#keepAlive(hold, options.ttlMs ?? DEFAULT_TTL_MS);
-    const onUnreadable = (error: unknown): void => this.#unreadable(hold, error);
-    const how = { hold, notes, stream, args, actual, onThrow, onUnreadable };
+    const how = { hold, notes, stream, args, actual, onThrow };
     try {
       const result = await runOn(hold, fn).catch(async (error: unknown) => {
         await this.#settle(run, { ...how, thrown: { error }, result: undefined }, overage).catch(() => {});
@@ -220,14 +219,12 @@ export class BudgetRuns {
       this.#logger.warn(
         `BUDGET_NOT_SETTLED: Budget operation ${hashKey(hold.id)} could not be settled yet, and is retried in the background. ${error.message}`,
       );
-      const settledOrHopeless = (): Promise<boolean> =>
-        settle().then(
-          () => true,
-          (reason: unknown) => {
-            if (reason instanceof BudgetUnavailableError) throw reason;
-            return true;
-          },
-        );
+      const settledOrHopeless = async (): Promise<boolean> => {
+        await settle().catch((reason: unknown) => {
+          if (reason instanceof BudgetUnavailableError) throw reason;
+        });
+        return true;
+      };
       this.retries.start(settledOrHopeless, SETTLE_WITHIN_MS, error);
     }
   }

@@ -21,11 +21,6 @@ export interface BodyEnd {
   readonly args: readonly unknown[];
   readonly actual: ((result: never) => unknown) | undefined;
   readonly onThrow: OnThrow;
-  /**
-   * Called if `actual` or `onThrow` threw or returned no amount. Not called for a partial result, because a
-   * caller that hangs up can cause one.
-   */
-  onUnreadable(error: unknown): void;
 }
 
 /** The amount to finalize, or `'abort'`. */
@@ -66,7 +61,7 @@ async function byOnThrow(end: BodyEnd, error: unknown, how: Exclude<OnThrow, 'au
     });
     return cost === 'abort' ? cost : validateAmount('onThrow(error)', cost);
   } catch (reason) {
-    end.onUnreadable(reason);
+    end.notes.onUnreadable(reason);
     return estimateAtLeast(end);
   }
 }
@@ -82,7 +77,7 @@ async function costOfResult(end: BodyEnd): Promise<bigint> {
     const read = await actualOf(end, end.result);
     return read === undefined ? notedOrEstimate(end) : greater(read, end.notes.sum);
   } catch (error) {
-    end.onUnreadable(error);
+    end.notes.onUnreadable(error);
     return estimateAtLeast(end);
   }
 }

@@ -62,7 +62,8 @@ export class CostNotes {
   #isClosed = false;
 
   constructor(
-    private readonly onUnreadable: (error: unknown) => void,
+    /** Called with why a cost could not be read. */
+    readonly onUnreadable: (error: unknown) => void,
     private readonly onLate: () => void,
   ) {}
 

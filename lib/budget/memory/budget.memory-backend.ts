@@ -1,23 +1,6 @@
 import { refuseAborted } from '../../core/validate.js';
 import { type Clock, systemClock } from '../../core/clock.js';
-import type {
-  AbortOutcome,
-  BalanceRequest,
-  BudgetBackend,
-  ChargeRequest,
-  CreditRequest,
-  ExtendRequest,
-  FinalizeRequest,
-  HoldRequest,
-  ListRequest,
-  ReapRequest,
-  ReapStep,
-  RefundRequest,
-  Request,
-  ReserveOutcome,
-  ReserveRequest,
-  SetLimitRequest,
-} from '../budget.backend.js';
+import type * as port from '../budget.backend.js';
 import { periodKey } from '../budget.calendar.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
 import { MAX_PERIODS, noLimit, tooManyPeriods } from '../budget.limits.js';
@@ -42,7 +25,14 @@ import {
   reservedResult,
   sameContent,
 } from './budget.memory-operation.js';
-import { balanceOf, entriesOf, exceededBy, roomOf, type StoredLimits, Tree } from './budget.memory-tree.js';
+import {
+  balanceOf,
+  coveredOf,
+  entriesOf,
+  exceededBy,
+  type StoredLimits,
+  Tree,
+} from './budget.memory-tree.js';
 import { abortedOf, chargedOf, finalizedOf } from '../budget.results.js';
 import type {
   Balance,
@@ -59,7 +49,7 @@ import type {
 import { verifySnapshot } from '../budget.verify.js';
 
 /** Budgets in the memory of one process, with the behaviour of the Redis backend. */
-export class MemoryBudgetBackend implements BudgetBackend {
+export class MemoryBudgetBackend implements port.BudgetBackend {
   readonly #trees = new Map<string, Tree>();
   readonly #clock: Clock;
   readonly #retentionMs: number;
@@ -69,7 +59,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     this.#retentionMs = retentionMs;
   }
 
-  async reserve(request: ReserveRequest): Promise<ReserveOutcome> {
+  async reserve(request: port.ReserveRequest): Promise<port.ReserveOutcome> {
     const tree = this.#open(request);
     const { root, id, amount, ttlMs, meta } = request;
     const earlier = tree.operations.get(`o|${id}`);
@@ -94,7 +84,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return reservedResult(tree, operation, false);
   }
 
-  async charge(request: ChargeRequest): Promise<ChargeResult<bigint>> {
+  async charge(request: port.ChargeRequest): Promise<ChargeResult<bigint>> {
     const tree = this.#open(request);
     const { root, id, amount, mode } = request;
     const earlier = tree.operations.get(`o|${id}`);
@@ -103,8 +93,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const entries = entriesOf(tree, request.scopes);
     const denial = mode === 'enforce' ? exceededBy(tree, entries, amount) : undefined;
     if (denial) return denial;
-    const room = roomOf(tree, entries);
-    const uncovered = room === undefined || room >= amount ? 0n : amount - room;
+    const uncovered = amount - coveredOf(tree, entries, amount);
     const facts = {
       kind: 'charge',
       state: 'finalized',
@@ -121,7 +110,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return { ...chargedOf(operation.record, request, false), ...balancesAndCrossed(tree, operation) };
   }
 
-  async finalize(request: FinalizeRequest): Promise<FinalizeResult<bigint>> {
+  async finalize(request: port.FinalizeRequest): Promise<FinalizeResult<bigint>> {
     const tree = this.#open(request);
     const { actual, overage, late } = request;
     const operation = find(tree, request);
@@ -136,8 +125,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     const isLate = record.state === 'expired';
     const inHold = isLate ? 0n : record.amount;
     const extra = actual > inHold ? actual - inHold : 0n;
-    const room = roomOf(tree, entries);
-    const covered = room === undefined || room > extra ? extra : room;
+    const covered = coveredOf(tree, entries, extra);
     if (isLate && (late === 'reject' || (late === 'if-available' && covered < extra)))
       return refused(operation, 'expired');
     const isOver = actual > record.amount;
@@ -156,7 +144,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return { ...finalizedOf(record, record, false), ...balancesAndCrossed(tree, operation) };
   }
 
-  async abort(request: HoldRequest): Promise<AbortOutcome> {
+  async abort(request: port.HoldRequest): Promise<port.AbortOutcome> {
     const tree = this.#open(request);
     const operation = find(tree, request);
     if (!operation) return NOT_FOUND;
@@ -172,7 +160,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return abortedOf(record, false);
   }
 
-  async extend(request: ExtendRequest): Promise<ExtendHoldResult<bigint>> {
+  async extend(request: port.ExtendRequest): Promise<ExtendHoldResult<bigint>> {
     const tree = this.#open(request);
     const operation = find(tree, request);
     if (!operation) return NOT_FOUND;
@@ -184,7 +172,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return { ok: true, status: 'extended', expiresAtMs };
   }
 
-  async refund(request: RefundRequest): Promise<RefundResult<bigint>> {
+  async refund(request: port.RefundRequest): Promise<RefundResult<bigint>> {
     const tree = this.#open(request);
     const { id, amount, refundId } = request;
     const operation = find(tree, request);
@@ -207,7 +195,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return { ok: true, status: 'refunded', amount, refunded: record.refunded, replayed, balances };
   }
 
-  async credit(request: CreditRequest): Promise<CreditResult<bigint>> {
+  async credit(request: port.CreditRequest): Promise<CreditResult<bigint>> {
     const tree = this.#open(request);
     const { root, id, amount, scope } = request;
     const period = periodKey(request.period);
@@ -227,7 +215,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return { ok: true, status: 'credited', replayed: earlier !== undefined, balance: balanceOf(tree, entry) };
   }
 
-  async setLimit(request: SetLimitRequest): Promise<SetLimitResult> {
+  async setLimit(request: port.SetLimitRequest): Promise<SetLimitResult> {
     const tree = this.#open(request);
     const { root, scope, period, limit } = request;
     const limits: StoredLimits = new Map(tree.limits.get(scope));
@@ -242,17 +230,17 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return { ok: true, status: limit === null ? 'cleared' : 'set' };
   }
 
-  async balance(request: BalanceRequest): Promise<Balance<bigint>[]> {
+  async balance(request: port.BalanceRequest): Promise<Balance<bigint>[]> {
     const tree = this.#open(request);
     return entriesOf(tree, [request.scope]).map((entry) => balanceOf(tree, entry));
   }
 
-  async get(request: HoldRequest): Promise<BudgetRecord<bigint> | null> {
+  async get(request: port.HoldRequest): Promise<BudgetRecord<bigint> | null> {
     const operation = find(this.#open(request), request);
     return operation ? copyRecord(operation) : null;
   }
 
-  async list(request: ListRequest): Promise<BudgetListResult<bigint>> {
+  async list(request: port.ListRequest): Promise<BudgetListResult<bigint>> {
     const operations = [...this.#open(request).operations.values()];
     const from = Number(request.cursor ?? 0);
     const to = from + request.limit;
@@ -260,7 +248,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return { records: operations.slice(from, to).map(copyRecord), cursor };
   }
 
-  async reap(request: ReapRequest): Promise<ReapStep> {
+  async reap(request: port.ReapRequest): Promise<port.ReapStep> {
     const tree = this.#open(request);
     const expired = tree.unreported.splice(0, request.max);
     const purged = purgeDue(tree, request.max);
@@ -268,7 +256,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
     return { expired, purged, nextInMs: nextDueMs(tree) };
   }
 
-  async verify(request: Request): Promise<VerifyResult> {
+  async verify(request: port.Request): Promise<VerifyResult> {
     const { counters, operations, pending } = this.#open(request);
     return verifySnapshot({
       counters,
@@ -285,7 +273,7 @@ export class MemoryBudgetBackend implements BudgetBackend {
    * Opens a root at the current time, after settling its expired holds. It is stored at its first write, so that
    * reading a root that is not in use leaves nothing behind.
    */
-  #open({ root, signal }: Request): Tree {
+  #open({ root, signal }: port.Request): Tree {
     refuseAborted(signal, BudgetUnavailableError);
     const tree = this.#trees.get(root) ?? new Tree(this.#retentionMs);
     tree.nowMs = this.#clock.now();

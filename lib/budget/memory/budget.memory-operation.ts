@@ -6,7 +6,6 @@ import type {
   ReserveRequest,
 } from '../budget.backend.js';
 import { balanceOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
-import { reservedOf } from '../budget.results.js';
 import type { BudgetRecord, BudgetRefusal } from '../budget.types.js';
 import { ANY_NONCE, attachNonce } from '../budget.validate.js';
 
@@ -85,7 +84,7 @@ export function sameContent(
 }
 
 export function reservedResult(tree: Tree, operation: Operation, replayed: boolean): ReserveOutcome {
-  const { record, nonce } = operation;
-  const hold = reservedOf(record, record, replayed);
-  return attachNonce({ ...hold, ...balancesAndCrossed(tree, operation) }, nonce);
+  const { root, id, generation, amount, expiresAtMs } = operation.record;
+  const hold = { ok: true, status: 'reserved', root, id, generation, amount, expiresAtMs, replayed } as const;
+  return attachNonce({ ...hold, ...balancesAndCrossed(tree, operation) }, operation.nonce);
 }

@@ -39,22 +39,21 @@ function arm(tree: Tree, entry: Entry): void {
 /** Arms the thresholds above the current usage again. */
 export function rearm(tree: Tree, entry: Entry): void {
   const counter = counterOf(tree, entry.field);
-  const { limit, credits, committed, reserved } = balanceOf(tree, entry);
-  const isStill = (percent: number): boolean =>
-    limit !== 'unlimited' &&
-    percent <= counter.crossed &&
-    (committed + reserved) * 100n >= BigInt(percent) * (limit + credits);
-  counter.crossed = entry.configured?.thresholds.filter(isStill).at(-1) ?? 0;
+  counter.crossed = reachedBy(tree, entry).findLast((percent) => percent <= counter.crossed) ?? 0;
 }
 
 function cross(tree: Tree, entry: Entry): Crossed[] {
   const counter = counterOf(tree, entry.field);
-  const { limit, credits, committed, reserved } = balanceOf(tree, entry);
-  if (limit === 'unlimited' || limit + credits === 0n) return [];
-  const crossed = (entry.configured?.thresholds ?? []).filter(
-    (percent) =>
-      percent > counter.crossed && (committed + reserved) * 100n >= BigInt(percent) * (limit + credits),
-  );
+  const crossed = reachedBy(tree, entry).filter((percent) => percent > counter.crossed);
   counter.crossed = crossed.at(-1) ?? counter.crossed;
   return crossed.map((percent) => ({ scope: entry.scope, period: entry.period, percent }));
+}
+
+/** Returns the thresholds that the current usage reaches. */
+function reachedBy(tree: Tree, entry: Entry): number[] {
+  const { limit, credits, committed, reserved } = balanceOf(tree, entry);
+  if (limit === 'unlimited' || limit + credits === 0n) return [];
+  const reaches = (percent: number): boolean =>
+    (committed + reserved) * 100n >= BigInt(percent) * (limit + credits);
+  return entry.configured?.thresholds.filter(reaches) ?? [];
 }

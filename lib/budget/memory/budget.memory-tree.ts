@@ -9,7 +9,7 @@ export interface Counter {
   committed: bigint;
   reserved: bigint;
   credits: bigint;
-  /** What purged operations had committed, less their refunds. `committed` includes this sum. */
+  /** What purged operations had committed, less their refunds. `committed` includes it. */
   archived: bigint;
   /** The highest threshold that was crossed, in percent. */
   crossed: number;
@@ -44,7 +44,6 @@ export type StoredLimits = Map<string, bigint | 'unlimited'>;
 export class Tree {
   readonly counters = new Map<string, Counter>();
   readonly limits = new Map<string, StoredLimits>();
-  /** The operations by their name. */
   readonly operations = new Map<string, Operation>();
   readonly refunds = new Map<string, string>();
   readonly credits = new Map<string, string>();
@@ -71,13 +70,8 @@ export const entriesOf = (tree: Tree, scopes: readonly LimitedScope[]): Entry[] 
     const entries = [...new Set([...configured.keys(), ...stored])].map((key): Entry => {
       const period = parsePeriodKey(key);
       const window = calendar.windowAt(period, tree.nowMs);
-      return {
-        field: `${scope}|${key}|${window.startMs}`,
-        scope,
-        period,
-        window,
-        configured: configured.get(key),
-      };
+      const field = `${scope}|${key}|${window.startMs}`;
+      return { field, scope, period, window, configured: configured.get(key) };
     });
     if (entries.length === 0) throw noLimit(scope);
     return entries;
@@ -96,10 +90,7 @@ export function counterOf(tree: Tree, field: string): Counter {
  * Returns the limit of setLimit for an entry. A limit for the scope itself comes first. A limit for the type
  * counts only if no limit is configured for the scope itself.
  */
-export function setLimitOf(
-  tree: Tree,
-  { scope, period, configured }: Entry,
-): bigint | 'unlimited' | undefined {
+export function setLimitOf(tree: Tree, { scope, period, configured }: Entry) {
   const key = periodKey(period);
   const isOwn = configured !== undefined && !configured.inherited;
   return tree.limits.get(scope)?.get(key) ?? (isOwn ? undefined : tree.limits.get(typeOf(scope))?.get(key));
@@ -116,14 +107,14 @@ export function balanceOf(tree: Tree, entry: Entry): Balance<bigint> {
   return { scope, period, window, ...sums, available: availableOf(sums) };
 }
 
-/** Returns the smallest room of all entries, or undefined if none is limited. */
-export function roomOf(tree: Tree, entries: readonly Entry[]): bigint | undefined {
-  let room: bigint | undefined;
+/** Returns the part of an amount that fits into all entries. */
+export function coveredOf(tree: Tree, entries: readonly Entry[], amount: bigint): bigint {
+  let covered = amount;
   for (const entry of entries) {
     const { available } = balanceOf(tree, entry);
-    if (available !== 'unlimited' && (room === undefined || available < room)) room = available;
+    if (available !== 'unlimited' && available < covered) covered = available;
   }
-  return room;
+  return covered;
 }
 
 /** Returns a denial where an entry has too little room. An amount of 0 always fits. */

@@ -1,10 +1,7 @@
 import type { ConfiguredLimit } from '../budget.backend.js';
 import { BudgetCalendar, parsePeriodKey, periodKey } from '../budget.calendar.js';
 
-/**
- * The entries of an operation as the scripts take them: lists joined by ';', one element for each scope,
- * period and window.
- */
+/** The entries of an operation as scripts take them: lists joined by ';', of one element for each entry. */
 export interface Entries {
   /** Joined by ','. */
   readonly scopes: string;
@@ -12,19 +9,13 @@ export interface Entries {
   readonly fields: string;
   /** A decimal, `u` for unlimited, or `-` if no limit is configured. */
   readonly limits: string;
-  /**
-   * Percentages joined by ','. An entry without thresholds has `-`. Where no entry has any, the whole list is
-   * one `-`.
-   */
+  /** Percentages joined by ','. An entry without thresholds has `-`. Where no entry has any, the list is one `-`. */
   readonly thresholds: string;
   /** When each window ends. 0: never. */
   readonly ends: string;
   /** 1 if the limit is configured for the type of the scope, otherwise 0. */
   readonly inherited: string;
-  /**
-   * From `openFromMs` until before `openUntilMs` the windows of all entries are open. An `openUntilMs` of 0 stands for
-   * no end.
-   */
+  /** From here until before `openUntilMs` (0: without end) the windows of all entries are open. */
   readonly openFromMs: number;
   readonly openUntilMs: number;
   /** When the last of the windows ends. 0 if one never ends. */
@@ -33,8 +24,8 @@ export interface Entries {
   readonly plain: number;
 }
 
-/** A scope as it is stored, and the limits that decide about it. */
-export interface NamedScope {
+interface NamedScope {
+  /** The scope as it is stored. */
   readonly name: string;
   readonly limits: readonly ConfiguredLimit[];
   /** Keys of periods that only setLimit limits. */
@@ -101,13 +92,8 @@ export class EntryEncoder {
     for (const key of learned) if (!byKey.has(key)) byKey.set(key, undefined);
     const entries = [...byKey].map(([key, limit]) => {
       const { startMs, endMs } = this.#calendar.windowAt(limit?.period ?? parsePeriodKey(key), nowMs);
-      return {
-        key,
-        limit,
-        thresholds: limit?.thresholds.join(',') || '-',
-        startMs,
-        endMs: endMs ?? Infinity,
-      };
+      const thresholds = limit?.thresholds.join(',') || '-';
+      return { key, limit, thresholds, startMs, endMs: endMs ?? Infinity };
     });
     type Entry = (typeof entries)[number];
     const list = (word: (entry: Entry) => string | number): string =>

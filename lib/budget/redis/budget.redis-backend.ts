@@ -1,27 +1,11 @@
 import { createHash } from 'node:crypto';
 import type { ScriptArg, ScriptRunner } from '../../script/script-runner.js';
-import type {
-  BalanceRequest,
-  BudgetBackend,
-  BudgetRoots,
-  ChargeRequest,
-  CreditRequest,
-  ExtendRequest,
-  FinalizeRequest,
-  HoldRequest,
-  LimitedScope,
-  ListRequest,
-  ReapRequest,
-  ReapStep,
-  RefundRequest,
-  ReserveRequest,
-  SetLimitRequest,
-} from '../budget.backend.js';
+import type * as port from '../budget.backend.js';
 import { periodKey } from '../budget.calendar.js';
 import { encodeLimit, type Entries, EntryEncoder } from './budget.entries.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
 import { noLimit, tooManyPeriods } from '../budget.limits.js';
-import { RedisBudgetRoots } from './budget.redis-roots.js';
+import { redisBudgetRoots } from './budget.redis-roots.js';
 import {
   decodeScope,
   encodeScope,
@@ -52,9 +36,7 @@ import { inGroups, parseSnapshot } from './budget.snapshot.js';
 /** The arguments of a script, except `retentionMs`, which every script gets. */
 type Args<Arg extends string> = Readonly<Record<Exclude<Arg, 'retentionMs'>, ScriptArg>>;
 
-interface Call {
-  readonly root: string;
-  readonly signal?: AbortSignal | undefined;
+interface Call extends port.Request {
   onLate?(reply: TextReply): void;
   onResent?(): void;
 }
@@ -65,17 +47,14 @@ export interface RedisBudgetBackendConfig {
 }
 
 const LONGEST_ROOT = 200;
-/**
- * How often a call is sent whose windows the server calls stale. They are stale more than once only while the clock
- * jumps, so more attempts would not help.
- */
+/** How often a call is sent whose windows the server calls stale. They are stale again only while its clock jumps. */
 const STALE_ATTEMPTS = 3;
 /** The largest number of scopes whose periods of setLimit are remembered between calls. */
 const MAX_REMEMBERED = 1_000;
 
 /** Budgets on Redis. Each operation is one atomic script over the four keys of its root. */
-export class RedisBudgetBackend implements BudgetBackend {
-  readonly roots: BudgetRoots;
+export class RedisBudgetBackend implements port.BudgetBackend {
+  readonly roots: port.BudgetRoots;
   readonly #encoder = new EntryEncoder();
   /** How far the server's clock was ahead of ours at the last reply 'stale' or 'periods', in ms. */
   #skewMs = 0;
@@ -86,52 +65,52 @@ export class RedisBudgetBackend implements BudgetBackend {
     private readonly runner: ScriptRunner,
     private readonly config: RedisBudgetBackendConfig,
   ) {
-    this.roots = new RedisBudgetRoots(runner, config.keyPrefix);
+    this.roots = redisBudgetRoots(runner, config.keyPrefix);
   }
 
-  async reserve(request: ReserveRequest) {
+  async reserve(request: port.ReserveRequest) {
     const { id, amount, ttlMs, meta, mode, nonce, scopes } = request;
     const args = { id, amount: String(amount), ttlMs, meta, mode, nonce };
     const parse = (reply: TextReply) => parseBudgetResult(reply, request, nonce);
     return parse(await this.#admit(reserveScript, withListeners(request, parse), scopes, args));
   }
 
-  async charge(request: ChargeRequest) {
+  async charge(request: port.ChargeRequest) {
     const { id, amount, mode, scopes } = request;
     const args = { id, amount: String(amount), mode };
     const parse = (reply: TextReply) => parseChargeResult(reply, request);
     return parse(await this.#admit(chargeScript, withListeners(request, parse), scopes, args));
   }
 
-  async finalize(request: FinalizeRequest) {
+  async finalize(request: port.FinalizeRequest) {
     const { id, generation, nonce, actual, overage, late } = request;
     const args = { id, generation, nonce, actual: String(actual), overage, late };
     const parse = (reply: TextReply) => parseFinalizeResult(reply, request);
     return parse(await this.#run(finalizeScript, withListeners(request, parse), args));
   }
 
-  async abort(request: HoldRequest) {
+  async abort(request: port.HoldRequest) {
     return parseAbortResult(await this.#run(abortScript, request, refOf(request)), request);
   }
 
-  async extend(request: ExtendRequest) {
+  async extend(request: port.ExtendRequest) {
     const args = { ...refOf(request), ttlMs: request.ttlMs };
     return parseExtendResult(await this.#run(extendScript, request, args), request);
   }
 
-  async refund(request: RefundRequest) {
+  async refund(request: port.RefundRequest) {
     const { amount, refundId } = request;
     const args = { ...refOf(request), amount: String(amount), refundId };
     return parseRefundResult(await this.#run(refundScript, request, args), request, amount);
   }
 
-  async credit(request: CreditRequest) {
+  async credit(request: port.CreditRequest) {
     const { id, amount, period, scope } = request;
     const args = { id, amount: String(amount), period: periodKey(period) };
     return parseCreditResult(await this.#admit(creditScript, request, [scope], args));
   }
 
-  async setLimit(request: SetLimitRequest): Promise<SetLimitResult> {
+  async setLimit(request: port.SetLimitRequest): Promise<SetLimitResult> {
     const { scope, period, limit } = request;
     const [status] = await this.#run(setLimitScript, request, {
       scope: encodeScope(scope),
@@ -142,17 +121,17 @@ export class RedisBudgetBackend implements BudgetBackend {
     return { ok: true, status: status === 'cleared' ? 'cleared' : 'set' };
   }
 
-  async balance(request: BalanceRequest) {
+  async balance(request: port.BalanceRequest) {
     const [, ...lists] = await this.#admit(balanceScript, request, [request.scope], {});
     return parseBalances(lists);
   }
 
-  async get(request: HoldRequest) {
+  async get(request: port.HoldRequest) {
     const [status, packed, detail, nowMs] = await this.#run(getScript, request, refOf(request));
     return status === 'found' ? parseRecord(packed, detail, request, Number(nowMs)) : null;
   }
 
-  async list(request: ListRequest) {
+  async list(request: port.ListRequest) {
     const { root, cursor, limit } = request;
     const [, next, nowMs, ...found] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
     const records = inGroups(3, found).map(([field = '', packed, detail]) =>
@@ -161,7 +140,7 @@ export class RedisBudgetBackend implements BudgetBackend {
     return { records, cursor: next === '0' || next === undefined ? null : next };
   }
 
-  async reap(request: ReapRequest) {
+  async reap(request: port.ReapRequest) {
     const call = withListeners(request, toReapStep);
     return toReapStep(await this.#run(reaperScript, call, { max: request.max }));
   }
@@ -171,10 +150,7 @@ export class RedisBudgetBackend implements BudgetBackend {
     return verifySnapshot(parseSnapshot(reply));
   }
 
-  /**
-   * Runs a script. Runs it again while it replies 'more': then it has settled a full batch of expired holds,
-   * and has done nothing else.
-   */
+  /** Runs a script. While it replies 'more', it has only settled a full batch of expired holds, and runs again. */
   async #run<Arg extends string>(
     script: BudgetScript<Arg>,
     { root, signal, onLate, onResent }: Call,
@@ -195,13 +171,13 @@ export class RedisBudgetBackend implements BudgetBackend {
   }
 
   /**
-   * Runs a script that checks limits. Runs it again where it replies that the windows of the call are not those
-   * of the server's clock ('stale'), or that setLimit limits further periods ('periods').
+   * Runs a script that checks limits. Runs it again where the windows of the call are not those of the server's clock
+   * ('stale'), or where setLimit limits further periods ('periods').
    */
   async #admit<Arg extends string>(
     script: BudgetScript<Arg | keyof Entries>,
     call: Call,
-    scopes: readonly LimitedScope[],
+    scopes: readonly port.LimitedScope[],
     args: Args<Exclude<Arg, keyof Entries>>,
   ): Promise<TextReply> {
     for (let stale = 0; stale < STALE_ATTEMPTS;) {
@@ -221,7 +197,7 @@ export class RedisBudgetBackend implements BudgetBackend {
     });
   }
 
-  #entriesOf(root: string, scopes: readonly LimitedScope[]): Entries {
+  #entriesOf(root: string, scopes: readonly port.LimitedScope[]): Entries {
     const named = scopes.map(({ scope, limits }) => {
       const name = encodeScope(scope);
       return { name, limits, learned: this.#learned.get(`${root} ${name}`) };
@@ -256,19 +232,16 @@ function withListeners<Result>(
 
 const NO_ANSWER: ReadonlySet<string> = new Set(['more', 'stale', 'periods', 'no_limit']);
 
-const refOf = ({ id, generation, nonce }: HoldRequest) => ({ id, generation, nonce });
+const refOf = ({ id, generation, nonce }: port.HoldRequest) => ({ id, generation, nonce });
 
-/**
- * Percent-encodes a root, so that it has no braces. A long root becomes its SHA-256, after a character that
- * no encoding produces.
- */
+/** Percent-encodes a root, so that it has no braces. A long one becomes its SHA-256, after a `#`, which no encoding has. */
 function encodeRoot(root: string): string {
   const encoded = encodeURIComponent(root);
   if (encoded.length <= LONGEST_ROOT) return encoded;
   return `#${createHash('sha256').update(root).digest('base64url')}`;
 }
 
-const toReapStep = ([, purged, nextInMs, ...expired]: TextReply): ReapStep => ({
+const toReapStep = ([, purged, nextInMs, ...expired]: TextReply): port.ReapStep => ({
   expired,
   purged: Number(purged),
   nextInMs: nextInMs === '-1' ? null : Number(nextInMs),

@@ -23,7 +23,6 @@ import {
   finalizedOf,
   type Head,
   type ReplyContext,
-  reservedOf,
 } from '../budget.results.js';
 
 /** The reply of every budget script: a status and its data, all as text. */
@@ -59,7 +58,18 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = A
   const [status, packed] = answer;
   if (status === 'reserved' || status === 'replayed') {
     const replayed = status === 'replayed';
-    const hold = reservedOf(parseHead(packed), about, replayed);
+    const { root, id } = about;
+    const { generation, amount, expiresAtMs } = parseHead(packed);
+    const hold = {
+      ok: true,
+      status: 'reserved',
+      root,
+      id,
+      generation,
+      amount,
+      expiresAtMs,
+      replayed,
+    } as const;
     return attachNonce(withEntries(hold, answer), (replayed && answer[6]) || nonce);
   }
   if (status === 'exceeded') return parseExceeded(answer);
