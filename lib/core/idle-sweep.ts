@@ -10,14 +10,11 @@ const AT_LEAST = 1_024;
 export class IdleSweep {
   // Without a resource of its own the timer would keep the async context of the call that starts it.
   readonly #context = new AsyncResource('SyncGuardIdleSweep');
-  readonly #sweep: () => number;
   #sweepAt = AT_LEAST;
   #timer: NodeJS.Timeout | undefined;
 
   /** @param sweep - removes what has ended, and returns how many entries are left */
-  constructor(sweep: () => number) {
-    this.#sweep = sweep;
-  }
+  constructor(private readonly sweep: () => number) {}
 
   /** Call this before something is stored, with the number of entries. */
   grow(size: number): void {
@@ -36,7 +33,7 @@ export class IdleSweep {
   };
 
   #run(): number {
-    const left = this.#sweep();
+    const left = this.sweep();
     this.#sweepAt = Math.max(AT_LEAST, 2 * left);
     return left;
   }

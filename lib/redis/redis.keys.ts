@@ -64,18 +64,18 @@ export const hashTag = (key: string, length: number): string =>
  * part `fence`, or `id` as the last part, is refused because the record of a lock could then have the name of a fence
  * counter or of an index.
  */
-export function validateKeyPrefix(prefix: unknown, option = 'keyPrefix'): string {
+export function validateKeyPrefix(prefix: unknown): string {
   if (typeof prefix !== 'string' || prefix.replace(/:+$/, '') === '')
-    throw new SyncGuardConfigError(`${option} must be a non-empty string, got ${describe(prefix)}.`);
+    throw new SyncGuardConfigError(`keyPrefix must be a non-empty string, got ${describe(prefix)}.`);
   const trimmed = prefix.replace(/:+$/, '');
   if (!/^[\x21-\x7e]{1,128}$/.test(trimmed))
-    throw new SyncGuardConfigError(`${option} must be 1 to 128 printable ASCII characters without spaces.`);
+    throw new SyncGuardConfigError(`keyPrefix must be 1 to 128 printable ASCII characters without spaces.`);
   if (/[/{}]/.test(trimmed))
-    throw new SyncGuardConfigError(`${option} may not contain "/", "{" or "}", got "${prefix}".`);
+    throw new SyncGuardConfigError(`keyPrefix may not contain "/", "{" or "}", got "${prefix}".`);
   const parts = trimmed.split(':');
   if (parts.includes('fence') || parts.at(-1) === 'id')
     throw new SyncGuardConfigError(
-      `${option} may not have a part "fence", or "id" as its last part, got "${prefix}".`,
+      `keyPrefix may not have a part "fence", or "id" as its last part, got "${prefix}".`,
       { hint: 'Lock records could then be mistaken for fence counters or the id index.' },
     );
   return trimmed;

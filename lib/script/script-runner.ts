@@ -1,17 +1,18 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { isNativeError } from 'node:util/types';
 import { settleWithin } from '../core/settle-within.js';
-import type { ClientStream, RedisClient } from '../redis/redis.client.js';
+import { type ClientStream, connectionsOf, type RedisClient } from '../redis/redis.client.js';
 import type { HangWatch } from '../redis/redis.hang-watch.js';
 import { RedisReadiness } from '../redis/redis.readiness.js';
 import { batchArgs, batchOf, inBatches } from './batch.js';
 import { Call, type CallRunner, Deadlines, type RunOptions } from './call.js';
-import { defineOn, type Invoke, runNew } from './commands.js';
 import type { LuaCommand, Script, ScriptArg } from './define-script.js';
 
 export type { RunOptions } from './call.js';
 export type { ScriptArg } from './define-script.js';
 
 type AnyCall = Call<unknown>;
+type Invoke = (...args: ScriptArg[]) => Promise<unknown>;
 
 // Kept, so that fake timers of a user's test do not hold up the calls to a real Redis.
 const atTurnsEnd = setImmediate;
@@ -149,10 +150,23 @@ export class ScriptRunner implements CallRunner {
     const invoke = this.#commands.get(lua.command);
     try {
       if (invoke) return invoke(...args);
-      return runNew(this.client, lua, args, (defined) => this.#commands.set(lua.command, defined));
+      return this.#defineAndSend(lua, args);
     } catch (error) {
       return Promise.reject(error); // A client that is no ioredis may throw.
     }
+  }
+
+  /**
+   * A pipeline that ioredis has begun by itself does not know commands that were defined later: all its commands would
+   * fail. So this waits until such pipelines are sent, which may be after the replies of the pipeline before them.
+   */
+  async #defineAndSend(lua: LuaCommand, args: readonly ScriptArg[]): Promise<unknown> {
+    const begun = autoPipelines(this.client);
+    const invoke = defineOn(this.client, lua);
+    while (begun.length > 0 && autoPipelines(this.client).some((each) => begun.includes(each)))
+      await nextTurn();
+    this.#commands.set(lua.command, invoke);
+    return invoke(...args);
   }
 
   /**
@@ -178,7 +192,35 @@ function answerEach(calls: readonly AnyCall[], replies: unknown): void {
 }
 
 /** Returns the sockets that a command may use: one for a server, or one for each master of a Cluster. */
-function socketsOf(client: RedisClient): ClientStream[] {
-  if (client.isCluster) return (client.nodes?.('master') ?? []).flatMap((node) => socketsOf(node));
-  return typeof client.stream?.cork === 'function' ? [client.stream] : [];
+const socketsOf = (client: RedisClient): ClientStream[] =>
+  connectionsOf(client, 'master').flatMap(({ stream }) =>
+    typeof stream?.cork === 'function' ? [stream] : [],
+  );
+
+/** The pipelines that ioredis has begun by itself and not sent yet, of a client with `enableAutoPipelining`. */
+function autoPipelines(client: RedisClient): unknown[] {
+  const { _autoPipelines: begun } = client as { _autoPipelines?: Map<string, unknown> };
+  return begun ? [...begun.values()] : [];
+}
+
+/** Makes a Lua text a command of the client. A client without `defineCommand` uses `eval`. */
+function defineOn(client: RedisClient, lua: LuaCommand): Invoke {
+  if (!client.defineCommand) return evalCommand(client, lua);
+  const { command, lua: text, binary, numberOfKeys } = lua;
+  const commands = client as unknown as Record<string, Invoke | undefined>;
+  // The name has a hash of the content, so an existing command is the same script.
+  if (typeof commands[command] !== 'function')
+    client.defineCommand(command, numberOfKeys === undefined ? { lua: text } : { lua: text, numberOfKeys });
+  return (commands[binary ? `${command}Buffer` : command] as Invoke).bind(client);
+}
+
+function evalCommand(client: RedisClient, { lua, binary, numberOfKeys }: LuaCommand): Invoke {
+  const method = binary ? 'evalBuffer' : 'eval';
+  return (...args) => {
+    const run = client[method];
+    if (!run)
+      return Promise.reject(new TypeError(`the Redis client has neither defineCommand nor ${method}`));
+    const counted = numberOfKeys === undefined ? args : [numberOfKeys, ...args];
+    return run.call(client, lua, ...(counted as [number, ...ScriptArg[]]));
+  };
 }
