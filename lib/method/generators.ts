@@ -1,9 +1,6 @@
 import { advance, type Reader, type Scope, staying, tooLate, untilRead } from './scope.js';
 
-/**
- * Recognises the result of an `async *` method, also if a compiler has turned the method into a plain function. Streams
- * of SDKs do not count.
- */
+/** Recognises the result of an `async *` method, also of a compiled one. Streams of SDKs do not count. */
 export const isGenerator = (value: unknown): value is AsyncGenerator =>
   Object.prototype.toString.call(value) === '[object AsyncGenerator]' ||
   (typeof value === 'object' &&
@@ -33,10 +30,7 @@ export function readable(promise: Promise<unknown>): Promise<unknown> {
   });
 }
 
-/**
- * Hands a generator to the caller while the lock or the hold goes on. Resolves to the last item when the generator has
- * ended.
- */
+/** Hands a generator to the caller while the lock or the hold goes on. Resolves to the last item. */
 export function handOverItems(items: AsyncGenerator, reader: Reader): Promise<unknown> {
   return staying(reader, (scope) => {
     const isInTime = untilRead(scope, reader.patienceMs);

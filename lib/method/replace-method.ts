@@ -70,12 +70,7 @@ export function injectInto(target: object, token: symbol): void {
   });
 }
 
-/**
- * Returns the injected service.
- *
- * @throws SyncGuardConfigError where Nest did not build the instance: the method must not run without its lock or
- *   budget
- */
+/** Returns the injected service. Throws where Nest did not build the instance: the method must not run without it. */
 export function injectedService<Service>(
   instance: unknown,
   token: symbol,
@@ -93,6 +88,5 @@ export function injectedService<Service>(
   );
 }
 
-/** Returns the name of a decorated member, with its class, for error messages. */
 export const memberName = (target: object, propertyKey: string | symbol): string =>
   `${typeof target === 'function' ? target.name : target.constructor.name}.${String(propertyKey)}`;

@@ -4,7 +4,6 @@ import { SyncGuardError } from '../core/errors.js';
 /** How far the stream of a wrapped method has come. It does not change if the method returns no stream. */
 export interface StreamProgress {
   isStream: boolean;
-  /** How many items the caller has received. */
   items: number;
   last: unknown;
   /** The stream ended by itself. False where it failed, and where its reader stopped it by `return` or `throw`. */
@@ -72,10 +71,8 @@ export function untilRead(scope: Scope, patienceMs: number): () => boolean {
   };
 }
 
-/** The error for a reader who comes when the lock or the hold has ended. */
-export const tooLate = (did: string, patienceMs: number, hint: string): SyncGuardError =>
-  new SyncGuardError({
-    code: 'InvalidArgument',
-    message: `Nobody ${did} within ${patienceMs} ms, so its lock or budget hold has ended.`,
-    hint,
-  });
+export const tooLate = (did: string, patienceMs: number, hint: string): Error =>
+  misuse(`Nobody ${did} within ${patienceMs} ms, so its lock or budget hold has ended.`, hint);
+
+export const misuse = (message: string, hint: string): Error =>
+  new SyncGuardError({ code: 'InvalidArgument', message, hint });

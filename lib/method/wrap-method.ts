@@ -1,9 +1,7 @@
 import { isObservable } from 'rxjs';
-import { SyncGuardError } from '../core/errors.js';
 import { handOverItems, isGenerator, readable, readInside } from './generators.js';
-import { handOverFile, isStreamedFile } from './hand-over-file.js';
-import { handOverObservable } from './hand-over-observable.js';
-import { type Scope, staying, type StreamProgress } from './scope.js';
+import { handOverFile, handOverObservable, isStreamedFile } from './hand-over.js';
+import { misuse, type Scope, staying, type StreamProgress } from './scope.js';
 
 export type { StreamProgress } from './scope.js';
 
@@ -23,12 +21,7 @@ export type Around = <T>(
 /** Returns how long an Observable or generator of this instance may wait for its first reader, in ms. */
 export type Patience = (self: unknown) => number;
 
-/**
- * Returns a method that runs inside a lock or a budget hold until its work is done. For a promise this is until it
- * settles. For an Observable it is until it completes, fails or is unsubscribed. For an async generator it lasts from
- * the first read until the generator returns or throws, or its reader stops. For a StreamableFile it is until the
- * stream closes.
- */
+/** Returns a method that runs inside a lock or a budget hold until its work is done, streams included (docs/adr/0008). */
 export function wrapMethod(original: Method, around: Around, patience: Patience): Method {
   return original.constructor.name === 'AsyncGeneratorFunction'
     ? wrapGenerator(original, around)
@@ -38,12 +31,11 @@ export function wrapMethod(original: Method, around: Around, patience: Patience)
 const noProgress = (): StreamProgress => ({ isStream: false, items: 0, last: undefined, completed: false });
 
 /** The error for an iterable that the caller would read after the lock or the hold has ended. */
-const notAGenerator = (name: string): SyncGuardError =>
-  new SyncGuardError({
-    code: 'InvalidArgument',
-    message: `${name}() returns an async iterable that is not an async generator, so its end cannot be seen.`,
-    hint: 'Write the method as `async *`, and pass the items on by `yield*`.',
-  });
+const notAGenerator = (name: string): Error =>
+  misuse(
+    `${name}() returns an async iterable that is not an async generator, so its end cannot be seen.`,
+    'Write the method as `async *`, and pass the items on by `yield*`.',
+  );
 
 function wrapPromise(original: Method, around: Around, patience: Patience): Method {
   // An async function returns a promise. For any other function, such as a wrapper, only a call shows what it returns.

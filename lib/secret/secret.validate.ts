@@ -32,10 +32,7 @@ const RECEIPT = /^receipt\.([\w-]{22})\.([\w-]{22})$/;
 
 export const createId = (): string => randomBytes(16).toString('base64url');
 
-/**
- * Returns the tag of an id or a viewId: 128 bits of its SHA-256. Tags replace ids in keys, records, receipts and logs.
- * So the backend never has an id, which would open the secret.
- */
+/** Returns the tag of an id or a viewId, 128 bits of its SHA-256. So no backend has an id, which opens the secret. */
 export const tagOf = (id: string): string => createHash('sha256').update(id).digest('base64url').slice(0, 22);
 
 /** Names a secret by its tag and not by its id. The proof keeps it from being forged. */

@@ -3,10 +3,7 @@ import type { Emit, Facts, Feature, SyncGuardEvent } from './telemetry.types.js'
 
 type Method = (...args: never[]) => Promise<unknown>;
 
-/**
- * Returns the facts of a call from its result and its arguments. The result is undefined if the call threw or returned
- * nothing.
- */
+/** Returns the facts of a call. The result is undefined if the call threw or returned nothing. */
 type Describe<Called extends Method> = (
   result: Awaited<ReturnType<Called>> | undefined,
   ...args: Parameters<Called>
@@ -47,7 +44,7 @@ export function observe<Port extends object>(
       try {
         result = await (Reflect.get(port, name) as Method).apply(port, args);
       } catch (error: unknown) {
-        report(undefined, codeOf(error));
+        report(undefined, error instanceof SyncGuardError ? (error as SyncGuardError).code : 'Internal');
         throw error;
       }
       report(result);
@@ -68,6 +65,3 @@ export function inFrontOf<Port extends object>(port: Port, members: Partial<Port
     },
   });
 }
-
-const codeOf = (error: unknown): string =>
-  error instanceof SyncGuardError ? (error as SyncGuardError).code : 'Internal';

@@ -9,8 +9,7 @@ const MAX_SHOWN = 200;
 const MAX_KEYS = 32;
 
 /**
- * Returns the function that turns observations into events and calls the listener. Events have keys as hashes. Where
- * `includeRaw` allows it, they also have the keys themselves.
+ * Returns the function that turns observations into events and calls the listener.
  *
  * @param warn - called at most once a minute while the listener fails
  */
@@ -36,9 +35,7 @@ export function createTelemetry(
   };
 }
 
-/**
- * A call that was refused for its arguments may have passed anything. Only strings that can be a key or an id are kept.
- */
+/** Keeps strings that can be a key or an id. A call that was refused for its arguments may have passed anything. */
 const named = <Name extends string>(name: Name, value: unknown): { [_ in Name]?: string } =>
   typeof value === 'string' && value.length <= MAX_KEY_BYTES
     ? ({ [name]: value } as Record<Name, string>)

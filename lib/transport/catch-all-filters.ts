@@ -1,16 +1,11 @@
 import { SyncGuardExceptionFilter } from './syncguard-exception.filter.js';
 
-/**
- * The metadata key under which Nest stores the classes that an exception filter catches, the same in Nest 11 and 12. An
- * empty list stands for all errors.
- */
+/** Nest's metadata key of the classes that a filter catches, in Nest 11 and 12. An empty list stands for all errors. */
 const CATCHES = '__filterCatchExceptions__';
 
 /**
  * Returns the names of global filters that catch everything and run instead of ours. Nest asks the last bound filter
  * first, and stops at the first that catches the error. Returns none if our filter is switched off.
- *
- * @param filters - instances, or the classes of request-scoped filters, in the order in which they were bound
  */
 export function catchAllsBeforeOurs(filters: readonly unknown[]): string[] {
   const types = filters.map((filter) =>

@@ -1,9 +1,6 @@
 import { HttpException } from '@nestjs/common';
 
-/**
- * The body that a client receives when a call is refused or has failed. It is the same over HTTP, GraphQL, WebSockets
- * and microservices.
- */
+/** The body for a client whose call was refused or has failed, the same over HTTP, GraphQL, sockets and messages. */
 export interface Refusal {
   readonly statusCode: number;
   readonly code: string;
@@ -14,10 +11,7 @@ export interface Refusal {
 /** A day. A client that waits as long as it is told would overflow its timer after 24.8 days. */
 export const DEFAULT_MAX_RETRY_AFTER_MS = 86_400_000;
 
-/**
- * Returns the context of an error for clients. Limits `retryAfter` to the allowed maximum, and adds the instant
- * `retryAtMs` that belongs to it.
- */
+/** Limits the `retryAfter` of an error's context to the maximum for clients, and adds the instant `retryAtMs`. */
 export function retryFacts(
   context: Readonly<Record<string, unknown>>,
   maxRetryAfterMs: number,

@@ -36,15 +36,8 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
 };
 
 /**
- * Answers calls that end in an error of SyncGuard. Other errors are left to other filters.
- *
- * - 423: another caller holds the lock.
- * - 429 with Retry-After: a limit denied the call, or a budget has room later.
- * - 402: a budget is used up, and waiting does not help.
- * - 409: the id of a budget operation or of a secret is in use.
- * - 503: Redis cannot be reached or refuses the app, the app is shutting down, or the call was aborted.
- * - 400: an argument is invalid, such as a malformed key.
- * - 500: any other fault, such as a lock that was lost.
+ * Answers calls that end in an error of SyncGuard: a busy lock by 423, a used-up budget by 402, and others as in
+ * docs/errors.md. Other errors are left to other filters.
  *
  * GraphQL clients receive the same body as the `extensions` of an error, clients of a gateway as the event `exception`,
  * and clients of a microservice as the error. Hints are for operators: every 5xx is logged with its hint, and the
@@ -126,10 +119,7 @@ function refusalOf(error: SyncGuardError, maxRetryAfterMs: number): Refusal {
   return { statusCode, code, message, context };
 }
 
-/**
- * A client of socket.io, or a WebSocket of the package ws. Only the latter has a numeric `readyState`. Its `emit` sends
- * nothing.
- */
+/** A client of socket.io, or a WebSocket of ws. Only the latter has a numeric `readyState`. Its `emit` sends nothing. */
 interface SocketClient {
   readonly readyState?: number;
   emit(event: string, data: unknown): unknown;
@@ -141,9 +131,7 @@ function emitException(client: SocketClient, data: object): void {
   else client.emit('exception', data);
 }
 
-/**
- * Removes the hashes of keys. A hash is a label for logs and no secret: anyone can find a short key by hashing guesses.
- */
+/** Removes the hashes of keys, which are for logs: anyone can find a short key by hashing guesses. */
 const forClients = (context: Readonly<Record<string, unknown>>): Record<string, unknown> =>
   Object.fromEntries(Object.entries(context).filter(([name]) => !/Hash(es)?$/.test(name)));
 
@@ -160,10 +148,7 @@ function statusOf(error: SyncGuardError): number {
   return STATUS_BY_CODE[error.code] ?? 500;
 }
 
-/**
- * Takes the place of the filter where `http: false` is set. It catches nothing: no error is an instance of this class.
- * `@Catch()` without a class would catch every error.
- */
+/** Stands for the filter where `http: false` is set, and catches nothing. `@Catch()` without a class catches all. */
 @Catch(class Nothing {})
 export class DisabledExceptionFilter implements ExceptionFilter<never> {
   catch(): void {}

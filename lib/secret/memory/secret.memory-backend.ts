@@ -97,7 +97,6 @@ export class MemorySecretBackend implements SecretBackend {
     });
   }
 
-  /** Returns the reply of a secret, or that there is none. */
   #ask<T>(tag: string, { signal }: CallOptions, replyOf: (entry: SecretEntry) => T): T | 'not_found' {
     refuseAborted(signal, SecretError);
     const entry = this.#find(tag);

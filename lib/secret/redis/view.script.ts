@@ -4,15 +4,7 @@ import type { OutcomeReply, ViewReply } from '../secret.backend.js';
 import type { SecretEnd } from '../secret.types.js';
 import { MAX_LEASES } from '../secret.validate.js';
 
-const VIEW_OUTCOMES = [
-  'shown',
-  'burned',
-  'burned_by_you',
-  'expired',
-  'leased',
-  'failed',
-  'lease_needed',
-] as const;
+const OUTCOMES = ['shown', 'burned', 'burned_by_you', 'expired', 'leased', 'failed', 'lease_needed'] as const;
 
 type Text = string | Buffer;
 type TellFields = [Text, number, number, number, number, number, Text, number, Text];
@@ -118,7 +110,7 @@ if remaining >= 0 and not (ended and tombstoneMs == 0) then redis.call('HSET', r
 if not ended and full() then setEnd() end
 return shown(remaining, 0)`,
   decode(reply): ViewReply {
-    const facts = decodeTell('secret-view', reply, VIEW_OUTCOMES);
+    const facts = decodeTell('secret-view', reply, OUTCOMES);
     if (facts === 'not_found' || facts.outcome !== 'shown') return facts;
     const [payload, form, meta, replayed] = (reply as unknown[]).slice(9) as [Buffer, Buffer, Buffer, number];
     if (!Buffer.isBuffer(payload)) return unexpectedReply('secret-view', reply);
