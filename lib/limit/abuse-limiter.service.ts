@@ -174,10 +174,7 @@ export class AbuseLimiterService {
     return resolved;
   }
 
-  /**
-   * Runs an operation on the backend and on the fallback, and removes the key from the deny cache. The next decision may
-   * come from any of the three. Throws a fault only after all of them are done.
-   */
+  /** The next decision may come from the backend, the fallback or the deny cache. So all three change. */
   async #change(
     key: string,
     policy: PolicyRef,
@@ -244,8 +241,8 @@ export class AbuseLimiterService {
   ): Promise<CallDecision> {
     const askedAtMs = performance.now();
     const asked = await this.#outage.ask(checks, operate, at);
-    const { decision, by, decisions, replies, backend, degraded } = asked;
-    if (!decision.allowed && !degraded)
+    const { decision, by, decisions, replies, backend } = asked;
+    if (!decision.allowed && !decision.degraded)
       for (const [i, { identity }] of checks.entries())
         this.#denyCache.add(identity, replies?.[i], askedAtMs);
     return { decision, by, checks, decisions, counted: replies && { backend, callId } };
@@ -274,14 +271,9 @@ export class AbuseLimiterService {
  *
  * @throws LimitError InvalidArgument for a malformed key
  */
-export function identityOf(name: string, key: string): string {
-  try {
-    // A name is printable ASCII, so the first NUL ends it, whatever the key holds.
-    return `${name}\0${userKey(key)}`;
-  } catch (error) {
-    throw LimitError.from(error);
-  }
-}
+export const identityOf = (name: string, key: string): string =>
+  // A name is printable ASCII, so the first NUL ends it, whatever the key holds.
+  checked(() => `${name}\0${userKey(key)}`);
 
 const CALL_ID_BYTES = 6;
 /** Random bytes for 512 ids. Drawing them in one go is cheaper than drawing 6 bytes a call. */

@@ -18,27 +18,17 @@ export interface CountedCall {
   readonly callId: string;
 }
 
-/** The decision about one call, with everything that is needed to settle the call when it has ended. */
+/** The decision about one call, with what settles the call when it has ended. */
 export interface CallDecision extends Decisive {
   readonly checks: readonly PolicyCheck[];
-  /**
-   * The decision about each check, in the order of `checks`. If the deny cache has answered, it is undefined for the checks
-   * that the cache knows nothing about.
-   */
+  /** In the order of `checks`. If the deny cache has answered, undefined where it knows nothing. */
   readonly decisions: readonly (LimiterDecision | undefined)[];
   /** Undefined if the call was not counted. */
   readonly counted: CountedCall | undefined;
 }
 
-const isFailureStatus = (status: number): boolean => status === 401 || status === 403;
-
-const isSuccessStatus = (status: number): boolean => status >= 200 && status < 300;
-
-/**
- * How a call ended, as one policy sees it. A 404 is `neither` for a policy that counts failures. Only a `success` can
- * make the policy forget the failures before it.
- */
-export type Outcome = 'failure' | 'success' | 'neither';
+/** How a call ended, as one policy sees it. A 404 is `neither` for a policy that counts failures. */
+type Outcome = 'failure' | 'success' | 'neither';
 
 /** What a call needs of its app when it has ended. */
 export interface CallEnds {
@@ -48,7 +38,7 @@ export interface CallEnds {
   };
   /** Rejects with the error to answer, for a failure that has set a block or could not be counted. */
   refuse(error: unknown): Promise<never>;
-  /** Called when the response is a redirect, which may mean a failure, and the policy has no `isFailure` to judge it. */
+  /** Called for a redirect, which may mean a failure, if the policy has no `isFailure` to judge it. */
   redirected(policy: ResolvedPolicy): void;
 }
 
@@ -67,7 +57,6 @@ export interface ResponseState extends Pick<CallEnd, 'statusCode' | 'location' |
 export class CallInFlight {
   #settled = false;
   #error: unknown;
-  /** The results of `isFailure` by policy. */
   #predicateResults?: ReadonlyMap<ResolvedPolicy, boolean | undefined>;
   /** The end of the call that `isFailure` was asked about last. */
   #judgedEnd?: CallEnd;
@@ -89,10 +78,7 @@ export class CallInFlight {
     await this.#judge(undefined, end);
   }
 
-  /**
-   * Called when the handler, or something that runs around the handler, has thrown. A filter may still change the
-   * status.
-   */
+  /** Called when the handler, or what runs around it, has thrown. A filter may still change the status. */
   async handlerThrew(error: unknown, end: Omit<CallEnd, 'statusCode'>): Promise<void> {
     this.#error = error;
     await this.#judge(error, { ...end, statusCode: statusOfError(error) ?? 500 });
@@ -101,7 +87,9 @@ export class CallInFlight {
   /** Called when the response was sent. */
   async responseSent(): Promise<void> {
     const { statusCode = 200, location, handled = false } = this.response ?? {};
-    if (!this.#settled && !this.#hasJudged(statusCode, location))
+    // A filter, or an interceptor farther out, may have changed the response since `isFailure` was asked.
+    const isJudged = this.#judgedEnd?.statusCode === statusCode && this.#judgedEnd.location === location;
+    if (!this.#settled && !isJudged)
       this.#askPredicates(this.#error, { statusCode, location, handled, value: this.#judgedEnd?.value });
     await this.#settleBy(statusCode);
   }
@@ -111,19 +99,12 @@ export class CallInFlight {
     if (this.response?.headersSent) void this.responseSent().catch(() => {});
   }
 
-  /**
-   * Takes the call back, so that no policy counts it. Called when these policies have let the call in, but the limiter
-   * has then refused it. Also called for policies that count only what guards refuse, when all guards have let the call
-   * pass.
-   */
+  /** Takes the call back, so that no policy counts it. */
   takeBack(): void {
     void this.#settle(() => 'neither').catch(() => {});
   }
 
-  /**
-   * Called when the connection closed. If no response was sent before, the call counts. Otherwise a client could hang up
-   * early and guess without being counted.
-   */
+  /** Called when the connection closed. Without a response the call counts, so that hanging up is not a free guess. */
   async connectionClosed(): Promise<void> {
     if (this.response?.headersSent) return this.responseSent();
     await this.#settle((policy) => (policy.count === 'success' ? 'success' : 'failure'));
@@ -137,7 +118,6 @@ export class CallInFlight {
     this.#expectation = setTimeout(() => this.unsubscribed(), withinMs).unref();
   }
 
-  /** Called when all guards have let the call pass. */
   reachedHandler(): void {
     clearTimeout(this.#expectation);
   }
@@ -156,14 +136,6 @@ export class CallInFlight {
       await this.#settleBy(end.statusCode);
   }
 
-  /**
-   * Returns whether `isFailure` was asked about this very response. A filter, or an interceptor farther out, may have changed
-   * it since.
-   */
-  #hasJudged(statusCode: number, location: string | undefined): boolean {
-    return this.#judgedEnd?.statusCode === statusCode && this.#judgedEnd.location === location;
-  }
-
   #askPredicates(error: unknown, end: CallEnd): void {
     this.#judgedEnd = end;
     this.#predicateResults = new Map(
@@ -176,8 +148,7 @@ export class CallInFlight {
     if (!isFailure) return undefined;
     try {
       const result: unknown = isFailure(error, end);
-      // A guard refused the call, and its error is not known here. So a `false` of `isFailure` must not hide a 401 or
-      // 403.
+      // A guard refused the call, and its error is not known here. So a `false` must not hide a 401 or 403.
       if (result === false && error === undefined && !end.handled) return undefined;
       if (result === undefined || typeof result === 'boolean') return result;
       throw new TypeError(
@@ -194,14 +165,13 @@ export class CallInFlight {
 
   #outcome(policy: ResolvedPolicy, status: number): Outcome {
     const result = this.#predicateResults?.get(policy);
-    const isOk = this.#error === undefined && isSuccessStatus(status);
-    if (policy.count === 'success') {
-      const failed = result ?? (this.#error !== undefined || status >= 400);
-      return failed ? 'failure' : 'success';
-    }
-    if (result ?? isFailureStatus(status)) return 'failure';
-    if (isRedirect(status) && !policy.isFailure) this.ends.redirected(policy);
-    return isOk ? 'success' : 'neither';
+    const threw = this.#error !== undefined;
+    if (policy.count === 'success') return (result ?? (threw || status >= 400)) ? 'failure' : 'success';
+    if (result ?? (status === 401 || status === 403)) return 'failure';
+    // 304 is no redirect: it means that nothing has changed.
+    const isRedirect = status >= 300 && status < 400 && status !== 304;
+    if (isRedirect && !policy.isFailure) this.ends.redirected(policy);
+    return !threw && status >= 200 && status < 300 ? 'success' : 'neither';
   }
 
   #settleBy(status: number): Promise<void> {
@@ -214,21 +184,17 @@ export class CallInFlight {
     this.#settled = true;
     clearTimeout(this.#expectation);
     const { limiter } = this.ends;
-    const ended = this.checks.map((check) => ({ check, outcome: outcomeOf(check.policy) }));
-    const confirm = async (counts: 'failure' | 'success'): Promise<Decisive | undefined> => {
-      const checks = ended.filter(
-        ({ check, outcome }) => outcome === counts && check.policy.count === counts,
+    const outcomes = new Map(this.checks.map(({ policy }) => [policy, outcomeOf(policy)]));
+    const confirm = async (outcome: Outcome): Promise<Decisive | undefined> => {
+      const checks = this.checks.filter(
+        ({ policy }) => policy.count === outcome && outcomes.get(policy) === outcome,
       );
-      if (checks.length === 0) return undefined;
-      return limiter.confirm(
-        checks.map(({ check }) => check),
-        this.counted,
-      );
+      return checks.length > 0 ? limiter.confirm(checks, this.counted) : undefined;
     };
     const failed = confirm('failure');
-    const rest: Promise<unknown>[] = ended
-      .filter(({ check, outcome }) => outcome !== check.policy.count)
-      .map(({ check, outcome }) => limiter.withdraw(check, this.counted, outcome === 'success'));
+    const rest: Promise<unknown>[] = this.checks
+      .filter(({ policy }) => outcomes.get(policy) !== policy.count)
+      .map((check) => limiter.withdraw(check, this.counted, outcomes.get(check.policy) === 'success'));
     try {
       // A call that could not be settled stays in flight for 60 s at most. Then it no longer takes up room. Under a policy
       // that counts successes, it then counts as a success.
@@ -241,9 +207,6 @@ export class CallInFlight {
     }
   }
 }
-
-/** Returns whether a status is a redirect. 304 is in that range, but means that nothing has changed. */
-const isRedirect = (status: number): boolean => status >= 300 && status < 400 && status !== 304;
 
 /** The statuses that GraphQL's error codes stand for. */
 const STATUS_BY_GRAPHQL_CODE: Readonly<Record<string, number>> = {
@@ -261,8 +224,7 @@ function statusOfError(error: unknown): number | undefined {
     extensions?: { code?: unknown };
   };
   if (typeof getStatus === 'function') return asStatus(getStatus.call(error));
-  // WsException and RpcException have no status of their own. They hold an object or a text of the app, which may name
-  // one.
+  // WsException and RpcException have no status of their own. They hold an object or a text of the app.
   if (typeof getError === 'function') return statusNamedBy(getError.call(error));
   return statusNamedBy(error) ?? STATUS_BY_GRAPHQL_CODE[String(extensions?.code)];
 }

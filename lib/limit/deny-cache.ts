@@ -14,10 +14,7 @@ interface Entry {
  */
 export class DenyCache {
   readonly #entries = new Map<string, Entry>();
-  /**
-   * When an entry was last deleted. A decision that was asked for before that may tell of a block which has ended, so it is
-   * not remembered.
-   */
+  /** When an entry was last deleted. A decision that was asked for before that may be about a block that has ended. */
   #deletedAtMs = -Infinity;
 
   /** @param longestMs - how long a block is remembered at most; 0 turns the cache off */
@@ -30,7 +27,7 @@ export class DenyCache {
     return this.#entries.size;
   }
 
-  /** Returns the remembered decision, with the rest of its wait. Returns undefined if there is none. */
+  /** Returns the remembered decision, with the rest of its wait. */
   find(identity: string): BackendDenied | undefined {
     const entry = this.#entries.get(identity);
     if (!entry) return undefined;
@@ -45,17 +42,15 @@ export class DenyCache {
   /**
    * Remembers the decision if it is about a block.
    *
-   * @param askedAtMs - when the backend was asked, by the clock of this cache. The entry's time starts there, so that the
-   * entry never outlives the block.
+   * @param askedAtMs - when the backend was asked. The entry's time starts there, so that it never outlives the block.
    */
   add(identity: string, decision: BackendDecision | undefined, askedAtMs: number): void {
     if (decision?.status !== 'denied' || !decision.blocked) return;
     if (this.longestMs === 0 || askedAtMs <= this.#deletedAtMs) return;
-    if (this.#entries.size >= MAX_ENTRIES) this.#dropOldest();
+    if (this.#entries.size >= MAX_ENTRIES) this.#entries.delete(this.#entries.keys().next().value as string);
     this.#entries.set(identity, {
       decision,
-      // The backend measured the wait at some time between `askedAtMs` and now. Counted from now the wait is never too short
-      // for the client.
+      // The backend measured the wait before now. Counted from now it is never too short for the client.
       blockEndsAtMs: this.now() + decision.retryAfterMs,
       endsAtMs: askedAtMs + Math.min(decision.retryAfterMs, this.longestMs),
     });
@@ -64,9 +59,5 @@ export class DenyCache {
   delete(identity: string): void {
     this.#deletedAtMs = this.now();
     this.#entries.delete(identity);
-  }
-
-  #dropOldest(): void {
-    for (const identity of this.#entries.keys()) return void this.#entries.delete(identity);
   }
 }

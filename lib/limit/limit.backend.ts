@@ -1,4 +1,4 @@
-import type { CountedCalls, LimitAlgorithm, LimitScope } from './limit.types.js';
+import type { AllowedDecision, CountedCalls, DeniedDecision, LimitAlgorithm } from './limit.types.js';
 
 /** The most limits that one call is counted against. */
 export const MAX_CHECKS = 8;
@@ -30,14 +30,13 @@ export interface CountedPolicy {
   readonly isStatic: boolean;
 }
 
-/** A policy, and whom it counts: the identity is made of its name and a key. */
+/** A policy, and whom it counts. */
 export interface Subject<Policy extends CountedPolicy = CountedPolicy> {
   /** The policy's name, a NUL and the normalized key. Calls with the same identity are counted together. */
   readonly identity: string;
   readonly policy: Policy;
 }
 
-/** One call, to be counted against one limit. */
 export interface LimitCheck<Policy extends CountedPolicy = CountedPolicy> extends Subject<Policy> {
   /**
    * How much the call counts, already checked: 1 to 1,000, in a fixed window up to its limit. If 0, the call is not
@@ -46,7 +45,6 @@ export interface LimitCheck<Policy extends CountedPolicy = CountedPolicy> extend
   readonly cost: number;
 }
 
-/** The decision of a backend about one check. */
 export type BackendDecision = BackendAllowed | BackendDenied;
 
 export interface BackendAllowed extends LimitCounts {
@@ -55,21 +53,15 @@ export interface BackendAllowed extends LimitCounts {
   readonly resetMs: number;
 }
 
-export interface BackendDenied extends LimitCounts {
+export interface BackendDenied extends LimitCounts, Pick<DeniedDecision, 'scope' | 'reason'> {
   readonly status: 'denied';
-  readonly scope: LimitScope;
-  /** The text that was passed to `block()`, or `'busy'` while calls in flight take up the room. Otherwise the scope. */
-  readonly reason: string;
   /** In ms, at least 1. */
   readonly retryAfterMs: number;
   /** Whether there is a block, which denies every call until it ends. */
   readonly blocked: boolean;
 }
 
-export interface LimitCounts {
-  readonly shortCount: number;
-  readonly longCount: number;
-}
+export type LimitCounts = Pick<AllowedDecision, 'shortCount' | 'longCount'>;
 
 export interface CallOptions {
   timeoutMs?: number | undefined;
@@ -94,25 +86,18 @@ export interface LimitBackend {
    */
   confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<BackendDecision>;
   /**
-   * Takes one call back.
-   *
-   * A fixed window holds only a count, and every withdrawal lowers it. So take back only a call that the window has
-   * counted.
+   * Takes one call back. Every withdrawal lowers the count of a fixed window, which must have counted the call.
    *
    * @param forget - also forgets the failures before it, unless there is a block
    */
   withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void>;
   /** Returns the decision that a call would get now. Counts nothing. */
   peek(subject: Subject, options?: CallOptions): Promise<BackendDecision>;
-  /** Removes the newest `count` attempts. In a fixed window it lowers the count by that much. A block stays. */
+  // What these do is said at the service's methods of the same names.
   forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void>;
-  /** Forgets everything: attempts, block and penalties. */
   reset(subject: Subject, options?: CallOptions): Promise<void>;
-  /** Sets a block by hand, which replaces any other block. Counts and penalties stay. */
   block(subject: Subject, blockMs: number, reason: string, options?: CallOptions): Promise<void>;
-  /** Ends a block. The window that had set the block starts again with no attempts. */
   unblock(subject: Subject, options?: CallOptions): Promise<void>;
 }
 
-/** Returns the key of an identity. */
 export const keyOf = (identity: string): string => identity.slice(identity.indexOf('\0') + 1);

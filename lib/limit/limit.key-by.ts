@@ -15,7 +15,6 @@ export const isByUser = (keyBy: KeyBy): boolean =>
 export const isByAddress = (keyBy: KeyBy): boolean =>
   partsOf(keyBy).every((part) => part === 'ip' || part === 'route');
 
-/** Describes a `keyBy` for an error message. */
 export const describeKeyBy = (keyBy: KeyBy): string =>
   partsOf(keyBy)
     .map((part) => (typeof part === 'function' ? 'a function' : `'${part}'`))

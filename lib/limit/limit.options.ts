@@ -64,50 +64,30 @@ export interface LimitDefaults {
   strictBoot?: boolean;
 }
 
-export interface ResolvedLimitOptions {
-  readonly onError: OnError;
-  readonly commandTimeoutMs: number;
-  readonly denyCacheMs: number;
-  readonly headers: readonly RateLimitHeaders[];
-  readonly keyBy: KeyBy;
-  readonly user: FromContext<unknown> | undefined;
-  readonly address: string | FromContext<string | undefined> | undefined;
-  readonly ipv6Subnet: number;
-  readonly skipIf: SkipIf | undefined;
-  readonly allow: readonly string[];
-  readonly strictBoot: boolean;
-}
+/** The check of each option, which adds the default. */
+const CHECKS = {
+  onError: (name, value) => resolveOnError(name, value ?? 'memory'),
+  commandTimeoutMs: (name, value) => integer(name, value ?? 250, 1, 60_000),
+  denyCacheMs: (name, value) => integer(name, value ?? 1_000, 0, 60_000),
+  headers: (name, value) => resolveHeaders(name, value ?? false),
+  keyBy: (name, value) => resolveKeyBy(name, value ?? 'ip'),
+  user: resolveFunction<FromContext<unknown>>,
+  address: resolveAddress,
+  ipv6Subnet: (name, value) => integer(name, value ?? 64, 32, 128),
+  skipIf: resolveFunction<SkipIf>,
+  allow: (name, value) => resolveAllow(name, value ?? []),
+  strictBoot: (name, value) => boolean(name, value ?? true),
+} satisfies Record<keyof LimitDefaults, (name: string, value: unknown) => unknown>;
 
-const NAMES = [
-  'onError',
-  'commandTimeoutMs',
-  'denyCacheMs',
-  'headers',
-  'keyBy',
-  'user',
-  'address',
-  'ipv6Subnet',
-  'skipIf',
-  'allow',
-  'strictBoot',
-] as const satisfies readonly (keyof LimitDefaults)[];
+export type ResolvedLimitOptions = {
+  readonly [Name in keyof typeof CHECKS]: ReturnType<(typeof CHECKS)[Name]>;
+};
 
 /** Checks the `limit` option and adds its defaults. */
-export function resolveLimitDefaults(options: unknown = {}): ResolvedLimitOptions {
-  const given = knownOptions('limit', options, NAMES);
-  return {
-    onError: resolveOnError('limit.onError', given.onError ?? 'memory'),
-    commandTimeoutMs: integer('limit.commandTimeoutMs', given.commandTimeoutMs ?? 250, 1, 60_000),
-    denyCacheMs: integer('limit.denyCacheMs', given.denyCacheMs ?? 1_000, 0, 60_000),
-    headers: resolveHeaders(given.headers ?? false),
-    keyBy: resolveKeyBy('limit.keyBy', given.keyBy ?? 'ip'),
-    user: resolveFunction('limit.user', given.user) as FromContext<unknown> | undefined,
-    address: resolveAddress(given.address),
-    ipv6Subnet: integer('limit.ipv6Subnet', given.ipv6Subnet ?? 64, 32, 128),
-    skipIf: resolveFunction('limit.skipIf', given.skipIf) as SkipIf | undefined,
-    allow: resolveAllow(given.allow ?? []),
-    strictBoot: boolean('limit.strictBoot', given.strictBoot ?? true),
-  };
+export function resolveLimitDefaults(options?: unknown): ResolvedLimitOptions {
+  const given: Record<string, unknown> = knownOptions('limit', options, Object.keys(CHECKS));
+  const resolved = Object.entries(CHECKS).map(([name, check]) => [name, check(`limit.${name}`, given[name])]);
+  return Object.fromEntries(resolved) as ResolvedLimitOptions;
 }
 
 /** Checks the `limits` option. Returns its policies and the presets by their keys. Errors name them `limits.x`. */
@@ -145,28 +125,27 @@ export function resolvePolicies(
   );
 }
 
-function resolveHeaders(headers: unknown): readonly RateLimitHeaders[] {
+function resolveHeaders(name: string, headers: unknown): readonly RateLimitHeaders[] {
   if (headers === false) return [];
   const list: readonly unknown[] = Array.isArray(headers) ? headers : [headers];
   if (list.every((each) => each === 'draft-10' || each === 'legacy')) return list;
-  throw invalidOption('limit.headers', `'draft-10', 'legacy', a list of these, or false`, headers);
+  throw invalidOption(name, `'draft-10', 'legacy', a list of these, or false`, headers);
 }
 
-function resolveAddress(address: unknown): ResolvedLimitOptions['address'] {
+function resolveAddress(
+  name: string,
+  address: unknown,
+): string | FromContext<string | undefined> | undefined {
   if (typeof address === 'function') return address as FromContext<string | undefined>;
   if (address === undefined) return undefined;
   if (typeof address !== 'string' || !/^headers\.[^.\s]+$/.test(address))
-    throw invalidOption(
-      'limit.address',
-      "a header such as 'headers.cf-connecting-ip', or a function",
-      address,
-    );
+    throw invalidOption(name, "a header such as 'headers.cf-connecting-ip', or a function", address);
   // Node.js lower-cases the names of headers.
-  return refuseForwardedFor('limit.address', address.toLowerCase());
+  return refuseForwardedFor(name, address.toLowerCase());
 }
 
-function resolveAllow(allow: unknown): readonly string[] {
+function resolveAllow(name: string, allow: unknown): readonly string[] {
   if (Array.isArray(allow) && allow.every((path) => typeof path === 'string' && path.startsWith('/')))
     return allow as string[];
-  throw invalidOption('limit.allow', `a list of paths that begin with "/"`, allow);
+  throw invalidOption(name, `a list of paths that begin with "/"`, allow);
 }

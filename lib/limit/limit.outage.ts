@@ -11,8 +11,6 @@ export interface Asked<Subject> extends Decisive<Subject> {
   /** What the backend has replied. Undefined if the call was let in uncounted. */
   readonly replies: readonly BackendDecision[] | undefined;
   readonly backend: LimitBackend;
-  /** Whether `onError` has decided, because Redis did not answer. */
-  readonly degraded: boolean;
 }
 
 /** Stands around the limiter's backend, and does what `onError` says while that does not answer. */
@@ -82,7 +80,7 @@ export class LimitOutage {
     });
   }
 
-  /** Runs operations on both backends, since either may make the next decision. Throws a fault when all are done. */
+  /** Runs operations on both backends. Throws a fault when all are done. */
   async onBoth(operate: (backend: LimitBackend) => Promise<void>[]): Promise<void> {
     const settled = await Promise.allSettled([...new Set([this.backend, this.fallback])].flatMap(operate));
     for (const each of settled) if (each.status === 'rejected') throw LimitError.from(each.reason);
@@ -108,10 +106,9 @@ function asked<Subject extends PolicySubject>(
     return degraded ? { ...decision, degraded } : decision;
   });
   const { decision, by } = decisive(subjects, decisions);
-  return { decision, by, decisions, replies, backend, degraded };
+  return { decision, by, decisions, replies, backend };
 }
 
-/** Returns a backend's decision as callers get it. */
 export function toDecision({ rules }: CountedPolicy, reply: BackendDecision): LimiterDecision {
   const { shortCount, longCount } = reply;
   if (reply.status === 'denied') {
@@ -165,19 +162,17 @@ export class CircuitBreaker {
     return true;
   }
 
-  /** The rest of the pause, in ms. 0 outside of a pause. */
   get pauseLeftMs(): number {
     return this.#failures < FAILURES_TO_OPEN ? 0 : Math.max(0, this.#pauseEndsAtMs - this.now());
   }
 
-  /** Called when the server has answered. */
   succeeded(): void {
     this.#failures = 0;
     this.#pauseMs = FIRST_PAUSE_MS;
     this.#probing = false;
   }
 
-  /** Called when the server has not answered. Returns true if this failure starts the first pause. */
+  /** Returns true if this failure starts the first pause. */
   failed(): boolean {
     const wasOpen = this.#failures >= FAILURES_TO_OPEN;
     // This call was sent before the pause began, so its failure shows nothing new.

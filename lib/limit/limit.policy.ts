@@ -1,9 +1,9 @@
 import { SyncGuardConfigError } from '../core/errors.js';
 import type { CountedPolicy, LimitCheck, LimitRules, Subject } from './limit.backend.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
-import type { AskTime, CountedCalls, LimitAlgorithm, OnError, TooManyAttemptsCode } from './limit.types.js';
+import type { AskTime, CountedCalls, LimitAlgorithm, OnError, Tier } from './limit.types.js';
 import { isByUser, resolveKeyBy } from './limit.key-by.js';
-import type { FromContext, KeyBy, LimitPolicy } from './policy.types.js';
+import type { FromContext, KeyBy, LimitPolicy, LimitPolicyOptions } from './policy.types.js';
 
 /** The highest threshold of a sliding log, which keeps every attempt. For higher limits there is the fixed window. */
 export const MAX_THRESHOLD = 10_000;
@@ -14,29 +14,22 @@ const MAX_LOGGED_COST = 1_000;
 /** The highest limit of a fixed window. Lua represents it exactly. */
 export const MAX_COUNTED = 2 ** 31 - 1;
 
+type Settled = Pick<LimitPolicyOptions, 'cost' | 'keyBy' | 'ask' | 'resetOnSuccess' | 'onError' | 'code'>;
+
 /** A policy that was checked, with all defaults. */
-export interface ResolvedPolicy extends CountedPolicy {
+export interface ResolvedPolicy extends CountedPolicy, Readonly<Required<Settled>> {
   /** A `limit` that is a function. Until `withLimit` has been called, `rules` hold a limit of 1 in its place. */
   readonly dynamicLimit: FromContext<number | 'unlimited'> | undefined;
   /** A `windowMs` that is a function. Until `withWindow` has been called, `rules` hold a window of 1 ms in its place. */
   readonly dynamicWindow: FromContext<number> | undefined;
-  readonly cost: number | FromContext<number>;
-  readonly keyBy: KeyBy;
-  readonly isFailure: IsFailure | undefined;
-  readonly ask: AskTime;
+  readonly isFailure: LimitPolicyOptions['isFailure'];
   /** Whether the policy sets `ask` itself. */
   readonly isAskGiven: boolean;
-  readonly resetOnSuccess: boolean;
-  readonly onError: OnError;
-  readonly code: TooManyAttemptsCode;
 }
 
 export type PolicySubject = Subject<ResolvedPolicy>;
 export type PolicyCheck = LimitCheck<ResolvedPolicy>;
 
-type IsFailure = NonNullable<LimitPolicy['isFailure']>;
-
-/** The values of options that a policy does not set. */
 export interface PolicyDefaults {
   name?: string | undefined;
   /** Where the policy stands, for error messages: `limits.login`, or a decorator. Default: the name. */
@@ -96,7 +89,7 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     count,
     ask: resolveAsk(path, given.ask, isByUser(keyBy), count !== 'failure' && parts.some(functionIn)),
     isAskGiven: given.ask !== undefined,
-    isFailure: resolveFunction(`${path}.isFailure`, given.isFailure) as IsFailure | undefined,
+    isFailure: resolveFunction(`${path}.isFailure`, given.isFailure),
     resetOnSuccess: boolean(`${path}.resetOnSuccess`, given.resetOnSuccess ?? false),
     onError: resolveOnError(`${path}.onError`, given.onError ?? defaults.onError ?? 'memory'),
     code: oneOf(`${path}.code`, given.code ?? (rules.shortBlockMs > 0 ? 'TooManyAttempts' : 'RateLimited'), [
@@ -118,15 +111,12 @@ export function validateCost(policy: CostBounds, cost: unknown): number {
   const needsRoom = shortBlockMs === 0 || policy.count === 'success';
   const limit =
     needsRoom && !policy.dynamicLimit ? Math.min(shortThreshold, longThreshold || Infinity) - 1 : Infinity;
-  return integer(`${policy.name}.cost`, cost, 1, Math.min(maxCost(policy), limit));
+  const most = policy.algorithm === 'fixed-window' ? MAX_COUNTED : MAX_LOGGED_COST;
+  return integer(`${policy.name}.cost`, cost, 1, Math.min(most, limit));
 }
 
 type CostBounds = Pick<ResolvedPolicy, 'name' | 'algorithm' | 'rules' | 'dynamicLimit' | 'count'>;
 
-const maxCost = ({ algorithm }: CostBounds): number =>
-  algorithm === 'fixed-window' ? MAX_COUNTED : MAX_LOGGED_COST;
-
-/** Checks the duration of a window or block, in ms. */
 export const limitDuration = (name: string, value: unknown): number => integer(name, value, 1, MAX_LIMIT_MS);
 
 function resolveName(name: unknown): string {
@@ -185,11 +175,7 @@ function resolveCount(name: string, count: unknown, rules: LimitRules): CountedC
   return counted;
 }
 
-/**
- * Checks `ask`. By default a policy is asked after the guards if it needs the user, or if it has a function, which may
- * need values that guards find. A policy that has a function and counts failures is asked before the guards, so that it
- * counts the calls that guards refuse.
- */
+/** Checks `ask`. A function may need values that guards find, so by default its policy is asked after them. */
 function resolveAsk(name: string, ask: unknown, needsUser: boolean, needsGuards: boolean): AskTime {
   const given = oneOf(`${name}.ask`, ask ?? (needsUser || needsGuards ? 'after' : 'before'), [
     'before',
@@ -206,11 +192,7 @@ function resolveAsk(name: string, ask: unknown, needsUser: boolean, needsGuards:
   return given;
 }
 
-interface CheckedTier {
-  readonly windowMs: number;
-  readonly threshold: number;
-  readonly blockMs: number;
-}
+type CheckedTier = Readonly<Required<Omit<Tier, 'limit'>>>;
 
 const NO_TIER: CheckedTier = { windowMs: 0, threshold: 0, blockMs: 0 };
 
@@ -286,7 +268,7 @@ function resolveEscalation(
 const functionIn = <T>(value: unknown): FromContext<T> | undefined =>
   typeof value === 'function' ? (value as FromContext<T>) : undefined;
 
-export function resolveFunction(name: string, value: unknown): unknown {
-  if (value === undefined || typeof value === 'function') return value;
+export function resolveFunction<T>(name: string, value: unknown): T | undefined {
+  if (value === undefined || typeof value === 'function') return value as T | undefined;
   throw invalidOption(name, 'a function', value);
 }

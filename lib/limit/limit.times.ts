@@ -1,12 +1,6 @@
-/**
- * How long a call may be in flight, in ms. After that its process is assumed to be dead, and nobody waits for the end
- * of the call.
- */
+/** How long a call may be in flight, in ms. After that its process is assumed to be dead. */
 export const IN_FLIGHT_MS = 60_000;
-/**
- * How long the guards after ours may take, in ms, where no response tells how the call ends (everywhere but over HTTP).
- * If the call has not reached its handler by then, it is settled as if its connection had closed.
- */
+/** How long the guards after ours may take outside of HTTP, in ms. See `expectHandler` in call-in-flight.ts. */
 export const GUARDS_MS = 30_000;
 /** The wait of a call that is denied because calls in flight take up the rest, in ms. */
 export const BUSY_RETRY_MS = 1_000;

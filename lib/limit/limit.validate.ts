@@ -1,13 +1,19 @@
 import { describe } from '../core/validate.js';
 import { LimitError } from './limit.errors.js';
 import { type ResolvedLimitOptions, resolvePolicies } from './limit.options.js';
-import { limitDuration, type ResolvedPolicy } from './limit.policy.js';
+import {
+  limitDuration,
+  MAX_COUNTED,
+  MAX_LIMIT_MS,
+  MAX_THRESHOLD,
+  type ResolvedPolicy,
+  validateCost,
+} from './limit.policy.js';
 import type { LimitPolicy, PolicyRef } from './policy.types.js';
 
 /** The longest reason of a block that was set by hand, in characters. */
 const MAX_REASON_LENGTH = 200;
 
-/** Returns the policies of a call that has them as an object or a list. */
 export function policiesInCall(
   policy: Exclude<PolicyRef, string>,
   { onError, keyBy }: Pick<ResolvedLimitOptions, 'onError' | 'keyBy'>,
@@ -18,7 +24,6 @@ export function policiesInCall(
   return resolvePolicies(policy, { onError, keyBy, name: name as string });
 }
 
-/** Checks the length and the reason of a block that is set by hand. */
 export function validateBlock(ms: unknown, reason: unknown): { blockMs: number; text: string } {
   const blockMs = limitDuration('ms', ms);
   if (typeof reason === 'string' && reason.length <= MAX_REASON_LENGTH)
@@ -43,3 +48,68 @@ export const needsRequest = ({ name }: ResolvedPolicy): LimitError =>
 
 const invalidCall = (message: string, hint?: string): LimitError =>
   new LimitError({ code: 'InvalidArgument', message, hint });
+
+// What functions of the app return for one call. An unusable value is a mistake of the app: the call fails with 500, and
+// the log has the reason.
+
+/**
+ * Returns the policy with the limit of one call.
+ *
+ * @param warn - called if the limit is higher than the policy can count
+ */
+export function withLimit(
+  policy: ResolvedPolicy,
+  limit: unknown,
+  warn: (message: string) => void = () => {},
+): ResolvedPolicy {
+  if (limit === 'unlimited' || limit === Infinity) return withThreshold(policy, Infinity);
+  if (typeof limit !== 'number' || !(limit >= 0))
+    throw unusable(policy, 'limit', "a number of at least 0, Infinity or 'unlimited'", limit);
+  const allowed = Math.min(Math.floor(limit), MAX_COUNTED);
+  if (allowed === 0) return withThreshold(policy, 0);
+  if (policy.algorithm === 'fixed-window' || allowed < MAX_THRESHOLD)
+    return withThreshold(policy, allowed + 1);
+  if (policy.rules.shortBlockMs === 0 && policy.count === 'attempt')
+    return { ...withThreshold(policy, allowed + 1), algorithm: 'fixed-window' };
+  warn(
+    `RATE_LIMIT_CAPPED: The function \`limit\` of the policy ${policy.name} returned more than ${MAX_THRESHOLD - 1}. A policy that blocks, or counts failures or successes, cannot count higher, so its limit is ${MAX_THRESHOLD - 1}.`,
+  );
+  return withThreshold(policy, MAX_THRESHOLD);
+}
+
+export function withWindow(policy: ResolvedPolicy, windowMs: unknown): ResolvedPolicy {
+  if (typeof windowMs !== 'number' || !(windowMs >= 1 && windowMs <= MAX_LIMIT_MS))
+    throw unusable(policy, 'windowMs', `a number from 1 to ${MAX_LIMIT_MS}`, windowMs);
+  const shortWindowMs = Math.floor(windowMs);
+  const penaltiesTtlMs = Math.max(policy.rules.penaltiesTtlMs, shortWindowMs);
+  return { ...policy, dynamicWindow: undefined, rules: { ...policy.rules, shortWindowMs, penaltiesTtlMs } };
+}
+
+/**
+ * Returns the cost of one call, rounded up. It is 0 if the limit is 0 or unlimited. A cost that the policy can never
+ * let in, or cannot count, is answered with 400 and not with 500, since it may depend on what the client sent.
+ */
+export function costOf(policy: ResolvedPolicy, cost: unknown): number {
+  if (typeof cost !== 'number' || !(cost >= 0))
+    throw unusable(policy, 'cost', 'a number of at least 0', cost);
+  const { shortThreshold } = policy.rules;
+  if (cost === 0 || shortThreshold === 0 || shortThreshold === Infinity) return 0;
+  try {
+    return validateCost(policy, Math.ceil(cost));
+  } catch (error) {
+    throw LimitError.from(error);
+  }
+}
+
+const withThreshold = (policy: ResolvedPolicy, shortThreshold: number): ResolvedPolicy => ({
+  ...policy,
+  dynamicLimit: undefined,
+  rules: { ...policy.rules, shortThreshold },
+});
+
+const unusable = (policy: ResolvedPolicy, option: string, bound: string, value: unknown): LimitError =>
+  new LimitError({
+    code: 'Internal',
+    message: 'The limiter could not decide.',
+    hint: `The function \`${option}\` of the policy ${policy.name} must return ${bound}, but returned ${describe(value)}.`,
+  });

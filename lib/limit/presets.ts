@@ -1,14 +1,8 @@
+import { days, hours, minutes, seconds } from '../core/time.js';
 import type { CallEnd } from './limit.types.js';
 import type { LimitPolicy } from './policy.types.js';
 
-const SECOND = 1_000;
-const MINUTE = 60 * SECOND;
-const HOUR = 60 * MINUTE;
-const DAY = 24 * HOUR;
-
-/**
- * 404 and 410 are failures: the account or code that was guessed does not exist. 401 and 403 are failures by default.
- */
+/** 404 and 410 are failures: the account or code that was guessed does not exist. 401 and 403 are failures by default. */
 const isGone = (_error: unknown, { statusCode }: CallEnd): true | undefined =>
   statusCode === 404 || statusCode === 410 || undefined;
 
@@ -19,7 +13,7 @@ const isRefused = (error: unknown, end: CallEnd): true | undefined =>
 /** Guesses at a password or a code. */
 const guesses = { count: 'failure', isFailure: isRefused, onError: 'closed' } as const;
 
-const escalation = { factor: 2, maxBlockMs: DAY, strikeTtlMs: DAY };
+const escalation = { factor: 2, maxBlockMs: days(1), strikeTtlMs: days(1) };
 
 /**
  * Limits failed logins: 401, 403, 404, 410, and 400 and 422 of the handler. Expects `body.email`.
@@ -36,20 +30,20 @@ const login = [
     keyBy: ['ip', 'body.email'],
     ...guesses,
     resetOnSuccess: true,
-    temp: { windowMs: MINUTE, threshold: 5, blockMs: MINUTE },
-    long: { windowMs: HOUR, threshold: 20, blockMs: HOUR },
+    temp: { windowMs: minutes(1), threshold: 5, blockMs: minutes(1) },
+    long: { windowMs: hours(1), threshold: 20, blockMs: hours(1) },
     escalation,
   },
   {
     keyBy: 'ip',
     ...guesses,
-    temp: { windowMs: 10 * MINUTE, threshold: 50, blockMs: 10 * MINUTE },
+    temp: { windowMs: minutes(10), threshold: 50, blockMs: minutes(10) },
     escalation,
   },
   {
     keyBy: 'body.email',
     ...guesses,
-    temp: { windowMs: HOUR, threshold: 100, blockMs: 10 * MINUTE },
+    temp: { windowMs: hours(1), threshold: 100, blockMs: minutes(10) },
   },
 ] satisfies LimitPolicy[];
 
@@ -65,15 +59,15 @@ const otp = [
     keyBy: ['ip', 'body.email'],
     ...guesses,
     resetOnSuccess: true,
-    temp: { windowMs: 10 * MINUTE, threshold: 5, blockMs: 15 * MINUTE },
-    long: { windowMs: DAY, threshold: 10, blockMs: DAY },
+    temp: { windowMs: minutes(10), threshold: 5, blockMs: minutes(15) },
+    long: { windowMs: days(1), threshold: 10, blockMs: days(1) },
   },
   {
     keyBy: 'body.email',
     ...guesses,
     isFailure: isGone,
-    temp: { windowMs: HOUR, threshold: 20, blockMs: 10 * MINUTE },
-    long: { windowMs: DAY, threshold: 100, blockMs: 10 * MINUTE },
+    temp: { windowMs: hours(1), threshold: 20, blockMs: minutes(10) },
+    long: { windowMs: days(1), threshold: 100, blockMs: minutes(10) },
   },
 ] satisfies LimitPolicy[];
 
@@ -81,12 +75,12 @@ const otp = [
 const signup = {
   keyBy: 'ip',
   count: 'success',
-  temp: { windowMs: HOUR, limit: 5, blockMs: HOUR },
-  long: { windowMs: DAY, limit: 20, blockMs: DAY },
+  temp: { windowMs: hours(1), limit: 5, blockMs: hours(1) },
+  long: { windowMs: days(1), limit: 20, blockMs: days(1) },
 } satisfies LimitPolicy;
 
 /** Limits calls of an API: 100 in 10 seconds from one address, without a block. */
-const api = { keyBy: 'ip', limit: 100, windowMs: 10 * SECOND } satisfies LimitPolicy;
+const api = { keyBy: 'ip', limit: 100, windowMs: seconds(10) } satisfies LimitPolicy;
 
 /**
  * Policies for common routes. `@RateLimit('login')` works without a `limits` option. A policy of your own with the same name

@@ -1,5 +1,5 @@
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
-import { costOf, withLimit, withWindow } from '../../lib/limit/limit.per-call.js';
+import { costOf, withLimit, withWindow } from '../../lib/limit/limit.validate.js';
 import { resolvePolicy, validateCost } from '../../lib/limit/limit.policy.js';
 import { SyncGuardConfigError } from '../../lib/core/errors.js';
 

@@ -4,7 +4,7 @@ import type { LimitBackend, LimitCheck } from '../../lib/limit/limit.backend.js'
 import { LimitError, TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
 import { resolveLimitDefaults, resolveLimits } from '../../lib/limit/limit.options.js';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
-import { withLimit } from '../../lib/limit/limit.per-call.js';
+import { withLimit } from '../../lib/limit/limit.validate.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import type { DeniedDecision, LimiterDecision } from '../../lib/limit/limit.types.js';
 import type { LimitPolicy } from '../../lib/limit/policy.types.js';

@@ -1,7 +1,7 @@
 import { randomInt } from 'node:crypto';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import type { LimitBackend, BackendDecision } from '../../lib/limit/limit.backend.js';
-import { withLimit } from '../../lib/limit/limit.per-call.js';
+import { withLimit } from '../../lib/limit/limit.validate.js';
 import {
   type PolicyCheck,
   type PolicySubject,

@@ -8,13 +8,10 @@ export interface Block extends LimitCounts {
   readonly endsAtMs: number;
 }
 
-/**
- * The traces that blocks of one identity leave behind. A tier's strikes are the number of its blocks. Attempts up to a tier's
- * floor no longer count for that tier, because a block has been set for them.
- */
+/** What blocks leave behind: check.script.ts says what floors and strikes are. */
 export const NO_PENALTIES = { endsAtMs: 0, shortFloorMs: 0, longFloorMs: 0, shortStrikes: 0, longStrikes: 0 };
 
-/** The count of a policy with `algorithm: 'fixed-window'`. It is one number, however high the limit is. */
+/** The count of a policy with `algorithm: 'fixed-window'`. */
 export interface Window {
   count: number;
   readonly endsAtMs: number;
@@ -22,7 +19,7 @@ export interface Window {
   lastForgiven: string;
 }
 
-/** The attempts, the calls in flight, the block and the penalties of one identity. */
+/** What is kept of one identity. */
 export class Ledger {
   readonly attempts = new AttemptLog();
   readonly inFlight = new Map<string, { readonly sinceMs: number; readonly cost: number }>();
@@ -58,17 +55,15 @@ export class Ledger {
     );
   }
 
-  /** Returns the block, unless it has ended. At `endsAtMs` it has ended, so a client that waits exactly as long is let in. */
+  /** At `endsAtMs` the block has ended, so a client that waits exactly as long is let in. */
   liveBlock(nowMs: number): Block | undefined {
     return this.block && nowMs < this.block.endsAtMs ? this.block : undefined;
   }
 
-  /** Returns the window, unless it has ended. At `endsAtMs` it has ended. */
   openWindow(nowMs: number): Window | undefined {
     return this.window && nowMs < this.window.endsAtMs ? this.window : undefined;
   }
 
-  /** Returns whether a call is in flight or counted. */
   knows(callId: string): boolean {
     return this.inFlight.has(callId) || this.attempts.has(callId);
   }

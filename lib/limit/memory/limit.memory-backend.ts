@@ -17,7 +17,6 @@ export class MemoryLimitBackend implements LimitBackend {
     this.#ledgers = new LedgerStore(clock);
   }
 
-  /** The number of identities that are kept. */
   get size(): number {
     return this.#ledgers.size;
   }
@@ -31,14 +30,8 @@ export class MemoryLimitBackend implements LimitBackend {
     const decide = (check: LimitCheck, commit: boolean): BackendDecision => {
       const ledger = check.cost === 0 ? this.#seen(check, nowMs) : this.#ledgers.take(check.identity, nowMs);
       const { policy, cost } = check;
-      return decideUnlessBlocked(deciderOf(check), {
-        ledger,
-        rules: policy.rules,
-        cost,
-        callId,
-        nowMs,
-        commit,
-      });
+      const ask = { ledger, rules: policy.rules, cost, callId, nowMs, commit };
+      return decideUnlessBlocked(deciderOf(check), ask);
     };
     const [only] = checks;
     if (only && checks.length === 1) return [decide(only, true)];

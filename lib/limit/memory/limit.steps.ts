@@ -4,7 +4,7 @@ import type { LimitScope } from '../limit.types.js';
 import type { Attempt } from './attempt-log.js';
 import type { Block, Ledger } from './ledger.js';
 
-// The steps that deciders share. redis/limit.fragments.ts has the same, by the same names.
+// The steps that deciders share. redis/limit.fragments.ts has the same, by the same names, and says why.
 
 /** A call that asks one limit. */
 export interface Ask {
@@ -19,10 +19,7 @@ export interface Ask {
 
 export type Decider = (ask: Ask) => BackendDecision;
 
-/**
- * Counts the attempts of both windows, and with `drops` drops what is older. A window has no upper end, so that no attempt
- * is lost when the clock steps back.
- */
+/** Counts the attempts of both windows, and with `drops` drops what is older. */
 export function countWindows(
   { ledger: { attempts, penalties }, rules, nowMs }: Ask,
   drops: boolean,
@@ -38,7 +35,6 @@ export function countWindows(
   return counts;
 }
 
-/** Counts the attempts of a limit that has nothing in flight. */
 export function countAttempts(ask: Ask): LimitCounts {
   // To clear an empty map takes longer than to count.
   if (ask.ledger.inFlight.size > 0) ask.ledger.inFlight.clear();
@@ -59,7 +55,6 @@ export function countWithFlights(ask: Ask, lapsedCount = false): LimitCounts {
   return countWindows(ask, true);
 }
 
-/** Returns which tiers a call of this cost fills. */
 export function fullTiers(
   rules: LimitRules,
   { shortCount, longCount }: LimitCounts,
@@ -71,7 +66,6 @@ export function fullTiers(
   };
 }
 
-/** Adds the attempts of the call, after what has set a block, so that it counts for the next one. */
 export function addCall({ ledger, rules, cost, callId, nowMs }: Ask): void {
   const { shortFloorMs, longFloorMs } = ledger.penalties;
   ledger.inFlight.delete(callId);
@@ -79,7 +73,6 @@ export function addCall({ ledger, rules, cost, callId, nowMs }: Ask): void {
   ledger.endsAtMs = nowMs + keepMs(rules);
 }
 
-/** Keeps a call as in flight. */
 export function addInFlight({ ledger, rules, cost, callId, nowMs }: Ask): void {
   if (!ledger.knows(callId)) ledger.inFlight.set(callId, { sinceMs: nowMs, cost });
   ledger.endsAtMs = nowMs + keepMs(rules);
@@ -88,7 +81,6 @@ export function addInFlight({ ledger, rules, cost, callId, nowMs }: Ask): void {
 const keepMs = ({ shortWindowMs, longWindowMs }: LimitRules): number =>
   Math.max(shortWindowMs, longWindowMs) + SLACK_MS;
 
-/** Returns how long a call waits until enough of the oldest `count` attempts have left a window. 0 if the call fits now. */
 export function waitForRoom(
   { ledger: { attempts }, cost, nowMs }: Ask,
   count: number,
@@ -96,22 +88,14 @@ export function waitForRoom(
   windowMs: number,
 ): number {
   const excess = threshold > 0 ? count + cost - threshold + 1 : 0;
-  // A call that costs more than the tier holds never fits, so there is no time to wait for.
   if (excess < 1 || excess > count) return 0;
   return untilLeft(attempts.at(attempts.length - count + excess - 1) as Attempt, windowMs, nowMs);
 }
 
-/**
- * Returns how long it takes until an attempt leaves the window, in ms. If the clock has stepped back, the attempt lies in
- * the future. The wait is still no longer than the window.
- */
+/** Returns how long it takes until an attempt leaves the window. */
 export const untilLeft = ({ atMs }: Attempt, windowMs: number, nowMs: number): number =>
   Math.min(atMs - nowMs, 0) + windowMs;
 
-/**
- * Sets a block. Every window that is full starts again with no attempts, after its newest attempt, even if the clock
- * has stepped back since that attempt.
- */
 export function setBlock(
   { ledger, rules, nowMs }: Ask,
   full: { short: boolean; long: boolean },
@@ -134,7 +118,6 @@ export function setBlock(
   return blocked(ledger.block, nowMs);
 }
 
-/** `resetMs` is the time until the short window is empty: exact if this call was counted, otherwise an upper bound. */
 export const allowed = ({ rules }: Ask, counts: LimitCounts): BackendDecision => ({
   status: 'allowed',
   ...counts,

@@ -16,11 +16,11 @@ import {
   waitForRoom,
 } from './limit.steps.js';
 
-/** Denies a call under a limit without a block, until enough of the oldest attempts leave the window for it to fit. */
+// redis/log.decider.ts has the same functions, by the same names, and says why.
+
 const denyUntilRoom = (ask: Ask, counts: LimitCounts): BackendDecision =>
   denied(counts, waitForRoom(ask, counts.shortCount, ask.rules.shortThreshold, ask.rules.shortWindowMs));
 
-/** Counts the call, and sets a block if the call fills a tier. A call that is counted already does neither. */
 function count(ask: Ask, counts: LimitCounts): BackendDecision {
   const { ledger, rules, cost, callId, commit } = ask;
   if (ledger.attempts.has(callId)) return allowed(ask, counts);
@@ -32,7 +32,6 @@ function count(ask: Ask, counts: LimitCounts): BackendDecision {
   return blocks ? setBlock(ask, full, counted) : allowed(ask, counted);
 }
 
-/** Counts a call. */
 export function attempt(ask: Ask): BackendDecision {
   const { ledger, rules, cost, callId } = ask;
   const counts = countAttempts(ask);
@@ -42,10 +41,6 @@ export function attempt(ask: Ask): BackendDecision {
     : count(ask, counts);
 }
 
-/**
- * Keeps a call as in flight that may become a failure. With a block, the call that would fill a tier may enter: if it
- * fails, it sets the block. Without one it needs room.
- */
 export function enter(ask: Ask): BackendDecision {
   const { ledger, rules, cost, callId, commit } = ask;
   const counts = countWithFlights(ask);
@@ -62,13 +57,8 @@ export function enter(ask: Ask): BackendDecision {
   return allowed(ask, counts);
 }
 
-/** Counts a call in flight as a failure. */
 export const confirm = (ask: Ask): BackendDecision => count(ask, countWithFlights(ask));
 
-// A success that has happened cannot be denied any more. So a call takes up room from the start, and counts unless it is
-// withdrawn. The success that fills a tier sets the block, and is answered as it is.
-
-/** Keeps room for a call. */
 export function reserve(ask: Ask): BackendDecision {
   const { ledger, rules, cost, callId, commit } = ask;
   const known = ledger.knows(callId);
@@ -88,7 +78,6 @@ export function reserve(ask: Ask): BackendDecision {
   return allowed(ask, counts);
 }
 
-/** Counts a success, even while there is a block. */
 export function grant(ask: Ask): BackendDecision {
   const { ledger, rules, callId, nowMs } = ask;
   if (!ledger.attempts.has(callId)) addCall(ask);
@@ -101,7 +90,6 @@ export function grant(ask: Ask): BackendDecision {
     : allowed(ask, counts);
 }
 
-/** Decides as a call of cost 1 would be decided, and changes nothing. The time until the window is empty is exact. */
 export function peek(ask: Ask): BackendDecision {
   const { ledger, rules, cost, nowMs } = ask;
   const counts = countWindows(ask, false);

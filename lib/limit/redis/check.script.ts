@@ -18,19 +18,6 @@ import { WINDOW } from './window.decider.js';
 //                      Redis the key has the name `seq`.
 const KEYS = ['attempts', 'window', 'block', 'penalties'] as const;
 
-/** The names of the rules. A decider has those that it uses as local variables. */
-export const RULES = [
-  'shortWindowMs',
-  'shortThreshold',
-  'shortBlockMs',
-  'longWindowMs',
-  'longThreshold',
-  'longBlockMs',
-  'factor',
-  'maxBlockMs',
-  'penaltiesTtlMs',
-] as const satisfies readonly (keyof LimitRules)[];
-
 /** The decider of calls that are not counted. A block denies them, and so does a limit of 0. */
 const LOOK = /* lua */ `
 local blockValue = call('GET', block)
@@ -56,7 +43,6 @@ const DECIDERS = {
 /** The way in which a script decides about a call. A peek never commits. */
 export type CheckMode = keyof typeof DECIDERS;
 
-/** The mode and the rules of one limit of a check. */
 export interface CheckShape {
   readonly mode: CheckMode;
   readonly rules: LimitRules;
@@ -75,7 +61,8 @@ function limitOf(
 ): { keys: string[]; args: string[]; lua: string } {
   const words = wordsOf(DECIDERS[mode]);
   const isUsed = (name: string): boolean => words.has(name);
-  const [keys, usedRules] = [KEYS.filter(isUsed), RULES.filter(isUsed)];
+  const keys = KEYS.filter(isUsed);
+  const usedRules = (Object.keys(rules) as (keyof LimitRules)[]).filter(isUsed);
   const values: Record<string, string> = {};
   for (const key of keys) values[key] = key + String(n);
   if (isUsed('cost')) values.cost = `tonumber(cost${n})`;
@@ -130,7 +117,7 @@ return table.concat(replies, ';')`;
   return { ...script, isStatic };
 }
 
-/** Returns the decisions of a reply. Each is "<ms> <value of the block>", or "<ms> <word> <shortCount> <longCount>". */
+/** Each decision is "<ms> <value of the block>", or "<ms> <word> <shortCount> <longCount>". */
 function decodeDecisions(reply: unknown): BackendDecision[] {
   if (typeof reply !== 'string') return unexpectedReply('limit-check', reply);
   return reply.includes(';') ? reply.split(';').map(decodeDecision) : [decodeDecision(reply)];

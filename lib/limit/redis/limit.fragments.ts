@@ -47,15 +47,10 @@ const PENALTIES = {
 
 type Penalty = keyof typeof PENALTIES;
 
-/** What a script needs of the penalties that only counts, and what one needs that writes them. */
 export const FLOORS = ['shortFloor', 'longFloor'] as const satisfies Penalty[];
 export const ALL_PENALTIES = Object.keys(PENALTIES) as Penalty[];
 
-/**
- * Sets locals to fields of `penaltiesValue`. Attempts up to `shortFloor` or `longFloor` (instants in ms) no longer count
- * in that tier. `shortStrikes` and `longStrikes` are how many blocks each tier has set. `forgiven` is the id of the call
- * that forgave last.
- */
+/** Sets locals to fields of `penaltiesValue`. check.script.ts says what they mean. A script that only counts needs FLOORS. */
 export const parsePenalties = (names: readonly Penalty[]): string => /* lua */ `
 -- Reads: penaltiesValue.
 -- Sets: ${names.join(', ')}.
@@ -77,14 +72,12 @@ local state = call('MGET', block, penalties)
 local blockValue, penaltiesValue = state[1], state[2]
 local keepMs = (longWindowMs > shortWindowMs and longWindowMs or shortWindowMs) + ${SLACK_MS}`;
 
-/** Denies a call to a log if there is a block. */
 export const DENY_IF_BLOCKED = /* lua */ `
 -- Reads: blockValue, call, block, commit, attempts, keepMs, penalties, penaltiesTtlMs.${denyIfBlocked(
   heal('attempts', 'keepMs'),
   heal('penalties', 'penaltiesTtlMs + remainingMs'),
 )}`;
 
-/** Sets `nowMs`, and reads the penalties. */
 export const readPenalties = (names: readonly Penalty[]): string => /* lua */ `
 ${NOW_MS_ONCE}
 ${parsePenalties(names)}
@@ -107,7 +100,6 @@ if longThreshold > 0 then
   if longFloor > longFrom then longFrom = longFloor end
 end`;
 
-/** How most deciders of a log begin. */
 export const openLog = (names: readonly Penalty[]): string =>
   `${READ_STATE}${DENY_IF_BLOCKED}${readPenalties(names)}${WINDOW_STARTS}`;
 
@@ -141,7 +133,6 @@ export const COUNT_ATTEMPTS = /* lua */ `
 -- Reads: shortFrom, longFrom, call, attempts.
 -- Sets: from, shortCount, longCount.${countAttempts(`'-inf'`, '', '', '')}`;
 
-/** Counts the attempts and what is in flight. */
 export const COUNT_WITH_FLIGHTS = /* lua */ `
 -- Reads: shortFrom, longFrom, nowMs, call, attempts.
 -- Sets: from, flightFrom, inFlight, shortCount, longCount.${countAttempts(
@@ -152,7 +143,6 @@ local inFlight = call('ZCOUNT', attempts, '-inf', '(' .. flightFrom)`,
   `call('ZREMRANGEBYSCORE', attempts, flightFrom, '(0')`,
 )}`;
 
-/** Sets whether a call of this cost fills the tiers. */
 export const fullTiers = (cost: string): string => /* lua */ `
 local shortFull = shortCount + ${cost} >= shortThreshold
 local longFull = longThreshold > 0 and longCount + ${cost} >= longThreshold`;
@@ -160,7 +150,6 @@ local longFull = longThreshold > 0 and longCount + ${cost} >= longThreshold`;
 /** The score of the call, if it is in the set: it is in flight, or the Redis client has sent the command twice. */
 export const SCORE = `tonumber(call('ZSCORE', attempts, callId) or nil)`;
 
-/** Adds the attempts of the call. */
 export const addCall = (option: string, score: string, added = ''): string => /* lua */ `
 if cost == 1 then
   ${added}call('ZADD', attempts, '${option}', ${score}, callId)

@@ -10,7 +10,7 @@ import type {
   Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
-import { type CheckMode, type CheckScript, checkScript, type CheckShape, RULES } from './check.script.js';
+import { type CheckMode, type CheckScript, checkScript, type CheckShape } from './check.script.js';
 import {
   blockScript,
   forgiveScript,
@@ -23,8 +23,6 @@ import {
 const TAG_LENGTH = 16;
 /** From so many scripts on, no more have rules in their text. The server keeps every script that it has seen. */
 const MAX_STATIC_SCRIPTS = 256;
-
-type LimitKeys = Readonly<Record<'attempts' | 'window' | 'block' | 'penalties', string>>;
 
 /**
  * Limits on Redis. Each operation is one atomic script, except for a call against several limits on a Cluster. All keys
@@ -119,7 +117,9 @@ export class RedisLimitBackend implements LimitBackend {
       keys[`block${n}`] = block;
       keys[`penalties${n}`] = penalties;
       args[`cost${n}`] = check.cost;
-      if (!script.isStatic) for (const rule of RULES) args[rule + String(n)] = check.policy.rules[rule];
+      if (script.isStatic) return;
+      for (const [rule, value] of Object.entries<number>({ ...check.policy.rules }))
+        args[rule + String(n)] = value;
     });
     // The reply came after its deadline, and the call was decided without it. So the call is taken back.
     const onLate = (decisions: BackendDecision[]): void => {
@@ -181,7 +181,7 @@ export class RedisLimitBackend implements LimitBackend {
     return (names[mode] ??= `${mode} ${Object.values(rules).join(' ')}`);
   }
 
-  #keysOf({ identity }: Subject): LimitKeys {
+  #keysOf({ identity }: Subject): Record<'attempts' | 'window' | 'block' | 'penalties', string> {
     const tag = hash('sha256', identity, 'base64url').slice(0, TAG_LENGTH);
     const start = `${this.prefix}/abuse_limiter:`;
     return {

@@ -2,7 +2,7 @@ import type { ExecutionContext } from '@nestjs/common';
 import { LimitError } from '../limit.errors.js';
 import { identityOf } from '../abuse-limiter.service.js';
 import { describeKeyBy, isByAddress } from '../limit.key-by.js';
-import { costOf, withLimit, withWindow } from '../limit.per-call.js';
+import { costOf, withLimit, withWindow } from '../limit.validate.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import type { FromContext } from '../policy.types.js';
 import type { KeyResolver } from './key-resolver.js';
