@@ -28,15 +28,19 @@ export class KeyResolver {
    * @throws the error of Nest if there is no such provider
    */
   resolver<T>(value: FromContext<T>): (context: ExecutionContext) => T | Promise<T> {
+    if (!isProvider(value)) return value;
     let resolve = this.#resolvers.get(value);
-    if (!resolve) this.#resolvers.set(value, (resolve = this.#createResolver(value)));
+    if (!resolve) {
+      const provider = this.moduleRef.get<ContextResolver<unknown>>(value, { strict: false });
+      this.#resolvers.set(value, (resolve = (context) => provider.resolve(context)));
+    }
     return resolve as (context: ExecutionContext) => T | Promise<T>;
   }
 
   /** Returns the key of a request if it is one text that the request has. Otherwise `keyFor` finds it. */
-  keyAtOnce(keyBy: KeyBy, { context, call: { request } }: Visit): string | undefined {
+  keyAtOnce(keyBy: KeyBy, visit: Visit): string | undefined {
     if (typeof keyBy !== 'string' || keyBy === 'route') return undefined;
-    const value = this.#valueAtOnce(keyBy, context, request);
+    const value = this.#valueAtOnce(keyBy, visit);
     return value === undefined ? undefined : joinKeyParts([[keyBy, value]]);
   }
 
@@ -46,13 +50,12 @@ export class KeyResolver {
    * if any other part is missing. The part `'route'` names no client. It stands last in the key, also if the key is the
    * address.
    */
-  async keyFor(keyBy: KeyBy, { context, call }: Visit): Promise<string | undefined> {
-    const { request, route } = call;
-    if (keyBy === 'ip') return this.#byAddress(await this.#address(context, request), []);
+  async keyFor(keyBy: KeyBy, visit: Visit): Promise<string | undefined> {
+    if (keyBy === 'ip') return this.#byAddress(await this.#address(visit), []);
     const parts = (Array.isArray(keyBy) ? keyBy : [keyBy]) as readonly KeyPart[];
-    const place: Labelled[] = parts.includes('route') ? [['route', routeName(route)]] : [];
+    const place: Labelled[] = parts.includes('route') ? [['route', routeName(visit.call.route)]] : [];
     const clientParts = parts.filter((part) => part !== 'route');
-    const found = await Promise.all(clientParts.map((part) => this.#find(part, context, request)));
+    const found = await Promise.all(clientParts.map((part) => this.#find(part, visit)));
     const known = clientParts.flatMap((part, i): Labelled[] => {
       const value = found[i];
       return value === undefined ? [] : [[typeof part === 'function' ? 'key' : part, value]];
@@ -60,13 +63,14 @@ export class KeyResolver {
     const addressless = found.filter((value, i) => value === undefined && clientParts[i] === 'ip').length;
     if (known.length > 0 && known.length + addressless === clientParts.length)
       return joinKeyParts([...known, ...place]);
-    return this.#byAddress(await this.#address(context, request), place);
+    return this.#byAddress(await this.#address(visit), place);
   }
 
-  #valueAtOnce(part: string, context: ExecutionContext, request: RequestLike): string | undefined {
+  #valueAtOnce(part: string, visit: Visit): string | undefined {
+    const { request } = visit.call;
     if (part === 'user') return this.options.user ? undefined : userIdOf(request.user);
     if (part !== 'ip') return valueAt(request, part);
-    const address = this.options.address === undefined ? this.#address(context, request) : undefined;
+    const address = this.options.address === undefined ? this.#address(visit) : undefined;
     return typeof address === 'string' ? address : undefined;
   }
 
@@ -74,16 +78,17 @@ export class KeyResolver {
     return address === undefined ? undefined : joinKeyParts([['ip', address], ...place]);
   }
 
-  async #find(part: KeyPart, context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
-    if (typeof part === 'function') return knownText(await this.resolver<unknown>(part)(context));
-    if (part === 'ip') return this.#address(context, request);
-    if (part === 'user') return this.#userId(context, request);
-    const value = valueAt(request, part);
-    if (value === undefined && part.startsWith('body.')) this.#checkBody(part, context, request);
+  async #find(part: KeyPart, visit: Visit): Promise<string | undefined> {
+    if (typeof part === 'function') return knownText(await this.resolver<unknown>(part)(visit.context));
+    if (part === 'ip') return this.#address(visit);
+    if (part === 'user') return this.#userId(visit);
+    const value = valueAt(visit.call.request, part);
+    if (value === undefined && part.startsWith('body.') && visit.isHttp)
+      this.#checkBody(part, visit.call.request);
     return value;
   }
 
-  async #userId(context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
+  async #userId({ context, call: { request } }: Visit): Promise<string | undefined> {
     const { user } = this.options;
     const id = user ? idText(await this.resolver<unknown>(user)(context)) : userIdOf(request.user);
     if (id === undefined && request.user !== undefined && request.user !== null)
@@ -96,11 +101,9 @@ export class KeyResolver {
   }
 
   /** Returns undefined for calls that have no address. */
-  #address(
-    context: ExecutionContext,
-    request: RequestLike,
-  ): string | undefined | Promise<string | undefined> {
-    if (this.options.address !== undefined) return this.#configuredAddress(context, request);
+  #address(visit: Visit): string | undefined | Promise<string | undefined> {
+    const { request } = visit.call;
+    if (this.options.address !== undefined) return this.#configuredAddress(visit);
     if (!hasAddress(request)) return undefined;
     if (this.#looksForProxy) this.#checkProxy(request);
     return normalizeAddress(request.ip ?? request.socket?.remoteAddress ?? '', this.options.ipv6Subnet);
@@ -110,7 +113,7 @@ export class KeyResolver {
    * Returns the address that `limit.address` finds. If it finds none, the request has probably not come through the CDN
    * or proxy that sets the address. Then this logs a warning and returns the address of the connection.
    */
-  async #configuredAddress(context: ExecutionContext, request: RequestLike): Promise<string | undefined> {
+  async #configuredAddress({ context, call: { request } }: Visit): Promise<string | undefined> {
     const { address, ipv6Subnet } = this.options;
     const value =
       typeof address === 'string'
@@ -128,8 +131,7 @@ export class KeyResolver {
    * Warns if the body lacks a part of the key, since the field may have another name in this app. An interceptor parses
    * multipart forms, and interceptors run after the limits, so of these it says that.
    */
-  #checkBody(part: string, context: ExecutionContext, { headers, body }: RequestLike): void {
-    if (context.getType() !== 'http') return;
+  #checkBody(part: string, { headers, body }: RequestLike): void {
     if (typeof body === 'object' && body !== null && Object.keys(body).length > 0)
       return this.#warnOnce(
         `RATE_LIMIT_NO_FIELD: A request has no text in \`${part}\`, so it is counted by its address alone. If your clients send that value in another field, name the field in \`keyBy\` of the policy.`,
@@ -159,15 +161,11 @@ export class KeyResolver {
         'or `trustProxy` of Fastify. On a WebSocket gateway set a `keyBy` (docs/rate-limits.md).',
     );
   }
-
-  #createResolver(value: FromContext<unknown>): (context: ExecutionContext) => unknown {
-    if (!isResolverClass(value)) return value as (context: ExecutionContext) => unknown;
-    const provider = this.moduleRef.get<ContextResolver<unknown>>(value, { strict: false });
-    return (context) => provider.resolve(context);
-  }
 }
 
-const isResolverClass = (value: FromContext<unknown>): boolean =>
+type Provider<T> = Exclude<FromContext<T>, (context: ExecutionContext) => T | Promise<T>>;
+
+const isProvider = <T>(value: FromContext<T>): value is Provider<T> =>
   typeof (value as { prototype?: { resolve?: unknown } }).prototype?.resolve === 'function';
 
 /** Returns the result of a function in `keyBy` as a text, or undefined if the text was built from a missing value. */
