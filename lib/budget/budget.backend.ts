@@ -173,8 +173,8 @@ export interface BudgetBackend {
 }
 
 /**
- * The registry of the roots in use. It lets a process reap the roots of another process that has died. For
- * each root it stores when a process last watched it, by the clock of the backend.
+ * The registry of the roots in use, so that a process can reap the roots of another process that has died. It stores when
+ * each root was last watched, by the clock of the backend.
  */
 export interface BudgetRoots {
   share(request: ShareRequest): Promise<{ readonly atMs: number; readonly adopted: readonly string[] }>;
@@ -182,10 +182,7 @@ export interface BudgetRoots {
 
 export interface ShareRequest {
   readonly watched: readonly string[];
-  /**
-   * Roots that this process adopted and found empty, with the instant of their adoption. The registry forgets
-   * them, unless a process has watched them since.
-   */
+  /** Adopted roots that were empty, and when they were adopted. They are forgotten, unless watched since. */
   readonly done?: ReadonlyMap<string, number>;
   /** Adopts at most `max` roots that no process has watched for `afterMs`. They count as watched from now on. */
   readonly adopt?: { readonly max: number; readonly afterMs: number };

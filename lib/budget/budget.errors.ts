@@ -76,7 +76,7 @@ const inSecs = (ms: number): number => Math.max(1, Math.ceil(ms / 1000));
 
 /**
  * Returns whether the request fits once pending holds have ended. A violation does not list the credits of the scope.
- * They can only be computed from `available`, and only if that is above 0.
+ * They show only in `available`, and only if that is above 0.
  */
 function isHeldOnly({ limit, committed, reserved, available, requested }: Violation): boolean {
   if (limit === 'unlimited' || available === 'unlimited') return false;

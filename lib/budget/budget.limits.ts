@@ -56,7 +56,6 @@ export const MAX_PERIODS = 16;
  * Checks a list of limits and indexes it by scope.
  *
  * @param asked - the scope that a function was asked for. Undefined for a list in the options.
- * @throws SyncGuardConfigError naming the option, its bound, the value and its type
  */
 export function indexLimits(limits: unknown, asked?: string): LimitsByScope {
   if (!Array.isArray(limits)) throw invalidOption('budget.limits', 'a list of limits or a function', limits);

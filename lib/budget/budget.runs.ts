@@ -5,7 +5,7 @@ import type { StreamProgress } from '../method/wrap-method.js';
 import { hashKey } from '../core/keys.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { ReserveOutcome } from './budget.backend.js';
-import { type BodyEnd, type OnThrow, settlementOf, validateOnThrow } from './budget.settlement.js';
+import { type BodyEnd, ON_THROW, type OnThrow, settlementOf } from './budget.settlement.js';
 import type {
   AbortResult,
   Amount,
@@ -64,7 +64,7 @@ export interface RunSteps {
   extend(ref: BudgetRef, ttlMs: number): Promise<ExtendHoldResult>;
 }
 
-/** The arguments of a decorated body and, if it is a stream, its progress. */
+/** What a decorator knows of its body. */
 export interface BodyFacts {
   readonly args: readonly unknown[];
   readonly stream?: StreamProgress;
@@ -115,7 +115,7 @@ export class BudgetRuns {
     const { actual, overage, onThrow } = checkedOptions(options, RUN_OPTIONS);
     if (actual !== undefined) validateFunction('actual', actual);
     if (overage !== undefined) validateOneOf('overage', overage, ['record', 'cap']);
-    if (onThrow !== undefined) validateOnThrow(onThrow);
+    if (onThrow !== undefined && typeof onThrow !== 'function') validateOneOf('onThrow', onThrow, ON_THROW);
     const run = this.#run(fn, options, facts);
     this.#running.add(run);
     try {

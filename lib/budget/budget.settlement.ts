@@ -1,6 +1,6 @@
 import type { StreamProgress } from '../method/wrap-method.js';
 import type { Amount } from './budget.types.js';
-import { validateAmount, validateOneOf } from './budget.validate.js';
+import { validateAmount } from './budget.validate.js';
 import type { CostNotes, CurrentHold } from './current-hold.js';
 import { hasAborted, isHangUp } from './hang-up.js';
 
@@ -89,6 +89,3 @@ const actualOf = async ({ actual }: BodyEnd, result: unknown): Promise<bigint | 
 const greater = (a: bigint, b: bigint): bigint => (a > b ? a : b);
 
 export const ON_THROW = ['auto', 'abort', 'finalize-estimate'] as const;
-
-export const validateOnThrow = (onThrow: unknown): OnThrow =>
-  typeof onThrow === 'function' ? (onThrow as OnThrow) : validateOneOf('onThrow', onThrow, ON_THROW);

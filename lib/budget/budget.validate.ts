@@ -93,7 +93,6 @@ export const validateId = (id: unknown, name = 'id'): string => validateName(nam
 /** A request whose scopes have no limits yet. */
 type Unlimited<Request> = Omit<Request, 'scopes'> & { readonly scopes: readonly string[] };
 
-/** Checks which hold a call is about, and its options. */
 export function validateRef<Options extends CallOptions>(
   ref: BudgetRef,
   options: Options,
@@ -108,8 +107,7 @@ export function validateRef<Options extends CallOptions>(
   return {
     root: validateRoot(root),
     id: validateId(id),
-    generation:
-      generation === undefined ? 0 : checked(() => integer('generation', generation, 1, 2 ** 53 - 1)),
+    generation: generation === undefined ? 0 : validateCount('generation', generation, 2 ** 53 - 1),
     nonce: nonceOf(ref),
     signal,
   };

@@ -56,7 +56,8 @@ export async function runOn<T>(hold: CurrentHold, body: (hold: CurrentHold) => T
 
 /** The costs that a body has noted with `spent()`. */
 export class CostNotes {
-  #sum = 0n;
+  /** The sum of the notes that could be read. */
+  sum = 0n;
   /** True once a note was not an amount, so that the real cost is unknown. */
   #isUnreadable = false;
   #isClosed = false;
@@ -70,21 +71,17 @@ export class CostNotes {
   readonly spent = (amount: Amount): void => {
     if (this.#isClosed) return this.onLate();
     try {
-      this.#sum += validateAmount('spent(amount)', amount);
-      if (this.#sum > MAX_AMOUNT) this.#sum = MAX_AMOUNT;
+      this.sum += validateAmount('spent(amount)', amount);
+      if (this.sum > MAX_AMOUNT) this.sum = MAX_AMOUNT;
     } catch (error) {
       this.#isUnreadable = true;
       this.onUnreadable(error);
     }
   };
 
-  get sum(): bigint {
-    return this.#sum;
-  }
-
   /** Returns the sum of the notes. If a note could not be read, returns the estimate where the sum is smaller. */
   known(estimate: bigint): bigint {
-    return this.#isUnreadable && this.#sum < estimate ? estimate : this.#sum;
+    return this.#isUnreadable && this.sum < estimate ? estimate : this.sum;
   }
 
   /** Called before the hold is settled. Later notes are not counted. */

@@ -59,9 +59,8 @@ const isAbort = (error: unknown): boolean =>
   ABORT_NAMES.has(textOf(error, 'name')) ||
   ABORT_CLASSES.has(textOf(read(error, 'constructor'), 'name'));
 
-const costsNothing = (error: unknown): boolean => isOurs(error) || NOT_CONNECTED.has(textOf(error, 'code'));
-
-const isOurs = (error: unknown): boolean => safely(() => error instanceof SyncGuardError) ?? false;
+const costsNothing = (error: unknown): boolean =>
+  safely(() => error instanceof SyncGuardError) || NOT_CONNECTED.has(textOf(error, 'code'));
 
 /** Returns whether an argument is an aborted signal or has one, such as an options object or a Request. */
 function hasAbortedSignal(arg: unknown): boolean {
@@ -75,11 +74,9 @@ const isAborted = (value: unknown): boolean =>
 /** Returns the property names of a plain object, and none for anything else. */
 function namesIn(value: unknown): string[] {
   if (typeof value !== 'object' || value === null) return [];
-  const names = safely(() => {
-    const prototype: unknown = Object.getPrototypeOf(value);
-    return prototype === Object.prototype || prototype === null ? Object.keys(value) : [];
-  });
-  return names ?? [];
+  const prototype: unknown = safely(() => Object.getPrototypeOf(value) as unknown);
+  const isPlain = prototype === Object.prototype || prototype === null;
+  return (isPlain && safely(() => Object.keys(value))) || [];
 }
 
 function textOf(value: unknown, name: string): string {

@@ -13,7 +13,6 @@ import {
   purgeDue,
   scheduleWindows,
 } from './budget.memory-garbage.js';
-import { count, crossedBy, rearm } from './budget.memory-thresholds.js';
 import {
   balancesAndCrossed,
   copyRecord,
@@ -27,9 +26,12 @@ import {
 } from './budget.memory-operation.js';
 import {
   balanceOf,
+  count,
   coveredOf,
+  crossedBy,
   entriesOf,
   exceededBy,
+  rearm,
   type StoredLimits,
   Tree,
 } from './budget.memory-tree.js';

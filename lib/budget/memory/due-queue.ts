@@ -7,10 +7,7 @@ interface Due {
 
 const COMPACT_ABOVE = 64;
 
-/**
- * A queue of names by their due time. Names that are due at the same time keep the order in which they were
- * set.
- */
+/** A queue of names by their due time. Names that are due at the same time keep the order in which they were set. */
 export class DueQueue {
   readonly #dues = new Map<string, Due>();
   #turn = 0;

@@ -6,10 +6,8 @@ import { NOW_MS, takeApart } from '../../script/fragments.js';
 //                               threshold that was crossed: percent, or percent=limit where setLimit set a limit
 //                   l|<scope>   limits by setLimit: period=limit period=limit
 //                   ~           when the keys end, in ms, or 'never', or 'never l' once setLimit was used
-//   records   HASH  o|<id>      an operation: state kind generation amount actual committed refunded uncovered late
-//                               createdAtMs expiresAtMs endedAtMs crossed
-//                   d|<id>      its fixed part: nonce openUntilMs fields limits thresholds ends inherited
-//                               scopes meta
+//   records   HASH  o|<id>      an operation: the fields of RECORD
+//                   d|<id>      its fixed part: DETAIL_FIELDS in budget.operation.fragments.ts
 //                   O|<generation>|<id>, D|<generation>|<id>  the same for an older hold, after its id was reserved again
 //                   r|<refundId>, k|<creditId>  the refund, the credit
 //   pending   ZSET  <id> of each pending hold, by expiry; '' (which is no id) at +inf, where the keys end

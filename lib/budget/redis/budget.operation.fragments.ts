@@ -1,5 +1,6 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
 import { READ_BALANCES } from './budget.fragments.js';
+import type { Entries } from './budget.entries.js';
 import { textReply, type TextReply } from './budget.replies.js';
 import { defineScript, type Script, type ScriptDefinition } from '../../script/define-script.js';
 import { takeApart } from '../../script/fragments.js';
@@ -58,12 +59,12 @@ export type BudgetKey = (typeof KEYS)[number];
 
 export type BudgetScript<Arg extends string> = Script<BudgetKey, Arg, TextReply>;
 
-/** Defines a script over the four keys of a root. Its decoder checks that the reply is text. */
+/** Defines a script over the four keys of a root. */
 export const defineBudgetScript = <const Arg extends string>(
   script: Pick<ScriptDefinition<BudgetKey, Arg, TextReply>, 'name' | 'args' | 'lua'>,
 ): BudgetScript<Arg> => defineScript(Object.assign(script, { keys: KEYS, decode: textReply }));
 
-/** The entries in which an operation counts: a scope, period and window each, with its configured limit. */
+/** The arguments with the entries of an operation. */
 export const ENTRIES = [
   'scopes',
   'fields',
@@ -71,13 +72,11 @@ export const ENTRIES = [
   'thresholds',
   'ends',
   'inherited',
-  // All of the windows are open between these two. 0: without end.
   'openFromMs',
   'openUntilMs',
-  // When the last window ends. 0: never.
   'lastEndMs',
   'plain',
-] as const;
+] as const satisfies (keyof Entries)[];
 
 export const DETAIL =
   "table.concat({ nonce, openUntilMs, fields, limits, thresholds, ends, inherited, scopes, meta }, ' ')";

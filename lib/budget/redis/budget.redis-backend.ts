@@ -234,7 +234,7 @@ const NO_ANSWER: ReadonlySet<string> = new Set(['more', 'stale', 'periods', 'no_
 
 const refOf = ({ id, generation, nonce }: port.HoldRequest) => ({ id, generation, nonce });
 
-/** Percent-encodes a root, so that it has no braces. A long one becomes its SHA-256, after a `#`, which no encoding has. */
+/** Percent-encodes a root, so that it has no braces. A long one becomes `#`, which no encoding has, and its SHA-256. */
 function encodeRoot(root: string): string {
   const encoded = encodeURIComponent(root);
   if (encoded.length <= LONGEST_ROOT) return encoded;

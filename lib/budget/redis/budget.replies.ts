@@ -201,7 +201,7 @@ const parseExceeded = ([, amount = '', nowMs, ...lists]: TextReply): Exceeded<bi
 const STATES = { p: 'pending', f: 'finalized', a: 'aborted', x: 'expired' } as const;
 const KINDS = { h: 'hold', c: 'charge' } as const;
 
-/** Parses the changing part of an operation. Its words are in budget.fragments.ts. */
+/** Parses the changing part of an operation. Its words are RECORD in budget.fragments.ts. */
 function parseHead(packed = ''): Head {
   const words = packed.split(' ');
   const state = STATES[words[0] as keyof typeof STATES];
@@ -244,7 +244,7 @@ export function parseRecord(
   };
 }
 
-/** Parses the fixed part of an operation. Its words are in budget.fragments.ts. */
+/** Parses the fixed part of an operation. Its words are DETAIL_FIELDS in budget.operation.fragments.ts. */
 export function parseDetail(detail = ''): { fields: string[]; scopes: string; meta: string } {
   const [, , fields = '', , , , , scopes = '', ...meta] = detail.split(' ');
   return { fields: namesIn(fields), scopes, meta: meta.join(' ') };
