@@ -4,16 +4,11 @@ import type { Crossed } from '../budget/budget.types.js';
 import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
 
-/**
- * Returns a budget backend that emits an event for every operation, and for each threshold that an operation crosses.
- */
+/** Returns a budget backend that emits an event for every operation, and for each threshold that an operation crosses. */
 export const observedBudgets = (backend: BudgetBackend, emit: Emit): BudgetBackend =>
   withThresholdEvents(observe(backend, 'budget', BUDGET, emit), emit);
 
-/**
- * Returns the listeners for what no single operation shows: a hold that expired, and a cost that could not be read.
- * Each emits one event.
- */
+/** Returns the listeners for what no single operation shows: a hold that expired, and a cost that could not be read. */
 export function budgetEvents(emit: Emit | undefined): BudgetEvents {
   if (!emit) return {};
   const report = (type: 'expired' | 'cost', reason: string, key: string): void =>

@@ -34,10 +34,7 @@ export interface RedisConnectionConfig {
   readonly closeClient: boolean;
 }
 
-/**
- * The connection that runs the scripts of an app. It is our own, or the user's client. The user closes that client,
- * unless `closeClient` is set.
- */
+/** Runs the scripts of an app on our own connection, or on a client that its user closes unless `closeClient` is set. */
 export class RedisConnection {
   readonly runner: ScriptRunner;
   readonly #client: RedisClient;
@@ -53,10 +50,7 @@ export class RedisConnection {
     this.runner = new ScriptRunner(this.#client, commandTimeoutMs, hangs);
   }
 
-  /**
-   * Waits up to 2 s for the first connection. Returns the fault that keeps it from working, if there is one. Also
-   * returns warnings, each with its code, about client options and servers that put a guarantee at risk.
-   */
+  /** Waits up to 2 s for the first connection. Returns its fault, if any, and warnings about client and servers. */
   async opened(): Promise<{ fault: RedisFault | undefined; warnings: string[] }> {
     await this.#firstConnection();
     const warnings = clientWarnings(this.#client, { own: this.#isOurs });
@@ -119,10 +113,7 @@ export class RedisConnection {
     return serverWarnings(await Promise.all(infos), this.#client.isCluster === true);
   }
 
-  /**
-   * Checks that a client which the app had connected uses the database of its options. If there is no such database,
-   * ioredis has reported it before we listened.
-   */
+  /** If the database of the options does not exist, ioredis may have reported it before we listened. */
   async #checkDatabase(db: number): Promise<void> {
     const actual = /\bdb=(\d+)/.exec(String(await withinTwoSeconds(this.#client.client?.('INFO'))))?.[1];
     if (actual !== undefined && Number(actual) !== db)

@@ -8,9 +8,8 @@ import type { ScriptRunner } from '../script/script-runner.js';
 import { secretScripts } from '../secret/redis/secret.scripts.js';
 
 /**
- * The scripts that are registered at boot. The tests of the script laws run over this list. Scripts that depend on the
- * calls of the app are left out, and are registered at their first use: those for locks of three and more keys, and
- * those that check limits. The health script is left out too.
+ * The scripts that are registered at boot, over which the tests of the script laws run. Scripts that depend on the calls
+ * of the app are registered at their first use: those for locks of three and more keys, and those that check limits.
  */
 export const allScripts: readonly Script[] = [
   ...lockScripts,

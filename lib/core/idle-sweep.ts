@@ -22,7 +22,7 @@ export class IdleSweep {
     this.start();
   }
 
-  /** Call this when something was stored. It does nothing while a sweep is scheduled. */
+  /** Call this when something was stored. */
   start(): void {
     this.#timer ??= this.#context.runInAsyncScope(() => setTimeout(this.#tick, EVERY_MS).unref());
   }

@@ -24,11 +24,7 @@ export interface Parts {
 const logger = new Logger('SyncGuard');
 export const warn = (message: string): void => logger.warn(message);
 
-/**
- * Checks the options, and opens the connection.
- *
- * @param given - backends that take the place of those of the options, for tests
- */
+/** Checks the options, and opens the connection. `given` takes the place of the backends of the options, for tests. */
 export async function makeParts(userOptions: SyncGuardOptions, given?: Backends): Promise<Parts> {
   const options = resolveOptions(userOptions);
   const { lock, telemetry } = options;

@@ -31,10 +31,7 @@ export function openConnection(redis: Exclude<RedisConnectionOptions, IoredisCli
   return new Redis(ownOptions(redis));
 }
 
-/**
- * The first argument takes precedence in ioredis. So options in the query of the URL come before our
- * defaults, and our required options before both.
- */
+/** In ioredis the first argument takes precedence, so the options in the query of the URL come before our defaults. */
 function openUrl(url: string): RedisClient {
   const Client = Redis as unknown as new (...options: (RedisOptions | string)[]) => Redis;
   return new Client({ ...REQUIRED, reconnectOnError: leaveReplica() }, url, DEFAULTS);

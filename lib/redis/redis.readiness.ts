@@ -59,10 +59,7 @@ export class RedisReadiness {
     return (status === 'ready' || status === undefined) && !this.#noDatabase;
   }
 
-  /**
-   * Resolves when the client is ready, and connects a lazy client. Rejects once the client is closed for good, or if the
-   * server does not have the database of the options.
-   */
+  /** Connects a lazy client. `ready` rejects once the client is closed for good, or if the database does not exist. */
   wait(): { ready: Promise<void>; cancel(): void } {
     if (this.client.status === 'end' || this.#noDatabase)
       return { ready: Promise.reject(this.fault()), cancel: () => {} };

@@ -5,7 +5,7 @@ const SLOTS = 16_384;
 const MAX_TAGS = 20 * SLOTS;
 
 /** Returns the slot of a hash tag: its CRC16 (XMODEM), as Redis Cluster specifies. */
-export function slotOf(tag: string): number {
+function slotOf(tag: string): number {
   let crc = 0;
   for (const byte of Buffer.from(tag)) {
     crc ^= byte << 8;
@@ -20,20 +20,13 @@ const TAG = /^[^{]*\{([^}]+)\}/;
 /** Returns the hash tag of a key. Undefined if it has none. */
 export const tagOfKey = (key: string): string | undefined => TAG.exec(key)?.[1];
 
-/** Returns the slot of a key. */
 export const slotOfKey = (key: string): number => slotOf(tagOfKey(key) ?? key);
 
-/**
- * Returns the master of a key's slot as `host:port`. Undefined if the client is not a Cluster or does not
- * know its slots yet.
- */
+/** Returns the master of a key's slot as `host:port`. Undefined unless the client knows the slots of a Cluster. */
 export const ownerOf = (client: RedisClient, key: string): string | undefined =>
   client.slots?.[slotOfKey(key)]?.[0];
 
-/**
- * Returns a hash tag for each master that owns a slot. None if the client is not a Cluster or does not
- * know its slots yet.
- */
+/** Returns a hash tag for each master that owns a slot. None unless the client knows the slots of a Cluster. */
 export function tagsOfMasters(client: RedisClient): string[] {
   const { slots = [] } = client;
   const left = new Set(slots.map(([master]) => master));
