@@ -3,31 +3,28 @@ import { advance, type Reader, type Scope, staying, tooLate, untilRead } from '.
 /** Recognises the result of an `async *` method, also of a compiled one. Streams of SDKs do not count. */
 export const isGenerator = (value: unknown): value is AsyncGenerator =>
   Object.prototype.toString.call(value) === '[object AsyncGenerator]' ||
-  (typeof value === 'object' &&
-    value !== null &&
-    STEPS.every((step) => Object.hasOwn(value, step)) &&
-    Object.hasOwn(value, Symbol.asyncIterator));
+  [...STEPS, Symbol.asyncIterator].every((name) => Object.hasOwn(Object(value) as object, name));
 
 const STEPS = ['next', 'throw', 'return'] as const;
+type Step = (typeof STEPS)[number];
+
+const eachStep = <T>(make: (call: Step) => T): Record<Step, T> => {
+  return { next: make('next'), throw: make('throw'), return: make('return') };
+};
 
 /**
  * Returns a promise that can also be read as the generator which it resolves to: callers of an `async *` method read it
  * without `await`.
  */
 export function readable(promise: Promise<unknown>): Promise<unknown> {
-  const step =
-    (call: (typeof STEPS)[number]) =>
-    async (value?: unknown): Promise<unknown> => {
+  const steps = eachStep((call) => ({
+    value: async (value?: unknown): Promise<unknown> => {
       const items = await promise;
       if (isGenerator(items)) return items[call](value);
       throw new TypeError('The method returned a promise of something other than a generator. Await it.');
-    };
-  return Object.defineProperties(promise, {
-    next: { value: step('next') },
-    throw: { value: step('throw') },
-    return: { value: step('return') },
-    [Symbol.asyncIterator]: { value: () => promise },
-  });
+    },
+  }));
+  return Object.defineProperties(promise, { ...steps, [Symbol.asyncIterator]: { value: () => promise } });
 }
 
 /** Hands a generator to the caller while the lock or the hold goes on. Resolves to the last item. */
@@ -68,21 +65,18 @@ export async function* readInside(
       await scope.leave().catch(() => {});
     };
     // Whatever the reader does (asks, throws, stops) reaches the method. So its `finally` runs inside the lock too.
-    const inside =
-      (call: (typeof STEPS)[number]) =>
-      async (value?: unknown): Promise<IteratorResult<unknown, unknown>> => {
-        clearTimeout(away);
-        if (isOver && call === 'return') return { done: true, value };
-        if (isOver) throw notReadable('asked for the next item of', READER_AWAY_MS);
-        const step = await scope.inside(() => items[call](value));
-        if (step.done) progress.completed = call === 'next';
-        else {
-          advance(progress, step.value);
-          away = setTimeout(() => void stop(), READER_AWAY_MS).unref();
-        }
-        return step;
-      };
-    const steps = { next: inside('next'), throw: inside('throw'), return: inside('return') };
+    const steps = eachStep((call) => async (value?: unknown): Promise<IteratorResult<unknown, unknown>> => {
+      clearTimeout(away);
+      if (isOver && call === 'return') return { done: true, value };
+      if (isOver) throw notReadable('asked for the next item of', READER_AWAY_MS);
+      const step = await scope.inside(() => items[call](value));
+      if (step.done) progress.completed = call === 'next';
+      else {
+        advance(progress, step.value);
+        away = setTimeout(() => void stop(), READER_AWAY_MS).unref();
+      }
+      return step;
+    });
     return yield* { [Symbol.asyncIterator]: () => steps };
   } catch (error) {
     failed = true;

@@ -11,7 +11,6 @@ type Describe<Called extends Method> = (
 
 type Observable<Port> = keyof { [Name in keyof Port as Port[Name] extends Method ? Name : never]: unknown };
 
-/** One description for each method of a port. */
 export type Descriptions<Port> = {
   readonly [Name in Observable<Port>]: Port[Name] extends Method ? Describe<Port[Name]> : never;
 };

@@ -17,7 +17,7 @@ export function createTelemetry(
   { onEvent, includeRaw, hashSecret }: ResolvedTelemetryOptions,
   warn: (message: string) => void,
 ): Emit {
-  const hash = hashSecret === undefined ? hashKey : hmac(hashSecret);
+  const hash = hashSecret === undefined ? hashKey : (value: string) => hmac(hashSecret, value);
   const failed = warningEveryMinute(warn);
 
   return ({ keys, key: only, lockId, reason, ...rest }) => {
@@ -46,10 +46,8 @@ const several = (keys: readonly unknown[] = []): { keys?: string[] } =>
     ? { keys: keys.flatMap((key) => Object.values(named('key', key))) }
     : {};
 
-const hmac =
-  (secret: string) =>
-  (value: string): string =>
-    createHmac('sha256', secret).update(value.normalize('NFC')).digest('hex');
+const hmac = (secret: string, value: string): string =>
+  createHmac('sha256', secret).update(value.normalize('NFC')).digest('hex');
 
 /** Calls a listener. Errors and rejections end here and are passed to `failed`. */
 function callListener(listener: () => unknown, failed: (error: unknown) => void): unknown {

@@ -109,8 +109,7 @@ export const LEASING = /* lua */ `
 -- Reads: expiresAtMs, full, pending, content, record, tombstoneEndMs, left, used, viewedAtMs, failures,
 --   noteLapsed, lapsed, viewTag, max.
 -- Sets: setEnd, save, failureOf, leaseOf.
--- Sets when the keys end: at the deadline, or when the last pending view lapses if no further view is
--- possible.
+-- Ends the keys at the deadline, or when the last pending view lapses if no further view is possible.
 local function setEnd()
   local endMs = expiresAtMs
   if full() and #pending > 0 then

@@ -18,7 +18,6 @@ import type { Receipt } from '../secret.validate.js';
 import { burnScript } from './burn.script.js';
 import { createScript } from './create.script.js';
 import { peekScript, statusScript } from './read.scripts.js';
-import type { KEYS } from './secret.fragments.js';
 import { confirmScript, releaseScript } from './settle.scripts.js';
 import { viewScript } from './view.script.js';
 
@@ -77,7 +76,7 @@ export class RedisSecretBackend implements SecretBackend {
   }
 
   #run<Arg extends string, Result>(
-    script: Script<(typeof KEYS)[number], Arg, Result>,
+    script: Script<'content' | 'record', Arg, Result>,
     tag: string,
     args: Readonly<Record<Exclude<Arg, 'tombstoneMs'>, ScriptArg>> & { readonly tombstoneMs?: number },
     { signal, undo }: Pick<RunOptions<Result>, 'signal' | 'undo'>,
