@@ -40,7 +40,8 @@ export class SyncGuardError<Code extends string = string> extends Error {
   /** What the operator of the app can do about it. */
   readonly hint: string | undefined;
 
-  constructor({ code, message, hint, cause, context = {}, isOwed }: SyncGuardErrorInit<Code>) {
+  constructor(init: SyncGuardErrorInit<Code>) {
+    const { code, message, hint, cause, context = {}, isOwed } = init; // The types of the package have no `isOwed`.
     super(hint ? `${message} ${hint}` : message, cause === undefined ? undefined : { cause });
     this.code = code;
     this.context = context;
