@@ -38,7 +38,7 @@ import type {
 } from './lock.types.js';
 import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
 import { checked, validateKeys } from './lock.validate.js';
-import { type Wait, type Waited, waitForLock } from './waiting.js';
+import { type Waited, waitForLock } from './waiting.js';
 
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
@@ -79,7 +79,7 @@ export class LockService implements OnModuleDestroy {
     this.#options = options;
     this.#runs = new LockRuns(
       backend,
-      options.emit && (({ keys, heldMs }) => this.#tell('lost', 'LockLost', keys, { waitedMs: heldMs })),
+      options.emit && (({ keys, heldMs }) => this.#tell('lost', 'LockLost', keys, heldMs)),
     );
   }
 
@@ -187,7 +187,7 @@ export class LockService implements OnModuleDestroy {
       backend: this.#backend,
       shutdown: this.#shutdown.signal,
       attempt: (each) => this.#attempt(each),
-      onAborted: (wait) => this.#tell('aborted', 'Aborted', keys, wait),
+      onAborted: ({ waitedMs, place }) => this.#tell('aborted', 'Aborted', keys, waitedMs, place),
     });
     if (!waited.result.ok) return this.#contended(keys, call, waited);
     return this.#runs.run(waited.result, call, fn);
@@ -246,7 +246,7 @@ export class LockService implements OnModuleDestroy {
   async #reenter<T>(outer: LockContext, keys: readonly string[], allowed: boolean, fn: Body<T>): Promise<T> {
     outer.assertHeld();
     if (!allowed || !keys.every((key) => outer.keys.includes(key))) {
-      this.#tell('already_held', 'AlreadyHeld', outer.keys, { waitedMs: 0 });
+      this.#tell('already_held', 'AlreadyHeld', outer.keys, 0);
       throw alreadyHeld(outer.keys);
     }
     const result = await fn(outer);
@@ -270,7 +270,7 @@ export class LockService implements OnModuleDestroy {
   #contended(keys: readonly string[], call: ResolvedLockCall, { result, fault, ...wait }: Waited): unknown {
     if (call.onContention === 'skip') return undefined;
     if (call.onContention !== 'throw') return call.onContention(keys[0] as string, keys);
-    this.#tell('timeout', 'AcquisitionTimeout', keys, wait);
+    this.#tell('timeout', 'AcquisitionTimeout', keys, wait.waitedMs, wait.place);
     throw acquisitionTimeout(keys, {
       waitedMs: wait.waitedMs,
       timeoutMs: call.timeoutMs,
@@ -284,7 +284,8 @@ export class LockService implements OnModuleDestroy {
     reason: 'timeout' | 'aborted' | 'already_held' | 'lost',
     code: LockErrorCode,
     keys: readonly string[],
-    { waitedMs: durationMs, place }: Wait,
+    durationMs: number,
+    place?: number,
   ): void {
     const facts = { reason, code, keys, durationMs, ...(place === undefined ? {} : { place }) };
     this.#options.emit?.({ feature: 'lock', type: 'lock', result: 'fail', ...facts });
