@@ -178,7 +178,7 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
       );
     for (const filter of catchAllsBeforeOurs(enhancers?.filters ?? []))
       warn(
-        `FILTER_CATCHES_ALL: ${filter} catches every error before SyncGuardExceptionFilter does. So a busy lock (423) or a used-up budget (402) may be answered with 500. Call \`toHttpException(error)\` in ${filter} and set \`http: false\`, or bind SyncGuardExceptionFilter after it.`,
+        `FILTER_CATCHES_ALL: ${filter} catches every error before SyncGuardExceptionFilter does. So a busy lock (423) or a used-up budget (429 or 402) may be answered with 500. Call \`toHttpException(error)\` in ${filter} and set \`http: false\`, or bind SyncGuardExceptionFilter after it.`,
       );
   }
 

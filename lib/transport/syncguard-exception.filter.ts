@@ -36,7 +36,7 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
 };
 
 /**
- * Answers calls that end in an error of SyncGuard: a busy lock by 423, a used-up budget by 402, and others as in
+ * Answers calls that end in an error of SyncGuard: a busy lock by 423, a used-up budget by 429 or 402, and others as in
  * docs/errors.md. Other errors are left to other filters.
  *
  * GraphQL clients receive the same body as the `extensions` of an error, clients of a gateway as the event `exception`,
