@@ -1,7 +1,6 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { rmSync } from 'node:fs';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Redis } from 'ioredis';
 import { createRedisBackend, type LockBackend, type LockError } from 'nestjs-syncguard';
 import { LockService } from '../../lib/lock/lock.service.js';
@@ -304,12 +303,16 @@ describe('a queue when something fails', () => {
 
   it('a waiter that is woken while the server owes it a reply lets the process run, and is served', async () => {
     const held = await hold();
-    const locks = serviceOn(createRedisBackend(server.client(), { commandTimeoutMs: 200 }));
-    const waiter = locks.lock(() => 'in', { key: 'order', timeoutMs: 20_000, pollMs: 100 });
+    const backend = createRedisBackend(server.client(), { commandTimeoutMs: 200 });
+    const waiter = serviceOn(backend).lock(() => 'in', { key: 'order', timeoutMs: 20_000, pollMs: 100 });
     await queued(1);
     const channel = await theListener();
     const heal = await pauseClients(server, 30_000, 'WRITE'); // SUBSCRIBE is answered, the next look is not
-    await sleep(500);
+    await eventually(async () =>
+      expect(await server.client().info('clients')).toContain('blocked_clients:1'),
+    );
+    // What was sent later has failed as well, so the look has.
+    await expect(backend.isLocked({ key: 'other' })).rejects.toMatchObject({ code: 'NetworkTimeout' });
     await server.client().call('CLIENT', 'KILL', 'TYPE', 'pubsub');
     await eventually(async () => expect(await listeners()).toStrictEqual([channel])); // Each waiter is woken.
     await heal();

@@ -486,27 +486,34 @@ describe('an acquire that a Cluster client sends again after the next one got th
   const KEY = 'order:1';
   let locks: LockService;
   let other: LockBackend;
+  let backend: LockBackend;
+  let kept: Parameters<Redis['sendCommand']>[];
   let switchMaster: () => void;
   let sendAgain: () => Promise<unknown>;
   let keys: () => Promise<string[]>;
 
-  // The client knows a Cluster, and keeps its first acquire until `sendAgain()`. After `switchMaster()` another master
-  // has the keys, which owes no reply to that.
+  // The client knows a Cluster, and keeps what is sent until `sendAgain()`. After `switchMaster()` another master has the
+  // keys, which gets what is sent from then on, and owes no reply to what was kept.
   beforeEach(async () => {
     const server = await freshRedis();
     const client = server.client();
     const send = client.sendCommand.bind(client);
-    const kept: Parameters<typeof send>[] = [];
+    kept = [];
+    let isKeeping = true;
     client.sendCommand = (...sent) => {
-      if (kept.length > 0 || !sent[0].name.startsWith('eval')) return send(...sent);
+      if (!isKeeping || !sent[0].name.startsWith('eval')) return send(...sent);
       kept.push(sent);
       return sent[0].promise;
     };
     const slots = Array.from({ length: 16_384 }, () => ['old:1']);
     Object.assign(client, { isCluster: true, slots, nodes: () => [] });
-    switchMaster = () => void slots.fill(['new:1']);
+    switchMaster = () => {
+      isKeeping = false;
+      slots.fill(['new:1']);
+    };
     sendAgain = () => Promise.all(kept.map((each) => send(...each)));
-    locks = new LockService(createRedisBackend(client, { commandTimeoutMs: 100 }), resolveOptions());
+    backend = createRedisBackend(client, { commandTimeoutMs: 100 });
+    locks = new LockService(backend, resolveOptions());
     const admin = server.client();
     keys = async () => (await admin.keys('*')).filter((name) => !name.includes('fence'));
     other = createRedisBackend(admin, { keyLayout: 'slotted' });
@@ -514,7 +521,9 @@ describe('an acquire that a Cluster client sends again after the next one got th
 
   const lock = async (body: () => unknown): Promise<unknown> => {
     const running = locks.lock(body, { key: KEY });
-    await sleep(200); // Its first attempt has failed.
+    await eventually(() => expect(kept).toHaveLength(1));
+    // What was sent later has failed as well, so the first attempt has.
+    await expect(backend.isLocked({ key: 'other' })).rejects.toMatchObject({ code: 'NetworkTimeout' });
     switchMaster();
     return running;
   };
@@ -541,8 +550,7 @@ describe('an acquire that a Cluster client sends again after the next one got th
   it('changes nothing while the body runs', async () => {
     await lock(async () => {
       await sendAgain();
-      await sleep(100);
-      expect(await other.isLocked({ key: KEY })).toBe(true);
+      for (let i = 0; i < 10; i++) expect(await locks.isLocked({ key: KEY })).toBe(true);
     });
     await nothingIsLeft();
   });
