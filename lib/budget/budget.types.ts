@@ -323,9 +323,9 @@ export interface ChargeOptions extends Pick<ReserveOptions, 'root' | 'scopes' | 
 }
 
 export interface FinalizeOptions {
-  /** Default: `'record'`. */
+  /** How an actual amount that exceeds the hold is treated. Default: `'record'`. */
   overage?: OveragePolicy;
-  /** Default: `'record'`. */
+  /** How a hold that has expired is treated. Default: `'record'`. */
   late?: LatePolicy;
   signal?: AbortSignal;
 }

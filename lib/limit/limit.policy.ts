@@ -175,7 +175,10 @@ function resolveCount(name: string, count: unknown, rules: LimitRules): CountedC
   return counted;
 }
 
-/** Checks `ask`. A function may need values that guards find, so by default its policy is asked after them. */
+/**
+ * Checks `ask`. A function may need values that guards find, so by default its policy is asked after them. A policy that
+ * counts failures is asked before, so that it counts the calls that guards refuse.
+ */
 function resolveAsk(name: string, ask: unknown, needsUser: boolean, needsGuards: boolean): AskTime {
   const given = oneOf(`${name}.ask`, ask ?? (needsUser || needsGuards ? 'after' : 'before'), [
     'before',

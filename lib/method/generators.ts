@@ -3,9 +3,10 @@ import { advance, type Reader, type Scope, staying, tooLate, untilRead } from '.
 /** Recognises the result of an `async *` method, also of a compiled one. Streams of SDKs do not count. */
 export const isGenerator = (value: unknown): value is AsyncGenerator =>
   Object.prototype.toString.call(value) === '[object AsyncGenerator]' ||
-  [...STEPS, Symbol.asyncIterator].every((name) => Object.hasOwn(Object(value) as object, name));
+  OWN.every((name) => Object.hasOwn(Object(value) as object, name));
 
 const STEPS = ['next', 'throw', 'return'] as const;
+const OWN = [...STEPS, Symbol.asyncIterator];
 type Step = (typeof STEPS)[number];
 
 const eachStep = <T>(make: (call: Step) => T): Record<Step, T> => {
