@@ -11,7 +11,13 @@ import {
 import type { Emit } from '../telemetry/telemetry.types.js';
 import type { CallDecision, CountedCall, Decisive } from './call-in-flight.js';
 import { DenyCache } from './deny-cache.js';
-import { type BackendDecision, type CallOptions, keyOf, type LimitBackend } from './limit.backend.js';
+import {
+  type BackendDecision,
+  type CallOptions,
+  isUncounted,
+  keyOf,
+  type LimitBackend,
+} from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
 import { decisive, LimitOutage, toDecision } from './limit.outage.js';
@@ -200,7 +206,7 @@ export class AbuseLimiterService {
       const identity = identityOf(policy.name, key);
       if (cost !== undefined) checked(() => validateCost(policy, cost));
       const counting = policy.count === 'attempt' ? policy : this.#countingEveryCall(policy);
-      return { policy: counting, identity, cost: ofCall };
+      return { policy: counting, identity, cost: isUncounted(policy) ? 0 : ofCall };
     });
     return this.decide(checks, signal);
   }

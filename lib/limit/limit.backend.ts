@@ -101,3 +101,7 @@ export interface LimitBackend {
 }
 
 export const keyOf = (identity: string): string => identity.slice(identity.indexOf('\0') + 1);
+
+/** Returns whether a limit is 0 or unlimited, so that no call is counted against it. */
+export const isUncounted = ({ rules: { shortThreshold } }: Pick<CountedPolicy, 'rules'>): boolean =>
+  shortThreshold === 0 || shortThreshold === Infinity;

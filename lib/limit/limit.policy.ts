@@ -1,5 +1,11 @@
 import { SyncGuardConfigError } from '../core/errors.js';
-import type { CountedPolicy, LimitCheck, LimitRules, Subject } from './limit.backend.js';
+import {
+  type CountedPolicy,
+  isUncounted,
+  type LimitCheck,
+  type LimitRules,
+  type Subject,
+} from './limit.backend.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import type { AskTime, CountedCalls, LimitAlgorithm, OnError, Tier } from './limit.types.js';
 import { isByUser, resolveKeyBy } from './limit.key-by.js';
@@ -108,7 +114,7 @@ export function validateCost(policy: CostBounds, cost: unknown): number {
   // Without a block, and with `count: 'success'`, a call is let in only if there is room for it. A cost above the limit never
   // fits, so no Retry-After would be true.
   const { shortBlockMs, shortThreshold, longThreshold } = policy.rules;
-  const needsRoom = shortBlockMs === 0 || policy.count === 'success';
+  const needsRoom = (shortBlockMs === 0 || policy.count === 'success') && !isUncounted(policy);
   const limit =
     needsRoom && !policy.dynamicLimit ? Math.min(shortThreshold, longThreshold || Infinity) - 1 : Infinity;
   const most = policy.algorithm === 'fixed-window' ? MAX_COUNTED : MAX_LOGGED_COST;

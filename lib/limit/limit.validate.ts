@@ -1,4 +1,5 @@
 import { describe } from '../core/validate.js';
+import { isUncounted } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import { type ResolvedLimitOptions, resolvePolicies } from './limit.options.js';
 import {
@@ -20,8 +21,26 @@ export function policiesInCall(
 ): readonly ResolvedPolicy[] {
   if (typeof policy !== 'object' || policy === null)
     throw invalidCall(`The policy must be a name or an object, got ${describe(policy)}.`);
-  const name = Array.isArray(policy) ? 'policy' : (policy as LimitPolicy).name;
-  return resolvePolicies(policy, { onError, keyBy, name: name as string });
+  const given: LimitPolicy[] = [policy].flat();
+  // What only a function may return is resolved as if a function had returned it.
+  const asked = given.map((each) =>
+    isFromFunction(each) ? ({ ...each, limit: () => each.limit } as LimitPolicy) : each,
+  );
+  const resolved = Array.isArray(policy)
+    ? resolvePolicies(asked, { onError, keyBy, name: 'policy' })
+    : resolvePolicies(asked[0] as LimitPolicy, {
+        onError,
+        keyBy,
+        name: (policy as LimitPolicy).name as string,
+      });
+  return resolved.map((each, i) => (asked[i] === given[i] ? each : withLimit(each, given[i]?.limit)));
+}
+
+/** Returns whether a policy has a limit that `@RateLimit` takes from a function only, and can be counted with it. */
+function isFromFunction({ limit, algorithm, blockMs, count }: LimitPolicy): boolean {
+  if (limit === 0 || limit === Infinity || limit === 'unlimited') return true;
+  const isPlain = blockMs === undefined && algorithm === undefined && (count ?? 'attempt') === 'attempt';
+  return isPlain && Number.isInteger(limit) && (limit as number) >= MAX_THRESHOLD;
 }
 
 export function validateBlock(ms: unknown, reason: unknown): { blockMs: number; text: string } {
@@ -92,8 +111,7 @@ export function withWindow(policy: ResolvedPolicy, windowMs: unknown): ResolvedP
 export function costOf(policy: ResolvedPolicy, cost: unknown): number {
   if (typeof cost !== 'number' || !(cost >= 0))
     throw unusable(policy, 'cost', 'a number of at least 0', cost);
-  const { shortThreshold } = policy.rules;
-  if (cost === 0 || shortThreshold === 0 || shortThreshold === Infinity) return 0;
+  if (cost === 0 || isUncounted(policy)) return 0;
   try {
     return validateCost(policy, Math.ceil(cost));
   } catch (error) {

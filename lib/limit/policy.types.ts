@@ -89,9 +89,11 @@ export type LimitPolicy = LimitPolicyOptions &
         /**
          * How many calls are let in. 1 to 9,999, in a fixed window up to 2^31 - 1. A function may also return 0, which denies
          * every call, and `Infinity` or `'unlimited'`, which count nothing. If it returns more than 9,999, the call is counted
-         * in a fixed window. A policy that blocks, or counts failures or successes, stops at 9,999 with a warning.
+         * in a fixed window. A policy that blocks, or counts failures or successes, stops at 9,999 with a warning. A policy
+         * given to a method of AbuseLimiterService may have what a function may return. In a decorator or in `limits`, 0
+         * and unlimited are errors at boot.
          */
-        limit: number | FromContext<number | 'unlimited'>;
+        limit: number | 'unlimited' | FromContext<number | 'unlimited'>;
         /** If it is a function, each length of the window has a count of its own. */
         windowMs: number | FromContext<number>;
         blockMs?: number;

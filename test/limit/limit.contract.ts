@@ -8,6 +8,7 @@ import { withLimit } from '../../lib/limit/limit.validate.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import type { DeniedDecision, LimiterDecision } from '../../lib/limit/limit.types.js';
 import type { LimitPolicy } from '../../lib/limit/policy.types.js';
+import { RateLimit } from '../../lib/limit/route/rate-limit.decorator.js';
 import { AbuseLimiterService, createCallId } from '../../lib/limit/abuse-limiter.service.js';
 import { days, hours, minutes, seconds } from '../../lib/core/time.js';
 
@@ -299,6 +300,76 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         await nextBlock();
         advance(hours(1) + 1);
         expect(await nextBlock()).toBe(10);
+      });
+    });
+
+    describe('a policy given to a call', () => {
+      const plan = (limit: number | 'unlimited', more: object = {}): LimitPolicy => ({
+        ...{ name: `plan ${limit}`, limit, windowMs: seconds(10) },
+        ...more,
+      });
+
+      it.each([
+        ['a plain limit', {}],
+        ['a limit that blocks', { blockMs: minutes(1) }],
+        ['a fixed window', { algorithm: 'fixed-window' }],
+      ])('denies at a limit of 0, and writes nothing: %s', async (_, more) => {
+        const denial = { allowed: false, reason: 'temp', retryAfterSecs: 10, shortCount: 0 };
+        for (let i = 0; i < 2; i++)
+          expect(await limiter.check('ann', plan(0, more), { cost: 2 })).toMatchObject(denial);
+        expect(await limiter.peek('ann', plan(0, more))).toMatchObject(denial);
+        expect(await limiter.peek('ann', { ...plan(3, more), name: 'plan 0' })).toMatchObject({
+          shortCount: 0,
+        });
+        await expect(limiter.limiter('ann', plan(0, more))).rejects.toThrow(TooManyAttemptsError);
+      });
+
+      it.each(['unlimited', Infinity] as const)('lets in at %s, unless there is a block', async (limit) => {
+        const policy = plan(limit);
+        const free = { allowed: true, remaining: Infinity, shortCount: 0 };
+        for (let i = 0; i < 5; i++)
+          expect(await limiter.check('ann', policy, { cost: 20 })).toMatchObject(free);
+        expect(await limiter.peek('ann', policy)).toMatchObject(free);
+        await limiter.block('ann', policy, minutes(1));
+        expect(await limiter.check('ann', policy)).toMatchObject({ allowed: false, scope: 'manual' });
+        expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: false, scope: 'manual' });
+      });
+
+      it('counts more than 9,999 in a fixed window', async () => {
+        const policy = plan(20_000);
+        for (let i = 1; i <= 20; i++)
+          expect(await limiter.check('ann', policy, { cost: 1_000 })).toMatchObject({
+            allowed: true,
+            shortCount: 1_000 * i,
+          });
+        expect(await limiter.check('ann', policy)).toMatchObject({ allowed: false, retryAfterSecs: 10 });
+        await limiter.reset('ann', policy);
+        expect(await limiter.check('ann', policy)).toMatchObject({ allowed: true, remaining: 19_999 });
+      });
+
+      it('may stand in a list, beside others', async () => {
+        const list = [plan(20_000), plan(2), plan('unlimited')];
+        expect(await limiter.check('ann', list)).toMatchObject({ allowed: true, remaining: 1 });
+        expect(await limiter.check('ann', [...list, plan(0)])).toMatchObject({ allowed: false });
+        expect(await limiter.check('ann', list)).toMatchObject({ allowed: true, remaining: 0 });
+      });
+
+      it.each([
+        ['a limit that blocks', { blockMs: 1_000 }],
+        ['failures', { count: 'failure' }],
+        ['successes', { count: 'success' }],
+        ['a log by name', { algorithm: 'sliding-log' }],
+      ])('refuses more than 9,999 as a decorator does, for %s', async (_, more) => {
+        const refused = await limiter.check('ann', plan(20_000, more)).catch((error: Error) => error.message);
+        expect(refused).toContain('limit must be an integer from 1 to 9999');
+        expect(() => RateLimit(plan(20_000, more))).toThrow('limit must be an integer from 1 to 9999');
+      });
+
+      it('in a decorator and in `limits` stays an error at boot', () => {
+        for (const limit of [0, 'unlimited', Infinity] as const) {
+          expect(() => RateLimit(plan(limit))).toThrow('limit must be');
+          expect(() => resolveLimits({ plan: plan(limit) }, resolveLimitDefaults())).toThrow('limit must be');
+        }
       });
     });
 

@@ -1,6 +1,13 @@
 import { refuseAborted } from '../../core/validate.js';
 import { type Clock, systemClock } from '../../core/clock.js';
-import type { BackendDecision, CallOptions, LimitBackend, LimitCheck, Subject } from '../limit.backend.js';
+import {
+  type BackendDecision,
+  type CallOptions,
+  isUncounted,
+  type LimitBackend,
+  type LimitCheck,
+  type Subject,
+} from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
 import { Ledger, NO_PENALTIES } from './ledger.js';
 import { LedgerStore } from './ledger-store.js';
@@ -69,7 +76,8 @@ export class MemoryLimitBackend implements LimitBackend {
     const nowMs = this.#start(options);
     const { rules, algorithm } = subject.policy;
     const ask = { ledger: this.#seen(subject, nowMs), rules, cost: 1, callId: '', nowMs, commit: false };
-    return decideUnlessBlocked(algorithm === 'fixed-window' ? window : peek, ask);
+    const decider = algorithm === 'fixed-window' ? window : peek;
+    return decideUnlessBlocked(isUncounted(subject.policy) ? look : decider, ask);
   }
 
   async forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void> {

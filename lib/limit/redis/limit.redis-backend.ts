@@ -1,13 +1,14 @@
 import { hash } from 'node:crypto';
 import type { RunOptions, ScriptArg, ScriptRunner } from '../../script/script-runner.js';
 import type { Script } from '../../script/define-script.js';
-import type {
-  BackendDecision,
-  CallOptions,
-  LimitBackend,
-  LimitCheck,
-  LimitRules,
-  Subject,
+import {
+  type BackendDecision,
+  type CallOptions,
+  isUncounted,
+  type LimitBackend,
+  type LimitCheck,
+  type LimitRules,
+  type Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
 import { type CheckMode, type CheckScript, checkScript, type CheckShape } from './check.script.js';
@@ -60,7 +61,8 @@ export class RedisLimitBackend implements LimitBackend {
   }
 
   peek(subject: Subject, options: CallOptions = {}): Promise<BackendDecision> {
-    const mode = subject.policy.algorithm === 'fixed-window' ? 'peek-window' : 'peek';
+    const isFixed = subject.policy.algorithm === 'fixed-window';
+    const mode = isUncounted(subject.policy) ? 'look' : isFixed ? 'peek-window' : 'peek';
     return this.#decideOne({ ...subject, cost: 1 }, mode, '', options);
   }
 
