@@ -5,58 +5,59 @@ import type { IoredisClient, RedisClient, RedisConnectionOptions } from './redis
 type ReconnectOnError = NonNullable<RedisOptions['reconnectOnError']>;
 
 // The options of the user take precedence over these.
-const DEFAULTS = {
-  connectionName: 'syncguard',
+const DEFAULTS = { connectionName: 'syncguard' } satisfies RedisOptions;
+const SERVER_DEFAULTS = {
+  ...DEFAULTS,
   // After a failover the old primary accepts writes for about 10 s. With this option the client hears of the failover
   // from Sentinel at once.
   failoverDetector: true,
 } satisfies RedisOptions;
 
-// Our own connections neither queue nor re-send commands, since a command must not run after its caller has
-// given up. `maxRetriesPerRequest: 0` rejects pending commands as soon as the connection breaks.
+// Our own connections do not re-send commands, since a command must not run after its caller has given up.
+// `maxRetriesPerRequest: 0` rejects pending commands as soon as the connection breaks.
 const REQUIRED = {
-  enableOfflineQueue: false,
   autoResendUnfulfilledCommands: false,
   maxRetriesPerRequest: 0,
-  lazyConnect: false,
   stringNumbers: false,
   // A socket that does not close must not keep the process alive.
   disconnectTimeout: 100,
 } satisfies RedisOptions;
 
+/** Of a connection to one server, or of a Cluster as a whole: it connects at once, and keeps no command for later. */
+const AT_ONCE = { enableOfflineQueue: false, lazyConnect: false };
+
+// A node connects when it gets its first command. A Cluster without an offline queue refuses commands for a node that is
+// still connecting, its own first one too. So it would never be ready unless a listed node is a master, which is
+// connected by then.
+const NODE_REQUIRED = { ...REQUIRED, lazyConnect: true } satisfies RedisOptions;
+
 /** Opens a connection of our own. It connects at once, and retries until it succeeds. */
 export function openConnection(redis: Exclude<RedisConnectionOptions, IoredisClient>): RedisClient {
   if (typeof redis === 'string') return openUrl(redis);
   if ('nodes' in redis) return new Cluster(redis.nodes, clusterOptions(redis.options));
-  return new Redis(ownOptions(redis));
+  return new Redis({ ...SERVER_DEFAULTS, ...redis, ...REQUIRED, ...AT_ONCE, ...leaving(redis) });
 }
 
 /** In ioredis the first argument takes precedence, so the options in the query of the URL come before our defaults. */
 function openUrl(url: string): RedisClient {
   const Client = Redis as unknown as new (...options: (RedisOptions | string)[]) => Redis;
-  return new Client({ ...REQUIRED, reconnectOnError: leaveReplica() }, url, DEFAULTS);
+  return new Client({ ...REQUIRED, ...AT_ONCE, ...leaving() }, url, SERVER_DEFAULTS);
 }
 
-function ownOptions(options: RedisOptions): RedisOptions {
+function leaving(options: RedisOptions = {}): Pick<RedisOptions, 'reconnectOnError'> {
   const theirs: ReconnectOnError | null | undefined = options.reconnectOnError;
   const leaves = leaveReplica();
-  return {
-    ...DEFAULTS,
-    ...options,
-    ...REQUIRED,
-    // A boolean, because the value `2` would make ioredis send the command again.
-    reconnectOnError: (error) => Boolean(theirs?.(error)) || leaves(error),
-  };
+  // A boolean, because the value `2` would make ioredis send the command again.
+  return { reconnectOnError: (error) => Boolean(theirs?.(error)) || leaves(error) };
 }
 
-function clusterOptions(options: ClusterOptions = {}): ClusterOptions {
+function clusterOptions({ redisOptions, ...options }: ClusterOptions = {}): ClusterOptions {
   return {
     // ioredis repeats a command 16 times by default while the Cluster is down. With this pause in between, that takes
     // less than the default `commandTimeoutMs`. So the call fails with the error of the Cluster and not with a timeout.
     retryDelayOnClusterDown: 50,
     ...options,
-    enableOfflineQueue: false,
-    lazyConnect: false,
-    redisOptions: ownOptions(options.redisOptions ?? {}),
+    ...AT_ONCE,
+    redisOptions: { ...DEFAULTS, ...redisOptions, ...NODE_REQUIRED, ...leaving(redisOptions) },
   };
 }

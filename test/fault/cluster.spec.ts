@@ -205,6 +205,16 @@ describe('on a Cluster of three masters', () => {
       });
     });
 
+    it('our own connections need no listed address that is a master: a Service in front of it will do', async () => {
+      const [{ host, port }] = cluster.servers as [RedisServer]; // The nodes name their proxies.
+      const { locks, connection } = await boot({ nodes: [{ host, port }], options });
+      for (const proxy of proxies) await proxy.refuse();
+      expect(await connection.check()).toMatchObject({ code: 'ServiceUnavailable' });
+      for (const proxy of proxies) await proxy.restore();
+      await eventually(async () => expect(await connection.check()).toBeUndefined());
+      expect(await locks.acquire({ key: 'order:1', ttlMs: 1_000 })).toMatchObject({ ok: true });
+    });
+
     it('our own connections have tried again as often as they do before a call is given up', () => {
       const { RedisConnection } = connectionsWith(version);
       const resolved = resolveOptions();
