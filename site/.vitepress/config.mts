@@ -31,7 +31,10 @@ const guide = [
   group('Start', ['tour', 'why']),
   group('Guides', folder('guides')),
   group('Features', ['locks', 'around-a-lock', 'rate-limits', 'budgets', 'secrets']),
-  group('Your app', ['contexts', 'testing', 'telemetry', 'redis', 'guarantees', 'performance'].filter(has)),
+  group(
+    'Your app',
+    ['contexts', 'testing', 'telemetry', 'redis', 'rolling-out', 'guarantees', 'performance'].filter(has),
+  ),
   group('Moving here', folder('migration'), true),
   group('Reference', ['options', 'errors', 'api', 'glossary', 'wire-format', 'changelog']),
   group('For contributors', ['contributing', 'scripts'], true),
