@@ -11,11 +11,14 @@ export const observedBudgets = (backend: BudgetBackend, emit: Emit): BudgetBacke
 /** Returns the listeners for what no single operation shows: a hold that expired, and a cost that could not be read. */
 export function budgetEvents(emit: Emit | undefined): BudgetEvents {
   if (!emit) return {};
-  const report = (type: 'expired' | 'cost', reason: string, key: string): void =>
+  const report = (type: 'expired' | 'quarantined' | 'cost', reason: string, key: string): void =>
     emit({ feature: 'budget', type, result: 'fail', reason, key, durationMs: 0 });
   return {
     onExpired: (_root, ids) => {
       for (const id of ids) report('expired', 'expired', id);
+    },
+    onQuarantined: (root, records) => {
+      for (const _ of records) report('quarantined', 'unreadable', root);
     },
     onUnreadableCost: (id) => report('cost', 'unreadable', id),
   };

@@ -12,6 +12,7 @@ import type {
   LatePolicy,
   OveragePolicy,
   Period,
+  Quarantined,
   ReapResult,
   RefundResult,
   ReserveResult,
@@ -144,7 +145,13 @@ export interface ReapRequest extends Request {
   onLate?(step: ReapStep): void;
 }
 
+export interface VerifyRequest extends Request {
+  readonly repair?: boolean | undefined;
+}
+
 export interface ReapStep extends ReapResult {
+  /** Records that could not be read and were set aside. Each is reported once. */
+  readonly quarantined: readonly Quarantined<bigint>[];
   /** In how many ms the next `reap` is needed. 0: at once. Null: not before the next operation. */
   readonly nextInMs: number | null;
 }
@@ -167,7 +174,7 @@ export interface BudgetBackend {
   get(request: HoldRequest): Promise<BudgetRecord<bigint> | null>;
   list(request: ListRequest): Promise<BudgetListResult<bigint>>;
   reap(request: ReapRequest): Promise<ReapStep>;
-  verify(request: Request): Promise<VerifyResult>;
+  verify(request: VerifyRequest): Promise<VerifyResult>;
   /** Undefined in memory. */
   readonly roots?: BudgetRoots | undefined;
 }

@@ -1,6 +1,6 @@
 import { duration, integer, invalidOption, knownOptions } from '../core/validate.js';
 import { type BudgetLimitSource, indexLimits } from './budget.limits.js';
-import type { BudgetLimit } from './budget.types.js';
+import type { BudgetLimit, Quarantined } from './budget.types.js';
 
 /** Options of budgets: the limits, and how long ended operations are remembered. */
 export interface BudgetOptions {
@@ -33,6 +33,8 @@ export interface BudgetServiceOptions extends ResolvedBudgetOptions {
 export interface BudgetEvents {
   /** Called with holds that expired. Each is reported once, by the process that reaped it. */
   onExpired?(root: string, ids: readonly string[]): void;
+  /** Called with records that could not be read and were set aside. Each is reported once. */
+  onQuarantined?(root: string, records: readonly Quarantined[]): void;
   /** Called if the cost of a body could not be read. At least the estimate was committed. */
   onUnreadableCost?(id: string): void;
 }

@@ -1,7 +1,8 @@
 import type { BudgetBackend, ReapRequest, ReapStep } from './budget.backend.js';
 import type { ReapResult } from './budget.types.js';
 
-type OnExpired = (root: string, ids: readonly string[]) => void;
+/** Is told what a step has found, if it has found anything. */
+type OnFound = (root: string, step: ReapStep) => void;
 
 /**
  * How many roots one process watches at most, if others can adopt them. Beyond that it stops watching the root that it
@@ -42,7 +43,7 @@ export class BudgetReaper {
   constructor(
     private readonly backend: Pick<BudgetBackend, 'reap' | 'roots'>,
     private readonly everyMs: number,
-    private readonly onExpired: OnExpired,
+    private readonly onFound: OnFound,
     private readonly onFault: (error: unknown) => void,
   ) {
     this.#arm();
@@ -133,7 +134,7 @@ export class BudgetReaper {
   /** Returns in how many ms the root must be reaped again, or null if it is empty. */
   async #reap(root: string): Promise<number | null> {
     for (;;) {
-      const { nextInMs } = await reapBatch(this.backend, { root, max: REAP_BATCH }, this.onExpired);
+      const { nextInMs } = await reapBatch(this.backend, { root, max: REAP_BATCH }, this.onFound);
       if (nextInMs !== 0 || this.#stopped) return nextInMs;
     }
   }
@@ -144,12 +145,12 @@ export async function reapUpTo(
   max: number,
   backend: BudgetBackend,
   request: Omit<ReapRequest, 'max' | 'onLate'>,
-  onExpired: OnExpired,
+  onFound: OnFound,
 ): Promise<ReapResult> {
   const expired: string[] = [];
   let purged = 0;
   for (let left = max; left > 0; left -= REAP_BATCH) {
-    const step = await reapBatch(backend, { ...request, max: Math.min(left, REAP_BATCH) }, onExpired);
+    const step = await reapBatch(backend, { ...request, max: Math.min(left, REAP_BATCH) }, onFound);
     expired.push(...step.expired);
     purged += step.purged;
     if (step.nextInMs !== 0) break;
@@ -158,16 +159,16 @@ export async function reapUpTo(
 }
 
 /**
- * Reaps one batch of a root, and reports its expired holds at once: no other call would report them again. An answer that
+ * Reaps one batch of a root, and reports what it has found at once: no other call would report it again. An answer that
  * comes too late for the call is reported too.
  */
 async function reapBatch(
   backend: Pick<BudgetBackend, 'reap'>,
   request: Omit<ReapRequest, 'onLate'>,
-  onExpired: OnExpired,
+  onFound: OnFound,
 ): Promise<ReapStep> {
-  const report = ({ expired }: ReapStep): void => {
-    if (expired.length > 0) onExpired(request.root, expired);
+  const report = (step: ReapStep): void => {
+    if (step.expired.length + step.quarantined.length > 0) onFound(request.root, step);
   };
   const step = await backend.reap({ ...request, onLate: report });
   report(step);

@@ -1,8 +1,10 @@
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
+import { hashKey } from '../core/keys.js';
 import { boolean, type CallOptions, refuseAborted } from '../core/validate.js';
 import type {
   BudgetBackend,
   LimitedScope,
+  ReapStep,
   ReserveMode,
   ReserveOutcome,
   ReserveRequest,
@@ -34,6 +36,7 @@ import type {
   ReserveResult,
   SetLimitOptions,
   SetLimitResult,
+  VerifyOptions,
   VerifyResult,
 } from './budget.types.js';
 import * as check from './budget.validate.js';
@@ -76,7 +79,7 @@ export class BudgetService implements OnModuleDestroy {
       (id) => this.events.onUnreadableCost?.(id),
     );
     if (options.reaper)
-      this.#reaper = new BudgetReaper(backend, options.reaper.everyMs, this.#onExpired, this.#onReaperFault);
+      this.#reaper = new BudgetReaper(backend, options.reaper.everyMs, this.#onFound, this.#onReaperFault);
   }
 
   /**
@@ -194,16 +197,18 @@ export class BudgetService implements OnModuleDestroy {
   async reap(options: ReapOptions = {}): Promise<ReapResult> {
     const { signal, max = 1_000 } = checkedOptions(options, ['root', 'max']);
     const request = { root: check.validateRoot(options.root), signal };
-    return reapUpTo(check.validateCount('max', max, 100_000), this.backend, request, this.#onExpired);
+    return reapUpTo(check.validateCount('max', max, 100_000), this.backend, request, this.#onFound);
   }
 
   /**
    * Adds up all operations of a root and compares the sums with its counters. It reads everything in one
-   * step, so it is for tests and operators and not for requests.
+   * step, so it is for tests and operators and not for requests. With `repair: true` it first lets go of what cannot be
+   * read, so that what that had reserved is free again.
    */
-  async verify(root?: string, options: CallOptions = {}): Promise<VerifyResult> {
-    const { signal } = checkedOptions(options, []);
-    return this.backend.verify({ root: check.validateRoot(root), signal });
+  async verify(root?: string, options: VerifyOptions = {}): Promise<VerifyResult> {
+    const { signal, repair } = checkedOptions(options, ['repair']);
+    if (repair !== undefined) check.checked(() => boolean('repair', repair));
+    return presentAmounts(await this.backend.verify({ root: check.validateRoot(root), repair, signal }));
   }
 
   /**
@@ -291,5 +296,15 @@ export class BudgetService implements OnModuleDestroy {
     );
   };
 
-  readonly #onExpired = (root: string, ids: readonly string[]): void => this.events.onExpired?.(root, ids);
+  readonly #onFound = (root: string, { expired, quarantined }: ReapStep): void => {
+    if (expired.length > 0) this.events.onExpired?.(root, expired);
+    if (quarantined.length === 0) return;
+    const known = quarantined.flatMap(({ reserved }) => reserved ?? []);
+    const sum = known.reduce((total, reserved) => total + reserved, 0n);
+    const unknown = quarantined.length - known.length;
+    new Logger('SyncGuard').error(
+      `BUDGET_RECORD_UNREADABLE: Of the budget root ${hashKey(root)} what could not be read was set aside (records: ${quarantined.length}). It keeps ${sum} reserved${unknown > 0 ? `, and an unknown amount (records: ${unknown})` : ''}. \`verify(root)\` lists it, and \`verify(root, { repair: true })\` makes the amount free again.`,
+    );
+    this.events.onQuarantined?.(root, presentAmounts(quarantined));
+  };
 }

@@ -273,6 +273,28 @@ export interface VerifyResult {
   readonly ok: boolean;
   /** Descriptions of the sums that are wrong. Empty when `ok`. */
   readonly problems: readonly string[];
+  /** What cannot be read. Empty when `ok`, and always in memory. */
+  readonly quarantined: readonly Quarantined[];
+}
+
+/**
+ * A record or counter in Redis that cannot be read, because something else has changed it. Operations go on without it.
+ * What a record had reserved stays reserved until its window ends, or until `verify(root, { repair: true })`.
+ */
+export interface Quarantined<A extends Amount = Amount> {
+  /** The field of the hash: `o|<id>`, `O|<generation>|<id>` or `c|<scope>|<period>|<start>`. */
+  readonly field: string;
+  /** What the record had reserved. Null if that cannot be read either. */
+  readonly reserved: A | null;
+}
+
+export interface VerifyOptions {
+  /**
+   * Lets go of what cannot be read: `reserved` becomes the sum of the pending holds, and a counter that cannot be read is
+   * added up anew from the operations that are remembered. The result is that of the repaired root. Default: false.
+   */
+  repair?: boolean;
+  signal?: AbortSignal;
 }
 
 /**

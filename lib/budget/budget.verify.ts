@@ -1,5 +1,5 @@
 import { hashKey } from '../core/keys.js';
-import type { BudgetRecord, VerifyResult } from './budget.types.js';
+import type { BudgetRecord, Quarantined, VerifyResult } from './budget.types.js';
 
 /** Everything that a root stores, at one instant. */
 export interface BudgetSnapshot {
@@ -7,6 +7,7 @@ export interface BudgetSnapshot {
   readonly operations: readonly SnapshotOperation[];
   /** The ids in the expiry queue. */
   readonly pending: ReadonlySet<string>;
+  readonly quarantined: readonly Quarantined<bigint>[];
 }
 
 interface SnapshotOperation extends Pick<
@@ -29,7 +30,7 @@ interface SnapshotOperation extends Pick<
  * - I4: an operation that is not finalized has committed nothing.
  * - I5: exactly the pending holds are in the expiry queue.
  */
-export function verifySnapshot({ counters, operations, pending }: BudgetSnapshot): VerifyResult {
+export function verifySnapshot({ counters, operations, pending, quarantined }: BudgetSnapshot): VerifyResult {
   const problems: string[] = [];
   const reserved = new Map<string, bigint>();
   const committed = new Map<string, bigint>();
@@ -63,7 +64,7 @@ export function verifySnapshot({ counters, operations, pending }: BudgetSnapshot
   for (const [field, pendingSum] of reserved)
     if (pendingSum !== 0n && !counters.has(field))
       problems.push(`I2: pending holds of ${pendingSum} have no counter (${hashKey(field)}).`);
-  return { ok: problems.length === 0, problems };
+  return { ok: problems.length + quarantined.length === 0, problems, quarantined };
 }
 
 function add(sums: Map<string, bigint>, field: string, amount: bigint): void {

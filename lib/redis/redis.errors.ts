@@ -57,6 +57,18 @@ const RULES: readonly Rule[] = [
     message: 'A Redis key that SyncGuard needs has a value of another program.',
     hint: 'Delete that key, or choose another `keyPrefix`. If the key is the `set.key` of a fence, choose another key.',
   },
+  {
+    pattern: /\bSYNCGUARD_NEWER\b/,
+    code: 'ServiceUnavailable',
+    message: 'This data was written by a newer version of SyncGuard, and stays as it is.',
+    hint: 'Update this process, too. Nothing was changed.',
+  },
+  {
+    pattern: /\bSYNCGUARD_UNREADABLE\b/,
+    code: 'Internal',
+    message: 'A record of a budget in Redis cannot be read, so nothing was changed.',
+    hint: 'Do not delete the key: it has the other budgets of the root, too. `verify(root)` lists what cannot be read, and `verify(root, { repair: true })` lets it go.',
+  },
   // When a Cluster client gives up, its message has "Too many Cluster redirections" and the error of the node. The
   // error of the node says more. So this rule, which may match it, comes before the rule for redirections.
   {
@@ -147,6 +159,13 @@ function withoutCommand(error: unknown): unknown {
 /** Returns the fault for a key of ours that holds a value of another program. */
 export const foreignValue = (what: string): RedisFault =>
   toRedisFault(new Error(`SYNCGUARD_FOREIGN ${what}`));
+
+/** Returns the fault for a record of ours that cannot be read, or that a newer version has written. */
+export const unreadableValue = (text: string): RedisFault =>
+  toRedisFault(new Error(isNewer(text) ? 'SYNCGUARD_NEWER' : 'SYNCGUARD_UNREADABLE'));
+
+/** Returns whether a stored text begins with a version above 1. */
+const isNewer = (text: string): boolean => Number(/^(\d{1,3}) /.exec(text)?.[1] ?? 1) > 1;
 
 /** Returns the message and the system code of an error. For an error of a Cluster it includes those of the node's error. */
 function errorText(error: unknown): string {

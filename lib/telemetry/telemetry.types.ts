@@ -77,8 +77,9 @@ export interface LimitEvent extends SyncGuardEventOf<
 
 /**
  * An event of a budget. `key` is the id of the operation. For `balance`, `setLimit` and `credit` it is the scope, for
- * `list`, `reap` and `verify` the root. `expired` comes once for each hold that was not settled in time. `cost` with
- * the reason `unreadable` comes where the cost of a body could not be read. Then at least the estimate is committed.
+ * `list`, `reap` and `verify` the root. `expired` comes once for each hold that was not settled in time, and
+ * `quarantined` (with the root) once for each record that could not be read and was set aside. `cost` with the reason
+ * `unreadable` comes where the cost of a body could not be read. Then at least the estimate is committed.
  */
 export type BudgetEvent =
   | ThresholdEvent
@@ -98,6 +99,7 @@ export type BudgetEvent =
       | 'reap'
       | 'verify'
       | 'expired'
+      | 'quarantined'
       | 'cost'
     >;
 

@@ -193,7 +193,7 @@ describe('more roots than one process looks after', () => {
     };
     const faults: unknown[] = [];
     // It stays watched, so that each round begins with it.
-    const mine = { expired: [], purged: 0, nextInMs: 60_000 };
+    const mine = { expired: [], quarantined: [], purged: 0, nextInMs: 60_000 };
     const reaper = new BudgetReaper(
       { reap: async (request) => (request.root === 'mine' ? mine : backend.reap(request)), roots: { share } },
       1_000,

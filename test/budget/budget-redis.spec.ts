@@ -5,7 +5,7 @@ import type { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';
-import type { BudgetLimit } from '../../lib/budget/budget.types.js';
+import type { BudgetLimit, Quarantined } from '../../lib/budget/budget.types.js';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
@@ -242,7 +242,7 @@ describe('a full server', () => {
     expect(await budgets.abort({ id: 'given back' })).toMatchObject({ ok: true });
     await expect(budgets.reserve({ scopes: ['user'], amount: 1, id: 'new' })).rejects.toMatchObject(refused);
     expect(await balanceOf(budgets)).toBe('8/10/82');
-    expect(await budgets.verify()).toEqual({ ok: true, problems: [] });
+    expect(await budgets.verify()).toEqual({ ok: true, problems: [], quarantined: [] });
   });
 });
 
@@ -324,10 +324,163 @@ describe('the keys of a root', () => {
     const redis = workerRedis().client();
     await redis.hset(key, field, 'foreign');
     await expect(direct().reserve({ scopes: ['user'], amount: 1, id: 'a' })).rejects.toMatchObject({
-      code: 'InvalidArgument',
+      code: 'Internal',
+      hint: expect.stringMatching(/Do not delete the key.*repair: true/) as string,
     });
     expect(await redis.keys('*')).toEqual([key]);
     expect(await redis.hgetall(key)).toEqual({ [field]: 'foreign' });
+  });
+});
+
+describe('a record that cannot be read', () => {
+  const [counters = '', records = '', pending = ''] = keys;
+  const UNKNOWN = 'three words only';
+  const COUNTER = 'c|user|lifetime|0';
+  const two: BudgetLimit[] = [...LIFETIME, { scope: 'org', period: 'lifetime', limit: 100 }];
+  let logged: jest.SpyInstance;
+  let set: BudgetUnderTest;
+  let redis: ReturnType<ReturnType<typeof workerRedis>['client']>;
+  interface BudgetUnderTest {
+    budgets: BudgetService;
+    told: [root: string, records: readonly Quarantined[]][];
+  }
+
+  const open = (): BudgetUnderTest => {
+    const told: BudgetUnderTest['told'] = [];
+    const budgets = new BudgetService(
+      new RedisBudgetBackend(new ScriptRunner(workerRedis().client(), 5_000), {
+        keyPrefix: 'test',
+        retentionMs: 900_000,
+      }),
+      resolveBudgetDefaults({ limits: two, reaper: false }),
+      { onQuarantined: (root, list) => told.push([root, list]) },
+    );
+    return { budgets, told };
+  };
+
+  /** A hold of each kind, which expires in a minute, and one that stays. */
+  beforeEach(async () => {
+    logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
+    redis = workerRedis().client();
+    set = open();
+    await set.budgets.reserve({ scopes: ['user'], amount: 40, id: 'bad', ttlMs: 60_000 });
+    await set.budgets.reserve({ scopes: ['user'], amount: 7, id: 'good', ttlMs: 60_000 });
+    await set.budgets.reserve({ scopes: ['user'], amount: 3, id: 'stays', ttlMs: HOUR_MS });
+  });
+  afterEach(() => logged.mockRestore());
+
+  const expectQuarantined = async (field: string, text: string, reserved: number | null): Promise<void> => {
+    const { budgets, told } = set;
+    expect(await redis.hget(records, `q|o|bad`)).toBe(text);
+    expect(await budgets.verify()).toMatchObject({
+      ok: false,
+      problems: [expect.stringContaining('I2: reserved is 43, but the pending holds add up to 3')],
+      quarantined: [{ field, reserved }],
+    });
+    await budgets.reap();
+    await budgets.reap();
+    expect(told).toEqual([['default', [{ field, reserved }]]]);
+    expect(logged.mock.calls).toEqual([
+      [
+        expect.stringMatching(
+          reserved === null ? /^BUDGET_RECORD_UNREADABLE:.*unknown amount/ : /keeps 40 reserved\./,
+        ),
+      ],
+    ]);
+  };
+
+  it.each([
+    ['record', UNKNOWN, null],
+    ['fixed part', undefined, 40],
+  ])(
+    'whose %s is foreign is set aside when it is due, byte for byte, and stops nobody',
+    async (_, text, reserved) => {
+      const { budgets } = set;
+      const before = text ?? (await redis.hget(records, 'o|bad')) ?? '';
+      await redis.hset(records, text === undefined ? 'd|bad' : 'o|bad', text ?? UNKNOWN);
+      await expect(budgets.finalize({ id: 'bad' }, 1)).rejects.toMatchObject({ code: 'Internal' });
+      expect((await budgets.list()).records.map(({ id }) => id).sort()).toEqual(['good', 'stays']);
+      workerRedis().clock.advance(60_001);
+      expect(await budgets.reserve({ scopes: ['user'], amount: 50, id: 'new' })).toMatchObject({ ok: true });
+      expect(await budgets.abort({ id: 'new' })).toMatchObject({ ok: true });
+      expect(await balanceOf(budgets)).toBe('0/43/57');
+      expect(await budgets.get({ id: 'good' })).toMatchObject({ state: 'expired' });
+      await expectQuarantined('o|bad', before, reserved);
+
+      expect(await budgets.verify('default', { repair: true })).toEqual({
+        ok: true,
+        problems: [],
+        quarantined: [],
+      });
+      expect(await balanceOf(budgets)).toBe('0/3/97');
+      expect(await budgets.reserve({ scopes: ['user'], amount: 97, id: 'bad' })).toMatchObject({ ok: true });
+    },
+  );
+
+  it('among ended ones does not stop the reaper', async () => {
+    const { budgets } = set;
+    await budgets.finalize({ id: 'bad' }, 4);
+    await budgets.finalize({ id: 'good' }, 5);
+    await redis.hset(records, 'o|bad', UNKNOWN);
+    workerRedis().clock.advance(900_001);
+    expect(await budgets.reap()).toMatchObject({ purged: 1 });
+    await budgets.reap();
+    expect(set.told).toEqual([['default', [{ field: 'o|bad', reserved: null }]]]);
+    expect(await balanceOf(budgets)).toBe('9/3/88');
+  });
+
+  it('whose counter is foreign expires all the same, and only that scope waits for a repair', async () => {
+    const { budgets } = set;
+    await budgets.reserve({ scopes: ['org', 'user'], amount: 20, id: 'both', ttlMs: 60_000 });
+    await redis.hset(counters, COUNTER, UNKNOWN);
+    workerRedis().clock.advance(60_001);
+    expect(await budgets.reserve({ scopes: ['org'], amount: 100, id: 'new' })).toMatchObject({ ok: true });
+    await expect(budgets.balance({ scope: 'user' })).rejects.toMatchObject({ code: 'Internal' });
+    expect(await redis.hget(counters, COUNTER)).toBe(UNKNOWN);
+    expect(await budgets.verify()).toMatchObject({
+      ok: false,
+      quarantined: [{ field: COUNTER, reserved: null }],
+    });
+    expect(await budgets.verify('default', { repair: true })).toMatchObject({ ok: true });
+    expect(await balanceOf(budgets)).toBe('0/3/97');
+  });
+
+  it.each([
+    ['record', records, 'o|bad', '2 p h and more'],
+    ['counter', counters, COUNTER, '2 7 7'],
+  ])('because a newer version has written its %s stays in its place', async (what, key, field, text) => {
+    const { budgets } = set;
+    const before = (await redis.hget(key, field)) ?? '';
+    await redis.hset(key, field, text);
+    const newer = { code: 'ServiceUnavailable', message: expect.stringMatching(/newer version/) as string };
+    await expect(budgets.finalize({ id: 'bad' }, 1)).rejects.toMatchObject(newer);
+    await expect(budgets.verify()).rejects.toMatchObject(newer);
+    await expect(budgets.verify('default', { repair: true })).rejects.toMatchObject(newer);
+    workerRedis().clock.advance(60_001);
+    expect(await budgets.reserve({ scopes: ['org'], amount: 100, id: 'new' })).toMatchObject({ ok: true });
+    expect(await budgets.reap()).toMatchObject({ expired: what === 'record' ? ['good'] : [] });
+    expect(await redis.hget(key, field)).toBe(text);
+    const dueMs = Number(await redis.zscore(pending, 'bad'));
+    expect(dueMs - workerRedis().clock.now()).toBeGreaterThan(30_000);
+
+    await redis.hset(key, field, before);
+    workerRedis().clock.advance(60_001);
+    expect(await balanceOf(budgets)).toBe('0/3/97');
+    expect(await budgets.verify()).toMatchObject({ ok: true });
+    expect(set.told).toEqual([]);
+  });
+
+  it('of a newer version is not purged, whether it has ended or a counter of it has', async () => {
+    const { budgets } = set;
+    await budgets.charge({ scopes: ['user'], amount: 1, id: 'old' });
+    const before = (await redis.hget(counters, COUNTER)) ?? '';
+    await redis.hset(counters, COUNTER, '2 7 7');
+    workerRedis().clock.advance(900_001);
+    expect(await budgets.reap()).toMatchObject({ purged: 0 });
+    await redis.hset(counters, COUNTER, before);
+    workerRedis().clock.advance(60_001);
+    expect((await budgets.reap()).purged).toBeGreaterThan(0);
+    expect(await budgets.verify()).toMatchObject({ ok: true });
   });
 });
 
@@ -392,7 +545,7 @@ describe('a Cluster', () => {
       const hold = await budgets.reserve({ root, scopes: ['user'], amount: 60 });
       expect(hold).toMatchObject({ ok: true, root });
       if (hold.ok) expect(await budgets.finalize(hold, 50)).toMatchObject({ ok: true });
-      expect(await budgets.verify(root)).toEqual({ ok: true, problems: [] });
+      expect(await budgets.verify(root)).toEqual({ ok: true, problems: [], quarantined: [] });
     }
   });
 });
@@ -402,9 +555,9 @@ describe('verify', () => {
     const budgets = direct();
     await budgets.reserve({ scopes: ['user'], amount: 10, id: 'a' });
     await budgets.charge({ scopes: ['user'], amount: 5, id: 'b' });
-    expect(await budgets.verify()).toEqual({ ok: true, problems: [] });
+    expect(await budgets.verify()).toEqual({ ok: true, problems: [], quarantined: [] });
     const redis = workerRedis().client();
-    await redis.hset(keys[0] as string, 'c|user|lifetime|0', '6 11 0 0 0');
+    await redis.hset(keys[0] as string, 'c|user|lifetime|0', '1 6 11 0 0 0');
     await redis.zrem(keys[2] as string, 'a');
     const { ok, problems } = await budgets.verify();
     expect(ok).toBe(false);

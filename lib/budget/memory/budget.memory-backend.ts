@@ -255,7 +255,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const expired = tree.unreported.splice(0, request.max);
     const purged = purgeDue(tree, request.max);
     if (isEmpty(tree)) this.#trees.delete(request.root);
-    return { expired, purged, nextInMs: nextDueMs(tree) };
+    return { expired, purged, quarantined: [], nextInMs: nextDueMs(tree) };
   }
 
   async verify(request: port.Request): Promise<VerifyResult> {
@@ -268,6 +268,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
         fields: operation.entries.map(({ field }) => field),
       })),
       pending: new Set(pending.names()),
+      quarantined: [],
     });
   }
 

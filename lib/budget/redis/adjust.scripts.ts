@@ -1,5 +1,5 @@
 import { ARM, ARM_CREDITED } from './budget.thresholds.fragments.js';
-import { READ_COUNTERS, START, admit } from './budget.fragments.js';
+import { READ_COUNTERS, START, admit, unreadable } from './budget.fragments.js';
 import {
   ENTRIES,
   ENTRY_LISTS,
@@ -24,8 +24,8 @@ export const refundScript = defineBudgetScript({
   lua: /* lua */ `${START}
 ${READ_OPERATION}
 local beginning, state, generationOf, committedOf, refundedOf, following =
-  match(record, '^((%a) %a (%d+) %d+ %d+ (%d+)) (%d+)( %d+ %d %d+ %d+ %d+ %S+)$')
-if not state then foreign('not a budget record') end
+  match(record, '^(1 (%a) %a (%d+) %d+ %d+ (%d+)) (%d+)( %d+ %d %d+ %d+ %d+ %S+)$')
+if not state then ${unreadable('record')} end
 local content = amount .. ' ' .. generationOf .. ' ' .. id
 local earlier = redis.call('HGET', records, 'r|' .. refundId)
 if earlier and earlier ~= content then return { 'conflict' } end
@@ -39,9 +39,9 @@ if less(minus(committedOf, refundedOf), amount) then return { 'exceeds_committed
 
 ${ARM}
 for i = 1, #limitOf do
-  local committed, rest = match(packed[i], '^(%d+) (%d+ %d+ %d+ %S+)$')
-  if not committed then foreign('not a budget counter') end
-  packed[i] = minus(committed, amount) .. ' ' .. rest
+  local committed, rest = match(packed[i], '^1 (%d+) (%d+ %d+ %d+ %S+)$')
+  if not committed then ${unreadable('packed[i]')} end
+  packed[i] = '1 ' .. minus(committed, amount) .. ' ' .. rest
 end
 record = beginning .. ' ' .. plus(refundedOf, amount) .. following
 local untilMs = nowMs + 2 * retentionMs
@@ -76,8 +76,8 @@ limitOf, setOf, packed = { limitOf[at] }, setOf and { setOf[at] }, { packed[at] 
 thresholds = thresholds ~= '-' and split(thresholds)[at] or '-'
 if earlier then return { 'replayed', ${ENTRY_LISTS} } end
 ${ARM}
-local used, credited, rest = match(packed[1], '^(%d+ %d+) (%d+) (%d+ %S+)$')
-if not used then foreign('not a budget counter') end
+local used, credited, rest = match(packed[1], '^(1 %d+ %d+) (%d+) (%d+ %S+)$')
+if not used then ${unreadable('packed[1]')} end
 packed[1] = used .. ' ' .. plus(credited, amount) .. ' ' .. rest
 ${ARM_CREDITED}
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil

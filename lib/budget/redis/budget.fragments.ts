@@ -2,17 +2,22 @@ import { NOW_MS, takeApart } from '../../script/fragments.js';
 
 // The four keys of a root. Lists inside a value are joined by ';'.
 //
-//   counters  HASH  c|<scope>|<period>|<startMs>  committed reserved credits archived crossed. The last is the highest
-//                               threshold that was crossed: percent, or percent=limit where setLimit set a limit
+//   counters  HASH  c|<scope>|<period>|<startMs>  version committed reserved credits archived crossed. The last is the
+//                               highest threshold that was crossed: percent, or percent=limit where setLimit set a limit
 //                   l|<scope>   limits by setLimit: period=limit period=limit
 //                   ~           when the keys end, in ms, or 'never', or 'never l' once setLimit was used
 //   records   HASH  o|<id>      an operation: the fields of RECORD
 //                   d|<id>      its fixed part: DETAIL_FIELDS in budget.operation.fragments.ts
 //                   O|<generation>|<id>, D|<generation>|<id>  the same for an older hold, after its id was reserved again
 //                   r|<refundId>, k|<creditId>  the refund, the credit
+//                   q|<field>, Q|<field>  a record that could not be read, and its fixed part, set aside as they were
 //   pending   ZSET  <id> of each pending hold, by expiry; '' (which is no id) at +inf, where the keys end
 //   garbage   ZSET  fields to purge, by time: o|, O|, r|, k| as in records, c| as in counters;
-//                   n|<id>, N|<generation>|<id>, at 0: an expiry that reap has not reported; '' at +inf, as in pending
+//                   n|<id>, N|<generation>|<id>, at 0: an expiry that reap has not reported; q|<field>, at 0: a record
+//                   set aside that it has not reported; '' at +inf, as in pending
+//
+// Each record and counter begins with its version. One of a newer version stays as it is: a process of that version will
+// deal with it.
 //
 // Scopes are percent-encoded (all but ':'), so that they never contain a separator.
 //
@@ -26,7 +31,7 @@ import { NOW_MS, takeApart } from '../../script/fragments.js';
 const BASICS = /* lua */ `${NOW_MS}
 local format, match, gmatch = string.format, string.match, string.gmatch
 local now = format('%d', nowMs)
-local EMPTY = '0 0 0 0 0'
+local EMPTY = '1 0 0 0 0 0'
 
 local function split(list)
   local parts, n = {}, 0
@@ -58,13 +63,19 @@ local function minus(a, b)
   return #a < 16 and format('%d', a - b) or plus(a, b, -1)
 end
 
-local function foreign(what)
-  error('SYNCGUARD_FOREIGN ' .. what, 0)
-end`;
+local function isNewer(text)
+  return tonumber(match(text or '', '^(%d%d?%d?) ') or 1) > 1
+end
+`;
 
-export const COUNTER = "'^(%d+) (%d+) (%d+) (%d+) (%S+)$'";
+/** Fails because a record or counter cannot be read. */
+export const unreadable = (text: string): string =>
+  `error(isNewer(${text}) and 'SYNCGUARD_NEWER' or 'SYNCGUARD_UNREADABLE', 0)`;
+
+export const COUNTER = "'^1 (%d+) (%d+) (%d+) (%d+) (%S+)$'";
 
 const RECORD = {
+  version: '1',
   state: '%a',
   kind: '%a',
   generationOf: '%d+',
@@ -80,10 +91,28 @@ const RECORD = {
   crossed: '%S+',
 };
 
-/** Sets locals to fields of `record`. Fails if it is no record of ours, or if its fixed part `detail` is missing. */
-export const openRecord = (...names: (keyof typeof RECORD)[]): string => /* lua */ `
-local ${takeApart('record', RECORD, names)}
-if not ${names[0]} or not detail then foreign('not a budget record') end`;
+type RecordField = Exclude<keyof typeof RECORD, 'version'>;
+
+/** Sets locals to fields of `record`, or to nil if it cannot be read. */
+export const readRecord = (...names: RecordField[]): string =>
+  `local ${takeApart("(record or '')", RECORD, names)}`;
+
+/** Sets locals to fields of `record`. Fails if it cannot be read, or if its fixed part `detail` is missing. */
+export const openRecord = (...names: RecordField[]): string => /* lua */ `
+${readRecord(...names)}
+if not ${names[0]} or not detail then ${unreadable('record')} end`;
+
+/**
+ * Sets aside the records in `aside`, byte for byte, so that they stop nobody. What they had reserved stays reserved until
+ * somebody repairs the root, because nobody knows how much that is.
+ */
+export const SET_ASIDE = /* lua */ `
+-- Reads: aside, records, garbage.
+  for _, each in ipairs(aside) do
+    redis.call('HSET', records, 'q|' .. each.field, each.record, 'Q|' .. each.field, each.detail or '')
+    redis.call('HDEL', records, each.field, each.detailOf)
+    redis.call('ZADD', garbage, 0, 'q|' .. each.field)
+  end`;
 
 const DROP_DUE = "redis.call('ZREM', pending, unpack(due))";
 
@@ -98,8 +127,9 @@ const DROP_DUE = "redis.call('ZREM', pending, unpack(due))";
  */
 const start = (needs: 'no memory' | 'memory'): string => /* lua */ `
 -- Reads: pending, garbage, records, counters, retentionMs.
--- Sets: time, nowMs, format, match, gmatch, now, EMPTY, split, less, plus, minus, foreign, BATCH, due.${BASICS}
-local BATCH = 100
+-- Sets: time, nowMs, format, match, gmatch, now, EMPTY, split, less, plus, minus, isNewer,
+--   BATCH, LATER_MS, due.${BASICS}
+local BATCH, LATER_MS = 100, 60000
 local due = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
   redis.call('ZCARD', garbage)
@@ -109,36 +139,47 @@ if #due > 0 then
     keys[2 * i] = 'd|' .. dueId
   end
   local found = redis.call('HMGET', records, unpack(keys))
-  local touched, expired, last = {}, {}, {}
+  local touched, expired, last, later, aside = {}, {}, {}, {}, {}
   for i, dueId in ipairs(due) do
     local record, detail = found[2 * i - 1], found[2 * i]
-    if record and string.sub(record, 1, 2) == 'p ' then
-      local beginning, reservedOf, expiryOf, crossedOf =
-        match(record, '^p( %a %d+ (%d+) %d+ %d+ %d+ %d+ %d %d+ (%d+)) %d+( %S+)$')
-      if not beginning or not detail then foreign('not a budget record') end
-      local holdFields, holdEnds = match(detail, '^%S+ %d+ (%S+) %S+ %S+ (%S+)')
-      expired[dueId] = { record = 'x' .. beginning .. ' ' .. expiryOf .. crossedOf, endedAtMs = tonumber(expiryOf) }
+    local beginning, reservedOf, expiryOf, crossedOf =
+      match(record or '', '^1 p( %a %d+ (%d+) %d+ %d+ %d+ %d+ %d %d+ (%d+)) %d+( %S+)$')
+    local holdFields, holdEnds = match(detail or '', '^%S+ %d+ (%S+) %S+ %S+ (%S+)')
+    local isHold, isLater = beginning and holdFields, isNewer(record)
+    for field in gmatch(isHold and holdFields or '', 'c|[^;]+') do
+      if not touched[field] then
+        local packed = redis.call('HGET', counters, field) or EMPTY
+        local counter = { match(packed, ${COUNTER}) }
+        if counter[1] then touched[field] = counter end
+        isLater = isLater or isNewer(packed)
+      end
+    end
+    if isLater then
+      later[#later + 1] = dueId
+    elseif isHold then
+      expired[dueId] = { record = '1 x' .. beginning .. ' ' .. expiryOf .. crossedOf, endedAtMs = tonumber(expiryOf) }
       local stops, j = split(holdEnds), 0
       for field in gmatch(holdFields, 'c|[^;]+') do
         j = j + 1
-        local packed = not touched[field] and (redis.call('HGET', counters, field) or EMPTY)
-        local counter = touched[field] or { match(packed, ${COUNTER}) }
-        if not counter[1] then foreign('not a budget counter') end
-        counter[2] = minus(counter[2], reservedOf)
-        touched[field] = counter
+        -- A counter that cannot be read stays as it is.
+        if touched[field] then touched[field][2] = minus(touched[field][2], reservedOf) end
         -- The counter of a past window is kept 1 ms longer than the last operation that uses it.
         if stops[j] ~= '0' then last[field] = math.max(last[field] or 0, tonumber(stops[j]), tonumber(expiryOf)) end
       end
+    elseif record and not match(record, '^1 [fax] ') then
+      aside[#aside + 1] = { field = 'o|' .. dueId, detailOf = 'd|' .. dueId, record = record, detail = detail }
     end
   end
   ${needs === 'no memory' ? DROP_DUE : ''}
-  for field, counter in pairs(touched) do redis.call('HSET', counters, field, table.concat(counter, ' ')) end
+  for field, counter in pairs(touched) do redis.call('HSET', counters, field, '1 ' .. table.concat(counter, ' ')) end
   for field, ms in pairs(last) do redis.call('ZADD', garbage, 'GT', ms + retentionMs + 1, field) end
   for dueId, hold in pairs(expired) do
     redis.call('HSET', records, 'o|' .. dueId, hold.record)
     redis.call('ZADD', garbage, hold.endedAtMs + retentionMs, 'o|' .. dueId, 0, 'n|' .. dueId)
   end
+  ${SET_ASIDE}
   ${needs === 'memory' ? DROP_DUE : ''}
+  for _, dueId in ipairs(later) do redis.call('ZADD', pending, nowMs + LATER_MS, dueId) end
 end
 if #due == BATCH then return { 'more' } end`;
 
@@ -246,12 +287,12 @@ end`;
 
 /** Returns the room of entry i, or nil if it is unlimited or its limit was cleared. */
 export const ROOM = /* lua */ `
--- Reads: limitOf, match, packed, foreign, minus, plus.
+-- Reads: limitOf, match, packed, isNewer, minus, plus.
 -- Sets: roomOf.
 local function roomOf(i)
   local limit = limitOf[i]
   if limit == 'u' or limit == '-' then return nil end
   local committed, reserved, credits = match(packed[i], ${COUNTER})
-  if not committed then foreign('not a budget counter') end
+  if not committed then ${unreadable('packed[i]')} end
   return minus(plus(limit, credits), plus(committed, reserved))
 end`;

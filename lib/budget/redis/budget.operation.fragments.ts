@@ -1,5 +1,5 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
-import { READ_BALANCES } from './budget.fragments.js';
+import { READ_BALANCES, unreadable } from './budget.fragments.js';
 import type { Entries } from './budget.entries.js';
 import { textReply, type TextReply } from './budget.replies.js';
 import { defineScript, type Script, type ScriptDefinition } from '../../script/define-script.js';
@@ -99,7 +99,7 @@ export const READ_OPERATION = /* lua */ `
 -- Sets: slot, record, detail.
 local slot = 'o|' .. id
 local record, detail = unpack(redis.call('HMGET', records, slot, 'd|' .. id))
-if record and generation ~= '0' and generation ~= string.match(record, '^%a %a (%d+)') then
+if record and generation ~= '0' and generation ~= (string.match(record, '^1 %a %a (%d+)') or generation) then
   slot = 'O|' .. generation .. '|' .. id
   record, detail = unpack(redis.call('HMGET', records, slot, 'D|' .. generation .. '|' .. id))
 end
@@ -120,20 +120,20 @@ const DETAIL_FIELDS = {
 
 /** Sets the entries in which an operation has counted. */
 export const OPEN_DETAIL = /* lua */ `
--- Reads: detail, foreign.
+-- Reads: record, detail, isNewer.
 -- Sets: openUntilMs, fields, limits, thresholds, ends, inherited, scopes.
 local ${takeApart('detail', DETAIL_FIELDS, ['openUntilMs', 'fields', 'limits', 'thresholds', 'ends', 'inherited', 'scopes'])}
-if not fields then foreign('not a budget record') end`;
+if not fields then ${unreadable('record')} end`;
 
 export const ENTRY_LISTS = "fields, ends,\n  table.concat(limitOf, ';'), table.concat(packed, ';')";
 
 /** Answers a repeated call with the entries of the first one, in place of those of its arguments. */
 export const REPLAY = /* lua */ `
--- Reads: detail, foreign, split, counters, EMPTY, gmatch, match, record.
+-- Reads: detail, isNewer, split, counters, EMPTY, gmatch, match, record.
 -- Changes: fields, limits, ends, inherited, scopes.
 -- Sets: names, packed, ending, limitOf, own, general.
     ${takeApart('detail', DETAIL_FIELDS, ['fields', 'limits', 'ends', 'inherited', 'scopes'])}
-    if not fields then foreign('not a budget record') end
+    if not fields then ${unreadable('record')} end
     ${READ_BALANCES}
     return { 'replayed', record, ${ENTRY_LISTS}, match(detail, '^%S+') }`;
 
@@ -146,6 +146,7 @@ export const sameContent = (ofKind: string): string => /* lua */ `
     return table.concat(names, ',')
   end
   local scopesBefore = match(detail, '^%S+ %d+ %S+ %S+ %S+ %S+ %S+ (%S+) ')
+  if not scopesBefore then ${unreadable('record')} end
   local isSame = kind == '${ofKind}' and amountOf == amount and sorted(scopesBefore) == sorted(scopes)`;
 
 /**
@@ -153,15 +154,15 @@ export const sameContent = (ofKind: string): string => /* lua */ `
  * anything is written, if a counter has no room for it. `needsRoom` is a condition: an amount of 0 needs none.
  */
 export const addAmount = (part: 'committed' | 'reserved', needsRoom: string): string => /* lua */ `
--- Reads: ending, thresholds, format, gmatch, limits, setOf, limitOf, match, foreign, plus, less, amount, split, ends,
---   names, now.
+-- Reads: ending, thresholds, format, gmatch, limits, setOf, limitOf, match, isNewer, plus, less, amount, split,
+--   ends, names, now.
 -- Changes: packed.
 -- Sets: crossed.
 ${ARM}
 local full, stops
 for i, limit in ipairs(limitOf) do
-  local committed, reserved, credits, rest = match(packed[i], '^(%d+) (%d+) (%d+)( %d+ %S+)$')
-  if not committed then foreign('not a budget counter') end
+  local committed, reserved, credits, rest = match(packed[i], '^1 (%d+) (%d+) (%d+)( %d+ %S+)$')
+  if not committed then ${unreadable('packed[i]')} end
   if limit ~= 'u' and ${needsRoom} then
     local effective = credits ~= '0' and plus(limit, credits) or limit
     if less(effective, plus(plus(committed, reserved), amount)) then
@@ -171,7 +172,7 @@ for i, limit in ipairs(limitOf) do
     end
   end
   ${part} = plus(${part}, amount)
-  packed[i] = committed .. ' ' .. reserved .. ' ' .. credits .. rest
+  packed[i] = '1 ' .. committed .. ' ' .. reserved .. ' ' .. credits .. rest
 end
 if full then
   for i = 1, 4 do full[i] = table.concat(full[i], ';') end

@@ -19,6 +19,7 @@ import {
   parseFinalizeResult,
   parseRecord,
   parseRefundResult,
+  readable,
   type TextReply,
 } from './budget.replies.js';
 import { abortScript, extendScript } from './hold.scripts.js';
@@ -28,6 +29,7 @@ import { chargeScript } from './charge.script.js';
 import { creditScript, refundScript, setLimitScript } from './adjust.scripts.js';
 import { finalizeScript } from './finalize.script.js';
 import { reaperScript } from './reaper.scripts.js';
+import { repairScript } from './repair.script.js';
 import { reserveScript } from './reserve.script.js';
 import type { SetLimitResult } from '../budget.types.js';
 import { verifySnapshot } from '../budget.verify.js';
@@ -134,9 +136,11 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   async list(request: port.ListRequest) {
     const { root, cursor, limit } = request;
     const [, next, nowMs, ...found] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
-    const records = inGroups(3, found).map(([field = '', packed, detail]) =>
-      parseRecord(packed, detail, { root, id: idOf(field) }, Number(nowMs)),
-    );
+    const records = inGroups(3, found).flatMap(([field = '', packed, detail]) => {
+      // A record that cannot be read stops nobody. `verify` lists it.
+      const parse = () => parseRecord(packed, detail, { root, id: idOf(field) }, Number(nowMs));
+      return readable(parse) ?? [];
+    });
     return { records, cursor: next === '0' || next === undefined ? null : next };
   }
 
@@ -145,7 +149,8 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     return toReapStep(await this.#run(reaperScript, call, { max: request.max }));
   }
 
-  async verify(request: Call) {
+  async verify(request: port.VerifyRequest) {
+    if (request.repair) await this.#run(repairScript, request, {});
     const [, ...reply] = await this.#run(snapshotScript, request, {});
     return verifySnapshot(parseSnapshot(reply));
   }
@@ -241,8 +246,16 @@ function encodeRoot(root: string): string {
   return `#${createHash('sha256').update(root).digest('base64url')}`;
 }
 
-const toReapStep = ([, purged, nextInMs, ...expired]: TextReply): port.ReapStep => ({
-  expired,
-  purged: Number(purged),
-  nextInMs: nextInMs === '-1' ? null : Number(nextInMs),
-});
+function toReapStep([, purged, nextInMs, count, ...found]: TextReply): port.ReapStep {
+  const expired = found.splice(0, Number(count));
+  const toQuarantined = ([field = '', reserved = '']: string[]) => ({
+    field,
+    reserved: reserved === '' ? null : BigInt(reserved),
+  });
+  return {
+    expired,
+    quarantined: inGroups(2, found).map(toQuarantined),
+    purged: Number(purged),
+    nextInMs: nextInMs === '-1' ? null : Number(nextInMs),
+  };
+}

@@ -1,4 +1,4 @@
-import { foreignValue } from '../../redis/redis.errors.js';
+import { RedisFault, unreadableValue } from '../../redis/redis.errors.js';
 import { unexpectedReply } from '../../script/define-script.js';
 import { parsePeriodKey } from '../budget.calendar.js';
 import type { AbortOutcome, ReserveOutcome } from '../budget.backend.js';
@@ -154,8 +154,9 @@ const namesIn = (fields: string): string[] => fields.split(';').filter((field) =
 
 function parseBalance(field: string, end = '', limit = '', counter = ''): Balance<bigint> {
   const [, scope = '', period = '', start = ''] = field.split('|');
-  const [committed, reserved, credits] = counter.split(' ');
-  if (!end || !limit || !committed || !reserved || !credits) throw foreignValue('not a budget counter');
+  const [version, committed, reserved, credits] = counter.split(' ');
+  if (!end || !limit || version !== '1' || !committed || !reserved || !credits)
+    throw unreadableValue(counter);
   const sums = {
     limit: limit === 'u' || limit === '-' ? ('unlimited' as const) : BigInt(limit),
     credits: BigInt(credits),
@@ -203,10 +204,10 @@ const KINDS = { h: 'hold', c: 'charge' } as const;
 
 /** Parses the changing part of an operation. Its words are RECORD in budget.fragments.ts. */
 function parseHead(packed = ''): Head {
-  const words = packed.split(' ');
+  const [version, ...words] = packed.split(' ');
   const state = STATES[words[0] as keyof typeof STATES];
   const kind = KINDS[words[1] as keyof typeof KINDS];
-  if (words.length !== 13 || !state || !kind) throw foreignValue('not a budget record');
+  if (version !== '1' || words.length !== 13 || !state || !kind) throw unreadableValue(packed);
   const number = (at: number): number => Number(words[at]);
   const amount = (at: number): bigint => BigInt(words[at] as string);
   return {
@@ -240,14 +241,33 @@ export function parseRecord(
     ...{ root, id, ...head },
     ...(isExpired ? { state: 'expired', endedAtMs: expiresAtMs } : {}),
     scopes: scopes.split(',').map(decodeScope),
-    meta: meta === '' ? undefined : (JSON.parse(meta) as unknown),
+    meta: meta === '' ? undefined : parseMeta(meta),
   };
+}
+
+function parseMeta(meta: string): unknown {
+  try {
+    return JSON.parse(meta);
+  } catch {
+    throw unreadableValue(meta);
+  }
 }
 
 /** Parses the fixed part of an operation. Its words are DETAIL_FIELDS in budget.operation.fragments.ts. */
 export function parseDetail(detail = ''): { fields: string[]; scopes: string; meta: string } {
   const [, , fields = '', , , , , scopes = '', ...meta] = detail.split(' ');
+  if (meta.length === 0 || !fields.startsWith('~')) throw unreadableValue(detail);
   return { fields: namesIn(fields), scopes, meta: meta.join(' ') };
+}
+
+/** Returns undefined if a stored value cannot be read. One that a newer version has written throws. */
+export function readable<T>(parse: () => T): T | undefined {
+  try {
+    return parse();
+  } catch (error) {
+    if (error instanceof RedisFault && error.code === 'Internal') return undefined;
+    throw error;
+  }
 }
 
 /** Returns the id in `o|<id>`, or in `O|<generation>|<id>`, the name of a hold whose id was reserved again. */

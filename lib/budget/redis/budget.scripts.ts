@@ -4,6 +4,7 @@ import { finalizeScript } from './finalize.script.js';
 import { abortScript, extendScript } from './hold.scripts.js';
 import { balanceScript, getScript, listScript, snapshotScript } from './read.scripts.js';
 import { reaperScript, rootsScript } from './reaper.scripts.js';
+import { repairScript } from './repair.script.js';
 import { reserveScript } from './reserve.script.js';
 import type { Script } from '../../script/define-script.js';
 
@@ -21,5 +22,6 @@ export const budgetScripts: readonly Script[] = [
   listScript,
   reaperScript,
   snapshotScript,
+  repairScript,
   rootsScript,
 ];

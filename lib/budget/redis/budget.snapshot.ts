@@ -1,19 +1,42 @@
+import type { Quarantined } from '../budget.types.js';
 import type { BudgetSnapshot } from '../budget.verify.js';
-import { idOf, isRenewed, parseDetail, parseRecord } from './budget.replies.js';
+import { unreadableValue } from '../../redis/redis.errors.js';
+import { idOf, isRenewed, parseDetail, parseRecord, readable } from './budget.replies.js';
 
 /** Parses everything that a root stores: lists of counters, records and pending ids, each after its length. */
 export function parseSnapshot(reply: string[]): BudgetSnapshot {
   const take = (): string[] => reply.splice(0, Number(reply.shift()));
   const counters = inGroups(2, take()).filter(([field]) => field?.startsWith('c|'));
   const records = new Map(inGroups(2, take()) as [string, string][]);
-  const operations = [...records].filter(([field]) => /^o\|/i.test(field));
-  return {
-    counters: new Map(counters.map(([field = '', packed = '']) => [field, parseCounter(packed)])),
-    operations: operations.map(([field, packed]) =>
-      toOperation(field, packed, records.get((isRenewed(field) ? 'D' : 'd') + field.slice(1)) ?? ''),
-    ),
-    pending: new Set(take().filter((member) => member !== '')),
+  const quarantined: Quarantined<bigint>[] = [];
+  const unlessUnread = <T>(field: string, packed: string, parse: () => T): T[] => {
+    const parsed = readable(parse);
+    if (parsed === undefined) quarantined.push({ field, reserved: reservedIn(packed) });
+    return parsed === undefined ? [] : [parsed];
   };
+  for (const [field, packed] of records)
+    if (field.startsWith('q|')) quarantined.push({ field: field.slice(2), reserved: reservedIn(packed) });
+  return {
+    counters: new Map(
+      counters.flatMap(([field = '', packed = '']) =>
+        unlessUnread(field, '', () => [field, parseCounter(packed)] as const),
+      ),
+    ),
+    operations: [...records]
+      .filter(([field]) => /^o\|/i.test(field))
+      .flatMap(([field, packed]) => {
+        const detail = records.get((isRenewed(field) ? 'D' : 'd') + field.slice(1));
+        return unlessUnread(field, packed, () => toOperation(field, packed, detail));
+      }),
+    pending: new Set(take().filter((member) => member !== '')),
+    quarantined,
+  };
+}
+
+/** Returns what a record had reserved if its first words can be read. */
+function reservedIn(packed: string): bigint | null {
+  const reserved = /^1 p \w \d+ (\d+) /.exec(packed)?.[1];
+  return reserved === undefined ? null : BigInt(reserved);
 }
 
 export function inGroups(size: number, list: readonly string[]): string[][] {
@@ -23,11 +46,12 @@ export function inGroups(size: number, list: readonly string[]): string[][] {
 }
 
 function parseCounter(packed: string) {
-  const [committed = 0n, reserved = 0n, , archived = 0n] = packed.split(' ', 4).map(BigInt);
+  if (!/^1( \d+){5}(=\w+)?$/.test(packed)) throw unreadableValue(packed);
+  const [, committed = 0n, reserved = 0n, , archived = 0n] = packed.split(' ', 5).map(BigInt);
   return { committed, reserved, archived };
 }
 
-function toOperation(field: string, packed: string, detail: string): BudgetSnapshot['operations'][number] {
+function toOperation(field: string, packed: string, detail?: string): BudgetSnapshot['operations'][number] {
   const id = idOf(field);
   const { state, amount, committed, refunded } = parseRecord(packed, detail, { root: '', id });
   const { fields } = parseDetail(detail);

@@ -1,3 +1,5 @@
+import { unreadable } from './budget.fragments.js';
+
 /** Returns whether a sum has reached a percentage of a limit, computed in limbs. */
 const REACHES = /* lua */ `
   local function times(sum, factor)
@@ -18,7 +20,7 @@ const REACHES = /* lua */ `
 const REARM = /* lua */ `
   ${REACHES}
   local function rearm(i, levels, note)
-    local committed, reserved, credits, archived, highest = match(packed[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)')
+    local committed, reserved, credits, archived, highest = match(packed[i], '^1 (%d+) (%d+) (%d+) (%d+) (%d+)')
     local still = 0
     if limitOf[i] ~= 'u' and limitOf[i] ~= '-' then
       local usedHigh, usedLow = times(plus(committed, reserved), 100)
@@ -27,7 +29,7 @@ const REARM = /* lua */ `
         if wasCrossed and reaches(usedHigh, usedLow, percent, plus(limitOf[i], credits)) then still = percent end
       end
     end
-    packed[i] = table.concat({ committed, reserved, credits, archived, still .. note }, ' ')
+    packed[i] = table.concat({ 1, committed, reserved, credits, archived, still .. note }, ' ')
   end`;
 
 /**
@@ -35,14 +37,14 @@ const REARM = /* lua */ `
  * again.
  */
 export const ARM = /* lua */ `
--- Reads: ending, thresholds, format, match, limitOf, plus, gmatch, split, limits, foreign, setOf, less.
+-- Reads: ending, thresholds, format, match, limitOf, plus, gmatch, split, limits, isNewer, setOf, less.
 -- Changes: packed.
 if ending == 'never l' and thresholds ~= '-' then
   ${REARM}
   local levels, configured = split(thresholds), split(limits)
   for i = 1, #limitOf do
-    local counted, percent, seen = match(packed[i], '^(%d+ %d+ %d+ %d+) (%d+)=?(%S*)$')
-    if not counted then foreign('not a budget counter') end
+    local counted, percent, seen = match(packed[i], '^(1 %d+ %d+ %d+ %d+) (%d+)=?(%S*)$')
+    if not counted then ${unreadable('packed[i]')} end
     if seen == '' then seen = '-' end
     if levels[i] ~= '-' and seen ~= setOf[i] then
       local note = setOf[i] ~= '-' and '=' .. setOf[i] or ''
@@ -76,7 +78,7 @@ if thresholds ~= '-' then
   for i, percents in ipairs(split(thresholds)) do
     lists[i] = '-'
     local committed, reserved, credits, archived, highest, note =
-      match(packed[i], '^(%d+) (%d+) (%d+) (%d+) (%d+)(%S*)$')
+      match(packed[i], '^1 (%d+) (%d+) (%d+) (%d+) (%d+)(%S*)$')
     local limit = limitOf[i]
     local effective = limit ~= 'u' and limit ~= '-' and plus(limit, credits)
     if effective and effective ~= '0' then
@@ -90,7 +92,7 @@ if thresholds ~= '-' then
       end
       if #reached > 0 then
         lists[i] = table.concat(reached, ',')
-        packed[i] = table.concat({ committed, reserved, credits, archived, highest .. note }, ' ')
+        packed[i] = table.concat({ 1, committed, reserved, credits, archived, highest .. note }, ' ')
       end
     end
   end

@@ -44,7 +44,7 @@ end
 ${addAmount('committed', "amount ~= '0' and mode ~= 'record'")}
 local meta, nonce = '', '-'
 local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
-record = table.concat({ 'f c', 1, amount, amount, amount, 0, uncovered, 0, now, now, now, crossed }, ' ')
+record = table.concat({ '1 f c', 1, amount, amount, amount, 0, uncovered, 0, now, now, now, crossed }, ' ')
 detail = ${DETAIL}
 redis.call('ZADD', garbage, nowMs + retentionMs, 'o|' .. id)
 ${WRITE_COUNTERS}

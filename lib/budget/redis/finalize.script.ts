@@ -1,5 +1,5 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
-import { READ_COUNTERS, ROOM, START_SETTLING, openRecord } from './budget.fragments.js';
+import { READ_COUNTERS, ROOM, START_SETTLING, openRecord, unreadable } from './budget.fragments.js';
 import {
   END_OPERATION,
   ENTRY_LISTS,
@@ -58,16 +58,16 @@ end
 
 ${ARM}
 for i = 1, #limitOf do
-  local spent, reserved, rest = match(packed[i], '^(%d+) (%d+) (%d+ %d+ %S+)$')
-  if not spent then foreign('not a budget counter') end
-  packed[i] = plus(spent, booked) .. ' ' .. minus(reserved, inHold) .. ' ' .. rest
+  local spent, reserved, rest = match(packed[i], '^1 (%d+) (%d+) (%d+ %d+ %S+)$')
+  if not spent then ${unreadable('packed[i]')} end
+  packed[i] = '1 ' .. plus(spent, booked) .. ' ' .. minus(reserved, inHold) .. ' ' .. rest
 end
 local crossed = '-'
 -- Spending no more than the hold reserved reaches no threshold.
 if less(inHold, booked) then
 ${CROSS}
 end
-record = table.concat({ 'f', kind, generationOf, amountOf, actual, booked, 0, uncovered, isLate and 1 or 0,
+record = table.concat({ '1 f', kind, generationOf, amountOf, actual, booked, 0, uncovered, isLate and 1 or 0,
   createdAtMs, expiresAtMs, now, crossed }, ' ')
 ${END_OPERATION}
 return { 'finalized', record, ${ENTRY_LISTS} }`,

@@ -1,5 +1,5 @@
 import { ARM } from './budget.thresholds.fragments.js';
-import { READ_COUNTERS, START_SETTLING } from './budget.fragments.js';
+import { READ_COUNTERS, START_SETTLING, unreadable } from './budget.fragments.js';
 import {
   END_OPERATION,
   KEEP_KEYS,
@@ -24,8 +24,8 @@ export const abortScript = defineBudgetScript({
   lua: /* lua */ `${START_SETTLING}
 ${READ_OPERATION}
 local state, middle, amountOf, dates, crossed =
-  match(record, '^(%a) (%a %d+ (%d+) %d+ %d+ %d+ %d+) %d (%d+ %d+) %d+ (%S+)$')
-if not state then foreign('not a budget record') end
+  match(record, '^1 (%a) (%a %d+ (%d+) %d+ %d+ %d+ %d+) %d (%d+ %d+) %d+ (%S+)$')
+if not state then ${unreadable('record')} end
 if state == 'f' then return { 'finalized', record, detail } end
 if state == 'a' then return { 'replayed', record, detail } end
 if slot ~= 'o|' .. id then return { 'expired', record, detail } end
@@ -34,11 +34,11 @@ ${READ_COUNTERS}
 ${ARM}
 local inHold = state == 'p' and amountOf or '0'
 for i = 1, #limitOf do
-  local committed, reserved, rest = match(packed[i], '^(%d+) (%d+) (%d+ %d+ %S+)$')
-  if not committed then foreign('not a budget counter') end
+  local committed, reserved, rest = match(packed[i], '^(1 %d+) (%d+) (%d+ %d+ %S+)$')
+  if not committed then ${unreadable('packed[i]')} end
   packed[i] = committed .. ' ' .. minus(reserved, inHold) .. ' ' .. rest
 end
-record = table.concat({ 'a', middle, state == 'x' and 1 or 0, dates, now, crossed }, ' ')
+record = table.concat({ '1 a', middle, state == 'x' and 1 or 0, dates, now, crossed }, ' ')
 ${END_OPERATION}
 return { 'aborted', record, detail }`,
 });
@@ -55,8 +55,8 @@ export const extendScript = defineBudgetScript({
   args: [...REF, 'ttlMs', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
 ${READ_OPERATION}
-local state, middle, rest = match(record, '^(%a)( %a %d+ %d+ %d+ %d+ %d+ %d+ %d %d+ )%d+( %d+ %S+)$')
-if not state then foreign('not a budget record') end
+local state, middle, rest = match(record, '^1 (%a)( %a %d+ %d+ %d+ %d+ %d+ %d+ %d %d+ )%d+( %d+ %S+)$')
+if not state then ${unreadable('record')} end
 if state == 'f' then return { 'finalized', record, detail } end
 if state == 'a' then return { 'aborted', record, detail } end
 if state == 'x' then return { 'expired', record, detail } end
@@ -64,7 +64,7 @@ if state == 'x' then return { 'expired', record, detail } end
 local ending = redis.call('HGET', counters, '~')
 local untilMs = nowMs + ttlMs + 2 * retentionMs
 local expiresAtMs = format('%d', nowMs + ttlMs)
-record = state .. middle .. expiresAtMs .. rest
+record = '1 ' .. state .. middle .. expiresAtMs .. rest
 ${WRITE_ANYWAY}
 ${KEEP_KEYS}
 redis.call('HSET', records, 'o|' .. id, record)

@@ -1,4 +1,4 @@
-import { START_SETTLING, openRecord } from './budget.fragments.js';
+import { SET_ASIDE, START_SETTLING, readRecord } from './budget.fragments.js';
 import { defineBudgetScript } from './budget.operation.fragments.js';
 import { textReply } from './budget.replies.js';
 import { defineScript } from '../../script/define-script.js';
@@ -8,7 +8,8 @@ import { NOW_MS } from '../../script/fragments.js';
  * budget-reaper: Settles expired holds, reports each once, and purges records past their retention.
  * KEYS: counters, records, pending, garbage
  * ARGV: max, retentionMs
- * Reply: ['reaped', how many were purged, ms until there is more to do or -1, id of an expired hold...]
+ * Reply: ['reaped', how many were purged, ms until there is more to do or -1, how many holds expired, id of an expired
+ *   hold..., field of a record that was set aside and what it had reserved (or '')...]
  * Atomic: an expired hold is reported by one of many reapers, and a purged record leaves its sum behind.
  */
 export const reaperScript = defineBudgetScript({
@@ -16,26 +17,37 @@ export const reaperScript = defineBudgetScript({
   args: ['max', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
 local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
-local expired, fields, windows, kept, touched, purged = {}, {}, {}, {}, {}, 0
+local expired, unread, fields, windows, kept, touched, purged = {}, {}, {}, {}, {}, {}, 0
+local aside = {}
 local isRipe, needed = {}, {}
 for _, member in ipairs(ripe) do isRipe[member] = true end
 for _, member in ipairs(ripe) do
   local kind, name = string.sub(member, 1, 2), string.sub(member, 3)
-  if kind == 'n|' then
+  if kind == 'q|' then
+    unread[#unread + 1] = name
+    unread[#unread + 1] = match(redis.call('HGET', records, member) or '', '^1 p %a %d+ (%d+) ') or ''
+  elseif kind == 'n|' then
     expired[#expired + 1] = name
   elseif kind == 'N|' then
     expired[#expired + 1] = string.sub(name, string.find(name, '|', 1, true) + 1)
   elseif kind == 'c|' then
-    local reserved = match(redis.call('HGET', counters, member) or '', '^%d+ (%d+) ')
-    if needed[member] or (reserved and reserved ~= '0') then kept[member] = needed[member] or nowMs + retentionMs
+    local packed = redis.call('HGET', counters, member)
+    local reserved = match(packed or '', '^1 %d+ (%d+) ')
+    if isNewer(packed) then kept[member] = nowMs + LATER_MS
+    elseif needed[member] or (reserved and reserved ~= '0') then kept[member] = needed[member] or nowMs + retentionMs
     else windows[#windows + 1] = member end
   elseif kind == 'o|' or kind == 'O|' then
     local isNewest = kind == 'o|'
     local detailOf = (isNewest and 'd|' or 'D|') .. name
     local record, detail = unpack(redis.call('HMGET', records, member, detailOf))
     local olderUntilMs = false
-    if record then
-      ${openRecord('generationOf', 'committedOf', 'refundedOf')}
+    ${readRecord('generationOf', 'committedOf', 'refundedOf')}
+    local windowsOf = match(detail or '', '^%S+ %d+ (%S+)')
+    local isLater, isAside = isNewer(record), record and not (generationOf and windowsOf)
+    for field in gmatch(not isAside and windowsOf or '', 'c|[^;]+') do
+      isLater = isLater or isNewer(touched[field] or redis.call('HGET', counters, field))
+    end
+    if record and not isLater and not isAside then
       -- The newest operation of an id is kept as long as any older one. Otherwise generations would start at 1
       -- again beside them.
       for older = isNewest and generationOf - 1 or 0, 1, -1 do
@@ -45,16 +57,20 @@ for _, member in ipairs(ripe) do
       end
       -- The counters keep the committed sum of a purged operation, so that verify still adds up.
       local spent = olderUntilMs and '0' or minus(committedOf, refundedOf)
-      for field in gmatch(spent ~= '0' and match(detail, '^%S+ %d+ (%S+)') or '', 'c|[^;]+') do
+      for field in gmatch(spent ~= '0' and windowsOf or '', 'c|[^;]+') do
         local value = touched[field] or redis.call('HGET', counters, field)
-        local before, archived, crossing = match(value or '', '^(%d+ %d+ %d+) (%d+) (%S+)$')
+        local before, archived, crossing = match(value or '', '^(1 %d+ %d+ %d+) (%d+) (%S+)$')
         if before then touched[field] = before .. ' ' .. plus(archived, spent) .. ' ' .. crossing end
       end
     end
-    if olderUntilMs then
+    if isLater then
+      kept[member] = nowMs + LATER_MS
+    elseif isAside then
+      aside[#aside + 1] = { field = member, detailOf = detailOf, record = record, detail = detail }
+    elseif olderUntilMs then
       kept[member] = olderUntilMs
       -- Its windows are kept a moment longer. They come after it in this list.
-      for field in gmatch(match(detail, '^%S+ %d+ (%S+)') or '', 'c|[^;]+') do
+      for field in gmatch(windowsOf, 'c|[^;]+') do
         needed[field] = olderUntilMs + 1
       end
     else
@@ -72,6 +88,7 @@ for field, value in pairs(touched) do redis.call('HSET', counters, field, value)
 if #fields > 0 then redis.call('HDEL', records, unpack(fields)) end
 if #windows > 0 then redis.call('HDEL', counters, unpack(windows)) end
 if #ripe > 0 then redis.call('ZREM', garbage, unpack(ripe)) end
+${SET_ASIDE}
 for member, untilMs in pairs(kept) do redis.call('ZADD', garbage, untilMs, member) end
 for field, untilMs in pairs(needed) do redis.call('ZADD', garbage, 'XX', 'GT', untilMs, field) end
 
@@ -83,7 +100,11 @@ for _, key in ipairs({ pending, garbage }) do
     if nextInMs < 0 or inMs < nextInMs then nextInMs = inMs end
   end
 end
-return { 'reaped', format('%d', purged + #windows), format('%d', nextInMs), unpack(expired) }`,
+local reply = { 'reaped', format('%d', purged + #windows), format('%d', nextInMs), format('%d', #expired) }
+for _, list in ipairs({ expired, unread }) do
+  for _, each in ipairs(list) do reply[#reply + 1] = each end
+end
+return reply`,
 });
 
 /** How long the registry is kept after its last change, in ms. This is as long as the longest hold. */

@@ -51,7 +51,7 @@ ${addAmount('reserved', "amount ~= '0'")}
 local expiresAtMs = nowMs + ttlMs
 local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) + 2 * retentionMs or nil
 expiresAtMs = format('%d', expiresAtMs)
-record = table.concat({ 'p h', generation, amount, '0 0 0 0 0', now, expiresAtMs, 0, crossed }, ' ')
+record = table.concat({ '1 p h', generation, amount, '0 0 0 0 0', now, expiresAtMs, 0, crossed }, ' ')
 detail = ${DETAIL}
 ${WRITE_COUNTERS}
 if before then

@@ -11,6 +11,7 @@ import { chargeScript } from '../../../lib/budget/redis/charge.script.js';
 import { creditScript, refundScript, setLimitScript } from '../../../lib/budget/redis/adjust.scripts.js';
 import { finalizeScript } from '../../../lib/budget/redis/finalize.script.js';
 import { reaperScript, rootsScript } from '../../../lib/budget/redis/reaper.scripts.js';
+import { repairScript } from '../../../lib/budget/redis/repair.script.js';
 import { reserveScript } from '../../../lib/budget/redis/reserve.script.js';
 import type { ScriptExample } from './example.js';
 
@@ -42,6 +43,7 @@ const { scopes, fields, limits, thresholds, ends, inherited } = entries;
 const detail = ['n0', endMs, fields, limits, thresholds, ends, inherited, scopes, '{"a":"b c"}'].join(' ');
 const record = (state: string, amount: number, committed: number, expiresAtMs: number): string =>
   [
+    1,
     state,
     'h',
     1,
@@ -62,7 +64,7 @@ async function prepare(client: Redis): Promise<void> {
   // The server's clock may stand still: a hold that expires by another one has not expired there yet.
   const nowMs = calculateRedisServerTimeMs((await client.time()) as [number, number]);
   const goneMs = nowMs + 10_000 * HOUR_MS;
-  for (const field of fields.split(';').slice(1)) await client.hset(counters, field, '20 17 0 0 0');
+  for (const field of fields.split(';').slice(1)) await client.hset(counters, field, '1 20 17 0 0 0');
   await client.hset(counters, '~', goneMs);
   for (const id of ['held', 'over', 'spent']) await client.hset(records, `d|${id}`, detail);
   await client.hset(records, {
@@ -155,6 +157,7 @@ export const budgetExamples: ScriptExample[] = [
   // An expired hold is reported once.
   { script: reaperScript, keys, args: { max: 10, retentionMs }, prepare, again: ['reaped', '0'] },
   { script: snapshotScript, keys, args: { retentionMs }, prepare },
+  { script: repairScript, keys, args: { retentionMs }, prepare },
   {
     script: rootsScript,
     keys: { registry: 'syncguard/budget-roots' },

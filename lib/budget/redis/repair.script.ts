@@ -1,0 +1,61 @@
+import { COUNTER, START_SETTLING, readRecord, unreadable } from './budget.fragments.js';
+import { defineBudgetScript } from './budget.operation.fragments.js';
+
+/**
+ * budget-repair: Lets go of records that cannot be read, and adds up anew what is reserved.
+ * KEYS: counters, records, pending, garbage
+ * ARGV: retentionMs
+ * Reply: ['repaired']
+ * Atomic: the sums are those of the pending holds of one instant.
+ */
+export const repairScript = defineBudgetScript({
+  name: 'budget-repair',
+  args: ['retentionMs'],
+  lua: /* lua */ `${START_SETTLING}
+redis.call('ZCARD', garbage)
+local function all(key)
+  local values, list = {}, redis.call('HGETALL', key)
+  for i = 1, #list, 2 do values[list[i]] = list[i + 1] end
+  return values
+end
+local stored, sums, gone = all(records), all(counters), {}
+local reserved, committed = {}, {}
+for member, record in pairs(stored) do
+  local kind, name = string.sub(member, 1, 2), string.sub(member, 3)
+  if kind == 'o|' or kind == 'O|' then
+    local detailOf = (kind == 'o|' and 'd|' or 'D|') .. name
+    ${readRecord('state', 'amountOf', 'committedOf', 'refundedOf')}
+    local windowsOf = match(stored[detailOf] or '', '^%S+ %d+ (~%S+) %S+ %S+ %S+ %S+ %S+ ')
+    if isNewer(record) then ${unreadable('record')} end
+    if not (state and windowsOf) then
+      gone[#gone + 1] = member
+      gone[#gone + 1] = detailOf
+    else
+      for field in gmatch(windowsOf, 'c|[^;]+') do
+        if state == 'p' then reserved[field] = plus(reserved[field] or '0', amountOf) end
+        committed[field] = plus(committed[field] or '0', minus(committedOf, refundedOf))
+      end
+    end
+  elseif kind == 'q|' or kind == 'Q|' then
+    gone[#gone + 1] = member
+  end
+end
+for _, packed in pairs(sums) do
+  if isNewer(packed) then ${unreadable('packed')} end
+end
+
+for field, packed in pairs(sums) do
+  if string.sub(field, 1, 2) == 'c|' then
+    local spent, _, credits, archived, crossed = match(packed, ${COUNTER})
+    if not spent then spent, credits, archived, crossed = committed[field] or '0', '0', '0', '0' end
+    redis.call('HSET', counters, field,
+      table.concat({ 1, spent, reserved[field] or '0', credits, archived, crossed }, ' '))
+  end
+end
+for _, member in ipairs(gone) do
+  redis.call('HDEL', records, member)
+  redis.call('ZREM', garbage, member)
+  if string.sub(member, 1, 2) == 'o|' then redis.call('ZREM', pending, string.sub(member, 3)) end
+end
+return { 'repaired' }`,
+});
