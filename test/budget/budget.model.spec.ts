@@ -449,7 +449,11 @@ async function keepsToTheModel(
     };
     await fc.asyncModelRun(setup, sequence);
     await settle(model, real);
-    expect(await (clients[0] as BudgetService).verify(real.root)).toEqual({ ok: true, problems: [], quarantined: [] });
+    expect(await (clients[0] as BudgetService).verify(real.root)).toEqual({
+      ok: true,
+      problems: [],
+      quarantined: [],
+    });
     taken += real.steps;
   });
   for (let round = 0; taken < atLeast; round++)
