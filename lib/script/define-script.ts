@@ -56,6 +56,11 @@ export function defineScript<const Key extends string, const Arg extends string,
 export const commandOf = (name: string, lua: string): string =>
   `syncguard:${name}:${hash('sha1', lua).slice(0, 8)}`;
 
+/** Returns the commands of Redis that a Lua text calls. */
+export const commandsOf = (lua: string): string[] => [
+  ...new Set([...lua.matchAll(/\bp?call\(\s*'([A-Z]+)'/g)].map(([, command]) => command as string)),
+];
+
 /** Returns the names that a Lua text uses. Comments and texts in it do not count. */
 export const wordsOf = (lua: string): Set<string> =>
   new Set(lua.replace(/'[^'\n]*'|--.*/g, '').match(/\w+/g));

@@ -335,7 +335,7 @@ describe('locks when Redis fails', () => {
 
   it('an ACL that forbids a command is AuthFailed', async () => {
     const admin = server.client();
-    await admin.acl('SETUSER', 'poor', 'on', '>x', '~*', '+@all', '-psetex');
+    await admin.acl('SETUSER', 'poor', 'on', '>x', '~*', '+@all', '-set');
     const backend = createRedisBackend(server.client({ username: 'poor', password: 'x' }));
     expect((await failure(backend.acquire({ key: 'order:1', ttlMs: TTL_MS }))).code).toBe('AuthFailed');
   });
@@ -454,8 +454,8 @@ describe('locks when Redis fails', () => {
       server.resume();
       await nothingIsHeld();
       const stats = await server.client().info('commandstats');
-      // One grant: its record and its index.
-      expect(stats).toMatch(/cmdstat_psetex:calls=2,/);
+      // One grant: its fence, its record and its index.
+      expect(stats).toMatch(/cmdstat_set:calls=3,/);
     });
 
     it('does not wait where the credentials are refused, nor with skip', async () => {

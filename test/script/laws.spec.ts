@@ -1,29 +1,23 @@
 import { type Redis, type RedisOptions } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
-import { isNativeError } from 'node:util/types';
 import { healthScript } from '../../lib/assembly/redis-connection.js';
 import { allScripts } from '../../lib/assembly/script-loader.js';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
-import { batchArgs, batchOf } from '../../lib/script/batch.js';
-import { type ScriptArg, ScriptRunner } from '../../lib/script/script-runner.js';
+import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
+import {
+  alone,
+  argsOf,
+  commandsWithin,
+  type Evaluate,
+  forms,
+  keysOf,
+  type State,
+  stateOf,
+} from './evaluate.js';
 import { examples } from './examples/all.examples.js';
 import type { ScriptExample } from './examples/example.js';
 import { mutants } from './mutants.js';
-
-/** The values of a script's keys or arguments, in its order. */
-function inOrder<T>(
-  { script }: ScriptExample,
-  names: readonly string[],
-  values: Readonly<Record<string, T>>,
-): T[] {
-  return names.map((name) => values[name] ?? fail(`The example of ${script.name} has no ${name}.`));
-}
-function fail(message: string): never {
-  throw new Error(message);
-}
-const keysOf = (example: ScriptExample): string[] => inOrder(example, example.script.keys, example.keys);
-const argsOf = (example: ScriptExample): ScriptArg[] => inOrder(example, example.script.args, example.args);
 
 const byName = examples.map((example): [string, ScriptExample] => [example.script.name, example]);
 
@@ -33,89 +27,23 @@ const byName = examples.map((example): [string, ScriptExample] => [example.scrip
  */
 const hashTagOf = (key: string | undefined): string | undefined => /\{([^}]+)\}/.exec(key ?? '')?.[1] ?? key;
 
-/** Runs an example, and returns the reply of each of its calls. */
-type Evaluate = (example: ScriptExample, on?: Redis) => Promise<unknown[]>;
-
-/** The commands that scripts ran, as MONITOR shows them. */
-async function commandsWithin(client: Redis, run: () => Promise<unknown>): Promise<string[][]> {
-  // ioredis fails on a line of MONITOR that arrives together with its OK, so nothing else may be on its way to
-  // the server.
-  await client.ping();
-  const monitor = await client.monitor();
-  const commands: string[][] = [];
-  monitor.on('monitor', (_time: string, args: string[], source: string) => {
-    if (source === 'lua') commands.push(args);
-  });
-  await run();
-  // MONITOR shows commands in the order in which they ran. After this command all those of the script are
-  // there.
-  const seen = new Promise<void>((resolve) =>
-    monitor.on('monitor', (_time: string, args: string[]) => args[1] === 'the end of the laws' && resolve()),
-  );
-  await client.echo('the end of the laws');
-  await seen;
-  monitor.disconnect();
-  return commands;
-}
-
-/** The value of a key. The fields of a hash have no order. */
-async function valueOf(client: Redis, key: string): Promise<unknown> {
-  switch (await client.type(key)) {
-    case 'string':
-      return client.get(key);
-    case 'hash':
-      return client.hgetall(key);
-    case 'zset':
-      return client.zrange(key, '0', '-1', 'WITHSCORES');
-    case 'stream':
-      return client.xrange(key, '-', '+');
-    default:
-      throw new Error(`The laws know no value of the type of ${key}.`);
-  }
-}
-
 describe('the laws of scripts', () => {
   let client: Redis;
   beforeEach(async () => {
     client = (await freshRedis()).client();
   });
 
-  const alone: Evaluate = async (example, on = client) => {
-    const keys = keysOf(example);
-    return [await on.eval(example.script.lua, keys.length, ...keys, ...argsOf(example))];
-  };
-  /** Two calls in one batch. Fails if one of them does. */
-  const inBatch: Evaluate = async ({ script, ...example }, on = client) => {
-    const keysAndArgs = [...keysOf({ script, ...example }), ...argsOf({ script, ...example })];
-    const call = { script, keysAndArgs };
-    const [keys, ...rest] = batchArgs([call, call]) as [number, ...ScriptArg[]];
-    const replies = (await on.eval(batchOf(script).lua, keys, ...rest)) as unknown[];
-    expect(replies).toHaveLength(2);
-    for (const reply of replies) if (isNativeError(reply)) throw reply;
-    return replies;
-  };
-
   const prepare = async (example: ScriptExample, on: Redis = client, prefix = ''): Promise<void> =>
     void (await example.prepare?.(on, prefix));
 
-  /** Everything on the server: each key with its TTL and its value. It is exact while the server's clock stands still. */
-  async function state(): Promise<[string, number, unknown][]> {
-    const keys = (await client.keys('*')).sort();
-    return Promise.all(
-      keys.map(async (key): Promise<[string, number, unknown]> => [
-        key,
-        await client.pttl(key),
-        await valueOf(client, key),
-      ]),
-    );
-  }
+  const state = (): Promise<State> => stateOf(client);
 
   /** The laws that a call shows. Each function throws where an example breaks its law. */
   const laws: Record<string, (example: ScriptExample, evaluate: Evaluate) => Promise<void>> = {
     '1: touches declared keys only, all of them in one slot': async (example, evaluate) => {
       await prepare(example);
       const declared = keysOf(example);
-      for (const command of await commandsWithin(client, () => evaluate(example))) {
+      for (const command of await commandsWithin(client, () => evaluate(example, client))) {
         if (/^(time|publish)$/i.test(command[0] ?? '')) continue;
         const touched = (await client.command('GETKEYS', ...(command as [string, ...string[]]))) as string[];
         for (const key of touched) if (!example.undeclared?.test(key)) expect(declared).toContain(key);
@@ -132,7 +60,7 @@ describe('the laws of scripts', () => {
         await client.del(key);
         await client.xadd(key, '*', 'a', 'stream');
         const before = await state();
-        const fault = await evaluate(example).then(
+        const fault = await evaluate(example, client).then(
           () => undefined,
           (error: Error) => error.message,
         );
@@ -147,7 +75,7 @@ describe('the laws of scripts', () => {
 
     '4: leaves no key without a TTL, but those that the design names': async (example, evaluate) => {
       await prepare(example);
-      await evaluate(example);
+      await evaluate(example, client);
       for (const key of await client.keys('*'))
         expect([key, (await client.pttl(key)) > 0]).toStrictEqual([key, !example.immortal?.test(key)]);
     },
@@ -164,9 +92,9 @@ describe('the laws of scripts', () => {
     '7: is safe to run twice': async (example, evaluate) => {
       workerRedis().clock.hold(Date.now());
       await prepare(example);
-      const [first] = await alone(example);
+      const [first] = await alone(example, client);
       const once = await state();
-      for (const reply of await evaluate(example)) {
+      for (const reply of await evaluate(example, client)) {
         if (example.again) expect([reply].flat().slice(0, example.again.length)).toEqual(example.again);
         else expect(reply).toStrictEqual(first);
       }
@@ -181,11 +109,6 @@ describe('the laws of scripts', () => {
   const keepsMs = ({ lua }: ScriptExample['script']): void =>
     expect(lua).not.toMatch(/'(EXPIRE|EXPIREAT|SETEX|TTL|GETEX)'|'EX'|os\.(time|clock)/i);
 
-  const forms: [string, Evaluate][] = [
-    ['alone', alone],
-    ['in a batch', inBatch],
-  ];
-
   it('every registered script has an example here', () => {
     const known = new Set(examples.map(({ script }) => script.name));
     expect(allScripts.map(({ name }) => name).filter((name) => !known.has(name))).toStrictEqual([]);
@@ -197,7 +120,7 @@ describe('the laws of scripts', () => {
 
   describe('are red with a script that breaks them', () => {
     describe.each(forms)('%s', (_form, evaluate) => {
-      it.each(mutants)('$law: $fault', async ({ law, example }) => {
+      it.each(mutants.filter(({ law }) => law < 8))('$law: $fault', async ({ law, example }) => {
         const [, check] = Object.entries(laws).find(([title]) => title.startsWith(`${law}:`)) ?? [];
         await expect(check?.(example, evaluate)).rejects.toThrow(/^expect\(/);
       });
@@ -229,7 +152,7 @@ describe('the laws of scripts', () => {
 
     it('decodes the reply of a second run', async () => {
       await prepare(example);
-      await alone(example);
+      await alone(example, client);
       const call = ['EVAL', script.lua, script.keys.length, ...keysOf(example), ...argsOf(example)] as const;
       const again = await (script.binary ? client.callBuffer(...call) : client.call(...call));
       expect(() => script.decode(again)).not.toThrow();

@@ -1,6 +1,8 @@
 import type { Redis } from 'ioredis';
+import { balanceScript } from '../../lib/budget/redis/read.scripts.js';
 import { incrementScript } from '../../lib/counter/redis/counter.scripts.js';
 import { defineScript } from '../../lib/script/define-script.js';
+import { budgetExamples } from './examples/budget.examples.js';
 import { counterExamples } from './examples/counter.examples.js';
 import type { ScriptExample } from './examples/example.js';
 
@@ -22,6 +24,14 @@ const mutant = (
   const script = defineScript({ name: `mutant-${law}`, keys: ['one', 'two'], args: [], lua, decode: String });
   return { law, fault, example: { script, keys, args: {}, prepare } };
 };
+
+/** A budget whose holds are removed from their queue before they are settled. */
+function hastyBudget(): ScriptExample {
+  const [first, last] = ["redis.call('ZREM', garbage, '-')", "redis.call('ZREM', pending, unpack(due))"];
+  const example = budgetExamples.find(({ script }) => script === balanceScript);
+  if (!example?.script.lua.includes(first)) throw new Error(`The balance's script has no more: ${first}`);
+  return { ...example, script: { ...example.script, lua: example.script.lua.replace(first, last) } };
+}
 
 /** The counter without the step that finds the trace of an earlier run. */
 function doubledCounter(): ScriptExample {
@@ -72,4 +82,22 @@ return 1`,
 redis.call('SET', one, 1, 'PX', 1000, 'NX')
 return redis.call('SET', two, 1, 'PX', 1000, 'NX') and 1 or 0`,
   ),
+  mutant(
+    8,
+    'a TTL that comes after what it ends',
+    `redis.call('HSET', one, 'a', 1) redis.call('PEXPIRE', one, 1000) return 1`,
+  ),
+  mutant(
+    8,
+    'a trace that comes before what it stands for',
+    `
+if redis.call('SET', one, 1, 'PX', 1000, 'NX') then redis.call('PSETEX', two, 1000, 1) end
+return 1`,
+  ),
+  mutant(
+    8,
+    'an amount that is counted again',
+    `redis.call('INCR', one) redis.call('PEXPIRE', one, 1000) return 1`,
+  ),
+  { law: 8, fault: 'a hold that is forgotten before it is settled', example: hastyBudget() },
 ];

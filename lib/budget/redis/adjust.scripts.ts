@@ -6,8 +6,8 @@ import {
   OPEN_DETAIL,
   READ_OPERATION,
   REF,
-  WRITE_COUNTERS,
   defineBudgetScript,
+  writeCounters,
 } from './budget.operation.fragments.js';
 
 /**
@@ -45,8 +45,7 @@ for i = 1, #limitOf do
 end
 record = beginning .. ' ' .. plus(refundedOf, amount) .. following
 local untilMs = nowMs + 2 * retentionMs
-redis.call('ZADD', garbage, nowMs + retentionMs, 'r|' .. refundId)
-${WRITE_COUNTERS}
+${writeCounters("redis.call('ZADD', garbage, nowMs + retentionMs, 'r|' .. refundId)")}
 redis.call('HSET', records, slot, record, 'r|' .. refundId, content)
 return { 'refunded', record, ${ENTRY_LISTS} }`,
 });
@@ -81,8 +80,7 @@ if not used then ${unreadable('packed[1]')} end
 packed[1] = used .. ' ' .. plus(credited, amount) .. ' ' .. rest
 ${ARM_CREDITED}
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
-redis.call('ZADD', garbage, nowMs + retentionMs, 'k|' .. id)
-${WRITE_COUNTERS}
+${writeCounters("redis.call('ZADD', garbage, nowMs + retentionMs, 'k|' .. id)")}
 redis.call('HSET', records, 'k|' .. id, content)
 return { 'credited', ${ENTRY_LISTS} }`,
 });
@@ -112,8 +110,12 @@ if #list == 0 then
   redis.call('HDEL', counters, field)
 else
   -- A limit of setLimit lasts until it is cleared, so the keys of the root never end.
+  local ending = redis.call('HGET', counters, '~')
+  if ending and not string.find(ending, 'never', 1, true) then
+    redis.call('HSET', counters, '~', ending)
+    for _, key in ipairs({ counters, records, pending, garbage }) do redis.call('PERSIST', key) end
+  end
   redis.call('HSET', counters, field, table.concat(list, ' '), '~', 'never l')
-  for _, key in ipairs({ counters, records, pending, garbage }) do redis.call('PERSIST', key) end
 end
 return { limit == '-' and 'cleared' or 'set' }`,
 });

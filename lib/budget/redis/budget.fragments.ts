@@ -110,11 +110,15 @@ export const SET_ASIDE = /* lua */ `
 -- Reads: aside, records, garbage.
   for _, each in ipairs(aside) do
     redis.call('HSET', records, 'q|' .. each.field, each.record, 'Q|' .. each.field, each.detail or '')
-    redis.call('HDEL', records, each.field, each.detailOf)
     redis.call('ZADD', garbage, 0, 'q|' .. each.field)
+    redis.call('HDEL', records, each.field, each.detailOf)
   end`;
 
-const DROP_DUE = "redis.call('ZREM', pending, unpack(due))";
+/**
+ * A ZREM that removes nothing. An ACL that forbids ZREM refuses the script here, and not after half of its writes. A full
+ * server allows it, and then every write after it.
+ */
+export const TRY_ZREM = "redis.call('ZREM', garbage, '-')";
 
 /**
  * The beginning of every script that adds amounts up. It settles expired holds before anything else is read, so that no
@@ -123,7 +127,9 @@ const DROP_DUE = "redis.call('ZREM', pending, unpack(due))";
  *
  * A full server (`maxmemory` with `noeviction`) checks a script at its first write only, and refuses it there
  * if the command needs memory. So scripts that settle or free memory start with a ZREM, and scripts that need
- * memory for themselves do it last.
+ * memory for themselves do it later.
+ *
+ * A hold stays in \`pending\` until all of the rest is written. What an ACL refuses on the way is settled by the next call.
  */
 const start = (needs: 'no memory' | 'memory'): string => /* lua */ `
 -- Reads: pending, garbage, records, counters, retentionMs.
@@ -139,7 +145,7 @@ if #due > 0 then
     keys[2 * i] = 'd|' .. dueId
   end
   local found = redis.call('HMGET', records, unpack(keys))
-  local touched, expired, last, later, aside = {}, {}, {}, {}, {}
+  local touched, expired, last, later, aside, gone = {}, {}, {}, {}, {}, {}
   for i, dueId in ipairs(due) do
     local record, detail = found[2 * i - 1], found[2 * i]
     local beginning, reservedOf, expiryOf, crossedOf =
@@ -154,6 +160,7 @@ if #due > 0 then
         isLater = isLater or isNewer(packed)
       end
     end
+    if not isLater then gone[#gone + 1] = dueId end
     if isLater then
       later[#later + 1] = dueId
     elseif isHold then
@@ -170,16 +177,17 @@ if #due > 0 then
       aside[#aside + 1] = { field = 'o|' .. dueId, detailOf = 'd|' .. dueId, record = record, detail = detail }
     end
   end
-  ${needs === 'no memory' ? DROP_DUE : ''}
-  for field, counter in pairs(touched) do redis.call('HSET', counters, field, '1 ' .. table.concat(counter, ' ')) end
+  ${needs === 'no memory' ? TRY_ZREM : ''}
+  for _, dueId in ipairs(later) do redis.call('ZADD', pending, nowMs + LATER_MS, dueId) end
   for field, ms in pairs(last) do redis.call('ZADD', garbage, 'GT', ms + retentionMs + 1, field) end
   for dueId, hold in pairs(expired) do
-    redis.call('HSET', records, 'o|' .. dueId, hold.record)
     redis.call('ZADD', garbage, hold.endedAtMs + retentionMs, 'o|' .. dueId, 0, 'n|' .. dueId)
   end
+  ${needs === 'memory' ? TRY_ZREM : ''}
   ${SET_ASIDE}
-  ${needs === 'memory' ? DROP_DUE : ''}
-  for _, dueId in ipairs(later) do redis.call('ZADD', pending, nowMs + LATER_MS, dueId) end
+  for field, counter in pairs(touched) do redis.call('HSET', counters, field, '1 ' .. table.concat(counter, ' ')) end
+  for dueId, hold in pairs(expired) do redis.call('HSET', records, 'o|' .. dueId, hold.record) end
+  if #gone > 0 then redis.call('ZREM', pending, unpack(gone)) end
 end
 if #due == BATCH then return { 'more' } end`;
 

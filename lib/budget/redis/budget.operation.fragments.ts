@@ -1,5 +1,5 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
-import { READ_BALANCES, unreadable } from './budget.fragments.js';
+import { READ_BALANCES, TRY_ZREM, unreadable } from './budget.fragments.js';
 import type { Entries } from './budget.entries.js';
 import { textReply, type TextReply } from './budget.replies.js';
 import { defineScript, type Script, type ScriptDefinition } from '../../script/define-script.js';
@@ -10,6 +10,9 @@ import { takeApart } from '../../script/fragments.js';
  * not. The end is set an hour late, so that it rarely has to move. A member that no operation removes keeps
  * each key alive until then. The first write goes to `garbage`, the only key that may not have been
  * read, so that a wrong type fails before anything is written.
+ *
+ * Each kind of command comes once where it leaves nothing, before the writes that belong together: a ZADD that adds nothing,
+ * an end for a key that is there anyway, the end that is noted already.
  */
 export const KEEP_KEYS = /* lua */ `
 -- Reads: ending, untilMs, garbage, counters, records, pending.
@@ -18,22 +21,28 @@ if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or u
   local keys = { garbage, counters, records, pending }
   if untilMs then
     local endMs = untilMs + SLACK_MS
-    redis.call('ZADD', garbage, '+inf', '')
+    redis.call('ZADD', garbage, 'XX', '+inf', '')
+    redis.call('PEXPIREAT', garbage, endMs)
     redis.call('HSET', counters, '~', endMs)
     redis.call('HSET', records, '~', '')
+    redis.call('ZADD', garbage, '+inf', '')
     redis.call('ZADD', pending, '+inf', '')
     for _, key in ipairs(keys) do redis.call('PEXPIREAT', key, endMs) end
   else
-    redis.call('HSET', counters, '~', 'never')
-    if ending then for _, key in ipairs(keys) do redis.call('PERSIST', key) end end
+    redis.call('HSET', counters, '~', ending or 'never')
+    if ending then
+      for _, key in ipairs(keys) do redis.call('PERSIST', key) end
+      redis.call('HSET', counters, '~', 'never')
+    end
   end
 end`;
 
 /**
  * Writes the counters in `packed`, and keeps the keys as long as they need. A window that opens, or that is past, is
- * scheduled for purging after its retention.
+ * scheduled for purging after its retention. `ends` are the writes by which what the script adds comes to its end. Like the
+ * schedule they do no harm alone. The counters and the records follow, all by HSET: an ACL refuses both or none.
  */
-export const WRITE_COUNTERS = /* lua */ `
+export const writeCounters = (ends: string): string => /* lua */ `
 -- Reads: ending, untilMs, records, pending, isNew, openUntilMs, nowMs, split, ends, garbage, retentionMs, names,
 --   packed, counters.
 -- Sets: writes.
@@ -45,6 +54,7 @@ if isNew or not (openUntilMs == '0' or nowMs < tonumber(openUntilMs)) then
     end
   end
 end
+${ends}
 local writes = {}
 for i = 1, #names do
   writes[2 * i - 1] = names[i]
@@ -181,20 +191,13 @@ end
 local crossed = '-'
 ${CROSS}`;
 
-/**
- * The first write of a script that settles. A full server allows ZREM, and then every write after it. The
- * script adds the member again, or the member was not there.
- */
-export const WRITE_ANYWAY = /* lua */ `redis.call('ZREM', garbage, slot)`;
-
 /** Ends an operation. Expects its new counters in `packed` and its new record in `record`. */
 export const END_OPERATION = /* lua */ `
 -- Reads: nowMs, retentionMs, garbage, slot, ending, counters, records, pending, isNew, openUntilMs, split,
 --   ends, names, packed, record, id.
 -- Sets: untilMs, writes.
 local untilMs = nowMs + 2 * retentionMs
-${WRITE_ANYWAY}
-redis.call('ZADD', garbage, nowMs + retentionMs, slot)
-${WRITE_COUNTERS}
+${TRY_ZREM}
+${writeCounters("redis.call('ZADD', garbage, nowMs + retentionMs, slot)")}
 redis.call('HSET', records, slot, record)
 if slot == 'o|' .. id then redis.call('ZREM', pending, id) end`;

@@ -5,10 +5,10 @@ import {
   ENTRY_LISTS,
   READ_NEWEST,
   REPLAY,
-  WRITE_COUNTERS,
   addAmount,
-  sameContent,
   defineBudgetScript,
+  sameContent,
+  writeCounters,
 } from './budget.operation.fragments.js';
 
 /**
@@ -46,8 +46,7 @@ local meta, nonce = '', '-'
 local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
 record = table.concat({ '1 f c', 1, amount, amount, amount, 0, uncovered, 0, now, now, now, crossed }, ' ')
 detail = ${DETAIL}
-redis.call('ZADD', garbage, nowMs + retentionMs, 'o|' .. id)
-${WRITE_COUNTERS}
+${writeCounters("redis.call('ZADD', garbage, nowMs + retentionMs, 'o|' .. id)")}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
 return { 'charged', record, ${ENTRY_LISTS} }`,
 });

@@ -1,12 +1,11 @@
 import { ARM } from './budget.thresholds.fragments.js';
-import { READ_COUNTERS, START_SETTLING, unreadable } from './budget.fragments.js';
+import { READ_COUNTERS, START_SETTLING, TRY_ZREM, unreadable } from './budget.fragments.js';
 import {
   END_OPERATION,
   KEEP_KEYS,
   OPEN_DETAIL,
   READ_OPERATION,
   REF,
-  WRITE_ANYWAY,
   defineBudgetScript,
 } from './budget.operation.fragments.js';
 
@@ -65,9 +64,9 @@ local ending = redis.call('HGET', counters, '~')
 local untilMs = nowMs + ttlMs + 2 * retentionMs
 local expiresAtMs = format('%d', nowMs + ttlMs)
 record = '1 ' .. state .. middle .. expiresAtMs .. rest
-${WRITE_ANYWAY}
+${TRY_ZREM}
 ${KEEP_KEYS}
-redis.call('HSET', records, 'o|' .. id, record)
 redis.call('ZADD', pending, expiresAtMs, id)
+redis.call('HSET', records, 'o|' .. id, record)
 return { 'extended', record, detail }`,
 });

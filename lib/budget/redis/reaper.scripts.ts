@@ -18,7 +18,7 @@ export const reaperScript = defineBudgetScript({
   lua: /* lua */ `${START_SETTLING}
 local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
 local expired, unread, fields, windows, kept, touched, purged = {}, {}, {}, {}, {}, {}, 0
-local aside = {}
+local aside, done = {}, {}
 local isRipe, needed = {}, {}
 for _, member in ipairs(ripe) do isRipe[member] = true end
 for _, member in ipairs(ripe) do
@@ -41,12 +41,14 @@ for _, member in ipairs(ripe) do
     local detailOf = (isNewest and 'd|' or 'D|') .. name
     local record, detail = unpack(redis.call('HMGET', records, member, detailOf))
     local olderUntilMs = false
-    ${readRecord('generationOf', 'committedOf', 'refundedOf')}
+    ${readRecord('state', 'generationOf', 'committedOf', 'refundedOf')}
     local windowsOf = match(detail or '', '^%S+ %d+ (%S+)')
     local isLater, isAside = isNewer(record), record and not (generationOf and windowsOf)
     for field in gmatch(not isAside and windowsOf or '', 'c|[^;]+') do
       isLater = isLater or isNewer(touched[field] or redis.call('HGET', counters, field))
     end
+    -- The end of a hold was refused after its purge had been planned. The next one plans it anew.
+    local isPending = state == 'p'
     if record and not isLater and not isAside then
       -- The newest operation of an id is kept as long as any older one. Otherwise generations would start at 1
       -- again beside them.
@@ -73,7 +75,7 @@ for _, member in ipairs(ripe) do
       for field in gmatch(windowsOf, 'c|[^;]+') do
         needed[field] = olderUntilMs + 1
       end
-    else
+    elseif not isPending then
       purged = purged + 1
       fields[#fields + 1] = member
       fields[#fields + 1] = detailOf
@@ -84,17 +86,23 @@ for _, member in ipairs(ripe) do
   end
 end
 
+-- What an ACL refuses before the records go leaves them as they are. What it refuses later is purged by the next run.
+-- The HDEL of nothing also has a full server allow the writes after it.
+redis.call('HDEL', records, '-')
+for member, untilMs in pairs(kept) do redis.call('ZADD', garbage, untilMs, member) end
+for field, untilMs in pairs(needed) do redis.call('ZADD', garbage, 'XX', 'GT', untilMs, field) end
 for field, value in pairs(touched) do redis.call('HSET', counters, field, value) end
 if #fields > 0 then redis.call('HDEL', records, unpack(fields)) end
 if #windows > 0 then redis.call('HDEL', counters, unpack(windows)) end
-if #ripe > 0 then redis.call('ZREM', garbage, unpack(ripe)) end
 ${SET_ASIDE}
-for member, untilMs in pairs(kept) do redis.call('ZADD', garbage, untilMs, member) end
-for field, untilMs in pairs(needed) do redis.call('ZADD', garbage, 'XX', 'GT', untilMs, field) end
+for _, member in ipairs(ripe) do
+  if not kept[member] then done[#done + 1] = member end
+end
+if #done > 0 then redis.call('ZREM', garbage, unpack(done)) end
 
 local nextInMs = -1
 for _, key in ipairs({ pending, garbage }) do
-  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGEBYSCORE', key, '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   if first[1] and first[1] ~= '' then
     local inMs = math.max(0, tonumber(first[2]) - nowMs)
     if nextInMs < 0 or inMs < nextInMs then nextInMs = inMs end
@@ -123,14 +131,17 @@ export const rootsScript = defineScript({
   args: ['watched', 'done', 'max', 'afterMs'],
   lua: /* lua */ `${NOW_MS}
 local now = string.format('%d', nowMs)
+-- The end comes first, where the registry is there. A ZADD that adds nothing has a full server refuse a new one.
+redis.call('ZADD', registry, 'XX', now, '')
+local ends = redis.call('PEXPIRE', registry, ${REGISTRY_MS})
 for root in string.gmatch(watched, '%S+') do redis.call('ZADD', registry, now, root) end
+if ends == 0 then redis.call('PEXPIRE', registry, ${REGISTRY_MS}) end
 for root, ms in string.gmatch(done, '(%S+)=(%d+)') do
   if tonumber(redis.call('ZSCORE', registry, root) or 0) == tonumber(ms) then redis.call('ZREM', registry, root) end
 end
 local orphaned = string.format('%d', nowMs - afterMs)
 local adopted = redis.call('ZRANGEBYSCORE', registry, '-inf', orphaned, 'LIMIT', 0, max)
 for _, root in ipairs(adopted) do redis.call('ZADD', registry, now, root) end
-redis.call('PEXPIRE', registry, ${REGISTRY_MS})
 return { now, unpack(adopted) }`,
   decode: textReply,
 });

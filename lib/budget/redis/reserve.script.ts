@@ -5,10 +5,10 @@ import {
   ENTRY_LISTS,
   READ_NEWEST,
   REPLAY,
-  WRITE_COUNTERS,
   addAmount,
-  sameContent,
   defineBudgetScript,
+  sameContent,
+  writeCounters,
 } from './budget.operation.fragments.js';
 
 // A pending hold is answered again, in mode 'run' only to the call that created it, which has the same nonce. Except in
@@ -53,14 +53,14 @@ local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) 
 expiresAtMs = format('%d', expiresAtMs)
 record = table.concat({ '1 p h', generation, amount, '0 0 0 0 0', now, expiresAtMs, 0, crossed }, ' ')
 detail = ${DETAIL}
-${WRITE_COUNTERS}
+${writeCounters(`
 if before then
   redis.call('ZADD', garbage, before.untilMs, 'O|' .. before.name)
+  redis.call('HSET', records, 'O|' .. before.name, before.record, 'D|' .. before.name, before.detail)
   redis.call('ZREM', garbage, 'o|' .. id)
   if redis.call('ZREM', garbage, 'n|' .. id) == 1 then redis.call('ZADD', garbage, 0, 'N|' .. before.name) end
-  redis.call('HSET', records, 'O|' .. before.name, before.record, 'D|' .. before.name, before.detail)
 end
+redis.call('ZADD', pending, expiresAtMs, id)`)}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
-redis.call('ZADD', pending, expiresAtMs, id)
 return { 'reserved', record, ${ENTRY_LISTS} }`,
 });

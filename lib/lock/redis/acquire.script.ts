@@ -1,4 +1,4 @@
-import { KEEP_MS } from '../lock.times.js';
+import { CLAIM_MS, KEEP_MS } from '../lock.times.js';
 import { TIME_TOLERANCE_MS } from '../../core/clock.js';
 import { defineLockScript, EXPIRY, GRANTING, HANDING_OVER, OWNERSHIP, QUEUEING } from './lock.fragments.js';
 import { handedOver, type HandedOver } from './lock.replies.js';
@@ -78,7 +78,7 @@ local function isBefore(i)
   if not head or string.sub(head, 1, 22) == lockId then return true end
   return ticket ~= '' and tonumber(ticket) <= tonumber(at)
 end
-local handed, blocked = {}, nil
+local handed, blocked, left = {}, nil, nil
 local function passOn(i)
   local head, claim = handOver(i, fences[i])
   if not head then return end
@@ -87,12 +87,19 @@ local function passOn(i)
   locked[i] = claim
 end
 for i = 1, COUNT do
-  if not own[i] and not locked[i] and not isBefore(i) then passOn(i) end
-  if locked[i] and not blocked then blocked = i end
+  if not own[i] and not locked[i] and not isBefore(i) then
+    beginHandOver(i, fences[i])
+    passOn(i)
+  end
+  if locked[i] and not blocked then
+    blocked = i
+    left = handed[#handed - 1] == i and ${CLAIM_MS} or redis.call('PTTL', KEYS[COUNT + i])
+  end
 end
 
 if blocked then
-  local passedOn = 0
+  local passedOn, at, place, dropped = 0, '', 0, 0
+  if process ~= '' then at, place, dropped = enqueue(blocked, locked[blocked]) end
   for i = 1, COUNT do
     local kept = keeps == '1' and i < blocked
     if kept then
@@ -100,8 +107,9 @@ if blocked then
       local claim = recordOf(i, lockId, ${KEEP_MS}, ownFence, '') .. '\\t'
       if redis.call('EXISTS', KEYS[2 * COUNT + i]) == 1 then claim = claim .. ' ' end
       if not own[i] then redis.call('SET', KEYS[i], string.format('%d', ownFence)) end
-      redis.call('PSETEX', KEYS[COUNT + i], ${KEEP_MS}, claim)
+      redis.call('SET', KEYS[COUNT + i], claim, 'PX', ${KEEP_MS})
     elseif own[i] then
+      beginHandOver(i, fences[i])
       redis.call('DEL', KEYS[COUNT + i])
       passOn(i)
       passedOn = 1
@@ -109,10 +117,7 @@ if blocked then
     if ticket ~= '' and i ~= blocked then leaveQueue(i) end
   end
 
-  local left = redis.call('PTTL', KEYS[COUNT + blocked])
   if left < 0 then left = expiryOf(locked[blocked]) + ${TIME_TOLERANCE_MS} - nowMs end
-  if process == '' then return {left, '', 0, 0, 0, unpack(handed)} end
-  local at, place, dropped = enqueue(blocked, locked[blocked])
   return {left, at, place, passedOn, dropped, unpack(handed)}
 end
 
@@ -121,7 +126,7 @@ for i = 1, COUNT do
   if ticket ~= '' then leaveQueue(i) end
   queued[i] = redis.call('EXISTS', KEYS[2 * COUNT + i]) == 1
   -- A full server refuses a script whose first write may need memory. PEXPIRE needs none.
-  if own[i] then redis.call('PEXPIRE', KEYS[COUNT + i], ttlMs) end
+  if own[i] then redis.call('PEXPIRE', index, ttlMs) end
   if tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) ~= grantedFence then grantedFence = nil end
 end
 fence = grantedFence or fence
@@ -133,9 +138,9 @@ for i = 1, COUNT do
   local json = recordOf(i, lockId, ttlMs, fence, i == 1 and keysJson or '')
   first = first or json
   redis.call('SET', KEYS[i], string.format('%d', fence))
-  redis.call('PSETEX', KEYS[COUNT + i], ttlMs, queued[i] and json .. ' ' or json)
+  redis.call('SET', KEYS[COUNT + i], queued[i] and json .. ' ' or json, 'PX', ttlMs)
 end
-redis.call('PSETEX', index, ttlMs, KEYS[COUNT + 1])
+redis.call('SET', index, KEYS[COUNT + 1], 'PX', ttlMs)
 return first`,
   decode(reply): AcquireReply {
     if (reply === -1) return { status: 'fence-overflow' };

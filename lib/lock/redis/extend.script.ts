@@ -28,12 +28,11 @@ for i = 1, COUNT do
   end
   new[i] = extended(held)
 end
-for i = 1, COUNT do
-  -- A full server refuses a script whose first write may need memory. PEXPIRE needs none.
-  redis.call('PEXPIRE', KEYS[COUNT + i], ttlMs)
-  redis.call('SET', KEYS[COUNT + i], new[i], 'KEEPTTL')
-end
-redis.call('PSETEX', index, ttlMs, KEYS[COUNT + 1])
+-- A full server refuses a script whose first write may need memory. PEXPIRE needs none. A record and its TTL change in
+-- one command: a TTL alone could end the lock under its owner.
+redis.call('PEXPIRE', index, ttlMs)
+for i = 1, COUNT do redis.call('SET', KEYS[COUNT + i], new[i], 'PX', ttlMs) end
+redis.call('SET', index, KEYS[COUNT + 1], 'PX', ttlMs)
 for _, head in ipairs(told) do
   redis.pcall('PUBLISH', channel .. string.sub(head, 23), string.sub(head, 1, 22))
 end

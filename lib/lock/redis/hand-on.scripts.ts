@@ -24,6 +24,7 @@ local waiters = redis.call('ZRANGE', queue, 0, -1)
 if #waiters == 0 then return 0 end
 ${NOW_MS}${GRANTING}${HANDING_OVER}
 local nextFence = fenceOf(1) -- fails if the fence is not a counter, before anything is written
+beginHandOver(1, nextFence)
 for _, waiter in ipairs(waiters) do
   if process ~= '-' and string.sub(waiter, 23) == process then redis.call('ZREM', queue, waiter) end
 end

@@ -55,8 +55,9 @@ export const releaseByIdScript = defineScript({
   keys: ['record', 'index', 'mark'],
   args: ['lockId', 'nonce'],
   lua: /* lua */ `${RECORD_FROM_INDEX}${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive(RELEASED_BEFORE)}
+redis.call('DEL', mark)
+redis.call('SET', mark, nonce, 'PX', ${RELEASED_MARK_MS})
 redis.call('DEL', record, index)
-redis.call('PSETEX', mark, ${RELEASED_MARK_MS}, nonce)
 return 1`,
   decode: (reply): ById<ReleaseCode> =>
     typeof reply === 'string'
@@ -79,9 +80,9 @@ export const extendByIdScript = defineScript({
   lua: /* lua */ `${RECORD_FROM_INDEX}${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive('-1')}${EXTENDING}
 local new = extended(held)
 -- A full server refuses a script whose first write may need memory. PEXPIRE needs none.
-redis.call('PEXPIRE', record, ttlMs)
-redis.call('SET', record, new, 'KEEPTTL')
-redis.call('PSETEX', index, ttlMs, record)
+redis.call('PEXPIRE', index, ttlMs)
+redis.call('SET', record, new, 'PX', ttlMs)
+redis.call('SET', index, record, 'PX', ttlMs)
 return {1, expiresAtMs}`,
   decode: (reply): ById<ExtendReply> => (typeof reply === 'string' ? keysIn(reply) : decodeExtend(reply)),
 });

@@ -111,13 +111,17 @@ end`;
  * this to its process. `nextFence` is what `fenceOf(i)` has returned before the first write. It returns the head and the
  * claim, or nothing if the queue is empty. A waiter is a lockId followed by the name of its process.
  *
+ * \`beginHandOver(i, nextFence)\` comes before it, and before the lock is taken from its owner. It only passes over a fence.
+ * An ACL that forbids a command of the hand-over refuses the script there, and a full server, which allows a ZREM, then
+ * allows every write after it.
+ *
  * A waiter is passed over if its process does not listen any more. Only a single server can tell: there `countsAll` is
  * '1'. On a Cluster PUBLISH counts the listeners of one node only. A process named `-` cannot be reached by PUBLISH and
  * repeats its attempts by itself. Where the ACL forbids PUBLISH, all processes do so.
  */
 export const HANDING_OVER = /* lua */ `
 -- Reads: channel, countsAll, COUNT, FENCE_MAX, recordOf.
--- Sets: hears, handOver.
+-- Sets: hears, beginHandOver, handOver.
 local function hears(head)
   local processOfHead = string.sub(head, 23)
   if processOfHead == '-' then return true end
@@ -125,20 +129,23 @@ local function hears(head)
   return type(heard) ~= 'number' or heard > 0 or countsAll == ''
 end
 
+local function beginHandOver(i, nextFence)
+  redis.call('ZREM', KEYS[2 * COUNT + i], '')
+  if nextFence <= FENCE_MAX then redis.call('SET', KEYS[i], string.format('%d', nextFence)) end
+end
+
 local function handOver(i, nextFence)
   local queueKey = KEYS[2 * COUNT + i]
   if nextFence > FENCE_MAX then return nil end
-  local head = redis.call('ZRANGE', queueKey, 0, 0)[1]
-  while head do
+  while true do
+    local head, another = unpack(redis.call('ZRANGE', queueKey, 0, 1))
+    if not head then return nil end
     redis.call('ZREM', queueKey, head)
     if hears(head) then
-      local claim = recordOf(i, string.sub(head, 1, 22), ${CLAIM_MS}, nextFence, '') .. '\\t'
-      if redis.call('EXISTS', queueKey) == 1 then claim = claim .. ' ' end
-      redis.call('SET', KEYS[i], string.format('%d', nextFence))
-      redis.call('PSETEX', KEYS[COUNT + i], ${CLAIM_MS}, claim)
+      local claim = recordOf(i, string.sub(head, 1, 22), ${CLAIM_MS}, nextFence, '') .. (another and '\\t ' or '\\t')
+      redis.call('SET', KEYS[COUNT + i], claim, 'PX', ${CLAIM_MS})
       return head, claim
     end
-    head = redis.call('ZRANGE', queueKey, 0, 0)[1]
   end
 end`;
 
@@ -165,10 +172,12 @@ local function enqueue(i, json)
     local nowUs = time[1] * 1000000 + time[2]
     at = string.format('%.0f', math.max(nowUs, last and tonumber(last) + 1 or 0))
   end
-  local stood = leaveQueue(i)
-  redis.call('ZADD', queueKey, at, waiter)
-  redis.call('PEXPIRE', queueKey, ${QUEUE_MS})
+  -- The end of the queue comes before the place in it, and so does the mark by which a release finds the queue.
+  local ends = redis.call('PEXPIRE', queueKey, ${QUEUE_MS})
   if not isQueuedFor(json) then redis.call('APPEND', KEYS[COUNT + i], ' ') end
+  local stood = 1 - redis.call('ZADD', queueKey, at, waiter)
+  if ends == 0 then redis.call('PEXPIRE', queueKey, ${QUEUE_MS}) end
+  if process ~= '-' then stood = stood + redis.call('ZREM', queueKey, lockId .. '-') end
   local place = ticket == '' and redis.call('ZRANK', queueKey, waiter) + 1 or 0
   return at, place, (COUNT == 1 and ticket ~= '' and stood == 0) and 1 or 0
 end`;

@@ -53,10 +53,11 @@ for j = 2, #own do
 end
 local fences = {}
 for _, i in ipairs(queued) do
-  redis.call('ZCARD', KEYS[2 * COUNT + i])
+  redis.call('ZRANGE', KEYS[2 * COUNT + i], 0, 0)
   fences[i] = fenceOf(i)
 end
 
+for _, i in ipairs(queued) do beginHandOver(i, fences[i]) end
 if #own > 1 then redis.call('DEL', unpack(own)) end
 if waiter ~= '' then
   for i = 1, COUNT do redis.call('ZREM', KEYS[2 * COUNT + i], waiter, lockId .. '-') end

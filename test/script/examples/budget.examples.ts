@@ -11,8 +11,10 @@ import { chargeScript } from '../../../lib/budget/redis/charge.script.js';
 import { creditScript, refundScript, setLimitScript } from '../../../lib/budget/redis/adjust.scripts.js';
 import { finalizeScript } from '../../../lib/budget/redis/finalize.script.js';
 import { reaperScript, rootsScript } from '../../../lib/budget/redis/reaper.scripts.js';
+import { parseSnapshot } from '../../../lib/budget/redis/budget.snapshot.js';
 import { repairScript } from '../../../lib/budget/redis/repair.script.js';
 import { reserveScript } from '../../../lib/budget/redis/reserve.script.js';
+import { verifySnapshot } from '../../../lib/budget/budget.verify.js';
 import type { ScriptExample } from './example.js';
 
 const [counters, records, pending, garbage] = ['b', 'h', 'x', 'g'].map(
@@ -59,11 +61,11 @@ const record = (state: string, amount: number, committed: number, expiresAtMs: n
     '-',
   ].join(' ');
 
-/** A pending hold, a finalized one, and an expired one. All of them end in ten hours. */
-async function prepare(client: Redis): Promise<void> {
+/** A pending hold, a finalized one, and an expired one. All of them end in `lifeMs`. */
+async function write(client: Redis, lifeMs: number): Promise<void> {
   // The server's clock may stand still: a hold that expires by another one has not expired there yet.
   const nowMs = calculateRedisServerTimeMs((await client.time()) as [number, number]);
-  const goneMs = nowMs + 10_000 * HOUR_MS;
+  const goneMs = nowMs + lifeMs;
   for (const field of fields.split(';').slice(1)) await client.hset(counters, field, '1 20 17 0 0 0');
   await client.hset(counters, '~', goneMs);
   for (const id of ['held', 'over', 'spent']) await client.hset(records, `d|${id}`, detail);
@@ -78,10 +80,31 @@ async function prepare(client: Redis): Promise<void> {
   for (const key of Object.values(keys)) await client.pexpireat(key, goneMs);
 }
 
+const prepare = (client: Redis): Promise<void> => write(client, 10_000 * HOUR_MS);
+/** The keys end before the next operation does, which has to set their end anew. */
+const prepareEnding = (client: Redis): Promise<void> => write(client, 60_000);
+
+/** The same scopes without an end. */
+const lifetime = {
+  ...entries,
+  fields: '~;c|user:1|lifetime|0;c|org|lifetime|0',
+  ends: '0;0',
+  openFromMs: 0,
+  openUntilMs: 0,
+  lastEndMs: 0,
+};
+
+/** The sums are those of the operations, and each pending hold is where it expires. */
+async function stays(client: Redis): Promise<unknown> {
+  const names = [counters, records, pending, garbage];
+  const [, ...reply] = (await client.eval(snapshotScript.lua, names.length, ...names)) as string[];
+  return verifySnapshot(parseSnapshot(reply));
+}
+
 const immortal = /budget/;
 const ref = { generation: 1, nonce: 'n0' };
 
-export const budgetExamples: ScriptExample[] = [
+const examples: ScriptExample[] = [
   {
     script: reserveScript,
     again: ['replayed'],
@@ -127,6 +150,71 @@ export const budgetExamples: ScriptExample[] = [
     args: { ...ref, id: 'held', actual: '12', overage: 'cap', late: 'record', retentionMs },
     prepare,
   },
+  {
+    script: chargeScript,
+    again: ['replayed'],
+    keys,
+    args: { id: 'new', amount: '40', mode: 'record', retentionMs, ...entries },
+    prepare: prepareEnding,
+  },
+  {
+    script: chargeScript,
+    again: ['replayed'],
+    keys,
+    args: { id: 'new', amount: '40', mode: 'enforce', retentionMs, ...lifetime },
+    prepare,
+    immortal,
+  },
+  {
+    script: reserveScript,
+    again: ['replayed'],
+    keys,
+    args: {
+      id: 'new',
+      amount: '40',
+      ttlMs: 60_000,
+      meta: '',
+      mode: 'run',
+      nonce: 'n1',
+      retentionMs,
+      ...lifetime,
+    },
+    immortal,
+  },
+  {
+    script: finalizeScript,
+    again: ['replayed'],
+    keys,
+    args: { ...ref, id: 'held', actual: '12', overage: 'cap', late: 'record', retentionMs },
+    prepare: prepareEnding,
+  },
+  {
+    script: abortScript,
+    again: ['replayed'],
+    keys,
+    args: { ...ref, id: 'held', retentionMs },
+    prepare: prepareEnding,
+  },
+  {
+    script: extendScript,
+    keys,
+    args: { ...ref, id: 'held', ttlMs: 7_200_000, retentionMs },
+    prepare: prepareEnding,
+  },
+  {
+    script: refundScript,
+    again: ['replayed'],
+    keys,
+    args: { ...ref, id: 'spent', amount: '5', refundId: 'r', retentionMs },
+    prepare: prepareEnding,
+  },
+  {
+    script: creditScript,
+    again: ['replayed'],
+    keys,
+    args: { id: 'k', amount: '5', period, retentionMs, ...entries },
+    prepare: prepareEnding,
+  },
   { script: abortScript, again: ['replayed'], keys, args: { ...ref, id: 'held', retentionMs }, prepare },
   { script: extendScript, keys, args: { ...ref, id: 'held', ttlMs: 60_000, retentionMs }, prepare },
   {
@@ -151,6 +239,13 @@ export const budgetExamples: ScriptExample[] = [
     prepare,
     immortal,
   },
+  {
+    script: setLimitScript,
+    keys,
+    args: { scope: 'user:1', period: 'day', limit: '-', retentionMs },
+    prepare: (client: Redis) => client.hset(counters, 'l|user:1', 'day=7', '~', 'never l'),
+    immortal,
+  },
   { script: balanceScript, keys, args: { retentionMs, ...entries }, prepare },
   { script: getScript, keys, args: { ...ref, id: 'held' }, prepare },
   { script: listScript, keys, args: { cursor: '0', limit: 10, retentionMs }, prepare },
@@ -164,7 +259,11 @@ export const budgetExamples: ScriptExample[] = [
     // A root is adopted once.
     again: [expect.stringMatching(/^\d+$/)],
     args: { watched: 'mine other%20one', done: 'empty=7 kept-since=7', max: 10, afterMs: 90_000 },
-    prepare: async (client) =>
-      void (await client.zadd('syncguard/budget-roots', 7, 'empty', 8, 'kept-since', 9, 'orphan')),
+    prepare: async (client) => {
+      await client.zadd('syncguard/budget-roots', 7, 'empty', 8, 'kept-since', 9, 'orphan');
+      await client.pexpire('syncguard/budget-roots', HOUR_MS);
+    },
   },
 ];
+
+export const budgetExamples = examples.map((example) => ({ ...example, stays }));

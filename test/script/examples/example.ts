@@ -15,6 +15,8 @@ export interface ScriptExample {
   readonly undeclared?: RegExp;
   /** Keys that the script replaces or deletes whatever they hold, and why (law 2). */
   readonly replaces?: RegExp;
+  /** What a run that the server refuses must leave as it was, whatever else it has written: sums, owners (law 8). */
+  stays?(client: Redis): Promise<unknown>;
   /** The beginning of the reply to a second run, where it is not the reply to the first one (law 7). */
   readonly again?: readonly unknown[];
 }

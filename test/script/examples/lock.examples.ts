@@ -62,6 +62,20 @@ const abandoned = async (client: Redis, prefix: string): Promise<void> => {
   await contended(client, prefix);
   await client.del(record, index);
 };
+/** The caller has a claim on the second key, behind which somebody waits, and the first one is another's. */
+const halfClaimed = async (client: Redis, prefix: string): Promise<void> => {
+  await prepare(client, prefix);
+  const held = (await client.get(record)) ?? '';
+  await client.set(record, held.replace(lockId, another), 'PX', 60_000);
+  await client.set(second['record:2'], `${held}\t `, 'PX', 60_000);
+  await client.zadd(second['queue:2'], 7, waiter);
+  await client.pexpire(second['queue:2'], 60_000);
+};
+/** The lock was handed over, and its new owner has not taken it yet. */
+const claimed = async (client: Redis, prefix: string): Promise<void> => {
+  await prepare(client, prefix);
+  await client.append(record, '\t');
+};
 const attempt = { lockId, ttlMs: 30_000, process: '', ticket: '', keeps: '', keysJson: '', ...handing };
 const attemptOfTwo = { ...attempt, keysJson: ',"keys":["order","other"]', 'keyJson:2': '"other"' };
 const waiting = { lockId: another, process: 'qqqqqqqqqqqqqqqq' };
@@ -94,6 +108,15 @@ const examples: ScriptExample[] = [
     prepare: contended,
     immortal,
   },
+  {
+    script: two.acquire,
+    keys: { ...names, ...second },
+    args: { ...attemptOfTwo, process: 'qqqqqqqqqqqqqqqq' },
+    prepare: halfClaimed,
+    immortal,
+    // The claim went to the next waiter in the first run.
+    again: [60_000, expect.any(String), 1, 0],
+  },
   // A release has no id of its own. A second run finds no lock, or the one of the next holder.
   { script: one.release, keys: names, args: release, prepare, again: [-1] },
   {
@@ -116,6 +139,13 @@ const examples: ScriptExample[] = [
   { script: one.extend, keys: names, args: { lockId, ttlMs: 30_000, ...handing }, prepare },
   { script: one.extend, keys: names, args: { lockId, ttlMs: 20, ...handing }, prepare: contended },
   {
+    script: one.extend,
+    keys: names,
+    args: { lockId, ttlMs: 20, ...handing },
+    prepare: hold(-10_000),
+    again: [-1],
+  },
+  {
     script: two.extend,
     keys: { ...names, ...second },
     args: { lockId, ttlMs: 30_000, ...handing },
@@ -132,6 +162,7 @@ const examples: ScriptExample[] = [
     immortal,
     again: [500], // The waiter whom the first run woke has so many ms to come.
   },
+  { script: handOnScript, keys: names, args: { ...handing, process: 'gone' }, prepare: claimed },
   { script: publishScript, keys: {}, args: { channel } },
   { script: releaseByIdScript, keys: { record, index, mark }, args: { lockId, nonce }, prepare },
   {
@@ -149,10 +180,25 @@ const examples: ScriptExample[] = [
     prepare,
     undeclared,
   },
+  {
+    script: extendByIdScript,
+    keys: { record, index },
+    args: { lockId, ttlMs: 30_000 },
+    prepare: hold(-10_000),
+    again: [-1],
+  },
   { script: readScript, keys: { record }, args: { isIndex: '' }, prepare },
   { script: readScript, keys: { record: index }, args: { isIndex: '1' }, prepare, undeclared },
   { script: readIndexScript, keys: { index }, args: {}, prepare },
   { script: cleanupScript, keys: { record, index }, args: { lockId }, prepare: hold(-10_000), again: [0] },
 ];
 
-export const lockExamples = examples.map((example) => ({ ...example, replaces }));
+/** Whose the locks are. */
+const stays = (client: Redis): Promise<unknown> =>
+  Promise.all(
+    [record, second['record:2']].map(
+      async (key) => /"lockId":"[^"]+"/.exec((await client.get(key)) ?? '')?.[0],
+    ),
+  );
+
+export const lockExamples = examples.map((example) => ({ ...example, replaces, stays }));
