@@ -193,12 +193,13 @@ const examples: ScriptExample[] = [
   { script: cleanupScript, keys: { record, index }, args: { lockId }, prepare: hold(-10_000), again: [0] },
 ];
 
-/** Whose the locks are. */
+/** Whose the locks are, and for how long. */
 const stays = (client: Redis): Promise<unknown> =>
   Promise.all(
-    [record, second['record:2']].map(
-      async (key) => /"lockId":"[^"]+"/.exec((await client.get(key)) ?? '')?.[0],
-    ),
+    [record, second['record:2']].map(async (key) => [
+      /"lockId":"[^"]+"/.exec((await client.get(key)) ?? '')?.[0],
+      await client.pttl(key),
+    ]),
   );
 
 export const lockExamples = examples.map((example) => ({ ...example, replaces, stays }));
