@@ -41,26 +41,34 @@ export function oneOf<const T>(name: string, value: unknown, values: readonly T[
 
 /**
  * Returns the object if all its keys are known. Throws otherwise, because a misspelt option would silently do nothing.
+ *
+ * @param remedy - what to do about the unknown key. Default: choose one of the known ones, which are listed.
  */
 export function knownOptions<Known extends string>(
   name: string,
   value: unknown,
   known: readonly Known[],
+  remedy?: (key: string) => string,
 ): Partial<Record<Known, unknown>> {
   if (value === undefined) return {};
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw invalidOption(name, 'an object', value);
   for (const key of Object.keys(value))
-    if (!known.includes(key as Known)) throw unknownOption(name, key, known);
+    if (!known.includes(key as Known)) throw unknownOption(name, key, known, remedy);
   return value;
 }
 
 /** Cuts the unknown name to 60 characters, because options that were spread from a request may have any name. */
-function unknownOption(name: string, key: string, known: readonly string[]): SyncGuardConfigError {
+function unknownOption(
+  name: string,
+  key: string,
+  known: readonly string[],
+  remedy = (_key: string): string =>
+    known.length === 0 ? 'The call has no options.' : `The options are: ${known.join(', ')}.`,
+): SyncGuardConfigError {
   const near = nearest(key.slice(0, 60).toLowerCase(), known);
-  const all = known.length === 0 ? 'The call has no options.' : `The options are: ${known.join(', ')}.`;
   return new SyncGuardConfigError(`${name}.${key.slice(0, 60)} is not an option.`, {
-    hint: near ? `Did you mean ${near}? ${all}` : all,
+    hint: near ? `Did you mean ${near}? ${remedy(key)}` : remedy(key),
   });
 }
 
@@ -69,10 +77,16 @@ function nearest(given: string, known: readonly string[]): string | undefined {
   const isPart = (name: string): boolean =>
     given.length > 2 && (name.includes(given) || given.includes(name));
   return known
-    .map((name) => ({ name, letters: distance(given, name.toLowerCase()) }))
+    .map((name) => ({ name, letters: lettersApart(given, name.toLowerCase()) }))
     .sort((a, b) => a.letters - b.letters)
     .find(({ name, letters }) => letters <= given.length / 3 || isPart(name.toLowerCase()))?.name;
 }
+
+/** Swapped letters, as in `hots`, count as one. */
+const lettersApart = (a: string, b: string): number =>
+  sorted(a) === sorted(b) ? Number(a !== b) : distance(a, b);
+
+const sorted = (text: string): string => [...text].sort().join('');
 
 /** Returns how many letters must be inserted, removed or changed to turn `a` into `b`. */
 function distance(a: string, b: string): number {

@@ -20,7 +20,8 @@ export interface SyncGuardOptions {
   /**
    * The address of Redis: a URL (`redis://user:password@host:6379/0`, `rediss://` for TLS, or the path of a socket),
    * ioredis options, a client of your own (`Redis` or `Cluster`, which is closed only with `closeClient`), or `{ nodes,
-   * options }` for a Cluster. Default: none, the memory backend, for one process.
+   * options }` for a Cluster. Options that name no server are refused: ioredis would use `localhost:6379`. Default: none,
+   * the memory backend, for one process.
    */
   redis?: RedisConnectionOptions | undefined;
   /** The first part of every Redis key. 1 to 128 printable ASCII characters, no `/`, `{`, `}`. Default: `'syncguard'`. */

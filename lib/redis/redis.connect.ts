@@ -1,4 +1,4 @@
-import { Cluster, Redis, type ClusterOptions, type RedisOptions } from 'ioredis';
+import { Cluster, Redis, type ClusterNode, type ClusterOptions, type RedisOptions } from 'ioredis';
 import { leaveReplica } from './leave-replica.js';
 import type { IoredisClient, RedisClient, RedisConnectionOptions } from './redis.client.js';
 
@@ -34,7 +34,7 @@ const NODE_REQUIRED = { ...REQUIRED, lazyConnect: true } satisfies RedisOptions;
 /** Opens a connection of our own. It connects at once, and retries until it succeeds. */
 export function openConnection(redis: Exclude<RedisConnectionOptions, IoredisClient>): RedisClient {
   if (typeof redis === 'string') return openUrl(redis);
-  if ('nodes' in redis) return new Cluster(redis.nodes, clusterOptions(redis.options));
+  if ('nodes' in redis) return new Cluster(redis.nodes, clusterOptions(redis.nodes, redis.options));
   return new Redis({ ...SERVER_DEFAULTS, ...redis, ...REQUIRED, ...AT_ONCE, ...leaving(redis) });
 }
 
@@ -51,13 +51,37 @@ function leaving(options: RedisOptions = {}): Pick<RedisOptions, 'reconnectOnErr
   return { reconnectOnError: (error) => Boolean(theirs?.(error)) || leaves(error) };
 }
 
-function clusterOptions({ redisOptions, ...options }: ClusterOptions = {}): ClusterOptions {
+function clusterOptions(
+  nodes: ClusterNode[],
+  { redisOptions, ...options }: ClusterOptions = {},
+): ClusterOptions {
   return {
     // ioredis repeats a command 16 times by default while the Cluster is down. With this pause in between, that takes
     // less than the default `commandTimeoutMs`. So the call fails with the error of the Cluster and not with a timeout.
     retryDelayOnClusterDown: 50,
     ...options,
     ...AT_ONCE,
-    redisOptions: { ...DEFAULTS, ...redisOptions, ...NODE_REQUIRED, ...leaving(redisOptions) },
+    redisOptions: {
+      ...DEFAULTS,
+      ...optionsOfUrls(nodes),
+      ...redisOptions,
+      ...NODE_REQUIRED,
+      ...leaving(redisOptions),
+    },
+  };
+}
+
+/**
+ * What the URL of a node says of TLS and credentials is needed for the nodes that the Cluster names as well. ioredis
+ * uses the credentials for this address only, and does not look for `rediss:`.
+ */
+function optionsOfUrls(nodes: ClusterNode[]): RedisOptions {
+  const url = nodes.find((node): node is string => typeof node === 'string' && node.includes('://'));
+  if (url === undefined) return {};
+  const { protocol, username, password } = new URL(url);
+  return {
+    ...(protocol === 'rediss:' ? { tls: {} } : {}),
+    ...(username ? { username: decodeURIComponent(username) } : {}),
+    ...(password ? { password: decodeURIComponent(password) } : {}),
   };
 }

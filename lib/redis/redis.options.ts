@@ -1,5 +1,6 @@
 import { SyncGuardConfigError } from '../core/errors.js';
-import { describe, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
+import { integer, invalidOption, oneOf } from '../core/validate.js';
+import { validateCluster, validateServer, validateUrl } from './redis.address.js';
 import type { RedisClient, RedisConnectionOptions } from './redis.client.js';
 
 /** Checks the longest time for one command to Redis, in ms. Default: 1,000. */
@@ -30,25 +31,21 @@ export function resolveKeyLayout(
 }
 
 export function validateRedis(redis: unknown): RedisConnectionOptions {
-  if (typeof redis === 'string') return validateUrl(redis);
+  if (typeof redis === 'string') return validateUrl('redis', redis);
   if (isRedisClient(redis)) {
     refuseOtherClients(redis);
     refuseStringNumbers(redis.options, 'pass `client.duplicate({ stringNumbers: false })`');
     return redis as RedisConnectionOptions;
   }
-  if (isClusterOptions(redis)) {
-    knownOptions('redis', redis, ['nodes', 'options']);
-    if (!Array.isArray(redis.nodes) || redis.nodes.length === 0)
-      throw invalidOption('redis.nodes', 'a list of at least one node', redis.nodes);
-    refuseStringNumbers(redis.options);
-    return redis;
-  }
   if (typeof redis !== 'object' || redis === null || Array.isArray(redis))
     throw invalidOption('redis', 'a URL, ioredis options, an ioredis client or { nodes }', redis);
-  const { host, port } = redis as { host?: unknown; port?: unknown };
-  if (host !== undefined && typeof host !== 'string') throw invalidOption('redis.host', 'a string', host);
-  if (port !== undefined) integer('redis.port', Number(port), 1, 65_535);
-  refuseStringNumbers(redis);
+  if (isClusterOptions(redis)) {
+    validateCluster(redis);
+    refuseStringNumbers(redis.options);
+  } else {
+    validateServer(redis);
+    refuseStringNumbers(redis);
+  }
   return redis;
 }
 
@@ -69,20 +66,4 @@ function refuseStringNumbers(options: RedisClient['options'], instead = 'leave i
   throw new SyncGuardConfigError('redis must not have the option `stringNumbers`.', {
     hint: `It turns the integers in the replies of scripts into text. To correct this, ${instead}.`,
   });
-}
-
-/** Checks a URL. The errors never quote it, because it may contain a password. */
-function validateUrl(url: string): string {
-  const wrong = (what: string): SyncGuardConfigError =>
-    new SyncGuardConfigError(`redis must be a URL like redis://user:password@host:6379/0, but ${what}.`, {
-      hint: 'The value is not shown, because it may contain a password. "/" and "@" in a password must be percent-encoded.',
-    });
-  if (url.startsWith('/')) return url;
-  if (url === '') throw wrong('it is empty; leave the option out for the memory backend');
-  if (!URL.canParse(url)) throw wrong(`it cannot be parsed (${describe(url)})`);
-  const { protocol, hostname, pathname } = new URL(url);
-  if (protocol !== 'redis:' && protocol !== 'rediss:') throw wrong(`its scheme is "${protocol}//"`);
-  if (hostname === '') throw wrong('it names no host');
-  if (!/^\/?\d*$/.test(pathname)) throw wrong('its path is not a database number');
-  return url;
 }

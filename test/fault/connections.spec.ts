@@ -94,7 +94,7 @@ describe.each(IOREDIS_VERSIONS)('connections, %s', (_, version: IORedisName) => 
       await connection.opened();
       await sleep(PATIENCE_MS + 2 * TIMEOUT_MS);
       expect(await codeOf(connection)).toBe('up');
-      proxy.delay(200); // 400 ms there and back: each call times out, each answer comes.
+      proxy.delay(TIMEOUT_MS); // Twice the timeout there and back: each call times out, each answer comes.
       for (let i = 0; i < 6; i++) expect(await codeOf(connection)).toBe('NetworkTimeout');
       await proxy.restore();
       await eventually(async () => expect(await codeOf(connection)).toBe('up'));
