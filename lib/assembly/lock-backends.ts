@@ -8,14 +8,9 @@ import { RedisFenceBackend } from '../lock/redis/fence.redis-backend.js';
 import { lockScripts } from '../lock/redis/lock.scripts.js';
 import { RedisLockBackend } from '../lock/redis/lock.redis-backend.js';
 import type { MemoryCapabilities, RedisCapabilities } from '../lock/lock.types.js';
-import type {
-  EvalClient,
-  IoredisClient,
-  RedisClient,
-  RedisConnectionOptions,
-} from '../redis/redis.client.js';
+import type { EvalClient, IoredisClient, RedisConnectionOptions } from '../redis/redis.client.js';
 import { validateKeyPrefix } from '../redis/redis.keys.js';
-import { resolveCommandTimeout, resolveKeyLayout, validateRedis } from '../redis/redis.options.js';
+import { resolveCommandTimeout, resolveKeyLayout, validateClient } from '../redis/redis.options.js';
 import { ScriptRunner } from '../script/script-runner.js';
 import { boolean, invalidOption, knownOptions } from '../core/validate.js';
 
@@ -120,7 +115,7 @@ function runnerOn(
   client: IoredisClient | EvalClient,
   { commandTimeoutMs, keyLayout }: FenceGuardConfig,
 ): { runner: ScriptRunner; keyLayout: 'spec' | 'slotted' } {
-  const redis = validateRedis(client) as RedisConnectionOptions & RedisClient;
+  const redis = validateClient(client);
   const runner = new ScriptRunner(redis, resolveCommandTimeout(commandTimeoutMs));
-  return { runner, keyLayout: resolveKeyLayout(keyLayout, redis) };
+  return { runner, keyLayout: resolveKeyLayout(keyLayout, redis as RedisConnectionOptions) };
 }

@@ -1,5 +1,5 @@
 import { SyncGuardConfigError } from '../core/errors.js';
-import { integer, invalidOption, oneOf } from '../core/validate.js';
+import { describe, integer, invalidOption, oneOf } from '../core/validate.js';
 import { validateCluster, validateServer, validateUrl } from './redis.address.js';
 import type { RedisClient, RedisConnectionOptions } from './redis.client.js';
 
@@ -32,11 +32,7 @@ export function resolveKeyLayout(
 
 export function validateRedis(redis: unknown): RedisConnectionOptions {
   if (typeof redis === 'string') return validateUrl('redis', redis);
-  if (isRedisClient(redis)) {
-    refuseOtherClients(redis);
-    refuseStringNumbers(redis.options, 'pass `client.duplicate({ stringNumbers: false })`');
-    return redis as RedisConnectionOptions;
-  }
+  if (isRedisClient(redis)) return validateClient(redis) as RedisConnectionOptions;
   if (typeof redis !== 'object' || redis === null || Array.isArray(redis))
     throw invalidOption('redis', 'a URL, ioredis options, an ioredis client or { nodes }', redis);
   if (isClusterOptions(redis)) {
@@ -47,6 +43,17 @@ export function validateRedis(redis: unknown): RedisConnectionOptions {
     refuseStringNumbers(redis);
   }
   return redis;
+}
+
+/** Checks a client of the user. The error does not show a text, because it may be a URL with a password. */
+export function validateClient(client: unknown): RedisClient {
+  if (!isRedisClient(client))
+    throw new SyncGuardConfigError(
+      `client must be an ioredis Redis or Cluster, or have eval, got ${describe(client)}.`,
+    );
+  refuseOtherClients(client);
+  refuseStringNumbers(client.options, 'pass `client.duplicate({ stringNumbers: false })`');
+  return client;
 }
 
 /**

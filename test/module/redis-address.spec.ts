@@ -1,6 +1,13 @@
 import { dirname, join } from 'node:path';
 import * as ts from 'typescript';
-import { SyncGuardConfigError, SyncGuardModule } from 'nestjs-syncguard';
+import {
+  createFenceGuard,
+  createRedisBackend,
+  SyncGuardConfigError,
+  SyncGuardModule,
+} from 'nestjs-syncguard';
+import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
+import type { RedisConnectionOptions } from '../../lib/redis/redis.client.js';
 import {
   CLUSTER_OPTIONS,
   NODE_OPTIONS,
@@ -125,6 +132,21 @@ describe('the option `redis`', () => {
   });
 });
 
+it.each<[string, unknown]>([
+  ['a URL', url],
+  ['options', { host: 'host' }],
+  ['a mock without eval', { get: () => {} }],
+  ['null', null],
+])('a function that wants a client says so, and does not show what it got: %s', (_, client) => {
+  for (const create of [createRedisBackend, createFenceGuard])
+    expect(() => create(client as never)).toThrow(
+      expect.objectContaining({
+        code: 'InvalidArgument',
+        message: expect.stringMatching(/^client must be an ioredis Redis or Cluster(?!.*s3cret)/) as string,
+      }) as Error,
+    );
+});
+
 describe('the options of ioredis', () => {
   it('are known by the names of its types, all of both versions and no others', () => {
     const optionsOf = typesOfIoredis();
@@ -158,29 +180,28 @@ function typesOfIoredis(): (type: string, property?: string) => string[] {
 }
 
 describe.each(IOREDIS_VERSIONS)('the URL of a node, %s', (_, version) => {
+  let connection: RedisConnection;
+  afterEach(() => connection.close());
+  const open = (redis: RedisConnectionOptions): void => {
+    const { RedisConnection } = connectionsWith(version);
+    connection = new RedisConnection({
+      ...{ redis, keyPrefix: 'syncguard', commandTimeoutMs: 1_000, closeClient: false },
+    });
+  };
+
   it('says the password for all nodes, which it need not be one of', async () => {
     await using node = await startRedisServer({ cluster: true, password: 's3 cret' });
     await using service = await startTcpProxy(node.port);
-    const { RedisConnection } = connectionsWith(version);
-    const connection = new RedisConnection({
-      redis: { nodes: [`redis://:s3%20cret@${service.host}:${service.port}`] },
-      ...{ keyPrefix: 'syncguard', commandTimeoutMs: 1_000, closeClient: false },
-    });
+    open({ nodes: [`redis://:s3%20cret@${service.host}:${service.port}`] });
     await eventually(async () => expect(await connection.check()).toBeUndefined());
-    await connection.close();
   });
 
   it('says TLS for all nodes, unless the options do', async () => {
-    const optionsOf = (tls?: object): unknown => {
-      const { RedisConnection } = connectionsWith(version);
-      const connection = new RedisConnection({
-        redis: { nodes: ['rediss://127.0.0.1:1'], options: { redisOptions: tls ? { tls } : {} } },
-        ...{ keyPrefix: 'syncguard', commandTimeoutMs: 1_000, closeClient: false },
-      });
-      void connection.close();
-      return connection.runner.client.options?.redisOptions?.tls;
-    };
-    expect(optionsOf()).toStrictEqual({});
-    expect(optionsOf({ servername: 'redis' })).toStrictEqual({ servername: 'redis' });
+    open({ nodes: ['rediss://127.0.0.1:1'] });
+    expect(connection.runner.client.options?.redisOptions?.tls).toStrictEqual({});
+    await connection.close();
+    const tls = { servername: 'redis' };
+    open({ nodes: ['rediss://127.0.0.1:1'], options: { redisOptions: { tls } } });
+    expect(connection.runner.client.options?.redisOptions?.tls).toStrictEqual(tls);
   });
 });
