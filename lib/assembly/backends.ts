@@ -33,7 +33,6 @@ export interface Backends {
 
 export interface MemoryBackendsConfig {
   readonly budget: { readonly retentionMs: number };
-  readonly secret: { readonly tombstoneMs: number };
 }
 
 export interface RedisBackendsConfig extends MemoryBackendsConfig {
@@ -43,7 +42,7 @@ export interface RedisBackendsConfig extends MemoryBackendsConfig {
 }
 
 export const memoryBackends = (
-  { budget, secret }: MemoryBackendsConfig,
+  { budget }: MemoryBackendsConfig,
   clock?: Clock,
 ): Backends & { readonly lock: MemoryLockBackend } => ({
   lock: new MemoryLockBackend(clock),
@@ -51,13 +50,13 @@ export const memoryBackends = (
   limit: new MemoryLimitBackend(clock),
   limitFallback: null,
   budget: new MemoryBudgetBackend({ clock, retentionMs: budget.retentionMs }),
-  secret: new MemorySecretBackend(secret, clock),
+  secret: new MemorySecretBackend(clock),
   counter: new MemoryCounterBackend(clock),
 });
 
 export const redisBackends = (
   runner: ScriptRunner,
-  { keyPrefix, keyLayout, lock, budget, secret }: RedisBackendsConfig,
+  { keyPrefix, keyLayout, lock, budget }: RedisBackendsConfig,
   warn: (message: string) => void,
 ): Backends => ({
   lock: redisLocks(runner, { keyPrefix, keyLayout, cleanupInIsLocked: lock.cleanupInIsLocked, warn }),
@@ -65,6 +64,6 @@ export const redisBackends = (
   limit: new RedisLimitBackend(runner, keyPrefix),
   limitFallback: new MemoryLimitBackend(),
   budget: new RedisBudgetBackend(runner, { keyPrefix, retentionMs: budget.retentionMs }),
-  secret: new RedisSecretBackend(runner, { keyPrefix, tombstoneMs: secret.tombstoneMs }),
+  secret: new RedisSecretBackend(runner, keyPrefix),
   counter: new RedisCounterBackend(runner, { keyPrefix }),
 });

@@ -95,6 +95,9 @@ const COUNTER: Descriptions<CounterBackend> = {
 /** The outcomes of a secret's operations that are not refusals. `view` and `peek` refuse what is burned, `burn` does not. */
 const DONE = ['live', 'shown', 'settled'];
 
+/** These tell a service more than a listener. */
+const BURNED = new Set(['burned_by_you', 'cut_off']);
+
 const ofSecret = (
   tag: string,
   reply: { readonly outcome?: string; readonly label: string } | string | undefined,
@@ -102,7 +105,11 @@ const ofSecret = (
 ): Facts => {
   const { outcome, label } = typeof reply === 'string' ? { outcome: reply, label: '' } : (reply ?? {});
   const reason = outcome === undefined || done.includes(outcome) ? undefined : outcome;
-  return { key: tag, reason: reason === 'burned_by_you' ? 'burned' : reason, ...(label ? { label } : {}) };
+  return {
+    key: tag,
+    reason: reason && (BURNED.has(reason) ? 'burned' : reason),
+    ...(label ? { label } : {}),
+  };
 };
 
 const SECRET: Descriptions<SecretBackend> = {

@@ -13,11 +13,40 @@ export function describe(value: unknown): string {
   return Array.isArray(value) ? `an array of ${value.length}` : `a value of type ${typeof value}`;
 }
 
+/** Describes a value that is private: by its type and its size only. */
+export const describePrivate = (value: unknown): string =>
+  typeof value === 'number' || typeof value === 'boolean' || typeof value === 'bigint'
+    ? `a ${typeof value}`
+    : describe(value);
+
+/** Errors that quote a value, with what they say without it. */
+const unquoted = new WeakMap<Error, SyncGuardError>();
+
+/** Returns what `say` makes of the description of a value, for {@link withoutValue}, too. */
+function quoting(
+  value: unknown,
+  describeIt: (value: unknown) => string,
+  say: (described: string) => SyncGuardError,
+): SyncGuardError {
+  const error = say(describeIt(value));
+  unquoted.set(error, say(describePrivate(value)));
+  return error;
+}
+
+/** Returns the error of a check in words that do not quote the value, for features whose arguments are private. */
+export const withoutValue = (error: unknown): unknown => unquoted.get(error as Error) ?? error;
+
 /** Returns an error that names the option, its bound, the value and the value's type. A short string is shown. */
-export function invalidOption(name: string, bound: string, value: unknown, hint?: string): Error {
+export const invalidOption = (name: string, bound: string, value: unknown, hint?: string): SyncGuardError =>
+  quoting(
+    value,
+    describeShort,
+    (described) => new SyncGuardConfigError(`${name} must be ${bound}, got ${described}.`, { hint }),
+  );
+
+function describeShort(value: unknown): string {
   const isShort = typeof value === 'string' && value.length > 0 && value.length <= 60;
-  const shown = isShort ? `${JSON.stringify(value)} (string)` : describe(value);
-  return new SyncGuardConfigError(`${name} must be ${bound}, got ${shown}.`, { hint });
+  return isShort ? `${JSON.stringify(value)} (string)` : describe(value);
 }
 
 export function integer(name: string, value: unknown, min = 0, max = MAX_DURATION_MS): number {
@@ -115,7 +144,8 @@ const PLAIN_KEY = /^[\x20-\x7e]{1,512}$/;
  *   has a lone surrogate
  */
 export function normalizeKey(key: unknown, name = 'key', maxBytes: number = MAX_KEY_BYTES): string {
-  if (typeof key !== 'string') throw invalidKey(`${name} must be a string, got ${describe(key)}.`);
+  if (typeof key !== 'string')
+    throw quoting(key, describe, (described) => invalidKey(`${name} must be a string, got ${described}.`));
   if (PLAIN_KEY.test(key)) return key;
   if (key === '') throw invalidKey(`${name} must not be empty.`);
   if (!key.isWellFormed()) throw invalidKey(`${name} has a lone surrogate, which is half a character.`);

@@ -74,7 +74,7 @@ export function inBatches<Call extends BatchedCall>(calls: readonly Call[]): Cal
   for (const call of calls) {
     const more = charsOf(call);
     const fits = batch.length < MOST_CALLS && chars + more <= MOST_CHARS;
-    if (fits && batch[0]?.script === call.script) {
+    if (fits && batch[0]?.script === call.script && !call.script.alone) {
       batch.push(call);
       chars += more;
     } else {

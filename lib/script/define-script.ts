@@ -28,6 +28,10 @@ export interface Script<
   readonly numberOfKeys: number;
   /** The names of ARGV, in order, which are local variables in Lua too. */
   readonly args: readonly Arg[];
+  /**
+   * True if its reply holds a payload of any size. It is never part of a batch: one broken reply would lose them all.
+   */
+  readonly alone: boolean;
   /** Turns the raw reply into a typed result. Throws on any shape that the script does not document. */
   decode(reply: unknown): Result;
 }
@@ -35,7 +39,7 @@ export interface Script<
 export type ScriptDefinition<Key extends string, Arg extends string, Result> = Pick<
   Script<Key, Arg, Result>,
   'name' | 'keys' | 'args' | 'lua' | 'decode'
-> & { readonly binary?: boolean };
+> & { readonly binary?: boolean; readonly alone?: boolean };
 
 /**
  * Defines a script whose keys and arguments have names in both languages: `KEYS[1]` is `local lockKey` in Lua
@@ -44,12 +48,12 @@ export type ScriptDefinition<Key extends string, Arg extends string, Result> = P
 export function defineScript<const Key extends string, const Arg extends string, Result>(
   definition: ScriptDefinition<Key, Arg, Result>,
 ): Script<Key, Arg, Result> {
-  const { name, keys, args, decode, binary = false } = definition;
+  const { name, keys, args, decode, binary = false, alone = false } = definition;
   // Fragments leave empty lines where they meet.
   const body = definition.lua.replace(/^\s*\n/gm, '').trim();
   const lua = [...bind('KEYS', keys, body), ...bind('ARGV', args, body), body, ''].join('\n');
   const command = commandOf(name, lua);
-  return { name, command, keys, numberOfKeys: keys.length, args, lua, binary, decode };
+  return { name, command, keys, numberOfKeys: keys.length, args, lua, binary, alone, decode };
 }
 
 /** Returns the name under which a client registers a Lua text. By its hash, no script of another library has the same. */

@@ -6,7 +6,7 @@ import type { CheckedSecret, Receipt } from './secret.validate.js';
 /** For how long after its end a deadline keeps the tombstone of a secret, at most. */
 export const LONGEST_TOMBSTONE_MS = days(365);
 
-/** A new secret under its tag. `proof` is the secret part of its receipt. */
+/** A new secret under its tag. `proof` is the hash of the secret part of its receipt. */
 export interface StoredSecret extends Omit<CheckedSecret, 'id'> {
   readonly tag: string;
   readonly proof: string;
@@ -24,6 +24,8 @@ export interface SecretFacts extends ViewsSoFar {
   readonly endedAtMs: number | null;
   /** As passed to `create()`, or empty. */
   readonly label: string;
+  /** How many views were on lease when it was burned. */
+  readonly leasedAtBurn: number;
 }
 
 /** Facts with the outcome of the call: one type for each outcome. */
@@ -51,7 +53,11 @@ export type PeekReply =
 /** `burned`: burned by this call or its first send. `burned_before`: burned in another way, or earlier. */
 export type BurnReply = OutcomeReply<'burned' | 'burned_before' | 'expired'> | 'not_found';
 
-export type SettleReply = OutcomeReply<'settled'> | 'not_found';
+/**
+ * - `cut_off`: the view was on lease when the secret was burned.
+ * - `burned`: the secret was burned by `burn()`, and the view was not settled in this way before.
+ */
+export type SettleReply = OutcomeReply<'settled' | 'cut_off' | 'burned'> | 'not_found';
 
 export type StatusReply = OutcomeReply<'live' | 'leased' | 'burned' | 'expired'> | 'not_found';
 

@@ -21,7 +21,7 @@ import type {
 import {
   attributed,
   createId,
-  formatReceipt,
+  createReceipt,
   parseReceipt,
   tagOf,
   validateCall,
@@ -48,7 +48,7 @@ export class SecretService {
   /** @internal The module creates the service. */
   constructor(
     private readonly backend: SecretBackend,
-    private readonly options: Pick<ResolvedSecretOptions, 'maxBytes' | 'uniform'>,
+    private readonly options: ResolvedSecretOptions,
   ) {}
 
   /**
@@ -58,9 +58,8 @@ export class SecretService {
    * @throws SecretError SecretConflict when the id is taken
    */
   async create(secret: CreateSecretOptions): Promise<CreatedSecret> {
-    const { id, ...checked } = validateCreate(secret, this.options.maxBytes);
-    const tag = tagOf(id);
-    const proof = createId();
+    const { id, ...checked } = validateCreate(secret, this.options);
+    const { receipt, tag, proof } = createReceipt(tagOf(id));
     const reply = await attributed(this.backend.create({ ...checked, tag, proof }, secret));
     if (reply === 'conflict')
       throw new SecretError({
@@ -71,7 +70,7 @@ export class SecretService {
       });
     return {
       id,
-      receipt: formatReceipt({ tag, proof }),
+      receipt,
       viewsRemaining: checked.views,
       expiresAtMs: reply.expiresAtMs,
     };
@@ -121,28 +120,34 @@ export class SecretService {
     return { ok: true, viewsRemaining, expiresAtMs, ...viewsSoFar(reply), ...parseMeta(meta) };
   }
 
-  /** Burns the secret, whether or not views are left. Burning it again changes nothing. */
+  /**
+   * Burns the secret, whether or not views are left, and ends its leases. Burning it again changes nothing.
+   *
+   * @example
+   * const burned = await secrets.burn(receipt);
+   * if (burned.ok && burned.leased > 0) warn('A reader had it open.');
+   */
   async burn(idOrReceipt: string, options: CallOptions = {}): Promise<BurnResult> {
     const receipt = parseReceipt(idOrReceipt);
     const target = receipt ?? { tag: tagOf(validateId(idOrReceipt)) };
     const reply = await attributed(
       this.backend.burn({ ...target, burnId: createId() }, validateCall(options)),
     );
-    if (reply !== 'not_found' && reply.outcome === 'burned') return { ok: true };
+    if (reply !== 'not_found' && reply.outcome === 'burned') return { ok: true, leased: reply.leasedAtBurn };
     // A receipt proves that the caller is the sender, who may know everything.
     if (reply === 'not_found' || (this.options.uniform && !receipt))
       return { ok: false, reason: 'not_found' };
     if (reply.outcome === 'expired') return { ok: false, reason: 'expired' };
-    return { ok: true, already: reply.ended ?? 'burned' };
+    return { ok: true, leased: reply.leasedAtBurn, already: reply.ended ?? 'burned' };
   }
 
   /** Returns to the sender what has happened to the secret. */
   async status(receipt: string, options: CallOptions = {}): Promise<SecretStatus> {
     const reply = await attributed(this.backend.status(validateReceipt(receipt), validateCall(options)));
     if (reply === 'not_found') return { ok: false, reason: reply };
-    const { outcome: state, viewsRemaining, expiresAtMs, ended, endedAtMs } = reply;
+    const { outcome: state, viewsRemaining, expiresAtMs, ended, endedAtMs, leasedAtBurn } = reply;
     return {
-      ...{ ok: true, state, viewsRemaining, expiresAtMs, ...viewsSoFar(reply) },
+      ...{ ok: true, state, viewsRemaining, expiresAtMs, ...viewsSoFar(reply), leasedAtBurn },
       ...(ended && endedAtMs !== null ? { ended, endedAtMs } : {}),
     };
   }
@@ -152,7 +157,7 @@ export class SecretService {
    * and with `maxFailures` also as a wrong try.
    */
   async confirm(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
-    return toSettled(await attributed(this.backend.confirm(tagsOf(id, viewId), validateCall(options))));
+    return this.#settled(await attributed(this.backend.confirm(tagsOf(id, viewId), validateCall(options))));
   }
 
   /**
@@ -160,11 +165,19 @@ export class SecretService {
    * counts as a wrong try.
    */
   async release(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
-    return toSettled(await attributed(this.backend.release(tagsOf(id, viewId), validateCall(options))));
+    return this.#settled(await attributed(this.backend.release(tagsOf(id, viewId), validateCall(options))));
   }
 
   #notShown(reason: NotShownReason): NotShown {
     return { ok: false, reason: this.options.uniform ? 'not_found' : reason };
+  }
+
+  #settled(reply: SettleReply): SettleResult {
+    // The caller knows the viewId of a view that was cut off, so `uniform` does not hide the reason.
+    if (reply === 'not_found' || (reply.outcome === 'burned' && this.options.uniform)) return { ok: false };
+    if (reply.outcome !== 'settled') return { ok: false, reason: 'burned' };
+    const { viewsRemaining, ended } = reply;
+    return { ok: true, viewsRemaining, burned: ended !== null, ...failuresOf(reply) };
   }
 }
 
@@ -192,12 +205,6 @@ const viewsSoFar = ({ viewsUsed, viewedAtMs, ...facts }: SecretFacts): ViewsSoFa
 
 const failuresOf = ({ failuresRemaining: left }: Partial<SecretFacts>): { failuresRemaining?: number } =>
   left === undefined ? {} : { failuresRemaining: left };
-
-function toSettled(reply: SettleReply): SettleResult {
-  if (reply === 'not_found') return { ok: false };
-  const { viewsRemaining, ended } = reply;
-  return { ok: true, viewsRemaining, burned: ended !== null, ...failuresOf(reply) };
-}
 
 const parseMeta = (json: string): { meta?: SecretMeta } =>
   json === '' ? {} : { meta: JSON.parse(json) as SecretMeta };

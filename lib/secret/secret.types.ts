@@ -25,6 +25,11 @@ export interface NewSecret extends CallOptions {
    * put the payload into it.
    */
   label?: string;
+  /**
+   * For how long after its end it is remembered, in ms, 0 to 2^31 - 1. See `secret.tombstoneMs`. Until then its id is taken.
+   * Default: `secret.tombstoneMs` (24 hours).
+   */
+  tombstoneMs?: number;
 }
 
 /** A secret ends by its views, by its time, or by whichever comes first. At least one of the two is required. */
@@ -142,12 +147,13 @@ export type PeekResult =
   | (NotShown & Partial<ViewsSoFar>);
 
 /**
- * - `ok: true`: the secret is burned. If it had been burned before, `already` says how.
+ * - `ok: true`: the secret is burned. If it had been burned before, `already` says how. `leased` readers had it on lease
+ *   when it was burned: they were shown the payload, and had not confirmed. Their `confirm()` now returns `burned`.
  * - `ok: false`: there is no secret to burn. With `uniform`, a call by id also returns `not_found` for a secret that
  *   was burned before or has expired.
  */
 export type BurnResult =
-  | { readonly ok: true; readonly already?: SecretEnd }
+  | { readonly ok: true; readonly leased: number; readonly already?: SecretEnd }
   | { readonly ok: false; readonly reason: 'not_found' | 'expired' };
 
 /**
@@ -163,6 +169,8 @@ export type SecretStatus =
       /** How it was burned, and when. Only with the state `burned`. */
       readonly ended?: SecretEnd;
       readonly endedAtMs?: number;
+      /** How many readers had it on lease when it was burned. They were shown the payload. */
+      readonly leasedAtBurn: number;
     })
   | { readonly ok: false; readonly reason: 'not_found' };
 
@@ -170,6 +178,8 @@ export type SecretStatus =
  * `ok: false`: the view never existed, it was settled the other way, or the secret is no longer known. A view that has
  * lapsed is counted, so `confirm` returns `ok: true` and `release` comes too late (`ok: false`). With `maxFailures` a
  * lapsed view is a wrong try, and `confirm` comes too late as well.
+ *
+ * `reason: 'burned'`: `burn()` came before, and this call settles nothing. What the reader was shown stays counted.
  */
 export type SettleResult =
   | {
@@ -179,4 +189,4 @@ export type SettleResult =
       /** How many wrong tries are left. Only if `maxFailures` was set. */
       readonly failuresRemaining?: number;
     }
-  | { readonly ok: false };
+  | { readonly ok: false; readonly reason?: 'burned' };

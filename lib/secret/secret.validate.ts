@@ -1,7 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { days } from '../core/time.js';
 import {
-  describe,
+  describePrivate,
   type CallOptions,
   callOptions,
   duration,
@@ -11,11 +11,14 @@ import {
   leavingAs,
   normalizeKey,
   userKey,
+  withoutValue,
 } from '../core/validate.js';
 import { invalidArgument, SecretError } from './secret.errors.js';
+import type { ResolvedSecretOptions } from './secret.options.js';
 import type { CreateSecretOptions, ViewOptions } from './secret.types.js';
 
-export const { checked, attributed } = leavingAs(SecretError.from);
+/** No error of a secret's call quotes an argument. */
+export const { checked, attributed } = leavingAs((error) => SecretError.from(withoutValue(error)));
 
 /** The most views of one secret. Each is remembered as long as the secret lives, so that a retry is recognised. */
 export const MAX_VIEWS = 10_000;
@@ -32,27 +35,34 @@ const RECEIPT = /^receipt\.([\w-]{22})\.([\w-]{22})$/;
 
 export const createId = (): string => randomBytes(16).toString('base64url');
 
-/** Returns the tag of an id or a viewId, 128 bits of its SHA-256. So no backend has an id, which opens the secret. */
+/** Returns the tag of an id, a viewId or a receipt, 128 bits of its SHA-256. So no backend has what opens or burns a secret. */
 export const tagOf = (id: string): string => createHash('sha256').update(id).digest('base64url').slice(0, 22);
 
-/** Names a secret by its tag and not by its id. The proof keeps it from being forged. */
+/**
+ * What a backend gets of a receipt: the tag of the secret, and the hash of the receipt's random part. So nobody who reads
+ * a record, the slow log or MONITOR can burn the secret.
+ */
 export interface Receipt {
   readonly tag: string;
   readonly proof: string;
 }
 
-export const formatReceipt = ({ tag, proof }: Receipt): string => `receipt.${tag}.${proof}`;
+/** Returns a new receipt as its owner and as a backend gets it. It names a secret by its tag and not by its id. */
+export function createReceipt(tag: string): Receipt & { readonly receipt: string } {
+  const random = createId();
+  return { receipt: `receipt.${tag}.${random}`, tag, proof: tagOf(random) };
+}
 
 export function parseReceipt(text: unknown): Receipt | undefined {
-  const [, tag, proof] = (typeof text === 'string' && RECEIPT.exec(text)) || [];
-  return tag && proof ? { tag, proof } : undefined;
+  const [, tag, random] = (typeof text === 'string' && RECEIPT.exec(text)) || [];
+  return tag && random ? { tag, proof: tagOf(random) } : undefined;
 }
 
 export function validateReceipt(receipt: unknown): Receipt {
   const parsed = parseReceipt(receipt);
   if (parsed) return parsed;
   throw invalidArgument(
-    `receipt must be a receipt of create(), got ${describe(receipt)}.`,
+    `receipt must be a receipt of create(), got ${describePrivate(receipt)}.`,
     'Pass the `receipt` that create() returned, unchanged. An id is not a receipt.',
   );
 }
@@ -70,13 +80,27 @@ export interface CheckedSecret {
   readonly maxFailures: number | null;
   /** Text, or empty. */
   readonly label: string;
+  readonly tombstoneMs: number;
 }
 
-const CREATE_OPTIONS = ['payload', 'views', 'ttlMs', 'id', 'meta', 'maxFailures', 'label'] as const;
+const CREATE_OPTIONS = [
+  'payload',
+  'views',
+  'ttlMs',
+  'id',
+  'meta',
+  'maxFailures',
+  'label',
+  'tombstoneMs',
+] as const;
 
-export const validateCreate = (secret: CreateSecretOptions, maxBytes: number): CheckedSecret =>
+export const validateCreate = (
+  secret: CreateSecretOptions,
+  { maxBytes, tombstoneMs: usualMs }: Pick<ResolvedSecretOptions, 'maxBytes' | 'tombstoneMs'>,
+): CheckedSecret =>
   checked(() => {
-    const { payload, views, ttlMs, id, meta, maxFailures, label } = callOptions(secret, CREATE_OPTIONS);
+    const given = callOptions(secret, CREATE_OPTIONS);
+    const { payload, views, ttlMs, id, meta, maxFailures, label, tombstoneMs } = given;
     if (views === undefined && ttlMs === undefined)
       throw invalidArgument(
         'views or ttlMs must be given, got undefined.',
@@ -90,6 +114,7 @@ export const validateCreate = (secret: CreateSecretOptions, maxBytes: number): C
       meta: meta === undefined ? '' : validateMeta(meta),
       maxFailures: maxFailures === undefined ? null : integer('maxFailures', maxFailures, 1, MAX_FAILURES),
       label: label === undefined ? '' : validateLabel(label),
+      tombstoneMs: integer('tombstoneMs', tombstoneMs ?? usualMs),
     };
   });
 
@@ -146,6 +171,6 @@ function validateLabel(label: unknown): string {
   if (typeof label === 'string' && label.isWellFormed() && Buffer.byteLength(label) <= MAX_LABEL_BYTES)
     return label;
   throw invalidArgument(
-    `label must be text of at most ${MAX_LABEL_BYTES} UTF-8 bytes, got ${describe(label)}.`,
+    `label must be text of at most ${MAX_LABEL_BYTES} UTF-8 bytes, got ${describePrivate(label)}.`,
   );
 }

@@ -67,7 +67,7 @@ const backends: Record<string, () => (key: string) => Promise<unknown>> = {
   },
   secrets: () => {
     const options = resolveSecretDefaults({ tombstoneMs: 0 });
-    const secrets = new SecretService(new MemorySecretBackend(options, clock), options);
+    const secrets = new SecretService(new MemorySecretBackend(clock), options);
     return (id) => secrets.create({ id, payload: id, views: 1, ttlMs: TTL_MS });
   },
 };

@@ -70,7 +70,7 @@ export function describeContracts(name: string, start: () => Promise<Engine>): v
     describeSecrets(name, async () => {
       await fresh();
       return {
-        backend: ({ tombstoneMs }) => new RedisSecretBackend(runner(), { keyPrefix, tombstoneMs }),
+        backend: () => new RedisSecretBackend(runner(), keyPrefix),
         advance,
         contents: () => contentsOf(engine),
       };

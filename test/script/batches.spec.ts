@@ -3,6 +3,10 @@ import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { RedisFault } from '../../lib/redis/redis.errors.js';
 import { defineScript } from '../../lib/script/define-script.js';
 import { type RunOptions, ScriptRunner } from '../../lib/script/script-runner.js';
+import { RedisFenceBackend } from '../../lib/lock/redis/fence.redis-backend.js';
+import { RedisSecretBackend } from '../../lib/secret/redis/secret.redis-backend.js';
+import { resolveSecretDefaults } from '../../lib/secret/secret.options.js';
+import { SecretService } from '../../lib/secret/secret.service.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
@@ -98,6 +102,23 @@ describe('calls of one turn', () => {
         }),
       ]);
     expect(await scriptsRun(both)).toBe(3);
+  });
+
+  it('of a script whose reply holds a payload are a command each', async () => {
+    const secrets = new SecretService(new RedisSecretBackend(runner, 'app'), resolveSecretDefaults());
+    const fences = new RedisFenceBackend(runner, { keyPrefix: 'app', keyLayout: 'spec' });
+    const created = await Promise.all(
+      Array.from({ length: 20 }, (_, i) => secrets.create({ payload: `of ${i}`, views: 1 })),
+    );
+    const payloads: unknown[] = [];
+    const viewAll = async (): Promise<void> => {
+      const views = await Promise.all(created.map(({ id }) => secrets.view(id)));
+      payloads.push(...views.map((view) => view.ok && view.payload));
+    };
+    expect(await scriptsRun(viewAll)).toBe(20);
+    expect(payloads).toStrictEqual(created.map((_, i) => `of ${i}`));
+    const getAll = (): Promise<unknown> => Promise.all(created.map((_, i) => fences.get(`large:${i}`, {})));
+    expect(await scriptsRun(getAll)).toBe(20);
   });
 
   it('of more than 64 KB go in several commands', async () => {

@@ -4,13 +4,13 @@ import { SecretError } from '../../lib/secret/secret.errors.js';
 import { resolveSecretDefaults, type SecretOptions } from '../../lib/secret/secret.options.js';
 import type { SecretBackend } from '../../lib/secret/secret.backend.js';
 import { SecretService } from '../../lib/secret/secret.service.js';
-import { createId, formatReceipt } from '../../lib/secret/secret.validate.js';
+import { createId, createReceipt } from '../../lib/secret/secret.validate.js';
 import type { ShownSecret, ViewResult } from '../../lib/secret/secret.types.js';
 import { secretCommands, SecretModel, TICK_MS, TOMBSTONE_MS } from './secret.model.js';
 
 /** A backend under test, and the clock that ends its secrets. */
 export interface SecretsUnderTest {
-  backend(options: { tombstoneMs: number }): SecretBackend;
+  backend(): SecretBackend;
   advance(ms: number): void;
   /** Everything that the backend stores, in pieces, to check what was deleted. */
   contents(): Promise<string>;
@@ -37,7 +37,7 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
     let secrets: SecretService;
     const service = (options: SecretOptions): SecretService => {
       const resolved = resolveSecretDefaults(options);
-      return new SecretService(under.backend(resolved), resolved);
+      return new SecretService(under.backend(), resolved);
     };
 
     beforeEach(async () => {
@@ -228,6 +228,29 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         under.advance(DAY_MS + 1);
         expect(await secrets.status(receipt)).toStrictEqual({ ok: false, reason: 'not_found' });
         expect((await secrets.create({ id, payload: 'p', views: 1 })).id).toBe(id);
+      });
+
+      it('remembers one secret for its own tombstoneMs', async () => {
+        const short = await secrets.create({ id: 'short', payload: 'p', ttlMs: 1_000, tombstoneMs: 5_000 });
+        const long = await secrets.create({ payload: 'p', views: 1, tombstoneMs: 20 * DAY_MS });
+        const none = await secrets.create({ id: 'none', payload: 'p', views: 1, tombstoneMs: 0 });
+        await secrets.burn(long.receipt);
+        await secrets.view(none.id);
+        expect((await secrets.create({ id: 'none', payload: 'p', views: 1 })).id).toBe('none');
+        under.advance(5_900);
+        expect(await secrets.peek(short.id)).toMatchObject({ reason: 'expired' });
+        under.advance(200);
+        expect((await secrets.create({ id: 'short', payload: 'p', views: 1 })).id).toBe('short');
+        under.advance(19 * DAY_MS);
+        expect(await secrets.status(long.receipt)).toMatchObject({ state: 'burned' });
+        under.advance(DAY_MS);
+        expect(await secrets.status(long.receipt)).toStrictEqual({ ok: false, reason: 'not_found' });
+      });
+
+      it('remembers for the tombstoneMs of its own, whatever the service would do with a new one', async () => {
+        const { id, receipt } = await service({ tombstoneMs: 0 }).create({ payload: 'p', views: 1 });
+        await secrets.view(id);
+        expect(await secrets.status(receipt)).toStrictEqual({ ok: false, reason: 'not_found' });
       });
 
       it('remembers nothing with tombstoneMs 0', async () => {
@@ -426,8 +449,8 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
     describe('burn', () => {
       it.each(['id', 'receipt'] as const)('takes the payload away by %s, again as once', async (by) => {
         const created = await secrets.create({ payload: 'precious', views: 5, ttlMs: HOUR_MS });
-        expect(await secrets.burn(created[by])).toStrictEqual({ ok: true });
-        expect(await secrets.burn(created[by])).toStrictEqual({ ok: true, already: 'burned' });
+        expect(await secrets.burn(created[by])).toStrictEqual({ ok: true, leased: 0 });
+        expect(await secrets.burn(created[by])).toStrictEqual({ ok: true, leased: 0, already: 'burned' });
         expect(await under.contents()).not.toContain('precious');
         expect(await secrets.view(created.id)).toStrictEqual({ ok: false, reason: 'burned' });
       });
@@ -439,16 +462,99 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         await secrets.view(used.id);
         await secrets.release(failed.id, shown(await secrets.view(failed.id, { leaseMs: 1_000 })).viewId!);
         under.advance(1_001);
-        expect(await secrets.burn(used.receipt)).toStrictEqual({ ok: true, already: 'used' });
-        expect(await secrets.burn(failed.receipt)).toStrictEqual({ ok: true, already: 'failures' });
+        expect(await secrets.burn(used.receipt)).toStrictEqual({ ok: true, leased: 0, already: 'used' });
+        expect(await secrets.burn(failed.receipt)).toStrictEqual({
+          ok: true,
+          leased: 0,
+          already: 'failures',
+        });
         expect(await secrets.burn(expired.receipt)).toStrictEqual({ ok: false, reason: 'expired' });
       });
 
-      it('ends views on lease', async () => {
-        const { id } = await secrets.create({ payload: 'p', views: 1 });
-        const { viewId } = shown(await secrets.view(id, { leaseMs: 60_000 }));
-        await secrets.burn(id);
-        expect(await secrets.release(id, viewId!)).toStrictEqual({ ok: false });
+      describe('while readers have it on lease', () => {
+        const lend = async (id: string): Promise<string> =>
+          shown(await secrets.view(id, { leaseMs: 60_000 })).viewId!;
+
+        it.each([
+          ['views', { views: 5 }],
+          ['views and failures', { views: 5, maxFailures: 5 }],
+          ['failures', { ttlMs: HOUR_MS, maxFailures: 5 }],
+        ])('says how many, and their confirm says burned, where %s count', async (_, limits) => {
+          const { id, receipt } = await secrets.create({ payload: 'p', ...(limits as { views: 5 }) });
+          const [confirmed, open, other] = [await lend(id), await lend(id), await lend(id)];
+          await secrets.confirm(id, confirmed);
+          expect(await secrets.burn(receipt)).toStrictEqual({ ok: true, leased: 2 });
+          const burned = { ok: false, reason: 'burned' };
+          expect(await secrets.confirm(id, open)).toStrictEqual(burned);
+          expect(await secrets.confirm(id, open)).toStrictEqual(burned);
+          expect(await secrets.release(id, other)).toStrictEqual(burned);
+          expect(await secrets.confirm(id, other)).toStrictEqual(burned);
+          expect(await secrets.confirm(id, confirmed)).toMatchObject({ ok: true, burned: true });
+          expect(await secrets.burn(receipt)).toStrictEqual({ ok: true, leased: 2, already: 'burned' });
+          expect(await secrets.status(receipt)).toMatchObject({
+            ...{ state: 'burned', ended: 'burned', viewsUsed: 3, leasedAtBurn: 2 },
+          });
+          under.advance(120_000);
+          expect(await secrets.confirm(id, open)).toStrictEqual(burned);
+          expect(await secrets.status(receipt)).toMatchObject({ leasedAtBurn: 2 });
+        });
+
+        it('does not count leases that were settled or had lapsed', async () => {
+          const { id, receipt } = await secrets.create({ payload: 'p', views: 4 });
+          const lapsed = await lend(id);
+          under.advance(60_001);
+          await secrets.release(id, await lend(id));
+          await secrets.confirm(id, await lend(id));
+          expect(await secrets.burn(receipt)).toStrictEqual({ ok: true, leased: 0 });
+          expect(await secrets.confirm(id, lapsed)).toMatchObject({ ok: true });
+        });
+
+        it('tells them of it with `uniform` too, and nobody else', async () => {
+          secrets = service({ uniform: true });
+          const { id, receipt } = await secrets.create({ payload: 'p', views: 5 });
+          const open = await lend(id);
+          await secrets.burn(receipt);
+          expect(await secrets.confirm(id, open)).toStrictEqual({ ok: false, reason: 'burned' });
+          expect(await secrets.confirm(id, 'not mine')).toStrictEqual({ ok: false });
+          expect(await secrets.release(id, 'not mine')).toStrictEqual({ ok: false });
+        });
+
+        it('lets neither confirm nor release settle anything where nothing is remembered', async () => {
+          const { id, receipt } = await secrets.create({ payload: 'p', views: 5, tombstoneMs: 0 });
+          const open = await lend(id);
+          expect(await secrets.burn(receipt)).toStrictEqual({ ok: true, leased: 1 });
+          expect(await secrets.confirm(id, open)).toStrictEqual({ ok: false });
+          expect(await secrets.release(id, open)).toStrictEqual({ ok: false });
+        });
+
+        it('is never both unread by the sender and read by the reader, whichever comes first', async () => {
+          for (let round = 0; round < 20; round++) {
+            const { id, receipt } = await secrets.create({ payload: 'p', views: 1 });
+            const viewId = await lend(id);
+            const burning = (): Promise<unknown> => secrets.burn(receipt);
+            const confirming = (): Promise<unknown> => secrets.confirm(id, viewId);
+            const [burned, confirmed] =
+              round % 2
+                ? await Promise.all([burning(), confirming()])
+                : (await Promise.all([confirming(), burning()])).reverse();
+            expect([burned, confirmed]).toStrictEqual(
+              round % 2
+                ? [
+                    { ok: true, leased: 1 },
+                    { ok: false, reason: 'burned' },
+                  ]
+                : [{ ok: true, leased: 0, already: 'used' }, expect.objectContaining({ ok: true })],
+            );
+          }
+        });
+      });
+
+      it('ends a secret without leases for those who open it for a time', async () => {
+        const { id } = await secrets.create({ payload: 'p', ttlMs: HOUR_MS });
+        const viewId = await secrets.view(id, { leaseMs: 60_000 });
+        expect(await secrets.burn(id)).toStrictEqual({ ok: true, leased: 0 });
+        const burned = { ok: false, reason: 'burned' };
+        expect(await secrets.confirm(id, shown(viewId).viewId!)).toStrictEqual(burned);
       });
 
       it('finds nothing where nothing is', async () => {
@@ -472,7 +578,7 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
 
       it('tells the sender what became of the secret', async () => {
         const { id, receipt, expiresAtMs } = await secrets.create({ payload: 'p', views: 2, ttlMs: HOUR_MS });
-        const facts = { ok: true, expiresAtMs };
+        const facts = { ok: true, expiresAtMs, leasedAtBurn: 0 };
         expect(await secrets.status(receipt)).toStrictEqual({
           ...{ ...facts, state: 'live', viewsRemaining: 2, viewsUsed: 0, viewedAtMs: null },
         });
@@ -535,6 +641,22 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         });
       });
 
+      it('is not in the backend, in no part that could burn', async () => {
+        const { id, receipt } = await secrets.create({ payload: 'p', views: 2 });
+        const [, tag, random] = receipt.split('.');
+        const { viewId } = shown(await secrets.view(id, { leaseMs: 60_000 }));
+        const kept = await under.contents();
+        expect(kept).toContain(tag);
+        for (const mine of [random, receipt, viewId, id]) expect(kept).not.toContain(mine);
+        // What stands there is no receipt.
+        for (const [text] of kept.matchAll(/[\w-]{22}/g))
+          expect(await secrets.burn(`receipt.${tag}.${text}`)).toStrictEqual({
+            ok: false,
+            reason: 'not_found',
+          });
+        expect(await secrets.burn(receipt)).toMatchObject({ ok: true });
+      });
+
       it('does not open the secret, tell its id, or let itself be made up', async () => {
         const { id, receipt } = await secrets.create({ payload: 'p', views: 1 });
         expect(receipt).not.toContain(id);
@@ -586,7 +708,7 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         for (const id of ['wrong', burned.id, expired.id])
           expect(await secrets.burn(id)).toStrictEqual({ ok: false, reason: 'not_found' });
         expect(await secrets.status(burned.receipt)).toMatchObject({ state: 'burned' });
-        expect(await secrets.burn(burned.receipt)).toStrictEqual({ ok: true, already: 'used' });
+        expect(await secrets.burn(burned.receipt)).toStrictEqual({ ok: true, leased: 0, already: 'used' });
       });
 
       it('still tells a reader whose own view burned it', async () => {
@@ -807,10 +929,7 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         ['view with null', () => secrets.view('id', null as never)],
         ['peek with null', () => secrets.peek('id', null as never)],
         ['burn with null', () => secrets.burn('id', null as never)],
-        [
-          'status with null',
-          () => secrets.status(formatReceipt({ tag: createId(), proof: createId() }), null as never),
-        ],
+        ['status with null', () => secrets.status(createReceipt(createId()).receipt, null as never)],
         ['confirm with null', () => secrets.confirm('id', 'viewId', null as never)],
         ['release with null', () => secrets.release('id', 'viewId', null as never)],
         ['confirm without a viewId', () => secrets.confirm('id', undefined as never)],
@@ -825,6 +944,57 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         expect(await codeOf(secrets.view('id', { signal }))).toBe('Aborted');
         expect(await codeOf(secrets.peek('id', { signal }))).toBe('Aborted');
         expect(await under.contents()).toBe('');
+      });
+
+      const WRONG = [
+        'hunter2',
+        4711_0815,
+        47110815n,
+        ['hunter2'],
+        { hunter2: 'hunter2' },
+        true,
+        null,
+        Symbol('hunter2'),
+      ];
+      const OPTIONS = [
+        'payload',
+        'views',
+        'ttlMs',
+        'id',
+        'meta',
+        'maxFailures',
+        'label',
+        'tombstoneMs',
+        'signal',
+      ];
+      it.each([
+        ...OPTIONS.map((name): [string, (wrong: unknown) => Promise<unknown>] => [
+          `create({ ${name} })`,
+          (wrong) => secrets.create({ payload: 'p', views: 1, [name]: wrong }),
+        ]),
+        ...['viewId', 'leaseMs', 'signal'].map((name): [string, (wrong: unknown) => Promise<unknown>] => [
+          `view(id, { ${name} })`,
+          (wrong) => secrets.view('id', { [name]: wrong }),
+        ]),
+        ['create(options)', (wrong: unknown) => secrets.create(wrong as never)] as const,
+        ['view(id)', (wrong: unknown) => secrets.view(wrong as never)] as const,
+        ['view(id, options)', (wrong: unknown) => secrets.view('id', wrong as never)] as const,
+        ['peek(id)', (wrong: unknown) => secrets.peek(wrong as never)] as const,
+        ['burn(receipt)', (wrong: unknown) => secrets.burn(wrong as never)] as const,
+        ['burn(id, options)', (wrong: unknown) => secrets.burn('id', wrong as never)] as const,
+        ['status(receipt)', (wrong: unknown) => secrets.status(wrong as never)] as const,
+        ['confirm(id)', (wrong: unknown) => secrets.confirm(wrong as never, 'v')] as const,
+        ['confirm(id, viewId)', (wrong: unknown) => secrets.confirm('id', wrong as never)] as const,
+        ['release(id, viewId)', (wrong: unknown) => secrets.release('id', wrong as never)] as const,
+      ])('%s: no error quotes what was passed', async (_, call) => {
+        for (const wrong of WRONG) {
+          const outcome: unknown = await call(wrong).catch((error: unknown) => error);
+          if (!(outcome instanceof Error)) continue; // It may be right here, as text is for an id.
+          expect(outcome).toBeInstanceOf(SecretError);
+          // A name that is no option is quoted.
+          const said = inspect(outcome, { depth: 9 }).replace(/hunter2 is not an option/g, '');
+          expect(said).not.toMatch(/hunter2|4711/);
+        }
       });
 
       it('no error holds the payload or the id', async () => {

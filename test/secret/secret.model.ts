@@ -143,6 +143,8 @@ interface Secret {
   /** Released views. On a secret that counts failures, each showing of them is one. */
   released: Taken[];
   burnedAt: number;
+  /** The viewIds that were pending when burn() came. */
+  cut: readonly string[];
   viewed: boolean;
   lastReleased: string | undefined;
   /** Only on a secret without a limit of views: the last view, and how many came before it. */
@@ -188,7 +190,17 @@ export class SecretModel {
     if (this.#find(id)) return { code: 'SecretConflict' };
     const deadline = ticks === undefined ? Infinity : this.#nowMs + halfTickOff(ticks);
     this.#secrets.set(id, {
-      ...{ id, views, deadline, maxFailures, taken: [], released: [], burnedAt: Infinity, viewed: false },
+      ...{
+        id,
+        views,
+        deadline,
+        maxFailures,
+        taken: [],
+        released: [],
+        burnedAt: Infinity,
+        cut: [],
+        viewed: false,
+      },
       ...{ lastReleased: undefined, last: undefined, uncounted: 0 },
     });
     return { viewsRemaining: finite(views), expires: deadline < Infinity };
@@ -236,16 +248,17 @@ export class SecretModel {
     if (!secret) return { ok: false };
     if (this.#countsNothing(secret)) return this.#settled(secret);
     const mine = secret.taken.findLast((taken) => taken.viewId === viewId);
-    if (!mine) return { ok: false };
+    const lost = this.#lost(secret);
+    if (!mine || secret.cut.includes(viewId)) return lost;
     if (this.#isPending(mine) && this.#stateOf(secret) !== 'burned') {
       mine.settledAt = this.#nowMs;
       mine.confirmed = true;
       // The order of confirming counts, and not the order of showing.
       secret.taken = [...secret.taken.filter((taken) => taken !== mine), mine];
     } else if (secret.maxFailures < Infinity) {
-      if (this.#failuresOf(secret).includes(mine)) return { ok: false };
+      if (this.#failuresOf(secret).includes(mine)) return lost;
       const last = secret.taken.filter(({ confirmed }) => confirmed).at(-1);
-      if (secret.views === Infinity && mine !== last) return { ok: false };
+      if (secret.views === Infinity && mine !== last) return lost;
     }
     return this.#settled(secret);
   }
@@ -261,8 +274,8 @@ export class SecretModel {
       secret.released.push(mine);
       secret.lastReleased = viewId;
     } else if (secret.maxFailures < Infinity) {
-      if (!secret.released.some((released) => released.viewId === viewId)) return { ok: false };
-    } else if (mine || secret.lastReleased !== viewId) return { ok: false };
+      if (!secret.released.some((released) => released.viewId === viewId)) return this.#lost(secret);
+    } else if (mine || secret.lastReleased !== viewId) return this.#lost(secret);
     return this.#settled(secret);
   }
 
@@ -278,15 +291,24 @@ export class SecretModel {
       ...this.#failuresRemaining(secret),
     };
     const ended = state === 'burned' ? { ended: this.#howEnded(secret), endedAt: 'number' } : {};
-    if (type === 'status') return { ok: true, state, viewsRemaining, expires, ...soFar, ...ended };
+    const leased = secret.cut.length;
+    if (type === 'status')
+      return { ok: true, state, viewsRemaining, expires, ...soFar, ...ended, leasedAtBurn: leased };
     if (type === 'peek')
       return state === 'live'
         ? { ok: true, viewsRemaining, expires, ...soFar }
         : { ok: false, reason: state, ...soFar };
     if (state === 'expired') return { ok: false, reason: state };
-    if (state === 'burned') return { ok: true, already: this.#howEnded(secret) };
+    if (state === 'burned') return { ok: true, leased, already: this.#howEnded(secret) };
     secret.burnedAt = this.#nowMs;
-    return { ok: true };
+    secret.cut = secret.taken.filter((taken) => this.#isPending(taken)).map(({ viewId }) => viewId);
+    return { ok: true, leased: secret.cut.length };
+  }
+
+  /** The answer to a call that settles nothing. */
+  #lost(secret: Secret): Outcome {
+    const byHand = this.#stateOf(secret) === 'burned' && this.#howEnded(secret) === 'burned';
+    return { ok: false, ...(byHand ? { reason: 'burned' } : {}) };
   }
 
   #settled(secret: Secret): Outcome {

@@ -20,8 +20,8 @@ describeSecrets('memory', async () => {
   let offsetMs = 0;
   const backends: MemorySecretBackend[] = [];
   return {
-    backend(options) {
-      const backend = new MemorySecretBackend(options, { now: () => Date.now() + offsetMs });
+    backend() {
+      const backend = new MemorySecretBackend({ now: () => Date.now() + offsetMs });
       backends.push(backend);
       return backend;
     },
@@ -39,8 +39,8 @@ describe('MemorySecretBackend', () => {
     tombstoneMs: number,
     clock?: { now(): number },
   ): [SecretService, Map<string, SecretEntry>] => {
-    const backend = new MemorySecretBackend({ tombstoneMs }, clock);
-    return [new SecretService(backend, resolveSecretDefaults()), backend['entries']];
+    const backend = new MemorySecretBackend(clock);
+    return [new SecretService(backend, resolveSecretDefaults({ tombstoneMs })), backend['entries']];
   };
   const payloadsOf = (entries: Map<string, SecretEntry>): number =>
     [...entries.values()].filter(({ content }) => content).length;
@@ -78,7 +78,7 @@ describe('MemorySecretBackend', () => {
   });
 
   it('keeps no process alive', async () => {
-    const backend = new MemorySecretBackend({ tombstoneMs: 86_400_000 });
+    const backend = new MemorySecretBackend();
     await new SecretService(backend, resolveSecretDefaults()).create({ payload: 'p', ttlMs: 3_600_000 });
     expect([...backend['timers'].values()].map((timer) => timer.hasRef())).toStrictEqual([false]);
   });
@@ -95,7 +95,7 @@ const onRedis = (server: RedisEndpoint, client: RedisClient): SecretsUnderTest =
   const admin = server.client();
   const runner = new ScriptRunner(client, 2_000);
   return {
-    backend: ({ tombstoneMs }) => new RedisSecretBackend(runner, { keyPrefix: 'syncguard', tombstoneMs }),
+    backend: () => new RedisSecretBackend(runner, 'syncguard'),
     advance: (ms) => server.clock.advance(ms),
     contents: () => contentsOf(admin),
   };
@@ -154,7 +154,7 @@ describe('SecretService on Redis', () => {
     // The first call of a script that the server does not have takes a second round trip.
     await Promise.all(secretScripts.map(({ lua }) => admin.script('LOAD', lua)));
     const options = resolveSecretDefaults();
-    backend = new RedisSecretBackend(runner, { keyPrefix: 'app', ...options });
+    backend = new RedisSecretBackend(runner, 'app');
     secrets = new SecretService(backend, options);
     await client.ping();
   });
@@ -186,7 +186,7 @@ describe('SecretService on Redis', () => {
         client = cluster as unknown as Redis;
         const options = resolveSecretDefaults();
         await Promise.all(secretScripts.map(({ lua }) => server!.client().script('LOAD', lua)));
-        backend = new RedisSecretBackend(new ScriptRunner(cluster, 5_000), { keyPrefix: 'app', ...options });
+        backend = new RedisSecretBackend(new ScriptRunner(cluster, 5_000), 'app');
         secrets = new SecretService(backend, options);
       });
       afterEach(async () => {
@@ -256,7 +256,7 @@ describe('SecretService on Redis', () => {
       it('burns once, and says so even where a second burn finds nothing', async () => {
         const uniform = new SecretService(backend, { ...resolveSecretDefaults(), uniform: true });
         const { id } = await uniform.create({ payload: 'p', views: 1 });
-        expect(await cut(() => uniform.burn(id))).toStrictEqual({ ok: true });
+        expect(await cut(() => uniform.burn(id))).toStrictEqual({ ok: true, leased: 0 });
         expect(await uniform.burn(id)).toStrictEqual({ ok: false, reason: 'not_found' });
       });
     },
@@ -338,7 +338,7 @@ describe('SecretService on Redis', () => {
     await admin.config('SET', 'maxmemory', '1');
     try {
       await expect(of({})).rejects.toMatchObject({ code: 'ServiceUnavailable' });
-      expect(await secrets.burn(burning.id)).toStrictEqual({ ok: true });
+      expect(await secrets.burn(burning.id)).toStrictEqual({ ok: true, leased: 0 });
       expect(await secrets.view(last.id)).toMatchObject({ ok: true, burned: true });
       expect(await secrets.confirm(leasing.id, confirmed)).toMatchObject({ ok: true, viewsRemaining: 1 });
       expect(await secrets.view(leasing.id, { leaseMs })).toMatchObject({ ok: true, viewsRemaining: 0 });
@@ -397,10 +397,7 @@ describe('SecretService on Redis', () => {
       const admin = server.client();
       const options = resolveSecretDefaults();
       const impatient = new ScriptRunner(server.client(), 50);
-      const service = new SecretService(
-        new RedisSecretBackend(impatient, { keyPrefix: 'app', ...options }),
-        options,
-      );
+      const service = new SecretService(new RedisSecretBackend(impatient, 'app'), options);
       await service.peek('warm');
       server.pause();
       await expect(service.create({ payload: 'p', views: 1 })).rejects.toMatchObject({
@@ -422,10 +419,7 @@ describe('SecretService on Redis', () => {
     await eventually(() => expect(client.status).not.toBe('ready'));
     const away = new ScriptRunner(client, 100);
     const options = resolveSecretDefaults();
-    const service = new SecretService(
-      new RedisSecretBackend(away, { keyPrefix: 'app', ...options }),
-      options,
-    );
+    const service = new SecretService(new RedisSecretBackend(away, 'app'), options);
     await expect(service.view('id')).rejects.toThrow(SecretError);
     await expect(service.view('id')).rejects.toMatchObject({ code: 'ServiceUnavailable' });
   });

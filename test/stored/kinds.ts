@@ -197,6 +197,11 @@ export const SECRETS: Kinds = {
   'the tombstone of one that was burned': async ({ secrets }) => {
     await secrets.burn((await secrets.create(SECRET)).receipt);
   },
+  'the tombstone of one that was burned while it was on lease': async ({ secrets }) => {
+    const { receipt } = await secrets.create(SECRET);
+    await secrets.view('secret-1', { viewId: 'view-1', leaseMs: seconds(30) });
+    await secrets.burn(receipt);
+  },
   'the tombstone of one that has expired': async ({ secrets, advance }) => {
     await secrets.create(SECRET);
     advance(days(1));

@@ -378,7 +378,7 @@ describe('lose(key)', () => {
 });
 
 describe('makeUnreachable()', () => {
-  const config = { budget: { retentionMs: 1_000 }, secret: { tombstoneMs: 1_000 } };
+  const config = { budget: { retentionMs: 1_000 } };
   const ports = [
     ['lock', MemoryLockBackend, LockError],
     ['limit', MemoryLimitBackend, LimitError],

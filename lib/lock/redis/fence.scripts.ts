@@ -66,6 +66,7 @@ export const getFencedScript = defineScript({
   name: 'fence-get',
   keys: ['target'],
   args: [],
+  alone: true,
   lua: /* lua */ `
 local value = redis.call('GET', target)
 return value and {1, value} or {0}`,

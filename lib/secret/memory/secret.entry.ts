@@ -18,6 +18,7 @@ export class SecretEntry {
   readonly expiresAtMs: number | null;
   readonly maxFailures: number | null;
   readonly label: string;
+  readonly tombstoneMs: number;
   content: Content | undefined;
   viewsRemaining: number | null;
   viewsUsed = 0;
@@ -25,6 +26,8 @@ export class SecretEntry {
   /** The views that remained after each counted view, by viewTag. */
   readonly views = new Map<string, number>();
   readonly leases = new Map<string, Lease>();
+  /** The viewTags that were on lease when it was burned. */
+  cutOff: ReadonlySet<string> = new Set();
   failures = 0;
   /** How each failed view failed, by viewTag. */
   readonly failed = new Map<string, 'released' | 'lapsed'>();
@@ -36,13 +39,14 @@ export class SecretEntry {
   lastTag: string | undefined;
 
   constructor(secret: StoredSecret, nowMs: number) {
-    const { proof, payload, text, meta, views, ttlMs, maxFailures, label } = secret;
+    const { proof, payload, text, meta, views, ttlMs, maxFailures, label, tombstoneMs } = secret;
     this.proof = proof;
     this.expiresAtMs = ttlMs === null ? null : nowMs + ttlMs;
     this.content = { payload, text, meta };
     this.viewsRemaining = views;
     this.maxFailures = maxFailures;
     this.label = label;
+    this.tombstoneMs = tombstoneMs;
   }
 
   get state(): 'live' | 'leased' | 'burned' | 'expired' {
@@ -64,6 +68,7 @@ export class SecretEntry {
       ...(maxFailures === null ? {} : { failuresRemaining: Math.max(0, maxFailures - this.failures) }),
       ended: ended?.how ?? null,
       endedAtMs: ended?.atMs ?? null,
+      leasedAtBurn: this.cutOff.size,
     } as OutcomeReply<Outcome>;
   }
 
@@ -92,6 +97,7 @@ export class SecretEntry {
   burn(how: SecretEnd, atMs: number): void {
     this.content = undefined;
     this.viewsRemaining = 0;
+    this.cutOff = new Set(this.leases.keys());
     this.leases.clear();
     this.ended = { how, atMs };
   }
@@ -102,14 +108,15 @@ export class SecretEntry {
   }
 
   /** Returns when a timer must delete the content or, once that is gone, the tombstone. */
-  dueAtMs(tombstoneMs: number): number {
-    if (!this.content) return this.tombstoneEndMs(tombstoneMs);
+  dueAtMs(): number {
+    if (!this.content) return this.tombstoneEndMs();
     const lapses = [...this.leases.values()].map(({ endMs }) => endMs);
     return this.isFull && lapses.length > 0 ? Math.max(...lapses) : (this.expiresAtMs ?? Infinity);
   }
 
   /** Returns when the tombstone is deleted, as the Lua function of this name. */
-  tombstoneEndMs(tombstoneMs: number): number {
+  tombstoneEndMs(): number {
+    const { tombstoneMs } = this;
     if (this.content) return Infinity;
     const endMs = this.ended?.atMs ?? this.expiresAtMs ?? Infinity;
     if (tombstoneMs === 0) return endMs;

@@ -27,10 +27,7 @@ export class MemorySecretBackend implements SecretBackend {
   /** A timer for each secret, so that its content is deleted on time even if no call comes. */
   private readonly timers = new Map<string, NodeJS.Timeout>();
 
-  constructor(
-    private readonly config: { readonly tombstoneMs: number },
-    private readonly clock: Clock = systemClock,
-  ) {}
+  constructor(private readonly clock: Clock = systemClock) {}
 
   async create(secret: StoredSecret, { signal }: CallOptions): Promise<CreateReply> {
     refuseAborted(signal, SecretError);
@@ -79,8 +76,12 @@ export class MemorySecretBackend implements SecretBackend {
       if (leases.delete(viewTag)) {
         if (entry.viewsRemaining === null) entry.confirmedTag = viewTag;
         entry.burnIfOver(this.clock.now());
-      } else if (failed.has(viewTag) || !(views.has(viewTag) || entry.confirmedTag === viewTag))
-        return 'not_found';
+      } else if (
+        entry.cutOff.has(viewTag) ||
+        failed.has(viewTag) ||
+        !(views.has(viewTag) || entry.confirmedTag === viewTag)
+      )
+        return lost(entry, viewTag);
       return entry.tell('settled');
     });
   }
@@ -92,7 +93,7 @@ export class MemorySecretBackend implements SecretBackend {
       if (lease) {
         releaseView(entry, viewTag, lease.calls.size);
         entry.burnIfOver(this.clock.now());
-      } else if (!wasReleased(entry, viewTag)) return 'not_found';
+      } else if (!wasReleased(entry, viewTag)) return lost(entry, viewTag);
       return entry.tell('settled');
     });
   }
@@ -148,7 +149,7 @@ export class MemorySecretBackend implements SecretBackend {
     if (!entry) return undefined;
     const nowMs = this.clock.now();
     entry.settle(nowMs);
-    if (nowMs < entry.tombstoneEndMs(this.config.tombstoneMs)) return entry;
+    if (nowMs < entry.tombstoneEndMs()) return entry;
     this.entries.delete(tag);
     clearTimeout(this.timers.get(tag));
     this.timers.delete(tag);
@@ -157,7 +158,7 @@ export class MemorySecretBackend implements SecretBackend {
 
   #arm(tag: string, entry: SecretEntry, soonestMs = 0): void {
     clearTimeout(this.timers.get(tag));
-    const dueAtMs = entry.dueAtMs(this.config.tombstoneMs);
+    const dueAtMs = entry.dueAtMs();
     const delayMs = Math.min(Math.max(dueAtMs - this.clock.now(), soonestMs), MAX_DURATION_MS);
     this.timers.set(tag, setTimeout(() => this.#fired(tag, dueAtMs), delayMs).unref());
   }
@@ -189,6 +190,12 @@ function releaseView(entry: SecretEntry, viewTag: string, tries: number): void {
     entry.failures += tries;
     entry.failed.set(viewTag, 'released');
   }
+}
+
+/** As the Lua function of this name. */
+function lost(entry: SecretEntry, viewTag: string): SettleReply {
+  if (entry.cutOff.has(viewTag)) return entry.tell('cut_off');
+  return entry.ended?.how === 'burned' ? entry.tell('burned') : 'not_found';
 }
 
 /** Returns whether the view was released before, by the first send of the same call. */

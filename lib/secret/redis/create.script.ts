@@ -24,7 +24,8 @@ end
 
 local expiresAtMs = tonumber(ttlMs) > 0 and nowMs + ttlMs or 0
 redis.call('HSET', content, 'bytes', bytes, 'form', form, 'meta', meta)
-redis.call('HSET', record, 'proof', proof, 'left', views, 'expires', expiresAtMs)
+redis.call('HSET', record, 'proof', proof, 'left', views, 'expires', expiresAtMs,
+  'tombstone', tombstoneMs)
 if tonumber(maxFailures) > 0 then redis.call('HSET', record, 'max', maxFailures) end
 if secretLabel ~= '' then redis.call('HSET', record, 'label', secretLabel) end
 if expiresAtMs > 0 then

@@ -28,7 +28,7 @@ return reply`,
   decode(reply): PeekReply {
     const facts = decodeTell('secret-peek', reply, LOOK_OUTCOMES);
     if (facts === 'not_found' || facts.outcome !== 'live') return facts;
-    return { ...facts, meta: String((reply as unknown[])[9]) };
+    return { ...facts, meta: String((reply as unknown[])[10]) };
   },
 });
 

@@ -1,6 +1,9 @@
 import { LONGEST_TOMBSTONE_MS } from '../secret.backend.js';
 import { NOW_MS } from '../../script/fragments.js';
 
+/** The length of a viewTag and a comma. */
+const CUT_LENGTH = 23;
+
 // A secret is two HASHes. `content` has `bytes`, `form` ('text' or 'bytes') and `meta` (JSON, or empty). Redis deletes it
 // at the deadline. `record` stays longer, as the tombstone:
 //   proof    the secret part of the receipt         left     views that remain, -1 without a limit
@@ -8,6 +11,7 @@ import { NOW_MS } from '../../script/fragments.js';
 //   used     views counted or pending               viewed   when it was last shown
 //   max      maxFailures, 0 without                 failures  the calls of released leases, and of lapsed ones noted
 //   ended    'how:atMs' of its burn                 label    for events
+//   tombstone  tombstoneMs                          cut      'viewTag,' of each view that was pending when it was burned
 //   view:<viewTag>  views remaining after it        failed:<viewTag>  'released' or 'lapsed'
 //   released, confirmed, last  the last viewTag that was released, confirmed, or counted without a limit of views
 //   burn     the burnId of the call that burned it. These four let a second send of a call be recognised.
@@ -19,9 +23,9 @@ import { NOW_MS } from '../../script/fragments.js';
 export const STATE = /* lua */ `
 -- Reads: record.
 -- Sets: time, nowMs, fields, known, label, left, expiresAtMs, used, viewedAtMs, max, failures, tries, pending,
---   lapsed, triesPending, lapsedAtMs, ended, endedAtMs, full, state, tell.${NOW_MS}
+--   lapsed, triesPending, lapsedAtMs, ended, endedAtMs, cut, full, state, tell.${NOW_MS}
 local fields = redis.call('HMGET', record, 'proof', 'left', 'expires', 'leases', 'used', 'viewed', 'max', 'failures',
-  'ended', 'label')
+  'ended', 'label', 'cut', 'tombstone')
 local known, label = fields[1], fields[10] or ''
 local left, expiresAtMs = tonumber(fields[2] or 0), tonumber(fields[3] or 0)
 if known and not (left and expiresAtMs and fields[2] and fields[3]) then
@@ -29,6 +33,7 @@ if known and not (left and expiresAtMs and fields[2] and fields[3]) then
 end
 local used, viewedAtMs = tonumber(fields[5] or 0), tonumber(fields[6] or 0)
 local max, failures = tonumber(fields[7] or 0), tonumber(fields[8] or 0)
+local cut = fields[11] or ''
 
 local function tries(calls) return select(2, string.gsub(calls, ',', '')) end
 
@@ -64,18 +69,17 @@ elseif full() then state = 'leased' end
 local function tell(outcome, remaining)
   local failuresLeft = max > 0 and math.max(0, max - failures) or -1
   return {outcome, remaining or left, used, viewedAtMs, expiresAtMs, failuresLeft, ended or '',
-    ended and tonumber(endedAtMs) or 0, label}
+    ended and tonumber(endedAtMs) or 0, label, #cut / ${CUT_LENGTH}}
 end`;
 
 // A full server refuses a script at its first write, if that needs memory, and at no later one. So the first write in
 // the scripts with ENDINGS is always one that needs none (HDEL or UNLINK, and the HDEL of a field '' where there is
 // nothing to delete). Secrets can be viewed and burned on a full server, but not created.
 export const ENDINGS = /* lua */ `
--- Reads: expiresAtMs, lapsed, record, nowMs, content, used, viewedAtMs, failures.
--- Changes: tombstoneMs, ended, endedAtMs, left.
--- Sets: tombstoneEndMs, noteLapsed, burn.
-tombstoneMs = tonumber(tombstoneMs)
-
+-- Reads: fields, expiresAtMs, lapsed, record, nowMs, pending, content, used, viewedAtMs, failures.
+-- Changes: ended, endedAtMs, left, cut.
+-- Sets: tombstoneMs, tombstoneEndMs, noteLapsed, burn.
+local tombstoneMs = tonumber(fields[12] or 0)
 -- Returns when the tombstone is deleted: tombstoneMs after the end, or at the deadline if that is later, so that
 -- anyone who follows the link learns how the secret ended. A deadline extends it to a year after the end at most.
 -- With a tombstoneMs of 0 there is no tombstone, and the record is deleted at the end.
@@ -93,6 +97,7 @@ end
 
 local function burn(how)
   ended, endedAtMs, left = how, nowMs, 0
+  for _, lease in ipairs(pending) do cut = cut .. lease.holder .. ',' end
   redis.call('UNLINK', content)
   if tombstoneMs == 0 then
     redis.call('UNLINK', record)
@@ -100,6 +105,7 @@ local function burn(how)
     redis.call('PEXPIREAT', record, tombstoneEndMs(nowMs))
     redis.call('HSET', record, 'left', 0, 'leases', '', 'used', used, 'viewed', viewedAtMs, 'failures', failures,
       'ended', how .. ':' .. nowMs)
+    if cut ~= '' then redis.call('HSET', record, 'cut', cut) end
     noteLapsed()
   end
 end`;

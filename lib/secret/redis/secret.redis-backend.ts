@@ -25,11 +25,11 @@ import { viewScript } from './view.script.js';
 export class RedisSecretBackend implements SecretBackend {
   constructor(
     private readonly runner: ScriptRunner,
-    private readonly config: { readonly keyPrefix: string; readonly tombstoneMs: number },
+    private readonly keyPrefix: string,
   ) {}
 
   create(secret: StoredSecret, { signal }: CallOptions): Promise<CreateReply> {
-    const { tag, proof, payload, text, views, ttlMs, meta, maxFailures, label } = secret;
+    const { tag, proof, payload, text, views, ttlMs, meta, maxFailures, label, tombstoneMs } = secret;
     const args = {
       proof,
       bytes: payload,
@@ -39,13 +39,14 @@ export class RedisSecretBackend implements SecretBackend {
       meta,
       maxFailures: maxFailures ?? 0,
       secretLabel: label,
+      tombstoneMs,
     };
     // Burns a secret whose `create()` has rejected although the secret is or may be stored. Its caller got no receipt
     // and passes on no link, so nobody would open it, and without a deadline it would stay for ever.
     const undo = (): void => {
       this.runner
         .ready()
-        .then(() => this.#run(burnScript, tag, { proof, burnId: proof, tombstoneMs: 0 }, {}))
+        .then(() => this.#run(burnScript, tag, { proof, burnId: proof, forget: 1 }, {}))
         .catch(() => {});
     };
     return this.#run(createScript, tag, args, { signal, undo });
@@ -60,7 +61,7 @@ export class RedisSecretBackend implements SecretBackend {
   }
 
   burn({ tag, proof = '', burnId }: Burn, options: CallOptions): Promise<BurnReply> {
-    return this.#run(burnScript, tag, { proof, burnId }, options);
+    return this.#run(burnScript, tag, { proof, burnId, forget: 0 }, options);
   }
 
   status({ tag, proof }: Receipt, options: CallOptions): Promise<StatusReply> {
@@ -78,12 +79,10 @@ export class RedisSecretBackend implements SecretBackend {
   #run<Arg extends string, Result>(
     script: Script<'content' | 'record', Arg, Result>,
     tag: string,
-    args: Readonly<Record<Exclude<Arg, 'tombstoneMs'>, ScriptArg>> & { readonly tombstoneMs?: number },
+    args: Readonly<Record<Arg, ScriptArg>>,
     { signal, undo }: Pick<RunOptions<Result>, 'signal' | 'undo'>,
   ): Promise<Result> {
-    const { keyPrefix, tombstoneMs } = this.config;
-    const content = `${keyPrefix}/secret:{${tag}}`;
-    const all = { tombstoneMs, ...args } as Record<Arg, ScriptArg>;
-    return this.runner.run(script, { content, record: `${content}:record` }, all, { signal, undo });
+    const content = `${this.keyPrefix}/secret:{${tag}}`;
+    return this.runner.run(script, { content, record: `${content}:record` }, args, { signal, undo });
   }
 }

@@ -3,7 +3,8 @@ import { ENDINGS, KEYS, LEASING, STATE } from './secret.fragments.js';
 import { decodeTell } from './view.script.js';
 import type { SettleReply } from '../secret.backend.js';
 
-const decodeSettle = (reply: unknown): SettleReply => decodeTell('secret-settle', reply, ['settled']);
+const decodeSettle = (reply: unknown): SettleReply =>
+  decodeTell('secret-settle', reply, ['settled', 'cut_off', 'burned']);
 
 // Removes this view from the pending ones. A secret that counts neither views nor failures has no pending views, so
 // there is nothing to settle.
@@ -17,23 +18,31 @@ local mine, at = leaseOf()
 if mine then
   table.remove(pending, at)
   triesPending = triesPending - tries(mine.calls)
+end
+local isCut = string.find(cut, viewTag, 1, true)
+
+-- What became of a view that is not pending and was not settled in this way before.
+local function lost()
+  if isCut then return tell('cut_off') end
+  return ended == 'burned' and tell('burned') or 'not_found'
 end`;
 
 /**
  * secret-confirm: Counts a pending view. A view that was counted before stays counted.
  * KEYS: content, record
- * ARGV: viewTag, tombstoneMs
- * Reply: the fields of `tell()`, or not_found
+ * ARGV: viewTag
+ * Reply: the fields of `tell()`, after `cut_off` if `burn()` has ended this view and after `burned` if it has ended the
+ *   secret, or not_found
  * Atomic: a pending view is settled once, and the last one burns the secret.
  */
 export const confirmScript = defineScript({
   name: 'secret-confirm',
   keys: KEYS,
-  args: ['viewTag', 'tombstoneMs'],
+  args: ['viewTag'],
   lua: /* lua */ `${TAKE_LEASE}
 if not mine then
   local counted = redis.call('HEXISTS', record, view) == 1 or redis.call('HGET', record, 'confirmed') == viewTag
-  return counted and not failureOf() and tell('settled') or 'not_found'
+  return counted and not isCut and not failureOf() and tell('settled') or lost()
 end
 if left == 0 and #pending == 0 then
   burn('used')
@@ -50,19 +59,19 @@ return tell('settled')`,
  * secret-release: Releases a pending view. With `maxFailures` each call that was shown this view is a failure,
  * which may burn the secret.
  * KEYS: content, record
- * ARGV: viewTag, tombstoneMs
- * Reply: the fields of `tell()`, or not_found
+ * ARGV: viewTag
+ * Reply: as secret-confirm
  * Atomic: a pending view is settled once, and its failures are counted in the same step.
  */
 export const releaseScript = defineScript({
   name: 'secret-release',
   keys: KEYS,
-  args: ['viewTag', 'tombstoneMs'],
+  args: ['viewTag'],
   lua: /* lua */ `${TAKE_LEASE}
 if not mine then
-  if max > 0 then return failureOf() == 'released' and tell('settled') or 'not_found' end
+  if max > 0 then return failureOf() == 'released' and tell('settled') or lost() end
   local again = redis.call('HEXISTS', record, view) == 0 and redis.call('HGET', record, 'released') == viewTag
-  return again and tell('settled') or 'not_found'
+  return again and tell('settled') or lost()
 end
 used = used - 1
 failures = failures + tries(mine.calls)

@@ -7,11 +7,11 @@ import { MAX_LEASES } from '../secret.validate.js';
 const OUTCOMES = ['shown', 'burned', 'burned_by_you', 'expired', 'leased', 'failed', 'lease_needed'] as const;
 
 type Text = string | Buffer;
-type TellFields = [Text, number, number, number, number, number, Text, number, Text];
+type TellFields = [Text, number, number, number, number, number, Text, number, Text, number];
 
 export const orNull = (value: number, none: number): number | null => (value === none ? null : value);
 
-/** Decodes not_found, or the nine fields of `tell()`, with which every other reply about a secret begins. */
+/** Decodes not_found, or the ten fields of `tell()`, with which every other reply about a secret begins. */
 export function decodeTell<Outcome extends string>(
   script: string,
   reply: unknown,
@@ -19,9 +19,9 @@ export function decodeTell<Outcome extends string>(
 ): OutcomeReply<Outcome> | 'not_found' {
   if (!Array.isArray(reply))
     return String(reply) === 'not_found' ? 'not_found' : unexpectedReply(script, reply);
-  const [told, left, used, viewed, expires, failuresLeft, ended, endedAt, label] = reply as TellFields;
+  const [told, left, used, viewed, expires, failuresLeft, ended, endedAt, label, cut] = reply as TellFields;
   const outcome = outcomes.find((each) => each === String(told));
-  if (!outcome || reply.length < 9) return unexpectedReply(script, reply);
+  if (!outcome || reply.length < 10) return unexpectedReply(script, reply);
   return {
     outcome,
     viewsRemaining: orNull(left, -1),
@@ -32,21 +32,23 @@ export function decodeTell<Outcome extends string>(
     ended: (String(ended) || null) as SecretEnd | null,
     endedAtMs: orNull(endedAt, 0),
     label: String(label),
+    leasedAtBurn: cut,
   } as OutcomeReply<Outcome>;
 }
 
 /**
  * secret-view: Shows a secret.
  * KEYS: content, record
- * ARGV: viewTag, callId, leaseMs, tombstoneMs
+ * ARGV: viewTag, callId, leaseMs
  * Reply: the fields of `tell()`, with bytes, form, meta and replayed after `shown`, or not_found
  * Atomic: of any number of readers, no more than the views that are left get the payload.
  */
 export const viewScript = defineScript({
   name: 'secret-view',
   keys: KEYS,
-  args: ['viewTag', 'callId', 'leaseMs', 'tombstoneMs'],
+  args: ['viewTag', 'callId', 'leaseMs'],
   binary: true,
+  alone: true,
   lua: /* lua */ `${STATE}
 ${ENDINGS}${LEASING}
 leaseMs = tonumber(leaseMs)
@@ -112,7 +114,12 @@ return shown(remaining, 0)`,
   decode(reply): ViewReply {
     const facts = decodeTell('secret-view', reply, OUTCOMES);
     if (facts === 'not_found' || facts.outcome !== 'shown') return facts;
-    const [payload, form, meta, replayed] = (reply as unknown[]).slice(9) as [Buffer, Buffer, Buffer, number];
+    const [payload, form, meta, replayed] = (reply as unknown[]).slice(10) as [
+      Buffer,
+      Buffer,
+      Buffer,
+      number,
+    ];
     if (!Buffer.isBuffer(payload)) return unexpectedReply('secret-view', reply);
     const text = form.toString('latin1') === 'text';
     return Object.assign(facts, { payload, text, meta: meta.toString(), replayed: replayed === 1 });

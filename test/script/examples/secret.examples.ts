@@ -15,7 +15,7 @@ const tombstoneMs = 60_000;
 
 const write = async (client: Redis, fields: Record<string, string>): Promise<void> => {
   const expires = String(Date.now() + 60_000);
-  await client.hset(record, { proof, left: '1', expires, ...fields });
+  await client.hset(record, { proof, left: '1', expires, tombstone: tombstoneMs, ...fields });
   await client.hset(content, { bytes: 'the secret', form: 'text', meta: '' });
   await client.pexpire(content, 60_000);
   await client.pexpire(record, 120_000);
@@ -49,14 +49,14 @@ export const secretExamples: ScriptExample[] = [
   {
     script: viewScript,
     keys,
-    args: { viewTag, callId: viewTag, leaseMs: 0, tombstoneMs },
+    args: { viewTag, callId: viewTag, leaseMs: 0 },
     prepare,
     // The last view burned the secret, and a second run cannot show it.
     again: ['burned_by_you'],
   },
   { script: peekScript, keys, args: {}, prepare },
-  { script: burnScript, keys, args: { proof, burnId: 'B'.repeat(22), tombstoneMs }, prepare },
+  { script: burnScript, keys, args: { proof, burnId: 'B'.repeat(22), forget: 0 }, prepare },
   { script: statusScript, keys, args: { proof }, prepare },
-  { script: confirmScript, keys, args: { viewTag, tombstoneMs }, prepare: lend },
-  { script: releaseScript, keys, args: { viewTag, tombstoneMs }, prepare: lend },
+  { script: confirmScript, keys, args: { viewTag }, prepare: lend },
+  { script: releaseScript, keys, args: { viewTag }, prepare: lend },
 ];
