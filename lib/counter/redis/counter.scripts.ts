@@ -36,6 +36,7 @@ if not fields[1] and redis.call('EXISTS', counter) == 1 then
   return redis.error_reply('SYNCGUARD_FOREIGN the key is not a counter')
 end
 
+local ttlMs = not ended and redis.call('PTTL', counter) or -2
 if fields[1] and ended then redis.call('UNLINK', counter) end
 local fits = count <= max - cost
 if fits then
@@ -44,7 +45,13 @@ if fits then
   redis.call('HSET', counter, 'count', count, 'endsAt', endsAtMs, 'last', callId)
   if remember == '1' then redis.call('HSET', counter, call, count) end
 end
-if endsAtMs > 0 and redis.call('PTTL', counter) < 0 then redis.call('PEXPIREAT', counter, endsAtMs) end
+if endsAtMs > 0 and ttlMs < 0 then
+  local ends = redis.pcall('PEXPIREAT', counter, endsAtMs)
+  if type(ends) == 'table' then
+    if ended then redis.call('UNLINK', counter) end
+    return ends
+  end
+end
 return {fits and 1 or 0, text(count), math.max(0, endsAtMs - nowMs)}`,
   decode(reply): CounterReply {
     if (!Array.isArray(reply)) return unexpectedReply('counter-increment', reply);

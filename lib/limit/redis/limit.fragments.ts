@@ -150,6 +150,14 @@ local longFull = longThreshold > 0 and longCount + ${cost} >= longThreshold`;
 /** The score of the call, if it is in the set: it is in flight, or the Redis client has sent the command twice. */
 export const SCORE = `tonumber(call('ZSCORE', attempts, callId) or nil)`;
 
+/** Takes back what the call has added, and fails with what an ACL has refused. */
+const failWith = (refusal: string): string => /* lua */ `
+local ids = {callId}
+for i = 2, cost do ids[i] = callId .. ':' .. i end
+call('ZREM', attempts, unpack(ids))
+error(${refusal}.err, 0)`;
+
+/** Adds the call. ZADD comes first, because a full server refuses it there. */
 export const addCall = (option: string, score: string, added = ''): string => /* lua */ `
 if cost == 1 then
   ${added}call('ZADD', attempts, '${option}', ${score}, callId)
@@ -161,7 +169,10 @@ else
   end
   ${added}call('ZADD', attempts, '${option}', unpack(members))
 end
-call('PEXPIRE', attempts, keepMs)`;
+local ends = redis.pcall('PEXPIRE', attempts, keepMs)
+if type(ends) == 'table' then
+  ${indent(failWith('ends'), 2)}
+end`;
 
 /** When a call counts. It comes after what has set a block, so that it counts for the next one. */
 export const COUNTED_AT = 'math.max(nowMs, shortFloor + 1, longFloor + 1)';
@@ -187,13 +198,18 @@ call('GET', block)
 call('GET', penalties)`;
 
 /** Denies the call by a new block of the tiers that are full, and writes its penalties. */
+/** Sets `newest`, the time of the newest attempt. */
+export const READ_NEWEST = /* lua */ `
+-- Reads: call, attempts.
+-- Sets: newest.
+local newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] or 0)`;
+
 export const SET_BLOCK = /* lua */ `
--- Reads: call, attempts, shortFull, longFull, shortBlockMs, factor, longBlockMs, maxBlockMs, shortCount,
---   longCount, block, penalties, forgiven, penaltiesTtlMs.
+-- Reads: call, callId, cost, attempts, newest, shortFull, longFull, shortBlockMs, factor, longBlockMs,
+--   maxBlockMs, shortCount, longCount, block, penalties, forgiven, penaltiesTtlMs.
 -- Changes: shortFloor, longFloor, longStrikes, shortStrikes, blockValue.
--- Sets: newest, scope, blockMs.
+-- Sets: scope, blockMs, set.
 -- Every window that is full starts again after its newest attempt, even if the clock has stepped back since then.
-local newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2])
 if shortFull then shortFloor = newest end
 if longFull then longFloor = newest end
 local scope, blockMs = 'temp', shortBlockMs * factor ^ shortStrikes
@@ -205,7 +221,10 @@ else
 end
 blockMs = math.floor(math.min(maxBlockMs, blockMs))
 blockValue = scope .. ' ' .. shortCount .. ' ' .. longCount .. ' ' .. blockMs
-call('SET', block, blockValue, 'PX', blockMs)
+local set = redis.pcall('SET', block, blockValue, 'PX', blockMs)
+if set.err then
+  ${indent(failWith('set'), 2)}
+end
 call('SET', penalties, ${formatPenalties('forgiven')}, 'PX', penaltiesTtlMs + blockMs)
 return blockMs .. ' ' .. blockValue`;
 

@@ -50,12 +50,15 @@ ${parsePenalties(ALL_PENALTIES)}
 if forgiven == callId then return 1 end
 local newest = math.min(redis.call('ZCOUNT', attempts, 0, '+inf'), tonumber(count))
 if newest == 0 then return 1 end
-redis.call('ZREMRANGEBYRANK', attempts, -newest, -1)
-if redis.call('PTTL', penalties) < 0 then
+local endless = redis.call('PTTL', penalties) < 0
+-- Removes nothing yet. An ACL that forbids it refuses the script here, and a full server allows every write after it.
+redis.call('ZREMRANGEBYRANK', attempts, 1, 0)
+if endless then
   redis.call('SET', penalties, ${formatPenalties('callId')}, 'PX', penaltiesTtlMs)
 else
   redis.call('SET', penalties, ${formatPenalties('callId')}, 'KEEPTTL')
 end
+redis.call('ZREMRANGEBYRANK', attempts, -newest, -1)
 return 1`,
   decode,
 });

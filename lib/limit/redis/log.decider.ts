@@ -8,6 +8,7 @@ import {
   COUNT_WITH_FLIGHTS,
   DENY_IF_BLOCKED,
   FLOORS,
+  READ_NEWEST,
   READ_STATE,
   SCORE,
   SET_BLOCK,
@@ -34,12 +35,15 @@ local blocks = longFull or shortFull and shortBlockMs > 0
 if ${isCounted} then
   return ${ALLOWED}
 end
+local newest = 0
 if blocks then
   ${indent(CHECK_BLOCK_KEYS, 2)}
   if not commit then return '1 temp' end
+  newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] or 0)
 end
 if commit then
   local score = ${COUNTED_AT}
+  newest = math.max(newest, score)
   local added
   ${indent(addCall(option, 'score', 'added = '), 2)}
   shortCount, longCount = shortCount + added, longCount + added
@@ -109,6 +113,7 @@ if blocks then
   ${indent(CHECK_BLOCK_KEYS, 2)}
   if not commit then return '1 temp' end
   ${indent(heal('attempts', 'keepMs'), 2)}
+  ${indent(READ_NEWEST, 2)}
   ${indent(SET_BLOCK, 2)}
 end
 ${WAIT_FOR_ROOM}
@@ -142,6 +147,7 @@ if not blocks then
 end
 ${CHECK_BLOCK_KEYS}
 ${heal('attempts', 'keepMs')}
+${READ_NEWEST}
 ${SET_BLOCK}`;
 
 /** Decides as a call of cost 1 would be decided, and writes nothing. The time until the window is empty is exact. */

@@ -29,7 +29,11 @@ redis.call('HSET', record, 'proof', proof, 'left', views, 'expires', expiresAtMs
 if tonumber(maxFailures) > 0 then redis.call('HSET', record, 'max', maxFailures) end
 if secretLabel ~= '' then redis.call('HSET', record, 'label', secretLabel) end
 if expiresAtMs > 0 then
-  redis.call('PEXPIREAT', content, expiresAtMs)
+  local ends = redis.pcall('PEXPIREAT', content, expiresAtMs)
+  if type(ends) == 'table' then
+    redis.call('UNLINK', content, record)
+    return ends
+  end
   redis.call('PEXPIREAT', record, expiresAtMs + tombstoneMs)
 end
 return expiresAtMs`,

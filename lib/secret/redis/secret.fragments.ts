@@ -78,7 +78,7 @@ end`;
 export const ENDINGS = /* lua */ `
 -- Reads: fields, expiresAtMs, lapsed, record, nowMs, pending, content, used, viewedAtMs, failures.
 -- Changes: ended, endedAtMs, left, cut.
--- Sets: tombstoneMs, tombstoneEndMs, noteLapsed, burn.
+-- Sets: tombstoneMs, tombstoneEndMs, noteLapsed, tryWrites, burn.
 local tombstoneMs = tonumber(fields[12] or 0)
 -- Returns when the tombstone is deleted: tombstoneMs after the end, or at the deadline if that is later, so that
 -- anyone who follows the link learns how the secret ended. A deadline extends it to a year after the end at most.
@@ -95,24 +95,32 @@ local function noteLapsed()
   end
 end
 
+-- Writes that change nothing. An ACL that forbids them refuses the script here, and not where half of it is written. A
+-- full server allows the HDEL, and then every write after it.
+local function tryWrites()
+  redis.call('HDEL', record, '')
+  redis.call('HSET', record, 'left', fields[2])
+end
+
 local function burn(how)
   ended, endedAtMs, left = how, nowMs, 0
   for _, lease in ipairs(pending) do cut = cut .. lease.holder .. ',' end
-  redis.call('UNLINK', content)
   if tombstoneMs == 0 then
-    redis.call('UNLINK', record)
+    redis.call('UNLINK', content, record)
   else
+    tryWrites()
     redis.call('PEXPIREAT', record, tombstoneEndMs(nowMs))
     redis.call('HSET', record, 'left', 0, 'leases', '', 'used', used, 'viewed', viewedAtMs, 'failures', failures,
       'ended', how .. ':' .. nowMs)
     if cut ~= '' then redis.call('HSET', record, 'cut', cut) end
     noteLapsed()
+    redis.call('HDEL', content, 'bytes', 'form', 'meta')
   end
 end`;
 
 // What scripts need that take or settle pending views.
 export const LEASING = /* lua */ `
--- Reads: expiresAtMs, full, pending, content, record, tombstoneEndMs, left, used, viewedAtMs, failures,
+-- Reads: expiresAtMs, full, pending, content, record, tombstoneEndMs, tryWrites, left, used, viewedAtMs, failures,
 --   noteLapsed, lapsed, viewTag, max.
 -- Sets: setEnd, save, failureOf, leaseOf.
 -- Ends the keys at the deadline, or when the last pending view lapses if no further view is possible.
@@ -131,10 +139,16 @@ local function setEnd()
   end
 end
 
-local function save()
+-- If it also ends the keys, their end comes before what is recorded.
+local function save(ends)
   local leases = {}
   for i, lease in ipairs(pending) do leases[i] = lease.holder .. ':' .. lease.endMs .. ':' .. lease.calls .. ';' end
-  redis.call('HDEL', record, '')
+  if ends then
+    tryWrites()
+    setEnd()
+  else
+    redis.call('HDEL', record, '')
+  end
   redis.call('HSET', record, 'left', left, 'leases', table.concat(leases), 'used', used, 'viewed', viewedAtMs,
     'failures', failures)
   noteLapsed()

@@ -47,9 +47,8 @@ end
 if left == 0 and #pending == 0 then
   burn('used')
 else
-  save()
+  save(true)
   if left < 0 then redis.call('HSET', record, 'confirmed', viewTag) end
-  setEnd()
 end
 return tell('settled')`,
   decode: decodeSettle,
@@ -80,8 +79,7 @@ redis.call('HDEL', record, view)
 if max > 0 and failures >= max then
   burn('failures')
 else
-  save()
-  setEnd()
+  save(true)
 end
 if not ended or tombstoneMs > 0 then
   if max > 0 then redis.call('HSET', record, 'failed:' .. viewTag, 'released')

@@ -79,8 +79,7 @@ if mine and max > 0 then
     mine.calls = mine.calls .. callId .. ','
     triesPending = triesPending + 1
     viewedAtMs = nowMs
-    save()
-    if full() then setEnd() end
+    save(full())
   end
   return shown(counted or left, 1)
 end
@@ -107,9 +106,8 @@ if leasing then
   if max > 0 then triesPending = triesPending + 1 end
 end
 local remaining = left
-if left == 0 and #pending == 0 then burn('used') else save() end
+if left == 0 and #pending == 0 then burn('used') else save(full()) end
 if remaining >= 0 and not (ended and tombstoneMs == 0) then redis.call('HSET', record, view, remaining) end
-if not ended and full() then setEnd() end
 return shown(remaining, 0)`,
   decode(reply): ViewReply {
     const facts = decodeTell('secret-view', reply, OUTCOMES);

@@ -13,13 +13,17 @@ const prepare = async (client: Redis): Promise<void> => {
   await client.pexpire(keys.counter, 60_000);
 };
 
+/** The window has ended by the server's clock, and its key is still there. */
+const prepareEnded = async (client: Redis): Promise<void> => {
+  await prepare(client);
+  await client.hset(keys.counter, 'endsAt', '1');
+};
+const args = { callId: 'C'.repeat(22), remember: 1, max: 5, cost: 1, windowMs: 60_000 };
+
 export const counterExamples: ScriptExample[] = [
-  {
-    script: incrementScript,
-    keys,
-    args: { callId: 'C'.repeat(22), remember: 1, max: 5, cost: 1, windowMs: 60_000 },
-    prepare,
-  },
+  { script: incrementScript, keys, args, prepare },
+  { script: incrementScript, keys, args },
+  { script: incrementScript, keys, args, prepare: prepareEnded },
   { script: peekCounterScript, keys, args: {}, prepare },
   // The reply is how many keys it deleted, which nobody reads.
   { script: resetCounterScript, keys, args: {}, prepare, again: [0] },

@@ -39,6 +39,12 @@ const prepare = async (client: Redis): Promise<void> => {
   await client.zadd(keys.attempts, Date.now(), 'earlier1', Date.now(), callId);
   await client.pexpire(keys.attempts, 60_000);
 };
+/** Attempts and a call in flight that have left all windows. */
+const prepareOld = async (client: Redis): Promise<void> => {
+  const oldMs = Date.now() - 7_200_000;
+  await client.zadd(keys.attempts, oldMs, 'old', -oldMs, 'lapsed');
+  await client.pexpire(keys.attempts, 60_000);
+};
 const prepareWindow = (client: Redis): Promise<unknown> =>
   client.set(keys.window, `3 ${Date.now() + 60_000} earlier1 `, 'PX', 60_000);
 const prepareBlock = (client: Redis): Promise<unknown> =>
@@ -60,6 +66,11 @@ export const limitExamples: ScriptExample[] = [
   ...Array.from({ length: MAX_CHECKS }, (_, i) => checkOf(Array<CheckShape>(i + 1).fill(shape))),
   checkOf([{ ...shape, mode: 'enter' }]),
   checkOf([{ ...shape, mode: 'confirm' }]),
+  { ...checkOf([{ ...shape, mode: 'enter' }]), prepare: prepareOld },
+  ...(['reserve', 'grant'] as const).map((mode) => ({
+    ...checkOf([{ ...reserveShape, mode }]),
+    prepare: prepareOld,
+  })),
   checkOf([reserveShape]),
   checkOf([{ ...reserveShape, mode: 'grant' }]),
   checkOf([windowShape]),

@@ -30,6 +30,15 @@ const lend = (client: Redis): Promise<void> =>
     max: '3',
   });
 
+const replayed = ['shown'];
+const leaseMs = 30_000;
+const immortal = /secret/;
+/** The only view of a secret without a deadline is on lease. */
+const lendForever = async (client: Redis): Promise<void> => {
+  const leases = `${viewTag}:${Date.now() + leaseMs}:;`;
+  await write(client, { left: '0', expires: '0', used: '1', [`view:${viewTag}`]: '0', leases });
+};
+
 export const secretExamples: ScriptExample[] = [
   {
     script: createScript,
@@ -54,9 +63,58 @@ export const secretExamples: ScriptExample[] = [
     // The last view burned the secret, and a second run cannot show it.
     again: ['burned_by_you'],
   },
+  {
+    script: viewScript,
+    keys,
+    args: { viewTag, callId: viewTag, leaseMs: 0 },
+    prepare: (client) => write(client, { left: '-1' }),
+  },
+  {
+    script: viewScript,
+    keys,
+    args: { viewTag, callId: viewTag, leaseMs },
+    prepare: (client) => write(client, { expires: '0' }),
+    again: replayed,
+  },
+  {
+    script: viewScript,
+    keys,
+    args: { viewTag, callId: viewTag, leaseMs },
+    prepare: (client) => write(client, { left: '5', max: '3' }),
+    again: replayed,
+  },
+  {
+    script: viewScript,
+    keys,
+    args: { viewTag, callId: viewTag, leaseMs: 0 },
+    prepare: (client) => write(client, { tombstone: '0' }),
+    again: ['not_found'],
+  },
+  {
+    script: viewScript,
+    keys,
+    args: { viewTag, callId: viewTag, leaseMs: 0 },
+    prepare: (client) => write(client, { left: '0', ended: `used:${Date.now()}` }),
+  },
   { script: peekScript, keys, args: {}, prepare },
   { script: burnScript, keys, args: { proof, burnId: 'B'.repeat(22), forget: 0 }, prepare },
   { script: statusScript, keys, args: { proof }, prepare },
   { script: confirmScript, keys, args: { viewTag }, prepare: lend },
+  {
+    script: confirmScript,
+    keys,
+    args: { viewTag },
+    prepare: (client) => write(client, { [`view:${viewTag}`]: '1' }),
+  },
   { script: releaseScript, keys, args: { viewTag }, prepare: lend },
+  { script: releaseScript, keys, args: { viewTag }, prepare: lendForever, immortal },
+  {
+    script: releaseScript,
+    keys,
+    args: { viewTag },
+    prepare: async (client) => {
+      await lend(client);
+      await client.hset(record, 'max', '1');
+    },
+  },
 ];
