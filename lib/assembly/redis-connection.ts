@@ -74,9 +74,9 @@ export class RedisConnection {
     }
   }
 
-  /** Sets the function that is called when a lost connection is back. The server may have lost its scripts and data. */
+  /** Adds a function that is called when a lost connection is back. The server may have lost its scripts and data. */
   onBack(listener: () => void): void {
-    this.runner.readiness.onBack = listener;
+    this.runner.readiness.onBack(listener);
   }
 
   async close(): Promise<void> {

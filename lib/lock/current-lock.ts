@@ -34,6 +34,10 @@ export const lockAround = (backend: object, keys: readonly string[]): LockContex
   findFrame(({ owner, context }) => owner === backend && context.keys.some((key) => keys.includes(key)))
     ?.context;
 
+/** Returns whether the running code holds a lock of a backend. */
+export const isInside = (backend: object): boolean =>
+  findFrame(({ owner }) => owner === backend) !== undefined;
+
 /** Returns the keys of all locks of a backend around the running code. */
 export function keysAround(backend: object): string[] {
   const held: string[] = [];

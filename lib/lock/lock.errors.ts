@@ -3,6 +3,7 @@ import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 
 /**
  * - `AcquisitionTimeout`: somebody else held the lock for all the time that the call waited.
+ * - `TooManyWaiting`: as many calls of this process wait already as `maxWaiting` allows.
  * - `LockLost`: the lock ended before the body did. Another owner may run the same work now.
  * - `AlreadyHeld`: a body asked for a lock that it runs under already.
  * - `ServiceUnavailable`: Redis cannot be reached or refuses writes, or the app is shutting down.
@@ -12,7 +13,7 @@ import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
  *   a key holds data of another program.
  * - `Internal`: an error that SyncGuard does not know, or a fence counter that has reached its end.
  */
-export type LockErrorCode = FaultCode | 'AcquisitionTimeout' | 'LockLost' | 'AlreadyHeld';
+export type LockErrorCode = FaultCode | 'AcquisitionTimeout' | 'TooManyWaiting' | 'LockLost' | 'AlreadyHeld';
 
 /**
  * Thrown by the operations of locks. `acquire()` does not throw when somebody else holds the lock: it returns
@@ -82,6 +83,15 @@ interface Contention {
   readonly heldKeys: readonly string[];
   readonly cause: unknown;
 }
+
+export const tooManyWaiting = (keys: readonly string[], cause?: unknown): LockError =>
+  new LockError({
+    code: 'TooManyWaiting',
+    message: 'Somebody else holds the lock, and too many calls wait already.',
+    hint: 'Calls come faster than they are served. Hold the lock for a shorter time, spread the work over more keys, or let more calls wait by `lock.maxWaiting`.',
+    cause,
+    context: hashesOf(keys),
+  });
 
 export const alreadyHeld = (keys: readonly string[]): LockError =>
   new LockError({

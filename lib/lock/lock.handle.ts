@@ -59,6 +59,7 @@ export class BackendHandle implements LockHandle {
   #held: HeldLock;
   #releasing: Promise<ReleaseResult> | undefined;
   #isOver = false;
+  #keptUntilMs = 0;
   #open: OpenHandles | undefined;
   #place = -1;
 
@@ -90,9 +91,14 @@ export class BackendHandle implements LockHandle {
     this.#place = place;
   }
 
-  /** @internal The lock was released, or found to be lost. */
+  /** @internal The lock was given back, or found to be lost. */
   get isOver(): boolean {
     return this.#isOver;
+  }
+
+  /** @internal Until when a lock that was given back stays nevertheless, as `performance.now()` counts. */
+  get keptUntilMs(): number {
+    return this.#keptUntilMs;
   }
 
   async release(signal?: AbortSignal): Promise<ReleaseResult> {
@@ -118,6 +124,15 @@ export class BackendHandle implements LockHandle {
     const result = await this.#backend.extend({ lockId: this.lockId, held: this.#held, ttlMs, signal });
     if (result.ok) this.extended(sentAt, ttlMs, result.expiresAtMs);
     else this.#end();
+    return result;
+  }
+
+  /** @internal Gives the lock back, and lets it stay for `ms` all the same. */
+  async keep(ms: number): Promise<ExtendResult> {
+    const sentMs = performance.now();
+    const result = await this.extend(ms);
+    if (result.ok) this.#keptUntilMs = sentMs + ms;
+    this.#end();
     return result;
   }
 

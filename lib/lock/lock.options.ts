@@ -1,4 +1,12 @@
-import { abortSignal, boolean, duration, integer, knownOptions, oneOf } from '../core/validate.js';
+import {
+  abortSignal,
+  boolean,
+  duration,
+  integer,
+  invalidOption,
+  knownOptions,
+  oneOf,
+} from '../core/validate.js';
 
 /** How `lock()` waits for a lock, keeps it alive and gives up. Durations are in ms, at most 2^31 - 1. */
 export interface LockDefaults {
@@ -19,8 +27,8 @@ export interface LockDefaults {
   fair?: boolean;
   /**
    * With `fair: true`: the longest pause after which a waiting caller tries again without a message. No message comes
-   * when a lock expires or when another program releases it. Set 1,000 where other programs share your locks. At least
-   * 1. Default: 8,000.
+   * when a lock expires or when another program releases it. The first caller of a process that waits for a key tries
+   * once a second at least, whatever this is: for the others too, since they come after it. At least 1. Default: 8,000.
    */
   pollMs?: number;
   /** With `fair: false` only: the number of tries after the first one. Default: 10. */
@@ -46,7 +54,23 @@ export interface LockDefaults {
   maxHoldMs?: number;
   /** Whether `isLocked` deletes a record that expired over 2 s ago. It never deletes a fence counter. Default: false. */
   cleanupInIsLocked?: boolean;
+  /**
+   * How many calls of one process may stand in a queue at a time. One more is refused at once with `TooManyWaiting`, which
+   * is a 503 over HTTP. A number is `perKey`. `Infinity` is no limit. A call that holds another lock is never refused.
+   * Default: `{ perKey: 1_000, perProcess: 10_000 }`.
+   */
+  maxWaiting?: number | MaxWaiting;
 }
+
+/** How many calls of one process may stand in a queue at a time. */
+export interface MaxWaiting {
+  /** In the queue of one key. An integer from 1, or `Infinity`. Default: 1,000. */
+  perKey?: number;
+  /** In all queues together. An integer from 1, or `Infinity`. Default: 10,000. */
+  perProcess?: number;
+}
+
+export type ResolvedMaxWaiting = Readonly<Required<MaxWaiting>>;
 
 /**
  * What `lock()` does when somebody else holds the lock. `'throw'` waits and then throws. `'skip'` and a function do not
@@ -55,7 +79,7 @@ export interface LockDefaults {
 export type OnContention = 'throw' | 'skip' | ((key: string, keys: readonly string[]) => unknown);
 
 /** The options of one `lock()` call or one `@WithLock()`. An option that is not given has the value of the module. */
-export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked'> {
+export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked' | 'maxWaiting'> {
   /** Aborts the wait for the lock. It does not stop a body that runs already: pass the signal to the body too. */
   signal?: AbortSignal | undefined;
   /**
@@ -80,11 +104,12 @@ export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked'>
   minHoldOnFailureMs?: number;
 }
 
-export type ResolvedLockDefaults = Readonly<Required<Omit<LockDefaults, 'maxHoldMs'>>> & {
+export type ResolvedLockDefaults = Readonly<Required<Omit<LockDefaults, 'maxHoldMs' | 'maxWaiting'>>> & {
   readonly maxHoldMs: number | undefined;
+  readonly maxWaiting: ResolvedMaxWaiting;
 };
 
-export type ResolvedLockCall = Omit<ResolvedLockDefaults, 'cleanupInIsLocked'> & {
+export type ResolvedLockCall = Omit<ResolvedLockDefaults, 'cleanupInIsLocked' | 'maxWaiting'> & {
   readonly signal: AbortSignal | undefined;
   readonly reentrant: boolean;
   readonly onContention: OnContention;
@@ -104,7 +129,22 @@ export const DEFAULT_LOCK_OPTIONS: ResolvedLockDefaults = {
   autoExtend: true,
   maxHoldMs: undefined,
   cleanupInIsLocked: false,
+  maxWaiting: { perKey: 1_000, perProcess: 10_000 },
 };
+
+function maxWaiting(name: string, value: unknown): ResolvedMaxWaiting {
+  const { maxWaiting: usual } = DEFAULT_LOCK_OPTIONS;
+  if (typeof value === 'number') return { ...usual, perKey: atMost(name, value) };
+  if (typeof value !== 'object') throw invalidOption(name, 'an integer from 1, Infinity or an object', value);
+  const { perKey = usual.perKey, perProcess = usual.perProcess } = knownOptions(name, value, [
+    'perKey',
+    'perProcess',
+  ]);
+  return { perKey: atMost(`${name}.perKey`, perKey), perProcess: atMost(`${name}.perProcess`, perProcess) };
+}
+
+const atMost = (name: string, value: unknown): number =>
+  value === Infinity ? Infinity : integer(name, value, 1);
 
 const CHECKS: Readonly<Record<string, (name: string, value: unknown) => unknown>> = {
   ttlMs: duration,
@@ -118,6 +158,7 @@ const CHECKS: Readonly<Record<string, (name: string, value: unknown) => unknown>
   autoExtend: boolean,
   maxHoldMs: duration,
   cleanupInIsLocked: boolean,
+  maxWaiting,
   signal: abortSignal,
   reentrant: boolean,
   onContention: (name, value) =>
@@ -127,7 +168,8 @@ const CHECKS: Readonly<Record<string, (name: string, value: unknown) => unknown>
 };
 
 const DEFAULT_NAMES = Object.keys(DEFAULT_LOCK_OPTIONS);
-const CALL_NAMES = Object.keys(CHECKS).filter((name) => name !== 'cleanupInIsLocked');
+const OF_THE_MODULE_ALONE = ['cleanupInIsLocked', 'maxWaiting'];
+const CALL_NAMES = Object.keys(CHECKS).filter((name) => !OF_THE_MODULE_ALONE.includes(name));
 const CALL_NAMES_AND_KEYS = ['key', 'keys', ...CALL_NAMES];
 
 /** Checks the `lock` group of the module's options and adds the defaults. */

@@ -96,7 +96,7 @@ export class LockRuns {
     const { handle, lost } = lease;
     const giveBack = (): Promise<{ ok: boolean }> => {
       const keepMs = Math.ceil(minHoldMs - lease.heldMs);
-      return keepMs > 0 ? handle.extend(keepMs) : handle.release();
+      return keepMs > 0 ? handle.keep(keepMs) : handle.release();
     };
     const again = (fault?: unknown): void =>
       this.retries.start(() => giveBack().then(() => true), Math.max(ttlMs, minHoldMs), fault);

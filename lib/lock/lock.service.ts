@@ -3,7 +3,7 @@ import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type CallOptions, invalidOption } from '../core/validate.js';
-import { keysAround, lockAround } from './current-lock.js';
+import { isInside, keysAround, lockAround } from './current-lock.js';
 import type { LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
 import {
@@ -38,6 +38,7 @@ import type {
 } from './lock.types.js';
 import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
 import { checked, validateKeys } from './lock.validate.js';
+import { WaitingRoom } from './waiting-room.js';
 import { type Waited, waitForLock } from './waiting.js';
 
 export interface LockServiceOptions {
@@ -68,6 +69,7 @@ export class LockService implements OnModuleDestroy {
   #attempts = 0;
   #onNoAttempt: (() => void) | undefined;
   readonly #shutdown = new AbortController();
+  readonly #room: WaitingRoom;
 
   readonly #backend: LockBackend;
   readonly #options: LockServiceOptions;
@@ -77,6 +79,7 @@ export class LockService implements OnModuleDestroy {
   constructor(backend: LockBackend, options: LockServiceOptions) {
     this.#backend = backend;
     this.#options = options;
+    this.#room = new WaitingRoom(options.lock.maxWaiting);
     this.#runs = new LockRuns(
       backend,
       options.emit && (({ keys, heldMs }) => this.#tell('lost', 'LockLost', keys, heldMs)),
@@ -157,6 +160,7 @@ export class LockService implements OnModuleDestroy {
    * @throws whatever `fn` throws, unchanged
    * @throws LockError AcquisitionTimeout: the call did not get the lock within `timeoutMs`, or with `fair: false` within
    *   `maxRetries`.
+   *   TooManyWaiting: as many calls of this process wait for the lock as `maxWaiting` allows.
    *   LockLost: `fn` has returned, but the lock was lost before.
    *   AlreadyHeld: the call is made inside a `lock()` for one of its keys, and has no `reentrant`, or has a key that the
    *   outer call does not hold.
@@ -186,8 +190,11 @@ export class LockService implements OnModuleDestroy {
       call,
       backend: this.#backend,
       shutdown: this.#shutdown.signal,
+      room: this.#room,
+      isNested: isInside(this.#backend),
       attempt: (each) => this.#attempt(each),
       onAborted: ({ waitedMs, place }) => this.#tell('aborted', 'Aborted', keys, waitedMs, place),
+      onRefused: ({ waitedMs }) => this.#tell('too_many_waiting', 'TooManyWaiting', keys, waitedMs),
     });
     if (!waited.result.ok) return this.#contended(keys, call, waited);
     return this.#runs.run(waited.result, call, fn);
@@ -281,7 +288,7 @@ export class LockService implements OnModuleDestroy {
   }
 
   #tell(
-    reason: 'timeout' | 'aborted' | 'already_held' | 'lost',
+    reason: 'timeout' | 'aborted' | 'too_many_waiting' | 'already_held' | 'lost',
     code: LockErrorCode,
     keys: readonly string[],
     durationMs: number,

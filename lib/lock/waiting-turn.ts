@@ -11,9 +11,16 @@ export class WaitingTurn implements LockTurn {
   readonly sinceMs = performance.now();
   place: number | undefined;
   hasLeft = false;
+  /** Orders the queues: a call that came earlier has a lower number. 0 until the call waits. */
+  ticket = 0;
+  line: WaitingLine | undefined;
+  /** Its neighbours in the line. */
+  before: WaitingTurn | undefined;
+  after: WaitingTurn | undefined;
   #timesPassed = 0;
   #listener: (() => void) | undefined;
   #isWoken = false;
+  #look: NodeJS.Timeout | undefined;
 
   constructor(
     readonly pollMs: number,
@@ -39,16 +46,62 @@ export class WaitingTurn implements LockTurn {
     this.#listener?.();
   }
 
+  /** Makes the next attempt come in `ms`, if it would come later. */
+  lookIn(ms: number): void {
+    clearTimeout(this.#look);
+    this.#look = setTimeout(() => this.#listener?.(), ms).unref();
+  }
+
   /** Called when an attempt begins. Returns whether the turn was woken since the last attempt, and forgets it. */
   begin(): boolean {
     const wasWoken = this.#isWoken;
     this.#isWoken = false;
+    clearTimeout(this.#look);
     return wasWoken;
   }
 
   leave(): void {
     if (this.hasLeft) return;
     this.hasLeft = true;
+    clearTimeout(this.#look);
     this.onLeave();
+  }
+}
+
+/**
+ * The turns of this process that wait for the same key, by their tickets. Thousands may wait, so they are linked with each
+ * other: entering at the end and leaving take constant time.
+ */
+export class WaitingLine {
+  first: WaitingTurn | undefined;
+  #last: WaitingTurn | undefined;
+  #length = 0;
+
+  /** Returns the place, counted from 1. A turn with an older ticket than others goes before them. */
+  enter(turn: WaitingTurn): number {
+    let before = this.#last;
+    let place = ++this.#length;
+    for (; before && before.ticket > turn.ticket; place--) before = before.before;
+    const after = before ? before.after : this.first;
+    turn.line = this;
+    turn.before = before;
+    turn.after = after;
+    if (before) before.after = turn;
+    else this.first = turn;
+    if (after) after.before = turn;
+    else this.#last = turn;
+    return place;
+  }
+
+  /** Returns the turn that is the first now, if the one that left was it before. */
+  leave(turn: WaitingTurn): WaitingTurn | undefined {
+    const { before, after } = turn;
+    if (before) before.after = after;
+    else this.first = after;
+    if (after) after.before = before;
+    else this.#last = before;
+    turn.line = turn.before = turn.after = undefined;
+    this.#length--;
+    return before ? undefined : after;
   }
 }

@@ -1,10 +1,12 @@
-import { setMaxListeners } from 'node:events';
+import { offAbort, onAbort } from '../core/abort-listeners.js';
 import { isOwed } from '../core/errors.js';
+import { MAX_DURATION_MS } from '../core/validate.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
-import { LockError, type LockErrorCode } from './lock.errors.js';
+import { LockError, type LockErrorCode, tooManyWaiting } from './lock.errors.js';
 import type { ResolvedLockCall } from './lock.options.js';
 import type { BackendHandle } from './lock.handle.js';
 import type { AcquireFailure, AcquireOptions, LockTurn } from './lock.types.js';
+import type { WaitingRoom } from './waiting-room.js';
 
 const LONGEST_PAUSE_MS = 1_000;
 
@@ -31,9 +33,14 @@ export interface WaitingOptions {
   readonly backend: LockBackend;
   /** Aborts when the app shuts down. */
   readonly shutdown: AbortSignal;
+  readonly room: WaitingRoom;
+  /** The call holds a lock, so it is not refused for those that wait: they may wait for that lock. */
+  readonly isNested: boolean;
   attempt(options: AcquireOptions): Promise<BackendHandle | AcquireFailure>;
   /** Called when a signal has ended the wait. */
   onAborted(wait: Wait): void;
+  /** Called when too many calls wait already. */
+  onRefused(wait: Wait): void;
 }
 
 /**
@@ -41,17 +48,27 @@ export interface WaitingOptions {
  * attempts. A fault of Redis counts as a failed try.
  */
 export async function waitForLock(options: WaitingOptions): Promise<Waited> {
-  const { keys, call } = options;
+  const { keys, call, room, isNested } = options;
   // A call that is aborted already takes no place in the queue. Giving the place up would cost a command.
   const waits = call.fair && call.onContention === 'throw' && call.timeoutMs > 0 && !call.signal?.aborted;
-  const turn = waits ? options.backend.takeTurn?.({ pollMs: call.pollMs }) : undefined;
-  const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
   const startedMs = performance.now();
+  let turn: LockTurn | undefined;
+  const wait = (): Wait => ({ waitedMs: performance.now() - startedMs, place: turn?.place });
+  const refuse = (cause?: LockError): never => {
+    options.onRefused(wait());
+    throw tooManyWaiting(keys, cause);
+  };
+  const isLimited = waits && !isNested;
+  if (isLimited && room.isFullFor(keys)) refuse();
+  // Its key may be free, so a call in a full process makes one attempt, without a place in the queue.
+  const mayWait = !(isLimited && room.isFull);
+  if (waits && mayWait) turn = options.backend.takeTurn?.({ pollMs: call.pollMs });
+  const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
   const endMs = startedMs + (call.onContention === 'throw' ? call.timeoutMs : 0);
   const isOver = (): boolean => performance.now() >= endMs;
-  const wait = (): Wait => ({ waitedMs: performance.now() - startedMs, place: turn?.place });
   let fault: LockError | undefined;
   let isGranted = false;
+  let isInRoom = false;
   try {
     for (let tries = 1; ; tries++) {
       const tried = await tryOnce(options, { keys, ttlMs, signal: call.signal, turn });
@@ -60,11 +77,16 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
         isGranted = true;
         return { result: tried, ...wait() };
       }
+      if (waits && !isInRoom && !(tried instanceof LockError)) {
+        if (!mayWait || (isLimited && (room.isFull || room.isFullFor(keys)))) refuse(fault);
+        room.enter(keys);
+        isInRoom = true;
+      }
       if (!isOver() && (call.fair || tries <= call.maxRetries)) {
         // While the server owes the reply to the last try, no further one is sent: it would only wait behind the first.
         // No wake ends the pause then: a turn stays woken until its next try, so the loop would never let go of the process.
         do {
-          const ms = Math.min(pauseMs(tried, call, tries), endMs - performance.now());
+          const ms = Math.min(pauseMs(tried, call, tries), endMs - performance.now(), MAX_DURATION_MS);
           await pause(options, isOwed(tried) ? undefined : turn, ms);
         } while (isOwed(tried) && !isOver());
         if (!isOwed(tried)) continue;
@@ -76,6 +98,7 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
     if (error instanceof LockError && error.code === 'Aborted') options.onAborted(wait());
     throw error;
   } finally {
+    if (isInRoom) room.leave(keys);
     if (!isGranted) turn?.leave();
   }
 }
@@ -95,24 +118,24 @@ async function tryOnce({ attempt, shutdown }: WaitingOptions, options: AcquireOp
  * `AbortSignal.any()` would be shorter, but its results stay in memory for as long as the signal of the shutdown lives.
  */
 function pause({ call, shutdown }: WaitingOptions, turn: LockTurn | undefined, ms: number): Promise<void> {
-  const signals = call.signal ? [call.signal, shutdown] : [shutdown];
+  const { signal } = call;
   return new Promise((resolve, reject) => {
     const end = (): void => {
       clearTimeout(timer);
       turn?.onWake(undefined);
-      for (const signal of signals) signal.removeEventListener('abort', end);
-      const aborted = signals.find((signal) => signal.aborted);
+      if (signal) offAbort(signal, listener);
+      offAbort(shutdown, listener);
+      const aborted = signal?.aborted ? signal : shutdown.aborted ? shutdown : undefined;
       if (!aborted) return resolve();
-      const by = aborted === call.signal ? 'by its signal' : 'because the app is shutting down';
+      const by = aborted === signal ? 'by its signal' : 'because the app is shutting down';
       const message = `Waiting for the lock was aborted ${by}.`;
       reject(new LockError({ code: 'Aborted', message, cause: aborted.reason }));
     };
+    const listener = { handleEvent: end };
     const timer = setTimeout(end, ms);
-    for (const signal of signals) {
-      setMaxListeners(0, signal); // Any number of calls may wait with one signal.
-      signal.addEventListener('abort', end);
-    }
-    if (signals.some((signal) => signal.aborted)) end();
+    if (signal) onAbort(signal, listener);
+    onAbort(shutdown, listener);
+    if (signal?.aborted || shutdown.aborted) end();
     else turn?.onWake(end);
   });
 }

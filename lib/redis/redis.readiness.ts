@@ -28,8 +28,8 @@ export class RedisReadiness {
    * command and its reply, the client may have sent the command twice.
    */
   epoch = 0;
-  /** Called when a lost connection is back. */
-  onBack: (() => void) | undefined;
+  /** Are called when a lost connection is back. */
+  readonly #onBack: (() => void)[] = [];
   #seenEpoch = 0;
   #lastError: unknown;
   /** Set if the server does not have the database of the options. A command would then run on database 0. */
@@ -57,6 +57,11 @@ export class RedisReadiness {
   get ready(): boolean {
     const { status } = this.client;
     return (status === 'ready' || status === undefined) && !this.#noDatabase;
+  }
+
+  /** Adds a function that is called when a lost connection is back. */
+  onBack(listener: () => void): void {
+    this.#onBack.push(listener);
   }
 
   /** Connects a lazy client. `ready` rejects once the client is closed for good, or if the database does not exist. */
@@ -112,7 +117,7 @@ export class RedisReadiness {
   #onConnected(): void {
     if (this.epoch === this.#seenEpoch) return;
     this.#seenEpoch = this.epoch;
-    this.onBack?.();
+    for (const listener of this.#onBack) listener();
   }
 
   /** A Cluster emits an event for a removed node, but none for a node that reconnects by itself. */

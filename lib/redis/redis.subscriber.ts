@@ -7,6 +7,12 @@ const LONGEST_PAUSE_MS = 2_000;
 /** How long after a refusal the subscriber does not try again, in ms. An ACL may be changed while the app runs. */
 const REFUSED_FOR_MS = 60_000;
 const PATIENCE_MS = 1_000;
+/** After this time without a message it asks the server, in ms. */
+const ASK_AFTER_MS = 1_100;
+/** When the answer takes longer, nobody relies on the connection until it comes, in ms. */
+const SILENT_AFTER_MS = 400;
+/** When it takes longer still, the connection is closed, and opened again. */
+const CLOSED_AFTER_MS = 2_000;
 
 // The options of the copy that differ from those of the client. ioredis does not reconnect the copy. The subscriber
 // makes a new one, because a Cluster may have other nodes after a loss. The client's settings for retries, pipelining
@@ -29,10 +35,13 @@ const OPTIONS = {
 };
 
 export interface SubscriberEvents {
+  /** Called with each message but the empty one, which is only a sign of life. */
   onMessage(message: string): void;
   /** Called when the subscriber begins to listen. Messages that were published before are lost. */
   onListening(): void;
-  /** Returns whether a lost connection should be opened again. */
+  /** Called when nothing was heard for some time, although the server was asked. */
+  onSilence(): void;
+  /** Returns whether a lost connection should be opened again, and whether silence matters. */
   isNeeded(): boolean;
 }
 
@@ -45,7 +54,12 @@ export class RedisSubscriber {
   #opening: Promise<boolean> | undefined;
   #refusedUntilMs = -Infinity;
   isListening = false;
-  #isChecking = false;
+  /** False while the connection is silent, though it should not be. */
+  isHeard = false;
+  #heardMs = 0;
+  /** When it was asked for a sign of life that has not come yet. */
+  #askedMs: number | undefined;
+  #watch: NodeJS.Timeout | undefined;
   #isClosed = false;
   // All calls share the connection, so it must not run in the async context of the call that opened it.
   readonly #context = new AsyncResource('SyncGuardSubscriber');
@@ -73,21 +87,23 @@ export class RedisSubscriber {
     return this.#opening;
   }
 
-  /** Call this when an expected message did not come. Sends a PING, and closes the connection if no answer comes. */
-  suspect(): void {
-    const connection = this.#connection;
-    if (!connection || this.#isChecking) return;
-    this.#isChecking = true;
-    void Promise.resolve(connection.ping?.())
-      .catch(() => connection.disconnect?.())
-      .finally(() => (this.#isChecking = false));
+  /**
+   * Call this while somebody relies on messages. A network may forget a connection without telling anybody, so one that is
+   * silent is asked for a sign of life, once in a second.
+   */
+  watch(): void {
+    if (this.#watch || !this.isListening) return;
+    this.#heard(); // What was before did not matter.
+    this.#arm();
   }
 
   /** Closes the connection until the next `open()`. */
   pause(): void {
     const connection = this.#connection;
     this.#connection = undefined;
-    this.isListening = false;
+    this.isListening = this.isHeard = false;
+    clearTimeout(this.#watch);
+    this.#watch = undefined;
     connection?.disconnect?.();
   }
 
@@ -102,7 +118,10 @@ export class RedisSubscriber {
     this.#connection = connection;
     connection.on?.('error', () => {}); // An 'end' follows and is handled. Without this listener Node would throw.
     connection.on?.('end', () => this.#onEnd(connection));
-    connection.on?.('message', (_, message) => this.events.onMessage(message as string));
+    connection.on?.('message', (_, message) => {
+      this.#heard();
+      if (message !== '') this.events.onMessage(message as string);
+    });
     try {
       await connection.connect?.();
       connection.stream?.unref?.();
@@ -114,9 +133,51 @@ export class RedisSubscriber {
       return false;
     }
     if (this.#connection !== connection) return false;
-    this.isListening = true;
+    this.isListening = this.isHeard = true;
     this.events.onListening();
+    this.watch();
     return true;
+  }
+
+  #heard(): void {
+    this.#heardMs = performance.now();
+    this.isHeard = true;
+    this.#askedMs = undefined;
+  }
+
+  #arm(): void {
+    const dueMs =
+      this.#askedMs === undefined
+        ? this.#heardMs + ASK_AFTER_MS
+        : this.#askedMs + (this.isHeard ? SILENT_AFTER_MS : CLOSED_AFTER_MS);
+    const delayMs = Math.max(1, dueMs - performance.now());
+    // After a blocked event loop messages may wait unread in the socket. `setImmediate` lets Node read them first.
+    const look = (): unknown => setImmediate(() => this.#look());
+    this.#watch = this.#context.runInAsyncScope(() => setTimeout(look, delayMs).unref());
+  }
+
+  #look(): void {
+    this.#watch = undefined;
+    if (!this.isListening || !this.events.isNeeded()) return;
+    const nowMs = performance.now();
+    if (this.#askedMs === undefined) {
+      if (nowMs >= this.#heardMs + ASK_AFTER_MS) this.#ask(nowMs);
+    } else if (nowMs >= this.#askedMs + CLOSED_AFTER_MS) {
+      this.#connection?.disconnect?.();
+      return;
+    } else if (this.isHeard && nowMs >= this.#askedMs + SILENT_AFTER_MS) {
+      this.isHeard = false;
+      this.events.onSilence();
+    }
+    this.#arm();
+  }
+
+  #ask(nowMs: number): void {
+    this.#askedMs = nowMs;
+    this.#connection?.ping?.().then(
+      () => this.#heard(),
+      () => {}, // It goes on to be silent.
+    );
   }
 
   #onEnd(connection: RedisClient): void {

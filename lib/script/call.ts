@@ -1,4 +1,4 @@
-import { setMaxListeners } from 'node:events';
+import { offAbort, onAbort } from '../core/abort-listeners.js';
 import { withOwed } from '../core/errors.js';
 import type { RedisClient } from '../redis/redis.client.js';
 import { RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
@@ -23,6 +23,11 @@ export interface RunOptions<Result> {
    * lost connection, so this may be the reply to a second run.
    */
   onReplay?: (() => void) | undefined;
+  /**
+   * Lets the call go before those that wait to be sent: that of a waiter whose turn has come at once, and the renewal of
+   * a lock at the end of this turn of the event loop.
+   */
+  priority?: 'claim' | 'renewal' | undefined;
 }
 
 const TICK_MS = 20;
@@ -80,8 +85,10 @@ export interface CallRunner {
   readonly readiness: RedisReadiness;
   readonly commandTimeoutMs: number;
   readonly deadlines: Deadlines;
-  /** Sends the call at the end of this turn, by `departs()`. */
+  /** Sends the call at the end of this turn or later, by `departs()`. */
   enqueue(call: Call<unknown>): void;
+  /** When the server that the call waits for has last answered, as `performance.now()` counts. */
+  answeredMs(call: Call<unknown>): number;
   /** Called when no answer came in time. */
   unanswered(): void;
   /** The call has rejected, and Redis may still answer it. */
@@ -94,10 +101,12 @@ export interface CallRunner {
  * deadline and its own listener of the signal, so that a call makes no closures.
  */
 export class Call<Result> implements Deadline {
-  readonly atMs: number;
+  atMs: number;
   place = -1;
   isSettled = false;
   #sent = false;
+  /** When it began to wait for those before it, to be sent. 0 while it does not. */
+  #queuedMs = 0;
   #isOwed = false;
   #epoch = 0;
   #stopWaiting: (() => void) | undefined;
@@ -110,7 +119,15 @@ export class Call<Result> implements Deadline {
     private readonly resolve: (result: Result) => void,
     private readonly reject: (fault: RedisFault) => void,
   ) {
-    this.atMs = performance.now() + (options.timeoutMs ?? runner.commandTimeoutMs);
+    this.atMs = performance.now() + this.#timeoutMs;
+  }
+
+  get priority(): RunOptions<Result>['priority'] {
+    return this.options.priority;
+  }
+
+  get #timeoutMs(): number {
+    return this.options.timeoutMs ?? this.runner.commandTimeoutMs;
   }
 
   start(): void {
@@ -118,8 +135,7 @@ export class Call<Result> implements Deadline {
     if (signal) {
       if (typeof signal.addEventListener !== 'function') return this.reject(noSignal());
       if (signal.aborted) return this.handleEvent();
-      setMaxListeners(0, signal); // Many calls may share the signal of one request.
-      signal.addEventListener('abort', this, { once: true });
+      onAbort(signal, this);
     }
     if (this.runner.readiness.ready) this.#enqueue();
     else this.#wait();
@@ -136,6 +152,8 @@ export class Call<Result> implements Deadline {
     }
     this.#sent = true;
     this.#epoch = readiness.epoch;
+    // The server is given its time from now on, whatever was before this call.
+    this.atMs += performance.now() - this.#queuedMs;
     return true;
   }
 
@@ -162,8 +180,14 @@ export class Call<Result> implements Deadline {
   }
 
   expire(): void {
+    // A call that waits for others goes on to wait while these are answered.
+    const laterMs = this.#isQueued ? this.runner.answeredMs(this as Call<unknown>) + this.#timeoutMs : 0;
+    if (laterMs > performance.now()) {
+      this.atMs = laterMs;
+      return;
+    }
     this.runner.unanswered();
-    this.#giveUp(this.#sent ? noAnswer() : this.runner.readiness.fault());
+    this.#giveUp(this.#sent || this.#isQueued ? noAnswer(this.#sent) : this.runner.readiness.fault());
   }
 
   handleEvent(): void {
@@ -173,7 +197,12 @@ export class Call<Result> implements Deadline {
     );
   }
 
+  get #isQueued(): boolean {
+    return !this.#sent && this.#queuedMs > 0 && this.runner.readiness.ready;
+  }
+
   #enqueue(): void {
+    this.#queuedMs = performance.now();
     this.runner.enqueue(this as Call<unknown>);
   }
 
@@ -223,14 +252,16 @@ export class Call<Result> implements Deadline {
     this.isSettled = true;
     this.#stopWaiting?.();
     this.runner.deadlines.remove(this);
-    this.options.signal?.removeEventListener('abort', this);
+    if (this.options.signal) offAbort(this.options.signal, this);
   }
 }
 
-const noAnswer = (): RedisFault =>
+const noAnswer = (mayHaveRun: boolean): RedisFault =>
   new RedisFault('NetworkTimeout', 'Redis did not answer in time.', {
-    hint: 'The command may or may not have run. If the server is only slow, raise `commandTimeoutMs`.',
-    mayHaveRun: true,
+    hint: mayHaveRun
+      ? 'The command may or may not have run. If the server is only slow, raise `commandTimeoutMs`.'
+      : 'It was not sent, as earlier commands were not answered. If the server is only slow, raise `commandTimeoutMs`.',
+    mayHaveRun,
   });
 
 const unreadableReply = (script: string, cause: unknown): RedisFault =>

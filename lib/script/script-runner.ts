@@ -4,6 +4,7 @@ import { settleWithin } from '../core/settle-within.js';
 import { type ClientStream, connectionsOf, type RedisClient } from '../redis/redis.client.js';
 import type { HangWatch } from '../redis/redis.hang-watch.js';
 import { RedisReadiness } from '../redis/redis.readiness.js';
+import { ownerOf } from '../redis/redis.slots.js';
 import { batchArgs, batchOf, inBatches } from './batch.js';
 import { Call, type CallRunner, Deadlines, type RunOptions } from './call.js';
 import type { LuaCommand, Script, ScriptArg } from './define-script.js';
@@ -12,6 +13,24 @@ export type { RunOptions } from './call.js';
 export type { ScriptArg } from './define-script.js';
 
 type AnyCall = Call<unknown>;
+
+/** The most calls that one server is asked at a time. More wait here, so that none waits long for its answer. */
+const MOST_IN_FLIGHT = 256;
+
+/** How many calls wait before those among them that have ended are swept out. */
+const SWEEP_EVERY = 1_024;
+
+/** The calls to one server: to the one there is, or to one master of a Cluster. */
+interface Lane {
+  /** The renewals of this turn. */
+  renewals: AnyCall[];
+  /** The other calls of this turn, and those that wait for answers to others. */
+  queued: AnyCall[];
+  /** Calls that were sent and not answered. */
+  inFlight: number;
+  /** When the server has last answered, as `performance.now()` counts. */
+  answeredMs: number;
+}
 type Invoke = (...args: ScriptArg[]) => Promise<unknown>;
 
 // Kept, so that fake timers of a user's test do not hold up the calls to a real Redis.
@@ -27,10 +46,8 @@ export class ScriptRunner implements CallRunner {
   readonly deadlines = new Deadlines();
   /** The scripts that are commands of the client. */
   readonly #commands = new Map<string, Invoke>();
-  /** The calls of this turn. */
-  #queued: AnyCall[] = [];
-  /** Commands that were sent and not answered. */
-  #inFlight = 0;
+  readonly #lanes = new Map<string | undefined, Lane>();
+  #willFlush = false;
   /** The last turn had one call at most. */
   #isQuiet = true;
   #batches: boolean;
@@ -92,9 +109,21 @@ export class ScriptRunner implements CallRunner {
 
   /** Calls that come one after the other are sent at once: each would only wait for the end of its turn. */
   enqueue(call: AnyCall): void {
-    if (this.#isQuiet && this.#inFlight === 0 && this.#queued.length === 0) {
-      if (call.departs()) this.#send(call);
-    } else if (this.#queued.push(call) === 1) atTurnsEnd(this.#flush);
+    const lane = this.#laneOf(call);
+    const { priority } = call;
+    if (priority === 'claim' || (this.#isQuiet && lane.inFlight === 0 && isEmpty(lane))) {
+      if (call.departs()) this.#send(call, lane);
+      return;
+    }
+    if (priority === 'renewal') lane.renewals.push(call);
+    else if (lane.queued.push(call) % SWEEP_EVERY === 0)
+      lane.queued = lane.queued.filter(({ isSettled }) => !isSettled);
+    this.#flushAtTurnsEnd();
+  }
+
+  /** When the server that a call waits for has last answered, as `performance.now()` counts. */
+  answeredMs(call: AnyCall): number {
+    return this.#laneOf(call).answeredMs;
   }
 
   close(): void {
@@ -102,47 +131,70 @@ export class ScriptRunner implements CallRunner {
     this.readiness.close();
   }
 
+  #laneOf(call: AnyCall): Lane {
+    const server = this.client.isCluster ? ownerOf(this.client, String(call.keysAndArgs[0])) : undefined;
+    let lane = this.#lanes.get(server);
+    if (!lane)
+      this.#lanes.set(server, (lane = { renewals: [], queued: [], inFlight: 0, answeredMs: -Infinity }));
+    return lane;
+  }
+
+  #flushAtTurnsEnd(): void {
+    if (this.#willFlush) return;
+    this.#willFlush = true;
+    atTurnsEnd(this.#flush);
+  }
+
   /** Sends the calls of one turn in one write, so that a thousand renewals cost one system call. */
   readonly #flush = (): void => {
-    const queued = this.#queued;
-    this.#queued = [];
-    const calls = queued.filter((call) => call.departs());
-    this.#isQuiet = calls.length <= 1;
-    const sockets = calls.length > 1 ? socketsOf(this.client) : [];
-    for (const socket of sockets) socket.cork();
-    if (this.#batches) for (const batch of inBatches(calls)) this.#sendBatch(batch);
-    else for (const call of calls) this.#send(call);
+    this.#willFlush = false;
+    const sockets: ClientStream[] = [];
+    let sent = 0;
+    for (const lane of this.#lanes.values()) {
+      const calls = takeFrom(lane);
+      sent += calls.length;
+      if (sent > 1 && sockets.length === 0) sockets.push(...corked(this.client));
+      if (this.#batches) for (const batch of inBatches(calls)) this.#sendBatch(batch, lane);
+      else for (const call of calls) this.#send(call, lane);
+    }
+    this.#isQuiet = sent <= 1;
     for (const socket of sockets) socket.uncork();
   };
 
-  #send(call: AnyCall): void {
-    this.#inFlight++;
+  #send(call: AnyCall, lane: Lane): void {
+    lane.inFlight++;
     this.command(call.script, call.keysAndArgs).then(
       (reply) => {
-        this.#inFlight--;
+        this.#answered(lane, 1);
         call.answer(reply);
       },
       (error: unknown) => {
-        this.#inFlight--;
+        this.#answered(lane, 1);
         call.refuse(error);
       },
     );
   }
 
-  #sendBatch(calls: readonly AnyCall[]): void {
+  #sendBatch(calls: readonly AnyCall[], lane: Lane): void {
     const [call] = calls as [AnyCall];
-    if (calls.length === 1) return this.#send(call);
-    this.#inFlight++;
+    if (calls.length === 1) return this.#send(call, lane);
+    lane.inFlight += calls.length;
     this.command(batchOf(call.script), batchArgs(calls)).then(
       (replies) => {
-        this.#inFlight--;
+        this.#answered(lane, calls.length);
         answerEach(calls, replies);
       },
       (error: unknown) => {
-        this.#inFlight--;
-        this.#refuseBatch(calls, error);
+        this.#answered(lane, calls.length);
+        this.#refuseBatch(calls, error, lane);
       },
     );
+  }
+
+  #answered(lane: Lane, calls: number): void {
+    lane.inFlight -= calls;
+    lane.answeredMs = performance.now();
+    if (lane.queued.length > 0) this.#flushAtTurnsEnd();
   }
 
   /** Sends one command, of one call or of a batch. */
@@ -173,12 +225,12 @@ export class ScriptRunner implements CallRunner {
    * The server has refused a batch before it ran: its keys are in several slots behind a proxy, or the ACL forbids one of
    * them. So each call is sent alone. Every other error ends all calls.
    */
-  #refuseBatch(calls: readonly AnyCall[], error: unknown): void {
+  #refuseBatch(calls: readonly AnyCall[], error: unknown, lane: Lane): void {
     const refusal = String((error as Error | null)?.message).match(/\b(CROSSSLOT|NOPERM)\b/)?.[1];
     if (refusal === 'CROSSSLOT') this.#batches = false;
     for (const call of calls)
       if (refusal === undefined || call.isSettled) call.refuse(error);
-      else if (call.departs()) this.#send(call);
+      else if (call.departs()) this.#send(call, lane);
   }
 }
 
@@ -191,11 +243,30 @@ function answerEach(calls: readonly AnyCall[], replies: unknown): void {
   }
 }
 
-/** Returns the sockets that a command may use: one for a server, or one for each master of a Cluster. */
-const socketsOf = (client: RedisClient): ClientStream[] =>
-  connectionsOf(client, 'master').flatMap(({ stream }) =>
+const isEmpty = ({ renewals, queued }: Lane): boolean => renewals.length === 0 && queued.length === 0;
+
+/** Takes the calls that can be sent now. The others wait for answers. */
+function takeFrom(lane: Lane): AnyCall[] {
+  const calls = lane.renewals.filter((call) => call.departs());
+  lane.renewals = [];
+  const room = MOST_IN_FLIGHT - lane.inFlight;
+  let taken = 0;
+  for (; taken < lane.queued.length && calls.length < room; taken++) {
+    const call = lane.queued[taken] as AnyCall;
+    if (call.departs()) calls.push(call);
+  }
+  lane.queued = lane.queued.slice(taken);
+  return calls;
+}
+
+/** Corks the sockets that a command may use: one for a server, or one for each master of a Cluster. */
+function corked(client: RedisClient): ClientStream[] {
+  const sockets = connectionsOf(client, 'master').flatMap(({ stream }) =>
     typeof stream?.cork === 'function' ? [stream] : [],
   );
+  for (const socket of sockets) socket.cork();
+  return sockets;
+}
 
 /** The pipelines that ioredis has begun by itself and not sent yet, of a client with `enableAutoPipelining`. */
 function autoPipelines(client: RedisClient): unknown[] {

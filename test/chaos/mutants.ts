@@ -1,5 +1,5 @@
 import { finalizeScript } from '../../lib/budget/redis/finalize.script.js';
-import { acquireFor } from '../../lib/lock/redis/acquire.script.js';
+import { acquireScript } from '../../lib/lock/redis/acquire.script.js';
 import { releaseFor } from '../../lib/lock/redis/release.script.js';
 import type { Script } from '../../lib/script/define-script.js';
 import { viewScript } from '../../lib/secret/redis/view.script.js';
@@ -14,17 +14,17 @@ function change(script: Script<never, never, unknown>, from: string, to: string)
   Object.assign(script, { lua: lua.replaceAll(from, to), command: `${command}:mutant` });
 }
 
-const locks = { acquire: acquireFor(1), release: releaseFor(1) };
+const release = releaseFor(1) as never;
 const OWNER_CHECK = 'elseif not owns(held, lockId) then';
 
 const mutants: Record<string, () => void> = {
-  'release-without-owner': () => change(locks.release as never, OWNER_CHECK, 'elseif false then'),
+  'release-without-owner': () => change(release, OWNER_CHECK, 'elseif false then'),
   // The holder of a lock says that it is live, and an undo does not.
   'undo-left-out': () =>
-    change(locks.release as never, 'local code, own', "if isLive ~= '1' then return 1 end\nlocal code, own"),
+    change(release, 'local code, own', "if isLive ~= '1' then return 1 end\nlocal code, own"),
   'finalize-keeps-reserved': () => change(finalizeScript as never, 'minus(reserved, inHold)', 'reserved'),
   'views-cost-nothing': () => change(viewScript as never, 'if left > 0 then left = left - 1 end', ''),
-  'acquire-while-held': () => change(locks.acquire as never, 'if held then', 'if false then'),
+  'acquire-while-held': () => change(acquireScript as never, 'if held then', 'if false then'),
 };
 
 export const MUTANTS = Object.keys(mutants);

@@ -177,6 +177,9 @@ describe('a queue of several processes', () => {
     await held.release();
     await isInside(last, 'w4');
     last.order('leave', 'w4');
+    // Its places stay for a minute: it might have stood still.
+    await eventually(() => expect(last.heard('out', 'w4')).toBeDefined());
+    workerRedis().clock.advance(60_000);
     await nothingIsLeft();
   });
 

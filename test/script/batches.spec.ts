@@ -195,21 +195,39 @@ describe('calls of one turn', () => {
     expect(await running).toStrictEqual([1, 1, 1]);
   });
 
-  it('count their deadline from the call, however late the turn ends', async () => {
+  it('wait for those before them, and count their deadline from when they are sent', async () => {
     await using proxy = await startTcpProxy(workerRedis().port);
-    const behind = runnerOn(await connected({ port: proxy.port }));
+    const behind = new ScriptRunner(await connected({ port: proxy.port }), 1_500);
+    proxy.delay(300); // each way: all rounds together take longer than one call may
+    const calls = Array.from({ length: 4 * 256 }, (_, i): Add => [`c${i}`, '7']);
+    expect(await runAll(behind, calls)).toStrictEqual(calls.map(() => 7));
+  });
+
+  it('are not sent when those before them are not answered', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const behind = new ScriptRunner(await connected({ port: proxy.port }), 500);
     proxy.halfOpen();
-    const settled: string[] = [];
-    const start = (name: string, timeoutMs: number): Promise<unknown> =>
-      runAll(behind, [[name, '1', { timeoutMs }]]).then(() => settled.push(name));
-    const running = [start('first', 3_000), start('before', 800)];
-    const until = performance.now() + 700;
-    while (performance.now() < until); // The loop is blocked, so the turn lasts.
-    running.push(start('after', 800));
-    await Promise.race(running);
-    expect(settled).toStrictEqual(['before']);
+    const outcomes = await runAll(
+      behind,
+      Array.from({ length: 300 }, (_, i): Add => [`c${i}`]),
+    );
+    const unanswered = (mayHaveRun: boolean): Outcome => ({ code: 'NetworkTimeout', mayHaveRun });
+    const sent = outcomes.filter((outcome) => typeof outcome === 'object' && outcome.mayHaveRun);
+    expect(sent).toStrictEqual(Array(256).fill(unanswered(true)));
+    expect(outcomes.slice(256)).toStrictEqual(Array(44).fill(unanswered(false)));
     await proxy.restore();
+    await eventually(async () => expect(await admin.exists('c0', 'c255')).toBe(2));
+    expect(await admin.exists('c256', 'c299')).toBe(0);
+  });
+
+  it('that claim go at once, and renewals before all others', async () => {
+    await runAll(runner, [['warm']]);
+    const order: string[] = [];
+    const start = (name: string, priority?: RunOptions<number>['priority']): Promise<unknown> =>
+      runAll(runner, [[name, '1', { priority }]]).then(() => order.push(name));
+    const running = [start('first'), start('second'), start('renewal', 'renewal'), start('claim', 'claim')];
     await Promise.all(running);
+    expect(order).toStrictEqual(['first', 'claim', 'renewal', 'second']);
   });
 
   describe('when the server or the connection fails', () => {

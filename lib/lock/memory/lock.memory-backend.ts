@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { refuseAborted } from '../../core/validate.js';
 import { type Clock, steadyClock } from '../../core/clock.js';
 import { IdleSweep } from '../../core/idle-sweep.js';
@@ -46,6 +47,8 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
 
   async acquire(options: AcquireOptions): Promise<AcquireResult> {
     const { keys, ttlMs } = validateAcquire(options);
+    // As on Redis, the answer comes in a later turn: a shutdown that begins in the turn of the call comes before it.
+    await nextTurn();
     refuseAborted(options.signal, LockError);
     const turn = options.turn as MemoryTurn | undefined;
     const sentAt = momentNow();
@@ -133,7 +136,9 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
     const { keeps } = turn;
     this.#settleOthers(keys, blocked, turn);
     this.#queues.enter(key, turn);
-    const dueMs = this.clock === steadyClock ? remainingMs + 1 : LOOK_BY_HAND_MS;
+    // Only the first one looks by itself. The others come after it.
+    const isFirst = this.#queues.head(key) === turn;
+    const dueMs = !isFirst ? Infinity : this.clock === steadyClock ? remainingMs + 1 : LOOK_BY_HAND_MS;
     const lookAgainMs = Math.max(1, Math.min(dueMs, turn.pollMs, keeps ? KEEPING_LOOK_MS : Infinity));
     return withDetail(refused, { reason: 'locked', remainingMs, lookAgainMs });
   }

@@ -1,11 +1,11 @@
-import { defineLockScript, EXTENDING, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
+import { defineLockScript, EXTENDING, LIVENESS, OWNERSHIP, QUEUE, QUEUED } from './lock.fragments.js';
 import { decodeExtend } from './lock.replies.js';
 
 /**
  * lock-extend: Replaces the rest of the life of the caller's lock: of all of its keys, or of none.
  * KEYS: fenceCounter*, record*, queue*, index (* one for each key of the user)
  * ARGV: lockId, ttlMs, channel, countsAll
- * Reply: [1, the new expiry], or a code of lock-release. Where the life becomes shorter, the head of the queue
+ * Reply: [1, the new expiry], or a code of lock-release. Where the life becomes shorter, the first of the queue
  *   is woken, so that it tries again in time.
  * Atomic: a lock that has expired or has another owner is never extended.
  */
@@ -13,7 +13,7 @@ export const extendFor = defineLockScript({
   name: 'lock-extend',
   args: ['lockId', 'ttlMs', 'channel', 'countsAll'],
   lua: /* lua */ `
-${OWNERSHIP}${QUEUED}${LIVENESS}${EXTENDING}
+${OWNERSHIP}${QUEUED}${LIVENESS}${EXTENDING}${QUEUE}
 local new, told = {}, {}
 for i = 1, COUNT do
   local held = redis.call('GET', KEYS[COUNT + i])
@@ -24,7 +24,7 @@ for i = 1, COUNT do
     return -2
   end
   if isQueuedFor(held) and expiresAtMs < expiryOf(held) then
-    told[#told + 1] = redis.call('ZRANGE', KEYS[2 * COUNT + i], 0, 0)[1]
+    told[#told + 1] = firstIn(KEYS[2 * COUNT + i])
   end
   new[i] = extended(held)
 end
@@ -33,8 +33,8 @@ end
 redis.call('PEXPIRE', index, ttlMs)
 for i = 1, COUNT do redis.call('SET', KEYS[COUNT + i], new[i], 'PX', ttlMs) end
 redis.call('SET', index, KEYS[COUNT + 1], 'PX', ttlMs)
-for _, head in ipairs(told) do
-  redis.pcall('PUBLISH', channel .. string.sub(head, 23), string.sub(head, 1, 22))
+for _, waiter in ipairs(told) do
+  redis.pcall('PUBLISH', channel .. processOf(waiter), string.sub(waiter, 1, 22))
 end
 return {1, expiresAtMs}`,
   decode: decodeExtend,

@@ -42,9 +42,6 @@ local function extended(json)
   return cjson.encode(fields) .. (isQueuedFor(json) and ' ' or '')
 end`;
 
-/** A queue expires when no attempt has entered it for this time, in ms. */
-const QUEUE_MS = 60_000;
-
 // A record is `{"lockId":"...","expiresAtMs":n,"acquiredAtMs":n,"key":"...","fence":"..."}` (docs/wire-format.md). Our
 // records have their fields in this order without spaces. Records of other programs may differ. JSON escapes a quote
 // inside a user's key, so a search for `"lockId":"` or `"expiresAtMs":` finds a field and never a part of a key.
@@ -84,100 +81,175 @@ local function isDead(json)
 end`;
 
 /**
- * The Lua function `fenceOf(i)` returns the next fence of a key. A counter that was lost starts again from the clock,
- * which is ahead of every fence that the counter has given. The clock is read in tenths of a ms, so that two primaries
- * after a split rarely give the same fence in the same ms. `recordOf(...)` returns a record as JSON.
- *
- * A script reads its keys by number. KEYS are COUNT fence counters, then COUNT records, then COUNT queues. The
- * last of ARGV are the user's keys as JSON. The i-th of each belong together.
+ * The Lua function `fenceAfter(counter)` returns the next fence of a key. A counter that was lost starts again from the
+ * clock, which is ahead of every fence that the counter has given. The clock is read in tenths of a ms, so that two
+ * primaries after a split rarely give the same fence in the same ms. `recordOf(...)` returns a record as JSON; it is
+ * given the user's key as JSON.
  */
 export const GRANTING = /* lua */ `
--- Reads: time, nowMs, COUNT.
--- Sets: FENCE_MAX, fenceOf, recordOf.
+-- Reads: time, nowMs.
+-- Sets: FENCE_MAX, fenceAfter, recordOf.
 local FENCE_MAX = ${Number(FENCE_THRESHOLDS.MAX)}
-local function fenceOf(i)
-  local last = redis.call('GET', KEYS[i]) or '0'
+local function fenceAfter(counter)
+  local last = redis.call('GET', counter) or '0'
   if not string.find(last, '^%d+$') then error('SYNCGUARD_FOREIGN the fence is not a counter', 0) end
   return math.max(tonumber(last) + 1, time[1] * 10000 + math.floor(time[2] / 100))
 end
 
-local function recordOf(i, id, lifeMs, fenceOfKey, rest)
+local function recordOf(json, id, lifeMs, fenceOfKey, rest)
   return string.format('{"lockId":"%s","expiresAtMs":%d,"acquiredAtMs":%d,"key":%s,"fence":"%015d"%s}',
-    id, nowMs + lifeMs, nowMs, ARGV[#ARGV - COUNT + i], fenceOfKey, rest)
+    id, nowMs + lifeMs, nowMs, json, fenceOfKey, rest)
+end`;
+
+/** How long a queue lives without an attempt, in ms. Where callers look less often by themselves, it lives longer. */
+export const QUEUE_MS = 60_000;
+
+// A queue is a sorted set of waiters by their tickets. A waiter is its lockId (22 characters), the name of its process
+// (16), and a `-` if no message can reach it. Between hand-overs the first of them is the next. It stays in the queue
+// until it has taken the lock.
+//
+// Beside the waiters stand marks: the name of a process, by the time of the hand-over as a negative number, so before
+// all waiters. A hand-over sets the mark of the process that it chose, and the claim takes it away. So a process whose
+// mark stands while its claim is over has missed its turn. It is passed over: its waiters keep their places, and get no
+// turn, until it makes an attempt. Every script sees the same mark, so it does not matter which of them comes first.
+
+/**
+ * The Lua function `firstIn(queueKey, here)` returns the first waiter whose process is not passed over, its ticket, and a
+ * process that was passed over so long ago that it is gone. The process `here` counts as not passed over.
+ */
+export const QUEUE = /* lua */ `
+-- Reads: nowMs.
+-- Sets: processOf, firstIn.
+local function processOf(waiter) return string.sub(waiter, 23, 38) end
+
+local function firstIn(queueKey, here)
+  local passed, gone, from, size = {}, nil, 0, 4
+  while true do
+    local some = redis.call('ZRANGE', queueKey, from, from + size - 1, 'WITHSCORES')
+    for i = 1, #some, 2 do
+      local at = tonumber(some[i + 1])
+      if at < 0 then
+        passed[some[i]] = some[i] ~= here
+        if -at < nowMs - ${QUEUE_MS} then gone = some[i] end
+      elseif not passed[processOf(some[i])] then
+        return some[i], some[i + 1], gone
+      end
+    end
+    if #some < 2 * size then return nil, nil, gone end
+    from, size = from + size, 64
+  end
 end`;
 
 /**
- * The Lua function `handOver(i, nextFence)` makes the head of a queue the owner for the time of a claim, and publishes
- * this to its process. `nextFence` is what `fenceOf(i)` has returned before the first write. It returns the head and the
- * claim, or nothing if the queue is empty. A waiter is a lockId followed by the name of its process.
+ * The Lua function `handOver(recordKey, queueKey, json, nextFence, here)` makes the first waiter the owner for the time of
+ * a claim, and publishes this to its process. It returns the waiter and the claim, or nothing if nobody can be served.
  *
- * \`beginHandOver(i, nextFence)\` comes before it, and before the lock is taken from its owner. It only passes over a fence.
- * An ACL that forbids a command of the hand-over refuses the script there, and a full server, which allows a ZREM, then
- * allows every write after it.
+ * `beginHandOver(queueKey, counter, nextFence)` comes before it, and before the lock is taken from its owner. It only passes
+ * over a fence, `nextFence`. An ACL that forbids a command of the hand-over refuses the script there, and a full server,
+ * which allows a ZREM, then allows every write after it.
  *
- * A waiter is passed over if its process does not listen any more. Only a single server can tell: there `countsAll` is
- * '1'. On a Cluster PUBLISH counts the listeners of one node only. A process named `-` cannot be reached by PUBLISH and
- * repeats its attempts by itself. Where the ACL forbids PUBLISH, all processes do so.
+ * Where a process does not listen any more, it is passed over at once. Only a single server can tell: there
+ * `countsAll` is '1'. On a Cluster PUBLISH counts the listeners of one node only. Where the ACL forbids PUBLISH, all
+ * processes repeat their attempts by themselves.
  */
 export const HANDING_OVER = /* lua */ `
--- Reads: channel, countsAll, COUNT, FENCE_MAX, recordOf.
--- Sets: hears, beginHandOver, handOver.
-local function hears(head)
-  local processOfHead = string.sub(head, 23)
-  if processOfHead == '-' then return true end
-  local heard = redis.pcall('PUBLISH', channel .. processOfHead, string.sub(head, 1, 22))
+-- Reads: channel, countsAll, nowMs, FENCE_MAX, recordOf.
+-- Sets: processOf, firstIn, hears, keepQueue, beginHandOver, forget, handOver.${QUEUE}
+local function hears(waiter)
+  if #waiter > 38 then return true end
+  local heard = redis.pcall('PUBLISH', channel .. processOf(waiter), string.sub(waiter, 1, 22))
   return type(heard) ~= 'number' or heard > 0 or countsAll == ''
 end
 
-local function beginHandOver(i, nextFence)
-  redis.call('ZREM', KEYS[2 * COUNT + i], '')
-  if nextFence <= FENCE_MAX then redis.call('SET', KEYS[i], string.format('%d', nextFence)) end
+local function keepQueue(queueKey, lifeMs)
+  return redis.call('PEXPIRE', queueKey, math.max(lifeMs, redis.call('PTTL', queueKey)))
 end
 
-local function handOver(i, nextFence)
-  local queueKey = KEYS[2 * COUNT + i]
+local function beginHandOver(queueKey, counter, nextFence)
+  redis.call('ZREM', queueKey, '')
+  redis.call('ZADD', queueKey, 'XX', 0, '')
+  keepQueue(queueKey, ${QUEUE_MS})
+  if nextFence <= FENCE_MAX then redis.call('SET', counter, string.format('%d', nextFence)) end
+end
+
+local function forget(queueKey, gone)
+  for _, member in ipairs(redis.call('ZRANGE', queueKey, 0, -1)) do
+    if member == gone or processOf(member) == gone then redis.call('ZREM', queueKey, member) end
+  end
+end
+
+local function handOver(recordKey, queueKey, json, nextFence, here)
   if nextFence > FENCE_MAX then return nil end
-  while true do
-    local head, another = unpack(redis.call('ZRANGE', queueKey, 0, 1))
-    if not head then return nil end
-    redis.call('ZREM', queueKey, head)
-    if hears(head) then
-      local claim = recordOf(i, string.sub(head, 1, 22), ${CLAIM_MS}, nextFence, '') .. (another and '\\t ' or '\\t')
-      redis.call('SET', KEYS[COUNT + i], claim, 'PX', ${CLAIM_MS})
-      return head, claim
+  local waiter, _, gone = firstIn(queueKey, here)
+  if gone and gone ~= here then forget(queueKey, gone) end
+  while waiter do
+    if processOf(waiter) == here then here = nil end
+    redis.call('ZADD', queueKey, -nowMs, processOf(waiter))
+    if hears(waiter) then
+      local claim = recordOf(json, string.sub(waiter, 1, 22), ${CLAIM_MS}, nextFence, '') .. '\\t '
+      redis.call('SET', recordKey, claim, 'PX', ${CLAIM_MS})
+      return waiter, claim
     end
+    waiter = firstIn(queueKey, here)
   end
 end`;
 
 /**
- * The Lua function `leaveQueue(i)` removes the caller from a queue, also the place that it took under the process `-`
- * before its process listened. `enqueue(i, json)` puts the caller into a queue: at the end when it comes for the first
- * time, or at the position of its ticket. It returns `ticket`, `place` and `dropped` as `AcquireReply` describes them.
+ * The Lua function `leave(queueKey, mark, ...)` removes waiters from a queue, and the mark of their process unless it is
+ * ''. It returns whether others wait. Where none does, nothing is left of the queue.
+ */
+export const LEAVING = /* lua */ `
+-- Sets: leave.
+local function leave(queueKey, mark, ...)
+  local others = redis.call('ZCOUNT', queueKey, 0, '+inf') - redis.call('ZREM', queueKey, ...)
+  if others <= 0 then
+    redis.call('DEL', queueKey)
+  elseif mark ~= '' then
+    redis.call('ZREM', queueKey, mark)
+  end
+  return others > 0
+end`;
+
+/**
+ * The Lua functions of a caller that waits, whose process is `name`; `process` has a `-` besides where no message can
+ * reach it. `comesBack(queueKey, held)` returns `name` if the process was passed over, which ends by this attempt. Else it
+ * returns '', and the lockId of another waiter of the process if the lock is handed to that one just now.
+ * `enqueue(recordKey, queueKey, json, back)` puts the caller into a queue: at the end when it comes for the first time, or
+ * at the position of its ticket. It removes the mark `back`. It returns `ticket`, `place` and `dropped` as `AcquireReply`
+ * describes them. An attempt that was made before is told to its own process, as a sign that messages arrive.
  */
 export const QUEUEING = /* lua */ `
--- Reads: COUNT, lockId, process, ticket, time.
--- Sets: isQueuedFor, leaveQueue, enqueue.${QUEUED}
-local function leaveQueue(i)
-  return redis.call('ZREM', KEYS[2 * COUNT + i], lockId .. process, lockId .. '-')
+-- Reads: channel, lockId, process, ticket, queueMs, time, keepQueue.
+-- Sets: isQueuedFor, name, waiter, unheard, comesBack, enqueue.${QUEUED}
+local name = string.sub(process, 1, 16)
+local waiter, unheard = lockId .. name, lockId .. name .. '-'
+
+local function comesBack(queueKey, held)
+  if name == '' or not redis.call('ZSCORE', queueKey, name) then return '', '' end
+  local other = held and string.find(held, '\\t', -2, true) and string.sub(held, 12, 33)
+  if other then
+    local theirs = other .. name
+    if redis.call('ZSCORE', queueKey, theirs) or redis.call('ZSCORE', queueKey, theirs .. '-') then return '', other end
+  end
+  return name, ''
 end
 
-local function enqueue(i, json)
-  local queueKey, waiter, at = KEYS[2 * COUNT + i], lockId .. process, ticket
+local function enqueue(recordKey, queueKey, json, back)
+  local stands = redis.call('ZSCORE', queueKey, waiter) or redis.call('ZSCORE', queueKey, unheard)
+  -- A call that is sent again because its first reply was lost is in the queue already.
+  local at, place = ticket == '' and stands or ticket, 0
   if at == '' then
-    -- A call that is sent again because its first reply was lost is in the queue already.
-    at = redis.call('ZSCORE', queueKey, waiter) or redis.call('ZSCORE', queueKey, lockId .. '-')
-  end
-  if not at then
     local last = redis.call('ZRANGE', queueKey, -1, -1, 'WITHSCORES')[2]
     local nowUs = time[1] * 1000000 + time[2]
     at = string.format('%.0f', math.max(nowUs, last and tonumber(last) + 1 or 0))
   end
+  if ticket == '' then place = redis.call('ZCOUNT', queueKey, 0, at) + (stands and 0 or 1) end
   -- The end of the queue comes before the place in it, and so does the mark by which a release finds the queue.
-  local ends = redis.call('PEXPIRE', queueKey, ${QUEUE_MS})
-  if not isQueuedFor(json) then redis.call('APPEND', KEYS[COUNT + i], ' ') end
-  local stood = 1 - redis.call('ZADD', queueKey, at, waiter)
-  if ends == 0 then redis.call('PEXPIRE', queueKey, ${QUEUE_MS}) end
-  if process ~= '-' then stood = stood + redis.call('ZREM', queueKey, lockId .. '-') end
-  local place = ticket == '' and redis.call('ZRANK', queueKey, waiter) + 1 or 0
-  return at, place, (COUNT == 1 and ticket ~= '' and stood == 0) and 1 or 0
+  local ends = keepQueue(queueKey, tonumber(queueMs))
+  if not isQueuedFor(json) then redis.call('APPEND', recordKey, ' ') end
+  redis.call('ZADD', queueKey, at, lockId .. process)
+  if ends == 0 then keepQueue(queueKey, tonumber(queueMs)) end
+  redis.call('ZREM', queueKey, process == name and unheard or waiter, back)
+  if ticket ~= '' and process == name then redis.pcall('PUBLISH', channel .. name, '') end
+  return at, place, (ticket ~= '' and not stands) and 1 or 0
 end`;

@@ -9,7 +9,9 @@ import { keyArgsOf, type LockLayout } from './lock.layout.js';
 import { RedisLockLookups } from './lock.redis-lookup.js';
 import { FENCE_THRESHOLDS } from '../lock.record.js';
 import { type LockRef, type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
-import { acquireFor, type AcquireReply } from './acquire.script.js';
+import { acquireKeysFor } from './acquire-keys.script.js';
+import { acquireScript } from './acquire.script.js';
+import type { AcquireReply } from './lock.acquire-reply.js';
 import { extendFor } from './extend.script.js';
 import type { ReleaseCode } from './lock.replies.js';
 import { releaseFor } from './release.script.js';
@@ -60,7 +62,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     super(runner, layout, config.cleanupInIsLocked);
     this.#turns = new RedisTurns(runner, {
       layout,
-      leave: (wanted, waiter, fault) => this.#leave(wanted, waiter, fault),
+      leave: (...left) => this.#leave(...left),
       onUnheard: () => config.warn(NO_PUBSUB),
     });
   }
@@ -108,7 +110,8 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
       if ('keys' in reply) {
         const { names } = this.#refOf(reply.keys, lockId, held?.ref);
         const args = { lockId, ttlMs, ...this.#turns.handing };
-        reply = await this.runner.run(extendFor(reply.keys.length), names, args, { signal });
+        const priority = 'renewal';
+        reply = await this.runner.run(extendFor(reply.keys.length), names, args, { signal, priority });
       }
       return reply.code === 'extended'
         ? { ok: true, expiresAtMs: reply.expiresAtMs }
@@ -143,18 +146,18 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     wanted: Wanted,
     signal: AbortSignal | undefined,
   ): Promise<AcquireResult> {
-    const wasWoken = turn.begin();
+    turn.begin();
     this.#turns.begin(turn, wanted.lockId);
-    let sentAt = momentNow();
-    let reply = await this.#ask(wanted, turn, { signal });
-    if (reply.status === 'locked' && (await this.#turns.comesToHear(turn, signal))) {
-      turn.begin();
-      sentAt = momentNow();
-      reply = await this.#ask(wanted, turn, { signal });
-    }
+    const sentAt = momentNow();
+    const undo = (): void => this.#turns.late(turn, wanted);
+    const reply = await this.#ask(wanted, turn, {
+      signal,
+      undo,
+      priority: turn.claims() ? 'claim' : undefined,
+    });
     const waits = reply.status === 'locked' ? this.#turns.locked(turn, reply) : {};
     const result = this.#toAcquireResult(reply, wanted, sentAt, waits);
-    if (result.ok) this.#turns.granted(turn, result, wasWoken);
+    if (result.ok) this.#turns.granted(turn, result, reply.status === 'granted' && reply.wasHanded);
     return result;
   }
 
@@ -171,25 +174,26 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
       channel,
       countsAll,
       process: turn?.process ?? '',
-      ticket: turn?.ticket ?? '',
-      keeps: turn?.keeps ? '1' : '',
-      keysJson: keys.length > 1 ? `,"keys":${JSON.stringify(keys)}` : '',
+      ticket: turn?.ticketText ?? '',
+      queueMs: turn?.queueMs ?? '',
       keyJson: ref.json.keyJson,
     };
-    if (keys.length > 1) Object.assign(args, ref.json);
-    const undo = turn && ((): void => this.#turns.late(turn, wanted));
-    const script = acquireFor(keys.length);
     try {
-      const reply = await this.runner.run(script, ref.names, args, undo ? { undo, ...options } : options);
-      if (reply.status === 'locked') {
-        turn?.locked(reply);
-        this.#turns.handedOver(keys, reply.handed);
-      }
+      const reply = await (keys.length === 1
+        ? this.runner.run(acquireScript, ref.names, args, options)
+        : this.runner.run(acquireKeysFor(keys.length), ref.names, this.#ofKeys(wanted, turn, args), options));
+      if (reply.status === 'locked') this.#turns.handedOver(keys, reply.handed);
       return reply;
     } catch (fault) {
       if (turn) turn.fault = fault;
       throw LockError.from(fault, { keys });
     }
+  }
+
+  /** Adds what only a call for several keys has. */
+  #ofKeys<Args extends object>({ keys, ref }: Wanted, turn: RedisTurn | undefined, args: Args) {
+    const several = { keeps: turn?.keeps ? '1' : '', keysJson: `,"keys":${JSON.stringify(keys)}` };
+    return Object.assign(args, several, ref.json);
   }
 
   #toAcquireResult(
@@ -220,7 +224,14 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   ): Promise<ReleaseCode> {
     const { names, json } = this.#refOf(keys, lockId, ref);
     const { channel, countsAll } = this.#turns.handing;
-    const args = { channel, countsAll, lockId, waiter, isLive: isLive ? '1' : '', keyJson: json.keyJson };
+    const args = {
+      channel,
+      countsAll,
+      lockId,
+      leaver: waiter,
+      isLive: isLive ? '1' : '',
+      keyJson: json.keyJson,
+    };
     if (keys.length > 1) Object.assign(args, json);
     let replayed = false;
     const onReplay = (): void => void (replayed = true);
@@ -236,15 +247,22 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
    * and the time for the retries counts from then.
    *
    * @param fault - the fault of the last attempt, which may have run. Nothing is sent while Redis still owes its reply.
+   * @param keptUntilMs - a lock with `minHoldMs` is kept until then, as `performance.now()` counts
    */
-  #leave({ keys, lockId, ttlMs }: Wanted, waiter: string, fault: unknown): void {
+  #leave({ keys, lockId, ttlMs, ref }: Wanted, waiter: string, fault: unknown, keptUntilMs = 0): void {
     // How many releases must find no lock before no more are sent. An acquire in the buffer of a lost connection may still
     // run after the first of them.
     let answers = fault === undefined ? 1 : 2;
-    const release: Attempt = async () =>
-      (await this.#release({ keys, lockId, waiter })) === 'released' || --answers === 0;
+    const giveBack = async (): Promise<boolean> => {
+      const keepMs = Math.ceil(keptUntilMs - performance.now());
+      if (keepMs <= 0) return (await this.#release({ keys, lockId, waiter })) === 'released';
+      const args = { lockId, ttlMs: keepMs, ...this.#turns.handing };
+      const { code } = await this.runner.run(extendFor(keys.length), ref.names, args);
+      return code === 'extended';
+    };
+    const attempt: Attempt = async () => (await giveBack()) || --answers === 0;
     this.runner.ready().then(
-      () => this.#undos.start(release, Math.max(ttlMs, waiter ? LEAVE_MS : 0), fault),
+      () => this.#undos.start(attempt, Math.max(ttlMs, waiter ? LEAVE_MS : 0), fault),
       () => {}, // The client was closed for good. The lock expires.
     );
   }

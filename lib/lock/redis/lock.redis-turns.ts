@@ -4,26 +4,33 @@ import { RedisSubscriber } from '../../redis/redis.subscriber.js';
 import type { ScriptRunner } from '../../script/script-runner.js';
 import { settleWithin } from '../../core/settle-within.js';
 import type { LockKeys, LockLayout } from './lock.layout.js';
-import type { AcquireReply } from './acquire.script.js';
+import type { AcquireReply } from './lock.acquire-reply.js';
 import type { HandedOver } from './lock.replies.js';
 import { handOnScript, publishScript } from './hand-on.scripts.js';
 import { CLAIM_MS, KEEPING_LOOK_MS } from '../lock.times.js';
 import type { BackendHandle } from '../lock.handle.js';
-import { WaitingTurn } from '../waiting-turn.js';
+import { WaitingLine, WaitingTurn } from '../waiting-turn.js';
+import { QUEUE_MS } from './lock.fragments.js';
 
-/** The pause between two attempts of a waiter that no message can reach. A claim lasts longer, so it is not missed. */
+/** How often the first of a process's waiters for a key looks by itself, in ms, so that a free lock is found soon. */
+const LOOK_MS = 1_000;
+
+/** The same, of waiters that no message can reach. A claim lasts longer, so it is not missed. */
 const UNHEARD_LOOK_MS = 200;
 
-/**
- * How long a waiter waits for its subscriber to connect. A claim lasts longer, so a turn that comes meanwhile is not
- * missed.
- */
-const OPEN_MS = CLAIM_MS - 100;
+/** Looks of one process come at multiples of this time, in ms, so that those for many keys are sent together. */
+const GRID_MS = 100;
 
-/** The process name of waiters that no message can reach. They repeat their attempts by themselves. */
+/** How long the boot waits for the connection that hears hand-overs, in ms. */
+const OPEN_MS = 400;
+
+/** Stands behind the name of a process in the queues while no message can reach it. */
 const UNHEARD = '-';
 const PROCESS_BYTES = 12;
 const LOCK_ID_LENGTH = 22;
+
+/** A queue lives for this time without an attempt, or for two pauses of its most patient waiter. */
+const POLLS_PER_QUEUE = 2;
 
 /** What a call asks for. All attempts of one turn use the same lockId. */
 export interface Wanted {
@@ -42,38 +49,56 @@ export interface LockRef {
 
 export class RedisTurn extends WaitingTurn {
   wanted: Wanted | undefined;
-  ticket = '';
+  /** The ticket as the scripts read it. Empty until the call waits. */
+  ticketText = '';
   /** The fault of the last attempt that failed. */
   fault: unknown;
   /** The lock that the turn was granted. */
   handle: BackendHandle | undefined;
-  /** The process name under which the turn stands in the queues. */
-  process = UNHEARD;
+  /** The process name under which the turn makes its attempts. */
+  process = '';
+  /** The lock may have been handed to it. */
+  #mayClaim = false;
 
-  locked({ ticket, place, passedOn }: Extract<AcquireReply, { status: 'locked' }>): void {
-    this.ticket = ticket;
-    if (place > 0) this.place ??= place;
-    if (passedOn) this.passed();
+  /** How long a queue must live that the turn stands in, in ms. */
+  get queueMs(): number {
+    return Math.max(QUEUE_MS, POLLS_PER_QUEUE * this.pollMs);
+  }
+
+  wakeToClaim(): void {
+    this.#mayClaim = true;
+    this.wake();
+  }
+
+  /** Returns whether the next attempt is to take a claim, which has no time to lose, and forgets it. */
+  claims(): boolean {
+    const claims = this.#mayClaim;
+    this.#mayClaim = false;
+    return claims;
   }
 }
 
 export interface RedisTurnsConfig {
   readonly layout: LockLayout;
-  /** Called when a turn that made an attempt has left. `waiter` is the name under which it stands in the queues. */
-  leave(wanted: Wanted, waiter: string, fault: unknown): void;
+  /**
+   * Called when a turn that made an attempt has left. `waiter` is the name under which it stands in the queues. Its lock is
+   * given back, or kept until `keptUntilMs`, as `performance.now()` counts.
+   */
+  leave(wanted: Wanted, waiter: string, fault: unknown, keptUntilMs?: number): void;
   /** Called once, if the ACL forbids SUBSCRIBE or PUBLISH, so that no message can wake waiters. */
   onUnheard?(): void;
 }
 
 /**
  * Keeps the waiters of this process, wakes them when their turn comes, and checks locks that this process has handed
- * over.
+ * over. Of those that wait for one key only the first looks by itself: the others come after it anyway.
  */
 export class RedisTurns {
   /** The arguments of scripts that hand a lock over. `countsAll` is '' on a Cluster, where a node counts its own subscribers only. */
   readonly handing: { readonly channel: string; readonly countsAll: string };
   readonly #process = randomBytes(PROCESS_BYTES).toString('base64url');
   readonly #waiting = new Map<string, RedisTurn>();
+  readonly #lines = new Map<string, WaitingLine>();
   readonly #subscriber: RedisSubscriber;
   readonly #claims: ClaimWatch;
   #mayPublish: boolean | undefined;
@@ -87,10 +112,12 @@ export class RedisTurns {
     this.handing = { channel, countsAll: runner.client.isCluster ? '' : '1' };
     this.#claims = new ClaimWatch((key, waiter) => this.#handOn(key, waiter));
     this.#subscriber = new RedisSubscriber(runner.client, channel + this.#process, {
-      onMessage: (lockId) => this.#waiting.get(lockId)?.wake(),
-      onListening: () => this.#wakeAll(),
+      onMessage: (lockId) => this.#waiting.get(lockId)?.wakeToClaim(),
+      onListening: () => void this.#comeToHear(),
+      onSilence: () => this.#wakeFirsts(), // They look more often from now on.
       isNeeded: () => this.#waiting.size > 0,
     });
+    runner.readiness.onBack(() => this.#wakeAll());
   }
 
   take(pollMs: number): RedisTurn {
@@ -101,31 +128,33 @@ export class RedisTurns {
   /** Called when an attempt begins, which may put the turn into a queue. */
   begin(turn: RedisTurn, lockId: string): void {
     this.#waiting.set(lockId, turn);
-    if (this.#subscriber.isListening && this.#mayPublish) turn.process = this.#process;
+    turn.process = this.#isTold ? this.#process : this.#process + UNHEARD;
   }
 
-  /**
-   * Called when the turn stands in a queue. Resolves to true if messages can reach the turn from now on, and could not
-   * before. The caller then repeats its attempt, so that the queue has the name of its process.
-   */
-  async comesToHear(turn: RedisTurn, signal: AbortSignal | undefined): Promise<boolean> {
-    if (turn.process !== UNHEARD || !(await this.#canBeTold(signal))) return false;
-    turn.process = this.#process;
-    return true;
-  }
-
-  granted(turn: RedisTurn, handle: BackendHandle, wasWoken: boolean): void {
-    this.#waiting.delete(handle.lockId);
+  granted(turn: RedisTurn, handle: BackendHandle, wasHanded: boolean): void {
+    this.#remove(turn, turn.wanted as Wanted)?.lookIn(this.#lookMs);
     turn.handle = handle;
     // A grant that arrives too late is released, perhaps twice, the second time in the background. So the next attempt
     // of this turn uses a new lockId, whose lock that release cannot end.
     turn.wanted = undefined;
-    if (turn.ticket !== '' && !wasWoken) this.#subscriber.suspect();
+    if (!wasHanded) this.#wakeFirsts();
   }
 
-  locked(turn: RedisTurn, reply: Extract<AcquireReply, { status: 'locked' }>): { lookAgainMs: number } {
-    if (reply.dropped) this.#subscriber.suspect();
-    return { lookAgainMs: this.#lookAgainMs(turn, reply.remainingMs) };
+  locked(
+    turn: RedisTurn,
+    { remainingMs, ticket, place, ...reply }: Extract<AcquireReply, { status: 'locked' }>,
+  ): { lookAgainMs: number } {
+    turn.ticketText = ticket;
+    turn.ticket = Number(ticket);
+    if (place > 0) turn.place ??= place;
+    if (reply.passedOn) turn.passed();
+    if (!turn.line && turn.wanted && !turn.hasLeft) this.#lineOf(turn.wanted).enter(turn);
+    if (this.#isTold) this.#subscriber.watch();
+    else void this.#listen();
+    if (reply.claimer !== '') this.#waiting.get(reply.claimer)?.wakeToClaim();
+    if (reply.dropped) this.#wakeAll();
+    else if (reply.cameBack) this.#wakeFirsts();
+    return { lookAgainMs: this.#lookAgainMs(turn, turn.line?.first === turn, remainingMs) };
   }
 
   /** Called with the locks that a script of this process has handed over. */
@@ -134,26 +163,28 @@ export class RedisTurns {
   }
 
   /** Called when a turn has left. */
-  settle({ wanted, process, fault }: RedisTurn): void {
+  settle(turn: RedisTurn): void {
+    const { wanted, fault } = turn;
     if (!wanted) return;
-    this.#waiting.delete(wanted.lockId);
-    this.config.leave(wanted, wanted.lockId + process, fault);
+    // The next one knows nothing of the lock's TTL, which the one that left would have looked after.
+    this.#remove(turn, wanted)?.wake();
+    this.config.leave(wanted, wanted.lockId + this.#process, fault);
   }
 
   /**
    * Called when an attempt that has failed was answered after all, or may have been. If the turn still waits, its next
-   * attempt takes what this one has got. If a later attempt got the lock, this one may have run after the release: a
-   * Cluster client sends a command again where a master was lost.
+   * attempt takes what this one has got. If a later attempt got the lock, this one may have run after the lock was given
+   * back: a Cluster client sends a command again where a master was lost.
    */
   late(turn: RedisTurn, wanted: Wanted): void {
     if (turn.hasLeft) this.settle(turn);
     else if (turn.wanted !== wanted && turn.handle?.isOver)
-      this.config.leave(wanted, wanted.lockId + turn.process, 'unknown');
+      this.config.leave(wanted, wanted.lockId + this.#process, 'unknown', turn.handle.keptUntilMs);
   }
 
   /** Called at boot. Warns if messages cannot reach waiters. */
   async check(): Promise<void> {
-    await this.#canBeTold(undefined);
+    await settleWithin(OPEN_MS, [this.#listen()]);
     if (this.#waiting.size === 0) this.#subscriber.pause();
   }
 
@@ -163,19 +194,47 @@ export class RedisTurns {
     this.#wakeAll(); // No message reaches the waiters any more, so they try again by themselves.
   }
 
-  #lookAgainMs({ keeps, process, pollMs }: RedisTurn, remainingMs: number): number {
-    if (keeps) return KEEPING_LOOK_MS;
-    const isHeard = process !== UNHEARD && this.#subscriber.isListening;
-    return isHeard ? Math.min(remainingMs + 1, pollMs) : Math.min(UNHEARD_LOOK_MS, pollMs);
-  }
-
-  async #canBeTold(signal: AbortSignal | undefined): Promise<boolean> {
-    if (!this.#subscriber.isListening || this.#mayPublish !== true)
-      await settleWithin(OPEN_MS, [this.#listens()], signal);
+  /** Messages can reach the waiters of this process. */
+  get #isTold(): boolean {
     return this.#subscriber.isListening && this.#mayPublish === true;
   }
 
-  async #listens(): Promise<void> {
+  get #lookMs(): number {
+    return this.#isTold && this.#subscriber.isHeard ? LOOK_MS : UNHEARD_LOOK_MS;
+  }
+
+  /** The line of those that wait for the same key. A call for several keys may wait for any of them, so it looks by itself. */
+  #lineOf({ keys }: Wanted): WaitingLine {
+    if (keys.length > 1) return new WaitingLine();
+    const [key] = keys as [string];
+    let line = this.#lines.get(key);
+    if (!line) this.#lines.set(key, (line = new WaitingLine()));
+    return line;
+  }
+
+  /** Returns the turn that has to look from now on, if that was the task of the one that leaves. */
+  #remove(turn: RedisTurn, { keys, lockId }: Wanted): WaitingTurn | undefined {
+    this.#waiting.delete(lockId);
+    const { line } = turn;
+    const next = line?.leave(turn);
+    if (line && !line.first && keys.length === 1) this.#lines.delete(keys[0] as string);
+    return next;
+  }
+
+  #lookAgainMs({ keeps, pollMs }: RedisTurn, isFirst: boolean, remainingMs: number): number {
+    if (keeps) return KEEPING_LOOK_MS;
+    if (!isFirst) return pollMs;
+    const nowMs = performance.now();
+    const onGridMs = Math.floor((nowMs + this.#lookMs) / GRID_MS) * GRID_MS - nowMs;
+    return Math.min(remainingMs + 1, pollMs, onGridMs);
+  }
+
+  async #comeToHear(): Promise<void> {
+    if (this.#mayPublish === undefined) await this.#checkPublish();
+    this.#wakeAll(); // The queues get the name by which the process can be told.
+  }
+
+  async #listen(): Promise<void> {
     if ((await this.#subscriber.open()) && this.#mayPublish === undefined) await this.#checkPublish();
     if (this.#subscriber.isRefused || this.#mayPublish === false) this.#warn();
   }
@@ -197,15 +256,18 @@ export class RedisTurns {
     for (const turn of this.#waiting.values()) turn.wake();
   }
 
+  /** Wakes those that look for the others. */
+  #wakeFirsts(): void {
+    for (const turn of this.#waiting.values()) if (turn.line?.first === turn) turn.wake();
+  }
+
   /** Runs the script that checks a claim. Returns which waiter to check next and when, or undefined if there is none. */
   async #handOn(key: string, waiter: string): Promise<{ waiter: string; afterMs: number } | undefined> {
     const names = this.config.layout.keysOf([key], waiter.slice(0, LOCK_ID_LENGTH));
-    const args = {
+    const reply = await this.runner.run(handOnScript, names, {
       ...this.handing,
-      process: waiter.slice(LOCK_ID_LENGTH),
       keyJson: JSON.stringify(key),
-    };
-    const reply = await this.runner.run(handOnScript, names, args);
+    });
     if (typeof reply === 'string') return { waiter: reply, afterMs: CLAIM_MS };
     return reply > 0 ? { waiter, afterMs: reply } : undefined;
   }

@@ -1,4 +1,5 @@
-import { acquireFor } from './acquire.script.js';
+import { acquireKeysFor } from './acquire-keys.script.js';
+import { acquireScript } from './acquire.script.js';
 import { extendFor } from './extend.script.js';
 import { handOnScript, publishScript } from './hand-on.scripts.js';
 import {
@@ -11,7 +12,9 @@ import {
 import { releaseFor } from './release.script.js';
 
 export const lockScripts = [
-  ...[1, 2].flatMap((count) => [acquireFor(count), releaseFor(count), extendFor(count)]),
+  acquireScript,
+  acquireKeysFor(2),
+  ...[1, 2].flatMap((count) => [releaseFor(count), extendFor(count)]),
   handOnScript,
   publishScript,
   releaseByIdScript,

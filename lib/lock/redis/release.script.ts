@@ -1,4 +1,12 @@
-import { defineLockScript, GRANTING, HANDING_OVER, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
+import {
+  defineLockScript,
+  GRANTING,
+  HANDING_OVER,
+  LEAVING,
+  LIVENESS,
+  OWNERSHIP,
+  QUEUED,
+} from './lock.fragments.js';
 import { RELEASE_CODES, handedOver, type HandedOver, type ReleaseCode } from './lock.replies.js';
 import { unexpectedReply } from '../../script/define-script.js';
 
@@ -16,58 +24,61 @@ function decodeRelease(reply: unknown): ReleaseReply {
 }
 
 /**
- * lock-release: Ends a lock of the caller. A lock with a queue goes to the head of its queue.
+ * lock-release: Ends a lock of the caller. A lock with a queue goes to the first of it. So does a free lock whose queue
+ * the caller leaves: its process may be passed over there, and is so no more.
  * KEYS: fenceCounter*, record*, queue*, index (* one for each key of the user)
  * ARGV: lockId, isLive ('1': the holder's clock says that the lock is live, so that the server's clock is not
- *   asked), waiter (of a caller that gives up waiting), channel, countsAll, and keyJson of each key
+ *   asked), leaver (of a caller that gives up waiting: its lockId and process), channel, countsAll, and keyJson of each key
  * Reply: 1 released, 0 mismatch, -1 not found, -2 expired: of several keys the first that is not 1. Or an array
  *   of this code and pairs of a key's number and the waiter that has got the key.
  * Atomic: only the owner's lock is deleted, and nobody can come before the head of the queue.
  */
 export const releaseFor = defineLockScript({
   name: 'lock-release',
-  args: ['lockId', 'isLive', 'waiter', 'channel', 'countsAll', 'keyJson'],
+  args: ['lockId', 'isLive', 'leaver', 'channel', 'countsAll', 'keyJson'],
   lua: /* lua */ `
 ${OWNERSHIP}${QUEUED}
-local code, own, queued = 1, {index}, {}
+local code, own, freed = 1, {index}, {}
 for i = 1, COUNT do
   local held = redis.call('GET', KEYS[COUNT + i])
   if not held then
     code = code == 1 and -1 or code
+    if leaver ~= '' then freed[#freed + 1] = i end
   elseif not owns(held, lockId) then
     code = code == 1 and 0 or code
   else
     own[#own + 1] = KEYS[COUNT + i]
-    if isQueuedFor(held) then queued[#queued + 1] = i end
+    if isQueuedFor(held) or leaver ~= '' then freed[#freed + 1] = i end
   end
-  if waiter ~= '' then redis.call('ZCARD', KEYS[2 * COUNT + i]) end
+  if leaver ~= '' then redis.call('ZCOUNT', KEYS[2 * COUNT + i], 0, '+inf') end
 end
 
-if isLive == '1' and #queued == 0 and waiter == '' then
+if isLive == '1' and #freed == 0 and leaver == '' then
   if #own > 1 then redis.call('DEL', unpack(own)) end
   return code
 end
-${LIVENESS}${GRANTING}${HANDING_OVER}
+${LIVENESS}${GRANTING}${HANDING_OVER}${LEAVING}
 for j = 2, #own do
   if code == 1 and isLive ~= '1' and isDead(redis.call('GET', own[j])) then code = -2 end
 end
-local fences = {}
-for _, i in ipairs(queued) do
-  redis.call('ZRANGE', KEYS[2 * COUNT + i], 0, 0)
-  fences[i] = fenceOf(i)
+local fences, gone = {}, processOf(leaver)
+for _, i in ipairs(freed) do
+  if firstIn(KEYS[2 * COUNT + i], gone) then fences[i] = fenceAfter(KEYS[i]) end
 end
 
-for _, i in ipairs(queued) do beginHandOver(i, fences[i]) end
+for _, i in ipairs(freed) do
+  if fences[i] then beginHandOver(KEYS[2 * COUNT + i], KEYS[i], fences[i]) end
+end
 if #own > 1 then redis.call('DEL', unpack(own)) end
-if waiter ~= '' then
-  for i = 1, COUNT do redis.call('ZREM', KEYS[2 * COUNT + i], waiter, lockId .. '-') end
+if leaver ~= '' then
+  for i = 1, COUNT do leave(KEYS[2 * COUNT + i], fences[i] and gone or '', leaver, leaver .. '-') end
 end
 local reply = {code}
-for _, i in ipairs(queued) do
-  local head = handOver(i, fences[i])
-  if head then
+for _, i in ipairs(freed) do
+  local told = fences[i] and handOver(KEYS[COUNT + i], KEYS[2 * COUNT + i], ARGV[#ARGV - COUNT + i], fences[i])
+  if told then
     reply[#reply + 1] = i
-    reply[#reply + 1] = head
+    reply[#reply + 1] = told
   end
 end
 return #reply == 1 and code or reply`,

@@ -1,5 +1,6 @@
 import type { Redis } from 'ioredis';
-import { acquireFor } from '../../../lib/lock/redis/acquire.script.js';
+import { acquireKeysFor } from '../../../lib/lock/redis/acquire-keys.script.js';
+import { acquireScript } from '../../../lib/lock/redis/acquire.script.js';
 import { extendFor } from '../../../lib/lock/redis/extend.script.js';
 import {
   cleanupScript,
@@ -48,7 +49,8 @@ const second = {
 };
 const channel = 'syncguard/wake:';
 const handing = { channel, countsAll: '', keyJson: '"order"' };
-const waiter = 'wwwwwwwwwwwwwwwwwwwwwwpppppppppppppppp';
+const process = 'pppppppppppppppp';
+const waiter = `wwwwwwwwwwwwwwwwwwwwww${process}`;
 const another = 'xxxxxxxxxxxxxxxxxxxxxx';
 
 /** Somebody waits behind whoever holds it. */
@@ -62,56 +64,85 @@ const abandoned = async (client: Redis, prefix: string): Promise<void> => {
   await contended(client, prefix);
   await client.del(record, index);
 };
+/** The waiter has missed its claim, so its process is passed over. */
+const passedOver = async (client: Redis, prefix: string): Promise<void> => {
+  await abandoned(client, prefix);
+  await client.zadd(queue, -Date.now(), process);
+};
+/** The lock is handed to the waiter. */
+const claimed = async (client: Redis, prefix: string): Promise<void> => {
+  await passedOver(client, prefix);
+  const fields = { lockId: waiter.slice(0, 22), expiresAtMs: Date.now() + 500, acquiredAtMs: Date.now() };
+  await client.set(
+    record,
+    `${JSON.stringify({ ...fields, key: 'order', fence: '000000000000007' })}\t `,
+    'PX',
+    500,
+  );
+};
 /** The caller has a claim on the second key, behind which somebody waits, and the first one is another's. */
 const halfClaimed = async (client: Redis, prefix: string): Promise<void> => {
   await prepare(client, prefix);
   const held = (await client.get(record)) ?? '';
   await client.set(record, held.replace(lockId, another), 'PX', 60_000);
   await client.set(second['record:2'], `${held}\t `, 'PX', 60_000);
+  await client.zadd(second['queue:2'], 6, `${lockId}qqqqqqqqqqqqqqqq`);
   await client.zadd(second['queue:2'], 7, waiter);
+  await client.zadd(second['queue:2'], -Date.now(), 'qqqqqqqqqqqqqqqq');
   await client.pexpire(second['queue:2'], 60_000);
 };
-/** The lock was handed over, and its new owner has not taken it yet. */
-const claimed = async (client: Redis, prefix: string): Promise<void> => {
-  await prepare(client, prefix);
-  await client.append(record, '\t');
+/** As `passedOver`, so long ago that its process is gone. */
+const forgotten = async (client: Redis, prefix: string): Promise<void> => {
+  await abandoned(client, prefix);
+  await client.zadd(queue, -(Date.now() - 60_001), process);
+  await client.zadd(queue, 8, `${another}${'r'.repeat(16)}`);
 };
-const attempt = { lockId, ttlMs: 30_000, process: '', ticket: '', keeps: '', keysJson: '', ...handing };
-const attemptOfTwo = { ...attempt, keysJson: ',"keys":["order","other"]', 'keyJson:2': '"other"' };
-const waiting = { lockId: another, process: 'qqqqqqqqqqqqqqqq' };
-const release = { lockId, isLive: '1', waiter: '', ...handing };
+const attempt = { lockId, ttlMs: 30_000, process: '', ticket: '', queueMs: '', ...handing };
+const attemptOfTwo = { ...attempt, keeps: '', keysJson: ',"keys":["order","other"]', 'keyJson:2': '"other"' };
+const claim = { lockId: waiter.slice(0, 22), process, ticket: '7', queueMs: 60_000 };
+const waiting = { lockId: another, process: 'qqqqqqqqqqqqqqqq', queueMs: 60_000 };
+const release = { lockId, isLive: '1', leaver: '', ...handing };
 const ofCount = (count: number) => ({
-  acquire: acquireFor(count),
   release: releaseFor(count),
   extend: extendFor(count),
 });
 const [one, two] = [ofCount(1), ofCount(2)];
 
 const examples: ScriptExample[] = [
-  { script: one.acquire, keys: names, args: attempt, immortal },
-  { script: one.acquire, keys: names, args: { ...attempt, ...waiting }, prepare, immortal },
+  { script: acquireScript, keys: names, args: attempt, immortal },
+  { script: acquireScript, keys: names, args: { ...attempt, ...waiting }, prepare, immortal },
   {
-    script: one.acquire,
+    script: acquireScript,
     keys: names,
     args: { ...attempt, lockId: another },
     prepare: abandoned,
     immortal,
     // The first run has woken the waiter, so the second one names none.
-    again: [500, '', 0, 0, 0],
+    again: [500, '', 0, 0, 0, 0, ''],
   },
-  { script: one.acquire, keys: names, args: attempt, prepare: contended, immortal },
-  { script: two.acquire, keys: { ...names, ...second }, args: attemptOfTwo, immortal },
+  { script: acquireScript, keys: names, args: attempt, prepare: contended, immortal },
+  { script: acquireScript, keys: names, args: { ...attempt, ...claim }, prepare: claimed, immortal },
+  // The second run finds its own lock: it has waited no more.
   {
-    script: two.acquire,
+    script: acquireScript,
+    keys: names,
+    args: { ...attempt, ...claim },
+    prepare: passedOver,
+    immortal,
+    again: [expect.not.stringMatching(/!$/)],
+  },
+  { script: acquireKeysFor(2), keys: { ...names, ...second }, args: attemptOfTwo, immortal },
+  {
+    script: acquireKeysFor(2),
     keys: { ...names, ...second },
     args: { ...attemptOfTwo, ...waiting, ticket: '3', keeps: '1' },
     prepare: contended,
     immortal,
   },
   {
-    script: two.acquire,
+    script: acquireKeysFor(2),
     keys: { ...names, ...second },
-    args: { ...attemptOfTwo, process: 'qqqqqqqqqqqqqqqq' },
+    args: { ...attemptOfTwo, process: 'qqqqqqqqqqqqqqqq', queueMs: 60_000 },
     prepare: halfClaimed,
     immortal,
     // The claim went to the next waiter in the first run.
@@ -127,7 +158,19 @@ const examples: ScriptExample[] = [
     immortal,
     again: [0],
   },
-  { script: one.release, keys: names, args: { ...release, lockId: another, waiter }, prepare: contended },
+  {
+    script: one.release,
+    keys: names,
+    args: { ...release, lockId: another, leaver: waiter },
+    prepare: contended,
+  },
+  {
+    script: one.release,
+    keys: names,
+    args: { ...release, lockId: another, leaver: waiter },
+    prepare: passedOver,
+    immortal,
+  },
   {
     script: two.release,
     keys: { ...names, ...second },
@@ -157,12 +200,13 @@ const examples: ScriptExample[] = [
   {
     script: handOnScript,
     keys: names,
-    args: { ...handing, process: 'gone' },
+    args: handing,
     prepare: abandoned,
     immortal,
     again: [500], // The waiter whom the first run woke has so many ms to come.
   },
-  { script: handOnScript, keys: names, args: { ...handing, process: 'gone' }, prepare: claimed },
+  { script: handOnScript, keys: names, args: handing, prepare: claimed, immortal },
+  { script: handOnScript, keys: names, args: handing, prepare: forgotten, immortal, again: [500] },
   { script: publishScript, keys: {}, args: { channel } },
   { script: releaseByIdScript, keys: { record, index, mark }, args: { lockId, nonce }, prepare },
   {
