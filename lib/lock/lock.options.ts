@@ -59,18 +59,20 @@ export interface LockDefaults {
    * is a 503 over HTTP. A number is `perKey`. `Infinity` is no limit. A call that holds another lock is never refused.
    * Default: `{ perKey: 1_000, perProcess: 10_000 }`.
    */
-  maxWaiting?: number | MaxWaiting;
+  maxWaiting?:
+    | number
+    | {
+        /** In the queue of one key. An integer from 1, or `Infinity`. Default: 1,000. */
+        perKey?: number;
+        /** In all queues together. An integer from 1, or `Infinity`. Default: 10,000. */
+        perProcess?: number;
+      };
 }
 
-/** How many calls of one process may stand in a queue at a time. */
-export interface MaxWaiting {
-  /** In the queue of one key. An integer from 1, or `Infinity`. Default: 1,000. */
-  perKey?: number;
-  /** In all queues together. An integer from 1, or `Infinity`. Default: 10,000. */
-  perProcess?: number;
+export interface ResolvedMaxWaiting {
+  readonly perKey: number;
+  readonly perProcess: number;
 }
-
-export type ResolvedMaxWaiting = Readonly<Required<MaxWaiting>>;
 
 /**
  * What `lock()` does when somebody else holds the lock. `'throw'` waits and then throws. `'skip'` and a function do not

@@ -179,7 +179,7 @@ describe('a queue of several processes', () => {
     last.order('leave', 'w4');
     // Its places stay for a minute: it might have stood still.
     await eventually(() => expect(last.heard('out', 'w4')).toBeDefined());
-    workerRedis().clock.advance(60_000);
+    workerRedis().clock.advance(61_000);
     await nothingIsLeft();
   });
 
