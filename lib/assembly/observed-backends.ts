@@ -57,6 +57,7 @@ const deniedForMs = (decision: BackendDecision | undefined): number =>
 const LIMIT: Descriptions<LimitBackend> = {
   check: ofDecisions,
   confirm: ofDecision,
+  renew: ofChange,
   withdraw: ofChange,
   peek: ofDecision,
   forgive: ofChange,
@@ -79,8 +80,8 @@ const FENCE: Descriptions<FenceBackend> = {
  * The operations that the fallback runs in place of `limit`. `forgive`, `reset`, `block` and `unblock` run on both, and
  * `limit` has reported them.
  */
-const { check, confirm, withdraw, peek } = LIMIT;
-const LIMIT_FALLBACK = { check, confirm, withdraw, peek };
+const { check, confirm, renew, withdraw, peek } = LIMIT;
+const LIMIT_FALLBACK = { check, confirm, renew, withdraw, peek };
 
 const COUNTER: Descriptions<CounterBackend> = {
   increment: (reply, { key }) => ({

@@ -286,11 +286,15 @@ const CALL_ID_BYTES = 6;
 const pool = Buffer.allocUnsafeSlow(512 * CALL_ID_BYTES);
 let poolOffset = pool.length;
 
-/** Returns a random id of 8 base64url characters, which names one call among those of its window. */
-export function createCallId(): string {
+/**
+ * Returns a random id of 8 base64url characters, which names one call among those of its window.
+ *
+ * @param route - follows them, so that a success can forget what its own route has counted
+ */
+export function createCallId(route = ''): string {
   if (poolOffset === pool.length) {
     randomFillSync(pool);
     poolOffset = 0;
   }
-  return pool.toString('base64url', poolOffset, (poolOffset += CALL_ID_BYTES));
+  return pool.toString('base64url', poolOffset, (poolOffset += CALL_ID_BYTES)) + route;
 }

@@ -1,3 +1,4 @@
+import { SLACK_MS } from './limit.times.js';
 import type { AllowedDecision, CountedCalls, DeniedDecision, LimitAlgorithm } from './limit.types.js';
 
 /** The most limits that one call is counted against. */
@@ -68,6 +69,18 @@ export interface CallOptions {
   signal?: AbortSignal | undefined;
 }
 
+export interface ConfirmOptions extends CallOptions {
+  /** Whether the call may set a block. Without, it only fills the window. Default: true. */
+  blocks?: boolean | undefined;
+}
+
+/** The length of the random part of a call's id. After it the id may have the route of the call. */
+export const CALL_ID_LENGTH = 8;
+
+/** How long attempts and calls in flight are kept, in ms. */
+export const keepMs = ({ shortWindowMs, longWindowMs }: LimitRules): number =>
+  Math.max(shortWindowMs, longWindowMs) + SLACK_MS;
+
 /**
  * The limiter's port. Each method is one atomic step, except for a check of several limits on a Cluster. `callId` names
  * one call: the same call sent again does not count again. Every fault is a LimitError.
@@ -84,11 +97,14 @@ export interface LimitBackend {
    * Counts a call in flight that has ended with the outcome that its policy counts: a failure, or a success. The
    * decision is denied if the call has set a block, or if there is a block already.
    */
-  confirm(check: LimitCheck, callId: string, options?: CallOptions): Promise<BackendDecision>;
+  confirm(check: LimitCheck, callId: string, options?: ConfirmOptions): Promise<BackendDecision>;
+  /** Keeps a call in flight for another `IN_FLIGHT_MS`. A flight that nobody renews lapses: the call counts. */
+  renew(check: LimitCheck, callId: string, options?: CallOptions): Promise<void>;
   /**
    * Takes one call back. Every withdrawal lowers the count of a fixed window, which must have counted the call.
    *
-   * @param forget - also forgets the failures before it, unless there is a block
+   * @param forget - also forgets what its route has counted before it, and the strikes if only that route has set
+   * blocks. Forgets nothing while there is a block.
    */
   withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void>;
   /** Returns the decision that a call would get now. Counts nothing. */

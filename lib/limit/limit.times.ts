@@ -1,4 +1,4 @@
-/** How long a call may be in flight, in ms. After that its process is assumed to be dead. */
+/** How long a call is in flight without a renewal, in ms. After that its process is assumed to be dead. */
 export const IN_FLIGHT_MS = 60_000;
 /** How long the guards after ours may take outside of HTTP, in ms. See `expectHandler` in call-in-flight.ts. */
 export const GUARDS_MS = 30_000;

@@ -54,6 +54,7 @@ export interface LimitEvent extends SyncGuardEventOf<
   'limit',
   | 'check'
   | 'confirm'
+  | 'renew'
   | 'withdraw'
   | 'peek'
   | 'forgive'

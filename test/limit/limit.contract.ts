@@ -252,6 +252,47 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 6 });
       });
 
+      it.each([
+        ['a log', API],
+        ['a fixed window', BULK],
+      ])('wait for one window after the clock stepped back by an hour: %s', async (_, policy) => {
+        await attempts(3, policy);
+        advance(-hours(1));
+        expect(await attempt(policy)).toMatchObject({ allowed: false, retryAfterSecs: 10 });
+        advance(seconds(10) - 1);
+        expect(await attempt(policy)).toMatchObject({ allowed: false, retryAfterSecs: 1 });
+        advance(1);
+        expect(await attempts(4, policy)).toMatchObject([
+          { allowed: true, shortCount: 1 },
+          { allowed: true },
+          { allowed: true },
+          { allowed: false },
+        ]);
+      });
+
+      it('let a flight lapse a minute after the clock stepped back by an hour', async () => {
+        const policy = resolvePolicy({ ...LOGIN, count: 'failure' });
+        const check: LimitCheck = { policy, identity: 'login\0ann', cost: 1 };
+        for (let i = 0; i < 5; i++) await harness.backend.check([check], createCallId());
+        advance(-hours(1));
+        const ask = async (): Promise<unknown> => (await harness.backend.check([check], createCallId()))[0];
+        expect(await ask()).toMatchObject({ reason: 'busy' });
+        advance(minutes(1));
+        expect(await ask()).toMatchObject({ status: 'allowed', shortCount: 0, longCount: 5 });
+      });
+
+      it('keep the windows apart that a block has served, after the clock stepped back behind it', async () => {
+        await attempts(5);
+        await limiter.unblock('ann', LOGIN);
+        await attempts(2);
+        advance(-hours(1));
+        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 3, longCount: 8 });
+        advance(minutes(1));
+        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 9 });
+        advance(minutes(9));
+        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 2 });
+      });
+
       it('keep a block until the clock that stepped back has come to its end, and say so', async () => {
         await attempts(5);
         await limiter.block('bob', LOGIN, minutes(2));
@@ -913,11 +954,131 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await limiter.peek('ann', LOGIN)).toMatchObject({ allowed: false });
       });
 
-      it('does not wait for ever for a call whose process died', async () => {
+      it('counts a call whose process died, from where its flight began, and without a block', async () => {
         for (let i = 0; i < 5; i++) await enter();
         expect(await enter()).toMatchObject({ reason: 'busy' });
+        advance(minutes(1) - 1);
+        expect(await enter()).toMatchObject({ reason: 'busy' });
+        advance(1);
+        // They are as old as the short window by now, and fill the long one with 5 of 12.
+        expect((await harness.backend.check([check], createCallId()))[0]).toMatchObject({
+          status: 'allowed',
+          shortCount: 0,
+          longCount: 5,
+        });
+      });
+
+      it('tells who finds the window full of lapses when the oldest leaves, and blocks at the next failure', async () => {
+        const slow: LimitCheck = {
+          policy: resolvePolicy({
+            name: 'slow',
+            count: 'failure',
+            temp: { windowMs: minutes(10), threshold: 3, blockMs: hours(1) },
+          }),
+          identity: 'slow\0ann',
+          cost: 1,
+        };
+        const ask = async (callId = createCallId()): Promise<unknown> =>
+          (await harness.backend.check([slow], callId))[0];
+        for (let i = 0; i < 3; i++) {
+          await ask();
+          advance(seconds(1));
+        }
         advance(minutes(1));
-        expect(await enter()).toMatchObject({ status: 'allowed' });
+        const full = { status: 'denied', reason: 'temp', blocked: false, shortCount: 3 };
+        expect(await ask()).toMatchObject({ ...full, retryAfterMs: minutes(9) - seconds(3) });
+        advance(minutes(9) - seconds(3));
+        const callId = createCallId();
+        expect(await ask(callId)).toMatchObject({ status: 'allowed', shortCount: 2 });
+        expect(await harness.backend.confirm(slow, callId)).toMatchObject({ blocked: true, shortCount: 3 });
+      });
+
+      it('keeps a call in flight that is renewed', async () => {
+        const calls = [await enter(), await enter(), await enter(), await enter(), await enter()];
+        for (let i = 0; i < 4; i++) {
+          advance(seconds(30));
+          for (const { callId } of calls) await harness.backend.renew(check, callId);
+          expect(await enter()).toMatchObject({ reason: 'busy' });
+        }
+        for (const { callId } of calls) await harness.backend.withdraw(check, callId, false);
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ allowed: true, shortCount: 0 });
+      });
+
+      it('renews nothing that has ended', async () => {
+        const [ended, lapsed] = [await enter(), await enter()];
+        await fail(ended.callId);
+        advance(minutes(1));
+        await enter();
+        for (const { callId } of [ended, lapsed]) await harness.backend.renew(check, callId);
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 0, longCount: 2 });
+      });
+
+      it('fills the window without a block and without a strike, and waits for the oldest', async () => {
+        for (let i = 0; i < 5; i++) {
+          const { callId } = await enter();
+          expect(await harness.backend.confirm(check, callId, { blocks: false })).toMatchObject({
+            status: 'allowed',
+            shortCount: i + 1,
+          });
+          advance(seconds(1));
+        }
+        expect((await harness.backend.check([check], createCallId()))[0]).toMatchObject({
+          status: 'denied',
+          reason: 'temp',
+          retryAfterMs: seconds(55),
+          blocked: false,
+        });
+        advance(seconds(55));
+        const { callId } = await enter();
+        expect(await fail(callId)).toMatchObject({
+          status: 'denied',
+          blocked: true,
+          retryAfterMs: minutes(1),
+        });
+      });
+
+      it('counts a failure that is told while there is a block', async () => {
+        const calls = [await enter(), await enter()];
+        await limiter.block('ann', LOGIN, minutes(1), 'by hand');
+        for (const { callId } of calls) expect(await fail(callId)).toMatchObject({ reason: 'by hand' });
+        await limiter.unblock('ann', LOGIN);
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ allowed: true, shortCount: 2 });
+      });
+
+      it('forgets only what the route of the success has counted', async () => {
+        for (const route of ['send', 'veri', 'veri']) await fail((await enter(createCallId(route))).callId);
+        const { callId } = await enter(createCallId('send'));
+        await harness.backend.withdraw(check, callId, true);
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 2 });
+        const { callId: own } = await enter(createCallId('veri'));
+        await harness.backend.withdraw(check, own, true);
+        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 0 });
+      });
+
+      it.each([
+        ['of the route that earned them', 'veri', minutes(1)],
+        ['of another route', 'send', minutes(2)],
+      ])('keeps strikes after a success, but not %s', async (_, route, blockMs) => {
+        const growing: LimitCheck = {
+          policy: resolvePolicy({
+            name: 'growing',
+            count: 'failure',
+            temp: { windowMs: minutes(1), threshold: 1, blockMs: minutes(1) },
+            escalation: { factor: 2, maxBlockMs: hours(1), strikeTtlMs: days(1) },
+          }),
+          identity: 'growing\0ann',
+          cost: 1,
+        };
+        const failOn = async (callId: string): Promise<unknown> => {
+          await harness.backend.check([growing], callId);
+          return harness.backend.confirm(growing, callId);
+        };
+        expect(await failOn(createCallId('veri'))).toMatchObject({ retryAfterMs: minutes(1) });
+        advance(hours(2));
+        const callId = createCallId(route);
+        await harness.backend.check([growing], callId);
+        await harness.backend.withdraw(growing, callId, true);
+        expect(await failOn(createCallId('veri'))).toMatchObject({ retryAfterMs: blockMs });
       });
 
       it('counts a failure that comes later than that', async () => {
@@ -973,10 +1134,14 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await denial()).toMatchObject(busy);
       });
 
-      it('counts a call that nobody has told the end of, and blocks when those fill the tier', async () => {
+      it('counts a call that nobody has told the end of, from where it began, and blocks at the next success', async () => {
         for (let i = 0; i < 3; i++) await enter();
         advance(minutes(1));
-        expect(await denial()).toMatchObject({ scope: 'temp', blocked: true, shortCount: 3 });
+        const full = { reason: 'temp', blocked: false, shortCount: 3, retryAfterMs: minutes(59) };
+        expect(await denial()).toMatchObject(full);
+        advance(minutes(59));
+        for (let i = 0; i < 3; i++) await harness.backend.confirm(check, await enter());
+        expect(await denial()).toMatchObject({ blocked: true, shortCount: 3 });
       });
 
       it('counts a success once, however often and late it is told, and under a block too', async () => {

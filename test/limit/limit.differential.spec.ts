@@ -130,6 +130,8 @@ function createCast(random: (below: number) => number, world: number): Cast {
   const groups = [2, 3].map((n) =>
     policies.slice(0, n).map((policy) => ({ policy, identity: `${policy.name}\0a`, cost: 1 })),
   );
+  // In a world with routes nothing is forgiven: it is open which of two attempts in one millisecond is the newer.
+  const routes = world % 2 === 0 ? [''] : ['', 'rou1', 'rou2'];
   const inFlight: { check: PolicyCheck; callId: string }[] = [];
   // What may be sent again. Not once attempts were forgiven: which of two in one millisecond is newer is open.
   let last: (() => Step) | undefined;
@@ -150,15 +152,20 @@ function createCast(random: (below: number) => number, world: number): Cast {
       onModel: (model) => model.check(checks, callId),
     };
   };
-  const confirm = (each: PolicyCheck, callId: string): Step => {
-    last = () => confirm(each, callId);
+  const confirm = (each: PolicyCheck, callId: string, blocks = random(3) > 0): Step => {
+    last = () => confirm(each, callId, blocks);
     return {
       asks: [each],
-      text: `confirm ${JSON.stringify(each.identity)} by ${callId}`,
-      onBackend: (backend) => backend.confirm(each, callId),
-      onModel: (model) => model.confirm(each.identity, each.policy, each.cost, callId),
+      text: `confirm ${JSON.stringify(each.identity)} by ${callId}${blocks ? '' : ' without a block'}`,
+      onBackend: (backend) => backend.confirm(each, callId, { blocks }),
+      onModel: (model) => model.confirm(each.identity, each.policy, each.cost, callId, blocks),
     };
   };
+  const renew = ({ check: each, callId }: (typeof inFlight)[0]): Step => ({
+    text: `renew ${JSON.stringify(each.identity)} by ${callId}`,
+    onBackend: (backend) => backend.renew(each, callId),
+    onModel: (model) => model.renew(each.identity, callId),
+  });
   const settleOne = (): Step => {
     const { check: each, callId } = inFlight.splice(random(inFlight.length), 1)[0] as (typeof inFlight)[0];
     const { identity } = each;
@@ -174,7 +181,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
     const subject = checkOf();
     const { identity } = subject;
     const text = (what: string): string => `${what} ${JSON.stringify(identity)}`;
-    switch (random(7)) {
+    switch (random(routes.length > 1 ? 4 : 7)) {
       case 0: {
         const ms = 1 + random(5_000);
         const reason = pick(['spam', 'a; b é %20', '']);
@@ -217,6 +224,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
     nextStep() {
       const dice = random(100);
       if (dice < 4 && last) return last();
+      if (dice < 7 && inFlight.length > 0) return renew(pick(inFlight));
       if (dice < 20 && inFlight.length > 0) return settleOne();
       if (dice < 28) return byHand();
       if (dice < 36) {
@@ -229,7 +237,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
         };
       }
       const asked = dice < 48 ? pick(groups) : [checkOf()];
-      return enter(random(10) === 0 ? asked.map(uncountedOf) : asked, createCallId());
+      return enter(random(10) === 0 ? asked.map(uncountedOf) : asked, createCallId(pick(routes)));
     },
   };
 }
@@ -280,7 +288,7 @@ function nextMove(random: (below: number) => number, lastWaitMs: number): number
   if (dice < 4) return lastWaitMs;
   if (dice < 6) return Math.max(0, lastWaitMs + random(3) - 1);
   if (dice < 8) return random(20_000);
-  if (dice < 9) return -random(2_000);
+  if (dice < 9) return -random(random(4) === 0 ? 100_000 : 2_000);
   if (dice < 11) return 0;
   return random(400);
 }
@@ -305,7 +313,9 @@ async function warmUp(redis: LimitBackend, { policies, groups }: Cast): Promise<
   for (const policy of policies) {
     const scratch = { policy, identity: 'scratch', cost: 1 };
     await redis.check([scratch], 'scratch1');
-    if (policy.count !== 'attempt') await redis.confirm(scratch, 'scratch1');
+    if (policy.count !== 'attempt')
+      for (const blocks of [true, false]) await redis.confirm(scratch, 'scratch1', { blocks });
+    await redis.renew(scratch, 'scratch1');
     await redis.withdraw(scratch, 'scratch1', true);
     await redis.peek(scratch);
     await redis.forgive(scratch, 1, 'scratch2');

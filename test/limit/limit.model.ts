@@ -15,12 +15,20 @@ interface Limit {
 interface State {
   attempts: { id: string; at: number }[];
   pending: { id: string; at: number }[];
-  block?: { scope: 'temp' | 'long' | 'manual'; reason: string; short: number; long: number; ends: number };
+  block?: {
+    scope: 'temp' | 'long' | 'manual';
+    reason: string;
+    short: number;
+    long: number;
+    ends: number;
+  };
   served: { short: number; long: number };
   strikes: { short: number; long: number };
+  /** The route that set all blocks, or `*`. */
+  struckBy: string;
   strikesEnd: number;
   forgiven?: string;
-  window?: { count: number; ends: number; last: string; forgiven?: string };
+  window?: { count: number; ms: number; ends: number; last: string; forgiven?: string };
 }
 
 const SECOND = 1000;
@@ -46,38 +54,35 @@ export class LimitModel {
       this.states.set(identity, before.get(identity) ?? fresh());
       const state = this.at(identity);
       if (policy.algorithm === 'fixed-window') return this.counted(state, policy);
-      this.prune(state, policy);
+      this.prune(state, policy, false);
       return allowed(policy, this.short(state, policy).length, this.long(state, policy).length);
     });
   }
 
-  confirm(identity: string, policy: Policy, cost: number, id: string): BackendDecision {
+  /** A call that has ended is counted whatever stands, and at most then sets a block. */
+  confirm(identity: string, policy: Policy, cost: number, id: string, blocks = true): BackendDecision {
     const state = this.at(identity);
-    if (policy.count === 'success') return this.grant(state, policy, cost, id);
-    if (this.blocked(state)) return this.blockOf(state);
-    this.prune(state, policy);
-    return this.count(state, policy, cost, id);
-  }
-
-  /** A success is counted whatever stands, and at most then sets a block. */
-  private grant(state: State, policy: Policy, cost: number, id: string): BackendDecision {
+    this.catchUp(state);
     if (!state.attempts.some((attempt) => attempt.id === id)) {
       state.pending = state.pending.filter((attempt) => attempt.id !== id);
-      const at = Math.max(this.now, state.served.short + 1, state.served.long + 1);
-      for (let i = 0; i < cost; i++) state.attempts.push({ id, at });
+      for (let i = 0; i < cost; i++) state.attempts.push({ id, at: this.latest(state) });
     }
     if (this.blocked(state)) return this.blockOf(state);
     this.prune(state, policy);
-    return this.blockIfFull(state, policy, 1) ?? this.countsOf(state, policy);
+    const next = policy.count === 'success' ? 1 : 0;
+    return (blocks && this.blockIfFull(state, policy, next, id)) || this.countsOf(state, policy);
   }
 
-  private reserve(state: State, policy: Policy, cost: number, id: string): BackendDecision {
+  renew(identity: string, id: string): void {
+    for (const each of this.at(identity).pending) if (each.id === id) each.at = this.now;
+  }
+
+  private enter(state: State, policy: Policy, cost: number, id: string): BackendDecision {
     const known = [...state.attempts, ...state.pending].some((attempt) => attempt.id === id);
     this.prune(state, policy);
     if (known) return this.countsOf(state, policy);
-    const block = this.blockIfFull(state, policy, 1);
-    if (block) return block;
-    const { shortThreshold, longThreshold, shortWindowMs, longWindowMs } = policy.rules;
+    const { shortThreshold, longThreshold, shortWindowMs, longWindowMs, shortBlockMs } = policy.rules;
+    const needed = policy.count === 'failure' && shortBlockMs > 0 ? 0 : cost;
     const tiers = [{ held: this.short(state, policy), most: shortThreshold - 1, windowMs: shortWindowMs }];
     if (longThreshold > 0)
       tiers.push({ held: this.long(state, policy), most: longThreshold - 1, windowMs: longWindowMs });
@@ -90,13 +95,13 @@ export class LimitModel {
       ...{ ...counts, blocked: false },
     });
     const waits = tiers.map(({ held, most, windowMs }) => {
-      const mustLeave = held.length + cost - most;
+      const mustLeave = held.length + needed - most;
       const inOrder = held.map(({ at }) => at).sort((a, b) => a - b);
       if (mustLeave < 1 || mustLeave > held.length) return 0;
       return Math.min(windowMs, (inOrder[mustLeave - 1] as number) + windowMs - this.now);
     });
     if (Math.max(...waits) > 0) return no('temp', Math.max(...waits));
-    if (tiers.some(({ held, most }) => held.length + state.pending.length + cost > most))
+    if (tiers.some(({ held, most }) => held.length + state.pending.length + needed > most))
       return no('busy', SECOND);
     for (let i = 0; i < cost; i++) state.pending.push({ id, at: this.now });
     return this.countsOf(state, policy);
@@ -112,10 +117,8 @@ export class LimitModel {
     state.attempts = state.attempts.filter((attempt) => attempt.id !== id);
     state.pending = state.pending.filter((attempt) => attempt.id !== id);
     if (!forget || this.blocked(state)) return;
-    state.attempts = [];
-    state.served = { short: 0, long: 0 };
-    state.strikes = { short: 0, long: 0 };
-    state.strikesEnd = 0;
+    state.attempts = state.attempts.filter((attempt) => routeOf(attempt.id) !== routeOf(id));
+    if (state.struckBy === routeOf(id)) state.strikes = { short: 0, long: 0 };
   }
 
   peek(identity: string, policy: Policy): BackendDecision {
@@ -143,6 +146,7 @@ export class LimitModel {
     if (policy.algorithm === 'fixed-window') {
       const window = this.open(state);
       if (!window || window.count === 0 || window.forgiven === id) return;
+      this.reopen(state);
       window.count = Math.max(0, window.count - n);
       window.forgiven = id;
       return;
@@ -171,39 +175,21 @@ export class LimitModel {
     if (this.blocked(state)) return this.blockOf(state);
     if (cost === 0) return uncountedDecision(policy);
     if (policy.algorithm === 'fixed-window') return this.inWindow(state, policy, cost, id);
-    if (policy.count === 'success') return this.reserve(state, policy, cost, id);
+    this.catchUp(state);
+    if (policy.count !== 'attempt') return this.enter(state, policy, cost, id);
     this.prune(state, policy);
-    const { shortThreshold, shortBlockMs, longThreshold } = policy.rules;
     const short = this.short(state, policy);
-    const long = this.long(state, policy);
-    const counts = { shortCount: short.length, longCount: long.length };
-    const known = [...state.attempts, ...state.pending].some((attempt) => attempt.id === id);
-    if (!known && shortBlockMs === 0 && short.length + cost >= shortThreshold)
+    const counts = { shortCount: short.length, longCount: this.long(state, policy).length };
+    const known = state.attempts.some((attempt) => attempt.id === id);
+    if (!known && policy.rules.shortBlockMs === 0 && short.length + cost >= policy.rules.shortThreshold)
       return this.full(short, counts, policy, cost);
-    if (policy.count === 'attempt') return this.count(state, policy, cost, id);
-
-    const waiting = state.pending.length;
-    const room =
-      shortBlockMs === 0
-        ? short.length + waiting + cost <= shortThreshold - 1
-        : short.length + waiting < shortThreshold &&
-          (longThreshold === 0 || long.length + waiting < longThreshold);
-    if (!known && !room)
-      return {
-        status: 'denied',
-        scope: 'temp',
-        reason: 'busy',
-        retryAfterMs: SECOND,
-        ...counts,
-        blocked: false,
-      };
-    if (!known) for (let i = 0; i < cost; i++) state.pending.push({ id, at: this.now });
-    return allowed(policy, short.length, long.length);
+    return this.count(state, policy, cost, id);
   }
 
   private inWindow(state: State, policy: Policy, cost: number, id: string): BackendDecision {
     const { rules } = policy;
-    const window = this.open(state) ?? { count: 0, ends: this.now + rules.shortWindowMs, last: '' };
+    const ms = rules.shortWindowMs;
+    const window = this.reopen(state) ?? { count: 0, ms, ends: this.now + ms, last: '' };
     if (window.last === id) return this.counted(state, policy);
     if (window.count + cost > rules.shortThreshold - 1) return this.usedUp(window, policy);
     state.window = { ...window, count: window.count + cost, last: id };
@@ -214,18 +200,25 @@ export class LimitModel {
     return window && this.now < window.ends ? window : undefined;
   }
 
+  /** A window that begins later than now, since the clock stepped back, begins now. */
+  private reopen(state: State): State['window'] {
+    const window = this.open(state);
+    if (window) window.ends = Math.min(window.ends, this.now + window.ms);
+    return window;
+  }
+
   private counted(state: State, { rules }: Policy): BackendDecision {
-    const { count, ends } = this.open(state) ?? { count: 0, ends: 0 };
-    const resetMs = count > 0 ? Math.min(rules.shortWindowMs, ends - this.now) : 0;
+    const { count, ms, ends } = this.open(state) ?? { count: 0, ms: 0, ends: 0 };
+    const resetMs = count > 0 ? Math.min(rules.shortWindowMs, ms, ends - this.now) : 0;
     return { status: 'allowed', shortCount: count, longCount: count, resetMs };
   }
 
-  private usedUp({ count, ends }: { count: number; ends: number }, { rules }: Policy): BackendDecision {
+  private usedUp({ count, ms, ends }: NonNullable<State['window']>, { rules }: Policy): BackendDecision {
     return {
       status: 'denied',
       scope: 'temp',
       reason: 'temp',
-      retryAfterMs: Math.min(rules.shortWindowMs, ends - this.now),
+      retryAfterMs: Math.min(rules.shortWindowMs, ms, ends - this.now),
       shortCount: count,
       longCount: count,
       blocked: false,
@@ -234,17 +227,15 @@ export class LimitModel {
 
   private count(state: State, policy: Policy, cost: number, id: string): BackendDecision {
     if (!state.attempts.some((attempt) => attempt.id === id)) {
-      state.pending = state.pending.filter((attempt) => attempt.id !== id);
-      const at = Math.max(this.now, state.served.short + 1, state.served.long + 1);
-      for (let i = 0; i < cost; i++) state.attempts.push({ id, at });
-      const block = this.blockIfFull(state, policy, 0);
+      for (let i = 0; i < cost; i++) state.attempts.push({ id, at: this.latest(state) });
+      const block = this.blockIfFull(state, policy, 0, id);
       if (block) return block;
     }
     return this.countsOf(state, policy);
   }
 
   /** `next`: 1 if the tier is full when another one would be too many. */
-  private blockIfFull(state: State, policy: Policy, next: number): BackendDecision | undefined {
+  private blockIfFull(state: State, policy: Policy, next: number, id: string): BackendDecision | undefined {
     const { rules } = policy;
     const short = this.short(state, policy).length;
     const long = this.long(state, policy).length;
@@ -256,6 +247,8 @@ export class LimitModel {
     if (shortIsFull) state.served.short = newest;
     if (longIsFull) state.served.long = newest;
     const tier = longIsFull ? 'long' : 'short';
+    const isFirst = state.strikes.short + state.strikes.long === 0;
+    state.struckBy = isFirst || state.struckBy === routeOf(id) ? routeOf(id) : '*';
     state.strikes[tier]++;
     const base = longIsFull ? rules.longBlockMs : rules.shortBlockMs;
     const ms = Math.floor(Math.min(rules.maxBlockMs, base * rules.factor ** (state.strikes[tier] - 1)));
@@ -300,12 +293,31 @@ export class LimitModel {
   }
 
   /** What no window holds any more does not come back when the clock steps back. */
-  private prune(state: State, policy: Policy): void {
-    if (policy.count === 'success')
+  private prune(state: State, policy: Policy, commits = true): void {
+    if (policy.count !== 'attempt') {
+      if (commits) for (const flight of state.pending) flight.at = Math.min(flight.at, this.now);
       state.attempts.push(...state.pending.filter(({ at }) => at <= this.now - IN_FLIGHT));
+      state.pending = state.pending.filter(({ at }) => at > this.now - IN_FLIGHT);
+    } else state.pending = [];
     const held = new Set([...this.short(state, policy), ...this.long(state, policy)]);
     state.attempts = state.attempts.filter((attempt) => held.has(attempt));
-    state.pending = state.pending.filter(({ at }) => at > this.now - IN_FLIGHT);
+    if (commits) for (const attempt of state.attempts) attempt.at = Math.min(attempt.at, this.latest(state));
+  }
+
+  private latest({ served }: State): number {
+    return Math.max(this.now, served.short + 1, served.long + 1);
+  }
+
+  /** The clock has stepped back behind a block: what is ahead of it happens now, in its order. */
+  private catchUp(state: State): void {
+    const { short, long } = state.served;
+    if (Math.max(short, long) <= this.now) return;
+    const now = (at: number): number => {
+      if (at <= this.now - 3) return at;
+      return this.now - (at <= Math.min(short, long) ? 2 : at <= Math.max(short, long) ? 1 : 0);
+    };
+    for (const attempt of state.attempts) attempt.at = now(attempt.at);
+    state.served = { short: now(short), long: now(long) };
   }
 
   private blocked(state: State): boolean {
@@ -340,8 +352,11 @@ const fresh = (): State => ({
   pending: [],
   served: { short: 0, long: 0 },
   strikes: { short: 0, long: 0 },
+  struckBy: '',
   strikesEnd: 0,
 });
+
+const routeOf = (id: string): string => id.slice(8);
 
 const allowed = ({ rules }: Policy, shortCount: number, longCount: number): BackendDecision => ({
   status: 'allowed',

@@ -69,10 +69,21 @@ export class AttemptLog {
   }
 
   withdraw(callId: string): void {
-    if (!this.has(callId)) return;
-    this.#attempts = this.#attempts.slice(this.#start).filter((attempt) => attempt.callId !== callId);
+    if (this.has(callId)) this.dropCalls((each) => each === callId);
+  }
+
+  /** Moves the attempts after an instant. `to` keeps their order. */
+  move(fromMs: number, to: (atMs: number) => number): void {
+    for (let i = this.#firstAfter(fromMs); i < this.#attempts.length; i++) {
+      const { callId, atMs } = this.#attempts[i] as Attempt;
+      this.#attempts[i] = { callId, atMs: to(atMs) };
+    }
+  }
+
+  dropCalls(isDropped: (callId: string) => boolean): void {
+    this.#attempts = this.#attempts.slice(this.#start).filter(({ callId }) => !isDropped(callId));
     this.#start = 0;
-    this.#callIds?.delete(callId);
+    if (this.#callIds) this.#index();
   }
 
   clear(): void {

@@ -8,13 +8,21 @@ export interface Block extends LimitCounts {
   readonly endsAtMs: number;
 }
 
-/** What blocks leave behind: check.script.ts says what floors and strikes are. */
-export const NO_PENALTIES = { endsAtMs: 0, shortFloorMs: 0, longFloorMs: 0, shortStrikes: 0, longStrikes: 0 };
+/** What blocks leave behind: check.script.ts says what floors, strikes and `struckBy` are. */
+export const NO_PENALTIES = {
+  endsAtMs: 0,
+  shortFloorMs: 0,
+  longFloorMs: 0,
+  shortStrikes: 0,
+  longStrikes: 0,
+  struckBy: '',
+};
 
 /** The count of a policy with `algorithm: 'fixed-window'`. */
 export interface Window {
   count: number;
-  readonly endsAtMs: number;
+  readonly windowMs: number;
+  endsAtMs: number;
   lastCall: string;
   lastForgiven: string;
 }
@@ -22,7 +30,7 @@ export interface Window {
 /** What is kept of one identity. */
 export class Ledger {
   readonly attempts = new AttemptLog();
-  readonly inFlight = new Map<string, { readonly sinceMs: number; readonly cost: number }>();
+  readonly inFlight = new Map<string, { sinceMs: number; readonly cost: number }>();
   /** When all attempts and calls in flight are forgotten. */
   endsAtMs = 0;
   block: Block | undefined;
@@ -60,8 +68,12 @@ export class Ledger {
     return this.block && nowMs < this.block.endsAtMs ? this.block : undefined;
   }
 
-  openWindow(nowMs: number): Window | undefined {
-    return this.window && nowMs < this.window.endsAtMs ? this.window : undefined;
+  /** @param heals - whether a window starts again now if the clock has stepped back behind its start */
+  openWindow(nowMs: number, heals = false): Window | undefined {
+    const { window } = this;
+    if (!window || nowMs >= window.endsAtMs) return undefined;
+    if (heals) window.endsAtMs = Math.min(window.endsAtMs, nowMs + window.windowMs);
+    return window;
   }
 
   knows(callId: string): boolean {

@@ -3,16 +3,18 @@ import { type Clock, systemClock } from '../../core/clock.js';
 import {
   type BackendDecision,
   type CallOptions,
+  type ConfirmOptions,
   isUncounted,
+  keepMs,
   type LimitBackend,
   type LimitCheck,
   type Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
-import { Ledger, NO_PENALTIES } from './ledger.js';
+import { Ledger } from './ledger.js';
 import { LedgerStore } from './ledger-store.js';
-import { type Ask, blocked, type Decider, denied } from './limit.steps.js';
-import { attempt, confirm, enter, grant, peek, reserve } from './log.decider.js';
+import { type Ask, blocked, type Decider, denied, routeOf } from './limit.steps.js';
+import { attempt, confirm, enter, fill, grant, peek, reserve } from './log.decider.js';
 import { window } from './window.decider.js';
 
 /** Limits in the memory of one process. Each method takes the same steps as the script of the Redis backend. */
@@ -53,12 +55,22 @@ export class MemoryLimitBackend implements LimitBackend {
   async confirm(
     { identity, policy, cost }: LimitCheck,
     callId: string,
-    options?: CallOptions,
+    options?: ConfirmOptions,
   ): Promise<BackendDecision> {
     const nowMs = this.#start(options);
     const ledger = this.#ledgers.take(identity, nowMs);
     const ask = { ledger, rules: policy.rules, cost, callId, nowMs, commit: true };
-    return policy.count === 'success' ? grant(ask) : decideUnlessBlocked(confirm, ask);
+    if (options?.blocks === false) return fill(ask);
+    return policy.count === 'success' ? grant(ask) : confirm(ask);
+  }
+
+  async renew({ identity, policy }: LimitCheck, callId: string, options?: CallOptions): Promise<void> {
+    const nowMs = this.#start(options);
+    const ledger = this.#ledgers.peek(identity, nowMs);
+    const flight = ledger?.inFlight.get(callId);
+    if (!ledger || !flight) return;
+    flight.sinceMs = nowMs;
+    ledger.endsAtMs = nowMs + keepMs(policy.rules);
   }
 
   async withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void> {
@@ -68,8 +80,11 @@ export class MemoryLimitBackend implements LimitBackend {
     ledger.inFlight.delete(callId);
     ledger.attempts.withdraw(callId);
     if (!forget || ledger.liveBlock(nowMs)) return;
-    ledger.attempts.clear();
-    ledger.penalties = NO_PENALTIES;
+    const route = routeOf(callId);
+    ledger.attempts.dropCalls((each) => routeOf(each) === route);
+    const { struckBy, shortStrikes, longStrikes } = ledger.penalties;
+    if (struckBy === route && shortStrikes + longStrikes > 0)
+      ledger.penalties = { ...ledger.penalties, shortStrikes: 0, longStrikes: 0 };
   }
 
   async peek(subject: Subject, options?: CallOptions): Promise<BackendDecision> {
@@ -86,6 +101,7 @@ export class MemoryLimitBackend implements LimitBackend {
     if (subject.policy.algorithm === 'fixed-window') {
       const open = ledger.openWindow(nowMs);
       if (!open || open.count === 0 || open.lastForgiven === callId) return;
+      ledger.openWindow(nowMs, true);
       open.count = Math.max(0, open.count - count);
       open.lastForgiven = callId;
     } else if (ledger.lastForgiven !== callId) {

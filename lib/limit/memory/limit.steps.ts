@@ -1,5 +1,11 @@
-import type { BackendDecision, LimitCounts, LimitRules } from '../limit.backend.js';
-import { IN_FLIGHT_MS, SLACK_MS } from '../limit.times.js';
+import {
+  type BackendDecision,
+  CALL_ID_LENGTH,
+  keepMs,
+  type LimitCounts,
+  type LimitRules,
+} from '../limit.backend.js';
+import { IN_FLIGHT_MS } from '../limit.times.js';
 import type { LimitScope } from '../limit.types.js';
 import type { Attempt } from './attempt-log.js';
 import type { Block, Ledger } from './ledger.js';
@@ -19,41 +25,76 @@ export interface Ask {
 
 export type Decider = (ask: Ask) => BackendDecision;
 
-/** Counts the attempts of both windows, and with `drops` drops what is older. */
-export function countWindows(
-  { ledger: { attempts, penalties }, rules, nowMs }: Ask,
-  drops: boolean,
-): LimitCounts {
-  const shortFromMs = Math.max(nowMs - rules.shortWindowMs, penalties.shortFloorMs);
-  const longFromMs =
-    rules.longThreshold === 0 ? shortFromMs : Math.max(nowMs - rules.longWindowMs, penalties.longFloorMs);
-  const counts = {
-    shortCount: attempts.countAfter(shortFromMs),
-    longCount: attempts.countAfter(longFromMs),
+/** After a step back of the clock behind a floor: what lies ahead has happened now, in the order in which it happened. */
+export function stepBack({ ledger, nowMs, commit }: Ask): void {
+  const { penalties, attempts } = ledger;
+  const { shortFloorMs, longFloorMs } = penalties;
+  const upper = Math.max(shortFloorMs, longFloorMs);
+  if (!commit || upper <= nowMs) return;
+  const lower = Math.min(shortFloorMs, longFloorMs);
+  const now = (atMs: number): number => {
+    if (atMs <= nowMs - 3) return atMs;
+    return atMs <= lower ? nowMs - 2 : atMs <= upper ? nowMs - 1 : nowMs;
   };
-  if (drops) attempts.dropUpTo(Math.min(shortFromMs, longFromMs));
-  return counts;
+  attempts.move(nowMs - 3, now);
+  ledger.penalties = { ...penalties, shortFloorMs: now(shortFloorMs), longFloorMs: now(longFloorMs) };
+}
+
+/** Counts the attempts of both windows. */
+export function countWindows({ ledger: { attempts, penalties }, rules, nowMs }: Ask): LimitCounts {
+  const { shortFromMs, longFromMs } = windowStarts(penalties, rules, nowMs);
+  return { shortCount: attempts.countAfter(shortFromMs), longCount: attempts.countAfter(longFromMs) };
+}
+
+function windowStarts(
+  { shortFloorMs, longFloorMs }: Ledger['penalties'],
+  { shortWindowMs, longWindowMs, longThreshold }: LimitRules,
+  nowMs: number,
+): { shortFromMs: number; longFromMs: number } {
+  const shortFromMs = Math.max(nowMs - shortWindowMs, shortFloorMs);
+  return {
+    shortFromMs,
+    longFromMs: longThreshold === 0 ? shortFromMs : Math.max(nowMs - longWindowMs, longFloorMs),
+  };
+}
+
+/** Drops what is older than both windows. An attempt ahead of the clock counts as one of now. */
+function tidyAttempts(ask: Ask): void {
+  const { ledger, rules, nowMs, commit } = ask;
+  const { attempts, penalties } = ledger;
+  const { shortFromMs, longFromMs } = windowStarts(penalties, rules, nowMs);
+  attempts.dropUpTo(Math.min(shortFromMs, longFromMs));
+  if (!commit) return;
+  const latestMs = countedAt(ask);
+  if ((attempts.newest?.atMs ?? 0) > latestMs) attempts.move(latestMs, () => latestMs);
 }
 
 export function countAttempts(ask: Ask): LimitCounts {
+  stepBack(ask);
   // To clear an empty map takes longer than to count.
   if (ask.ledger.inFlight.size > 0) ask.ledger.inFlight.clear();
-  return countWindows(ask, true);
+  tidyAttempts(ask);
+  return countWindows(ask);
 }
 
-/**
- * Counts the attempts. A call that was in flight for too long is dropped, or with `lapsedCount` counted, because it was not
- * shown to have failed.
- */
-export function countWithFlights(ask: Ask, lapsedCount = false): LimitCounts {
+/** Counts the attempts, with those calls whose flight has lapsed. A flight ahead of the clock begins now. */
+export function countWithFlights(ask: Ask): LimitCounts {
+  stepBack(ask);
   const { attempts, inFlight } = ask.ledger;
-  for (const [callId, { sinceMs, cost }] of inFlight) {
+  for (const [callId, flight] of inFlight) {
+    const { sinceMs, cost } = flight;
+    if (ask.commit && sinceMs > ask.nowMs) flight.sinceMs = ask.nowMs;
     if (sinceMs > ask.nowMs - IN_FLIGHT_MS) continue;
     inFlight.delete(callId);
-    if (lapsedCount) attempts.add(callId, sinceMs, cost);
+    attempts.add(callId, sinceMs, cost);
   }
-  return countWindows(ask, true);
+  tidyAttempts(ask);
+  return countWindows(ask);
 }
+
+/** When a call counts. It comes after what has set a block, so that it counts for the next one. */
+const countedAt = ({ ledger: { penalties }, nowMs }: Ask): number =>
+  Math.max(nowMs, penalties.shortFloorMs + 1, penalties.longFloorMs + 1);
 
 export function fullTiers(
   rules: LimitRules,
@@ -66,10 +107,10 @@ export function fullTiers(
   };
 }
 
-export function addCall({ ledger, rules, cost, callId, nowMs }: Ask): void {
-  const { shortFloorMs, longFloorMs } = ledger.penalties;
+export function addCall(ask: Ask): void {
+  const { ledger, rules, cost, callId, nowMs } = ask;
   ledger.inFlight.delete(callId);
-  ledger.attempts.add(callId, Math.max(nowMs, shortFloorMs + 1, longFloorMs + 1), cost);
+  ledger.attempts.add(callId, countedAt(ask), cost);
   ledger.endsAtMs = nowMs + keepMs(rules);
 }
 
@@ -78,16 +119,14 @@ export function addInFlight({ ledger, rules, cost, callId, nowMs }: Ask): void {
   ledger.endsAtMs = nowMs + keepMs(rules);
 }
 
-const keepMs = ({ shortWindowMs, longWindowMs }: LimitRules): number =>
-  Math.max(shortWindowMs, longWindowMs) + SLACK_MS;
-
 export function waitForRoom(
-  { ledger: { attempts }, cost, nowMs }: Ask,
+  { ledger: { attempts }, nowMs }: Ask,
+  needed: number,
   count: number,
   threshold: number,
   windowMs: number,
 ): number {
-  const excess = threshold > 0 ? count + cost - threshold + 1 : 0;
+  const excess = threshold > 0 ? count + needed - threshold + 1 : 0;
   if (excess < 1 || excess > count) return 0;
   return untilLeft(attempts.at(attempts.length - count + excess - 1) as Attempt, windowMs, nowMs);
 }
@@ -97,12 +136,12 @@ export const untilLeft = ({ atMs }: Attempt, windowMs: number, nowMs: number): n
   Math.min(atMs - nowMs, 0) + windowMs;
 
 export function setBlock(
-  { ledger, rules, nowMs }: Ask,
+  { ledger, rules, callId, nowMs }: Ask,
   full: { short: boolean; long: boolean },
   counts: LimitCounts,
 ): BackendDecision {
   const newestMs = (ledger.attempts.newest as Attempt).atMs;
-  const { shortFloorMs, longFloorMs, shortStrikes, longStrikes } = ledger.penalties;
+  const { shortFloorMs, longFloorMs, shortStrikes, longStrikes, struckBy } = ledger.penalties;
   const [scope, baseMs, strikes] = full.long
     ? (['long', rules.longBlockMs, longStrikes] as const)
     : (['temp', rules.shortBlockMs, shortStrikes] as const);
@@ -113,6 +152,7 @@ export function setBlock(
     longFloorMs: full.long ? newestMs : longFloorMs,
     shortStrikes: shortStrikes + (full.long ? 0 : 1),
     longStrikes: longStrikes + (full.long ? 1 : 0),
+    struckBy: shortStrikes + longStrikes === 0 || struckBy === routeOf(callId) ? routeOf(callId) : '*',
   };
   ledger.block = { scope, reason: scope, ...counts, endsAtMs: nowMs + blockMs };
   return blocked(ledger.block, nowMs);
@@ -136,3 +176,6 @@ export const blocked = (
   { scope, reason, shortCount, longCount, endsAtMs }: Block,
   nowMs: number,
 ): BackendDecision => denied({ shortCount, longCount }, endsAtMs - nowMs, reason, scope, true);
+
+/** Returns the route in the id of a call. */
+export const routeOf = (callId: string): string => callId.slice(CALL_ID_LENGTH);

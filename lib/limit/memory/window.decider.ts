@@ -4,9 +4,10 @@ import { type Ask, denied } from './limit.steps.js';
 
 /** Counts a call in a fixed window, if it fits. */
 export function window({ ledger, rules, cost, callId, nowMs, commit }: Ask): BackendDecision {
-  const endsAtMs = nowMs + rules.shortWindowMs;
-  const open = ledger.openWindow(nowMs) ?? { count: 0, endsAtMs, lastCall: '', lastForgiven: '' };
-  const leftMs = Math.min(open.endsAtMs - nowMs, rules.shortWindowMs);
+  const { shortWindowMs: windowMs } = rules;
+  const fresh = { count: 0, windowMs, endsAtMs: nowMs + windowMs, lastCall: '', lastForgiven: '' };
+  const open = ledger.openWindow(nowMs, commit) ?? fresh;
+  const leftMs = Math.min(open.endsAtMs - nowMs, open.windowMs, windowMs);
   if (open.lastCall !== callId) {
     if (open.count + cost >= rules.shortThreshold) return denied(countsOf(open), leftMs);
     if (commit) {

@@ -3,19 +3,21 @@ import { defineScript, type Script, unexpectedReply, wordsOf } from '../../scrip
 import { inLines } from '../../script/fragments.js';
 import type { BackendDecision, LimitRules } from '../limit.backend.js';
 import { denyIfBlocked, indent } from './limit.fragments.js';
-import { ATTEMPT, CONFIRM, ENTER, GRANT, PEEK, RESERVE } from './log.decider.js';
+import { ATTEMPT, CONFIRM, ENTER, FILL, GRANT, PEEK, RESERVE } from './log.decider.js';
 import { WINDOW } from './window.decider.js';
 
 // The keys of an identity, all with a TTL:
 //   attempts   ZSET    The member is the id of a call, the score is its time in ms. A call in flight has its negated time as
 //                      score, so that no window contains it.
-//   window     String  "<count> <endsAt> <lastCall> <lastForgiven>", of a limit whose algorithm is `fixed-window`: the count
-//                      until `endsAt` (in ms), the id of the call that was counted last, and the id of the call that lowered
-//                      the count last. The end is part of the value, so that a window which lost its TTL still ends.
+//   window     String  "<count> <endsAt> <lastCall> <lastForgiven> <windowMs>", of a limit whose algorithm is `fixed-window`:
+//                      the count until `endsAt` (in ms), the id of the call that was counted last, the id of the call that
+//                      lowered the count last, and how long the window is. The end is part of the value, so that a window
+//                      which lost its TTL still ends.
 //   block      String  "<scope> <shortCount> <longCount> <blockMs>[ <reason>]". The block lasts as long as its TTL.
-//   penalties  String  "<shortFloor> <longFloor> <shortStrikes> <longStrikes> <lastForgiven>". Attempts up to a tier's floor
-//                      no longer count for the tier, as a block has been set for them. Strikes are the blocks of a tier. In
-//                      Redis the key has the name `seq`.
+//   penalties  String  "<shortFloor> <longFloor> <shortStrikes> <longStrikes> <lastForgiven> <struckBy>". Attempts up to a
+//                      tier's floor no longer count for the tier, as a block has been set for them. Strikes are the blocks
+//                      of a tier. `struckBy` is the route whose calls have set all of these blocks, or `*` for several
+//                      routes. In Redis the key has the name `seq`.
 const KEYS = ['attempts', 'window', 'block', 'penalties'] as const;
 
 /** The decider of calls that are not counted. A block denies them, and so does a limit of 0. */
@@ -34,6 +36,7 @@ const DECIDERS = {
   confirm: CONFIRM,
   reserve: RESERVE,
   grant: GRANT,
+  fill: FILL,
   peek: PEEK,
   window: WINDOW,
   'peek-window': WINDOW,

@@ -1,5 +1,9 @@
 import { takeApart } from '../../script/fragments.js';
+import { CALL_ID_LENGTH } from '../limit.backend.js';
 import { IN_FLIGHT_MS, SLACK_MS } from '../limit.times.js';
+
+/** Where the route begins in the id of a call: see `createCallId`. */
+export const ROUTE_AT = CALL_ID_LENGTH + 1;
 
 // Lua that several scripts of the limiter share. These are text fragments and not Lua functions, because each run of a
 // script would create the functions anew. Each script has a local `call`, because `redis.call` costs two look-ups.
@@ -43,9 +47,12 @@ const PENALTIES = {
   shortStrikes: '%d+',
   longStrikes: '%d+',
   forgiven: '[%w_-]*',
+  struckBy: '[%w_*-]*',
 };
 
 type Penalty = keyof typeof PENALTIES;
+
+const TEXTS: ReadonlySet<Penalty> = new Set(['forgiven', 'struckBy']);
 
 export const FLOORS = ['shortFloor', 'longFloor'] as const satisfies Penalty[];
 export const ALL_PENALTIES = Object.keys(PENALTIES) as Penalty[];
@@ -54,7 +61,7 @@ export const ALL_PENALTIES = Object.keys(PENALTIES) as Penalty[];
 export const parsePenalties = (names: readonly Penalty[]): string => /* lua */ `
 -- Reads: penaltiesValue.
 -- Sets: ${names.join(', ')}.
-local ${names.join(', ')} = ${names.map((name) => (name === 'forgiven' ? "''" : 0)).join(', ')}
+local ${names.join(', ')} = ${names.map((name) => (TEXTS.has(name) ? "''" : 0)).join(', ')}
 if penaltiesValue then
   ${indent(takeApart('penaltiesValue', PENALTIES, names), 2)}
   if not shortFloor then error('SYNCGUARD_FOREIGN the penalties are not ours', 0) end
@@ -62,7 +69,7 @@ if penaltiesValue then
 end`;
 
 export const formatPenalties = (by: string): string =>
-  `string.format('%.0f %.0f %.0f %.0f %s',\n  shortFloor, longFloor, shortStrikes, longStrikes, ${by})`;
+  `string.format('%.0f %.0f %.0f %.0f %s %s',\n  shortFloor, longFloor, shortStrikes, longStrikes, ${by}, struckBy)`;
 
 /** Reads what a log decides by. `keepMs` is how long its attempts are kept. */
 export const READ_STATE = /* lua */ `
@@ -78,12 +85,32 @@ export const DENY_IF_BLOCKED = /* lua */ `
   heal('penalties', 'penaltiesTtlMs + remainingMs'),
 )}`;
 
+/**
+ * If the clock has stepped back behind a floor: what lies ahead of the clock has happened now, in the order in which it
+ * happened. So it leaves its window a window from now, and not when the clock has caught up.
+ */
+export const STEP_BACK = /* lua */ `
+-- Reads: commit, nowMs, call, block, attempts, penalties, penaltiesValue.
+-- Changes: shortFloor, longFloor.
+if commit and (shortFloor > nowMs or longFloor > nowMs) then
+  call('GET', block)
+  local lower, upper = math.min(shortFloor, longFloor), math.max(shortFloor, longFloor)
+  local function now(atMs) return nowMs - (atMs <= lower and 2 or atMs <= upper and 1 or 0) end
+  local ahead = call('ZRANGEBYSCORE', attempts, '(' .. nowMs - 3, '+inf', 'WITHSCORES')
+  for i = 1, #ahead, 2 do call('ZADD', attempts, now(tonumber(ahead[i + 1])), ahead[i]) end
+  if shortFloor > nowMs - 3 then shortFloor = now(shortFloor) end
+  if longFloor > nowMs - 3 then longFloor = now(longFloor) end
+  local floors = string.format('%.0f %.0f', shortFloor, longFloor)
+  call('SET', penalties, string.gsub(penaltiesValue, '^%d+ %d+', floors), 'KEEPTTL')
+end`;
+
 export const readPenalties = (names: readonly Penalty[]): string => /* lua */ `
 ${NOW_MS_ONCE}
 ${parsePenalties(names)}
 if penaltiesValue then
   ${indent(heal('penalties', 'penaltiesTtlMs'), 2)}
-end`;
+end
+${STEP_BACK}`;
 
 /**
  * Sets `shortFrom` and `longFrom`. Attempts after these instants count. A window has no upper end, so that no attempt is
@@ -103,26 +130,40 @@ end`;
 export const openLog = (names: readonly Penalty[]): string =>
   `${READ_STATE}${DENY_IF_BLOCKED}${readPenalties(names)}${WINDOW_STARTS}`;
 
+/** When a call counts. It comes after what has set a block, so that it counts for the next one. */
+export const COUNTED_AT = 'math.max(nowMs, shortFloor + 1, longFloor + 1)';
+
 /**
- * Sets `shortCount` and `longCount`, and removes what is older than all windows. `flights` counts what is in flight, and
- * `lapsed` removes what is no longer in flight.
+ * Sets `shortCount` and `longCount`, and removes what is older than all windows. An attempt ahead of the clock, which has
+ * stepped back, counts as one of now.
  *
  * The first command of a removal changes nothing, but a server whose memory is full refuses it. A server checks a script
  * at its first write only. So after a removal as first write, it would let the script add to the full memory.
  */
-const countAttempts = (
-  first: string,
-  flights: string,
-  inFlight: string,
-  lapsed: string,
-): string => /* lua */ `
+const countAttempts = (parts: {
+  /** The lowest score of what is removed. */
+  readonly first: string;
+  /** Sets `inFlight`. */
+  readonly flights: string;
+  readonly inFlight: string;
+  /** Makes attempts of the calls whose flight has lapsed. */
+  readonly lapse: string;
+  readonly hasLapsed: string;
+}): string => /* lua */ `
 local from = shortFrom < longFrom and shortFrom or longFrom
-${flights}
-local shortCount = call('ZCOUNT', attempts, '(' .. from, '+inf')
-if call('ZCARD', attempts) > shortCount${inFlight} then
+local latest = ${COUNTED_AT}
+${parts.flights}
+local shortCount = call('ZCOUNT', attempts, '(' .. from, latest)
+local size = call('ZCARD', attempts)
+if size > shortCount${parts.inFlight} then
   call('ZADD', attempts, 'XX', 0, '')
-  call('ZREMRANGEBYSCORE', attempts, ${first}, from)
-  ${lapsed}
+  ${indent(parts.lapse, 2)}
+  size = size - call('ZREMRANGEBYSCORE', attempts, ${parts.first}, from)
+  if ${parts.hasLapsed}size > shortCount${parts.inFlight} then
+    local ahead = commit and call('ZRANGEBYSCORE', attempts, '(' .. latest, '+inf') or {}
+    for i = 1, #ahead do call('ZADD', attempts, latest, ahead[i]) end
+    shortCount = call('ZCOUNT', attempts, '(' .. from, '+inf')
+  end
 end
 local longCount = shortCount
 if shortFrom > from then shortCount = call('ZCOUNT', attempts, '(' .. shortFrom, '+inf') end
@@ -130,18 +171,31 @@ if longFrom > from then longCount = call('ZCOUNT', attempts, '(' .. longFrom, '+
 
 /** Counts the attempts of a limit that has nothing in flight. */
 export const COUNT_ATTEMPTS = /* lua */ `
--- Reads: shortFrom, longFrom, call, attempts.
--- Sets: from, shortCount, longCount.${countAttempts(`'-inf'`, '', '', '')}`;
+-- Reads: shortFrom, longFrom, nowMs, shortFloor, longFloor, call, attempts, commit.
+-- Sets: from, latest, shortCount, size, longCount.${countAttempts({
+  first: `'-inf'`,
+  ...{ flights: '', inFlight: '', lapse: '', hasLapsed: '' },
+})}`;
 
+/**
+ * Counts the attempts of a limit that has calls in flight. A flight that nobody has renewed for so long has lapsed: its
+ * process is dead, and the call counts from where its flight began. A flight ahead of the clock begins now.
+ */
 export const COUNT_WITH_FLIGHTS = /* lua */ `
--- Reads: shortFrom, longFrom, nowMs, call, attempts.
--- Sets: from, flightFrom, inFlight, shortCount, longCount.${countAttempts(
-  '0',
-  `local flightFrom = ${IN_FLIGHT_MS} - nowMs
-local inFlight = call('ZCOUNT', attempts, '-inf', '(' .. flightFrom)`,
-  ' + inFlight',
-  `call('ZREMRANGEBYSCORE', attempts, flightFrom, '(0')`,
-)}`;
+-- Reads: shortFrom, longFrom, nowMs, shortFloor, longFloor, call, attempts, commit.
+-- Sets: from, latest, flightFrom, inFlight, shortCount, size, longCount.${countAttempts({
+  first: '0',
+  flights: `local flightFrom = ${IN_FLIGHT_MS} - nowMs
+local inFlight = call('ZCOUNT', attempts, '-inf', '(' .. flightFrom)
+if commit and inFlight > 0 then
+  local ahead = call('ZRANGEBYSCORE', attempts, '-inf', '(' .. -nowMs)
+  for i = 1, #ahead do call('ZADD', attempts, -nowMs, ahead[i]) end
+end`,
+  inFlight: ' + inFlight',
+  lapse: `local lapsed = call('ZRANGEBYSCORE', attempts, flightFrom, '(0', 'WITHSCORES')
+for i = 1, #lapsed, 2 do call('ZADD', attempts, -lapsed[i + 1], lapsed[i]) end`,
+  hasLapsed: '#lapsed > 0 or ',
+})}`;
 
 export const fullTiers = (cost: string): string => /* lua */ `
 local shortFull = shortCount + ${cost} >= shortThreshold
@@ -174,16 +228,13 @@ if type(ends) == 'table' then
   ${indent(failWith('ends'), 2)}
 end`;
 
-/** When a call counts. It comes after what has set a block, so that it counts for the next one. */
-export const COUNTED_AT = 'math.max(nowMs, shortFloor + 1, longFloor + 1)';
-
-/** Returns how long a call waits until enough of the oldest attempts have left a window. 0 if the call fits now. */
+/** Returns how long a call waits until enough of the oldest attempts have left a window. 0 if as much `more` fits now. */
 export const WAIT_FOR_ROOM = /* lua */ `
--- Reads: cost, call, attempts, nowMs.
+-- Reads: call, attempts, nowMs.
 -- Sets: waitForRoom.
-local function waitForRoom(count, threshold, windowFrom, windowMs)
-  local excess = threshold > 0 and count + cost - threshold + 1 or 0
-  -- A call that costs more than the tier holds never fits, so there is no time to wait for.
+local function waitForRoom(more, count, threshold, windowFrom, windowMs)
+  local excess = threshold > 0 and count + more - threshold + 1 or 0
+  -- More than the tier holds never fits, so there is no time to wait for.
   if excess < 1 or excess > count then return 0 end
   local oldest = call('ZRANGEBYSCORE', attempts, '(' .. windowFrom, '+inf',
     'WITHSCORES', 'LIMIT', excess - 1, 1)
@@ -197,21 +248,23 @@ export const CHECK_BLOCK_KEYS = /* lua */ `
 call('GET', block)
 call('GET', penalties)`;
 
-/** Denies the call by a new block of the tiers that are full, and writes its penalties. */
 /** Sets `newest`, the time of the newest attempt. */
 export const READ_NEWEST = /* lua */ `
 -- Reads: call, attempts.
 -- Sets: newest.
 local newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] or 0)`;
 
+/** Denies the call by a new block of the tiers that are full, and writes its penalties. */
 export const SET_BLOCK = /* lua */ `
 -- Reads: call, callId, cost, attempts, newest, shortFull, longFull, shortBlockMs, factor, longBlockMs,
 --   maxBlockMs, shortCount, longCount, block, penalties, forgiven, penaltiesTtlMs.
--- Changes: shortFloor, longFloor, longStrikes, shortStrikes, blockValue.
--- Sets: scope, blockMs, set.
+-- Changes: shortFloor, longFloor, struckBy, longStrikes, shortStrikes, blockValue.
+-- Sets: route, scope, blockMs, set.
 -- Every window that is full starts again after its newest attempt, even if the clock has stepped back since then.
 if shortFull then shortFloor = newest end
 if longFull then longFloor = newest end
+local route = string.sub(callId, ${ROUTE_AT})
+if shortStrikes + longStrikes == 0 then struckBy = route elseif struckBy ~= route then struckBy = '*' end
 local scope, blockMs = 'temp', shortBlockMs * factor ^ shortStrikes
 if longFull then
   scope, blockMs = 'long', longBlockMs * factor ^ longStrikes

@@ -4,7 +4,9 @@ import type { Script } from '../../script/define-script.js';
 import {
   type BackendDecision,
   type CallOptions,
+  type ConfirmOptions,
   isUncounted,
+  keepMs,
   type LimitBackend,
   type LimitCheck,
   type LimitRules,
@@ -16,6 +18,7 @@ import {
   blockScript,
   forgiveScript,
   forgiveWindowScript,
+  renewScript,
   resetScript,
   unblockScript,
   withdrawScript,
@@ -50,8 +53,18 @@ export class RedisLimitBackend implements LimitBackend {
       : this.#decide(checks, checks.map(modeOf), callId, options);
   }
 
-  confirm(check: LimitCheck, callId: string, options: CallOptions = {}): Promise<BackendDecision> {
-    return this.#decideOne(check, check.policy.count === 'success' ? 'grant' : 'confirm', callId, options);
+  confirm(
+    check: LimitCheck,
+    callId: string,
+    { blocks = true, ...options }: ConfirmOptions = {},
+  ): Promise<BackendDecision> {
+    const mode = check.policy.count === 'success' ? 'grant' : 'confirm';
+    return this.#decideOne(check, blocks ? mode : 'fill', callId, options);
+  }
+
+  renew(check: LimitCheck, callId: string, options: CallOptions = {}): Promise<void> {
+    const args = { callId, cost: check.cost, keepMs: keepMs(check.policy.rules) };
+    return this.#run(renewScript, this.#keysOf(check), args, options);
   }
 
   withdraw(check: LimitCheck, callId: string, forget: boolean, options: CallOptions = {}): Promise<void> {
@@ -123,13 +136,14 @@ export class RedisLimitBackend implements LimitBackend {
       for (const [rule, value] of Object.entries<number>({ ...check.policy.rules }))
         args[rule + String(n)] = value;
     });
-    // The reply came after its deadline, and the call was decided without it. So the call is taken back.
+    // The reply came after its deadline, and the call was decided without it. So the call is taken back. A call that was
+    // confirmed has happened, so it stays counted.
     const onLate = (decisions: BackendDecision[]): void => {
       const allowed = decisions.every(({ status }) => status === 'allowed');
       checks.forEach((check, i) => {
         const mode = modes[i] as CheckMode;
         // A log finds the call by its id, counted or not. A fixed window has no ids, so only a call that was counted
-        // may be withdrawn. A confirmed success has happened, so it counts.
+        // may be withdrawn.
         if (mode === 'window' ? allowed : WITHDRAWN.has(mode))
           this.withdraw(check, callId, false).catch(() => {});
       });
@@ -207,7 +221,7 @@ export class RedisLimitBackend implements LimitBackend {
 }
 
 /** The modes in which a late call is taken back, whatever was decided. */
-const WITHDRAWN: ReadonlySet<CheckMode> = new Set(['attempt', 'enter', 'confirm', 'reserve']);
+const WITHDRAWN: ReadonlySet<CheckMode> = new Set(['attempt', 'enter', 'reserve']);
 
 const MODES = { attempt: 'attempt', failure: 'enter', success: 'reserve' } as const;
 

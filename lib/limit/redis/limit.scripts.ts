@@ -1,4 +1,4 @@
-import { ALL_PENALTIES, formatPenalties, parsePenalties } from './limit.fragments.js';
+import { ALL_PENALTIES, formatPenalties, parsePenalties, ROUTE_AT } from './limit.fragments.js';
 import { PARSE_WINDOW, writeWindow } from './window.decider.js';
 import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
@@ -12,7 +12,7 @@ function decode(reply: unknown): void {
 /**
  * limit-withdraw: Takes a call back.
  * KEYS: attempts, block, penalties
- * ARGV: callId, cost, forget ('1' also removes the failures before it, unless there is a block)
+ * ARGV: callId, cost, forget ('1' also removes what its route has counted, with the strikes, unless there is a block)
  * Reply: 1
  * Atomic: a block that is set meanwhile keeps the failures that it was set for.
  */
@@ -24,11 +24,39 @@ export const withdrawScript = defineScript({
 local members = {callId}
 for i = 2, tonumber(cost) do members[i] = callId .. ':' .. i end
 local blocked = redis.call('GET', block) and redis.call('PTTL', block) ~= 0
+local penaltiesValue = redis.call('GET', penalties)
+${parsePenalties(ALL_PENALTIES)}
 redis.call('ZREM', attempts, unpack(members))
-if forget == '1' and not blocked then
-  redis.call('ZREMRANGEBYSCORE', attempts, 0, '+inf')
-  redis.call('DEL', penalties)
+if forget ~= '1' or blocked then return 1 end
+local route = string.sub(callId, ${ROUTE_AT})
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', attempts, 0, '+inf')) do
+  if string.match(member, '^[^:]*', ${ROUTE_AT}) == route then redis.call('ZREM', attempts, member) end
 end
+if struckBy == route and shortStrikes + longStrikes > 0 then
+  shortStrikes, longStrikes = 0, 0
+  redis.call('SET', penalties, ${formatPenalties('forgiven')}, 'KEEPTTL')
+end
+return 1`,
+  decode,
+});
+
+/**
+ * limit-renew: Keeps a call in flight that its process still works on.
+ * KEYS: attempts
+ * ARGV: callId, cost, keepMs
+ * Reply: 1
+ * Atomic: a flight that lapses meanwhile counts once.
+ */
+export const renewScript = defineScript({
+  name: 'limit-renew',
+  keys: ['attempts'],
+  args: ['callId', 'cost', 'keepMs'],
+  lua: /* lua */ `
+if (tonumber(redis.call('ZSCORE', attempts, callId) or nil) or 0) >= 0 then return 1 end
+${NOW_MS}
+redis.call('ZADD', attempts, 'XX', -nowMs, callId)
+for i = 2, tonumber(cost) do redis.call('ZADD', attempts, 'XX', -nowMs, callId .. ':' .. i) end
+redis.call('PEXPIRE', attempts, keepMs)
 return 1`,
   decode,
 });
@@ -80,7 +108,7 @@ local value = call('GET', window)
 ${NOW_MS}
 ${PARSE_WINDOW}
 if count == 0 or forgiven == callId then return 1 end
-count = math.max(0, count - amount)
+count, endsAtMs = math.max(0, count - amount), math.min(endsAtMs, fullEndMs)
 ${writeWindow('last', 'callId')}
 return 1`,
   decode,
@@ -143,6 +171,7 @@ return 1`,
 /** Those that are registered at boot. A check is registered at its first call. */
 export const limitScripts: readonly Script[] = [
   withdrawScript,
+  renewScript,
   forgiveScript,
   forgiveWindowScript,
   resetScript,

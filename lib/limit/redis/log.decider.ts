@@ -1,4 +1,4 @@
-import { BUSY_RETRY_MS, IN_FLIGHT_MS } from '../limit.times.js';
+import { BUSY_RETRY_MS } from '../limit.times.js';
 import {
   ALLOWED,
   ALL_PENALTIES,
@@ -26,13 +26,18 @@ import {
 const DENY_UNTIL_ROOM = /* lua */ `
 ${heal('attempts', 'keepMs')}
 ${WAIT_FOR_ROOM}
-return waitForRoom(shortCount, shortThreshold, shortFrom, shortWindowMs)
+return waitForRoom(cost, shortCount, shortThreshold, shortFrom, shortWindowMs)
   .. ' window ' .. shortCount .. ' ' .. longCount`;
 
-/** Counts the call, and sets a block if the call fills a tier. A call that is counted already does neither. */
-const count = (option: 'NX' | 'CH', isCounted: string): string => /* lua */ `
+/** Counts a call, and sets a block if the call fills a tier. A call that is counted already does neither. */
+export const ATTEMPT = /* lua */ `${openLog(ALL_PENALTIES)}
+${COUNT_ATTEMPTS}
+${fullTiers('cost')}
+if shortFull and shortBlockMs == 0 and not ${SCORE} then
+  ${indent(DENY_UNTIL_ROOM, 2)}
+end
 local blocks = longFull or shortFull and shortBlockMs > 0
-if ${isCounted} then
+if blocks and (${SCORE} or -1) >= 0 then
   return ${ALLOWED}
 end
 local newest = 0
@@ -42,10 +47,9 @@ if blocks then
   newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] or 0)
 end
 if commit then
-  local score = ${COUNTED_AT}
-  newest = math.max(newest, score)
+  newest = math.max(newest, latest)
   local added
-  ${indent(addCall(option, 'score', 'added = '), 2)}
+  ${indent(addCall('NX', 'latest', 'added = '), 2)}
   shortCount, longCount = shortCount + added, longCount + added
 end
 if not blocks then
@@ -53,74 +57,19 @@ if not blocks then
 end
 ${SET_BLOCK}`;
 
-const COUNTED_BEFORE = `(${SCORE} or -1) >= 0`;
-
-/** Counts a call. */
-export const ATTEMPT = /* lua */ `${openLog(ALL_PENALTIES)}
-${COUNT_ATTEMPTS}
-${fullTiers('cost')}
-if shortFull and shortBlockMs == 0 and not ${SCORE} then
-  ${indent(DENY_UNTIL_ROOM, 2)}
-end
-${count('NX', `blocks and ${COUNTED_BEFORE}`)}`;
-
-/**
- * Keeps a call as in flight that may become a failure. With a block, the call that would fill a tier may enter: if it
- * fails, it sets the block. Without one it needs room.
- */
-export const ENTER = /* lua */ `${openLog(FLOORS)}
-${COUNT_WITH_FLIGHTS}
-local needed = shortBlockMs == 0 and cost or 0
-local busy = shortCount + inFlight + needed >= shortThreshold
-  or longThreshold > 0 and longCount + inFlight >= longThreshold
-if busy and not ${SCORE} then
-  if shortBlockMs == 0 and shortCount + cost >= shortThreshold then
-    ${indent(DENY_UNTIL_ROOM, 4)}
-  end
-  ${indent(heal('attempts', 'keepMs'), 2)}
-  return '${BUSY_RETRY_MS} busy ' .. shortCount .. ' ' .. longCount
-end
-if commit then
-  ${indent(addCall('NX', '-nowMs'), 2)}
-end
-return ${ALLOWED}`;
-
-/** Counts a call in flight as a failure. */
-export const CONFIRM = /* lua */ `${openLog(ALL_PENALTIES)}
-${COUNT_WITH_FLIGHTS}
-${fullTiers('cost')}
-${count('CH', COUNTED_BEFORE)}`;
-
-// A success that has happened cannot be denied any more. So a call takes up room from the start, and counts unless it is
-// withdrawn. The success that fills a tier sets the block, and is answered as it is.
-
-/** Counts the successes. A call that was in flight for too long is one, because it was not shown to have failed. */
-const COUNT_SUCCESSES = /* lua */ `
-local lapsed = call('ZRANGEBYSCORE', attempts, ${IN_FLIGHT_MS} - nowMs, '(0', 'WITHSCORES')
-for i = 1, #lapsed, 2 do call('ZADD', attempts, -lapsed[i + 1], lapsed[i]) end
-${COUNT_WITH_FLIGHTS}
-${fullTiers('1')}
-local blocks = (shortFull or longFull) and shortBlockMs > 0`;
-
-/** Keeps room for a call. */
-export const RESERVE = /* lua */ `${openLog(ALL_PENALTIES)}
+/** Keeps a call as in flight, if there is room for it beside the calls that count and those in flight. */
+const enter = (needed: string): string => /* lua */ `${openLog(FLOORS)}
 local known = ${SCORE}
-${COUNT_SUCCESSES}
+${COUNT_WITH_FLIGHTS}
 if known then
   return ${ALLOWED}
 end
-if blocks then
-  ${indent(CHECK_BLOCK_KEYS, 2)}
-  if not commit then return '1 temp' end
-  ${indent(heal('attempts', 'keepMs'), 2)}
-  ${indent(READ_NEWEST, 2)}
-  ${indent(SET_BLOCK, 2)}
-end
+local needed = ${needed}
 ${WAIT_FOR_ROOM}
 local waitMs = math.max(
-  waitForRoom(shortCount, shortThreshold, shortFrom, shortWindowMs),
-  waitForRoom(longCount, longThreshold, longFrom, longWindowMs))
-local taken = inFlight + cost
+  waitForRoom(needed, shortCount, shortThreshold, shortFrom, shortWindowMs),
+  waitForRoom(needed, longCount, longThreshold, longFrom, longWindowMs))
+local taken = inFlight + needed
 local busy = shortCount + taken >= shortThreshold or longThreshold > 0 and longCount + taken >= longThreshold
 if waitMs > 0 or busy then
   ${indent(heal('attempts', 'keepMs'), 2)}
@@ -131,9 +80,21 @@ if commit then
 end
 return ${ALLOWED}`;
 
-/** Counts a success, even while there is a block. */
-export const GRANT = /* lua */ `${READ_STATE}
-${readPenalties(ALL_PENALTIES)}
+/**
+ * Lets a call in that may become a failure. With a block, the call that would fill a tier may enter: if it fails, it sets the
+ * block. Without one it needs room.
+ */
+export const ENTER = enter('shortBlockMs == 0 and cost or 0');
+
+/**
+ * Keeps room for a call that may succeed. A success that has happened cannot be denied any more. So the call takes up room
+ * from the start, and counts unless it is withdrawn.
+ */
+export const RESERVE = enter('cost');
+
+/** Counts a call in flight, even while there is a block. */
+const countFlight = (penalties: Parameters<typeof readPenalties>[0]): string => /* lua */ `${READ_STATE}
+${readPenalties(penalties)}
 if (${SCORE} or -1) < 0 then
   ${indent(CHECK_BLOCK_KEYS, 2)}
   local score = ${COUNTED_AT}
@@ -141,14 +102,28 @@ if (${SCORE} or -1) < 0 then
 end
 ${DENY_IF_BLOCKED}
 ${WINDOW_STARTS}
-${COUNT_SUCCESSES}
-if not blocks then
+${COUNT_WITH_FLIGHTS}`;
+
+/** Counts a call in flight. It sets the block if a tier is full when `next` more would come. */
+const settle = (next: string): string => /* lua */ `${countFlight(ALL_PENALTIES)}
+${fullTiers(next)}
+if shortBlockMs == 0 or not (shortFull or longFull) then
   return ${ALLOWED}
 end
 ${CHECK_BLOCK_KEYS}
 ${heal('attempts', 'keepMs')}
 ${READ_NEWEST}
 ${SET_BLOCK}`;
+
+/** Counts a call in flight as a failure. The failure that fills a tier is denied itself. */
+export const CONFIRM = settle('0');
+
+/** Counts a call in flight as a success. The success that fills a tier sets the block, and is answered as it is. */
+export const GRANT = settle('1');
+
+/** Counts a call in flight, and never sets a block. */
+export const FILL = /* lua */ `${countFlight(FLOORS)}
+return ${ALLOWED}`;
 
 /** Decides as a call of cost 1 would be decided, and writes nothing. The time until the window is empty is exact. */
 export const PEEK = /* lua */ `${CHECK_BLOCK_KEYS}

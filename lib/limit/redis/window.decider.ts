@@ -1,32 +1,41 @@
 import { denyIfBlocked, heal, indent, NOW_MS_ONCE } from './limit.fragments.js';
 
 /**
- * Sets `count`, `endsAtMs`, `last` and `forgiven` from `value`. If no window is open, they are 0, nil, '' and ''.
+ * Sets `count`, `endsAtMs`, `last`, `forgiven` and `windowMs` from `value`. If no window is open, they are 0, nil, '', '' and
+ * nil. `fullEndMs` is the end of a window that begins now: if the clock has stepped back, the open window ends then.
  */
 export const PARSE_WINDOW = /* lua */ `
-local count, endsAtMs, last, forgiven = 0, nil, '', ''
+local count, endsAtMs, last, forgiven, windowMs, fullEndMs = 0, nil, '', '', nil, nil
 if value then
-  local counted, ends, by, undone = string.match(value, '^(%d+) (%d+) ([%w_-]*) ([%w_-]*)$')
+  local counted, ends, by, undone, length = string.match(value, '^(%d+) (%d+) ([%w_-]*) ([%w_-]*) (%d+)$')
   if not counted then error('SYNCGUARD_FOREIGN the window is not ours', 0) end
   if tonumber(ends) > nowMs then
-    count, endsAtMs, last, forgiven = tonumber(counted), tonumber(ends), by, undone
+    count, endsAtMs, last, forgiven, windowMs = tonumber(counted), tonumber(ends), by, undone, tonumber(length)
+    fullEndMs = nowMs + windowMs
   end
 end`;
 
 /** Writes the window. Sets the TTL to the rest of the window, also if the key had lost its TTL. */
 export const writeWindow = (last: string, forgiven: string): string =>
-  `call('SET', window, string.format('%.0f %.0f %s %s', count, endsAtMs, ${last}, ${forgiven}),\n  'PX', endsAtMs - nowMs)`;
+  `call('SET', window,\n  string.format('%.0f %.0f %s %s %.0f', count, endsAtMs, ${last}, ${forgiven}, windowMs), 'PX', endsAtMs - nowMs)`;
 
 /**
  * Counts a call in a fixed window, if it fits. A denied call waits until the window ends. A replied time is never longer
- * than a window, even after the clock has stepped back.
+ * than the window of the policy, which may have changed meanwhile.
  */
 export const WINDOW = /* lua */ `
 local blockValue, value = call('GET', block), call('GET', window)
 ${denyIfBlocked(heal('window', 'shortWindowMs'))}
 ${NOW_MS_ONCE}
 ${PARSE_WINDOW}
-endsAtMs = endsAtMs or nowMs + shortWindowMs
+if endsAtMs and endsAtMs > fullEndMs then
+  endsAtMs = fullEndMs
+  if commit then
+    ${indent(writeWindow('last', 'forgiven'), 4)}
+  end
+end
+windowMs = windowMs or shortWindowMs
+endsAtMs = endsAtMs or nowMs + windowMs
 local leftMs = math.min(endsAtMs - nowMs, shortWindowMs)
 if last ~= callId then
   if count + cost >= shortThreshold then

@@ -6,6 +6,7 @@ import {
   forgiveScript,
   forgiveWindowScript,
   resetScript,
+  renewScript,
   unblockScript,
   withdrawScript,
 } from '../../../lib/limit/redis/limit.scripts.js';
@@ -45,8 +46,12 @@ const prepareOld = async (client: Redis): Promise<void> => {
   await client.zadd(keys.attempts, oldMs, 'old', -oldMs, 'lapsed');
   await client.pexpire(keys.attempts, 60_000);
 };
+const prepareFlight = async (client: Redis): Promise<void> => {
+  await client.zadd(keys.attempts, -Date.now(), callId);
+  await client.pexpire(keys.attempts, 60_000);
+};
 const prepareWindow = (client: Redis): Promise<unknown> =>
-  client.set(keys.window, `3 ${Date.now() + 60_000} earlier1 `, 'PX', 60_000);
+  client.set(keys.window, `3 ${Date.now() + 60_000} earlier1  60000`, 'PX', 60_000);
 const prepareBlock = (client: Redis): Promise<unknown> =>
   client.set(keys.block, 'temp 5 5 60000', 'PX', 60_000);
 
@@ -71,6 +76,7 @@ export const limitExamples: ScriptExample[] = [
     ...checkOf([{ ...reserveShape, mode }]),
     prepare: prepareOld,
   })),
+  checkOf([{ ...shape, mode: 'fill' }]),
   checkOf([reserveShape]),
   checkOf([{ ...reserveShape, mode: 'grant' }]),
   checkOf([windowShape]),
@@ -93,8 +99,8 @@ export const limitExamples: ScriptExample[] = [
     keys,
     args: { callId, cost: 1, forget: '1' },
     prepare,
-    replaces: /:seq:/, // It forgets the penalties, whatever they are.
   },
+  { script: renewScript, keys, args: { callId, cost: 1, keepMs: 60_000 }, prepare: prepareFlight },
   { script: forgiveScript, keys, args: { callId, count: 1, penaltiesTtlMs: 60_000 }, prepare },
   { script: forgiveWindowScript, keys, args: { callId, amount: 1 }, prepare: prepareWindow },
   {
