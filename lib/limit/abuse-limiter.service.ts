@@ -1,5 +1,6 @@
 import { randomFillSync } from 'node:crypto';
-import { Injectable, Logger } from '@nestjs/common';
+import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
+import { BackgroundRetries } from '../core/background-retries.js';
 import { hashKey } from '../core/keys.js';
 import {
   callOptions,
@@ -9,7 +10,6 @@ import {
   userKey,
 } from '../core/validate.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import type { CallDecision, CountedCall, Decisive } from './call-in-flight.js';
 import { DenyCache } from './deny-cache.js';
 import {
   type BackendDecision,
@@ -20,8 +20,9 @@ import {
 } from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
-import { decisive, LimitOutage, toDecision } from './limit.outage.js';
+import { type Decisive, decisive, LimitOutage, toDecision } from './limit.outage.js';
 import { type PolicyCheck, type PolicySubject, type ResolvedPolicy, validateCost } from './limit.policy.js';
+import { IN_FLIGHT_MS } from './limit.times.js';
 import type { DeniedDecision, LimiterDecision } from './limit.types.js';
 import { needsRequest, policiesInCall, unknownPolicy, validateBlock } from './limit.validate.js';
 import type { LimitCallOptions, PolicyRef } from './policy.types.js';
@@ -31,6 +32,21 @@ export interface AbuseLimiterOptions {
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
   /** Emits an event for each call that the deny cache answers. The backend emits the events of all other calls. */
   readonly emit?: Emit | undefined;
+}
+
+/** Where a call was counted, and its id there. */
+export interface CountedCall {
+  readonly backend: LimitBackend;
+  readonly callId: string;
+}
+
+/** The decision about one call, with what settles the call when it has ended. */
+export interface CallDecision extends Decisive {
+  readonly checks: readonly PolicyCheck[];
+  /** In the order of `checks`. If the deny cache has answered, undefined where it knows nothing. */
+  readonly decisions: readonly (LimiterDecision | undefined)[];
+  /** Undefined if the call was not counted. */
+  readonly counted: CountedCall | undefined;
 }
 
 const { checked } = leavingAs(LimitError.from);
@@ -44,10 +60,11 @@ const { checked } = leavingAs(LimitError.from);
  * if (!decision.allowed) return comeBackIn(decision.retryAfterSecs);
  */
 @Injectable()
-export class AbuseLimiterService {
+export class AbuseLimiterService implements OnModuleDestroy {
   readonly #logger = new Logger('SyncGuard');
   readonly #outage: LimitOutage;
   readonly #denyCache: DenyCache;
+  readonly #retries = new BackgroundRetries();
   readonly #options: AbuseLimiterOptions;
   readonly #inline = new WeakMap<object, readonly ResolvedPolicy[]>();
   readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
@@ -145,11 +162,15 @@ export class AbuseLimiterService {
     );
   }
 
-  /** @internal Counts one call against several limits. While Redis does not answer, the strictest `onError` decides. */
-  async decide(checks: readonly PolicyCheck[], signal?: AbortSignal): Promise<CallDecision> {
+  /**
+   * @internal Counts one call against several limits. While Redis does not answer, the strictest `onError` decides.
+   *
+   * @param route - follows the id of the call: see `createCallId`
+   */
+  async decide(checks: readonly PolicyCheck[], route?: string, signal?: AbortSignal): Promise<CallDecision> {
     let decided = this.#fromDenyCache(checks);
     if (!decided) {
-      const callId = createCallId();
+      const callId = createCallId(route);
       const call = this.#call(signal);
       decided = await this.#ask(checks, callId, (backend) => backend.check(checks, callId, call));
     }
@@ -157,16 +178,48 @@ export class AbuseLimiterService {
     return decided;
   }
 
-  /** @internal Counts a call in flight that has ended with the outcome that the policies of these limits count. */
-  confirm(checks: readonly PolicyCheck[], counted: CountedCall): Promise<Decisive> {
+  /**
+   * @internal Counts a call in flight that has ended with the outcome that the policies of these limits count. If Redis does
+   * not answer, `onError` decides, and the call is counted in the background.
+   *
+   * @param blocks - whether the call may set a block
+   */
+  async confirm(checks: readonly PolicyCheck[], counted: CountedCall, blocks: boolean): Promise<Decisive> {
+    const { backend: at, callId } = counted;
     const confirm = (backend: LimitBackend): Promise<BackendDecision[]> =>
-      Promise.all(checks.map((check) => backend.confirm(check, counted.callId, this.#call())));
-    return this.#ask(checks, counted.callId, confirm, counted.backend);
+      Promise.all(checks.map((check) => backend.confirm(check, callId, { ...this.#call(), blocks })));
+    const again = (fault?: unknown): void =>
+      this.#retries.start(() => confirm(at).then(() => true), IN_FLIGHT_MS, fault);
+    try {
+      const decided = await this.#ask(checks, callId, confirm, at);
+      if (decided.decision.degraded && at.backend === 'redis') again();
+      return decided;
+    } catch (fault) {
+      again(fault);
+      throw fault;
+    }
   }
 
-  /** @internal Takes a call in flight back. After a success the policy may forget the failures before it. */
-  withdraw(check: PolicyCheck, { backend, callId }: CountedCall, hasSucceeded: boolean): Promise<void> {
-    return backend.withdraw(check, callId, hasSucceeded && check.policy.resetOnSuccess, this.#call());
+  /**
+   * @internal Takes a call in flight back. After a success the policy may forget the failures before it. If Redis does not
+   * answer, this goes on in the background.
+   */
+  async withdraw(check: PolicyCheck, { backend, callId }: CountedCall, hasSucceeded: boolean): Promise<void> {
+    const forget = hasSucceeded && check.policy.resetOnSuccess;
+    const withdraw = (): Promise<void> => backend.withdraw(check, callId, forget, this.#call());
+    await withdraw().catch((fault: unknown) =>
+      this.#retries.start(() => withdraw().then(() => true), IN_FLIGHT_MS, fault),
+    );
+  }
+
+  /** @internal Keeps a call in flight. If this fails, the next renewal may succeed. */
+  renew(checks: readonly PolicyCheck[], { backend, callId }: CountedCall): void {
+    for (const check of checks) backend.renew(check, callId, this.#call()).catch(() => {});
+  }
+
+  /** @internal Waits for what is settled in the background. */
+  async onModuleDestroy(): Promise<void> {
+    await this.#retries.flush();
   }
 
   /** @internal Returns the policies that a name or an object stands for. */
@@ -208,7 +261,7 @@ export class AbuseLimiterService {
       const counting = policy.count === 'attempt' ? policy : this.#countingEveryCall(policy);
       return { policy: counting, identity, cost: isUncounted(policy) ? 0 : ofCall };
     });
-    return this.decide(checks, signal);
+    return this.decide(checks, undefined, signal);
   }
 
   /** The copy is kept, since a backend may keep a script for each policy. */

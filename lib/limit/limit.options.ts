@@ -30,6 +30,12 @@ export interface LimitDefaults {
    * turns it off. Default: 1,000.
    */
   denyCacheMs?: number;
+  /**
+   * How long a call of a policy that counts failures or successes is kept in flight, in ms, 60,000 to 86,400,000. Its process
+   * renews it meanwhile. A call that has not ended by then counts, and no longer takes up room as a call in flight. Raise it
+   * if handlers of such routes run for longer. Default: 600,000.
+   */
+  maxFlightMs?: number;
   /** The headers that report how many calls are left. Every 429 has `Retry-After`, whatever this option is. Default: none. */
   headers?: RateLimitHeaders | readonly RateLimitHeaders[] | false;
   /** The key that requests are counted by, if the policy has no `keyBy`. Default: `'ip'`. */
@@ -69,6 +75,7 @@ const CHECKS = {
   onError: (name, value) => resolveOnError(name, value ?? 'memory'),
   commandTimeoutMs: (name, value) => integer(name, value ?? 250, 1, 60_000),
   denyCacheMs: (name, value) => integer(name, value ?? 1_000, 0, 60_000),
+  maxFlightMs: (name, value) => integer(name, value ?? 600_000, 60_000, 86_400_000),
   headers: (name, value) => resolveHeaders(name, value ?? false),
   keyBy: (name, value) => resolveKeyBy(name, value ?? 'ip'),
   user: resolveFunction<FromContext<unknown>>,

@@ -1,9 +1,14 @@
 import { Logger } from '@nestjs/common';
-import type { Decisive } from './call-in-flight.js';
 import type { BackendDecision, CountedPolicy, LimitBackend } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
-import type { PolicySubject } from './limit.policy.js';
+import type { PolicyCheck, PolicySubject } from './limit.policy.js';
 import type { LimiterDecision, OnError } from './limit.types.js';
+
+/** A decision, and the limit that made it. */
+export interface Decisive<Subject = PolicyCheck> {
+  readonly decision: LimiterDecision;
+  readonly by: Subject;
+}
 
 /** The decisions about a call as callers get them, and how they were made. */
 export interface Asked<Subject> extends Decisive<Subject> {

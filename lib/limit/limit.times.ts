@@ -1,7 +1,5 @@
 /** How long a call is in flight without a renewal, in ms. After that its process is assumed to be dead. */
 export const IN_FLIGHT_MS = 60_000;
-/** How long the guards after ours may take outside of HTTP, in ms. See `expectHandler` in call-in-flight.ts. */
-export const GUARDS_MS = 30_000;
 /** The wait of a call that is denied because calls in flight take up the rest, in ms. */
 export const BUSY_RETRY_MS = 1_000;
 /** How much longer than its window an attempt is kept, in ms, in case the clock steps back. */

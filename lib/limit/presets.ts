@@ -3,12 +3,29 @@ import type { CallEnd } from './limit.types.js';
 import type { LimitPolicy } from './policy.types.js';
 
 /** 404 and 410 are failures: the account or code that was guessed does not exist. 401 and 403 are failures by default. */
-const isGone = (_error: unknown, { statusCode }: CallEnd): true | undefined =>
-  statusCode === 404 || statusCode === 410 || undefined;
+const isGone = ({ statusCode }: CallEnd): boolean => statusCode === 404 || statusCode === 410;
 
-/** 400 and 422 are failures, too, if the handler has run. If a pipe refused the form, no guess was judged. */
+/** Answers which say that nothing was judged: a service behind this one is away. */
+const JUDGED_NOTHING = [502, 503, 504];
+
+/**
+ * Whatever the handler threw or refused with is a failure. A null user or a search that throws ends as 500 for a wrong guess.
+ * If a pipe refused the form, no guess was judged.
+ */
 const isRefused = (error: unknown, end: CallEnd): true | undefined =>
-  isGone(error, end) ?? ((end.handled && (end.statusCode === 400 || end.statusCode === 422)) || undefined);
+  isGone(end) ||
+  (end.handled &&
+    (error !== undefined || end.statusCode >= 400) &&
+    !JUDGED_NOTHING.includes(end.statusCode)) ||
+  undefined;
+
+/** An error of the server may concern all clients of an address, so it does not count for the address alone. */
+const isRefusedByAddress = (error: unknown, end: CallEnd): boolean | undefined =>
+  end.statusCode >= 500 ? false : isRefused(error, end);
+
+/** Forms that are refused for their shape do not count for the account alone. Anybody can send them. */
+const isRefusedByAccount = (error: unknown, end: CallEnd): boolean | undefined =>
+  end.statusCode === 400 || end.statusCode === 422 ? false : isRefused(error, end);
 
 /** Guesses at a password or a code. */
 const guesses = { count: 'failure', isFailure: isRefused, onError: 'closed' } as const;
@@ -16,10 +33,11 @@ const guesses = { count: 'failure', isFailure: isRefused, onError: 'closed' } as
 const escalation = { factor: 2, maxBlockMs: days(1), strikeTtlMs: days(1) };
 
 /**
- * Limits failed logins: 401, 403, 404, 410, and 400 and 422 of the handler. Expects `body.email`.
+ * Limits failed logins: 401, 403, 404, 410, and whatever else the handler threw or refused with, but 502, 503 and 504. An
+ * error of the server (5xx) fills the windows and blocks nobody. Expects `body.email`.
  *
  * - By address and account together: 5 in a minute block for a minute, 20 in an hour block for an hour.
- * - By address: 50 in 10 minutes block for 10 minutes.
+ * - By address: 50 in 10 minutes block for 10 minutes. Errors of the server do not count here.
  * - By account: 100 in an hour block for 10 minutes. The limit is wide, so that it is hard to lock another user out.
  *
  * The blocks of the first two get longer: each one that follows within a day of the last lasts twice as long, up to a
@@ -37,6 +55,7 @@ const login = [
   {
     keyBy: 'ip',
     ...guesses,
+    isFailure: isRefusedByAddress,
     temp: { windowMs: minutes(10), threshold: 50, blockMs: minutes(10) },
     escalation,
   },
@@ -48,7 +67,7 @@ const login = [
 ] satisfies LimitPolicy[];
 
 /**
- * Limits wrong one-time codes. Expects `body.email`.
+ * Limits wrong one-time codes. The same answers count as for `login`. Expects `body.email`.
  *
  * - By address and account together: 5 in 10 minutes block for 15 minutes, 10 in a day block for a day.
  * - By account: 20 in an hour, or 100 in a day, block for 10 minutes. 400 and 422 do not count here, so that a user cannot be
@@ -65,7 +84,7 @@ const otp = [
   {
     keyBy: 'body.email',
     ...guesses,
-    isFailure: isGone,
+    isFailure: isRefusedByAccount,
     temp: { windowMs: hours(1), threshold: 20, blockMs: minutes(10) },
     long: { windowMs: days(1), threshold: 100, blockMs: minutes(10) },
   },

@@ -240,6 +240,7 @@ describe('resolveLimitDefaults', () => {
       onError: 'memory',
       commandTimeoutMs: 250,
       denyCacheMs: 1_000,
+      maxFlightMs: 600_000,
       headers: [],
       keyBy: 'ip',
       ipv6Subnet: 64,

@@ -10,6 +10,7 @@ import {
   type ExceptionFilter,
   type ExecutionContext,
   Get,
+  HttpException,
   ForbiddenException,
   GoneException,
   HttpCode,
@@ -160,6 +161,7 @@ class Routes {
   otp(@Query('code', ParseIntPipe) code: number, @Body() { says }: { says: string }): object {
     const Refusal = REFUSALS[says];
     if (Refusal) throw new Refusal();
+    if (/^\d+$/.test(says)) throw new HttpException('refused', Number(says));
     return { code };
   }
 
@@ -309,11 +311,24 @@ describe.each(CELLS)('how a call ended, on %s and %s', (adapter, backend) => {
   );
 
   it.each(presets)(
-    '`%s` does not count a form that a pipe refuses, nor an error of the server',
+    '`%s` does not count a form that a pipe refuses, nor a service that is away',
     async (preset) => {
       expect(await posts(8, `/${preset}?code=x`)).toEqual(Array(8).fill(400));
-      expect(await posts(8, `/${preset}?code=1`, '500')).toEqual(Array(8).fill(500));
+      for (const status of ['502', '503', '504'])
+        expect(await posts(6, `/${preset}?code=1`, status)).toEqual(Array(6).fill(Number(status)));
       expect(await post(`/${preset}?code=1`)).toBe(201);
+    },
+  );
+
+  it.each(presets.flatMap((preset) => ['500', '408'].map((status) => [preset, status])))(
+    '`%s` counts a wrong guess that ends as %s',
+    async (preset, status) => {
+      const answers = await posts(7, `/${preset}?code=1`, status);
+      const most = status === '500' ? 5 : 4; // An error of the server fills the window, and is never replaced by a 429.
+      expect(answers).toEqual([
+        ...Array<number>(most).fill(Number(status)),
+        ...Array<number>(7 - most).fill(429),
+      ]);
     },
   );
 

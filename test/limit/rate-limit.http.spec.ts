@@ -506,8 +506,8 @@ describe.each(['express', 'fastify'] as const)('@RateLimit on %s', (adapter) => 
       expect((await right(path)).status).toBe(429);
     });
 
-    it('counts what `isFailure` says', async () => {
-      expect(await statuses(5, () => wrong('/login-by-error'))).toEqual([500, 500, 500, 500, 429]);
+    it('counts what `isFailure` says, and hides no error of the server behind a 429', async () => {
+      expect(await statuses(7, () => wrong('/login-by-error'))).toEqual([500, 500, 500, 500, 500, 429, 429]);
     });
 
     it('counts a status that was set by hand', async () => {

@@ -245,7 +245,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
       await limiter.decide(checks).then(async ({ counted, by }) => {
         if (!counted) throw new Error('the call was not counted');
         if (outcome === 'success') await limiter.withdraw(by, counted, true);
-        else await limiter.confirm(checks, counted);
+        else await limiter.confirm(checks, counted, true);
       });
     expect(told(events)).toStrictEqual([
       'limit check ok',

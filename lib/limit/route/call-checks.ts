@@ -6,7 +6,7 @@ import { costOf, withLimit, withWindow } from '../limit.validate.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import type { FromContext } from '../policy.types.js';
 import type { KeyResolver } from './key-resolver.js';
-import type { Stage, Visit } from './visit.js';
+import type { CallVisit, Plan, Stage } from './call-visit.js';
 
 /** Makes the checks of a call whose key, limit or cost is not known at once, or that counts by how it ends. */
 export class CallChecks {
@@ -15,7 +15,7 @@ export class CallChecks {
     private readonly warnOnce: (message: string) => undefined,
   ) {}
 
-  async of(policies: readonly ResolvedPolicy[], visit: Visit, stage: Stage): Promise<PolicyCheck[]> {
+  async of(policies: readonly ResolvedPolicy[], visit: CallVisit, stage: Stage): Promise<PolicyCheck[]> {
     const { context, plan } = visit;
     const counted = policies.filter(
       (policy) =>
@@ -24,7 +24,9 @@ export class CallChecks {
     const checks = counted.map(async (policy) => {
       const key = await this.keys.keyFor(policy.keyBy, visit);
       if (key === undefined)
-        return plan.watching.has(policy) ? undefined : this.#passWithoutKey(policy, context, stage);
+        return plan.watching.has(policy) || visit.isGone
+          ? undefined
+          : this.#passWithoutKey(policy, context, stage);
       return this.#checkOf(policy, key, context);
     });
     return (await Promise.all(checks)).filter((check) => check !== undefined);
@@ -76,5 +78,5 @@ export class CallChecks {
 const isDynamic = ({ dynamicLimit, dynamicWindow, cost }: ResolvedPolicy): boolean =>
   dynamicLimit !== undefined || dynamicWindow !== undefined || typeof cost === 'function';
 
-const isOfDefault = ({ defaultAfter }: Visit['plan'], policy: ResolvedPolicy, stage: Stage): boolean =>
+const isOfDefault = ({ defaultAfter }: Plan, policy: ResolvedPolicy, stage: Stage): boolean =>
   stage === 'default' || (stage === 'after' && defaultAfter.includes(policy));

@@ -1,11 +1,21 @@
-import type { CallInFlight, ResponseState } from '../call-in-flight.js';
+import type { ExecutionContext } from '@nestjs/common';
+import type { PolicyCheck } from '../limit.policy.js';
 import type { CallEnd } from '../limit.types.js';
-import type { EndingResponse, ResponseLike } from './limited-call.js';
+import type { EndingResponse, LimitedCall, ResponseLike } from './limited-call.js';
 import { MEMBER_NAME, PASSTHROUGH, REDIRECT, ROUTE_ARGS } from './rate-limit.metadata.js';
-import type { Visit } from './visit.js';
 
 /** Nest's parameter types RESPONSE and NEXT. With one of them the handler writes the response itself. */
 const RESPONSE_OR_NEXT = /^[12]:/;
+
+/** A call whose end is told by HTTP. */
+export interface EndingCall {
+  readonly context: ExecutionContext;
+  readonly call: LimitedCall;
+  readonly isHttp: boolean;
+  readonly handled: boolean;
+  headersWritten(statusCode: number): void;
+  connectionClosed(): void;
+}
 
 interface Redirect {
   readonly url?: unknown;
@@ -17,11 +27,12 @@ interface Redirect {
  * undefined if the handler writes the response itself.
  */
 export function endOf(
-  { call: { response }, handler, type, handled, isHttp }: Visit,
+  { call: { response }, context, handled, isHttp }: EndingCall,
   value: unknown,
 ): CallEnd | undefined {
+  const handler = context.getHandler();
   if (!isHttp || !response) return { statusCode: 200, location: undefined, value, handled };
-  if (writesResponse(type, handler)) return undefined;
+  if (writesResponse(context.getClass(), handler)) return undefined;
   const redirect = Reflect.getMetadata(REDIRECT, handler) as Redirect | undefined;
   if (typeof redirect?.url !== 'string')
     return { statusCode: response.statusCode, location: locationOf(response), value, handled };
@@ -36,18 +47,8 @@ export function endOf(
   };
 }
 
-/** Reports to the policies that count a call that its handler, or something around it, threw. */
-export async function handlerThrew(
-  { handled }: Visit,
-  calls: readonly CallInFlight[],
-  error: unknown,
-): Promise<void> {
-  const end = { location: undefined, value: undefined, handled };
-  await Promise.all(calls.map((call) => call.handlerThrew(error, end)));
-}
-
 /** Returns the `Location` header of a response. The raw response of Fastify gets its headers only when they leave. */
-function locationOf(response: Pick<ResponseLike, 'getHeader'>): string | undefined {
+export function locationOf(response: Pick<ResponseLike, 'getHeader'>): string | undefined {
   const location = response.getHeader?.('location');
   return typeof location === 'string' ? location : undefined;
 }
@@ -64,35 +65,44 @@ function writesResponse(type: object, handler: { name: string; [MEMBER_NAME]?: s
 
 const isStatus = (value: unknown): value is number => typeof value === 'number' && value > 0;
 
-/** Returns the HTTP response of a call, as it is at each time. */
-export function stateOf(visit: Visit, response: ResponseLike): ResponseState {
-  const raw = rawOf(response);
-  return {
-    get statusCode() {
-      return response.statusCode;
-    },
-    // A handler may have written headers to the raw response. The reply of Fastify does not have those.
-    get location() {
-      return locationOf(raw.headersSent ? raw : response);
-    },
-    get handled() {
-      return visit.handled;
-    },
-    get headersSent() {
-      return raw.headersSent;
-    },
-  };
-}
-
 export const rawOf = (response: ResponseLike): EndingResponse =>
   response.raw ?? (response as unknown as EndingResponse);
 
-/** Makes the response settle a call at the latest. If this sets a block, it is too late for this response. The next call is denied. */
-export function settleByResponse(call: CallInFlight, response: ResponseLike, asksLocation: boolean): void {
+/**
+ * Returns whether the client of a call has left. HTTP/2 has a stream for each response, HTTP/1 a socket for each request.
+ * Nothing else tells: a request is destroyed as soon as its body was read, a response that waits behind another one on its
+ * connection has no socket, and a response of HTTP/2 does not say whether it is destroyed.
+ */
+export function isGone({ request, response }: LimitedCall): boolean {
+  const stream = response && rawOf(response).stream;
+  return (stream ?? request.socket)?.destroyed === true;
+}
+
+/**
+ * Reports to a call when its headers are written, by whom ever, or when its connection closes before that. A client that
+ * does not read keeps a response from ending, but not its headers from being written.
+ */
+export function watchResponse(
+  response: ResponseLike,
+  call: EndingCall,
+  checks: readonly PolicyCheck[],
+): void {
   const raw = rawOf(response);
-  if (response.raw && asksLocation) keepHeaders(raw);
-  raw.once('finish', () => void call.responseSent().catch(() => {}));
-  raw.once('close', () => void call.connectionClosed().catch(() => {}));
+  if (response.raw && checks.some(({ policy }) => policy.isFailure)) keepHeaders(raw);
+  const { writeHead } = raw;
+  raw.writeHead = function (this: EndingResponse, ...args: [status: number, ...unknown[]]) {
+    const result = writeHead.apply(this, args);
+    // Below 200 more headers follow. A stream of HTTP/2 that was cancelled takes headers and does not send them.
+    if (raw.statusCode >= 200 && raw.headersSent) call.headersWritten(raw.statusCode);
+    return result;
+  };
+  // Headers may also be written past `writeHead`, by `stream.respond` of HTTP/2. A cancelled stream finishes without any.
+  const ended = (): void => {
+    if (raw.headersSent) call.headersWritten(raw.stream?.sentHeaders?.[':status'] ?? raw.statusCode);
+    else call.connectionClosed();
+  };
+  raw.once('finish', ended);
+  raw.once('close', ended);
 }
 
 /**

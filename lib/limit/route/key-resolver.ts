@@ -5,7 +5,7 @@ import { idText, joinKeyParts, normalizeAddress, singleAddress, userIdOf, valueA
 import type { ResolvedLimitOptions } from '../limit.options.js';
 import type { ContextResolver, FromContext, KeyBy, KeyPart } from '../policy.types.js';
 import { type RequestLike, routeName } from './limited-call.js';
-import type { Visit } from './visit.js';
+import type { CallVisit } from './call-visit.js';
 
 /**
  * Finds the key of a request: the text by which it is counted. Runs the functions and providers of the app that `keyBy` names.
@@ -38,7 +38,7 @@ export class KeyResolver {
   }
 
   /** Returns the key of a request if it is one text that the request has. Otherwise `keyFor` finds it. */
-  keyAtOnce(keyBy: KeyBy, visit: Visit): string | undefined {
+  keyAtOnce(keyBy: KeyBy, visit: CallVisit): string | undefined {
     if (typeof keyBy !== 'string' || keyBy === 'route') return undefined;
     const value = this.#valueAtOnce(keyBy, visit);
     return value === undefined ? undefined : joinKeyParts([[keyBy, value]]);
@@ -47,10 +47,10 @@ export class KeyResolver {
   /**
    * Returns the key of a request. If a part is missing, the key is the address, so that clients without the part are
    * not counted together. A message has no address. So the part `'ip'` is left out of its key, and the key is undefined
-   * if any other part is missing. The part `'route'` names no client. It stands last in the key, also if the key is the
-   * address.
+   * if any other part is missing. So is that of a client that has left, since its address is no longer known. The part
+   * `'route'` names no client. It stands last in the key, also if the key is the address.
    */
-  async keyFor(keyBy: KeyBy, visit: Visit): Promise<string | undefined> {
+  async keyFor(keyBy: KeyBy, visit: CallVisit): Promise<string | undefined> {
     if (keyBy === 'ip') return this.#byAddress(await this.#address(visit), []);
     const parts = (Array.isArray(keyBy) ? keyBy : [keyBy]) as readonly KeyPart[];
     const place: Labelled[] = parts.includes('route') ? [['route', routeName(visit.call.route)]] : [];
@@ -61,12 +61,13 @@ export class KeyResolver {
       return value === undefined ? [] : [[typeof part === 'function' ? 'key' : part, value]];
     });
     const addressless = found.filter((value, i) => value === undefined && clientParts[i] === 'ip').length;
+    if (known.length < clientParts.length && visit.isGone) return undefined;
     if (known.length > 0 && known.length + addressless === clientParts.length)
       return joinKeyParts([...known, ...place]);
     return this.#byAddress(await this.#address(visit), place);
   }
 
-  #valueAtOnce(part: string, visit: Visit): string | undefined {
+  #valueAtOnce(part: string, visit: CallVisit): string | undefined {
     const { request } = visit.call;
     if (part === 'user') return this.options.user ? undefined : userIdOf(request.user);
     if (part !== 'ip') return valueAt(request, part);
@@ -78,7 +79,7 @@ export class KeyResolver {
     return address === undefined ? undefined : joinKeyParts([['ip', address], ...place]);
   }
 
-  async #find(part: KeyPart, visit: Visit): Promise<string | undefined> {
+  async #find(part: KeyPart, visit: CallVisit): Promise<string | undefined> {
     if (typeof part === 'function') return knownText(await this.resolver<unknown>(part)(visit.context));
     if (part === 'ip') return this.#address(visit);
     if (part === 'user') return this.#userId(visit);
@@ -88,7 +89,7 @@ export class KeyResolver {
     return value;
   }
 
-  async #userId({ context, call: { request } }: Visit): Promise<string | undefined> {
+  async #userId({ context, call: { request } }: CallVisit): Promise<string | undefined> {
     const { user } = this.options;
     const id = user ? idText(await this.resolver<unknown>(user)(context)) : userIdOf(request.user);
     if (id === undefined && request.user !== undefined && request.user !== null)
@@ -101,26 +102,37 @@ export class KeyResolver {
   }
 
   /** Returns undefined for calls that have no address. */
-  #address(visit: Visit): string | undefined | Promise<string | undefined> {
+  #address(visit: CallVisit): string | undefined | Promise<string | undefined> {
     const { request } = visit.call;
     if (this.options.address !== undefined) return this.#configuredAddress(visit);
     if (!hasAddress(request)) return undefined;
     if (this.#looksForProxy) this.#checkProxy(request);
-    return normalizeAddress(request.ip ?? request.socket?.remoteAddress ?? '', this.options.ipv6Subnet);
+    const address = request.ip ?? request.socket?.remoteAddress ?? '';
+    return address === '' ? this.#ofUnknown(visit) : normalizeAddress(address, this.options.ipv6Subnet);
+  }
+
+  /** A connection of a living client that has no address is a Unix socket, or the adapter of a serverless platform. */
+  #ofUnknown(visit: CallVisit): string | undefined {
+    if (visit.isGone) return undefined;
+    this.#warnOnce(
+      'RATE_LIMIT_NO_ADDRESS: A request came over a connection without an address, such as a Unix socket. Policies that count by address count all such requests together. Say where the address is: `limit: { address: ... }`.',
+    );
+    return '';
   }
 
   /**
    * Returns the address that `limit.address` finds. If it finds none, the request has probably not come through the CDN
    * or proxy that sets the address. Then this logs a warning and returns the address of the connection.
    */
-  async #configuredAddress({ context, call: { request } }: Visit): Promise<string | undefined> {
+  async #configuredAddress(visit: CallVisit): Promise<string | undefined> {
+    const { request } = visit.call;
     const { address, ipv6Subnet } = this.options;
     const value =
       typeof address === 'string'
         ? request.headers[address.slice('headers.'.length)]
-        : await this.resolver<unknown>(address as FromContext<unknown>)(context);
+        : await this.resolver<unknown>(address as FromContext<unknown>)(visit.context);
     const found = singleAddress(value, ipv6Subnet);
-    if (found !== undefined || !hasAddress(request)) return found;
+    if (found !== undefined || !hasAddress(request) || visit.isGone) return found;
     this.#warnOnce(
       'RATE_LIMIT_NO_ADDRESS: A request had no single valid address where `limit.address` looks for it. It is counted by the address of its connection. Make sure that the server accepts connections of your CDN or proxy only.',
     );

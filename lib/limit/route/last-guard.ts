@@ -9,7 +9,7 @@ import { visitOf } from './visit.js';
 export const LAST_GUARD: CanActivate = {
   canActivate(context: ExecutionContext): Promise<boolean> | boolean {
     const visit = visitOf(context);
-    return visit ? visit.limiter.guardsPassed(visit) : true;
+    return visit ? visit.app.guardsPassed(visit) : true;
   },
 };
 

@@ -6,7 +6,7 @@ import { hashKey } from '../../core/keys.js';
  */
 export interface RequestLike {
   readonly ip?: string;
-  readonly socket?: { readonly remoteAddress?: string };
+  readonly socket?: { readonly remoteAddress?: string; readonly destroyed?: boolean };
   readonly headers: Readonly<Record<string, unknown>>;
   readonly body?: unknown;
   readonly user?: unknown;
@@ -23,7 +23,14 @@ export interface ResponseLike {
 
 /** The part of a response of Node.js that limits use. */
 export interface EndingResponse {
+  readonly statusCode: number;
   readonly headersSent: boolean;
+  /** The stream of a response of HTTP/2. */
+  readonly stream?: {
+    readonly destroyed: boolean;
+    readonly sentHeaders?: { readonly ':status'?: number };
+  };
+  writeHead(status: number, ...more: unknown[]): unknown;
   getHeader(name: string): unknown;
   setHeader(name: string, value: string): unknown;
   removeHeader(name: string): void;

@@ -1,10 +1,10 @@
-import type { CallDecision } from '../call-in-flight.js';
+import type { CallDecision } from '../abuse-limiter.service.js';
 import type { RateLimitHeaders } from '../limit.options.js';
 import type { ResolvedPolicy } from '../limit.policy.js';
 import type { LimiterDecision } from '../limit.types.js';
 import { rawOf } from './call-end.js';
 import type { ResponseLike } from './limited-call.js';
-import type { Visit } from './visit.js';
+import type { CallVisit } from './call-visit.js';
 
 /** A policy and its decision about a call, as one item of the headers. */
 export interface HeaderItem {
@@ -71,7 +71,7 @@ interface WithHeaderItems extends ResponseLike {
 
 /** Sets the headers of one decision on its response, after those of earlier decisions. */
 export function setLimitHeaders(
-  { call: { response }, plan }: Visit,
+  { call: { response }, plan }: CallVisit,
   { checks, decisions }: CallDecision,
   styles: readonly RateLimitHeaders[],
 ): void {

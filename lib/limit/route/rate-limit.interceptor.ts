@@ -13,10 +13,10 @@ import {
   throwError,
 } from 'rxjs';
 import { replaceMethod } from '../../method/replace-method.js';
-import { endOf, handlerThrew } from './call-end.js';
+import type { CallVisit } from './call-visit.js';
 import { ownerOf } from './decorated-methods.js';
 import { MEMBER_NAME, METHOD, PATTERN, ROUTE_ARGS, SSE } from './rate-limit.metadata.js';
-import { type Visit, visitOf, visitOn } from './visit.js';
+import { visitOf, visitOn } from './visit.js';
 
 type Method = (this: unknown, ...args: never[]) => unknown;
 
@@ -24,9 +24,9 @@ type Method = (this: unknown, ...args: never[]) => unknown;
 const REQUEST_PARAMETER = 0;
 
 /** The visits of calls outside of HTTP. Over HTTP a handler finds its visit by its request. */
-const visits: AsyncLocalStorage<Visit> = ((
-  globalThis as { [key: symbol]: AsyncLocalStorage<Visit> | undefined }
-)[Symbol.for('syncguard:als:visits')] ??= new AsyncLocalStorage<Visit>());
+const visits: AsyncLocalStorage<CallVisit> = ((
+  globalThis as { [key: symbol]: AsyncLocalStorage<CallVisit> | undefined }
+)[Symbol.for('syncguard:als:visits')] ??= new AsyncLocalStorage<CallVisit>());
 
 /**
  * Reports how a handler has ended to the policies that count failures or successes, before the response leaves. If this
@@ -37,27 +37,19 @@ const visits: AsyncLocalStorage<Visit> = ((
 export const OUTCOME_INTERCEPTOR: NestInterceptor = {
   intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
     const visit = visitOf(context);
-    return visit && visit.inFlight.length > 0 ? around(visit, next) : next.handle();
+    return visit?.isInFlight ? around(visit, next) : next.handle();
   },
 };
 
-function around(visit: Visit, next: CallHandler): Observable<unknown> {
-  const calls = visit.inFlight.splice(0);
-  for (const call of calls) call.reachedHandler();
-  const returned = async (value?: unknown): Promise<void> => {
-    const end = endOf(visit, value);
-    // If `end` is undefined, the handler writes its own response, and the calls are settled when that was sent.
-    if (end) await Promise.all(calls.map((call) => call.handlerReturned(end)));
-  };
+function around(visit: CallVisit, next: CallHandler): Observable<unknown> {
+  visit.handlerReached();
   const handling = visit.isHttp ? next.handle() : visits.run(visit, () => next.handle());
   return concat(
-    handling.pipe(concatMap((value: unknown) => from(returned(value)).pipe(map(() => value)))),
-    defer(() => returned()).pipe(ignoreElements()),
+    handling.pipe(concatMap((value: unknown) => from(visit.handlerReturned(value)).pipe(map(() => value)))),
+    defer(() => visit.handlerReturned(undefined)).pipe(ignoreElements()),
   ).pipe(
-    catchError((error: unknown) =>
-      from(handlerThrew(visit, calls, error)).pipe(concatMap(() => throwError(() => error))),
-    ),
-    finalize(() => calls.forEach((call) => call.unsubscribed())),
+    catchError((error: unknown) => from(visit.threw(error)).pipe(concatMap(() => throwError(() => error)))),
+    finalize(() => visit.unsubscribed()),
   );
 }
 
@@ -109,30 +101,21 @@ function notingMethod(original: Method, place: RequestPlace | undefined): Method
     const visit = isNests ? visitOn(args[place.index]) : visits.getStore();
     const call = (): unknown => original.apply(this, isNests ? args.slice(0, place.ownArgs) : args);
     if (!visit) return call();
-    visit.handled = true;
-    return isSse && visit.inFlight.length > 0 ? callReporting(visit, call) : call();
+    visit.handlerCalled();
+    return isSse && visit.isInFlight ? callReporting(visit, call) : call();
   };
 }
 
 /**
- * How long after the handler returned to look whether the headers of a stream of events were sent, in ms. If they are sent
- * later than that, the end of the stream settles the call.
+ * Calls a handler of `@Sse` and reports what it throws. An interceptor cannot do that: Nest would send the headers with a 200
+ * before the interceptor sees how the handler ended. If the handler throws, the answer can still become a 429.
  */
-const HEADERS_MS = [0, 1_000];
-
-/**
- * Calls a handler of `@Sse` and reports how it ended. An interceptor cannot do that: Nest would send the headers with a 200
- * before the interceptor sees how the handler ended. If the handler throws, the answer can still become a 429. Once the
- * headers were sent, the call has succeeded.
- */
-async function callReporting(visit: Visit, call: () => unknown): Promise<unknown> {
-  const calls = visit.inFlight.splice(0);
+async function callReporting(visit: CallVisit, call: () => unknown): Promise<unknown> {
+  visit.handlerReached();
   try {
-    const stream = await call();
-    for (const ms of HEADERS_MS) setTimeout(() => calls.forEach((each) => each.streamStarted()), ms).unref();
-    return stream;
+    return await call();
   } catch (error) {
-    await handlerThrew(visit, calls, error);
+    await visit.threw(error);
     throw error;
   }
 }

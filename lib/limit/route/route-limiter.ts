@@ -2,15 +2,13 @@ import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@n
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
-import { AbuseLimiterService, identityOf } from '../abuse-limiter.service.js';
-import { type CallDecision, type CallEnds, CallInFlight, type CountedCall } from '../call-in-flight.js';
+import { AbuseLimiterService, type CallDecision, identityOf } from '../abuse-limiter.service.js';
 import { BootChecks } from './boot-checks.js';
 import { KeyResolver } from './key-resolver.js';
 import { keyOf, MAX_CHECKS } from '../limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../limit.errors.js';
 import { decisive } from '../limit.outage.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
-import { GUARDS_MS } from '../limit.times.js';
 import { CallChecks } from './call-checks.js';
 import { routeName } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
@@ -18,12 +16,12 @@ import { setHeader, setLimitHeaders } from './rate-limit.headers.js';
 import { PlanChecks } from './plan-checks.js';
 import { type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
-import { handlerThrew, settleByResponse, stateOf } from './call-end.js';
-import { callObject, leaveVisit, limitedCall, type Stage, type Visit, visitOn } from './visit.js';
+import { CallVisit, type Stage, type VisitedApp } from './call-visit.js';
+import { callObject, leaveVisit, limitedCall, visitOn } from './visit.js';
 
 /** Asks the limits of a call at each stage, and refuses the call if one of them denies it. Our guards call this. */
 @Injectable()
-export class RouteLimiter implements OnModuleInit {
+export class RouteLimiter implements OnModuleInit, VisitedApp {
   readonly #logger = new Logger('SyncGuard');
   readonly #keys: KeyResolver;
   readonly #checks: CallChecks;
@@ -31,7 +29,7 @@ export class RouteLimiter implements OnModuleInit {
   readonly #warned = new Set<string>();
 
   constructor(
-    private readonly limiter: AbuseLimiterService,
+    readonly limiter: AbuseLimiterService,
     private readonly options: RouteLimits,
     private readonly modules: ModulesContainer,
     private readonly moduleRef: ModuleRef,
@@ -71,36 +69,45 @@ export class RouteLimiter implements OnModuleInit {
   }
 
   /** Counts a call that all guards have let pass. */
-  guardsPassed(visit: Visit): Promise<boolean> | true {
+  guardsPassed(visit: CallVisit): Promise<boolean> | true {
     if (visit.passed.has('after')) return true;
-    // The policies in `watching` count only calls that a guard refuses. No guard has refused this call, so they take it back.
-    for (const call of visit.watching.splice(0)) call.takeBack();
+    visit.guardsPassed();
     const { after, defaultAfter } = visit.plan;
     const policies = visit.passed.has('default') ? [...defaultAfter, ...after] : after;
     return this.#enter(visit, 'after', policies);
   }
 
-  async #enter(visit: Visit, stage: Stage, policies: readonly ResolvedPolicy[]): Promise<boolean> {
+  get maxFlightMs(): number {
+    return this.options.limit.maxFlightMs;
+  }
+
+  hasNoVerdict({ call }: CallVisit, { name }: ResolvedPolicy, status: number): void {
+    const what = status >= 500 ? 'an error of the server' : status === 408 ? 'a timeout' : 'a redirect';
+    this.#warnOnce(
+      `RATE_LIMIT_NO_VERDICT: ${routeName(call.route)} answered with ${what}. The policy ${name} counts failures, but cannot know whether this is one, so it does not count it. Add an \`isFailure\` to the policy.`,
+    );
+  }
+
+  /** Returns false for a client that has left before the limits were asked. They count it, and nothing else runs. */
+  async #enter(visit: CallVisit, stage: Stage, policies: readonly ResolvedPolicy[]): Promise<boolean> {
     if (visit.passed.has(stage)) return true;
     visit.passed.add(stage);
     if (policies.length === 0) return true;
+    const { isGone } = visit;
     try {
       visit.exempt ??= this.#isExempt(visit);
       const isExempt = typeof visit.exempt === 'boolean' ? visit.exempt : await visit.exempt;
       if (!isExempt) await this.#ask(policies, visit, stage);
-      return true;
+      return isExempt || !isGone;
     } catch (error) {
-      const calls = [...visit.inFlight, ...visit.watching];
-      if (error instanceof SyncGuardError) {
-        // The limiter itself refuses the call. Limits that have let it in must not count that as a failure.
-        visit.inFlight.length = visit.watching.length = 0;
-        for (const call of calls) call.takeBack();
-      } else void handlerThrew(visit, calls, error).catch(() => {});
-      return this.#refuse(visit, error);
+      // An error of a function of the app says by its status how the call has ended.
+      if (error instanceof SyncGuardError) visit.refused();
+      else void visit.threw(error).catch(() => {});
+      return this.refuse(visit, error);
     }
   }
 
-  async #ask(policies: readonly ResolvedPolicy[], visit: Visit, stage: Stage): Promise<void> {
+  async #ask(policies: readonly ResolvedPolicy[], visit: CallVisit, stage: Stage): Promise<void> {
     const atOnce = this.#checkAtOnce(policies, visit);
     // The limits of the route and those of `default` together may be more than one script takes.
     if (!atOnce && policies.length > MAX_CHECKS) {
@@ -109,12 +116,15 @@ export class RouteLimiter implements OnModuleInit {
     }
     const checks = atOnce ? [atOnce] : await this.#checks.of(policies, visit, stage);
     if (checks.length === 0) return;
+    const pending = atOnce ? [] : checks.filter(({ policy, cost }) => policy.count !== 'attempt' && cost > 0);
+    if (pending.length > 0) visit.awaitsEnd(pending);
+    const forgets = pending.some(({ policy }) => policy.resetOnSuccess);
     const decided = await (this.limiter instanceof AbuseLimiterService
-      ? this.limiter.decide(checks)
+      ? this.limiter.decide(checks, forgets ? visit.plan.routeTag : undefined)
       : this.#decideByStandIn(checks));
     if (this.options.limit.headers.length > 0) setLimitHeaders(visit, decided, this.options.limit.headers);
     if (!decided.decision.allowed) throw new TooManyAttemptsError(decided.decision, decided.by.policy.code);
-    this.#trackEnds(visit, decided);
+    if (decided.counted && pending.length > 0) visit.entered(pending, decided.counted);
   }
 
   /** A test of the app has put an object in the place of the service. It may have nothing but `check`. */
@@ -127,37 +137,8 @@ export class RouteLimiter implements OnModuleInit {
     return { ...decisive(checks, decisions), checks, decisions, counted: undefined };
   }
 
-  /** Keeps the call as in flight for the policies that count it by how it ends. */
-  #trackEnds(visit: Visit, { checks, counted }: CallDecision): void {
-    if (!counted || checks.every(({ policy }) => policy.count === 'attempt')) return;
-    const pending = checks.filter(({ policy, cost }) => policy.count !== 'attempt' && cost > 0);
-    for (const list of [visit.inFlight, visit.watching]) {
-      const isWatching = list === visit.watching;
-      const ofList = pending.filter(({ policy }) => visit.plan.watching.has(policy) === isWatching);
-      if (ofList.length > 0) list.push(this.#track(visit, ofList, counted));
-    }
-  }
-
-  #track(visit: Visit, checks: readonly PolicyCheck[], counted: CountedCall): CallInFlight {
-    const ends: CallEnds = {
-      limiter: this.limiter,
-      refuse: (error) => this.#refuse(visit, error),
-      redirected: ({ name }) =>
-        this.#warnOnce(
-          `RATE_LIMIT_NO_VERDICT: ${routeName(visit.call.route)} answered with a redirect. The policy ${name} counts failures, but cannot know whether a redirect is one, so it does not count it. Add an \`isFailure\` that looks at \`location\` to the policy.`,
-        ),
-    };
-    // One response of GraphQL answers several calls, and does not show how each of them ended.
-    const response = visit.isHttp ? visit.call.response : undefined;
-    const call = new CallInFlight(checks, counted, ends, response && stateOf(visit, response));
-    const asksLocation = checks.some(({ policy }) => policy.isFailure);
-    if (response) settleByResponse(call, response, asksLocation);
-    if (!visit.isHttp) call.expectHandler(GUARDS_MS);
-    return call;
-  }
-
   /** Most calls have one limit, with numbers in its policy and a key that the request has. They wait for nothing here. */
-  #checkAtOnce(policies: readonly ResolvedPolicy[], visit: Visit): PolicyCheck | undefined {
+  #checkAtOnce(policies: readonly ResolvedPolicy[], visit: CallVisit): PolicyCheck | undefined {
     const [policy] = policies;
     if (!policy || policies.length > 1 || policy.count !== 'attempt') return undefined;
     const { cost } = policy;
@@ -167,41 +148,31 @@ export class RouteLimiter implements OnModuleInit {
   }
 
   /** Returns undefined, with a warning, for a call that cannot be limited. It passes. */
-  #visitOf(context: ExecutionContext): Visit | undefined {
+  #visitOf(context: ExecutionContext): CallVisit | undefined {
     const place = callObject(context);
     const handler = context.getHandler();
     const type = context.getClass();
     const known = visitOn(place);
-    if (known?.handler === handler && known.type === type) return known;
+    if (known?.isOf(handler, type)) return known;
     const call = limitedCall(context);
     if (!call)
       return this.#warnOnce(
         `RATE_LIMIT_UNKNOWN_CONTEXT: @RateLimit and RateLimitGuard cannot limit calls of type '${context.getType<string>()}', so these pass. Call AbuseLimiterService in their handlers.`,
       );
-    return leaveVisit(place, {
-      context,
-      handler,
-      type,
-      call,
-      plan: this.#plans.planOf(type, handler, call.route),
-      // Another handler may have passed its request on with `next()`. Then `default` was asked already, for that handler.
-      passed: new Set<Stage>(known?.passed.has('default') ? ['default'] : undefined),
-      inFlight: [],
-      watching: [],
-      limiter: this,
-      isHttp: context.getType() === 'http',
-      handled: false,
-    });
+    const visit = new CallVisit(context, call, this.#plans.planOf(type, handler, call.route), this);
+    // Another handler may have passed its request on with `next()`. Then `default` was asked already, for that handler.
+    if (known?.passed.has('default')) visit.passed.add('default');
+    return leaveVisit(place, visit);
   }
 
-  #isExempt({ context, call: { url } }: Visit): boolean | Promise<boolean> {
+  #isExempt({ context, call: { url } }: CallVisit): boolean | Promise<boolean> {
     const { allow, skipIf } = this.options.limit;
     if (url !== undefined && allow.length > 0 && isAllowed(pathOf(url), allow)) return true;
     return skipIf ? this.#keys.resolver<boolean>(skipIf)(context) : false;
   }
 
   /** Throws the refusal of a call. An error that no client is to see as a refusal is thrown unchanged. */
-  async #refuse({ context, call: { response } }: Visit, error: unknown): Promise<never> {
+  async refuse({ context, call: { response } }: CallVisit, error: unknown): Promise<never> {
     const isRefusal = error instanceof TooManyAttemptsError || error instanceof LimitError;
     const statusCode = isRefusal ? STATUS[error.code] : undefined;
     if (!isRefusal || statusCode === undefined) throw error;

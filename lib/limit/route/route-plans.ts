@@ -1,3 +1,4 @@
+import { hash } from 'node:crypto';
 import type { Type } from '@nestjs/common';
 import { SyncGuardConfigError } from '../../core/errors.js';
 import type { Method } from './decorated-methods.js';
@@ -8,7 +9,7 @@ import type { LimitPolicy } from '../policy.types.js';
 import { hasLastGuard } from './last-guard.js';
 import { routeName } from './limited-call.js';
 import { METHOD, RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
-import type { Plan } from './visit.js';
+import type { Plan } from './call-visit.js';
 
 export interface RouteLimits {
   /** The longest `Retry-After`. */
@@ -38,6 +39,7 @@ export class RoutePlans {
     const ofDefault = inStages(this.#defaultPolicies(type, handler), hasLastGuard(handler));
     const ofRoute = inStages(this.ownPolicies(type, handler, route), hasLastGuard(handler));
     return {
+      routeTag: hash('sha256', route, 'base64url').slice(0, 4),
       default: [...ofDefault.before, ...ofDefault.watching],
       before: [...ofRoute.before, ...ofRoute.watching],
       after: ofRoute.after,
