@@ -164,7 +164,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
   const renew = ({ check: each, callId }: (typeof inFlight)[0]): Step => ({
     text: `renew ${JSON.stringify(each.identity)} by ${callId}`,
     onBackend: (backend) => backend.renew(each, callId),
-    onModel: (model) => model.renew(each.identity, callId),
+    onModel: (model) => model.renew(each.identity, each.policy, callId),
   });
   const settleOne = (): Step => {
     const { check: each, callId } = inFlight.splice(random(inFlight.length), 1)[0] as (typeof inFlight)[0];

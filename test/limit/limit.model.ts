@@ -15,6 +15,8 @@ interface Limit {
 interface State {
   attempts: { id: string; at: number }[];
   pending: { id: string; at: number }[];
+  /** When attempts and calls in flight are forgotten. */
+  keptUntil: number;
   block?: {
     scope: 'temp' | 'long' | 'manual';
     reason: string;
@@ -66,6 +68,7 @@ export class LimitModel {
     if (!state.attempts.some((attempt) => attempt.id === id)) {
       state.pending = state.pending.filter((attempt) => attempt.id !== id);
       for (let i = 0; i < cost; i++) state.attempts.push({ id, at: this.latest(state) });
+      this.keep(state, policy);
     }
     if (this.blocked(state)) return this.blockOf(state);
     this.prune(state, policy);
@@ -73,8 +76,16 @@ export class LimitModel {
     return (blocks && this.blockIfFull(state, policy, next, id)) || this.countsOf(state, policy);
   }
 
-  renew(identity: string, id: string): void {
-    for (const each of this.at(identity).pending) if (each.id === id) each.at = this.now;
+  renew(identity: string, policy: Policy, id: string): void {
+    const state = this.at(identity);
+    for (const each of state.pending.filter((flight) => flight.id === id)) {
+      each.at = this.now;
+      this.keep(state, policy);
+    }
+  }
+
+  private keep(state: State, { rules }: Policy): void {
+    state.keptUntil = this.now + Math.max(rules.shortWindowMs, rules.longWindowMs) + 60 * SECOND;
   }
 
   private enter(state: State, policy: Policy, cost: number, id: string): BackendDecision {
@@ -104,6 +115,7 @@ export class LimitModel {
     if (tiers.some(({ held, most }) => held.length + state.pending.length + needed > most))
       return no('busy', SECOND);
     for (let i = 0; i < cost; i++) state.pending.push({ id, at: this.now });
+    this.keep(state, policy);
     return this.countsOf(state, policy);
   }
 
@@ -228,6 +240,7 @@ export class LimitModel {
   private count(state: State, policy: Policy, cost: number, id: string): BackendDecision {
     if (!state.attempts.some((attempt) => attempt.id === id)) {
       for (let i = 0; i < cost; i++) state.attempts.push({ id, at: this.latest(state) });
+      this.keep(state, policy);
       const block = this.blockIfFull(state, policy, 0, id);
       if (block) return block;
     }
@@ -277,6 +290,7 @@ export class LimitModel {
       state.served = { short: 0, long: 0 };
       state.strikes = { short: 0, long: 0 };
     }
+    if (this.now > state.keptUntil) Object.assign(state, { attempts: [], pending: [] });
     if (state.block && this.now > state.block.ends) delete state.block;
     if (state.window && this.now > state.window.ends) delete state.window;
     return state;
@@ -350,6 +364,7 @@ const uncountedDecision = ({ rules }: Policy): BackendDecision => {
 const fresh = (): State => ({
   attempts: [],
   pending: [],
+  keptUntil: 0,
   served: { short: 0, long: 0 },
   strikes: { short: 0, long: 0 },
   struckBy: '',
