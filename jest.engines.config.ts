@@ -4,10 +4,15 @@ import base from './jest.config';
 
 const [nest12] = base.projects as [NonNullable<Config['projects']>[number] & object];
 
-/** `npm run test:engines`: the contracts of all backends on engines that take a while to start, and histories under faults. */
+/**
+ * `npm run test:engines`: what takes a while to start or to install. The contracts of all backends on other engines,
+ * histories under faults, and the packed package out of bundlers and on other runtimes.
+ */
 const config: Config = {
   ...base,
-  projects: [{ ...nest12, displayName: 'engines', testMatch: ['<rootDir>/test/{engines,chaos}/*.suite.ts'] }],
+  projects: [
+    { ...nest12, displayName: 'engines', testMatch: ['<rootDir>/test/{engines,chaos,package}/*.suite.ts'] },
+  ],
   testTimeout: 30_000,
 };
 export default config;

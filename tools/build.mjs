@@ -1,46 +1,50 @@
 // Builds the package: `node tools/build.mjs [folder]`, into dist/ where no folder is given.
+//
+// The code is a few files of each format, because to open two hundred costs more than to read what is in them. Declarations
+// stay as they are, one for each file of lib/.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire, SourceMap } from 'node:module';
+import { tmpdir } from 'node:os';
 import { dirname, join, relative, resolve } from 'node:path';
-import { transformSync } from 'esbuild';
-import ts from 'typescript';
+import { rollup } from 'rollup';
 
 const tsc = createRequire(import.meta.url).resolve('typescript/bin/tsc');
 const root = resolve(import.meta.dirname, '..');
 const target = resolve(process.argv[2] ?? join(root, 'dist'));
 
+const ENTRIES = ['index', 'core', 'compat', 'testing/index'];
+/** The entries that load no Nest. */
+const WITHOUT_NEST = ['core', 'compat'];
 const FORMATS = [
-  { folder: 'cjs', type: 'commonjs', args: ['-p', 'tsconfig.build.json'] },
-  // The same sources: checked once is enough.
-  { folder: 'esm', type: 'module', args: ['-p', 'tsconfig.build.esm.json', '--noCheck'] },
+  { folder: 'cjs', type: 'commonjs', format: 'cjs' },
+  { folder: 'esm', type: 'module', format: 'es' },
 ];
 
-async function compile({ folder, type, args }) {
-  const outDir = join(target, folder);
-  const compiler = spawn(process.execPath, [tsc, ...args, '--outDir', outDir], {
-    cwd: root,
-    stdio: 'inherit',
-  });
+async function compile(config, outDir, flags) {
+  const args = [tsc, '-p', config, '--outDir', outDir, ...flags];
+  const compiler = spawn(process.execPath, args, { cwd: root, stdio: 'inherit' });
   const [code] = await once(compiler, 'exit');
-  if (code !== 0) {
-    process.exitCode = 1;
-    return;
-  }
-  writeFileSync(join(outDir, 'package.json'), `{ "type": "${type}" }\n`);
-  if (folder === 'cjs') removeUnreachedTypes(outDir);
-  else pointTypesAt('cjs', outDir);
-  removeComments(outDir);
+  if (code !== 0) throw new Error(`tsc -p ${config} ended with ${code}.`);
 }
 
-const filesIn = (folder, extension) =>
-  readdirSync(folder, { recursive: true })
-    .filter((name) => name.endsWith(extension))
-    .map((name) => join(folder, name));
-const declarationsIn = (folder) => filesIn(folder, '.d.ts');
+function write(file, text) {
+  mkdirSync(dirname(file), { recursive: true });
+  writeFileSync(file, text);
+}
 
-const ENTRIES = ['index', 'core', 'compat', 'testing/index'];
+/** One set of types serves both formats: half of the files, and a class of one format has the type of the other one's. */
+async function buildTypes() {
+  const outDir = join(target, 'cjs');
+  await compile('tsconfig.build.json', outDir, ['--emitDeclarationOnly']);
+  removeUnreachedTypes(outDir);
+  for (const entry of ENTRIES) {
+    const file = join(target, 'esm', `${entry}.d.ts`);
+    const from = relative(dirname(file), join(outDir, entry));
+    write(file, `export * from '${from}.js';\n`);
+  }
+}
 
 /** Most modules are inside the package: their types are of no use to anybody. */
 function removeUnreachedTypes(outDir) {
@@ -52,40 +56,138 @@ function removeUnreachedTypes(outDir) {
       visit(join(dirname(file), `${name}.d.ts`));
   };
   for (const entry of ENTRIES) visit(join(outDir, `${entry}.d.ts`));
-  for (const file of declarationsIn(outDir)) if (!reached.has(file)) rmSync(file);
+  for (const name of readdirSync(outDir, { recursive: true }))
+    if (name.endsWith('.d.ts') && !reached.has(join(outDir, name))) rmSync(join(outDir, name));
 }
 
-/** One set of types serves both formats: half of the files, and a class of one format has the type of the other one's. */
-function pointTypesAt(folder, outDir) {
-  for (const file of declarationsIn(outDir)) rmSync(file);
-  for (const entry of ENTRIES) {
-    const from = relative(dirname(join(outDir, entry)), join(target, folder, entry));
-    writeFileSync(join(outDir, `${entry}.d.ts`), `export * from '${from}.js';\n`);
+/** Compiles into a folder beside the target, so that the paths in source maps are those from dist/ to lib/. */
+async function buildCode() {
+  const compiled = mkdtempSync(join(tmpdir(), 'syncguard-build-'));
+  try {
+    // Types are checked by buildTypes(). People read the declarations, which keep their comments.
+    const flags = [
+      '--noCheck',
+      '--declaration',
+      'false',
+      '--removeComments',
+      '--sourceMap',
+      '--inlineSources',
+    ];
+    await compile('tsconfig.build.esm.json', compiled, flags);
+    const bundle = await rollup({
+      input: Object.fromEntries(ENTRIES.map((entry) => [entry, join(compiled, `${entry}.js`)])),
+      external: (id) => /^[^./]/.test(id),
+      plugins: [readCompiled(compiled), keptInOneFile],
+      onwarn: refuse,
+    });
+    for (const { folder, type, format } of FORMATS) {
+      const dir = join(target, folder);
+      await bundle.write({
+        ...{
+          dir,
+          format,
+          chunkFileNames: '[name].js',
+          minifyInternalExports: false,
+          hoistTransitiveImports: false,
+        },
+        manualChunks: (id, graph) => chunkOf(id, loadedWithoutNest(compiled, graph)),
+        sourcemap: true,
+        sourcemapExcludeSources: format === 'cjs', // Node loads the other one, whether by `require` or by `import`.
+        // As if dist/ were beside lib/.
+        sourcemapPathTransform: (path, map) =>
+          relative(join(root, 'dist', folder, dirname(relative(dir, map))), resolve(dirname(map), path)),
+      });
+      mapLines(dir);
+      write(join(dir, 'package.json'), `{ "type": "${type}" }\n`);
+    }
+    await bundle.close();
+  } finally {
+    rmSync(compiled, { recursive: true, force: true });
   }
 }
 
-/**
- * People read the declarations, which keep their comments. Those of the code would be a tenth of what is installed, and
- * its wide indents, which esbuild halves, some more.
- */
-function removeComments(outDir) {
-  const printer = ts.createPrinter({ removeComments: true });
-  for (const file of filesIn(outDir, '.js')) {
-    const source = ts.createSourceFile(file, readFileSync(file, 'utf8'), ts.ScriptTarget.ES2022);
-    const options = { legalComments: 'none', target: 'es2022', charset: 'utf8' };
-    writeFileSync(file, withNames(transformSync(printer.printFile(source), options).code));
+const refuse = (warning) => {
+  // The helpers that tsc writes ask for `this`.
+  if (warning.code !== 'THIS_IS_UNDEFINED') throw new Error(warning.message);
+};
+
+/** Reads what tsc wrote, with a line above that says which file of lib/ it is: stack lines name the bundle. */
+const readCompiled = (compiled) => ({
+  name: 'read-compiled',
+  load(id) {
+    const source = `lib/${relative(compiled, id).replace(/js$/, 'ts')}`;
+    const code = readFileSync(id, 'utf8').replace(/^\/\/# sourceMappingURL=.*/m, '');
+    const map = JSON.parse(readFileSync(`${id}.map`, 'utf8'));
+    map.sources = [join(root, source)];
+    return { code: `// ${source}\n${code}`, map: { ...map, mappings: `;${map.mappings}` } };
+  },
+});
+
+/** Tells webpack and rspack to write no more files for what we load late: many deploy the one file only. */
+const keptInOneFile = {
+  name: 'kept-in-one-file',
+  renderDynamicImport: ({ targetModuleId, format }) =>
+    /^[./]/.test(targetModuleId) && format === 'es'
+      ? { left: 'import(/* webpackMode: "eager" */ ', right: ')' }
+      : null,
+};
+
+/** Leaves of a source map where each line is from. A map of each word is as large as the code. */
+function mapLines(dir) {
+  for (const name of readdirSync(dir, { recursive: true })) {
+    if (!name.endsWith('.js.map')) continue;
+    const map = JSON.parse(readFileSync(join(dir, name), 'utf8'));
+    const places = new SourceMap(map);
+    const lines = readFileSync(join(dir, name.replace(/\.map$/, '')), 'utf8').split('\n');
+    let last = [0, 0, 0, 0];
+    const mappings = lines.map((line, i) => {
+      const column = Math.max(0, line.search(/\S/));
+      const { originalSource, originalLine, originalColumn } = places.findEntry(i, column);
+      if (originalSource === undefined) return '';
+      const place = [column, map.sources.indexOf(originalSource), originalLine, originalColumn];
+      const segment = place.map((value, field) => vlq(value - last[field])).join('');
+      last = [0, ...place.slice(1)]; // Columns begin anew with each line.
+      return segment;
+    });
+    writeFileSync(join(dir, name), JSON.stringify({ ...map, names: [], mappings: mappings.join(';') }));
   }
 }
 
-/**
- * esbuild calls the class of `let LockService = class LockService` LockService2, since two bindings have one name. Nest and
- * error stacks show the name of the class.
- */
-const withNames = (code) =>
-  [...code.matchAll(/ (\w+) = (?:\w+ = )?class (\1\d+)\b/g)].reduce(
-    (text, [, name, renamed]) => text.replaceAll(new RegExp(`\\b${renamed}\\b`, 'g'), name),
-    code,
-  );
+const BASE_64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/';
+
+/** A number as source maps write it: five bits a digit, the lowest first, the sign in the lowest bit of all. */
+function vlq(number) {
+  let rest = number < 0 ? 2 * -number + 1 : 2 * number;
+  let text = '';
+  do {
+    const digit = rest % 32;
+    rest = (rest - digit) / 32;
+    text += BASE_64[rest > 0 ? digit + 32 : digit];
+  } while (rest > 0);
+  return text;
+}
+
+/** Returns the modules that the entries without Nest load. */
+function loadedWithoutNest(compiled, { getModuleInfo }) {
+  const loaded = new Set();
+  const visit = (id) => {
+    const info = getModuleInfo(id);
+    if (loaded.has(id) || info.isExternal) return;
+    loaded.add(id);
+    info.importedIds.forEach(visit);
+  };
+  for (const entry of WITHOUT_NEST) visit(join(compiled, `${entry}.js`));
+  return loaded;
+}
+
+/** What is loaded together. The module loads memory, scripts and redis at the boot of an app that uses them. */
+function chunkOf(id, withoutNest) {
+  if (withoutNest.has(id)) return 'syncguard.core';
+  if (/[/]memory[/]|memory-backends/.test(id)) return 'syncguard.memory';
+  if (/(scripts?|fragments|decider)[.]js$/.test(id)) return 'syncguard.scripts';
+  if (/redis/.test(id)) return 'syncguard.redis';
+  return /[/]testing[/]/.test(id) ? undefined : 'syncguard.nest';
+}
 
 rmSync(target, { recursive: true, force: true });
-await Promise.all(FORMATS.map(compile));
+await Promise.all([buildTypes(), buildCode()]);

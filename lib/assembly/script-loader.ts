@@ -1,40 +1,25 @@
-import { budgetScripts } from '../budget/redis/budget.scripts.js';
-import { counterScripts } from '../counter/redis/counter.scripts.js';
-import { limitScripts } from '../limit/redis/limit.scripts.js';
-import { fenceScripts } from '../lock/redis/fence.scripts.js';
-import { lockScripts } from '../lock/redis/lock.scripts.js';
 import type { Script } from '../script/define-script.js';
 import type { ScriptRunner } from '../script/script-runner.js';
-import { secretScripts } from '../secret/redis/secret.scripts.js';
 
 /**
- * The scripts that are registered at boot, over which the tests of the script laws run. Scripts that depend on the calls
- * of the app are registered at their first use: those for locks of three and more keys, and those that check limits.
- */
-export const allScripts: readonly Script[] = [
-  ...lockScripts,
-  ...fenceScripts,
-  ...limitScripts,
-  ...budgetScripts,
-  ...secretScripts,
-  ...counterScripts,
-];
-
-/**
- * Defines the scripts of `allScripts` as commands of the client when the app starts, so that no call has to do that. It
+ * Defines the scripts of the package as commands of the client when the app starts, so that no call has to do that. It
  * sends nothing to Redis: ioredis sends the text of a script with its first call on each connection.
  */
 export class ScriptLoader {
-  /** @internal Without a runner (in memory) `load()` does nothing. */
-  constructor(private readonly runner?: ScriptRunner) {}
-
   /** The name and the Lua text of each script, for inspection. */
-  get scripts(): readonly { readonly name: string; readonly lua: string }[] {
-    return allScripts;
+  readonly scripts: readonly { readonly name: string; readonly lua: string }[];
+  readonly #scripts: readonly Script[];
+
+  /** @internal Without a runner (in memory) `load()` does nothing. */
+  constructor(
+    scripts: readonly Script[],
+    private readonly runner?: ScriptRunner,
+  ) {
+    this.scripts = this.#scripts = scripts;
   }
 
   /** @internal */
   load(): void {
-    for (const script of allScripts) this.runner?.register(script);
+    for (const script of this.#scripts) this.runner?.register(script);
   }
 }

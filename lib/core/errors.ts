@@ -48,7 +48,8 @@ export class SyncGuardError<Code extends string = string> extends Error {
     this.summary = message;
     this.hint = hint;
     if (isOwed) withOwed(this, isOwed);
-    const brands = brandsOf(new.target);
+    // Not `new.target`: terser loses it where it inlines a constructor.
+    const brands = brandsOf(this.constructor as typeof SyncGuardError);
     Object.defineProperty(this, BRANDS, { value: brands });
     Object.defineProperty(this, 'name', { value: brands[0], configurable: true, writable: true });
   }

@@ -38,7 +38,7 @@ import {
   type SyncGuardModuleOptions,
   type SyncGuardOptions,
 } from './syncguard.options.js';
-import { makeParts, type Parts, SYNCGUARD_PARTS, warn } from './syncguard.parts.js';
+import { makeParts, type Parts, scriptLoader, SYNCGUARD_PARTS, warn } from './syncguard.parts.js';
 
 /** The token of the options as the user passed them. */
 export const SYNCGUARD_OPTIONS = Symbol.for('syncguard:options');
@@ -76,7 +76,7 @@ const made = <Rest extends unknown[]>(
 
 const providers: Provider[] = [
   { provide: SYNCGUARD_PARTS, useFactory: makeParts, inject: [SYNCGUARD_OPTIONS] },
-  made(ScriptLoader, ({ connection }) => new ScriptLoader(connection?.runner)),
+  made(ScriptLoader, ({ connection }) => scriptLoader(connection)),
   made(LockService, locksOf),
   { provide: LOCK_SERVICE, useExisting: LockService },
   made(FenceGuard, ({ backends, options }) => new FenceGuard(backends.fence, options)),

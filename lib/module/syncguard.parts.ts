@@ -1,7 +1,7 @@
 import { Logger } from '@nestjs/common';
-import { type Backends, memoryBackends, redisBackends } from '../assembly/backends.js';
+import type { Backends } from '../assembly/backends.js';
 import { observedBackends } from '../assembly/observed-backends.js';
-import { RedisConnection } from '../assembly/redis-connection.js';
+import type { RedisConnection } from '../assembly/redis-connection.js';
 import { ScriptLoader } from '../assembly/script-loader.js';
 import { MAX_RETRIES_UNUSED } from '../lock/lock.options.js';
 import { createTelemetry } from '../telemetry/telemetry.js';
@@ -24,17 +24,36 @@ export interface Parts {
 const logger = new Logger('SyncGuard');
 export const warn = (message: string): void => logger.warn(message);
 
-/** Checks the options, and opens the connection. `given` takes the place of the backends of the options, for tests. */
+/**
+ * Checks the options, and opens the connection.
+ *
+ * Code of Redis and of memory is loaded where it is used. So the package loads fast, and ioredis not at all in memory.
+ *
+ * @param given - takes the place of the backends of the options, for tests
+ */
 export async function makeParts(userOptions: SyncGuardOptions, given?: Backends): Promise<Parts> {
   const options = resolveOptions(userOptions);
   const { lock, telemetry } = options;
   if (userOptions?.lock?.maxRetries !== undefined && lock.fair) warn(MAX_RETRIES_UNUSED);
   const connection = await openConnection(options);
-  const backends =
-    given ?? (connection ? redisBackends(connection.runner, options, warn) : memoryBackends(options));
+  const backends = given ?? (await backendsOf(options, connection));
   if (lock.fair && connection?.runner.readiness.ready) await backends.lock.prepare?.();
   const emit = telemetry && createTelemetry(telemetry, warn);
   return { options, connection, emit, backends: observedBackends(backends, emit) };
+}
+
+async function backendsOf(
+  options: ResolvedSyncGuardOptions,
+  connection: RedisConnection | undefined,
+): Promise<Backends> {
+  if (!connection) return (await import('../assembly/memory-backends.js')).memoryBackends(options);
+  return (await import('../assembly/redis-backends.js')).redisBackends(connection.runner, options, warn);
+}
+
+/** Makes the loader of all scripts. */
+export async function scriptLoader(connection: RedisConnection | undefined): Promise<ScriptLoader> {
+  const { allScripts } = await import('../assembly/all-scripts.js');
+  return new ScriptLoader(allScripts, connection?.runner);
 }
 
 async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisConnection | undefined> {
@@ -46,8 +65,9 @@ async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisC
     else logger.log(message);
     return undefined;
   }
+  const { RedisConnection } = await import('../assembly/redis-connection.js');
   const connection = new RedisConnection({ ...options, redis });
-  new ScriptLoader(connection.runner).load();
+  (await scriptLoader(connection)).load();
   const { fault, warnings } = await connection.opened();
   if (fault)
     warn(

@@ -45,15 +45,48 @@ export type ScriptDefinition<Key extends string, Arg extends string, Result> = P
  * Defines a script whose keys and arguments have names in both languages: `KEYS[1]` is `local lockKey` in Lua
  * and `{ lockKey }` in TypeScript.
  */
-export function defineScript<const Key extends string, const Arg extends string, Result>(
+export const defineScript = <const Key extends string, const Arg extends string, Result>(
   definition: ScriptDefinition<Key, Arg, Result>,
-): Script<Key, Arg, Result> {
-  const { name, keys, args, decode, binary = false, alone = false } = definition;
-  // Fragments leave empty lines where they meet.
-  const body = definition.lua.replace(/^\s*\n/gm, '').trim();
-  const lua = [...bind('KEYS', keys, body), ...bind('ARGV', args, body), body, ''].join('\n');
-  const command = commandOf(name, lua);
-  return { name, command, keys, numberOfKeys: keys.length, args, lua, binary, alone, decode };
+): Script<Key, Arg, Result> => new LazyScript(definition);
+
+/** Composes its text at its first use, because an app in memory uses none. Then `lua` and `command` are plain properties. */
+class LazyScript<Key extends string, Arg extends string, Result> implements Script<Key, Arg, Result> {
+  readonly name: string;
+  readonly keys: readonly Key[];
+  readonly numberOfKeys: number;
+  readonly args: readonly Arg[];
+  readonly binary: boolean;
+  readonly alone: boolean;
+  readonly decode: (reply: unknown) => Result;
+  readonly #body: string;
+
+  constructor(definition: ScriptDefinition<Key, Arg, Result>) {
+    const { name, keys, args, lua, decode, binary = false, alone = false } = definition;
+    this.name = name;
+    this.keys = keys;
+    this.numberOfKeys = keys.length;
+    this.args = args;
+    this.binary = binary;
+    this.alone = alone;
+    this.decode = decode;
+    this.#body = lua;
+  }
+
+  get lua(): string {
+    return this.#compose().lua;
+  }
+
+  get command(): string {
+    return this.#compose().command;
+  }
+
+  #compose(): LuaCommand {
+    // Fragments leave empty lines where they meet.
+    const body = this.#body.replace(/^\s*\n/gm, '').trim();
+    const lua = [...bind('KEYS', this.keys, body), ...bind('ARGV', this.args, body), body, ''].join('\n');
+    const plain = (value: string) => ({ value, writable: true, enumerable: true, configurable: true });
+    return Object.defineProperties(this, { lua: plain(lua), command: plain(commandOf(this.name, lua)) });
+  }
 }
 
 /** Returns the name under which a client registers a Lua text. By its hash, no script of another library has the same. */

@@ -1,4 +1,5 @@
-import { type Backends, memoryBackends, type MemoryBackendsConfig } from '../assembly/backends.js';
+import type { Backends } from '../assembly/backends.js';
+import { memoryBackends, type MemoryBackendsConfig } from '../assembly/memory-backends.js';
 import { BudgetUnavailableError } from '../budget/budget.errors.js';
 import type { Clock } from '../core/clock.js';
 import type { SyncGuardError } from '../core/errors.js';

@@ -1,6 +1,6 @@
 import { SyncGuardExceptionFilter } from './syncguard-exception.filter.js';
 
-/** Nest's metadata key of the classes that a filter catches, in Nest 11 and 12. An empty list stands for all errors. */
+/** Nest's metadata key of the classes that a filter catches, in Nest 10, 11 and 12. An empty list stands for all errors. */
 const CATCHES = '__filterCatchExceptions__';
 
 /**

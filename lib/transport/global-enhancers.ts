@@ -7,7 +7,7 @@ export interface GlobalEnhancers {
   readonly filters: readonly unknown[];
 }
 
-/** What is read here of Nest's ApplicationConfig. It is the same in Nest 11 and 12. */
+/** What is read here of Nest's ApplicationConfig. It is the same in Nest 10, 11 and 12. */
 const READ = [
   'getGlobalGuards',
   'getGlobalRequestGuards',

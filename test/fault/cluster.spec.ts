@@ -2,7 +2,7 @@ import 'reflect-metadata';
 import type { Cluster, ClusterOptions } from 'ioredis';
 import { BudgetService, CounterService, LockService, SecretService } from 'nestjs-syncguard';
 import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
-import { redisBackends } from '../../lib/assembly/backends.js';
+import { redisBackends } from '../../lib/assembly/redis-backends.js';
 import { toRedisFault } from '../../lib/redis/redis.errors.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { slottedLayout } from '../../lib/lock/redis/lock.layout.js';

@@ -101,7 +101,7 @@ describe('the sample app, bundled and minified', () => {
     });
     const ours = Object.keys(metafile.inputs).filter((file) => file.includes('nestjs-syncguard/dist/'));
     const others = ours.filter((file) => !file.includes(`nestjs-syncguard/dist/${format}/`));
-    expect([ours.length > 50, others]).toStrictEqual([true, []]);
+    expect([ours.length > 0, others]).toStrictEqual([true, []]);
   }
 
   /** Gives the address that the app says it is at. */

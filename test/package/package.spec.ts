@@ -1,16 +1,17 @@
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { freshRedis, workerRedis } from '../support/redis.js';
-import { filesOf, packPackage, PackedApp } from './packed-apps.js';
+import { filesOf, packPackage, PackedApp, run } from './packed-apps.js';
 
 const SET_UP_MS = 300_000;
 
 describe('the package, as it is published', () => {
   const folder = mkdtempSync(join(tmpdir(), 'syncguard-package-'));
+  const nest10 = new PackedApp('nest10-cjs', folder, ['main.ts', 'checks.ts']);
   const nest11 = new PackedApp('nest11-cjs', folder);
   const nest12 = new PackedApp('nest12-esm', folder);
-  const apps = [nest11, nest12];
+  const apps = [nest10, nest11, nest12];
   const withoutNest = new PackedApp('without-nest', folder);
   const all = [...apps, withoutNest];
   let tarball: string;
@@ -29,7 +30,7 @@ describe('the package, as it is published', () => {
   it('holds the build and the guides, and nothing of the sources or tests', async () => {
     const files = await filesOf(tarball);
     const expected =
-      /^package\/(dist\/(cjs|esm)\/.+\.(js|d\.ts)|docs\/((guides\/)?[\w-]+\.md|assets\/[\w-]+\.svg))$/;
+      /^package\/(dist\/(cjs|esm)\/.+\.(js|js\.map|d\.ts)|docs\/((guides\/)?[\w-]+\.md|assets\/[\w-]+\.svg))$/;
     expect(files.filter((file) => !expected.test(file)).sort()).toEqual([
       'package/CHANGELOG.md',
       'package/LICENSE',
@@ -50,7 +51,11 @@ describe('the package, as it is published', () => {
     );
   });
 
-  it('is installed beside Nest 11 with ioredis 5, and Nest 12 with ioredis 6', () => {
+  it('is installed beside Nest 10 with ioredis 5.3, Nest 11 with ioredis 5, and Nest 12 with ioredis 6', () => {
+    expect([nest10.versionOf('@nestjs/core'), nest10.versionOf('ioredis')]).toEqual([
+      expect.stringMatching(/^10\./),
+      expect.stringMatching(/^5\.3\./),
+    ]);
     expect([nest11.versionOf('@nestjs/core'), nest11.versionOf('ioredis')]).toEqual([
       expect.stringMatching(/^11\./),
       expect.stringMatching(/^5\./),
@@ -97,15 +102,16 @@ describe('the package, as it is published', () => {
   });
 
   it(
-    'boots in both apps, as one copy whether it is required or imported',
+    'boots in all apps, as one copy whether it is required or imported',
     async () => {
       const copies = await Promise.all(apps.map((app) => app.start(workerRedis().url)));
-      expect(copies).toEqual([1, 1]);
+      expect(copies).toEqual([1, 1, 1]);
     },
     SET_UP_MS,
   );
 
   it.each([
+    ['Nest 10', nest10, nest12],
     ['Nest 11', nest11, nest12],
     ['Nest 12', nest12, nest11],
   ])('takes a lock in %s, which excludes the other app until it is released', async (_, one, other) => {
@@ -120,15 +126,44 @@ describe('the package, as it is published', () => {
     expect(String(paid.body.fence) > String(taken.body.fence)).toBe(true);
   });
 
-  it('limits calls and spending in both apps, which count together', async () => {
+  it('limits calls and spending in all apps, which count together', async () => {
     const statuses = async (path: string): Promise<number[]> => {
       const answers: number[] = [];
-      for (const app of [nest11, nest12, nest11, nest12]) answers.push((await app.post(path)).status);
+      for (const app of [nest10, nest11, nest12, nest10]) answers.push((await app.post(path)).status);
       return answers;
     };
     expect(await statuses('log-in')).toEqual([201, 201, 429, 429]);
     expect(await statuses('ask')).toEqual([201, 201, 429, 429]);
     expect((await nest12.post('ask')).body).toMatchObject({ code: 'BudgetExceeded' });
+  });
+
+  it('does on Nest 10 with ioredis 5.3 what apps/checks.ts expects', async () => {
+    const program = [process.execPath, 'checks.js'];
+    expect(await nest10.runChecks(program)).toEqual([]);
+    expect(await nest10.runChecks(program, workerRedis().url)).toEqual([]);
+  });
+
+  it('says where an error is from, by the file of lib/ and its line', async () => {
+    const program = `require('nestjs-syncguard').SyncGuardModule.forRoot({ keyPrefix: '' })`;
+    const args = [
+      '--enable-source-maps',
+      '-e',
+      `try { ${program} } catch (error) { console.log(error.stack) }`,
+    ];
+    const stack = await run(process.execPath, args, nest12.file('.'));
+    const at = stack.match(/lib\/(redis\/redis\.keys\.ts):(\d+)/);
+    const lines = readFileSync(join(__dirname, '../../lib', at?.[1] ?? ''), 'utf8').split('\n');
+    expect(lines[Number(at?.[2]) - 1]).toContain('throw new SyncGuardConfigError(`keyPrefix');
+    expect(stack).toMatch(/SyncGuardConfigError: keyPrefix must[^]*at validateKeyPrefix[^]*forRoot/);
+  });
+
+  it('loads three files of its own, and no ioredis before an app has a Redis', async () => {
+    const entry = nest12.file('node_modules/nestjs-syncguard/dist/cjs/index.js');
+    const program = `require('${entry}'); console.log(Object.keys(require.cache).join('\\n'))`;
+    const loaded = (await run(process.execPath, ['-e', program], nest12.file('.'))).split('\n');
+    const ours = loaded.filter((file) => file.includes('/nestjs-syncguard/')).map((file) => basename(file));
+    expect(ours).toEqual(['index.js', 'syncguard.core.js', 'syncguard.nest.js']);
+    expect(loaded.filter((file) => file.includes('/ioredis/'))).toEqual([]);
   });
 
   it('releases what is held when its app is told to end', async () => {

@@ -1,6 +1,6 @@
 import { execFile, spawn, type ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { cpSync, existsSync, lstatSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
+import { cpSync, existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import { promisify } from 'node:util';
@@ -8,7 +8,10 @@ import { promisify } from 'node:util';
 const ROOT = resolve(__dirname, '../..');
 const APPS = join(__dirname, 'apps');
 const PUBLISHED = ['package.json', 'README.md', 'LICENSE', 'CHANGELOG.md', 'docs'];
+const TSC = join(ROOT, 'node_modules/typescript/bin/tsc');
 const BLOCK_BYTES = 4_096;
+/** That apps/checks.ts makes. */
+const CHECKS = 40;
 /** For an app to end by itself. */
 const PATIENCE_MS = 5_000;
 const NPM_FLAGS = [
@@ -40,14 +43,21 @@ export class PackedApp {
   #process: ChildProcess | undefined;
   #url = '';
 
+  /** @param programs - of those that apps share. A program of the same name in the folder of the app takes its place. */
   constructor(
     readonly name: string,
     folder: string,
+    programs: readonly ('main.ts' | 'checks.ts')[] = ['main.ts'],
   ) {
     this.#folder = join(folder, name);
     mkdirSync(this.#folder, { recursive: true });
-    for (const file of ['main.ts', 'tsconfig.json']) cpSync(join(APPS, file), join(this.#folder, file));
+    for (const file of [...programs, 'tsconfig.json']) cpSync(join(APPS, file), join(this.#folder, file));
     cpSync(join(APPS, name), this.#folder, { recursive: true });
+  }
+
+  /** The path of a file of the app. */
+  file(name: string): string {
+    return join(this.#folder, name);
   }
 
   /** What its lockfile pins. */
@@ -87,7 +97,38 @@ export class PackedApp {
 
   /** Type-checks against the published types, those of all dependencies included, and compiles. */
   async compile(): Promise<void> {
-    await run(process.execPath, [join(ROOT, 'node_modules/typescript/bin/tsc'), '-p', '.'], this.#folder);
+    await run(process.execPath, [TSC, '-p', '.'], this.#folder);
+  }
+
+  /** Compiles to out/esm and out/cjs. Types are checked once. */
+  async compileToBoth(): Promise<void> {
+    const formats = { esm: [], cjs: ['--module', 'commonjs', '--moduleResolution', 'bundler', '--noCheck'] };
+    const compiling = Object.entries(formats).map(async ([format, flags]) => {
+      const outDir = join(this.#folder, 'out', format);
+      await run(process.execPath, [TSC, '-p', '.', '--outDir', outDir, ...flags], this.#folder);
+      const type = format === 'cjs' ? 'commonjs' : 'module';
+      writeFileSync(join(outDir, 'package.json'), JSON.stringify({ type }));
+    });
+    await Promise.all(compiling);
+  }
+
+  /**
+   * Runs apps/checks.ts, which ends by itself. Without a URL it runs in memory.
+   *
+   * @param program - a runtime with its arguments, and the file
+   * @returns what does not hold: an empty array
+   */
+  async runChecks(program: readonly string[], redisUrl?: string): Promise<unknown[]> {
+    const [runtime, ...args] = program as [string, ...string[]];
+    const env = { REDIS_URL: redisUrl ?? '', NODE_OPTIONS: '' };
+    const printed = await run(runtime, args, this.#folder, env, { failureToo: true });
+    const checks = printed
+      .split('\n')
+      .filter((line) => line.startsWith('{"name"'))
+      .map((line) => JSON.parse(line) as { holds: boolean });
+    const others = printed.split('\n').filter((line) => line && !line.startsWith('{"name"'));
+    const missing = checks.length < CHECKS ? [`${checks.length} of ${CHECKS} checks ran`] : [];
+    return [...missing, ...others, ...checks.filter(({ holds }) => !holds)];
   }
 
   /** Runs a program that ends by itself. Gives what it printed, read as JSON. */
@@ -134,18 +175,20 @@ export class PackedApp {
   }
 }
 
-/** What a program printed. Rejects with all of it when the program failed. */
+/** What a program printed. Rejects with all of it when the program failed, unless `failureToo` asks for it then too. */
 export async function run(
   program: string,
   args: string[],
   cwd: string,
   env: Readonly<Record<string, string>> = {},
+  { failureToo = false } = {},
 ): Promise<string> {
   try {
     const { stdout } = await promisify(execFile)(program, args, { cwd, env: { ...process.env, ...env } });
     return stdout;
   } catch (cause) {
     const { stdout = '', stderr = '', message } = cause as Error & { stdout?: string; stderr?: string };
+    if (failureToo) return `${stdout}${stderr}`;
     throw new Error(`${message}\n${stdout}${stderr}`, { cause });
   }
 }

@@ -22,13 +22,7 @@ interface Trace {
 
 /** Runs each operation in a program of its own, since coverage looks at a whole process. */
 function traces(): Trace[] {
-  const args = [
-    '-r',
-    'esbuild-register',
-    '-r',
-    './test/support/require-ts.cjs',
-    'test/package/trace/main.ts',
-  ];
+  const args = ['-r', './test/support/run-ts.cjs', 'test/package/trace/main.ts'];
   const printed = execFileSync(process.execPath, [...args, String(workerRedis().port)], {
     cwd: ROOT,
     encoding: 'utf8',

@@ -1,7 +1,7 @@
 import { type Redis, type RedisOptions } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
 import { healthScript } from '../../lib/assembly/redis-connection.js';
-import { allScripts } from '../../lib/assembly/script-loader.js';
+import { allScripts } from '../../lib/assembly/all-scripts.js';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';

@@ -25,7 +25,7 @@ import {
   type TelemetryOptions,
   withTelemetry,
 } from 'nestjs-syncguard';
-import { memoryBackends } from '../../lib/assembly/backends.js';
+import { memoryBackends } from '../../lib/assembly/memory-backends.js';
 import { observedBackends } from '../../lib/assembly/observed-backends.js';
 import { BackendHandle } from '../../lib/lock/lock.handle.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';

@@ -117,7 +117,7 @@ return table.concat(replies, ';')`;
     lua: /* lua */ `local call${usesTime ? ', nowMs = redis.call, nil' : ' = redis.call'}\n${decide}`,
     decode: decodeDecisions,
   });
-  return { ...script, isStatic };
+  return Object.assign(script, { isStatic });
 }
 
 /** Each decision is "<ms> <value of the block>", or "<ms> <word> <shortCount> <longCount>". */

@@ -16,7 +16,7 @@ export const MEMBER_NAME = Symbol.for('syncguard:notes-entry');
 /** The token of RouteLimiter. Nest shows its description if SyncGuardModule is missing. */
 export const ROUTE_LIMITER = Symbol.for('syncguard:RouteLimiter (is SyncGuardModule.forRoot() imported?)');
 
-// Metadata of Nest itself, the same in Nest 11 and 12. They are written out, as most of them are defined in packages that
+// Metadata of Nest itself, the same in Nest 10, 11 and 12. They are written out, as most of them are defined in packages that
 // an app may not have.
 
 /** Guards, interceptors and version of a method or class, the host of a controller, and the HTTP method of a route. */

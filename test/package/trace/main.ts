@@ -16,7 +16,7 @@ import {
 } from '../../../lib/index.js';
 
 // Prints, for each operation, the files of lib in which a function ran: what someone opens who follows a call.
-// `node -r esbuild-register -r ./test/support/require-ts.cjs test/package/trace/main.ts <port of Redis>`
+// `node -r ./test/support/run-ts.cjs test/package/trace/main.ts <port of Redis>`
 const LIB = resolve(__dirname, '../../../lib');
 const WARM_CALLS = 3;
 
