@@ -11,6 +11,8 @@ const SERVER_DEFAULTS = {
   // After a failover the old primary accepts writes for about 10 s. With this option the client hears of the failover
   // from Sentinel at once.
   failoverDetector: true,
+  // A Sentinel that does not answer is passed over. Without a limit it would be waited for, for ever.
+  sentinelCommandTimeout: 1_000,
 } satisfies RedisOptions;
 
 // Our own connections do not re-send commands, since a command must not run after its caller has given up.

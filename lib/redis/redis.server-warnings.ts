@@ -23,7 +23,7 @@ export function serverWarnings(servers: readonly ServerInfo[], isCluster: boolea
 }
 
 /**
- * Returns warnings about options of a client that put a guarantee at risk. For `own` connections it checks only the option
+ * Returns warnings about options of a client that put a guarantee at risk. For `own` connections it checks only the options
  * for Sentinel, which a user may turn off. The other risks are handled when we open a connection (`redis.connect.ts`,
  * `redis.hang-watch.ts`).
  */
@@ -33,6 +33,7 @@ export function clientWarnings(client: RedisClient, { own = false } = {}): strin
   const connection = client.isCluster ? options.redisOptions : options;
   const warnings: string[] = [];
   if (options.sentinels && !options.failoverDetector) warnings.push(NO_FAILOVER_DETECTOR);
+  if (options.sentinels && !options.sentinelCommandTimeout) warnings.push(NO_SENTINEL_TIMEOUT);
   if (!own && !connection?.socketTimeout) warnings.push(NO_SOCKET_TIMEOUT);
   if (!own && !client.isCluster && !leavesReplica(options.reconnectOnError))
     warnings.push(NO_RECONNECT_ON_ERROR);
@@ -43,6 +44,8 @@ export const NO_PUBSUB =
   'REDIS_NO_PUBSUB: the ACL forbids PUBLISH or SUBSCRIBE, so no message can wake a call that waits for a lock. Such calls try again five times a second. Allow `+publish +subscribe &PREFIX/*`, where PREFIX is the option `keyPrefix`.';
 const NO_FAILOVER_DETECTOR =
   'REDIS_NO_FAILOVER_DETECTOR: the Sentinel client does not have `failoverDetector: true`. For about 10 s after a failover it may still write to the old primary, so locks may be granted twice and budgets overspent. Set the option.';
+const NO_SENTINEL_TIMEOUT =
+  'REDIS_NO_SENTINEL_TIMEOUT: the Sentinel client has no `sentinelCommandTimeout`, so it waits for ever for a Sentinel that does not answer, and asks no other. Set it to about 1000 ms.';
 const NO_SOCKET_TIMEOUT =
   'REDIS_NO_SOCKET_TIMEOUT: the client has no `socketTimeout`, so it never closes a connection whose server has vanished. Set it to about 2000 ms.';
 const NO_RECONNECT_ON_ERROR =

@@ -21,6 +21,7 @@ const OPTIONS = {
   lazyConnect: true,
   retryStrategy: () => null,
   sentinelRetryStrategy: () => null,
+  sentinelCommandTimeout: PATIENCE_MS,
   reconnectOnError: null,
   autoResubscribe: false,
   autoResendUnfulfilledCommands: false,

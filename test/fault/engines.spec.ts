@@ -73,6 +73,23 @@ describe('on Redis behind Sentinel', () => {
       }
     });
 
+    it('Sentinels that do not answer are passed over: by a new process, and by one that lost its connection', async () => {
+      // Before the Sentinels, which would stop their work for 30 s if they stood still themselves.
+      const proxies = await Promise.all(group.sentinels.map(({ port }) => startTcpProxy(port)));
+      const sentinels = proxies.map(({ host, port }) => ({ host, port }));
+      const connect = (): RedisConnection =>
+        open(version, { ...group.options, sentinels, updateSentinels: false });
+      const running = connect();
+      expect((await running.opened()).fault).toBeUndefined();
+      for (const proxy of proxies.slice(0, 2)) proxy.halfOpen();
+      running.runner.client.stream?.destroy();
+      const connections = [running, connect()];
+      for (const connection of connections)
+        await eventually(async () => expect(await connection.check()).toBeUndefined());
+      await Promise.all(connections.map((connection) => connection.close()));
+      await Promise.all(proxies.map((proxy) => proxy.stop()));
+    });
+
     it("a user's client without a failoverDetector is warned of, by code", async () => {
       const { Redis } = ioredisOf(version);
       const client = (more: object) => group.track(new Redis({ ...group.options, ...more }));
@@ -84,6 +101,10 @@ describe('on Redis behind Sentinel', () => {
       expect(await codesAtBoot({ ...group.options, failoverDetector: false })).toStrictEqual([
         'REDIS_NO_FAILOVER_DETECTOR',
       ]);
+      expect(await codesAtBoot(client({}))).toContain('REDIS_NO_SENTINEL_TIMEOUT');
+      expect(await codesAtBoot(client({ sentinelCommandTimeout: 1_000 }))).not.toContain(
+        'REDIS_NO_SENTINEL_TIMEOUT',
+      );
     });
   });
 });
