@@ -28,9 +28,14 @@ export class RedisReadiness {
    * command and its reply, the client may have sent the command twice.
    */
   epoch = 0;
-  /** Are called when a lost connection is back. */
+  /**
+   * Are called when a lost connection is back. Also when that of a Cluster's node is lost: only the next call for the
+   * node connects again.
+   */
   readonly #onBack: (() => void)[] = [];
   #seenEpoch = 0;
+  /** Whether a node was connected since the last loss was told. A node that cannot be reached is told of once. */
+  #mayLose = true;
   #lastError: unknown;
   /** Set if the server does not have the database of the options. A command would then run on database 0. */
   #noDatabase: RedisFault | undefined;
@@ -44,8 +49,11 @@ export class RedisReadiness {
     '+node': (node: RedisClient) => this.#watchNode(node),
   };
   readonly #nodeListeners: Listeners = {
-    close: () => this.epoch++,
-    ready: () => this.#onConnected(),
+    close: () => this.#onNodeLost(),
+    ready: () => {
+      this.#mayLose = true;
+      this.#onConnected();
+    },
   };
 
   constructor(private readonly client: RedisClient) {
@@ -117,6 +125,17 @@ export class RedisReadiness {
   #onConnected(): void {
     if (this.epoch === this.#seenEpoch) return;
     this.#seenEpoch = this.epoch;
+    this.#tell();
+  }
+
+  #onNodeLost(): void {
+    this.epoch++;
+    if (!this.#mayLose) return;
+    this.#mayLose = false;
+    this.#tell();
+  }
+
+  #tell(): void {
     for (const listener of this.#onBack) listener();
   }
 

@@ -17,6 +17,7 @@ import {
   type IORedisName,
   ioredisOf,
 } from '../support/ioredis-versions.js';
+import type { LockContext } from '../../lib/lock/lease.js';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
@@ -157,6 +158,30 @@ describe('on a Cluster', () => {
         await connection.close();
       },
     );
+  });
+
+  describe.each(IOREDIS_VERSIONS)('a master that comes back without its data, %s', (_, version) => {
+    it('the holder of a lock on it learns that at once, though nobody calls', async () => {
+      const connection = open(version, { nodes: cluster.nodes });
+      expect((await connection.opened()).fault).toBeUndefined();
+      const layout = slottedLayout('syncguard', connection.runner.client);
+      const config = { cleanupInIsLocked: false, warn: () => {} };
+      const locks = new LockService(
+        new RedisLockBackend(connection.runner, layout, config),
+        resolveOptions(),
+      );
+      connection.onBack(() => locks.renewAll());
+      const body = async ({ signal }: LockContext): Promise<void> => {
+        const master = await cluster.ownerOf(layout.recordOf('order:1'));
+        await ask(master, 'FLUSHALL');
+        await killClients(master);
+        await eventually(() => expect(signal.aborted).toBe(true));
+      };
+      const running = locks.lock(body, { key: 'order:1', ttlMs: 600_000 });
+      await Promise.allSettled([running]);
+      await connection.close();
+      await expect(running).rejects.toMatchObject({ code: 'LockLost' });
+    });
   });
 
   describe.each(IOREDIS_VERSIONS)('a release whose reply is lost, %s', (_, version) => {
