@@ -80,15 +80,19 @@ describe('on Redis behind Sentinel', () => {
       const sentinels = proxies.map(({ host, port }) => ({ host, port }));
       const connect = (): RedisConnection =>
         open(version, { ...group.options, sentinels, updateSentinels: false });
-      const running = connect();
-      expect((await running.opened()).fault).toBeUndefined();
-      for (const proxy of proxies.slice(0, 2)) proxy.halfOpen();
-      running.runner.client.stream?.destroy();
-      const connections = [running, connect()];
-      for (const connection of connections)
-        await eventually(async () => expect(await connection.check()).toBeUndefined());
-      await Promise.all(connections.map((connection) => connection.close()));
-      await Promise.all(proxies.map((proxy) => proxy.stop()));
+      const connections = [connect()];
+      try {
+        const [running] = connections as [RedisConnection];
+        expect((await running.opened()).fault).toBeUndefined();
+        for (const proxy of proxies.slice(0, 2)) proxy.halfOpen();
+        running.runner.client.stream?.destroy();
+        connections.push(connect());
+        for (const connection of connections)
+          await eventually(async () => expect(await connection.check()).toBeUndefined());
+      } finally {
+        await Promise.all(connections.map((connection) => connection.close()));
+        await Promise.all(proxies.map((proxy) => proxy.stop()));
+      }
     });
 
     it("a user's client without a failoverDetector is warned of, by code", async () => {
