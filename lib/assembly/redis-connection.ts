@@ -1,16 +1,26 @@
+import type { SyncGuardError } from '../core/errors.js';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connectionsOf, type RedisClient, type RedisConnectionOptions } from '../redis/redis.client.js';
 import { openConnection } from '../redis/redis.connect.js';
-import { type RedisFault, toRedisFault } from '../redis/redis.errors.js';
+import {
+  aclFault,
+  aclWarning,
+  forbiddenCommand,
+  type RedisFault,
+  toRedisFault,
+} from '../redis/redis.errors.js';
 import { HangWatch } from '../redis/redis.hang-watch.js';
 import { isRedisClient } from '../redis/redis.options.js';
 import { tagsOfMasters } from '../redis/redis.slots.js';
 import { defineScript, unexpectedReply } from '../script/define-script.js';
 import { ScriptRunner } from '../script/script-runner.js';
-import { clientWarnings, serverWarnings } from '../redis/redis.server-warnings.js';
+import { aclWarning, clientWarnings, serverWarnings } from '../redis/redis.server-warnings.js';
+import { aclScript, neededCommands } from './acl-probe.js';
 
 const FIRST_CONNECTION_MS = 2_000;
 const LAST_ANSWER_MS = 1_000;
+/** After refusals the ACL is asked once in this time, in ms. */
+const ACL_PAUSE_MS = 1_000;
 
 /**
  * health: Proves that scripts run and may write. A replica and a full server refuse it.
@@ -32,6 +42,8 @@ export interface RedisConnectionConfig {
   readonly keyPrefix: string;
   readonly commandTimeoutMs: number;
   readonly closeClient: boolean;
+  /** Called when the ACL is found to forbid other commands of our scripts than before. */
+  readonly warn?: (message: string) => void;
 }
 
 /** Runs the scripts of an app on our own connection, or on a client that its user closes unless `closeClient` is set. */
@@ -39,6 +51,8 @@ export class RedisConnection {
   readonly runner: ScriptRunner;
   readonly #client: RedisClient;
   readonly #isOurs: boolean;
+  #askedAtMs = -Infinity;
+  #asking: NodeJS.Timeout | undefined;
 
   constructor(private readonly config: RedisConnectionConfig) {
     const { redis, commandTimeoutMs } = config;
@@ -48,6 +62,8 @@ export class RedisConnection {
       : openConnection(redis as Exclude<RedisConnectionOptions, RedisClient>);
     const hangs = this.#isOurs ? new HangWatch(this.#client, commandTimeoutMs) : undefined;
     this.runner = new ScriptRunner(this.#client, commandTimeoutMs, hangs);
+    this.runner.onForbidden = () => this.#askSoon();
+    this.onBack(() => this.#askSoon());
   }
 
   /** Waits up to 2 s for the first connection. Returns its fault, if any, and warnings about client and servers. */
@@ -58,20 +74,39 @@ export class RedisConnection {
     if (!readiness.ready) return { fault: readiness.fault(), warnings };
     // INFO is read before anything is written, because a connection is dropped once a replica has refused a write.
     warnings.push(...(await this.#serverWarnings()));
-    return { fault: await this.check(), warnings };
+    await this.askAcl();
+    const fault = await this.#write();
+    return { fault: this.runner.forbidden.length > 0 ? undefined : fault, warnings };
   }
 
   /** Writes a key on the server, or on each master of a Cluster. Returns the fault, if there is one. */
-  async check(): Promise<RedisFault | undefined> {
-    const tags = this.#client.isCluster ? tagsOfMasters(this.#client) : [];
-    const key = `${this.config.keyPrefix}/health`;
-    const keys = tags.length > 0 ? tags.map((tag) => `${key}:{${tag}}`) : [key];
+  async check(): Promise<SyncGuardError | undefined> {
+    const fault = await this.#write();
+    // A permission that was missing may be back, and one that is missing now is named.
+    if (this.runner.forbidden.length > 0 || (fault && forbiddenCommand(fault.cause) !== undefined))
+      await this.askAcl();
+    const { forbidden } = this.runner;
+    return forbidden.length > 0 ? aclFault(forbidden) : fault;
+  }
+
+  /** Asks which commands of our scripts the ACL forbids, on each master. Without an answer what is known stays. */
+  async askAcl(): Promise<void> {
+    this.#askedAtMs = performance.now();
+    const commands = neededCommands().join(' ');
+    const asked = this.#keys('health:acl').map((scratch) =>
+      this.runner.run(aclScript, { scratch }, { commands }),
+    );
+    let forbidden: string[];
     try {
-      await Promise.all(keys.map((health) => this.runner.run(healthScript, { health }, {})));
-      return undefined;
+      forbidden = [...new Set((await Promise.all(asked)).flat())].sort();
     } catch (fault) {
-      return toRedisFault(fault);
+      const command = forbiddenCommand((fault as RedisFault).cause); // EVALSHA, which runs the scripts
+      if (!command) return;
+      forbidden = [command];
     }
+    const isNews = forbidden.join() !== this.runner.forbidden.join();
+    this.runner.forbidden = forbidden;
+    if (isNews && forbidden.length > 0) this.config.warn?.(aclWarning(forbidden));
   }
 
   /** Adds a function that is called when a lost connection is back. The server may have lost its scripts and data. */
@@ -80,6 +115,8 @@ export class RedisConnection {
   }
 
   async close(): Promise<void> {
+    clearTimeout(this.#asking);
+    this.runner.onForbidden = undefined;
     this.runner.close();
     if (!this.#isOurs && !this.config.closeClient) return;
     // Nobody can act on errors during the close. Without a listener ioredis would print them.
@@ -91,6 +128,31 @@ export class RedisConnection {
         sleep(LAST_ANSWER_MS, undefined, { ref: false }),
       ]);
     this.#client.disconnect?.();
+  }
+
+  async #write(): Promise<RedisFault | undefined> {
+    try {
+      await Promise.all(this.#keys('health').map((health) => this.runner.run(healthScript, { health }, {})));
+      return undefined;
+    } catch (fault) {
+      return toRedisFault(fault);
+    }
+  }
+
+  /** Returns a key, or one for each master of a Cluster. */
+  #keys(name: string): string[] {
+    const key = `${this.config.keyPrefix}/${name}`;
+    const tags = this.#client.isCluster ? tagsOfMasters(this.#client) : [];
+    return tags.length > 0 ? tags.map((tag) => `${key}:{${tag}}`) : [key];
+  }
+
+  /** The refusals of a second are one reason to ask. */
+  #askSoon(): void {
+    const waitMs = Math.max(0, this.#askedAtMs + ACL_PAUSE_MS - performance.now());
+    this.#asking ??= setTimeout(() => {
+      this.#asking = undefined;
+      void this.askAcl();
+    }, waitMs).unref();
   }
 
   async #firstConnection(): Promise<void> {

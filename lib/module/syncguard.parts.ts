@@ -66,7 +66,7 @@ async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisC
     return undefined;
   }
   const { RedisConnection } = await import('../assembly/redis-connection.js');
-  const connection = new RedisConnection({ ...options, redis });
+  const connection = new RedisConnection({ ...options, redis, warn });
   (await scriptLoader(connection)).load();
   const { fault, warnings } = await connection.opened();
   if (fault)

@@ -34,14 +34,32 @@ export const UNREACHABLE_HINT =
 export const UNREACHABLE_BY_TLS_HINT =
   'Check that the address in the `redis` option leads to the TLS port and not to the plain one, and that the server runs. SyncGuard reconnects by itself.';
 
+/** Redis 7.2 and newer name the command inside a script, too. */
+const FORBIDDEN_COMMAND = /can't run this command|no permissions to run the '([\w-]+)/;
+
+const ACL_HINT = 'Allow what the ACL in the docs about Redis (docs/redis.md) allows.';
+
 // The patterns match the messages of ioredis and Redis. The first rule that matches counts.
 const RULES: readonly Rule[] = [
   {
-    pattern:
-      /\b(NOAUTH|WRONGPASS|NOPERM)\b|invalid password|without any password configured|can't run this command/i,
+    pattern: FORBIDDEN_COMMAND,
+    code: 'AuthFailed',
+    message: 'The ACL of Redis forbids a command that SyncGuard needs.',
+    hint: ACL_HINT,
+    ofConnecting: true,
+  },
+  {
+    pattern: /\bNOPERM\b|executing the script can't (access|publish)|ACL failure in script/,
+    code: 'AuthFailed',
+    message: 'The ACL of Redis forbids a key or a channel that SyncGuard needs.',
+    hint: 'Allow `~PREFIX:* ~PREFIX/* &PREFIX/*`, where PREFIX is the option `keyPrefix`, and the `set.key` of fences.',
+    ofConnecting: true,
+  },
+  {
+    pattern: /\b(NOAUTH|WRONGPASS)\b|invalid password|without any password configured/i,
     code: 'AuthFailed',
     message: 'Redis refused the credentials.',
-    hint: 'Check the user name, the password and the ACL of the `redis` option. SyncGuard needs EVAL, EVALSHA and the commands of its scripts on its keys.',
+    hint: 'Check the user name and the password of the `redis` option.',
     ofConnecting: true,
   },
   {
@@ -118,14 +136,32 @@ const RULES: readonly Rule[] = [
  *
  * @param sent - true if the command was passed to the client before it failed. It may have run then, unless the server
  *   refused it. A Cluster client sends again by itself, so its last error does not describe the first attempt.
+ * @param forbidden - the commands that the ACL is known to forbid, for an error that does not name them
  */
-export function toRedisFault(error: unknown, sent = false): RedisFault {
+export function toRedisFault(error: unknown, sent = false, forbidden: readonly string[] = []): RedisFault {
   if (error instanceof RedisFault) return error;
   const text = errorText(error);
-  const { code, message, hint } = findRule(text) ?? UNKNOWN;
+  const { code, message: general, hint } = findRule(text) ?? UNKNOWN;
+  const named = forbiddenCommand(error);
+  const message = named === undefined ? general : forbids(named ? [named] : forbidden);
   const mayHaveRun = sent && (error as { name?: unknown } | null)?.name !== 'ReplyError';
   return new RedisFault(code, message, { hint, cause: withoutCommand(error), mayHaveRun });
 }
+
+/** Returns the command that the ACL has refused: '' if the error does not name it. Undefined for every other error. */
+export function forbiddenCommand(error: unknown): string | undefined {
+  const found = FORBIDDEN_COMMAND.exec(errorText(error));
+  return found ? (found[1] ?? '').toUpperCase() : undefined;
+}
+
+const forbids = (commands: readonly string[]): string => {
+  if (commands.length === 0) return 'The ACL of Redis forbids a command that SyncGuard needs.';
+  return `The ACL of Redis forbids ${commands.join(', ')}.`;
+};
+
+/** Returns what a health check says where the ACL forbids commands of our scripts. */
+export const aclFault = (commands: readonly string[]): SyncGuardError =>
+  new SyncGuardError({ code: 'REDIS_ACL', message: forbids(commands), hint: ACL_HINT });
 
 /** Returns whether ioredis had no connection for the command and did not queue it. */
 export const wasNotSent = (error: unknown): boolean =>

@@ -40,6 +40,10 @@ export function clientWarnings(client: RedisClient, { own = false } = {}): strin
   return warnings;
 }
 
+/** Returns the warning about commands of our scripts that the ACL forbids. */
+export const aclWarning = (commands: readonly string[]): string =>
+  `REDIS_ACL: ${commands.join(', ')}: the ACL forbids commands of our scripts, so calls fail and health is down. Allow \`${commands.map((each) => `+${each.toLowerCase()}`).join(' ')}\`.`;
+
 export const NO_PUBSUB =
   'REDIS_NO_PUBSUB: the ACL forbids PUBLISH or SUBSCRIBE, so no message can wake a call that waits for a lock. Such calls try again five times a second. Allow `+publish +subscribe &PREFIX/*`, where PREFIX is the option `keyPrefix`.';
 const NO_FAILOVER_DETECTOR =

@@ -1,7 +1,7 @@
 import { offAbort, onAbort } from '../core/abort-listeners.js';
 import { withOwed } from '../core/errors.js';
 import type { RedisClient } from '../redis/redis.client.js';
-import { RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
+import { forbiddenCommand, RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
 import type { RedisReadiness } from '../redis/redis.readiness.js';
 import { ownerOf } from '../redis/redis.slots.js';
 import type { Script, ScriptArg } from './define-script.js';
@@ -91,6 +91,8 @@ export interface CallRunner {
   answeredMs(call: Call<unknown>): number;
   /** Called when no answer came in time. */
   unanswered(): void;
+  /** Called when the ACL has refused the script. Returns which of its commands are known to be forbidden. */
+  forbiddenIn(script: Script): readonly string[];
   /** The call has rejected, and Redis may still answer it. */
   owes(call: object): void;
   answered(call: object): void;
@@ -218,7 +220,8 @@ export class Call<Result> implements Deadline {
 
   #fail(error: unknown): void {
     const isLate = this.isSettled;
-    const fault = toRedisFault(error, isLate || this.#sent);
+    const forbidden = forbiddenCommand(error) === undefined ? [] : this.runner.forbiddenIn(this.script);
+    const fault = toRedisFault(error, isLate || this.#sent, forbidden);
     if (isLate) this.#answered();
     else this.#settle();
     if (fault.mayHaveRun) this.options.undo?.();

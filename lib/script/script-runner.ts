@@ -7,7 +7,7 @@ import { RedisReadiness } from '../redis/redis.readiness.js';
 import { ownerOf } from '../redis/redis.slots.js';
 import { batchArgs, batchOf, inBatches } from './batch.js';
 import { Call, type CallRunner, Deadlines, type RunOptions } from './call.js';
-import type { LuaCommand, Script, ScriptArg } from './define-script.js';
+import { commandsOf, type LuaCommand, type Script, type ScriptArg } from './define-script.js';
 
 export type { RunOptions } from './call.js';
 export type { ScriptArg } from './define-script.js';
@@ -44,6 +44,10 @@ const atTurnsEnd = setImmediate;
 export class ScriptRunner implements CallRunner {
   readonly readiness: RedisReadiness;
   readonly deadlines = new Deadlines();
+  /** The commands that the ACL is known to forbid. */
+  forbidden: readonly string[] = [];
+  /** Called when the ACL has refused a command. */
+  onForbidden: (() => void) | undefined;
   /** The scripts that are commands of the client. */
   readonly #commands = new Map<string, Invoke>();
   readonly #lanes = new Map<string | undefined, Lane>();
@@ -85,6 +89,12 @@ export class ScriptRunner implements CallRunner {
 
   unanswered(): void {
     this.hangs?.suspect();
+  }
+
+  forbiddenIn({ lua }: Script): readonly string[] {
+    this.onForbidden?.();
+    const commands = commandsOf(lua);
+    return this.forbidden.filter((each) => commands.includes(each));
   }
 
   /** Resolves as soon as a command can be sent. Rejects once the client is closed for good. */

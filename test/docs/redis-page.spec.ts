@@ -13,10 +13,11 @@ import {
   SyncGuardHealthIndicator,
   SyncGuardModule,
 } from 'nestjs-syncguard';
+import { neededCommands } from '../../lib/assembly/acl-probe.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 
 const page = readFileSync(resolve(__dirname, '../../docs/redis.md'), 'utf8');
-const acl = /```acl\n(.*)\n```/.exec(page)?.[1] as string;
+const acl = (/```acl\n([^]*?)\n```/.exec(page)?.[1] ?? '').split(/\s+/);
 const aclOfCluster = /On a Cluster add `(.*?)`/.exec(page)?.[1] as string;
 
 describe('docs/redis.md', () => {
@@ -68,15 +69,21 @@ describe('docs/redis.md', () => {
       expect(await server.client().call('ACL', 'LOG')).toStrictEqual([]);
     }
 
+    it('allows the commands of our scripts, and those by which a client runs them, and no more', () => {
+      const commands = acl.filter((rule) => rule.startsWith('+')).map((rule) => rule.slice(1).toUpperCase());
+      const ofClients = ['EVAL', 'EVALSHA', 'PING', 'INFO', 'PUBLISH', 'SUBSCRIBE', 'CLIENT|SETNAME'];
+      expect(commands).toStrictEqual([...neededCommands(), ...ofClients]);
+    });
+
     it('suffices on one server', async () => {
       await using server = await startRedisServer();
-      await server.client().call('ACL', 'SETUSER', 'app', 'on', '>secret', ...acl.split(' '));
+      await server.client().call('ACL', 'SETUSER', 'app', 'on', '>secret', ...acl);
       await useAll(server, `redis://app:secret@127.0.0.1:${server.port}`);
     });
 
     it('suffices on a Cluster', async () => {
       await using server = await startRedisServer({ cluster: true });
-      const rules = [...acl.split(' '), ...aclOfCluster.split(' ')];
+      const rules = [...acl, ...aclOfCluster.split(' ')];
       await server.client().call('ACL', 'SETUSER', 'app', 'on', '>secret', ...rules);
       const nodes = [{ host: server.host, port: server.port }];
       await useAll(server, { nodes, options: { redisOptions: { username: 'app', password: 'secret' } } });

@@ -1,5 +1,11 @@
 import { foreignValue } from '../../redis/redis.errors.js';
-import { defineScript, type Script, unexpectedReply, wordsOf } from '../../script/define-script.js';
+import {
+  commandsOf,
+  defineScript,
+  type Script,
+  unexpectedReply,
+  wordsOf,
+} from '../../script/define-script.js';
 import { inLines } from '../../script/fragments.js';
 import type { BackendDecision, LimitRules } from '../limit.backend.js';
 import { denyIfBlocked, indent } from './limit.fragments.js';
@@ -42,6 +48,9 @@ const DECIDERS = {
   'peek-window': WINDOW,
   look: LOOK,
 } as const;
+
+/** Returns the commands of Redis that checks call, in any of their scripts. */
+export const checkCommands = (): string[] => commandsOf(Object.values(DECIDERS).join('\n'));
 
 /** The way in which a script decides about a call. A peek never commits. */
 export type CheckMode = keyof typeof DECIDERS;

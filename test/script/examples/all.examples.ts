@@ -1,3 +1,4 @@
+import { aclScript, neededCommands } from '../../../lib/assembly/acl-probe.js';
 import { healthScript } from '../../../lib/assembly/redis-connection.js';
 import { budgetExamples } from './budget.examples.js';
 import { counterExamples } from './counter.examples.js';
@@ -9,6 +10,13 @@ import { secretExamples } from './secret.examples.js';
 
 export const examples: readonly ScriptExample[] = [
   { script: healthScript, keys: { health: 'syncguard/health' }, args: {}, replaces: /health/ },
+  {
+    script: aclScript,
+    keys: { scratch: 'syncguard/health:acl' },
+    args: { commands: neededCommands().join(' ') },
+    replaces: /health/,
+    tolerates: /./,
+  },
   ...lockExamples,
   ...fenceExamples,
   ...limitExamples,

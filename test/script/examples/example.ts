@@ -17,6 +17,8 @@ export interface ScriptExample {
   readonly replaces?: RegExp;
   /** What a run that the server refuses must leave as it was, whatever else it has written: sums, owners (law 8). */
   stays?(client: Redis): Promise<unknown>;
+  /** Commands whose refusal the script takes as an answer (law 8). Default: PUBLISH. */
+  readonly tolerates?: RegExp;
   /** The beginning of the reply to a second run, where it is not the reply to the first one (law 7). */
   readonly again?: readonly unknown[];
 }
