@@ -2,13 +2,7 @@ import type { SyncGuardError } from '../core/errors.js';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { connectionsOf, type RedisClient, type RedisConnectionOptions } from '../redis/redis.client.js';
 import { openConnection } from '../redis/redis.connect.js';
-import {
-  aclFault,
-  aclWarning,
-  forbiddenCommand,
-  type RedisFault,
-  toRedisFault,
-} from '../redis/redis.errors.js';
+import { aclFault, forbiddenCommand, type RedisFault, toRedisFault } from '../redis/redis.errors.js';
 import { HangWatch } from '../redis/redis.hang-watch.js';
 import { isRedisClient } from '../redis/redis.options.js';
 import { tagsOfMasters } from '../redis/redis.slots.js';
