@@ -63,6 +63,20 @@ const RULES: readonly Rule[] = [
     ofConnecting: true,
   },
   {
+    pattern: /No such master with that name/i,
+    code: 'ServiceUnavailable',
+    message: 'The Sentinels know no primary of that name.',
+    hint: 'Check `name` in the `redis` option.',
+    ofConnecting: true,
+  },
+  {
+    pattern: /cluster support disabled/i,
+    code: 'ServiceUnavailable',
+    message: 'The `nodes` of the `redis` option are no nodes of a Redis Cluster.',
+    hint: 'For one server write `redis: { host, port }`.',
+    ofConnecting: true,
+  },
+  {
     pattern: NO_DATABASE,
     code: 'ServiceUnavailable',
     message: 'The Redis server has no database with that number.',

@@ -197,6 +197,12 @@ describe.each(IOREDIS_VERSIONS)('connections, %s', (_, version: IORedisName) => 
     });
   });
 
+  it('`nodes` that are none of a Cluster are told as such', async () => {
+    const { fault } = await open({ nodes: [{ port: server.port }] }).opened();
+    expect(fault).toMatchObject({ code: 'ServiceUnavailable' });
+    expect(fault?.message).toMatch(/are no nodes of a Redis Cluster.*`redis: \{ host, port \}`/);
+  });
+
   it('keeps the name that it is given, and is called syncguard without one', async () => {
     const { port } = server;
     for (const redis of [

@@ -95,6 +95,14 @@ describe('on Redis behind Sentinel', () => {
       }
     });
 
+    it('a name that the Sentinels do not know is told as such', async () => {
+      const connection = open(version, { ...group.options, name: 'other' });
+      const { fault } = await connection.opened();
+      await connection.close();
+      expect(fault).toMatchObject({ code: 'ServiceUnavailable' });
+      expect(fault?.message).toMatch(/The Sentinels know no primary of that name.*`name`/);
+    });
+
     it("a user's client without a failoverDetector is warned of, by code", async () => {
       const { Redis } = ioredisOf(version);
       const client = (more: object) => group.track(new Redis({ ...group.options, ...more }));
