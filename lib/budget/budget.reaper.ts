@@ -82,7 +82,8 @@ export class BudgetReaper {
   async #reapDue(): Promise<void> {
     this.#roundAtMs = performance.now();
     let mayBeMore = await this.#shareAndReap([...this.#watched.keys()]);
-    while (mayBeMore && !this.#stopped) mayBeMore = await this.#shareAndReap([]);
+    const endMs = this.#roundAtMs + this.everyMs;
+    while (mayBeMore && !this.#stopped && performance.now() < endMs) mayBeMore = await this.#shareAndReap([]);
   }
 
   /**
@@ -131,11 +132,15 @@ export class BudgetReaper {
     this.#watched.set(root, watched);
   }
 
-  /** Returns in how many ms the root must be reaped again, or null if it is empty. */
+  /**
+   * Returns in how many ms the root must be reaped again, or null if it is empty. What takes longer than a round goes on in
+   * the next one, so a server that always answers that there is more holds up no other root.
+   */
   async #reap(root: string): Promise<number | null> {
+    const endMs = performance.now() + this.everyMs;
     for (;;) {
       const { nextInMs } = await reapBatch(this.backend, { root, max: REAP_BATCH }, this.onFound);
-      if (nextInMs !== 0 || this.#stopped) return nextInMs;
+      if (nextInMs !== 0 || this.#stopped || performance.now() > endMs) return nextInMs;
     }
   }
 }

@@ -51,6 +51,8 @@ export interface RedisBudgetBackendConfig {
 const LONGEST_ROOT = 200;
 /** How often a call is sent whose windows the server calls stale. They are stale again only while its clock jumps. */
 const STALE_ATTEMPTS = 3;
+/** For how many `commandTimeoutMs` a call runs again. */
+const MOST_TIMEOUTS = 5;
 /** The largest number of scopes whose periods of setLimit are remembered between calls. */
 const MAX_REMEMBERED = 1_000;
 
@@ -162,6 +164,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     args: Args<Arg>,
   ): Promise<TextReply> {
     const keys = this.#keysOf(root);
+    const endMs = this.#endMs();
     const all: Readonly<Record<string, ScriptArg>> = Object.assign(args, {
       retentionMs: this.config.retentionMs,
     });
@@ -169,6 +172,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
       for (;;) {
         const reply = await this.runner.run(script, keys, all, { signal, onLate, onReplay: onResent });
         if (reply[0] !== 'more') return reply;
+        if (performance.now() > endMs) throw endless('more');
       }
     } catch (error) {
       throw BudgetUnavailableError.from(error);
@@ -185,12 +189,14 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     scopes: readonly port.LimitedScope[],
     args: Args<Exclude<Arg, keyof Entries>>,
   ): Promise<TextReply> {
+    const endMs = this.#endMs();
     for (let stale = 0; stale < STALE_ATTEMPTS;) {
       const all = Object.assign(this.#entriesOf(call.root, scopes), args) as Args<Arg | keyof Entries>;
       const reply = await this.#run(script, call, all);
       const status = reply[0];
       if (status === 'no_limit') throw noLimit(decodeScope(reply[1] ?? ''));
       if (status !== 'stale' && status !== 'periods') return reply;
+      if (performance.now() > endMs) throw endless(status);
       if (status === 'stale') stale++;
       this.#skewMs = Number(reply[1]) - Date.now();
       for (const each of reply.slice(2)) this.#learn(call.root, each);
@@ -200,6 +206,11 @@ export class RedisBudgetBackend implements port.BudgetBackend {
       message: `The clock of the Redis server changed during each of ${STALE_ATTEMPTS} attempts, so the windows of this budget could not be determined. Nothing was counted.`,
       hint: 'Call again. If it happens often, let the time service of the server adjust the clock slowly and never set it, and compare the clocks of all servers of a Cluster or Sentinel set.',
     });
+  }
+
+  /** When a call that is told to run again gives up. A server that answers as ours do is done long before. */
+  #endMs(): number {
+    return performance.now() + MOST_TIMEOUTS * this.runner.commandTimeoutMs;
   }
 
   #entriesOf(root: string, scopes: readonly port.LimitedScope[]): Entries {
@@ -234,6 +245,13 @@ function withListeners<Result>(
   const isAnswer = ([status]: TextReply): boolean => !NO_ANSWER.has(status);
   return { root, signal, onResent, onLate: (reply) => isAnswer(reply) && onLate(parse(reply)) };
 }
+
+const endless = (status: string): BudgetUnavailableError =>
+  new BudgetUnavailableError({
+    code: 'Internal',
+    message: `The server answered '${status}' again and again, so the call gave up.`,
+    hint: 'Look for a proxy or a module that changes the replies of scripts, and for another program that writes to the keys of budgets.',
+  });
 
 const NO_ANSWER: ReadonlySet<string> = new Set(['more', 'stale', 'periods', 'no_limit']);
 

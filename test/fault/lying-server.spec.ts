@@ -1,0 +1,62 @@
+import { Redis } from 'ioredis';
+import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.js';
+import { BudgetReaper } from '../../lib/budget/budget.reaper.js';
+import { parsePeriodKey } from '../../lib/budget/budget.calendar.js';
+import { ScriptRunner } from '../../lib/script/script-runner.js';
+import { eventually } from '../support/eventually.js';
+import { startLyingServer } from '../support/lying-server.js';
+
+const COMMAND_TIMEOUT_MS = 400;
+const limits = [{ period: parsePeriodKey('day'), limit: 100n, thresholds: [], inherited: false }];
+const scopes = [{ scope: 'org', limits }];
+const hold = { root: 'default', id: 'i', amount: 1n, ttlMs: 60_000, meta: '', nonce: 'n', scopes };
+
+describe('a server whose scripts always want to be called again', () => {
+  const clients: Redis[] = [];
+  afterEach(() => {
+    for (const client of clients.splice(0)) client.disconnect();
+  });
+  const backendOn = ({ port }: { port: number }): RedisBudgetBackend => {
+    const client = new Redis({ port, protocol: 2, enableReadyCheck: false });
+    clients.push(client);
+    return new RedisBudgetBackend(new ScriptRunner(client, COMMAND_TIMEOUT_MS), {
+      keyPrefix: 'syncguard',
+      retentionMs: 900_000,
+    });
+  };
+
+  it.each<[string, readonly string[]]>([
+    ['more', ['more']],
+    ['periods', ['periods', '1', 'org|month']],
+  ])('%s ends a call', async (status, answer) => {
+    await using server = await startLyingServer(() => answer);
+    const backend = backendOn(server);
+    await eventually(() => expect(clients[0]?.status).toBe('ready'));
+    await expect(backend.reserve({ ...hold, mode: 'run' })).rejects.toMatchObject({
+      code: 'Internal',
+      message: expect.stringContaining(`'${status}' again and again`) as unknown,
+    });
+    expect(server.scripts).toBeGreaterThan(1);
+  });
+
+  it('a root that is never done does not hold up the others', async () => {
+    const reaped = new Set<string>();
+    const backend = {
+      reap: ({ root }: { root: string }) =>
+        new Promise<{ expired: []; unread: []; purged: 0; nextInMs: 0 }>((resolve) => {
+          reaped.add(root);
+          setImmediate(() => resolve({ expired: [], unread: [], purged: 0, nextInMs: 0 }));
+        }),
+      roots: undefined,
+    };
+    const reaper = new BudgetReaper(
+      backend as never,
+      5,
+      () => {},
+      () => {},
+    );
+    for (const root of ['one', 'two']) reaper.touch(root);
+    await eventually(() => expect(reaped).toStrictEqual(new Set(['one', 'two'])));
+    await reaper.stop();
+  });
+});
