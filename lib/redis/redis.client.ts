@@ -41,6 +41,7 @@ export interface RedisClient extends Partial<
   disconnect?(): void;
   quit?(): Promise<unknown>;
   subscribe?(channel: string): Promise<unknown>;
+  publish?(channel: string, message: string): Promise<unknown>;
   nodes?(role?: 'all' | 'master' | 'slave'): RedisClient[];
   on?(event: string, listener: (...args: unknown[]) => void): unknown;
   off?(event: string, listener: (...args: unknown[]) => void): unknown;

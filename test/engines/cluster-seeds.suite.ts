@@ -2,6 +2,8 @@ import 'reflect-metadata';
 import type { NatMap } from 'ioredis';
 import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
 import type { RedisConnectionOptions } from '../../lib/redis/redis.client.js';
+import { RedisSubscriber } from '../../lib/redis/redis.subscriber.js';
+import { ask } from '../support/engines/ask.js';
 import { type RedisCluster, startRedisCluster } from '../support/engines/cluster.js';
 import { crash, killClients, switchMaster } from '../support/engines/faults.js';
 import { eventually } from '../support/eventually.js';
@@ -123,4 +125,45 @@ describe('a Cluster that is known by', () => {
     await cluster.untilUp();
     await untilUp();
   }, 60_000);
+
+  it('a node that has left it, and answers: what waits for messages moves to another', async () => {
+    const nodes = cluster.nodes as Address[];
+    const { runner } = open('ioredis', { nodes });
+    await untilUp();
+    let heard = 0;
+    const events = {
+      onMessage: () => heard++,
+      onListening: () => {},
+      onSilence: () => {},
+      isNeeded: () => true,
+    };
+    const subscriber = new RedisSubscriber(runner.client, 'syncguard/test', events);
+    try {
+      await eventually(async () => expect(await subscriber.open()).toBe(true));
+      const node = await subscribed();
+      await switchMaster(cluster, node);
+      await leave(node);
+      const other = cluster.servers.find((server) => server !== node) as RedisServer;
+      await eventually(async () => {
+        await ask(other, 'PUBLISH', 'syncguard/test', 'it');
+        expect(heard).toBeGreaterThan(0);
+      });
+    } finally {
+      subscriber.close();
+    }
+  }, 60_000);
+
+  async function subscribed(): Promise<RedisServer> {
+    for (const server of cluster.servers)
+      if ((await ask(server, 'PUBSUB', 'NUMSUB', 'syncguard/test')).includes(1 as never)) return server;
+    throw new Error('No node has the subscriber.');
+  }
+
+  /** A replica is told to go by all others, and forgets them. */
+  async function leave(replica: RedisServer): Promise<void> {
+    await cluster.untilAgreed();
+    const id = await ask(replica, 'CLUSTER', 'MYID');
+    for (const server of cluster.servers) if (server !== replica) await ask(server, 'CLUSTER', 'FORGET', id);
+    await ask(replica, 'CLUSTER', 'RESET');
+  }
 });
