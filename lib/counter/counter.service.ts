@@ -1,10 +1,10 @@
 import { randomBytes } from 'node:crypto';
-import { Injectable } from '@nestjs/common';
+import { Injectable, type OnApplicationShutdown } from '@nestjs/common';
 import { days } from '../core/time.js';
 import { type CallOptions, callOptions, integer, userKey } from '../core/validate.js';
 import type { CounterBackend, CounterCall } from './counter.backend.js';
 import type { CounterResult, CounterState, IncrementOptions, PeekCounterOptions } from './counter.types.js';
-import { attributed, checked } from './counter.errors.js';
+import { attributed, checked, CounterError } from './counter.errors.js';
 
 const MAX_WINDOW_MS = days(3_650);
 
@@ -18,7 +18,9 @@ const MAX_WINDOW_MS = days(3_650);
  * if (!ok) throw new ForbiddenException('No exports left today.');
  */
 @Injectable()
-export class CounterService {
+export class CounterService implements OnApplicationShutdown {
+  #isClosed = false;
+
   /** @internal The module creates the service. */
   constructor(private readonly backend: CounterBackend) {}
 
@@ -32,7 +34,7 @@ export class CounterService {
    */
   async increment(key: string, options: IncrementOptions): Promise<CounterResult> {
     const call = checked(() => validateIncrement(key, options));
-    const reply = await attributed(this.backend.increment(call, options));
+    const reply = await attributed(this.#open.increment(call, options));
     return { ...reply, remaining: Math.max(0, call.max - reply.count) };
   }
 
@@ -43,7 +45,7 @@ export class CounterService {
       if (max !== undefined) integer('max', max, 0, Number.MAX_SAFE_INTEGER);
       return { max, name: userKey(key) };
     });
-    const reply = await attributed(this.backend.peek(name, options));
+    const reply = await attributed(this.#open.peek(name, options));
     return { ...reply, ...(max === undefined ? {} : { remaining: Math.max(0, max - reply.count) }) };
   }
 
@@ -53,7 +55,22 @@ export class CounterService {
       callOptions(options, []);
       return userKey(key);
     });
-    await attributed(this.backend.reset(name, options));
+    await attributed(this.#open.reset(name, options));
+  }
+
+  /** Nest calls this before the connection closes. */
+  onApplicationShutdown(): void {
+    this.#isClosed = true;
+  }
+
+  /** The backend, unless the app has shut down. In memory it would go on, where Redis cannot. */
+  get #open(): CounterBackend {
+    if (this.#isClosed)
+      throw new CounterError({
+        code: 'ServiceUnavailable',
+        message: 'The app has shut down, so its counters are closed.',
+      });
+    return this.backend;
   }
 }
 

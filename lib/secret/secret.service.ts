@@ -1,4 +1,4 @@
-import { Injectable } from '@nestjs/common';
+import { Injectable, type OnApplicationShutdown } from '@nestjs/common';
 import type { CallOptions } from '../core/validate.js';
 import type { SecretBackend, SecretFacts, SettleReply, ViewReply } from './secret.backend.js';
 import { invalidArgument, SecretError } from './secret.errors.js';
@@ -44,7 +44,9 @@ import {
  * if (secret.ok) return open(secret.payload);
  */
 @Injectable()
-export class SecretService {
+export class SecretService implements OnApplicationShutdown {
+  #isClosed = false;
+
   /** @internal The module creates the service. */
   constructor(
     private readonly backend: SecretBackend,
@@ -60,7 +62,7 @@ export class SecretService {
   async create(secret: CreateSecretOptions): Promise<CreatedSecret> {
     const { id, ...checked } = validateCreate(secret, this.options);
     const { receipt, tag, proof } = createReceipt(tagOf(id));
-    const reply = await attributed(this.backend.create({ ...checked, tag, proof }, secret));
+    const reply = await attributed(this.#open.create({ ...checked, tag, proof }, secret));
     if (reply === 'conflict')
       throw new SecretError({
         code: 'SecretConflict',
@@ -87,7 +89,7 @@ export class SecretService {
     const tag = tagOf(validateId(id));
     const { viewId, callId, leaseMs } = validateView(options);
     const reply = await attributed(
-      this.backend.view({ tag, viewTag: tagOf(viewId), callId, leaseMs }, options),
+      this.#open.view({ tag, viewTag: tagOf(viewId), callId, leaseMs }, options),
     );
     if (reply === 'not_found') return this.#notShown(reply);
     switch (reply.outcome) {
@@ -112,7 +114,7 @@ export class SecretService {
    * Returns whether `view()` would show the secret to a new reader, or why not. Shows no payload and changes nothing.
    */
   async peek(id: string, options: CallOptions = {}): Promise<PeekResult> {
-    const reply = await attributed(this.backend.peek(tagOf(validateId(id)), validateCall(options)));
+    const reply = await attributed(this.#open.peek(tagOf(validateId(id)), validateCall(options)));
     if (reply === 'not_found') return this.#notShown(reply);
     if (reply.outcome !== 'live')
       return { ...this.#notShown(reply.outcome), ...(this.options.uniform ? {} : viewsSoFar(reply)) };
@@ -130,9 +132,7 @@ export class SecretService {
   async burn(idOrReceipt: string, options: CallOptions = {}): Promise<BurnResult> {
     const receipt = parseReceipt(idOrReceipt);
     const target = receipt ?? { tag: tagOf(validateId(idOrReceipt)) };
-    const reply = await attributed(
-      this.backend.burn({ ...target, burnId: createId() }, validateCall(options)),
-    );
+    const reply = await attributed(this.#open.burn({ ...target, burnId: createId() }, validateCall(options)));
     if (reply !== 'not_found' && reply.outcome === 'burned') return { ok: true, leased: reply.leasedAtBurn };
     // A receipt proves that the caller is the sender, who may know everything.
     if (reply === 'not_found' || (this.options.uniform && !receipt))
@@ -143,7 +143,7 @@ export class SecretService {
 
   /** Returns to the sender what has happened to the secret. */
   async status(receipt: string, options: CallOptions = {}): Promise<SecretStatus> {
-    const reply = await attributed(this.backend.status(validateReceipt(receipt), validateCall(options)));
+    const reply = await attributed(this.#open.status(validateReceipt(receipt), validateCall(options)));
     if (reply === 'not_found') return { ok: false, reason: reply };
     const { outcome: state, viewsRemaining, expiresAtMs, ended, endedAtMs, leasedAtBurn } = reply;
     return {
@@ -157,7 +157,7 @@ export class SecretService {
    * and with `maxFailures` also as a wrong try.
    */
   async confirm(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
-    return this.#settled(await attributed(this.backend.confirm(tagsOf(id, viewId), validateCall(options))));
+    return this.#settled(await attributed(this.#open.confirm(tagsOf(id, viewId), validateCall(options))));
   }
 
   /**
@@ -165,7 +165,22 @@ export class SecretService {
    * counts as a wrong try.
    */
   async release(id: string, viewId: string, options: CallOptions = {}): Promise<SettleResult> {
-    return this.#settled(await attributed(this.backend.release(tagsOf(id, viewId), validateCall(options))));
+    return this.#settled(await attributed(this.#open.release(tagsOf(id, viewId), validateCall(options))));
+  }
+
+  /** Nest calls this before the connection closes. */
+  onApplicationShutdown(): void {
+    this.#isClosed = true;
+  }
+
+  /** The backend, unless the app has shut down. In memory it would go on, where Redis cannot. */
+  get #open(): SecretBackend {
+    if (this.#isClosed)
+      throw new SecretError({
+        code: 'ServiceUnavailable',
+        message: 'The app has shut down, so its secrets are closed.',
+      });
+    return this.backend;
   }
 
   #notShown(reason: NotShownReason): NotShown {

@@ -316,6 +316,30 @@ describe('SecretService on Redis', () => {
     expect(await admin.pexpiretime(content)).toBe(expiresAtMs);
   });
 
+  it('leaves what a newer version wrote as it is, and says so', async () => {
+    const { id, receipt } = await secrets.create({ payload: 'p', views: 1, ttlMs: 60_000 });
+    const [content, record] = (await admin.keys('*')).sort() as [string, string];
+    await admin.hset(record, 'v', '2', 'opensAtMs', '4102444800000');
+    const stored = () => Promise.all([content, record].map((key) => admin.hgetall(key)));
+    const before = await stored();
+    for (const call of [
+      () => secrets.view(id),
+      () => secrets.view(id, { leaseMs: 1_000 }),
+      () => secrets.peek(id),
+      () => secrets.burn(receipt),
+      () => secrets.status(receipt),
+      () => secrets.confirm(id, 'view-1'),
+      () => secrets.release(id, 'view-1'),
+      () => secrets.create({ id, payload: 'q', views: 1 }),
+    ]) {
+      const refused: unknown = await call().catch((error: unknown) => error);
+      expect(refused).toBeInstanceOf(SecretError);
+      expect(refused).toMatchObject({ code: 'ServiceUnavailable' });
+      expect(String(refused)).toMatch(/newer version/);
+      expect(await stored()).toStrictEqual(before);
+    }
+  });
+
   it('keeps the tombstone until the deadline where that is later', async () => {
     const { id, expiresAtMs } = await secrets.create({ payload: 'p', views: 1, ttlMs: 7 * 86_400_000 });
     await secrets.view(id);

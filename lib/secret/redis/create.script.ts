@@ -16,7 +16,8 @@ export const createScript = defineScript({
   keys: KEYS,
   args: ['proof', 'bytes', 'form', 'views', 'ttlMs', 'meta', 'maxFailures', 'secretLabel', 'tombstoneMs'],
   lua: /* lua */ `${NOW_MS}
-local taken = redis.call('HMGET', record, 'proof', 'expires')
+local taken = redis.call('HMGET', record, 'proof', 'expires', 'v')
+if taken[3] then return redis.error_reply('SYNCGUARD_NEWER') end
 if taken[1] then return taken[1] == proof and tonumber(taken[2]) or -1 end
 if redis.call('EXISTS', content, record) > 0 then
   return redis.error_reply('SYNCGUARD_FOREIGN the key is not a secret')

@@ -11,6 +11,7 @@ const CUT_LENGTH = 23;
 //   used     views counted or pending               viewed   when it was last shown
 //   max      maxFailures, 0 without                 failures  the calls of released leases, and of lapsed ones noted
 //   ended    'how:atMs' of its burn                 label    for events
+//   v        the version of another form of the record: one that a newer version of this package wrote, and stays as it is
 //   tombstone  tombstoneMs                          cut      'viewTag,' of each view that was pending when it was burned
 //   view:<viewTag>  views remaining after it        failed:<viewTag>  'released' or 'lapsed'
 //   released, confirmed, last  the last viewTag that was released, confirmed, or counted without a limit of views
@@ -25,7 +26,8 @@ export const STATE = /* lua */ `
 -- Sets: time, nowMs, fields, known, label, left, expiresAtMs, used, viewedAtMs, max, failures, tries, pending,
 --   lapsed, triesPending, lapsedAtMs, ended, endedAtMs, cut, full, state, tell.${NOW_MS}
 local fields = redis.call('HMGET', record, 'proof', 'left', 'expires', 'leases', 'used', 'viewed', 'max', 'failures',
-  'ended', 'label', 'cut', 'tombstone')
+  'ended', 'label', 'cut', 'tombstone', 'v')
+if fields[13] then return redis.error_reply('SYNCGUARD_NEWER') end
 local known, label = fields[1], fields[10] or ''
 local left, expiresAtMs = tonumber(fields[2] or 0), tonumber(fields[3] or 0)
 if known and not (left and expiresAtMs and fields[2] and fields[3]) then
