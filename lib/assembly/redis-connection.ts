@@ -45,11 +45,13 @@ export class RedisConnection {
   readonly runner: ScriptRunner;
   readonly #client: RedisClient;
   readonly #isOurs: boolean;
+  readonly #config: Omit<RedisConnectionConfig, 'redis'>;
   #askedAtMs = -Infinity;
   #asking: NodeJS.Timeout | undefined;
 
-  constructor(private readonly config: RedisConnectionConfig) {
-    const { redis, commandTimeoutMs } = config;
+  constructor({ redis, ...config }: RedisConnectionConfig) {
+    const { commandTimeoutMs } = config;
+    this.#config = config;
     this.#isOurs = !isRedisClient(redis);
     this.#client = isRedisClient(redis)
       ? redis
@@ -100,7 +102,7 @@ export class RedisConnection {
     }
     const isNews = forbidden.join() !== this.runner.forbidden.join();
     this.runner.forbidden = forbidden;
-    if (isNews && forbidden.length > 0) this.config.warn?.(aclWarning(forbidden));
+    if (isNews && forbidden.length > 0) this.#config.warn?.(aclWarning(forbidden));
   }
 
   /** Adds a function that is called when a lost connection is back. The server may have lost its scripts and data. */
@@ -112,7 +114,7 @@ export class RedisConnection {
     clearTimeout(this.#asking);
     this.runner.onForbidden = undefined;
     this.runner.close();
-    if (!this.#isOurs && !this.config.closeClient) return;
+    if (!this.#isOurs && !this.#config.closeClient) return;
     // Nobody can act on errors during the close. Without a listener ioredis would print them.
     this.#client.on?.('error', () => {});
     // QUIT lets sent commands be answered. A server that does not answer must not delay the shutdown.
@@ -135,7 +137,7 @@ export class RedisConnection {
 
   /** Returns a key, or one for each master of a Cluster. */
   #keys(name: string): string[] {
-    const key = `${this.config.keyPrefix}/${name}`;
+    const key = `${this.#config.keyPrefix}/${name}`;
     const tags = this.#client.isCluster ? tagsOfMasters(this.#client) : [];
     return tags.length > 0 ? tags.map((tag) => `${key}:{${tag}}`) : [key];
   }

@@ -9,17 +9,16 @@ export class ScriptLoader {
   /** The name and the Lua text of each script, for inspection. */
   readonly scripts: readonly { readonly name: string; readonly lua: string }[];
   readonly #scripts: readonly Script[];
+  readonly #runner: ScriptRunner | undefined;
 
   /** @internal Without a runner (in memory) `load()` does nothing. */
-  constructor(
-    scripts: readonly Script[],
-    private readonly runner?: ScriptRunner,
-  ) {
+  constructor(scripts: readonly Script[], runner?: ScriptRunner) {
+    this.#runner = runner;
     this.scripts = this.#scripts = scripts;
   }
 
   /** @internal */
   load(): void {
-    for (const script of this.#scripts) this.runner?.register(script);
+    for (const script of this.#scripts) this.#runner?.register(script);
   }
 }

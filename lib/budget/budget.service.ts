@@ -58,6 +58,7 @@ import type { CurrentHold } from './current-hold.js';
  * await budgets.finalize(hold, answer.usage.totalTokens);
  */
 export class BudgetService implements OnModuleDestroy {
+  readonly #backend: BudgetBackend;
   readonly #runs: BudgetRuns;
   readonly #drainMs: number;
   readonly #limitsOf: ReturnType<typeof limitsFinder>;
@@ -67,10 +68,11 @@ export class BudgetService implements OnModuleDestroy {
 
   /** @internal The module creates the service. */
   constructor(
-    private readonly backend: BudgetBackend,
+    backend: BudgetBackend,
     options: BudgetServiceOptions,
     private readonly events: BudgetEvents = {},
   ) {
+    this.#backend = backend;
     this.#drainMs = options.shutdown?.drainMs ?? 0;
     this.#limitsOf = limitsFinder(options.limits);
     this.#runs = new BudgetRuns(
@@ -109,7 +111,7 @@ export class BudgetService implements OnModuleDestroy {
       late: check.validateOneOf('late', late, ['record', 'if-available', 'reject']),
     });
     this.#reaper?.touch(request.root);
-    return presentAmounts(await this.#runs.settle(request, () => this.backend.finalize(request)), actual);
+    return presentAmounts(await this.#runs.settle(request, () => this.#backend.finalize(request)), actual);
   }
 
   /**
@@ -118,7 +120,7 @@ export class BudgetService implements OnModuleDestroy {
    */
   async abort(ref: BudgetRef, options: CallOptions = {}): Promise<AbortResult> {
     const request = check.validateRef(ref, options);
-    const result = await this.#runs.settle(request, () => this.backend.abort(request));
+    const result = await this.#runs.settle(request, () => this.#backend.abort(request));
     const { generation: _, ...aborted } = result;
     return presentAmounts(aborted);
   }
@@ -126,13 +128,13 @@ export class BudgetService implements OnModuleDestroy {
   /** Sets the remaining life of a hold, in ms, 1 to 2^31 - 1. Never revives an expired hold. */
   async extend(ref: BudgetRef, ttlMs: number, options: CallOptions = {}): Promise<ExtendHoldResult> {
     const request = { ...check.validateRef(ref, options), ttlMs: check.validateTtl(ttlMs) };
-    return presentAmounts(await this.backend.extend(request));
+    return presentAmounts(await this.#backend.extend(request));
   }
 
   /** Commits an amount in one step, for a cost that is known in advance. */
   async charge(options: ChargeOptions): Promise<ChargeResult> {
     const request = await this.#limited(check.validateCharge(options));
-    return presentAmounts(await this.backend.charge(request), options.amount);
+    return presentAmounts(await this.#backend.charge(request), options.amount);
   }
 
   /** Refunds part or all of a committed amount. That much is free again in the windows in which it was spent. */
@@ -147,19 +149,19 @@ export class BudgetService implements OnModuleDestroy {
       amount: check.validateAmount('amount', amount),
       refundId: check.validateId(refundId, 'refundId'),
     };
-    return presentAmounts(await this.backend.refund(request), amount);
+    return presentAmounts(await this.#backend.refund(request), amount);
   }
 
   /** Adds an amount to the limit of the open window, such as a top-up. */
   async credit(options: CreditOptions): Promise<CreditResult> {
     const { scopes, ...request } = await this.#limited(check.validateCredit(options));
     const scope = scopes[0] as LimitedScope;
-    return presentAmounts(await this.backend.credit({ ...request, scope }), options.amount);
+    return presentAmounts(await this.#backend.credit({ ...request, scope }), options.amount);
   }
 
   /** Sets a limit for all processes. It takes precedence over the configured one until `limit: null` clears it. */
   async setLimit(options: SetLimitOptions): Promise<SetLimitResult> {
-    return this.backend.setLimit(check.validateSetLimit(options));
+    return this.#backend.setLimit(check.validateSetLimit(options));
   }
 
   /** Returns the open windows of a scope, one balance for each period. */
@@ -167,12 +169,12 @@ export class BudgetService implements OnModuleDestroy {
     const { signal } = checkedOptions(options, ['root', 'scope']);
     const root = check.validateRoot(options.root);
     const [scope] = await this.#limitsOf(root, [check.validateScope('scope', options.scope)]);
-    return presentAmounts(await this.backend.balance({ root, scope: scope as LimitedScope, signal }));
+    return presentAmounts(await this.#backend.balance({ root, scope: scope as LimitedScope, signal }));
   }
 
   /** Returns the record of an operation. Null if there is none, or if it ended more than `retentionMs` ago. */
   async get(ref: BudgetRef, options: CallOptions = {}): Promise<BudgetRecord | null> {
-    return presentAmounts(await this.backend.get(check.validateRef(ref, options)));
+    return presentAmounts(await this.#backend.get(check.validateRef(ref, options)));
   }
 
   /**
@@ -187,7 +189,7 @@ export class BudgetService implements OnModuleDestroy {
       check.validateOneOf('state', state, ['pending', 'finalized', 'aborted', 'expired']);
     const scope = given.scope === undefined ? undefined : check.validateScope('scope', given.scope);
     const range = { cursor: check.validateCursor(cursor), limit: check.validateCount('limit', limit, 1_000) };
-    const page = await this.backend.list({ root, ...range, signal });
+    const page = await this.#backend.list({ root, ...range, signal });
     const isAsked = (record: BudgetRecord): boolean =>
       (state ?? record.state) === record.state && (scope === undefined || record.scopes.includes(scope));
     return presentAmounts({ records: page.records.filter(isAsked), cursor: page.cursor });
@@ -197,7 +199,7 @@ export class BudgetService implements OnModuleDestroy {
   async reap(options: ReapOptions = {}): Promise<ReapResult> {
     const { signal, max = 1_000 } = checkedOptions(options, ['root', 'max']);
     const request = { root: check.validateRoot(options.root), signal };
-    return reapUpTo(check.validateCount('max', max, 100_000), this.backend, request, this.#onFound);
+    return reapUpTo(check.validateCount('max', max, 100_000), this.#backend, request, this.#onFound);
   }
 
   /**
@@ -208,7 +210,7 @@ export class BudgetService implements OnModuleDestroy {
   async verify(root?: string, options: VerifyOptions = {}): Promise<VerifyResult> {
     const { signal, repair } = checkedOptions(options, ['repair']);
     if (repair !== undefined) check.checked(() => boolean('repair', repair));
-    return presentAmounts(await this.backend.verify({ root: check.validateRoot(root), repair, signal }));
+    return presentAmounts(await this.#backend.verify({ root: check.validateRoot(root), repair, signal }));
   }
 
   /**
@@ -261,7 +263,7 @@ export class BudgetService implements OnModuleDestroy {
     }
     const request = await this.#limited(valid);
     try {
-      return presentAmounts(await this.backend.reserve(request), options.amount);
+      return presentAmounts(await this.#backend.reserve(request), options.amount);
     } catch (error) {
       const isUnknown = mode === 'run' || options.id === undefined;
       if (isUnknown && error instanceof BudgetUnavailableError) this.#undo(request, error);
@@ -283,7 +285,7 @@ export class BudgetService implements OnModuleDestroy {
   /** Aborts the hold of a reserve that may have run although its answer did not come. Nobody else would settle it. */
   #undo({ root, id, nonce, ttlMs }: ReserveRequest, fault: unknown): void {
     const hold = { root, id, generation: 0, nonce };
-    this.#runs.retries.start(() => this.backend.abort(hold).then(() => true), ttlMs, fault);
+    this.#runs.retries.start(() => this.#backend.abort(hold).then(() => true), ttlMs, fault);
   }
 
   /** Warns once of a fault that is no outage, because no caller sees it. */

@@ -19,10 +19,13 @@ const MAX_WINDOW_MS = days(3_650);
  */
 @Injectable()
 export class CounterService implements OnApplicationShutdown {
+  readonly #backend: CounterBackend;
   #isClosed = false;
 
   /** @internal The module creates the service. */
-  constructor(private readonly backend: CounterBackend) {}
+  constructor(backend: CounterBackend) {
+    this.#backend = backend;
+  }
 
   /**
    * Adds `cost` to the count if the sum is not above the maximum. Otherwise returns `ok: false` and counts nothing.
@@ -70,7 +73,7 @@ export class CounterService implements OnApplicationShutdown {
         code: 'ServiceUnavailable',
         message: 'The app has shut down, so its counters are closed.',
       });
-    return this.backend;
+    return this.#backend;
   }
 }
 

@@ -31,6 +31,7 @@ import {
   SyncGuardExceptionFilter,
 } from '../transport/syncguard-exception.filter.js';
 import { SyncGuardHealthIndicator } from './syncguard.health.js';
+import { hideOptions } from './hidden-options.js';
 import {
   OPTION_NAMES,
   resolveOptions,
@@ -65,6 +66,20 @@ function locksOf({ backends, options, emit, connection }: Parts): LockService {
   const locks = new LockService(backends.lock, { lock: options.lock, shutdown: options.shutdown, emit });
   connection?.onBack(() => locks.renewAll());
   return locks;
+}
+
+/** Replaces the options that a provider gives by a copy which shows no passwords. */
+function withHiddenOptions(definition: DynamicModule): DynamicModule {
+  const hide = (provider: Provider): Provider => {
+    if (typeof provider !== 'object' || provider.provide !== SYNCGUARD_OPTIONS) return provider;
+    if ('useValue' in provider) return { ...provider, useValue: hideOptions(provider.useValue) };
+    if (!('useFactory' in provider)) return provider;
+    const { useFactory: make } = provider;
+    const useFactory = async (...args: unknown[]): Promise<unknown> => hideOptions(await make(...args));
+    // Nest 10 tells dynamic modules apart by the texts of their functions.
+    return { ...provider, useFactory: Object.assign(useFactory, { toString: () => String(make) }) };
+  };
+  return { ...definition, providers: definition.providers?.map(hide) ?? [] };
 }
 
 /** Provides what is made of the parts, and of what Nest injects besides. */
@@ -132,12 +147,20 @@ const providers: Provider[] = [
   ],
 })
 export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
+  readonly #parts: Parts;
+  readonly #modules: ModulesContainer;
+  readonly #moduleRef: ModuleRef;
+
   /** @internal */
   constructor(
-    @Inject(SYNCGUARD_PARTS) private readonly parts: Parts,
-    @Inject(ModulesContainer) private readonly modules: ModulesContainer,
-    @Inject(ModuleRef) private readonly moduleRef: ModuleRef,
-  ) {}
+    @Inject(SYNCGUARD_PARTS) parts: Parts,
+    @Inject(ModulesContainer) modules: ModulesContainer,
+    @Inject(ModuleRef) moduleRef: ModuleRef,
+  ) {
+    this.#parts = parts;
+    this.#modules = modules;
+    this.#moduleRef = moduleRef;
+  }
 
   /**
    * Creates the module with options that are known now.
@@ -150,7 +173,7 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
     const { isGlobal, ...rest } = options;
     resolveOptions(rest);
     const checked = { ...rest, isGlobal: boolean('isGlobal', isGlobal ?? true) };
-    return { ...ConfigurableModuleClass.forRoot(checked), module: this };
+    return { ...withHiddenOptions(ConfigurableModuleClass.forRoot(checked)), module: this };
   }
 
   /**
@@ -166,12 +189,12 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
         'forRootAsync needs exactly one of useFactory, useClass and useExisting.',
       );
     const checked = { ...options, isGlobal: boolean('isGlobal', given.isGlobal ?? true) };
-    return { ...ConfigurableModuleClass.forRootAsync(checked), module: this };
+    return { ...withHiddenOptions(ConfigurableModuleClass.forRootAsync(checked)), module: this };
   }
 
   onModuleInit(): void {
     this.#refuseTwo();
-    const enhancers = globalEnhancers(this.moduleRef);
+    const enhancers = globalEnhancers(this.#moduleRef);
     if (!enhancers)
       warn(
         'NEST_UNKNOWN: This version of Nest hides its global guards and filters, so SyncGuard could not check them.',
@@ -184,7 +207,7 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
 
   /** Throws if the module is global twice. The locks of the two would not exclude each other. */
   #refuseTwo(): void {
-    const globals = [...this.modules.values()].filter(
+    const globals = [...this.#modules.values()].filter(
       ({ metatype, isGlobal }) => metatype === SyncGuardModule && isGlobal,
     );
     if (globals.length > 1)
@@ -196,6 +219,6 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
 
   /** Closes the connection. Nest calls this after every service has drained. */
   async onApplicationShutdown(): Promise<void> {
-    await this.parts.connection?.close();
+    await this.#parts.connection?.close();
   }
 }

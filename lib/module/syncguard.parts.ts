@@ -13,7 +13,7 @@ export const SYNCGUARD_PARTS = Symbol.for('syncguard:parts');
 
 /** What the services of an app are made of. */
 export interface Parts {
-  readonly options: ResolvedSyncGuardOptions;
+  readonly options: Omit<ResolvedSyncGuardOptions, 'redis' | 'telemetry'>;
   /** Undefined in memory. */
   readonly connection: RedisConnection | undefined;
   /** Reports operations to the listener. Undefined without one. */
@@ -32,10 +32,11 @@ export const warn = (message: string): void => logger.warn(message);
  * @param given - takes the place of the backends of the options, for tests
  */
 export async function makeParts(userOptions: SyncGuardOptions, given?: Backends): Promise<Parts> {
-  const options = resolveOptions(userOptions);
-  const { lock, telemetry } = options;
+  // Connection and secrets stay here, so that nothing shows them.
+  const { redis, telemetry, ...options } = resolveOptions(userOptions);
+  const { lock } = options;
   if (userOptions?.lock?.maxRetries !== undefined && lock.fair) warn(MAX_RETRIES_UNUSED);
-  const connection = await openConnection(options);
+  const connection = await openConnection({ ...options, redis });
   const backends = given ?? (await backendsOf(options, connection));
   if (lock.fair && connection?.runner.readiness.ready) await backends.lock.prepare?.();
   const emit = telemetry && createTelemetry(telemetry, warn);
@@ -43,7 +44,7 @@ export async function makeParts(userOptions: SyncGuardOptions, given?: Backends)
 }
 
 async function backendsOf(
-  options: ResolvedSyncGuardOptions,
+  options: Parts['options'],
   connection: RedisConnection | undefined,
 ): Promise<Backends> {
   if (!connection) return (await import('../assembly/memory-backends.js')).memoryBackends(options);
@@ -56,7 +57,9 @@ export async function scriptLoader(connection: RedisConnection | undefined): Pro
   return new ScriptLoader(allScripts, connection?.runner);
 }
 
-async function openConnection(options: ResolvedSyncGuardOptions): Promise<RedisConnection | undefined> {
+async function openConnection(
+  options: Parts['options'] & Pick<ResolvedSyncGuardOptions, 'redis'>,
+): Promise<RedisConnection | undefined> {
   const { redis } = options;
   if (redis === undefined) {
     const message =

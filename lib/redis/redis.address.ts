@@ -61,7 +61,8 @@ function validatePart(at: string, name: string, value: unknown): void {
   if (name === 'port' && value !== undefined && value !== '') integer(at, Number(value), 1, 65_535);
   else if (typeof value !== 'string' || value === '' || standsForMissing(value))
     throw wrong(at, name === 'port' ? 'a port' : 'a string', value, UNSET);
-  else if (value.includes('://')) throw wrong(at, `a ${name}`, value, 'Pass the URL itself: `redis: url`.');
+  else if (value.includes('://') || (name === 'host' && value.includes('@')))
+    throw wrong(at, `a ${name}`, value, 'Pass the URL itself: `redis: url`.');
 }
 
 function ioredisOptions(

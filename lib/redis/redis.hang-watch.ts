@@ -13,18 +13,21 @@ const LEAST_PATIENCE_MS = 1_000;
  * next one too.
  */
 export class HangWatch {
+  readonly #client: RedisClient;
   #asked = false;
 
   constructor(
-    private readonly client: RedisClient,
+    client: RedisClient,
     private readonly patienceMs: number,
-  ) {}
+  ) {
+    this.#client = client;
+  }
 
   /** Call this when a command was not answered in time. */
   suspect(): void {
     if (this.#asked) return;
     this.#asked = true;
-    const asked = connectionsOf(this.client).flatMap(askForSignOfLife);
+    const asked = connectionsOf(this.#client).flatMap(askForSignOfLife);
     const patienceMs = Math.max(LEAST_PATIENCE_MS, this.patienceMs);
     // After a blocked event loop the answer may still be unread in the socket. `setImmediate` lets Node read it first.
     const giveUp = (): unknown => setImmediate(() => this.#giveUp(asked, patienceMs));

@@ -56,14 +56,17 @@ export class RedisReadiness {
     },
   };
 
-  constructor(private readonly client: RedisClient) {
+  readonly #client: RedisClient;
+
+  constructor(client: RedisClient) {
+    this.#client = client;
     listen(client, 'on', this.#listeners);
     if (client.isCluster) for (const node of connectionsOf(client)) this.#watchNode(node);
   }
 
   /** A client without a status (a mock) counts as ready. */
   get ready(): boolean {
-    const { status } = this.client;
+    const { status } = this.#client;
     return (status === 'ready' || status === undefined) && !this.#noDatabase;
   }
 
@@ -74,10 +77,10 @@ export class RedisReadiness {
 
   /** Connects a lazy client. `ready` rejects once the client is closed for good, or if the database does not exist. */
   wait(): { ready: Promise<void>; cancel(): void } {
-    if (this.client.status === 'end' || this.#noDatabase)
+    if (this.#client.status === 'end' || this.#noDatabase)
       return { ready: Promise.reject(this.fault()), cancel: () => {} };
     // The error of a failed first connect is also emitted as an 'error' event, whose listener keeps it.
-    if (this.client.status === 'wait') this.client.connect?.().catch(() => {});
+    if (this.#client.status === 'wait') this.#client.connect?.().catch(() => {});
     let waiter!: Waiter;
     const ready = new Promise<void>((resolve, reject) => {
       waiter = { resolve, reject };
@@ -90,7 +93,7 @@ export class RedisReadiness {
   fault(): RedisFault {
     const known = this.#noDatabase ?? connectingFault(this.#lastError);
     if (known) return known;
-    const { status, options } = this.client;
+    const { status, options } = this.#client;
     // A port without TLS does not answer a TLS greeting but waits for more, so no error names this mistake.
     const hint = status === 'end' ? CLOSED_HINT : options?.tls ? UNREACHABLE_BY_TLS_HINT : UNREACHABLE_HINT;
     const cause = this.#lastError === undefined ? undefined : toRedisFault(this.#lastError).cause;
@@ -104,9 +107,9 @@ export class RedisReadiness {
   }
 
   close(): void {
-    listen(this.client, 'off', this.#listeners);
-    if (this.client.isCluster)
-      for (const node of connectionsOf(this.client)) listen(node, 'off', this.#nodeListeners);
+    listen(this.#client, 'off', this.#listeners);
+    if (this.#client.isCluster)
+      for (const node of connectionsOf(this.#client)) listen(node, 'off', this.#nodeListeners);
     this.#settle((waiter) => waiter.reject(this.fault()));
   }
 

@@ -51,6 +51,7 @@ export interface SubscriberEvents {
  * Cluster, and is opened when it is first needed. It does not keep the process alive, and closes together with the client.
  */
 export class RedisSubscriber {
+  readonly #client: RedisClient;
   #connection: RedisClient | undefined;
   #opening: Promise<boolean> | undefined;
   #refusedUntilMs = -Infinity;
@@ -66,10 +67,11 @@ export class RedisSubscriber {
   readonly #context = new AsyncResource('SyncGuardSubscriber');
 
   constructor(
-    private readonly client: RedisClient,
+    client: RedisClient,
     private readonly channel: string,
     private readonly events: SubscriberEvents,
   ) {
+    this.#client = client;
     client.on?.('end', () => this.pause());
   }
 
@@ -114,7 +116,7 @@ export class RedisSubscriber {
   }
 
   async #open(): Promise<boolean> {
-    const connection = copyOf(this.client);
+    const connection = copyOf(this.#client);
     if (!connection) return false;
     this.#connection = connection;
     connection.on?.('error', () => {}); // An 'end' follows and is handled. Without this listener Node would throw.

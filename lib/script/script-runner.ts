@@ -42,6 +42,9 @@ const atTurnsEnd = setImmediate;
  * event loop are sent together.
  */
 export class ScriptRunner implements CallRunner {
+  // A client has a password. What is private is not shown by `util.inspect`.
+  readonly #client: RedisClient;
+  readonly #hangs: HangWatch | undefined;
   readonly readiness: RedisReadiness;
   readonly deadlines = new Deadlines();
   /** The commands that the ACL is known to forbid. */
@@ -60,12 +63,18 @@ export class ScriptRunner implements CallRunner {
   #onAllAnswered: (() => void)[] = [];
 
   constructor(
-    readonly client: RedisClient,
+    client: RedisClient,
     readonly commandTimeoutMs: number,
-    private readonly hangs?: HangWatch,
+    hangs?: HangWatch,
   ) {
+    this.#client = client;
+    this.#hangs = hangs;
     this.readiness = new RedisReadiness(client);
     this.#batches = !client.isCluster; // The keys of two calls are seldom in one slot.
+  }
+
+  get client(): RedisClient {
+    return this.#client;
   }
 
   /** Runs a script once. Rejects with a RedisFault only. */
@@ -84,11 +93,11 @@ export class ScriptRunner implements CallRunner {
   }
 
   register(script: LuaCommand): void {
-    this.#commands.set(script.command, defineOn(this.client, script));
+    this.#commands.set(script.command, defineOn(this.#client, script));
   }
 
   unanswered(): void {
-    this.hangs?.suspect();
+    this.#hangs?.suspect();
   }
 
   forbiddenIn({ lua }: Script): readonly string[] {
@@ -142,7 +151,7 @@ export class ScriptRunner implements CallRunner {
   }
 
   #laneOf(call: AnyCall): Lane {
-    const server = this.client.isCluster ? ownerOf(this.client, String(call.keysAndArgs[0])) : undefined;
+    const server = this.#client.isCluster ? ownerOf(this.#client, String(call.keysAndArgs[0])) : undefined;
     let lane = this.#lanes.get(server);
     if (!lane)
       this.#lanes.set(server, (lane = { renewals: [], queued: [], inFlight: 0, answeredMs: -Infinity }));
@@ -163,7 +172,7 @@ export class ScriptRunner implements CallRunner {
     for (const lane of this.#lanes.values()) {
       const calls = takeFrom(lane);
       sent += calls.length;
-      if (sent > 1 && sockets.length === 0) sockets.push(...corked(this.client));
+      if (sent > 1 && sockets.length === 0) sockets.push(...corked(this.#client));
       if (this.#batches) for (const batch of inBatches(calls)) this.#sendBatch(batch, lane);
       else for (const call of calls) this.#send(call, lane);
     }
@@ -223,9 +232,9 @@ export class ScriptRunner implements CallRunner {
    * fail. So this waits until such pipelines are sent, which may be after the replies of the pipeline before them.
    */
   async #defineAndSend(lua: LuaCommand, args: readonly ScriptArg[]): Promise<unknown> {
-    const begun = autoPipelines(this.client);
-    const invoke = defineOn(this.client, lua);
-    while (begun.length > 0 && autoPipelines(this.client).some((each) => begun.includes(each)))
+    const begun = autoPipelines(this.#client);
+    const invoke = defineOn(this.#client, lua);
+    while (begun.length > 0 && autoPipelines(this.#client).some((each) => begun.includes(each)))
       await nextTurn();
     this.#commands.set(lua.command, invoke);
     return invoke(...args);

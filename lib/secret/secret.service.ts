@@ -45,13 +45,17 @@ import {
  */
 @Injectable()
 export class SecretService implements OnApplicationShutdown {
+  // What is private is not shown by `util.inspect`.
+  readonly #backend: SecretBackend;
   #isClosed = false;
 
   /** @internal The module creates the service. */
   constructor(
-    private readonly backend: SecretBackend,
+    backend: SecretBackend,
     private readonly options: ResolvedSecretOptions,
-  ) {}
+  ) {
+    this.#backend = backend;
+  }
 
   /**
    * Stores a secret.
@@ -180,7 +184,7 @@ export class SecretService implements OnApplicationShutdown {
         code: 'ServiceUnavailable',
         message: 'The app has shut down, so its secrets are closed.',
       });
-    return this.backend;
+    return this.#backend;
   }
 
   #notShown(reason: NotShownReason): NotShown {

@@ -11,7 +11,7 @@ import { freshRedis, workerRedis } from '../support/redis.js';
 const outcomeOf = (call: Promise<unknown>): Promise<string> =>
   call.then(
     () => 'done',
-    (error: unknown) => (error instanceof SyncGuardError ? error.code : String(error)),
+    (error: unknown) => (error instanceof SyncGuardError ? String(error.code) : String(error)),
   );
 
 describe.each<[string, () => RedisConnectionOptions | undefined]>([

@@ -27,13 +27,18 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
   readonly #checks: CallChecks;
   readonly #plans: RoutePlans;
   readonly #warned = new Set<string>();
+  // They lead to everything in the app, which `util.inspect` of a guard must not show.
+  readonly #modules: ModulesContainer;
+  readonly #moduleRef: ModuleRef;
 
   constructor(
     readonly limiter: AbuseLimiterService,
     private readonly options: RouteLimits,
-    private readonly modules: ModulesContainer,
-    private readonly moduleRef: ModuleRef,
+    modules: ModulesContainer,
+    moduleRef: ModuleRef,
   ) {
+    this.#modules = modules;
+    this.#moduleRef = moduleRef;
     this.#keys = new KeyResolver(moduleRef, options.limit, (message) => this.#logger.warn(message));
     this.#checks = new CallChecks(this.#keys, (message) => this.#warnOnce(message));
     this.#plans = new RoutePlans(options);
@@ -43,8 +48,8 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
 
   onModuleInit(): void {
     const warn = (message: string): void => this.#logger.warn(message);
-    new BootChecks(this.modules).run(this.options.limit.strictBoot, warn);
-    new PlanChecks(this.options, this.#plans, this.#keys, this.modules, this.moduleRef).run(warn);
+    new BootChecks(this.#modules).run(this.options.limit.strictBoot, warn);
+    new PlanChecks(this.options, this.#plans, this.#keys, this.#modules, this.#moduleRef).run(warn);
   }
 
   /**
