@@ -5,6 +5,7 @@ import { hours, SecretService, SyncGuardModule } from 'nestjs-syncguard';
 // Encrypted here, so that Redis never has the text. 32 bytes, the same in every process: openssl rand -base64 32
 if (process.env.REDIS_URL && !process.env.SECRETS_KEY) throw new Error('Set SECRETS_KEY.');
 const appKey = process.env.SECRETS_KEY ? Buffer.from(process.env.SECRETS_KEY, 'base64') : randomBytes(32);
+if (appKey.length !== 32) throw new Error('SECRETS_KEY must be 32 bytes in base64.');
 const keyOf = (id: string): Buffer => Buffer.from(hkdfSync('sha256', appKey, id, 'secret', 32));
 
 function seal(id: string, text: string): Buffer {

@@ -1,9 +1,12 @@
+import { Logger } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { Redis } from 'ioredis';
 import { inspect } from 'node:util';
 import { SyncGuardModule, type SyncGuardModuleOptions } from '../../lib/index.js';
 import { hideOptions } from '../../lib/module/hidden-options.js';
 import { SYNCGUARD_OPTIONS } from '../../lib/module/syncguard.module.js';
+
+Logger.overrideLogger(false);
 
 const PASSWORD = 'hunter2-and-more';
 
@@ -66,9 +69,7 @@ describe('options that are shown', () => {
       'forRootAsync with a class': () => SyncGuardModule.forRootAsync({ useClass: Options }),
     }[way]!();
     if (way === 'forRoot') expect(inspect(imported, { depth: 10 })).not.toContain(PASSWORD);
-    const module = await Test.createTestingModule({ imports: [imported] })
-      .setLogger(false)
-      .compile();
+    const module = await Test.createTestingModule({ imports: [imported] }).compile();
     const given = module.get<SyncGuardModuleOptions>(SYNCGUARD_OPTIONS);
     expect(given.redis).toBe(options.redis);
     expect(inspect(given)).toContain('127.0.0.1:1');

@@ -90,6 +90,15 @@ it('secrets does not start on Redis without a key that all processes share', asy
   await expect(import('../../sample/secrets/app.module.js')).rejects.toThrow('Set SECRETS_KEY.');
 });
 
+it.each(['=', '!!!!', Buffer.alloc(16, 7).toString('base64')])(
+  'secrets does not start with the key %j',
+  async (key) => {
+    process.env.SECRETS_KEY = key;
+    await expect(import('../../sample/secrets/app.module.js')).rejects.toThrow('must be 32 bytes');
+    delete process.env.SECRETS_KEY;
+  },
+);
+
 it('secrets opens once', async () => {
   const url = await start('secrets');
   const { body } = await post(`${url}/secrets`, { text: '4711' });

@@ -16,6 +16,7 @@ import { hours, SecretService, SyncGuardModule } from 'nestjs-syncguard';
 // SyncGuard counts and forgets; encrypting is yours, so that Redis never sees the text or the key.
 // 32 bytes, the same in every process: openssl rand -base64 32
 const appKey = Buffer.from(process.env.SECRETS_KEY!, 'base64');
+if (appKey.length !== 32) throw new Error('SECRETS_KEY must be 32 bytes in base64.');
 const keyOf = (id: string) => Buffer.from(hkdfSync('sha256', appKey, id, 'secret', 32));
 
 function seal(id: string, text: string): Buffer {

@@ -6,7 +6,7 @@ import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 
 // Start all instances with the same: `SEAL_KEY=$(openssl rand -hex 32)`. Keep it out of Redis.
 const KEY = Buffer.from(process.env.SEAL_KEY ?? '', 'hex');
-
+if (KEY.length !== 32) throw new Error('SEAL_KEY must be 64 hex digits.');
 function seal(text: string): Buffer {
   const iv = randomBytes(12);
   const cipher = createCipheriv('aes-256-gcm', KEY, iv);
