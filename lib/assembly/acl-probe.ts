@@ -33,7 +33,7 @@ end
 local forbidden = {}
 for command in string.gmatch(commands, '%S+') do
   if isForbidden(redis.pcall('SET', scratch, '1', 'PX', 1000)) then return {'SET'} end
-  local args, reply = {}, nil
+  local args, reply = {}
   repeat
     reply = redis.pcall(command, unpack(args))
     args[#args + 1] = #args == 0 and scratch or '1'
