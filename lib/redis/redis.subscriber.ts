@@ -178,8 +178,8 @@ export class RedisSubscriber {
   #ask(nowMs: number): void {
     this.#askedMs = nowMs;
     // A node that has left its Cluster answers a PING, and hears no message any more. So there a message is sent.
-    if (this.client.isCluster)
-      this.client.publish?.(this.channel, '').catch((error) => isRefusal(error) && this.#ping());
+    if (this.#client.isCluster)
+      this.#client.publish?.(this.channel, '').catch((error) => isRefusal(error) && this.#ping());
     else this.#ping();
   }
 
