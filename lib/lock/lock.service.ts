@@ -1,5 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
+import { Intake } from '../core/intake.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type CallOptions, invalidOption } from '../core/validate.js';
@@ -70,6 +71,7 @@ export class LockService implements OnModuleDestroy {
   #onNoAttempt: (() => void) | undefined;
   readonly #shutdown = new AbortController();
   readonly #room: WaitingRoom;
+  readonly #intake = new Intake();
 
   readonly #backend: LockBackend;
   readonly #options: LockServiceOptions;
@@ -180,6 +182,8 @@ export class LockService implements OnModuleDestroy {
   ): Promise<T>;
   lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown>;
   async lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown> {
+    const turn = this.#intake.enter();
+    if (turn) await turn;
     const { keys, call } = this.#check(fn, options);
     // While the app shuts down, a job with `onContention: 'skip'` is skipped and does not fail.
     if (call.onContention === 'skip' && this.#shutdown.signal.aborted) return undefined;

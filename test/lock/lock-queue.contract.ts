@@ -291,6 +291,61 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
       });
     });
 
+    describe('maxWaiting', () => {
+      const crowded = (maxWaiting: object): LockService =>
+        new LockService(backend, resolveOptions({ lock: { maxWaiting } }));
+      const waiting = async (locks: LockService, key: string, calls: number) => {
+        const all = Array.from({ length: calls }, () => locks.lock(() => 'in', { key, timeoutMs: 20_000 }));
+        // Only who stands in the queue counts.
+        await eventually(async () => {
+          const more = locks.lock(() => 'in', { key, timeoutMs: 1 });
+          expect((await failure(more)).code).toBe('TooManyWaiting');
+        });
+        return all;
+      };
+
+      it('refuses at once whoever comes after so many for the key, and lets in whoever comes later', async () => {
+        const { leave } = await inside(A);
+        const locks = crowded({ perKey: 2 });
+        const two = await waiting(locks, A, 2);
+        const error = await failure(locks.lock(() => 1, { key: A, timeoutMs: 20_000 }));
+        expect(error.code).toBe('TooManyWaiting');
+        const refused = toHttpException(error) as HttpException;
+        expect(refused.getStatus()).toBe(503);
+        expect(refused.getResponse()).toMatchObject({ code: 'TooManyWaiting', context: { retryAfter: 1 } });
+        expect(await locks.lock(() => 'in', { key: B })).toBe('in');
+        await leave();
+        expect(await Promise.all(two)).toStrictEqual(['in', 'in']);
+        expect(await locks.lock(() => 'in', { key: A })).toBe('in');
+        await nothingIsLeft();
+      });
+
+      it('counts all queues of the process, and leaves a free lock to whoever asks', async () => {
+        const [a, b] = [await inside(A), await inside(B)];
+        const locks = crowded({ perProcess: 1 });
+        const [first] = await waiting(locks, A, 1);
+        expect((await failure(locks.lock(() => 1, { key: B }))).code).toBe('TooManyWaiting');
+        expect(await locks.lock(() => 'in', { key: C })).toBe('in');
+        await a.leave();
+        expect(await first).toBe('in');
+        await b.leave();
+        await nothingIsLeft();
+      });
+
+      it('never refuses a call that holds a lock: those that wait may wait for it', async () => {
+        const { leave } = await inside(A);
+        const locks = crowded({ perKey: 1 });
+        const [first] = await waiting(locks, A, 1);
+        const nested = locks.lock(() => locks.lock(() => 'in', { key: A }), { key: B });
+        const order: number[] = [];
+        const [behind] = await queueUp(1, A, order);
+        await leave();
+        expect(await Promise.all([first, nested])).toStrictEqual(['in', 'in']);
+        await behind;
+        await nothingIsLeft();
+      });
+    });
+
     describe('several keys', () => {
       const isLocked = (): Promise<boolean[]> =>
         Promise.all([A, B, C].map((key) => backend.isLocked({ key })));

@@ -9,6 +9,7 @@ import { resolveOptions, type SyncGuardOptions } from '../../lib/module/syncguar
 import { granted } from './lock.contract.js';
 import { pauseClients } from '../support/engines/faults.js';
 import { eventually } from '../support/eventually.js';
+import { stopwatch } from '../support/stopwatch.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy, type TcpProxy } from '../support/tcp-proxy.js';
@@ -97,6 +98,11 @@ describe('a queue of several processes', () => {
   };
   const hold = async () =>
     granted(await createRedisBackend(client()).acquire({ key: 'order', ttlMs: TTL_MS }));
+  /** The process of the first waiter. */
+  const processIn = async (queue: string): Promise<string> => {
+    const [waiter = ''] = await client().zrangebyscore(queue, 0, '+inf');
+    return waiter.slice(22, 38);
+  };
   const nothingIsLeft = (): Promise<unknown> => {
     const redis = client();
     return eventually(async () =>
@@ -177,9 +183,49 @@ describe('a queue of several processes', () => {
     await held.release();
     await isInside(last, 'w4');
     last.order('leave', 'w4');
-    // Its places stay for a minute: it might have stood still.
+    // Its places stay for twice its `pollMs`: it might only have stood still.
     await eventually(() => expect(last.heard('out', 'w4')).toBeDefined());
-    workerRedis().clock.advance(61_000);
+    workerRedis().clock.advance(121_000);
+    await nothingIsLeft();
+  });
+
+  it('a process that stands still with 12 waiters costs one claim, and they keep their places', async () => {
+    const [still, last] = (await start(2)) as [Worker, Worker];
+    const held = await hold();
+    await queueUp(...Array<Worker>(12).fill(still), last);
+    still.child.kill('SIGSTOP');
+    const releasedMs = performance.timeOrigin + performance.now();
+    await held.release();
+    const { atMs } = await isInside(last, 'w12');
+    expect(atMs - releasedMs).toBeLessThan(4_000); // A claim for each of them would take 6 s.
+    still.child.kill('SIGCONT');
+    // Its first attempt enters all of them again.
+    await eventually(async () => expect(await client().zscore(QUEUE, await processIn(QUEUE))).toBeNull());
+    last.order('lock', 'late');
+    await waiting(13);
+    last.order('leave', 'w12');
+    for (let i = 0; i < 12; i++) {
+      await isInside(still, `w${i}`);
+      still.order('leave', `w${i}`);
+    }
+    await isInside(last, 'late');
+    last.order('leave', 'late');
+    await nothingIsLeft();
+  });
+
+  it('a process whose loop stands still at a hand-over loses none of its waiters', async () => {
+    const [blocked] = (await start(1)) as [Worker];
+    const held = await hold();
+    await queueUp(...Array<Worker>(12).fill(blocked));
+    blocked.order('block', '', { ms: 1_500 });
+    await eventually(() => expect(blocked.heard('blocked')).toBeDefined());
+    const redis = client();
+    await held.release();
+    await eventually(async () => expect(await redis.exists('syncguard:order')).toBe(0));
+    for (let i = 0; i < 12; i++) {
+      await isInside(blocked, `w${i}`);
+      blocked.order('leave', `w${i}`);
+    }
     await nothingIsLeft();
   });
 
@@ -301,6 +347,49 @@ describe('a queue when something fails', () => {
     await held.release(); // Nobody listens.
     await Promise.all(waiters);
     expect(order).toStrictEqual([0, 1, 2]);
+    await nothingIsLeft();
+  });
+
+  it('a connection that hears nothing any more is noticed, and its waiters look more often until it is back', async () => {
+    const held = await hold();
+    const client = server.client();
+    const direct = client.duplicate.bind(client);
+    client.duplicate = (options) => direct({ ...options, port: proxy.port });
+    const locks = serviceOn(createRedisBackend(client));
+    const order: number[] = [];
+    const waiters = [];
+    for (let i = 0; i < 20; i++) {
+      waiters.push(locks.lock(() => void order.push(i), { key: 'order' }));
+      await queued(i + 1);
+    }
+    await theListener();
+    proxy.halfOpen();
+    const elapsedMs = stopwatch();
+    await held.release();
+    await Promise.all(waiters);
+    // At a look a second it would take 20 s.
+    expect(elapsedMs()).toBeLessThan(12_000);
+    expect(order).toStrictEqual([...Array(20).keys()]);
+    await nothingIsLeft();
+  });
+
+  it('thousands that wait do not look by themselves: one does it for all of them', async () => {
+    const held = await hold();
+    const client = server.client();
+    const locks = serviceOn(createRedisBackend(client), { maxWaiting: Infinity });
+    const waiters = Array.from({ length: 3_000 }, () => locks.lock(() => 1, { key: 'order' }));
+    await queued(3_000);
+    await theListener();
+    const looks = async (): Promise<number> =>
+      Number(/cmdstat_pttl:calls=(\d+)/.exec(await server.client().info('commandstats'))?.[1]);
+    // All have entered the queue under the name of their process.
+    await eventually(async () => {
+      const before = await looks();
+      await new Promise((resolve) => setTimeout(resolve, 300));
+      expect((await looks()) - before).toBeLessThan(10);
+    });
+    await held.release();
+    expect(await Promise.all(waiters)).toHaveLength(3_000);
     await nothingIsLeft();
   });
 

@@ -519,8 +519,8 @@ describe('an acquire that a Cluster client sends again after the next one got th
     other = createRedisBackend(admin, { keyLayout: 'slotted' });
   });
 
-  const lock = async (body: () => unknown): Promise<unknown> => {
-    const running = locks.lock(body, { key: KEY });
+  const lock = async (body: () => unknown, minHoldMs = 0): Promise<unknown> => {
+    const running = locks.lock(body, { key: KEY, minHoldMs });
     await eventually(() => expect(kept).toHaveLength(1));
     // What was sent later has failed as well, so the first attempt has.
     await expect(backend.isLocked({ key: 'other' })).rejects.toMatchObject({ code: 'NetworkTimeout' });
@@ -534,6 +534,16 @@ describe('an acquire that a Cluster client sends again after the next one got th
     await lock(() => 1);
     await sendAgain();
     await nothingIsLeft();
+  });
+
+  it('keeps a lock with minHoldMs no longer when it runs after the body', async () => {
+    await lock(() => 1, 3_000);
+    await sendAgain();
+    const lefts = async (): Promise<number[]> =>
+      Promise.all((await keys()).map((key) => workerRedis().client().pttl(key)));
+    await eventually(async () => expect(Math.max(...(await lefts()))).toBeLessThanOrEqual(3_000));
+    workerRedis().clock.advance(3_001);
+    expect(await locks.isLocked({ key: KEY })).toBe(false);
   });
 
   it('leaves no waiter behind when somebody else has the lock by then', async () => {

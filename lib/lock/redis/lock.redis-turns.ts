@@ -1,5 +1,6 @@
 import { AsyncResource } from 'node:async_hooks';
 import { randomBytes } from 'node:crypto';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { RedisSubscriber } from '../../redis/redis.subscriber.js';
 import type { ScriptRunner } from '../../script/script-runner.js';
 import { settleWithin } from '../../core/settle-within.js';
@@ -31,6 +32,9 @@ const LOCK_ID_LENGTH = 22;
 
 /** A queue lives for this time without an attempt, or for two pauses of its most patient waiter. */
 const POLLS_PER_QUEUE = 2;
+
+/** How many waiters are woken in one turn of the event loop where all are woken. */
+const WOKEN_A_TURN = 256;
 
 /** What a call asks for. All attempts of one turn use the same lockId. */
 export interface Wanted {
@@ -117,7 +121,7 @@ export class RedisTurns {
       onSilence: () => this.#wakeFirsts(), // They look more often from now on.
       isNeeded: () => this.#waiting.size > 0,
     });
-    runner.readiness.onBack(() => this.#wakeAll());
+    runner.readiness.onBack(() => void this.#wakeAll());
   }
 
   take(pollMs: number): RedisTurn {
@@ -152,7 +156,7 @@ export class RedisTurns {
     if (this.#isTold) this.#subscriber.watch();
     else void this.#listen();
     if (reply.claimer !== '') this.#waiting.get(reply.claimer)?.wakeToClaim();
-    if (reply.dropped) this.#wakeAll();
+    if (reply.dropped) void this.#wakeAll();
     else if (reply.cameBack) this.#wakeFirsts();
     return { lookAgainMs: this.#lookAgainMs(turn, turn.line?.first === turn, remainingMs) };
   }
@@ -191,7 +195,7 @@ export class RedisTurns {
   close(): void {
     this.#claims.close();
     this.#subscriber.close();
-    this.#wakeAll(); // No message reaches the waiters any more, so they try again by themselves.
+    void this.#wakeAll(); // No message reaches the waiters any more, so they try again by themselves.
   }
 
   /** Messages can reach the waiters of this process. */
@@ -231,7 +235,7 @@ export class RedisTurns {
 
   async #comeToHear(): Promise<void> {
     if (this.#mayPublish === undefined) await this.#checkPublish();
-    this.#wakeAll(); // The queues get the name by which the process can be told.
+    void this.#wakeAll(); // The queues get the name by which the process can be told.
   }
 
   async #listen(): Promise<void> {
@@ -252,8 +256,13 @@ export class RedisTurns {
     this.config.onUnheard?.();
   }
 
-  #wakeAll(): void {
-    for (const turn of this.#waiting.values()) turn.wake();
+  /** Wakes some in each turn of the event loop, so that thousands do not stop the process. */
+  async #wakeAll(): Promise<void> {
+    let woken = 0;
+    for (const turn of [...this.#waiting.values()]) {
+      if (woken++ % WOKEN_A_TURN === WOKEN_A_TURN - 1) await nextTurn();
+      turn.wake();
+    }
   }
 
   /** Wakes those that look for the others. */

@@ -15,10 +15,11 @@ const leave = new Map<string, () => void>();
 const tell = (event: object): void => void process.send?.(event);
 
 interface Order {
-  readonly do: 'lock' | 'leave' | 'work' | 'die at the next turn';
+  readonly do: 'lock' | 'leave' | 'work' | 'block' | 'die at the next turn';
   readonly name: string;
   readonly key: string;
   readonly ttlMs?: number;
+  readonly ms?: number;
 }
 
 /** Stays inside until it is told to leave. */
@@ -59,6 +60,12 @@ process.on('message', (order: Order) => {
       return void work(order).catch(failed);
     case 'leave':
       return leave.get(order.name)?.();
+    case 'block': {
+      tell({ event: 'blocked', name: '' });
+      const untilMs = performance.now() + (order.ms ?? 0);
+      while (performance.now() < untilMs);
+      return;
+    }
     case 'die at the next turn':
       // It is told that the lock is its own, and has not taken it yet.
       RedisTurn.prototype.wake = () => process.kill(process.pid, 'SIGKILL');

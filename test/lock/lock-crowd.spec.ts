@@ -1,0 +1,112 @@
+import 'reflect-metadata';
+import type { Server } from 'node:http';
+import { type AddressInfo, connect } from 'node:net';
+import { Controller, Get, type INestApplication } from '@nestjs/common';
+import { Test } from '@nestjs/testing';
+import { LockService, SyncGuardModule, WithLock } from 'nestjs-syncguard';
+import { closeApp } from '../support/close-app.js';
+import { freshRedis, workerRedis } from '../support/redis.js';
+
+/** A machine that others use too. The loop stood still for 7 s when all calls began and were sent at once. */
+const STILL_MS = 4_000;
+
+@Controller()
+class Orders {
+  served = 0;
+
+  @Get('pay')
+  @WithLock('order', { timeoutMs: 60_000 })
+  async pay(): Promise<string> {
+    this.served++;
+    return 'paid';
+  }
+
+  @Get('health')
+  health(): string {
+    return 'well';
+  }
+}
+
+/** Returns how long the event loop has stood still at most since then, in ms. */
+function longestStill(): () => number {
+  let lastMs = performance.now();
+  let mostMs = 0;
+  const turn = (): void => {
+    const nowMs = performance.now();
+    mostMs = Math.max(mostMs, nowMs - lastMs);
+    lastMs = nowMs;
+  };
+  const ticking = setInterval(turn, 5);
+  return () => {
+    clearInterval(ticking);
+    turn();
+    return mostMs;
+  };
+}
+
+/** Sends requests over one connection without waiting for answers. Returns the statuses of all. */
+const pipelined = (port: number, path: string, requests: number): Promise<number[]> =>
+  new Promise((resolve, reject) => {
+    const statuses: number[] = [];
+    let rest = '';
+    const socket = connect(port, '127.0.0.1', () =>
+      socket.write(`GET ${path} HTTP/1.1\r\nHost: crowd\r\n\r\n`.repeat(requests)),
+    );
+    socket.setEncoding('utf8').on('error', reject);
+    socket.on('data', (text: string) => {
+      rest += text;
+      statuses.push(...[...rest.matchAll(/HTTP\/1\.1 (\d{3}) /g)].map(([, status]) => Number(status)));
+      rest = rest.slice(-'HTTP/1.1 20'.length).replace(/^.*HTTP\/1\.1 \d{3} /s, '');
+      if (statuses.length === requests) resolve(statuses);
+      if (statuses.length === requests) socket.destroy();
+    });
+  });
+
+describe.each(['Redis', 'memory'])('a crowd on %s', (name) => {
+  let app: INestApplication;
+  const boot = async (lock: object = {}): Promise<INestApplication> => {
+    await freshRedis();
+    const redis = name === 'Redis' ? { redis: workerRedis().url } : {};
+    const module = await Test.createTestingModule({
+      imports: [SyncGuardModule.forRoot({ ...redis, lock })],
+      controllers: [Orders],
+    }).compile();
+    app = module.createNestApplication({ logger: false });
+    await app.listen(0, '127.0.0.1');
+    return app;
+  };
+  afterEach(() => closeApp(app));
+
+  it('20,000 calls at once for 20,000 free keys are all served, and the process goes on meanwhile', async () => {
+    const locks = (await boot()).get(LockService);
+    const still = longestStill();
+    let lost = 0;
+    const calls = Array.from({ length: 20_000 }, (_, i) =>
+      locks.lock(({ signal }) => void (lost += signal.aborted ? 1 : 0), {
+        key: `order:${i}`,
+        timeoutMs: 60_000,
+      }),
+    );
+    await Promise.all(calls);
+    expect(lost).toBe(0);
+    expect(still()).toBeLessThan(STILL_MS);
+  }, 120_000);
+
+  it('8,000 requests that wait for one key are served or told at once, and others are answered meanwhile', async () => {
+    await boot({ maxWaiting: 1_000 });
+    const { port } = (app.getHttpServer() as Server).address() as AddressInfo;
+    const locks = app.get(LockService);
+    let release!: () => void;
+    const held = locks.lock(() => new Promise<void>((resolve) => (release = resolve)), { key: 'order' });
+    const crowd = pipelined(port, '/pay', 8_000);
+    // Answered while the crowd waits.
+    for (let i = 0; i < 20; i++) expect(await pipelined(port, '/health', 1)).toStrictEqual([200]);
+    release();
+    const statuses = await crowd;
+    await held;
+    const served = statuses.filter((status) => status === 200).length;
+    expect(served).toBe(app.get(Orders).served);
+    expect(served).toBeGreaterThanOrEqual(1_000);
+    expect(statuses.filter((status) => status === 503)).toHaveLength(8_000 - served);
+  }, 120_000);
+});
