@@ -1,3 +1,4 @@
+import 'reflect-metadata';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import {
@@ -8,6 +9,8 @@ import {
   type LockContext,
   LockError,
 } from 'nestjs-syncguard';
+import { Test } from '@nestjs/testing';
+import { SyncGuardModule } from 'nestjs-syncguard';
 import { resolveOptions, type SyncGuardOptions } from '../../lib/module/syncguard.options.js';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { eventually } from '../support/eventually.js';
@@ -56,7 +59,7 @@ function block(ms: number): void {
 describe.each<[string, () => Promise<LockBackend>]>([
   ['memory', async () => createMemoryBackend()],
   ['Redis', async () => createRedisBackend((await freshRedis()).client())],
-])('LockService.lock() on %s', (_, setUp) => {
+])('LockService.lock() on %s', (backendName, setUp) => {
   let backend: LockBackend;
   let locks: LockService;
   beforeEach(async () => {
@@ -622,6 +625,15 @@ describe.each<[string, () => Promise<LockBackend>]>([
       expect(body).not.toHaveBeenCalled();
       expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
       expect(await backend.isLocked({ key: 'order:2' })).toBe(false);
+    });
+
+    it('refuses an acquire that is made in the turn of close()', async () => {
+      const redis = backendName === 'Redis' ? { redis: workerRedis().url } : {};
+      const imports = [SyncGuardModule.forRoot(redis)];
+      const app = await (await Test.createTestingModule({ imports }).compile()).init();
+      const acquired = failure(app.get(LockService).acquire({ key: 'order:1', ttlMs: 30_000 }));
+      await Promise.all([app.close(), acquired]);
+      expect((await acquired).code).toBe('ServiceUnavailable');
     });
 
     it('waits for a body whose grant came in the same turn', async () => {
