@@ -37,7 +37,7 @@ const BUDGET: Descriptions<BudgetBackend> = {
   extend: ofOperation,
   refund: ofOperation,
   credit: (result, { scope }) => ofOperation(result, { id: scope.scope }),
-  setLimit: (_, { scope }) => ({ key: scope }),
+  setLimit: (_, { scope }) => ({ key: scope.scope }),
   balance: (_, { scope }) => ({ key: scope.scope }),
   get: (record, { id }) => ({ key: id, ...(record === null ? { reason: 'not_found' } : {}) }),
   list: (_, { root }) => ({ key: root }),

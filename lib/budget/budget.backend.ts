@@ -22,7 +22,7 @@ import type {
 
 export interface ConfiguredLimit {
   readonly period: Period;
-  readonly limit: bigint | 'unlimited';
+  readonly limit: Amount | 'unlimited';
   readonly thresholds: readonly number[];
   /** True if the limit is set for the type of the scope (`user`) and not for the scope itself (`user:42`). */
   readonly inherited: boolean;
@@ -72,19 +72,28 @@ export interface HoldRequest extends OperationRequest {
 export type ReserveMode = 'reserve' | 'renew' | 'run';
 
 /** Only with mode `run`: another call has a pending hold under the id. */
-export interface AlreadyRunning<A extends Amount = bigint> extends BudgetRefusal<'pending', A> {
+export interface AlreadyRunning extends BudgetRefusal<'pending'> {
   /** How long that hold lasts unless it is extended, by the clock of the backend. */
   readonly endsInMs: number;
 }
 
-/** With the generation of the hold, if it was aborted. */
-export type AbortOutcome = AbortResult<bigint> & { readonly generation?: number };
+/** True where a sum stopped at the largest amount, because what is spent is never refused. */
+interface MayBeAtMax {
+  readonly isAtMax?: boolean;
+}
 
-export type ReserveOutcome<A extends Amount = bigint> = ReserveResult<A> | AlreadyRunning<A>;
+export type ChargeOutcome = ChargeResult & MayBeAtMax;
+export type FinalizeOutcome = FinalizeResult & MayBeAtMax;
+export type RefundOutcome = RefundResult & MayBeAtMax;
+
+/** With the generation of the hold, if it was aborted. */
+export type AbortOutcome = AbortResult & { readonly generation?: number };
+
+export type ReserveOutcome = ReserveResult | AlreadyRunning;
 
 export interface ReserveRequest extends OperationRequest, CrossingRequest<ReserveOutcome> {
   readonly scopes: readonly LimitedScope[];
-  readonly amount: bigint;
+  readonly amount: Amount;
   readonly ttlMs: number;
   /** JSON, or '' if there is none. */
   readonly meta: string;
@@ -96,16 +105,20 @@ export interface ReserveRequest extends OperationRequest, CrossingRequest<Reserv
   readonly nonce: string;
 }
 
-export interface ChargeRequest extends OperationRequest, CrossingRequest<ChargeResult<bigint>> {
+export interface ChargeRequest extends OperationRequest, CrossingRequest<ChargeResult> {
   readonly scopes: readonly LimitedScope[];
-  readonly amount: bigint;
+  readonly amount: Amount;
   readonly mode: 'enforce' | 'record';
+  /** How long the id is kept at most. It is kept to the end of the last window, but always for `retentionMs`. */
+  readonly idTtlMs: number;
 }
 
-export interface FinalizeRequest extends HoldRequest, CrossingRequest<FinalizeResult<bigint>> {
-  readonly actual: bigint;
+export interface FinalizeRequest extends HoldRequest, CrossingRequest<FinalizeResult> {
+  readonly actual: Amount;
   readonly overage: OveragePolicy;
   readonly late: LatePolicy;
+  /** As of a charge. */
+  readonly idTtlMs: number;
 }
 
 export interface ExtendRequest extends HoldRequest {
@@ -113,21 +126,21 @@ export interface ExtendRequest extends HoldRequest {
 }
 
 export interface RefundRequest extends HoldRequest {
-  readonly amount: bigint;
+  readonly amount: Amount;
   readonly refundId: string;
 }
 
 export interface CreditRequest extends OperationRequest {
+  /** With the one limit that the credit is added to. */
   readonly scope: LimitedScope;
-  readonly period: Period;
-  readonly amount: bigint;
+  readonly amount: Amount;
 }
 
 export interface SetLimitRequest extends Request {
-  readonly scope: string;
-  readonly period: Period;
+  /** With the one limit that is replaced. */
+  readonly scope: LimitedScope;
   /** Null restores the configured limit. */
-  readonly limit: bigint | 'unlimited' | null;
+  readonly limit: Amount | 'unlimited' | null;
 }
 
 export interface BalanceRequest extends Request {
@@ -151,7 +164,7 @@ export interface VerifyRequest extends Request {
 
 export interface ReapStep extends ReapResult {
   /** Records that could not be read and were set aside. Each is reported once. */
-  readonly quarantined: readonly Quarantined<bigint>[];
+  readonly quarantined: readonly Quarantined[];
   /** In how many ms the next `reap` is needed. 0: at once. Null: not before the next operation. */
   readonly nextInMs: number | null;
 }
@@ -159,20 +172,20 @@ export interface ReapStep extends ReapResult {
 /**
  * The port of budgets. Each method is one atomic step on validated input, by the clock of the backend.
  * Expired holds are left out of every sum. Business outcomes are values. Faults reject with a
- * BudgetUnavailableError, and a scope without a limit rejects with a BudgetInputError.
+ * BudgetUnavailableError, and a sum that would pass the largest amount with a BudgetInputError.
  */
 export interface BudgetBackend {
   reserve(request: ReserveRequest): Promise<ReserveOutcome>;
-  charge(request: ChargeRequest): Promise<ChargeResult<bigint>>;
-  finalize(request: FinalizeRequest): Promise<FinalizeResult<bigint>>;
+  charge(request: ChargeRequest): Promise<ChargeOutcome>;
+  finalize(request: FinalizeRequest): Promise<FinalizeOutcome>;
   abort(request: HoldRequest): Promise<AbortOutcome>;
-  extend(request: ExtendRequest): Promise<ExtendHoldResult<bigint>>;
-  refund(request: RefundRequest): Promise<RefundResult<bigint>>;
-  credit(request: CreditRequest): Promise<CreditResult<bigint>>;
+  extend(request: ExtendRequest): Promise<ExtendHoldResult>;
+  refund(request: RefundRequest): Promise<RefundOutcome>;
+  credit(request: CreditRequest): Promise<CreditResult>;
   setLimit(request: SetLimitRequest): Promise<SetLimitResult>;
-  balance(request: BalanceRequest): Promise<Balance<bigint>[]>;
-  get(request: HoldRequest): Promise<BudgetRecord<bigint> | null>;
-  list(request: ListRequest): Promise<BudgetListResult<bigint>>;
+  balance(request: BalanceRequest): Promise<Balance[]>;
+  get(request: HoldRequest): Promise<BudgetRecord | null>;
+  list(request: ListRequest): Promise<BudgetListResult>;
   reap(request: ReapRequest): Promise<ReapStep>;
   verify(request: VerifyRequest): Promise<VerifyResult>;
   /** Undefined in memory. */

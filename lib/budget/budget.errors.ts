@@ -1,6 +1,7 @@
 import { hashKey } from '../core/keys.js';
 import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
-import type { Amount, BudgetRecord, Exceeded, Violation } from './budget.types.js';
+import { isHeldOnly } from './budget.results.js';
+import type { BudgetRecord, Exceeded, Violation } from './budget.types.js';
 
 /**
  * The call is wrong: an amount of -1, an unknown time zone, a scope without a limit. Thrown before anything
@@ -74,16 +75,6 @@ const HOLD_RETRY_MS = 1_000;
 
 const inSecs = (ms: number): number => Math.max(1, Math.ceil(ms / 1000));
 
-/**
- * Returns whether the request fits once pending holds have ended. A violation does not list the credits of the scope.
- * They show only in `available`, and only if that is above 0.
- */
-function isHeldOnly({ limit, committed, reserved, available, requested }: Violation): boolean {
-  if (limit === 'unlimited' || available === 'unlimited') return false;
-  const [free, wanted] = [BigInt(available), BigInt(requested)];
-  return BigInt(limit) - BigInt(committed) >= wanted || (free > 0n && free + BigInt(reserved) >= wanted);
-}
-
 const nameOf = ({ scope, period }: Violation): string => {
   if (period === 'lifetime') return `${typeOf(scope)} in all`;
   return `${typeOf(scope)} per ${'every' in period ? period.every : `${period.windowMs / 1_000} s`}`;
@@ -92,18 +83,25 @@ const nameOf = ({ scope, period }: Violation): string => {
 const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 
 /** Returns what clients see of a violation, as JSON: not the id of the scope, and not the committed amount. */
-const toFacts = ({ scope, period, limit, reserved, available, requested, resetAtMs }: Violation) => ({
+const toFacts = ({
+  scope,
+  period,
+  limit,
+  credits,
+  reserved,
+  available,
+  requested,
+  resetAtMs,
+}: Violation) => ({
   scope: typeOf(scope),
   period,
-  limit: toJson(limit),
-  reserved: toJson(reserved),
-  available: toJson(available),
-  requested: toJson(requested),
+  limit,
+  credits,
+  reserved,
+  available,
+  requested,
   resetAtMs,
 });
-
-const toJson = (amount: Amount | 'unlimited'): number | string =>
-  typeof amount === 'number' ? amount : String(amount);
 
 /**
  * Thrown by `run()` and `@WithBudget()`. Usually the id was used before, or its work is being done now

@@ -3,7 +3,7 @@ import { integer, invalidOption, knownOptions } from '../core/validate.js';
 import type { ConfiguredLimit, LimitedScope } from './budget.backend.js';
 import { periodKey, validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
-import type { BudgetLimit } from './budget.types.js';
+import type { BudgetLimit, Period } from './budget.types.js';
 import { validateLimit, validateScope } from './budget.validate.js';
 
 /**
@@ -43,11 +43,12 @@ export function limitsFinder(limits: readonly BudgetLimit[] | BudgetLimitSource)
 
 export const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 
-const NO_LIMITS: readonly ConfiguredLimit[] = [];
-
 /** Returns the same list for each call of a scope, so that what is made of it can be kept. */
-const pick = (limits: LimitsByScope, scope: string): readonly ConfiguredLimit[] =>
-  limits.get(scope)?.own ?? limits.get(typeOf(scope))?.inherited ?? NO_LIMITS;
+function pick(limits: LimitsByScope, scope: string): readonly ConfiguredLimit[] {
+  const found = limits.get(scope)?.own ?? limits.get(typeOf(scope))?.inherited;
+  if (found === undefined || found.length === 0) throw noLimit(scope);
+  return found;
+}
 
 /** The largest number of limits of a scope, each for another period. */
 export const MAX_PERIODS = 16;
@@ -119,14 +120,26 @@ function foreignLimit(index: number, scope: string, asked: string): SyncGuardCon
   );
 }
 
-export const tooManyPeriods = (scope: string): BudgetInputError =>
-  new BudgetInputError(
-    `setLimit() cannot add a limit to this scope of type ${JSON.stringify(typeOf(scope).slice(0, 60))}: it has limits for ${MAX_PERIODS} periods already, the most that a scope may have.`,
-    { hint: 'Remove one first, by setLimit() with its `period` and `limit: null`.' },
+/** Returns a scope with its limit of this period only. Throws if no such limit is configured. */
+export function withPeriod({ scope, limits }: LimitedScope, period: Period): LimitedScope {
+  const found = limits.filter((limit) => periodKey(limit.period) === periodKey(period));
+  if (found.length > 0) return { scope, limits: found };
+  throw new BudgetInputError(
+    `Scopes of type ${typeName(scope)} have no limit for the period ${periodKey(period)}. Their periods are: ${limits.map((limit) => periodKey(limit.period)).join(', ')}.`,
+    { hint: 'Pass a period of `budget.limits`, with its `tz` and `anchor`.' },
   );
+}
+
+/** Returns the error for a sum that would pass the largest amount. */
+export const tooLarge = (): BudgetInputError =>
+  new BudgetInputError('A sum of this budget would be larger than 2^53 - 1, the largest amount.', {
+    hint: 'Count in a larger unit.',
+  });
+
+const typeName = (scope: string): string => JSON.stringify(typeOf(scope).slice(0, 60));
 
 /** Returns the error for a scope without a limit. A scope may be unlimited only by `limit: 'unlimited'`. */
-export const noLimit = (scope: string): BudgetInputError =>
-  new BudgetInputError(`No limit is set for scopes of type ${JSON.stringify(typeOf(scope).slice(0, 60))}.`, {
-    hint: "Add one to `budget.limits`, or call setLimit(). To leave it unlimited, set `limit: 'unlimited'`.",
+const noLimit = (scope: string): BudgetInputError =>
+  new BudgetInputError(`No limit is set for scopes of type ${typeName(scope)}.`, {
+    hint: "Add one to `budget.limits`. To leave it unlimited, set `limit: 'unlimited'`.",
   });

@@ -2,6 +2,12 @@ import { duration, integer, invalidOption, knownOptions } from '../core/validate
 import { type BudgetLimitSource, indexLimits } from './budget.limits.js';
 import type { BudgetLimit, Quarantined } from './budget.types.js';
 
+/** The largest amount, and the largest sum of amounts: 2^53 - 1. */
+export const MAX_AMOUNT = Number.MAX_SAFE_INTEGER;
+
+/** How long an id of a lifetime limit is kept. Longer than the time in which a card payment may be charged back. */
+export const LIFETIME_IDS_MS = 400 * 86_400_000;
+
 /** Options of budgets: the limits, and how long ended operations are remembered. */
 export interface BudgetOptions {
   /**
@@ -12,10 +18,16 @@ export interface BudgetOptions {
    */
   limits?: readonly BudgetLimit[] | BudgetLimitSource;
   /**
-   * How long an operation is remembered after its end, so that a retry is recognised. In ms, 1 to 2^31 - 1.
+   * How long the record of an operation is kept after its end, for `get`, `list` and a retry. In ms, 1 to 2^31 - 1.
    * Default: 900,000.
    */
   retentionMs?: number;
+  /**
+   * How long the id of a charge or of a finalized hold is kept, so that it applies once and refunds reach it. It is
+   * forgotten at the end of its last window at the latest, but never before `retentionMs`. In ms, 1 to 400 days. Default:
+   * 86,400,000. Ids of credits and refunds are kept to the end of their window, in a lifetime for 400 days.
+   */
+  idTtlMs?: number;
   /**
    * How often old records are deleted and expired holds are reported, in ms, at least 100. A round may come
    * up to a fifth sooner at random. False: you call `reap()` yourself. Default: 30,000.
@@ -40,13 +52,14 @@ export interface BudgetEvents {
 }
 
 export function resolveBudgetDefaults(options?: unknown): ResolvedBudgetOptions {
-  const given = knownOptions('budget', options, ['limits', 'retentionMs', 'reaper']);
+  const given = knownOptions('budget', options, ['limits', 'retentionMs', 'idTtlMs', 'reaper']);
   const limits = given.limits ?? [];
   const reaper = given.reaper ?? { everyMs: 30_000 };
   if (typeof limits !== 'function') indexLimits(limits);
   return {
     limits: limits as ResolvedBudgetOptions['limits'],
     retentionMs: duration('budget.retentionMs', given.retentionMs ?? 900_000),
+    idTtlMs: integer('budget.idTtlMs', given.idTtlMs ?? 86_400_000, 1, LIFETIME_IDS_MS),
     reaper: reaper === false ? reaper : { everyMs: everyMsOf(reaper) },
   };
 }

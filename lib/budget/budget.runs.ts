@@ -102,7 +102,7 @@ export class BudgetRuns {
 
   constructor(
     private readonly steps: RunSteps,
-    private readonly reserve: (options: Omit<ReserveOptions, 'renew'>) => Promise<ReserveOutcome<Amount>>,
+    private readonly reserve: (options: Omit<ReserveOptions, 'renew'>) => Promise<ReserveOutcome>,
     private readonly onUnreadableCost: (id: string) => void,
   ) {}
 
@@ -153,7 +153,9 @@ export class BudgetRuns {
     { actual, overage = 'record', onThrow = 'auto', ...options }: RunOptions<T>,
     { args, stream }: BodyFacts,
   ): Promise<T> {
-    const run = this.#begin(reservedOrThrow(await this.reserve(options)));
+    // A hold of 0 would pass a limit that is used up.
+    const amount = options.amount === 0 ? 1 : options.amount;
+    const run = this.#begin(reservedOrThrow(await this.reserve({ ...options, amount })));
     const { hold, notes } = run;
     const stop = this.#keepAlive(hold, options.ttlMs ?? DEFAULT_TTL_MS);
     const how = { hold, notes, stream, args, actual, onThrow };
@@ -254,7 +256,7 @@ export class BudgetRuns {
   }
 }
 
-function reservedOrThrow(result: ReserveOutcome<Amount>): Reserved {
+function reservedOrThrow(result: ReserveOutcome): Reserved {
   if (result.ok) return result;
   if (result.reason === 'exceeded') throw new BudgetExceededError(result);
   throw new BudgetConflictError(result.reason, result.record, {

@@ -24,7 +24,7 @@ export interface BodyEnd {
 }
 
 /** The amount to finalize, or `'abort'`. */
-type Settlement = bigint | 'abort';
+type Settlement = Amount | 'abort';
 
 /**
  * Decides what a body costs. If the body threw, an `onThrow` other than `'auto'` decides. Otherwise a caller
@@ -36,20 +36,20 @@ export function settlementOf(end: BodyEnd): Settlement | Promise<Settlement> {
   if (thrown && onThrow !== 'auto') return byOnThrow(end, thrown.error, onThrow);
   if (stream?.isStream && !stream.completed && stream.items > 0) return costOfPart(end);
   if (thrown && isHangUp(thrown.error, end.args)) return notedOrEstimate(end);
-  if (thrown) return notedCost(end) > 0n ? notedCost(end) : 'abort';
+  if (thrown) return notedCost(end) > 0 ? notedCost(end) : 'abort';
   // The caller left before the first item of the stream.
   if (stream?.isStream && !stream.completed) return notedOrEstimate(end);
   // The body may have ended early, because it noticed that its caller had hung up.
   return hasAborted(end.args) ? costOfPart(end) : costOfResult(end);
 }
 
-const estimate = ({ hold }: BodyEnd): bigint => BigInt(hold.amount);
+const estimate = ({ hold }: BodyEnd): Amount => hold.amount;
 
-const notedCost = (end: BodyEnd): bigint => end.notes.known(estimate(end));
+const notedCost = (end: BodyEnd): Amount => end.notes.known(estimate(end));
 
-const notedOrEstimate = (end: BodyEnd): bigint => (notedCost(end) > 0n ? notedCost(end) : estimate(end));
+const notedOrEstimate = (end: BodyEnd): Amount => (notedCost(end) > 0 ? notedCost(end) : estimate(end));
 
-const estimateAtLeast = (end: BodyEnd): bigint => greater(estimate(end), end.notes.sum);
+const estimateAtLeast = (end: BodyEnd): Amount => Math.max(estimate(end), end.notes.sum);
 
 async function byOnThrow(end: BodyEnd, error: unknown, how: Exclude<OnThrow, 'auto'>): Promise<Settlement> {
   if (how === 'abort') return how;
@@ -67,15 +67,15 @@ async function byOnThrow(end: BodyEnd, error: unknown, how: Exclude<OnThrow, 'au
 }
 
 /** The usage may be missing because the caller left early, so that is not logged as an error. */
-async function costOfPart(end: BodyEnd): Promise<bigint> {
-  const read = await actualOf(end, end.stream?.isStream ? end.stream.last : end.result).catch(() => 0n);
-  return greater(read ?? 0n, notedCost(end)) || estimate(end);
+async function costOfPart(end: BodyEnd): Promise<Amount> {
+  const read = await actualOf(end, end.stream?.isStream ? end.stream.last : end.result).catch(() => 0);
+  return Math.max(read ?? 0, notedCost(end)) || estimate(end);
 }
 
-async function costOfResult(end: BodyEnd): Promise<bigint> {
+async function costOfResult(end: BodyEnd): Promise<Amount> {
   try {
     const read = await actualOf(end, end.result);
-    return read === undefined ? notedOrEstimate(end) : greater(read, end.notes.sum);
+    return read === undefined ? notedOrEstimate(end) : Math.max(read, end.notes.sum);
   } catch (error) {
     end.notes.onUnreadable(error);
     return estimateAtLeast(end);
@@ -83,9 +83,7 @@ async function costOfResult(end: BodyEnd): Promise<bigint> {
 }
 
 /** Resolves to undefined if no `actual` function is set. Rejects if that function throws or returns no amount. */
-const actualOf = async ({ actual }: BodyEnd, result: unknown): Promise<bigint | undefined> =>
+const actualOf = async ({ actual }: BodyEnd, result: unknown): Promise<Amount | undefined> =>
   actual && validateAmount('actual(result)', await actual(result as never));
-
-const greater = (a: bigint, b: bigint): bigint => (a > b ? a : b);
 
 export const ON_THROW = ['auto', 'abort', 'finalize-estimate'] as const;

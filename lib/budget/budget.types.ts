@@ -1,9 +1,5 @@
-/**
- * A non-negative integer in minor units (cents, tokens): a safe integer, or a bigint up to 2^63 - 1. Results
- * are bigint where the amount of the call was a bigint or the value is not a safe integer. Otherwise they are
- * numbers.
- */
-export type Amount = number | bigint;
+/** A whole number of minor units (cents, tokens), 0 to 2^53 - 1. */
+export type Amount = number;
 
 /**
  * The time over which a limit counts. Windows of `windowMs` start at multiples of it since 1970. Each window
@@ -65,15 +61,15 @@ export interface BudgetRef {
  * The sums of one scope and period in its open window. `available` is max(0, limit + credits - committed -
  * reserved).
  */
-export interface Balance<A extends Amount = Amount> {
+export interface Balance {
   readonly scope: string;
   readonly period: Period;
   readonly window: BudgetWindow;
-  readonly limit: A | 'unlimited';
-  readonly credits: A;
-  readonly committed: A;
-  readonly reserved: A;
-  readonly available: A | 'unlimited';
+  readonly limit: Amount | 'unlimited';
+  readonly credits: Amount;
+  readonly committed: Amount;
+  readonly reserved: Amount;
+  readonly available: Amount | 'unlimited';
 }
 
 /**
@@ -87,16 +83,19 @@ export interface Crossed {
 }
 
 /** A limit that has no room for the request. */
-export interface Violation<A extends Amount = Amount> extends Omit<Balance<A>, 'window' | 'credits'> {
-  readonly requested: A;
+export interface Violation extends Omit<Balance, 'window'> {
+  readonly requested: Amount;
   /** When the window ends. Null for a lifetime. */
   readonly resetAtMs: number | null;
 }
 
 export type HoldState = 'pending' | 'finalized' | 'aborted' | 'expired';
 
-/** The record of an operation. It is kept until `retentionMs` after the operation has ended. */
-export interface BudgetRecord<A extends Amount = Amount> {
+/**
+ * The record of an operation. It is kept until `retentionMs` after the operation has ended. As long as only its id is
+ * kept, the record has no `meta`, and all its dates are that of its end.
+ */
+export interface BudgetRecord {
   readonly root: string;
   readonly id: string;
   readonly kind: 'hold' | 'charge';
@@ -105,14 +104,14 @@ export interface BudgetRecord<A extends Amount = Amount> {
   readonly generation: number;
   readonly scopes: readonly string[];
   /** The amount that was reserved or charged. */
-  readonly amount: A;
+  readonly amount: Amount;
   /** The amount that was passed to `finalize`, or charged. 0 while the hold is not finalized. */
-  readonly actual: A;
+  readonly actual: Amount;
   /** The amount that counts as spent, before refunds. */
-  readonly committed: A;
-  readonly refunded: A;
+  readonly committed: Amount;
+  readonly refunded: Amount;
   /** The part of the actual amount that exceeded a limit. */
-  readonly uncovered: A;
+  readonly uncovered: Amount;
   /** True if the hold was finalized or aborted after it had expired. */
   readonly late: boolean;
   readonly createdAtMs: number;
@@ -123,10 +122,10 @@ export interface BudgetRecord<A extends Amount = Amount> {
 }
 
 /** The request did not fit into every limit. Nothing was written, and the id stays free. */
-export interface Exceeded<A extends Amount = Amount> {
+export interface Exceeded {
   readonly ok: false;
   readonly reason: 'exceeded';
-  readonly violations: readonly Violation<A>[];
+  readonly violations: readonly Violation[];
   /**
    * When the request fits again without any other change: the latest end of the windows that are full. Null
    * if waiting does not help, because a limit is for a lifetime or is smaller than the request.
@@ -137,11 +136,11 @@ export interface Exceeded<A extends Amount = Amount> {
 }
 
 /** The operation was refused for `reason`, and nothing was written. */
-export interface BudgetRefusal<Reason extends string, A extends Amount> {
+export interface BudgetRefusal<Reason extends string> {
   readonly ok: false;
   readonly reason: Reason;
   /** The operation that is stored under this id. */
-  readonly record: BudgetRecord<A>;
+  readonly record: BudgetRecord;
 }
 
 /** Nothing is remembered under this id. */
@@ -156,98 +155,92 @@ export interface BudgetConflict {
   readonly reason: 'conflict';
 }
 
-export interface Reserved<A extends Amount = Amount> {
+export interface Reserved {
   readonly ok: true;
   readonly status: 'reserved';
   readonly root: string;
   readonly id: string;
   /** 1 for the first hold under this id. It grows by 1 each time the id is reserved again (see `renew`). */
   readonly generation: number;
-  readonly amount: A;
+  readonly amount: Amount;
   /** At this instant the hold expires and the amount is free again. */
   readonly expiresAtMs: number;
   /** True if the same request was answered before. Nothing was counted a second time. */
   readonly replayed: boolean;
-  readonly balances: readonly Balance<A>[];
+  readonly balances: readonly Balance[];
   readonly crossed: readonly Crossed[];
 }
 
-export type ReserveResult<A extends Amount = Amount> =
-  | Reserved<A>
-  | Exceeded<A>
-  | BudgetRefusal<'conflict' | 'already_finalized' | 'already_aborted' | 'already_expired', A>;
+export type ReserveResult =
+  | Reserved
+  | Exceeded
+  | BudgetRefusal<'conflict' | 'already_finalized' | 'already_aborted' | 'already_expired'>;
 
-export interface Charged<A extends Amount = Amount> extends Omit<
-  Reserved<A>,
-  'status' | 'generation' | 'expiresAtMs'
-> {
+export interface Charged extends Omit<Reserved, 'status' | 'generation' | 'expiresAtMs'> {
   readonly status: 'charged';
   /** With `mode: 'record'`: the part of the amount that exceeded a limit. */
-  readonly uncovered: A;
+  readonly uncovered: Amount;
 }
 
-export type ChargeResult<A extends Amount = Amount> = Charged<A> | Exceeded<A> | BudgetRefusal<'conflict', A>;
+export type ChargeResult = Charged | Exceeded | BudgetRefusal<'conflict'>;
 
-export interface Finalized<A extends Amount = Amount> extends Omit<
-  Reserved<A>,
-  'status' | 'amount' | 'expiresAtMs'
-> {
+export interface Finalized extends Omit<Reserved, 'status' | 'amount' | 'expiresAtMs'> {
   readonly status: 'finalized';
   /** The amount of the hold. */
-  readonly reserved: A;
-  readonly actual: A;
+  readonly reserved: Amount;
+  readonly actual: Amount;
   /** The amount that counts as spent: `actual`, unless `overage: 'cap'` reduced it. */
-  readonly committed: A;
+  readonly committed: Amount;
   /** The part of the hold that is free again. 0 if the hold had expired before. */
-  readonly released: A;
+  readonly released: Amount;
   /** By how much `actual` exceeds the hold. */
-  readonly overage: A;
+  readonly overage: Amount;
   /** The part of `actual` that exceeded a limit. */
-  readonly uncovered: A;
+  readonly uncovered: Amount;
   /** True if the call came after the hold had expired. */
   readonly late: boolean;
 }
 
-export type FinalizeResult<A extends Amount = Amount> =
-  Finalized<A> | BudgetRefusal<'overage_rejected' | 'conflict' | 'aborted' | 'expired', A> | BudgetNotFound;
+export type FinalizeResult =
+  Finalized | BudgetRefusal<'overage_rejected' | 'conflict' | 'aborted' | 'expired'> | BudgetNotFound;
 
-export type AbortResult<A extends Amount = Amount> =
+export type AbortResult =
   | {
       readonly ok: true;
       readonly status: 'aborted';
       /** The amount that is free again. 0 if the hold had expired before. */
-      readonly released: A;
+      readonly released: Amount;
       readonly replayed: boolean;
     }
   /** `expired`: the hold is an older generation, which had expired. */
-  | BudgetRefusal<'finalized' | 'expired', A>
+  | BudgetRefusal<'finalized' | 'expired'>
   | BudgetNotFound;
 
-export type ExtendHoldResult<A extends Amount = Amount> =
+export type ExtendHoldResult =
   | { readonly ok: true; readonly status: 'extended'; readonly expiresAtMs: number }
-  | BudgetRefusal<'finalized' | 'aborted' | 'expired', A>
+  | BudgetRefusal<'finalized' | 'aborted' | 'expired'>
   | BudgetNotFound;
 
-export type RefundResult<A extends Amount = Amount> =
+export type RefundResult =
   | {
       readonly ok: true;
       readonly status: 'refunded';
-      readonly amount: A;
+      readonly amount: Amount;
       /** The sum of all refunds of this operation. */
-      readonly refunded: A;
+      readonly refunded: Amount;
       readonly replayed: boolean;
-      readonly balances: readonly Balance<A>[];
+      readonly balances: readonly Balance[];
     }
-  | BudgetRefusal<'exceeds_committed' | 'pending' | 'aborted' | 'expired', A>
+  | BudgetRefusal<'exceeds_committed' | 'pending' | 'aborted' | 'expired'>
   | BudgetConflict
   | BudgetNotFound;
 
-export type CreditResult<A extends Amount = Amount> =
+export type CreditResult =
   | {
       readonly ok: true;
       readonly status: 'credited';
       readonly replayed: boolean;
-      readonly balance: Balance<A>;
+      readonly balance: Balance;
     }
   | BudgetConflict;
 
@@ -256,8 +249,8 @@ export interface SetLimitResult {
   readonly status: 'set' | 'cleared';
 }
 
-export interface BudgetListResult<A extends Amount = Amount> {
-  readonly records: readonly BudgetRecord<A>[];
+export interface BudgetListResult {
+  readonly records: readonly BudgetRecord[];
   /** Pass it to get the next page. Null: this was the last page. */
   readonly cursor: string | null;
 }
@@ -281,11 +274,11 @@ export interface VerifyResult {
  * A record or counter in Redis that cannot be read, because something else has changed it. Operations go on without it.
  * What a record had reserved stays reserved until its window ends, or until `verify(root, { repair: true })`.
  */
-export interface Quarantined<A extends Amount = Amount> {
+export interface Quarantined {
   /** The field of the hash: `o|<id>`, `O|<generation>|<id>` or `c|<scope>|<period>|<start>`. */
   readonly field: string;
   /** What the record had reserved. Null if that cannot be read either. */
-  readonly reserved: A | null;
+  readonly reserved: Amount | null;
 }
 
 export interface VerifyOptions {
@@ -342,6 +335,11 @@ export interface ChargeOptions extends Pick<ReserveOptions, 'root' | 'scopes' | 
    * Default: `'enforce'`.
    */
   mode?: 'enforce' | 'record';
+  /**
+   * How long the id is kept, so that it applies once and refunds reach it. It is forgotten at the end of its last window at
+   * the latest, but never before `retentionMs`. In ms, 1 to 400 days. Default: `budget.idTtlMs`, 24 hours.
+   */
+  idTtlMs?: number;
 }
 
 export interface FinalizeOptions {
@@ -349,6 +347,8 @@ export interface FinalizeOptions {
   overage?: OveragePolicy;
   /** How a hold that has expired is treated. Default: `'record'`. */
   late?: LatePolicy;
+  /** How long the id is kept, as of a charge. In ms, 1 to 400 days. Default: `budget.idTtlMs`, 24 hours. */
+  idTtlMs?: number;
   signal?: AbortSignal;
 }
 

@@ -21,6 +21,7 @@ import type {
 } from './budget.backend.js';
 import { validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
+import { LIFETIME_IDS_MS, MAX_AMOUNT } from './budget.options.js';
 import type {
   Amount,
   BudgetRef,
@@ -31,8 +32,6 @@ import type {
   SetLimitOptions,
 } from './budget.types.js';
 
-/** The largest amount: 2^63 - 1. */
-export const MAX_AMOUNT = 2n ** 63n - 1n;
 export const MAX_SCOPES = 32;
 export const MAX_META_BYTES = 1_024;
 export const DEFAULT_ROOT = 'default';
@@ -51,17 +50,20 @@ export const checkedOptions = <Options extends CallOptions>(
   known: readonly Exclude<keyof Options & string, 'signal'>[],
 ): Options => checked(() => callOptions(options, known));
 
-/** Returns an amount as a bigint, the form that this feature computes with. */
-export function validateAmount(name: string, amount: unknown): bigint {
-  if (typeof amount === 'bigint' && amount >= 0n && amount <= MAX_AMOUNT) return amount;
-  if (Number.isSafeInteger(amount) && (amount as number) >= 0) return BigInt(amount as number);
+export function validateAmount(name: string, amount: unknown): Amount {
+  if (Number.isSafeInteger(amount) && (amount as number) >= 0) return amount as number;
   throw new BudgetInputError(
-    `${name} must be a whole number of minor units from 0 to 2^63 - 1 (above 2^53 - 1 as a bigint), got ${describe(amount)}.`,
-    { hint: 'Count in the smallest unit, such as cents instead of euros.' },
+    `${name} must be a whole number of your smallest unit from 0 to 2^53 - 1, got ${describe(amount)}.`,
+    {
+      hint:
+        typeof amount === 'number' && amount > 0 && amount <= MAX_AMOUNT
+          ? 'Count in the smallest unit, such as cents instead of euros, and round: Math.round(euros * 100).'
+          : 'Count in the smallest unit, such as cents instead of euros.',
+    },
   );
 }
 
-export const validateLimit = (name: string, limit: unknown): bigint | 'unlimited' =>
+export const validateLimit = (name: string, limit: unknown): Amount | 'unlimited' =>
   limit === 'unlimited' ? limit : validateAmount(name, limit);
 
 export function validateScope(name: string, scope: unknown): string {
@@ -116,6 +118,9 @@ export function validateRef<Options extends CallOptions>(
 export const validateCallPeriod = (period: unknown): Period =>
   checked(() => validatePeriod('period', period));
 
+export const validateIdTtl = (idTtlMs: unknown, usual: number): number =>
+  idTtlMs === undefined ? usual : checked(() => integer('idTtlMs', idTtlMs, 1, LIFETIME_IDS_MS));
+
 export const validateTtl = (ttlMs: unknown): number => checked(() => duration('ttlMs', ttlMs));
 
 export const validateCount = (name: string, value: unknown, max: number): number =>
@@ -167,20 +172,23 @@ export function validateReserve(
   };
 }
 
-export function validateCharge(options: ChargeOptions): Unlimited<ChargeRequest> {
-  const names = ['root', 'scopes', 'amount', 'id', 'mode'] as const;
-  const { root, scopes, amount, id, mode = 'enforce', signal } = checkedOptions(options, names);
+export function validateCharge(options: ChargeOptions, usualIdTtlMs: number): Unlimited<ChargeRequest> {
+  const names = ['root', 'scopes', 'amount', 'id', 'mode', 'idTtlMs'] as const;
+  const { root, scopes, amount, id, mode = 'enforce', idTtlMs, signal } = checkedOptions(options, names);
   return {
     root: validateRoot(root),
     scopes: validateScopes(scopes),
     amount: validateAmount('amount', amount),
     id: validateId(id),
     mode: validateOneOf('mode', mode, ['enforce', 'record']),
+    idTtlMs: validateIdTtl(idTtlMs, usualIdTtlMs),
     signal,
   };
 }
 
-export function validateCredit(options: CreditOptions): Unlimited<Omit<CreditRequest, 'scope'>> {
+export function validateCredit(
+  options: CreditOptions,
+): Unlimited<Omit<CreditRequest, 'scope'>> & { readonly period: Period } {
   const names = ['root', 'scope', 'period', 'amount', 'id'] as const;
   const { root, scope, period, amount, id, signal } = checkedOptions(options, names);
   return {
@@ -193,12 +201,14 @@ export function validateCredit(options: CreditOptions): Unlimited<Omit<CreditReq
   };
 }
 
-export function validateSetLimit(options: SetLimitOptions): SetLimitRequest {
+export function validateSetLimit(
+  options: SetLimitOptions,
+): Unlimited<Omit<SetLimitRequest, 'scope'>> & { readonly period: Period } {
   const names = ['root', 'scope', 'period', 'limit'] as const;
   const { root, scope, period, limit, signal } = checkedOptions(options, names);
   return {
     root: validateRoot(root),
-    scope: validateScope('scope', scope),
+    scopes: [validateScope('scope', scope)],
     period: validateCallPeriod(period),
     limit: limit === null ? null : validateLimit('limit', limit),
     signal,
@@ -220,37 +230,6 @@ export function attachNonce<Hold extends object>(hold: Hold, nonce: string): Hol
 }
 
 export const nonceOf = (hold: object): string => (hold as { [NONCE]?: string })[NONCE] ?? ANY_NONCE;
-
-/**
- * Converts the amounts of a result for the caller, as {@link Amount} says. The function walks the result, so that no
- * operation has to list its amounts. Balances are converted when they are read.
- *
- * @param passed - the amount of the call, if it has one
- */
-export function presentAmounts<Result>(result: unknown, passed: Amount = 0): Result {
-  if (typeof passed === 'bigint') return result as Result;
-  if (!isObject(result) || Array.isArray(result)) return toNumbers(result) as Result;
-  const shown: Record<string, unknown> = {};
-  for (const key in result) {
-    if (key === 'balances') defineBalances(shown, () => toNumbers(result[key]));
-    else shown[key] = toNumbers(result[key]);
-  }
-  return attachNonce(shown, nonceOf(result)) as Result;
-}
-
-function toNumbers(value: unknown): unknown {
-  if (typeof value === 'bigint') return toNumber(value);
-  if (!isObject(value)) return value;
-  if (Array.isArray(value)) return value.length === 0 ? value : value.map(toNumbers);
-  const shown: Record<string, unknown> = {};
-  for (const key in value) shown[key] = toNumbers(value[key]);
-  return shown;
-}
-
-const isObject = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null;
-
-const toNumber = (value: bigint): Amount => (value <= Number.MAX_SAFE_INTEGER ? Number(value) : value);
 
 const COMPUTE = Symbol.for('syncguard:budget-balances');
 

@@ -1,19 +1,17 @@
 import { hashKey } from '../core/keys.js';
-import type { BudgetRecord, Quarantined, VerifyResult } from './budget.types.js';
+import { MAX_AMOUNT } from './budget.options.js';
+import type { Amount, BudgetRecord, Quarantined, VerifyResult } from './budget.types.js';
 
 /** Everything that a root stores, at one instant. */
 export interface BudgetSnapshot {
-  readonly counters: ReadonlyMap<string, { committed: bigint; reserved: bigint; archived: bigint }>;
+  readonly counters: ReadonlyMap<string, { committed: Amount; reserved: Amount; archived: Amount }>;
   readonly operations: readonly SnapshotOperation[];
   /** The ids in the expiry queue. */
   readonly pending: ReadonlySet<string>;
-  readonly quarantined: readonly Quarantined<bigint>[];
+  readonly quarantined: readonly Quarantined[];
 }
 
-interface SnapshotOperation extends Pick<
-  BudgetRecord<bigint>,
-  'id' | 'state' | 'amount' | 'committed' | 'refunded'
-> {
+interface SnapshotOperation extends Pick<BudgetRecord, 'id' | 'state' | 'amount' | 'committed' | 'refunded'> {
   /** True if a newer operation has the id. */
   readonly isRenewed: boolean;
   /** The counters in which the operation counts. */
@@ -32,8 +30,8 @@ interface SnapshotOperation extends Pick<
  */
 export function verifySnapshot({ counters, operations, pending, quarantined }: BudgetSnapshot): VerifyResult {
   const problems: string[] = [];
-  const reserved = new Map<string, bigint>();
-  const committed = new Map<string, bigint>();
+  const reserved = new Map<string, Amount>();
+  const committed = new Map<string, Amount>();
   for (const operation of operations) {
     const { id, state, amount, refunded } = operation;
     const report = (rule: string, fault: string): void =>
@@ -41,7 +39,7 @@ export function verifySnapshot({ counters, operations, pending, quarantined }: B
     const isPending = state === 'pending';
     if (isPending !== (!operation.isRenewed && pending.has(id)))
       report('I5', `is ${state}, which does not match the expiry queue.`);
-    if (state !== 'finalized' && operation.committed !== 0n)
+    if (state !== 'finalized' && operation.committed !== 0)
       report('I4', `is ${state}, but has committed an amount.`);
     if (refunded > operation.committed) report('I3', 'was refunded more than it committed.');
     for (const field of operation.fields) {
@@ -50,23 +48,23 @@ export function verifySnapshot({ counters, operations, pending, quarantined }: B
     }
   }
   for (const [field, counter] of counters) {
-    const pendingSum = reserved.get(field) ?? 0n;
+    const pendingSum = reserved.get(field) ?? 0;
     if (counter.reserved !== pendingSum)
       problems.push(
         `I2: reserved is ${counter.reserved}, but the pending holds add up to ${pendingSum} (${hashKey(field)}).`,
       );
-    const spent = (committed.get(field) ?? 0n) + counter.archived;
+    const spent = (committed.get(field) ?? 0) + counter.archived;
     if (counter.committed !== spent)
       problems.push(
         `I3: committed is ${counter.committed}, but the operations add up to ${spent} (${hashKey(field)}).`,
       );
   }
   for (const [field, pendingSum] of reserved)
-    if (pendingSum !== 0n && !counters.has(field))
+    if (pendingSum !== 0 && !counters.has(field))
       problems.push(`I2: pending holds of ${pendingSum} have no counter (${hashKey(field)}).`);
   return { ok: problems.length + quarantined.length === 0, problems, quarantined };
 }
 
-function add(sums: Map<string, bigint>, field: string, amount: bigint): void {
-  sums.set(field, (sums.get(field) ?? 0n) + amount);
+function add(sums: Map<string, Amount>, field: string, amount: Amount): void {
+  sums.set(field, Math.min((sums.get(field) ?? 0) + amount, MAX_AMOUNT));
 }

@@ -1,6 +1,7 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { Amount, Reserved } from './budget.types.js';
-import { MAX_AMOUNT, validateAmount } from './budget.validate.js';
+import { MAX_AMOUNT } from './budget.options.js';
+import { validateAmount } from './budget.validate.js';
 
 /** The hold that a body runs on, and what the body has cost so far. */
 export interface CurrentHold extends Reserved {
@@ -57,7 +58,7 @@ export async function runOn<T>(hold: CurrentHold, body: (hold: CurrentHold) => T
 /** The costs that a body has noted with `spent()`. */
 export class CostNotes {
   /** The sum of the notes that could be read. */
-  sum = 0n;
+  sum = 0;
   /** True once a note was not an amount, so that the real cost is unknown. */
   #isUnreadable = false;
   #isClosed = false;
@@ -71,8 +72,7 @@ export class CostNotes {
   readonly spent = (amount: Amount): void => {
     if (this.#isClosed) return this.onLate();
     try {
-      this.sum += validateAmount('spent(amount)', amount);
-      if (this.sum > MAX_AMOUNT) this.sum = MAX_AMOUNT;
+      this.sum = Math.min(this.sum + validateAmount('spent(amount)', amount), MAX_AMOUNT);
     } catch (error) {
       this.#isUnreadable = true;
       this.onUnreadable(error);
@@ -80,7 +80,7 @@ export class CostNotes {
   };
 
   /** Returns the sum of the notes. If a note could not be read, returns the estimate where the sum is smaller. */
-  known(estimate: bigint): bigint {
+  known(estimate: Amount): Amount {
     return this.#isUnreadable && this.sum < estimate ? estimate : this.sum;
   }
 
@@ -92,9 +92,8 @@ export class CostNotes {
 
 /** Adds `spent()` and `noted` to a hold. They are not enumerable, so that logs and copies do not show them. */
 export function withNotes(hold: Reserved, notes: CostNotes): CurrentHold {
-  const noted = (): Amount => (typeof hold.amount === 'bigint' ? notes.sum : Number(notes.sum));
   return Object.defineProperties(hold, {
     spent: { value: notes.spent },
-    noted: { get: noted },
+    noted: { get: () => notes.sum },
   }) as CurrentHold;
 }

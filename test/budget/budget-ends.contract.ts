@@ -233,7 +233,7 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
 
       it('a command that is sent again knows its own hold, in whatever state it is', async () => {
         const request: ReserveRequest = {
-          ...{ root: 'default', id: 'job', amount: 10n, ttlMs: MINUTE_MS, meta: '' },
+          ...{ root: 'default', id: 'job', amount: 10, ttlMs: MINUTE_MS, meta: '' },
           ...{ mode: 'run', nonce: 'mine', scopes: [{ scope: 'user', limits: limitsOf(LIMITS) }] },
         };
         expect(await backend.reserve(request)).toMatchObject({ ok: true, replayed: false });
@@ -557,9 +557,4 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
 }
 
 const limitsOf = (limits: BudgetLimit[]): ReserveRequest['scopes'][number]['limits'] =>
-  limits.map(({ period, limit }) => ({
-    period,
-    limit: limit === 'unlimited' ? limit : BigInt(limit),
-    thresholds: [],
-    inherited: false,
-  }));
+  limits.map(({ period, limit }) => ({ period, limit, thresholds: [], inherited: false }));

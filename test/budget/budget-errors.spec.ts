@@ -5,10 +5,12 @@ const violation = (numbers: {
   reserved: number;
   available: number;
   requested: number;
+  credits?: number;
 }) => ({
   scope: 'user:ada',
   period: { every: 'day' } as const,
   limit: 100,
+  credits: 0,
   resetAtMs: 0,
   ...numbers,
 });
@@ -29,6 +31,12 @@ describe('BudgetExceededError', () => {
   it('asks to come back soon where only running calls stand in the way', () => {
     expect(retryAfterOf({ committed: 0, reserved: 100, available: 0, requested: 50 })).toBe(1);
     expect(retryAfterOf({ committed: 50, reserved: 30, available: 20, requested: 50 })).toBe(1);
+  });
+
+  it('counts credits, also where a call in flight holds the rest of them', () => {
+    const bought = { credits: 500, committed: 300, reserved: 300, available: 0 };
+    expect(retryAfterOf({ ...bought, requested: 10 })).toBe(1);
+    expect(retryAfterOf({ ...bought, requested: 301 })).toBe(3_600);
   });
 
   it('asks to wait for the window where it is spent', () => {

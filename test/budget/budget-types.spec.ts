@@ -6,6 +6,7 @@ async function unchecked(budgets: BudgetService): Promise<void> {
   const hold = await budgets.reserve({ scopes: ['user'], amount: 1 });
   // @ts-expect-error an unchecked result may be a denial
   void hold.balances;
+  // @ts-expect-error amounts are numbers
   if (hold.ok) await budgets.finalize(hold, 1n);
   // @ts-expect-error a charge is retried by its id
   await budgets.charge({ scopes: ['user'], amount: 1 });

@@ -1,3 +1,4 @@
+import { Logger } from '@nestjs/common';
 import * as fc from 'fast-check';
 import type { BudgetLimit, BudgetRecord, Finalized, ReserveResult } from '../../lib/budget/budget.types.js';
 import { BudgetInputError } from '../../lib/budget/budget.errors.js';
@@ -42,7 +43,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
     const reserve = (
       budgets: BudgetService,
       id: string,
-      amount: number | bigint,
+      amount: number,
       ttlMs?: number,
     ): Promise<ReserveResult> => budgets.reserve({ scopes: ['user'], id, amount, ttlMs });
 
@@ -77,6 +78,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
               committed: 0,
               reserved: 60,
               available: 40,
+              credits: 0,
               requested: 41,
               resetAtMs: null,
             },
@@ -311,17 +313,17 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         expect(await reserve(budgets, 'd', 10)).toMatchObject({ crossed: [at(50), at(100)] });
       });
 
-      it('11: is exact to 2^63 - 1', async () => {
-        const limit = 2n ** 63n - 1n;
+      it('11: is exact to 2^53 - 1', async () => {
+        const limit = Number.MAX_SAFE_INTEGER;
         const budgets = open([{ scope: 'user', period: 'lifetime', limit }]);
-        expect(await budgets.charge({ scopes: ['user'], amount: limit - 7n, id: 'most' })).toMatchObject({
+        expect(await budgets.charge({ scopes: ['user'], amount: limit - 7, id: 'most' })).toMatchObject({
           ok: true,
         });
-        expect(await reserve(budgets, 'a', 8n)).toMatchObject({
+        expect(await reserve(budgets, 'a', 8)).toMatchObject({
           ok: false,
-          violations: [{ available: 7n, limit, requested: 8n }],
+          violations: [{ available: 7, limit, requested: 8 }],
         });
-        expect(await reserve(budgets, 'b', 7n)).toMatchObject({ ok: true, amount: 7n });
+        expect(await reserve(budgets, 'b', 7)).toMatchObject({ ok: true, amount: 7 });
         expect(await reserve(budgets, 'c', 1)).toMatchObject({
           ok: false,
           violations: [{ available: 0, requested: 1, limit }],
@@ -493,17 +495,59 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         expect(await budgets.get({ id: 'nobody' })).toBeNull();
       });
 
-      it('tells 2^53 + 1 from 2^53', async () => {
-        const budgets = open([{ scope: 'user', period: 'lifetime', limit: 2n ** 53n }]);
-        expect(await reserve(budgets, 'a', 2n ** 53n + 1n)).toMatchObject({
-          ok: false,
-          violations: [{ available: 2n ** 53n }],
+      const MAX = Number.MAX_SAFE_INTEGER;
+
+      it('takes safe integers only, and says how to count fractions', async () => {
+        const budgets = open();
+        for (const amount of [2 ** 53, 1n, -1, Number.NaN, '5', undefined] as number[])
+          await expect(reserve(budgets, 'a', amount)).rejects.toThrow(BudgetInputError);
+        await expect(reserve(budgets, 'a', 12.5)).rejects.toThrow(/Math\.round\(euros \* 100\)/);
+        expect(() => open([{ scope: 'user', period: 'lifetime', limit: 1n as never }])).toThrow(/2\^53 - 1/);
+      });
+
+      it('refuses a sum beyond 2^53 - 1, and changes nothing', async () => {
+        const budgets = open([
+          { scope: 'user', period: 'lifetime', limit: 'unlimited' },
+          { scope: 'org', period: 'lifetime', limit: MAX - 5 },
+        ]);
+        await budgets.charge({ scopes: ['user'], amount: MAX - 10, id: 'most' });
+        await reserve(budgets, 'a', 10);
+        const refused = { code: 'InvalidArgument', message: expect.stringMatching(/2\^53 - 1/) as string };
+        await expect(reserve(budgets, 'b', 1)).rejects.toMatchObject(refused);
+        await expect(budgets.charge({ scopes: ['user'], amount: 1, id: 'c' })).rejects.toMatchObject(refused);
+        const credit = { scope: 'org', period: 'lifetime' } as const;
+        await expect(budgets.credit({ ...credit, amount: 6, id: 'k' })).rejects.toMatchObject(refused);
+        await budgets.credit({ ...credit, amount: 5, id: 'k' });
+        await expect(budgets.setLimit({ ...credit, limit: MAX - 4 })).rejects.toMatchObject(refused);
+        await budgets.setLimit({ ...credit, limit: MAX - 5 });
+        expect(await tuple(budgets)).toBe(`${MAX - 10}/10/unlimited`);
+        expect(await tuple(budgets, 'org')).toBe(`0/0/${MAX}`);
+        await expectSound(budgets);
+      });
+
+      it('never refuses what is spent: a sum stops at 2^53 - 1, with an error line', async () => {
+        const logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
+        const budgets = open([{ scope: 'user', period: 'lifetime', limit: MAX }]);
+        await budgets.charge({ scopes: ['user'], amount: MAX - 10, id: 'most' });
+        await reserve(budgets, 'a', 10);
+        expect(logged).not.toHaveBeenCalled();
+        expect(await budgets.finalize({ id: 'a' }, 100)).toMatchObject({
+          ok: true,
+          committed: 100,
+          uncovered: 90,
         });
-        expect(await reserve(budgets, 'b', 2n ** 53n)).toMatchObject({ ok: true });
-        expect((await budgets.balance({ scope: 'user' }))[0]).toMatchObject({
-          reserved: 2n ** 53n,
-          available: 0,
+        expect(await budgets.charge({ scopes: ['user'], amount: 7, id: 'b', mode: 'record' })).toMatchObject({
+          ok: true,
+          uncovered: 7,
         });
+        expect(await tuple(budgets)).toBe(`${MAX}/0/0`);
+        expect(await budgets.refund({ id: 'most' }, MAX - 10, 'r1')).toMatchObject({ ok: true });
+        expect(await budgets.refund({ id: 'a' }, 100, 'r2')).toMatchObject({ ok: true, refunded: 100 });
+        expect(await tuple(budgets)).toBe(`0/0/${MAX}`);
+        expect(logged.mock.calls.flat()).toEqual(
+          Array(3).fill(expect.stringMatching(/^BUDGET_SUM_TOO_LARGE: /)),
+        );
+        logged.mockRestore();
       });
 
       it.each([
@@ -513,14 +557,13 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         1_000_000_000_000_001,
         Number.MAX_SAFE_INTEGER,
       ])('counts %d to the unit', async (amount) => {
-        const budgets = open([{ scope: 'user', period: 'lifetime', limit: 2n ** 60n }]);
+        const budgets = open([{ scope: 'user', period: 'lifetime', limit: 'unlimited' }]);
         await reserve(budgets, 'a', amount);
-        await reserve(budgets, 'b', amount);
-        await budgets.finalize({ id: 'a' }, amount);
+        await budgets.finalize({ id: 'a' }, amount - 1);
+        await reserve(budgets, 'b', 1);
+        expect(await tuple(budgets)).toBe(`${amount - 1}/1/unlimited`);
         await budgets.finalize({ id: 'b' }, 1);
-        const [balance] = await budgets.balance({ scope: 'user' });
-        expect(BigInt(balance?.committed ?? -1)).toBe(BigInt(amount) + 1n);
-        expect(balance?.reserved).toBe(0);
+        expect(await tuple(budgets)).toBe(`${amount}/0/unlimited`);
         await expectSound(budgets);
       });
 
@@ -576,23 +619,33 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         expect([await limit('user:1'), await limit('user:42')]).toEqual([10, 20]);
       });
 
-      it('refuses a limit for a 17th period of a scope, and says which scope and what to do', async () => {
-        const budgets = open();
-        const set = (days: number, limit: number | null = 5): Promise<unknown> =>
-          budgets.setLimit({ scope: 'user:1', period: { windowMs: days * 86_400_000 }, limit });
-        for (let days = 1; days <= 16; days++) await set(days);
-        await expect(set(17)).rejects.toMatchObject({
-          code: 'InvalidArgument',
-          summary: expect.stringMatching(/scope of type "user".* limits for 16 periods/) as string,
-          hint: expect.stringContaining('`limit: null`') as string,
-        });
-        await set(1, null);
-        await set(17);
+      it.each<[string, Parameters<BudgetService['setLimit']>[0]['period'], string]>([
+        [
+          'user:1',
+          { every: 'day', tz: 'Asia/Tokyo' },
+          'day@Asia/Tokyo. Their periods are: day@Europe/Berlin, month',
+        ],
+        ['user', { every: 'day' }, 'day. Their periods are: day@Europe/Berlin, month'],
+        ['user', 'lifetime', 'lifetime. Their periods are: day@Europe/Berlin, month'],
+      ])('refuses setLimit and credit of %s for %j, and names the periods', async (scope, period, words) => {
+        const budgets = open([
+          { scope: 'user', period: { every: 'day', tz: 'Europe/Berlin' }, limit: 5 },
+          { scope: 'user', period: { every: 'month' }, limit: 50 },
+        ]);
+        const refused = { code: 'InvalidArgument', message: expect.stringContaining(words) as string };
+        for (const limit of [7, null])
+          await expect(budgets.setLimit({ scope, period, limit })).rejects.toMatchObject(refused);
+        await expect(budgets.credit({ scope, period, amount: 1, id: 'k' })).rejects.toMatchObject(refused);
+        await expect(budgets.setLimit({ scope: 'team', period, limit: 1 })).rejects.toThrow(
+          /No limit is set/,
+        );
       });
 
-      it('enforces a limit that only setLimit set, in every process', async () => {
-        const [one, other] = [open([]), open([])];
-        await expect(one.reserve({ scopes: ['user:1'], amount: 1 })).rejects.toThrow(BudgetInputError);
+      it('sets a limit for every process', async () => {
+        const limits: BudgetLimit[] = [
+          { scope: 'user', period: { every: 'day', tz: 'Asia/Tokyo' }, limit: 1 },
+        ];
+        const [one, other] = [open(limits), open(limits)];
         await one.setLimit({ scope: 'user:1', period: { every: 'day', tz: 'Asia/Tokyo' }, limit: 5 });
         for (const budgets of [one, other, one])
           expect(await budgets.reserve({ scopes: ['user:1'], amount: 6 })).toMatchObject({
@@ -601,7 +654,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
           });
         expect(await other.reserve({ scopes: ['user:1'], amount: 5 })).toMatchObject({ ok: true });
         await one.setLimit({ scope: 'user:1', period: { every: 'day', tz: 'Asia/Tokyo' }, limit: null });
-        await expect(other.reserve({ scopes: ['user:1'], amount: 1 })).rejects.toThrow(/No limit is set/);
+        expect(await other.reserve({ scopes: ['user:2'], amount: 2 })).toMatchObject({ ok: false });
       });
 
       it('keeps roots apart', async () => {
@@ -837,18 +890,110 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         expect((await ids({ scope: 'user:0' })).size).toBe(50);
       });
 
-      it('knows an id until retention ends, and forgets it when reaped', async () => {
+      it('keeps a record until retention ends and it is reaped, and its id for longer', async () => {
         const budgets = open();
-        await budgets.charge({ scopes: ['user'], amount: 10, id: 'a' });
+        const charge = () =>
+          budgets.charge({ scopes: ['user'], amount: 10, id: 'a', idTtlMs: 2 * RETENTION_MS });
+        await charge();
+        await budgets.reserve({ scopes: ['user'], amount: 9, id: 'h', meta: 'job' });
+        await budgets.finalize({ id: 'h' }, 4, { idTtlMs: 2 * RETENTION_MS });
+        await reserve(budgets, 'aborted', 3);
+        await budgets.abort({ id: 'aborted' });
         world.clock.advance(RETENTION_MS - 1_000);
         expect(await budgets.reap()).toEqual({ expired: [], purged: 0 });
-        expect(await budgets.charge({ scopes: ['user'], amount: 10, id: 'a' })).toMatchObject({
-          replayed: true,
-        });
         world.clock.advance(1_000);
-        expect(await budgets.reap()).toEqual({ expired: [], purged: 1 });
-        expect(await budgets.get({ id: 'a' })).toBeNull();
-        expect(await tuple(budgets)).toBe('10/0/90');
+        expect(await budgets.reap()).toEqual({ expired: [], purged: 3 });
+        expect(await budgets.list()).toMatchObject({ records: [] });
+        expect(await budgets.get({ id: 'aborted' })).toBeNull();
+
+        expect(await charge()).toMatchObject({ ok: true, replayed: true, amount: 10, crossed: [] });
+        expect(await reserve(budgets, 'h', 9)).toMatchObject({
+          reason: 'already_finalized',
+          record: {
+            id: 'h',
+            kind: 'hold',
+            amount: 9,
+            actual: 4,
+            committed: 4,
+            scopes: ['user'],
+            meta: undefined,
+          },
+        });
+        expect(await budgets.finalize({ id: 'h' }, 4)).toMatchObject({
+          ok: true,
+          replayed: true,
+          released: 5,
+        });
+        expect(await budgets.finalize({ id: 'h' }, 5)).toMatchObject({ reason: 'conflict' });
+        expect(await budgets.abort({ id: 'h' })).toMatchObject({ reason: 'finalized' });
+        expect(await budgets.extend({ id: 'h' }, 1)).toMatchObject({ reason: 'finalized' });
+        expect(await tuple(budgets)).toBe('14/0/86');
+        await expectSound(budgets);
+
+        world.clock.advance(RETENTION_MS);
+        expect(await budgets.get({ id: 'h' })).toBeNull();
+        expect(await charge()).toMatchObject({ ok: true, replayed: false });
+        expect(await tuple(budgets)).toBe('24/0/76');
+        await expectSound(budgets);
+      });
+
+      it('mints once, however late a webhook comes again within the window', async () => {
+        const budgets = open([
+          { scope: 'user', period: { every: 'month' }, limit: 100 },
+          { scope: 'wallet', period: 'lifetime', limit: 0 },
+        ]);
+        world.clock.set(Date.parse('2027-03-02T00:00:00Z'));
+        const topUp = (scope: string, period: BudgetLimit['period']) =>
+          budgets.credit({ scope, period, amount: 500, id: `paid ${scope}` });
+        const both = () => Promise.all([topUp('user', { every: 'month' }), topUp('wallet', 'lifetime')]);
+        await both();
+        for (const days of [1 / 24, 7, 20]) {
+          world.clock.advance(days * DAY_MS);
+          await budgets.reap();
+          for (const again of await both())
+            expect(again).toMatchObject({ replayed: true, balance: { credits: 500 } });
+        }
+        expect(
+          await budgets.credit({ scope: 'wallet', period: 'lifetime', amount: 1, id: 'paid wallet' }),
+        ).toEqual({
+          ok: false,
+          reason: 'conflict',
+        });
+        world.clock.advance(350 * DAY_MS);
+        expect(await topUp('wallet', 'lifetime')).toMatchObject({ replayed: true });
+        expect(await topUp('user', { every: 'month' })).toMatchObject({ replayed: false });
+      });
+
+      it('keeps an id beyond the end of its window for as long as a retry may come', async () => {
+        const budgets = open([{ scope: 'user', period: { windowMs: HOUR_MS }, limit: 100 }]);
+        world.clock.set(Date.parse('2027-01-01T00:59:59Z'));
+        const once = () => budgets.charge({ scopes: ['user'], amount: 10, id: 'a' });
+        await once();
+        world.clock.advance(2_000);
+        expect(await once()).toMatchObject({ replayed: true });
+        expect(await tuple(budgets)).toBe('0/0/100');
+      });
+
+      it('refunds what was charged long ago, and knows it for as long as the refund', async () => {
+        const budgets = open([
+          { scope: 'user', period: { every: 'day' }, limit: 100, thresholds: [50] },
+          { scope: 'user', period: { every: 'month' }, limit: 1_000 },
+        ]);
+        world.clock.set(Date.parse('2027-03-02T12:00:00Z'));
+        await budgets.charge({ scopes: ['user'], amount: 80, id: 'old', idTtlMs: 25 * DAY_MS });
+        world.clock.advance(20 * DAY_MS);
+        await budgets.reap();
+        await budgets.charge({ scopes: ['user'], amount: 5, id: 'new' });
+        expect(await budgets.refund({ id: 'old' }, 81, 'r0')).toMatchObject({ reason: 'exceeds_committed' });
+        const refund = () => budgets.refund({ id: 'old' }, 50, 'r1');
+        expect(await refund()).toMatchObject({ ok: true, refunded: 50, replayed: false });
+        expect([await tuple(budgets), await tuple(budgets, 'user', 1)]).toEqual(['5/0/95', '35/0/965']);
+        world.clock.advance(9 * DAY_MS);
+        await budgets.reap();
+        expect(await refund()).toMatchObject({ ok: true, refunded: 50, replayed: true });
+        expect(await budgets.refund({ id: 'old' }, 31, 'r2')).toMatchObject({ reason: 'exceeds_committed' });
+        expect(await budgets.refund({ id: 'old' }, 30, 'r2')).toMatchObject({ ok: true, refunded: 80 });
+        expect(await tuple(budgets, 'user', 1)).toBe('5/0/995');
         await expectSound(budgets);
       });
 

@@ -9,11 +9,14 @@ export const TICK_MS = 10 * 60_000;
 export const FIRST_TICK_MS = Date.parse('2027-01-15T00:00:00Z');
 /** Retention ends between 14 and 15 ticks after an end, and between 15 and 16 after an expiry. */
 export const RETENTION_MS = 14.75 * TICK_MS;
+/** An id is kept for between 40 and 41 ticks after a charge or a finalize. */
+export const ID_TTL_MS = 40.75 * TICK_MS;
+const LIFETIME_IDS_MS = 400 * 86_400_000;
 /** A hold of n ticks expires half a tick after the n-th tick. */
 export const ttlMsOf = (ticks: number): number => (ticks + 0.5) * TICK_MS;
 
 export type PeriodName = 'lifetime' | 'hour' | 'day@America/New_York' | 'window:14400000';
-export type Limit = bigint | 'unlimited';
+export type Limit = number | 'unlimited';
 
 export interface ModelLimit {
   readonly scope: string;
@@ -36,15 +39,15 @@ export interface ModelOperation {
   readonly generation: number;
   readonly kind: 'hold' | 'charge';
   state: 'pending' | 'finalized' | 'aborted' | 'expired';
-  readonly amount: bigint;
+  readonly amount: number;
   readonly scopes: readonly string[];
   readonly windows: readonly Window[];
   expiryTick: number;
   purgeTick: number;
-  actual: bigint;
-  committed: bigint;
-  refunded: bigint;
-  uncovered: bigint;
+  actual: number;
+  committed: number;
+  refunded: number;
+  uncovered: number;
   late: boolean;
   crossed: object[];
 }
@@ -56,8 +59,7 @@ const LENGTH_AND_PHASE_MS: Record<Exclude<PeriodName, 'lifetime'>, [length: numb
   'window:14400000': [4 * HOUR_MS, 0],
 };
 
-const max = (a: bigint, b: bigint): bigint => (a > b ? a : b);
-const min = (a: bigint, b: bigint): bigint => (a < b ? a : b);
+const { max, min } = Math;
 const typeOf = (scope: string): string => scope.replace(/:.*/, '');
 
 export class BudgetModel {
@@ -65,15 +67,15 @@ export class BudgetModel {
   latestTick = 0;
   /** The generations of each id, the newest last. */
   readonly operations = new Map<string, ModelOperation[]>();
-  readonly refunds = new Map<string, { content: string; purgeTick: number }>();
-  readonly credits = new Map<string, { content: string; purgeTick: number }>();
-  readonly #creditSums = new Map<string, bigint>();
+  /** What is kept of ids: `o` with a finalized operation, `r` of a refund and `k` of a credit with its content. */
+  readonly kept = new Map<string, { operation?: ModelOperation; content?: string; untilMs: number }>();
+  readonly #creditSums = new Map<string, number>();
   readonly #set = new Map<string, Limit>();
   readonly #crossed = new Map<string, number>();
   /** The limit of setLimit that the thresholds of a window were last checked against. */
   readonly #seen = new Map<string, Limit | undefined>();
   /** The committed sums of purged operations. */
-  readonly #forgotten = new Map<string, bigint>();
+  readonly #forgotten = new Map<string, number>();
   #untold: string[] = [];
 
   constructor(private readonly limits: readonly ModelLimit[]) {}
@@ -83,24 +85,28 @@ export class BudgetModel {
   }
 
   jump(ticks: number): void {
-    // The clock goes back by a few ticks at most, so that no purged window opens again.
+    // The clock goes back by a few ticks at most, so that no purged window opens again, and never over the end of an id.
+    const toMs = this.nowMs + ticks * TICK_MS;
+    if ([...this.kept.values()].some(({ untilMs }) => untilMs > toMs && untilMs <= this.nowMs)) return;
     this.tick = Math.max(this.latestTick - 2, 0, this.tick + ticks);
     this.latestTick = Math.max(this.latestTick, this.tick);
   }
 
   /** How a body ends on a hold, with the result of its run and its cost. */
-  run(id: string, scopes: string[], amount: bigint, ticks: number, end: BodyEnd): object {
+  run(id: string, scopes: string[], amount: number, ticks: number, end: BodyEnd): object {
     this.#expire();
     if (this.#newest(id)?.state === 'pending') return { ok: false, reason: 'pending' };
-    const reserved = this.reserve(id, scopes, amount, ticks, true) as { ok: boolean };
-    if (!reserved.ok) return reserved;
-    const cost = costOf(end, amount);
+    const held = max(1, amount);
+    const reserved = this.reserve(id, scopes, held, ticks, true) as { ok: boolean };
+    if (!reserved.ok)
+      return 'violations' in reserved ? { ...reserved, ...this.waitFor(scopes, held) } : reserved;
+    const cost = costOf(end, held);
     if (cost === 'abort') this.abort(id);
     else this.finalize(id, cost, 'record', 'record');
     return { ok: true, ended: end.how };
   }
 
-  reserve(id: string, scopes: string[], amount: bigint, ticks: number, renew: boolean): object {
+  reserve(id: string, scopes: string[], amount: number, ticks: number, renew: boolean): object {
     this.#expire();
     const earlier = this.#newest(id, !renew);
     if (earlier && earlier.state !== 'pending') return { ok: false, reason: `already_${earlier.state}` };
@@ -115,7 +121,7 @@ export class BudgetModel {
     return this.#reserved(operation, false);
   }
 
-  charge(id: string, scopes: string[], amount: bigint, mode: 'enforce' | 'record'): object {
+  charge(id: string, scopes: string[], amount: number, mode: 'enforce' | 'record'): object {
     this.#expire();
     const earlier = this.#newest(id);
     if (earlier && !same(earlier, 'charge', scopes, amount)) return { ok: false, reason: 'conflict' };
@@ -123,15 +129,16 @@ export class BudgetModel {
     const windows = this.#windowsOf(scopes);
     const exceeded = mode === 'enforce' && this.#exceeded(windows, amount);
     if (exceeded) return exceeded;
-    const uncovered = max(0n, amount - min(amount, this.#room(windows, amount)));
+    const uncovered = max(0, amount - min(amount, this.#room(windows, amount)));
     const operation = this.#open(id, 'charge', scopes, windows, amount);
     Object.assign(operation, { state: 'finalized', actual: amount, committed: amount, uncovered });
     operation.purgeTick = this.tick + 15;
     operation.crossed = this.#cross(windows);
+    this.#keep(operation, ID_TTL_MS);
     return this.#charged(operation, false);
   }
 
-  finalize(id: string, actual: bigint, overage: string, late: string, generation?: number): object {
+  finalize(id: string, actual: number, overage: string, late: string, generation?: number): object {
     this.#expire();
     const operation = this.#find(id, generation);
     if (!operation) return { ok: false, reason: 'not_found' };
@@ -141,8 +148,8 @@ export class BudgetModel {
     if (operation.state === 'finalized') return this.#finalized(operation, true);
 
     const isLate = operation.state === 'expired';
-    const own = isLate ? 0n : operation.amount;
-    const beyond = max(0n, actual - own);
+    const own = isLate ? 0 : operation.amount;
+    const beyond = max(0, actual - own);
     const fitting = min(beyond, this.#room(operation.windows, beyond));
     if (isLate && (late === 'reject' || (late === 'if-available' && fitting < beyond)))
       return { ok: false, reason: 'expired' };
@@ -153,6 +160,7 @@ export class BudgetModel {
     Object.assign(operation, { state: 'finalized', actual, uncovered: beyond - fitting, late: isLate });
     this.#end(operation);
     operation.crossed = operation.committed > own ? this.#cross(operation.windows) : [];
+    this.#keep(operation, ID_TTL_MS);
     return this.#finalized(operation, false);
   }
 
@@ -169,7 +177,7 @@ export class BudgetModel {
       Object.assign(operation, { late: operation.state === 'expired', state: 'aborted' });
       this.#end(operation);
     }
-    return { ok: true, status: 'aborted', released: operation.late ? 0n : operation.amount, replayed };
+    return { ok: true, status: 'aborted', released: operation.late ? 0 : operation.amount, replayed };
   }
 
   extend(id: string, ticks: number, generation?: number): object {
@@ -181,11 +189,11 @@ export class BudgetModel {
     return { ok: true, status: 'extended' };
   }
 
-  refund(id: string, amount: bigint, refundId: string, generation?: number): object {
+  refund(id: string, amount: number, refundId: string, generation?: number): object {
     this.#expire();
     const operation = this.#find(id, generation);
     if (!operation) return { ok: false, reason: 'not_found' };
-    const earlier = this.refunds.get(refundId);
+    const earlier = this.#keptAt(`r ${refundId}`);
     const content = `${id} ${operation.generation} ${amount}`;
     if (earlier && earlier.content !== content) return { ok: false, reason: 'conflict' };
     if (operation.state !== 'finalized') return { ok: false, reason: operation.state };
@@ -194,7 +202,10 @@ export class BudgetModel {
     if (!earlier) {
       for (const window of operation.windows) this.#arm(window);
       operation.refunded += amount;
-      this.refunds.set(refundId, { content, purgeTick: this.tick + 15 });
+      if (!this.#all().includes(operation))
+        for (const { field } of operation.windows) this.#forget(field, -amount);
+      this.#keep(operation);
+      this.kept.set(`r ${refundId}`, { content, untilMs: this.nowMs + this.#keepMs(operation.windows) });
     }
     const balances = this.#balances(operation.windows);
     return {
@@ -207,17 +218,17 @@ export class BudgetModel {
     };
   }
 
-  credit(id: string, scope: string, period: PeriodName, amount: bigint): object {
+  credit(id: string, scope: string, period: PeriodName, amount: number): object {
     this.#expire();
-    const earlier = this.credits.get(id);
+    const earlier = this.#keptAt(`k ${id}`);
     const content = `${scope} ${period} ${amount}`;
     if (earlier && earlier.content !== content) return { ok: false, reason: 'conflict' };
     const window = this.#windowsOf([scope]).find((each) => each.period === period) as Window;
     if (!earlier) {
       this.#arm(window);
       this.#creditSums.set(window.field, this.#creditOf(window) + amount);
-      if (amount > 0n) this.#rearm(window);
-      this.credits.set(id, { content, purgeTick: this.tick + 15 });
+      if (amount > 0) this.#rearm(window);
+      this.kept.set(`k ${id}`, { content, untilMs: this.nowMs + this.#keepMs([window]) });
     }
     return { ok: true, status: 'credited', replayed: Boolean(earlier), balance: this.#balance(window) };
   }
@@ -272,14 +283,52 @@ export class BudgetModel {
       const left = this.operations.get(id)?.filter((each) => each !== operation) ?? [];
       if (left.length === 0) this.operations.delete(id);
       else this.operations.set(id, left);
-      for (const window of windows) {
-        const { field } = window;
-        this.#forgotten.set(field, (this.#forgotten.get(field) ?? 0n) + committed - refunded);
-      }
+      operation.crossed = [];
+      for (const { field } of windows) this.#forget(field, committed - refunded);
     }
-    for (const notes of [this.refunds, this.credits])
-      for (const [id, { purgeTick }] of notes) if (purgeTick <= this.tick) notes.delete(id);
     return told;
+  }
+
+  /**
+   * When a request fits, by trying: now if all holds end without a cost, and then at the end of each window. The holds have
+   * ended by then, and nothing else was spent.
+   */
+  waitFor(scopes: string[], amount: number): { status: number; retryAfter: number | undefined } {
+    const windows = this.#windowsOf(scopes);
+    const fitsAt = (atMs: number): boolean =>
+      windows.every((window) => {
+        const { limit, credits, committed } = this.#balance(window);
+        if (limit === 'unlimited') return true;
+        const isOver = window.endMs !== null && window.endMs <= atMs;
+        return amount <= (isOver ? limit : limit + credits - committed);
+      });
+    const times = [this.nowMs + 1_000, ...windows.flatMap(({ endMs }) => endMs ?? [])].sort((a, b) => a - b);
+    const atMs = times.find(fitsAt);
+    return atMs === undefined
+      ? { status: 402, retryAfter: undefined }
+      : { status: 429, retryAfter: (atMs - this.nowMs) / 1_000 };
+  }
+
+  #forget(field: string, amount: number): void {
+    this.#forgotten.set(field, (this.#forgotten.get(field) ?? 0) + amount);
+  }
+
+  #keepMs(windows: readonly Window[]): number {
+    return max(
+      RETENTION_MS,
+      ...windows.map(({ endMs }) => (endMs === null ? LIFETIME_IDS_MS : endMs - this.nowMs + RETENTION_MS)),
+    );
+  }
+
+  #keep(operation: ModelOperation, idTtlMs = Infinity): void {
+    if (this.operations.has(operation.id) && operation !== this.#newest(operation.id)) return;
+    const ms = max(RETENTION_MS, min(this.#keepMs(operation.windows), idTtlMs));
+    this.kept.set(`o ${operation.id}`, { operation, untilMs: this.nowMs + ms });
+  }
+
+  #keptAt(name: string) {
+    const kept = this.kept.get(name);
+    return kept && kept.untilMs > this.nowMs ? kept : undefined;
   }
 
   #expire(): void {
@@ -297,13 +346,15 @@ export class BudgetModel {
 
   /** Returns the newest operation of an id. Unless `always` is set, returns none where nothing was spent. */
   #newest(id: string, always = true): ModelOperation | undefined {
-    const newest = this.operations.get(id)?.at(-1);
+    const newest = this.operations.get(id)?.at(-1) ?? this.#keptAt(`o ${id}`)?.operation;
     const isOver = newest?.state === 'aborted' || newest?.state === 'expired';
     return isOver && !always ? undefined : newest;
   }
 
   #find(id: string, generation?: number): ModelOperation | undefined {
     if (generation === undefined) return this.#newest(id);
+    const newest = this.#newest(id);
+    if (newest?.generation === generation) return newest;
     return this.operations.get(id)?.find((each) => each.generation === generation);
   }
 
@@ -316,7 +367,7 @@ export class BudgetModel {
     kind: 'hold' | 'charge',
     scopes: string[],
     windows: Window[],
-    amount: bigint,
+    amount: number,
   ): ModelOperation {
     const generation = (this.#newest(id)?.generation ?? 0) + 1;
     const operation: ModelOperation = {
@@ -331,7 +382,7 @@ export class BudgetModel {
         expiryTick: this.tick,
         purgeTick: 0,
       },
-      ...{ actual: 0n, committed: 0n, refunded: 0n, uncovered: 0n, late: false, crossed: [] },
+      ...{ actual: 0, committed: 0, refunded: 0, uncovered: 0, late: false, crossed: [] },
     };
     for (const window of windows) this.#arm(window);
     this.operations.set(id, [...(this.operations.get(id) ?? []), operation]);
@@ -396,25 +447,25 @@ export class BudgetModel {
       (percent) =>
         limit !== 'unlimited' &&
         percent <= before &&
-        100n * (committed + reserved) >= BigInt(percent) * (limit + credits),
+        100 * (committed + reserved) >= percent * (limit + credits),
     );
     this.#crossed.set(window.field, Math.max(0, ...still));
   }
 
-  #creditOf(window: Window): bigint {
-    return this.#creditSums.get(window.field) ?? 0n;
+  #creditOf(window: Window): number {
+    return this.#creditSums.get(window.field) ?? 0;
   }
 
   #balance(window: Window): {
     limit: Limit;
-    credits: bigint;
-    committed: bigint;
-    reserved: bigint;
+    credits: number;
+    committed: number;
+    reserved: number;
     available: Limit;
   } {
     const { field } = window;
-    let committed = this.#forgotten.get(field) ?? 0n;
-    let reserved = 0n;
+    let committed = this.#forgotten.get(field) ?? 0;
+    let reserved = 0;
     for (const operation of this.#all()) {
       if (!operation.windows.some((each) => each.field === field)) continue;
       committed += operation.committed - operation.refunded;
@@ -422,32 +473,37 @@ export class BudgetModel {
     }
     const limit = this.#limitOf(window);
     const credits = this.#creditOf(window);
-    const available = limit === 'unlimited' ? limit : max(0n, limit + credits - committed - reserved);
+    const available = limit === 'unlimited' ? limit : max(0, limit + credits - committed - reserved);
     const { scope, startMs, endMs } = window;
     return { scope, window: { startMs, endMs }, limit, credits, committed, reserved, available } as never;
   }
 
   #balances(windows: readonly Window[]): object[] {
-    return windows.map((window) => this.#balance(window));
+    // The counters of a window are forgotten some time after its retention.
+    const latestMs = FIRST_TICK_MS + this.latestTick * TICK_MS;
+    return windows.map((window) =>
+      (window.endMs ?? Infinity) + RETENTION_MS <= latestMs ? {} : this.#balance(window),
+    );
   }
 
-  #room(windows: readonly Window[], atMost: bigint): bigint {
+  #room(windows: readonly Window[], atMost: number): number {
     const rooms = windows.map((window) => this.#balance(window).available);
-    return rooms.reduce<bigint>((room, each) => (each === 'unlimited' ? room : min(room, each)), atMost);
+    return rooms.reduce<number>((room, each) => (each === 'unlimited' ? room : min(room, each)), atMost);
   }
 
-  #exceeded(windows: readonly Window[], amount: bigint): object | undefined {
-    if (amount === 0n) return undefined;
+  #exceeded(windows: readonly Window[], amount: number): object | undefined {
+    if (amount === 0) return undefined;
     const full = windows.filter((window) => {
       const { available } = this.#balance(window);
       return available !== 'unlimited' && available < amount;
     });
     if (full.length === 0) return undefined;
     const violations = full.map((window) => {
-      const { limit, committed, reserved, available } = this.#balance(window);
+      const { limit, credits, committed, reserved, available } = this.#balance(window);
       return {
         scope: window.scope,
         limit,
+        credits,
         committed,
         reserved,
         available,
@@ -455,20 +511,22 @@ export class BudgetModel {
         resetAtMs: window.endMs,
       };
     });
-    const helps = violations.every(
-      ({ limit, resetAtMs }) => resetAtMs !== null && amount <= (limit as bigint),
+    const spent = violations.filter(
+      ({ limit, credits, committed }) => (limit as number) + credits - committed < amount,
     );
-    const retryAtMs = helps ? Math.max(...violations.map(({ resetAtMs }) => resetAtMs as number)) : null;
+    const blocking = spent.length > 0 ? spent : violations;
+    const helps = blocking.every(({ limit, resetAtMs }) => resetAtMs !== null && amount <= (limit as number));
+    const retryAtMs = helps ? Math.max(...blocking.map(({ resetAtMs }) => resetAtMs as number)) : null;
     return { ok: false, reason: 'exceeded', violations, retryAtMs };
   }
 
   #cross(windows: readonly Window[]): object[] {
     return windows.flatMap((window) => {
       const { limit, credits, committed, reserved } = this.#balance(window);
-      if (limit === 'unlimited' || limit + credits === 0n) return [];
+      if (limit === 'unlimited' || limit + credits === 0) return [];
       const before = this.#crossed.get(window.field) ?? 0;
       const now = window.thresholds.filter(
-        (percent) => percent > before && 100n * (committed + reserved) >= BigInt(percent) * (limit + credits),
+        (percent) => percent > before && 100 * (committed + reserved) >= percent * (limit + credits),
       );
       this.#crossed.set(window.field, Math.max(before, ...now));
       return now.map((percent) => ({ scope: window.scope, percent }));
@@ -503,13 +561,13 @@ export class BudgetModel {
 
   #finalized(operation: ModelOperation, replayed: boolean): object {
     const { amount, actual, committed, uncovered, late, crossed, windows } = operation;
-    const released = late ? 0n : max(0n, amount - committed);
+    const released = late ? 0 : max(0, amount - committed);
     const sums = {
       reserved: amount,
       actual,
       committed,
       released,
-      overage: max(0n, actual - amount),
+      overage: max(0, actual - amount),
       uncovered,
       late,
     };
@@ -523,17 +581,17 @@ export class BudgetModel {
  */
 export interface BodyEnd {
   readonly how: 'well' | 'hung up' | 'failed';
-  readonly cost: bigint | undefined;
-  readonly noted: bigint;
+  readonly cost: number | undefined;
+  readonly noted: number;
 }
 
-function costOf({ how, cost, noted }: BodyEnd, estimate: bigint): bigint | 'abort' {
+function costOf({ how, cost, noted }: BodyEnd, estimate: number): number | 'abort' {
   if (how === 'well') return max(cost ?? estimate, noted);
-  if (noted > 0n) return noted;
+  if (noted > 0) return noted;
   return how === 'hung up' ? estimate : 'abort';
 }
 
-function same(operation: ModelOperation, kind: string, scopes: string[], amount: bigint): boolean {
+function same(operation: ModelOperation, kind: string, scopes: string[], amount: number): boolean {
   return (
     operation.kind === kind &&
     operation.amount === amount &&

@@ -7,9 +7,9 @@ import { eventually } from '../support/eventually.js';
 import { startLyingServer } from '../support/lying-server.js';
 
 const COMMAND_TIMEOUT_MS = 400;
-const limits = [{ period: parsePeriodKey('day'), limit: 100n, thresholds: [], inherited: false }];
+const limits = [{ period: parsePeriodKey('day'), limit: 100, thresholds: [], inherited: false }];
 const scopes = [{ scope: 'org', limits }];
-const hold = { root: 'default', id: 'i', amount: 1n, ttlMs: 60_000, meta: '', nonce: 'n', scopes };
+const hold = { root: 'default', id: 'i', amount: 1, ttlMs: 60_000, meta: '', nonce: 'n', scopes };
 
 describe('a server whose scripts always want to be called again', () => {
   const clients: Redis[] = [];
@@ -25,17 +25,14 @@ describe('a server whose scripts always want to be called again', () => {
     });
   };
 
-  it.each<[string, readonly string[]]>([
-    ['more', ['more']],
-    ['periods', ['periods', '1', 'org|month']],
-  ])('%s ends a call', async (status, answer) => {
+  it('more ends a call', async () => {
     const untilMs = performance.now() + 20 * COMMAND_TIMEOUT_MS;
-    await using server = await startLyingServer(() => (performance.now() < untilMs ? answer : ['the end']));
+    await using server = await startLyingServer(() => (performance.now() < untilMs ? ['more'] : ['the end']));
     const backend = backendOn(server);
     await eventually(() => expect(clients[0]?.status).toBe('ready'));
     await expect(backend.reserve({ ...hold, mode: 'run' })).rejects.toMatchObject({
       code: 'Internal',
-      message: expect.stringContaining(`'${status}' again and again`) as unknown,
+      message: expect.stringContaining("'more' again and again") as unknown,
     });
     expect(server.scripts).toBeGreaterThan(1);
   });

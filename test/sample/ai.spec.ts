@@ -63,7 +63,7 @@ describe.each(SETTINGS)(
      * the org.
      */
     const amountsOf = (body: Answer['body']): [number, number][] =>
-      (body.budget as Balance<number>[]).map(({ committed, reserved }) => [committed, reserved]);
+      (body.budget as Balance[]).map(({ committed, reserved }) => [committed, reserved]);
     const amounts = async (user: string): Promise<[number, number][]> =>
       amountsOf((await request(`${url}/ai/budget?user=${user}`)).body);
 

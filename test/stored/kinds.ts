@@ -156,7 +156,7 @@ export const BUDGETS: Kinds = {
     budgets.credit({ scope: 'prepaid', period: 'lifetime', amount: 5_000, id: 'payment-1' }),
   'limits that were set': async ({ budgets }) => {
     await budgets.setLimit({ scope: 'user:42', period: { every: 'day' }, limit: 500 });
-    await budgets.setLimit({ scope: 'user:42', period: 'lifetime', limit: 'unlimited' });
+    await budgets.setLimit({ scope: 'org', period: { every: 'month' }, limit: 'unlimited' });
   },
 };
 

@@ -3,11 +3,15 @@ import { type Clock, systemClock } from '../../core/clock.js';
 import type * as port from '../budget.backend.js';
 import { periodKey } from '../budget.calendar.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
-import { MAX_PERIODS, noLimit, tooManyPeriods } from '../budget.limits.js';
+import { tooLarge } from '../budget.limits.js';
+import { MAX_AMOUNT } from '../budget.options.js';
 import {
   end,
   expireDue,
   isEmpty,
+  keep,
+  keepMsOf,
+  keepOperation,
   makeRoomForNext,
   nextDueMs,
   purgeDue,
@@ -18,6 +22,7 @@ import {
   copyRecord,
   find,
   isRenewed,
+  newestOf,
   newOperation,
   refused,
   replayReserve,
@@ -26,10 +31,12 @@ import {
 } from './budget.memory-operation.js';
 import {
   balanceOf,
+  commit,
   count,
   coveredOf,
   crossedBy,
   entriesOf,
+  type Entry,
   exceededBy,
   rearm,
   type StoredLimits,
@@ -40,11 +47,8 @@ import type {
   Balance,
   BudgetListResult,
   BudgetRecord,
-  ChargeResult,
   CreditResult,
   ExtendHoldResult,
-  FinalizeResult,
-  RefundResult,
   SetLimitResult,
   VerifyResult,
 } from '../budget.types.js';
@@ -64,7 +68,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
   async reserve(request: port.ReserveRequest): Promise<port.ReserveOutcome> {
     const tree = this.#open(request);
     const { root, id, amount, ttlMs, meta } = request;
-    const earlier = tree.operations.get(`o|${id}`);
+    const earlier = newestOf(tree, id);
     const answer = earlier && replayReserve(tree, earlier, request);
     if (answer) return answer;
     const entries = entriesOf(tree, request.scopes);
@@ -86,10 +90,10 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     return reservedResult(tree, operation, false);
   }
 
-  async charge(request: port.ChargeRequest): Promise<ChargeResult<bigint>> {
+  async charge(request: port.ChargeRequest): Promise<port.ChargeOutcome> {
     const tree = this.#open(request);
-    const { root, id, amount, mode } = request;
-    const earlier = tree.operations.get(`o|${id}`);
+    const { root, id, amount, mode, idTtlMs } = request;
+    const earlier = newestOf(tree, id);
     if (earlier && !sameContent(earlier, 'charge', request)) return refused(earlier, 'conflict');
     if (earlier) return { ...chargedOf(earlier.record, request, true), ...balancesAndCrossed(tree, earlier) };
     const entries = entriesOf(tree, request.scopes);
@@ -105,16 +109,22 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     } as const;
     const operation = newOperation(tree, request, entries, facts);
     this.#trees.set(root, tree);
-    count(tree, entries, (counter) => (counter.committed += amount));
+    let isAtMax = false;
+    count(tree, entries, (counter) => (isAtMax = commit(counter, amount) || isAtMax));
     operation.crossed = crossedBy(tree, entries);
     tree.operations.set(operation.name, operation);
     end(tree, operation);
-    return { ...chargedOf(operation.record, request, false), ...balancesAndCrossed(tree, operation) };
+    keepOperation(tree, operation, idTtlMs);
+    const charged = {
+      ...chargedOf(operation.record, request, false),
+      ...balancesAndCrossed(tree, operation),
+    };
+    return isAtMax ? { ...charged, isAtMax } : charged;
   }
 
-  async finalize(request: port.FinalizeRequest): Promise<FinalizeResult<bigint>> {
+  async finalize(request: port.FinalizeRequest): Promise<port.FinalizeOutcome> {
     const tree = this.#open(request);
-    const { actual, overage, late } = request;
+    const { actual, overage, late, idTtlMs } = request;
     const operation = find(tree, request);
     if (!operation) return NOT_FOUND;
     const { record, entries } = operation;
@@ -125,25 +135,27 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
         : refused(operation, 'conflict');
 
     const isLate = record.state === 'expired';
-    const inHold = isLate ? 0n : record.amount;
-    const extra = actual > inHold ? actual - inHold : 0n;
+    const inHold = isLate ? 0 : record.amount;
+    const extra = Math.max(0, actual - inHold);
     const covered = coveredOf(tree, entries, extra);
     if (isLate && (late === 'reject' || (late === 'if-available' && covered < extra)))
       return refused(operation, 'expired');
     const isOver = actual > record.amount;
     if (isOver && overage === 'reject') return refused(operation, 'overage_rejected');
-    const capped = inHold + covered > record.amount ? inHold + covered : record.amount;
-    const committed = isOver && overage === 'cap' ? capped : actual;
+    const committed = isOver && overage === 'cap' ? Math.max(inHold + covered, record.amount) : actual;
     const uncovered = extra - covered;
     Object.assign(record, { state: 'finalized', actual, committed, uncovered, late: isLate });
+    let isAtMax = false;
     count(tree, entries, (counter) => {
       counter.reserved -= inHold;
-      counter.committed += committed;
+      isAtMax = commit(counter, committed) || isAtMax;
     });
     // A cost that is not above the hold does not raise the usage, so it crosses no threshold.
     operation.crossed = committed > inHold ? crossedBy(tree, entries) : [];
     end(tree, operation);
-    return { ...finalizedOf(record, record, false), ...balancesAndCrossed(tree, operation) };
+    keepOperation(tree, operation, idTtlMs);
+    const finalized = { ...finalizedOf(record, record, false), ...balancesAndCrossed(tree, operation) };
+    return isAtMax ? { ...finalized, isAtMax } : finalized;
   }
 
   async abort(request: port.HoldRequest): Promise<port.AbortOutcome> {
@@ -155,14 +167,14 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     if (state === 'finalized' || (state === 'expired' && isRenewed(operation)))
       return refused(operation, state);
     if (state === 'aborted') return abortedOf(record, true);
-    const inHold = state === 'pending' ? record.amount : 0n;
+    const inHold = state === 'pending' ? record.amount : 0;
     count(tree, entries, (counter) => (counter.reserved -= inHold));
     Object.assign(record, { state: 'aborted', late: state === 'expired' });
     end(tree, operation);
     return abortedOf(record, false);
   }
 
-  async extend(request: port.ExtendRequest): Promise<ExtendHoldResult<bigint>> {
+  async extend(request: port.ExtendRequest): Promise<ExtendHoldResult> {
     const tree = this.#open(request);
     const operation = find(tree, request);
     if (!operation) return NOT_FOUND;
@@ -174,75 +186,86 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     return { ok: true, status: 'extended', expiresAtMs };
   }
 
-  async refund(request: port.RefundRequest): Promise<RefundResult<bigint>> {
+  async refund(request: port.RefundRequest): Promise<port.RefundOutcome> {
     const tree = this.#open(request);
     const { id, amount, refundId } = request;
     const operation = find(tree, request);
     if (!operation) return NOT_FOUND;
     const { record, entries } = operation;
     const content = `${amount} ${record.generation} ${id}`;
-    const earlier = tree.refunds.get(refundId);
+    const earlier = tree.kept.get(`r|${refundId}`);
+    let isAtMax = false;
     if (earlier !== undefined && earlier !== content) return { ok: false, reason: 'conflict' };
     if (record.state !== 'finalized') return refused(operation, record.state);
     if (earlier === undefined) {
       if (amount > record.committed - record.refunded) return refused(operation, 'exceeds_committed');
       record.refunded += amount;
-      count(tree, entries, (counter) => (counter.committed -= amount));
+      count(tree, entries, (counter) => {
+        // The counter of a window that is forgotten begins at 0.
+        const isKnown = counter.committed > 0;
+        isAtMax = (commit(counter, -amount) && isKnown) || isAtMax;
+        // An operation whose record is purged counts in the sum of those.
+        if (operation.isPurged) counter.archived = Math.max(0, counter.archived - amount);
+      });
       scheduleWindows(tree, entries);
-      tree.refunds.set(refundId, content);
-      tree.garbage.set(`r|${refundId}`, tree.nowMs + tree.retentionMs);
+      // The operation is known for as long as its refund, so that a repeated call finds both.
+      keepOperation(tree, operation);
+      keep(tree, `r|${refundId}`, content, keepMsOf(tree, entries));
     }
     const { balances } = balancesAndCrossed(tree, operation);
     const replayed = earlier !== undefined;
-    return { ok: true, status: 'refunded', amount, refunded: record.refunded, replayed, balances };
+    const { refunded } = record;
+    const result = { ok: true, status: 'refunded', amount, refunded, replayed, balances } as const;
+    return isAtMax ? { ...result, isAtMax } : result;
   }
 
-  async credit(request: port.CreditRequest): Promise<CreditResult<bigint>> {
+  async credit(request: port.CreditRequest): Promise<CreditResult> {
     const tree = this.#open(request);
     const { root, id, amount, scope } = request;
-    const period = periodKey(request.period);
-    const content = `${amount} ${scope.scope}|${period}`;
-    const earlier = tree.credits.get(id);
+    const [entry] = entriesOf(tree, [scope]) as [Entry];
+    const content = `${amount} ${scope.scope}|${periodKey(entry.period)}`;
+    const earlier = tree.kept.get(`k|${id}`);
     if (earlier !== undefined && earlier !== content) return { ok: false, reason: 'conflict' };
-    const entry = entriesOf(tree, [scope]).find((each) => periodKey(each.period) === period);
-    if (!entry) throw noLimit(scope.scope);
     if (earlier === undefined) {
+      const { limit, credits } = balanceOf(tree, entry);
+      if ((limit === 'unlimited' ? 0 : limit) + credits + amount > MAX_AMOUNT) throw tooLarge();
       this.#trees.set(root, tree);
       count(tree, [entry], (counter) => (counter.credits += amount));
-      if (amount > 0n) rearm(tree, entry);
+      if (amount > 0) rearm(tree, entry);
       scheduleWindows(tree, [entry]);
-      tree.credits.set(id, content);
-      tree.garbage.set(`k|${id}`, tree.nowMs + tree.retentionMs);
+      keep(tree, `k|${id}`, content, keepMsOf(tree, [entry]));
     }
     return { ok: true, status: 'credited', replayed: earlier !== undefined, balance: balanceOf(tree, entry) };
   }
 
   async setLimit(request: port.SetLimitRequest): Promise<SetLimitResult> {
     const tree = this.#open(request);
-    const { root, scope, period, limit } = request;
-    const limits: StoredLimits = new Map(tree.limits.get(scope));
-    if (limit === null) limits.delete(periodKey(period));
-    else limits.set(periodKey(period), limit);
-    if (limits.size > MAX_PERIODS) throw tooManyPeriods(scope);
-    if (limits.size === 0) tree.limits.delete(scope);
+    const { root, scope, limit } = request;
+    const [entry] = entriesOf(tree, [scope]) as [Entry];
+    const { credits } = balanceOf(tree, entry);
+    if (typeof limit === 'number' && limit + credits > MAX_AMOUNT) throw tooLarge();
+    const limits: StoredLimits = new Map(tree.limits.get(scope.scope));
+    if (limit === null) limits.delete(periodKey(entry.period));
+    else limits.set(periodKey(entry.period), limit);
+    if (limits.size === 0) tree.limits.delete(scope.scope);
     else {
       this.#trees.set(root, tree);
-      tree.limits.set(scope, limits);
+      tree.limits.set(scope.scope, limits);
     }
     return { ok: true, status: limit === null ? 'cleared' : 'set' };
   }
 
-  async balance(request: port.BalanceRequest): Promise<Balance<bigint>[]> {
+  async balance(request: port.BalanceRequest): Promise<Balance[]> {
     const tree = this.#open(request);
     return entriesOf(tree, [request.scope]).map((entry) => balanceOf(tree, entry));
   }
 
-  async get(request: port.HoldRequest): Promise<BudgetRecord<bigint> | null> {
+  async get(request: port.HoldRequest): Promise<BudgetRecord | null> {
     const operation = find(this.#open(request), request);
     return operation ? copyRecord(operation) : null;
   }
 
-  async list(request: port.ListRequest): Promise<BudgetListResult<bigint>> {
+  async list(request: port.ListRequest): Promise<BudgetListResult> {
     const operations = [...this.#open(request).operations.values()];
     const from = Number(request.cursor ?? 0);
     const to = from + request.limit;

@@ -1,10 +1,13 @@
+import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.options.js';
 import { isRenewed } from './budget.memory-operation.js';
 import { counterOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
 
 // What the passing of time does to a root.
 
-/** Settles the holds that have expired. */
+/** Settles the holds that have expired, and forgets ids. */
 export function expireDue(tree: Tree): void {
+  for (let due = tree.keptUntil.take(tree.nowMs); due; due = tree.keptUntil.take(tree.nowMs))
+    tree.kept.delete(due.name);
   for (let due = tree.pending.take(tree.nowMs); due; due = tree.pending.take(tree.nowMs)) {
     const operation = tree.operations.get(`o|${due.name}`) as Operation;
     const { record, entries } = operation;
@@ -22,6 +25,28 @@ export function end(tree: Tree, operation: Operation, atMs = tree.nowMs): void {
   scheduleWindows(tree, entries, atMs);
   tree.garbage.set(name, atMs + tree.retentionMs);
   if (!isRenewed(operation)) tree.pending.delete(record.id);
+}
+
+/** Returns how long these windows are of interest: to their end and its retention, in a lifetime 400 days. */
+export const keepMsOf = (tree: Tree, entries: readonly Entry[]): number =>
+  Math.max(
+    tree.retentionMs,
+    ...entries.map(({ window: { endMs } }) =>
+      endMs === null ? LIFETIME_IDS_MS : endMs - tree.nowMs + tree.retentionMs,
+    ),
+  );
+
+/** Keeps an id, with a finalized operation or with the content of a refund or credit. */
+export function keep(tree: Tree, name: string, what: Operation | string, ms: number): void {
+  tree.kept.set(name, what);
+  tree.keptUntil.set(name, tree.nowMs + ms);
+}
+
+/** Keeps a finalized operation, unless a newer one has its id. */
+export function keepOperation(tree: Tree, operation: Operation, idTtlMs = Infinity): void {
+  if (isRenewed(operation)) return;
+  const ms = Math.max(tree.retentionMs, Math.min(keepMsOf(tree, operation.entries), idTtlMs));
+  keep(tree, operation.name, operation, ms);
 }
 
 /** Schedules the counters of these windows for purging, a moment after the last operation that uses them. */
@@ -57,8 +82,6 @@ export function purgeDue(tree: Tree, max: number): number {
 /** Purges one record or counter. Returns false if it is still needed. */
 function purge(tree: Tree, name: string): boolean {
   const rest = name.slice(2);
-  if (name.startsWith('r|')) return tree.refunds.delete(rest);
-  if (name.startsWith('k|')) return tree.credits.delete(rest);
   if (!name.startsWith('c|')) return purgeOperation(tree, name);
   if (!tree.counters.get(rest)?.reserved) return tree.counters.delete(rest);
   tree.garbage.set(name, tree.nowMs + tree.retentionMs);
@@ -83,17 +106,22 @@ function purgeOperation(tree: Tree, name: string): boolean {
   // The counters keep the committed sum of a purged operation, so that verify still adds up.
   for (const { field } of entries) {
     const counter = tree.counters.get(field);
-    if (counter) counter.archived += record.committed - record.refunded;
+    if (counter)
+      counter.archived = Math.min(counter.archived + record.committed - record.refunded, MAX_AMOUNT);
   }
+  const { endedAtMs } = record;
+  if (endedAtMs !== null) Object.assign(record, { createdAtMs: endedAtMs, expiresAtMs: endedAtMs });
+  record.meta = undefined;
+  Object.assign(operation, { isPurged: true, crossed: [] });
   return tree.operations.delete(name);
 }
 
 /** Returns in how many ms there is more to settle, report or purge. Null if not before the next operation. */
-export function nextDueMs({ unreported, pending, garbage, nowMs }: Tree): number | null {
+export function nextDueMs({ unreported, pending, garbage, keptUntil, nowMs }: Tree): number | null {
   if (unreported.length > 0) return 0;
-  const nextMs = Math.min(pending.nextMs(), garbage.nextMs());
+  const nextMs = Math.min(pending.nextMs(), garbage.nextMs(), keptUntil.nextMs());
   return nextMs === Infinity ? null : Math.max(0, nextMs - nowMs);
 }
 
-export const isEmpty = ({ counters, limits, operations, garbage, unreported }: Tree): boolean =>
-  counters.size + limits.size + operations.size + garbage.size + unreported.length === 0;
+export const isEmpty = ({ counters, limits, operations, kept, garbage, unreported }: Tree): boolean =>
+  counters.size + limits.size + operations.size + kept.size + garbage.size + unreported.length === 0;

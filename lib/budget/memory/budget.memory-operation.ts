@@ -6,38 +6,42 @@ import type {
   ReserveRequest,
 } from '../budget.backend.js';
 import { balanceOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
-import type { BudgetRecord, BudgetRefusal } from '../budget.types.js';
+import type { Amount, BudgetRecord, BudgetRefusal } from '../budget.types.js';
 import { ANY_NONCE, attachNonce } from '../budget.validate.js';
 
 /** Returns an operation that begins now. `facts` are what its record has beside the request. */
 export function newOperation(
   { nowMs }: Tree,
-  request: { root: string; id: string; amount: bigint; scopes: readonly LimitedScope[]; nonce?: string },
+  request: { root: string; id: string; amount: Amount; scopes: readonly LimitedScope[]; nonce?: string },
   entries: readonly Entry[],
-  facts: Partial<BudgetRecord<bigint>>,
+  facts: Partial<BudgetRecord>,
 ): Operation {
   const { root, id, amount, scopes, nonce = ANY_NONCE } = request;
-  const record: BudgetRecord<bigint> = {
+  const record: BudgetRecord = {
     ...{ root, id, kind: 'hold', state: 'pending', generation: 1, scopes: scopes.map(({ scope }) => scope) },
-    ...{ amount, actual: 0n, committed: 0n, refunded: 0n, uncovered: 0n, late: false },
+    ...{ amount, actual: 0, committed: 0, refunded: 0, uncovered: 0, late: false },
     ...{ createdAtMs: nowMs, expiresAtMs: nowMs, endedAtMs: null, meta: undefined },
     ...facts,
   };
-  return { name: `o|${id}`, nonce, record, entries, crossed: [] };
+  return { name: `o|${id}`, nonce, isPurged: false, record, entries, crossed: [] };
 }
+
+/** Returns the newest operation of an id, also if only its id is kept. */
+export const newestOf = (tree: Tree, id: string): Operation | undefined =>
+  tree.operations.get(`o|${id}`) ?? (tree.kept.get(`o|${id}`) as Operation | undefined);
 
 /** Returns the operation that a call refers to. */
 export function find(tree: Tree, { id, generation, nonce }: HoldRequest): Operation | undefined {
-  const newest = tree.operations.get(`o|${id}`);
+  const newest = newestOf(tree, id);
   if (!newest) return undefined;
   const isNewest = generation === 0 || generation === newest.record.generation;
   const operation = isNewest ? newest : tree.operations.get(`O|${generation}|${id}`);
-  return nonce === ANY_NONCE || operation?.nonce === nonce ? operation : undefined;
+  return nonce === ANY_NONCE || operation?.isPurged || operation?.nonce === nonce ? operation : undefined;
 }
 
 export const isRenewed = ({ name }: Operation): boolean => name.startsWith('O|');
 
-export const copyRecord = ({ record }: Operation): BudgetRecord<bigint> => ({
+export const copyRecord = ({ record }: Operation): BudgetRecord => ({
   ...record,
   scopes: [...record.scopes],
 });
@@ -51,7 +55,7 @@ export const balancesAndCrossed = (tree: Tree, { entries, crossed }: Operation) 
 export const refused = <const Reason extends string>(
   operation: Operation,
   reason: Reason,
-): BudgetRefusal<Reason, bigint> => ({ ok: false, reason, record: copyRecord(operation) });
+): BudgetRefusal<Reason> => ({ ok: false, reason, record: copyRecord(operation) });
 
 /**
  * Returns the answer if an earlier hold under the same id decides it. Returns undefined if a new hold may be reserved.

@@ -1,20 +1,29 @@
 import type { ConfiguredLimit, LimitedScope } from '../budget.backend.js';
-import { BudgetCalendar, parsePeriodKey, periodKey } from '../budget.calendar.js';
-import { noLimit, typeOf } from '../budget.limits.js';
-import { availableOf, exceeded } from '../budget.results.js';
-import type { Balance, BudgetRecord, BudgetWindow, Crossed, Exceeded, Period } from '../budget.types.js';
+import { BudgetCalendar, periodKey } from '../budget.calendar.js';
+import { tooLarge, typeOf } from '../budget.limits.js';
+import { MAX_AMOUNT } from '../budget.options.js';
+import { availableOf, effectiveOf, exceeded, reaches } from '../budget.results.js';
+import type {
+  Amount,
+  Balance,
+  BudgetRecord,
+  BudgetWindow,
+  Crossed,
+  Exceeded,
+  Period,
+} from '../budget.types.js';
 import { DueQueue } from './due-queue.js';
 
 export interface Counter {
-  committed: bigint;
-  reserved: bigint;
-  credits: bigint;
+  committed: Amount;
+  reserved: Amount;
+  credits: Amount;
   /** What purged operations had committed, less their refunds. `committed` includes it. */
-  archived: bigint;
+  archived: Amount;
   /** The highest threshold that was crossed, in percent. */
   crossed: number;
   /** The limit by setLimit at the last check of the thresholds. */
-  seen: bigint | 'unlimited' | undefined;
+  seen: Amount | 'unlimited' | undefined;
 }
 
 /** One scope, period and window in which an operation counts. */
@@ -23,7 +32,7 @@ export interface Entry {
   readonly scope: string;
   readonly period: Period;
   readonly window: BudgetWindow;
-  readonly configured: ConfiguredLimit | undefined;
+  readonly configured: ConfiguredLimit;
 }
 
 type Mutable<T> = { -readonly [Key in keyof T]: T[Key] };
@@ -33,20 +42,23 @@ export interface Operation {
   name: string;
   /** The nonce of the call that created the operation. */
   readonly nonce: string;
-  readonly record: Mutable<BudgetRecord<bigint>>;
+  /** True once the record is purged, so that only its id is kept. */
+  isPurged: boolean;
+  readonly record: Mutable<BudgetRecord>;
   readonly entries: readonly Entry[];
   crossed: readonly Crossed[];
 }
 
-export type StoredLimits = Map<string, bigint | 'unlimited'>;
+export type StoredLimits = Map<string, Amount | 'unlimited'>;
 
 /** The state of one root. The Redis backend keeps the same state in four keys. */
 export class Tree {
   readonly counters = new Map<string, Counter>();
   readonly limits = new Map<string, StoredLimits>();
   readonly operations = new Map<string, Operation>();
-  readonly refunds = new Map<string, string>();
-  readonly credits = new Map<string, string>();
+  /** What is kept of ids: finalized operations `o|<id>`, and the contents of refunds `r|<id>` and credits `k|<id>`. */
+  readonly kept = new Map<string, Operation | string>();
+  readonly keptUntil = new DueQueue();
   /** The ids of pending holds, by expiry. */
   readonly pending = new DueQueue();
   /** The names of records and counters to purge, by time. */
@@ -62,25 +74,21 @@ export class Tree {
 /** Remembers the last window of each period, for all roots. */
 const calendar = new BudgetCalendar();
 
-/** Returns an entry for every limit of these scopes, configured or set by setLimit. */
+/** Returns an entry for every limit of these scopes. */
 export const entriesOf = (tree: Tree, scopes: readonly LimitedScope[]): Entry[] =>
-  scopes.flatMap(({ scope, limits }) => {
-    const configured = new Map(limits.map((limit) => [periodKey(limit.period), limit]));
-    const stored = [scope, typeOf(scope)].flatMap((name) => [...(tree.limits.get(name)?.keys() ?? [])]);
-    const entries = [...new Set([...configured.keys(), ...stored])].map((key): Entry => {
-      const period = parsePeriodKey(key);
+  scopes.flatMap(({ scope, limits }) =>
+    limits.map((configured): Entry => {
+      const { period } = configured;
       const window = calendar.windowAt(period, tree.nowMs);
-      const field = `${scope}|${key}|${window.startMs}`;
-      return { field, scope, period, window, configured: configured.get(key) };
-    });
-    if (entries.length === 0) throw noLimit(scope);
-    return entries;
-  });
+      const field = `${scope}|${periodKey(period)}|${window.startMs}`;
+      return { field, scope, period, window, configured };
+    }),
+  );
 
 export function counterOf(tree: Tree, field: string): Counter {
   let counter = tree.counters.get(field);
   if (!counter) {
-    counter = { committed: 0n, reserved: 0n, credits: 0n, archived: 0n, crossed: 0, seen: undefined };
+    counter = { committed: 0, reserved: 0, credits: 0, archived: 0, crossed: 0, seen: undefined };
     tree.counters.set(field, counter);
   }
   return counter;
@@ -92,23 +100,22 @@ export function counterOf(tree: Tree, field: string): Counter {
  */
 function setLimitOf(tree: Tree, { scope, period, configured }: Entry) {
   const key = periodKey(period);
-  const isOwn = configured !== undefined && !configured.inherited;
-  return tree.limits.get(scope)?.get(key) ?? (isOwn ? undefined : tree.limits.get(typeOf(scope))?.get(key));
+  const ofType = configured.inherited ? tree.limits.get(typeOf(scope))?.get(key) : undefined;
+  return tree.limits.get(scope)?.get(key) ?? ofType;
 }
 
-/** Returns the limit of an entry. It is unlimited if no limit is configured, and the limit by setLimit was cleared. */
-const limitOf = (tree: Tree, entry: Entry): bigint | 'unlimited' =>
-  setLimitOf(tree, entry) ?? entry.configured?.limit ?? 'unlimited';
+const limitOf = (tree: Tree, entry: Entry): Amount | 'unlimited' =>
+  setLimitOf(tree, entry) ?? entry.configured.limit;
 
-export function balanceOf(tree: Tree, entry: Entry): Balance<bigint> {
-  const { committed = 0n, reserved = 0n, credits = 0n } = tree.counters.get(entry.field) ?? {};
+export function balanceOf(tree: Tree, entry: Entry): Balance {
+  const { committed = 0, reserved = 0, credits = 0 } = tree.counters.get(entry.field) ?? {};
   const sums = { limit: limitOf(tree, entry), credits, committed, reserved };
   const { scope, period, window } = entry;
   return { scope, period, window, ...sums, available: availableOf(sums) };
 }
 
 /** Returns the part of an amount that fits into all entries. */
-export function coveredOf(tree: Tree, entries: readonly Entry[], amount: bigint): bigint {
+export function coveredOf(tree: Tree, entries: readonly Entry[], amount: Amount): Amount {
   let covered = amount;
   for (const entry of entries) {
     const { available } = balanceOf(tree, entry);
@@ -117,16 +124,28 @@ export function coveredOf(tree: Tree, entries: readonly Entry[], amount: bigint)
   return covered;
 }
 
-/** Returns a denial where an entry has too little room. An amount of 0 always fits. */
-export function exceededBy(
-  tree: Tree,
-  entries: readonly Entry[],
-  requested: bigint,
-): Exceeded<bigint> | undefined {
-  const isFull = ({ available }: Balance<bigint>): boolean =>
-    requested !== 0n && available !== 'unlimited' && available < requested;
-  const full = entries.map((entry) => balanceOf(tree, entry)).filter(isFull);
+/**
+ * Returns a denial where an entry has too little room. An amount of 0 always fits. Throws where a sum would pass the
+ * largest amount.
+ */
+export function exceededBy(tree: Tree, entries: readonly Entry[], requested: Amount): Exceeded | undefined {
+  const balances = entries.map((entry) => balanceOf(tree, entry));
+  const isFull = ({ available }: Balance): boolean =>
+    requested !== 0 && available !== 'unlimited' && available < requested;
+  for (const balance of balances)
+    if (!isFull(balance) && balance.committed + balance.reserved + requested > MAX_AMOUNT) throw tooLarge();
+  const full = balances.filter(isFull);
   return full.length === 0 ? undefined : exceeded(full, requested, tree.nowMs);
+}
+
+/**
+ * Adds to what is committed. The sum stops at the largest amount and at 0, since what is spent is never refused. Returns
+ * whether it has stopped.
+ */
+export function commit(counter: Counter, amount: Amount): boolean {
+  const sum = counter.committed + amount;
+  counter.committed = Math.max(0, Math.min(sum, MAX_AMOUNT));
+  return counter.committed !== sum;
 }
 
 /** Changes the counters of these entries. Changes of setLimit are applied to their thresholds before. */
@@ -146,7 +165,7 @@ export const crossedBy = (tree: Tree, entries: readonly Entry[]): Crossed[] =>
  * again: those above the current usage will be reported again.
  */
 function arm(tree: Tree, entry: Entry): void {
-  if (!entry.configured?.thresholds.length) return;
+  if (entry.configured.thresholds.length === 0) return;
   const counter = counterOf(tree, entry.field);
   const set = setLimitOf(tree, entry);
   if (set === counter.seen) return;
@@ -172,8 +191,7 @@ function cross(tree: Tree, entry: Entry): Crossed[] {
 /** Returns the thresholds that the current usage reaches. */
 function reachedBy(tree: Tree, entry: Entry): number[] {
   const { limit, credits, committed, reserved } = balanceOf(tree, entry);
-  if (limit === 'unlimited' || limit + credits === 0n) return [];
-  const reaches = (percent: number): boolean =>
-    (committed + reserved) * 100n >= BigInt(percent) * (limit + credits);
-  return entry.configured?.thresholds.filter(reaches) ?? [];
+  const whole = limit === 'unlimited' ? 0 : effectiveOf(limit, credits);
+  if (whole === 0) return [];
+  return entry.configured.thresholds.filter((percent) => reaches(committed + reserved, percent, whole));
 }

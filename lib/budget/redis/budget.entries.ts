@@ -1,5 +1,6 @@
+import type { Amount } from '../budget.types.js';
 import type { ConfiguredLimit } from '../budget.backend.js';
-import { BudgetCalendar, parsePeriodKey, periodKey } from '../budget.calendar.js';
+import { BudgetCalendar, periodKey } from '../budget.calendar.js';
 
 /** The entries of an operation as scripts take them: lists joined by ';', of one element for each entry. */
 export interface Entries {
@@ -7,7 +8,7 @@ export interface Entries {
   readonly scopes: string;
   /** `~`, then `c|<scope>|<period>|<startMs>` for each entry. */
   readonly fields: string;
-  /** A decimal, `u` for unlimited, or `-` if no limit is configured. */
+  /** A decimal, or `u` for unlimited. */
   readonly limits: string;
   /** Percentages joined by ','. An entry without thresholds has `-`. Where no entry has any, the list is one `-`. */
   readonly thresholds: string;
@@ -20,25 +21,21 @@ export interface Entries {
   readonly openUntilMs: number;
   /** When the last of the windows ends. 0 if one never ends. */
   readonly lastEndMs: number;
-  /** 1 if every scope has a configured limit, and no period was learned from the server. Otherwise 0. */
-  readonly plain: number;
 }
 
 interface NamedScope {
   /** The scope as it is stored. */
   readonly name: string;
   readonly limits: readonly ConfiguredLimit[];
-  /** Keys of periods that only setLimit limits. */
-  readonly learned?: Iterable<string> | undefined;
 }
 
 /** The entries of one scope without its name. Each list begins with its separator. */
-interface Windows extends Omit<Entries, 'scopes' | 'fields' | 'plain'> {
+interface Windows extends Omit<Entries, 'scopes' | 'fields'> {
   readonly names: readonly string[];
   readonly hasThresholds: boolean;
 }
 
-export const encodeLimit = (limit: bigint | 'unlimited'): string =>
+export const encodeLimit = (limit: Amount | 'unlimited'): string =>
   limit === 'unlimited' ? 'u' : String(limit);
 
 /** Builds {@link Entries}. It keeps those of a list of limits while its windows are open. */
@@ -48,7 +45,7 @@ export class EntryEncoder {
 
   encode(scopes: readonly NamedScope[], nowMs: number): Entries {
     let [names, fields, limits, thresholds, ends, inherited] = ['', '~', '', '', '', ''];
-    let [openFromMs, openUntilMs, lastEndMs, plain, hasThresholds] = [0, Infinity, 0, 1, false];
+    let [openFromMs, openUntilMs, lastEndMs, hasThresholds] = [0, Infinity, 0, false];
     for (const scope of scopes) {
       const windows = this.#windowsOf(scope, nowMs);
       names += `,${scope.name}`;
@@ -61,7 +58,6 @@ export class EntryEncoder {
       openFromMs = Math.max(openFromMs, windows.openFromMs);
       openUntilMs = Math.min(openUntilMs, windows.openUntilMs);
       lastEndMs = Math.max(lastEndMs, windows.lastEndMs);
-      if (scope.limits.length === 0 || windows.names.length > scope.limits.length) plain = 0;
     }
     return {
       scopes: names.slice(1),
@@ -73,27 +69,22 @@ export class EntryEncoder {
       openFromMs,
       openUntilMs: openUntilMs === Infinity ? 0 : openUntilMs,
       lastEndMs: lastEndMs === Infinity ? 0 : lastEndMs,
-      plain,
     };
   }
 
-  #windowsOf({ limits, learned }: NamedScope, nowMs: number): Windows {
-    if (learned) return this.#open(limits, learned, nowMs);
+  #windowsOf({ limits }: NamedScope, nowMs: number): Windows {
     const kept = this.#kept.get(limits);
     if (kept && kept.openFromMs <= nowMs && nowMs < kept.openUntilMs) return kept;
-    const windows = this.#open(limits, [], nowMs);
+    const windows = this.#open(limits, nowMs);
     this.#kept.set(limits, windows);
     return windows;
   }
 
-  #open(configured: readonly ConfiguredLimit[], learned: Iterable<string>, nowMs: number): Windows {
-    const byKey = new Map<string, ConfiguredLimit | undefined>();
-    for (const limit of configured) byKey.set(periodKey(limit.period), limit);
-    for (const key of learned) if (!byKey.has(key)) byKey.set(key, undefined);
-    const entries = [...byKey].map(([key, limit]) => {
-      const { startMs, endMs } = this.#calendar.windowAt(limit?.period ?? parsePeriodKey(key), nowMs);
-      const thresholds = limit?.thresholds.join(',') || '-';
-      return { key, limit, thresholds, startMs, endMs: endMs ?? Infinity };
+  #open(limits: readonly ConfiguredLimit[], nowMs: number): Windows {
+    const entries = limits.map((limit) => {
+      const { startMs, endMs } = this.#calendar.windowAt(limit.period, nowMs);
+      const thresholds = limit.thresholds.join(',') || '-';
+      return { key: periodKey(limit.period), limit, thresholds, startMs, endMs: endMs ?? Infinity };
     });
     type Entry = (typeof entries)[number];
     const list = (word: (entry: Entry) => string | number): string =>
@@ -101,11 +92,11 @@ export class EntryEncoder {
     const ends = entries.map(({ endMs }) => endMs);
     return {
       names: entries.map(({ key, startMs }) => `${key}|${startMs}`),
-      limits: list(({ limit }) => (limit ? encodeLimit(limit.limit) : '-')),
+      limits: list(({ limit }) => encodeLimit(limit.limit)),
       thresholds: list(({ thresholds }) => thresholds),
       hasThresholds: entries.some(({ thresholds }) => thresholds !== '-'),
       ends: list(({ endMs }) => (endMs === Infinity ? 0 : endMs)),
-      inherited: list(({ limit }) => (limit?.inherited ? 1 : 0)),
+      inherited: list(({ limit }) => (limit.inherited ? 1 : 0)),
       openFromMs: Math.max(0, ...entries.map(({ startMs }) => startMs)),
       openUntilMs: Math.min(Infinity, ...ends),
       lastEndMs: Math.max(0, ...ends),

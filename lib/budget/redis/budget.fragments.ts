@@ -1,6 +1,7 @@
 import { NOW_MS, takeApart } from '../../script/fragments.js';
+import { MAX_AMOUNT } from '../budget.options.js';
 
-// The four keys of a root. Lists inside a value are joined by ';'.
+// The keys of a root. Lists inside a value are joined by ';'.
 //
 //   counters  HASH  c|<scope>|<period>|<startMs>  version committed reserved credits archived crossed. The last is the
 //                               highest threshold that was crossed: percent, or percent=limit where setLimit set a limit
@@ -9,14 +10,14 @@ import { NOW_MS, takeApart } from '../../script/fragments.js';
 //   records   HASH  o|<id>      an operation: the fields of RECORD
 //                   d|<id>      its fixed part: DETAIL_FIELDS in budget.operation.fragments.ts
 //                   O|<generation>|<id>, D|<generation>|<id>  the same for an older hold, after its id was reserved again
-//                   r|<refundId>, k|<creditId>  the refund, the credit
 //                   q|<field>, Q|<field>  a record that could not be read, and its fixed part, set aside as they were
 //   pending   ZSET  <id> of each pending hold, by expiry; '' (which is no id) at +inf, where the keys end
-//   garbage   ZSET  fields to purge, by time: o|, O|, r|, k| as in records, c| as in counters;
+//   garbage   ZSET  fields to purge, by time: o|, O| as in records, c| as in counters;
 //                   n|<id>, N|<generation>|<id>, at 0: an expiry that reap has not reported; q|<field>, at 0: a record
 //                   set aside that it has not reported; '' at +inf, as in pending
+//   idKey     String of one id, until idTtlMs: a finalized operation (KEPT), a refund, or a credit
 //
-// Each record and counter begins with its version. One of a newer version stays as it is: a process of that version will
+// Each record, counter and id begins with its version. One of a newer version stays as it is: a process of that version will
 // deal with it.
 //
 // Scopes are percent-encoded (all but ':'), so that they never contain a separator.
@@ -25,8 +26,8 @@ import { NOW_MS, takeApart } from '../../script/fragments.js';
 // is in blocks and not in functions, and only the changing part of a record is unpacked.
 
 /**
- * Defines the server's time, lists, and arithmetic on amounts. Amounts are decimal strings, because a Lua
- * number is exact only up to 2^53. Beyond 15 digits they are added in two limbs of 10^9.
+ * Defines the server's time, and lists. Amounts are stored as decimal text. Numbers of Lua are exact up to MAX_AMOUNT, and
+ * they are written by `%.0f`, because `..` rounds them to 14 digits.
  */
 const BASICS = /* lua */ `${NOW_MS}
 local format, match, gmatch = string.format, string.match, string.gmatch
@@ -42,31 +43,9 @@ local function split(list)
   return parts
 end
 
-local function less(a, b)
-  return #a < #b or (#a == #b and a < b)
-end
-
--- Returns a + b, or a - b where sign is -1 and b is not greater.
-local function plus(a, b, sign)
-  sign = sign or 1
-  if #a < 16 and #b < 16 then return format('%d', a + sign * b) end
-  a, b = format('%28s', a), format('%28s', b)
-  local low = (tonumber(string.sub(a, 20)) or 0) + sign * (tonumber(string.sub(b, 20)) or 0)
-  local high = (tonumber(string.sub(a, 1, 19)) or 0) + sign * (tonumber(string.sub(b, 1, 19)) or 0)
-  if low < 0 or low >= 1000000000 then high, low = high + sign, low - sign * 1000000000 end
-  return high == 0 and format('%d', low) or format('%d%09d', high, low)
-end
-
--- Returns a - b, but never less than 0.
-local function minus(a, b)
-  if less(a, b) then return '0' end
-  return #a < 16 and format('%d', a - b) or plus(a, b, -1)
-end
-
 local function isNewer(text)
   return tonumber(match(text or '', '^(%d%d?%d?) ') or 1) > 1
-end
-`;
+end`;
 
 /** Fails because a record or counter cannot be read. */
 export const unreadable = (text: string): string =>
@@ -133,8 +112,7 @@ export const TRY_ZREM = "redis.call('ZREM', garbage, '-')";
  */
 const start = (needs: 'no memory' | 'memory'): string => /* lua */ `
 -- Reads: pending, garbage, records, counters, retentionMs.
--- Sets: time, nowMs, format, match, gmatch, now, EMPTY, split, less, plus, minus, isNewer,
---   BATCH, LATER_MS, due.${BASICS}
+-- Sets: time, nowMs, format, match, gmatch, now, EMPTY, split, isNewer, BATCH, LATER_MS, due.${BASICS}
 local BATCH, LATER_MS = 100, 60000
 local due = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', 0, BATCH)
 if #due > 0 then
@@ -169,7 +147,7 @@ if #due > 0 then
       for field in gmatch(holdFields, 'c|[^;]+') do
         j = j + 1
         -- A counter that cannot be read stays as it is.
-        if touched[field] then touched[field][2] = minus(touched[field][2], reservedOf) end
+        if touched[field] then touched[field][2] = math.max(touched[field][2] - reservedOf, 0) end
         -- The counter of a past window is kept 1 ms longer than the last operation that uses it.
         if stops[j] ~= '0' then last[field] = math.max(last[field] or 0, tonumber(stops[j]), tonumber(expiryOf)) end
       end
@@ -185,7 +163,9 @@ if #due > 0 then
   end
   ${needs === 'memory' ? TRY_ZREM : ''}
   ${SET_ASIDE}
-  for field, counter in pairs(touched) do redis.call('HSET', counters, field, '1 ' .. table.concat(counter, ' ')) end
+  for field, counter in pairs(touched) do
+    redis.call('HSET', counters, field, format('1 %s %.0f %s %s %s', unpack(counter)))
+  end
   for dueId, hold in pairs(expired) do redis.call('HSET', records, 'o|' .. dueId, hold.record) end
   if #gone > 0 then redis.call('ZREM', pending, unpack(gone)) end
 end
@@ -199,43 +179,38 @@ export const START_SETTLING = start('no memory');
 
 /**
  * Reads the counters of `fields` (which start with '~') into `packed`, their names into `names`, and the end of the keys
- * into `ending`. `own` gets the limits that setLimit has set for the scopes themselves, and `general` those for their
- * types. In `limitOf` they replace the configured limits. But a limit for a type does not replace one that is configured
- * for the scope itself. For a script that writes counters, `setOf` gets the limits of setLimit, and `isNew` is true where
- * a counter does not exist yet.
+ * into `ending`. In `limitOf` a limit of setLimit replaces the configured one. A limit for a type counts only where no
+ * limit is configured for the scope itself. For a script that writes counters, `setOf` gets the limits of setLimit, and
+ * `isNew` is true where a counter does not exist yet.
  */
-const readCounters = (writes: boolean, alsoIf = ''): string => /* lua */ `
--- Reads: split, fields, counters, limits, EMPTY, gmatch, scopes, match, inherited.
--- Sets: names, packed, ending, limitOf, own, general${writes ? ', isNew, setOf' : ''}.
+const readCounters = (writes: boolean): string => /* lua */ `
+-- Reads: split, fields, counters, limits, EMPTY, gmatch, match, inherited.
+-- Sets: names, packed, ending, limitOf${writes ? ', isNew, setOf' : ''}.
 local names = split(fields)
 local packed = redis.call('HMGET', counters, unpack(names))
 local ending = table.remove(packed, 1)
 table.remove(names, 1)
-local limitOf, own, general = split(limits), {}, {}
+local limitOf = split(limits)
 ${writes ? 'local isNew, setOf = false, nil' : ''}
 for i = 1, #names do
   ${writes ? 'isNew = isNew or not packed[i]' : ''}
   packed[i] = packed[i] or EMPTY
 end
-if ending == 'never l'${alsoIf} then
-  local function stored(name)
-    local list = {}
-    local text = redis.call('HGET', counters, 'l|' .. name) or ''
-    for each, limit in gmatch(text, '([^ =]+)=([^ =]+)') do list[each] = limit end
-    return list
+if ending == 'never l' then
+  local lists, inherits = {}, split(inherited)
+  local function stored(name, period)
+    if not lists[name] then
+      lists[name] = {}
+      local text = redis.call('HGET', counters, 'l|' .. name) or ''
+      for each, limit in gmatch(text, '([^ =]+)=([^ =]+)') do lists[name][each] = limit end
+    end
+    return lists[name][period]
   end
-  for name in gmatch(scopes, '[^,]+') do
-    own[name] = stored(name)
-    general[name] = match(name, '^([^:]+):') and stored(match(name, '^([^:]+):')) or {}
-  end
-  local inherits = split(inherited)
   ${writes ? 'setOf = {}' : ''}
   for i, field in ipairs(names) do
-    local name, each = match(field, '^c|([^|]+)|([^|]+)|')
-    local configured = limitOf[i] ~= '-' and limitOf[i] or nil
-    local isOwn = inherits[i] == '0' and configured
-    local set = own[name][each] or not isOwn and general[name][each] or nil
-    limitOf[i] = set or configured or '-'
+    local name, ofType, period = match(field, '^c|(([^|:]+)[^|]*)|([^|]+)|')
+    local set = stored(name, period) or inherits[i] == '1' and stored(ofType, period) or nil
+    limitOf[i] = set or limitOf[i]
     ${writes ? "setOf[i] = set or '-'" : ''}
   end
 end`;
@@ -246,61 +221,33 @@ export const READ_COUNTERS = readCounters(true);
 /** For scripts that only reply them. */
 export const READ_BALANCES = readCounters(false);
 
-/**
- * Checks that the entries are complete and that their windows are open. Replies 'stale' where a window does
- * not contain the server's time, 'periods' where setLimit has limited a period that the client does not know,
- * and 'no_limit' where a scope has no limit. `plain` is 1 where every scope has a configured limit, so that
- * without setLimit nothing can be missing. Entries without a limit are left out of all lists. `lists` are those that a
- * script which writes counters uses.
- */
-export const admit = (...lists: ('limits' | 'inherited' | 'thresholds')[]): string => /* lua */ `
+/** Replies 'stale' where a window does not contain the server's time, and reads the counters otherwise. */
+const admit = (writes: boolean): string => /* lua */ `
+-- Reads: now, nowMs, openFromMs, openUntilMs, split, fields, counters, limits, EMPTY, gmatch, match, inherited.
+-- Sets: names, packed, ending, limitOf${writes ? ', isNew, setOf' : ''}.
 if nowMs < tonumber(openFromMs) or (openUntilMs ~= '0' and nowMs >= tonumber(openUntilMs)) then
   return { 'stale', now }
 end
-${readCounters(lists.length > 0, " or plain ~= '1'")}
-if ending == 'never l' or plain ~= '1' then
-  local known, covered, unknown, kept = {}, {}, {}, {}
-  for i, limit in ipairs(limitOf) do
-    local name, each = match(names[i], '^c|([^|]+)|([^|]+)|')
-    known[name .. '|' .. each] = true
-    -- Where an entry has no limit, the limit that setLimit had set for it was cleared.
-    if limit ~= '-' then
-      covered[name] = true
-      kept[#kept + 1] = i
-    end
-  end
-  for name in gmatch(scopes, '[^,]+') do
-    for _, list in ipairs({ own[name], general[name] }) do
-      for each in pairs(list) do
-        if not known[name .. '|' .. each] then unknown[#unknown + 1] = name .. '|' .. each end
-      end
-    end
-  end
-  if #unknown > 0 then return { 'periods', now, unpack(unknown) } end
-  for name in gmatch(scopes, '[^,]+') do
-    if not covered[name] then return { 'no_limit', name } end
-  end
-  if #kept < #names then
-    local function keep(list)
-      local rest = {}
-      for n, i in ipairs(kept) do rest[n] = list[i] end
-      return rest
-    end
-    names, packed, limitOf = keep(names), keep(packed), keep(limitOf)
-    ${lists.length > 0 ? 'setOf = keep(setOf)' : ''}
-    fields, ends = '~;' .. table.concat(names, ';'), table.concat(keep(split(ends)), ';')
-    ${lists.map((list) => `if ${list} ~= '-' then ${list} = table.concat(keep(split(${list})), ';') end`).join('\n    ')}
-  end
-end`;
+${readCounters(writes)}`;
 
-/** Returns the room of entry i, or nil if it is unlimited or its limit was cleared. */
+/** For scripts that write counters. */
+export const ADMIT = admit(true);
+
+/** For scripts that only reply them. */
+export const ADMIT_READING = admit(false);
+
+/** Lua that adds a limit and credits. */
+export const effective = (limit: string, credits: string): string =>
+  `math.min(${limit} + ${credits}, ${MAX_AMOUNT})`;
+
+/** Returns the room of entry i, or nil if it is unlimited. */
 export const ROOM = /* lua */ `
--- Reads: limitOf, match, packed, isNewer, minus, plus.
+-- Reads: limitOf, match, packed, isNewer.
 -- Sets: roomOf.
 local function roomOf(i)
   local limit = limitOf[i]
-  if limit == 'u' or limit == '-' then return nil end
+  if limit == 'u' then return nil end
   local committed, reserved, credits = match(packed[i], ${COUNTER})
   if not committed then ${unreadable('packed[i]')} end
-  return minus(plus(limit, credits), plus(committed, reserved))
+  return math.max(${effective('limit', 'credits')} - committed - reserved, 0)
 end`;

@@ -1,5 +1,6 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
-import { READ_BALANCES, TRY_ZREM, unreadable } from './budget.fragments.js';
+import { effective, READ_BALANCES, TRY_ZREM, unreadable } from './budget.fragments.js';
+import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.options.js';
 import type { Entries } from './budget.entries.js';
 import { textReply, type TextReply } from './budget.replies.js';
 import { defineScript, type Script, type ScriptDefinition } from '../../script/define-script.js';
@@ -62,17 +63,25 @@ for i = 1, #names do
 end
 redis.call('HSET', counters, unpack(writes))`;
 
-/** The four keys of a root. Every script declares all of them. */
+/** The keys of a root, which every script declares, and the key of an id, for the scripts that have one. */
 const KEYS = ['counters', 'records', 'pending', 'garbage'] as const;
 
-export type BudgetKey = (typeof KEYS)[number];
+export type BudgetKey = (typeof KEYS)[number] | 'idKey' | 'refundKey';
 
 export type BudgetScript<Arg extends string> = Script<BudgetKey, Arg, TextReply>;
 
-/** Defines a script over the four keys of a root. */
+interface BudgetDefinition<Arg extends string> extends Pick<
+  ScriptDefinition<BudgetKey, Arg, TextReply>,
+  'name' | 'args' | 'lua'
+> {
+  readonly ids?: readonly ('idKey' | 'refundKey')[];
+}
+
+/** Defines a script over the keys of a root, and of the ids in `ids`. */
 export const defineBudgetScript = <const Arg extends string>(
-  script: Pick<ScriptDefinition<BudgetKey, Arg, TextReply>, 'name' | 'args' | 'lua'>,
-): BudgetScript<Arg> => defineScript(Object.assign(script, { keys: KEYS, decode: textReply }));
+  script: BudgetDefinition<Arg>,
+): BudgetScript<Arg> =>
+  defineScript(Object.assign(script, { keys: [...KEYS, ...(script.ids ?? [])], decode: textReply }));
 
 /** The arguments with the entries of an operation. */
 export const ENTRIES = [
@@ -85,36 +94,80 @@ export const ENTRIES = [
   'openFromMs',
   'openUntilMs',
   'lastEndMs',
-  'plain',
 ] as const satisfies (keyof Entries)[];
 
 export const DETAIL =
   "table.concat({ nonce, openUntilMs, fields, limits, thresholds, ends, inherited, scopes, meta }, ' ')";
 
-// Reads the newest operation of an id. A repeated call is answered with its record and its current balances.
+/**
+ * What is kept of a finalized operation: its `head`, which is the record up to its dates, when it ended, and where it counts.
+ * It is a key of its own, so that Redis forgets it by itself, and so that a root does not grow with what is spent.
+ */
+const KEPT = "'^(1 f %a %d+ %d+ %d+ %d+ %d+ %d+ %d) (%d+) (%S+) (%S+) (%S+) (%S+)$'";
+
+/** Sets how long the windows of an operation are of interest: to their end and its retention, in a lifetime 400 days. */
+export const KEEP_MS = /* lua */ `
+-- Reads: ends, gmatch, nowMs, retentionMs.
+-- Sets: keepMs.
+local keepMs = retentionMs + 0
+for stop in gmatch(ends, '%d+') do
+  keepMs = math.max(keepMs, stop == '0' and ${LIFETIME_IDS_MS} or stop - nowMs + retentionMs)
+end`;
+
+/** A SET that sets nothing, as nothing is kept yet: an ACL that forbids SET refuses the script here (TRY_ZREM). */
+export const tryKeep = (key: 'idKey' | 'refundKey'): string => `redis.call('SET', ${key}, '', 'XX')`;
+
+/** Keeps a finalized operation for `keepMs`. */
+export const KEEP = /* lua */ `redis.call('SET', idKey,
+  table.concat({ head, endedAtMs, fields, limits, inherited, ends }, ' '), 'PX', format('%d', keepMs))`;
+
+/** Makes a record and its fixed part of what was kept. What cannot be read fails where the record is opened. */
+const OPEN_KEPT = /* lua */ `
+  record, detail = kept, ''
+  local head, endedAtMs, keptFields, keptLimits, keptInherited, keptEnds =
+    string.match(kept, ${KEPT})
+  if head then
+    local names = {}
+    for name in string.gmatch(keptFields, ';c|([^|]+)') do
+      if names[#names] ~= name then names[#names + 1] = name end
+    end
+    record = table.concat({ head, endedAtMs, endedAtMs, endedAtMs, '-' }, ' ')
+    detail = table.concat({ '- 0', keptFields, keptLimits, '-', keptEnds, keptInherited,
+      table.concat(names, ','), '' }, ' ')
+  end`;
+
+/**
+ * Reads the newest operation of an id, or what is kept of it: `kept` is read before the first write, as the key may be of
+ * another type. A repeated call is answered with its record and its current balances.
+ */
 export const READ_NEWEST = /* lua */ `
--- Reads: records, id.
+-- Reads: records, id, kept.
 -- Sets: record, detail.
-local record, detail = unpack(redis.call('HMGET', records, 'o|' .. id, 'd|' .. id))`;
+local record, detail = unpack(redis.call('HMGET', records, 'o|' .. id, 'd|' .. id))
+if not record and kept then${OPEN_KEPT}
+end`;
 
 /** The arguments that refer to a hold. */
 export const REF = ['id', 'generation', 'nonce'] as const;
 
 /**
  * Finds the hold of a generation (0: the newest). Generations start at 1 again once an id was purged, so a
- * hold with another nonce is not found ('-' accepts any).
+ * hold with another nonce is not found ('-' accepts any). What was kept has no nonce.
  */
 export const READ_OPERATION = /* lua */ `
--- Reads: id, records, generation, nonce.
--- Sets: slot, record, detail.
+-- Reads: id, records, idKey, generation, nonce.
+-- Sets: slot, record, detail, kept.
 local slot = 'o|' .. id
 local record, detail = unpack(redis.call('HMGET', records, slot, 'd|' .. id))
+local kept = not record and redis.call('GET', idKey)
+if kept then${OPEN_KEPT}
+end
 if record and generation ~= '0' and generation ~= (string.match(record, '^1 %a %a (%d+)') or generation) then
-  slot = 'O|' .. generation .. '|' .. id
+  slot, kept = 'O|' .. generation .. '|' .. id, nil
   record, detail = unpack(redis.call('HMGET', records, slot, 'D|' .. generation .. '|' .. id))
 end
 if not record or not detail then return { 'not_found' } end
-if nonce ~= '-' and string.sub(detail, 1, #nonce + 1) ~= nonce .. ' ' then return { 'not_found' } end`;
+if nonce ~= '-' and not kept and string.sub(detail, 1, #nonce + 1) ~= nonce .. ' ' then return { 'not_found' } end`;
 
 const DETAIL_FIELDS = {
   nonce: '%S+',
@@ -131,8 +184,8 @@ const DETAIL_FIELDS = {
 /** Sets the entries in which an operation has counted. */
 export const OPEN_DETAIL = /* lua */ `
 -- Reads: record, detail, isNewer.
--- Sets: openUntilMs, fields, limits, thresholds, ends, inherited, scopes.
-local ${takeApart('detail', DETAIL_FIELDS, ['openUntilMs', 'fields', 'limits', 'thresholds', 'ends', 'inherited', 'scopes'])}
+-- Sets: openUntilMs, fields, limits, thresholds, ends, inherited.
+local ${takeApart('detail', DETAIL_FIELDS, ['openUntilMs', 'fields', 'limits', 'thresholds', 'ends', 'inherited'])}
 if not fields then ${unreadable('record')} end`;
 
 export const ENTRY_LISTS = "fields, ends,\n  table.concat(limitOf, ';'), table.concat(packed, ';')";
@@ -140,9 +193,9 @@ export const ENTRY_LISTS = "fields, ends,\n  table.concat(limitOf, ';'), table.c
 /** Answers a repeated call with the entries of the first one, in place of those of its arguments. */
 export const REPLAY = /* lua */ `
 -- Reads: detail, isNewer, split, counters, EMPTY, gmatch, match, record.
--- Changes: fields, limits, ends, inherited, scopes.
--- Sets: names, packed, ending, limitOf, own, general.
-    ${takeApart('detail', DETAIL_FIELDS, ['fields', 'limits', 'ends', 'inherited', 'scopes'])}
+-- Changes: fields, limits, ends, inherited.
+-- Sets: names, packed, ending, limitOf.
+    ${takeApart('detail', DETAIL_FIELDS, ['fields', 'limits', 'ends', 'inherited'])}
     if not fields then ${unreadable('record')} end
     ${READ_BALANCES}
     return { 'replayed', record, ${ENTRY_LISTS}, match(detail, '^%S+') }`;
@@ -160,29 +213,32 @@ export const sameContent = (ofKind: string): string => /* lua */ `
   local isSame = kind == '${ofKind}' and amountOf == amount and sorted(scopesBefore) == sorted(scopes)`;
 
 /**
- * Adds the amount to a part of each counter, and finds the thresholds that this crosses. Ends with 'exceeded', before
- * anything is written, if a counter has no room for it. `needsRoom` is a condition: an amount of 0 needs none.
+ * Adds the amount to a part of each counter, and finds the thresholds that this crosses. Ends before anything is written:
+ * with 'exceeded' if a counter has no room for the amount, where 0 needs none, and with 'too_large' if a sum would pass the
+ * largest amount. If `mode` is 'record', the sum of a charge stops at the largest amount instead.
  */
-export const addAmount = (part: 'committed' | 'reserved', needsRoom: string): string => /* lua */ `
--- Reads: ending, thresholds, format, gmatch, limits, setOf, limitOf, match, isNewer, plus, less, amount, split,
---   ends, names, now.
+export const addAmount = (part: 'committed' | 'reserved'): string => /* lua */ `
+-- Reads: ending, thresholds, format, gmatch, limits, setOf, limitOf, match, isNewer, amount, split, ends, names, now.
 -- Changes: packed.
--- Sets: crossed.
+-- Sets: crossed${part === 'committed' ? ', isAtMax' : ''}.
 ${ARM}
-local full, stops
+local full, stops${part === 'committed' ? ', isAtMax' : ''}
 for i, limit in ipairs(limitOf) do
   local committed, reserved, credits, rest = match(packed[i], '^1 (%d+) (%d+) (%d+)( %d+ %S+)$')
   if not committed then ${unreadable('packed[i]')} end
-  if limit ~= 'u' and ${needsRoom} then
-    local effective = credits ~= '0' and plus(limit, credits) or limit
-    if less(effective, plus(plus(committed, reserved), amount)) then
+  if mode ~= 'record' then
+    local whole = limit ~= 'u' and ${effective('limit', 'credits')}
+    if whole and amount ~= '0' and whole - committed - reserved - amount < 0 then
       full, stops = full or { {}, {}, {}, {} }, stops or split(ends)
       local n = #full[1] + 1
       full[1][n], full[2][n], full[3][n], full[4][n] = names[i], stops[i], limit, packed[i]
+    elseif committed + reserved + amount > ${MAX_AMOUNT} then
+      return { 'too_large' }
     end
   end
-  ${part} = plus(${part}, amount)
-  packed[i] = '1 ' .. committed .. ' ' .. reserved .. ' ' .. credits .. rest
+  ${part} = ${part} + amount
+  ${part === 'committed' ? `if committed > ${MAX_AMOUNT} then committed, isAtMax = ${MAX_AMOUNT}, true end` : ''}
+  packed[i] = format('1 %.0f %.0f ', committed, reserved) .. credits .. rest
 end
 if full then
   for i = 1, 4 do full[i] = table.concat(full[i], ';') end
@@ -192,12 +248,13 @@ local crossed = '-'
 ${CROSS}`;
 
 /** Ends an operation. Expects its new counters in `packed` and its new record in `record`. */
-export const END_OPERATION = /* lua */ `
+export const endOperation = (more = ''): string => /* lua */ `
 -- Reads: nowMs, retentionMs, garbage, slot, ending, counters, records, pending, isNew, openUntilMs, split,
 --   ends, names, packed, record, id.
 -- Sets: untilMs, writes.
 local untilMs = nowMs + 2 * retentionMs
 ${TRY_ZREM}
+${more}
 ${writeCounters("redis.call('ZADD', garbage, nowMs + retentionMs, slot)")}
 redis.call('HSET', records, slot, record)
 if slot == 'o|' .. id then redis.call('ZREM', pending, id) end`;

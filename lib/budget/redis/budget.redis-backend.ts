@@ -1,13 +1,11 @@
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { ScriptArg, ScriptRunner } from '../../script/script-runner.js';
 import type * as port from '../budget.backend.js';
-import { periodKey } from '../budget.calendar.js';
 import { encodeLimit, type Entries, EntryEncoder } from './budget.entries.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
-import { noLimit, tooManyPeriods } from '../budget.limits.js';
+import { tooLarge } from '../budget.limits.js';
 import { redisBudgetRoots } from './budget.redis-roots.js';
 import {
-  decodeScope,
   encodeScope,
   idOf,
   parseAbortResult,
@@ -53,17 +51,15 @@ const LONGEST_ROOT = 200;
 const STALE_ATTEMPTS = 3;
 /** For how many `commandTimeoutMs` a call runs again. */
 const MOST_TIMEOUTS = 5;
-/** The largest number of scopes whose periods of setLimit are remembered between calls. */
-const MAX_REMEMBERED = 1_000;
+/** How many characters of a hash name an id: 128 bits. */
+const TAG_LENGTH = 22;
 
-/** Budgets on Redis. Each operation is one atomic script over the four keys of its root. */
+/** Budgets on Redis. Each operation is one atomic script over the keys of its root. */
 export class RedisBudgetBackend implements port.BudgetBackend {
   readonly roots: port.BudgetRoots;
   readonly #encoder = new EntryEncoder();
-  /** How far the server's clock was ahead of ours at the last reply 'stale' or 'periods', in ms. */
+  /** How far the server's clock was ahead of ours at the last reply 'stale', in ms. */
   #skewMs = 0;
-  /** Periods that have a limit only by setLimit, by root and scope. The reply 'periods' lists them. */
-  #learned = new Map<string, Set<string>>();
 
   constructor(
     private readonly runner: ScriptRunner,
@@ -76,52 +72,58 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     const { id, amount, ttlMs, meta, mode, nonce, scopes } = request;
     const args = { id, amount: String(amount), ttlMs, meta, mode, nonce };
     const parse = (reply: TextReply) => parseBudgetResult(reply, request, nonce);
-    return parse(await this.#admit(reserveScript, withListeners(request, parse), scopes, args));
+    return parse(
+      await this.#admit(reserveScript, withListeners(request, parse), scopes, args, tagOf('o', id)),
+    );
   }
 
   async charge(request: port.ChargeRequest) {
-    const { id, amount, mode, scopes } = request;
-    const args = { id, amount: String(amount), mode };
+    const { id, amount, mode, idTtlMs, scopes } = request;
+    const args = { id, amount: String(amount), mode, idTtlMs };
     const parse = (reply: TextReply) => parseChargeResult(reply, request);
-    return parse(await this.#admit(chargeScript, withListeners(request, parse), scopes, args));
+    return parse(
+      await this.#admit(chargeScript, withListeners(request, parse), scopes, args, tagOf('o', id)),
+    );
   }
 
   async finalize(request: port.FinalizeRequest) {
-    const { id, generation, nonce, actual, overage, late } = request;
-    const args = { id, generation, nonce, actual: String(actual), overage, late };
+    const { id, generation, nonce, actual, overage, late, idTtlMs } = request;
+    const args = { id, generation, nonce, actual: String(actual), overage, late, idTtlMs };
     const parse = (reply: TextReply) => parseFinalizeResult(reply, request);
-    return parse(await this.#run(finalizeScript, withListeners(request, parse), args));
+    return parse(await this.#run(finalizeScript, withListeners(request, parse), args, tagOf('o', id)));
   }
 
   async abort(request: port.HoldRequest) {
-    return parseAbortResult(await this.#run(abortScript, request, refOf(request)), request);
+    return parseAbortResult(await this.#runOn(abortScript, request, refOf(request)), request);
   }
 
   async extend(request: port.ExtendRequest) {
     const args = { ...refOf(request), ttlMs: request.ttlMs };
-    return parseExtendResult(await this.#run(extendScript, request, args), request);
+    return parseExtendResult(await this.#runOn(extendScript, request, args), request);
   }
 
   async refund(request: port.RefundRequest) {
     const { amount, refundId } = request;
-    const args = { ...refOf(request), amount: String(amount), refundId };
-    return parseRefundResult(await this.#run(refundScript, request, args), request, amount);
+    const args = { ...refOf(request), amount: String(amount) };
+    return parseRefundResult(
+      await this.#runOn(refundScript, request, args, tagOf('r', refundId)),
+      request,
+      amount,
+    );
   }
 
   async credit(request: port.CreditRequest) {
-    const { id, amount, period, scope } = request;
-    const args = { id, amount: String(amount), period: periodKey(period) };
-    return parseCreditResult(await this.#admit(creditScript, request, [scope], args));
+    const { id, scope, amount } = request;
+    const args = { amount: String(amount) };
+    return parseCreditResult(await this.#admit(creditScript, request, [scope], args, tagOf('k', id)));
   }
 
   async setLimit(request: port.SetLimitRequest): Promise<SetLimitResult> {
-    const { scope, period, limit } = request;
-    const [status] = await this.#run(setLimitScript, request, {
-      scope: encodeScope(scope),
-      period: periodKey(period),
-      limit: limit === null ? '-' : encodeLimit(limit),
-    });
-    if (status === 'too_many') throw tooManyPeriods(scope);
+    const { scope, limit } = request;
+    const field = this.#entriesOf([scope]).fields.slice('~;'.length);
+    const [, name = '', period = ''] = field.split('|');
+    const args = { scope: name, period, field, limit: limit === null ? '-' : encodeLimit(limit) };
+    const [status] = await this.#run(setLimitScript, request, args);
     return { ok: true, status: status === 'cleared' ? 'cleared' : 'set' };
   }
 
@@ -131,7 +133,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   }
 
   async get(request: port.HoldRequest) {
-    const [status, packed, detail, nowMs] = await this.#run(getScript, request, refOf(request));
+    const [status, packed, detail, nowMs] = await this.#runOn(getScript, request, refOf(request));
     return status === 'found' ? parseRecord(packed, detail, request, Number(nowMs)) : null;
   }
 
@@ -157,49 +159,54 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     return verifySnapshot(parseSnapshot(reply));
   }
 
+  /** Runs a script on the hold that a request refers to. */
+  #runOn<Arg extends string>(
+    script: BudgetScript<Arg>,
+    request: port.HoldRequest,
+    args: Args<Arg>,
+    refundTag?: string,
+  ): Promise<TextReply> {
+    return this.#run(script, request, args, tagOf('o', request.id), refundTag);
+  }
+
   /** Runs a script. While it replies 'more', it has only settled a full batch of expired holds, and runs again. */
   async #run<Arg extends string>(
     script: BudgetScript<Arg>,
     { root, signal, onLate, onResent }: Call,
     args: Args<Arg>,
+    ...tags: (string | undefined)[]
   ): Promise<TextReply> {
-    const keys = this.#keysOf(root);
-    const endMs = this.#endMs();
+    const keys = this.#keysOf(root, ...tags);
+    // A server that answers as ours do is done long before.
+    const endMs = performance.now() + MOST_TIMEOUTS * this.runner.commandTimeoutMs;
     const all: Readonly<Record<string, ScriptArg>> = Object.assign(args, {
       retentionMs: this.config.retentionMs,
     });
     try {
       for (;;) {
         const reply = await this.runner.run(script, keys, all, { signal, onLate, onReplay: onResent });
+        if (reply[0] === 'too_large') throw tooLarge();
         if (reply[0] !== 'more') return reply;
-        if (performance.now() > endMs) throw endless('more');
+        if (performance.now() > endMs) throw endless();
       }
     } catch (error) {
       throw BudgetUnavailableError.from(error);
     }
   }
 
-  /**
-   * Runs a script that checks limits. Runs it again where the windows of the call are not those of the server's clock
-   * ('stale'), or where setLimit limits further periods ('periods').
-   */
+  /** Runs a script that checks limits. Runs it again where the windows of the call are not those of the server's clock. */
   async #admit<Arg extends string>(
     script: BudgetScript<Arg | keyof Entries>,
     call: Call,
     scopes: readonly port.LimitedScope[],
     args: Args<Exclude<Arg, keyof Entries>>,
+    idTag?: string,
   ): Promise<TextReply> {
-    const endMs = this.#endMs();
-    for (let stale = 0; stale < STALE_ATTEMPTS;) {
-      const all = Object.assign(this.#entriesOf(call.root, scopes), args) as Args<Arg | keyof Entries>;
-      const reply = await this.#run(script, call, all);
-      const status = reply[0];
-      if (status === 'no_limit') throw noLimit(decodeScope(reply[1] ?? ''));
-      if (status !== 'stale' && status !== 'periods') return reply;
-      if (performance.now() > endMs) throw endless(status);
-      if (status === 'stale') stale++;
+    for (let attempt = 0; attempt < STALE_ATTEMPTS; attempt++) {
+      const all = Object.assign(this.#entriesOf(scopes), args) as Args<Arg | keyof Entries>;
+      const reply = await this.#run(script, call, all, idTag);
+      if (reply[0] !== 'stale') return reply;
       this.#skewMs = Number(reply[1]) - Date.now();
-      for (const each of reply.slice(2)) this.#learn(call.root, each);
     }
     throw new BudgetUnavailableError({
       code: 'Internal',
@@ -208,32 +215,27 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     });
   }
 
-  /** When a call that is told to run again gives up. A server that answers as ours do is done long before. */
-  #endMs(): number {
-    return performance.now() + MOST_TIMEOUTS * this.runner.commandTimeoutMs;
-  }
-
-  #entriesOf(root: string, scopes: readonly port.LimitedScope[]): Entries {
-    const named = scopes.map(({ scope, limits }) => {
-      const name = encodeScope(scope);
-      return { name, limits, learned: this.#learned.get(`${root} ${name}`) };
-    });
+  #entriesOf(scopes: readonly port.LimitedScope[]): Entries {
+    const named = scopes.map(({ scope, limits }) => ({ name: encodeScope(scope), limits }));
     return this.#encoder.encode(named, Date.now() + this.#skewMs);
   }
 
-  #learn(root: string, scopeAndPeriod: string): void {
-    const [scope, period] = scopeAndPeriod.split('|') as [string, string];
-    // Forgets all. The next call of a scope then needs one more round trip to learn its periods again.
-    if (this.#learned.size >= MAX_REMEMBERED) this.#learned = new Map();
-    const key = `${root} ${scope}`;
-    this.#learned.set(key, (this.#learned.get(key) ?? new Set()).add(period));
-  }
-
-  #keysOf(root: string): Record<BudgetKey, string> {
+  #keysOf(root: string, idTag = '', refundTag = ''): Record<BudgetKey, string> {
     const base = `${this.config.keyPrefix}/budget:{${encodeRoot(root)}}`;
-    return { counters: `${base}:b`, records: `${base}:h`, pending: `${base}:x`, garbage: `${base}:g` };
+    return {
+      counters: `${base}:b`,
+      records: `${base}:h`,
+      pending: `${base}:x`,
+      garbage: `${base}:g`,
+      idKey: `${base}:id:${idTag}`,
+      refundKey: `${base}:id:${refundTag}`,
+    };
   }
 }
+
+/** Names an id among the operations (`o`), the refunds (`r`) or the credits (`k`) of a root. */
+const tagOf = (kind: 'o' | 'r' | 'k', id: string): string =>
+  hash('sha256', `${kind}|${id}`, 'base64url').slice(0, TAG_LENGTH);
 
 /** Returns a call whose `onLate` receives the parsed result. A call without `onLate` has no listeners. */
 function withListeners<Result>(
@@ -246,14 +248,14 @@ function withListeners<Result>(
   return { root, signal, onResent, onLate: (reply) => isAnswer(reply) && onLate(parse(reply)) };
 }
 
-const endless = (status: string): BudgetUnavailableError =>
+const endless = (): BudgetUnavailableError =>
   new BudgetUnavailableError({
     code: 'Internal',
-    message: `The server answered '${status}' again and again, so the call gave up.`,
+    message: "The server answered 'more' again and again, so the call gave up.",
     hint: 'Look for a proxy or a module that changes the replies of scripts, and for another program that writes to the keys of budgets.',
   });
 
-const NO_ANSWER: ReadonlySet<string> = new Set(['more', 'stale', 'periods', 'no_limit']);
+const NO_ANSWER: ReadonlySet<string> = new Set(['more', 'stale', 'too_large']);
 
 const refOf = ({ id, generation, nonce }: port.HoldRequest) => ({ id, generation, nonce });
 
@@ -261,14 +263,14 @@ const refOf = ({ id, generation, nonce }: port.HoldRequest) => ({ id, generation
 function encodeRoot(root: string): string {
   const encoded = encodeURIComponent(root);
   if (encoded.length <= LONGEST_ROOT) return encoded;
-  return `#${createHash('sha256').update(root).digest('base64url')}`;
+  return `#${hash('sha256', root, 'base64url')}`;
 }
 
 function toReapStep([, purged, nextInMs, count, ...found]: TextReply): port.ReapStep {
   const expired = found.splice(0, Number(count));
   const toQuarantined = ([field = '', reserved = '']: string[]) => ({
     field,
-    reserved: reserved === '' ? null : BigInt(reserved),
+    reserved: reserved === '' ? null : Number(reserved),
   });
   return {
     expired,

@@ -1,8 +1,9 @@
 import { RedisFault, unreadableValue } from '../../redis/redis.errors.js';
 import { unexpectedReply } from '../../script/define-script.js';
 import { parsePeriodKey } from '../budget.calendar.js';
-import type { AbortOutcome, ReserveOutcome } from '../budget.backend.js';
+import type { AbortOutcome, RefundOutcome, ReserveOutcome } from '../budget.backend.js';
 import type {
+  Amount,
   Balance,
   BudgetRecord,
   BudgetRefusal,
@@ -12,7 +13,6 @@ import type {
   Exceeded,
   ExtendHoldResult,
   FinalizeResult,
-  RefundResult,
 } from '../budget.types.js';
 import { ANY_NONCE, attachNonce, defineBalances } from '../budget.validate.js';
 import {
@@ -40,7 +40,7 @@ function refused<const Reason extends string>(
   reply: TextReply,
   about: ReplyContext,
   reasons: readonly Reason[],
-): BudgetRefusal<Reason, bigint> {
+): BudgetRefusal<Reason> {
   const [status, packed, detail] = reply;
   const reason = reasons.find((each) => each === status);
   if (reason === undefined) return unexpectedReply(script, reply);
@@ -81,7 +81,7 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = A
   return refused('budget-reserve', answer, about, reasons);
 }
 
-export function parseChargeResult(answer: TextReply, about: ReplyContext): ChargeResult<bigint> {
+export function parseChargeResult(answer: TextReply, about: ReplyContext): ChargeResult {
   const [status, packed] = answer;
   if (status === 'charged' || status === 'replayed')
     return withEntries(chargedOf(parseHead(packed), about, status === 'replayed'), answer);
@@ -95,7 +95,7 @@ export function parseChargeResult(answer: TextReply, about: ReplyContext): Charg
  *
  * @throws TypeError on a reply that the script does not document
  */
-export function parseFinalizeResult(reply: unknown, about: ReplyContext): FinalizeResult<bigint> {
+export function parseFinalizeResult(reply: unknown, about: ReplyContext): FinalizeResult {
   const answer = textReply(reply);
   const [status, packed] = answer;
   if (status === 'finalized' || status === 'replayed')
@@ -112,29 +112,26 @@ export function parseAbortResult(answer: TextReply, about: ReplyContext): AbortO
   return refused('budget-abort', answer, about, ['finalized', 'expired']);
 }
 
-export function parseExtendResult(answer: TextReply, about: ReplyContext): ExtendHoldResult<bigint> {
+export function parseExtendResult(answer: TextReply, about: ReplyContext): ExtendHoldResult {
   const [status, packed] = answer;
   if (status === 'extended') return { ok: true, status, expiresAtMs: parseHead(packed).expiresAtMs };
   if (status === 'not_found') return { ok: false, reason: status };
   return refused('budget-extend', answer, about, ['finalized', 'aborted', 'expired']);
 }
 
-export function parseRefundResult(
-  answer: TextReply,
-  about: ReplyContext,
-  amount: bigint,
-): RefundResult<bigint> {
+export function parseRefundResult(answer: TextReply, about: ReplyContext, amount: Amount): RefundOutcome {
   const [status, packed, ...lists] = answer;
   if (status === 'refunded' || status === 'replayed') {
     const { refunded } = parseHead(packed);
-    const balances = parseBalances(lists);
-    return { ok: true, status: 'refunded', amount, refunded, replayed: status === 'replayed', balances };
+    const replayed = status === 'replayed';
+    const result = { ok: true, status: 'refunded', amount, refunded, replayed } as const;
+    return { ...result, balances: parseBalances(lists), ...atMaxOf(answer) };
   }
   if (status === 'conflict' || status === 'not_found') return { ok: false, reason: status };
   return refused('budget-refund', answer, about, ['exceeds_committed', 'pending', 'aborted', 'expired']);
 }
 
-export function parseCreditResult([status, ...lists]: TextReply): CreditResult<bigint> {
+export function parseCreditResult([status, ...lists]: TextReply): CreditResult {
   if (status === 'conflict') return { ok: false, reason: status };
   const [balance] = parseBalances(lists);
   if ((status === 'credited' || status === 'replayed') && balance)
@@ -143,7 +140,7 @@ export function parseCreditResult([status, ...lists]: TextReply): CreditResult<b
 }
 
 /** Parses the entries of a reply: lists of fields (c|scope|period|start), ends, limits and counters. */
-export function parseBalances(lists: readonly string[]): Balance<bigint>[] {
+export function parseBalances(lists: readonly string[]): Balance[] {
   const [fields = '', ...facts] = lists;
   const [ends, limits, counters] = facts.map((list) => list.split(';'));
   return namesIn(fields).map((field, i) => parseBalance(field, ends?.[i], limits?.[i], counters?.[i]));
@@ -152,16 +149,16 @@ export function parseBalances(lists: readonly string[]): Balance<bigint>[] {
 /** Returns the names in a list of fields, which begins with '~'. */
 const namesIn = (fields: string): string[] => fields.split(';').filter((field) => field !== '~');
 
-function parseBalance(field: string, end = '', limit = '', counter = ''): Balance<bigint> {
+function parseBalance(field: string, end = '', limit = '', counter = ''): Balance {
   const [, scope = '', period = '', start = ''] = field.split('|');
   const [version, committed, reserved, credits] = counter.split(' ');
   if (!end || !limit || version !== '1' || !committed || !reserved || !credits)
     throw unreadableValue(counter);
   const sums = {
-    limit: limit === 'u' || limit === '-' ? ('unlimited' as const) : BigInt(limit),
-    credits: BigInt(credits),
-    committed: BigInt(committed),
-    reserved: BigInt(reserved),
+    limit: limit === 'u' ? ('unlimited' as const) : Number(limit),
+    credits: Number(credits),
+    committed: Number(committed),
+    reserved: Number(reserved),
   };
   return {
     scope: decodeScope(scope),
@@ -172,12 +169,15 @@ function parseBalance(field: string, end = '', limit = '', counter = ''): Balanc
   };
 }
 
+/** A reply ends with 'max' where a sum stopped at the largest amount. */
+const atMaxOf = ([, , , , , , last]: TextReply) => (last === 'max' ? { isAtMax: true } : {});
+
 /** Adds balances and crossed thresholds, from a reply [status, record, fields, ends, limits, counters]. */
 function withEntries<Result extends object>(result: Result, answer: TextReply) {
-  const complete = result as Result & { balances: Balance<bigint>[]; crossed: Crossed[] };
+  const complete = result as Result & { balances: Balance[]; crossed: Crossed[] };
   defineBalances(complete, () => parseBalances(answer.slice(2)));
   complete.crossed = parseCrossed(answer);
-  return complete;
+  return answer[6] === undefined ? complete : Object.assign(complete, atMaxOf(answer));
 }
 
 /**
@@ -196,8 +196,8 @@ function parseCrossed([, record = '', fields = '']: TextReply): Crossed[] {
   });
 }
 
-const parseExceeded = ([, amount = '', nowMs, ...lists]: TextReply): Exceeded<bigint> =>
-  exceeded(parseBalances(lists), BigInt(amount), Number(nowMs));
+const parseExceeded = ([, amount = '', nowMs, ...lists]: TextReply): Exceeded =>
+  exceeded(parseBalances(lists), Number(amount), Number(nowMs));
 
 const STATES = { p: 'pending', f: 'finalized', a: 'aborted', x: 'expired' } as const;
 const KINDS = { h: 'hold', c: 'charge' } as const;
@@ -209,7 +209,7 @@ function parseHead(packed = ''): Head {
   const kind = KINDS[words[1] as keyof typeof KINDS];
   if (version !== '1' || words.length !== 13 || !state || !kind) throw unreadableValue(packed);
   const number = (at: number): number => Number(words[at]);
-  const amount = (at: number): bigint => BigInt(words[at] as string);
+  const amount = (at: number): Amount => Number(words[at] as string);
   return {
     kind,
     state,
@@ -232,7 +232,7 @@ export function parseRecord(
   detail: string | undefined,
   { root, id }: ReplyContext,
   nowMs = 0,
-): BudgetRecord<bigint> {
+): BudgetRecord {
   const head = parseHead(packed);
   const { expiresAtMs } = head;
   const isExpired = head.state === 'pending' && expiresAtMs <= nowMs;

@@ -1,4 +1,4 @@
-import type { Quarantined } from '../budget.types.js';
+import type { Amount, Quarantined } from '../budget.types.js';
 import type { BudgetSnapshot } from '../budget.verify.js';
 import { unreadableValue } from '../../redis/redis.errors.js';
 import { idOf, isRenewed, parseDetail, parseRecord, readable } from './budget.replies.js';
@@ -8,7 +8,7 @@ export function parseSnapshot(reply: string[]): BudgetSnapshot {
   const take = (): string[] => reply.splice(0, Number(reply.shift()));
   const counters = inGroups(2, take()).filter(([field]) => field?.startsWith('c|'));
   const records = new Map(inGroups(2, take()) as [string, string][]);
-  const quarantined: Quarantined<bigint>[] = [];
+  const quarantined: Quarantined[] = [];
   const unlessUnread = <T>(field: string, packed: string, parse: () => T): T[] => {
     const parsed = readable(parse);
     if (parsed === undefined) quarantined.push({ field, reserved: reservedIn(packed) });
@@ -34,9 +34,9 @@ export function parseSnapshot(reply: string[]): BudgetSnapshot {
 }
 
 /** Returns what a record had reserved if its first words can be read. */
-function reservedIn(packed: string): bigint | null {
+function reservedIn(packed: string): Amount | null {
   const reserved = /^1 p \w \d+ (\d+) /.exec(packed)?.[1];
-  return reserved === undefined ? null : BigInt(reserved);
+  return reserved === undefined ? null : Number(reserved);
 }
 
 export function inGroups(size: number, list: readonly string[]): string[][] {
@@ -47,7 +47,7 @@ export function inGroups(size: number, list: readonly string[]): string[][] {
 
 function parseCounter(packed: string) {
   if (!/^1( \d+){5}(=\w+)?$/.test(packed)) throw unreadableValue(packed);
-  const [, committed = 0n, reserved = 0n, , archived = 0n] = packed.split(' ', 5).map(BigInt);
+  const [, committed = 0, reserved = 0, , archived = 0] = packed.split(' ', 5).map(Number);
   return { committed, reserved, archived };
 }
 

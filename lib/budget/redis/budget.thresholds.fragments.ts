@@ -1,16 +1,10 @@
-import { unreadable } from './budget.fragments.js';
+import { effective, unreadable } from './budget.fragments.js';
 
-/** Returns whether a sum has reached a percentage of a limit, computed in limbs. */
+/** Returns whether a sum has reached a percentage of a limit. Each product is exact where it decides. */
 const REACHES = /* lua */ `
-  local function times(sum, factor)
-    local text = format('%28s', sum)
-    local low = (tonumber(string.sub(text, 20)) or 0) * factor
-    local carry = math.floor(low / 1000000000)
-    return (tonumber(string.sub(text, 1, 19)) or 0) * factor + carry, low - carry * 1000000000
-  end
-  local function reaches(usedHigh, usedLow, percent, effective)
-    local high, low = times(effective, tonumber(percent))
-    return usedHigh > high or (usedHigh == high and usedLow >= low)
+  local function reaches(used, percent, whole)
+    local hundreds = math.floor(whole / 100)
+    return used >= percent * hundreds + math.ceil(percent * (whole - 100 * hundreds) / 100)
   end`;
 
 /**
@@ -20,16 +14,17 @@ const REACHES = /* lua */ `
 const REARM = /* lua */ `
   ${REACHES}
   local function rearm(i, levels, note)
-    local committed, reserved, credits, archived, highest = match(packed[i], '^1 (%d+) (%d+) (%d+) (%d+) (%d+)')
+    local counted, committed, reserved, credits, highest = match(packed[i], '^(1 (%d+) (%d+) (%d+) %d+) (%d+)')
     local still = 0
-    if limitOf[i] ~= 'u' and limitOf[i] ~= '-' then
-      local usedHigh, usedLow = times(plus(committed, reserved), 100)
+    if limitOf[i] ~= 'u' then
       for percent in gmatch(levels, '%d+') do
         local wasCrossed = tonumber(percent) <= tonumber(highest)
-        if wasCrossed and reaches(usedHigh, usedLow, percent, plus(limitOf[i], credits)) then still = percent end
+        if wasCrossed and reaches(committed + reserved, percent, ${effective('limitOf[i]', 'credits')}) then
+          still = percent
+        end
       end
     end
-    packed[i] = table.concat({ 1, committed, reserved, credits, archived, still .. note }, ' ')
+    packed[i] = counted .. ' ' .. still .. note
   end`;
 
 /**
@@ -37,28 +32,28 @@ const REARM = /* lua */ `
  * again.
  */
 export const ARM = /* lua */ `
--- Reads: ending, thresholds, format, match, limitOf, plus, gmatch, split, limits, isNewer, setOf, less.
+-- Reads: ending, thresholds, match, limitOf, gmatch, split, limits, isNewer, setOf.
 -- Changes: packed.
 if ending == 'never l' and thresholds ~= '-' then
   ${REARM}
   local levels, configured = split(thresholds), split(limits)
   for i = 1, #limitOf do
-    local counted, percent, seen = match(packed[i], '^(1 %d+ %d+ %d+ %d+) (%d+)=?(%S*)$')
-    if not counted then ${unreadable('packed[i]')} end
+    local sums, percent, seen = match(packed[i], '^(1 %d+ %d+ %d+ %d+) (%d+)=?(%S*)$')
+    if not sums then ${unreadable('packed[i]')} end
     if seen == '' then seen = '-' end
     if levels[i] ~= '-' and seen ~= setOf[i] then
       local note = setOf[i] ~= '-' and '=' .. setOf[i] or ''
       local former, limit = seen ~= '-' and seen or configured[i], limitOf[i]
-      local isRaised = former ~= 'u' and former ~= '-' and (limit == 'u' or limit == '-' or less(former, limit))
+      local isRaised = former ~= 'u' and (limit == 'u' or tonumber(former) < tonumber(limit))
       if isRaised then rearm(i, levels[i], note)
-      else packed[i] = counted .. ' ' .. percent .. note end
+      else packed[i] = sums .. ' ' .. percent .. note end
     end
   end
 end`;
 
 /** Arms the thresholds of entry 1 again after a credit. */
 export const ARM_CREDITED = /* lua */ `
--- Reads: amount, thresholds, format, match, limitOf, plus, gmatch.
+-- Reads: amount, thresholds, match, limitOf, gmatch.
 -- Changes: packed.
 if amount ~= '0' and thresholds ~= '-' then
   ${REARM}
@@ -70,29 +65,27 @@ end`;
  * ';'. Stores the highest one in the counter.
  */
 export const CROSS = /* lua */ `
--- Reads: thresholds, format, split, match, limitOf, plus, gmatch.
+-- Reads: thresholds, split, match, limitOf, gmatch.
 -- Changes: packed, crossed.
 if thresholds ~= '-' then
   ${REACHES}
   local lists = {}
   for i, percents in ipairs(split(thresholds)) do
     lists[i] = '-'
-    local committed, reserved, credits, archived, highest, note =
-      match(packed[i], '^1 (%d+) (%d+) (%d+) (%d+) (%d+)(%S*)$')
-    local limit = limitOf[i]
-    local effective = limit ~= 'u' and limit ~= '-' and plus(limit, credits)
-    if effective and effective ~= '0' then
-      local usedHigh, usedLow = times(plus(committed, reserved), 100)
+    local sums, committed, reserved, credits, highest, note =
+      match(packed[i], '^(1 (%d+) (%d+) (%d+) %d+) (%d+)(%S*)$')
+    local whole = limitOf[i] ~= 'u' and ${effective('limitOf[i]', 'credits')} or 0
+    if whole > 0 then
       local reached = {}
       for percent in gmatch(percents, '%d+') do
-        if tonumber(percent) > tonumber(highest) and reaches(usedHigh, usedLow, percent, effective) then
+        if tonumber(percent) > tonumber(highest) and reaches(committed + reserved, percent, whole) then
           reached[#reached + 1] = percent
           highest = percent
         end
       end
       if #reached > 0 then
         lists[i] = table.concat(reached, ',')
-        packed[i] = table.concat({ 1, committed, reserved, credits, archived, highest .. note }, ' ')
+        packed[i] = sums .. ' ' .. highest .. note
       end
     end
   end

@@ -1,28 +1,33 @@
-import { ROOM, START, admit, openRecord } from './budget.fragments.js';
+import { ADMIT, openRecord, ROOM, START } from './budget.fragments.js';
 import {
   DETAIL,
   ENTRIES,
   ENTRY_LISTS,
+  KEEP,
+  KEEP_MS,
   READ_NEWEST,
   REPLAY,
   addAmount,
   defineBudgetScript,
   sameContent,
+  tryKeep,
   writeCounters,
 } from './budget.operation.fragments.js';
 
 /**
  * budget-charge: Commits an amount in one step.
- * KEYS: counters, records, pending, garbage
- * ARGV: id, amount, mode ('record': also beyond the limit), retentionMs, ENTRIES
- * Reply: ['charged' | 'replayed', record, fields, ends, limits, counters], ['exceeded', amount, now, fields,
- *   ends, limits, counters], ['conflict', record, detail]
+ * KEYS: counters, records, pending, garbage, idKey
+ * ARGV: id, amount, mode ('record': also beyond the limit), idTtlMs, retentionMs, ENTRIES
+ * Reply: ['charged' | 'replayed', record, fields, ends, limits, counters, 'max' where a sum stopped at the largest
+ *   amount], ['exceeded', amount, now, fields, ends, limits, counters], ['conflict', record, detail], ['too_large']
  * Atomic: between the look at what is left and the commitment, no other call may take it.
  */
 export const chargeScript = defineBudgetScript({
   name: 'budget-charge',
-  args: ['id', 'amount', 'mode', 'retentionMs', ...ENTRIES],
-  lua: /* lua */ `${START}
+  ids: ['idKey'],
+  args: ['id', 'amount', 'mode', 'idTtlMs', 'retentionMs', ...ENTRIES],
+  lua: /* lua */ `local kept = redis.call('GET', idKey)
+${START}
 ${READ_NEWEST}
 if record then
   ${openRecord('kind', 'amountOf')}
@@ -30,23 +35,26 @@ if record then
   if not isSame then return { 'conflict', record, detail } end
   ${REPLAY}
 end
-${admit('limits', 'inherited', 'thresholds')}
-local uncovered = '0'
+${ADMIT}
+local uncovered = 0
 if mode == 'record' then
   ${ROOM}
   for i = 1, #limitOf do
-    local room = roomOf(i)
-    local missing = room and minus(amount, room) or '0'
-    if less(uncovered, missing) then uncovered = missing end
+    uncovered = math.max(uncovered, amount - (roomOf(i) or amount))
   end
 end
 
-${addAmount('committed', "amount ~= '0' and mode ~= 'record'")}
-local meta, nonce = '', '-'
+${addAmount('committed')}
+local meta, nonce, endedAtMs = '', '-', now
 local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
-record = table.concat({ '1 f c', 1, amount, amount, amount, 0, uncovered, 0, now, now, now, crossed }, ' ')
+local head = table.concat({ '1 f c', 1, amount, amount, amount, 0, format('%.0f', uncovered), 0 }, ' ')
+record = table.concat({ head, now, now, now, crossed }, ' ')
 detail = ${DETAIL}
+${KEEP_MS}
+keepMs = math.max(retentionMs, math.min(keepMs, idTtlMs))
+${tryKeep('idKey')}
 ${writeCounters("redis.call('ZADD', garbage, nowMs + retentionMs, 'o|' .. id)")}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
-return { 'charged', record, ${ENTRY_LISTS} }`,
+${KEEP}
+return { 'charged', record, ${ENTRY_LISTS}, isAtMax and 'max' or nil }`,
 });

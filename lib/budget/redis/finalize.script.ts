@@ -1,25 +1,31 @@
+import { MAX_AMOUNT } from '../budget.options.js';
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
 import { READ_COUNTERS, ROOM, START_SETTLING, openRecord, unreadable } from './budget.fragments.js';
 import {
-  END_OPERATION,
   ENTRY_LISTS,
+  KEEP,
+  KEEP_MS,
   OPEN_DETAIL,
   READ_OPERATION,
   REF,
   defineBudgetScript,
+  endOperation,
+  tryKeep,
 } from './budget.operation.fragments.js';
 
 /**
  * budget-finalize: Commits what was really spent, and ends the hold.
- * KEYS: counters, records, pending, garbage
- * ARGV: id, generation, nonce, actual, overage, late, retentionMs
- * Reply: ['finalized' | 'replayed', record, fields, ends, limits, counters], ['overage_rejected' | 'conflict' |
+ * KEYS: counters, records, pending, garbage, idKey
+ * ARGV: id, generation, nonce, actual, overage, late, idTtlMs, retentionMs
+ * Reply: ['finalized' | 'replayed', record, fields, ends, limits, counters, 'max' where a sum stopped at the largest
+ *   amount], ['overage_rejected' | 'conflict' |
  *   'aborted' | 'expired', record, detail], ['not_found']
  * Atomic: a hold ends once, and no sum counts its amount twice or not at all.
  */
 export const finalizeScript = defineBudgetScript({
   name: 'budget-finalize',
-  args: [...REF, 'actual', 'overage', 'late', 'retentionMs'],
+  ids: ['idKey'],
+  args: [...REF, 'actual', 'overage', 'late', 'idTtlMs', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
 ${READ_OPERATION}
 ${openRecord('state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'createdAtMs', 'expiresAtMs')}
@@ -29,46 +35,51 @@ ${OPEN_DETAIL}
 ${READ_COUNTERS}
 if state == 'f' then return { 'replayed', record, ${ENTRY_LISTS} } end
 
-local isLate = state == 'x'
-local inHold = isLate and '0' or amountOf
-local booked, uncovered = actual, '0'
-if less(inHold, actual) then
+local isLate, held, spent = state == 'x', tonumber(amountOf), tonumber(actual)
+local inHold = isLate and 0 or held
+local booked, uncovered = spent, 0
+if spent > inHold then
   ${ROOM}
-  local beyond = minus(actual, inHold)
+  local beyond = spent - inHold
   local covered = beyond
-  for i = 1, #limitOf do
-    local room = roomOf(i)
-    if room and less(room, covered) then covered = room end
-  end
-  if isLate and (late == 'reject' or (late == 'if-available' and covered ~= beyond)) then
+  for i = 1, #limitOf do covered = math.min(covered, roomOf(i) or covered) end
+  if isLate and (late == 'reject' or (late == 'if-available' and covered < beyond)) then
     return { 'expired', record, detail }
   end
-  if less(amountOf, actual) then
+  if spent > held then
     if overage == 'reject' then return { 'overage_rejected', record, detail } end
-    if overage == 'cap' then
-      booked = plus(inHold, covered)
-      -- The part up to the hold is always committed, also after the hold has expired.
-      if less(booked, amountOf) then booked = amountOf end
-    end
+    -- The part up to the hold is always committed, also after the hold has expired.
+    if overage == 'cap' then booked = math.max(inHold + covered, held) end
   end
-  uncovered = minus(beyond, covered)
+  uncovered = beyond - covered
 elseif isLate and late == 'reject' then
   return { 'expired', record, detail }
 end
 
 ${ARM}
+local isAtMax
 for i = 1, #limitOf do
-  local spent, reserved, rest = match(packed[i], '^1 (%d+) (%d+) (%d+ %d+ %S+)$')
-  if not spent then ${unreadable('packed[i]')} end
-  packed[i] = '1 ' .. plus(spent, booked) .. ' ' .. minus(reserved, inHold) .. ' ' .. rest
+  local committed, reserved, rest = match(packed[i], '^1 (%d+) (%d+) (%d+ %d+ %S+)$')
+  if not committed then ${unreadable('packed[i]')} end
+  committed = committed + booked
+  -- What is spent is never refused, so the sum stops at the largest amount.
+  if committed > ${MAX_AMOUNT} then committed, isAtMax = ${MAX_AMOUNT}, true end
+  packed[i] = format('1 %.0f %.0f ', committed, math.max(reserved - inHold, 0)) .. rest
 end
 local crossed = '-'
 -- Spending no more than the hold reserved reaches no threshold.
-if less(inHold, booked) then
+if inHold < booked then
 ${CROSS}
 end
-record = table.concat({ '1 f', kind, generationOf, amountOf, actual, booked, 0, uncovered, isLate and 1 or 0,
-  createdAtMs, expiresAtMs, now, crossed }, ' ')
-${END_OPERATION}
-return { 'finalized', record, ${ENTRY_LISTS} }`,
+local endedAtMs = now
+local head = format('1 f %s %s %s %s %.0f 0 %.0f %d', kind, generationOf, amountOf, actual, booked, uncovered,
+  isLate and 1 or 0)
+record = table.concat({ head, createdAtMs, expiresAtMs, now, crossed }, ' ')
+${endOperation(tryKeep('idKey'))}
+if slot == 'o|' .. id then
+  ${KEEP_MS}
+  keepMs = math.max(retentionMs, math.min(keepMs, idTtlMs))
+  ${KEEP}
+end
+return { 'finalized', record, ${ENTRY_LISTS}, isAtMax and 'max' or nil }`,
 });

@@ -1,17 +1,17 @@
 import { ARM } from './budget.thresholds.fragments.js';
 import { READ_COUNTERS, START_SETTLING, TRY_ZREM, unreadable } from './budget.fragments.js';
 import {
-  END_OPERATION,
   KEEP_KEYS,
   OPEN_DETAIL,
   READ_OPERATION,
   REF,
   defineBudgetScript,
+  endOperation,
 } from './budget.operation.fragments.js';
 
 /**
  * budget-abort: Ends a hold without spending.
- * KEYS: counters, records, pending, garbage
+ * KEYS: counters, records, pending, garbage, idKey
  * ARGV: id, generation, nonce, retentionMs
  * Reply: ['aborted' | 'replayed' | 'finalized' | 'expired' (of an older generation), record, detail],
  *   ['not_found']
@@ -19,6 +19,7 @@ import {
  */
 export const abortScript = defineBudgetScript({
   name: 'budget-abort',
+  ids: ['idKey'],
   args: [...REF, 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
 ${READ_OPERATION}
@@ -31,26 +32,27 @@ if slot ~= 'o|' .. id then return { 'expired', record, detail } end
 ${OPEN_DETAIL}
 ${READ_COUNTERS}
 ${ARM}
-local inHold = state == 'p' and amountOf or '0'
+local inHold = state == 'p' and amountOf or 0
 for i = 1, #limitOf do
   local committed, reserved, rest = match(packed[i], '^(1 %d+) (%d+) (%d+ %d+ %S+)$')
   if not committed then ${unreadable('packed[i]')} end
-  packed[i] = committed .. ' ' .. minus(reserved, inHold) .. ' ' .. rest
+  packed[i] = committed .. ' ' .. format('%.0f ', math.max(reserved - inHold, 0)) .. rest
 end
 record = table.concat({ '1 a', middle, state == 'x' and 1 or 0, dates, now, crossed }, ' ')
-${END_OPERATION}
+${endOperation()}
 return { 'aborted', record, detail }`,
 });
 
 /**
  * budget-extend: Sets the remaining life of a hold.
- * KEYS: counters, records, pending, garbage
+ * KEYS: counters, records, pending, garbage, idKey
  * ARGV: id, generation, nonce, ttlMs, retentionMs
  * Reply: ['extended' | 'finalized' | 'aborted' | 'expired', record, detail], ['not_found']
  * Atomic: a hold that has ended meanwhile is never brought back.
  */
 export const extendScript = defineBudgetScript({
   name: 'budget-extend',
+  ids: ['idKey'],
   args: [...REF, 'ttlMs', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
 ${READ_OPERATION}

@@ -1,4 +1,4 @@
-import { START_SETTLING, admit } from './budget.fragments.js';
+import { ADMIT_READING, START_SETTLING } from './budget.fragments.js';
 import {
   ENTRIES,
   ENTRY_LISTS,
@@ -19,19 +19,20 @@ export const balanceScript = defineBudgetScript({
   name: 'budget-balance',
   args: ['retentionMs', ...ENTRIES],
   lua: /* lua */ `${START_SETTLING}
-${admit()}
+${ADMIT_READING}
 return { 'balance', ${ENTRY_LISTS} }`,
 });
 
 /**
  * budget-get: Reads one operation.
- * KEYS: counters, records, pending, garbage
+ * KEYS: counters, records, pending, garbage, idKey
  * ARGV: id, generation, nonce
  * Reply: ['found', record, detail, now], ['not_found']
  * Atomic: the record and the time by which its caller judges it belong together.
  */
 export const getScript = defineBudgetScript({
   name: 'budget-get',
+  ids: ['idKey'],
   args: REF,
   lua: /* lua */ `${READ_OPERATION}${NOW_MS}
 return { 'found', record, detail, string.format('%d', nowMs) }`,

@@ -1,3 +1,4 @@
+import { MAX_AMOUNT } from '../budget.options.js';
 import { SET_ASIDE, START_SETTLING, readRecord } from './budget.fragments.js';
 import { defineBudgetScript } from './budget.operation.fragments.js';
 import { textReply } from './budget.replies.js';
@@ -58,11 +59,13 @@ for _, member in ipairs(ripe) do
         if olderUntilMs then break end
       end
       -- The counters keep the committed sum of a purged operation, so that verify still adds up.
-      local spent = olderUntilMs and '0' or minus(committedOf, refundedOf)
-      for field in gmatch(spent ~= '0' and windowsOf or '', 'c|[^;]+') do
+      local spent = olderUntilMs and 0 or committedOf - refundedOf
+      for field in gmatch(spent ~= 0 and windowsOf or '', 'c|[^;]+') do
         local value = touched[field] or redis.call('HGET', counters, field)
         local before, archived, crossing = match(value or '', '^(1 %d+ %d+ %d+) (%d+) (%S+)$')
-        if before then touched[field] = before .. ' ' .. plus(archived, spent) .. ' ' .. crossing end
+        if before then
+          touched[field] = before .. format(' %.0f ', math.min(archived + spent, ${MAX_AMOUNT})) .. crossing
+        end
       end
     end
     if isLater then
@@ -80,9 +83,6 @@ for _, member in ipairs(ripe) do
       fields[#fields + 1] = member
       fields[#fields + 1] = detailOf
     end
-  else
-    purged = purged + 1
-    fields[#fields + 1] = member
   end
 end
 

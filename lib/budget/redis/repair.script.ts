@@ -32,8 +32,8 @@ for member, record in pairs(stored) do
       gone[#gone + 1] = detailOf
     else
       for field in gmatch(windowsOf, 'c|[^;]+') do
-        if state == 'p' then reserved[field] = plus(reserved[field] or '0', amountOf) end
-        committed[field] = plus(committed[field] or '0', minus(committedOf, refundedOf))
+        if state == 'p' then reserved[field] = (reserved[field] or 0) + amountOf end
+        committed[field] = (committed[field] or 0) + committedOf - refundedOf
       end
     end
   elseif kind == 'q|' or kind == 'Q|' then
@@ -47,9 +47,9 @@ end
 for field, packed in pairs(sums) do
   if string.sub(field, 1, 2) == 'c|' then
     local spent, _, credits, archived, crossed = match(packed, ${COUNTER})
-    if not spent then spent, credits, archived, crossed = committed[field] or '0', '0', '0', '0' end
+    if not spent then spent, credits, archived, crossed = committed[field] or 0, 0, 0, 0 end
     redis.call('HSET', counters, field,
-      table.concat({ 1, spent, reserved[field] or '0', credits, archived, crossed }, ' '))
+      format('1 %.0f %.0f %s %s %s', spent, reserved[field] or 0, credits, archived, crossed))
   end
 end
 for _, member in ipairs(gone) do

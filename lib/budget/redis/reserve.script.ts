@@ -1,4 +1,4 @@
-import { START, admit, openRecord } from './budget.fragments.js';
+import { ADMIT, openRecord, START } from './budget.fragments.js';
 import {
   DETAIL,
   ENTRIES,
@@ -16,17 +16,20 @@ import {
 
 /**
  * budget-reserve: Reserves an amount in all entries, or in none.
- * KEYS: counters, records, pending, garbage
+ * KEYS: counters, records, pending, garbage, idKey
  * ARGV: id, amount, ttlMs, meta, mode, nonce, retentionMs, ENTRIES
  * Reply: ['reserved' | 'replayed' (and the nonce), record, fields, ends, limits, counters], ['exceeded', amount, now,
  *   fields, ends, limits, counters], ['pending', record, detail, now], ['conflict' | 'already_finalized' |
- *   'already_aborted' | 'already_expired', record, detail]
+ *   'already_aborted' | 'already_expired', record, detail], ['too_large']
  * Atomic: between the look at what is left and the reservation, no other call may take it.
  */
 export const reserveScript = defineBudgetScript({
   name: 'budget-reserve',
+  ids: ['idKey'],
   args: ['id', 'amount', 'ttlMs', 'meta', 'mode', 'nonce', 'retentionMs', ...ENTRIES],
-  lua: /* lua */ `${START}
+  lua: /* lua */ `-- Nothing was kept under an id that was made for this call.
+local kept = nonce ~= '-' and redis.call('GET', idKey)
+${START}
 ${READ_NEWEST}
 local generation, before = '1', nil
 if record then
@@ -46,8 +49,8 @@ if record then
   before = { name = generationOf .. '|' .. id, record = record, detail = detail,
     untilMs = redis.call('ZSCORE', garbage, 'o|' .. id) or now }
 end
-${admit('limits', 'inherited', 'thresholds')}
-${addAmount('reserved', "amount ~= '0'")}
+${ADMIT}
+${addAmount('reserved')}
 local expiresAtMs = nowMs + ttlMs
 local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) + 2 * retentionMs or nil
 expiresAtMs = format('%d', expiresAtMs)

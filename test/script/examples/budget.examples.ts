@@ -20,7 +20,12 @@ import type { ScriptExample } from './example.js';
 const [counters, records, pending, garbage] = ['b', 'h', 'x', 'g'].map(
   (name) => `syncguard/budget:{default}:${name}`,
 ) as [string, string, string, string];
-const keys = { counters, records, pending, garbage };
+const root = { counters, records, pending, garbage };
+const keys = {
+  ...root,
+  idKey: 'syncguard/budget:{default}:id:o',
+  refundKey: 'syncguard/budget:{default}:id:r',
+};
 const retentionMs = 900_000;
 
 const HOUR_MS = 3_600_000;
@@ -38,7 +43,17 @@ const entries = {
   openFromMs: startMs,
   openUntilMs: endMs,
   lastEndMs: endMs,
-  plain: 1,
+};
+
+/** The entries of one scope. */
+const one = {
+  ...entries,
+  scopes: 'user:1',
+  fields: `~;c|user:1|${period}|${startMs}`,
+  limits: '100',
+  thresholds: '50,80',
+  ends: `${endMs}`,
+  inherited: '1',
 };
 
 const { scopes, fields, limits, thresholds, ends, inherited } = entries;
@@ -77,7 +92,7 @@ async function write(client: Redis, lifeMs: number): Promise<void> {
   await client.hset(records, { 'o|spent': record('f', 30, 20, nowMs) });
   await client.zadd(pending, '+inf', '', nowMs + HOUR_MS, 'held', nowMs, 'over');
   await client.zadd(garbage, '+inf', '', 1, 'o|spent');
-  for (const key of Object.values(keys)) await client.pexpireat(key, goneMs);
+  for (const key of Object.values(root)) await client.pexpireat(key, goneMs);
 }
 
 const prepare = (client: Redis): Promise<void> => write(client, 10_000 * HOUR_MS);
@@ -101,7 +116,7 @@ async function stays(client: Redis): Promise<unknown> {
   return verifySnapshot(parseSnapshot(reply));
 }
 
-const immortal = /budget/;
+const immortal = /budget.*:[bhxg]$/;
 const ref = { generation: 1, nonce: 'n0' };
 
 const examples: ScriptExample[] = [
@@ -140,28 +155,38 @@ const examples: ScriptExample[] = [
     script: chargeScript,
     again: ['replayed'],
     keys,
-    args: { id: 'new', amount: '40', mode: 'enforce', retentionMs, ...entries },
+    args: { id: 'new', amount: '40', mode: 'enforce', idTtlMs: 86_400_000, retentionMs, ...entries },
     prepare,
   },
   {
     script: finalizeScript,
     again: ['replayed'],
     keys,
-    args: { ...ref, id: 'held', actual: '12', overage: 'cap', late: 'record', retentionMs },
+    args: {
+      ...ref,
+      id: 'held',
+      actual: '12',
+      overage: 'cap',
+      late: 'record',
+      idTtlMs: 86_400_000,
+      retentionMs,
+    },
     prepare,
+    // The id was reserved, so what it leaves behind is its own.
+    replaces: /:id:/,
   },
   {
     script: chargeScript,
     again: ['replayed'],
     keys,
-    args: { id: 'new', amount: '40', mode: 'record', retentionMs, ...entries },
+    args: { id: 'new', amount: '40', mode: 'record', idTtlMs: 86_400_000, retentionMs, ...entries },
     prepare: prepareEnding,
   },
   {
     script: chargeScript,
     again: ['replayed'],
     keys,
-    args: { id: 'new', amount: '40', mode: 'enforce', retentionMs, ...lifetime },
+    args: { id: 'new', amount: '40', mode: 'enforce', idTtlMs: 86_400_000, retentionMs, ...lifetime },
     prepare,
     immortal,
   },
@@ -185,8 +210,17 @@ const examples: ScriptExample[] = [
     script: finalizeScript,
     again: ['replayed'],
     keys,
-    args: { ...ref, id: 'held', actual: '12', overage: 'cap', late: 'record', retentionMs },
+    args: {
+      ...ref,
+      id: 'held',
+      actual: '12',
+      overage: 'cap',
+      late: 'record',
+      idTtlMs: 86_400_000,
+      retentionMs,
+    },
     prepare: prepareEnding,
+    replaces: /:id:/,
   },
   {
     script: abortScript,
@@ -205,14 +239,15 @@ const examples: ScriptExample[] = [
     script: refundScript,
     again: ['replayed'],
     keys,
-    args: { ...ref, id: 'spent', amount: '5', refundId: 'r', retentionMs },
+    args: { ...ref, id: 'spent', amount: '5', retentionMs },
     prepare: prepareEnding,
+    replaces: /:id:o/,
   },
   {
     script: creditScript,
     again: ['replayed'],
     keys,
-    args: { id: 'k', amount: '5', period, retentionMs, ...entries },
+    args: { amount: '5', retentionMs, ...one },
     prepare: prepareEnding,
   },
   { script: abortScript, again: ['replayed'], keys, args: { ...ref, id: 'held', retentionMs }, prepare },
@@ -221,29 +256,30 @@ const examples: ScriptExample[] = [
     script: refundScript,
     again: ['replayed'],
     keys,
-    args: { ...ref, id: 'spent', amount: '5', refundId: 'r', retentionMs },
+    args: { ...ref, id: 'spent', amount: '5', retentionMs },
     prepare,
+    replaces: /:id:o/,
   },
   {
     script: creditScript,
     again: ['replayed'],
     keys,
-    args: { id: 'k', amount: '5', period, retentionMs, ...entries },
+    args: { amount: '5', retentionMs, ...one },
     prepare,
   },
   // A limit of setLimit lasts until it is cleared, so the root no longer ends.
   {
     script: setLimitScript,
     keys,
-    args: { scope: 'user:1', period: 'day', limit: '7', retentionMs },
+    args: { scope: 'user:1', period, field: one.fields.slice(2), limit: '7', retentionMs },
     prepare,
     immortal,
   },
   {
     script: setLimitScript,
     keys,
-    args: { scope: 'user:1', period: 'day', limit: '-', retentionMs },
-    prepare: (client: Redis) => client.hset(counters, 'l|user:1', 'day=7', '~', 'never l'),
+    args: { scope: 'user:1', period, field: one.fields.slice(2), limit: '-', retentionMs },
+    prepare: (client: Redis) => client.hset(counters, 'l|user:1', `${period}=7`, '~', 'never l'),
     immortal,
   },
   { script: balanceScript, keys, args: { retentionMs, ...entries }, prepare },
