@@ -5,7 +5,7 @@ import type { StreamProgress } from '../method/wrap-method.js';
 import { hashKey } from '../core/keys.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { ReserveOutcome } from './budget.backend.js';
-import { type BodyEnd, ON_THROW, type OnThrow, settlementOf } from './budget.settlement.js';
+import { type BodyEnd, type CostFacts, ON_THROW, type OnThrow, settlementOf } from './budget.settlement.js';
 import type {
   AbortResult,
   Amount,
@@ -17,12 +17,18 @@ import type {
   Reserved,
   ReserveOptions,
 } from './budget.types.js';
-import { checkedOptions, DEFAULT_TTL_MS, validateFunction, validateOneOf } from './budget.validate.js';
+import {
+  checkedOptions,
+  DEFAULT_TTL_MS,
+  validateFunction,
+  validateIdTtl,
+  validateOneOf,
+} from './budget.validate.js';
 import { CostNotes, type CurrentHold, runOn, withNotes } from './current-hold.js';
 
 const RUN_OPTIONS = [
   ...(['root', 'scopes', 'amount', 'id', 'ttlMs', 'meta'] as const),
-  ...(['actual', 'overage', 'onThrow'] as const),
+  ...(['actual', 'overage', 'onThrow', 'idTtlMs'] as const),
 ] as const;
 /** How long settling is retried in the background. By default an operation is remembered for as long. */
 const SETTLE_WITHIN_MS = 15 * 60_000;
@@ -30,14 +36,18 @@ const SETTLE_WITHIN_MS = 15 * 60_000;
 /** Options of `run()`: the amount that it reserves, and how it settles. */
 export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
   /**
-   * Returns the actual cost of the result. For a stream under `@WithBudget()` it is called with the last item. If the
-   * body has noted more with `currentHold().spent()`, the noted sum is the cost. If `actual` throws or returns no
+   * Returns the actual cost of the result. For a stream under `@WithBudget()` it is called with the last item. It also gets
+   * the sum that the body has noted with `currentHold().spent()`, and what a generator has returned. Where several
+   * providers were paid, add up what it should: `(answer, { noted }) => noted + answer.cost`. The noted sum is the cost
+   * where it is greater. If `actual` throws or returns no
    * amount, an error is logged, and the cost is the estimate, or the noted sum where that is greater. It may fail
    * because the stream did not end or a signal was aborted, so that the result is partial. Then nothing is logged, and
    * the cost is the noted sum, or the estimate if nothing was noted. Default: the noted sum, or the reserved amount if
    * nothing was noted.
    */
-  actual?: (result: T) => Amount;
+  actual?: (result: T, cost: CostFacts) => Amount;
+  /** How long the id is kept after the work was paid for. In ms, 1 to 400 days. Default: `budget.idTtlMs`, 24 hours. */
+  idTtlMs?: number;
   /**
    * How a cost above the hold is counted. `'record'` commits all of it. `'cap'` commits the part that fits into
    * the limits. Default: `'record'`.
@@ -112,7 +122,8 @@ export class BudgetRuns {
     facts: BodyFacts = { args: [options] },
   ): Promise<T> {
     validateFunction('run(fn, options): fn', fn);
-    const { actual, overage, onThrow } = checkedOptions(options, RUN_OPTIONS);
+    const { actual, overage, onThrow, idTtlMs } = checkedOptions(options, RUN_OPTIONS);
+    validateIdTtl(idTtlMs, 0);
     if (actual !== undefined) validateFunction('actual', actual);
     if (overage !== undefined) validateOneOf('overage', overage, ['record', 'cap']);
     if (onThrow !== undefined && typeof onThrow !== 'function') validateOneOf('onThrow', onThrow, ON_THROW);
@@ -150,21 +161,23 @@ export class BudgetRuns {
 
   async #run<T>(
     fn: (hold: CurrentHold) => T | Promise<T>,
-    { actual, overage = 'record', onThrow = 'auto', ...options }: RunOptions<T>,
+    { actual, overage = 'record', onThrow = 'auto', idTtlMs, ...options }: RunOptions<T>,
     { args, stream }: BodyFacts,
   ): Promise<T> {
     // A hold of 0 would pass a limit that is used up.
     const amount = options.amount === 0 ? 1 : options.amount;
-    const run = this.#begin(reservedOrThrow(await this.reserve({ ...options, amount })));
+    const run = this.#begin(reservedOrThrow(await this.reserve({ ...options, amount })), stream);
     const { hold, notes } = run;
     const stop = this.#keepAlive(hold, options.ttlMs ?? DEFAULT_TTL_MS);
     const how = { hold, notes, stream, args, actual, onThrow };
     try {
       const result = await runOn(hold, fn).catch(async (error: unknown) => {
-        await this.#settle(run, { ...how, thrown: { error }, result: undefined }, overage).catch(() => {});
+        await this.#settle(run, { ...how, thrown: { error }, result: undefined }, { overage, idTtlMs }).catch(
+          () => {},
+        );
         throw error;
       });
-      await this.#settle(run, { ...how, thrown: undefined, result }, overage);
+      await this.#settle(run, { ...how, thrown: undefined, result }, { overage, idTtlMs });
       return result;
     } finally {
       stop();
@@ -172,7 +185,7 @@ export class BudgetRuns {
     }
   }
 
-  #begin(reserved: Reserved): BudgetRun {
+  #begin(reserved: Reserved, stream: StreamProgress | undefined): BudgetRun {
     const notes = new CostNotes(
       (error) => this.#unreadable(reserved, error),
       () =>
@@ -180,7 +193,7 @@ export class BudgetRuns {
           `BUDGET_COST_TOO_LATE: A cost of budget operation ${hashKey(reserved.id)} was noted after its body had ended, so it is not counted. Await the work before the body ends.`,
         ),
     );
-    const run = new BudgetRun(withNotes(reserved, notes), notes);
+    const run = new BudgetRun(withNotes(reserved, notes, stream), notes);
     const others = this.#byId.get(reserved.id);
     if (others) others.add(run);
     else this.#byId.set(reserved.id, new Set([run]));
@@ -193,23 +206,23 @@ export class BudgetRuns {
     if (runs?.size === 0) this.#byId.delete(run.hold.id);
   }
 
-  async #settle(run: BudgetRun, end: BodyEnd, overage: 'record' | 'cap'): Promise<void> {
+  async #settle(run: BudgetRun, end: BodyEnd, options: FinalizeOptions): Promise<void> {
     const { hold, notes } = run;
     notes.close();
     if (await run.settledByHand()) return;
     const cost = await settlementOf(end);
     // If the abort fails, the hold expires by its TTL.
     if (cost === 'abort') await this.steps.abort(hold).catch(() => {});
-    else await this.#finalizeNowOrLater(hold, cost, overage);
+    else await this.#finalizeNowOrLater(hold, cost, options);
   }
 
   /**
    * Finalizes now. If Redis does not answer, this retries in the background and does not throw, because the result of
    * the body must not be lost.
    */
-  async #finalizeNowOrLater(hold: Reserved, cost: Amount, overage: 'record' | 'cap'): Promise<void> {
+  async #finalizeNowOrLater(hold: Reserved, cost: Amount, options: FinalizeOptions): Promise<void> {
     const settle = async (): Promise<void> => {
-      const finalized = await this.steps.finalize(hold, cost, { overage });
+      const finalized = await this.steps.finalize(hold, cost, options);
       if (finalized.ok) return;
       const record = 'record' in finalized ? finalized.record : undefined;
       throw new BudgetConflictError(finalized.reason, record, { bodyHasRun: true });

@@ -1,7 +1,7 @@
 import type { StreamProgress } from '../method/wrap-method.js';
 import type { Amount } from './budget.types.js';
 import { validateAmount } from './budget.validate.js';
-import type { CostNotes, CurrentHold } from './current-hold.js';
+import { type CostNotes, type CurrentHold, runOn } from './current-hold.js';
 import { hasAborted, isHangUp } from './hang-up.js';
 
 /** How to settle a body that threw. See `RunOptions.onThrow`. */
@@ -11,6 +11,9 @@ export type OnThrow =
   | 'finalize-estimate'
   | ((error: unknown, body: { readonly last: unknown; readonly hold: CurrentHold }) => Amount | 'abort');
 
+/** What `actual` learns beside the result: the sum of the notes, and what a generator has returned. */
+export type CostFacts = Pick<CurrentHold, 'noted' | 'returned'>;
+
 /** How a body ended, and all facts that decide its cost. */
 export interface BodyEnd {
   readonly thrown: { readonly error: unknown } | undefined;
@@ -19,7 +22,7 @@ export interface BodyEnd {
   readonly notes: CostNotes;
   readonly stream: StreamProgress | undefined;
   readonly args: readonly unknown[];
-  readonly actual: ((result: never) => unknown) | undefined;
+  readonly actual: ((result: never, cost: CostFacts) => unknown) | undefined;
   readonly onThrow: OnThrow;
 }
 
@@ -82,8 +85,16 @@ async function costOfResult(end: BodyEnd): Promise<Amount> {
   }
 }
 
-/** Resolves to undefined if no `actual` function is set. Rejects if that function throws or returns no amount. */
-const actualOf = async ({ actual }: BodyEnd, result: unknown): Promise<Amount | undefined> =>
-  actual && validateAmount('actual(result)', await actual(result as never));
+/**
+ * Resolves to undefined if no `actual` function is set. Rejects if that function throws or returns no amount. The function
+ * is called on the hold, so that `currentHold()` works in it.
+ */
+async function actualOf({ actual, hold }: BodyEnd, result: unknown): Promise<Amount | undefined> {
+  if (!actual) return undefined;
+  const cost = await runOn(hold, () =>
+    actual(result as never, { noted: hold.noted, returned: hold.returned }),
+  );
+  return validateAmount('actual(result)', cost);
+}
 
 export const ON_THROW = ['auto', 'abort', 'finalize-estimate'] as const;

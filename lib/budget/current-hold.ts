@@ -13,6 +13,8 @@ export interface CurrentHold extends Reserved {
   spent(amount: Amount): void;
   /** The sum of all notes. */
   readonly noted: Amount;
+  /** What a generator under `@WithBudget()` has returned. Undefined until it has ended, and for all other bodies. */
+  readonly returned: unknown;
 }
 
 /** A hold that a body runs on, and the hold around that body. */
@@ -90,10 +92,15 @@ export class CostNotes {
   }
 }
 
-/** Adds `spent()` and `noted` to a hold. They are not enumerable, so that logs and copies do not show them. */
-export function withNotes(hold: Reserved, notes: CostNotes): CurrentHold {
+/** Adds what a hold has for its body. It is not enumerable, so that logs and copies do not show it. */
+export function withNotes(
+  hold: Reserved,
+  notes: CostNotes,
+  stream: { returned?: unknown } = {},
+): CurrentHold {
   return Object.defineProperties(hold, {
     spent: { value: notes.spent },
     noted: { get: () => notes.sum },
+    returned: { get: () => stream.returned },
   }) as CurrentHold;
 }

@@ -8,8 +8,10 @@ import {
   memberName,
   replaceMethod,
 } from '../method/replace-method.js';
-import { duration, invalidOption, knownOptions, oneOf } from '../core/validate.js';
+import { SyncGuardConfigError } from '../core/errors.js';
+import { describe, duration, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import { BudgetInputError } from './budget.errors.js';
+import { LIFETIME_IDS_MS } from './budget.options.js';
 import type { RunOptions } from './budget.runs.js';
 import type { BudgetService } from './budget.service.js';
 import { ON_THROW } from './budget.settlement.js';
@@ -32,24 +34,28 @@ export interface WithBudgetOptions<
   ActualArgs extends unknown[],
   IdArgs extends unknown[],
   Result,
-> extends Pick<RunOptions<Result>, 'ttlMs' | 'overage' | 'onThrow'> {
-  /** The tenant. Default: `'default'`. */
+> extends Pick<RunOptions<Result>, 'ttlMs' | 'overage' | 'onThrow' | 'idTtlMs'> {
+  /** The tenant. A function must return one: a call for which it gives none is refused (500). Default: `'default'`. */
   root?: string | ((...args: RootArgs) => string);
-  /** Returns the scopes that pay. Each of them must have room. */
+  /** Returns the scopes that pay. Each of them must have room. A call for which it gives none is refused (500). */
   scopes: (...args: ScopeArgs) => readonly string[];
-  /** Returns the highest cost that the call may have. This amount is reserved before the method runs. */
+  /**
+   * Returns the highest cost that the call may have. This amount is reserved before the method runs, at least 1. Do not let
+   * a client choose it freely: give it a minimum.
+   */
   estimate: (...args: EstimateArgs) => Amount;
   /**
    * Returns the real cost of the call. For a stream it is called with the last item, or with undefined if
    * there was none. Default: the sum that the method has noted with `currentHold().spent()`, or the estimate
-   * if nothing was noted.
+   * if nothing was noted. `currentHold()` has that sum (`noted`), and what a generator has returned (`returned`).
    */
   actual?: (result: Result, ...args: ActualArgs) => Amount;
   /**
    * Returns an id for the piece of work. Only one call runs under an id at a time. Once an amount was spent
-   * under the id, no further call runs. Default: a random id for each call.
+   * under the id, no further call runs. All ids of a root are one namespace, so put the client before an id that a client
+   * chooses: `${client}:${key}`. Undefined means a random id. Default: a random id for each call.
    */
-  id?: (...args: IdArgs) => string;
+  id?: (...args: IdArgs) => string | undefined;
 }
 
 /**
@@ -125,9 +131,9 @@ export function WithBudget<
         logged(method, () => validateAmount('the estimate', amount));
         const runOptions: RunOptions<T> = {
           ...rest,
-          root: typeof root === 'function' ? root(...(args as RootArgs)) : root,
-          scopes: scopes(...(args as ScopeArgs)),
-          id: id && logged(method, () => validateId(id(...(args as IdArgs)), 'the id')),
+          root: typeof root === 'function' ? named(method, 'root', root(...(args as RootArgs))) : root,
+          scopes: named(method, 'scopes', scopes(...(args as ScopeArgs))),
+          id: id && logged(method, () => optionalId(id(...(args as IdArgs)))),
           amount,
           actual: actual && ((result) => actual(result as never, ...(args as ActualArgs))),
         };
@@ -140,7 +146,10 @@ export function WithBudget<
   return decorate as BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, IdArgs, Result>;
 }
 
-const NAMES = ['root', 'scopes', 'estimate', 'actual', 'id', 'ttlMs', 'overage', 'onThrow'] as const;
+const NAMES = [
+  ...(['root', 'scopes', 'estimate', 'actual', 'id'] as const),
+  ...(['ttlMs', 'idTtlMs', 'overage', 'onThrow'] as const),
+] as const;
 
 function validateOptions(options: unknown): void {
   const given = knownOptions('@WithBudget()', options ?? null, NAMES);
@@ -154,10 +163,29 @@ function validateOptions(options: unknown): void {
   if (given.root !== undefined && typeof given.root !== 'string' && typeof given.root !== 'function')
     throw invalidOption('@WithBudget().root', 'a string or a function of the arguments', given.root);
   if (given.ttlMs !== undefined) duration('@WithBudget().ttlMs', given.ttlMs);
+  if (given.idTtlMs !== undefined) integer('@WithBudget().idTtlMs', given.idTtlMs, 1, LIFETIME_IDS_MS);
   if (given.overage !== undefined) oneOf('@WithBudget().overage', given.overage, ['record', 'cap']);
   if (given.onThrow !== undefined && typeof given.onThrow !== 'function')
     oneOf('@WithBudget().onThrow', given.onThrow, ON_THROW);
 }
+
+const isName = (value: unknown): boolean => typeof value === 'string' && value !== '';
+
+/**
+ * Returns what a function has given if it names somebody. Otherwise strangers would share one tenant, so that is a fault of
+ * the app. Clients are told no more than that.
+ */
+function named<T>(method: string, option: 'root' | 'scopes', value: T): T {
+  const names: unknown[] = Array.isArray(value) && option === 'scopes' ? value : [value];
+  if (names.length > 0 && names.every(isName) && (option === 'root' || Array.isArray(value))) return value;
+  logger.error(
+    `BUDGET_NAME_MISSING: The function \`${option}\` of @WithBudget() on ${method} gave ${describe(value)}, so the call was refused (500). It must give ${option === 'root' ? 'the name of a tenant' : 'a list of scopes'} for every call.`,
+  );
+  throw new SyncGuardConfigError('The budget of this call could not be determined.');
+}
+
+const optionalId = (id: unknown): string | undefined =>
+  id === undefined ? undefined : validateId(id, 'the id');
 
 /** Runs the check of an argument. Its error is shown to clients, so the log and not the error names the method. */
 function logged<T>(method: string, check: () => T): T {

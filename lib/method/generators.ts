@@ -71,8 +71,10 @@ export async function* readInside(
       if (isOver && call === 'return') return { done: true, value };
       if (isOver) throw notReadable('asked for the next item of', READER_AWAY_MS);
       const step = await scope.inside(() => items[call](value));
-      if (step.done) progress.completed = call === 'next';
-      else {
+      if (step.done) {
+        progress.completed = call === 'next';
+        if (progress.completed) progress.returned = step.value;
+      } else {
         advance(progress, step.value);
         away = setTimeout(() => void stop(), READER_AWAY_MS).unref();
       }

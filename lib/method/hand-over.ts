@@ -1,3 +1,4 @@
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { finished, type Readable } from 'node:stream';
 import { Observable, Subject, takeUntil } from 'rxjs';
 import { advance, misuse, type Reader, staying, tooLate, untilRead } from './scope.js';
@@ -61,7 +62,8 @@ export const isStreamedFile = (value: unknown): value is StreamedFile =>
   typeof (value as StreamedFile).getHeaders === 'function';
 
 /**
- * Hands a file to the caller and resolves when its stream has closed: it was sent, it failed, or its reader stopped.
+ * Hands a file to the caller and resolves when its stream has closed: it was sent, it failed, or its reader stopped. The
+ * stream is read in the async context of the body, so that `currentLock()` and `currentHold()` work in its source.
  * The lock or the hold lasts until then. A file that nobody reads never closes. So after `patienceMs` without a first
  * read this resolves, and the stream fails for a later reader.
  */
@@ -72,7 +74,7 @@ export function handOverFile(file: StreamedFile, { onReady, patienceMs }: Reader
       stream.destroy(tooLate('read this file', patienceMs, FILE_HINT));
       end(file);
     }, patienceMs).unref();
-    onFirstRead(stream, () => clearTimeout(giveUp));
+    readInside(stream, () => clearTimeout(giveUp));
     // The reader of the stream handles its error. `finished` listens too, so an error without a reader is not uncaught.
     finished(stream, () => {
       clearTimeout(giveUp);
@@ -82,14 +84,12 @@ export function handOverFile(file: StreamedFile, { onReady, patienceMs }: Reader
   });
 }
 
-/** Pipes, pipelines, iterators and listeners all call `read()`. Only the first call is of interest. */
-function onFirstRead(stream: Readable, listener: () => void): void {
-  const own = Object.getOwnPropertyDescriptor(stream, 'read');
+/** Pipes, pipelines, iterators and listeners all call `read()`. */
+function readInside(stream: Readable, onRead: () => void): void {
+  const inside = AsyncLocalStorage.snapshot();
   const read = stream.read.bind(stream);
   stream.read = (size) => {
-    if (own) Object.defineProperty(stream, 'read', own);
-    else Reflect.deleteProperty(stream, 'read');
-    listener();
-    return read(size) as unknown;
+    onRead();
+    return inside(read, size) as unknown;
   };
 }

@@ -6,6 +6,8 @@ export interface StreamProgress {
   isStream: boolean;
   items: number;
   last: unknown;
+  /** What a generator returned. Undefined until it has completed. */
+  returned?: unknown;
   /** The stream ended by itself. False where it failed, and where its reader stopped it by `return` or `throw`. */
   completed: boolean;
 }

@@ -1,6 +1,6 @@
 import { MAX_AMOUNT } from '../budget.options.js';
 import { ARM, ARM_CREDITED } from './budget.thresholds.fragments.js';
-import { ADMIT, effective, READ_COUNTERS, START, unreadable } from './budget.fragments.js';
+import { ADMIT, READ_COUNTERS, START, unreadable } from './budget.fragments.js';
 import {
   ENTRIES,
   ENTRY_LISTS,

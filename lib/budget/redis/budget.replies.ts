@@ -209,7 +209,7 @@ function parseHead(packed = ''): Head {
   const kind = KINDS[words[1] as keyof typeof KINDS];
   if (version !== '1' || words.length !== 13 || !state || !kind) throw unreadableValue(packed);
   const number = (at: number): number => Number(words[at]);
-  const amount = (at: number): Amount => Number(words[at] as string);
+  const amount = (at: number): Amount => Number(words[at]);
   return {
     kind,
     state,
