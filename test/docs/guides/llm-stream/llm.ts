@@ -1,21 +1,32 @@
 // llm.ts
 import { Body, Controller, Injectable, Module, Post, StreamableFile } from '@nestjs/common';
-import { SyncGuardModule, WithBudget } from 'nestjs-syncguard';
+import { currentHold, SyncGuardModule, WithBudget } from 'nestjs-syncguard';
 import { Readable } from 'node:stream';
 
 type Ask = { user: string; prompt: string; maxTokens: number };
-type Chunk = { text: string; tokens: number }; // Of the prompt, and of the answer up to here.
+type Chunk = { text: string; usage?: number };
+
+/** Stands for yours, with `stream_options: { include_usage: true }`: its last chunk has the usage. */
+async function* provider({ prompt, maxTokens }: Ask): AsyncGenerator<Chunk> {
+  for (let i = 1; i <= maxTokens; i++) yield { text: `word${i} ` };
+  yield { text: '', usage: prompt.length + maxTokens };
+}
 
 @Injectable()
 export class Llm {
   @WithBudget({
     scopes: ({ user }: Ask) => [`user:${user}`],
     estimate: ({ prompt, maxTokens }: Ask) => prompt.length + maxTokens, // The most: reserved.
-    actual: (last: Chunk) => last.tokens, // Of the last item that was read. The rest goes back.
+    actual: () => currentHold()?.returned as number, // The usage. The rest goes back.
   })
-  async *stream({ prompt, maxTokens }: Ask): AsyncGenerator<Chunk, void, undefined> {
-    let tokens = prompt.length; // Stands for your provider: each letter and each word is a token.
-    for (let i = 1; i <= maxTokens; i++) yield { text: `word${i} `, tokens: ++tokens };
+  async *stream(ask: Ask): AsyncGenerator<string, number, undefined> {
+    currentHold()?.spent(ask.prompt.length); // Noted as it goes, for who leaves before the usage.
+    for await (const { text, usage } of provider(ask)) {
+      if (usage !== undefined) return usage;
+      currentHold()?.spent(1);
+      yield text;
+    }
+    throw new Error('The provider has ended without a usage.');
   }
 }
 
@@ -25,17 +36,17 @@ export class AiController {
 
   @Post()
   async complete(@Body() ask: Ask) {
-    const chunks = this.llm.stream(ask);
-    const first = await chunks.next(); // Without room it throws here, in time for a 429.
-    const text = Readable.from(textOf(first, chunks));
-    text.once('close', () => void chunks.return()); // Who hangs up pays for what was sent.
+    const texts = this.llm.stream(ask);
+    const first = await texts.next(); // Without room it throws here, in time for a 429.
+    const text = Readable.from(textOf(first, texts));
+    text.once('close', () => void texts.return(0)); // Who hangs up pays for what was sent.
     return new StreamableFile(text, { type: 'text/plain; charset=utf-8' });
   }
 }
 
-async function* textOf(first: IteratorResult<Chunk, void>, rest: AsyncGenerator<Chunk, void>) {
-  if (!first.done) yield first.value.text;
-  for await (const { text } of rest) yield text;
+async function* textOf(first: IteratorResult<string>, rest: AsyncGenerator<string>) {
+  if (!first.done) yield first.value;
+  yield* rest;
 }
 
 const limits = [
