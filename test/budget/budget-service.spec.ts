@@ -287,7 +287,7 @@ describe('results', () => {
 
   const about = { root: 'default', id: 'a' };
   const entries = ['~;c|user:1|month/15@Europe/Berlin|5', '9', '100', '1 7 3 10 0 80'];
-  const detail = `- 9 ${entries[0]} 100 80 9 0 user:1 {"a":"b c"}`;
+  const detail = `- 9 ${entries[0]} 100 80 9 0 {"a":"b c"}`;
 
   it('are read from what the scripts reply', () => {
     const reserved = parseBudgetResult(['reserved', '1 p h 1 3 0 0 0 0 0 5 8 0 80', ...entries], about);

@@ -79,7 +79,11 @@ describe.each(SETTINGS)(
     });
 
     afterEach(async () => {
-      expect(await app.get(BudgetService).verify()).toStrictEqual({ ok: true, problems: [], quarantined: [] });
+      expect(await app.get(BudgetService).verify()).toStrictEqual({
+        ok: true,
+        problems: [],
+        quarantined: [],
+      });
     });
 
     it('answers with what was used, and what is left of every budget', async () => {
@@ -135,6 +139,7 @@ describe.each(SETTINGS)(
                 ...{
                   scope: 'user',
                   period: { every: 'day' },
+                  credits: 0,
                   limit: 3_000,
                   reserved: 0,
                   available: 3_000 - 1_744,

@@ -10,6 +10,7 @@ import {
   READ_OPERATION,
   REF,
   defineBudgetScript,
+  joined,
   tryKeep,
   writeCounters,
 } from './budget.operation.fragments.js';
@@ -55,7 +56,7 @@ for i = 1, #limitOf do
   packed[i] = format('1 %.0f %s %.0f %s', math.max(committed - amount, 0), middle, archived, rest)
 end
 local head = beginning .. format(' %.0f', refundedOf + amount) .. following
-record = table.concat({ head, dates, endedAtMs, crossed }, ' ')
+record = ${joined('head', 'dates', 'endedAtMs', 'crossed')}
 local untilMs = nowMs + 2 * retentionMs
 ${tryKeep('refundKey')}
 ${writeCounters('')}

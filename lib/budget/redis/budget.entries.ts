@@ -4,8 +4,6 @@ import { BudgetCalendar, periodKey } from '../budget.calendar.js';
 
 /** The entries of an operation as scripts take them: lists joined by ';', of one element for each entry. */
 export interface Entries {
-  /** Joined by ','. */
-  readonly scopes: string;
   /** `~`, then `c|<scope>|<period>|<startMs>` for each entry. */
   readonly fields: string;
   /** A decimal, or `u` for unlimited. */
@@ -30,7 +28,7 @@ interface NamedScope {
 }
 
 /** The entries of one scope without its name. Each list begins with its separator. */
-interface Windows extends Omit<Entries, 'scopes' | 'fields'> {
+interface Windows extends Omit<Entries, 'fields'> {
   readonly names: readonly string[];
   readonly hasThresholds: boolean;
 }
@@ -44,11 +42,10 @@ export class EntryEncoder {
   readonly #kept = new WeakMap<readonly ConfiguredLimit[], Windows>();
 
   encode(scopes: readonly NamedScope[], nowMs: number): Entries {
-    let [names, fields, limits, thresholds, ends, inherited] = ['', '~', '', '', '', ''];
+    let [fields, limits, thresholds, ends, inherited] = ['~', '', '', '', ''];
     let [openFromMs, openUntilMs, lastEndMs, hasThresholds] = [0, Infinity, 0, false];
     for (const scope of scopes) {
       const windows = this.#windowsOf(scope, nowMs);
-      names += `,${scope.name}`;
       for (const window of windows.names) fields += `;c|${scope.name}|${window}`;
       limits += windows.limits;
       thresholds += windows.thresholds;
@@ -60,7 +57,6 @@ export class EntryEncoder {
       lastEndMs = Math.max(lastEndMs, windows.lastEndMs);
     }
     return {
-      scopes: names.slice(1),
       fields,
       limits: limits.slice(1),
       thresholds: hasThresholds ? thresholds.slice(1) : '-',

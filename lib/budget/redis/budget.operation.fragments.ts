@@ -85,7 +85,6 @@ export const defineBudgetScript = <const Arg extends string>(
 
 /** The arguments with the entries of an operation. */
 export const ENTRIES = [
-  'scopes',
   'fields',
   'limits',
   'thresholds',
@@ -96,8 +95,14 @@ export const ENTRIES = [
   'lastEndMs',
 ] as const satisfies (keyof Entries)[];
 
-export const DETAIL =
-  "table.concat({ nonce, openUntilMs, fields, limits, thresholds, ends, inherited, scopes, meta }, ' ')";
+/** Lua that joins texts by spaces. It makes one text, which `table.concat` does by a table more. */
+export const joined = (...texts: string[]): string => texts.join(` .. ' ' ..\n  `);
+
+export const DETAIL = joined(
+  ...['nonce', 'openUntilMs', 'fields', 'limits', 'thresholds', 'ends'],
+  'inherited',
+  'meta',
+);
 
 /**
  * What is kept of a finalized operation: its `head`, which is the record up to its dates, when it ended, and where it counts.
@@ -105,21 +110,40 @@ export const DETAIL =
  */
 const KEPT = "'^(1 f %a %d+ %d+ %d+ %d+ %d+ %d+ %d) (%d+) (%S+) (%S+) (%S+) (%S+)$'";
 
-/** Sets how long the windows of an operation are of interest: to their end and its retention, in a lifetime 400 days. */
+/** Raises `keepMs` to the time for which the windows of an operation are of interest: with their retention, or 400 days. */
+const WINDOWS_END = /* lua */ `for stop in gmatch(ends, '%d+') do
+  keepMs = math.max(keepMs, stop == '0' and ${LIFETIME_IDS_MS} or stop - nowMs + retentionMs)
+end`;
+
+/** Sets how long what belongs to an operation is kept. */
 export const KEEP_MS = /* lua */ `
 -- Reads: ends, gmatch, nowMs, retentionMs.
 -- Sets: keepMs.
 local keepMs = retentionMs + 0
-for stop in gmatch(ends, '%d+') do
-  keepMs = math.max(keepMs, stop == '0' and ${LIFETIME_IDS_MS} or stop - nowMs + retentionMs)
-end`;
+${WINDOWS_END}`;
 
-/** A SET that sets nothing, as nothing is kept yet: an ACL that forbids SET refuses the script here (TRY_ZREM). */
+/**
+ * A SET that sets nothing, as nothing is kept yet. An ACL that forbids SET refuses a charge, credit or refund here, and not
+ * after it was counted.
+ */
 export const tryKeep = (key: 'idKey' | 'refundKey'): string => `redis.call('SET', ${key}, '', 'XX')`;
 
 /** Keeps a finalized operation for `keepMs`. */
 export const KEEP = /* lua */ `redis.call('SET', idKey,
-  table.concat({ head, endedAtMs, fields, limits, inherited, ends }, ' '), 'PX', format('%d', keepMs))`;
+  ${joined('head', 'endedAtMs', 'fields', 'limits', 'inherited', 'ends')}, 'PX', format('%d', keepMs))`;
+
+/** Keeps an operation that is finalized now for `idTtlMs`, but not beyond its last window. */
+export const KEEP_NEW = /* lua */ `
+-- Reads: idTtlMs, now, openUntilMs, nowMs, ends, gmatch, retentionMs, idKey, head, fields, limits, inherited, format.
+-- Sets: keepMs, endedAtMs.
+local keepMs, endedAtMs = tonumber(idTtlMs), now
+if openUntilMs == '0' or nowMs + keepMs > tonumber(openUntilMs) then
+  keepMs = 0
+  ${WINDOWS_END}
+  keepMs = math.min(keepMs, idTtlMs)
+end
+keepMs = math.max(keepMs, retentionMs)
+${KEEP}`;
 
 /** Makes a record and its fixed part of what was kept. What cannot be read fails where the record is opened. */
 const OPEN_KEPT = /* lua */ `
@@ -127,13 +151,8 @@ const OPEN_KEPT = /* lua */ `
   local head, endedAtMs, keptFields, keptLimits, keptInherited, keptEnds =
     string.match(kept, ${KEPT})
   if head then
-    local names = {}
-    for name in string.gmatch(keptFields, ';c|([^|]+)') do
-      if names[#names] ~= name then names[#names + 1] = name end
-    end
-    record = table.concat({ head, endedAtMs, endedAtMs, endedAtMs, '-' }, ' ')
-    detail = table.concat({ '- 0', keptFields, keptLimits, '-', keptEnds, keptInherited,
-      table.concat(names, ','), '' }, ' ')
+    record = ${joined('head', 'endedAtMs', 'endedAtMs', 'endedAtMs', "'-'")}
+    detail = ${joined("'- 0'", 'keptFields', 'keptLimits', "'-'", 'keptEnds', 'keptInherited', "''")}
   end`;
 
 /**
@@ -177,7 +196,6 @@ const DETAIL_FIELDS = {
   thresholds: '%S+',
   ends: '%S+',
   inherited: '%S+',
-  scopes: '%S+',
   meta: '.*',
 };
 
@@ -202,15 +220,17 @@ export const REPLAY = /* lua */ `
 
 // Scopes are compared as sets, since a retry may list them in another order.
 export const sameContent = (ofKind: string): string => /* lua */ `
-  local function sorted(list)
+  local function scopesIn(list)
     local names = {}
-    for name in gmatch(list, '[^,]+') do names[#names + 1] = name end
+    for name in gmatch(list, ';c|([^|]+)') do
+      if names[#names] ~= name then names[#names + 1] = name end
+    end
     table.sort(names)
     return table.concat(names, ',')
   end
-  local scopesBefore = match(detail, '^%S+ %d+ %S+ %S+ %S+ %S+ %S+ (%S+) ')
-  if not scopesBefore then ${unreadable('record')} end
-  local isSame = kind == '${ofKind}' and amountOf == amount and sorted(scopesBefore) == sorted(scopes)`;
+  local fieldsBefore = match(detail, '^%S+ %d+ (%S+) %S+ %S+ %S+ %S+ ')
+  if not fieldsBefore then ${unreadable('record')} end
+  local isSame = kind == '${ofKind}' and amountOf == amount and scopesIn(fieldsBefore) == scopesIn(fields)`;
 
 /**
  * Adds the amount to a part of each counter, and finds the thresholds that this crosses. Ends before anything is written:
@@ -247,14 +267,17 @@ end
 local crossed = '-'
 ${CROSS}`;
 
-/** Ends an operation. Expects its new counters in `packed` and its new record in `record`. */
-export const endOperation = (more = ''): string => /* lua */ `
+/**
+ * Ends an operation. Expects its new counters in `packed` and its new record in `record`. `keep` keeps its id. That comes
+ * before the counters: as long as they are refused, the record of a pending hold counts and not what is kept.
+ */
+export const endOperation = (keep = ''): string => /* lua */ `
 -- Reads: nowMs, retentionMs, garbage, slot, ending, counters, records, pending, isNew, openUntilMs, split,
 --   ends, names, packed, record, id.
 -- Sets: untilMs, writes.
 local untilMs = nowMs + 2 * retentionMs
 ${TRY_ZREM}
-${more}
+${keep}
 ${writeCounters("redis.call('ZADD', garbage, nowMs + retentionMs, slot)")}
 redis.call('HSET', records, slot, record)
 if slot == 'o|' .. id then redis.call('ZREM', pending, id) end`;

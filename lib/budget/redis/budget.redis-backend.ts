@@ -30,6 +30,7 @@ import { reaperScript } from './reaper.scripts.js';
 import { repairScript } from './repair.script.js';
 import { reserveScript } from './reserve.script.js';
 import type { SetLimitResult } from '../budget.types.js';
+import { ANY_NONCE } from '../budget.validate.js';
 import { verifySnapshot } from '../budget.verify.js';
 import { inGroups, parseSnapshot } from './budget.snapshot.js';
 
@@ -72,9 +73,9 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     const { id, amount, ttlMs, meta, mode, nonce, scopes } = request;
     const args = { id, amount: String(amount), ttlMs, meta, mode, nonce };
     const parse = (reply: TextReply) => parseBudgetResult(reply, request, nonce);
-    return parse(
-      await this.#admit(reserveScript, withListeners(request, parse), scopes, args, tagOf('o', id)),
-    );
+    // Nothing was kept under an id that was made for this call.
+    const tag = nonce === ANY_NONCE ? '' : tagOf('o', id);
+    return parse(await this.#admit(reserveScript, withListeners(request, parse), scopes, args, tag));
   }
 
   async charge(request: port.ChargeRequest) {

@@ -236,11 +236,11 @@ export function parseRecord(
   const head = parseHead(packed);
   const { expiresAtMs } = head;
   const isExpired = head.state === 'pending' && expiresAtMs <= nowMs;
-  const { scopes, meta } = parseDetail(detail);
+  const { fields, meta } = parseDetail(detail);
   return {
     ...{ root, id, ...head },
     ...(isExpired ? { state: 'expired', endedAtMs: expiresAtMs } : {}),
-    scopes: scopes.split(',').map(decodeScope),
+    scopes: [...new Set(fields.map((field) => decodeScope(field.split('|')[1] ?? '')))],
     meta: meta === '' ? undefined : parseMeta(meta),
   };
 }
@@ -254,10 +254,10 @@ function parseMeta(meta: string): unknown {
 }
 
 /** Parses the fixed part of an operation. Its words are DETAIL_FIELDS in budget.operation.fragments.ts. */
-export function parseDetail(detail = ''): { fields: string[]; scopes: string; meta: string } {
-  const [, , fields = '', , , , , scopes = '', ...meta] = detail.split(' ');
+export function parseDetail(detail = ''): { fields: string[]; meta: string } {
+  const [, , fields = '', , , , , ...meta] = detail.split(' ');
   if (meta.length === 0 || !fields.startsWith('~')) throw unreadableValue(detail);
-  return { fields: namesIn(fields), scopes, meta: meta.join(' ') };
+  return { fields: namesIn(fields), meta: meta.join(' ') };
 }
 
 /** Returns undefined if a stored value cannot be read. One that a newer version has written throws. */

@@ -3,12 +3,12 @@ import {
   DETAIL,
   ENTRIES,
   ENTRY_LISTS,
-  KEEP,
-  KEEP_MS,
+  KEEP_NEW,
   READ_NEWEST,
   REPLAY,
   addAmount,
   defineBudgetScript,
+  joined,
   sameContent,
   tryKeep,
   writeCounters,
@@ -45,16 +45,14 @@ if mode == 'record' then
 end
 
 ${addAmount('committed')}
-local meta, nonce, endedAtMs = '', '-', now
+local meta, nonce = '', '-'
 local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
-local head = table.concat({ '1 f c', 1, amount, amount, amount, 0, format('%.0f', uncovered), 0 }, ' ')
-record = table.concat({ head, now, now, now, crossed }, ' ')
+local head = '1 f c 1 ' .. ${joined('amount', 'amount', 'amount')} .. format(' 0 %.0f 0', uncovered)
+record = ${joined('head', 'now', 'now', 'now', 'crossed')}
 detail = ${DETAIL}
-${KEEP_MS}
-keepMs = math.max(retentionMs, math.min(keepMs, idTtlMs))
 ${tryKeep('idKey')}
 ${writeCounters("redis.call('ZADD', garbage, nowMs + retentionMs, 'o|' .. id)")}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
-${KEEP}
+${KEEP_NEW}
 return { 'charged', record, ${ENTRY_LISTS}, isAtMax and 'max' or nil }`,
 });

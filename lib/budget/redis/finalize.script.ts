@@ -3,14 +3,13 @@ import { ARM, CROSS } from './budget.thresholds.fragments.js';
 import { READ_COUNTERS, ROOM, START_SETTLING, openRecord, unreadable } from './budget.fragments.js';
 import {
   ENTRY_LISTS,
-  KEEP,
-  KEEP_MS,
+  KEEP_NEW,
   OPEN_DETAIL,
   READ_OPERATION,
   REF,
   defineBudgetScript,
   endOperation,
-  tryKeep,
+  joined,
 } from './budget.operation.fragments.js';
 
 /**
@@ -71,15 +70,11 @@ local crossed = '-'
 if inHold < booked then
 ${CROSS}
 end
-local endedAtMs = now
 local head = format('1 f %s %s %s %s %.0f 0 %.0f %d', kind, generationOf, amountOf, actual, booked, uncovered,
   isLate and 1 or 0)
-record = table.concat({ head, createdAtMs, expiresAtMs, now, crossed }, ' ')
-${endOperation(tryKeep('idKey'))}
-if slot == 'o|' .. id then
-  ${KEEP_MS}
-  keepMs = math.max(retentionMs, math.min(keepMs, idTtlMs))
-  ${KEEP}
-end
+record = ${joined('head', 'createdAtMs', 'expiresAtMs', 'now', 'crossed')}
+${endOperation(`if slot == 'o|' .. id then
+  ${KEEP_NEW}
+end`)}
 return { 'finalized', record, ${ENTRY_LISTS}, isAtMax and 'max' or nil }`,
 });

@@ -7,6 +7,7 @@ import {
   REF,
   defineBudgetScript,
   endOperation,
+  joined,
 } from './budget.operation.fragments.js';
 
 /**
@@ -38,7 +39,7 @@ for i = 1, #limitOf do
   if not committed then ${unreadable('packed[i]')} end
   packed[i] = committed .. ' ' .. format('%.0f ', math.max(reserved - inHold, 0)) .. rest
 end
-record = table.concat({ '1 a', middle, state == 'x' and 1 or 0, dates, now, crossed }, ' ')
+record = ${joined("'1 a'", 'middle', "(state == 'x' and '1' or '0')", 'dates', 'now', 'crossed')}
 ${endOperation()}
 return { 'aborted', record, detail }`,
 });

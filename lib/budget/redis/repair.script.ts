@@ -25,7 +25,7 @@ for member, record in pairs(stored) do
   if kind == 'o|' or kind == 'O|' then
     local detailOf = (kind == 'o|' and 'd|' or 'D|') .. name
     ${readRecord('state', 'amountOf', 'committedOf', 'refundedOf')}
-    local windowsOf = match(stored[detailOf] or '', '^%S+ %d+ (~%S+) %S+ %S+ %S+ %S+ %S+ ')
+    local windowsOf = match(stored[detailOf] or '', '^%S+ %d+ (~%S+) %S+ %S+ %S+ %S+ ')
     if isNewer(record) then ${unreadable('record')} end
     if not (state and windowsOf) then
       gone[#gone + 1] = member

@@ -7,6 +7,7 @@ import {
   REPLAY,
   addAmount,
   defineBudgetScript,
+  joined,
   sameContent,
   writeCounters,
 } from './budget.operation.fragments.js';
@@ -54,7 +55,7 @@ ${addAmount('reserved')}
 local expiresAtMs = nowMs + ttlMs
 local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) + 2 * retentionMs or nil
 expiresAtMs = format('%d', expiresAtMs)
-record = table.concat({ '1 p h', generation, amount, '0 0 0 0 0', now, expiresAtMs, 0, crossed }, ' ')
+record = ${joined("'1 p h'", 'generation', 'amount', "'0 0 0 0 0'", 'now', 'expiresAtMs', "'0'", 'crossed')}
 detail = ${DETAIL}
 ${writeCounters(`
 if before then

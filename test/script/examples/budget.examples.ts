@@ -34,7 +34,6 @@ const startMs = Date.now() - (Date.now() % LENGTH_MS);
 const endMs = startMs + LENGTH_MS;
 const period = `window:${LENGTH_MS}`;
 const entries = {
-  scopes: 'user:1,org',
   fields: `~;c|user:1|${period}|${startMs};c|org|${period}|${startMs}`,
   limits: '100;u',
   thresholds: '50,80;-',
@@ -48,7 +47,6 @@ const entries = {
 /** The entries of one scope. */
 const one = {
   ...entries,
-  scopes: 'user:1',
   fields: `~;c|user:1|${period}|${startMs}`,
   limits: '100',
   thresholds: '50,80',
@@ -56,8 +54,8 @@ const one = {
   inherited: '1',
 };
 
-const { scopes, fields, limits, thresholds, ends, inherited } = entries;
-const detail = ['n0', endMs, fields, limits, thresholds, ends, inherited, scopes, '{"a":"b c"}'].join(' ');
+const { fields, limits, thresholds, ends, inherited } = entries;
+const detail = ['n0', endMs, fields, limits, thresholds, ends, inherited, '{"a":"b c"}'].join(' ');
 const record = (state: string, amount: number, committed: number, expiresAtMs: number): string =>
   [
     1,
