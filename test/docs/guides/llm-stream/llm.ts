@@ -6,7 +6,7 @@ import { Readable } from 'node:stream';
 type Ask = { user: string; prompt: string; maxTokens: number };
 type Chunk = { text: string; usage?: number };
 
-/** Stands for yours, with `stream_options: { include_usage: true }`: its last chunk has the usage. */
+/** Stands for yours, with `stream_options: { include_usage: true }`: usage comes last. */
 async function* provider({ prompt, maxTokens }: Ask): AsyncGenerator<Chunk> {
   for (let i = 1; i <= maxTokens; i++) yield { text: `word${i} ` };
   yield { text: '', usage: prompt.length + maxTokens };
