@@ -8,7 +8,7 @@ const LONGEST_PAUSE_MS = 2_000;
 const REFUSED_FOR_MS = 60_000;
 const PATIENCE_MS = 1_000;
 /** After this time without a message it asks the server, in ms. */
-const ASK_AFTER_MS = 1_100;
+const ASK_AFTER_MS = 1_200;
 /** When the answer takes longer, nobody relies on the connection until it comes, in ms. */
 const SILENT_AFTER_MS = 400;
 /** When it takes longer still, the connection is closed, and opened again. */

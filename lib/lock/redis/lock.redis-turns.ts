@@ -13,14 +13,17 @@ import type { BackendHandle } from '../lock.handle.js';
 import { WaitingLine, WaitingTurn } from '../waiting-turn.js';
 import { QUEUE_MS } from './lock.fragments.js';
 
-/** How often the first of a process's waiters for a key looks by itself, in ms, so that a free lock is found soon. */
-const LOOK_MS = 1_000;
+/**
+ * How often the first of a process's waiters for a key looks by itself, in ms, so that a free lock is found soon. It is a
+ * little more than a second, so that a waiter sends less than one command a second.
+ */
+const LOOK_MS = 1_050;
 
 /** The same, of waiters that no message can reach. A claim lasts longer, so it is not missed. */
 const UNHEARD_LOOK_MS = 200;
 
 /** Looks of one process come at multiples of this time, in ms, so that those for many keys are sent together. */
-const GRID_MS = 100;
+const GRID_MS = 50;
 
 /** How long the boot waits for the connection that hears hand-overs, in ms. */
 const OPEN_MS = 400;
