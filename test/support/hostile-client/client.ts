@@ -95,6 +95,7 @@ class Http1Client implements HostileClient {
       case 'reads nothing':
         await sleep(HANG_UP_MS);
         return [];
+      default: // Wants an answer.
     }
     const statuses = await Promise.race([answers as Promise<number[]>, sleep(this.patienceMs, [])]);
     if (behaviour === 'hangs up after') socket.destroy();
@@ -189,6 +190,7 @@ class Http2Client implements HostileClient {
         await sleep(HANG_UP_MS);
         cancel();
         return [];
+      default: // Wants an answer.
     }
     const status = await Promise.race([answered, sleep(this.patienceMs, [])]);
     if (this.behaviour === 'reads nothing') return [];

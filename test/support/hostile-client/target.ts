@@ -127,7 +127,7 @@ class Refuses {
   }
 }
 
-const Limited = (): MethodDecorator => RateLimit(GUESSES) as MethodDecorator;
+const Limited = (): MethodDecorator => RateLimit(GUESSES);
 
 @Controller()
 class Judges {
