@@ -244,7 +244,9 @@ export class AbuseLimiterService implements OnModuleDestroy {
     const subjects = this.#subjects(key, policy);
     const call = this.#call(signal);
     try {
-      await this.#outage.onBoth((backend) => subjects.map((subject) => operate(backend, subject, call)));
+      await this.#outage.onBoth(subjects, (backend) =>
+        subjects.map((subject) => operate(backend, subject, call)),
+      );
     } finally {
       for (const { identity } of subjects) this.#denyCache.delete(identity);
     }
@@ -308,7 +310,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
   }
 
   #call(signal?: AbortSignal): CallOptions {
-    return { timeoutMs: this.#options.limit.commandTimeoutMs, signal };
+    return { timeoutMs: this.#options.limit.commandTimeoutMs, sparesLoop: true, signal };
   }
 
   /** Logs denied calls only (ADR 0010). Nest shows debug lines by default, and a line for each call would be noise. */

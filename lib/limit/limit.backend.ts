@@ -65,6 +65,8 @@ export interface BackendDenied extends LimitCounts, Pick<DeniedDecision, 'scope'
 export type LimitCounts = Pick<AllowedDecision, 'shortCount' | 'longCount'>;
 
 export interface CallOptions {
+  /** Whether time in which the event loop was late counts against Redis. Default: it does. */
+  sparesLoop?: boolean | undefined;
   timeoutMs?: number | undefined;
   signal?: AbortSignal | undefined;
 }
@@ -114,6 +116,11 @@ export interface LimitBackend {
   reset(subject: Subject, options?: CallOptions): Promise<void>;
   block(subject: Subject, blockMs: number, reason: string, options?: CallOptions): Promise<void>;
   unblock(subject: Subject, options?: CallOptions): Promise<void>;
+  /**
+   * Counts at least what Redis has said last about a key, `agoMs` ago: a full key stays full, a block stays a block. Only the
+   * backend in memory has it, which counts while Redis does not answer.
+   */
+  goOnFrom?(subject: Subject, last: BackendDecision, agoMs: number): void;
 }
 
 export const keyOf = (identity: string): string => identity.slice(identity.indexOf('\0') + 1);

@@ -1,4 +1,5 @@
 import { Logger } from '@nestjs/common';
+import { LastWords } from './last-words.js';
 import type { BackendDecision, CountedPolicy, LimitBackend } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import type { PolicyCheck, PolicySubject } from './limit.policy.js';
@@ -22,6 +23,8 @@ export interface Asked<Subject> extends Decisive<Subject> {
 export class LimitOutage {
   readonly #logger = new Logger('SyncGuard');
   readonly #breaker = new CircuitBreaker();
+  readonly #lastWords = new LastWords();
+  #warnedOfLoop = false;
 
   /** @param fallback - counts in this process for policies with `onError: 'memory'` */
   constructor(
@@ -42,6 +45,7 @@ export class LimitOutage {
       try {
         const replies = await operate(backend);
         this.#breaker.succeeded();
+        this.#lastWords.hear(subjects, replies);
         return asked(subjects, backend, replies, false);
       } catch (error) {
         outage = this.#outageOf(error, strictest(subjects));
@@ -50,6 +54,7 @@ export class LimitOutage {
       case 'closed':
         throw this.#unavailable(outage);
       case 'memory':
+        this.#lastWords.tell(subjects, this.fallback);
         return asked(subjects, this.fallback, await operate(this.fallback), true);
       case 'open':
         return asked(subjects, backend, undefined, true);
@@ -66,11 +71,22 @@ export class LimitOutage {
       else this.#breaker.succeeded();
       throw fault;
     }
-    if (this.#breaker.failed())
+    if (fault.context.loop === true) {
+      this.#breaker.abandoned();
+      this.#warnOfLoop(onError);
+    } else if (this.#breaker.failed())
       this.#logger.warn(
         `RATE_LIMIT_OUTAGE: The Redis of the limiter does not answer (${fault.code}). Until it answers again, each limit does what its \`onError\` says, here '${onError}'.`,
       );
     return fault;
+  }
+
+  #warnOfLoop(onError: OnError): void {
+    if (this.#warnedOfLoop) return;
+    this.#warnedOfLoop = true;
+    this.#logger.warn(
+      `RATE_LIMIT_LOOP: This process was too busy to read the answers of Redis in time, so limits did what their \`onError\` says, here '${onError}'. Redis may be well. Look for what keeps the event loop busy.`,
+    );
   }
 
   #unavailable(cause: LimitError | undefined): LimitError {
@@ -85,8 +101,12 @@ export class LimitOutage {
     });
   }
 
-  /** Runs operations on both backends. Throws a fault when all are done. */
-  async onBoth(operate: (backend: LimitBackend) => Promise<void>[]): Promise<void> {
+  /** Runs operations that change keys on both backends. Throws a fault when all are done. */
+  async onBoth(
+    subjects: readonly PolicySubject[],
+    operate: (backend: LimitBackend) => Promise<void>[],
+  ): Promise<void> {
+    for (const { identity } of subjects) this.#lastWords.delete(identity);
     const settled = await Promise.allSettled([...new Set([this.backend, this.fallback])].flatMap(operate));
     for (const each of settled) if (each.status === 'rejected') throw LimitError.from(each.reason);
   }

@@ -10,11 +10,18 @@ export class RedisFault extends SyncGuardError<FaultCode> {
   constructor(
     code: FaultCode,
     message: string,
-    { hint, cause, mayHaveRun = false }: { hint?: string; cause?: unknown; mayHaveRun?: boolean } = {},
+    { hint, cause, mayHaveRun = false, context = {} }: RedisFaultInit = {},
   ) {
-    super({ code, message, hint, cause });
+    super({ code, message, hint, cause, context });
     this.mayHaveRun = mayHaveRun;
   }
+}
+
+interface RedisFaultInit {
+  hint?: string;
+  cause?: unknown;
+  mayHaveRun?: boolean;
+  context?: Readonly<Record<string, unknown>>;
 }
 
 interface Rule {

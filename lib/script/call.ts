@@ -10,6 +10,11 @@ export interface RunOptions<Result> {
   signal?: AbortSignal | undefined;
   /** How long the call may wait for a connection and for the answer together, in ms. Default: the runner's. */
   timeoutMs?: number | undefined;
+  /**
+   * Whether time in which the event loop itself was late does not count against Redis. The call still ends after
+   * `LOOP_FACTOR` times its timeout. Its fault then has `context.loop`.
+   */
+  sparesLoop?: boolean | undefined;
   /** Called when the reply arrives after the call has rejected with a timeout or an abort. */
   onLate?: ((result: Result) => void) | undefined;
   /**
@@ -31,11 +36,15 @@ export interface RunOptions<Result> {
 }
 
 const TICK_MS = 20;
+/** A call that spares the loop ends after so many times its timeout. */
+const LOOP_FACTOR = 4;
 
 export interface Deadline {
   readonly atMs: number;
   /** Its place among the pending ones. -1 while it is not one of them. */
   place: number;
+  /** @param loopLateMs - how late the event loop has been so far, in all */
+  isDue(nowMs: number, loopLateMs: number): boolean;
   expire(): void;
 }
 
@@ -48,10 +57,22 @@ export class Deadlines {
   // over several collections, which took a third of the CPU of a call.
   readonly #pending: Deadline[] = [];
   #timer: NodeJS.Timeout | undefined;
+  #tickAtMs = 0;
+  #loopLateMs = 0;
 
   add(deadline: Deadline): void {
     deadline.place = this.#pending.push(deadline) - 1;
-    this.#timer ??= setTimeout(this.#tick, TICK_MS).unref();
+    if (!this.#timer) this.#tickLater();
+  }
+
+  /** Returns how late the event loop has been so far, in all, as far as there were calls to notice it. */
+  loopLateMs(nowMs: number): number {
+    return this.#loopLateMs + (this.#timer ? Math.max(0, nowMs - this.#tickAtMs) : 0);
+  }
+
+  #tickLater(): void {
+    this.#tickAtMs = performance.now() + TICK_MS;
+    this.#timer = setTimeout(this.#tick, TICK_MS).unref();
   }
 
   /** The last deadline takes the place. */
@@ -66,12 +87,15 @@ export class Deadlines {
   }
 
   readonly #tick = (): void => {
-    this.#timer = undefined;
     const now = performance.now();
-    const due = this.#pending.filter(({ atMs }) => atMs <= now).sort((a, b) => a.atMs - b.atMs);
+    this.#loopLateMs = this.loopLateMs(now);
+    this.#timer = undefined;
+    const due = this.#pending
+      .filter((each) => each.isDue(now, this.#loopLateMs))
+      .sort((a, b) => a.atMs - b.atMs);
     // After a blocked event loop, replies may wait unread in the socket. `setImmediate` lets Node read them first.
     if (due.length > 0) setImmediate(() => this.#expire(due));
-    if (this.#pending.length > due.length) this.#timer = setTimeout(this.#tick, TICK_MS).unref();
+    if (this.#pending.length > due.length) this.#tickLater();
   };
 
   #expire(due: readonly Deadline[]): void {
@@ -111,6 +135,10 @@ export class Call<Result> implements Deadline {
   #queuedMs = 0;
   #isOwed = false;
   #epoch = 0;
+  readonly #startedAtMs: number;
+  /** That of the loop when the call began. */
+  readonly #loopLateMs: number;
+  #endsByLoop = false;
   #stopWaiting: (() => void) | undefined;
 
   constructor(
@@ -121,7 +149,16 @@ export class Call<Result> implements Deadline {
     private readonly resolve: (result: Result) => void,
     private readonly reject: (fault: RedisFault) => void,
   ) {
-    this.atMs = performance.now() + this.#timeoutMs;
+    this.#startedAtMs = performance.now();
+    this.atMs = this.#startedAtMs + this.#timeoutMs;
+    this.#loopLateMs = runner.deadlines.loopLateMs(this.#startedAtMs);
+  }
+
+  isDue(nowMs: number, loopLateMs: number): boolean {
+    if (nowMs < this.atMs || !this.options.sparesLoop) return nowMs >= this.atMs;
+    const isSpared = nowMs - (loopLateMs - this.#loopLateMs) < this.atMs;
+    this.#endsByLoop = isSpared && nowMs >= this.#startedAtMs + LOOP_FACTOR * this.#timeoutMs;
+    return !isSpared || this.#endsByLoop;
   }
 
   get priority(): RunOptions<Result>['priority'] {
@@ -182,6 +219,7 @@ export class Call<Result> implements Deadline {
   }
 
   expire(): void {
+    if (this.#endsByLoop) return this.#giveUp(loopIsLate(this.#sent));
     // A call that waits for others goes on to wait while these are answered.
     const laterMs = this.#isQueued ? this.runner.answeredMs(this as Call<unknown>) + this.#timeoutMs : 0;
     if (laterMs > performance.now()) {
@@ -265,6 +303,13 @@ const noAnswer = (mayHaveRun: boolean): RedisFault =>
       ? 'The command may or may not have run. If the server is only slow, raise `commandTimeoutMs`.'
       : 'It was not sent, as earlier commands were not answered. If the server is only slow, raise `commandTimeoutMs`.',
     mayHaveRun,
+  });
+
+const loopIsLate = (mayHaveRun: boolean): RedisFault =>
+  new RedisFault('NetworkTimeout', 'This process was too busy to read the answer of Redis in time.', {
+    hint: 'Its event loop was late, and Redis may be well. Look for what keeps the loop busy, or spread the load.',
+    mayHaveRun,
+    context: { loop: true },
   });
 
 const unreadableReply = (script: string, cause: unknown): RedisFault =>

@@ -15,6 +15,8 @@ export type Descriptions<Port> = {
   readonly [Name in Observable<Port>]: Port[Name] extends Method ? Describe<Port[Name]> : never;
 };
 
+const UNKNOWN = { code: 'Internal', context: {} as Readonly<Record<string, unknown>> };
+
 /**
  * Returns a proxy of the port. It emits an event when a call of a described method has returned or thrown. Everything
  * else reaches the port unchanged.
@@ -29,8 +31,8 @@ export function observe<Port extends object>(
     name,
     async (...args: never[]): Promise<unknown> => {
       const startMs = performance.now();
-      const report = (result: unknown, code?: string): void => {
-        const facts = (describe as Describe<Method>)(result, ...args);
+      const report = (result: unknown, code?: string, more: Facts = {}): void => {
+        const facts = { ...(describe as Describe<Method>)(result, ...args), ...more };
         emit({
           ...{ feature, type: name as SyncGuardEvent['type'] },
           result: code === undefined && facts.reason === undefined ? 'ok' : 'fail',
@@ -43,7 +45,9 @@ export function observe<Port extends object>(
       try {
         result = await (Reflect.get(port, name) as Method).apply(port, args);
       } catch (error: unknown) {
-        report(undefined, error instanceof SyncGuardError ? (error as SyncGuardError).code : 'Internal');
+        const { code, context } = error instanceof SyncGuardError ? (error as SyncGuardError) : UNKNOWN;
+        // Redis may be well, and this process is what was too busy.
+        report(undefined, code, context.loop === true ? { reason: 'loop' } : {});
         throw error;
       }
       report(result);

@@ -8,7 +8,10 @@ export interface SyncGuardEventOf<Feature extends string, Type extends string> {
   readonly type: Type;
   /** `fail`: the operation was refused (see `reason`), or it threw (see `code`). */
   readonly result: 'ok' | 'fail';
-  /** Why the operation was refused. One of a few words, so that it can be a label of a metric. */
+  /**
+   * Why the operation was refused. One of a few words, so that it can be a label of a metric. `loop` says that this process
+   * was too busy to read the answer of Redis in time.
+   */
   readonly reason?: string;
   /** The code of the error that was thrown. */
   readonly code?: string;

@@ -306,3 +306,64 @@ describe('the deny cache', () => {
     expect(await case5.limiter.check('ann', API)).toMatchObject({ allowed: true });
   });
 });
+
+describe('a flood of calls, and an outage', () => {
+  beforeEach(freshRedis);
+
+  /** Keeps the event loop busy, as the parsing of thousands of requests does. */
+  const busyFor = (ms: number): void => {
+    const endMs = performance.now() + ms;
+    while (performance.now() < endMs);
+  };
+
+  it('does not count against Redis the time in which the event loop was late', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const limiter = limiterOn(workerRedis().client({ port: proxy.port }), { commandTimeoutMs: 1_000 });
+    await limiter.check('ann', API);
+    proxy.delay(700);
+    const flood = setInterval(() => busyFor(100), 0);
+    const decision = await limiter.check('ann', API).finally(() => clearInterval(flood));
+    expect(decision).toMatchObject({ allowed: true, shortCount: 2 });
+    expect(decision).not.toHaveProperty('degraded');
+  });
+
+  it.each([
+    ['a log', { ...API, limit: 4 }],
+    ['a fixed window', { ...BULK, limit: 4 }],
+    ['a log in the middle of its window', { ...API, limit: 4, windowMs: minutes(5) }],
+  ])('goes on from what Redis has said last: %s', async (_, policy) => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const limiter = limiterOn(workerRedis().client({ port: proxy.port }), { commandTimeoutMs: 100 });
+    for (let i = 0; i < 3; i++) await limiter.check('ann', policy);
+    await limiter.check('bob', policy);
+    await proxy.refuse();
+    const decisions = [await limiter.check('ann', policy), await limiter.check('ann', policy)];
+    expect(decisions).toMatchObject([
+      { allowed: true, shortCount: 4, degraded: true },
+      { allowed: false, degraded: true },
+    ]);
+    // A key that was less than half full begins afresh.
+    expect(await limiter.check('bob', policy)).toMatchObject({
+      allowed: true,
+      shortCount: 1,
+      degraded: true,
+    });
+  });
+
+  it('keeps a block, and what a change by hand has made void', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const limiter = limiterOn(workerRedis().client({ port: proxy.port }), {
+      commandTimeoutMs: 100,
+      denyCacheMs: 0,
+    });
+    for (const key of ['ann', 'bob']) for (let i = 0; i < 5; i++) await limiter.check(key, LOGIN);
+    await limiter.reset('bob', LOGIN);
+    await proxy.refuse();
+    expect(await limiter.check('ann', LOGIN)).toMatchObject({
+      allowed: false,
+      scope: 'temp',
+      degraded: true,
+    });
+    expect(await limiter.check('bob', LOGIN)).toMatchObject({ allowed: true, shortCount: 1, degraded: true });
+  });
+});

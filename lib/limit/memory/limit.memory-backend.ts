@@ -125,6 +125,32 @@ export class MemoryLimitBackend implements LimitBackend {
     this.#ledgers.take(identity, this.#start(options)).block = undefined;
   }
 
+  goOnFrom({ identity, policy }: Subject, last: BackendDecision, agoMs: number): void {
+    const nowMs = this.clock.now();
+    const atMs = nowMs - Math.ceil(agoMs);
+    const ledger = this.#ledgers.take(identity, nowMs);
+    const { rules } = policy;
+    if (last.status === 'denied' && last.blocked) {
+      const { scope, reason, shortCount, longCount } = last;
+      const endsAtMs = atMs + last.retryAfterMs;
+      ledger.block ??= { scope, reason, shortCount, longCount, endsAtMs };
+    } else if (policy.algorithm === 'fixed-window') {
+      const endsAtMs = atMs + (last.status === 'denied' ? last.retryAfterMs : last.resetMs);
+      const fresh = { windowMs: rules.shortWindowMs, endsAtMs, lastCall: '', lastForgiven: '' };
+      const open = ledger.openWindow(nowMs) ?? { ...fresh, count: 0 };
+      ledger.window = { ...open, count: Math.max(open.count, last.shortCount) };
+    } else {
+      // Those of the long window that the short one does not have are at least as old as the short one.
+      const olderMs = atMs - rules.shortWindowMs;
+      const has = (fromMs: number): number => ledger.attempts.countAfter(fromMs);
+      const more = last.shortCount - has(olderMs);
+      if (more > 0) ledger.attempts.add(`last ${atMs}`, atMs, more);
+      const moreOfLong = last.longCount - has(nowMs - Math.max(rules.longWindowMs, rules.shortWindowMs));
+      if (moreOfLong > 0) ledger.attempts.add(`last ${olderMs}`, olderMs, moreOfLong);
+      ledger.endsAtMs = nowMs + keepMs(rules);
+    }
+  }
+
   /** Refuses a call whose signal is aborted. Returns the time of the call. */
   #start(options: CallOptions | undefined): number {
     refuseAborted(options?.signal, LimitError);

@@ -97,7 +97,10 @@ class Http1Client implements HostileClient {
         return [];
       default: // Wants an answer.
     }
-    const statuses = await Promise.race([answers as Promise<number[]>, sleep(this.patienceMs, [])]);
+    const statuses = await Promise.race([
+      answers as Promise<number[]>,
+      sleep(this.patienceMs, [], { ref: false }),
+    ]);
     if (behaviour === 'hangs up after') socket.destroy();
     return behindDownload ? statuses.slice(1) : statuses;
   }
@@ -192,7 +195,7 @@ class Http2Client implements HostileClient {
         return [];
       default: // Wants an answer.
     }
-    const status = await Promise.race([answered, sleep(this.patienceMs, [])]);
+    const status = await Promise.race([answered, sleep(this.patienceMs, [], { ref: false })]);
     if (this.behaviour === 'reads nothing') return [];
     if (this.behaviour === 'hangs up after') cancel();
     else stream.resume();

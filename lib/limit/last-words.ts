@@ -1,0 +1,45 @@
+import type { BackendDecision, LimitBackend, Subject } from './limit.backend.js';
+
+const MAX_KEYS = 10_000;
+
+/**
+ * Remembers what Redis has said last about the keys that were at least half full. While Redis does not answer, this process
+ * counts from there, so that a client gains nothing by an outage.
+ */
+export class LastWords {
+  readonly #words = new Map<string, { readonly reply: BackendDecision; readonly atMs: number }>();
+
+  constructor(private readonly now: () => number = () => performance.now()) {}
+
+  hear(subjects: readonly Subject[], replies: readonly BackendDecision[]): void {
+    for (const [i, { identity, policy }] of subjects.entries()) {
+      const reply = replies[i] as BackendDecision;
+      if (this.#words.size > 0) this.#words.delete(identity);
+      if (!isHalfFull(policy.rules, reply)) continue;
+      if (this.#words.size >= MAX_KEYS) this.#words.delete(this.#words.keys().next().value as string);
+      this.#words.set(identity, { reply, atMs: this.now() });
+    }
+  }
+
+  /** Tells the fallback, once for each time that Redis has said something. */
+  tell(subjects: readonly Subject[], fallback: LimitBackend): void {
+    for (const subject of subjects) {
+      const last = this.#words.get(subject.identity);
+      if (!last) continue;
+      this.#words.delete(subject.identity);
+      fallback.goOnFrom?.(subject, last.reply, this.now() - last.atMs);
+    }
+  }
+
+  delete(identity: string): void {
+    this.#words.delete(identity);
+  }
+}
+
+const isHalfFull = (
+  { shortThreshold, longThreshold }: Subject['policy']['rules'],
+  { status, shortCount, longCount }: BackendDecision,
+): boolean =>
+  status === 'denied' ||
+  2 * shortCount >= shortThreshold ||
+  (longThreshold > 0 && 2 * longCount >= longThreshold);
