@@ -294,7 +294,11 @@ export class BudgetModel {
    * ended by then, and nothing else was spent.
    */
   waitFor(scopes: string[], amount: number): { status: number; retryAfter: number | undefined } {
-    const windows = this.#windowsOf(scopes);
+    // The limits that are in the way. Another one may lose its credits with its window, which no answer can tell.
+    const windows = this.#windowsOf(scopes).filter((window) => {
+      const { available } = this.#balance(window);
+      return available !== 'unlimited' && available < amount;
+    });
     const fitsAt = (atMs: number): boolean =>
       windows.every((window) => {
         const { limit, credits, committed } = this.#balance(window);
