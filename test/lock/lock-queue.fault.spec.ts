@@ -388,7 +388,7 @@ describe('a queue when something fails', () => {
     await eventually(
       async () => {
         const before = await looks();
-        await new Promise((resolve) => setTimeout(resolve, 300));
+        await new Promise((resolve) => setTimeout(resolve, 1_500));
         expect((await looks()) - before).toBeLessThan(50);
       },
       { timeoutMs: 60_000 },
