@@ -1,12 +1,7 @@
 import { duration, integer, invalidOption, knownOptions } from '../core/validate.js';
 import { type BudgetLimitSource, indexLimits } from './budget.limits.js';
+import { LIFETIME_IDS_MS } from './budget.bounds.js';
 import type { BudgetLimit, Quarantined } from './budget.types.js';
-
-/** The largest amount, and the largest sum of amounts: 2^53 - 1. */
-export const MAX_AMOUNT = Number.MAX_SAFE_INTEGER;
-
-/** How long an id of a lifetime limit is kept. Longer than the time in which a card payment may be charged back. */
-export const LIFETIME_IDS_MS = 400 * 86_400_000;
 
 /** Options of budgets: the limits, and how long ended operations are remembered. */
 export interface BudgetOptions {

@@ -1,4 +1,4 @@
-import { MAX_AMOUNT } from './budget.options.js';
+import { MAX_AMOUNT } from './budget.bounds.js';
 import type { Amount, Balance, BudgetRecord, Exceeded, Violation } from './budget.types.js';
 
 // What both backends compute alike.

@@ -21,7 +21,7 @@ import type {
 } from './budget.backend.js';
 import { validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
-import { LIFETIME_IDS_MS, MAX_AMOUNT } from './budget.options.js';
+import { LIFETIME_IDS_MS, MAX_AMOUNT } from './budget.bounds.js';
 import type {
   Amount,
   BudgetRef,

@@ -1,5 +1,5 @@
 import { hashKey } from '../core/keys.js';
-import { MAX_AMOUNT } from './budget.options.js';
+import { MAX_AMOUNT } from './budget.bounds.js';
 import type { Amount, BudgetRecord, Quarantined, VerifyResult } from './budget.types.js';
 
 /** Everything that a root stores, at one instant. */

@@ -1,6 +1,6 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { Amount, Reserved } from './budget.types.js';
-import { MAX_AMOUNT } from './budget.options.js';
+import { MAX_AMOUNT } from './budget.bounds.js';
 import { validateAmount } from './budget.validate.js';
 
 /** The hold that a body runs on, and what the body has cost so far. */

@@ -11,7 +11,7 @@ import {
 import { SyncGuardConfigError } from '../core/errors.js';
 import { describe, duration, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import { BudgetInputError } from './budget.errors.js';
-import { LIFETIME_IDS_MS } from './budget.options.js';
+import { LIFETIME_IDS_MS } from './budget.bounds.js';
 import type { RunOptions } from './budget.runs.js';
 import type { BudgetService } from './budget.service.js';
 import { ON_THROW } from './budget.settlement.js';

@@ -28,7 +28,7 @@ export class Aviary {
 
   constructor(private readonly random: Random) {}
 
-  /** A text for a place, in a form of the seed's choice. */
+  /** A text for a place, in a random form. */
   text(place: string, ...mayBeIn: Sink[]): string {
     return this.random.pick(FORMS)(this.mark(place, ...mayBeIn));
   }

@@ -4,7 +4,7 @@ import type * as port from '../budget.backend.js';
 import { periodKey } from '../budget.calendar.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
 import { tooLarge } from '../budget.limits.js';
-import { MAX_AMOUNT } from '../budget.options.js';
+import { MAX_AMOUNT } from '../budget.bounds.js';
 import {
   end,
   expireDue,

@@ -1,4 +1,4 @@
-import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.options.js';
+import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.bounds.js';
 import { isRenewed } from './budget.memory-operation.js';
 import { counterOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
 

@@ -1,7 +1,7 @@
 import type { ConfiguredLimit, LimitedScope } from '../budget.backend.js';
 import { BudgetCalendar, periodKey } from '../budget.calendar.js';
 import { tooLarge, typeOf } from '../budget.limits.js';
-import { MAX_AMOUNT } from '../budget.options.js';
+import { MAX_AMOUNT } from '../budget.bounds.js';
 import { availableOf, effectiveOf, exceeded, reaches } from '../budget.results.js';
 import type {
   Amount,

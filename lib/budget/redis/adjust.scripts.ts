@@ -1,4 +1,4 @@
-import { MAX_AMOUNT } from '../budget.options.js';
+import { MAX_AMOUNT } from '../budget.bounds.js';
 import { ARM, ARM_CREDITED } from './budget.thresholds.fragments.js';
 import { ADMIT, READ_COUNTERS, START, unreadable } from './budget.fragments.js';
 import {

@@ -1,5 +1,5 @@
 import { NOW_MS, takeApart } from '../../script/fragments.js';
-import { MAX_AMOUNT } from '../budget.options.js';
+import { MAX_AMOUNT } from '../budget.bounds.js';
 
 // The keys of a root. Lists inside a value are joined by ';'.
 //

@@ -1,6 +1,6 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
 import { effective, READ_BALANCES, TRY_ZREM, unreadable } from './budget.fragments.js';
-import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.options.js';
+import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.bounds.js';
 import type { Entries } from './budget.entries.js';
 import { textReply, type TextReply } from './budget.replies.js';
 import { defineScript, type Script, type ScriptDefinition } from '../../script/define-script.js';

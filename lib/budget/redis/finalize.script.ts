@@ -1,4 +1,4 @@
-import { MAX_AMOUNT } from '../budget.options.js';
+import { MAX_AMOUNT } from '../budget.bounds.js';
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
 import { READ_COUNTERS, ROOM, START_SETTLING, openRecord, unreadable } from './budget.fragments.js';
 import {

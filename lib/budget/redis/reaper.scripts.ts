@@ -1,4 +1,4 @@
-import { MAX_AMOUNT } from '../budget.options.js';
+import { MAX_AMOUNT } from '../budget.bounds.js';
 import { SET_ASIDE, START_SETTLING, readRecord } from './budget.fragments.js';
 import { defineBudgetScript } from './budget.operation.fragments.js';
 import { textReply } from './budget.replies.js';
