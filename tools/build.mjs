@@ -15,8 +15,17 @@ const root = resolve(import.meta.dirname, '..');
 const target = resolve(process.argv[2] ?? join(root, 'dist'));
 
 const ENTRIES = ['index', 'core', 'compat', 'testing/index'];
-/** The entries that load no Nest. */
-const WITHOUT_NEST = ['core', 'compat'];
+/**
+ * What is loaded together: all that these modules load, but for what an earlier file holds. So no two files load each
+ * other. The first one is without Nest; the last three are loaded at the boot of an app that uses them.
+ */
+const CHUNKS = {
+  'syncguard.core': ['core', 'compat'],
+  'syncguard.nest': ['index'],
+  'syncguard.scripts': ['assembly/all-scripts'],
+  'syncguard.memory': ['assembly/memory-backends'],
+  'syncguard.redis': ['assembly/redis-backends', 'assembly/redis-connection'],
+};
 const FORMATS = [
   { folder: 'cjs', type: 'commonjs', format: 'cjs' },
   { folder: 'esm', type: 'module', format: 'es' },
@@ -80,6 +89,7 @@ async function buildCode() {
       plugins: [readCompiled(compiled), keptInOneFile],
       onwarn: refuse,
     });
+    let chunks;
     for (const { folder, type, format } of FORMATS) {
       const dir = join(target, folder);
       await bundle.write({
@@ -90,7 +100,7 @@ async function buildCode() {
           minifyInternalExports: false,
           hoistTransitiveImports: false,
         },
-        manualChunks: (id, graph) => chunkOf(id, loadedWithoutNest(compiled, graph)),
+        manualChunks: (id, graph) => (chunks ??= chunksOf(compiled, graph)).get(id),
         sourcemap: true,
         sourcemapExcludeSources: format === 'cjs', // Node loads the other one, whether by `require` or by `import`.
         // As if dist/ were beside lib/.
@@ -167,26 +177,18 @@ function vlq(number) {
   return text;
 }
 
-/** Returns the modules that the entries without Nest load. */
-function loadedWithoutNest(compiled, { getModuleInfo }) {
-  const loaded = new Set();
-  const visit = (id) => {
+/** Returns the name of the file that holds each module. */
+function chunksOf(compiled, { getModuleInfo }) {
+  const chunks = new Map();
+  const visit = (id, chunk) => {
     const info = getModuleInfo(id);
-    if (loaded.has(id) || info.isExternal) return;
-    loaded.add(id);
-    info.importedIds.forEach(visit);
+    if (chunks.has(id) || !info || info.isExternal) return;
+    chunks.set(id, chunk);
+    for (const imported of info.importedIds) visit(imported, chunk);
   };
-  for (const entry of WITHOUT_NEST) visit(join(compiled, `${entry}.js`));
-  return loaded;
-}
-
-/** What is loaded together. The module loads memory, scripts and redis at the boot of an app that uses them. */
-function chunkOf(id, withoutNest) {
-  if (withoutNest.has(id)) return 'syncguard.core';
-  if (/[/]memory[/]|memory-backends/.test(id)) return 'syncguard.memory';
-  if (/(scripts?|fragments|decider)[.]js$/.test(id)) return 'syncguard.scripts';
-  if (/redis/.test(id)) return 'syncguard.redis';
-  return /[/]testing[/]/.test(id) ? undefined : 'syncguard.nest';
+  for (const [chunk, modules] of Object.entries(CHUNKS))
+    for (const module of modules) visit(join(compiled, `${module}.js`), chunk);
+  return chunks;
 }
 
 rmSync(target, { recursive: true, force: true });

@@ -5,7 +5,7 @@ import type { StreamProgress } from '../method/wrap-method.js';
 import { hashKey } from '../core/keys.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { ReserveOutcome } from './budget.backend.js';
-import { type BodyEnd, type CostFacts, ON_THROW, type OnThrow, settlementOf } from './budget.settlement.js';
+import { type BodyEnd, ON_THROW, type OnThrow, settlementOf } from './budget.settlement.js';
 import type {
   AbortResult,
   Amount,
@@ -45,7 +45,7 @@ export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
    * the cost is the noted sum, or the estimate if nothing was noted. Default: the noted sum, or the reserved amount if
    * nothing was noted.
    */
-  actual?: (result: T, cost: CostFacts) => Amount;
+  actual?: (result: T, cost: Pick<CurrentHold, 'noted' | 'returned'>) => Amount;
   /** How long the id is kept after the work was paid for. In ms, 1 to 400 days. Default: `budget.idTtlMs`, 24 hours. */
   idTtlMs?: number;
   /**

@@ -217,7 +217,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
     for (const check of checks) backend.renew(check, callId, this.#call()).catch(() => {});
   }
 
-  /** @internal Waits for what is settled in the background. */
+  /** Waits for what is settled in the background. */
   async onModuleDestroy(): Promise<void> {
     await this.#retries.flush();
   }
