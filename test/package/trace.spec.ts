@@ -13,7 +13,7 @@ const MOST_FILES: Record<string, number> = {
   reserve: 12,
   '@RateLimit': 19,
 };
-const MOST_LINES = 300;
+const MOST_LINES = 360;
 
 interface Trace {
   name: string;
