@@ -112,7 +112,8 @@ const KEPT = "'^(1 f %a %d+ %d+ %d+ %d+ %d+ %d+ %d) (%d+) (%S+) (%S+) (%S+) (%S+
 
 /** Raises `keepMs` to the time for which the windows of an operation are of interest: with their retention, or 400 days. */
 const WINDOWS_END = /* lua */ `for stop in gmatch(ends, '%d+') do
-  keepMs = math.max(keepMs, stop == '0' and ${LIFETIME_IDS_MS} or stop - nowMs + retentionMs)
+  local stopMs = stop == '0' and ${LIFETIME_IDS_MS} or stop - nowMs + retentionMs
+  if stopMs > keepMs then keepMs = stopMs end
 end`;
 
 /** Sets how long what belongs to an operation is kept. */
@@ -137,7 +138,7 @@ export const KEEP_NEW = /* lua */ `
 -- Reads: idTtlMs, now, openUntilMs, nowMs, ends, gmatch, retentionMs, idKey, head, fields, limits, inherited, format.
 -- Sets: keepMs, endedAtMs.
 local keepMs, endedAtMs = tonumber(idTtlMs), now
-if openUntilMs == '0' or nowMs + keepMs > tonumber(openUntilMs) then
+if openUntilMs ~= '0' and nowMs + keepMs > tonumber(openUntilMs) then
   keepMs = 0
   ${WINDOWS_END}
   keepMs = math.min(keepMs, idTtlMs)
@@ -247,18 +248,19 @@ for i, limit in ipairs(limitOf) do
   local committed, reserved, credits, rest = match(packed[i], '^1 (%d+) (%d+) (%d+)( %d+ %S+)$')
   if not committed then ${unreadable('packed[i]')} end
   if mode ~= 'record' then
-    local whole = limit ~= 'u' and ${effective('limit', 'credits')}
-    if whole and amount ~= '0' and whole - committed - reserved - amount < 0 then
+    local sum = committed + reserved + amount
+    if limit ~= 'u' and amount ~= '0' and sum > ${effective('limit', 'credits')} then
       full, stops = full or { {}, {}, {}, {} }, stops or split(ends)
       local n = #full[1] + 1
       full[1][n], full[2][n], full[3][n], full[4][n] = names[i], stops[i], limit, packed[i]
-    elseif committed + reserved + amount > ${MAX_AMOUNT} then
+    elseif sum > ${MAX_AMOUNT} then
       return { 'too_large' }
     end
   end
   ${part} = ${part} + amount
   ${part === 'committed' ? `if committed > ${MAX_AMOUNT} then committed, isAtMax = ${MAX_AMOUNT}, true end` : ''}
-  packed[i] = format('1 %.0f %.0f ', committed, reserved) .. credits .. rest
+  ${part} = format('%.0f', ${part})
+  packed[i] = '1 ' .. committed .. ' ' .. reserved .. ' ' .. credits .. rest
 end
 if full then
   for i = 1, 4 do full[i] = table.concat(full[i], ';') end
@@ -278,6 +280,6 @@ export const endOperation = (keep = ''): string => /* lua */ `
 local untilMs = nowMs + 2 * retentionMs
 ${TRY_ZREM}
 ${keep}
-${writeCounters("redis.call('ZADD', garbage, nowMs + retentionMs, slot)")}
+${writeCounters("redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), slot)")}
 redis.call('HSET', records, slot, record)
 if slot == 'o|' .. id then redis.call('ZREM', pending, id) end`;

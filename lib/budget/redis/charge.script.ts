@@ -51,7 +51,7 @@ local head = '1 f c 1 ' .. ${joined('amount', 'amount', 'amount')} .. format(' 0
 record = ${joined('head', 'now', 'now', 'now', 'crossed')}
 detail = ${DETAIL}
 ${tryKeep('idKey')}
-${writeCounters("redis.call('ZADD', garbage, nowMs + retentionMs, 'o|' .. id)")}
+${writeCounters("redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)")}
 redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
 ${KEEP_NEW}
 return { 'charged', record, ${ENTRY_LISTS}, isAtMax and 'max' or nil }`,

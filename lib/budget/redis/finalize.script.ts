@@ -70,8 +70,8 @@ local crossed = '-'
 if inHold < booked then
 ${CROSS}
 end
-local head = format('1 f %s %s %s %s %.0f 0 %.0f %d', kind, generationOf, amountOf, actual, booked, uncovered,
-  isLate and 1 or 0)
+local head = '1 f ' .. ${joined('kind', 'generationOf', 'amountOf', 'actual')}
+  .. format(' %.0f 0 %.0f ', booked, uncovered) .. (isLate and '1' or '0')
 record = ${joined('head', 'createdAtMs', 'expiresAtMs', 'now', 'crossed')}
 ${endOperation(`if slot == 'o|' .. id then
   ${KEEP_NEW}
