@@ -38,21 +38,11 @@ export const isHeldOnly = ({ limit, credits, committed, requested }: Violation):
  * beside those that are spent.
  */
 export function exceeded(full: readonly Balance[], requested: Amount, nowMs: number): Exceeded {
-  const violations = full.map(
-    ({ scope, period, window, limit, credits, committed, reserved, available }) => ({
-      ...{
-        scope,
-        period,
-        limit,
-        credits,
-        committed,
-        reserved,
-        available,
-        requested,
-        resetAtMs: window.endMs,
-      },
-    }),
-  );
+  const violations = full.map(({ window, ...balance }) => ({
+    ...balance,
+    requested,
+    resetAtMs: window.endMs,
+  }));
   const spent = violations.filter((violation) => !isHeldOnly(violation));
   const blocking = spent.length > 0 ? spent : violations;
   const helps = blocking.every(

@@ -192,12 +192,11 @@ export const START_SETTLING = start('no memory');
  * `isNew` is true where a counter does not exist yet.
  */
 const readCounters = (writes: boolean): string => /* lua */ `
--- Reads: split, fields, counters, limits, EMPTY, gmatch, match, inherited.
+-- Reads: split, sub, fields, counters, limits, EMPTY, gmatch, match, inherited.
 -- Sets: names, packed, ending, limitOf${writes ? ', isNew, setOf' : ''}.
-local names = split(fields)
-local packed = redis.call('HMGET', counters, unpack(names))
+local names = split(sub(fields, 3))
+local packed = redis.call('HMGET', counters, '~', unpack(names))
 local ending = table.remove(packed, 1)
-table.remove(names, 1)
 local limitOf = split(limits)
 ${writes ? 'local isNew, setOf = false, nil' : ''}
 for i = 1, #names do
@@ -231,7 +230,7 @@ export const READ_BALANCES = readCounters(false);
 
 /** Replies 'stale' where a window does not contain the server's time, and reads the counters otherwise. */
 const admit = (writes: boolean): string => /* lua */ `
--- Reads: now, nowMs, openFromMs, openUntilMs, split, fields, counters, limits, EMPTY, gmatch, match, inherited.
+-- Reads: now, nowMs, openFromMs, openUntilMs, split, sub, fields, counters, limits, EMPTY, gmatch, match, inherited.
 -- Sets: names, packed, ending, limitOf${writes ? ', isNew, setOf' : ''}.
 if nowMs < tonumber(openFromMs) or (openUntilMs ~= '0' and nowMs >= tonumber(openUntilMs)) then
   return { 'stale', now }

@@ -112,8 +112,8 @@ const KEPT = "'^(1 f %a %d+ %d+ %d+ %d+ %d+ %d+ %d) (%d+) (%S+) (%S+) (%S+) (%S+
 
 /** Raises `keepMs` to the time for which the windows of an operation are of interest: with their retention, or 400 days. */
 const WINDOWS_END = /* lua */ `for stop in gmatch(ends, '%d+') do
-  local stopMs = stop == '0' and ${LIFETIME_IDS_MS} or stop - nowMs + retentionMs
-  if stopMs > keepMs then keepMs = stopMs end
+  local forMs = stop == '0' and ${LIFETIME_IDS_MS} or stop - nowMs + retentionMs
+  if forMs > keepMs then keepMs = forMs end
 end`;
 
 /** Sets how long what belongs to an operation is kept. */
@@ -163,8 +163,10 @@ const OPEN_KEPT = /* lua */ `
 export const READ_NEWEST = /* lua */ `
 -- Reads: records, id, kept.
 -- Sets: record, detail.
-local record, detail = unpack(redis.call('HMGET', records, 'o|' .. id, 'd|' .. id))
-if not record and kept then${OPEN_KEPT}
+local record, detail = redis.call('HGET', records, 'o|' .. id), nil
+if record then
+  detail = redis.call('HGET', records, 'd|' .. id)
+elseif kept then${OPEN_KEPT}
 end`;
 
 /** The arguments that refer to a hold. */
@@ -211,7 +213,7 @@ export const ENTRY_LISTS = "fields, ends,\n  table.concat(limitOf, ';'), table.c
 
 /** Answers a repeated call with the entries of the first one, in place of those of its arguments. */
 export const REPLAY = /* lua */ `
--- Reads: detail, isNewer, split, counters, EMPTY, gmatch, match, record.
+-- Reads: detail, isNewer, split, sub, counters, EMPTY, gmatch, match, record.
 -- Changes: fields, limits, ends, inherited.
 -- Sets: names, packed, ending, limitOf.
     ${takeApart('detail', DETAIL_FIELDS, ['fields', 'limits', 'ends', 'inherited'])}
@@ -248,6 +250,7 @@ for i, limit in ipairs(limitOf) do
   local committed, reserved, credits, rest = match(packed[i], '^1 (%d+) (%d+) (%d+)( %d+ %S+)$')
   if not committed then ${unreadable('packed[i]')} end
   if mode ~= 'record' then
+    -- Beyond the largest amount it may be rounded, but it stays beyond every limit.
     local sum = committed + reserved + amount
     if limit ~= 'u' and amount ~= '0' and sum > ${effective('limit', 'credits')} then
       full, stops = full or { {}, {}, {}, {} }, stops or split(ends)

@@ -209,16 +209,15 @@ function parseHead(packed = ''): Head {
   const kind = KINDS[words[1] as keyof typeof KINDS];
   if (version !== '1' || words.length !== 13 || !state || !kind) throw unreadableValue(packed);
   const number = (at: number): number => Number(words[at]);
-  const amount = (at: number): Amount => Number(words[at]);
   return {
     kind,
     state,
     generation: number(2),
-    amount: amount(3),
-    actual: amount(4),
-    committed: amount(5),
-    refunded: amount(6),
-    uncovered: amount(7),
+    amount: number(3),
+    actual: number(4),
+    committed: number(5),
+    refunded: number(6),
+    uncovered: number(7),
     late: words[8] === '1',
     createdAtMs: number(9),
     expiresAtMs: number(10),
