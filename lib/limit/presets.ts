@@ -9,15 +9,17 @@ const isGone = ({ statusCode }: CallEnd): boolean => statusCode === 404 || statu
 const JUDGED_NOTHING = [502, 503, 504];
 
 /**
- * Whatever the handler threw or refused with is a failure. A null user or a search that throws ends as 500 for a wrong guess.
- * If a pipe refused the form, no guess was judged.
+ * Whatever the handler threw or refused with is a failure. A null user or a search that throws ends as 500 for a wrong guess,
+ * in a guard or pipe that judges as well. With any other status these have judged nothing: a pipe has refused the form.
  */
 const isRefused = (error: unknown, end: CallEnd): true | undefined =>
   isGone(end) ||
-  (end.handled &&
-    (error !== undefined || end.statusCode >= 400) &&
+  ((end.handled ? error !== undefined || end.statusCode >= 400 : isBroken(end)) &&
     !JUDGED_NOTHING.includes(end.statusCode)) ||
   undefined;
+
+/** The end of code that broke or hung, whatever it was about to say. */
+const isBroken = ({ statusCode }: CallEnd): boolean => statusCode === 408 || statusCode >= 500;
 
 /** An error of the server may concern all clients of an address, so it does not count for the address alone. */
 const isRefusedByAddress = (error: unknown, end: CallEnd): boolean | undefined =>
@@ -33,8 +35,9 @@ const guesses = { count: 'failure', isFailure: isRefused, onError: 'closed' } as
 const escalation = { factor: 2, maxBlockMs: days(1), strikeTtlMs: days(1) };
 
 /**
- * Limits failed logins: 401, 403, 404, 410, and whatever else the handler threw or refused with, but 502, 503 and 504. An
- * error of the server (5xx) fills the windows and blocks nobody. Expects `body.email`.
+ * Limits failed logins: 401, 403, 404, 410, and whatever else the handler threw or refused with, but 502, 503 and 504. Of
+ * guards and pipes 408 and 5xx count as well. An error of the server (5xx) fills the windows and blocks nobody. Expects
+ * `body.email`.
  *
  * - By address and account together: 5 in a minute block for a minute, 20 in an hour block for an hour.
  * - By address: 50 in 10 minutes block for 10 minutes. Errors of the server do not count here.

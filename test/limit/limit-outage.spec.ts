@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises';
+import { Logger } from '@nestjs/common';
 import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
 import { LimitError } from '../../lib/limit/limit.errors.js';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
@@ -7,6 +8,8 @@ import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js'
 import type { LimiterDecision, OnError } from '../../lib/limit/limit.types.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { minutes } from '../../lib/core/time.js';
+import { observe } from '../../lib/telemetry/observe.js';
+import type { Emit } from '../../lib/telemetry/telemetry.types.js';
 import { eventually } from '../support/eventually.js';
 import { stopwatch } from '../support/stopwatch.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
@@ -19,10 +22,12 @@ const TIMEOUT_MS = 1_000;
 function limiterOn(
   client: unknown,
   limit: Parameters<typeof resolveLimitDefaults>[0] = {},
+  emit?: Emit,
 ): AbuseLimiterService {
   const options = resolveLimitDefaults({ commandTimeoutMs: TIMEOUT_MS, ...(limit as object) });
   // However long the client's own commands may take.
-  const backend = new RedisLimitBackend(new ScriptRunner(client as ScriptRunner['client'], 60_000), 'test');
+  const onRedis = new RedisLimitBackend(new ScriptRunner(client as ScriptRunner['client'], 60_000), 'test');
+  const backend = emit ? observe(onRedis, 'limit', { check: () => ({}) }, emit) : onRedis;
   return new AbuseLimiterService(backend, new MemoryLimitBackend(), {
     limit: options,
     limits: resolveLimits({}, options),
@@ -325,6 +330,24 @@ describe('a flood of calls, and an outage', () => {
     const decision = await limiter.check('ann', API).finally(() => clearInterval(flood));
     expect(decision).toMatchObject({ allowed: true, shortCount: 2 });
     expect(decision).not.toHaveProperty('degraded');
+  });
+
+  it('waits for an answer four times the time-out at most, and says that the loop was late', async () => {
+    await using proxy = await startTcpProxy(workerRedis().port);
+    const events: Parameters<Emit>[0][] = [];
+    const client = workerRedis().client({ port: proxy.port });
+    const limiter = limiterOn(client, { commandTimeoutMs: 100 }, (event) => void events.push(event));
+    const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
+    await eventually(() => limiter.check('ann', { ...API, onError: 'closed' }));
+    proxy.halfOpen();
+    const flood = setInterval(() => busyFor(150), 0);
+    const decision = await limiter.check('ann', API).finally(() => clearInterval(flood));
+    await proxy.restore();
+    expect(decision).toMatchObject({ allowed: true, degraded: true });
+    expect(events.at(-1)).toMatchObject({ type: 'check', result: 'fail', reason: 'loop' });
+    expect(events.at(-1)?.durationMs).toBeGreaterThanOrEqual(400);
+    expect(warn.mock.calls.flat()).toEqual([expect.stringMatching(/^RATE_LIMIT_LOOP: /)]);
+    warn.mockRestore();
   });
 
   it.each([

@@ -5,6 +5,7 @@ import {
   BadRequestException,
   Body,
   type CallHandler,
+  type CanActivate,
   Catch,
   Controller,
   type ExceptionFilter,
@@ -28,6 +29,7 @@ import {
   UnauthorizedException,
   UnprocessableEntityException,
   UseFilters,
+  UseGuards,
   UseInterceptors,
 } from '@nestjs/common';
 import { type CallEnd, type LimitPolicy, minutes, RateLimit, SyncGuardModule } from 'nestjs-syncguard';
@@ -95,6 +97,16 @@ class Unwraps implements NestInterceptor {
         throw new UnprocessableEntityException();
       }),
     );
+  }
+}
+
+/** Judges the guess itself, as guards of Passport do, and ends as the body says. */
+class Judges implements CanActivate {
+  canActivate(context: ExecutionContext): boolean {
+    const { says } = context.switchToHttp().getRequest<{ body: { says: string } }>().body;
+    if (says === 'null') throw new TypeError('user is null');
+    if (says !== 'right') throw new HttpException('refused', Number(says));
+    return true;
   }
 }
 
@@ -169,6 +181,27 @@ class Routes {
   @Post('login')
   login(@Query('code', ParseIntPipe) code: number, @Body() { says }: { says: string }): object {
     return this.otp(code, { says });
+  }
+
+  @RateLimit('otp')
+  @UseGuards(Judges)
+  @Post('guarded-otp')
+  guardedOtp(): object {
+    return {};
+  }
+
+  @RateLimit('login')
+  @UseGuards(Judges)
+  @Post('guarded-login')
+  guardedLogin(): object {
+    return {};
+  }
+
+  @RateLimit(FAILURES)
+  @UseGuards(Judges)
+  @Post('no-verdict')
+  noVerdict(): object {
+    return {};
   }
 
   /** Fastify's reply learns nothing of a response that is written past it. */
@@ -331,6 +364,32 @@ describe.each(CELLS)('how a call ended, on %s and %s', (adapter, backend) => {
       ]);
     },
   );
+
+  it.each(presets.flatMap((preset) => ['null', '500', '408'].map((says) => [preset, says])))(
+    '`%s` counts a wrong guess in a guard that ends as %s',
+    async (preset, says) => {
+      const wrong = says === '408' ? 408 : 500;
+      expect(await posts(7, `/guarded-${preset}`, says)).toEqual([...Array<number>(5).fill(wrong), 429, 429]);
+    },
+  );
+
+  it.each(presets)('`%s` does not count what a guard has not judged', async (preset) => {
+    for (const says of ['400', '422', '429', '502', '503', '504'])
+      expect(await posts(6, `/guarded-${preset}`, says)).toEqual(Array(6).fill(Number(says)));
+    expect(await post(`/guarded-${preset}`, 'right')).toBe(201);
+  });
+
+  it('a timeout or an error of the server that nobody tells about is warned of, each once a route', async () => {
+    for (const says of ['408', '500', 'null', '503'])
+      expect(await posts(4, '/no-verdict', says)).toEqual(Array(4).fill(Number(says) || 500));
+    const told = warn.mock.calls
+      .map(([message]) => String(message))
+      .filter((text) => /NO_VERDICT/.test(text));
+    expect(told).toEqual([
+      expect.stringMatching(/RATE_LIMIT_NO_VERDICT: POST \/no-verdict answered with a timeout/),
+      expect.stringMatching(/RATE_LIMIT_NO_VERDICT: POST \/no-verdict answered with an error of the server/),
+    ]);
+  });
 
   it('a response that is written past the adapter is judged by what was sent', async () => {
     expect(await posts(5, '/raw-status')).toEqual([401, 401, 401, 429, 429]);

@@ -126,7 +126,9 @@ export async function attackAll(
       const composition = compose(random);
       pairs.add(composition);
       if (composition.transport === 'http2') http2Ports.add((await targets.of(composition)).port);
-      const what = await attack(composition, targets);
+      const what = await attack(composition, targets).catch(
+        (error: unknown) => `it ended with ${String(error)}`,
+      );
       if (what) violations.push({ composition, what });
     }
   };
