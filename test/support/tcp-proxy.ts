@@ -23,7 +23,8 @@ export class TcpProxy {
   private listeningPort = 0;
   private delayMs = 0;
   private dripping = false;
-  private cutNextRequest = false;
+  /** The proxies of which the first one that gets a request loses its reply. */
+  private cuts: TcpProxy[] = [];
   private gate: Promise<void> | undefined;
   private openGate = (): void => {};
 
@@ -55,10 +56,12 @@ export class TcpProxy {
 
   /**
    * The next request reaches the server, and is carried out; in place of its reply the client loses its connection.
-   * Connect first and have nothing in flight: a client's greeting is a request too.
+   * Connect first and have nothing in flight: a client's greeting is a request too. Of several proxies, only the one that
+   * gets the request cuts: what is sent once the loss is known gets through.
    */
-  cutAfterRequest(): void {
-    this.cutNextRequest = true;
+  cutAfterRequest(...others: TcpProxy[]): void {
+    this.cuts = [this, ...others];
+    for (const proxy of others) proxy.cuts = this.cuts;
   }
 
   /** The line goes dead: nothing gets through, and nobody is told. `restore()` delivers what was held up. */
@@ -84,7 +87,7 @@ export class TcpProxy {
   async restore(): Promise<void> {
     this.delayMs = 0;
     this.dripping = false;
-    this.cutNextRequest = false;
+    this.cuts = [];
     this.openGate();
     this.gate = undefined;
     await this.listen();
@@ -138,8 +141,8 @@ export class TcpProxy {
   }
 
   private async forwardRequest(link: Link, request: Buffer): Promise<void> {
-    link.losesReply ||= this.cutNextRequest;
-    this.cutNextRequest = false;
+    link.losesReply ||= this.cuts.length > 0;
+    for (const proxy of this.cuts) proxy.cuts = [];
     await this.write(link.server, request);
   }
 
