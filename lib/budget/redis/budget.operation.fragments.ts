@@ -135,10 +135,12 @@ export const KEEP = /* lua */ `redis.call('SET', idKey,
 
 /** Keeps an operation that is finalized now for `idTtlMs`, but not beyond its last window. */
 export const KEEP_NEW = /* lua */ `
--- Reads: idTtlMs, now, openUntilMs, nowMs, ends, gmatch, retentionMs, idKey, head, fields, limits, inherited, format.
--- Sets: keepMs, endedAtMs.
+-- Reads: idTtlMs, now, find, ends, nowMs, openUntilMs, gmatch, retentionMs, idKey, head, fields, limits, inherited,
+--   format.
+-- Sets: keepMs, endedAtMs, hasLifetime.
 local keepMs, endedAtMs = tonumber(idTtlMs), now
-if openUntilMs ~= '0' and nowMs + keepMs > tonumber(openUntilMs) then
+local hasLifetime = find(';' .. ends, ';0', 1, true)
+if not hasLifetime and nowMs + keepMs > tonumber(openUntilMs) then
   keepMs = 0
   ${WINDOWS_END}
   keepMs = math.min(keepMs, idTtlMs)
