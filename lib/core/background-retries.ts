@@ -1,5 +1,5 @@
-import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { offAbort, onAbort } from './abort-listeners.js';
 import { isOwed, SyncGuardError } from './errors.js';
 
 /** Pauses between the attempts of a call that waits. The waiting for each answer comes on top. */
@@ -18,10 +18,6 @@ export type Attempt = () => Promise<boolean>;
 export class BackgroundRetries {
   readonly #pending = new Set<Promise<void>>();
   readonly #closing = new AbortController();
-
-  constructor() {
-    setMaxListeners(0, this.#closing.signal); // After an outage many retries may wait for this signal.
-  }
 
   /**
    * Starts the retries of one call.
@@ -49,9 +45,24 @@ export class BackgroundRetries {
       const isLast = signal.aborted;
       if (!isOwed(fault) && (await attempt().catch(note))) return;
       if (isLast || performance.now() + pauseMs >= endMs) return;
-      await sleep(pauseMs, undefined, { ref: false, signal }).catch(() => {}); // An abort ends the sleep early. The last attempt follows.
+      await pause(pauseMs, signal); // An abort ends the pause early. The last attempt follows.
     }
   }
+}
+
+/** Waits for `ms`, or until the signal aborts. After an outage thousands of retries may wait for one signal. */
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const handleEvent = (): void => {
+      clearTimeout(timer);
+      offAbort(signal, listener);
+      resolve();
+    };
+    const listener = { handleEvent };
+    const timer = setTimeout(handleEvent, ms).unref();
+    if (signal.aborted) handleEvent();
+    else onAbort(signal, listener);
+  });
 }
 
 /** Repeats a call up to twice when Redis does not answer. The call must be safe to repeat. */

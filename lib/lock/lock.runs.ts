@@ -1,4 +1,5 @@
 import { AsyncResource } from 'node:async_hooks';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
 import { hashKey } from '../core/keys.js';
@@ -123,9 +124,13 @@ export class LockRuns {
 /** The longest pause between two checks. Timers stand still while the machine is suspended: after it, a loss is found soon. */
 const LOOK_EVERY_MS = 1_000;
 
+/** How many leases are renewed in one turn of the event loop. */
+const RENEWED_A_TURN = 1_000;
+
 /**
  * Wakes leases when they must be renewed or are lost. All leases share one timer. Leases that are due together are renewed
- * in one turn of the event loop, so a thousand renewals cost one write to the socket.
+ * in one turn of the event loop, so a thousand renewals cost one write to the socket. Where more are due, the others
+ * are renewed in the next turns, so that the process goes on meanwhile.
  */
 class Watchdog {
   readonly #leases = new Bag<Lease>();
@@ -153,7 +158,7 @@ class Watchdog {
     return [...this.#leases.items];
   }
 
-  /** Renews all leases in one turn, so that a lock which the server has lost is found now and not at its next renewal. */
+  /** Renews all leases now, so that a lock which the server has lost is found now and not at its next renewal. */
   renewAll(): void {
     for (const lease of this.#leases.items) {
       lease.renewNow();
@@ -169,17 +174,23 @@ class Watchdog {
     clearTimeout(this.#timer);
     this.#wakeAtMs = atMs;
     const delayMs = Math.max(Math.ceil(atMs - nowMs), 1);
-    this.#timer = this.#context.runInAsyncScope(() => setTimeout(this.#tick, delayMs).unref());
+    this.#timer = this.#context.runInAsyncScope(() => setTimeout(() => void this.#tick(), delayMs).unref());
   }
 
-  readonly #tick = (): void => {
-    this.#wakeAtMs = Infinity;
+  /** Until it has ended, `#wakeAtMs` is in the past, so no other one begins. */
+  readonly #tick = async (): Promise<void> => {
     const nowMs = performance.now();
-    let nextMs = Infinity;
+    let due = 0;
     for (const lease of this.leases()) {
+      if (lease.wakeAtMs <= nowMs && ++due > RENEWED_A_TURN) {
+        await nextTurn();
+        due = 1;
+      }
       lease.wake(nowMs);
-      nextMs = Math.min(nextMs, lease.wakeAtMs);
     }
+    this.#wakeAtMs = Infinity;
+    let nextMs = Infinity;
+    for (const { wakeAtMs } of this.#leases.items) nextMs = Math.min(nextMs, wakeAtMs);
     this.#arm(nextMs);
   };
 }

@@ -1,10 +1,13 @@
 import { Redis } from 'ioredis';
+import { createRedisBackend } from 'nestjs-syncguard';
 import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.js';
 import { BudgetReaper } from '../../lib/budget/budget.reaper.js';
 import { parsePeriodKey } from '../../lib/budget/budget.calendar.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { eventually } from '../support/eventually.js';
 import { startLyingServer } from '../support/lying-server.js';
+import { movedTime } from '../support/moved-time.js';
+import { freshRedis } from '../support/redis.js';
 
 const COMMAND_TIMEOUT_MS = 400;
 const limits = [{ period: parsePeriodKey('day'), limit: 100, thresholds: [], inherited: false }];
@@ -62,4 +65,29 @@ describe('a server whose scripts always want to be called again', () => {
     }
     expect(faults).toStrictEqual([]);
   });
+});
+
+it('a lock that is handed over for ever is not looked at for ever', async () => {
+  const client = (await freshRedis()).client();
+  const looks = async (): Promise<number> => {
+    const scripts = (await client.info('commandstats')).matchAll(/cmdstat_eval(?:sha)?:calls=(\d+)/g);
+    return [...scripts].reduce((sum, [, calls]) => sum + Number(calls), 0);
+  };
+  const lock = await createRedisBackend(client).acquire({ key: 'order', ttlMs: 30_000 });
+  // A waiter that no message reaches, and that never takes its lock.
+  await client.zadd('syncguard/queue:order', 1, `${'w'.repeat(22)}${'p'.repeat(16)}-`);
+  await client.append('syncguard:order', ' ');
+  const time = movedTime();
+  try {
+    if (lock.ok) await lock.release();
+    await client.persist('syncguard:order');
+    const before = await looks();
+    await time.pass(4_000);
+    const after = await looks();
+    expect(after - before).toBe(100);
+    await time.pass(1_000);
+    expect(await looks()).toBe(after);
+  } finally {
+    time.end();
+  }
 });

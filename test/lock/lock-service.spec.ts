@@ -31,14 +31,17 @@ const inFrontOf = (backend: LockBackend, methods: Partial<LockBackend>): LockBac
   });
 
 /** The backend, and how often a handle of its has been extended. */
-function countingExtensions(backend: LockBackend): { backend: LockBackend; extensions(): number } {
+function countingExtensions(
+  backend: LockBackend,
+  onExtend?: () => void,
+): { backend: LockBackend; extensions(): number } {
   let extensions = 0;
   const counting = inFrontOf(backend, {
     acquire: async (options: Parameters<LockBackend['acquire']>[0]) => {
       const lock = await backend.acquire(options);
       if (!lock.ok) return lock;
       const extend = lock.extend.bind(lock);
-      return Object.assign(lock, { extend: (ttlMs: number) => (extensions++, extend(ttlMs)) });
+      return Object.assign(lock, { extend: (ttlMs: number) => (extensions++, onExtend?.(), extend(ttlMs)) });
     },
   });
   return { backend: counting, extensions: () => extensions };
@@ -260,6 +263,43 @@ describe.each<[string, () => Promise<LockBackend>]>([
         locks.lock(() => time.pass(200), { key: 'order:1', ttlMs: 50, autoExtend: false }),
       );
       expect(error.code).toBe('LockLost');
+    });
+
+    it('renews thousands in turns of the event loop, and all of them in time', async () => {
+      let [turn, extensions] = [0, 0];
+      const inTurn: number[] = [];
+      const { backend: counting } = countingExtensions(backend, () => {
+        extensions++;
+        inTurn[turn] = (inTurn[turn] ?? 0) + 1;
+      });
+      const next = (): void => {
+        turn++;
+        ticking = setImmediate(next);
+      };
+      let ticking = setImmediate(next);
+      const service = serviceOn(counting, { lock: { ttlMs: 6_000 } });
+      let inside = 0;
+      let end!: () => void;
+      const ended = new Promise<void>((resolve) => (end = resolve));
+      const body = async (lock: LockContext): Promise<void> => {
+        inside++;
+        await ended;
+        lock.assertHeld();
+      };
+      const bodies = Array.from({ length: 5_000 }, (_, i) => service.lock(body, { key: `order:${i}` }));
+      try {
+        await eventually(() => expect(inside).toBe(5_000), { timeoutMs: 60_000 });
+        await time.pass(2_000);
+        await eventually(() => expect(extensions).toBe(5_000)); // A third of the TTL has passed.
+        service.renewAll();
+        await time.pass(20);
+        await eventually(() => expect(extensions).toBe(10_000));
+        expect(Math.max(...inTurn.filter(Boolean))).toBe(1_000);
+      } finally {
+        clearImmediate(ticking);
+        end();
+      }
+      await Promise.all(bodies);
     });
 
     it('extends at most three times in nine tenths of its TTL', async () => {

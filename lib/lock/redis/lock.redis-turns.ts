@@ -281,26 +281,38 @@ export class RedisTurns {
       keyJson: JSON.stringify(key),
     });
     if (typeof reply === 'string') return { waiter: reply, afterMs: CLAIM_MS };
-    return reply > 0 ? { waiter, afterMs: reply } : undefined;
+    return reply > 0 ? { waiter, afterMs: Math.min(reply, CLAIM_MS) } : undefined;
   }
 }
 
 /** Added to the life of a claim, since a key may expire a moment late. */
 const GRACE_MS = 10;
 
+/**
+ * How often a key is looked at after this process has handed it over. More are needed only where a hundred processes of
+ * its queue stand still, and there the waiters look by themselves.
+ */
+const MOST_LOOKS = 100;
+
 type HandOn = (key: string, waiter: string) => Promise<{ waiter: string; afterMs: number } | undefined>;
+
+interface Claim {
+  readonly waiter: string;
+  readonly atMs: number;
+  readonly looksLeft: number;
+}
 
 /** Checks the claims that this process has handed over, when they should have been taken. Uses one timer for each key. */
 class ClaimWatch {
-  readonly #claims = new Map<string, { waiter: string; atMs: number }>();
+  readonly #claims = new Map<string, Claim>();
   readonly #context = new AsyncResource('SyncGuardClaimWatch');
   #isClosed = false;
 
   constructor(private readonly handOn: HandOn) {}
 
-  watch(key: string, waiter: string, afterMs = CLAIM_MS): void {
-    if (this.#isClosed) return;
-    const claim = { waiter, atMs: performance.now() + afterMs + GRACE_MS };
+  watch(key: string, waiter: string, afterMs = CLAIM_MS, looksLeft = MOST_LOOKS): void {
+    if (this.#isClosed || looksLeft === 0) return;
+    const claim = { waiter, atMs: performance.now() + afterMs + GRACE_MS, looksLeft };
     const isWatched = this.#claims.has(key);
     this.#claims.set(key, claim);
     if (!isWatched) this.#arm(key, claim.atMs);
@@ -323,7 +335,7 @@ class ClaimWatch {
     this.#claims.delete(key);
     this.handOn(key, claim.waiter).then(
       (next) => {
-        if (next && !this.#claims.has(key)) this.watch(key, next.waiter, next.afterMs);
+        if (next && !this.#claims.has(key)) this.watch(key, next.waiter, next.afterMs, claim.looksLeft - 1);
       },
       () => {}, // Redis cannot be reached. The waiters repeat their attempts by themselves, after longer pauses.
     );
