@@ -22,7 +22,8 @@ const mutants: Record<string, () => void> = {
   // The holder of a lock says that it is live, and an undo does not.
   'undo-left-out': () =>
     change(release, 'local code, own', "if isLive ~= '1' then return 1 end\nlocal code, own"),
-  'finalize-keeps-reserved': () => change(finalizeScript as never, 'minus(reserved, inHold)', 'reserved'),
+  'finalize-keeps-reserved': () =>
+    change(finalizeScript as never, 'math.max(reserved - inHold, 0)', 'reserved'),
   'views-cost-nothing': () => change(viewScript as never, 'if left > 0 then left = left - 1 end', ''),
   'acquire-while-held': () => change(acquireScript as never, 'if held then', 'if false then'),
 };
