@@ -50,6 +50,8 @@ class Gate {
 
 let [session, handler] = [new Gate(), new Gate()];
 let judged: string[] = [];
+/** Each resets the connection of a call that is in its first guard. */
+let resets: (() => void)[] = [];
 
 interface Guess {
   readonly email: string;
@@ -88,6 +90,7 @@ class Guesses {
 class LooksUpTheSession implements CanActivate {
   async canActivate(context: ExecutionContext): Promise<boolean> {
     const { headers, socket } = context.switchToHttp().getRequest<IncomingMessage>();
+    if (headers['x-resets']) resets.shift()?.();
     if (headers['x-waits']) {
       const closed = once(socket, 'close');
       await session.wait();
@@ -135,7 +138,7 @@ const answerOf = async (request: ReturnType<typeof httpRequest>): Promise<Answer
 describe.each(['express', 'fastify'] as const)('how calls end that nobody waits for, on %s', (adapter) => {
   let warnings: string[];
   beforeEach(() => {
-    [session, handler, judged, warnings] = [new Gate(), new Gate(), [], []];
+    [session, handler, judged, resets, warnings] = [new Gate(), new Gate(), [], [], []];
     jest.spyOn(Logger.prototype, 'warn').mockImplementation((message: string) => void warnings.push(message));
   });
   afterEach(async () => {
@@ -161,6 +164,22 @@ describe.each(['express', 'fastify'] as const)('how calls end that nobody waits 
       session.open();
     }
     // Their address is not known any more, so only the limit by account has counted them.
+    await eventually(async () => expect(await guessAt(http)('right')).toMatchObject({ status: 429 }));
+    expect(judged).not.toContain('gone');
+    expect(warnings).toEqual([]);
+  });
+
+  it('a connection that was reset, which Node.js does not know yet, is gone', async () => {
+    const http = await start(adapter);
+    for (let i = 0; i < 3; i++) {
+      const request = send(
+        { port: new URL(http.url).port, path: '/guess', headers: { 'x-resets': '1' } },
+        ann('gone'),
+      );
+      const closed = new Promise((resolve) => request.once('close', resolve));
+      resets.push(() => request.socket?.resetAndDestroy());
+      await closed;
+    }
     await eventually(async () => expect(await guessAt(http)('right')).toMatchObject({ status: 429 }));
     expect(judged).not.toContain('gone');
     expect(warnings).toEqual([]);

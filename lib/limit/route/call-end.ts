@@ -75,8 +75,15 @@ export const rawOf = (response: ResponseLike): EndingResponse =>
  */
 export function isGone({ request, response }: LimitedCall): boolean {
   const stream = response && rawOf(response).stream;
-  return (stream ?? request.socket)?.destroyed === true;
+  return (stream ?? request.socket)?.destroyed === true || isReset(request);
 }
+
+/**
+ * Returns whether the client has reset the connection, and Node.js has not noticed yet. Then the address of the peer is gone,
+ * and ours is not. A Unix socket, or the adapter of a serverless platform, has neither.
+ */
+const isReset = ({ socket }: LimitedCall['request']): boolean =>
+  socket?.remoteAddress === undefined && socket?.localAddress !== undefined;
 
 /**
  * Reports to a call when its headers are written, by whom ever, or when its connection closes before that. A client that

@@ -6,7 +6,11 @@ import { hashKey } from '../../core/keys.js';
  */
 export interface RequestLike {
   readonly ip?: string;
-  readonly socket?: { readonly remoteAddress?: string; readonly destroyed?: boolean };
+  readonly socket?: {
+    readonly remoteAddress?: string;
+    readonly localAddress?: string;
+    readonly destroyed?: boolean;
+  };
   readonly headers: Readonly<Record<string, unknown>>;
   readonly body?: unknown;
   readonly user?: unknown;
