@@ -3,7 +3,8 @@ import type { Engine } from '../support/engines/engine.js';
 import { type Leftover, NAMES_NO_LOCK } from './history.js';
 
 const FENCE = /:fence:/;
-const INDEX = /:id:[\w-]{22}$/;
+/** Of a lock: budgets keep ids of that form too. */
+const INDEX = /^(?!\w+\/budget:).*:id:[\w-]{22}$/;
 
 /** What stands on an engine after all locks are over that must not: locks, and what nothing will ever clear away. */
 export async function findLeftovers(engine: Engine): Promise<Leftover[]> {
