@@ -8,6 +8,7 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSyn
 import { createRequire, SourceMap } from 'node:module';
 import { tmpdir } from 'node:os';
 import { dirname, join, relative, resolve } from 'node:path';
+import { encode } from '@jridgewell/sourcemap-codec';
 import { rollup } from 'rollup';
 
 const tsc = createRequire(import.meta.url).resolve('typescript/bin/tsc');
@@ -149,32 +150,14 @@ function mapLines(dir) {
     const map = JSON.parse(readFileSync(join(dir, name), 'utf8'));
     const places = new SourceMap(map);
     const lines = readFileSync(join(dir, name.replace(/\.map$/, '')), 'utf8').split('\n');
-    let last = [0, 0, 0, 0];
-    const mappings = lines.map((line, i) => {
+    const segments = lines.map((line, i) => {
       const column = Math.max(0, line.search(/\S/));
       const { originalSource, originalLine, originalColumn } = places.findEntry(i, column);
-      if (originalSource === undefined) return '';
-      const place = [column, map.sources.indexOf(originalSource), originalLine, originalColumn];
-      const segment = place.map((value, field) => vlq(value - last[field])).join('');
-      last = [0, ...place.slice(1)]; // Columns begin anew with each line.
-      return segment;
+      if (originalSource === undefined) return [];
+      return [[column, map.sources.indexOf(originalSource), originalLine, originalColumn]];
     });
-    writeFileSync(join(dir, name), JSON.stringify({ ...map, names: [], mappings: mappings.join(';') }));
+    writeFileSync(join(dir, name), JSON.stringify({ ...map, names: [], mappings: encode(segments) }));
   }
-}
-
-const BASE_64 = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/';
-
-/** A number as source maps write it: five bits a digit, the lowest first, the sign in the lowest bit of all. */
-function vlq(number) {
-  let rest = number < 0 ? 2 * -number + 1 : 2 * number;
-  let text = '';
-  do {
-    const digit = rest % 32;
-    rest = (rest - digit) / 32;
-    text += BASE_64[rest > 0 ? digit + 32 : digit];
-  } while (rest > 0);
-  return text;
 }
 
 /** Returns the name of the file that holds each module. */
