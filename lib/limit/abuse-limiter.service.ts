@@ -57,7 +57,7 @@ const { checked } = leavingAs(LimitError.from);
  *
  * @example
  * const decision = await limiter.check(`export:${user.id}`, 'export');
- * if (!decision.allowed) return comeBackIn(decision.retryAfterSecs);
+ * if (!decision.allowed) return comeBackIn(decision.retryAfterMs);
  */
 @Injectable()
 export class AbuseLimiterService implements OnModuleDestroy {
@@ -108,12 +108,17 @@ export class AbuseLimiterService implements OnModuleDestroy {
    * Returns a decision about the key, without counting or writing anything. The key is denied while it is blocked, or while a
    * limit without `blockMs` is used up. If the limit has a `blockMs` and is used up, `peek` still allows the key, because
    * only the next call sets the block. While Redis does not answer, the policy's `onError` decides, as in `check`.
+   *
+   * @param options - `cost`: decides as about a call of this cost. Default: that of the policy, or 1 if it is a function.
    */
-  async peek(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<LimiterDecision> {
-    const { signal } = checked(() => callOptions(options, []));
-    const subjects = this.#subjects(key, policy);
-    const { decision } = await this.#outage.ask(subjects, (backend) =>
-      Promise.all(subjects.map((subject) => backend.peek(subject, this.#call(signal)))),
+  async peek(key: string, policy: PolicyRef, options: LimitCallOptions = {}): Promise<LimiterDecision> {
+    const { cost, signal } = checked(() => callOptions(options, ['cost']));
+    const checks = this.#subjects(key, policy).map((subject) => ({
+      ...subject,
+      cost: costUnder(subject.policy, cost),
+    }));
+    const { decision } = await this.#outage.ask(checks, (backend) =>
+      Promise.all(checks.map((check) => backend.peek(check, this.#call(signal)))),
     );
     return decision;
   }
@@ -255,13 +260,11 @@ export class AbuseLimiterService implements OnModuleDestroy {
   #decide(key: string, ref: PolicyRef, options: LimitCallOptions): Promise<CallDecision> {
     const { cost, signal } = checked(() => callOptions(options, ['cost']));
     const checks = this.policies(ref).map((policy) => {
-      const ofCall = cost ?? policy.cost;
-      if (policy.dynamicLimit || policy.dynamicWindow || typeof ofCall === 'function')
-        throw needsRequest(policy);
+      const isFunction = typeof (cost ?? policy.cost) === 'function';
+      if (policy.dynamicLimit || policy.dynamicWindow || isFunction) throw needsRequest(policy);
       const identity = identityOf(policy.name, key);
-      if (cost !== undefined) checked(() => validateCost(policy, cost));
       const counting = policy.count === 'attempt' ? policy : this.#countingEveryCall(policy);
-      return { policy: counting, identity, cost: isUncounted(policy) ? 0 : ofCall };
+      return { policy: counting, identity, cost: costUnder(policy, cost) };
     });
     return this.decide(checks, undefined, signal);
   }
@@ -335,6 +338,13 @@ export class AbuseLimiterService implements OnModuleDestroy {
 export const identityOf = (name: string, key: string): string =>
   // A name is printable ASCII, so the first NUL ends it, whatever the key holds.
   checked(() => `${name}\0${userKey(key)}`);
+
+/** Returns the cost of a call that the guard does not make. */
+function costUnder(policy: ResolvedPolicy, given: number | undefined): number {
+  if (given !== undefined) checked(() => validateCost(policy, given));
+  if (isUncounted(policy)) return 0;
+  return given ?? (typeof policy.cost === 'number' ? policy.cost : 1);
+}
 
 const CALL_ID_BYTES = 6;
 /** Random bytes for 512 ids. Drawing them in one go is cheaper than drawing 6 bytes a call. */

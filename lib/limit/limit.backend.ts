@@ -1,4 +1,4 @@
-import { SLACK_MS } from './limit.times.js';
+import { IN_FLIGHT_MS, MAX_SLACK_MS, SLACK_WINDOWS } from './limit.times.js';
 import type { AllowedDecision, CountedCalls, DeniedDecision, LimitAlgorithm } from './limit.types.js';
 
 /** The most limits that one call is counted against. */
@@ -79,9 +79,15 @@ export interface ConfirmOptions extends CallOptions {
 /** The length of the random part of a call's id. After it the id may have the route of the call. */
 export const CALL_ID_LENGTH = 8;
 
-/** How long attempts and calls in flight are kept, in ms. */
+/** How long a log with calls in flight is kept, in ms. */
 export const keepMs = ({ shortWindowMs, longWindowMs }: LimitRules): number =>
-  Math.max(shortWindowMs, longWindowMs) + SLACK_MS;
+  Math.max(shortWindowMs, longWindowMs) + IN_FLIGHT_MS;
+
+/** How long a log of attempts alone is kept, in ms. */
+export function keepAttemptsMs({ shortWindowMs, longWindowMs }: LimitRules): number {
+  const windowMs = Math.max(shortWindowMs, longWindowMs);
+  return windowMs + Math.min(SLACK_WINDOWS * windowMs, MAX_SLACK_MS);
+}
 
 /**
  * The limiter's port. Each method is one atomic step, except for a check of several limits on a Cluster. `callId` names
@@ -109,8 +115,8 @@ export interface LimitBackend {
    * blocks. Forgets nothing while there is a block.
    */
   withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void>;
-  /** Returns the decision that a call would get now. Counts nothing. */
-  peek(subject: Subject, options?: CallOptions): Promise<BackendDecision>;
+  /** Returns the decision that a call of this cost would get now. Counts nothing. */
+  peek(check: LimitCheck, options?: CallOptions): Promise<BackendDecision>;
   // What these do is said at the service's methods of the same names.
   forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void>;
   reset(subject: Subject, options?: CallOptions): Promise<void>;

@@ -2,7 +2,7 @@ import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 import type { DeniedDecision, TooManyAttemptsCode } from './limit.types.js';
 
 /**
- * The call is denied. The client may try again after `retryAfterSecs`. Thrown by `limiter()` and the guard. Over HTTP it is a
+ * The call is denied. The client may try again after `retryAfterMs`. Thrown by `limiter()` and the guard. Over HTTP it is a
  * 429 with `Retry-After`.
  *
  * @example
@@ -14,19 +14,23 @@ import type { DeniedDecision, TooManyAttemptsCode } from './limit.types.js';
 export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
   static override readonly brand: string = 'TooManyAttemptsError';
 
-  /** Whole seconds, at least 1. */
+  /** `retryAfterMs` in whole seconds, rounded up. */
   readonly retryAfterSecs: number;
+  /** At least 1. A call after exactly this time is let in. */
+  readonly retryAfterMs: number;
   /** The whole decision. The client does not see it. It sees only when to try again. */
   readonly decision: DeniedDecision;
 
   constructor(decision: DeniedDecision, code: TooManyAttemptsCode = 'TooManyAttempts') {
-    const { retryAfterSecs } = decision;
+    // What stands in for the service in a test of the app may have seconds only.
+    const { retryAfterSecs, retryAfterMs = retryAfterSecs * 1000 } = decision;
     super({
       code,
       message: `Too many attempts. Try again in ${retryAfterSecs} ${retryAfterSecs === 1 ? 'second' : 'seconds'}.`,
-      context: { retryAfter: retryAfterSecs },
+      context: { retryAfter: retryAfterSecs, retryAtMs: Date.now() + retryAfterMs },
     });
     this.retryAfterSecs = retryAfterSecs;
+    this.retryAfterMs = retryAfterMs;
     this.decision = decision;
   }
 }

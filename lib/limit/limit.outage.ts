@@ -137,9 +137,10 @@ function asked<Subject extends PolicySubject>(
 export function toDecision({ rules }: CountedPolicy, reply: BackendDecision): LimiterDecision {
   const { shortCount, longCount } = reply;
   if (reply.status === 'denied') {
-    const retryAfterSecs = Math.max(1, Math.ceil(reply.retryAfterMs / 1000));
+    const retryAfterMs = Math.max(1, Math.ceil(reply.retryAfterMs));
+    const retryAfterSecs = Math.ceil(retryAfterMs / 1000);
     const { scope, reason } = reply;
-    return { allowed: false, scope, reason, retryAfterSecs, shortCount, longCount };
+    return { allowed: false, scope, reason, retryAfterSecs, retryAfterMs, shortCount, longCount };
   }
   const short = rules.shortThreshold - 1 - shortCount;
   const long = rules.longThreshold > 0 ? rules.longThreshold - 1 - longCount : Infinity;
@@ -161,7 +162,7 @@ export function decisive<Subject>(
 }
 
 const severity = (decision: LimiterDecision): number =>
-  decision.allowed ? -decision.remaining : decision.retryAfterSecs;
+  decision.allowed ? -decision.remaining : decision.retryAfterMs;
 
 const FAILURES_TO_OPEN = 5;
 const FIRST_PAUSE_MS = 1_000;

@@ -93,8 +93,10 @@ export interface DeniedDecision {
   readonly scope: LimitScope;
   /** The text that was passed to `block()`, `'busy'` if calls in flight use up the rest, otherwise the scope. */
   readonly reason: string;
-  /** Whole seconds, at least 1. A call after exactly this time is let in. */
+  /** `retryAfterMs` in whole seconds, rounded up. */
   readonly retryAfterSecs: number;
+  /** At least 1. A call after exactly this time is let in. */
+  readonly retryAfterMs: number;
   /** Attempts in the short window when the call was denied, or when the block was set. */
   readonly shortCount: number;
   readonly longCount: number;

@@ -197,12 +197,17 @@ describe('TooManyAttemptsError', () => {
   const denied = { allowed: false, scope: 'temp', reason: 'temp', shortCount: 5, longCount: 5 } as const;
 
   it('says how long to wait, in words and for programs', () => {
-    expect(new TooManyAttemptsError({ ...denied, retryAfterSecs: 1 }).message).toBe(
+    expect(new TooManyAttemptsError({ ...denied, retryAfterSecs: 1, retryAfterMs: 20 }).message).toBe(
       'Too many attempts. Try again in 1 second.',
     );
-    expect(new TooManyAttemptsError({ ...denied, retryAfterSecs: 90 }, 'RateLimited')).toMatchObject({
+    const error = new TooManyAttemptsError(
+      { ...denied, retryAfterSecs: 90, retryAfterMs: 89_100 },
+      'RateLimited',
+    );
+    expect(error).toMatchObject({
       code: 'RateLimited',
       message: 'Too many attempts. Try again in 90 seconds.',
+      retryAfterMs: 89_100,
       context: { retryAfter: 90 },
     });
   });

@@ -56,6 +56,16 @@ describe('the limiter’s keys', () => {
     expect(await ttl('seq')).toBe(minutes(11)); // the longer window after the block has ended
   });
 
+  it.each<[LimitPolicy['count'], number]>([
+    ['attempt', 600], // Three windows. A million addresses at a limit of a few ms need no minute of memory.
+    ['failure', 60_200], // A call in flight is known for a minute.
+  ])('live for a few windows where these are short: %s', async (count, ttlMs) => {
+    workerRedis().clock.hold();
+    const policy = { name: 'fast', limit: 3, windowMs: 200, count } as const;
+    await backend.check([checkOf(policy)], createCallId());
+    expect(await admin.pttl(await keyOf('attempts'))).toBe(ttlMs);
+  });
+
   it.each<LimitPolicy>([LOGIN, API, { ...LOGIN, count: 'failure' }, { ...API, count: 'failure' }, BULK])(
     'all have a TTL after any sequence of operations, also where PERSIST took it away: %j',
     async (policy) => {

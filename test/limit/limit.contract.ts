@@ -43,6 +43,8 @@ const BULK = {
   windowMs: seconds(10),
 } satisfies LimitPolicy;
 
+const DENIED = { allowed: false, scope: 'temp', reason: 'temp' } as const;
+
 export function describeLimitBackend(name: string, createHarness: () => Promise<LimitHarness>): void {
   describe(`the abuse limiter on ${name}`, () => {
     let harness: LimitHarness;
@@ -73,7 +75,7 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
           { allowed: true, shortCount: 2, longCount: 2, remaining: 2, resetMs: minutes(1) },
           { allowed: true, shortCount: 3, longCount: 3, remaining: 1, resetMs: minutes(1) },
           { allowed: true, shortCount: 4, longCount: 4, remaining: 0, resetMs: minutes(1) },
-          { allowed: false, scope: 'temp', reason: 'temp', retryAfterSecs: 60, shortCount: 5, longCount: 5 },
+          { ...DENIED, retryAfterSecs: 60, retryAfterMs: minutes(1), shortCount: 5, longCount: 5 },
         ]);
       });
 
@@ -95,10 +97,9 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         await attempts(5);
         for (let left = 60; left > 0; left -= 20) {
           expect(await attempt()).toEqual({
-            allowed: false,
-            scope: 'temp',
-            reason: 'temp',
+            ...DENIED,
             retryAfterSecs: left,
+            retryAfterMs: seconds(left),
             shortCount: 5,
             longCount: 5,
           });
@@ -428,10 +429,9 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         await attempts(2, API);
         advance(500);
         expect(await attempt(API)).toEqual({
-          allowed: false,
-          scope: 'temp',
-          reason: 'temp',
+          ...DENIED,
           retryAfterSecs: 6,
+          retryAfterMs: 5_500,
           shortCount: 3,
           longCount: 3,
         });
@@ -476,7 +476,7 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await attempts(3, BULK)).toEqual([
           { allowed: true, shortCount: 2, longCount: 2, remaining: 1, resetMs: seconds(6) },
           { allowed: true, shortCount: 3, longCount: 3, remaining: 0, resetMs: seconds(6) },
-          { allowed: false, scope: 'temp', reason: 'temp', retryAfterSecs: 6, shortCount: 3, longCount: 3 },
+          { ...DENIED, retryAfterSecs: 6, retryAfterMs: seconds(6), shortCount: 3, longCount: 3 },
         ]);
       });
 
@@ -668,8 +668,8 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
       });
     });
 
-    describe('retryAfterSecs', () => {
-      it('is exact for any policy: a second less is denied, that long is let in', async () => {
+    describe('retryAfterMs', () => {
+      it('is exact for any policy: a millisecond less is denied, that long is let in', async () => {
         let run = 0;
         const plain = {
           windowMs: fc.integer({ min: 10, max: 100_000 }),
@@ -683,14 +683,14 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         await fc.assert(
           fc.asyncProperty(anyPolicy, fc.double({ min: 0, max: 1, noNaN: true }), async (shape, pace) => {
             const policy = { ...shape, name: `exact${run++}` };
-            const { retryAfterSecs } = await untilDenied(
+            const { retryAfterMs, retryAfterSecs } = await untilDenied(
               policy,
               Math.floor((pace * (policy.windowMs - 1)) / 5),
             );
-            advance(seconds(retryAfterSecs - 1));
-            if (retryAfterSecs > 1)
-              expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: false });
-            advance(seconds(1));
+            expect(retryAfterSecs).toBe(Math.ceil(retryAfterMs / 1000));
+            advance(retryAfterMs - 1);
+            expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: false, retryAfterMs: 1 });
+            advance(1);
             expect(await limiter.check('ann', policy)).toMatchObject({ allowed: true });
           }),
           { numRuns: 100 },
@@ -705,11 +705,29 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         }
       }
 
+      it('is the rest of a window of 200 ms, and not a second', async () => {
+        const policy = { name: 'fast', limit: 1, windowMs: 200 };
+        await attempt(policy);
+        advance(50);
+        expect(await attempt(policy)).toMatchObject({ retryAfterSecs: 1, retryAfterMs: 150 });
+        const error = await limiter.limiter('ann', policy).catch((thrown: unknown) => thrown);
+        expect(error).toMatchObject({ retryAfterMs: 150, context: { retryAfter: 1 } });
+        const leftMs = ((error as TooManyAttemptsError).context.retryAtMs as number) - Date.now();
+        expect(leftMs).toBeLessThanOrEqual(150);
+      });
+
+      it('of several limits is that of the longest wait, also within a second', async () => {
+        const limits = [300, 200].map((windowMs, i) => ({ name: `fast${i}`, limit: 1, windowMs }));
+        await limiter.check('ann', limits);
+        expect(await limiter.check('ann', limits)).toMatchObject({ retryAfterSecs: 1, retryAfterMs: 300 });
+        expect(await limiter.check('ann', limits.reverse())).toMatchObject({ retryAfterMs: 300 });
+      });
+
       it('counts manual blocks down', async () => {
         await limiter.block('ann', LOGIN, 1_500);
-        expect(await attempt()).toMatchObject({ retryAfterSecs: 2 });
+        expect(await attempt()).toMatchObject({ retryAfterSecs: 2, retryAfterMs: 1_500 });
         advance(1_499);
-        expect(await attempt()).toMatchObject({ retryAfterSecs: 1 });
+        expect(await attempt()).toMatchObject({ retryAfterSecs: 1, retryAfterMs: 1 });
         advance(1);
         expect(await attempt()).toMatchObject({ allowed: true });
       });
@@ -755,6 +773,22 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
             resetMs: seconds(40),
           });
         expect(await limiter.peek('bob', LOGIN)).toMatchObject({ shortCount: 0, remaining: 4, resetMs: 0 });
+      });
+
+      it('decides as about a call of the given cost, or of that of the policy', async () => {
+        for (const policy of [API, BULK, { ...API, name: 'failed', count: 'failure' as const }]) {
+          await limiter.check('ann', policy, { cost: 2 });
+          advance(seconds(4));
+          expect(await limiter.peek('ann', policy, { cost: 1 })).toMatchObject({
+            allowed: true,
+            remaining: 1,
+          });
+          const denied = { allowed: false, retryAfterMs: seconds(6), shortCount: 2 };
+          expect(await limiter.peek('ann', policy, { cost: 2 })).toMatchObject(denied);
+          expect(await limiter.peek('ann', { ...policy, cost: 2 })).toMatchObject(denied);
+          expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: true, shortCount: 2 });
+          await expect(limiter.peek('ann', policy, { cost: 4 })).rejects.toThrow(/cost must be an integer/);
+        }
       });
 
       it('sees blocks, and limits that are used up', async () => {

@@ -233,7 +233,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
           asks: [subject],
           text: `peek ${JSON.stringify(subject.identity)}`,
           onBackend: (backend) => backend.peek(subject),
-          onModel: (model) => model.peek(subject.identity, subject.policy),
+          onModel: (model) => model.peek(subject),
         };
       }
       const asked = dice < 48 ? pick(groups) : [checkOf()];
@@ -303,8 +303,9 @@ async function settle(
   await onRedis();
   for (const identity of cast.identities) {
     const policy = cast.policies.find(({ name }) => identity.startsWith(`${name}\0`)) as ResolvedPolicy;
-    await memory.peek({ identity, policy });
-    model.peek(identity, policy);
+    const check = { identity, policy, cost: 1 };
+    await memory.peek(check);
+    model.peek(check);
   }
 }
 

@@ -84,8 +84,11 @@ export class LimitModel {
     }
   }
 
-  private keep(state: State, { rules }: Policy): void {
-    state.keptUntil = this.now + Math.max(rules.shortWindowMs, rules.longWindowMs) + 60 * SECOND;
+  /** A log is kept for three windows, but not for more than a minute after its own. Flights need that minute. */
+  private keep(state: State, { rules, count }: Policy): void {
+    const windowMs = Math.max(rules.shortWindowMs, rules.longWindowMs);
+    const slackMs = count === 'attempt' ? Math.min(2 * windowMs, 60 * SECOND) : 60 * SECOND;
+    state.keptUntil = this.now + windowMs + slackMs;
   }
 
   private enter(state: State, policy: Policy, cost: number, id: string): BackendDecision {
@@ -133,19 +136,20 @@ export class LimitModel {
     if (state.struckBy === routeOf(id)) state.strikes = { short: 0, long: 0 };
   }
 
-  peek(identity: string, policy: Policy): BackendDecision {
+  peek({ identity, policy, cost }: Limit): BackendDecision {
     const state = this.at(identity);
     if (this.blocked(state)) return this.blockOf(state);
     if (policy.algorithm === 'fixed-window') {
       const standing = this.open(state);
-      return standing && standing.count + 1 >= policy.rules.shortThreshold
+      return standing && standing.count + cost >= policy.rules.shortThreshold
         ? this.usedUp(standing, policy)
         : this.counted(state, policy);
     }
     const short = this.short(state, policy);
     const counts = { shortCount: short.length, longCount: this.long(state, policy).length };
     const { shortWindowMs, shortThreshold, shortBlockMs } = policy.rules;
-    if (shortBlockMs === 0 && short.length + 1 >= shortThreshold) return this.full(short, counts, policy, 1);
+    if (shortBlockMs === 0 && short.length + cost >= shortThreshold)
+      return this.full(short, counts, policy, cost);
     const resetMs =
       short.length === 0
         ? 0

@@ -39,6 +39,7 @@ class Routes {
     throw new TooManyAttemptsError({
       ...{ allowed: false, scope: 'manual', reason: 'manual', shortCount: 0, longCount: 0 },
       retryAfterSecs: 30 * DAY_SECS,
+      retryAfterMs: days(30),
     });
   }
 }

@@ -4,7 +4,6 @@ import {
   type BackendDecision,
   type CallOptions,
   type ConfirmOptions,
-  isUncounted,
   keepMs,
   type LimitBackend,
   type LimitCheck,
@@ -87,12 +86,13 @@ export class MemoryLimitBackend implements LimitBackend {
       ledger.penalties = { ...ledger.penalties, shortStrikes: 0, longStrikes: 0 };
   }
 
-  async peek(subject: Subject, options?: CallOptions): Promise<BackendDecision> {
+  async peek(check: LimitCheck, options?: CallOptions): Promise<BackendDecision> {
     const nowMs = this.#start(options);
-    const { rules, algorithm } = subject.policy;
-    const ask = { ledger: this.#seen(subject, nowMs), rules, cost: 1, callId: '', nowMs, commit: false };
+    const { cost, policy } = check;
+    const { rules, algorithm } = policy;
+    const ask = { ledger: this.#seen(check, nowMs), rules, cost, callId: '', nowMs, commit: false };
     const decider = algorithm === 'fixed-window' ? window : peek;
-    return decideUnlessBlocked(isUncounted(subject.policy) ? look : decider, ask);
+    return decideUnlessBlocked(cost === 0 ? look : decider, ask);
   }
 
   async forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void> {

@@ -107,11 +107,11 @@ export function fullTiers(
   };
 }
 
-export function addCall(ask: Ask): void {
-  const { ledger, rules, cost, callId, nowMs } = ask;
+export function addCall(ask: Ask, keptMs: number): void {
+  const { ledger, cost, callId, nowMs } = ask;
   ledger.inFlight.delete(callId);
   ledger.attempts.add(callId, countedAt(ask), cost);
-  ledger.endsAtMs = nowMs + keepMs(rules);
+  ledger.endsAtMs = nowMs + keptMs;
 }
 
 export function addInFlight({ ledger, rules, cost, callId, nowMs }: Ask): void {

@@ -1,4 +1,4 @@
-import type { BackendDecision, LimitCounts } from '../limit.backend.js';
+import { type BackendDecision, keepAttemptsMs, keepMs, type LimitCounts } from '../limit.backend.js';
 import { BUSY_RETRY_MS } from '../limit.times.js';
 import {
   addCall,
@@ -33,7 +33,7 @@ export function attempt(ask: Ask): BackendDecision {
   if (full.short && rules.shortBlockMs === 0) return denyUntilRoom(ask, counts);
   const blocks = full.long || full.short;
   if (!commit) return blocks ? denied(counts, 1) : allowed(ask, counts);
-  addCall(ask);
+  addCall(ask, keepAttemptsMs(rules));
   const counted = { shortCount: counts.shortCount + cost, longCount: counts.longCount + cost };
   return blocks ? setBlock(ask, full, counted) : allowed(ask, counted);
 }
@@ -62,7 +62,7 @@ export const reserve = (ask: Ask): BackendDecision => enterWith(ask, ask.cost);
 function settle(ask: Ask, next: number, blocks: boolean): BackendDecision {
   const { ledger, rules, callId, nowMs } = ask;
   stepBack(ask);
-  if (!ledger.attempts.has(callId)) addCall(ask);
+  if (!ledger.attempts.has(callId)) addCall(ask, keepMs(rules));
   const block = ledger.liveBlock(nowMs);
   if (block) return blocked(block, nowMs);
   const counts = countWithFlights(ask);

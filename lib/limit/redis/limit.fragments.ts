@@ -1,6 +1,6 @@
 import { takeApart } from '../../script/fragments.js';
 import { CALL_ID_LENGTH } from '../limit.backend.js';
-import { IN_FLIGHT_MS, SLACK_MS } from '../limit.times.js';
+import { IN_FLIGHT_MS, MAX_SLACK_MS, SLACK_WINDOWS } from '../limit.times.js';
 
 /** Where the route begins in the id of a call: see `createCallId`. */
 export const ROUTE_AT = CALL_ID_LENGTH + 1;
@@ -71,13 +71,20 @@ end`;
 export const formatPenalties = (by: string): string =>
   `string.format('%.0f %.0f %.0f %.0f %s %s',\n  shortFloor, longFloor, shortStrikes, longStrikes, ${by}, struckBy)`;
 
-/** Reads what a log decides by. `keepMs` is how long its attempts are kept. */
-export const READ_STATE = /* lua */ `
+/** How much longer than its window a log is kept that has attempts alone, or calls in flight too. */
+const SLACK = {
+  attempts: `math.min(${SLACK_WINDOWS} * longestMs, ${MAX_SLACK_MS})`,
+  flights: String(IN_FLIGHT_MS),
+};
+
+/** Reads what a log decides by. `keepMs` is how long the log is kept. */
+export const readState = (kept: keyof typeof SLACK): string => /* lua */ `
 -- Reads: call, block, penalties, longWindowMs, shortWindowMs.
--- Sets: state, blockValue, penaltiesValue, keepMs.
+-- Sets: state, blockValue, penaltiesValue, longestMs, keepMs.
 local state = call('MGET', block, penalties)
 local blockValue, penaltiesValue = state[1], state[2]
-local keepMs = (longWindowMs > shortWindowMs and longWindowMs or shortWindowMs) + ${SLACK_MS}`;
+local longestMs = longWindowMs > shortWindowMs and longWindowMs or shortWindowMs
+local keepMs = longestMs + ${SLACK[kept]}`;
 
 export const DENY_IF_BLOCKED = /* lua */ `
 -- Reads: blockValue, call, block, commit, attempts, keepMs, penalties, penaltiesTtlMs.${denyIfBlocked(
@@ -127,8 +134,8 @@ if longThreshold > 0 then
   if longFloor > longFrom then longFrom = longFloor end
 end`;
 
-export const openLog = (names: readonly Penalty[]): string =>
-  `${READ_STATE}${DENY_IF_BLOCKED}${readPenalties(names)}${WINDOW_STARTS}`;
+export const openLog = (names: readonly Penalty[], kept: keyof typeof SLACK): string =>
+  `${readState(kept)}${DENY_IF_BLOCKED}${readPenalties(names)}${WINDOW_STARTS}`;
 
 /** When a call counts. It comes after what has set a block, so that it counts for the next one. */
 export const COUNTED_AT = 'math.max(nowMs, shortFloor + 1, longFloor + 1)';

@@ -5,7 +5,6 @@ import {
   type BackendDecision,
   type CallOptions,
   type ConfirmOptions,
-  isUncounted,
   keepMs,
   type LimitBackend,
   type LimitCheck,
@@ -73,10 +72,10 @@ export class RedisLimitBackend implements LimitBackend {
     return this.#run(withdrawScript, this.#keysOf(check), args, options);
   }
 
-  peek(subject: Subject, options: CallOptions = {}): Promise<BackendDecision> {
-    const isFixed = subject.policy.algorithm === 'fixed-window';
-    const mode = isUncounted(subject.policy) ? 'look' : isFixed ? 'peek-window' : 'peek';
-    return this.#decideOne({ ...subject, cost: 1 }, mode, '', options);
+  peek(check: LimitCheck, options: CallOptions = {}): Promise<BackendDecision> {
+    const isFixed = check.policy.algorithm === 'fixed-window';
+    const mode = check.cost === 0 ? 'look' : isFixed ? 'peek-window' : 'peek';
+    return this.#decideOne(check, mode, '', options);
   }
 
   forgive(subject: Subject, count: number, callId: string, options: CallOptions = {}): Promise<void> {
@@ -169,14 +168,7 @@ export class RedisLimitBackend implements LimitBackend {
       const counted = checks.slice(0, decisions.length - 1).filter(({ cost }) => cost > 0);
       await Promise.all(counted.map((earlier) => this.withdraw(earlier, callId, false, options)));
       const rest = checks.slice(decisions.length);
-      return [
-        ...decisions,
-        ...(await Promise.all(
-          rest.map((later) =>
-            later.cost > 0 ? this.peek(later, options) : this.#decideOne(later, 'look', '', options),
-          ),
-        )),
-      ];
+      return [...decisions, ...(await Promise.all(rest.map((later) => this.peek(later, options))))];
     }
     return decisions;
   }

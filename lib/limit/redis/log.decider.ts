@@ -9,7 +9,6 @@ import {
   DENY_IF_BLOCKED,
   FLOORS,
   READ_NEWEST,
-  READ_STATE,
   SCORE,
   SET_BLOCK,
   WAIT_FOR_ROOM,
@@ -20,6 +19,7 @@ import {
   indent,
   openLog,
   readPenalties,
+  readState,
 } from './limit.fragments.js';
 
 /** Denies a call under a limit without a block, until enough of the oldest attempts leave the window for it to fit. */
@@ -30,7 +30,7 @@ return waitForRoom(cost, shortCount, shortThreshold, shortFrom, shortWindowMs)
   .. ' window ' .. shortCount .. ' ' .. longCount`;
 
 /** Counts a call, and sets a block if the call fills a tier. A call that is counted already does neither. */
-export const ATTEMPT = /* lua */ `${openLog(ALL_PENALTIES)}
+export const ATTEMPT = /* lua */ `${openLog(ALL_PENALTIES, 'attempts')}
 ${COUNT_ATTEMPTS}
 ${fullTiers('cost')}
 if shortFull and shortBlockMs == 0 and not ${SCORE} then
@@ -58,7 +58,7 @@ end
 ${SET_BLOCK}`;
 
 /** Keeps a call as in flight, if there is room for it beside the calls that count and those in flight. */
-const enter = (needed: string): string => /* lua */ `${openLog(FLOORS)}
+const enter = (needed: string): string => /* lua */ `${openLog(FLOORS, 'flights')}
 local known = ${SCORE}
 ${COUNT_WITH_FLIGHTS}
 if known then
@@ -93,7 +93,9 @@ export const ENTER = enter('shortBlockMs == 0 and cost or 0');
 export const RESERVE = enter('cost');
 
 /** Counts a call in flight, even while there is a block. */
-const countFlight = (penalties: Parameters<typeof readPenalties>[0]): string => /* lua */ `${READ_STATE}
+const countFlight = (
+  penalties: Parameters<typeof readPenalties>[0],
+): string => /* lua */ `${readState('flights')}
 ${readPenalties(penalties)}
 if (${SCORE} or -1) < 0 then
   ${indent(CHECK_BLOCK_KEYS, 2)}
@@ -125,9 +127,9 @@ export const GRANT = settle('1');
 export const FILL = /* lua */ `${countFlight(FLOORS)}
 return ${ALLOWED}`;
 
-/** Decides as a call of cost 1 would be decided, and writes nothing. The time until the window is empty is exact. */
+/** Decides as a call would be decided, and writes nothing. The time until the window is empty is exact. */
 export const PEEK = /* lua */ `${CHECK_BLOCK_KEYS}
-${openLog(FLOORS)}
+${openLog(FLOORS, 'attempts')}
 local shortCount = call('ZCOUNT', attempts, '(' .. shortFrom, '+inf')
 local longCount = call('ZCOUNT', attempts, '(' .. longFrom, '+inf')
 if shortBlockMs == 0 and shortCount + cost >= shortThreshold then

@@ -1,4 +1,5 @@
-import { AbuseLimiterService, LockService } from 'nestjs-syncguard';
+import { Module } from '@nestjs/common';
+import { AbuseLimiterService, LockService, SyncGuardModule } from 'nestjs-syncguard';
 import { eventually } from '../../support/eventually.js';
 import { stage } from './instances.js';
 
@@ -39,6 +40,20 @@ describe('docs/guides/third-party-api.md', () => {
     on.redis.clock.advance(3_000);
     await Promise.all([...forecasts, forecast('late')]);
     expect(api.asked).toEqual([...cities, 'late']);
+  });
+
+  it('lets five calls that wait as they are told out in 0.4 s, at 10 a second', async () => {
+    const { WeatherApi } = await import('./third-party-api/weather.js');
+    const limits = { weather: { limit: 1, windowMs: 100 } };
+    const imports = [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL, limits })];
+    @Module({ imports, providers: [WeatherApi] })
+    class FastModule {}
+    const api = (await on.start(FastModule)).app.get(WeatherApi);
+    const startMs = performance.now();
+    for (let i = 0; i < 5; i++) await api.forecast(`city ${i}`);
+    const tookMs = performance.now() - startMs;
+    expect(tookMs).toBeGreaterThan(395);
+    expect(tookMs).toBeLessThan(1_500); // In whole seconds it took 4 s.
   });
 
   it('calls nobody without Redis', async () => {

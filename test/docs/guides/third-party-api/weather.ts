@@ -20,10 +20,10 @@ export class WeatherApi {
     for (;;) {
       const decision = await this.limiter.check('weather.example', 'weather'); // Key, limit.
       if (decision.allowed) return;
-      const waitMs = seconds(decision.retryAfterSecs); // Whole seconds, rounded up.
-      if (Date.now() + waitMs > untilMs)
+      const { retryAfterMs } = decision; // For a header: `retryAfterSecs`.
+      if (Date.now() + retryAfterMs > untilMs)
         throw new ServiceUnavailableException('Ask again later.');
-      await sleep(waitMs);
+      await sleep(retryAfterMs);
     }
   }
 }
