@@ -195,8 +195,11 @@ async function start(
   ));
 }
 
-const post = async (path: string, headers: Record<string, string> = {}): Promise<number> =>
-  (await fetch(url + path, { method: 'POST', headers })).status;
+const answer = (path: string, headers: Record<string, string> = {}): Promise<Response> =>
+  fetch(url + path, { method: 'POST', headers });
+
+const post = async (path: string, headers?: Record<string, string>): Promise<number> =>
+  (await answer(path, headers)).status;
 
 async function statuses(n: number, path: string, headers?: Record<string, string>): Promise<number[]> {
   const all: number[] = [];
@@ -231,6 +234,16 @@ describe.each(CELLS)('a guard that judges passwords, on %s and %s', (adapter, ba
     const answers = await Promise.all(Array.from({ length: 30 }, () => post('/guess')));
     expect(answers.filter((status) => status === 401)).toHaveLength(3);
     expect(judged).toBe(3);
+  });
+
+  it('shows no count of the calls that a guard refuses: they stand in a bucket of their own', async () => {
+    const { controller } = (PLACES['a guard below'] as (typeof PLACES)[string])(
+      POLICIES['failures by address and user'] as LimitPolicy,
+    );
+    await start([adapter, backend], [controller], { limit: { headers: 'draft-10' } });
+    expect((await answer('/guess')).headers.has('ratelimit')).toBe(false);
+    const passed = await answer('/guess', { 'x-password': 'correct' });
+    expect(passed.headers.get('ratelimit')).toContain('r=3');
   });
 
   it('gives the room back once the guards are passed', async () => {

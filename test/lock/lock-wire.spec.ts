@@ -491,6 +491,8 @@ describe('an acquire that a Cluster client sends again after the next one got th
   let switchMaster: () => void;
   let sendAgain: () => Promise<unknown>;
   let keys: () => Promise<string[]>;
+  /** What was sent to the master that has the keys now. */
+  let sent: Promise<unknown>[];
 
   // The client knows a Cluster, and keeps what is sent until `sendAgain()`. After `switchMaster()` another master has the
   // keys, which gets what is sent from then on, and owes no reply to what was kept.
@@ -499,11 +501,16 @@ describe('an acquire that a Cluster client sends again after the next one got th
     const client = server.client();
     const send = client.sendCommand.bind(client);
     kept = [];
+    sent = [];
     let isKeeping = true;
-    client.sendCommand = (...sent) => {
-      if (!isKeeping || !sent[0].name.startsWith('eval')) return send(...sent);
-      kept.push(sent);
-      return sent[0].promise;
+    client.sendCommand = (...call) => {
+      if (!call[0].name.startsWith('eval')) return send(...call);
+      if (!isKeeping) {
+        sent.push(call[0].promise);
+        return send(...call);
+      }
+      kept.push(call);
+      return call[0].promise;
     };
     const slots = Array.from({ length: 16_384 }, () => ['old:1']);
     Object.assign(client, { isCluster: true, slots, nodes: () => [] });
@@ -533,6 +540,23 @@ describe('an acquire that a Cluster client sends again after the next one got th
   it('leaves no lock behind when it runs after the release', async () => {
     await lock(() => 1);
     await sendAgain();
+    await nothingIsLeft();
+  });
+
+  it('leaves no lock behind when its connection was lost, and it runs after the first release', async () => {
+    const acquiring = backend.acquire({ key: KEY, ttlMs: TTL_MS });
+    await eventually(() => expect(kept).toHaveLength(1));
+    switchMaster();
+    const [[lost]] = kept as [Parameters<Redis['sendCommand']>];
+    lost.reject(new Error('Connection is closed.'));
+    await expect(acquiring).rejects.toMatchObject({ code: 'ServiceUnavailable' });
+    await eventually(() => expect(sent).toHaveLength(1));
+    expect(await sent[0]).toBe(-1); // There was nothing to release yet.
+    // What stood in the buffer of the server.
+    await workerRedis()
+      .client()
+      .call(lost.name, ...(lost.args as string[]));
+    expect(await other.isLocked({ key: KEY })).toBe(true);
     await nothingIsLeft();
   });
 
