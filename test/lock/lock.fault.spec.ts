@@ -259,14 +259,17 @@ describe('locks when Redis fails', () => {
 
   it('shutdown waits for acquires on their way, and gives their locks back', async () => {
     const locks = new LockService(await own(), resolveOptions());
-    proxy.delay(50);
+    proxy.delay(200);
     const body = jest.fn();
     const late = [
       failure(locks.lock(body, { key: 'order:1' })),
       failure(locks.acquire({ key: 'order:2', ttlMs: TTL_MS })),
     ];
-    await sleep(10);
+    await eventually(async () =>
+      expect(await server.client().exists('syncguard:order:1', 'syncguard:order:2')).toBe(2),
+    );
     await locks.onModuleDestroy();
+    await proxy.refuse(); // The connection closes after this step of a shutdown.
     for (const { code } of await Promise.all(late)) expect(code).toBe('ServiceUnavailable');
     expect(body).not.toHaveBeenCalled();
     await nothingIsHeld();
