@@ -391,6 +391,20 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
         }
       });
 
+      it('are handed on with a fence of their own each, by a call that does not get all', async () => {
+        const first = granted(await backend.acquire({ key: B, ttlMs: TTL_MS }));
+        await first.release();
+        advance(-60_000); // The counter of A is behind that of B from here on.
+        const held = granted(await backend.acquire({ key: B, ttlMs: 10_000 }));
+        const places: number[] = [];
+        const service = serviceOn(withPlaces(backends[1], places));
+        const waiting = service.lock(({ fence }) => fence, { key: B, timeoutMs: 20_000 });
+        await eventually(() => expect(places).toHaveLength(1));
+        advance(11_000);
+        expect((await backend.acquire({ keys: [A, B], ttlMs: TTL_MS })).ok).toBe(false);
+        expect((await waiting) > held.fence).toBe(true);
+      });
+
       it('are extended together, and not where one is lost', async () => {
         const lock = granted(await backend.acquire({ keys: [A, B], ttlMs: 10_000 }));
         expect(await lock.extend(60_000)).toMatchObject({ ok: true });
