@@ -12,6 +12,7 @@ export type {
 export { days, hours, minutes, seconds } from './core/time.js';
 export { SyncGuardHealthIndicator, type SyncGuardHealth } from './module/syncguard.health.js';
 export { SyncGuardExceptionFilter, toHttpException } from './transport/syncguard-exception.filter.js';
+export { HangUp } from './transport/hang-up.decorator.js';
 export { ScriptLoader } from './assembly/script-loader.js';
 export type { RedisConnectionOptions } from './redis/redis.client.js';
 

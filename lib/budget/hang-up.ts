@@ -1,4 +1,6 @@
 import { SyncGuardError } from '../core/errors.js';
+import { read, safely } from '../core/foreign-values.js';
+import { signalsIn } from '../method/abort-signals.js';
 
 const ABORT_NAMES = new Set(['AbortError', 'TimeoutError']);
 /** Errors of clients of language models that do not set `name`, so they are recognised by their class. */
@@ -31,7 +33,8 @@ export function isHangUp(error: unknown, args: readonly unknown[]): boolean {
   return chain.some((each) => isAbort(each) || partsOf(each).some(isPartAbort)) || hasAborted(args);
 }
 
-export const hasAborted = (args: readonly unknown[]): boolean => args.some(hasAbortedSignal);
+export const hasAborted = (args: readonly unknown[]): boolean =>
+  signalsIn(args).some(({ aborted }) => aborted);
 
 function causesOf(error: unknown): unknown[] {
   const chain: unknown[] = [];
@@ -62,38 +65,7 @@ const isAbort = (error: unknown): boolean =>
 const costsNothing = (error: unknown): boolean =>
   safely(() => error instanceof SyncGuardError) || NOT_CONNECTED.has(textOf(error, 'code'));
 
-/** Returns whether an argument is an aborted signal or has one, such as an options object or a Request. */
-function hasAbortedSignal(arg: unknown): boolean {
-  if (isAborted(arg) || isAborted(read(arg, 'signal'))) return true;
-  return namesIn(arg).some((name) => isAborted(read(arg, name)));
-}
-
-const isAborted = (value: unknown): boolean =>
-  read(value, 'aborted') === true && typeof read(value, 'addEventListener') === 'function';
-
-/** Returns the property names of a plain object, and none for anything else. */
-function namesIn(value: unknown): string[] {
-  if (typeof value !== 'object' || value === null) return [];
-  const prototype: unknown = safely(() => Object.getPrototypeOf(value) as unknown);
-  const isPlain = prototype === Object.prototype || prototype === null;
-  return (isPlain && safely(() => Object.keys(value))) || [];
-}
-
 function textOf(value: unknown, name: string): string {
   const text = read(value, name);
   return typeof text === 'string' ? text : '';
-}
-
-function read(value: unknown, name: string): unknown {
-  if ((typeof value !== 'object' && typeof value !== 'function') || value === null) return undefined;
-  return safely(() => (value as Record<string, unknown>)[name]);
-}
-
-/** Reads foreign values: their getters may throw, and a Proxy may throw at every access. */
-function safely<T>(look: () => T): T | undefined {
-  try {
-    return look();
-  } catch {
-    return undefined;
-  }
 }

@@ -8,6 +8,7 @@ import {
   memberName,
   replaceMethod,
 } from '../method/replace-method.js';
+import { hangUpParameter } from '../transport/hang-up.decorator.js';
 import { SyncGuardConfigError } from '../core/errors.js';
 import { describe, duration, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import { BudgetInputError } from './budget.errors.js';
@@ -139,7 +140,11 @@ export function WithBudget<
         };
         return budgets.runBody(body, runOptions, { args, stream });
       };
-      return wrapMethod(original, around, () => options.ttlMs ?? DEFAULT_TTL_MS);
+      return wrapMethod(original, {
+        around,
+        patienceMs: () => options.ttlMs ?? DEFAULT_TTL_MS,
+        hangUpAt: hangUpParameter(target, propertyKey),
+      });
     });
     injectInto(target, BUDGET_SERVICE);
   };

@@ -1,3 +1,4 @@
+import { signalsIn, withAnyOf } from '../method/abort-signals.js';
 import { type Around, wrapMethod } from '../method/wrap-method.js';
 import {
   type ComposableMethodDecorator,
@@ -6,10 +7,12 @@ import {
   memberName,
   replaceMethod,
 } from '../method/replace-method.js';
+import { hangUpParameter } from '../transport/hang-up.decorator.js';
 import { describe } from '../core/validate.js';
 import { compileKeyTemplate } from './key-template.js';
 import { invalidCall } from './lock.errors.js';
 import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './lock.options.js';
+import type { LockContext } from './lease.js';
 import type { LockService } from './lock.service.js';
 import type { LockKeyOption } from './lock.types.js';
 
@@ -35,6 +38,9 @@ export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDeco
  * all processes that share one Redis. An async generator holds the lock from the request for its first item until it
  * ends or its reader stops. A method that returns a promise of an Observable holds the lock until the Observable
  * completes, fails or is unsubscribed.
+ *
+ * An AbortSignal among the arguments, or in an argument, ends the wait for the lock when it aborts: that of
+ * {@link HangUp}, for example, so that nothing runs for a caller who has left.
  *
  * @param key - a template over the arguments (`'order:{0.id}'`: `{0}` the first one, values are encoded), or a
  *   function of the arguments that returns one key, or several keys which are locked together
@@ -66,18 +72,25 @@ export function WithLock<Args extends unknown[]>(
       refuseSyncGenerators(original, name);
       const serviceOf = (self: unknown): LockService =>
         injectedService<LockService>(self, LOCK_SERVICE, '@WithLock()', name);
-      const enter: Around = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => {
+      const around: Around = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => {
         const parameter = Reflect.getOwnMetadata(LOCK_PARAMETER, target, propertyKey) as number | undefined;
-        return serviceOf(self).lock(
-          (lock) => {
-            if (parameter !== undefined) args[parameter] = lock;
-            return body();
-          },
-          // Not a spread, which is much slower with fields behind it.
-          Object.assign({}, options, keyOption(keyOf(args))),
+        const locked = (lock: LockContext): T | Promise<T> => {
+          if (parameter !== undefined) args[parameter] = lock;
+          return body();
+        };
+        // Not a spread, which is much slower with fields behind it.
+        const call = Object.assign({}, options, keyOption(keyOf(args)));
+        const signals = signalsIn(args);
+        if (options.signal) signals.push(options.signal);
+        return withAnyOf(signals, (signal) =>
+          serviceOf(self).lock(locked, Object.assign(call, { signal })),
         ) as Promise<T>;
       };
-      return wrapMethod(original, enter, (self) => options.ttlMs ?? serviceOf(self).defaultTtlMs);
+      return wrapMethod(original, {
+        around,
+        patienceMs: (self) => options.ttlMs ?? serviceOf(self).defaultTtlMs,
+        hangUpAt: hangUpParameter(target, propertyKey),
+      });
     });
     injectInto(target, LOCK_SERVICE);
   };

@@ -18,14 +18,24 @@ export type Around = <T>(
   progress: StreamProgress,
 ) => Promise<T>;
 
-/** Returns how long an Observable or generator of this instance may wait for its first reader, in ms. */
-export type Patience = (self: unknown) => number;
+export interface Wrapping {
+  readonly around: Around;
+  /** Returns how long a stream of this instance may wait for its first reader, in ms. */
+  patienceMs(self: unknown): number;
+  /** The index of the parameter that `@HangUp()` marks. Nest fills it where there is a request. */
+  readonly hangUpAt: number | undefined;
+}
 
 /** Returns a method that runs inside a lock or a budget hold until its work is done, streams included (docs/adr/0008). */
-export function wrapMethod(original: Method, around: Around, patience: Patience): Method {
+export function wrapMethod(original: Method, wrapping: Wrapping): Method {
   return original.constructor.name === 'AsyncGeneratorFunction'
-    ? wrapGenerator(original, around)
-    : wrapPromise(original, around, patience);
+    ? wrapGenerator(original, wrapping)
+    : wrapPromise(original, wrapping);
+}
+
+/** A direct call, such as that of a scheduler, has nobody who could hang up. */
+function fillHangUp(args: unknown[], hangUpAt: number | undefined): void {
+  if (hangUpAt !== undefined) args[hangUpAt] ??= new AbortController().signal;
 }
 
 const noProgress = (): StreamProgress => ({ isStream: false, items: 0, last: undefined, completed: false });
@@ -37,17 +47,18 @@ const notAGenerator = (name: string): Error =>
     'Write the method as `async *`, and pass the items on by `yield*`.',
   );
 
-function wrapPromise(original: Method, around: Around, patience: Patience): Method {
+function wrapPromise(original: Method, { around, patienceMs, hangUpAt }: Wrapping): Method {
   // An async function returns a promise. For any other function, such as a wrapper, only a call shows what it returns.
   const isAsync = original.constructor.name === 'AsyncFunction';
   return function (this: unknown, ...args: unknown[]): Promise<unknown> {
+    fillHangUp(args, hangUpAt);
     const result = new Promise<unknown>((resolve, reject) => {
       const progress = noProgress();
       const body = async (): Promise<unknown> => {
         const returned = original.apply(this, args as never[]);
         const value = await returned;
         if (typeof value !== 'object' || value === null) return value;
-        const reader = { onReady: resolve, settled: () => run, patienceMs: patience(this), progress };
+        const reader = { onReady: resolve, settled: () => run, patienceMs: patienceMs(this), progress };
         if (isObservable(value)) return handOverObservable(value, reader);
         if (isStreamedFile(value)) return handOverFile(value, reader);
         if (isGenerator(value)) return handOverItems(value, reader);
@@ -61,8 +72,9 @@ function wrapPromise(original: Method, around: Around, patience: Patience): Meth
   };
 }
 
-function wrapGenerator(original: Method, around: Around): Method {
+function wrapGenerator(original: Method, { around, hangUpAt }: Wrapping): Method {
   return async function* (this: unknown, ...args: unknown[]): AsyncGenerator<unknown, unknown, unknown> {
+    fillHangUp(args, hangUpAt);
     const progress = noProgress();
     const scope = await new Promise<Scope>((entered, refused) => {
       const body = (): Promise<unknown> => staying({ progress, settled: () => run }, entered);

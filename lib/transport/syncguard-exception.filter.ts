@@ -17,6 +17,7 @@ import {
   type Refusal,
   retryFacts,
 } from './refusal.js';
+import { isHungUp } from './hang-up.decorator.js';
 import { hasBrand, SyncGuardConfigError, SyncGuardError } from '../core/errors.js';
 
 /** The token of the longest `Retry-After`, in ms. Nest injects it, also if an app binds the filter itself. */
@@ -71,6 +72,7 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
   }
 
   #log(error: SyncGuardError, statusCode: number): void {
+    if (isHungUp(error)) return; // Nobody is there, and callers could fill the log.
     if (statusCode === 503) this.#logger.warn(`${error.code}: ${error.message}`);
     else if (statusCode >= 500) this.#logger.error(`${error.code}: ${error.message}`, error.stack);
   }
