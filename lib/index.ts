@@ -28,7 +28,7 @@ export type { LockCallOptions, LockDefaults, OnContention } from './lock/lock.op
 export { AbuseLimiterService } from './limit/abuse-limiter.service.js';
 export { RateLimit, type RateLimitOptions, SkipRateLimit } from './limit/route/rate-limit.decorator.js';
 export { RateLimitGuard } from './limit/route/rate-limit.guard.js';
-export { normalizeAddress } from './limit/route/key-parts.js';
+export { normalizeAddress } from './limit/key-parts.js';
 export { LimitError, TooManyAttemptsError } from './limit/limit.errors.js';
 export type { LimitDefaults, LimitPolicies, RateLimitHeaders, SkipIf } from './limit/limit.options.js';
 export type * from './limit/limit.types.js';

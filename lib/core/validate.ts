@@ -183,6 +183,9 @@ export function userKey(key: unknown, name = 'key'): string {
   );
 }
 
+/** Returns whether {@link userKey} takes a text, and leaves it as it is. */
+export const isPlainKey = (key: string): boolean => PLAIN_KEY.test(key) && !MISSING_PART.test(key);
+
 function invalidKey(message: string, hint?: string): SyncGuardError {
   return new SyncGuardError({ code: 'InvalidArgument', message, hint });
 }

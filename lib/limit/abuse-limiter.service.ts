@@ -14,6 +14,7 @@ import { DenyCache } from './deny-cache.js';
 import {
   type BackendDecision,
   type CallOptions,
+  identityIn,
   isUncounted,
   keyOf,
   type LimitBackend,
@@ -262,7 +263,10 @@ export class AbuseLimiterService implements OnModuleDestroy {
     const checks = this.policies(ref).map((policy) => {
       const isFunction = typeof (cost ?? policy.cost) === 'function';
       if (policy.dynamicLimit || policy.dynamicWindow || isFunction) throw needsRequest(policy);
-      const identity = identityOf(policy.name, key);
+      const identity = identityIn(
+        policy.name,
+        checked(() => userKey(key)),
+      );
       const counting = policy.count === 'attempt' ? policy : this.#countingEveryCall(policy);
       return { policy: counting, identity, cost: costUnder(policy, cost) };
     });
@@ -277,7 +281,13 @@ export class AbuseLimiterService implements OnModuleDestroy {
   }
 
   #subjects(key: string, ref: PolicyRef): PolicySubject[] {
-    return this.policies(ref).map((policy) => ({ policy, identity: identityOf(policy.name, key) }));
+    return this.policies(ref).map((policy) => ({
+      policy,
+      identity: identityIn(
+        policy.name,
+        checked(() => userKey(key)),
+      ),
+    }));
   }
 
   #fromDenyCache(checks: readonly PolicyCheck[]): CallDecision | undefined {
@@ -329,15 +339,6 @@ export class AbuseLimiterService implements OnModuleDestroy {
     );
   }
 }
-
-/**
- * Returns the policy's name and the key as one text. All calls with the same identity are counted together.
- *
- * @throws LimitError InvalidArgument for a malformed key
- */
-export const identityOf = (name: string, key: string): string =>
-  // A name is printable ASCII, so the first NUL ends it, whatever the key holds.
-  checked(() => `${name}\0${userKey(key)}`);
 
 /** Returns the cost of a call that the guard does not make. */
 function costUnder(policy: ResolvedPolicy, given: number | undefined): number {

@@ -129,6 +129,12 @@ export interface LimitBackend {
   goOnFrom?(subject: Subject, last: BackendDecision, agoMs: number): void;
 }
 
+/**
+ * Returns the policy's name and a checked key as one text. All calls with the same identity are counted together. A name is
+ * printable ASCII, so the first NUL ends it, whatever the key holds.
+ */
+export const identityIn = (name: string, key: string): string => `${name}\0${key}`;
+
 export const keyOf = (identity: string): string => identity.slice(identity.indexOf('\0') + 1);
 
 /** Returns whether a limit is 0 or unlimited, so that no call is counted against it. */

@@ -5,7 +5,7 @@ import { MAX_CHECKS } from './limit.backend.js';
 import { refuseForwardedFor, resolveKeyBy } from './limit.key-by.js';
 import { resolveFunction, resolveOnError, type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
 import { presets } from './presets.js';
-import type { ContextResolver, FromContext, KeyBy, LimitPolicy } from './policy.types.js';
+import type { ContextResolver, FromContext, KeyBy, LimitPolicy, Normalize } from './policy.types.js';
 import type { OnError } from './limit.types.js';
 
 /** Policies by name, for `@RateLimit('name')` and `AbuseLimiterService`. A list is several limits under one name. */
@@ -56,8 +56,20 @@ export interface LimitDefaults {
    * `X-Forwarded-For`.
    */
   address?: `headers.${string}` | FromContext<string | undefined>;
-  /** The length of the IPv6 subnet that counts as one client, in bits, 32 to 128. Default: 64. */
+  /**
+   * The length of the IPv6 subnet that counts as one client, in bits, 32 to 128. Many providers give each customer a /56,
+   * which is 256 subnets of 64 bits: 56 counts them as one. Default: 64.
+   */
   ipv6Subnet?: number;
+  /**
+   * Replaces how a value of a client is compared, for parts of `keyBy` in the body, query, params, headers and cookies.
+   * Without it, or where it returns undefined: invisible characters and blanks are left out, the rest is normalized (NFKC)
+   * and lower-cased, headers keep their case. Where presets count by an account, accents are left out too. What is not a
+   * text, number, boolean or a list of one such counts together with all such values (RATE_LIMIT_NO_TEXT).
+   *
+   * @example normalize: (_value, part, folded) => (part === 'body.email' ? folded?.replace(/\+[^@]*@/, '@') : undefined)
+   */
+  normalize?: Normalize;
   /** Requests that are not limited at all. */
   skipIf?: SkipIf;
   /** Paths that are never limited, such as `'/health'`. `'/internal/*'` stands for all paths below `/internal/`. */
@@ -81,6 +93,7 @@ const CHECKS = {
   user: resolveFunction<FromContext<unknown>>,
   address: resolveAddress,
   ipv6Subnet: (name, value) => integer(name, value ?? 64, 32, 128),
+  normalize: resolveFunction<Normalize>,
   skipIf: resolveFunction<SkipIf>,
   allow: (name, value) => resolveAllow(name, value ?? []),
   strictBoot: (name, value) => boolean(name, value ?? true),

@@ -10,6 +10,7 @@ import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/va
 import type { AskTime, CountedCalls, LimitAlgorithm, OnError, Tier } from './limit.types.js';
 import { isByUser, resolveKeyBy } from './limit.key-by.js';
 import type { FromContext, KeyBy, LimitPolicy, LimitPolicyOptions } from './policy.types.js';
+import { NAMES_ACCOUNT } from './presets.js';
 
 /** The highest threshold of a sliding log, which keeps every attempt. For higher limits there is the fixed window. */
 export const MAX_THRESHOLD = 10_000;
@@ -31,6 +32,8 @@ export interface ResolvedPolicy extends CountedPolicy, Readonly<Required<Settled
   readonly isFailure: LimitPolicyOptions['isFailure'];
   /** Whether the policy sets `ask` itself. */
   readonly isAskGiven: boolean;
+  /** Whether its values of clients name accounts, as in presets and their copies: then accents do not count. */
+  readonly namesAccount: boolean;
 }
 
 export type PolicySubject = Subject<ResolvedPolicy>;
@@ -95,6 +98,7 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     count,
     ask: resolveAsk(path, given.ask, isByUser(keyBy), count !== 'failure' && parts.some(functionIn)),
     isAskGiven: given.ask !== undefined,
+    namesAccount: NAMES_ACCOUNT in policy,
     isFailure: resolveFunction(`${path}.isFailure`, given.isFailure),
     resetOnSuccess: boolean(`${path}.resetOnSuccess`, given.resetOnSuccess ?? false),
     onError: resolveOnError(`${path}.onError`, given.onError ?? defaults.onError ?? 'memory'),

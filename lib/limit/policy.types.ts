@@ -31,6 +31,17 @@ export type FromContext<T> =
 export type KeyBy = KeyPart | readonly KeyPart[];
 export type KeyPart = string | FromContext<string | undefined>;
 
+/**
+ * Makes the text by which a value of a client counts, for what only the app knows: the collation of its accounts, or plus
+ * addresses.
+ *
+ * @param value - as the client sent it: any JSON value, or a list of texts
+ * @param part - as `keyBy` names it, such as `'body.email'`
+ * @param folded - the text by which the value counts without this function. Undefined if it is no text
+ * @returns undefined or an empty text for a value that counts as without this function
+ */
+export type Normalize = (value: unknown, part: string, folded: string | undefined) => string | undefined;
+
 /** The options of a policy besides its limits. */
 export interface LimitPolicyOptions {
   /** The name of the limiter. Policies of the same name count together. 1 to 200 printable ASCII characters. */

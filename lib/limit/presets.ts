@@ -29,10 +29,25 @@ const isRefusedByAddress = (error: unknown, end: CallEnd): boolean | undefined =
 const isRefusedByAccount = (error: unknown, end: CallEnd): boolean | undefined =>
   end.statusCode === 400 || end.statusCode === 422 ? false : isRefused(error, end);
 
+/** Marks the policies whose `keyBy` names an account, and their copies. */
+export const NAMES_ACCOUNT = Symbol.for('syncguard:names-account');
+
+const namingAccount = <Policy extends object>(policy: Policy): Policy =>
+  Object.assign(policy, { [NAMES_ACCOUNT]: true });
+
 /** Guesses at a password or a code. */
-const guesses = { count: 'failure', isFailure: isRefused, onError: 'closed' } as const;
+const guesses = namingAccount({ count: 'failure', isFailure: isRefused, onError: 'closed' } as const);
 
 const escalation = { factor: 2, maxBlockMs: days(1), strikeTtlMs: days(1) };
+
+/** Guesses from one address at any number of accounts. */
+const guessesByAddress = {
+  keyBy: 'ip',
+  ...guesses,
+  isFailure: isRefusedByAddress,
+  temp: { windowMs: minutes(10), threshold: 50, blockMs: minutes(10) },
+  escalation,
+} satisfies LimitPolicy;
 
 /**
  * Limits failed logins: 401, 403, 404, 410, and whatever else the handler threw or refused with, but 502, 503 and 504. Of
@@ -55,13 +70,7 @@ const login = [
     long: { windowMs: hours(1), threshold: 20, blockMs: hours(1) },
     escalation,
   },
-  {
-    keyBy: 'ip',
-    ...guesses,
-    isFailure: isRefusedByAddress,
-    temp: { windowMs: minutes(10), threshold: 50, blockMs: minutes(10) },
-    escalation,
-  },
+  guessesByAddress,
   {
     keyBy: 'body.email',
     ...guesses,
@@ -75,6 +84,7 @@ const login = [
  * - By address and account together: 5 in 10 minutes block for 15 minutes, 10 in a day block for a day.
  * - By account: 20 in an hour, or 100 in a day, block for 10 minutes. 400 and 422 do not count here, so that a user cannot be
  *   locked out with empty forms.
+ * - By address: as for `login`.
  */
 const otp = [
   {
@@ -91,6 +101,7 @@ const otp = [
     temp: { windowMs: hours(1), threshold: 20, blockMs: minutes(10) },
     long: { windowMs: days(1), threshold: 100, blockMs: minutes(10) },
   },
+  guessesByAddress,
 ] satisfies LimitPolicy[];
 
 /** Limits new accounts by address: 5 in an hour block for an hour, 20 in a day for a day. A failed sign-up does not count. */

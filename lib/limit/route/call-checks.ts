@@ -1,6 +1,6 @@
 import type { ExecutionContext } from '@nestjs/common';
 import { LimitError } from '../limit.errors.js';
-import { identityOf } from '../abuse-limiter.service.js';
+import { identityIn } from '../limit.backend.js';
 import { describeKeyBy, isByAddress } from '../limit.key-by.js';
 import { costOf, withLimit, withWindow } from '../limit.validate.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
@@ -22,7 +22,7 @@ export class CallChecks {
         policy.count === 'attempt' || !isOfDefault(plan, policy, stage) || this.#knowsHowCallsEnd(context),
     );
     const checks = counted.map(async (policy) => {
-      const key = await this.keys.keyFor(policy.keyBy, visit);
+      const key = await this.keys.keyFor(policy, visit);
       if (key === undefined)
         return plan.watching.has(policy) || visit.isGone
           ? undefined
@@ -34,7 +34,7 @@ export class CallChecks {
 
   async #checkOf(policy: ResolvedPolicy, key: string, context: ExecutionContext): Promise<PolicyCheck> {
     if (!isDynamic(policy))
-      return { policy, identity: identityOf(policy.name, key), cost: policy.cost as number };
+      return { policy, identity: identityIn(policy.name, key), cost: policy.cost as number };
     const from = <T>(value: T | FromContext<T>): T | Promise<T> =>
       typeof value === 'function' ? this.keys.resolver(value as FromContext<T>)(context) : value;
     let current = policy;
@@ -44,7 +44,7 @@ export class CallChecks {
     const cost = costOf(current, await from<unknown>(policy.cost));
     // The window is part of the name, so that calls of a day are not counted in an hour.
     const name = policy.dynamicWindow ? `${policy.name};w=${current.rules.shortWindowMs}` : policy.name;
-    return { policy: current, identity: identityOf(name, key), cost };
+    return { policy: current, identity: identityIn(name, key), cost };
   }
 
   /**

@@ -1,9 +1,20 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { ModuleRef } from '@nestjs/core';
 import { missingPartOf } from '../../core/validate.js';
-import { idText, joinKeyParts, normalizeAddress, singleAddress, userIdOf, valueAt } from './key-parts.js';
+import {
+  idText,
+  joinKeyParts,
+  type KeyPath,
+  keyPath,
+  normalizeAddress,
+  singleAddress,
+  userIdOf,
+  valueAt,
+} from '../key-parts.js';
+import { KeyTexts } from '../key-texts.js';
 import type { ResolvedLimitOptions } from '../limit.options.js';
-import type { ContextResolver, FromContext, KeyBy, KeyPart } from '../policy.types.js';
+import type { ResolvedPolicy } from '../limit.policy.js';
+import type { ContextResolver, FromContext, KeyPart } from '../policy.types.js';
 import { type RequestLike, routeName } from './limited-call.js';
 import type { CallVisit } from './call-visit.js';
 
@@ -12,6 +23,8 @@ import type { CallVisit } from './call-visit.js';
  */
 export class KeyResolver {
   readonly #resolvers = new Map<unknown, (context: ExecutionContext) => unknown>();
+  readonly #paths = new Map<string, KeyPath>();
+  readonly #texts: KeyTexts;
   readonly #warned = new Set<string>();
   #looksForProxy = true;
 
@@ -19,7 +32,9 @@ export class KeyResolver {
     private readonly moduleRef: ModuleRef,
     private readonly options: ResolvedLimitOptions,
     private readonly warn: (message: string) => void,
-  ) {}
+  ) {
+    this.#texts = new KeyTexts(options.normalize, (message) => this.#warnOnce(message));
+  }
 
   /**
    * Returns the function that reads a value from the context: the function itself, or `resolve` of the provider of that
@@ -38,9 +53,10 @@ export class KeyResolver {
   }
 
   /** Returns the key of a request if it is one text that the request has. Otherwise `keyFor` finds it. */
-  keyAtOnce(keyBy: KeyBy, visit: CallVisit): string | undefined {
+  keyAtOnce(policy: ResolvedPolicy, visit: CallVisit): string | undefined {
+    const { keyBy } = policy;
     if (typeof keyBy !== 'string' || keyBy === 'route') return undefined;
-    const value = this.#valueAtOnce(keyBy, visit);
+    const value = this.#valueAtOnce(keyBy, policy, visit);
     return value === undefined ? undefined : joinKeyParts([[keyBy, value]]);
   }
 
@@ -50,12 +66,13 @@ export class KeyResolver {
    * if any other part is missing. So is that of a client that has left, since its address is no longer known. The part
    * `'route'` names no client. It stands last in the key, also if the key is the address.
    */
-  async keyFor(keyBy: KeyBy, visit: CallVisit): Promise<string | undefined> {
+  async keyFor(policy: ResolvedPolicy, visit: CallVisit): Promise<string | undefined> {
+    const { keyBy } = policy;
     if (keyBy === 'ip') return this.#byAddress(await this.#address(visit), []);
     const parts = (Array.isArray(keyBy) ? keyBy : [keyBy]) as readonly KeyPart[];
     const place: Labelled[] = parts.includes('route') ? [['route', routeName(visit.call.route)]] : [];
     const clientParts = parts.filter((part) => part !== 'route');
-    const found = await Promise.all(clientParts.map((part) => this.#find(part, visit)));
+    const found = await Promise.all(clientParts.map((part) => this.#find(part, policy, visit)));
     const known = clientParts.flatMap((part, i): Labelled[] => {
       const value = found[i];
       return value === undefined ? [] : [[typeof part === 'function' ? 'key' : part, value]];
@@ -67,10 +84,10 @@ export class KeyResolver {
     return this.#byAddress(await this.#address(visit), place);
   }
 
-  #valueAtOnce(part: string, visit: CallVisit): string | undefined {
+  #valueAtOnce(part: string, policy: ResolvedPolicy, visit: CallVisit): string | undefined {
     const { request } = visit.call;
     if (part === 'user') return this.options.user ? undefined : userIdOf(request.user);
-    if (part !== 'ip') return valueAt(request, part);
+    if (part !== 'ip') return this.#textAt(part, policy, request);
     const address = this.options.address === undefined ? this.#address(visit) : undefined;
     return typeof address === 'string' ? address : undefined;
   }
@@ -79,11 +96,17 @@ export class KeyResolver {
     return address === undefined ? undefined : joinKeyParts([['ip', address], ...place]);
   }
 
-  async #find(part: KeyPart, visit: CallVisit): Promise<string | undefined> {
+  #textAt(part: string, { namesAccount }: ResolvedPolicy, request: RequestLike): string | undefined {
+    let path = this.#paths.get(part);
+    if (!path) this.#paths.set(part, (path = keyPath(part)));
+    return this.#texts.of(path, valueAt(request, path), namesAccount);
+  }
+
+  async #find(part: KeyPart, policy: ResolvedPolicy, visit: CallVisit): Promise<string | undefined> {
     if (typeof part === 'function') return knownText(await this.resolver<unknown>(part)(visit.context));
     if (part === 'ip') return this.#address(visit);
     if (part === 'user') return this.#userId(visit);
-    const value = valueAt(visit.call.request, part);
+    const value = this.#textAt(part, policy, visit.call.request);
     if (value === undefined && part.startsWith('body.') && visit.isHttp)
       this.#checkBody(part, visit.call.request);
     return value;

@@ -2,10 +2,10 @@ import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@n
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
-import { AbuseLimiterService, type CallDecision, identityOf } from '../abuse-limiter.service.js';
+import { AbuseLimiterService, type CallDecision } from '../abuse-limiter.service.js';
 import { BootChecks } from './boot-checks.js';
 import { KeyResolver } from './key-resolver.js';
-import { keyOf, MAX_CHECKS } from '../limit.backend.js';
+import { identityIn, keyOf, MAX_CHECKS } from '../limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../limit.errors.js';
 import { decisive } from '../limit.outage.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
@@ -148,8 +148,8 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     if (!policy || policies.length > 1 || policy.count !== 'attempt') return undefined;
     const { cost } = policy;
     if (!policy.isStatic || typeof cost === 'function') return undefined;
-    const key = this.#keys.keyAtOnce(policy.keyBy, visit);
-    return key === undefined ? undefined : { policy, identity: identityOf(policy.name, key), cost };
+    const key = this.#keys.keyAtOnce(policy, visit);
+    return key === undefined ? undefined : { policy, identity: identityIn(policy.name, key), cost };
   }
 
   /** Returns undefined, with a warning, for a call that cannot be limited. It passes. */

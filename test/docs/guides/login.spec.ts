@@ -64,6 +64,26 @@ describe('docs/guides/login.md', () => {
     expect(statuses.slice(-2)).toEqual([429, 429]); // The address has failed fifty times.
   });
 
+  it('takes plus addresses for one account by `normalize`, and any value', async () => {
+    const { normalize } = await import('./login/normalize.js');
+    @Controller()
+    class Login {
+      @Post('login')
+      @RateLimit('login')
+      login(): void {
+        throw new UnauthorizedException();
+      }
+    }
+    @Module({ imports: [SyncGuardModule.forRoot({ limit: { normalize } })], controllers: [Login] })
+    class App {}
+    const { url } = await on.start(App);
+    const guess = async (email: unknown): Promise<number> => (await post(`${url}/login`, { email })).status;
+    const spellings = ['ann@example.org', 'Ann+1@example.org', 'ann+2+3@EXAMPLE.org', ' ann@example.org'];
+    for (const email of spellings) expect(await guess(email)).toBe(401);
+    expect(await guess('ann+4@example.org')).toBe(429);
+    for (const odd of [{}, ['a', 'b'], 7, 'no address']) expect(await guess(odd)).toBe(401);
+  });
+
   it('counts nothing if a wrong password is answered with 200', async () => {
     @Controller()
     class Login {

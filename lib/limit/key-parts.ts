@@ -1,13 +1,10 @@
 import { hash } from 'node:crypto';
 import { isIP, isIPv4, isIPv6 } from 'node:net';
-import { MAX_KEY_BYTES } from '../../core/validate.js';
-
-/** Longer values are hashed without being normalized. No e-mail address is that long. */
-const MAX_VALUE_LENGTH = 1_024;
+import { isPlainKey } from '../core/validate.js';
 
 /**
- * Returns an address in the form that the guard counts by: lower-case, without port and zone. IPv4 inside IPv6 becomes
- * IPv4. IPv6 becomes its subnet, because one client can use all addresses of its subnet.
+ * Returns an address in the form that the guard counts by: lower-case, without port and zone. IPv4 inside IPv6
+ * (mapped, compatible, or behind NAT64) becomes IPv4. IPv6 becomes its subnet, because one client can use all addresses of its subnet.
  *
  * @param ipv6Subnet - the length of the subnet of one client, in bits, 32 to 128. Default: 64, as in `limit.ipv6Subnet`
  * @example normalizeAddress('[2001:DB8::1]:443') // '2001:db8:0:0::/64'
@@ -16,7 +13,7 @@ export function normalizeAddress(address: string, ipv6Subnet = 64): string {
   const bare = withoutPort(address.trim()).replace(/%.*$/, '').toLowerCase();
   if (isIPv4(bare) || !isIPv6(bare)) return bare;
   const groups = groupsOf(bare);
-  if (groups.slice(0, 5).every((group) => group === 0) && groups[5] === 0xffff) return asIPv4(groups);
+  if (holdsIPv4(groups)) return asIPv4(groups);
   return `${maskTo(groups, ipv6Subnet)
     .map((group) => group.toString(16))
     .join(':')}${ipv6Subnet <= 112 ? '::' : ''}/${ipv6Subnet}`;
@@ -45,6 +42,14 @@ function groupsOf(address: string): number[] {
   return [...start, ...zeros, ...end].map((group) => parseInt(group, 16));
 }
 
+/** Returns whether the last two groups are an address of IPv4: `::ffff:a.b.c.d`, `64:ff9b::a.b.c.d`, or `::a.b.c.d`, but not `::1`. */
+function holdsIPv4(groups: readonly number[]): boolean {
+  const [first, second, third, fourth, fifth, sixth] = groups;
+  if (third !== 0 || fourth !== 0 || fifth !== 0) return false;
+  if (first === 0x64 && second === 0xff9b) return sixth === 0;
+  return first === 0 && second === 0 && (sixth === 0xffff || (sixth === 0 && groups[6] !== 0));
+}
+
 const pair = (high: string | undefined, low: string | undefined): string =>
   (Number(high) * 256 + Number(low)).toString(16);
 
@@ -62,22 +67,39 @@ function maskTo(groups: readonly number[], bits: number): number[] {
   });
 }
 
-/**
- * Returns the value at a path in a request, or undefined if there is none. A value that the client sent is normalized for
- * comparison. A value of `user` or `session` is an id of the app and stays unchanged.
- */
-export function valueAt(request: object, path: string): string | undefined {
-  const [part = '', ...fields] = path.split('.');
-  const isOurs = part === 'user' || part === 'session';
-  let value: unknown = (request as Record<string, unknown>)[part];
+/** A path of `keyBy`, taken apart. */
+export interface KeyPath {
+  /** As `keyBy` names it: `body.email`. */
+  readonly name: string;
+  readonly source: string;
+  readonly fields: readonly string[];
+  /** Values of `user` and `session` are ids of the app. All others are of the client. */
+  readonly isOurs: boolean;
+  readonly isHeader: boolean;
+}
+
+export function keyPath(name: string): KeyPath {
+  const [source = '', ...fields] = name.split('.');
+  const isHeader = source === 'headers';
+  return {
+    name,
+    source,
+    // Node.js lower-cases the names of headers.
+    fields: isHeader ? fields.map((field) => field.toLowerCase()) : fields,
+    isOurs: source === 'user' || source === 'session',
+    isHeader,
+  };
+}
+
+/** Returns the value at a path in a request, or undefined if there is none. */
+export function valueAt(request: object, { source, fields, isOurs }: KeyPath): unknown {
+  let value: unknown = (request as Record<string, unknown>)[source];
   for (const field of fields) {
     if (typeof value !== 'object' || value === null) return undefined;
-    // Node.js lower-cases the names of headers.
-    const name = part === 'headers' ? field.toLowerCase() : field;
     // A client may send `{"__proto__": ...}`, so only own properties count. In objects of the app, inherited getters count too.
-    value = isOurs || Object.hasOwn(value, name) ? (value as Record<string, unknown>)[name] : undefined;
+    value = isOurs || Object.hasOwn(value, field) ? (value as Record<string, unknown>)[field] : undefined;
   }
-  return isOurs ? idText(value) : clientText(value);
+  return value;
 }
 
 /** The properties that may hold the id of a user, by the conventions of Passport, JWTs and databases. The first one counts. */
@@ -118,21 +140,23 @@ function ownText(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value.toWellFormed() : undefined;
 }
 
-/**
- * Returns a value that a client sent, so that different spellings of one e-mail address are the same text. A value of
- * another type becomes JSON. It must not become undefined, or a client could send a list to be counted by address alone.
- */
-function clientText(value: unknown): string | undefined {
-  if (value === undefined || value === null) return undefined;
-  if (Array.isArray(value) && value.length === 1) return clientText(value[0]);
-  const text = ownText(value) ?? (typeof value === 'string' ? '' : JSON.stringify(value));
-  const trimmed = text.toWellFormed().trim();
-  if (trimmed.length > MAX_VALUE_LENGTH) return hash('sha256', trimmed, 'base64url');
-  return trimmed.normalize('NFC').toLowerCase() || undefined;
+/** Returns the text that a value of a client is: a text, number or boolean, or a list of one of these. */
+export function textIn(value: unknown): string | undefined {
+  const only: unknown = Array.isArray(value) && value.length === 1 ? value[0] : value;
+  if (typeof only === 'string') return only;
+  return typeof only === 'number' || typeof only === 'bigint' || typeof only === 'boolean'
+    ? String(only)
+    : undefined;
 }
 
-/** Joins labelled parts to one key. Different parts never have the same key. A long key is hashed. */
-export function joinKeyParts(parts: readonly (readonly [label: string, value: string])[]): string {
+type Labelled = readonly [label: string, value: string];
+
+/** Joins labelled parts to one key, which is printable ASCII. Different parts never have the same key. */
+export function joinKeyParts(parts: readonly Labelled[]): string {
   const key = JSON.stringify(parts);
-  return Buffer.byteLength(key) <= MAX_KEY_BYTES ? key : hash('sha256', key, 'base64url');
+  if (isPlainKey(key)) return key;
+  const plain = JSON.stringify(
+    parts.map(([label, value]) => [label, isPlainKey(value) ? value : hash('sha256', value, 'base64url')]),
+  );
+  return isPlainKey(plain) ? plain : hash('sha256', key, 'base64url');
 }
