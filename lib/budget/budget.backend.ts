@@ -77,18 +77,6 @@ export interface AlreadyRunning extends BudgetRefusal<'pending'> {
   readonly endsInMs: number;
 }
 
-/** True where a sum stopped at the largest amount, because what is spent is never refused. */
-interface MayBeAtMax {
-  readonly isAtMax?: boolean;
-}
-
-export type ChargeOutcome = ChargeResult & MayBeAtMax;
-export type FinalizeOutcome = FinalizeResult & MayBeAtMax;
-export type RefundOutcome = RefundResult & MayBeAtMax;
-
-/** With the generation of the hold, if it was aborted. */
-export type AbortOutcome = AbortResult & { readonly generation?: number };
-
 export type ReserveOutcome = ReserveResult | AlreadyRunning;
 
 export interface ReserveRequest extends OperationRequest, CrossingRequest<ReserveOutcome> {
@@ -176,11 +164,11 @@ export interface ReapStep extends ReapResult {
  */
 export interface BudgetBackend {
   reserve(request: ReserveRequest): Promise<ReserveOutcome>;
-  charge(request: ChargeRequest): Promise<ChargeOutcome>;
-  finalize(request: FinalizeRequest): Promise<FinalizeOutcome>;
-  abort(request: HoldRequest): Promise<AbortOutcome>;
+  charge(request: ChargeRequest): Promise<ChargeResult>;
+  finalize(request: FinalizeRequest): Promise<FinalizeResult>;
+  abort(request: HoldRequest): Promise<AbortResult>;
   extend(request: ExtendRequest): Promise<ExtendHoldResult>;
-  refund(request: RefundRequest): Promise<RefundOutcome>;
+  refund(request: RefundRequest): Promise<RefundResult>;
   credit(request: CreditRequest): Promise<CreditResult>;
   setLimit(request: SetLimitRequest): Promise<SetLimitResult>;
   balance(request: BalanceRequest): Promise<Balance[]>;

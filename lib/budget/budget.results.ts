@@ -1,5 +1,18 @@
 import { MAX_AMOUNT } from './budget.bounds.js';
-import type { Amount, Balance, BudgetRecord, Exceeded, Violation } from './budget.types.js';
+import type {
+  Aborted,
+  Amount,
+  Balance,
+  BudgetRecord,
+  Charged,
+  Crossed,
+  Exceeded,
+  ExtendHoldResult,
+  Finalized,
+  Refunded,
+  Reserved,
+  Violation,
+} from './budget.types.js';
 
 // What both backends compute alike.
 
@@ -10,6 +23,22 @@ export type Head = Omit<BudgetRecord, 'root' | 'id' | 'scopes' | 'meta'>;
 export interface ReplyContext {
   readonly root: string;
   readonly id: string;
+}
+
+/** What an operation has come to, as a backend answers it. A result keeps it, for what the caller does with the result. */
+export interface Answer extends ReplyContext {
+  readonly head: Head;
+  /**
+   * The nonce of the call that created the hold. Once an operation was purged, its id can be used again, and generations
+   * start at 1 again. The nonce keeps a very late call for the old hold from settling the new one.
+   */
+  readonly nonce: string;
+  readonly replayed: boolean;
+  readonly crossed: readonly Crossed[];
+  /** True where a sum has stopped at the largest amount, because what is spent is never refused. */
+  readonly isAtMax: boolean;
+  /** Called when the balances of the result are first read. */
+  balances(): Balance[];
 }
 
 type Sums = Pick<Balance, 'limit' | 'credits' | 'committed' | 'reserved'>;
@@ -53,13 +82,34 @@ export function exceeded(full: readonly Balance[], requested: Amount, nowMs: num
   return { ok: false, reason: 'exceeded', violations, retryAtMs, retryAfterMs };
 }
 
-export const chargedOf = ({ amount, uncovered }: Head, { root, id }: ReplyContext, replayed: boolean) =>
-  ({ ok: true, status: 'charged', root, id, amount, uncovered, replayed }) as const;
+// The results of operations. They are the same on every replay.
 
-/** Returns the numbers of a finalized operation. They are the same on every replay. */
-export const finalizedOf = (record: Head, { root, id }: ReplyContext, replayed: boolean) => {
-  const { generation, amount, actual, committed, uncovered, late } = record;
-  return {
+export function reservedOf(answer: Answer): Reserved {
+  const { root, id, replayed, crossed, head } = answer;
+  const { generation, amount, expiresAtMs } = head;
+  const hold = { ok: true, status: 'reserved', root, id, generation, amount, expiresAtMs } as const;
+  return withBalances(answer, { ...hold, replayed, crossed });
+}
+
+export function chargedOf(answer: Answer): Charged {
+  const { root, id, replayed, crossed, head } = answer;
+  const { amount, uncovered } = head;
+  return withBalances(answer, {
+    ok: true,
+    status: 'charged',
+    root,
+    id,
+    amount,
+    uncovered,
+    replayed,
+    crossed,
+  });
+}
+
+export function finalizedOf(answer: Answer): Finalized {
+  const { root, id, replayed, crossed, head } = answer;
+  const { generation, amount, actual, committed, uncovered, late } = head;
+  return withBalances(answer, {
     ok: true,
     status: 'finalized',
     root,
@@ -68,18 +118,30 @@ export const finalizedOf = (record: Head, { root, id }: ReplyContext, replayed: 
     reserved: amount,
     actual,
     committed,
-    released: releasedOf(record),
+    released: releasedOf(head),
     overage: Math.max(0, actual - amount),
     uncovered,
     late,
     replayed,
-  } as const;
-};
-
-export function abortedOf(record: Head, replayed: boolean) {
-  const { generation } = record;
-  return { ok: true, status: 'aborted', generation, released: releasedOf(record), replayed } as const;
+    crossed,
+  });
 }
+
+export function refundedOf(answer: Answer, amount: Amount): Refunded {
+  const { replayed, head } = answer;
+  return withBalances(answer, { ok: true, status: 'refunded', amount, refunded: head.refunded, replayed });
+}
+
+export function abortedOf(answer: Answer): Aborted {
+  const { replayed, head } = answer;
+  return keeping(answer, { ok: true, status: 'aborted', released: releasedOf(head), replayed });
+}
+
+export const extendedOf = ({ head: { expiresAtMs } }: Answer): ExtendHoldResult => ({
+  ok: true,
+  status: 'extended',
+  expiresAtMs,
+});
 
 /** Returns how much became free when the operation ended. */
 function releasedOf({ state, late, amount, committed }: Head): Amount {
@@ -87,3 +149,29 @@ function releasedOf({ state, late, amount, committed }: Head): Amount {
   if (state === 'finalized') return Math.max(0, amount - committed);
   return amount;
 }
+
+const ANSWER = Symbol.for('syncguard:budget-answer');
+
+/** Returns what a backend has answered, if this is the result of an operation that was done. */
+export const answerOf = (result: object): Answer | undefined => (result as { [ANSWER]?: Answer })[ANSWER];
+
+const keeping = <Result extends object>(answer: Answer, result: Result): Result =>
+  Object.defineProperty(result, ANSWER, { value: answer });
+
+// All results share one getter. With one getter for each result, V8 would give each result its own hidden class, and
+// access would be slow.
+const BALANCES: PropertyDescriptor & ThisType<{ readonly [ANSWER]: Answer }> = {
+  enumerable: true,
+  configurable: true,
+  get() {
+    const value = this[ANSWER].balances();
+    Object.defineProperty(this, 'balances', { value, enumerable: true, configurable: true, writable: true });
+    return value;
+  },
+};
+
+/** Adds the `balances` to a result. They are computed when they are first read. */
+const withBalances = <Result extends object>(answer: Answer, result: Result) =>
+  Object.defineProperty(keeping(answer, result), 'balances', BALANCES) as Result & {
+    readonly balances: readonly Balance[];
+  };

@@ -5,6 +5,7 @@ import type { StreamProgress } from '../method/wrap-method.js';
 import { hashKey } from '../core/keys.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { ReserveOutcome } from './budget.backend.js';
+import { answerOf } from './budget.results.js';
 import { type BodyEnd, ON_THROW, type OnThrow, settlementOf } from './budget.settlement.js';
 import type {
   AbortResult,
@@ -80,7 +81,7 @@ export interface BodyFacts {
   readonly stream?: StreamProgress;
 }
 
-type Settled = { readonly ok: boolean; readonly generation?: number };
+type Settled = FinalizeResult | AbortResult;
 
 /** A body that is running on a hold. */
 class BudgetRun {
@@ -94,7 +95,7 @@ class BudgetRun {
   /** Follows a call of the app that settles this hold, or another hold under the same id. */
   watch(settling: Promise<Settled>): void {
     const { generation } = this.hold;
-    const isOwn = ({ ok, ...result }: Settled): boolean => ok && result.generation === generation;
+    const isOwn = (result: Settled): boolean => answerOf(result)?.head.generation === generation;
     this.#settling.push(settling.then(isOwn, () => false));
   }
 

@@ -11,6 +11,7 @@ import type {
 } from './budget.backend.js';
 import { BudgetUnavailableError } from './budget.errors.js';
 import { limitsFinder, withPeriod } from './budget.limits.js';
+import { answerOf } from './budget.results.js';
 import type { BudgetEvents, BudgetServiceOptions } from './budget.options.js';
 import { BudgetReaper, reapUpTo } from './budget.reaper.js';
 import { type BodyFacts, BudgetRuns, type RunOptions } from './budget.runs.js';
@@ -123,9 +124,7 @@ export class BudgetService implements OnModuleDestroy {
    */
   async abort(ref: BudgetRef, options: CallOptions = {}): Promise<AbortResult> {
     const request = check.validateRef(ref, options);
-    const result = await this.#runs.settle(request, () => this.#backend.abort(request));
-    const { generation: _, ...aborted } = result;
-    return aborted;
+    return this.#runs.settle(request, () => this.#backend.abort(request));
   }
 
   /** Sets the remaining life of a hold, in ms, 1 to 2^31 - 1. Never revives an expired hold. */
@@ -276,11 +275,10 @@ export class BudgetService implements OnModuleDestroy {
 
   /** Logs an error where a sum has stopped at the largest amount, because what is spent is never refused. */
   #exact<Result extends object>({ root, id }: { root: string; id: string }, result: Result): Result {
-    if (!('isAtMax' in result)) return result;
+    if (!answerOf(result)?.isAtMax) return result;
     new Logger('SyncGuard').error(
       `BUDGET_SUM_TOO_LARGE: A sum of the budget root ${hashKey(root)} would pass 2^53 - 1 and has stopped there, in operation ${hashKey(id)}. Its balances are no longer exact. Count in a larger unit.`,
     );
-    delete result.isAtMax;
     return result;
   }
 

@@ -204,14 +204,16 @@ export interface Finalized extends Omit<Reserved, 'status' | 'amount' | 'expires
 export type FinalizeResult =
   Finalized | BudgetRefusal<'overage_rejected' | 'conflict' | 'aborted' | 'expired'> | BudgetNotFound;
 
+export interface Aborted {
+  readonly ok: true;
+  readonly status: 'aborted';
+  /** The amount that is free again. 0 if the hold had expired before. */
+  readonly released: Amount;
+  readonly replayed: boolean;
+}
+
 export type AbortResult =
-  | {
-      readonly ok: true;
-      readonly status: 'aborted';
-      /** The amount that is free again. 0 if the hold had expired before. */
-      readonly released: Amount;
-      readonly replayed: boolean;
-    }
+  | Aborted
   /** `expired`: the hold is an older generation, which had expired. */
   | BudgetRefusal<'finalized' | 'expired'>
   | BudgetNotFound;
@@ -221,16 +223,18 @@ export type ExtendHoldResult =
   | BudgetRefusal<'finalized' | 'aborted' | 'expired'>
   | BudgetNotFound;
 
+export interface Refunded {
+  readonly ok: true;
+  readonly status: 'refunded';
+  readonly amount: Amount;
+  /** The sum of all refunds of this operation. */
+  readonly refunded: Amount;
+  readonly replayed: boolean;
+  readonly balances: readonly Balance[];
+}
+
 export type RefundResult =
-  | {
-      readonly ok: true;
-      readonly status: 'refunded';
-      readonly amount: Amount;
-      /** The sum of all refunds of this operation. */
-      readonly refunded: Amount;
-      readonly replayed: boolean;
-      readonly balances: readonly Balance[];
-    }
+  | Refunded
   | BudgetRefusal<'exceeds_committed' | 'pending' | 'aborted' | 'expired'>
   | BudgetConflict
   | BudgetNotFound;

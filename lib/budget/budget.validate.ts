@@ -21,6 +21,7 @@ import type {
 } from './budget.backend.js';
 import { validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
+import { answerOf } from './budget.results.js';
 import { LIFETIME_IDS_MS, MAX_AMOUNT } from './budget.bounds.js';
 import type {
   Amount,
@@ -110,7 +111,7 @@ export function validateRef<Options extends CallOptions>(
     root: validateRoot(root),
     id: validateId(id),
     generation: generation === undefined ? 0 : validateCount('generation', generation, 2 ** 53 - 1),
-    nonce: nonceOf(ref),
+    nonce: answerOf(ref)?.nonce ?? ANY_NONCE,
     signal,
   };
 }
@@ -215,38 +216,5 @@ export function validateSetLimit(
   };
 }
 
-const NONCE = Symbol.for('syncguard:budget-nonce');
-
 /** Stands for a missing nonce. A call with it finds a hold, whatever nonce the hold has. */
 export const ANY_NONCE = '-';
-
-/**
- * Attaches the nonce of the call that created the hold. Once an operation was purged, its id can be used again, and
- * generations start at 1 again. The nonce keeps a very late call for the old hold from settling the new one.
- */
-export function attachNonce<Hold extends object>(hold: Hold, nonce: string): Hold {
-  if (nonce !== ANY_NONCE) Object.defineProperty(hold, NONCE, { value: nonce });
-  return hold;
-}
-
-export const nonceOf = (hold: object): string => (hold as { [NONCE]?: string })[NONCE] ?? ANY_NONCE;
-
-const COMPUTE = Symbol.for('syncguard:budget-balances');
-
-// All results share one getter. With one getter for each result, V8 would give each result its own hidden class, and
-// access would be slow.
-const BALANCES: PropertyDescriptor & ThisType<{ [COMPUTE](): unknown }> = {
-  enumerable: true,
-  configurable: true,
-  get() {
-    const value = this[COMPUTE]();
-    Object.defineProperty(this, 'balances', { value, enumerable: true, configurable: true, writable: true });
-    return value;
-  },
-};
-
-/** Defines the `balances` of a result. They are computed when they are first read. */
-export function defineBalances(result: object, compute: () => unknown): void {
-  Object.defineProperty(result, COMPUTE, { value: compute });
-  Object.defineProperty(result, 'balances', BALANCES);
-}

@@ -395,14 +395,15 @@ describe('a record that cannot be read', () => {
   };
 
   it.each([
-    ['record', UNKNOWN, null],
-    ['fixed part', undefined, 40],
+    ['record', 0, null],
+    ['fixed part', 14, 40],
   ])(
     'whose %s is foreign is set aside when it is due, byte for byte, and stops nobody',
-    async (_, text, reserved) => {
+    async (_, wordsLeft, reserved) => {
       const { budgets } = set;
-      const before = text ?? (await redis.hget(records, 'o|bad')) ?? '';
-      await redis.hset(records, text === undefined ? 'd|bad' : 'o|bad', text ?? UNKNOWN);
+      const words = String(await redis.hget(records, 'o|bad')).split(' ', wordsLeft);
+      const before = [...words, UNKNOWN].join(' ');
+      await redis.hset(records, 'o|bad', before);
       await expect(budgets.finalize({ id: 'bad' }, 1)).rejects.toMatchObject({ code: 'Internal' });
       expect((await budgets.list()).records.map(({ id }) => id).sort()).toEqual(['good', 'stays']);
       workerRedis().clock.advance(60_001);

@@ -286,11 +286,11 @@ describe('results', () => {
   });
 
   const about = { root: 'default', id: 'a' };
-  const entries = ['~;c|user:1|month/15@Europe/Berlin|5', '9', '100', '1 7 3 10 0 80'];
-  const detail = `- 9 ${entries[0]} 100 80 9 0 {"a":"b c"}`;
+  const sums = ['100', '1 7 3 10 0 80'];
+  const fixed = '- 9 c|user:1|month/15@Europe/Berlin|5 100 80 9 0 {"a":"b c"}';
 
   it('are read from what the scripts reply', () => {
-    const reserved = parseBudgetResult(['reserved', '1 p h 1 3 0 0 0 0 0 5 8 0 80', ...entries], about);
+    const reserved = parseBudgetResult(['reserved', `1 p h 1 3 0 0 0 0 0 5 8 0 80 ${fixed}`, ...sums], about);
     const period = { every: 'month', tz: 'Europe/Berlin', anchor: 15 };
     expect(reserved).toEqual({
       ...{
@@ -318,16 +318,16 @@ describe('results', () => {
       ],
     });
     expect(
-      parseBudgetResult(['already_aborted', '1 a h 1 3 0 0 0 0 0 5 8 6 -', detail], about),
+      parseBudgetResult(['already_aborted', `1 a h 1 3 0 0 0 0 0 5 8 6 - ${fixed}`], about),
     ).toMatchObject({
       reason: 'already_aborted',
       record: { state: 'aborted', scopes: ['user:1'], meta: { a: 'b c' }, endedAtMs: 6 },
     });
-    expect(parseFinalizeResult(['replayed', '1 f h 1 3 2 2 0 0 0 5 8 7 -', ...entries], about)).toMatchObject(
-      {
-        ...{ ok: true, reserved: 3, actual: 2, released: 1, overage: 0, replayed: true, crossed: [] },
-      },
-    );
+    expect(
+      parseFinalizeResult(['replayed', `1 f h 1 3 2 2 0 0 0 5 8 7 - ${fixed}`, ...sums], about),
+    ).toMatchObject({
+      ...{ ok: true, reserved: 3, actual: 2, released: 1, overage: 0, replayed: true, crossed: [] },
+    });
     expect(parseFinalizeResult(['not_found'], about)).toEqual({ ok: false, reason: 'not_found' });
   });
 

@@ -18,7 +18,7 @@ import {
   scheduleWindows,
 } from './budget.memory-garbage.js';
 import {
-  balancesAndCrossed,
+  answer,
   copyRecord,
   find,
   isRenewed,
@@ -26,7 +26,6 @@ import {
   newOperation,
   refused,
   replayReserve,
-  reservedResult,
   sameContent,
 } from './budget.memory-operation.js';
 import {
@@ -42,8 +41,12 @@ import {
   type StoredLimits,
   Tree,
 } from './budget.memory-tree.js';
-import { abortedOf, chargedOf, finalizedOf } from '../budget.results.js';
+import { abortedOf, chargedOf, extendedOf, finalizedOf, refundedOf, reservedOf } from '../budget.results.js';
 import type {
+  AbortResult,
+  ChargeResult,
+  FinalizeResult,
+  RefundResult,
   Balance,
   BudgetListResult,
   BudgetRecord,
@@ -69,8 +72,8 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const tree = this.#open(request);
     const { root, id, amount, ttlMs, meta } = request;
     const earlier = newestOf(tree, id);
-    const answer = earlier && replayReserve(tree, earlier, request);
-    if (answer) return answer;
+    const replay = earlier && replayReserve(tree, earlier, request);
+    if (replay) return replay;
     const entries = entriesOf(tree, request.scopes);
     const denial = exceededBy(tree, entries, amount);
     if (denial) return denial;
@@ -87,15 +90,15 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     scheduleWindows(tree, entries);
     tree.operations.set(operation.name, operation);
     tree.pending.set(id, expiresAtMs);
-    return reservedResult(tree, operation, false);
+    return reservedOf(answer(tree, operation, false));
   }
 
-  async charge(request: port.ChargeRequest): Promise<port.ChargeOutcome> {
+  async charge(request: port.ChargeRequest): Promise<ChargeResult> {
     const tree = this.#open(request);
     const { root, id, amount, mode, idTtlMs } = request;
     const earlier = newestOf(tree, id);
     if (earlier && !sameContent(earlier, 'charge', request)) return refused(earlier, 'conflict');
-    if (earlier) return { ...chargedOf(earlier.record, request, true), ...balancesAndCrossed(tree, earlier) };
+    if (earlier) return chargedOf(answer(tree, earlier, true));
     const entries = entriesOf(tree, request.scopes);
     const denial = mode === 'enforce' ? exceededBy(tree, entries, amount) : undefined;
     if (denial) return denial;
@@ -115,14 +118,10 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     tree.operations.set(operation.name, operation);
     end(tree, operation);
     keepOperation(tree, operation, idTtlMs);
-    const charged = {
-      ...chargedOf(operation.record, request, false),
-      ...balancesAndCrossed(tree, operation),
-    };
-    return isAtMax ? { ...charged, isAtMax } : charged;
+    return chargedOf(answer(tree, operation, false, isAtMax));
   }
 
-  async finalize(request: port.FinalizeRequest): Promise<port.FinalizeOutcome> {
+  async finalize(request: port.FinalizeRequest): Promise<FinalizeResult> {
     const tree = this.#open(request);
     const { actual, overage, late, idTtlMs } = request;
     const operation = find(tree, request);
@@ -131,7 +130,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     if (record.state === 'aborted') return refused(operation, 'aborted');
     if (record.state === 'finalized')
       return record.actual === actual
-        ? { ...finalizedOf(record, record, true), ...balancesAndCrossed(tree, operation) }
+        ? finalizedOf(answer(tree, operation, true))
         : refused(operation, 'conflict');
 
     const isLate = record.state === 'expired';
@@ -154,11 +153,10 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     operation.crossed = committed > inHold ? crossedBy(tree, entries) : [];
     end(tree, operation);
     keepOperation(tree, operation, idTtlMs);
-    const finalized = { ...finalizedOf(record, record, false), ...balancesAndCrossed(tree, operation) };
-    return isAtMax ? { ...finalized, isAtMax } : finalized;
+    return finalizedOf(answer(tree, operation, false, isAtMax));
   }
 
-  async abort(request: port.HoldRequest): Promise<port.AbortOutcome> {
+  async abort(request: port.HoldRequest): Promise<AbortResult> {
     const tree = this.#open(request);
     const operation = find(tree, request);
     if (!operation) return NOT_FOUND;
@@ -166,12 +164,12 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const { state } = record;
     if (state === 'finalized' || (state === 'expired' && isRenewed(operation)))
       return refused(operation, state);
-    if (state === 'aborted') return abortedOf(record, true);
+    if (state === 'aborted') return abortedOf(answer(tree, operation, true));
     const inHold = state === 'pending' ? record.amount : 0;
     count(tree, entries, (counter) => (counter.reserved -= inHold));
     Object.assign(record, { state: 'aborted', late: state === 'expired' });
     end(tree, operation);
-    return abortedOf(record, false);
+    return abortedOf(answer(tree, operation, false));
   }
 
   async extend(request: port.ExtendRequest): Promise<ExtendHoldResult> {
@@ -183,10 +181,10 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const expiresAtMs = tree.nowMs + request.ttlMs;
     record.expiresAtMs = expiresAtMs;
     tree.pending.set(record.id, expiresAtMs);
-    return { ok: true, status: 'extended', expiresAtMs };
+    return extendedOf(answer(tree, operation, false));
   }
 
-  async refund(request: port.RefundRequest): Promise<port.RefundOutcome> {
+  async refund(request: port.RefundRequest): Promise<RefundResult> {
     const tree = this.#open(request);
     const { id, amount, refundId } = request;
     const operation = find(tree, request);
@@ -212,11 +210,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
       keepOperation(tree, operation);
       keep(tree, `r|${refundId}`, content, keepMsOf(tree, entries));
     }
-    const { balances } = balancesAndCrossed(tree, operation);
-    const replayed = earlier !== undefined;
-    const { refunded } = record;
-    const result = { ok: true, status: 'refunded', amount, refunded, replayed, balances } as const;
-    return isAtMax ? { ...result, isAtMax } : result;
+    return refundedOf(answer(tree, operation, earlier !== undefined, isAtMax), amount);
   }
 
   async credit(request: port.CreditRequest): Promise<CreditResult> {
@@ -228,7 +222,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     if (earlier !== undefined && earlier !== content) return { ok: false, reason: 'conflict' };
     if (earlier === undefined) {
       const { limit, credits } = balanceOf(tree, entry);
-      if ((limit === 'unlimited' ? 0 : limit) + credits + amount > MAX_AMOUNT) throw tooLarge();
+      if (amount > MAX_AMOUNT - (limit === 'unlimited' ? 0 : limit) - credits) throw tooLarge();
       this.#trees.set(root, tree);
       count(tree, [entry], (counter) => (counter.credits += amount));
       if (amount > 0) rearm(tree, entry);
@@ -243,7 +237,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const { root, scope, limit } = request;
     const [entry] = entriesOf(tree, [scope]) as [Entry];
     const { credits } = balanceOf(tree, entry);
-    if (typeof limit === 'number' && limit + credits > MAX_AMOUNT) throw tooLarge();
+    if (typeof limit === 'number' && limit > MAX_AMOUNT - credits) throw tooLarge();
     const limits: StoredLimits = new Map(tree.limits.get(scope.scope));
     if (limit === null) limits.delete(periodKey(entry.period));
     else limits.set(periodKey(entry.period), limit);

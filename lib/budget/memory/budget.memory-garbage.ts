@@ -6,13 +6,13 @@ import { counterOf, type Entry, type Operation, type Tree } from './budget.memor
 
 /** Settles the holds that have expired, and forgets ids. */
 export function expireDue(tree: Tree): void {
-  for (let due = tree.keptUntil.take(tree.nowMs); due; due = tree.keptUntil.take(tree.nowMs))
-    tree.kept.delete(due.name);
-  for (let due = tree.pending.take(tree.nowMs); due; due = tree.pending.take(tree.nowMs)) {
-    const operation = tree.operations.get(`o|${due.name}`) as Operation;
+  const { kept, keptUntil, pending, nowMs } = tree;
+  for (let name = keptUntil.take(nowMs); name !== undefined; name = keptUntil.take(nowMs)) kept.delete(name);
+  for (let id = pending.take(nowMs); id !== undefined; id = pending.take(nowMs)) {
+    const operation = tree.operations.get(`o|${id}`) as Operation;
     const { record, entries } = operation;
     record.state = 'expired';
-    tree.unreported.push(due.name);
+    tree.unreported.push(id);
     for (const { field } of entries) counterOf(tree, field).reserved -= record.amount;
     end(tree, operation, record.expiresAtMs);
   }
@@ -72,9 +72,9 @@ export function makeRoomForNext(tree: Tree, operation: Operation): void {
 export function purgeDue(tree: Tree, max: number): number {
   let purged = 0;
   for (let left = max; left > 0; left--) {
-    const due = tree.garbage.take(tree.nowMs);
-    if (!due) break;
-    if (purge(tree, due.name)) purged++;
+    const name = tree.garbage.take(tree.nowMs);
+    if (name === undefined) break;
+    if (purge(tree, name)) purged++;
   }
   return purged;
 }

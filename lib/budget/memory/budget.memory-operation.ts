@@ -5,9 +5,10 @@ import type {
   ReserveOutcome,
   ReserveRequest,
 } from '../budget.backend.js';
+import { type Answer, reservedOf } from '../budget.results.js';
 import { balanceOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
 import type { Amount, BudgetRecord, BudgetRefusal } from '../budget.types.js';
-import { ANY_NONCE, attachNonce } from '../budget.validate.js';
+import { ANY_NONCE } from '../budget.validate.js';
 
 /** Returns an operation that begins now. `facts` are what its record has beside the request. */
 export function newOperation(
@@ -46,10 +47,13 @@ export const copyRecord = ({ record }: Operation): BudgetRecord => ({
   scopes: [...record.scopes],
 });
 
-export const balancesAndCrossed = (tree: Tree, { entries, crossed }: Operation) => ({
-  balances: entries.map((entry) => balanceOf(tree, entry)),
-  crossed,
-});
+/** Answers with an operation and its balances, as they are now. */
+export function answer(tree: Tree, operation: Operation, replayed: boolean, isAtMax = false): Answer {
+  const { record, nonce, crossed } = operation;
+  const balances = operation.entries.map((entry) => balanceOf(tree, entry));
+  const { root, id } = record;
+  return { root, id, head: record, nonce, crossed, replayed, isAtMax, balances: () => balances };
+}
 
 /** Refuses a call because of the operation that has the id. */
 export const refused = <const Reason extends string>(
@@ -71,7 +75,7 @@ export function replayReserve(
     if (request.mode === 'run' && !isOurs)
       return { ...refused(earlier, state), endsInMs: expiresAtMs - tree.nowMs };
     if (!sameContent(earlier, 'hold', request)) return refused(earlier, 'conflict');
-    return reservedResult(tree, earlier, true);
+    return reservedOf(answer(tree, earlier, true));
   }
   if (state !== 'finalized' && request.mode !== 'reserve' && !isOurs) return undefined;
   return refused(earlier, `already_${state}`);
@@ -85,10 +89,4 @@ export function sameContent(
   const asked = scopes.map(({ scope }) => scope).sort();
   const done = [...record.scopes].sort();
   return record.kind === kind && record.amount === amount && JSON.stringify(asked) === JSON.stringify(done);
-}
-
-export function reservedResult(tree: Tree, operation: Operation, replayed: boolean): ReserveOutcome {
-  const { root, id, generation, amount, expiresAtMs } = operation.record;
-  const hold = { ok: true, status: 'reserved', root, id, generation, amount, expiresAtMs, replayed } as const;
-  return attachNonce({ ...hold, ...balancesAndCrossed(tree, operation) }, operation.nonce);
 }

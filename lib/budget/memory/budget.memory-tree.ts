@@ -22,7 +22,7 @@ export interface Counter {
   archived: Amount;
   /** The highest threshold that was crossed, in percent. */
   crossed: number;
-  /** The limit by setLimit at the last check of the thresholds. */
+  /** The limit at the last check of the thresholds, if setLimit had set another one than the configured. */
   seen: Amount | 'unlimited' | undefined;
 }
 
@@ -95,17 +95,14 @@ export function counterOf(tree: Tree, field: string): Counter {
 }
 
 /**
- * Returns the limit of setLimit for an entry. A limit for the scope itself comes first. A limit for the type
- * counts only if no limit is configured for the scope itself.
+ * Returns the limit of an entry. One of setLimit for the scope itself comes first, and then one for its type, if no limit is
+ * configured for the scope itself.
  */
-function setLimitOf(tree: Tree, { scope, period, configured }: Entry) {
+function limitOf(tree: Tree, { scope, period, configured }: Entry): Amount | 'unlimited' {
   const key = periodKey(period);
   const ofType = configured.inherited ? tree.limits.get(typeOf(scope))?.get(key) : undefined;
-  return tree.limits.get(scope)?.get(key) ?? ofType;
+  return tree.limits.get(scope)?.get(key) ?? ofType ?? configured.limit;
 }
-
-const limitOf = (tree: Tree, entry: Entry): Amount | 'unlimited' =>
-  setLimitOf(tree, entry) ?? entry.configured.limit;
 
 export function balanceOf(tree: Tree, entry: Entry): Balance {
   const { committed = 0, reserved = 0, credits = 0 } = tree.counters.get(entry.field) ?? {};
@@ -133,7 +130,7 @@ export function exceededBy(tree: Tree, entries: readonly Entry[], requested: Amo
   const isFull = ({ available }: Balance): boolean =>
     requested !== 0 && available !== 'unlimited' && available < requested;
   for (const balance of balances)
-    if (!isFull(balance) && balance.committed + balance.reserved + requested > MAX_AMOUNT) throw tooLarge();
+    if (!isFull(balance) && requested > MAX_AMOUNT - balance.committed - balance.reserved) throw tooLarge();
   const full = balances.filter(isFull);
   return full.length === 0 ? undefined : exceeded(full, requested, tree.nowMs);
 }
@@ -167,11 +164,10 @@ export const crossedBy = (tree: Tree, entries: readonly Entry[]): Crossed[] =>
 function arm(tree: Tree, entry: Entry): void {
   if (entry.configured.thresholds.length === 0) return;
   const counter = counterOf(tree, entry.field);
-  const set = setLimitOf(tree, entry);
-  if (set === counter.seen) return;
   const before = counter.seen ?? entry.configured.limit;
   const limit = limitOf(tree, entry);
-  counter.seen = set;
+  if (before === limit) return;
+  counter.seen = limit === entry.configured.limit ? undefined : limit;
   if (before !== 'unlimited' && (limit === 'unlimited' || limit > before)) rearm(tree, entry);
 }
 

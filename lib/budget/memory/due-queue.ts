@@ -1,8 +1,6 @@
 interface Due {
   readonly name: string;
   readonly atMs: number;
-  /** How many entries were set before this one. */
-  readonly turn: number;
 }
 
 const COMPACT_ABOVE = 64;
@@ -10,9 +8,9 @@ const COMPACT_ABOVE = 64;
 /** A queue of names by their due time. Names that are due at the same time keep the order in which they were set. */
 export class DueQueue {
   readonly #dues = new Map<string, Due>();
-  #turn = 0;
-  /** A binary heap. An entry that was replaced or removed stays in it until it comes up. */
-  #heap: Due[] = [];
+  /** By time, from `#first` on. An entry that was replaced or removed stays in it until it comes up. */
+  #line: Due[] = [];
+  #first = 0;
 
   get size(): number {
     return this.#dues.size;
@@ -23,10 +21,18 @@ export class DueQueue {
   }
 
   set(name: string, atMs: number): void {
-    const due = { name, atMs, turn: this.#turn++ };
+    const due = { name, atMs };
     this.#dues.set(name, due);
-    this.#push(due);
-    if (this.#heap.length > 2 * this.#dues.size + COMPACT_ABOVE) this.#compact();
+    let [from, to] = [this.#first, this.#line.length];
+    while (from < to) {
+      const middle = (from + to) >> 1;
+      if ((this.#line[middle] as Due).atMs <= atMs) from = middle + 1;
+      else to = middle;
+    }
+    this.#line.splice(from, 0, due);
+    if (this.#line.length <= 2 * this.#dues.size + COMPACT_ABOVE) return;
+    this.#line = this.#line.filter((each) => this.#isLive(each));
+    this.#first = 0;
   }
 
   delete(name: string): void {
@@ -39,59 +45,23 @@ export class DueQueue {
 
   /** Returns when the first name is due, or Infinity if there is none. */
   nextMs(): number {
-    return this.#first()?.atMs ?? Infinity;
+    for (; this.#first < this.#line.length; this.#first++) {
+      const due = this.#line[this.#first] as Due;
+      if (this.#isLive(due)) return due.atMs;
+    }
+    return Infinity;
   }
 
   /** Removes and returns the first name if it is due. */
-  take(nowMs: number): Due | undefined {
-    const first = this.#first();
-    if (!first || first.atMs > nowMs) return undefined;
-    this.#pop();
-    this.#dues.delete(first.name);
-    return first;
+  take(nowMs: number): string | undefined {
+    if (this.nextMs() > nowMs) return undefined;
+    const { name } = this.#line[this.#first++] as Due;
+    this.#dues.delete(name);
+    return name;
   }
 
-  #first(): Due | undefined {
-    let first = this.#heap[0];
-    while (first && this.#dues.get(first.name) !== first) {
-      this.#pop();
-      first = this.#heap[0];
-    }
-    return first;
-  }
-
-  #push(due: Due): void {
-    const heap = this.#heap;
-    let at = heap.push(due) - 1;
-    while (at > 0) {
-      const parent = (at - 1) >> 1;
-      if (!isBefore(due, heap[parent] as Due)) break;
-      heap[at] = heap[parent] as Due;
-      at = parent;
-    }
-    heap[at] = due;
-  }
-
-  #pop(): void {
-    const heap = this.#heap;
-    const last = heap.pop() as Due;
-    if (heap.length === 0) return;
-    let at = 0;
-    for (;;) {
-      let child = 2 * at + 1;
-      if (child >= heap.length) break;
-      if (child + 1 < heap.length && isBefore(heap[child + 1] as Due, heap[child] as Due)) child++;
-      if (!isBefore(heap[child] as Due, last)) break;
-      heap[at] = heap[child] as Due;
-      at = child;
-    }
-    heap[at] = last;
-  }
-
-  #compact(): void {
-    // A sorted list is a heap.
-    this.#heap = [...this.#dues.values()].sort((a, b) => (isBefore(a, b) ? -1 : 1));
+  /** An entry that was taken is dead, as its name is gone. */
+  #isLive(due: Due): boolean {
+    return this.#dues.get(due.name) === due;
   }
 }
-
-const isBefore = (a: Due, b: Due): boolean => a.atMs < b.atMs || (a.atMs === b.atMs && a.turn < b.turn);

@@ -1,27 +1,34 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
 import { ARM, ARM_CREDITED } from './budget.thresholds.fragments.js';
-import { ADMIT, READ_COUNTERS, START, unreadable } from './budget.fragments.js';
+import { READ_COUNTERS, REFUSE_STALE, START, unreadable } from './budget.fragments.js';
 import {
   ENTRIES,
   ENTRY_LISTS,
+  ENTRY_PARTS,
   KEEP,
   KEEP_MS,
-  OPEN_DETAIL,
-  READ_OPERATION,
+  OPEN_ENTRIES,
   REF,
+  SUMS,
   defineBudgetScript,
-  joined,
+  readOperation,
   tryKeep,
   writeCounters,
 } from './budget.operation.fragments.js';
+import { joined } from './budget.record.js';
+
+/** All of a record. */
+const REFUNDED_PARTS = [
+  ...(['state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'committedOf', 'refundedOf'] as const),
+  ...(['uncoveredOf', 'lateOf', 'createdAtMs', 'expiresAtMs', 'endedAtMs', 'crossed', 'fixed'] as const),
+] as const;
 
 /**
  * budget-refund: Subtracts a refund from the committed amounts of an operation's windows.
  * KEYS: counters, records, pending, garbage, idKey, refundKey
  * ARGV: id, generation, nonce, amount, retentionMs
- * Reply: ['refunded' | 'replayed', record, fields, ends, limits, counters, 'max' where a sum had stopped at the largest
- *   amount and now stops at 0], ['exceeds_committed' | 'pending' | 'aborted' | 'expired', record, detail], ['conflict'],
- *   ['not_found']
+ * Reply: ['refunded' | 'replayed', record, limits, counters, 'max' where a sum had stopped at the largest amount and now
+ *   stops at 0], ['exceeds_committed' | 'pending' | 'aborted' | 'expired', record], ['conflict'], ['not_found']
  * Atomic: refunds together never exceed what the operation has committed.
  */
 export const refundScript = defineBudgetScript({
@@ -30,19 +37,15 @@ export const refundScript = defineBudgetScript({
   args: [...REF, 'amount', 'retentionMs'],
   lua: /* lua */ `local earlier = redis.call('GET', refundKey)
 ${START}
-${READ_OPERATION}
-local beginning, state, generationOf, committedOf, refundedOf, following, dates, endedAtMs, crossed =
-  match(record, '^(1 (%a) %a (%d+) %d+ %d+ (%d+)) (%d+)( %d+ %d) (%d+ %d+) (%d+) (%S+)$')
-if not state then ${unreadable('record')} end
+${readOperation(...REFUNDED_PARTS, ...ENTRY_PARTS)}
 local content = table.concat({ 1, amount, generationOf, string.sub(idKey, -22) }, ' ')
 if earlier and earlier ~= content then return { 'conflict' } end
-if state == 'p' then return { 'pending', record, detail } end
-if state == 'a' then return { 'aborted', record, detail } end
-if state == 'x' then return { 'expired', record, detail } end
-${OPEN_DETAIL}
-${READ_COUNTERS}
-if earlier then return { 'replayed', record, ${ENTRY_LISTS} } end
-if committedOf - refundedOf - amount < 0 then return { 'exceeds_committed', record, detail } end
+if state == 'p' then return { 'pending', record } end
+if state == 'a' then return { 'aborted', record } end
+if state == 'x' then return { 'expired', record } end
+${OPEN_ENTRIES}
+if earlier then return { 'replayed', record, ${SUMS} } end
+if committedOf - refundedOf - amount < 0 then return { 'exceeds_committed', record } end
 
 ${ARM}
 local isAtMax
@@ -55,8 +58,8 @@ for i = 1, #limitOf do
   if kept then archived = math.max(archived - amount, 0) end
   packed[i] = format('1 %.0f %s %.0f %s', math.max(committed - amount, 0), middle, archived, rest)
 end
-local head = beginning .. format(' %.0f', refundedOf + amount) .. following
-record = ${joined('head', 'dates', 'endedAtMs', 'crossed')}
+local head = ${joined('kind', 'generationOf', 'amountOf', 'actualOf', 'committedOf', "format('%.0f', refundedOf + amount)", 'uncoveredOf', 'lateOf')}
+record = ${joined("'1 f'", 'head', 'createdAtMs', 'expiresAtMs', 'endedAtMs', 'crossed', 'fixed')}
 local untilMs = nowMs + 2 * retentionMs
 ${tryKeep('refundKey')}
 ${writeCounters('')}
@@ -65,7 +68,7 @@ if not kept then redis.call('HSET', records, slot, record) end
 -- The operation is known for as long as its refund, so that a repeated call finds both.
 if slot == 'o|' .. id then ${KEEP} end
 redis.call('SET', refundKey, content, 'PX', format('%d', keepMs))
-return { 'refunded', record, ${ENTRY_LISTS}, isAtMax and 'max' or nil }`,
+return { 'refunded', record, ${SUMS}, isAtMax and 'max' or nil }`,
 });
 
 /**
@@ -81,15 +84,16 @@ export const creditScript = defineBudgetScript({
   args: ['amount', 'retentionMs', ...ENTRIES],
   lua: /* lua */ `local earlier = redis.call('GET', idKey)
 ${START}
-local content = '1 ' .. amount .. ' ' .. match(fields, '^~;c|(.*)|%d+$')
+local content = '1 ' .. amount .. ' ' .. match(fields, '^c|(.*)|%d+$')
 if earlier and earlier ~= content then return { 'conflict' } end
-${ADMIT}
+${REFUSE_STALE}
+${READ_COUNTERS}
 if earlier then return { 'replayed', ${ENTRY_LISTS} } end
 ${ARM}
 local sums, credited, rest = match(packed[1], '^(1 %d+ %d+) (%d+) (%d+ %S+)$')
 if not sums then ${unreadable('packed[1]')} end
 local base = limitOf[1] ~= 'u' and limitOf[1] or 0
-if base + credited + amount > ${MAX_AMOUNT} then return { 'too_large' } end
+if tonumber(amount) > ${MAX_AMOUNT} - base - credited then return { 'too_large' } end
 packed[1] = sums .. format(' %.0f ', credited + amount) .. rest
 ${ARM_CREDITED}
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
@@ -113,7 +117,7 @@ export const setLimitScript = defineBudgetScript({
   args: ['scope', 'period', 'field', 'limit'],
   lua: /* lua */ `local packed, text = unpack(redis.call('HMGET', counters, field, 'l|' .. scope))
 local credits = string.match(packed or '', '^1 %d+ %d+ (%d+)') or 0
-if limit ~= '-' and limit ~= 'u' and limit + credits > ${MAX_AMOUNT} then return { 'too_large' } end
+if limit ~= '-' and limit ~= 'u' and tonumber(limit) > ${MAX_AMOUNT} - credits then return { 'too_large' } end
 local limits, list = {}, {}
 for each, value in string.gmatch(text or '', '([^ =]+)=([^ =]+)') do limits[each] = value end
 limits[period] = limit ~= '-' and limit or nil

@@ -4,7 +4,7 @@ import { BudgetCalendar, periodKey } from '../budget.calendar.js';
 
 /** The entries of an operation as scripts take them: lists joined by ';', of one element for each entry. */
 export interface Entries {
-  /** `~`, then `c|<scope>|<period>|<startMs>` for each entry. */
+  /** `c|<scope>|<period>|<startMs>` for each entry. */
   readonly fields: string;
   /** A decimal, or `u` for unlimited. */
   readonly limits: string;
@@ -42,7 +42,7 @@ export class EntryEncoder {
   readonly #kept = new WeakMap<readonly ConfiguredLimit[], Windows>();
 
   encode(scopes: readonly NamedScope[], nowMs: number): Entries {
-    let [fields, limits, thresholds, ends, inherited] = ['~', '', '', '', ''];
+    let [fields, limits, thresholds, ends, inherited] = ['', '', '', '', ''];
     let [openFromMs, openUntilMs, lastEndMs, hasThresholds] = [0, Infinity, 0, false];
     for (const scope of scopes) {
       const windows = this.#windowsOf(scope, nowMs);
@@ -57,7 +57,7 @@ export class EntryEncoder {
       lastEndMs = Math.max(lastEndMs, windows.lastEndMs);
     }
     return {
-      fields,
+      fields: fields.slice(1),
       limits: limits.slice(1),
       thresholds: hasThresholds ? thresholds.slice(1) : '-',
       ends: ends.slice(1),

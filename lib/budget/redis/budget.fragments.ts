@@ -1,5 +1,6 @@
-import { NOW_MS, takeApart } from '../../script/fragments.js';
+import { NOW_MS } from '../../script/fragments.js';
 import { MAX_AMOUNT } from '../budget.bounds.js';
+import { readRecord, type RecordPart } from './budget.record.js';
 
 // The keys of a root. Lists inside a value are joined by ';'.
 //
@@ -7,10 +8,9 @@ import { MAX_AMOUNT } from '../budget.bounds.js';
 //                               highest threshold that was crossed: percent, or percent=limit where setLimit set a limit
 //                   l|<scope>   limits by setLimit: period=limit period=limit
 //                   ~           when the keys end, in ms, or 'never', or 'never l' once setLimit was used
-//   records   HASH  o|<id>      an operation: the fields of RECORD
-//                   d|<id>      its fixed part: DETAIL_FIELDS in budget.operation.fragments.ts
-//                   O|<generation>|<id>, D|<generation>|<id>  the same for an older hold, after its id was reserved again
-//                   q|<field>, Q|<field>  a record that could not be read, and its fixed part, set aside as they were
+//   records   HASH  o|<id>      an operation (budget.record.ts)
+//                   O|<generation>|<id>  an older hold, after its id was reserved again
+//                   q|<field>   a record that could not be read, set aside as it was
 //   pending   ZSET  <id> of each pending hold, by expiry; '' (which is no id) at +inf, where the keys end
 //   garbage   ZSET  fields to purge, by time: o|, O| as in records, c| as in counters;
 //                   n|<id>, N|<generation>|<id>, at 0: an expiry that reap has not reported; q|<field>, at 0: a record
@@ -23,8 +23,8 @@ import { MAX_AMOUNT } from '../budget.bounds.js';
 // Scopes are percent-encoded (all but ':'), so that they never contain a separator.
 //
 // The scripts run often. A Lua closure costs as much as a small command, and a pattern reads every byte. So rare code
-// is in blocks and not in functions, and only the changing part of a record is unpacked. A number that becomes an argument
-// of a command is written with 17 digits, which takes longer than to pass it as text.
+// is in blocks and not in functions. A number that becomes an argument of a command is written with 17 digits, which takes
+// longer than to pass it as text.
 
 /**
  * Defines the server's time, and lists. Amounts are stored as decimal text. Numbers of Lua are exact up to MAX_AMOUNT, and
@@ -58,33 +58,10 @@ export const unreadable = (text: string): string =>
 
 export const COUNTER = "'^1 (%d+) (%d+) (%d+) (%d+) (%S+)$'";
 
-const RECORD = {
-  version: '1',
-  state: '%a',
-  kind: '%a',
-  generationOf: '%d+',
-  amountOf: '%d+',
-  actualOf: '%d+',
-  committedOf: '%d+',
-  refundedOf: '%d+',
-  uncoveredOf: '%d+',
-  lateOf: '%d',
-  createdAtMs: '%d+',
-  expiresAtMs: '%d+',
-  endedAtMs: '%d+',
-  crossed: '%S+',
-};
-
-type RecordField = Exclude<keyof typeof RECORD, 'version'>;
-
-/** Sets locals to fields of `record`, or to nil if it cannot be read. */
-export const readRecord = (...names: RecordField[]): string =>
-  `local ${takeApart("(record or '')", RECORD, names)}`;
-
-/** Sets locals to fields of `record`. Fails if it cannot be read, or if its fixed part `detail` is missing. */
-export const openRecord = (...names: RecordField[]): string => /* lua */ `
-${readRecord(...names)}
-if not ${names[0]} or not detail then ${unreadable('record')} end`;
+/** Sets locals to parts of `record`. Fails if it cannot be read. */
+export const openRecord = (...parts: RecordPart[]): string => /* lua */ `
+${readRecord(...parts)}
+if not ${parts[0]} then ${unreadable('record')} end`;
 
 /**
  * Sets aside the records in `aside`, byte for byte, so that they stop nobody. What they had reserved stays reserved until
@@ -92,10 +69,10 @@ if not ${names[0]} or not detail then ${unreadable('record')} end`;
  */
 export const SET_ASIDE = /* lua */ `
 -- Reads: aside, records, garbage.
-  for _, each in ipairs(aside) do
-    redis.call('HSET', records, 'q|' .. each.field, each.record, 'Q|' .. each.field, each.detail or '')
-    redis.call('ZADD', garbage, 0, 'q|' .. each.field)
-    redis.call('HDEL', records, each.field, each.detailOf)
+  for field, record in pairs(aside) do
+    redis.call('HSET', records, 'q|' .. field, record)
+    redis.call('ZADD', garbage, 0, 'q|' .. field)
+    redis.call('HDEL', records, field)
   end`;
 
 /**
@@ -113,32 +90,26 @@ const BATCH = 100;
  * Everything is read before the first write. A script of its own for this was measured to be slower (docs/adr/0011).
  *
  * A full server (`maxmemory` with `noeviction`) checks a script at its first write only, and refuses it there
- * if the command needs memory. So scripts that settle or free memory start with a ZREM, and scripts that need
- * memory for themselves do it later.
+ * if the command needs memory. So scripts that settle or free memory start with a ZREM, and scripts that need memory for themselves do it later.
  *
  * A hold stays in \`pending\` until all of the rest is written. What an ACL refuses on the way is settled by the next call.
  */
-const start = (needs: 'no memory' | 'memory'): string => /* lua */ `
+const start = (first: string): string => /* lua */ `
 -- Reads: pending, garbage, records, counters, retentionMs.
 -- Sets: time, nowMs, format, match, gmatch, find, sub, now, EMPTY, split, isNewer, LATER_MS, due.${BASICS}
 local LATER_MS = 60000
 local due = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', '0', '${BATCH}')
 if #due > 0 then
   redis.call('ZCARD', garbage)
-  local keys = {}
-  for i, dueId in ipairs(due) do
-    keys[2 * i - 1] = 'o|' .. dueId
-    keys[2 * i] = 'd|' .. dueId
-  end
-  local found = redis.call('HMGET', records, unpack(keys))
+  local dueFields = {}
+  for i, dueId in ipairs(due) do dueFields[i] = 'o|' .. dueId end
+  local dueRecords = redis.call('HMGET', records, unpack(dueFields))
   local touched, expired, last, later, aside, gone = {}, {}, {}, {}, {}, {}
   for i, dueId in ipairs(due) do
-    local record, detail = found[2 * i - 1], found[2 * i]
-    local beginning, reservedOf, expiryOf, crossedOf =
-      match(record or '', '^1 p( %a %d+ (%d+) %d+ %d+ %d+ %d+ %d %d+ (%d+)) %d+( %S+)$')
-    local holdFields, holdEnds = match(detail or '', '^%S+ %d+ (%S+) %S+ %S+ (%S+)')
-    local isHold, isLater = beginning and holdFields, isNewer(record)
-    for field in gmatch(isHold and holdFields or '', 'c|[^;]+') do
+    local record = dueRecords[i]
+    ${readRecord('state', 'kind', 'generationOf', 'amountOf', 'createdAtMs', 'expiresAtMs', 'crossed', 'fixed', 'fieldsOf', 'endsOf')}
+    local isHold, isLater = state == 'p', isNewer(record)
+    for field in gmatch(isHold and fieldsOf or '', '[^;]+') do
       if not touched[field] then
         local packed = redis.call('HGET', counters, field) or EMPTY
         local counter = { match(packed, ${COUNTER}) }
@@ -150,59 +121,62 @@ if #due > 0 then
     if isLater then
       later[#later + 1] = dueId
     elseif isHold then
-      expired[dueId] = { record = '1 x' .. beginning .. ' ' .. expiryOf .. crossedOf, endedAtMs = tonumber(expiryOf) }
-      local stops, j = split(holdEnds), 0
-      for field in gmatch(holdFields, 'c|[^;]+') do
+      expired['o|' .. dueId] = table.concat({ '1 x', kind, generationOf, amountOf, '0 0 0 0 0', createdAtMs,
+        expiresAtMs, expiresAtMs, crossed, fixed }, ' ')
+      last['o|' .. dueId] = expiresAtMs + retentionMs
+      local stops, j = split(endsOf), 0
+      for field in gmatch(fieldsOf, '[^;]+') do
         j = j + 1
         -- A counter that cannot be read stays as it is.
-        if touched[field] then touched[field][2] = math.max(touched[field][2] - reservedOf, 0) end
+        if touched[field] then touched[field][2] = math.max(touched[field][2] - amountOf, 0) end
         -- The counter of a past window is kept 1 ms longer than the last operation that uses it.
-        if stops[j] ~= '0' then last[field] = math.max(last[field] or 0, tonumber(stops[j]), tonumber(expiryOf)) end
+        if stops[j] ~= '0' then
+          last[field] = math.max(last[field] or 0, math.max(stops[j], expiresAtMs) + retentionMs + 1)
+        end
       end
-    elseif record and not match(record, '^1 [fax] ') then
-      aside[#aside + 1] = { field = 'o|' .. dueId, detailOf = 'd|' .. dueId, record = record, detail = detail }
+    elseif record and not state then
+      aside['o|' .. dueId] = record
     end
   end
-  ${needs === 'no memory' ? TRY_ZREM : ''}
+  ${first}
   for _, dueId in ipairs(later) do redis.call('ZADD', pending, nowMs + LATER_MS, dueId) end
-  for field, ms in pairs(last) do redis.call('ZADD', garbage, 'GT', ms + retentionMs + 1, field) end
-  for dueId, hold in pairs(expired) do
-    redis.call('ZADD', garbage, hold.endedAtMs + retentionMs, 'o|' .. dueId, 0, 'n|' .. dueId)
-  end
-  ${needs === 'memory' ? TRY_ZREM : ''}
+  for field, ms in pairs(last) do redis.call('ZADD', garbage, 'GT', ms, field) end
+  for field in pairs(expired) do redis.call('ZADD', garbage, 0, 'n' .. sub(field, 2)) end
+  ${TRY_ZREM}
   ${SET_ASIDE}
   for field, counter in pairs(touched) do
     redis.call('HSET', counters, field, format('1 %s %.0f %s %s %s', unpack(counter)))
   end
-  for dueId, hold in pairs(expired) do redis.call('HSET', records, 'o|' .. dueId, hold.record) end
+  for field, record in pairs(expired) do redis.call('HSET', records, field, record) end
   if #gone > 0 then redis.call('ZREM', pending, unpack(gone)) end
 end
 if #due == ${BATCH} then return { 'more' } end`;
 
 /** For scripts that write something new. */
-export const START = start('memory');
+export const START = start('');
 
 /** For the others. */
-export const START_SETTLING = start('no memory');
+export const START_SETTLING = start(TRY_ZREM);
+
+/** Replies 'stale' where a window does not contain the server's time. */
+export const REFUSE_STALE = /* lua */ `
+-- Reads: now, nowMs, openFromMs, openUntilMs.
+if nowMs < tonumber(openFromMs) or (openUntilMs ~= '0' and nowMs >= tonumber(openUntilMs)) then
+  return { 'stale', now }
+end`;
 
 /**
- * Reads the counters of `fields` (which start with '~') into `packed`, their names into `names`, and the end of the keys
- * into `ending`. In `limitOf` a limit of setLimit replaces the configured one. A limit for a type counts only where no
- * limit is configured for the scope itself. For a script that writes counters, `setOf` gets the limits of setLimit, and
- * `isNew` is true where a counter does not exist yet.
+ * Reads the counters of \`fields\` into \`packed\`, as they are stored into \`found\`, their names into \`names\`, and the end of
+ * the keys into \`ending\`. In \`limitOf\` a limit of setLimit replaces the configured one. A limit for a type counts only where
+ * no limit is configured for the scope itself.
  */
-const readCounters = (writes: boolean): string => /* lua */ `
--- Reads: split, sub, fields, counters, limits, EMPTY, gmatch, match, inherited.
--- Sets: names, packed, ending, limitOf${writes ? ', isNew, setOf' : ''}.
-local names = split(sub(fields, 3))
-local packed = redis.call('HMGET', counters, '~', unpack(names))
-local ending = table.remove(packed, 1)
-local limitOf = split(limits)
-${writes ? 'local isNew, setOf = false, nil' : ''}
-for i = 1, #names do
-  ${writes ? 'isNew = isNew or not packed[i]' : ''}
-  packed[i] = packed[i] or EMPTY
-end
+export const READ_COUNTERS = /* lua */ `
+-- Reads: split, fields, counters, limits, EMPTY, gmatch, match, inherited.
+-- Sets: names, found, packed, ending, limitOf.
+local names = split(fields)
+local found, packed, limitOf = redis.call('HMGET', counters, '~', unpack(names)), {}, split(limits)
+local ending = found[1]
+for i = 1, #names do packed[i] = found[i + 1] or EMPTY end
 if ending == 'never l' then
   local lists, inherits = {}, split(inherited)
   local function stored(name, period)
@@ -213,35 +187,11 @@ if ending == 'never l' then
     end
     return lists[name][period]
   end
-  ${writes ? 'setOf = {}' : ''}
   for i, field in ipairs(names) do
     local name, ofType, period = match(field, '^c|(([^|:]+)[^|]*)|([^|]+)|')
-    local set = stored(name, period) or inherits[i] == '1' and stored(ofType, period) or nil
-    limitOf[i] = set or limitOf[i]
-    ${writes ? "setOf[i] = set or '-'" : ''}
+    limitOf[i] = stored(name, period) or inherits[i] == '1' and stored(ofType, period) or limitOf[i]
   end
 end`;
-
-/** For scripts that write counters. */
-export const READ_COUNTERS = readCounters(true);
-
-/** For scripts that only reply them. */
-export const READ_BALANCES = readCounters(false);
-
-/** Replies 'stale' where a window does not contain the server's time, and reads the counters otherwise. */
-const admit = (writes: boolean): string => /* lua */ `
--- Reads: now, nowMs, openFromMs, openUntilMs, split, sub, fields, counters, limits, EMPTY, gmatch, match, inherited.
--- Sets: names, packed, ending, limitOf${writes ? ', isNew, setOf' : ''}.
-if nowMs < tonumber(openFromMs) or (openUntilMs ~= '0' and nowMs >= tonumber(openUntilMs)) then
-  return { 'stale', now }
-end
-${readCounters(writes)}`;
-
-/** For scripts that write counters. */
-export const ADMIT = admit(true);
-
-/** For scripts that only reply them. */
-export const ADMIT_READING = admit(false);
 
 /** Lua that adds a limit and credits. */
 export const effective = (limit: string, credits: string): string =>

@@ -1,10 +1,10 @@
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
-import { effective, READ_BALANCES, TRY_ZREM, unreadable } from './budget.fragments.js';
+import { effective, openRecord, READ_COUNTERS, TRY_ZREM, unreadable } from './budget.fragments.js';
 import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.bounds.js';
 import type { Entries } from './budget.entries.js';
+import { joined, type RecordPart } from './budget.record.js';
 import { textReply, type TextReply } from './budget.replies.js';
 import { defineScript, type Script, type ScriptDefinition } from '../../script/define-script.js';
-import { takeApart } from '../../script/fragments.js';
 
 /**
  * Sets when the four keys end. They end together, and only if every period ends: `untilMs` is nil if one does
@@ -44,23 +44,24 @@ end`;
  * schedule they do no harm alone. The counters and the records follow, all by HSET: an ACL refuses both or none.
  */
 export const writeCounters = (ends: string): string => /* lua */ `
--- Reads: ending, untilMs, records, pending, isNew, openUntilMs, nowMs, split, ends, garbage, retentionMs, names,
+-- Reads: ending, untilMs, records, pending, openUntilMs, nowMs, split, ends, garbage, retentionMs, names, found,
 --   packed, counters.
--- Sets: writes.
+-- Sets: writes, mayEnd.
 ${KEEP_KEYS}
-if isNew or not (openUntilMs == '0' or nowMs < tonumber(openUntilMs)) then
+local writes, mayEnd = {}, openUntilMs ~= '0' and nowMs >= tonumber(openUntilMs)
+for i = 1, #names do
+  writes[2 * i - 1] = names[i]
+  writes[2 * i] = packed[i]
+  mayEnd = mayEnd or not found[i + 1]
+end
+if mayEnd then
   for i, stop in ipairs(split(ends)) do
     if stop ~= '0' then
-      redis.call('ZADD', garbage, 'GT', math.max(tonumber(stop), nowMs) + retentionMs + 1, names[i])
+      redis.call('ZADD', garbage, 'GT', math.max(stop, nowMs) + retentionMs + 1, names[i])
     end
   end
 end
 ${ends}
-local writes = {}
-for i = 1, #names do
-  writes[2 * i - 1] = names[i]
-  writes[2 * i] = packed[i]
-end
 redis.call('HSET', counters, unpack(writes))`;
 
 /** The keys of a root, which every script declares, and the key of an id, for the scripts that have one. */
@@ -95,20 +96,19 @@ export const ENTRIES = [
   'lastEndMs',
 ] as const satisfies (keyof Entries)[];
 
-/** Lua that joins texts by spaces. It makes one text, which `table.concat` does by a table more. */
-export const joined = (...texts: string[]): string => texts.join(` .. ' ' ..\n  `);
-
-export const DETAIL = joined(
+/** The fixed part of the record of an operation that begins now. */
+export const FIXED_NOW = joined(
   ...['nonce', 'openUntilMs', 'fields', 'limits', 'thresholds', 'ends'],
   'inherited',
   'meta',
 );
 
 /**
- * What is kept of a finalized operation: its `head`, which is the record up to its dates, when it ended, and where it counts.
- * It is a key of its own, so that Redis forgets it by itself, and so that a root does not grow with what is spent.
+ * What is kept of a finalized operation: its `head`, which is its record from its kind up to its dates, when it ended, and
+ * where it counts. It is a key of its own, so that Redis forgets it by itself, and so that a root does not grow with what is
+ * spent.
  */
-const KEPT = "'^(1 f %a %d+ %d+ %d+ %d+ %d+ %d+ %d) (%d+) (%S+) (%S+) (%S+) (%S+)$'";
+const KEPT = "'^1 (%a %d+ %d+ %d+ %d+ %d+ %d+ %d) (%d+) (c|%S+ %S+) (%S+ %S+)$'";
 
 /** Raises `keepMs` to the time for which the windows of an operation are of interest: with their retention, or 400 days. */
 const WINDOWS_END = /* lua */ `for stop in gmatch(ends, '%d+') do
@@ -131,7 +131,7 @@ export const tryKeep = (key: 'idKey' | 'refundKey'): string => `redis.call('SET'
 
 /** Keeps a finalized operation for `keepMs`. */
 export const KEEP = /* lua */ `redis.call('SET', idKey,
-  ${joined('head', 'endedAtMs', 'fields', 'limits', 'inherited', 'ends')}, 'PX', format('%d', keepMs))`;
+  ${joined("'1'", 'head', 'endedAtMs', 'fields', 'limits', 'ends', 'inherited')}, 'PX', format('%d', keepMs))`;
 
 /** Keeps an operation that is finalized now for `idTtlMs`, but not beyond its last window. */
 export const KEEP_NEW = /* lua */ `
@@ -148,94 +148,100 @@ end
 keepMs = math.max(keepMs, retentionMs)
 ${KEEP}`;
 
-/** Makes a record and its fixed part of what was kept. What cannot be read fails where the record is opened. */
+/** Makes a record of what was kept. What cannot be read fails where the record is opened. */
 const OPEN_KEPT = /* lua */ `
-  record, detail = kept, ''
-  local head, endedAtMs, keptFields, keptLimits, keptInherited, keptEnds =
+  local keptHead, keptAtMs, lists, windows =
     string.match(kept, ${KEPT})
-  if head then
-    record = ${joined('head', 'endedAtMs', 'endedAtMs', 'endedAtMs', "'-'")}
-    detail = ${joined("'- 0'", 'keptFields', 'keptLimits', "'-'", 'keptEnds', 'keptInherited', "''")}
-  end`;
+  record = keptHead and ${joined("'1 f'", 'keptHead', 'keptAtMs', 'keptAtMs', 'keptAtMs', "'- - 0'", 'lists', "'-'", 'windows')} .. ' '
+    or kept`;
 
 /**
  * Reads the newest operation of an id, or what is kept of it: `kept` is read before the first write, as the key may be of
- * another type. A repeated call is answered with its record and its current balances.
+ * another type.
  */
 export const READ_NEWEST = /* lua */ `
 -- Reads: records, id, kept.
--- Sets: record, detail.
-local record, detail = redis.call('HGET', records, 'o|' .. id), nil
-if record then
-  detail = redis.call('HGET', records, 'd|' .. id)
-elseif kept then${OPEN_KEPT}
+-- Sets: record.
+local record = redis.call('HGET', records, 'o|' .. id)
+if not record and kept then${OPEN_KEPT}
 end`;
 
 /** The arguments that refer to a hold. */
 export const REF = ['id', 'generation', 'nonce'] as const;
 
-/**
- * Finds the hold of a generation (0: the newest). Generations start at 1 again once an id was purged, so a
- * hold with another nonce is not found ('-' accepts any). What was kept has no nonce.
- */
-export const READ_OPERATION = /* lua */ `
--- Reads: id, records, idKey, generation, nonce.
--- Sets: slot, record, detail, kept.
+/** Finds the hold of a generation (0: the newest). */
+export const FIND_OPERATION = /* lua */ `
+-- Reads: id, records, idKey, generation.
+-- Sets: slot, record, kept.
 local slot = 'o|' .. id
-local record, detail = unpack(redis.call('HMGET', records, slot, 'd|' .. id))
+local record = redis.call('HGET', records, slot)
 local kept = not record and redis.call('GET', idKey)
 if kept then${OPEN_KEPT}
 end
 if record and generation ~= '0' and generation ~= (string.match(record, '^1 %a %a (%d+)') or generation) then
   slot, kept = 'O|' .. generation .. '|' .. id, nil
-  record, detail = unpack(redis.call('HMGET', records, slot, 'D|' .. generation .. '|' .. id))
+  record = redis.call('HGET', records, slot)
 end
-if not record or not detail then return { 'not_found' } end
-if nonce ~= '-' and not kept and string.sub(detail, 1, #nonce + 1) ~= nonce .. ' ' then return { 'not_found' } end`;
+if not record then return { 'not_found' } end`;
 
-const DETAIL_FIELDS = {
-  nonce: '%S+',
-  openUntilMs: '%d+',
-  fields: '%S+',
-  limits: '%S+',
-  thresholds: '%S+',
-  ends: '%S+',
-  inherited: '%S+',
-  meta: '.*',
-};
+/**
+ * Ends the script where the hold that was found has another nonce than the call, as generations start at 1 again once an id
+ * was purged. '-' accepts any, and what was kept has none.
+ */
+export const REFUSE_FOREIGN = /* lua */ `
+-- Reads: nonce, nonceOf, kept.
+if nonce ~= '-' and not kept and nonceOf ~= nonce then return { 'not_found' } end`;
 
-/** Sets the entries in which an operation has counted. */
-export const OPEN_DETAIL = /* lua */ `
--- Reads: record, detail, isNewer.
--- Sets: openUntilMs, fields, limits, thresholds, ends, inherited.
-local ${takeApart('detail', DETAIL_FIELDS, ['openUntilMs', 'fields', 'limits', 'thresholds', 'ends', 'inherited'])}
-if not fields then ${unreadable('record')} end`;
+/** Finds a hold, and sets locals to parts of its record. */
+export const readOperation = (...parts: RecordPart[]): string =>
+  `${FIND_OPERATION}${openRecord(...parts, 'nonceOf')}${REFUSE_FOREIGN}`;
 
-export const ENTRY_LISTS = "fields, ends,\n  table.concat(limitOf, ';'), table.concat(packed, ';')";
+/** The parts of a record for {@link OPEN_ENTRIES}. */
+export const ENTRY_PARTS = [
+  'openUntilOf',
+  'fieldsOf',
+  'limitsOf',
+  'thresholdsOf',
+  'endsOf',
+  'inheritedOf',
+] as const satisfies RecordPart[];
 
-/** Answers a repeated call with the entries of the first one, in place of those of its arguments. */
-export const REPLAY = /* lua */ `
--- Reads: detail, isNewer, split, sub, counters, EMPTY, gmatch, match, record.
--- Changes: fields, limits, ends, inherited.
--- Sets: names, packed, ending, limitOf.
-    ${takeApart('detail', DETAIL_FIELDS, ['fields', 'limits', 'ends', 'inherited'])}
-    if not fields then ${unreadable('record')} end
-    ${READ_BALANCES}
-    return { 'replayed', record, ${ENTRY_LISTS}, match(detail, '^%S+') }`;
+/** Reads the counters in which an operation has counted. */
+export const OPEN_ENTRIES = /* lua */ `
+-- Reads: openUntilOf, fieldsOf, limitsOf, thresholdsOf, endsOf, inheritedOf, split, counters, EMPTY, gmatch, match.
+-- Sets: openUntilMs, fields, limits, thresholds, ends, inherited, names, found, packed, ending, limitOf.
+local openUntilMs, fields, limits, thresholds, ends, inherited =
+  openUntilOf, fieldsOf, limitsOf, thresholdsOf, endsOf, inheritedOf
+${READ_COUNTERS}`;
 
-// Scopes are compared as sets, since a retry may list them in another order.
+/** What a reply says of the counters of a record. */
+export const SUMS = "table.concat(limitOf, ';'), table.concat(packed, ';')";
+
+/** What a reply without a record says of its entries. */
+export const ENTRY_LISTS = `fields, ends, ${SUMS}`;
+
+/**
+ * Sets \`isSame\`: whether an operation of this kind has this amount and these scopes. They are compared as sets, since a retry
+ * may list them in another order.
+ */
 export const sameContent = (ofKind: string): string => /* lua */ `
+-- Reads: gmatch, kind, amountOf, amount, fieldsOf, fields.
+-- Sets: isSame, scopesIn.
   local function scopesIn(list)
-    local names = {}
-    for name in gmatch(list, ';c|([^|]+)') do
-      if names[#names] ~= name then names[#names + 1] = name end
+    local scopes = {}
+    for scope in gmatch(';' .. list, ';c|([^|]+)') do
+      if scopes[#scopes] ~= scope then scopes[#scopes + 1] = scope end
     end
-    table.sort(names)
-    return table.concat(names, ',')
+    table.sort(scopes)
+    return table.concat(scopes, ',')
   end
-  local fieldsBefore = match(detail, '^%S+ %d+ (%S+) %S+ %S+ %S+ %S+ ')
-  if not fieldsBefore then ${unreadable('record')} end
-  local isSame = kind == '${ofKind}' and amountOf == amount and scopesIn(fieldsBefore) == scopesIn(fields)`;
+  local isSame = kind == '${ofKind}' and amountOf == amount and scopesIn(fieldsOf) == scopesIn(fields)`;
+
+/** Has the rest of a script read the entries of an earlier call, in place of those of its arguments. */
+export const REPLAY = /* lua */ `
+-- Reads: fieldsOf, limitsOf, endsOf, inheritedOf.
+-- Changes: fields, limits, ends, inherited.
+  fields, limits, ends, inherited = fieldsOf, limitsOf, endsOf, inheritedOf`;
 
 /**
  * Adds the amount to a part of each counter, and finds the thresholds that this crosses. Ends before anything is written:
@@ -243,7 +249,7 @@ export const sameContent = (ofKind: string): string => /* lua */ `
  * largest amount. If `mode` is 'record', the sum of a charge stops at the largest amount instead.
  */
 export const addAmount = (part: 'committed' | 'reserved'): string => /* lua */ `
--- Reads: ending, thresholds, format, gmatch, limits, setOf, limitOf, match, isNewer, amount, split, ends, names, now.
+-- Reads: ending, thresholds, format, gmatch, limits, limitOf, match, isNewer, amount, split, ends, names, now.
 -- Changes: packed.
 -- Sets: crossed${part === 'committed' ? ', isAtMax' : ''}.
 ${ARM}
@@ -252,13 +258,13 @@ for i, limit in ipairs(limitOf) do
   local committed, reserved, credits, rest = match(packed[i], '^1 (%d+) (%d+) (%d+)( %d+ %S+)$')
   if not committed then ${unreadable('packed[i]')} end
   if mode ~= 'record' then
-    -- Beyond the largest amount it may be rounded, but it stays beyond every limit.
-    local sum = committed + reserved + amount
-    if limit ~= 'u' and amount ~= '0' and sum > ${effective('limit', 'credits')} then
+    -- By subtraction, which is exact where it decides: a sum of three may be rounded.
+    local wanted = tonumber(amount)
+    if limit ~= 'u' and wanted > 0 and wanted > ${effective('limit', 'credits')} - committed - reserved then
       full, stops = full or { {}, {}, {}, {} }, stops or split(ends)
       local n = #full[1] + 1
       full[1][n], full[2][n], full[3][n], full[4][n] = names[i], stops[i], limit, packed[i]
-    elseif sum > ${MAX_AMOUNT} then
+    elseif wanted > ${MAX_AMOUNT} - committed - reserved then
       return { 'too_large' }
     end
   end
@@ -279,9 +285,9 @@ ${CROSS}`;
  * before the counters: as long as they are refused, the record of a pending hold counts and not what is kept.
  */
 export const endOperation = (keep = ''): string => /* lua */ `
--- Reads: nowMs, retentionMs, garbage, slot, ending, counters, records, pending, isNew, openUntilMs, split,
+-- Reads: nowMs, retentionMs, garbage, slot, ending, counters, records, pending, found, openUntilMs, split,
 --   ends, names, packed, record, id.
--- Sets: untilMs, writes.
+-- Sets: untilMs, writes, mayEnd.
 local untilMs = nowMs + 2 * retentionMs
 ${TRY_ZREM}
 ${keep}

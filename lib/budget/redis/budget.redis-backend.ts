@@ -8,15 +8,12 @@ import { redisBudgetRoots } from './budget.redis-roots.js';
 import {
   encodeScope,
   idOf,
-  parseAbortResult,
   parseBalances,
   parseBudgetResult,
-  parseChargeResult,
   parseCreditResult,
-  parseExtendResult,
   parseFinalizeResult,
   parseRecord,
-  parseRefundResult,
+  parseResult,
   readable,
   type TextReply,
 } from './budget.replies.js';
@@ -29,13 +26,22 @@ import { finalizeScript } from './finalize.script.js';
 import { reaperScript } from './reaper.scripts.js';
 import { repairScript } from './repair.script.js';
 import { reserveScript } from './reserve.script.js';
-import type { SetLimitResult } from '../budget.types.js';
+import { abortedOf, chargedOf, extendedOf, refundedOf } from '../budget.results.js';
+import type {
+  AbortResult,
+  ChargeResult,
+  ExtendHoldResult,
+  RefundResult,
+  SetLimitResult,
+} from '../budget.types.js';
 import { ANY_NONCE } from '../budget.validate.js';
 import { verifySnapshot } from '../budget.verify.js';
 import { inGroups, parseSnapshot } from './budget.snapshot.js';
 
 /** The arguments of a script, except `retentionMs`, which every script gets. */
 type Args<Arg extends string> = Readonly<Record<Exclude<Arg, 'retentionMs'>, ScriptArg>>;
+
+type RefArg = 'id' | 'generation' | 'nonce';
 
 interface Call extends port.Request {
   onLate?(reply: TextReply): void;
@@ -72,7 +78,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   async reserve(request: port.ReserveRequest) {
     const { id, amount, ttlMs, meta, mode, nonce, scopes } = request;
     const args = { id, amount: String(amount), ttlMs, meta, mode, nonce };
-    const parse = (reply: TextReply) => parseBudgetResult(reply, request, nonce);
+    const parse = (reply: TextReply) => parseBudgetResult(reply, request);
     // Nothing was kept under an id that was made for this call.
     const tag = nonce === ANY_NONCE ? '' : tagOf('o', id);
     return parse(await this.#admit(reserveScript, withListeners(request, parse), scopes, args, tag));
@@ -81,36 +87,34 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   async charge(request: port.ChargeRequest) {
     const { id, amount, mode, idTtlMs, scopes } = request;
     const args = { id, amount: String(amount), mode, idTtlMs };
-    const parse = (reply: TextReply) => parseChargeResult(reply, request);
+    const parse = (reply: TextReply) => parseResult('charged', reply, request, chargedOf) as ChargeResult;
     return parse(
       await this.#admit(chargeScript, withListeners(request, parse), scopes, args, tagOf('o', id)),
     );
   }
 
   async finalize(request: port.FinalizeRequest) {
-    const { id, generation, nonce, actual, overage, late, idTtlMs } = request;
-    const args = { id, generation, nonce, actual: String(actual), overage, late, idTtlMs };
+    const { actual, overage, late, idTtlMs } = request;
+    const args = { actual: String(actual), overage, late, idTtlMs };
     const parse = (reply: TextReply) => parseFinalizeResult(reply, request);
-    return parse(await this.#run(finalizeScript, withListeners(request, parse), args, tagOf('o', id)));
+    return parse(await this.#runOn(finalizeScript, request, args, withListeners(request, parse)));
   }
 
   async abort(request: port.HoldRequest) {
-    return parseAbortResult(await this.#runOn(abortScript, request, refOf(request)), request);
+    const reply = await this.#runOn(abortScript, request, {}, request);
+    return parseResult('aborted', reply, request, abortedOf) as AbortResult;
   }
 
   async extend(request: port.ExtendRequest) {
-    const args = { ...refOf(request), ttlMs: request.ttlMs };
-    return parseExtendResult(await this.#runOn(extendScript, request, args), request);
+    const reply = await this.#runOn(extendScript, request, { ttlMs: request.ttlMs }, request);
+    return parseResult('extended', reply, request, extendedOf) as ExtendHoldResult;
   }
 
   async refund(request: port.RefundRequest) {
     const { amount, refundId } = request;
-    const args = { ...refOf(request), amount: String(amount) };
-    return parseRefundResult(
-      await this.#runOn(refundScript, request, args, tagOf('r', refundId)),
-      request,
-      amount,
-    );
+    const args = { amount: String(amount) };
+    const reply = await this.#runOn(refundScript, request, args, request, tagOf('r', refundId));
+    return parseResult('refunded', reply, request, (answer) => refundedOf(answer, amount)) as RefundResult;
   }
 
   async credit(request: port.CreditRequest) {
@@ -121,7 +125,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 
   async setLimit(request: port.SetLimitRequest): Promise<SetLimitResult> {
     const { scope, limit } = request;
-    const field = this.#entriesOf([scope]).fields.slice('~;'.length);
+    const field = this.#entriesOf([scope]).fields;
     const [, name = '', period = ''] = field.split('|');
     const args = { scope: name, period, field, limit: limit === null ? '-' : encodeLimit(limit) };
     const [status] = await this.#run(setLimitScript, request, args);
@@ -134,16 +138,16 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   }
 
   async get(request: port.HoldRequest) {
-    const [status, packed, detail, nowMs] = await this.#runOn(getScript, request, refOf(request));
-    return status === 'found' ? parseRecord(packed, detail, request, Number(nowMs)) : null;
+    const [status, packed, nowMs] = await this.#runOn(getScript, request, {}, request);
+    return status === 'found' ? parseRecord(packed, request, Number(nowMs)) : null;
   }
 
   async list(request: port.ListRequest) {
     const { root, cursor, limit } = request;
     const [, next, nowMs, ...found] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
-    const records = inGroups(3, found).flatMap(([field = '', packed, detail]) => {
+    const records = inGroups(2, found).flatMap(([field = '', packed]) => {
       // A record that cannot be read stops nobody. `verify` lists it.
-      const parse = () => parseRecord(packed, detail, { root, id: idOf(field) }, Number(nowMs));
+      const parse = () => parseRecord(packed, { root, id: idOf(field) }, Number(nowMs));
       return readable(parse) ?? [];
     });
     return { records, cursor: next === '0' || next === undefined ? null : next };
@@ -162,12 +166,14 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 
   /** Runs a script on the hold that a request refers to. */
   #runOn<Arg extends string>(
-    script: BudgetScript<Arg>,
-    request: port.HoldRequest,
-    args: Args<Arg>,
+    script: BudgetScript<Arg | RefArg>,
+    { id, generation, nonce }: port.HoldRequest,
+    args: Args<Exclude<Arg, RefArg>>,
+    call: Call,
     refundTag?: string,
   ): Promise<TextReply> {
-    return this.#run(script, request, args, tagOf('o', request.id), refundTag);
+    const all = Object.assign(args, { id, generation, nonce }) as Args<Arg | RefArg>;
+    return this.#run(script, call, all, tagOf('o', id), refundTag);
   }
 
   /** Runs a script. While it replies 'more', it has only settled a full batch of expired holds, and runs again. */
@@ -257,8 +263,6 @@ const endless = (): BudgetUnavailableError =>
   });
 
 const NO_ANSWER: ReadonlySet<string> = new Set(['more', 'stale', 'too_large']);
-
-const refOf = ({ id, generation, nonce }: port.HoldRequest) => ({ id, generation, nonce });
 
 /** Percent-encodes a root, so that it has no braces. A long one becomes `#`, which no encoding has, and its SHA-256. */
 function encodeRoot(root: string): string {

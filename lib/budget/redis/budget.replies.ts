@@ -1,29 +1,25 @@
 import { RedisFault, unreadableValue } from '../../redis/redis.errors.js';
 import { unexpectedReply } from '../../script/define-script.js';
 import { parsePeriodKey } from '../budget.calendar.js';
-import type { AbortOutcome, RefundOutcome, ReserveOutcome } from '../budget.backend.js';
+import type { ReserveOutcome } from '../budget.backend.js';
 import type {
-  Amount,
   Balance,
   BudgetRecord,
-  BudgetRefusal,
-  ChargeResult,
   CreditResult,
   Crossed,
   Exceeded,
-  ExtendHoldResult,
   FinalizeResult,
 } from '../budget.types.js';
-import { ANY_NONCE, attachNonce, defineBalances } from '../budget.validate.js';
 import {
-  abortedOf,
+  type Answer,
   availableOf,
-  chargedOf,
   exceeded,
   finalizedOf,
   type Head,
   type ReplyContext,
+  reservedOf,
 } from '../budget.results.js';
+import { StoredRecord } from './budget.record.js';
 
 /** The reply of every budget script: a status and its data, all as text. */
 export type TextReply = readonly [status: string, ...rest: string[]];
@@ -34,60 +30,86 @@ export function textReply(reply: unknown): TextReply {
   return unexpectedReply('budget', reply);
 }
 
-/** Parses a refusal [reason, record, detail]. */
-function refused<const Reason extends string>(
-  script: string,
-  reply: TextReply,
+/** A reply [status, record, limits, counters, 'max' where a sum stopped at the largest amount]. */
+class StoredAnswer implements Answer {
+  readonly root: string;
+  readonly id: string;
+  readonly replayed: boolean;
+  readonly isAtMax: boolean;
+  readonly head: Head;
+  readonly #record: StoredRecord;
+
+  constructor(
+    private readonly reply: TextReply,
+    { root, id }: ReplyContext,
+  ) {
+    const [status, packed, , , last] = reply;
+    this.root = root;
+    this.id = id;
+    this.replayed = status === 'replayed';
+    this.isAtMax = last === 'max';
+    this.#record = new StoredRecord(packed);
+    this.head = headOf(this.#record);
+  }
+
+  get nonce(): string {
+    return this.#record.text('nonceOf');
+  }
+
+  /** The record has a list of percentages for each entry, or '-' where none was crossed. */
+  get crossed(): Crossed[] {
+    const percents = this.#record.text('crossed');
+    if (percents === '-') return [];
+    const fields = this.#record.text('fieldsOf').split(';');
+    return percents.split(';').flatMap((list, i): Crossed[] => {
+      if (list === '-') return [];
+      const [, scope = '', period = ''] = fields[i]?.split('|') ?? [];
+      const entry = { scope: decodeScope(scope), period: parsePeriodKey(period) };
+      return list.split(',').map((percent) => ({ ...entry, percent: Number(percent) }));
+    });
+  }
+
+  balances(): Balance[] {
+    const [, , limits = '', counters = ''] = this.reply;
+    return parseBalances([this.#record.text('fieldsOf'), this.#record.text('endsOf'), limits, counters]);
+  }
+}
+
+/** Why a script has not done what it was asked for. Most come with the record of the operation that has the id. */
+const REASONS: ReadonlySet<string> = new Set([
+  ...['not_found', 'conflict', 'pending', 'aborted', 'expired', 'finalized', 'overage_rejected'],
+  ...['exceeds_committed', 'already_finalized', 'already_aborted', 'already_expired'],
+]);
+
+/**
+ * Parses the reply of a script about an operation.
+ *
+ * @param done - the status where the script has done what it was asked for
+ */
+export function parseResult<Result extends object>(
+  done: string,
+  reply: unknown,
   about: ReplyContext,
-  reasons: readonly Reason[],
-): BudgetRefusal<Reason> {
-  const [status, packed, detail] = reply;
-  const reason = reasons.find((each) => each === status);
-  if (reason === undefined) return unexpectedReply(script, reply);
-  return { ok: false, reason, record: parseRecord(packed, detail, about) };
+  toResult: (answer: Answer) => Result,
+) {
+  const answer = textReply(reply);
+  const [status, packed] = answer;
+  if (status === done || status === 'replayed') return toResult(new StoredAnswer(answer, about));
+  if (status === 'exceeded') return parseExceeded(answer);
+  if (!REASONS.has(status)) return unexpectedReply('budget', reply);
+  return { ok: false, reason: status, ...(packed !== undefined && { record: parseRecord(packed, about) }) };
 }
 
 /**
  * Parses the reply of `budget-reserve`.
  *
- * @param nonce - the nonce of the call. A replayed hold has the nonce of the call that created it.
  * @throws TypeError on a reply that the script does not document
  */
-export function parseBudgetResult(reply: unknown, about: ReplyContext, nonce = ANY_NONCE): ReserveOutcome {
-  const answer = textReply(reply);
-  const [status, packed] = answer;
-  if (status === 'reserved' || status === 'replayed') {
-    const replayed = status === 'replayed';
-    const { root, id } = about;
-    const { generation, amount, expiresAtMs } = parseHead(packed);
-    const hold = {
-      ok: true,
-      status: 'reserved',
-      root,
-      id,
-      generation,
-      amount,
-      expiresAtMs,
-      replayed,
-    } as const;
-    return attachNonce(withEntries(hold, answer), (replayed && answer[6]) || nonce);
-  }
-  if (status === 'exceeded') return parseExceeded(answer);
-  if (status === 'pending') {
-    const record = parseRecord(packed, answer[2], about);
-    return { ok: false, reason: status, record, endsInMs: record.expiresAtMs - Number(answer[3]) };
-  }
-  const reasons = ['conflict', 'already_finalized', 'already_aborted', 'already_expired'] as const;
-  return refused('budget-reserve', answer, about, reasons);
-}
-
-export function parseChargeResult(answer: TextReply, about: ReplyContext): ChargeResult {
-  const [status, packed] = answer;
-  if (status === 'charged' || status === 'replayed')
-    return withEntries(chargedOf(parseHead(packed), about, status === 'replayed'), answer);
-  return status === 'exceeded'
-    ? parseExceeded(answer)
-    : refused('budget-charge', answer, about, ['conflict']);
+export function parseBudgetResult(reply: unknown, about: ReplyContext): ReserveOutcome {
+  const result = parseResult('reserved', reply, about, reservedOf) as ReserveOutcome;
+  if (result.ok || result.reason !== 'pending') return result;
+  const [, , nowMs] = textReply(reply);
+  return { ...result, endsInMs: result.record.expiresAtMs - Number(nowMs) };
 }
 
 /**
@@ -95,41 +117,8 @@ export function parseChargeResult(answer: TextReply, about: ReplyContext): Charg
  *
  * @throws TypeError on a reply that the script does not document
  */
-export function parseFinalizeResult(reply: unknown, about: ReplyContext): FinalizeResult {
-  const answer = textReply(reply);
-  const [status, packed] = answer;
-  if (status === 'finalized' || status === 'replayed')
-    return withEntries(finalizedOf(parseHead(packed), about, status === 'replayed'), answer);
-  if (status === 'not_found') return { ok: false, reason: status };
-  return refused('budget-finalize', answer, about, ['overage_rejected', 'conflict', 'aborted', 'expired']);
-}
-
-export function parseAbortResult(answer: TextReply, about: ReplyContext): AbortOutcome {
-  const [status, packed] = answer;
-  if (status === 'aborted' || status === 'replayed')
-    return abortedOf(parseHead(packed), status === 'replayed');
-  if (status === 'not_found') return { ok: false, reason: status };
-  return refused('budget-abort', answer, about, ['finalized', 'expired']);
-}
-
-export function parseExtendResult(answer: TextReply, about: ReplyContext): ExtendHoldResult {
-  const [status, packed] = answer;
-  if (status === 'extended') return { ok: true, status, expiresAtMs: parseHead(packed).expiresAtMs };
-  if (status === 'not_found') return { ok: false, reason: status };
-  return refused('budget-extend', answer, about, ['finalized', 'aborted', 'expired']);
-}
-
-export function parseRefundResult(answer: TextReply, about: ReplyContext, amount: Amount): RefundOutcome {
-  const [status, packed, ...lists] = answer;
-  if (status === 'refunded' || status === 'replayed') {
-    const { refunded } = parseHead(packed);
-    const replayed = status === 'replayed';
-    const result = { ok: true, status: 'refunded', amount, refunded, replayed } as const;
-    return { ...result, balances: parseBalances(lists), ...atMaxOf(answer) };
-  }
-  if (status === 'conflict' || status === 'not_found') return { ok: false, reason: status };
-  return refused('budget-refund', answer, about, ['exceeds_committed', 'pending', 'aborted', 'expired']);
-}
+export const parseFinalizeResult = (reply: unknown, about: ReplyContext): FinalizeResult =>
+  parseResult('finalized', reply, about, finalizedOf) as FinalizeResult;
 
 export function parseCreditResult([status, ...lists]: TextReply): CreditResult {
   if (status === 'conflict') return { ok: false, reason: status };
@@ -139,15 +128,11 @@ export function parseCreditResult([status, ...lists]: TextReply): CreditResult {
   return unexpectedReply('budget-credit', [status, ...lists]);
 }
 
-/** Parses the entries of a reply: lists of fields (c|scope|period|start), ends, limits and counters. */
-export function parseBalances(lists: readonly string[]): Balance[] {
-  const [fields = '', ...facts] = lists;
+/** Parses lists of entries: fields (c|scope|period|start), ends, limits and counters. */
+export function parseBalances([fields = '', ...facts]: readonly string[]): Balance[] {
   const [ends, limits, counters] = facts.map((list) => list.split(';'));
-  return namesIn(fields).map((field, i) => parseBalance(field, ends?.[i], limits?.[i], counters?.[i]));
+  return fields.split(';').map((field, i) => parseBalance(field, ends?.[i], limits?.[i], counters?.[i]));
 }
-
-/** Returns the names in a list of fields, which begins with '~'. */
-const namesIn = (fields: string): string[] => fields.split(';').filter((field) => field !== '~');
 
 function parseBalance(field: string, end = '', limit = '', counter = ''): Balance {
   const [, scope = '', period = '', start = ''] = field.split('|');
@@ -169,78 +154,44 @@ function parseBalance(field: string, end = '', limit = '', counter = ''): Balanc
   };
 }
 
-/** A reply ends with 'max' where a sum stopped at the largest amount. */
-const atMaxOf = ([, , , , , , last]: TextReply) => (last === 'max' ? { isAtMax: true } : {});
-
-/** Adds balances and crossed thresholds, from a reply [status, record, fields, ends, limits, counters]. */
-function withEntries<Result extends object>(result: Result, answer: TextReply) {
-  const complete = result as Result & { balances: Balance[]; crossed: Crossed[] };
-  defineBalances(complete, () => parseBalances(answer.slice(2)));
-  complete.crossed = parseCrossed(answer);
-  return answer[6] === undefined ? complete : Object.assign(complete, atMaxOf(answer));
-}
-
-/**
- * Parses the crossed thresholds, which are the last word of the record: a list of percentages for each entry,
- * or '-' where none was crossed.
- */
-function parseCrossed([, record = '', fields = '']: TextReply): Crossed[] {
-  const percents = record.slice(record.lastIndexOf(' ') + 1);
-  if (percents === '-') return [];
-  const names = namesIn(fields);
-  return percents.split(';').flatMap((list, i): Crossed[] => {
-    if (list === '-') return [];
-    const [, scope = '', period = ''] = names[i]?.split('|') ?? [];
-    const entry = { scope: decodeScope(scope), period: parsePeriodKey(period) };
-    return list.split(',').map((percent) => ({ ...entry, percent: Number(percent) }));
-  });
-}
-
 const parseExceeded = ([, amount = '', nowMs, ...lists]: TextReply): Exceeded =>
   exceeded(parseBalances(lists), Number(amount), Number(nowMs));
 
 const STATES = { p: 'pending', f: 'finalized', a: 'aborted', x: 'expired' } as const;
-const KINDS = { h: 'hold', c: 'charge' } as const;
 
-/** Parses the changing part of an operation. Its words are RECORD in budget.fragments.ts. */
-function parseHead(packed = ''): Head {
-  const [version, ...words] = packed.split(' ');
-  const state = STATES[words[0] as keyof typeof STATES];
-  const kind = KINDS[words[1] as keyof typeof KINDS];
-  if (version !== '1' || words.length !== 13 || !state || !kind) throw unreadableValue(packed);
-  const number = (at: number): number => Number(words[at]);
+/** Returns what an operation has come to. */
+function headOf(record: StoredRecord): Head {
   return {
-    kind,
-    state,
-    generation: number(2),
-    amount: number(3),
-    actual: number(4),
-    committed: number(5),
-    refunded: number(6),
-    uncovered: number(7),
-    late: words[8] === '1',
-    createdAtMs: number(9),
-    expiresAtMs: number(10),
-    endedAtMs: number(11) || null,
+    kind: record.text('kind') === 'c' ? 'charge' : 'hold',
+    state: STATES[record.text('state') as keyof typeof STATES],
+    generation: record.number('generationOf'),
+    amount: record.number('amountOf'),
+    actual: record.number('actualOf'),
+    committed: record.number('committedOf'),
+    refunded: record.number('refundedOf'),
+    uncovered: record.number('uncoveredOf'),
+    late: record.text('lateOf') === '1',
+    createdAtMs: record.number('createdAtMs'),
+    expiresAtMs: record.number('expiresAtMs'),
+    endedAtMs: record.number('endedAtMs') || null,
   };
 }
 
 /** `nowMs` is the server's time, for a script that only reads: an expired hold may still be stored as pending. */
-export function parseRecord(
-  packed: string | undefined,
-  detail: string | undefined,
-  { root, id }: ReplyContext,
-  nowMs = 0,
-): BudgetRecord {
-  const head = parseHead(packed);
+export function parseRecord(packed: string | undefined, { root, id }: ReplyContext, nowMs = 0): BudgetRecord {
+  const record = new StoredRecord(packed);
+  const head = headOf(record);
   const { expiresAtMs } = head;
   const isExpired = head.state === 'pending' && expiresAtMs <= nowMs;
-  const { fields, meta } = parseDetail(detail);
+  const scopes = record
+    .text('fieldsOf')
+    .split(';')
+    .map((field) => decodeScope(field.split('|')[1] ?? ''));
   return {
     ...{ root, id, ...head },
     ...(isExpired ? { state: 'expired', endedAtMs: expiresAtMs } : {}),
-    scopes: [...new Set(fields.map((field) => decodeScope(field.split('|')[1] ?? '')))],
-    meta: meta === '' ? undefined : parseMeta(meta),
+    scopes: [...new Set(scopes)],
+    meta: record.meta === '' ? undefined : parseMeta(record.meta),
   };
 }
 
@@ -250,13 +201,6 @@ function parseMeta(meta: string): unknown {
   } catch {
     throw unreadableValue(meta);
   }
-}
-
-/** Parses the fixed part of an operation. Its words are DETAIL_FIELDS in budget.operation.fragments.ts. */
-export function parseDetail(detail = ''): { fields: string[]; meta: string } {
-  const [, , fields = '', , , , , ...meta] = detail.split(' ');
-  if (meta.length === 0 || !fields.startsWith('~')) throw unreadableValue(detail);
-  return { fields: namesIn(fields), meta: meta.join(' ') };
 }
 
 /** Returns undefined if a stored value cannot be read. One that a newer version has written throws. */

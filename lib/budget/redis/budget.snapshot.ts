@@ -1,13 +1,14 @@
 import type { Amount, Quarantined } from '../budget.types.js';
 import type { BudgetSnapshot } from '../budget.verify.js';
 import { unreadableValue } from '../../redis/redis.errors.js';
-import { idOf, isRenewed, parseDetail, parseRecord, readable } from './budget.replies.js';
+import { StoredRecord } from './budget.record.js';
+import { idOf, isRenewed, parseRecord, readable } from './budget.replies.js';
 
 /** Parses everything that a root stores: lists of counters, records and pending ids, each after its length. */
 export function parseSnapshot(reply: string[]): BudgetSnapshot {
   const take = (): string[] => reply.splice(0, Number(reply.shift()));
   const counters = inGroups(2, take()).filter(([field]) => field?.startsWith('c|'));
-  const records = new Map(inGroups(2, take()) as [string, string][]);
+  const records = inGroups(2, take()) as [string, string][];
   const quarantined: Quarantined[] = [];
   const unlessUnread = <T>(field: string, packed: string, parse: () => T): T[] => {
     const parsed = readable(parse);
@@ -22,12 +23,9 @@ export function parseSnapshot(reply: string[]): BudgetSnapshot {
         unlessUnread(field, '', () => [field, parseCounter(packed)] as const),
       ),
     ),
-    operations: [...records]
+    operations: records
       .filter(([field]) => /^o\|/i.test(field))
-      .flatMap(([field, packed]) => {
-        const detail = records.get((isRenewed(field) ? 'D' : 'd') + field.slice(1));
-        return unlessUnread(field, packed, () => toOperation(field, packed, detail));
-      }),
+      .flatMap(([field, packed]) => unlessUnread(field, packed, () => toOperation(field, packed))),
     pending: new Set(take().filter((member) => member !== '')),
     quarantined,
   };
@@ -51,9 +49,9 @@ function parseCounter(packed: string) {
   return { committed, reserved, archived };
 }
 
-function toOperation(field: string, packed: string, detail?: string): BudgetSnapshot['operations'][number] {
+function toOperation(field: string, packed: string): BudgetSnapshot['operations'][number] {
   const id = idOf(field);
-  const { state, amount, committed, refunded } = parseRecord(packed, detail, { root: '', id });
-  const { fields } = parseDetail(detail);
+  const { state, amount, committed, refunded } = parseRecord(packed, { root: '', id });
+  const fields = new StoredRecord(packed).text('fieldsOf').split(';');
   return { id, isRenewed: isRenewed(field), state, amount, committed, refunded, fields };
 }

@@ -29,10 +29,10 @@ const REARM = /* lua */ `
 
 /**
  * Applies changes of setLimit to the thresholds, before the current step counts. A raised limit arms them
- * again.
+ * again. A limit of setLimit that equals the configured one is no change.
  */
 export const ARM = /* lua */ `
--- Reads: ending, thresholds, match, limitOf, gmatch, split, limits, isNewer, setOf.
+-- Reads: ending, thresholds, match, limitOf, gmatch, split, limits, isNewer.
 -- Changes: packed.
 if ending == 'never l' and thresholds ~= '-' then
   ${REARM}
@@ -40,10 +40,9 @@ if ending == 'never l' and thresholds ~= '-' then
   for i = 1, #limitOf do
     local sums, percent, seen = match(packed[i], '^(1 %d+ %d+ %d+ %d+) (%d+)=?(%S*)$')
     if not sums then ${unreadable('packed[i]')} end
-    if seen == '' then seen = '-' end
-    if levels[i] ~= '-' and seen ~= setOf[i] then
-      local note = setOf[i] ~= '-' and '=' .. setOf[i] or ''
-      local former, limit = seen ~= '-' and seen or configured[i], limitOf[i]
+    local former, limit = seen ~= '' and seen or configured[i], limitOf[i]
+    if levels[i] ~= '-' and former ~= limit then
+      local note = limit ~= configured[i] and '=' .. limit or ''
       local isRaised = former ~= 'u' and (limit == 'u' or tonumber(former) < tonumber(limit))
       if isRaised then rearm(i, levels[i], note)
       else packed[i] = sums .. ' ' .. percent .. note end

@@ -1,25 +1,25 @@
-import { ADMIT, openRecord, ROOM, START } from './budget.fragments.js';
+import { openRecord, READ_COUNTERS, REFUSE_STALE, ROOM, START } from './budget.fragments.js';
 import {
-  DETAIL,
   ENTRIES,
-  ENTRY_LISTS,
+  FIXED_NOW,
   KEEP_NEW,
   READ_NEWEST,
   REPLAY,
+  SUMS,
   addAmount,
   defineBudgetScript,
-  joined,
   sameContent,
   tryKeep,
   writeCounters,
 } from './budget.operation.fragments.js';
+import { joined } from './budget.record.js';
 
 /**
  * budget-charge: Commits an amount in one step.
  * KEYS: counters, records, pending, garbage, idKey
  * ARGV: id, amount, mode ('record': also beyond the limit), idTtlMs, retentionMs, ENTRIES
- * Reply: ['charged' | 'replayed', record, fields, ends, limits, counters, 'max' where a sum stopped at the largest
- *   amount], ['exceeded', amount, now, fields, ends, limits, counters], ['conflict', record, detail], ['too_large']
+ * Reply: ['charged' | 'replayed', record, limits, counters, 'max' where a sum stopped at the largest amount], ['exceeded',
+ *   amount, now, fields, ends, limits, counters], ['conflict', record], ['too_large']
  * Atomic: between the look at what is left and the commitment, no other call may take it.
  */
 export const chargeScript = defineBudgetScript({
@@ -30,12 +30,15 @@ export const chargeScript = defineBudgetScript({
 ${START}
 ${READ_NEWEST}
 if record then
-  ${openRecord('kind', 'amountOf')}
+  ${openRecord('kind', 'amountOf', 'fieldsOf', 'limitsOf', 'endsOf', 'inheritedOf')}
   ${sameContent('c')}
-  if not isSame then return { 'conflict', record, detail } end
+  if not isSame then return { 'conflict', record } end
   ${REPLAY}
+else
+  ${REFUSE_STALE}
 end
-${ADMIT}
+${READ_COUNTERS}
+if record then return { 'replayed', record, ${SUMS} } end
 local uncovered = 0
 if mode == 'record' then
   ${ROOM}
@@ -47,12 +50,11 @@ end
 ${addAmount('committed')}
 local meta, nonce = '', '-'
 local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
-local head = '1 f c 1 ' .. ${joined('amount', 'amount', 'amount')} .. format(' 0 %.0f 0', uncovered)
-record = ${joined('head', 'now', 'now', 'now', 'crossed')}
-detail = ${DETAIL}
+local head = 'c 1 ' .. ${joined('amount', 'amount', 'amount')} .. format(' 0 %.0f 0', uncovered)
+record = ${joined("'1 f'", 'head', 'now', 'now', 'now', 'crossed', FIXED_NOW)}
 ${tryKeep('idKey')}
 ${writeCounters("redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)")}
-redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
+redis.call('HSET', records, 'o|' .. id, record)
 ${KEEP_NEW}
-return { 'charged', record, ${ENTRY_LISTS}, isAtMax and 'max' or nil }`,
+return { 'charged', record, ${SUMS}, isAtMax and 'max' or nil }`,
 });

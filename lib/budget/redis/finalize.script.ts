@@ -1,24 +1,24 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
 import { ARM, CROSS } from './budget.thresholds.fragments.js';
-import { READ_COUNTERS, ROOM, START_SETTLING, openRecord, unreadable } from './budget.fragments.js';
+import { ROOM, START_SETTLING, unreadable } from './budget.fragments.js';
 import {
-  ENTRY_LISTS,
+  ENTRY_PARTS,
   KEEP_NEW,
-  OPEN_DETAIL,
-  READ_OPERATION,
+  OPEN_ENTRIES,
   REF,
+  SUMS,
   defineBudgetScript,
   endOperation,
-  joined,
+  readOperation,
 } from './budget.operation.fragments.js';
+import { joined } from './budget.record.js';
 
 /**
  * budget-finalize: Commits what was really spent, and ends the hold.
  * KEYS: counters, records, pending, garbage, idKey
  * ARGV: id, generation, nonce, actual, overage, late, idTtlMs, retentionMs
- * Reply: ['finalized' | 'replayed', record, fields, ends, limits, counters, 'max' where a sum stopped at the largest
- *   amount], ['overage_rejected' | 'conflict' |
- *   'aborted' | 'expired', record, detail], ['not_found']
+ * Reply: ['finalized' | 'replayed', record, limits, counters, 'max' where a sum stopped at the largest amount],
+ *   ['overage_rejected' | 'conflict' | 'aborted' | 'expired', record], ['not_found']
  * Atomic: a hold ends once, and no sum counts its amount twice or not at all.
  */
 export const finalizeScript = defineBudgetScript({
@@ -26,13 +26,11 @@ export const finalizeScript = defineBudgetScript({
   ids: ['idKey'],
   args: [...REF, 'actual', 'overage', 'late', 'idTtlMs', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-${READ_OPERATION}
-${openRecord('state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'createdAtMs', 'expiresAtMs')}
-if state == 'a' then return { 'aborted', record, detail } end
-if state == 'f' and actualOf ~= actual then return { 'conflict', record, detail } end
-${OPEN_DETAIL}
-${READ_COUNTERS}
-if state == 'f' then return { 'replayed', record, ${ENTRY_LISTS} } end
+${readOperation('state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'createdAtMs', 'expiresAtMs', 'fixed', ...ENTRY_PARTS)}
+if state == 'a' then return { 'aborted', record } end
+if state == 'f' and actualOf ~= actual then return { 'conflict', record } end
+${OPEN_ENTRIES}
+if state == 'f' then return { 'replayed', record, ${SUMS} } end
 
 local isLate, held, spent = state == 'x', tonumber(amountOf), tonumber(actual)
 local inHold = isLate and 0 or held
@@ -43,16 +41,16 @@ if spent > inHold then
   local covered = beyond
   for i = 1, #limitOf do covered = math.min(covered, roomOf(i) or covered) end
   if isLate and (late == 'reject' or (late == 'if-available' and covered < beyond)) then
-    return { 'expired', record, detail }
+    return { 'expired', record }
   end
   if spent > held then
-    if overage == 'reject' then return { 'overage_rejected', record, detail } end
+    if overage == 'reject' then return { 'overage_rejected', record } end
     -- The part up to the hold is always committed, also after the hold has expired.
     if overage == 'cap' then booked = math.max(inHold + covered, held) end
   end
   uncovered = beyond - covered
 elseif isLate and late == 'reject' then
-  return { 'expired', record, detail }
+  return { 'expired', record }
 end
 
 ${ARM}
@@ -70,11 +68,11 @@ local crossed = '-'
 if inHold < booked then
 ${CROSS}
 end
-local head = '1 f ' .. ${joined('kind', 'generationOf', 'amountOf', 'actual')}
+local head = ${joined('kind', 'generationOf', 'amountOf', 'actual')}
   .. format(' %.0f 0 %.0f ', booked, uncovered) .. (isLate and '1' or '0')
-record = ${joined('head', 'createdAtMs', 'expiresAtMs', 'now', 'crossed')}
+record = ${joined("'1 f'", 'head', 'createdAtMs', 'expiresAtMs', 'now', 'crossed', 'fixed')}
 ${endOperation(`if slot == 'o|' .. id then
   ${KEEP_NEW}
 end`)}
-return { 'finalized', record, ${ENTRY_LISTS}, isAtMax and 'max' or nil }`,
+return { 'finalized', record, ${SUMS}, isAtMax and 'max' or nil }`,
 });

@@ -1,21 +1,21 @@
 import { ARM } from './budget.thresholds.fragments.js';
-import { READ_COUNTERS, START_SETTLING, TRY_ZREM, unreadable } from './budget.fragments.js';
+import { START_SETTLING, TRY_ZREM, unreadable } from './budget.fragments.js';
 import {
+  ENTRY_PARTS,
   KEEP_KEYS,
-  OPEN_DETAIL,
-  READ_OPERATION,
+  OPEN_ENTRIES,
   REF,
   defineBudgetScript,
   endOperation,
-  joined,
+  readOperation,
 } from './budget.operation.fragments.js';
+import { joined } from './budget.record.js';
 
 /**
  * budget-abort: Ends a hold without spending.
  * KEYS: counters, records, pending, garbage, idKey
  * ARGV: id, generation, nonce, retentionMs
- * Reply: ['aborted' | 'replayed' | 'finalized' | 'expired' (of an older generation), record, detail],
- *   ['not_found']
+ * Reply: ['aborted' | 'replayed' | 'finalized' | 'expired' (of an older generation), record], ['not_found']
  * Atomic: a hold ends once, and its amount goes back in the same step.
  */
 export const abortScript = defineBudgetScript({
@@ -23,15 +23,11 @@ export const abortScript = defineBudgetScript({
   ids: ['idKey'],
   args: [...REF, 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-${READ_OPERATION}
-local state, middle, amountOf, dates, crossed =
-  match(record, '^1 (%a) (%a %d+ (%d+) %d+ %d+ %d+ %d+) %d (%d+ %d+) %d+ (%S+)$')
-if not state then ${unreadable('record')} end
-if state == 'f' then return { 'finalized', record, detail } end
-if state == 'a' then return { 'replayed', record, detail } end
-if slot ~= 'o|' .. id then return { 'expired', record, detail } end
-${OPEN_DETAIL}
-${READ_COUNTERS}
+${readOperation('state', 'kind', 'generationOf', 'amountOf', 'createdAtMs', 'expiresAtMs', 'crossed', 'fixed', ...ENTRY_PARTS)}
+if state == 'f' then return { 'finalized', record } end
+if state == 'a' then return { 'replayed', record } end
+if slot ~= 'o|' .. id then return { 'expired', record } end
+${OPEN_ENTRIES}
 ${ARM}
 local inHold = state == 'p' and amountOf or 0
 for i = 1, #limitOf do
@@ -39,16 +35,16 @@ for i = 1, #limitOf do
   if not committed then ${unreadable('packed[i]')} end
   packed[i] = committed .. ' ' .. format('%.0f ', math.max(reserved - inHold, 0)) .. rest
 end
-record = ${joined("'1 a'", 'middle', "(state == 'x' and '1' or '0')", 'dates', 'now', 'crossed')}
+record = ${joined("'1 a'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0'", "(state == 'x' and '1' or '0')", 'createdAtMs', 'expiresAtMs', 'now', 'crossed', 'fixed')}
 ${endOperation()}
-return { 'aborted', record, detail }`,
+return { 'aborted', record }`,
 });
 
 /**
  * budget-extend: Sets the remaining life of a hold.
  * KEYS: counters, records, pending, garbage, idKey
  * ARGV: id, generation, nonce, ttlMs, retentionMs
- * Reply: ['extended' | 'finalized' | 'aborted' | 'expired', record, detail], ['not_found']
+ * Reply: ['extended' | 'finalized' | 'aborted' | 'expired', record], ['not_found']
  * Atomic: a hold that has ended meanwhile is never brought back.
  */
 export const extendScript = defineBudgetScript({
@@ -56,20 +52,18 @@ export const extendScript = defineBudgetScript({
   ids: ['idKey'],
   args: [...REF, 'ttlMs', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-${READ_OPERATION}
-local state, middle, rest = match(record, '^1 (%a)( %a %d+ %d+ %d+ %d+ %d+ %d+ %d %d+ )%d+( %d+ %S+)$')
-if not state then ${unreadable('record')} end
-if state == 'f' then return { 'finalized', record, detail } end
-if state == 'a' then return { 'aborted', record, detail } end
-if state == 'x' then return { 'expired', record, detail } end
+${readOperation('state', 'kind', 'generationOf', 'amountOf', 'createdAtMs', 'crossed', 'fixed')}
+if state == 'f' then return { 'finalized', record } end
+if state == 'a' then return { 'aborted', record } end
+if state == 'x' then return { 'expired', record } end
 
 local ending = redis.call('HGET', counters, '~')
 local untilMs = nowMs + ttlMs + 2 * retentionMs
 local expiresAtMs = format('%d', nowMs + ttlMs)
-record = '1 ' .. state .. middle .. expiresAtMs .. rest
+record = ${joined("'1 p'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0 0'", 'createdAtMs', 'expiresAtMs', "'0'", 'crossed', 'fixed')}
 ${TRY_ZREM}
 ${KEEP_KEYS}
 redis.call('ZADD', pending, expiresAtMs, id)
 redis.call('HSET', records, 'o|' .. id, record)
-return { 'extended', record, detail }`,
+return { 'extended', record }`,
 });

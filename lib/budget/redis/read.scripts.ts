@@ -1,11 +1,13 @@
-import { ADMIT_READING, START_SETTLING } from './budget.fragments.js';
+import { READ_COUNTERS, REFUSE_STALE, START_SETTLING } from './budget.fragments.js';
 import {
   ENTRIES,
   ENTRY_LISTS,
-  READ_OPERATION,
+  FIND_OPERATION,
   REF,
+  REFUSE_FOREIGN,
   defineBudgetScript,
 } from './budget.operation.fragments.js';
+import { readRecord } from './budget.record.js';
 import { NOW_MS } from '../../script/fragments.js';
 
 /**
@@ -19,7 +21,8 @@ export const balanceScript = defineBudgetScript({
   name: 'budget-balance',
   args: ['retentionMs', ...ENTRIES],
   lua: /* lua */ `${START_SETTLING}
-${ADMIT_READING}
+${REFUSE_STALE}
+${READ_COUNTERS}
 return { 'balance', ${ENTRY_LISTS} }`,
 });
 
@@ -27,37 +30,32 @@ return { 'balance', ${ENTRY_LISTS} }`,
  * budget-get: Reads one operation.
  * KEYS: counters, records, pending, garbage, idKey
  * ARGV: id, generation, nonce
- * Reply: ['found', record, detail, now], ['not_found']
+ * Reply: ['found', record, now], ['not_found']
  * Atomic: the record and the time by which its caller judges it belong together.
  */
 export const getScript = defineBudgetScript({
   name: 'budget-get',
   ids: ['idKey'],
   args: REF,
-  lua: /* lua */ `${READ_OPERATION}${NOW_MS}
-return { 'found', record, detail, string.format('%d', nowMs) }`,
+  lua: /* lua */ `${FIND_OPERATION}
+${readRecord('nonceOf')}${REFUSE_FOREIGN}${NOW_MS}
+return { 'found', record, string.format('%d', nowMs) }`,
 });
 
 /**
  * budget-list: Reads a page of operations.
  * KEYS: counters, records, pending, garbage
  * ARGV: cursor, limit
- * Reply: ['page', next cursor, now, field, record, detail, field, record, detail...]
- * Atomic: each record comes with its own detail, and with the time by which its caller judges it.
+ * Reply: ['page', next cursor, now, field, record, field, record...]
+ * Atomic: the records come with the time by which their caller judges them.
  */
 export const listScript = defineBudgetScript({
   name: 'budget-list',
   args: ['cursor', 'limit'],
   lua: /* lua */ `${NOW_MS}
-local page = redis.call('HSCAN', records, cursor, 'MATCH', '[oO]|*', 'COUNT', 2 * limit)
+local page = redis.call('HSCAN', records, cursor, 'MATCH', '[oO]|*', 'COUNT', limit)
 local reply = { 'page', page[1], string.format('%d', nowMs) }
-for i = 1, #page[2], 2 do
-  local field = page[2][i]
-  local detailOf = (string.sub(field, 1, 1) == 'o' and 'd' or 'D') .. string.sub(field, 2)
-  reply[#reply + 1] = field
-  reply[#reply + 1] = page[2][i + 1]
-  reply[#reply + 1] = redis.call('HGET', records, detailOf) or ''
-end
+for _, each in ipairs(page[2]) do reply[#reply + 1] = each end
 return reply`,
 });
 

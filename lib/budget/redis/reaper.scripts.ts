@@ -1,6 +1,7 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
-import { SET_ASIDE, START_SETTLING, readRecord } from './budget.fragments.js';
+import { SET_ASIDE, START_SETTLING } from './budget.fragments.js';
 import { defineBudgetScript } from './budget.operation.fragments.js';
+import { readRecord } from './budget.record.js';
 import { textReply } from './budget.replies.js';
 import { defineScript } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
@@ -18,7 +19,7 @@ export const reaperScript = defineBudgetScript({
   args: ['max', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
 local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
-local expired, unread, fields, windows, kept, touched, purged = {}, {}, {}, {}, {}, {}, 0
+local expired, unread, fields, windows, kept, touched = {}, {}, {}, {}, {}, {}
 local aside, done = {}, {}
 local isRipe, needed = {}, {}
 for _, member in ipairs(ripe) do isRipe[member] = true end
@@ -39,13 +40,11 @@ for _, member in ipairs(ripe) do
     else windows[#windows + 1] = member end
   elseif kind == 'o|' or kind == 'O|' then
     local isNewest = kind == 'o|'
-    local detailOf = (isNewest and 'd|' or 'D|') .. name
-    local record, detail = unpack(redis.call('HMGET', records, member, detailOf))
+    local record = redis.call('HGET', records, member)
     local olderUntilMs = false
-    ${readRecord('state', 'generationOf', 'committedOf', 'refundedOf')}
-    local windowsOf = match(detail or '', '^%S+ %d+ (%S+)')
-    local isLater, isAside = isNewer(record), record and not (generationOf and windowsOf)
-    for field in gmatch(not isAside and windowsOf or '', 'c|[^;]+') do
+    ${readRecord('state', 'generationOf', 'committedOf', 'refundedOf', 'fieldsOf')}
+    local isLater, isAside = isNewer(record), record and not state
+    for field in gmatch(fieldsOf or '', '[^;]+') do
       isLater = isLater or isNewer(touched[field] or redis.call('HGET', counters, field))
     end
     -- The end of a hold was refused after its purge had been planned. The next one plans it anew.
@@ -60,7 +59,7 @@ for _, member in ipairs(ripe) do
       end
       -- The counters keep the committed sum of a purged operation, so that verify still adds up.
       local spent = olderUntilMs and 0 or committedOf - refundedOf
-      for field in gmatch(spent ~= 0 and windowsOf or '', 'c|[^;]+') do
+      for field in gmatch(spent ~= 0 and fieldsOf or '', '[^;]+') do
         local value = touched[field] or redis.call('HGET', counters, field)
         local before, archived, crossing = match(value or '', '^(1 %d+ %d+ %d+) (%d+) (%S+)$')
         if before then
@@ -71,17 +70,15 @@ for _, member in ipairs(ripe) do
     if isLater then
       kept[member] = nowMs + LATER_MS
     elseif isAside then
-      aside[#aside + 1] = { field = member, detailOf = detailOf, record = record, detail = detail }
+      aside[member] = record
     elseif olderUntilMs then
       kept[member] = olderUntilMs
       -- Its windows are kept a moment longer. They come after it in this list.
-      for field in gmatch(windowsOf, 'c|[^;]+') do
+      for field in gmatch(fieldsOf, '[^;]+') do
         needed[field] = olderUntilMs + 1
       end
     elseif not isPending then
-      purged = purged + 1
       fields[#fields + 1] = member
-      fields[#fields + 1] = detailOf
     end
   end
 end
@@ -108,7 +105,7 @@ for _, key in ipairs({ pending, garbage }) do
     if nextInMs < 0 or inMs < nextInMs then nextInMs = inMs end
   end
 end
-local reply = { 'reaped', format('%d', purged + #windows), format('%d', nextInMs), format('%d', #expired) }
+local reply = { 'reaped', format('%d', #fields + #windows), format('%d', nextInMs), format('%d', #expired) }
 for _, list in ipairs({ expired, unread }) do
   for _, each in ipairs(list) do reply[#reply + 1] = each end
 end

@@ -1,5 +1,6 @@
-import { COUNTER, START_SETTLING, readRecord, unreadable } from './budget.fragments.js';
+import { COUNTER, START_SETTLING, unreadable } from './budget.fragments.js';
 import { defineBudgetScript } from './budget.operation.fragments.js';
+import { readRecord } from './budget.record.js';
 
 /**
  * budget-repair: Lets go of records that cannot be read, and adds up anew what is reserved.
@@ -21,22 +22,19 @@ end
 local stored, sums, gone = all(records), all(counters), {}
 local reserved, committed = {}, {}
 for member, record in pairs(stored) do
-  local kind, name = string.sub(member, 1, 2), string.sub(member, 3)
+  local kind = string.sub(member, 1, 2)
   if kind == 'o|' or kind == 'O|' then
-    local detailOf = (kind == 'o|' and 'd|' or 'D|') .. name
-    ${readRecord('state', 'amountOf', 'committedOf', 'refundedOf')}
-    local windowsOf = match(stored[detailOf] or '', '^%S+ %d+ (~%S+) %S+ %S+ %S+ %S+ ')
+    ${readRecord('state', 'amountOf', 'committedOf', 'refundedOf', 'fieldsOf')}
     if isNewer(record) then ${unreadable('record')} end
-    if not (state and windowsOf) then
+    if not state then
       gone[#gone + 1] = member
-      gone[#gone + 1] = detailOf
     else
-      for field in gmatch(windowsOf, 'c|[^;]+') do
+      for field in gmatch(fieldsOf, '[^;]+') do
         if state == 'p' then reserved[field] = (reserved[field] or 0) + amountOf end
         committed[field] = (committed[field] or 0) + committedOf - refundedOf
       end
     end
-  elseif kind == 'q|' or kind == 'Q|' then
+  elseif kind == 'q|' then
     gone[#gone + 1] = member
   end
 end

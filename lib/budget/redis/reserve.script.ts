@@ -1,16 +1,16 @@
-import { ADMIT, openRecord, START } from './budget.fragments.js';
+import { openRecord, READ_COUNTERS, REFUSE_STALE, START } from './budget.fragments.js';
 import {
-  DETAIL,
   ENTRIES,
-  ENTRY_LISTS,
+  FIXED_NOW,
   READ_NEWEST,
   REPLAY,
+  SUMS,
   addAmount,
   defineBudgetScript,
-  joined,
   sameContent,
   writeCounters,
 } from './budget.operation.fragments.js';
+import { joined } from './budget.record.js';
 
 // A pending hold is answered again, in mode 'run' only to the call that created it, which has the same nonce. Except in
 // mode 'reserve', an id whose hold ended without spending gets a hold of the next generation.
@@ -19,9 +19,9 @@ import {
  * budget-reserve: Reserves an amount in all entries, or in none.
  * KEYS: counters, records, pending, garbage, idKey
  * ARGV: id, amount, ttlMs, meta, mode, nonce, retentionMs, ENTRIES
- * Reply: ['reserved' | 'replayed' (and the nonce), record, fields, ends, limits, counters], ['exceeded', amount, now,
- *   fields, ends, limits, counters], ['pending', record, detail, now], ['conflict' | 'already_finalized' |
- *   'already_aborted' | 'already_expired', record, detail], ['too_large']
+ * Reply: ['reserved' | 'replayed', record, limits, counters], ['exceeded', amount, now, fields, ends, limits, counters],
+ *   ['pending', record, now], ['conflict' | 'already_finalized' | 'already_aborted' | 'already_expired', record],
+ *   ['too_large']
  * Atomic: between the look at what is left and the reservation, no other call may take it.
  */
 export const reserveScript = defineBudgetScript({
@@ -32,39 +32,42 @@ export const reserveScript = defineBudgetScript({
 local kept = nonce ~= '-' and redis.call('GET', idKey)
 ${START}
 ${READ_NEWEST}
-local generation, before = '1', nil
+local generation, before, replayed = '1', nil, nil
 if record then
-  ${openRecord('state', 'kind', 'generationOf', 'amountOf')}
-  local isOurs = nonce ~= '-' and string.sub(detail, 1, #nonce + 1) == nonce .. ' '
-  if state == 'f' then return { 'already_finalized', record, detail } end
+  ${openRecord('state', 'kind', 'generationOf', 'amountOf', 'nonceOf', 'fieldsOf', 'limitsOf', 'endsOf', 'inheritedOf')}
+  local isOurs = nonce ~= '-' and nonceOf == nonce
+  if state == 'f' then return { 'already_finalized', record } end
   if state == 'p' then
-    if mode == 'run' and not isOurs then return { 'pending', record, detail, now } end
+    if mode == 'run' and not isOurs then return { 'pending', record, now } end
     ${sameContent('h')}
-    if not isSame then return { 'conflict', record, detail } end
+    if not isSame then return { 'conflict', record } end
+    replayed = record
     ${REPLAY}
+  else
+    if mode == 'reserve' or isOurs then return { state == 'a' and 'already_aborted' or 'already_expired', record } end
+    generation = format('%d', generationOf + 1)
+    before = { name = generationOf .. '|' .. id, record = record,
+      untilMs = redis.call('ZSCORE', garbage, 'o|' .. id) or now }
   end
-  if mode == 'reserve' or isOurs then
-    return { state == 'a' and 'already_aborted' or 'already_expired', record, detail }
-  end
-  generation = format('%d', generationOf + 1)
-  before = { name = generationOf .. '|' .. id, record = record, detail = detail,
-    untilMs = redis.call('ZSCORE', garbage, 'o|' .. id) or now }
 end
-${ADMIT}
+if not replayed then
+  ${REFUSE_STALE}
+end
+${READ_COUNTERS}
+if replayed then return { 'replayed', replayed, ${SUMS} } end
 ${addAmount('reserved')}
 local expiresAtMs = nowMs + ttlMs
 local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) + 2 * retentionMs or nil
 expiresAtMs = format('%d', expiresAtMs)
-record = ${joined("'1 p h'", 'generation', 'amount', "'0 0 0 0 0'", 'now', 'expiresAtMs', "'0'", 'crossed')}
-detail = ${DETAIL}
+record = ${joined("'1 p h'", 'generation', 'amount', "'0 0 0 0 0'", 'now', 'expiresAtMs', "'0'", 'crossed', FIXED_NOW)}
 ${writeCounters(`
 if before then
   redis.call('ZADD', garbage, before.untilMs, 'O|' .. before.name)
-  redis.call('HSET', records, 'O|' .. before.name, before.record, 'D|' .. before.name, before.detail)
+  redis.call('HSET', records, 'O|' .. before.name, before.record)
   redis.call('ZREM', garbage, 'o|' .. id)
   if redis.call('ZREM', garbage, 'n|' .. id) == 1 then redis.call('ZADD', garbage, 0, 'N|' .. before.name) end
 end
 redis.call('ZADD', pending, expiresAtMs, id)`)}
-redis.call('HSET', records, 'o|' .. id, record, 'd|' .. id, detail)
-return { 'reserved', record, ${ENTRY_LISTS} }`,
+redis.call('HSET', records, 'o|' .. id, record)
+return { 'reserved', record, ${SUMS} }`,
 });

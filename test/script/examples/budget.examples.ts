@@ -34,7 +34,7 @@ const startMs = Date.now() - (Date.now() % LENGTH_MS);
 const endMs = startMs + LENGTH_MS;
 const period = `window:${LENGTH_MS}`;
 const entries = {
-  fields: `~;c|user:1|${period}|${startMs};c|org|${period}|${startMs}`,
+  fields: `c|user:1|${period}|${startMs};c|org|${period}|${startMs}`,
   limits: '100;u',
   thresholds: '50,80;-',
   ends: `${endMs};${endMs}`,
@@ -47,7 +47,7 @@ const entries = {
 /** The entries of one scope. */
 const one = {
   ...entries,
-  fields: `~;c|user:1|${period}|${startMs}`,
+  fields: `c|user:1|${period}|${startMs}`,
   limits: '100',
   thresholds: '50,80',
   ends: `${endMs}`,
@@ -55,7 +55,7 @@ const one = {
 };
 
 const { fields, limits, thresholds, ends, inherited } = entries;
-const detail = ['n0', endMs, fields, limits, thresholds, ends, inherited, '{"a":"b c"}'].join(' ');
+const fixed = ['n0', endMs, fields, limits, thresholds, ends, inherited, '{"a":"b c"}'].join(' ');
 const record = (state: string, amount: number, committed: number, expiresAtMs: number): string =>
   [
     1,
@@ -72,6 +72,7 @@ const record = (state: string, amount: number, committed: number, expiresAtMs: n
     expiresAtMs,
     state === 'p' ? 0 : startMs,
     '-',
+    fixed,
   ].join(' ');
 
 /** A pending hold, a finalized one, and an expired one. All of them end in `lifeMs`. */
@@ -79,9 +80,8 @@ async function write(client: Redis, lifeMs: number): Promise<void> {
   // The server's clock may stand still: a hold that expires by another one has not expired there yet.
   const nowMs = calculateRedisServerTimeMs((await client.time()) as [number, number]);
   const goneMs = nowMs + lifeMs;
-  for (const field of fields.split(';').slice(1)) await client.hset(counters, field, '1 20 17 0 0 0');
+  for (const field of fields.split(';')) await client.hset(counters, field, '1 20 17 0 0 0');
   await client.hset(counters, '~', goneMs);
-  for (const id of ['held', 'over', 'spent']) await client.hset(records, `d|${id}`, detail);
   await client.hset(records, {
     '~': '',
     'o|held': record('p', 10, 0, nowMs + HOUR_MS),
@@ -100,7 +100,7 @@ const prepareEnding = (client: Redis): Promise<void> => write(client, 60_000);
 /** The same scopes without an end. */
 const lifetime = {
   ...entries,
-  fields: '~;c|user:1|lifetime|0;c|org|lifetime|0',
+  fields: 'c|user:1|lifetime|0;c|org|lifetime|0',
   ends: '0;0',
   openFromMs: 0,
   openUntilMs: 0,
