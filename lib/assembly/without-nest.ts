@@ -11,6 +11,7 @@ export {
 export type { CallOptions } from '../core/validate.js';
 export type { LockBackend } from '../lock/lock.backend.js';
 export { FenceGuard } from '../lock/fence-guard.js';
+export { lockKey } from '../lock/key-template.js';
 export type { FencedValue, FencedWrite, FenceResult } from '../lock/fence.backend.js';
 export type * from '../lock/lock.types.js';
 export { leaveReplica } from '../redis/leave-replica.js';

@@ -1,3 +1,4 @@
+import { Logger } from '@nestjs/common';
 import { signalsIn, withAnyOf } from '../method/abort-signals.js';
 import { type Around, wrapMethod } from '../method/wrap-method.js';
 import {
@@ -9,8 +10,8 @@ import {
 } from '../method/replace-method.js';
 import { hangUpParameter } from '../transport/hang-up.decorator.js';
 import { describe } from '../core/validate.js';
-import { compileKeyTemplate } from './key-template.js';
-import { invalidCall } from './lock.errors.js';
+import { compileKeyTemplate, type KeyTemplate } from './key-template.js';
+import { invalidCall, LockError } from './lock.errors.js';
 import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './lock.options.js';
 import type { LockContext } from './lease.js';
 import type { LockService } from './lock.service.js';
@@ -18,6 +19,7 @@ import type { LockKeyOption } from './lock.types.js';
 
 /** The token of the LockService that `@WithLock()` uses. */
 export const LOCK_SERVICE = Symbol.for('syncguard:LockService (is SyncGuardModule.forRoot() imported?)');
+const logger = new Logger('SyncGuard');
 /** Metadata: the index of the parameter that `@Lock()` marks. */
 const LOCK_PARAMETER = Symbol.for('syncguard:lock-parameter');
 
@@ -42,8 +44,8 @@ export type LockedMethodDecorator<Args extends unknown[]> = ComposableMethodDeco
  * An AbortSignal among the arguments, or in an argument, ends the wait for the lock when it aborts: that of
  * {@link HangUp}, for example, so that nothing runs for a caller who has left.
  *
- * @param key - a template over the arguments (`'order:{0.id}'`: `{0}` the first one, values are encoded), or a
- *   function of the arguments that returns one key, or several keys which are locked together
+ * @param key - a template over the arguments (`'order:{0.id}'`: `{0}` the first one; see {@link lockKey}), or a function of
+ *   the arguments that returns one key, or several keys which are locked together
  * @param options - replace the defaults of the module; see {@link LockCallOptions}
  * @throws whatever the method throws, unchanged
  * @throws LockError as `LockService.lock()` does: AcquisitionTimeout (423 over HTTP), LockLost and others
@@ -62,7 +64,8 @@ export function WithLock<Args extends unknown[]>(
   key: string | ((...args: Args) => string | readonly string[]),
   options: LockCallOptions = {},
 ): LockedMethodDecorator<Args> {
-  const keyOf = typeof key === 'string' ? compileKeyTemplate(key) : fromFunction(key);
+  const { keyOf, values } =
+    typeof key === 'string' ? compileKeyTemplate(key, '@WithLock()') : fromFunction(key);
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
     const place = `@WithLock() on ${memberName(target, propertyKey)}`;
@@ -70,16 +73,20 @@ export function WithLock<Args extends unknown[]>(
     resolveLockCall(options, DEFAULT_LOCK_OPTIONS, place);
     replaceMethod('@WithLock()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
+      const types = Reflect.getMetadata('design:paramtypes', target, propertyKey) as unknown;
+      if (Array.isArray(types)) refuseMissingParameters(values, types, original, place);
+      const warned = new Set<unknown>();
       const serviceOf = (self: unknown): LockService =>
         injectedService<LockService>(self, LOCK_SERVICE, '@WithLock()', name);
       const around: Around = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => {
+        const keys = named(place, warned, () => keyOf(args));
         const parameter = Reflect.getOwnMetadata(LOCK_PARAMETER, target, propertyKey) as number | undefined;
         const locked = (lock: LockContext): T | Promise<T> => {
           if (parameter !== undefined) args[parameter] = lock;
           return body();
         };
         // Not a spread, which is much slower with fields behind it.
-        const call = Object.assign({}, options, keyOption(keyOf(args)));
+        const call = Object.assign({}, options, keyOption(keys));
         const signals = signalsIn(args);
         if (options.signal) signals.push(options.signal);
         return withAnyOf(signals, (signal) =>
@@ -112,15 +119,61 @@ export const Lock =
     Reflect.defineMetadata(LOCK_PARAMETER, index, target, propertyKey);
   };
 
-function fromFunction<Args extends unknown[]>(
-  key: (...args: Args) => string | readonly string[],
-): (args: readonly unknown[]) => string | readonly string[] {
+type Values = KeyTemplate['values'];
+
+interface KeySource {
+  readonly values: Values;
+  keyOf(args: readonly unknown[]): string | readonly string[];
+}
+
+function fromFunction<Args extends unknown[]>(key: (...args: Args) => string | readonly string[]): KeySource {
   if (typeof key !== 'function')
     throw invalidCall(
       `@WithLock(key): the key must be a template or a function, got ${describe(key)}.`,
       'For several keys pass a function that returns an array of keys.',
     );
-  return (args) => key(...(args as Args));
+  return { values: [], keyOf: (args) => key(...(args as Args)) };
+}
+
+/**
+ * Returns the key of a call. A part that is missing is refused each time and logged once: only the log can tell a client
+ * that leaves a field out from a template that is misspelt.
+ */
+function named<T>(place: string, warned: Set<unknown>, keyOf: () => T): T {
+  try {
+    return keyOf();
+  } catch (error) {
+    const part = error instanceof LockError ? error.context['part'] : undefined;
+    if (part !== undefined && !warned.has(part)) {
+      warned.add(part);
+      logger.warn(
+        `LOCK_KEY_PART_MISSING: ${place} refused a call: ${(error as LockError).message} A client may have left it out, or the key is misspelt. This is said once.`,
+      );
+    }
+    throw error;
+  }
+}
+
+/** Refuses a value of a parameter that the method surely does not have. Its calls would all be refused. */
+function refuseMissingParameters(
+  values: Values,
+  types: readonly unknown[],
+  method: { readonly length: number },
+  place: string,
+): void {
+  const missing = values.find(({ index }) => index >= types.length);
+  // Rest parameters and those with defaults are not in `length`, but have types.
+  if (!missing || (method.length !== types.length && !hasNoRest(String(method), types.length))) return;
+  throw invalidCall(
+    `${place}: the key has the value ${missing.source}, and the method has no more than ${types.length} parameters.`,
+    'Values are counted from 0: {0} is the first parameter.',
+  );
+}
+
+/** Returns whether a source is that of a method with so many parameters, the last of which is no rest. False where unsure. */
+function hasNoRest(source: string, count: number): boolean {
+  const parameters = /^[^('"`[]*\(((?:[^()'"`/]|'[^'\\]*'|"[^"\\]*")+)\)/.exec(source)?.[1];
+  return parameters !== undefined && !parameters.includes('...') && parameters.split(',').length >= count;
 }
 
 const keyOption = (key: string | readonly string[]): LockKeyOption =>

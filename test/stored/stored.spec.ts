@@ -8,6 +8,7 @@ import {
   CounterService,
   FenceGuard,
   hours,
+  lockKey,
   LockService,
   minutes,
   seconds,
@@ -157,7 +158,15 @@ describe('what stands in Redis', () => {
       const names = await Promise.all(keys.map((key) => admin.hkeys(key)));
       return names.flat().filter((name) => name !== '~');
     };
+    const templates = ['user:{0}', '{0}-of/{1}'];
     compare('names.txt', 'The names that keys of users lead to.', [
+      ['## keys of the templates `user:{0}` and `{0}-of/{1}`']
+        .concat(
+          ODD_KEYS.map((key) =>
+            [key, ...templates.map((each) => lockKey(each, key, key))].map(inShort).join('\n    '),
+          ),
+        )
+        .join('\n'),
       await namesOf('locks, layout spec', ODD_KEYS, (key) => acquireTwice(spec, key)),
       await namesOf('locks, layout slotted', ODD_KEYS, (key) => acquireTwice(slotted, key)),
       await namesOf('fences of resources', ODD_KEYS, (resource) => fences.apply({ resource, ...fenced })),
