@@ -22,7 +22,7 @@ export type { ComposableMethodDecorator, FitsNoSuchMember } from './method/repla
 export { Lock, type LockedMethodDecorator, WithLock } from './lock/with-lock.decorator.js';
 export { currentLock } from './lock/current-lock.js';
 export type { LockContext } from './lock/lease.js';
-export type { LockCallOptions, LockDefaults, OnContention } from './lock/lock.options.js';
+export type { ContentionHandler, LockCallOptions, LockDefaults, OnContention } from './lock/lock.options.js';
 
 // Limits
 export { AbuseLimiterService } from './limit/abuse-limiter.service.js';

@@ -93,7 +93,11 @@ const LOCK: Descriptions<LockBackend> = {
     ...(result?.ok ? { lockId: result.lockId } : {}),
     ...(result?.ok === false ? { reason: result.reason } : {}),
   }),
-  release: ofLockId,
+  release: (result, options) => {
+    const { held } = options ?? {};
+    const facts = ofLockId(result, options);
+    return held ? { ...facts, heldMs: performance.now() - held.sinceMs } : facts;
+  },
   extend: ofLockId,
   isLocked: (locked, options) => ({
     key: options?.key,

@@ -43,7 +43,7 @@ export function createLockId(): string {
 }
 
 /** @internal What a backend says of a grant. */
-export type Grant = Omit<HeldLock, 'deadline'> &
+export type Grant = Omit<HeldLock, 'deadline' | 'sinceMs'> &
   Pick<LockHandle, 'lockId' | 'fence' | 'expiresAtMs'> & { readonly ttlMs: number };
 
 /**
@@ -70,7 +70,7 @@ export class BackendHandle implements LockHandle {
     this.lockId = lockId;
     this.fence = fence;
     this.expiresAtMs = expiresAtMs;
-    this.#held = { keys, sentAt, deadline: momentAfter(sentAt, ttlMs), ref };
+    this.#held = { keys, sinceMs: sentAt.monotonicMs, sentAt, deadline: momentAfter(sentAt, ttlMs), ref };
   }
 
   get fences(): Readonly<Record<string, string>> {

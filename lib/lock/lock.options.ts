@@ -78,7 +78,18 @@ export interface ResolvedMaxWaiting {
  * What `lock()` does when somebody else holds the lock. `'throw'` waits and then throws. `'skip'` and a function do not
  * wait.
  */
-export type OnContention = 'throw' | 'skip' | ((key: string, keys: readonly string[]) => unknown);
+export type OnContention = 'throw' | 'skip' | ContentionHandler;
+
+/**
+ * @param key - the first of the keys
+ * @param holder.remainingMs - how long the lock of its holder still lives if it is not extended, in ms. 0 if a backend of
+ *   your own does not say.
+ */
+export type ContentionHandler = (
+  key: string,
+  keys: readonly string[],
+  holder: { readonly remainingMs: number },
+) => unknown;
 
 /** The options of one `lock()` call or one `@WithLock()`. An option that is not given has the value of the module. */
 export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked' | 'maxWaiting'> {
@@ -93,7 +104,8 @@ export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked' 
    * What happens when somebody else holds the lock.
    * - `'throw'`: waits, and throws AcquisitionTimeout after `timeoutMs`. The default.
    * - `'skip'`: returns undefined at once, without running the body. For a cron job that runs on many machines.
-   * - a function: returns at once what the function returns. It is called with the first key and with all keys.
+   * - a function: returns at once what the function returns. It is called with the first key, with all keys,
+   *   and with `{ remainingMs }`: how long the holder's TTL still runs.
    */
   onContention?: OnContention;
   /**

@@ -16,6 +16,7 @@ import {
 } from './lock.errors.js';
 import { type BackendHandle, momentNow, msUntil, OpenHandles } from './lock.handle.js';
 import {
+  type ContentionHandler,
   type LockCallOptions,
   MAX_RETRIES_UNUSED,
   type ResolvedLockCall,
@@ -117,8 +118,8 @@ export class LockService implements OnModuleDestroy {
 
   /** Releases a lock by its id. Returns `{ ok: false }` if the lock is gone or another owner has it. */
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
-    const result = await this.#backend.release(options);
-    const handle = this.#handles.find(options.lockId);
+    const handle = this.#handles.find(options?.lockId);
+    const result = await this.#backend.release(handle ? { ...options, held: handle.held } : options);
     if (handle) this.#handles.delete(handle);
     return result;
   }
@@ -174,7 +175,7 @@ export class LockService implements OnModuleDestroy {
   ): Promise<T | undefined>;
   lock<T, U>(
     fn: (lock: LockContext) => T | Promise<T>,
-    options: LockOptions & { onContention: (key: string, keys: readonly string[]) => U | Promise<U> },
+    options: LockOptions & { onContention: (...busy: Parameters<ContentionHandler>) => U | Promise<U> },
   ): Promise<T | U>;
   lock<T>(
     fn: (lock: LockContext) => T | Promise<T>,
@@ -280,12 +281,14 @@ export class LockService implements OnModuleDestroy {
 
   #contended(keys: readonly string[], call: ResolvedLockCall, { result, fault, ...wait }: Waited): unknown {
     if (call.onContention === 'skip') return undefined;
-    if (call.onContention !== 'throw') return call.onContention(keys[0] as string, keys);
+    const remainingMs = detailOf(result)?.remainingMs;
+    if (call.onContention !== 'throw')
+      return call.onContention(keys[0] as string, keys, { remainingMs: remainingMs ?? 0 });
     this.#tell('timeout', 'AcquisitionTimeout', keys, wait.waitedMs, wait.place);
     throw acquisitionTimeout(keys, {
       waitedMs: wait.waitedMs,
       timeoutMs: call.timeoutMs,
-      remainingMs: detailOf(result)?.remainingMs,
+      remainingMs,
       heldKeys: keysAround(this.#backend),
       cause: fault,
     });

@@ -78,6 +78,8 @@ export interface Moment {
 /** @internal What a handle knows about its lock. */
 export interface HeldLock {
   readonly keys: readonly string[];
+  /** When the lock was asked for, as `performance.now()` counts. */
+  readonly sinceMs: number;
   /** When the last request that gave it its life was sent. */
   readonly sentAt: Moment;
   /** When the lock expires by the clocks of this process. It is counted from before the request was sent, so it is never late. */

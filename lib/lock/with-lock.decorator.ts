@@ -158,7 +158,7 @@ function named<T>(place: string, warned: Set<unknown>, keyOf: () => T): T {
 function refuseMissingParameters(
   values: Values,
   types: readonly unknown[],
-  method: { readonly length: number },
+  method: (...args: never[]) => unknown,
   place: string,
 ): void {
   const missing = values.find(({ index }) => index >= types.length);

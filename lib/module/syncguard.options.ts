@@ -24,7 +24,11 @@ export interface SyncGuardOptions {
    * the memory backend, for one process.
    */
   redis?: RedisConnectionOptions | undefined;
-  /** The first part of every Redis key. 1 to 128 printable ASCII characters, no `/`, `{`, `}`. Default: `'syncguard'`. */
+  /**
+   * The first part of every Redis key. 1 to 128 printable ASCII characters, no `/`, `{`, `}`. Apps on one server need one each,
+   * and none may be the beginning of another up to a `:`. `shop` with the key `billing:order:7` is the lock of `shop:billing`
+   * with `order:7`. Default: `'syncguard'`.
+   */
   keyPrefix?: string;
   /**
    * Closes the client that was passed as `redis` when the app shuts down, for a client that `useFactory` has created.
@@ -33,8 +37,8 @@ export interface SyncGuardOptions {
   closeClient?: boolean;
   /**
    * How lock keys are named: `'spec'` is the format that other SyncGuard programs share on one server, `'slotted'` puts
-   * a lock's keys in one Cluster slot. Default: `'slotted'` on a Cluster, else `'spec'`. Choose `'slotted'` from the
-   * start if you will move to a Cluster.
+   * a lock's keys in one Cluster slot, and leaves no fence counter for each key behind. Default: `'slotted'` on a
+   * Cluster, else `'spec'`. Choose `'slotted'` from the start if you will move to a Cluster.
    */
   keyLayout?: 'spec' | 'slotted';
   /**

@@ -48,6 +48,11 @@ export interface LockEvent extends SyncGuardEventOf<
   readonly waitedMs?: number;
   /** The place in the queue when the wait began, counted from 1. */
   readonly place?: number;
+  /**
+   * In a `release`: how long the lock was held, in ms, with fractions. It is there for every lock of `lock()` and of a
+   * handle, and for a release by the lock's id in the process that acquired it.
+   */
+  readonly heldMs?: number;
   /** Anyone who has it can release the lock. Only if `includeRaw` allows it. */
   readonly lockId?: string;
 }
@@ -147,7 +152,7 @@ export type Feature = SyncGuardEvent['feature'];
  * `observe.ts` adds its success and duration, and `telemetry.ts` hashes keys and ids.
  */
 export interface Facts extends Partial<
-  Pick<LockEvent, 'place' | 'waitedMs'> &
+  Pick<LockEvent, 'place' | 'waitedMs' | 'heldMs'> &
     Pick<LimitEvent, 'policy' | 'degraded' | 'fromDenyCache'> &
     Pick<ThresholdEvent, 'percent' | 'scopeType' | 'period'> &
     Pick<SecretEvent, 'label'>

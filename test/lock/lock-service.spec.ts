@@ -220,6 +220,24 @@ describe.each<[string, () => Promise<LockBackend>]>([
         'job is busy',
       );
     });
+
+    it("the function learns of the first key, of all keys, and how long the holder's TTL still runs", async () => {
+      await backend.acquire({ key: 'b', ttlMs: 70_000 });
+      const busy = jest.fn((...called: [string, readonly string[], { remainingMs: number }]) => called);
+      const leftOf = async (keys: string[], fair: boolean): Promise<number> => {
+        const called = await locks.lock(() => busy('', [], { remainingMs: 0 }), {
+          keys,
+          fair,
+          onContention: busy,
+        });
+        expect(called.slice(0, 2)).toEqual([keys.sort()[0], keys]);
+        return called[2].remainingMs;
+      };
+      for (const fair of [true, false]) {
+        const [ofB, ofJob] = [await leftOf(['b', 'a'], fair), await leftOf(['job'], fair)];
+        expect([ofB > 40_000, ofB <= 70_000, ofJob > 10_000, ofJob <= 30_000]).toEqual(Array(4).fill(true));
+      }
+    });
   });
 
   it('minHoldMs keeps the lock for the rest of it', async () => {

@@ -468,18 +468,28 @@ describe('the wire format of locks', () => {
     expect((await other.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(true);
   });
 
-  it('an acquire and its release are two round trips and ten commands', async () => {
-    await (await take('warm')).release();
-    const calls = async (): Promise<number> =>
-      [...(await client.info('commandstats')).matchAll(/^cmdstat_(?!info|config)[^:]*:calls=(\d+)/gm)].reduce(
-        (sum, [, count]) => sum + Number(count),
-        0,
-      );
-    await client.config('RESETSTAT');
-    const lock = await take('order:1');
-    await lock.release();
-    expect(await calls()).toBe(10);
-  });
+  it.each([
+    ['spec', ['order:1'], 10],
+    ['slotted', ['order:1'], 10],
+    ['spec', ['{a}:1', '{a}:2', '{a}:3'], 18],
+    ['slotted', ['{a}:1', '{a}:2', '{a}:3'], 18],
+  ] as const)(
+    'in the layout %s an acquire of %j and its release are %i commands',
+    async (keyLayout, keys, count) => {
+      const locks = createRedisBackend(client, { keyLayout });
+      const pair = async (names: string[]): Promise<void> => {
+        await granted(await locks.acquire({ keys: names, ttlMs: TTL_MS })).release();
+      };
+      await pair(keys.map((key) => `{warm}:${key.replace(/[{}]/g, '')}`));
+      const calls = async (): Promise<number> =>
+        [
+          ...(await client.info('commandstats')).matchAll(/^cmdstat_(?!info|config)[^:]*:calls=(\d+)/gm),
+        ].reduce((sum, [, calls]) => sum + Number(calls), 0);
+      await client.config('RESETSTAT');
+      await pair([...keys]);
+      expect(await calls()).toBe(count);
+    },
+  );
 });
 
 describe('an acquire that a Cluster client sends again after the next one got the lock', () => {

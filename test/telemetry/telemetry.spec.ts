@@ -54,7 +54,7 @@ const contents = (events: readonly SyncGuardEvent[]): string =>
   events.map((event) => inspect(event, { showHidden: true, depth: null })).join('\n');
 
 const FIELDS = ['feature', 'type', 'result', 'reason', 'code', 'durationMs', 'keyHash', 'lockIdHash'];
-const WAITING = ['place', 'waitedMs', 'keyHashes'];
+const WAITING = ['place', 'waitedMs', 'heldMs', 'keyHashes'];
 
 function expectHashedOnly(events: readonly SyncGuardEvent[], ...secrets: string[]): void {
   expect(events.length).toBeGreaterThan(0);
@@ -592,6 +592,22 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
       waitedMs: expect.any(Number) as number,
     });
     expectHashedOnly(events);
+    await app.close();
+  });
+
+  it('how long each lock was held, when it is released', async () => {
+    const { app, events } = await appWith(await open());
+    const locks = app.get(LockService);
+    await locks.lock(() => sleep(25), { key: PRIVATE });
+    const handle = granted(await locks.acquire({ key: PRIVATE, ttlMs: TTL_MS }));
+    await sleep(25);
+    await handle.extend(TTL_MS);
+    await handle.release();
+    const { lockId } = granted(await locks.acquire({ key: PRIVATE, ttlMs: TTL_MS }));
+    await sleep(25);
+    await locks.release({ lockId });
+    const held = events.map((event) => ('heldMs' in event ? [event.type, Number(event.heldMs) >= 24] : []));
+    expect(held.filter(({ length }) => length > 0)).toEqual(Array(3).fill(['release', true]));
     await app.close();
   });
 

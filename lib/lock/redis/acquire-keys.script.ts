@@ -35,9 +35,9 @@ ${NOW_MS}
 ${GRANTING}
 local function jsonOf(i) return ARGV[#ARGV - COUNT + i] end
 
-local fences, fence, queued = {}, 0, {}
+local fences, lasts, fence, queued = {}, {}, 0, {}
 for i = 1, COUNT do
-  fences[i] = fenceAfter(KEYS[i])
+  fences[i], lasts[i] = fenceAfter(KEYS[i])
   fence = math.max(fence, fences[i])
 end
 if fence > FENCE_MAX then return -1 end
@@ -141,7 +141,7 @@ local first
 for i = 1, COUNT do
   local json = recordOf(jsonOf(i), lockId, ttlMs, fence, i == 1 and keysJson or '')
   first = first or json
-  redis.call('SET', KEYS[i], string.format('%d', fence))
+  redis.call('SET', KEYS[i], string.format('%d', math.max(fence, lasts[i])))
   redis.call('SET', KEYS[COUNT + i], queued[i] and json .. ' ' or json, 'PX', ttlMs)
 end
 redis.call('SET', index, KEYS[COUNT + 1], 'PX', ttlMs)

@@ -24,7 +24,8 @@ export const acquireScript = defineScript({
   lua: /* lua */ `
 ${NOW_MS}
 ${GRANTING}
-local fence, queued, found = fenceAfter(fenceCounter), '', ticket ~= '' and '!' or ''
+local fence, last = fenceAfter(fenceCounter)
+local queued, found = '', ticket ~= '' and '!' or ''
 if fence > FENCE_MAX then return -1 end
 
 -- Without a record and a queue the lock is free, and the next part is skipped.
@@ -74,7 +75,7 @@ end
 end
 
 local json = recordOf(keyJson, lockId, ttlMs, fence, '')
-redis.call('SET', fenceCounter, string.format('%d', fence))
+redis.call('SET', fenceCounter, string.format('%d', math.max(fence, last)))
 redis.call('SET', record, json .. queued, 'PX', ttlMs)
 redis.call('SET', index, record, 'PX', ttlMs)
 return json .. found`,

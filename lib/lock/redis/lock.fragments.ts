@@ -81,7 +81,8 @@ local function isDead(json)
 end`;
 
 /**
- * The Lua function `fenceAfter(counter)` returns the next fence of a key. A counter that was lost starts again from the
+ * The Lua function `fenceAfter(counter)` returns the next fence, and the last one that the counter has given: to this key, or
+ * to another one that shares it (`slottedLayout`). So a counter is never set to less than that. A counter that was lost starts again from the
  * clock, which is ahead of every fence that the counter has given. The clock is read in tenths of a ms, so that two
  * primaries after a split rarely give the same fence in the same ms. `recordOf(...)` returns a record as JSON; it is
  * given the user's key as JSON.
@@ -91,9 +92,10 @@ export const GRANTING = /* lua */ `
 -- Sets: FENCE_MAX, fenceAfter, recordOf.
 local FENCE_MAX = ${Number(FENCE_THRESHOLDS.MAX)}
 local function fenceAfter(counter)
-  local last = redis.call('GET', counter) or '0'
-  if not string.find(last, '^%d+$') then error('SYNCGUARD_FOREIGN the fence is not a counter', 0) end
-  return math.max(tonumber(last) + 1, time[1] * 10000 + math.floor(time[2] / 100))
+  local text = redis.call('GET', counter) or '0'
+  if not string.find(text, '^%d+$') then error('SYNCGUARD_FOREIGN the fence is not a counter', 0) end
+  local last = tonumber(text)
+  return math.max(last + 1, time[1] * 10000 + math.floor(time[2] / 100)), last
 end
 
 local function recordOf(json, id, lifeMs, fenceOfKey, rest)

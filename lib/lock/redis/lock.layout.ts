@@ -64,11 +64,17 @@ const recordName = (prefix: string, key: string): string =>
 interface Beginnings {
   readonly shared: string;
   readonly own: string;
+  /** The one fence counter of all locks whose names begin so. Else each lock has its own. */
+  readonly fenceCounter?: string;
 }
 
-function namesOf({ shared, own }: Beginnings, key: string): Omit<LockKeys, 'index'> {
+function namesOf({ shared, own, fenceCounter }: Beginnings, key: string): Omit<LockKeys, 'index'> {
   const record = recordName(shared, key);
-  return { record, fenceCounter: nameOf(shared, `fence:${record}`), queue: nameOf(`${own}queue`, key) };
+  return {
+    record,
+    fenceCounter: fenceCounter ?? nameOf(shared, `fence:${record}`),
+    queue: nameOf(`${own}queue`, key),
+  };
 }
 
 /** Returns the names that begin by the lockId. */
@@ -103,12 +109,16 @@ const USER_TAG = /\{([^}]+)\}/;
 
 /**
  * Builds names that put all keys of a lock into one slot of a Cluster: `prefix:{tag}:...`. The lockId starts with the
- * tag, so that the lockId alone leads to the slot.
+ * tag, so that the lockId alone leads to the slot. All locks of a tag share one fence counter, which stays for ever, so that
+ * 64^3 counters are all that any number of keys leaves behind. No record has its name, as keys that begin with `fence:` are hashed.
  */
 export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
   const clientPrefix = clientKeyPrefix(client);
   const tagOf = (key: string): string => hashTag(USER_TAG.exec(key)?.[1] ?? key, TAG_LENGTH);
-  const begin = (tag: string): Beginnings => ({ shared: `${prefix}:{${tag}}`, own: `${prefix}/{${tag}}:` });
+  const begin = (tag: string): Beginnings => {
+    const shared = `${prefix}:{${tag}}`;
+    return { shared, own: `${prefix}/{${tag}}:`, fenceCounter: `${shared}:fence:all` };
+  };
   return {
     createLockId: (keys) => {
       if (keys.length > 1) expectOneTag(keys);
