@@ -79,7 +79,7 @@ export function WithLock<Args extends unknown[]>(
       const serviceOf = (self: unknown): LockService =>
         injectedService<LockService>(self, LOCK_SERVICE, '@WithLock()', name);
       const around: Around = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => {
-        const keys = named(place, warned, () => keyOf(args));
+        const keys = named(place, warned, keyOf, args);
         const parameter = Reflect.getOwnMetadata(LOCK_PARAMETER, target, propertyKey) as number | undefined;
         const locked = (lock: LockContext): T | Promise<T> => {
           if (parameter !== undefined) args[parameter] = lock;
@@ -139,9 +139,14 @@ function fromFunction<Args extends unknown[]>(key: (...args: Args) => string | r
  * Returns the key of a call. A part that is missing is refused each time and logged once: only the log can tell a client
  * that leaves a field out from a template that is misspelt.
  */
-function named<T>(place: string, warned: Set<unknown>, keyOf: () => T): T {
+function named(
+  place: string,
+  warned: Set<unknown>,
+  keyOf: KeySource['keyOf'],
+  args: readonly unknown[],
+): string | readonly string[] {
   try {
-    return keyOf();
+    return keyOf(args);
   } catch (error) {
     const part = error instanceof LockError ? error.context['part'] : undefined;
     if (part !== undefined && !warned.has(part)) {
