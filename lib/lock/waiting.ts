@@ -10,7 +10,7 @@ import type { WaitingRoom } from './waiting-room.js';
 
 const LONGEST_PAUSE_MS = 1_000;
 
-/** Faults of Redis that do not end the wait of a call: it tries again. */
+/** Faults of Redis that do not end the wait of a call: it tries again, unless the client was closed for good. */
 const MAY_PASS: ReadonlySet<LockErrorCode> = new Set<LockErrorCode>(['ServiceUnavailable', 'NetworkTimeout']);
 
 export interface Wait {
@@ -107,7 +107,8 @@ async function tryOnce({ attempt, shutdown }: WaitingOptions, options: AcquireOp
   try {
     return await attempt(options);
   } catch (error) {
-    if (error instanceof LockError && MAY_PASS.has(error.code) && !shutdown.aborted) return error;
+    const mayPass = error instanceof LockError && MAY_PASS.has(error.code) && !error.context.closed;
+    if (mayPass && !shutdown.aborted) return error;
     throw error;
   }
 }

@@ -89,15 +89,21 @@ export class RedisReadiness {
     return { ready, cancel: () => this.#waiters.delete(waiter) };
   }
 
-  /** Returns why the client is not ready. The reason is the error of its last attempt to connect. */
+  /**
+   * Returns why the client is not ready. The reason is the error of its last attempt to connect. With `closed` in its
+   * context no wait helps: the client does not connect again by itself.
+   */
   fault(): RedisFault {
-    const known = this.#noDatabase ?? connectingFault(this.#lastError);
-    if (known) return known;
     const { status, options } = this.#client;
+    const closed = status === 'end';
+    const context = closed ? { closed } : {};
+    const known = this.#noDatabase ?? connectingFault(this.#lastError);
+    if (known)
+      return new RedisFault(known.code, known.summary, { hint: known.hint, cause: known.cause, context });
     // A port without TLS does not answer a TLS greeting but waits for more, so no error names this mistake.
-    const hint = status === 'end' ? CLOSED_HINT : options?.tls ? UNREACHABLE_BY_TLS_HINT : UNREACHABLE_HINT;
+    const hint = closed ? CLOSED_HINT : options?.tls ? UNREACHABLE_BY_TLS_HINT : UNREACHABLE_HINT;
     const cause = this.#lastError === undefined ? undefined : toRedisFault(this.#lastError).cause;
-    return new RedisFault('ServiceUnavailable', 'Redis cannot be reached.', { hint, cause });
+    return new RedisFault('ServiceUnavailable', 'Redis cannot be reached.', { hint, cause, context });
   }
 
   /** Refuses all calls until the client connects anew, because the database of the options does not exist. */

@@ -457,6 +457,29 @@ describe('a queue when something fails', () => {
     await eventually(async () => expect(await listeners()).toHaveLength(0));
   });
 
+  it.each(['quit', 'disconnect'] as const)(
+    'those that wait for as long as it takes end when their client is closed for good, by %s()',
+    async (close) => {
+      const client = server.client();
+      const locks = serviceOn(createRedisBackend(client), { timeoutMs: Infinity });
+      const held = await hold();
+      const ends: string[] = [];
+      const controller = new AbortController();
+      const ask = (options: object): Promise<unknown> =>
+        locks
+          .lock(() => 'in', { key: 'order', signal: controller.signal, ...options })
+          .catch(({ code }: LockError) => ends.push(code));
+      for (let i = 0; i < 20; i++) void ask({});
+      void ask({ fair: false, maxRetries: 1_000 });
+      await queued(20);
+      await client[close]();
+      await eventually(() => expect(ends).toStrictEqual(Array(21).fill('ServiceUnavailable'))).finally(() =>
+        controller.abort(),
+      );
+      await held.release();
+    },
+  );
+
   it.each([
     ['PUBLISH', ['-publish']],
     ['SUBSCRIBE', ['-subscribe']],
