@@ -397,6 +397,37 @@ describe('a queue when something fails', () => {
     expect(looks.size).toBeLessThan(50);
   });
 
+  it('hand-overs do not walk past the places of a process that was passed over, be they thousands', async () => {
+    const admin = server.client();
+    const held = await hold();
+    const now = Date.now();
+    const places = Array.from({ length: 5_000 }, (_, i) => [
+      (now - 10_000) * 1_000 + i,
+      `${i}`.padStart(22, '0'),
+    ]);
+    for (let i = 0; i < 5_000; i += 1_000)
+      await admin.zadd(
+        QUEUE,
+        ...places.slice(i, i + 1_000).flatMap(([at, id]) => [at!, `${id}GoneGoneGoneGone`]),
+      );
+    await admin.zadd(QUEUE, -(now - 1_000), 'GoneGoneGoneGone');
+    const locks = serviceOn(own());
+    const order: number[] = [];
+    const waiters = [];
+    for (let i = 0; i < 20; i++) {
+      waiters.push(locks.lock(() => void order.push(i), { key: 'order' }));
+      await queued(5_002 + i);
+    }
+    await admin.config('RESETSTAT');
+    await held.release();
+    await Promise.all(waiters);
+    const [, walks] = /cmdstat_zrange:calls=(\d+)/.exec(await admin.info('commandstats')) ?? [];
+    // Once past all of them are 80 steps.
+    expect(Number(walks)).toBeLessThan(500);
+    expect(order).toStrictEqual([...Array(20).keys()]);
+    expect(await admin.zcard(QUEUE)).toBe(5_001);
+  });
+
   it('a queue lives as long as its most patient waiter needs', async () => {
     const held = await hold();
     const waiter = serviceOn(own(), { pollMs: 600_000 }).lock(() => 'in', { key: 'order' });

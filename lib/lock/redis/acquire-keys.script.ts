@@ -68,7 +68,13 @@ for i = 1, COUNT do
     back[i], other = comesBack(KEYS[2 * COUNT + i], locked[i])
     if back[i] ~= '' then cameBack = 1 end
     if other ~= '' then claimer = other end
-    local first, at = firstIn(KEYS[2 * COUNT + i], back[i])
+  end
+end
+for i = 1, COUNT do
+  local queueKey = KEYS[2 * COUNT + i]
+  if not own[i] and back[i] ~= '' then bringBack(queueKey, back[i]) end
+  if not own[i] and not locked[i] then
+    local first, at = firstIn(queueKey, back[i])
     isBeforeAll[i] = not first or string.sub(first, 1, 22) == lockId
       or (ticket ~= '' and tonumber(ticket) <= tonumber(at))
   end

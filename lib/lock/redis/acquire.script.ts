@@ -41,9 +41,11 @@ end
 
 if not isOwn then
   local back, claimer = comesBack(queue, held)
-  local first, at = firstIn(queue, back)
+  if back ~= '' then bringBack(queue, back) end
+  local first, at
+  if not held then first, at = firstIn(queue, back) end
   local left, told = held and redis.call('PTTL', record), nil
-  if not held and first and string.sub(first, 1, 22) ~= lockId
+  if first and string.sub(first, 1, 22) ~= lockId
     and (ticket == '' or tonumber(ticket) > tonumber(at)) then
     beginHandOver(queue, fenceCounter, fence)
     told, held = handOver(record, queue, keyJson, fence, back)

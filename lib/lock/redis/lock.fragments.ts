@@ -114,10 +114,15 @@ export const QUEUE_MS = 60_000;
 // all waiters. A hand-over sets the mark of the process that it chose, and the claim takes it away. So a process whose
 // mark stands while its claim is over has missed its turn. It is passed over: its waiters keep their places, and get no
 // turn, until it makes an attempt. Every script sees the same mark, so it does not matter which of them comes first.
+//
+// Its waiters may be thousands. So the next hand-over puts them aside, behind all others: `ASIDE` is added to their
+// tickets, until their process makes an attempt. In between no script walks past them.
+const ASIDE = 4e15;
 
 /**
- * The Lua function `firstIn(queueKey, here)` returns the first waiter whose process is not passed over, its ticket, and a
- * process that was passed over so long ago that it is gone. The process `here` counts as not passed over.
+ * The Lua function `firstIn(queueKey, here)` returns the first waiter whose process is not passed over, its ticket, a
+ * process that was passed over so long ago that it is gone, and whether it has walked past waiters. The process `here`
+ * counts as not passed over.
  */
 export const QUEUE = /* lua */ `
 -- Reads: nowMs.
@@ -125,7 +130,7 @@ export const QUEUE = /* lua */ `
 local function processOf(waiter) return string.sub(waiter, 23, 38) end
 
 local function firstIn(queueKey, here)
-  local passed, gone, from, size = {}, nil, 0, 4
+  local passed, gone, walks, from, size = {}, nil, false, 0, 4
   while true do
     local some = redis.call('ZRANGE', queueKey, from, from + size - 1, 'WITHSCORES')
     for i = 1, #some, 2 do
@@ -133,11 +138,14 @@ local function firstIn(queueKey, here)
       if at < 0 then
         passed[some[i]] = some[i] ~= here
         if -at < nowMs - ${QUEUE_MS} then gone = some[i] end
+      elseif at >= ${ASIDE} then
+        return nil, nil, gone, walks
       elseif not passed[processOf(some[i])] then
-        return some[i], some[i + 1], gone
+        return some[i], some[i + 1], gone, walks
       end
+      walks = walks or at >= 0
     end
-    if #some < 2 * size then return nil, nil, gone end
+    if #some < 2 * size then return nil, nil, gone, walks end
     from, size = from + size, 64
   end
 end`;
@@ -156,7 +164,7 @@ end`;
  */
 export const HANDING_OVER = /* lua */ `
 -- Reads: channel, countsAll, nowMs, FENCE_MAX, recordOf.
--- Sets: processOf, firstIn, hears, keepQueue, beginHandOver, forget, handOver.${QUEUE}
+-- Sets: processOf, firstIn, hears, keepQueue, beginHandOver, forget, putAside, handOver.${QUEUE}
 local function hears(waiter)
   if #waiter > 38 then return true end
   local heard = redis.pcall('PUBLISH', channel .. processOf(waiter), string.sub(waiter, 1, 22))
@@ -180,10 +188,24 @@ local function forget(queueKey, gone)
   end
 end
 
+local function putAside(queueKey, here)
+  local all, passed = redis.call('ZRANGE', queueKey, 0, -1, 'WITHSCORES'), {}
+  for i = 1, #all, 2 do
+    local at = tonumber(all[i + 1])
+    if at >= ${ASIDE} then return end
+    if at < 0 then
+      passed[all[i]] = all[i] ~= here
+    elseif passed[processOf(all[i])] then
+      redis.call('ZADD', queueKey, at + ${ASIDE}, all[i])
+    end
+  end
+end
+
 local function handOver(recordKey, queueKey, json, nextFence, here)
   if nextFence > FENCE_MAX then return nil end
-  local waiter, _, gone = firstIn(queueKey, here)
+  local waiter, _, gone, walks = firstIn(queueKey, here)
   if gone and gone ~= here then forget(queueKey, gone) end
+  if walks then putAside(queueKey, here) end
   while waiter do
     if processOf(waiter) == here then here = nil end
     redis.call('ZADD', queueKey, -nowMs, processOf(waiter))
@@ -192,7 +214,22 @@ local function handOver(recordKey, queueKey, json, nextFence, here)
       redis.call('SET', recordKey, claim, 'PX', ${CLAIM_MS})
       return waiter, claim
     end
+    putAside(queueKey, here)
     waiter = firstIn(queueKey, here)
+  end
+end`;
+
+/** The Lua function `bringBack(queueKey, name)` gives the waiters of a process their places again, if they were put aside. */
+export const BRINGING_BACK = /* lua */ `
+-- Reads: processOf.
+-- Sets: bringBack.
+local function bringBack(queueKey, name)
+  redis.call('ZREM', queueKey, '') -- A full server allows it, and then every write after it.
+  local all = redis.call('ZRANGE', queueKey, 0, -1, 'WITHSCORES')
+  for i = #all - 1, 1, -2 do
+    local at = tonumber(all[i + 1])
+    if at < ${ASIDE} then return end
+    if processOf(all[i]) == name then redis.call('ZADD', queueKey, at - ${ASIDE}, all[i]) end
   end
 end`;
 
@@ -221,8 +258,8 @@ end`;
  * describes them. An attempt that was made before is told to its own process, as a sign that messages arrive.
  */
 export const QUEUEING = /* lua */ `
--- Reads: channel, lockId, process, ticket, queueMs, time, keepQueue.
--- Sets: isQueuedFor, name, waiter, unheard, comesBack, enqueue.${QUEUED}
+-- Reads: channel, lockId, process, ticket, queueMs, time, keepQueue, processOf.
+-- Sets: isQueuedFor, bringBack, name, waiter, unheard, comesBack, enqueue.${QUEUED}${BRINGING_BACK}
 local name = string.sub(process, 1, 16)
 local waiter, unheard = lockId .. name, lockId .. name .. '-'
 
@@ -241,9 +278,10 @@ local function enqueue(recordKey, queueKey, json, back)
   -- A call that is sent again because its first reply was lost is in the queue already.
   local at, place = ticket == '' and stands or ticket, 0
   if at == '' then
-    local last = redis.call('ZRANGE', queueKey, -1, -1, 'WITHSCORES')[2]
+    local last = tonumber(redis.call('ZRANGE', queueKey, -1, -1, 'WITHSCORES')[2] or 0)
+    if last >= ${ASIDE} then last = last - ${ASIDE} end
     local nowUs = time[1] * 1000000 + time[2]
-    at = string.format('%.0f', math.max(nowUs, last and tonumber(last) + 1 or 0))
+    at = string.format('%.0f', math.max(nowUs, last + 1))
   end
   if ticket == '' then place = redis.call('ZCOUNT', queueKey, 0, at) + (stands and 0 or 1) end
   -- The end of the queue comes before the place in it, and so does the mark by which a release finds the queue.

@@ -1,4 +1,5 @@
 import {
+  BRINGING_BACK,
   defineLockScript,
   GRANTING,
   HANDING_OVER,
@@ -57,12 +58,13 @@ if isLive == '1' and #freed == 0 and leaver == '' then
   if #own > 1 then redis.call('DEL', unpack(own)) end
   return code
 end
-${LIVENESS}${GRANTING}${HANDING_OVER}${LEAVING}
+${LIVENESS}${GRANTING}${HANDING_OVER}${BRINGING_BACK}${LEAVING}
 for j = 2, #own do
   if code == 1 and isLive ~= '1' and isDead(redis.call('GET', own[j])) then code = -2 end
 end
 local fences, gone = {}, processOf(leaver)
 for _, i in ipairs(freed) do
+  if gone ~= '' and redis.call('ZSCORE', KEYS[2 * COUNT + i], gone) then bringBack(KEYS[2 * COUNT + i], gone) end
   if firstIn(KEYS[2 * COUNT + i], gone) then fences[i] = fenceAfter(KEYS[i]) end
 end
 
