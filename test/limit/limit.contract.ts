@@ -1038,6 +1038,47 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await limiter.peek('ann', LOGIN)).toMatchObject({ allowed: true, shortCount: 0 });
       });
 
+      it.each([1, 2])(
+        'counts a call of cost %i whose renewals have ended from its beginning',
+        async (cost) => {
+          const slow: LimitCheck = {
+            policy: resolvePolicy({
+              name: 'slow',
+              count: 'failure',
+              temp: { windowMs: minutes(10), threshold: 6, blockMs: hours(1) },
+            }),
+            identity: 'slow\0ann',
+            cost,
+          };
+          const counted = async (): Promise<unknown> => {
+            const callId = createCallId();
+            const [decision] = await harness.backend.check([slow], callId);
+            await harness.backend.withdraw(slow, callId, false);
+            return decision;
+          };
+          const [renewed, withdrawn, confirmed] = [createCallId(), createCallId(), createCallId()];
+          for (const callId of [renewed, withdrawn, confirmed]) {
+            await harness.backend.check([slow], callId);
+            advance(seconds(1));
+          }
+          for (let i = 0; i < 8; i++) {
+            advance(seconds(30));
+            for (const callId of [renewed, withdrawn, confirmed]) await harness.backend.renew(slow, callId);
+          }
+          await harness.backend.withdraw(slow, withdrawn, false);
+          await harness.backend.confirm(slow, confirmed, { blocks: false }); // Counts from now, at 4 min 3 s.
+          expect(await counted()).toMatchObject({ status: 'allowed', shortCount: cost });
+          advance(seconds(60));
+          expect(await counted()).toMatchObject({ status: 'allowed', shortCount: 2 * cost });
+          advance(minutes(5) - seconds(3) - 1); // The window of the one that lapsed ends 10 minutes after its beginning.
+          expect(await counted()).toMatchObject({ status: 'allowed', shortCount: 2 * cost });
+          advance(2);
+          expect(await counted()).toMatchObject({ status: 'allowed', shortCount: cost });
+          advance(minutes(4) + seconds(3));
+          expect(await counted()).toMatchObject({ status: 'allowed', shortCount: 0 });
+        },
+      );
+
       it('renews nothing that has ended', async () => {
         const [ended, lapsed] = [await enter(), await enter()];
         await fail(ended.callId);

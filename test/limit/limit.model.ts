@@ -14,7 +14,8 @@ interface Limit {
 
 interface State {
   attempts: { id: string; at: number }[];
-  pending: { id: string; at: number }[];
+  /** `at` is when a flight was renewed, `began` when it began. */
+  pending: { id: string; at: number; began: number }[];
   /** When attempts and calls in flight are forgotten. */
   keptUntil: number;
   block?: {
@@ -117,7 +118,7 @@ export class LimitModel {
     if (Math.max(...waits) > 0) return no('temp', Math.max(...waits));
     if (tiers.some(({ held, most }) => held.length + state.pending.length + needed > most))
       return no('busy', SECOND);
-    for (let i = 0; i < cost; i++) state.pending.push({ id, at: this.now });
+    for (let i = 0; i < cost; i++) state.pending.push({ id, at: this.now, began: this.now });
     this.keep(state, policy);
     return this.countsOf(state, policy);
   }
@@ -313,8 +314,13 @@ export class LimitModel {
   /** What no window holds any more does not come back when the clock steps back. */
   private prune(state: State, policy: Policy, commits = true): void {
     if (policy.count !== 'attempt') {
-      if (commits) for (const flight of state.pending) flight.at = Math.min(flight.at, this.now);
-      state.attempts.push(...state.pending.filter(({ at }) => at <= this.now - IN_FLIGHT));
+      if (commits)
+        for (const flight of state.pending) {
+          flight.at = Math.min(flight.at, this.now);
+          flight.began = Math.min(flight.began, this.now);
+        }
+      const lapsed = state.pending.filter(({ at }) => at <= this.now - IN_FLIGHT);
+      state.attempts.push(...lapsed.map(({ id, began }) => ({ id, at: began })));
       state.pending = state.pending.filter(({ at }) => at > this.now - IN_FLIGHT);
     } else state.pending = [];
     const held = new Set([...this.short(state, policy), ...this.long(state, policy)]);

@@ -27,10 +27,16 @@ export interface Window {
   lastForgiven: string;
 }
 
+interface Flight {
+  beganMs: number;
+  renewedMs: number;
+  readonly cost: number;
+}
+
 /** What is kept of one identity. */
 export class Ledger {
   readonly attempts = new AttemptLog();
-  readonly inFlight = new Map<string, { sinceMs: number; readonly cost: number }>();
+  readonly inFlight = new Map<string, Flight>();
   /** When all attempts and calls in flight are forgotten. */
   endsAtMs = 0;
   block: Block | undefined;

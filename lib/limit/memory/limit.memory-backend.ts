@@ -68,7 +68,7 @@ export class MemoryLimitBackend implements LimitBackend {
     const ledger = this.#ledgers.peek(identity, nowMs);
     const flight = ledger?.inFlight.get(callId);
     if (!ledger || !flight) return;
-    flight.sinceMs = nowMs;
+    flight.renewedMs = nowMs;
     ledger.endsAtMs = nowMs + keepMs(policy.rules);
   }
 

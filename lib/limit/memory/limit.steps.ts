@@ -82,11 +82,14 @@ export function countWithFlights(ask: Ask): LimitCounts {
   stepBack(ask);
   const { attempts, inFlight } = ask.ledger;
   for (const [callId, flight] of inFlight) {
-    const { sinceMs, cost } = flight;
-    if (ask.commit && sinceMs > ask.nowMs) flight.sinceMs = ask.nowMs;
-    if (sinceMs > ask.nowMs - IN_FLIGHT_MS) continue;
+    const { beganMs, renewedMs, cost } = flight;
+    if (ask.commit) {
+      flight.beganMs = Math.min(beganMs, ask.nowMs);
+      flight.renewedMs = Math.min(renewedMs, ask.nowMs);
+    }
+    if (renewedMs > ask.nowMs - IN_FLIGHT_MS) continue;
     inFlight.delete(callId);
-    attempts.add(callId, sinceMs, cost);
+    attempts.add(callId, flight.beganMs, cost);
   }
   tidyAttempts(ask);
   return countWindows(ask);
@@ -115,7 +118,7 @@ export function addCall(ask: Ask, keptMs: number): void {
 }
 
 export function addInFlight({ ledger, rules, cost, callId, nowMs }: Ask): void {
-  if (!ledger.knows(callId)) ledger.inFlight.set(callId, { sinceMs: nowMs, cost });
+  if (!ledger.knows(callId)) ledger.inFlight.set(callId, { beganMs: nowMs, renewedMs: nowMs, cost });
   ledger.endsAtMs = nowMs + keepMs(rules);
 }
 

@@ -141,6 +141,12 @@ export const openLog = (names: readonly Penalty[], kept: keyof typeof SLACK): st
 export const COUNTED_AT = 'math.max(nowMs, shortFloor + 1, longFloor + 1)';
 
 /**
+ * A call in flight has a negative score: when it was renewed. Of one that was renewed, the member `callId:0` has the time of
+ * its beginning, as a negative number below all others: `BEGAN` is taken from it.
+ */
+export const BEGAN = 1e15;
+
+/**
  * Sets `shortCount` and `longCount`, and removes what is older than all windows. An attempt ahead of the clock, which has
  * stepped back, counts as one of now.
  *
@@ -156,6 +162,8 @@ const countAttempts = (parts: {
   /** Makes attempts of the calls whose flight has lapsed. */
   readonly lapse: string;
   readonly hasLapsed: string;
+  /** Removes the beginnings of flights that have ended. */
+  readonly tidy: string;
 }): string => /* lua */ `
 local from = shortFrom < longFrom and shortFrom or longFrom
 local latest = ${COUNTED_AT}
@@ -169,6 +177,7 @@ if size > shortCount${parts.inFlight} then
   if ${parts.hasLapsed}size > shortCount${parts.inFlight} then
     local ahead = commit and call('ZRANGEBYSCORE', attempts, '(' .. latest, '+inf') or {}
     for i = 1, #ahead do call('ZADD', attempts, latest, ahead[i]) end
+    ${indent(parts.tidy, 4)}
     shortCount = call('ZCOUNT', attempts, '(' .. from, '+inf')
   end
 end
@@ -181,7 +190,7 @@ export const COUNT_ATTEMPTS = /* lua */ `
 -- Reads: shortFrom, longFrom, nowMs, shortFloor, longFloor, call, attempts, commit.
 -- Sets: from, latest, shortCount, size, longCount.${countAttempts({
   first: `'-inf'`,
-  ...{ flights: '', inFlight: '', lapse: '', hasLapsed: '' },
+  ...{ flights: '', inFlight: '', lapse: '', hasLapsed: '', tidy: '' },
 })}`;
 
 /**
@@ -193,15 +202,27 @@ export const COUNT_WITH_FLIGHTS = /* lua */ `
 -- Sets: from, latest, flightFrom, inFlight, shortCount, size, longCount.${countAttempts({
   first: '0',
   flights: `local flightFrom = ${IN_FLIGHT_MS} - nowMs
-local inFlight = call('ZCOUNT', attempts, '-inf', '(' .. flightFrom)
+local inFlight = call('ZCOUNT', attempts, '(${-BEGAN}', '(' .. flightFrom)
 if commit and inFlight > 0 then
-  local ahead = call('ZRANGEBYSCORE', attempts, '-inf', '(' .. -nowMs)
-  for i = 1, #ahead do call('ZADD', attempts, -nowMs, ahead[i]) end
+  local ahead = call('ZRANGEBYSCORE', attempts, '-inf', '(' .. -nowMs, 'WITHSCORES')
+  for i = 1, #ahead, 2 do
+    local score = tonumber(ahead[i + 1])
+    local began = score <= ${-BEGAN} and ${BEGAN} or 0
+    if score + began < -nowMs then call('ZADD', attempts, -nowMs - began, ahead[i]) end
+  end
 end`,
   inFlight: ' + inFlight',
   lapse: `local lapsed = call('ZRANGEBYSCORE', attempts, flightFrom, '(0', 'WITHSCORES')
-for i = 1, #lapsed, 2 do call('ZADD', attempts, -lapsed[i + 1], lapsed[i]) end`,
+for i = 1, #lapsed, 2 do
+  local began = call('ZSCORE', attempts, string.match(lapsed[i], '^[^:]*') .. ':0')
+  call('ZADD', attempts, began and ${-BEGAN} - began or -lapsed[i + 1], lapsed[i])
+end`,
   hasLapsed: '#lapsed > 0 or ',
+  tidy: `local begins = call('ZRANGEBYSCORE', attempts, '-inf', '${-BEGAN}')
+for i = 1, #begins do
+  local score = call('ZSCORE', attempts, string.sub(begins[i], 1, -3))
+  if not score or tonumber(score) >= 0 then call('ZREM', attempts, begins[i]) end
+end`,
 })}`;
 
 export const fullTiers = (cost: string): string => /* lua */ `

@@ -1,4 +1,4 @@
-import { ALL_PENALTIES, formatPenalties, parsePenalties, ROUTE_AT } from './limit.fragments.js';
+import { ALL_PENALTIES, BEGAN, formatPenalties, parsePenalties, ROUTE_AT } from './limit.fragments.js';
 import { PARSE_WINDOW, writeWindow } from './window.decider.js';
 import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
@@ -23,6 +23,7 @@ export const withdrawScript = defineScript({
   lua: /* lua */ `
 local members = {callId}
 for i = 2, tonumber(cost) do members[i] = callId .. ':' .. i end
+members[#members + 1] = callId .. ':0'
 local blocked = redis.call('GET', block) and redis.call('PTTL', block) ~= 0
 local penaltiesValue = redis.call('GET', penalties)
 ${parsePenalties(ALL_PENALTIES)}
@@ -41,7 +42,7 @@ return 1`,
 });
 
 /**
- * limit-renew: Keeps a call in flight that its process still works on.
+ * limit-renew: Keeps a call in flight that its process still works on. A member of its own remembers when it began.
  * KEYS: attempts
  * ARGV: callId, cost, keepMs
  * Reply: 1
@@ -52,8 +53,10 @@ export const renewScript = defineScript({
   keys: ['attempts'],
   args: ['callId', 'cost', 'keepMs'],
   lua: /* lua */ `
-if (tonumber(redis.call('ZSCORE', attempts, callId) or nil) or 0) >= 0 then return 1 end
+local since = tonumber(redis.call('ZSCORE', attempts, callId) or nil) or 0
+if since >= 0 then return 1 end
 ${NOW_MS}
+redis.call('ZADD', attempts, 'NX', since - ${BEGAN}, callId .. ':0')
 redis.call('ZADD', attempts, 'XX', -nowMs, callId)
 for i = 2, tonumber(cost) do redis.call('ZADD', attempts, 'XX', -nowMs, callId .. ':' .. i) end
 redis.call('PEXPIRE', attempts, keepMs)
