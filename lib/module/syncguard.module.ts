@@ -24,7 +24,7 @@ import { LockService } from '../lock/lock.service.js';
 import { LOCK_SERVICE } from '../lock/with-lock.decorator.js';
 import { SecretService } from '../secret/secret.service.js';
 import { catchAllsBeforeOurs } from '../transport/catch-all-filters.js';
-import { globalEnhancers } from '../transport/global-enhancers.js';
+import { globalEnhancers } from '../transport/global-settings.js';
 import {
   DisabledExceptionFilter,
   MAX_RETRY_AFTER_MS,

@@ -21,7 +21,7 @@ import {
   type SyncGuardOptions,
   toHttpException,
 } from 'nestjs-syncguard';
-import { globalEnhancers } from '../../lib/transport/global-enhancers.js';
+import { globalEnhancers } from '../../lib/transport/global-settings.js';
 import { type HttpApp, listen } from '../support/adapters.js';
 
 const locked = (): LockError => new LockError({ code: 'AcquisitionTimeout', message: 'Somebody holds it.' });

@@ -218,7 +218,7 @@ describe('a call of GraphQL', () => {
   const callOf = (...args: unknown[]): LimitedCall | undefined => {
     const context = new ExecutionContextHost(args);
     context.setType('graphql');
-    return limitedCall(context);
+    return limitedCall(context, undefined as never);
   };
 
   it('that resolves a reference is named by its type: all references come by one field', () => {

@@ -2,7 +2,7 @@ import { isDeepStrictEqual } from 'node:util';
 import type { Type } from '@nestjs/common';
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { SyncGuardConfigError } from '../../core/errors.js';
-import { globalEnhancers } from '../../transport/global-enhancers.js';
+import { globalEnhancers } from '../../transport/global-settings.js';
 import { isByAddress, isByUser } from '../limit.key-by.js';
 import type { ResolvedPolicy } from '../limit.policy.js';
 import { presets } from '../presets.js';

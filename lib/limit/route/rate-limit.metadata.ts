@@ -25,6 +25,9 @@ export const INTERCEPTORS = '__interceptors__';
 export const VERSION = '__version__';
 export const HOST = 'host';
 export const METHOD = 'method';
+/** The paths of a controller, or of one of its methods, and that which RouterModule gives to a module. */
+export const PATH = 'path';
+export const MODULE_PATH = '__module_path__';
 /** The redirect of a route, and the mark of a route that answers with a stream of events. */
 export const REDIRECT = '__redirect__';
 export const SSE = '__sse__';

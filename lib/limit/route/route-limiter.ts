@@ -4,6 +4,7 @@ import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
 import { AbuseLimiterService, type CallDecision } from '../abuse-limiter.service.js';
 import { BootChecks } from './boot-checks.js';
+import { HttpRoutes } from './http-routes.js';
 import { KeyResolver } from './key-resolver.js';
 import { identityIn, keyOf, MAX_CHECKS } from '../limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../limit.errors.js';
@@ -26,6 +27,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
   readonly #keys: KeyResolver;
   readonly #checks: CallChecks;
   readonly #plans: RoutePlans;
+  readonly #routes: HttpRoutes;
   readonly #warned = new Set<string>();
   // They lead to everything in the app, which `util.inspect` of a guard must not show.
   readonly #modules: ModulesContainer;
@@ -42,6 +44,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     this.#keys = new KeyResolver(moduleRef, options.limit, (message) => this.#logger.warn(message));
     this.#checks = new CallChecks(this.#keys, (message) => this.#warnOnce(message));
     this.#plans = new RoutePlans(options);
+    this.#routes = new HttpRoutes(modules, moduleRef);
     // Here all modules are known, and Nest has not resolved a route yet.
     bindRoutes(modules, this.#plans);
   }
@@ -159,7 +162,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     const type = context.getClass();
     const known = visitOn(place);
     if (known?.isOf(handler, type)) return known;
-    const call = limitedCall(context);
+    const call = limitedCall(context, this.#routes);
     if (!call)
       return this.#warnOnce(
         `RATE_LIMIT_UNKNOWN_CONTEXT: @RateLimit and RateLimitGuard cannot limit calls of type '${context.getType<string>()}', so these pass. Call AbuseLimiterService in their handlers.`,

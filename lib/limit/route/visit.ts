@@ -4,17 +4,18 @@ import { graphqlCall } from './contexts/graphql.js';
 import { httpCall } from './contexts/http.js';
 import { messageCall } from './contexts/rpc.js';
 import { socketCall } from './contexts/ws.js';
+import type { HttpRoutes } from './http-routes.js';
 import type { LimitedCall } from './limited-call.js';
 
-const READERS: Readonly<Record<string, (context: ExecutionContext) => LimitedCall>> = {
+const READERS: Readonly<Record<string, (context: ExecutionContext, routes: HttpRoutes) => LimitedCall>> = {
   http: httpCall,
   graphql: graphqlCall,
   ws: socketCall,
   rpc: messageCall,
 };
 
-export const limitedCall = (context: ExecutionContext): LimitedCall | undefined =>
-  READERS[context.getType<string>()]?.(context);
+export const limitedCall = (context: ExecutionContext, routes: HttpRoutes): LimitedCall | undefined =>
+  READERS[context.getType<string>()]?.(context, routes);
 
 /**
  * Returns an object that belongs to this call alone, and is the same in its guards and its interceptor. Over HTTP that is the
