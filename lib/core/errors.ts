@@ -95,6 +95,12 @@ export function hasBrand(value: unknown, brand: string): boolean {
   return Array.isArray(brands) && brands.includes(brand);
 }
 
+/** Makes an exception of Nest an error of ours as well: it has the facts of the error, and `instanceof` holds. */
+export const brandedAs = <E extends Error>(exception: E, error: SyncGuardError): E =>
+  Object.defineProperty(Object.assign(exception, error), BRANDS, {
+    value: (error as { [BRANDS]?: readonly string[] })[BRANDS],
+  });
+
 /** Returns the brands of a class and of all its bases, the nearest first. */
 function brandsOf(target: typeof SyncGuardError): string[] {
   const brands: string[] = [];

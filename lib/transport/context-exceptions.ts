@@ -1,7 +1,14 @@
+import { brandedAs, type SyncGuardError } from '../core/errors.js';
 import { errorMessage, GraphQLRefusal, httpException, type Refusal } from './refusal.js';
 
-/** Returns the exception that carries a refusal to the client, of the class that Nest expects in a context of this type. */
-export async function exceptionFor(type: string, refusal: Refusal, cause: Error): Promise<Error> {
+/**
+ * Returns the exception that carries a refusal to the client, of the class that Nest expects in a context of this type. It is
+ * an error of ours as well, for filters of the app.
+ */
+export const exceptionFor = async (type: string, refusal: Refusal, cause: SyncGuardError): Promise<Error> =>
+  brandedAs(await plainExceptionFor(type, refusal, cause), cause);
+
+async function plainExceptionFor(type: string, refusal: Refusal, cause: SyncGuardError): Promise<Error> {
   switch (type) {
     case 'graphql':
       return new GraphQLRefusal(refusal, cause);

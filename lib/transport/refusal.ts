@@ -25,6 +25,9 @@ export function retryFacts(
   };
 }
 
+/** Returns whether an error is an exception of Nest, over HTTP, GraphQL, sockets or messages. Nest answers these itself. */
+export const isException = (error: object): boolean => 'getStatus' in error || 'getError' in error;
+
 /** Makes an HttpException, which every filter handles, also if `http: false` leaves errors to the app. */
 export const httpException = (refusal: Refusal, cause: unknown): HttpException =>
   new HttpException(refusal, refusal.statusCode, { cause });

@@ -14,6 +14,7 @@ import {
   errorMessage,
   GraphQLRefusal,
   httpException,
+  isException,
   type Refusal,
   retryFacts,
 } from './refusal.js';
@@ -37,6 +38,13 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
   SecretConflict: 409,
 };
 
+/** The errors of ours that Nest would not answer. What the guard throws is an exception of Nest as well. */
+class Unanswered {
+  static [Symbol.hasInstance](value: unknown): boolean {
+    return value instanceof SyncGuardError && !isException(value);
+  }
+}
+
 /**
  * Answers calls that end in an error of SyncGuard: a busy lock by 423, a used-up budget by 429 or 402, and others as in
  * docs/errors.md. Other errors are left to other filters.
@@ -45,7 +53,7 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
  * and clients of a microservice as the error. Hints are for operators: every 5xx is logged with its hint, and the
  * client does not receive the hint. The module registers this filter unless `http: false` is set.
  */
-@Catch(SyncGuardError)
+@Catch(Unanswered)
 export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError> {
   readonly #logger = new Logger('SyncGuard');
 
@@ -109,7 +117,9 @@ export const toHttpException = <E>(
   error: E,
   maxRetryAfterMs = DEFAULT_MAX_RETRY_AFTER_MS,
 ): E | HttpException =>
-  error instanceof SyncGuardError ? httpException(refusalOf(error, maxRetryAfterMs), error) : error;
+  error instanceof SyncGuardError && !isException(error)
+    ? httpException(refusalOf(error, maxRetryAfterMs), error)
+    : error;
 
 /** Nobody knows when an outage ends. It may be over in a second. */
 const RETRY_SOON_SECS = 1;

@@ -1,7 +1,7 @@
 import { RequestMethod, type VersioningOptions, VersioningType } from '@nestjs/common';
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { globalRouting } from '../../transport/global-settings.js';
-import type { HttpRequest } from './contexts/http.js';
+import type { HttpRequest } from './limited-call.js';
 import { HOST, METHOD, MODULE_PATH, PATH, VERSION } from './rate-limit.metadata.js';
 
 type Version = Exclude<VersioningOptions['defaultVersion'], readonly unknown[]>;

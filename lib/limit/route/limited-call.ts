@@ -16,6 +16,16 @@ export interface RequestLike {
   readonly user?: unknown;
 }
 
+/** A request of Express or Fastify. */
+export type HttpRequest = RequestLike & {
+  readonly method: string;
+  readonly url: string;
+  readonly originalUrl?: string;
+  /** The matched route: `route` in Express, `routeOptions` in Fastify. */
+  readonly route?: { readonly path?: string | RegExp };
+  readonly routeOptions?: { readonly url?: string };
+};
+
 /** The part of a response that limits use: a response of Express or Node.js, or a reply of Fastify. */
 export interface ResponseLike {
   readonly statusCode: number;

@@ -1,6 +1,5 @@
 import type { ExecutionContext } from '@nestjs/common';
-import type { HttpRequest } from './http.js';
-import type { LimitedCall, RequestLike, ResponseLike } from '../limited-call.js';
+import type { HttpRequest, LimitedCall, RequestLike, ResponseLike } from '../limited-call.js';
 
 /**
  * The GraphQL context, in the shapes that drivers and apps give it. A subscription has the HTTP request that opened its

@@ -1,15 +1,6 @@
 import type { ExecutionContext } from '@nestjs/common';
-import type { LimitedCall, RequestLike, ResponseLike } from '../limited-call.js';
 import type { HttpRoutes } from '../http-routes.js';
-
-export type HttpRequest = RequestLike & {
-  readonly method: string;
-  readonly url: string;
-  readonly originalUrl?: string;
-  /** The matched route: `route` in Express, `routeOptions` in Fastify. */
-  readonly route?: { readonly path?: string | RegExp };
-  readonly routeOptions?: { readonly url?: string };
-};
+import type { HttpRequest, LimitedCall, ResponseLike } from '../limited-call.js';
 
 /** Reads a request of Express or Fastify. */
 export function httpCall(context: ExecutionContext, routes: HttpRoutes): LimitedCall {
