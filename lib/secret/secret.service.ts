@@ -225,5 +225,15 @@ const viewsSoFar = ({ viewsUsed, viewedAtMs, ...facts }: SecretFacts): ViewsSoFa
 const failuresOf = ({ failuresRemaining: left }: Partial<SecretFacts>): { failuresRemaining?: number } =>
   left === undefined ? {} : { failuresRemaining: left };
 
-const parseMeta = (json: string): { meta?: SecretMeta } =>
-  json === '' ? {} : { meta: JSON.parse(json) as SecretMeta };
+/** A meta that is no JSON is not ours. It is not quoted, nor is the error of `JSON.parse`, which quotes it. */
+function parseMeta(json: string): { meta?: SecretMeta } {
+  try {
+    return json === '' ? {} : { meta: JSON.parse(json) as SecretMeta };
+  } catch {
+    throw new SecretError({
+      code: 'Internal',
+      message: 'The `meta` of this secret cannot be read.',
+      hint: 'Look for another program that writes to the keys of secrets. `burn()` deletes this one.',
+    });
+  }
+}

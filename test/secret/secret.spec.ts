@@ -1,3 +1,4 @@
+import { inspect } from 'node:util';
 import { Cluster, type Redis } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
@@ -403,6 +404,21 @@ describe('SecretService on Redis', () => {
     ])
       await expect(call()).rejects.toMatchObject({ code: 'InvalidArgument' });
     expect(await admin.lrange(foreign, 0, -1)).toStrictEqual(['theirs']);
+  });
+
+  it('says of a meta that is no JSON that it cannot be read, and quotes none of it', async () => {
+    const { id, receipt } = await secrets.create({ payload: 'p', views: 2, meta: { kind: 'key' } });
+    await admin.hset((await admin.keys('*}'))[0]!, 'meta', 'their canary');
+    for (const call of [() => secrets.peek(id), () => secrets.view(id)]) {
+      const refused: unknown = await call().catch((error: unknown) => error);
+      expect(refused).toBeInstanceOf(SecretError);
+      expect(refused).toMatchObject({
+        code: 'Internal',
+        message: expect.stringMatching(/cannot be read/) as string,
+      });
+      expect(inspect(refused, { depth: 10 })).not.toContain('canary');
+    }
+    expect(await secrets.burn(receipt)).toMatchObject({ ok: true });
   });
 
   it('tells nothing of a secret whose content the server has dropped', async () => {
