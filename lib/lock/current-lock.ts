@@ -6,6 +6,8 @@ export interface LockFrame {
   /** The backend that granted the lock. The same key on another backend is another lock. */
   readonly owner: object;
   readonly context: LockContext;
+  /** Returns whether the lock was lost. It reads the clock. */
+  isLost(): boolean;
   /**
    * The nearest lock around this one that was live when this one began. Released locks are left out, so that a job which
    * schedules itself does not build an endless chain.
@@ -22,9 +24,11 @@ const shared = globalThis as { [STORAGE]?: AsyncLocalStorage<LockFrame> };
 export const lockFrames = (): AsyncLocalStorage<LockFrame> =>
   (shared[STORAGE] ??= new AsyncLocalStorage<LockFrame>());
 
-/** Returns the innermost live lock around the running code for which `accepts` returns true. */
-export function findFrame(accepts: (frame: LockFrame) => boolean): LockFrame | undefined {
-  let frame = lockFrames().getStore();
+/** Returns the innermost live lock around the running code, or from `frame` on, for which `accepts` returns true. */
+export function findFrame(
+  accepts: (frame: LockFrame) => boolean,
+  frame = lockFrames().getStore(),
+): LockFrame | undefined {
   while (frame && !(frame.active && accepts(frame))) frame = frame.outer;
   return frame;
 }
@@ -33,10 +37,6 @@ export function findFrame(accepts: (frame: LockFrame) => boolean): LockFrame | u
 export const lockAround = (backend: object, keys: readonly string[]): LockContext | undefined =>
   findFrame(({ owner, context }) => owner === backend && context.keys.some((key) => keys.includes(key)))
     ?.context;
-
-/** Returns whether the running code holds a lock of a backend. */
-export const isInside = (backend: object): boolean =>
-  findFrame(({ owner }) => owner === backend) !== undefined;
 
 /** Returns the keys of all locks of a backend around the running code. */
 export function keysAround(backend: object): string[] {

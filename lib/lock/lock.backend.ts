@@ -30,8 +30,10 @@ export interface LockBackend<C extends BackendCapabilities = BackendCapabilities
    * the order in which they came. Where a backend has no such method, `lock()` tries again and again instead.
    *
    * @param options.pollMs - the longest pause between two attempts of a call that nobody wakes, in ms
+   * @param options.isNested - the call holds a lock, so it goes before calls that hold none: they may wait for that lock.
+   *   Between two such calls the first of the others gets its turn. Default: false.
    */
-  takeTurn?(options: { pollMs: number }): LockTurn;
+  takeTurn?(options: { pollMs: number; isNested?: boolean }): LockTurn;
   release(options: ReleaseOptions): Promise<ReleaseResult>;
   extend(options: ExtendOptions): Promise<ExtendResult>;
   isLocked(options: IsLockedOptions): Promise<boolean>;

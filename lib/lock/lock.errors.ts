@@ -4,6 +4,7 @@ import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 /**
  * - `AcquisitionTimeout`: somebody else held the lock for all the time that the call waited.
  * - `TooManyWaiting`: as many calls of this process wait already as `maxWaiting` allows.
+ * - `Deadlock`: who holds the lock waits for one that this call holds, so the wait would never end.
  * - `LockLost`: the lock ended before the body did. Another owner may run the same work now.
  * - `AlreadyHeld`: a body asked for a lock that it runs under already.
  * - `ServiceUnavailable`: Redis cannot be reached or refuses writes, or the app is shutting down.
@@ -13,7 +14,8 @@ import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
  *   a key holds data of another program.
  * - `Internal`: an error that SyncGuard does not know, or a fence counter that has reached its end.
  */
-export type LockErrorCode = FaultCode | 'AcquisitionTimeout' | 'TooManyWaiting' | 'LockLost' | 'AlreadyHeld';
+export type LockErrorCode =
+  FaultCode | 'AcquisitionTimeout' | 'TooManyWaiting' | 'Deadlock' | 'LockLost' | 'AlreadyHeld';
 
 /**
  * Thrown by the operations of locks. `acquire()` does not throw when somebody else holds the lock: it returns
@@ -91,6 +93,15 @@ export const tooManyWaiting = (keys: readonly string[], cause?: unknown): LockEr
     hint: 'Calls come faster than they are served. Hold the lock for a shorter time, spread the work over more keys, or let more calls wait by `lock.maxWaiting`.',
     cause,
     context: hashesOf(keys),
+  });
+
+/** `heldKeys` are the keys of the locks around the call. */
+export const deadlock = (keys: readonly string[], heldKeys: readonly string[]): LockError =>
+  new LockError({
+    code: 'Deadlock',
+    message: 'Calls that hold locks wait for each other in a circle, which this call would close.',
+    hint: 'Take all keys in one call with `keys`, or take them in the same order everywhere. This call lets go of its locks, so it may be tried again at once.',
+    context: { ...hashesOf(keys), heldKeyHashes: heldKeys.map(hashKey), retryAfter: 1 },
   });
 
 export const alreadyHeld = (keys: readonly string[]): LockError =>

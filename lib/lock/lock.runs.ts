@@ -74,6 +74,7 @@ export class LockRuns {
     const frame: LockFrame = {
       owner: this.owner,
       context: lease.context,
+      isLost: () => lease.lost !== undefined,
       outer: findFrame(() => true),
       active: true,
     };

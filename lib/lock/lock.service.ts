@@ -4,13 +4,14 @@ import { Intake } from '../core/intake.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type CallOptions, invalidOption } from '../core/validate.js';
-import { isInside, keysAround, lockAround } from './current-lock.js';
+import { findFrame, keysAround, lockAround } from './current-lock.js';
 import type { LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
 import {
   acquisitionTimeout,
   alreadyHeld,
   grantedTooLate,
+  type LockError,
   type LockErrorCode,
   shuttingDown,
 } from './lock.errors.js';
@@ -38,6 +39,7 @@ import type {
   ReleaseOptions,
   ReleaseResult,
 } from './lock.types.js';
+import { NestedWait } from './nested-waits.js';
 import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
 import { checked, validateKeys } from './lock.validate.js';
 import { WaitingRoom } from './waiting-room.js';
@@ -49,6 +51,9 @@ export interface LockServiceOptions {
   /** Reports what no single call of the backend shows: a wait in vain, a refused nested call, a lost lock. */
   readonly emit?: Emit | undefined;
 }
+
+/** An order of locks that leads to deadlocks is found at each of them. The log has it once in this time, in ms. */
+const DEADLOCK_LINE_EVERY_MS = 60_000;
 
 /** Options of `lock()`. */
 export type LockOptions = LockCallOptions & LockKeyOption;
@@ -77,6 +82,7 @@ export class LockService implements OnModuleDestroy {
   readonly #backend: LockBackend;
   readonly #options: LockServiceOptions;
   #hasWarnedOfMaxRetries = false;
+  #deadlockToldAtMs = -Infinity;
 
   /** @internal The module creates the service. */
   constructor(backend: LockBackend, options: LockServiceOptions) {
@@ -163,6 +169,7 @@ export class LockService implements OnModuleDestroy {
    * @throws whatever `fn` throws, unchanged
    * @throws LockError AcquisitionTimeout: the call did not get the lock within `timeoutMs`, or with `fair: false` within
    *   `maxRetries`.
+   *   Deadlock: the call holds a lock, for which the holder of this one waits, itself or through others.
    *   TooManyWaiting: as many calls of this process wait for the lock as `maxWaiting` allows.
    *   LockLost: `fn` has returned, but the lock was lost before.
    *   AlreadyHeld: the call is made inside a `lock()` for one of its keys, and has no `reentrant`, or has a key that the
@@ -181,29 +188,31 @@ export class LockService implements OnModuleDestroy {
     fn: (lock: LockContext) => T | Promise<T>,
     options: LockOptions & { onContention?: 'throw' },
   ): Promise<T>;
-  lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown>;
-  lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions): Promise<unknown> {
+  /** @internal `place` is the decorated method, for the log. */
+  lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions, place?: string): Promise<unknown>;
+  lock<T>(fn: (lock: LockContext) => T | Promise<T>, options: LockOptions, place?: string): Promise<unknown> {
     const turn = this.#intake.enter();
     // An async function that waits keeps all of its variables, and thousands may wait here.
-    return turn ? turn.then(() => this.#lock(fn, options)) : this.#lock(fn, options);
+    return turn ? turn.then(() => this.#lock(fn, options, place)) : this.#lock(fn, options, place);
   }
 
-  async #lock<T>(fn: Body<T>, options: LockOptions): Promise<unknown> {
+  async #lock<T>(fn: Body<T>, options: LockOptions, place: string | undefined): Promise<unknown> {
     const { keys, call } = this.#check(fn, options);
     // While the app shuts down, a job with `onContention: 'skip'` is skipped and does not fail.
     if (call.onContention === 'skip' && this.#shutdown.signal.aborted) return undefined;
     const outer = lockAround(this.#backend, keys);
     if (outer) return this.#reenter(outer, keys, call.reentrant, fn);
+    const around = findFrame(() => true);
     const waited = await waitForLock({
       keys,
       call,
       backend: this.#backend,
       shutdown: this.#shutdown.signal,
       room: this.#room,
-      isNested: isInside(this.#backend),
+      nested: around && new NestedWait(this.#backend, keys, around),
       attempt: (each) => this.#attempt(each),
       onAborted: ({ waitedMs, place }) => this.#tell('aborted', 'Aborted', keys, waitedMs, place),
-      onRefused: ({ waitedMs }) => this.#tell('too_many_waiting', 'TooManyWaiting', keys, waitedMs),
+      onRefused: ({ waitedMs }, error) => this.#refused(error, keys, waitedMs, place),
     });
     if (!waited.result.ok) return this.#contended(keys, call, waited);
     return this.#runs.run(waited.result, call, fn);
@@ -298,8 +307,20 @@ export class LockService implements OnModuleDestroy {
     });
   }
 
+  #refused(error: LockError, keys: readonly string[], waitedMs: number, place: string | undefined): void {
+    if (error.code !== 'Deadlock') return this.#tell('too_many_waiting', error.code, keys, waitedMs);
+    this.#tell('deadlock', error.code, keys, waitedMs);
+    const nowMs = performance.now();
+    if (nowMs < this.#deadlockToldAtMs + DEADLOCK_LINE_EVERY_MS) return;
+    this.#deadlockToldAtMs = nowMs;
+    this.#logger.error(
+      `LOCK_DEADLOCK: ${place ?? 'A call of lock()'} was refused, because calls wait for each other's locks in a circle. ${error.hint}`,
+      error.stack,
+    );
+  }
+
   #tell(
-    reason: 'timeout' | 'aborted' | 'too_many_waiting' | 'already_held' | 'lost',
+    reason: 'timeout' | 'aborted' | 'too_many_waiting' | 'deadlock' | 'already_held' | 'lost',
     code: LockErrorCode,
     keys: readonly string[],
     durationMs: number,

@@ -24,6 +24,8 @@ export class WaitingTurn implements LockTurn {
 
   constructor(
     readonly pollMs: number,
+    /** The call holds a lock. */
+    readonly isNested: boolean,
     private readonly onLeave: () => void,
   ) {}
 
@@ -69,18 +71,18 @@ export class WaitingTurn implements LockTurn {
 }
 
 /**
- * The turns of this process that wait for the same key, by their tickets. Thousands may wait, so they are linked with each
+ * The turns of this process that wait for the same key, all of them holding a lock or none, by their tickets. Thousands may wait, so they are linked with each
  * other: entering at the end and leaving take constant time.
  */
 export class WaitingLine {
   first: WaitingTurn | undefined;
+  length = 0;
   #last: WaitingTurn | undefined;
-  #length = 0;
 
   /** Returns the place, counted from 1. A turn with an older ticket than others goes before them. */
   enter(turn: WaitingTurn): number {
     let before = this.#last;
-    let place = ++this.#length;
+    let place = ++this.length;
     for (; before && before.ticket > turn.ticket; place--) before = before.before;
     const after = before ? before.after : this.first;
     turn.line = this;
@@ -101,7 +103,7 @@ export class WaitingLine {
     if (after) after.before = before;
     else this.#last = before;
     turn.line = turn.before = turn.after = undefined;
-    this.#length--;
+    this.length--;
     return before ? undefined : after;
   }
 }

@@ -2,10 +2,11 @@ import { offAbort, onAbort } from '../core/abort-listeners.js';
 import { isOwed } from '../core/errors.js';
 import { MAX_DURATION_MS } from '../core/validate.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
-import { LockError, type LockErrorCode, tooManyWaiting } from './lock.errors.js';
+import { deadlock, LockError, type LockErrorCode, tooManyWaiting } from './lock.errors.js';
 import type { ResolvedLockCall } from './lock.options.js';
 import type { BackendHandle } from './lock.handle.js';
 import type { AcquireFailure, AcquireOptions, LockTurn } from './lock.types.js';
+import type { NestedWait } from './nested-waits.js';
 import type { WaitingRoom } from './waiting-room.js';
 
 const LONGEST_PAUSE_MS = 1_000;
@@ -34,13 +35,16 @@ export interface WaitingOptions {
   /** Aborts when the app shuts down. */
   readonly shutdown: AbortSignal;
   readonly room: WaitingRoom;
-  /** The call holds a lock, so it is not refused for those that wait: they may wait for that lock. */
-  readonly isNested: boolean;
+  /**
+   * Set for a call that holds locks. It is not refused for those that wait, and goes before those that hold none: they may
+   * wait for its lock.
+   */
+  readonly nested: NestedWait | undefined;
   attempt(options: AcquireOptions): Promise<BackendHandle | AcquireFailure>;
   /** Called when a signal has ended the wait. */
   onAborted(wait: Wait): void;
-  /** Called when too many calls wait already. */
-  onRefused(wait: Wait): void;
+  /** Called when the wait is refused: too many calls wait already, or it would never end. */
+  onRefused(wait: Wait, error: LockError): void;
 }
 
 /**
@@ -48,27 +52,28 @@ export interface WaitingOptions {
  * attempts. A fault of Redis counts as a failed try.
  */
 export async function waitForLock(options: WaitingOptions): Promise<Waited> {
-  const { keys, call, room, isNested } = options;
+  const { keys, call, room, nested } = options;
   // A call that is aborted already takes no place in the queue. Giving the place up would cost a command.
-  const waits = call.fair && call.onContention === 'throw' && call.timeoutMs > 0 && !call.signal?.aborted;
+  const waits = call.onContention === 'throw' && call.timeoutMs > 0 && !call.signal?.aborted;
+  const queues = waits && call.fair;
   const startedMs = performance.now();
   let turn: LockTurn | undefined;
   const wait = (): Wait => ({ waitedMs: performance.now() - startedMs, place: turn?.place });
-  const refuse = (cause?: LockError): never => {
-    options.onRefused(wait());
-    throw tooManyWaiting(keys, cause);
+  const refuse = (error: LockError): never => {
+    options.onRefused(wait(), error);
+    throw error;
   };
-  const isLimited = waits && !isNested;
-  if (isLimited && room.isFullFor(keys)) refuse();
+  const isLimited = queues && !nested;
+  if (isLimited && room.isFullFor(keys)) refuse(tooManyWaiting(keys));
   // Its key may be free, so a call in a full process makes one attempt, without a place in the queue.
   const mayWait = !(isLimited && room.isFull);
-  if (waits && mayWait) turn = options.backend.takeTurn?.({ pollMs: call.pollMs });
+  if (queues && mayWait) turn = options.backend.takeTurn?.({ pollMs: call.pollMs, isNested: !!nested });
   const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
-  const endMs = startedMs + (call.onContention === 'throw' ? call.timeoutMs : 0);
+  const endMs = startedMs + (call.onContention === 'throw' ? patienceMs(call, nested) : 0);
   const isOver = (): boolean => performance.now() >= endMs;
   let fault: LockError | undefined;
   let isGranted = false;
-  let isInRoom = false;
+  let isWaiting = false;
   try {
     for (let tries = 1; ; tries++) {
       const tried = await tryOnce(options, { keys, ttlMs, signal: call.signal, turn });
@@ -77,10 +82,13 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
         isGranted = true;
         return { result: tried, ...wait() };
       }
-      if (waits && !isInRoom && !(tried instanceof LockError)) {
-        if (!mayWait || (isLimited && (room.isFull || room.isFullFor(keys)))) refuse(fault);
-        room.enter(keys);
-        isInRoom = true;
+      if (waits && !isWaiting && !(tried instanceof LockError)) {
+        if (!mayWait || (isLimited && (room.isFull || room.isFullFor(keys))))
+          refuse(tooManyWaiting(keys, fault));
+        if (nested?.closesCycle()) refuse(deadlock(keys, nested.heldKeys));
+        if (queues) room.enter(keys);
+        nested?.enter();
+        isWaiting = true;
       }
       if (!isOver() && (call.fair || tries <= call.maxRetries)) {
         // While the server owes the reply to the last try, no further one is sent: it would only wait behind the first.
@@ -98,10 +106,18 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
     if (error instanceof LockError && error.code === 'Aborted') options.onAborted(wait());
     throw error;
   } finally {
-    if (isInRoom) room.leave(keys);
+    if (isWaiting && queues) room.leave(keys);
+    if (isWaiting) nested?.leave();
     if (!isGranted) turn?.leave();
   }
 }
+
+/**
+ * Returns how long the call waits. Calls of several processes that nest their locks in opposite order wait for each other,
+ * and nobody sees it. So one of them has less time, gives up first, and lets the other go on.
+ */
+const patienceMs = ({ timeoutMs }: ResolvedLockCall, nested: NestedWait | undefined): number =>
+  nested ? timeoutMs * (1 - Math.random() / 2) : timeoutMs;
 
 async function tryOnce({ attempt, shutdown }: WaitingOptions, options: AcquireOptions): Promise<Tried> {
   try {

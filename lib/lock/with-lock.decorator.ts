@@ -90,7 +90,7 @@ export function WithLock<Args extends unknown[]>(
         const signals = signalsIn(args);
         if (options.signal) signals.push(options.signal);
         return withAnyOf(signals, (signal) =>
-          serviceOf(self).lock(locked, Object.assign(call, { signal })),
+          serviceOf(self).lock(locked, Object.assign(call, { signal }), place),
         ) as Promise<T>;
       };
       return wrapMethod(original, {

@@ -28,6 +28,7 @@ export interface SyncGuardEventOf<Feature extends string, Type extends string> {
  * operation shows. Its `reason` is one of:
  *
  * - `timeout`, `aborted`: the wait ended without the lock. `durationMs` is the wait.
+ * - `too_many_waiting`, `deadlock`: the wait was refused.
  * - `already_held`: the code that holds the lock asked for it again.
  * - `lost`: the lock was lost. `durationMs` is how long it was held. The event comes when the loss is noticed, and the
  *   body may still run.

@@ -27,6 +27,7 @@ export const MAX_RETRY_AFTER_MS = Symbol.for('syncguard:maxRetryAfterMs');
 const STATUS_BY_CODE: Readonly<Record<string, number>> = {
   AcquisitionTimeout: 423,
   TooManyWaiting: 503,
+  Deadlock: 423,
   ServiceUnavailable: 503,
   NetworkTimeout: 503,
   AuthFailed: 503,

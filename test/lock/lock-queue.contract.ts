@@ -561,7 +561,10 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
         await eventually(() => expect(arrived).toBe(2));
       };
       const errors = await Promise.all([cross(A, B, services[0], meet), cross(B, A, services[1], meet)]);
-      const stuck = errors.flatMap((error) => (error?.code === 'AcquisitionTimeout' ? [error] : []));
+      // In one process the circle is seen.
+      const stuck = errors.flatMap((error) =>
+        error?.code === 'AcquisitionTimeout' || error?.code === 'Deadlock' ? [error] : [],
+      );
       expect(stuck.length).toBeGreaterThan(0);
       for (const error of stuck) {
         expect(error.context.heldKeyHashes).toStrictEqual([expect.stringMatching(/^[0-9a-f]{24}$/)]);

@@ -490,6 +490,18 @@ describe('the wire format of locks', () => {
       expect(await calls()).toBe(count);
     },
   );
+
+  it('nor are they more inside another lock, which nobody waits for', async () => {
+    const locks = new LockService(backend, resolveOptions());
+    const inside = (): Promise<unknown> =>
+      locks.lock(() => locks.lock(() => undefined, { key: 'order:2' }), { key: 'order:1' });
+    await inside();
+    await client.config('RESETSTAT');
+    await inside();
+    const stats = await client.info('commandstats');
+    const calls = [...stats.matchAll(/^cmdstat_(?!info|config)[^:]*:calls=(\d+)/gm)];
+    expect(calls.reduce((sum, [, count]) => sum + Number(count), 0)).toBe(20);
+  });
 });
 
 describe('an acquire that a Cluster client sends again after the next one got the lock', () => {

@@ -27,6 +27,10 @@ const FENCES_PER_MS = 10;
 /** The pause between two attempts under a clock that a test moves by hand, where nobody knows when time will pass. */
 const LOOK_BY_HAND_MS = 50;
 
+/** The turn has an older ticket than the head, and holds a lock as that one does, or none as that one. */
+const isBefore = (turn: MemoryTurn | undefined, head: MemoryTurn): boolean =>
+  turn !== undefined && turn.ticket > 0 && turn.ticket <= head.ticket && turn.isNested === head.isNested;
+
 /** Locks within one process. They behave like those on Redis. */
 export class MemoryLockBackend extends LockLookups implements LockBackend<MemoryCapabilities> {
   readonly capabilities: MemoryCapabilities = {
@@ -67,8 +71,8 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
     return new BackendHandle(this, { keys, lockId, ttlMs, sentAt, fence, expiresAtMs });
   }
 
-  takeTurn({ pollMs }: { pollMs: number }): LockTurn {
-    const turn: MemoryTurn = new MemoryTurn(pollMs, () => {
+  takeTurn({ pollMs, isNested = false }: { pollMs: number; isNested?: boolean }): LockTurn {
+    const turn: MemoryTurn = new MemoryTurn(pollMs, isNested, () => {
       for (const key of turn.keys) this.#queues.leave(key, turn);
       if (turn.lockId !== undefined) this.#releaseAll(turn.lockId, turn.keys);
     });
@@ -120,8 +124,7 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
     for (const [i, key] of keys.entries()) {
       const record = this.#live(key);
       const head = this.#queues.head(key);
-      const isFirst =
-        !head || head === turn || (turn !== undefined && turn.ticket > 0 && turn.ticket <= head.ticket);
+      const isFirst = !head || head === turn || isBefore(turn, head);
       if (!record && !isFirst) this.#handOver(key);
       if (record ? record.lockId !== lockId : !isFirst) first ??= i;
     }
@@ -137,7 +140,7 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
     this.#settleOthers(keys, blocked, turn);
     this.#queues.enter(key, turn);
     // Only the first one looks by itself. The others come after it.
-    const isFirst = this.#queues.head(key) === turn;
+    const isFirst = turn.line?.first === turn;
     const dueMs = !isFirst ? Infinity : this.clock === steadyClock ? remainingMs + 1 : LOOK_BY_HAND_MS;
     const lookAgainMs = Math.max(1, Math.min(dueMs, turn.pollMs, keeps ? KEEPING_LOOK_MS : Infinity));
     return withDetail(refused, { reason: 'locked', remainingMs, lookAgainMs });
@@ -145,15 +148,17 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
 
   /**
    * Settles the other keys of a call that cannot have the key at `blocked`, as lock-acquire does. Keys that were handed
-   * over to it go on to the next waiters. A call that `keeps` holds on to all keys before `blocked` instead.
+   * over to it go on to the next waiters. A call that `keeps` holds on to all keys before `blocked` instead, but for those
+   * that a holder of a lock waits for.
    */
   #settleOthers(keys: readonly string[], blocked: number, turn: MemoryTurn): void {
     const { lockId, keeps } = turn as MemoryTurn & { lockId: string };
     let hasPassed = false;
     for (const [i, key] of keys.entries()) {
       if (i === blocked) continue;
+      const isKept = keeps && i < blocked && !this.#queues.isWantedByHolder(key, turn);
       this.#queues.leave(key, turn);
-      if (keeps && i < blocked) this.#put([key], lockId, KEEP_MS);
+      if (isKept) this.#put([key], lockId, KEEP_MS);
       else if (this.#live(key)?.lockId === lockId) {
         this.#byKey.delete(key);
         this.#handOver(key);
@@ -167,7 +172,7 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
   #handOver(key: string): void {
     const head = this.#queues.head(key);
     if (!head) return;
-    this.#queues.leave(key, head);
+    this.#queues.handOver(key, head);
     this.#put([key], head.lockId as string, CLAIM_MS);
     head.wake();
   }

@@ -11,22 +11,50 @@ export class MemoryTurn extends WaitingTurn {
   queuedFor: string | undefined;
 }
 
+interface MemoryQueue {
+  /** Calls that hold a lock. They go before the others, which may wait for that lock. */
+  readonly nested: WaitingLine;
+  readonly plain: WaitingLine;
+  /** After a call that holds a lock, one that holds none gets its turn. */
+  isPlainNext: boolean;
+}
+
 /** The calls that wait for each key, in the order in which they came. A call stands in one queue at most. */
 export class MemoryQueues {
-  readonly #queues = new Map<string, WaitingLine>();
+  readonly #queues = new Map<string, MemoryQueue>();
   #lastTicket = 0;
 
+  /** The call whose turn is next. */
   head(key: string): MemoryTurn | undefined {
-    return this.#queues.get(key)?.first as MemoryTurn | undefined;
+    const queue = this.#queues.get(key);
+    if (!queue) return undefined;
+    const { nested, plain, isPlainNext } = queue;
+    return (isPlainNext ? (plain.first ?? nested.first) : (nested.first ?? plain.first)) as MemoryTurn;
+  }
+
+  /** Removes the call that gets the key, and remembers whose turn comes after it. */
+  handOver(key: string, turn: MemoryTurn): void {
+    const queue = this.#queues.get(key);
+    if (queue) queue.isPlainNext = turn.isNested;
+    this.leave(key, turn);
+  }
+
+  /** Another call that holds a lock waits for the key. */
+  isWantedByHolder(key: string, turn: MemoryTurn): boolean {
+    const holders = this.#queues.get(key)?.nested.length ?? 0;
+    return holders > (turn.isNested && turn.queuedFor === key ? 1 : 0);
   }
 
   enter(key: string, turn: MemoryTurn): void {
     if (turn.queuedFor === key) return;
     let queue = this.#queues.get(key);
-    if (!queue) this.#queues.set(key, (queue = new WaitingLine()));
+    if (!queue) {
+      queue = { nested: new WaitingLine(), plain: new WaitingLine(), isPlainNext: false };
+      this.#queues.set(key, queue);
+    }
     turn.ticket ||= ++this.#lastTicket;
     turn.queuedFor = key;
-    const place = queue.enter(turn);
+    const place = turn.isNested ? queue.nested.enter(turn) : queue.nested.length + queue.plain.enter(turn);
     turn.place ??= place;
   }
 
@@ -35,7 +63,7 @@ export class MemoryQueues {
     const queue = this.#queues.get(key);
     if (!queue || turn.queuedFor !== key) return;
     turn.queuedFor = undefined;
-    queue.leave(turn)?.lookIn(LOOK_AS_FIRST_MS);
-    if (!queue.first) this.#queues.delete(key);
+    turn.line?.leave(turn)?.lookIn(LOOK_AS_FIRST_MS);
+    if (!queue.nested.first && !queue.plain.first) this.#queues.delete(key);
   }
 }

@@ -9,17 +9,19 @@ import {
   HANDING_OVER,
   LEAVING,
   OWNERSHIP,
+  PLAIN_FROM,
   QUEUEING,
 } from './lock.fragments.js';
 
 // A caller stands in the queue of its first locked key and in no other queue. While another of its keys is locked, a key
 // that was handed over to it goes on to the next waiter. A caller with `keeps` holds on to all keys before the first
-// locked one instead. All callers sort their keys in the same way, so callers never wait for each other in a circle.
+// locked one instead, but for those that a caller waits for which holds a lock. All callers sort their keys in the same way,
+// so callers never wait for each other in a circle.
 
 /**
  * lock-acquire-keys: Takes several free locks: all of them, or none.
  * KEYS: fenceCounter*, record*, queue*, index (* one for each key of the user)
- * ARGV: lockId, ttlMs, channel, countsAll, process, ticket, queueMs, keeps, keysJson, and keyJson of each key
+ * ARGV: lockId, ttlMs, channel, countsAll, process, ticket, nested, queueMs, keeps, keysJson, and keyJson of each key
  * Reply: as lock-acquire. The record is that of the first key, and each waiter that has got a key stands behind the key's
  *   number.
  * Atomic: nobody else can take a key between the look at it and the write, nor come before the first of its queue.
@@ -27,7 +29,7 @@ import {
 export const acquireKeysFor = defineLockScript({
   name: 'lock-acquire-keys',
   args: [
-    ...(['lockId', 'ttlMs', 'channel', 'countsAll', 'process', 'ticket', 'queueMs'] as const),
+    ...(['lockId', 'ttlMs', 'channel', 'countsAll', 'process', 'ticket', 'nested', 'queueMs'] as const),
     ...(['keeps', 'keysJson', 'keyJson'] as const),
   ],
   lua: /* lua */ `
@@ -75,9 +77,14 @@ for i = 1, COUNT do
   if not own[i] and back[i] ~= '' then bringBack(queueKey, back[i]) end
   if not own[i] and not locked[i] then
     local first, at = firstIn(queueKey, back[i])
-    isBeforeAll[i] = not first or string.sub(first, 1, 22) == lockId
-      or (ticket ~= '' and tonumber(ticket) <= tonumber(at))
+    isBeforeAll[i] = not first or string.sub(first, 1, 22) == lockId or isBefore(at)
   end
+end
+
+local function isWantedByHolder(queueKey)
+  local stands = nested == '1'
+    and (redis.call('ZSCORE', queueKey, waiter) or redis.call('ZSCORE', queueKey, unheard))
+  return redis.call('ZCOUNT', queueKey, 0, ${PLAIN_FROM}) > (stands and 1 or 0)
 end
 
 local handed, blocked, left = {}, nil, nil
@@ -108,14 +115,15 @@ if blocked then
   end
   for i = 1, COUNT do
     local recordKey, queueKey, others = KEYS[COUNT + i], KEYS[2 * COUNT + i], false
-    local passes = own[i] and not (keeps == '1' and i < blocked)
+    local isKept = keeps == '1' and i < blocked and not (own[i] and isWantedByHolder(queueKey))
+    local passes = own[i] and not isKept
     if passes then beginHandOver(queueKey, KEYS[i], fences[i]) end
     if name ~= '' and i ~= blocked then others = leave(queueKey, own[i] and name or back[i], waiter, unheard) end
     if passes then
       redis.call('DEL', recordKey)
       passOn(i)
       passedOn = 1
-    elseif keeps == '1' and i < blocked then
+    elseif isKept then
       local ownFence = tonumber(string.match(own[i] or '', '"fence":"(%d+)"')) or fences[i]
       local claim = recordOf(jsonOf(i), lockId, ${KEEP_MS}, ownFence, '') .. '\\t'
       if others then claim = claim .. ' ' end

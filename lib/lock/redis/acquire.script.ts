@@ -11,7 +11,7 @@ import { EXPIRY, GRANTING, HANDING_OVER, LEAVING, OWNERSHIP, QUEUEING } from './
 /**
  * lock-acquire: Takes a lock if it is free, or is the caller's own. A free lock belongs to the first of its queue.
  * KEYS: fenceCounter, record, queue, index
- * ARGV: lockId, ttlMs, channel, countsAll, process, ticket, queueMs, keyJson
+ * ARGV: lockId, ttlMs, channel, countsAll, process, ticket, nested, queueMs, keyJson
  * Reply: the record as JSON: the lock is granted; with a `!` behind it where `wasHanded` of `AcquireReply` is false.
  *   -1: the fence counter has reached its end. Or an array: the ms that are left of another owner's lock, ticket, place,
  *   passedOn, cameBack, dropped and claimer of `AcquireReply`, and then 1 and the waiter that has got the lock, if one has.
@@ -20,7 +20,7 @@ import { EXPIRY, GRANTING, HANDING_OVER, LEAVING, OWNERSHIP, QUEUEING } from './
 export const acquireScript = defineScript({
   name: 'lock-acquire',
   keys: ['fenceCounter', 'record', 'queue', 'index'],
-  args: ['lockId', 'ttlMs', 'channel', 'countsAll', 'process', 'ticket', 'queueMs', 'keyJson'],
+  args: ['lockId', 'ttlMs', 'channel', 'countsAll', 'process', 'ticket', 'nested', 'queueMs', 'keyJson'],
   lua: /* lua */ `
 ${NOW_MS}
 ${GRANTING}
@@ -45,8 +45,7 @@ if not isOwn then
   local first, at
   if not held then first, at = firstIn(queue, back) end
   local left, told = held and redis.call('PTTL', record), nil
-  if first and string.sub(first, 1, 22) ~= lockId
-    and (ticket == '' or tonumber(ticket) > tonumber(at)) then
+  if first and string.sub(first, 1, 22) ~= lockId and not isBefore(at) then
     beginHandOver(queue, fenceCounter, fence)
     told, held = handOver(record, queue, keyJson, fence, back)
     left = ${CLAIM_MS}

@@ -106,9 +106,16 @@ end`;
 /** How long a queue lives without an attempt, in ms. Where callers look less often by themselves, it lives longer. */
 export const QUEUE_MS = 60_000;
 
+/** Tickets are times in µs, those of callers that hold a lock half of them: so these stand before all others. */
+export const PLAIN_FROM = 1_500_000_000_000_000;
+
+/** Stands in a queue after a hand-over to a caller that holds a lock: the next one goes to a caller that holds none. */
+const PLAIN_NEXT = '+';
+
 // A queue is a sorted set of waiters by their tickets. A waiter is its lockId (22 characters), the name of its process
 // (16), and a `-` if no message can reach it. Between hand-overs the first of them is the next. It stays in the queue
-// until it has taken the lock.
+// until it has taken the lock. Callers that hold a lock come before those that hold none, which may wait for that lock; but
+// between two of them the first of the others gets its turn.
 //
 // Beside the waiters stand marks: the name of a process, by the time of the hand-over as a negative number, so before
 // all waiters. A hand-over sets the mark of the process that it chose, and the claim takes it away. So a process whose
@@ -120,9 +127,9 @@ export const QUEUE_MS = 60_000;
 const ASIDE = 4e15;
 
 /**
- * The Lua function `firstIn(queueKey, here)` returns the first waiter whose process is not passed over, its ticket, a
- * process that was passed over so long ago that it is gone, and whether it has walked past waiters. The process `here`
- * counts as not passed over.
+ * The Lua function `firstIn(queueKey, here)` returns the next waiter whose process is not passed over, its ticket, a
+ * process that was passed over so long ago that it is gone, whether it has walked past waiters, and whether it is the turn
+ * of a caller that holds no lock. The process `here` counts as not passed over.
  */
 export const QUEUE = /* lua */ `
 -- Reads: nowMs.
@@ -130,7 +137,7 @@ export const QUEUE = /* lua */ `
 local function processOf(waiter) return string.sub(waiter, 23, 38) end
 
 local function firstIn(queueKey, here)
-  local passed, gone, walks, from, size = {}, nil, false, 0, 4
+  local passed, gone, walks, holder, holderAt, from, size = {}, nil, false, nil, nil, 0, 4
   while true do
     local some = redis.call('ZRANGE', queueKey, from, from + size - 1, 'WITHSCORES')
     for i = 1, #some, 2 do
@@ -139,14 +146,18 @@ local function firstIn(queueKey, here)
         passed[some[i]] = some[i] ~= here
         if -at < nowMs - ${QUEUE_MS} then gone = some[i] end
       elseif at >= ${ASIDE} then
-        return nil, nil, gone, walks
-      elseif not passed[processOf(some[i])] then
-        return some[i], some[i + 1], gone, walks
+        return holder, holderAt, gone, walks, passed['${PLAIN_NEXT}']
+      elseif passed[processOf(some[i])] then
+        walks = true
+      elseif at >= ${PLAIN_FROM} or not passed['${PLAIN_NEXT}'] then
+        return some[i], some[i + 1], gone, walks, passed['${PLAIN_NEXT}']
+      elseif not holder then
+        holder, holderAt = some[i], some[i + 1]
       end
-      walks = walks or at >= 0
     end
-    if #some < 2 * size then return nil, nil, gone, walks end
+    if #some < 2 * size then return holder, holderAt, gone, walks, passed['${PLAIN_NEXT}'] end
     from, size = from + size, 64
+    if holder then from = math.max(from, redis.call('ZCOUNT', queueKey, '-inf', ${PLAIN_FROM})) end
   end
 end`;
 
@@ -203,19 +214,24 @@ end
 
 local function handOver(recordKey, queueKey, json, nextFence, here)
   if nextFence > FENCE_MAX then return nil end
-  local waiter, _, gone, walks = firstIn(queueKey, here)
-  if gone and gone ~= here then forget(queueKey, gone) end
-  if walks then putAside(queueKey, here) end
-  while waiter do
+  while true do
+    local waiter, at, gone, walks, isPlainNext = firstIn(queueKey, here)
+    if gone and gone ~= here then forget(queueKey, gone) end
+    if walks then putAside(queueKey, here) end
+    if not waiter then return nil end
     if processOf(waiter) == here then here = nil end
-    redis.call('ZADD', queueKey, -nowMs, processOf(waiter))
+    if tonumber(at) < ${PLAIN_FROM} then
+      redis.call('ZADD', queueKey, -nowMs, processOf(waiter), '-inf', '${PLAIN_NEXT}')
+    else
+      redis.call('ZADD', queueKey, -nowMs, processOf(waiter))
+      if isPlainNext then redis.call('ZREM', queueKey, '${PLAIN_NEXT}') end
+    end
     if hears(waiter) then
       local claim = recordOf(json, string.sub(waiter, 1, 22), ${CLAIM_MS}, nextFence, '') .. '\\t '
       redis.call('SET', recordKey, claim, 'PX', ${CLAIM_MS})
       return waiter, claim
     end
     putAside(queueKey, here)
-    waiter = firstIn(queueKey, here)
   end
 end`;
 
@@ -252,14 +268,15 @@ end`;
 /**
  * The Lua functions of a caller that waits, whose process is `name`; `process` has a `-` besides where no message can
  * reach it. `comesBack(queueKey, held)` returns `name` if the process was passed over, which ends by this attempt. Else it
- * returns '', and the lockId of another waiter of the process if the lock is handed to that one just now.
+ * returns '', and the lockId of another waiter of the process if the lock is handed to that one just now. `isBefore(at)`
+ * returns whether the caller has an older ticket than `at` of the same kind.
  * `enqueue(recordKey, queueKey, json, back)` puts the caller into a queue: at the end when it comes for the first time, or
  * at the position of its ticket. It removes the mark `back`. It returns `ticket`, `place` and `dropped` as `AcquireReply`
  * describes them. An attempt that was made before is told to its own process, as a sign that messages arrive.
  */
 export const QUEUEING = /* lua */ `
--- Reads: channel, lockId, process, ticket, queueMs, time, keepQueue, processOf.
--- Sets: isQueuedFor, bringBack, name, waiter, unheard, comesBack, enqueue.${QUEUED}${BRINGING_BACK}
+-- Reads: channel, lockId, process, ticket, nested, queueMs, time, keepQueue, processOf.
+-- Sets: isQueuedFor, bringBack, name, waiter, unheard, comesBack, isBefore, enqueue.${QUEUED}${BRINGING_BACK}
 local name = string.sub(process, 1, 16)
 local waiter, unheard = lockId .. name, lockId .. name .. '-'
 
@@ -273,15 +290,25 @@ local function comesBack(queueKey, held)
   return name, ''
 end
 
+local function isBefore(at)
+  if ticket == '' then return false end
+  local own, other = tonumber(ticket), tonumber(at)
+  return own <= other and (own < ${PLAIN_FROM}) == (other < ${PLAIN_FROM})
+end
+
 local function enqueue(recordKey, queueKey, json, back)
   local stands = redis.call('ZSCORE', queueKey, waiter) or redis.call('ZSCORE', queueKey, unheard)
   -- A call that is sent again because its first reply was lost is in the queue already.
   local at, place = ticket == '' and stands or ticket, 0
   if at == '' then
-    local last = tonumber(redis.call('ZRANGE', queueKey, -1, -1, 'WITHSCORES')[2] or 0)
-    if last >= ${ASIDE} then last = last - ${ASIDE} end
+    local lastAt = -1
+    if nested == '1' then lastAt = math.max(redis.call('ZCOUNT', queueKey, '-inf', ${PLAIN_FROM}) - 1, 0) end
+    local latest = tonumber(redis.call('ZRANGE', queueKey, lastAt, lastAt, 'WITHSCORES')[2] or 0)
+    if latest >= ${ASIDE} then latest = latest - ${ASIDE} end
     local nowUs = time[1] * 1000000 + time[2]
-    at = string.format('%.0f', math.max(nowUs, last + 1))
+    if nested == '1' then nowUs = math.floor(nowUs / 2) end
+    if nested == '1' and latest >= ${PLAIN_FROM} then latest = 0 end
+    at = string.format('%.0f', math.max(nowUs, latest + 1))
   end
   if ticket == '' then place = redis.call('ZCOUNT', queueKey, 0, at) + (stands and 0 or 1) end
   -- The end of the queue comes before the place in it, and so does the mark by which a release finds the queue.

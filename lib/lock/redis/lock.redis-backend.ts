@@ -81,8 +81,8 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     return this.#toAcquireResult(reply, wanted, sentAt);
   }
 
-  takeTurn(options: { pollMs: number }): LockTurn {
-    return this.#turns.take(options.pollMs);
+  takeTurn({ pollMs, isNested = false }: { pollMs: number; isNested?: boolean }): LockTurn {
+    return this.#turns.take(pollMs, isNested);
   }
 
   async release(options: ReleaseOptions): Promise<ReleaseResult> {
@@ -175,6 +175,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
       countsAll,
       process: turn?.process ?? '',
       ticket: turn?.ticketText ?? '',
+      nested: turn?.isNested ? '1' : '',
       queueMs: turn?.queueMs ?? '',
       keyJson: ref.json.keyJson,
     };

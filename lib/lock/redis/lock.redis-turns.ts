@@ -98,7 +98,8 @@ export interface RedisTurnsConfig {
 
 /**
  * Keeps the waiters of this process, wakes them when their turn comes, and checks locks that this process has handed
- * over. Of those that wait for one key only the first looks by itself: the others come after it anyway.
+ * over. Of those that wait for one key only the first looks by itself, and the first of those that hold a lock: the others
+ * come after them anyway.
  */
 export class RedisTurns {
   /** The arguments of scripts that hand a lock over. `countsAll` is '' on a Cluster, where a node counts its own subscribers only. */
@@ -106,6 +107,7 @@ export class RedisTurns {
   readonly #process = randomBytes(PROCESS_BYTES).toString('base64url');
   readonly #waiting = new Map<string, RedisTurn>();
   readonly #lines = new Map<string, WaitingLine>();
+  readonly #nestedLines = new Map<string, WaitingLine>();
   readonly #subscriber: RedisSubscriber;
   readonly #claims: ClaimWatch;
   #mayPublish: boolean | undefined;
@@ -127,8 +129,8 @@ export class RedisTurns {
     runner.readiness.onBack(() => void this.#wakeAll());
   }
 
-  take(pollMs: number): RedisTurn {
-    const turn: RedisTurn = new RedisTurn(pollMs, () => this.settle(turn));
+  take(pollMs: number, isNested: boolean): RedisTurn {
+    const turn: RedisTurn = new RedisTurn(pollMs, isNested, () => this.settle(turn));
     return turn;
   }
 
@@ -155,7 +157,7 @@ export class RedisTurns {
     turn.ticket = Number(ticket);
     if (place > 0) turn.place ??= place;
     if (reply.passedOn) turn.passed();
-    if (!turn.line && turn.wanted && !turn.hasLeft) this.#lineOf(turn.wanted).enter(turn);
+    if (!turn.line && turn.wanted && !turn.hasLeft) this.#lineOf(turn, turn.wanted).enter(turn);
     if (this.#isTold) this.#subscriber.watch();
     else void this.#listen();
     if (reply.claimer !== '') this.#waiting.get(reply.claimer)?.wakeToClaim();
@@ -211,11 +213,12 @@ export class RedisTurns {
   }
 
   /** The line of those that wait for the same key. A call for several keys may wait for any of them, so it looks by itself. */
-  #lineOf({ keys }: Wanted): WaitingLine {
+  #lineOf({ isNested }: RedisTurn, { keys }: Wanted): WaitingLine {
     if (keys.length > 1) return new WaitingLine();
     const [key] = keys as [string];
-    let line = this.#lines.get(key);
-    if (!line) this.#lines.set(key, (line = new WaitingLine()));
+    const lines = isNested ? this.#nestedLines : this.#lines;
+    let line = lines.get(key);
+    if (!line) lines.set(key, (line = new WaitingLine()));
     return line;
   }
 
@@ -224,7 +227,8 @@ export class RedisTurns {
     this.#waiting.delete(lockId);
     const { line } = turn;
     const next = line?.leave(turn);
-    if (line && !line.first && keys.length === 1) this.#lines.delete(keys[0] as string);
+    if (line && !line.first && keys.length === 1)
+      (turn.isNested ? this.#nestedLines : this.#lines).delete(keys[0] as string);
     return next;
   }
 

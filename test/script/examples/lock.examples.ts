@@ -97,7 +97,7 @@ const forgotten = async (client: Redis, prefix: string): Promise<void> => {
   await client.zadd(queue, -(Date.now() - 60_001), process);
   await client.zadd(queue, 8, `${another}${'r'.repeat(16)}`);
 };
-const attempt = { lockId, ttlMs: 30_000, process: '', ticket: '', queueMs: '', ...handing };
+const attempt = { lockId, ttlMs: 30_000, process: '', ticket: '', nested: '', queueMs: '', ...handing };
 const attemptOfTwo = { ...attempt, keeps: '', keysJson: ',"keys":["order","other"]', 'keyJson:2': '"other"' };
 const claim = { lockId: waiter.slice(0, 22), process, ticket: '7', queueMs: 60_000 };
 const waiting = { lockId: another, process: 'qqqqqqqqqqqqqqqq', queueMs: 60_000 };
