@@ -397,6 +397,57 @@ describe('a queue when something fails', () => {
     expect(looks.size).toBeLessThan(50);
   });
 
+  /** Places of a process that hears and does nothing, before all others. Returns the lockIds that it was told. */
+  async function placesOf(process: string, count: number): Promise<string[]> {
+    const told: string[] = [];
+    const deaf = server.client();
+    await deaf.subscribe(`syncguard/wake:${process}`);
+    deaf.on('message', (_channel, lockId) => told.push(lockId));
+    for (let i = 0; i < count; i++)
+      await server.client().zadd(QUEUE, 1_000 + i, `${i}`.padStart(22, '0') + process);
+    return told;
+  }
+  const holder = async (): Promise<string> =>
+    (JSON.parse((await server.client().get('syncguard:order')) ?? '{}') as { lockId: string }).lockId;
+
+  it.each([
+    ['an attempt', true],
+    ['the one that has released', false],
+  ])(
+    'a process that has missed a claim is passed over whole, if %s comes first after it',
+    async (_, asks) => {
+      const held = await hold();
+      const told = await placesOf('StopStopStopStop', 5);
+      const waiter = serviceOn(own()).lock(() => 'in', { key: 'order' });
+      await queued(6);
+      await eventually(async () => expect(await listeners()).toHaveLength(2));
+      await held.release();
+      await eventually(() => expect(told).toHaveLength(1));
+      server.clock.advance(501);
+      if (asks) await createRedisBackend(server.client()).acquire({ key: 'order', ttlMs: 100 });
+      expect(await waiter).toBe('in');
+      expect(told).toStrictEqual(['0'.padStart(22, '0')]); // Nobody else of that process has got it.
+      server.clock.reset();
+    },
+  );
+
+  it.each([
+    ['is told of its turn', true],
+    ['is passed over at once when it is gone', false],
+  ])('a process whose name begins with - %s', async (_, listens) => {
+    const held = await hold();
+    const waiter = serviceOn(own(), { pollMs: 600_000 }).lock(() => 'in', { key: 'order' });
+    await queued(1);
+    await theListener();
+    const told = listens ? await placesOf('-oneStopStopStop', 1) : [];
+    if (!listens) await server.client().zadd(QUEUE, 1_000, `${'0'.padStart(22, '0')}-oneGoneGoneGone`);
+    await held.release();
+    if (listens) expect(await holder()).toMatch(/^0/);
+    else expect(await holder()).not.toMatch(/^0/); // It costs no claim.
+    if (listens) await eventually(() => expect(told).toHaveLength(1));
+    expect(await waiter).toBe('in');
+  });
+
   it('hand-overs do not walk past the places of a process that was passed over, be they thousands', async () => {
     const admin = server.client();
     const held = await hold();

@@ -53,6 +53,11 @@ const failure = (promise: Promise<unknown>): Promise<LockError> =>
     (error: unknown) => error as LockError,
   );
 
+function sharedSignal(): { signal: AbortSignal; abort(): void } {
+  const controller = new AbortController();
+  return { signal: controller.signal, abort: () => controller.abort() };
+}
+
 /** Keeps the event loop busy: what a heavy computation does to every timer. */
 function block(ms: number): void {
   const end = performance.now() + ms;
@@ -134,6 +139,23 @@ describe.each<[string, () => Promise<LockBackend>]>([
       expect(await waiting).toBe('in');
       const forever = serviceOn(backend, { lock: { timeoutMs: Infinity } });
       expect(await forever.lock(() => 'in', { key: 'order:1' })).toBe('in');
+    });
+
+    it('hundreds of calls that share a signal listen to it once, and all end with it', async () => {
+      const held = await backend.acquire({ key: 'order:1', ttlMs: 30_000 });
+      const listen = jest.spyOn(EventTarget.prototype, 'addEventListener');
+      const { signal, abort } = sharedSignal();
+      const calls = Array.from({ length: 300 }, () =>
+        failure(locks.lock(() => 1, { key: 'order:1', timeoutMs: 30_000, signal })),
+      );
+      await sleep(100); // All of them wait.
+      const listeners = listen.mock.calls.filter(([event]) => event === 'abort').length;
+      listen.mockRestore();
+      abort();
+      expect((await Promise.all(calls)).filter(({ code }) => code !== 'Aborted')).toStrictEqual([]);
+      // Those that are told may be none for a moment, after which the first one listens again.
+      expect(listeners).toBeLessThan(30);
+      if (held.ok) await held.release();
     });
 
     it('tries once with timeoutMs: 0', async () => {
