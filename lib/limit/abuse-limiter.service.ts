@@ -22,7 +22,13 @@ import {
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
 import { type Decisive, decisive, LimitOutage, toDecision } from './limit.outage.js';
-import { type PolicyCheck, type PolicySubject, type ResolvedPolicy, validateCost } from './limit.policy.js';
+import {
+  type PolicyCheck,
+  type PolicySubject,
+  type ResolvedPolicy,
+  shortWindowWarning,
+  validateCost,
+} from './limit.policy.js';
 import { IN_FLIGHT_MS } from './limit.times.js';
 import type { DeniedDecision, LimiterDecision } from './limit.types.js';
 import { needsRequest, policiesInCall, unknownPolicy, validateBlock } from './limit.validate.js';
@@ -68,6 +74,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
   readonly #retries = new BackgroundRetries();
   readonly #options: AbuseLimiterOptions;
   readonly #inline = new WeakMap<object, readonly ResolvedPolicy[]>();
+  #warnedOfShortWindow = false;
   readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
 
   /** @internal The module creates the service. `fallback` counts in this process, for `onError: 'memory'`. */
@@ -190,7 +197,11 @@ export class AbuseLimiterService implements OnModuleDestroy {
    *
    * @param blocks - whether the call may set a block
    */
-  async confirm(checks: readonly PolicyCheck[], counted: CountedCall, blocks: boolean): Promise<Decisive> {
+  async confirm(
+    checks: readonly PolicyCheck[],
+    counted: CountedCall,
+    blocks: boolean,
+  ): Promise<CallDecision> {
     const { backend: at, callId } = counted;
     const confirm = (backend: LimitBackend): Promise<BackendDecision[]> =>
       Promise.all(checks.map((check) => backend.confirm(check, callId, { ...this.#call(), blocks })));
@@ -235,8 +246,16 @@ export class AbuseLimiterService implements OnModuleDestroy {
     if (known) return known;
     if (typeof policy === 'string') throw unknownPolicy(policy, limits.keys());
     const resolved = checked(() => policiesInCall(policy, limit));
+    this.#warnOfShortWindow(resolved);
     this.#inline.set(policy, resolved);
     return resolved;
+  }
+
+  #warnOfShortWindow(policies: readonly ResolvedPolicy[]): void {
+    const warning = this.#warnedOfShortWindow ? undefined : shortWindowWarning(policies);
+    if (!warning) return;
+    this.#warnedOfShortWindow = true;
+    this.#logger.warn(warning);
   }
 
   /** The next decision may come from the backend, the fallback or the deny cache. So all three change. */

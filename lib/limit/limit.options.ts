@@ -167,5 +167,10 @@ function resolveAddress(
 function resolveAllow(name: string, allow: unknown): readonly string[] {
   if (Array.isArray(allow) && allow.every((path) => typeof path === 'string' && path.startsWith('/')))
     return allow as string[];
-  throw invalidOption(name, `a list of paths that begin with "/"`, allow);
+  throw invalidOption(
+    name,
+    `a list of paths that begin with "/"`,
+    allow,
+    'A function goes into `limit.skipIf`.',
+  );
 }

@@ -34,6 +34,7 @@ export interface ResolvedPolicy extends CountedPolicy, Readonly<Required<Settled
   readonly isAskGiven: boolean;
   /** Whether its values of clients name accounts, as in presets and their copies: then accents do not count. */
   readonly namesAccount: boolean;
+  readonly judgedBy: LimitPolicyOptions['judgedBy'];
 }
 
 export type PolicySubject = Subject<ResolvedPolicy>;
@@ -62,6 +63,7 @@ const OPTIONS = [
   'count',
   'isFailure',
   'ask',
+  'judgedBy',
   'resetOnSuccess',
   'onError',
   'code',
@@ -87,6 +89,7 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
   const bounds = { name: path, algorithm, rules, dynamicLimit, count };
   const cost = functionIn<number>(given.cost) ?? validateCost(bounds, given.cost ?? 1);
   const parts = [keyBy, cost, dynamicLimit, dynamicWindow].flat();
+  const ask = resolveAsk(path, given.ask, isByUser(keyBy), count !== 'failure' && parts.some(functionIn));
   return {
     name,
     algorithm,
@@ -96,9 +99,10 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     cost,
     keyBy,
     count,
-    ask: resolveAsk(path, given.ask, isByUser(keyBy), count !== 'failure' && parts.some(functionIn)),
+    ask,
     isAskGiven: given.ask !== undefined,
     namesAccount: NAMES_ACCOUNT in policy,
+    judgedBy: resolveJudgedBy(`${path}.judgedBy`, given.judgedBy, count, ask),
     isFailure: resolveFunction(`${path}.isFailure`, given.isFailure),
     resetOnSuccess: boolean(`${path}.resetOnSuccess`, given.resetOnSuccess ?? false),
     onError: resolveOnError(`${path}.onError`, given.onError ?? defaults.onError ?? 'memory'),
@@ -108,6 +112,14 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     ]),
     isStatic: (defaults.isStatic ?? false) && !dynamicLimit && !dynamicWindow,
   };
+}
+
+/** Returns a warning if a window is so short that its policy was probably written in seconds. */
+export function shortWindowWarning(policies: readonly ResolvedPolicy[]): string | undefined {
+  const short = policies.filter(({ rules, dynamicWindow }) => !dynamicWindow && rules.shortWindowMs < 100);
+  if (short.length === 0) return undefined;
+  const names = short.map(({ name, rules }) => `${name} (${rules.shortWindowMs})`);
+  return `RATE_LIMIT_SHORT_WINDOW: \`windowMs\` is in ms. It is below 100 in these policies: ${[...new Set(names)].join(', ')}. Write \`seconds(n)\` or \`minutes(n)\`.`;
 }
 
 export const resolveOnError = (name: string, value: unknown): OnError =>
@@ -203,6 +215,22 @@ function resolveAsk(name: string, ask: unknown, needsUser: boolean, needsGuards:
       },
     );
   return given;
+}
+
+/** Checks `judgedBy`. A policy that is asked after the guards counts none of the calls that they judge. */
+function resolveJudgedBy(
+  name: string,
+  judgedBy: unknown,
+  count: CountedCalls,
+  ask: AskTime,
+): ResolvedPolicy['judgedBy'] {
+  if (judgedBy === undefined) return undefined;
+  if (count !== 'failure') throw new SyncGuardConfigError(`${name} needs \`count: 'failure'\`.`);
+  if (judgedBy === 'guards' && ask === 'after')
+    throw new SyncGuardConfigError(
+      `${name} cannot be 'guards', because the policy is asked after the guards.`,
+    );
+  return oneOf(name, judgedBy, ['guards', 'handler']);
 }
 
 type CheckedTier = Readonly<Required<Omit<Tier, 'limit'>>>;

@@ -73,6 +73,16 @@ export interface LimitPolicyOptions {
    * `windowMs`, unless it counts failures. Otherwise `'before'`.
    */
   ask?: AskTime;
+  /**
+   * With `count: 'failure'`: who finds out whether a call has failed. By default that is not known, so a call takes up room until
+   * it has ended.
+   *
+   * - `'guards'`: the guards of the route, such as one that checks API keys. A call that they let pass has succeeded, and
+   *   takes up no room any more. What its handler answers does not count. Not with `ask: 'after'`.
+   * - `'handler'`: the handler, a guard of its route, or what it calls, but no guard of the whole app. As the default, without
+   *   the warning RATE_LIMIT_GUARD_ORDER.
+   */
+  judgedBy?: 'guards' | 'handler';
   /** With `count: 'failure'`: whether a success (2xx) forgets the failures before it. Default: false. */
   resetOnSuccess?: boolean;
   /** Default: the module's `limit.onError`, or `'memory'`. */

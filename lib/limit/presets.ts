@@ -35,8 +35,13 @@ export const NAMES_ACCOUNT = Symbol.for('syncguard:names-account');
 const namingAccount = <Policy extends object>(policy: Policy): Policy =>
   Object.assign(policy, { [NAMES_ACCOUNT]: true });
 
-/** Guesses at a password or a code. */
-const guesses = namingAccount({ count: 'failure', isFailure: isRefused, onError: 'closed' } as const);
+/** Guesses at a password or a code, which no guard of the whole app judges. */
+const guesses = namingAccount({
+  count: 'failure',
+  judgedBy: 'handler',
+  isFailure: isRefused,
+  onError: 'closed',
+} as const);
 
 const escalation = { factor: 2, maxBlockMs: days(1), strikeTtlMs: days(1) };
 

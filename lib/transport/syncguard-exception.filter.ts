@@ -92,6 +92,8 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
       httpAdapter.end(response);
       return;
     }
+    // The handler may have set another one by `@Header`. A refusal is about one call.
+    httpAdapter.setHeader(response, 'Cache-Control', 'no-store');
     const { retryAfter } = refusal.context;
     if (typeof retryAfter === 'number') httpAdapter.setHeader(response, 'Retry-After', String(retryAfter));
     httpAdapter.reply(response, refusal, refusal.statusCode);

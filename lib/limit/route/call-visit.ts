@@ -1,7 +1,6 @@
 import type { ExecutionContext } from '@nestjs/common';
-import type { CountedCall } from '../abuse-limiter.service.js';
+import type { CallDecision, CountedCall } from '../abuse-limiter.service.js';
 import { TooManyAttemptsError } from '../limit.errors.js';
-import type { Decisive } from '../limit.outage.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import { IN_FLIGHT_MS } from '../limit.times.js';
 import type { CallEnd } from '../limit.types.js';
@@ -34,7 +33,7 @@ export interface Plan {
 /** What a call needs of its app. Several apps of a process may share the methods they call. */
 export interface VisitedApp {
   readonly limiter: {
-    confirm(checks: readonly PolicyCheck[], counted: CountedCall, blocks: boolean): Promise<Decisive>;
+    confirm(checks: readonly PolicyCheck[], counted: CountedCall, blocks: boolean): Promise<CallDecision>;
     withdraw(check: PolicyCheck, counted: CountedCall, hasSucceeded: boolean): Promise<void>;
     renew(checks: readonly PolicyCheck[], counted: CountedCall): void;
   };
@@ -43,6 +42,8 @@ export interface VisitedApp {
   guardsPassed(visit: CallVisit): Promise<boolean> | true;
   /** Rejects with the error to answer, for a failure that has set a block or could not be counted. */
   refuse(visit: CallVisit, error: unknown): Promise<never>;
+  /** Called when limits have counted the call, for the headers of its answer. */
+  counted(visit: CallVisit, decided: CallDecision): void;
   /** Called for a status that may mean a failure, if the policy has no `isFailure` to judge it. */
   hasNoVerdict(visit: CallVisit, policy: ResolvedPolicy, status: number): void;
 }
@@ -52,7 +53,7 @@ interface Flight {
   readonly checks: readonly PolicyCheck[];
   readonly counted: CountedCall;
   /** Whether only a refusal by a guard counts. */
-  readonly watching: boolean;
+  readonly untilHandler: boolean;
 }
 
 /** What settles a call. */
@@ -64,6 +65,9 @@ interface Settlement {
 
 /** No limit counts the call. */
 const TAKEN_BACK: Settlement = { outcomeOf: () => 'neither', blocks: false };
+
+/** The guards have let the call pass. */
+const LET_PASS: Settlement = { outcomeOf: () => 'success', blocks: false };
 
 /** The client has left, which must not be a free guess. So every limit counts the call. */
 const HUNG_UP: Settlement = {
@@ -137,7 +141,7 @@ export class CallVisit implements EndingCall {
 
   /** Whether limits wait for the end of this call. */
   get isInFlight(): boolean {
-    return this.#flights.some(({ watching }) => !watching);
+    return this.#flights.some(({ untilHandler }) => !untilHandler);
   }
 
   /** Called before limits are asked that count the call by how it ends, so that no end is missed meanwhile. */
@@ -152,10 +156,14 @@ export class CallVisit implements EndingCall {
 
   /** Called when limits have let the call in that count it by how it ends. */
   entered(checks: readonly PolicyCheck[], counted: CountedCall): void {
-    for (const watching of [false, true]) {
-      const ofKind = checks.filter(({ policy }) => this.plan.watching.has(policy) === watching);
-      if (ofKind.length > 0) this.#enter({ checks: ofKind, counted, watching });
+    for (const untilHandler of [false, true]) {
+      const ofKind = checks.filter(({ policy }) => this.#isJudgedByGuards(policy) === untilHandler);
+      if (ofKind.length > 0) this.#enter({ checks: ofKind, counted, untilHandler });
     }
+  }
+
+  #isJudgedByGuards(policy: ResolvedPolicy): boolean {
+    return policy.judgedBy === 'guards' || this.plan.watching.has(policy);
   }
 
   #enter(flight: Flight): void {
@@ -169,11 +177,11 @@ export class CallVisit implements EndingCall {
     this.#renewLater();
   }
 
-  /** Called when all guards have let the call pass. What only watches guards takes it back. */
+  /** Called when all guards have let the call pass. For limits that guards judge by, it has succeeded. */
   guardsPassed(): void {
-    const watching = this.#flights.filter((flight) => flight.watching);
-    this.#flights = this.#flights.filter((flight) => !flight.watching);
-    for (const flight of watching) this.#settleFlight(flight, TAKEN_BACK).catch(() => {});
+    const judged = this.#flights.filter((flight) => flight.untilHandler);
+    this.#flights = this.#flights.filter((flight) => !flight.untilHandler);
+    for (const flight of judged) this.#settleFlight(flight, LET_PASS).catch(() => {});
   }
 
   /** Called when a limit of ours has refused the call. Those that have let it in must not count that as a failure. */
@@ -282,7 +290,7 @@ export class CallVisit implements EndingCall {
   ): Promise<void> {
     const { limiter } = this.app;
     const outcomes = new Map(checks.map(({ policy }) => [policy, outcome(policy)]));
-    const confirm = async (counting: Outcome): Promise<Decisive | undefined> => {
+    const confirm = async (counting: Outcome): Promise<CallDecision | undefined> => {
       const confirmed = checks.filter(
         ({ policy }) => policy.count === counting && outcomes.get(policy) === counting,
       );
@@ -294,6 +302,7 @@ export class CallVisit implements EndingCall {
       .map((check) => limiter.withdraw(check, counted, outcomes.get(check.policy) === 'success'));
     try {
       const [decided] = await Promise.all([failed, Promise.allSettled([...rest, confirm('success')])]);
+      if (decided) this.app.counted(this, decided);
       // A success is never denied here, as it has happened already.
       if (decided?.decision.allowed === false)
         throw new TooManyAttemptsError(decided.decision, decided.by.policy.code);

@@ -1,5 +1,5 @@
 import type { CanActivate, ExecutionContext } from '@nestjs/common';
-import { GUARDS, OUR_GUARD } from './rate-limit.metadata.js';
+import { APPLIES_DEFAULT, GUARDS, OUR_GUARD } from './rate-limit.metadata.js';
 import { visitOf } from './visit.js';
 
 /**
@@ -41,6 +41,10 @@ export const isOtherGuard = (guard: unknown): boolean =>
 /** Returns the class of a guard that was bound as a class or as an instance. */
 export const classOf = (guard: unknown): object =>
   typeof guard === 'function' ? guard : (guard as object).constructor;
+
+/** Returns whether a guard is RateLimitGuard or a subclass of it, even that of another copy of this package. */
+export const appliesDefault = (guard: unknown): boolean =>
+  Reflect.hasMetadata(APPLIES_DEFAULT, classOf(guard));
 
 export const guardsOn = (place: object): readonly unknown[] =>
   (Reflect.getMetadata(GUARDS, place) ?? []) as unknown[];

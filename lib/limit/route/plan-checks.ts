@@ -1,21 +1,16 @@
 import { isDeepStrictEqual } from 'node:util';
 import type { Type } from '@nestjs/common';
-import type { ModuleRef, ModulesContainer } from '@nestjs/core';
+import type { ModuleRef } from '@nestjs/core';
 import { SyncGuardConfigError } from '../../core/errors.js';
 import { globalEnhancers } from '../../transport/global-settings.js';
 import { isByAddress, isByUser } from '../limit.key-by.js';
-import type { ResolvedPolicy } from '../limit.policy.js';
+import { type ResolvedPolicy, shortWindowWarning } from '../limit.policy.js';
 import { presets } from '../presets.js';
-import { classesOf, isGuarded, type Method, methodsOf } from './decorated-methods.js';
+import { isGuarded, type Method, methodsOf } from './decorated-methods.js';
 import type { KeyResolver } from './key-resolver.js';
-import { classOf, guardsOn, isOtherGuard } from './last-guard.js';
-import {
-  APPLIES_DEFAULT,
-  FIELD_RESOLVER,
-  GRAPHQL_OPTIONS,
-  PATTERN,
-  REFERENCE_RESOLVER,
-} from './rate-limit.metadata.js';
+import { graphqlOptions } from './graphql-options.js';
+import { appliesDefault, guardsOn, isOtherGuard } from './last-guard.js';
+import { FIELD_RESOLVER, PATTERN, REFERENCE_RESOLVER } from './rate-limit.metadata.js';
 import { entriesOn, listName, type RouteLimits, type RoutePlans, skippedOn, UNNAMED } from './route-plans.js';
 
 /**
@@ -25,6 +20,8 @@ import { entriesOn, listName, type RouteLimits, type RoutePlans, skippedOn, UNNA
 export class PlanChecks {
   /** The names of the policies in the options that @SkipRateLimit may use: their keys, and the names of their own. */
   readonly #optionNames: readonly string[];
+  /** All policies, those of the options and those of decorators. */
+  readonly #policies: ResolvedPolicy[] = [];
   /** Policies by what those share that count together: the name, and the algorithm. */
   readonly #shared = new Map<string, ResolvedPolicy>();
 
@@ -32,7 +29,7 @@ export class PlanChecks {
     private readonly options: RouteLimits,
     private readonly plans: RoutePlans,
     private readonly keys: KeyResolver,
-    private readonly modules: ModulesContainer,
+    private readonly types: readonly Type[],
     private readonly moduleRef: ModuleRef,
   ) {
     this.#optionNames = [...options.limits].flatMap(([key, policies]) => [
@@ -43,7 +40,7 @@ export class PlanChecks {
 
   /** @throws SyncGuardConfigError with a code of docs/rate-limits.md, or the error of Nest if a provider does not exist */
   run(warn: (message: string) => void): void {
-    const types = classesOf(this.modules);
+    const { types } = this;
     const guards = globalEnhancers(this.moduleRef)?.guards ?? [];
     if (!this.options.limits.has('default')) this.#verifyNoDefault(types, guards);
     for (const type of types) this.#verifyClass(type);
@@ -57,6 +54,8 @@ export class PlanChecks {
     const { skipIf, user, address } = this.options.limit;
     for (const each of [skipIf, user, address])
       if (typeof each === 'function') this.keys.resolver<unknown>(each);
+    const warning = shortWindowWarning(this.#policies);
+    if (warning) warn(warning);
     this.#verifyAsk(types, guards.some(isOtherGuard), warn);
   }
 
@@ -128,7 +127,9 @@ export class PlanChecks {
     for (const policy of this.plans.policiesOf(entries, UNNAMED)) this.#verifyProviders(policy);
   }
 
-  #verifyProviders({ keyBy, cost, dynamicLimit, dynamicWindow }: ResolvedPolicy): void {
+  #verifyProviders(policy: ResolvedPolicy): void {
+    this.#policies.push(policy);
+    const { keyBy, cost, dynamicLimit, dynamicWindow } = policy;
     for (const each of [keyBy, cost, dynamicLimit, dynamicWindow].flat())
       if (typeof each === 'function') this.keys.resolver<unknown>(each);
   }
@@ -196,20 +197,6 @@ function verifyFieldResolver(type: Type, method: Method, moduleRef: ModuleRef): 
     );
   }
 }
-
-function graphqlOptions(
-  moduleRef: ModuleRef,
-): readonly { readonly fieldResolverEnhancers?: readonly string[] }[] {
-  try {
-    return moduleRef.get(GRAPHQL_OPTIONS, { strict: false, each: true });
-  } catch {
-    // There is no GraphQLModule, so nothing calls the resolvers.
-    return [];
-  }
-}
-
-/** Returns whether a guard is RateLimitGuard or a subclass of it, even that of another copy of this package. */
-const appliesDefault = (guard: unknown): boolean => Reflect.hasMetadata(APPLIES_DEFAULT, classOf(guard));
 
 const noDefault = (where: string): SyncGuardConfigError =>
   new SyncGuardConfigError(

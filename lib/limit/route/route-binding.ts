@@ -16,8 +16,10 @@ export function bindRoutes(modules: ModulesContainer, plans: RoutePlans): void {
       if (!isGuarded(method)) continue;
       moveRouteGuardFirst(type, method);
       const policies = plans.limitsOf(type, method);
-      if (policies.some(({ ask }) => ask === 'after')) addLastGuard(method);
-      if (policies.some(({ count }) => count !== 'attempt')) bindInterceptor(type, key);
+      if (policies.some(({ ask, judgedBy }) => ask === 'after' || judgedBy === 'guards'))
+        addLastGuard(method);
+      if (policies.some(({ count, judgedBy }) => count !== 'attempt' && judgedBy !== 'guards'))
+        bindInterceptor(type, key);
     }
 }
 

@@ -3,7 +3,10 @@ import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
 import { AbuseLimiterService, type CallDecision } from '../abuse-limiter.service.js';
+import { AllowedPaths } from './allowed-paths.js';
+import { AppChecks } from './app-checks.js';
 import { BootChecks } from './boot-checks.js';
+import { classesOf } from './decorated-methods.js';
 import { HttpRoutes } from './http-routes.js';
 import { KeyResolver } from './key-resolver.js';
 import { identityIn, keyOf, MAX_CHECKS } from '../limit.backend.js';
@@ -13,6 +16,7 @@ import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import { CallChecks } from './call-checks.js';
 import { routeName } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
+import { globalRouting } from '../../transport/global-settings.js';
 import { setHeader, setLimitHeaders } from './rate-limit.headers.js';
 import { PlanChecks } from './plan-checks.js';
 import { type RouteLimits, RoutePlans } from './route-plans.js';
@@ -28,6 +32,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
   readonly #checks: CallChecks;
   readonly #plans: RoutePlans;
   readonly #routes: HttpRoutes;
+  #allowed = new AllowedPaths([], '');
   readonly #warned = new Set<string>();
   // They lead to everything in the app, which `util.inspect` of a guard must not show.
   readonly #modules: ModulesContainer;
@@ -52,7 +57,10 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
   onModuleInit(): void {
     const warn = (message: string): void => this.#logger.warn(message);
     new BootChecks(this.#modules).run(this.options.limit.strictBoot, warn);
-    new PlanChecks(this.options, this.#plans, this.#keys, this.#modules, this.#moduleRef).run(warn);
+    const types = classesOf(this.#modules);
+    new AppChecks(this.options, this.#plans, this.#routes, this.#moduleRef, types).run(warn);
+    new PlanChecks(this.options, this.#plans, this.#keys, types, this.#moduleRef).run(warn);
+    this.#allowed = new AllowedPaths(this.options.limit.allow, globalRouting(this.#moduleRef).prefix);
   }
 
   /**
@@ -87,6 +95,11 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
 
   get maxFlightMs(): number {
     return this.options.limit.maxFlightMs;
+  }
+
+  counted(visit: CallVisit, decided: CallDecision): void {
+    const { headers } = this.options.limit;
+    if (headers.length > 0) setLimitHeaders(visit, decided, headers);
   }
 
   hasNoVerdict({ call }: CallVisit, { name }: ResolvedPolicy, status: number): void {
@@ -130,7 +143,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     const decided = await (this.limiter instanceof AbuseLimiterService
       ? this.limiter.decide(checks, forgets ? visit.plan.routeTag : undefined)
       : this.#decideByStandIn(checks));
-    if (this.options.limit.headers.length > 0) setLimitHeaders(visit, decided, this.options.limit.headers);
+    this.counted(visit, decided);
     if (!decided.decision.allowed) throw new TooManyAttemptsError(decided.decision, decided.by.policy.code);
     if (decided.counted && pending.length > 0) visit.entered(pending, decided.counted);
   }
@@ -175,7 +188,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
 
   #isExempt({ context, call: { url } }: CallVisit): boolean | Promise<boolean> {
     const { allow, skipIf } = this.options.limit;
-    if (url !== undefined && allow.length > 0 && isAllowed(pathOf(url), allow)) return true;
+    if (url !== undefined && allow.length > 0 && this.#allowed.has(url)) return true;
     return skipIf ? this.#keys.resolver<boolean>(skipIf)(context) : false;
   }
 
@@ -187,6 +200,8 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     const { code, summary: message } = error;
     const facts = retryFacts(error.context, this.options.maxRetryAfterMs);
     const { retryAfter } = facts;
+    // The handler may have set another one by `@Header`.
+    if (response) setHeader(response, 'Cache-Control', 'no-store');
     if (response && typeof retryAfter === 'number') setHeader(response, 'Retry-After', String(retryAfter));
     throw await exceptionFor(context.getType<string>(), { statusCode, code, message, context: facts }, error);
   }
@@ -204,13 +219,3 @@ const STATUS: Readonly<Record<string, number>> = {
   ServiceUnavailable: 503,
   InvalidArgument: 400,
 };
-
-const pathOf = (url: string): string => {
-  const path = url.replace(/[?#].*$/s, '');
-  return path.length > 1 ? path.replace(/\/$/, '') : path;
-};
-
-const isAllowed = (path: string, allow: readonly string[]): boolean =>
-  allow.some((pattern) =>
-    pattern.endsWith('/*') ? path.startsWith(pattern.slice(0, -1)) : path === pattern,
-  );

@@ -1,5 +1,6 @@
 import { Controller, Get, Module, UseGuards } from '@nestjs/common';
 import { minutes, RateLimit, SyncGuardModule } from 'nestjs-syncguard';
+import { eventually } from '../../support/eventually.js';
 import { ask, stage } from './instances.js';
 
 describe('docs/guides/plans.md', () => {
@@ -27,23 +28,44 @@ describe('docs/guides/plans.md', () => {
     @Controller('reports')
     @UseGuards(AuthGuard)
     class Reports {
+      readonly waiting: (() => void)[] = [];
+
       @Get()
       @RateLimit('plan')
       list(): string[] {
         return [];
       }
+
+      @Get('slow')
+      @RateLimit('plan')
+      async slow(): Promise<void> {
+        await new Promise<void>((resolve) => this.waiting.push(resolve));
+      }
     }
-    const refused = { keyBy: 'ip', count: 'failure' as const, limit: 20, windowMs: minutes(1) };
+    const refused = {
+      ...({ keyBy: 'ip', count: 'failure', judgedBy: 'guards' } as const),
+      ...{ limit: 20, windowMs: minutes(1) },
+    };
     const limits = { plan: [{ keyBy: 'user', limit: 3, windowMs: minutes(1) }, refused] };
     @Module({
       imports: [SyncGuardModule.forRoot({ limits, limit: { headers: 'draft-10' } })],
       controllers: [Reports],
     })
     class App {}
-    const { url } = await on.start(App);
+    const { app, url } = await on.start(App);
     const { headers } = await ask(`${url}/reports`, { headers: { authorization: 'ann free' } });
     expect(headers.get('ratelimit')).toContain('r=2');
     expect(headers.get('ratelimit-policy')).toContain('q=3');
+
+    const { waiting } = app.get(Reports);
+    const customers = [];
+    for (let i = 0; i < 40; i++) {
+      customers.push(ask(`${url}/reports/slow`, { headers: { authorization: `c${i} free` } }));
+      await eventually(() => expect(waiting).toHaveLength(i + 1));
+    }
+    for (const answer of waiting) answer();
+    expect((await Promise.all(customers)).map(({ status }) => status)).toEqual(Array(40).fill(200));
+
     const statuses: number[] = [];
     for (let i = 0; i < 22; i++) statuses.push((await ask(`${url}/reports`)).status);
     expect(statuses.slice(0, 20)).toEqual(Array(20).fill(403));
