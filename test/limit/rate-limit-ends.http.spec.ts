@@ -34,6 +34,7 @@ const GUESSES = {
   name: 'guesses',
   keyBy: 'body.email',
   count: 'failure',
+  judgedBy: 'handler', // The global guard only looks up the session.
   temp: { windowMs: minutes(10), threshold: 3, blockMs: minutes(10) },
 } satisfies LimitPolicy;
 
