@@ -1,6 +1,11 @@
 import type { SyncGuardError } from '../core/errors.js';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { connectionsOf, type RedisClient, type RedisConnectionOptions } from '../redis/redis.client.js';
+import {
+  clientKeyPrefix,
+  connectionsOf,
+  type RedisClient,
+  type RedisConnectionOptions,
+} from '../redis/redis.client.js';
 import { openConnection } from '../redis/redis.connect.js';
 import { aclFault, forbiddenCommand, type RedisFault, toRedisFault } from '../redis/redis.errors.js';
 import { HangWatch } from '../redis/redis.hang-watch.js';
@@ -60,6 +65,11 @@ export class RedisConnection {
     this.runner = new ScriptRunner(this.#client, commandTimeoutMs, hangs);
     this.runner.onForbidden = () => this.#askSoon();
     this.onBack(() => this.#askSoon());
+  }
+
+  /** The client, and how all names of our keys begin on its server. */
+  get namespace(): { readonly client: RedisClient; readonly prefix: string } {
+    return { client: this.#client, prefix: clientKeyPrefix(this.#client) + this.#config.keyPrefix };
   }
 
   /** Waits up to 2 s for the first connection. Returns its fault, if any, and warnings about client and servers. */

@@ -114,6 +114,7 @@ function brandsOf(target: typeof SyncGuardError): string[] {
  * about each.
  */
 export type BootCode =
+  | 'KEY_PREFIX_NESTED'
   | 'MODULE_IMPORTED_TWICE'
   | 'DECORATOR_NOT_ON_METHOD'
   | 'DECORATOR_WITHOUT_SERVICE'

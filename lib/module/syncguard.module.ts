@@ -22,6 +22,7 @@ import { RouteLimiter } from '../limit/route/route-limiter.js';
 import { FenceGuard } from '../lock/fence-guard.js';
 import { LockService } from '../lock/lock.service.js';
 import { LOCK_SERVICE } from '../lock/with-lock.decorator.js';
+import { haveOneServer } from '../redis/same-server.js';
 import { SecretService } from '../secret/secret.service.js';
 import { catchAllsBeforeOurs } from '../transport/catch-all-filters.js';
 import { globalEnhancers } from '../transport/global-settings.js';
@@ -194,6 +195,7 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
 
   onModuleInit(): void {
     this.#refuseTwo();
+    this.#refuseNestedPrefixes();
     const enhancers = globalEnhancers(this.#moduleRef);
     if (!enhancers)
       warn(
@@ -215,6 +217,24 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
         code: 'MODULE_IMPORTED_TWICE',
         hint: 'Import it once, in the root module, because it is global. To keep several on purpose, set `isGlobal: false` on each.',
       });
+  }
+
+  /** Throws if another module uses our Redis with a prefix that begins with ours: a lock of each could have one name. */
+  #refuseNestedPrefixes(): void {
+    const our = this.#parts.connection?.namespace;
+    if (!our) return;
+    for (const { metatype, providers } of this.#modules.values()) {
+      if (metatype !== SyncGuardModule) continue;
+      const { namespace: their } = (providers.get(SYNCGUARD_PARTS)?.instance as Parts).connection ?? {};
+      if (!their?.prefix.startsWith(`${our.prefix}:`) || !haveOneServer(our.client, their.client)) continue;
+      throw new SyncGuardConfigError(
+        `Two SyncGuardModules of this app use one Redis, and the keyPrefix "${our.prefix}" of one is the beginning of the other's, "${their.prefix}". So a lock of each could have one name.`,
+        {
+          code: 'KEY_PREFIX_NESTED',
+          hint: `Choose prefixes of which none begins as another does up to a ":", such as "${their.prefix.replaceAll(':', '-')}".`,
+        },
+      );
+    }
   }
 
   /** Closes the connection. Nest calls this after every service has drained. */
