@@ -24,13 +24,26 @@ export interface BudgetOptions {
    */
   idTtlMs?: number;
   /**
+   * The longest time for which `run()` and `@WithBudget()` keep a hold, extensions included. A hold whose body still runs
+   * then expires, and its cost is counted late. In ms, at least 1. Default: no limit.
+   */
+  maxHoldMs?: number;
+  /**
+   * How long the HTTP client of a stream under `@WithBudget()` may stay away. A client that has been handed a chunk, and
+   * takes no more for this time, has left without a word, and pays as one that hangs up. That the stream itself has nothing
+   * to send is no reason. In ms, at least 1, or `Infinity`. Default: 60,000.
+   */
+  idleMs?: number;
+  /**
    * How often old records are deleted and expired holds are reported, in ms, at least 100. A round may come
    * up to a fifth sooner at random. False: you call `reap()` yourself. Default: 30,000.
    */
   reaper?: false | { everyMs: number };
 }
 
-export type ResolvedBudgetOptions = Readonly<Required<BudgetOptions>>;
+export type ResolvedBudgetOptions = Readonly<Required<Omit<BudgetOptions, 'maxHoldMs'>>> & {
+  readonly maxHoldMs: number | undefined;
+};
 
 export interface BudgetServiceOptions extends ResolvedBudgetOptions {
   /** How long a shutdown waits for running bodies. By default it does not wait. */
@@ -47,7 +60,9 @@ export interface BudgetEvents {
 }
 
 export function resolveBudgetDefaults(options?: unknown): ResolvedBudgetOptions {
-  const given = knownOptions('budget', options, ['limits', 'retentionMs', 'idTtlMs', 'reaper']);
+  const given = knownOptions('budget', options, [
+    ...(['limits', 'retentionMs', 'idTtlMs', 'maxHoldMs', 'idleMs', 'reaper'] as const),
+  ]);
   const limits = given.limits ?? [];
   const reaper = given.reaper ?? { everyMs: 30_000 };
   if (typeof limits !== 'function') indexLimits(limits);
@@ -55,9 +70,14 @@ export function resolveBudgetDefaults(options?: unknown): ResolvedBudgetOptions 
     limits: limits as ResolvedBudgetOptions['limits'],
     retentionMs: duration('budget.retentionMs', given.retentionMs ?? 900_000),
     idTtlMs: integer('budget.idTtlMs', given.idTtlMs ?? 86_400_000, 1, LIFETIME_IDS_MS),
+    maxHoldMs: given.maxHoldMs === undefined ? undefined : duration('budget.maxHoldMs', given.maxHoldMs),
+    idleMs: idleMsOf('budget.idleMs', given.idleMs ?? 60_000),
     reaper: reaper === false ? reaper : { everyMs: everyMsOf(reaper) },
   };
 }
+
+export const idleMsOf = (name: string, value: unknown): number =>
+  value === Infinity ? Infinity : duration(name, value);
 
 function everyMsOf(reaper: unknown): number {
   if (reaper === true) throw invalidOption('budget.reaper', 'false or { everyMs }', reaper);

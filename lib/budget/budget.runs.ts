@@ -3,6 +3,7 @@ import { BackgroundRetries, retried } from '../core/background-retries.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { StreamProgress } from '../method/wrap-method.js';
 import { hashKey } from '../core/keys.js';
+import { duration } from '../core/validate.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { ReserveOutcome } from './budget.backend.js';
 import { answerOf } from './budget.results.js';
@@ -19,6 +20,7 @@ import type {
   ReserveOptions,
 } from './budget.types.js';
 import {
+  checked,
   checkedOptions,
   DEFAULT_TTL_MS,
   validateFunction,
@@ -29,7 +31,7 @@ import { CostNotes, type CurrentHold, runOn, withNotes } from './current-hold.js
 
 const RUN_OPTIONS = [
   ...(['root', 'scopes', 'amount', 'id', 'ttlMs', 'meta'] as const),
-  ...(['actual', 'overage', 'onThrow', 'idTtlMs'] as const),
+  ...(['actual', 'overage', 'onThrow', 'idTtlMs', 'maxHoldMs'] as const),
 ] as const;
 /** How long settling is retried in the background. By default an operation is remembered for as long. */
 const SETTLE_WITHIN_MS = 15 * 60_000;
@@ -49,6 +51,11 @@ export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
   actual?: (result: T, cost: Pick<CurrentHold, 'noted' | 'returned'>) => Amount;
   /** How long the id is kept after the work was paid for. In ms, 1 to 400 days. Default: `budget.idTtlMs`, 24 hours. */
   idTtlMs?: number;
+  /**
+   * The longest time for which the hold is kept, extensions included. If the body still runs then, the hold expires, and
+   * the cost is counted late. In ms, at least 1. Default: `budget.maxHoldMs`.
+   */
+  maxHoldMs?: number;
   /**
    * How a cost above the hold is counted. `'record'` commits all of it. `'cap'` commits the part that fits into
    * the limits. Default: `'record'`.
@@ -115,6 +122,7 @@ export class BudgetRuns {
     private readonly steps: RunSteps,
     private readonly reserve: (options: Omit<ReserveOptions, 'renew'>) => Promise<ReserveOutcome>,
     private readonly onUnreadableCost: (id: string) => void,
+    private readonly maxHoldMs = Infinity,
   ) {}
 
   async run<T>(
@@ -123,8 +131,9 @@ export class BudgetRuns {
     facts: BodyFacts = { args: [options] },
   ): Promise<T> {
     validateFunction('run(fn, options): fn', fn);
-    const { actual, overage, onThrow, idTtlMs } = checkedOptions(options, RUN_OPTIONS);
+    const { actual, overage, onThrow, idTtlMs, maxHoldMs } = checkedOptions(options, RUN_OPTIONS);
     validateIdTtl(idTtlMs, 0);
+    if (maxHoldMs !== undefined) checked(() => duration('maxHoldMs', maxHoldMs));
     if (actual !== undefined) validateFunction('actual', actual);
     if (overage !== undefined) validateOneOf('overage', overage, ['record', 'cap']);
     if (onThrow !== undefined && typeof onThrow !== 'function') validateOneOf('onThrow', onThrow, ON_THROW);
@@ -162,14 +171,23 @@ export class BudgetRuns {
 
   async #run<T>(
     fn: (hold: CurrentHold) => T | Promise<T>,
-    { actual, overage = 'record', onThrow = 'auto', idTtlMs, ...options }: RunOptions<T>,
+    {
+      actual,
+      overage = 'record',
+      onThrow = 'auto',
+      idTtlMs,
+      maxHoldMs = this.maxHoldMs,
+      ...options
+    }: RunOptions<T>,
     { args, stream }: BodyFacts,
   ): Promise<T> {
     // A hold of 0 would pass a limit that is used up.
     const amount = options.amount === 0 ? 1 : options.amount;
-    const run = this.#begin(reservedOrThrow(await this.reserve({ ...options, amount })), stream);
+    const endMs = performance.now() + maxHoldMs;
+    const ttlMs = Math.min(options.ttlMs ?? DEFAULT_TTL_MS, maxHoldMs);
+    const run = this.#begin(reservedOrThrow(await this.reserve({ ...options, ttlMs, amount })), stream);
     const { hold, notes } = run;
-    const stop = this.#keepAlive(hold, options.ttlMs ?? DEFAULT_TTL_MS);
+    const stop = this.#keepAlive(hold, ttlMs, endMs);
     const how = { hold, notes, stream, args, actual, onThrow };
     try {
       const result = await runOn(hold, fn).catch(async (error: unknown) => {
@@ -254,12 +272,14 @@ export class BudgetRuns {
 
   /**
    * Extends the hold at every third of its TTL, so that one failed attempt does no harm. A hold that expires
-   * nevertheless is finalized late.
+   * nevertheless, or at `endMs`, is finalized late.
    */
-  #keepAlive(hold: Reserved, ttlMs: number): () => void {
+  #keepAlive(hold: Reserved, ttlMs: number, endMs: number): () => void {
     const timer = setInterval(
       () => {
-        this.steps.extend(hold, ttlMs).then(
+        const leftMs = Math.floor(endMs - performance.now());
+        if (leftMs < 1) return clearInterval(timer);
+        this.steps.extend(hold, Math.min(ttlMs, leftMs)).then(
           (result) => result.ok || clearInterval(timer),
           () => {},
         );

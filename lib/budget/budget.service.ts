@@ -65,6 +65,8 @@ export class BudgetService implements OnModuleDestroy {
   readonly #idTtlMs: number;
   readonly #limitsOf: ReturnType<typeof limitsFinder>;
   readonly #reaper: BudgetReaper | undefined;
+  /** @internal How long the client of a stream may stay away, in ms, where the decorator has no `idleMs`. */
+  readonly defaultIdleMs: number;
   #isShuttingDown = false;
   #hasWarnedOfReaper = false;
 
@@ -77,11 +79,13 @@ export class BudgetService implements OnModuleDestroy {
     this.#backend = backend;
     this.#drainMs = options.shutdown?.drainMs ?? 0;
     this.#idTtlMs = options.idTtlMs;
+    this.defaultIdleMs = options.idleMs;
     this.#limitsOf = limitsFinder(options.limits);
     this.#runs = new BudgetRuns(
       this,
       (call) => this.#reserve(call, call.id === undefined ? 'reserve' : 'run'),
       (id) => this.events.onUnreadableCost?.(id),
+      options.maxHoldMs,
     );
     if (options.reaper)
       this.#reaper = new BudgetReaper(backend, options.reaper.everyMs, this.#onFound, this.#onReaperFault);

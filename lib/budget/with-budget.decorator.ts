@@ -13,6 +13,7 @@ import { SyncGuardConfigError } from '../core/errors.js';
 import { describe, duration, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import { BudgetInputError } from './budget.errors.js';
 import { LIFETIME_IDS_MS } from './budget.bounds.js';
+import { idleMsOf } from './budget.options.js';
 import type { RunOptions } from './budget.runs.js';
 import type { BudgetService } from './budget.service.js';
 import { ON_THROW } from './budget.settlement.js';
@@ -35,7 +36,9 @@ export interface WithBudgetOptions<
   ActualArgs extends unknown[],
   IdArgs extends unknown[],
   Result,
-> extends Pick<RunOptions<Result>, 'ttlMs' | 'overage' | 'onThrow' | 'idTtlMs'> {
+> extends Pick<RunOptions<Result>, 'ttlMs' | 'overage' | 'onThrow' | 'idTtlMs' | 'maxHoldMs'> {
+  /** How long the HTTP client of a stream may stay away, in ms. Default: `budget.idleMs`. */
+  idleMs?: number;
   /** The tenant. A function must return one: a call for which it gives none is refused (500). Default: `'default'`. */
   root?: string | ((...args: RootArgs) => string);
   /** Returns the scopes that pay. Each of them must have room. A call for which it gives none is refused (500). */
@@ -115,19 +118,21 @@ export function WithBudget<
   options: WithBudgetOptions<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, IdArgs, Result>,
 ): BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, IdArgs, Result> {
   validateOptions(options); // Malformed options fail when the class is defined, and not at the first call.
-  const { root, scopes, estimate, actual, id, ...rest } = options;
+  const { root, scopes, estimate, actual, id, idleMs, ...rest } = options;
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const name = String(propertyKey);
     const method = memberName(target, propertyKey);
     replaceMethod('@WithBudget()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
+      const serviceOf = (self: unknown): BudgetService =>
+        injectedService<BudgetService>(self, BUDGET_SERVICE, '@WithBudget()', name);
       const around: Around = <T>(
         self: unknown,
         args: unknown[],
         body: () => T | Promise<T>,
         stream: StreamProgress,
       ) => {
-        const budgets = injectedService<BudgetService>(self, BUDGET_SERVICE, '@WithBudget()', name);
+        const budgets = serviceOf(self);
         const amount = estimate(...(args as EstimateArgs));
         logged(method, () => validateAmount('the estimate', amount));
         const runOptions: RunOptions<T> = {
@@ -143,6 +148,7 @@ export function WithBudget<
       return wrapMethod(original, {
         around,
         patienceMs: () => options.ttlMs ?? DEFAULT_TTL_MS,
+        idleMs: (self) => idleMs ?? serviceOf(self).defaultIdleMs,
         hangUpAt: hangUpParameter(target, propertyKey),
       });
     });
@@ -153,7 +159,7 @@ export function WithBudget<
 
 const NAMES = [
   ...(['root', 'scopes', 'estimate', 'actual', 'id'] as const),
-  ...(['ttlMs', 'idTtlMs', 'overage', 'onThrow'] as const),
+  ...(['ttlMs', 'idTtlMs', 'maxHoldMs', 'idleMs', 'overage', 'onThrow'] as const),
 ] as const;
 
 function validateOptions(options: unknown): void {
@@ -168,6 +174,8 @@ function validateOptions(options: unknown): void {
   if (given.root !== undefined && typeof given.root !== 'string' && typeof given.root !== 'function')
     throw invalidOption('@WithBudget().root', 'a string or a function of the arguments', given.root);
   if (given.ttlMs !== undefined) duration('@WithBudget().ttlMs', given.ttlMs);
+  if (given.maxHoldMs !== undefined) duration('@WithBudget().maxHoldMs', given.maxHoldMs);
+  if (given.idleMs !== undefined) idleMsOf('@WithBudget().idleMs', given.idleMs);
   if (given.idTtlMs !== undefined) integer('@WithBudget().idTtlMs', given.idTtlMs, 1, LIFETIME_IDS_MS);
   if (given.overage !== undefined) oneOf('@WithBudget().overage', given.overage, ['record', 'cap']);
   if (given.onThrow !== undefined && typeof given.onThrow !== 'function')

@@ -41,6 +41,12 @@ export interface LockContext {
   assertHeld(): void;
 }
 
+/**
+ * Why a lock was lost: its TTL was over, it was held for `maxHoldMs`, another owner has it or it was deleted, nobody read
+ * its stream, the app has shut down, or its body has ended.
+ */
+export type LossReason = 'expired' | 'max_hold' | 'taken' | 'idle' | 'shutdown' | 'released';
+
 export interface LeaseOptions extends Pick<ResolvedLockCall, 'ttlMs' | 'autoExtend' | 'maxHoldMs'> {
   /** Called when `wakeAtMs` has changed. */
   onChange(lease: Lease): void;
@@ -140,12 +146,10 @@ export class Lease {
 
   /** The error of the loss, if the lock was lost before the body ended. Reading this property checks the clocks. */
   get lost(): LockError | undefined {
-    if (!this.#lost && !this.#ended && msUntil(this.#deadline) <= 0)
-      this.lose(
-        this.#isLast(this.#deadline)
-          ? 'it was held for `maxHoldMs`'
-          : 'its TTL passed before it could be extended',
-      );
+    if (!this.#lost && !this.#ended && msUntil(this.#deadline) <= 0) {
+      if (this.#isLast(this.#deadline)) this.lose('max_hold', 'it was held for `maxHoldMs`');
+      else this.lose('expired', 'its TTL passed before it could be extended');
+    }
     return this.#lost;
   }
 
@@ -177,7 +181,7 @@ export class Lease {
   assertHeld(): void {
     const lost = this.lost;
     if (lost) throw lost;
-    if (this.#ended) throw this.lockLost('it was released');
+    if (this.#ended) throw this.lockLost('released', 'it was released');
   }
 
   async extend(ttlMs: number = this.#options.ttlMs): Promise<ExtendResult> {
@@ -185,16 +189,16 @@ export class Lease {
     if (this.#ended || this.lost) return { ok: false };
     const allowedMs = Math.max(1, Math.min(ttlMs, Math.floor(msUntil(this.#end))));
     const result = await this.handle.extend(allowedMs);
-    if (!result.ok) this.lose('another owner has it, or it was deleted');
+    if (!result.ok) this.lose('taken', 'another owner has it, or it was deleted');
     // If the answer comes after the deadline, the body has learned of the loss already. Then the lock stays lost.
     else if (!this.lost) this.#deadline = this.#extendTo(this.handle.held.sentAt, allowedMs);
     this.#options.onChange(this);
     return this.lost ? { ok: false } : result;
   }
 
-  lose(why: string): void {
+  lose(reason: LossReason, why: string): void {
     if (this.#ended || this.#lost) return;
-    this.#lost = this.lockLost(why);
+    this.#lost = this.lockLost(reason, why);
     this.#options.onLost?.();
     this.#controller?.abort(this.#lost);
   }
@@ -266,12 +270,12 @@ export class Lease {
     return controller;
   }
 
-  lockLost(why: string): LockError {
+  lockLost(reason: LossReason, why: string): LockError {
     return new LockError({
       code: 'LockLost',
       message: `The lock is not held any more: ${why}.`,
       hint: 'Another owner may run the same work now. Pass `fence` to the resource that you write to, and check `signal` or `assertHeld()` in long bodies.',
-      context: { ...hashesOf(this.keys), fence: this.handle.fence },
+      context: { ...hashesOf(this.keys), fence: this.handle.fence, reason },
     });
   }
 }

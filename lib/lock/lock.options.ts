@@ -52,6 +52,12 @@ export interface LockDefaults {
    * Default: no limit.
    */
   maxHoldMs?: number;
+  /**
+   * How long the HTTP client of a stream under `@WithLock()` may stay away. A client that has been handed a chunk, and
+   * takes no more for this time, has left without a word: its lock is lost. That the stream itself has nothing to send is
+   * no reason. At least 1, or `Infinity`. Default: 60,000.
+   */
+  idleMs?: number;
   /** Whether `isLocked` deletes a record that expired over 2 s ago. It never deletes a fence counter. Default: false. */
   cleanupInIsLocked?: boolean;
   /**
@@ -142,6 +148,7 @@ export const DEFAULT_LOCK_OPTIONS: ResolvedLockDefaults = {
   pollMs: 8_000,
   autoExtend: true,
   maxHoldMs: undefined,
+  idleMs: 60_000,
   cleanupInIsLocked: false,
   maxWaiting: { perKey: 1_000, perProcess: 10_000 },
 };
@@ -171,6 +178,7 @@ const CHECKS: Readonly<Record<string, (name: string, value: unknown) => unknown>
   pollMs: duration,
   autoExtend: boolean,
   maxHoldMs: duration,
+  idleMs: (name, value) => atMost(name, value),
   cleanupInIsLocked: boolean,
   maxWaiting,
   signal: abortSignal,

@@ -58,7 +58,7 @@ export class LockRuns {
   async end(held: readonly Lease[], handles: readonly LockHandle[], shutdown: LockShutdown): Promise<void> {
     const { drainMs, heldLocks } = shutdown;
     const leases = held.filter(({ place }) => place >= 0);
-    for (const lease of leases) lease.lose('the app has shut down');
+    for (const lease of leases) lease.lose('shutdown', 'the app has shut down');
     const locks = [...leases.map(({ handle }) => handle), ...handles];
     if (locks.length === 0) return;
     const count = `${locks.length} lock${locks.length === 1 ? ' is' : 's are'}`;
@@ -110,7 +110,7 @@ export class LockRuns {
       const { ok } = await giveBack();
       if (ok) return undefined;
       this.onLost?.(lease);
-      return lease.lockLost('when it was released, another owner had it or it was deleted');
+      return lease.lockLost('taken', 'when it was released, another owner had it or it was deleted');
     } catch (error) {
       // The work is done, so this is no error of the call. The lock is released when Redis is back, or expires.
       this.#logger.warn(

@@ -5,7 +5,7 @@ import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type CallOptions, invalidOption } from '../core/validate.js';
 import { findFrame, keysAround, lockAround } from './current-lock.js';
-import type { LockContext } from './lease.js';
+import type { LockContext, LossReason } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
 import {
   acquisitionTimeout,
@@ -98,6 +98,11 @@ export class LockService implements OnModuleDestroy {
   /** @internal The TTL, in ms, of a call without `ttlMs`. */
   get defaultTtlMs(): number {
     return this.#options.lock.ttlMs;
+  }
+
+  /** @internal How long the client of a stream may stay away, in ms, in a call without `idleMs`. */
+  get defaultIdleMs(): number {
+    return this.#options.lock.idleMs;
   }
 
   /** What the backend can do, and whose clock decides when a lock expires. */
@@ -228,8 +233,18 @@ export class LockService implements OnModuleDestroy {
 
   /** @internal For tests: marks a lock as lost at once, as its next renewal would do. */
   lose(lockId: string): void {
-    for (const lease of this.#runs.watchdog.leases())
-      if (lease.handle.lockId === lockId) lease.lose('another owner has it, or it was deleted');
+    this.#lose(lockId, 'taken', 'another owner has it, or it was deleted');
+  }
+
+  /** @internal Ends a lock whose stream nobody reads. Returns the loss. */
+  abandon(lockId: string, idleMs: number): LockError | undefined {
+    return this.#lose(lockId, 'idle', `nobody has read its stream for ${idleMs} ms`);
+  }
+
+  #lose(lockId: string, reason: LossReason, why: string): LockError | undefined {
+    const lease = this.#runs.watchdog.leases().find(({ handle }) => handle.lockId === lockId);
+    lease?.lose(reason, why);
+    return lease?.lost;
   }
 
   /**

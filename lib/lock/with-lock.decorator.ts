@@ -1,6 +1,6 @@
 import { Logger } from '@nestjs/common';
 import { signalsIn, withAnyOf } from '../method/abort-signals.js';
-import { type Around, wrapMethod } from '../method/wrap-method.js';
+import { type Around, type StreamProgress, wrapMethod } from '../method/wrap-method.js';
 import {
   type ComposableMethodDecorator,
   injectedService,
@@ -78,11 +78,17 @@ export function WithLock<Args extends unknown[]>(
       const warned = new Set<unknown>();
       const serviceOf = (self: unknown): LockService =>
         injectedService<LockService>(self, LOCK_SERVICE, '@WithLock()', name);
-      const around: Around = <T>(self: unknown, args: unknown[], body: () => T | Promise<T>) => {
+      const around: Around = <T>(
+        self: unknown,
+        args: unknown[],
+        body: () => T | Promise<T>,
+        progress: StreamProgress,
+      ) => {
         const keys = named(place, warned, keyOf, args);
         const parameter = Reflect.getOwnMetadata(LOCK_PARAMETER, target, propertyKey) as number | undefined;
         const locked = (lock: LockContext): T | Promise<T> => {
           if (parameter !== undefined) args[parameter] = lock;
+          progress.lockId = lock.lockId;
           return body();
         };
         // Not a spread, which is much slower with fields behind it.
@@ -96,6 +102,8 @@ export function WithLock<Args extends unknown[]>(
       return wrapMethod(original, {
         around,
         patienceMs: (self) => options.ttlMs ?? serviceOf(self).defaultTtlMs,
+        idleMs: (self) => options.idleMs ?? serviceOf(self).defaultIdleMs,
+        onIdle: (self, idleMs, { lockId = '' }) => serviceOf(self).abandon(lockId, idleMs),
         hangUpAt: hangUpParameter(target, propertyKey),
       });
     });

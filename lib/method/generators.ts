@@ -1,3 +1,5 @@
+import { currentResponse } from '../core/current-response.js';
+import { type Idle, ReaderWatch } from './reader-watch.js';
 import { advance, type Reader, type Scope, staying, tooLate, untilRead } from './scope.js';
 
 /** Recognises the result of an `async *` method, also of a compiled one. Streams of SDKs do not count. */
@@ -33,50 +35,53 @@ export function handOverItems(items: AsyncGenerator, reader: Reader): Promise<un
   return staying(reader, (scope) => {
     const isInTime = untilRead(scope, reader.patienceMs);
     const read = async function* (): AsyncGenerator<unknown, unknown, unknown> {
-      if (!isInTime()) throw notReadable('read', reader.patienceMs);
-      return yield* readInside(scope, () => items);
+      if (!isInTime())
+        throw tooLate(
+          'read this generator',
+          reader.patienceMs,
+          'Call the method again, and read the generator at once.',
+        );
+      return yield* readInside(scope, () => items, reader.idle);
     };
     reader.onReady(read());
   });
 }
 
-const notReadable = (did: string, patienceMs: number): Error =>
-  tooLate(`${did} this generator`, patienceMs, 'Call the method again, and read the generator at once.');
-
-/** A reader that has taken an item, and asks for no further one for this long, has left without a word. */
-const READER_AWAY_MS = 5 * 60_000;
-
 /**
  * Reads a generator inside a lock or a hold, and ends that when the generator ends or fails, or when its reader stops.
- * A reader that stays away would hold it for as long as the process lives, so it is taken to have stopped.
+ * A reader whose HTTP client stays away would hold it for as long as the process lives, so it is taken to have stopped.
  */
 export async function* readInside(
   scope: Scope,
   start: () => AsyncGenerator,
+  idle: Idle,
 ): AsyncGenerator<unknown, unknown, unknown> {
   const { progress } = scope;
   let failed = false;
-  let isOver = false;
-  let away: NodeJS.Timeout | undefined;
+  let gone: Error | undefined;
+  let watch: ReaderWatch | undefined;
   try {
     const items = scope.inside(start);
-    const stop = async (): Promise<void> => {
-      isOver = true;
+    const stop = async (reason: Error): Promise<void> => {
+      gone = reason;
       await scope.inside(() => items.return(undefined)).catch(() => {}); // The reader that would be told is gone.
       await scope.leave().catch(() => {});
     };
+    const response = scope.inside(currentResponse);
+    if (response && idle.ms < Infinity)
+      watch = new ReaderWatch(idle, (reason) => void stop(reason), response);
     // Whatever the reader does (asks, throws, stops) reaches the method. So its `finally` runs inside the lock too.
     const steps = eachStep((call) => async (value?: unknown): Promise<IteratorResult<unknown, unknown>> => {
-      clearTimeout(away);
-      if (isOver && call === 'return') return { done: true, value };
-      if (isOver) throw notReadable('asked for the next item of', READER_AWAY_MS);
+      watch?.asked();
+      if (gone && call === 'return') return { done: true, value };
+      if (gone) throw gone;
       const step = await scope.inside(() => items[call](value));
       if (step.done) {
         progress.completed = call === 'next';
         if (progress.completed) progress.returned = step.value;
       } else {
         advance(progress, step.value);
-        away = setTimeout(() => void stop(), READER_AWAY_MS).unref();
+        watch?.handedOn(step.value);
       }
       return step;
     });
@@ -86,6 +91,7 @@ export async function* readInside(
     await scope.fail(error).catch(() => {}); // The reader gets the error of the generator.
     throw error;
   } finally {
-    if (!failed) await scope.leave();
+    watch?.end();
+    if (!failed && !gone) await scope.leave();
   }
 }

@@ -1,6 +1,8 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { finished, type Readable } from 'node:stream';
+import { finished, Readable } from 'node:stream';
 import { Observable, Subject, takeUntil } from 'rxjs';
+import { currentResponse } from '../core/current-response.js';
+import { CHUNK_BYTES, isIdle, ReaderWatch } from './reader-watch.js';
 import { advance, misuse, type Reader, staying, tooLate, untilRead } from './scope.js';
 
 const SUBSCRIBE_HINT = 'Call the method once for each subscriber, and subscribe at once.';
@@ -11,7 +13,7 @@ const FILE_HINT = 'Return the file from the handler at once, or read it inside t
  * completes after the lock or the hold has ended, and fails if ending it failed.
  */
 export function handOverObservable(source: Observable<unknown>, reader: Reader): Promise<unknown> {
-  const { progress, patienceMs } = reader;
+  const { progress, patienceMs, idle } = reader;
   return staying(reader, (scope) => {
     const isInTime = untilRead(scope, patienceMs);
     let isTaken = false;
@@ -23,17 +25,25 @@ export function handOverObservable(source: Observable<unknown>, reader: Reader):
       // `takeUntil` also stops a source that emits all its items during `subscribe`.
       const stopped = new Subject<void>();
       let left = false;
+      // An Observable is not asked for its items. Only a full response shows that nobody reads them.
+      const response = scope.inside(currentResponse);
+      const watch = response && idle.ms < Infinity ? new ReaderWatch(idle, failed, response) : undefined;
       subscriber.add(() => {
         left = true;
+        watch?.end();
         stopped.next();
       });
       scope.inside(() =>
         source.pipe(takeUntil(stopped)).subscribe({
           next: (item) => {
+            if (progress.items === 0) watch?.handedOn();
             advance(progress, item);
             subscriber.next(item);
           },
-          error: (error: unknown) => void scope.fail(error).catch(failed),
+          error: (error: unknown) => {
+            if (isIdle(error)) idle.end();
+            void scope.fail(error).catch(failed);
+          },
           complete: () => {
             progress.completed = !left;
             void scope.leave().then(() => subscriber.complete(), failed);
@@ -63,33 +73,65 @@ export const isStreamedFile = (value: unknown): value is StreamedFile =>
 
 /**
  * Hands a file to the caller and resolves when its stream has closed: it was sent, it failed, or its reader stopped. The
- * stream is read in the async context of the body, so that `currentLock()` and `currentHold()` work in its source.
- * The lock or the hold lasts until then. A file that nobody reads never closes. So after `patienceMs` without a first
- * read this resolves, and the stream fails for a later reader.
+ * source is read in the async context of the body, so that `currentLock()` and `currentHold()` work in it. The lock or the
+ * hold lasts until then. A file that nobody reads never closes. So the stream fails after `patienceMs` without a first
+ * read, and after `idle.ms` in which a chunk was handed on and nobody asks for the next.
  */
-export function handOverFile(file: StreamedFile, { onReady, patienceMs }: Reader): Promise<StreamedFile> {
+export function handOverFile(
+  file: StreamedFile,
+  { onReady, patienceMs, idle }: Reader,
+): Promise<StreamedFile> {
   return new Promise((end) => {
-    const stream = file.getStream();
-    const giveUp = setTimeout(() => {
-      stream.destroy(tooLate('read this file', patienceMs, FILE_HINT));
-      end(file);
-    }, patienceMs).unref();
-    readInside(stream, () => clearTimeout(giveUp));
+    const source = file.getStream();
+    const inside = AsyncLocalStorage.snapshot();
+    const giveUp = setTimeout(
+      () => stream.destroy(tooLate('read this file', patienceMs, FILE_HINT)),
+      patienceMs,
+    ).unref();
+    const watch = idle.ms < Infinity ? new ReaderWatch(idle, (reason) => stream.destroy(reason)) : undefined;
+    const chunks = chunksOf(source, inside);
+    const stream = new Readable({
+      objectMode: source.readableObjectMode,
+      highWaterMark: 0, // A chunk is asked for when the one before it was taken.
+      read(): void {
+        clearTimeout(giveUp);
+        watch?.asked();
+        chunks.next().then(
+          ({ done, value }) => {
+            if (!done) watch?.handedOn();
+            stream.push(done ? null : value);
+          },
+          (error: Error) => stream.destroy(error),
+        );
+      },
+    });
+    Object.defineProperty(file, 'getStream', { value: () => stream, configurable: true });
     // The reader of the stream handles its error. `finished` listens too, so an error without a reader is not uncaught.
-    finished(stream, () => {
+    finished(source, (error) => void (error && stream.destroy(error)));
+    finished(stream, (error) => {
+      if (isIdle(error)) idle.end();
       clearTimeout(giveUp);
+      watch?.end();
+      source.destroy();
       end(file);
     });
     onReady(file);
   });
 }
 
-/** Pipes, pipelines, iterators and listeners all call `read()`. */
-function readInside(stream: Readable, onRead: () => void): void {
-  const inside = AsyncLocalStorage.snapshot();
-  const read = stream.read.bind(stream);
-  stream.read = (size) => {
-    onRead();
-    return inside(read, size) as unknown;
-  };
+async function* chunksOf(
+  source: Readable,
+  inside: ReturnType<typeof AsyncLocalStorage.snapshot>,
+): AsyncGenerator<unknown, void> {
+  const read: AsyncIterator<unknown> = inside(() => source[Symbol.asyncIterator]());
+  for (let step; !(step = await inside(() => read.next())).done;) yield* inChunks(step.value);
+}
+
+/** A long chunk would take its time to leave, in which nobody can tell whether it is read. */
+function* inChunks(item: unknown): Generator<unknown> {
+  const bytes = typeof item === 'string' && item.length > CHUNK_BYTES ? Buffer.from(item) : item;
+  if (!(bytes instanceof Uint8Array)) yield bytes;
+  else
+    for (let from = 0; from < bytes.length; from += CHUNK_BYTES)
+      yield bytes.subarray(from, from + CHUNK_BYTES);
 }

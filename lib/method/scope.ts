@@ -1,5 +1,6 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { SyncGuardError } from '../core/errors.js';
+import type { Idle } from './reader-watch.js';
 
 /** How far the stream of a wrapped method has come. It does not change if the method returns no stream. */
 export interface StreamProgress {
@@ -10,6 +11,8 @@ export interface StreamProgress {
   returned?: unknown;
   /** The stream ended by itself. False where it failed, and where its reader stopped it by `return` or `throw`. */
   completed: boolean;
+  /** The id of the lock around the stream, if there is one. */
+  lockId?: string;
 }
 
 export function advance(progress: StreamProgress, item: unknown): void {
@@ -31,6 +34,7 @@ export interface Scope {
 /** Where the stream of a body goes, while the lock or the hold goes on. */
 export interface Reader {
   readonly patienceMs: number;
+  readonly idle: Idle;
   readonly progress: StreamProgress;
   onReady(stream: unknown): void;
   /** Resolves when the lock or the hold has ended. */

@@ -4,6 +4,7 @@ import {
   Inject,
   type InjectionToken,
   Module,
+  type NestModule,
   type OnApplicationShutdown,
   type OnModuleInit,
   type Provider,
@@ -13,6 +14,7 @@ import { budgetEvents } from '../assembly/observed-budgets.js';
 import { ScriptLoader } from '../assembly/script-loader.js';
 import { BudgetService } from '../budget/budget.service.js';
 import { BUDGET_SERVICE } from '../budget/with-budget.decorator.js';
+import { areResponsesWanted } from '../core/current-response.js';
 import { SyncGuardConfigError } from '../core/errors.js';
 import { boolean, knownOptions } from '../core/validate.js';
 import { CounterService } from '../counter/counter.service.js';
@@ -26,6 +28,7 @@ import { haveOneServer } from '../redis/same-server.js';
 import { SecretService } from '../secret/secret.service.js';
 import { catchAllsBeforeOurs } from '../transport/catch-all-filters.js';
 import { globalEnhancers } from '../transport/global-settings.js';
+import { keepResponses } from '../transport/keep-responses.js';
 import {
   DisabledExceptionFilter,
   MAX_RETRY_AFTER_MS,
@@ -147,20 +150,23 @@ const providers: Provider[] = [
     SyncGuardHealthIndicator,
   ],
 })
-export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
+export class SyncGuardModule implements NestModule, OnModuleInit, OnApplicationShutdown {
   readonly #parts: Parts;
   readonly #modules: ModulesContainer;
   readonly #moduleRef: ModuleRef;
+  readonly #host: HttpAdapterHost;
 
   /** @internal */
   constructor(
     @Inject(SYNCGUARD_PARTS) parts: Parts,
     @Inject(ModulesContainer) modules: ModulesContainer,
     @Inject(ModuleRef) moduleRef: ModuleRef,
+    @Inject(HttpAdapterHost) host: HttpAdapterHost,
   ) {
     this.#parts = parts;
     this.#modules = modules;
     this.#moduleRef = moduleRef;
+    this.#host = host;
   }
 
   /**
@@ -191,6 +197,11 @@ export class SyncGuardModule implements OnModuleInit, OnApplicationShutdown {
       );
     const checked = { ...options, isGlobal: boolean('isGlobal', given.isGlobal ?? true) };
     return { ...withHiddenOptions(ConfigurableModuleClass.forRootAsync(checked)), module: this };
+  }
+
+  /** Nest calls this when it has its HTTP adapter, and has not registered the routes yet. */
+  configure(): void {
+    if (areResponsesWanted()) keepResponses(this.#host);
   }
 
   onModuleInit(): void {
