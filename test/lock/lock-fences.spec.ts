@@ -127,6 +127,7 @@ describe('fence counters', () => {
           countsAll: '1',
           process: '',
           ticket: '',
+          nested: '',
           queueMs: '',
         },
         ...{ keeps: '', keysJson: `,"keys":${JSON.stringify(keys)}` },
