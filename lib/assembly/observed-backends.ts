@@ -5,6 +5,7 @@ import {
   keyOf,
   type LimitBackend,
   type LimitCheck,
+  nameOf,
   type Subject,
 } from '../limit/limit.backend.js';
 import type { FenceBackend } from '../lock/fence.backend.js';
@@ -54,7 +55,8 @@ function ofDecisions(decisions: readonly BackendDecision[] = [], checks: readonl
 const deniedForMs = (decision: BackendDecision | undefined): number =>
   decision?.status === 'denied' ? decision.retryAfterMs : 0;
 
-const LIMIT: Descriptions<LimitBackend> = {
+/** A note belongs to the check that has set the block, and is no operation of its own. */
+const LIMIT: Omit<Descriptions<LimitBackend>, 'note'> = {
   check: ofDecisions,
   confirm: ofDecision,
   renew: ofChange,
@@ -64,6 +66,7 @@ const LIMIT: Descriptions<LimitBackend> = {
   reset: ofChange,
   block: ofChange,
   unblock: ofChange,
+  lift: (_, account) => ({ policy: nameOf(account), key: keyOf(account) }),
 };
 
 const FENCE: Descriptions<FenceBackend> = {

@@ -10,11 +10,13 @@ import {
   userKey,
 } from '../core/validate.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
+import { accountOf } from './accounts.js';
 import { DenyCache } from './deny-cache.js';
 import {
   type BackendDecision,
   type CallOptions,
   identityIn,
+  isOfKnown,
   isUncounted,
   keyOf,
   type LimitBackend,
@@ -30,12 +32,16 @@ import {
   validateCost,
 } from './limit.policy.js';
 import { IN_FLIGHT_MS } from './limit.times.js';
-import type { DeniedDecision, LimiterDecision } from './limit.types.js';
-import { needsRequest, policiesInCall, unknownPolicy, validateBlock } from './limit.validate.js';
-import type { LimitCallOptions, PolicyRef } from './policy.types.js';
+import type { DeniedDecision, FoundAttempts, LimiterDecision, PeekedDecision } from './limit.types.js';
+import { invalidCall, needsRequest, policiesInCall, unknownPolicy, validateBlock } from './limit.validate.js';
+import { NamedKeys } from './named-keys.js';
+import type { KeyParts, LimitCallOptions, PolicyRef } from './policy.types.js';
 
 export interface AbuseLimiterOptions {
-  readonly limit: Pick<ResolvedLimitOptions, 'onError' | 'keyBy' | 'commandTimeoutMs' | 'denyCacheMs'>;
+  readonly limit: Pick<
+    ResolvedLimitOptions,
+    'onError' | 'keyBy' | 'commandTimeoutMs' | 'denyCacheMs' | 'ipv6Subnet' | 'normalize'
+  >;
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
   /** Emits an event for each call that the deny cache answers. The backend emits the events of all other calls. */
   readonly emit?: Emit | undefined;
@@ -73,6 +79,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
   readonly #denyCache: DenyCache;
   readonly #retries = new BackgroundRetries();
   readonly #options: AbuseLimiterOptions;
+  readonly #keys: NamedKeys;
   readonly #inline = new WeakMap<object, readonly ResolvedPolicy[]>();
   #warnedOfShortWindow = false;
   readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
@@ -80,6 +87,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
   /** @internal The module creates the service. `fallback` counts in this process, for `onError: 'memory'`. */
   constructor(backend: LimitBackend, fallback: LimitBackend, options: AbuseLimiterOptions) {
     this.#options = options;
+    this.#keys = new NamedKeys(options.limit);
     this.#outage = new LimitOutage(backend, fallback);
     // The memory backend answers without a round trip, so it needs no deny cache.
     this.#denyCache = new DenyCache(backend.backend === 'memory' ? 0 : options.limit.denyCacheMs);
@@ -117,29 +125,59 @@ export class AbuseLimiterService implements OnModuleDestroy {
    * limit without `blockMs` is used up. If the limit has a `blockMs` and is used up, `peek` still allows the key, because
    * only the next call sets the block. While Redis does not answer, the policy's `onError` decides, as in `check`.
    *
+   * @param key - the key, or the values by which a route counts ({@link KeyParts})
    * @param options - `cost`: decides as about a call of this cost. Default: that of the policy, or 1 if it is a function.
+   * @returns the decision, with `known`: whether anything is remembered about the key
    */
-  async peek(key: string, policy: PolicyRef, options: LimitCallOptions = {}): Promise<LimiterDecision> {
+  async peek(
+    key: string | KeyParts,
+    policy: PolicyRef,
+    options: LimitCallOptions = {},
+  ): Promise<PeekedDecision> {
     const { cost, signal } = checked(() => callOptions(options, ['cost']));
     const checks = this.#subjects(key, policy).map((subject) => ({
       ...subject,
       cost: costUnder(subject.policy, cost),
     }));
-    const { decision } = await this.#outage.ask(checks, (backend) =>
+    const { decision, replies = [] } = await this.#outage.ask(checks, (backend) =>
       Promise.all(checks.map((check) => backend.peek(check, this.#call(signal)))),
     );
-    return decision;
+    return {
+      ...decision,
+      known: replies.some((reply, i) => isOfKnown((checks[i] as PolicyCheck).policy, reply)),
+    };
+  }
+
+  /**
+   * Returns the key that a route makes of a request with these values, for a name with one limit.
+   *
+   * @throws LimitError `InvalidArgument` if the name has several limits, or if a part is missing or unknown
+   * @example await limiter.block(limiter.keyOf('signup', { ip: '203.0.113.7' }), 'signup', days(1));
+   */
+  keyOf(policy: PolicyRef, parts: KeyParts): string {
+    const policies = this.policies(policy);
+    if (policies.length > 1)
+      throw invalidCall(
+        `The policy ${policies[0]?.name} has ${policies.length} limits, which count by different keys.`,
+        'Pass the parts in place of a key to `peek`, `reset`, `unblock` or `forgive`: they then reach all of its limits.',
+      );
+    return this.#keys.keysOf(policies, parts)[0] as string;
   }
 
   /**
    * Forgets everything about the key: its attempts, its block and its penalties. While Redis does not answer, `reset`,
    * `block`, `unblock` and `forgive` throw. They still change what this process counts for `onError: 'memory'`.
    *
+   * @param key - the key, or the values by which a route counts ({@link KeyParts}): then of each limit of the name
+   * @returns what was there before: of several limits whether any was blocked, and the sum of their attempts
    * @throws LimitError `InvalidArgument` for a wrong call, `Aborted` for an aborted `signal`. `ServiceUnavailable`,
    * `NetworkTimeout` or `AuthFailed` if Redis did not confirm the change.
+   * @example await limiter.reset({ ip: '203.0.113.7', 'body.email': 'ann@example.org' }, 'login');
    */
-  async reset(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<void> {
-    await this.#change(key, policy, options, (backend, subject, call) => backend.reset(subject, call));
+  async reset(key: string | KeyParts, policy: PolicyRef, options: SignalOption = {}): Promise<FoundAttempts> {
+    return foundIn(
+      await this.#change(key, policy, options, (backend, subject, call) => backend.reset(subject, call)),
+    );
   }
 
   /**
@@ -161,18 +199,62 @@ export class AbuseLimiterService implements OnModuleDestroy {
     );
   }
 
-  /** Ends a block. The window that had set the block starts again with no attempts. The penalties of the key stay. */
-  async unblock(key: string, policy: PolicyRef, options: SignalOption = {}): Promise<void> {
-    await this.#change(key, policy, options, (backend, subject, call) => backend.unblock(subject, call));
+  /**
+   * Ends a block. The window that had set the block starts again with no attempts. The penalties of the key stay. The key
+   * may be parts, and what was there is returned, as in `reset`.
+   */
+  async unblock(
+    key: string | KeyParts,
+    policy: PolicyRef,
+    options: SignalOption = {},
+  ): Promise<FoundAttempts> {
+    return foundIn(
+      await this.#change(key, policy, options, (backend, subject, call) => backend.unblock(subject, call)),
+    );
   }
 
-  /** Takes back the newest `n` attempts, as if they had not been made. A block stays. */
-  async forgive(key: string, policy: PolicyRef, n = 1, options: SignalOption = {}): Promise<void> {
+  /**
+   * Takes back the newest `n` attempts, as if they had not been made. A block stays. The key may be parts, and what was
+   * there is returned, as in `reset`.
+   */
+  async forgive(
+    key: string | KeyParts,
+    policy: PolicyRef,
+    n = 1,
+    options: SignalOption = {},
+  ): Promise<FoundAttempts> {
     const count = checked(() => integer('n', n, 1));
     const id = createCallId();
-    await this.#change(key, policy, options, (backend, subject, call) =>
-      backend.forgive(subject, count, id, call),
+    return foundIn(
+      await this.#change(key, policy, options, (backend, subject, call) =>
+        backend.forgive(subject, count, id, call),
+      ),
     );
+  }
+
+  /**
+   * Lifts the lockout of an account wherever it was locked out: ends the blocks that limits of this name have set for it, from
+   * any address, and forgets what they count there. For the moment after a password reset: who resets it knows the account,
+   * but not the addresses. Blocks set by hand stay. Other processes may deny for up to `denyCacheMs` more.
+   *
+   * @param parts - the values that name the account, as in `keyBy`, without the address
+   * @returns how many blocks were lifted
+   * @throws LimitError as `reset` does
+   * @example await limiter.lift('login', { 'body.email': 'ann@example.org' });
+   */
+  async lift(policy: PolicyRef, parts: KeyParts, options: SignalOption = {}): Promise<{ lifted: number }> {
+    const { signal } = checked(() => callOptions(options, []));
+    const accounts = this.#keys.accountsOf(this.policies(policy), parts);
+    const call = this.#call(signal);
+    const isMeant = (identity: string): boolean => accounts.includes(accountOf(identity) ?? '');
+    try {
+      const lifted = await this.#outage.onAll(isMeant, (backend) =>
+        accounts.map((account) => backend.lift(account, call)),
+      );
+      return { lifted: lifted.reduce((sum, each) => sum + each, 0) };
+    } finally {
+      this.#denyCache.forget(isMeant);
+    }
   }
 
   /**
@@ -259,17 +341,17 @@ export class AbuseLimiterService implements OnModuleDestroy {
   }
 
   /** The next decision may come from the backend, the fallback or the deny cache. So all three change. */
-  async #change(
-    key: string,
+  async #change<Reply>(
+    key: string | KeyParts,
     policy: PolicyRef,
     options: SignalOption,
-    operate: (backend: LimitBackend, subject: PolicySubject, call: CallOptions) => Promise<void>,
-  ): Promise<void> {
+    operate: (backend: LimitBackend, subject: PolicySubject, call: CallOptions) => Promise<Reply>,
+  ): Promise<Reply[]> {
     const { signal } = checked(() => callOptions(options, []));
     const subjects = this.#subjects(key, policy);
     const call = this.#call(signal);
     try {
-      await this.#outage.onBoth(subjects, (backend) =>
+      return await this.#outage.onBoth(subjects, (backend) =>
         subjects.map((subject) => operate(backend, subject, call)),
       );
     } finally {
@@ -299,13 +381,13 @@ export class AbuseLimiterService implements OnModuleDestroy {
     return every;
   }
 
-  #subjects(key: string, ref: PolicyRef): PolicySubject[] {
-    return this.policies(ref).map((policy) => ({
+  #subjects(key: string | KeyParts, ref: PolicyRef): PolicySubject[] {
+    const policies = this.policies(ref);
+    const isParts = typeof key === 'object' && key !== null;
+    const keys = isParts ? this.#keys.keysOf(policies, key) : [checked(() => userKey(key))];
+    return policies.map((policy, i) => ({
       policy,
-      identity: identityIn(
-        policy.name,
-        checked(() => userKey(key)),
-      ),
+      identity: identityIn(policy.name, keys[isParts ? i : 0] as string),
     }));
   }
 
@@ -335,10 +417,25 @@ export class AbuseLimiterService implements OnModuleDestroy {
     const askedAtMs = performance.now();
     const asked = await this.#outage.ask(checks, operate, at);
     const { decision, by, decisions, replies, backend } = asked;
+    if (!decision.allowed && replies) this.#note(checks, replies, backend);
     if (!decision.allowed && !decision.degraded)
       for (const [i, { identity }] of checks.entries())
         this.#denyCache.add(identity, replies?.[i], askedAtMs);
     return { decision, by, checks, decisions, counted: replies && { backend, callId } };
+  }
+
+  /** Notes the blocks that a call has set, for `lift`. If Redis does not answer, this goes on in the background. */
+  #note(checks: readonly PolicyCheck[], replies: readonly BackendDecision[], backend: LimitBackend): void {
+    for (const [i, { identity }] of checks.entries()) {
+      const reply = replies[i];
+      if (reply?.status !== 'denied' || !reply.isNew || reply.scope === 'manual') continue;
+      const account = accountOf(identity);
+      if (account === undefined) continue;
+      const note = (): Promise<void> => backend.note(identity, account, reply.retryAfterMs, this.#call());
+      note().catch((fault: unknown) =>
+        this.#retries.start(() => note().then(() => true), reply.retryAfterMs, fault),
+      );
+    }
   }
 
   #call(signal?: AbortSignal): CallOptions {
@@ -365,6 +462,12 @@ function costUnder(policy: ResolvedPolicy, given: number | undefined): number {
   if (isUncounted(policy)) return 0;
   return given ?? (typeof policy.cost === 'number' ? policy.cost : 1);
 }
+
+/** Of several limits: whether any was blocked, and the sum of their attempts. */
+const foundIn = (found: readonly FoundAttempts[]): FoundAttempts => ({
+  blocked: found.some(({ blocked }) => blocked),
+  attempts: found.reduce((sum, { attempts }) => sum + attempts, 0),
+});
 
 const CALL_ID_BYTES = 6;
 /** Random bytes for 512 ids. Drawing them in one go is cheaper than drawing 6 bytes a call. */

@@ -56,6 +56,12 @@ export class DenyCache {
     });
   }
 
+  /** Forgets the blocks of all identities that are meant. */
+  forget(isMeant: (identity: string) => boolean): void {
+    this.#deletedAtMs = this.now();
+    for (const identity of this.#entries.keys()) if (isMeant(identity)) this.#entries.delete(identity);
+  }
+
   delete(identity: string): void {
     this.#deletedAtMs = this.now();
     this.#entries.delete(identity);

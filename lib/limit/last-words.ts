@@ -31,6 +31,10 @@ export class LastWords {
     }
   }
 
+  forget(isMeant: (identity: string) => boolean): void {
+    for (const identity of this.#words.keys()) if (isMeant(identity)) this.#words.delete(identity);
+  }
+
   delete(identity: string): void {
     this.#words.delete(identity);
   }

@@ -1,5 +1,11 @@
 import { IN_FLIGHT_MS, MAX_SLACK_MS, SLACK_WINDOWS } from './limit.times.js';
-import type { AllowedDecision, CountedCalls, DeniedDecision, LimitAlgorithm } from './limit.types.js';
+import type {
+  AllowedDecision,
+  CountedCalls,
+  DeniedDecision,
+  FoundAttempts,
+  LimitAlgorithm,
+} from './limit.types.js';
 
 /** The most limits that one call is counted against. */
 export const MAX_CHECKS = 8;
@@ -52,6 +58,8 @@ export interface BackendAllowed extends LimitCounts {
   readonly status: 'allowed';
   /** How long until the short window is empty again, in ms. */
   readonly resetMs: number;
+  /** Of a peek: nothing is remembered about the key. */
+  readonly isUnknown?: true;
 }
 
 export interface BackendDenied extends LimitCounts, Pick<DeniedDecision, 'scope' | 'reason'> {
@@ -60,6 +68,8 @@ export interface BackendDenied extends LimitCounts, Pick<DeniedDecision, 'scope'
   readonly retryAfterMs: number;
   /** Whether there is a block, which denies every call until it ends. */
   readonly blocked: boolean;
+  /** Whether this call has set the block, or may have. */
+  readonly isNew?: boolean;
 }
 
 export type LimitCounts = Pick<AllowedDecision, 'shortCount' | 'longCount'>;
@@ -78,6 +88,9 @@ export interface ConfirmOptions extends CallOptions {
 
 /** The length of the random part of a call's id. After it the id may have the route of the call. */
 export const CALL_ID_LENGTH = 8;
+
+export const longestWindowMs = ({ shortWindowMs, longWindowMs }: LimitRules): number =>
+  Math.max(shortWindowMs, longWindowMs);
 
 /** How long a log with calls in flight is kept, in ms. */
 export const keepMs = ({ shortWindowMs, longWindowMs }: LimitRules): number =>
@@ -118,10 +131,17 @@ export interface LimitBackend {
   /** Returns the decision that a call of this cost would get now. Counts nothing. */
   peek(check: LimitCheck, options?: CallOptions): Promise<BackendDecision>;
   // What these do is said at the service's methods of the same names.
-  forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void>;
-  reset(subject: Subject, options?: CallOptions): Promise<void>;
+  forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<FoundAttempts>;
+  reset(subject: Subject, options?: CallOptions): Promise<FoundAttempts>;
   block(subject: Subject, blockMs: number, reason: string, options?: CallOptions): Promise<void>;
-  unblock(subject: Subject, options?: CallOptions): Promise<void>;
+  unblock(subject: Subject, options?: CallOptions): Promise<FoundAttempts>;
+  /** Notes the block of an identity under its account, for as long as it lasts, so that `lift` finds it. */
+  note(identity: string, account: string, blockMs: number, options?: CallOptions): Promise<void>;
+  /**
+   * Removes what is counted under the account, of each identity that has been noted and is blocked, and not by hand. Returns
+   * how many these were.
+   */
+  lift(account: string, options?: CallOptions): Promise<number>;
   /**
    * Counts at least what Redis has said last about a key, `agoMs` ago: a full key stays full, a block stays a block. Only the
    * backend in memory has it, which counts while Redis does not answer.
@@ -135,7 +155,15 @@ export interface LimitBackend {
  */
 export const identityIn = (name: string, key: string): string => `${name}\0${key}`;
 
+export const nameOf = (identity: string): string => identity.slice(0, identity.indexOf('\0'));
+
 export const keyOf = (identity: string): string => identity.slice(identity.indexOf('\0') + 1);
+
+/** Returns whether a peek has found anything. A limit that counts nothing remembers blocks only. */
+export const isOfKnown = (policy: Pick<CountedPolicy, 'rules'>, reply: BackendDecision): boolean =>
+  reply.status === 'denied'
+    ? reply.blocked || reply.shortCount > 0
+    : !reply.isUnknown && !isUncounted(policy);
 
 /** Returns whether a limit is 0 or unlimited, so that no call is counted against it. */
 export const isUncounted = ({ rules: { shortThreshold } }: Pick<CountedPolicy, 'rules'>): boolean =>

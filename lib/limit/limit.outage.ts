@@ -101,14 +101,30 @@ export class LimitOutage {
     });
   }
 
-  /** Runs operations that change keys on both backends. Throws a fault when all are done. */
-  async onBoth(
+  /** Runs operations that change keys on both backends. Throws a fault when all are done. Returns what the backend replies. */
+  async onBoth<Reply>(
     subjects: readonly PolicySubject[],
-    operate: (backend: LimitBackend) => Promise<void>[],
-  ): Promise<void> {
+    operate: (backend: LimitBackend) => Promise<Reply>[],
+  ): Promise<Reply[]> {
     for (const { identity } of subjects) this.#lastWords.delete(identity);
-    const settled = await Promise.allSettled([...new Set([this.backend, this.fallback])].flatMap(operate));
-    for (const each of settled) if (each.status === 'rejected') throw LimitError.from(each.reason);
+    return this.#both(operate);
+  }
+
+  /** Runs operations on all identities that are meant, as {@link onBoth} does. */
+  onAll<Reply>(
+    isMeant: (identity: string) => boolean,
+    operate: (backend: LimitBackend) => Promise<Reply>[],
+  ): Promise<Reply[]> {
+    this.#lastWords.forget(isMeant);
+    return this.#both(operate);
+  }
+
+  async #both<Reply>(operate: (backend: LimitBackend) => Promise<Reply>[]): Promise<Reply[]> {
+    const replies = operate(this.backend);
+    const others = this.fallback === this.backend ? [] : operate(this.fallback);
+    for (const each of await Promise.allSettled([...replies, ...others]))
+      if (each.status === 'rejected') throw LimitError.from(each.reason);
+    return Promise.all(replies);
   }
 }
 

@@ -103,5 +103,18 @@ export interface DeniedDecision {
   readonly degraded?: true;
 }
 
+/** What `reset`, `unblock` and `forgive` have found before they changed it. */
+export interface FoundAttempts {
+  readonly blocked: boolean;
+  /** Those of the longest window, also those that a block was set for. Calls in flight are not among them. */
+  readonly attempts: number;
+}
+
+/** What `peek` returns. */
+export type PeekedDecision = LimiterDecision & {
+  /** Whether anything is remembered about the key: attempts, calls in flight, a block or penalties. */
+  readonly known: boolean;
+};
+
 /** The decision about one call. A denied call is a value and not an exception. */
 export type LimiterDecision = AllowedDecision | DeniedDecision;

@@ -65,7 +65,7 @@ export const needsRequest = ({ name }: ResolvedPolicy): LimitError =>
     'Use it in @RateLimit, where there is a request. AbuseLimiterService needs numbers.',
   );
 
-const invalidCall = (message: string, hint?: string): LimitError =>
+export const invalidCall = (message: string, hint?: string): LimitError =>
   new LimitError({ code: 'InvalidArgument', message, hint });
 
 // What functions of the app return for one call. An unusable value is a mistake of the app: the call fails with 500, and

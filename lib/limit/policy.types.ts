@@ -42,6 +42,12 @@ export type KeyPart = string | FromContext<string | undefined>;
  */
 export type Normalize = (value: unknown, part: string, folded: string | undefined) => string | undefined;
 
+/**
+ * The values by which a route counts a call, named as in `keyBy`, in place of a key: `{ ip, 'body.email': email }`. They are
+ * compared as those of a request are. What a function in `keyBy` returns is named `key`.
+ */
+export type KeyParts = Readonly<Record<string, unknown>>;
+
 /** The options of a policy besides its limits. */
 export interface LimitPolicyOptions {
   /** The name of the limiter. Policies of the same name count together. 1 to 200 printable ASCII characters. */

@@ -70,6 +70,7 @@ export interface LimitEvent extends SyncGuardEventOf<
   | 'reset'
   | 'block'
   | 'unblock'
+  | 'lift'
   | 'counter.increment'
   | 'counter.peek'
   | 'counter.reset'

@@ -7,7 +7,7 @@ import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.
 import { withLimit } from '../../lib/limit/limit.validate.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import type { DeniedDecision, LimiterDecision } from '../../lib/limit/limit.types.js';
-import type { LimitPolicy } from '../../lib/limit/policy.types.js';
+import type { LimitPolicy, PolicyRef } from '../../lib/limit/policy.types.js';
 import { RateLimit } from '../../lib/limit/route/rate-limit.decorator.js';
 import { AbuseLimiterService, createCallId } from '../../lib/limit/abuse-limiter.service.js';
 import { days, hours, minutes, seconds } from '../../lib/core/time.js';
@@ -771,6 +771,7 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
             longCount: 2,
             remaining: 2,
             resetMs: seconds(40),
+            known: true,
           });
         expect(await limiter.peek('bob', LOGIN)).toMatchObject({ shortCount: 0, remaining: 4, resetMs: 0 });
       });
@@ -791,6 +792,28 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         }
       });
 
+      it('says whether the key is known', async () => {
+        const known = async (key: string, policy: PolicyRef): Promise<boolean> =>
+          (await limiter.peek(key, policy)).known;
+        const unlimited = { name: 'unlimited', limit: 'unlimited', windowMs: 1_000 } as const;
+        for (const policy of [LOGIN, API, BULK, unlimited]) {
+          expect(await known('ann', policy)).toBe(false);
+          await limiter.check('ann', policy);
+          expect(await known('ann', policy)).toBe(policy !== unlimited);
+          expect(await known('bob', policy)).toBe(false);
+          await limiter.reset('ann', policy);
+          expect(await known('ann', policy)).toBe(false);
+          await limiter.block('ann', policy, seconds(1));
+          expect(await known('ann', policy)).toBe(true);
+          await limiter.unblock('ann', policy);
+          expect(await known('ann', policy)).toBe(false);
+        }
+        await attempts(3, LOGIN, 'bob');
+        expect(await known('bob', [LOGIN, API])).toBe(true);
+        advance(hours(25));
+        expect(await known('bob', LOGIN)).toBe(false);
+      });
+
       it('sees blocks, and limits that are used up', async () => {
         await attempts(5);
         await attempts(3, API);
@@ -804,6 +827,133 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
           allowed: false,
           retryAfterSecs: 6,
           shortCount: 3,
+        });
+      });
+    });
+
+    describe('by parts in place of a key', () => {
+      const ADDRESS = '203.0.113.7';
+      const EMAIL = 'ann@example.org';
+      const tiers = { temp: { windowMs: minutes(1), threshold: 2, blockMs: minutes(10) } };
+      const BOTH = { ...tiers, name: 'guesses', keyBy: ['ip', 'body.email'] } satisfies LimitPolicy;
+      const BY_IP = { ...tiers, name: 'guesses#2', keyBy: 'ip' } satisfies LimitPolicy;
+      const BY_EMAIL = { ...tiers, name: 'guesses#3', keyBy: 'body.email' } satisfies LimitPolicy;
+      const GUESSES = [BOTH, BY_IP, BY_EMAIL];
+      const parts = { ip: ADDRESS, 'body.email': EMAIL };
+      const byIp = JSON.stringify([['ip', ADDRESS]]);
+      const byEmail = JSON.stringify([['body.email', EMAIL]]);
+      const byBoth = JSON.stringify([
+        ['ip', ADDRESS],
+        ['body.email', EMAIL],
+      ]);
+      const block = async (key: string, policy: LimitPolicy): Promise<void> => {
+        for (let i = 0; i < 2; i++) await limiter.check(key, policy);
+      };
+      const isDenied = async (key: string, policy: LimitPolicy): Promise<boolean> =>
+        !(await limiter.peek(key, policy)).allowed;
+
+      it('keyOf gives the key that a route makes', () => {
+        expect(limiter.keyOf(BOTH, { ip: `::ffff:${ADDRESS}`, 'body.email': ' ANN@example.org\u200b' })).toBe(
+          byBoth,
+        );
+        expect(limiter.keyOf(BOTH, { ip: ADDRESS, 'body.email': '' })).toBe(byIp);
+        const by = (keyBy: LimitPolicy['keyBy'], given: object): string =>
+          limiter.keyOf({ ...API, keyBy } as LimitPolicy, given as Record<string, unknown>);
+        expect(by('ip', { ip: '2001:db8::1' })).toBe('[["ip","2001:db8:0:0::/64"]]');
+        expect(by('user', { user: { id: 7 } })).toBe('[["user","7"]]');
+        expect(by('user', { user: 'U\u200b7' })).toMatch(/^\[\["user","[\w-]{43}"\]\]$/);
+        expect(by('headers.x-api-key', { 'headers.x-api-key': 'Key' })).toBe('[["headers.x-api-key","Key"]]');
+        expect(by(() => 'a', { key: 'a' })).toBe('[["key","a"]]');
+        expect(by('route', { ip: ADDRESS, route: 'GET /' })).toBe(`[["ip","${ADDRESS}"],["route","GET /"]]`);
+        expect(by('body.email', { 'body.email': ['a', 'b'] })).toBe(by('body.email', { 'body.email': {} }));
+      });
+
+      it('refuses parts that are missing or unknown, and a key of several limits', () => {
+        const keyOf = (policy: PolicyRef, given: object) => () =>
+          limiter.keyOf(policy, given as Record<string, unknown>);
+        expect(keyOf(BOTH, { ip: ADDRESS })).toThrow(/lack `body.email`/);
+        expect(keyOf(BOTH, { ip: ADDRESS, 'body.email': undefined })).toThrow(/lack `body.email`/);
+        expect(keyOf(BY_IP, { ip: ADDRESS, 'body.mail': EMAIL })).toThrow(/counts by `body.mail`/);
+        expect(keyOf(GUESSES, parts)).toThrow(/has 3 limits/);
+        expect(keyOf('nobody', parts)).toThrow(LimitError);
+      });
+
+      it('peek, unblock, forgive and reset reach each limit of a name', async () => {
+        await block(byBoth, BOTH);
+        await limiter.check(byIp, BY_IP);
+        expect(await limiter.peek(parts, GUESSES)).toMatchObject({
+          allowed: false,
+          scope: 'temp',
+          known: true,
+        });
+        expect(await limiter.forgive(parts, GUESSES)).toEqual({ blocked: true, attempts: 3 });
+        expect(await limiter.unblock(parts, GUESSES)).toEqual({ blocked: true, attempts: 1 });
+        await block(byEmail, BY_EMAIL);
+        expect(await limiter.reset(parts, GUESSES)).toEqual({ blocked: true, attempts: 3 });
+        expect(await limiter.peek(parts, GUESSES)).toMatchObject({ allowed: true, known: false });
+        await expect(limiter.reset({ ip: ADDRESS }, GUESSES)).rejects.toMatchObject({
+          code: 'InvalidArgument',
+        });
+      });
+
+      describe('lift', () => {
+        const from = (address: string, email = EMAIL): string =>
+          JSON.stringify([
+            ['ip', address],
+            ['body.email', email],
+          ]);
+
+        it('lifts the blocks of an account from all addresses, with their counts, and no others', async () => {
+          for (const n of [1, 2, 3]) await block(from(`203.0.113.${n}`), BOTH);
+          await block(from(ADDRESS, 'bob@example.org'), BOTH);
+          await limiter.check(from('203.0.113.9'), BOTH);
+          await block(byIp, BY_IP);
+          await block(byEmail, BY_EMAIL);
+          expect(await limiter.lift(GUESSES, { 'body.email': ' Ann@example.org' })).toEqual({ lifted: 4 });
+          for (const n of [1, 2, 3])
+            expect(await limiter.peek(from(`203.0.113.${n}`), BOTH)).toMatchObject({
+              allowed: true,
+              known: false,
+            });
+          expect(await isDenied(byEmail, BY_EMAIL)).toBe(false);
+          expect(await isDenied(from(ADDRESS, 'bob@example.org'), BOTH)).toBe(true);
+          expect(await isDenied(byIp, BY_IP)).toBe(true);
+          expect(await limiter.peek(from('203.0.113.9'), BOTH)).toMatchObject({ shortCount: 1 });
+          expect(await limiter.lift(GUESSES, { 'body.email': EMAIL })).toEqual({ lifted: 0 });
+        });
+
+        it('lifts a block that was set again, and no block that is over', async () => {
+          await block(from(ADDRESS), BOTH);
+          await limiter.lift(GUESSES, { 'body.email': EMAIL });
+          await block(from(ADDRESS), BOTH);
+          expect(await limiter.lift(GUESSES, { 'body.email': EMAIL })).toEqual({ lifted: 1 });
+          await block(from(ADDRESS), BOTH);
+          advance(minutes(10));
+          expect(await limiter.lift(GUESSES, { 'body.email': EMAIL })).toEqual({ lifted: 0 });
+        });
+
+        it('leaves a block by hand', async () => {
+          await block(from(ADDRESS), BOTH);
+          await limiter.block(from(ADDRESS), BOTH, minutes(20));
+          await limiter.block(byEmail, BY_EMAIL, minutes(20));
+          expect(await limiter.lift(GUESSES, { 'body.email': EMAIL })).toEqual({ lifted: 0 });
+          expect(await isDenied(from(ADDRESS), BOTH)).toBe(true);
+        });
+
+        it('finds accounts that are no ASCII', async () => {
+          const email = 'änn@example.org';
+          const key = limiter.keyOf(BOTH, { ip: ADDRESS, 'body.email': email });
+          await block(key, BOTH);
+          expect(await limiter.lift(BOTH, { 'body.email': email })).toEqual({ lifted: 1 });
+          expect(await isDenied(key, BOTH)).toBe(false);
+        });
+
+        it('refuses parts that name no account', async () => {
+          const wrong = { code: 'InvalidArgument' };
+          await expect(limiter.lift(BY_IP, { ip: ADDRESS })).rejects.toMatchObject(wrong);
+          await expect(limiter.lift(GUESSES, parts)).rejects.toMatchObject(wrong);
+          await expect(limiter.lift(GUESSES, {})).rejects.toMatchObject(wrong);
+          await expect(limiter.lift(GUESSES, { 'body.email': '' })).rejects.toMatchObject(wrong);
         });
       });
     });
@@ -856,6 +1006,40 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         await attempts(5);
         await limiter.forgive('ann', LOGIN, 5);
         expect(await attempt()).toMatchObject({ allowed: false });
+      });
+
+      it('reset, unblock and forgive say what they have found', async () => {
+        const change = {
+          reset: (key = 'ann', policy: PolicyRef = LOGIN) => limiter.reset(key, policy),
+          unblock: (key = 'ann', policy: PolicyRef = LOGIN) => limiter.unblock(key, policy),
+          forgive: (key = 'ann', policy: PolicyRef = LOGIN) => limiter.forgive(key, policy),
+        };
+        const nothing = { blocked: false, attempts: 0 };
+        for (const operation of Object.values(change)) {
+          expect(await operation()).toEqual(nothing);
+          await attempts(2);
+          expect(await operation()).toEqual({ blocked: false, attempts: 2 });
+          await limiter.reset('ann', LOGIN);
+          await attempts(6);
+          expect(await operation()).toEqual({ blocked: true, attempts: 5 });
+          await limiter.reset('ann', LOGIN);
+          await attempts(2);
+          await limiter.block('ann', LOGIN, seconds(1));
+          expect(await operation()).toEqual({ blocked: true, attempts: 2 });
+          advance(hours(2));
+          expect(await operation()).toEqual(nothing);
+          await limiter.check('ann', BULK, { cost: 2 });
+          expect(await operation('ann', BULK)).toEqual({ blocked: false, attempts: 2 });
+          await limiter.reset('ann', BULK);
+        }
+      });
+
+      it('of several limits they say whether any was blocked, and how many attempts there were', async () => {
+        await limiter.check('ann', [LOGIN, API]);
+        await limiter.block('ann', API, seconds(1));
+        expect(await limiter.unblock('ann', [LOGIN, API])).toEqual({ blocked: true, attempts: 2 });
+        expect(await limiter.reset('ann', [LOGIN, API])).toEqual({ blocked: false, attempts: 2 });
+        expect(await limiter.reset('ann', [LOGIN, API])).toEqual({ blocked: false, attempts: 0 });
       });
 
       it('refuses what makes no sense', async () => {

@@ -113,6 +113,10 @@ export const LIMITS: Kinds = {
   'a block with its strikes': async ({ limits }) => {
     for (let i = 0; i < 3; i++) await limits.check('ann', LOGIN);
   },
+  'a block that is noted under its account': async ({ limits }) => {
+    for (let i = 0; i < 3; i++)
+      await limits.check('[["ip","203.0.113.7"],["body.email","ann@example.org"]]', LOGIN);
+  },
   'attempts that were forgiven': async ({ limits }) => {
     for (let i = 0; i < 2; i++) await limits.check('ann', LOGIN);
     await limits.forgive('ann', LOGIN, 1);

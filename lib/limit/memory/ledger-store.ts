@@ -69,6 +69,10 @@ export class LedgerStore {
     return ledger;
   }
 
+  *entries(): IterableIterator<[identity: string, ledger: Ledger]> {
+    for (const shelf of this.#shelves) yield* shelf;
+  }
+
   delete(identity: string): void {
     for (const shelf of this.#shelves) if (shelf.delete(identity)) return;
   }

@@ -1,3 +1,4 @@
+import { accountOf } from '../accounts.js';
 import { refuseAborted } from '../../core/validate.js';
 import { type Clock, systemClock } from '../../core/clock.js';
 import {
@@ -7,9 +8,11 @@ import {
   keepMs,
   type LimitBackend,
   type LimitCheck,
+  longestWindowMs,
   type Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
+import type { FoundAttempts } from '../limit.types.js';
 import { Ledger } from './ledger.js';
 import { LedgerStore } from './ledger-store.js';
 import { type Ask, blocked, type Decider, denied, routeOf } from './limit.steps.js';
@@ -73,7 +76,8 @@ export class MemoryLimitBackend implements LimitBackend {
   }
 
   async withdraw(check: LimitCheck, callId: string, forget: boolean, options?: CallOptions): Promise<void> {
-    if (check.policy.algorithm === 'fixed-window') return this.forgive(check, check.cost, callId, options);
+    if (check.policy.algorithm === 'fixed-window')
+      return void (await this.forgive(check, check.cost, callId, options));
     const nowMs = this.#start(options);
     const ledger = this.#ledgers.take(check.identity, nowMs);
     ledger.inFlight.delete(callId);
@@ -90,17 +94,25 @@ export class MemoryLimitBackend implements LimitBackend {
     const nowMs = this.#start(options);
     const { cost, policy } = check;
     const { rules, algorithm } = policy;
-    const ask = { ledger: this.#seen(check, nowMs), rules, cost, callId: '', nowMs, commit: false };
+    const ledger = this.#seen(check, nowMs);
+    const ask = { ledger, rules, cost, callId: '', nowMs, commit: false };
     const decider = algorithm === 'fixed-window' ? window : peek;
-    return decideUnlessBlocked(cost === 0 ? look : decider, ask);
+    const decision = decideUnlessBlocked(cost === 0 ? look : decider, ask);
+    return decision.status === 'allowed' && ledger.isEmpty() ? { ...decision, isUnknown: true } : decision;
   }
 
-  async forgive(subject: Subject, count: number, callId: string, options?: CallOptions): Promise<void> {
+  async forgive(
+    subject: Subject,
+    count: number,
+    callId: string,
+    options?: CallOptions,
+  ): Promise<FoundAttempts> {
     const nowMs = this.#start(options);
+    const found = this.#found(subject, nowMs);
     const ledger = this.#ledgers.take(subject.identity, nowMs);
     if (subject.policy.algorithm === 'fixed-window') {
       const open = ledger.openWindow(nowMs);
-      if (!open || open.count === 0 || open.lastForgiven === callId) return;
+      if (!open || open.count === 0 || open.lastForgiven === callId) return found;
       ledger.openWindow(nowMs, true);
       open.count = Math.max(0, open.count - count);
       open.lastForgiven = callId;
@@ -108,11 +120,13 @@ export class MemoryLimitBackend implements LimitBackend {
       ledger.lastForgiven = callId;
       ledger.attempts.dropNewest(count);
     }
+    return found;
   }
 
-  async reset({ identity }: Subject, options?: CallOptions): Promise<void> {
-    this.#start(options);
-    this.#ledgers.delete(identity);
+  async reset(subject: Subject, options?: CallOptions): Promise<FoundAttempts> {
+    const found = this.#found(subject, this.#start(options));
+    this.#ledgers.delete(subject.identity);
+    return found;
   }
 
   async block({ identity }: Subject, blockMs: number, reason: string, options?: CallOptions): Promise<void> {
@@ -121,8 +135,24 @@ export class MemoryLimitBackend implements LimitBackend {
     this.#ledgers.take(identity, nowMs).block = { ...byHand, endsAtMs: nowMs + blockMs };
   }
 
-  async unblock({ identity }: Subject, options?: CallOptions): Promise<void> {
-    this.#ledgers.take(identity, this.#start(options)).block = undefined;
+  async unblock(subject: Subject, options?: CallOptions): Promise<FoundAttempts> {
+    const nowMs = this.#start(options);
+    const found = this.#found(subject, nowMs);
+    this.#ledgers.take(subject.identity, nowMs).block = undefined;
+    return found;
+  }
+
+  /** There is nothing to note: `lift` looks at all ledgers. */
+  async note(): Promise<void> {}
+
+  async lift(account: string, options?: CallOptions): Promise<number> {
+    const nowMs = this.#start(options);
+    const lifted = [...this.#ledgers.entries()].filter(([identity, ledger]) => {
+      const block = ledger.liveBlock(nowMs);
+      return block && block.scope !== 'manual' && accountOf(identity) === account;
+    });
+    for (const [identity] of lifted) this.#ledgers.delete(identity);
+    return lifted.length;
   }
 
   goOnFrom({ identity, policy }: Subject, last: BackendDecision, agoMs: number): void {
@@ -155,6 +185,16 @@ export class MemoryLimitBackend implements LimitBackend {
   #start(options: CallOptions | undefined): number {
     refuseAborted(options?.signal, LimitError);
     return this.clock.now();
+  }
+
+  #found(subject: Subject, nowMs: number): FoundAttempts {
+    const ledger = this.#seen(subject, nowMs);
+    const { algorithm, rules } = subject.policy;
+    const attempts =
+      algorithm === 'fixed-window'
+        ? (ledger.openWindow(nowMs)?.count ?? 0)
+        : ledger.attempts.countAfter(nowMs - longestWindowMs(rules));
+    return { blocked: ledger.liveBlock(nowMs) !== undefined, attempts };
   }
 
   /** Returns the ledger of an identity for a look at it. An unknown identity is not kept. */

@@ -158,7 +158,7 @@ export function setBlock(
     struckBy: shortStrikes + longStrikes === 0 || struckBy === routeOf(callId) ? routeOf(callId) : '*',
   };
   ledger.block = { scope, reason: scope, ...counts, endsAtMs: nowMs + blockMs };
-  return blocked(ledger.block, nowMs);
+  return Object.assign(denied(counts, blockMs, scope, scope, true), { isNew: true });
 }
 
 export const allowed = ({ rules }: Ask, counts: LimitCounts): BackendDecision => ({

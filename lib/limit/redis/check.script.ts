@@ -10,7 +10,7 @@ import { inLines } from '../../script/fragments.js';
 import type { BackendDecision, LimitRules } from '../limit.backend.js';
 import { denyIfBlocked, indent } from './limit.fragments.js';
 import { ATTEMPT, CONFIRM, ENTER, FILL, GRANT, PEEK, RESERVE } from './log.decider.js';
-import { WINDOW } from './window.decider.js';
+import { PEEK_WINDOW, WINDOW } from './window.decider.js';
 
 // The keys of an identity, all with a TTL:
 //   attempts   ZSET    The member is the id of a call, the score is its time in ms. A call in flight has its negated time as
@@ -45,7 +45,7 @@ const DECIDERS = {
   fill: FILL,
   peek: PEEK,
   window: WINDOW,
-  'peek-window': WINDOW,
+  'peek-window': PEEK_WINDOW,
   look: LOOK,
 } as const;
 
@@ -136,12 +136,14 @@ function decodeDecisions(reply: unknown): BackendDecision[] {
 }
 
 function decodeDecision(reply: string): BackendDecision {
-  const [ms, status, short, long, , text] = reply.split(' ');
+  const [ms, status, short, long, blockMs, text] = reply.split(' ');
   const counts = { shortCount: Number(short), longCount: Number(long) };
   const retryAfterMs = Number(ms);
   switch (status) {
     case 'ok':
       return { status: 'allowed', ...counts, resetMs: retryAfterMs };
+    case 'unknown':
+      return { status: 'allowed', ...counts, resetMs: retryAfterMs, isUnknown: true };
     case 'window':
       return { status: 'denied', scope: 'temp', reason: 'temp', retryAfterMs, ...counts, blocked: false };
     case 'busy':
@@ -150,7 +152,8 @@ function decodeDecision(reply: string): BackendDecision {
     case 'long':
     case 'manual': {
       const reason = text ? decodeURIComponent(text) : status;
-      return { status: 'denied', scope: status, reason, retryAfterMs, ...counts, blocked: true };
+      const isNew = ms === blockMs;
+      return { status: 'denied', scope: status, reason, retryAfterMs, ...counts, blocked: true, isNew };
     }
     default:
       throw foreignValue('the block is not ours');

@@ -9,14 +9,19 @@ import {
   type LimitBackend,
   type LimitCheck,
   type LimitRules,
+  longestWindowMs,
   type Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
+import type { FoundAttempts } from '../limit.types.js';
 import { type CheckMode, type CheckScript, checkScript, type CheckShape } from './check.script.js';
 import {
   blockScript,
   forgiveScript,
   forgiveWindowScript,
+  liftScript,
+  notedScript,
+  noteScript,
   renewScript,
   resetScript,
   unblockScript,
@@ -66,8 +71,14 @@ export class RedisLimitBackend implements LimitBackend {
     return this.#run(renewScript, this.#keysOf(check), args, options);
   }
 
-  withdraw(check: LimitCheck, callId: string, forget: boolean, options: CallOptions = {}): Promise<void> {
-    if (check.policy.algorithm === 'fixed-window') return this.forgive(check, check.cost, callId, options);
+  async withdraw(
+    check: LimitCheck,
+    callId: string,
+    forget: boolean,
+    options: CallOptions = {},
+  ): Promise<void> {
+    if (check.policy.algorithm === 'fixed-window')
+      return void (await this.forgive(check, check.cost, callId, options));
     const args = { callId, cost: check.cost, forget: forget ? '1' : '0' };
     return this.#run(withdrawScript, this.#keysOf(check), args, options);
   }
@@ -78,18 +89,22 @@ export class RedisLimitBackend implements LimitBackend {
     return this.#decideOne(check, mode, '', options);
   }
 
-  forgive(subject: Subject, count: number, callId: string, options: CallOptions = {}): Promise<void> {
-    const { policy } = subject;
-    if (policy.algorithm === 'fixed-window')
-      return this.#run(forgiveWindowScript, this.#keysOf(subject), { callId, amount: count }, options);
-    const { penaltiesTtlMs } = policy.rules;
-    return this.#run(forgiveScript, this.#keysOf(subject), { callId, count, penaltiesTtlMs }, options);
+  forgive(
+    subject: Subject,
+    count: number,
+    callId: string,
+    options: CallOptions = {},
+  ): Promise<FoundAttempts> {
+    const { algorithm, rules } = subject.policy;
+    const args = { callId, withinMs: longestWindowMs(rules) };
+    if (algorithm === 'fixed-window')
+      return this.#run(forgiveWindowScript, this.#keysOf(subject), { ...args, amount: count }, options);
+    const { penaltiesTtlMs } = rules;
+    return this.#run(forgiveScript, this.#keysOf(subject), { ...args, count, penaltiesTtlMs }, options);
   }
 
-  reset(subject: Subject, options: CallOptions = {}): Promise<void> {
-    const { attempts, window, block, penalties } = this.#keysOf(subject);
-    const counted = subject.policy.algorithm === 'fixed-window' ? window : attempts;
-    return this.#run(resetScript, { counted, block, penalties }, {}, options);
+  reset(subject: Subject, options: CallOptions = {}): Promise<FoundAttempts> {
+    return this.#run(resetScript, this.#keysOf(subject), withinOf(subject), options);
   }
 
   block(subject: Subject, blockMs: number, reason: string, options: CallOptions = {}): Promise<void> {
@@ -97,8 +112,23 @@ export class RedisLimitBackend implements LimitBackend {
     return this.#run(blockScript, this.#keysOf(subject), args, options);
   }
 
-  unblock(subject: Subject, options: CallOptions = {}): Promise<void> {
-    return this.#run(unblockScript, this.#keysOf(subject), {}, options);
+  unblock(subject: Subject, options: CallOptions = {}): Promise<FoundAttempts> {
+    return this.#run(unblockScript, this.#keysOf(subject), withinOf(subject), options);
+  }
+
+  note(identity: string, account: string, blockMs: number, options: CallOptions = {}): Promise<void> {
+    const keys = { noted: this.#notesOf(account) };
+    return this.#run(noteScript, keys, { tag: tagOf(identity), blockMs }, options);
+  }
+
+  async lift(account: string, options: CallOptions = {}): Promise<number> {
+    const noted = await this.#run(notedScript, { noted: this.#notesOf(account) }, {}, options);
+    // A limit that counts by the account alone has it as its identity.
+    const tags = [...new Set([...noted, tagOf(account)])];
+    const lifted = await Promise.all(
+      tags.map((tag) => this.#run(liftScript, this.#keysUnder(tag), {}, options)),
+    );
+    return lifted.reduce((sum, each) => sum + each, 0);
   }
 
   async #decideOne(
@@ -189,15 +219,25 @@ export class RedisLimitBackend implements LimitBackend {
     return (names[mode] ??= `${mode} ${Object.values(rules).join(' ')}`);
   }
 
-  #keysOf({ identity }: Subject): Record<'attempts' | 'window' | 'block' | 'penalties', string> {
-    const tag = hash('sha256', identity, 'base64url').slice(0, TAG_LENGTH);
+  #keysOf({ identity, policy }: Subject): Record<KeyName, string> {
+    return this.#keysUnder(tagOf(identity), policy.algorithm === 'fixed-window');
+  }
+
+  #keysUnder(tag: string, isFixedWindow = false): Record<KeyName, string> {
     const start = `${this.prefix}/abuse_limiter:`;
+    const attempts = `${start}attempts:{${tag}}`;
+    const window = `${start}window:{${tag}}`;
     return {
-      attempts: `${start}attempts:{${tag}}`,
-      window: `${start}window:{${tag}}`,
+      attempts,
+      window,
+      counted: isFixedWindow ? window : attempts,
       block: `${start}block:{${tag}}`,
       penalties: `${start}seq:{${tag}}`,
     };
+  }
+
+  #notesOf(account: string): string {
+    return `${this.prefix}/abuse_limiter:noted:{${tagOf(account)}}`;
   }
 
   #run<Key extends string, Arg extends string, Result>(
@@ -211,6 +251,14 @@ export class RedisLimitBackend implements LimitBackend {
     });
   }
 }
+
+const tagOf = (identity: string): string => hash('sha256', identity, 'base64url').slice(0, TAG_LENGTH);
+
+type KeyName = 'attempts' | 'window' | 'counted' | 'block' | 'penalties';
+
+const withinOf = ({ policy }: Subject): { withinMs: number } => ({
+  withinMs: longestWindowMs(policy.rules),
+});
 
 /** The modes in which a late call is taken back, whatever was decided. */
 const WITHDRAWN: ReadonlySet<CheckMode> = new Set(['attempt', 'enter', 'reserve']);

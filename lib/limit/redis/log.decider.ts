@@ -139,4 +139,5 @@ local resetMs = 0
 if shortCount > 0 then
   resetMs = math.min(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] - nowMs, 0) + shortWindowMs
 end
-return resetMs .. ' ok ' .. shortCount .. ' ' .. longCount`;
+local known = penaltiesValue or call('ZCARD', attempts) > 0
+return resetMs .. (known and ' ok ' or ' unknown ') .. shortCount .. ' ' .. longCount`;

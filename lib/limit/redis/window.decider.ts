@@ -23,7 +23,7 @@ export const writeWindow = (last: string, forgiven: string): string =>
  * Counts a call in a fixed window, if it fits. A denied call waits until the window ends. A replied time is never longer
  * than the window of the policy, which may have changed meanwhile.
  */
-export const WINDOW = /* lua */ `
+const decide = (empty: 'ok' | 'unknown'): string => /* lua */ `
 local blockValue, value = call('GET', block), call('GET', window)
 ${denyIfBlocked(heal('window', 'shortWindowMs'))}
 ${NOW_MS_ONCE}
@@ -47,4 +47,10 @@ if last ~= callId then
     ${indent(writeWindow('callId', 'forgiven'), 4)}
   end
 end
-return (count > 0 and leftMs or 0) .. ' ok ' .. count .. ' ' .. count`;
+if count == 0 then return '0 ${empty} 0 0' end
+return leftMs .. ' ok ' .. count .. ' ' .. count`;
+
+export const WINDOW = decide('ok');
+
+/** Of a key that is not remembered, a peek says so. */
+export const PEEK_WINDOW = decide('unknown');

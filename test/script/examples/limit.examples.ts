@@ -5,6 +5,9 @@ import {
   blockScript,
   forgiveScript,
   forgiveWindowScript,
+  liftScript,
+  notedScript,
+  noteScript,
   resetScript,
   renewScript,
   unblockScript,
@@ -34,7 +37,15 @@ const keys = {
   penalties: 'syncguard/abuse_limiter:seq:{tag}',
   window: 'syncguard/abuse_limiter:window:{tag}',
 };
+const noted = 'syncguard/abuse_limiter:noted:{tag}';
 const callId = 'callcall';
+
+/** What a script says about what it has found is no more than that: it works without, and a second run finds less. */
+const looks = (replaces: RegExp): Partial<ScriptExample> => ({
+  replaces,
+  tolerates: /^(ZCOUNT|GET)$/,
+  again: [0],
+});
 
 const prepare = async (client: Redis): Promise<void> => {
   await client.zadd(keys.attempts, Date.now(), 'earlier1', Date.now(), callId);
@@ -101,15 +112,51 @@ export const limitExamples: ScriptExample[] = [
     prepare,
   },
   { script: renewScript, keys, args: { callId, cost: 1, keepMs: 60_000 }, prepare: prepareFlight },
-  { script: forgiveScript, keys, args: { callId, count: 1, penaltiesTtlMs: 60_000 }, prepare },
-  { script: forgiveWindowScript, keys, args: { callId, amount: 1 }, prepare: prepareWindow },
+  {
+    script: forgiveScript,
+    keys,
+    args: { callId, count: 1, penaltiesTtlMs: 60_000, withinMs: 60_000 },
+    prepare,
+    ...looks(/:block:/),
+  },
+  {
+    script: forgiveWindowScript,
+    keys,
+    args: { callId, amount: 1, withinMs: 60_000 },
+    prepare: prepareWindow,
+    ...looks(/:block:/),
+  },
   {
     script: resetScript,
     keys: { counted: keys.attempts, block: keys.block, penalties: keys.penalties },
-    args: {},
+    args: { withinMs: 60_000 },
     prepare,
-    replaces: /./, // A reset deletes the keys, whatever they hold.
+    ...looks(/./), // A reset deletes the keys, whatever they hold.
   },
   { script: blockScript, keys, args: { blockMs: 60_000, reason: 'spam%20bot' } },
-  { script: unblockScript, keys, args: {}, prepare: prepareBlock },
+  {
+    script: unblockScript,
+    keys: { block: keys.block, counted: keys.attempts },
+    args: { withinMs: 60_000 },
+    prepare: prepareBlock,
+    ...looks(/:attempts:/),
+  },
+  { script: noteScript, keys: { noted }, args: { tag: 'tag', blockMs: 60_000 } },
+  {
+    script: notedScript,
+    keys: { noted },
+    args: {},
+    prepare: async (client) => {
+      await client.zadd(noted, Date.now() + 60_000, 'tag');
+      await client.pexpire(noted, 60_000);
+    },
+  },
+  {
+    script: liftScript,
+    keys,
+    args: {},
+    prepare: prepareBlock,
+    replaces: /:(attempts|seq):/, // It deletes what stands beside a block of ours.
+    again: [0],
+  },
 ] as ScriptExample[];
