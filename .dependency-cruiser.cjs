@@ -1,7 +1,7 @@
 // The arrows of the code: who may import whom. Any other import, and every cycle, fails `npm run check:arch`.
 // test/package/architecture.spec.ts shows that each rule finds what it forbids.
 
-const FEATURES = '(lock|limit|counter|budget|secret)';
+const FEATURES = '(lock|limit|counter|budget|secret|once)';
 /** Every room of lib/, and the rooms below it that it may import. */
 const BELOW = {
   core: [],

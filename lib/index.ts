@@ -60,6 +60,15 @@ export { CounterError } from './counter/counter.errors.js';
 export { CounterService } from './counter/counter.service.js';
 export type * from './counter/counter.types.js';
 
+// Once
+export { OnceService } from './once/once.service.js';
+export { OnceError, type OnceErrorCode } from './once/once.errors.js';
+export { Once } from './once/route/once.decorator.js';
+export { onceKey, type OnceKeyParts } from './once/route/once-key.js';
+export { currentOnce } from './once/current-once.js';
+export type { OnceCaller, OnceModuleOptions } from './once/once.options.js';
+export type * from './once/once.types.js';
+
 // Secrets
 export { SecretService } from './secret/secret.service.js';
 export { SecretError, type SecretErrorCode } from './secret/secret.errors.js';

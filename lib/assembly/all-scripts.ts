@@ -4,6 +4,7 @@ import { limitScripts } from '../limit/redis/limit.scripts.js';
 import { fenceScripts } from '../lock/redis/fence.scripts.js';
 import { lockScripts } from '../lock/redis/lock.scripts.js';
 import type { Script } from '../script/define-script.js';
+import { onceScripts } from '../once/redis/once.scripts.js';
 import { secretScripts } from '../secret/redis/secret.scripts.js';
 
 /**
@@ -17,4 +18,5 @@ export const allScripts: readonly Script[] = [
   ...budgetScripts,
   ...secretScripts,
   ...counterScripts,
+  ...onceScripts,
 ];

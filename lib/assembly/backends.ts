@@ -3,6 +3,7 @@ import type { CounterBackend } from '../counter/counter.backend.js';
 import type { LimitBackend } from '../limit/limit.backend.js';
 import type { FenceBackend } from '../lock/fence.backend.js';
 import type { LockBackend } from '../lock/lock.backend.js';
+import type { OnceBackend } from '../once/once.backend.js';
 import type { SecretBackend } from '../secret/secret.backend.js';
 
 /** The backends of all features. The services work on these ports. */
@@ -15,4 +16,5 @@ export interface Backends {
   readonly budget: BudgetBackend;
   readonly secret: SecretBackend;
   readonly counter: CounterBackend;
+  readonly once: OnceBackend;
 }

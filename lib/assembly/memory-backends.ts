@@ -4,6 +4,7 @@ import { MemoryCounterBackend } from '../counter/memory/counter.memory-backend.j
 import { MemoryLimitBackend } from '../limit/memory/limit.memory-backend.js';
 import { MemoryFenceBackend } from '../lock/memory/fence.memory-backend.js';
 import { MemoryLockBackend } from '../lock/memory/lock.memory-backend.js';
+import { MemoryOnceBackend } from '../once/memory/once.memory-backend.js';
 import { MemorySecretBackend } from '../secret/memory/secret.memory-backend.js';
 import type { Backends } from './backends.js';
 
@@ -22,4 +23,5 @@ export const memoryBackends = (
   budget: new MemoryBudgetBackend({ clock, retentionMs: budget.retentionMs }),
   secret: new MemorySecretBackend(clock),
   counter: new MemoryCounterBackend(clock),
+  once: new MemoryOnceBackend(clock),
 });

@@ -9,6 +9,7 @@ import {
   type Subject,
 } from '../limit/limit.backend.js';
 import type { FenceBackend } from '../lock/fence.backend.js';
+import type { OnceBackend } from '../once/once.backend.js';
 import type { SecretBackend } from '../secret/secret.backend.js';
 import { type Descriptions, observe } from '../telemetry/observe.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
@@ -19,7 +20,7 @@ import { observedLocks } from './observed-locks.js';
 /** Returns backends that emit an event for each operation. Without a listener they are the same objects. */
 export function observedBackends(backends: Backends, emit: Emit | undefined): Backends {
   if (!emit) return backends;
-  const { lock, fence, limit, limitFallback, budget, secret, counter } = backends;
+  const { lock, fence, limit, limitFallback, budget, secret, counter, once } = backends;
   const emitDegraded: Emit = (observation) => emit({ ...observation, degraded: true });
   return {
     lock: observedLocks(lock, emit),
@@ -29,6 +30,7 @@ export function observedBackends(backends: Backends, emit: Emit | undefined): Ba
     budget: observedBudgets(budget, emit),
     secret: observe(secret, 'secret', SECRET, emit),
     counter: observe(counter, 'limit', COUNTER, emit),
+    once: observe(once, 'once', ONCE, emit),
   };
 }
 
@@ -94,6 +96,32 @@ const COUNTER: Descriptions<CounterBackend> = {
   }),
   peek: (_, key) => ({ type: 'counter.peek', key }),
   reset: (_, key) => ({ type: 'counter.reset', key }),
+};
+
+/** A claim that finds a result is reported as a `replay`. */
+const ONCE: Descriptions<OnceBackend> = {
+  claim: (reply, { key }) => ({
+    type: reply?.status === 'done' ? 'replay' : 'claim',
+    key,
+    reason: reply && reply.status !== 'done' && reply.status !== 'claimed' ? reply.status : undefined,
+  }),
+  renew: (isMine, { key }) => ({ type: 'renew', key, reason: isMine === false ? 'overtaken' : undefined }),
+  end: (atMs, { key }, end) => ({
+    type: typeof end === 'object' ? 'complete' : end === 'failed' ? 'fail' : 'withdraw',
+    key,
+    reason: atMs === 0 ? 'overtaken' : undefined,
+  }),
+  get: (_, key) => ({ type: 'get', key }),
+  settle: (result, { key }) => ({
+    type: 'settle',
+    key,
+    reason: result?.ok === false ? result.reason : undefined,
+  }),
+  forget: (result, key) => ({
+    type: 'forget',
+    key,
+    reason: result?.ok === false ? result.reason : undefined,
+  }),
 };
 
 /** The outcomes of a secret's operations that are not refusals. `view` and `peek` refuse what is burned, `burn` does not. */

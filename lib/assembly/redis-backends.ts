@@ -3,6 +3,7 @@ import { RedisCounterBackend } from '../counter/redis/counter.redis-backend.js';
 import { MemoryLimitBackend } from '../limit/memory/limit.memory-backend.js';
 import { RedisLimitBackend } from '../limit/redis/limit.redis-backend.js';
 import { RedisFenceBackend } from '../lock/redis/fence.redis-backend.js';
+import { RedisOnceBackend } from '../once/redis/once.redis-backend.js';
 import type { ScriptRunner } from '../script/script-runner.js';
 import { RedisSecretBackend } from '../secret/redis/secret.redis-backend.js';
 import type { Backends } from './backends.js';
@@ -27,4 +28,5 @@ export const redisBackends = (
   budget: new RedisBudgetBackend(runner, { keyPrefix, retentionMs: budget.retentionMs }),
   secret: new RedisSecretBackend(runner, keyPrefix),
   counter: new RedisCounterBackend(runner, { keyPrefix }),
+  once: new RedisOnceBackend(runner, keyPrefix),
 });

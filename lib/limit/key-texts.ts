@@ -1,5 +1,6 @@
 import { foldText } from './client-text.js';
-import { idText, type KeyPath, textIn } from './key-parts.js';
+import { idText } from '../transport/request-parts.js';
+import { type KeyPath, textIn } from './key-parts.js';
 import type { Normalize } from './policy.types.js';
 
 /** Stands for all values that name no account. No folded text has a blank. */

@@ -1,3 +1,4 @@
+import type { ResolvedMaxWaiting } from '../core/waiting-room.js';
 import {
   abortSignal,
   boolean,
@@ -73,11 +74,6 @@ export interface LockDefaults {
         /** In all queues together. An integer from 1, or `Infinity`. Default: 10,000. */
         perProcess?: number;
       };
-}
-
-export interface ResolvedMaxWaiting {
-  readonly perKey: number;
-  readonly perProcess: number;
 }
 
 /**

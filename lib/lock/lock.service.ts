@@ -42,7 +42,7 @@ import type {
 import { NestedWait } from './nested-waits.js';
 import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
 import { checked, validateKeys } from './lock.validate.js';
-import { WaitingRoom } from './waiting-room.js';
+import { WaitingRoom } from '../core/waiting-room.js';
 import { type Waited, waitForLock } from './waiting.js';
 
 export interface LockServiceOptions {

@@ -7,7 +7,7 @@ import type { ResolvedLockCall } from './lock.options.js';
 import type { BackendHandle } from './lock.handle.js';
 import type { AcquireFailure, AcquireOptions, LockTurn } from './lock.types.js';
 import type { NestedWait } from './nested-waits.js';
-import type { WaitingRoom } from './waiting-room.js';
+import type { WaitingRoom } from '../core/waiting-room.js';
 
 const LONGEST_PAUSE_MS = 1_000;
 

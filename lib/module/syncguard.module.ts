@@ -18,6 +18,7 @@ import { areResponsesWanted } from '../core/current-response.js';
 import { SyncGuardConfigError } from '../core/errors.js';
 import { boolean, knownOptions } from '../core/validate.js';
 import { CounterService } from '../counter/counter.service.js';
+import { WaitingRoom } from '../core/waiting-room.js';
 import { AbuseLimiterService } from '../limit/abuse-limiter.service.js';
 import { ROUTE_LIMITER } from '../limit/route/rate-limit.metadata.js';
 import { RouteLimiter } from '../limit/route/route-limiter.js';
@@ -25,6 +26,10 @@ import { FenceGuard } from '../lock/fence-guard.js';
 import { LockService } from '../lock/lock.service.js';
 import { LOCK_SERVICE } from '../lock/with-lock.decorator.js';
 import { haveOneServer } from '../redis/same-server.js';
+import { OnceService } from '../once/once.service.js';
+import { ONCE_SERVICE } from '../once/route/once.decorator.js';
+import { ONCE_ROUTES } from '../once/route/once-plan.js';
+import { OnceRoutes } from '../once/route/once-routes.js';
 import { SecretService } from '../secret/secret.service.js';
 import { catchAllsBeforeOurs } from '../transport/catch-all-filters.js';
 import { globalEnhancers } from '../transport/global-settings.js';
@@ -113,6 +118,18 @@ const providers: Provider[] = [
   }),
   { provide: BUDGET_SERVICE, useExisting: BudgetService },
   made(SecretService, ({ backends, options }) => new SecretService(backends.secret, options.secret)),
+  made(OnceService, ({ backends, options: { once, shutdown, lock }, hashSecret, emit }) => {
+    const waitingRoom = new WaitingRoom(lock.maxWaiting);
+    return new OnceService(backends.once, { once, shutdown, hashSecret: hashSecret(), waitingRoom, emit });
+  }),
+  { provide: ONCE_SERVICE, useExisting: OnceService },
+  // It comes after RouteLimiter, so that its guard is behind that of limits.
+  made(
+    ONCE_ROUTES,
+    (_, once: OnceService, modules: ModulesContainer, moduleRef: ModuleRef, host: HttpAdapterHost) =>
+      new OnceRoutes(once, modules, moduleRef, host),
+    ...[OnceService, ModulesContainer, ModuleRef, HttpAdapterHost, ROUTE_LIMITER],
+  ),
   made(CounterService, ({ backends }) => new CounterService(backends.counter)),
   made(SyncGuardHealthIndicator, ({ connection }) => {
     return new SyncGuardHealthIndicator(connection ? 'redis' : 'memory', async () => connection?.check());
@@ -145,6 +162,9 @@ const providers: Provider[] = [
     BudgetService,
     BUDGET_SERVICE,
     SecretService,
+    OnceService,
+    ONCE_SERVICE,
+    ONCE_ROUTES,
     CounterService,
     ScriptLoader,
     SyncGuardHealthIndicator,

@@ -11,6 +11,7 @@ import type { RedisConnectionOptions } from '../redis/redis.client.js';
 import { validateKeyPrefix } from '../redis/redis.keys.js';
 import { resolveCommandTimeout, resolveKeyLayout, validateRedis } from '../redis/redis.options.js';
 import { DEFAULT_MAX_RETRY_AFTER_MS } from '../transport/refusal.js';
+import { type OnceModuleOptions, resolveOnceDefaults } from '../once/once.options.js';
 import { resolveSecretDefaults, type SecretOptions } from '../secret/secret.options.js';
 import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
@@ -64,6 +65,8 @@ export interface SyncGuardOptions {
   budget?: BudgetOptions;
   /** Options of secrets. */
   secret?: SecretOptions;
+  /** Options of calls that are answered once. */
+  once?: OnceModuleOptions;
   /** The listener of all operations. Default: none, which costs nothing. */
   telemetry?: TelemetryOptions;
   shutdown?: {
@@ -110,6 +113,7 @@ export const OPTION_NAMES = [
   'limit',
   'budget',
   'secret',
+  'once',
   'telemetry',
   'shutdown',
 ] as const;
@@ -136,6 +140,7 @@ export function resolveOptions(options: SyncGuardOptions = {}) {
     limit,
     budget: resolveBudgetDefaults(given.budget),
     secret: resolveSecretDefaults(given.secret),
+    once: resolveOnceDefaults(given.once),
     telemetry: given.telemetry === undefined ? undefined : resolveTelemetryOptions(given.telemetry),
     shutdown: {
       drainMs: integer('shutdown.drainMs', shutdown.drainMs ?? 10_000),

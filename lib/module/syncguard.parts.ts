@@ -16,6 +16,8 @@ export interface Parts {
   readonly options: Omit<ResolvedSyncGuardOptions, 'redis' | 'telemetry'>;
   /** Undefined in memory. */
   readonly connection: RedisConnection | undefined;
+  /** The secret of hashes that others may see. It stays in a function, so that nothing shows it. */
+  hashSecret(): string | undefined;
   /** Reports operations to the listener. Undefined without one. */
   readonly emit: Emit | undefined;
   readonly backends: Backends;
@@ -40,7 +42,8 @@ export async function makeParts(userOptions: SyncGuardOptions, given?: Backends)
   const backends = given ?? (await backendsOf(options, connection));
   if (lock.fair && connection?.runner.readiness.ready) await backends.lock.prepare?.();
   const emit = telemetry && createTelemetry(telemetry, warn);
-  return { options, connection, emit, backends: observedBackends(backends, emit) };
+  const hashSecret = (): string | undefined => telemetry?.hashSecret;
+  return { options, connection, hashSecret, emit, backends: observedBackends(backends, emit) };
 }
 
 async function backendsOf(

@@ -144,8 +144,28 @@ export interface SecretEvent extends SyncGuardEventOf<
   readonly label?: string;
 }
 
+/**
+ * An event of a call that is answered once. `claim` runs or is refused (`busy`, `mismatch`, `unknown`), `replay` gives the result
+ * of an earlier call. `complete`, `fail` and `withdraw` end a run. `lost` comes once if a lease has lapsed while the body ran,
+ * and `uncertain`, with the code of the fault as its reason, if the end of a run could not be stored at once.
+ */
+export type OnceEvent = SyncGuardEventOf<
+  'once',
+  | 'claim'
+  | 'replay'
+  | 'renew'
+  | 'complete'
+  | 'fail'
+  | 'withdraw'
+  | 'get'
+  | 'settle'
+  | 'forget'
+  | 'lost'
+  | 'uncertain'
+>;
+
 /** Any event. */
-export type SyncGuardEvent = LockEvent | LimitEvent | BudgetEvent | SecretEvent;
+export type SyncGuardEvent = LockEvent | LimitEvent | BudgetEvent | SecretEvent | OnceEvent;
 
 export type Feature = SyncGuardEvent['feature'];
 

@@ -12,6 +12,7 @@ import type { BackendHandle } from '../lock/lock.handle.js';
 import type { AcquireOptions, AcquireResult } from '../lock/lock.types.js';
 import { validateAcquire, validateKey } from '../lock/lock.validate.js';
 import type { MemoryLockBackend } from '../lock/memory/lock.memory-backend.js';
+import { OnceError } from '../once/once.errors.js';
 import { SecretError } from '../secret/secret.errors.js';
 
 /** What a test has switched, and the memory backends, each behind a proxy that follows the switches. */
@@ -25,7 +26,7 @@ export class Switches {
   readonly backends: Backends;
 
   constructor(config: MemoryBackendsConfig, clock: Clock) {
-    const { lock, fence, limit, budget, secret, counter } = memoryBackends(config, clock);
+    const { lock, fence, limit, budget, secret, counter, once } = memoryBackends(config, clock);
     const backendNow = (): 'redis' | 'memory' => (this.outage ? 'redis' : 'memory');
     this.locks = lock;
     this.backends = {
@@ -45,6 +46,7 @@ export class Switches {
       budget: this.#switched(budget, BudgetUnavailableError.from),
       secret: this.#switched(secret, SecretError.from),
       counter: this.#switched(counter, CounterError.from),
+      once: this.#switched(once, OnceError.from),
     };
   }
 
@@ -74,7 +76,7 @@ export class Switches {
         const member: unknown = Reflect.get(owner, name);
         if (typeof member !== 'function') return member;
         // This call does not ask the backend. The attempts that get the turn do.
-        if (name === 'takeTurn') return member.bind(owner) as unknown;
+        if (name === 'takeTurn' || name === 'onEnd') return member.bind(owner) as unknown;
         return async (...args: unknown[]): Promise<unknown> => {
           if (this.outage) throw toError(this.outage);
           return Reflect.apply(member, owner, args);

@@ -1,6 +1,7 @@
 import type { DynamicModule, Provider } from '@nestjs/common';
 import { BudgetService } from '../budget/budget.service.js';
 import { LockService } from '../lock/lock.service.js';
+import { OnceService } from '../once/once.service.js';
 import { SyncGuardConfigError } from '../core/errors.js';
 import { SyncGuardHealthIndicator } from '../module/syncguard.health.js';
 import { SYNCGUARD_OPTIONS, SyncGuardModule } from '../module/syncguard.module.js';
@@ -76,6 +77,6 @@ const testingProviders = (clock: FakeClock | undefined): Provider[] => [
   {
     provide: SyncGuardTesting,
     useFactory: (...args: ConstructorParameters<typeof SyncGuardTesting>) => new SyncGuardTesting(...args),
-    inject: [FakeClock, Switches, LockService, BudgetService],
+    inject: [FakeClock, Switches, LockService, BudgetService, OnceService],
   },
 ];

@@ -1,4 +1,6 @@
 import type { BudgetService } from '../budget/budget.service.js';
+import type { OnceService } from '../once/once.service.js';
+import { ONCE_SERVICE } from '../once/route/once.decorator.js';
 import type { LockService } from '../lock/lock.service.js';
 import { SyncGuardConfigError, SyncGuardError } from '../core/errors.js';
 import { validateKey } from '../lock/lock.validate.js';
@@ -24,6 +26,7 @@ export class SyncGuardTesting {
     private readonly switches: Switches,
     private readonly locks: LockService,
     private readonly budgets: BudgetService,
+    private readonly once: OnceService,
   ) {}
 
   /**
@@ -66,7 +69,7 @@ export class SyncGuardTesting {
   }
 
   /**
-   * Makes Redis unreachable until `restore()`. Every operation of locks, limits, counters, budgets and secrets then
+   * Makes Redis unreachable until `restore()`. Every operation of locks, limits, counters, budgets, secrets and calls that are answered once then
    * fails with the code `ServiceUnavailable`, at once instead of after `commandTimeoutMs`. Limits follow their
    * `onError`, and health is down. Stored data is still there afterwards.
    */
@@ -86,7 +89,7 @@ export class SyncGuardTesting {
   }
 
   /**
-   * Gives an instance that was built by `new` the services that its `@WithLock()` and `@WithBudget()` methods need.
+   * Gives an instance that was built by `new` the services that its `@WithLock()`, `@WithBudget()` and `@Once()` methods need.
    * Returns the same instance.
    *
    * @example const orders = testing.bind(new OrdersService(fakePayments));
@@ -95,6 +98,7 @@ export class SyncGuardTesting {
     // The decorators have defined an accessor of that name on the class.
     if (LOCK_SERVICE in instance) instance[LOCK_SERVICE] = this.locks;
     if (BUDGET_SERVICE in instance) instance[BUDGET_SERVICE] = this.budgets;
+    if (ONCE_SERVICE in instance) instance[ONCE_SERVICE] = this.once;
     return instance;
   }
 }

@@ -55,7 +55,8 @@ interface Closing {
   once?(event: string, listener: () => void): unknown;
 }
 
-function signalOf(context: ExecutionContext): AbortSignal {
+/** Returns the signal that aborts when the caller is gone. */
+export function signalOf(context: ExecutionContext): AbortSignal {
   switch (context.getType<string>()) {
     case 'http':
       return ofResponse(context.switchToHttp().getResponse<RawResponse>());

@@ -37,6 +37,13 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
   TooManyAttempts: 429,
   BudgetConflict: 409,
   SecretConflict: 409,
+  OnceInProgress: 409,
+  OncePayloadMismatch: 422,
+  OnceKeyMissing: 400,
+  OnceKeyInvalid: 400,
+  OutcomeUnknown: 409,
+  ResultNotKept: 409,
+  OnceLost: 409,
 };
 
 /** The errors of ours that Nest would not answer. What the guard throws is an exception of Nest as well. */
@@ -127,7 +134,8 @@ export const toHttpException = <E>(
 /** Nobody knows when an outage ends. It may be over in a second. */
 const RETRY_SOON_SECS = 1;
 
-function refusalOf(error: SyncGuardError, maxRetryAfterMs: number): Refusal {
+/** Returns the body of the answer to an error. */
+export function refusalOf(error: SyncGuardError, maxRetryAfterMs = DEFAULT_MAX_RETRY_AFTER_MS): Refusal {
   const { code, summary: message } = error;
   const statusCode = statusOf(error);
   const soon = statusCode === 503 ? { retryAfter: RETRY_SOON_SECS } : {};

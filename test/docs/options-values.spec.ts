@@ -101,7 +101,7 @@ const GROUPS: readonly Group[] = [
       const resolved = resolveOptions(options);
       return { ...resolved, 'http.maxRetryAfterMs': resolved.maxRetryAfterMs };
     },
-    inWords: { limits: 'presets', lock: '', limit: '', budget: '', secret: '', isGlobal: true },
+    inWords: { limits: 'presets', lock: '', limit: '', budget: '', secret: '', once: '', isGlobal: true },
   },
   { type: 'LockDefaults', resolve: inModule('lock') },
   {
@@ -124,6 +124,11 @@ const GROUPS: readonly Group[] = [
   },
   { type: 'BudgetOptions', resolve: inModule('budget'), inWords: { reaper: { everyMs: 30_000 } } },
   { type: 'SecretOptions', resolve: inModule('secret') },
+  {
+    type: 'OnceModuleOptions',
+    resolve: inModule('once'),
+    inWords: { user: 'the id of `request.user`', encode: 'JSON, in clear', decode: 'JSON, in clear' },
+  },
 ];
 
 const read = (resolved: unknown, option: string): unknown =>

@@ -1,5 +1,6 @@
 import { type Folding, foldText } from '../../lib/limit/client-text.js';
-import { joinKeyParts, keyPath, normalizeAddress, valueAt } from '../../lib/limit/key-parts.js';
+import { keyPath, normalizeAddress, valueAt } from '../../lib/limit/key-parts.js';
+import { joinKeyParts } from '../../lib/transport/request-parts.js';
 import { KeyTexts } from '../../lib/limit/key-texts.js';
 import { isPlainKey } from '../../lib/core/validate.js';
 

@@ -11,6 +11,7 @@ import {
   type LockService,
   minutes,
   seconds,
+  type OnceService,
   type SecretService,
 } from '../../lib/index.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
@@ -23,6 +24,7 @@ export interface App {
   readonly counters: CounterService;
   readonly budgets: BudgetService;
   readonly secrets: SecretService;
+  readonly once: OnceService;
   readonly backends: Backends;
   readonly admin: Redis;
   /** Moves the server's clock, which stands still. */
@@ -210,6 +212,26 @@ export const SECRETS: Kinds = {
     await secrets.create(SECRET);
     advance(days(1));
   },
+};
+
+const claim = { key: 'order:42', nonce: 'nonce-1', print: '-', leaseMs: seconds(30), keepMs: days(1) };
+
+export const ONCE: Kinds = {
+  'running, with a call that waits': async ({ backends: { once } }) => {
+    await once.claim({ ...claim, afterCrash: 'refuse', waiter: '-', waitMs: 0 }, {});
+    await once.claim(
+      { ...claim, nonce: 'nonce-2', afterCrash: 'run', waiter: 'waiter-1', waitMs: 5_000 },
+      {},
+    );
+  },
+  'done, with a value': ({ once }) =>
+    once.run(() => ({ charge: 'c1', at: new Date(0) }), { key: 'order:42', payload: { amount: 5 } }),
+  'done, with the error of a body': async ({ once }) => {
+    const decline = () => Promise.reject(new RangeError('declined'));
+    await once.run(decline, { key: 'order:42', keep: () => true }).catch(() => {});
+  },
+  'done, without a result': ({ once }) => once.run(() => new Map(), { key: 'order:42' }),
+  failed: ({ once }) => once.run(() => Promise.reject(new Error('x')), { key: 'order:42' }).catch(() => {}),
 };
 
 function expectOk<Result extends { readonly ok: boolean }>(result: Result): Extract<Result, { ok: true }> {

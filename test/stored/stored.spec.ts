@@ -11,6 +11,7 @@ import {
   lockKey,
   LockService,
   minutes,
+  OnceService,
   seconds,
   SecretService,
   SyncGuardModule,
@@ -19,7 +20,7 @@ import { type Parts, SYNCGUARD_PARTS } from '../../lib/module/syncguard.parts.js
 import { freshRedis } from '../support/redis.js';
 import type { RedisEndpoint } from '../support/redis-server.js';
 import { drawFrom, drawInOrder, renumbered } from './drawn.js';
-import { API, type App, BUDGETS, COUNTERS, type Kinds, LIMITS, LOCKS, SECRETS } from './kinds.js';
+import { API, type App, BUDGETS, COUNTERS, type Kinds, LIMITS, LOCKS, ONCE, SECRETS } from './kinds.js';
 import { ODD_KEYS } from './odd-keys.js';
 import { inShort, whatStands } from './what-stands.js';
 
@@ -102,6 +103,7 @@ describe('what stands in Redis', () => {
       counters: module.get(CounterService),
       budgets: module.get(BudgetService),
       secrets: module.get(SecretService),
+      once: module.get(OnceService),
       backends: module.get<Parts>(SYNCGUARD_PARTS).backends,
       admin,
       advance: (ms) => redis.clock.advance(ms),
@@ -128,6 +130,7 @@ describe('what stands in Redis', () => {
       ...(await recordsOf('counters', 'spec', COUNTERS)),
       ...(await recordsOf('budgets', 'spec', BUDGETS)),
       ...(await recordsOf('secrets', 'spec', SECRETS)),
+      ...(await recordsOf('once', 'spec', ONCE)),
     ]);
   });
 
@@ -150,7 +153,7 @@ describe('what stands in Redis', () => {
   it('is keys of the names in test/stored/names.txt', async () => {
     const [spec, slotted] = [await startApp('spec'), await startApp('slotted')];
     const fenced = { fence: '017734808135890', lockId: 'lockId-00000000000000w' };
-    const { fences, limits, counters, budgets, secrets } = spec;
+    const { fences, limits, counters, budgets, secrets, once } = spec;
     const hashed = ODD_KEYS.slice(0, 12);
     const scoped = ODD_KEYS.filter((key) => Buffer.byteLength(`user:${key}`) <= 512);
     const fields = async (): Promise<string[]> => {
@@ -173,6 +176,7 @@ describe('what stands in Redis', () => {
       await namesOf('limits', hashed, (key) => limits.check(key, API)),
       await namesOf('counters', hashed, (key) => counters.increment(key, { max: 9, windowMs: hours(1) })),
       await namesOf('secrets', hashed, (id) => secrets.create({ payload: 'p', views: 1, id })),
+      await namesOf('calls that are answered once', hashed, (key) => once.run(() => 1, { key })),
       await namesOf('roots of budgets', ODD_KEYS, (root) =>
         budgets.reserve({ root, scopes: ['org'], amount: 1, id: 'job-1' }),
       ),

@@ -59,7 +59,13 @@ const WAITING = ['place', 'waitedMs', 'heldMs', 'keyHashes'];
 function expectHashedOnly(events: readonly SyncGuardEvent[], ...secrets: string[]): void {
   expect(events.length).toBeGreaterThan(0);
   for (const event of events) {
-    const more = { lock: WAITING, limit: ['policy', 'degraded', 'fromDenyCache'], budget: [], secret: [] };
+    const more = {
+      lock: WAITING,
+      limit: ['policy', 'degraded', 'fromDenyCache'],
+      budget: [],
+      secret: [],
+      once: [],
+    };
     const allowed = [...FIELDS, ...more[event.feature]];
     expect(allowed).toEqual(expect.arrayContaining(Reflect.ownKeys(event)));
     expect(event.durationMs).toBeGreaterThanOrEqual(0);

@@ -5,7 +5,7 @@ import { globalEnhancers, globalRouting } from '../../transport/global-settings.
 import type { ResolvedPolicy } from '../limit.policy.js';
 import { mayAllow } from './allowed-paths.js';
 import { isGuarded, type Method, methodsOf } from './decorated-methods.js';
-import type { HttpRoutes } from './http-routes.js';
+import type { HttpRoutes } from '../../transport/http-routes.js';
 import { appliesDefault, classOf, guardsOn, isOtherGuard } from './last-guard.js';
 import { graphqlOptions } from './graphql-options.js';
 import { METHOD, OUR_GUARD } from './rate-limit.metadata.js';

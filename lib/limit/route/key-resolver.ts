@@ -1,16 +1,8 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { ModuleRef } from '@nestjs/core';
 import { missingPartOf } from '../../core/validate.js';
-import {
-  idText,
-  joinKeyParts,
-  type KeyPath,
-  keyPath,
-  normalizeAddress,
-  singleAddress,
-  userIdOf,
-  valueAt,
-} from '../key-parts.js';
+import { idText, joinKeyParts, userIdOf } from '../../transport/request-parts.js';
+import { type KeyPath, keyPath, normalizeAddress, singleAddress, valueAt } from '../key-parts.js';
 import { KeyTexts } from '../key-texts.js';
 import type { ResolvedLimitOptions } from '../limit.options.js';
 import type { ResolvedPolicy } from '../limit.policy.js';

@@ -1,3 +1,4 @@
+import type { RoutedRequest } from '../../transport/http-routes.js';
 import { hashKey } from '../../core/keys.js';
 
 /**
@@ -17,14 +18,8 @@ export interface RequestLike {
 }
 
 /** A request of Express or Fastify. */
-export type HttpRequest = RequestLike & {
-  readonly method: string;
-  readonly url: string;
-  readonly originalUrl?: string;
-  /** The matched route: `route` in Express, `routeOptions` in Fastify. */
-  readonly route?: { readonly path?: string | RegExp };
-  readonly routeOptions?: { readonly url?: string };
-};
+export type HttpRequest = RequestLike &
+  RoutedRequest & { readonly url: string; readonly originalUrl?: string };
 
 /** The part of a response that limits use: a response of Express or Node.js, or a reply of Fastify. */
 export interface ResponseLike {

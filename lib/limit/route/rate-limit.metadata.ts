@@ -19,15 +19,10 @@ export const ROUTE_LIMITER = Symbol.for('syncguard:RouteLimiter (is SyncGuardMod
 // Metadata of Nest itself, the same in Nest 10, 11 and 12. They are written out, as most of them are defined in packages that
 // an app may not have.
 
-/** Guards, interceptors and version of a method or class, the host of a controller, and the HTTP method of a route. */
+/** Guards and interceptors of a method or class, and the HTTP method of a route. */
 export const GUARDS = '__guards__';
 export const INTERCEPTORS = '__interceptors__';
-export const VERSION = '__version__';
-export const HOST = 'host';
 export const METHOD = 'method';
-/** The paths of a controller, or of one of its methods, and that which RouterModule gives to a module. */
-export const PATH = 'path';
-export const MODULE_PATH = '__module_path__';
 /** The redirect of a route, and the mark of a route that answers with a stream of events. */
 export const REDIRECT = '__redirect__';
 export const SSE = '__sse__';

@@ -7,7 +7,7 @@ import { AllowedPaths } from './allowed-paths.js';
 import { AppChecks } from './app-checks.js';
 import { BootChecks } from './boot-checks.js';
 import { classesOf } from './decorated-methods.js';
-import { HttpRoutes } from './http-routes.js';
+import { HttpRoutes } from '../../transport/http-routes.js';
 import { KeyResolver } from './key-resolver.js';
 import { identityIn, keyOf, MAX_CHECKS } from '../limit.backend.js';
 import { LimitError, TooManyAttemptsError } from '../limit.errors.js';

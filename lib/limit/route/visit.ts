@@ -4,7 +4,7 @@ import { graphqlCall } from './contexts/graphql.js';
 import { httpCall } from './contexts/http.js';
 import { messageCall } from './contexts/rpc.js';
 import { socketCall } from './contexts/ws.js';
-import type { HttpRoutes } from './http-routes.js';
+import type { HttpRoutes } from '../../transport/http-routes.js';
 import type { LimitedCall } from './limited-call.js';
 
 const READERS: Readonly<Record<string, (context: ExecutionContext, routes: HttpRoutes) => LimitedCall>> = {

@@ -6,6 +6,7 @@ import type { ScriptExample } from './example.js';
 import { fenceExamples } from './fence.examples.js';
 import { limitExamples } from './limit.examples.js';
 import { lockExamples } from './lock.examples.js';
+import { onceExamples } from './once.examples.js';
 import { secretExamples } from './secret.examples.js';
 
 export const examples: readonly ScriptExample[] = [
@@ -23,4 +24,5 @@ export const examples: readonly ScriptExample[] = [
   ...secretExamples,
   ...counterExamples,
   ...budgetExamples,
+  ...onceExamples,
 ];

@@ -1,5 +1,5 @@
 import type { ExecutionContext } from '@nestjs/common';
-import type { HttpRoutes } from '../http-routes.js';
+import type { HttpRoutes } from '../../../transport/http-routes.js';
 import type { HttpRequest, LimitedCall, ResponseLike } from '../limited-call.js';
 
 /** Reads a request of Express or Fastify. */

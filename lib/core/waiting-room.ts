@@ -1,4 +1,8 @@
-import type { ResolvedMaxWaiting } from './lock.options.js';
+/** How many calls may wait: for one key, and in the process. */
+export interface ResolvedMaxWaiting {
+  readonly perKey: number;
+  readonly perProcess: number;
+}
 
 /** Counts the calls of this process that stand in a queue, so that there are never more than `maxWaiting` allows. */
 export class WaitingRoom {

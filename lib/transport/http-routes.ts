@@ -1,8 +1,21 @@
 import { RequestMethod, type VersioningOptions, VersioningType } from '@nestjs/common';
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
-import { globalRouting } from '../../transport/global-settings.js';
-import type { HttpRequest } from './limited-call.js';
-import { HOST, METHOD, MODULE_PATH, PATH, VERSION } from './rate-limit.metadata.js';
+import { globalRouting } from './global-settings.js';
+
+// Metadata of Nest itself, the same in Nest 10, 11 and 12.
+const HOST = 'host';
+const METHOD = 'method';
+const MODULE_PATH = '__module_path__';
+const PATH = 'path';
+const VERSION = '__version__';
+
+/** What a request of Express or Fastify tells of its route. */
+export interface RoutedRequest {
+  readonly method: string;
+  /** The matched route: `route` in Express, `routeOptions` in Fastify. */
+  readonly route?: { readonly path?: string | RegExp };
+  readonly routeOptions?: { readonly url?: string };
+}
 
 type Version = Exclude<VersioningOptions['defaultVersion'], readonly unknown[]>;
 
@@ -22,7 +35,7 @@ export class HttpRoutes {
    * among the paths and versions of a handler, and between GET and HEAD. So the first path, in the order of declaration,
    * stands for all.
    */
-  nameOf(type: object, handler: object, request: HttpRequest): string {
+  nameOf(type: object, handler: object, request: RoutedRequest): string {
     let ofClass = this.#names.get(type);
     if (!ofClass) this.#names.set(type, (ofClass = new WeakMap<object, string>()));
     let name = ofClass.get(handler);
@@ -30,7 +43,7 @@ export class HttpRoutes {
     return name;
   }
 
-  #name(type: object, handler: object, request: HttpRequest): string {
+  #name(type: object, handler: object, request: RoutedRequest): string {
     const declared = RequestMethod[Reflect.getMetadata(METHOD, handler) as RequestMethod] ?? request.method;
     const method = declared === 'ALL' ? '*' : declared === 'HEAD' ? 'GET' : declared;
     // The template of the host, and not the `Host` that a client sends.

@@ -1,0 +1,108 @@
+import { createHmac, hash } from 'node:crypto';
+import { invalidCall } from './once.errors.js';
+import type { ResolvedOnceOptions } from './once.options.js';
+
+/** Marks what JSON cannot write. Objects of the app that have this name themselves are marked too. */
+const MARK = '$once';
+type Marked = { readonly [MARK]: string; readonly is: unknown };
+const marked = (as: string, is: unknown): Marked => ({ [MARK]: as, is });
+
+/** A replacer of `JSON.stringify`. It reads the holder, as JSON has called `toJSON` of the value. */
+function mark(this: Record<string, unknown>, name: string, value: unknown): unknown {
+  const raw = this[name];
+  if (typeof raw === 'bigint') return marked('bigint', String(raw));
+  if (typeof raw !== 'object' || raw === null) return value;
+  if (raw instanceof Date) return marked('date', raw.toJSON());
+  if (raw instanceof Uint8Array) return marked('bytes', Buffer.from(raw).toString('base64'));
+  if (typeof (raw as { pipe?: unknown }).pipe === 'function' || Symbol.asyncIterator in raw)
+    throw new TypeError('JSON cannot write a stream.');
+  if (raw instanceof Map || raw instanceof Set) throw new TypeError('JSON cannot write a Map or a Set.');
+  return Object.hasOwn(raw, MARK) ? marked('object', Object.entries(value as object)) : value;
+}
+
+const UNMARKED: Readonly<Record<string, (is: never) => unknown>> = {
+  bigint: (is: string) => BigInt(is),
+  date: (is: string | null) => new Date(is ?? NaN),
+  bytes: (is: string) => Buffer.from(is, 'base64'),
+  object: (is: [string, unknown][]) => Object.fromEntries(is),
+};
+
+function unmark(_: string, value: unknown): unknown {
+  const as = (value as Partial<Marked> | null)?.[MARK];
+  return typeof as === 'string' ? UNMARKED[as]?.((value as Marked).is as never) : value;
+}
+
+/**
+ * Writes a result as JSON. Dates, bytes and bigints come back as what they were. Instances of classes come back as plain
+ * objects, and undefined as undefined.
+ *
+ * @throws TypeError for what JSON cannot write: circular objects, Maps and Sets
+ */
+const jsonOf = (value: unknown): string => JSON.stringify(value, mark) ?? '';
+const valueOf = (json: string): unknown => (json === '' ? undefined : JSON.parse(json, unmark));
+
+/** The same, with the names of all objects in order. */
+const canonical = (value: unknown): string =>
+  JSON.stringify(value, function (this: Record<string, unknown>, name: string, given: unknown): unknown {
+    const found = mark.call(this, name, given);
+    if (typeof found !== 'object' || found === null || Array.isArray(found)) return found;
+    // Without a prototype, so that a client's own `__proto__` is a name like others.
+    const sorted = Object.create(null) as Record<string, unknown>;
+    for (const each of Object.keys(found).sort()) sorted[each] = (found as Record<string, unknown>)[each];
+    return sorted;
+  }) ?? '';
+
+/** Returns the hash by which the payloads of two calls are compared. */
+export function fingerprintOf(payload: unknown, hashSecret: string | undefined): string {
+  if (payload === undefined) return '-';
+  let text: string;
+  try {
+    text = canonical(payload);
+  } catch {
+    throw invalidCall(
+      'The payload cannot be written as JSON, so calls cannot be compared.',
+      'Pass a `payload` without circular objects, Maps and Sets.',
+    );
+  }
+  return hashSecret === undefined
+    ? hash('sha256', text, 'base64url')
+    : createHmac('sha256', hashSecret).update(text).digest('base64url');
+}
+
+/** An answer over HTTP, as the adapter was about to send it. */
+export interface Answer {
+  readonly status: number;
+  readonly headers: Readonly<Record<string, string | readonly string[]>>;
+  readonly body: Buffer;
+}
+
+/** Turns what is kept into bytes and back: by `encode` and `decode` of the app, or as JSON. */
+export class OnceCodec {
+  constructor(private readonly options: Pick<ResolvedOnceOptions, 'encode' | 'decode'>) {}
+
+  async pack(value: unknown): Promise<Buffer> {
+    const { encode } = this.options;
+    return Buffer.from((encode ? await encode(value) : jsonOf(value)) as string);
+  }
+
+  async unpack(bytes: Buffer): Promise<unknown> {
+    const { decode } = this.options;
+    return decode ? await decode(bytes) : valueOf(bytes.toString());
+  }
+
+  /** The head as JSON in one line, and the body as it is. */
+  async packAnswer({ body, ...head }: Answer): Promise<Buffer> {
+    if (this.options.encode) return this.pack({ ...head, body: body.toString('base64') });
+    return Buffer.concat([Buffer.from(`${JSON.stringify(head)}\n`), body]);
+  }
+
+  async unpackAnswer(bytes: Buffer): Promise<Answer> {
+    if (this.options.decode) {
+      const { body, ...head } = (await this.unpack(bytes)) as Omit<Answer, 'body'> & { body: string };
+      return { ...head, body: Buffer.from(body, 'base64') };
+    }
+    const end = bytes.indexOf('\n');
+    const head = JSON.parse(bytes.toString('utf8', 0, end)) as Omit<Answer, 'body'>;
+    return { ...head, body: bytes.subarray(end + 1) };
+  }
+}

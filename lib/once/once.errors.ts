@@ -1,0 +1,97 @@
+import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
+import { hashKey } from '../core/keys.js';
+
+/**
+ * - `OnceInProgress`: a call with the same key runs. `context.retryAfter` is the rest of its lease, in seconds.
+ * - `OncePayloadMismatch`: the key was used with another payload.
+ * - `OnceKeyMissing`, `OnceKeyInvalid`: the call has no key, or one that is not 1 to 255 visible characters.
+ * - `OnceNoCaller`: nobody is known whose key it is.
+ * - `OutcomeUnknown`: the process of an earlier call died, and `afterCrash` is `'refuse'`.
+ * - `ResultNotKept`: an earlier call is done, and its result could not be kept.
+ * - `OnceLost`: the run took longer than its lease, and another one has the key.
+ * - `ServiceUnavailable`, `NetworkTimeout`, `AuthFailed`: Redis cannot be reached, is too slow, or refuses the command.
+ * - `Aborted`: the signal of the caller has aborted.
+ * - `InvalidArgument`: the call is wrong.
+ * - `Internal`: an error that SyncGuard does not know. It is the `cause`.
+ */
+export type OnceErrorCode =
+  | FaultCode
+  | 'OnceInProgress'
+  | 'OncePayloadMismatch'
+  | 'OnceKeyMissing'
+  | 'OnceKeyInvalid'
+  | 'OnceNoCaller'
+  | 'OutcomeUnknown'
+  | 'ResultNotKept'
+  | 'OnceLost';
+
+/** Thrown by `OnceService` and `@Once()`. It never has the payload, the result or the key itself. */
+export class OnceError extends SyncGuardError<OnceErrorCode> {
+  static override readonly brand: string = 'OnceError';
+
+  /** Returns the same fault as an OnceError. */
+  static from(error: unknown): OnceError {
+    if (error instanceof OnceError) return error;
+    return new OnceError(faultOf<OnceErrorCode>(error, 'A call that is answered once'));
+  }
+}
+
+const about = (code: OnceErrorCode, key: string, message: string, hint?: string, more = {}): OnceError =>
+  new OnceError({ code, message, hint, context: { keyHash: hashKey(key), ...more } });
+
+export const inProgress = (key: string, remainingMs: number): OnceError =>
+  about(
+    'OnceInProgress',
+    key,
+    'A call with the same key is running.',
+    'Send it again later, or set `waitMs`.',
+    {
+      retryAfter: Math.max(1, Math.ceil(remainingMs / 1000)),
+    },
+  );
+
+export const mismatch = (key: string): OnceError =>
+  about(
+    'OncePayloadMismatch',
+    key,
+    'This key was used for another request.',
+    'Use a new key for each request.',
+  );
+
+export const outcomeUnknown = (key: string): OnceError =>
+  about(
+    'OutcomeUnknown',
+    key,
+    'An earlier call with this key was cut off, and nobody knows what it has done.',
+    'Find out, and call `OnceService.settle()` or `forget()`.',
+  );
+
+export const notKept = (key: string): OnceError =>
+  about(
+    'ResultNotKept',
+    key,
+    'A call with this key is done, but its result was not kept.',
+    'See the log line ONCE_NOT_KEPT of the first call.',
+  );
+
+export const lost = (key: string, why: string): OnceError =>
+  about(
+    'OnceLost',
+    key,
+    `This call has lost its key: ${why}.`,
+    'Another call may run. Watch `signal` in long bodies, and pass `fence` to what you write to.',
+    { retryAfter: 1 },
+  );
+
+export const noCaller = (): OnceError =>
+  new OnceError({
+    code: 'OnceNoCaller',
+    message: 'Nobody is known whose key this is.',
+    hint: 'See the log line ONCE_NO_CALLER.',
+  });
+
+export const shuttingDown = (): OnceError =>
+  new OnceError({ code: 'ServiceUnavailable', message: 'The app is shutting down, so no new call runs.' });
+
+export const invalidCall = (message: string, hint?: string): OnceError =>
+  new OnceError({ code: 'InvalidArgument', message, hint });

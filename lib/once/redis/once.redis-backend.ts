@@ -1,0 +1,121 @@
+import { randomBytes } from 'node:crypto';
+import type { CallOptions } from '../../core/validate.js';
+import { hashTag } from '../../redis/redis.keys.js';
+import { RedisSubscriber } from '../../redis/redis.subscriber.js';
+import type { Script, ScriptArg } from '../../script/define-script.js';
+import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
+import { EndListeners } from '../end-listeners.js';
+import type { Claim, Claimed, ClaimReply, Kept, OnceBackend, OnceEnd } from '../once.backend.js';
+import type { ForgetOnceResult, OnceRecord, SettleOnceResult } from '../once.types.js';
+import { claimScript } from './claim.script.js';
+import { endScript, forgetScript, renewScript, settleScript } from './end.scripts.js';
+import { getScript } from './get.script.js';
+
+/** The whole hash, as strangers choose keys. */
+const TAG_LENGTH = 43;
+const PROCESS_BYTES = 12;
+/** How often a waiter looks by itself, in ms, while messages reach it, and while they do not. */
+const TOLD_POLL_MS = 1_050;
+const UNTOLD_POLL_MS = 200;
+const NOTHING = Buffer.alloc(0);
+
+/** Runs on Redis. Each operation is one atomic script on one key. */
+export class RedisOnceBackend implements OnceBackend {
+  readonly #process = randomBytes(PROCESS_BYTES).toString('base64url');
+  readonly #channel: string;
+  readonly #listeners = new EndListeners();
+  readonly #subscriber: RedisSubscriber;
+
+  constructor(
+    private readonly runner: ScriptRunner,
+    private readonly keyPrefix: string,
+  ) {
+    this.#channel = `${keyPrefix}/once-end:`;
+    this.#subscriber = new RedisSubscriber(runner.client, this.#channel + this.#process, {
+      onMessage: (tag) => this.#listeners.tell(tag),
+      onListening: () => {},
+      onSilence: () => {},
+      isNeeded: () => this.#listeners.size > 0,
+    });
+  }
+
+  claim(claim: Claim, { signal }: CallOptions): Promise<ClaimReply> {
+    const { key: onceKey, nonce, print, leaseMs, keepMs, afterCrash, waiter, waitMs } = claim;
+    const given = { onceKey, claimNonce: nonce, claimPrint: print, leaseMs, keepMs, afterCrash };
+    // A claim that has rejected runs no body. Without this its key would stay taken for the whole lease.
+    const undo = (): void => {
+      this.runner
+        .ready()
+        .then(() => this.end(claim, 'nothing'))
+        .catch(() => {});
+    };
+    return this.#run(
+      claimScript,
+      onceKey,
+      { ...given, waiter, callProcess: this.#process, waitMs },
+      { signal, undo },
+    );
+  }
+
+  renew({ key, nonce }: Claimed, leaseMs: number): Promise<boolean> {
+    return this.#run(renewScript, key, { runNonce: nonce, leaseMs }, { priority: 'renewal' });
+  }
+
+  end({ key, nonce }: Claimed, end: OnceEnd): Promise<number> {
+    const isKept = typeof end === 'object';
+    const { form, bytes } = isKept ? end.kept : { form: 'none', bytes: NOTHING };
+    const how = isKept ? 'kept' : end;
+    return this.#run(endScript, key, {
+      runNonce: nonce,
+      how,
+      newForm: form,
+      result: bytes,
+      channel: this.#channel,
+    });
+  }
+
+  async get(key: string, { signal }: CallOptions): Promise<OnceRecord | null> {
+    const found = await this.#run(getScript, key, {}, { signal });
+    return found && { key, ...found };
+  }
+
+  settle({ key, nonce }: Claimed, { form, bytes }: Kept): Promise<SettleOnceResult> {
+    return this.#run(settleScript, key, {
+      settleNonce: nonce,
+      newForm: form,
+      result: bytes,
+      channel: this.#channel,
+    });
+  }
+
+  forget(key: string, force: boolean): Promise<ForgetOnceResult> {
+    return this.#run(forgetScript, key, { force: force ? 1 : 0, channel: this.#channel });
+  }
+
+  onEnd(key: string, listener: () => void): () => void {
+    const remove = this.#listeners.add(tagOf(key), listener);
+    void this.#subscriber.open();
+    this.#subscriber.watch();
+    return remove;
+  }
+
+  get pollMs(): number {
+    return this.#subscriber.isHeard ? TOLD_POLL_MS : UNTOLD_POLL_MS;
+  }
+
+  /** Closes the connection that hears ends. */
+  close(): void {
+    this.#subscriber.close();
+  }
+
+  #run<Arg extends string, Result>(
+    script: Script<'record', Arg, Result>,
+    key: string,
+    args: Readonly<Record<Arg, ScriptArg>>,
+    options?: RunOptions<Result>,
+  ): Promise<Result> {
+    return this.runner.run(script, { record: `${this.keyPrefix}/once:{${tagOf(key)}}` }, args, options);
+  }
+}
+
+const tagOf = (key: string): string => hashTag(key, TAG_LENGTH);

@@ -1,0 +1,108 @@
+import { isObservable, lastValueFrom } from 'rxjs';
+import {
+  type ComposableMethodDecorator,
+  injectedService,
+  injectInto,
+  memberName,
+  replaceMethod,
+} from '../../method/replace-method.js';
+import { boolean, oneOf } from '../../core/validate.js';
+import { innermostFrame } from '../current-once.js';
+import { invalidCall } from '../once.errors.js';
+import { optionalFunction, resolveOnceCall, resolveOnceDefaults } from '../once.options.js';
+import type { OnceService } from '../once.service.js';
+import type { OnceDecoratorOptions } from '../once.types.js';
+import { keyMissing, keyText, valueAt } from './once-key.js';
+import { ONCE_METHODS, ONCE_PLAN, type OncePlan } from './once-plan.js';
+import { bindLast } from './once-routes.js';
+
+/** The token of the OnceService that `@Once()` uses. */
+export const ONCE_SERVICE = Symbol.for('syncguard:OnceService (is SyncGuardModule.forRoot() imported?)');
+
+const OWN = ['key', 'payload', 'required', 'headers', 'scope'] as const;
+type Method = (this: unknown, ...args: never[]) => unknown;
+
+/**
+ * Answers a repeated call of a route or a method with the result of the first one.
+ *
+ * Over HTTP it is asked after all guards and before all interceptors, wherever it stands, and keeps status, headers and body as
+ * they are sent. Elsewhere it stands around the method, and keeps the result as JSON.
+ *
+ * @throws OnceError as `OnceService.run()`; over HTTP also OnceKeyMissing, OnceKeyInvalid and OnceNoCaller
+ * @example
+ * \@Once()
+ * \@Post('orders/:id/pay')
+ * pay(\@Param('id') id: string) { ... }
+ *
+ * \@Once({ key: 'body.id' })
+ * \@Post('webhooks/stripe')
+ * received(\@Body() event: StripeEvent) { ... }
+ */
+export function Once(options: OnceDecoratorOptions = {}): ComposableMethodDecorator & MethodDecorator {
+  const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
+    const place = `@Once() on ${memberName(target, propertyKey)}`;
+    const plan = planFor(options, place);
+    replaceMethod('@Once()', target, propertyKey, descriptor, (original) => {
+      if (/Generator/.test(original.constructor.name))
+        throw invalidCall(
+          `${place} cannot keep what a generator gives.`,
+          'Return a promise of the whole result.',
+        );
+      return around(original, plan, String(propertyKey));
+    });
+    const method = descriptor.value as object;
+    Reflect.defineMetadata(ONCE_PLAN, plan, method);
+    bindLast(method);
+    const others = (Reflect.getMetadata(ONCE_METHODS, target) ?? []) as unknown[];
+    Reflect.defineMetadata(ONCE_METHODS, [...others, propertyKey], target);
+    injectInto(target, ONCE_SERVICE);
+  };
+  return decorate as ComposableMethodDecorator & MethodDecorator;
+}
+
+function planFor(options: OnceDecoratorOptions, place: string): OncePlan {
+  // A wrong option fails when the class is defined, and not at the first call.
+  resolveOnceCall(options, resolveOnceDefaults(), OWN, place);
+  const { key, payload, required = true, headers = [], scope = 'caller', ...call } = options;
+  if (typeof key !== 'string') optionalFunction(`${place}.key`, key);
+  optionalFunction(`${place}.payload`, payload);
+  oneOf(`${place}.scope`, scope, ['caller', 'public']);
+  if (!Array.isArray(headers) || !headers.every((name) => typeof name === 'string'))
+    throw invalidCall(`${place}.headers must be a list of names.`);
+  const kept = new Set(headers.map((name) => name.toLowerCase()));
+  return { place, options, call, required: boolean(`${place}.required`, required), headers: kept };
+}
+
+function around(original: Method, plan: OncePlan, name: string): Method {
+  return function (this: unknown, ...args: never[]): unknown {
+    const body = (): unknown => original.apply(this, args);
+    const frame = innermostFrame();
+    // The guard of the route has claimed the run of this call.
+    if (frame?.handler === plan && frame.around) return frame.around(body);
+    const service = injectedService<OnceService>(this, ONCE_SERVICE, '@Once()', name);
+    return runMethod(service, plan, args, body);
+  };
+}
+
+async function runMethod(
+  service: OnceService,
+  { options, call, required, place }: OncePlan,
+  args: never[],
+  body: () => unknown,
+): Promise<unknown> {
+  const { key, payload } = options;
+  const found = typeof key === 'string' ? valueAt(args, key) : key?.(...args);
+  const text = keyText(found, 'The key');
+  if (text === undefined && required) throw keyMissing('key');
+  if (text === undefined) return body();
+  const whole = async (): Promise<unknown> => {
+    const value = await body();
+    return isObservable(value) ? lastValueFrom(value, { defaultValue: undefined }) : value;
+  };
+  const print = service.fingerprint(payload?.(...args));
+  const { value } = await service.runCall(
+    whole,
+    Object.assign({}, service.resolved(call, place), { key: service.key(text), print }),
+  );
+  return value;
+}

@@ -1,0 +1,565 @@
+import { inspect } from 'node:util';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { currentOnce } from '../../lib/once/current-once.js';
+import type { OnceBackend } from '../../lib/once/once.backend.js';
+import type { OnceError } from '../../lib/once/once.errors.js';
+import type { OnceService } from '../../lib/once/once.service.js';
+import { TURN_MS } from '../../lib/once/once.times.js';
+import { eventually } from '../support/eventually.js';
+import { claimOf, codeOf, heldBody, onceService, type OnceUnderTest } from './support.js';
+
+const HOUR_MS = 3_600_000;
+const DAY_MS = 24 * HOUR_MS;
+const value = (text: string) => ({ form: 'value', bytes: Buffer.from(JSON.stringify(text)) }) as const;
+
+/** The contract of OnceService and of its port, on every backend. */
+export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>): void {
+  describe(`OnceService on ${name}`, () => {
+    let under: OnceUnderTest;
+    let backend: OnceBackend;
+    let once: OnceService;
+    beforeEach(async () => {
+      under = await setUp();
+      backend = under.backend();
+      once = onceService(backend);
+    });
+    afterEach(() => backend.close?.());
+
+    /** A run whose process has died: nobody renews or ends it. */
+    const crashed = async (key: string, given = {}): Promise<void> =>
+      void expect(await backend.claim(claimOf(key, { leaseMs: 1_000, ...given }), {})).toMatchObject({
+        status: 'claimed',
+      });
+
+    describe('a result', () => {
+      it('is given again, and the body runs once', async () => {
+        let runs = 0;
+        const pay = () => once.run(() => ({ charge: ++runs }), { key: 'order:7' });
+        const first = await pay();
+        expect(first).toStrictEqual({
+          ...{
+            value: { charge: 1 },
+            replayed: false,
+            attempt: 1,
+            completedAtMs: expect.any(Number) as number,
+          },
+        });
+        for (let i = 0; i < 3; i++) expect(await pay()).toStrictEqual({ ...first, replayed: true });
+        expect(runs).toBe(1);
+      });
+
+      it('of 50 calls at once is one: the others are told to come back', async () => {
+        const body = heldBody('paid');
+        const calls = Array.from({ length: 50 }, () => once.run(body.fn, { key: 'k' }));
+        const codes = Promise.all(calls.map(codeOf));
+        await body.started;
+        await eventually(async () =>
+          expect(await codeOf(once.run(body.fn, { key: 'k' }))).toBe('OnceInProgress'),
+        );
+        body.end();
+        expect((await codes).sort()).toStrictEqual(
+          [...Array<string>(49).fill('OnceInProgress'), 'no error'].sort(),
+        );
+        expect(await once.run(() => 'again', { key: 'k' })).toMatchObject({ value: 'paid', replayed: true });
+      });
+
+      it('is kept for keepMs from its end, and then runs anew with a higher fence', async () => {
+        const fences: string[] = [];
+        const call = () => once.run(({ fence }) => void fences.push(fence), { key: 'k', keepMs: HOUR_MS });
+        await call();
+        under.advance(HOUR_MS - 2_000);
+        expect(await call()).toMatchObject({ replayed: true });
+        under.advance(4_000);
+        expect(await call()).toMatchObject({ replayed: false, attempt: 1 });
+        expect(fences[1]! > fences[0]!).toBe(true);
+        expect(fences.every((fence) => /^\d{15}$/.test(fence))).toBe(true);
+      });
+
+      it.each<[string, unknown]>([
+        ['undefined', undefined],
+        ['null', null],
+        ['an empty text', ''],
+        ['a text', 'snow \u2603 \0\n\r'],
+        ['nested', { a: [1, { b: null }], c: 'x', n: 1.5 }],
+        ['a date', { at: new Date(1_773_480_413_589) }],
+        ['bytes', { file: Buffer.from([0, 255, 10]) }],
+        ['a bigint', [2n ** 70n]],
+        ['names of our own marks', { $once: 'date', is: [{ $once: 1 }] }],
+        ['a name __proto__', JSON.parse('{"__proto__":{"a":1}}')],
+      ])('comes back as it was: %s', async (_, given) => {
+        expect((await once.run(() => given, { key: 'k' })).value).toBe(given);
+        const again = await once.run(() => 'not this', { key: 'k' });
+        expect(again).toStrictEqual({ ...again, value: given, replayed: true });
+      });
+
+      it('of a class comes back as a plain object', async () => {
+        class Charge {
+          constructor(readonly id: string) {}
+        }
+        await once.run(() => new Charge('c1'), { key: 'k' });
+        expect((await once.run(() => null, { key: 'k' })).value).toStrictEqual({ id: 'c1' });
+      });
+
+      const circular: { self?: unknown } = {};
+      circular.self = circular;
+      it.each<[string, unknown]>([
+        ['circular', circular],
+        ['a Map', new Map([[1, 2]])],
+        ['larger than maxBytes', 'x'.repeat(101)],
+      ])('that is %s is given once, and the call is done without it', async (_, given) => {
+        const small = onceService(backend, { maxBytes: 100 });
+        expect((await small.run(() => given, { key: 'k' })).value).toBe(given);
+        expect(await codeOf(small.run(() => 'again', { key: 'k' }))).toBe('ResultNotKept');
+        expect(await small.get('k')).toMatchObject({ state: 'done' });
+      });
+
+      it('is written by encode and read by decode', async () => {
+        const turned = (text: string) => [...text].reverse().join('');
+        const coded = onceService(backend, {
+          encode: async (kept) => turned(JSON.stringify(kept)),
+          decode: (bytes) => JSON.parse(turned(bytes.toString())) as unknown,
+        });
+        await coded.run(() => ({ card: '4242' }), { key: 'k' });
+        expect(await under.contents()).not.toContain('4242');
+        expect(await coded.run(() => 0, { key: 'k' })).toMatchObject({ value: { card: '4242' } });
+      });
+
+      it('belongs to its key, in either spelling, and to no other', async () => {
+        await once.run(() => 'one', { key: 'caf\u00e9:{7}\n*' });
+        expect(await once.run(() => 'two', { key: 'cafe\u0301:{7}\n*' })).toMatchObject({ value: 'one' });
+        expect(await once.run(() => 'two', { key: 'caf\u00e9:{7}\n* ' })).toMatchObject({ value: 'two' });
+        expect(await once.run(() => 'three', { key: 'CAF\u00c9:{7}\n*' })).toMatchObject({ value: 'three' });
+      });
+    });
+
+    describe('a body that throws', () => {
+      it('runs again, as the next attempt with a higher fence', async () => {
+        const seen: { attempt: number; fence: string }[] = [];
+        const call = (fails: boolean) =>
+          once.run(
+            ({ attempt, fence }) => {
+              seen.push({ attempt, fence });
+              if (fails) throw new TypeError('no funds');
+              return 'paid';
+            },
+            { key: 'k' },
+          );
+        await expect(call(true)).rejects.toThrow(new TypeError('no funds'));
+        expect(await once.get('k')).toMatchObject({ state: 'failed', attempt: 1 });
+        expect(await call(false)).toMatchObject({ value: 'paid', attempt: 2, replayed: false });
+        expect(await call(true)).toMatchObject({ value: 'paid', attempt: 2, replayed: true });
+        expect(seen.map(({ attempt }) => attempt)).toStrictEqual([1, 2]);
+        expect(seen[1]!.fence > seen[0]!.fence).toBe(true);
+      });
+
+      it('is kept where `keep` says so, and thrown again by name and message', async () => {
+        let runs = 0;
+        const decline = () =>
+          once.run(
+            () => {
+              runs++;
+              throw Object.assign(new RangeError('declined'), { secret: '4242' });
+            },
+            { key: 'k', keep: (end) => 'error' in end },
+          );
+        await expect(decline()).rejects.toMatchObject({ secret: '4242' });
+        await expect(decline()).rejects.toThrow(/^declined$/);
+        await expect(decline()).rejects.toMatchObject({ name: 'RangeError', message: 'declined' });
+        expect(runs).toBe(1);
+        expect(await under.contents()).not.toContain('4242');
+      });
+
+      it('is not kept if what it returned is refused by `keep`', async () => {
+        const call = (answer: string) =>
+          once.run(() => answer, { key: 'k', keep: (end) => 'value' in end && end.value !== 'pending' });
+        expect((await call('pending')).value).toBe('pending');
+        expect(await call('paid')).toMatchObject({ value: 'paid', attempt: 2 });
+      });
+    });
+
+    describe('a payload', () => {
+      const call = (payload: unknown, on = once) => codeOf(on.run(() => 'paid', { key: 'k', payload }));
+
+      it('is the same whatever the order of its names, and another one is refused at each state', async () => {
+        const payload = { amount: 5, to: { b: 1, a: [1, 2] } };
+        const body = heldBody('paid');
+        const running = once.run(body.fn, { key: 'k', payload });
+        await body.started;
+        expect(await call({ ...payload, amount: 6 })).toBe('OncePayloadMismatch');
+        expect(await call(payload)).toBe('OnceInProgress');
+        body.end();
+        await running;
+        expect(await call({ to: { a: [1, 2], b: 1 }, amount: 5 })).toBe('no error');
+        for (const other of [
+          { ...payload, amount: 6 },
+          { ...payload, to: { b: 1, a: [2, 1] } },
+          undefined,
+          null,
+        ])
+          expect(await call(other)).toBe('OncePayloadMismatch');
+      });
+
+      it('is compared after a failure too', async () => {
+        await codeOf(once.run(() => Promise.reject(new Error('x')), { key: 'k', payload: 1 }));
+        expect(await call(2)).toBe('OncePayloadMismatch');
+        expect(await call(1)).toBe('no error');
+      });
+
+      it.each([
+        [{ a: 1 }, { a: '1' }],
+        [
+          { a: 1, b: undefined },
+          { a: 1, b: null },
+        ],
+        [JSON.parse('{"__proto__":1}'), {}],
+        [{ at: new Date(5) }, { at: new Date(5).toJSON() }],
+        [[1n], [1]],
+        [{ $once: 'bigint', is: '1' }, 1n],
+        [['a,b'], ['a', 'b']],
+      ])('%j is not %j', async (one, other) => {
+        expect(await call(one)).toBe('no error');
+        expect(await call(one)).toBe('no error');
+        expect(await call(other)).toBe('OncePayloadMismatch');
+      });
+
+      it('is refused where it cannot be compared', async () => {
+        expect(await call(new Map([[1, 2]]))).toBe('InvalidArgument');
+        let deep: unknown = 1;
+        for (let i = 0; i < 100_000; i++) deep = [deep];
+        expect(await call(deep)).toBe('InvalidArgument');
+      });
+
+      it('is in no record, error or event', async () => {
+        await call({ card: '4000-1' });
+        expect(await under.contents()).not.toContain('4000-1');
+        const refused = await once
+          .run(() => 1, { key: 'k', payload: { card: '4000-2' } })
+          .catch((e: unknown) => e);
+        expect(inspect(refused, { depth: null, showHidden: true })).not.toContain('4000');
+      });
+    });
+
+    describe('a process that dies', () => {
+      it('leaves its key taken for its lease, and then the next call runs as attempt 2', async () => {
+        await crashed('k', { leaseMs: 60_000 });
+        const refused = await once.run(() => 'x', { key: 'k' }).catch((error: unknown) => error as OnceError);
+        expect(refused).toMatchObject({ code: 'OnceInProgress' });
+        expect((refused as OnceError).context.retryAfter).toBe(60);
+        under.advance(60_001);
+        expect(await once.get('k')).toMatchObject({ state: 'failed', attempt: 1 });
+        expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ attempt: 2, replayed: false });
+      });
+
+      it('with `refuse` leaves an unknown outcome, which the first call of the key says', async () => {
+        await crashed('k', { afterCrash: 'refuse', keepMs: HOUR_MS });
+        under.advance(1_001);
+        expect(await codeOf(once.run(() => 'x', { key: 'k', afterCrash: 'run' }))).toBe('OutcomeUnknown');
+        expect(await once.get('k')).toMatchObject({ state: 'unknown', attempt: 1 });
+        await crashed('other', { afterCrash: 'run' });
+        under.advance(1_001);
+        expect(await codeOf(once.run(() => 'x', { key: 'other', afterCrash: 'refuse' }))).toBe('no error');
+        under.advance(HOUR_MS);
+        expect(await once.get('k')).toBeNull();
+        expect(await codeOf(once.run(() => 'x', { key: 'k' }))).toBe('no error');
+      });
+
+      it('with `refuse` after a failed attempt runs, as the failed one is known to be over', async () => {
+        await codeOf(once.run(() => Promise.reject(new Error('x')), { key: 'k', afterCrash: 'refuse' }));
+        expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ attempt: 2 });
+      });
+
+      it('cannot store its result over that of the next one', async () => {
+        const claim = claimOf('k', { leaseMs: 1_000 });
+        await backend.claim(claim, {});
+        under.advance(1_001);
+        await once.run(() => 'second', { key: 'k' });
+        expect(await backend.renew(claim, 1_000)).toBe(false);
+        expect(await backend.end(claim, { kept: value('first') })).toBe(0);
+        expect(await backend.end(claim, 'failed')).toBe(0);
+        expect(await backend.end(claim, 'nothing')).toBe(0);
+        expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ value: 'second', attempt: 2 });
+      });
+
+      it('that only stood still, and that nobody took over, stores its result', async () => {
+        const claim = claimOf('k', { leaseMs: 1_000, afterCrash: 'refuse' });
+        await backend.claim(claim, {});
+        under.advance(1_001);
+        expect(await backend.end(claim, { kept: value('late') })).toBeGreaterThan(0);
+        expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ value: 'late', replayed: true });
+      });
+    });
+
+    describe('a lease', () => {
+      it('is renewed while the body runs', async () => {
+        const body = heldBody('x');
+        const running = once.run(body.fn, { key: 'k', leaseMs: 6_000 });
+        await body.started;
+        const { expiresAtMs } = (await once.get('k'))!;
+        await eventually(async () => expect((await once.get('k'))!.expiresAtMs).toBeGreaterThan(expiresAtMs));
+        body.end();
+        await running;
+      });
+
+      it('that was taken over aborts the signal, and the run rejects with OnceLost', async () => {
+        const body = heldBody('x');
+        let signal: AbortSignal | undefined;
+        const running = codeOf(
+          once.run((context) => ((signal = context.signal), body.fn()), { key: 'k', leaseMs: 1_000 }),
+        );
+        await body.started;
+        expect(signal!.aborted).toBe(false);
+        expect(await once.forget('k')).toStrictEqual({ ok: false, reason: 'running' });
+        expect(await once.forget('k', { force: true })).toStrictEqual({ ok: true });
+        expect(await once.run(() => 'second', { key: 'k' })).toMatchObject({ replayed: false });
+        await eventually(() => expect(signal!.aborted).toBe(true));
+        expect(signal!.reason).toMatchObject({ code: 'OnceLost' });
+        body.end();
+        expect(await running).toBe('OnceLost');
+        expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ value: 'second' });
+      });
+
+      it('is not renewed past maxRunMs, when the signal aborts', async () => {
+        const body = heldBody('x');
+        let signal: AbortSignal | undefined;
+        const running = once.run((context) => ((signal = context.signal), body.fn()), {
+          ...{ key: 'k', leaseMs: 1_000, maxRunMs: 300 },
+        });
+        await eventually(() => expect(signal?.aborted).toBe(true));
+        under.advance(1_000);
+        const second = await once.run(() => 'second', { key: 'k' });
+        expect(second).toMatchObject({ attempt: 2 });
+        body.end();
+        expect(await codeOf(running)).toBe('OnceLost');
+      });
+
+      it('throws the error of the body where that has failed after its loss', async () => {
+        const body = heldBody('x');
+        const running = once.run(body.fn, { key: 'k' });
+        await body.started;
+        await once.forget('k', { force: true });
+        body.fail(new Error('mine'));
+        await expect(running).rejects.toThrow(/^mine$/);
+      });
+    });
+
+    describe('a call that waits', () => {
+      const waitMs = 20_000;
+
+      it('gets the result of the first, and each of them the same', async () => {
+        const body = heldBody('paid');
+        const running = once.run(body.fn, { key: 'k' });
+        await body.started;
+        const others = Array.from({ length: 10 }, () => once.run(() => 'x', { key: 'k', waitMs }));
+        await backend.get('k', {});
+        body.end();
+        await running;
+        for (const result of await Promise.all(others))
+          expect(result).toMatchObject({ value: 'paid', replayed: true });
+      });
+
+      it('runs if the first has failed: the one that waits longest, and the others go on waiting', async () => {
+        const body = heldBody('x');
+        const failed = codeOf(once.run(body.fn, { key: 'k' }));
+        await body.started;
+        const order: string[] = [];
+        const second = heldBody('second');
+        const others: Promise<unknown>[] = [];
+        const claims = jest.spyOn(backend, 'claim');
+        for (const name of ['a', 'b', 'c']) {
+          const run = () => (order.push(name), second.fn());
+          others.push(once.run(run, { key: 'k', waitMs }));
+          await claims.mock.results.at(-1)!.value;
+        }
+        claims.mockRestore();
+        body.fail(new Error('x'));
+        await failed;
+        await eventually(() => expect(order).toStrictEqual(['a']));
+        expect(await codeOf(once.run(() => 'x', { key: 'k' }))).toBe('OnceInProgress');
+        second.end();
+        const results = await Promise.all(others);
+        expect(order).toStrictEqual(['a']);
+        expect(results).toMatchObject([
+          { value: 'second', attempt: 2, replayed: false },
+          { value: 'second', attempt: 2, replayed: true },
+          { value: 'second', attempt: 2, replayed: true },
+        ]);
+      });
+
+      it('is refused when waitMs is over', async () => {
+        const body = heldBody('x');
+        const running = once.run(body.fn, { key: 'k' });
+        await body.started;
+        const since = performance.now();
+        expect(await codeOf(once.run(() => 'x', { key: 'k', waitMs: 300 }))).toBe('OnceInProgress');
+        expect(performance.now() - since).toBeGreaterThanOrEqual(299);
+        body.end();
+        await running;
+      });
+
+      it('ends when its signal aborts, and one that has aborted sends nothing', async () => {
+        const body = heldBody('x');
+        const running = once.run(body.fn, { key: 'k' });
+        await body.started;
+        const signal = AbortSignal.timeout(50);
+        expect(await codeOf(once.run(() => 'x', { key: 'k', waitMs, signal }))).toBe('Aborted');
+        body.end();
+        await running;
+        expect(await codeOf(once.run(() => 'x', { key: 'new', signal: AbortSignal.abort() }))).toBe(
+          'Aborted',
+        );
+        expect(await once.get('new')).toBeNull();
+      });
+
+      it('comes after those that wait longer, even when it asks first', async () => {
+        const first = claimOf('k');
+        await backend.claim(first, {});
+        const longest = claimOf('k', { waiter: 'w1', waitMs });
+        const next = claimOf('k', { waiter: 'w2', waitMs });
+        expect(await backend.claim(longest, {})).toMatchObject({ status: 'busy' });
+        expect(await backend.claim(next, {})).toMatchObject({ status: 'busy' });
+        await backend.end(first, 'failed');
+        expect(await backend.claim(claimOf('k'), {})).toMatchObject({ status: 'busy' });
+        const early = await backend.claim(next, {});
+        expect(early).toMatchObject({ status: 'busy' });
+        expect((early as { remainingMs: number }).remainingMs).toBeLessThanOrEqual(TURN_MS);
+        expect(await backend.claim(longest, {})).toMatchObject({ status: 'claimed', attempt: 2 });
+      });
+
+      it('has its turn 500 ms after one that stands still, and a place ends with its waitMs', async () => {
+        const first = claimOf('k');
+        await backend.claim(first, {});
+        await backend.claim(claimOf('k', { waiter: 'still', waitMs }), {});
+        await backend.claim(claimOf('k', { waiter: 'gone', waitMs: 1 }), {});
+        const next = claimOf('k', { waiter: 'w3', waitMs });
+        await backend.claim(next, {});
+        under.advance(2);
+        await backend.end(first, 'failed');
+        expect(await backend.claim(next, {})).toMatchObject({ status: 'busy' });
+        under.advance(TURN_MS);
+        expect(await backend.claim(next, {})).toMatchObject({ status: 'claimed', attempt: 2 });
+      });
+
+      it('is not let in where as many wait as may', async () => {
+        const full = onceService(backend, {}, { waitingRoom: { isFull: true } as never });
+        const body = heldBody('x');
+        const running = full.run(body.fn, { key: 'k' });
+        await body.started;
+        expect(await codeOf(full.run(() => 'x', { key: 'k', waitMs }))).toBe('OnceInProgress');
+        body.end();
+        await running;
+      });
+    });
+
+    describe('by hand', () => {
+      it('an unknown outcome is settled, and the value is given from then on', async () => {
+        await crashed('k', { afterCrash: 'refuse' });
+        expect(await once.settle('k', { value: 'x' })).toStrictEqual({ ok: false, reason: 'running' });
+        under.advance(1_001);
+        expect(await once.settle('k', { value: { id: 'c1' } })).toStrictEqual({ ok: true });
+        expect(await once.get('k')).toMatchObject({ state: 'done', attempt: 1 });
+        expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ value: { id: 'c1' } });
+        expect(await once.settle('k', { value: 2 })).toStrictEqual({ ok: false, reason: 'already_done' });
+        expect(await once.settle('other', { value: 2 })).toStrictEqual({ ok: false, reason: 'not_found' });
+      });
+
+      it('an unknown outcome is forgotten, and the next call runs as the first', async () => {
+        await crashed('k', { afterCrash: 'refuse' });
+        under.advance(1_001);
+        expect(await once.forget('k')).toStrictEqual({ ok: true });
+        expect(await once.forget('k')).toStrictEqual({ ok: true });
+        expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ attempt: 1 });
+      });
+
+      it('a kept result is forgotten', async () => {
+        await once.run(() => 'x', { key: 'k' });
+        expect(await once.forget('k')).toStrictEqual({ ok: true });
+        expect(await once.get('k')).toBeNull();
+      });
+    });
+
+    describe('its arguments', () => {
+      it.each([
+        [{ key: '' }],
+        [{ key: 'x'.repeat(513) }],
+        [{ key: '\ud800' }],
+        [{ key: 'order:undefined' }],
+        [{ key: 7 }],
+        [{ key: 'k', leaseMs: 999 }],
+        [{ key: 'k', keepMs: 0 }],
+        [{ key: 'k', waitMs: -1 }],
+        [{ key: 'k', afterCrash: 'perhaps' }],
+        [{ key: 'k', keep: true }],
+        [{ key: 'k', signal: 7 }],
+        [{ key: 'k', ttlMs: 7 }],
+        [null],
+      ])('%j are refused', async (options) => {
+        expect(await codeOf(once.run(() => 'x', options as never))).toBe('InvalidArgument');
+      });
+
+      it('no function and no value are refused', async () => {
+        expect(await codeOf(once.run(7 as never, { key: 'k' }))).toBe('InvalidArgument');
+        expect(await codeOf(once.settle('k', {} as never))).toBe('InvalidArgument');
+        expect(await codeOf(once.get(''))).toBe('InvalidArgument');
+      });
+    });
+
+    it('knows the running body, and not work that it left behind', async () => {
+      let later: Promise<unknown> | undefined;
+      let over = (): void => {};
+      const ended = new Promise<void>((resolve) => (over = resolve));
+      await once.run(
+        async () => {
+          await sleep(1);
+          expect(currentOnce()).toMatchObject({ key: 'k', attempt: 1 });
+          later = ended.then(() => currentOnce());
+          await once.run(() => expect(currentOnce()!.key).toBe('inner'), { key: 'inner' });
+          expect(currentOnce()!.key).toBe('k');
+        },
+        { key: 'k' },
+      );
+      expect(currentOnce()).toBeUndefined();
+      over();
+      expect(await later).toBeUndefined();
+    });
+
+    it('takes a claim that is sent twice for one', async () => {
+      const claim = claimOf('k');
+      const first = await backend.claim(claim, {});
+      expect(await backend.claim(claim, {})).toStrictEqual(first);
+      expect(await backend.end(claim, { kept: value('x') })).toBe(
+        await backend.end(claim, { kept: value('y') }),
+      );
+      expect(await once.run(() => 'z', { key: 'k' })).toMatchObject({ value: 'x', attempt: 1 });
+    });
+
+    it('takes a claim back if nothing ran', async () => {
+      const claim = claimOf('k');
+      await backend.claim(claim, {});
+      await backend.end(claim, 'nothing');
+      expect(await once.get('k')).toBeNull();
+      await codeOf(once.run(() => Promise.reject(new Error('x')), { key: 'k' }));
+      const again = claimOf('k');
+      expect(await backend.claim(again, {})).toMatchObject({ attempt: 2 });
+      await backend.end(again, 'nothing');
+      expect(await once.get('k')).toMatchObject({ state: 'failed', attempt: 1 });
+    });
+
+    it('refuses new calls during a shutdown, and waits for those that run', async () => {
+      const body = heldBody('x');
+      const running = once.run(body.fn, { key: 'k' });
+      await body.started;
+      const closed = once.onModuleDestroy();
+      expect(await codeOf(once.run(() => 'x', { key: 'new' }))).toBe('ServiceUnavailable');
+      body.end();
+      await closed;
+      expect((await running).value).toBe('x');
+      expect(await once.get('k')).toMatchObject({ state: 'done' });
+    });
+
+    it('keeps a day of results apart by the clock of the backend', async () => {
+      await once.run(() => 'x', { key: 'k' });
+      const { expiresAtMs, startedAtMs } = (await once.get('k'))!;
+      expect(Math.abs(expiresAtMs - startedAtMs - DAY_MS)).toBeLessThan(5_000);
+    });
+  });
+}
