@@ -39,7 +39,7 @@ local once
 if stored then
   local line, rest = string.match(stored, '^${VERSION} ([^\\n]*)\\n(.*)$')
   if not line then
-    local isNewer = string.find(stored, '^once%d+ ')
+    local isNewer = string.find(stored, '^once%d+ ') and not string.find(stored, '^${VERSION} ')
     return redis.error_reply(isNewer and 'SYNCGUARD_NEWER' or 'SYNCGUARD_FOREIGN the key is not a call')
   end
   local values = {string.match(line,
