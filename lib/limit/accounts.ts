@@ -1,4 +1,4 @@
-import { joinKeyParts } from './key-parts.js';
+import { joinKeyParts } from '../transport/request-parts.js';
 import { identityIn } from './limit.backend.js';
 
 /** What says where a call comes from, and not for whom. */

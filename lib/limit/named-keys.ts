@@ -1,5 +1,6 @@
 import { namesAccount } from './accounts.js';
-import { joinKeyParts, keyPath, normalizeAddress, userIdOf } from './key-parts.js';
+import { joinKeyParts, userIdOf } from '../transport/request-parts.js';
+import { keyPath, normalizeAddress } from './key-parts.js';
 import { KeyTexts } from './key-texts.js';
 import { identityIn } from './limit.backend.js';
 import { describeKeyBy } from './limit.key-by.js';
