@@ -119,7 +119,7 @@ const GROUPS: readonly Group[] = [
     resolve: (options) => resolvePolicy({ ...POLICY, name: 'p', ...options }),
     inWords: {
       ...{ limit: '', windowMs: '', blockMs: '', temp: '', long: '', name: '', escalation: '' },
-      ...{ keyBy: '', onError: '', code: '', ask: '', isFailure: '' },
+      ...{ keyBy: '', onError: '', code: '', ask: '', isFailure: '', judgedBy: '' },
     },
   },
   { type: 'BudgetOptions', resolve: inModule('budget'), inWords: { reaper: { everyMs: 30_000 } } },

@@ -858,7 +858,7 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         );
         expect(limiter.keyOf(BOTH, { ip: ADDRESS, 'body.email': '' })).toBe(byIp);
         const by = (keyBy: LimitPolicy['keyBy'], given: object): string =>
-          limiter.keyOf({ ...API, keyBy } as LimitPolicy, given as Record<string, unknown>);
+          limiter.keyOf({ ...API, keyBy }, given as Record<string, unknown>);
         expect(by('ip', { ip: '2001:db8::1' })).toBe('[["ip","2001:db8:0:0::/64"]]');
         expect(by('user', { user: { id: 7 } })).toBe('[["user","7"]]');
         expect(by('user', { user: 'U\u200b7' })).toMatch(/^\[\["user","[\w-]{43}"\]\]$/);

@@ -407,8 +407,8 @@ describe('a queue when something fails', () => {
       await server.client().zadd(QUEUE, 1_000 + i, `${i}`.padStart(22, '0') + process);
     return told;
   }
-  const holder = async (): Promise<string> =>
-    (JSON.parse((await server.client().get('syncguard:order')) ?? '{}') as { lockId: string }).lockId;
+  const holder = async (): Promise<string | undefined> =>
+    (JSON.parse((await server.client().get('syncguard:order')) ?? '{}') as { lockId?: string }).lockId;
 
   it.each([
     ['an attempt', true],
@@ -443,7 +443,7 @@ describe('a queue when something fails', () => {
     if (!listens) await server.client().zadd(QUEUE, 1_000, `${'0'.padStart(22, '0')}-oneGoneGoneGone`);
     await held.release();
     if (listens) expect(await holder()).toMatch(/^0/);
-    else expect(await holder()).not.toMatch(/^0/); // It costs no claim.
+    else expect(String(await holder())).not.toMatch(/^0/); // It costs no claim. The waiter may be through already.
     if (listens) await eventually(() => expect(told).toHaveLength(1));
     expect(await waiter).toBe('in');
   });

@@ -263,7 +263,7 @@ describe.each(['express', 'fastify'] as const)('tricks against @Once() on %s', (
 
   it('16: while Redis is away nothing runs, and afterwards it runs once', async () => {
     await http.app.close();
-    await start(SyncGuardTestingModule.forRoot() as never);
+    await start(SyncGuardTestingModule.forRoot());
     const testing = http.app.get(SyncGuardTesting);
     testing.makeUnreachable();
     expect((await send('/pay', 'k')).status).toBe(503);
@@ -274,7 +274,7 @@ describe.each(['express', 'fastify'] as const)('tricks against @Once() on %s', (
 
   it('17: Redis away at the end: the answer is given, and the retry never runs', async () => {
     await http.app.close();
-    await start(SyncGuardTestingModule.forRoot() as never);
+    await start(SyncGuardTestingModule.forRoot());
     const testing = http.app.get(SyncGuardTesting);
     bank.hold();
     const first = send('/pay', 'k');
