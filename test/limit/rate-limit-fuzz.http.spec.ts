@@ -1,0 +1,19 @@
+import { randomInt } from 'node:crypto';
+import { Logger } from '@nestjs/common';
+import { fuzzBodies } from '../support/limit-fuzz.js';
+
+Logger.overrideLogger(false);
+
+const SEED = Number(process.env.SYNCGUARD_SEED ?? randomInt(2 ** 31));
+const CLIENTS = 150;
+
+describe.each(['express', 'fastify'] as const)('bodies that nobody expects, on %s', (adapter) => {
+  it(`count, whatever they are, of ${CLIENTS} clients (seed ${SEED})`, async () => {
+    const { clients, requests, refusedByParser } = await fuzzBodies(adapter, SEED, CLIENTS);
+    console.log(
+      `fuzz of limits on ${adapter}: ${clients} clients, ${requests} requests, ${refusedByParser} bodies refused by the parser, seed ${SEED} (SYNCGUARD_SEED repeats it)`,
+    );
+    expect(clients).toBe(CLIENTS);
+    expect(refusedByParser).toBeLessThan(CLIENTS);
+  });
+});
