@@ -68,6 +68,40 @@ describe('docs/guides/cron.md', () => {
     expect(await ticks.tick()).toBe(1);
   });
 
+  it('runs once a calendar day, also where 02:30 comes twice, and on the next one again', async () => {
+    const { DailyReports, dayIn } = await import('./cron/daily.js');
+    // The clocks of Berlin went back at 01:00 UTC, and both instants are 02:30 there.
+    const twice = [Date.UTC(2026, 9, 25, 0, 30), Date.UTC(2026, 9, 25, 1, 30)];
+    expect(twice.map((now) => dayIn('Europe/Berlin', now))).toEqual(['2026-10-25', '2026-10-25']);
+    expect(dayIn('Europe/Berlin', Date.UTC(2026, 9, 25, 23, 0))).toBe('2026-10-26');
+
+    @Module({
+      imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL as string })],
+      providers: [DailyReports],
+    })
+    class App {}
+    const [one, other] = [await on.start(App), await on.start(App)].map(({ app }) => app.get(DailyReports));
+    const reports = [one, other] as InstanceType<typeof DailyReports>[];
+    const sent = (): string[] => reports.flatMap((each) => each.sent);
+    let fails = 1;
+    for (const { sent: list } of reports)
+      list.push = (...items) => {
+        if (fails-- > 0) throw new Error('the mail server is away');
+        return Array.prototype.push.apply(list, items);
+      };
+    const send = (): Promise<unknown[]> =>
+      Promise.all(reports.map((each) => each.send().catch((error: Error) => error.message)));
+    expect((await send()).sort()).toEqual([1, 'the mail server is away']);
+    expect([await send(), sent()]).toEqual([[1, 1], ['report']]);
+
+    const now = Date.now.bind(Date);
+    const tomorrow = jest.spyOn(Date, 'now').mockImplementation(() => now() + 86_400_000);
+    const [first, second] = await send();
+    expect(first).toBe(second);
+    expect(sent()).toEqual(['report', 'report']);
+    tomorrow.mockRestore();
+  });
+
   it('does not run without Redis', async () => {
     const { reports, sent } = await open();
     await on.redis.kill();

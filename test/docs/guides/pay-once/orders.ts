@@ -1,31 +1,37 @@
 // orders.ts
-import { Controller, Injectable, Module, Param, Post } from '@nestjs/common';
-import { seconds, SyncGuardModule, WithLock } from 'nestjs-syncguard';
+import { Controller, Injectable, Module, NotFoundException, Param, Post } from '@nestjs/common';
+import { Once, onceKey, OnceService, seconds, SyncGuardModule } from 'nestjs-syncguard';
 
-/** Stands for your provider, and for your database: all servers have to see the receipts. */
 @Injectable()
-export class Shop {
-  readonly receipts = new Map<string, string>();
-  readonly charges: string[] = [];
+export class Provider {
+  readonly receipts = new Map<string, string>(); // Stands for your payment provider.
 
   async charge(order: string, { idempotencyKey }: { idempotencyKey: string }) {
-    this.charges.push(idempotencyKey);
+    this.receipts.set(idempotencyKey, `receipt of ${order}`);
     return `receipt of ${order}`;
   }
 }
 
 @Controller('orders')
 export class OrdersController {
-  constructor(private readonly shop: Shop) {}
+  constructor(
+    private readonly provider: Provider,
+    private readonly once: OnceService,
+  ) {}
 
-  @Post(':id/pay')
-  @WithLock('order:{0}', { timeoutMs: seconds(2) }) // Of one order. {0}: the first argument.
+  @Post(':id/pay') // Behind a guard that asks whose order it is.
+  @Once({ key: 'params.id', afterCrash: 'refuse', waitMs: seconds(2) })
   async pay(@Param('id') id: string) {
-    const before = this.shop.receipts.get(id);
-    if (before) return { receipt: before, charged: false };
-    const receipt = await this.shop.charge(id, { idempotencyKey: `order:${id}` });
-    this.shop.receipts.set(id, receipt);
-    return { receipt, charged: true };
+    return { receipt: await this.provider.charge(id, { idempotencyKey: `order:${id}` }) };
+  }
+
+  @Post(':id/decide') // For your staff, or a job: what has a call done that was cut off?
+  async decide(@Param('id') id: string) {
+    const key = onceKey({ route: 'POST /orders/:id/pay', key: id });
+    const record = await this.once.get(key);
+    if (record?.state !== 'unknown') throw new NotFoundException('Nothing is to be decided.');
+    const receipt = this.provider.receipts.get(`order:${id}`);
+    return receipt ? this.once.settle(key, { value: { receipt } }) : this.once.forget(key);
   }
 }
 
@@ -33,6 +39,6 @@ export class OrdersController {
   // Once, in your root module, with the options of all features.
   imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })],
   controllers: [OrdersController],
-  providers: [Shop],
+  providers: [Provider],
 })
 export class OrdersModule {}
