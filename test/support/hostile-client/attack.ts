@@ -4,6 +4,7 @@ import { type TcpProxy, startTcpProxy } from '../tcp-proxy.js';
 import type { RedisEndpoint } from '../redis-server.js';
 import { clientOf, type Request } from './client.js';
 import { compose, type Composition, CoveredPairs, randomFrom } from './compose.js';
+import { spell, valueOf } from './names.js';
 import { type Account, forget, newAccount, startTarget, type Target, THRESHOLD } from './target.js';
 
 /** Compositions that run at the same time. */
@@ -69,12 +70,10 @@ async function attack(composition: Composition, targets: Targets): Promise<strin
     for (let wave = 0; wave < WAVES; wave++) {
       const judgeMs = composition.pause === 'in the judge' ? 12 : composition.pause === 'a lapse' ? 40 : 0;
       const pauseMs = composition.pause === 'before the limit' ? 12 : 0;
-      const guess: Request = {
-        path: `/${composition.judge}`,
-        body: { email: account.email, code: 'wrong', judgeMs },
-        pauseMs,
-      };
-      const sent = client.send(Array<Request>(GUESSES_A_WAVE).fill(guess));
+      const guesses = Array.from({ length: GUESSES_A_WAVE }, (_, i) =>
+        guessAt(account, composition, wave * GUESSES_A_WAVE + i, { judgeMs, pauseMs }),
+      );
+      const sent = client.send(guesses);
       if (composition.pause === 'a lapse') {
         await sleep(20);
         targets.skip(LAPSE_MS);
@@ -96,13 +95,28 @@ async function attack(composition: Composition, targets: Targets): Promise<strin
   }
 }
 
-async function politely(port: number, path: string, { email }: Account): Promise<number> {
+/** A wrong guess at an account, which is written as the composition says, and otherwise each time. */
+function guessAt(
+  { id, email }: Account,
+  { judge, path, spelling, form }: Composition,
+  guess: number,
+  { judgeMs, pauseMs }: { judgeMs: number; pauseMs: number },
+): Request {
+  return {
+    path: path === 'several' && guess % 2 === 1 ? `/${judge}/too` : `/${judge}`,
+    body: { id, email: valueOf(spell(email, spelling, guess), form, guess), code: 'wrong', judgeMs },
+    pauseMs,
+    isForm: form === 'twice in a form',
+  };
+}
+
+async function politely(port: number, path: string, { id, email }: Account): Promise<number> {
   const client = clientOf(port, {
     transport: http2Ports.has(port) ? 'http2' : 'http1',
     behaviour: 'reads all',
     patienceMs: 15_000,
   });
-  const [status = 0] = await client.send([{ path, body: { email, code: 'right' }, pauseMs: 0 }]);
+  const [status = 0] = await client.send([{ path, body: { id, email, code: 'right' }, pauseMs: 0 }]);
   client.close();
   return status;
 }

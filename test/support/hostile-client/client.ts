@@ -12,6 +12,19 @@ export interface Request {
   readonly path: string;
   readonly body: object;
   readonly pauseMs: number;
+  /** Whether the body is a form. A field with a list stands there once for each of its items. */
+  readonly isForm?: boolean;
+}
+
+const typeOf = ({ isForm }: Request): string =>
+  isForm ? 'application/x-www-form-urlencoded' : 'application/json';
+
+function textOf({ body, isForm }: Request): string {
+  if (!isForm) return JSON.stringify(body);
+  const fields = Object.entries(body).flatMap(([name, value]) =>
+    [value].flat().map((each): [string, string] => [name, String(each)]),
+  );
+  return new URLSearchParams(fields).toString();
 }
 
 /** How long a client waits for an answer that it may never get. What counts is what the server did. */
@@ -112,13 +125,10 @@ const flushed = (socket: Socket): Promise<void> =>
     socket.once('close', () => resolve());
   });
 
-async function writeRequest(
-  socket: Socket,
-  { path, body, pauseMs }: Request,
-  trickles: boolean,
-): Promise<void> {
-  const text = JSON.stringify(body);
-  const head = `POST ${path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nX-Pause: ${pauseMs}\r\nContent-Length: ${text.length}\r\n\r\n`;
+async function writeRequest(socket: Socket, request: Request, trickles: boolean): Promise<void> {
+  const { path, pauseMs } = request;
+  const text = textOf(request);
+  const head = `POST ${path} HTTP/1.1\r\nHost: x\r\nContent-Type: ${typeOf(request)}\r\nX-Pause: ${pauseMs}\r\nContent-Length: ${Buffer.byteLength(text)}\r\n\r\n`;
   if (!trickles) return void socket.write(head + text);
   socket.write(head);
   for (let i = 0; i < text.length; i += 24) {
@@ -170,16 +180,17 @@ class Http2Client implements HostileClient {
     this.#session.destroy();
   }
 
-  async #exchange({ path, body, pauseMs }: Request): Promise<number[]> {
+  async #exchange(request: Request): Promise<number[]> {
     if (this.#session.destroyed) return [];
-    const headers = { 'content-type': 'application/json', 'x-pause': String(pauseMs) };
+    const { path, pauseMs } = request;
+    const headers = { 'content-type': typeOf(request), 'x-pause': String(pauseMs) };
     const stream = this.#session.request({ ':method': 'POST', ':path': path, ...headers });
     stream.on('error', () => {});
     const answered = new Promise<number[]>((resolve) => {
       stream.once('response', (answer) => resolve([Number(answer[':status'])]));
       stream.once('close', () => resolve([]));
     });
-    const text = JSON.stringify(body);
+    const text = textOf(request);
     if (this.behaviour === 'trickles its body') await trickle(stream, text);
     else stream.end(text);
     const cancel = (): void => stream.close(constants.NGHTTP2_CANCEL);

@@ -11,11 +11,15 @@ export const AXES = {
     'half-closes',
     'trickles its body',
   ],
-  judge: ['guard', 'false', 'pipe', 'handler', 'error', 'response', 'interceptor', 'filter'],
+  judge: ['guard', 'false', 'pipe', 'handler', 'error', 'response', 'interceptor', 'filter', 'own'],
   adapter: ['express', 'fastify'],
   backend: ['memory', 'redis', 'slow redis'],
   pause: ['none', 'before the limit', 'in the judge', 'a lapse'],
   between: ['nothing', 'a success elsewhere'],
+  spelling: ['as it is', 'capitals', 'full width', 'circled', 'accents', 'invisible', 'blanks'],
+  // Values that name no account have one count for all, which is soon full. So most clients send a text, or a list of one.
+  form: ['text', 'text', 'text', 'list of one', 'list of one', 'list in a list', 'object', 'twice in a form'],
+  path: ['one', 'several'],
 } as const;
 
 export type Composition = { readonly [Axis in keyof typeof AXES]: (typeof AXES)[Axis][number] };

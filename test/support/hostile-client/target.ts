@@ -26,6 +26,7 @@ import { FastifyAdapter } from '@nestjs/platform-fastify';
 import { Test } from '@nestjs/testing';
 import { from, mergeMap, type Observable } from 'rxjs';
 import { days, type LimitPolicy, RateLimit, SyncGuardModule, type SyncGuardOptions } from 'nestjs-syncguard';
+import { NAMES_ACCOUNT } from '../../../lib/limit/presets.js';
 
 /** So many wrong guesses at one account are let in. The last of them sets the block. */
 export const THRESHOLD = 3;
@@ -35,21 +36,28 @@ const GUESSES = {
   keyBy: 'body.email',
   count: 'failure',
   resetOnSuccess: true,
+  [NAMES_ACCOUNT]: true, // As in the presets, so that accents do not count.
   isFailure: (error, { handled, statusCode }) =>
     (handled && error !== undefined) || statusCode === 401 || statusCode === 403 || undefined,
   temp: { windowMs: days(300), threshold: THRESHOLD, blockMs: days(300) },
-} satisfies LimitPolicy;
+} satisfies LimitPolicy & Record<typeof NAMES_ACCOUNT, true>;
+
+/** Without a name a limit is of its route alone, so it could be of one path alone. */
+const { name: _, ...OWN_GUESSES } = GUESSES;
 
 interface Guess {
-  readonly email: string;
+  /** Of the account. A database finds it by `email`, however that is written. */
+  readonly id: string;
+  readonly email: unknown;
   readonly code: string;
   /** How long the judge takes, in ms. */
-  readonly judgeMs?: number;
+  readonly judgeMs?: number | string;
 }
 
 /** What has happened to one account, as the server saw it. */
 export class Account {
-  readonly email = `${randomUUID()}@example.org`;
+  readonly id = randomUUID();
+  readonly email = `${this.id}@example.org`;
   judged = 0;
   inside = 0;
   mostInside = 0;
@@ -59,20 +67,20 @@ const accounts = new Map<string, Account>();
 
 export function newAccount(): Account {
   const account = new Account();
-  accounts.set(account.email, account);
+  accounts.set(account.id, account);
   return account;
 }
 
-export const forget = (account: Account): boolean => accounts.delete(account.email);
+export const forget = (account: Account): boolean => accounts.delete(account.id);
 
 /** Judges a guess: from here on the server knows whether it was right, and may leak that. */
-async function judge({ email, code, judgeMs = 0 }: Guess): Promise<boolean> {
-  const account = accounts.get(email);
+async function judge({ id, code, judgeMs = 0 }: Guess): Promise<boolean> {
+  const account = accounts.get(id);
   if (account) {
     account.judged++;
     account.mostInside = Math.max(account.mostInside, ++account.inside);
   }
-  if (judgeMs > 0) await sleep(judgeMs);
+  if (Number(judgeMs) > 0) await sleep(Number(judgeMs));
   if (account) account.inside--;
   return code === 'right';
 }
@@ -134,7 +142,7 @@ class Judges {
   @Limited()
   @UseGuards(Throws)
   @HttpCode(200)
-  @Post('guard')
+  @Post(['guard', 'guard/too'])
   guard(): object {
     return {};
   }
@@ -142,37 +150,44 @@ class Judges {
   @Limited()
   @UseGuards(ReturnsFalse)
   @HttpCode(200)
-  @Post('false')
+  @Post(['false', 'false/too'])
   false(): object {
     return {};
   }
 
   @Limited()
   @HttpCode(200)
-  @Post('pipe')
+  @Post(['pipe', 'pipe/too'])
   pipe(@Body(Pipes) guess: Guess): object {
     return { for: guess.email };
   }
 
   @Limited()
   @HttpCode(200)
-  @Post('handler')
+  @Post(['handler', 'handler/too'])
   async handler(@Body() guess: Guess): Promise<object> {
     if (!(await judge(guess))) throw new UnauthorizedException();
     return {};
   }
 
+  @RateLimit(OWN_GUESSES)
+  @HttpCode(200)
+  @Post(['own', 'own/too'])
+  own(@Body() guess: Guess): Promise<object> {
+    return this.handler(guess);
+  }
+
   /** As a search that finds nothing and throws: the wrong guess ends as 500. */
   @Limited()
   @HttpCode(200)
-  @Post('error')
+  @Post(['error', 'error/too'])
   async error(@Body() guess: Guess): Promise<object> {
     if (!(await judge(guess))) throw new TypeError('user is null');
     return {};
   }
 
   @Limited()
-  @Post('response')
+  @Post(['response', 'response/too'])
   async response(@Body() guess: Guess, @Res() reply: Reply): Promise<void> {
     reply.status((await judge(guess)) ? 200 : 401).send({});
   }
@@ -180,7 +195,7 @@ class Judges {
   @Limited()
   @UseInterceptors(Intercepts)
   @HttpCode(200)
-  @Post('interceptor')
+  @Post(['interceptor', 'interceptor/too'])
   interceptor(): object {
     return {};
   }
@@ -188,7 +203,7 @@ class Judges {
   @Limited()
   @UseFilters(Refuses)
   @HttpCode(200)
-  @Post('filter')
+  @Post(['filter', 'filter/too'])
   async filter(@Body() guess: Guess): Promise<object> {
     if (!(await judge(guess))) throw new WrongCode();
     return {};
