@@ -9,6 +9,7 @@ import {
   CounterService,
   FenceGuard,
   LockService,
+  OnceService,
   SecretService,
   SyncGuardHealthIndicator,
   SyncGuardModule,
@@ -60,6 +61,15 @@ describe('docs/redis.md', () => {
       const { id } = await secrets.create({ payload: 'hidden', views: 1, ttlMs: 60_000 });
       expect(await secrets.view(id)).toMatchObject({ ok: true });
       await module.get(CounterService).increment('n', { max: 5, windowMs: 60_000 });
+      const once = module.get(OnceService);
+      const call = { key: 'k', waitMs: 60_000 };
+      const answers = await Promise.all(
+        [1, 2].map(() => once.run(() => new Promise((resolve) => setTimeout(resolve, 100, 'x')), call)),
+      );
+      expect(answers.map(({ replayed }) => replayed).sort()).toEqual([false, true]);
+      await once.get('k');
+      await once.settle('k', { value: 1 });
+      await once.forget('k');
       expect(await module.get(SyncGuardHealthIndicator).isHealthy()).toMatchObject({
         syncguard: { status: 'up' },
       });
