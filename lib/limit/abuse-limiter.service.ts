@@ -1,7 +1,4 @@
-import { randomFillSync } from 'node:crypto';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
-import { BackgroundRetries } from '../core/background-retries.js';
-import { hashKey } from '../core/keys.js';
 import {
   callOptions,
   type CallOptions as SignalOption,
@@ -9,21 +6,11 @@ import {
   leavingAs,
   userKey,
 } from '../core/validate.js';
-import type { Emit } from '../telemetry/telemetry.types.js';
 import { accountOf } from './accounts.js';
-import { DenyCache } from './deny-cache.js';
-import {
-  type BackendDecision,
-  type CallOptions,
-  identityIn,
-  isOfKnown,
-  isUncounted,
-  keyOf,
-  type LimitBackend,
-} from './limit.backend.js';
+import { type CallDecision, createCallId, type DecisionOptions, Decisions } from './decisions.js';
+import { type CallOptions, identityIn, isOfKnown, isUncounted, type LimitBackend } from './limit.backend.js';
 import { LimitError, TooManyAttemptsError } from './limit.errors.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
-import { type Decisive, decisive, LimitOutage, toDecision } from './limit.outage.js';
 import {
   type PolicyCheck,
   type PolicySubject,
@@ -31,35 +18,15 @@ import {
   shortWindowWarning,
   validateCost,
 } from './limit.policy.js';
-import { IN_FLIGHT_MS } from './limit.times.js';
-import type { DeniedDecision, FoundAttempts, LimiterDecision, PeekedDecision } from './limit.types.js';
+import type { FoundAttempts, LimiterDecision, PeekedDecision } from './limit.types.js';
 import { invalidCall, needsRequest, policiesInCall, unknownPolicy, validateBlock } from './limit.validate.js';
 import { NamedKeys } from './named-keys.js';
 import type { KeyParts, LimitCallOptions, PolicyRef } from './policy.types.js';
 
-export interface AbuseLimiterOptions {
-  readonly limit: Pick<
-    ResolvedLimitOptions,
-    'onError' | 'keyBy' | 'commandTimeoutMs' | 'denyCacheMs' | 'ipv6Subnet' | 'normalize'
-  >;
+export interface AbuseLimiterOptions extends DecisionOptions {
+  readonly limit: DecisionOptions['limit'] &
+    Pick<ResolvedLimitOptions, 'onError' | 'keyBy' | 'ipv6Subnet' | 'normalize'>;
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
-  /** Emits an event for each call that the deny cache answers. The backend emits the events of all other calls. */
-  readonly emit?: Emit | undefined;
-}
-
-/** Where a call was counted, and its id there. */
-export interface CountedCall {
-  readonly backend: LimitBackend;
-  readonly callId: string;
-}
-
-/** The decision about one call, with what settles the call when it has ended. */
-export interface CallDecision extends Decisive {
-  readonly checks: readonly PolicyCheck[];
-  /** In the order of `checks`. If the deny cache has answered, undefined where it knows nothing. */
-  readonly decisions: readonly (LimiterDecision | undefined)[];
-  /** Undefined if the call was not counted. */
-  readonly counted: CountedCall | undefined;
 }
 
 const { checked } = leavingAs(LimitError.from);
@@ -75,9 +42,8 @@ const { checked } = leavingAs(LimitError.from);
 @Injectable()
 export class AbuseLimiterService implements OnModuleDestroy {
   readonly #logger = new Logger('SyncGuard');
-  readonly #outage: LimitOutage;
-  readonly #denyCache: DenyCache;
-  readonly #retries = new BackgroundRetries();
+  /** @internal */
+  readonly decisions: Decisions;
   readonly #options: AbuseLimiterOptions;
   readonly #keys: NamedKeys;
   readonly #inline = new WeakMap<object, readonly ResolvedPolicy[]>();
@@ -88,9 +54,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
   constructor(backend: LimitBackend, fallback: LimitBackend, options: AbuseLimiterOptions) {
     this.#options = options;
     this.#keys = new NamedKeys(options.limit);
-    this.#outage = new LimitOutage(backend, fallback);
-    // The memory backend answers without a round trip, so it needs no deny cache.
-    this.#denyCache = new DenyCache(backend.backend === 'memory' ? 0 : options.limit.denyCacheMs);
+    this.decisions = new Decisions(backend, fallback, options);
   }
 
   /**
@@ -139,8 +103,8 @@ export class AbuseLimiterService implements OnModuleDestroy {
       ...subject,
       cost: costUnder(subject.policy, cost),
     }));
-    const { decision, replies = [] } = await this.#outage.ask(checks, (backend) =>
-      Promise.all(checks.map((check) => backend.peek(check, this.#call(signal)))),
+    const { decision, replies = [] } = await this.decisions.outage.ask(checks, (backend) =>
+      Promise.all(checks.map((check) => backend.peek(check, this.decisions.callOptions(signal)))),
     );
     return {
       ...decision,
@@ -245,80 +209,21 @@ export class AbuseLimiterService implements OnModuleDestroy {
   async lift(policy: PolicyRef, parts: KeyParts, options: SignalOption = {}): Promise<{ lifted: number }> {
     const { signal } = checked(() => callOptions(options, []));
     const accounts = this.#keys.accountsOf(this.policies(policy), parts);
-    const call = this.#call(signal);
+    const call = this.decisions.callOptions(signal);
     const isMeant = (identity: string): boolean => accounts.includes(accountOf(identity) ?? '');
     try {
-      const lifted = await this.#outage.onAll(isMeant, (backend) =>
+      const lifted = await this.decisions.outage.onAll(isMeant, (backend) =>
         accounts.map((account) => backend.lift(account, call)),
       );
       return { lifted: lifted.reduce((sum, each) => sum + each, 0) };
     } finally {
-      this.#denyCache.forget(isMeant);
+      this.decisions.denyCache.forget(isMeant);
     }
-  }
-
-  /**
-   * @internal Counts one call against several limits. While Redis does not answer, the strictest `onError` decides.
-   *
-   * @param route - follows the id of the call: see `createCallId`
-   */
-  async decide(checks: readonly PolicyCheck[], route?: string, signal?: AbortSignal): Promise<CallDecision> {
-    let decided = this.#fromDenyCache(checks);
-    if (!decided) {
-      const callId = createCallId(route);
-      const call = this.#call(signal);
-      decided = await this.#ask(checks, callId, (backend) => backend.check(checks, callId, call));
-    }
-    this.#log(decided);
-    return decided;
-  }
-
-  /**
-   * @internal Counts a call in flight that has ended with the outcome that the policies of these limits count. If Redis does
-   * not answer, `onError` decides, and the call is counted in the background.
-   *
-   * @param blocks - whether the call may set a block
-   */
-  async confirm(
-    checks: readonly PolicyCheck[],
-    counted: CountedCall,
-    blocks: boolean,
-  ): Promise<CallDecision> {
-    const { backend: at, callId } = counted;
-    const confirm = (backend: LimitBackend): Promise<BackendDecision[]> =>
-      Promise.all(checks.map((check) => backend.confirm(check, callId, { ...this.#call(), blocks })));
-    const again = (fault?: unknown): void =>
-      this.#retries.start(() => confirm(at).then(() => true), IN_FLIGHT_MS, fault);
-    try {
-      const decided = await this.#ask(checks, callId, confirm, at);
-      if (decided.decision.degraded && at.backend === 'redis') again();
-      return decided;
-    } catch (fault) {
-      again(fault);
-      throw fault;
-    }
-  }
-
-  /**
-   * @internal Takes a call in flight back. After a success the policy may forget the failures before it. If Redis does not
-   * answer, this goes on in the background.
-   */
-  async withdraw(check: PolicyCheck, { backend, callId }: CountedCall, hasSucceeded: boolean): Promise<void> {
-    const forget = hasSucceeded && check.policy.resetOnSuccess;
-    const withdraw = (): Promise<void> => backend.withdraw(check, callId, forget, this.#call());
-    await withdraw().catch((fault: unknown) =>
-      this.#retries.start(() => withdraw().then(() => true), IN_FLIGHT_MS, fault),
-    );
-  }
-
-  /** @internal Keeps a call in flight. If this fails, the next renewal may succeed. */
-  renew(checks: readonly PolicyCheck[], { backend, callId }: CountedCall): void {
-    for (const check of checks) backend.renew(check, callId, this.#call()).catch(() => {});
   }
 
   /** Waits for what is settled in the background. */
   async onModuleDestroy(): Promise<void> {
-    await this.#retries.flush();
+    await this.decisions.flush();
   }
 
   /** @internal Returns the policies that a name or an object stands for. */
@@ -349,13 +254,13 @@ export class AbuseLimiterService implements OnModuleDestroy {
   ): Promise<Reply[]> {
     const { signal } = checked(() => callOptions(options, []));
     const subjects = this.#subjects(key, policy);
-    const call = this.#call(signal);
+    const call = this.decisions.callOptions(signal);
     try {
-      return await this.#outage.onBoth(subjects, (backend) =>
+      return await this.decisions.outage.onBoth(subjects, (backend) =>
         subjects.map((subject) => operate(backend, subject, call)),
       );
     } finally {
-      for (const { identity } of subjects) this.#denyCache.delete(identity);
+      for (const { identity } of subjects) this.decisions.denyCache.delete(identity);
     }
   }
 
@@ -371,7 +276,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
       const counting = policy.count === 'attempt' ? policy : this.#countingEveryCall(policy);
       return { policy: counting, identity, cost: costUnder(policy, cost) };
     });
-    return this.decide(checks, undefined, signal);
+    return this.decisions.decide(checks, undefined, signal);
   }
 
   /** The copy is kept, since a backend may keep a script for each policy. */
@@ -390,70 +295,6 @@ export class AbuseLimiterService implements OnModuleDestroy {
       identity: identityIn(policy.name, keys[isParts ? i : 0] as string),
     }));
   }
-
-  #fromDenyCache(checks: readonly PolicyCheck[]): CallDecision | undefined {
-    if (this.#denyCache.size === 0) return undefined;
-    const decisions = checks.map(({ policy, identity }) => {
-      const known = this.#denyCache.find(identity);
-      return known && toDecision(policy, known);
-    });
-    if (!decisions.some(Boolean)) return undefined;
-    const { decision, by } = decisive(checks, decisions);
-    // The event that the backend would have emitted for this denied call.
-    this.#options.emit?.({
-      ...{ feature: 'limit', type: 'check', result: 'fail', fromDenyCache: true, durationMs: 0 },
-      ...{ policy: by.policy.name, key: keyOf(by.identity), reason: (decision as DeniedDecision).scope },
-    });
-    return { decision, by, checks, decisions, counted: undefined };
-  }
-
-  /** @param at - the backend that the call is counted in, if it is counted already */
-  async #ask(
-    checks: readonly PolicyCheck[],
-    callId: string,
-    operate: (backend: LimitBackend) => Promise<BackendDecision[]>,
-    at?: LimitBackend,
-  ): Promise<CallDecision> {
-    const askedAtMs = performance.now();
-    const asked = await this.#outage.ask(checks, operate, at);
-    const { decision, by, decisions, replies, backend } = asked;
-    if (!decision.allowed && replies) this.#note(checks, replies, backend);
-    if (!decision.allowed && !decision.degraded)
-      for (const [i, { identity }] of checks.entries())
-        this.#denyCache.add(identity, replies?.[i], askedAtMs);
-    return { decision, by, checks, decisions, counted: replies && { backend, callId } };
-  }
-
-  /** Notes the blocks that a call has set, for `lift`. If Redis does not answer, this goes on in the background. */
-  #note(checks: readonly PolicyCheck[], replies: readonly BackendDecision[], backend: LimitBackend): void {
-    for (const [i, { identity }] of checks.entries()) {
-      const reply = replies[i];
-      if (reply?.status !== 'denied' || !reply.isNew || reply.scope === 'manual') continue;
-      const account = accountOf(identity);
-      if (account === undefined) continue;
-      const note = (): Promise<void> => backend.note(identity, account, reply.retryAfterMs, this.#call());
-      note().catch((fault: unknown) =>
-        this.#retries.start(() => note().then(() => true), reply.retryAfterMs, fault),
-      );
-    }
-  }
-
-  #call(signal?: AbortSignal): CallOptions {
-    return { timeoutMs: this.#options.limit.commandTimeoutMs, sparesLoop: true, signal };
-  }
-
-  /** Logs denied calls only (ADR 0010). Nest shows debug lines by default, and a line for each call would be noise. */
-  #log({ decision, by: { policy, identity } }: CallDecision): void {
-    if (decision.allowed || !Logger.isLevelEnabled('debug')) return;
-    const { scope, retryAfterSecs, shortCount, longCount, degraded } = decision;
-    const counts =
-      policy.rules.longThreshold > 0
-        ? `${shortCount} in the short window, ${longCount} in the long`
-        : `${shortCount} in the window`;
-    this.#logger.debug(
-      `limit ${policy.name} ${hashKey(keyOf(identity))}: denied (${scope}) for ${retryAfterSecs} s, ${counts}${degraded ? ', without Redis' : ''}`,
-    );
-  }
 }
 
 /** Returns the cost of a call that the guard does not make. */
@@ -468,21 +309,3 @@ const foundIn = (found: readonly FoundAttempts[]): FoundAttempts => ({
   blocked: found.some(({ blocked }) => blocked),
   attempts: found.reduce((sum, { attempts }) => sum + attempts, 0),
 });
-
-const CALL_ID_BYTES = 6;
-/** Random bytes for 512 ids. Drawing them in one go is cheaper than drawing 6 bytes a call. */
-const pool = Buffer.allocUnsafeSlow(512 * CALL_ID_BYTES);
-let poolOffset = pool.length;
-
-/**
- * Returns a random id of 8 base64url characters, which names one call among those of its window.
- *
- * @param route - follows them, so that a success can forget what its own route has counted
- */
-export function createCallId(route = ''): string {
-  if (poolOffset === pool.length) {
-    randomFillSync(pool);
-    poolOffset = 0;
-  }
-  return pool.toString('base64url', poolOffset, (poolOffset += CALL_ID_BYTES)) + route;
-}

@@ -7,7 +7,7 @@ import type { BackendDenied, LimitCheck } from '../../lib/limit/limit.backend.js
 import { TooManyAttemptsError } from '../../lib/limit/limit.errors.js';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { type ResolvedPolicy, resolvePolicy } from '../../lib/limit/limit.policy.js';
-import { createCallId } from '../../lib/limit/abuse-limiter.service.js';
+import { createCallId } from '../../lib/limit/decisions.js';
 
 describe('CircuitBreaker', () => {
   let nowMs = 0;

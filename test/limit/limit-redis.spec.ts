@@ -3,7 +3,7 @@ import type { BackendDenied, LimitCheck } from '../../lib/limit/limit.backend.js
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
 import type { LimitPolicy } from '../../lib/limit/policy.types.js';
-import { createCallId } from '../../lib/limit/abuse-limiter.service.js';
+import { createCallId } from '../../lib/limit/decisions.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { hours, minutes, seconds } from '../../lib/core/time.js';
 import { freshRedis, workerRedis } from '../support/redis.js';

@@ -9,7 +9,8 @@ import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import type { DeniedDecision, LimiterDecision } from '../../lib/limit/limit.types.js';
 import type { LimitPolicy, PolicyRef } from '../../lib/limit/policy.types.js';
 import { RateLimit } from '../../lib/limit/route/rate-limit.decorator.js';
-import { AbuseLimiterService, createCallId } from '../../lib/limit/abuse-limiter.service.js';
+import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
+import { createCallId } from '../../lib/limit/decisions.js';
 import { days, hours, minutes, seconds } from '../../lib/core/time.js';
 
 // Each denial is a debug line.

@@ -11,7 +11,7 @@ import {
 import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
 import type { CountedCalls } from '../../lib/limit/limit.types.js';
 import type { LimitPolicy } from '../../lib/limit/policy.types.js';
-import { createCallId } from '../../lib/limit/abuse-limiter.service.js';
+import { createCallId } from '../../lib/limit/decisions.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { LimitModel } from './limit.model.js';

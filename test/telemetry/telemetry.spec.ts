@@ -248,10 +248,10 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     const failures = limiter.policies({ ...login, name: 'failures', count: 'failure' });
     const checks = failures.map((policy) => ({ policy, identity: `failures\0${PRIVATE}`, cost: 1 }));
     for (const outcome of ['success', 'failure', 'failure'] as const)
-      await limiter.decide(checks).then(async ({ counted, by }) => {
+      await limiter.decisions.decide(checks).then(async ({ counted, by }) => {
         if (!counted) throw new Error('the call was not counted');
-        if (outcome === 'success') await limiter.withdraw(by, counted, true);
-        else await limiter.confirm(checks, counted, true);
+        if (outcome === 'success') await limiter.decisions.withdraw(by, counted, true);
+        else await limiter.decisions.confirm(checks, counted, true);
       });
     expect(told(events)).toStrictEqual([
       'limit check ok',

@@ -1,5 +1,5 @@
 import type { ExecutionContext } from '@nestjs/common';
-import type { CallDecision, CountedCall } from '../abuse-limiter.service.js';
+import type { CallDecision, CountedCall, Decisions } from '../decisions.js';
 import { TooManyAttemptsError } from '../limit.errors.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import { IN_FLIGHT_MS } from '../limit.times.js';
@@ -32,11 +32,7 @@ export interface Plan {
 
 /** What a call needs of its app. Several apps of a process may share the methods they call. */
 export interface VisitedApp {
-  readonly limiter: {
-    confirm(checks: readonly PolicyCheck[], counted: CountedCall, blocks: boolean): Promise<CallDecision>;
-    withdraw(check: PolicyCheck, counted: CountedCall, hasSucceeded: boolean): Promise<void>;
-    renew(checks: readonly PolicyCheck[], counted: CountedCall): void;
-  };
+  readonly limiter: { readonly decisions: Pick<Decisions, 'confirm' | 'withdraw' | 'renew'> };
   /** How long a call is kept in flight, in ms. */
   readonly maxFlightMs: number;
   guardsPassed(visit: CallVisit): Promise<boolean> | true;
@@ -288,18 +284,18 @@ export class CallVisit implements EndingCall {
     { checks, counted }: Flight,
     { outcomeOf: outcome, blocks }: Settlement,
   ): Promise<void> {
-    const { limiter } = this.app;
+    const { decisions } = this.app.limiter;
     const outcomes = new Map(checks.map(({ policy }) => [policy, outcome(policy)]));
     const confirm = async (counting: Outcome): Promise<CallDecision | undefined> => {
       const confirmed = checks.filter(
         ({ policy }) => policy.count === counting && outcomes.get(policy) === counting,
       );
-      return confirmed.length > 0 ? limiter.confirm(confirmed, counted, blocks) : undefined;
+      return confirmed.length > 0 ? decisions.confirm(confirmed, counted, blocks) : undefined;
     };
     const failed = confirm('failure');
     const rest: Promise<unknown>[] = checks
       .filter(({ policy }) => outcomes.get(policy) !== policy.count)
-      .map((check) => limiter.withdraw(check, counted, outcomes.get(check.policy) === 'success'));
+      .map((check) => decisions.withdraw(check, counted, outcomes.get(check.policy) === 'success'));
     try {
       const [decided] = await Promise.all([failed, Promise.allSettled([...rest, confirm('success')])]);
       if (decided) this.app.counted(this, decided);
@@ -320,7 +316,7 @@ export class CallVisit implements EndingCall {
     // Outside of HTTP nothing else reports that a later guard has refused the call.
     if (!this.isHttp && !this.#isInHandler) return this.connectionClosed();
     if (performance.now() - this.#enteredAtMs >= this.app.maxFlightMs) return;
-    for (const { checks, counted } of this.#flights) this.app.limiter.renew(checks, counted);
+    for (const { checks, counted } of this.#flights) this.app.limiter.decisions.renew(checks, counted);
     this.#renewLater();
   }
 }

@@ -1,4 +1,4 @@
-import type { CallDecision } from '../abuse-limiter.service.js';
+import type { CallDecision } from '../decisions.js';
 import type { RateLimitHeaders } from '../limit.options.js';
 import type { ResolvedPolicy } from '../limit.policy.js';
 import type { LimiterDecision } from '../limit.types.js';

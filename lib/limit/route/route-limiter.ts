@@ -2,7 +2,8 @@ import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@n
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
-import { AbuseLimiterService, type CallDecision } from '../abuse-limiter.service.js';
+import { AbuseLimiterService } from '../abuse-limiter.service.js';
+import type { CallDecision } from '../decisions.js';
 import { AllowedPaths } from './allowed-paths.js';
 import { AppChecks } from './app-checks.js';
 import { BootChecks } from './boot-checks.js';
@@ -141,7 +142,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     if (pending.length > 0) visit.awaitsEnd(pending);
     const forgets = pending.some(({ policy }) => policy.resetOnSuccess);
     const decided = await (this.limiter instanceof AbuseLimiterService
-      ? this.limiter.decide(checks, forgets ? visit.plan.routeTag : undefined)
+      ? this.limiter.decisions.decide(checks, forgets ? visit.plan.routeTag : undefined)
       : this.#decideByStandIn(checks));
     this.counted(visit, decided);
     if (!decided.decision.allowed) throw new TooManyAttemptsError(decided.decision, decided.by.policy.code);

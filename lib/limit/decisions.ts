@@ -1,0 +1,199 @@
+import { randomFillSync } from 'node:crypto';
+import { Logger } from '@nestjs/common';
+import { BackgroundRetries } from '../core/background-retries.js';
+import { hashKey } from '../core/keys.js';
+import type { Emit } from '../telemetry/telemetry.types.js';
+import { accountOf } from './accounts.js';
+import { DenyCache } from './deny-cache.js';
+import { type BackendDecision, type CallOptions, keyOf, type LimitBackend } from './limit.backend.js';
+import type { ResolvedLimitOptions } from './limit.options.js';
+import { type Decisive, decisive, LimitOutage, toDecision } from './limit.outage.js';
+import type { PolicyCheck } from './limit.policy.js';
+import { IN_FLIGHT_MS } from './limit.times.js';
+import type { DeniedDecision, LimiterDecision } from './limit.types.js';
+
+/** Where a call was counted, and its id there. */
+export interface CountedCall {
+  readonly backend: LimitBackend;
+  readonly callId: string;
+}
+
+/** The decision about one call, with what settles the call when it has ended. */
+export interface CallDecision extends Decisive {
+  readonly checks: readonly PolicyCheck[];
+  /** In the order of `checks`. If the deny cache has answered, undefined where it knows nothing. */
+  readonly decisions: readonly (LimiterDecision | undefined)[];
+  /** Undefined if the call was not counted. */
+  readonly counted: CountedCall | undefined;
+}
+
+export interface DecisionOptions {
+  readonly limit: Pick<ResolvedLimitOptions, 'commandTimeoutMs' | 'denyCacheMs'>;
+  /** Emits an event for each call that the deny cache answers. The backend emits the events of all other calls. */
+  readonly emit?: Emit | undefined;
+}
+
+/** Decides about calls, and settles those that were in flight. */
+export class Decisions {
+  readonly outage: LimitOutage;
+  readonly denyCache: DenyCache;
+  readonly #logger = new Logger('SyncGuard');
+  readonly #retries = new BackgroundRetries();
+
+  constructor(
+    backend: LimitBackend,
+    fallback: LimitBackend,
+    private readonly options: DecisionOptions,
+  ) {
+    this.outage = new LimitOutage(backend, fallback);
+    // The memory backend answers without a round trip, so it needs no deny cache.
+    this.denyCache = new DenyCache(backend.backend === 'memory' ? 0 : options.limit.denyCacheMs);
+  }
+
+  /**
+   * Counts one call against several limits. While Redis does not answer, the strictest `onError` decides.
+   *
+   * @param route - follows the id of the call: see `createCallId`
+   */
+  async decide(checks: readonly PolicyCheck[], route?: string, signal?: AbortSignal): Promise<CallDecision> {
+    let decided = this.#fromDenyCache(checks);
+    if (!decided) {
+      const callId = createCallId(route);
+      const call = this.callOptions(signal);
+      decided = await this.#ask(checks, callId, (backend) => backend.check(checks, callId, call));
+    }
+    this.#log(decided);
+    return decided;
+  }
+
+  /**
+   * Counts a call in flight that has ended with the outcome that the policies of these limits count. If Redis does
+   * not answer, `onError` decides, and the call is counted in the background.
+   *
+   * @param blocks - whether the call may set a block
+   */
+  async confirm(
+    checks: readonly PolicyCheck[],
+    counted: CountedCall,
+    blocks: boolean,
+  ): Promise<CallDecision> {
+    const { backend: at, callId } = counted;
+    const confirm = (backend: LimitBackend): Promise<BackendDecision[]> =>
+      Promise.all(checks.map((check) => backend.confirm(check, callId, { ...this.callOptions(), blocks })));
+    const again = (fault?: unknown): void =>
+      this.#retries.start(() => confirm(at).then(() => true), IN_FLIGHT_MS, fault);
+    try {
+      const decided = await this.#ask(checks, callId, confirm, at);
+      if (decided.decision.degraded && at.backend === 'redis') again();
+      return decided;
+    } catch (fault) {
+      again(fault);
+      throw fault;
+    }
+  }
+
+  /**
+   * Takes a call in flight back. After a success the policy may forget the failures before it. If Redis does not
+   * answer, this goes on in the background.
+   */
+  async withdraw(check: PolicyCheck, { backend, callId }: CountedCall, hasSucceeded: boolean): Promise<void> {
+    const forget = hasSucceeded && check.policy.resetOnSuccess;
+    const withdraw = (): Promise<void> => backend.withdraw(check, callId, forget, this.callOptions());
+    await withdraw().catch((fault: unknown) =>
+      this.#retries.start(() => withdraw().then(() => true), IN_FLIGHT_MS, fault),
+    );
+  }
+
+  /** Keeps a call in flight. If this fails, the next renewal may succeed. */
+  renew(checks: readonly PolicyCheck[], { backend, callId }: CountedCall): void {
+    for (const check of checks) backend.renew(check, callId, this.callOptions()).catch(() => {});
+  }
+
+  /** Waits for what is settled in the background. */
+  flush(): Promise<void> {
+    return this.#retries.flush();
+  }
+
+  #fromDenyCache(checks: readonly PolicyCheck[]): CallDecision | undefined {
+    if (this.denyCache.size === 0) return undefined;
+    const decisions = checks.map(({ policy, identity }) => {
+      const known = this.denyCache.find(identity);
+      return known && toDecision(policy, known);
+    });
+    if (!decisions.some(Boolean)) return undefined;
+    const { decision, by } = decisive(checks, decisions);
+    // The event that the backend would have emitted for this denied call.
+    this.options.emit?.({
+      ...{ feature: 'limit', type: 'check', result: 'fail', fromDenyCache: true, durationMs: 0 },
+      ...{ policy: by.policy.name, key: keyOf(by.identity), reason: (decision as DeniedDecision).scope },
+    });
+    return { decision, by, checks, decisions, counted: undefined };
+  }
+
+  /** @param at - the backend that the call is counted in, if it is counted already */
+  async #ask(
+    checks: readonly PolicyCheck[],
+    callId: string,
+    operate: (backend: LimitBackend) => Promise<BackendDecision[]>,
+    at?: LimitBackend,
+  ): Promise<CallDecision> {
+    const askedAtMs = performance.now();
+    const asked = await this.outage.ask(checks, operate, at);
+    const { decision, by, decisions, replies, backend } = asked;
+    if (!decision.allowed && replies) this.#note(checks, replies, backend);
+    if (!decision.allowed && !decision.degraded)
+      for (const [i, { identity }] of checks.entries()) this.denyCache.add(identity, replies?.[i], askedAtMs);
+    return { decision, by, checks, decisions, counted: replies && { backend, callId } };
+  }
+
+  /** Notes the blocks that a call has set, for `lift`. If Redis does not answer, this goes on in the background. */
+  #note(checks: readonly PolicyCheck[], replies: readonly BackendDecision[], backend: LimitBackend): void {
+    for (const [i, { identity }] of checks.entries()) {
+      const reply = replies[i];
+      if (reply?.status !== 'denied' || !reply.isNew || reply.scope === 'manual') continue;
+      const account = accountOf(identity);
+      if (account === undefined) continue;
+      const note = (): Promise<void> =>
+        backend.note(identity, account, reply.retryAfterMs, this.callOptions());
+      note().catch((fault: unknown) =>
+        this.#retries.start(() => note().then(() => true), reply.retryAfterMs, fault),
+      );
+    }
+  }
+
+  /** What a call of a backend is told. */
+  callOptions(signal?: AbortSignal): CallOptions {
+    return { timeoutMs: this.options.limit.commandTimeoutMs, sparesLoop: true, signal };
+  }
+
+  /** Logs denied calls only (ADR 0010). Nest shows debug lines by default, and a line for each call would be noise. */
+  #log({ decision, by: { policy, identity } }: CallDecision): void {
+    if (decision.allowed || !Logger.isLevelEnabled('debug')) return;
+    const { scope, retryAfterSecs, shortCount, longCount, degraded } = decision;
+    const counts =
+      policy.rules.longThreshold > 0
+        ? `${shortCount} in the short window, ${longCount} in the long`
+        : `${shortCount} in the window`;
+    this.#logger.debug(
+      `limit ${policy.name} ${hashKey(keyOf(identity))}: denied (${scope}) for ${retryAfterSecs} s, ${counts}${degraded ? ', without Redis' : ''}`,
+    );
+  }
+}
+
+const CALL_ID_BYTES = 6;
+/** Random bytes for 512 ids. Drawing them in one go is cheaper than drawing 6 bytes a call. */
+const pool = Buffer.allocUnsafeSlow(512 * CALL_ID_BYTES);
+let poolOffset = pool.length;
+
+/**
+ * Returns a random id of 8 base64url characters, which names one call among those of its window.
+ *
+ * @param route - follows them, so that a success can forget what its own route has counted
+ */
+export function createCallId(route = ''): string {
+  if (poolOffset === pool.length) {
+    randomFillSync(pool);
+    poolOffset = 0;
+  }
+  return pool.toString('base64url', poolOffset, (poolOffset += CALL_ID_BYTES)) + route;
+}
