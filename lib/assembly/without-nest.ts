@@ -36,6 +36,7 @@ export type {
   BudgetEvent,
   LimitEvent,
   LockEvent,
+  OnceEvent,
   SecretEvent,
   SyncGuardEvent,
   SyncGuardEventOf,

@@ -23,7 +23,7 @@ import {
   type ResolvedOnceOptions,
   resolveOnceCall,
 } from './once.options.js';
-import { OnceRun, type RunHost } from './once.run.js';
+import { OnceRun } from './once.run.js';
 import type {
   ForgetOnceResult,
   OnceContext,
@@ -64,7 +64,7 @@ export interface OnceServiceConfig {
  * });
  */
 @Injectable()
-export class OnceService implements OnModuleDestroy, OnApplicationShutdown, RunHost {
+export class OnceService implements OnModuleDestroy, OnApplicationShutdown {
   readonly #logger = new Logger('SyncGuard');
   // What is private is not shown by `util.inspect`.
   readonly #backend: OnceBackend;
@@ -283,10 +283,12 @@ export class OnceService implements OnModuleDestroy, OnApplicationShutdown, RunH
     return body;
   }
 
+  /** @internal A run tells it. */
   onLost(key: string): void {
     this.#emit('lost', key, 'lapsed');
   }
 
+  /** @internal A run tells it. */
   endLater(run: OnceRun, end: () => Promise<number>, fault: unknown): void {
     const { key } = run.context;
     const { code, message } = OnceError.from(fault);
