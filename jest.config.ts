@@ -57,7 +57,11 @@ const config: Config = {
       ...project,
       displayName: 'nest11',
       globals: { JEST_PROJECT: 'nest11' },
-      testMatch: ['<rootDir>/test/contexts/*.spec.ts', '<rootDir>/test/**/*.http.spec.ts'],
+      testMatch: [
+        '<rootDir>/test/contexts/*.spec.ts',
+        '<rootDir>/test/**/*-contexts.spec.ts',
+        '<rootDir>/test/**/*.http.spec.ts',
+      ],
       moduleNameMapper: {
         ...byItsName,
         '^(@nestjs/.*)$': ['<rootDir>/test/nest11/node_modules/$1', '$1'],

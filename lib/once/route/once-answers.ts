@@ -70,15 +70,15 @@ export function onSend(
 ): void {
   const visit = visitOn(request);
   if (!visit) return done(null, payload);
-  (request as Visited)[VISIT] = undefined;
+  // Nest 11 does not wait for a redirect, for which Fastify sends an empty answer too. The first one is on its way.
+  if (visit.isAnswered) return;
   const isBody =
     payload === undefined || payload === null || typeof payload === 'string' || Buffer.isBuffer(payload);
   const answer = (): Answer => ({ ...headOf(reply), body: bytesOf(payload) });
-  void visit
-    .answered(reply.statusCode, isBody ? answer : undefined)
-    .then((error) =>
-      done(null, error && isBody ? refuse(reply, error, (status) => reply.code(status)) : payload),
-    );
+  void visit.answered(reply.statusCode, isBody ? answer : undefined).then((error) => {
+    (request as Visited)[VISIT] = undefined;
+    done(null, error && isBody ? refuse(reply, error, (status) => reply.code(status)) : payload);
+  });
 }
 
 const headOf = (response: RawResponse | Reply): Omit<Answer, 'body'> => ({

@@ -44,6 +44,10 @@ export class OnceVisit {
     this.#outcome = outcome;
   }
 
+  get isAnswered(): boolean {
+    return this.#settled !== undefined;
+  }
+
   /**
    * Called when the answer is about to leave. Resolves when the end of the run is stored: to undefined, or to the error that
    * is to be answered instead.
