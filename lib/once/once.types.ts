@@ -102,8 +102,9 @@ export type ForgetOnceResult = { readonly ok: true } | { readonly ok: false; rea
 export interface OnceDecoratorOptions<Args extends any[] = any[]> extends OnceCallOptions<any> {
   /**
    * Where the key is: a path in the request, such as `'body.id'`, or a function of the request. Elsewhere than over HTTP a path
-   * in the arguments, such as `'0.id'`, or a function of them. Such a key belongs to all callers of the route. Default: over
-   * HTTP the header `Idempotency-Key`, for each route and caller apart.
+   * in the arguments, such as `'0.id'`, or a function of them. Such a key belongs to all callers of the route. Elsewhere it is
+   * the whole key: methods with the same one share a result. Default: over HTTP the header `Idempotency-Key`, for each route
+   * and caller apart.
    */
   key?: string | ((...args: Args) => string | number | bigint | undefined);
   /**

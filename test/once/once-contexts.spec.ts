@@ -165,7 +165,7 @@ describe.each([
     let work: Work;
     beforeEach(async () => {
       place = await start([SyncGuardModule.forRoot(await redisOf(backend))]);
-      (place.app).useLogger(false);
+      place.app.useLogger(false);
       work = place.app.get(Work);
     });
     afterEach(() => place.close());
@@ -180,6 +180,14 @@ describe.each([
       expect(await place.call(name, { id: '8' })).toMatch(/^run 2, attempt 1/);
       expect(await place.app.get(OnceService).get(key)).toMatchObject({ key, state: 'done', attempt: 1 });
       expect(work.runs).toBe(2);
+    });
+
+    it('has one result for one key, whichever method or `run()` has it', async () => {
+      const first = await place.call('byPath');
+      expect(await place.call('waits')).toBe(first);
+      const again = await place.app.get(OnceService).run(() => work.run(), { key: '7' });
+      expect(again).toMatchObject({ value: first, replayed: true });
+      expect(work.runs).toBe(1);
     });
 
     it('refuses a call while the first runs, and the first gets its own', async () => {
