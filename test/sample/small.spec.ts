@@ -46,7 +46,7 @@ it('each sample is of one screen', () => {
   const folders = readdirSync(SAMPLES, { withFileTypes: true })
     .filter((entry) => entry.isDirectory() && !['all', 'dist'].includes(entry.name))
     .map(({ name }) => name);
-  expect(folders.sort()).toEqual(['ai-budget', 'cron', 'login', 'pay-once', 'secrets']);
+  expect(folders.sort()).toEqual(['ai-budget', 'cron', 'login', 'once', 'pay-once', 'secrets']);
   const readme = readFileSync(join(SAMPLES, 'README.md'), 'utf8');
   for (const folder of folders) {
     const text = readFileSync(join(SAMPLES, folder, 'app.module.ts'), 'utf8');
@@ -62,6 +62,30 @@ it('pay-once charges once', async () => {
   expect(bodies.map(({ charged }) => charged).sort()).toEqual([false, true]);
   expect(bodies[0]?.fence).toMatch(/^\d{15}$/);
   expect(bodies[1]?.fence).toBe(bodies[0]?.fence);
+});
+
+it('once makes one order of two calls, and another one for another user', async () => {
+  const url = await start('once');
+  const order = async (user: string, item: string) => {
+    // As `curl -d` sends it.
+    const headers = { 'x-user': user, 'idempotency-key': '8e03' };
+    const body = new URLSearchParams({ item });
+    const response = await fetch(`${url}/orders`, { method: 'POST', headers, body });
+    const { number, code } = (await response.json()) as { number?: number; code?: string };
+    return [response.status, response.headers.get('idempotency-replayed'), number ?? code];
+  };
+  const atOnce = await Promise.all([order('ann', 'tea'), order('ann', 'tea')]);
+  expect(atOnce.sort()).toEqual([
+    [201, null, 1],
+    [409, null, 'OnceInProgress'],
+  ]);
+  expect(await order('ann', 'tea')).toEqual([201, 'true', 1]);
+  expect(await order('ann', 'cake')).toEqual([422, null, 'OncePayloadMismatch']);
+  expect(await order('bob', 'tea')).toEqual([201, null, 2]);
+  const paid = { id: 'evt_1', number: 1 };
+  for (let i = 0; i < 2; i++)
+    expect(await post(`${url}/webhooks`, paid)).toEqual({ status: 200, body: { received: true } });
+  expect(await (await fetch(`${url}/orders`)).json()).toMatchObject([{ paid: true }, { paid: false }]);
 });
 
 it('login answers the fifth wrong password with 429', async () => {
