@@ -244,11 +244,13 @@ describe('options of budgets', () => {
     expect(() => resolveBudgetDefaults(options)).toThrow(SyncGuardConfigError);
   });
 
-  it('default to no limits, 15 minutes of retention and a reaper every 30 s', () => {
+  it('default to no limits, 15 minutes of retention, readers that may pause a minute, and a reaper every 30 s', () => {
     expect(resolveBudgetDefaults()).toEqual({
       limits: [],
       retentionMs: 900_000,
       idTtlMs: 86_400_000,
+      idleMs: 60_000,
+      maxHoldMs: undefined,
       reaper: { everyMs: 30_000 },
     });
   });
