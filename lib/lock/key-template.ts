@@ -46,7 +46,7 @@ const compiled = new Map<string, KeyTemplate>();
  * The values are brought to NFC. In them `%`, `:`, braces and control characters are percent-encoded, and what separates
  * two values in the template. So other values always have another key, and all else stands in the key as it is.
  *
- * @param template - `{0}` is the first value, `{1.id}` a property of the second one; `{{` and `}}` stand for braces
+ * @param template - `{0}` is the first value, `{1.id}` a property of the second one; a brace that is meant is doubled
  * @param values - each that is used must be a non-empty string, a finite number, a bigint or a boolean
  * @throws LockError InvalidArgument for a malformed template or a missing value
  * @example
