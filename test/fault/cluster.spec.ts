@@ -7,6 +7,7 @@ import { toRedisFault } from '../../lib/redis/redis.errors.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { slottedLayout } from '../../lib/lock/redis/lock.layout.js';
 import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
+import { hashTag } from '../../lib/redis/redis.keys.js';
 import { ask } from '../support/engines/ask.js';
 import { type RedisCluster, startRedisCluster } from '../support/engines/cluster.js';
 import { eventually } from '../support/eventually.js';
@@ -245,7 +246,7 @@ describe('on a Cluster of three masters', () => {
       const found = await Promise.all(
         cluster.servers.map((server) => ask<string[]>(server, 'KEYS', '*fence*')),
       );
-      return found.flat().filter((each) => each.includes(key)).length;
+      return found.flat().filter((each) => each.includes(`{${hashTag(key, 3)}}`)).length;
     }
   });
 });

@@ -59,6 +59,7 @@ const CALLS: Readonly<Record<Service, Readonly<Record<string, Call>>>> = {
     block: (options) => ['k', POLICY, 1_000, 'reason', options],
     unblock: (options) => ['k', POLICY, options],
     forgive: (options) => ['k', POLICY, 1, options],
+    lift: (options) => [{ ...POLICY, keyBy: 'body.email' }, { 'body.email': 'ann@example.org' }, options],
   },
   CounterService: {
     increment: (options) => ['k', { max: 5, windowMs: 60_000, ...options }],
@@ -111,6 +112,7 @@ function methodsOf(service: string): string[] {
   const methods = (found?.members ?? ([] as readonly ts.ClassElement[]))
     .filter(ts.isMethodDeclaration)
     .filter(({ name }) => ts.isIdentifier(name) && !/^on(Module|Application)/.test(name.text))
+    .filter(({ type }) => type?.getText().startsWith('Promise'))
     .filter((method) => !ts.getJSDocTags(method).some(({ tagName }) => tagName.text === 'internal'));
   return [...new Set(methods.map(({ name }) => name.getText()))];
 }
