@@ -71,8 +71,8 @@ export class WaitingTurn implements LockTurn {
 }
 
 /**
- * The turns of this process that wait for the same key, all of them holding a lock or none, by their tickets. Thousands may wait, so they are linked with each
- * other: entering at the end and leaving take constant time.
+ * The turns of this process that wait for the same key, all of them holding a lock or none, by their tickets. Thousands may
+ * wait, so they are linked with each other: entering at the end and leaving take constant time.
  */
 export class WaitingLine {
   first: WaitingTurn | undefined;
