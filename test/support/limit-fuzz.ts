@@ -171,6 +171,8 @@ const anyClient = fc.record({
 
 export interface Fuzz {
   readonly clients: number;
+  /** Bodies that the parser has taken, each of which has met a limit at least once. */
+  readonly bodies: number;
   readonly requests: number;
   readonly refusedByParser: number;
 }
@@ -189,7 +191,7 @@ export async function fuzzBodies(
   const module = SyncGuardModule.forRoot({ limits, limit: { address: 'headers.x-address' } });
   const { app, url } = await listen(adapter, { imports: [module], controllers: [Judges] });
   const now = Date.now.bind(Date);
-  let [skippedMs, ran, requests, refusedByParser] = [0, 0, 0, 0];
+  let [skippedMs, ran, bodies, requests, refusedByParser] = [0, 0, 0, 0, 0];
   const clock = jest.spyOn(Date, 'now').mockImplementation(() => now() + skippedMs);
 
   const run = async ({
@@ -214,7 +216,8 @@ export async function fuzzBodies(
     };
     const isTaken = async (each: Sent): Promise<boolean> => {
       const isIt = (await send('parse', each)) === 200;
-      if (!isIt) refusedByParser++;
+      if (isIt) bodies++;
+      else refusedByParser++;
       return isIt;
     };
     const guess = async (each: Sent): Promise<number> => {
@@ -247,5 +250,5 @@ export async function fuzzBodies(
     clock.mockRestore();
     await app.close();
   }
-  return { clients: ran, requests, refusedByParser };
+  return { clients: ran, bodies, requests, refusedByParser };
 }
