@@ -1,4 +1,4 @@
-import { hashKey } from '../core/keys.js';
+import { shownHash } from '../core/keys.js';
 import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
 import { isHeldOnly } from './budget.results.js';
 import type { BudgetRecord, Exceeded, Violation } from './budget.types.js';
@@ -133,7 +133,7 @@ export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
       ...(isPending ? ALREADY_RUNNING : bodyHasRun ? holdWasSettled(reason) : idWasUsed(reason)),
       context: {
         reason,
-        ...(record ? { idHash: hashKey(record.id) } : {}),
+        ...(record ? { idHash: shownHash(record.id) } : {}),
         ...(isPending ? { retryAtMs: record.expiresAtMs, retryAfter: inSecs(endsInMs) } : {}),
       },
     });

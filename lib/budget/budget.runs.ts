@@ -2,7 +2,7 @@ import { Logger } from '@nestjs/common';
 import { BackgroundRetries, retried } from '../core/background-retries.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { StreamProgress } from '../method/wrap-method.js';
-import { hashKey } from '../core/keys.js';
+import { shownHash } from '../core/keys.js';
 import { duration } from '../core/validate.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { ReserveOutcome } from './budget.backend.js';
@@ -209,7 +209,7 @@ export class BudgetRuns {
       (error) => this.#unreadable(reserved, error),
       () =>
         this.#logger.warn(
-          `BUDGET_COST_TOO_LATE: A cost of budget operation ${hashKey(reserved.id)} was noted after its body had ended, so it is not counted. Await the work before the body ends.`,
+          `BUDGET_COST_TOO_LATE: A cost of budget operation ${shownHash(reserved.id)} was noted after its body had ended, so it is not counted. Await the work before the body ends.`,
         ),
     );
     const run = new BudgetRun(withNotes(reserved, notes, stream), notes);
@@ -251,7 +251,7 @@ export class BudgetRuns {
     } catch (error) {
       if (!(error instanceof BudgetUnavailableError)) throw error;
       this.#logger.warn(
-        `BUDGET_NOT_SETTLED: Budget operation ${hashKey(hold.id)} could not be settled yet, and is retried in the background. ${error.message}`,
+        `BUDGET_NOT_SETTLED: Budget operation ${shownHash(hold.id)} could not be settled yet, and is retried in the background. ${error.message}`,
       );
       const settledOrHopeless = async (): Promise<boolean> => {
         await settle().catch((reason: unknown) => {
@@ -265,7 +265,7 @@ export class BudgetRuns {
 
   #unreadable({ id }: Reserved, error: unknown): void {
     this.#logger.error(
-      `BUDGET_COST_UNREADABLE: A cost of budget operation ${hashKey(id)} could not be read. At least the estimate is counted, unless \`actual\` or \`onThrow\` gives another cost. Correct \`actual\`, \`onThrow\` or the amount of \`spent()\`: ${error instanceof Error ? error.message : typeof error}`,
+      `BUDGET_COST_UNREADABLE: A cost of budget operation ${shownHash(id)} could not be read. At least the estimate is counted, unless \`actual\` or \`onThrow\` gives another cost. Correct \`actual\`, \`onThrow\` or the amount of \`spent()\`: ${error instanceof Error ? error.message : typeof error}`,
     );
     this.onUnreadableCost(id);
   }

@@ -1,5 +1,5 @@
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
-import { hashKey } from '../core/keys.js';
+import { shownHash } from '../core/keys.js';
 import { boolean, type CallOptions, refuseAborted } from '../core/validate.js';
 import type {
   BudgetBackend,
@@ -281,7 +281,7 @@ export class BudgetService implements OnModuleDestroy {
   #exact<Result extends object>({ root, id }: { root: string; id: string }, result: Result): Result {
     if (!answerOf(result)?.isAtMax) return result;
     new Logger('SyncGuard').error(
-      `BUDGET_SUM_TOO_LARGE: A sum of the budget root ${hashKey(root)} would pass 2^53 - 1 and has stopped there, in operation ${hashKey(id)}. Its balances are no longer exact. Count in a larger unit.`,
+      `BUDGET_SUM_TOO_LARGE: A sum of the budget root ${shownHash(root)} would pass 2^53 - 1 and has stopped there, in operation ${shownHash(id)}. Its balances are no longer exact. Count in a larger unit.`,
     );
     return result;
   }
@@ -320,7 +320,7 @@ export class BudgetService implements OnModuleDestroy {
     const sum = known.reduce((total, reserved) => total + reserved, 0);
     const unknown = quarantined.length - known.length;
     new Logger('SyncGuard').error(
-      `BUDGET_RECORD_UNREADABLE: Of the budget root ${hashKey(root)} what could not be read was set aside (records: ${quarantined.length}). It keeps ${sum} reserved${unknown > 0 ? `, and an unknown amount (records: ${unknown})` : ''}. \`verify(root)\` lists it, and \`verify(root, { repair: true })\` makes the amount free again.`,
+      `BUDGET_RECORD_UNREADABLE: Of the budget root ${shownHash(root)} what could not be read was set aside (records: ${quarantined.length}). It keeps ${sum} reserved${unknown > 0 ? `, and an unknown amount (records: ${unknown})` : ''}. \`verify(root)\` lists it, and \`verify(root, { repair: true })\` makes the amount free again.`,
     );
     this.events.onQuarantined?.(root, quarantined);
   };

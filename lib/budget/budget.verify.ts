@@ -1,4 +1,4 @@
-import { hashKey } from '../core/keys.js';
+import { shownHash } from '../core/keys.js';
 import { MAX_AMOUNT } from './budget.bounds.js';
 import type { Amount, BudgetRecord, Quarantined, VerifyResult } from './budget.types.js';
 
@@ -35,7 +35,7 @@ export function verifySnapshot({ counters, operations, pending, quarantined }: B
   for (const operation of operations) {
     const { id, state, amount, refunded } = operation;
     const report = (rule: string, fault: string): void =>
-      void problems.push(`${rule}: operation ${hashKey(id)} ${fault}`);
+      void problems.push(`${rule}: operation ${shownHash(id)} ${fault}`);
     const isPending = state === 'pending';
     if (isPending !== (!operation.isRenewed && pending.has(id)))
       report('I5', `is ${state}, which does not match the expiry queue.`);
@@ -51,17 +51,17 @@ export function verifySnapshot({ counters, operations, pending, quarantined }: B
     const pendingSum = reserved.get(field) ?? 0;
     if (counter.reserved !== pendingSum)
       problems.push(
-        `I2: reserved is ${counter.reserved}, but the pending holds add up to ${pendingSum} (${hashKey(field)}).`,
+        `I2: reserved is ${counter.reserved}, but the pending holds add up to ${pendingSum} (${shownHash(field)}).`,
       );
     const spent = (committed.get(field) ?? 0) + counter.archived;
     if (counter.committed !== spent)
       problems.push(
-        `I3: committed is ${counter.committed}, but the operations add up to ${spent} (${hashKey(field)}).`,
+        `I3: committed is ${counter.committed}, but the operations add up to ${spent} (${shownHash(field)}).`,
       );
   }
   for (const [field, pendingSum] of reserved)
     if (pendingSum !== 0 && !counters.has(field))
-      problems.push(`I2: pending holds of ${pendingSum} have no counter (${hashKey(field)}).`);
+      problems.push(`I2: pending holds of ${pendingSum} have no counter (${shownHash(field)}).`);
   return { ok: problems.length + quarantined.length === 0, problems, quarantined };
 }
 

@@ -1,3 +1,5 @@
+import { createHmac } from 'node:crypto';
+
 /**
  * Returns a short label for a key or an id in logs and events: 24 hex digits. It does not hide the key: a short key can
  * be found by hashing guesses. Other programs compute the same label (docs/wire-format.md).
@@ -17,3 +19,21 @@ export function hashKey(value: string): string {
   }
   return [h1, h2, h3].map((h) => h.toString(16).padStart(8, '0')).join('');
 }
+
+type Hash = (value: string) => string;
+
+/** Returns the function that hashes keys and ids for who reads logs, errors and events. Nobody can guess under a secret. */
+export const hashUnder = (secret: string | undefined): Hash =>
+  secret === undefined
+    ? hashKey
+    : (value) => createHmac('sha256', secret).update(value.normalize('NFC')).digest('hex');
+
+let shown: Hash = hashKey;
+
+/** Has {@link shownHash} hash by this function in the whole process: errors do not know which app they are of. */
+export function showHashesBy(hash: Hash): void {
+  shown = hash;
+}
+
+/** Returns the hash of a key or an id as logs and errors show it: by the `telemetry.hashSecret` that was set last, if any. */
+export const shownHash: Hash = (value) => shown(value);

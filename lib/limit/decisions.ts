@@ -1,7 +1,7 @@
 import { randomFillSync } from 'node:crypto';
 import { Logger } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
-import { hashKey } from '../core/keys.js';
+import { shownHash } from '../core/keys.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { accountOf } from './accounts.js';
 import { DenyCache } from './deny-cache.js';
@@ -175,7 +175,7 @@ export class Decisions {
         ? `${shortCount} in the short window, ${longCount} in the long`
         : `${shortCount} in the window`;
     this.#logger.debug(
-      `limit ${policy.name} ${hashKey(keyOf(identity))}: denied (${scope}) for ${retryAfterSecs} s, ${counts}${degraded ? ', without Redis' : ''}`,
+      `limit ${policy.name} ${shownHash(keyOf(identity))}: denied (${scope}) for ${retryAfterSecs} s, ${counts}${degraded ? ', without Redis' : ''}`,
     );
   }
 }

@@ -1,4 +1,4 @@
-import { hashKey } from '../core/keys.js';
+import { shownHash } from '../core/keys.js';
 import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 
 /**
@@ -42,7 +42,7 @@ export class LockError extends SyncGuardError<LockErrorCode> {
       context: {
         ...fault.context,
         ...(about.keys === undefined ? {} : hashesOf(about.keys)),
-        ...(about.lockId === undefined ? {} : { lockIdHash: hashKey(about.lockId) }),
+        ...(about.lockId === undefined ? {} : { lockIdHash: shownHash(about.lockId) }),
       },
     });
   }
@@ -50,7 +50,7 @@ export class LockError extends SyncGuardError<LockErrorCode> {
 
 /** Returns the hashed keys of an error's context. The same key has the same hash in every log line. */
 export const hashesOf = (keys: readonly string[]): { keyHash: string } | { keyHashes: string[] } =>
-  keys.length === 1 ? { keyHash: hashKey(keys[0] as string) } : { keyHashes: keys.map(hashKey) };
+  keys.length === 1 ? { keyHash: shownHash(keys[0] as string) } : { keyHashes: keys.map(shownHash) };
 
 /** Returns the error of a call with a wrong argument. */
 export const invalidCall = (message: string, hint?: string): LockError =>
@@ -73,7 +73,7 @@ export function acquisitionTimeout(
       ...hashesOf(keys),
       timeoutMs,
       ...(remainingMs === undefined ? {} : { retryAfter: Math.max(1, Math.ceil(remainingMs / 1000)) }),
-      ...(isHolder ? { heldKeyHashes: heldKeys.map(hashKey) } : {}),
+      ...(isHolder ? { heldKeyHashes: heldKeys.map(shownHash) } : {}),
     },
   });
 }
@@ -101,7 +101,7 @@ export const deadlock = (keys: readonly string[], heldKeys: readonly string[]): 
     code: 'Deadlock',
     message: 'Calls that hold locks wait for each other in a circle, which this call would close.',
     hint: 'Take all keys in one call with `keys`, or take them in the same order everywhere. This call lets go of its locks, so it may be tried again at once.',
-    context: { ...hashesOf(keys), heldKeyHashes: heldKeys.map(hashKey), retryAfter: 1 },
+    context: { ...hashesOf(keys), heldKeyHashes: heldKeys.map(shownHash), retryAfter: 1 },
   });
 
 export const alreadyHeld = (keys: readonly string[]): LockError =>

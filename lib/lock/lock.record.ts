@@ -1,4 +1,4 @@
-import { hashKey } from '../core/keys.js';
+import { shownHash } from '../core/keys.js';
 import { type CallOptions, describe } from '../core/validate.js';
 import type { LockBackend } from './lock.backend.js';
 import { invalidCall, LockError } from './lock.errors.js';
@@ -34,8 +34,8 @@ export interface LockRecord {
 
 /** Copies each field by name, so that the unhashed key and id are left out. */
 const toLockInfo = (record: LockRecord): LockInfo => ({
-  keyHash: hashKey(record.key),
-  lockIdHash: hashKey(record.lockId),
+  keyHash: shownHash(record.key),
+  lockIdHash: shownHash(record.lockId),
   expiresAtMs: record.expiresAtMs,
   acquiredAtMs: record.acquiredAtMs,
   fence: record.fence,

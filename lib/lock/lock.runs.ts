@@ -2,7 +2,7 @@ import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
-import { hashKey } from '../core/keys.js';
+import { shownHash } from '../core/keys.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
 import { LockError } from './lock.errors.js';
@@ -114,7 +114,7 @@ export class LockRuns {
     } catch (error) {
       // The work is done, so this is no error of the call. The lock is released when Redis is back, or expires.
       this.#logger.warn(
-        `LOCK_NOT_RELEASED: The lock ${lease.keys.map(hashKey).join(', ')} could not be released yet. SyncGuard tries again in the background. ${LockError.from(error).message}`,
+        `LOCK_NOT_RELEASED: The lock ${lease.keys.map(shownHash).join(', ')} could not be released yet. SyncGuard tries again in the background. ${LockError.from(error).message}`,
       );
       again(error);
       return undefined;

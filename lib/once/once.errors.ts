@@ -1,5 +1,5 @@
 import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
-import { hashKey } from '../core/keys.js';
+import { shownHash } from '../core/keys.js';
 
 /**
  * - `OnceInProgress`: a call with the same key runs. `context.retryAfter` is the rest of its lease, in seconds.
@@ -37,7 +37,7 @@ export class OnceError extends SyncGuardError<OnceErrorCode> {
 }
 
 const about = (code: OnceErrorCode, key: string, message: string, hint?: string, more = {}): OnceError =>
-  new OnceError({ code, message, hint, context: { keyHash: hashKey(key), ...more } });
+  new OnceError({ code, message, hint, context: { keyHash: shownHash(key), ...more } });
 
 export const inProgress = (key: string, remainingMs: number): OnceError =>
   about(

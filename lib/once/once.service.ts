@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { Injectable, Logger, type OnApplicationShutdown, type OnModuleDestroy } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
-import { hashKey } from '../core/keys.js';
+import { shownHash } from '../core/keys.js';
 import { settleWithin } from '../core/settle-within.js';
 import {
   abortSignal,
@@ -254,7 +254,7 @@ export class OnceService implements OnModuleDestroy, OnApplicationShutdown {
   /** @internal */
   doneWithout(key: string, why: string): Kept {
     this.#logger.warn(
-      `ONCE_NOT_KEPT: The result of ${hashKey(key)} is not kept: ${why}. Later calls with this key get ResultNotKept.`,
+      `ONCE_NOT_KEPT: The result of ${shownHash(key)} is not kept: ${why}. Later calls with this key get ResultNotKept.`,
     );
     return { form: 'none', bytes: NOTHING };
   }
@@ -294,7 +294,7 @@ export class OnceService implements OnModuleDestroy, OnApplicationShutdown {
     const { code, message } = OnceError.from(fault);
     this.#emit('uncertain', key, code);
     this.#logger.warn(
-      `ONCE_UNCERTAIN: The end of ${hashKey(key)} could not be stored yet. SyncGuard tries again until it is. ${message}`,
+      `ONCE_UNCERTAIN: The end of ${shownHash(key)} could not be stored yet. SyncGuard tries again until it is. ${message}`,
     );
     this.opened(
       new Promise<void>((resolve) =>

@@ -16,9 +16,10 @@ export interface TelemetryOptions {
    */
   includeRaw?: boolean | ((event: SyncGuardEvent) => boolean);
   /**
-   * Any secret text. The hashes in events are then HMAC-SHA-256 with it (64 hex digits). Without it, anyone can find
-   * the short key behind a hash by hashing guesses. All processes whose events are compared need the same secret.
-   * Default: none, then `hashKey` makes the hashes.
+   * Any secret text. The hashes in events, errors and logs are then HMAC-SHA-256 with it (64 hex digits). Without it,
+   * anyone can find the short key behind a hash by hashing guesses. All processes whose events are compared need the same
+   * secret, and all apps of a process: errors and logs take the one that was set last. Default: none, then `hashKey`
+   * makes the hashes.
    */
   hashSecret?: string;
 }

@@ -1,5 +1,4 @@
-import { createHmac } from 'node:crypto';
-import { hashKey } from '../core/keys.js';
+import { hashUnder, showHashesBy } from '../core/keys.js';
 import { MAX_KEY_BYTES } from '../core/validate.js';
 import type { ResolvedTelemetryOptions } from './telemetry.options.js';
 import type { Emit, SyncGuardEvent } from './telemetry.types.js';
@@ -17,7 +16,8 @@ export function createTelemetry(
   { onEvent, includeRaw, hashSecret }: ResolvedTelemetryOptions,
   warn: (message: string) => void,
 ): Emit {
-  const hash = hashSecret === undefined ? hashKey : (value: string) => hmac(hashSecret, value);
+  const hash = hashUnder(hashSecret);
+  if (hashSecret !== undefined) showHashesBy(hash);
   const failed = warningEveryMinute(warn);
 
   return ({ keys, key: only, lockId, reason, ...rest }) => {
@@ -45,9 +45,6 @@ const several = (keys: readonly unknown[] = []): { keys?: string[] } =>
   keys.length > 1 && keys.length <= MAX_KEYS
     ? { keys: keys.flatMap((key) => Object.values(named('key', key))) }
     : {};
-
-const hmac = (secret: string, value: string): string =>
-  createHmac('sha256', secret).update(value.normalize('NFC')).digest('hex');
 
 /** Calls a listener. Errors and rejections end here and are passed to `failed`. */
 function callListener(listener: () => unknown, failed: (error: unknown) => void): unknown {

@@ -1,5 +1,5 @@
 import { type Attempt, BackgroundRetries } from '../../core/background-retries.js';
-import { hashKey } from '../../core/keys.js';
+import { shownHash } from '../../core/keys.js';
 import { NO_PUBSUB } from '../../redis/redis.server-warnings.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { type LockBackend, withDetail } from '../lock.backend.js';
@@ -272,7 +272,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     if (this.#warned) return;
     this.#warned = true;
     this.config.warn(
-      `LOCK_FENCE_HIGH: The fence counter of the lock ${keys.map(hashKey).join(', ')} is above ${WARN}. Above ${MAX} no more locks are granted for this key.`,
+      `LOCK_FENCE_HIGH: The fence counter of the lock ${keys.map(shownHash).join(', ')} is above ${WARN}. Above ${MAX} no more locks are granted for this key.`,
     );
   }
 }
