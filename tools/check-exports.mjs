@@ -1,6 +1,7 @@
 // Checks what a build exports: `node tools/check-exports.mjs`. Fails where an entry's types name a type of ours that the entry
 // does not export: who imports from ./core alone must be able to write down whatever ./core gives and takes. Fails also
-// where a class has another name than its export, since Nest and error stacks show the name of the class.
+// where a class has another name than its export, since Nest and error stacks show the name of the class, and where an editor
+// would show nothing about an exported name or a member of it.
 import { createRequire } from 'node:module';
 import { resolve } from 'node:path';
 
@@ -70,4 +71,47 @@ for (const entry of ENTRIES)
       wrong++;
       console.error(`${entry.slice(dist.length + 1)}: the class ${name} has the name ${value.name}.`);
     }
-if (wrong > 0) process.exitCode = 1;
+
+const isDocumented = (symbol) =>
+  symbol.getDocumentationComment(checker).length > 0 || symbol.getJsDocTags(checker).length > 0;
+
+/** Its type is one value, which an editor shows: `ok: true`, `reason: 'exceeded'`, `key?: never`. */
+const isOneValue = ({ type }) =>
+  type !== undefined &&
+  (ts.isLiteralTypeNode(type) ||
+    type.kind === ts.SyntaxKind.NeverKeyword ||
+    type.kind === ts.SyntaxKind.UndefinedKeyword);
+
+const isNamedMember = ({ flags, name, declarations = [] }) =>
+  !(flags & (ts.SymbolFlags.Constructor | ts.SymbolFlags.TypeParameter | ts.SymbolFlags.Prototype)) &&
+  !name.startsWith('__') &&
+  declarations.some(
+    (declaration) =>
+      !(declaration.name && ts.isPrivateIdentifier(declaration.name)) &&
+      !(ts.getCombinedModifierFlags(declaration) & (ts.ModifierFlags.Private | ts.ModifierFlags.Protected)) &&
+      !isOneValue(declaration),
+  );
+
+function membersOf(symbol) {
+  const members = new Set([...(symbol.members?.values() ?? []), ...(symbol.exports?.values() ?? [])]);
+  const find = (node) => {
+    if (ts.isTypeLiteralNode(node))
+      for (const { name } of node.members) if (name) members.add(checker.getSymbolAtLocation(name));
+    ts.forEachChild(node, find);
+  };
+  if (symbol.flags & ts.SymbolFlags.TypeAlias) symbol.declarations.forEach(find);
+  return [...members].filter(isNamedMember);
+}
+
+let names = 0;
+for (const symbol of new Set(ENTRIES.flatMap(exportsOf)))
+  for (const each of [symbol, ...membersOf(symbol)]) {
+    names++;
+    if (isDocumented(each)) continue;
+    wrong++;
+    console.error(
+      `${each === symbol ? '' : `${symbol.name}.`}${each.name} has no sentence that an editor could show.`,
+    );
+  }
+if (wrong === 0) console.log(`${names} public names and members have their sentence.`);
+else process.exitCode = 1;

@@ -77,6 +77,7 @@ export interface AlreadyRunning extends BudgetRefusal<'pending'> {
   readonly endsInMs: number;
 }
 
+/** What a backend answers to a reservation. */
 export type ReserveOutcome = ReserveResult | AlreadyRunning;
 
 export interface ReserveRequest extends OperationRequest, CrossingRequest<ReserveOutcome> {

@@ -8,6 +8,7 @@ import type { BudgetRecord, Exceeded, Violation } from './budget.types.js';
  * is sent, unless only the backend can notice: it knows the limits that `setLimit` has set.
  */
 export class BudgetInputError extends SyncGuardError<'InvalidArgument'> {
+  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'BudgetInputError';
 
   constructor(message: string, init: { hint?: string | undefined; cause?: unknown } = {}) {
@@ -26,6 +27,7 @@ const FAULT_RETRY_SECS = 1;
  * Over HTTP it is 503 with Retry-After, or 500 where a key holds data of another program.
  */
 export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
+  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'BudgetUnavailableError';
 
   constructor(init: SyncGuardErrorInit<FaultCode>) {
@@ -33,6 +35,7 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
     super({ ...init, context: { ...(passes ? { retryAfter: FAULT_RETRY_SECS } : {}), ...init.context } });
   }
 
+  /** Returns any fault as an error of budgets. */
   static from(error: unknown): SyncGuardError {
     if (error instanceof BudgetInputError || error instanceof BudgetUnavailableError) return error;
     return new BudgetUnavailableError(faultOf<FaultCode>(error, 'A budget operation'));
@@ -44,8 +47,10 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
  * Retry-After where waiting helps, otherwise 402.
  */
 export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
+  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'BudgetExceededError';
 
+  /** The limits that have no room. */
   readonly violations: readonly Violation[];
   /**
    * When it is worth trying again: at the start of the next window, or in a second where only pending holds are in the
@@ -110,8 +115,10 @@ const toFacts = ({
  * Retry-After where the id is pending.
  */
 export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
+  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'BudgetConflictError';
 
+  /** Why the id was refused. */
   readonly reason: string;
   /** The operation that has the id. Undefined if it is no longer known. */
   readonly record: BudgetRecord | undefined;

@@ -11,8 +11,11 @@ import { validateLimit, validateScope } from './budget.validate.js';
  * every `reserve`, `run`, `charge`, `credit` and `balance`, so the function should cache.
  */
 export type BudgetLimitSource = (scope: {
+  /** The tenant that owns the scope. */
   root: string;
+  /** The part of the scope before the colon: `user` of `user:42`. */
   type: string;
+  /** The part of the scope behind the colon. Undefined if there is none. */
   id?: string;
 }) => readonly BudgetLimit[] | Promise<readonly BudgetLimit[]>;
 

@@ -21,7 +21,9 @@ export type Head = Omit<BudgetRecord, 'root' | 'id' | 'scopes' | 'meta'>;
 
 /** The operation that a result belongs to. */
 export interface ReplyContext {
+  /** The tenant that owns the scopes. */
   readonly root: string;
+  /** The id of the operation. */
   readonly id: string;
 }
 

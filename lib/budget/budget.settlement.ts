@@ -9,7 +9,15 @@ export type OnThrow =
   | 'auto'
   | 'abort'
   | 'finalize-estimate'
-  | ((error: unknown, body: { readonly last: unknown; readonly hold: CurrentHold }) => Amount | 'abort');
+  | ((
+      error: unknown,
+      body: {
+        /** The last value that a stream has given. Undefined if there is none. */
+        readonly last: unknown;
+        /** The hold of the body, with the costs that were noted. */
+        readonly hold: CurrentHold;
+      },
+    ) => Amount | 'abort');
 
 /** What `actual` learns beside the result: the sum of the notes, and what a generator has returned. */
 export type CostFacts = Pick<CurrentHold, 'noted' | 'returned'>;

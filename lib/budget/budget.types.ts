@@ -5,9 +5,17 @@ export type Amount = number;
  * The time over which a limit counts. Windows of `windowMs` start at multiples of it since 1970. Each window
  * has counters of its own, so no job has to reset anything.
  */
-export type Period = 'lifetime' | CalendarPeriod | { readonly windowMs: number };
+export type Period =
+  | 'lifetime'
+  | CalendarPeriod
+  | {
+      /** The length of the window, in ms. */
+      readonly windowMs: number;
+    };
 
+/** A unit of the calendar in a time zone. */
 export interface CalendarPeriod {
+  /** The unit. */
   readonly every: 'hour' | 'day' | 'week' | 'month' | 'year';
   /** The IANA time zone of the calendar, such as `'Europe/Berlin'`. Default: `'UTC'`. */
   readonly tz?: string;
@@ -24,16 +32,20 @@ export interface CalendarPeriod {
  * has no end.
  */
 export interface BudgetWindow {
+  /** The first instant of the window. */
   readonly startMs: number;
+  /** The first instant of the next window. Null for a lifetime. */
   readonly endMs: number | null;
 }
 
+/** A limit of the option `budget.limits`. */
 export interface BudgetLimit {
   /**
    * `'user'` limits each user, and `'user:42'` limits one user. In the same period `'user:42'` takes
    * precedence over `'user'`. A scope without an id, such as `'org'`, is limited by the entry `'org'`.
    */
   scope: string;
+  /** The time over which the limit counts. */
   period: Period;
   /** A limit of 0 blocks everything. `'unlimited'` counts without a limit. */
   limit: Amount | 'unlimited';
@@ -49,6 +61,7 @@ export interface BudgetLimit {
 export interface BudgetRef {
   /** Default: `'default'`. */
   root?: string;
+  /** The id that was passed to `reserve` or `charge`, or the random one of its result. */
   id: string;
   /**
    * Which hold is meant if an id was reserved several times, 1 to 2^53 - 1. Every result has the number. A call for an
@@ -62,13 +75,21 @@ export interface BudgetRef {
  * reserved).
  */
 export interface Balance {
+  /** The scope whose sums these are. */
   readonly scope: string;
+  /** The period whose sums these are. */
   readonly period: Period;
+  /** The open window. */
   readonly window: BudgetWindow;
+  /** The limit, as configured or set by `setLimit`. */
   readonly limit: Amount | 'unlimited';
+  /** What was added to the limit in this window. */
   readonly credits: Amount;
+  /** What is spent, after refunds. */
   readonly committed: Amount;
+  /** What pending holds keep. */
   readonly reserved: Amount;
+  /** What a request may still ask for. */
   readonly available: Amount | 'unlimited';
 }
 
@@ -77,18 +98,23 @@ export interface Balance {
  * limit.
  */
 export interface Crossed {
+  /** The scope of the limit. */
   readonly scope: string;
+  /** The period of the limit. */
   readonly period: Period;
+  /** The percentage that was reached. */
   readonly percent: number;
 }
 
 /** A limit that has no room for the request. */
 export interface Violation extends Omit<Balance, 'window'> {
+  /** How much the request asked for. */
   readonly requested: Amount;
   /** When the window ends. Null for a lifetime. */
   readonly resetAtMs: number | null;
 }
 
+/** The state of an operation. A charge is `finalized`. */
 export type HoldState = 'pending' | 'finalized' | 'aborted' | 'expired';
 
 /**
@@ -96,12 +122,17 @@ export type HoldState = 'pending' | 'finalized' | 'aborted' | 'expired';
  * kept, the record has no `meta`, and all its dates are that of its end.
  */
 export interface BudgetRecord {
+  /** The tenant that owns the scopes. */
   readonly root: string;
+  /** The id of the operation. */
   readonly id: string;
+  /** Whether it was reserved first, or charged at once. */
   readonly kind: 'hold' | 'charge';
+  /** The state of the operation. */
   readonly state: HoldState;
   /** Counts the holds that were reserved under this id, from 1. */
   readonly generation: number;
+  /** The scopes that it counts against. */
   readonly scopes: readonly string[];
   /** The amount that was reserved or charged. */
   readonly amount: Amount;
@@ -109,13 +140,17 @@ export interface BudgetRecord {
   readonly actual: Amount;
   /** The amount that counts as spent, before refunds. */
   readonly committed: Amount;
+  /** The sum of its refunds. */
   readonly refunded: Amount;
   /** The part of the actual amount that exceeded a limit. */
   readonly uncovered: Amount;
   /** True if the hold was finalized or aborted after it had expired. */
   readonly late: boolean;
+  /** When it was reserved or charged. */
   readonly createdAtMs: number;
+  /** When the hold expires, unless it ends before. */
   readonly expiresAtMs: number;
+  /** When it ended. Null while it is pending. */
   readonly endedAtMs: number | null;
   /** As passed to `reserve`. */
   readonly meta: unknown;
@@ -125,6 +160,7 @@ export interface BudgetRecord {
 export interface Exceeded {
   readonly ok: false;
   readonly reason: 'exceeded';
+  /** The limits that have no room. */
   readonly violations: readonly Violation[];
   /**
    * When the request fits again without any other change: the latest end of the windows that are full. Null
@@ -138,6 +174,7 @@ export interface Exceeded {
 /** The operation was refused for `reason`, and nothing was written. */
 export interface BudgetRefusal<Reason extends string> {
   readonly ok: false;
+  /** Why it was refused. */
   readonly reason: Reason;
   /** The operation that is stored under this id. */
   readonly record: BudgetRecord;
@@ -155,39 +192,50 @@ export interface BudgetConflict {
   readonly reason: 'conflict';
 }
 
+/** The amount is held for this operation. */
 export interface Reserved {
   readonly ok: true;
   readonly status: 'reserved';
+  /** The tenant that owns the scopes. */
   readonly root: string;
+  /** The id of the operation: pass it to `finalize` or `abort`. */
   readonly id: string;
   /** 1 for the first hold under this id. It grows by 1 each time the id is reserved again (see `renew`). */
   readonly generation: number;
+  /** The amount of the request. */
   readonly amount: Amount;
   /** At this instant the hold expires and the amount is free again. */
   readonly expiresAtMs: number;
   /** True if the same request was answered before. Nothing was counted a second time. */
   readonly replayed: boolean;
+  /** The sums of each limit after this operation. */
   readonly balances: readonly Balance[];
+  /** The thresholds that this operation reached. */
   readonly crossed: readonly Crossed[];
 }
 
+/** What `reserve()` returns. */
 export type ReserveResult =
   | Reserved
   | Exceeded
   | BudgetRefusal<'conflict' | 'already_finalized' | 'already_aborted' | 'already_expired'>;
 
+/** The amount is spent. */
 export interface Charged extends Omit<Reserved, 'status' | 'generation' | 'expiresAtMs'> {
   readonly status: 'charged';
   /** With `mode: 'record'`: the part of the amount that exceeded a limit. */
   readonly uncovered: Amount;
 }
 
+/** What `charge()` returns. */
 export type ChargeResult = Charged | Exceeded | BudgetRefusal<'conflict'>;
 
+/** The hold has become a cost. */
 export interface Finalized extends Omit<Reserved, 'status' | 'amount' | 'expiresAtMs'> {
   readonly status: 'finalized';
   /** The amount of the hold. */
   readonly reserved: Amount;
+  /** The amount that was passed to `finalize`. */
   readonly actual: Amount;
   /** The amount that counts as spent: `actual`, unless `overage: 'cap'` reduced it. */
   readonly committed: Amount;
@@ -201,64 +249,87 @@ export interface Finalized extends Omit<Reserved, 'status' | 'amount' | 'expires
   readonly late: boolean;
 }
 
+/** What `finalize()` returns. */
 export type FinalizeResult =
   Finalized | BudgetRefusal<'overage_rejected' | 'conflict' | 'aborted' | 'expired'> | BudgetNotFound;
 
+/** The hold is gone, and nothing was spent. */
 export interface Aborted {
   readonly ok: true;
   readonly status: 'aborted';
   /** The amount that is free again. 0 if the hold had expired before. */
   readonly released: Amount;
+  /** True if the hold was aborted before. */
   readonly replayed: boolean;
 }
 
+/** What `abort()` returns. */
 export type AbortResult =
   | Aborted
   /** `expired`: the hold is an older generation, which had expired. */
   | BudgetRefusal<'finalized' | 'expired'>
   | BudgetNotFound;
 
+/** What `extend()` of a budget returns. */
 export type ExtendHoldResult =
-  | { readonly ok: true; readonly status: 'extended'; readonly expiresAtMs: number }
+  | {
+      readonly ok: true;
+      readonly status: 'extended';
+      /** When the hold expires now. */
+      readonly expiresAtMs: number;
+    }
   | BudgetRefusal<'finalized' | 'aborted' | 'expired'>
   | BudgetNotFound;
 
+/** A part of what was spent is given back. */
 export interface Refunded {
   readonly ok: true;
   readonly status: 'refunded';
+  /** The amount of this refund. */
   readonly amount: Amount;
   /** The sum of all refunds of this operation. */
   readonly refunded: Amount;
+  /** True if the same refund was answered before. Nothing was given back a second time. */
   readonly replayed: boolean;
+  /** The sums of each limit after this refund. */
   readonly balances: readonly Balance[];
 }
 
+/** What `refund()` returns. */
 export type RefundResult =
   | Refunded
   | BudgetRefusal<'exceeds_committed' | 'pending' | 'aborted' | 'expired'>
   | BudgetConflict
   | BudgetNotFound;
 
+/** What `credit()` returns. */
 export type CreditResult =
   | {
       readonly ok: true;
       readonly status: 'credited';
+      /** True if the same credit was answered before. Nothing was added a second time. */
       readonly replayed: boolean;
+      /** The sums of the limit after this credit. */
       readonly balance: Balance;
     }
   | BudgetConflict;
 
+/** What `setLimit()` returns. */
 export interface SetLimitResult {
   readonly ok: true;
+  /** Whether a limit of its own was set, or the configured one counts again. */
   readonly status: 'set' | 'cleared';
 }
 
+/** One page of operations. */
 export interface BudgetListResult {
+  /** The operations of this page. */
   readonly records: readonly BudgetRecord[];
   /** Pass it to get the next page. Null: this was the last page. */
   readonly cursor: string | null;
 }
 
+/** What `reap()` returns. */
 export interface ReapResult {
   /** The ids of holds that were found expired. Each is reported once. */
   readonly expired: readonly string[];
@@ -266,7 +337,9 @@ export interface ReapResult {
   readonly purged: number;
 }
 
+/** What `verify()` returns. */
 export interface VerifyResult {
+  /** Whether all sums are right, and everything can be read. */
   readonly ok: boolean;
   /** Descriptions of the sums that are wrong. Empty when `ok`. */
   readonly problems: readonly string[];
@@ -285,12 +358,14 @@ export interface Quarantined {
   readonly reserved: Amount | null;
 }
 
+/** Options of `verify()`. */
 export interface VerifyOptions {
   /**
    * Lets go of what cannot be read: `reserved` becomes the sum of the pending holds, and a counter that cannot be read is
    * added up anew from the operations that are remembered. The result is that of the repaired root. Default: false.
    */
   repair?: boolean;
+  /** Aborts the call. */
   signal?: AbortSignal;
 }
 
@@ -306,6 +381,7 @@ export type OveragePolicy = 'record' | 'cap' | 'reject';
  */
 export type LatePolicy = 'record' | 'if-available' | 'reject';
 
+/** Options of `reserve()`. */
 export interface ReserveOptions {
   /** The tenant that owns the scopes, 1 to 512 UTF-8 bytes. Default: `'default'`. */
   root?: string;
@@ -314,6 +390,7 @@ export interface ReserveOptions {
    * all of them. If not, none is changed.
    */
   scopes: readonly string[];
+  /** How much to hold. */
   amount: Amount;
   /**
    * Makes a retry safe: within `retentionMs` an id applies once. 1 to 512 UTF-8 bytes. Default: a random id.
@@ -328,9 +405,11 @@ export interface ReserveOptions {
   ttlMs?: number;
   /** Any JSON value of at most 1,024 bytes. `get` and `list` return it. */
   meta?: unknown;
+  /** Aborts the call. What it has reserved meanwhile is given back. */
   signal?: AbortSignal;
 }
 
+/** Options of `charge()`. */
 export interface ChargeOptions extends Pick<ReserveOptions, 'root' | 'scopes' | 'amount' | 'signal'> {
   /** Makes a retry safe: within `retentionMs` an id applies once. */
   id: string;
@@ -346,6 +425,7 @@ export interface ChargeOptions extends Pick<ReserveOptions, 'root' | 'scopes' | 
   idTtlMs?: number;
 }
 
+/** Options of `finalize()`. */
 export interface FinalizeOptions {
   /** How an actual amount that exceeds the hold is treated. Default: `'record'`. */
   overage?: OveragePolicy;
@@ -353,34 +433,48 @@ export interface FinalizeOptions {
   late?: LatePolicy;
   /** How long the id is kept, as of a charge. In ms, 1 to 400 days. Default: `budget.idTtlMs`, 24 hours. */
   idTtlMs?: number;
+  /** Aborts the call. The hold may be finalized nevertheless. */
   signal?: AbortSignal;
 }
 
+/** Options of `credit()`. */
 export interface CreditOptions extends Pick<ChargeOptions, 'root' | 'id' | 'signal'> {
+  /** The scope whose limit is raised. */
   scope: string;
+  /** The period of the limit, as in `budget.limits`. */
   period: Period;
   /** The amount that is added to the limit of the open window. */
   amount: Amount;
 }
 
+/** Options of `setLimit()`. */
 export interface SetLimitOptions extends Omit<CreditOptions, 'amount' | 'id'> {
   /** The new limit. It takes precedence over the configured limit. Null clears it again. */
   limit: Amount | 'unlimited' | null;
 }
 
+/** Options of `list()`. */
 export interface BudgetListOptions {
+  /** The tenant. Default: `'default'`. */
   root?: string;
+  /** Only operations in this state. Default: all. */
   state?: HoldState;
+  /** Only operations of this scope. Default: all. */
   scope?: string;
+  /** The `cursor` of the page before. Default: the first page. */
   cursor?: string | null;
   /** About how many operations to read, 1 to 1,000. A page may have fewer or a few more. Default: 100. */
   limit?: number;
+  /** Aborts the call. */
   signal?: AbortSignal;
 }
 
+/** Options of `reap()`. */
 export interface ReapOptions {
+  /** The tenant. Default: `'default'`. */
   root?: string;
   /** How many holds and records to process at most, 1 to 100,000. Default: 1,000. */
   max?: number;
+  /** Aborts the call. */
   signal?: AbortSignal;
 }

@@ -1,5 +1,6 @@
 /** Where a backend in this process reads the time: wall-clock milliseconds since 1970. */
 export interface Clock {
+  /** Returns the time in ms since 1970. */
   now(): number;
 }
 

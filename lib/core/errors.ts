@@ -5,12 +5,15 @@ const OWED = Symbol.for('syncguard:owed');
 export type FaultCode =
   'ServiceUnavailable' | 'AuthFailed' | 'InvalidArgument' | 'NetworkTimeout' | 'Aborted' | 'Internal';
 
+/** What a {@link SyncGuardError} is made of. */
 export interface SyncGuardErrorInit<Code extends string = string> {
+  /** Names the kind of fault, for programs. */
   code: Code;
   /** What happened. */
   message: string;
   /** What to do about it. It is appended to the message. */
   hint?: string | undefined;
+  /** The error behind this one. */
   cause?: unknown;
   /** Facts for programs. Keys appear in it only as hashes. */
   context?: Readonly<Record<string, unknown>>;
@@ -31,9 +34,12 @@ export interface SyncGuardErrorInit<Code extends string = string> {
  * }
  */
 export class SyncGuardError<Code extends string = string> extends Error {
+  /** Tells the errors of this class from others in all copies of the package. */
   static readonly brand: string = 'SyncGuardError';
 
+  /** Names the kind of fault, for programs. */
   readonly code: Code;
+  /** Facts for programs. Keys appear in it only as hashes. */
   readonly context: Readonly<Record<string, unknown>>;
   /** What happened, without the hint. It may be shown to the clients of an app. */
   readonly summary: string;
@@ -130,11 +136,15 @@ export type BootCode =
   | 'RATE_LIMIT_UNGUARDED_FIELD'
   | 'RATE_LIMIT_UNKNOWN_POLICY';
 
+/** What a {@link SyncGuardConfigError} is made of. */
 export interface SyncGuardConfigErrorInit {
   /** Names the fault in the docs and in searches. The message begins with it. Default: `InvalidArgument`. */
   code?: BootCode;
+  /** What to do about it. It is appended to the message. */
   hint?: string;
+  /** The error behind this one. */
   cause?: unknown;
+  /** Facts for programs. */
   context?: Record<string, unknown>;
 }
 
@@ -144,6 +154,7 @@ export interface SyncGuardConfigErrorInit {
  * code of their own, in capitals, such as `RATE_LIMIT_LOST`.
  */
 export class SyncGuardConfigError extends SyncGuardError<'InvalidArgument' | BootCode> {
+  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'SyncGuardConfigError';
 
   constructor(message: string, { code, ...init }: SyncGuardConfigErrorInit = {}) {

@@ -12,6 +12,7 @@ import { leavingAs } from '../core/validate.js';
  * - `Internal`: an error that SyncGuard does not know, or a reply of Redis that cannot be read.
  */
 export class CounterError extends SyncGuardError<FaultCode> {
+  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'CounterError';
 
   /** Returns the fault as a CounterError, with its code, hint and cause. */

@@ -1,5 +1,6 @@
 import type { CallOptions } from '../core/validate.js';
 
+/** Options of `increment()`. */
 export interface IncrementOptions extends CallOptions {
   /** The maximum of the count. An integer from 0 to 2^53 - 1. */
   max: number;
@@ -15,14 +16,17 @@ export interface IncrementOptions extends CallOptions {
   id?: string;
 }
 
+/** Options of `peek()` of a counter. */
 export interface PeekCounterOptions extends CallOptions {
   /** The maximum of the count. With it, the result has `remaining`. */
   max?: number;
 }
 
+/** What `increment()` returns. */
 export interface CounterResult {
   /** Whether the call was counted. */
   readonly ok: boolean;
+  /** The count after this call. */
   readonly count: number;
   /** How much is left until `max`. */
   readonly remaining: number;
@@ -30,8 +34,11 @@ export interface CounterResult {
   readonly resetMs: number;
 }
 
+/** What `peek()` of a counter returns. */
 export interface CounterState {
+  /** The count. 0 if there is none. */
   readonly count: number;
+  /** How long it takes until the count is 0 again, in ms. 0 if it is 0 now. */
   readonly resetMs: number;
   /** How much is left until `max`. Present if `max` was passed. */
   readonly remaining?: number;

@@ -12,6 +12,7 @@ import type { DeniedDecision, TooManyAttemptsCode } from './limit.types.js';
  * }
  */
 export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
+  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'TooManyAttemptsError';
 
   /** `retryAfterMs` in whole seconds, rounded up. */
@@ -49,6 +50,7 @@ export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
  *   a function of a policy.
  */
 export class LimitError extends SyncGuardError<FaultCode> {
+  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'LimitError';
 
   /** Returns the fault as a LimitError, with its code, hint and cause. */

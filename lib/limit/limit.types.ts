@@ -74,6 +74,7 @@ export type TooManyAttemptsCode = 'TooManyAttempts' | 'RateLimited';
 /** The cause of a denied call: the short tier (`'temp'`), the long tier, or a block that was set by hand (`'manual'`). */
 export type LimitScope = 'temp' | 'long' | 'manual';
 
+/** The call is let in. */
 export interface AllowedDecision {
   readonly allowed: true;
   /** Attempts in the short window, with this one. */
@@ -88,8 +89,10 @@ export interface AllowedDecision {
   readonly degraded?: true;
 }
 
+/** The call is denied. */
 export interface DeniedDecision {
   readonly allowed: false;
+  /** What denies the call. */
   readonly scope: LimitScope;
   /** The text that was passed to `block()`, `'busy'` if calls in flight use up the rest, otherwise the scope. */
   readonly reason: string;
@@ -99,12 +102,14 @@ export interface DeniedDecision {
   readonly retryAfterMs: number;
   /** Attempts in the short window when the call was denied, or when the block was set. */
   readonly shortCount: number;
+  /** Attempts in the long window. Without a long tier it is the same as `shortCount`. */
   readonly longCount: number;
   readonly degraded?: true;
 }
 
 /** What `reset`, `unblock` and `forgive` have found before they changed it. */
 export interface FoundAttempts {
+  /** Whether the key was blocked. */
   readonly blocked: boolean;
   /** Those of the longest window, also those that a block was set for. Calls in flight are not among them. */
   readonly attempts: number;

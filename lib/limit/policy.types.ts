@@ -12,6 +12,7 @@ import type {
 
 /** A provider whose `resolve` returns a value that is known only with the request. */
 export interface ContextResolver<T> {
+  /** Returns the value for this request. */
   resolve(context: ExecutionContext): T | Promise<T>;
 }
 
@@ -29,6 +30,7 @@ export type FromContext<T> =
  * - a list: the combination of its parts. `'route'` in a list counts each route apart. Alone it means `['ip', 'route']`.
  */
 export type KeyBy = KeyPart | readonly KeyPart[];
+/** One part of the key: where it is in the request, or a function. */
 export type KeyPart = string | FromContext<string | undefined>;
 
 /**
@@ -123,6 +125,7 @@ export type LimitPolicy = LimitPolicyOptions &
         limit: number | 'unlimited' | FromContext<number | 'unlimited'>;
         /** If it is a function, each length of the window has a count of its own. */
         windowMs: number | FromContext<number>;
+        /** How long a call too many blocks the key. Default: it does not block. */
         blockMs?: number;
         /** Default: `'sliding-log'`. */
         algorithm?: LimitAlgorithm;
@@ -130,7 +133,9 @@ export type LimitPolicy = LimitPolicyOptions &
         long?: never;
       }
     | {
+        /** The short tier. */
         temp: Tier;
+        /** The long tier. Default: none. */
         long?: Tier;
         algorithm?: 'sliding-log';
         limit?: never;
@@ -139,12 +144,14 @@ export type LimitPolicy = LimitPolicyOptions &
       }
   );
 
+/** Options of a call of `check()`. */
 export interface LimitCallOptions {
   /**
    * How much the call counts, from 1 to 1,000. A limit without `blockMs` accepts no more than its `limit`. A fixed window
    * accepts up to its `limit`, even above 1,000. Default: the policy's `cost`.
    */
   cost?: number;
+  /** Aborts the call. It may be counted nevertheless. */
   signal?: AbortSignal;
 }
 

@@ -21,6 +21,7 @@ export interface FencedWrite {
   lockId: string;
   /** What to write into Redis in the same atomic step. Without it only the fence is noted. */
   set?: FencedValue | undefined;
+  /** Aborts the call. */
   signal?: AbortSignal | undefined;
 }
 

@@ -19,6 +19,7 @@ import type {
  * Faults reject with a LockError.
  */
 export interface LockBackend<C extends BackendCapabilities = BackendCapabilities> {
+  /** What this backend can do. */
   readonly capabilities: C;
   /**
    * Tries once. A key with waiters belongs to the first of them, so an attempt without a turn does not get it, even
@@ -34,11 +35,17 @@ export interface LockBackend<C extends BackendCapabilities = BackendCapabilities
    *   Between two such calls the first of the others gets its turn. Default: false.
    */
   takeTurn?(options: { pollMs: number; isNested?: boolean }): LockTurn;
+  /** Releases a lock, unless it has expired or belongs to another owner. */
   release(options: ReleaseOptions): Promise<ReleaseResult>;
+  /** Gives a lock a new time to live, unless it has expired or belongs to another owner. */
   extend(options: ExtendOptions): Promise<ExtendResult>;
+  /** Returns whether somebody holds the key. */
   isLocked(options: IsLockedOptions): Promise<boolean>;
+  /** Describes a live lock, found by key or by id. Returns null when there is none. */
   lookup(options: LookupOptions): Promise<LockInfo | null>;
+  /** Describes the live lock of a key, with its id. Returns null when there is none. */
   getByKeyRaw(key: string, options?: CallOptions): Promise<RawLockInfo | null>;
+  /** Describes a live lock by its id, with its key. Returns null when there is none. */
   getByIdRaw(lockId: string, options?: CallOptions): Promise<RawLockInfo | null>;
   /** Called when the app starts. Warns if something prevents waiters from learning of their turn. */
   prepare?(): Promise<void>;

@@ -90,7 +90,10 @@ export type OnContention = 'throw' | 'skip' | ContentionHandler;
 export type ContentionHandler = (
   key: string,
   keys: readonly string[],
-  holder: { readonly remainingMs: number },
+  holder: {
+    /** How long the lock of its holder still lives, in ms. */
+    readonly remainingMs: number;
+  },
 ) => unknown;
 
 /** The options of one `lock()` call or one `@WithLock()`. An option that is not given has the value of the module. */

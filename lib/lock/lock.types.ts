@@ -1,16 +1,19 @@
 /** What a backend can do. `supportsFencing: true` is part of the type, so TypeScript knows that every grant has a `fence`. */
 export interface BackendCapabilities {
+  /** Where locks are kept. */
   readonly backend: string;
   readonly supportsFencing: true;
   /** Whose clock decides when a lock expires. */
   readonly timeAuthority: 'server' | 'client';
 }
 
+/** What the backend on Redis can do. */
 export interface RedisCapabilities extends BackendCapabilities {
   readonly backend: 'redis';
   readonly timeAuthority: 'server';
 }
 
+/** What the backend in memory can do. */
 export interface MemoryCapabilities extends BackendCapabilities {
   readonly backend: 'memory';
   readonly timeAuthority: 'client';
@@ -29,9 +32,11 @@ export type LockKeyOption =
       key?: undefined;
     };
 
+/** Options of `acquire()`. */
 export type AcquireOptions = LockKeyOption & {
   /** How long the lock lives if it is not extended. In ms, 1 to 2^31 - 1. */
   ttlMs: number;
+  /** Aborts the call. A lock that was granted meanwhile is released. */
   signal?: AbortSignal | undefined;
   /** The place of a waiting call in the queues of its keys. `lock()` passes it with each of its attempts. */
   turn?: LockTurn | undefined;
@@ -58,11 +63,13 @@ export interface LockTurn {
   leave(): void;
 }
 
+/** Options of `release()`. */
 export interface ReleaseOptions {
   /** The `lockId` of the grant: 22 base64url characters. */
   lockId: string;
   /** @internal Passed by the handle of the grant. It saves the look-up of the lock's keys. */
   held?: HeldLock | undefined;
+  /** Aborts the call. The lock may be released nevertheless. */
   signal?: AbortSignal | undefined;
 }
 
@@ -88,21 +95,31 @@ export interface HeldLock {
   readonly ref?: object | undefined;
 }
 
+/** Options of `extend()`. */
 export interface ExtendOptions extends ReleaseOptions {
   /** How long the lock lives from now on. This may be shorter than before. In ms, 1 to 2^31 - 1. */
   ttlMs: number;
 }
 
+/** What `release()` returns. */
 export interface ReleaseResult {
   /** False if the lock had expired or another owner had it. A fault of Redis throws instead. */
   ok: boolean;
 }
 
-export type ExtendResult = { ok: true; expiresAtMs: number } | { ok: false };
+/** What `extend()` returns. */
+export type ExtendResult =
+  | {
+      ok: true;
+      /** When the lock expires now, by the clock of the backend. */
+      expiresAtMs: number;
+    }
+  | { ok: false };
 
 /** A granted lock. `await using` releases it at the end of the block. */
 export interface LockHandle extends AsyncDisposable {
   readonly ok: true;
+  /** The id of this grant: 22 base64url characters. Anyone who has it can release the lock. */
   readonly lockId: string;
   /**
    * The fence rises with every grant of the key. Pass it to the resource that you write to, and let the resource refuse a
@@ -115,7 +132,9 @@ export interface LockHandle extends AsyncDisposable {
   readonly fences: Readonly<Record<string, string>>;
   /** When the lock expires, by the clock of the backend. `extend` updates it. */
   readonly expiresAtMs: number;
+  /** Releases the lock. Every call after the first returns the result of the first. */
   release(signal?: AbortSignal): Promise<ReleaseResult>;
+  /** Gives the lock a new time to live, in ms, from now on. */
   extend(ttlMs: number, signal?: AbortSignal): Promise<ExtendResult>;
 }
 
@@ -125,28 +144,52 @@ export interface AcquireFailure {
   readonly reason: 'locked';
 }
 
+/** What `acquire()` returns. */
 export type AcquireResult = LockHandle | AcquireFailure;
 
 /** A live lock, described for logs: the key and the id are hashed. */
 export interface LockInfo {
+  /** The hash of the key. */
   readonly keyHash: string;
+  /** The hash of the lock's id. */
   readonly lockIdHash: string;
+  /** When the lock expires, by the clock of the backend. */
   readonly expiresAtMs: number;
+  /** When the lock was granted, by the clock of the backend. */
   readonly acquiredAtMs: number;
+  /** The fence of the grant. */
   readonly fence: string;
 }
 
 /** A live lock with its unhashed key and id. Anyone who has the id can release the lock. */
 export interface RawLockInfo extends LockInfo {
+  /** The key. */
   readonly key: string;
+  /** The id of the lock. Anyone who has it can release the lock. */
   readonly lockId: string;
 }
 
+/** Options of `isLocked()`. */
 export interface IsLockedOptions {
+  /** The key: 1 to 512 UTF-8 bytes. */
   key: string;
+  /** Aborts the call. */
   signal?: AbortSignal | undefined;
 }
 
-export type LookupOptions = ({ key: string; lockId?: never } | { lockId: string; key?: never }) & {
+/** Options of `lookup()`: a key or an id. */
+export type LookupOptions = (
+  | {
+      /** The key of the lock, in place of `lockId`. */
+      key: string;
+      lockId?: never;
+    }
+  | {
+      /** The id of the lock, in place of `key`. */
+      lockId: string;
+      key?: never;
+    }
+) & {
+  /** Aborts the call. */
   signal?: AbortSignal | undefined;
 };

@@ -4,7 +4,16 @@ import type { SyncGuardError } from '../core/errors.js';
 /** The result of a health check, in the shape that @nestjs/terminus expects. */
 export type SyncGuardHealth = Record<
   string,
-  { status: 'up' | 'down'; backend: 'memory' | 'redis'; code?: string; message?: string }
+  {
+    /** Whether Redis answers and allows the commands that are needed. In memory always `up`. */
+    status: 'up' | 'down';
+    /** Where the app keeps its locks and counts. */
+    backend: 'memory' | 'redis';
+    /** The code of the fault, if it is down. */
+    code?: string;
+    /** What is wrong, if it is down. */
+    message?: string;
+  }
 >;
 
 /**
@@ -24,6 +33,7 @@ export class SyncGuardHealthIndicator {
     private readonly check: () => Promise<SyncGuardError | undefined>,
   ) {}
 
+  /** Checks whether SyncGuard can work now. The result is the value of `key`. It never rejects. */
   async isHealthy(key = 'syncguard'): Promise<SyncGuardHealth> {
     const fault = await this.check();
     const { backend } = this;

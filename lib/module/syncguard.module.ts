@@ -224,6 +224,7 @@ export class SyncGuardModule implements NestModule, OnModuleInit, OnApplicationS
     if (areResponsesWanted()) keepResponses(this.#host);
   }
 
+  /** Nest calls this. It refuses a module that is imported twice, and warns of what stands in the way of its filter. */
   onModuleInit(): void {
     this.#refuseTwo();
     this.#refuseNestedPrefixes();

@@ -69,6 +69,7 @@ export interface SyncGuardOptions {
   once?: OnceModuleOptions;
   /** The listener of all operations. Default: none, which costs nothing. */
   telemetry?: TelemetryOptions;
+  /** How the app shuts down while bodies run. */
   shutdown?: {
     /** How long bodies that hold a lock, and budget runs, may finish while the app shuts down, in ms, 0 to 2^31 - 1. Default: 10,000. */
     drainMs?: number;
@@ -98,6 +99,7 @@ export interface SyncGuardModuleAsyncOptions extends ConfigurableModuleAsyncOpti
 
 /** Implemented by the classes for `forRootAsync({ useClass | useExisting })`. */
 export interface SyncGuardOptionsFactory {
+  /** Returns the options of the module. */
   createSyncGuardOptions(): SyncGuardOptions | Promise<SyncGuardOptions>;
 }
 

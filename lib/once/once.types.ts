@@ -7,7 +7,15 @@
 export type AfterCrash = 'run' | 'refuse';
 
 /** What a body has come to. */
-export type OnceOutcome<T = unknown> = { readonly value: T } | { readonly error: unknown };
+export type OnceOutcome<T = unknown> =
+  | {
+      /** What it returned. */
+      readonly value: T;
+    }
+  | {
+      /** What it threw. */
+      readonly error: unknown;
+    };
 
 /** The options that a call of `run()` and `@Once()` share. */
 export interface OnceCallOptions<T = unknown> {
@@ -54,6 +62,7 @@ export interface OnceOptions<T = unknown> extends OnceCallOptions<T> {
 
 /** What a body can see of its run. */
 export interface OnceContext {
+  /** The key of the run. */
   readonly key: string;
   /** 1 for the first run of the key. A later one follows a run that threw, or whose process died. */
   readonly attempt: number;
@@ -65,6 +74,7 @@ export interface OnceContext {
 
 /** What `OnceService.run()` returns. */
 export interface OnceResult<T> {
+  /** What the body returned. */
   readonly value: T;
   /** Whether the value is that of an earlier call, so that the body did not run now. */
   readonly replayed: boolean;
@@ -76,6 +86,7 @@ export interface OnceResult<T> {
 
 /** What is known of a key. */
 export interface OnceRecord {
+  /** The key. */
   readonly key: string;
   /**
    * - `running`: a call runs now.
@@ -84,6 +95,7 @@ export interface OnceRecord {
    * - `unknown`: the process of the last call died, and `afterCrash` is `'refuse'`.
    */
   readonly state: 'running' | 'done' | 'failed' | 'unknown';
+  /** The number of the last attempt, from 1. */
   readonly attempt: number;
   /** When the last attempt began, in ms since 1970. */
   readonly startedAtMs: number;
@@ -93,8 +105,14 @@ export interface OnceRecord {
 
 /** `already_done`: the result is kept already, and stays. */
 export type SettleOnceResult =
-  { readonly ok: true } | { readonly ok: false; readonly reason: 'not_found' | 'running' | 'already_done' };
+  | { readonly ok: true }
+  | {
+      readonly ok: false;
+      /** Why nothing was settled. */
+      readonly reason: 'not_found' | 'running' | 'already_done';
+    };
 
+/** What `forget()` returns. `running`: a call runs with the key, and `force` was not given. */
 export type ForgetOnceResult = { readonly ok: true } | { readonly ok: false; readonly reason: 'running' };
 
 /** Options of `@Once()`. */

@@ -5,19 +5,31 @@ import type { ClusterNode, ClusterOptions, RedisOptions } from 'ioredis';
  * version, and TypeScript treats a class with private members as a different type in each copy.
  */
 export interface IoredisClient {
+  /** The state of the connection, such as `'ready'`. */
   readonly status: string;
+  /** Makes a script a command of the client. */
   defineCommand(name: string, definition: { lua: string; numberOfKeys?: number }): void;
+  /** Opens another connection with the same options. */
   duplicate(...args: never[]): unknown;
 }
 
 /** A client that only has `eval`, such as the mock of a test or a wrapper of your own. */
 export interface EvalClient {
+  /** Runs a Lua script on the server. */
   eval(lua: string, keyCount: number, ...keysAndArgs: (string | number | Buffer)[]): Promise<unknown>;
 }
 
 /** The types of the `redis` option. */
 export type RedisConnectionOptions =
-  string | RedisOptions | IoredisClient | { nodes: ClusterNode[]; options?: ClusterOptions };
+  | string
+  | RedisOptions
+  | IoredisClient
+  | {
+      /** Some nodes of the Cluster. The client finds the others. */
+      nodes: ClusterNode[];
+      /** The options of ioredis for a Cluster. */
+      options?: ClusterOptions;
+    };
 
 /**
  * The part of an ioredis client that this package uses. ioredis 5 and 6, a `Redis` and a `Cluster`, and a

@@ -148,6 +148,7 @@ if redis.call('TTL', key) == -1 then redis.call('EXPIRE', key, ARGV[2]) end
 return limited and -1 or count
 `;
 
+/** The errors of the scripts, and `unexpected_reply`. */
 export type InvalidResultCode =
   | 'invalid_json'
   | 'invalid_viewsRemaining_type'
@@ -158,6 +159,7 @@ export type InvalidResultCode =
 
 /** Thrown by the parsers. `code` is the error of the script, or `unexpected_reply`. */
 export class InvalidResultError extends SyncGuardError<InvalidResultCode> {
+  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'InvalidResultError';
 
   constructor(code: InvalidResultCode, message: string) {
@@ -167,7 +169,9 @@ export class InvalidResultError extends SyncGuardError<InvalidResultCode> {
 
 /** The document after the view. For a burned document this is the last copy. */
 export interface DecrementResult<T> {
+  /** The document. */
   secret: T;
+  /** Whether this was the last view. */
   burned: boolean;
 }
 

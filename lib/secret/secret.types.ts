@@ -47,12 +47,14 @@ export interface SecretByViews {
 export interface SecretByTime {
   /** Default: no limit of views. */
   views?: number;
+  /** How long the secret lives, in ms, from 1 ms to 10 years. Views do not extend it. */
   ttlMs: number;
 }
 
 /** A plain JSON object. */
 export type SecretMeta = Readonly<Record<string, unknown>>;
 
+/** What `create()` returns. */
 export interface CreatedSecret {
   /** For the reader. 22 base64url characters, or the id that was passed. */
   readonly id: string;
@@ -64,6 +66,7 @@ export interface CreatedSecret {
   readonly expiresAtMs: number | null;
 }
 
+/** Options of `view()`. */
 export interface ViewOptions extends CallOptions {
   /**
    * Identifies this view, 1 to 512 UTF-8 bytes. A second call with the same viewId gets the same answer and uses up no
@@ -99,11 +102,14 @@ export type NotShownReason =
  */
 export type SecretEnd = 'used' | 'burned' | 'failures';
 
+/** The secret is not shown. */
 export interface NotShown {
   readonly ok: false;
+  /** Why it is not shown. */
   readonly reason: NotShownReason;
 }
 
+/** The secret is shown. */
 export interface ShownSecret {
   readonly ok: true;
   /** As it was passed to `create()`: a string, or a Buffer. */
@@ -112,6 +118,7 @@ export interface ShownSecret {
   readonly viewsRemaining: number | null;
   /** True for the last view: the payload is gone from the backend. */
   readonly burned: boolean;
+  /** When the secret expires. Null if the time is not limited. */
   readonly expiresAtMs: number | null;
   /** As passed to `create()`. */
   readonly meta?: SecretMeta;
@@ -121,6 +128,7 @@ export interface ShownSecret {
   readonly replayed?: true;
 }
 
+/** What `view()` returns. */
 export type ViewResult =
   | ShownSecret
   /** `own`: this viewId was counted, as a view (the first answer had the payload) or as a failure. */
@@ -136,11 +144,15 @@ export interface ViewsSoFar {
   readonly failuresRemaining?: number;
 }
 
+/** What `peek()` of a secret returns. */
 export type PeekResult =
   | (ViewsSoFar & {
       readonly ok: true;
+      /** How many views are left. Null if views are not limited. */
       readonly viewsRemaining: number | null;
+      /** When the secret expires. Null if the time is not limited. */
       readonly expiresAtMs: number | null;
+      /** As passed to `create()`. */
       readonly meta?: SecretMeta;
     })
   /** The views so far are missing with the reason `not_found`, and with `uniform`. */
@@ -153,8 +165,18 @@ export type PeekResult =
  *   was burned before or has expired.
  */
 export type BurnResult =
-  | { readonly ok: true; readonly leased: number; readonly already?: SecretEnd }
-  | { readonly ok: false; readonly reason: 'not_found' | 'expired' };
+  | {
+      readonly ok: true;
+      /** How many readers had it on lease when it was burned. */
+      readonly leased: number;
+      /** How it had been burned before this call. */
+      readonly already?: SecretEnd;
+    }
+  | {
+      readonly ok: false;
+      /** Why there is no secret to burn. */
+      readonly reason: 'not_found' | 'expired';
+    };
 
 /**
  * The facts that a sender may learn. If there was a view, and the intended reader has not viewed the secret, another
@@ -163,11 +185,15 @@ export type BurnResult =
 export type SecretStatus =
   | (ViewsSoFar & {
       readonly ok: true;
+      /** Whether the secret can still be viewed. */
       readonly state: 'live' | 'leased' | 'burned' | 'expired';
+      /** How many views are left. Null if views are not limited. */
       readonly viewsRemaining: number | null;
+      /** When the secret expires. Null if the time is not limited. */
       readonly expiresAtMs: number | null;
       /** How it was burned, and when. Only with the state `burned`. */
       readonly ended?: SecretEnd;
+      /** When it was burned, in ms since 1970. Only with the state `burned`. */
       readonly endedAtMs?: number;
       /** How many readers had it on lease when it was burned. They were shown the payload. */
       readonly leasedAtBurn: number;
@@ -184,7 +210,9 @@ export type SecretStatus =
 export type SettleResult =
   | {
       readonly ok: true;
+      /** How many views are left. Null if views are not limited. */
       readonly viewsRemaining: number | null;
+      /** Whether the secret is burned now. */
       readonly burned: boolean;
       /** How many wrong tries are left. Only if `maxFailures` was set. */
       readonly failuresRemaining?: number;

@@ -3,6 +3,7 @@
  * shows a payload.
  */
 export interface SyncGuardEventOf<Feature extends string, Type extends string> {
+  /** The feature that reports. */
   readonly feature: Feature;
   /** The operation. */
   readonly type: Type;
@@ -40,6 +41,7 @@ export interface LockEvent extends SyncGuardEventOf<
   'lock',
   'acquire' | 'release' | 'extend' | 'isLocked' | 'lookup' | 'lock' | 'fence' | 'fence.get'
 > {
+  /** The hash of the lock's id. */
   readonly lockIdHash?: string;
   /** The hashes of the keys, where several are locked together. There is no `keyHash` then. */
   readonly keyHashes?: readonly string[];
@@ -119,9 +121,11 @@ export type BudgetEvent =
  * is the scope.
  */
 export interface ThresholdEvent extends SyncGuardEventOf<'budget', 'threshold'> {
+  /** The percentage of the limit that was reached. */
   readonly percent: number;
   /** The part of the scope before the colon: `user` of `user:42`. */
   readonly scopeType: string;
+  /** The period of the limit. */
   readonly period: ThresholdPeriod;
 }
 
@@ -129,11 +133,17 @@ export interface ThresholdEvent extends SyncGuardEventOf<'budget', 'threshold'> 
 export type ThresholdPeriod =
   | 'lifetime'
   | {
+      /** The unit of the calendar. */
       readonly every: 'hour' | 'day' | 'week' | 'month' | 'year';
+      /** The time zone of the calendar. */
       readonly tz?: string;
+      /** Where in its unit the period starts. */
       readonly anchor?: number;
     }
-  | { readonly windowMs: number };
+  | {
+      /** The length of the window, in ms. */
+      readonly windowMs: number;
+    };
 
 /** An event of a secret. `key` is the tag of the secret, a hash. The id opens the secret, so it is in no event. */
 export interface SecretEvent extends SyncGuardEventOf<

@@ -37,7 +37,11 @@ export interface SyncGuardTestingOptions extends Omit<SyncGuardModuleOptions, 'r
  * const testing = module.get(SyncGuardTesting);
  */
 export class SyncGuardTestingModule {
-  /** @throws SyncGuardConfigError on a malformed option, and on `redis` */
+  /**
+   * Creates the module in memory.
+   *
+   * @throws SyncGuardConfigError on a malformed option, and on `redis`
+   */
   static forRoot(options: SyncGuardTestingOptions = {}): DynamicModule {
     const { clock, shutdown = { drainMs: 0 }, ...rest } = options ?? {};
     if (clock !== undefined && !(clock instanceof FakeClock))

@@ -7,6 +7,7 @@ import type { LimitPolicy } from '../policy.types.js';
 import { RouteLimitGuard } from './rate-limit.guard.js';
 import { GUARDS, RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
 
+/** Options of `@RateLimit()`. */
 export interface RateLimitOptions {
   /**
    * Replaces other limits instead of adding to them. On a method it replaces those of the class and of the policy `default`,
