@@ -16,6 +16,11 @@ export class WaitingRoom {
     return keys.some((key) => (this.#byKey.get(key) ?? 0) >= this.max.perKey);
   }
 
+  /** Somebody waits for one of these keys. */
+  isAwaited(keys: readonly string[]): boolean {
+    return keys.some((key) => this.#byKey.has(key));
+  }
+
   /** As many calls wait as may wait in the process. */
   get isFull(): boolean {
     return this.#all >= this.max.perProcess;

@@ -74,6 +74,9 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
   let fault: LockError | undefined;
   let isGranted = false;
   let isWaiting = false;
+  // Where others wait it will wait too. So it counts from now on: thousands may come before the first of them is answered.
+  let isCounted = queues && mayWait && room.isAwaited(keys);
+  if (isCounted) room.enter(keys);
   try {
     for (let tries = 1; ; tries++) {
       const tried = await tryOnce(options, { keys, ttlMs, signal: call.signal, turn });
@@ -83,10 +86,11 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
         return { result: tried, ...wait() };
       }
       if (waits && !isWaiting && !(tried instanceof LockError)) {
-        if (!mayWait || (isLimited && (room.isFull || room.isFullFor(keys))))
+        if (!mayWait || (isLimited && !isCounted && (room.isFull || room.isFullFor(keys))))
           refuse(tooManyWaiting(keys, fault));
         if (nested?.closesCycle()) refuse(deadlock(keys, nested.heldKeys));
-        if (queues) room.enter(keys);
+        if (queues && !isCounted) room.enter(keys);
+        isCounted = queues;
         nested?.enter();
         isWaiting = true;
       }
@@ -106,7 +110,7 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
     if (error instanceof LockError && error.code === 'Aborted') options.onAborted(wait());
     throw error;
   } finally {
-    if (isWaiting && queues) room.leave(keys);
+    if (isCounted) room.leave(keys);
     if (isWaiting) nested?.leave();
     if (!isGranted) turn?.leave();
   }

@@ -3,7 +3,7 @@ import type { Server } from 'node:http';
 import { type AddressInfo, connect } from 'node:net';
 import { Controller, Get, type INestApplication } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { LockService, SyncGuardModule, WithLock } from 'nestjs-syncguard';
+import { LockService, type SyncGuardEvent, SyncGuardModule, WithLock } from 'nestjs-syncguard';
 import { closeApp } from '../support/close-app.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 
@@ -26,6 +26,9 @@ class Orders {
     return 'well';
   }
 }
+
+/** How many calls get the lock at least while a crowd comes in. They were two when a crowd came in by hundreds a turn. */
+const SERVED_MEANWHILE = 30;
 
 /** Counts the turns of the event loop from now on: in each of them others are served too. */
 function countTurns(): () => number {
@@ -60,11 +63,15 @@ const pipelined = (port: number, path: string, requests: number): Promise<number
 
 describe.each(['Redis', 'memory'])('a crowd on %s', (name) => {
   let app: INestApplication;
-  const boot = async (lock: object = {}): Promise<INestApplication> => {
+  const boot = async (
+    lock: object = {},
+    onEvent?: (event: SyncGuardEvent) => void,
+  ): Promise<INestApplication> => {
     await freshRedis();
     const redis = name === 'Redis' ? { redis: workerRedis().url } : {};
+    const telemetry = onEvent && { telemetry: { onEvent } };
     const module = await Test.createTestingModule({
-      imports: [SyncGuardModule.forRoot({ ...redis, lock })],
+      imports: [SyncGuardModule.forRoot({ ...redis, lock, ...telemetry })],
       controllers: [Orders],
     }).compile();
     app = module.createNestApplication({ logger: false });
@@ -104,5 +111,15 @@ describe.each(['Redis', 'memory'])('a crowd on %s', (name) => {
     expect(served).toBe(app.get(Orders).served);
     expect(served).toBeGreaterThanOrEqual(1_000);
     expect(statuses.filter((status) => status === 503)).toHaveLength(8_000 - served);
+  }, 120_000);
+
+  it('the lock goes from one to the next while 8,000 requests come in', async () => {
+    let servedMeanwhile = Infinity; // In memory they may be served too fast for any to be refused.
+    await boot({}, ({ reason }) => {
+      if (reason === 'too_many_waiting') servedMeanwhile = app.get(Orders).served;
+    });
+    const { port } = (app.getHttpServer() as Server).address() as AddressInfo;
+    await pipelined(port, '/pay', 8_000);
+    expect(servedMeanwhile).toBeGreaterThan(SERVED_MEANWHILE);
   }, 120_000);
 });

@@ -320,6 +320,27 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
         await nothingIsLeft();
       });
 
+      it('sends no attempt of a call that comes after so many who wait or have come to wait', async () => {
+        const { leave } = await inside(A);
+        const places: number[] = [];
+        const options = resolveOptions({ lock: { maxWaiting: { perKey: 5 } } });
+        const locks = new LockService(withPlaces(backend, places), options);
+        const ask = () =>
+          locks.lock(() => 'in', { key: A, timeoutMs: 20_000 }).catch(({ code }: LockError) => code);
+        const first = ask();
+        await eventually(() => expect(places).toHaveLength(1));
+        const others = Array.from({ length: 100 }, ask);
+        await eventually(() => expect(places.length).toBeGreaterThanOrEqual(5));
+        await leave();
+        const ends = await Promise.all([first, ...others]);
+        expect(ends).toStrictEqual([
+          ...Array<string>(5).fill('in'),
+          ...Array<string>(96).fill('TooManyWaiting'),
+        ]);
+        expect(places).toHaveLength(5);
+        await nothingIsLeft();
+      });
+
       it('counts all queues of the process, and leaves a free lock to whoever asks', async () => {
         const [a, b] = [await inside(A), await inside(B)];
         const locks = crowded({ perProcess: 1 });
