@@ -216,7 +216,7 @@ export class LockService implements OnModuleDestroy {
       room: this.#room,
       nested: around && new NestedWait(this.#backend, keys, around),
       attempt: (each) => this.#attempt(each),
-      onAborted: ({ waitedMs, place }) => this.#tell('aborted', 'Aborted', keys, waitedMs, place),
+      onAborted: ({ waitedMs, place }, { code }) => this.#tell('aborted', code, keys, waitedMs, place),
       onRefused: ({ waitedMs }, error) => this.#refused(error, keys, waitedMs, place),
     });
     if (!waited.result.ok) return this.#contended(keys, call, waited);

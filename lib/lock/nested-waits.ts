@@ -10,6 +10,7 @@ const waits = (): Waits => (shared[WAITS] ??= new WeakMap());
 
 /** A call that waits for locks while it holds others. */
 export class NestedWait {
+  #lossSignals: readonly AbortSignal[] | undefined;
   #entered: { readonly holding: Map<string, Set<NestedWait>>; readonly key: string }[] = [];
 
   /**
@@ -36,6 +37,14 @@ export class NestedWait {
         found.add(other);
       }
     return false;
+  }
+
+  /**
+   * The signals of the locks around the call that were held when it began to wait. Who waits under a lock that is lost
+   * already does so on purpose, to tidy up.
+   */
+  get lossSignals(): readonly AbortSignal[] {
+    return (this.#lossSignals ??= this.#framesHeld().map(({ context }) => context.signal));
   }
 
   enter(): void {
@@ -76,9 +85,13 @@ export class NestedWait {
   }
 
   #held(): { owner: object; key: string }[] {
-    const held: { owner: object; key: string }[] = [];
-    findFrame(({ owner, context, isLost }) => {
-      if (!isLost()) for (const key of context.keys) held.push({ owner, key });
+    return this.#framesHeld().flatMap(({ owner, context }) => context.keys.map((key) => ({ owner, key })));
+  }
+
+  #framesHeld(): LockFrame[] {
+    const held: LockFrame[] = [];
+    findFrame((frame) => {
+      if (!frame.isLost()) held.push(frame);
       return false;
     }, this.inside);
     return held;

@@ -14,6 +14,9 @@ const LONGEST_PAUSE_MS = 1_000;
 /** Faults of Redis that do not end the wait of a call: it tries again, unless the client was closed for good. */
 const MAY_PASS: ReadonlySet<LockErrorCode> = new Set<LockErrorCode>(['ServiceUnavailable', 'NetworkTimeout']);
 
+/** What a pause rejects with. */
+const ENDS_A_WAIT: ReadonlySet<LockErrorCode> = new Set<LockErrorCode>(['Aborted', 'LockLost']);
+
 export interface Wait {
   readonly waitedMs: number;
   /** The place in the queue when waiting began, counted from 1. */
@@ -41,8 +44,8 @@ export interface WaitingOptions {
    */
   readonly nested: NestedWait | undefined;
   attempt(options: AcquireOptions): Promise<BackendHandle | AcquireFailure>;
-  /** Called when a signal has ended the wait. */
-  onAborted(wait: Wait): void;
+  /** Called when a signal, or the loss of a lock around the call, has ended the wait. */
+  onAborted(wait: Wait, error: LockError): void;
   /** Called when the wait is refused: too many calls wait already, or it would never end. */
   onRefused(wait: Wait, error: LockError): void;
 }
@@ -107,7 +110,7 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
       return { result: tried, fault, ...wait() };
     }
   } catch (error) {
-    if (error instanceof LockError && error.code === 'Aborted') options.onAborted(wait());
+    if (error instanceof LockError && ENDS_A_WAIT.has(error.code)) options.onAborted(wait(), error);
     throw error;
   } finally {
     if (isCounted) room.leave(keys);
@@ -134,32 +137,38 @@ async function tryOnce({ attempt, shutdown }: WaitingOptions, options: AcquireOp
 }
 
 /**
- * Waits for `ms`, or until the turn may have come. Rejects once a signal has aborted.
+ * Waits for `ms`, or until the turn may have come. Rejects once a signal has aborted, or a lock around the call is lost.
  *
  * `AbortSignal.any()` would be shorter, but its results stay in memory for as long as the signal of the shutdown lives.
  */
-function pause({ call, shutdown }: WaitingOptions, turn: LockTurn | undefined, ms: number): Promise<void> {
-  const { signal } = call;
+function pause(
+  { call, shutdown, nested }: WaitingOptions,
+  turn: LockTurn | undefined,
+  ms: number,
+): Promise<void> {
+  const signals = [...(call.signal ? [call.signal] : []), shutdown, ...(nested?.lossSignals ?? [])];
   return new Promise((resolve, reject) => {
     const end = (): void => {
       clearTimeout(timer);
       turn?.onWake(undefined);
-      if (signal) offAbort(signal, listener);
-      offAbort(shutdown, listener);
-      const aborted = signal?.aborted ? signal : shutdown.aborted ? shutdown : undefined;
-      if (!aborted) return resolve();
-      const by = aborted === signal ? 'by its signal' : 'because the app is shutting down';
-      const message = `Waiting for the lock was aborted ${by}.`;
-      reject(new LockError({ code: 'Aborted', message, cause: aborted.reason }));
+      for (const signal of signals) offAbort(signal, listener);
+      const by = signals.find(({ aborted }) => aborted);
+      if (!by) resolve();
+      else if (by === call.signal || by === shutdown) reject(waitAborted(by, by === shutdown));
+      else reject(by.reason as LockError);
     };
     const listener = { handleEvent: end };
     const timer = setTimeout(end, ms);
-    if (signal) onAbort(signal, listener);
-    onAbort(shutdown, listener);
-    if (signal?.aborted || shutdown.aborted) end();
+    for (const signal of signals) onAbort(signal, listener);
+    if (signals.some(({ aborted }) => aborted)) end();
     else turn?.onWake(end);
   });
 }
+
+const waitAborted = ({ reason: cause }: AbortSignal, isShutdown: boolean): LockError => {
+  const by = isShutdown ? 'because the app is shutting down' : 'by its signal';
+  return new LockError({ code: 'Aborted', message: `Waiting for the lock was aborted ${by}.`, cause });
+};
 
 /** Returns the pause until the next try. Without a queue it ends no later than the other owner's lock. */
 function pauseMs(tried: Tried, call: ResolvedLockCall, tries: number): number {
