@@ -24,12 +24,35 @@ interface Section extends EnteredQueue {
 
 /** A second, in which somebody looks. */
 const LOOK_MS = 1_000;
-/** A claim that nobody takes, or a grant whose process stands still before it enters. */
-const PER_TROUBLE_MS = 500 + QUEUE_LOCK.ttlMs;
+/** A claim that nobody takes. */
+const PER_TROUBLE_MS = 500;
+
+interface Time {
+  readonly fromMs: number;
+  readonly toMs: number;
+}
+
+/** Returns the same times without overlaps, in order. */
+function union(times: readonly Time[]): readonly Time[] {
+  const merged: { fromMs: number; toMs: number }[] = [];
+  for (const { fromMs, toMs } of [...times].sort((a, b) => a.fromMs - b.fromMs)) {
+    const last = merged.at(-1);
+    if (last && fromMs <= last.toMs) last.toMs = Math.max(last.toMs, toMs);
+    else merged.push({ fromMs, toMs });
+  }
+  return merged;
+}
+
+/** Returns how much of the times is between two moments. */
+const within = (times: readonly Time[], fromMs: number, toMs: number): number =>
+  times.reduce(
+    (sum, each) => sum + Math.max(0, Math.min(each.toMs, toMs) - Math.max(each.fromMs, fromMs)),
+    0,
+  );
 
 /** Mutual exclusion, fences, and: a free lock does not stay so while somebody waits, and nobody times out before their time. */
 export function checkQueue(
-  { events, troubles, failures }: QueueHistory,
+  { events, troubles, held, failures }: QueueHistory,
   /** What a busy machine may add. */
   slackMs: number,
 ): QueueReport {
@@ -68,6 +91,11 @@ export function checkQueue(
       (entered.get(nameOf(call))?.atMs ?? ended.get(nameOf(call))?.atMs ?? -Infinity) >= toMs &&
       struck(fromMs - 2_000, toMs, call.worker).length === 0;
 
+    // What a caller has said of its own lock, and what was seen on the server.
+    const times = union([
+      ...sections.map(({ atMs, overMs }) => ({ fromMs: atMs, toMs: overMs })),
+      ...held.filter((each) => each.key === key),
+    ]);
     let freeFromMs = -Infinity;
     let highest = '';
     for (const [i, section] of sections.entries()) {
@@ -77,7 +105,7 @@ export function checkQueue(
       if (section.fence <= highest)
         violations.push(`The fence of ${key} fell from ${highest} to ${section.fence}.`);
       highest = section.fence > highest ? section.fence : highest;
-      const freeMs = section.atMs - freeFromMs;
+      const freeMs = section.atMs - freeFromMs - within(times, freeFromMs, section.atMs);
       if (freeMs > 200 && waits.some((call) => isWaiting(call, freeFromMs, section.atMs))) {
         worstFreeMs = Math.max(worstFreeMs, freeMs);
         // On a Cluster a process that was killed is found out when its turn comes.
@@ -102,14 +130,10 @@ export function checkQueue(
     for (const call of waits) {
       const end = ended.get(nameOf(call));
       if (end?.end !== 'AcquisitionTimeout') continue;
-      const heldMs = sections
-        .filter(({ atMs, overMs }) => overMs >= call.atMs && atMs <= end.atMs)
-        .reduce((sum, { atMs, overMs }) => sum + Math.min(overMs, end.atMs) - Math.max(atMs, call.atMs), 0);
+      const heldMs = within(times, call.atMs, end.atMs);
       const during = struck(call.atMs - 3_000, end.atMs);
-      const stoodMs = during.reduce(
-        (sum, { fromMs, toMs }) => sum + Math.max(0, Math.min(toMs, end.atMs) - Math.max(fromMs, call.atMs)),
-        0,
-      );
+      // A caller that stands still itself cannot take what it is handed.
+      const stoodMs = within(union(struck(call.atMs, end.atMs, call.worker)), call.atMs, end.atMs);
       const allowedMs = heldMs + LOOK_MS + PER_TROUBLE_MS * during.length + stoodMs + slackMs;
       if (QUEUE_LOCK.timeoutMs > allowedMs)
         violations.push(

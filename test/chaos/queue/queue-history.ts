@@ -46,8 +46,16 @@ export interface Trouble {
   readonly toMs: number;
 }
 
+/** A time in which the server had the same live lock whenever it was looked at. A lock that is only handed over is none. */
+export interface HeldTime {
+  readonly key: string;
+  readonly fromMs: number;
+  readonly toMs: number;
+}
+
 export interface QueueHistory {
   readonly events: readonly QueueEvent[];
   readonly troubles: readonly Trouble[];
+  readonly held: readonly HeldTime[];
   readonly failures: readonly string[];
 }

@@ -8,6 +8,7 @@ import type { Engine } from '../../support/engines/engine.js';
 import { killClients } from '../../support/engines/faults.js';
 import { nowMs } from '../history.js';
 import { Random } from '../random.js';
+import { sampleLocks } from './queue-sampler.js';
 import {
   type Order,
   PROCESSES,
@@ -94,6 +95,7 @@ export async function runQueue({
     },
   };
 
+  const sampler = sampleLocks(engine.address);
   try {
     for (let i = 0; i < PROCESSES; i++) await hire();
     const endMs = nowMs() + seconds * 1_000;
@@ -125,8 +127,9 @@ export async function runQueue({
         .slice(0, -1)
         .map((line) => JSON.parse(line) as QueueEvent),
     );
-    return { events, troubles, failures };
+    return { events, troubles, held: await sampler.stop(), failures };
   } finally {
+    await sampler.stop();
     for (const member of members)
       if (member.child.exitCode === null && !member.child.killed) await end(member);
     rmSync(folder, { recursive: true, force: true });
