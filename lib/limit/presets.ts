@@ -87,8 +87,8 @@ const login = [
  * Limits wrong one-time codes. The same answers count as for `login`. Expects `body.email`.
  *
  * - By address and account together: 5 in 10 minutes block for 15 minutes, 10 in a day block for a day.
- * - By account: 20 in an hour, or 100 in a day, block for 10 minutes. 400 and 422 do not count here, so that a user cannot be
- *   locked out with empty forms.
+ * - By account: 20 in an hour, or 100 in a day, block for 10 minutes. Each block that follows within a day of the last lasts
+ *   twice as long, up to an hour. 400 and 422 do not count here, so that a user cannot be locked out with empty forms.
  * - By address: as for `login`.
  */
 const otp = [
@@ -105,6 +105,8 @@ const otp = [
     isFailure: isRefusedByAccount,
     temp: { windowMs: hours(1), threshold: 20, blockMs: minutes(10) },
     long: { windowMs: days(1), threshold: 100, blockMs: minutes(10) },
+    // A window begins afresh after its block, so without growing blocks the day would hold no more than its hours do.
+    escalation: { ...escalation, maxBlockMs: hours(1) },
   },
   guessesByAddress,
 ] satisfies LimitPolicy[];
