@@ -11,6 +11,7 @@ import type { LimitPolicy, PolicyRef } from '../../lib/limit/policy.types.js';
 import { RateLimit } from '../../lib/limit/route/rate-limit.decorator.js';
 import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
 import { createCallId } from '../../lib/limit/decisions.js';
+import { presets } from '../../lib/limit/presets.js';
 import { days, hours, minutes, seconds } from '../../lib/core/time.js';
 
 // Each denial is a debug line.
@@ -343,6 +344,17 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         await nextBlock();
         advance(hours(1) + 1);
         expect(await nextBlock()).toBe(10);
+      });
+
+      it('keeps guesses at an account under `otp` to 560 a day, whose hours alone would let 2,880 in', async () => {
+        let guesses = 0;
+        for (let elapsedMs = 0; elapsedMs < days(1); guesses++) {
+          const decision = await limiter.check('ann', { ...presets.otp[1], name: 'otp#2' });
+          if (decision.allowed) continue;
+          elapsedMs += decision.retryAfterMs;
+          advance(decision.retryAfterMs);
+        }
+        expect(guesses).toBe(560);
       });
     });
 
