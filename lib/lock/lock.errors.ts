@@ -68,7 +68,7 @@ export function acquisitionTimeout(
     message: `Somebody else holds the lock. The call has waited for ${Math.round(waitedMs)} ms.`,
     hint: isHolder
       ? 'This call holds other locks itself (`heldKeyHashes`), so two calls may be waiting for each other until one gives up. Take all keys in one call with `keys`, or take them in the same order everywhere.'
-      : 'Try again later, or wait longer with `timeoutMs`. With `fair: false` also raise `maxRetries`.',
+      : 'Try again later, or wait longer with `timeoutMs`.',
     cause,
     context: {
       ...hashesOf(keys),

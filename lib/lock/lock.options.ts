@@ -23,7 +23,7 @@ export interface LockDefaults {
   timeoutMs?: number;
   /**
    * True: callers get the lock in the order in which they came, across all processes, and a message wakes the next one.
-   * False: callers try again after a pause, until `timeoutMs` or `maxRetries` is used up. Default: true.
+   * False: callers try again after a pause, until `timeoutMs` is over. Default: true.
    */
   fair?: boolean;
   /**
@@ -32,20 +32,12 @@ export interface LockDefaults {
    * once a second at least, whatever this is: for the others too, since they come after it. At least 1. Default: 8,000.
    */
   pollMs?: number;
-  /** With `fair: false` only: the number of tries after the first one. Default: 10. */
-  maxRetries?: number;
   /**
-   * The pause between two tries with `fair: false`, before backoff and jitter. With `fair: true` it applies only while
-   * Redis does not answer. At least 1. Default: 100.
+   * The first pause between two tries with `fair: false`. Each one after it is twice as long, up to 1 s, and half of each is
+   * random, so that callers do not try all at once. With `fair: true` it applies only while Redis does not answer. At
+   * least 1. Default: 100.
    */
   retryDelayMs?: number;
-  /** Whether the pause after each try doubles (up to 1 s) or stays the same. Applies as `retryDelayMs` does. Default: `'exponential'`. */
-  backoff?: 'exponential' | 'fixed';
-  /**
-   * How much of each pause is random, so that callers do not try all at once: half of it (`'equal'`), all of it
-   * (`'full'`) or nothing (`'none'`). Applies as `retryDelayMs` does. Default: `'equal'`.
-   */
-  jitter?: 'equal' | 'full' | 'none';
   /** Whether the lock is extended again and again while the body runs. Default: true. */
   autoExtend?: boolean;
   /**
@@ -139,10 +131,7 @@ export type ResolvedLockCall = Omit<ResolvedLockDefaults, 'cleanupInIsLocked' | 
 export const DEFAULT_LOCK_OPTIONS: ResolvedLockDefaults = {
   ttlMs: 30_000,
   timeoutMs: 5_000,
-  maxRetries: 10,
   retryDelayMs: 100,
-  backoff: 'exponential',
-  jitter: 'equal',
   fair: true,
   pollMs: 8_000,
   autoExtend: true,
@@ -169,10 +158,7 @@ const atMost = (name: string, value: unknown): number =>
 const CHECKS: Readonly<Record<string, (name: string, value: unknown) => unknown>> = {
   ttlMs: duration,
   timeoutMs: (name, value) => (value === Infinity ? Infinity : integer(name, value)),
-  maxRetries: integer,
   retryDelayMs: duration,
-  backoff: (name, value) => oneOf(name, value, ['exponential', 'fixed']),
-  jitter: (name, value) => oneOf(name, value, ['equal', 'full', 'none']),
   fair: boolean,
   pollMs: duration,
   autoExtend: boolean,
@@ -214,9 +200,6 @@ export const resolveLockCall = (
     minHoldMs: 0,
     minHoldOnFailureMs: undefined,
   });
-
-export const MAX_RETRIES_UNUSED =
-  'LOCK_MAX_RETRIES_UNUSED: `maxRetries` of a lock has no effect with `fair: true`, the default: callers wait in a queue for all of `timeoutMs`. Set `fair: false`, or limit the wait by `timeoutMs` (0 tries once).';
 
 /** Returns `defaults`, replaced by the options that are given. An option that is undefined was not given. */
 function resolve<Resolved extends object>(

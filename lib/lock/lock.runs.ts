@@ -2,6 +2,7 @@ import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
+import { everyMinute } from '../core/every-minute.js';
 import { shownHash } from '../core/keys.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
@@ -20,6 +21,8 @@ export interface LockShutdown {
 /** Runs bodies under their locks: keeps the leases alive meanwhile, and gives the locks back. */
 export class LockRuns {
   readonly #logger = new Logger('SyncGuard');
+  /** In an outage every release fails. */
+  readonly #notReleasedLine = everyMinute((line) => this.#logger.warn(line));
   /** Has the leases of all calls whose body or release still runs. */
   readonly watchdog = new Watchdog();
   /** The releases that are repeated in the background. */
@@ -113,7 +116,7 @@ export class LockRuns {
       return lease.lockLost('taken', 'when it was released, another owner had it or it was deleted');
     } catch (error) {
       // The work is done, so this is no error of the call. The lock is released when Redis is back, or expires.
-      this.#logger.warn(
+      this.#notReleasedLine(
         `LOCK_NOT_RELEASED: The lock ${lease.keys.map(shownHash).join(', ')} could not be released yet. SyncGuard tries again in the background. ${LockError.from(error).message}`,
       );
       again(error);

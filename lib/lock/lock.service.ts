@@ -1,5 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
+import { everyMinute } from '../core/every-minute.js';
 import { Intake } from '../core/intake.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
@@ -19,7 +20,6 @@ import { type BackendHandle, momentNow, msUntil, OpenHandles } from './lock.hand
 import {
   type ContentionHandler,
   type LockCallOptions,
-  MAX_RETRIES_UNUSED,
   type ResolvedLockCall,
   type ResolvedLockDefaults,
   resolveLockCall,
@@ -52,9 +52,6 @@ export interface LockServiceOptions {
   readonly emit?: Emit | undefined;
 }
 
-/** An order of locks that leads to deadlocks is found at each of them. The log has it once in this time, in ms. */
-const DEADLOCK_LINE_EVERY_MS = 60_000;
-
 /** Options of `lock()`. */
 export type LockOptions = LockCallOptions & LockKeyOption;
 
@@ -81,8 +78,8 @@ export class LockService implements OnModuleDestroy {
 
   readonly #backend: LockBackend;
   readonly #options: LockServiceOptions;
-  #hasWarnedOfMaxRetries = false;
-  #deadlockToldAtMs = -Infinity;
+  /** An order of locks that leads to deadlocks is found at each of them. */
+  readonly #deadlockLine = everyMinute((line, stack?: string) => this.#logger.error(line, stack));
 
   /** @internal The module creates the service. */
   constructor(backend: LockBackend, options: LockServiceOptions) {
@@ -172,8 +169,7 @@ export class LockService implements OnModuleDestroy {
    * @param fn - is called with a LockContext. Pass its `fence` to the resource that you write to. In a long function
    *   watch its `signal`, which aborts when the lock is lost.
    * @throws whatever `fn` throws, unchanged
-   * @throws LockError AcquisitionTimeout: the call did not get the lock within `timeoutMs`, or with `fair: false` within
-   *   `maxRetries`.
+   * @throws LockError AcquisitionTimeout: the call did not get the lock within `timeoutMs`.
    *   Deadlock: the call holds a lock, for which the holder of this one waits, itself or through others.
    *   TooManyWaiting: as many calls of this process wait for the lock as `maxWaiting` allows.
    *   LockLost: `fn` has returned, but the lock was lost before.
@@ -299,10 +295,6 @@ export class LockService implements OnModuleDestroy {
       if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
       // Unknown options are checked first. Otherwise a misspelt `keys` would be reported as a missing key.
       const call = resolveLockCall(options, this.#options.lock);
-      if (options?.maxRetries !== undefined && call.fair && !this.#hasWarnedOfMaxRetries) {
-        this.#hasWarnedOfMaxRetries = true;
-        this.#logger.warn(MAX_RETRIES_UNUSED);
-      }
       return { keys: validateKeys(options ?? {}), call };
     });
   }
@@ -325,10 +317,7 @@ export class LockService implements OnModuleDestroy {
   #refused(error: LockError, keys: readonly string[], waitedMs: number, place: string | undefined): void {
     if (error.code !== 'Deadlock') return this.#tell('too_many_waiting', error.code, keys, waitedMs);
     this.#tell('deadlock', error.code, keys, waitedMs);
-    const nowMs = performance.now();
-    if (nowMs < this.#deadlockToldAtMs + DEADLOCK_LINE_EVERY_MS) return;
-    this.#deadlockToldAtMs = nowMs;
-    this.#logger.error(
+    this.#deadlockLine(
       `LOCK_DEADLOCK: ${place ?? 'A call of lock()'} was refused, because calls wait for each other's locks in a circle. ${error.hint}`,
       error.stack,
     );

@@ -51,8 +51,7 @@ export interface WaitingOptions {
 }
 
 /**
- * Tries until the lock is granted, the time is over, or the tries are used up: in the queue with `fair`, else by repeated
- * attempts. A fault of Redis counts as a failed try.
+ * Tries until the lock is granted or the time is over: in the queue with `fair`, else by repeated attempts. A fault of Redis counts as a failed try.
  */
 export async function waitForLock(options: WaitingOptions): Promise<Waited> {
   const { keys, call, room, nested } = options;
@@ -97,7 +96,7 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
         nested?.enter();
         isWaiting = true;
       }
-      if (!isOver() && (call.fair || tries <= call.maxRetries)) {
+      if (!isOver()) {
         // While the server owes the reply to the last try, no further one is sent: it would only wait behind the first.
         // No wake ends the pause then: a turn stays woken until its next try, so the loop would never let go of the process.
         do {
@@ -177,14 +176,13 @@ function pauseMs(tried: Tried, call: ResolvedLockCall, tries: number): number {
 }
 
 /**
- * Returns the pause after a failed try. It doubles each time up to a second, and is partly random, so that callers do
+ * Returns the pause after a failed try. It doubles each time up to a second, and half of it is random, so that callers do
  * not try all at once.
  */
-function backoffMs({ retryDelayMs, backoff, jitter }: ResolvedLockCall, retries: number): number {
-  const grown = backoff === 'fixed' ? retryDelayMs : retryDelayMs * 2 ** Math.min(retries, 31);
+function backoffMs({ retryDelayMs }: ResolvedLockCall, retries: number): number {
+  const grown = retryDelayMs * 2 ** Math.min(retries, 31);
   const full = Math.min(grown, Math.max(LONGEST_PAUSE_MS, retryDelayMs));
-  const chance = { none: 0, equal: 0.5, full: 1 }[jitter];
-  return Math.max(1, Math.round(full * (1 - chance * Math.random())));
+  return Math.max(1, Math.round(full * (1 - Math.random() / 2)));
 }
 
 /** Returns an error that adds how long the call tried. Its cause is the fault of the last try. */

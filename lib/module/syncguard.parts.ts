@@ -3,7 +3,6 @@ import type { Backends } from '../assembly/backends.js';
 import { observedBackends } from '../assembly/observed-backends.js';
 import type { RedisConnection } from '../assembly/redis-connection.js';
 import { ScriptLoader } from '../assembly/script-loader.js';
-import { MAX_RETRIES_UNUSED } from '../lock/lock.options.js';
 import { createTelemetry } from '../telemetry/telemetry.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type ResolvedSyncGuardOptions, resolveOptions, type SyncGuardOptions } from './syncguard.options.js';
@@ -37,7 +36,6 @@ export async function makeParts(userOptions: SyncGuardOptions, given?: Backends)
   // Connection and secrets stay here, so that nothing shows them.
   const { redis, telemetry, ...options } = resolveOptions(userOptions);
   const { lock } = options;
-  if (userOptions?.lock?.maxRetries !== undefined && lock.fair) warn(MAX_RETRIES_UNUSED);
   const connection = await openConnection({ ...options, redis });
   const backends = given ?? (await backendsOf(options, connection));
   if (lock.fair && connection?.runner.readiness.ready) await backends.lock.prepare?.();

@@ -1,9 +1,9 @@
+import { everyMinute } from '../core/every-minute.js';
 import { hashUnder, showHashesBy } from '../core/keys.js';
 import { MAX_KEY_BYTES } from '../core/validate.js';
 import type { ResolvedTelemetryOptions } from './telemetry.options.js';
 import type { Emit, SyncGuardEvent } from './telemetry.types.js';
 
-const WARN_EVERY_MS = 60_000;
 const MAX_SHOWN = 200;
 const MAX_KEYS = 32;
 
@@ -18,7 +18,7 @@ export function createTelemetry(
 ): Emit {
   const hash = hashUnder(hashSecret);
   if (hashSecret !== undefined) showHashesBy(hash);
-  const failed = warningEveryMinute(warn);
+  const failed = listenerFailed(warn);
 
   return ({ keys, key: only, lockId, reason, ...rest }) => {
     const key = keys?.length === 1 ? keys[0] : only;
@@ -58,16 +58,12 @@ function callListener(listener: () => unknown, failed: (error: unknown) => void)
   }
 }
 
-function warningEveryMinute(warn: (message: string) => void): (error: unknown) => void {
-  let nextMs = 0;
-  return (error) => {
-    const nowMs = performance.now();
-    if (nowMs < nextMs) return;
-    nextMs = nowMs + WARN_EVERY_MS;
-    warn(
+function listenerFailed(warn: (message: string) => void): (error: unknown) => void {
+  const warnEveryMinute = everyMinute(warn);
+  return (error) =>
+    warnEveryMinute(
       `TELEMETRY_LISTENER_FAILED: The listener \`telemetry.onEvent\` or \`includeRaw\` failed. Nothing else is affected. ${show(error)}`,
     );
-  };
 }
 
 function show(error: unknown): string {

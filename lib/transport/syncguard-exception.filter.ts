@@ -20,6 +20,7 @@ import {
 } from './refusal.js';
 import { isHungUp } from './hang-up.decorator.js';
 import { hasBrand, SyncGuardConfigError, SyncGuardError } from '../core/errors.js';
+import { everyMinute } from '../core/every-minute.js';
 
 /** The token of the longest `Retry-After`, in ms. Nest injects it, also if an app binds the filter itself. */
 export const MAX_RETRY_AFTER_MS = Symbol.for('syncguard:maxRetryAfterMs');
@@ -58,12 +59,14 @@ class Unanswered {
  * docs/errors.md. Other errors are left to other filters.
  *
  * GraphQL clients receive the same body as the `extensions` of an error, clients of a gateway as the event `exception`,
- * and clients of a microservice as the error. Hints are for operators: every 5xx is logged with its hint, and the
- * client does not receive the hint. The module registers this filter unless `http: false` is set.
+ * and clients of a microservice as the error. Hints are for operators: a 5xx is logged with its hint, of 503 one a minute
+ * for each code, and the client does not receive the hint. The module registers this filter unless `http: false` is set.
  */
 @Catch(Unanswered)
 export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError> {
   readonly #logger = new Logger('SyncGuard');
+  /** By code. An outage ends every call as a 503, and so does a crowd that waits for one lock. */
+  readonly #warnings = new Map<string, (line: string) => void>();
 
   constructor(
     @Inject(HttpAdapterHost) private readonly host: HttpAdapterHost,
@@ -89,8 +92,14 @@ export class SyncGuardExceptionFilter implements ExceptionFilter<SyncGuardError>
 
   #log(error: SyncGuardError, statusCode: number): void {
     if (isHungUp(error)) return; // Nobody is there, and callers could fill the log.
-    if (statusCode === 503) this.#logger.warn(`${error.code}: ${error.message}`);
+    if (statusCode === 503) this.#warn(error);
     else if (statusCode >= 500) this.#logger.error(`${error.code}: ${error.message}`, error.stack);
+  }
+
+  #warn({ code, message }: SyncGuardError): void {
+    let warn = this.#warnings.get(code);
+    if (!warn) this.#warnings.set(code, (warn = everyMinute((line) => this.#logger.warn(line))));
+    warn(`${code}: ${message}`);
   }
 
   #reply(refusal: Refusal, response: unknown): void {

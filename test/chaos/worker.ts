@@ -43,7 +43,7 @@ async function main(): Promise<void> {
     closeClient: given.ownClient,
     keyPrefix: KEY_PREFIX,
     commandTimeoutMs: COMMAND_TIMEOUT_MS,
-    lock: { retryDelayMs: 10, backoff: 'fixed' },
+    lock: { retryDelayMs: 10 },
     limits: { api: { ...RATE, onError: 'closed' } },
     limit: { commandTimeoutMs: COMMAND_TIMEOUT_MS },
     budget: {

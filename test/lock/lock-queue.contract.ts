@@ -150,8 +150,6 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
           key: A,
           fair: false,
           retryDelayMs: 1,
-          backoff: 'fixed',
-          maxRetries: 100_000,
         });
         await held.release();
         await Promise.all([waiter, polling]);

@@ -146,7 +146,6 @@ describe('the wire format of locks', () => {
           key: 'hot',
           timeoutMs: Infinity,
           retryDelayMs: 1,
-          backoff: 'fixed',
         });
     };
     const service = (): LockService =>

@@ -516,7 +516,7 @@ describe('locks when Redis fails', () => {
             inside--;
             sections++;
           },
-          { key: 'order:1', retryDelayMs: 5, backoff: 'fixed', timeoutMs: 30_000, ttlMs: 10_000 + worker },
+          { key: 'order:1', retryDelayMs: 5, timeoutMs: 30_000, ttlMs: 10_000 + worker },
         );
     });
     const trouble = (async () => {

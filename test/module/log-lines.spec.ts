@@ -1,12 +1,15 @@
 import 'reflect-metadata';
 import { Logger } from '@nestjs/common';
-import { Test } from '@nestjs/testing';
-import { hashKey, LockError, LockService, minutes, SyncGuardModule } from 'nestjs-syncguard';
+import { HttpAdapterHost } from '@nestjs/core';
+import { ExecutionContextHost } from '@nestjs/core/helpers/execution-context-host.js';
+import { hashKey, LockError, LockService, minutes, SyncGuardExceptionFilter } from 'nestjs-syncguard';
 import { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
 import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';
 import { AbuseLimiterService } from '../../lib/limit/abuse-limiter.service.js';
+import { everyMinute } from '../../lib/core/every-minute.js';
+import { tooManyWaiting } from '../../lib/lock/lock.errors.js';
 import { MemoryLimitBackend } from '../../lib/limit/memory/limit.memory-backend.js';
 import { MemoryLockBackend } from '../../lib/lock/memory/lock.memory-backend.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
@@ -61,21 +64,27 @@ describe('a line of the log', () => {
     ]);
   });
 
-  it('says once that `maxRetries` has no effect where callers wait in a queue', async () => {
-    const locks = new LockService(new MemoryLockBackend(), resolveOptions());
-    for (let i = 0; i < 2; i++) await locks.lock(() => 'done', { key: 'order:7', maxRetries: 0 });
-    await locks.lock(() => 'done', { key: 'order:7', maxRetries: 0, fair: false });
-    expect(lines).toStrictEqual([expect.stringMatching(/^LOCK_MAX_RETRIES_UNUSED: .*`fair: false`/)]);
-  });
+  it('tells of refused calls once a minute, however many they are, and then how many were left out', () => {
+    const line = everyMinute((text) => void lines.push(text));
+    const nowMs = performance.now();
+    const clock = jest.spyOn(performance, 'now');
+    for (const atMs of [0, 1, 59_999, 60_000, 119_999, 180_000, 240_000]) {
+      clock.mockReturnValue(nowMs + atMs);
+      line(String(atMs));
+    }
+    clock.mockRestore();
+    const more = (atMs: number, count: number): string => `${atMs} (${count} more since the last line)`;
+    expect(lines.splice(0)).toStrictEqual(['0', more(60_000, 2), more(180_000, 1), '240000']);
 
-  it.each([
-    [{ maxRetries: 3 }, 1],
-    [{ maxRetries: 3, fair: false }, 0],
-    [{ retryDelayMs: 5, backoff: 'fixed' as const }, 0], // They apply while Redis does not answer.
-  ])('says so at boot for the options of the module: %j', async (lock, warnings) => {
-    const module = await Test.createTestingModule({ imports: [SyncGuardModule.forRoot({ lock })] }).compile();
-    await module.close();
-    expect(lines.filter((line) => line.startsWith('LOCK_MAX_RETRIES_UNUSED: '))).toHaveLength(warnings);
+    const filter = new SyncGuardExceptionFilter(new HttpAdapterHost());
+    const host = new ExecutionContextHost([]);
+    host.setType('rpc');
+    for (let i = 0; i < 1_000; i++) filter.catch(tooManyWaiting(['order:7']), host);
+    filter.catch(new LockError(AWAY), host);
+    expect(lines).toStrictEqual([
+      expect.stringMatching(/^TooManyWaiting: /),
+      'ServiceUnavailable: Redis cannot be reached.',
+    ]);
   });
 
   it('says who was denied by the hash that events have, never by name', async () => {

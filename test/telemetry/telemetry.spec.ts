@@ -571,7 +571,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     });
     expect(told(ends())).toHaveLength(2);
 
-    const shutDown = locks.lock(() => 1, { key: PRIVATE, fair: false, jitter: 'none', retryDelayMs: 60_000 });
+    const shutDown = locks.lock(() => 1, { key: PRIVATE, fair: false, retryDelayMs: 60_000 });
     const aborted = expect(shutDown).rejects.toMatchObject({ code: 'Aborted' });
     await sleep(20);
     await held.release();

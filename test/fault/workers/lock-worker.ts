@@ -19,7 +19,7 @@ async function worker(name: number): Promise<void> {
         await redis.rpush('history', JSON.stringify({ pid: process.pid, name, fence, inside }));
         await redis.decr('inside');
       },
-      { key: 'shared', ttlMs: 3_000, timeoutMs: 60_000, retryDelayMs: 5, backoff: 'fixed' },
+      { key: 'shared', ttlMs: 3_000, timeoutMs: 60_000, retryDelayMs: 5 },
     );
 }
 
