@@ -5,6 +5,8 @@ export const CHUNK_BYTES = 65_536;
 
 const LOOKS = 4;
 const LOOK_EVERY_MS = 250;
+/** No more than so many times the pause between two looks counts at a time. */
+const MOST_LATE = 2;
 
 /** What to do about a stream that nobody reads. */
 export interface Idle {
@@ -15,13 +17,16 @@ export interface Idle {
 
 /**
  * Notices a reader that has left without a word: something was handed on, and for `idle.ms` nobody asks for more. That the
- * next item takes its time is no reason. Time counts in looks, so a process that stood still blames no reader.
+ * next item takes its time is no reason. Time counts from look to look, and little of it where a look comes very late, so a
+ * process that stood still blames no reader.
  */
 export class ReaderWatch {
-  readonly #looks: number;
+  readonly #everyMs: number;
+  readonly #idleMs: number;
   readonly #timer: NodeJS.Timeout;
-  #most: number;
-  #left: number;
+  #mostMs: number;
+  #leftMs: number;
+  #lookedMs = performance.now();
   #isWaiting = false;
 
   /**
@@ -33,16 +38,17 @@ export class ReaderWatch {
     private readonly onIdle: (reason: Error) => void,
     private readonly response?: WatchedResponse,
   ) {
-    const everyMs = Math.min(LOOK_EVERY_MS, Math.max(1, idle.ms / LOOKS));
-    this.#looks = this.#most = this.#left = Math.ceil(idle.ms / everyMs);
-    this.#timer = setInterval(() => this.#look(idle), everyMs).unref();
+    this.#everyMs = Math.min(LOOK_EVERY_MS, Math.max(1, idle.ms / LOOKS));
+    // The first look may come at once.
+    this.#idleMs = this.#mostMs = this.#leftMs = idle.ms + this.#everyMs;
+    this.#timer = setInterval(() => this.#look(idle), this.#everyMs).unref();
     response?.on('drain', this.#progressed);
   }
 
   /** Something was handed on. A large item may take its time to leave: it has `idle.ms` for each chunk that it would make. */
   handedOn(item?: unknown): void {
     this.#isWaiting = true;
-    this.#most = this.#left = this.#looks * Math.max(1, Math.ceil(bytesOf(item) / CHUNK_BYTES));
+    this.#mostMs = this.#leftMs = this.#idleMs * Math.max(1, Math.ceil(bytesOf(item) / CHUNK_BYTES));
   }
 
   /** The reader asks for more. */
@@ -56,9 +62,13 @@ export class ReaderWatch {
   }
 
   #look(idle: Idle): void {
+    const nowMs = performance.now();
+    const passedMs = Math.min(nowMs - this.#lookedMs, MOST_LATE * this.#everyMs);
+    this.#lookedMs = nowMs;
     if (!this.#isWaiting) return;
     if (this.response && !isFull(this.response)) return this.#progressed();
-    if (this.#left-- > 0) return;
+    this.#leftMs -= passedMs;
+    if (this.#leftMs > 0) return;
     this.end();
     const reason = idle.end();
     reasons.add(reason);
@@ -66,7 +76,7 @@ export class ReaderWatch {
   }
 
   readonly #progressed = (): void => {
-    this.#left = this.#most;
+    this.#leftMs = this.#mostMs;
   };
 }
 

@@ -14,7 +14,7 @@ import { once } from 'node:events';
 import { connect as connectHttp2 } from 'node:http2';
 import { connect } from 'node:net';
 import { Readable } from 'node:stream';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { from, interval, map, type Observable } from 'rxjs';
 import {
   BudgetService,
@@ -26,6 +26,7 @@ import {
   WithBudget,
   WithLock,
 } from 'nestjs-syncguard';
+import { ReaderWatch } from '../../lib/method/reader-watch.js';
 import { eventually } from '../support/eventually.js';
 
 Logger.overrideLogger(false);
@@ -284,6 +285,20 @@ describe.each(kinds)('a stream under a lock and a budget whose client does not r
     const text = await (await get('/text')).text();
     expect(text.replace(/\r\n[0-9a-f]+\r\n/g, '')).toContain(`${'é'.repeat(100_000)}bytes`);
   });
+});
+
+it('a busy event loop does not give much more time to a client that does not read', async () => {
+  let isIdle = false;
+  const watch = new ReaderWatch({ ms: 2_000, end: () => new Error('idle') }, () => (isIdle = true));
+  watch.handedOn();
+  let turns = 0;
+  for (; !isIdle; turns++) {
+    const untilMs = performance.now() + 200;
+    while (performance.now() < untilMs);
+    await nextTurn();
+  }
+  // Each look comes 150 ms late. Nine looks were 18 turns.
+  expect(turns).toBeLessThan(16);
 });
 
 it('a stream that is read without an HTTP response may be read as slowly as the reader likes', async () => {
