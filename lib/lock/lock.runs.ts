@@ -2,12 +2,13 @@ import { AsyncResource } from 'node:async_hooks';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
+import { Bag } from '../core/bag.js';
 import { everyMinute } from '../core/every-minute.js';
 import { shownHash } from '../core/keys.js';
 import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
 import { LockError } from './lock.errors.js';
-import { Bag, type BackendHandle } from './lock.handle.js';
+import type { BackendHandle } from './lock.handle.js';
 import type { ResolvedLockCall } from './lock.options.js';
 import type { LockHandle } from './lock.types.js';
 

@@ -1,4 +1,5 @@
 import { offAbort, onAbort } from '../core/abort-listeners.js';
+import { Bag } from '../core/bag.js';
 import { withOwed } from '../core/errors.js';
 import type { RedisClient } from '../redis/redis.client.js';
 import { forbiddenCommand, RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
@@ -53,15 +54,13 @@ export interface Deadline {
  * script. A deadline fires at most one tick late, and never early.
  */
 export class Deadlines {
-  // An array with places, as the `Bag` of locks. A list that drops settled calls at the next tick was measured: it keeps them
-  // over several collections, which took a third of the CPU of a call.
-  readonly #pending: Deadline[] = [];
+  readonly #pending = new Bag<Deadline>();
   #timer: NodeJS.Timeout | undefined;
   #tickAtMs = 0;
   #loopLateMs = 0;
 
   add(deadline: Deadline): void {
-    deadline.place = this.#pending.push(deadline) - 1;
+    this.#pending.add(deadline);
     if (!this.#timer) this.#tickLater();
   }
 
@@ -75,27 +74,20 @@ export class Deadlines {
     this.#timer = setTimeout(this.#tick, TICK_MS).unref();
   }
 
-  /** The last deadline takes the place. */
   remove(deadline: Deadline): void {
-    const { place } = deadline;
-    if (place < 0) return;
-    deadline.place = -1;
-    const last = this.#pending.pop() as Deadline;
-    if (last === deadline) return;
-    this.#pending[place] = last;
-    last.place = place;
+    this.#pending.delete(deadline);
   }
 
   readonly #tick = (): void => {
     const now = performance.now();
     this.#loopLateMs = this.loopLateMs(now);
     this.#timer = undefined;
-    const due = this.#pending
+    const due = this.#pending.items
       .filter((each) => each.isDue(now, this.#loopLateMs))
       .sort((a, b) => a.atMs - b.atMs);
     // After a blocked event loop, replies may wait unread in the socket. `setImmediate` lets Node read them first.
     if (due.length > 0) setImmediate(() => this.#expire(due));
-    if (this.#pending.length > due.length) this.#tickLater();
+    if (this.#pending.items.length > due.length) this.#tickLater();
   };
 
   #expire(due: readonly Deadline[]): void {
