@@ -29,7 +29,8 @@ const ofOperation = (
   { id }: { id: string },
 ): Facts => ({ key: id, ...(result?.ok === false ? { reason: result.reason } : {}) });
 
-const BUDGET: Descriptions<BudgetBackend> = {
+/** Which roots are due concerns the reaper only. */
+const BUDGET: Omit<Descriptions<BudgetBackend>, 'roots'> = {
   reserve: ofOperation,
   charge: ofOperation,
   finalize: ofOperation,

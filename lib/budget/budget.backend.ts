@@ -177,22 +177,16 @@ export interface BudgetBackend {
   list(request: ListRequest): Promise<BudgetListResult>;
   reap(request: ReapRequest): Promise<ReapStep>;
   verify(request: VerifyRequest): Promise<VerifyResult>;
-  /** Undefined in memory. */
-  readonly roots?: BudgetRoots | undefined;
+  /** Takes roots that are due to be reaped, for one process of all. They are due again at `untilMs`. */
+  roots(request: RootsRequest): Promise<{ readonly untilMs: number; readonly roots: readonly string[] }>;
 }
 
-/**
- * The registry of the roots in use, so that a process can reap the roots of another process that has died. It stores when
- * each root was last watched, by the clock of the backend.
- */
-export interface BudgetRoots {
-  share(request: ShareRequest): Promise<{ readonly atMs: number; readonly adopted: readonly string[] }>;
-}
-
-export interface ShareRequest {
-  readonly watched: readonly string[];
-  /** Adopted roots that were empty, and when they were adopted. They are forgotten, unless watched since. */
-  readonly done?: ReadonlyMap<string, number>;
-  /** Adopts at most `max` roots that no process has watched for `afterMs`. They count as watched from now on. */
-  readonly adopt?: { readonly max: number; readonly afterMs: number };
+/** The processes share a registry of the roots in use, so that one reaps what another that has died has left. */
+export interface RootsRequest {
+  /** Roots that were used. Each is due within `everyMs`. */
+  readonly used: readonly string[];
+  /** What became of roots that were taken until `untilMs`. Where `nextInMs` is null, nothing is left of them. */
+  readonly reaped: readonly { root: string; untilMs: number; nextInMs: number | null }[];
+  readonly max: number;
+  readonly everyMs: number;
 }

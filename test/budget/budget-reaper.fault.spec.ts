@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { rmSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { BudgetRoots, ShareRequest } from '../../lib/budget/budget.backend.js';
+import type { BudgetBackend, RootsRequest } from '../../lib/budget/budget.backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { BudgetReaper } from '../../lib/budget/budget.reaper.js';
 import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.js';
@@ -109,7 +109,7 @@ describe('a root whose process is gone', () => {
     const gone = start({ everyMs: 60_000 });
     for (const root of ['acme', 'ümlaut = %20 {x}'])
       await gone.budgets.reserve({ root, scopes: ['user'], amount: 1, id: 'a', ttlMs: 50 });
-    await pass(500); // After three rounds it is nobody's, and the next one adopts it.
+    await pass(60_500); // The process that is gone would have come by then.
     await eventually(() => expect(survivor.told.sort()).toStrictEqual(['acme a', 'ümlaut = %20 {x} a']));
     expect(gone.told).toStrictEqual([]);
     const redis = workerRedis().client();
@@ -129,18 +129,22 @@ describe('a root whose process is gone', () => {
   });
 });
 
-describe('more roots than one process looks after', () => {
-  const roots = Array.from({ length: 10_000 }, (_, i) => `root ${i}`);
+const EVERY_MS = 1_000;
+const take = (max = 10): RootsRequest => ({ used: [], reaped: [], max, everyMs: EVERY_MS });
+const use = (...used: string[]): RootsRequest => ({ ...take(0), used });
 
-  it('are told to others once each, and a new one takes the place of an old one', async () => {
+describe('many roots', () => {
+  const roots = Array.from({ length: 10_000 }, (_, i) => `root ${i}`);
+  const reaperOn = (
+    backend: Pick<BudgetBackend, 'reap' | 'roots'>,
+    everyMs = EVERY_MS,
+    onFault: (fault: unknown) => void = () => {},
+  ): BudgetReaper => new BudgetReaper(backend, everyMs, () => {}, onFault);
+
+  it('are told to others once each', async () => {
     const client = workerRedis().client();
     await client.config('RESETSTAT');
-    const reaper = new BudgetReaper(
-      backendOn(),
-      60_000,
-      () => {},
-      () => {},
-    );
+    const reaper = reaperOn(backendOn(), 60_000);
     for (const root of roots) reaper.touch(root);
     for (let i = 0; i < 100; i++) reaper.touch('new');
     await eventually(async () => expect(await client.zcard(REGISTRY)).toBe(10_001), { timeoutMs: 50_000 });
@@ -149,110 +153,115 @@ describe('more roots than one process looks after', () => {
     await reaper.stop();
   });
 
-  it('are forgotten in one round where nothing is left of them', async () => {
+  it('are told again in each round in which they were used, a thousand at a time', async () => {
+    const { pass } = moved();
+    const told: number[] = [];
+    const backend = {
+      reap: () => Promise.reject(new Error('nothing is due')),
+      roots: async ({ used, max }: RootsRequest) => {
+        if (max > 0) told.push(used.length);
+        return { untilMs: 0, roots: [] };
+      },
+    };
+    const reaper = reaperOn(backend);
+    for (const root of roots.slice(0, 2_500)) reaper.touch(root);
+    await pass(2 * EVERY_MS);
+    expect(told.slice(0, 4)).toStrictEqual([1_000, 1_000, 500, 0]);
+    await reaper.stop();
+  });
+
+  /** So many roots that are due and empty, and a reaper whose calls for more are listed. */
+  async function manyDue(count: number, failsFrom = Infinity) {
     const { pass } = moved();
     const { clock } = workerRedis();
-    clock.hold(Date.now() - 3_000);
+    clock.hold(Date.now() - 2 * EVERY_MS);
     const backend = backendOn();
-    await backend.roots.share({ watched: roots.slice(0, 5_500) });
+    await backend.roots(use(...roots.slice(0, count)));
     clock.reset();
-    const shared: (readonly string[])[] = [];
-    const share = (request: ShareRequest): ReturnType<BudgetRoots['share']> => {
-      shared.push(request.watched);
-      return backend.roots.share(request);
+    const told: (readonly string[])[] = [];
+    const faults: unknown[] = [];
+    const listed = async (request: RootsRequest): ReturnType<BudgetBackend['roots']> => {
+      told.push(request.used);
+      if (told.length >= failsFrom) throw new Error('Redis is away.');
+      return backend.roots(request);
     };
-    const reaper = new BudgetReaper(
-      { reap: (request) => backend.reap(request), roots: { share } },
-      1_000,
-      () => {},
-      () => {},
+    const reaper = reaperOn({ reap: (request) => backend.reap(request), roots: listed }, EVERY_MS, (fault) =>
+      faults.push(fault),
     );
     reaper.touch('mine');
+    await pass(EVERY_MS);
+    return { pass, told, faults, reaper };
+  }
+
+  it('are forgotten in one round where nothing is left of them', async () => {
+    const { told, reaper } = await manyDue(5_500);
     const client = workerRedis().client();
-    await pass(1_000);
     await eventually(async () => expect(await client.zcard(REGISTRY)).toBeLessThan(1_000), {
       timeoutMs: 50_000,
     });
-    // It tells what it watches once a round.
-    expect(shared.slice(0, 7)).toStrictEqual([['mine'], ['mine'], [], [], [], [], []]);
+    // It tells what was used once a round.
+    expect(told.slice(0, 7)).toStrictEqual([['mine'], ['mine'], [], [], [], [], []]);
     await reaper.stop();
   });
 
   it('are not asked for again in a round that Redis has failed', async () => {
-    const { pass } = moved();
-    const { clock } = workerRedis();
-    clock.hold(Date.now() - 3_000);
-    const backend = backendOn();
-    await backend.roots.share({ watched: roots.slice(0, 2_500) });
-    clock.reset();
-    const shared: (readonly string[])[] = [];
-    const share = async (request: ShareRequest): ReturnType<BudgetRoots['share']> => {
-      shared.push(request.watched);
-      if (shared.length > 2) throw new Error('Redis is away.');
-      return backend.roots.share(request);
-    };
-    const faults: unknown[] = [];
-    // It stays watched, so that each round begins with it.
-    const mine = { expired: [], quarantined: [], purged: 0, nextInMs: 60_000 };
-    const reaper = new BudgetReaper(
-      { reap: async (request) => (request.root === 'mine' ? mine : backend.reap(request)), roots: { share } },
-      1_000,
-      () => {},
-      (fault) => faults.push(fault),
-    );
-    reaper.touch('mine');
-    await pass(1_000);
+    const { pass, told, faults, reaper } = await manyDue(2_500, 3);
     // The time stands still during the round, which would end early on a slow machine.
     await eventually(() => expect(faults).toHaveLength(1), { timeoutMs: 50_000 });
-    while (faults.length < 2) await pass(100);
-    // The second fault is that of the next round, which tells what it watches.
-    expect(shared.slice(0, 4)).toStrictEqual([['mine'], ['mine'], [], ['mine']]);
+    reaper.touch('other');
+    while (faults.length < 3) await pass(100);
+    // The second fault is that of the root which was used then, the third that of the next round, which tells of it again.
+    expect(told.slice(0, 5)).toStrictEqual([['mine'], ['mine'], [], ['other'], ['other']]);
     await reaper.stop();
   });
 });
 
 describe('the registry of roots', () => {
   const { clock } = workerRedis();
-  const adopt = { max: 10, afterMs: 1_000 };
+  const taken = async (...requests: RootsRequest[]): Promise<string[]> => {
+    const replies = await Promise.all(requests.map((request) => backendOn().roots(request)));
+    return replies.flatMap(({ roots }) => roots).sort();
+  };
 
-  it('gives what nobody has kept for that long, to one process only', async () => {
-    const [one, other] = [backendOn().roots, backendOn().roots];
+  it('gives a root to one process, a round after its first use, and again where that process is silent', async () => {
     clock.hold(Date.now());
-    await one.share({ watched: ['a', 'b', 'c'] });
-    clock.advance(999);
-    await one.share({ watched: ['b'] });
-    expect((await other.share({ watched: [], adopt })).adopted).toStrictEqual([]);
+    await taken(use('a', 'b', 'c'));
+    clock.advance(EVERY_MS - 1);
+    await taken(use('b'));
+    expect(await taken(take())).toStrictEqual([]);
     clock.advance(1);
-    const both = await Promise.all([one, other].map((each) => each.share({ watched: [], adopt })));
-    expect(both.flatMap(({ adopted }) => adopted).sort()).toStrictEqual(['a', 'c']);
-    clock.advance(999);
-    expect((await other.share({ watched: [], adopt: { ...adopt, max: 0 } })).adopted).toStrictEqual([]);
-    expect((await other.share({ watched: [], adopt: { ...adopt, max: 1 } })).adopted).toStrictEqual(['b']);
+    expect(await taken(take(), take())).toStrictEqual(['a', 'b', 'c']);
+    await taken(use('c'));
+    clock.advance(EVERY_MS);
+    expect(await taken(take())).toStrictEqual(['c']);
+    clock.advance(2 * EVERY_MS - 1);
+    expect(await taken(take())).toStrictEqual([]);
+    clock.advance(1);
+    expect(await taken(take(1))).toHaveLength(1);
   });
 
-  it('forgets what was adopted and empty, unless somebody has kept it since', async () => {
-    const { roots } = backendOn();
+  it('forgets what was empty, and comes to the rest when it is told, unless they were used since', async () => {
+    const client = workerRedis().client();
     clock.hold(Date.now());
-    await roots.share({ watched: ['idle', 'used'] });
-    clock.advance(1_000);
-    const { atMs } = await roots.share({ watched: [], adopt });
+    const names = ['empty', 'used', 'later', 'late'];
+    await taken(use(...names));
+    clock.advance(EVERY_MS);
+    const { untilMs } = await backendOn().roots(take());
     clock.advance(1);
-    await roots.share({ watched: ['used'] });
-    await roots.share({
-      watched: [],
-      done: new Map([
-        ['idle', atMs],
-        ['used', atMs],
-      ]),
+    await taken(use('used'));
+    const report = (root: string, nextInMs: number | null): RootsRequest => ({
+      ...take(0),
+      reaped: [{ root, untilMs, nextInMs }],
     });
-    expect(await workerRedis().client().zrange(REGISTRY, '0', '-1')).toStrictEqual(['used']);
-  });
-
-  it('takes more roots than one call tells of', async () => {
-    const { roots } = backendOn();
-    const kept = Array.from({ length: 2_500 }, (_, i) => `root ${i}`);
-    await roots.share({ watched: kept, adopt });
-    expect(await workerRedis().client().zcard(REGISTRY)).toBe(2_500);
+    for (const root of ['empty', 'used']) await taken(report(root, null));
+    await taken(report('later', 60_000));
+    const now = clock.now();
+    clock.advance(2 * EVERY_MS);
+    // It may have been used when that could no longer show.
+    await taken(report('late', null));
+    expect(await client.zrange(REGISTRY, '0', '-1', 'WITHSCORES')).toStrictEqual([
+      ...['used', String(now + EVERY_MS), 'late', String(untilMs), 'later', String(now + 60_000)],
+    ]);
   });
 });
 

@@ -211,6 +211,7 @@ describe('rounds', () => {
     expect(asked).toStrictEqual([]);
     await app.budgets.charge({ root: 'acme', scopes: SCOPES, amount: 1, id: 'a' });
     await app.budgets.balance({ root: 'other', scope: 'user' });
+    app.clock.nowMs += 10_000;
     await time.pass(ROUNDS_MS);
     expect(asked.length).toBeGreaterThan(0);
     expect(new Set(asked)).toStrictEqual(new Set(['acme']));
@@ -231,6 +232,7 @@ describe('rounds', () => {
     await time.pass(ROUNDS_MS);
     expect(steps).toBe(before);
     await app.budgets.charge({ scopes: SCOPES, amount: 1, id: 'b' });
+    app.clock.nowMs += 10_000;
     await time.pass(ROUNDS_MS);
     expect(steps).toBeGreaterThan(before);
   });

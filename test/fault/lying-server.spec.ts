@@ -49,7 +49,7 @@ describe('a server whose scripts always want to be called again', () => {
           reaped.add(root);
           setImmediate(() => resolve({ expired: [], quarantined: [], purged: 0, nextInMs: 0 }));
         }),
-      roots: undefined,
+      roots: async () => ({ untilMs: 0, roots: ['one', 'two'] }),
     };
     const reaper = new BudgetReaper(
       backend,
@@ -57,7 +57,6 @@ describe('a server whose scripts always want to be called again', () => {
       () => {},
       (fault) => faults.push(fault),
     );
-    for (const root of ['one', 'two']) reaper.touch(root);
     try {
       await eventually(() => expect(reaped).toStrictEqual(new Set(['one', 'two'])));
     } finally {

@@ -62,7 +62,6 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
   readonly #trees = new Map<string, Tree>();
   readonly #clock: Clock;
   readonly #retentionMs: number;
-
   constructor({ clock = systemClock, retentionMs }: { clock?: Clock | undefined; retentionMs: number }) {
     this.#clock = clock;
     this.#retentionMs = retentionMs;
@@ -273,6 +272,17 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const purged = purgeDue(tree, request.max);
     if (isEmpty(tree)) this.#trees.delete(request.root);
     return { expired, purged, quarantined: [], nextInMs: nextDueMs(tree) };
+  }
+
+  /** It knows its roots, and what there is to do in them. */
+  async roots({ max }: port.RootsRequest): Promise<{ untilMs: number; roots: string[] }> {
+    const roots: string[] = [];
+    for (const root of this.#trees.keys()) {
+      if (roots.length === max) break;
+      const tree = this.#open({ root });
+      if (isEmpty(tree) || nextDueMs(tree) === 0) roots.push(root);
+    }
+    return { untilMs: 0, roots };
   }
 
   async verify(request: port.Request): Promise<VerifyResult> {

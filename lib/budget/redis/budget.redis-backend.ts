@@ -4,7 +4,6 @@ import type * as port from '../budget.backend.js';
 import { encodeLimit, type Entries, EntryEncoder } from './budget.entries.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
 import { tooLarge } from '../budget.limits.js';
-import { redisBudgetRoots } from './budget.redis-roots.js';
 import {
   encodeScope,
   idOf,
@@ -23,7 +22,7 @@ import type { BudgetKey, BudgetScript } from './budget.operation.fragments.js';
 import { chargeScript } from './charge.script.js';
 import { creditScript, refundScript, setLimitScript } from './adjust.scripts.js';
 import { finalizeScript } from './finalize.script.js';
-import { reaperScript } from './reaper.scripts.js';
+import { reaperScript, rootsScript } from './reaper.scripts.js';
 import { repairScript } from './repair.script.js';
 import { reserveScript } from './reserve.script.js';
 import { abortedOf, chargedOf, extendedOf, refundedOf } from '../budget.results.js';
@@ -63,7 +62,6 @@ const TAG_LENGTH = 22;
 
 /** Budgets on Redis. Each operation is one atomic script over the keys of its root. */
 export class RedisBudgetBackend implements port.BudgetBackend {
-  readonly roots: port.BudgetRoots;
   readonly #encoder = new EntryEncoder();
   /** How far the server's clock was ahead of ours at the last reply 'stale', in ms. */
   #skewMs = 0;
@@ -71,9 +69,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   constructor(
     private readonly runner: ScriptRunner,
     private readonly config: RedisBudgetBackendConfig,
-  ) {
-    this.roots = redisBudgetRoots(runner, config.keyPrefix);
-  }
+  ) {}
 
   async reserve(request: port.ReserveRequest) {
     const { id, amount, ttlMs, meta, mode, nonce, scopes } = request;
@@ -156,6 +152,18 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   async reap(request: port.ReapRequest) {
     const call = withListeners(request, toReapStep);
     return toReapStep(await this.#run(reaperScript, call, { max: request.max }));
+  }
+
+  async roots({ used, reaped, ...rest }: port.RootsRequest) {
+    const keys = { registry: `${this.config.keyPrefix}/budget-roots` };
+    const [untilMs, ...roots] = await this.runner.run(rootsScript, keys, {
+      used: used.map(encodeURIComponent).join(' '),
+      reaped: reaped
+        .map((each) => [encodeURIComponent(each.root), each.untilMs, each.nextInMs ?? ''].join('='))
+        .join(' '),
+      ...rest,
+    });
+    return { untilMs: Number(untilMs), roots: roots.map(decodeURIComponent) };
   }
 
   async verify(request: port.VerifyRequest) {

@@ -115,30 +115,38 @@ return reply`,
 /** How long the registry is kept after its last change, in ms. This is as long as the longest hold. */
 const REGISTRY_MS = 2_147_483_647;
 
+/** A root that was taken and not reported is due again after so many rounds. */
+const TAKEN_ROUNDS = 3;
+
 /**
- * budget-roots: Updates the registry of roots, and adopts those that nobody has reaped for a while.
+ * budget-roots: Notes which roots are used and which were reaped, and takes those that are due.
  * KEYS: registry
- * ARGV: watched (roots), done (root=ms), both joined by ' ', max, afterMs
- * Reply: [the time, adopted root...]
- * Atomic: an orphaned root is adopted by one process.
+ * ARGV: used (roots), reaped (root=until=ms to the next time, or none), both joined by ' ', max, everyMs
+ * Reply: [until, taken root...]
+ * Atomic: a root that is due is taken by one process.
  */
 export const rootsScript = defineScript({
   name: 'budget-roots',
   keys: ['registry'],
-  args: ['watched', 'done', 'max', 'afterMs'],
+  args: ['used', 'reaped', 'max', 'everyMs'],
   lua: /* lua */ `${NOW_MS}
-local now = string.format('%d', nowMs)
+local function at(ms) return string.format('%d', ms) end
 -- The end comes first, where the registry is there. A ZADD that adds nothing has a full server refuse a new one.
-redis.call('ZADD', registry, 'XX', now, '')
+redis.call('ZADD', registry, 'XX', at(nowMs), '')
 local ends = redis.call('PEXPIRE', registry, ${REGISTRY_MS})
-for root in string.gmatch(watched, '%S+') do redis.call('ZADD', registry, now, root) end
+for root in string.gmatch(used, '%S+') do redis.call('ZADD', registry, 'LT', at(nowMs + everyMs), root) end
 if ends == 0 then redis.call('PEXPIRE', registry, ${REGISTRY_MS}) end
-for root, ms in string.gmatch(done, '(%S+)=(%d+)') do
-  if tonumber(redis.call('ZSCORE', registry, root) or 0) == tonumber(ms) then redis.call('ZREM', registry, root) end
+for root, taken, inMs in string.gmatch(reaped, '(%S+)=(%d+)=(%d*)') do
+  -- Where it was used meanwhile, it is due sooner. A late report tells nothing, as a use then changes nothing.
+  local isSame = tonumber(redis.call('ZSCORE', registry, root) or 0) == tonumber(taken)
+  if isSame and nowMs + everyMs < tonumber(taken) then
+    if inMs == '' then redis.call('ZREM', registry, root)
+    else redis.call('ZADD', registry, at(nowMs + math.max(inMs, everyMs)), root) end
+  end
 end
-local orphaned = string.format('%d', nowMs - afterMs)
-local adopted = redis.call('ZRANGEBYSCORE', registry, '-inf', orphaned, 'LIMIT', 0, max)
-for _, root in ipairs(adopted) do redis.call('ZADD', registry, now, root) end
-return { now, unpack(adopted) }`,
+local due = redis.call('ZRANGEBYSCORE', registry, '-inf', at(nowMs), 'LIMIT', 0, max)
+local untilMs = at(nowMs + ${TAKEN_ROUNDS} * everyMs)
+for _, root in ipairs(due) do redis.call('ZADD', registry, untilMs, root) end
+return { untilMs, unpack(due) }`,
   decode: textReply,
 });

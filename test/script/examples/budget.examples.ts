@@ -28,6 +28,8 @@ const keys = {
 };
 const retentionMs = 900_000;
 
+/** Until then roots are taken, far in the future. */
+const UNTIL_MS = 9_000_000_000_000;
 const HOUR_MS = 3_600_000;
 const LENGTH_MS = 1_000 * HOUR_MS;
 const startMs = Date.now() - (Date.now() % LENGTH_MS);
@@ -290,12 +292,16 @@ const examples: ScriptExample[] = [
   {
     script: rootsScript,
     keys: { registry: 'syncguard/budget-roots' },
-    // A root is adopted once.
+    // A root is taken once.
     again: [expect.stringMatching(/^\d+$/)],
-    args: { watched: 'mine other%20one', done: 'empty=7 kept-since=7', max: 10, afterMs: 90_000 },
+    args: {
+      ...{ used: 'mine other%20one', reaped: `empty=${UNTIL_MS}= later=${UNTIL_MS}=90000 used=${UNTIL_MS}=` },
+      ...{ max: 10, everyMs: 30_000 },
+    },
     prepare: async (client) => {
-      await client.zadd('syncguard/budget-roots', 7, 'empty', 8, 'kept-since', 9, 'orphan');
-      await client.pexpire('syncguard/budget-roots', HOUR_MS);
+      const registry = 'syncguard/budget-roots';
+      await client.zadd(registry, 9, 'due', UNTIL_MS, 'empty', UNTIL_MS, 'later', UNTIL_MS - 1, 'used');
+      await client.pexpire(registry, HOUR_MS);
     },
   },
 ];
