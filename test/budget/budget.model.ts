@@ -72,8 +72,8 @@ export class BudgetModel {
   readonly #creditSums = new Map<string, number>();
   readonly #set = new Map<string, Limit>();
   readonly #crossed = new Map<string, number>();
-  /** The limit of setLimit that the thresholds of a window were last checked against. */
-  readonly #seen = new Map<string, Limit | undefined>();
+  /** What the thresholds of a window were last checked against. */
+  readonly #seen = new Map<string, { set: Limit | undefined; credits: number }>();
   /** The committed sums of purged operations. */
   readonly #forgotten = new Map<string, number>();
   #untold: string[] = [];
@@ -117,7 +117,7 @@ export class BudgetModel {
     if (exceeded) return exceeded;
     const operation = this.#open(id, 'hold', scopes, windows, amount);
     operation.expiryTick = this.tick + ticks + 1;
-    operation.crossed = this.#cross(operation.windows);
+    operation.crossed = this.#cross(operation.windows, amount);
     return this.#reserved(operation, false);
   }
 
@@ -133,7 +133,7 @@ export class BudgetModel {
     const operation = this.#open(id, 'charge', scopes, windows, amount);
     Object.assign(operation, { state: 'finalized', actual: amount, committed: amount, uncovered });
     operation.purgeTick = this.tick + 15;
-    operation.crossed = this.#cross(windows);
+    operation.crossed = this.#cross(windows, amount);
     this.#keep(operation, ID_TTL_MS);
     return this.#charged(operation, false);
   }
@@ -154,12 +154,12 @@ export class BudgetModel {
     if (isLate && (late === 'reject' || (late === 'if-available' && fitting < beyond)))
       return { ok: false, reason: 'expired' };
     if (actual > operation.amount && overage === 'reject') return { ok: false, reason: 'overage_rejected' };
-    for (const window of operation.windows) this.#arm(window);
     operation.committed =
       actual > operation.amount && overage === 'cap' ? max(operation.amount, own + fitting) : actual;
     Object.assign(operation, { state: 'finalized', actual, uncovered: beyond - fitting, late: isLate });
     this.#end(operation);
-    operation.crossed = operation.committed > own ? this.#cross(operation.windows) : [];
+    operation.crossed =
+      operation.committed > own ? this.#cross(operation.windows, operation.committed - own) : [];
     this.#keep(operation, ID_TTL_MS);
     return this.#finalized(operation, false);
   }
@@ -173,7 +173,6 @@ export class BudgetModel {
       return { ok: false, reason: 'expired' };
     const replayed = operation.state === 'aborted';
     if (!replayed) {
-      for (const window of operation.windows) this.#arm(window);
       Object.assign(operation, { late: operation.state === 'expired', state: 'aborted' });
       this.#end(operation);
     }
@@ -200,7 +199,6 @@ export class BudgetModel {
     if (!earlier && operation.refunded + amount > operation.committed)
       return { ok: false, reason: 'exceeds_committed' };
     if (!earlier) {
-      for (const window of operation.windows) this.#arm(window);
       operation.refunded += amount;
       if (!this.#all().includes(operation))
         for (const { field } of operation.windows) this.#forget(field, -amount);
@@ -225,9 +223,7 @@ export class BudgetModel {
     if (earlier && earlier.content !== content) return { ok: false, reason: 'conflict' };
     const window = this.#windowsOf([scope]).find((each) => each.period === period) as Window;
     if (!earlier) {
-      this.#arm(window);
       this.#creditSums.set(window.field, this.#creditOf(window) + amount);
-      if (amount > 0) this.#rearm(window);
       this.kept.set(`k ${id}`, { content, untilMs: this.nowMs + this.#keepMs([window]) });
     }
     return { ok: true, status: 'credited', replayed: Boolean(earlier), balance: this.#balance(window) };
@@ -388,7 +384,6 @@ export class BudgetModel {
       },
       ...{ actual: 0, committed: 0, refunded: 0, uncovered: 0, late: false, crossed: [] },
     };
-    for (const window of windows) this.#arm(window);
     this.operations.set(id, [...(this.operations.get(id) ?? []), operation]);
     return operation;
   }
@@ -429,31 +424,6 @@ export class BudgetModel {
 
   #configuredFor({ scope, period }: Window): Limit {
     return this.#configured(scope, period) ?? this.#configured(typeOf(scope), period) ?? 'unlimited';
-  }
-
-  /**
-   * A limit that setLimit has raised since the last step arms the thresholds above the current usage again.
-   */
-  #arm(window: Window): void {
-    if (window.thresholds.length === 0) return;
-    const set = this.#setFor(window);
-    const seen = this.#seen.get(window.field);
-    this.#seen.set(window.field, set);
-    if (set === seen) return;
-    const [before, now] = [seen ?? this.#configuredFor(window), this.#limitOf(window)];
-    if (before !== 'unlimited' && (now === 'unlimited' || now > before)) this.#rearm(window);
-  }
-
-  #rearm(window: Window): void {
-    const { limit, credits, committed, reserved } = this.#balance(window);
-    const before = this.#crossed.get(window.field) ?? 0;
-    const still = window.thresholds.filter(
-      (percent) =>
-        limit !== 'unlimited' &&
-        percent <= before &&
-        100 * (committed + reserved) >= percent * (limit + credits),
-    );
-    this.#crossed.set(window.field, Math.max(0, ...still));
   }
 
   #creditOf(window: Window): number {
@@ -524,16 +494,30 @@ export class BudgetModel {
     return { ok: false, reason: 'exceeded', violations, retryAtMs };
   }
 
-  #cross(windows: readonly Window[]): object[] {
+  /** A limit that is larger than at the last check arms the thresholds that were not reached before `added`. */
+  #cross(windows: readonly Window[], added: number): object[] {
     return windows.flatMap((window) => {
+      const { field, thresholds } = window;
+      if (thresholds.length === 0) return [];
       const { limit, credits, committed, reserved } = this.#balance(window);
-      if (limit === 'unlimited' || limit + credits === 0) return [];
-      const before = this.#crossed.get(window.field) ?? 0;
-      const now = window.thresholds.filter(
-        (percent) => percent > before && 100 * (committed + reserved) >= percent * (limit + credits),
-      );
-      this.#crossed.set(window.field, Math.max(before, ...now));
-      return now.map((percent) => ({ scope: window.scope, percent }));
+      const seen = this.#seen.get(field);
+      const [before, now] = [seen?.set ?? this.#configuredFor(window), limit].map((each) =>
+        each === 'unlimited' ? Infinity : each,
+      ) as [number, number];
+      this.#seen.set(field, { set: this.#setFor(window), credits });
+      const reachedBy = (sum: number): number[] =>
+        thresholds.filter(
+          (percent) => now < Infinity && now + credits > 0 && 100 * sum >= percent * (now + credits),
+        );
+      let highest = this.#crossed.get(field) ?? 0;
+      if (now + credits > before + (seen?.credits ?? 0))
+        highest = Math.max(
+          0,
+          ...reachedBy(committed + reserved - added).filter((percent) => percent <= highest),
+        );
+      const crossed = reachedBy(committed + reserved).filter((percent) => percent > highest);
+      this.#crossed.set(field, Math.max(highest, ...crossed));
+      return crossed.map((percent) => ({ scope: window.scope, percent }));
     });
   }
 

@@ -37,7 +37,6 @@ import {
   entriesOf,
   type Entry,
   exceededBy,
-  rearm,
   type StoredLimits,
   Tree,
 } from './budget.memory-tree.js';
@@ -85,7 +84,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     });
     this.#trees.set(root, tree);
     count(tree, entries, (counter) => (counter.reserved += amount));
-    operation.crossed = crossedBy(tree, entries);
+    operation.crossed = crossedBy(tree, entries, amount);
     scheduleWindows(tree, entries);
     tree.operations.set(operation.name, operation);
     tree.pending.set(id, expiresAtMs);
@@ -113,7 +112,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     this.#trees.set(root, tree);
     let isAtMax = false;
     count(tree, entries, (counter) => (isAtMax = commit(counter, amount) || isAtMax));
-    operation.crossed = crossedBy(tree, entries);
+    operation.crossed = crossedBy(tree, entries, amount);
     tree.operations.set(operation.name, operation);
     end(tree, operation);
     keepOperation(tree, operation, idTtlMs);
@@ -149,7 +148,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
       isAtMax = commit(counter, committed) || isAtMax;
     });
     // A cost that is not above the hold does not raise the usage, so it crosses no threshold.
-    operation.crossed = committed > inHold ? crossedBy(tree, entries) : [];
+    operation.crossed = committed > inHold ? crossedBy(tree, entries, committed - inHold) : [];
     end(tree, operation);
     keepOperation(tree, operation, idTtlMs);
     return finalizedOf(answer(tree, operation, false, isAtMax));
@@ -224,7 +223,6 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
       if (amount > MAX_AMOUNT - (limit === 'unlimited' ? 0 : limit) - credits) throw tooLarge();
       this.#trees.set(root, tree);
       count(tree, [entry], (counter) => (counter.credits += amount));
-      if (amount > 0) rearm(tree, entry);
       scheduleWindows(tree, [entry]);
       keep(tree, `k|${id}`, content, keepMsOf(tree, [entry]));
     }

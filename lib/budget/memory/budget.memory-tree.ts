@@ -22,8 +22,8 @@ export interface Counter {
   archived: Amount;
   /** The highest threshold that was crossed, in percent. */
   crossed: number;
-  /** The limit at the last check of the thresholds, if setLimit had set another one than the configured. */
-  seen: Amount | 'unlimited' | undefined;
+  /** The credits at the last check of the thresholds, and the limit if setLimit had set another one than the configured. */
+  seen: { readonly limit?: Amount | 'unlimited' | undefined; readonly credits: Amount };
 }
 
 /** One scope, period and window in which an operation counts. */
@@ -88,7 +88,7 @@ export const entriesOf = (tree: Tree, scopes: readonly LimitedScope[]): Entry[] 
 export function counterOf(tree: Tree, field: string): Counter {
   let counter = tree.counters.get(field);
   if (!counter) {
-    counter = { committed: 0, reserved: 0, credits: 0, archived: 0, crossed: 0, seen: undefined };
+    counter = { committed: 0, reserved: 0, credits: 0, archived: 0, crossed: 0, seen: { credits: 0 } };
     tree.counters.set(field, counter);
   }
   return counter;
@@ -145,49 +145,38 @@ export function commit(counter: Counter, amount: Amount): boolean {
   return counter.committed !== sum;
 }
 
-/** Changes the counters of these entries. Changes of setLimit are applied to their thresholds before. */
+/** Changes the counters of these entries. */
 export function count(tree: Tree, entries: readonly Entry[], change: (counter: Counter) => void): void {
-  for (const entry of entries) {
-    arm(tree, entry);
-    change(counterOf(tree, entry.field));
-  }
+  for (const { field } of entries) change(counterOf(tree, field));
 }
-
-/** Returns the thresholds that the last change has crossed. */
-export const crossedBy = (tree: Tree, entries: readonly Entry[]): Crossed[] =>
-  entries.flatMap((entry) => cross(tree, entry));
 
 /**
- * Applies a change of setLimit to the thresholds of an entry, before the current step counts. A raised limit arms them
- * again: those above the current usage will be reported again.
+ * Returns the thresholds that a step reaches which has added this much. A raised limit and a credit arm the thresholds again
+ * that were not reached before the step.
  */
-function arm(tree: Tree, entry: Entry): void {
-  if (entry.configured.thresholds.length === 0) return;
-  const counter = counterOf(tree, entry.field);
-  const before = counter.seen ?? entry.configured.limit;
-  const limit = limitOf(tree, entry);
-  if (before === limit) return;
-  counter.seen = limit === entry.configured.limit ? undefined : limit;
-  if (before !== 'unlimited' && (limit === 'unlimited' || limit > before)) rearm(tree, entry);
-}
+export const crossedBy = (tree: Tree, entries: readonly Entry[], added: Amount): Crossed[] =>
+  entries.flatMap((entry) =>
+    cross(tree, entry, added).map((percent) => ({ scope: entry.scope, period: entry.period, percent })),
+  );
 
-/** Arms the thresholds above the current usage again. */
-export function rearm(tree: Tree, entry: Entry): void {
+function cross(tree: Tree, entry: Entry, added: Amount): number[] {
+  const { thresholds, limit: usual } = entry.configured;
+  if (thresholds.length === 0) return [];
   const counter = counterOf(tree, entry.field);
-  counter.crossed = reachedBy(tree, entry).findLast((percent) => percent <= counter.crossed) ?? 0;
-}
-
-function cross(tree: Tree, entry: Entry): Crossed[] {
-  const counter = counterOf(tree, entry.field);
-  const crossed = reachedBy(tree, entry).filter((percent) => percent > counter.crossed);
-  counter.crossed = crossed.at(-1) ?? counter.crossed;
-  return crossed.map((percent) => ({ scope: entry.scope, period: entry.period, percent }));
-}
-
-/** Returns the thresholds that the current usage reaches. */
-function reachedBy(tree: Tree, entry: Entry): number[] {
   const { limit, credits, committed, reserved } = balanceOf(tree, entry);
-  const whole = limit === 'unlimited' ? 0 : effectiveOf(limit, credits);
-  if (whole === 0) return [];
-  return entry.configured.thresholds.filter((percent) => reaches(committed + reserved, percent, whole));
+  const used = committed + reserved;
+  const whole = wholeOf(limit, credits);
+  const isRaised = whole > wholeOf(counter.seen.limit ?? usual, counter.seen.credits);
+  const isReached = (sum: Amount, percent: number): boolean =>
+    whole > 0 && whole < Infinity && reaches(sum, percent, whole);
+  const highest = counter.crossed;
+  const isOld = (percent: number): boolean =>
+    percent <= highest && (!isRaised || isReached(used - added, percent));
+  const reached = thresholds.filter((percent) => isOld(percent) || isReached(used, percent));
+  counter.crossed = Math.max(isRaised ? 0 : highest, ...reached);
+  counter.seen = { limit: limit === usual ? undefined : limit, credits };
+  return reached.filter((percent) => !isOld(percent));
 }
+
+const wholeOf = (limit: Amount | 'unlimited', credits: Amount): Amount =>
+  limit === 'unlimited' ? Infinity : effectiveOf(limit, credits);

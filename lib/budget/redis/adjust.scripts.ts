@@ -1,5 +1,4 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
-import { ARM, ARM_CREDITED } from './budget.thresholds.fragments.js';
 import { READ_COUNTERS, REFUSE_STALE, START, unreadable } from './budget.fragments.js';
 import {
   ENTRIES,
@@ -47,7 +46,6 @@ ${OPEN_ENTRIES}
 if earlier then return { 'replayed', record, ${SUMS} } end
 if committedOf - refundedOf - amount < 0 then return { 'exceeds_committed', record } end
 
-${ARM}
 local isAtMax
 for i = 1, #limitOf do
   local committed, middle, archived, rest = match(packed[i], '^1 (%d+) (%d+ %d+) (%d+) (%S+)$')
@@ -89,13 +87,11 @@ if earlier and earlier ~= content then return { 'conflict' } end
 ${REFUSE_STALE}
 ${READ_COUNTERS}
 if earlier then return { 'replayed', ${ENTRY_LISTS} } end
-${ARM}
 local sums, credited, rest = match(packed[1], '^(1 %d+ %d+) (%d+) (%d+ %S+)$')
 if not sums then ${unreadable('packed[1]')} end
 local base = limitOf[1] ~= 'u' and limitOf[1] or 0
 if tonumber(amount) > ${MAX_AMOUNT} - base - credited then return { 'too_large' } end
 packed[1] = sums .. format(' %.0f ', credited + amount) .. rest
-${ARM_CREDITED}
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
 redis.call('HLEN', records)
 ${tryKeep('idKey')}

@@ -5,7 +5,8 @@ import { readRecord, type RecordPart } from './budget.record.js';
 // The keys of a root. Lists inside a value are joined by ';'.
 //
 //   counters  HASH  c|<scope>|<period>|<startMs>  version committed reserved credits archived crossed. The last is the
-//                               highest threshold that was crossed: percent, or percent=limit where setLimit set a limit
+//                               highest threshold that was crossed: percent, or percent=limit+credits of its last
+//                               check, where a limit of setLimit (or '') or credits counted
 //                   l|<scope>   limits by setLimit: period=limit period=limit
 //                   ~           when the keys end, in ms, or 'never', or 'never l' once setLimit was used
 //   records   HASH  o|<id>      an operation (budget.record.ts)

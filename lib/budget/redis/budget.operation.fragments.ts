@@ -1,4 +1,4 @@
-import { ARM, CROSS } from './budget.thresholds.fragments.js';
+import { findCrossed } from './budget.thresholds.fragments.js';
 import { effective, openRecord, READ_COUNTERS, TRY_ZREM, unreadable } from './budget.fragments.js';
 import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.bounds.js';
 import type { Entries } from './budget.entries.js';
@@ -197,21 +197,13 @@ export const readOperation = (...parts: RecordPart[]): string =>
   `${FIND_OPERATION}${openRecord(...parts, 'nonceOf')}${REFUSE_FOREIGN}`;
 
 /** The parts of a record for {@link OPEN_ENTRIES}. */
-export const ENTRY_PARTS = [
-  'openUntilOf',
-  'fieldsOf',
-  'limitsOf',
-  'thresholdsOf',
-  'endsOf',
-  'inheritedOf',
-] as const satisfies RecordPart[];
+export const ENTRY_PARTS = ['openUntilOf', 'fieldsOf', 'limitsOf', 'endsOf', 'inheritedOf'] as const;
 
 /** Reads the counters in which an operation has counted. */
 export const OPEN_ENTRIES = /* lua */ `
--- Reads: openUntilOf, fieldsOf, limitsOf, thresholdsOf, endsOf, inheritedOf, split, counters, EMPTY, gmatch, match.
--- Sets: openUntilMs, fields, limits, thresholds, ends, inherited, names, found, packed, ending, limitOf.
-local openUntilMs, fields, limits, thresholds, ends, inherited =
-  openUntilOf, fieldsOf, limitsOf, thresholdsOf, endsOf, inheritedOf
+-- Reads: openUntilOf, fieldsOf, limitsOf, endsOf, inheritedOf, split, counters, EMPTY, gmatch, match.
+-- Sets: openUntilMs, fields, limits, ends, inherited, names, found, packed, ending, limitOf.
+local openUntilMs, fields, limits, ends, inherited = openUntilOf, fieldsOf, limitsOf, endsOf, inheritedOf
 ${READ_COUNTERS}`;
 
 /** What a reply says of the counters of a record. */
@@ -249,10 +241,9 @@ export const REPLAY = /* lua */ `
  * largest amount. If `mode` is 'record', the sum of a charge stops at the largest amount instead.
  */
 export const addAmount = (part: 'committed' | 'reserved'): string => /* lua */ `
--- Reads: ending, thresholds, format, gmatch, limits, limitOf, match, isNewer, amount, split, ends, names, now.
+-- Reads: thresholds, format, gmatch, limits, limitOf, match, isNewer, amount, split, ends, names, now.
 -- Changes: packed.
 -- Sets: crossed${part === 'committed' ? ', isAtMax' : ''}.
-${ARM}
 local full, stops${part === 'committed' ? ', isAtMax' : ''}
 for i, limit in ipairs(limitOf) do
   local committed, reserved, credits, rest = match(packed[i], '^1 (%d+) (%d+) (%d+)( %d+ %S+)$')
@@ -278,7 +269,7 @@ if full then
   return { 'exceeded', amount, now, unpack(full) }
 end
 local crossed = '-'
-${CROSS}`;
+${findCrossed('amount')}`;
 
 /**
  * Ends an operation. Expects its new counters in `packed` and its new record in `record`. `keep` keeps its id. That comes

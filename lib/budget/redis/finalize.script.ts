@@ -1,5 +1,5 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
-import { ARM, CROSS } from './budget.thresholds.fragments.js';
+import { findCrossed } from './budget.thresholds.fragments.js';
 import { ROOM, START_SETTLING, unreadable } from './budget.fragments.js';
 import {
   ENTRY_PARTS,
@@ -26,7 +26,7 @@ export const finalizeScript = defineBudgetScript({
   ids: ['idKey'],
   args: [...REF, 'actual', 'overage', 'late', 'idTtlMs', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-${readOperation('state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'createdAtMs', 'expiresAtMs', 'fixed', ...ENTRY_PARTS)}
+${readOperation('state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'createdAtMs', 'expiresAtMs', 'fixed', 'thresholdsOf', ...ENTRY_PARTS)}
 if state == 'a' then return { 'aborted', record } end
 if state == 'f' and actualOf ~= actual then return { 'conflict', record } end
 ${OPEN_ENTRIES}
@@ -53,7 +53,6 @@ elseif isLate and late == 'reject' then
   return { 'expired', record }
 end
 
-${ARM}
 local isAtMax
 for i = 1, #limitOf do
   local committed, reserved, rest = match(packed[i], '^1 (%d+) (%d+) (%d+ %d+ %S+)$')
@@ -66,7 +65,8 @@ end
 local crossed = '-'
 -- Spending no more than the hold reserved reaches no threshold.
 if inHold < booked then
-${CROSS}
+  local thresholds = thresholdsOf
+${findCrossed('(booked - inHold)')}
 end
 local head = ${joined('kind', 'generationOf', 'amountOf', 'actual')}
   .. format(' %.0f 0 %.0f ', booked, uncovered) .. (isLate and '1' or '0')

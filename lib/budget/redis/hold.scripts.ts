@@ -1,4 +1,3 @@
-import { ARM } from './budget.thresholds.fragments.js';
 import { START_SETTLING, TRY_ZREM, unreadable } from './budget.fragments.js';
 import {
   ENTRY_PARTS,
@@ -28,7 +27,6 @@ if state == 'f' then return { 'finalized', record } end
 if state == 'a' then return { 'replayed', record } end
 if slot ~= 'o|' .. id then return { 'expired', record } end
 ${OPEN_ENTRIES}
-${ARM}
 local inHold = state == 'p' and amountOf or 0
 for i = 1, #limitOf do
   local committed, reserved, rest = match(packed[i], '^(1 %d+) (%d+) (%d+ %d+ %S+)$')
