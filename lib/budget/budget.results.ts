@@ -59,27 +59,32 @@ export function reaches(used: Amount, percent: number, whole: Amount): boolean {
   return used >= percent * ((whole - rest) / 100) + Math.ceil((percent * rest) / 100);
 }
 
+/** Returns whether an amount has no room. 0 needs none. */
+export const isFull = ({ available }: Balance, requested: Amount): boolean =>
+  requested > 0 && available !== 'unlimited' && available < requested;
+
 /** Returns whether a request fits once pending holds have ended. */
 export const isHeldOnly = ({ limit, credits, committed, requested }: Violation): boolean =>
   limit !== 'unlimited' && effectiveOf(limit, credits) - committed >= Math.max(1, requested);
 
 /**
- * Returns a refusal by these balances. Its `retryAtMs` is set only if waiting helps. Waiting does not help for a
- * lifetime limit, or where the request exceeds the limit of a whole window. Limits whose rest is only held do not count
- * beside those that are spent.
+ * Returns a refusal by these balances, some of which are full. Its `retryAtMs` is the first end of a window at which all of
+ * them have room, if nothing more is spent. Pending holds have ended by then, unless nothing but them is in the way.
  */
-export function exceeded(full: readonly Balance[], requested: Amount, nowMs: number): Exceeded {
-  const violations = full.map(({ window, ...balance }) => ({
-    ...balance,
-    requested,
-    resetAtMs: window.endMs,
-  }));
-  const spent = violations.filter((violation) => !isHeldOnly(violation));
-  const blocking = spent.length > 0 ? spent : violations;
-  const helps = blocking.every(
-    ({ resetAtMs, limit }) => resetAtMs !== null && limit !== 'unlimited' && requested <= limit,
-  );
-  const retryAtMs = helps ? Math.max(...blocking.map(({ resetAtMs }) => resetAtMs ?? 0)) : null;
+export function exceeded(balances: readonly Balance[], requested: Amount, nowMs: number): Exceeded {
+  const violations = balances
+    .filter((balance) => isFull(balance, requested))
+    .map(({ window, ...balance }) => ({ ...balance, requested, resetAtMs: window.endMs }));
+  const areHolds = violations.every(isHeldOnly);
+  const fitsAt = (atMs: number): boolean =>
+    balances.every(({ limit, credits, committed, reserved, window: { endMs } }) => {
+      if (limit === 'unlimited') return true;
+      // Credits end with their window.
+      if (endMs !== null && endMs <= atMs) return requested <= limit;
+      return requested <= effectiveOf(limit, credits) - committed - (areHolds ? reserved : 0);
+    });
+  const ends = balances.flatMap(({ window }) => window.endMs ?? []).sort((a, b) => a - b);
+  const retryAtMs = ends.find(fitsAt) ?? null;
   const retryAfterMs = retryAtMs === null ? null : Math.max(0, retryAtMs - nowMs);
   return { ok: false, reason: 'exceeded', violations, retryAtMs, retryAfterMs };
 }

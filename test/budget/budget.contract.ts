@@ -784,6 +784,29 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         const refused = await budgets.charge({ scopes: ['user'], amount: 10, id: 'c' });
         expect(refused).toMatchObject({ ok: false, retryAtMs: expect.any(Number) as number });
       });
+
+      it('promises a time at which all limits have room, also those that had it by credits', async () => {
+        const limit = 100;
+        const budgets = open([
+          { scope: 'user', period: { windowMs: 4 * HOUR_MS }, limit },
+          { scope: 'team', period: { windowMs: HOUR_MS }, limit: 5 },
+          { scope: 'org', period: 'lifetime', limit: 5 },
+        ]);
+        world.clock.set(Date.parse('2027-03-09T12:00:00Z'));
+        await budgets.charge({ scopes: ['user'], amount: limit, id: 'all' });
+        await budgets.credit({ scope: 'team', period: { windowMs: HOUR_MS }, amount: limit, id: 'k' });
+        await budgets.credit({ scope: 'org', period: 'lifetime', amount: limit, id: 'l' });
+        const retryAtMs = async (amount: number, ...scopes: string[]) => {
+          const refused = await budgets.reserve({ scopes, amount });
+          expect(refused).toMatchObject({ ok: false, violations: [{ scope: 'user' }] });
+          return 'retryAtMs' in refused && refused.retryAtMs;
+        };
+        const endMs = Date.parse('2027-03-09T16:00:00Z');
+        expect(await retryAtMs(50, 'user', 'org')).toBe(endMs);
+        expect(await retryAtMs(5, 'user', 'team', 'org')).toBe(endMs);
+        // By then the credits of the team have ended with their window.
+        expect(await retryAtMs(6, 'user', 'team', 'org')).toBeNull();
+      });
     });
 
     describe('refunds', () => {

@@ -54,6 +54,9 @@ interface Real {
   readonly inFlight: Promise<Error | undefined>[];
 }
 
+const ROOTS = 3;
+const rootOf = ({ root }: Real, at: number): string => (at === 0 ? root : `${root}, ${at}`);
+
 interface Ref {
   readonly id: string;
   readonly generation?: number;
@@ -61,17 +64,20 @@ interface Ref {
 
 const told = ({ id, generation }: Ref): string => (generation === undefined ? id : `${id}#${generation}`);
 
-abstract class Step implements fc.AsyncCommand<BudgetModel, Real> {
+abstract class Step implements fc.AsyncCommand<BudgetModel[], Real> {
+  /** Which root it is about. All have the same scopes and ids. */
+  at = 0;
+
   check(): boolean {
     return true;
   }
 
-  async run(model: BudgetModel, real: Real): Promise<void> {
+  async run(models: BudgetModel[], real: Real): Promise<void> {
     real.steps++;
-    const expected = this.expect(model, real);
+    const expected = this.expect(models[this.at] as BudgetModel, real);
     const budgets = real.clients[real.client] as BudgetService;
     real.inFlight.push(
-      this.act(budgets, real)
+      this.act(budgets, { ...real, root: rootOf(real, this.at) })
         .then((result) => this.compare(result, expected))
         .then(
           () => undefined,
@@ -80,7 +86,7 @@ abstract class Step implements fc.AsyncCommand<BudgetModel, Real> {
     );
     // The calls are written to the connection one after the other.
     await nextTurn();
-    if (real.inFlight.length >= IN_FLIGHT) await settle(model, real);
+    if (real.inFlight.length >= IN_FLIGHT) await settle(models, real);
   }
 
   compare(result: unknown, expected: unknown): void {
@@ -100,17 +106,20 @@ async function answers(real: Real): Promise<void> {
  * Waits for the calls in flight. The next client continues at the same tick, after a read that shows it the
  * time.
  */
-async function settle(model: BudgetModel, real: Real): Promise<void> {
+async function settle(models: BudgetModel[], real: Real): Promise<void> {
   await answers(real);
   real.client = (real.client + 1) % real.clients.length;
-  real.setClock(model.nowMs);
+  real.setClock((models[0] as BudgetModel).nowMs);
   const budgets = real.clients[real.client] as BudgetService;
   await budgets.balance({ root: real.root, scope: SCOPES[0] as string });
-  const balances = await Promise.all(SCOPES.map((scope) => budgets.balance({ root: real.root, scope })));
-  expectLike(
-    balances,
-    SCOPES.map((scope) => model.balance(scope)),
-  );
+  for (const [at, model] of models.entries()) {
+    const root = rootOf(real, at);
+    const balances = await Promise.all(SCOPES.map((scope) => budgets.balance({ root, scope })));
+    expectLike(
+      balances,
+      SCOPES.map((scope) => model.balance(scope)),
+    );
+  }
 }
 
 /** Works as toMatchObject, and is a hundred times as fast where nothing differs. */
@@ -297,7 +306,9 @@ class Reap extends Step {
 }
 
 /** A whole body takes more than one step, and runs alone. */
-class Run implements fc.AsyncCommand<BudgetModel, Real> {
+class Run implements fc.AsyncCommand<BudgetModel[], Real> {
+  at = 0;
+
   constructor(
     readonly id: string,
     readonly scopes: string[],
@@ -305,10 +316,12 @@ class Run implements fc.AsyncCommand<BudgetModel, Real> {
     readonly end: BodyEnd,
   ) {}
   check = () => true;
-  async run(model: BudgetModel, real: Real): Promise<void> {
+  async run(models: BudgetModel[], real: Real): Promise<void> {
     real.steps++;
     await answers(real);
-    const { root, scale } = real;
+    const model = models[this.at] as BudgetModel;
+    const { scale } = real;
+    const root = rootOf(real, this.at);
     const { how, cost, noted } = this.end;
     const end = { how, cost: cost === undefined ? cost : cost * scale, noted: noted * scale };
     const expected = model.run(this.id, this.scopes, this.amount * scale, 7, end);
@@ -365,14 +378,15 @@ function outcomeOf(error: Error, how: string): object {
 const pick = (outcome: { ended?: string; reason?: string }): object =>
   outcome.reason === undefined ? { ended: outcome.ended } : { reason: outcome.reason };
 
-class Jump implements fc.AsyncCommand<BudgetModel, Real> {
+class Jump implements fc.AsyncCommand<BudgetModel[], Real> {
   constructor(readonly ticks: number) {}
   check = () => true;
-  async run(model: BudgetModel, real: Real): Promise<void> {
+  async run(models: BudgetModel[], real: Real): Promise<void> {
     real.steps++;
     await answers(real);
-    model.jump(this.ticks);
-    await settle(model, real);
+    if (models.every((model) => model.mayJump(this.ticks)))
+      for (const model of models) model.jump(this.ticks);
+    await settle(models, real);
   }
   toString = () => `jump ${this.ticks}`;
 }
@@ -436,8 +450,11 @@ const steps = [
   ref.map((each) => new Get(each)),
   runStep,
   fc.constant(new Reap()),
-  fc.oneof(fc.integer({ min: -2, max: 4 }), fc.constantFrom(16, 60)).map((n) => new Jump(n)),
 ];
+const inARoot = fc
+  .tuple(fc.constantFrom(0, 0, 0, 1, 2), fc.oneof(...steps))
+  .map(([at, step]) => Object.assign(step, { at }));
+const jump = fc.oneof(fc.integer({ min: -2, max: 4 }), fc.constantFrom(16, 60)).map((n) => new Jump(n));
 
 /** Shrinking a mismatch stops after this time. Otherwise the test would time out without a report. */
 const SHRINKING = { interruptAfterTimeLimit: TIMEOUT_MS / 4, markInterruptAsFailure: true };
@@ -451,11 +468,14 @@ async function keepsToTheModel(
   console.info(`budget model: SYNCGUARD_SEED=${seed} repeats this run`);
   let taken = 0;
   let run = 0;
-  const commands = fc.commands(steps, { maxCommands: STEPS_A_RUN, size: 'max' });
+  const commands = fc.commands([...steps.map(() => inARoot), jump], {
+    maxCommands: STEPS_A_RUN,
+    size: 'max',
+  });
   const property = fc.asyncProperty(commands, fc.boolean(), async (sequence, isBig) => {
     const scale = isBig ? 2 ** 36 : 1;
     const limits = limitsAt(scale);
-    const model = new BudgetModel(limits.map((each) => ({ ...each })));
+    const models = Array.from({ length: ROOTS }, () => new BudgetModel(limits.map((each) => ({ ...each }))));
     const options = resolveBudgetDefaults({
       limits: limits.map((each) => ({ ...each, period: parsePeriodKey(each.period) })),
       retentionMs: RETENTION_MS,
@@ -465,16 +485,17 @@ async function keepsToTheModel(
     const clients = backends.map((backend) => new BudgetService(backend, options));
     const real: Real = { clients, root: `run ${run++}`, scale, setClock, client: 0, steps: 0, inFlight: [] };
     const setup = async () => {
-      await settle(model, real);
-      return { model, real };
+      await settle(models, real);
+      return { model: models, real };
     };
     await fc.asyncModelRun(setup, sequence);
-    await settle(model, real);
-    expect(await (clients[0] as BudgetService).verify(real.root)).toEqual({
-      ok: true,
-      problems: [],
-      quarantined: [],
-    });
+    await settle(models, real);
+    for (let at = 0; at < ROOTS; at++)
+      expect(await (clients[0] as BudgetService).verify(rootOf(real, at))).toEqual({
+        ok: true,
+        problems: [],
+        quarantined: [],
+      });
     taken += real.steps;
   });
   for (let round = 0; taken < atLeast; round++)

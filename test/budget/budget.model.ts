@@ -84,10 +84,14 @@ export class BudgetModel {
     return FIRST_TICK_MS + this.tick * TICK_MS;
   }
 
-  jump(ticks: number): void {
-    // The clock goes back by a few ticks at most, so that no purged window opens again, and never over the end of an id.
+  /** The clock never goes back over the end of an id. */
+  mayJump(ticks: number): boolean {
     const toMs = this.nowMs + ticks * TICK_MS;
-    if ([...this.kept.values()].some(({ untilMs }) => untilMs > toMs && untilMs <= this.nowMs)) return;
+    return ![...this.kept.values()].some(({ untilMs }) => untilMs > toMs && untilMs <= this.nowMs);
+  }
+
+  /** The clock goes back by a few ticks at most, so that no purged window opens again. */
+  jump(ticks: number): void {
     this.tick = Math.max(this.latestTick - 2, 0, this.tick + ticks);
     this.latestTick = Math.max(this.latestTick, this.tick);
   }
@@ -290,23 +294,22 @@ export class BudgetModel {
    * ended by then, and nothing else was spent.
    */
   waitFor(scopes: string[], amount: number): { status: number; retryAfter: number | undefined } {
-    // The limits that are in the way. Another one may lose its credits with its window, which no answer can tell.
-    const windows = this.#windowsOf(scopes).filter((window) => {
-      const { available } = this.#balance(window);
-      return available !== 'unlimited' && available < amount;
-    });
-    const fitsAt = (atMs: number): boolean =>
-      windows.every((window) => {
-        const { limit, credits, committed } = this.#balance(window);
-        if (limit === 'unlimited') return true;
-        const isOver = window.endMs !== null && window.endMs <= atMs;
-        return amount <= (isOver ? limit : limit + credits - committed);
-      });
+    const windows = this.#windowsOf(scopes);
     const times = [this.nowMs + 1_000, ...windows.flatMap(({ endMs }) => endMs ?? [])].sort((a, b) => a - b);
-    const atMs = times.find(fitsAt);
+    const atMs = times.find((each) => this.#fitsAt(windows, amount, each, false));
     return atMs === undefined
       ? { status: 402, retryAfter: undefined }
       : { status: 429, retryAfter: (atMs - this.nowMs) / 1_000 };
+  }
+
+  /** Whether an amount fits at an instant. Until then nothing else is spent, and pending holds end or stay. */
+  #fitsAt(windows: readonly Window[], amount: number, atMs: number, holdsStay: boolean): boolean {
+    return windows.every((window) => {
+      const { limit, credits, committed, reserved } = this.#balance(window);
+      if (limit === 'unlimited') return true;
+      const isOver = window.endMs !== null && window.endMs <= atMs;
+      return amount <= (isOver ? limit : limit + credits - committed - (holdsStay ? reserved : 0));
+    });
   }
 
   #forget(field: string, amount: number): void {
@@ -485,12 +488,10 @@ export class BudgetModel {
         resetAtMs: window.endMs,
       };
     });
-    const spent = violations.filter(
-      ({ limit, credits, committed }) => (limit as number) + credits - committed < amount,
-    );
-    const blocking = spent.length > 0 ? spent : violations;
-    const helps = blocking.every(({ limit, resetAtMs }) => resetAtMs !== null && amount <= (limit as number));
-    const retryAtMs = helps ? Math.max(...blocking.map(({ resetAtMs }) => resetAtMs as number)) : null;
+    // Where only holds are in the way, it fits without them now.
+    const areHolds = this.#fitsAt(full, amount, this.nowMs, false);
+    const ends = windows.flatMap(({ endMs }) => endMs ?? []).sort((x, y) => x - y);
+    const retryAtMs = ends.find((atMs) => this.#fitsAt(windows, amount, atMs, areHolds)) ?? null;
     return { ok: false, reason: 'exceeded', violations, retryAtMs };
   }
 

@@ -2,7 +2,7 @@ import type { ConfiguredLimit, LimitedScope } from '../budget.backend.js';
 import { BudgetCalendar, periodKey } from '../budget.calendar.js';
 import { tooLarge, typeOf } from '../budget.limits.js';
 import { MAX_AMOUNT } from '../budget.bounds.js';
-import { availableOf, effectiveOf, exceeded, reaches } from '../budget.results.js';
+import { availableOf, effectiveOf, exceeded, isFull, reaches } from '../budget.results.js';
 import type {
   Amount,
   Balance,
@@ -127,12 +127,11 @@ export function coveredOf(tree: Tree, entries: readonly Entry[], amount: Amount)
  */
 export function exceededBy(tree: Tree, entries: readonly Entry[], requested: Amount): Exceeded | undefined {
   const balances = entries.map((entry) => balanceOf(tree, entry));
-  const isFull = ({ available }: Balance): boolean =>
-    requested !== 0 && available !== 'unlimited' && available < requested;
+  const full = balances.filter((balance) => isFull(balance, requested));
   for (const balance of balances)
-    if (!isFull(balance) && requested > MAX_AMOUNT - balance.committed - balance.reserved) throw tooLarge();
-  const full = balances.filter(isFull);
-  return full.length === 0 ? undefined : exceeded(full, requested, tree.nowMs);
+    if (!full.includes(balance) && requested > MAX_AMOUNT - balance.committed - balance.reserved)
+      throw tooLarge();
+  return full.length === 0 ? undefined : exceeded(balances, requested, tree.nowMs);
 }
 
 /**

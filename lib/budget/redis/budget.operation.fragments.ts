@@ -244,7 +244,7 @@ export const addAmount = (part: 'committed' | 'reserved'): string => /* lua */ `
 -- Reads: thresholds, format, gmatch, limits, limitOf, match, isNewer, amount, split, ends, names, now.
 -- Changes: packed.
 -- Sets: crossed${part === 'committed' ? ', isAtMax' : ''}.
-local full, stops${part === 'committed' ? ', isAtMax' : ''}
+local after, isFull${part === 'committed' ? ', isAtMax' : ''} = {}, false
 for i, limit in ipairs(limitOf) do
   local committed, reserved, credits, rest = match(packed[i], '^1 (%d+) (%d+) (%d+)( %d+ %S+)$')
   if not committed then ${unreadable('packed[i]')} end
@@ -252,9 +252,7 @@ for i, limit in ipairs(limitOf) do
     -- By subtraction, which is exact where it decides: a sum of three may be rounded.
     local wanted = tonumber(amount)
     if limit ~= 'u' and wanted > 0 and wanted > ${effective('limit', 'credits')} - committed - reserved then
-      full, stops = full or { {}, {}, {}, {} }, stops or split(ends)
-      local n = #full[1] + 1
-      full[1][n], full[2][n], full[3][n], full[4][n] = names[i], stops[i], limit, packed[i]
+      isFull = true
     elseif wanted > ${MAX_AMOUNT} - committed - reserved then
       return { 'too_large' }
     end
@@ -262,12 +260,12 @@ for i, limit in ipairs(limitOf) do
   ${part} = ${part} + amount
   ${part === 'committed' ? `if committed > ${MAX_AMOUNT} then committed, isAtMax = ${MAX_AMOUNT}, true end` : ''}
   ${part} = format('%.0f', ${part})
-  packed[i] = '1 ' .. committed .. ' ' .. reserved .. ' ' .. credits .. rest
+  after[i] = '1 ' .. committed .. ' ' .. reserved .. ' ' .. credits .. rest
 end
-if full then
-  for i = 1, 4 do full[i] = table.concat(full[i], ';') end
-  return { 'exceeded', amount, now, unpack(full) }
+if isFull then
+  return { 'exceeded', amount, now, ${ENTRY_LISTS} }
 end
+packed = after
 local crossed = '-'
 ${findCrossed('amount')}`;
 
