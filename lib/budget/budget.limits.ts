@@ -1,4 +1,4 @@
-import { SyncGuardConfigError } from '../core/errors.js';
+import { SyncGuardConfigError, SyncGuardError } from '../core/errors.js';
 import { integer, invalidOption, knownOptions } from '../core/validate.js';
 import type { ConfiguredLimit, LimitedScope } from './budget.backend.js';
 import { periodKey, validatePeriod } from './budget.calendar.js';
@@ -106,7 +106,7 @@ function asConfigError<T>(check: () => T): T {
   try {
     return check();
   } catch (error) {
-    if (error instanceof BudgetInputError) throw new SyncGuardConfigError(error.message, { cause: error });
+    if (error instanceof SyncGuardError) throw new SyncGuardConfigError(error.message, { cause: error });
     throw error;
   }
 }

@@ -97,14 +97,13 @@ export class BudgetReaper {
 
 /** Reaps a root until at most `max` holds and records are processed. */
 export async function reapUpTo(
-  max: number,
+  request: ReapRequest,
   backend: BudgetBackend,
-  request: Omit<ReapRequest, 'max' | 'onLate'>,
   onFound: OnFound,
 ): Promise<ReapResult> {
   const expired: string[] = [];
   let purged = 0;
-  for (let left = max; left > 0; left -= REAP_BATCH) {
+  for (let left = request.max; left > 0; left -= REAP_BATCH) {
     const step = await reapBatch(backend, { ...request, max: Math.min(left, REAP_BATCH) }, onFound);
     expired.push(...step.expired);
     purged += step.purged;

@@ -3,11 +3,11 @@ import { BackgroundRetries, retried } from '../core/background-retries.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { StreamProgress } from '../method/wrap-method.js';
 import { shownHash } from '../core/keys.js';
-import { duration } from '../core/validate.js';
+import { callOptions, invalidOption } from '../core/validate.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { ReserveOutcome } from './budget.backend.js';
 import { answerOf } from './budget.results.js';
-import { type BodyEnd, ON_THROW, type OnThrow, settlementOf } from './budget.settlement.js';
+import { type BodyEnd, checkSettling, type OnThrow, SETTLING, settlementOf } from './budget.settlement.js';
 import type {
   AbortResult,
   Amount,
@@ -19,20 +19,10 @@ import type {
   Reserved,
   ReserveOptions,
 } from './budget.types.js';
-import {
-  checked,
-  checkedOptions,
-  DEFAULT_TTL_MS,
-  validateFunction,
-  validateIdTtl,
-  validateOneOf,
-} from './budget.validate.js';
+import { checked, DEFAULT_TTL_MS } from './budget.validate.js';
 import { CostNotes, type CurrentHold, runOn, withNotes } from './current-hold.js';
 
-const RUN_OPTIONS = [
-  ...(['root', 'scopes', 'amount', 'id', 'ttlMs', 'meta'] as const),
-  ...(['actual', 'overage', 'onThrow', 'idTtlMs', 'maxHoldMs'] as const),
-] as const;
+const RUN_OPTIONS = ['root', 'scopes', 'amount', 'id', 'meta', ...SETTLING] as const;
 /** How long settling is retried in the background. By default an operation is remembered for as long. */
 const SETTLE_WITHIN_MS = 15 * 60_000;
 
@@ -130,13 +120,10 @@ export class BudgetRuns {
     options: RunOptions<T>,
     facts: BodyFacts = { args: [options] },
   ): Promise<T> {
-    validateFunction('run(fn, options): fn', fn);
-    const { actual, overage, onThrow, idTtlMs, maxHoldMs } = checkedOptions(options, RUN_OPTIONS);
-    validateIdTtl(idTtlMs, 0);
-    if (maxHoldMs !== undefined) checked(() => duration('maxHoldMs', maxHoldMs));
-    if (actual !== undefined) validateFunction('actual', actual);
-    if (overage !== undefined) validateOneOf('overage', overage, ['record', 'cap']);
-    if (onThrow !== undefined && typeof onThrow !== 'function') validateOneOf('onThrow', onThrow, ON_THROW);
+    checked(() => {
+      if (typeof fn !== 'function') throw invalidOption('run(fn, options): fn', 'a function', fn);
+      checkSettling(callOptions<RunOptions<T>>(options, RUN_OPTIONS));
+    });
     const run = this.#run(fn, options, facts);
     this.#running.add(run);
     try {

@@ -1,6 +1,6 @@
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
 import { shownHash } from '../core/keys.js';
-import { boolean, type CallOptions, refuseAborted } from '../core/validate.js';
+import { type CallOptions, duration, refuseAborted, userKey } from '../core/validate.js';
 import type {
   BudgetBackend,
   LimitedScope,
@@ -41,7 +41,6 @@ import type {
   VerifyResult,
 } from './budget.types.js';
 import * as check from './budget.validate.js';
-import { checkedOptions } from './budget.validate.js';
 import type { CurrentHold } from './current-hold.js';
 
 /**
@@ -96,9 +95,8 @@ export class BudgetService implements OnModuleDestroy {
    * shuts down.
    */
   async reserve(options: ReserveOptions): Promise<ReserveResult> {
-    const { renew = false } = checkedOptions(options, check.RESERVE_OPTIONS);
-    const isRenewed = check.checked(() => boolean('renew', renew));
-    return (await this.#reserve(options, isRenewed ? 'renew' : 'reserve')) as ReserveResult;
+    const mode = check.validateRenew(options) ? 'renew' : 'reserve';
+    return (await this.#reserve(options, mode)) as ReserveResult;
   }
 
   /**
@@ -109,15 +107,7 @@ export class BudgetService implements OnModuleDestroy {
    * @param actual - the amount that was really spent
    */
   async finalize(ref: BudgetRef, actual: Amount, options: FinalizeOptions = {}): Promise<FinalizeResult> {
-    const valid = check.validateRef(ref, options, ['overage', 'late', 'idTtlMs']);
-    const { overage = 'record', late = 'record', idTtlMs } = options;
-    // Here and where each call passes, `Object.assign` takes a tenth of the time of a spread.
-    const request = Object.assign(valid, {
-      actual: check.validateAmount('actual', actual),
-      overage: check.validateOneOf('overage', overage, ['record', 'cap', 'reject']),
-      late: check.validateOneOf('late', late, ['record', 'if-available', 'reject']),
-      idTtlMs: check.validateIdTtl(idTtlMs, this.#idTtlMs),
-    });
+    const request = check.validateFinalize(ref, actual, options, this.#idTtlMs);
     this.#reaper?.touch(request.root);
     return this.#exact(request, await this.#runs.settle(request, () => this.#backend.finalize(request)));
   }
@@ -133,7 +123,7 @@ export class BudgetService implements OnModuleDestroy {
 
   /** Sets the remaining life of a hold, in ms, 1 to 2^31 - 1. Never revives an expired hold. */
   async extend(ref: BudgetRef, ttlMs: number, options: CallOptions = {}): Promise<ExtendHoldResult> {
-    return this.#backend.extend({ ...check.validateRef(ref, options), ttlMs: check.validateTtl(ttlMs) });
+    return this.#backend.extend(check.validateRef(ref, options, () => ({ ttlMs: duration('ttlMs', ttlMs) })));
   }
 
   /** Commits an amount in one step, for a cost that is known in advance. */
@@ -149,11 +139,10 @@ export class BudgetService implements OnModuleDestroy {
     refundId: string,
     options: CallOptions = {},
   ): Promise<RefundResult> {
-    const request = {
-      ...check.validateRef(ref, options),
+    const request = check.validateRef(ref, options, () => ({
       amount: check.validateAmount('amount', amount),
-      refundId: check.validateId(refundId, 'refundId'),
-    };
+      refundId: userKey(refundId, 'refundId'),
+    }));
     return this.#exact(request, await this.#backend.refund(request));
   }
 
@@ -171,11 +160,10 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /** Returns the open windows of a scope, one balance for each period. */
-  async balance(options: { root?: string; scope: string; signal?: AbortSignal }): Promise<Balance[]> {
-    const { signal } = checkedOptions(options, ['root', 'scope']);
-    const root = check.validateRoot(options.root);
-    const [scope] = await this.#limitsOf(root, [check.validateScope('scope', options.scope)]);
-    return this.#backend.balance({ root, scope: scope as LimitedScope, signal });
+  async balance(options: Pick<SetLimitOptions, 'root' | 'scope' | 'signal'>): Promise<Balance[]> {
+    const { scopes, ...request } = check.validateBalance(options);
+    const [scope] = await this.#limitsOf(request.root, scopes);
+    return this.#backend.balance({ ...request, scope: scope as LimitedScope });
   }
 
   /** Returns the record of an operation. Null if there is none, or if it ended more than `retentionMs` ago. */
@@ -188,24 +176,16 @@ export class BudgetService implements OnModuleDestroy {
    * least once.
    */
   async list(options: BudgetListOptions = {}): Promise<BudgetListResult> {
-    const given = checkedOptions(options, ['root', 'state', 'scope', 'cursor', 'limit']);
-    const { state, cursor = null, limit = 100, signal } = given;
-    const root = check.validateRoot(given.root);
-    if (state !== undefined)
-      check.validateOneOf('state', state, ['pending', 'finalized', 'aborted', 'expired']);
-    const scope = given.scope === undefined ? undefined : check.validateScope('scope', given.scope);
-    const range = { cursor: check.validateCursor(cursor), limit: check.validateCount('limit', limit, 1_000) };
-    const page = await this.#backend.list({ root, ...range, signal });
+    const { state, scope, page } = check.validateList(options);
+    const { records, cursor } = await this.#backend.list(page);
     const isAsked = (record: BudgetRecord): boolean =>
       (state ?? record.state) === record.state && (scope === undefined || record.scopes.includes(scope));
-    return { records: page.records.filter(isAsked), cursor: page.cursor };
+    return { records: records.filter(isAsked), cursor };
   }
 
   /** Deletes old records and returns the holds that expired. Needed only with `reaper: false`. */
   async reap(options: ReapOptions = {}): Promise<ReapResult> {
-    const { signal, max = 1_000 } = checkedOptions(options, ['root', 'max']);
-    const request = { root: check.validateRoot(options.root), signal };
-    return reapUpTo(check.validateCount('max', max, 100_000), this.#backend, request, this.#onFound);
+    return reapUpTo(check.validateReap(options), this.#backend, this.#onFound);
   }
 
   /**
@@ -214,9 +194,7 @@ export class BudgetService implements OnModuleDestroy {
    * read, so that what that had reserved is free again.
    */
   async verify(root?: string, options: VerifyOptions = {}): Promise<VerifyResult> {
-    const { signal, repair } = checkedOptions(options, ['repair']);
-    if (repair !== undefined) check.checked(() => boolean('repair', repair));
-    return this.#backend.verify({ root: check.validateRoot(root), repair, signal });
+    return this.#backend.verify(check.validateVerify(root, options));
   }
 
   /**
@@ -262,7 +240,7 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   async #reserve(options: Omit<ReserveOptions, 'renew'>, mode: ReserveMode): Promise<ReserveOutcome> {
-    const valid = check.validateReserve(options, mode);
+    const valid = Object.assign(check.validateReserve(options), { mode });
     if (this.#isShuttingDown) {
       const message = 'The app is shutting down, so nothing new is reserved.';
       throw new BudgetUnavailableError({ code: 'ServiceUnavailable', message });

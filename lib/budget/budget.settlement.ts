@@ -1,4 +1,6 @@
+import { duration, integer, invalidOption, oneOf } from '../core/validate.js';
 import type { StreamProgress } from '../method/wrap-method.js';
+import { LIFETIME_IDS_MS } from './budget.bounds.js';
 import type { Amount } from './budget.types.js';
 import { validateAmount } from './budget.validate.js';
 import { type CostNotes, type CurrentHold, runOn } from './current-hold.js';
@@ -105,4 +107,18 @@ async function actualOf({ actual, hold }: BodyEnd, result: unknown): Promise<Amo
   return validateAmount('actual(result)', cost);
 }
 
-export const ON_THROW = ['auto', 'abort', 'finalize-estimate'] as const;
+/** The options by which a body is settled, of `run()` and of `@WithBudget()`. */
+export const SETTLING = ['ttlMs', 'actual', 'overage', 'onThrow', 'idTtlMs', 'maxHoldMs'] as const;
+
+/** @param place - what stands before the name of an option in an error */
+export function checkSettling(given: Partial<Record<(typeof SETTLING)[number], unknown>>, place = ''): void {
+  const { ttlMs, actual, overage, onThrow, idTtlMs, maxHoldMs } = given;
+  if (ttlMs !== undefined) duration(`${place}ttlMs`, ttlMs);
+  if (maxHoldMs !== undefined) duration(`${place}maxHoldMs`, maxHoldMs);
+  if (idTtlMs !== undefined) integer(`${place}idTtlMs`, idTtlMs, 1, LIFETIME_IDS_MS);
+  if (actual !== undefined && typeof actual !== 'function')
+    throw invalidOption(`${place}actual`, 'a function of the result', actual);
+  if (overage !== undefined) oneOf(`${place}overage`, overage, ['record', 'cap']);
+  if (onThrow !== undefined && typeof onThrow !== 'function')
+    oneOf(`${place}onThrow`, onThrow, ['auto', 'abort', 'finalize-estimate']);
+}

@@ -163,7 +163,7 @@ export interface Exceeded {
   /** The limits that have no room. */
   readonly violations: readonly Violation[];
   /**
-   * When the request fits again without any other change: the latest end of the windows that are full. Null
+   * When the request fits again without any other change: the first end of a window at which every limit has room. Null
    * if waiting does not help, because a limit is for a lifetime or is smaller than the request.
    */
   readonly retryAtMs: number | null;
@@ -454,9 +454,7 @@ export interface SetLimitOptions extends Omit<CreditOptions, 'amount' | 'id'> {
 }
 
 /** Options of `list()`. */
-export interface BudgetListOptions {
-  /** The tenant. Default: `'default'`. */
-  root?: string;
+export interface BudgetListOptions extends Pick<ReserveOptions, 'root' | 'signal'> {
   /** Only operations in this state. Default: all. */
   state?: HoldState;
   /** Only operations of this scope. Default: all. */
@@ -465,16 +463,10 @@ export interface BudgetListOptions {
   cursor?: string | null;
   /** About how many operations to read, 1 to 1,000. A page may have fewer or a few more. Default: 100. */
   limit?: number;
-  /** Aborts the call. */
-  signal?: AbortSignal;
 }
 
 /** Options of `reap()`. */
-export interface ReapOptions {
-  /** The tenant. Default: `'default'`. */
-  root?: string;
+export interface ReapOptions extends Pick<ReserveOptions, 'root' | 'signal'> {
   /** How many holds and records to process at most, 1 to 100,000. Default: 1,000. */
   max?: number;
-  /** Aborts the call. */
-  signal?: AbortSignal;
 }

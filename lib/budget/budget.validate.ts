@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { SyncGuardError } from '../core/errors.js';
 import {
+  boolean,
   describe,
   type CallOptions,
   callOptions,
@@ -11,32 +12,31 @@ import {
   oneOf,
   userKey,
 } from '../core/validate.js';
-import type {
-  ChargeRequest,
-  CreditRequest,
-  HoldRequest,
-  ReserveMode,
-  ReserveRequest,
-  SetLimitRequest,
-} from './budget.backend.js';
+import type { FinalizeRequest, HoldRequest } from './budget.backend.js';
+import { LIFETIME_IDS_MS, MAX_AMOUNT } from './budget.bounds.js';
 import { validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
 import { answerOf } from './budget.results.js';
-import { LIFETIME_IDS_MS, MAX_AMOUNT } from './budget.bounds.js';
 import type {
   Amount,
+  BudgetListOptions,
   BudgetRef,
   ChargeOptions,
   CreditOptions,
-  Period,
+  FinalizeOptions,
+  ReapOptions,
   ReserveOptions,
   SetLimitOptions,
+  VerifyOptions,
 } from './budget.types.js';
 
 export const MAX_SCOPES = 32;
 export const MAX_META_BYTES = 1_024;
 export const DEFAULT_ROOT = 'default';
 export const DEFAULT_TTL_MS = 60_000;
+
+/** Stands for a missing nonce. A call with it finds a hold, whatever nonce the hold has. */
+export const ANY_NONCE = '-';
 
 /** Runs the checks of a call. Their errors leave as BudgetInputError. */
 export const { checked } = leavingAs((error) =>
@@ -45,11 +45,7 @@ export const { checked } = leavingAs((error) =>
     : (error as Error),
 );
 
-/** Checks the options of a call. Missing options and misspelt names throw BudgetInputError. */
-export const checkedOptions = <Options extends CallOptions>(
-  options: Options,
-  known: readonly Exclude<keyof Options & string, 'signal'>[],
-): Options => checked(() => callOptions(options, known));
+// The checks of one argument. They are called within `checked`, or by those who name the error themselves.
 
 export function validateAmount(name: string, amount: unknown): Amount {
   if (Number.isSafeInteger(amount) && (amount as number) >= 0) return amount as number;
@@ -68,12 +64,14 @@ export const validateLimit = (name: string, limit: unknown): Amount | 'unlimited
   limit === 'unlimited' ? limit : validateAmount(name, limit);
 
 export function validateScope(name: string, scope: unknown): string {
-  const valid = validateName(name, scope);
+  const valid = userKey(scope, name);
   if (/^[^:]+(:.+)?$/s.test(valid)) return valid;
   throw new BudgetInputError(`${name} must be "type" or "type:id", got ${describe(scope)}.`);
 }
 
-export function validateScopes(scopes: unknown): string[] {
+const validateIdTtl = (idTtlMs: unknown): number => integer('idTtlMs', idTtlMs, 1, LIFETIME_IDS_MS);
+
+function scopesOf(scopes: unknown): string[] {
   if (!Array.isArray(scopes) || scopes.length === 0 || scopes.length > MAX_SCOPES)
     throw new BudgetInputError(
       `scopes must be a list of 1 to ${MAX_SCOPES} scopes, got ${describe(scopes)}.`,
@@ -88,62 +86,32 @@ export function validateScopes(scopes: unknown): string[] {
   return valid;
 }
 
-export const validateRoot = (root: unknown): string =>
-  root === undefined ? DEFAULT_ROOT : validateName('root', root);
+const rootOf = (root: unknown): string => (root === undefined ? DEFAULT_ROOT : userKey(root, 'root'));
 
-export const validateId = (id: unknown, name = 'id'): string => validateName(name, id);
-
-/** A request whose scopes have no limits yet. */
-type Unlimited<Request> = Omit<Request, 'scopes'> & { readonly scopes: readonly string[] };
-
-export function validateRef<Options extends CallOptions>(
-  ref: BudgetRef,
-  options: Options,
-  known: readonly Exclude<keyof Options & string, 'signal'>[] = [],
-): HoldRequest {
-  const { signal } = checkedOptions(options, known);
+function refOf(ref: BudgetRef, signal: AbortSignal | undefined): HoldRequest {
   if (typeof ref !== 'object' || ref === null)
     throw new BudgetInputError(
       `ref must be a result of reserve or charge, or { root?, id }, got ${describe(ref)}.`,
     );
   const { root, id, generation } = ref;
   return {
-    root: validateRoot(root),
-    id: validateId(id),
-    generation: generation === undefined ? 0 : validateCount('generation', generation, 2 ** 53 - 1),
+    root: rootOf(root),
+    id: userKey(id, 'id'),
+    generation: generation === undefined ? 0 : integer('generation', generation, 1, MAX_AMOUNT),
     nonce: answerOf(ref)?.nonce ?? ANY_NONCE,
     signal,
   };
 }
 
-export const validateCallPeriod = (period: unknown): Period =>
-  checked(() => validatePeriod('period', period));
-
-export const validateIdTtl = (idTtlMs: unknown, usual: number): number =>
-  idTtlMs === undefined ? usual : checked(() => integer('idTtlMs', idTtlMs, 1, LIFETIME_IDS_MS));
-
-export const validateTtl = (ttlMs: unknown): number => checked(() => duration('ttlMs', ttlMs));
-
-export const validateCount = (name: string, value: unknown, max: number): number =>
-  checked(() => integer(name, value, 1, max));
-
-export const validateOneOf = <const T>(name: string, value: unknown, values: readonly T[]): T =>
-  checked(() => oneOf(name, value, values));
-
-export function validateFunction(name: string, value: unknown): void {
-  if (typeof value !== 'function')
-    throw new BudgetInputError(`${name} must be a function, got ${describe(value)}.`);
-}
-
 /** Returns the cursor of a page: null, or an unsigned 64-bit integer from Redis. */
-export function validateCursor(cursor: unknown): string | null {
+function cursorOf(cursor: unknown): string | null {
   if (cursor === null) return cursor;
   if (typeof cursor === 'string' && /^\d{1,20}$/.test(cursor) && BigInt(cursor) < 2n ** 64n) return cursor;
   throw new BudgetInputError('cursor must be null or the cursor of the previous page.');
 }
 
 /** Returns a JSON value as text, or '' if there is none. */
-export function validateMeta(meta: unknown): string {
+function metaOf(meta: unknown): string {
   if (meta === undefined) return '';
   const json = jsonOf(meta);
   if (json !== undefined && Buffer.byteLength(json) <= MAX_META_BYTES) return json;
@@ -152,69 +120,123 @@ export function validateMeta(meta: unknown): string {
   );
 }
 
-const validateName = (name: string, value: unknown): string => checked(() => userKey(value, name));
+// The checks of each call. `Object.assign` takes a tenth of the time of a spread.
 
-export const RESERVE_OPTIONS = ['root', 'scopes', 'amount', 'id', 'renew', 'ttlMs', 'meta'] as const;
+export const validateRenew = (options: ReserveOptions): boolean =>
+  checked(() => {
+    const known = ['root', 'scopes', 'amount', 'id', 'renew', 'ttlMs', 'meta'] as const;
+    return boolean('renew', callOptions(options, known).renew ?? false);
+  });
 
-export function validateReserve(
-  { root, scopes, amount, id, ttlMs = DEFAULT_TTL_MS, meta, signal }: Omit<ReserveOptions, 'renew'>,
-  mode: ReserveMode,
-): Unlimited<ReserveRequest> {
-  return {
-    root: validateRoot(root),
-    scopes: validateScopes(scopes),
-    amount: validateAmount('amount', amount),
-    id: id === undefined ? randomUUID() : validateId(id),
-    ttlMs: validateTtl(ttlMs),
-    meta: validateMeta(meta),
-    mode,
-    nonce: id === undefined ? ANY_NONCE : randomUUID(),
-    signal,
-  };
-}
+const spendingOf = ({ root, scopes, amount, signal }: Omit<ReserveOptions, 'id'>) => ({
+  root: rootOf(root),
+  scopes: scopesOf(scopes),
+  amount: validateAmount('amount', amount),
+  signal,
+});
 
-export function validateCharge(options: ChargeOptions, usualIdTtlMs: number): Unlimited<ChargeRequest> {
-  const names = ['root', 'scopes', 'amount', 'id', 'mode', 'idTtlMs'] as const;
-  const { root, scopes, amount, id, mode = 'enforce', idTtlMs, signal } = checkedOptions(options, names);
-  return {
-    root: validateRoot(root),
-    scopes: validateScopes(scopes),
-    amount: validateAmount('amount', amount),
-    id: validateId(id),
-    mode: validateOneOf('mode', mode, ['enforce', 'record']),
-    idTtlMs: validateIdTtl(idTtlMs, usualIdTtlMs),
-    signal,
-  };
-}
+export const validateReserve = (options: ReserveOptions) =>
+  checked(() => {
+    const { id, ttlMs = DEFAULT_TTL_MS, meta } = options;
+    return Object.assign(spendingOf(options), {
+      id: id === undefined ? randomUUID() : userKey(id, 'id'),
+      ttlMs: duration('ttlMs', ttlMs),
+      meta: metaOf(meta),
+      nonce: id === undefined ? ANY_NONCE : randomUUID(),
+    });
+  });
 
-export function validateCredit(
-  options: CreditOptions,
-): Unlimited<Omit<CreditRequest, 'scope'>> & { readonly period: Period } {
-  const names = ['root', 'scope', 'period', 'amount', 'id'] as const;
-  const { root, scope, period, amount, id, signal } = checkedOptions(options, names);
-  return {
-    root: validateRoot(root),
-    scopes: [validateScope('scope', scope)],
-    period: validateCallPeriod(period),
-    amount: validateAmount('amount', amount),
-    id: validateId(id),
-    signal,
-  };
-}
+export const validateCharge = (options: ChargeOptions, usualIdTtlMs: number) =>
+  checked(() => {
+    const given = callOptions(options, ['root', 'scopes', 'amount', 'id', 'mode', 'idTtlMs']);
+    return Object.assign(spendingOf(given), {
+      id: userKey(given.id, 'id'),
+      mode: oneOf('mode', given.mode ?? 'enforce', ['enforce', 'record']),
+      idTtlMs: validateIdTtl(given.idTtlMs ?? usualIdTtlMs),
+    });
+  });
 
-export function validateSetLimit(
-  options: SetLimitOptions,
-): Unlimited<Omit<SetLimitRequest, 'scope'>> & { readonly period: Period } {
-  const names = ['root', 'scope', 'period', 'limit'] as const;
-  const { root, scope, period, limit, signal } = checkedOptions(options, names);
-  return {
-    root: validateRoot(root),
-    scopes: [validateScope('scope', scope)],
-    period: validateCallPeriod(period),
-    limit: limit === null ? null : validateLimit('limit', limit),
-    signal,
-  };
-}
+/** Checks a call about an operation, and its other arguments by `others`. */
+export const validateRef = <Others extends object>(
+  ref: BudgetRef,
+  options: CallOptions,
+  others = (): Others => ({}) as Others,
+) => checked(() => Object.assign(refOf(ref, callOptions(options, []).signal), others()));
 
-/** Stands for a missing nonce. A call with it finds a hold, whatever nonce the hold has. */
-export const ANY_NONCE = '-';
+export const validateFinalize = (
+  ref: BudgetRef,
+  actual: Amount,
+  options: FinalizeOptions,
+  usualIdTtlMs: number,
+): FinalizeRequest =>
+  checked(() => {
+    const { overage, late, idTtlMs, signal } = callOptions(options, ['overage', 'late', 'idTtlMs']);
+    return Object.assign(refOf(ref, signal), {
+      actual: validateAmount('actual', actual),
+      overage: oneOf('overage', overage ?? 'record', ['record', 'cap', 'reject']),
+      late: oneOf('late', late ?? 'record', ['record', 'if-available', 'reject']),
+      idTtlMs: validateIdTtl(idTtlMs ?? usualIdTtlMs),
+    });
+  });
+
+const scopeOf = ({ root, scope, signal }: Pick<SetLimitOptions, 'root' | 'scope' | 'signal'>) => ({
+  root: rootOf(root),
+  scopes: [validateScope('scope', scope)],
+  signal,
+});
+
+export const validateCredit = (options: CreditOptions) =>
+  checked(() => {
+    const given = callOptions(options, ['root', 'scope', 'period', 'amount', 'id']);
+    return Object.assign(scopeOf(given), {
+      period: validatePeriod('period', given.period),
+      amount: validateAmount('amount', given.amount),
+      id: userKey(given.id, 'id'),
+    });
+  });
+
+export const validateSetLimit = (options: SetLimitOptions) =>
+  checked(() => {
+    const given = callOptions(options, ['root', 'scope', 'period', 'limit']);
+    return Object.assign(scopeOf(given), {
+      period: validatePeriod('period', given.period),
+      limit: given.limit === null ? null : validateLimit('limit', given.limit),
+    });
+  });
+
+export const validateBalance = (options: Pick<SetLimitOptions, 'root' | 'scope' | 'signal'>) =>
+  checked(() => scopeOf(callOptions(options, ['root', 'scope'])));
+
+export const validateList = (options: BudgetListOptions) =>
+  checked(() => {
+    const {
+      root,
+      state,
+      scope,
+      cursor = null,
+      limit = 100,
+      signal,
+    } = callOptions(options, [...(['root', 'state', 'scope', 'cursor', 'limit'] as const)]);
+    return {
+      state: state && oneOf('state', state, ['pending', 'finalized', 'aborted', 'expired']),
+      scope: scope === undefined ? undefined : validateScope('scope', scope),
+      page: {
+        root: rootOf(root),
+        cursor: cursorOf(cursor),
+        limit: integer('limit', limit, 1, 1_000),
+        signal,
+      },
+    };
+  });
+
+export const validateReap = (options: ReapOptions) =>
+  checked(() => {
+    const { root, max = 1_000, signal } = callOptions(options, ['root', 'max']);
+    return { root: rootOf(root), max: integer('max', max, 1, 100_000), signal };
+  });
+
+export const validateVerify = (root: string | undefined, options: VerifyOptions) =>
+  checked(() => {
+    const { repair = false, signal } = callOptions(options, ['repair']);
+    return { root: rootOf(root), repair: boolean('repair', repair), signal };
+  });

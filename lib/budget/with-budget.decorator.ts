@@ -10,15 +10,14 @@ import {
 } from '../method/replace-method.js';
 import { hangUpParameter } from '../transport/hang-up.decorator.js';
 import { SyncGuardConfigError } from '../core/errors.js';
-import { describe, duration, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
+import { describe, invalidOption, knownOptions, userKey } from '../core/validate.js';
 import { BudgetInputError } from './budget.errors.js';
-import { LIFETIME_IDS_MS } from './budget.bounds.js';
 import { idleMsOf } from './budget.options.js';
 import type { RunOptions } from './budget.runs.js';
 import type { BudgetService } from './budget.service.js';
-import { ON_THROW } from './budget.settlement.js';
+import { checkSettling, SETTLING } from './budget.settlement.js';
 import type { Amount } from './budget.types.js';
-import { DEFAULT_TTL_MS, validateAmount, validateId } from './budget.validate.js';
+import { checked, DEFAULT_TTL_MS, validateAmount } from './budget.validate.js';
 
 const logger = new Logger('SyncGuard');
 
@@ -139,7 +138,7 @@ export function WithBudget<
           ...rest,
           root: typeof root === 'function' ? named(method, 'root', root(...(args as RootArgs))) : root,
           scopes: named(method, 'scopes', scopes(...(args as ScopeArgs))),
-          id: id && logged(method, () => optionalId(id(...(args as IdArgs)))),
+          id: id && optionalId(method, id(...(args as IdArgs))),
           amount,
           actual: actual && ((result) => actual(result as never, ...(args as ActualArgs))),
         };
@@ -157,29 +156,21 @@ export function WithBudget<
   return decorate as BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, IdArgs, Result>;
 }
 
-const NAMES = [
-  ...(['root', 'scopes', 'estimate', 'actual', 'id'] as const),
-  ...(['ttlMs', 'idTtlMs', 'maxHoldMs', 'idleMs', 'overage', 'onThrow'] as const),
-] as const;
-
 function validateOptions(options: unknown): void {
-  const given = knownOptions('@WithBudget()', options ?? null, NAMES);
-  for (const name of ['scopes', 'estimate'] as const)
-    if (typeof given[name] !== 'function')
-      throw invalidOption(`@WithBudget().${name}`, 'a function of the arguments', given[name]);
-  if (given.actual !== undefined && typeof given.actual !== 'function')
-    throw invalidOption('@WithBudget().actual', 'a function of the result and the arguments', given.actual);
-  if (given.id !== undefined && typeof given.id !== 'function')
-    throw invalidOption('@WithBudget().id', 'a function of the arguments', given.id);
-  if (given.root !== undefined && typeof given.root !== 'string' && typeof given.root !== 'function')
-    throw invalidOption('@WithBudget().root', 'a string or a function of the arguments', given.root);
-  if (given.ttlMs !== undefined) duration('@WithBudget().ttlMs', given.ttlMs);
-  if (given.maxHoldMs !== undefined) duration('@WithBudget().maxHoldMs', given.maxHoldMs);
+  const names = ['root', 'scopes', 'estimate', 'id', 'idleMs', ...SETTLING] as const;
+  const given = knownOptions('@WithBudget()', options ?? null, names);
+  const { scopes, estimate, root, id } = given;
+  refuseOther('scopes', scopes);
+  refuseOther('estimate', estimate);
+  if (id !== undefined) refuseOther('id', id);
+  if (root !== undefined && typeof root !== 'string') refuseOther('root', root, 'a string or a function');
   if (given.idleMs !== undefined) idleMsOf('@WithBudget().idleMs', given.idleMs);
-  if (given.idTtlMs !== undefined) integer('@WithBudget().idTtlMs', given.idTtlMs, 1, LIFETIME_IDS_MS);
-  if (given.overage !== undefined) oneOf('@WithBudget().overage', given.overage, ['record', 'cap']);
-  if (given.onThrow !== undefined && typeof given.onThrow !== 'function')
-    oneOf('@WithBudget().onThrow', given.onThrow, ON_THROW);
+  checkSettling(given, '@WithBudget().');
+}
+
+function refuseOther(name: string, value: unknown, what = 'a function'): void {
+  if (typeof value !== 'function')
+    throw invalidOption(`@WithBudget().${name}`, `${what} of the arguments`, value);
 }
 
 const isName = (value: unknown): boolean => typeof value === 'string' && value !== '';
@@ -197,8 +188,8 @@ function named<T>(method: string, option: 'root' | 'scopes', value: T): T {
   throw new SyncGuardConfigError('The budget of this call could not be determined.');
 }
 
-const optionalId = (id: unknown): string | undefined =>
-  id === undefined ? undefined : validateId(id, 'the id');
+const optionalId = (method: string, id: unknown): string | undefined =>
+  id === undefined ? undefined : logged(method, () => checked(() => userKey(id, 'the id')));
 
 /** Runs the check of an argument. Its error is shown to clients, so the log and not the error names the method. */
 function logged<T>(method: string, check: () => T): T {
