@@ -1,7 +1,7 @@
 // Changes lib/ in small ways, and looks whether a test sees it: `npm run test:mutants [-- --seed=N] [room ...]`.
 // A run takes some lines of each room by chance, which the seed tells again, and runs the room's own suites against each mutant.
 // It prints the score and the survivors: each is a missing test, or code that is not needed, or a change that changes nothing.
-import { readdirSync, readFileSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join, relative, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import { Stryker } from '@stryker-mutator/core';
@@ -12,10 +12,16 @@ const WINDOW_LINES = 6;
 /** Suites that prove a room, without those that wait for dead servers. */
 const SUITES = {
   budget: ['budget/budget.spec', 'budget/budget-redis.spec'],
-  core: ['module/keys.spec', 'lock/lock.spec'],
+  core: [
+    'limit/limit-key-parts.spec',
+    'lock/lock.spec',
+    'budget/budget-service.spec',
+    'fault/background-retries.spec',
+  ],
   counter: ['counter/counter.spec'],
   limit: ['limit/limit.spec'],
   lock: ['lock/lock.spec', 'lock/lock-service.spec', 'lock/fence.spec'],
+  once: ['once/once.spec', 'once/once-key.http.spec'],
   secret: ['secret/secret.spec'],
 };
 
@@ -24,6 +30,10 @@ const { values, positionals } = parseArgs({
   allowPositionals: true,
 });
 const rooms = positionals.length ? positionals : Object.keys(SUITES);
+const missing = Object.values(SUITES)
+  .flat()
+  .filter((suite) => !existsSync(join(root, 'test', `${suite}.ts`)));
+if (missing.length > 0) throw new Error(`SUITES names suites that are not there: ${missing.join(', ')}`);
 
 /** Numbers from 0 to 1 that a seed tells again (mulberry32). */
 function chance(seed) {
