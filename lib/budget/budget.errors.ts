@@ -88,25 +88,7 @@ const nameOf = ({ scope, period }: Violation): string => {
 const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 
 /** Returns what clients see of a violation, as JSON: not the id of the scope, and not the committed amount. */
-const toFacts = ({
-  scope,
-  period,
-  limit,
-  credits,
-  reserved,
-  available,
-  requested,
-  resetAtMs,
-}: Violation) => ({
-  scope: typeOf(scope),
-  period,
-  limit,
-  credits,
-  reserved,
-  available,
-  requested,
-  resetAtMs,
-});
+const toFacts = ({ committed: _, ...facts }: Violation) => ({ ...facts, scope: typeOf(facts.scope) });
 
 /**
  * Thrown by `run()` and `@WithBudget()`. Usually the id was used before, or its work is being done now

@@ -41,19 +41,7 @@ import {
   Tree,
 } from './budget.memory-tree.js';
 import { abortedOf, chargedOf, extendedOf, finalizedOf, refundedOf, reservedOf } from '../budget.results.js';
-import type {
-  AbortResult,
-  ChargeResult,
-  FinalizeResult,
-  RefundResult,
-  Balance,
-  BudgetListResult,
-  BudgetRecord,
-  CreditResult,
-  ExtendHoldResult,
-  SetLimitResult,
-  VerifyResult,
-} from '../budget.types.js';
+import type { CreditResult, RefundResult, SetLimitResult } from '../budget.types.js';
 import { verifySnapshot } from '../budget.verify.js';
 
 /** Budgets in the memory of one process, with the behaviour of the Redis backend. */
@@ -61,12 +49,13 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
   readonly #trees = new Map<string, Tree>();
   readonly #clock: Clock;
   readonly #retentionMs: number;
+
   constructor({ clock = systemClock, retentionMs }: { clock?: Clock | undefined; retentionMs: number }) {
     this.#clock = clock;
     this.#retentionMs = retentionMs;
   }
 
-  async reserve(request: port.ReserveRequest): Promise<port.ReserveOutcome> {
+  async reserve(request: port.ReserveRequest) {
     const tree = this.#open(request);
     const { root, id, amount, ttlMs, meta } = request;
     const earlier = newestOf(tree, id);
@@ -91,7 +80,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     return reservedOf(answer(tree, operation, false));
   }
 
-  async charge(request: port.ChargeRequest): Promise<ChargeResult> {
+  async charge(request: port.ChargeRequest) {
     const tree = this.#open(request);
     const { root, id, amount, mode, idTtlMs } = request;
     const earlier = newestOf(tree, id);
@@ -119,7 +108,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     return chargedOf(answer(tree, operation, false, isAtMax));
   }
 
-  async finalize(request: port.FinalizeRequest): Promise<FinalizeResult> {
+  async finalize(request: port.FinalizeRequest) {
     const tree = this.#open(request);
     const { actual, overage, late, idTtlMs } = request;
     const operation = find(tree, request);
@@ -154,7 +143,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     return finalizedOf(answer(tree, operation, false, isAtMax));
   }
 
-  async abort(request: port.HoldRequest): Promise<AbortResult> {
+  async abort(request: port.HoldRequest) {
     const tree = this.#open(request);
     const operation = find(tree, request);
     if (!operation) return NOT_FOUND;
@@ -170,7 +159,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     return abortedOf(answer(tree, operation, false));
   }
 
-  async extend(request: port.ExtendRequest): Promise<ExtendHoldResult> {
+  async extend(request: port.ExtendRequest) {
     const tree = this.#open(request);
     const operation = find(tree, request);
     if (!operation) return NOT_FOUND;
@@ -246,17 +235,17 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     return { ok: true, status: limit === null ? 'cleared' : 'set' };
   }
 
-  async balance(request: port.BalanceRequest): Promise<Balance[]> {
+  async balance(request: port.BalanceRequest) {
     const tree = this.#open(request);
     return entriesOf(tree, [request.scope]).map((entry) => balanceOf(tree, entry));
   }
 
-  async get(request: port.HoldRequest): Promise<BudgetRecord | null> {
+  async get(request: port.HoldRequest) {
     const operation = find(this.#open(request), request);
     return operation ? copyRecord(operation) : null;
   }
 
-  async list(request: port.ListRequest): Promise<BudgetListResult> {
+  async list(request: port.ListRequest) {
     const operations = [...this.#open(request).operations.values()];
     const from = Number(request.cursor ?? 0);
     const to = from + request.limit;
@@ -273,7 +262,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
   }
 
   /** It knows its roots, and what there is to do in them. */
-  async roots({ max }: port.RootsRequest): Promise<{ untilMs: number; roots: string[] }> {
+  async roots({ max }: port.RootsRequest) {
     const roots: string[] = [];
     for (const root of this.#trees.keys()) {
       if (roots.length === max) break;
@@ -283,7 +272,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     return { untilMs: 0, roots };
   }
 
-  async verify(request: port.Request): Promise<VerifyResult> {
+  async verify(request: port.Request) {
     const { counters, operations, pending } = this.#open(request);
     return verifySnapshot({
       counters,
