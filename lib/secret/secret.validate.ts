@@ -1,4 +1,4 @@
-import { createHash, randomBytes } from 'node:crypto';
+import { hash, randomBytes } from 'node:crypto';
 import { days } from '../core/time.js';
 import {
   describePrivate,
@@ -36,7 +36,7 @@ const RECEIPT = /^receipt\.([\w-]{22})\.([\w-]{22})$/;
 export const createId = (): string => randomBytes(16).toString('base64url');
 
 /** Returns the tag of an id, a viewId or a receipt, 128 bits of its SHA-256. So no backend has what opens or burns a secret. */
-export const tagOf = (id: string): string => createHash('sha256').update(id).digest('base64url').slice(0, 22);
+export const tagOf = (id: string): string => hash('sha256', id, 'base64url').slice(0, 22);
 
 /**
  * What a backend gets of a receipt: the tag of the secret, and the hash of the receipt's random part. So nobody who reads

@@ -1,4 +1,5 @@
 import { hash } from 'node:crypto';
+import { hashTag } from '../../redis/redis.keys.js';
 import type { ScriptArg, ScriptRunner } from '../../script/script-runner.js';
 import type * as port from '../budget.backend.js';
 import { encodeLimit, type Entries, EntryEncoder } from './budget.entries.js';
@@ -249,8 +250,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 }
 
 /** Names an id among the operations (`o`), the refunds (`r`) or the credits (`k`) of a root. */
-const tagOf = (kind: 'o' | 'r' | 'k', id: string): string =>
-  hash('sha256', `${kind}|${id}`, 'base64url').slice(0, TAG_LENGTH);
+const tagOf = (kind: 'o' | 'r' | 'k', id: string): string => hashTag(`${kind}|${id}`, TAG_LENGTH);
 
 /** Returns a call whose `onLate` receives the parsed result. A call without `onLate` has no listeners. */
 function withListeners<Result>(
