@@ -486,6 +486,12 @@ async function keepsToTheModel(
     const real: Real = { clients, root: `run ${run++}`, scale, setClock, client: 0, steps: 0, inFlight: [] };
     const setup = async () => {
       await settle(models, real);
+      // A lifetime is counted in each root. The keys of a root of windows only end by themselves, which memory has not.
+      for (const [at, model] of models.entries()) {
+        const first = { id: 'first', scopes: ['org'], amount: 0 };
+        model.charge(first.id, first.scopes, first.amount, 'enforce');
+        await clients[0]?.charge({ root: rootOf(real, at), ...first });
+      }
       return { model: models, real };
     };
     await fc.asyncModelRun(setup, sequence);
