@@ -17,6 +17,7 @@ import {
   UnauthorizedException,
 } from '@nestjs/common';
 import {
+  AbuseLimiterService,
   type LimitPolicy,
   minutes,
   RateLimit,
@@ -202,25 +203,30 @@ describe.each(['express', 'fastify'] as const)('how calls end that nobody waits 
     rmSync(folder, { recursive: true });
   });
 
-  describe('a handler that takes long', () => {
+  describe.each(['memory', 'redis'])('a handler that takes long, in %s', (backend) => {
     afterEach(() => jest.useRealTimers());
 
-    /** Three calls in their handler, a time later. The wait for them needs no timer, since these stand still. */
-    const later = async (ms: number, guess: ReturnType<typeof guessAt>): Promise<Promise<Answer>[]> => {
+    const startOn = async (limit: SyncGuardOptions['limit'] = {}): Promise<HttpApp> =>
+      start(adapter, backend === 'redis' ? { redis: (await freshRedis()).url, limit } : { limit });
+
+    /** Three calls in their handler, a time later. The waits need no timer, since these stand still. */
+    const later = async (ms: number, { app }: HttpApp, guess: ReturnType<typeof guessAt>) => {
       jest.useFakeTimers({ doNotFake: ['nextTick', 'queueMicrotask', 'setImmediate', 'clearImmediate'] });
       const calls = Array.from({ length: 3 }, () => guess('right', true));
       while (handler.waiting.length < 3) await nextTurn();
       for (let left = ms; left > 0; left -= 10_000) {
+        if (backend === 'redis') workerRedis().clock.advance(10_000);
         jest.advanceTimersByTime(10_000);
-        await nextTurn();
+        // Answered after the renewals, which were sent before it.
+        await app.get(AbuseLimiterService).peek('nobody', { name: 'none', limit: 1, windowMs: 1_000 });
       }
       return calls;
     };
 
     it('is in flight for longer than a lapse, and then counts by how it ends', async () => {
-      const http = await start(adapter);
+      const http = await startOn();
       const guess = guessAt(http);
-      const calls = await later(minutes(4), guess);
+      const calls = await later(minutes(4), http, guess);
       expect(await guess()).toEqual({ status: 429, retryAfter: 1 }); // The room is taken, and may be free soon.
       handler.open();
       expect(await Promise.all(calls)).toMatchObject(Array(3).fill({ status: 200 }));
@@ -228,9 +234,9 @@ describe.each(['express', 'fastify'] as const)('how calls end that nobody waits 
     });
 
     it('counts from its beginning after `limit.maxFlightMs`', async () => {
-      const http = await start(adapter, { limit: { maxFlightMs: 60_000 } });
+      const http = await startOn({ maxFlightMs: 60_000 });
       const guess = guessAt(http);
-      const calls = await later(minutes(4), guess);
+      const calls = await later(minutes(4), http, guess);
       const { status, retryAfter } = await guess();
       expect(status).toBe(429);
       expect(retryAfter).toBeGreaterThan(330);
