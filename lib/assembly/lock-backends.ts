@@ -6,7 +6,7 @@ import { MemoryFenceBackend } from '../lock/memory/fence.memory-backend.js';
 import { MemoryLockBackend } from '../lock/memory/lock.memory-backend.js';
 import { RedisFenceBackend } from '../lock/redis/fence.redis-backend.js';
 import { lockScripts } from '../lock/redis/lock.scripts.js';
-import { RedisLockBackend } from '../lock/redis/lock.redis-backend.js';
+import { RedisLockBackend, type RedisLockBackendConfig } from '../lock/redis/lock.redis-backend.js';
 import type { MemoryCapabilities, RedisCapabilities } from '../lock/lock.types.js';
 import type { EvalClient, IoredisClient, RedisConnectionOptions } from '../redis/redis.client.js';
 import { validateKeyPrefix } from '../redis/redis.keys.js';
@@ -65,7 +65,7 @@ export function redisLocks(
     keyPrefix,
     keyLayout,
     ...options
-  }: Required<Pick<RedisBackendConfig, 'keyPrefix' | 'keyLayout' | 'cleanupInIsLocked' | 'warn'>>,
+  }: Required<Pick<RedisBackendConfig, 'keyPrefix' | 'keyLayout'>> & RedisLockBackendConfig,
 ): LockBackend<RedisCapabilities> {
   const layout = keyLayout === 'spec' ? specLayout(keyPrefix) : slottedLayout(keyPrefix, runner.client);
   return new RedisLockBackend(runner, layout, options);

@@ -4,6 +4,8 @@ import { MemoryLimitBackend } from '../limit/memory/limit.memory-backend.js';
 import { RedisLimitBackend } from '../limit/redis/limit.redis-backend.js';
 import { RedisFenceBackend } from '../lock/redis/fence.redis-backend.js';
 import { RedisOnceBackend } from '../once/redis/once.redis-backend.js';
+import { NO_PUBSUB } from '../redis/redis.server-warnings.js';
+import { ProcessChannel } from '../script/process-channel.js';
 import type { ScriptRunner } from '../script/script-runner.js';
 import { RedisSecretBackend } from '../secret/redis/secret.redis-backend.js';
 import type { Backends } from './backends.js';
@@ -20,13 +22,17 @@ export const redisBackends = (
   runner: ScriptRunner,
   { keyPrefix, keyLayout, lock, budget }: RedisBackendsConfig,
   warn: (message: string) => void,
-): Backends => ({
-  lock: redisLocks(runner, { keyPrefix, keyLayout, cleanupInIsLocked: lock.cleanupInIsLocked, warn }),
-  fence: new RedisFenceBackend(runner, { keyPrefix, keyLayout }),
-  limit: new RedisLimitBackend(runner, keyPrefix),
-  limitFallback: new MemoryLimitBackend(),
-  budget: new RedisBudgetBackend(runner, { keyPrefix, retentionMs: budget.retentionMs }),
-  secret: new RedisSecretBackend(runner, keyPrefix),
-  counter: new RedisCounterBackend(runner, { keyPrefix }),
-  once: new RedisOnceBackend(runner, keyPrefix),
-});
+): Backends => {
+  const channel = new ProcessChannel(runner, `${keyPrefix}/wake:`, () => warn(NO_PUBSUB));
+  const { cleanupInIsLocked } = lock;
+  return {
+    lock: redisLocks(runner, { keyPrefix, keyLayout, cleanupInIsLocked, warn, channel }),
+    fence: new RedisFenceBackend(runner, { keyPrefix, keyLayout }),
+    limit: new RedisLimitBackend(runner, keyPrefix),
+    limitFallback: new MemoryLimitBackend(),
+    budget: new RedisBudgetBackend(runner, { keyPrefix, retentionMs: budget.retentionMs }),
+    secret: new RedisSecretBackend(runner, keyPrefix),
+    counter: new RedisCounterBackend(runner, { keyPrefix }),
+    once: new RedisOnceBackend(runner, keyPrefix, channel),
+  };
+};

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { offAbort, onAbort } from './abort-listeners.js';
 import { isOwed, SyncGuardError } from './errors.js';
+import { pause } from './pause.js';
 
 /** Pauses between the attempts of a call that waits. The waiting for each answer comes on top. */
 const SHORT_PAUSES_MS = [50, 250];
@@ -45,24 +45,9 @@ export class BackgroundRetries {
       const isLast = signal.aborted;
       if (!isOwed(fault) && (await attempt().catch(note))) return;
       if (isLast || performance.now() + pauseMs >= endMs) return;
-      await pause(pauseMs, signal); // An abort ends the pause early. The last attempt follows.
+      await pause(pauseMs, { signals: [signal], ref: false }); // An abort ends the pause early. The last attempt follows.
     }
   }
-}
-
-/** Waits for `ms`, or until the signal aborts. After an outage thousands of retries may wait for one signal. */
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    const handleEvent = (): void => {
-      clearTimeout(timer);
-      offAbort(signal, listener);
-      resolve();
-    };
-    const listener = { handleEvent };
-    const timer = setTimeout(handleEvent, ms).unref();
-    if (signal.aborted) handleEvent();
-    else onAbort(signal, listener);
-  });
 }
 
 /** Repeats a call up to twice when Redis does not answer. The call must be safe to repeat. */

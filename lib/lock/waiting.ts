@@ -1,5 +1,5 @@
-import { offAbort, onAbort } from '../core/abort-listeners.js';
 import { isOwed } from '../core/errors.js';
+import { pause } from '../core/pause.js';
 import { MAX_DURATION_MS } from '../core/validate.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
 import { deadlock, LockError, type LockErrorCode, tooManyWaiting } from './lock.errors.js';
@@ -101,7 +101,7 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
         // No wake ends the pause then: a turn stays woken until its next try, so the loop would never let go of the process.
         do {
           const ms = Math.min(pauseMs(tried, call, tries), endMs - performance.now(), MAX_DURATION_MS);
-          await pause(options, isOwed(tried) ? undefined : turn, ms);
+          await pauseInTurn(options, isOwed(tried) ? undefined : turn, ms);
         } while (isOwed(tried) && !isOver());
         if (!isOwed(tried)) continue;
       }
@@ -135,33 +135,19 @@ async function tryOnce({ attempt, shutdown }: WaitingOptions, options: AcquireOp
   }
 }
 
-/**
- * Waits for `ms`, or until the turn may have come. Rejects once a signal has aborted, or a lock around the call is lost.
- *
- * `AbortSignal.any()` would be shorter, but its results stay in memory for as long as the signal of the shutdown lives.
- */
-function pause(
+/** Waits for `ms`, or until the turn may have come. Rejects once a signal has aborted, or a lock around the call is lost. */
+async function pauseInTurn(
   { call, shutdown, nested }: WaitingOptions,
   turn: LockTurn | undefined,
   ms: number,
 ): Promise<void> {
   const signals = [...(call.signal ? [call.signal] : []), shutdown, ...(nested?.lossSignals ?? [])];
-  return new Promise((resolve, reject) => {
-    const end = (): void => {
-      clearTimeout(timer);
-      turn?.onWake(undefined);
-      for (const signal of signals) offAbort(signal, listener);
-      const by = signals.find(({ aborted }) => aborted);
-      if (!by) resolve();
-      else if (by === call.signal || by === shutdown) reject(waitAborted(by, by === shutdown));
-      else reject(by.reason as LockError);
-    };
-    const listener = { handleEvent: end };
-    const timer = setTimeout(end, ms);
-    for (const signal of signals) onAbort(signal, listener);
-    if (signals.some(({ aborted }) => aborted)) end();
-    else turn?.onWake(end);
-  });
+  await pause(ms, { signals, onBegin: (end) => turn?.onWake(end) });
+  turn?.onWake(undefined);
+  const by = signals.find(({ aborted }) => aborted);
+  if (!by) return;
+  if (by === call.signal || by === shutdown) throw waitAborted(by, by === shutdown);
+  throw by.reason as LockError;
 }
 
 const waitAborted = ({ reason: cause }: AbortSignal, isShutdown: boolean): LockError => {

@@ -3,9 +3,10 @@ import type { OnceContext } from './once.types.js';
 
 /** A run around the running code. */
 export interface OnceFrame {
-  readonly context: OnceContext;
-  /** Over HTTP the guard has claimed the run of this handler, whose decorator lets it pass. */
-  readonly handler?: object;
+  /** None under a call over HTTP without a key, which may pass. */
+  readonly context: OnceContext | undefined;
+  /** Over HTTP the guard was asked about the call of this handler, whose decorator only calls the body. */
+  readonly handler?: object | undefined;
   /** Calls the body of that handler. */
   around?(body: () => unknown): unknown;
   readonly outer: OnceFrame | undefined;

@@ -24,15 +24,15 @@ export interface Claim {
 }
 
 /**
- * - `busy`: another call runs, or has just failed and one that waits longer has its turn. If nothing else happens, the call may
- *   run in `remainingMs`.
+ * - `busy`: another call runs, since `sinceMs`, or has just failed and one that waits longer has its turn. If nothing else
+ *   happens, the call may run in `remainingMs`.
  * - `mismatch`: the key has another payload.
  * - `unknown`: see `afterCrash`.
  */
 export type ClaimReply =
   | { readonly status: 'claimed'; readonly attempt: number; readonly fence: string }
   | { readonly status: 'done'; readonly attempt: number; readonly atMs: number; readonly kept: Kept }
-  | { readonly status: 'busy'; readonly remainingMs: number }
+  | { readonly status: 'busy'; readonly remainingMs: number; readonly sinceMs: number }
   | { readonly status: 'mismatch' }
   | { readonly status: 'unknown' };
 
@@ -57,14 +57,12 @@ export interface OnceBackend {
   end(run: Claimed, end: OnceEnd): Promise<number>;
   get(key: string, options: CallOptions): Promise<OnceRecord | null>;
   /** `nonce`: a second send of the call has the same one. */
-  settle(run: Claimed, kept: Kept): Promise<SettleOnceResult>;
-  forget(key: string, force: boolean): Promise<ForgetOnceResult>;
+  settle(run: Claimed, kept: Kept, options: CallOptions): Promise<SettleOnceResult>;
+  forget(key: string, force: boolean, options: CallOptions): Promise<ForgetOnceResult>;
   /**
    * Calls the listener when a run of the key ends, until the returned function is called. A backend may miss an end: then the
    * waiter looks by itself, every `pollMs`.
    */
   onEnd(key: string, listener: () => void): () => void;
   readonly pollMs: number;
-  /** Closes what was opened to hear of ends. */
-  close?(): void;
 }

@@ -2,7 +2,7 @@ import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 import { shownHash } from '../core/keys.js';
 
 /**
- * - `OnceInProgress`: a call with the same key runs. `context.retryAfter` is the rest of its lease, in seconds.
+ * - `OnceInProgress`: a call with the same key runs. `context.retryAfter` says when to ask again, in seconds.
  * - `OncePayloadMismatch`: the key was used with another payload.
  * - `OnceKeyMissing`, `OnceKeyInvalid`: the call has no key, or one that is not 1 to 255 visible characters.
  * - `OnceNoCaller`: nobody is known whose key it is.
@@ -40,14 +40,18 @@ export class OnceError extends SyncGuardError<OnceErrorCode> {
 const about = (code: OnceErrorCode, key: string, message: string, hint?: string, more = {}): OnceError =>
   new OnceError({ code, message, hint, context: { keyHash: shownHash(key), ...more } });
 
-export const inProgress = (key: string, remainingMs: number): OnceError =>
+/**
+ * Who asks again waits as long as the call has run so far, at least a second. So a short call is answered soon, and a long one is
+ * not asked for often. After the rest of its lease even a dead process has lost the key.
+ */
+export const inProgress = (key: string, remainingMs: number, sinceMs: number): OnceError =>
   about(
     'OnceInProgress',
     key,
     'A call with the same key is running.',
     'Send it again later, or set `waitMs`.',
     {
-      retryAfter: Math.max(1, Math.ceil(remainingMs / 1000)),
+      retryAfter: Math.max(1, Math.ceil(Math.min(remainingMs, sinceMs) / 1000)),
     },
   );
 

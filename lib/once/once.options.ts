@@ -83,10 +83,11 @@ export interface ResolvedOnceCall extends Pick<
 }
 
 /** What a call is, after its options were checked. */
-export interface OnceCall extends ResolvedOnceCall {
+export interface OnceCall {
   readonly key: string;
   readonly print: string;
-  readonly signal?: AbortSignal | undefined;
+  readonly signal: AbortSignal | undefined;
+  readonly options: ResolvedOnceCall;
 }
 
 /** @param name - how errors name the options: `options`, or the decorator and its method */

@@ -2,8 +2,9 @@ import { isOwed } from '../core/errors.js';
 import { checkedSignal } from '../core/checked-signal.js';
 import type { Claimed, OnceBackend, OnceEnd } from './once.backend.js';
 import { type OnceError, lost } from './once.errors.js';
-import type { ResolvedOnceCall } from './once.options.js';
+import type { OnceCall } from './once.options.js';
 import type { OnceContext } from './once.types.js';
+import type { ClaimAttempt } from './once.wait.js';
 
 // As a lock, a lease is renewed after a third of its time, which leaves time for more tries.
 const RENEWALS_PER_LEASE = 3;
@@ -14,8 +15,10 @@ export interface RunHost {
   readonly backend: OnceBackend;
   /** Called once, when the lease of a run has lapsed while its body ran. */
   onLost(key: string): void;
+  /** Called once, when the end of a run is stored, or refused as it has lost its key. */
+  onOver(call: OnceCall): void;
   /** Repeats the end of a run until it is stored. Redis did not answer the first time. */
-  endLater(run: OnceRun, end: () => Promise<number>, fault: unknown): void;
+  endLater(key: string, end: () => Promise<number>, fault: unknown): void;
 }
 
 class RunContext implements OnceContext {
@@ -43,8 +46,8 @@ export class OnceRun {
   readonly context: OnceContext;
   readonly #host: RunHost;
   readonly #claimed: Claimed;
-  readonly #call: ResolvedOnceCall;
-  readonly #startMs = performance.now();
+  readonly #call: OnceCall;
+  readonly #startMs: number;
   #deadlineMs = 0;
   #wallDeadlineMs = 0;
   #timer: NodeJS.Timeout | undefined;
@@ -53,18 +56,24 @@ export class OnceRun {
   #lost: OnceError | undefined;
   #controller: AbortController | undefined;
 
-  /** @param sentMs - when the claim was sent, as `performance.now()` counts */
   constructor(
     host: RunHost,
-    claimed: Claimed,
-    call: ResolvedOnceCall,
-    { attempt, fence, sentMs }: { attempt: number; fence: string; sentMs: number },
+    call: OnceCall,
+    { nonce, sentMs }: Pick<ClaimAttempt, 'nonce' | 'sentMs'>,
+    { attempt, fence }: { attempt: number; fence: string },
   ) {
     this.#host = host;
-    this.#claimed = claimed;
+    this.#claimed = { key: call.key, nonce };
     this.#call = call;
-    this.context = new RunContext(this, claimed.key, attempt, fence);
+    this.#startMs = sentMs;
+    this.context = new RunContext(this, call.key, attempt, fence);
     this.#extended(sentMs, this.#leaseMs(sentMs));
+  }
+
+  /** The error of the loss, if the run has lost its key. It reads the clocks. */
+  get lost(): OnceError | undefined {
+    this.#check();
+    return this.#lost;
   }
 
   get signal(): AbortSignal {
@@ -84,24 +93,20 @@ export class OnceRun {
   async end(end: OnceEnd): Promise<number> {
     const send = async (): Promise<number> => {
       const atMs = await this.#host.backend.end(this.#claimed, end);
-      this.#over();
+      if (!this.#isOver) this.#over();
       return atMs;
     };
     try {
       const atMs = await send();
       if (atMs > 0) return atMs;
     } catch (fault) {
-      this.#host.endLater(this, send, fault);
+      this.#host.endLater(this.context.key, send, fault);
       return Date.now();
     }
     throw this.#lost ?? lost(this.context.key, 'another call has it, or it was settled or forgotten by hand');
   }
 
-  get isOver(): boolean {
-    return this.#isOver;
-  }
-
-  lose(why: string): void {
+  #lose(why: string): void {
     if (this.#isOver || this.#lost) return;
     this.#lost = lost(this.context.key, why);
     clearTimeout(this.#timer);
@@ -112,11 +117,13 @@ export class OnceRun {
   #over(): void {
     this.#isOver = true;
     clearTimeout(this.#timer);
+    this.#host.onOver(this.#call);
   }
 
   /** How long the lease is to last from now on: never past `maxRunMs`. */
   #leaseMs(nowMs: number): number {
-    return Math.min(this.#call.leaseMs, Math.floor(this.#startMs + this.#call.maxRunMs - nowMs));
+    const { leaseMs, maxRunMs } = this.#call.options;
+    return Math.min(leaseMs, Math.floor(this.#startMs + maxRunMs - nowMs));
   }
 
   #extended(sentMs: number, leaseMs: number): void {
@@ -134,12 +141,12 @@ export class OnceRun {
   /** A clock that was set forward ends the lease early, which is safe. */
   #check(): void {
     if (performance.now() >= this.#deadlineMs || Date.now() >= this.#wallDeadlineMs)
-      this.lose('its lease has lapsed');
+      this.#lose('its lease has lapsed');
   }
 
   async #wake(): Promise<void> {
     this.#check();
-    const { leaseMs } = this.#call;
+    const { leaseMs } = this.#call.options;
     const sentMs = performance.now();
     const wantedMs = this.#leaseMs(sentMs);
     if (this.#isOver || this.#lost) return;
@@ -150,7 +157,7 @@ export class OnceRun {
       const isMine = await this.#host.backend.renew(this.#claimed, wantedMs);
       if (this.#isOver || this.#lost) return;
       if (isMine) this.#extended(sentMs, wantedMs);
-      else this.lose('another call has it, or it was settled or forgotten by hand');
+      else this.#lose('another call has it, or it was settled or forgotten by hand');
     } catch (error) {
       this.#fault = error;
       if (!this.#isOver) this.#wakeIn(leaseMs / RETRIES_PER_LEASE);

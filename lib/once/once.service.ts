@@ -1,10 +1,11 @@
 import { randomUUID } from 'node:crypto';
-import { Injectable, Logger, type OnApplicationShutdown, type OnModuleDestroy } from '@nestjs/common';
+import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
 import { shownHash } from '../core/keys.js';
 import { settleWithin } from '../core/settle-within.js';
 import {
   abortSignal,
+  boolean,
   type CallOptions,
   callOptions,
   knownOptions,
@@ -16,7 +17,15 @@ import type { Emit } from '../telemetry/telemetry.types.js';
 import { innermostFrame, type OnceFrame, onceFrames } from './current-once.js';
 import type { ClaimReply, Kept, OnceBackend } from './once.backend.js';
 import { type Answer, fingerprintOf, OnceCodec } from './once.codec.js';
-import { inProgress, mismatch, notKept, OnceError, outcomeUnknown, shuttingDown } from './once.errors.js';
+import {
+  inProgress,
+  invalidCall,
+  mismatch,
+  notKept,
+  OnceError,
+  outcomeUnknown,
+  shuttingDown,
+} from './once.errors.js';
 import {
   type OnceCall,
   type ResolvedOnceCall,
@@ -39,11 +48,12 @@ const { checked, attributed } = leavingAs(OnceError.from);
 const NOTHING = Buffer.alloc(0);
 const UNCLAIMED_FENCE = '0'.repeat(15);
 
-/** What a call has come to: its own run, the result of an earlier one, or a body without a promise while Redis is away. */
+/** What a body runs under. While Redis is away it may be nothing, and then it promises nothing. */
+export type BodyRun = Pick<OnceRun, 'context' | 'lost' | 'end'>;
+
+/** What a call has come to: its own run, or the result of an earlier one. */
 export type Entered =
-  | { readonly run: OnceRun }
-  | { readonly replay: Extract<ClaimReply, { status: 'done' }> }
-  | { readonly unguarded: OnceContext };
+  { readonly run: BodyRun } | { readonly replay: Extract<ClaimReply, { status: 'done' }> };
 
 export interface OnceServiceConfig {
   readonly once: ResolvedOnceOptions;
@@ -64,7 +74,7 @@ export interface OnceServiceConfig {
  * });
  */
 @Injectable()
-export class OnceService implements OnModuleDestroy, OnApplicationShutdown {
+export class OnceService implements OnModuleDestroy {
   readonly #logger = new Logger('SyncGuard');
   // What is private is not shown by `util.inspect`.
   readonly #backend: OnceBackend;
@@ -73,9 +83,10 @@ export class OnceService implements OnModuleDestroy, OnApplicationShutdown {
   readonly codec: OnceCodec;
   readonly #retries = new BackgroundRetries();
   readonly #resolved = new WeakMap<object, ResolvedOnceCall>();
-  /** Everything that a shutdown waits for. */
-  readonly #open = new Set<Promise<unknown>>();
-  #isClosing = false;
+  /** The calls that claim their key, and those that run. A shutdown waits for them. */
+  readonly #open = new Set<OnceCall>();
+  #onNoneOpen: (() => void) | undefined;
+  readonly #closing = new AbortController();
 
   /** @internal The module creates the service. */
   constructor(backend: OnceBackend, config: OnceServiceConfig) {
@@ -109,14 +120,11 @@ export class OnceService implements OnModuleDestroy, OnApplicationShutdown {
     options: OnceOptions<T>,
   ): Promise<OnceResult<T>> {
     const call = checked(() => {
-      if (typeof fn !== 'function')
-        throw new OnceError({ code: 'InvalidArgument', message: 'fn must be a function.' });
-      const { key, payload, signal } = knownOptions('options', options ?? null, [
-        ...CALL_NAMES,
-      ]) as OnceOptions;
-      const resolved = resolveOnceCall(options, this.options, ['key', 'payload', 'signal']);
+      if (typeof fn !== 'function') throw invalidCall('fn must be a function.');
+      const resolved = resolveOnceCall(options ?? null, this.options, ['key', 'payload', 'signal']);
+      const { key, payload, signal } = options;
       if (signal !== undefined) abortSignal('signal', signal);
-      return { ...resolved, key: userKey(key), print: this.fingerprint(payload), signal };
+      return { key: userKey(key), print: this.fingerprint(payload), signal, options: resolved };
     });
     return this.runCall(fn, call);
   }
@@ -129,11 +137,15 @@ export class OnceService implements OnModuleDestroy, OnApplicationShutdown {
       const value = (await this.valueOf(call.key, kept)) as T;
       return { value, replayed: true, attempt, completedAtMs: atMs };
     }
-    if ('unguarded' in entered) {
-      const value = await fn(entered.unguarded);
-      return { value, replayed: false, attempt: 1, completedAtMs: Date.now() };
+    const { run } = entered;
+    const outcome = await bodyOf(run.context, fn);
+    const ended = this.#end(run, call, outcome);
+    if ('error' in outcome) {
+      await ended.catch(() => {}); // What the body has thrown is more than that its key was lost.
+      throw outcome.error;
     }
-    return this.opened(this.#under(entered.run, fn, call));
+    const { attempt } = run.context;
+    return { value: outcome.value, replayed: false, attempt, completedAtMs: await ended };
   }
 
   /**
@@ -150,27 +162,33 @@ export class OnceService implements OnModuleDestroy, OnApplicationShutdown {
    * Stores by hand what an unknown outcome was. Later calls with the key get the value. Over HTTP they get it as JSON with 200.
    * Refused while the call runs, and if its result is kept.
    */
-  async settle(key: string, outcome: { value: unknown }): Promise<SettleOnceResult> {
-    const checkedKey = checked(() => {
+  async settle(
+    key: string,
+    outcome: { value: unknown },
+    options: CallOptions = {},
+  ): Promise<SettleOnceResult> {
+    const [checkedKey, given] = checked(() => {
       if (!('value' in knownOptions('outcome', outcome ?? null, ['value'])))
-        throw new OnceError({ code: 'InvalidArgument', message: 'settle() needs a value.' });
-      return userKey(key);
+        throw invalidCall('settle() needs a value.');
+      return [userKey(key), callOptions(options, [])];
     });
     const kept = await this.kept(checkedKey, 'value', () => this.codec.pack(outcome.value));
-    return attributed(this.#backend.settle({ key: checkedKey, nonce: randomUUID() }, kept));
+    return attributed(this.#backend.settle({ key: checkedKey, nonce: randomUUID() }, kept, given));
   }
 
   /**
-   * Deletes what is known of a key, so that the next call runs.
+   * Deletes what is known of a key, a kept result too, so that the next call runs. To decide about an unknown outcome only, ask
+   * `get()` for its state first.
    *
    * @param options.force - also while a call runs, which then loses the key. Default: false.
    */
-  async forget(key: string, options: { force?: boolean } = {}): Promise<ForgetOnceResult> {
-    const [checkedKey, force] = checked(() => {
-      const { force = false } = knownOptions('options', options, ['force']);
-      return [userKey(key), force === true];
-    });
-    return attributed(this.#backend.forget(checkedKey, force));
+  async forget(key: string, options: CallOptions & { force?: boolean } = {}): Promise<ForgetOnceResult> {
+    const [checkedKey, { force = false, signal }] = checked(() => [
+      userKey(key),
+      callOptions(options, ['force']),
+    ]);
+    checked(() => boolean('force', force));
+    return attributed(this.#backend.forget(checkedKey, force, { signal }));
   }
 
   /** @internal Returns the options of a decorator with all defaults. */
@@ -191,45 +209,74 @@ export class OnceService implements OnModuleDestroy, OnApplicationShutdown {
     return fingerprintOf(payload, this.#config.hashSecret);
   }
 
-  /** @internal Claims the key of a call, and waits for it as long as the call says. */
+  /**
+   * @internal Claims the key of a call, and waits for it as long as the call says. Whoever gets a run ends it, and a shutdown
+   * waits for that.
+   */
   async enter(call: OnceCall): Promise<Entered> {
-    if (this.#isClosing) throw shuttingDown();
-    const { key } = call;
+    if (this.#closing.signal.aborted) throw shuttingDown();
+    this.#open.add(call);
+    let entered: Entered | undefined;
     try {
-      const { reply, nonce, sentMs } = await claimOf(this.#backend, this.#config.waitingRoom, call);
-      switch (reply.status) {
-        case 'claimed':
-          return { run: new OnceRun(this, { key, nonce }, call, { ...reply, sentMs }) };
-        case 'done':
-          return { replay: reply };
-        case 'busy':
-          throw inProgress(key, reply.remainingMs);
-        case 'mismatch':
-          throw mismatch(key);
-        case 'unknown':
-          throw outcomeUnknown(key);
-      }
+      entered = await this.#claim(call);
+      return entered;
     } catch (error) {
       const fault = OnceError.from(error);
       const isAway = fault.code === 'ServiceUnavailable' || fault.code === 'NetworkTimeout';
-      if (call.onError !== 'run' || !isAway || this.#isClosing) throw fault;
-      const { signal } = new AbortController();
-      return { unguarded: { key, attempt: 1, fence: UNCLAIMED_FENCE, signal } };
+      if (call.options.onError !== 'run' || !isAway || this.#closing.signal.aborted) throw fault;
+      entered = { run: this.#unguarded(call) };
+      return entered;
+    } finally {
+      if (!entered || 'replay' in entered) this.onOver(call);
     }
   }
 
-  /** @internal Ends a run by its outcome: an answer over HTTP, or a value or an error. */
-  async end(run: OnceRun, { keep }: Pick<OnceCall, 'keep'>, outcome: OnceOutcome): Promise<number> {
-    const { key } = run.context;
-    const isKept = this.keeps(keep, outcome, 'value' in outcome);
-    if (!isKept) return run.end('failed');
+  async #claim(call: OnceCall): Promise<Entered> {
+    const { key } = call;
+    const { signal: closing } = this.#closing;
+    const attempt = await claimOf(this.#backend, this.#config.waitingRoom, call, closing);
+    const { reply } = attempt;
+    switch (reply.status) {
+      case 'claimed':
+        return { run: await this.#inTime(new OnceRun(this, call, attempt, reply)) };
+      case 'done':
+        return { replay: reply };
+      case 'busy':
+        throw inProgress(key, reply.remainingMs, reply.sinceMs);
+      case 'mismatch':
+        throw mismatch(key);
+      case 'unknown':
+        throw outcomeUnknown(key);
+    }
+  }
+
+  /** A claim whose answer came after its lease, or after the shutdown began, is taken back: another call may run by now. */
+  async #inTime(run: OnceRun): Promise<OnceRun> {
+    const refusal = this.#closing.signal.aborted ? shuttingDown() : run.lost;
+    if (!refusal) return run;
+    await run.end('nothing').catch(() => {});
+    throw refusal;
+  }
+
+  #unguarded(call: OnceCall): BodyRun {
+    const { signal } = new AbortController();
+    return {
+      context: { key: call.key, attempt: 1, fence: UNCLAIMED_FENCE, signal },
+      lost: undefined,
+      end: async () => (this.onOver(call), Date.now()),
+    };
+  }
+
+  async #end(run: BodyRun, call: OnceCall, outcome: OnceOutcome): Promise<number> {
+    const form = 'value' in outcome ? 'value' : 'error';
+    if (!this.keeps(call, outcome, form === 'value')) return run.end('failed');
     const pack = (): Promise<Buffer> =>
       this.codec.pack('value' in outcome ? outcome.value : shownError(outcome.error));
-    return run.end({ kept: await this.kept(key, 'value' in outcome ? 'value' : 'error', pack) });
+    return run.end({ kept: await this.kept(call.key, form, pack) });
   }
 
   /** @internal Asks `keep`. If it throws, what is kept by default is. */
-  keeps(keep: OnceCall['keep'], outcome: OnceOutcome, byDefault: boolean): boolean {
+  keeps({ options: { keep } }: OnceCall, outcome: OnceOutcome, byDefault: boolean): boolean {
     try {
       return keep ? keep(outcome) === true : byDefault;
     } catch (error) {
@@ -276,74 +323,38 @@ export class OnceService implements OnModuleDestroy, OnApplicationShutdown {
     return { status: 200, headers: { 'content-type': 'application/json; charset=utf-8' }, body };
   }
 
-  /** @internal Has a shutdown wait for a body. */
-  opened<T>(body: Promise<T>): Promise<T> {
-    const open: Promise<unknown> = settled(body).then(() => this.#open.delete(open));
-    this.#open.add(open);
-    return body;
-  }
-
   /** @internal A run tells it. */
   onLost(key: string): void {
     this.#emit('lost', key, 'lapsed');
   }
 
   /** @internal A run tells it. */
-  endLater(run: OnceRun, end: () => Promise<number>, fault: unknown): void {
-    const { key } = run.context;
+  onOver(call: OnceCall): void {
+    if (this.#open.delete(call) && this.#open.size === 0) this.#onNoneOpen?.();
+  }
+
+  /** @internal A run tells it. */
+  endLater(key: string, end: () => Promise<number>, fault: unknown): void {
     const { code, message } = OnceError.from(fault);
     this.#emit('uncertain', key, code);
     this.#logger.warn(
       `ONCE_UNCERTAIN: The end of ${shownHash(key)} could not be stored yet. SyncGuard tries again until it is. ${message}`,
     );
-    this.opened(
-      new Promise<void>((resolve) =>
-        this.#retries.start(() => end().then(() => (resolve(), true)), Infinity, fault),
-      ),
-    ).catch(() => {});
+    this.#retries.start(() => end().then(() => true), Infinity, fault);
   }
 
   /** Nest calls this first at a shutdown. New calls are refused, and those that run may end within `shutdown.drainMs`. */
   async onModuleDestroy(): Promise<void> {
-    this.#isClosing = true;
-    await settleWithin(this.#config.shutdown.drainMs, [...this.#open]);
+    this.#closing.abort();
+    const noneOpen = new Promise<void>((resolve) => (this.#onNoneOpen = resolve));
+    if (this.#open.size > 0) await settleWithin(this.#config.shutdown.drainMs, [noneOpen]);
     await this.#retries.flush();
-  }
-
-  /** Nest calls this before the connection closes. */
-  onApplicationShutdown(): void {
-    this.#backend.close?.();
-  }
-
-  async #under<T>(
-    run: OnceRun,
-    fn: (context: OnceContext) => T | Promise<T>,
-    call: OnceCall,
-  ): Promise<OnceResult<T>> {
-    const outcome = await bodyOf(run.context, fn);
-    const ended = this.end(run, call, outcome);
-    if ('error' in outcome) {
-      await ended.catch(() => {}); // What the body has thrown is more than that its key was lost.
-      throw outcome.error;
-    }
-    return {
-      value: outcome.value,
-      replayed: false,
-      attempt: run.context.attempt,
-      completedAtMs: await ended,
-    };
   }
 
   #emit(type: 'lost' | 'uncertain', key: string, reason: string): void {
     this.#config.emit?.({ feature: 'once', type, result: 'fail', reason, key, durationMs: 0 });
   }
 }
-
-const CALL_NAMES = [
-  ...['key', 'payload', 'signal', 'keepMs', 'leaseMs', 'maxRunMs', 'waitMs', 'afterCrash', 'keep', 'onError'],
-] as const;
-
-const settled = (promise: Promise<unknown>): Promise<unknown> => promise.catch(() => {});
 
 /** Runs a body under its run. Never rejects. */
 async function bodyOf<T>(

@@ -1,10 +1,10 @@
 import { randomUUID } from 'node:crypto';
-import { offAbort, onAbort } from '../core/abort-listeners.js';
 import { isOwed } from '../core/errors.js';
+import { pause } from '../core/pause.js';
 import { refuseAborted } from '../core/validate.js';
 import type { WaitingRoom } from '../core/waiting-room.js';
 import type { ClaimReply, OnceBackend } from './once.backend.js';
-import { OnceError } from './once.errors.js';
+import { OnceError, shuttingDown } from './once.errors.js';
 import type { OnceCall } from './once.options.js';
 
 export interface ClaimAttempt {
@@ -14,28 +14,39 @@ export interface ClaimAttempt {
   readonly sentMs: number;
 }
 
-/** Claims the key of a call. Resolves to the last attempt: the one that was not `busy`, or that came when `waitMs` was over. */
+/**
+ * Claims the key of a call. Resolves to the last attempt: the one that was not `busy`, or that came when `waitMs` was over.
+ *
+ * @param closing - aborts when the app shuts down, which ends the wait
+ */
 export async function claimOf(
   backend: OnceBackend,
   room: WaitingRoom,
   call: OnceCall,
+  closing: AbortSignal,
 ): Promise<ClaimAttempt> {
-  const { key, waitMs } = call;
-  if (waitMs === 0 || room.isFull || room.isFullFor([key])) return attempt(backend, call, '-', 0);
-  const pause = new Pause(call.signal);
-  const stop = backend.onEnd(key, () => pause.end());
+  const { key } = call;
+  if (call.options.waitMs === 0 || room.isFull || room.isFullFor([key]))
+    return attempt(backend, call, '-', 0);
+  const ends = new Ends();
+  const stop = backend.onEnd(key, () => ends.tell());
   room.enter([key]);
   try {
-    return await waitFor(backend, call, pause);
+    return await waitFor(backend, call, ends, closing);
   } finally {
     room.leave([key]);
     stop();
   }
 }
 
-async function waitFor(backend: OnceBackend, call: OnceCall, pause: Pause): Promise<ClaimAttempt> {
+async function waitFor(
+  backend: OnceBackend,
+  call: OnceCall,
+  ends: Ends,
+  closing: AbortSignal,
+): Promise<ClaimAttempt> {
   const waiter = randomUUID();
-  const endMs = performance.now() + call.waitMs;
+  const endMs = performance.now() + call.options.waitMs;
   let last: ClaimAttempt | undefined;
   let fault: unknown;
   for (;;) {
@@ -55,51 +66,40 @@ async function waitFor(backend: OnceBackend, call: OnceCall, pause: Pause): Prom
       return last as ClaimAttempt;
     }
     const turnMs = last?.reply.status === 'busy' ? last.reply.remainingMs + 1 : Infinity;
-    await pause.begin(Math.min(backend.pollMs, turnMs, leftMs));
+    await ends.pause(Math.min(backend.pollMs, turnMs, leftMs), [call.signal, closing]);
+    if (closing.aborted) throw shuttingDown();
+    refuseAborted(call.signal, OnceError);
   }
 }
 
 async function attempt(
   backend: OnceBackend,
-  { key, print, leaseMs, keepMs, afterCrash, maxRunMs, signal }: OnceCall,
+  { key, print, signal, options }: OnceCall,
   waiter: string,
   waitMs: number,
 ): Promise<ClaimAttempt> {
+  const { keepMs, afterCrash } = options;
+  const leaseMs = Math.min(options.leaseMs, options.maxRunMs);
   // A new one for each attempt, so that undoing one whose answer came late does not end a later one.
   const nonce = randomUUID();
   const sentMs = performance.now();
-  const lease = { leaseMs: Math.min(leaseMs, maxRunMs), keepMs, afterCrash };
-  return {
-    reply: await backend.claim({ key, nonce, print, ...lease, waiter, waitMs }, { signal }),
-    nonce,
-    sentMs,
-  };
+  const claim = { key, nonce, print, leaseMs, keepMs, afterCrash, waiter, waitMs };
+  return { reply: await backend.claim(claim, { signal }), nonce, sentMs };
 }
 
 /** The pauses of one call. An end that is told between two pauses ends the next one. */
-class Pause {
-  #isOver = false;
-  #resolve: (() => void) | undefined;
+class Ends {
+  #isTold = false;
+  #end: (() => void) | undefined;
 
-  constructor(private readonly signal: AbortSignal | undefined) {}
-
-  end(): void {
-    this.#isOver = true;
-    this.#resolve?.();
+  tell(): void {
+    this.#isTold = true;
+    this.#end?.();
   }
 
-  async begin(ms: number): Promise<void> {
-    const { signal } = this;
-    const listener = { handleEvent: () => this.end() };
-    if (signal) onAbort(signal, listener);
-    if (!this.#isOver)
-      await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, ms);
-        this.#resolve = () => (clearTimeout(timer), resolve());
-      });
-    this.#isOver = false;
-    this.#resolve = undefined;
-    if (signal) offAbort(signal, listener);
-    refuseAborted(signal, OnceError);
+  async pause(ms: number, signals: readonly (AbortSignal | undefined)[]): Promise<void> {
+    if (!this.#isTold) await pause(ms, { signals, onBegin: (end) => (this.#end = end) });
+    this.#isTold = false;
+    this.#end = undefined;
   }
 }

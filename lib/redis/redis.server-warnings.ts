@@ -45,7 +45,7 @@ export const aclWarning = (commands: readonly string[]): string =>
   `REDIS_ACL: ${commands.join(', ')}: the ACL forbids commands of our scripts, so calls fail and health is down. Allow \`${commands.map((each) => `+${each.toLowerCase()}`).join(' ')}\`.`;
 
 export const NO_PUBSUB =
-  'REDIS_NO_PUBSUB: the ACL forbids PUBLISH or SUBSCRIBE, so no message can wake a call that waits for a lock. Such calls try again five times a second. Allow `+publish +subscribe &PREFIX/*`, where PREFIX is the option `keyPrefix`.';
+  'REDIS_NO_PUBSUB: the ACL forbids PUBLISH or SUBSCRIBE, so no message can wake a call that waits for a lock, or for the answer of another call. Such calls try again five times a second. Allow `+publish +subscribe &PREFIX/*`, where PREFIX is the option `keyPrefix`.';
 const NO_FAILOVER_DETECTOR =
   'REDIS_NO_FAILOVER_DETECTOR: the Sentinel client does not have `failoverDetector: true`. For about 10 s after a failover it may still write to the old primary, so locks may be granted twice and budgets overspent. Set the option.';
 const NO_SENTINEL_TIMEOUT =

@@ -4,6 +4,7 @@ import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { Random } from './random.js';
 import type { Programs } from './programs.js';
+import type { Await, Trap } from './traps.js';
 import type { WorkerArguments } from './worker-arguments.js';
 
 interface Member {
@@ -13,6 +14,9 @@ interface Member {
 
 /** A worker that does not end by then hangs. */
 const LONGEST_END_MS = 30_000;
+
+/** How long a worker has to come to the await at which it is to be killed. */
+const TRAPPED_WITHIN_MS = 1_000;
 
 /** By what the workers reach the server, in turn. */
 const CONNECTIONS = [
@@ -57,9 +61,14 @@ export class Crew {
     if (!works) throw new Error(`Worker ${worker} ended before it worked.`);
   }
 
-  /** kill -9, and another in its place. Gives who it was. */
-  async kill(random: Random): Promise<number> {
+  /** kill -9, at an await or at once, and another in its place. Gives who it was. */
+  async kill(random: Random, at?: Await): Promise<number> {
     const victim = random.pick(this.#members);
+    if (at) {
+      const exit = once(victim.child, 'exit');
+      victim.child.send({ at, ms: 0 } satisfies Trap);
+      await Promise.race([exit, sleep(TRAPPED_WITHIN_MS)]);
+    }
     await end(victim.child, 'SIGKILL');
     this.#members = this.#members.filter((member) => member !== victim);
     await this.hire(victim.given.first);
@@ -71,6 +80,14 @@ export class Crew {
     child.kill('SIGSTOP');
     await sleep(ms);
     child.kill('SIGCONT');
+    return given.worker;
+  }
+
+  /** Has one stand still the next time that a call of it comes to an await. */
+  async stallAt(random: Random, at: Await, ms: number): Promise<number> {
+    const { child, given } = random.pick(this.#members);
+    child.send({ at, ms } satisfies Trap);
+    await sleep(ms);
     return given.worker;
   }
 

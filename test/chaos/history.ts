@@ -21,12 +21,15 @@ export interface Invocation {
     | 'create'
     | 'view'
     | 'check'
-    | 'increment';
+    | 'increment'
+    | 'once';
   /** What it is about: a lock's key, a budget's root, a secret, a limited key, a counter. */
   readonly on: string;
   /** Names what is done once although it is asked for again: a hold, a view, an increment. */
   readonly id?: string;
   readonly amount?: number;
+  /** What a call that is answered once is compared by. */
+  readonly payload?: string;
   readonly atMs: number;
 }
 
@@ -39,6 +42,16 @@ export interface Completion {
   /** Whether it did what was asked: granted, counted, shown. */
   readonly ok?: boolean;
   readonly error?: string;
+  /** Of a call that is answered once. */
+  readonly answer?: Answer;
+}
+
+/** What a call that is answered once was told. */
+export interface Answer {
+  readonly value: string;
+  readonly attempt: number;
+  readonly replayed: boolean;
+  readonly completedAtMs: number;
 }
 
 /** A body began under a lock. */
@@ -59,6 +72,53 @@ export interface Left {
   readonly n: number;
   /** When `assertHeld()` passed for the last time. */
   readonly heldUntilMs: number;
+}
+
+/** The body of a call that is answered once began. */
+export interface Began {
+  readonly type: 'began';
+  readonly worker: WorkerId;
+  readonly n: number;
+  readonly on: string;
+  readonly payload: string;
+  /** What it returns, if it returns. No other body returns that. */
+  readonly value: string;
+  readonly attempt: number;
+  readonly fence: string;
+  /** When the claim was sent by which it runs. */
+  readonly claimedMs: number;
+  /** Its lease had lapsed by then. */
+  readonly isLate: boolean;
+  readonly atMs: number;
+}
+
+/** It had its effect. */
+export interface Effect {
+  readonly type: 'effect';
+  readonly worker: WorkerId;
+  readonly n: number;
+  /** A moment before, at which its signal had not aborted. */
+  readonly atMs: number;
+}
+
+/** It ended. */
+export interface Over {
+  readonly type: 'over';
+  readonly worker: WorkerId;
+  readonly n: number;
+  /** When its signal had not aborted for the last time. */
+  readonly heldUntilMs: number;
+  readonly failed: boolean;
+  readonly atMs: number;
+}
+
+/** Its result was kept, as the backend says. */
+export interface Completed {
+  readonly type: 'completed';
+  readonly worker: WorkerId;
+  readonly on: string;
+  readonly fence: string;
+  readonly atMs: number;
 }
 
 /** What a whole feature says of something after everybody has left it alone. */
@@ -112,7 +172,18 @@ export interface Leftover {
 }
 
 export type HistoryEvent =
-  Invocation | Completion | Entered | Left | Audit | WorkerEvent | FaultEvent | Leftover;
+  | Invocation
+  | Completion
+  | Entered
+  | Left
+  | Began
+  | Effect
+  | Over
+  | Completed
+  | Audit
+  | WorkerEvent
+  | FaultEvent
+  | Leftover;
 
 /** What came of the run's files, in no order. A last line that a killed worker did not finish is left out. */
 export function readHistory(files: readonly string[]): HistoryEvent[] {

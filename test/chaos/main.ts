@@ -11,9 +11,9 @@ import { buildPrograms } from './programs.js';
 import { run } from './run.js';
 import { type EngineName, FAULTS } from './schedule.js';
 
-const USAGE = `npm run chaos -- [--engine ${Object.keys(FAULTS).join('|')}] [--minutes 1] [--seed n] [--program redis-8|valkey-8] [--mutant name] [--fault name] [--keep]
+const USAGE = `npm run chaos -- [--engine ${Object.keys(FAULTS).join('|')}] [--minutes 1] [--seed n] [--program redis-8|valkey-8] [--mutant name] [--fault name] [--once] [--keep]
 Several processes work on one engine while its servers, the network and the processes themselves fail; a checker then
-proves over all that they were told what the library promises. The same seed gives the same faults in the same order.`;
+proves over all that they were told what the library promises. The same seed gives the same faults in the same order. With --once they make calls that are answered once, and no others.`;
 
 const { values } = parseArgs({
   options: {
@@ -23,6 +23,7 @@ const { values } = parseArgs({
     program: { type: 'string' },
     mutant: { type: 'string' },
     fault: { type: 'string', multiple: true },
+    once: { type: 'boolean', default: false },
     keep: { type: 'boolean', default: false },
     help: { type: 'boolean', default: false },
   },
@@ -70,7 +71,7 @@ async function main(): Promise<void> {
   const [programs, clear] = await buildPrograms();
   try {
     const { history, failures } = await run({
-      ...{ engine, seconds, seed, programs, mutant: values.mutant },
+      ...{ engine, seconds, seed, programs, mutant: values.mutant, onlyOnce: values.once },
       ...{ command: commandOf(values.program), log: console.log },
       only: ({ name }) => values.fault?.includes(name) ?? true,
     });

@@ -30,6 +30,14 @@ const caught: Caught[] = [
     ...{ mutant: 'finalize-keeps-reserved', faults: ['SCRIPT FLUSH'] },
     says: /^root .* reserved when every hold was over/,
   },
+  { mutant: 'once-beside-another', faults: ['SCRIPT FLUSH'], says: /two bodies at once/ },
+  {
+    ...{
+      mutant: 'once-result-of-the-overtaken',
+      faults: ['a worker stands still', 'a worker stands still at an await'],
+    },
+    says: /two results|after the kept result/,
+  },
   { mutant: 'views-cost-nothing', faults: ['SCRIPT FLUSH'], says: /^secret .* of \d+ \(view\)/ },
 ];
 

@@ -1,5 +1,7 @@
 import { finalizeScript } from '../../lib/budget/redis/finalize.script.js';
 import { acquireScript } from '../../lib/lock/redis/acquire.script.js';
+import { claimScript } from '../../lib/once/redis/claim.script.js';
+import { endScript } from '../../lib/once/redis/end.scripts.js';
 import { releaseFor } from '../../lib/lock/redis/release.script.js';
 import type { Script } from '../../lib/script/define-script.js';
 import { viewScript } from '../../lib/secret/redis/view.script.js';
@@ -25,6 +27,13 @@ const mutants: Record<string, () => void> = {
   'finalize-keeps-reserved': () =>
     change(finalizeScript as never, 'math.max(reserved - inHold, 0)', 'reserved'),
   'views-cost-nothing': () => change(viewScript as never, 'if left > 0 then left = left - 1 end', ''),
+  'once-beside-another': () => change(claimScript as never, 'if nowMs < turnMs then', 'if false then'),
+  'once-result-of-the-overtaken': () =>
+    change(
+      endScript as never,
+      "if not once or once.nonce ~= runNonce then return 0 end\nif once.state ~= 'running'",
+      "if not once then return 0 end\nif once.state == 'failed'",
+    ),
   'acquire-while-held': () => change(acquireScript as never, 'if held then', 'if false then'),
 };
 

@@ -25,6 +25,7 @@ export interface RunOptions {
   /** 3; on memory 1 */
   readonly workers?: number;
   readonly mutant?: string;
+  readonly onlyOnce?: boolean;
   readonly only?: (fault: Fault) => boolean;
   /** Another server than the machine's. */
   readonly command?: readonly string[];
@@ -71,15 +72,16 @@ async function runOn(
   folder: string,
   options: RunOptions,
 ): Promise<Run> {
-  const { seed, mutant, programs } = options;
+  const { seed, mutant, onlyOnce, programs } = options;
   const address = proxy?.url ?? engine?.address ?? null;
-  const crew = new Crew(programs, folder, { address, seed, mutant, startMs: nowMs() });
+  const crew = new Crew(programs, folder, { address, seed, mutant, onlyOnce, startMs: nowMs() });
   const workers = options.workers ?? (engine ? 3 : 1);
   const field: Field = {
     engine: engine as Engine,
     proxy,
-    killWorker: (random) => crew.kill(random),
+    killWorker: (random, at) => crew.kill(random, at),
     freezeWorker: (random, ms) => crew.freeze(random, ms),
+    stallWorker: (random, at, ms) => crew.stallAt(random, at, ms),
   };
   const faults = join(folder, 'faults.jsonl');
   appendFileSync(faults, '');

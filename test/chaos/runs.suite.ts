@@ -14,7 +14,9 @@ it.each(Object.keys(FAULTS) as EngineName[])(
     expect([...failures, ...violations]).toStrictEqual([]);
     // It has worked, and has been looked at.
     expect(counts['sections under a lock']).toBeGreaterThan(50);
-    for (const done of ['finalize', 'view', 'increment', 'check'])
+    expect(counts['bodies of calls that are answered once']).toBeGreaterThan(50);
+    expect(counts['answers that were given again']).toBeGreaterThan(50);
+    for (const done of ['finalize', 'view', 'increment', 'check', 'once'])
       expect(counts[`${done}: done`]).toBeGreaterThan(20);
     expect(counts.audits).toBeGreaterThan(0);
   },

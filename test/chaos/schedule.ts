@@ -21,6 +21,7 @@ import type { RedisServer } from '../support/redis-server.js';
 import type { TcpProxy } from '../support/tcp-proxy.js';
 import type { Loss } from './history.js';
 import { Random } from './random.js';
+import { type Await, AWAITS } from './traps.js';
 
 /** What a fault may strike beside the engine. */
 export interface Field {
@@ -28,9 +29,10 @@ export interface Field {
   /** Between the workers and a single server. */
   readonly proxy?: TcpProxy;
   /** The workers that run. */
-  killWorker(random: Random): Promise<number>;
+  killWorker(random: Random, at?: Await): Promise<number>;
   /** Stops one for a while. */
   freezeWorker(random: Random, ms: number): Promise<number>;
+  stallWorker(random: Random, at: Await, ms: number): Promise<number>;
 }
 
 export interface Fault {
@@ -75,6 +77,14 @@ const workers: Fault[] = [
   {
     ...{ name: 'a worker stands still', loses: 'nothing' },
     run: (field, random) => field.freezeWorker(random, random.between(500, 2_500)),
+  },
+  {
+    ...{ name: 'a worker is killed at an await', loses: 'nothing' },
+    run: (field, random) => field.killWorker(random, random.pick(AWAITS)),
+  },
+  {
+    ...{ name: 'a worker stands still at an await', loses: 'nothing' },
+    run: (field, random) => field.stallWorker(random, random.pick(AWAITS), random.between(500, 2_500)),
   },
 ];
 
@@ -175,7 +185,7 @@ const sentinel: Fault[] = [
 ];
 
 /** In one process there is nothing to break but the process. */
-const memory: Fault[] = workers.slice(1);
+const memory: Fault[] = workers.filter(({ name }) => !name.includes('killed'));
 
 export const FAULTS = { memory, redis: single, cluster, sentinel };
 

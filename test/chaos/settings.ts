@@ -16,3 +16,8 @@ export const BUDGET = { limit: 600, ttlMs: 2_500 };
 export const VIEWS = 40;
 export const RATE = { limit: 20, windowMs: 1_000 };
 export const COUNTER_MAX = 60;
+/** Each `slotMs` other keys are asked for, and those of the last `slotsBack` slots now and then. */
+export const ONCE = {
+  ...{ leaseMs: 1_000, keepMs: 60_000, waitMs: 1_500, longestBodyMs: 2_500 },
+  ...{ slotMs: 150, slotsBack: 30 },
+};

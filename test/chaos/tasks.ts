@@ -7,16 +7,20 @@ import {
   CounterService,
   type LockContext,
   LockService,
+  OnceService,
   SecretService,
 } from '../../lib/index.js';
-import { type HistoryEvent, type Invocation, nowMs } from './history.js';
+import { type Completion, type HistoryEvent, type Invocation, nowMs } from './history.js';
+import { OnceTasks } from './once-tasks.js';
 import { Random } from './random.js';
 import { AUDIT_AFTER_MS, BUDGET, COUNTER_MAX, EPOCH_MS, HOLD_TTL_MS, LOCK, VIEWS } from './settings.js';
 import type { WorkerArguments } from './worker-arguments.js';
 
 type Write = (event: HistoryEvent) => void;
-type Subject = Pick<Invocation, 'op' | 'on' | 'id' | 'amount'>;
+type Subject = Pick<Invocation, 'op' | 'on' | 'id' | 'amount' | 'payload'>;
 
+/** Of a worker that does nothing else. */
+const ONCE_CALLERS = 12;
 /** How often what failed is asked for again. */
 const TRIES = 4;
 /** How often a budget is looked at in which something is reserved still. */
@@ -33,6 +37,7 @@ class Tasks {
   readonly #limiter: AbuseLimiterService;
   readonly #counters: CounterService;
   readonly #secrets: SecretService;
+  readonly #once: OnceTasks;
 
   constructor(
     app: INestApplicationContext,
@@ -44,12 +49,14 @@ class Tasks {
     this.#limiter = app.get(AbuseLimiterService);
     this.#counters = app.get(CounterService);
     this.#secrets = app.get(SecretService);
+    this.#once = new OnceTasks(app.get(OnceService), given.worker, given.startMs, write);
   }
 
   start(): void {
     const work = [this.lock, this.lock, this.lock, this.hold, this.budget, this.budget, this.budget];
-    const all = [...work, this.view, this.view, this.limit, this.limit, this.count];
-    all.forEach((task, i) => this.#loops.push(this.#repeat(task.bind(this), i)));
+    const all = [...work, this.view, this.view, this.limit, this.limit, this.count, this.once, this.once];
+    const tasks = this.given.onlyOnce ? Array<Tasks['once']>(ONCE_CALLERS).fill(this.once) : all;
+    tasks.forEach((task, i) => this.#loops.push(this.#repeat(task.bind(this), i)));
     if (this.given.first) this.#loops.push(this.#keepEpochs());
   }
 
@@ -160,14 +167,23 @@ class Tasks {
     await sleep(random.between(20, 100));
   }
 
+  async once(random: Random): Promise<void> {
+    const { on, payload, run } = this.#once.next(random);
+    await this.#call({ op: 'once', on, payload }, run, (answer) => ({ answer }));
+  }
+
   /** Writes a call down before and after. Undefined: it failed, and may have happened. */
-  async #call<T>(subject: Subject, run: (n: number) => Promise<T>): Promise<T | undefined> {
+  async #call<T>(
+    subject: Subject,
+    run: (n: number) => Promise<T>,
+    tell: (result: T) => Partial<Completion> = () => ({}),
+  ): Promise<T | undefined> {
     const { worker } = this.given;
     const n = this.#calls++;
     this.write({ type: 'call', worker, n, ...subject, atMs: nowMs() });
     try {
       const result = await run(n);
-      this.write({ type: 'done', worker, n, atMs: nowMs(), ok: Boolean(result) });
+      this.write({ type: 'done', worker, n, atMs: nowMs(), ok: Boolean(result), ...tell(result) });
       return result;
     } catch (error) {
       const { code, name } = error as { code?: string; name: string };

@@ -11,4 +11,6 @@ export interface WorkerArguments {
   /** When epoch 0 began. */
   readonly startMs: number;
   readonly mutant?: string;
+  /** Only calls that are answered once are made, and more of them. */
+  readonly onlyOnce?: boolean;
 }

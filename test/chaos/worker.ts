@@ -8,6 +8,7 @@ import { nowMs } from './history.js';
 import { applyMutant } from './mutants.js';
 import { COMMAND_TIMEOUT_MS, BUDGET, KEY_PREFIX, RATE } from './settings.js';
 import { startTasks } from './tasks.js';
+import { setTrap, type Trap } from './traps.js';
 import type { WorkerArguments } from './worker-arguments.js';
 
 // One process of an app under test. It works until it is told to stop, and writes down what it asked and was told.
@@ -55,6 +56,7 @@ async function main(): Promise<void> {
   const app = await NestFactory.createApplicationContext(module, { logger: false });
   const tasks = startTasks(app, given, write);
   const dismissed = new Promise((resolve) => process.once('SIGTERM', resolve));
+  process.on('message', (trap: Trap) => setTrap(trap));
   process.send?.('at work');
   await dismissed;
   await tasks.stop();

@@ -3,6 +3,8 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { currentOnce } from '../../lib/once/current-once.js';
 import type { OnceBackend } from '../../lib/once/once.backend.js';
 import type { OnceError } from '../../lib/once/once.errors.js';
+import type { OnceCall } from '../../lib/once/once.options.js';
+import { OnceRun } from '../../lib/once/once.run.js';
 import type { OnceService } from '../../lib/once/once.service.js';
 import { TURN_MS } from '../../lib/once/once.times.js';
 import { eventually } from '../support/eventually.js';
@@ -23,7 +25,6 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
       backend = under.backend();
       once = onceService(backend);
     });
-    afterEach(() => backend.close?.());
 
     /** A run whose process has died: nobody renews or ends it. */
     const crashed = async (key: string, given = {}): Promise<void> =>
@@ -239,12 +240,24 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
       });
     });
 
+    it('is asked for again after as long as the first has run, and at the end of its lease at the latest', async () => {
+      const retryAfter = async (): Promise<unknown> =>
+        once.run(() => 'x', { key: 'k' }).catch(({ context }: OnceError) => context.retryAfter);
+      await crashed('k', { leaseMs: 30_000 });
+      const found: unknown[] = [await retryAfter()];
+      for (const ms of [3_500, 8_000, 11_000, 6_500]) {
+        under.advance(ms);
+        found.push(await retryAfter());
+      }
+      expect(found).toStrictEqual([1, 4, 12, 8, 1]);
+    });
+
     describe('a process that dies', () => {
       it('leaves its key taken for its lease, and then the next call runs as attempt 2', async () => {
         await crashed('k', { leaseMs: 60_000 });
         const refused = await once.run(() => 'x', { key: 'k' }).catch((error: unknown) => error as OnceError);
         expect(refused).toMatchObject({ code: 'OnceInProgress' });
-        expect((refused as OnceError).context.retryAfter).toBe(60);
+        expect((refused as OnceError).context.retryAfter).toBe(1);
         under.advance(60_001);
         expect(await once.get('k')).toMatchObject({ state: 'failed', attempt: 1 });
         expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ attempt: 2, replayed: false });
@@ -330,6 +343,35 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
         expect(second).toMatchObject({ attempt: 2 });
         body.end();
         expect(await codeOf(running)).toBe('OnceLost');
+      });
+
+      it('that has lapsed when the answer to its claim comes runs no body, and the next call runs', async () => {
+        const { claim } = backend;
+        jest.spyOn(backend, 'claim').mockImplementationOnce(async (given, options) => {
+          const reply = await claim.call(backend, given, options);
+          await eventually(() => expect(performance.now()).toBeGreaterThan(sinceMs + 20));
+          return reply;
+        });
+        const sinceMs = performance.now();
+        const body = jest.fn();
+        expect(await codeOf(once.run(body, { key: 'k', maxRunMs: 20 }))).toBe('OnceLost');
+        expect(body).not.toHaveBeenCalled();
+        expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ attempt: 1 });
+      });
+
+      it('counts from when the claim was sent, whatever maxRunMs is', () => {
+        const host = { backend, onLost: jest.fn(), onOver: jest.fn(), endLater: jest.fn() };
+        const options = { leaseMs: 60_000, maxRunMs: 20_000 } as OnceCall['options'];
+        const call = { key: 'k', print: '-', signal: undefined, options };
+        const run = (agoMs: number): OnceRun =>
+          new OnceRun(
+            host,
+            call,
+            { nonce: 'n', sentMs: performance.now() - agoMs },
+            { attempt: 1, fence: '1' },
+          );
+        expect(run(20_000).lost).toMatchObject({ code: 'OnceLost' });
+        expect(run(10_000).lost).toBeUndefined();
       });
 
       it('throws the error of the body where that has failed after its loss', async () => {
@@ -553,6 +595,34 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
       body.end();
       await closed;
       expect((await running).value).toBe('x');
+      expect(await once.get('k')).toMatchObject({ state: 'done' });
+    });
+
+    it('ends waits at a shutdown, and takes back a claim that is answered after it began', async () => {
+      const body = heldBody('x');
+      const running = once.run(body.fn, { key: 'k' });
+      await body.started;
+      const claims = jest.spyOn(backend, 'claim');
+      const waiting = codeOf(once.run(() => 'y', { key: 'k', waitMs: 60_000 }));
+      await claims.mock.results[0]!.value;
+      let answer = (): void => {};
+      const { claim } = backend;
+      claims.mockImplementationOnce(async (given, options) => {
+        const reply = await claim.call(backend, given, options);
+        await new Promise<void>((resolve) => (answer = resolve));
+        return reply;
+      });
+      const late = jest.fn();
+      const claiming = codeOf(once.run(late, { key: 'late' }));
+      await eventually(async () => expect(await once.get('late')).toMatchObject({ state: 'running' }));
+      const closed = once.onModuleDestroy();
+      expect(await waiting).toBe('ServiceUnavailable');
+      body.end();
+      answer();
+      await closed;
+      expect([await claiming, (await running).value]).toStrictEqual(['ServiceUnavailable', 'x']);
+      expect(late).not.toHaveBeenCalled();
+      expect(await once.get('late')).toBeNull();
       expect(await once.get('k')).toMatchObject({ state: 'done' });
     });
 

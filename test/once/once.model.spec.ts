@@ -159,7 +159,7 @@ class Real {
       case 'claim':
         return this.#claim(given);
       case 'forget': {
-        const result = await backend.forget(this.prefix + given.key, given.force);
+        const result = await backend.forget(this.prefix + given.key, given.force, {});
         return result.ok ? 'ok' : result.reason;
       }
       case 'get': {
@@ -171,6 +171,7 @@ class Real {
         const result = await backend.settle(
           { key: this.prefix + given.key, nonce: 'hand' + String(Math.random()).slice(2) },
           kept,
+          {},
         );
         return result.ok ? 'ok' : result.reason;
       }

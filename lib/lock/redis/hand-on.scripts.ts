@@ -26,18 +26,3 @@ return handOver(record, queue, keyJson, fence) or 0`,
   decode: (reply): number | string =>
     typeof reply === 'number' || typeof reply === 'string' ? reply : unexpectedReply('lock-hand-on', reply),
 });
-
-/**
- * lock-publish: Asks whether the ACL lets scripts publish, which is how waiters learn of their turn.
- * KEYS: none
- * ARGV: channel
- * Reply: 1 or 0
- * Atomic: it is one command, which runs in a script because the ACL is asked there.
- */
-export const publishScript = defineScript({
-  name: 'lock-publish',
-  keys: [],
-  args: ['channel'],
-  lua: /* lua */ `return type(redis.pcall('PUBLISH', channel, '')) == 'number' and 1 or 0`,
-  decode: (reply): boolean => reply === 1 || (reply === 0 ? false : unexpectedReply('lock-publish', reply)),
-});

@@ -1,13 +1,11 @@
 import { AsyncResource } from 'node:async_hooks';
-import { randomBytes } from 'node:crypto';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { RedisSubscriber } from '../../redis/redis.subscriber.js';
+import type { ProcessChannel } from '../../script/process-channel.js';
 import type { ScriptRunner } from '../../script/script-runner.js';
-import { settleWithin } from '../../core/settle-within.js';
 import type { LockKeys, LockLayout } from './lock.layout.js';
 import type { AcquireReply } from './lock.acquire-reply.js';
 import type { HandedOver } from './lock.replies.js';
-import { handOnScript, publishScript } from './hand-on.scripts.js';
+import { handOnScript } from './hand-on.scripts.js';
 import { CLAIM_MS, KEEPING_LOOK_MS } from '../lock.times.js';
 import type { BackendHandle } from '../lock.handle.js';
 import { WaitingLine, WaitingTurn } from '../waiting-turn.js';
@@ -25,12 +23,8 @@ const UNHEARD_LOOK_MS = 200;
 /** Looks of one process come at multiples of this time, in ms, so that those for many keys are sent together. */
 const GRID_MS = 50;
 
-/** How long the boot waits for the connection that hears hand-overs, in ms. */
-const OPEN_MS = 400;
-
 /** Stands behind the name of a process in the queues while no message can reach it. */
 const UNHEARD = '-';
-const PROCESS_BYTES = 12;
 const LOCK_ID_LENGTH = 22;
 
 /** A queue lives for this time without an attempt, or for two pauses of its most patient waiter. */
@@ -87,13 +81,13 @@ export class RedisTurn extends WaitingTurn {
 
 export interface RedisTurnsConfig {
   readonly layout: LockLayout;
+  /** On which the process hears of hand-overs. */
+  readonly channel: ProcessChannel;
   /**
    * Called when a turn that made an attempt has left. `waiter` is the name under which it stands in the queues. Its lock is
    * given back, or kept until `keptUntilMs`, as `performance.now()` counts.
    */
   leave(wanted: Wanted, waiter: string, fault: unknown, keptUntilMs?: number): void;
-  /** Called once, if the ACL forbids SUBSCRIBE or PUBLISH, so that no message can wake waiters. */
-  onUnheard?(): void;
 }
 
 /**
@@ -104,25 +98,23 @@ export interface RedisTurnsConfig {
 export class RedisTurns {
   /** The arguments of scripts that hand a lock over. `countsAll` is '' on a Cluster, where a node counts its own subscribers only. */
   readonly handing: { readonly channel: string; readonly countsAll: string };
-  readonly #process = randomBytes(PROCESS_BYTES).toString('base64url');
+  readonly #process: string;
   readonly #waiting = new Map<string, RedisTurn>();
   readonly #lines = new Map<string, WaitingLine>();
   readonly #nestedLines = new Map<string, WaitingLine>();
-  readonly #subscriber: RedisSubscriber;
   readonly #claims: ClaimWatch;
-  #mayPublish: boolean | undefined;
-  #isWarned = false;
 
   constructor(
     private readonly runner: ScriptRunner,
     private readonly config: RedisTurnsConfig,
   ) {
-    const { channel } = config.layout;
-    this.handing = { channel, countsAll: runner.client.isCluster ? '' : '1' };
+    const { channel } = config;
+    this.#process = channel.process;
+    this.handing = { channel: channel.name, countsAll: runner.client.isCluster ? '' : '1' };
     this.#claims = new ClaimWatch((key, waiter) => this.#handOn(key, waiter));
-    this.#subscriber = new RedisSubscriber(runner.client, channel + this.#process, {
+    channel.join({
       onMessage: (lockId) => this.#waiting.get(lockId)?.wakeToClaim(),
-      onListening: () => void this.#comeToHear(),
+      onListening: () => void this.#wakeAll(), // The queues get the name by which the process can be told.
       onSilence: () => this.#wakeFirsts(), // They look more often from now on.
       isNeeded: () => this.#waiting.size > 0,
     });
@@ -137,7 +129,7 @@ export class RedisTurns {
   /** Called when an attempt begins, which may put the turn into a queue. */
   begin(turn: RedisTurn, lockId: string): void {
     this.#waiting.set(lockId, turn);
-    turn.process = this.#isTold ? this.#process : this.#process + UNHEARD;
+    turn.process = this.config.channel.isTold ? this.#process : this.#process + UNHEARD;
   }
 
   granted(turn: RedisTurn, handle: BackendHandle, wasHanded: boolean): void {
@@ -158,8 +150,7 @@ export class RedisTurns {
     if (place > 0) turn.place ??= place;
     if (reply.passedOn) turn.passed();
     if (!turn.line && turn.wanted && !turn.hasLeft) this.#lineOf(turn, turn.wanted).enter(turn);
-    if (this.#isTold) this.#subscriber.watch();
-    else void this.#listen();
+    this.config.channel.rely();
     if (reply.claimer !== '') this.#waiting.get(reply.claimer)?.wakeToClaim();
     if (reply.dropped) void this.#wakeAll();
     else if (reply.cameBack) this.#wakeFirsts();
@@ -191,25 +182,14 @@ export class RedisTurns {
       this.config.leave(wanted, wanted.lockId + this.#process, 'unknown', turn.handle.keptUntilMs);
   }
 
-  /** Called at boot. Warns if messages cannot reach waiters. */
-  async check(): Promise<void> {
-    await settleWithin(OPEN_MS, [this.#listen()]);
-    if (this.#waiting.size === 0) this.#subscriber.pause();
-  }
-
   close(): void {
     this.#claims.close();
-    this.#subscriber.close();
+    this.config.channel.close();
     void this.#wakeAll(); // No message reaches the waiters any more, so they try again by themselves.
   }
 
-  /** Messages can reach the waiters of this process. */
-  get #isTold(): boolean {
-    return this.#subscriber.isListening && this.#mayPublish === true;
-  }
-
   get #lookMs(): number {
-    return this.#isTold && this.#subscriber.isHeard ? LOOK_MS : UNHEARD_LOOK_MS;
+    return this.config.channel.isHeard ? LOOK_MS : UNHEARD_LOOK_MS;
   }
 
   /** The line of those that wait for the same key. A call for several keys may wait for any of them, so it looks by itself. */
@@ -238,29 +218,6 @@ export class RedisTurns {
     const nowMs = performance.now();
     const onGridMs = Math.floor((nowMs + this.#lookMs) / GRID_MS) * GRID_MS - nowMs;
     return Math.min(remainingMs + 1, pollMs, onGridMs);
-  }
-
-  async #comeToHear(): Promise<void> {
-    if (this.#mayPublish === undefined) await this.#checkPublish();
-    void this.#wakeAll(); // The queues get the name by which the process can be told.
-  }
-
-  async #listen(): Promise<void> {
-    if ((await this.#subscriber.open()) && this.#mayPublish === undefined) await this.#checkPublish();
-    if (this.#subscriber.isRefused || this.#mayPublish === false) this.#warn();
-  }
-
-  async #checkPublish(): Promise<void> {
-    const { channel } = this.handing;
-    this.#mayPublish = await this.runner
-      .run(publishScript, {}, { channel: channel + this.#process })
-      .catch(() => undefined);
-  }
-
-  #warn(): void {
-    if (this.#isWarned) return;
-    this.#isWarned = true;
-    this.config.onUnheard?.();
   }
 
   /** Wakes some in each turn of the event loop, so that thousands do not stop the process. */

@@ -1,7 +1,8 @@
 import { acquireKeysFor } from './acquire-keys.script.js';
 import { acquireScript } from './acquire.script.js';
 import { extendFor } from './extend.script.js';
-import { handOnScript, publishScript } from './hand-on.scripts.js';
+import { publishScript } from '../../script/publish.script.js';
+import { handOnScript } from './hand-on.scripts.js';
 import {
   cleanupScript,
   extendByIdScript,

@@ -89,7 +89,8 @@ export class MemoryOnceBackend implements OnceBackend {
     return { key, state, attempt, startedAtMs, expiresAtMs: atMs + keepMs };
   }
 
-  async settle({ key, nonce }: Claimed, kept: Kept): Promise<SettleOnceResult> {
+  async settle({ key, nonce }: Claimed, kept: Kept, { signal }: CallOptions): Promise<SettleOnceResult> {
+    refuseAborted(signal, OnceError);
     const entry = this.#find(key);
     if (!entry) return { ok: false, reason: 'not_found' };
     if (entry.state === 'done')
@@ -100,7 +101,8 @@ export class MemoryOnceBackend implements OnceBackend {
     return { ok: true };
   }
 
-  async forget(key: string, force: boolean): Promise<ForgetOnceResult> {
+  async forget(key: string, force: boolean, { signal }: CallOptions): Promise<ForgetOnceResult> {
+    refuseAborted(signal, OnceError);
     const entry = this.#find(key);
     if (entry && this.#isLive(entry) && !force) return { ok: false, reason: 'running' };
     this.entries.delete(key);
@@ -125,7 +127,7 @@ export class MemoryOnceBackend implements OnceBackend {
     const turnMs = isLive ? atMs : atMs + (found < 0 ? list.length : found) * TURN_MS;
     if (nowMs >= turnMs) return undefined;
     if (waitMs > 0 && found < 0) entry.waiters = [...list, { id: waiter, untilMs: nowMs + waitMs }];
-    return { status: 'busy', remainingMs: turnMs - nowMs };
+    return { status: 'busy', remainingMs: turnMs - nowMs, sinceMs: nowMs - entry.startedMs };
   }
 
   #isLive({ state, atMs }: Entry): boolean {

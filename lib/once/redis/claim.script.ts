@@ -11,7 +11,7 @@ const FORMS = ['value', 'http', 'error', 'none'] as const;
  * KEYS: record
  * ARGV: onceKey, claimNonce, claimPrint, leaseMs, keepMs, afterCrash, waiter, callProcess, waitMs
  * Reply: 'claimed' with attempt and fence; 'done' with attempt, at, form and result; 'busy' with the ms until the call may
- *   run; 'mismatch' or 'unknown'
+ *   run and those since the other began; 'mismatch' or 'unknown'
  * Atomic: of any number of calls one runs, and none while or after another one has.
  */
 export const claimScript = defineScript({
@@ -50,7 +50,7 @@ else
       once.waiters = (#list > 0 and once.waiters or '') .. entry
       save()
     end
-    return {'busy', turnMs - nowMs}
+    return {'busy', turnMs - nowMs, nowMs - once.started}
   end
   local others = {}
   for _, each in ipairs(list) do if each ~= mine then others[#others + 1] = each.entry end end
@@ -73,7 +73,7 @@ return {'claimed', once.attempt, once.fence}`,
         if (!Buffer.isBuffer(result)) break;
         return { status: 'done', attempt: first, atMs: second as number, kept: keptOf(String(form), result) };
       case 'busy':
-        return { status: 'busy', remainingMs: first };
+        return { status: 'busy', remainingMs: first, sinceMs: second as number };
       case 'mismatch':
         return { status: 'mismatch' };
       case 'unknown':

@@ -1,7 +1,6 @@
-import { randomBytes } from 'node:crypto';
 import type { CallOptions } from '../../core/validate.js';
 import { hashTag } from '../../redis/redis.keys.js';
-import { RedisSubscriber } from '../../redis/redis.subscriber.js';
+import { ProcessChannel } from '../../script/process-channel.js';
 import type { Script, ScriptArg } from '../../script/define-script.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { EndListeners } from '../end-listeners.js';
@@ -13,7 +12,6 @@ import { getScript } from './get.script.js';
 
 /** The whole hash, as strangers choose keys. */
 const TAG_LENGTH = 43;
-const PROCESS_BYTES = 12;
 /** How often a waiter looks by itself, in ms, while messages reach it, and while they do not. */
 const TOLD_POLL_MS = 1_050;
 const UNTOLD_POLL_MS = 200;
@@ -21,20 +19,15 @@ const NOTHING = Buffer.alloc(0);
 
 /** Runs on Redis. Each operation is one atomic script on one key. */
 export class RedisOnceBackend implements OnceBackend {
-  readonly #process = randomBytes(PROCESS_BYTES).toString('base64url');
-  readonly #channel: string;
   readonly #listeners = new EndListeners();
-  readonly #subscriber: RedisSubscriber;
 
   constructor(
     private readonly runner: ScriptRunner,
     private readonly keyPrefix: string,
+    private readonly channel = new ProcessChannel(runner, `${keyPrefix}/wake:`),
   ) {
-    this.#channel = `${keyPrefix}/once-end:`;
-    this.#subscriber = new RedisSubscriber(runner.client, this.#channel + this.#process, {
+    channel.join({
       onMessage: (tag) => this.#listeners.tell(tag),
-      onListening: () => {},
-      onSilence: () => {},
       isNeeded: () => this.#listeners.size > 0,
     });
   }
@@ -42,6 +35,7 @@ export class RedisOnceBackend implements OnceBackend {
   claim(claim: Claim, { signal }: CallOptions): Promise<ClaimReply> {
     const { key: onceKey, nonce, print, leaseMs, keepMs, afterCrash, waiter, waitMs } = claim;
     const given = { onceKey, claimNonce: nonce, claimPrint: print, leaseMs, keepMs, afterCrash };
+    const waits = { waiter, callProcess: this.channel.process, waitMs };
     // A claim that has rejected runs no body. Without this its key would stay taken for the whole lease.
     const undo = (): void => {
       this.runner
@@ -49,12 +43,7 @@ export class RedisOnceBackend implements OnceBackend {
         .then(() => this.end(claim, 'nothing'))
         .catch(() => {});
     };
-    return this.#run(
-      claimScript,
-      onceKey,
-      { ...given, waiter, callProcess: this.#process, waitMs },
-      { signal, undo },
-    );
+    return this.#run(claimScript, onceKey, Object.assign(given, waits), { signal, undo });
   }
 
   renew({ key, nonce }: Claimed, leaseMs: number): Promise<boolean> {
@@ -65,13 +54,8 @@ export class RedisOnceBackend implements OnceBackend {
     const isKept = typeof end === 'object';
     const { form, bytes } = isKept ? end.kept : { form: 'none', bytes: NOTHING };
     const how = isKept ? 'kept' : end;
-    return this.#run(endScript, key, {
-      runNonce: nonce,
-      how,
-      newForm: form,
-      result: bytes,
-      channel: this.#channel,
-    });
+    const args = { runNonce: nonce, how, newForm: form, result: bytes, channel: this.channel.name };
+    return this.#run(endScript, key, args);
   }
 
   async get(key: string, { signal }: CallOptions): Promise<OnceRecord | null> {
@@ -79,33 +63,24 @@ export class RedisOnceBackend implements OnceBackend {
     return found && { key, ...found };
   }
 
-  settle({ key, nonce }: Claimed, { form, bytes }: Kept): Promise<SettleOnceResult> {
-    return this.#run(settleScript, key, {
-      settleNonce: nonce,
-      newForm: form,
-      result: bytes,
-      channel: this.#channel,
-    });
+  settle({ key, nonce }: Claimed, { form, bytes }: Kept, { signal }: CallOptions): Promise<SettleOnceResult> {
+    const args = { settleNonce: nonce, newForm: form, result: bytes, channel: this.channel.name };
+    return this.#run(settleScript, key, args, { signal });
   }
 
-  forget(key: string, force: boolean): Promise<ForgetOnceResult> {
-    return this.#run(forgetScript, key, { force: force ? 1 : 0, channel: this.#channel });
+  forget(key: string, force: boolean, { signal }: CallOptions): Promise<ForgetOnceResult> {
+    const args = { force: force ? 1 : 0, channel: this.channel.name };
+    return this.#run(forgetScript, key, args, { signal });
   }
 
   onEnd(key: string, listener: () => void): () => void {
     const remove = this.#listeners.add(tagOf(key), listener);
-    void this.#subscriber.open();
-    this.#subscriber.watch();
+    this.channel.rely();
     return remove;
   }
 
   get pollMs(): number {
-    return this.#subscriber.isHeard ? TOLD_POLL_MS : UNTOLD_POLL_MS;
-  }
-
-  /** Closes the connection that hears ends. */
-  close(): void {
-    this.#subscriber.close();
+    return this.channel.isHeard ? TOLD_POLL_MS : UNTOLD_POLL_MS;
   }
 
   #run<Arg extends string, Result>(

@@ -15,7 +15,7 @@ import { SyncGuardConfigError } from '../../core/errors.js';
 import { HttpRoutes, type RoutedRequest } from '../../transport/http-routes.js';
 import { signalOf } from '../../transport/hang-up.decorator.js';
 import { userIdOf } from '../../transport/request-parts.js';
-import { onceFrames } from '../current-once.js';
+import { type OnceFrame, onceFrames } from '../current-once.js';
 import { invalidCall, noCaller } from '../once.errors.js';
 import type { OnceCall, OnceCaller } from '../once.options.js';
 import type { OnceService } from '../once.service.js';
@@ -55,14 +55,20 @@ export class OnceGuard implements CanActivate {
 /** Lets the handler know its run. It is the innermost interceptor. */
 export const ONCE_INTERCEPTOR: NestInterceptor = {
   intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
-    const visit =
-      context.getType() === 'http' ? visitOn(context.switchToHttp().getRequest<object>()) : undefined;
-    if (!visit) return next.handle();
+    if (context.getType() !== 'http') return next.handle();
+    const visit = visitOn(context.switchToHttp().getRequest<object>());
+    const frame = visit?.frame ?? passing(context.getHandler());
     return onceFrames()
-      .run(visit.frame, () => next.handle())
-      .pipe(tap({ next: (value) => visit.handled({ value }), error: (error) => visit.handled({ error }) }));
+      .run(frame, () => next.handle())
+      .pipe(tap({ next: (value) => visit?.handled({ value }), error: (error) => visit?.handled({ error }) }));
   },
 };
+
+/** The frame of a call without a key, which the guard has let pass: its decorator looks for none in the arguments. */
+const passing = (handler: object): OnceFrame => ({
+  ...{ context: undefined, outer: undefined, active: true },
+  ...{ handler: planOf(handler), around: (body: () => unknown) => body() },
+});
 
 export const REPLAY_FILTER = new ReplayFilter();
 
@@ -127,9 +133,8 @@ export class OnceRoutes implements OnModuleInit {
       // eslint-disable-next-line @typescript-eslint/only-throw-error
       throw new OnceReplay(await this.#service.answerOf(call.key, entered.replay.kept));
     }
-    const run =
-      'run' in entered ? entered.run : { context: entered.unguarded, end: () => Promise.resolve(Date.now()) };
-    watchAnswer(request, http.getResponse<object>(), new OnceVisit(this.#service, run, call, plan));
+    const visit = new OnceVisit(this.#service, entered.run, call, plan);
+    watchAnswer(request, http.getResponse<object>(), visit);
     return true;
   }
 
@@ -144,9 +149,9 @@ export class OnceRoutes implements OnModuleInit {
     if (key === undefined) return undefined;
     const { payload } = plan.options;
     const asked = payload ? (payload as (request: unknown) => unknown)(request) : payloadOf(request, route);
-    const resolved = this.#service.resolved(plan.call, plan.place);
-    const signal = resolved.waitMs > 0 ? signalOf(context) : undefined;
-    return Object.assign({}, resolved, { key, print: this.#service.fingerprint(asked), signal });
+    const options = this.#service.resolved(plan.call, plan.place);
+    const signal = options.waitMs > 0 ? signalOf(context) : undefined;
+    return { key, print: this.#service.fingerprint(asked), signal, options };
   }
 
   async #keyOf(

@@ -2,8 +2,7 @@ import { innermostFrame, type OnceFrame } from '../current-once.js';
 import type { Answer } from '../once.codec.js';
 import type { OnceError } from '../once.errors.js';
 import type { OnceCall } from '../once.options.js';
-import type { OnceRun } from '../once.run.js';
-import type { OnceService } from '../once.service.js';
+import type { BodyRun, OnceService } from '../once.service.js';
 import type { OnceOutcome } from '../once.types.js';
 import type { OncePlan } from './once-plan.js';
 
@@ -26,7 +25,7 @@ export class OnceVisit {
 
   constructor(
     private readonly service: OnceService,
-    private readonly run: Pick<OnceRun, 'context' | 'end'>,
+    private readonly run: BodyRun,
     private readonly call: OnceCall,
     private readonly plan: OncePlan,
   ) {
@@ -55,22 +54,19 @@ export class OnceVisit {
    * @param answer - undefined for a stream
    */
   answered(status: number, answer?: () => Answer): Promise<OnceError | undefined> {
-    this.#settled ??= this.service
-      .opened(this.#settle(status, answer))
-      .finally(() => (this.frame.active = false));
+    this.#settled ??= this.#settle(status, answer).finally(() => (this.frame.active = false));
     return this.#settled;
   }
 
   async #settle(status: number, answer?: () => Answer): Promise<OnceError | undefined> {
     if (this.#running.size > 0) {
       // A timeout, for example, has answered for the body, which goes on. So does its lease.
-      void this.service.opened(this.#endLater());
+      void this.#endLater();
       return undefined;
     }
     const outcome = this.#outcome;
     const hasFailed = 'error' in outcome;
-    const { keep } = this.call;
-    const isKept = this.service.keeps(keep, outcome, !hasFailed && status < 400);
+    const isKept = this.service.keeps(this.call, outcome, !hasFailed && status < 400);
     const nothingRan = !this.#hasBegun && (hasFailed || status >= 400);
     if (nothingRan || !isKept) {
       await this.run.end(nothingRan ? 'nothing' : 'failed').catch(() => {});
@@ -105,6 +101,9 @@ export class OnceVisit {
   }
 
   #around(body: () => unknown): unknown {
+    // Interceptors and pipes may have taken longer than the lease.
+    const { lost } = this.run;
+    if (lost) throw lost;
     this.#hasBegun = true;
     const result = body();
     if (typeof (result as PromiseLike<unknown> | undefined)?.then !== 'function') return result;

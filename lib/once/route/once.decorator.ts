@@ -100,9 +100,7 @@ async function runMethod(
     return isObservable(value) ? lastValueFrom(value, { defaultValue: undefined }) : value;
   };
   const print = service.fingerprint(payload?.(...args));
-  const { value } = await service.runCall(
-    whole,
-    Object.assign({}, service.resolved(call, place), { key: service.key(text), print }),
-  );
+  const checked = { key: service.key(text), print, signal: undefined };
+  const { value } = await service.runCall(whole, { ...checked, options: service.resolved(call, place) });
   return value;
 }

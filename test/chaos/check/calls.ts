@@ -1,5 +1,5 @@
 import { type Loss, NAMES_NO_LOCK } from '../history.js';
-import { COMMAND_TIMEOUT_MS, HOLD_TTL_MS, LOCK } from '../settings.js';
+import { COMMAND_TIMEOUT_MS, HOLD_TTL_MS, LOCK, ONCE } from '../settings.js';
 import type { Facts, Finding, Operation } from './facts.js';
 
 /** What the run was made on. */
@@ -15,6 +15,8 @@ function deadlineOf({ op }: Operation['call']): number {
   switch (op) {
     case 'lock':
       return LOCK.timeoutMs + LOCK.longestBodyMs + 2 * COMMAND_TIMEOUT_MS;
+    case 'once':
+      return ONCE.waitMs + ONCE.longestBodyMs + 2 * COMMAND_TIMEOUT_MS;
     case 'finalize':
     case 'abort':
       return SETTLE_MS;

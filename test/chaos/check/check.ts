@@ -1,4 +1,5 @@
 import type { HistoryEvent } from '../history.js';
+import { checkAnswers } from './answers.js';
 import { checkBudgets } from './budgets.js';
 import { checkCalls, checkLeftovers, type Machine } from './calls.js';
 import { checkExclusion } from './exclusion.js';
@@ -20,6 +21,7 @@ const CHECKS = {
   'secrets: exact views': checkSecrets,
   'counters: never past their max': checkCounters,
   'limits: never exceeded': checkRates,
+  'once: one body at a time, one result, none after it': checkAnswers,
   'calls: settled within their deadline, no rejection unheard': checkCalls,
   'keys: none left over': checkLeftovers,
 };
@@ -46,6 +48,8 @@ function countsOf(facts: Facts): Record<string, number> {
   return {
     ...Object.fromEntries(sizes.sort(([a], [b]) => a.localeCompare(b))),
     'sections under a lock': facts.sections.length,
+    'bodies of calls that are answered once': facts.bodies.length,
+    'answers that were given again': facts.operations.filter(({ done }) => done?.answer?.replayed).length,
     audits: facts.audits.size,
   };
 }

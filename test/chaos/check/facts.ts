@@ -1,5 +1,6 @@
 import type {
   Audit,
+  Began,
   Completion,
   Entered,
   FaultEvent,
@@ -29,12 +30,22 @@ export interface Section extends Entered {
   readonly heldUntilMs: number;
 }
 
+/** A body of a call that is answered once, as far as is known. */
+export interface OnceBody extends Began {
+  readonly heldUntilMs: number;
+  /** When it ended with an error. */
+  readonly failedMs: number | undefined;
+  /** The backend has said that its result is kept. */
+  readonly isKept: boolean;
+}
+
 const nameOf = ({ worker, n }: { worker: number; n: number }): string => `${worker}:${n}`;
 
 /** A history, ordered by what one asks of it. */
 export class Facts {
   readonly operations: Operation[];
   readonly sections: Section[];
+  readonly bodies: OnceBody[];
   readonly audits: Map<string, Audit>;
   readonly faults: FaultEvent[];
   readonly leftovers: Leftover[];
@@ -58,6 +69,18 @@ export class Facts {
         heldUntilMs: left.get(nameOf(event))?.heldUntilMs ?? event.atMs,
       }))
       .sort((a, b) => a.atMs - b.atMs);
+    const effects = new Map(of('effect').map((event) => [nameOf(event), event]));
+    const over = new Map(of('over').map((event) => [nameOf(event), event]));
+    const kept = new Set(of('completed').map(({ on, fence }) => `${on} ${fence}`));
+    this.bodies = of('began').map((event) => {
+      const end = over.get(nameOf(event));
+      return {
+        ...event,
+        heldUntilMs: end?.heldUntilMs ?? effects.get(nameOf(event))?.atMs ?? event.atMs,
+        failedMs: end?.failed ? end.atMs : undefined,
+        isKept: kept.has(`${event.on} ${event.fence}`),
+      };
+    });
     this.audits = new Map(of('audit').map((audit) => [audit.on, audit]));
     this.faults = of('fault');
     this.leftovers = of('leftover');
@@ -66,7 +89,9 @@ export class Facts {
     );
     this.unhandled = workerEvents.filter(({ type }) => type === 'unhandled');
     this.killed = new Set(
-      this.faults.filter(({ name }) => name === 'a worker is killed').map(({ worker }) => worker as number),
+      this.faults
+        .filter(({ name }) => name.startsWith('a worker is killed'))
+        .map(({ worker }) => worker as number),
     );
     this.#stalls = stallsOf(workerEvents.filter(({ type }) => type === 'late'));
     this.#lossy = this.faults.filter(({ loses }) => loses !== 'nothing');

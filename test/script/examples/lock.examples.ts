@@ -9,7 +9,8 @@ import {
   readScript,
   releaseByIdScript,
 } from '../../../lib/lock/redis/lock.by-id.scripts.js';
-import { handOnScript, publishScript } from '../../../lib/lock/redis/hand-on.scripts.js';
+import { handOnScript } from '../../../lib/lock/redis/hand-on.scripts.js';
+import { publishScript } from '../../../lib/script/publish.script.js';
 import { releaseFor } from '../../../lib/lock/redis/release.script.js';
 import type { ScriptExample } from './example.js';
 

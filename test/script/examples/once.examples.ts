@@ -8,7 +8,7 @@ const record = 'syncguard/once:{t}';
 const keys = { record };
 const onceKey = 'pay:7\n{é}';
 const runNonce = 'run-1';
-const channel = 'syncguard/once-end:';
+const channel = 'syncguard/wake:';
 
 interface Stored {
   readonly state?: string;

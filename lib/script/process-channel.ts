@@ -1,0 +1,104 @@
+import { randomBytes } from 'node:crypto';
+import { settleWithin } from '../core/settle-within.js';
+import { RedisSubscriber } from '../redis/redis.subscriber.js';
+import { publishScript } from './publish.script.js';
+import type { ScriptRunner } from './script-runner.js';
+
+/** How long the boot waits for the connection, in ms. */
+const OPEN_MS = 400;
+const PROCESS_BYTES = 12;
+
+/** Who waits for messages to this process. */
+export interface Listener {
+  /** Called with each message, also with those for others. */
+  onMessage(message: string): void;
+  /** Called when the process begins to hear. Messages that were published before are lost. */
+  onListening?(): void;
+  /** Called when nothing was heard for some time, although the server was asked. */
+  onSilence?(): void;
+  /** Returns whether somebody waits. */
+  isNeeded(): boolean;
+}
+
+/**
+ * Hears what other processes tell this one: whose turn it is, and which call has ended. All features share one channel, and so
+ * one connection.
+ */
+export class ProcessChannel {
+  /** Names this process. It stands behind the beginning of the channel's name. */
+  readonly process = randomBytes(PROCESS_BYTES).toString('base64url');
+  readonly #runner: ScriptRunner;
+  readonly #subscriber: RedisSubscriber;
+  readonly #listeners: Listener[] = [];
+  #mayPublish: boolean | undefined;
+  #isWarned = false;
+
+  /** @param onUnheard - called once, if the ACL forbids SUBSCRIBE or PUBLISH */
+  constructor(
+    runner: ScriptRunner,
+    /** How the names of the channels of all processes begin. */
+    readonly name: string,
+    private readonly onUnheard?: () => void,
+  ) {
+    this.#runner = runner;
+    this.#subscriber = new RedisSubscriber(runner.client, name + this.process, {
+      onMessage: (message) => this.#listeners.forEach((each) => each.onMessage(message)),
+      onListening: () => void this.#comeToHear(),
+      onSilence: () => this.#listeners.forEach((each) => each.onSilence?.()),
+      isNeeded: () => this.#isNeeded,
+    });
+  }
+
+  join(listener: Listener): void {
+    this.#listeners.push(listener);
+  }
+
+  /** Messages can reach this process. */
+  get isTold(): boolean {
+    return this.#subscriber.isListening && this.#mayPublish === true;
+  }
+
+  /** And do reach it: the connection is not silent. */
+  get isHeard(): boolean {
+    return this.isTold && this.#subscriber.isHeard;
+  }
+
+  /** Call this while somebody waits. */
+  rely(): void {
+    if (this.isTold) this.#subscriber.watch();
+    else void this.#listen();
+  }
+
+  /** Called at boot. Warns if messages cannot reach this process. */
+  async check(): Promise<void> {
+    await settleWithin(OPEN_MS, [this.#listen()]);
+    if (!this.#isNeeded) this.#subscriber.pause();
+  }
+
+  close(): void {
+    this.#subscriber.close();
+  }
+
+  get #isNeeded(): boolean {
+    return this.#listeners.some((each) => each.isNeeded());
+  }
+
+  async #comeToHear(): Promise<void> {
+    if (this.#mayPublish === undefined) await this.#checkPublish();
+    this.#listeners.forEach((each) => each.onListening?.());
+  }
+
+  async #listen(): Promise<void> {
+    if ((await this.#subscriber.open()) && this.#mayPublish === undefined) await this.#checkPublish();
+    if (!this.#isWarned && (this.#subscriber.isRefused || this.#mayPublish === false)) {
+      this.#isWarned = true;
+      this.onUnheard?.();
+    }
+  }
+
+  async #checkPublish(): Promise<void> {
+    this.#mayPublish = await this.#runner
+      .run(publishScript, {}, { channel: this.name + this.process })
+      .catch(() => undefined);
+  }
+}
