@@ -11,17 +11,21 @@ const marked = (as: string, is: unknown): Marked => ({ [MARK]: as, is });
 function mark(this: Record<string, unknown>, name: string, value: unknown): unknown {
   const raw = this[name];
   if (typeof raw === 'bigint') return marked('bigint', String(raw));
+  if (typeof raw === 'number' && !Number.isFinite(raw)) return marked('number', String(raw));
   if (typeof raw !== 'object' || raw === null) return value;
   if (raw instanceof Date) return marked('date', raw.toJSON());
   if (raw instanceof Uint8Array) return marked('bytes', Buffer.from(raw).toString('base64'));
   if (typeof (raw as { pipe?: unknown }).pipe === 'function' || Symbol.asyncIterator in raw)
     throw new TypeError('JSON cannot write a stream.');
-  if (raw instanceof Map || raw instanceof Set) throw new TypeError('JSON cannot write a Map or a Set.');
+  // Such as a Map, a Set, URLSearchParams or FormData.
+  if (raw === value && Symbol.iterator in raw && !Array.isArray(raw) && !(raw instanceof String))
+    throw new TypeError('JSON cannot write what is iterable and no array.');
   return Object.hasOwn(raw, MARK) ? marked('object', Object.entries(value as object)) : value;
 }
 
 const UNMARKED: Readonly<Record<string, (is: never) => unknown>> = {
   bigint: (is: string) => BigInt(is),
+  number: Number,
   date: (is: string | null) => new Date(is ?? NaN),
   bytes: (is: string) => Buffer.from(is, 'base64'),
   object: (is: [string, unknown][]) => Object.fromEntries(is),
@@ -36,7 +40,7 @@ function unmark(_: string, value: unknown): unknown {
  * Writes a result as JSON. Dates, bytes and bigints come back as what they were. Instances of classes come back as plain
  * objects, and undefined as undefined.
  *
- * @throws TypeError for what JSON cannot write: circular objects, Maps and Sets
+ * @throws TypeError for what JSON cannot write: circular objects, streams, Maps, Sets and the like
  */
 const jsonOf = (value: unknown): string => JSON.stringify(value, mark) ?? '';
 const valueOf = (json: string): unknown => (json === '' ? undefined : JSON.parse(json, unmark));
@@ -46,11 +50,20 @@ const canonical = (value: unknown): string =>
   JSON.stringify(value, function (this: Record<string, unknown>, name: string, given: unknown): unknown {
     const found = mark.call(this, name, given);
     if (typeof found !== 'object' || found === null || Array.isArray(found)) return found;
+    refuseOpaque(found);
     // Without a prototype, so that a client's own `__proto__` is a name like others.
     const sorted = Object.create(null) as Record<string, unknown>;
     for (const each of Object.keys(found).sort()) sorted[each] = (found as Record<string, unknown>)[each];
     return sorted;
   }) ?? '';
+
+/** Promises and objects with private fields only are all written as `{}`, so that nothing would be compared. */
+function refuseOpaque(value: object): void {
+  const prototype = Object.getPrototypeOf(value) as object | null;
+  // A prototype without one of its own is that of plain objects, and that of what adapters parse queries into.
+  const isPlain = prototype === null || Object.getPrototypeOf(prototype) === null;
+  if (!isPlain && Object.keys(value).length === 0) throw new TypeError('JSON writes nothing of this object.');
+}
 
 /** Returns the hash by which the payloads of two calls are compared. */
 export function fingerprintOf(payload: unknown, hashSecret: string | undefined): string {
@@ -61,7 +74,7 @@ export function fingerprintOf(payload: unknown, hashSecret: string | undefined):
   } catch {
     throw invalidCall(
       'The payload cannot be written as JSON, so calls cannot be compared.',
-      'Pass a `payload` without circular objects, Maps and Sets.',
+      'Pass a `payload` of plain values: no promises, circular objects, Maps, Sets and the like.',
     );
   }
   return hashSecret === undefined

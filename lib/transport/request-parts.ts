@@ -33,9 +33,9 @@ const INHERITED = new Set<unknown>([
   Error.prototype.toString,
 ]);
 
-/** Returns a text or number of the app unchanged, as a text. */
+/** Returns a text or number of the app unchanged, as a text. What is no number would be the same for all: NaN. */
 function ownText(value: unknown): string | undefined {
-  if (typeof value === 'number' || typeof value === 'bigint') return String(value);
+  if (typeof value === 'bigint' || Number.isFinite(value)) return String(value);
   return typeof value === 'string' && value !== '' ? value.toWellFormed() : undefined;
 }
 

@@ -103,13 +103,16 @@ async function breakThings(
   note: (event: FaultEvent) => void,
 ): Promise<void> {
   const endMs = nowMs() + seconds * 1_000;
+  const watch = new PrimaryWatch(field.engine, note);
   for (const step of schedule(engine, seed, only)) {
     await sleep(Math.min(step.restMs, Math.max(0, endMs - nowMs())));
+    await watch.look(true);
     if (nowMs() >= endMs) return;
     const { name, loses } = step.fault;
     const fromMs = nowMs();
     const worker = await step.fault.run(field, new Random(step.seed));
     const toMs = nowMs();
+    await watch.look(loses === 'nothing');
     note({
       type: 'fault',
       name,
@@ -119,5 +122,33 @@ async function breakThings(
       ...(worker === undefined ? {} : { worker }),
     });
     log(`${((fromMs - endMs) / 1_000 + seconds).toFixed(1)} s: ${name}, ${Math.round(toMs - fromMs)} ms`);
+  }
+}
+
+/** Sentinels on a busy machine may switch once more when a fault is over, which loses the latest as a fault does. */
+class PrimaryWatch {
+  #ports: string | undefined;
+  #seenMs = nowMs();
+
+  constructor(
+    private readonly engine: Engine | undefined,
+    private readonly note: (event: FaultEvent) => void,
+  ) {}
+
+  /** @param tells - whether a switch since the last look is nobody's doing */
+  async look(tells: boolean): Promise<void> {
+    const primaries = (await this.engine?.primaries().catch(() => [])) ?? [];
+    const ports = primaries
+      .map(({ port }) => port)
+      .sort()
+      .join();
+    const toMs = nowMs();
+    if (ports === '') return;
+    if (tells && this.#ports !== undefined && ports !== this.#ports) {
+      const name = 'the engine has switched by itself';
+      this.note({ type: 'fault', name, loses: 'the latest', fromMs: this.#seenMs, toMs });
+    }
+    this.#ports = ports;
+    this.#seenMs = toMs;
   }
 }

@@ -603,7 +603,7 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
       const running = once.run(body.fn, { key: 'k' });
       await body.started;
       const claims = jest.spyOn(backend, 'claim');
-      const waiting = codeOf(once.run(() => 'y', { key: 'k', waitMs: 60_000 }));
+      const waiting = codeOf(once.run(() => 'y', { key: 'k', waitMs: 5_000 }));
       await claims.mock.results[0]!.value;
       let answer = (): void => {};
       const { claim } = backend;

@@ -1,4 +1,5 @@
 import { joinKeyParts } from '../../transport/request-parts.js';
+import { missingPartOf } from '../../core/validate.js';
 import { invalidCall, OnceError } from '../once.errors.js';
 import type { OnceCaller } from '../once.options.js';
 
@@ -16,8 +17,14 @@ export const keyMissing = (what: string): OnceError =>
 export function keyInHeader(value: unknown, header: string): string {
   const text = typeof value === 'string' ? value.trim() : '';
   const key = text.startsWith('"') ? QUOTED.exec(text)?.[1]?.replace(/\\(["\\])/g, '$1') : text;
-  if (key !== undefined && key.length <= MOST_CHARACTERS && VISIBLE.test(key)) return key;
+  if (key !== undefined && key.length <= MOST_CHARACTERS && VISIBLE.test(key)) return present(key, header);
   throw invalid(`The header ${header} must be one key of 1 to ${MOST_CHARACTERS} visible ASCII characters.`);
+}
+
+/** Refuses a key that was built from a missing value, as clients send `undefined`: it would be that of all their calls. */
+function present(key: string, what: string): string {
+  if (missingPartOf(`:${key}`) === undefined) return key;
+  throw invalid(`${what} has a part that stands for a missing value.`);
 }
 
 /** Returns the value at a path as it is. Only own properties count, as a client may send `{"__proto__": ...}`. */
@@ -36,9 +43,10 @@ export function valueAt(holder: object, path: string): unknown {
 /** Returns a key that a path or a function has found. Undefined if it has found none. */
 export function keyText(value: unknown, what: string): string | undefined {
   if (value === undefined || value === null) return undefined;
-  if (typeof value === 'number' || typeof value === 'bigint') return String(value);
-  if (typeof value === 'string' && value !== '' && value.isWellFormed()) return value;
-  throw invalid(`${what} must be a text or a number.`);
+  if (typeof value === 'string' && value !== '' && value.isWellFormed()) return present(value, what);
+  // Beyond those, two numbers of a client are one in JavaScript.
+  if (typeof value === 'bigint' || Number.isSafeInteger(value)) return String(value);
+  throw invalid(`${what} must be a text or a safe integer.`);
 }
 
 /** What names the key of a call over HTTP. */

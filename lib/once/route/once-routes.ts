@@ -14,7 +14,7 @@ import { type Observable, tap } from 'rxjs';
 import { SyncGuardConfigError } from '../../core/errors.js';
 import { HttpRoutes, type RoutedRequest } from '../../transport/http-routes.js';
 import { signalOf } from '../../transport/hang-up.decorator.js';
-import { userIdOf } from '../../transport/request-parts.js';
+import { idText, userIdOf } from '../../transport/request-parts.js';
 import { type OnceFrame, onceFrames } from '../current-once.js';
 import { invalidCall, noCaller } from '../once.errors.js';
 import type { OnceCall, OnceCaller } from '../once.options.js';
@@ -37,6 +37,9 @@ const PASSTHROUGH = '__responsePassthrough__';
 const RESPONSE_OR_NEXT = /^[12]:/;
 /** GET, OPTIONS and HEAD of Nest's `RequestMethod`. */
 const SAFE_METHODS: readonly unknown[] = [0, 6, 7];
+
+const SAFE: readonly string[] = ['GET', 'HEAD'];
+const CONDITIONS = ['if-none-match', 'if-modified-since'];
 
 /** The metadata that tells limits that a guard is of this package. */
 const OUR_GUARD = Symbol.for('syncguard:guard');
@@ -133,6 +136,8 @@ export class OnceRoutes implements OnModuleInit {
       // eslint-disable-next-line @typescript-eslint/only-throw-error
       throw new OnceReplay(await this.#service.answerOf(call.key, entered.replay.kept));
     }
+    // What is kept is the whole answer, and not that this client has it already.
+    if (SAFE.includes(request.method)) for (const name of CONDITIONS) delete request.headers[name];
     const visit = new OnceVisit(this.#service, entered.run, call, plan);
     watchAnswer(request, http.getResponse<object>(), visit);
     return true;
@@ -180,10 +185,9 @@ export class OnceRoutes implements OnModuleInit {
 
   async #caller(context: ExecutionContext, request: HttpRequest): Promise<OnceCaller> {
     const { user } = this.#service.options;
-    const caller = user ? await user(context) : userIdOf(request.user);
-    const parts = [caller ?? []].flat();
-    if (parts.length > 0 && parts.every((part) => part !== '' && part !== undefined && part !== null))
-      return parts;
+    const caller: unknown = user ? await user(context) : userIdOf(request.user);
+    const parts = [caller].flat().map(idText);
+    if (parts.length > 0 && parts.every((part) => part !== undefined)) return parts;
     if (!this.#hasWarned)
       this.#logger.error(
         'ONCE_NO_CALLER: A call with a key has no caller, so nobody is known whose key it is. Authenticate it by a guard, set `once.user`, or write out `scope: "public"`.',
@@ -251,16 +255,18 @@ const refused = (
 
 /** The parts of a request of Express or Fastify that are used here. */
 interface HttpRequest extends RoutedRequest {
-  readonly headers: Readonly<Record<string, unknown>>;
+  readonly headers: Record<string, unknown>;
   readonly params?: unknown;
   readonly query?: unknown;
   readonly body?: unknown;
   readonly user?: unknown;
+  /** What Nest has found in the host, where the controller's `host` has parameters. */
+  readonly hosts?: unknown;
 }
 
 /** What the request asks for. A body that nobody has parsed cannot be compared. */
 function payloadOf(request: HttpRequest, route: string): object {
-  const { method, params, query, body, headers } = request;
+  const { method, params, query, body, headers, hosts } = request;
   const { 'content-type': given = '' } = headers as { readonly 'content-type'?: string };
   const type = String(given);
   const hasBody = headers['transfer-encoding'] !== undefined || Number(headers['content-length'] ?? 0) > 0;
@@ -272,5 +278,5 @@ function payloadOf(request: HttpRequest, route: string): object {
       'The body of this request was not parsed, so it cannot be compared with that of another one.',
       'Give `@Once()` a `payload`, or parse the body before guards are asked.',
     );
-  return { method, route, params, query, body: body ?? null };
+  return { method, route, hosts, params, query, body: body ?? null };
 }

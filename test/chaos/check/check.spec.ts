@@ -82,6 +82,117 @@ describe('locks', () => {
   });
 });
 
+interface Ran {
+  readonly on?: string;
+  readonly at?: [number, number];
+  readonly claimedMs?: number;
+  readonly attempt?: number;
+  readonly fence?: string;
+  readonly value?: string;
+  readonly end?: 'kept' | 'failed' | 'killed';
+  readonly isLate?: boolean;
+}
+
+/** A call that ran its body, from one moment to another. */
+function ran({
+  on = 'run',
+  at = [0, 10],
+  attempt = 1,
+  fence = '1',
+  end = 'kept',
+  ...given
+}: Ran = {}): HistoryEvent[] {
+  const names = { worker: 1, n: n++ };
+  const [atMs, endMs] = at;
+  const { value = `of ${fence}`, isLate = false, claimedMs = atMs } = given;
+  const answer = { value, attempt, replayed: false, completedAtMs: endMs };
+  const body = {
+    type: 'began',
+    ...names,
+    on,
+    payload: 'p',
+    value,
+    attempt,
+    fence,
+    claimedMs,
+    isLate,
+    atMs,
+  } as const;
+  const called = { type: 'call', ...names, op: 'once', on, payload: 'p', atMs: claimedMs } as const;
+  const over = { type: 'over', ...names, heldUntilMs: endMs, failed: end === 'failed', atMs: endMs } as const;
+  const done = { type: 'done', ...names, atMs: endMs } as const;
+  if (end === 'killed') return [called, body];
+  if (end === 'failed') return [called, body, over, { ...done, error: 'Declined' }];
+  const completed = { type: 'completed', worker: 1, on, fence, atMs: endMs } as const;
+  return [called, body, over, completed, { ...done, ok: true, answer }];
+}
+
+/** A call that got the answer of another one. */
+function replay(value: string, { payload = 'p', attempt = 1, completedAtMs = 10 } = {}): HistoryEvent[] {
+  const names = { worker: 2, n: n++ };
+  const answer = { value, attempt, replayed: true, completedAtMs };
+  return [
+    { type: 'call', ...names, op: 'once', on: 'run', payload, atMs: 20 },
+    { type: 'done', ...names, atMs: 21, ok: true, answer },
+  ];
+}
+
+describe('calls that are answered once', () => {
+  const failed = ran({ end: 'failed' });
+  const second = { at: [10, 20], attempt: 2, fence: '2' } as const;
+  const isOne = (what: RegExp): unknown => [expect.stringMatching(what)];
+
+  it('one body after a failed one, and its answer to all, are right', () => {
+    const again = replay('of 2', { attempt: 2, completedAtMs: 20 });
+    expect(found(failed, ran({ ...second, at: [10, 20] }), again, again)).toStrictEqual([]);
+  });
+
+  it.each<[string, HistoryEvent[][], RegExp]>([
+    ['two at once', [failed, ran({ at: [9, 20], attempt: 2, fence: '2' })], /two bodies at once/],
+    [
+      'one after a kept result',
+      [ran(), ran({ at: [10, 20], attempt: 2, fence: '2', end: 'failed' })],
+      /came after the kept/,
+    ],
+    [
+      'one after a result that was given again',
+      [ran({ end: 'killed' }), replay('of 1'), ran({ at: [10, 20], attempt: 2, fence: '2', end: 'failed' })],
+      /came after the kept/,
+    ],
+    ['an attempt that does not rise', [failed, ran({ at: [10, 20], fence: '2' })], /the attempt does not/],
+    [
+      'a fence that falls',
+      [ran({ at: [0, 10], attempt: 2, fence: '2', end: 'failed' }), ran({ at: [20, 30], end: 'failed' })],
+      /the fence falls/,
+    ],
+    ['a body without a lease', [ran({ isLate: true })], /without a lease/],
+    [
+      'one after an unknown outcome',
+      [ran({ on: 'refuse', end: 'killed' }), ran({ on: 'refuse', at: [10, 20], attempt: 2, fence: '2' })],
+      /whose outcome nobody knew/,
+    ],
+    ['an answer of nobody', [ran(), replay('forged')], /no body has made/],
+    ['an answer to another request', [ran(), replay('of 1', { payload: 'q' })], /to another request/],
+    [
+      'one result at two times',
+      [ran(), replay('of 1'), replay('of 1', { completedAtMs: 11 })],
+      /at two times/,
+    ],
+    ['an error that no call has', [call({ op: 'once', on: 'run' }, [0, 1], 'Internal')], /ended by Internal/],
+  ])('%s is found', (_, events, what) => {
+    // A worker that was killed has calls without an end.
+    const kill: FaultEvent = { ...fault('nothing', -2, -1), name: 'a worker is killed', worker: 1 };
+    expect(found(...events, [kill])).toStrictEqual(isOne(what));
+  });
+
+  it('two results are found, and excused by what loses data between them', () => {
+    const both = [ran(), ran({ at: [10, 20], attempt: 2, fence: '2' })];
+    expect(found(...both)).toContainEqual(expect.stringMatching(/two results/));
+    expect(found(...both, [fault('all', 5, 6)])).toStrictEqual([]);
+    expect(found(...both, [fault('nothing', 5, 6)])).not.toStrictEqual([]);
+  });
+});
+
 describe('budgets', () => {
   it('what was told and what was unknown make up what is committed', () => {
     const told = [reserve('x', 9, [0, 1], true), finalize('x', 4, [2, 3], true)];
