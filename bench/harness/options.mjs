@@ -1,7 +1,7 @@
 // The command line of `npm run bench`.
 import { parseArgs } from 'node:util';
 
-export const PARTS = ['locks', 'limits', 'guard', 'budgets', 'growth', 'loading'];
+export const PARTS = ['locks', 'limits', 'guard', 'budgets', 'once', 'growth', 'loading'];
 
 export const USAGE = `npm run bench -- [parts] [options]
 

@@ -7,6 +7,7 @@ import {
   FenceGuard,
   type LockHandle,
   LockService,
+  OnceService,
   SecretService,
   SyncGuardModule,
 } from 'nestjs-syncguard';
@@ -26,6 +27,7 @@ const SERVICES = {
   CounterService,
   BudgetService,
   SecretService,
+  OnceService,
 };
 type Service = keyof typeof SERVICES;
 type Call = (options: object) => readonly unknown[];
@@ -90,6 +92,12 @@ const CALLS: Readonly<Record<Service, Readonly<Record<string, Call>>>> = {
     status: (options) => [RECEIPT, options],
     confirm: (options) => ['id', 'view', options],
     release: (options) => ['id', 'view', options],
+  },
+  OnceService: {
+    run: (options) => [() => 1, { key: 'k', ...options }],
+    get: (options) => ['k', options],
+    settle: (options) => ['k', { value: 1 }, options],
+    forget: (options) => ['k', options],
   },
 };
 

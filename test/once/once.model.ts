@@ -201,31 +201,34 @@ class Real {
   }
 }
 
-/** `ONCE_STEPS=100000` is the whole of it, for a longer run. */
-const STEPS = Number(process.env.ONCE_STEPS ?? 6_000);
 const STEPS_A_RUN = 40;
 
-describe.each(['memory', 'Redis'] as const)('a model of runs, beside %s', (name) => {
-  it(`agrees over ${STEPS} steps`, async () => {
-    let runs = 0;
-    let offsetMs = 0;
-    const redis = await freshRedis();
-    redis.clock.hold(Date.now());
-    const memory = new MemoryOnceBackend({ now: () => 1_796_000_000_000 + offsetMs });
-    const onRedis = new RedisOnceBackend(new ScriptRunner(redis.client(), 10_000), 'model');
-    const advance = (ms: number): void => {
-      offsetMs += ms;
-      if (name === 'Redis') redis.clock.advance(ms);
-    };
-    await fc.assert(
-      fc.asyncProperty(fc.array(step, { minLength: STEPS_A_RUN, maxLength: STEPS_A_RUN }), async (steps) => {
-        const model = new Model();
-        const real = new Real(name === 'memory' ? memory : onRedis, `${runs++}:`, advance);
-        for (const given of steps)
-          expect([given, await real.take(given)]).toStrictEqual([given, model.take(given)]);
-      }),
-      { numRuns: Math.ceil(STEPS / STEPS_A_RUN) },
-    );
-    redis.clock.reset();
+/** Random steps on a backend and on a model of it, which must agree. */
+export const describeModel = (allSteps: number): void =>
+  describe.each(['memory', 'Redis'] as const)('a model of runs, beside %s', (name) => {
+    it(`agrees over ${allSteps} steps`, async () => {
+      let runs = 0;
+      let offsetMs = 0;
+      const redis = await freshRedis();
+      redis.clock.hold(Date.now());
+      const memory = new MemoryOnceBackend({ now: () => 1_796_000_000_000 + offsetMs });
+      const onRedis = new RedisOnceBackend(new ScriptRunner(redis.client(), 10_000), 'model');
+      const advance = (ms: number): void => {
+        offsetMs += ms;
+        if (name === 'Redis') redis.clock.advance(ms);
+      };
+      await fc.assert(
+        fc.asyncProperty(
+          fc.array(step, { minLength: STEPS_A_RUN, maxLength: STEPS_A_RUN }),
+          async (steps) => {
+            const model = new Model();
+            const real = new Real(name === 'memory' ? memory : onRedis, `${runs++}:`, advance);
+            for (const given of steps)
+              expect([given, await real.take(given)]).toStrictEqual([given, model.take(given)]);
+          },
+        ),
+        { numRuns: Math.ceil(allSteps / STEPS_A_RUN) },
+      );
+      redis.clock.reset();
+    });
   });
-});

@@ -1,0 +1,59 @@
+// Calls that are answered once: O1.
+import { inRounds, startContestants } from '../harness/contestants.mjs';
+import { best, goal } from '../harness/goals.mjs';
+import { ratio, typical } from '../harness/stats.mjs';
+import { table } from '../harness/table.mjs';
+
+const OURS = 'nestjs-syncguard';
+const BASE = 'raw SET NX, SET; GET';
+
+export async function run({ redis, options }) {
+  const all = await startContestants('once', 'once.mjs', { ...options, always: ['ours', 'raw'] });
+  const rounds = await inRounds(all, options.rounds ?? 7, async (each, warmUp) => {
+    await redis.flushdb();
+    const one = await each.ask('oneInFlight', { n: warmUp ? 500 : 1500 });
+    return { one, many: await each.ask('manyInFlight', { n: warmUp ? 3000 : 6000 }) };
+  });
+  for (const each of all) each.stop();
+  return report(all, rounds);
+}
+
+function report(all, rounds) {
+  const names = all.map(({ name }) => name);
+  const peers = all.filter(({ role }) => role === 'peer').map(({ name }) => name);
+  const value = (name, pick) => typical(rounds, name, pick);
+  const x = (name, pick) => ratio(rounds, name, BASE, pick);
+  const bestPeer = (of) =>
+    best(
+      peers.map((name) => ({ name, value: of(name) })),
+      'lower',
+    );
+  const run = (name) => x(name, ({ many }) => many.run.nodeCpuUs);
+  const replay = (name) => x(name, ({ many }) => many.replay.nodeCpuUs);
+  const trips = (of) => (name) => Math.round(value(name, ({ one }) => one[of].reads));
+  const same = rounds.every((round) => round[OURS].many.same);
+
+  const goals = [
+    goal('O1', 'round trips of a run', trips('run')(OURS), { is: 2 }, bestPeer(trips('run'))),
+    goal('O1', 'round trips of a replay', trips('replay')(OURS), { is: 1 }, bestPeer(trips('replay'))),
+    goal('O1', 'a replay is what the first call gave', same, { is: true }),
+    goal('O1', 'node CPU of a run, 64 in flight (x raw)', run(OURS), { atMost: 1.3 }, bestPeer(run)),
+    goal('O1', 'node CPU of a replay, 64 in flight (x GET)', replay(OURS), { atMost: 1.2 }, bestPeer(replay)),
+  ];
+  const columns = (of) => (name) => ({
+    call: name,
+    'p50 us': value(name, ({ one }) => one[of].p50),
+    'round trips': value(name, ({ one }) => one[of].reads),
+    commands: value(name, ({ one }) => one[of].commands),
+    'bytes in': value(name, ({ one }) => one[of].inBytes),
+    '64 in flight/s': value(name, ({ many }) => many[of].perSecond),
+    'node CPU us': value(name, ({ many }) => many[of].nodeCpuUs),
+    'node CPU x': x(name, ({ many }) => many[of].nodeCpuUs),
+    'redis CPU us': value(name, ({ many }) => many[of].redisCpuUs),
+  });
+  const tables = [
+    table('Once: a run (claim + complete)', names.map(columns('run'))),
+    table('Once: a replay', names.map(columns('replay'))),
+  ];
+  return { goals, tables, pictures: {}, data: { rounds } };
+}
