@@ -45,7 +45,8 @@ export function keyText(value: unknown, what: string): string | undefined {
   if (value === undefined || value === null) return undefined;
   if (typeof value === 'string' && value !== '' && value.isWellFormed()) return present(value, what);
   // Beyond those, two numbers of a client are one in JavaScript.
-  if (typeof value === 'bigint' || Number.isSafeInteger(value)) return String(value);
+  if (typeof value === 'bigint' || (typeof value === 'number' && Number.isSafeInteger(value)))
+    return String(value);
   throw invalid(`${what} must be a text or a safe integer.`);
 }
 

@@ -119,7 +119,7 @@ export class OnceRoutes implements OnModuleInit {
     const { encode, keepMs } = this.#service.options;
     if (this.#hasRoutes && !encode)
       this.#logger.log(
-        `ONCE_IN_CLEAR: Answers of routes with @Once() stay in the backend for ${keepMs} ms, in clear. Set \`once.encode\` to encrypt them.`,
+        `ONCE_IN_CLEAR: Answers of routes with @Once() stay in the backend for \`keepMs\` (by default ${keepMs} ms), in clear. Set \`once.encode\` to encrypt them.`,
       );
   }
 
