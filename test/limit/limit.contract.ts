@@ -349,7 +349,7 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
       it('keeps guesses at an account under `otp` to 560 a day, whose hours alone would let 2,880 in', async () => {
         let guesses = 0;
         for (let elapsedMs = 0; elapsedMs < days(1); guesses++) {
-          const decision = await limiter.check('ann', { ...presets.otp[1], name: 'otp#2' });
+          const decision = await limiter.check('ann', { ...(presets.otp[1] as LimitPolicy), name: 'otp#2' });
           if (decision.allowed) continue;
           elapsedMs += decision.retryAfterMs;
           advance(decision.retryAfterMs);
