@@ -6,6 +6,7 @@ import {
   leavingAs,
   userKey,
 } from '../core/validate.js';
+import { warningOnce } from '../core/warn-once.js';
 import { accountOf } from './accounts.js';
 import { type CallDecision, createCallId, type DecisionOptions, Decisions } from './decisions.js';
 import { type CallOptions, identityIn, isOfKnown, isUncounted, type LimitBackend } from './limit.backend.js';
@@ -41,13 +42,12 @@ const { checked } = leavingAs(LimitError.from);
  */
 @Injectable()
 export class AbuseLimiterService implements OnModuleDestroy {
-  readonly #logger = new Logger('SyncGuard');
   /** @internal */
   readonly decisions: Decisions;
   readonly #options: AbuseLimiterOptions;
   readonly #keys: NamedKeys;
   readonly #inline = new WeakMap<object, readonly ResolvedPolicy[]>();
-  #warnedOfShortWindow = false;
+  readonly #warnOnce = warningOnce((message) => new Logger('SyncGuard').warn(message));
   readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
 
   /** @internal The module creates the service. `fallback` counts in this process, for `onError: 'memory'`. */
@@ -233,16 +233,10 @@ export class AbuseLimiterService implements OnModuleDestroy {
     if (known) return known;
     if (typeof policy === 'string') throw unknownPolicy(policy, limits.keys());
     const resolved = checked(() => policiesInCall(policy, limit));
-    this.#warnOfShortWindow(resolved);
+    const warning = shortWindowWarning(resolved);
+    if (warning) this.#warnOnce(warning);
     this.#inline.set(policy, resolved);
     return resolved;
-  }
-
-  #warnOfShortWindow(policies: readonly ResolvedPolicy[]): void {
-    const warning = this.#warnedOfShortWindow ? undefined : shortWindowWarning(policies);
-    if (!warning) return;
-    this.#warnedOfShortWindow = true;
-    this.#logger.warn(warning);
   }
 
   /** The next decision may come from the backend, the fallback or the deny cache. So all three change. */

@@ -1,4 +1,4 @@
-import { joinKeyParts } from '../transport/request-parts.js';
+import { joinKeyParts, type Labelled } from '../transport/request-parts.js';
 import { identityIn } from './limit.backend.js';
 
 /** What says where a call comes from, and not for whom. */
@@ -14,9 +14,7 @@ export function accountOf(identity: string): string | undefined {
   const [name = '', key = ''] = identity.split('\0', 2);
   if (!key.startsWith('[["')) return undefined;
   try {
-    const parts = (JSON.parse(key) as [label: string, value: string][]).filter(([label]) =>
-      namesAccount(label),
-    );
+    const parts = (JSON.parse(key) as Labelled[]).filter(([label]) => namesAccount(label));
     // A window that a function has chosen is part of the name.
     return parts.length === 0 ? undefined : identityIn(name.replace(/;w=\d+$/, ''), joinKeyParts(parts));
   } catch {

@@ -1,4 +1,5 @@
 import { Logger } from '@nestjs/common';
+import { warningOnce } from '../core/warn-once.js';
 import { LastWords } from './last-words.js';
 import type { BackendDecision, CountedPolicy, LimitBackend } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
@@ -24,7 +25,7 @@ export class LimitOutage {
   readonly #logger = new Logger('SyncGuard');
   readonly #breaker = new CircuitBreaker();
   readonly #lastWords = new LastWords();
-  #warnedOfLoop = false;
+  readonly #warnOnce = warningOnce((message) => this.#logger.warn(message));
 
   /** @param fallback - counts in this process for policies with `onError: 'memory'` */
   constructor(
@@ -73,20 +74,14 @@ export class LimitOutage {
     }
     if (fault.context.loop === true) {
       this.#breaker.abandoned();
-      this.#warnOfLoop(onError);
+      this.#warnOnce(
+        `RATE_LIMIT_LOOP: This process was too busy to read the answers of Redis in time, so limits did what their \`onError\` says, here '${onError}'. Redis may be well. Look for what keeps the event loop busy.`,
+      );
     } else if (this.#breaker.failed())
       this.#logger.warn(
         `RATE_LIMIT_OUTAGE: The Redis of the limiter does not answer (${fault.code}). Until it answers again, each limit does what its \`onError\` says, here '${onError}'.`,
       );
     return fault;
-  }
-
-  #warnOfLoop(onError: OnError): void {
-    if (this.#warnedOfLoop) return;
-    this.#warnedOfLoop = true;
-    this.#logger.warn(
-      `RATE_LIMIT_LOOP: This process was too busy to read the answers of Redis in time, so limits did what their \`onError\` says, here '${onError}'. Redis may be well. Look for what keeps the event loop busy.`,
-    );
   }
 
   #unavailable(cause: LimitError | undefined): LimitError {

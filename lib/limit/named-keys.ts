@@ -1,5 +1,5 @@
 import { namesAccount } from './accounts.js';
-import { joinKeyParts, userIdOf } from '../transport/request-parts.js';
+import { joinKeyParts, type Labelled, userIdOf } from '../transport/request-parts.js';
 import { keyPath, normalizeAddress } from './key-parts.js';
 import { KeyTexts } from './key-texts.js';
 import { identityIn } from './limit.backend.js';
@@ -8,8 +8,6 @@ import type { ResolvedLimitOptions } from './limit.options.js';
 import type { ResolvedPolicy } from './limit.policy.js';
 import { invalidCall } from './limit.validate.js';
 import type { KeyParts } from './policy.types.js';
-
-type Labelled = readonly [label: string, value: string];
 
 /** Makes the keys that routes make, of values that the app knows: for support, and for what comes after a password reset. */
 export class NamedKeys {

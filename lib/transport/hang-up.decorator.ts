@@ -78,7 +78,7 @@ const graphqlResponse = (shared: unknown): RawResponse | undefined =>
   ].find(Boolean) as RawResponse | undefined;
 
 /** A signal of its own for each call, so that what listens to it goes with the call. */
-export const neverAborts = (): AbortSignal => new AbortController().signal;
+const neverAborts = (): AbortSignal => new AbortController().signal;
 
 const signals = new WeakMap<object, AbortSignal>();
 

@@ -39,7 +39,7 @@ function ownText(value: unknown): string | undefined {
   return typeof value === 'string' && value !== '' ? value.toWellFormed() : undefined;
 }
 
-type Labelled = readonly [label: string, value: string];
+export type Labelled = readonly [label: string, value: string];
 
 /** Joins labelled parts to one key, which is printable ASCII. Different parts never have the same key. */
 export function joinKeyParts(parts: readonly Labelled[]): string {

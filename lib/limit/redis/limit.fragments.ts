@@ -96,7 +96,7 @@ export const DENY_IF_BLOCKED = /* lua */ `
  * If the clock has stepped back behind a floor: what lies ahead of the clock has happened now, in the order in which it
  * happened. So it leaves its window a window from now, and not when the clock has caught up.
  */
-export const STEP_BACK = /* lua */ `
+const STEP_BACK = /* lua */ `
 -- Reads: commit, nowMs, call, block, attempts, penalties, penaltiesValue.
 -- Changes: shortFloor, longFloor.
 if commit and (shortFloor > nowMs or longFloor > nowMs) then

@@ -1,7 +1,8 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { ModuleRef } from '@nestjs/core';
 import { missingPartOf } from '../../core/validate.js';
-import { idText, joinKeyParts, userIdOf } from '../../transport/request-parts.js';
+import { warningOnce } from '../../core/warn-once.js';
+import { idText, joinKeyParts, type Labelled, userIdOf } from '../../transport/request-parts.js';
 import { type KeyPath, keyPath, normalizeAddress, singleAddress, valueAt } from '../key-parts.js';
 import { KeyTexts } from '../key-texts.js';
 import type { ResolvedLimitOptions } from '../limit.options.js';
@@ -17,7 +18,7 @@ export class KeyResolver {
   readonly #resolvers = new Map<unknown, (context: ExecutionContext) => unknown>();
   readonly #paths = new Map<string, KeyPath>();
   readonly #texts: KeyTexts;
-  readonly #warned = new Set<string>();
+  readonly #warnOnce: (message: string) => undefined;
   #looksForProxy = true;
 
   constructor(
@@ -25,7 +26,8 @@ export class KeyResolver {
     private readonly options: ResolvedLimitOptions,
     private readonly warn: (message: string) => void,
   ) {
-    this.#texts = new KeyTexts(options.normalize, (message) => this.#warnOnce(message));
+    this.#warnOnce = warningOnce(warn);
+    this.#texts = new KeyTexts(options.normalize, this.#warnOnce);
   }
 
   /**
@@ -169,13 +171,6 @@ export class KeyResolver {
     );
   }
 
-  #warnOnce(message: string): void {
-    const [code = ''] = message.split(':');
-    if (this.#warned.has(code)) return;
-    this.#warned.add(code);
-    this.warn(message);
-  }
-
   /** Looks at the first request that has the header of a proxy, and warns if the app does not trust that proxy. */
   #checkProxy({ headers, ip, socket }: RequestLike): void {
     if (headers['x-forwarded-for'] === undefined) return;
@@ -204,5 +199,3 @@ function knownText(value: unknown): string | undefined {
 
 /** A message has no address, and neither has a socket whose adapter does not pass it on. */
 const hasAddress = ({ ip, socket }: RequestLike): boolean => ip !== undefined || socket !== undefined;
-
-type Labelled = readonly [label: string, value: string];

@@ -6,7 +6,7 @@ import { visitOf } from './visit.js';
  * The guard for the limits that are asked after all other guards. It is put on handlers at boot. All apps of a process
  * share the metadata of a method, so there is one instance, and it finds the app from the call.
  */
-export const LAST_GUARD: CanActivate = {
+const LAST_GUARD: CanActivate = {
   canActivate(context: ExecutionContext): Promise<boolean> | boolean {
     const visit = visitOf(context);
     return visit ? visit.app.guardsPassed(visit) : true;

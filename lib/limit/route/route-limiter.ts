@@ -2,6 +2,7 @@ import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@n
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
+import { warningOnce } from '../../core/warn-once.js';
 import { AbuseLimiterService } from '../abuse-limiter.service.js';
 import type { CallDecision } from '../decisions.js';
 import { AllowedPaths } from './allowed-paths.js';
@@ -34,7 +35,11 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
   readonly #plans: RoutePlans;
   readonly #routes: HttpRoutes;
   #allowed = new AllowedPaths([], '');
-  readonly #warned = new Set<string>();
+  /** Of each code several messages may be said: one a route, or a policy. */
+  readonly #warnOnce = warningOnce(
+    (message) => this.#logger.warn(message),
+    (message) => message,
+  );
   // They lead to everything in the app, which `util.inspect` of a guard must not show.
   readonly #modules: ModulesContainer;
   readonly #moduleRef: ModuleRef;
@@ -48,7 +53,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     this.#modules = modules;
     this.#moduleRef = moduleRef;
     this.#keys = new KeyResolver(moduleRef, options.limit, (message) => this.#logger.warn(message));
-    this.#checks = new CallChecks(this.#keys, (message) => this.#warnOnce(message));
+    this.#checks = new CallChecks(this.#keys, this.#warnOnce);
     this.#plans = new RoutePlans(options);
     this.#routes = new HttpRoutes(modules, moduleRef);
     // Here all modules are known, and Nest has not resolved a route yet.
@@ -205,12 +210,6 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     if (response) setHeader(response, 'Cache-Control', 'no-store');
     if (response && typeof retryAfter === 'number') setHeader(response, 'Retry-After', String(retryAfter));
     throw await exceptionFor(context.getType<string>(), { statusCode, code, message, context: facts }, error);
-  }
-
-  #warnOnce(message: string): undefined {
-    if (this.#warned.has(message)) return;
-    this.#warned.add(message);
-    this.#logger.warn(message);
   }
 }
 
