@@ -21,7 +21,7 @@ const FIELDS = {
   keyBytes: '%d+',
   waiters: '[%w_:,-]+',
 };
-const NAMES = inLines(Object.keys(FIELDS).map((name) => `'${name}'`));
+const NAMES = Object.keys(FIELDS);
 const PATTERN = Object.values(FIELDS)
   .map((field) => `(${field})`)
   .join(' ');
@@ -32,8 +32,7 @@ const VERSION = 'once1';
 /** `once` is the record, or nil. */
 export const RECORD = /* lua */ `
 -- Reads: record.
--- Sets: FIELDS, stored, once.
-local FIELDS = {${NAMES}}
+-- Sets: stored, once.
 local stored = redis.call('GET', record)
 local once
 if stored then
@@ -42,11 +41,10 @@ if stored then
     local isNewer = string.find(stored, '^once%d+ ') and not string.find(stored, '^${VERSION} ')
     return redis.error_reply(isNewer and 'SYNCGUARD_NEWER' or 'SYNCGUARD_FOREIGN the key is not a call')
   end
-  local values = {string.match(line,
-    '^${PATTERN}$')}
-  if not values[1] then return redis.error_reply('SYNCGUARD_FOREIGN the record is not of a call') end
   once = {}
-  for i, field in ipairs(FIELDS) do once[field] = values[i] end
+  ${inLines(NAMES.map((name) => `once.${name}`))} = string.match(line,
+    '^${PATTERN}$')
+  if not once.state then return redis.error_reply('SYNCGUARD_FOREIGN the record is not of a call') end
   once.key, once.result = string.sub(rest, 1, once.keyBytes), string.sub(rest, once.keyBytes + 1)
 end`;
 
@@ -56,15 +54,18 @@ export const LIVE = /* lua */ `
 -- Sets: isLive.
 local isLive = once and once.state == 'running' and tonumber(once.at) > nowMs`;
 
-/** `save()` stores the record. One that stands there already first gets its time, which a full server allows. */
+/**
+ * `save()` stores the record. One that stands there already first gets its time, which a full server allows. The text is one
+ * expression, as a loop would make a text for each field.
+ */
 export const SAVE = /* lua */ `
--- Reads: record, nowMs, FIELDS, stored, once.
+-- Reads: record, nowMs, stored, once.
 -- Sets: save.
 local function save()
   local ttlMs = once.at + once.keep - nowMs
   local text = '${VERSION}'
-  for _, field in ipairs(FIELDS) do text = text .. ' ' .. once[field] end
-  text = text .. '\\n' .. once.key .. once.result
+    ${NAMES.map((name) => `.. ' ' .. once.${name}`).join('\n    ')}
+    .. '\\n' .. once.key .. once.result
   if not stored then return redis.call('SET', record, text, 'PX', ttlMs) end
   redis.call('PEXPIRE', record, ttlMs)
   redis.call('SET', record, text, 'KEEPTTL')
