@@ -76,14 +76,12 @@ export type OnContention = 'throw' | 'skip' | ContentionHandler;
 
 /**
  * @param key - the first of the keys
- * @param holder.remainingMs - how long the lock of its holder still lives if it is not extended, in ms. 0 if a backend of
- *   your own does not say.
  */
 export type ContentionHandler = (
   key: string,
   keys: readonly string[],
   holder: {
-    /** How long the lock of its holder still lives, in ms. */
+    /** How long the lock of its holder still lives if it is not extended, in ms. 0 if a backend of your own does not say. */
     readonly remainingMs: number;
   },
 ) => unknown;
