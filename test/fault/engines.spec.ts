@@ -43,6 +43,9 @@ const codesAtBoot = async (redis: unknown): Promise<string[]> => {
   return codes;
 };
 
+/** Who stays with the old primary is granted locks by it for all of the 2 s in which this is watched. */
+const AT_ONCE_MS = 1_000;
+
 describe('on Redis behind Sentinel', () => {
   let group: SentinelGroup;
   beforeAll(async () => {
@@ -58,7 +61,7 @@ describe('on Redis behind Sentinel', () => {
       for (const { firstAtMs, rises } of await doublesDuring(group, ownConnection, () =>
         switchPrimary(group),
       )) {
-        expect(firstAtMs).toBeLessThan(500);
+        expect(firstAtMs).toBeLessThan(AT_ONCE_MS);
         expect(rises).toBe(true);
       }
     });
@@ -70,7 +73,7 @@ describe('on Redis behind Sentinel', () => {
         await heal();
       });
       for (const { firstAtMs } of doubles) {
-        expect(firstAtMs).toBeLessThan(500);
+        expect(firstAtMs).toBeLessThan(AT_ONCE_MS);
       }
     });
 

@@ -48,7 +48,7 @@ console.log(
     events: events.map(({ type }) => type),
     count,
     error: invalid instanceof LockError && invalid.code,
-    scripts: LOCK_SCRIPTS.every(({ name, lua }) => name.startsWith('lock') && lua.includes('redis.')),
+    scripts: LOCK_SCRIPTS.every(({ name, lua }) => /^(lock-|publish$)/.test(name) && lua.includes('redis.')),
     oneCopy: core.LockError === LockError && compat.owns === owns,
   }),
 );
