@@ -7,11 +7,11 @@ const ROOT = resolve(__dirname, '../..');
 
 /** The most files of lib that someone opens who follows one call to Redis, without telemetry. */
 const MOST_FILES: Record<string, number> = {
-  view: 8,
-  acquire: 10,
-  check: 12,
-  reserve: 14,
-  '@RateLimit': 23,
+  view: 9,
+  acquire: 11,
+  check: 13,
+  reserve: 15,
+  '@RateLimit': 24,
 };
 const MOST_LINES = 360;
 
