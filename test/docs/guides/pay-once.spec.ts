@@ -66,7 +66,7 @@ describe('docs/guides/pay-once.md', () => {
     expect(await post(`${urls[1]}/orders/7/decide`)).toMatchObject({ status: 404 });
     const refused = await post(`${urls[1]}/orders/7/pay`); // It waits for 2 s.
     expect(refused).toMatchObject({ status: 409, body: { code: 'OnceInProgress' } });
-    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThan(10);
+    expect(Number(refused.headers.get('retry-after'))).toBeGreaterThanOrEqual(2); // As long as the first has run.
 
     on.redis.clock.advance(31_000);
     expect(await post(`${urls[1]}/orders/7/pay`)).toMatchObject({
