@@ -65,7 +65,7 @@ describe('docs/guides/webhook.md', () => {
         const answer = await deliver(url, eventOf('evt_1'));
         if (answer.status === 409) {
           expect(answer.body).toMatchObject({ code: 'OnceInProgress' });
-          expect(Number(answer.headers.get('retry-after'))).toBeGreaterThan(20);
+          expect(Number(answer.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
           go();
         }
         expect(answer).toMatchObject({ status: 200, body: { received: true } });
