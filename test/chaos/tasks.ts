@@ -205,15 +205,19 @@ class Tasks {
     return `${kind} ${i} of ${epoch}`;
   }
 
-  /** Makes the secrets of each epoch, and audits it when all of it is over. */
+  /** Makes the secrets of each epoch, and audits it when all of it is over, as those that a worker before this one has left. */
   async #keepEpochs(): Promise<void> {
+    const next = Math.ceil((nowMs() - this.given.startMs) / EPOCH_MS);
+    const left = Math.max(0, next - Math.ceil((EPOCH_MS + AUDIT_AFTER_MS) / EPOCH_MS));
     const audits: Promise<void>[] = [];
-    for (let epoch = Math.ceil((nowMs() - this.given.startMs) / EPOCH_MS); !this.#stopped; epoch++) {
+    for (let epoch = left; !this.#stopped; epoch++) {
       const beginsMs = this.given.startMs + epoch * EPOCH_MS;
+      const isOurs = epoch >= next;
       await this.#until(beginsMs);
       if (this.#stopped) break;
-      await Promise.all([0, 1].map((i) => this.#createSecret(this.#named('secret', i, epoch))));
-      audits.push(this.#until(beginsMs + EPOCH_MS + AUDIT_AFTER_MS).then(() => this.#audit(epoch)));
+      if (isOurs) await Promise.all([0, 1].map((i) => this.#createSecret(this.#named('secret', i, epoch))));
+      const isOver = this.#until(beginsMs + EPOCH_MS + AUDIT_AFTER_MS);
+      audits.push(isOver.then(() => this.#audit(epoch, isOurs)));
     }
     await Promise.all(audits);
   }
@@ -262,7 +266,8 @@ class Tasks {
     }
   }
 
-  async #audit(epoch: number): Promise<void> {
+  /** @param hasSecrets - whether its secrets were made, which of another worker's nobody knows */
+  async #audit(epoch: number, hasSecrets: boolean): Promise<void> {
     if (this.#stopped) return;
     for (const i of [0, 1]) {
       const names = [
@@ -272,7 +277,7 @@ class Tasks {
       ];
       const [root, secret, counter] = names as [string, string, string];
       await this.#auditBudget(root);
-      const peeked = await this.#persistently(() => this.#secrets.peek(secret));
+      const peeked = hasSecrets && (await this.#persistently(() => this.#secrets.peek(secret)));
       if (peeked)
         this.write({
           ...{ type: 'audit', op: 'secret', on: secret, atMs: nowMs() },
