@@ -11,6 +11,8 @@ import type { MemoryCapabilities, RedisCapabilities } from '../lock/lock.types.j
 import type { EvalClient, IoredisClient, RedisConnectionOptions } from '../redis/redis.client.js';
 import { validateKeyPrefix } from '../redis/redis.keys.js';
 import { resolveCommandTimeout, resolveKeyLayout, validateClient } from '../redis/redis.options.js';
+import { NO_PUBSUB } from '../redis/redis.server-warnings.js';
+import { ProcessChannel } from '../script/process-channel.js';
 import { ScriptRunner } from '../script/script-runner.js';
 import { boolean, invalidOption, knownOptions } from '../core/validate.js';
 
@@ -46,9 +48,10 @@ export function createRedisBackend(
   const { cleanupInIsLocked = false, warn = emitWarning } = config;
   if (typeof warn !== 'function') throw invalidOption('config.warn', 'a function', warn);
   const { runner, keyLayout } = runnerOn(client, config);
+  const keyPrefix = validateKeyPrefix(config.keyPrefix ?? 'syncguard');
   return redisLocks(runner, {
-    keyPrefix: validateKeyPrefix(config.keyPrefix ?? 'syncguard'),
-    keyLayout,
+    ...{ keyPrefix, keyLayout },
+    channel: new ProcessChannel(runner, keyPrefix, () => warn(NO_PUBSUB)),
     cleanupInIsLocked: boolean('config.cleanupInIsLocked', cleanupInIsLocked),
     warn,
   });

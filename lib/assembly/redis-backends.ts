@@ -23,7 +23,7 @@ export const redisBackends = (
   { keyPrefix, keyLayout, lock, budget }: RedisBackendsConfig,
   warn: (message: string) => void,
 ): Backends => {
-  const channel = new ProcessChannel(runner, `${keyPrefix}/wake:`, () => warn(NO_PUBSUB));
+  const channel = new ProcessChannel(runner, keyPrefix, () => warn(NO_PUBSUB));
   const { cleanupInIsLocked } = lock;
   return {
     lock: redisLocks(runner, { keyPrefix, keyLayout, cleanupInIsLocked, warn, channel }),

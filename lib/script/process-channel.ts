@@ -27,6 +27,8 @@ export interface Listener {
 export class ProcessChannel {
   /** Names this process. It stands behind the beginning of the channel's name. */
   readonly process = randomBytes(PROCESS_BYTES).toString('base64url');
+  /** How the names of the channels of all processes begin. */
+  readonly name: string;
   readonly #runner: ScriptRunner;
   readonly #subscriber: RedisSubscriber;
   readonly #listeners: Listener[] = [];
@@ -36,12 +38,12 @@ export class ProcessChannel {
   /** @param onUnheard - called once, if the ACL forbids SUBSCRIBE or PUBLISH */
   constructor(
     runner: ScriptRunner,
-    /** How the names of the channels of all processes begin. */
-    readonly name: string,
+    keyPrefix: string,
     private readonly onUnheard?: () => void,
   ) {
+    this.name = `${keyPrefix}/wake:`;
     this.#runner = runner;
-    this.#subscriber = new RedisSubscriber(runner.client, name + this.process, {
+    this.#subscriber = new RedisSubscriber(runner.client, this.name + this.process, {
       onMessage: (message) => this.#listeners.forEach((each) => each.onMessage(message)),
       onListening: () => void this.#comeToHear(),
       onSilence: () => this.#listeners.forEach((each) => each.onSilence?.()),

@@ -4,7 +4,7 @@ import type { Redis, RedisOptions } from 'ioredis';
 import { leaveReplica } from 'nestjs-syncguard';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { specLayout } from '../../lib/lock/redis/lock.layout.js';
-import { RedisLockBackend } from '../../lib/lock/redis/lock.redis-backend.js';
+import { locksOn } from '../support/redis-backends.js';
 import { atRate } from '../support/at-rate.js';
 import {
   connectionsWith,
@@ -68,8 +68,7 @@ describe.each(IOREDIS_VERSIONS)('a server that hangs for 25 s, %s', (_, version:
         closeClient: false,
       });
       expect((await connection.opened()).fault).toBeUndefined();
-      const config = { cleanupInIsLocked: false, warn: () => {} };
-      const backend = new RedisLockBackend(connection.runner, specLayout('syncguard'), config);
+      const backend = locksOn(connection.runner, specLayout('syncguard'));
       const { client } = connection.runner;
 
       server.pause();

@@ -3,7 +3,7 @@ import { Logger } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { SyncGuardHealthIndicator, SyncGuardModule } from 'nestjs-syncguard';
 import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
-import { RedisLockBackend } from '../../lib/lock/redis/lock.redis-backend.js';
+import { locksOn } from '../support/redis-backends.js';
 import { slottedLayout } from '../../lib/lock/redis/lock.layout.js';
 import { ask } from '../support/engines/ask.js';
 import { type RedisCluster, startRedisCluster } from '../support/engines/cluster.js';
@@ -180,11 +180,7 @@ describe('on a Cluster', () => {
       const connection = open(version, { nodes: cluster.nodes });
       expect((await connection.opened()).fault).toBeUndefined();
       const layout = slottedLayout('syncguard', connection.runner.client);
-      const config = { cleanupInIsLocked: false, warn: () => {} };
-      const locks = new LockService(
-        new RedisLockBackend(connection.runner, layout, config),
-        resolveOptions(),
-      );
+      const locks = new LockService(locksOn(connection.runner, layout), resolveOptions());
       connection.onBack(() => locks.renewAll());
       const body = async ({ signal }: LockContext): Promise<void> => {
         const master = await cluster.ownerOf(layout.recordOf('order:1'));
@@ -213,11 +209,7 @@ describe('on a Cluster', () => {
         try {
           expect((await connection.opened()).fault).toBeUndefined();
           const layout = slottedLayout('syncguard', connection.runner.client);
-          const config = { cleanupInIsLocked: false, warn: () => {} };
-          const locks = new LockService(
-            new RedisLockBackend(connection.runner, layout, config),
-            resolveOptions(),
-          );
+          const locks = new LockService(locksOn(connection.runner, layout), resolveOptions());
           const body = (): string => {
             proxy.cutAfterRequest();
             return 'paid';

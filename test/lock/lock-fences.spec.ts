@@ -3,7 +3,7 @@ import { createFenceGuard, createRedisBackend, type LockBackend, type LockHandle
 import { createHash } from 'node:crypto';
 import { acquireKeysFor } from '../../lib/lock/redis/acquire-keys.script.js';
 import { keyArgsOf, type LockLayout, slottedLayout } from '../../lib/lock/redis/lock.layout.js';
-import { RedisLockBackend } from '../../lib/lock/redis/lock.redis-backend.js';
+import { locksOn } from '../support/redis-backends.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
@@ -123,7 +123,7 @@ describe('fence counters', () => {
         ...{
           lockId,
           ttlMs: TTL_MS,
-          channel: layout.channel,
+          channel: 'syncguard/wake:',
           countsAll: '1',
           process: '',
           ticket: '',
@@ -171,8 +171,7 @@ describe('fence counters', () => {
         keysOf: (keys, lockId) =>
           Object.assign(slotted.keysOf(keys, lockId), { fenceCounter: oldNameOf(keys[0] as string) }),
       };
-      const config = { cleanupInIsLocked: false, warn: () => {} };
-      before = new RedisLockBackend(new ScriptRunner(redis, 1_000), layout, config);
+      before = locksOn(new ScriptRunner(redis, 1_000), layout);
     });
     afterEach(() => before.flush?.());
 

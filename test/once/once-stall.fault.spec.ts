@@ -1,7 +1,7 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { once as onceHeard } from 'node:events';
 import { rmSync } from 'node:fs';
-import { RedisOnceBackend } from '../../lib/once/redis/once.redis-backend.js';
+import { onceOn } from '../support/redis-backends.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { buildWorker } from '../fault/workers/build-worker.js';
 import { eventually } from '../support/eventually.js';
@@ -61,8 +61,7 @@ describe('OnceService in several processes', () => {
     return worker;
   }
   const record = () => service().get('order');
-  const service = () =>
-    onceService(new RedisOnceBackend(new ScriptRunner(workerRedis().client(), 10_000), 'app'));
+  const service = () => onceService(onceOn(new ScriptRunner(workerRedis().client(), 10_000), 'app'));
 
   /** The first runs and stands still, until the second has its turn. */
   async function overtaken(): Promise<{ first: Worker; second: Worker }> {

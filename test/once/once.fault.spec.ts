@@ -1,5 +1,5 @@
 import type { Redis } from 'ioredis';
-import { RedisOnceBackend } from '../../lib/once/redis/once.redis-backend.js';
+import { onceOn } from '../support/redis-backends.js';
 import { onceScripts } from '../../lib/once/redis/once.scripts.js';
 import type { OnceService } from '../../lib/once/once.service.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
@@ -19,7 +19,7 @@ describe('OnceService behind a network that breaks', () => {
     admin = redis.client();
     client = redis.client({ port: proxy.port, retryStrategy: () => 5 });
     await Promise.all(onceScripts.map(({ lua }) => admin.script('LOAD', lua)));
-    once = onceService(new RedisOnceBackend(new ScriptRunner(client, 10_000), 'app'));
+    once = onceService(onceOn(new ScriptRunner(client, 10_000), 'app'));
     await client.ping();
   });
   afterEach(async () => {
@@ -76,7 +76,7 @@ describe('OnceService behind a network that breaks', () => {
     const body = heldBody('x');
     const events: string[] = [];
     once = onceService(
-      new RedisOnceBackend(new ScriptRunner(client, 300), 'app'),
+      onceOn(new ScriptRunner(client, 300), 'app'),
       {},
       {
         emit: ({ type }) => void events.push(type),

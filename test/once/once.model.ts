@@ -1,7 +1,7 @@
 import * as fc from 'fast-check';
 import { MemoryOnceBackend } from '../../lib/once/memory/once.memory-backend.js';
 import type { ClaimReply, OnceBackend } from '../../lib/once/once.backend.js';
-import { RedisOnceBackend } from '../../lib/once/redis/once.redis-backend.js';
+import { onceOn } from '../support/redis-backends.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis } from '../support/redis.js';
 import { claimOf } from './support.js';
@@ -212,7 +212,7 @@ export const describeModel = (allSteps: number): void =>
       const redis = await freshRedis();
       redis.clock.hold(Date.now());
       const memory = new MemoryOnceBackend({ now: () => 1_796_000_000_000 + offsetMs });
-      const onRedis = new RedisOnceBackend(new ScriptRunner(redis.client(), 10_000), 'model');
+      const onRedis = onceOn(new ScriptRunner(redis.client(), 10_000), 'model');
       const advance = (ms: number): void => {
         offsetMs += ms;
         if (name === 'Redis') redis.clock.advance(ms);

@@ -1,7 +1,7 @@
 import { Cluster } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
 import { MemoryOnceBackend } from '../../lib/once/memory/once.memory-backend.js';
-import { RedisOnceBackend } from '../../lib/once/redis/once.redis-backend.js';
+import { onceOn } from '../support/redis-backends.js';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { describeInBatches } from '../support/in-batches.js';
@@ -25,7 +25,7 @@ const onRedis = (server: RedisEndpoint, client: RedisClient): OnceUnderTest => {
   const admin = server.client();
   const runner = new ScriptRunner(client, 10_000);
   return {
-    backend: () => new RedisOnceBackend(runner, 'syncguard'),
+    backend: () => onceOn(runner, 'syncguard'),
     advance: (ms) => server.clock.advance(ms),
     contents: async () => {
       const keys = await admin.keys('*');

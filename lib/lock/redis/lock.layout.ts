@@ -41,8 +41,6 @@ export interface LockLayout {
    * read the record by that name itself.
    */
   recordFromIndex?(recordName: string): string;
-  /** The beginning of the name of the channel on which the waiters of a process learn of their turn. */
-  readonly channel: string;
 }
 
 // A user's key of this form would name an index or a fence counter, so it is always hashed. Other keys stay as they are,
@@ -78,10 +76,7 @@ function namesOf({ shared, own, fenceCounter }: Beginnings, key: string): Omit<L
 }
 
 /** Returns the names that begin by the lockId. */
-function layoutOf(
-  prefix: string,
-  ofId: (lockId: string) => Beginnings,
-): Omit<LockLayout, 'createLockId' | 'recordOf'> {
+function layoutOf(ofId: (lockId: string) => Beginnings): Omit<LockLayout, 'createLockId' | 'recordOf'> {
   const indexOf = (lockId: string): string => nameOf(ofId(lockId).shared, `id:${lockId}`);
   return {
     keysOf: (keys, lockId) => {
@@ -94,14 +89,13 @@ function layoutOf(
     },
     indexOf,
     markOf: (lockId) => `${ofId(lockId).own}released:${lockId}`,
-    channel: `${prefix}/wake:`,
   };
 }
 
 /** Builds the names of docs/wire-format.md, which other programs share. For one server (standalone or Sentinel). */
 export function specLayout(prefix: string): LockLayout {
   const begin = { shared: prefix, own: `${prefix}/` };
-  return { createLockId, recordOf: (key) => recordName(prefix, key), ...layoutOf(prefix, () => begin) };
+  return { createLockId, recordOf: (key) => recordName(prefix, key), ...layoutOf(() => begin) };
 }
 
 const TAG_LENGTH = 3;
@@ -125,7 +119,7 @@ export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
       return tagOf(keys[0] as string) + createLockId().slice(TAG_LENGTH);
     },
     recordOf: (key) => recordName(begin(tagOf(key)).shared, key),
-    ...layoutOf(prefix, (lockId) => begin(lockId.slice(0, TAG_LENGTH))),
+    ...layoutOf((lockId) => begin(lockId.slice(0, TAG_LENGTH))),
     recordFromIndex: (name) => (name.startsWith(clientPrefix) ? name.slice(clientPrefix.length) : name),
   };
 }

@@ -1,7 +1,6 @@
 import { type Attempt, BackgroundRetries } from '../../core/background-retries.js';
 import { shownHash } from '../../core/keys.js';
-import { NO_PUBSUB } from '../../redis/redis.server-warnings.js';
-import { ProcessChannel } from '../../script/process-channel.js';
+import type { ProcessChannel } from '../../script/process-channel.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { type LockBackend, withDetail } from '../lock.backend.js';
 import { fenceOverflow, LockError } from '../lock.errors.js';
@@ -40,9 +39,8 @@ const LEAVE_MS = 60_000;
 
 export interface RedisLockBackendConfig {
   cleanupInIsLocked: boolean;
-  /** Where all features hear of what they wait for. Default: one of its own. */
-  channel?: ProcessChannel;
-  /** Called once when a fence counter comes near its end, and once if no message can wake waiters. */
+  channel: ProcessChannel;
+  /** Called once when a fence counter comes near its end. */
   warn(message: string): void;
 }
 
@@ -55,7 +53,6 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   };
   readonly #undos = new BackgroundRetries();
   readonly #turns: RedisTurns;
-  readonly #channel: ProcessChannel;
   #warned = false;
 
   constructor(
@@ -64,10 +61,8 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     private readonly config: RedisLockBackendConfig,
   ) {
     super(runner, layout, config.cleanupInIsLocked);
-    this.#channel =
-      config.channel ?? new ProcessChannel(runner, layout.channel, () => config.warn(NO_PUBSUB));
     this.#turns = new RedisTurns(runner, {
-      ...{ layout, channel: this.#channel },
+      ...{ layout, channel: config.channel },
       leave: (...left) => this.#leave(...left),
     });
   }
@@ -127,7 +122,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   }
 
   prepare(): Promise<void> {
-    return this.#channel.check();
+    return this.config.channel.check();
   }
 
   async flush(): Promise<void> {

@@ -1,6 +1,6 @@
 import type { CallOptions } from '../../core/validate.js';
 import { hashTag } from '../../redis/redis.keys.js';
-import { ProcessChannel } from '../../script/process-channel.js';
+import type { ProcessChannel } from '../../script/process-channel.js';
 import type { Script, ScriptArg } from '../../script/define-script.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { EndListeners } from '../end-listeners.js';
@@ -24,7 +24,7 @@ export class RedisOnceBackend implements OnceBackend {
   constructor(
     private readonly runner: ScriptRunner,
     private readonly keyPrefix: string,
-    private readonly channel = new ProcessChannel(runner, `${keyPrefix}/wake:`),
+    private readonly channel: ProcessChannel,
   ) {
     channel.join({
       onMessage: (tag) => this.#listeners.tell(tag),

@@ -2,12 +2,12 @@ import { Redis } from 'ioredis';
 import { WaitingRoom } from '../../../lib/core/waiting-room.js';
 import { resolveOnceDefaults } from '../../../lib/once/once.options.js';
 import { OnceService } from '../../../lib/once/once.service.js';
-import { RedisOnceBackend } from '../../../lib/once/redis/once.redis-backend.js';
+import { onceOn } from '../../support/redis-backends.js';
 import { ScriptRunner } from '../../../lib/script/script-runner.js';
 
 // One of several processes with the same call: what it is told, and what it tells, goes over IPC.
 const [url = ''] = process.argv.slice(2);
-const service = new OnceService(new RedisOnceBackend(new ScriptRunner(new Redis(url), 10_000), 'app'), {
+const service = new OnceService(onceOn(new ScriptRunner(new Redis(url), 10_000), 'app'), {
   once: resolveOnceDefaults({ leaseMs: 1_000 }),
   shutdown: { drainMs: 1_000 },
   waitingRoom: new WaitingRoom({ perKey: 10, perProcess: 10 }),

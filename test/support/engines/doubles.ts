@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { RedisConnection } from '../../../lib/assembly/redis-connection.js';
 import { specLayout } from '../../../lib/lock/redis/lock.layout.js';
-import { RedisLockBackend } from '../../../lib/lock/redis/lock.redis-backend.js';
+import { locksOn } from '../redis-backends.js';
 import type { RedisServer } from '../redis-server.js';
 import type { SentinelGroup } from './sentinel.js';
 
@@ -35,8 +35,7 @@ export async function doublesDuring(
   const startedMs = performance.now();
   let over = false;
   const worker = async ({ runner }: RedisConnection): Promise<void> => {
-    const config = { cleanupInIsLocked: false, warn: () => {} };
-    const backend = new RedisLockBackend(runner, specLayout('syncguard'), config);
+    const backend = locksOn(runner, specLayout('syncguard'));
     while (!over) {
       const newest = Math.floor((performance.now() - startedMs) / NEW_KEY_EVERY_MS);
       const key = `${run}:${newest - Math.floor(Math.random() * LATEST)}`;
