@@ -476,6 +476,15 @@ describe('a record that cannot be read', () => {
     expect(set.told).toEqual([]);
   });
 
+  it('is none where a checkout before has noted a limit of setLimit without its credits', async () => {
+    const { budgets } = set;
+    await budgets.setLimit({ scope: 'user', period: 'lifetime', limit: 500 });
+    const sums = (await redis.hget(counters, COUNTER)) ?? '';
+    await redis.hset(counters, COUNTER, `${sums}=500`);
+    expect(await budgets.verify()).toEqual({ ok: true, problems: [], quarantined: [] });
+    expect(await budgets.charge({ scopes: ['user'], amount: 1, id: 'next' })).toMatchObject({ ok: true });
+  });
+
   it('of a newer version is not purged, whether it has ended or a counter of it has', async () => {
     const { budgets } = set;
     await budgets.charge({ scopes: ['user'], amount: 1, id: 'old' });

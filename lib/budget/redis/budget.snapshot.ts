@@ -44,7 +44,7 @@ export function inGroups(size: number, list: readonly string[]): string[][] {
 }
 
 function parseCounter(packed: string) {
-  if (!/^1( \d+){5}(=\w*\+\d+)?$/.test(packed)) throw unreadableValue(packed);
+  if (!/^1( \d+){5}(=\w*(\+\d+)?)?$/.test(packed)) throw unreadableValue(packed);
   const [, committed = 0, reserved = 0, , archived = 0] = packed.split(' ', 5).map(Number);
   return { committed, reserved, archived };
 }
