@@ -209,14 +209,8 @@ export const validateBalance = (options: Pick<SetLimitOptions, 'root' | 'scope' 
 
 export const validateList = (options: BudgetListOptions) =>
   checked(() => {
-    const {
-      root,
-      state,
-      scope,
-      cursor = null,
-      limit = 100,
-      signal,
-    } = callOptions(options, [...(['root', 'state', 'scope', 'cursor', 'limit'] as const)]);
+    const given = callOptions(options, ['root', 'state', 'scope', 'cursor', 'limit']);
+    const { root, state, scope, cursor = null, limit = 100, signal } = given;
     return {
       state: state && oneOf('state', state, ['pending', 'finalized', 'aborted', 'expired']),
       scope: scope === undefined ? undefined : validateScope('scope', scope),

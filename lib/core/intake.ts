@@ -1,7 +1,7 @@
 /** The most calls that begin in one turn of the event loop. */
 const CALLS_A_TURN = 256;
 
-/** How many begin in the first of the later turns, where nobody knows yet how long a call takes to begin. */
+/** How many begin in the first of the later turns, as nobody knows yet how long a call takes to begin. */
 const FIRST_CALLS = 32;
 
 /** How long the calls of a later turn take together to begin, in ms: as many begin as did so in the turn before. */
@@ -33,7 +33,7 @@ export class Intake {
 
   #atTurnsEnd(): void {
     atTurnsEnd(this.#begin);
-    atTurnsEnd(this.#measure);
+    if (this.#waiting.length > 0) atTurnsEnd(this.#measure);
   }
 
   readonly #begin = (): void => {
@@ -48,7 +48,6 @@ export class Intake {
 
   /** Runs when the calls have done what they do at once. */
   readonly #measure = (): void => {
-    if (this.#waiting.length === 0) return;
     const tookMs = performance.now() - this.#beganMs;
     this.#most = Math.min(CALLS_A_TURN, Math.max(1, Math.floor((this.#most * BEGINNING_MS) / tookMs)));
   };

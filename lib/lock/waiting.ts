@@ -51,7 +51,8 @@ export interface WaitingOptions {
 }
 
 /**
- * Tries until the lock is granted or the time is over: in the queue with `fair`, else by repeated attempts. A fault of Redis counts as a failed try.
+ * Tries until the lock is granted or the time is over: in the queue with `fair`, else by repeated attempts. A fault of Redis
+ * counts as a failed try.
  */
 export async function waitForLock(options: WaitingOptions): Promise<Waited> {
   const { keys, call, room, nested } = options;
