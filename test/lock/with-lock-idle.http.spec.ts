@@ -86,8 +86,16 @@ class Routes {
 
   @Get('file')
   @WithLock('stream')
-  @WithBudget({ scopes: () => ['org'], estimate: () => 100, actual: () => 7 })
+  @WithBudget(BUDGET)
   async file(): Promise<StreamableFile> {
+    return new StreamableFile(Readable.from(this.streams.endless(currentLock()?.signal)));
+  }
+
+  /** The lock learns of it from the hold. */
+  @Get('patient/file')
+  @WithLock('stream', { idleMs: 60_000 })
+  @WithBudget(BUDGET)
+  async patientFile(): Promise<StreamableFile> {
     return new StreamableFile(Readable.from(this.streams.endless(currentLock()?.signal)));
   }
 
@@ -239,19 +247,22 @@ describe.each(kinds)('a stream under a lock and a budget whose client does not r
     return [balance?.committed, balance?.reserved];
   };
 
-  it.each(['/file', '/items', '/events'])('%s: the lock is lost and the hang-up is paid', async (path) => {
-    const client = await get(path);
-    client.stopReading();
-    expect([await isLocked(), await spent()]).toEqual([true, [0, 100]]);
-    await eventually(async () => expect(await isLocked()).toBe(false));
-    const lostAfterMs = performance.now() - streams.lastAskedMs;
-    // The source of events asks nobody.
-    if (path !== '/events') expect(lostAfterMs).toBeGreaterThan(IDLE_MS - 100);
-    expect(lostAfterMs).toBeLessThan(IDLE_MS + 2_000); // A second on an idle machine.
-    expect(streams.lostBy).toMatchObject({ code: 'LockLost', context: { reason: 'idle' } });
-    await eventually(async () => expect(await spent()).toEqual([7, 0]));
-    if (path !== '/events') expect(streams.isEnded).toBe(true);
-  });
+  it.each(['/file', '/patient/file', '/items', '/events'])(
+    '%s: the lock is lost and the hang-up is paid',
+    async (path) => {
+      const client = await get(path);
+      client.stopReading();
+      expect([await isLocked(), await spent()]).toEqual([true, [0, 100]]);
+      await eventually(async () => expect(await isLocked()).toBe(false));
+      const lostAfterMs = performance.now() - streams.lastAskedMs;
+      // The source of events asks nobody.
+      if (path !== '/events') expect(lostAfterMs).toBeGreaterThan(IDLE_MS - 100);
+      expect(lostAfterMs).toBeLessThan(IDLE_MS + 2_000); // A second on an idle machine.
+      expect(streams.lostBy).toMatchObject({ code: 'LockLost', context: { reason: 'idle' } });
+      await eventually(async () => expect(await spent()).toEqual([7, 0]));
+      if (path !== '/events') expect(streams.isEnded).toBe(true);
+    },
+  );
 
   it.each(['/pausing/file', '/pausing/items', '/pausing/events'])(
     '%s: a producer that takes its time is no reason',
