@@ -160,10 +160,10 @@ function resolveAlgorithm(name: string, given: Given): LimitAlgorithm {
   if (algorithm === 'sliding-log') return algorithm;
   const refuse = (option: string): never => {
     throw new SyncGuardConfigError(`${name}.${option} cannot be used with \`algorithm: 'fixed-window'\`.`, {
-      hint: 'A fixed window has only `limit` and `windowMs`. To block, or to count failures or successes, leave out `algorithm`.',
+      hint: 'A fixed window has only `limit`, `windowMs` and `blockMs`. For two tiers, longer blocks, or to count failures or successes, leave out `algorithm`.',
     });
   };
-  for (const option of ['temp', 'long', 'blockMs', 'escalation'] as const)
+  for (const option of ['temp', 'long', 'escalation'] as const)
     if (given[option] !== undefined) refuse(option);
   if (given.count === 'failure' || given.count === 'success') refuse(`count: '${given.count}'`);
   return algorithm;

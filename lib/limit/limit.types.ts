@@ -40,7 +40,7 @@ export type OnError = 'closed' | 'memory' | 'open';
  *   hundreds. The highest limit is 9,999.
  * - `'fixed-window'` keeps one number. The window begins with its first call, and when it ends the number is 0 again. Its
  *   size does not grow with the limit, which may be up to 2^31 - 1. Around the end of a window up to twice the limit gets
- *   through. It works with `{ limit, windowMs }` only, without a block and with `count: 'attempt'`.
+ *   through. It works with `{ limit, windowMs, blockMs? }` and `count: 'attempt'` only. After a block the number is 0.
  */
 export type LimitAlgorithm = 'sliding-log' | 'fixed-window';
 

@@ -105,7 +105,7 @@ export interface LimitPolicyOptions {
  * How many attempts a key has. Durations in ms, 1 to 366 days.
  *
  * - `{ limit, windowMs }` lets `limit` calls in within any `windowMs`. A denied call is not counted.
- * - `{ limit, windowMs, algorithm: 'fixed-window' }` keeps one number, for limits in the thousands.
+ * - `{ limit, windowMs, blockMs?, algorithm: 'fixed-window' }` keeps one number, for limits in the thousands.
  * - `{ limit, windowMs, blockMs }` blocks for `blockMs` at the first call too many.
  * - `{ temp, long? }` has a short tier (`temp`) and a long tier: two sliding windows over the same attempts, each with a block
  *   of its own.

@@ -112,7 +112,6 @@ describe('resolvePolicy', () => {
 
   const fixed = { limit: 10, windowMs: 1_000, algorithm: 'fixed-window' };
   it.each([
-    ['blockMs', { ...fixed, blockMs: 1 }],
     ['temp', { algorithm: 'fixed-window', temp: tier }],
     ['long', { ...fixed, long: tier }],
     ['escalation', { ...fixed, escalation: { factor: 2, maxBlockMs: 1, strikeTtlMs: 1_000 } }],

@@ -556,6 +556,38 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
           expect(await attempt({ ...BULK, windowMs })).toMatchObject({ allowed: false, retryAfterSecs });
       });
 
+      it('blocks from the first call too many, and counts from 0 when the block ends', async () => {
+        for (const blockMs of [seconds(4), seconds(30)]) {
+          const policy = { ...BULK, name: `bulk ${blockMs}`, blockMs };
+          await attempts(3, policy);
+          advance(seconds(1));
+          expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: true, shortCount: 3 });
+          const denied = { ...DENIED, retryAfterMs: blockMs, retryAfterSecs: blockMs / 1000, shortCount: 4 };
+          expect(await attempt(policy)).toEqual({ ...denied, longCount: 4 });
+          advance(blockMs - 1);
+          for (const decision of [await attempt(policy), await limiter.peek('ann', policy)])
+            expect(decision).toMatchObject({ ...DENIED, retryAfterMs: 1, shortCount: 4 });
+          advance(1);
+          expect(await attempts(4, policy)).toMatchObject([
+            { allowed: true, shortCount: 1 },
+            { allowed: true },
+            { allowed: true },
+            { allowed: false, retryAfterMs: blockMs },
+          ]);
+          expect(await limiter.unblock('ann', policy)).toEqual({ blocked: true, attempts: 0 });
+          expect(await attempt(policy)).toMatchObject({ allowed: true, shortCount: 1 });
+        }
+      });
+
+      it('sets no block of its own while another limit of the call denies', async () => {
+        const blocking = { ...BULK, name: 'blocking', limit: 1, blockMs: seconds(30) };
+        const full = { ...API, limit: 1 };
+        await limiter.check('ann', full);
+        for (let i = 0; i < 3; i++)
+          expect(await limiter.check('ann', [blocking, full])).toMatchObject({ allowed: false });
+        expect(await limiter.check('ann', blocking)).toMatchObject({ allowed: true, shortCount: 1 });
+      });
+
       it('loses nothing when the clock steps back', async () => {
         await attempts(2, BULK);
         advance(-seconds(5));
@@ -691,7 +723,7 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         const blockMs = fc.option(fc.integer({ min: 1, max: 100_000 }), { nil: undefined });
         const anyPolicy = fc.oneof(
           fc.record({ ...plain, blockMs }),
-          fc.record({ ...plain, algorithm: fc.constant('fixed-window' as const) }),
+          fc.record({ ...plain, blockMs, algorithm: fc.constant('fixed-window' as const) }),
         );
         await fc.assert(
           fc.asyncProperty(anyPolicy, fc.double({ min: 0, max: 1, noNaN: true }), async (shape, pace) => {

@@ -263,7 +263,13 @@ function randomPolicy(random: (below: number) => number, name: string): Resolved
   const common = { name, count } as const;
   if (random(5) === 0)
     return resolvePolicy(
-      { name, algorithm: 'fixed-window', limit: between(2, 6), windowMs },
+      {
+        name,
+        algorithm: 'fixed-window',
+        limit: between(2, 6),
+        windowMs,
+        ...(random(2) > 0 ? { blockMs: between(50, 4_000) } : {}),
+      },
       { isStatic: random(2) === 0 },
     );
   if (random(4) === 0)

@@ -142,7 +142,8 @@ export class LimitModel {
     if (this.blocked(state)) return this.blockOf(state);
     if (policy.algorithm === 'fixed-window') {
       const standing = this.open(state);
-      return standing && standing.count + cost >= policy.rules.shortThreshold
+      const { shortThreshold, shortBlockMs } = policy.rules;
+      return standing && shortBlockMs === 0 && standing.count + cost >= shortThreshold
         ? this.usedUp(standing, policy)
         : this.counted(state, policy);
     }
@@ -208,7 +209,10 @@ export class LimitModel {
     const ms = rules.shortWindowMs;
     const window = this.reopen(state) ?? { count: 0, ms, ends: this.now + ms, last: '' };
     if (window.last === id) return this.counted(state, policy);
-    if (window.count + cost > rules.shortThreshold - 1) return this.usedUp(window, policy);
+    if (window.count + cost > rules.shortThreshold - 1)
+      return rules.shortBlockMs > 0
+        ? this.blockWindow(state, window, policy, cost)
+        : this.usedUp(window, policy);
     state.window = { ...window, count: window.count + cost, last: id };
     return this.counted(state, policy);
   }
@@ -228,6 +232,24 @@ export class LimitModel {
     const { count, ms, ends } = this.open(state) ?? { count: 0, ms: 0, ends: 0 };
     const resetMs = count > 0 ? Math.min(rules.shortWindowMs, ms, ends - this.now) : 0;
     return { status: 'allowed', shortCount: count, longCount: count, resetMs };
+  }
+
+  private blockWindow(
+    state: State,
+    window: NonNullable<State['window']>,
+    { rules }: Policy,
+    cost: number,
+  ): BackendDecision {
+    const count = window.count + cost;
+    state.window = { ...window, count: 0, last: '' };
+    state.block = {
+      scope: 'temp',
+      reason: 'temp',
+      short: count,
+      long: count,
+      ends: this.now + rules.shortBlockMs,
+    };
+    return this.blockOf(state);
   }
 
   private usedUp({ count, ms, ends }: NonNullable<State['window']>, { rules }: Policy): BackendDecision {

@@ -17,7 +17,7 @@ import { Ledger } from './ledger.js';
 import { LedgerStore } from './ledger-store.js';
 import { type Ask, blocked, type Decider, denied, routeOf } from './limit.steps.js';
 import { attempt, confirm, enter, fill, grant, peek, reserve } from './log.decider.js';
-import { window } from './window.decider.js';
+import { peekWindow, window } from './window.decider.js';
 
 /** Limits in the memory of one process. Each method takes the same steps as the script of the Redis backend. */
 export class MemoryLimitBackend implements LimitBackend {
@@ -96,7 +96,7 @@ export class MemoryLimitBackend implements LimitBackend {
     const { rules, algorithm } = policy;
     const ledger = this.#seen(check, nowMs);
     const ask = { ledger, rules, cost, callId: '', nowMs, commit: false };
-    const decider = algorithm === 'fixed-window' ? window : peek;
+    const decider = algorithm === 'fixed-window' ? peekWindow : peek;
     const decision = decideUnlessBlocked(cost === 0 ? look : decider, ask);
     return decision.status === 'allowed' && ledger.isEmpty() ? { ...decision, isUnknown: true } : decision;
   }

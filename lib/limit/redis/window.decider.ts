@@ -19,11 +19,27 @@ end`;
 export const writeWindow = (last: string, forgiven: string): string =>
   `call('SET', window,\n  string.format('%.0f %.0f %s %s %.0f', count, endsAtMs, ${last}, ${forgiven}, windowMs), 'PX', endsAtMs - nowMs)`;
 
+/** Denies the call until the window ends. */
+const DENY_UNTIL_END = /* lua */ `
+${heal('window', 'endsAtMs - nowMs')}
+return leftMs .. ' window ' .. count .. ' ' .. count`;
+
+/** Denies the call by a block. After it the window has no attempts. */
+const BLOCK = /* lua */ `
+if shortBlockMs > 0 then
+  if not commit then return '1 temp' end
+  blockValue = string.format('temp %.0f %.0f %.0f', count + cost, count + cost, shortBlockMs)
+  count = 0
+  ${indent(writeWindow(`''`, 'forgiven'), 2)}
+  call('SET', block, blockValue, 'PX', shortBlockMs)
+  return shortBlockMs .. ' ' .. blockValue
+end`;
+
 /**
- * Counts a call in a fixed window, if it fits. A denied call waits until the window ends. A replied time is never longer
- * than the window of the policy, which may have changed meanwhile.
+ * Counts a call in a fixed window, if it fits. A denied call sets the block of the policy, or waits until the window ends.
+ * A replied time is never longer than the window of the policy, which may have changed meanwhile.
  */
-const decide = (empty: 'ok' | 'unknown'): string => /* lua */ `
+const decide = (empty: 'ok' | 'unknown', full: string): string => /* lua */ `
 local blockValue, value = call('GET', block), call('GET', window)
 ${denyIfBlocked(heal('window', 'shortWindowMs'))}
 ${NOW_MS_ONCE}
@@ -38,9 +54,7 @@ windowMs = windowMs or shortWindowMs
 endsAtMs = endsAtMs or nowMs + windowMs
 local leftMs = math.min(endsAtMs - nowMs, shortWindowMs)
 if last ~= callId then
-  if count + cost >= shortThreshold then
-    ${indent(heal('window', 'endsAtMs - nowMs'), 4)}
-    return leftMs .. ' window ' .. count .. ' ' .. count
+  if count + cost >= shortThreshold${full}
   end
   if commit then
     count = count + cost
@@ -50,7 +64,16 @@ end
 if count == 0 then return '0 ${empty} 0 0' end
 return leftMs .. ' ok ' .. count .. ' ' .. count`;
 
-export const WINDOW = decide('ok');
+export const WINDOW = decide(
+  'ok',
+  ` then
+    ${indent(BLOCK, 4)}
+    ${indent(DENY_UNTIL_END, 4)}`,
+);
 
-/** Of a key that is not remembered, a peek says so. */
-export const PEEK_WINDOW = decide('unknown');
+/** Of a key that is not remembered, a peek says so. A limit with a block still lets in, as only the next call sets the block. */
+export const PEEK_WINDOW = decide(
+  'unknown',
+  ` and shortBlockMs == 0 then
+    ${indent(DENY_UNTIL_END, 4)}`,
+);
