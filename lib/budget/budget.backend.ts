@@ -7,6 +7,7 @@ import type {
   BudgetRefusal,
   ChargeResult,
   CreditResult,
+  Crossed,
   ExtendHoldResult,
   FinalizeResult,
   LatePolicy,
@@ -42,9 +43,9 @@ export interface Request {
  * A call whose result lists the thresholds that it crossed. These two functions let the caller report each threshold
  * once, even if the answer comes late or the command was sent a second time.
  */
-interface CrossingRequest<Result> {
+interface CrossingRequest {
   /** Called when the answer arrives after the call has rejected with a timeout or an abort. */
-  onLate?(result: Result): void;
+  onLate?(outcome: Answer | { readonly ok: false }): void;
   /**
    * Called when the command was sent a second time. A `replayed` in the result then does not say whether this call did
    * the work, because its first send may have.
@@ -71,16 +72,37 @@ export interface HoldRequest extends OperationRequest {
  */
 export type ReserveMode = 'reserve' | 'renew' | 'run';
 
+/** An operation after a step that was done, or that was done before (`replayed`). */
+export interface Answer extends Omit<BudgetRecord, 'scopes' | 'meta'> {
+  readonly ok: true;
+  /**
+   * The nonce of the call that created the hold. Once an operation was purged, its id can be used again, and generations
+   * start at 1 again. The nonce keeps a very late call for the old hold from settling the new one.
+   */
+  readonly nonce: string;
+  readonly replayed: boolean;
+  /** The sums in which it counts, after the step. */
+  readonly balances: readonly Balance[];
+  /** The thresholds that the operation has crossed. */
+  readonly crossed: readonly Crossed[];
+  /** True where a sum has stopped at the largest amount, because what is spent is never refused. */
+  readonly isAtMax: boolean;
+}
+
+/** What a backend answers where the caller gets `Result`: the operation, or the same refusal. */
+export type Outcome<Result extends { readonly ok: boolean }> =
+  Answer | Exclude<Result, { readonly ok: true }>;
+
 /** Only with mode `run`: another call has a pending hold under the id. */
 export interface AlreadyRunning extends BudgetRefusal<'pending'> {
   /** How long that hold lasts unless it is extended, by the clock of the backend. */
   readonly endsInMs: number;
 }
 
-/** What a backend answers to a reservation. */
+/** What becomes of a reservation. */
 export type ReserveOutcome = ReserveResult | AlreadyRunning;
 
-export interface ReserveRequest extends OperationRequest, CrossingRequest<ReserveOutcome> {
+export interface ReserveRequest extends OperationRequest, CrossingRequest {
   readonly scopes: readonly LimitedScope[];
   readonly amount: Amount;
   readonly ttlMs: number;
@@ -94,7 +116,7 @@ export interface ReserveRequest extends OperationRequest, CrossingRequest<Reserv
   readonly nonce: string;
 }
 
-export interface ChargeRequest extends OperationRequest, CrossingRequest<ChargeResult> {
+export interface ChargeRequest extends OperationRequest, CrossingRequest {
   readonly scopes: readonly LimitedScope[];
   readonly amount: Amount;
   readonly mode: 'enforce' | 'record';
@@ -102,7 +124,7 @@ export interface ChargeRequest extends OperationRequest, CrossingRequest<ChargeR
   readonly idTtlMs: number;
 }
 
-export interface FinalizeRequest extends HoldRequest, CrossingRequest<FinalizeResult> {
+export interface FinalizeRequest extends HoldRequest, CrossingRequest {
   readonly actual: Amount;
   readonly overage: OveragePolicy;
   readonly late: LatePolicy;
@@ -164,12 +186,12 @@ export interface ReapStep extends ReapResult {
  * BudgetUnavailableError, and a sum that would pass the largest amount with a BudgetInputError.
  */
 export interface BudgetBackend {
-  reserve(request: ReserveRequest): Promise<ReserveOutcome>;
-  charge(request: ChargeRequest): Promise<ChargeResult>;
-  finalize(request: FinalizeRequest): Promise<FinalizeResult>;
-  abort(request: HoldRequest): Promise<AbortResult>;
-  extend(request: ExtendRequest): Promise<ExtendHoldResult>;
-  refund(request: RefundRequest): Promise<RefundResult>;
+  reserve(request: ReserveRequest): Promise<Outcome<ReserveOutcome>>;
+  charge(request: ChargeRequest): Promise<Outcome<ChargeResult>>;
+  finalize(request: FinalizeRequest): Promise<Outcome<FinalizeResult>>;
+  abort(request: HoldRequest): Promise<Outcome<AbortResult>>;
+  extend(request: ExtendRequest): Promise<Outcome<ExtendHoldResult>>;
+  refund(request: RefundRequest): Promise<Outcome<RefundResult>>;
   credit(request: CreditRequest): Promise<CreditResult>;
   setLimit(request: SetLimitRequest): Promise<SetLimitResult>;
   balance(request: BalanceRequest): Promise<Balance[]>;

@@ -1,13 +1,11 @@
 import { MAX_AMOUNT } from './budget.bounds.js';
+import type { Answer } from './budget.backend.js';
 import type {
   Aborted,
   Amount,
   Balance,
-  BudgetRecord,
   Charged,
-  Crossed,
   Exceeded,
-  ExtendHoldResult,
   Finalized,
   Refunded,
   Reserved,
@@ -16,31 +14,12 @@ import type {
 
 // What both backends compute alike.
 
-/** The part of an operation that changes. */
-export type Head = Omit<BudgetRecord, 'root' | 'id' | 'scopes' | 'meta'>;
-
 /** The operation that a result belongs to. */
 export interface ReplyContext {
   /** The tenant that owns the scopes. */
   readonly root: string;
   /** The id of the operation. */
   readonly id: string;
-}
-
-/** What an operation has come to, as a backend answers it. A result keeps it, for what the caller does with the result. */
-export interface Answer extends ReplyContext {
-  readonly head: Head;
-  /**
-   * The nonce of the call that created the hold. Once an operation was purged, its id can be used again, and generations
-   * start at 1 again. The nonce keeps a very late call for the old hold from settling the new one.
-   */
-  readonly nonce: string;
-  readonly replayed: boolean;
-  readonly crossed: readonly Crossed[];
-  /** True where a sum has stopped at the largest amount, because what is spent is never refused. */
-  readonly isAtMax: boolean;
-  /** Called when the balances of the result are first read. */
-  balances(): Balance[];
 }
 
 type Sums = Pick<Balance, 'limit' | 'credits' | 'committed' | 'reserved'>;
@@ -92,31 +71,29 @@ export function exceeded(balances: readonly Balance[], requested: Amount, nowMs:
 // The results of operations. They are the same on every replay.
 
 export function reservedOf(answer: Answer): Reserved {
-  const { root, id, replayed, crossed, head } = answer;
-  const { generation, amount, expiresAtMs } = head;
-  const hold = { ok: true, status: 'reserved', root, id, generation, amount, expiresAtMs } as const;
-  return withBalances(answer, { ...hold, replayed, crossed });
-}
-
-export function chargedOf(answer: Answer): Charged {
-  const { root, id, replayed, crossed, head } = answer;
-  const { amount, uncovered } = head;
-  return withBalances(answer, {
+  const { root, id, generation, amount, expiresAtMs, replayed, balances, crossed } = answer;
+  return withNonce(answer, {
     ok: true,
-    status: 'charged',
+    status: 'reserved',
     root,
     id,
+    generation,
     amount,
-    uncovered,
+    expiresAtMs,
     replayed,
+    balances,
     crossed,
   });
 }
 
+export function chargedOf({ root, id, amount, uncovered, replayed, balances, crossed }: Answer): Charged {
+  return { ok: true, status: 'charged', root, id, amount, uncovered, replayed, balances, crossed };
+}
+
 export function finalizedOf(answer: Answer): Finalized {
-  const { root, id, replayed, crossed, head } = answer;
-  const { generation, amount, actual, committed, uncovered, late } = head;
-  return withBalances(answer, {
+  const { root, id, generation, amount, actual, committed, uncovered, late } = answer;
+  const { replayed, balances, crossed } = answer;
+  return withNonce(answer, {
     ok: true,
     status: 'finalized',
     root,
@@ -125,60 +102,44 @@ export function finalizedOf(answer: Answer): Finalized {
     reserved: amount,
     actual,
     committed,
-    released: releasedOf(head),
+    released: releasedOf(answer),
     overage: Math.max(0, actual - amount),
     uncovered,
     late,
     replayed,
+    balances,
     crossed,
   });
 }
 
-export function refundedOf(answer: Answer, amount: Amount): Refunded {
-  const { replayed, head } = answer;
-  return withBalances(answer, { ok: true, status: 'refunded', amount, refunded: head.refunded, replayed });
-}
-
-export function abortedOf(answer: Answer): Aborted {
-  const { replayed, head } = answer;
-  return keeping(answer, { ok: true, status: 'aborted', released: releasedOf(head), replayed });
-}
-
-export const extendedOf = ({ head: { expiresAtMs } }: Answer): ExtendHoldResult => ({
+export const refundedOf = ({ refunded, replayed, balances }: Answer, amount: Amount): Refunded => ({
   ok: true,
-  status: 'extended',
-  expiresAtMs,
+  status: 'refunded',
+  amount,
+  refunded,
+  replayed,
+  balances,
+});
+
+export const abortedOf = (answer: Answer): Aborted => ({
+  ok: true,
+  status: 'aborted',
+  released: releasedOf(answer),
+  replayed: answer.replayed,
 });
 
 /** Returns how much became free when the operation ended. */
-function releasedOf({ state, late, amount, committed }: Head): Amount {
+function releasedOf({ state, late, amount, committed }: Answer): Amount {
   if (late) return 0;
   if (state === 'finalized') return Math.max(0, amount - committed);
   return amount;
 }
 
-const ANSWER = Symbol.for('syncguard:budget-answer');
+const NONCE = Symbol.for('syncguard:budget-nonce');
 
-/** Returns what a backend has answered, if this is the result of an operation that was done. */
-export const answerOf = (result: object): Answer | undefined => (result as { [ANSWER]?: Answer })[ANSWER];
+/** Returns the nonce of the call that created a hold, if this is its result. */
+export const nonceOf = (result: object): string | undefined => (result as { [NONCE]?: string })[NONCE];
 
-const keeping = <Result extends object>(answer: Answer, result: Result): Result =>
-  Object.defineProperty(result, ANSWER, { value: answer });
-
-// All results share one getter. With one getter for each result, V8 would give each result its own hidden class, and
-// access would be slow.
-const BALANCES: PropertyDescriptor & ThisType<{ readonly [ANSWER]: Answer }> = {
-  enumerable: true,
-  configurable: true,
-  get() {
-    const value = this[ANSWER].balances();
-    Object.defineProperty(this, 'balances', { value, enumerable: true, configurable: true, writable: true });
-    return value;
-  },
-};
-
-/** Adds the `balances` to a result. They are computed when they are first read. */
-const withBalances = <Result extends object>(answer: Answer, result: Result) =>
-  Object.defineProperty(keeping(answer, result), 'balances', BALANCES) as Result & {
-    readonly balances: readonly Balance[];
-  };
+/** Keeps the nonce in a result, hidden, so that a call with that result finds no other hold. */
+const withNonce = <Result extends object>({ nonce }: Answer, result: Result): Result =>
+  Object.defineProperty(result, NONCE, { value: nonce });

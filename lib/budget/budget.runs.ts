@@ -5,8 +5,7 @@ import type { StreamProgress } from '../method/wrap-method.js';
 import { shownHash } from '../core/keys.js';
 import { callOptions, invalidOption } from '../core/validate.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
-import type { ReserveOutcome } from './budget.backend.js';
-import { answerOf } from './budget.results.js';
+import type { Outcome, ReserveOutcome } from './budget.backend.js';
 import { type BodyEnd, checkSettling, type OnThrow, SETTLING, settlementOf } from './budget.settlement.js';
 import type {
   AbortResult,
@@ -78,7 +77,7 @@ export interface BodyFacts {
   readonly stream?: StreamProgress;
 }
 
-type Settled = FinalizeResult | AbortResult;
+type Settled = Outcome<FinalizeResult | AbortResult>;
 
 /** A body that is running on a hold. */
 class BudgetRun {
@@ -92,7 +91,7 @@ class BudgetRun {
   /** Follows a call of the app that settles this hold, or another hold under the same id. */
   watch(settling: Promise<Settled>): void {
     const { generation } = this.hold;
-    const isOwn = (result: Settled): boolean => answerOf(result)?.head.generation === generation;
+    const isOwn = (result: Settled): boolean => result.ok && result.generation === generation;
     this.#settling.push(settling.then(isOwn, () => false));
   }
 

@@ -2,6 +2,7 @@ import { Logger, type OnModuleDestroy } from '@nestjs/common';
 import { shownHash } from '../core/keys.js';
 import { type CallOptions, duration, refuseAborted, userKey } from '../core/validate.js';
 import type {
+  Answer,
   BudgetBackend,
   LimitedScope,
   ReapStep,
@@ -11,7 +12,7 @@ import type {
 } from './budget.backend.js';
 import { BudgetUnavailableError } from './budget.errors.js';
 import { limitsFinder, withPeriod } from './budget.limits.js';
-import { answerOf } from './budget.results.js';
+import { abortedOf, chargedOf, finalizedOf, refundedOf, reservedOf } from './budget.results.js';
 import type { BudgetEvents, BudgetServiceOptions } from './budget.options.js';
 import { BudgetReaper, reapUpTo } from './budget.reaper.js';
 import { type BodyFacts, BudgetRuns, type RunOptions } from './budget.runs.js';
@@ -109,7 +110,8 @@ export class BudgetService implements OnModuleDestroy {
   async finalize(ref: BudgetRef, actual: Amount, options: FinalizeOptions = {}): Promise<FinalizeResult> {
     const request = check.validateFinalize(ref, actual, options, this.#idTtlMs);
     this.#reaper?.touch(request.root);
-    return this.#exact(request, await this.#runs.settle(request, () => this.#backend.finalize(request)));
+    const outcome = await this.#runs.settle(request, () => this.#backend.finalize(request));
+    return outcome.ok ? finalizedOf(exact(outcome)) : outcome;
   }
 
   /**
@@ -118,18 +120,22 @@ export class BudgetService implements OnModuleDestroy {
    */
   async abort(ref: BudgetRef, options: CallOptions = {}): Promise<AbortResult> {
     const request = check.validateRef(ref, options);
-    return this.#runs.settle(request, () => this.#backend.abort(request));
+    const outcome = await this.#runs.settle(request, () => this.#backend.abort(request));
+    return outcome.ok ? abortedOf(outcome) : outcome;
   }
 
   /** Sets the remaining life of a hold, in ms, 1 to 2^31 - 1. Never revives an expired hold. */
   async extend(ref: BudgetRef, ttlMs: number, options: CallOptions = {}): Promise<ExtendHoldResult> {
-    return this.#backend.extend(check.validateRef(ref, options, () => ({ ttlMs: duration('ttlMs', ttlMs) })));
+    const request = check.validateRef(ref, options, () => ({ ttlMs: duration('ttlMs', ttlMs) }));
+    const outcome = await this.#backend.extend(request);
+    return outcome.ok ? { ok: true, status: 'extended', expiresAtMs: outcome.expiresAtMs } : outcome;
   }
 
   /** Commits an amount in one step, for a cost that is known in advance. */
   async charge(options: ChargeOptions): Promise<ChargeResult> {
     const request = await this.#limited(check.validateCharge(options, this.#idTtlMs));
-    return this.#exact(request, await this.#backend.charge(request));
+    const outcome = await this.#backend.charge(request);
+    return outcome.ok ? chargedOf(exact(outcome)) : outcome;
   }
 
   /** Refunds part or all of a committed amount. That much is free again in the windows in which it was spent. */
@@ -143,7 +149,8 @@ export class BudgetService implements OnModuleDestroy {
       amount: check.validateAmount('amount', amount),
       refundId: userKey(refundId, 'refundId'),
     }));
-    return this.#exact(request, await this.#backend.refund(request));
+    const outcome = await this.#backend.refund(request);
+    return outcome.ok ? refundedOf(exact(outcome), amount) : outcome;
   }
 
   /** Adds an amount to the limit of the open window, such as a top-up. */
@@ -247,21 +254,13 @@ export class BudgetService implements OnModuleDestroy {
     }
     const request = await this.#limited(valid);
     try {
-      return await this.#backend.reserve(request);
+      const outcome = await this.#backend.reserve(request);
+      return outcome.ok ? reservedOf(outcome) : outcome;
     } catch (error) {
       const isUnknown = mode === 'run' || options.id === undefined;
       if (isUnknown && error instanceof BudgetUnavailableError) this.#undo(request, error);
       throw error;
     }
-  }
-
-  /** Logs an error where a sum has stopped at the largest amount, because what is spent is never refused. */
-  #exact<Result extends object>({ root, id }: { root: string; id: string }, result: Result): Result {
-    if (!answerOf(result)?.isAtMax) return result;
-    new Logger('SyncGuard').error(
-      `BUDGET_SUM_TOO_LARGE: A sum of the budget root ${shownHash(root)} would pass 2^53 - 1 and has stopped there, in operation ${shownHash(id)}. Its balances are no longer exact. Count in a larger unit.`,
-    );
-    return result;
   }
 
   /** Finds the limits of a call that may write, and has the reaper watch its root. */
@@ -302,4 +301,13 @@ export class BudgetService implements OnModuleDestroy {
     );
     this.events.onQuarantined?.(root, quarantined);
   };
+}
+
+/** Logs an error where a sum has stopped at the largest amount, because what is spent is never refused. */
+function exact(answer: Answer): Answer {
+  if (answer.isAtMax)
+    new Logger('SyncGuard').error(
+      `BUDGET_SUM_TOO_LARGE: A sum of the budget root ${shownHash(answer.root)} would pass 2^53 - 1 and has stopped there, in operation ${shownHash(answer.id)}. Its balances are no longer exact. Count in a larger unit.`,
+    );
+  return answer;
 }

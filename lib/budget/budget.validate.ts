@@ -16,7 +16,7 @@ import type { FinalizeRequest, HoldRequest } from './budget.backend.js';
 import { LIFETIME_IDS_MS, MAX_AMOUNT } from './budget.bounds.js';
 import { validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
-import { answerOf } from './budget.results.js';
+import { nonceOf } from './budget.results.js';
 import type {
   Amount,
   BudgetListOptions,
@@ -98,7 +98,7 @@ function refOf(ref: BudgetRef, signal: AbortSignal | undefined): HoldRequest {
     root: rootOf(root),
     id: userKey(id, 'id'),
     generation: generation === undefined ? 0 : integer('generation', generation, 1, MAX_AMOUNT),
-    nonce: answerOf(ref)?.nonce ?? ANY_NONCE,
+    nonce: nonceOf(ref) ?? ANY_NONCE,
     signal,
   };
 }

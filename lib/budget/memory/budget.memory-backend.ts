@@ -40,7 +40,6 @@ import {
   type StoredLimits,
   Tree,
 } from './budget.memory-tree.js';
-import { abortedOf, chargedOf, extendedOf, finalizedOf, refundedOf, reservedOf } from '../budget.results.js';
 import type { CreditResult, RefundResult, SetLimitResult } from '../budget.types.js';
 import { verifySnapshot } from '../budget.verify.js';
 
@@ -77,7 +76,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     scheduleWindows(tree, entries);
     tree.operations.set(operation.name, operation);
     tree.pending.set(id, expiresAtMs);
-    return reservedOf(answer(tree, operation, false));
+    return answer(tree, operation, false);
   }
 
   async charge(request: port.ChargeRequest) {
@@ -85,7 +84,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const { root, id, amount, mode, idTtlMs } = request;
     const earlier = newestOf(tree, id);
     if (earlier && !sameContent(earlier, 'charge', request)) return refused(earlier, 'conflict');
-    if (earlier) return chargedOf(answer(tree, earlier, true));
+    if (earlier) return answer(tree, earlier, true);
     const entries = entriesOf(tree, request.scopes);
     const denial = mode === 'enforce' ? exceededBy(tree, entries, amount) : undefined;
     if (denial) return denial;
@@ -105,7 +104,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     tree.operations.set(operation.name, operation);
     end(tree, operation);
     keepOperation(tree, operation, idTtlMs);
-    return chargedOf(answer(tree, operation, false, isAtMax));
+    return answer(tree, operation, false, isAtMax);
   }
 
   async finalize(request: port.FinalizeRequest) {
@@ -116,9 +115,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const { record, entries } = operation;
     if (record.state === 'aborted') return refused(operation, 'aborted');
     if (record.state === 'finalized')
-      return record.actual === actual
-        ? finalizedOf(answer(tree, operation, true))
-        : refused(operation, 'conflict');
+      return record.actual === actual ? answer(tree, operation, true) : refused(operation, 'conflict');
 
     const isLate = record.state === 'expired';
     const inHold = isLate ? 0 : record.amount;
@@ -140,7 +137,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     operation.crossed = committed > inHold ? crossedBy(tree, entries, committed - inHold) : [];
     end(tree, operation);
     keepOperation(tree, operation, idTtlMs);
-    return finalizedOf(answer(tree, operation, false, isAtMax));
+    return answer(tree, operation, false, isAtMax);
   }
 
   async abort(request: port.HoldRequest) {
@@ -151,12 +148,12 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const { state } = record;
     if (state === 'finalized' || (state === 'expired' && isRenewed(operation)))
       return refused(operation, state);
-    if (state === 'aborted') return abortedOf(answer(tree, operation, true));
+    if (state === 'aborted') return answer(tree, operation, true);
     const inHold = state === 'pending' ? record.amount : 0;
     count(tree, entries, (counter) => (counter.reserved -= inHold));
     Object.assign(record, { state: 'aborted', late: state === 'expired' });
     end(tree, operation);
-    return abortedOf(answer(tree, operation, false));
+    return answer(tree, operation, false);
   }
 
   async extend(request: port.ExtendRequest) {
@@ -168,10 +165,10 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const expiresAtMs = tree.nowMs + request.ttlMs;
     record.expiresAtMs = expiresAtMs;
     tree.pending.set(record.id, expiresAtMs);
-    return extendedOf(answer(tree, operation, false));
+    return answer(tree, operation, false);
   }
 
-  async refund(request: port.RefundRequest): Promise<RefundResult> {
+  async refund(request: port.RefundRequest): Promise<port.Outcome<RefundResult>> {
     const tree = this.#open(request);
     const { id, amount, refundId } = request;
     const operation = find(tree, request);
@@ -197,7 +194,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
       keepOperation(tree, operation);
       keep(tree, `r|${refundId}`, content, keepMsOf(tree, entries));
     }
-    return refundedOf(answer(tree, operation, earlier !== undefined, isAtMax), amount);
+    return answer(tree, operation, earlier !== undefined, isAtMax);
   }
 
   async credit(request: port.CreditRequest): Promise<CreditResult> {

@@ -1,11 +1,12 @@
 import type {
+  Answer,
   ChargeRequest,
   HoldRequest,
   LimitedScope,
+  Outcome,
   ReserveOutcome,
   ReserveRequest,
 } from '../budget.backend.js';
-import { type Answer, reservedOf } from '../budget.results.js';
 import { balanceOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
 import type { Amount, BudgetRecord, BudgetRefusal } from '../budget.types.js';
 import { ANY_NONCE } from '../budget.validate.js';
@@ -49,10 +50,9 @@ export const copyRecord = ({ record }: Operation): BudgetRecord => ({
 
 /** Answers with an operation and its balances, as they are now. */
 export function answer(tree: Tree, operation: Operation, replayed: boolean, isAtMax = false): Answer {
-  const { record, nonce, crossed } = operation;
-  const balances = operation.entries.map((entry) => balanceOf(tree, entry));
-  const { root, id } = record;
-  return { root, id, head: record, nonce, crossed, replayed, isAtMax, balances: () => balances };
+  const { record, nonce, crossed, entries } = operation;
+  const balances = entries.map((entry) => balanceOf(tree, entry));
+  return { ok: true, ...record, nonce, replayed, balances, crossed, isAtMax };
 }
 
 /** Refuses a call because of the operation that has the id. */
@@ -68,14 +68,14 @@ export function replayReserve(
   tree: Tree,
   earlier: Operation,
   request: ReserveRequest,
-): ReserveOutcome | undefined {
+): Outcome<ReserveOutcome> | undefined {
   const { state, expiresAtMs } = earlier.record;
   const isOurs = request.nonce !== ANY_NONCE && request.nonce === earlier.nonce;
   if (state === 'pending') {
     if (request.mode === 'run' && !isOurs)
       return { ...refused(earlier, state), endsInMs: expiresAtMs - tree.nowMs };
     if (!sameContent(earlier, 'hold', request)) return refused(earlier, 'conflict');
-    return reservedOf(answer(tree, earlier, true));
+    return answer(tree, earlier, true);
   }
   if (state !== 'finalized' && request.mode !== 'reserve' && !isOurs) return undefined;
   return refused(earlier, `already_${state}`);

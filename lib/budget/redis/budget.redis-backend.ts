@@ -9,11 +9,9 @@ import {
   encodeScope,
   idOf,
   parseBalances,
-  parseBudgetResult,
   parseCreditResult,
-  parseFinalizeResult,
+  parseOutcome,
   parseRecord,
-  parseResult,
   readable,
   type TextReply,
 } from './budget.replies.js';
@@ -26,11 +24,12 @@ import { finalizeScript } from './finalize.script.js';
 import { reaperScript, rootsScript } from './reaper.scripts.js';
 import { repairScript } from './repair.script.js';
 import { reserveScript } from './reserve.script.js';
-import { abortedOf, chargedOf, extendedOf, refundedOf } from '../budget.results.js';
+import type { ReplyContext } from '../budget.results.js';
 import type {
   AbortResult,
   ChargeResult,
   ExtendHoldResult,
+  FinalizeResult,
   RefundResult,
   SetLimitResult,
 } from '../budget.types.js';
@@ -74,44 +73,41 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 
   async reserve(request: port.ReserveRequest) {
     const { id, amount, ttlMs, meta, mode, nonce, scopes } = request;
+    const call = operation<port.ReserveOutcome>('reserved', request);
     const args = { id, amount: String(amount), ttlMs, meta, mode, nonce };
-    const parse = (reply: TextReply) => parseBudgetResult(reply, request);
     // Nothing was kept under an id that was made for this call.
     const tag = nonce === ANY_NONCE ? '' : tagOf('o', id);
-    return parse(await this.#admit(reserveScript, withListeners(request, parse), scopes, args, tag));
+    return call.parse(await this.#admit(reserveScript, call, scopes, args, tag));
   }
 
   async charge(request: port.ChargeRequest) {
     const { id, amount, mode, idTtlMs, scopes } = request;
+    const call = operation<ChargeResult>('charged', request);
     const args = { id, amount: String(amount), mode, idTtlMs };
-    const parse = (reply: TextReply) => parseResult('charged', reply, request, chargedOf) as ChargeResult;
-    return parse(
-      await this.#admit(chargeScript, withListeners(request, parse), scopes, args, tagOf('o', id)),
-    );
+    return call.parse(await this.#admit(chargeScript, call, scopes, args, tagOf('o', id)));
   }
 
   async finalize(request: port.FinalizeRequest) {
     const { actual, overage, late, idTtlMs } = request;
+    const call = operation<FinalizeResult>('finalized', request);
     const args = { actual: String(actual), overage, late, idTtlMs };
-    const parse = (reply: TextReply) => parseFinalizeResult(reply, request);
-    return parse(await this.#runOn(finalizeScript, request, args, withListeners(request, parse)));
+    return call.parse(await this.#runOn(finalizeScript, request, args, call));
   }
 
   async abort(request: port.HoldRequest) {
-    const reply = await this.#runOn(abortScript, request, {}, request);
-    return parseResult('aborted', reply, request, abortedOf) as AbortResult;
+    const call = operation<AbortResult>('aborted', request);
+    return call.parse(await this.#runOn(abortScript, request, {}, call));
   }
 
   async extend(request: port.ExtendRequest) {
-    const reply = await this.#runOn(extendScript, request, { ttlMs: request.ttlMs }, request);
-    return parseResult('extended', reply, request, extendedOf) as ExtendHoldResult;
+    const call = operation<ExtendHoldResult>('extended', request);
+    return call.parse(await this.#runOn(extendScript, request, { ttlMs: request.ttlMs }, call));
   }
 
   async refund(request: port.RefundRequest) {
-    const { amount, refundId } = request;
-    const args = { amount: String(amount) };
-    const reply = await this.#runOn(refundScript, request, args, request, tagOf('r', refundId));
-    return parseResult('refunded', reply, request, (answer) => refundedOf(answer, amount)) as RefundResult;
+    const call = operation<RefundResult>('refunded', request);
+    const args = { amount: String(request.amount) };
+    return call.parse(await this.#runOn(refundScript, request, args, call, tagOf('r', request.refundId)));
   }
 
   async credit(request: port.CreditRequest) {
@@ -151,8 +147,8 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   }
 
   async reap(request: port.ReapRequest) {
-    const call = withListeners(request, toReapStep);
-    return toReapStep(await this.#run(reaperScript, call, { max: request.max }));
+    const call = parsedBy(toReapStep, request);
+    return call.parse(await this.#run(reaperScript, call, { max: request.max }));
   }
 
   async roots({ used, reaped, ...rest }: port.RootsRequest) {
@@ -252,16 +248,23 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 /** Names an id among the operations (`o`), the refunds (`r`) or the credits (`k`) of a root. */
 const tagOf = (kind: 'o' | 'r' | 'k', id: string): string => hashTag(`${kind}|${id}`, TAG_LENGTH);
 
-/** Returns a call whose `onLate` receives the parsed result. A call without `onLate` has no listeners. */
-function withListeners<Result>(
-  { root, signal, onLate, onResent }: Omit<Call, 'onLate'> & { onLate?(result: Result): void },
+/** Returns a call with how its reply is parsed, also for its `onLate`. A call without `onLate` has no listeners. */
+function parsedBy<Result>(
   parse: (reply: TextReply) => Result,
-): Call {
-  if (!onLate) return { root, signal };
+  { root, signal, onLate, onResent }: Omit<Call, 'onLate'> & { onLate?(result: Result): void },
+): Call & { parse(reply: TextReply): Result } {
+  if (!onLate) return { root, signal, parse };
   // These replies ask for another call, so they carry no answer.
   const isAnswer = ([status]: TextReply): boolean => !NO_ANSWER.has(status);
-  return { root, signal, onResent, onLate: (reply) => isAnswer(reply) && onLate(parse(reply)) };
+  return { root, signal, parse, onResent, onLate: (reply) => isAnswer(reply) && onLate(parse(reply)) };
 }
+
+type OperationCall<Result> = Omit<Call, 'onLate'> & ReplyContext & { onLate?(outcome: Result): void };
+
+const operation = <Result extends { readonly ok: boolean }>(
+  done: string,
+  request: OperationCall<port.Outcome<Result>>,
+) => parsedBy((reply) => parseOutcome<Result>(done, reply, request), request);
 
 const endless = (): BudgetUnavailableError =>
   new BudgetUnavailableError({

@@ -1,24 +1,9 @@
 import { RedisFault, unreadableValue } from '../../redis/redis.errors.js';
 import { unexpectedReply } from '../../script/define-script.js';
 import { parsePeriodKey } from '../budget.calendar.js';
-import type { ReserveOutcome } from '../budget.backend.js';
-import type {
-  Balance,
-  BudgetRecord,
-  CreditResult,
-  Crossed,
-  Exceeded,
-  FinalizeResult,
-} from '../budget.types.js';
-import {
-  type Answer,
-  availableOf,
-  exceeded,
-  finalizedOf,
-  type Head,
-  type ReplyContext,
-  reservedOf,
-} from '../budget.results.js';
+import type { Answer, Outcome, ReserveOutcome } from '../budget.backend.js';
+import type { Balance, BudgetRecord, CreditResult, Crossed, FinalizeResult } from '../budget.types.js';
+import { availableOf, exceeded, finalizedOf, type ReplyContext, reservedOf } from '../budget.results.js';
 import { StoredRecord } from './budget.record.js';
 
 /** The reply of every budget script: a status and its data, all as text. */
@@ -28,51 +13,6 @@ export function textReply(reply: unknown): TextReply {
   if (Array.isArray(reply) && reply.length > 0 && reply.every((each) => typeof each === 'string'))
     return reply as unknown as TextReply;
   return unexpectedReply('budget', reply);
-}
-
-/** A reply [status, record, limits, counters, 'max' where a sum stopped at the largest amount]. */
-class StoredAnswer implements Answer {
-  readonly root: string;
-  readonly id: string;
-  readonly replayed: boolean;
-  readonly isAtMax: boolean;
-  readonly head: Head;
-  readonly #record: StoredRecord;
-
-  constructor(
-    private readonly reply: TextReply,
-    { root, id }: ReplyContext,
-  ) {
-    const [status, packed, , , last] = reply;
-    this.root = root;
-    this.id = id;
-    this.replayed = status === 'replayed';
-    this.isAtMax = last === 'max';
-    this.#record = new StoredRecord(packed);
-    this.head = headOf(this.#record);
-  }
-
-  get nonce(): string {
-    return this.#record.text('nonceOf');
-  }
-
-  /** The record has a list of percentages for each entry, or '-' where none was crossed. */
-  get crossed(): Crossed[] {
-    const percents = this.#record.text('crossed');
-    if (percents === '-') return [];
-    const fields = this.#record.text('fieldsOf').split(';');
-    return percents.split(';').flatMap((list, i): Crossed[] => {
-      if (list === '-') return [];
-      const [, scope = '', period = ''] = fields[i]?.split('|') ?? [];
-      const entry = { scope: decodeScope(scope), period: parsePeriodKey(period) };
-      return list.split(',').map((percent) => ({ ...entry, percent: Number(percent) }));
-    });
-  }
-
-  balances(): Balance[] {
-    const [, , limits = '', counters = ''] = this.reply;
-    return parseBalances([this.#record.text('fieldsOf'), this.#record.text('endsOf'), limits, counters]);
-  }
 }
 
 /** Why a script has not done what it was asked for. Most come with the record of the operation that has the id. */
@@ -86,18 +26,50 @@ const REASONS: ReadonlySet<string> = new Set([
  *
  * @param done - the status where the script has done what it was asked for
  */
-export function parseResult<Result extends object>(
+export function parseOutcome<Result extends { readonly ok: boolean }>(
   done: string,
-  reply: unknown,
+  reply: TextReply,
   about: ReplyContext,
-  toResult: (answer: Answer) => Result,
-) {
-  const answer = textReply(reply);
-  const [status, packed] = answer;
-  if (status === done || status === 'replayed') return toResult(new StoredAnswer(answer, about));
-  if (status === 'exceeded') return parseExceeded(answer);
-  if (!REASONS.has(status)) return unexpectedReply('budget', reply);
-  return { ok: false, reason: status, ...(packed !== undefined && { record: parseRecord(packed, about) }) };
+): Outcome<Result> {
+  const [status] = reply;
+  if (status === done || status === 'replayed') return parseAnswer(reply, about);
+  const refusal: object = status === 'exceeded' ? parseExceeded(reply) : parseRefusal(reply, about);
+  return refusal as Outcome<Result>;
+}
+
+/** Parses a reply [status, record, the server's time where a hold is pending]. Some have no record. */
+function parseRefusal([status, packed, nowMs]: TextReply, about: ReplyContext) {
+  if (!REASONS.has(status)) return unexpectedReply('budget', [status]);
+  if (packed === undefined) return { ok: false, reason: status };
+  const record = parseRecord(packed, about);
+  const endsInMs = record.expiresAtMs - Number(nowMs);
+  return { ok: false, reason: status, record, ...(nowMs !== undefined && { endsInMs }) };
+}
+
+/** Parses a reply [status, record, limits, counters, 'max' where a sum stopped at the largest amount]. */
+function parseAnswer([status, packed, limits, counters, last]: TextReply, about: ReplyContext): Answer {
+  const record = new StoredRecord(packed);
+  const [fields, ends] = [record.text('fieldsOf'), record.text('endsOf')];
+  return Object.assign(headOf(record, about), {
+    ok: true as const,
+    nonce: record.text('nonceOf'),
+    replayed: status === 'replayed',
+    balances: limits === undefined ? [] : parseBalances([fields, ends, limits, counters]),
+    crossed: parseCrossed(record.text('crossed'), fields),
+    isAtMax: last === 'max',
+  });
+}
+
+/** Parses a list of percentages for each entry, or '-' where none was crossed. */
+function parseCrossed(percents: string, fields: string): Crossed[] {
+  if (percents === '-') return [];
+  const names = fields.split(';');
+  return percents.split(';').flatMap((list, i): Crossed[] => {
+    if (list === '-') return [];
+    const [, scope = '', period = ''] = names[i]?.split('|') ?? [];
+    const entry = { scope: decodeScope(scope), period: parsePeriodKey(period) };
+    return list.split(',').map((percent) => ({ ...entry, percent: Number(percent) }));
+  });
 }
 
 /**
@@ -106,10 +78,8 @@ export function parseResult<Result extends object>(
  * @throws TypeError on a reply that the script does not document
  */
 export function parseBudgetResult(reply: unknown, about: ReplyContext): ReserveOutcome {
-  const result = parseResult('reserved', reply, about, reservedOf) as ReserveOutcome;
-  if (result.ok || result.reason !== 'pending') return result;
-  const [, , nowMs] = textReply(reply);
-  return { ...result, endsInMs: result.record.expiresAtMs - Number(nowMs) };
+  const outcome = parseOutcome<ReserveOutcome>('reserved', textReply(reply), about);
+  return outcome.ok ? reservedOf(outcome) : outcome;
 }
 
 /**
@@ -117,8 +87,10 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext): ReserveO
  *
  * @throws TypeError on a reply that the script does not document
  */
-export const parseFinalizeResult = (reply: unknown, about: ReplyContext): FinalizeResult =>
-  parseResult('finalized', reply, about, finalizedOf) as FinalizeResult;
+export function parseFinalizeResult(reply: unknown, about: ReplyContext): FinalizeResult {
+  const outcome = parseOutcome<FinalizeResult>('finalized', textReply(reply), about);
+  return outcome.ok ? finalizedOf(outcome) : outcome;
+}
 
 export function parseCreditResult([status, ...lists]: TextReply): CreditResult {
   if (status === 'conflict') return { ok: false, reason: status };
@@ -129,8 +101,8 @@ export function parseCreditResult([status, ...lists]: TextReply): CreditResult {
 }
 
 /** Parses lists of entries: fields (c|scope|period|start), ends, limits and counters. */
-export function parseBalances([fields = '', ...facts]: readonly string[]): Balance[] {
-  const [ends, limits, counters] = facts.map((list) => list.split(';'));
+export function parseBalances([fields = '', ...facts]: readonly (string | undefined)[]): Balance[] {
+  const [ends, limits, counters] = facts.map((list) => list?.split(';'));
   return fields.split(';').map((field, i) => parseBalance(field, ends?.[i], limits?.[i], counters?.[i]));
 }
 
@@ -154,15 +126,17 @@ function parseBalance(field: string, end = '', limit = '', counter = ''): Balanc
   };
 }
 
-const parseExceeded = ([, amount = '', nowMs, ...lists]: TextReply): Exceeded =>
+const parseExceeded = ([, amount = '', nowMs, ...lists]: TextReply) =>
   exceeded(parseBalances(lists), Number(amount), Number(nowMs));
 
 const STATES = { p: 'pending', f: 'finalized', a: 'aborted', x: 'expired' } as const;
 
 /** Returns what an operation has come to. */
-function headOf(record: StoredRecord): Head {
+function headOf(record: StoredRecord, { root, id }: ReplyContext) {
   return {
-    kind: record.text('kind') === 'c' ? 'charge' : 'hold',
+    root,
+    id,
+    kind: record.text('kind') === 'c' ? ('charge' as const) : ('hold' as const),
     state: STATES[record.text('state') as keyof typeof STATES],
     generation: record.number('generationOf'),
     amount: record.number('amountOf'),
@@ -178,17 +152,15 @@ function headOf(record: StoredRecord): Head {
 }
 
 /** `nowMs` is the server's time, for a script that only reads: an expired hold may still be stored as pending. */
-export function parseRecord(packed: string | undefined, { root, id }: ReplyContext, nowMs = 0): BudgetRecord {
+export function parseRecord(packed: string | undefined, about: ReplyContext, nowMs = 0): BudgetRecord {
   const record = new StoredRecord(packed);
-  const head = headOf(record);
-  const { expiresAtMs } = head;
-  const isExpired = head.state === 'pending' && expiresAtMs <= nowMs;
-  const scopes = record
-    .text('fieldsOf')
-    .split(';')
-    .map((field) => decodeScope(field.split('|')[1] ?? ''));
+  const head = headOf(record, about);
+  const { state, expiresAtMs } = head;
+  const isExpired = state === 'pending' && expiresAtMs <= nowMs;
+  const fields = record.text('fieldsOf').split(';');
+  const scopes = fields.map((field) => decodeScope(field.split('|')[1] ?? ''));
   return {
-    ...{ root, id, ...head },
+    ...head,
     ...(isExpired ? { state: 'expired', endedAtMs: expiresAtMs } : {}),
     scopes: [...new Set(scopes)],
     meta: record.meta === '' ? undefined : parseMeta(record.meta),
