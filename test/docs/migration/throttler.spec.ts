@@ -34,6 +34,14 @@ it.each<[string, () => Promise<{ AppModule: Type }>]>([
   expect(new Set(await statuses('items/health', 8))).toEqual(new Set([200]));
 });
 
+it.each([true, false])('the guard of throttler counts by one line, with Redis: %s', async (hasRedis) => {
+  if (!hasRedis) delete process.env.REDIS_URL;
+  const { AppModule } = await import('./throttler/one-line.js');
+  ({ app, url } = await listen('express', { imports: [AppModule] }));
+  expect(await statuses('items', 4)).toEqual([200, 200, 200, 429]);
+  expect(await statuses('items/search', 2)).toEqual([200, 429]);
+});
+
 it.each(['express', 'fastify'] as const)(
   'a limit of a class and one of a method add up, on %s',
   async (adapter) => {
