@@ -9,7 +9,9 @@ const require = createRequire(import.meta.url);
 const ts = require('typescript');
 require('reflect-metadata');
 const dist = resolve(import.meta.dirname, '../dist/cjs');
-const ENTRIES = ['index', 'core', 'compat', 'throttler', 'testing/index'].map((name) => `${dist}/${name}.d.ts`);
+const ENTRIES = ['index', 'core', 'compat', 'throttler', 'testing/index'].map(
+  (name) => `${dist}/${name}.d.ts`,
+);
 
 const program = ts.createProgram(ENTRIES, {
   module: ts.ModuleKind.NodeNext,
