@@ -136,8 +136,8 @@ describe.each<[string, () => Promise<Harness>]>([
     const call = storage.increment(...(args as unknown as Parameters<ThrottlerStorage['increment']>));
     await expect(call).rejects.toMatchObject({
       name: 'SyncGuardConfigError',
-      message: expect.stringContaining('SyncGuardThrottlerStorage got a ttl of'),
-      hint: expect.stringContaining('@nestjs/throttler 6'),
+      message: expect.stringContaining('SyncGuardThrottlerStorage got a ttl of') as string,
+      hint: expect.stringContaining('@nestjs/throttler 6') as string,
     });
   });
 });
