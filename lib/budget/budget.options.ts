@@ -1,3 +1,4 @@
+import { between, OptionTable, orInfinity, type Resolved, type RowsOf } from '../core/option-table.js';
 import { duration, integer, invalidOption, knownOptions } from '../core/validate.js';
 import { type BudgetLimitSource, indexLimits } from './budget.limits.js';
 import { LIFETIME_IDS_MS } from './budget.bounds.js';
@@ -41,9 +42,19 @@ export interface BudgetOptions {
   reaper?: false | { everyMs: number };
 }
 
-export type ResolvedBudgetOptions = Readonly<Required<Omit<BudgetOptions, 'maxHoldMs'>>> & {
-  readonly maxHoldMs: number | undefined;
-};
+/** The check of `idleMs`, here and of the decorator. */
+export const idleMsOf = orInfinity(1);
+
+const OPTIONS = new OptionTable({
+  limits: { check: limitsOf, usual: [] },
+  retentionMs: { check: duration, usual: 900_000 },
+  idTtlMs: { check: between(1, LIFETIME_IDS_MS), usual: 86_400_000 },
+  maxHoldMs: { check: duration },
+  idleMs: { check: idleMsOf, usual: 60_000 },
+  reaper: { check: reaperOf, usual: { everyMs: 30_000 } },
+} satisfies RowsOf<BudgetOptions>);
+
+export type ResolvedBudgetOptions = Resolved<typeof OPTIONS>;
 
 export interface BudgetServiceOptions extends ResolvedBudgetOptions {
   /** How long a shutdown waits for running bodies. By default it does not wait. */
@@ -59,28 +70,18 @@ export interface BudgetEvents {
   onUnreadableCost?(id: string): void;
 }
 
-export function resolveBudgetDefaults(options?: unknown): ResolvedBudgetOptions {
-  const given = knownOptions('budget', options, [
-    ...(['limits', 'retentionMs', 'idTtlMs', 'maxHoldMs', 'idleMs', 'reaper'] as const),
-  ]);
-  const limits = given.limits ?? [];
-  const reaper = given.reaper ?? { everyMs: 30_000 };
+/** Checks the `budget` group of the module's options and fills in the defaults. */
+export const resolveBudgetDefaults = (options?: unknown): ResolvedBudgetOptions =>
+  OPTIONS.resolve('budget', options);
+
+function limitsOf(_name: string, limits: unknown): readonly BudgetLimit[] | BudgetLimitSource {
   if (typeof limits !== 'function') indexLimits(limits);
-  return {
-    limits: limits as ResolvedBudgetOptions['limits'],
-    retentionMs: duration('budget.retentionMs', given.retentionMs ?? 900_000),
-    idTtlMs: integer('budget.idTtlMs', given.idTtlMs ?? 86_400_000, 1, LIFETIME_IDS_MS),
-    maxHoldMs: given.maxHoldMs === undefined ? undefined : duration('budget.maxHoldMs', given.maxHoldMs),
-    idleMs: idleMsOf('budget.idleMs', given.idleMs ?? 60_000),
-    reaper: reaper === false ? reaper : { everyMs: everyMsOf(reaper) },
-  };
+  return limits as readonly BudgetLimit[] | BudgetLimitSource;
 }
 
-export const idleMsOf = (name: string, value: unknown): number =>
-  value === Infinity ? Infinity : duration(name, value);
-
-function everyMsOf(reaper: unknown): number {
-  if (reaper === true) throw invalidOption('budget.reaper', 'false or { everyMs }', reaper);
-  const { everyMs } = knownOptions('budget.reaper', reaper, ['everyMs']);
-  return integer('budget.reaper.everyMs', everyMs, 100);
+function reaperOf(name: string, reaper: unknown): false | { everyMs: number } {
+  if (reaper === false) return reaper;
+  if (reaper === true) throw invalidOption(name, 'false or { everyMs }', reaper);
+  const { everyMs } = knownOptions(name, reaper, ['everyMs']);
+  return { everyMs: integer(`${name}.everyMs`, everyMs, 100) };
 }

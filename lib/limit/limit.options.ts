@@ -1,9 +1,10 @@
 import type { ExecutionContext } from '@nestjs/common';
 import { SyncGuardConfigError } from '../core/errors.js';
-import { boolean, integer, invalidOption, knownOptions } from '../core/validate.js';
+import { between, optionalFunction, OptionTable, type Resolved, type RowsOf } from '../core/option-table.js';
+import { boolean, invalidOption, knownOptions } from '../core/validate.js';
 import { MAX_CHECKS } from './limit.backend.js';
 import { refuseForwardedFor, resolveKeyBy } from './limit.key-by.js';
-import { resolveFunction, resolveOnError, type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
+import { resolveOnError, type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
 import { presets } from './presets.js';
 import type { ContextResolver, FromContext, KeyBy, LimitPolicy, Normalize } from './policy.types.js';
 import type { OnError } from './limit.types.js';
@@ -82,33 +83,27 @@ export interface LimitDefaults {
   strictBoot?: boolean;
 }
 
-/** The check of each option, which adds the default. */
-const CHECKS = {
-  onError: (name, value) => resolveOnError(name, value ?? 'memory'),
-  commandTimeoutMs: (name, value) => integer(name, value ?? 250, 1, 60_000),
-  denyCacheMs: (name, value) => integer(name, value ?? 1_000, 0, 60_000),
-  maxFlightMs: (name, value) => integer(name, value ?? 600_000, 60_000, 86_400_000),
-  headers: (name, value) => resolveHeaders(name, value ?? false),
-  keyBy: (name, value) => resolveKeyBy(name, value ?? 'ip'),
-  user: resolveFunction<FromContext<unknown>>,
-  address: resolveAddress,
-  ipv6Subnet: (name, value) => integer(name, value ?? 64, 32, 128),
-  normalize: resolveFunction<Normalize>,
-  skipIf: resolveFunction<SkipIf>,
-  allow: (name, value) => resolveAllow(name, value ?? []),
-  strictBoot: (name, value) => boolean(name, value ?? true),
-} satisfies Record<keyof LimitDefaults, (name: string, value: unknown) => unknown>;
+const OPTIONS = new OptionTable({
+  onError: { check: resolveOnError, usual: 'memory' },
+  commandTimeoutMs: { check: between(1, 60_000), usual: 250 },
+  denyCacheMs: { check: between(0, 60_000), usual: 1_000 },
+  maxFlightMs: { check: between(60_000, 86_400_000), usual: 600_000 },
+  headers: { check: resolveHeaders, usual: [] },
+  keyBy: { check: resolveKeyBy, usual: 'ip' },
+  user: { check: optionalFunction<FromContext<unknown>> },
+  address: { check: resolveAddress },
+  ipv6Subnet: { check: between(32, 128), usual: 64 },
+  normalize: { check: optionalFunction<Normalize> },
+  skipIf: { check: optionalFunction<SkipIf> },
+  allow: { check: resolveAllow, usual: [] },
+  strictBoot: { check: boolean, usual: true },
+} satisfies RowsOf<LimitDefaults>);
 
-export type ResolvedLimitOptions = {
-  readonly [Name in keyof typeof CHECKS]: ReturnType<(typeof CHECKS)[Name]>;
-};
+export type ResolvedLimitOptions = Resolved<typeof OPTIONS>;
 
-/** Checks the `limit` option and adds its defaults. */
-export function resolveLimitDefaults(options?: unknown): ResolvedLimitOptions {
-  const given: Record<string, unknown> = knownOptions('limit', options, Object.keys(CHECKS));
-  const resolved = Object.entries(CHECKS).map(([name, check]) => [name, check(`limit.${name}`, given[name])]);
-  return Object.fromEntries(resolved) as ResolvedLimitOptions;
-}
+/** Checks the `limit` group of the module's options and fills in the defaults. */
+export const resolveLimitDefaults = (options?: unknown): ResolvedLimitOptions =>
+  OPTIONS.resolve('limit', options);
 
 /** Checks the `limits` option. Returns its policies and the presets by their keys. Errors name them `limits.x`. */
 export function resolveLimits(
@@ -152,12 +147,8 @@ function resolveHeaders(name: string, headers: unknown): readonly RateLimitHeade
   throw invalidOption(name, `'draft-10', 'legacy', a list of these, or false`, headers);
 }
 
-function resolveAddress(
-  name: string,
-  address: unknown,
-): string | FromContext<string | undefined> | undefined {
+function resolveAddress(name: string, address: unknown): string | FromContext<string | undefined> {
   if (typeof address === 'function') return address as FromContext<string | undefined>;
-  if (address === undefined) return undefined;
   if (typeof address !== 'string' || !/^headers\.[^.\s]+$/.test(address))
     throw invalidOption(name, "a header such as 'headers.cf-connecting-ip', or a function", address);
   // Node.js lower-cases the names of headers.

@@ -6,6 +6,7 @@ import {
   type LimitRules,
   type Subject,
 } from './limit.backend.js';
+import { optionalFunction } from '../core/option-table.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
 import type { AskTime, CountedCalls, LimitAlgorithm, OnError, Tier } from './limit.types.js';
 import { isByUser, resolveKeyBy } from './limit.key-by.js';
@@ -103,7 +104,7 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     isAskGiven: given.ask !== undefined,
     namesAccount: NAMES_ACCOUNT in policy,
     judgedBy: resolveJudgedBy(`${path}.judgedBy`, given.judgedBy, count, ask),
-    isFailure: resolveFunction(`${path}.isFailure`, given.isFailure),
+    isFailure: optionalFunction(`${path}.isFailure`, given.isFailure),
     resetOnSuccess: boolean(`${path}.resetOnSuccess`, given.resetOnSuccess ?? false),
     onError: resolveOnError(`${path}.onError`, given.onError ?? defaults.onError ?? 'memory'),
     code: oneOf(`${path}.code`, given.code ?? (rules.shortBlockMs > 0 ? 'TooManyAttempts' : 'RateLimited'), [
@@ -308,8 +309,3 @@ function resolveEscalation(
 /** Returns the value if it is a function of the request. */
 const functionIn = <T>(value: unknown): FromContext<T> | undefined =>
   typeof value === 'function' ? (value as FromContext<T>) : undefined;
-
-export function resolveFunction<T>(name: string, value: unknown): T | undefined {
-  if (value === undefined || typeof value === 'function') return value as T | undefined;
-  throw invalidOption(name, 'a function', value);
-}

@@ -1,13 +1,6 @@
 import type { ResolvedMaxWaiting } from '../core/waiting-room.js';
-import {
-  abortSignal,
-  boolean,
-  duration,
-  integer,
-  invalidOption,
-  knownOptions,
-  oneOf,
-} from '../core/validate.js';
+import { among, between, OptionTable, orInfinity, type Resolved, type RowsOf } from '../core/option-table.js';
+import { abortSignal, boolean, duration, invalidOption } from '../core/validate.js';
 
 /** How `lock()` waits for a lock, keeps it alive and gives up. Durations are in ms, at most 2^31 - 1. */
 export interface LockDefaults {
@@ -113,104 +106,70 @@ export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked' 
   minHoldOnFailureMs?: number;
 }
 
-export type ResolvedLockDefaults = Readonly<Required<Omit<LockDefaults, 'maxHoldMs' | 'maxWaiting'>>> & {
-  readonly maxHoldMs: number | undefined;
-  readonly maxWaiting: ResolvedMaxWaiting;
-};
+const MAX_WAITING = new OptionTable({
+  perKey: { check: orInfinity(1), usual: 1_000 },
+  perProcess: { check: orInfinity(1), usual: 10_000 },
+} satisfies RowsOf<ResolvedMaxWaiting>);
 
-export type ResolvedLockCall = Omit<ResolvedLockDefaults, 'cleanupInIsLocked' | 'maxWaiting'> & {
-  readonly signal: AbortSignal | undefined;
-  readonly reentrant: boolean;
-  readonly onContention: OnContention;
-  readonly minHoldMs: number;
-  readonly minHoldOnFailureMs: number | undefined;
-};
+/** What a call may set too. */
+const SHARED = {
+  ttlMs: { check: duration, usual: 30_000 },
+  timeoutMs: { check: orInfinity(0), usual: 5_000 },
+  fair: { check: boolean, usual: true },
+  pollMs: { check: duration, usual: 8_000 },
+  retryDelayMs: { check: duration, usual: 100 },
+  autoExtend: { check: boolean, usual: true },
+  maxHoldMs: { check: duration },
+  idleMs: { check: orInfinity(1), usual: 60_000 },
+} as const;
 
-export const DEFAULT_LOCK_OPTIONS: ResolvedLockDefaults = {
-  ttlMs: 30_000,
-  timeoutMs: 5_000,
-  retryDelayMs: 100,
-  fair: true,
-  pollMs: 8_000,
-  autoExtend: true,
-  maxHoldMs: undefined,
-  idleMs: 60_000,
-  cleanupInIsLocked: false,
-  maxWaiting: { perKey: 1_000, perProcess: 10_000 },
-};
+const DEFAULTS = new OptionTable({
+  ...SHARED,
+  cleanupInIsLocked: { check: boolean, usual: false },
+  maxWaiting: { check: maxWaiting, usual: MAX_WAITING.usual },
+} satisfies RowsOf<LockDefaults>);
 
-function maxWaiting(name: string, value: unknown): ResolvedMaxWaiting {
-  const { maxWaiting: usual } = DEFAULT_LOCK_OPTIONS;
-  if (typeof value === 'number') return { ...usual, perKey: atMost(name, value) };
-  if (typeof value !== 'object') throw invalidOption(name, 'an integer from 1, Infinity or an object', value);
-  const { perKey = usual.perKey, perProcess = usual.perProcess } = knownOptions(name, value, [
-    'perKey',
-    'perProcess',
-  ]);
-  return { perKey: atMost(`${name}.perKey`, perKey), perProcess: atMost(`${name}.perProcess`, perProcess) };
-}
+const CALL = new OptionTable({
+  ...SHARED,
+  signal: { check: abortSignal },
+  reentrant: { check: boolean, usual: false },
+  onContention: { check: onContention, usual: 'throw' },
+  minHoldMs: { check: between(0), usual: 0 },
+  minHoldOnFailureMs: { check: between(0) },
+} satisfies RowsOf<LockCallOptions>);
 
-const atMost = (name: string, value: unknown): number =>
-  value === Infinity ? Infinity : integer(name, value, 1);
+export type ResolvedLockDefaults = Resolved<typeof DEFAULTS>;
+export type ResolvedLockCall = Resolved<typeof CALL>;
 
-const CHECKS: Readonly<Record<string, (name: string, value: unknown) => unknown>> = {
-  ttlMs: duration,
-  timeoutMs: (name, value) => (value === Infinity ? Infinity : integer(name, value)),
-  retryDelayMs: duration,
-  fair: boolean,
-  pollMs: duration,
-  autoExtend: boolean,
-  maxHoldMs: duration,
-  idleMs: (name, value) => atMost(name, value),
-  cleanupInIsLocked: boolean,
-  maxWaiting,
-  signal: abortSignal,
-  reentrant: boolean,
-  onContention: (name, value) =>
-    typeof value === 'function' ? value : oneOf(name, value, ['throw', 'skip']),
-  minHoldMs: integer,
-  minHoldOnFailureMs: integer,
-};
+export const DEFAULT_LOCK_OPTIONS = DEFAULTS.usual;
 
-const DEFAULT_NAMES = Object.keys(DEFAULT_LOCK_OPTIONS);
-const OF_THE_MODULE_ALONE = ['cleanupInIsLocked', 'maxWaiting'];
-const CALL_NAMES = Object.keys(CHECKS).filter((name) => !OF_THE_MODULE_ALONE.includes(name));
-const CALL_NAMES_AND_KEYS = ['key', 'keys', ...CALL_NAMES];
-
-/** Checks the `lock` group of the module's options and adds the defaults. */
+/** Checks the `lock` group of the module's options and fills in the defaults. */
 export const resolveLockDefaults = (options: unknown): ResolvedLockDefaults =>
-  resolve('lock', options, DEFAULT_NAMES, DEFAULT_LOCK_OPTIONS);
+  DEFAULTS.resolve('lock', options);
+
+const KEYS = ['key', 'keys'];
 
 /**
  * Checks the options of one call and adds the defaults of the module. Those of `lock()` may have `key` or `keys` too, which
  * are checked elsewhere. Those of a decorator have no keys, and their errors begin with its `place`.
  */
-export const resolveLockCall = (
+export function resolveLockCall(
   options: unknown,
   defaults: ResolvedLockDefaults,
   place?: string,
-): ResolvedLockCall =>
-  resolve(place ? `${place}: options` : 'options', options, place ? CALL_NAMES : CALL_NAMES_AND_KEYS, {
-    ...defaults,
-    signal: undefined,
-    reentrant: false,
-    onContention: 'throw',
-    minHoldMs: 0,
-    minHoldOnFailureMs: undefined,
-  });
+): ResolvedLockCall {
+  const usual = { ...CALL.usual, ...defaults };
+  return place
+    ? CALL.resolve(`${place}: options`, options, usual)
+    : CALL.resolve('options', options, usual, KEYS);
+}
 
-/** Returns `defaults`, replaced by the options that are given. An option that is undefined was not given. */
-function resolve<Resolved extends object>(
-  group: string,
-  options: unknown,
-  known: readonly string[],
-  defaults: Resolved,
-): Resolved {
-  const given = knownOptions(group, options, known);
-  const resolved = { ...defaults } as Record<string, unknown>;
-  for (const [name, value] of Object.entries(given)) {
-    const check = CHECKS[name];
-    if (check && value !== undefined) resolved[name] = check(`${group}.${name}`, value);
-  }
-  return resolved as Resolved;
+function onContention(name: string, value: unknown): OnContention {
+  return typeof value === 'function' ? (value as ContentionHandler) : among('throw', 'skip')(name, value);
+}
+
+function maxWaiting(name: string, value: unknown): ResolvedMaxWaiting {
+  if (typeof value === 'number') return { ...MAX_WAITING.usual, perKey: orInfinity(1)(name, value) };
+  if (typeof value !== 'object') throw invalidOption(name, 'an integer from 1, Infinity or an object', value);
+  return MAX_WAITING.resolve(name, value);
 }

@@ -1,5 +1,13 @@
 import type { ExecutionContext } from '@nestjs/common';
-import { integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
+import {
+  among,
+  between,
+  optionalFunction,
+  OptionTable,
+  type Resolved,
+  type RowsOf,
+} from '../core/option-table.js';
+import { duration, invalidOption } from '../core/validate.js';
 import type { AfterCrash, OnceCallOptions } from './once.types.js';
 
 /** Who sends a call: the text or number of one id, or several that name the caller together, such as tenant and user. */
@@ -38,48 +46,43 @@ export interface OnceModuleOptions {
   onError?: 'refuse' | 'run';
 }
 
-export type ResolvedOnceOptions = Readonly<
-  Required<Omit<OnceModuleOptions, 'user' | 'encode' | 'decode'>> &
-    Pick<OnceModuleOptions, 'user' | 'encode' | 'decode'>
->;
-
 const KIBIBYTE = 1_024;
-const SHORTEST_MS = 1_000;
-const AFTER_CRASH = ['run', 'refuse'] as const;
-const ON_ERROR = ['refuse', 'run'] as const;
-const FUNCTIONS = ['user', 'encode', 'decode'] as const;
-const CALL = ['keepMs', 'leaseMs', 'maxRunMs', 'waitMs', 'afterCrash', 'keep', 'onError'] as const;
+
+/** What a call may set too. */
+const SHARED = {
+  keepMs: { check: between(1_000), usual: 86_400_000 },
+  leaseMs: { check: between(1_000), usual: 30_000 },
+  afterCrash: { check: among('run', 'refuse'), usual: 'run' },
+  onError: { check: among('refuse', 'run'), usual: 'refuse' },
+} as const;
+
+const OPTIONS = new OptionTable({
+  ...SHARED,
+  maxBytes: { check: between(1, 65_536 * KIBIBYTE), usual: 256 * KIBIBYTE },
+  header: { check: headerName, usual: 'idempotency-key' },
+  scope: { check: among('caller', 'public'), usual: 'caller' },
+  user: { check: optionalFunction<OnceModuleOptions['user']> },
+  encode: { check: optionalFunction<OnceModuleOptions['encode']> },
+  decode: { check: optionalFunction<OnceModuleOptions['decode']> },
+} satisfies RowsOf<OnceModuleOptions>);
+
+const CALL = new OptionTable({
+  ...SHARED,
+  maxRunMs: { check: duration, usual: Infinity },
+  waitMs: { check: between(0), usual: 0 },
+  keep: { check: optionalFunction<OnceCallOptions['keep']> },
+} satisfies RowsOf<OnceCallOptions>);
+
+export type ResolvedOnceOptions = Resolved<typeof OPTIONS>;
+export type ResolvedOnceCall = Resolved<typeof CALL>;
 
 /** Checks the `once` group of the module's options and fills in the defaults. */
 export function resolveOnceDefaults(options?: unknown): ResolvedOnceOptions {
-  const given = knownOptions('once', options, [
-    ...['keepMs', 'leaseMs', 'maxBytes', 'afterCrash', 'header', 'scope', 'onError'],
-    ...FUNCTIONS,
-  ]);
-  for (const name of FUNCTIONS) optionalFunction(`once.${name}`, given[name]);
-  if ((given.encode === undefined) !== (given.decode === undefined))
-    throw invalidOption('once.encode', 'given together with once.decode', given.encode ?? given.decode);
-  const { user, encode, decode } = given as Pick<OnceModuleOptions, 'user' | 'encode' | 'decode'>;
-  return {
-    keepMs: integer('once.keepMs', given.keepMs ?? 86_400_000, SHORTEST_MS),
-    leaseMs: integer('once.leaseMs', given.leaseMs ?? 30_000, SHORTEST_MS),
-    maxBytes: integer('once.maxBytes', given.maxBytes ?? 256 * KIBIBYTE, 1, 65_536 * KIBIBYTE),
-    afterCrash: oneOf('once.afterCrash', given.afterCrash ?? 'run', AFTER_CRASH),
-    header: headerName(given.header ?? 'idempotency-key'),
-    scope: oneOf('once.scope', given.scope ?? 'caller', ['caller', 'public']),
-    onError: oneOf('once.onError', given.onError ?? 'refuse', ON_ERROR),
-    ...{ user, encode, decode },
-  };
-}
-
-/** The options of a call with all defaults. */
-export interface ResolvedOnceCall extends Pick<
-  ResolvedOnceOptions,
-  'keepMs' | 'leaseMs' | 'afterCrash' | 'onError'
-> {
-  readonly maxRunMs: number;
-  readonly waitMs: number;
-  readonly keep: OnceCallOptions['keep'];
+  const resolved = OPTIONS.resolve('once', options);
+  const { encode, decode } = resolved;
+  if ((encode === undefined) !== (decode === undefined))
+    throw invalidOption('once.encode', 'given together with once.decode', encode ?? decode);
+  return resolved;
 }
 
 /** What a call is, after its options were checked. */
@@ -91,30 +94,15 @@ export interface OnceCall {
 }
 
 /** @param name - how errors name the options: `options`, or the decorator and its method */
-export function resolveOnceCall(
+export const resolveOnceCall = (
   options: unknown,
-  defaults: ResolvedOnceOptions,
+  { keepMs, leaseMs, afterCrash, onError }: ResolvedOnceOptions,
   others: readonly string[],
   name = 'options',
-): ResolvedOnceCall {
-  const given = knownOptions<string>(name, options, [...CALL, ...others]);
-  optionalFunction(`${name}.keep`, given.keep);
-  return {
-    keepMs: integer(`${name}.keepMs`, given.keepMs ?? defaults.keepMs, SHORTEST_MS),
-    leaseMs: integer(`${name}.leaseMs`, given.leaseMs ?? defaults.leaseMs, SHORTEST_MS),
-    maxRunMs: given.maxRunMs === undefined ? Infinity : integer(`${name}.maxRunMs`, given.maxRunMs, 1),
-    waitMs: integer(`${name}.waitMs`, given.waitMs ?? 0),
-    afterCrash: oneOf(`${name}.afterCrash`, given.afterCrash ?? defaults.afterCrash, AFTER_CRASH),
-    keep: given.keep as OnceCallOptions['keep'],
-    onError: oneOf(`${name}.onError`, given.onError ?? defaults.onError, ON_ERROR),
-  };
-}
+): ResolvedOnceCall =>
+  CALL.resolve(name, options, { ...CALL.usual, keepMs, leaseMs, afterCrash, onError }, others);
 
-export function optionalFunction(name: string, value: unknown): void {
-  if (value !== undefined && typeof value !== 'function') throw invalidOption(name, 'a function', value);
-}
-
-function headerName(value: unknown): string {
+function headerName(name: string, value: unknown): string {
   if (typeof value === 'string' && /^[\w!#$%&'*+.^`|~-]{1,100}$/.test(value)) return value.toLowerCase();
-  throw invalidOption('once.header', 'the name of a header', value);
+  throw invalidOption(name, 'the name of a header', value);
 }

@@ -1,4 +1,5 @@
-import { boolean, integer, knownOptions } from '../core/validate.js';
+import { between, OptionTable, type Resolved, type RowsOf } from '../core/option-table.js';
+import { boolean } from '../core/validate.js';
 
 /** Options of secrets. */
 export interface SecretOptions {
@@ -18,16 +19,16 @@ export interface SecretOptions {
   uniform?: boolean;
 }
 
-export type ResolvedSecretOptions = Readonly<Required<SecretOptions>>;
-
 const MEBIBYTE = 1_048_576;
 
+const OPTIONS = new OptionTable({
+  maxBytes: { check: between(1, 64 * MEBIBYTE), usual: MEBIBYTE },
+  tombstoneMs: { check: between(0), usual: 86_400_000 },
+  uniform: { check: boolean, usual: false },
+} satisfies RowsOf<SecretOptions>);
+
+export type ResolvedSecretOptions = Resolved<typeof OPTIONS>;
+
 /** Checks the `secret` group of the module's options and fills in the defaults. */
-export function resolveSecretDefaults(options?: unknown): ResolvedSecretOptions {
-  const given = knownOptions('secret', options, ['maxBytes', 'tombstoneMs', 'uniform']);
-  return {
-    maxBytes: integer('secret.maxBytes', given.maxBytes ?? MEBIBYTE, 1, 64 * MEBIBYTE),
-    tombstoneMs: integer('secret.tombstoneMs', given.tombstoneMs ?? 86_400_000),
-    uniform: boolean('secret.uniform', given.uniform ?? false),
-  };
-}
+export const resolveSecretDefaults = (options?: unknown): ResolvedSecretOptions =>
+  OPTIONS.resolve('secret', options);

@@ -6,12 +6,13 @@ import {
   memberName,
   replaceMethod,
 } from '../../method/replace-method.js';
-import { boolean, oneOf } from '../../core/validate.js';
+import { among, optionalFunction, OptionTable, type RowsOf } from '../../core/option-table.js';
+import { boolean } from '../../core/validate.js';
 import { innermostFrame } from '../current-once.js';
 import { invalidCall } from '../once.errors.js';
-import { optionalFunction, resolveOnceCall, resolveOnceDefaults } from '../once.options.js';
+import { resolveOnceCall, resolveOnceDefaults } from '../once.options.js';
 import type { OnceService } from '../once.service.js';
-import type { OnceDecoratorOptions } from '../once.types.js';
+import type { OnceCallOptions, OnceDecoratorOptions } from '../once.types.js';
 import { keyMissing, keyText, valueAt } from './once-key.js';
 import { ONCE_METHODS, ONCE_PLAN, type OncePlan } from './once-plan.js';
 import { bindLast } from './once-routes.js';
@@ -19,7 +20,13 @@ import { bindLast } from './once-routes.js';
 /** The token of the OnceService that `@Once()` uses. */
 export const ONCE_SERVICE = Symbol.for('syncguard:OnceService (is SyncGuardModule.forRoot() imported?)');
 
-const OWN = ['key', 'payload', 'required', 'headers', 'scope'] as const;
+const OWN = new OptionTable({
+  key: { check: (name, value) => (typeof value === 'string' ? value : optionalFunction(name, value)) },
+  payload: { check: optionalFunction },
+  required: { check: boolean, usual: true },
+  headers: { check: headerNames, usual: [] },
+  scope: { check: among('caller', 'public') },
+} satisfies RowsOf<Omit<OnceDecoratorOptions, keyof OnceCallOptions>>);
 type Method = (this: unknown, ...args: never[]) => unknown;
 
 /**
@@ -62,15 +69,16 @@ export function Once(options: OnceDecoratorOptions = {}): ComposableMethodDecora
 
 function planFor(options: OnceDecoratorOptions, place: string): OncePlan {
   // A wrong option fails when the class is defined, and not at the first call.
-  resolveOnceCall(options, resolveOnceDefaults(), OWN, place);
-  const { key, payload, required = true, headers = [], scope = 'caller', ...call } = options;
-  if (typeof key !== 'string') optionalFunction(`${place}.key`, key);
-  optionalFunction(`${place}.payload`, payload);
-  oneOf(`${place}.scope`, scope, ['caller', 'public']);
-  if (!Array.isArray(headers) || !headers.every((name) => typeof name === 'string'))
-    throw invalidCall(`${place}.headers must be a list of names.`);
-  const kept = new Set(headers.map((name) => name.toLowerCase()));
-  return { place, options, call, required: boolean(`${place}.required`, required), headers: kept };
+  resolveOnceCall(options, resolveOnceDefaults(), Object.keys(OWN.rows), place);
+  const { key, payload, required, headers, scope, ...call } = options;
+  const own = OWN.resolve(place, { key, payload, required, headers, scope });
+  return { place, options, call, required: own.required, headers: new Set(own.headers) };
+}
+
+function headerNames(name: string, headers: unknown): readonly string[] {
+  if (Array.isArray(headers) && headers.every((each) => typeof each === 'string'))
+    return headers.map((each) => each.toLowerCase());
+  throw invalidCall(`${name} must be a list of names.`);
 }
 
 function around(original: Method, plan: OncePlan, name: string): Method {
