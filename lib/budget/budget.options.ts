@@ -36,10 +36,15 @@ export interface BudgetOptions {
    */
   idleMs?: number;
   /**
-   * How often old records are deleted and expired holds are reported, in ms, at least 100. A round may come
-   * up to a fifth sooner at random. False: you call `reap()` yourself. Default: 30,000.
+   * When old records are deleted and expired holds are reported. False: you call `reap()` yourself. Default:
+   * `{ everyMs: 30_000 }`.
    */
-  reaper?: false | { everyMs: number };
+  reaper?:
+    | false
+    | {
+        /** How often, in ms. At least 100. A round may come up to a fifth sooner at random. */
+        everyMs: number;
+      };
 }
 
 /** The check of `idleMs`, here and of the decorator. */

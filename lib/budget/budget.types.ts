@@ -59,7 +59,7 @@ export interface BudgetLimit {
 
 /** Refers to an operation: a result of `reserve` or `charge`, or its `root` and `id`. */
 export interface BudgetRef {
-  /** Default: `'default'`. */
+  /** The tenant. Default: `'default'`. */
   root?: string;
   /** The id that was passed to `reserve` or `charge`, or the random one of its result. */
   id: string;

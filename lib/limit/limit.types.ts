@@ -1,12 +1,12 @@
 /** One of the two windows of a policy that blocks. Durations in ms, 1 to 366 days. */
 export interface Tier {
-  /** Attempts of the last `windowMs` count. */
+  /** How far back attempts count, in ms. To 366 days. */
   windowMs: number;
   /** The number of the attempt that is denied and sets the block: `threshold: 5` lets 4 in. 1 to 10,000. This or `limit`. */
   threshold?: number;
   /** How many attempts are let in. `limit: 5` denies the 6th, which sets the block. 1 to 9,999. This or `threshold`. */
   limit?: number;
-  /** How long a block lasts. */
+  /** How long a block lasts, in ms. To 366 days. */
   blockMs: number;
 }
 
@@ -15,9 +15,9 @@ export interface Tier {
  * strikes are the number of blocks that the tier has set.
  */
 export interface Escalation {
-  /** 1 to 100. */
+  /** Each block is so much longer than the one before. 1 to 100. */
   factor: number;
-  /** The longest block, in ms. */
+  /** The longest block, in ms. To 366 days. */
   maxBlockMs: number;
   /** How long strikes are remembered after a block has ended, in ms. At least the longest window. */
   strikeTtlMs: number;

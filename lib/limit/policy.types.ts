@@ -52,7 +52,10 @@ export type KeyParts = Readonly<Record<string, unknown>>;
 
 /** The options of a policy besides its limits. */
 export interface LimitPolicyOptions {
-  /** The name of the limiter. Policies of the same name count together. 1 to 200 printable ASCII characters. */
+  /**
+   * The name of the limiter. Policies of the same name count together. 1 to 200 printable ASCII characters. Default: its name
+   * in `limits`, or the route.
+   */
   name?: string;
   /** The key by which the guard counts. AbuseLimiterService ignores it. Default: the module's `limit.keyBy`, or `'ip'`. */
   keyBy?: KeyBy;
@@ -77,8 +80,8 @@ export interface LimitPolicyOptions {
    */
   isFailure?: (error: unknown, end: CallEnd) => boolean | undefined;
   /**
-   * Default: `'after'` if `keyBy` names the user. Also `'after'` if the policy has a function in `keyBy`, `cost`, `limit` or
-   * `windowMs`, unless it counts failures. Otherwise `'before'`.
+   * Whether the limit is asked `'before'` or `'after'` the other guards. Default: `'after'` if `keyBy` names the user, or if the
+   * policy has a function in `keyBy`, `cost`, `limit` or `windowMs` and does not count failures; otherwise `'before'`.
    */
   ask?: AskTime;
   /**
@@ -93,9 +96,9 @@ export interface LimitPolicyOptions {
   judgedBy?: 'guards' | 'handler';
   /** With `count: 'failure'`: whether a success (2xx) forgets the failures before it. Default: false. */
   resetOnSuccess?: boolean;
-  /** Default: the module's `limit.onError`, or `'memory'`. */
+  /** What the limit does while Redis does not answer. Default: the module's `limit.onError`, or `'memory'`. */
   onError?: OnError;
-  /** Default: `'TooManyAttempts'` for a policy that blocks, `'RateLimited'` for one that does not. */
+  /** The code of the 429. Default: `'TooManyAttempts'` for a policy that blocks, `'RateLimited'` for one that does not. */
   code?: TooManyAttemptsCode;
   /** Makes repeated blocks longer. Default: every block lasts its `blockMs`. */
   escalation?: Escalation;
@@ -123,11 +126,11 @@ export type LimitPolicy = LimitPolicyOptions &
          * and unlimited are errors at boot.
          */
         limit: number | 'unlimited' | FromContext<number | 'unlimited'>;
-        /** If it is a function, each length of the window has a count of its own. */
+        /** How far back calls count, in ms. To 366 days. If it is a function, each length has a count of its own. */
         windowMs: number | FromContext<number>;
-        /** How long a call too many blocks the key. Default: it does not block. */
+        /** How long a call too many blocks the key, in ms. To 366 days. Default: it does not block. */
         blockMs?: number;
-        /** Default: `'sliding-log'`. */
+        /** How calls are counted. Default: `'sliding-log'`. */
         algorithm?: LimitAlgorithm;
         temp?: never;
         long?: never;

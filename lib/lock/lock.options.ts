@@ -10,8 +10,8 @@ export interface LockDefaults {
    */
   ttlMs?: number;
   /**
-   * How long to wait for a lock that somebody else holds, and for a Redis that does not answer. 0 tries once. `Infinity`
-   * waits without an end. Default: 5,000.
+   * How long to wait for a lock that somebody else holds, and for a Redis that does not answer. From 0, which tries once.
+   * `Infinity` waits without an end. Default: 5,000.
    */
   timeoutMs?: number;
   /**
@@ -89,8 +89,8 @@ export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked' 
    */
   reentrant?: boolean;
   /**
-   * What happens when somebody else holds the lock.
-   * - `'throw'`: waits, and throws AcquisitionTimeout after `timeoutMs`. The default.
+   * What happens when somebody else holds the lock. Default: `'throw'`.
+   * - `'throw'`: waits, and throws AcquisitionTimeout after `timeoutMs`.
    * - `'skip'`: returns undefined at once, without running the body. For a cron job that runs on many machines.
    * - a function: returns at once what the function returns. It is called with the first key, with all keys,
    *   and with `{ remainingMs }`: how long the holder's TTL still runs.
@@ -99,10 +99,10 @@ export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked' 
   /**
    * The shortest time for which the lock is held, even when the body ends sooner. Use it for jobs that start at the
    * same time on several machines whose clocks differ: a machine that is late then finds the lock still held, and does
-   * not run the job again. In ms. Default: 0.
+   * not run the job again. In ms, from 0. Default: 0.
    */
   minHoldMs?: number;
-  /** Replaces `minHoldMs` when the body throws. With 0 the next caller may try at once. Default: `minHoldMs`. */
+  /** Replaces `minHoldMs` when the body throws. In ms, from 0, with which the next caller may try at once. Default: `minHoldMs`. */
   minHoldOnFailureMs?: number;
 }
 

@@ -47,17 +47,19 @@ export interface SyncGuardOptions {
    * and `abort` of a budget make up to three attempts. Default: 1,000.
    */
   commandTimeoutMs?: number;
-  /**
-   * Registers the exception filter that turns our errors into answers such as 423, 503 and 400. Default: true.
-   *
-   * `maxRetryAfterMs`, 1,000 to 2^31 - 1, limits `Retry-After` and `context.retryAfter` of every feature. A client that
-   * waits by a timer cannot wait longer than 24.8 days. `context.retryAtMs` has the real time. Default: a day, also
-   * with `false`.
-   */
-  http?: boolean | { maxRetryAfterMs?: number };
+  /** Registers the exception filter that turns our errors into answers such as 423, 503 and 400. Default: true. */
+  http?:
+    | boolean
+    | {
+        /**
+         * The longest `Retry-After` and `context.retryAfter` of every feature, in ms, 1,000 to 2^31 - 1. A client that waits by
+         * a timer cannot wait longer than 24.8 days. `context.retryAtMs` has the real time. Default: a day.
+         */
+        maxRetryAfterMs?: number;
+      };
   /** Defaults of every lock. */
   lock?: LockDefaults;
-  /** Named policies for `@RateLimit('name')`. `RateLimitGuard` applies the policy that is named `default`. */
+  /** Named policies for `@RateLimit('name')`. `RateLimitGuard` applies the policy that is named `default`. Default: the presets. */
   limits?: LimitPolicies;
   /** Defaults of every limit, and the calls that are never limited. */
   limit?: LimitDefaults;

@@ -45,7 +45,7 @@ export interface SecretByViews {
 
 /** A secret that ends by its time. */
 export interface SecretByTime {
-  /** Default: no limit of views. */
+  /** How many views there are. 1 to 10,000. Default: no limit. */
   views?: number;
   /** How long the secret lives, in ms, from 1 ms to 10 years. Views do not extend it. */
   ttlMs: number;

@@ -22,16 +22,21 @@ interface Row {
   readonly what: string;
 }
 
-/** The rows of a table, one for each option, by a type in the heading above it. */
+/** Where a type begins: at the heading that names it alone, or at the line above its table. */
+const parts = page.split(/^(?=###? |`\w+`(?: has also .*)?[.:]$)/m);
+
+/** The rows of the table of a type. */
 function rowsOf(type: string): Row[] {
-  const section = page.split(/^###? /m).find((text) => text.split('\n', 1)[0]?.includes(`\`${type}\``)) ?? '';
-  return [...section.matchAll(/^\| (`[^|]*`) *\| ([^|]*) *\| (.*) \|$/gm)].flatMap(
-    ([, options = '', byDefault = '', what = '']) =>
-      [...options.matchAll(/`([^`]+)`/g)].map(([, option = '']) => ({
+  const isOf = (text: string): boolean =>
+    new RegExp(`^(?:###.*: )?\`${type}\`(?: has also .*)?[.:]?$`, 'm').test(text.split('\n', 1)[0] ?? '');
+  return parts.filter(isOf).flatMap((text) =>
+    [...text.matchAll(/^\| `([^`|]*)` \| ([^|]*) \| (.*) \|$/gm)].map(
+      ([, option = '', byDefault = '', what = '']) => ({
         option,
         byDefault: byDefault.trim(),
         what,
-      })),
+      }),
+    ),
   );
 }
 
@@ -41,16 +46,18 @@ const numberIn = (text: string): number => {
   const days = /^(\d+) days$/.exec(text);
   if (days) return Number(days[1]) * 86_400_000;
   if (text === '10 years') return 3_650 * 86_400_000;
-  const bytes = /^(\d+) MiB$/.exec(text);
-  return bytes ? Number(bytes[1]) * 1_048_576 : Number(text.replaceAll(',', ''));
+  const [, bytes, unit] = /^(\d+) ([KM])iB$/.exec(text) ?? [];
+  if (unit) return Number(bytes) * (unit === 'K' ? 1_024 : 1_048_576);
+  return Number(text.replaceAll(',', ''));
 };
 
-const NUMBER = String.raw`2\^\d+ - 1|\d+ days|10 years|\d+ MiB|\d[\d,]*`;
+const NUMBER = String.raw`2\^\d+ - 1|\d+ days|10 years|\d+ [KM]iB|\d[\d,]*`;
 
 /** What a cell of the column "default" says. */
 function defaultIn(cell: string): unknown {
-  if (/^(none|memory|no end|no limit|no block|not counted|for ever)$/.test(cell)) return undefined;
-  if (cell === 'a day') return 86_400_000;
+  if (/^$|^(none|no limit|it does not block)\b/.test(cell)) return undefined;
+  if (/^(a day|24 hours)$/.test(cell)) return 86_400_000;
+  if (cell === '30 seconds') return 30_000;
   const [, code] = /^`([^`]+)`/.exec(cell) ?? [];
   if (code !== undefined)
     return code === '[]' ? [] : code.startsWith("'") ? code.slice(1, -1) : code === 'true';
@@ -60,10 +67,10 @@ function defaultIn(cell: string): unknown {
 /** The least and the largest number that a row allows. A duration without a bound is from 1 to 2^31 - 1. */
 function boundsIn({ option, what }: Row): { min: number; max: number } | undefined {
   if (/ASCII|UTF-8|percentages/i.test(what)) return undefined; // Lengths of a text, and bounds of items.
-  const range = new RegExp(String.raw`(?:^|[^\d,])(${NUMBER}) to (${NUMBER})`).exec(what);
+  const range = new RegExp(String.raw`(?:^|[^\d,])(${NUMBER})(?: ms)? to (${NUMBER})`).exec(what);
   if (range) return { min: numberIn(range[1] as string), max: numberIn(range[2] as string) };
   const max = new RegExp(String.raw`\bTo (${NUMBER})`).exec(what)?.[1];
-  const min = new RegExp(String.raw`\b(?:From|At least) (${NUMBER})`).exec(what)?.[1];
+  const min = new RegExp(String.raw`\b(?:From|, from|integer from|[Aa]t least) (${NUMBER})`).exec(what)?.[1];
   if (max === undefined && min === undefined && !option.endsWith('Ms')) return undefined;
   return { min: numberIn(min ?? '1'), max: numberIn(max ?? '2^31 - 1') };
 }
@@ -94,6 +101,9 @@ const inModule = (group: string) => (options: Record<string, unknown>) =>
 // Without a block a call must fit into the limit, so a small limit would bound `cost`.
 const POLICY = { limit: 9_999, windowMs: 60_000 };
 
+const policy = (options: Record<string, unknown>): unknown =>
+  resolvePolicy({ ...POLICY, name: 'p', ...options });
+
 const GROUPS: readonly Group[] = [
   {
     type: 'SyncGuardOptions',
@@ -101,9 +111,16 @@ const GROUPS: readonly Group[] = [
       const resolved = resolveOptions(options);
       return { ...resolved, 'http.maxRetryAfterMs': resolved.maxRetryAfterMs };
     },
-    inWords: { limits: 'presets', lock: '', limit: '', budget: '', secret: '', once: '', isGlobal: true },
+    inWords: {
+      ...{ keyLayout: 'spec', limits: 'presets', shutdown: { drainMs: 10_000, heldLocks: 'expire' } },
+      ...{ lock: '', limit: '', budget: '', secret: '', once: '' },
+    },
   },
-  { type: 'LockDefaults', resolve: inModule('lock') },
+  {
+    type: 'LockDefaults',
+    resolve: inModule('lock'),
+    inWords: { maxWaiting: { perKey: 1_000, perProcess: 10_000 } },
+  },
   {
     type: 'LockCallOptions',
     resolve: (options) => resolveLockCall(options, DEFAULT_LOCK_OPTIONS),
@@ -112,17 +129,25 @@ const GROUPS: readonly Group[] = [
   {
     type: 'LimitDefaults',
     resolve: inModule('limit'),
-    inWords: { headers: [], user: 'the id of `request.user`', address: 'the server' },
+    inWords: { headers: [], allow: [], user: 'the id of `request.user`', address: 'the server' },
   },
   {
     type: 'LimitPolicy',
-    resolve: (options) => resolvePolicy({ ...POLICY, name: 'p', ...options }),
+    resolve: policy,
+    inWords: { limit: '', windowMs: '', temp: '', long: '', blockMs: '' },
+  },
+  {
+    type: 'LimitPolicyOptions',
+    resolve: policy,
     inWords: {
-      ...{ limit: '', windowMs: '', blockMs: '', temp: '', long: '', name: '', escalation: '' },
-      ...{ keyBy: '', onError: '', code: '', ask: '', isFailure: '', judgedBy: '' },
+      ...{ name: '', keyBy: '', escalation: '', onError: '', code: '', ask: '', isFailure: '' },
     },
   },
-  { type: 'BudgetOptions', resolve: inModule('budget'), inWords: { reaper: { everyMs: 30_000 } } },
+  {
+    type: 'BudgetOptions',
+    resolve: inModule('budget'),
+    inWords: { limits: [], reaper: { everyMs: 30_000 }, 'reaper.everyMs': 30_000 },
+  },
   { type: 'SecretOptions', resolve: inModule('secret') },
   {
     type: 'OnceModuleOptions',
@@ -191,13 +216,23 @@ describe('the calls in docs/options.md', () => {
     },
     ReserveOptions: {
       ttlMs: (ttlMs) => budgets().reserve({ ...reserve, ttlMs }),
+    },
+    BudgetListOptions: {
       limit: (limit) => budgets().list({ limit }),
+    },
+    ReapOptions: {
       max: (max) => budgets().reap({ max }),
+    },
+    BudgetRef: {
       generation: (generation) => budgets().abort({ id: `id ${n++}`, generation }),
     },
-    CreateSecretOptions: {
+    SecretByViews: {
       views: (views) => module.get(SecretService).create({ payload: 'x', views }),
+    },
+    SecretByTime: {
       ttlMs: (ttlMs) => module.get(SecretService).create({ payload: 'x', ttlMs }),
+    },
+    NewSecret: {
       maxFailures: (maxFailures) => module.get(SecretService).create({ payload: 'x', views: 1, maxFailures }),
     },
     ViewOptions: {
@@ -232,7 +267,7 @@ describe('the calls in docs/options.md', () => {
     expect(hold.ok && hold.expiresAtMs).toBeLessThanOrEqual(Date.now() + ttlMs);
     const limiter = module.get(AbuseLimiterService);
     expect(await limiter.check('ann', { name: 'once', ...POLICY })).toMatchObject({
-      shortCount: row('LimitPolicy', 'cost'),
+      shortCount: row('LimitPolicyOptions', 'cost'),
     });
   });
 });
