@@ -5,10 +5,11 @@ import {
   Controller,
   type ExecutionContext,
   Logger,
+  type Type,
   UnauthorizedException,
   UseGuards,
 } from '@nestjs/common';
-import { Args, Mutation, Query, Resolver } from '@nestjs/graphql';
+import { Args, ArgsType, Field, Mutation, Query, Resolver } from '@nestjs/graphql';
 import { MessagePattern, Payload, RpcException } from '@nestjs/microservices';
 import { MessageBody, SubscribeMessage, WebSocketGateway, WsException } from '@nestjs/websockets';
 import { type LimitPolicy, minutes, RateLimit, SyncGuardModule } from 'nestjs-syncguard';
@@ -19,7 +20,11 @@ import { socketApp } from './apps/socket-app.js';
 
 Logger.overrideLogger(['error']);
 
-type Data = Readonly<Record<'user' | 'says', string>>;
+@ArgsType()
+class Data {
+  @Field() readonly user!: string;
+  @Field() readonly says!: string;
+}
 type Result = 'ok' | 'denied' | 'failed';
 type Operation = 'before' | 'after' | 'made' | 'mine' | 'planned';
 
@@ -57,113 +62,69 @@ const POLICIES: Readonly<Record<Operation, LimitPolicy>> = {
   planned: { ...TWO, limit: (context: ExecutionContext) => PLANS[dataOf(context).says] ?? 2 },
 };
 
-@Resolver()
-class Resolvers {
-  @RateLimit(POLICIES.before)
-  @UseGuards(Password)
-  @Query(() => String)
-  before(@Args('user') user: string, @Args('says') _says: string): string {
-    return user;
-  }
+/** The operations as handlers of a context. */
+function operationsUnder(
+  onClass: ClassDecorator,
+  handles: (name: Operation) => MethodDecorator,
+  takes: ParameterDecorator,
+  no: () => Error,
+): Type {
+  @onClass
+  class Operations {
+    @RateLimit(POLICIES.before)
+    @UseGuards(Password)
+    @handles('before')
+    before(@takes { user }: Data): string {
+      return user;
+    }
 
-  @UseGuards(Password)
-  @RateLimit(POLICIES.after)
-  @Query(() => String)
-  after(@Args('user') user: string, @Args('says') _says: string): string {
-    return user;
-  }
+    @UseGuards(Password)
+    @RateLimit(POLICIES.after)
+    @handles('after')
+    after(@takes { user }: Data): string {
+      return user;
+    }
 
-  @RateLimit(POLICIES.made)
-  @Mutation(() => String)
-  made(@Args('user') user: string, @Args('says') says: string): string {
-    if (says === 'wrong') throw new BadRequestException();
-    return user;
-  }
+    @RateLimit(POLICIES.made)
+    @handles('made')
+    made(@takes { user, says }: Data): string {
+      if (says === 'wrong') throw no();
+      return user;
+    }
 
-  @RateLimit(POLICIES.mine)
-  @Query(() => String)
-  mine(@Args('user') user: string, @Args('says') _says: string): string {
-    return user;
-  }
+    @RateLimit(POLICIES.mine)
+    @handles('mine')
+    mine(@takes { user }: Data): string {
+      return user;
+    }
 
-  @RateLimit(POLICIES.planned)
-  @Query(() => String)
-  planned(@Args('user') user: string, @Args('says') _says: string): string {
-    return user;
+    @RateLimit(POLICIES.planned)
+    @handles('planned')
+    planned(@takes { user }: Data): string {
+      return user;
+    }
   }
+  return Operations;
 }
 
-@WebSocketGateway()
-class Gateway {
-  @RateLimit(POLICIES.before)
-  @UseGuards(Password)
-  @SubscribeMessage('before')
-  before(): string {
-    return 'ok';
-  }
-
-  @UseGuards(Password)
-  @RateLimit(POLICIES.after)
-  @SubscribeMessage('after')
-  after(): string {
-    return 'ok';
-  }
-
-  @RateLimit(POLICIES.made)
-  @SubscribeMessage('made')
-  made(@MessageBody() { says }: Data): string {
-    if (says === 'wrong') throw new WsException({ status: 400, message: 'no' });
-    return 'ok';
-  }
-
-  @RateLimit(POLICIES.mine)
-  @SubscribeMessage('mine')
-  mine(): string {
-    return 'ok';
-  }
-
-  @RateLimit(POLICIES.planned)
-  @SubscribeMessage('planned')
-  planned(): string {
-    return 'ok';
-  }
-}
-
-@Controller()
-class Handlers {
-  @RateLimit(POLICIES.before)
-  @UseGuards(Password)
-  @MessagePattern('before')
-  before(): string {
-    return 'ok';
-  }
-
-  @UseGuards(Password)
-  @RateLimit(POLICIES.after)
-  @MessagePattern('after')
-  after(): string {
-    return 'ok';
-  }
-
-  @RateLimit(POLICIES.made)
-  @MessagePattern('made')
-  made(@Payload() { says }: Data): string {
-    if (says === 'wrong') throw new RpcException({ statusCode: 400, message: 'no' });
-    return 'ok';
-  }
-
-  @RateLimit(POLICIES.mine)
-  @MessagePattern('mine')
-  mine(): string {
-    return 'ok';
-  }
-
-  @RateLimit(POLICIES.planned)
-  @MessagePattern('planned')
-  planned(): string {
-    return 'ok';
-  }
-}
+const Resolvers = operationsUnder(
+  Resolver(),
+  (name) => (name === 'made' ? Mutation(() => String, { name }) : Query(() => String, { name })),
+  Args(),
+  () => new BadRequestException(),
+);
+const Gateway = operationsUnder(
+  WebSocketGateway(),
+  (name) => SubscribeMessage(name),
+  MessageBody(),
+  () => new WsException({ status: 400, message: 'no' }),
+);
+const Handlers = operationsUnder(
+  Controller(),
+  (name) => MessagePattern(name),
+  Payload(),
+  () => new RpcException({ statusCode: 400, message: 'no' }),
+);
 
 interface App {
   call(operation: Operation, data: Data): Promise<Result>;

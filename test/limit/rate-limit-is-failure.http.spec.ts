@@ -280,7 +280,8 @@ class Routes {
   @Redirect('/home')
   @Post('resets')
   resets(@Body() { says }: { says: string }): void {
-    if (says === 'wrong') throw new UnauthorizedException();
+    const Refusal = REFUSALS[says];
+    if (Refusal) throw new Refusal();
   }
 
   @RateLimit({ ...TWO, count: 'success' })
@@ -440,9 +441,10 @@ describe.each(CELLS)('how a call ended, on %s and %s', (adapter, backend) => {
   });
 
   it('only 2xx forgets; a redirect that nobody tells about is warned of once', async () => {
-    expect(await posts(2, '/resets', 'wrong')).toEqual([401, 401]);
+    expect(await posts(2, '/resets', '401')).toEqual([401, 401]);
     expect(await posts(2, '/resets', 'right')).toEqual([302, 302]);
-    expect(await post('/resets', 'wrong')).toBe(429);
+    expect([await post('/resets', '400'), await post('/resets', '404')]).toEqual([400, 404]);
+    expect(await post('/resets', '401')).toBe(429);
     const told = warn.mock.calls
       .map(([message]) => String(message))
       .filter((text) => /NO_VERDICT/.test(text));

@@ -88,6 +88,16 @@ describe.each(['express', 'fastify'] as const)('names of policies, on %s', (adap
     await start(Routes, {});
     expect(await allowed('free')).toBe(9);
     await running?.app.close();
+    @SkipRateLimit()
+    @Controller()
+    class Bare {
+      @RateLimit(of(1))
+      @Get('own')
+      own(): void {}
+    }
+    await start(Bare, {});
+    expect(await allowed('own')).toBe(1);
+    await running?.app.close();
     @Controller()
     class Elsewhere {
       @SkipRateLimit('inline')
