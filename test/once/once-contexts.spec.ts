@@ -5,7 +5,6 @@ import { MessagePattern, Payload } from '@nestjs/microservices';
 import { Test } from '@nestjs/testing';
 import { type Job, Queue, Worker } from 'bullmq';
 import { currentOnce, Once, type OnceError, OnceService, SyncGuardModule } from 'nestjs-syncguard';
-import { of } from 'rxjs';
 import { graphqlApp } from '../contexts/apps/graphql-app.js';
 import { rpcApp } from '../contexts/apps/rpc-app.js';
 import { eventually } from '../support/eventually.js';
@@ -229,87 +228,6 @@ describe.each([
       expect(await place.call('byFunction', { id: 'x'.repeat(513) })).toBe('InvalidArgument');
       expect(work.runs).toBe(2);
     });
-  });
-});
-
-class Receipt {
-  readonly at = new Date(1_773_480_413_589);
-  readonly #card = '4242';
-  constructor(readonly id: string) {}
-  get last(): string {
-    return this.#card;
-  }
-}
-
-@Injectable()
-class Forms {
-  runs = 0;
-
-  @Once({ key: () => 'result' })
-  async result(given: unknown): Promise<unknown> {
-    this.runs++;
-    return given;
-  }
-
-  @Once({ key: () => 'stream', keep: () => true })
-  stream(): unknown {
-    return of(1, 2, ++this.runs);
-  }
-
-  @Once({ key: () => 'declined', keep: (end) => 'error' in end })
-  async declined(): Promise<void> {
-    throw Object.assign(new RangeError(`declined ${++this.runs}`), { card: '4242' });
-  }
-}
-
-describe.each(['memory', 'Redis'] as const)('What @Once() keeps of a method, with %s', (backend) => {
-  let app: INestApplicationContext & { close(): Promise<void> };
-  let forms: Forms;
-  beforeEach(async () => {
-    const imports = [SyncGuardModule.forRoot(await redisOf(backend))];
-    const module = await Test.createTestingModule({ imports, providers: [Forms] }).compile();
-    module.useLogger(false);
-    app = await module.init();
-    forms = app.get(Forms);
-  });
-  afterEach(() => app.close());
-
-  it.each<[string, unknown, unknown?]>([
-    ['undefined', undefined],
-    ['null', null],
-    ['a date', { at: new Date(1_773_480_413_589) }],
-    ['a date alone', new Date(0)],
-    ['bytes', Buffer.from([0, 255, 10])],
-    ['an array of bytes', { file: new Uint8Array([1, 2]) }, { file: Buffer.from([1, 2]) }],
-    ['a bigint', 2n ** 70n],
-    ['an instance of a class', new Receipt('7'), { id: '7', at: new Date(1_773_480_413_589) }],
-    ['a list with undefined in it', [1, undefined], [1, null]],
-  ])('%s', async (_, given, again = given) => {
-    expect(await forms.result(given)).toBe(given);
-    expect(await forms.result('not this')).toStrictEqual(again);
-    expect(forms.runs).toBe(1);
-  });
-
-  it.each<[string, unknown]>([
-    ['a Map', { map: new Map() }],
-    ['a Set', new Set([1])],
-    ['a stream', new ReadableStream()],
-  ])('nothing of %s: the call is done without a result', async (_, given) => {
-    expect(await forms.result(given)).toBe(given);
-    await expect(forms.result(1)).rejects.toMatchObject({ code: 'ResultNotKept' });
-    expect(forms.runs).toBe(1);
-  });
-
-  it('the last value of an Observable', async () => {
-    expect([await forms.stream(), await forms.stream()]).toStrictEqual([1, 1]);
-  });
-
-  it('name and message of an error that `keep` keeps', async () => {
-    await expect(forms.declined()).rejects.toMatchObject({ name: 'RangeError', card: '4242' });
-    const again = await forms.declined().catch((error: unknown) => error);
-    expect(again).toMatchObject({ name: 'RangeError', message: 'declined 1' });
-    expect(again).not.toHaveProperty('card');
-    expect(forms.runs).toBe(1);
   });
 });
 

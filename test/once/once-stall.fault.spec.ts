@@ -93,17 +93,6 @@ describe('OnceService in several processes', () => {
     expect(await service().run(() => 'third', { key: 'order' })).toMatchObject({ value: 'second' });
   });
 
-  it('one that goes on after the next has ended does not store its result over that', async () => {
-    const { first, second } = await overtaken();
-    second.order('leave');
-    await second.heard('out');
-    const kept = await record();
-    await isLost(first);
-    expect(await record()).toStrictEqual(kept);
-    const again = await service().run(() => 'third', { key: 'order' });
-    expect(again).toMatchObject({ value: 'second', attempt: 2, replayed: true });
-  });
-
   it('one that was killed is followed by the call that waits, as attempt 2', async () => {
     const [first, second] = [await start('first'), await start('second')];
     first.order('run');
@@ -113,19 +102,5 @@ describe('OnceService in several processes', () => {
     expect(await second.heard('in')).toMatchObject({ attempt: 2 });
     second.order('leave');
     expect(await second.heard('out')).toMatchObject({ value: 'second' });
-  });
-
-  it('one whose body is longer than its lease keeps its key', async () => {
-    const [first, second] = [await start('first'), await start('second')];
-    first.order('run');
-    await first.heard('in');
-    second.order('run');
-    const startMs = performance.now();
-    await eventually(() => expect(performance.now() - startMs).toBeGreaterThan(2_500));
-    first.order('leave');
-    expect(await first.heard('left')).toMatchObject({ isAborted: false });
-    expect(await first.heard('out')).toMatchObject({ value: 'first', attempt: 1 });
-    expect(await second.heard('out')).toMatchObject({ value: 'first', replayed: true });
-    expect(second.told.map(({ event }) => event)).toStrictEqual(['ready', 'out']);
   });
 });

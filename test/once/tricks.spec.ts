@@ -6,6 +6,7 @@ import {
   type CanActivate,
   Catch,
   Controller,
+  type DynamicModule,
   type ExceptionFilter,
   type ExecutionContext,
   type ArgumentsHost,
@@ -21,9 +22,11 @@ import {
   VersioningType,
 } from '@nestjs/common';
 import { APP_GUARD, HttpAdapterHost } from '@nestjs/core';
-import { Once, type OnceModuleOptions, onceKey, OnceService, SyncGuardModule } from 'nestjs-syncguard';
+import { Once, onceKey, OnceService, SyncGuardModule } from 'nestjs-syncguard';
+import { SyncGuardTesting, SyncGuardTestingModule } from 'nestjs-syncguard/testing';
 import { catchError, of, retry } from 'rxjs';
 import { eventually } from '../support/eventually.js';
+import { freshRedis } from '../support/redis.js';
 import { type HttpApp, listen } from '../support/adapters.js';
 
 @Injectable()
@@ -87,6 +90,12 @@ class Shop {
   @Post('pay')
   async pay(@Body() _body: unknown): Promise<object> {
     return { paid: await this.bank.charge() };
+  }
+
+  @Once()
+  @Post(['a', 'b'])
+  async either(): Promise<object> {
+    return { either: await this.bank.charge() };
   }
 
   @Once({ key: 'body.id' })
@@ -171,13 +180,13 @@ class Tenants {
   }
 }
 
-/** Twenty more tricks to read a stranger's answer, or to have a body run twice. */
-describe.each(['express', 'fastify'] as const)('more tricks against @Once() on %s', (adapter) => {
+/** Tricks to read a stranger's answer, or to have a body run twice. */
+describe.each(['express', 'fastify'] as const)('tricks against @Once() on %s', (adapter) => {
   let http: HttpApp;
   let bank: Bank;
-  const start = async (once: OnceModuleOptions = {}): Promise<void> => {
+  const start = async (root = SyncGuardModule.forRoot()): Promise<void> => {
     @Module({
-      imports: [SyncGuardModule.forRoot({ once })],
+      imports: [root],
       controllers: [Tenants, Shop],
       providers: [Bank, { provide: APP_GUARD, useClass: Login }],
     })
@@ -188,9 +197,9 @@ describe.each(['express', 'fastify'] as const)('more tricks against @Once() on %
     });
     bank = http.app.get(Bank);
   };
-  const restart = async (once: OnceModuleOptions): Promise<void> => {
+  const restart = async (root: DynamicModule): Promise<void> => {
     await http.app.close();
-    await start(once);
+    await start(root);
   };
   beforeEach(() => start());
   afterEach(async () => {
@@ -253,9 +262,9 @@ describe.each(['express', 'fastify'] as const)('more tricks against @Once() on %
     ['a list in a list', (id) => [[id]]],
     ['an object in a list', (id) => ['tenant', { id }]],
   ])('1: a `user` that makes the same of all callers (%s) is nobody', async (_, of) => {
-    await restart({
-      user: (context) => of(context.switchToHttp().getRequest<{ user: { id: string } }>().user.id) as string,
-    });
+    const user = (context: ExecutionContext): string =>
+      of(context.switchToHttp().getRequest<{ user: { id: string } }>().user.id) as string;
+    await restart(SyncGuardModule.forRoot({ once: { user } }));
     expect([await statusOf('/pay', 'k'), await statusOf('/pay', 'k', { user: 'bob' })]).toStrictEqual([
       500, 500,
     ]);
@@ -408,5 +417,124 @@ describe.each(['express', 'fastify'] as const)('more tricks against @Once() on %
     expect(statuses.filter((each) => each === '201').length).toBeGreaterThan(0);
     expect(statuses.every((each) => each === '201' || each === '409')).toBe(true);
     expect(bank.charges).toBe(1);
+  });
+
+  it('21: a key in quotes and the same bare are one key', async () => {
+    await send('/pay', 'k-1');
+    expect((await send('/pay', '"k-1"')).replayed).toBe(true);
+    expect((await send('/pay', '"k\\"1"')).replayed).toBe(false);
+    expect((await send('/pay', 'k"1')).replayed).toBe(true);
+  });
+
+  it.each(['"k', 'k k', '"k";a=1', '"k", "l"', '"a\\b"', 'k\u00e9', '""', 'x'.repeat(256)])(
+    '22: %j is no key',
+    async (key) => {
+      expect((await send('/pay', key)).status).toBe(400);
+      expect(bank.charges).toBe(0);
+    },
+  );
+
+  it('23: a key of 255 characters is whole, and case counts', async () => {
+    const long = 'x'.repeat(254);
+    await send('/pay', `${long}a`);
+    expect((await send('/pay', `${long}b`)).replayed).toBe(false);
+    expect((await send('/pay', `${long}A`)).replayed).toBe(false);
+  });
+
+  it('24: the header twice is refused', async () => {
+    const answer = await raw(
+      head('/pay', 'Host: x', 'Idempotency-Key: a', 'Idempotency-Key: b', 'Content-Length: 2'),
+      '{}',
+    );
+    expect(answer).toMatch(/^HTTP\/1.1 400/);
+    expect(bank.charges).toBe(0);
+  });
+
+  it('25: a caller and a key cannot be moved into each other', async () => {
+    await send('/pay', 'b"],["key","c', { user: 'a' });
+    for (const [user, key] of [
+      ['a"],["key","b', 'c'],
+      ['a","b', 'c'],
+    ] as const)
+      expect((await send('/pay', key, { user })).replayed).toBe(false);
+    expect(onceKey({ route: 'POST /pay', caller: ['a', 'b'], key: 'c' })).not.toBe(
+      onceKey({ route: 'POST /pay', caller: 'a,b', key: 'c' }),
+    );
+  });
+
+  it('26: a name twice counts as the handler sees it', async () => {
+    await send('/pay', 'k', { body: '{"a":1,"a":2}' });
+    expect((await send('/pay', 'k', { body: '{"a":2}' })).replayed).toBe(true);
+    expect((await send('/pay', 'k', { body: '{"a":1}' })).status).toBe(422);
+  });
+
+  it('27: HEAD does not stand for GET', async () => {
+    await send('/read?id=1', '', { method: 'GET' });
+    expect([404, 422]).toContain((await send('/read?id=1', '', { method: 'HEAD' })).status);
+    expect((await send('/read?id=1', '', { method: 'GET' })).replayed).toBe(true);
+    expect(bank.charges).toBe(1);
+  });
+
+  it('28: of several paths of one handler one runs', async () => {
+    await send('/a', 'k');
+    await send('/b', 'k');
+    expect((await send('/a', 'k')).replayed).toBe(true);
+    expect(bank.charges).toBe(1);
+  });
+
+  it('29: of requests in one write on one connection one runs', async () => {
+    const last = head('/pay', 'Host: x', 'Idempotency-Key: k', 'Content-Length: 2');
+    const one = `${last.replace('Connection: close\r\n', '')}\r\n\r\n{}`;
+    const answers = await raw(one + one + last, '{}');
+    expect(answers.match(/HTTP\/1.1 (201|409)/g)).toHaveLength(3);
+    expect(bank.charges).toBe(1);
+  });
+
+  it('30: Redis away at the end: the answer is given, and the retry never runs', async () => {
+    await restart(SyncGuardTestingModule.forRoot());
+    const testing = http.app.get(SyncGuardTesting);
+    bank.hold();
+    const first = send('/pay', 'k');
+    await eventually(() => expect(bank.charges).toBe(1));
+    testing.makeUnreachable();
+    bank.release();
+    expect(await first).toMatchObject({ status: 201, text: '{"paid":"charge 1"}' });
+    testing.restore();
+    await eventually(async () => expect((await send('/pay', 'k')).replayed).toBe(true));
+    expect(bank.charges).toBe(1);
+  });
+
+  it('31: a process that stood still past its lease answers 409, and not over the next one', async () => {
+    bank.hold();
+    const first = send('/pay', 'k');
+    await eventually(() => expect(bank.charges).toBe(1));
+    const key = onceKey({ route: 'POST /pay', caller: 'ann', key: 'k' });
+    await http.app.get(OnceService).forget(key, { force: true });
+    const { release } = bank;
+    bank.open = undefined;
+    const second = await send('/pay', 'k');
+    expect(second.text).toBe('{"paid":"charge 2"}');
+    release();
+    const late = await first;
+    expect([late.status, (JSON.parse(late.text) as { code: string }).code]).toStrictEqual([409, 'OnceLost']);
+    expect(await send('/pay', 'k')).toMatchObject({ replayed: true, text: second.text });
+  });
+
+  it('32: a record that somebody forged or moved to another key is no answer', async () => {
+    const redis = await freshRedis();
+    await restart(SyncGuardModule.forRoot({ redis: redis.url }));
+    const admin = redis.client();
+    await send('/pay', 'mine');
+    const [stored] = (await admin.keys('*once*')) as [string];
+    await send('/pay', 'other', { user: 'bob' });
+    const theirs = (await admin.keys('*once*')).find((name) => name !== stored)!;
+    await admin.copy(stored, theirs, 'REPLACE');
+    const moved = await send('/pay', 'other', { user: 'bob' });
+    expect([moved.status, moved.text.includes('charge 1')]).toStrictEqual([500, false]);
+    for (const forged of ['once1 done', 'x', 'once1 done n 1 1 1 1 1 run - value 99 -\nkey{}']) {
+      await admin.set(theirs, forged, 'PX', 60_000);
+      expect((await send('/pay', 'other', { user: 'bob' })).status).toBe(500);
+    }
+    expect(bank.charges).toBe(2);
   });
 });
