@@ -1,6 +1,5 @@
 import { Logger } from '@nestjs/common';
 import { Cluster } from 'ioredis';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.js';
@@ -84,18 +83,6 @@ describe('a reply that is lost after the script ran', () => {
     expect(await balanceOf(near)).toBe('0/60/40');
     await proxy.restore();
     await eventually(async () => expect(await balanceOf(near)).toBe('25/0/75'));
-  });
-
-  it('is asked for again by abort, and counts once', async () => {
-    await far.reserve({ scopes: ['user'], amount: 60, id: 'a' });
-    proxy.cutAfterRequest();
-    expect(await far.abort({ id: 'a' })).toEqual({
-      ok: true,
-      status: 'aborted',
-      released: 60,
-      replayed: true,
-    });
-    expect(await balanceOf(near)).toBe('0/0/100');
   });
 
   const operations: [string, (budgets: BudgetService) => Promise<{ ok: boolean }>, string][] = [
@@ -190,34 +177,6 @@ describe('a Redis that is away', () => {
     }
     client.disconnect?.();
   });
-
-  it('is waited for within the deadline when it stands still', async () => {
-    await using server = await startRedisServer();
-    const budgets = serviceOn(server.client(), LIFETIME, 100);
-    await budgets.balance({ scope: 'user' });
-    server.pause();
-    try {
-      await expect(budgets.reserve({ scopes: ['user'], amount: 1, id: 'x' })).rejects.toMatchObject({
-        code: 'NetworkTimeout',
-      });
-    } finally {
-      server.resume();
-    }
-  });
-
-  it('lets a caller give up', async () => {
-    const budgets = direct();
-    await expect(
-      budgets.reserve({ scopes: ['user'], amount: 1, signal: AbortSignal.abort('no more') }),
-    ).rejects.toMatchObject({ name: 'BudgetUnavailableError', code: 'Aborted', cause: 'no more' });
-  });
-
-  it('is served again after its scripts were flushed', async () => {
-    const budgets = direct();
-    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'a' });
-    await workerRedis().client().script('FLUSH');
-    expect(await budgets.finalize({ id: 'a' }, 1)).toMatchObject({ ok: true });
-  });
 });
 
 describe('a full server', () => {
@@ -253,16 +212,6 @@ describe('the keys of a root', () => {
     return Promise.all(keys.map((key) => redis.pttl(key)));
   };
 
-  it('are four, in one slot', async () => {
-    const budgets = direct();
-    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'a' });
-    await budgets.finalize({ id: 'a' }, 1);
-    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'b' });
-    const all = await workerRedis().client().keys('*');
-    expect(all.filter((key) => !key.includes(':id:')).sort()).toEqual([...keys].sort());
-    expect(all).toHaveLength(keys.length + 1);
-  });
-
   it('end together after the last window, and are moved forward only', async () => {
     workerRedis().clock.set(Date.parse('2027-01-01T00:10:00Z'));
     const budgets = direct(windowed);
@@ -286,14 +235,6 @@ describe('the keys of a root', () => {
     expect(await balanceOf(budgets)).toBe('0/0/100');
   });
 
-  it('keep their end when everything in one of them is settled', async () => {
-    const budgets = direct(windowed);
-    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'a' });
-    await budgets.finalize({ id: 'a' }, 1);
-    await budgets.reserve({ scopes: ['user'], amount: 1, id: 'b' });
-    for (const ttl of await ttls()) expect(ttl).toBeGreaterThan(0);
-  });
-
   it.each<[string, (budgets: BudgetService) => Promise<unknown>]>([
     ['a lifetime is counted', () => direct().charge({ scopes: ['user'], amount: 1, id: 'lifetime' })],
     [
@@ -306,20 +247,6 @@ describe('the keys of a root', () => {
     await operation(budgets);
     await budgets.reserve({ scopes: ['user'], amount: 1, id: 'b' });
     expect(await ttls()).toEqual([-1, -1, -1, -1]);
-  });
-
-  it.each(keys)('fail before anything is written when %s is of a foreign type', async (key) => {
-    const redis = workerRedis().client();
-    await redis.set(key, 'foreign');
-    const budgets = direct(windowed);
-    const calls = [
-      budgets.reserve({ scopes: ['user'], amount: 1, id: 'a' }),
-      budgets.charge({ scopes: ['user'], amount: 1, id: 'a' }),
-      budgets.credit({ scope: 'user', period: { windowMs: HOUR_MS }, amount: 1, id: 'k' }),
-    ];
-    for (const call of calls)
-      await expect(call).rejects.toMatchObject({ name: 'BudgetUnavailableError', code: 'InvalidArgument' });
-    expect(await redis.keys('*')).toEqual([key]);
   });
 
   it.each<[string, string, string]>([
@@ -577,36 +504,6 @@ describe('verify', () => {
     const { ok, problems } = await budgets.verify();
     expect(ok).toBe(false);
     expect(problems.map((problem) => problem.slice(0, 2)).sort()).toEqual(['I2', 'I3', 'I5']);
-  });
-});
-
-describe('the reaper', () => {
-  it('tells each expired hold once, in one process, and forgets it after retention', async () => {
-    const told: string[] = [];
-    const reaping = (): BudgetService =>
-      new BudgetService(
-        new RedisBudgetBackend(new ScriptRunner(workerRedis().client(), 5_000), {
-          keyPrefix: 'test',
-          retentionMs: 100,
-        }),
-        resolveBudgetDefaults({ limits: LIFETIME, retentionMs: 100, reaper: { everyMs: 100 } }),
-        { onExpired: (root, ids) => told.push(...ids.map((id) => `${root} ${id}`)) },
-      );
-    const services = [reaping(), reaping(), reaping()];
-    await Promise.all(
-      services.map((budgets, i) => budgets.reserve({ scopes: ['user'], amount: 1, id: `h${i}`, ttlMs: 50 })),
-    );
-    await eventually(() => expect(told.sort()).toEqual(['default h0', 'default h1', 'default h2']));
-    await eventually(async () =>
-      expect(
-        await workerRedis()
-          .client()
-          .hlen(keys[1] as string),
-      ).toBe(0),
-    );
-    await sleep(250);
-    expect(told).toHaveLength(3);
-    for (const budgets of services) await budgets.onModuleDestroy();
   });
 });
 

@@ -3,7 +3,6 @@ import { Body, Controller, type INestApplication, Injectable, Logger, Param, Pos
 import { Test } from '@nestjs/testing';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
-  BudgetConflictError,
   BudgetExceededError,
   type BudgetLimit,
   BudgetService,
@@ -42,31 +41,14 @@ class Llm {
     work: { tokens?: number; fail?: string } = {},
   ): Promise<Answer> {
     this.calls++;
-    await sleep(1);
     if (work.fail) throw new TypeError(work.fail);
     return { text: `for ${user}`, tokens: work.tokens ?? maxTokens };
-  }
-
-  @WithBudget({
-    scopes: () => ['org'],
-    estimate: () => 10,
-    onThrow: 'finalize-estimate',
-    root: (root: string) => root,
-  })
-  async paidAnyway(_root: string, fail: boolean): Promise<string> {
-    if (fail) throw new Error('too late');
-    return 'fine';
   }
 
   @WithBudget({ scopes: () => ['org'], estimate: () => 10, ttlMs: 600 })
   async slow(): Promise<string> {
     await sleep(1_500);
     return 'at last';
-  }
-
-  @WithBudget({ scopes: () => ['org'], estimate: () => 10, actual: () => Number.NaN })
-  async unpriced(): Promise<string> {
-    return 'done';
   }
 
   @WithBudget({ scopes: () => ['nobody'], estimate: () => 1 })
@@ -86,12 +68,6 @@ class AiController {
     @Body() body: { max: number; tokens?: number; fail?: string },
   ): Promise<Answer> {
     return this.llm.complete(user, body.max, body);
-  }
-
-  @Post()
-  @WithBudget({ scopes: () => ['org'], estimate: (body: { max: number }) => body.max })
-  async direct(@Body() body: { max: number }): Promise<object> {
-    return { max: body.max };
   }
 
   @Post('wrong/unlimited')
@@ -119,7 +95,6 @@ const spent = async (budgets: BudgetService, scope: string, root?: string): Prom
 describe.each(['express', 'fastify'] as const)('@WithBudget over HTTP on %s', (adapter) => {
   let app: INestApplication;
   let url: string;
-  let budgets: BudgetService;
 
   const post = async (path: string, body: object = {}) => {
     const response = await fetch(`${url}${path}`, {
@@ -142,55 +117,8 @@ describe.each(['express', 'fastify'] as const)('@WithBudget over HTTP on %s', (a
     const server = await freshRedis();
     server.clock.set(Date.parse('2027-01-31T23:59:00Z'));
     ({ app, url } = await listen(adapter, moduleWith(server.url)));
-    budgets = app.get(BudgetService);
   });
   afterEach(() => app.close());
-
-  it('lets a request through, and counts what it really cost', async () => {
-    expect(await post('/ai/ada', { max: 60, tokens: 25 })).toMatchObject({
-      status: 201,
-      body: { text: 'for ada', tokens: 25 },
-    });
-    expect(await spent(budgets, 'user:ada')).toBe('25/0');
-    expect(await spent(budgets, 'org')).toBe('25/0');
-  });
-
-  it('answers 429 with Retry-After where the window reopens, and says which limit', async () => {
-    await post('/ai/ada', { max: 90 });
-    const { status, retryAfter, body } = await post('/ai/ada', { max: 11 });
-    expect(status).toBe(429);
-    expect(Number(retryAfter)).toBeGreaterThan(50);
-    expect(Number(retryAfter)).toBeLessThanOrEqual(60);
-    expect(body).toMatchObject({
-      code: 'BudgetExceeded',
-      context: {
-        violations: [
-          {
-            scope: 'user',
-            period: { every: 'month' },
-            limit: 100,
-            available: 10,
-            requested: 11,
-            resetAtMs: Date.parse('2027-02-01T00:00:00Z'),
-          },
-        ],
-      },
-    });
-    workerRedis().clock.set(Date.parse('2027-02-01T00:00:00Z'));
-    expect((await post('/ai/ada', { max: 11 })).status).toBe(201);
-  });
-
-  it('answers 402 where waiting does not help', async () => {
-    await post('/ai/ada', { max: 90 });
-    const { status, retryAfter, body } = await post('/ai/bob', { max: 61 });
-    expect([status, retryAfter]).toEqual([402, null]);
-    expect(body).toMatchObject({
-      code: 'BudgetExceeded',
-      context: { violations: [{ scope: 'org', available: 60, resetAtMs: null }] },
-    });
-    expect(app.get(Llm).calls).toBe(1);
-    expect((await post('/ai/bob', { max: 101 })).status).toBe(402);
-  });
 
   it('answers 400 for a budget that is asked for wrongly', async () => {
     for (const path of ['/ai/wrong/unlimited', '/ai/wrong/negative'])
@@ -216,47 +144,6 @@ describe.each(['express', 'fastify'] as const)('@WithBudget over HTTP on %s', (a
     await workerRedis().client().set('syncguard/budget:{default}:b', 'foreign');
     expect(await post('/ai/ada', { max: 1 })).toMatchObject({ status: 500, retryAfter: null });
   });
-
-  it('gives the hold back when the method throws, whose error is answered', async () => {
-    app.useLogger(false);
-    expect((await post('/ai/ada', { max: 60, fail: 'broken' })).status).toBe(500);
-    expect(await spent(budgets, 'user:ada')).toBe('0/0');
-    expect((await budgets.list()).records).toMatchObject([{ state: 'aborted', amount: 60 }]);
-  });
-
-  it('runs a handler of a controller on a budget', async () => {
-    expect((await post('/ai', { max: 150 })).status).toBe(201);
-    expect((await post('/ai', { max: 1 })).status).toBe(402);
-  });
-
-  it('never overspends under concurrent requests', async () => {
-    const answers = await Promise.all(
-      Array.from({ length: 50 }, () => post('/ai/ada', { max: 7, tokens: 7 })),
-    );
-    expect(answers.filter(({ status }) => status === 201)).toHaveLength(14);
-    expect(answers.filter(({ status }) => status === 429)).toHaveLength(36);
-    expect(await spent(budgets, 'user:ada')).toBe('98/0');
-    expect(await budgets.verify()).toEqual({ ok: true, problems: [], quarantined: [] });
-  });
-});
-
-describe('@WithBudget when Redis is away', () => {
-  it.each(['express', 'fastify'] as const)(
-    'answers 503 on %s, and does not run the method',
-    async (adapter) => {
-      const { app, url } = await listen(adapter, moduleWith('redis://127.0.0.1:1'));
-      app.useLogger(false);
-      const response = await fetch(`${url}/ai`, {
-        method: 'POST',
-        body: '{"max":1}',
-        headers: { 'content-type': 'application/json' },
-      });
-      expect(response.status).toBe(503);
-      expect(response.headers.get('retry-after')).toBe('1');
-      expect(await response.json()).toMatchObject({ code: 'ServiceUnavailable' });
-      await app.close();
-    },
-  );
 });
 
 describe('@WithBudget in a provider', () => {
@@ -288,14 +175,6 @@ describe('@WithBudget in a provider', () => {
     expect(llm.calls).toBe(1);
   });
 
-  it('counts the estimate when it is told to, though the method threw', async () => {
-    await expect(llm.paidAnyway('acme', true)).rejects.toThrow('too late');
-    expect(await spent(budgets, 'org', 'acme')).toBe('10/0');
-    await llm.paidAnyway('acme', false);
-    expect(await spent(budgets, 'org', 'acme')).toBe('20/0');
-    expect(await spent(budgets, 'org')).toBe('0/0');
-  });
-
   it('keeps the hold of a slow method alive', async () => {
     const slow = llm.slow();
     await sleep(1_000);
@@ -304,21 +183,6 @@ describe('@WithBudget in a provider', () => {
     expect((await budgets.list()).records).toMatchObject([
       { state: 'finalized', late: false, committed: 10 },
     ]);
-  });
-
-  it('counts the estimate when nobody can say what it cost', async () => {
-    const logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
-    expect(await llm.unpriced()).toBe('done');
-    expect(logged.mock.calls.join()).toMatch(/could not be read/);
-    logged.mockRestore();
-    expect(await spent(budgets, 'org')).toBe('10/0');
-  });
-
-  it('does not run a body whose id was settled before', async () => {
-    const run = () => budgets.run(() => Promise.resolve('ran'), { scopes: ['org'], amount: 5, id: 'job 7' });
-    expect(await run()).toBe('ran');
-    await expect(run()).rejects.toThrow(BudgetConflictError);
-    expect(await spent(budgets, 'org')).toBe('5/0');
   });
 
   it('says so when its hold was settled by somebody else meanwhile', async () => {
@@ -341,9 +205,5 @@ describe('@WithBudget in a provider', () => {
     expect(() => WithBudget({ ...wrong, ttlMs: 0 })).toThrow(/ttlMs must be/);
     const decorate = WithBudget(wrong) as MethodDecorator;
     expect(() => decorate({}, 'stream', { value: function* () {} })).toThrow(/generator/);
-  });
-
-  it('does not run on an instance that Nest did not build', async () => {
-    await expect(new Llm().complete('ada', 1)).rejects.toThrow(/has no service/);
   });
 });

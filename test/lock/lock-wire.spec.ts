@@ -56,56 +56,6 @@ describe('the wire format of locks', () => {
       key,
     );
 
-  it('is three keys, as docs/wire-format.md names them', async () => {
-    const { lockId, fence, expiresAtMs } = await take('order:1');
-    expect((await client.keys('*')).sort()).toStrictEqual(
-      ['syncguard:order:1', `syncguard:id:${lockId}`, 'syncguard:fence:syncguard:order:1'].sort(),
-    );
-    expect(await client.get(`syncguard:id:${lockId}`)).toBe('syncguard:order:1');
-    const record = JSON.parse((await client.get('syncguard:order:1')) ?? '') as object;
-    expect(record).toStrictEqual({
-      lockId,
-      expiresAtMs,
-      acquiredAtMs: expiresAtMs - TTL_MS,
-      key: 'order:1',
-      fence,
-    });
-    expect(await client.get('syncguard:fence:syncguard:order:1')).toBe(String(Number(fence)));
-  });
-
-  it('gives record and index one TTL, and the fence counter none', async () => {
-    const lock = await take('order:1');
-    const ttls = async (): Promise<number[]> =>
-      Promise.all(['syncguard:order:1', `syncguard:id:${lock.lockId}`].map((key) => client.pexpiretime(key)));
-    // One script sets both, but Redis 7.0 reads its clock for each.
-    const expectTogether = (record = NaN, index = NaN): void =>
-      expect(Math.abs(record - index)).toBeLessThan(TTL_MS / 10);
-    const [record, index] = await ttls();
-    expectTogether(record, index);
-    await lock.extend(60_000);
-    const [longer, longerIndex] = await ttls();
-    expectTogether(longer, longerIndex);
-    expect(longer).toBeGreaterThan(record ?? 0);
-    expect(await client.ttl('syncguard:fence:syncguard:order:1')).toBe(-1);
-  });
-
-  it('leaves nothing but the fence counter after a release', async () => {
-    await (await take('order:1')).release();
-    expect(await client.keys('*')).toStrictEqual(['syncguard:fence:syncguard:order:1']);
-  });
-
-  it('a lock taken by another program blocks ours, and is seen', async () => {
-    await foreignAcquire('order:1');
-    expect((await backend.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(false);
-    expect(await backend.getByKeyRaw('order:1')).toMatchObject({ key: 'order:1', lockId: FOREIGN_ID });
-    expect(await backend.getByIdRaw(FOREIGN_ID)).toMatchObject({ key: 'order:1' });
-  });
-
-  it('ours blocks another program', async () => {
-    await take('order:1');
-    expect(await foreignAcquire('order:1')).toBe(0);
-  });
-
   it('ours is released by a script of another program', async () => {
     const { lockId } = await take('order:1');
     expect(await client.eval(FOREIGN_RELEASE, 1, `syncguard:id:${lockId}`, lockId)).toBe(1);
@@ -172,13 +122,6 @@ describe('the wire format of locks', () => {
       fence: '000000000000007',
     });
     expect((await backend.release({ lockId: FOREIGN_ID })).ok).toBe(true);
-  });
-
-  it('fences rise over the grants of both', async () => {
-    const ours = await take('order:1');
-    await ours.release();
-    const [, theirs] = (await foreignAcquire('order:1')) as [number, string];
-    expect(theirs > ours.fence).toBe(true);
   });
 
   it.each([
@@ -256,24 +199,6 @@ describe('the wire format of locks', () => {
         'app:syncguard:fence:syncguard:order:1',
       ]);
       expect(await client.pttl(`app:syncguard/released:${lockId}`)).toBeLessThanOrEqual(10_000);
-    });
-  });
-
-  describe('in the slotted layout', () => {
-    it('all keys of a lock share a tag, with which the lockId begins', async () => {
-      const slotted = createRedisBackend(client, { keyLayout: 'slotted' });
-      const { lockId } = granted(await slotted.acquire({ key: 'order:1', ttlMs: TTL_MS }));
-      const tag = lockId.slice(0, 3);
-      const names = await client.keys('*');
-      expect(names).toHaveLength(3);
-      for (const name of names) expect(name.startsWith(`syncguard:{${tag}}:`)).toBe(true);
-    });
-
-    it('the tag is that of the user, where the key has one', async () => {
-      const slotted = createRedisBackend(client, { keyLayout: 'slotted' });
-      const one = granted(await slotted.acquire({ key: '{user:1}:cart', ttlMs: TTL_MS }));
-      const two = granted(await slotted.acquire({ key: '{user:1}:mail', ttlMs: TTL_MS }));
-      expect(one.lockId.slice(0, 3)).toBe(two.lockId.slice(0, 3));
     });
   });
 
@@ -429,13 +354,6 @@ describe('the wire format of locks', () => {
     });
   });
 
-  it("a foreign defineCommand('acquireLock') changes nothing", async () => {
-    for (const name of ['acquireLock', 'lock-acquire', 'releaseLock'])
-      client.defineCommand(name, { numberOfKeys: 1, lua: 'return redis.call("FLUSHALL")' });
-    const lock = granted(await createRedisBackend(client).acquire({ key: 'order:1', ttlMs: TTL_MS }));
-    expect(await lock.release()).toStrictEqual({ ok: true });
-  });
-
   it('a client that has only eval is served by eval', async () => {
     const bare = {
       eval: (lua: string, keys: number, ...rest: (string | number | Buffer)[]) =>
@@ -459,12 +377,6 @@ describe('the wire format of locks', () => {
     const locks = Array.from({ length: 2 }, () => backend.acquire({ keys: ['a', 'b', 'c'], ttlMs: TTL_MS }));
     expect((await Promise.all(locks)).filter(({ ok }) => ok)).toHaveLength(1);
     expect(await Promise.all([running, waiting])).toStrictEqual([null, null]);
-  });
-
-  it('two databases of one server do not see each other', async () => {
-    await take('order:1');
-    const other = createRedisBackend(workerRedis().client({ db: 1 }));
-    expect((await other.acquire({ key: 'order:1', ttlMs: TTL_MS })).ok).toBe(true);
   });
 
   it.each([

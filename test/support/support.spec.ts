@@ -1,15 +1,11 @@
-import crypto from 'node:crypto';
 import { once } from 'node:events';
-import { existsSync } from 'node:fs';
-import { dirname } from 'node:path';
 import { connect, type Socket } from 'node:net';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Cluster, type Redis } from 'ioredis';
+import { type Redis } from 'ioredis';
 import { ensureTools } from './ensure-tools.js';
 import { eventually } from './eventually.js';
-import { startPostgres } from './postgres-server.js';
 import { startRedisServer } from './redis-server.js';
-import { closeClients, freshRedis, workerRedis } from './redis.js';
+import { freshRedis, workerRedis } from './redis.js';
 import { startTcpProxy } from './tcp-proxy.js';
 
 const HOUR_MS = 3_600_000;
@@ -37,25 +33,10 @@ const soFar = <T>(promise: Promise<T>): Promise<T | 'nothing'> =>
 const impatient = { retryStrategy: () => null, maxRetriesPerRequest: 0 };
 
 describe('ensureTools', () => {
-  it('is content where the tools are', () => {
-    expect(() => ensureTools()).not.toThrow();
-  });
-
   it('names what to install where it cannot install it', () => {
     const nothing = { PATH: '/nowhere' };
     expect(() => ensureTools(nothing)).toThrow(/redis-server >= 6.2, redis-sentinel >= 6.2, gcc/);
     expect(() => ensureTools(nothing)).toThrow(/apt-get install[^]*dnf install[^]*brew install redis/);
-  });
-});
-
-describe('a PostgreSQL of a test', () => {
-  it('answers, and leaves nothing behind', async () => {
-    const server = await startPostgres();
-    const { rows } = await server.pool().query<{ pid: number }>('SELECT pg_backend_pid() AS pid');
-    expect(isRunning(rows[0]?.pid as number)).toBe(true);
-    await server.stop();
-    expect(isRunning(rows[0]?.pid as number)).toBe(false);
-    expect(existsSync(server.folder)).toBe(false);
   });
 });
 
@@ -71,24 +52,6 @@ describe('the redis-server of a worker', () => {
 
     expect(await redis.client().dbsize()).toBe(0);
     expect(redis.clock.offsetMs).toBe(0);
-  });
-
-  it('closes all clients in one call, and can be used again', async () => {
-    const client = workerRedis().client();
-    await client.ping();
-    const ended = once(client, 'end');
-
-    closeClients();
-
-    await ended;
-    await freshRedis();
-    expect(await workerRedis().client().ping()).toBe('PONG');
-  });
-
-  it('has a server to itself', async () => {
-    const info = await workerRedis().client().info('server');
-    expect(info).toContain(`process_id:${workerRedis().pid}`);
-    expect(info).toContain(`tcp_port:${workerRedis().port}`);
   });
 });
 
@@ -113,15 +76,6 @@ describe('the clock of a server', () => {
     expectBetween((await time()) - before, -HOUR_MS, -HOUR_MS + 2000);
   });
 
-  it('can be put on an instant, from where it goes on', async () => {
-    const monthEnd = Date.parse('2028-02-29T23:59:58Z');
-
-    clock.set(monthEnd);
-
-    expectBetween(await timeMs(client), monthEnd, monthEnd + 2000);
-    expectBetween(clock.now(), monthEnd, monthEnd + 2000);
-  });
-
   it('stands still where it is held, and moves only when it is told to', async () => {
     const instant = Date.parse('2028-02-29T23:59:58.250Z');
     clock.hold(instant);
@@ -134,47 +88,9 @@ describe('the clock of a server', () => {
     clock.reset();
     expect(Math.abs((await timeMs(client)) - Date.now())).toBeLessThan(2000);
   });
-
-  it('keeps microseconds', async () => {
-    clock.advance(0.25);
-    expect(clock.offsetMs).toBe(0.25);
-    clock.reset();
-    expect(Math.abs((await timeMs(client)) - Date.now())).toBeLessThan(2000);
-  });
-
-  it('takes PTTL and expiry along', async () => {
-    await client.set('key', 'value', 'PX', HOUR_MS);
-
-    clock.advance(HOUR_MS / 2);
-    expectBetween(await client.pttl('key'), HOUR_MS / 2 - 1000, HOUR_MS / 2);
-    clock.advance(-HOUR_MS / 2);
-    expectBetween(await client.pttl('key'), HOUR_MS - 1000, HOUR_MS);
-    clock.advance(HOUR_MS - 1000);
-    expect(await client.get('key')).toBe('value');
-    clock.advance(1001); // Redis keeps a key in the millisecond in which its TTL ends.
-    expect(await client.get('key')).toBeNull();
-  });
-
-  it('lets keys expire by themselves, which nobody reads', async () => {
-    await client.set('key', 'value', 'PX', HOUR_MS);
-    clock.advance(HOUR_MS);
-    await eventually(async () => expect(await client.dbsize()).toBe(0));
-  });
 });
 
 describe('startRedisServer', () => {
-  it('starts a server that asks for a password, takes arguments, and leaves nothing', async () => {
-    const server = await startRedisServer({ password: 'secret', args: ['--maxmemory', '3mb'] });
-    expect(await server.client().config('GET', 'maxmemory')).toEqual(['maxmemory', '3145728']);
-    expect(server.url).toBe(`redis://:secret@127.0.0.1:${server.port}`);
-    await expect(server.client({ password: undefined, ...impatient }).ping()).rejects.toThrow('NOAUTH');
-
-    await server.stop();
-
-    expect(isRunning(server.pid)).toBe(false);
-    expect(existsSync(dirname(server.clock.file))).toBe(false);
-  });
-
   it('stands still, dies and comes back on its port, without its data', async () => {
     await using server = await startRedisServer();
     const client = server.client();
@@ -196,45 +112,10 @@ describe('startRedisServer', () => {
     expect(server.clock.offsetMs).toBe(HOUR_MS);
   });
 
-  it('stops a server that stands still', async () => {
-    const server = await startRedisServer();
-    server.pause();
-    await server.stop();
-    expect(isRunning(server.pid)).toBe(false);
-  });
-
-  it('starts a Cluster of one node, and restarts it', async () => {
-    await using server = await startRedisServer({ cluster: true });
-    const cluster = server.track(new Cluster([{ host: server.host, port: server.port }]));
-    expect(await cluster.set('key', 'value')).toBe('OK');
-    await expect(server.client().mget('a', 'b')).rejects.toThrow('CROSSSLOT');
-    expect(server.clock.offsetMs).toBe(0);
-
-    await server.restart();
-    expect(await server.client().set('key', 'value')).toBe('OK');
-  });
-
-  it('starts a Sentinel', async () => {
-    await using server = await startRedisServer({
-      config: 'sentinel resolve-hostnames no',
-      args: ['--sentinel'],
-    });
-    expect(await server.client().call('SENTINEL', 'MASTERS')).toEqual([]);
-  });
-
   it('shows what the server said when it does not start', async () => {
     await expect(startRedisServer({ args: ['--no-such-option', '1'] })).rejects.toThrow(
       /did not start on port \d+:[^]*no-such-option/,
     );
-  });
-
-  it('takes another port when the first one is taken', async () => {
-    await using first = await startRedisServer();
-    const ports = [first.port, first.port + 1];
-    const random = jest.spyOn(crypto, 'randomInt').mockImplementation(() => ports.shift());
-    await using second = await startRedisServer();
-    random.mockRestore();
-    expect(second.port).toBe(first.port + 1);
   });
 });
 
@@ -297,16 +178,6 @@ describe('startTcpProxy', () => {
     await expect(reply).rejects.toThrow('Connection is closed');
   });
 
-  it('delivers what was held up', async () => {
-    await using proxy = await startTcpProxy(workerRedis().port);
-    const client = await connectThrough(proxy);
-    proxy.halfOpen();
-    const replies = Promise.all([client.incr('n'), client.incr('n')]);
-    expect(await soFar(replies)).toBe('nothing');
-    await proxy.restore();
-    expect(await replies).toEqual([1, 2]);
-  });
-
   it('hands on byte by byte', async () => {
     await using proxy = await startTcpProxy(workerRedis().port);
     const client = await connectThrough(proxy);
@@ -336,16 +207,6 @@ describe('startTcpProxy', () => {
     await proxy.restore();
     expect(proxy.url).toBe(url);
     expect(await (await connectThrough(proxy)).ping()).toBe('PONG');
-  });
-
-  it('tells the client when the server is gone', async () => {
-    await using server = await startRedisServer();
-    await using proxy = await startTcpProxy(server.port);
-    const client = await connectThrough(proxy);
-    const closed = once(client, 'close');
-    await server.kill();
-    await closed;
-    await proxy.stop(); // and a second time at the end of the block
   });
 });
 

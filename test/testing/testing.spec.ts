@@ -1,5 +1,5 @@
 import 'reflect-metadata';
-import { Controller, Injectable, Module, Post, type Type } from '@nestjs/common';
+import { Controller, Injectable, Post, type Type } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
@@ -41,7 +41,6 @@ import { MemoryLockBackend } from '../../lib/lock/memory/lock.memory-backend.js'
 import { MemorySecretBackend } from '../../lib/secret/memory/secret.memory-backend.js';
 import { SyncGuardError } from '../../lib/core/errors.js';
 import { Switches } from '../../lib/testing/switches.js';
-import { listen } from '../support/adapters.js';
 import { eventually } from '../support/eventually.js';
 import { stopwatch } from '../support/stopwatch.js';
 
@@ -158,24 +157,6 @@ describe('SyncGuardTestingModule', () => {
     ['a malformed one', { lock: { ttlMs: 0 } }, /lock.ttlMs must be/],
   ])('refuses %s', (_, options, message) => {
     expect(() => SyncGuardTestingModule.forRoot(options)).toThrow(message);
-  });
-
-  it('is global unless told otherwise', async () => {
-    @Injectable()
-    class Job {
-      @WithLock('job')
-      async run(): Promise<string> {
-        return 'ran';
-      }
-    }
-    @Module({ providers: [Job] })
-    class Feature {}
-
-    await using app = await start({}, [Feature]);
-    expect(await app.module.get(Job, { strict: false }).run()).toBe('ran');
-    await expect(start({ isGlobal: false }, [Feature])).rejects.toThrow(
-      /is SyncGuardModule.forRoot\(\) imported/,
-    );
   });
 
   it('does not stand beside SyncGuardModule: the app would have two sets of locks', async () => {
@@ -457,49 +438,6 @@ describe('makeUnreachable()', () => {
     await eventually(async () => expect(await app.locks.isLocked({ key: 'a' })).toBe(false));
   });
 
-  describe('leaves limits to their onError', () => {
-    const policy = { name: 'api', limit: 2, windowMs: minutes(1) };
-
-    it.each([
-      ['closed', { code: 'ServiceUnavailable', context: { retryAfter: 1 } }],
-      ['memory', { allowed: true, shortCount: 1, degraded: true }],
-      ['open', { allowed: true, shortCount: 0, degraded: true }],
-    ] as const)('%s', async (onError, expected) => {
-      await using app = await start();
-      await app.limiter.check('ann', { ...policy, onError });
-      app.testing.makeUnreachable();
-      const decision = app.limiter.check('ann', { ...policy, onError });
-      expect(await decision.catch((fault: unknown) => fault)).toMatchObject(expected);
-      app.testing.restore();
-      expect(await app.limiter.check('ann', { ...policy, onError })).toMatchObject({
-        allowed: true,
-        shortCount: 2,
-      });
-    });
-
-    it('which ends with restore() at once, however many calls have failed', async () => {
-      await using app = await start();
-      app.testing.makeUnreachable();
-      for (let call = 0; call < 12; call++)
-        await expect(app.limiter.check('ann', { ...policy, onError: 'closed' })).rejects.toBeInstanceOf(
-          LimitError,
-        );
-      app.testing.restore();
-      const decision = await app.limiter.check('ann', { ...policy, onError: 'closed' });
-      expect(decision).toMatchObject({ allowed: true, shortCount: 1 });
-      expect(decision).not.toHaveProperty('degraded');
-    });
-
-    it('whose memory goes by the same clock', async () => {
-      await using app = await start();
-      app.testing.makeUnreachable();
-      for (let call = 0; call < 2; call++) await app.limiter.check('ann', policy);
-      expect(await app.limiter.check('ann', policy)).toMatchObject({ allowed: false, retryAfterSecs: 60 });
-      app.clock.advance(minutes(1));
-      expect(await app.limiter.check('ann', policy)).toMatchObject({ allowed: true, shortCount: 1 });
-    });
-  });
-
   it('takes health down', async () => {
     await using app = await start();
     const health = app.module.get(SyncGuardHealthIndicator);
@@ -514,50 +452,6 @@ describe('makeUnreachable()', () => {
     });
     app.testing.restore();
     expect(await health.isHealthy()).toMatchObject({ syncguard: { status: 'up' } });
-  });
-
-  it('over HTTP is a 503, and contention a 423 with Retry-After', async () => {
-    @Controller()
-    class ShopController {
-      @Post('pay')
-      @WithLock('pay', { timeoutMs: 0, ttlMs: seconds(20) })
-      async pay(): Promise<string> {
-        return 'paid';
-      }
-
-      @Post('ask')
-      @WithBudget({ scopes: () => ['user:ann'], estimate: () => 10 })
-      async ask(): Promise<string> {
-        return 'answer';
-      }
-
-      @Post('login')
-      @RateLimit({ limit: 5, windowMs: 1_000, onError: 'closed' })
-      login(): string {
-        return 'in';
-      }
-    }
-    const { app, url } = await listen('express', {
-      imports: [SyncGuardTestingModule.forRoot({ budget: { limits: LIMITS } })],
-      controllers: [ShopController],
-    });
-    const post = (path: string) => fetch(`${url}/${path}`, { method: 'POST' });
-    const statuses = () =>
-      Promise.all(['pay', 'ask', 'login'].map(async (path) => (await post(path)).status));
-    const testing = app.get(SyncGuardTesting);
-    try {
-      expect(await statuses()).toEqual([201, 201, 201]);
-      testing.makeUnreachable();
-      expect(await statuses()).toEqual([503, 503, 503]);
-      testing.restore();
-      testing.contend('pay');
-      const contended = await post('pay');
-      expect([contended.status, contended.headers.get('retry-after')]).toEqual([423, '20']);
-      testing.restore();
-      expect(await statuses()).toEqual([201, 201, 201]);
-    } finally {
-      await app.close();
-    }
   });
 });
 
