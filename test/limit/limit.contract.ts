@@ -81,11 +81,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         ]);
       });
 
-      it('let `limit` attempts in, and deny the next', async () => {
-        const policy = { name: 'otp', temp: { windowMs: minutes(1), limit: 2, blockMs: minutes(1) } };
-        expect((await attempts(3, policy)).map(({ allowed }) => allowed)).toEqual([true, true, false]);
-      });
-
       it('block for the whole time, however short the window is', async () => {
         const policy = { name: 'short', temp: { windowMs: seconds(1), threshold: 2, blockMs: minutes(5) } };
         await attempts(2, policy);
@@ -110,55 +105,12 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await attempt()).toMatchObject({ allowed: true });
       });
 
-      it('start the short window afresh after its block, and keep the history of the long one', async () => {
-        await attempts(5);
-        advance(minutes(1));
-        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 6 });
-      });
-
-      it('block for long who keeps coming back after short blocks', async () => {
-        await attempts(5);
-        advance(minutes(1));
-        await attempts(5);
-        advance(minutes(1));
-        expect(await attempts(2)).toMatchObject([
-          { allowed: true, shortCount: 1, longCount: 11 },
-          { allowed: false, scope: 'long', retryAfterSecs: 600, shortCount: 2, longCount: 12 },
-        ]);
-      });
-
-      it('decide by the long tier where both are full, and let in after it', async () => {
-        // A block that is shorter than the window whose attempts set it: they have been served by it.
-        const policy = {
-          name: 'both',
-          temp: { windowMs: hours(1), threshold: 3, blockMs: seconds(1) },
-          long: { windowMs: hours(2), threshold: 3, blockMs: minutes(1) },
-        };
-        expect((await attempts(3, policy))[2]).toMatchObject({
-          allowed: false,
-          scope: 'long',
-          retryAfterSecs: 60,
-        });
-        advance(minutes(1));
-        expect(await attempt(policy)).toMatchObject({ allowed: true, shortCount: 1, longCount: 1 });
-      });
-
       it('count attempts of one instant each', async () => {
         const policy = { name: 'burst', temp: { windowMs: seconds(1), threshold: 101, blockMs: minutes(1) } };
         const decisions = await Promise.all(
           Array.from({ length: 2_000 }, () => limiter.check('ann', policy)),
         );
         expect(decisions.filter(({ allowed }) => allowed)).toHaveLength(100);
-      });
-
-      it('tell nobody to wait for longer than the window when the clock steps back by an hour', async () => {
-        const policy = { name: 'short', limit: 2, windowMs: seconds(2) };
-        await attempts(2, policy);
-        advance(-hours(1));
-        expect(await attempt(policy)).toMatchObject({ allowed: false, retryAfterSecs: 2 });
-        expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: false, retryAfterSecs: 2 });
-        await limiter.forgive('ann', policy);
-        expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: true, resetMs: seconds(2) });
       });
 
       it('last up to a year, windows and blocks', async () => {
@@ -182,77 +134,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
           advance(days(300));
           expect(await attempt(window, 'cid')).toMatchObject({ allowed: false, retryAfterSecs: 66 * 86_400 });
         }
-      });
-
-      it.each([
-        ['a limit of 0', 0, false],
-        ['an unlimited one', 'unlimited', true],
-        ['a cost of 0', 5, true],
-      ] as const)('%s counts nothing and writes nothing, unless blocked', async (_, limit, allowed) => {
-        for (const options of [
-          { limit: () => 1, windowMs: seconds(10) },
-          { limit: () => 1, windowMs: seconds(10), algorithm: 'fixed-window' },
-          { limit: () => 1, windowMs: seconds(10), blockMs: minutes(1) },
-          { limit: () => 1, windowMs: seconds(10), count: 'failure' },
-        ] as const) {
-          const policy = withLimit(resolvePolicy({ name: JSON.stringify(options), ...options }), limit);
-          const check = { policy, identity: `${policy.name}\0ann`, cost: 0 };
-          const ask = () => harness.backend.check([check], createCallId());
-          for (let i = 0; i < 3; i++)
-            expect(await ask()).toEqual([
-              allowed
-                ? { status: 'allowed', shortCount: 0, longCount: 0, resetMs: 0 }
-                : {
-                    ...{ status: 'denied', scope: 'temp', reason: 'temp', retryAfterMs: seconds(10) },
-                    ...{ shortCount: 0, longCount: 0, blocked: false },
-                  },
-            ]);
-          await harness.backend.block(check, minutes(5), 'fraud');
-          expect(await ask()).toMatchObject([
-            { status: 'denied', scope: 'manual', retryAfterMs: minutes(5) },
-          ]);
-          await harness.backend.unblock(check);
-          expect(await ask()).toMatchObject([{ status: allowed ? 'allowed' : 'denied' }]);
-        }
-      });
-
-      it('what is not counted stands beside what is: a denial spends nothing', async () => {
-        const plain = resolvePolicy({ name: 'plain', limit: 2, windowMs: seconds(10) });
-        const none = withLimit(resolvePolicy({ name: 'none', limit: () => 0, windowMs: seconds(10) }), 0);
-        const all = withLimit(
-          resolvePolicy({ name: 'all', limit: () => 0, windowMs: seconds(10) }),
-          Infinity,
-        );
-        const at = (policy: typeof plain) => ({
-          policy,
-          identity: `${policy.name}\0ann`,
-          cost: policy === plain ? 1 : 0,
-        });
-        const check = (...policies: (typeof plain)[]) =>
-          harness.backend.check(policies.map(at), createCallId());
-        expect(await check(none, plain)).toMatchObject([{ status: 'denied' }, { shortCount: 0 }]);
-        for (const shortCount of [1, 2])
-          expect(await check(all, plain)).toMatchObject([
-            { status: 'allowed' },
-            { status: 'allowed', shortCount },
-          ]);
-        expect(await check(plain, all)).toMatchObject([{ status: 'denied' }, { status: 'allowed' }]);
-      });
-
-      it('slide: an attempt counts until it is exactly as old as the window', async () => {
-        await attempts(1);
-        advance(minutes(1) - 1);
-        expect(await attempt()).toMatchObject({ shortCount: 2, longCount: 2 });
-        advance(1);
-        expect(await attempt()).toMatchObject({ shortCount: 2, longCount: 3 });
-      });
-
-      it('lose nothing when the clock steps back', async () => {
-        await attempts(3);
-        advance(-seconds(30));
-        expect(await attempts(2)).toMatchObject([{ shortCount: 4 }, { allowed: false, shortCount: 5 }]);
-        advance(minutes(1));
-        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 6 });
       });
 
       it.each([
@@ -284,18 +165,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await ask()).toMatchObject({ status: 'allowed', shortCount: 0, longCount: 5 });
       });
 
-      it('keep the windows apart that a block has served, after the clock stepped back behind it', async () => {
-        await attempts(5);
-        await limiter.unblock('ann', LOGIN);
-        await attempts(2);
-        advance(-hours(1));
-        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 3, longCount: 8 });
-        advance(minutes(1));
-        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 9 });
-        advance(minutes(9));
-        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 2 });
-      });
-
       it('keep a block until the clock that stepped back has come to its end, and say so', async () => {
         await attempts(5);
         await limiter.block('bob', LOGIN, minutes(2));
@@ -311,13 +180,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         advance(-hours(1));
         await limiter.unblock('bob', LOGIN);
         expect(await attempt(LOGIN, 'bob')).toMatchObject({ allowed: true, shortCount: 1 });
-      });
-
-      it('count what comes after a block was lifted, though the clock stepped back behind it', async () => {
-        await attempts(5);
-        advance(-seconds(5));
-        await limiter.unblock('ann', LOGIN);
-        expect((await attempts(5)).map(({ allowed }) => allowed)).toEqual([true, true, true, true, false]);
       });
     });
 
@@ -428,50 +290,7 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
       });
     });
 
-    describe('a limit without a block', () => {
-      it('does not count what it denies', async () => {
-        await attempts(3, API);
-        await attempts(10, API);
-        advance(seconds(10));
-        expect(await attempt(API)).toMatchObject({ allowed: true, shortCount: 1 });
-      });
-
-      it('says when the oldest attempt leaves, and lets in who waits exactly that long', async () => {
-        await attempt(API);
-        advance(seconds(4));
-        await attempts(2, API);
-        advance(500);
-        expect(await attempt(API)).toEqual({
-          ...DENIED,
-          retryAfterSecs: 6,
-          retryAfterMs: 5_500,
-          shortCount: 3,
-          longCount: 3,
-        });
-        advance(seconds(6));
-        expect(await attempts(2, API)).toMatchObject([
-          { allowed: true, shortCount: 3, remaining: 0 },
-          { allowed: false },
-        ]);
-      });
-
-      it('waits until a dear call fits', async () => {
-        const policy = { name: 'rows', limit: 10, windowMs: seconds(10) };
-        for (let i = 0; i < 5; i++) {
-          await limiter.check('ann', policy, { cost: 2 });
-          advance(seconds(1));
-        }
-        expect(await limiter.check('ann', policy, { cost: 5 })).toMatchObject({
-          allowed: false,
-          retryAfterSecs: 7,
-        });
-        advance(seconds(7));
-        expect(await limiter.check('ann', policy, { cost: 5 })).toMatchObject({
-          allowed: true,
-          shortCount: 9,
-        });
-      });
-    });
+    describe('a limit without a block', () => {});
 
     describe('a fixed window', () => {
       const check = { policy: resolvePolicy(BULK), identity: 'bulk\0ann', cost: 1 };
@@ -491,25 +310,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
           { allowed: true, shortCount: 3, longCount: 3, remaining: 0, resetMs: seconds(6) },
           { ...DENIED, retryAfterSecs: 6, retryAfterMs: seconds(6), shortCount: 3, longCount: 3 },
         ]);
-      });
-
-      it('is over exactly at its end: a call then starts the next', async () => {
-        await attempts(3, BULK);
-        advance(seconds(10) - 1);
-        expect(await attempt(BULK)).toMatchObject({ allowed: false, retryAfterSecs: 1 });
-        advance(1);
-        expect(await attempt(BULK)).toMatchObject({ allowed: true, shortCount: 1, resetMs: seconds(10) });
-      });
-
-      it('lets twice the limit through around its end, where a log does not', async () => {
-        for (const policy of [BULK, API]) {
-          await attempt(policy);
-          advance(seconds(10) - 1);
-          await attempts(2, policy);
-          advance(1);
-          const { length } = (await attempts(3, policy)).filter(({ allowed }) => allowed);
-          expect([policy.name, length]).toEqual([policy.name, policy === BULK ? 3 : 1]);
-        }
       });
 
       it('counts up to the limit of 2,000 calls at once, and never past it', async () => {
@@ -586,114 +386,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         for (let i = 0; i < 3; i++)
           expect(await limiter.check('ann', [blocking, full])).toMatchObject({ allowed: false });
         expect(await limiter.check('ann', blocking)).toMatchObject({ allowed: true, shortCount: 1 });
-      });
-
-      it('loses nothing when the clock steps back', async () => {
-        await attempts(2, BULK);
-        advance(-seconds(5));
-        expect(await attempts(2, BULK)).toMatchObject([
-          { allowed: true, shortCount: 3 },
-          { allowed: false, retryAfterSecs: 10 },
-        ]);
-      });
-
-      it('tells nobody to wait for longer than the window when the clock steps back by an hour', async () => {
-        const policy = { ...BULK, windowMs: seconds(2) };
-        await attempts(3, policy);
-        advance(-hours(1));
-        expect(await attempt(policy)).toMatchObject({ allowed: false, retryAfterSecs: 2 });
-        expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: false, retryAfterSecs: 2 });
-        await limiter.forgive('ann', policy, 2);
-        expect(await limiter.peek('ann', policy)).toMatchObject({ allowed: true, resetMs: seconds(2) });
-        expect(await attempt(policy)).toMatchObject({ allowed: true, resetMs: seconds(2) });
-      });
-
-      it('is looked at by peek, which counts nothing and starts nothing', async () => {
-        expect(await limiter.peek('ann', BULK)).toMatchObject({ shortCount: 0, remaining: 3, resetMs: 0 });
-        advance(seconds(3));
-        await attempt(BULK);
-        advance(seconds(2));
-        for (let i = 0; i < 5; i++)
-          expect(await limiter.peek('ann', BULK)).toMatchObject({ shortCount: 1, resetMs: seconds(8) });
-        await attempts(2, BULK);
-        expect(await limiter.peek('ann', BULK)).toMatchObject({ allowed: false, retryAfterSecs: 8 });
-        advance(seconds(8));
-        expect(await limiter.peek('ann', BULK)).toMatchObject({ allowed: true, shortCount: 0, resetMs: 0 });
-      });
-
-      it('is given back in part by forgive, and goes on to its end', async () => {
-        await attempts(3, BULK);
-        advance(seconds(4));
-        await limiter.forgive('ann', BULK, 2);
-        expect(await attempt(BULK)).toMatchObject({ allowed: true, shortCount: 2, resetMs: seconds(6) });
-        await limiter.forgive('ann', BULK, 2 ** 31 - 1);
-        expect(await limiter.peek('ann', BULK)).toMatchObject({ shortCount: 0, resetMs: 0 });
-        expect(await attempt(BULK)).toMatchObject({ shortCount: 1, resetMs: seconds(6) });
-      });
-
-      it('is forgotten by reset', async () => {
-        await attempts(3, BULK);
-        advance(seconds(4));
-        await limiter.reset('ann', BULK);
-        expect(await attempt(BULK)).toMatchObject({ allowed: true, shortCount: 1, resetMs: seconds(10) });
-      });
-
-      it('is behind a block by hand, which counts nothing and clears nothing', async () => {
-        await attempts(2, BULK);
-        await limiter.block('ann', BULK, seconds(5), 'spam');
-        for (const decision of [await attempt(BULK), await limiter.peek('ann', BULK)])
-          expect(decision).toMatchObject({
-            allowed: false,
-            scope: 'manual',
-            reason: 'spam',
-            retryAfterSecs: 5,
-          });
-        advance(seconds(5));
-        expect(await attempt(BULK)).toMatchObject({ allowed: true, shortCount: 3 });
-        await limiter.block('ann', BULK, hours(1));
-        await limiter.unblock('ann', BULK);
-        expect(await attempt(BULK)).toMatchObject({ allowed: false, scope: 'temp', retryAfterSecs: 5 });
-      });
-
-      it('does not count a call again that is sent again', async () => {
-        const callId = createCallId();
-        for (let i = 0; i < 5; i++)
-          expect(await harness.backend.check([check], callId)).toMatchObject([
-            { status: 'allowed', shortCount: 1 },
-          ]);
-        const last = createCallId();
-        await harness.backend.check([{ ...check, cost: 2 }], last);
-        expect(await harness.backend.check([{ ...check, cost: 2 }], last)).toMatchObject([
-          { status: 'allowed', shortCount: 3 },
-        ]);
-      });
-
-      it('takes back once, however often that is sent', async () => {
-        await attempt(BULK);
-        const callId = createCallId();
-        await harness.backend.check([{ ...check, cost: 2 }], callId);
-        for (let i = 0; i < 3; i++) await harness.backend.withdraw({ ...check, cost: 2 }, callId, false);
-        expect(await counted()).toBe(1);
-        await attempts(2, BULK);
-        const forgiveId = createCallId();
-        for (let i = 0; i < 3; i++) await harness.backend.forgive(check, 1, forgiveId);
-        expect(await counted()).toBe(2);
-      });
-
-      it('and sliding logs are counted at once: what one denies does not spend the others', async () => {
-        const limits = [BULK, { ...API, limit: 2 }, { ...BULK, name: 'wide', limit: 50_000 }] as const;
-        expect(await limiter.check('ann', limits)).toMatchObject({ allowed: true });
-        expect(await limiter.check('ann', limits)).toMatchObject({ allowed: true, remaining: 0 });
-        for (let i = 0; i < 5; i++)
-          expect(await limiter.check('ann', limits)).toMatchObject({ allowed: false });
-        for (const policy of limits)
-          expect(await limiter.peek('ann', policy)).toMatchObject({ shortCount: 2 });
-        await attempts(1, BULK);
-        advance(seconds(1));
-        await limiter.forgive('ann', limits[1], 1);
-        expect(await limiter.check('ann', limits)).toMatchObject({ allowed: false, retryAfterSecs: 9 });
-        expect(await limiter.peek('ann', limits[1])).toMatchObject({ shortCount: 1 });
-        expect(await limiter.peek('ann', limits[2])).toMatchObject({ shortCount: 2 });
       });
 
       it('starts afresh where the limiter had another algorithm before', async () => {
@@ -806,21 +498,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
     });
 
     describe('peek', () => {
-      it('says what stands without counting', async () => {
-        await attempts(2);
-        advance(seconds(20));
-        for (let i = 0; i < 10; i++)
-          expect(await limiter.peek('ann', LOGIN)).toEqual({
-            allowed: true,
-            shortCount: 2,
-            longCount: 2,
-            remaining: 2,
-            resetMs: seconds(40),
-            known: true,
-          });
-        expect(await limiter.peek('bob', LOGIN)).toMatchObject({ shortCount: 0, remaining: 4, resetMs: 0 });
-      });
-
       it('decides as about a call of the given cost, or of that of the policy', async () => {
         for (const policy of [API, BULK, { ...API, name: 'failed', count: 'failure' as const }]) {
           await limiter.check('ann', policy, { cost: 2 });
@@ -857,22 +534,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await known('bob', [LOGIN, API])).toBe(true);
         advance(hours(25));
         expect(await known('bob', LOGIN)).toBe(false);
-      });
-
-      it('sees blocks, and limits that are used up', async () => {
-        await attempts(5);
-        await attempts(3, API);
-        advance(seconds(4));
-        expect(await limiter.peek('ann', LOGIN)).toMatchObject({
-          allowed: false,
-          scope: 'temp',
-          retryAfterSecs: 56,
-        });
-        expect(await limiter.peek('ann', API)).toMatchObject({
-          allowed: false,
-          retryAfterSecs: 6,
-          shortCount: 3,
-        });
       });
     });
 
@@ -1004,55 +665,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
     });
 
     describe('by hand', () => {
-      it('reset forgets attempts, block and strikes', async () => {
-        const policy = { ...LOGIN, escalation: { factor: 2, maxBlockMs: hours(1), strikeTtlMs: days(1) } };
-        await attempts(5, policy);
-        await limiter.reset('ann', policy);
-        expect(await attempts(5, policy)).toMatchObject([
-          { shortCount: 1, longCount: 1 },
-          {},
-          {},
-          {},
-          { retryAfterSecs: 60 },
-        ]);
-      });
-
-      it('unblock ends a block, and the window that set it begins afresh', async () => {
-        await attempts(5);
-        await limiter.unblock('ann', LOGIN);
-        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 1, longCount: 6 });
-      });
-
-      it('block denies with its reason, and clears nothing', async () => {
-        await attempts(2);
-        await limiter.block('ann', LOGIN, hours(1), 'chargeback; see ticket #7 — "ünïcode" %20');
-        expect(await attempt()).toMatchObject({
-          allowed: false,
-          scope: 'manual',
-          reason: 'chargeback; see ticket #7 — "ünïcode" %20',
-          retryAfterSecs: 3_600,
-        });
-        await limiter.unblock('ann', LOGIN);
-        expect(await attempt()).toMatchObject({ allowed: true, shortCount: 3 });
-      });
-
-      it('block takes the place of a block that is there', async () => {
-        await attempts(5);
-        await limiter.block('ann', LOGIN, hours(1));
-        expect(await attempt()).toMatchObject({ scope: 'manual', reason: 'manual', retryAfterSecs: 3_600 });
-      });
-
-      it('forgive takes the newest attempts back, and no block', async () => {
-        await attempts(4);
-        await limiter.forgive('ann', LOGIN, 3);
-        expect(await attempt()).toMatchObject({ shortCount: 2 });
-        await limiter.forgive('ann', LOGIN, 100);
-        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 0 });
-        await attempts(5);
-        await limiter.forgive('ann', LOGIN, 5);
-        expect(await attempt()).toMatchObject({ allowed: false });
-      });
-
       it('reset, unblock and forgive say what they have found', async () => {
         const change = {
           reset: (key = 'ann', policy: PolicyRef = LOGIN) => limiter.reset(key, policy),
@@ -1146,17 +758,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         { name: 'hour', temp: { windowMs: hours(1), threshold: 6, blockMs: hours(1) } },
       ];
 
-      it('is counted at once: what one denies does not spend the others', async () => {
-        for (let i = 0; i < 3; i++)
-          expect(await limiter.check('ann', limits)).toMatchObject({ allowed: true, shortCount: i + 1 });
-        for (let i = 0; i < 10; i++)
-          expect(await limiter.check('ann', limits)).toMatchObject({ allowed: false });
-        expect(await limiter.peek('ann', limits[1] as LimitPolicy)).toMatchObject({
-          allowed: true,
-          shortCount: 3,
-        });
-      });
-
       it('sets the block of the limit that denies, and answers with the longest wait', async () => {
         await limiter.check('ann', limits[1] as LimitPolicy, { cost: 5 });
         expect(await limiter.check('ann', limits)).toMatchObject({ allowed: false, retryAfterSecs: 3_600 });
@@ -1193,16 +794,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await enter()).toMatchObject({ status: 'denied', reason: 'temp' });
       });
 
-      it('lets no more in at once than failures are left, and locks nobody out for successes', async () => {
-        const calls = await Promise.all(Array.from({ length: 20 }, () => enter()));
-        const inside = calls.filter(({ status }) => status === 'allowed');
-        expect(inside).toHaveLength(5);
-        expect(calls.filter(({ reason }) => reason === 'busy')).toHaveLength(15);
-        await Promise.all(inside.map(({ callId }) => harness.backend.withdraw(check, callId, false)));
-        expect(await limiter.peek('ann', { ...LOGIN, count: 'failure' })).toMatchObject({ shortCount: 0 });
-        expect(await enter()).toMatchObject({ status: 'allowed' });
-      });
-
       it('forgets failures after a success only if it is told to, and no block', async () => {
         const { callId: first } = await enter();
         await fail(first);
@@ -1229,42 +820,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
           shortCount: 0,
           longCount: 5,
         });
-      });
-
-      it('tells who finds the window full of lapses when the oldest leaves, and blocks at the next failure', async () => {
-        const slow: LimitCheck = {
-          policy: resolvePolicy({
-            name: 'slow',
-            count: 'failure',
-            temp: { windowMs: minutes(10), threshold: 3, blockMs: hours(1) },
-          }),
-          identity: 'slow\0ann',
-          cost: 1,
-        };
-        const ask = async (callId = createCallId()): Promise<unknown> =>
-          (await harness.backend.check([slow], callId))[0];
-        for (let i = 0; i < 3; i++) {
-          await ask();
-          advance(seconds(1));
-        }
-        advance(minutes(1));
-        const full = { status: 'denied', reason: 'temp', blocked: false, shortCount: 3 };
-        expect(await ask()).toMatchObject({ ...full, retryAfterMs: minutes(9) - seconds(3) });
-        advance(minutes(9) - seconds(3));
-        const callId = createCallId();
-        expect(await ask(callId)).toMatchObject({ status: 'allowed', shortCount: 2 });
-        expect(await harness.backend.confirm(slow, callId)).toMatchObject({ blocked: true, shortCount: 3 });
-      });
-
-      it('keeps a call in flight that is renewed', async () => {
-        const calls = [await enter(), await enter(), await enter(), await enter(), await enter()];
-        for (let i = 0; i < 4; i++) {
-          advance(seconds(30));
-          for (const { callId } of calls) await harness.backend.renew(check, callId);
-          expect(await enter()).toMatchObject({ reason: 'busy' });
-        }
-        for (const { callId } of calls) await harness.backend.withdraw(check, callId, false);
-        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ allowed: true, shortCount: 0 });
       });
 
       it.each([1, 2])(
@@ -1307,105 +862,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
           expect(await counted()).toMatchObject({ status: 'allowed', shortCount: 0 });
         },
       );
-
-      it('renews nothing that has ended', async () => {
-        const [ended, lapsed] = [await enter(), await enter()];
-        await fail(ended.callId);
-        advance(minutes(1));
-        await enter();
-        for (const { callId } of [ended, lapsed]) await harness.backend.renew(check, callId);
-        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 0, longCount: 2 });
-      });
-
-      it('fills the window without a block and without a strike, and waits for the oldest', async () => {
-        for (let i = 0; i < 5; i++) {
-          const { callId } = await enter();
-          expect(await harness.backend.confirm(check, callId, { blocks: false })).toMatchObject({
-            status: 'allowed',
-            shortCount: i + 1,
-          });
-          advance(seconds(1));
-        }
-        expect((await harness.backend.check([check], createCallId()))[0]).toMatchObject({
-          status: 'denied',
-          reason: 'temp',
-          retryAfterMs: seconds(55),
-          blocked: false,
-        });
-        advance(seconds(55));
-        const { callId } = await enter();
-        expect(await fail(callId)).toMatchObject({
-          status: 'denied',
-          blocked: true,
-          retryAfterMs: minutes(1),
-        });
-      });
-
-      it('counts a failure that is told while there is a block', async () => {
-        const calls = [await enter(), await enter()];
-        await limiter.block('ann', LOGIN, minutes(1), 'by hand');
-        for (const { callId } of calls) expect(await fail(callId)).toMatchObject({ reason: 'by hand' });
-        await limiter.unblock('ann', LOGIN);
-        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ allowed: true, shortCount: 2 });
-      });
-
-      it('forgets only what the route of the success has counted', async () => {
-        for (const route of ['send', 'veri', 'veri']) await fail((await enter(createCallId(route))).callId);
-        const { callId } = await enter(createCallId('send'));
-        await harness.backend.withdraw(check, callId, true);
-        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 2 });
-        const { callId: own } = await enter(createCallId('veri'));
-        await harness.backend.withdraw(check, own, true);
-        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 0 });
-      });
-
-      it.each([
-        ['of the route that earned them', 'veri', minutes(1)],
-        ['of another route', 'send', minutes(2)],
-      ])('keeps strikes after a success, but not %s', async (_, route, blockMs) => {
-        const growing: LimitCheck = {
-          policy: resolvePolicy({
-            name: 'growing',
-            count: 'failure',
-            temp: { windowMs: minutes(1), threshold: 1, blockMs: minutes(1) },
-            escalation: { factor: 2, maxBlockMs: hours(1), strikeTtlMs: days(1) },
-          }),
-          identity: 'growing\0ann',
-          cost: 1,
-        };
-        const failOn = async (callId: string): Promise<unknown> => {
-          await harness.backend.check([growing], callId);
-          return harness.backend.confirm(growing, callId);
-        };
-        expect(await failOn(createCallId('veri'))).toMatchObject({ retryAfterMs: minutes(1) });
-        advance(hours(2));
-        const callId = createCallId(route);
-        await harness.backend.check([growing], callId);
-        await harness.backend.withdraw(growing, callId, true);
-        expect(await failOn(createCallId('veri'))).toMatchObject({ retryAfterMs: blockMs });
-      });
-
-      it('counts a failure that comes later than that', async () => {
-        const { callId } = await enter();
-        advance(minutes(5));
-        expect(await fail(callId)).toMatchObject({ status: 'allowed', shortCount: 1 });
-      });
-
-      it('without a block lets `limit` failures happen', async () => {
-        const plain = resolvePolicy({ ...API, count: 'failure' });
-        const each: LimitCheck = { policy: plain, identity: 'api\0ann', cost: 1 };
-        for (let i = 0; i < 3; i++) {
-          const callId = createCallId();
-          expect(await harness.backend.check([each], callId)).toMatchObject([{ status: 'allowed' }]);
-          expect(await harness.backend.confirm(each, callId)).toMatchObject({
-            status: 'allowed',
-            shortCount: i + 1,
-          });
-        }
-        expect(await harness.backend.check([each], createCallId())).toMatchObject([
-          { status: 'denied', reason: 'temp', retryAfterMs: seconds(10) },
-        ]);
-      });
     });
 
     describe('a policy that counts successes', () => {
@@ -1436,70 +892,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         await harness.backend.withdraw(check, calls[1] as string, false);
         await enter();
         expect(await denial()).toMatchObject(busy);
-      });
-
-      it('counts a call that nobody has told the end of, from where it began, and blocks at the next success', async () => {
-        for (let i = 0; i < 3; i++) await enter();
-        advance(minutes(1));
-        const full = { reason: 'temp', blocked: false, shortCount: 3, retryAfterMs: minutes(59) };
-        expect(await denial()).toMatchObject(full);
-        advance(minutes(59));
-        for (let i = 0; i < 3; i++) await harness.backend.confirm(check, await enter());
-        expect(await denial()).toMatchObject({ blocked: true, shortCount: 3 });
-      });
-
-      it('counts a success once, however often and late it is told, and under a block too', async () => {
-        const callId = await enter();
-        await limiter.block('ann', SIGNUP, minutes(1), 'by hand');
-        for (let i = 0; i < 2; i++)
-          expect(await harness.backend.confirm(check, callId)).toMatchObject({ reason: 'by hand' });
-        await limiter.unblock('ann', SIGNUP);
-        expect(await limiter.peek('ann', SIGNUP)).toMatchObject({ allowed: true, shortCount: 1 });
-      });
-
-      it('without a block waits for the oldest success to leave the window', async () => {
-        const plain = resolvePolicy({ ...API, count: 'success' });
-        const each: LimitCheck = { policy: plain, identity: 'api\0ann', cost: 2 };
-        const callId = createCallId();
-        await harness.backend.check([each], callId);
-        expect(await denial(each)).toMatchObject(busy);
-        await harness.backend.confirm(each, callId);
-        expect(await denial(each)).toMatchObject({ reason: 'temp', retryAfterMs: seconds(10) });
-        advance(seconds(10));
-        expect(await denial(each)).toMatchObject({ status: 'allowed' });
-      });
-    });
-
-    describe('a call that is sent again', () => {
-      const check: LimitCheck = { policy: resolvePolicy(LOGIN), identity: 'login\0ann', cost: 1 };
-
-      it('does not count again', async () => {
-        const callId = createCallId();
-        for (let i = 0; i < 10; i++)
-          expect(await harness.backend.check([check], callId)).toMatchObject([
-            { status: 'allowed', shortCount: 1 },
-          ]);
-      });
-
-      it('is let in again, though others have used up the rest', async () => {
-        const api: LimitCheck = { policy: resolvePolicy(API), identity: 'api\0ann', cost: 1 };
-        const callId = createCallId();
-        await harness.backend.check([api], callId);
-        await harness.backend.check([api], createCallId());
-        await harness.backend.check([api], createCallId());
-        expect(await harness.backend.check([api], callId)).toMatchObject([
-          { status: 'allowed', shortCount: 3 },
-        ]);
-      });
-
-      it('forgives once, and confirms once', async () => {
-        await attempts(4);
-        const forgiveId = createCallId();
-        for (let i = 0; i < 3; i++) await harness.backend.forgive(check, 1, forgiveId);
-        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 3 });
-        const callId = createCallId();
-        for (let i = 0; i < 3; i++) await harness.backend.confirm(check, callId);
-        expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 4 });
       });
     });
 
