@@ -87,49 +87,6 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
         expect(await spent()).toBe('80/0');
       });
 
-      it('a bare id is the newest, a result and a generation are their own', async () => {
-        const first = await granted(10);
-        await budgets.abort(first);
-        expect(await reserve(10)).toMatchObject({ reason: 'already_aborted' });
-        const second = await granted(20, { renew: true });
-        expect(await granted(20, { renew: true })).toMatchObject({ generation: 2, replayed: true });
-        expect(await reserve(21, { renew: true })).toMatchObject({ reason: 'conflict' });
-        expect(await budgets.get({ id: 'job' })).toMatchObject({ generation: 2, state: 'pending' });
-        expect(await budgets.get({ id: 'job', generation: 1 })).toMatchObject({
-          amount: 10,
-          state: 'aborted',
-        });
-        expect(await budgets.get({ id: 'job', generation: 3 })).toBeNull();
-        expect(await budgets.finalize(first, 5)).toMatchObject({ reason: 'aborted' });
-        expect(await budgets.abort(first)).toMatchObject({ ok: true, replayed: true });
-        expect(await budgets.abort({ id: 'job' })).toMatchObject({ ok: true, released: 20 });
-        expect(await budgets.finalize(second, 5)).toMatchObject({ reason: 'aborted' });
-        expect(
-          new Set((await budgets.list()).records.map(({ id, generation }) => `${id} ${generation}`)),
-        ).toEqual(new Set(['job 1', 'job 2']));
-      });
-
-      it('renews by the limits of now, and leaves all as it was where there is no room', async () => {
-        await granted(900);
-        world.clock.advance(2 * MINUTE_MS);
-        await budgets.charge({ scopes: ['user'], amount: 200, id: 'other' });
-        expect(await reserve(900, { renew: true })).toMatchObject({ reason: 'exceeded' });
-        expect(await budgets.get({ id: 'job' })).toMatchObject({ generation: 1, state: 'expired' });
-        expect(await budgets.finalize({ id: 'job' }, 10)).toMatchObject({ ok: true, late: true });
-      });
-
-      it('a step that comes after all was forgotten does not touch who has the id now', async () => {
-        const suspended = await granted(100);
-        world.clock.advance(MINUTE_MS + RETENTION_MS);
-        await budgets.reap();
-        const now = await granted(50);
-        expect([suspended.generation, now.generation]).toEqual([1, 1]);
-        expect(await budgets.extend(suspended, MINUTE_MS)).toEqual({ ok: false, reason: 'not_found' });
-        expect(await budgets.finalize(suspended, 70)).toEqual({ ok: false, reason: 'not_found' });
-        expect(await budgets.abort(suspended)).toEqual({ ok: false, reason: 'not_found' });
-        expect(await budgets.finalize(now, 50)).toMatchObject({ ok: true });
-      });
-
       it('forgets no newest generation before an older one', async () => {
         const first = await granted(100);
         world.clock.advance(2 * MINUTE_MS);
@@ -163,18 +120,6 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
         world.clock.advance(RETENTION_MS + 2);
         await budgets.reap();
         expect((await budgets.list()).records).toEqual([]);
-      });
-
-      it('refunds the generation that paid', async () => {
-        const first = await granted(100);
-        world.clock.advance(2 * MINUTE_MS);
-        const second = await granted(50, { renew: true });
-        await budgets.finalize(first, 40);
-        expect(await budgets.refund(second, 10, 'r')).toMatchObject({ reason: 'pending' });
-        expect(await budgets.refund(first, 10, 'r')).toMatchObject({ ok: true, refunded: 10 });
-        await budgets.finalize(second, 50);
-        expect(await budgets.refund(second, 10, 'r')).toEqual({ ok: false, reason: 'conflict' });
-        expect(await spent()).toBe('80/0');
       });
     });
 
@@ -245,21 +190,6 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
           ok: true,
           generation: 2,
         });
-      });
-
-      it('runs again where nothing was spent, and never where it was', async () => {
-        await expect(budgets.run(() => Promise.reject(new Error('first')), spec)).rejects.toThrow('first');
-        expect(await budgets.run((hold) => hold.generation, { ...spec, actual: () => 7 })).toBe(2);
-        await expect(budgets.run(() => 1, spec)).rejects.toMatchObject({ reason: 'already_finalized' });
-        expect(await spent()).toBe('7/0');
-      });
-
-      it("a dead worker's job is free at its hold's end", async () => {
-        await granted(100);
-        await expect(budgets.run(() => 1, spec)).rejects.toMatchObject({ reason: 'pending' });
-        world.clock.advance(MINUTE_MS);
-        expect(await budgets.run(() => 30, spec)).toBe(30);
-        expect(await spent()).toBe('30/0');
       });
     });
 
@@ -506,8 +436,6 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
         (crossed ?? []).map(({ percent }) => percent);
       const charge = async (id: string, amount: number, scope = 'user'): Promise<number[]> =>
         percents((await budgets.charge({ scopes: [scope], amount, id, mode: 'record' })) as object);
-      const setLimit = (limit: number | 'unlimited' | null, scope = 'user'): Promise<unknown> =>
-        budgets.setLimit({ scope, period: 'lifetime', limit });
 
       beforeEach(() => void (budgets = open(with50And80)));
 
@@ -517,40 +445,6 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
         expect(await charge('b', 1)).toEqual([]);
         await budgets.credit({ scope: 'user', period: 'lifetime', amount: 50, id: 'k' }); // 91 of 150
         expect(await charge('c', 40)).toEqual([80]);
-      });
-
-      it('are armed again by a limit that was raised, of the scope or of its type, at its next step', async () => {
-        budgets = open([{ scope: 'user', period: 'lifetime', limit: 100, thresholds: [50, 80] }]);
-        for (const scope of ['user:1', 'user:2']) expect(await charge(scope, 85, scope)).toEqual([50, 80]);
-        await setLimit(200);
-        expect(await charge('b1', 20, 'user:1')).toEqual([50]);
-        await setLimit(1_000, 'user:2');
-        expect(await charge('b2', 415, 'user:2')).toEqual([50]);
-        expect(await charge('b3', 1, 'user:2')).toEqual([]);
-      });
-
-      it('are not armed by what lowers usage, nor by a limit that was lowered', async () => {
-        expect(percents((await reserve(85)) as object)).toEqual([50, 80]);
-        await budgets.abort({ id: 'job' });
-        expect(percents((await reserve(85, { renew: true })) as object)).toEqual([]);
-        world.clock.advance(2 * MINUTE_MS);
-        expect(await charge('a', 90)).toEqual([]);
-        await budgets.refund({ id: 'a' }, 90, 'r');
-        expect(await charge('b', 90)).toEqual([]);
-        await setLimit(60);
-        await setLimit(50);
-        expect(await charge('c', 50)).toEqual([]);
-      });
-
-      it('see a limit that was cleared as raised where it is, and unlimited as endless', async () => {
-        await setLimit(20);
-        expect(await charge('a', 18)).toEqual([50, 80]);
-        await setLimit(null); // 18 of 100
-        expect(await charge('b', 40)).toEqual([50]);
-        await setLimit('unlimited');
-        expect(await charge('c', 100)).toEqual([]);
-        await setLimit(200); // 158 of 200
-        expect(await charge('d', 10)).toEqual([50, 80]);
       });
     });
   });

@@ -894,13 +894,6 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await denial()).toMatchObject(busy);
       });
     });
-
-    it('refuses a call whose signal is aborted, without counting it', async () => {
-      await expect(limiter.check('ann', LOGIN, { signal: AbortSignal.abort() })).rejects.toMatchObject({
-        code: 'Aborted',
-      });
-      expect(await limiter.peek('ann', LOGIN)).toMatchObject({ shortCount: 0 });
-    });
   });
 }
 

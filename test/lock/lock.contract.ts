@@ -366,51 +366,6 @@ export function describeLockBackend(name: string, setUp: () => Promise<LockBacke
           expect(await codeOf(backend.getByIdRaw(wrong))).toBe('InvalidArgument');
         },
       );
-
-      it('an unknown option is an InvalidArgument that names it, in every call', async () => {
-        const { lockId } = await take('order:1');
-        const calls: Record<string, () => Promise<unknown>> = {
-          'options.ttlMS is not an option. Did you mean ttlMs': () =>
-            backend.acquire({ key: 'order:2', ttlMs: TTL_MS, ttlMS: 5 } as never),
-          'options.key is not an option': () => backend.release({ lockId, key: 'order:1' } as never),
-          'options.ttl is not an option': () => backend.extend({ lockId, ttlMs: TTL_MS, ttl: 5 } as never),
-          'options.ttlMs is not an option': () => backend.isLocked({ key: 'order:1', ttlMs: 5 } as never),
-          'options.id is not an option': () => backend.lookup({ key: 'order:1', id: 5 } as never),
-        };
-        for (const [message, call] of Object.entries(calls)) {
-          expect(await codeOf(call())).toBe('InvalidArgument');
-          await expect(call()).rejects.toThrow(message);
-        }
-        expect(await backend.isLocked({ key: 'order:2' })).toBe(false);
-        expect(await backend.isLocked({ key: 'order:1' })).toBe(true);
-      });
-
-      it('no options at all are an InvalidArgument', async () => {
-        const nothing = undefined as never;
-        expect(await codeOf(backend.acquire(nothing))).toBe('InvalidArgument');
-        expect(await codeOf(backend.release(nothing))).toBe('InvalidArgument');
-        expect(await codeOf(backend.extend(nothing))).toBe('InvalidArgument');
-        expect(await codeOf(backend.isLocked(nothing))).toBe('InvalidArgument');
-        expect(await codeOf(backend.lookup(nothing))).toBe('InvalidArgument');
-      });
-    });
-
-    describe('an aborted signal', () => {
-      it('fails every operation with Aborted, keeps its reason, and leaves nothing behind', async () => {
-        const reason = new Error('the request was closed');
-        const signal = AbortSignal.abort(reason);
-        const lock = await take('order:1');
-        expect(await codeOf(backend.acquire({ key: 'order:2', ttlMs: TTL_MS, signal }))).toBe('Aborted');
-        expect(await codeOf(lock.release(signal))).toBe('Aborted');
-        expect(await codeOf(lock.extend(TTL_MS, signal))).toBe('Aborted');
-        expect(await codeOf(backend.isLocked({ key: 'order:1', signal }))).toBe('Aborted');
-        expect(await codeOf(backend.lookup({ key: 'order:1', signal }))).toBe('Aborted');
-        await expect(backend.lookup({ lockId: lock.lockId, signal })).rejects.toMatchObject({
-          cause: reason,
-        });
-        expect(await backend.isLocked({ key: 'order:2' })).toBe(false);
-        expect(await backend.isLocked({ key: 'order:1' })).toBe(true);
-      });
     });
 
     describe('await using', () => {

@@ -32,6 +32,7 @@ const SERVICES = {
 type Service = keyof typeof SERVICES;
 type Call = (options: object) => readonly unknown[];
 
+const OPTIONS = {};
 const POLICY = { name: 'p', limit: 5, windowMs: 60_000 };
 const ID = 'A'.repeat(22);
 const RECEIPT = `receipt.${'a'.repeat(22)}.${'b'.repeat(22)}`;
@@ -179,6 +180,16 @@ describe.each(['memory', 'Redis'] as const)('on %s', (backend) => {
       await expect(call(service, name, { signal: 'none' })).rejects.toMatchObject({
         code: 'InvalidArgument',
       });
+    },
+  );
+
+  it.each(all.filter(([service, name]) => CALLS[service][name]?.(OPTIONS).at(-1) === OPTIONS))(
+    '%s.%s refuses options that are none at all, and takes a signal that has not aborted',
+    async (service, name) => {
+      for (const none of [null, 'bogus', 5, ['bogus']])
+        await expect(call(service, name, none as never)).rejects.toMatchObject({ code: 'InvalidArgument' });
+      const { signal } = new AbortController();
+      expect(await call(service, name, { signal }).then(() => 'taken')).toBe('taken');
     },
   );
 

@@ -25,67 +25,6 @@ async function services(): Promise<Record<'secrets' | 'counters' | 'limiter', Re
 
 type Call = (...args: unknown[]) => Promise<unknown>;
 
-const RECEIPT = `receipt.${'a'.repeat(22)}.${'b'.repeat(22)}`;
-
-/** Each call of a service, with its arguments before the options. */
-const CALLS: readonly [service: 'secrets' | 'counters' | 'limiter', call: string, args: unknown[]][] = [
-  ['secrets', 'create', []],
-  ['secrets', 'view', ['id']],
-  ['secrets', 'peek', ['id']],
-  ['secrets', 'burn', ['id']],
-  ['secrets', 'status', [RECEIPT]],
-  ['secrets', 'confirm', ['id', 'view']],
-  ['secrets', 'release', ['id', 'view']],
-  ['counters', 'increment', ['key']],
-  ['counters', 'peek', ['key']],
-  ['counters', 'reset', ['key']],
-  ['limiter', 'check', ['key', policy]],
-  ['limiter', 'limiter', ['key', policy]],
-  ['limiter', 'peek', ['key', policy]],
-  ['limiter', 'reset', ['key', policy]],
-  ['limiter', 'block', ['key', policy, 1_000, 'reason']],
-  ['limiter', 'unblock', ['key', policy]],
-  ['limiter', 'forgive', ['key', policy, 1]],
-];
-
-describe.each(CALLS)('an option that %s.%s() does not know', (service, call, args) => {
-  const calling = async (options: unknown): Promise<unknown> =>
-    (await services())[service][call]?.(...args, options);
-
-  it('is refused by name', async () => {
-    await expect(calling({ ...REQUIRED[call], bogus: 1 })).rejects.toMatchObject({
-      code: 'InvalidArgument',
-      message: expect.stringMatching(
-        /^options\.bogus is not an option\. .*The options are: .*signal/,
-      ) as string,
-    });
-  });
-
-  it('is refused where the options are none at all', async () => {
-    for (const options of [null, 'bogus', 5, ['bogus']])
-      await expect(calling(options)).rejects.toMatchObject({ code: 'InvalidArgument' });
-  });
-
-  it('knows what it documents', async () => {
-    const { signal } = new AbortController();
-    expect(await calling({ ...REQUIRED[call], signal }).then(() => 'accepted')).toBe('accepted');
-  });
-
-  it('refuses a signal that is none, and one that was aborted', async () => {
-    await expect(calling({ ...REQUIRED[call], signal: true })).rejects.toMatchObject({
-      code: 'InvalidArgument',
-    });
-    await expect(calling({ ...REQUIRED[call], signal: AbortSignal.abort() })).rejects.toMatchObject({
-      code: 'Aborted',
-    });
-  });
-});
-
-const REQUIRED: Readonly<Record<string, object>> = {
-  create: { payload: 'p', views: 1 },
-  increment: { max: 5, windowMs: 1_000 },
-};
-
 describe('a misspelt option', () => {
   it.each([
     ['secrets', 'create', [{ payload: 'p', maxViews: 1, ttlMs: 1_000 }], 'Did you mean views?'],

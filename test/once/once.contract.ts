@@ -276,11 +276,6 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
         expect(await codeOf(once.run(() => 'x', { key: 'k' }))).toBe('no error');
       });
 
-      it('with `refuse` after a failed attempt runs, as the failed one is known to be over', async () => {
-        await codeOf(once.run(() => Promise.reject(new Error('x')), { key: 'k', afterCrash: 'refuse' }));
-        expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ attempt: 2 });
-      });
-
       it('cannot store its result over that of the next one', async () => {
         const claim = claimOf('k', { leaseMs: 1_000 });
         await backend.claim(claim, {});
@@ -291,14 +286,6 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
         expect(await backend.end(claim, 'failed')).toBe(0);
         expect(await backend.end(claim, 'nothing')).toBe(0);
         expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ value: 'second', attempt: 2 });
-      });
-
-      it('that only stood still, and that nobody took over, stores its result', async () => {
-        const claim = claimOf('k', { leaseMs: 1_000, afterCrash: 'refuse' });
-        await backend.claim(claim, {});
-        under.advance(1_001);
-        expect(await backend.end(claim, { kept: value('late') })).toBeGreaterThan(0);
-        expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ value: 'late', replayed: true });
       });
     });
 
@@ -502,20 +489,6 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
         expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ value: { id: 'c1' } });
         expect(await once.settle('k', { value: 2 })).toStrictEqual({ ok: false, reason: 'already_done' });
         expect(await once.settle('other', { value: 2 })).toStrictEqual({ ok: false, reason: 'not_found' });
-      });
-
-      it('an unknown outcome is forgotten, and the next call runs as the first', async () => {
-        await crashed('k', { afterCrash: 'refuse' });
-        under.advance(1_001);
-        expect(await once.forget('k')).toStrictEqual({ ok: true });
-        expect(await once.forget('k')).toStrictEqual({ ok: true });
-        expect(await once.run(() => 'x', { key: 'k' })).toMatchObject({ attempt: 1 });
-      });
-
-      it('a kept result is forgotten', async () => {
-        await once.run(() => 'x', { key: 'k' });
-        expect(await once.forget('k')).toStrictEqual({ ok: true });
-        expect(await once.get('k')).toBeNull();
       });
     });
 
