@@ -43,8 +43,10 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
 }
 
 /**
- * A limit has no room for the request. Thrown by `run()` and `@WithBudget()`. Over HTTP it is 429 with
- * Retry-After where waiting helps, otherwise 402.
+ * A limit has no room for the request. Thrown by `run()` and `@WithBudget()`.
+ *
+ * - `BudgetExceeded`: a budget has no room until a window ends or calls in flight settle. It is a 402 where waiting does not help: a
+ *   lifetime limit, or more than a whole window's limit. To do: wait for `Retry-After`; for a 402 `credit`, or raise the limit.
  */
 export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
   /** Tells the errors of this class from others in all copies of the package. */
@@ -91,10 +93,11 @@ const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 const toFacts = ({ committed: _, ...facts }: Violation) => ({ ...facts, scope: typeOf(facts.scope) });
 
 /**
- * Thrown by `run()` and `@WithBudget()`. Usually the id was used before, or its work is being done now
- * (`reason: 'pending'`), and the body has not run. The other case has a message of its own: the body has run, but
- * its cost could not be counted, because another call had settled its hold. Over HTTP it is 409, with
- * Retry-After where the id is pending.
+ * The work of an id is not done twice. Thrown by `run()` and `@WithBudget()`.
+ *
+ * - `BudgetConflict`: the work of this id was done before, or is being done now (`reason` is `pending`, with `Retry-After`), and the
+ *   body has not run. Or it has run, and another call had settled its hold: the message says so. To do: use a new id for each
+ *   piece of work, and do not settle the id of a run elsewhere.
  */
 export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
   /** Tells the errors of this class from others in all copies of the package. */

@@ -1,7 +1,24 @@
 const BRANDS = Symbol.for('syncguard:error-brands');
 const OWED = Symbol.for('syncguard:owed');
 
-/** The codes of faults that every feature shares. Features add codes of their own. */
+/**
+ * The codes of faults that every feature shares. Features add codes of their own.
+ *
+ * - `InvalidArgument`: an option or argument of the call is wrong. The message names it, its bound and what was given. It is a
+ *   500 where an option of the app is wrong (`SyncGuardConfigError`), or where Redis said so (there is a `cause`): a key of ours
+ *   holds what another program wrote, or the client is in subscriber mode. To do: correct the call; for a 500 the option, or
+ *   choose another `keyPrefix`, or give SyncGuard a client of its own.
+ * - `ServiceUnavailable`: Redis cannot be reached or takes no writes, or the app is shutting down. The call was not protected, so
+ *   it did not run. To do: look at the hint and the `cause`. The client may retry after `Retry-After`.
+ * - `NetworkTimeout`: Redis did not answer within `commandTimeoutMs`. Whether the command ran is not known; what was granted late
+ *   is undone. To do: retry. A call with an id of its own is safe to repeat.
+ * - `AuthFailed`: Redis refused user name or password, or its ACL forbids a command (which the message names) or a key. To do:
+ *   correct the `redis` option or the ACL.
+ * - `Aborted`: the `signal` of the call has aborted, or the app is shutting down. What was granted late is undone. To do: nothing,
+ *   the caller wanted it.
+ * - `Internal`: an error or a reply that SyncGuard does not know, a fence counter that has reached its end, or an unusable value
+ *   from a function of a policy. To do: look at the hint; report what has none, with the `cause`.
+ */
 export type FaultCode =
   'ServiceUnavailable' | 'AuthFailed' | 'InvalidArgument' | 'NetworkTimeout' | 'Aborted' | 'Internal';
 

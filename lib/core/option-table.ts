@@ -23,7 +23,7 @@ type ResolvedRows<Rows> = { readonly [Name in keyof Rows]: ValueOf<Rows[Name]> }
 
 /**
  * The options of a group, each with its check and its default. What they mean is told by their types, from which
- * `npm run docs:options` writes docs/options.md.
+ * `npm run docs:tables` writes docs/options.md.
  */
 export class OptionTable<Rows extends Readonly<Record<string, Option<unknown>>>> {
   /** All of them, where none is given. */

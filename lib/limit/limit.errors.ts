@@ -37,17 +37,9 @@ export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
 }
 
 /**
- * The limiter could not decide, or an operation failed.
- *
- * - `ServiceUnavailable` from a decision: Redis does not answer, and the policy is `onError: 'closed'`. `context.retryAfter`
- *   holds the seconds after which to ask again.
- * - `ServiceUnavailable`, `NetworkTimeout` or `AuthFailed` from `reset`, `block`, `unblock` or `forgive`: Redis did
- *   not answer or refused the client, so the operation may not have been done.
- * - `InvalidArgument`: an argument of the call is wrong. With a `cause` it comes from Redis, for example because a key
- *   holds data of another program.
- * - `Aborted`: the caller's `signal` was aborted.
- * - `Internal`: an error that SyncGuard does not know, a reply of Redis that cannot be read, or an unusable value from
- *   a function of a policy.
+ * The limiter could not decide, or an operation failed. `FaultCode` tells why. A decision fails with `ServiceUnavailable` where
+ * Redis does not answer and the policy is `onError: 'closed'`: `context.retryAfter` holds the seconds after which to ask again.
+ * `reset`, `block`, `unblock` and `forgive` may not have been done if Redis did not answer.
  */
 export class LimitError extends SyncGuardError<FaultCode> {
   /** Tells the errors of this class from others in all copies of the package. */

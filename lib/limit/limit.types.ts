@@ -68,7 +68,12 @@ export interface CallEnd {
 /** The calls that count: all of them, those that fail, or those that succeed. */
 export type CountedCalls = 'attempt' | 'failure' | 'success';
 
-/** The code of a 429: `'TooManyAttempts'` for logins and other attempts, `'RateLimited'` for the rate of anything else. */
+/**
+ * The code of a denied call. It may be chosen: `'TooManyAttempts'` suits logins and other attempts, `'RateLimited'` anything else.
+ *
+ * - `TooManyAttempts`: a policy that blocks denied the call. To do: wait for `Retry-After`.
+ * - `RateLimited`: a policy without a block denied the call. To do: wait for `Retry-After`.
+ */
 export type TooManyAttemptsCode = 'TooManyAttempts' | 'RateLimited';
 
 /** The cause of a denied call: the short tier (`'temp'`), the long tier, or a block that was set by hand (`'manual'`). */

@@ -2,17 +2,18 @@ import { shownHash } from '../core/keys.js';
 import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 
 /**
- * - `AcquisitionTimeout`: somebody else held the lock for all the time that the call waited.
- * - `TooManyWaiting`: as many calls of this process wait already as `maxWaiting` allows.
- * - `Deadlock`: who holds the lock waits for one that this call holds, so the wait would never end.
- * - `LockLost`: the lock ended before the body did. Another owner may run the same work now.
- * - `AlreadyHeld`: a body asked for a lock that it runs under already.
- * - `ServiceUnavailable`: Redis cannot be reached or refuses writes, or the app is shutting down.
- * - `NetworkTimeout`: Redis did not answer in time. `AuthFailed`: Redis refused the credentials.
- * - `Aborted`: the signal of the call has aborted, or the app shut down while the call waited.
- * - `InvalidArgument`: an option or a key of the call is wrong. With a `cause` it comes from Redis, for example because
- *   a key holds data of another program.
- * - `Internal`: an error that SyncGuard does not know, or a fence counter that has reached its end.
+ * Those of `FaultCode`, and:
+ *
+ * - `AcquisitionTimeout`: somebody else held the lock for all of `timeoutMs`. To do: retry later, or wait longer.
+ * - `Deadlock`: calls of this process that hold locks wait for each other in a circle, and this call would have closed it. To do:
+ *   take all keys in one call with `keys`, or in the same order everywhere. The client may retry after `Retry-After`.
+ * - `TooManyWaiting`: somebody else holds the lock, and as many calls of this process wait as `lock.maxWaiting` allows. To do: hold
+ *   the lock for a shorter time, spread the work over more keys, or raise `lock.maxWaiting`. The client may retry after
+ *   `Retry-After`.
+ * - `LockLost`: the lock ended before the body did, so somebody else may have been inside. `context.reason` is `expired`,
+ *   `max_hold`, `taken` (by another owner, or it was deleted), `idle` (nobody read its stream), `shutdown` or `released`. To do: let
+ *   what you write to refuse a lower `fence`; raise `ttlMs` where bodies are paused for long.
+ * - `AlreadyHeld`: a body asked for the lock that it runs under. To do: `reentrant: true`, or take the lock once.
  */
 export type LockErrorCode =
   FaultCode | 'AcquisitionTimeout' | 'TooManyWaiting' | 'Deadlock' | 'LockLost' | 'AlreadyHeld';

@@ -2,17 +2,18 @@ import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 import { shownHash } from '../core/keys.js';
 
 /**
- * - `OnceInProgress`: a call with the same key runs. `context.retryAfter` says when to ask again, in seconds.
- * - `OncePayloadMismatch`: the key was used with another payload.
- * - `OnceKeyMissing`, `OnceKeyInvalid`: the call has no key, or one that is not 1 to 255 visible characters.
- * - `OnceNoCaller`: nobody is known whose key it is.
- * - `OutcomeUnknown`: the process of an earlier call died, and `afterCrash` is `'refuse'`.
- * - `ResultNotKept`: an earlier call is done, and its result could not be kept.
- * - `OnceLost`: the run took longer than its lease, and another one has the key.
- * - `ServiceUnavailable`, `NetworkTimeout`, `AuthFailed`: Redis cannot be reached, is too slow, or refuses the command.
- * - `Aborted`: the signal of the caller has aborted.
- * - `InvalidArgument`: the call is wrong.
- * - `Internal`: an error that SyncGuard does not know. It is the `cause`.
+ * Those of `FaultCode`, and:
+ *
+ * - `OnceInProgress`: a call with the same key runs. `Retry-After` is as long as that has run so far. To do: send it again, or set
+ *   `waitMs`.
+ * - `OncePayloadMismatch`: the key was used with another request. To do: a new key for each request.
+ * - `OnceKeyMissing`, `OnceKeyInvalid`: the call has no key, or one that is not 1 to 255 visible characters. To do: send the header
+ *   `Idempotency-Key`.
+ * - `OnceNoCaller`: nobody is known whose key it is. To do: authenticate before, set `once.user`, or write out `scope: 'public'`.
+ * - `OutcomeUnknown`: the process of an earlier call died, and `afterCrash` is `'refuse'`. To do: find out what it did, and call
+ *   `settle()` or `forget()`.
+ * - `ResultNotKept`: an earlier call is done, and its result could not be kept. To do: see the log line `ONCE_NOT_KEPT`.
+ * - `OnceLost`: the call took longer than its lease, and another one has the key. To do: send it again.
  */
 export type OnceErrorCode =
   | FaultCode

@@ -1,12 +1,9 @@
 import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
 
 /**
- * - `SecretConflict`: the id passed to `create()` belongs to another secret, or to the tombstone of one.
- * - `ServiceUnavailable`, `NetworkTimeout`, `AuthFailed`: Redis cannot be reached, is too slow, or refuses the command.
- * - `Aborted`: the signal of the caller has aborted.
- * - `InvalidArgument`: the call is wrong. With a `cause` it comes from Redis, for example because a key holds data of
- *   another program.
- * - `Internal`: an error that SyncGuard does not know. It is the `cause`.
+ * Those of `FaultCode`, and:
+ *
+ * - `SecretConflict`: there is a secret with the id that was passed to `create()`, or its tombstone. To do: leave the id out.
  */
 export type SecretErrorCode = FaultCode | 'SecretConflict';
 

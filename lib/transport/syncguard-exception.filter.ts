@@ -36,6 +36,7 @@ const STATUS_BY_CODE: Readonly<Record<string, number>> = {
   InvalidArgument: 400,
   RateLimited: 429,
   TooManyAttempts: 429,
+  BudgetExceeded: 429,
   BudgetConflict: 409,
   SecretConflict: 409,
   OnceInProgress: 409,
@@ -175,7 +176,7 @@ function statusOf(error: SyncGuardError): number {
   if (error.code === 'InvalidArgument' && isRedis) return 500;
   // The developer of the app has to mend this. It was found at a call instead of at boot.
   if (error instanceof SyncGuardConfigError) return 500;
-  if (error.code === 'BudgetExceeded') return typeof error.context.retryAfter === 'number' ? 429 : 402;
+  if (error.code === 'BudgetExceeded' && error.context.retryAfter === undefined) return 402;
   // The client did not cause an outage. A retry does not help where a key holds data of another program.
   if (hasBrand(error, 'BudgetUnavailableError')) return error.code === 'InvalidArgument' ? 500 : 503;
   return STATUS_BY_CODE[error.code] ?? 500;

@@ -4,6 +4,7 @@ import * as root from 'nestjs-syncguard';
 import * as compat from 'nestjs-syncguard/compat';
 import * as core from 'nestjs-syncguard/core';
 import ts from 'typescript';
+import { errorsPage } from '../../tools/docs-tables.cjs';
 import { isIn, literalsOf, namesInFirstCells, sources } from './sources.js';
 
 const page = readFileSync(join(__dirname, '../../docs/errors.md'), 'utf8');
@@ -38,6 +39,10 @@ const isBootCode = (code: string): boolean => /^[A-Z\d_]+$/.test(code);
 const sorted = (codes: Iterable<string>): string[] => [...new Set(codes)].sort();
 
 describe('docs/errors.md', () => {
+  it('has the table of codes that `npm run docs:tables` writes from the types and the filter', () => {
+    expect(page).toBe(errorsPage(page));
+  });
+
   it('has every class of errors that an entry exports', () => {
     const classes = Object.entries({ ...root, ...core, ...compat })
       .filter(([, value]) => typeof value === 'function' && value.prototype instanceof Error)

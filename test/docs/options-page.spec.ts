@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { optionsPage } from '../../tools/docs-options.cjs';
+import { optionsPage } from '../../tools/docs-tables.cjs';
 import { ENTRIES, exportsOf } from './exports.js';
 import { ROOT } from './sources.js';
 
@@ -13,7 +13,7 @@ const IS_OPTIONS =
 const FOREIGN = 'RedisConnectionOptions';
 
 describe('docs/options.md', () => {
-  it('has the tables that `npm run docs:options` writes from the types', () => {
+  it('has the tables that `npm run docs:tables` writes from the types', () => {
     expect(page).toBe(optionsPage(page));
   });
 

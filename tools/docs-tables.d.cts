@@ -1,1 +1,2 @@
+export declare function errorsPage(page: string): string;
 export declare function optionsPage(page: string): string;

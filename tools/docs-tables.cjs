@@ -1,12 +1,12 @@
-// Writes the tables of docs/options.md from the TSDoc of the types that its headings name: `npm run docs:options`, after an
-// option was changed. What stands between a heading and its first table is written by hand.
-// test/docs/options-page.spec.ts fails where the page and the types differ.
-const { readFileSync, writeFileSync } = require('node:fs');
+// Writes the tables of docs/options.md and of the codes in docs/errors.md from TSDoc: `npm run docs:tables`, after an option or a
+// code was changed. Of options it is that of the types which the headings name; what stands between a heading and its first
+// table is written by hand. Specs of test/docs fail where a page and the code differ.
+const { readdirSync, readFileSync, writeFileSync } = require('node:fs');
 const { dirname, join, resolve } = require('node:path');
 const ts = require('typescript');
 
 const root = resolve(__dirname, '..');
-const PAGE = join(root, 'docs/options.md');
+const FILTER = join(root, 'lib/transport/syncguard-exception.filter.ts');
 const ENTRIES = ['index', 'core', 'compat', 'testing/index'];
 
 const parsed = (file) =>
@@ -142,5 +142,48 @@ function optionsPage(page) {
   );
 }
 
-if (require.main === module) writeFileSync(PAGE, optionsPage(readFileSync(PAGE, 'utf8')));
-module.exports = { optionsPage };
+/** All statements of lib/. What every feature shares comes first. */
+const sources = () => {
+  const files = readdirSync(join(root, 'lib'), { recursive: true }).filter((file) => file.endsWith('.ts'));
+  const isShared = (file) => file.startsWith('core/');
+  return [...files.filter(isShared), ...files.filter((file) => !isShared(file)).sort()].flatMap((file) => [
+    ...parsed(join(root, 'lib', file)),
+  ]);
+};
+
+/** The table of codes in the filter: `Deadlock: 423`. Others are a 500. */
+function statuses() {
+  const table = parsed(FILTER)
+    .filter(ts.isVariableStatement)
+    .flatMap(({ declarationList }) => [...declarationList.declarations])
+    .find(({ name }) => name.text === 'STATUS_BY_CODE');
+  return new Map(table.initializer.properties.map((each) => [each.name.text, each.initializer.text]));
+}
+
+/** "- `Code`: what happened. To do: what to do." */
+const CODES = /<br>- ((?:`\w+`(?:, )?)+): (.*?) To do: (.*?)(?=<br>|$)/g;
+
+const asSentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+/** Returns the page with the table of codes anew. */
+function errorsPage(page) {
+  const status = statuses();
+  const rows = sources()
+    .filter((node) => ts.isTypeAliasDeclaration(node) || ts.isClassDeclaration(node))
+    .flatMap((node) => [...`<br>${textOf(node)}`.matchAll(CODES)])
+    .map(([, codes, happened, toDo]) => {
+      const [code] = codes.match(/\w+/);
+      return `| ${codes} | ${status.get(code) ?? 500} | ${asSentence(happened)} | ${asSentence(toDo)} |`;
+    });
+  const table = ['| code | status | what happened | what to do |', '| --- | --- | --- | --- |', ...rows].join(
+    '\n',
+  );
+  return page.replace(/^\| code \| status .*?(?=\n\n)/ms, () => table);
+}
+
+if (require.main === module)
+  for (const [name, anew] of Object.entries({ options: optionsPage, errors: errorsPage })) {
+    const file = join(root, `docs/${name}.md`);
+    writeFileSync(file, anew(readFileSync(file, 'utf8')));
+  }
+module.exports = { errorsPage, optionsPage };
