@@ -7,17 +7,7 @@ import { callOptions, invalidOption } from '../core/validate.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { Outcome, ReserveOutcome } from './budget.backend.js';
 import { type BodyEnd, checkSettling, type OnThrow, SETTLING, settlementOf } from './budget.settlement.js';
-import type {
-  AbortResult,
-  Amount,
-  BudgetRef,
-  ExtendHoldResult,
-  FinalizeOptions,
-  FinalizeResult,
-  OveragePolicy,
-  Reserved,
-  ReserveOptions,
-} from './budget.types.js';
+import type * as budget from './budget.types.js';
 import { checked, DEFAULT_TTL_MS } from './budget.validate.js';
 import { CostNotes, type CurrentHold, runOn, withNotes } from './current-hold.js';
 
@@ -26,7 +16,7 @@ const RUN_OPTIONS = ['root', 'scopes', 'amount', 'id', 'meta', ...SETTLING] as c
 const SETTLE_WITHIN_MS = 15 * 60_000;
 
 /** Options of `run()`: the amount that it reserves, and how it settles. */
-export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
+export interface RunOptions<T> extends Omit<budget.ReserveOptions, 'renew'> {
   /**
    * Returns the actual cost of the result. For a stream under `@WithBudget()` it is called with the last item. It also gets
    * the sum that the body has noted with `currentHold().spent()`, and what a generator has returned. Where several
@@ -37,7 +27,7 @@ export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
    * the cost is the noted sum, or the estimate if nothing was noted. Default: the noted sum, or the reserved amount if
    * nothing was noted.
    */
-  actual?: (result: T, cost: Pick<CurrentHold, 'noted' | 'returned'>) => Amount;
+  actual?: (result: T, cost: Pick<CurrentHold, 'noted' | 'returned'>) => budget.Amount;
   /** How long the id is kept after the work was paid for. In ms, 1 to 400 days. Default: `budget.idTtlMs`, 24 hours. */
   idTtlMs?: number;
   /**
@@ -49,7 +39,7 @@ export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
    * How a cost above the hold is counted. `'record'` commits all of it. `'cap'` commits the part that fits into
    * the limits. Default: `'record'`.
    */
-  overage?: Exclude<OveragePolicy, 'reject'>;
+  overage?: Exclude<budget.OveragePolicy, 'reject'>;
   /**
    * How to settle when the body throws.
    *
@@ -66,9 +56,13 @@ export interface RunOptions<T> extends Omit<ReserveOptions, 'renew'> {
 }
 
 export interface RunSteps {
-  finalize(ref: BudgetRef, actual: Amount, options: FinalizeOptions): Promise<FinalizeResult>;
-  abort(ref: BudgetRef): Promise<AbortResult>;
-  extend(ref: BudgetRef, ttlMs: number): Promise<ExtendHoldResult>;
+  finalize(
+    ref: budget.BudgetRef,
+    actual: budget.Amount,
+    options: budget.FinalizeOptions,
+  ): Promise<budget.FinalizeResult>;
+  abort(ref: budget.BudgetRef): Promise<budget.AbortResult>;
+  extend(ref: budget.BudgetRef, ttlMs: number): Promise<budget.ExtendHoldResult>;
 }
 
 /** What a decorator knows of its body. */
@@ -77,7 +71,7 @@ export interface BodyFacts {
   readonly stream?: StreamProgress;
 }
 
-type Settled = Outcome<FinalizeResult | AbortResult>;
+type Settled = Outcome<budget.FinalizeResult | budget.AbortResult>;
 
 /** A body that is running on a hold. */
 class BudgetRun {
@@ -109,7 +103,7 @@ export class BudgetRuns {
 
   constructor(
     private readonly steps: RunSteps,
-    private readonly reserve: (options: Omit<ReserveOptions, 'renew'>) => Promise<ReserveOutcome>,
+    private readonly reserve: (options: Omit<budget.ReserveOptions, 'renew'>) => Promise<ReserveOutcome>,
     private readonly onUnreadableCost: (id: string) => void,
     private readonly maxHoldMs = Infinity,
   ) {}
@@ -190,7 +184,7 @@ export class BudgetRuns {
     }
   }
 
-  #begin(reserved: Reserved, stream: StreamProgress | undefined): BudgetRun {
+  #begin(reserved: budget.Reserved, stream: StreamProgress | undefined): BudgetRun {
     const notes = new CostNotes(
       (error) => this.#unreadable(reserved, error),
       () =>
@@ -211,7 +205,7 @@ export class BudgetRuns {
     if (runs?.size === 0) this.#byId.delete(run.hold.id);
   }
 
-  async #settle(run: BudgetRun, end: BodyEnd, options: FinalizeOptions): Promise<void> {
+  async #settle(run: BudgetRun, end: BodyEnd, options: budget.FinalizeOptions): Promise<void> {
     const { hold, notes } = run;
     notes.close();
     if (await run.settledByHand()) return;
@@ -225,7 +219,11 @@ export class BudgetRuns {
    * Finalizes now. If Redis does not answer, this retries in the background and does not throw, because the result of
    * the body must not be lost.
    */
-  async #finalizeNowOrLater(hold: Reserved, cost: Amount, options: FinalizeOptions): Promise<void> {
+  async #finalizeNowOrLater(
+    hold: budget.Reserved,
+    cost: budget.Amount,
+    options: budget.FinalizeOptions,
+  ): Promise<void> {
     const settle = async (): Promise<void> => {
       const finalized = await this.steps.finalize(hold, cost, options);
       if (finalized.ok) return;
@@ -249,7 +247,7 @@ export class BudgetRuns {
     }
   }
 
-  #unreadable({ id }: Reserved, error: unknown): void {
+  #unreadable({ id }: budget.Reserved, error: unknown): void {
     this.#logger.error(
       `BUDGET_COST_UNREADABLE: A cost of budget operation ${shownHash(id)} could not be read. At least the estimate is counted, unless \`actual\` or \`onThrow\` gives another cost. Correct \`actual\`, \`onThrow\` or the amount of \`spent()\`: ${error instanceof Error ? error.message : typeof error}`,
     );
@@ -260,7 +258,7 @@ export class BudgetRuns {
    * Extends the hold at every third of its TTL, so that one failed attempt does no harm. A hold that expires
    * nevertheless, or at `endMs`, is finalized late.
    */
-  #keepAlive(hold: Reserved, ttlMs: number, endMs: number): () => void {
+  #keepAlive(hold: budget.Reserved, ttlMs: number, endMs: number): () => void {
     const timer = setInterval(
       () => {
         const leftMs = Math.floor(endMs - performance.now());
@@ -276,7 +274,7 @@ export class BudgetRuns {
   }
 }
 
-function reservedOrThrow(result: ReserveOutcome): Reserved {
+function reservedOrThrow(result: ReserveOutcome): budget.Reserved {
   if (result.ok) return result;
   if (result.reason === 'exceeded') throw new BudgetExceededError(result);
   throw new BudgetConflictError(result.reason, result.record, {

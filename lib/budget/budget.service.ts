@@ -1,46 +1,14 @@
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
 import { shownHash } from '../core/keys.js';
 import { type CallOptions, duration, refuseAborted, userKey } from '../core/validate.js';
-import type {
-  Answer,
-  BudgetBackend,
-  LimitedScope,
-  ReapStep,
-  ReserveMode,
-  ReserveOutcome,
-  ReserveRequest,
-} from './budget.backend.js';
+import type * as port from './budget.backend.js';
 import { BudgetUnavailableError } from './budget.errors.js';
 import { limitsFinder, withPeriod } from './budget.limits.js';
-import { abortedOf, chargedOf, finalizedOf, refundedOf, reservedOf } from './budget.results.js';
+import * as results from './budget.results.js';
 import type { BudgetEvents, BudgetServiceOptions } from './budget.options.js';
 import { BudgetReaper, reapUpTo } from './budget.reaper.js';
 import { type BodyFacts, BudgetRuns, type RunOptions } from './budget.runs.js';
-import type {
-  AbortResult,
-  Amount,
-  Balance,
-  BudgetListOptions,
-  BudgetListResult,
-  BudgetRecord,
-  BudgetRef,
-  ChargeOptions,
-  ChargeResult,
-  CreditOptions,
-  CreditResult,
-  ExtendHoldResult,
-  FinalizeOptions,
-  FinalizeResult,
-  ReapOptions,
-  ReapResult,
-  RefundResult,
-  ReserveOptions,
-  ReserveResult,
-  SetLimitOptions,
-  SetLimitResult,
-  VerifyOptions,
-  VerifyResult,
-} from './budget.types.js';
+import type * as budget from './budget.types.js';
 import * as check from './budget.validate.js';
 import type { CurrentHold } from './current-hold.js';
 
@@ -59,7 +27,7 @@ import type { CurrentHold } from './current-hold.js';
  * await budgets.finalize(hold, answer.usage.totalTokens);
  */
 export class BudgetService implements OnModuleDestroy {
-  readonly #backend: BudgetBackend;
+  readonly #backend: port.BudgetBackend;
   readonly #runs: BudgetRuns;
   readonly #drainMs: number;
   readonly #idTtlMs: number;
@@ -72,7 +40,7 @@ export class BudgetService implements OnModuleDestroy {
 
   /** @internal The module creates the service. */
   constructor(
-    backend: BudgetBackend,
+    backend: port.BudgetBackend,
     options: BudgetServiceOptions,
     private readonly events: BudgetEvents = {},
   ) {
@@ -95,9 +63,9 @@ export class BudgetService implements OnModuleDestroy {
    * Reserves an amount in every scope and period, or in none. A denial leaves no record. Throws while the app
    * shuts down.
    */
-  async reserve(options: ReserveOptions): Promise<ReserveResult> {
+  async reserve(options: budget.ReserveOptions): Promise<budget.ReserveResult> {
     const mode = check.validateRenew(options) ? 'renew' : 'reserve';
-    return (await this.#reserve(options, mode)) as ReserveResult;
+    return (await this.#reserve(options, mode)) as budget.ReserveResult;
   }
 
   /**
@@ -107,74 +75,84 @@ export class BudgetService implements OnModuleDestroy {
    * @param ref - a result of `reserve`, or `{ root?, id }`
    * @param actual - the amount that was really spent
    */
-  async finalize(ref: BudgetRef, actual: Amount, options: FinalizeOptions = {}): Promise<FinalizeResult> {
+  async finalize(
+    ref: budget.BudgetRef,
+    actual: budget.Amount,
+    options: budget.FinalizeOptions = {},
+  ): Promise<budget.FinalizeResult> {
     const request = check.validateFinalize(ref, actual, options, this.#idTtlMs);
     this.#reaper?.touch(request.root);
     const outcome = await this.#runs.settle(request, () => this.#backend.finalize(request));
-    return outcome.ok ? finalizedOf(exact(outcome)) : outcome;
+    return outcome.ok ? results.finalizedOf(exact(outcome)) : outcome;
   }
 
   /**
    * Ends a hold without spending anything. A repeated call is safe. When Redis does not answer, this retries up
    * to twice before it throws.
    */
-  async abort(ref: BudgetRef, options: CallOptions = {}): Promise<AbortResult> {
+  async abort(ref: budget.BudgetRef, options: CallOptions = {}): Promise<budget.AbortResult> {
     const request = check.validateRef(ref, options);
     const outcome = await this.#runs.settle(request, () => this.#backend.abort(request));
-    return outcome.ok ? abortedOf(outcome) : outcome;
+    return outcome.ok ? results.abortedOf(outcome) : outcome;
   }
 
   /** Sets the remaining life of a hold, in ms, 1 to 2^31 - 1. Never revives an expired hold. */
-  async extend(ref: BudgetRef, ttlMs: number, options: CallOptions = {}): Promise<ExtendHoldResult> {
+  async extend(
+    ref: budget.BudgetRef,
+    ttlMs: number,
+    options: CallOptions = {},
+  ): Promise<budget.ExtendHoldResult> {
     const request = check.validateRef(ref, options, () => ({ ttlMs: duration('ttlMs', ttlMs) }));
     const outcome = await this.#backend.extend(request);
     return outcome.ok ? { ok: true, status: 'extended', expiresAtMs: outcome.expiresAtMs } : outcome;
   }
 
   /** Commits an amount in one step, for a cost that is known in advance. */
-  async charge(options: ChargeOptions): Promise<ChargeResult> {
+  async charge(options: budget.ChargeOptions): Promise<budget.ChargeResult> {
     const request = await this.#limited(check.validateCharge(options, this.#idTtlMs));
     const outcome = await this.#backend.charge(request);
-    return outcome.ok ? chargedOf(exact(outcome)) : outcome;
+    return outcome.ok ? results.chargedOf(exact(outcome)) : outcome;
   }
 
   /** Refunds part or all of a committed amount. That much is free again in the windows in which it was spent. */
   async refund(
-    ref: BudgetRef,
-    amount: Amount,
+    ref: budget.BudgetRef,
+    amount: budget.Amount,
     refundId: string,
     options: CallOptions = {},
-  ): Promise<RefundResult> {
+  ): Promise<budget.RefundResult> {
     const request = check.validateRef(ref, options, () => ({
       amount: check.validateAmount('amount', amount),
       refundId: userKey(refundId, 'refundId'),
     }));
     const outcome = await this.#backend.refund(request);
-    return outcome.ok ? refundedOf(exact(outcome), amount) : outcome;
+    return outcome.ok ? results.refundedOf(exact(outcome), amount) : outcome;
   }
 
   /** Adds an amount to the limit of the open window, such as a top-up. */
-  async credit(options: CreditOptions): Promise<CreditResult> {
+  async credit(options: budget.CreditOptions): Promise<budget.CreditResult> {
     const { scopes, period, ...request } = await this.#limited(check.validateCredit(options));
-    return this.#backend.credit({ ...request, scope: withPeriod(scopes[0] as LimitedScope, period) });
+    return this.#backend.credit({ ...request, scope: withPeriod(scopes[0] as port.LimitedScope, period) });
   }
 
   /** Sets a limit for all processes. It takes precedence over the configured one until `limit: null` clears it. */
-  async setLimit(options: SetLimitOptions): Promise<SetLimitResult> {
+  async setLimit(options: budget.SetLimitOptions): Promise<budget.SetLimitResult> {
     const { scopes, period, ...request } = check.validateSetLimit(options);
     const [scope] = await this.#limitsOf(request.root, scopes);
-    return this.#backend.setLimit({ ...request, scope: withPeriod(scope as LimitedScope, period) });
+    return this.#backend.setLimit({ ...request, scope: withPeriod(scope as port.LimitedScope, period) });
   }
 
   /** Returns the open windows of a scope, one balance for each period. */
-  async balance(options: Pick<SetLimitOptions, 'root' | 'scope' | 'signal'>): Promise<Balance[]> {
+  async balance(
+    options: Pick<budget.SetLimitOptions, 'root' | 'scope' | 'signal'>,
+  ): Promise<budget.Balance[]> {
     const { scopes, ...request } = check.validateBalance(options);
     const [scope] = await this.#limitsOf(request.root, scopes);
-    return this.#backend.balance({ ...request, scope: scope as LimitedScope });
+    return this.#backend.balance({ ...request, scope: scope as port.LimitedScope });
   }
 
   /** Returns the record of an operation. Null if there is none, or if it ended more than `retentionMs` ago. */
-  async get(ref: BudgetRef, options: CallOptions = {}): Promise<BudgetRecord | null> {
+  async get(ref: budget.BudgetRef, options: CallOptions = {}): Promise<budget.BudgetRecord | null> {
     return this.#backend.get(check.validateRef(ref, options));
   }
 
@@ -182,16 +160,16 @@ export class BudgetService implements OnModuleDestroy {
    * Lists operations page by page, in no particular order. An operation that exists during the whole listing appears at
    * least once.
    */
-  async list(options: BudgetListOptions = {}): Promise<BudgetListResult> {
+  async list(options: budget.BudgetListOptions = {}): Promise<budget.BudgetListResult> {
     const { state, scope, page } = check.validateList(options);
     const { records, cursor } = await this.#backend.list(page);
-    const isAsked = (record: BudgetRecord): boolean =>
+    const isAsked = (record: budget.BudgetRecord): boolean =>
       (state ?? record.state) === record.state && (scope === undefined || record.scopes.includes(scope));
     return { records: records.filter(isAsked), cursor };
   }
 
   /** Deletes old records and returns the holds that expired. Needed only with `reaper: false`. */
-  async reap(options: ReapOptions = {}): Promise<ReapResult> {
+  async reap(options: budget.ReapOptions = {}): Promise<budget.ReapResult> {
     return reapUpTo(check.validateReap(options), this.#backend, this.#onFound);
   }
 
@@ -200,7 +178,7 @@ export class BudgetService implements OnModuleDestroy {
    * step, so it is for tests and operators and not for requests. With `repair: true` it first lets go of what cannot be
    * read, so that what that had reserved is free again.
    */
-  async verify(root?: string, options: VerifyOptions = {}): Promise<VerifyResult> {
+  async verify(root?: string, options: budget.VerifyOptions = {}): Promise<budget.VerifyResult> {
     return this.#backend.verify(check.validateVerify(root, options));
   }
 
@@ -246,7 +224,10 @@ export class BudgetService implements OnModuleDestroy {
     await reaped;
   }
 
-  async #reserve(options: Omit<ReserveOptions, 'renew'>, mode: ReserveMode): Promise<ReserveOutcome> {
+  async #reserve(
+    options: Omit<budget.ReserveOptions, 'renew'>,
+    mode: port.ReserveMode,
+  ): Promise<port.ReserveOutcome> {
     const valid = Object.assign(check.validateReserve(options), { mode });
     if (this.#isShuttingDown) {
       const message = 'The app is shutting down, so nothing new is reserved.';
@@ -255,7 +236,7 @@ export class BudgetService implements OnModuleDestroy {
     const request = await this.#limited(valid);
     try {
       const outcome = await this.#backend.reserve(request);
-      return outcome.ok ? reservedOf(outcome) : outcome;
+      return outcome.ok ? results.reservedOf(outcome) : outcome;
     } catch (error) {
       const isUnknown = mode === 'run' || options.id === undefined;
       if (isUnknown && error instanceof BudgetUnavailableError) this.#undo(request, error);
@@ -266,7 +247,7 @@ export class BudgetService implements OnModuleDestroy {
   /** Finds the limits of a call that may write, and has the reaper watch its root. */
   async #limited<Call extends { root: string; scopes: readonly string[]; signal?: AbortSignal | undefined }>(
     call: Call,
-  ): Promise<Omit<Call, 'scopes'> & { readonly scopes: readonly LimitedScope[] }> {
+  ): Promise<Omit<Call, 'scopes'> & { readonly scopes: readonly port.LimitedScope[] }> {
     const scopes = await this.#limitsOf(call.root, call.scopes);
     // A call whose signal has aborted already sends nothing, so there is nothing to undo.
     if (call.signal) refuseAborted(call.signal, BudgetUnavailableError);
@@ -275,7 +256,7 @@ export class BudgetService implements OnModuleDestroy {
   }
 
   /** Aborts the hold of a reserve that may have run although its answer did not come. Nobody else would settle it. */
-  #undo({ root, id, nonce, ttlMs }: ReserveRequest, fault: unknown): void {
+  #undo({ root, id, nonce, ttlMs }: port.ReserveRequest, fault: unknown): void {
     const hold = { root, id, generation: 0, nonce };
     this.#runs.retries.start(() => this.#backend.abort(hold).then(() => true), ttlMs, fault);
   }
@@ -290,7 +271,7 @@ export class BudgetService implements OnModuleDestroy {
     );
   };
 
-  readonly #onFound = (root: string, { expired, quarantined }: ReapStep): void => {
+  readonly #onFound = (root: string, { expired, quarantined }: port.ReapStep): void => {
     if (expired.length > 0) this.events.onExpired?.(root, expired);
     if (quarantined.length === 0) return;
     const known = quarantined.flatMap(({ reserved }) => reserved ?? []);
@@ -304,7 +285,7 @@ export class BudgetService implements OnModuleDestroy {
 }
 
 /** Logs an error where a sum has stopped at the largest amount, because what is spent is never refused. */
-function exact(answer: Answer): Answer {
+function exact(answer: port.Answer): port.Answer {
   if (answer.isAtMax)
     new Logger('SyncGuard').error(
       `BUDGET_SUM_TOO_LARGE: A sum of the budget root ${shownHash(answer.root)} would pass 2^53 - 1 and has stopped there, in operation ${shownHash(answer.id)}. Its balances are no longer exact. Count in a larger unit.`,

@@ -5,18 +5,7 @@ import { periodKey } from '../budget.calendar.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
 import { tooLarge } from '../budget.limits.js';
 import { MAX_AMOUNT } from '../budget.bounds.js';
-import {
-  end,
-  expireDue,
-  isEmpty,
-  keep,
-  keepMsOf,
-  keepOperation,
-  makeRoomForNext,
-  nextDueMs,
-  purgeDue,
-  scheduleWindows,
-} from './budget.memory-garbage.js';
+import * as garbage from './budget.memory-garbage.js';
 import {
   answer,
   copyRecord,
@@ -28,18 +17,7 @@ import {
   replayReserve,
   sameContent,
 } from './budget.memory-operation.js';
-import {
-  balanceOf,
-  commit,
-  count,
-  coveredOf,
-  crossedBy,
-  entriesOf,
-  type Entry,
-  exceededBy,
-  type StoredLimits,
-  Tree,
-} from './budget.memory-tree.js';
+import { commit, type Entry, type StoredLimits, Tree } from './budget.memory-tree.js';
 import type { CreditResult, RefundResult, SetLimitResult } from '../budget.types.js';
 import { verifySnapshot } from '../budget.verify.js';
 
@@ -60,10 +38,10 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const earlier = newestOf(tree, id);
     const replay = earlier && replayReserve(tree, earlier, request);
     if (replay) return replay;
-    const entries = entriesOf(tree, request.scopes);
-    const denial = exceededBy(tree, entries, amount);
+    const entries = tree.entriesOf(request.scopes);
+    const denial = tree.exceededBy(entries, amount);
     if (denial) return denial;
-    if (earlier) makeRoomForNext(tree, earlier);
+    if (earlier) garbage.makeRoomForNext(tree, earlier);
     const expiresAtMs = tree.nowMs + ttlMs;
     const operation = newOperation(tree, request, entries, {
       generation: earlier ? earlier.record.generation + 1 : 1,
@@ -71,9 +49,9 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
       meta: meta === '' ? undefined : (JSON.parse(meta) as unknown),
     });
     this.#trees.set(root, tree);
-    count(tree, entries, (counter) => (counter.reserved += amount));
-    operation.crossed = crossedBy(tree, entries, amount);
-    scheduleWindows(tree, entries);
+    tree.count(entries, (counter) => (counter.reserved += amount));
+    operation.crossed = tree.crossedBy(entries, amount);
+    garbage.scheduleWindows(tree, entries);
     tree.operations.set(operation.name, operation);
     tree.pending.set(id, expiresAtMs);
     return answer(tree, operation, false);
@@ -85,10 +63,10 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const earlier = newestOf(tree, id);
     if (earlier && !sameContent(earlier, 'charge', request)) return refused(earlier, 'conflict');
     if (earlier) return answer(tree, earlier, true);
-    const entries = entriesOf(tree, request.scopes);
-    const denial = mode === 'enforce' ? exceededBy(tree, entries, amount) : undefined;
+    const entries = tree.entriesOf(request.scopes);
+    const denial = mode === 'enforce' ? tree.exceededBy(entries, amount) : undefined;
     if (denial) return denial;
-    const uncovered = amount - coveredOf(tree, entries, amount);
+    const uncovered = amount - tree.coveredOf(entries, amount);
     const facts = {
       kind: 'charge',
       state: 'finalized',
@@ -99,11 +77,11 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const operation = newOperation(tree, request, entries, facts);
     this.#trees.set(root, tree);
     let isAtMax = false;
-    count(tree, entries, (counter) => (isAtMax = commit(counter, amount) || isAtMax));
-    operation.crossed = crossedBy(tree, entries, amount);
+    tree.count(entries, (counter) => (isAtMax = commit(counter, amount) || isAtMax));
+    operation.crossed = tree.crossedBy(entries, amount);
     tree.operations.set(operation.name, operation);
-    end(tree, operation);
-    keepOperation(tree, operation, idTtlMs);
+    garbage.end(tree, operation);
+    garbage.keepOperation(tree, operation, idTtlMs);
     return answer(tree, operation, false, isAtMax);
   }
 
@@ -120,7 +98,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const isLate = record.state === 'expired';
     const inHold = isLate ? 0 : record.amount;
     const extra = Math.max(0, actual - inHold);
-    const covered = coveredOf(tree, entries, extra);
+    const covered = tree.coveredOf(entries, extra);
     if (isLate && (late === 'reject' || (late === 'if-available' && covered < extra)))
       return refused(operation, 'expired');
     const isOver = actual > record.amount;
@@ -129,14 +107,14 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const uncovered = extra - covered;
     Object.assign(record, { state: 'finalized', actual, committed, uncovered, late: isLate });
     let isAtMax = false;
-    count(tree, entries, (counter) => {
+    tree.count(entries, (counter) => {
       counter.reserved -= inHold;
       isAtMax = commit(counter, committed) || isAtMax;
     });
     // A cost that is not above the hold does not raise the usage, so it crosses no threshold.
-    operation.crossed = committed > inHold ? crossedBy(tree, entries, committed - inHold) : [];
-    end(tree, operation);
-    keepOperation(tree, operation, idTtlMs);
+    operation.crossed = committed > inHold ? tree.crossedBy(entries, committed - inHold) : [];
+    garbage.end(tree, operation);
+    garbage.keepOperation(tree, operation, idTtlMs);
     return answer(tree, operation, false, isAtMax);
   }
 
@@ -150,9 +128,9 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
       return refused(operation, state);
     if (state === 'aborted') return answer(tree, operation, true);
     const inHold = state === 'pending' ? record.amount : 0;
-    count(tree, entries, (counter) => (counter.reserved -= inHold));
+    tree.count(entries, (counter) => (counter.reserved -= inHold));
     Object.assign(record, { state: 'aborted', late: state === 'expired' });
-    end(tree, operation);
+    garbage.end(tree, operation);
     return answer(tree, operation, false);
   }
 
@@ -182,17 +160,17 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     if (earlier === undefined) {
       if (amount > record.committed - record.refunded) return refused(operation, 'exceeds_committed');
       record.refunded += amount;
-      count(tree, entries, (counter) => {
+      tree.count(entries, (counter) => {
         // The counter of a window that is forgotten begins at 0.
         const isKnown = counter.committed > 0;
         isAtMax = (commit(counter, -amount) && isKnown) || isAtMax;
         // An operation whose record is purged counts in the sum of those.
         if (operation.isPurged) counter.archived = Math.max(0, counter.archived - amount);
       });
-      scheduleWindows(tree, entries);
+      garbage.scheduleWindows(tree, entries);
       // The operation is known for as long as its refund, so that a repeated call finds both.
-      keepOperation(tree, operation);
-      keep(tree, `r|${refundId}`, content, keepMsOf(tree, entries));
+      garbage.keepOperation(tree, operation);
+      garbage.keep(tree, `r|${refundId}`, content, garbage.keepMsOf(tree, entries));
     }
     return answer(tree, operation, earlier !== undefined, isAtMax);
   }
@@ -200,26 +178,26 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
   async credit(request: port.CreditRequest): Promise<CreditResult> {
     const tree = this.#open(request);
     const { root, id, amount, scope } = request;
-    const [entry] = entriesOf(tree, [scope]) as [Entry];
+    const [entry] = tree.entriesOf([scope]) as [Entry];
     const content = `${amount} ${scope.scope}|${periodKey(entry.period)}`;
     const earlier = tree.kept.get(`k|${id}`);
     if (earlier !== undefined && earlier !== content) return { ok: false, reason: 'conflict' };
     if (earlier === undefined) {
-      const { limit, credits } = balanceOf(tree, entry);
+      const { limit, credits } = tree.balanceOf(entry);
       if (amount > MAX_AMOUNT - (limit === 'unlimited' ? 0 : limit) - credits) throw tooLarge();
       this.#trees.set(root, tree);
-      count(tree, [entry], (counter) => (counter.credits += amount));
-      scheduleWindows(tree, [entry]);
-      keep(tree, `k|${id}`, content, keepMsOf(tree, [entry]));
+      tree.count([entry], (counter) => (counter.credits += amount));
+      garbage.scheduleWindows(tree, [entry]);
+      garbage.keep(tree, `k|${id}`, content, garbage.keepMsOf(tree, [entry]));
     }
-    return { ok: true, status: 'credited', replayed: earlier !== undefined, balance: balanceOf(tree, entry) };
+    return { ok: true, status: 'credited', replayed: earlier !== undefined, balance: tree.balanceOf(entry) };
   }
 
   async setLimit(request: port.SetLimitRequest): Promise<SetLimitResult> {
     const tree = this.#open(request);
     const { root, scope, limit } = request;
-    const [entry] = entriesOf(tree, [scope]) as [Entry];
-    const { credits } = balanceOf(tree, entry);
+    const [entry] = tree.entriesOf([scope]) as [Entry];
+    const { credits } = tree.balanceOf(entry);
     if (typeof limit === 'number' && limit > MAX_AMOUNT - credits) throw tooLarge();
     const limits: StoredLimits = new Map(tree.limits.get(scope.scope));
     if (limit === null) limits.delete(periodKey(entry.period));
@@ -234,7 +212,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
 
   async balance(request: port.BalanceRequest) {
     const tree = this.#open(request);
-    return entriesOf(tree, [request.scope]).map((entry) => balanceOf(tree, entry));
+    return tree.entriesOf([request.scope]).map((entry) => tree.balanceOf(entry));
   }
 
   async get(request: port.HoldRequest) {
@@ -253,9 +231,9 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
   async reap(request: port.ReapRequest): Promise<port.ReapStep> {
     const tree = this.#open(request);
     const expired = tree.unreported.splice(0, request.max);
-    const purged = purgeDue(tree, request.max);
-    if (isEmpty(tree)) this.#trees.delete(request.root);
-    return { expired, purged, quarantined: [], nextInMs: nextDueMs(tree) };
+    const purged = garbage.purgeDue(tree, request.max);
+    if (garbage.isEmpty(tree)) this.#trees.delete(request.root);
+    return { expired, purged, quarantined: [], nextInMs: garbage.nextDueMs(tree) };
   }
 
   /** It knows its roots, and what there is to do in them. */
@@ -264,7 +242,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     for (const root of this.#trees.keys()) {
       if (roots.length === max) break;
       const tree = this.#open({ root });
-      if (isEmpty(tree) || nextDueMs(tree) === 0) roots.push(root);
+      if (garbage.isEmpty(tree) || garbage.nextDueMs(tree) === 0) roots.push(root);
     }
     return { untilMs: 0, roots };
   }
@@ -291,7 +269,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     refuseAborted(signal, BudgetUnavailableError);
     const tree = this.#trees.get(root) ?? new Tree(this.#retentionMs);
     tree.nowMs = this.#clock.now();
-    expireDue(tree);
+    garbage.expireDue(tree);
     return tree;
   }
 }

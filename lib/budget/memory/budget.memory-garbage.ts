@@ -1,6 +1,6 @@
 import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.bounds.js';
 import { isRenewed } from './budget.memory-operation.js';
-import { counterOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
+import type { Entry, Operation, Tree } from './budget.memory-tree.js';
 
 // What the passing of time does to a root.
 
@@ -13,7 +13,7 @@ export function expireDue(tree: Tree): void {
     const { record, entries } = operation;
     record.state = 'expired';
     tree.unreported.push(id);
-    for (const { field } of entries) counterOf(tree, field).reserved -= record.amount;
+    for (const { field } of entries) tree.counterOf(field).reserved -= record.amount;
     end(tree, operation, record.expiresAtMs);
   }
 }

@@ -7,7 +7,7 @@ import type {
   ReserveOutcome,
   ReserveRequest,
 } from '../budget.backend.js';
-import { balanceOf, type Entry, type Operation, type Tree } from './budget.memory-tree.js';
+import type { Entry, Operation, Tree } from './budget.memory-tree.js';
 import type { Amount, BudgetRecord, BudgetRefusal } from '../budget.types.js';
 import { ANY_NONCE } from '../budget.validate.js';
 
@@ -51,7 +51,7 @@ export const copyRecord = ({ record }: Operation): BudgetRecord => ({
 /** Answers with an operation and its balances, as they are now. */
 export function answer(tree: Tree, operation: Operation, replayed: boolean, isAtMax = false): Answer {
   const { record, nonce, crossed, entries } = operation;
-  const balances = entries.map((entry) => balanceOf(tree, entry));
+  const balances = entries.map((entry) => tree.balanceOf(entry));
   return { ok: true, ...record, nonce, replayed, balances, crossed, isAtMax };
 }
 

@@ -69,70 +69,103 @@ export class Tree {
   nowMs = 0;
 
   constructor(readonly retentionMs: number) {}
+
+  /** Returns an entry for every limit of these scopes. */
+  entriesOf(scopes: readonly LimitedScope[]): Entry[] {
+    return scopes.flatMap(({ scope, limits }) =>
+      limits.map((configured): Entry => {
+        const { period } = configured;
+        const window = calendar.windowAt(period, this.nowMs);
+        const field = `${scope}|${periodKey(period)}|${window.startMs}`;
+        return { field, scope, period, window, configured };
+      }),
+    );
+  }
+
+  counterOf(field: string): Counter {
+    let counter = this.counters.get(field);
+    if (!counter) {
+      counter = { committed: 0, reserved: 0, credits: 0, archived: 0, crossed: 0, seen: { credits: 0 } };
+      this.counters.set(field, counter);
+    }
+    return counter;
+  }
+
+  /**
+   * Returns the limit of an entry. One of setLimit for the scope itself comes first, and then one for its type, if no limit
+   * is configured for the scope itself.
+   */
+  #limitOf({ scope, period, configured }: Entry): Amount | 'unlimited' {
+    const key = periodKey(period);
+    const ofType = configured.inherited ? this.limits.get(typeOf(scope))?.get(key) : undefined;
+    return this.limits.get(scope)?.get(key) ?? ofType ?? configured.limit;
+  }
+
+  balanceOf(entry: Entry): Balance {
+    const { committed = 0, reserved = 0, credits = 0 } = this.counters.get(entry.field) ?? {};
+    const sums = { limit: this.#limitOf(entry), credits, committed, reserved };
+    const { scope, period, window } = entry;
+    return { scope, period, window, ...sums, available: availableOf(sums) };
+  }
+
+  /** Returns the part of an amount that fits into all entries. */
+  coveredOf(entries: readonly Entry[], amount: Amount): Amount {
+    const rooms = entries.map((entry) => this.balanceOf(entry).available);
+    return Math.min(amount, ...rooms.filter((room) => room !== 'unlimited'));
+  }
+
+  /**
+   * Returns a denial where an entry has too little room. An amount of 0 always fits. Throws where a sum would pass the
+   * largest amount.
+   */
+  exceededBy(entries: readonly Entry[], requested: Amount): Exceeded | undefined {
+    const balances = entries.map((entry) => this.balanceOf(entry));
+    const fitting = balances.filter((balance) => !isFull(balance, requested));
+    if (fitting.some(({ committed, reserved }) => requested > MAX_AMOUNT - committed - reserved))
+      throw tooLarge();
+    return fitting.length === balances.length ? undefined : exceeded(balances, requested, this.nowMs);
+  }
+
+  /** Changes the counters of these entries. */
+  count(entries: readonly Entry[], change: (counter: Counter) => void): void {
+    for (const { field } of entries) change(this.counterOf(field));
+  }
+
+  /**
+   * Returns the thresholds that a step reaches which has added this much. A raised limit and a credit arm the thresholds
+   * again that were not reached before the step.
+   */
+  crossedBy(entries: readonly Entry[], added: Amount): Crossed[] {
+    return entries.flatMap((entry) =>
+      this.#cross(entry, added).map((percent) => ({ scope: entry.scope, period: entry.period, percent })),
+    );
+  }
+
+  #cross(entry: Entry, added: Amount): number[] {
+    const { thresholds, limit: usual } = entry.configured;
+    if (thresholds.length === 0) return [];
+    const counter = this.counterOf(entry.field);
+    const { limit, credits, committed, reserved } = this.balanceOf(entry);
+    const used = committed + reserved;
+    const whole = wholeOf(limit, credits);
+    const isRaised = whole > wholeOf(counter.seen.limit ?? usual, counter.seen.credits);
+    const isReached = (sum: Amount, percent: number): boolean =>
+      whole > 0 && whole < Infinity && reaches(sum, percent, whole);
+    const highest = counter.crossed;
+    const isOld = (percent: number): boolean =>
+      percent <= highest && (!isRaised || isReached(used - added, percent));
+    const reached = thresholds.filter((percent) => isOld(percent) || isReached(used, percent));
+    counter.crossed = Math.max(isRaised ? 0 : highest, ...reached);
+    counter.seen = { limit: limit === usual ? undefined : limit, credits };
+    return reached.filter((percent) => !isOld(percent));
+  }
 }
 
 /** Remembers the last window of each period, for all roots. */
 const calendar = new BudgetCalendar();
 
-/** Returns an entry for every limit of these scopes. */
-export const entriesOf = (tree: Tree, scopes: readonly LimitedScope[]): Entry[] =>
-  scopes.flatMap(({ scope, limits }) =>
-    limits.map((configured): Entry => {
-      const { period } = configured;
-      const window = calendar.windowAt(period, tree.nowMs);
-      const field = `${scope}|${periodKey(period)}|${window.startMs}`;
-      return { field, scope, period, window, configured };
-    }),
-  );
-
-export function counterOf(tree: Tree, field: string): Counter {
-  let counter = tree.counters.get(field);
-  if (!counter) {
-    counter = { committed: 0, reserved: 0, credits: 0, archived: 0, crossed: 0, seen: { credits: 0 } };
-    tree.counters.set(field, counter);
-  }
-  return counter;
-}
-
-/**
- * Returns the limit of an entry. One of setLimit for the scope itself comes first, and then one for its type, if no limit is
- * configured for the scope itself.
- */
-function limitOf(tree: Tree, { scope, period, configured }: Entry): Amount | 'unlimited' {
-  const key = periodKey(period);
-  const ofType = configured.inherited ? tree.limits.get(typeOf(scope))?.get(key) : undefined;
-  return tree.limits.get(scope)?.get(key) ?? ofType ?? configured.limit;
-}
-
-export function balanceOf(tree: Tree, entry: Entry): Balance {
-  const { committed = 0, reserved = 0, credits = 0 } = tree.counters.get(entry.field) ?? {};
-  const sums = { limit: limitOf(tree, entry), credits, committed, reserved };
-  const { scope, period, window } = entry;
-  return { scope, period, window, ...sums, available: availableOf(sums) };
-}
-
-/** Returns the part of an amount that fits into all entries. */
-export function coveredOf(tree: Tree, entries: readonly Entry[], amount: Amount): Amount {
-  let covered = amount;
-  for (const entry of entries) {
-    const { available } = balanceOf(tree, entry);
-    if (available !== 'unlimited' && available < covered) covered = available;
-  }
-  return covered;
-}
-
-/**
- * Returns a denial where an entry has too little room. An amount of 0 always fits. Throws where a sum would pass the
- * largest amount.
- */
-export function exceededBy(tree: Tree, entries: readonly Entry[], requested: Amount): Exceeded | undefined {
-  const balances = entries.map((entry) => balanceOf(tree, entry));
-  const full = balances.filter((balance) => isFull(balance, requested));
-  for (const balance of balances)
-    if (!full.includes(balance) && requested > MAX_AMOUNT - balance.committed - balance.reserved)
-      throw tooLarge();
-  return full.length === 0 ? undefined : exceeded(balances, requested, tree.nowMs);
-}
+const wholeOf = (limit: Amount | 'unlimited', credits: Amount): Amount =>
+  limit === 'unlimited' ? Infinity : effectiveOf(limit, credits);
 
 /**
  * Adds to what is committed. The sum stops at the largest amount and at 0, since what is spent is never refused. Returns
@@ -143,39 +176,3 @@ export function commit(counter: Counter, amount: Amount): boolean {
   counter.committed = Math.max(0, Math.min(sum, MAX_AMOUNT));
   return counter.committed !== sum;
 }
-
-/** Changes the counters of these entries. */
-export function count(tree: Tree, entries: readonly Entry[], change: (counter: Counter) => void): void {
-  for (const { field } of entries) change(counterOf(tree, field));
-}
-
-/**
- * Returns the thresholds that a step reaches which has added this much. A raised limit and a credit arm the thresholds again
- * that were not reached before the step.
- */
-export const crossedBy = (tree: Tree, entries: readonly Entry[], added: Amount): Crossed[] =>
-  entries.flatMap((entry) =>
-    cross(tree, entry, added).map((percent) => ({ scope: entry.scope, period: entry.period, percent })),
-  );
-
-function cross(tree: Tree, entry: Entry, added: Amount): number[] {
-  const { thresholds, limit: usual } = entry.configured;
-  if (thresholds.length === 0) return [];
-  const counter = counterOf(tree, entry.field);
-  const { limit, credits, committed, reserved } = balanceOf(tree, entry);
-  const used = committed + reserved;
-  const whole = wholeOf(limit, credits);
-  const isRaised = whole > wholeOf(counter.seen.limit ?? usual, counter.seen.credits);
-  const isReached = (sum: Amount, percent: number): boolean =>
-    whole > 0 && whole < Infinity && reaches(sum, percent, whole);
-  const highest = counter.crossed;
-  const isOld = (percent: number): boolean =>
-    percent <= highest && (!isRaised || isReached(used - added, percent));
-  const reached = thresholds.filter((percent) => isOld(percent) || isReached(used, percent));
-  counter.crossed = Math.max(isRaised ? 0 : highest, ...reached);
-  counter.seen = { limit: limit === usual ? undefined : limit, credits };
-  return reached.filter((percent) => !isOld(percent));
-}
-
-const wholeOf = (limit: Amount | 'unlimited', credits: Amount): Amount =>
-  limit === 'unlimited' ? Infinity : effectiveOf(limit, credits);

@@ -1,19 +1,6 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
 import { READ_COUNTERS, REFUSE_STALE, START, unreadable } from './budget.fragments.js';
-import {
-  ENTRIES,
-  ENTRY_LISTS,
-  ENTRY_PARTS,
-  KEEP,
-  KEEP_MS,
-  OPEN_ENTRIES,
-  REF,
-  SUMS,
-  defineBudgetScript,
-  readOperation,
-  tryKeep,
-  writeCounters,
-} from './budget.operation.fragments.js';
+import * as lua from './budget.operation.fragments.js';
 import { joined } from './budget.record.js';
 
 /** All of a record. */
@@ -30,20 +17,20 @@ const REFUNDED_PARTS = [
  *   stops at 0], ['exceeds_committed' | 'pending' | 'aborted' | 'expired', record], ['conflict'], ['not_found']
  * Atomic: refunds together never exceed what the operation has committed.
  */
-export const refundScript = defineBudgetScript({
+export const refundScript = lua.defineBudgetScript({
   name: 'budget-refund',
   ids: ['idKey', 'refundKey'],
-  args: [...REF, 'amount', 'retentionMs'],
+  args: [...lua.REF, 'amount', 'retentionMs'],
   lua: /* lua */ `local earlier = redis.call('GET', refundKey)
 ${START}
-${readOperation(...REFUNDED_PARTS, ...ENTRY_PARTS)}
+${lua.readOperation(...REFUNDED_PARTS, ...lua.ENTRY_PARTS)}
 local content = table.concat({ 1, amount, generationOf, string.sub(idKey, -22) }, ' ')
 if earlier and earlier ~= content then return { 'conflict' } end
 if state == 'p' then return { 'pending', record } end
 if state == 'a' then return { 'aborted', record } end
 if state == 'x' then return { 'expired', record } end
-${OPEN_ENTRIES}
-if earlier then return { 'replayed', record, ${SUMS} } end
+${lua.OPEN_ENTRIES}
+if earlier then return { 'replayed', record, ${lua.SUMS} } end
 if committedOf - refundedOf - amount < 0 then return { 'exceeds_committed', record } end
 
 local isAtMax
@@ -59,14 +46,14 @@ end
 local head = ${joined('kind', 'generationOf', 'amountOf', 'actualOf', 'committedOf', "format('%.0f', refundedOf + amount)", 'uncoveredOf', 'lateOf')}
 record = ${joined("'1 f'", 'head', 'createdAtMs', 'expiresAtMs', 'endedAtMs', 'crossed', 'fixed')}
 local untilMs = nowMs + 2 * retentionMs
-${tryKeep('refundKey')}
-${writeCounters('')}
-${KEEP_MS}
+${lua.tryKeep('refundKey')}
+${lua.writeCounters('')}
+${lua.KEEP_MS}
 if not kept then redis.call('HSET', records, slot, record) end
 -- The operation is known for as long as its refund, so that a repeated call finds both.
-if slot == 'o|' .. id then ${KEEP} end
+if slot == 'o|' .. id then ${lua.KEEP} end
 redis.call('SET', refundKey, content, 'PX', format('%d', keepMs))
-return { 'refunded', record, ${SUMS}, isAtMax and 'max' or nil }`,
+return { 'refunded', record, ${lua.SUMS}, isAtMax and 'max' or nil }`,
 });
 
 /**
@@ -76,17 +63,17 @@ return { 'refunded', record, ${SUMS}, isAtMax and 'max' or nil }`,
  * Reply: ['credited' | 'replayed', fields, ends, limits, counters], ['conflict'], ['too_large']
  * Atomic: a credit is counted once by its id, also where a call is sent twice.
  */
-export const creditScript = defineBudgetScript({
+export const creditScript = lua.defineBudgetScript({
   name: 'budget-credit',
   ids: ['idKey'],
-  args: ['amount', 'retentionMs', ...ENTRIES],
+  args: ['amount', 'retentionMs', ...lua.ENTRIES],
   lua: /* lua */ `local earlier = redis.call('GET', idKey)
 ${START}
 local content = '1 ' .. amount .. ' ' .. match(fields, '^c|(.*)|%d+$')
 if earlier and earlier ~= content then return { 'conflict' } end
 ${REFUSE_STALE}
 ${READ_COUNTERS}
-if earlier then return { 'replayed', ${ENTRY_LISTS} } end
+if earlier then return { 'replayed', ${lua.ENTRY_LISTS} } end
 local sums, credited, rest = match(packed[1], '^(1 %d+ %d+) (%d+) (%d+ %S+)$')
 if not sums then ${unreadable('packed[1]')} end
 local base = limitOf[1] ~= 'u' and limitOf[1] or 0
@@ -94,11 +81,11 @@ if tonumber(amount) > ${MAX_AMOUNT} - base - credited then return { 'too_large' 
 packed[1] = sums .. format(' %.0f ', credited + amount) .. rest
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
 redis.call('HLEN', records)
-${tryKeep('idKey')}
-${writeCounters('')}
-${KEEP_MS}
+${lua.tryKeep('idKey')}
+${lua.writeCounters('')}
+${lua.KEEP_MS}
 redis.call('SET', idKey, content, 'PX', format('%d', keepMs))
-return { 'credited', ${ENTRY_LISTS} }`,
+return { 'credited', ${lua.ENTRY_LISTS} }`,
 });
 
 /**
@@ -108,7 +95,7 @@ return { 'credited', ${ENTRY_LISTS} }`,
  * Reply: ['set' | 'cleared' | 'too_large']
  * Atomic: the limits of a scope are one value, in which two calls may change two periods.
  */
-export const setLimitScript = defineBudgetScript({
+export const setLimitScript = lua.defineBudgetScript({
   name: 'budget-set-limit',
   args: ['scope', 'period', 'field', 'limit'],
   lua: /* lua */ `local packed, text = unpack(redis.call('HMGET', counters, field, 'l|' .. scope))

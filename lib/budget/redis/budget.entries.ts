@@ -27,10 +27,9 @@ interface NamedScope {
   readonly limits: readonly ConfiguredLimit[];
 }
 
-/** The entries of one scope without its name. Each list begins with its separator. */
+/** The entries of one scope without its name. */
 interface Windows extends Omit<Entries, 'fields'> {
   readonly names: readonly string[];
-  readonly hasThresholds: boolean;
 }
 
 export const encodeLimit = (limit: Amount | 'unlimited'): string =>
@@ -42,60 +41,45 @@ export class EntryEncoder {
   readonly #kept = new WeakMap<readonly ConfiguredLimit[], Windows>();
 
   encode(scopes: readonly NamedScope[], nowMs: number): Entries {
-    let [fields, limits, thresholds, ends, inherited] = ['', '', '', '', ''];
-    let [openFromMs, openUntilMs, lastEndMs, hasThresholds] = [0, Infinity, 0, false];
-    for (const scope of scopes) {
-      const windows = this.#windowsOf(scope, nowMs);
-      for (const window of windows.names) fields += `;c|${scope.name}|${window}`;
-      limits += windows.limits;
-      thresholds += windows.thresholds;
-      hasThresholds ||= windows.hasThresholds;
-      ends += windows.ends;
-      inherited += windows.inherited;
-      openFromMs = Math.max(openFromMs, windows.openFromMs);
-      openUntilMs = Math.min(openUntilMs, windows.openUntilMs);
-      lastEndMs = Math.max(lastEndMs, windows.lastEndMs);
-    }
+    const all = scopes.map(({ limits }) => this.#windowsOf(limits, nowMs));
+    const list = (part: 'limits' | 'thresholds' | 'ends' | 'inherited'): string =>
+      all.map((windows) => windows[part]).join(';');
+    const thresholds = list('thresholds');
     return {
-      fields: fields.slice(1),
-      limits: limits.slice(1),
-      thresholds: hasThresholds ? thresholds.slice(1) : '-',
-      ends: ends.slice(1),
-      inherited: inherited.slice(1),
-      openFromMs,
-      openUntilMs: openUntilMs === Infinity ? 0 : openUntilMs,
-      lastEndMs: lastEndMs === Infinity ? 0 : lastEndMs,
+      fields: scopes
+        .map(({ name }, i) => all[i]?.names.map((window) => `c|${name}|${window}`).join(';'))
+        .join(';'),
+      limits: list('limits'),
+      thresholds: /\d/.test(thresholds) ? thresholds : '-',
+      ends: list('ends'),
+      inherited: list('inherited'),
+      openFromMs: Math.max(...all.map(({ openFromMs }) => openFromMs)),
+      openUntilMs: firstOf(all.map(({ openUntilMs }) => openUntilMs)),
+      lastEndMs: lastOf(all.map(({ lastEndMs }) => lastEndMs)),
     };
   }
 
-  #windowsOf({ limits }: NamedScope, nowMs: number): Windows {
+  #windowsOf(limits: readonly ConfiguredLimit[], nowMs: number): Windows {
     const kept = this.#kept.get(limits);
-    if (kept && kept.openFromMs <= nowMs && nowMs < kept.openUntilMs) return kept;
-    const windows = this.#open(limits, nowMs);
+    if (kept && kept.openFromMs <= nowMs && (nowMs < kept.openUntilMs || kept.openUntilMs === 0)) return kept;
+    const open = limits.map(({ period }) => this.#calendar.windowAt(period, nowMs));
+    const ends = open.map(({ endMs }) => endMs ?? 0);
+    const windows = {
+      names: open.map(({ startMs }, i) => `${periodKey((limits[i] as ConfiguredLimit).period)}|${startMs}`),
+      limits: limits.map(({ limit }) => encodeLimit(limit)).join(';'),
+      thresholds: limits.map((limit) => limit.thresholds.join(',') || '-').join(';'),
+      ends: ends.join(';'),
+      inherited: limits.map(({ inherited }) => (inherited ? 1 : 0)).join(';'),
+      openFromMs: Math.max(...open.map(({ startMs }) => startMs)),
+      openUntilMs: firstOf(ends),
+      lastEndMs: lastOf(ends),
+    };
     this.#kept.set(limits, windows);
     return windows;
   }
-
-  #open(limits: readonly ConfiguredLimit[], nowMs: number): Windows {
-    const entries = limits.map((limit) => {
-      const { startMs, endMs } = this.#calendar.windowAt(limit.period, nowMs);
-      const thresholds = limit.thresholds.join(',') || '-';
-      return { key: periodKey(limit.period), limit, thresholds, startMs, endMs: endMs ?? Infinity };
-    });
-    type Entry = (typeof entries)[number];
-    const list = (word: (entry: Entry) => string | number): string =>
-      entries.map((entry) => `;${word(entry)}`).join('');
-    const ends = entries.map(({ endMs }) => endMs);
-    return {
-      names: entries.map(({ key, startMs }) => `${key}|${startMs}`),
-      limits: list(({ limit }) => encodeLimit(limit.limit)),
-      thresholds: list(({ thresholds }) => thresholds),
-      hasThresholds: entries.some(({ thresholds }) => thresholds !== '-'),
-      ends: list(({ endMs }) => (endMs === Infinity ? 0 : endMs)),
-      inherited: list(({ limit }) => (limit.inherited ? 1 : 0)),
-      openFromMs: Math.max(0, ...entries.map(({ startMs }) => startMs)),
-      openUntilMs: Math.min(Infinity, ...ends),
-      lastEndMs: Math.max(0, ...ends),
-    };
-  }
 }
+
+// Of ends, where 0 is never.
+const firstOf = (ends: readonly number[]): number =>
+  ends.reduce((first, endMs) => (first === 0 || (endMs > 0 && endMs < first) ? endMs : first), 0);
+const lastOf = (ends: readonly number[]): number => (ends.includes(0) ? 0 : Math.max(...ends));

@@ -5,16 +5,7 @@ import type * as port from '../budget.backend.js';
 import { encodeLimit, type Entries, EntryEncoder } from './budget.entries.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
 import { tooLarge } from '../budget.limits.js';
-import {
-  encodeScope,
-  idOf,
-  parseBalances,
-  parseCreditResult,
-  parseOutcome,
-  parseRecord,
-  readable,
-  type TextReply,
-} from './budget.replies.js';
+import * as replies from './budget.replies.js';
 import { abortScript, extendScript } from './hold.scripts.js';
 import { balanceScript, getScript, listScript, snapshotScript } from './read.scripts.js';
 import type { BudgetKey, BudgetScript } from './budget.operation.fragments.js';
@@ -25,14 +16,7 @@ import { reaperScript, rootsScript } from './reaper.scripts.js';
 import { repairScript } from './repair.script.js';
 import { reserveScript } from './reserve.script.js';
 import type { ReplyContext } from '../budget.results.js';
-import type {
-  AbortResult,
-  ChargeResult,
-  ExtendHoldResult,
-  FinalizeResult,
-  RefundResult,
-  SetLimitResult,
-} from '../budget.types.js';
+import type * as budget from '../budget.types.js';
 import { ANY_NONCE } from '../budget.validate.js';
 import { verifySnapshot } from '../budget.verify.js';
 import { inGroups, parseSnapshot } from './budget.snapshot.js';
@@ -43,7 +27,7 @@ type Args<Arg extends string> = Readonly<Record<Exclude<Arg, 'retentionMs'>, Scr
 type RefArg = 'id' | 'generation' | 'nonce';
 
 interface Call extends port.Request {
-  onLate?(reply: TextReply): void;
+  onLate?(reply: replies.TextReply): void;
   onResent?(): void;
 }
 
@@ -82,30 +66,30 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 
   async charge(request: port.ChargeRequest) {
     const { id, amount, mode, idTtlMs, scopes } = request;
-    const call = operation<ChargeResult>('charged', request);
+    const call = operation<budget.ChargeResult>('charged', request);
     const args = { id, amount: String(amount), mode, idTtlMs };
     return call.parse(await this.#admit(chargeScript, call, scopes, args, tagOf('o', id)));
   }
 
   async finalize(request: port.FinalizeRequest) {
     const { actual, overage, late, idTtlMs } = request;
-    const call = operation<FinalizeResult>('finalized', request);
+    const call = operation<budget.FinalizeResult>('finalized', request);
     const args = { actual: String(actual), overage, late, idTtlMs };
     return call.parse(await this.#runOn(finalizeScript, request, args, call));
   }
 
   async abort(request: port.HoldRequest) {
-    const call = operation<AbortResult>('aborted', request);
+    const call = operation<budget.AbortResult>('aborted', request);
     return call.parse(await this.#runOn(abortScript, request, {}, call));
   }
 
   async extend(request: port.ExtendRequest) {
-    const call = operation<ExtendHoldResult>('extended', request);
+    const call = operation<budget.ExtendHoldResult>('extended', request);
     return call.parse(await this.#runOn(extendScript, request, { ttlMs: request.ttlMs }, call));
   }
 
   async refund(request: port.RefundRequest) {
-    const call = operation<RefundResult>('refunded', request);
+    const call = operation<budget.RefundResult>('refunded', request);
     const args = { amount: String(request.amount) };
     return call.parse(await this.#runOn(refundScript, request, args, call, tagOf('r', request.refundId)));
   }
@@ -113,10 +97,10 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   async credit(request: port.CreditRequest) {
     const { id, scope, amount } = request;
     const args = { amount: String(amount) };
-    return parseCreditResult(await this.#admit(creditScript, request, [scope], args, tagOf('k', id)));
+    return replies.parseCreditResult(await this.#admit(creditScript, request, [scope], args, tagOf('k', id)));
   }
 
-  async setLimit(request: port.SetLimitRequest): Promise<SetLimitResult> {
+  async setLimit(request: port.SetLimitRequest): Promise<budget.SetLimitResult> {
     const { scope, limit } = request;
     const field = this.#entriesOf([scope]).fields;
     const [, name = '', period = ''] = field.split('|');
@@ -127,12 +111,12 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 
   async balance(request: port.BalanceRequest) {
     const [, ...lists] = await this.#admit(balanceScript, request, [request.scope], {});
-    return parseBalances(lists);
+    return replies.parseBalances(lists);
   }
 
   async get(request: port.HoldRequest) {
     const [status, packed, nowMs] = await this.#runOn(getScript, request, {}, request);
-    return status === 'found' ? parseRecord(packed, request, Number(nowMs)) : null;
+    return status === 'found' ? replies.parseRecord(packed, request, Number(nowMs)) : null;
   }
 
   async list(request: port.ListRequest) {
@@ -140,8 +124,8 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     const [, next, nowMs, ...found] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
     const records = inGroups(2, found).flatMap(([field = '', packed]) => {
       // A record that cannot be read stops nobody. `verify` lists it.
-      const parse = () => parseRecord(packed, { root, id: idOf(field) }, Number(nowMs));
-      return readable(parse) ?? [];
+      const parse = () => replies.parseRecord(packed, { root, id: replies.idOf(field) }, Number(nowMs));
+      return replies.readable(parse) ?? [];
     });
     return { records, cursor: next === '0' || next === undefined ? null : next };
   }
@@ -176,7 +160,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     args: Args<Exclude<Arg, RefArg>>,
     call: Call,
     refundTag?: string,
-  ): Promise<TextReply> {
+  ): Promise<replies.TextReply> {
     const all = Object.assign(args, { id, generation, nonce }) as Args<Arg | RefArg>;
     return this.#run(script, call, all, tagOf('o', id), refundTag);
   }
@@ -187,7 +171,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     { root, signal, onLate, onResent }: Call,
     args: Args<Arg>,
     ...tags: (string | undefined)[]
-  ): Promise<TextReply> {
+  ): Promise<replies.TextReply> {
     const keys = this.#keysOf(root, ...tags);
     // A server that answers as ours do is done long before.
     const endMs = performance.now() + MOST_TIMEOUTS * this.runner.commandTimeoutMs;
@@ -213,7 +197,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     scopes: readonly port.LimitedScope[],
     args: Args<Exclude<Arg, keyof Entries>>,
     idTag?: string,
-  ): Promise<TextReply> {
+  ): Promise<replies.TextReply> {
     for (let attempt = 0; attempt < STALE_ATTEMPTS; attempt++) {
       const all = Object.assign(this.#entriesOf(scopes), args) as Args<Arg | keyof Entries>;
       const reply = await this.#run(script, call, all, idTag);
@@ -228,7 +212,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   }
 
   #entriesOf(scopes: readonly port.LimitedScope[]): Entries {
-    const named = scopes.map(({ scope, limits }) => ({ name: encodeScope(scope), limits }));
+    const named = scopes.map(({ scope, limits }) => ({ name: replies.encodeScope(scope), limits }));
     return this.#encoder.encode(named, Date.now() + this.#skewMs);
   }
 
@@ -250,12 +234,12 @@ const tagOf = (kind: 'o' | 'r' | 'k', id: string): string => hashTag(`${kind}|${
 
 /** Returns a call with how its reply is parsed, also for its `onLate`. A call without `onLate` has no listeners. */
 function parsedBy<Result>(
-  parse: (reply: TextReply) => Result,
+  parse: (reply: replies.TextReply) => Result,
   { root, signal, onLate, onResent }: Omit<Call, 'onLate'> & { onLate?(result: Result): void },
-): Call & { parse(reply: TextReply): Result } {
+): Call & { parse(reply: replies.TextReply): Result } {
   if (!onLate) return { root, signal, parse };
   // These replies ask for another call, so they carry no answer.
-  const isAnswer = ([status]: TextReply): boolean => !NO_ANSWER.has(status);
+  const isAnswer = ([status]: replies.TextReply): boolean => !NO_ANSWER.has(status);
   return { root, signal, parse, onResent, onLate: (reply) => isAnswer(reply) && onLate(parse(reply)) };
 }
 
@@ -264,7 +248,7 @@ type OperationCall<Result> = Omit<Call, 'onLate'> & ReplyContext & { onLate?(out
 const operation = <Result extends { readonly ok: boolean }>(
   done: string,
   request: OperationCall<port.Outcome<Result>>,
-) => parsedBy((reply) => parseOutcome<Result>(done, reply, request), request);
+) => parsedBy((reply) => replies.parseOutcome<Result>(done, reply, request), request);
 
 const endless = (): BudgetUnavailableError =>
   new BudgetUnavailableError({
@@ -282,7 +266,7 @@ function encodeRoot(root: string): string {
   return `#${hash('sha256', root, 'base64url')}`;
 }
 
-function toReapStep([, purged, nextInMs, count, ...found]: TextReply): port.ReapStep {
+function toReapStep([, purged, nextInMs, count, ...found]: replies.TextReply): port.ReapStep {
   const expired = found.splice(0, Number(count));
   const toQuarantined = ([field = '', reserved = '']: string[]) => ({
     field,

@@ -1,17 +1,5 @@
 import { openRecord, READ_COUNTERS, REFUSE_STALE, ROOM, START } from './budget.fragments.js';
-import {
-  ENTRIES,
-  FIXED_NOW,
-  KEEP_NEW,
-  READ_NEWEST,
-  REPLAY,
-  SUMS,
-  addAmount,
-  defineBudgetScript,
-  sameContent,
-  tryKeep,
-  writeCounters,
-} from './budget.operation.fragments.js';
+import * as lua from './budget.operation.fragments.js';
 import { joined } from './budget.record.js';
 
 /**
@@ -22,23 +10,23 @@ import { joined } from './budget.record.js';
  *   amount, now, fields, ends, limits, counters], ['conflict', record], ['too_large']
  * Atomic: between the look at what is left and the commitment, no other call may take it.
  */
-export const chargeScript = defineBudgetScript({
+export const chargeScript = lua.defineBudgetScript({
   name: 'budget-charge',
   ids: ['idKey'],
-  args: ['id', 'amount', 'mode', 'idTtlMs', 'retentionMs', ...ENTRIES],
+  args: ['id', 'amount', 'mode', 'idTtlMs', 'retentionMs', ...lua.ENTRIES],
   lua: /* lua */ `local kept = redis.call('GET', idKey)
 ${START}
-${READ_NEWEST}
+${lua.READ_NEWEST}
 if record then
   ${openRecord('kind', 'amountOf', 'fieldsOf', 'limitsOf', 'endsOf', 'inheritedOf')}
-  ${sameContent('c')}
+  ${lua.sameContent('c')}
   if not isSame then return { 'conflict', record } end
-  ${REPLAY}
+  ${lua.REPLAY}
 else
   ${REFUSE_STALE}
 end
 ${READ_COUNTERS}
-if record then return { 'replayed', record, ${SUMS} } end
+if record then return { 'replayed', record, ${lua.SUMS} } end
 local uncovered = 0
 if mode == 'record' then
   ${ROOM}
@@ -47,14 +35,14 @@ if mode == 'record' then
   end
 end
 
-${addAmount('committed')}
+${lua.addAmount('committed')}
 local meta, nonce = '', '-'
 local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
 local head = 'c 1 ' .. ${joined('amount', 'amount', 'amount')} .. format(' 0 %.0f 0', uncovered)
-record = ${joined("'1 f'", 'head', 'now', 'now', 'now', 'crossed', FIXED_NOW)}
-${tryKeep('idKey')}
-${writeCounters("redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)")}
+record = ${joined("'1 f'", 'head', 'now', 'now', 'now', 'crossed', lua.FIXED_NOW)}
+${lua.tryKeep('idKey')}
+${lua.writeCounters("redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)")}
 redis.call('HSET', records, 'o|' .. id, record)
-${KEEP_NEW}
-return { 'charged', record, ${SUMS}, isAtMax and 'max' or nil }`,
+${lua.KEEP_NEW}
+return { 'charged', record, ${lua.SUMS}, isAtMax and 'max' or nil }`,
 });

@@ -1,16 +1,7 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
 import { findCrossed } from './budget.thresholds.fragments.js';
 import { ROOM, START_SETTLING, unreadable } from './budget.fragments.js';
-import {
-  ENTRY_PARTS,
-  KEEP_NEW,
-  OPEN_ENTRIES,
-  REF,
-  SUMS,
-  defineBudgetScript,
-  endOperation,
-  readOperation,
-} from './budget.operation.fragments.js';
+import * as lua from './budget.operation.fragments.js';
 import { joined } from './budget.record.js';
 
 /**
@@ -21,16 +12,16 @@ import { joined } from './budget.record.js';
  *   ['overage_rejected' | 'conflict' | 'aborted' | 'expired', record], ['not_found']
  * Atomic: a hold ends once, and no sum counts its amount twice or not at all.
  */
-export const finalizeScript = defineBudgetScript({
+export const finalizeScript = lua.defineBudgetScript({
   name: 'budget-finalize',
   ids: ['idKey'],
-  args: [...REF, 'actual', 'overage', 'late', 'idTtlMs', 'retentionMs'],
+  args: [...lua.REF, 'actual', 'overage', 'late', 'idTtlMs', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-${readOperation('state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'createdAtMs', 'expiresAtMs', 'fixed', 'thresholdsOf', ...ENTRY_PARTS)}
+${lua.readOperation('state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'createdAtMs', 'expiresAtMs', 'fixed', 'thresholdsOf', ...lua.ENTRY_PARTS)}
 if state == 'a' then return { 'aborted', record } end
 if state == 'f' and actualOf ~= actual then return { 'conflict', record } end
-${OPEN_ENTRIES}
-if state == 'f' then return { 'replayed', record, ${SUMS} } end
+${lua.OPEN_ENTRIES}
+if state == 'f' then return { 'replayed', record, ${lua.SUMS} } end
 
 local isLate, held, spent = state == 'x', tonumber(amountOf), tonumber(actual)
 local inHold = isLate and 0 or held
@@ -71,8 +62,8 @@ end
 local head = ${joined('kind', 'generationOf', 'amountOf', 'actual')}
   .. format(' %.0f 0 %.0f ', booked, uncovered) .. (isLate and '1' or '0')
 record = ${joined("'1 f'", 'head', 'createdAtMs', 'expiresAtMs', 'now', 'crossed', 'fixed')}
-${endOperation(`if slot == 'o|' .. id then
-  ${KEEP_NEW}
+${lua.endOperation(`if slot == 'o|' .. id then
+  ${lua.KEEP_NEW}
 end`)}
-return { 'finalized', record, ${SUMS}, isAtMax and 'max' or nil }`,
+return { 'finalized', record, ${lua.SUMS}, isAtMax and 'max' or nil }`,
 });

@@ -1,13 +1,5 @@
 import { START_SETTLING, TRY_ZREM, unreadable } from './budget.fragments.js';
-import {
-  ENTRY_PARTS,
-  KEEP_KEYS,
-  OPEN_ENTRIES,
-  REF,
-  defineBudgetScript,
-  endOperation,
-  readOperation,
-} from './budget.operation.fragments.js';
+import * as lua from './budget.operation.fragments.js';
 import { joined } from './budget.record.js';
 
 /**
@@ -17,16 +9,16 @@ import { joined } from './budget.record.js';
  * Reply: ['aborted' | 'replayed' | 'finalized' | 'expired' (of an older generation), record], ['not_found']
  * Atomic: a hold ends once, and its amount goes back in the same step.
  */
-export const abortScript = defineBudgetScript({
+export const abortScript = lua.defineBudgetScript({
   name: 'budget-abort',
   ids: ['idKey'],
-  args: [...REF, 'retentionMs'],
+  args: [...lua.REF, 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-${readOperation('state', 'kind', 'generationOf', 'amountOf', 'createdAtMs', 'expiresAtMs', 'crossed', 'fixed', ...ENTRY_PARTS)}
+${lua.readOperation('state', 'kind', 'generationOf', 'amountOf', 'createdAtMs', 'expiresAtMs', 'crossed', 'fixed', ...lua.ENTRY_PARTS)}
 if state == 'f' then return { 'finalized', record } end
 if state == 'a' then return { 'replayed', record } end
 if slot ~= 'o|' .. id then return { 'expired', record } end
-${OPEN_ENTRIES}
+${lua.OPEN_ENTRIES}
 local inHold = state == 'p' and amountOf or 0
 for i = 1, #limitOf do
   local committed, reserved, rest = match(packed[i], '^(1 %d+) (%d+) (%d+ %d+ %S+)$')
@@ -34,7 +26,7 @@ for i = 1, #limitOf do
   packed[i] = committed .. ' ' .. format('%.0f ', math.max(reserved - inHold, 0)) .. rest
 end
 record = ${joined("'1 a'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0'", "(state == 'x' and '1' or '0')", 'createdAtMs', 'expiresAtMs', 'now', 'crossed', 'fixed')}
-${endOperation()}
+${lua.endOperation()}
 return { 'aborted', record }`,
 });
 
@@ -45,12 +37,12 @@ return { 'aborted', record }`,
  * Reply: ['extended' | 'finalized' | 'aborted' | 'expired', record], ['not_found']
  * Atomic: a hold that has ended meanwhile is never brought back.
  */
-export const extendScript = defineBudgetScript({
+export const extendScript = lua.defineBudgetScript({
   name: 'budget-extend',
   ids: ['idKey'],
-  args: [...REF, 'ttlMs', 'retentionMs'],
+  args: [...lua.REF, 'ttlMs', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-${readOperation('state', 'kind', 'generationOf', 'amountOf', 'createdAtMs', 'crossed', 'fixed')}
+${lua.readOperation('state', 'kind', 'generationOf', 'amountOf', 'createdAtMs', 'crossed', 'fixed')}
 if state == 'f' then return { 'finalized', record } end
 if state == 'a' then return { 'aborted', record } end
 if state == 'x' then return { 'expired', record } end
@@ -60,7 +52,7 @@ local untilMs = nowMs + ttlMs + 2 * retentionMs
 local expiresAtMs = format('%d', nowMs + ttlMs)
 record = ${joined("'1 p'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0 0'", 'createdAtMs', 'expiresAtMs', "'0'", 'crossed', 'fixed')}
 ${TRY_ZREM}
-${KEEP_KEYS}
+${lua.KEEP_KEYS}
 redis.call('ZADD', pending, expiresAtMs, id)
 redis.call('HSET', records, 'o|' .. id, record)
 return { 'extended', record }`,

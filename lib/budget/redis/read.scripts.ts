@@ -1,12 +1,5 @@
 import { READ_COUNTERS, REFUSE_STALE, START_SETTLING } from './budget.fragments.js';
-import {
-  ENTRIES,
-  ENTRY_LISTS,
-  FIND_OPERATION,
-  REF,
-  REFUSE_FOREIGN,
-  defineBudgetScript,
-} from './budget.operation.fragments.js';
+import * as lua from './budget.operation.fragments.js';
 import { readRecord } from './budget.record.js';
 import { NOW_MS } from '../../script/fragments.js';
 
@@ -17,13 +10,13 @@ import { NOW_MS } from '../../script/fragments.js';
  * Reply: ['balance', fields, ends, limits, counters]
  * Atomic: holds that have expired are settled in the same step.
  */
-export const balanceScript = defineBudgetScript({
+export const balanceScript = lua.defineBudgetScript({
   name: 'budget-balance',
-  args: ['retentionMs', ...ENTRIES],
+  args: ['retentionMs', ...lua.ENTRIES],
   lua: /* lua */ `${START_SETTLING}
 ${REFUSE_STALE}
 ${READ_COUNTERS}
-return { 'balance', ${ENTRY_LISTS} }`,
+return { 'balance', ${lua.ENTRY_LISTS} }`,
 });
 
 /**
@@ -33,12 +26,12 @@ return { 'balance', ${ENTRY_LISTS} }`,
  * Reply: ['found', record, now], ['not_found']
  * Atomic: the record and the time by which its caller judges it belong together.
  */
-export const getScript = defineBudgetScript({
+export const getScript = lua.defineBudgetScript({
   name: 'budget-get',
   ids: ['idKey'],
-  args: REF,
-  lua: /* lua */ `${FIND_OPERATION}
-${readRecord('nonceOf')}${REFUSE_FOREIGN}${NOW_MS}
+  args: lua.REF,
+  lua: /* lua */ `${lua.FIND_OPERATION}
+${readRecord('nonceOf')}${lua.REFUSE_FOREIGN}${NOW_MS}
 return { 'found', record, string.format('%d', nowMs) }`,
 });
 
@@ -49,7 +42,7 @@ return { 'found', record, string.format('%d', nowMs) }`,
  * Reply: ['page', next cursor, now, field, record, field, record...]
  * Atomic: the records come with the time by which their caller judges them.
  */
-export const listScript = defineBudgetScript({
+export const listScript = lua.defineBudgetScript({
   name: 'budget-list',
   args: ['cursor', 'limit'],
   lua: /* lua */ `${NOW_MS}
@@ -67,7 +60,7 @@ return reply`,
  *   of ids, pending id...]
  * Atomic: sums and the operations that they add up are of one instant.
  */
-export const snapshotScript = defineBudgetScript({
+export const snapshotScript = lua.defineBudgetScript({
   name: 'budget-snapshot',
   args: [],
   lua: /* lua */ `local reply = { 'snapshot' }

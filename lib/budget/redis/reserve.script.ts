@@ -1,15 +1,5 @@
 import { openRecord, READ_COUNTERS, REFUSE_STALE, START } from './budget.fragments.js';
-import {
-  ENTRIES,
-  FIXED_NOW,
-  READ_NEWEST,
-  REPLAY,
-  SUMS,
-  addAmount,
-  defineBudgetScript,
-  sameContent,
-  writeCounters,
-} from './budget.operation.fragments.js';
+import * as lua from './budget.operation.fragments.js';
 import { joined } from './budget.record.js';
 
 // A pending hold is answered again, in mode 'run' only to the call that created it, which has the same nonce. Except in
@@ -24,14 +14,14 @@ import { joined } from './budget.record.js';
  *   ['too_large']
  * Atomic: between the look at what is left and the reservation, no other call may take it.
  */
-export const reserveScript = defineBudgetScript({
+export const reserveScript = lua.defineBudgetScript({
   name: 'budget-reserve',
   ids: ['idKey'],
-  args: ['id', 'amount', 'ttlMs', 'meta', 'mode', 'nonce', 'retentionMs', ...ENTRIES],
+  args: ['id', 'amount', 'ttlMs', 'meta', 'mode', 'nonce', 'retentionMs', ...lua.ENTRIES],
   lua: /* lua */ `-- Nothing was kept under an id that was made for this call.
 local kept = nonce ~= '-' and redis.call('GET', idKey)
 ${START}
-${READ_NEWEST}
+${lua.READ_NEWEST}
 local generation, before, replayed = '1', nil, nil
 if record then
   ${openRecord('state', 'kind', 'generationOf', 'amountOf', 'nonceOf', 'fieldsOf', 'limitsOf', 'endsOf', 'inheritedOf')}
@@ -39,10 +29,10 @@ if record then
   if state == 'f' then return { 'already_finalized', record } end
   if state == 'p' then
     if mode == 'run' and not isOurs then return { 'pending', record, now } end
-    ${sameContent('h')}
+    ${lua.sameContent('h')}
     if not isSame then return { 'conflict', record } end
     replayed = record
-    ${REPLAY}
+    ${lua.REPLAY}
   else
     if mode == 'reserve' or isOurs then return { state == 'a' and 'already_aborted' or 'already_expired', record } end
     generation = format('%d', generationOf + 1)
@@ -54,13 +44,13 @@ if not replayed then
   ${REFUSE_STALE}
 end
 ${READ_COUNTERS}
-if replayed then return { 'replayed', replayed, ${SUMS} } end
-${addAmount('reserved')}
+if replayed then return { 'replayed', replayed, ${lua.SUMS} } end
+${lua.addAmount('reserved')}
 local expiresAtMs = nowMs + ttlMs
 local untilMs = lastEndMs ~= '0' and math.max(tonumber(lastEndMs), expiresAtMs) + 2 * retentionMs or nil
 expiresAtMs = format('%d', expiresAtMs)
-record = ${joined("'1 p h'", 'generation', 'amount', "'0 0 0 0 0'", 'now', 'expiresAtMs', "'0'", 'crossed', FIXED_NOW)}
-${writeCounters(`
+record = ${joined("'1 p h'", 'generation', 'amount', "'0 0 0 0 0'", 'now', 'expiresAtMs', "'0'", 'crossed', lua.FIXED_NOW)}
+${lua.writeCounters(`
 if before then
   redis.call('ZADD', garbage, before.untilMs, 'O|' .. before.name)
   redis.call('HSET', records, 'O|' .. before.name, before.record)
@@ -69,5 +59,5 @@ if before then
 end
 redis.call('ZADD', pending, expiresAtMs, id)`)}
 redis.call('HSET', records, 'o|' .. id, record)
-return { 'reserved', record, ${SUMS} }`,
+return { 'reserved', record, ${lua.SUMS} }`,
 });
