@@ -35,6 +35,8 @@ export interface CountedPolicy {
   readonly count: CountedCalls;
   /** Whether the rules are known at boot and never change, so that a backend may make a script for them. */
   readonly isStatic: boolean;
+  /** Whether a function has raised the limit above what a log holds. Then the log's block holds for the fixed window too. */
+  readonly isRaised?: boolean;
 }
 
 /** A policy, and whom it counts. */

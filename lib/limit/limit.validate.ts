@@ -89,7 +89,7 @@ export function withLimit(
   if (policy.algorithm === 'fixed-window' || allowed < MAX_THRESHOLD)
     return withThreshold(policy, allowed + 1);
   if (policy.rules.shortBlockMs === 0 && policy.count === 'attempt')
-    return { ...withThreshold(policy, allowed + 1), algorithm: 'fixed-window' };
+    return { ...withThreshold(policy, allowed + 1), algorithm: 'fixed-window', isRaised: true };
   warn(
     `RATE_LIMIT_CAPPED: The function \`limit\` of the policy ${policy.name} returned more than ${MAX_THRESHOLD - 1}. A policy that blocks, or counts failures or successes, cannot count higher, so its limit is ${MAX_THRESHOLD - 1}.`,
   );

@@ -217,7 +217,7 @@ function createCast(random: (below: number) => number, world: number): Cast {
         return {
           text: text(`forgive ${n}`),
           onBackend: (backend) => backend.forgive(subject, n, callId),
-          onModel: (model) => model.forgive(identity, subject.policy, n, callId),
+          onModel: (model) => model.forgive(identity, n, callId),
         };
       }
     }

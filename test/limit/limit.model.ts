@@ -31,7 +31,7 @@ interface State {
   struckBy: string;
   strikesEnd: number;
   forgiven?: string;
-  window?: { count: number; ms: number; ends: number; last: string; forgiven?: string };
+  window?: { count: number; ends: number };
 }
 
 const SECOND = 1000;
@@ -128,7 +128,7 @@ export class LimitModel {
   }
 
   withdraw({ identity, policy, cost }: Limit, id: string, forget: boolean): void {
-    if (policy.algorithm === 'fixed-window') return this.forgive(identity, policy, cost, id);
+    if (policy.algorithm === 'fixed-window') return this.forgive(identity, cost, id);
     const state = this.at(identity);
     state.attempts = state.attempts.filter((attempt) => attempt.id !== id);
     state.pending = state.pending.filter((attempt) => attempt.id !== id);
@@ -159,18 +159,12 @@ export class LimitModel {
     return { status: 'allowed', ...counts, resetMs };
   }
 
-  forgive(identity: string, policy: Policy, n: number, id: string): void {
+  forgive(identity: string, n: number, id: string): void {
     const state = this.at(identity);
-    if (policy.algorithm === 'fixed-window') {
-      const window = this.open(state);
-      if (!window || window.count === 0 || window.forgiven === id) return;
-      this.reopen(state);
-      window.count = Math.max(0, window.count - n);
-      window.forgiven = id;
-      return;
-    }
     if (state.forgiven === id) return;
     state.forgiven = id;
+    const window = this.open(state);
+    if (window) window.count = Math.max(0, window.count - n);
     state.attempts = state.attempts
       .sort((a, b) => a.at - b.at)
       .slice(0, Math.max(0, state.attempts.length - n));
@@ -181,7 +175,9 @@ export class LimitModel {
   }
 
   block(identity: string, ms: number, reason: string): void {
-    this.at(identity).block = { scope: 'manual', reason, short: 0, long: 0, ends: this.now + ms };
+    const state = this.at(identity);
+    if (!this.open(state)) delete state.window;
+    state.block = { scope: 'manual', reason, short: 0, long: 0, ends: this.now + ms };
   }
 
   unblock(identity: string): void {
@@ -192,7 +188,7 @@ export class LimitModel {
     const state = this.at(identity);
     if (this.blocked(state)) return this.blockOf(state);
     if (cost === 0) return uncountedDecision(policy);
-    if (policy.algorithm === 'fixed-window') return this.inWindow(state, policy, cost, id);
+    if (policy.algorithm === 'fixed-window') return this.inWindow(state, policy, cost);
     this.catchUp(state);
     if (policy.count !== 'attempt') return this.enter(state, policy, cost, id);
     this.prune(state, policy);
@@ -204,16 +200,18 @@ export class LimitModel {
     return this.count(state, policy, cost, id);
   }
 
-  private inWindow(state: State, policy: Policy, cost: number, id: string): BackendDecision {
+  private inWindow(state: State, policy: Policy, cost: number): BackendDecision {
     const { rules } = policy;
-    const ms = rules.shortWindowMs;
-    const window = this.reopen(state) ?? { count: 0, ms, ends: this.now + ms, last: '' };
-    if (window.last === id) return this.counted(state, policy);
-    if (window.count + cost > rules.shortThreshold - 1)
-      return rules.shortBlockMs > 0
-        ? this.blockWindow(state, window, policy, cost)
-        : this.usedUp(window, policy);
-    state.window = { ...window, count: window.count + cost, last: id };
+    const window = this.open(state) ?? { count: 0, ends: Infinity };
+    const fits = window.count + cost < rules.shortThreshold;
+    const blocks = !fits && rules.shortBlockMs > 0;
+    const latest = this.now + rules.shortWindowMs;
+    if (fits || window.ends > latest) delete state.block;
+    // A window that ends later than one that begins now, since the clock stepped back, begins now.
+    window.ends = Math.min(window.ends, latest);
+    if (blocks) return this.blockWindow(state, window, policy, cost);
+    if (!fits) return this.usedUp(window, policy);
+    state.window = { ...window, count: window.count + cost };
     return this.counted(state, policy);
   }
 
@@ -221,16 +219,9 @@ export class LimitModel {
     return window && this.now < window.ends ? window : undefined;
   }
 
-  /** A window that begins later than now, since the clock stepped back, begins now. */
-  private reopen(state: State): State['window'] {
-    const window = this.open(state);
-    if (window) window.ends = Math.min(window.ends, this.now + window.ms);
-    return window;
-  }
-
   private counted(state: State, { rules }: Policy): BackendDecision {
-    const { count, ms, ends } = this.open(state) ?? { count: 0, ms: 0, ends: 0 };
-    const resetMs = count > 0 ? Math.min(rules.shortWindowMs, ms, ends - this.now) : 0;
+    const { count, ends } = this.open(state) ?? { count: 0, ends: 0 };
+    const resetMs = count > 0 ? Math.min(rules.shortWindowMs, ends - this.now) : 0;
     return { status: 'allowed', shortCount: count, longCount: count, resetMs };
   }
 
@@ -241,7 +232,7 @@ export class LimitModel {
     cost: number,
   ): BackendDecision {
     const count = window.count + cost;
-    state.window = { ...window, count: 0, last: '' };
+    state.window = { ...window, count: 0 };
     state.block = {
       scope: 'temp',
       reason: 'temp',
@@ -252,12 +243,12 @@ export class LimitModel {
     return this.blockOf(state);
   }
 
-  private usedUp({ count, ms, ends }: NonNullable<State['window']>, { rules }: Policy): BackendDecision {
+  private usedUp({ count, ends }: NonNullable<State['window']>, { rules }: Policy): BackendDecision {
     return {
       status: 'denied',
       scope: 'temp',
       reason: 'temp',
-      retryAfterMs: Math.min(rules.shortWindowMs, ms, ends - this.now),
+      retryAfterMs: Math.min(rules.shortWindowMs, ends - this.now),
       shortCount: count,
       longCount: count,
       blocked: false,
@@ -318,8 +309,11 @@ export class LimitModel {
       state.strikes = { short: 0, long: 0 };
     }
     if (this.now > state.keptUntil) Object.assign(state, { attempts: [], pending: [] });
-    if (state.block && this.now > state.block.ends) delete state.block;
-    if (state.window && this.now > state.window.ends) delete state.window;
+    // A fixed window and the block before it are one thing, which is forgotten as a whole.
+    if (this.now > Math.max(state.block?.ends ?? 0, state.window?.ends ?? 0)) {
+      delete state.block;
+      delete state.window;
+    }
     return state;
   }
 

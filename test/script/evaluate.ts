@@ -97,3 +97,16 @@ export async function stateOf(client: Redis): Promise<State> {
     ]),
   );
 }
+
+/** What a run has answered and left, but for the numbers that a second run raises once more. */
+export const asRepeatable = (
+  { recounts }: ScriptExample,
+  replies: readonly unknown[],
+  state: State,
+): unknown =>
+  recounts
+    ? [
+        replies.map((reply) => String(reply).replace(/\d+/g, 'n')),
+        state.map(([key, ...rest]) => (recounts.test(key) ? [key, rest[0]] : [key, ...rest])),
+      ]
+    : [replies, state];

@@ -1,7 +1,7 @@
 import type { Redis } from 'ioredis';
 import { commandsOf } from '../../lib/script/define-script.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
-import { alone, commandsWithin, type Evaluate, forms, stateOf } from './evaluate.js';
+import { alone, asRepeatable, commandsWithin, type Evaluate, forms, stateOf } from './evaluate.js';
 import { examples } from './examples/all.examples.js';
 import type { ScriptExample } from './examples/example.js';
 import { mutants } from './mutants.js';
@@ -58,7 +58,7 @@ describe('8: a script that the server refuses is whole or harmless', () => {
   /** What the call is answered, and what it leaves. */
   async function outcome(example: ScriptExample, evaluate: Evaluate): Promise<unknown> {
     const replies = await evaluate(example, client);
-    return withoutFences([replies, await stateOf(admin)]);
+    return withoutFences(asRepeatable(example, replies, await stateOf(admin)));
   }
 
   /** Runs the example while `refuse` holds, and once more after it. Returns what it was refused with. */

@@ -19,12 +19,9 @@ export const NO_PENALTIES = {
 };
 
 /** The count of a policy with `algorithm: 'fixed-window'`. */
-export interface Window {
-  count: number;
-  readonly windowMs: number;
-  endsAtMs: number;
-  lastCall: string;
-  lastForgiven: string;
+interface Window {
+  readonly count: number;
+  readonly endsAtMs: number;
 }
 
 interface Flight {
@@ -46,12 +43,12 @@ export class Ledger {
 
   /**
    * Drops everything that is over. As in Redis, this is one millisecond after each `endsAtMs`, although a block or a
-   * window has no effect from `endsAtMs` on.
+   * window has no effect from `endsAtMs` on. A fixed window and the block before it are one key there.
    */
   tidy(nowMs: number): this {
-    if (this.block && nowMs > this.block.endsAtMs) this.block = undefined;
+    if (nowMs > Math.max(this.block?.endsAtMs ?? 0, this.window?.endsAtMs ?? 0))
+      this.block = this.window = undefined;
     if (nowMs > this.penalties.endsAtMs) this.penalties = NO_PENALTIES;
-    if (this.window && nowMs > this.window.endsAtMs) this.window = undefined;
     if (nowMs > this.endsAtMs) {
       this.attempts.clear();
       this.inFlight.clear();
@@ -74,12 +71,8 @@ export class Ledger {
     return this.block && nowMs < this.block.endsAtMs ? this.block : undefined;
   }
 
-  /** @param heals - whether a window starts again now if the clock has stepped back behind its start */
-  openWindow(nowMs: number, heals = false): Window | undefined {
-    const { window } = this;
-    if (!window || nowMs >= window.endsAtMs) return undefined;
-    if (heals) window.endsAtMs = Math.min(window.endsAtMs, nowMs + window.windowMs);
-    return window;
+  openWindow(nowMs: number): Window | undefined {
+    return this.window && nowMs < this.window.endsAtMs ? this.window : undefined;
   }
 
   knows(callId: string): boolean {

@@ -110,16 +110,11 @@ export class MemoryLimitBackend implements LimitBackend {
     const nowMs = this.#start(options);
     const found = this.#found(subject, nowMs);
     const ledger = this.#ledgers.take(subject.identity, nowMs);
-    if (subject.policy.algorithm === 'fixed-window') {
-      const open = ledger.openWindow(nowMs);
-      if (!open || open.count === 0 || open.lastForgiven === callId) return found;
-      ledger.openWindow(nowMs, true);
-      open.count = Math.max(0, open.count - count);
-      open.lastForgiven = callId;
-    } else if (ledger.lastForgiven !== callId) {
-      ledger.lastForgiven = callId;
-      ledger.attempts.dropNewest(count);
-    }
+    if (ledger.lastForgiven === callId) return found;
+    ledger.lastForgiven = callId;
+    ledger.attempts.dropNewest(count);
+    const open = ledger.openWindow(nowMs);
+    if (open) ledger.window = { count: Math.max(0, open.count - count), endsAtMs: open.endsAtMs };
     return found;
   }
 
@@ -132,7 +127,9 @@ export class MemoryLimitBackend implements LimitBackend {
   async block({ identity }: Subject, blockMs: number, reason: string, options?: CallOptions): Promise<void> {
     const nowMs = this.#start(options);
     const byHand = { scope: 'manual', reason: reason || 'manual', shortCount: 0, longCount: 0 } as const;
-    this.#ledgers.take(identity, nowMs).block = { ...byHand, endsAtMs: nowMs + blockMs };
+    const ledger = this.#ledgers.take(identity, nowMs);
+    ledger.window = ledger.openWindow(nowMs);
+    ledger.block = { ...byHand, endsAtMs: nowMs + blockMs };
   }
 
   async unblock(subject: Subject, options?: CallOptions): Promise<FoundAttempts> {
@@ -166,9 +163,8 @@ export class MemoryLimitBackend implements LimitBackend {
       ledger.block ??= { scope, reason, shortCount, longCount, endsAtMs };
     } else if (policy.algorithm === 'fixed-window') {
       const endsAtMs = atMs + (last.status === 'denied' ? last.retryAfterMs : last.resetMs);
-      const fresh = { windowMs: rules.shortWindowMs, endsAtMs, lastCall: '', lastForgiven: '' };
-      const open = ledger.openWindow(nowMs) ?? { ...fresh, count: 0 };
-      ledger.window = { ...open, count: Math.max(open.count, last.shortCount) };
+      const open = ledger.openWindow(nowMs) ?? { count: 0, endsAtMs };
+      ledger.window = { count: Math.max(open.count, last.shortCount), endsAtMs: open.endsAtMs };
     } else {
       // Those of the long window that the short one does not have are at least as old as the short one.
       const olderMs = atMs - rules.shortWindowMs;
@@ -189,12 +185,9 @@ export class MemoryLimitBackend implements LimitBackend {
 
   #found(subject: Subject, nowMs: number): FoundAttempts {
     const ledger = this.#seen(subject, nowMs);
-    const { algorithm, rules } = subject.policy;
-    const attempts =
-      algorithm === 'fixed-window'
-        ? (ledger.openWindow(nowMs)?.count ?? 0)
-        : ledger.attempts.countAfter(nowMs - longestWindowMs(rules));
-    return { blocked: ledger.liveBlock(nowMs) !== undefined, attempts };
+    const logged = ledger.attempts.countAfter(nowMs - longestWindowMs(subject.policy.rules));
+    const counted = ledger.openWindow(nowMs)?.count ?? 0;
+    return { blocked: ledger.liveBlock(nowMs) !== undefined, attempts: logged + counted };
   }
 
   /** Returns the ledger of an identity for a look at it. An unknown identity is not kept. */

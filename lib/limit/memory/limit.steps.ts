@@ -139,10 +139,11 @@ export const untilLeft = ({ atMs }: Attempt, windowMs: number, nowMs: number): n
   Math.min(atMs - nowMs, 0) + windowMs;
 
 export function setBlock(
-  { ledger, rules, callId, nowMs }: Ask,
+  ask: Ask,
   full: { short: boolean; long: boolean },
   counts: LimitCounts,
 ): BackendDecision {
+  const { ledger, rules, callId, nowMs } = ask;
   const newestMs = (ledger.attempts.newest as Attempt).atMs;
   const { shortFloorMs, longFloorMs, shortStrikes, longStrikes, struckBy } = ledger.penalties;
   const [scope, baseMs, strikes] = full.long
@@ -157,6 +158,15 @@ export function setBlock(
     longStrikes: longStrikes + (full.long ? 1 : 0),
     struckBy: shortStrikes + longStrikes === 0 || struckBy === routeOf(callId) ? routeOf(callId) : '*',
   };
+  return newBlock(ask, scope, counts, blockMs);
+}
+
+export function newBlock(
+  { ledger, nowMs }: Ask,
+  scope: LimitScope,
+  counts: LimitCounts,
+  blockMs: number,
+): BackendDecision {
   ledger.block = { scope, reason: scope, ...counts, endsAtMs: nowMs + blockMs };
   return Object.assign(denied(counts, blockMs, scope, scope, true), { isNew: true });
 }

@@ -8,29 +8,28 @@ import {
 } from '../../script/define-script.js';
 import { inLines } from '../../script/fragments.js';
 import type { BackendDecision, LimitRules } from '../limit.backend.js';
-import { denyIfBlocked, indent } from './limit.fragments.js';
+import { denyIfBlocked, indent, UNCOUNTED } from './limit.fragments.js';
 import { ATTEMPT, CONFIRM, ENTER, FILL, GRANT, PEEK, RESERVE } from './log.decider.js';
-import { PEEK_WINDOW, WINDOW } from './window.decider.js';
+import { LOOK_WINDOW, PEEK_WINDOW, RAISED, WINDOW } from './window.decider.js';
 
 // The keys of an identity, all with a TTL:
 //   attempts   ZSET    The member is the id of a call, the score is its time in ms. A call in flight has its negated time as
 //                      score, so that no window contains it.
-//   window     String  "<count> <endsAt> <lastCall> <lastForgiven> <windowMs>", of a limit whose algorithm is `fixed-window`:
-//                      the count until `endsAt` (in ms), the id of the call that was counted last, the id of the call that
-//                      lowered the count last, and how long the window is. The end is part of the value, so that a window
-//                      which lost its TTL still ends.
+//   window     String  The count of a limit whose algorithm is `fixed-window`, as a number that ends with the window. While
+//                      there is a block, the text of window.decider.ts. In Redis the key has the name `fixed`.
 //   block      String  "<scope> <shortCount> <longCount> <blockMs>[ <reason>]". The block lasts as long as its TTL.
 //   penalties  String  "<shortFloor> <longFloor> <shortStrikes> <longStrikes> <lastForgiven> <struckBy>". Attempts up to a
 //                      tier's floor no longer count for the tier, as a block has been set for them. Strikes are the blocks
 //                      of a tier. `struckBy` is the route whose calls have set all of these blocks, or `*` for several
 //                      routes. In Redis the key has the name `seq`.
-const KEYS = ['attempts', 'window', 'block', 'penalties'] as const;
+export const PARTS = ['attempts', 'window', 'block', 'penalties'] as const;
+export type Part = (typeof PARTS)[number];
 
 /** The decider of calls that are not counted. A block denies them, and so does a limit of 0. */
 const LOOK = /* lua */ `
 local blockValue = call('GET', block)
 ${denyIfBlocked()}
-return shortThreshold == 0 and shortWindowMs .. ' window 0 0' or '0 ok 0 0'`;
+${UNCOUNTED}`;
 
 /**
  * What decides in each mode. The Lua finds keys, cost, rules and `commit` as local variables, and returns the reply.
@@ -45,8 +44,10 @@ const DECIDERS = {
   fill: FILL,
   peek: PEEK,
   window: WINDOW,
+  raised: RAISED,
   'peek-window': PEEK_WINDOW,
   look: LOOK,
+  'look-window': LOOK_WINDOW,
 } as const;
 
 /** Returns the commands of Redis that checks call, in any of their scripts. */
@@ -73,7 +74,7 @@ function limitOf(
 ): { keys: string[]; args: string[]; lua: string } {
   const words = wordsOf(DECIDERS[mode]);
   const isUsed = (name: string): boolean => words.has(name);
-  const keys = KEYS.filter(isUsed);
+  const keys = PARTS.filter(isUsed);
   const usedRules = (Object.keys(rules) as (keyof LimitRules)[]).filter(isUsed);
   const values: Record<string, string> = {};
   for (const key of keys) values[key] = key + String(n);
@@ -94,7 +95,7 @@ const asNumber = (rule: number): string => String(rule === Infinity ? -1 : rule)
  * some deny it, those that allow it do not count it, and those that deny it may set their block. So several
  * limits decide first without `commit`, and are then asked again with it.
  * KEYS: attempts*, window*, block*, penalties* (* one for each limit, as far as its decider has them)
- * ARGV: callId, and the cost of each limit. If the rules are not in the text of the script, also those of each.
+ * ARGV: callId unless only fixed windows count, and the cost of each limit. If the rules are not in the text of the script, also those of each.
  * Reply: the decisions, joined by `;`: "<ms> <scope or status> <shortCount> <longCount>..."
  * Atomic: calls at the same time never pass a limit together, and a denied call is counted by no other limit.
  */
@@ -118,12 +119,12 @@ for i, limit in ipairs(limits) do
   if allows[i] == allAllow then replies[i] = limit(true) end
 end
 return table.concat(replies, ';')`;
-  const usesTime = wordsOf(decide).has('nowMs');
+  const words = wordsOf(decide);
   const script = defineScript({
     name: `limit-check-${isStatic ? 'static' : shapes.map(({ mode }) => mode).join('-')}`,
     keys: limits.flatMap(({ keys }) => keys),
-    args: ['callId', ...limits.flatMap(({ args }) => args)],
-    lua: /* lua */ `local call${usesTime ? ', nowMs = redis.call, nil' : ' = redis.call'}\n${decide}`,
+    args: [...(words.has('callId') ? ['callId'] : []), ...limits.flatMap(({ args }) => args)],
+    lua: /* lua */ `local call${words.has('nowMs') ? ', nowMs = redis.call, nil' : ' = redis.call'}\n${decide}`,
     decode: decodeDecisions,
   });
   return Object.assign(script, { isStatic });

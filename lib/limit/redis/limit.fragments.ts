@@ -41,6 +41,9 @@ if blockValue then
   if remainingMs > 0 then return remainingMs .. ' ' .. blockValue end
 end`;
 
+/** The reply to a call that is not counted. A limit of 0 denies it. */
+export const UNCOUNTED = `return shortThreshold == 0 and shortWindowMs .. ' window 0 0' or '0 ok 0 0'`;
+
 const PENALTIES = {
   shortFloor: '%d+',
   longFloor: '%d+',

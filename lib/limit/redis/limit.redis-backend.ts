@@ -14,11 +14,18 @@ import {
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
 import type { FoundAttempts } from '../limit.types.js';
-import { type CheckMode, type CheckScript, checkScript, type CheckShape } from './check.script.js';
+import {
+  type CheckMode,
+  type CheckScript,
+  checkScript,
+  type CheckShape,
+  type Part,
+  PARTS,
+} from './check.script.js';
 import {
   blockScript,
+  blockWindowScript,
   forgiveScript,
-  forgiveWindowScript,
   liftScript,
   notedScript,
   noteScript,
@@ -31,6 +38,8 @@ import {
 const TAG_LENGTH = 16;
 /** From so many scripts on, no more have rules in their text. The server keeps every script that it has seen. */
 const MAX_STATIC_SCRIPTS = 256;
+/** Longer than any window. */
+const ANY_WINDOW_MS = 2 ** 52;
 
 /**
  * Limits on Redis. Each operation is one atomic script, except for a call against several limits on a Cluster. All keys
@@ -84,36 +93,31 @@ export class RedisLimitBackend implements LimitBackend {
   }
 
   peek(check: LimitCheck, options: CallOptions = {}): Promise<BackendDecision> {
-    const isFixed = check.policy.algorithm === 'fixed-window';
-    const mode = check.cost === 0 ? 'look' : isFixed ? 'peek-window' : 'peek';
-    return this.#decideOne(check, mode, '', options);
+    const { cost, policy } = check;
+    return this.#decideOne(check, PEEK_MODES[policy.algorithm][cost === 0 ? 'look' : 'peek'], '', options);
   }
 
   forgive(
     subject: Subject,
-    count: number,
+    amount: number,
     callId: string,
     options: CallOptions = {},
   ): Promise<FoundAttempts> {
-    const { algorithm, rules } = subject.policy;
-    const args = { callId, withinMs: longestWindowMs(rules) };
-    if (algorithm === 'fixed-window')
-      return this.#run(forgiveWindowScript, this.#keysOf(subject), { ...args, amount: count }, options);
-    const { penaltiesTtlMs } = rules;
-    return this.#run(forgiveScript, this.#keysOf(subject), { ...args, count, penaltiesTtlMs }, options);
+    return this.#forgive(subject, amount, callId, ANY_WINDOW_MS, options);
   }
 
   reset(subject: Subject, options: CallOptions = {}): Promise<FoundAttempts> {
-    return this.#run(resetScript, this.#keysOf(subject), withinOf(subject), options);
+    return this.#run(resetScript, this.#keysOf(subject), longestOf(subject), options);
   }
 
   block(subject: Subject, blockMs: number, reason: string, options: CallOptions = {}): Promise<void> {
-    const args = { blockMs, reason: encodeURIComponent(reason) };
-    return this.#run(blockScript, this.#keysOf(subject), args, options);
+    const args = { ...longestOf(subject), blockMs, reason: encodeURIComponent(reason) };
+    const script = subject.policy.algorithm === 'fixed-window' ? blockWindowScript : blockScript;
+    return this.#run(script, this.#keysOf(subject), args, options);
   }
 
   unblock(subject: Subject, options: CallOptions = {}): Promise<FoundAttempts> {
-    return this.#run(unblockScript, this.#keysOf(subject), withinOf(subject), options);
+    return this.#run(unblockScript, this.#keysOf(subject), longestOf(subject), options);
   }
 
   note(identity: string, account: string, blockMs: number, options: CallOptions = {}): Promise<void> {
@@ -145,7 +149,7 @@ export class RedisLimitBackend implements LimitBackend {
     checks: readonly LimitCheck[],
     modes: readonly CheckMode[],
     callId: string,
-    options: CallOptions,
+    { timeoutMs, sparesLoop, signal }: CallOptions,
   ): Promise<BackendDecision[]> {
     const script = this.#scriptOf(
       checks.map(({ policy: { rules } }, i) => ({ mode: modes[i] as CheckMode, rules })),
@@ -153,31 +157,28 @@ export class RedisLimitBackend implements LimitBackend {
     );
     const keys: Record<string, string> = {};
     const args: Record<string, ScriptArg> = { callId };
-    checks.forEach((check, i) => {
+    for (const [i, check] of checks.entries()) {
       const n = i + 1;
-      const { attempts, window, block, penalties } = this.#keysOf(check);
-      keys[`attempts${n}`] = attempts;
-      keys[`window${n}`] = window;
-      keys[`block${n}`] = block;
-      keys[`penalties${n}`] = penalties;
+      const own = this.#keysOf(check);
+      for (const part of PARTS) keys[part + String(n)] = own[part];
       args[`cost${n}`] = check.cost;
-      if (script.isStatic) return;
-      for (const [rule, value] of Object.entries<number>({ ...check.policy.rules }))
-        args[rule + String(n)] = value;
-    });
+      if (!script.isStatic)
+        for (const [rule, value] of Object.entries<number>({ ...check.policy.rules }))
+          args[rule + String(n)] = value;
+    }
     // The reply came after its deadline, and the call was decided without it. So the call is taken back. A call that was
     // confirmed has happened, so it stays counted.
     const onLate = (decisions: BackendDecision[]): void => {
       const allowed = decisions.every(({ status }) => status === 'allowed');
-      checks.forEach((check, i) => {
+      for (const [i, check] of checks.entries()) {
         const mode = modes[i] as CheckMode;
         // A log finds the call by its id, counted or not. A fixed window has no ids, so only a call that was counted
         // may be withdrawn.
-        if (mode === 'window' ? allowed : WITHDRAWN.has(mode))
-          this.withdraw(check, callId, false).catch(() => {});
-      });
+        if (WITHDRAWN.has(mode) || (WINDOWS.has(mode) && allowed))
+          this.#takeBack(check, callId, decisions[i] as BackendDecision).catch(() => {});
+      }
     };
-    return this.#run(script, keys, args, { ...options, onLate });
+    return this.#run(script, keys, args, { timeoutMs, sparesLoop, signal, onLate });
   }
 
   /**
@@ -195,12 +196,39 @@ export class RedisLimitBackend implements LimitBackend {
       const decision = await this.#decideOne(check, modeOf(check), callId, options);
       decisions.push(decision);
       if (decision.status === 'allowed') continue;
-      const counted = checks.slice(0, decisions.length - 1).filter(({ cost }) => cost > 0);
-      await Promise.all(counted.map((earlier) => this.withdraw(earlier, callId, false, options)));
+      const counted = decisions.slice(0, -1).map((earlier, i) => {
+        const of = checks[i] as LimitCheck;
+        return of.cost > 0 ? this.#takeBack(of, callId, earlier, options) : undefined;
+      });
+      await Promise.all(counted);
       const rest = checks.slice(decisions.length);
       return [...decisions, ...(await Promise.all(rest.map((later) => this.peek(later, options))))];
     }
     return decisions;
+  }
+
+  /** Takes a call back that was decided about. A fixed window that has ended meanwhile is not the one that counted it. */
+  async #takeBack(
+    check: LimitCheck,
+    callId: string,
+    decision: BackendDecision,
+    options: CallOptions = {},
+  ): Promise<void> {
+    if (check.policy.algorithm === 'sliding-log') return this.withdraw(check, callId, false, options);
+    if (decision.status === 'allowed')
+      await this.#forgive(check, check.cost, callId, decision.resetMs, options);
+  }
+
+  #forgive(
+    subject: Subject,
+    amount: number,
+    callId: string,
+    endsInMs: number,
+    options: CallOptions,
+  ): Promise<FoundAttempts> {
+    const { penaltiesTtlMs } = subject.policy.rules;
+    const args = { ...longestOf(subject), callId, amount, penaltiesTtlMs, endsInMs };
+    return this.#run(forgiveScript, this.#keysOf(subject), args, options);
   }
 
   #scriptOf(shapes: readonly CheckShape[], isStatic: boolean): CheckScript {
@@ -219,18 +247,15 @@ export class RedisLimitBackend implements LimitBackend {
     return (names[mode] ??= `${mode} ${Object.values(rules).join(' ')}`);
   }
 
-  #keysOf({ identity, policy }: Subject): Record<KeyName, string> {
-    return this.#keysUnder(tagOf(identity), policy.algorithm === 'fixed-window');
+  #keysOf({ identity }: Subject): Record<Part, string> {
+    return this.#keysUnder(tagOf(identity));
   }
 
-  #keysUnder(tag: string, isFixedWindow = false): Record<KeyName, string> {
+  #keysUnder(tag: string): Record<Part, string> {
     const start = `${this.prefix}/abuse_limiter:`;
-    const attempts = `${start}attempts:{${tag}}`;
-    const window = `${start}window:{${tag}}`;
     return {
-      attempts,
-      window,
-      counted: isFixedWindow ? window : attempts,
+      attempts: `${start}attempts:{${tag}}`,
+      window: `${start}fixed:{${tag}}`,
       block: `${start}block:{${tag}}`,
       penalties: `${start}seq:{${tag}}`,
     };
@@ -254,18 +279,24 @@ export class RedisLimitBackend implements LimitBackend {
 
 const tagOf = (identity: string): string => hash('sha256', identity, 'base64url').slice(0, TAG_LENGTH);
 
-type KeyName = 'attempts' | 'window' | 'counted' | 'block' | 'penalties';
-
-const withinOf = ({ policy }: Subject): { withinMs: number } => ({
-  withinMs: longestWindowMs(policy.rules),
+const longestOf = ({ policy }: Subject): { shortWindowMs: number } => ({
+  shortWindowMs: longestWindowMs(policy.rules),
 });
 
 /** The modes in which a late call is taken back, whatever was decided. */
 const WITHDRAWN: ReadonlySet<CheckMode> = new Set(['attempt', 'enter', 'reserve']);
+/** The modes in which it is taken back if it was counted. */
+const WINDOWS: ReadonlySet<CheckMode> = new Set(['window', 'raised']);
+
+const PEEK_MODES = {
+  'sliding-log': { peek: 'peek', look: 'look' },
+  'fixed-window': { peek: 'peek-window', look: 'look-window' },
+} as const;
 
 const MODES = { attempt: 'attempt', failure: 'enter', success: 'reserve' } as const;
 
 function modeOf({ policy, cost }: LimitCheck): CheckMode {
-  if (cost === 0) return 'look';
-  return policy.algorithm === 'fixed-window' ? 'window' : MODES[policy.count];
+  if (cost === 0) return PEEK_MODES[policy.algorithm].look;
+  if (policy.algorithm === 'sliding-log') return MODES[policy.count];
+  return policy.isRaised ? 'raised' : 'window';
 }

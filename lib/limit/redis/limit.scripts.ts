@@ -1,5 +1,5 @@
 import { ALL_PENALTIES, BEGAN, formatPenalties, parsePenalties, ROUTE_AT } from './limit.fragments.js';
-import { PARSE_WINDOW, writeWindow } from './window.decider.js';
+import { BLOCK_END, parseWindow, writeBlock, writeWindow } from './window.decider.js';
 import type { FoundAttempts } from '../limit.types.js';
 import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
@@ -19,17 +19,22 @@ function decodeFound(reply: unknown): FoundAttempts {
 /** The most blocks that are noted of one account. Those that end first are forgotten. */
 const MAX_NOTED = 10_000;
 
-/** Sets `answer` to what there is: a block, and the attempts of the longest window or those of a fixed window, which is a text. */
-const findAttempts = (counted: string): string => /* lua */ `
+/**
+ * Sets `answer` to what there is: a block, and the attempts of the longest window with those of a fixed window.
+ *
+ * @param foreign - what runs if the fixed window is not ours
+ */
+const find = (foreign?: string): string => /* lua */ `
 ${NOW_MS}
-local found = redis.pcall('ZCOUNT', ${counted}, '(' .. nowMs - withinMs, '+inf')
-if type(found) ~= 'number' then
-  local text = redis.pcall('GET', ${counted})
-  local number, ends = string.match(type(text) == 'string' and text or '', '^(%d+) (%d+) ')
-  found = tonumber(ends or 0) > nowMs and tonumber(number) or 0
-end
-local leftMs = redis.call('PTTL', block)
-local answer = {(leftMs > 0 or leftMs == -1) and 1 or 0, found}`;
+local call = redis.call
+local found = redis.pcall('ZCOUNT', attempts, '(' .. nowMs - shortWindowMs, '+inf')
+local value = redis.pcall('GET', window)
+if type(value) ~= 'string' then value = nil end
+${parseWindow({ foreign })}
+local blockMs = call('PTTL', block)
+local isBlocked = blockMs > 0 or blockMs == -1 or blockEndsAtMs - nowMs > 0
+local isOpen = endsAtMs - nowMs > 0
+local answer = {isBlocked and 1 or 0, (type(found) == 'number' and found or 0) + (isOpen and counted or 0)}`;
 
 /**
  * limit-withdraw: Takes a call back.
@@ -87,70 +92,55 @@ return 1`,
 });
 
 /**
- * limit-forgive: Removes the newest attempts. Calls in flight stay.
- * KEYS: attempts, penalties, block
- * ARGV: callId, count, penaltiesTtlMs, withinMs
+ * limit-forgive: Removes the newest attempts, and lowers the count of the open window. Calls in flight stay.
+ * KEYS: attempts, window, block, penalties
+ * ARGV: callId, amount, shortWindowMs (the longest of the policy), penaltiesTtlMs, endsInMs (a window that ends later is
+ * another one)
  * Reply: blocked (0 or 1), attempts before
  * Atomic: a call that is sent twice finds its own id, and forgives once.
  */
 export const forgiveScript = defineScript({
   name: 'limit-forgive',
-  keys: ['attempts', 'penalties', 'block'],
-  args: ['callId', 'count', 'penaltiesTtlMs', 'withinMs'],
-  lua: /* lua */ `${findAttempts('attempts')}
-local penaltiesValue = redis.call('GET', penalties)
+  keys: ['attempts', 'window', 'block', 'penalties'],
+  args: ['callId', 'amount', 'shortWindowMs', 'penaltiesTtlMs', 'endsInMs'],
+  lua: /* lua */ `
+redis.call('GET', window)${find()}
+local penaltiesValue = call('GET', penalties)
 ${parsePenalties(ALL_PENALTIES)}
 if forgiven == callId then return answer end
-local newest = math.min(redis.call('ZCOUNT', attempts, 0, '+inf'), tonumber(count))
-if newest == 0 then return answer end
-local endless = redis.call('PTTL', penalties) < 0
+local newest = math.min(call('ZCOUNT', attempts, 0, '+inf'), tonumber(amount))
+local isMeant = isOpen and endsAtMs - nowMs <= tonumber(endsInMs)
+local lowered = isMeant and math.min(counted, amount) or 0
+if newest + lowered == 0 then return answer end
+local endless = call('PTTL', penalties) < 0
 -- Removes nothing yet. An ACL that forbids it refuses the script here, and a full server allows every write after it.
-redis.call('ZREMRANGEBYRANK', attempts, 1, 0)
+call('ZREMRANGEBYRANK', attempts, 1, 0)
 if endless then
-  redis.call('SET', penalties, ${formatPenalties('callId')}, 'PX', penaltiesTtlMs)
+  call('SET', penalties, ${formatPenalties('callId')}, 'PX', penaltiesTtlMs)
 else
-  redis.call('SET', penalties, ${formatPenalties('callId')}, 'KEEPTTL')
+  call('SET', penalties, ${formatPenalties('callId')}, 'KEEPTTL')
 end
-redis.call('ZREMRANGEBYRANK', attempts, -newest, -1)
-return answer`,
-  decode: decodeFound,
-});
-
-/**
- * limit-forgive-window: Lowers the count of the open window, but never below 0.
- * KEYS: window, block
- * ARGV: callId, amount, withinMs
- * Reply: blocked (0 or 1), the count before
- * Atomic: a call that is sent twice finds its own id, and lowers the count once.
- */
-export const forgiveWindowScript = defineScript({
-  name: 'limit-forgive-window',
-  keys: ['window', 'block'],
-  args: ['callId', 'amount', 'withinMs'],
-  lua: /* lua */ `${findAttempts('window')}
-local call = redis.call
-local value = call('GET', window)
-${PARSE_WINDOW}
-if count == 0 or forgiven == callId then return answer end
-count, endsAtMs = math.max(0, count - amount), math.min(endsAtMs, fullEndMs)
-${writeWindow('last', 'callId')}
+if newest > 0 then call('ZREMRANGEBYRANK', attempts, -newest, -1) end
+if lowered > 0 then
+  ${writeWindow(`(string.gsub(value, '%d+$', counted - lowered))`)}
+end
 return answer`,
   decode: decodeFound,
 });
 
 /**
  * limit-reset: Removes everything of an identity.
- * KEYS: counted (its attempts or its fixed window), block, penalties
- * ARGV: withinMs
+ * KEYS: attempts, window, block, penalties
+ * ARGV: shortWindowMs (the longest of the policy)
  * Reply: blocked (0 or 1), attempts before
  * Atomic: no check sees a part of it.
  */
 export const resetScript = defineScript({
   name: 'limit-reset',
-  keys: ['counted', 'block', 'penalties'],
-  args: ['withinMs'],
-  lua: /* lua */ `${findAttempts('counted')}
-redis.call('DEL', counted, block, penalties)
+  keys: ['attempts', 'window', 'block', 'penalties'],
+  args: ['shortWindowMs'],
+  lua: /* lua */ `${find('blockEndsAtMs, endsAtMs, counted = 0, 0, 0')}
+call('DEL', attempts, window, block, penalties)
 return answer`,
   decode: decodeFound,
 });
@@ -174,20 +164,50 @@ return 1`,
 });
 
 /**
+ * limit-block-window: Sets a block by hand in the key of a fixed window, whose count it keeps.
+ * KEYS: window
+ * ARGV: blockMs, reason (percent-encoded), shortWindowMs
+ * Reply: 1
+ * Atomic: no call is counted between the look at the count and the block.
+ */
+export const blockWindowScript = defineScript({
+  name: 'limit-block-window',
+  keys: ['window'],
+  args: ['blockMs', 'reason', 'shortWindowMs'],
+  lua: /* lua */ `
+${NOW_MS}
+local call = redis.call
+local value = call('GET', window)
+${parseWindow({ replacesBlock: true })}
+if endsAtMs - nowMs <= 0 then endsAtMs, counted = 0, 0 end
+local blockEndsAtMs = nowMs + blockMs
+${writeBlock('manual', '0 0', 'reason', 'counted')}
+return 1`,
+  decode,
+});
+
+/**
  * limit-unblock: Ends a block. The floor of its tier was set together with the block, so the window of that tier
- * begins afresh.
- * KEYS: block, counted (its attempts or its fixed window)
- * ARGV: withinMs
+ * begins afresh. A fixed window goes on.
+ * KEYS: attempts, window, block
+ * ARGV: shortWindowMs (the longest of the policy)
  * Reply: blocked (0 or 1), attempts
  * Atomic: a value of another type is found before it is deleted.
  */
 export const unblockScript = defineScript({
   name: 'limit-unblock',
-  keys: ['block', 'counted'],
-  args: ['withinMs'],
-  lua: /* lua */ `${findAttempts('counted')}
-redis.call('GET', block)
-redis.call('DEL', block)
+  keys: ['attempts', 'window', 'block'],
+  args: ['shortWindowMs'],
+  lua: /* lua */ `${find()}
+call('GET', block)
+call('DEL', block)
+if blockEndsAtMs == 0 then return answer end
+if isOpen then
+  blockEndsAtMs = 0
+  ${writeWindow('counted')}
+else
+  call('DEL', window)
+end
 return answer`,
   decode: decodeFound,
 });
@@ -239,19 +259,26 @@ return redis.call('ZRANGE', noted, 0, -1)`,
 
 /**
  * limit-lift: Removes everything of an identity that is blocked, unless the block was set by hand.
- * KEYS: attempts, block, penalties
+ * KEYS: attempts, window, block, penalties
  * ARGV: none
  * Reply: 1 if it was removed, 0 if not
  * Atomic: a block that is set by hand meanwhile stays.
  */
 export const liftScript = defineScript({
   name: 'limit-lift',
-  keys: ['attempts', 'block', 'penalties'],
+  keys: ['attempts', 'window', 'block', 'penalties'],
   args: [],
   lua: /* lua */ `
+${NOW_MS}
 local value = redis.call('GET', block)
-if not value or string.find(value, '^manual') or redis.call('PTTL', block) == 0 then return 0 end
-redis.call('DEL', attempts, block, penalties)
+local isBlocked = value and redis.call('PTTL', block) ~= 0
+if not isBlocked then
+  value = redis.call('GET', window)
+  ${BLOCK_END}
+  isBlocked = blockEndsAtMs and blockEndsAtMs - nowMs > 0
+end
+if not isBlocked or string.find(value, '^manual') then return 0 end
+redis.call('DEL', attempts, window, block, penalties)
 return 1`,
   decode: (reply: unknown): number => (typeof reply === 'number' ? reply : unexpectedReply('limit', reply)),
 });
@@ -261,9 +288,9 @@ export const limitScripts: readonly Script[] = [
   withdrawScript,
   renewScript,
   forgiveScript,
-  forgiveWindowScript,
   resetScript,
   blockScript,
+  blockWindowScript,
   unblockScript,
   noteScript,
   notedScript,

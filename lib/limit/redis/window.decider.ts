@@ -1,79 +1,139 @@
-import { denyIfBlocked, heal, indent, NOW_MS_ONCE } from './limit.fragments.js';
+import { takeApart } from '../../script/fragments.js';
+import { denyIfBlocked, indent, NOW_MS_ONCE, UNCOUNTED } from './limit.fragments.js';
+
+// A fixed window is one key. It holds its count as a number, and ends with its TTL. A block stands in the same key, as the text
+// "<scope> <count> <count> <blockMs> <reason> <blockEndsAt> <windowEndsAt> <count of the window after the block>".
+
+const BLOCKED = {
+  ...{ scope: '%a+', shortCount: '%d+', longCount: '%d+', blockMs: '%d+', reason: '%S*' },
+  ...{ blockEndsAtMs: '%d+', endsAtMs: '%d+', counted: '%d+' },
+};
+
+/** Sets `blockEndsAtMs` from `value`, or to nil if there is no block. */
+export const BLOCK_END = `local ${takeApart(`value or ''`, BLOCKED, ['blockEndsAtMs'])}`;
 
 /**
- * Sets `count`, `endsAtMs`, `last`, `forgiven` and `windowMs` from `value`. If no window is open, they are 0, nil, '', '' and
- * nil. `fullEndMs` is the end of a window that begins now: if the clock has stepped back, the open window ends then.
+ * Sets `counted`, `endsAtMs` and, unless it is replaced, `blockEndsAtMs` from `value`: numbers, or texts of digits. `counted`
+ * holds if `endsAtMs` is to come.
+ *
+ * @param foreign - what runs if the value is not ours
  */
-export const PARSE_WINDOW = /* lua */ `
-local count, endsAtMs, last, forgiven, windowMs, fullEndMs = 0, nil, '', '', nil, nil
-if value then
-  local counted, ends, by, undone, length = string.match(value, '^(%d+) (%d+) ([%w_-]*) ([%w_-]*) (%d+)$')
-  if not counted then error('SYNCGUARD_FOREIGN the window is not ours', 0) end
-  if tonumber(ends) > nowMs then
-    count, endsAtMs, last, forgiven, windowMs = tonumber(counted), tonumber(ends), by, undone, tonumber(length)
-    fullEndMs = nowMs + windowMs
+export const parseWindow = ({
+  foreign = `error('SYNCGUARD_FOREIGN the window is not ours', 0)`,
+  replacesBlock = false,
+} = {}): string => /* lua */ `
+local leftMs = call('PTTL', window)
+local counted, endsAtMs = string.match(value or '0', '^%d+$'), nowMs + leftMs
+${replacesBlock ? '' : 'local blockEndsAtMs = 0'}
+if not counted then
+  ${takeApart('value', BLOCKED, [...(replacesBlock ? [] : (['blockEndsAtMs'] as const)), 'endsAtMs', 'counted'])}
+  if not counted then
+    ${foreign}
   end
+elseif leftMs == -1 then
+  endsAtMs = nowMs + shortWindowMs
 end`;
 
-/** Writes the window. Sets the TTL to the rest of the window, also if the key had lost its TTL. */
-export const writeWindow = (last: string, forgiven: string): string =>
-  `call('SET', window,\n  string.format('%.0f %.0f %s %s %.0f', count, endsAtMs, ${last}, ${forgiven}, windowMs), 'PX', endsAtMs - nowMs)`;
+/** Writes the window. Its key lives until the window and the block have ended. */
+export const writeWindow = (value: string): string =>
+  `call('SET', window, ${value}, 'PX', math.max(endsAtMs, blockEndsAtMs) - nowMs)`;
 
-/** Denies the call until the window ends. */
-const DENY_UNTIL_END = /* lua */ `
-${heal('window', 'endsAtMs - nowMs')}
-return leftMs .. ' window ' .. count .. ' ' .. count`;
+/** Writes a block. `count` is that of the window after it. */
+export const writeBlock = (scope: string, counts: string, reason: string, count: string): string => /* lua */ `
+local text = string.format('${scope} ${counts} %.0f %s %.0f %.0f %.0f',
+  blockMs, ${reason}, blockEndsAtMs, endsAtMs, ${count})
+${writeWindow('text')}`;
 
-/** Denies the call by a block. After it the window has no attempts. */
-const BLOCK = /* lua */ `
-if shortBlockMs > 0 then
-  if not commit then return '1 temp' end
-  blockValue = string.format('temp %.0f %.0f %.0f', count + cost, count + cost, shortBlockMs)
-  count = 0
-  ${indent(writeWindow(`''`, 'forgiven'), 2)}
-  call('SET', block, blockValue, 'PX', shortBlockMs)
-  return shortBlockMs .. ' ' .. blockValue
-end`;
-
-/**
- * Counts a call in a fixed window, if it fits. A denied call sets the block of the policy, or waits until the window ends.
- * A replied time is never longer than the window of the policy, which may have changed meanwhile.
- */
-const decide = (empty: 'ok' | 'unknown', full: string): string => /* lua */ `
-local blockValue, value = call('GET', block), call('GET', window)
-${denyIfBlocked(heal('window', 'shortWindowMs'))}
+/** Reads the window without a write, and denies the call if there is a block. */
+const READ_WINDOW = /* lua */ `
+local value = call('GET', window)
 ${NOW_MS_ONCE}
-${PARSE_WINDOW}
-if endsAtMs and endsAtMs > fullEndMs then
-  endsAtMs = fullEndMs
-  if commit then
-    ${indent(writeWindow('last', 'forgiven'), 4)}
+${parseWindow()}
+if blockEndsAtMs - nowMs > 0 then
+  if commit and leftMs == -1 then
+    ${writeWindow('value')}
   end
-end
-windowMs = windowMs or shortWindowMs
-endsAtMs = endsAtMs or nowMs + windowMs
-local leftMs = math.min(endsAtMs - nowMs, shortWindowMs)
-if last ~= callId then
-  if count + cost >= shortThreshold${full}
-  end
-  if commit then
-    count = count + cost
-    ${indent(writeWindow('callId', 'forgiven'), 4)}
-  end
-end
-if count == 0 then return '0 ${empty} 0 0' end
-return leftMs .. ' ok ' .. count .. ' ' .. count`;
+  return blockEndsAtMs - nowMs .. ' ' .. value
+end`;
 
-export const WINDOW = decide(
-  'ok',
-  ` then
+/**
+ * A window that would end later than one that begins now has lost its TTL, or the clock has stepped back, or the policy's window
+ * has become shorter: then it ends like one that begins now.
+ */
+const STANDING = /* lua */ `${READ_WINDOW}
+local isOpen, fullEndMs = endsAtMs - nowMs > 0, nowMs + shortWindowMs
+local heals = commit and isOpen and (leftMs == -1 or endsAtMs - fullEndMs > 0)
+endsAtMs = isOpen and math.min(endsAtMs, fullEndMs) or fullEndMs
+counted = isOpen and tonumber(counted) or 0`;
+
+const DENY_UNTIL_END = /* lua */ `
+if heals then
+  ${writeWindow('counted')}
+end
+return endsAtMs - nowMs .. ' window ' .. counted .. ' ' .. counted`;
+
+const BLOCK = /* lua */ `
+if not commit then return '1 temp' end
+local blockMs = shortBlockMs
+blockEndsAtMs = nowMs + blockMs
+counted = counted + cost
+${writeBlock('temp', `' .. counted .. ' ' .. counted .. '`, `''`, '0')}
+return blockMs .. ' ' .. text`;
+
+const allow = (empty: 'ok' | 'unknown'): string => /* lua */ `
+if counted == 0 then return '0 ${empty} 0 0' end
+return endsAtMs - nowMs .. ' ok ' .. counted .. ' ' .. counted`;
+
+/**
+ * Counts a call in a fixed window, if it fits. A denied call sets the block of the policy, or waits until the window ends. Most
+ * calls need no more than the first two commands. A block, and a full server, make INCRBY fail: then what stands in the
+ * key decides.
+ */
+export const WINDOW = /* lua */ `
+local refused
+if commit then
+  local restMs = call('PTTL', window)
+  if restMs > 0 and restMs <= shortWindowMs then
+    local count = redis.pcall('INCRBY', window, cost)
+    if type(count) == 'number' then
+      if count < shortThreshold then return restMs .. ' ok ' .. count .. ' ' .. count end
+      count = call('INCRBY', window, -cost)
+      if shortBlockMs == 0 then return restMs .. ' window ' .. count .. ' ' .. count end
+    else
+      refused = count
+    end
+  elseif restMs == -2 and cost < shortThreshold then
+    call('SET', window, cost, 'PX', shortWindowMs)
+    return shortWindowMs .. ' ok ' .. cost .. ' ' .. cost
+  end
+end
+${STANDING}
+if counted + cost >= shortThreshold then
+  if shortBlockMs > 0 then
     ${indent(BLOCK, 4)}
-    ${indent(DENY_UNTIL_END, 4)}`,
-);
+  end
+  ${indent(DENY_UNTIL_END, 2)}
+end
+if commit then
+  if refused and blockEndsAtMs == 0 then error(refused.err, 0) end
+  counted = counted + cost
+  ${writeWindow('counted')}
+end
+${allow('ok')}`;
 
 /** Of a key that is not remembered, a peek says so. A limit with a block still lets in, as only the next call sets the block. */
-export const PEEK_WINDOW = decide(
-  'unknown',
-  ` and shortBlockMs == 0 then
-    ${indent(DENY_UNTIL_END, 4)}`,
-);
+export const PEEK_WINDOW = /* lua */ `${STANDING}
+if shortBlockMs == 0 and counted + cost >= shortThreshold then
+  ${indent(DENY_UNTIL_END, 2)}
+end
+${allow('unknown')}`;
+
+/** Of a call that is not counted. */
+export const LOOK_WINDOW = /* lua */ `${READ_WINDOW}
+${UNCOUNTED}`;
+
+/** Of a limit that a function has raised above what a log holds: a block stands beside that log. */
+export const RAISED = /* lua */ `
+local blockValue = call('GET', block)
+${denyIfBlocked()}
+${WINDOW}`;

@@ -19,6 +19,8 @@ export interface ScriptExample {
   stays?(client: Redis): Promise<unknown>;
   /** Commands whose refusal the script takes as an answer (law 8). Default: PUBLISH. */
   readonly tolerates?: RegExp;
+  /** Keys whose numbers a second run raises once more, on the safe side (the named exception of law 7). */
+  readonly recounts?: RegExp;
   /** The beginning of the reply to a second run, where it is not the reply to the first one (law 7). */
   readonly again?: readonly unknown[];
 }

@@ -3,8 +3,8 @@ import { MAX_CHECKS } from '../../../lib/limit/limit.backend.js';
 import { resolvePolicy } from '../../../lib/limit/limit.policy.js';
 import {
   blockScript,
+  blockWindowScript,
   forgiveScript,
-  forgiveWindowScript,
   liftScript,
   notedScript,
   noteScript,
@@ -30,15 +30,28 @@ const windowShape = {
   mode: 'window',
   rules: resolvePolicy({ name: 'bulk', algorithm: 'fixed-window', limit: 50_000, windowMs: 60_000 }).rules,
 } as const;
+const blockingWindow = {
+  mode: 'window',
+  rules: resolvePolicy({
+    name: 'bulk',
+    algorithm: 'fixed-window',
+    limit: 3,
+    windowMs: 60_000,
+    blockMs: 60_000,
+  }).rules,
+} as const;
 const lookShape = { mode: 'look', rules: { ...rules, shortThreshold: Infinity } } as const;
 const keys = {
   attempts: 'syncguard/abuse_limiter:attempts:{tag}',
   block: 'syncguard/abuse_limiter:block:{tag}',
   penalties: 'syncguard/abuse_limiter:seq:{tag}',
-  window: 'syncguard/abuse_limiter:window:{tag}',
+  window: 'syncguard/abuse_limiter:fixed:{tag}',
 };
 const noted = 'syncguard/abuse_limiter:noted:{tag}';
 const callId = 'callcall';
+
+/** A fixed window has no ids: a call that is sent again counts again. */
+const recounts = /:fixed:/;
 
 /** What a script says about what it has found is no more than that: it works without, and a second run finds less. */
 const looks = (replaces: RegExp): Partial<ScriptExample> => ({
@@ -61,8 +74,14 @@ const prepareFlight = async (client: Redis): Promise<void> => {
   await client.zadd(keys.attempts, -Date.now(), callId);
   await client.pexpire(keys.attempts, 60_000);
 };
-const prepareWindow = (client: Redis): Promise<unknown> =>
-  client.set(keys.window, `3 ${Date.now() + 60_000} earlier1  60000`, 'PX', 60_000);
+const prepareWindow = (client: Redis): Promise<unknown> => client.set(keys.window, 3, 'PX', 60_000);
+const prepareBlockedWindow = (client: Redis): Promise<unknown> =>
+  client.set(
+    keys.window,
+    `manual 0 0 60000 spam ${Date.now() + 60_000} ${Date.now() + 60_000} 3`,
+    'PX',
+    60_000,
+  );
 const prepareBlock = (client: Redis): Promise<unknown> =>
   client.set(keys.block, 'temp 5 5 60000', 'PX', 60_000);
 
@@ -90,8 +109,13 @@ export const limitExamples: ScriptExample[] = [
   checkOf([{ ...shape, mode: 'fill' }]),
   checkOf([reserveShape]),
   checkOf([{ ...reserveShape, mode: 'grant' }]),
-  checkOf([windowShape]),
-  checkOf([windowShape, shape, windowShape]),
+  { ...checkOf([windowShape]), recounts },
+  { ...checkOf([windowShape, shape, windowShape]), recounts },
+  { ...checkOf([windowShape]), prepare: prepareBlockedWindow, tolerates: /INCRBY/ },
+  { ...checkOf([{ ...windowShape, mode: 'raised' }]), recounts },
+  { ...checkOf([blockingWindow]), prepare: prepareWindow },
+  { ...checkOf([blockingWindow, shape]), prepare: prepareWindow },
+  checkOf([{ ...windowShape, mode: 'look-window' }]),
   checkOf([lookShape]),
   checkOf([shape, lookShape]),
   checkOf([reserveShape, shape]),
@@ -100,9 +124,10 @@ export const limitExamples: ScriptExample[] = [
   checkOf([{ ...shape, mode: 'confirm' }], true, 2),
   checkOf([reserveShape], true),
   checkOf([{ ...reserveShape, mode: 'grant' }], true),
-  { ...checkOf([windowShape], true, 2), prepare: prepareWindow },
+  { ...checkOf([windowShape], true, 2), prepare: prepareWindow, recounts },
+  { ...checkOf([windowShape], true, 49_998), prepare: prepareWindow, tolerates: /INCRBY/ },
   checkOf([lookShape], true),
-  checkOf([windowShape, lookShape, { ...shape, mode: 'enter' }, reserveShape], true),
+  { ...checkOf([windowShape, lookShape, { ...shape, mode: 'enter' }, reserveShape], true), recounts },
   { ...checkOf([{ ...shape, mode: 'peek' }]), prepare },
   { ...checkOf([{ ...windowShape, mode: 'peek-window' }]), prepare: prepareWindow },
   {
@@ -112,35 +137,35 @@ export const limitExamples: ScriptExample[] = [
     prepare,
   },
   { script: renewScript, keys, args: { callId, cost: 1, keepMs: 60_000 }, prepare: prepareFlight },
-  {
+  ...[prepare, prepareWindow, prepareBlockedWindow].map((found) => ({
     script: forgiveScript,
     keys,
-    args: { callId, count: 1, penaltiesTtlMs: 60_000, withinMs: 60_000 },
-    prepare,
+    args: { callId, amount: 1, shortWindowMs: 60_000, penaltiesTtlMs: 60_000, endsInMs: 60_000 },
+    prepare: found,
     ...looks(/:block:/),
-  },
-  {
-    script: forgiveWindowScript,
-    keys,
-    args: { callId, amount: 1, withinMs: 60_000 },
-    prepare: prepareWindow,
-    ...looks(/:block:/),
-  },
+    again: [found === prepareBlockedWindow ? 1 : 0],
+  })),
   {
     script: resetScript,
-    keys: { counted: keys.attempts, block: keys.block, penalties: keys.penalties },
-    args: { withinMs: 60_000 },
+    keys,
+    args: { shortWindowMs: 60_000 },
     prepare,
     ...looks(/./), // A reset deletes the keys, whatever they hold.
   },
   { script: blockScript, keys, args: { blockMs: 60_000, reason: 'spam%20bot' } },
   {
-    script: unblockScript,
-    keys: { block: keys.block, counted: keys.attempts },
-    args: { withinMs: 60_000 },
-    prepare: prepareBlock,
-    ...looks(/:attempts:/),
+    script: blockWindowScript,
+    keys,
+    args: { blockMs: 60_000, reason: 'spam%20bot', shortWindowMs: 60_000 },
+    prepare: prepareWindow,
   },
+  ...[prepareBlock, prepareBlockedWindow].map((found) => ({
+    script: unblockScript,
+    keys,
+    args: { shortWindowMs: 60_000 },
+    prepare: found,
+    ...looks(/:attempts:/),
+  })),
   { script: noteScript, keys: { noted }, args: { tag: 'tag', blockMs: 60_000 } },
   {
     script: notedScript,
@@ -156,7 +181,7 @@ export const limitExamples: ScriptExample[] = [
     keys,
     args: {},
     prepare: prepareBlock,
-    replaces: /:(attempts|seq):/, // It deletes what stands beside a block of ours.
+    replaces: /:(attempts|seq|fixed):/, // It deletes what stands beside a block of ours.
     again: [0],
   },
 ] as ScriptExample[];
