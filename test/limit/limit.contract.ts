@@ -381,6 +381,19 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         }
       });
 
+      it('is lifted with its block, but not from a block by hand', async () => {
+        const policy = { ...BULK, blockMs: minutes(1), keyBy: 'body.email' } as const;
+        const parts = { 'body.email': 'ann@example.org' };
+        const key = limiter.keyOf(policy, parts);
+        await attempts(4, policy, key);
+        expect(await limiter.lift(policy, parts)).toEqual({ lifted: 1 });
+        expect(await attempts(3, policy, key)).toMatchObject([{ shortCount: 1 }, {}, { allowed: true }]);
+        expect(await limiter.lift(policy, parts)).toEqual({ lifted: 0 });
+        await limiter.block(key, policy, minutes(1));
+        expect(await limiter.lift(policy, parts)).toEqual({ lifted: 0 });
+        expect(await attempt(policy, key)).toMatchObject({ scope: 'manual' });
+      });
+
       it('sets no block of its own while another limit of the call denies', async () => {
         const blocking = { ...BULK, name: 'blocking', limit: 1, blockMs: seconds(30) };
         const full = { ...API, limit: 1 };

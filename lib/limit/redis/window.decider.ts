@@ -39,7 +39,12 @@ export const writeWindow = (value: string): string =>
   `call('SET', window, ${value}, 'PX', math.max(endsAtMs, blockEndsAtMs) - nowMs)`;
 
 /** Writes a block. `count` is that of the window after it. */
-export const writeBlock = (scope: string, counts: string, reason: string, count: string): string => /* lua */ `
+export const writeBlock = (
+  scope: string,
+  counts: string,
+  reason: string,
+  count: string,
+): string => /* lua */ `
 local text = string.format('${scope} ${counts} %.0f %s %.0f %.0f %.0f',
   blockMs, ${reason}, blockEndsAtMs, endsAtMs, ${count})
 ${writeWindow('text')}`;
