@@ -394,6 +394,21 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await attempt(policy, key)).toMatchObject({ scope: 'manual' });
       });
 
+      it('is lowered behind a block by hand, and is over when it ends there', async () => {
+        await attempts(3, BULK);
+        await limiter.block('ann', BULK, seconds(5));
+        expect(await limiter.block('ann', BULK, seconds(4), 'again')).toBeUndefined();
+        expect(await limiter.forgive('ann', BULK, 2)).toEqual({ blocked: true, attempts: 3 });
+        expect(await attempt(BULK)).toMatchObject({ scope: 'manual', reason: 'again', retryAfterSecs: 4 });
+        expect(await limiter.unblock('ann', BULK)).toEqual({ blocked: true, attempts: 1 });
+        expect(await attempt(BULK)).toMatchObject({ allowed: true, shortCount: 2, resetMs: seconds(10) });
+        await limiter.block('ann', BULK, minutes(1));
+        advance(seconds(10));
+        expect(await attempt(BULK)).toMatchObject({ scope: 'manual', retryAfterSecs: 50 });
+        expect(await limiter.unblock('ann', BULK)).toEqual({ blocked: true, attempts: 0 });
+        expect(await attempt(BULK)).toMatchObject({ allowed: true, shortCount: 1, resetMs: seconds(10) });
+      });
+
       it('sets no block of its own while another limit of the call denies', async () => {
         const blocking = { ...BULK, name: 'blocking', limit: 1, blockMs: seconds(30) };
         const full = { ...API, limit: 1 };
