@@ -196,9 +196,9 @@ export class RedisLimitBackend implements LimitBackend {
       const decision = await this.#decideOne(check, modeOf(check), callId, options);
       decisions.push(decision);
       if (decision.status === 'allowed') continue;
-      const counted = decisions.slice(0, -1).map((earlier, i) => {
-        const of = checks[i] as LimitCheck;
-        return of.cost > 0 ? this.#takeBack(of, callId, earlier, options) : undefined;
+      const counted = decisions.slice(0, -1).map(async (earlier, i) => {
+        const { cost } = checks[i] as LimitCheck;
+        if (cost > 0) await this.#takeBack(checks[i] as LimitCheck, callId, earlier, options);
       });
       await Promise.all(counted);
       const rest = checks.slice(decisions.length);
