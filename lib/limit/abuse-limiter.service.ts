@@ -10,7 +10,7 @@ import { warningOnce } from '../core/warn-once.js';
 import { accountOf } from './accounts.js';
 import { type CallDecision, createCallId, type DecisionOptions, Decisions } from './decisions.js';
 import { type CallOptions, identityIn, isOfKnown, isUncounted, type LimitBackend } from './limit.backend.js';
-import { LimitError, TooManyAttemptsError } from './limit.errors.js';
+import { LimitError, refusalBy } from './limit.errors.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
 import {
   type PolicyCheck,
@@ -81,7 +81,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
    */
   async limiter(key: string, policy: PolicyRef, options: LimitCallOptions = {}): Promise<void> {
     const { decision, by } = await this.#decide(key, policy, options);
-    if (!decision.allowed) throw new TooManyAttemptsError(decision, by.policy.code);
+    if (!decision.allowed) throw refusalBy(by.policy, decision);
   }
 
   /**

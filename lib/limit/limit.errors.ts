@@ -22,12 +22,14 @@ export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
   /** The whole decision. The client does not see it. It sees only when to try again. */
   readonly decision: DeniedDecision;
 
-  constructor(decision: DeniedDecision, code: TooManyAttemptsCode = 'TooManyAttempts') {
+  constructor(decision: DeniedDecision, code: TooManyAttemptsCode = 'TooManyAttempts', message?: string) {
     // What stands in for the service in a test of the app may have seconds only.
     const { retryAfterSecs, retryAfterMs = retryAfterSecs * 1000 } = decision;
     super({
       code,
-      message: `Too many attempts. Try again in ${retryAfterSecs} ${retryAfterSecs === 1 ? 'second' : 'seconds'}.`,
+      message:
+        message ??
+        `Too many attempts. Try again in ${retryAfterSecs} ${retryAfterSecs === 1 ? 'second' : 'seconds'}.`,
       context: { retryAfter: retryAfterSecs, retryAtMs: Date.now() + retryAfterMs },
     });
     this.retryAfterSecs = retryAfterSecs;
@@ -35,6 +37,13 @@ export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
     this.decision = decision;
   }
 }
+
+/** Returns the error for a call that a policy denies, with the policy's text if no function makes it. */
+export const refusalBy = (
+  { code, message }: { readonly code: TooManyAttemptsCode; readonly message: unknown },
+  decision: DeniedDecision,
+): TooManyAttemptsError =>
+  new TooManyAttemptsError(decision, code, typeof message === 'string' ? message : undefined);
 
 /**
  * The limiter could not decide, or an operation failed. `FaultCode` tells why. A decision fails with `ServiceUnavailable` where

@@ -36,6 +36,7 @@ export interface ResolvedPolicy extends CountedPolicy, Readonly<Required<Settled
   /** Whether its values of clients name accounts, as in presets and their copies: then accents do not count. */
   readonly namesAccount: boolean;
   readonly judgedBy: LimitPolicyOptions['judgedBy'];
+  readonly message: LimitPolicyOptions['message'];
 }
 
 export type PolicySubject = Subject<ResolvedPolicy>;
@@ -69,6 +70,7 @@ const OPTIONS = [
   'onError',
   'code',
   'escalation',
+  'message',
 ] as const;
 type Given = Partial<Record<(typeof OPTIONS)[number], unknown>>;
 
@@ -111,6 +113,7 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
       'TooManyAttempts',
       'RateLimited',
     ]),
+    message: resolveMessage(`${path}.message`, given.message),
     isStatic: (defaults.isStatic ?? false) && !dynamicLimit && !dynamicWindow,
   };
 }
@@ -304,6 +307,12 @@ function resolveEscalation(
     maxBlockMs: integer(`${name}.maxBlockMs`, given.maxBlockMs, longestBlockMs, MAX_LIMIT_MS),
     penaltiesTtlMs: integer(`${name}.strikeTtlMs`, given.strikeTtlMs, longestWindowMs, MAX_LIMIT_MS),
   };
+}
+
+function resolveMessage(name: string, message: unknown): ResolvedPolicy['message'] {
+  if (message === undefined || typeof message === 'function') return message as ResolvedPolicy['message'];
+  if (typeof message === 'string' && message.length > 0 && message.length <= 1_000) return message;
+  throw invalidOption(name, 'a text of 1 to 1,000 characters or a function', message);
 }
 
 /** Returns the value if it is a function of the request. */

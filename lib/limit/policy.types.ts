@@ -3,6 +3,7 @@ import type {
   AskTime,
   CallEnd,
   CountedCalls,
+  DeniedDecision,
   Escalation,
   LimitAlgorithm,
   OnError,
@@ -102,7 +103,22 @@ export interface LimitPolicyOptions {
   code?: TooManyAttemptsCode;
   /** Makes repeated blocks longer. Default: every block lasts its `blockMs`. */
   escalation?: Escalation;
+  /**
+   * What a client is told whose call this policy denies: the `message` of the answer, at most 1,000 characters, or a function that
+   * returns it. If the function returns an object, that is the whole body of the 429, in GraphQL the `extensions` of the error.
+   * If it fails, that is logged, and the client is told what it is told without it.
+   * AbuseLimiterService uses a text, and no function. Default: "Too many attempts. Try again in 7 seconds."
+   *
+   * @example message: ({ retryAfterSecs }, context) => translate(context, 'slow-down', { retryAfterSecs })
+   */
+  message?: string | DenialMessage;
 }
+
+/** Returns what a client is told whose call was denied. */
+export type DenialMessage = (
+  decision: DeniedDecision,
+  context: ExecutionContext,
+) => string | object | Promise<string | object>;
 
 /**
  * How many attempts a key has. Durations in ms, 1 to 366 days.

@@ -4,14 +4,25 @@ import { errorMessage, GraphQLRefusal, httpException, type Refusal } from './ref
 /**
  * Returns the exception that carries a refusal to the client, of the class that Nest expects in a context of this type. It is
  * an error of ours as well, for filters of the app.
+ *
+ * @param body - what the client gets in place of the refusal. In GraphQL it is in the place of its `extensions`.
  */
-export const exceptionFor = async (type: string, refusal: Refusal, cause: SyncGuardError): Promise<Error> =>
-  brandedAs(await plainExceptionFor(type, refusal, cause), cause);
+export const exceptionFor = async (
+  type: string,
+  refusal: Refusal,
+  cause: SyncGuardError,
+  body?: object,
+): Promise<Error> => brandedAs(await plainExceptionFor(type, refusal, cause, body), cause);
 
-async function plainExceptionFor(type: string, refusal: Refusal, cause: SyncGuardError): Promise<Error> {
+async function plainExceptionFor(
+  type: string,
+  refusal: Refusal,
+  cause: SyncGuardError,
+  body?: object,
+): Promise<Error> {
   switch (type) {
     case 'graphql':
-      return new GraphQLRefusal(refusal, cause);
+      return new GraphQLRefusal(refusal, cause, body);
     case 'ws':
     case 'rpc':
       // These packages are optional. They are imported nowhere else, and here only when a call that came through them is
@@ -21,11 +32,11 @@ async function plainExceptionFor(type: string, refusal: Refusal, cause: SyncGuar
           type === 'ws'
             ? (await import('@nestjs/websockets')).WsException
             : (await import('@nestjs/microservices')).RpcException;
-        return Object.assign(new Exception(errorMessage(refusal)), { cause });
+        return Object.assign(new Exception(body ?? errorMessage(refusal)), { cause });
       } catch {
         return cause;
       }
     default:
-      return httpException(refusal, cause);
+      return httpException(refusal, cause, body);
   }
 }

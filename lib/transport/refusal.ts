@@ -29,19 +29,19 @@ export function retryFacts(
 export const isException = (error: object): boolean => 'getStatus' in error || 'getError' in error;
 
 /** Makes an HttpException, which every filter handles, also if `http: false` leaves errors to the app. */
-export const httpException = (refusal: Refusal, cause: unknown): HttpException =>
-  new HttpException(refusal, refusal.statusCode, { cause });
+export const httpException = (refusal: Refusal, cause: unknown, body: object = refusal): HttpException =>
+  new HttpException(body as Record<string, unknown>, refusal.statusCode, { cause });
 
 /**
  * The error for GraphQL: graphql-js sends the `extensions` of an error to the client. The response of this exception
  * has no `statusCode`, because Nest's Apollo driver would then replace our code by INTERNAL_SERVER_ERROR.
  */
 export class GraphQLRefusal extends HttpException {
-  readonly extensions: Omit<Refusal, 'message'>;
+  readonly extensions: object;
 
-  constructor({ statusCode, code, message, context }: Refusal, cause: unknown) {
+  constructor({ statusCode, code, message, context }: Refusal, cause: unknown, extensions?: object) {
     super({ code, message, context }, statusCode, { cause });
-    this.extensions = { statusCode, code, context };
+    this.extensions = extensions ?? { statusCode, code, context };
   }
 }
 

@@ -1,9 +1,9 @@
 import type { ExecutionContext } from '@nestjs/common';
 import type { CallDecision, CountedCall, Decisions } from '../decisions.js';
-import { TooManyAttemptsError } from '../limit.errors.js';
+import { refusalBy, type TooManyAttemptsError } from '../limit.errors.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import { IN_FLIGHT_MS } from '../limit.times.js';
-import type { CallEnd } from '../limit.types.js';
+import type { CallEnd, DeniedDecision } from '../limit.types.js';
 import { type EndingCall, endOf, isGone, locationOf, rawOf, watchResponse } from './call-end.js';
 import { hasNoVerdict, type Outcome, outcomeOf, predicateResult, statusOfError } from './call-outcome.js';
 import type { LimitedCall } from './limited-call.js';
@@ -100,6 +100,10 @@ export class CallVisit implements EndingCall {
   readonly passed = new Set<Stage>();
   readonly isHttp: boolean;
   exempt?: boolean | Promise<boolean>;
+  /** What limits have decided about this call, stage by stage. */
+  decided?: CallDecision[];
+  /** The policy that has denied this call. */
+  deniedBy?: ResolvedPolicy;
   #handled = false;
   #isInHandler = false;
   #flights: Flight[] = [];
@@ -178,6 +182,11 @@ export class CallVisit implements EndingCall {
     const judged = this.#flights.filter((flight) => flight.untilHandler);
     this.#flights = this.#flights.filter((flight) => !flight.untilHandler);
     for (const flight of judged) this.#settleFlight(flight, LET_PASS).catch(() => {});
+  }
+
+  denied(policy: ResolvedPolicy, decision: DeniedDecision): TooManyAttemptsError {
+    this.deniedBy = policy;
+    return refusalBy(policy, decision);
   }
 
   /** Called when a limit of ours has refused the call. Those that have let it in must not count that as a failure. */
@@ -300,8 +309,7 @@ export class CallVisit implements EndingCall {
       const [decided] = await Promise.all([failed, Promise.allSettled([...rest, confirm('success')])]);
       if (decided) this.app.counted(this, decided);
       // A success is never denied here, as it has happened already.
-      if (decided?.decision.allowed === false)
-        throw new TooManyAttemptsError(decided.decision, decided.by.policy.code);
+      if (decided?.decision.allowed === false) throw this.denied(decided.by.policy, decided.decision);
     } catch (error) {
       // What the client gets after an error of the server is that error.
       if (blocks) await this.app.refuse(this, error);

@@ -2,6 +2,8 @@ import { type ExecutionContext, Injectable, Logger, type OnModuleInit } from '@n
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
+import { everyMinute } from '../../core/every-minute.js';
+import { describe } from '../../core/validate.js';
 import { warningOnce } from '../../core/warn-once.js';
 import { AbuseLimiterService } from '../abuse-limiter.service.js';
 import type { CallDecision } from '../decisions.js';
@@ -40,6 +42,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     (message) => this.#logger.warn(message),
     (message) => message,
   );
+  readonly #messageFailed = everyMinute((line, stack?: string) => this.#logger.error(line, stack));
   // They lead to everything in the app, which `util.inspect` of a guard must not show.
   readonly #modules: ModulesContainer;
   readonly #moduleRef: ModuleRef;
@@ -104,6 +107,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
   }
 
   counted(visit: CallVisit, decided: CallDecision): void {
+    (visit.decided ??= []).push(decided);
     const { headers } = this.options.limit;
     if (headers.length > 0) setLimitHeaders(visit, decided, headers);
   }
@@ -150,7 +154,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
       ? this.limiter.decisions.decide(checks, forgets ? visit.plan.routeTag : undefined)
       : this.#decideByStandIn(checks));
     this.counted(visit, decided);
-    if (!decided.decision.allowed) throw new TooManyAttemptsError(decided.decision, decided.by.policy.code);
+    if (!decided.decision.allowed) throw visit.denied(decided.by.policy, decided.decision);
     if (decided.counted && pending.length > 0) visit.entered(pending, decided.counted);
   }
 
@@ -199,17 +203,38 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
   }
 
   /** Throws the refusal of a call. An error that no client is to see as a refusal is thrown unchanged. */
-  async refuse({ context, call: { response } }: CallVisit, error: unknown): Promise<never> {
+  async refuse(visit: CallVisit, error: unknown): Promise<never> {
+    const { context, call } = visit;
+    const { response } = call;
     const isRefusal = error instanceof TooManyAttemptsError || error instanceof LimitError;
     const statusCode = isRefusal ? STATUS[error.code] : undefined;
     if (!isRefusal || statusCode === undefined) throw error;
-    const { code, summary: message } = error;
+    const { code } = error;
+    const told = error instanceof TooManyAttemptsError ? await this.#messageOf(visit, error) : undefined;
+    const [message, body] = typeof told === 'object' ? [error.summary, told] : [told ?? error.summary];
     const facts = retryFacts(error.context, this.options.maxRetryAfterMs);
     const { retryAfter } = facts;
     // The handler may have set another one by `@Header`.
     if (response) setHeader(response, 'Cache-Control', 'no-store');
     if (response && typeof retryAfter === 'number') setHeader(response, 'Retry-After', String(retryAfter));
-    throw await exceptionFor(context.getType<string>(), { statusCode, code, message, context: facts }, error);
+    const refusal = { statusCode, code, message, context: facts };
+    throw await exceptionFor(context.getType<string>(), refusal, error, body);
+  }
+
+  /** Returns what a function of the policy says. If it fails, the client still gets its refusal. */
+  async #messageOf(
+    { deniedBy, context }: CallVisit,
+    { decision }: TooManyAttemptsError,
+  ): Promise<string | object | undefined> {
+    if (typeof deniedBy?.message !== 'function') return undefined;
+    try {
+      const told: unknown = await deniedBy.message(decision, context);
+      if (typeof told === 'string' || (typeof told === 'object' && told !== null)) return told;
+      throw new TypeError(`It returned ${describe(told)}, and not a text or an object.`);
+    } catch (error) {
+      this.#messageFailed(`The \`message\` of the policy ${deniedBy.name} failed.`, (error as Error).stack);
+      return undefined;
+    }
   }
 }
 

@@ -19,10 +19,16 @@ export const limitedCall = (context: ExecutionContext, routes: HttpRoutes): Limi
 
 /**
  * Returns an object that belongs to this call alone, and is the same in its guards and its interceptor. Over HTTP that is the
- * request. Elsewhere several fields or messages share a request, so it is the list of the handler's arguments.
+ * request. Elsewhere several fields or messages share a request. In GraphQL it is what the executor tells each field of
+ * itself, otherwise the list of the handler's arguments.
  */
-export const callObject = (context: ExecutionContext): object =>
-  context.getType() === 'http' ? context.switchToHttp().getRequest<object>() : context.getArgs();
+export function callObject(context: ExecutionContext): object {
+  if (context.getType() === 'http') return context.switchToHttp().getRequest<object>();
+  const args = context.getArgs<unknown[]>();
+  const last = args.at(-1);
+  const isField = typeof last === 'object' && last !== null && 'fieldName' in last;
+  return context.getType<string>() === 'graphql' && isField ? last : args;
+}
 
 /** The visit is a property of the call. A WeakMap of all requests was measured to double the time of garbage collection. */
 const VISIT = Symbol.for('syncguard:visit');

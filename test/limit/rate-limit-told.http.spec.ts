@@ -1,0 +1,299 @@
+import {
+  type CallHandler,
+  Controller,
+  type ExecutionContext,
+  Get,
+  HttpCode,
+  type INestApplication,
+  Injectable,
+  Logger,
+  type NestInterceptor,
+  Post,
+  Req,
+  UnauthorizedException,
+  UseInterceptors,
+} from '@nestjs/common';
+import { APP_GUARD } from '@nestjs/core';
+import { Args, Query, Resolver } from '@nestjs/graphql';
+import {
+  AbuseLimiterService,
+  days,
+  type DeniedDecision,
+  Limited,
+  type LimitedDecision,
+  limitedOn,
+  minutes,
+  RateLimit,
+  RateLimitGuard,
+  seconds,
+  SkipRateLimit,
+  SyncGuardModule,
+} from 'nestjs-syncguard';
+import { SubscribeMessage, WebSocketGateway } from '@nestjs/websockets';
+import type { Observable } from 'rxjs';
+import { socketApp } from '../contexts/apps/socket-app.js';
+import { graphqlApp } from '../contexts/apps/graphql-app.js';
+import { listen } from '../support/adapters.js';
+import { closeApp } from '../support/close-app.js';
+import { freshRedis } from '../support/redis.js';
+
+// What a handler and its client are told of a limit: `@Limited()`, `limitedOn` and `message`.
+
+Logger.overrideLogger(['error']);
+
+/** Sets a header from what the limits have decided. */
+@Injectable()
+class TriesHeader implements NestInterceptor {
+  intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
+    const http = context.switchToHttp();
+    const left = limitedOn(http.getRequest<object>())?.remaining;
+    http.getResponse<{ header(name: string, value: string): void }>().header('x-tries', String(left));
+    return next.handle();
+  }
+}
+
+const TWO = { limit: 2, windowMs: minutes(1) };
+const told: { message?: unknown } = {};
+
+@Controller()
+class Routes {
+  @Get('one')
+  @RateLimit({ ...TWO, name: 'one' })
+  one(@Limited() limited: LimitedDecision) {
+    return limited;
+  }
+
+  @Get('least')
+  @RateLimit([
+    { ...TWO, name: 'wide', limit: 50 },
+    { name: 'narrow', temp: { windowMs: minutes(1), limit: 3, blockMs: minutes(1) } },
+  ])
+  @UseInterceptors(TriesHeader)
+  least(@Limited() limited: LimitedDecision) {
+    return limited;
+  }
+
+  @Get('none')
+  @SkipRateLimit()
+  none(@Limited() limited?: LimitedDecision, @Req() request?: object) {
+    return { limited: limited ?? null, on: limitedOn(request as object) ?? null, odd: limitedOn({}) ?? null };
+  }
+
+  @Get('free')
+  @RateLimit({ ...TWO, name: 'free', cost: () => 0 }, { override: true })
+  free(@Limited() limited?: LimitedDecision) {
+    return { limited: limited ?? null };
+  }
+
+  @Post('login')
+  @HttpCode(200)
+  @RateLimit({
+    name: 'tries',
+    count: 'failure',
+    temp: { windowMs: minutes(1), limit: 3, blockMs: minutes(1) },
+    message: 'The account is locked.',
+  })
+  login(@Limited() limited: LimitedDecision) {
+    throw new UnauthorizedException(`${limited.remaining} left`);
+  }
+
+  @Get('text')
+  @RateLimit({ limit: 1, windowMs: minutes(1), name: 'text', message: 'Slow down, please.' })
+  text() {
+    return 'ok';
+  }
+
+  @Get('told')
+  @RateLimit({
+    ...{ limit: 1, windowMs: minutes(1), name: 'told' },
+    message: (decision: DeniedDecision, context: ExecutionContext) => {
+      const { message } = told;
+      return (typeof message === 'function' ? message(decision, context) : message) as string;
+    },
+  })
+  told() {
+    return 'ok';
+  }
+}
+
+const limits = {
+  default: { name: 'all', limit: 100, windowMs: seconds(10) },
+  texts: { ...TWO, limit: 1, message: 'Later.' },
+};
+
+describe.each(['express', 'fastify'] as const)('on %s', (adapter) => {
+  let app: INestApplication;
+  let url: string;
+  beforeEach(async () => {
+    const redis = adapter === 'express' ? { redis: (await freshRedis()).url } : {};
+    ({ app, url } = await listen(adapter, {
+      imports: [SyncGuardModule.forRoot({ ...redis, limits })],
+      controllers: [Routes],
+      providers: [{ provide: APP_GUARD, useClass: RateLimitGuard }],
+    }));
+  });
+  afterEach(() => closeApp(app));
+
+  const ask = async (path: string, method = 'GET') => {
+    const response = await fetch(`${url}/${path}`, { method });
+    return {
+      status: response.status,
+      headers: response.headers,
+      body: (await response.json().catch(() => undefined)) as Record<string, unknown> | undefined,
+    };
+  };
+
+  it('a handler gets the decision that leaves least, and an interceptor finds it on the request', async () => {
+    expect((await ask('one')).body).toEqual({
+      ...{ allowed: true, policy: 'one', limit: 2, remaining: 1, shortCount: 1, longCount: 1 },
+      resetMs: minutes(1),
+    });
+    expect((await ask('one')).body).toMatchObject({ policy: 'one', remaining: 0, shortCount: 2 });
+    for (const remaining of [2, 1, 0]) {
+      const { body, headers } = await ask('least');
+      expect(body).toMatchObject({ policy: 'narrow', limit: 3, remaining });
+      expect(headers.get('x-tries')).toBe(String(remaining));
+    }
+  });
+
+  it('is undefined if nothing was counted', async () => {
+    expect((await ask('none')).body).toEqual({ limited: null, on: null, odd: null });
+    expect((await ask('free')).body).toEqual({ limited: null });
+  });
+
+  it('a login says how many tries are left, and has a text for the lockout', async () => {
+    for (const left of [3, 2, 1]) expect((await ask('login', 'POST')).body?.message).toBe(`${left} left`);
+    for (let i = 0; i < 2; i++) {
+      const { status, body, headers } = await ask('login', 'POST');
+      expect([status, body?.message, body?.code]).toEqual([429, 'The account is locked.', 'TooManyAttempts']);
+      expect(Number(headers.get('retry-after'))).toBeGreaterThan(0);
+    }
+  });
+
+  it('a client is told the text of the policy', async () => {
+    await ask('text');
+    expect((await ask('text')).body).toMatchObject({
+      ...{ statusCode: 429, code: 'RateLimited', message: 'Slow down, please.' },
+      context: { retryAfter: expect.any(Number) as number },
+    });
+    const limiter = app.get(AbuseLimiterService);
+    await limiter.limiter('ann', 'texts');
+    await expect(limiter.limiter('ann', 'texts')).rejects.toMatchObject({
+      message: 'Later.',
+      retryAfterSecs: 60,
+    });
+  });
+
+  it('a function makes the text, or the whole body', async () => {
+    await ask('told');
+    const problem = { type: 'https://example.org/slow-down', title: 'Slow down', status: 429 };
+    for (const message of [
+      ({ retryAfterSecs }: DeniedDecision) => `In ${retryAfterSecs} s.`,
+      ({ retryAfterSecs }: DeniedDecision) => Promise.resolve(`In ${retryAfterSecs} s.`),
+    ]) {
+      told.message = message;
+      expect((await ask('told')).body).toMatchObject({
+        statusCode: 429,
+        message: expect.stringMatching(/^In \d+ s\.$/) as string,
+      });
+    }
+    told.message = (_: DeniedDecision, context: ExecutionContext) => {
+      context
+        .switchToHttp()
+        .getResponse<{ header(name: string, value: string): void }>()
+        .header('content-type', 'application/problem+json');
+      return problem;
+    };
+    const { status, headers, body } = await ask('told');
+    expect([status, body]).toEqual([429, problem]);
+    expect(headers.get('content-type')).toMatch(/^application\/problem\+json/);
+    expect(Number(headers.get('retry-after'))).toBeGreaterThan(0);
+  });
+
+  it('a function that fails is logged, and the client gets the refusal that it gets without it', async () => {
+    await ask('told');
+    const logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => undefined);
+    const standard = { statusCode: 429, message: expect.stringMatching(/^Too many attempts\./) as string };
+    for (const message of [
+      () => {
+        throw new Error('no translation');
+      },
+      () => Promise.reject(new Error('no translation')),
+      undefined,
+      () => 7,
+      () => null,
+    ]) {
+      told.message = message;
+      expect((await ask('told')).body).toMatchObject(standard);
+    }
+    expect(logged.mock.calls).toEqual([
+      ['The `message` of the policy told failed.', expect.stringContaining('no translation')],
+    ]);
+    logged.mockRestore();
+  });
+});
+
+it('holds in GraphQL: the decision of the field, a text, and a body as extensions', async () => {
+  @Resolver()
+  class Fields {
+    @Query(() => Number)
+    @RateLimit({ ...TWO, name: 'field', message: 'Later.' })
+    left(@Limited() limited: LimitedDecision) {
+      return limited.remaining;
+    }
+
+    @Query(() => Boolean)
+    @RateLimit({ ...TWO, limit: 1, name: 'whole', message: () => ({ code: 'SLOW', days: 1 }) })
+    whole(@Args('n') _n: number) {
+      return true;
+    }
+  }
+  const app = await graphqlApp('express', { imports: [SyncGuardModule.forRoot()], providers: [Fields] });
+  try {
+    expect(await app.query('{ left }')).toEqual({ data: { left: 1 } });
+    expect(await app.query('{ left }')).toEqual({ data: { left: 0 } });
+    expect(await app.query('{ left }')).toMatchObject({
+      errors: [{ message: 'Later.', extensions: { statusCode: 429, code: 'RateLimited' } }],
+    });
+    await app.query('{ whole(n: 1) }');
+    const { errors } = await app.query('{ whole(n: 1) }');
+    expect(errors?.[0]).toMatchObject({ extensions: { code: 'SLOW', days: 1 } });
+  } finally {
+    await app.close();
+  }
+});
+
+it.each([
+  ['', 'an empty string'],
+  ['x'.repeat(1_001), 'x'],
+  [7, '7 (number)'],
+  [{}, 'object'],
+])('a message that is no text and no function does not boot: %#', (message, shown) => {
+  const limit = () => RateLimit({ limit: 1, windowMs: days(1), message: message as string });
+  expect(limit).toThrow(
+    /@RateLimit\(\)\.message must be a text of 1 to 1,000 characters or a function, got /,
+  );
+  expect(limit).toThrow(shown);
+});
+
+it('says that a handler of messages gets no decision', async () => {
+  @WebSocketGateway()
+  class Gateway {
+    @SubscribeMessage('say')
+    @RateLimit({ ...TWO, name: 'message' })
+    say(@Limited() limited: LimitedDecision) {
+      return limited.remaining;
+    }
+  }
+  const logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => undefined);
+  const app = await socketApp('ws', { imports: [SyncGuardModule.forRoot()], providers: [Gateway] });
+  try {
+    expect(JSON.stringify(await app.send('say'))).toMatch(/error/);
+    expect(String(logged.mock.calls[0]?.[0])).toContain(
+      '@Limited() is on a parameter of Gateway.say, which handles messages.',
+    );
+  } finally {
+    logged.mockRestore();
+    await app.close();
+  }
+});
