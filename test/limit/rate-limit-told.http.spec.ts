@@ -18,6 +18,7 @@ import { Args, Query, Resolver } from '@nestjs/graphql';
 import {
   AbuseLimiterService,
   days,
+  type DenialMessage,
   type DeniedDecision,
   Limited,
   type LimitedDecision,
@@ -108,7 +109,9 @@ class Routes {
     ...{ limit: 1, windowMs: minutes(1), name: 'told' },
     message: (decision: DeniedDecision, context: ExecutionContext) => {
       const { message } = told;
-      return (typeof message === 'function' ? message(decision, context) : message) as string;
+      return typeof message === 'function'
+        ? (message as DenialMessage)(decision, context)
+        : (message as string);
     },
   })
   told() {

@@ -25,14 +25,16 @@ export type LimitedDecision = AllowedDecision & {
  *   return { triesLeft: limited?.remaining };
  * }
  */
-export const Limited = createParamDecorator((_: unknown, context: ExecutionContext) => {
-  if (!['http', 'graphql'].includes(context.getType<string>()))
-    throw new SyncGuardConfigError(
-      `@Limited() is on a parameter of ${context.getClass().name}.${context.getHandler().name}, which handles messages.`,
-      { hint: 'It works over HTTP and in GraphQL. Ask `AbuseLimiterService.peek` in this handler.' },
-    );
-  return tightest(visitOf(context));
-}) as () => ParameterDecorator;
+export const Limited: () => ParameterDecorator = createParamDecorator(
+  (_: unknown, context: ExecutionContext) => {
+    if (!['http', 'graphql'].includes(context.getType<string>()))
+      throw new SyncGuardConfigError(
+        `@Limited() is on a parameter of ${context.getClass().name}.${context.getHandler().name}, which handles messages.`,
+        { hint: 'It works over HTTP and in GraphQL. Ask `AbuseLimiterService.peek` in this handler.' },
+      );
+    return tightest(visitOf(context));
+  },
+);
 
 /**
  * Returns the same for a request of Express or Fastify, for interceptors, filters and middleware.
