@@ -1,8 +1,8 @@
 import type { INestApplication } from '@nestjs/common';
 import { SyncGuardModule } from 'nestjs-syncguard';
-import { listen } from '../../support/adapters.js';
-import { closeApp } from '../../support/close-app.js';
-import { DoorController } from './tries-left.js';
+import { listen } from '../support/adapters.js';
+import { closeApp } from '../support/close-app.js';
+import { DoorController } from './rate-limits/tries-left.js';
 
 let app: INestApplication;
 afterEach(() => closeApp(app));
