@@ -89,6 +89,9 @@ const needOf = (name, { parent: { parent } }) =>
     ? 'alternative'
     : 'required';
 
+/** The name itself of `budget.ReserveOptions`. */
+const lastName = (name) => (name.right ?? name).text;
+
 /** Which options a type takes over from others: "those of `A` without `b`". */
 function takenOver(type) {
   const said = [];
@@ -101,7 +104,7 @@ function takenOver(type) {
       said.push(`${names(node.typeArguments[1])} of \`${node.typeArguments[0].typeName.text}\``);
     else if (name === 'Omit')
       said.push(
-        `those of \`${node.typeArguments[0].typeName.text}\` without ${names(node.typeArguments[1])}`,
+        `those of \`${lastName(node.typeArguments[0].typeName)}\` without ${names(node.typeArguments[1])}`,
       );
     else if (name) said.push(`those of \`${name}\``);
     else ts.forEachChild(node, visit);
