@@ -1,4 +1,4 @@
-import { AsyncLocalStorage } from 'node:async_hooks';
+import { type Frame, Frames } from '../core/frames.js';
 import type { Amount, Reserved } from './budget.types.js';
 import { MAX_AMOUNT } from './budget.bounds.js';
 import { validateAmount } from './budget.validate.js';
@@ -17,24 +17,12 @@ export interface CurrentHold extends Reserved {
   readonly returned: unknown;
 }
 
-/** A hold that a body runs on, and the hold around that body. */
-interface HoldFrame {
+/** A hold that a body runs on. */
+interface HoldFrame extends Frame<HoldFrame> {
   readonly hold: CurrentHold;
-  readonly outer: HoldFrame | undefined;
-  /** False once the body has ended. Work that the body left running then has no hold. */
-  active: boolean;
 }
 
-// All copies of this package in the process share one storage.
-const STORAGE = Symbol.for('syncguard:als:budget');
-const shared = globalThis as { [STORAGE]?: AsyncLocalStorage<HoldFrame> };
-const frames = (): AsyncLocalStorage<HoldFrame> => (shared[STORAGE] ??= new AsyncLocalStorage<HoldFrame>());
-
-function innermost(): HoldFrame | undefined {
-  let frame = frames().getStore();
-  while (frame && !frame.active) frame = frame.outer;
-  return frame;
-}
+const frames = new Frames<HoldFrame>('syncguard:als:budget');
 
 /**
  * Returns the hold of the running code, the innermost one where several are nested. Returns undefined outside
@@ -45,17 +33,11 @@ function innermost(): HoldFrame | undefined {
  * currentHold()?.spent(answer.usage.total); // counts also if the next line throws
  * return parse(answer);
  */
-export const currentHold = (): CurrentHold | undefined => innermost()?.hold;
+export const currentHold = (): CurrentHold | undefined => frames.find()?.hold;
 
 /** Runs a body on a hold. Resolves or rejects as the body does. */
-export async function runOn<T>(hold: CurrentHold, body: (hold: CurrentHold) => T | Promise<T>): Promise<T> {
-  const frame: HoldFrame = { hold, outer: innermost(), active: true };
-  try {
-    return await frames().run(frame, body, hold);
-  } finally {
-    frame.active = false;
-  }
-}
+export const runOn = <T>(hold: CurrentHold, body: (hold: CurrentHold) => T | Promise<T>): Promise<T> =>
+  frames.during({ hold, outer: frames.find(), active: true }, () => body(hold));
 
 /** The costs that a body has noted with `spent()`. */
 export class CostNotes {

@@ -1,4 +1,4 @@
-import { AsyncLocalStorage } from 'node:async_hooks';
+import { sharedStorage } from './frames.js';
 
 /** What is read of a response of Node.js, or of its twin of HTTP/2, whose stream says whether it is full. */
 export interface WatchedResponse {
@@ -8,18 +8,14 @@ export interface WatchedResponse {
   off(event: 'drain', listener: () => void): unknown;
 }
 
-// All copies of this package in the process share one storage.
-const STORAGE = Symbol.for('syncguard:als:response');
-const shared = globalThis as { [STORAGE]?: AsyncLocalStorage<WatchedResponse> };
-const responses = (): AsyncLocalStorage<WatchedResponse> =>
-  (shared[STORAGE] ??= new AsyncLocalStorage<WatchedResponse>());
+const responses = sharedStorage<WatchedResponse>('syncguard:als:response');
 
 /** Runs the handling of a request, in which `currentResponse()` returns its response. */
 export const answering = <T>(response: WatchedResponse, handle: () => T): T =>
-  responses().run(response, handle);
+  responses.run(response, handle);
 
 /** Returns the HTTP response that the running code answers. */
-export const currentResponse = (): WatchedResponse | undefined => responses().getStore();
+export const currentResponse = (): WatchedResponse | undefined => responses.getStore();
 
 let isWanted = false;
 

@@ -1,4 +1,4 @@
-import { randomFillSync } from 'node:crypto';
+import { randomIds } from '../core/random-id.js';
 import { Logger } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
 import { shownHash } from '../core/keys.js';
@@ -180,20 +180,11 @@ export class Decisions {
   }
 }
 
-const CALL_ID_BYTES = 6;
-/** Random bytes for 512 ids. Drawing them in one go is cheaper than drawing 6 bytes a call. */
-const pool = Buffer.allocUnsafeSlow(512 * CALL_ID_BYTES);
-let poolOffset = pool.length;
+const randomPart = randomIds(6);
 
 /**
  * Returns a random id of 8 base64url characters, which names one call among those of its window.
  *
  * @param route - follows them, so that a success can forget what its own route has counted
  */
-export function createCallId(route = ''): string {
-  if (poolOffset === pool.length) {
-    randomFillSync(pool);
-    poolOffset = 0;
-  }
-  return pool.toString('base64url', poolOffset, (poolOffset += CALL_ID_BYTES)) + route;
-}
+export const createCallId = (route = ''): string => randomPart() + route;

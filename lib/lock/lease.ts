@@ -1,4 +1,4 @@
-import { setMaxListeners } from 'node:events';
+import { checkedSignal } from '../core/checked-signal.js';
 import { isOwed } from '../core/errors.js';
 import { hashesOf, LockError } from './lock.errors.js';
 import { type BackendHandle, earlierMoment, momentAfter, msUntil } from './lock.handle.js';
@@ -248,24 +248,8 @@ export class Lease {
     return this.#end.monotonicMs - deadline.monotonicMs < 1 || this.#end.wallMs - deadline.wallMs < 1;
   }
 
-  /** Creates a signal whose `aborted`, `reason` and `throwIfAborted` check the clock first. */
   #createController(): AbortController {
-    const controller = new AbortController();
-    const { signal } = controller;
-    setMaxListeners(0, signal); // A body may pass the signal to any number of calls.
-    const read = (name: 'aborted' | 'reason'): unknown => {
-      void this.lost;
-      return Reflect.get(AbortSignal.prototype, name, signal);
-    };
-    Object.defineProperties(signal, {
-      aborted: { get: () => read('aborted') },
-      reason: { get: () => read('reason') },
-      throwIfAborted: {
-        value: () => {
-          if (read('aborted')) throw read('reason');
-        },
-      },
-    });
+    const controller = checkedSignal(() => void this.lost);
     if (this.#lost) controller.abort(this.#lost);
     return controller;
   }

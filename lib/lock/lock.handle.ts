@@ -1,4 +1,3 @@
-import { randomFillSync } from 'node:crypto';
 import { BackgroundRetries } from '../core/background-retries.js';
 import { Bag } from '../core/bag.js';
 import { IdleSweep } from '../core/idle-sweep.js';
@@ -26,22 +25,6 @@ export const earlierMoment = (a: Moment, b: Moment): Moment => ({
 /** @internal Returns the ms until a moment, by the clock that reaches it first. It has come if the result is 0 or less. */
 export const msUntil = ({ monotonicMs: byMonotonic, wallMs }: Moment): number =>
   Math.min(byMonotonic - performance.now(), wallMs - Date.now());
-
-const SWEEP_AT_LEAST = 1_024;
-const LOCK_ID_BYTES = 16;
-
-// Random bytes are read 4 kB at a time, because a system call for each id would cost more than the rest of an acquire.
-const pool = Buffer.allocUnsafeSlow(256 * LOCK_ID_BYTES);
-let poolOffset = pool.length;
-
-/** Returns a new lock id: 16 bytes from a cryptographic random generator, as 22 base64url characters. */
-export function createLockId(): string {
-  if (poolOffset === pool.length) {
-    randomFillSync(pool);
-    poolOffset = 0;
-  }
-  return pool.toString('base64url', poolOffset, (poolOffset += LOCK_ID_BYTES));
-}
 
 /** @internal What a backend says of a grant. */
 export type Grant = Omit<HeldLock, 'deadline' | 'sinceMs'> &
@@ -172,14 +155,12 @@ export class BackendHandle implements LockHandle {
  * those that are left.
  */
 export class OpenHandles extends Bag<BackendHandle> {
-  #sweepAt = SWEEP_AT_LEAST;
   readonly #idleSweep = new IdleSweep(() => this.#sweep());
   #onEmpty: (() => void) | undefined;
 
   override add(handle: BackendHandle): void {
-    if (this.items.length >= this.#sweepAt) this.#sweep();
+    this.#idleSweep.grow(this.items.length);
     super.add(handle);
-    if (this.items.length === 1) this.#idleSweep.start(); // It goes on by itself while any is open.
     handle.openIn(this);
   }
 
@@ -199,12 +180,11 @@ export class OpenHandles extends Bag<BackendHandle> {
     if (this.items.length > 0) await new Promise<void>((resolve) => (this.#onEmpty = resolve));
   }
 
-  /** Forgets handles that were never released and whose TTL is over. Runs when the list has doubled, and when idle. */
+  /** Forgets handles that were never released and whose TTL is over. */
   #sweep(): number {
     const nowMs = performance.now();
     for (const handle of this.items.filter(({ held }) => held.deadline.monotonicMs <= nowMs))
       this.delete(handle);
-    this.#sweepAt = Math.max(SWEEP_AT_LEAST, 2 * this.items.length);
     return this.items.length;
   }
 }

@@ -5,7 +5,7 @@ import { BackgroundRetries } from '../core/background-retries.js';
 import { Bag } from '../core/bag.js';
 import { everyMinute } from '../core/every-minute.js';
 import { shownHash } from '../core/keys.js';
-import { findFrame, type LockFrame, lockFrames } from './current-lock.js';
+import { type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LockContext } from './lease.js';
 import { LockError } from './lock.errors.js';
 import type { BackendHandle } from './lock.handle.js';
@@ -74,21 +74,19 @@ export class LockRuns {
   }
 
   async #under<T>(lease: Lease, call: ResolvedLockCall, fn: Body<T>): Promise<T> {
-    const frames = lockFrames();
     const frame: LockFrame = {
       owner: this.owner,
       context: lease.context,
       isLost: () => lease.lost !== undefined,
-      outer: findFrame(() => true),
+      outer: lockFrames.find(),
       active: true,
     };
     let outcome: { value: T } | { error: unknown };
     try {
-      outcome = { value: await frames.run(frame, fn, lease.context) };
+      outcome = { value: await lockFrames.during(frame, () => fn(lease.context)) };
     } catch (error) {
       outcome = { error };
     }
-    frame.active = false;
     lease.end();
     const { ttlMs, minHoldMs, minHoldOnFailureMs = minHoldMs } = call;
     const lost = await this.#giveBack(lease, ttlMs, 'error' in outcome ? minHoldOnFailureMs : minHoldMs);

@@ -5,7 +5,7 @@ import { Intake } from '../core/intake.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type CallOptions, invalidOption } from '../core/validate.js';
-import { findFrame, keysAround, lockAround } from './current-lock.js';
+import { keysAround, lockAround, lockFrames } from './current-lock.js';
 import type { LockContext, LossReason } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
 import {
@@ -203,7 +203,7 @@ export class LockService implements OnModuleDestroy {
     if (call.onContention === 'skip' && this.#shutdown.signal.aborted) return undefined;
     const outer = lockAround(this.#backend, keys);
     if (outer) return this.#reenter(outer, keys, call.reentrant, fn);
-    const around = findFrame(() => true);
+    const around = lockFrames.find();
     const waited = await waitForLock({
       keys,
       call,

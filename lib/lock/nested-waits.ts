@@ -1,4 +1,4 @@
-import { findFrame, type LockFrame } from './current-lock.js';
+import { type LockFrame, lockFrames } from './current-lock.js';
 
 // Shared by all copies of this package and all modules of the process: a call may hold locks of several.
 const WAITS = Symbol.for('syncguard:nested-waits');
@@ -90,7 +90,7 @@ export class NestedWait {
 
   #framesHeld(): LockFrame[] {
     const held: LockFrame[] = [];
-    findFrame((frame) => {
+    lockFrames.find((frame) => {
       if (!frame.isLost()) held.push(frame);
       return false;
     }, this.inside);

@@ -14,7 +14,7 @@ import {
 } from '../core/validate.js';
 import type { WaitingRoom } from '../core/waiting-room.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import { innermostFrame, type OnceFrame, onceFrames } from './current-once.js';
+import { type OnceFrame, onceFrames } from './current-once.js';
 import type { ClaimReply, Kept, OnceBackend } from './once.backend.js';
 import { type Answer, fingerprintOf, OnceCodec } from './once.codec.js';
 import {
@@ -361,13 +361,11 @@ async function bodyOf<T>(
   context: OnceContext,
   fn: (context: OnceContext) => T | Promise<T>,
 ): Promise<{ value: T } | { error: unknown }> {
-  const frame: OnceFrame = { context, outer: innermostFrame(), active: true };
+  const frame: OnceFrame = { context, outer: onceFrames.find(), active: true };
   try {
-    return { value: await onceFrames().run(frame, fn, context) };
+    return { value: await onceFrames.during(frame, () => fn(context)) };
   } catch (error) {
     return { error };
-  } finally {
-    frame.active = false;
   }
 }
 

@@ -1,4 +1,5 @@
-import { hash, randomBytes } from 'node:crypto';
+import { hash } from 'node:crypto';
+import { randomId } from '../core/random-id.js';
 import { days } from '../core/time.js';
 import {
   describePrivate,
@@ -33,8 +34,6 @@ const MAX_FAILURES = 100;
 
 const RECEIPT = /^receipt\.([\w-]{22})\.([\w-]{22})$/;
 
-export const createId = (): string => randomBytes(16).toString('base64url');
-
 /** Returns the tag of an id, a viewId or a receipt, 128 bits of its SHA-256. So no backend has what opens or burns a secret. */
 export const tagOf = (id: string): string => hash('sha256', id, 'base64url').slice(0, 22);
 
@@ -49,7 +48,7 @@ export interface Receipt {
 
 /** Returns a new receipt as its owner and as a backend gets it. It names a secret by its tag and not by its id. */
 export function createReceipt(tag: string): Receipt & { readonly receipt: string } {
-  const random = createId();
+  const random = randomId();
   return { receipt: `receipt.${tag}.${random}`, tag, proof: tagOf(random) };
 }
 
@@ -110,7 +109,7 @@ export const validateCreate = (
       ...validatePayload(payload, maxBytes),
       views: views === undefined ? null : integer('views', views, 1, MAX_VIEWS),
       ttlMs: ttlMs === undefined ? null : integer('ttlMs', ttlMs, 1, MAX_TTL_MS),
-      id: id === undefined ? createId() : validateNewId(id),
+      id: id === undefined ? randomId() : validateNewId(id),
       meta: meta === undefined ? '' : validateMeta(meta),
       maxFailures: maxFailures === undefined ? null : integer('maxFailures', maxFailures, 1, MAX_FAILURES),
       label: label === undefined ? '' : validateLabel(label),
@@ -125,7 +124,7 @@ export const validateCall = (options: CallOptions): CallOptions => checked(() =>
 export const validateView = (options: ViewOptions): { viewId: string; callId: string; leaseMs: number } =>
   checked(() => {
     const { viewId, leaseMs } = callOptions(options, ['viewId', 'leaseMs']);
-    const callId = createId();
+    const callId = randomId();
     return {
       viewId: viewId === undefined ? callId : userKey(viewId, 'viewId'),
       callId,

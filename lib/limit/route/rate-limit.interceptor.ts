@@ -1,4 +1,3 @@
-import { AsyncLocalStorage } from 'node:async_hooks';
 import type { CallHandler, ExecutionContext, NestInterceptor } from '@nestjs/common';
 import {
   catchError,
@@ -12,6 +11,7 @@ import {
   type Observable,
   throwError,
 } from 'rxjs';
+import { sharedStorage } from '../../core/frames.js';
 import { replaceMethod } from '../../method/replace-method.js';
 import type { CallVisit } from './call-visit.js';
 import { ownerOf } from './decorated-methods.js';
@@ -24,9 +24,7 @@ type Method = (this: unknown, ...args: never[]) => unknown;
 const REQUEST_PARAMETER = 0;
 
 /** The visits of calls outside of HTTP. Over HTTP a handler finds its visit by its request. */
-const visits: AsyncLocalStorage<CallVisit> = ((
-  globalThis as { [key: symbol]: AsyncLocalStorage<CallVisit> | undefined }
-)[Symbol.for('syncguard:als:visits')] ??= new AsyncLocalStorage<CallVisit>());
+const visits = sharedStorage<CallVisit>('syncguard:als:visits');
 
 /**
  * Reports how a handler has ended to the policies that count failures or successes, before the response leaves. If this

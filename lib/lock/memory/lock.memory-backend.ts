@@ -2,9 +2,10 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { refuseAborted } from '../../core/validate.js';
 import { type Clock, steadyClock } from '../../core/clock.js';
 import { IdleSweep } from '../../core/idle-sweep.js';
+import { randomId } from '../../core/random-id.js';
 import { type LockBackend, withDetail } from '../lock.backend.js';
 import { LockError } from '../lock.errors.js';
-import { BackendHandle, createLockId, momentNow } from '../lock.handle.js';
+import { BackendHandle, momentNow } from '../lock.handle.js';
 import { MemoryQueues, MemoryTurn } from './lock.memory-turns.js';
 import { formatFence, LockLookups, type LockRecord, type Wanted } from '../lock.record.js';
 import { CLAIM_MS, KEEP_MS, KEEPING_LOOK_MS } from '../lock.times.js';
@@ -56,7 +57,7 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
     refuseAborted(options.signal, LockError);
     const turn = options.turn as MemoryTurn | undefined;
     const sentAt = momentNow();
-    const lockId = turn?.lockId ?? createLockId();
+    const lockId = turn?.lockId ?? randomId();
     if (turn) {
       turn.begin();
       Object.assign(turn, { keys, lockId });

@@ -7,7 +7,7 @@ import {
   storageKey,
 } from '../../redis/redis.keys.js';
 import { invalidCall } from '../lock.errors.js';
-import { createLockId } from '../lock.handle.js';
+import { randomId } from '../../core/random-id.js';
 
 /** What the Redis keys of a lock are for. */
 export type KeyName = 'fenceCounter' | 'record' | 'queue' | 'index';
@@ -95,7 +95,7 @@ function layoutOf(ofId: (lockId: string) => Beginnings): Omit<LockLayout, 'creat
 /** Builds the names of docs/wire-format.md, which other programs share. For one server (standalone or Sentinel). */
 export function specLayout(prefix: string): LockLayout {
   const begin = { shared: prefix, own: `${prefix}/` };
-  return { createLockId, recordOf: (key) => recordName(prefix, key), ...layoutOf(() => begin) };
+  return { createLockId: randomId, recordOf: (key) => recordName(prefix, key), ...layoutOf(() => begin) };
 }
 
 const TAG_LENGTH = 3;
@@ -116,7 +116,7 @@ export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
   return {
     createLockId: (keys) => {
       if (keys.length > 1) expectOneTag(keys);
-      return tagOf(keys[0] as string) + createLockId().slice(TAG_LENGTH);
+      return tagOf(keys[0] as string) + randomId().slice(TAG_LENGTH);
     },
     recordOf: (key) => recordName(begin(tagOf(key)).shared, key),
     ...layoutOf((lockId) => begin(lockId.slice(0, TAG_LENGTH))),

@@ -1,7 +1,7 @@
 import { isLive, TIME_TOLERANCE_MS } from '../../core/clock.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { LockError } from '../lock.errors.js';
-import { createLockId } from '../lock.handle.js';
+import { randomId } from '../../core/random-id.js';
 import { LockLookups, type LockRecord, type Wanted } from '../lock.record.js';
 import type { IsLockedOptions } from '../lock.types.js';
 import { validateIsLocked } from '../lock.validate.js';
@@ -55,7 +55,7 @@ export abstract class RedisLockLookups extends LockLookups {
   /** Releases a lock, or returns the keys of one that has waiters or several keys: all of them must be declared. */
   protected releaseFound(lockId: string, signal: Signal): Promise<ById<ReleaseCode>> {
     const mark = this.layout.markOf(lockId);
-    const args = { lockId, nonce: createLockId() };
+    const args = { lockId, nonce: randomId() };
     return this.#byId<ById<ReleaseCode>>(lockId, signal, 'not_found', (keys, options) =>
       this.runner.run(releaseByIdScript, { ...keys, mark }, args, options),
     );

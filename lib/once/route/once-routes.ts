@@ -61,7 +61,7 @@ export const ONCE_INTERCEPTOR: NestInterceptor = {
     if (context.getType() !== 'http') return next.handle();
     const visit = visitOn(context.switchToHttp().getRequest<object>());
     const frame = visit?.frame ?? passing(context.getHandler());
-    return onceFrames()
+    return onceFrames
       .run(frame, () => next.handle())
       .pipe(tap({ next: (value) => visit?.handled({ value }), error: (error) => visit?.handled({ error }) }));
   },

@@ -1,4 +1,4 @@
-import { innermostFrame, type OnceFrame } from '../current-once.js';
+import { type OnceFrame, onceFrames } from '../current-once.js';
 import type { Answer } from '../once.codec.js';
 import type { OnceError } from '../once.errors.js';
 import type { OnceCall } from '../once.options.js';
@@ -31,7 +31,7 @@ export class OnceVisit {
   ) {
     this.frame = {
       context: run.context,
-      outer: innermostFrame(),
+      outer: onceFrames.find(),
       active: true,
       handler: plan,
       around: (body) => this.#around(body),

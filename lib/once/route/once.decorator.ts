@@ -8,7 +8,7 @@ import {
 } from '../../method/replace-method.js';
 import { among, optionalFunction, OptionTable, type RowsOf } from '../../core/option-table.js';
 import { boolean } from '../../core/validate.js';
-import { innermostFrame } from '../current-once.js';
+import { onceFrames } from '../current-once.js';
 import { invalidCall } from '../once.errors.js';
 import { resolveOnceCall, resolveOnceDefaults } from '../once.options.js';
 import type { OnceService } from '../once.service.js';
@@ -84,7 +84,7 @@ function headerNames(name: string, headers: unknown): readonly string[] {
 function around(original: Method, plan: OncePlan, name: string): Method {
   return function (this: unknown, ...args: never[]): unknown {
     const body = (): unknown => original.apply(this, args);
-    const frame = innermostFrame();
+    const frame = onceFrames.find();
     // The guard of the route has claimed the run of this call.
     if (frame?.handler === plan && frame.around) return frame.around(body);
     const service = injectedService<OnceService>(this, ONCE_SERVICE, '@Once()', name);
