@@ -1,4 +1,4 @@
-import { randomId } from '../core/random-id.js';
+import { randomBytes } from 'node:crypto';
 import { Injectable, type OnApplicationShutdown } from '@nestjs/common';
 import { days } from '../core/time.js';
 import { type CallOptions, callOptions, integer, userKey } from '../core/validate.js';
@@ -85,7 +85,8 @@ function validateIncrement(key: string, options: IncrementOptions): CounterCall 
     windowMs: integer('windowMs', windowMs, 1, MAX_WINDOW_MS),
     cost: integer('cost', cost ?? 1, 1, Number.MAX_SAFE_INTEGER),
     // The prefix keeps the ids that the app passes apart from random ones.
-    callId: id === undefined ? `random:${randomId()}` : `given:${userKey(id, 'id')}`,
+    callId:
+      id === undefined ? `random:${randomBytes(16).toString('base64url')}` : `given:${userKey(id, 'id')}`,
     remember: id !== undefined,
   };
 }

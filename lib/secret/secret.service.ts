@@ -1,5 +1,4 @@
 import { Injectable, type OnApplicationShutdown } from '@nestjs/common';
-import { randomId } from '../core/random-id.js';
 import type { CallOptions } from '../core/validate.js';
 import type { SecretBackend, SecretFacts, SettleReply, ViewReply } from './secret.backend.js';
 import { invalidArgument, SecretError } from './secret.errors.js';
@@ -21,6 +20,7 @@ import type {
 } from './secret.types.js';
 import {
   attributed,
+  createId,
   createReceipt,
   parseReceipt,
   tagOf,
@@ -136,7 +136,7 @@ export class SecretService implements OnApplicationShutdown {
   async burn(idOrReceipt: string, options: CallOptions = {}): Promise<BurnResult> {
     const receipt = parseReceipt(idOrReceipt);
     const target = receipt ?? { tag: tagOf(validateId(idOrReceipt)) };
-    const reply = await attributed(this.#open.burn({ ...target, burnId: randomId() }, validateCall(options)));
+    const reply = await attributed(this.#open.burn({ ...target, burnId: createId() }, validateCall(options)));
     if (reply !== 'not_found' && reply.outcome === 'burned') return { ok: true, leased: reply.leasedAtBurn };
     // A receipt proves that the caller is the sender, who may know everything.
     if (reply === 'not_found' || (this.options.uniform && !receipt))
