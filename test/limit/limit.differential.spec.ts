@@ -16,7 +16,7 @@ import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { LimitModel } from './limit.model.js';
 
-const STEPS = 100_000;
+const STEPS = Number(process.env.SYNCGUARD_STEPS ?? 100_000);
 const STEPS_A_WORLD = 2_000;
 const STEPS_A_BATCH = 40;
 const SEED = Number(process.env.SYNCGUARD_SEED ?? randomInt(2 ** 31));
