@@ -1,5 +1,5 @@
 import 'reflect-metadata';
-import { Controller, Get, Injectable, Logger, Param, Post, StreamableFile } from '@nestjs/common';
+import { Injectable, Logger, StreamableFile } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
@@ -11,7 +11,6 @@ import {
   WithBudget,
   WithLock,
 } from 'nestjs-syncguard';
-import { listen } from '../support/adapters.js';
 import { freshRedis } from '../support/redis.js';
 import { eventually } from '../support/eventually.js';
 
@@ -72,26 +71,6 @@ class Llm {
   }
 }
 
-@Controller('ai')
-class AiController {
-  constructor(private readonly llm: Llm) {}
-
-  @Post('tenant/:user')
-  async ofTenant(@Param('user') user: string): Promise<number> {
-    return this.llm.ofTenant(user);
-  }
-
-  @Post('scopes')
-  async ofScopes(): Promise<number> {
-    return this.llm.ofScopes();
-  }
-
-  @Get('file/:user')
-  async file(@Param('user') user: string): Promise<StreamableFile> {
-    return this.llm.file(user);
-  }
-}
-
 const moduleOn = async (backend: 'memory' | 'redis') => ({
   imports: [
     SyncGuardModule.forRoot({
@@ -105,7 +84,6 @@ const moduleOn = async (backend: 'memory' | 'redis') => ({
     }),
   ],
   providers: [Llm],
-  controllers: [AiController],
 });
 
 describe.each(['memory', 'redis'] as const)('@WithBudget() at its edges, on %s', (backend) => {
@@ -232,26 +210,5 @@ describe.each(['memory', 'redis'] as const)('@WithBudget() at its edges, on %s',
     await expect(budgets.reserve({ scopes, amount: 1 })).rejects.toMatchObject({
       code: 'ServiceUnavailable',
     });
-  });
-});
-
-describe.each(['express', 'fastify'] as const)('@WithBudget() at its edges over HTTP on %s', (adapter) => {
-  it("answers 500 to nobody's root and scopes, and reads a file under its hold", async () => {
-    const { app, url } = await listen(adapter, await moduleOn('memory'));
-    const logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => {});
-    [missing.root, missing.scopes] = [undefined, []];
-    for (const path of ['tenant/ann', 'scopes']) {
-      const answer = await fetch(`${url}/ai/${path}`, { method: 'POST' });
-      expect(answer.status).toBe(500);
-      expect(await answer.text()).not.toMatch(/Llm|tenant/);
-    }
-    logged.mockRestore();
-    expect(await (await fetch(`${url}/ai/file/ann`)).text()).toBe('file file file ');
-    await eventually(async () =>
-      expect(await app.get(BudgetService).balance({ scope: 'user:ann' })).toMatchObject([
-        { committed: 33, reserved: 0 },
-      ]),
-    );
-    await app.close();
   });
 });

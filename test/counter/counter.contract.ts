@@ -86,6 +86,15 @@ export function describeCounters(name: string, setUp: () => Promise<CountersUnde
       expect(await counters.increment('k', { max: 0, windowMs })).toMatchObject({ ok: false, remaining: 0 });
     });
 
+    it('peeks without counting', async () => {
+      expect(await counters.peek('k', { max: 4 })).toStrictEqual({ count: 0, resetMs: 0, remaining: 4 });
+      await counters.increment('k', { max: 4, windowMs });
+      const { resetMs, ...rest } = await counters.peek('k', { max: 4 });
+      expect(rest).toStrictEqual({ count: 1, remaining: 3 });
+      expect(resetMs).toBeGreaterThan(windowMs - 5_000);
+      expect(await counters.peek('k')).toMatchObject({ count: 1 });
+    });
+
     it('keeps keys apart, and takes two spellings of one character for one', async () => {
       await counters.increment('caf\u00e9', { max: 9, windowMs });
       await counters.increment('{caf}', { max: 9, windowMs });

@@ -1,14 +1,11 @@
-import { Cluster, type Redis } from 'ioredis';
-import { Redis as Redis5 } from 'ioredis5';
+import { type Redis } from 'ioredis';
 import { MemoryCounterBackend } from '../../lib/counter/memory/counter.memory-backend.js';
 import { RedisCounterBackend } from '../../lib/counter/redis/counter.redis-backend.js';
 import { counterScripts } from '../../lib/counter/redis/counter.scripts.js';
 import { CounterService } from '../../lib/counter/counter.service.js';
-import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
-import { describeInBatches } from '../support/in-batches.js';
+import { onEachClient } from '../support/on-each-client.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
-import { type RedisEndpoint, type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy, type TcpProxy } from '../support/tcp-proxy.js';
 import { type CountersUnderTest, describeCounters } from './counter.contract.js';
 
@@ -22,46 +19,10 @@ describeCounters('memory', async () => {
   };
 });
 
-const onRedis = (server: RedisEndpoint, client: RedisClient): CountersUnderTest => ({
+onEachClient(describeCounters, (client, server): CountersUnderTest => ({
   backend: new RedisCounterBackend(new ScriptRunner(client, 10_000), { keyPrefix: 'syncguard' }),
   advance: (ms) => server.clock.advance(ms),
-});
-
-describeCounters('Redis', async () => {
-  const redis = await freshRedis();
-  return onRedis(redis, redis.client());
-});
-
-describeInBatches('each call in a batch', () =>
-  describeCounters('Redis', async () => {
-    const redis = await freshRedis();
-    return onRedis(redis, redis.client());
-  }),
-);
-
-describeCounters('Redis, a client with a keyPrefix and auto-pipelining', async () => {
-  const redis = await freshRedis();
-  return onRedis(redis, redis.client({ keyPrefix: 'app:', enableAutoPipelining: true }));
-});
-
-describeCounters('Redis by ioredis 5', async () => {
-  const redis = await freshRedis();
-  return onRedis(redis, redis.track(new Redis5(redis.port)));
-});
-
-describe('a Cluster', () => {
-  let server: RedisServer;
-  beforeAll(async () => {
-    server = await startRedisServer({ cluster: true });
-  });
-  afterAll(() => server.stop());
-
-  describeCounters('a Redis Cluster of one node', async () => {
-    await server.client().flushall();
-    server.clock.reset();
-    return onRedis(server, server.track(new Cluster([{ host: server.host, port: server.port }])));
-  });
-});
+}));
 
 describe('CounterService on Redis', () => {
   let proxy: TcpProxy;
@@ -156,23 +117,5 @@ describe('CounterService on Redis', () => {
     const key = await theKey();
     expect(key).toMatch(/^app\/counter:\{[\w-]{22}\}$/);
     expect(JSON.stringify(await admin.hgetall(key))).not.toContain('private');
-  });
-});
-
-describe('MemoryCounterBackend', () => {
-  afterEach(() => jest.useRealTimers());
-
-  it('forgets windows that have ended though nothing is counted any more, and then waits for nothing', async () => {
-    jest.useFakeTimers();
-    const counters = new CounterService(new MemoryCounterBackend());
-    for (let i = 0; i < 100; i++)
-      await counters.increment(`k${i}`, { max: 1, windowMs: i < 50 ? 1_000 : 90_000 });
-    expect(jest.getTimerCount()).toBe(1);
-    jest.advanceTimersByTime(60_000);
-    expect(jest.getTimerCount()).toBe(1);
-    jest.advanceTimersByTime(60_000);
-    expect(jest.getTimerCount()).toBe(0);
-    expect(await counters.increment('k0', { max: 1, windowMs: 1_000 })).toMatchObject({ ok: true });
-    expect(jest.getTimerCount()).toBe(1);
   });
 });

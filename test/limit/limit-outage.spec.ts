@@ -83,29 +83,6 @@ describe('when Redis does not answer', () => {
     },
   );
 
-  it('the memory twin keeps the policy', async () => {
-    const limiter = limiterOn(server.client());
-    await limiter.check('ann', LOGIN);
-    await server.kill();
-    const decisions: LimiterDecision[] = [];
-    for (let i = 0; i < 6; i++) decisions.push(await limiter.check('ann', { ...LOGIN, onError: 'memory' }));
-    expect(decisions.map(({ allowed }) => allowed)).toEqual([true, true, true, true, false, false]);
-    expect(decisions[5]).toMatchObject({ scope: 'temp', retryAfterSecs: 60, degraded: true });
-  });
-
-  it('the memory twin keeps a fixed window', async () => {
-    const limiter = limiterOn(server.client());
-    await limiter.check('ann', BULK);
-    await server.kill();
-    const decisions: LimiterDecision[] = [];
-    for (let i = 0; i < 4; i++) decisions.push(await limiter.check('ann', BULK));
-    expect(decisions.map(({ allowed }) => allowed)).toEqual([true, true, true, false]);
-    expect(decisions[3]).toMatchObject({ scope: 'temp', degraded: true });
-    // Until the end of its window, which began with the first of them.
-    const { retryAfterSecs } = decisions[3] as Extract<LimiterDecision, { allowed: false }>;
-    expect([7, 8, 9, 10]).toContain(retryAfterSecs);
-  });
-
   it.each(['sliding-log', 'fixed-window'] as const)(
     'a call that was given up is taken back once its answer comes, and none that was denied: %s',
     async (algorithm) => {

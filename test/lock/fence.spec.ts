@@ -1,8 +1,7 @@
 import { Cluster, type Redis } from 'ioredis';
-import { Redis as Redis5 } from 'ioredis5';
 import { createFenceGuard } from '../../lib/assembly/lock-backends.js';
 import { fenceScripts } from '../../lib/lock/redis/fence.scripts.js';
-import { describeInBatches } from '../support/in-batches.js';
+import { onEachClient } from '../support/on-each-client.js';
 import { freshRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
 import { startTcpProxy } from '../support/tcp-proxy.js';
@@ -13,17 +12,7 @@ const later = { resource: 'order:7', fence: '000000000000008', lockId: 'B'.repea
 const set = { key: 'order:7', value: 'new' };
 
 describeFences('memory', async () => createFenceGuard());
-describeFences('Redis', async () => createFenceGuard((await freshRedis()).client()));
-describeInBatches('each call in a batch', () =>
-  describeFences('Redis', async () => createFenceGuard((await freshRedis()).client())),
-);
-describeFences('Redis, a client with a keyPrefix and auto-pipelining', async () =>
-  createFenceGuard((await freshRedis()).client({ keyPrefix: 'app:', enableAutoPipelining: true })),
-);
-describeFences('Redis by ioredis 5', async () => {
-  const redis = await freshRedis();
-  return createFenceGuard(redis.track(new Redis5(redis.port)));
-});
+onEachClient(describeFences, (client) => createFenceGuard(client));
 
 describe('a Cluster', () => {
   let server: RedisServer;
@@ -33,11 +22,6 @@ describe('a Cluster', () => {
   afterAll(() => server.stop());
   const cluster = (keyPrefix?: string): Cluster =>
     server.track(new Cluster([{ host: server.host, port: server.port }], { redisOptions: { keyPrefix } }));
-
-  describeFences('a Redis Cluster of one node', async () => {
-    await server.client().flushall();
-    return createFenceGuard(cluster());
-  });
 
   it('refuses a key in another slot, and says what to do', async () => {
     const fences = createFenceGuard(cluster());

@@ -1,9 +1,6 @@
-import { Cluster } from 'ioredis';
-import { Redis as Redis5 } from 'ioredis5';
 import { createMemoryBackend, createRedisBackend } from 'nestjs-syncguard';
-import { describeInBatches } from '../support/in-batches.js';
-import { freshRedis, workerRedis } from '../support/redis.js';
-import { type RedisServer, startRedisServer } from '../support/redis-server.js';
+import { onEachClient } from '../support/on-each-client.js';
+import { freshRedis } from '../support/redis.js';
 import { describeLockBackend, PATIENT } from './lock.contract.js';
 
 describeLockBackend('memory', async () => {
@@ -37,52 +34,15 @@ describe('memory that nobody asks any more', () => {
   });
 });
 
-const advance = (ms: number): void => workerRedis().clock.advance(ms);
-
-describeLockBackend('Redis', async () => {
-  const redis = await freshRedis();
-  return { backend: createRedisBackend(redis.client(), PATIENT), advance };
-});
-
-describeInBatches('each call in a batch', () =>
-  describeLockBackend('Redis', async () => {
-    const redis = await freshRedis();
-    return { backend: createRedisBackend(redis.client(), PATIENT), advance };
-  }),
-);
+onEachClient(describeLockBackend, (client, server) => ({
+  backend: createRedisBackend(client, PATIENT),
+  advance: (ms) => server.clock.advance(ms),
+}));
 
 describeLockBackend('Redis, slotted keys, a client with a keyPrefix', async () => {
   const redis = await freshRedis();
   return {
     backend: createRedisBackend(redis.client({ keyPrefix: 'app:' }), { ...PATIENT, keyLayout: 'slotted' }),
-    advance,
+    advance: (ms) => redis.clock.advance(ms),
   };
-});
-
-describeLockBackend('Redis, a client with a keyPrefix and auto-pipelining', async () => {
-  const redis = await freshRedis();
-  return {
-    backend: createRedisBackend(redis.client({ keyPrefix: 'app:', enableAutoPipelining: true }), PATIENT),
-    advance,
-  };
-});
-
-describeLockBackend('Redis by ioredis 5', async () => {
-  const redis = await freshRedis();
-  return { backend: createRedisBackend(redis.track(new Redis5(redis.port)), PATIENT), advance };
-});
-
-describe('a Cluster', () => {
-  let server: RedisServer;
-  beforeAll(async () => {
-    server = await startRedisServer({ cluster: true });
-  });
-  afterAll(() => server.stop());
-
-  describeLockBackend('a Redis Cluster of one node', async () => {
-    await server.client().flushall();
-    server.clock.reset();
-    const cluster = server.track(new Cluster([{ host: server.host, port: server.port }]));
-    return { backend: createRedisBackend(cluster, PATIENT), advance: (ms) => server.clock.advance(ms) };
-  });
 });

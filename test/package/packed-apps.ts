@@ -20,7 +20,7 @@ const NPM_FLAGS = [
 ];
 
 /** The package as it is published, built into a folder of its own: dist/ may be in use. */
-export async function stagePackage(stage: string): Promise<void> {
+async function stagePackage(stage: string): Promise<void> {
   mkdirSync(stage, { recursive: true });
   for (const file of PUBLISHED) cpSync(join(ROOT, file), join(stage, file), { recursive: true });
   await run(process.execPath, [join(ROOT, 'tools/build.mjs'), join(stage, 'dist')], ROOT);

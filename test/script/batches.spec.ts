@@ -159,13 +159,6 @@ describe('calls of one turn', () => {
     ]);
   });
 
-  it('run after SCRIPT FLUSH', async () => {
-    const calls: [string][] = [['a'], ['b'], ['c']];
-    expect(await runAll(runner, calls)).toStrictEqual([1, 1, 1]);
-    await admin.script('FLUSH');
-    expect(await runAll(runner, calls)).toStrictEqual([2, 2, 2]);
-  });
-
   it('are not sent if they are aborted before the turn ends', async () => {
     const controller = new AbortController();
     const undo = jest.fn();
@@ -310,15 +303,6 @@ describe('calls of one turn', () => {
       );
       expect(running).toStrictEqual([2, 2, 2]);
       for (const onReplay of replays) expect(onReplay).toHaveBeenCalledTimes(1);
-    });
-
-    it('are refused together by a replica, which the client then leaves', async () => {
-      const refused: string[] = [];
-      const behind = await behindProxy({ reconnectOnError: ({ message }) => refused.push(message) < 0 });
-      await server.client().replicaof('127.0.0.1', '1');
-      const readOnly = { code: 'ServiceUnavailable', mayHaveRun: false };
-      expect(await runAll(behind, [['a'], ['b'], ['c']])).toStrictEqual([readOnly, readOnly, readOnly]);
-      expect(refused).toStrictEqual([expect.stringMatching(/^READONLY /)]); // of one batch
     });
 
     it('wait for the connection as single calls do', async () => {

@@ -168,18 +168,6 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         expect(await under.contents()).not.toContain('precious');
       });
 
-      it('remembers for tombstoneMs after its end what became of it', async () => {
-        const burned = await secrets.create({ payload: 'p', views: 1 });
-        const expired = await secrets.create({ payload: 'p', ttlMs: 1_000 });
-        await secrets.view(burned.id);
-        under.advance(DAY_MS - 1_000);
-        expect(await secrets.peek(burned.id)).toMatchObject({ ok: false, reason: 'burned', viewsUsed: 1 });
-        expect(await secrets.peek(expired.id)).toMatchObject({ ok: false, reason: 'expired', viewsUsed: 0 });
-        under.advance(2_001);
-        expect(await secrets.peek(burned.id)).toStrictEqual({ ok: false, reason: 'not_found' });
-        expect(await secrets.peek(expired.id)).toStrictEqual({ ok: false, reason: 'not_found' });
-      });
-
       it('tells reader and sender on day 6 that a link of 7 days was opened in the first hour', async () => {
         const { id, receipt, expiresAtMs } = await secrets.create({
           payload: 'p',
@@ -301,14 +289,6 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
     });
 
     describe('peek', () => {
-      it('changes nothing, and never gives the payload', async () => {
-        const { id, expiresAtMs } = await secrets.create({ payload: 'p', views: 2, ttlMs: HOUR_MS });
-        for (let i = 0; i < 5; i++)
-          expect(await secrets.peek(id)).toStrictEqual({
-            ...{ ok: true, viewsRemaining: 2, expiresAtMs, viewsUsed: 0, viewedAtMs: null },
-          });
-      });
-
       it('tells how many views were used, and when the last was, given back or not', async () => {
         const before = Date.now();
         const { id } = await secrets.create({ payload: 'p', views: 4 });
@@ -422,28 +402,6 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         await expect(refused).rejects.not.toThrow(receipt);
       });
 
-      it('tells the sender what became of the secret', async () => {
-        const { id, receipt, expiresAtMs } = await secrets.create({ payload: 'p', views: 2, ttlMs: HOUR_MS });
-        const facts = { ok: true, expiresAtMs, leasedAtBurn: 0 };
-        expect(await secrets.status(receipt)).toStrictEqual({
-          ...{ ...facts, state: 'live', viewsRemaining: 2, viewsUsed: 0, viewedAtMs: null },
-        });
-        await secrets.view(id);
-        const seen = { ...facts, viewedAtMs: expect.any(Number) as number };
-        expect(await secrets.status(receipt)).toStrictEqual({
-          ...{ ...seen, state: 'live', viewsRemaining: 1, viewsUsed: 1 },
-        });
-        const { viewId } = shown(await secrets.view(id, { leaseMs: 60_000 }));
-        expect(await secrets.status(receipt)).toStrictEqual({
-          ...{ ...seen, state: 'leased', viewsRemaining: 0, viewsUsed: 2 },
-        });
-        await secrets.confirm(id, viewId!);
-        expect(await secrets.status(receipt)).toStrictEqual({
-          ...{ ...seen, state: 'burned', viewsRemaining: 0, viewsUsed: 2 },
-          ...{ ended: 'used', endedAtMs: expect.any(Number) as number },
-        });
-      });
-
       it('tells used up from burned by hand and from too many failures, and when', async () => {
         const lend = async (id: string): Promise<string> =>
           shown(await secrets.view(id, { leaseMs: 60_000 })).viewId!;
@@ -475,16 +433,6 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         const { endedAtMs } = told[2] as { endedAtMs: number };
         expect(endedAtMs - lapsesAtMs).toBeGreaterThanOrEqual(0);
         expect(endedAtMs - lapsesAtMs).toBeLessThan(60_000);
-      });
-
-      it('tells that it has expired unseen', async () => {
-        const { receipt } = await secrets.create({ payload: 'p', views: 2, ttlMs: 1_000 });
-        under.advance(1_001);
-        expect(await secrets.status(receipt)).toMatchObject({
-          state: 'expired',
-          viewsRemaining: 2,
-          viewedAtMs: null,
-        });
       });
 
       it('is not in the backend, in no part that could burn', async () => {

@@ -1,7 +1,5 @@
 import { inspect } from 'node:util';
-import { Cluster, type Redis } from 'ioredis';
-import { Redis as Redis5 } from 'ioredis5';
-import type { RedisClient } from '../../lib/redis/redis.client.js';
+import { type Redis } from 'ioredis';
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { MemorySecretBackend } from '../../lib/secret/memory/secret.memory-backend.js';
 import type { SecretEntry } from '../../lib/secret/memory/secret.entry.js';
@@ -11,8 +9,8 @@ import { RedisSecretBackend } from '../../lib/secret/redis/secret.redis-backend.
 import { secretScripts } from '../../lib/secret/redis/secret.scripts.js';
 import { SecretService } from '../../lib/secret/secret.service.js';
 import { eventually } from '../support/eventually.js';
-import { type RedisEndpoint, type RedisServer, startRedisServer } from '../support/redis-server.js';
-import { describeInBatches } from '../support/in-batches.js';
+import { startRedisServer } from '../support/redis-server.js';
+import { onEachClient } from '../support/on-each-client.js';
 import { freshRedis } from '../support/redis.js';
 import { startTcpProxy, type TcpProxy } from '../support/tcp-proxy.js';
 import { describeSecrets, type SecretsUnderTest, shown } from './secret.contract.js';
@@ -92,7 +90,7 @@ async function contentsOf(client: Redis): Promise<string> {
   return keys.map((key, i) => `${key} ${JSON.stringify(values[i])}\n`).join('');
 }
 
-const onRedis = (server: RedisEndpoint, client: RedisClient): SecretsUnderTest => {
+onEachClient(describeSecrets, (client, server): SecretsUnderTest => {
   const admin = server.client();
   const runner = new ScriptRunner(client, 2_000);
   return {
@@ -100,42 +98,6 @@ const onRedis = (server: RedisEndpoint, client: RedisClient): SecretsUnderTest =
     advance: (ms) => server.clock.advance(ms),
     contents: () => contentsOf(admin),
   };
-};
-
-describeSecrets('Redis', async () => {
-  const redis = await freshRedis();
-  return onRedis(redis, redis.client());
-});
-
-describeInBatches('each call in a batch', () =>
-  describeSecrets('Redis', async () => {
-    const redis = await freshRedis();
-    return onRedis(redis, redis.client());
-  }),
-);
-
-describeSecrets('Redis, a client with a keyPrefix and auto-pipelining', async () => {
-  const redis = await freshRedis();
-  return onRedis(redis, redis.client({ keyPrefix: 'app:', enableAutoPipelining: true }));
-});
-
-describeSecrets('Redis by ioredis 5', async () => {
-  const redis = await freshRedis();
-  return onRedis(redis, redis.track(new Redis5(redis.port)));
-});
-
-describe('a Cluster', () => {
-  let server: RedisServer;
-  beforeAll(async () => {
-    server = await startRedisServer({ cluster: true });
-  });
-  afterAll(() => server.stop());
-
-  describeSecrets('a Redis Cluster of one node', async () => {
-    await server.client().flushall();
-    server.clock.reset();
-    return onRedis(server, server.track(new Cluster([{ host: server.host, port: server.port }])));
-  });
 });
 
 describe('SecretService on Redis', () => {
