@@ -1,16 +1,17 @@
-import { Cluster } from 'ioredis';
+import { Cluster, type Redis } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
-import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { describeInBatches } from './in-batches.js';
 import { freshRedis } from './redis.js';
 import { type RedisEndpoint, type RedisServer, startRedisServer } from './redis-server.js';
 
+type Client = Redis | Redis5 | Cluster;
+
 /** Describes a contract on Redis by each kind of client that users have, on an empty server for each test. */
 export function onEachClient<T>(
   describeContract: (name: string, setUp: () => Promise<T>) => void,
-  setUp: (client: RedisClient, server: RedisEndpoint) => T,
+  setUp: (client: Client, server: RedisEndpoint) => T,
 ): void {
-  const by = (connect: (redis: RedisEndpoint) => RedisClient) => async (): Promise<T> => {
+  const by = (connect: (redis: RedisEndpoint) => Client) => async (): Promise<T> => {
     const redis = await freshRedis();
     return setUp(connect(redis), redis);
   };
