@@ -22,13 +22,6 @@ const acl = (/```acl\n([^]*?)\n```/.exec(page)?.[1] ?? '').split(/\s+/);
 const aclOfCluster = /On a Cluster add `(.*?)`/.exec(page)?.[1] as string;
 
 describe('docs/redis.md', () => {
-  it('lists every code that the boot warns with', () => {
-    const source = readFileSync(resolve(__dirname, '../../lib/redis/redis.server-warnings.ts'), 'utf8');
-    const codes = [...source.matchAll(/['"`](REDIS_[A-Z_]+): /g)].map(([, code]) => code);
-    const listed = [...page.matchAll(/^\| `(REDIS_[A-Z_]+)` \|/gm)].map(([, code]) => code);
-    expect(listed.sort()).toStrictEqual(codes.sort());
-  });
-
   describe('its ACL', () => {
     async function useAll(server: RedisServer, redis: unknown): Promise<void> {
       const denied = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
