@@ -8,7 +8,6 @@ import type { BudgetRecord, Exceeded, Violation } from './budget.types.js';
  * is sent, unless only the backend can notice: it knows the limits that `setLimit` has set.
  */
 export class BudgetInputError extends SyncGuardError<'InvalidArgument'> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'BudgetInputError';
 
   constructor(message: string, init: { hint?: string | undefined; cause?: unknown } = {}) {
@@ -27,7 +26,6 @@ const FAULT_RETRY_SECS = 1;
  * Over HTTP it is 503 with Retry-After, or 500 where a key holds data of another program.
  */
 export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'BudgetUnavailableError';
 
   constructor(init: SyncGuardErrorInit<FaultCode>) {
@@ -49,7 +47,6 @@ export class BudgetUnavailableError extends SyncGuardError<FaultCode> {
  *   lifetime limit, or more than a whole window's limit. To do: wait for `Retry-After`; for a 402 `credit`, or raise the limit.
  */
 export class BudgetExceededError extends SyncGuardError<'BudgetExceeded'> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'BudgetExceededError';
 
   /** The limits that have no room. */
@@ -100,7 +97,6 @@ const toFacts = ({ committed: _, ...facts }: Violation) => ({ ...facts, scope: t
  *   piece of work, and do not settle the id of a run elsewhere.
  */
 export class BudgetConflictError extends SyncGuardError<'BudgetConflict'> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'BudgetConflictError';
 
   /** Why the id was refused. */

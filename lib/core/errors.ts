@@ -154,15 +154,9 @@ export type BootCode =
   | 'RATE_LIMIT_UNKNOWN_POLICY';
 
 /** What a {@link SyncGuardConfigError} is made of. */
-export interface SyncGuardConfigErrorInit {
+export interface SyncGuardConfigErrorInit extends Pick<SyncGuardErrorInit, 'hint' | 'cause' | 'context'> {
   /** Names the fault in the docs and in searches. The message begins with it. Default: `InvalidArgument`. */
   code?: BootCode;
-  /** What to do about it. It is appended to the message. */
-  hint?: string;
-  /** The error behind this one. */
-  cause?: unknown;
-  /** Facts for programs. */
-  context?: Record<string, unknown>;
 }
 
 /**
@@ -171,7 +165,6 @@ export interface SyncGuardConfigErrorInit {
  * code of their own, in capitals, such as `RATE_LIMIT_LOST`.
  */
 export class SyncGuardConfigError extends SyncGuardError<'InvalidArgument' | BootCode> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'SyncGuardConfigError';
 
   constructor(message: string, { code, ...init }: SyncGuardConfigErrorInit = {}) {

@@ -3,7 +3,6 @@ import { leavingAs } from '../core/validate.js';
 
 /** An operation of a counter failed. `FaultCode` tells why. If Redis did not answer, the operation may not have been done. */
 export class CounterError extends SyncGuardError<FaultCode> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'CounterError';
 
   /** Returns the fault as a CounterError, with its code, hint and cause. */

@@ -12,7 +12,6 @@ import type { DeniedDecision, TooManyAttemptsCode } from './limit.types.js';
  * }
  */
 export class TooManyAttemptsError extends SyncGuardError<TooManyAttemptsCode> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'TooManyAttemptsError';
 
   /** `retryAfterMs` in whole seconds, rounded up. */
@@ -51,7 +50,6 @@ export const refusalBy = (
  * `reset`, `block`, `unblock` and `forgive` may not have been done if Redis did not answer.
  */
 export class LimitError extends SyncGuardError<FaultCode> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'LimitError';
 
   /** Returns the fault as a LimitError, with its code, hint and cause. */

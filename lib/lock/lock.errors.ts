@@ -29,7 +29,6 @@ export type LockErrorCode =
  * }
  */
 export class LockError extends SyncGuardError<LockErrorCode> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'LockError';
 
   /** Returns the same fault as a LockError, with the hashed key or lockId in its context. */

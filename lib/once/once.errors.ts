@@ -28,7 +28,6 @@ export type OnceErrorCode =
 
 /** Thrown by `OnceService` and `@Once()`. It never has the payload, the result or the key itself. */
 export class OnceError extends SyncGuardError<OnceErrorCode> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'OnceError';
 
   /** Returns the same fault as an OnceError. */

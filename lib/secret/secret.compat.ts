@@ -159,7 +159,6 @@ export type InvalidResultCode =
 
 /** Thrown by the parsers. `code` is the error of the script, or `unexpected_reply`. */
 export class InvalidResultError extends SyncGuardError<InvalidResultCode> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'InvalidResultError';
 
   constructor(code: InvalidResultCode, message: string) {

@@ -9,7 +9,6 @@ export type SecretErrorCode = FaultCode | 'SecretConflict';
 
 /** Thrown by operations on secrets. A secret that does not exist is a result and not an error. */
 export class SecretError extends SyncGuardError<SecretErrorCode> {
-  /** Tells the errors of this class from others in all copies of the package. */
   static override readonly brand: string = 'SecretError';
 
   /** Returns the same fault as a SecretError. The error never contains an id. */

@@ -1,13 +1,7 @@
 import { RequestMethod, type VersioningOptions, VersioningType } from '@nestjs/common';
 import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { globalRouting } from './global-settings.js';
-
-// Metadata of Nest itself, the same in Nest 10, 11 and 12.
-const HOST = 'host';
-const METHOD = 'method';
-const MODULE_PATH = '__module_path__';
-const PATH = 'path';
-const VERSION = '__version__';
+import { HOST, METHOD, MODULE_PATH, PATH, VERSION } from './nest-metadata.js';
 
 /** What a request of Express or Fastify tells of its route. */
 export interface RoutedRequest {

@@ -8,7 +8,8 @@ import { isGuarded, type Method, methodsOf } from './decorated-methods.js';
 import type { HttpRoutes } from '../../transport/http-routes.js';
 import { appliesDefault, classOf, guardsOn, isOtherGuard } from './last-guard.js';
 import { graphqlOptions } from './graphql-options.js';
-import { METHOD, OUR_GUARD } from './rate-limit.metadata.js';
+import { METHOD } from '../../transport/nest-metadata.js';
+import { OUR_GUARD } from './rate-limit.metadata.js';
 import { type RouteLimits, type RoutePlans, UNNAMED } from './route-plans.js';
 
 type Warn = (message: string) => void;

@@ -8,7 +8,8 @@ import {
   isGuarded,
   methodsOf,
 } from './decorated-methods.js';
-import { GRAPHQL_OPTIONS, RATE_LIMITS } from './rate-limit.metadata.js';
+import { GRAPHQL_OPTIONS } from '../../transport/nest-metadata.js';
+import { RATE_LIMITS } from './rate-limit.metadata.js';
 
 type Module = NonNullable<ReturnType<ModulesContainer['get']>>;
 type InstanceWrapper = Module['providers'] extends Map<unknown, infer Wrapper> ? Wrapper : never;

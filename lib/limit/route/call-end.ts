@@ -2,10 +2,8 @@ import type { ExecutionContext } from '@nestjs/common';
 import type { PolicyCheck } from '../limit.policy.js';
 import type { CallEnd } from '../limit.types.js';
 import type { EndingResponse, LimitedCall, ResponseLike } from './limited-call.js';
-import { MEMBER_NAME, PASSTHROUGH, REDIRECT, ROUTE_ARGS } from './rate-limit.metadata.js';
-
-/** Nest's parameter types RESPONSE and NEXT. With one of them the handler writes the response itself. */
-const RESPONSE_OR_NEXT = /^[12]:/;
+import { REDIRECT, writesResponse } from '../../transport/nest-metadata.js';
+import { MEMBER_NAME } from './rate-limit.metadata.js';
 
 /** A call whose end is told by HTTP. */
 export interface EndingCall {
@@ -30,9 +28,9 @@ export function endOf(
   { call: { response }, context, handled, isHttp }: EndingCall,
   value: unknown,
 ): CallEnd | undefined {
-  const handler = context.getHandler();
+  const handler: { name: string; [MEMBER_NAME]?: string | symbol } = context.getHandler();
   if (!isHttp || !response) return { statusCode: 200, location: undefined, value, handled };
-  if (writesResponse(context.getClass(), handler)) return undefined;
+  if (writesResponse(context.getClass(), handler[MEMBER_NAME] ?? handler.name)) return undefined;
   const redirect = Reflect.getMetadata(REDIRECT, handler) as Redirect | undefined;
   if (typeof redirect?.url !== 'string')
     return { statusCode: response.statusCode, location: locationOf(response), value, handled };
@@ -51,16 +49,6 @@ export function endOf(
 export function locationOf(response: Pick<ResponseLike, 'getHeader'>): string | undefined {
   const location = response.getHeader?.('location');
   return typeof location === 'string' ? location : undefined;
-}
-
-/** Returns whether the handler has `@Res()` or `@Next()` without `passthrough`. */
-function writesResponse(type: object, handler: { name: string; [MEMBER_NAME]?: string | symbol }): boolean {
-  const key = handler[MEMBER_NAME] ?? handler.name;
-  const args = (Reflect.getMetadata(ROUTE_ARGS, type, key) ?? {}) as object;
-  return (
-    Object.keys(args).some((arg) => RESPONSE_OR_NEXT.test(arg)) &&
-    !Reflect.getMetadata(PASSTHROUGH, type, key)
-  );
 }
 
 const isStatus = (value: unknown): value is number => typeof value === 'number' && value > 0;

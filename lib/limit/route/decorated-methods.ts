@@ -1,6 +1,6 @@
 import type { Type } from '@nestjs/common';
 import type { ModulesContainer } from '@nestjs/core';
-import { FIELD_RESOLVER, PATTERN, REFERENCE_RESOLVER, RESOLVER } from './rate-limit.metadata.js';
+import { FIELD_RESOLVER, PATTERN, REFERENCE_RESOLVER, RESOLVER } from '../../transport/nest-metadata.js';
 
 /** Metadata of a prototype: our decorators on its own methods. */
 const DECORATED = Symbol.for('syncguard:decorated-methods');

@@ -1,5 +1,5 @@
 import type { ModuleRef } from '@nestjs/core';
-import { GRAPHQL_OPTIONS } from './rate-limit.metadata.js';
+import { GRAPHQL_OPTIONS } from '../../transport/nest-metadata.js';
 
 /** What is read here of the options of a GraphQLModule. */
 interface GraphQLOptions {

@@ -1,5 +1,6 @@
 import type { CanActivate, ExecutionContext } from '@nestjs/common';
-import { APPLIES_DEFAULT, GUARDS, OUR_GUARD } from './rate-limit.metadata.js';
+import { GUARDS } from '../../transport/nest-metadata.js';
+import { APPLIES_DEFAULT, OUR_GUARD } from './rate-limit.metadata.js';
 import { visitOf } from './visit.js';
 
 /**

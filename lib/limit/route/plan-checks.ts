@@ -10,7 +10,7 @@ import { isGuarded, type Method, methodsOf } from './decorated-methods.js';
 import type { KeyResolver } from './key-resolver.js';
 import { graphqlOptions } from './graphql-options.js';
 import { appliesDefault, guardsOn, isOtherGuard } from './last-guard.js';
-import { FIELD_RESOLVER, PATTERN, REFERENCE_RESOLVER } from './rate-limit.metadata.js';
+import { FIELD_RESOLVER, PATTERN, REFERENCE_RESOLVER } from '../../transport/nest-metadata.js';
 import { entriesOn, listName, type RouteLimits, type RoutePlans, skippedOn, UNNAMED } from './route-plans.js';
 
 /**

@@ -5,7 +5,8 @@ import { noteDecoration } from './decorated-methods.js';
 import { resolvePolicies } from '../limit.options.js';
 import type { LimitPolicy } from '../policy.types.js';
 import { RouteLimitGuard } from './rate-limit.guard.js';
-import { GUARDS, RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
+import { GUARDS } from '../../transport/nest-metadata.js';
+import { RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
 
 /** Options of `@RateLimit()`. */
 export interface RateLimitOptions {

@@ -15,7 +15,8 @@ import { sharedStorage } from '../../core/frames.js';
 import { replaceMethod } from '../../method/replace-method.js';
 import type { CallVisit } from './call-visit.js';
 import { ownerOf } from './decorated-methods.js';
-import { MEMBER_NAME, METHOD, PATTERN, ROUTE_ARGS, SSE } from './rate-limit.metadata.js';
+import { METHOD, PATTERN, ROUTE_ARGS, SSE } from '../../transport/nest-metadata.js';
+import { MEMBER_NAME } from './rate-limit.metadata.js';
 import { visitOf, visitOn } from './visit.js';
 
 type Method = (this: unknown, ...args: never[]) => unknown;

@@ -3,7 +3,7 @@ import type { Type } from '@nestjs/common';
 import { classesOf, isGuarded, methodsOf } from './decorated-methods.js';
 import { addLastGuard, moveRouteGuardFirst } from './last-guard.js';
 import { noteEntry, OUTCOME_INTERCEPTOR } from './rate-limit.interceptor.js';
-import { INTERCEPTORS, SSE } from './rate-limit.metadata.js';
+import { INTERCEPTORS, SSE } from '../../transport/nest-metadata.js';
 import type { RoutePlans } from './route-plans.js';
 
 /**

@@ -8,7 +8,8 @@ import { type ResolvedPolicy, resolvePolicy } from '../limit.policy.js';
 import type { LimitPolicy } from '../policy.types.js';
 import { hasLastGuard } from './last-guard.js';
 import { routeName } from './limited-call.js';
-import { METHOD, RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
+import { METHOD } from '../../transport/nest-metadata.js';
+import { RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
 import type { Plan } from './call-visit.js';
 
 export interface RouteLimits {

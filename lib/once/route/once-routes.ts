@@ -17,6 +17,15 @@ import { signalOf } from '../../transport/hang-up.decorator.js';
 import { idText, userIdOf } from '../../transport/request-parts.js';
 import { type OnceFrame, onceFrames } from '../current-once.js';
 import { invalidCall, noCaller } from '../once.errors.js';
+import {
+  GUARDS,
+  INTERCEPTORS,
+  FILTERS,
+  PATH,
+  METHOD,
+  SSE,
+  writesResponse,
+} from '../../transport/nest-metadata.js';
 import type { OnceCall, OnceCaller } from '../once.options.js';
 import type { OnceService } from '../once.service.js';
 import { onSend, OnceReplay, ReplayFilter, visitOn, watchAnswer } from './once-answers.js';
@@ -24,17 +33,6 @@ import { keyInHeader, keyMissing, keyText, onceKey, valueAt } from './once-key.j
 import { ONCE_METHODS, ONCE_ROUTES, type OncePlan, planOf } from './once-plan.js';
 import { OnceVisit } from './once-visit.js';
 
-// Metadata of Nest itself, the same in Nest 10, 11 and 12.
-const GUARDS = '__guards__';
-const INTERCEPTORS = '__interceptors__';
-const FILTERS = '__exceptionFilters__';
-const PATH = 'path';
-const METHOD = 'method';
-const SSE = '__sse__';
-const ROUTE_ARGS = '__routeArguments__';
-const PASSTHROUGH = '__responsePassthrough__';
-/** Nest's parameter types RESPONSE and NEXT. With one of them the handler writes the response itself. */
-const RESPONSE_OR_NEXT = /^[12]:/;
 /** GET, OPTIONS and HEAD of Nest's `RequestMethod`. */
 const SAFE_METHODS: readonly unknown[] = [0, 6, 7];
 
@@ -226,11 +224,7 @@ export class OnceRoutes implements OnModuleInit {
 }
 
 function checkRoute(type: object, name: string, method: object, plan: OncePlan): void {
-  const args = (Reflect.getMetadata(ROUTE_ARGS, type, name) ?? {}) as object;
-  const writesItself =
-    Object.keys(args).some((arg) => RESPONSE_OR_NEXT.test(arg)) &&
-    !Reflect.getMetadata(PASSTHROUGH, type, name);
-  if (Reflect.hasMetadata(SSE, method) || writesItself)
+  if (Reflect.hasMetadata(SSE, method) || writesResponse(type, name))
     throw refused(
       plan,
       'ONCE_NO_ANSWER',

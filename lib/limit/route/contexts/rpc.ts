@@ -1,5 +1,5 @@
 import type { ExecutionContext } from '@nestjs/common';
-import { PATTERN } from '../rate-limit.metadata.js';
+import { PATTERN } from '../../../transport/nest-metadata.js';
 import { type LimitedCall, patternText } from '../limited-call.js';
 
 /** Reads a message of a microservice. It has no address of a sender, so `keyBy` has to find a key in its data or context. */

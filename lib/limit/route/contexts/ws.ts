@@ -1,5 +1,5 @@
 import type { ExecutionContext } from '@nestjs/common';
-import { GATEWAY_OPTIONS, MESSAGE } from '../rate-limit.metadata.js';
+import { GATEWAY_OPTIONS, MESSAGE } from '../../../transport/nest-metadata.js';
 import { type LimitedCall, patternText } from '../limited-call.js';
 
 /** A client of socket.io (`handshake`) or of ws (`_socket`). */
