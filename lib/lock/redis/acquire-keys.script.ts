@@ -63,7 +63,7 @@ for i = 1, COUNT do
 end
 
 -- A free lock with a queue belongs to the first of the queue.
-local back, isBeforeAll, cameBack, claimer = {}, {}, 0, ''
+local back, first, isBeforeAll, cameBack, claimer = {}, {}, {}, 0, ''
 for i = 1, COUNT do
   if not own[i] then
     local other
@@ -76,8 +76,9 @@ for i = 1, COUNT do
   local queueKey = KEYS[2 * COUNT + i]
   if not own[i] and back[i] ~= '' then bringBack(queueKey, back[i]) end
   if not own[i] and not locked[i] then
-    local first, at = firstIn(queueKey, back[i])
-    isBeforeAll[i] = not first or string.sub(first, 1, 22) == lockId or isBefore(at)
+    first[i] = firstIn(queueKey, back[i])
+    local other = first[i].waiter
+    isBeforeAll[i] = not other or string.sub(other, 1, 22) == lockId or isBefore(first[i].at)
   end
 end
 
@@ -89,7 +90,7 @@ end
 
 local handed, blocked, left = {}, nil, nil
 local function passOn(i)
-  local told, claim = handOver(KEYS[COUNT + i], KEYS[2 * COUNT + i], jsonOf(i), fences[i], back[i])
+  local told, claim = handOver(KEYS[COUNT + i], KEYS[2 * COUNT + i], jsonOf(i), fences[i], back[i], first[i])
   if not told then return end
   if processOf(told) == name then back[i] = '' end
   handed[#handed + 1] = i
@@ -98,6 +99,7 @@ local function passOn(i)
 end
 for i = 1, COUNT do
   if not own[i] and not locked[i] and not isBeforeAll[i] then
+    if name ~= '' then keepQueue(KEYS[2 * COUNT + i]) end
     beginHandOver(KEYS[2 * COUNT + i], KEYS[i], fences[i])
     passOn(i)
   end

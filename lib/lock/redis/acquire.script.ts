@@ -24,12 +24,11 @@ export const acquireScript = defineScript({
   lua: /* lua */ `
 ${NOW_MS}
 ${GRANTING}
-local fence, last = fenceAfter(fenceCounter)
-local queued, found = '', ticket ~= '' and '!' or ''
-if fence > FENCE_MAX then return -1 end
+local fence, last
+local queued, sign = '', ticket ~= '' and '!' or ''
 
--- Without a record and a queue the lock is free, and the next part is skipped.
-if redis.call('EXISTS', record, queue) > 0 then
+-- Without a record and a queue the lock is free, and the next part is skipped. Who has a ticket will find one of them.
+if ticket ~= '' or redis.call('EXISTS', record, queue) > 0 then
 ${OWNERSHIP}${EXPIRY}${HANDING_OVER}${LEAVING}${QUEUEING}
 local held, isOwn, expiry = redis.call('GET', record), false, nil
 if held then
@@ -39,15 +38,20 @@ if held then
   if not isOwn and expiry <= nowMs - ${TIME_TOLERANCE_MS} then held = nil end
 end
 
-if not isOwn then
+if isOwn or not held then fence, last = fenceAfter(fenceCounter) end
+if fence and fence > FENCE_MAX then return -1 end
+
+if isOwn then
+  fence = tonumber(string.match(held, '"fence":"(%d+)"')) or fence
+else
   local back, claimer = comesBack(queue, held)
   if back ~= '' then bringBack(queue, back) end
-  local first, at
-  if not held then first, at = firstIn(queue, back) end
+  local first = held and {} or firstIn(queue, back)
   local left, told = held and redis.call('PTTL', record), nil
-  if first and string.sub(first, 1, 22) ~= lockId and not isBefore(at) then
+  if first.waiter and string.sub(first.waiter, 1, 22) ~= lockId and not isBefore(first.at) then
+    if name ~= '' then keepQueue(queue) end
     beginHandOver(queue, fenceCounter, fence)
-    told, held = handOver(record, queue, keyJson, fence, back)
+    told, held = handOver(record, queue, keyJson, fence, back, first)
     left = ${CLAIM_MS}
   end
   if held then
@@ -68,17 +72,18 @@ else
 end
 if others then queued = ' ' end
 if isOwn then
-  -- A full server refuses a script whose first write may need memory. PEXPIRE needs none.
-  redis.call('PEXPIRE', index, ttlMs)
-  found = ''
-  fence = tonumber(string.match(held, '"fence":"(%d+)"')) or fence
+  -- A full server refuses a script whose first write may need memory. PEXPIRE and ZREM need none.
+  if name == '' then redis.call('PEXPIRE', index, ttlMs) end
+  sign = ''
 end
 end
 
+if not fence then fence, last = fenceAfter(fenceCounter) end
+if fence > FENCE_MAX then return -1 end
 local json = recordOf(keyJson, lockId, ttlMs, fence, '')
-redis.call('SET', fenceCounter, string.format('%d', math.max(fence, last)))
+if fence > last then redis.call('SET', fenceCounter, string.format('%d', fence)) end
 redis.call('SET', record, json .. queued, 'PX', ttlMs)
 redis.call('SET', index, record, 'PX', ttlMs)
-return json .. found`,
+return json .. sign`,
   decode: decodeAcquire('lock-acquire'),
 });

@@ -24,7 +24,7 @@ for i = 1, COUNT do
     return -2
   end
   if isQueuedFor(held) and expiresAtMs < expiryOf(held) then
-    told[#told + 1] = firstIn(KEYS[2 * COUNT + i])
+    told[#told + 1] = firstIn(KEYS[2 * COUNT + i]).waiter
   end
   new[i] = extended(held)
 end

@@ -19,10 +19,11 @@ export const handOnScript = defineScript({
 local held = redis.call('GET', record)
 if held then return string.find(held, '\\t', -2, true) and math.max(redis.call('PTTL', record), 1) or 0 end
 ${NOW_MS}${GRANTING}${HANDING_OVER}
-if not firstIn(queue) then return 0 end
+local first = firstIn(queue)
+if not first.waiter then return 0 end
 local fence = fenceAfter(fenceCounter)
 beginHandOver(queue, fenceCounter, fence)
-return handOver(record, queue, keyJson, fence) or 0`,
+return handOver(record, queue, keyJson, fence, nil, first) or 0`,
   decode: (reply): number | string =>
     typeof reply === 'number' || typeof reply === 'string' ? reply : unexpectedReply('lock-hand-on', reply),
 });

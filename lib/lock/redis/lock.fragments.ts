@@ -57,8 +57,8 @@ local function decode(json)
 end
 
 local function owns(json, id)
-  if string.find(json, '"lockId":"' .. id .. '"', 1, true) then return true end
-  return string.sub(json, 1, 11) ~= '{"lockId":"' and decode(json).lockId == id
+  if string.sub(json, 1, 11) == '{"lockId":"' then return string.sub(json, 12, 33) == id end
+  return decode(json).lockId == id
 end`;
 
 export const QUEUED = /* lua */ `
@@ -127,9 +127,9 @@ const PLAIN_NEXT = '+';
 const ASIDE = 4e15;
 
 /**
- * The Lua function `firstIn(queueKey, here)` returns the next waiter whose process is not passed over, its ticket, a
- * process that was passed over so long ago that it is gone, whether it has walked past waiters, and whether it is the turn
- * of a caller that holds no lock. The process `here` counts as not passed over.
+ * The Lua function `firstIn(queueKey, here)` returns a table: `waiter`, the next one whose process is not passed over, and
+ * `at`, its ticket; `gone`, a process that was passed over so long ago that it is gone; `walks`, whether it has walked past
+ * waiters; and `isPlain`, whether it is the turn of a caller that holds no lock. The process `here` counts as not passed over.
  */
 export const QUEUE = /* lua */ `
 -- Reads: nowMs.
@@ -137,33 +137,36 @@ export const QUEUE = /* lua */ `
 local function processOf(waiter) return string.sub(waiter, 23, 38) end
 
 local function firstIn(queueKey, here)
-  local passed, gone, walks, holder, holderAt, from, size = {}, nil, false, nil, nil, 0, 4
+  local found, passed, from, size = {}, {}, 0, 4
   while true do
     local some = redis.call('ZRANGE', queueKey, from, from + size - 1, 'WITHSCORES')
     for i = 1, #some, 2 do
       local at = tonumber(some[i + 1])
       if at < 0 then
         passed[some[i]] = some[i] ~= here
-        if -at < nowMs - ${QUEUE_MS} then gone = some[i] end
+        if some[i] == '${PLAIN_NEXT}' then found.isPlain = true end
+        if -at < nowMs - ${QUEUE_MS} then found.gone = some[i] end
       elseif at >= ${ASIDE} then
-        return holder, holderAt, gone, walks, passed['${PLAIN_NEXT}']
+        return found
       elseif passed[processOf(some[i])] then
-        walks = true
-      elseif at >= ${PLAIN_FROM} or not passed['${PLAIN_NEXT}'] then
-        return some[i], some[i + 1], gone, walks, passed['${PLAIN_NEXT}']
-      elseif not holder then
-        holder, holderAt = some[i], some[i + 1]
+        found.walks = true
+      elseif at >= ${PLAIN_FROM} or not found.isPlain then
+        found.waiter, found.at = some[i], at
+        return found
+      elseif not found.waiter then
+        found.waiter, found.at = some[i], at
       end
     end
-    if #some < 2 * size then return holder, holderAt, gone, walks, passed['${PLAIN_NEXT}'] end
+    if #some < 2 * size then return found end
     from, size = from + size, 64
-    if holder then from = math.max(from, redis.call('ZCOUNT', queueKey, '-inf', ${PLAIN_FROM})) end
+    if found.waiter then from = math.max(from, redis.call('ZCOUNT', queueKey, '-inf', ${PLAIN_FROM})) end
   end
 end`;
 
 /**
- * The Lua function `handOver(recordKey, queueKey, json, nextFence, here)` makes the first waiter the owner for the time of
- * a claim, and publishes this to its process. It returns the waiter and the claim, or nothing if nobody can be served.
+ * The Lua function `handOver(recordKey, queueKey, json, nextFence, here, first)` makes the first waiter the owner for the
+ * time of a claim, and publishes this to its process. It returns the waiter and the claim, or nothing if nobody can be served.
+ * A caller that knows what `firstIn` returns passes it.
  *
  * `beginHandOver(queueKey, counter, nextFence)` comes before it, and before the lock is taken from its owner. It only passes
  * over a fence, `nextFence`. An ACL that forbids a command of the hand-over refuses the script there, and a full server,
@@ -175,21 +178,16 @@ end`;
  */
 export const HANDING_OVER = /* lua */ `
 -- Reads: channel, countsAll, nowMs, FENCE_MAX, recordOf.
--- Sets: processOf, firstIn, hears, keepQueue, beginHandOver, forget, putAside, handOver.${QUEUE}
+-- Sets: processOf, firstIn, hears, beginHandOver, forget, putAside, handOver.${QUEUE}
 local function hears(waiter)
   if #waiter > 38 then return true end
   local heard = redis.pcall('PUBLISH', channel .. processOf(waiter), string.sub(waiter, 1, 22))
   return type(heard) ~= 'number' or heard > 0 or countsAll == ''
 end
 
-local function keepQueue(queueKey, lifeMs)
-  return redis.call('PEXPIRE', queueKey, math.max(lifeMs, redis.call('PTTL', queueKey)))
-end
-
 local function beginHandOver(queueKey, counter, nextFence)
   redis.call('ZREM', queueKey, '')
   redis.call('ZADD', queueKey, 'XX', 0, '')
-  keepQueue(queueKey, ${QUEUE_MS})
   if nextFence <= FENCE_MAX then redis.call('SET', counter, string.format('%d', nextFence)) end
 end
 
@@ -212,19 +210,21 @@ local function putAside(queueKey, here)
   end
 end
 
-local function handOver(recordKey, queueKey, json, nextFence, here)
+local function handOver(recordKey, queueKey, json, nextFence, here, first)
   if nextFence > FENCE_MAX then return nil end
   while true do
-    local waiter, at, gone, walks, isPlainNext = firstIn(queueKey, here)
+    local found = first or firstIn(queueKey, here)
+    local waiter, gone = found.waiter, found.gone
+    first = nil
     if gone and gone ~= here then forget(queueKey, gone) end
-    if walks then putAside(queueKey, here) end
+    if found.walks then putAside(queueKey, here) end
     if not waiter then return nil end
     if processOf(waiter) == here then here = nil end
-    if tonumber(at) < ${PLAIN_FROM} then
+    if found.at < ${PLAIN_FROM} then
       redis.call('ZADD', queueKey, -nowMs, processOf(waiter), '-inf', '${PLAIN_NEXT}')
     else
       redis.call('ZADD', queueKey, -nowMs, processOf(waiter))
-      if isPlainNext then redis.call('ZREM', queueKey, '${PLAIN_NEXT}') end
+      if found.isPlain then redis.call('ZREM', queueKey, '${PLAIN_NEXT}') end
     end
     if hears(waiter) then
       local claim = recordOf(json, string.sub(waiter, 1, 22), ${CLAIM_MS}, nextFence, '') .. '\\t '
@@ -250,33 +250,31 @@ local function bringBack(queueKey, name)
 end`;
 
 /**
- * The Lua function `leave(queueKey, mark, ...)` removes waiters from a queue, and the mark of their process unless it is
- * ''. It returns whether others wait. Where none does, nothing is left of the queue.
+ * The Lua function `leave(queueKey, ...)` removes waiters from a queue, and marks. It returns whether others wait. Where none
+ * does, nothing is left of the queue.
  */
 export const LEAVING = /* lua */ `
 -- Sets: leave.
-local function leave(queueKey, mark, ...)
-  local others = redis.call('ZCOUNT', queueKey, 0, '+inf') - redis.call('ZREM', queueKey, ...)
-  if others <= 0 then
-    redis.call('DEL', queueKey)
-  elseif mark ~= '' then
-    redis.call('ZREM', queueKey, mark)
-  end
-  return others > 0
+local function leave(queueKey, ...)
+  redis.call('ZREM', queueKey, ...)
+  local others = redis.call('ZCOUNT', queueKey, 0, '+inf') > 0
+  if not others then redis.call('DEL', queueKey) end
+  return others
 end`;
 
 /**
  * The Lua functions of a caller that waits, whose process is `name`; `process` has a `-` besides where no message can
  * reach it. `comesBack(queueKey, held)` returns `name` if the process was passed over, which ends by this attempt. Else it
  * returns '', and the lockId of another waiter of the process if the lock is handed to that one just now. `isBefore(at)`
- * returns whether the caller has an older ticket than `at` of the same kind.
+ * returns whether the caller has an older ticket than `at` of the same kind. `keepQueue(queueKey)` lets a queue live for
+ * `queueMs` from now on; a script that hands over before it enqueues calls it first, as an ACL may forbid it.
  * `enqueue(recordKey, queueKey, json, back)` puts the caller into a queue: at the end when it comes for the first time, or
  * at the position of its ticket. It removes the mark `back`. It returns `ticket`, `place` and `dropped` as `AcquireReply`
  * describes them. An attempt that was made before is told to its own process, as a sign that messages arrive.
  */
 export const QUEUEING = /* lua */ `
--- Reads: channel, lockId, process, ticket, nested, queueMs, time, keepQueue, processOf.
--- Sets: isQueuedFor, bringBack, name, waiter, unheard, comesBack, isBefore, enqueue.${QUEUED}${BRINGING_BACK}
+-- Reads: channel, lockId, process, ticket, nested, queueMs, time, processOf.
+-- Sets: isQueuedFor, bringBack, name, waiter, unheard, comesBack, isBefore, keepQueue, enqueue.${QUEUED}${BRINGING_BACK}
 local name = string.sub(process, 1, 16)
 local waiter, unheard = lockId .. name, lockId .. name .. '-'
 
@@ -290,16 +288,25 @@ local function comesBack(queueKey, held)
   return name, ''
 end
 
-local function isBefore(at)
+local function isBefore(other)
   if ticket == '' then return false end
-  local own, other = tonumber(ticket), tonumber(at)
+  local own = tonumber(ticket)
   return own <= other and (own < ${PLAIN_FROM}) == (other < ${PLAIN_FROM})
 end
 
+-- A queue that lives for half a second less is as good.
+local function keepQueue(queueKey)
+  if redis.call('PTTL', queueKey) > queueMs - 500 then return 1 end
+  return redis.call('PEXPIRE', queueKey, queueMs)
+end
+
 local function enqueue(recordKey, queueKey, json, back)
-  local stands = redis.call('ZSCORE', queueKey, waiter) or redis.call('ZSCORE', queueKey, unheard)
+  local own, other = lockId .. process, process == name and unheard or waiter
   -- A call that is sent again because its first reply was lost is in the queue already.
-  local at, place = ticket == '' and stands or ticket, 0
+  local stands = redis.call('ZSCORE', queueKey, own)
+  local stood = not stands and redis.call('ZSCORE', queueKey, other)
+  local isNew = not stands and not stood
+  local at, place = ticket == '' and (stands or stood or '') or ticket, 0
   if at == '' then
     local lastAt = -1
     if nested == '1' then lastAt = math.max(redis.call('ZCOUNT', queueKey, '-inf', ${PLAIN_FROM}) - 1, 0) end
@@ -310,13 +317,13 @@ local function enqueue(recordKey, queueKey, json, back)
     if nested == '1' and latest >= ${PLAIN_FROM} then latest = 0 end
     at = string.format('%.0f', math.max(nowUs, latest + 1))
   end
-  if ticket == '' then place = redis.call('ZCOUNT', queueKey, 0, at) + (stands and 0 or 1) end
+  if ticket == '' then place = redis.call('ZCOUNT', queueKey, 0, at) + (isNew and 1 or 0) end
   -- The end of the queue comes before the place in it, and so does the mark by which a release finds the queue.
-  local ends = keepQueue(queueKey, tonumber(queueMs))
+  local ends = keepQueue(queueKey)
   if not isQueuedFor(json) then redis.call('APPEND', recordKey, ' ') end
-  redis.call('ZADD', queueKey, at, lockId .. process)
-  if ends == 0 then keepQueue(queueKey, tonumber(queueMs)) end
-  redis.call('ZREM', queueKey, process == name and unheard or waiter, back)
+  redis.call('ZADD', queueKey, at, own)
+  if ends == 0 then keepQueue(queueKey) end
+  if stood or back ~= '' then redis.call('ZREM', queueKey, other, back) end
   if ticket ~= '' and process == name then redis.pcall('PUBLISH', channel .. name, '') end
-  return at, place, (ticket ~= '' and not stands) and 1 or 0
+  return at, place, (ticket ~= '' and isNew) and 1 or 0
 end`;

@@ -38,10 +38,17 @@ export const releaseFor = defineLockScript({
   name: 'lock-release',
   args: ['lockId', 'isLive', 'leaver', 'channel', 'countsAll', 'keyJson'],
   lua: /* lua */ `
+-- Most locks have one key, are live, and nobody waits for them.
+local only = COUNT == 1 and redis.call('GET', KEYS[2])
+if only and isLive == '1' and string.sub(only, 1, 33) == '{"lockId":"' .. lockId and string.byte(only, -1) ~= 32 then
+  redis.call('DEL', KEYS[2], index)
+  return 1
+end
 ${OWNERSHIP}${QUEUED}
 local code, own, freed = 1, {index}, {}
 for i = 1, COUNT do
-  local held = redis.call('GET', KEYS[COUNT + i])
+  local held = only
+  if COUNT > 1 then held = redis.call('GET', KEYS[COUNT + i]) end
   if not held then
     code = code == 1 and -1 or code
     if leaver ~= '' then freed[#freed + 1] = i end
@@ -62,10 +69,12 @@ ${LIVENESS}${GRANTING}${HANDING_OVER}${BRINGING_BACK}${LEAVING}
 for j = 2, #own do
   if code == 1 and isLive ~= '1' and isDead(redis.call('GET', own[j])) then code = -2 end
 end
-local fences, gone = {}, processOf(leaver)
+local fences, first, gone = {}, {}, processOf(leaver)
 for _, i in ipairs(freed) do
   if gone ~= '' and redis.call('ZSCORE', KEYS[2 * COUNT + i], gone) then bringBack(KEYS[2 * COUNT + i], gone) end
-  if firstIn(KEYS[2 * COUNT + i], gone) then fences[i] = fenceAfter(KEYS[i]) end
+  local found = firstIn(KEYS[2 * COUNT + i], gone)
+  if found.waiter then fences[i] = fenceAfter(KEYS[i]) end
+  if leaver == '' then first[i] = found end -- The leaver may be this one.
 end
 
 for _, i in ipairs(freed) do
@@ -77,7 +86,8 @@ if leaver ~= '' then
 end
 local reply = {code}
 for _, i in ipairs(freed) do
-  local told = fences[i] and handOver(KEYS[COUNT + i], KEYS[2 * COUNT + i], ARGV[#ARGV - COUNT + i], fences[i])
+  local recordKey, queueKey, json = KEYS[COUNT + i], KEYS[2 * COUNT + i], ARGV[#ARGV - COUNT + i]
+  local told = fences[i] and handOver(recordKey, queueKey, json, fences[i], nil, first[i])
   if told then
     reply[#reply + 1] = i
     reply[#reply + 1] = told
