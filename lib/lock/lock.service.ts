@@ -1,5 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
+import { onAbort } from '../core/abort-listeners.js';
 import { everyMinute } from '../core/every-minute.js';
 import { Intake } from '../core/intake.js';
 import { settleWithin } from '../core/settle-within.js';
@@ -43,7 +44,7 @@ import { NestedWait } from './nested-waits.js';
 import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
 import { checked, validateKeys } from './lock.validate.js';
 import { WaitingRoom } from '../core/waiting-room.js';
-import { type Waited, waitForLock } from './waiting.js';
+import { type Waited, waitForLock, type WaitingHost } from './waiting.js';
 
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
@@ -73,7 +74,7 @@ export class LockService implements OnModuleDestroy {
   #attempts = 0;
   #onNoAttempt: (() => void) | undefined;
   readonly #shutdown = new AbortController();
-  readonly #room: WaitingRoom;
+  readonly #host: WaitingHost;
   readonly #intake = new Intake();
 
   readonly #backend: LockBackend;
@@ -85,7 +86,17 @@ export class LockService implements OnModuleDestroy {
   constructor(backend: LockBackend, options: LockServiceOptions) {
     this.#backend = backend;
     this.#options = options;
-    this.#room = new WaitingRoom(options.lock.maxWaiting);
+    this.#host = {
+      backend,
+      shutdown: this.#shutdown.signal,
+      room: new WaitingRoom(options.lock.maxWaiting),
+      attempt: (each) => this.#attempt(each),
+      onAborted: ({ keys }, { waitedMs, place }, { code }) =>
+        this.#tell('aborted', code, keys, waitedMs, place),
+      onRefused: ({ keys, place }, { waitedMs }, error) => this.#refused(error, keys, waitedMs, place),
+    };
+    // It stays, so that the first of those that wait adds no listener, and the last one removes none: Node is slow at both.
+    onAbort(this.#shutdown.signal, { handleEvent: () => {} });
     this.#runs = new LockRuns(
       backend,
       options.emit && (({ keys, heldMs }) => this.#tell('lost', 'LockLost', keys, heldMs)),
@@ -204,17 +215,8 @@ export class LockService implements OnModuleDestroy {
     const outer = lockAround(this.#backend, keys);
     if (outer) return this.#reenter(outer, keys, call.reentrant, fn);
     const around = lockFrames.find();
-    const waited = await waitForLock({
-      keys,
-      call,
-      backend: this.#backend,
-      shutdown: this.#shutdown.signal,
-      room: this.#room,
-      nested: around && new NestedWait(this.#backend, keys, around),
-      attempt: (each) => this.#attempt(each),
-      onAborted: ({ waitedMs, place }, { code }) => this.#tell('aborted', code, keys, waitedMs, place),
-      onRefused: ({ waitedMs }, error) => this.#refused(error, keys, waitedMs, place),
-    });
+    const nested = around && new NestedWait(this.#backend, keys, around);
+    const waited = await waitForLock(this.#host, { keys, call, nested, place });
     if (!waited.result.ok) return this.#contended(keys, call, waited);
     return this.#runs.run(waited.result, call, fn);
   }

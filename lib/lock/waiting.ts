@@ -31,91 +31,172 @@ export interface Waited extends Wait {
 
 type Tried = BackendHandle | AcquireFailure | LockError;
 
-export interface WaitingOptions {
-  readonly keys: readonly string[];
-  readonly call: ResolvedLockCall;
+/** What calls that wait need of their service. */
+export interface WaitingHost {
   readonly backend: LockBackend;
   /** Aborts when the app shuts down. */
   readonly shutdown: AbortSignal;
   readonly room: WaitingRoom;
+  attempt(options: AcquireOptions): Promise<BackendHandle | AcquireFailure>;
+  /** Called when a signal, or the loss of a lock around the call, has ended the wait. */
+  onAborted(wanted: WantedLock, wait: Wait, error: LockError): void;
+  /** Called when the wait is refused: too many calls wait already, or it would never end. */
+  onRefused(wanted: WantedLock, wait: Wait, error: LockError): void;
+}
+
+export interface WantedLock {
+  readonly keys: readonly string[];
+  readonly call: ResolvedLockCall;
   /**
    * Set for a call that holds locks. It is not refused for those that wait, and goes before those that hold none: they may
    * wait for its lock.
    */
   readonly nested: NestedWait | undefined;
-  attempt(options: AcquireOptions): Promise<BackendHandle | AcquireFailure>;
-  /** Called when a signal, or the loss of a lock around the call, has ended the wait. */
-  onAborted(wait: Wait, error: LockError): void;
-  /** Called when the wait is refused: too many calls wait already, or it would never end. */
-  onRefused(wait: Wait, error: LockError): void;
+  /** The decorated method, for the log. */
+  readonly place: string | undefined;
 }
 
 /**
  * Tries until the lock is granted or the time is over: in the queue with `fair`, else by repeated attempts. A fault of Redis
  * counts as a failed try.
  */
-export async function waitForLock(options: WaitingOptions): Promise<Waited> {
-  const { keys, call, room, nested } = options;
-  // A call that is aborted already takes no place in the queue. Giving the place up would cost a command.
-  const waits = call.onContention === 'throw' && call.timeoutMs > 0 && !call.signal?.aborted;
-  const queues = waits && call.fair;
-  const startedMs = performance.now();
-  let turn: LockTurn | undefined;
-  const wait = (): Wait => ({ waitedMs: performance.now() - startedMs, place: turn?.place });
-  const refuse = (error: LockError): never => {
-    options.onRefused(wait(), error);
-    throw error;
-  };
-  const isLimited = queues && !nested;
-  if (isLimited && room.isFullFor(keys)) refuse(tooManyWaiting(keys));
-  // Its key may be free, so a call in a full process makes one attempt, without a place in the queue.
-  const mayWait = !(isLimited && room.isFull);
-  if (queues && mayWait) turn = options.backend.takeTurn?.({ pollMs: call.pollMs, isNested: !!nested });
-  const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
-  const endMs = startedMs + (call.onContention === 'throw' ? patienceMs(call, nested) : 0);
-  const isOver = (): boolean => performance.now() >= endMs;
-  let fault: LockError | undefined;
-  let isGranted = false;
-  let isWaiting = false;
-  // Where others wait it will wait too. So it counts from now on: thousands may come before the first of them is answered.
-  let isCounted = queues && mayWait && room.isAwaited(keys);
-  if (isCounted) room.enter(keys);
-  try {
-    for (let tries = 1; ; tries++) {
-      const tried = await tryOnce(options, { keys, ttlMs, signal: call.signal, turn });
-      if (tried instanceof LockError) fault = tried;
-      else if (tried.ok) {
-        isGranted = true;
-        return { result: tried, ...wait() };
+export const waitForLock = (host: WaitingHost, wanted: WantedLock): Promise<Waited> =>
+  new WaitingCall(host, wanted).run();
+
+class WaitingCall {
+  readonly #host: WaitingHost;
+  readonly #wanted: WantedLock;
+  readonly #startedMs = performance.now();
+  readonly #endMs: number;
+  /** It tries again, and does so in the queue. */
+  readonly #waits: boolean;
+  readonly #queues: boolean;
+  readonly #isLimited: boolean;
+  /** False where the process is full. Its key may be free, so such a call makes one attempt, without a place in the queue. */
+  readonly #mayWait: boolean;
+  #turn: LockTurn | undefined;
+  #fault: LockError | undefined;
+  #isCounted = false;
+  #isWaiting = false;
+
+  constructor(host: WaitingHost, wanted: WantedLock) {
+    const { call, nested } = wanted;
+    this.#host = host;
+    this.#wanted = wanted;
+    // A call that is aborted already takes no place in the queue. Giving the place up would cost a command.
+    this.#waits = call.onContention === 'throw' && call.timeoutMs > 0 && !call.signal?.aborted;
+    this.#queues = this.#waits && call.fair;
+    this.#isLimited = this.#queues && !nested;
+    this.#mayWait = !this.#isLimited || !host.room.isFull;
+    this.#endMs = this.#startedMs + (call.onContention === 'throw' ? patienceMs(call, nested) : 0);
+  }
+
+  async run(): Promise<Waited> {
+    const { nested, keys } = this.#wanted;
+    let isGranted = false;
+    try {
+      this.#begin();
+      for (let tries = 1; ; tries++) {
+        const tried = await this.#try();
+        if (tried instanceof LockError) this.#fault = tried;
+        else if (tried.ok) {
+          isGranted = true;
+          return { result: tried, ...this.#wait };
+        } else if (this.#waits && !this.#isWaiting) this.#beginToWait();
+        if (!(await this.#mayTryAgain(tried, tries))) return this.#inVain(tried, tries);
       }
-      if (waits && !isWaiting && !(tried instanceof LockError)) {
-        if (!mayWait || (isLimited && !isCounted && (room.isFull || room.isFullFor(keys))))
-          refuse(tooManyWaiting(keys, fault));
-        if (nested?.closesCycle()) refuse(deadlock(keys, nested.heldKeys));
-        if (queues && !isCounted) room.enter(keys);
-        isCounted = queues;
-        nested?.enter();
-        isWaiting = true;
-      }
-      if (!isOver()) {
-        // While the server owes the reply to the last try, no further one is sent: it would only wait behind the first.
-        // No wake ends the pause then: a turn stays woken until its next try, so the loop would never let go of the process.
-        do {
-          const ms = Math.min(pauseMs(tried, call, tries), endMs - performance.now(), MAX_DURATION_MS);
-          await pauseInTurn(options, isOwed(tried) ? undefined : turn, ms);
-        } while (isOwed(tried) && !isOver());
-        if (!isOwed(tried)) continue;
-      }
-      if (tried instanceof LockError) throw triedInVain(tried, tries, wait());
-      return { result: tried, fault, ...wait() };
+    } catch (error) {
+      if (error instanceof LockError && ENDS_A_WAIT.has(error.code))
+        this.#host.onAborted(this.#wanted, this.#wait, error);
+      throw error;
+    } finally {
+      if (this.#isCounted) this.#host.room.leave(keys);
+      if (this.#isWaiting) nested?.leave();
+      if (!isGranted) this.#turn?.leave();
     }
-  } catch (error) {
-    if (error instanceof LockError && ENDS_A_WAIT.has(error.code)) options.onAborted(wait(), error);
+  }
+
+  get #wait(): Wait {
+    return { waitedMs: performance.now() - this.#startedMs, place: this.#turn?.place };
+  }
+
+  get #isOver(): boolean {
+    return performance.now() >= this.#endMs;
+  }
+
+  #begin(): void {
+    const { backend, room } = this.#host;
+    const { keys, call, nested } = this.#wanted;
+    if (this.#isLimited && room.isFullFor(keys)) this.#refuse(tooManyWaiting(keys));
+    if (!this.#queues || !this.#mayWait) return;
+    this.#turn = backend.takeTurn?.({ pollMs: call.pollMs, isNested: !!nested });
+    // Where others wait it will wait too. So it counts from now on: thousands may come before the first of them is answered.
+    if (room.isAwaited(keys)) this.#count();
+  }
+
+  async #try(): Promise<Tried> {
+    const { keys, call } = this.#wanted;
+    const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
+    try {
+      return await this.#host.attempt({ keys, ttlMs, signal: call.signal, turn: this.#turn });
+    } catch (error) {
+      const mayPass = error instanceof LockError && MAY_PASS.has(error.code) && !error.context.closed;
+      if (mayPass && !this.#host.shutdown.aborted) return error;
+      throw error;
+    }
+  }
+
+  #beginToWait(): void {
+    const { room } = this.#host;
+    const { keys, nested } = this.#wanted;
+    const isFull = this.#isLimited && !this.#isCounted && (room.isFull || room.isFullFor(keys));
+    if (!this.#mayWait || isFull) this.#refuse(tooManyWaiting(keys, this.#fault));
+    if (nested?.closesCycle()) this.#refuse(deadlock(keys, nested.heldKeys));
+    if (this.#queues && !this.#isCounted) this.#count();
+    nested?.enter();
+    this.#isWaiting = true;
+  }
+
+  #count(): void {
+    this.#host.room.enter(this.#wanted.keys);
+    this.#isCounted = true;
+  }
+
+  #refuse(error: LockError): never {
+    this.#host.onRefused(this.#wanted, this.#wait, error);
     throw error;
-  } finally {
-    if (isCounted) room.leave(keys);
-    if (isWaiting) nested?.leave();
-    if (!isGranted) turn?.leave();
+  }
+
+  /**
+   * While the server owes the reply to the last try, no further one is sent: it would only wait behind the first. No wake
+   * ends the pause then: a turn stays woken until its next try, so the loop would never let go of the process.
+   */
+  async #mayTryAgain(tried: AcquireFailure | LockError, tries: number): Promise<boolean> {
+    while (!this.#isOver) {
+      const ms = pauseMs(tried, this.#wanted.call, tries);
+      await this.#pause(Math.min(ms, this.#endMs - performance.now(), MAX_DURATION_MS), isOwed(tried));
+      if (!isOwed(tried)) return true;
+    }
+    return false;
+  }
+
+  /** Waits for `ms`, or until the turn may have come. Rejects once a signal has aborted, or a lock around the call is lost. */
+  async #pause(ms: number, isOwed: boolean): Promise<void> {
+    const { shutdown } = this.#host;
+    const { call, nested } = this.#wanted;
+    const turn = isOwed ? undefined : this.#turn;
+    const signals = [...(call.signal ? [call.signal] : []), shutdown, ...(nested?.lossSignals ?? [])];
+    await pause(ms, { signals, onBegin: (end) => turn?.onWake(end) });
+    turn?.onWake(undefined);
+    const by = signals.find(({ aborted }) => aborted);
+    if (!by) return;
+    if (by === call.signal || by === shutdown) throw waitAborted(by, by === shutdown);
+    throw by.reason as LockError;
+  }
+
+  #inVain(tried: AcquireFailure | LockError, tries: number): Waited {
+    if (tried instanceof LockError) throw triedInVain(tried, tries, this.#wait);
+    return { result: tried, fault: this.#fault, ...this.#wait };
   }
 }
 
@@ -125,31 +206,6 @@ export async function waitForLock(options: WaitingOptions): Promise<Waited> {
  */
 const patienceMs = ({ timeoutMs }: ResolvedLockCall, nested: NestedWait | undefined): number =>
   nested ? timeoutMs * (1 - Math.random() / 2) : timeoutMs;
-
-async function tryOnce({ attempt, shutdown }: WaitingOptions, options: AcquireOptions): Promise<Tried> {
-  try {
-    return await attempt(options);
-  } catch (error) {
-    const mayPass = error instanceof LockError && MAY_PASS.has(error.code) && !error.context.closed;
-    if (mayPass && !shutdown.aborted) return error;
-    throw error;
-  }
-}
-
-/** Waits for `ms`, or until the turn may have come. Rejects once a signal has aborted, or a lock around the call is lost. */
-async function pauseInTurn(
-  { call, shutdown, nested }: WaitingOptions,
-  turn: LockTurn | undefined,
-  ms: number,
-): Promise<void> {
-  const signals = [...(call.signal ? [call.signal] : []), shutdown, ...(nested?.lossSignals ?? [])];
-  await pause(ms, { signals, onBegin: (end) => turn?.onWake(end) });
-  turn?.onWake(undefined);
-  const by = signals.find(({ aborted }) => aborted);
-  if (!by) return;
-  if (by === call.signal || by === shutdown) throw waitAborted(by, by === shutdown);
-  throw by.reason as LockError;
-}
 
 const waitAborted = ({ reason: cause }: AbortSignal, isShutdown: boolean): LockError => {
   const by = isShutdown ? 'because the app is shutting down' : 'by its signal';
