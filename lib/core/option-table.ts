@@ -19,6 +19,8 @@ type ValueOf<Row> =
 /** The options of a table, checked, with the defaults. */
 export type Resolved<T> = T extends OptionTable<infer Rows> ? ResolvedRows<Rows> : never;
 
+const NONE: readonly string[] = [];
+
 type ResolvedRows<Rows> = { readonly [Name in keyof Rows]: ValueOf<Rows[Name]> };
 
 /**
@@ -29,9 +31,12 @@ export class OptionTable<Rows extends Readonly<Record<string, Option<unknown>>>>
   /** All of them, where none is given. */
   readonly usual: ResolvedRows<Rows>;
   readonly #names: readonly string[];
+  // Each call of a feature is checked, so what it may be given is put together once.
+  #others = NONE;
+  #known: readonly string[];
 
   constructor(readonly rows: Rows) {
-    this.#names = Object.keys(rows);
+    this.#known = this.#names = Object.keys(rows);
     this.usual = Object.fromEntries(
       Object.entries(rows).map(([name, { usual }]) => [name, usual]),
     ) as ResolvedRows<Rows>;
@@ -46,12 +51,14 @@ export class OptionTable<Rows extends Readonly<Record<string, Option<unknown>>>>
     group: string,
     options: unknown,
     usual: ResolvedRows<Rows> = this.usual,
-    others: readonly string[] = [],
+    others: readonly string[] = NONE,
   ): ResolvedRows<Rows> {
-    const given = knownOptions(group, options, [...this.#names, ...others]);
+    if (others !== this.#others) this.#known = [...this.#names, ...(this.#others = others)];
+    const given = knownOptions(group, options, this.#known);
     const resolved: Record<string, unknown> = { ...usual };
-    for (const [name, value] of Object.entries(given)) {
+    for (const name of Object.keys(given)) {
       const row = this.rows[name];
+      const value = given[name];
       if (row && value !== undefined) resolved[name] = row.check(`${group}.${name}`, value);
     }
     return resolved as ResolvedRows<Rows>;

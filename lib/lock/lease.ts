@@ -47,11 +47,14 @@ export interface LockContext {
  */
 export type LossReason = 'expired' | 'max_hold' | 'taken' | 'idle' | 'shutdown' | 'released';
 
-export interface LeaseOptions extends Pick<ResolvedLockCall, 'ttlMs' | 'autoExtend' | 'maxHoldMs'> {
+export type LeaseOptions = Pick<ResolvedLockCall, 'ttlMs' | 'autoExtend' | 'maxHoldMs'>;
+
+/** Whom a lease tells what has become of it. */
+export interface LeaseObserver {
   /** Called when `wakeAtMs` has changed. */
-  onChange(lease: Lease): void;
+  changed(lease: Lease): void;
   /** Called once, when the lock is found to be lost. */
-  onLost?: (() => void) | undefined;
+  onLost?: ((lease: Lease) => void) | undefined;
 }
 
 class LeaseContext implements LockContext {
@@ -130,7 +133,11 @@ export class Lease {
   #lost: LockError | undefined;
   #controller: AbortController | undefined;
 
-  constructor(handle: BackendHandle, options: LeaseOptions) {
+  constructor(
+    handle: BackendHandle,
+    options: LeaseOptions,
+    private readonly observer: LeaseObserver,
+  ) {
     const { keys, sentAt } = handle.held;
     this.keys = keys;
     this.handle = handle;
@@ -192,14 +199,14 @@ export class Lease {
     if (!result.ok) this.lose('taken', 'another owner has it, or it was deleted');
     // If the answer comes after the deadline, the body has learned of the loss already. Then the lock stays lost.
     else if (!this.lost) this.#deadline = this.#extendTo(this.handle.held.sentAt, allowedMs);
-    this.#options.onChange(this);
+    this.observer.changed(this);
     return this.lost ? { ok: false } : result;
   }
 
   lose(reason: LossReason, why: string): void {
     if (this.#ended || this.#lost) return;
     this.#lost = this.lockLost(reason, why);
-    this.#options.onLost?.();
+    this.observer.onLost?.(this);
     this.#controller?.abort(this.#lost);
   }
 
@@ -221,7 +228,7 @@ export class Lease {
       this.#renewLater();
     } finally {
       this.#renewing = false;
-      this.#options.onChange(this);
+      this.observer.changed(this);
     }
   }
 

@@ -147,22 +147,24 @@ export const DEFAULT_LOCK_OPTIONS = DEFAULTS.usual;
 export const resolveLockDefaults = (options: unknown): ResolvedLockDefaults =>
   DEFAULTS.resolve('lock', options);
 
+/** What a call has that gives no options, in a module with these. */
+export const usualCall = (defaults: ResolvedLockDefaults): ResolvedLockCall => ({
+  ...CALL.usual,
+  ...defaults,
+});
+
 const KEYS = ['key', 'keys'];
 
 /**
- * Checks the options of one call and adds the defaults of the module. Those of `lock()` may have `key` or `keys` too, which
+ * Checks the options of one call, which replace what is `usual`. Those of `lock()` may have `key` or `keys` too, which
  * are checked elsewhere. Those of a decorator have no keys, and their errors begin with its `place`.
  */
-export function resolveLockCall(
+export const resolveLockCall = (
   options: unknown,
-  defaults: ResolvedLockDefaults,
+  usual: ResolvedLockCall,
   place?: string,
-): ResolvedLockCall {
-  const usual = { ...CALL.usual, ...defaults };
-  return place
-    ? CALL.resolve(`${place}: options`, options, usual)
-    : CALL.resolve('options', options, usual, KEYS);
-}
+): ResolvedLockCall =>
+  place ? CALL.resolve(`${place}: options`, options, usual) : CALL.resolve('options', options, usual, KEYS);
 
 function onContention(name: string, value: unknown): OnContention {
   return typeof value === 'function' ? (value as ContentionHandler) : among('throw', 'skip')(name, value);

@@ -6,7 +6,7 @@ import { Bag } from '../core/bag.js';
 import { everyMinute } from '../core/every-minute.js';
 import { shownHash } from '../core/keys.js';
 import { type LockFrame, lockFrames } from './current-lock.js';
-import { Lease, type LockContext } from './lease.js';
+import { Lease, type LeaseObserver, type LockContext } from './lease.js';
 import { LockError } from './lock.errors.js';
 import type { BackendHandle } from './lock.handle.js';
 import type { ResolvedLockCall } from './lock.options.js';
@@ -40,12 +40,7 @@ export class LockRuns {
 
   /** Runs a body, then gives the lock back. If the body throws, its error is thrown and not the loss. */
   async run<T>(handle: BackendHandle, call: ResolvedLockCall, fn: Body<T>): Promise<T> {
-    const lease: Lease = new Lease(handle, {
-      ...call,
-      onChange: (changed) => this.watchdog.changed(changed),
-      // The watchdog may find the loss, and it runs in no async context.
-      onLost: this.onLost && AsyncResource.bind(() => this.onLost?.(lease)),
-    });
+    const lease = new Lease(handle, call, this.onLost ? this.#observer(this.onLost) : this.watchdog);
     const run = (lease.run = this.#under(lease, call, fn));
     this.watchdog.watch(lease); // After the body has begun, since it may have to start a timer.
     try {
@@ -95,21 +90,20 @@ export class LockRuns {
     return outcome.value;
   }
 
+  /** The watchdog may find the loss, and it runs in no async context. */
+  #observer(onLost: (lease: Lease) => void): LeaseObserver {
+    return { changed: (lease) => this.watchdog.changed(lease), onLost: AsyncResource.bind(onLost) };
+  }
+
   /** Releases the lock, or lets it expire at the end of `minHoldMs`. Returns the error of a loss before the body's end. */
   async #giveBack(lease: Lease, ttlMs: number, minHoldMs: number): Promise<LockError | undefined> {
-    const { handle, lost } = lease;
-    const giveBack = (): Promise<{ ok: boolean }> => {
-      const keepMs = Math.ceil(minHoldMs - lease.heldMs);
-      return keepMs > 0 ? handle.keep(keepMs) : handle.release();
-    };
-    const again = (fault?: unknown): void =>
-      this.retries.start(() => giveBack().then(() => true), Math.max(ttlMs, minHoldMs), fault);
+    const { lost } = lease;
     if (lost) {
-      again();
+      this.#giveBackLater(lease, ttlMs, minHoldMs);
       return lost;
     }
     try {
-      const { ok } = await giveBack();
+      const { ok } = await releaseAfter(lease, minHoldMs);
       if (ok) return undefined;
       this.onLost?.(lease);
       return lease.lockLost('taken', 'when it was released, another owner had it or it was deleted');
@@ -118,10 +112,20 @@ export class LockRuns {
       this.#notReleasedLine(
         `LOCK_NOT_RELEASED: The lock ${lease.keys.map(shownHash).join(', ')} could not be released yet. SyncGuard tries again in the background. ${LockError.from(error).message}`,
       );
-      again(error);
+      this.#giveBackLater(lease, ttlMs, minHoldMs, error);
       return undefined;
     }
   }
+
+  #giveBackLater(lease: Lease, ttlMs: number, minHoldMs: number, fault?: unknown): void {
+    const released = (): Promise<boolean> => releaseAfter(lease, minHoldMs).then(() => true);
+    this.retries.start(released, Math.max(ttlMs, minHoldMs), fault);
+  }
+}
+
+function releaseAfter({ handle, heldMs }: Lease, minHoldMs: number): Promise<{ ok: boolean }> {
+  const keepMs = Math.ceil(minHoldMs - heldMs);
+  return keepMs > 0 ? handle.keep(keepMs) : handle.release();
 }
 
 /** The longest pause between two checks. Timers stand still while the machine is suspended: after it, a loss is found soon. */
@@ -135,7 +139,7 @@ const RENEWED_A_TURN = 1_000;
  * in one turn of the event loop, so a thousand renewals cost one write to the socket. Where more are due, the others
  * are renewed in the next turns, so that the process goes on meanwhile.
  */
-class Watchdog {
+class Watchdog implements LeaseObserver {
   readonly #leases = new Bag<Lease>();
   // All leases share the timer, so it must not run in the async context of the call that started it.
   readonly #context = new AsyncResource('SyncGuardWatchdog');

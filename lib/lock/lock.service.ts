@@ -24,6 +24,7 @@ import {
   type ResolvedLockCall,
   type ResolvedLockDefaults,
   resolveLockCall,
+  usualCall,
 } from './lock.options.js';
 import type {
   AcquireFailure,
@@ -79,6 +80,7 @@ export class LockService implements OnModuleDestroy {
 
   readonly #backend: LockBackend;
   readonly #options: LockServiceOptions;
+  readonly #usual: ResolvedLockCall;
   /** An order of locks that leads to deadlocks is found at each of them. */
   readonly #deadlockLine = everyMinute((line, stack?: string) => this.#logger.error(line, stack));
 
@@ -86,6 +88,7 @@ export class LockService implements OnModuleDestroy {
   constructor(backend: LockBackend, options: LockServiceOptions) {
     this.#backend = backend;
     this.#options = options;
+    this.#usual = usualCall(options.lock);
     this.#host = {
       backend,
       shutdown: this.#shutdown.signal,
@@ -296,7 +299,7 @@ export class LockService implements OnModuleDestroy {
     return checked(() => {
       if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
       // Unknown options are checked first. Otherwise a misspelt `keys` would be reported as a missing key.
-      const call = resolveLockCall(options, this.#options.lock);
+      const call = resolveLockCall(options, this.#usual);
       return { keys: validateKeys(options ?? {}), call };
     });
   }

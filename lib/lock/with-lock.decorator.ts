@@ -12,7 +12,7 @@ import { hangUpParameter } from '../transport/hang-up.decorator.js';
 import { describe } from '../core/validate.js';
 import { compileKeyTemplate, type KeyTemplate } from './key-template.js';
 import { invalidCall, LockError } from './lock.errors.js';
-import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall } from './lock.options.js';
+import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall, usualCall } from './lock.options.js';
 import type { LockContext } from './lease.js';
 import type { LockService } from './lock.service.js';
 import type { LockKeyOption } from './lock.types.js';
@@ -70,7 +70,7 @@ export function WithLock<Args extends unknown[]>(
     const name = String(propertyKey);
     const place = `@WithLock() on ${memberName(target, propertyKey)}`;
     // A wrong option fails when the class is defined, and not at the first call.
-    resolveLockCall(options, DEFAULT_LOCK_OPTIONS, place);
+    resolveLockCall(options, usualCall(DEFAULT_LOCK_OPTIONS), place);
     replaceMethod('@WithLock()', target, propertyKey, descriptor, (original) => {
       refuseSyncGenerators(original, name);
       const types = Reflect.getMetadata('design:paramtypes', target, propertyKey) as unknown;

@@ -9,7 +9,7 @@ import {
   SecretService,
   SyncGuardModule,
 } from 'nestjs-syncguard';
-import { DEFAULT_LOCK_OPTIONS, resolveLockCall } from '../../lib/lock/lock.options.js';
+import { DEFAULT_LOCK_OPTIONS, resolveLockCall, usualCall } from '../../lib/lock/lock.options.js';
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { ROOT } from './sources.js';
@@ -123,7 +123,7 @@ const GROUPS: readonly Group[] = [
   },
   {
     type: 'LockCallOptions',
-    resolve: (options) => resolveLockCall(options, DEFAULT_LOCK_OPTIONS),
+    resolve: (options) => resolveLockCall(options, usualCall(DEFAULT_LOCK_OPTIONS)),
     inWords: { minHoldOnFailureMs: 'as `minHoldMs`' },
   },
   {
