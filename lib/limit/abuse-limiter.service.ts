@@ -8,8 +8,9 @@ import {
 } from '../core/validate.js';
 import { warningOnce } from '../core/warn-once.js';
 import { accountOf } from './accounts.js';
-import { type CallDecision, createCallId, type DecisionOptions, Decisions } from './decisions.js';
+import { type CallDecision, createCallId, type DecisionOptions, Decisions, letIn } from './decisions.js';
 import { type CallOptions, identityIn, isOfKnown, isUncounted, type LimitBackend } from './limit.backend.js';
+import { decisive } from './limit.outage.js';
 import { LimitError, refusalBy } from './limit.errors.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
 import {
@@ -103,11 +104,14 @@ export class AbuseLimiterService implements OnModuleDestroy {
       ...subject,
       cost: costUnder(subject.policy, cost),
     }));
-    const { decision, replies = [] } = await this.decisions.outage.ask(checks, (backend) =>
+    const { decisions, replies = [] } = await this.decisions.outage.ask(checks, (backend) =>
       Promise.all(checks.map((check) => backend.peek(check, this.decisions.callOptions(signal)))),
     );
+    const shown = decisions.map((each, i) =>
+      !each.allowed && checks[i]?.policy.shadow ? letIn(each) : each,
+    );
     return {
-      ...decision,
+      ...decisive(checks, shown).decision,
       known: replies.some((reply, i) => isOfKnown((checks[i] as PolicyCheck).policy, reply)),
     };
   }

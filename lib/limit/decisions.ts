@@ -1,16 +1,18 @@
 import { randomIds } from '../core/random-id.js';
 import { Logger } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
+import { everyMinute } from '../core/every-minute.js';
 import { shownHash } from '../core/keys.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { accountOf } from './accounts.js';
 import { DenyCache } from './deny-cache.js';
 import { type BackendDecision, type CallOptions, keyOf, type LimitBackend } from './limit.backend.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
-import { type Decisive, decisive, LimitOutage, toDecision } from './limit.outage.js';
-import type { PolicyCheck } from './limit.policy.js';
+import type { LimitError } from './limit.errors.js';
+import { type Decisive, decisive, LimitOutage, toDecision, UNCOUNTED } from './limit.outage.js';
+import { nameWithoutShadow, type PolicyCheck } from './limit.policy.js';
 import { IN_FLIGHT_MS } from './limit.times.js';
-import type { DeniedDecision, LimiterDecision } from './limit.types.js';
+import type { AllowedDecision, DeniedDecision, LimiterDecision } from './limit.types.js';
 
 /** Where a call was counted, and its id there. */
 export interface CountedCall {
@@ -39,6 +41,7 @@ export class Decisions {
   readonly denyCache: DenyCache;
   readonly #logger = new Logger('SyncGuard');
   readonly #retries = new BackgroundRetries();
+  readonly #sayShadow = everyMinute((line) => this.#logger.log(line));
 
   constructor(
     backend: LimitBackend,
@@ -55,15 +58,62 @@ export class Decisions {
    *
    * @param route - follows the id of the call: see `createCallId`
    */
-  async decide(checks: readonly PolicyCheck[], route?: string, signal?: AbortSignal): Promise<CallDecision> {
-    let decided = this.#fromDenyCache(checks);
-    if (!decided) {
-      const callId = createCallId(route);
-      const call = this.callOptions(signal);
-      decided = await this.#ask(checks, callId, (backend) => backend.check(checks, callId, call));
-    }
+  decide(checks: readonly PolicyCheck[], route?: string, signal?: AbortSignal): Promise<CallDecision> {
+    const decide = checks.some(isShadow) ? this.#decideWithShadows : this.#decide;
+    return decide.call(this, checks, createCallId(route), signal);
+  }
+
+  async #decideWithShadows(
+    checks: readonly PolicyCheck[],
+    callId: string,
+    signal?: AbortSignal,
+  ): Promise<CallDecision> {
+    const live = checks.filter((check) => !isShadow(check));
+    const decided = live.length > 0 ? await this.#decide(live, callId, signal) : undefined;
+    if (decided?.decision.allowed === false) return decided;
+    const shadows = checks.filter(isShadow);
+    const call = this.callOptions(signal);
+    // Each for itself: a shadow that denies must not keep others from counting.
+    const tried = await Promise.all(
+      shadows.map((check) => this.#try([check], (backend) => backend.check([check], callId, call), callId)),
+    );
+    return together(decided, tried);
+  }
+
+  async #decide(checks: readonly PolicyCheck[], callId: string, signal?: AbortSignal): Promise<CallDecision> {
+    const call = this.callOptions(signal);
+    const decided =
+      this.#fromDenyCache(checks) ??
+      (await this.#ask(checks, callId, (backend) => backend.check(checks, callId, call)));
     this.#log(decided);
     return decided;
+  }
+
+  /** Asks policies that are tried, whose answer and whose faults nobody is refused for. */
+  async #try(
+    checks: readonly PolicyCheck[],
+    operate: (backend: LimitBackend) => Promise<BackendDecision[]>,
+    callId: string,
+    at?: LimitBackend,
+  ): Promise<CallDecision> {
+    const asked = await this.outage.ask(checks, operate, at).catch((fault: unknown) => {
+      const { code, message } = fault as LimitError;
+      if (code === 'Aborted') throw fault;
+      this.#sayShadow(
+        `RATE_LIMIT_SHADOW: A policy with \`shadow: true\` could not be asked. ${code}: ${message}`,
+      );
+      return undefined;
+    });
+    const decisions = checks.map(({ policy }, i) => {
+      const decision = asked?.decisions[i] ?? toDecision(policy, UNCOUNTED);
+      if (decision.allowed) return decision;
+      this.#sayShadow(
+        `RATE_LIMIT_SHADOW: The policy ${nameWithoutShadow(policy.name)} would have denied a call for ${decision.retryAfterSecs} s (${decision.scope}).`,
+      );
+      return letIn(decision);
+    });
+    const counted = asked?.replies && { backend: asked.backend, callId };
+    return { ...decisive(checks, decisions), checks, decisions, counted };
   }
 
   /**
@@ -78,6 +128,21 @@ export class Decisions {
     blocks: boolean,
   ): Promise<CallDecision> {
     const { backend: at, callId } = counted;
+    const shadows = checks.filter(isShadow);
+    if (shadows.length > 0) {
+      const live = checks.filter((check) => !isShadow(check));
+      const call = { ...this.callOptions(), blocks };
+      const [decided, tried] = await Promise.all([
+        live.length > 0 ? this.confirm(live, counted, blocks) : undefined,
+        this.#try(
+          shadows,
+          (backend) => Promise.all(shadows.map((check) => backend.confirm(check, callId, call))),
+          callId,
+          at,
+        ),
+      ]);
+      return together(decided, [tried]);
+    }
     const confirm = (backend: LimitBackend): Promise<BackendDecision[]> =>
       Promise.all(checks.map((check) => backend.confirm(check, callId, { ...this.callOptions(), blocks })));
     const again = (fault?: unknown): void =>
@@ -179,6 +244,28 @@ export class Decisions {
     );
   }
 }
+
+/** Returns the decision that lets a call in which a policy would have denied that is tried. */
+export const letIn = (denied: DeniedDecision): AllowedDecision => {
+  const { shortCount, longCount, retryAfterMs: resetMs } = denied;
+  return { allowed: true, shortCount, longCount, remaining: 0, resetMs, shadow: denied };
+};
+
+const isShadow = ({ policy }: PolicyCheck): boolean => policy.shadow;
+
+/** The decision of the limits in force, with those of the policies that are tried. */
+const together = (decided: CallDecision | undefined, tried: readonly CallDecision[]): CallDecision => {
+  const [first, ...others] = decided ? [decided, ...tried] : tried;
+  return others.reduce(
+    (all, each) => ({
+      ...all,
+      checks: [...all.checks, ...each.checks],
+      decisions: [...all.decisions, ...each.decisions],
+      counted: all.counted ?? each.counted,
+    }),
+    first as CallDecision,
+  );
+};
 
 const randomPart = randomIds(6);
 

@@ -129,7 +129,8 @@ const SEVERITY: readonly OnError[] = ['open', 'memory', 'closed'];
 const strictest = (subjects: readonly PolicySubject[]): OnError =>
   SEVERITY.findLast((onError) => subjects.some(({ policy }) => policy.onError === onError)) ?? 'open';
 
-const UNCOUNTED: BackendDecision = { status: 'allowed', shortCount: 0, longCount: 0, resetMs: 0 };
+/** Stands for the answer about a call that nobody has counted. */
+export const UNCOUNTED: BackendDecision = { status: 'allowed', shortCount: 0, longCount: 0, resetMs: 0 };
 
 function asked<Subject extends PolicySubject>(
   subjects: readonly Subject[],

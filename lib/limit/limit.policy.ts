@@ -37,6 +37,7 @@ export interface ResolvedPolicy extends CountedPolicy, Readonly<Required<Settled
   readonly namesAccount: boolean;
   readonly judgedBy: LimitPolicyOptions['judgedBy'];
   readonly message: LimitPolicyOptions['message'];
+  readonly shadow: boolean;
 }
 
 export type PolicySubject = Subject<ResolvedPolicy>;
@@ -71,6 +72,7 @@ const OPTIONS = [
   'code',
   'escalation',
   'message',
+  'shadow',
 ] as const;
 type Given = Partial<Record<(typeof OPTIONS)[number], unknown>>;
 
@@ -93,8 +95,10 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
   const cost = functionIn<number>(given.cost) ?? validateCost(bounds, given.cost ?? 1);
   const parts = [keyBy, cost, dynamicLimit, dynamicWindow].flat();
   const ask = resolveAsk(path, given.ask, isByUser(keyBy), count !== 'failure' && parts.some(functionIn));
+  const shadow = boolean(`${path}.shadow`, given.shadow ?? false);
   return {
-    name,
+    name: shadow ? shadowName(name) : name,
+    shadow,
     algorithm,
     rules,
     dynamicLimit,
@@ -108,7 +112,9 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     judgedBy: resolveJudgedBy(`${path}.judgedBy`, given.judgedBy, count, ask),
     isFailure: optionalFunction(`${path}.isFailure`, given.isFailure),
     resetOnSuccess: boolean(`${path}.resetOnSuccess`, given.resetOnSuccess ?? false),
-    onError: resolveOnError(`${path}.onError`, given.onError ?? defaults.onError ?? 'memory'),
+    onError: shadow
+      ? 'open'
+      : resolveOnError(`${path}.onError`, given.onError ?? defaults.onError ?? 'memory'),
     code: oneOf(`${path}.code`, given.code ?? (rules.shortBlockMs > 0 ? 'TooManyAttempts' : 'RateLimited'), [
       'TooManyAttempts',
       'RateLimited',
@@ -117,6 +123,12 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     isStatic: (defaults.isStatic ?? false) && !dynamicLimit && !dynamicWindow,
   };
 }
+
+/** The name under which a policy counts that is tried. */
+const shadowName = (name: string): string => `${name} shadow`;
+
+/** Returns the name that the user has given. */
+export const nameWithoutShadow = (name: string): string => name.replace(/ shadow$/, '');
 
 /** Returns a warning if a window is so short that its policy was probably written in seconds. */
 export function shortWindowWarning(policies: readonly ResolvedPolicy[]): string | undefined {

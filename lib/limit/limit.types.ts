@@ -92,6 +92,8 @@ export interface AllowedDecision {
   readonly resetMs: number;
   /** Present if Redis did not answer, and the policy's `onError` decided. */
   readonly degraded?: true;
+  /** Present if a policy with `shadow: true` would have denied the call: what it would have decided. */
+  readonly shadow?: DeniedDecision;
 }
 
 /** The call is denied. */

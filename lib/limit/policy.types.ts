@@ -113,6 +113,12 @@ export interface LimitPolicyOptions {
    * @example message: ({ retryAfterSecs }, context) => translate(context, 'slow-down', { retryAfterSecs })
    */
   message?: string | DenialMessage;
+  /**
+   * Tries the policy on real traffic: it counts and blocks in a bucket of its own, with the name `<name> shadow` in events, and lets
+   * every call in. What it would have denied is in `decision.shadow`, in the header `RateLimit-Shadow`, and in one log line a minute.
+   * Live it starts from zero. Default: false.
+   */
+  shadow?: boolean;
 }
 
 /** Returns what a client is told whose call was denied. */

@@ -1,6 +1,6 @@
 import type { CallDecision } from '../decisions.js';
 import type { RateLimitHeaders } from '../limit.options.js';
-import type { ResolvedPolicy } from '../limit.policy.js';
+import { nameWithoutShadow, type ResolvedPolicy } from '../limit.policy.js';
 import type { LimiterDecision } from '../limit.types.js';
 import { rawOf } from './call-end.js';
 import type { ResponseLike } from './limited-call.js';
@@ -81,9 +81,29 @@ export function setLimitHeaders(
     const decision = decisions[i];
     // A call that is allowed uncounted leaves nothing to report.
     const shows = decision && (!decision.allowed || cost > 0);
-    if (shows && !plan.watching.has(policy)) items.set(policy.name, { policy, decision });
+    if (shows && !policy.shadow && !plan.watching.has(policy)) items.set(policy.name, { policy, decision });
   });
   for (const [name, value] of rateLimitHeaders(styles, [...items.values()])) setHeader(response, name, value);
+}
+
+/** A property of a response: what each policy that is tried would have said. */
+const SHADOWS = Symbol.for('syncguard:shadows');
+
+/** Sets `RateLimit-Shadow`: `"login";r=3;t=60`, and `"login";r=0;t=60;denied` of a policy that would have denied the call. */
+export function setShadowHeader(
+  { call: { response }, plan }: CallVisit,
+  { checks, decisions }: CallDecision,
+): void {
+  if (!response) return;
+  const shadows = ((response as { [SHADOWS]?: Map<string, string> })[SHADOWS] ??= new Map<string, string>());
+  checks.forEach(({ policy }, i) => {
+    const decision = decisions[i];
+    if (!policy.shadow || !decision?.allowed || plan.watching.has(policy)) return;
+    const { name } = policy;
+    const item = `${quoted(nameWithoutShadow(name))};r=${decision.remaining};t=${Math.ceil(decision.resetMs / 1000)}`;
+    shadows.set(name, decision.shadow ? `${item};denied` : item);
+  });
+  if (shadows.size > 0) setHeader(response, 'RateLimit-Shadow', [...shadows.values()].join(', '));
 }
 
 /** The responses of Express and Fastify have `header`. A GraphQL context may hold a response of Node.js, or a sent one. */

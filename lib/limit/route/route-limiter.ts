@@ -21,7 +21,7 @@ import { CallChecks } from './call-checks.js';
 import { routeName } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
 import { globalRouting } from '../../transport/global-settings.js';
-import { setHeader, setLimitHeaders } from './rate-limit.headers.js';
+import { setHeader, setLimitHeaders, setShadowHeader } from './rate-limit.headers.js';
 import { PlanChecks } from './plan-checks.js';
 import { type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
@@ -110,6 +110,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     (visit.decided ??= []).push(decided);
     const { headers } = this.options.limit;
     if (headers.length > 0) setLimitHeaders(visit, decided, headers);
+    if (decided.checks.some(({ policy }) => policy.shadow)) setShadowHeader(visit, decided);
   }
 
   hasNoVerdict({ call }: CallVisit, { name }: ResolvedPolicy, status: number): void {
@@ -155,7 +156,9 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
       : this.#decideByStandIn(checks));
     this.counted(visit, decided);
     if (!decided.decision.allowed) throw visit.denied(decided.by.policy, decided.decision);
-    if (decided.counted && pending.length > 0) visit.entered(pending, decided.counted);
+    // A policy that is tried has not counted a call that it would have denied.
+    const entered = pending.filter((check) => !isTurnedAway(check, decided));
+    if (decided.counted && entered.length > 0) visit.entered(entered, decided.counted);
   }
 
   /** A test of the app has put an object in the place of the service. It may have nothing but `check`. */
@@ -236,6 +239,12 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
       return undefined;
     }
   }
+}
+
+function isTurnedAway(check: PolicyCheck, { checks, decisions }: CallDecision): boolean {
+  if (!check.policy.shadow) return false;
+  const decision = decisions[checks.indexOf(check)];
+  return decision?.allowed === true && decision.shadow !== undefined;
 }
 
 const STATUS: Readonly<Record<string, number>> = {

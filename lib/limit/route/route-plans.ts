@@ -4,7 +4,7 @@ import { SyncGuardConfigError } from '../../core/errors.js';
 import type { Method } from './decorated-methods.js';
 import { MAX_CHECKS } from '../limit.backend.js';
 import type { ResolvedLimitOptions } from '../limit.options.js';
-import { type ResolvedPolicy, resolvePolicy } from '../limit.policy.js';
+import { nameWithoutShadow, type ResolvedPolicy, resolvePolicy } from '../limit.policy.js';
 import type { LimitPolicy } from '../policy.types.js';
 import { hasLastGuard } from './last-guard.js';
 import { routeName } from './limited-call.js';
@@ -159,7 +159,8 @@ export function skippedOn(places: readonly object[]): true | ReadonlySet<string>
 const keptBy =
   (skipped: true | ReadonlySet<string>, key?: string) =>
   ({ name }: ResolvedPolicy): boolean =>
-    skipped !== true && ![key ?? name, name, listName(name)].some((each) => skipped.has(each));
+    skipped !== true &&
+    ![key ?? name, name, nameWithoutShadow(name), listName(name)].some((each) => skipped.has(each));
 
 /** Returns the name of the list that a policy belongs to: `login` for `login#2`. A list is skipped by that name. */
-export const listName = (name: string): string => name.replace(/#\d+$/, '');
+export const listName = (name: string): string => nameWithoutShadow(name).replace(/#\d+$/, '');
