@@ -1,29 +1,8 @@
-import type {
-  AbortResult,
-  Amount,
-  Balance,
-  BudgetListResult,
-  BudgetRecord,
-  BudgetRefusal,
-  ChargeResult,
-  CreditResult,
-  Crossed,
-  ExtendHoldResult,
-  FinalizeResult,
-  LatePolicy,
-  OveragePolicy,
-  Period,
-  Quarantined,
-  ReapResult,
-  RefundResult,
-  ReserveResult,
-  SetLimitResult,
-  VerifyResult,
-} from './budget.types.js';
+import type * as budget from './budget.types.js';
 
 export interface ConfiguredLimit {
-  readonly period: Period;
-  readonly limit: Amount | 'unlimited';
+  readonly period: budget.Period;
+  readonly limit: budget.Amount | 'unlimited';
   readonly thresholds: readonly number[];
   /** True if the limit is set for the type of the scope (`user`) and not for the scope itself (`user:42`). */
   readonly inherited: boolean;
@@ -73,7 +52,7 @@ export interface HoldRequest extends OperationRequest {
 export type ReserveMode = 'reserve' | 'renew' | 'run';
 
 /** An operation after a step that was done, or that was done before (`replayed`). */
-export interface Answer extends Omit<BudgetRecord, 'scopes' | 'meta'> {
+export interface Answer extends Omit<budget.BudgetRecord, 'scopes' | 'meta'> {
   readonly ok: true;
   /**
    * The nonce of the call that created the hold. Once an operation was purged, its id can be used again, and generations
@@ -82,9 +61,9 @@ export interface Answer extends Omit<BudgetRecord, 'scopes' | 'meta'> {
   readonly nonce: string;
   readonly replayed: boolean;
   /** The sums in which it counts, after the step. */
-  readonly balances: readonly Balance[];
+  readonly balances: readonly budget.Balance[];
   /** The thresholds that the operation has crossed. */
-  readonly crossed: readonly Crossed[];
+  readonly crossed: readonly budget.Crossed[];
   /** True where a sum has stopped at the largest amount, because what is spent is never refused. */
   readonly isAtMax: boolean;
 }
@@ -94,17 +73,17 @@ export type Outcome<Result extends { readonly ok: boolean }> =
   Answer | Exclude<Result, { readonly ok: true }>;
 
 /** Only with mode `run`: another call has a pending hold under the id. */
-export interface AlreadyRunning extends BudgetRefusal<'pending'> {
+export interface AlreadyRunning extends budget.BudgetRefusal<'pending'> {
   /** How long that hold lasts unless it is extended, by the clock of the backend. */
   readonly endsInMs: number;
 }
 
 /** What becomes of a reservation. */
-export type ReserveOutcome = ReserveResult | AlreadyRunning;
+export type ReserveOutcome = budget.ReserveResult | AlreadyRunning;
 
 export interface ReserveRequest extends OperationRequest, CrossingRequest {
   readonly scopes: readonly LimitedScope[];
-  readonly amount: Amount;
+  readonly amount: budget.Amount;
   readonly ttlMs: number;
   /** JSON, or '' if there is none. */
   readonly meta: string;
@@ -118,16 +97,16 @@ export interface ReserveRequest extends OperationRequest, CrossingRequest {
 
 export interface ChargeRequest extends OperationRequest, CrossingRequest {
   readonly scopes: readonly LimitedScope[];
-  readonly amount: Amount;
+  readonly amount: budget.Amount;
   readonly mode: 'enforce' | 'record';
   /** How long the id is kept at most. It is kept to the end of the last window, but always for `retentionMs`. */
   readonly idTtlMs: number;
 }
 
 export interface FinalizeRequest extends HoldRequest, CrossingRequest {
-  readonly actual: Amount;
-  readonly overage: OveragePolicy;
-  readonly late: LatePolicy;
+  readonly actual: budget.Amount;
+  readonly overage: budget.OveragePolicy;
+  readonly late: budget.LatePolicy;
   /** As of a charge. */
   readonly idTtlMs: number;
 }
@@ -137,21 +116,21 @@ export interface ExtendRequest extends HoldRequest {
 }
 
 export interface RefundRequest extends HoldRequest {
-  readonly amount: Amount;
+  readonly amount: budget.Amount;
   readonly refundId: string;
 }
 
 export interface CreditRequest extends OperationRequest {
   /** With the one limit that the credit is added to. */
   readonly scope: LimitedScope;
-  readonly amount: Amount;
+  readonly amount: budget.Amount;
 }
 
 export interface SetLimitRequest extends Request {
   /** With the one limit that is replaced. */
   readonly scope: LimitedScope;
   /** Null restores the configured limit. */
-  readonly limit: Amount | 'unlimited' | null;
+  readonly limit: budget.Amount | 'unlimited' | null;
 }
 
 export interface BalanceRequest extends Request {
@@ -173,9 +152,9 @@ export interface VerifyRequest extends Request {
   readonly repair?: boolean | undefined;
 }
 
-export interface ReapStep extends ReapResult {
+export interface ReapStep extends budget.ReapResult {
   /** Records that could not be read and were set aside. Each is reported once. */
-  readonly quarantined: readonly Quarantined[];
+  readonly quarantined: readonly budget.Quarantined[];
   /** In how many ms the next `reap` is needed. 0: at once. Null: not before the next operation. */
   readonly nextInMs: number | null;
 }
@@ -187,18 +166,18 @@ export interface ReapStep extends ReapResult {
  */
 export interface BudgetBackend {
   reserve(request: ReserveRequest): Promise<Outcome<ReserveOutcome>>;
-  charge(request: ChargeRequest): Promise<Outcome<ChargeResult>>;
-  finalize(request: FinalizeRequest): Promise<Outcome<FinalizeResult>>;
-  abort(request: HoldRequest): Promise<Outcome<AbortResult>>;
-  extend(request: ExtendRequest): Promise<Outcome<ExtendHoldResult>>;
-  refund(request: RefundRequest): Promise<Outcome<RefundResult>>;
-  credit(request: CreditRequest): Promise<CreditResult>;
-  setLimit(request: SetLimitRequest): Promise<SetLimitResult>;
-  balance(request: BalanceRequest): Promise<Balance[]>;
-  get(request: HoldRequest): Promise<BudgetRecord | null>;
-  list(request: ListRequest): Promise<BudgetListResult>;
+  charge(request: ChargeRequest): Promise<Outcome<budget.ChargeResult>>;
+  finalize(request: FinalizeRequest): Promise<Outcome<budget.FinalizeResult>>;
+  abort(request: HoldRequest): Promise<Outcome<budget.AbortResult>>;
+  extend(request: ExtendRequest): Promise<Outcome<budget.ExtendHoldResult>>;
+  refund(request: RefundRequest): Promise<Outcome<budget.RefundResult>>;
+  credit(request: CreditRequest): Promise<budget.CreditResult>;
+  setLimit(request: SetLimitRequest): Promise<budget.SetLimitResult>;
+  balance(request: BalanceRequest): Promise<budget.Balance[]>;
+  get(request: HoldRequest): Promise<budget.BudgetRecord | null>;
+  list(request: ListRequest): Promise<budget.BudgetListResult>;
   reap(request: ReapRequest): Promise<ReapStep>;
-  verify(request: VerifyRequest): Promise<VerifyResult>;
+  verify(request: VerifyRequest): Promise<budget.VerifyResult>;
   /** Takes roots that are due to be reaped, for one process of all. They are due again at `untilMs`. */
   roots(request: RootsRequest): Promise<{ readonly untilMs: number; readonly roots: readonly string[] }>;
 }

@@ -88,43 +88,31 @@ export class BudgetReaper {
    */
   async #reap(root: string): Promise<number | null> {
     const endMs = performance.now() + this.everyMs;
-    for (;;) {
-      const { nextInMs } = await reapBatch(this.backend, { root, max: REAP_BATCH }, this.onFound);
-      if (nextInMs !== 0 || this.#stopped || performance.now() > endMs) return nextInMs;
-    }
+    const mayGoOn = (): boolean => !this.#stopped && performance.now() <= endMs;
+    return (await reapUpTo({ root, max: Infinity }, this.backend, this.onFound, mayGoOn)).nextInMs;
   }
-}
-
-/** Reaps a root until at most `max` holds and records are processed. */
-export async function reapUpTo(
-  request: ReapRequest,
-  backend: BudgetBackend,
-  onFound: OnFound,
-): Promise<ReapResult> {
-  const expired: string[] = [];
-  let purged = 0;
-  for (let left = request.max; left > 0; left -= REAP_BATCH) {
-    const step = await reapBatch(backend, { ...request, max: Math.min(left, REAP_BATCH) }, onFound);
-    expired.push(...step.expired);
-    purged += step.purged;
-    if (step.nextInMs !== 0) break;
-  }
-  return { expired, purged };
 }
 
 /**
- * Reaps one batch of a root, and reports what it has found at once: no other call would report it again. An answer that
- * comes too late for the call is reported too.
+ * Reaps a root in steps, until at most `max` holds and records are processed. It reports at once what a step has found: no
+ * other call would report it again. An answer that comes too late for the call is reported too.
  */
-async function reapBatch(
+export async function reapUpTo(
+  { max, ...request }: Omit<ReapRequest, 'onLate'>,
   backend: Pick<BudgetBackend, 'reap'>,
-  request: Omit<ReapRequest, 'onLate'>,
   onFound: OnFound,
-): Promise<ReapStep> {
-  const report = (step: ReapStep): void => {
+  mayGoOn = (): boolean => true,
+): Promise<ReapResult & Pick<ReapStep, 'nextInMs'>> {
+  const onLate = (step: ReapStep): void => {
     if (step.expired.length + step.quarantined.length > 0) onFound(request.root, step);
   };
-  const step = await backend.reap({ ...request, onLate: report });
-  report(step);
-  return step;
+  const expired: string[] = [];
+  for (let purged = 0, left = max; ; left -= REAP_BATCH) {
+    const step = await backend.reap({ ...request, max: Math.min(left, REAP_BATCH), onLate });
+    onLate(step);
+    expired.push(...step.expired);
+    purged += step.purged;
+    const { nextInMs } = step;
+    if (nextInMs !== 0 || left <= REAP_BATCH || !mayGoOn()) return { expired, purged, nextInMs };
+  }
 }

@@ -170,7 +170,8 @@ export class BudgetService implements OnModuleDestroy {
 
   /** Deletes old records and returns the holds that expired. Needed only with `reaper: false`. */
   async reap(options: budget.ReapOptions = {}): Promise<budget.ReapResult> {
-    return reapUpTo(check.validateReap(options), this.#backend, this.#onFound);
+    const { expired, purged } = await reapUpTo(check.validateReap(options), this.#backend, this.#onFound);
+    return { expired, purged };
   }
 
   /**

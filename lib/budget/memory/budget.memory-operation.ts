@@ -1,12 +1,4 @@
-import type {
-  Answer,
-  ChargeRequest,
-  HoldRequest,
-  LimitedScope,
-  Outcome,
-  ReserveOutcome,
-  ReserveRequest,
-} from '../budget.backend.js';
+import type * as port from '../budget.backend.js';
 import type { Entry, Operation, Tree } from './budget.memory-tree.js';
 import type { Amount, BudgetRecord, BudgetRefusal } from '../budget.types.js';
 import { ANY_NONCE } from '../budget.validate.js';
@@ -14,7 +6,7 @@ import { ANY_NONCE } from '../budget.validate.js';
 /** Returns an operation that begins now. `facts` are what its record has beside the request. */
 export function newOperation(
   { nowMs }: Tree,
-  request: { root: string; id: string; amount: Amount; scopes: readonly LimitedScope[]; nonce?: string },
+  request: { root: string; id: string; amount: Amount; scopes: readonly port.LimitedScope[]; nonce?: string },
   entries: readonly Entry[],
   facts: Partial<BudgetRecord>,
 ): Operation {
@@ -33,7 +25,7 @@ export const newestOf = (tree: Tree, id: string): Operation | undefined =>
   tree.operations.get(`o|${id}`) ?? (tree.kept.get(`o|${id}`) as Operation | undefined);
 
 /** Returns the operation that a call refers to. */
-export function find(tree: Tree, { id, generation, nonce }: HoldRequest): Operation | undefined {
+export function find(tree: Tree, { id, generation, nonce }: port.HoldRequest): Operation | undefined {
   const newest = newestOf(tree, id);
   if (!newest) return undefined;
   const isNewest = generation === 0 || generation === newest.record.generation;
@@ -49,7 +41,7 @@ export const copyRecord = ({ record }: Operation): BudgetRecord => ({
 });
 
 /** Answers with an operation and its balances, as they are now. */
-export function answer(tree: Tree, operation: Operation, replayed: boolean, isAtMax = false): Answer {
+export function answer(tree: Tree, operation: Operation, replayed: boolean, isAtMax = false): port.Answer {
   const { record, nonce, crossed, entries } = operation;
   const balances = entries.map((entry) => tree.balanceOf(entry));
   return { ok: true, ...record, nonce, replayed, balances, crossed, isAtMax };
@@ -67,8 +59,8 @@ export const refused = <const Reason extends string>(
 export function replayReserve(
   tree: Tree,
   earlier: Operation,
-  request: ReserveRequest,
-): Outcome<ReserveOutcome> | undefined {
+  request: port.ReserveRequest,
+): port.Outcome<port.ReserveOutcome> | undefined {
   const { state, expiresAtMs } = earlier.record;
   const isOurs = request.nonce !== ANY_NONCE && request.nonce === earlier.nonce;
   if (state === 'pending') {
@@ -84,7 +76,7 @@ export function replayReserve(
 export function sameContent(
   { record }: Operation,
   kind: 'hold' | 'charge',
-  { amount, scopes }: ReserveRequest | ChargeRequest,
+  { amount, scopes }: port.ReserveRequest | port.ChargeRequest,
 ): boolean {
   const asked = scopes.map(({ scope }) => scope).sort();
   const done = [...record.scopes].sort();
