@@ -27,7 +27,7 @@ const mutant = (
 
 /** A budget whose holds are removed from their queue before they are settled. */
 function hastyBudget(): ScriptExample {
-  const [first, last] = ["redis.call('ZREM', garbage, '-')", "redis.call('ZREM', pending, unpack(due))"];
+  const [first, last] = ["call('ZREM', garbage, '-')", "call('ZREM', pending, unpack(due))"];
   const example = budgetExamples.find(({ script }) => script === balanceScript) as ScriptExample;
   return { ...example, script: { ...example.script, lua: example.script.lua.replace(first, last) } };
 }

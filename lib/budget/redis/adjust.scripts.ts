@@ -41,18 +41,18 @@ for i = 1, #limitOf do
   isAtMax = isAtMax or (committed ~= '0' and committed - amount < 0)
   -- An operation whose record is purged counts in the sum of those.
   if kept then archived = math.max(archived - amount, 0) end
-  packed[i] = format('1 %.0f %s %.0f %s', math.max(committed - amount, 0), middle, archived, rest)
+  packed[i] = format('1 %d %s %d %s', math.max(committed - amount, 0), middle, archived, rest)
 end
-local head = ${joined('kind', 'generationOf', 'amountOf', 'actualOf', 'committedOf', "format('%.0f', refundedOf + amount)", 'uncoveredOf', 'lateOf')}
+local head = ${joined('kind', 'generationOf', 'amountOf', 'actualOf', 'committedOf', "format('%d', refundedOf + amount)", 'uncoveredOf', 'lateOf')}
 record = ${joined("'1 f'", 'head', 'createdAtMs', 'expiresAtMs', 'endedAtMs', 'crossed', 'fixed')}
 local untilMs = nowMs + 2 * retentionMs
 ${lua.tryKeep('refundKey')}
 ${lua.writeCounters('')}
 ${lua.KEEP_MS}
-if not kept then redis.call('HSET', records, slot, record) end
+if not kept then call('HSET', records, slot, record) end
 -- The operation is known for as long as its refund, so that a repeated call finds both.
 if slot == 'o|' .. id then ${lua.KEEP} end
-redis.call('SET', refundKey, content, 'PX', format('%d', keepMs))
+call('SET', refundKey, content, 'PX', format('%d', keepMs))
 return { 'refunded', record, ${lua.SUMS}, isAtMax and 'max' or nil }`,
 });
 
@@ -78,13 +78,13 @@ local sums, credited, rest = match(packed[1], '^(1 %d+ %d+) (%d+) (%d+ %S+)$')
 if not sums then ${unreadable('packed[1]')} end
 local base = limitOf[1] ~= 'u' and limitOf[1] or 0
 if tonumber(amount) > ${MAX_AMOUNT} - base - credited then return { 'too_large' } end
-packed[1] = sums .. format(' %.0f ', credited + amount) .. rest
+packed[1] = sums .. format(' %d ', credited + amount) .. rest
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
-redis.call('HLEN', records)
+call('HLEN', records)
 ${lua.tryKeep('idKey')}
 ${lua.writeCounters('')}
 ${lua.KEEP_MS}
-redis.call('SET', idKey, content, 'PX', format('%d', keepMs))
+call('SET', idKey, content, 'PX', format('%d', keepMs))
 return { 'credited', ${lua.ENTRY_LISTS} }`,
 });
 

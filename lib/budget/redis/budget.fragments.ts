@@ -29,9 +29,11 @@ import { readRecord, type RecordPart } from './budget.record.js';
 
 /**
  * Defines the server's time, and lists. Amounts are stored as decimal text. Numbers of Lua are exact up to MAX_AMOUNT, and
- * they are written by `%.0f`, because `..` rounds them to 14 digits.
+ * they are written by `%d`, because `..` rounds them to 14 digits.
  */
-const BASICS = /* lua */ `${NOW_MS}
+const BASICS = /* lua */ `
+local call = redis.call
+${NOW_MS}
 local format, match, gmatch = string.format, string.match, string.gmatch
 local find, sub = string.find, string.sub
 local now = format('%d', nowMs)
@@ -69,18 +71,18 @@ if not ${parts[0]} then ${unreadable('record')} end`;
  * somebody repairs the root, because nobody knows how much that is.
  */
 export const SET_ASIDE = /* lua */ `
--- Reads: aside, records, garbage.
+-- Reads: call, aside, records, garbage.
   for field, record in pairs(aside) do
-    redis.call('HSET', records, 'q|' .. field, record)
-    redis.call('ZADD', garbage, 0, 'q|' .. field)
-    redis.call('HDEL', records, field)
+    call('HSET', records, 'q|' .. field, record)
+    call('ZADD', garbage, 0, 'q|' .. field)
+    call('HDEL', records, field)
   end`;
 
 /**
  * A ZREM that removes nothing. An ACL that forbids ZREM refuses the script here, and not after half of its writes. A full
  * server allows it, and then every write after it.
  */
-export const TRY_ZREM = "redis.call('ZREM', garbage, '-')";
+export const TRY_ZREM = "call('ZREM', garbage, '-')";
 
 /** How many expired holds a call settles at most. */
 const BATCH = 100;
@@ -97,14 +99,14 @@ const BATCH = 100;
  */
 const start = (first: string): string => /* lua */ `
 -- Reads: pending, garbage, records, counters, retentionMs.
--- Sets: time, nowMs, format, match, gmatch, find, sub, now, EMPTY, split, isNewer, LATER_MS, due.${BASICS}
+-- Sets: call, time, nowMs, format, match, gmatch, find, sub, now, EMPTY, split, isNewer, LATER_MS, due.${BASICS}
 local LATER_MS = 60000
-local due = redis.call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', '0', '${BATCH}')
+local due = call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', '0', '${BATCH}')
 if #due > 0 then
-  redis.call('ZCARD', garbage)
+  call('ZCARD', garbage)
   local dueFields = {}
   for i, dueId in ipairs(due) do dueFields[i] = 'o|' .. dueId end
-  local dueRecords = redis.call('HMGET', records, unpack(dueFields))
+  local dueRecords = call('HMGET', records, unpack(dueFields))
   local touched, expired, last, later, aside, gone = {}, {}, {}, {}, {}, {}
   for i, dueId in ipairs(due) do
     local record = dueRecords[i]
@@ -112,7 +114,7 @@ if #due > 0 then
     local isHold, isLater = state == 'p', isNewer(record)
     for field in gmatch(isHold and fieldsOf or '', '[^;]+') do
       if not touched[field] then
-        local packed = redis.call('HGET', counters, field) or EMPTY
+        local packed = call('HGET', counters, field) or EMPTY
         local counter = { match(packed, ${COUNTER}) }
         if counter[1] then touched[field] = counter end
         isLater = isLater or isNewer(packed)
@@ -140,16 +142,16 @@ if #due > 0 then
     end
   end
   ${first}
-  for _, dueId in ipairs(later) do redis.call('ZADD', pending, nowMs + LATER_MS, dueId) end
-  for field, ms in pairs(last) do redis.call('ZADD', garbage, 'GT', ms, field) end
-  for field in pairs(expired) do redis.call('ZADD', garbage, 0, 'n' .. sub(field, 2)) end
+  for _, dueId in ipairs(later) do call('ZADD', pending, nowMs + LATER_MS, dueId) end
+  for field, ms in pairs(last) do call('ZADD', garbage, 'GT', ms, field) end
+  for field in pairs(expired) do call('ZADD', garbage, 0, 'n' .. sub(field, 2)) end
   ${TRY_ZREM}
   ${SET_ASIDE}
   for field, counter in pairs(touched) do
-    redis.call('HSET', counters, field, format('1 %s %.0f %s %s %s', unpack(counter)))
+    call('HSET', counters, field, format('1 %s %d %s %s %s', unpack(counter)))
   end
-  for field, record in pairs(expired) do redis.call('HSET', records, field, record) end
-  if #gone > 0 then redis.call('ZREM', pending, unpack(gone)) end
+  for field, record in pairs(expired) do call('HSET', records, field, record) end
+  if #gone > 0 then call('ZREM', pending, unpack(gone)) end
 end
 if #due == ${BATCH} then return { 'more' } end`;
 
@@ -172,10 +174,10 @@ end`;
  * no limit is configured for the scope itself.
  */
 export const READ_COUNTERS = /* lua */ `
--- Reads: split, fields, counters, limits, EMPTY, gmatch, match, inherited.
+-- Reads: call, split, fields, counters, limits, EMPTY, gmatch, match, inherited.
 -- Sets: names, found, packed, ending, limitOf.
 local names = split(fields)
-local found, packed, limitOf = redis.call('HMGET', counters, '~', unpack(names)), {}, split(limits)
+local found, packed, limitOf = call('HMGET', counters, '~', unpack(names)), {}, split(limits)
 local ending = found[1]
 for i = 1, #names do packed[i] = found[i + 1] or EMPTY end
 if ending == 'never l' then
@@ -183,7 +185,7 @@ if ending == 'never l' then
   local function stored(name, period)
     if not lists[name] then
       lists[name] = {}
-      local text = redis.call('HGET', counters, 'l|' .. name) or ''
+      local text = call('HGET', counters, 'l|' .. name) or ''
       for each, limit in gmatch(text, '([^ =]+)=([^ =]+)') do lists[name][each] = limit end
     end
     return lists[name][period]

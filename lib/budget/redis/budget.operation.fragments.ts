@@ -16,24 +16,24 @@ import { defineScript, type Script, type ScriptDefinition } from '../../script/d
  * an end for a key that is there anyway, the end that is noted already.
  */
 export const KEEP_KEYS = /* lua */ `
--- Reads: ending, untilMs, garbage, counters, records, pending.
+-- Reads: call, ending, untilMs, garbage, counters, records, pending.
 if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or untilMs > tonumber(ending)) then
   local SLACK_MS = 3600000
   local keys = { garbage, counters, records, pending }
   if untilMs then
     local endMs = untilMs + SLACK_MS
-    redis.call('ZADD', garbage, 'XX', '+inf', '')
-    redis.call('PEXPIREAT', garbage, endMs)
-    redis.call('HSET', counters, '~', endMs)
-    redis.call('HSET', records, '~', '')
-    redis.call('ZADD', garbage, '+inf', '')
-    redis.call('ZADD', pending, '+inf', '')
-    for _, key in ipairs(keys) do redis.call('PEXPIREAT', key, endMs) end
+    call('ZADD', garbage, 'XX', '+inf', '')
+    call('PEXPIREAT', garbage, endMs)
+    call('HSET', counters, '~', endMs)
+    call('HSET', records, '~', '')
+    call('ZADD', garbage, '+inf', '')
+    call('ZADD', pending, '+inf', '')
+    for _, key in ipairs(keys) do call('PEXPIREAT', key, endMs) end
   else
-    redis.call('HSET', counters, '~', ending or 'never')
+    call('HSET', counters, '~', ending or 'never')
     if ending then
-      for _, key in ipairs(keys) do redis.call('PERSIST', key) end
-      redis.call('HSET', counters, '~', 'never')
+      for _, key in ipairs(keys) do call('PERSIST', key) end
+      call('HSET', counters, '~', 'never')
     end
   end
 end`;
@@ -44,7 +44,7 @@ end`;
  * schedule they do no harm alone. The counters and the records follow, all by HSET: an ACL refuses both or none.
  */
 export const writeCounters = (ends: string): string => /* lua */ `
--- Reads: ending, untilMs, records, pending, openUntilMs, nowMs, split, ends, garbage, retentionMs, names, found,
+-- Reads: call, ending, untilMs, records, pending, openUntilMs, nowMs, split, ends, garbage, retentionMs, names, found,
 --   packed, counters.
 -- Sets: writes, mayEnd.
 ${KEEP_KEYS}
@@ -57,12 +57,12 @@ end
 if mayEnd then
   for i, stop in ipairs(split(ends)) do
     if stop ~= '0' then
-      redis.call('ZADD', garbage, 'GT', math.max(stop, nowMs) + retentionMs + 1, names[i])
+      call('ZADD', garbage, 'GT', math.max(stop, nowMs) + retentionMs + 1, names[i])
     end
   end
 end
 ${ends}
-redis.call('HSET', counters, unpack(writes))`;
+call('HSET', counters, unpack(writes))`;
 
 /** The keys of a root, which every script declares, and the key of an id, for the scripts that have one. */
 const KEYS = ['counters', 'records', 'pending', 'garbage'] as const;
@@ -124,29 +124,35 @@ local keepMs = retentionMs + 0
 ${WINDOWS_END}`;
 
 /**
- * A SET that sets nothing, as nothing is kept yet. An ACL that forbids SET refuses a charge, credit or refund here, and not
- * after it was counted.
+ * A SET that sets nothing, as nothing is kept yet. An ACL that forbids SET refuses a credit or refund here, and not after it
+ * was counted.
  */
-export const tryKeep = (key: 'idKey' | 'refundKey'): string => `redis.call('SET', ${key}, '', 'XX')`;
+export const tryKeep = (key: 'idKey' | 'refundKey'): string => `call('SET', ${key}, '', 'XX')`;
+
+/** The arguments that keep a finalized operation for `keepMs`. */
+const KEPT_FOR = /* lua */ `'SET', idKey,
+  ${joined("'1'", 'head', 'endedAtMs', 'fields', 'limits', 'ends', 'inherited')}, 'PX', format('%d', keepMs)`;
 
 /** Keeps a finalized operation for `keepMs`. */
-export const KEEP = /* lua */ `redis.call('SET', idKey,
-  ${joined("'1'", 'head', 'endedAtMs', 'fields', 'limits', 'ends', 'inherited')}, 'PX', format('%d', keepMs))`;
+export const KEEP = `call(${KEPT_FOR})`;
 
-/** Keeps an operation that is finalized now for `idTtlMs`, but not beyond its last window. */
+/**
+ * Keeps an operation that is finalized now for `idTtlMs`, but not beyond its last window. `keeping` has an error where an ACL
+ * forbids SET.
+ */
 export const KEEP_NEW = /* lua */ `
--- Reads: idTtlMs, now, find, ends, nowMs, openUntilMs, gmatch, retentionMs, idKey, head, fields, limits, inherited,
+-- Reads: idTtlMs, now, openUntilMs, nowMs, find, ends, gmatch, retentionMs, idKey, head, fields, limits, inherited,
 --   format.
--- Sets: keepMs, endedAtMs, hasLifetime.
+-- Sets: keepMs, endedAtMs, isLonger, keeping.
 local keepMs, endedAtMs = tonumber(idTtlMs), now
-local hasLifetime = find(';' .. ends, ';0', 1, true)
-if not hasLifetime and nowMs + keepMs > tonumber(openUntilMs) then
+local isLonger = openUntilMs ~= '0' and nowMs + keepMs > tonumber(openUntilMs)
+if isLonger and not find(';' .. ends, ';0', 1, true) then
   keepMs = 0
   ${WINDOWS_END}
   keepMs = math.min(keepMs, idTtlMs)
 end
 keepMs = math.max(keepMs, retentionMs)
-${KEEP}`;
+local keeping = redis.pcall(${KEPT_FOR})`;
 
 /** Makes a record of what was kept. What cannot be read fails where the record is opened. */
 const OPEN_KEPT = /* lua */ `
@@ -160,9 +166,9 @@ const OPEN_KEPT = /* lua */ `
  * another type.
  */
 export const READ_NEWEST = /* lua */ `
--- Reads: records, id, kept.
+-- Reads: call, records, id, kept.
 -- Sets: record.
-local record = redis.call('HGET', records, 'o|' .. id)
+local record = call('HGET', records, 'o|' .. id)
 if not record and kept then${OPEN_KEPT}
 end`;
 
@@ -171,16 +177,16 @@ export const REF = ['id', 'generation', 'nonce'] as const;
 
 /** Finds the hold of a generation (0: the newest). */
 export const FIND_OPERATION = /* lua */ `
--- Reads: id, records, idKey, generation.
+-- Reads: call, id, records, idKey, generation.
 -- Sets: slot, record, kept.
 local slot = 'o|' .. id
-local record = redis.call('HGET', records, slot)
-local kept = not record and redis.call('GET', idKey)
+local record = call('HGET', records, slot)
+local kept = not record and call('GET', idKey)
 if kept then${OPEN_KEPT}
 end
 if record and generation ~= '0' and generation ~= (string.match(record, '^1 %a %a (%d+)') or generation) then
   slot, kept = 'O|' .. generation .. '|' .. id, nil
-  record = redis.call('HGET', records, slot)
+  record = call('HGET', records, slot)
 end
 if not record then return { 'not_found' } end`;
 
@@ -201,13 +207,14 @@ export const ENTRY_PARTS = ['openUntilOf', 'fieldsOf', 'limitsOf', 'endsOf', 'in
 
 /** Reads the counters in which an operation has counted. */
 export const OPEN_ENTRIES = /* lua */ `
--- Reads: openUntilOf, fieldsOf, limitsOf, endsOf, inheritedOf, split, counters, EMPTY, gmatch, match.
+-- Reads: call, openUntilOf, fieldsOf, limitsOf, endsOf, inheritedOf, split, counters, EMPTY, gmatch, match.
 -- Sets: openUntilMs, fields, limits, ends, inherited, names, found, packed, ending, limitOf.
 local openUntilMs, fields, limits, ends, inherited = openUntilOf, fieldsOf, limitsOf, endsOf, inheritedOf
 ${READ_COUNTERS}`;
 
 /** What a reply says of the counters of a record. */
-export const SUMS = "table.concat(limitOf, ';'), table.concat(packed, ';')";
+export const SUMS = /* lua */ `packed[2] and table.concat(limitOf, ';') or limitOf[1],
+  packed[2] and table.concat(packed, ';') or packed[1]`;
 
 /** What a reply without a record says of its entries. */
 export const ENTRY_LISTS = `fields, ends, ${SUMS}`;
@@ -243,23 +250,23 @@ export const REPLAY = /* lua */ `
 export const addAmount = (part: 'committed' | 'reserved'): string => /* lua */ `
 -- Reads: thresholds, format, gmatch, limits, limitOf, match, isNewer, amount, split, ends, names, now.
 -- Changes: packed.
--- Sets: crossed${part === 'committed' ? ', isAtMax' : ''}.
-local after, isFull${part === 'committed' ? ', isAtMax' : ''} = {}, false
+-- Sets: wanted, isEnforced, crossed${part === 'committed' ? ', isAtMax' : ''}.
+local after, wanted, isEnforced = {}, tonumber(amount), mode ~= 'record'
+local isFull${part === 'committed' ? ', isAtMax' : ''}
 for i, limit in ipairs(limitOf) do
   local committed, reserved, credits, rest = match(packed[i], '^1 (%d+) (%d+) (%d+)( %d+ %S+)$')
   if not committed then ${unreadable('packed[i]')} end
-  if mode ~= 'record' then
+  if isEnforced then
     -- By subtraction, which is exact where it decides: a sum of three may be rounded.
-    local wanted = tonumber(amount)
     if limit ~= 'u' and wanted > 0 and wanted > ${effective('limit', 'credits')} - committed - reserved then
       isFull = true
     elseif wanted > ${MAX_AMOUNT} - committed - reserved then
       return { 'too_large' }
     end
   end
-  ${part} = ${part} + amount
+  ${part} = ${part} + wanted
   ${part === 'committed' ? `if committed > ${MAX_AMOUNT} then committed, isAtMax = ${MAX_AMOUNT}, true end` : ''}
-  ${part} = format('%.0f', ${part})
+  ${part} = format('%d', ${part})
   after[i] = '1 ' .. committed .. ' ' .. reserved .. ' ' .. credits .. rest
 end
 if isFull then
@@ -274,12 +281,12 @@ ${findCrossed('amount')}`;
  * before the counters: as long as they are refused, the record of a pending hold counts and not what is kept.
  */
 export const endOperation = (keep = ''): string => /* lua */ `
--- Reads: nowMs, retentionMs, garbage, slot, ending, counters, records, pending, found, openUntilMs, split,
+-- Reads: call, nowMs, retentionMs, garbage, slot, ending, counters, records, pending, found, openUntilMs, split,
 --   ends, names, packed, record, id.
 -- Sets: untilMs, writes, mayEnd.
 local untilMs = nowMs + 2 * retentionMs
 ${TRY_ZREM}
 ${keep}
-${writeCounters("redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), slot)")}
-redis.call('HSET', records, slot, record)
-if slot == 'o|' .. id then redis.call('ZREM', pending, id) end`;
+${writeCounters("call('ZADD', garbage, format('%d', nowMs + retentionMs), slot)")}
+call('HSET', records, slot, record)
+if slot == 'o|' .. id then call('ZREM', pending, id) end`;

@@ -38,11 +38,16 @@ end
 ${lua.addAmount('committed')}
 local meta, nonce = '', '-'
 local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or nil
-local head = 'c 1 ' .. ${joined('amount', 'amount', 'amount')} .. format(' 0 %.0f 0', uncovered)
+local head = 'c 1 ' .. ${joined('amount', 'amount', 'amount')} .. format(' 0 %d 0', uncovered)
 record = ${joined("'1 f'", 'head', 'now', 'now', 'now', 'crossed', lua.FIXED_NOW)}
-${lua.tryKeep('idKey')}
-${lua.writeCounters("redis.call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)")}
-redis.call('HSET', records, 'o|' .. id, record)
+${lua.writeCounters("call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)")}
 ${lua.KEEP_NEW}
+if keeping.err then
+  -- Nobody would find what was counted.
+  for i = 1, #names do writes[2 * i] = found[i + 1] or EMPTY end
+  call('HSET', counters, unpack(writes))
+  return keeping
+end
+call('HSET', records, 'o|' .. id, record)
 return { 'charged', record, ${lua.SUMS}, isAtMax and 'max' or nil }`,
 });

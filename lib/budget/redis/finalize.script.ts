@@ -51,7 +51,7 @@ for i = 1, #limitOf do
   committed = committed + booked
   -- What is spent is never refused, so the sum stops at the largest amount.
   if committed > ${MAX_AMOUNT} then committed, isAtMax = ${MAX_AMOUNT}, true end
-  packed[i] = format('1 %.0f %.0f ', committed, math.max(reserved - inHold, 0)) .. rest
+  packed[i] = format('1 %d %d ', committed, math.max(reserved - inHold, 0)) .. rest
 end
 local crossed = '-'
 -- Spending no more than the hold reserved reaches no threshold.
@@ -60,10 +60,11 @@ if inHold < booked then
 ${findCrossed('(booked - inHold)')}
 end
 local head = ${joined('kind', 'generationOf', 'amountOf', 'actual')}
-  .. format(' %.0f 0 %.0f ', booked, uncovered) .. (isLate and '1' or '0')
+  .. format(' %d 0 %d ', booked, uncovered) .. (isLate and '1' or '0')
 record = ${joined("'1 f'", 'head', 'createdAtMs', 'expiresAtMs', 'now', 'crossed', 'fixed')}
 ${lua.endOperation(`if slot == 'o|' .. id then
   ${lua.KEEP_NEW}
+  if keeping.err then return keeping end
 end`)}
 return { 'finalized', record, ${lua.SUMS}, isAtMax and 'max' or nil }`,
 });

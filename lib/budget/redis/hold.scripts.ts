@@ -23,7 +23,7 @@ local inHold = state == 'p' and amountOf or 0
 for i = 1, #limitOf do
   local committed, reserved, rest = match(packed[i], '^(1 %d+) (%d+) (%d+ %d+ %S+)$')
   if not committed then ${unreadable('packed[i]')} end
-  packed[i] = committed .. ' ' .. format('%.0f ', math.max(reserved - inHold, 0)) .. rest
+  packed[i] = committed .. ' ' .. format('%d ', math.max(reserved - inHold, 0)) .. rest
 end
 record = ${joined("'1 a'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0'", "(state == 'x' and '1' or '0')", 'createdAtMs', 'expiresAtMs', 'now', 'crossed', 'fixed')}
 ${lua.endOperation()}
@@ -47,13 +47,13 @@ if state == 'f' then return { 'finalized', record } end
 if state == 'a' then return { 'aborted', record } end
 if state == 'x' then return { 'expired', record } end
 
-local ending = redis.call('HGET', counters, '~')
+local ending = call('HGET', counters, '~')
 local untilMs = nowMs + ttlMs + 2 * retentionMs
 local expiresAtMs = format('%d', nowMs + ttlMs)
 record = ${joined("'1 p'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0 0'", 'createdAtMs', 'expiresAtMs', "'0'", 'crossed', 'fixed')}
 ${TRY_ZREM}
 ${lua.KEEP_KEYS}
-redis.call('ZADD', pending, expiresAtMs, id)
-redis.call('HSET', records, 'o|' .. id, record)
+call('ZADD', pending, expiresAtMs, id)
+call('HSET', records, 'o|' .. id, record)
 return { 'extended', record }`,
 });

@@ -30,7 +30,8 @@ export const getScript = lua.defineBudgetScript({
   name: 'budget-get',
   ids: ['idKey'],
   args: lua.REF,
-  lua: /* lua */ `${lua.FIND_OPERATION}
+  lua: /* lua */ `local call = redis.call
+${lua.FIND_OPERATION}
 ${readRecord('nonceOf')}${lua.REFUSE_FOREIGN}${NOW_MS}
 return { 'found', record, string.format('%d', nowMs) }`,
 });

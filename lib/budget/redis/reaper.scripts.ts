@@ -18,7 +18,7 @@ export const reaperScript = defineBudgetScript({
   name: 'budget-reaper',
   args: ['max', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-local ripe = redis.call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
+local ripe = call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
 local expired, unread, fields, windows, kept, touched = {}, {}, {}, {}, {}, {}
 local aside, done = {}, {}
 local isRipe, needed = {}, {}
@@ -27,25 +27,25 @@ for _, member in ipairs(ripe) do
   local kind, name = string.sub(member, 1, 2), string.sub(member, 3)
   if kind == 'q|' then
     unread[#unread + 1] = name
-    unread[#unread + 1] = match(redis.call('HGET', records, member) or '', '^1 p %a %d+ (%d+) ') or ''
+    unread[#unread + 1] = match(call('HGET', records, member) or '', '^1 p %a %d+ (%d+) ') or ''
   elseif kind == 'n|' then
     expired[#expired + 1] = name
   elseif kind == 'N|' then
     expired[#expired + 1] = string.sub(name, string.find(name, '|', 1, true) + 1)
   elseif kind == 'c|' then
-    local packed = redis.call('HGET', counters, member)
+    local packed = call('HGET', counters, member)
     local reserved = match(packed or '', '^1 %d+ (%d+) ')
     if isNewer(packed) then kept[member] = nowMs + LATER_MS
     elseif needed[member] or (reserved and reserved ~= '0') then kept[member] = needed[member] or nowMs + retentionMs
     else windows[#windows + 1] = member end
   elseif kind == 'o|' or kind == 'O|' then
     local isNewest = kind == 'o|'
-    local record = redis.call('HGET', records, member)
+    local record = call('HGET', records, member)
     local olderUntilMs = false
     ${readRecord('state', 'generationOf', 'committedOf', 'refundedOf', 'fieldsOf')}
     local isLater, isAside = isNewer(record), record and not state
     for field in gmatch(fieldsOf or '', '[^;]+') do
-      isLater = isLater or isNewer(touched[field] or redis.call('HGET', counters, field))
+      isLater = isLater or isNewer(touched[field] or call('HGET', counters, field))
     end
     -- The end of a hold was refused after its purge had been planned. The next one plans it anew.
     local isPending = state == 'p'
@@ -54,16 +54,16 @@ for _, member in ipairs(ripe) do
       -- again beside them.
       for older = isNewest and generationOf - 1 or 0, 1, -1 do
         local olderName = 'O|' .. format('%d', older) .. '|' .. name
-        olderUntilMs = not isRipe[olderName] and redis.call('ZSCORE', garbage, olderName)
+        olderUntilMs = not isRipe[olderName] and call('ZSCORE', garbage, olderName)
         if olderUntilMs then break end
       end
       -- The counters keep the committed sum of a purged operation, so that verify still adds up.
       local spent = olderUntilMs and 0 or committedOf - refundedOf
       for field in gmatch(spent ~= 0 and fieldsOf or '', '[^;]+') do
-        local value = touched[field] or redis.call('HGET', counters, field)
+        local value = touched[field] or call('HGET', counters, field)
         local before, archived, crossing = match(value or '', '^(1 %d+ %d+ %d+) (%d+) (%S+)$')
         if before then
-          touched[field] = before .. format(' %.0f ', math.min(archived + spent, ${MAX_AMOUNT})) .. crossing
+          touched[field] = before .. format(' %d ', math.min(archived + spent, ${MAX_AMOUNT})) .. crossing
         end
       end
     end
@@ -85,21 +85,21 @@ end
 
 -- What an ACL refuses before the records go leaves them as they are. What it refuses later is purged by the next run.
 -- The HDEL of nothing also has a full server allow the writes after it.
-redis.call('HDEL', records, '-')
-for member, untilMs in pairs(kept) do redis.call('ZADD', garbage, untilMs, member) end
-for field, untilMs in pairs(needed) do redis.call('ZADD', garbage, 'XX', 'GT', untilMs, field) end
-for field, value in pairs(touched) do redis.call('HSET', counters, field, value) end
-if #fields > 0 then redis.call('HDEL', records, unpack(fields)) end
-if #windows > 0 then redis.call('HDEL', counters, unpack(windows)) end
+call('HDEL', records, '-')
+for member, untilMs in pairs(kept) do call('ZADD', garbage, untilMs, member) end
+for field, untilMs in pairs(needed) do call('ZADD', garbage, 'XX', 'GT', untilMs, field) end
+for field, value in pairs(touched) do call('HSET', counters, field, value) end
+if #fields > 0 then call('HDEL', records, unpack(fields)) end
+if #windows > 0 then call('HDEL', counters, unpack(windows)) end
 ${SET_ASIDE}
 for _, member in ipairs(ripe) do
   if not kept[member] then done[#done + 1] = member end
 end
-if #done > 0 then redis.call('ZREM', garbage, unpack(done)) end
+if #done > 0 then call('ZREM', garbage, unpack(done)) end
 
 local nextInMs = -1
 for _, key in ipairs({ pending, garbage }) do
-  local first = redis.call('ZRANGEBYSCORE', key, '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local first = call('ZRANGEBYSCORE', key, '-inf', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   if first[1] and first[1] ~= '' then
     local inMs = math.max(0, tonumber(first[2]) - nowMs)
     if nextInMs < 0 or inMs < nextInMs then nextInMs = inMs end

@@ -13,9 +13,9 @@ export const repairScript = defineBudgetScript({
   name: 'budget-repair',
   args: ['retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-redis.call('ZCARD', garbage)
+call('ZCARD', garbage)
 local function all(key)
-  local values, list = {}, redis.call('HGETALL', key)
+  local values, list = {}, call('HGETALL', key)
   for i = 1, #list, 2 do values[list[i]] = list[i + 1] end
   return values
 end
@@ -46,14 +46,14 @@ for field, packed in pairs(sums) do
   if string.sub(field, 1, 2) == 'c|' then
     local spent, _, credits, archived, crossed = match(packed, ${COUNTER})
     if not spent then spent, credits, archived, crossed = committed[field] or 0, 0, 0, 0 end
-    redis.call('HSET', counters, field,
-      format('1 %.0f %.0f %s %s %s', spent, reserved[field] or 0, credits, archived, crossed))
+    call('HSET', counters, field,
+      format('1 %d %d %s %s %s', spent, reserved[field] or 0, credits, archived, crossed))
   end
 end
 for _, member in ipairs(gone) do
-  redis.call('HDEL', records, member)
-  redis.call('ZREM', garbage, member)
-  if string.sub(member, 1, 2) == 'o|' then redis.call('ZREM', pending, string.sub(member, 3)) end
+  call('HDEL', records, member)
+  call('ZREM', garbage, member)
+  if string.sub(member, 1, 2) == 'o|' then call('ZREM', pending, string.sub(member, 3)) end
 end
 return { 'repaired' }`,
 });

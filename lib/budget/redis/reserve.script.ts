@@ -37,7 +37,7 @@ if record then
     if mode == 'reserve' or isOurs then return { state == 'a' and 'already_aborted' or 'already_expired', record } end
     generation = format('%d', generationOf + 1)
     before = { name = generationOf .. '|' .. id, record = record,
-      untilMs = redis.call('ZSCORE', garbage, 'o|' .. id) or now }
+      untilMs = call('ZSCORE', garbage, 'o|' .. id) or now }
   end
 end
 if not replayed then
@@ -52,12 +52,12 @@ expiresAtMs = format('%d', expiresAtMs)
 record = ${joined("'1 p h'", 'generation', 'amount', "'0 0 0 0 0'", 'now', 'expiresAtMs', "'0'", 'crossed', lua.FIXED_NOW)}
 ${lua.writeCounters(`
 if before then
-  redis.call('ZADD', garbage, before.untilMs, 'O|' .. before.name)
-  redis.call('HSET', records, 'O|' .. before.name, before.record)
-  redis.call('ZREM', garbage, 'o|' .. id)
-  if redis.call('ZREM', garbage, 'n|' .. id) == 1 then redis.call('ZADD', garbage, 0, 'N|' .. before.name) end
+  call('ZADD', garbage, before.untilMs, 'O|' .. before.name)
+  call('HSET', records, 'O|' .. before.name, before.record)
+  call('ZREM', garbage, 'o|' .. id)
+  if call('ZREM', garbage, 'n|' .. id) == 1 then call('ZADD', garbage, 0, 'N|' .. before.name) end
 end
-redis.call('ZADD', pending, expiresAtMs, id)`)}
-redis.call('HSET', records, 'o|' .. id, record)
+call('ZADD', pending, expiresAtMs, id)`)}
+call('HSET', records, 'o|' .. id, record)
 return { 'reserved', record, ${lua.SUMS} }`,
 });
