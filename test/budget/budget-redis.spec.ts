@@ -435,7 +435,9 @@ describe('time, to the ms', () => {
     eval: (lua, keyCount, ...keysAndArgs) => {
       const time = `{ '${Math.floor(nowMs / 1000)}', '${(nowMs % 1000) * 1000}' }`;
       const shim = `local real = redis
-        local redis = { call = function(name, ...) return name == 'TIME' and ${time} or real.call(name, ...) end }`;
+        local redis = { pcall = real.pcall, call = function(name, ...)
+          return name == 'TIME' and ${time} or real.call(name, ...)
+        end }`;
       return workerRedis()
         .client()
         .eval(`${shim}\n${lua}`, keyCount, ...keysAndArgs);
