@@ -35,7 +35,7 @@ const SUITES = {
     'limit/rate-limit-boot.http.spec',
     'limit/rate-limit-is-failure.http.spec',
   ],
-  lock: ['lock/lock.spec', 'lock/lock-service.spec', 'lock/fence.spec'],
+  lock: ['lock/lock.spec', 'lock/lock-service.spec', 'lock/lock-wire.spec', 'lock/fence.spec'],
   once: ['once/once.spec', 'once/once-key.http.spec', 'once/once.http.spec'],
   secret: ['secret/secret.spec'],
 };

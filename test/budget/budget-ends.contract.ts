@@ -50,43 +50,6 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
     });
 
     describe('generations', () => {
-      it('a worker that was frozen past its ttl, and the one that took over, both pay', async () => {
-        const frozen = await granted(100);
-        world.clock.advance(2 * MINUTE_MS);
-        const second = await granted(80, { renew: true });
-        expect([frozen.generation, second.generation]).toEqual([1, 2]);
-        expect(await spent()).toBe('0/80');
-
-        expect(await budgets.extend(frozen, MINUTE_MS)).toMatchObject({ ok: false, reason: 'expired' });
-        expect(await budgets.abort(frozen)).toMatchObject({ ok: false, reason: 'expired' });
-        expect(await budgets.finalize(frozen, 70)).toMatchObject({
-          ...{ ok: true, generation: 1, late: true, committed: 70, released: 0 },
-        });
-        expect(await budgets.finalize(frozen, 70)).toMatchObject({ ok: true, replayed: true });
-        expect(await budgets.finalize(frozen, 71)).toMatchObject({ reason: 'conflict' });
-        expect(await budgets.abort(frozen)).toMatchObject({ ok: false, reason: 'finalized' });
-        expect(await spent()).toBe('70/80');
-
-        expect(await budgets.finalize(second, 50)).toMatchObject({ ok: true, generation: 2, late: false });
-        expect(await spent()).toBe('120/0');
-        expect(await reserve(1, { renew: true })).toMatchObject({ ok: false, reason: 'already_finalized' });
-      });
-
-      it('books late in the windows of the old hold', async () => {
-        budgets = open([{ scope: 'user', period: { every: 'month' }, limit: 1_000 }]);
-        const midnight = Date.parse('2027-03-01T00:00:00Z');
-        world.clock.set(midnight - 1_000);
-        const february = await granted(100, { ttlMs: 500 });
-        world.clock.set(midnight + 1_000);
-        const march = await granted(80, { renew: true });
-        expect(await budgets.finalize(february, 60)).toMatchObject({
-          balances: [{ window: { endMs: midnight }, committed: 60 }],
-        });
-        expect(await spent()).toBe('0/80');
-        await budgets.finalize(march, 80);
-        expect(await spent()).toBe('80/0');
-      });
-
       it('forgets no newest generation before an older one', async () => {
         const first = await granted(100);
         world.clock.advance(2 * MINUTE_MS);
@@ -120,34 +83,6 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
         world.clock.advance(RETENTION_MS + 2);
         await budgets.reap();
         expect((await budgets.list()).records).toEqual([]);
-      });
-    });
-
-    describe('a body without room', () => {
-      const refusal = async (amount: number): Promise<unknown> =>
-        budgets.run(() => 0, { scopes: ['user'], amount }).catch((error: unknown) => error);
-
-      beforeEach(() => {
-        budgets = open([{ scope: 'user', period: { every: 'day' }, limit: 1_000 }]);
-        world.clock.set(Date.parse('2027-03-01T12:00:00Z'));
-      });
-
-      it('can try again in a second where only holds are in the way', async () => {
-        await granted(1_000);
-        const before = world.clock.now();
-        const error = await refusal(1);
-        const after = world.clock.now();
-        expect(error).toMatchObject({ name: 'BudgetExceededError', context: { retryAfter: 1 } });
-        const { retryAtMs } = error as { retryAtMs: number };
-        expect(retryAtMs).toBeGreaterThanOrEqual(before + 1_000);
-        expect(retryAtMs).toBeLessThanOrEqual(after + 1_000);
-      });
-
-      it('can try again in the next window where the money is spent, and never with too much', async () => {
-        await budgets.charge({ scopes: ['user'], id: 'spent', amount: 1_000 });
-        const midnight = Date.parse('2027-03-02T00:00:00Z');
-        expect(await refusal(1)).toMatchObject({ retryAtMs: midnight });
-        expect(await refusal(1_001)).toMatchObject({ retryAtMs: null });
       });
     });
 

@@ -180,26 +180,6 @@ describe('handlers that classes inherit', () => {
     jest.restoreAllMocks();
   });
 
-  it('are not looked at where a class has put others in their place', async () => {
-    class Keyless {
-      @RateLimit('api')
-      @MessagePattern('x')
-      x(): string {
-        return 'of the base';
-      }
-    }
-    @Controller()
-    class Keyed extends Keyless {
-      @RateLimit({ ...TWO, keyBy: 'body.tenant' })
-      @MessagePattern('x')
-      override x(): string {
-        return 'of the class';
-      }
-    }
-    const app = await start({}, { controllers: [Keyed] });
-    expect(await app.send('x', { tenant: 'one' })).toEqual({ answer: 'of the class' });
-  });
-
   it('may have any name', async () => {
     @Controller()
     class Foreign {

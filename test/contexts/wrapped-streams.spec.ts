@@ -175,18 +175,6 @@ describe('an async generator behind a wrapper, below @WithLock and @WithBudget',
     await expect(items.next()).rejects.toThrow(/Nobody read this generator within 100 ms/);
   });
 
-  it('whose reader stays away keeps its guard where there is no HTTP response', async () => {
-    jest.useFakeTimers({ doNotFake: ['nextTick', 'setImmediate', 'queueMicrotask', 'Date', 'performance'] });
-    const items = streams.both();
-    await items.next();
-    await items.next();
-    jest.advanceTimersByTime(60 * 60_000);
-    jest.useRealTimers();
-    expect([await isLocked(), streams.left]).toEqual([true, 0]);
-    await items.return(undefined);
-    expect([await isLocked(), streams.left]).toEqual([false, 1]);
-  });
-
   it('leaves other methods as they are', async () => {
     const result = streams.value();
     await expect(result).resolves.toBe(7);

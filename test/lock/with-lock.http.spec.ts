@@ -11,7 +11,7 @@ import {
   Post,
   SetMetadata,
 } from '@nestjs/common';
-import { APP_FILTER, Reflector } from '@nestjs/core';
+import { Reflector } from '@nestjs/core';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import {
@@ -267,38 +267,5 @@ describe('@WithLock() when a class is defined', () => {
     expect(() => WithLock('x')(Static, 'run', { value: async () => {} })).toThrow(/static method/);
     const generator = { value: function* () {} } as never;
     expect(() => WithLock('x')({}, 'stream', generator)).toThrow(/generator/);
-  });
-});
-
-describe('the exception filter', () => {
-  it('stays away with http: false, also when the options come late', async () => {
-    const { app, url } = await listen('express', {
-      imports: [
-        SyncGuardModule.forRootAsync({ useFactory: () => ({ http: false, shutdown: { drainMs: 0 } }) }),
-      ],
-      ...shared,
-    });
-    expect((await fetch(`${url}/orders/busy/9`)).status).toBe(500);
-    expect((await fetch(`${url}/orders/teapot/now`)).status).toBe(418);
-    await app.close();
-  });
-
-  it("gives way to a filter of the user's own", async () => {
-    const mine = {
-      provide: APP_FILTER,
-      useValue: {
-        catch: (
-          _e: unknown,
-          host: { getArgByIndex(i: number): { status(n: number): { send(b: unknown): void } } },
-        ) => host.getArgByIndex(1).status(499).send('mine'),
-      },
-    };
-    const { app, url } = await listen('express', {
-      imports: [SyncGuardModule.forRoot()],
-      controllers: shared.controllers,
-      providers: [...shared.providers, mine],
-    });
-    expect((await fetch(`${url}/orders/teapot/now`)).status).toBe(499);
-    await app.close();
   });
 });

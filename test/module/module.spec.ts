@@ -5,7 +5,6 @@ import { Cluster, Redis } from 'ioredis';
 import { setTimeout as sleep } from 'node:timers/promises';
 import {
   createRedisBackend,
-  BudgetService,
   LockService,
   ScriptLoader,
   SyncGuardConfigError,
@@ -271,24 +270,6 @@ describe('SyncGuardModule', () => {
       expect(await client.exists('syncguard:order:1')).toBe(0);
       expect(await client.ping()).toBe('PONG');
       await body;
-    });
-
-    it('lets a budget run of 300 ms end, and counts what it cost', async () => {
-      const budget = {
-        limits: [{ scope: 'user', period: 'lifetime' as const, limit: 100 }],
-        reaper: false as const,
-      };
-      const open = () => boot(SyncGuardModule.forRoot({ redis: workerRedis().url, budget }));
-      const [module, other] = [await open(), await open()];
-      const balance = async () => (await other.get(BudgetService).balance({ scope: 'user' }))[0];
-      const run = module
-        .get(BudgetService)
-        .run(() => sleep(300), { scopes: ['user'], amount: 10, actual: () => 7 });
-      await eventually(async () => expect(await balance()).toMatchObject({ reserved: 10 }));
-      await module.close();
-      expect(await balance()).toMatchObject({ committed: 7, reserved: 0 });
-      await run;
-      await other.close();
     });
 
     it('closes a passed client where it is told to, and our own', async () => {

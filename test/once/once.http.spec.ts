@@ -8,7 +8,6 @@ import {
   ForbiddenException,
   Get,
   Header,
-  Headers,
   HttpCode,
   HttpException,
   Injectable,
@@ -190,15 +189,6 @@ class Shop {
   @Post('webhook')
   async webhook(): Promise<object> {
     return { run: await this.work.run() };
-  }
-
-  @Once({
-    key: (request: { headers: Record<string, string> }) => request.headers['x-event'],
-    payload: () => 1,
-  })
-  @Post('function')
-  async byFunction(@Headers('x-other') other: string): Promise<object> {
-    return { other, run: await this.work.run() };
   }
 
   @Once({ required: false })
@@ -460,17 +450,6 @@ describe.each(['express', 'fastify'] as const)('@Once() over HTTP on %s', (adapt
         expect(codeOf(await send('/webhook', { body: { id } }))).toBe('OnceKeyMissing');
       for (const id of [{}, [], '', true])
         expect(codeOf(await send('/webhook', { body: { id } }))).toBe('OnceKeyInvalid');
-    });
-
-    it('takes key and payload from functions of the request', async () => {
-      const [first] = await twice('/function', {
-        headers: { 'x-event': 'e1', 'x-other': 'a' },
-        key: null,
-        user: null,
-      });
-      const other = await send('/function', { headers: { 'x-event': 'e1', 'x-other': 'b' }, body: { b: 1 } });
-      expect(other.body).toBe(first.body);
-      expect(codeOf(await send('/function'))).toBe('OnceKeyMissing');
     });
 
     it('runs again what has thrown, as attempt 2, and keeps it where `keep` says so', async () => {

@@ -205,23 +205,6 @@ describe('SyncGuardTestingModule', () => {
 });
 
 describe('contend(key)', () => {
-  it('answers locked to whoever asks, until restore()', async () => {
-    await using app = await start();
-    app.testing.contend('order:7');
-    expect(await app.locks.acquire({ key: 'order:7', ttlMs: 1_000 })).toEqual({
-      ok: false,
-      reason: 'locked',
-    });
-    expect(await app.locks.isLocked({ key: 'order:7' })).toBe(true);
-    await expect(app.shop.pay('7')).rejects.toMatchObject({ code: 'AcquisitionTimeout' });
-    expect(app.shop.calls).toBe(0);
-
-    app.testing.restore();
-    expect(await app.locks.isLocked({ key: 'order:7' })).toBe(false);
-    await app.shop.pay('7');
-    expect(app.shop.calls).toBe(1);
-  });
-
   it('lets waiters in as soon as it ends', async () => {
     await using app = await start();
     app.testing.contend('a');
@@ -272,19 +255,6 @@ describe('contend(key)', () => {
 });
 
 describe('lose(key)', () => {
-  it('takes the lock from its holder, who is told, and others can have it', async () => {
-    await using app = await start();
-    const lock = await app.locks.acquire({ key: 'a', ttlMs: 1_000 });
-    await app.testing.lose('a');
-    expect(await app.locks.isLocked({ key: 'a' })).toBe(false);
-    const next = await app.locks.acquire({ key: 'a', ttlMs: 1_000 });
-    if (!lock.ok || !next.ok) throw new Error('not granted');
-    expect(next.fence > lock.fence).toBe(true);
-    expect(await lock.extend(1_000)).toEqual({ ok: false });
-    expect(await lock.release()).toEqual({ ok: false });
-    expect(await next.release()).toEqual({ ok: true });
-  });
-
   it('tells a running body at once, by all that it may look at, and leaves others alone', async () => {
     const events: SyncGuardEvent[] = [];
     await using app = await start({ telemetry: { onEvent: (event) => void events.push(event) } });
@@ -520,21 +490,6 @@ describe('the clock of the module', () => {
     await expect(run).rejects.toMatchObject({ code: 'LockLost' });
   });
 
-  it('ends windows and blocks of limits', async () => {
-    await using app = await start();
-    const window = { name: 'window', limit: 1, windowMs: seconds(10) };
-    const block = { name: 'block', limit: 1, windowMs: seconds(10), blockMs: minutes(15) };
-    for (const policy of [window, block]) {
-      await app.limiter.check('ann', policy);
-      expect((await app.limiter.check('ann', policy)).allowed).toBe(false);
-    }
-    app.clock.advance(seconds(10));
-    expect((await app.limiter.check('ann', window)).allowed).toBe(true);
-    expect(await app.limiter.check('ann', block)).toMatchObject({ allowed: false, retryAfterSecs: 890 });
-    app.clock.advance(minutes(15) - seconds(10));
-    expect((await app.limiter.check('ann', block)).allowed).toBe(true);
-  });
-
   it('ends windows of counters', async () => {
     await using app = await start();
     const quota = { max: 1, windowMs: days(1) };
@@ -582,19 +537,6 @@ describe('the clock of the module', () => {
 });
 
 describe('bind(instance)', () => {
-  it('gives an instance of one’s own its services', async () => {
-    await using app = await start();
-    const shop = new Shop();
-    await expect(shop.pay('7')).rejects.toThrow(/Nest did not build this instance/);
-    expect(app.testing.bind(shop)).toBe(shop);
-    expect(await shop.pay('7')).toMatch(/^\d{15}$/);
-    expect(await shop.ask('ann')).toBe('hello ann');
-
-    app.testing.contend('order:7');
-    await expect(shop.pay('7')).rejects.toMatchObject({ code: 'AcquisitionTimeout' });
-    await expect(shop.ask('ann')).rejects.toMatchObject({ code: 'BudgetExceeded' });
-  });
-
   it('shows nothing of them when the instance is logged or compared', async () => {
     await using app = await start();
     expect(Reflect.ownKeys({ ...app.testing.bind(new Shop()) })).toEqual(['calls']);
