@@ -1,5 +1,5 @@
 import 'reflect-metadata';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import {
   currentLock,
@@ -14,6 +14,7 @@ import { SyncGuardModule } from 'nestjs-syncguard';
 import { resolveOptions, type SyncGuardOptions } from '../../lib/module/syncguard.options.js';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { eventually } from '../support/eventually.js';
+import { gate } from '../support/gate.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { movedTime } from '../support/moved-time.js';
 import { stopwatch } from '../support/stopwatch.js';
@@ -30,21 +31,33 @@ const inFrontOf = (backend: LockBackend, methods: Partial<LockBackend>): LockBac
     },
   });
 
-/** The backend, and how often a handle of its has been extended. */
+/** The backend, and how many of its attempts were answered. */
+function countingAttempts(backend: LockBackend): { backend: LockBackend; attempts(): number } {
+  let attempts = 0;
+  const counting = inFrontOf(backend, {
+    acquire: (options: Parameters<LockBackend['acquire']>[0]) =>
+      backend.acquire(options).finally(() => attempts++),
+  });
+  return { backend: counting, attempts: () => attempts };
+}
+
+/** The backend, and how often a handle of its has been extended, or has been told so. */
 function countingExtensions(
   backend: LockBackend,
   onExtend?: () => void,
-): { backend: LockBackend; extensions(): number } {
-  let extensions = 0;
+): { backend: LockBackend; extensions(): number; extended(): number } {
+  let [extensions, extended] = [0, 0];
   const counting = inFrontOf(backend, {
     acquire: async (options: Parameters<LockBackend['acquire']>[0]) => {
       const lock = await backend.acquire(options);
       if (!lock.ok) return lock;
       const extend = lock.extend.bind(lock);
-      return Object.assign(lock, { extend: (ttlMs: number) => (extensions++, onExtend?.(), extend(ttlMs)) });
+      return Object.assign(lock, {
+        extend: (ttlMs: number) => (extensions++, onExtend?.(), extend(ttlMs).finally(() => extended++)),
+      });
     },
   });
-  return { backend: counting, extensions: () => extensions };
+  return { backend: counting, extensions: () => extensions, extended: () => extended };
 }
 
 const failure = (promise: Promise<unknown>): Promise<LockError> =>
@@ -113,8 +126,10 @@ describe.each<[string, () => Promise<LockBackend>]>([
 
     it('with timeoutMs: Infinity goes on as long as it takes', async () => {
       const held = await backend.acquire({ key: 'order:1', ttlMs: 30_000 });
-      const waiting = locks.lock(() => 'in', { key: 'order:1', timeoutMs: Infinity, retryDelayMs: 5 });
-      await sleep(100);
+      const { backend: counting, attempts } = countingAttempts(backend);
+      const options = { key: 'order:1', timeoutMs: Infinity, retryDelayMs: 5, fair: false };
+      const waiting = serviceOn(counting).lock(() => 'in', options);
+      await eventually(() => expect(attempts()).toBeGreaterThan(5));
       if (held.ok) await held.release();
       expect(await waiting).toBe('in');
       const forever = serviceOn(backend, { lock: { timeoutMs: Infinity } });
@@ -125,10 +140,12 @@ describe.each<[string, () => Promise<LockBackend>]>([
       const held = await backend.acquire({ key: 'order:1', ttlMs: 30_000 });
       const listen = jest.spyOn(EventTarget.prototype, 'addEventListener');
       const { signal, abort } = sharedSignal();
+      const { backend: counting, attempts } = countingAttempts(backend);
+      const service = serviceOn(counting);
       const calls = Array.from({ length: 300 }, () =>
-        failure(locks.lock(() => 1, { key: 'order:1', timeoutMs: 30_000, signal })),
+        failure(service.lock(() => 1, { key: 'order:1', timeoutMs: 30_000, signal })),
       );
-      await sleep(100); // All of them wait.
+      await eventually(() => expect(attempts()).toBeGreaterThanOrEqual(300)); // All of them wait.
       const listeners = listen.mock.calls.filter(([event]) => event === 'abort').length;
       listen.mockRestore();
       abort();
@@ -485,16 +502,17 @@ describe.each<[string, () => Promise<LockBackend>]>([
       ['what the body has asked for', { ttlMs: 1_000 }, 60_000],
       ['the end of a lock that is not kept alive', { ttlMs: 20_000, autoExtend: false }, undefined],
     ])('leaves alone %s', async (__, options, askedMs) => {
-      const { backend: counting, extensions } = countingExtensions(backend);
+      const { backend: counting, extended } = countingExtensions(backend);
       const service = serviceOn(counting);
       await service.lock(
         async (lock) => {
           if (askedMs) await lock.extend(askedMs);
-          const [expiresAtMs, before] = [lock.expiresAtMs, extensions()];
-          await sleep(20);
-          service.renewAll();
-          await eventually(() => expect(extensions()).toBe(before + 1));
-          await sleep(20);
+          const [expiresAtMs, before] = [lock.expiresAtMs, extended()];
+          await eventually(() => {
+            service.renewAll(); // It may not know yet of a lock that was just granted.
+            expect(extended()).toBeGreaterThan(before);
+          });
+          await nextTurn(); // The lock has heard of it.
           expect(Math.abs(lock.expiresAtMs - expiresAtMs)).toBeLessThan(10_000);
         },
         { key: 'order:1', ...options },
@@ -527,13 +545,15 @@ describe.each<[string, () => Promise<LockBackend>]>([
     });
 
     it('reentrant: true ends with the lock that it runs under', async () => {
+      const { opened, open } = gate();
       let inner!: Promise<unknown>;
       await locks.lock(
         () => {
-          inner = locks.lock(() => sleep(30), { key: 'order:1', reentrant: true });
+          inner = locks.lock(() => opened, { key: 'order:1', reentrant: true });
         },
         { key: 'order:1' },
       );
+      open();
       expect((await failure(inner)).code).toBe('LockLost');
     });
 
@@ -541,8 +561,8 @@ describe.each<[string, () => Promise<LockBackend>]>([
       const body = jest.fn();
       const error = await failure(
         locks.lock(
-          async () => {
-            await sleep(100);
+          async ({ signal }) => {
+            await new Promise((resolve) => signal.addEventListener('abort', resolve));
             await locks.lock(body, { key: 'order:1', reentrant: true });
           },
           { key: 'order:1', ttlMs: 50, autoExtend: false },
@@ -571,15 +591,15 @@ describe.each<[string, () => Promise<LockBackend>]>([
     });
 
     it('work left running after the release inherits nothing', async () => {
+      const { opened, open } = gate();
       let later!: Promise<unknown>;
       await locks.lock(
         () => {
-          later = sleep(20).then(
-            () => [currentLock(), locks.lock(() => 'free', { key: 'order:1' })] as const,
-          );
+          later = opened.then(() => [currentLock(), locks.lock(() => 'free', { key: 'order:1' })] as const);
         },
         { key: 'order:1' },
       );
+      open();
       const [lock, again] = (await later) as [unknown, Promise<string>];
       expect(lock).toBeUndefined();
       expect(await again).toBe('free');
@@ -593,26 +613,41 @@ describe.each<[string, () => Promise<LockBackend>]>([
   });
 
   describe('shutdown', () => {
+    const closed = (service: LockService): { done: Promise<void>; isDone(): boolean } => {
+      let isDone = false;
+      const done = service.onModuleDestroy().then(() => void (isDone = true));
+      return { done, isDone: () => isDone };
+    };
+    /** It had a few turns and a round trip in which it could have ended. */
+    const expectToWait = async ({ isDone }: ReturnType<typeof closed>): Promise<void> => {
+      for (let i = 0; i < 5; i++) await nextTurn();
+      await backend.isLocked({ key: 'other' });
+      expect(isDone()).toBe(false);
+    };
+
     it('lets a body end, then frees its key; refuses new locks meanwhile; aborts waiters', async () => {
-      let ended = false;
-      const body = locks.lock(() => sleep(300).then(() => (ended = true)), { key: 'order:1' });
+      const { opened, open } = gate();
+      const { backend: counting, attempts } = countingAttempts(backend);
+      locks = serviceOn(counting);
+      const body = locks.lock(() => opened, { key: 'order:1' });
       await eventually(async () => expect(await backend.isLocked({ key: 'order:1' })).toBe(true));
       const waiter = failure(locks.lock(() => 1, { key: 'order:1' }));
-      await sleep(10);
-      const closing = locks.onModuleDestroy();
+      await eventually(() => expect(attempts()).toBeGreaterThanOrEqual(2));
+      const closing = closed(locks);
       expect((await waiter).code).toBe('Aborted');
       expect((await failure(locks.acquire({ key: 'order:2', ttlMs: 1_000 }))).code).toBe(
         'ServiceUnavailable',
       );
       expect((await failure(locks.lock(() => 1, { key: 'order:2' }))).code).toBe('ServiceUnavailable');
-      await closing;
-      expect(ended).toBe(true);
+      await expectToWait(closing);
+      open();
+      await closing.done;
       expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
       await body;
     });
 
     it('gives a grant back that comes after the shutdown has begun', async () => {
-      const grant = new Promise<void>((resolve) => setTimeout(resolve, 50));
+      const { opened: grant, open } = gate();
       const slow = inFrontOf(backend, {
         acquire: async (options: Parameters<LockBackend['acquire']>[0]) => {
           const result = await backend.acquire(options);
@@ -626,7 +661,9 @@ describe.each<[string, () => Promise<LockBackend>]>([
         failure(service.lock(body, { key: 'order:1' })),
         failure(service.acquire({ key: 'order:2', ttlMs: 30_000 })),
       ];
-      await service.onModuleDestroy();
+      const closing = service.onModuleDestroy();
+      open();
+      await closing;
       for (const error of await Promise.all(late)) expect(error.code).toBe('ServiceUnavailable');
       expect(body).not.toHaveBeenCalled();
       expect(await backend.isLocked({ key: 'order:1' })).toBe(false);
@@ -643,7 +680,7 @@ describe.each<[string, () => Promise<LockBackend>]>([
     });
 
     it('waits for a body whose grant came in the same turn', async () => {
-      let ended = false;
+      const { opened, open } = gate();
       const granted = new Promise<void>((resolve) => {
         const telling = inFrontOf(backend, {
           acquire: async (options) => {
@@ -654,18 +691,20 @@ describe.each<[string, () => Promise<LockBackend>]>([
         });
         locks = serviceOn(telling);
       });
-      const body = locks.lock(() => sleep(100).then(() => (ended = true)), { key: 'order:1' });
+      const body = locks.lock(() => opened, { key: 'order:1' });
       await granted;
-      await locks.onModuleDestroy();
-      expect(ended).toBe(true);
-      await body;
+      const closing = closed(locks);
+      await expectToWait(closing);
+      open();
+      await Promise.all([closing.done, body]);
     });
 
     it('waits for handles in use as for bodies', async () => {
       const lock = await locks.acquire({ key: 'handle', ttlMs: 30_000 });
-      const work = sleep(150).then(() => (lock.ok ? lock.release() : undefined));
-      await locks.onModuleDestroy();
-      expect(await work).toStrictEqual({ ok: true });
+      const closing = closed(locks);
+      await expectToWait(closing);
+      expect(lock.ok && (await lock.release())).toStrictEqual({ ok: true });
+      await closing.done;
     });
 
     it('does not wait for a body whose lock is lost, and skips what may be skipped', async () => {
