@@ -6,6 +6,7 @@ import { RedisFenceBackend } from '../lock/redis/fence.redis-backend.js';
 import { RedisOnceBackend } from '../once/redis/once.redis-backend.js';
 import { NO_PUBSUB } from '../redis/redis.server-warnings.js';
 import { ProcessChannel } from '../script/process-channel.js';
+import { ProcessPeers } from '../script/process-peers.js';
 import type { ScriptRunner } from '../script/script-runner.js';
 import { RedisSecretBackend } from '../secret/redis/secret.redis-backend.js';
 import type { Backends } from './backends.js';
@@ -16,17 +17,19 @@ export interface RedisBackendsConfig extends MemoryBackendsConfig {
   readonly keyPrefix: string;
   readonly keyLayout: 'spec' | 'slotted';
   readonly lock: { readonly cleanupInIsLocked: boolean };
+  readonly operations: boolean;
 }
 
 export const redisBackends = (
   runner: ScriptRunner,
-  { keyPrefix, keyLayout, lock, budget }: RedisBackendsConfig,
+  { keyPrefix, keyLayout, lock, budget, operations }: RedisBackendsConfig,
   warn: (message: string) => void,
 ): Backends => {
-  const channel = new ProcessChannel(runner, keyPrefix, () => warn(NO_PUBSUB));
+  const channel = new ProcessChannel(runner, keyPrefix, () => warn(NO_PUBSUB), operations);
+  const peers = operations ? new ProcessPeers(runner, channel) : undefined;
   const { cleanupInIsLocked } = lock;
   return {
-    lock: redisLocks(runner, { keyPrefix, keyLayout, cleanupInIsLocked, warn, channel }),
+    lock: redisLocks(runner, { keyPrefix, keyLayout, cleanupInIsLocked, warn, channel, peers }),
     fence: new RedisFenceBackend(runner, { keyPrefix, keyLayout }),
     limit: new RedisLimitBackend(runner, keyPrefix),
     limitFallback: new MemoryLimitBackend(),

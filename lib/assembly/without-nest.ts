@@ -9,6 +9,9 @@ export {
   type RedisBackendConfig,
 } from './lock-backends.js';
 export type { CallOptions } from '../core/validate.js';
+export type { Page, PageOptions } from '../core/page.js';
+export type { Peers } from '../core/peers.js';
+export type { ByHand } from '../telemetry/by-hand.js';
 export type { LockBackend } from '../lock/lock.backend.js';
 export { FenceGuard } from '../lock/fence-guard.js';
 export { lockKey } from '../lock/key-template.js';
@@ -34,6 +37,8 @@ export { withTelemetry } from './observed-locks.js';
 export type { TelemetryOptions } from '../telemetry/telemetry.options.js';
 export type {
   BudgetEvent,
+  ForcedEvent,
+  ForcedOperation,
   LimitEvent,
   LockEvent,
   OnceEvent,

@@ -43,9 +43,9 @@ export interface LockContext {
 
 /**
  * Why a lock was lost: its TTL was over, it was held for `maxHoldMs`, another owner has it or it was deleted, nobody read
- * its stream, the app has shut down, or its body has ended.
+ * its stream, an operator has released it, the app has shut down, or its body has ended.
  */
-export type LossReason = 'expired' | 'max_hold' | 'taken' | 'idle' | 'shutdown' | 'released';
+export type LossReason = 'expired' | 'max_hold' | 'taken' | 'revoked' | 'idle' | 'shutdown' | 'released';
 
 export type LeaseOptions = Pick<ResolvedLockCall, 'ttlMs' | 'autoExtend' | 'maxHoldMs'>;
 
@@ -119,6 +119,8 @@ export class Lease {
   readonly handle: BackendHandle;
   /** Its place among those that the watchdog watches. -1 while it is not one of them. */
   place = -1;
+  /** The decorated method, for who asks who holds the lock. */
+  method: string | undefined;
   /** The call of the body, with the release that follows it. */
   run!: Promise<unknown>;
   readonly #options: LeaseOptions;

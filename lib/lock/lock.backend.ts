@@ -1,3 +1,5 @@
+import type { Page } from '../core/page.js';
+import type { Peers } from '../core/peers.js';
 import type { CallOptions } from '../core/validate.js';
 import type {
   AcquireOptions,
@@ -5,13 +7,18 @@ import type {
   BackendCapabilities,
   ExtendOptions,
   ExtendResult,
+  ForceReleaseOptions,
+  ForceReleaseResult,
   IsLockedOptions,
+  ListedLock,
   LockInfo,
+  LockListOptions,
   LockTurn,
   LookupOptions,
   RawLockInfo,
   ReleaseOptions,
   ReleaseResult,
+  WaitingCall,
 } from './lock.types.js';
 
 /**
@@ -47,6 +54,14 @@ export interface LockBackend<C extends BackendCapabilities = BackendCapabilities
   getByKeyRaw(key: string, options?: CallOptions): Promise<RawLockInfo | null>;
   /** Describes a live lock by its id, with its key. Returns null when there is none. */
   getByIdRaw(lockId: string, options?: CallOptions): Promise<RawLockInfo | null>;
+  /** Lists the locks that are held, page by page. */
+  list?(options?: LockListOptions): Promise<Page<ListedLock>>;
+  /** Returns the calls that wait for a key, in the order in which they get it: the first 1,000. */
+  waiters?(key: string, options?: CallOptions): Promise<WaitingCall[]>;
+  /** Ends the grant of a key that has this fence, with all of its keys, and lets the next waiter in. */
+  forceRelease?(key: string, options: ForceReleaseOptions): Promise<ForceReleaseResult>;
+  /** Reaches the other processes of the app, if the option `operations` is set. */
+  readonly peers?: Peers | undefined;
   /** Called when the app starts. Warns if something prevents waiters from learning of their turn. */
   prepare?(): Promise<void>;
   /** Called before the connection closes. Finishes the releases that still run in the background. */

@@ -2,7 +2,14 @@ import { shownHash } from '../core/keys.js';
 import { type CallOptions, describe } from '../core/validate.js';
 import type { LockBackend } from './lock.backend.js';
 import { invalidCall, LockError } from './lock.errors.js';
-import type { AcquireResult, LockInfo, LookupOptions, RawLockInfo } from './lock.types.js';
+import type {
+  AcquireResult,
+  ForceReleaseResult,
+  ListedLock,
+  LockInfo,
+  LookupOptions,
+  RawLockInfo,
+} from './lock.types.js';
 import { validateCall, validateKey, validateLockId, validateLookup } from './lock.validate.js';
 
 /** Above WARN a fence is logged as a warning once. Above MAX no more locks are granted. Fences are compared as strings. */
@@ -46,6 +53,19 @@ const toRawLockInfo = (record: LockRecord): RawLockInfo => ({
   key: record.key,
   lockId: record.lockId,
 });
+
+/** Describes a lock for `list()`. */
+export const listedOf = (
+  { key, fence, acquiredAtMs, expiresAtMs }: LockRecord,
+  waiting: number,
+): ListedLock => ({
+  ...{ key, fence, expiresAtMs, waiting },
+  ...(Number.isFinite(acquiredAtMs) ? { acquiredAtMs } : {}),
+});
+
+/** Says that `forceRelease()` has ended nothing, and who holds the lock now. */
+export const notReleased = (holder: LockRecord | null): ForceReleaseResult =>
+  holder ? { released: false, fence: holder.fence } : { released: false };
 
 /** A lock is found by one of its keys or by its id. */
 export type Wanted = { readonly key: string } | { readonly lockId: string };

@@ -39,8 +39,9 @@ export class LockRuns {
   ) {}
 
   /** Runs a body, then gives the lock back. If the body throws, its error is thrown and not the loss. */
-  async run<T>(handle: BackendHandle, call: ResolvedLockCall, fn: Body<T>): Promise<T> {
+  async run<T>(handle: BackendHandle, call: ResolvedLockCall, fn: Body<T>, method?: string): Promise<T> {
     const lease = new Lease(handle, call, this.onLost ? this.#observer(this.onLost) : this.watchdog);
+    lease.method = method;
     const run = (lease.run = this.#under(lease, call, fn));
     this.watchdog.watch(lease); // After the body has begun, since it may have to start a timer.
     try {

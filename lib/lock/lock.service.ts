@@ -1,11 +1,14 @@
+import { hostname } from 'node:os';
 import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { onAbort } from '../core/abort-listeners.js';
 import { everyMinute } from '../core/every-minute.js';
 import { Intake } from '../core/intake.js';
+import type { Page } from '../core/page.js';
 import { settleWithin } from '../core/settle-within.js';
+import { tellForced } from '../telemetry/by-hand.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import { type CallOptions, invalidOption } from '../core/validate.js';
+import { type CallOptions, invalidOption, refuseAborted } from '../core/validate.js';
 import { keysAround, lockAround, lockFrames } from './current-lock.js';
 import type { LockContext, LossReason } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
@@ -13,7 +16,8 @@ import {
   acquisitionTimeout,
   alreadyHeld,
   grantedTooLate,
-  type LockError,
+  invalidCall,
+  LockError,
   type LockErrorCode,
   shuttingDown,
 } from './lock.errors.js';
@@ -33,17 +37,23 @@ import type {
   BackendCapabilities,
   ExtendOptions,
   ExtendResult,
+  ForceReleaseOptions,
+  ForceReleaseResult,
   IsLockedOptions,
+  ListedLock,
+  LockHolder,
   LockInfo,
   LockKeyOption,
+  LockListOptions,
   LookupOptions,
   RawLockInfo,
   ReleaseOptions,
   ReleaseResult,
+  WaitingCall,
 } from './lock.types.js';
 import { NestedWait } from './nested-waits.js';
 import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
-import { checked, validateKeys } from './lock.validate.js';
+import { attributed, checked, validateCall, validateKey, validateKeys } from './lock.validate.js';
 import { WaitingRoom } from '../core/waiting-room.js';
 import { type Waited, waitForLock, type WaitingHost } from './waiting.js';
 
@@ -53,6 +63,22 @@ export interface LockServiceOptions {
   /** Reports what no single call of the backend shows: a wait in vain, a refused nested call, a lost lock. */
   readonly emit?: Emit | undefined;
 }
+
+/** A lock that an operator has seen. */
+interface Seen {
+  readonly key: string;
+  readonly fence: string;
+}
+
+/** What a process asks or tells the others. */
+interface Question {
+  readonly held?: string;
+  readonly revoked?: Seen;
+}
+
+const cannot = (): never => {
+  throw invalidCall('This backend of locks cannot list or release them by hand.');
+};
 
 /** Options of `lock()`. */
 export type LockOptions = LockCallOptions & LockKeyOption;
@@ -100,6 +126,7 @@ export class LockService implements OnModuleDestroy {
     };
     // It stays, so that the first of those that wait adds no listener, and the last one removes none: Node is slow at both.
     onAbort(this.#shutdown.signal, { handleEvent: () => {} });
+    backend.peers?.answerBy((question) => this.#answer(question as Question));
     this.#runs = new LockRuns(
       backend,
       options.emit && (({ keys, heldMs }) => this.#tell('lost', 'LockLost', keys, heldMs)),
@@ -178,6 +205,59 @@ export class LockService implements OnModuleDestroy {
   }
 
   /**
+   * Lists the locks that are held, page by page. On Redis it walks over all keys of the server, those of other programs too, at
+   * most 5,000 a second in each process.
+   *
+   * @throws LockError InvalidArgument for a backend that cannot, or for a cursor of another list
+   */
+  async list(options?: LockListOptions): Promise<Page<ListedLock>> {
+    return this.#backend.list?.(options) ?? cannot();
+  }
+
+  /** Returns the calls that wait for a lock, in the order in which they get it: the first 1,000. */
+  async waiters(key: string, options?: CallOptions): Promise<WaitingCall[]> {
+    return this.#backend.waiters?.(key, options) ?? cannot();
+  }
+
+  /**
+   * Ends a lock by hand, with all keys that were locked together, and lets the next waiter in. `fence` is that of the lock which
+   * you have seen: if another has it meanwhile, nothing happens, and its fence is returned.
+   *
+   * The holder learns of it by a `LockLost`: at its next renewal, or at once (`reason: 'revoked'`) with the option
+   * `operations`. Its body may go on until then, and longer if it hangs: only a resource that checks fences is safe.
+   */
+  async forceRelease(key: string, options: ForceReleaseOptions): Promise<ForceReleaseResult> {
+    const result = await (this.#backend.forceRelease?.(key, options) ?? cannot());
+    if (!result.released) return result;
+    const { fence, by, reason } = options;
+    tellForced(
+      { feature: 'lock', operation: 'release', key, by, reason },
+      (line) => this.#logger.warn(line),
+      this.#options.emit,
+    );
+    const revoked: Seen = { key: validateKey(key), fence };
+    this.#revoke(revoked);
+    // The lock is released, also where nobody can be told.
+    this.#backend.peers?.ask({ revoked }).catch(() => {});
+    return result;
+  }
+
+  /**
+   * Asks all processes of the app who holds a lock, and returns what they answer within 300 ms: a process that hangs does not.
+   *
+   * @throws LockError InvalidArgument on Redis without the option `operations`
+   */
+  async holder(key: string, options: CallOptions = {}): Promise<LockHolder[]> {
+    const { peers, capabilities } = this.#backend;
+    const name = validateKey(key);
+    refuseAborted(validateCall(options).signal, LockError);
+    if (!peers && capabilities.backend !== 'memory')
+      throw invalidCall('holder() asks the other processes.', 'Set the option `operations: true`.');
+    const answers = peers ? await attributed(peers.ask({ held: name }, options)) : [];
+    return [...this.#heldHere(name), ...(answers.flat() as LockHolder[])];
+  }
+
+  /**
    * Waits for the lock, runs `fn` under it, keeps it alive meanwhile, and releases it. Returns what `fn` returns.
    *
    * @param fn - is called with a LockContext. Pass its `fence` to the resource that you write to. In a long function
@@ -221,7 +301,7 @@ export class LockService implements OnModuleDestroy {
     const nested = around && new NestedWait(this.#backend, keys, around);
     const waited = await waitForLock(this.#host, { keys, call, nested, place });
     if (!waited.result.ok) return this.#contended(keys, call, waited);
-    return this.#runs.run(waited.result, call, fn);
+    return this.#runs.run(waited.result, call, fn, place);
   }
 
   /**
@@ -264,6 +344,38 @@ export class LockService implements OnModuleDestroy {
 
     await this.#runs.end(held, [...this.#handles.items], this.#options.shutdown);
     await Promise.all([this.#runs.retries.flush(), this.#backend.flush?.()]);
+  }
+
+  #heldHere(key: string): LockHolder[] {
+    const heldBy = (keys: readonly string[], heldMs: number, method?: string): LockHolder[] =>
+      keys.includes(key)
+        ? [
+            {
+              ...{ host: hostname(), pid: process.pid, sinceMs: Math.floor(Date.now() - heldMs) },
+              ...(method === undefined ? {} : { method: method.slice(method.lastIndexOf(' ') + 1) }),
+            },
+          ]
+        : [];
+    const leases = this.#runs.watchdog.leases().filter(({ lost }) => !lost);
+    const nowMs = performance.now();
+    return [
+      ...leases.flatMap(({ keys, heldMs, method }) => heldBy(keys, heldMs, method)),
+      ...this.#handles.items.flatMap(({ held }) => heldBy(held.keys, nowMs - held.sinceMs)),
+    ];
+  }
+
+  /** Answers what another process asks. */
+  #answer({ held, revoked }: Question): LockHolder[] | undefined {
+    if (revoked) this.#revoke(revoked);
+    const holders = held === undefined ? [] : this.#heldHere(held);
+    return holders.length > 0 ? holders : undefined;
+  }
+
+  #revoke({ key, fence }: Seen): void {
+    const lease = this.#runs.watchdog
+      .leases()
+      .find(({ keys, handle }) => handle.fence === fence && keys.includes(key));
+    lease?.lose('revoked', 'it was released by hand');
   }
 
   /** Makes one attempt. A grant that arrives after the shutdown began, or after its TTL, is released again. */

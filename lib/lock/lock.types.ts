@@ -1,3 +1,7 @@
+import type { PageOptions } from '../core/page.js';
+import type { CallOptions } from '../core/validate.js';
+import type { ByHand } from '../telemetry/by-hand.js';
+
 /** What a backend can do. `supportsFencing: true` is part of the type, so TypeScript knows that every grant has a `fence`. */
 export interface BackendCapabilities {
   /** Where locks are kept. */
@@ -167,6 +171,65 @@ export interface RawLockInfo extends LockInfo {
   readonly key: string;
   /** The id of the lock. Anyone who has it can release the lock. */
   readonly lockId: string;
+}
+
+/** Options of `list()`. */
+export interface LockListOptions extends PageOptions {
+  /** Only locks whose keys begin so. Default: all. */
+  prefix?: string;
+}
+
+/** A lock that is held, as an operator sees it. */
+export interface ListedLock {
+  /** The key. */
+  readonly key: string;
+  /** The fence of the grant, which `forceRelease` wants. */
+  readonly fence: string;
+  /** When the lock was granted, by the clock of the backend. Undefined if another program has granted it and does not say. */
+  readonly acquiredAtMs?: number;
+  /** When the lock expires, by the clock of the backend. */
+  readonly expiresAtMs: number;
+  /** How many calls wait for it. */
+  readonly waiting: number;
+}
+
+/** A call that waits for a lock. */
+export interface WaitingCall {
+  /** Its place in the queue, counted from 1. */
+  readonly position: number;
+  /** Names the process that waits. It is another one after each start. */
+  readonly process: string;
+  /** When the call began to wait, by the clock of the backend. */
+  readonly sinceMs?: number;
+}
+
+/** Options of `forceRelease()`. */
+export interface ForceReleaseOptions extends CallOptions, ByHand {
+  /** The fence of the lock that you have seen: no other grant of the key is ended. */
+  fence: string;
+  /** Why, for the log: 1 to 200 characters. */
+  reason: string;
+}
+
+/** What `forceRelease()` returns. */
+export type ForceReleaseResult =
+  | { readonly released: true }
+  | {
+      readonly released: false;
+      /** The fence of who holds the lock now. Undefined if nobody does. */
+      readonly fence?: string;
+    };
+
+/** Who holds a lock. */
+export interface LockHolder {
+  /** The name of the machine. */
+  readonly host: string;
+  /** The number of the process on it. */
+  readonly pid: number;
+  /** The decorated method, as `Class.method`. Undefined for locks that were taken otherwise. */
+  readonly method?: string;
+  /** When the lock was asked for, by the clock of that process. */
+  readonly sinceMs: number;
 }
 
 /** Options of `isLocked()`. */

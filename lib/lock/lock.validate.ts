@@ -1,10 +1,23 @@
-import { describe, type CallOptions, callOptions, duration, leavingAs, userKey } from '../core/validate.js';
+import { pageOptions, type ResolvedPageOptions } from '../core/page.js';
+import { note } from '../telemetry/by-hand.js';
+import {
+  type CallOptions,
+  callOptions,
+  describe,
+  duration,
+  invalidOption,
+  leavingAs,
+  normalizeKey,
+  userKey,
+} from '../core/validate.js';
 import { invalidCall, LockError } from './lock.errors.js';
 import type {
   AcquireOptions,
   ExtendOptions,
+  ForceReleaseOptions,
   IsLockedOptions,
   LockKeyOption,
+  LockListOptions,
   LookupOptions,
   ReleaseOptions,
 } from './lock.types.js';
@@ -23,7 +36,7 @@ export function validateLockId(lockId: unknown): string {
 }
 
 /** Runs the checks of a call. Turns every error of a check into a LockError with the code InvalidArgument. */
-export const { checked } = leavingAs(LockError.from);
+export const { checked, attributed } = leavingAs(LockError.from);
 
 /** Checks the options of a call whose only option is `signal`. */
 export const validateCall = (options: CallOptions): CallOptions => checked(() => callOptions(options, []));
@@ -67,6 +80,27 @@ export function validateExtend(options: ExtendOptions): { lockId: string; ttlMs:
 
 export function validateIsLocked(options: IsLockedOptions): string {
   return validateKey(checked(() => callOptions(options, ['key'])).key);
+}
+
+export function validateList(options: LockListOptions = {}): ResolvedPageOptions & { prefix: string } {
+  return checked(() => {
+    const page = pageOptions(options, ['prefix']);
+    const { prefix = '' } = options;
+    return { ...page, prefix: prefix === '' ? '' : normalizeKey(prefix, 'prefix') };
+  });
+}
+
+const FENCE = /^\d{15}$/;
+
+export function validateForceRelease(key: string, options: ForceReleaseOptions): string {
+  return checked(() => {
+    const { fence, reason, by } = callOptions<ForceReleaseOptions>(options, ['fence', 'reason', 'by']);
+    if (typeof fence !== 'string' || !FENCE.test(fence))
+      throw invalidOption('fence', 'the fence of the lock that you have seen, 15 digits', fence);
+    note('reason', reason);
+    if (by !== undefined) note('by', by);
+    return userKey(key);
+  });
 }
 
 export function validateLookup(options: LookupOptions): { key: string } | { lockId: string } {

@@ -79,6 +79,12 @@ export class WaitingLine {
   length = 0;
   #last: WaitingTurn | undefined;
 
+  turns(): WaitingTurn[] {
+    const turns: WaitingTurn[] = [];
+    for (let turn = this.first; turn; turn = turn.after) turns.push(turn);
+    return turns;
+  }
+
   /** Returns the place, counted from 1. A turn with an older ticket than others goes before them. */
   enter(turn: WaitingTurn): number {
     let before = this.#last;

@@ -71,6 +71,11 @@ export interface SyncGuardOptions {
   once?: OnceModuleOptions;
   /** The listener of all operations. Default: none, which costs nothing. */
   telemetry?: TelemetryOptions;
+  /**
+   * Lets operators ask which process holds a lock (`LockService.holder`), and tells a holder at once when its lock is released
+   * by hand. Costs one subscription a process, which else is opened when a call waits. Default: false.
+   */
+  operations?: boolean;
   /** How the app shuts down while bodies run. */
   shutdown?: {
     /** How long bodies that hold a lock, and budget runs, may finish while the app shuts down, in ms, 0 to 2^31 - 1. Default: 10,000. */
@@ -119,6 +124,7 @@ export const OPTION_NAMES = [
   'secret',
   'once',
   'telemetry',
+  'operations',
   'shutdown',
 ] as const;
 
@@ -146,6 +152,7 @@ export function resolveOptions(options: SyncGuardOptions = {}) {
     secret: resolveSecretDefaults(given.secret),
     once: resolveOnceDefaults(given.once),
     telemetry: given.telemetry === undefined ? undefined : resolveTelemetryOptions(given.telemetry),
+    operations: boolean('operations', given.operations ?? false),
     shutdown: {
       drainMs: integer('shutdown.drainMs', shutdown.drainMs ?? 10_000),
       heldLocks: oneOf('shutdown.heldLocks', shutdown.heldLocks ?? 'expire', ['expire', 'release']),

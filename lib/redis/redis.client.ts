@@ -52,9 +52,12 @@ export interface RedisClient extends Partial<
   connect?(): Promise<unknown>;
   disconnect?(): void;
   quit?(): Promise<unknown>;
-  subscribe?(channel: string): Promise<unknown>;
+  subscribe?(...channels: string[]): Promise<unknown>;
   publish?(channel: string, message: string): Promise<unknown>;
   nodes?(role?: 'all' | 'master' | 'slave'): RedisClient[];
+  scan?(from: string, match: 'MATCH', pattern: string, count: 'COUNT', keys: number): Promise<[string, string[]]>;
+  call?(command: string, ...args: string[]): Promise<unknown>;
+  refreshSlotsCache?(done: () => void): void;
   on?(event: string, listener: (...args: unknown[]) => void): unknown;
   off?(event: string, listener: (...args: unknown[]) => void): unknown;
 }

@@ -47,7 +47,7 @@ export interface SubscriberEvents {
 }
 
 /**
- * Listens to one channel over a connection of its own. The connection is a copy of the client, or of one master of a
+ * Listens to channels over a connection of its own. The connection is a copy of the client, or of one master of a
  * Cluster, and is opened when it is first needed. It does not keep the process alive, and closes together with the client.
  */
 export class RedisSubscriber {
@@ -68,7 +68,7 @@ export class RedisSubscriber {
 
   constructor(
     client: RedisClient,
-    private readonly channel: string,
+    private readonly channels: readonly string[],
     private readonly events: SubscriberEvents,
   ) {
     this.#client = client;
@@ -128,7 +128,7 @@ export class RedisSubscriber {
     try {
       await connection.connect?.();
       connection.stream?.unref?.();
-      await connection.subscribe?.(this.channel);
+      await connection.subscribe?.(...this.channels);
     } catch (error) {
       if (isRefusal(error)) this.#refusedUntilMs = performance.now() + REFUSED_FOR_MS;
       if (this.#connection === connection) this.#connection = undefined;
@@ -179,7 +179,7 @@ export class RedisSubscriber {
     this.#askedMs = nowMs;
     // A node that has left its Cluster answers a PING, and hears no message any more. So there a message is sent.
     if (this.#client.isCluster)
-      this.#client.publish?.(this.channel, '').catch((error) => isRefusal(error) && this.#ping());
+      this.#client.publish?.(this.channels[0] as string, '').catch((error) => isRefusal(error) && this.#ping());
     else this.#ping();
   }
 

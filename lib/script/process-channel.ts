@@ -8,6 +8,9 @@ import type { ScriptRunner } from './script-runner.js';
 const OPEN_MS = 400;
 const PROCESS_BYTES = 12;
 
+/** In place of the name of a process, in the name of the channel of all. */
+export const ALL = 'all';
+
 /** Who waits for messages to this process. */
 export interface Listener {
   /** Called with each message, also with those for others. */
@@ -35,15 +38,20 @@ export class ProcessChannel {
   #mayPublish: boolean | undefined;
   #isWarned = false;
 
-  /** @param onUnheard - called once, if the ACL forbids SUBSCRIBE or PUBLISH */
+  /**
+   * @param onUnheard - called once, if the ACL forbids SUBSCRIBE or PUBLISH
+   * @param hearsAll - whether it also hears what is told to all processes
+   */
   constructor(
     runner: ScriptRunner,
     keyPrefix: string,
     private readonly onUnheard?: () => void,
+    hearsAll = false,
   ) {
     this.name = `${keyPrefix}/wake:`;
     this.#runner = runner;
-    this.#subscriber = new RedisSubscriber(runner.client, this.name + this.process, {
+    const channels = [this.name + this.process, ...(hearsAll ? [this.name + ALL] : [])];
+    this.#subscriber = new RedisSubscriber(runner.client, channels, {
       onMessage: (message) => this.#listeners.forEach((each) => each.onMessage(message)),
       onListening: () => void this.#comeToHear(),
       onSilence: () => this.#listeners.forEach((each) => each.onSilence?.()),
@@ -100,7 +108,7 @@ export class ProcessChannel {
 
   async #checkPublish(): Promise<void> {
     this.#mayPublish = await this.#runner
-      .run(publishScript, {}, { channel: this.name + this.process })
+      .run(publishScript, {}, { channel: this.name + this.process, message: '' })
       .catch(() => undefined);
   }
 }

@@ -1,16 +1,17 @@
 import { defineScript, unexpectedReply } from './define-script.js';
 
 /**
- * publish: Asks whether the ACL lets scripts publish, which is how those that wait learn of their turn.
+ * publish: Tells processes something, or asks whether the ACL lets scripts publish, which is how those that wait learn of
+ *   their turn.
  * KEYS: none
- * ARGV: channel
+ * ARGV: channel, message ('' is heard as a sign of life only)
  * Reply: 1 or 0
  * Atomic: it is one command, which runs in a script because the ACL is asked there.
  */
 export const publishScript = defineScript({
   name: 'publish',
   keys: [],
-  args: ['channel'],
-  lua: /* lua */ `return type(redis.pcall('PUBLISH', channel, '')) == 'number' and 1 or 0`,
+  args: ['channel', 'message'],
+  lua: /* lua */ `return type(redis.pcall('PUBLISH', channel, message)) == 'number' and 1 or 0`,
   decode: (reply): boolean => reply === 1 || (reply === 0 ? false : unexpectedReply('publish', reply)),
 });

@@ -174,8 +174,24 @@ export type OnceEvent = SyncGuardEventOf<
   | 'uncertain'
 >;
 
+/** What an operator may change by hand. */
+export type ForcedOperation = 'release' | 'unblock' | 'lift' | 'setLimit' | 'settle' | 'forget';
+
+/**
+ * An operator has changed something by hand: `forceRelease()`, or a call with `by`. `reason` is what he has written, so it is
+ * no label of a metric.
+ */
+export interface ForcedEvent extends SyncGuardEventOf<'lock' | 'limit' | 'budget' | 'once', 'forced'> {
+  /** What was done. */
+  readonly operation: ForcedOperation;
+  /** Who it was. */
+  readonly by?: string;
+  /** The name of the limit. */
+  readonly policy?: string;
+}
+
 /** Any event. */
-export type SyncGuardEvent = LockEvent | LimitEvent | BudgetEvent | SecretEvent | OnceEvent;
+export type SyncGuardEvent = LockEvent | LimitEvent | BudgetEvent | SecretEvent | OnceEvent | ForcedEvent;
 
 export type Feature = SyncGuardEvent['feature'];
 
@@ -187,7 +203,8 @@ export interface Facts extends Partial<
   Pick<LockEvent, 'place' | 'waitedMs' | 'heldMs'> &
     Pick<LimitEvent, 'policy' | 'degraded' | 'fromDenyCache'> &
     Pick<ThresholdEvent, 'percent' | 'scopeType' | 'period'> &
-    Pick<SecretEvent, 'label'>
+    Pick<SecretEvent, 'label'> &
+    Pick<ForcedEvent, 'operation' | 'by'>
 > {
   /** Replaces the name of the method. */
   readonly type?: SyncGuardEvent['type'];

@@ -137,7 +137,7 @@ describe('a Cluster that is known by', () => {
       onSilence: () => {},
       isNeeded: () => true,
     };
-    const subscriber = new RedisSubscriber(runner.client, 'syncguard/test', events);
+    const subscriber = new RedisSubscriber(runner.client, ['syncguard/test'], events);
     try {
       await eventually(async () => expect(await subscriber.open()).toBe(true));
       const node = await subscribed();

@@ -49,6 +49,10 @@ const CALLS: Readonly<Record<Service, Readonly<Record<string, Call>>>> = {
     getByKeyRaw: (options) => ['k', options],
     getByIdRaw: (options) => [ID, options],
     lock: (options) => [() => 1, { key: 'k', ...options }],
+    list: (options) => [options],
+    waiters: (options) => ['k', options],
+    forceRelease: (options) => ['k', { fence: '000000000000001', reason: 'it hangs', ...options }],
+    holder: (options) => ['k', options],
   },
   FenceGuard: {
     apply: (options) => [{ resource: 'r', fence: '000000000000001', lockId: ID, ...options }],
@@ -156,7 +160,7 @@ describe.each(['memory', 'Redis'] as const)('on %s', (backend) => {
       };
     }
     const limits = [{ scope: 'org', period: 'lifetime', limit: 1_000 } as const];
-    const syncGuard = SyncGuardModule.forRoot({ redis: client, budget: { limits, reaper: false } });
+    const syncGuard = SyncGuardModule.forRoot({ redis: client, operations: true, budget: { limits, reaper: false } });
     module = await Test.createTestingModule({ imports: [syncGuard] })
 
       .compile();

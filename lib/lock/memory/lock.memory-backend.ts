@@ -1,5 +1,6 @@
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { refuseAborted } from '../../core/validate.js';
+import { type Page, pageOf, pageOfNames } from '../../core/page.js';
+import { type CallOptions, refuseAborted } from '../../core/validate.js';
 import { type Clock, steadyClock } from '../../core/clock.js';
 import { IdleSweep } from '../../core/idle-sweep.js';
 import { randomId } from '../../core/random-id.js';
@@ -7,23 +8,47 @@ import { type LockBackend, withDetail } from '../lock.backend.js';
 import { LockError } from '../lock.errors.js';
 import { BackendHandle, momentNow } from '../lock.handle.js';
 import { MemoryQueues, MemoryTurn } from './lock.memory-turns.js';
-import { formatFence, LockLookups, type LockRecord, type Wanted } from '../lock.record.js';
+import {
+  formatFence,
+  listedOf,
+  LockLookups,
+  type LockRecord,
+  notReleased,
+  type Wanted,
+} from '../lock.record.js';
 import { CLAIM_MS, KEEP_MS, KEEPING_LOOK_MS } from '../lock.times.js';
 import type {
   AcquireOptions,
   AcquireResult,
   ExtendOptions,
   ExtendResult,
+  ForceReleaseOptions,
+  ForceReleaseResult,
   IsLockedOptions,
+  ListedLock,
+  LockListOptions,
   LockTurn,
   MemoryCapabilities,
   ReleaseOptions,
   ReleaseResult,
+  WaitingCall,
 } from '../lock.types.js';
-import { validateAcquire, validateExtend, validateIsLocked, validateRelease } from '../lock.validate.js';
+import {
+  validateAcquire,
+  validateCall,
+  validateExtend,
+  validateForceRelease,
+  validateIsLocked,
+  validateKey,
+  validateList,
+  validateRelease,
+} from '../lock.validate.js';
 
 // As on Redis, a fence starts at the clock, in tenths of a ms.
 const FENCES_PER_MS = 10;
+
+/** As on Redis, no more are listed. */
+const MOST_WAITERS = 1_000;
 
 /** The pause between two attempts under a clock that a test moves by hand, where nobody knows when time will pass. */
 const LOOK_BY_HAND_MS = 50;
@@ -104,6 +129,37 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
     const key = validateIsLocked(options);
     refuseAborted(options.signal, LockError);
     return this.#live(key) !== null;
+  }
+
+  async list(options?: LockListOptions): Promise<Page<ListedLock>> {
+    const { prefix, ...page } = validateList(options);
+    refuseAborted(page.signal, LockError);
+    const wanted = [...this.#byKey.keys()].filter((key) => key.startsWith(prefix) && this.#live(key));
+    const { names, cursor } = pageOfNames(wanted, page);
+    const items = names.map((key) =>
+      listedOf(this.#byKey.get(key) as LockRecord, this.#queues.waiting(key).length),
+    );
+    return pageOf(items, cursor);
+  }
+
+  async waiters(key: string, options: CallOptions = {}): Promise<WaitingCall[]> {
+    const turns = this.#queues.waiting(validateKey(key));
+    refuseAborted(validateCall(options).signal, LockError);
+    const nowMs = this.clock.now();
+    return turns.slice(0, MOST_WAITERS).map(({ sinceMs }, i) => ({
+      position: i + 1,
+      process: String(process.pid),
+      sinceMs: Math.floor(nowMs - (performance.now() - sinceMs)),
+    }));
+  }
+
+  async forceRelease(key: string, options: ForceReleaseOptions): Promise<ForceReleaseResult> {
+    const held = this.#live(validateForceRelease(key, options));
+    refuseAborted(options.signal, LockError);
+    if (held?.fence !== options.fence) return notReleased(held);
+    // A lock that was handed over and not taken yet has no keys under its id.
+    this.#releaseAll(held.lockId, this.#keysById.get(held.lockId) ?? [held.key]);
+    return { released: true };
   }
 
   protected override async find(wanted: Wanted, signal: AbortSignal | undefined): Promise<LockRecord | null> {

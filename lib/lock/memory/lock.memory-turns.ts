@@ -32,6 +32,12 @@ export class MemoryQueues {
     return (isPlainNext ? (plain.first ?? nested.first) : (nested.first ?? plain.first)) as MemoryTurn;
   }
 
+  /** The calls that wait for a key, those that hold a lock first. */
+  waiting(key: string): WaitingTurn[] {
+    const { nested, plain } = this.#queues.get(key) ?? {};
+    return [...(nested?.turns() ?? []), ...(plain?.turns() ?? [])];
+  }
+
   /** Removes the call that gets the key, and remembers whose turn comes after it. */
   handOver(key: string, turn: MemoryTurn): void {
     const queue = this.#queues.get(key);

@@ -145,6 +145,41 @@ export const readIndexScript = defineScript({
     reply === -1 ? null : typeof reply === 'string' ? reply : unexpectedReply('lock-read-index', reply),
 });
 
+/** The calls that wait for a lock: how many, and the first of them with their tickets. */
+export interface QueueReply {
+  readonly waiting: number;
+  readonly first: readonly { readonly waiter: string; readonly ticket: number }[];
+}
+
+/**
+ * lock-queue: Counts the calls that wait for a lock, and reads the first of them.
+ * KEYS: queue
+ * ARGV: most
+ * Reply: [how many wait, waiter, ticket, waiter, ticket...]
+ * Atomic: number and order are of one moment.
+ */
+export const queueScript = defineScript({
+  name: 'lock-queue',
+  keys: ['queue'],
+  args: ['most'],
+  lua: /* lua */ `
+local reply = {redis.call('ZCOUNT', queue, 0, '+inf')}
+if most == '0' then return reply end
+local marks = redis.call('ZCOUNT', queue, '-inf', '(0')
+local first = redis.call('ZRANGE', queue, marks, marks + most - 1, 'WITHSCORES')
+for _, each in ipairs(first) do reply[#reply + 1] = each end
+return reply`,
+  decode(reply): QueueReply {
+    const [waiting, ...rest] = Array.isArray(reply) ? (reply as unknown[]) : [];
+    if (typeof waiting !== 'number') return unexpectedReply('lock-queue', reply);
+    const first = Array.from({ length: rest.length / 2 }, (_, i) => ({
+      waiter: String(rest[2 * i]),
+      ticket: Number(rest[2 * i + 1]),
+    }));
+    return { waiting, first };
+  },
+});
+
 /**
  * lock-cleanup: Deletes a record that expired long ago. It never deletes a fence counter.
  * KEYS: record, index

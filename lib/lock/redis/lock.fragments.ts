@@ -126,6 +126,12 @@ const PLAIN_NEXT = '+';
 // tickets, until their process makes an attempt. In between no script walks past them.
 const ASIDE = 4e15;
 
+/** Returns when the call of a ticket began to wait, in ms. */
+export function waitsSinceMs(ticket: number): number {
+  const atUs = ticket >= ASIDE ? ticket - ASIDE : ticket;
+  return Math.floor((atUs < PLAIN_FROM ? 2 * atUs : atUs) / 1_000);
+}
+
 /**
  * The Lua function `firstIn(queueKey, here)` returns a table: `waiter`, the next one whose process is not passed over, and
  * `at`, its ticket; `gone`, a process that was passed over so long ago that it is gone; `walks`, whether it has walked past

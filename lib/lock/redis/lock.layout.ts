@@ -6,6 +6,7 @@ import {
   RESERVE_BYTES,
   storageKey,
 } from '../../redis/redis.keys.js';
+import { escapeGlob } from '../../script/walk.js';
 import { invalidCall } from '../lock.errors.js';
 import { randomId } from '../../core/random-id.js';
 
@@ -33,6 +34,8 @@ export interface LockLayout {
   createLockId(keys: readonly string[]): string;
   keysOf(keys: readonly string[], lockId: string): LockKeys;
   recordOf(key: string): string;
+  /** How the names of records begin before the user's key, as a pattern of MATCH, and how long that is. */
+  readonly recordsBegin: { readonly pattern: string; readonly length: number };
   indexOf(lockId: string): string;
   /** The key under which a release by lockId leaves its nonce. Other programs of the wire format do not use this name. */
   markOf(lockId: string): string;
@@ -76,7 +79,9 @@ function namesOf({ shared, own, fenceCounter }: Beginnings, key: string): Omit<L
 }
 
 /** Returns the names that begin by the lockId. */
-function layoutOf(ofId: (lockId: string) => Beginnings): Omit<LockLayout, 'createLockId' | 'recordOf'> {
+function layoutOf(
+  ofId: (lockId: string) => Beginnings,
+): Omit<LockLayout, 'createLockId' | 'recordOf' | 'recordsBegin'> {
   const indexOf = (lockId: string): string => nameOf(ofId(lockId).shared, `id:${lockId}`);
   return {
     keysOf: (keys, lockId) => {
@@ -92,10 +97,22 @@ function layoutOf(ofId: (lockId: string) => Beginnings): Omit<LockLayout, 'creat
   };
 }
 
+/** Returns whether a name, without its beginning, is that of a record. */
+export const isOfRecord = (rest: string): boolean => !INTERNAL.test(rest);
+
+/** Returns whether the records of keys that begin so may have other names, as such keys may be hashed. */
+export const mayBeHashed = (prefix: string): boolean =>
+  ['id:', 'fence:'].some((each) => each.startsWith(prefix) || prefix.startsWith(each));
+
 /** Builds the names of docs/wire-format.md, which other programs share. For one server (standalone or Sentinel). */
 export function specLayout(prefix: string): LockLayout {
   const begin = { shared: prefix, own: `${prefix}/` };
-  return { createLockId: randomId, recordOf: (key) => recordName(prefix, key), ...layoutOf(() => begin) };
+  return {
+    createLockId: randomId,
+    recordOf: (key) => recordName(prefix, key),
+    recordsBegin: { pattern: `${escapeGlob(prefix)}:`, length: prefix.length + 1 },
+    ...layoutOf(() => begin),
+  };
 }
 
 const TAG_LENGTH = 3;
@@ -119,6 +136,7 @@ export function slottedLayout(prefix: string, client: RedisClient): LockLayout {
       return tagOf(keys[0] as string) + randomId().slice(TAG_LENGTH);
     },
     recordOf: (key) => recordName(begin(tagOf(key)).shared, key),
+    recordsBegin: { pattern: `${escapeGlob(prefix)}:{???}:`, length: `${prefix}:{???}:`.length },
     ...layoutOf((lockId) => begin(lockId.slice(0, TAG_LENGTH))),
     recordFromIndex: (name) => (name.startsWith(clientPrefix) ? name.slice(clientPrefix.length) : name),
   };

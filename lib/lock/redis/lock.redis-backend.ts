@@ -1,5 +1,8 @@
 import { type Attempt, BackgroundRetries } from '../../core/background-retries.js';
 import { shownHash } from '../../core/keys.js';
+import type { Page } from '../../core/page.js';
+import type { Peers } from '../../core/peers.js';
+import type { CallOptions } from '../../core/validate.js';
 import type { ProcessChannel } from '../../script/process-channel.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { type LockBackend, withDetail } from '../lock.backend.js';
@@ -7,7 +10,8 @@ import { fenceOverflow, LockError } from '../lock.errors.js';
 import { BackendHandle, momentNow, msUntil } from '../lock.handle.js';
 import { keyArgsOf, type LockLayout } from './lock.layout.js';
 import { RedisLockLookups } from './lock.redis-lookup.js';
-import { FENCE_THRESHOLDS } from '../lock.record.js';
+import { FENCE_THRESHOLDS, notReleased } from '../lock.record.js';
+import { RedisLockViews } from './lock.redis-operations.js';
 import { type LockRef, type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
 import { acquireKeysFor } from './acquire-keys.script.js';
 import { acquireScript } from './acquire.script.js';
@@ -20,14 +24,27 @@ import type {
   AcquireResult,
   ExtendOptions,
   ExtendResult,
+  ForceReleaseOptions,
+  ForceReleaseResult,
   HeldLock,
+  ListedLock,
+  LockListOptions,
   LockTurn,
   Moment,
   RedisCapabilities,
   ReleaseOptions,
   ReleaseResult,
+  WaitingCall,
 } from '../lock.types.js';
-import { validateAcquire, validateExtend, validateRelease } from '../lock.validate.js';
+import {
+  attributed,
+  validateAcquire,
+  validateCall,
+  validateExtend,
+  validateForceRelease,
+  validateKey,
+  validateRelease,
+} from '../lock.validate.js';
 
 const { WARN, MAX } = FENCE_THRESHOLDS;
 
@@ -40,6 +57,8 @@ const LEAVE_MS = 60_000;
 export interface RedisLockBackendConfig {
   cleanupInIsLocked: boolean;
   channel: ProcessChannel;
+  /** Reaches the other processes. Undefined without the option `operations`. */
+  peers?: Peers | undefined;
   /** Called once when a fence counter comes near its end. */
   warn(message: string): void;
 }
@@ -53,6 +72,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   };
   readonly #undos = new BackgroundRetries();
   readonly #turns: RedisTurns;
+  readonly #views: RedisLockViews;
   #warned = false;
 
   constructor(
@@ -61,6 +81,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     private readonly config: RedisLockBackendConfig,
   ) {
     super(runner, layout, config.cleanupInIsLocked);
+    this.#views = new RedisLockViews(runner, layout);
     this.#turns = new RedisTurns(runner, {
       ...{ layout, channel: config.channel },
       leave: (...left) => this.#leave(...left),
@@ -119,6 +140,31 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     } catch (fault) {
       throw LockError.from(fault, { keys: held?.keys, lockId });
     }
+  }
+
+  list(options?: LockListOptions): Promise<Page<ListedLock>> {
+    return attributed(this.#views.list(options));
+  }
+
+  async waiters(key: string, options: CallOptions = {}): Promise<WaitingCall[]> {
+    return attributed(this.#views.waiters(validateKey(key), validateCall(options)));
+  }
+
+  async forceRelease(key: string, options: ForceReleaseOptions): Promise<ForceReleaseResult> {
+    const name = validateForceRelease(key, options);
+    const { fence, signal } = options;
+    const seen = await this.find({ key: name }, signal);
+    if (seen?.fence !== fence) return notReleased(seen);
+    const { lockId } = seen;
+    // Only the record of its first key names all keys of a lock. A claim has no index yet, and one key.
+    const { keys = [name] } = (await this.find({ lockId }, signal)) ?? {};
+    // By its lockId this ends the lock that was seen, or nothing.
+    const code = await attributed(this.#release({ keys, lockId, isLive: true }, signal));
+    return code === 'released' ? { released: true } : notReleased(await this.find({ key: name }, signal));
+  }
+
+  get peers(): Peers | undefined {
+    return this.config.peers;
   }
 
   prepare(): Promise<void> {

@@ -6,6 +6,7 @@ import { handOnScript } from './hand-on.scripts.js';
 import {
   cleanupScript,
   extendByIdScript,
+  queueScript,
   readIndexScript,
   readScript,
   releaseByIdScript,
@@ -22,5 +23,6 @@ export const lockScripts = [
   extendByIdScript,
   readScript,
   readIndexScript,
+  queueScript,
   cleanupScript,
 ];

@@ -5,6 +5,7 @@ import { extendFor } from '../../../lib/lock/redis/extend.script.js';
 import {
   cleanupScript,
   extendByIdScript,
+  queueScript,
   readIndexScript,
   readScript,
   releaseByIdScript,
@@ -208,7 +209,8 @@ const examples: ScriptExample[] = [
   },
   { script: handOnScript, keys: names, args: handing, prepare: claimed, immortal },
   { script: handOnScript, keys: names, args: handing, prepare: forgotten, immortal, again: [500] },
-  { script: publishScript, keys: {}, args: { channel } },
+  { script: publishScript, keys: {}, args: { channel, message: '' } },
+  { script: queueScript, keys: { queue }, args: { most: 2 }, prepare: contended },
   { script: releaseByIdScript, keys: { record, index, mark }, args: { lockId, nonce }, prepare },
   {
     script: releaseByIdScript,

@@ -1,0 +1,38 @@
+import { shownHash } from '../core/keys.js';
+import { invalidOption } from '../core/validate.js';
+import type { Emit, Feature, ForcedOperation } from './telemetry.types.js';
+
+const MAX_NOTE_LENGTH = 200;
+
+/** Who changes something by hand. */
+export interface ByHand {
+  /** Who it is, 1 to 200 characters. The change is then an event (`type: 'forced'`) and a line of the log. */
+  by?: string | undefined;
+}
+
+/** Checks a text that is written to the log. */
+export function note(name: string, value: unknown): string {
+  if (typeof value === 'string' && value !== '' && value.length <= MAX_NOTE_LENGTH) return value;
+  throw invalidOption(name, `a string of 1 to ${MAX_NOTE_LENGTH} characters`, value);
+}
+
+export interface ForcedChange extends ByHand {
+  readonly feature: Feature;
+  readonly operation: ForcedOperation;
+  readonly key: string;
+  readonly policy?: string;
+  readonly reason?: string | undefined;
+}
+
+/** Tells the log and the listener of a change by hand, after it was made. */
+export function tellForced(
+  { feature, operation, key, policy, by, reason }: ForcedChange,
+  warn: (line: string) => void,
+  emit: Emit | undefined,
+): void {
+  const who = by === undefined ? '' : ` by ${JSON.stringify(by)}`;
+  const why = reason === undefined ? '' : ` because ${JSON.stringify(reason)}`;
+  warn(`CHANGED_BY_HAND: ${operation} of ${feature} ${shownHash(key)}${who}${why}.`);
+  const facts = { ...(policy === undefined ? {} : { policy }), ...(by === undefined ? {} : { by }) };
+  emit?.({ feature, type: 'forced', result: 'ok', operation, key, reason, durationMs: 0, ...facts });
+}
