@@ -55,7 +55,13 @@ export interface RedisClient extends Partial<
   subscribe?(...channels: string[]): Promise<unknown>;
   publish?(channel: string, message: string): Promise<unknown>;
   nodes?(role?: 'all' | 'master' | 'slave'): RedisClient[];
-  scan?(from: string, match: 'MATCH', pattern: string, count: 'COUNT', keys: number): Promise<[string, string[]]>;
+  scan?(
+    from: string,
+    match: 'MATCH',
+    pattern: string,
+    count: 'COUNT',
+    keys: number,
+  ): Promise<[string, string[]]>;
   call?(command: string, ...args: string[]): Promise<unknown>;
   refreshSlotsCache?(done: () => void): void;
   on?(event: string, listener: (...args: unknown[]) => void): unknown;

@@ -179,7 +179,9 @@ export class RedisSubscriber {
     this.#askedMs = nowMs;
     // A node that has left its Cluster answers a PING, and hears no message any more. So there a message is sent.
     if (this.#client.isCluster)
-      this.#client.publish?.(this.channels[0] as string, '').catch((error) => isRefusal(error) && this.#ping());
+      this.#client
+        .publish?.(this.channels[0] as string, '')
+        .catch((error) => isRefusal(error) && this.#ping());
     else this.#ping();
   }
 

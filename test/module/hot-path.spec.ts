@@ -28,7 +28,7 @@ async function sentBy(client: Redis, run: () => Promise<unknown>): Promise<Sent>
     commands++;
     bytes += Buffer.byteLength(command.toWritable(client.stream));
     return send(command as never, ...rest);
-  }) as typeof client.sendCommand;
+  });
   try {
     await run();
     return { commands, bytes };

@@ -160,7 +160,11 @@ describe.each(['memory', 'Redis'] as const)('on %s', (backend) => {
       };
     }
     const limits = [{ scope: 'org', period: 'lifetime', limit: 1_000 } as const];
-    const syncGuard = SyncGuardModule.forRoot({ redis: client, operations: true, budget: { limits, reaper: false } });
+    const syncGuard = SyncGuardModule.forRoot({
+      redis: client,
+      operations: true,
+      budget: { limits, reaper: false },
+    });
     module = await Test.createTestingModule({ imports: [syncGuard] })
 
       .compile();
