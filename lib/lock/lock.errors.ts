@@ -11,8 +11,8 @@ import { type FaultCode, faultOf, SyncGuardError } from '../core/errors.js';
  *   the lock for a shorter time, spread the work over more keys, or raise `lock.maxWaiting`. The client may retry after
  *   `Retry-After`.
  * - `LockLost`: the lock ended before the body did, so somebody else may have been inside. `context.reason` is `expired`,
- *   `max_hold`, `taken` (by another owner, or it was deleted), `idle` (nobody read its stream), `shutdown` or `released`. To do: let
- *   what you write to refuse a lower `fence`; raise `ttlMs` where bodies are paused for long.
+ *   `max_hold`, `taken` (by another owner, or it was deleted), `revoked` (by hand: `forceRelease`), `idle` (nobody read its
+ *   stream), `shutdown` or `released`. To do: let what you write to refuse a lower `fence`; raise `ttlMs` where bodies are paused for long.
  * - `AlreadyHeld`: a body asked for the lock that it runs under. To do: `reentrant: true`, or take the lock once.
  */
 export type LockErrorCode =

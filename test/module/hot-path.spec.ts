@@ -24,11 +24,11 @@ interface Command {
 async function sentBy(client: Redis, run: () => Promise<unknown>): Promise<Sent> {
   const send = client.sendCommand.bind(client);
   let [commands, bytes] = [0, 0];
-  client.sendCommand = ((command: Command, ...rest: []) => {
+  client.sendCommand = (command: Command, ...rest: []) => {
     commands++;
     bytes += Buffer.byteLength(command.toWritable(client.stream));
     return send(command as never, ...rest);
-  });
+  };
   try {
     await run();
     return { commands, bytes };
