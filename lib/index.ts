@@ -26,6 +26,7 @@ export type { ContentionHandler, LockCallOptions, LockDefaults, OnContention } f
 
 // Limits
 export { AbuseLimiterService } from './limit/abuse-limiter.service.js';
+export { rateLimit } from './limit/route/rate-limit.middleware.js';
 export { Limited, type LimitedDecision, limitedOn } from './limit/route/limited.decorator.js';
 export { RateLimit, type RateLimitOptions, SkipRateLimit } from './limit/route/rate-limit.decorator.js';
 export { RateLimitGuard } from './limit/route/rate-limit.guard.js';

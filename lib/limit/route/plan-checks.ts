@@ -207,7 +207,7 @@ const noDefault = (where: string): SyncGuardConfigError =>
     },
   );
 
-const unknownName = (decorator: string, name: string, known: Iterable<string>): SyncGuardConfigError =>
+export const unknownName = (decorator: string, name: string, known: Iterable<string>): SyncGuardConfigError =>
   new SyncGuardConfigError(`${decorator}('${name}') names a policy that does not exist.`, {
     code: 'RATE_LIMIT_UNKNOWN_POLICY',
     hint: `Correct the name, or add the policy to the \`limits\` option. There are: ${[...known].join(', ')}.`,

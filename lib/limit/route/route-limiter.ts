@@ -22,7 +22,7 @@ import { routeName } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
 import { globalRouting } from '../../transport/global-settings.js';
 import { setHeader, setLimitHeaders, setShadowHeader } from './rate-limit.headers.js';
-import { PlanChecks } from './plan-checks.js';
+import { PlanChecks, unknownName } from './plan-checks.js';
 import { type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
 import { CallVisit, type Stage, type VisitedApp } from './call-visit.js';
@@ -78,7 +78,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
    */
   enter(context: ExecutionContext, stage: Stage): Promise<boolean> | true {
     const visit = this.#visitOf(context);
-    return visit ? this.#enter(visit, stage, visit.plan[stage]) : true;
+    return visit ? this.pass(visit, stage, visit.plan[stage]) : true;
   }
 
   /**
@@ -89,8 +89,8 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     const visit = this.#visitOf(context);
     if (!visit) return true;
     const { plan } = visit;
-    const asked = this.#enter(visit, 'default', plan.default);
-    return plan.before.length === 0 ? asked : asked.then(() => this.#enter(visit, 'before', plan.before));
+    const asked = this.pass(visit, 'default', plan.default);
+    return plan.before.length === 0 ? asked : asked.then(() => this.pass(visit, 'before', plan.before));
   }
 
   /** Counts a call that all guards have let pass. */
@@ -99,7 +99,14 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     visit.guardsPassed();
     const { after, defaultAfter } = visit.plan;
     const policies = visit.passed.has('default') ? [...defaultAfter, ...after] : after;
-    return this.#enter(visit, 'after', policies);
+    return this.pass(visit, 'after', policies);
+  }
+
+  /** Returns the policies of a name in the `limits` option. */
+  policiesNamed(name: string): readonly ResolvedPolicy[] {
+    const found = this.options.limits.get(name);
+    if (found) return found;
+    throw unknownName('rateLimit', name, this.options.limits.keys());
   }
 
   get maxFlightMs(): number {
@@ -121,7 +128,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
   }
 
   /** Returns false for a client that has left before the limits were asked. They count it, and nothing else runs. */
-  async #enter(visit: CallVisit, stage: Stage, policies: readonly ResolvedPolicy[]): Promise<boolean> {
+  async pass(visit: CallVisit, stage: Stage, policies: readonly ResolvedPolicy[]): Promise<boolean> {
     if (visit.passed.has(stage)) return true;
     visit.passed.add(stage);
     if (policies.length === 0) return true;
@@ -186,7 +193,8 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     const place = callObject(context);
     const handler = context.getHandler();
     const type = context.getClass();
-    const known = visitOn(place);
+    // A middleware of Fastify gets the request of Node.js.
+    const known = visitOn(place) ?? visitOn((place as { raw?: unknown }).raw);
     if (known?.isOf(handler, type)) return known;
     const call = limitedCall(context, this.#routes);
     if (!call)
