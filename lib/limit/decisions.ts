@@ -236,7 +236,7 @@ export class Decisions {
     if (decision.allowed || !Logger.isLevelEnabled('debug')) return;
     const { scope, retryAfterSecs, shortCount, longCount, degraded } = decision;
     const counts =
-      policy.rules.longThreshold > 0
+      policy.rules.tiers.length > 1
         ? `${shortCount} in the short window, ${longCount} in the long`
         : `${shortCount} in the window`;
     this.#logger.debug(

@@ -1,4 +1,10 @@
-import type { BackendDecision, LimitBackend, Subject } from './limit.backend.js';
+import {
+  type BackendDecision,
+  countsIn,
+  type LimitBackend,
+  type LimitRules,
+  type Subject,
+} from './limit.backend.js';
 
 const MAX_KEYS = 10_000;
 
@@ -40,10 +46,5 @@ export class LastWords {
   }
 }
 
-const isHalfFull = (
-  { shortThreshold, longThreshold }: Subject['policy']['rules'],
-  { status, shortCount, longCount }: BackendDecision,
-): boolean =>
-  status === 'denied' ||
-  2 * shortCount >= shortThreshold ||
-  (longThreshold > 0 && 2 * longCount >= longThreshold);
+const isHalfFull = ({ tiers }: LimitRules, reply: BackendDecision): boolean =>
+  reply.status === 'denied' || tiers.some(({ threshold }, i) => 2 * (countsIn(reply)[i] ?? 0) >= threshold);

@@ -10,17 +10,19 @@ import type {
 /** The most limits that one call is counted against. */
 export const MAX_CHECKS = 8;
 
-/** The numbers of a policy, as backends use them. Users write the short tier as `temp`, or as `limit` and `windowMs`. */
-export interface LimitRules {
-  readonly shortWindowMs: number;
+/** One window of a policy. */
+export interface TierRules {
+  readonly windowMs: number;
   /** The attempt with this number is denied. 0 and Infinity stand for a limit of 0 and for none, at a cost of 0. */
-  readonly shortThreshold: number;
+  readonly threshold: number;
   /** If 0, there is no block, and a denied call is not counted. */
-  readonly shortBlockMs: number;
-  readonly longWindowMs: number;
-  /** If 0, there is no long tier. */
-  readonly longThreshold: number;
-  readonly longBlockMs: number;
+  readonly blockMs: number;
+}
+
+/** The numbers of a policy, as backends use them. */
+export interface LimitRules {
+  /** The short tier, which users write as `temp`, or as `limit` and `windowMs`. After it the long one, if there is one. */
+  readonly tiers: readonly [TierRules, ...TierRules[]];
   readonly factor: number;
   readonly maxBlockMs: number;
   /** How long penalties are kept after a block has ended. */
@@ -91,18 +93,22 @@ export interface ConfirmOptions extends CallOptions {
 /** The length of the random part of a call's id. After it the id may have the route of the call. */
 export const CALL_ID_LENGTH = 8;
 
-export const longestWindowMs = ({ shortWindowMs, longWindowMs }: LimitRules): number =>
-  Math.max(shortWindowMs, longWindowMs);
+/** The counts of the tiers, in their order. */
+export const countsIn = ({ shortCount, longCount }: LimitCounts): [number, number] => [shortCount, longCount];
+
+export const longestWindowMs = ({ tiers }: LimitRules): number =>
+  Math.max(...tiers.map(({ windowMs }) => windowMs));
 
 /** How long a log with calls in flight is kept, in ms. */
-export const keepMs = ({ shortWindowMs, longWindowMs }: LimitRules): number =>
-  Math.max(shortWindowMs, longWindowMs) + IN_FLIGHT_MS;
+export const keepMs = (rules: LimitRules): number => longestWindowMs(rules) + IN_FLIGHT_MS;
+
+const slackMs = (rules: LimitRules): number => Math.min(SLACK_WINDOWS * longestWindowMs(rules), MAX_SLACK_MS);
 
 /** How long a log of attempts alone is kept, in ms. */
-export function keepAttemptsMs({ shortWindowMs, longWindowMs }: LimitRules): number {
-  const windowMs = Math.max(shortWindowMs, longWindowMs);
-  return windowMs + Math.min(SLACK_WINDOWS * windowMs, MAX_SLACK_MS);
-}
+export const keepAttemptsMs = (rules: LimitRules): number => longestWindowMs(rules) + slackMs(rules);
+
+/** A log of attempts alone that is kept for less is kept anew, once half of its slack is used up. */
+export const renewAttemptsMs = (rules: LimitRules): number => longestWindowMs(rules) + slackMs(rules) / 2;
 
 /**
  * The limiter's port. Each method is one atomic step, except for a check of several limits on a Cluster. `callId` names
@@ -168,5 +174,7 @@ export const isOfKnown = (policy: Pick<CountedPolicy, 'rules'>, reply: BackendDe
     : !reply.isUnknown && !isUncounted(policy);
 
 /** Returns whether a limit is 0 or unlimited, so that no call is counted against it. */
-export const isUncounted = ({ rules: { shortThreshold } }: Pick<CountedPolicy, 'rules'>): boolean =>
-  shortThreshold === 0 || shortThreshold === Infinity;
+export const isUncounted = ({ rules }: Pick<CountedPolicy, 'rules'>): boolean => {
+  const [{ threshold }] = rules.tiers;
+  return threshold === 0 || threshold === Infinity;
+};

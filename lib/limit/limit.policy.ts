@@ -5,10 +5,11 @@ import {
   type LimitCheck,
   type LimitRules,
   type Subject,
+  type TierRules,
 } from './limit.backend.js';
 import { optionalFunction } from '../core/option-table.js';
 import { boolean, integer, invalidOption, knownOptions, oneOf } from '../core/validate.js';
-import type { AskTime, CountedCalls, LimitAlgorithm, OnError, Tier } from './limit.types.js';
+import type { AskTime, CountedCalls, LimitAlgorithm, OnError } from './limit.types.js';
 import { isByUser, resolveKeyBy } from './limit.key-by.js';
 import type { FromContext, KeyBy, LimitPolicy, LimitPolicyOptions } from './policy.types.js';
 import { NAMES_ACCOUNT } from './presets.js';
@@ -115,10 +116,11 @@ export function resolvePolicy(policy: LimitPolicy, defaults: PolicyDefaults = {}
     onError: shadow
       ? 'open'
       : resolveOnError(`${path}.onError`, given.onError ?? defaults.onError ?? 'memory'),
-    code: oneOf(`${path}.code`, given.code ?? (rules.shortBlockMs > 0 ? 'TooManyAttempts' : 'RateLimited'), [
-      'TooManyAttempts',
-      'RateLimited',
-    ]),
+    code: oneOf(
+      `${path}.code`,
+      given.code ?? (rules.tiers[0].blockMs > 0 ? 'TooManyAttempts' : 'RateLimited'),
+      ['TooManyAttempts', 'RateLimited'],
+    ),
     message: resolveMessage(`${path}.message`, given.message),
     isStatic: (defaults.isStatic ?? false) && !dynamicLimit && !dynamicWindow,
   };
@@ -132,9 +134,11 @@ export const nameWithoutShadow = (name: string): string => name.replace(/ shadow
 
 /** Returns a warning if a window is so short that its policy was probably written in seconds. */
 export function shortWindowWarning(policies: readonly ResolvedPolicy[]): string | undefined {
-  const short = policies.filter(({ rules, dynamicWindow }) => !dynamicWindow && rules.shortWindowMs < 100);
+  const short = policies.filter(
+    ({ rules: { tiers }, dynamicWindow }) => !dynamicWindow && tiers[0].windowMs < 100,
+  );
   if (short.length === 0) return undefined;
-  const names = short.map(({ name, rules }) => `${name} (${rules.shortWindowMs})`);
+  const names = short.map(({ name, rules }) => `${name} (${rules.tiers[0].windowMs})`);
   return `RATE_LIMIT_SHORT_WINDOW: \`windowMs\` is in ms. It is below 100 in these policies: ${[...new Set(names)].join(', ')}. Write \`seconds(n)\` or \`minutes(n)\`.`;
 }
 
@@ -145,10 +149,10 @@ export const resolveOnError = (name: string, value: unknown): OnError =>
 export function validateCost(policy: CostBounds, cost: unknown): number {
   // Without a block, and with `count: 'success'`, a call is let in only if there is room for it. A cost above the limit never
   // fits, so no Retry-After would be true.
-  const { shortBlockMs, shortThreshold, longThreshold } = policy.rules;
-  const needsRoom = (shortBlockMs === 0 || policy.count === 'success') && !isUncounted(policy);
+  const { tiers } = policy.rules;
+  const needsRoom = (tiers[0].blockMs === 0 || policy.count === 'success') && !isUncounted(policy);
   const limit =
-    needsRoom && !policy.dynamicLimit ? Math.min(shortThreshold, longThreshold || Infinity) - 1 : Infinity;
+    needsRoom && !policy.dynamicLimit ? Math.min(...tiers.map(({ threshold }) => threshold)) - 1 : Infinity;
   const most = policy.algorithm === 'fixed-window' ? MAX_COUNTED : MAX_LOGGED_COST;
   return integer(`${policy.name}.cost`, cost, 1, Math.min(most, limit));
 }
@@ -188,25 +192,15 @@ function resolveAlgorithm(name: string, given: Given): LimitAlgorithm {
 function resolveRules(name: string, algorithm: LimitAlgorithm, given: Given): LimitRules {
   if ((given.temp === undefined) === (given.limit === undefined))
     throw new SyncGuardConfigError(`${name} must have either \`limit\` and \`windowMs\`, or \`temp\`.`);
-  const [temp, long = NO_TIER] =
+  const tiers: LimitRules['tiers'] =
     given.temp === undefined ? [resolvePlain(name, algorithm, given)] : resolveTiers(name, given);
-  const longestWindowMs = Math.max(temp.windowMs, long.windowMs);
-  const longestBlockMs = Math.max(temp.blockMs, long.blockMs);
-  return {
-    shortWindowMs: temp.windowMs,
-    shortThreshold: temp.threshold,
-    shortBlockMs: temp.blockMs,
-    longWindowMs: long.windowMs,
-    longThreshold: long.threshold,
-    longBlockMs: long.blockMs,
-    ...resolveEscalation(`${name}.escalation`, given.escalation, longestWindowMs, longestBlockMs),
-  };
+  return { tiers, ...resolveEscalation(`${name}.escalation`, given.escalation, tiers) };
 }
 
 /** Checks `count`. The success that fills a tier is the last that is let in, so a threshold of 1 would let none in. */
 function resolveCount(name: string, count: unknown, rules: LimitRules): CountedCalls {
   const counted = oneOf(`${name}.count`, count ?? 'attempt', ['attempt', 'failure', 'success']);
-  if (counted === 'success' && (rules.shortThreshold === 1 || rules.longThreshold === 1))
+  if (counted === 'success' && rules.tiers.some(({ threshold }) => threshold === 1))
     throw new SyncGuardConfigError(`${name}.threshold must be at least 2 with \`count: 'success'\`.`, {
       hint: '`threshold: 2` or `limit: 1` lets one success in.',
     });
@@ -249,12 +243,8 @@ function resolveJudgedBy(
   return oneOf(name, judgedBy, ['guards', 'handler']);
 }
 
-type CheckedTier = Readonly<Required<Omit<Tier, 'limit'>>>;
-
-const NO_TIER: CheckedTier = { windowMs: 0, threshold: 0, blockMs: 0 };
-
 /** In place of a function there is a limit of 1, or a window of 1 ms. */
-function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): CheckedTier {
+function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): TierRules {
   if (given.long !== undefined)
     throw new SyncGuardConfigError(`${name}.long needs ${name}.temp instead of ${name}.limit.`);
   return {
@@ -264,7 +254,7 @@ function resolvePlain(name: string, algorithm: LimitAlgorithm, given: Given): Ch
   };
 }
 
-function resolveTiers(name: string, given: Given): [temp: CheckedTier, long?: CheckedTier] {
+function resolveTiers(name: string, given: Given): LimitRules['tiers'] {
   if (given.windowMs !== undefined || given.blockMs !== undefined)
     throw new SyncGuardConfigError(
       `${name}.windowMs and ${name}.blockMs must be inside ${name}.temp, because the policy has \`temp\`.`,
@@ -277,7 +267,7 @@ function resolveTiers(name: string, given: Given): [temp: CheckedTier, long?: Ch
   throw invalidOption(`${name}.long.windowMs`, bound, long.windowMs);
 }
 
-function resolveTier(name: string, tier: unknown): CheckedTier {
+function resolveTier(name: string, tier: unknown): TierRules {
   const given = knownOptions(name, tier, ['windowMs', 'threshold', 'limit', 'blockMs']);
   return {
     windowMs: limitDuration(`${name}.windowMs`, given.windowMs),
@@ -303,9 +293,10 @@ function thresholdOf(
 function resolveEscalation(
   name: string,
   escalation: unknown,
-  longestWindowMs: number,
-  longestBlockMs: number,
-): Pick<LimitRules, 'factor' | 'maxBlockMs' | 'penaltiesTtlMs'> {
+  tiers: readonly TierRules[],
+): Omit<LimitRules, 'tiers'> {
+  const longestWindowMs = Math.max(...tiers.map(({ windowMs }) => windowMs));
+  const longestBlockMs = Math.max(...tiers.map(({ blockMs }) => blockMs));
   if (escalation === undefined)
     return { factor: 1, maxBlockMs: MAX_LIMIT_MS, penaltiesTtlMs: longestWindowMs };
   if (longestBlockMs === 0)

@@ -1,5 +1,5 @@
 import { describe } from '../core/validate.js';
-import { isUncounted } from './limit.backend.js';
+import { isUncounted, type LimitRules, type TierRules } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import { type ResolvedLimitOptions, resolvePolicies } from './limit.options.js';
 import {
@@ -88,7 +88,7 @@ export function withLimit(
   if (allowed === 0) return withThreshold(policy, 0);
   if (policy.algorithm === 'fixed-window' || allowed < MAX_THRESHOLD)
     return withThreshold(policy, allowed + 1);
-  if (policy.rules.shortBlockMs === 0 && policy.count === 'attempt')
+  if (policy.rules.tiers[0].blockMs === 0 && policy.count === 'attempt')
     return { ...withThreshold(policy, allowed + 1), algorithm: 'fixed-window', isRaised: true };
   warn(
     `RATE_LIMIT_CAPPED: The function \`limit\` of the policy ${policy.name} returned more than ${MAX_THRESHOLD - 1}. A policy that blocks, or counts failures or successes, cannot count higher, so its limit is ${MAX_THRESHOLD - 1}.`,
@@ -99,9 +99,9 @@ export function withLimit(
 export function withWindow(policy: ResolvedPolicy, windowMs: unknown): ResolvedPolicy {
   if (typeof windowMs !== 'number' || !(windowMs >= 1 && windowMs <= MAX_LIMIT_MS))
     throw unusable(policy, 'windowMs', `a number from 1 to ${MAX_LIMIT_MS}`, windowMs);
-  const shortWindowMs = Math.floor(windowMs);
-  const penaltiesTtlMs = Math.max(policy.rules.penaltiesTtlMs, shortWindowMs);
-  return { ...policy, dynamicWindow: undefined, rules: { ...policy.rules, shortWindowMs, penaltiesTtlMs } };
+  const ms = Math.floor(windowMs);
+  const penaltiesTtlMs = Math.max(policy.rules.penaltiesTtlMs, ms);
+  return { ...withTier(policy, { windowMs: ms }, { penaltiesTtlMs }), dynamicWindow: undefined };
 }
 
 /**
@@ -119,11 +119,19 @@ export function costOf(policy: ResolvedPolicy, cost: unknown): number {
   }
 }
 
-const withThreshold = (policy: ResolvedPolicy, shortThreshold: number): ResolvedPolicy => ({
-  ...policy,
+const withThreshold = (policy: ResolvedPolicy, threshold: number): ResolvedPolicy => ({
+  ...withTier(policy, { threshold }),
   dynamicLimit: undefined,
-  rules: { ...policy.rules, shortThreshold },
 });
+
+function withTier(
+  policy: ResolvedPolicy,
+  changed: Partial<TierRules>,
+  others: Partial<LimitRules> = {},
+): ResolvedPolicy {
+  const [short, ...rest] = policy.rules.tiers;
+  return { ...policy, rules: { ...policy.rules, ...others, tiers: [{ ...short, ...changed }, ...rest] } };
+}
 
 const unusable = (policy: ResolvedPolicy, option: string, bound: string, value: unknown): LimitError =>
   new LimitError({

@@ -21,12 +21,10 @@ const refusalOf = (policy: unknown): string =>
 describe('resolvePolicy', () => {
   it('makes a threshold of a limit: `limit: 5` denies the 6th', () => {
     expect(resolvePolicy(plain).rules).toMatchObject({
-      shortThreshold: 11,
-      shortBlockMs: 0,
-      longThreshold: 0,
+      tiers: [{ threshold: 11, blockMs: 0 }],
     });
     const { threshold: _, ...rest } = tier;
-    expect(resolvePolicy({ name: 'x', temp: { ...rest, limit: 5 } }).rules.shortThreshold).toBe(6);
+    expect(resolvePolicy({ name: 'x', temp: { ...rest, limit: 5 } }).rules.tiers[0].threshold).toBe(6);
   });
 
   it('fills in what a policy says nothing of', () => {
@@ -47,10 +45,10 @@ describe('resolvePolicy', () => {
   it('takes a limit that comes with the request, later', () => {
     const policy = resolvePolicy({ ...plain, limit: () => 7 }, { isStatic: true });
     expect(policy).toMatchObject({ isStatic: false });
-    expect(withLimit(policy, 7).rules.shortThreshold).toBe(8);
+    expect(withLimit(policy, 7).rules.tiers[0].threshold).toBe(8);
     const warnings: string[] = [];
     const thresholdOf = (limit: unknown, of = policy): number =>
-      withLimit(of, limit, (message) => warnings.push(message)).rules.shortThreshold;
+      withLimit(of, limit, (message) => warnings.push(message)).rules.tiers[0].threshold;
     expect([0, 0.5, 2.9, 'unlimited', Infinity].map((limit) => thresholdOf(limit))).toEqual([
       0,
       0,
@@ -59,7 +57,7 @@ describe('resolvePolicy', () => {
       Infinity,
     ]);
     expect(withLimit(policy, 20_000)).toMatchObject({
-      ...{ algorithm: 'fixed-window', rules: { shortThreshold: 20_001 } },
+      ...{ algorithm: 'fixed-window', rules: { tiers: [{ threshold: 20_001 }] } },
     });
     const blocking = resolvePolicy({ ...plain, limit: () => 7, blockMs: 1_000 });
     expect(thresholdOf(20_000, blocking)).toBe(10_000);
@@ -73,7 +71,10 @@ describe('resolvePolicy', () => {
   it('takes a window that comes with the request, later', () => {
     const policy = resolvePolicy({ ...plain, windowMs: () => 5_000 }, { isStatic: true });
     expect(policy).toMatchObject({ isStatic: false });
-    expect(withWindow(policy, 5_000.7).rules).toMatchObject({ shortWindowMs: 5_000, penaltiesTtlMs: 5_000 });
+    expect(withWindow(policy, 5_000.7).rules).toMatchObject({
+      tiers: [{ windowMs: 5_000 }],
+      penaltiesTtlMs: 5_000,
+    });
     for (const nonsense of [0, -1, NaN, Infinity, '5000', undefined, 367 * 86_400_000])
       expect(() => withWindow(policy, nonsense)).toThrow(
         /^The limiter could not decide\. The function `windowMs` of the policy api must return/,
@@ -103,11 +104,11 @@ describe('resolvePolicy', () => {
   it('lets a fixed window have limits and costs that a log could not hold', () => {
     const most = 2 ** 31 - 1;
     const policy = resolvePolicy({ ...plain, algorithm: 'fixed-window', limit: most, cost: most });
-    expect(policy).toMatchObject({ cost: most, rules: { shortThreshold: most + 1 } });
+    expect(policy).toMatchObject({ cost: most, rules: { tiers: [{ threshold: most + 1 }] } });
     const dynamic = resolvePolicy({ ...plain, algorithm: 'fixed-window', limit: () => most, cost: 50_000 });
-    expect(withLimit(dynamic, most).rules.shortThreshold).toBe(most + 1);
+    expect(withLimit(dynamic, most).rules.tiers[0].threshold).toBe(most + 1);
     expect(() => validateCost(withLimit(dynamic, 100), 101)).toThrow(/api\.cost must be .* from 1 to 100,/);
-    expect(withLimit(dynamic, most + 1).rules.shortThreshold).toBe(most + 1);
+    expect(withLimit(dynamic, most + 1).rules.tiers[0].threshold).toBe(most + 1);
   });
 
   const fixed = { limit: 10, windowMs: 1_000, algorithm: 'fixed-window' };
@@ -216,7 +217,7 @@ describe('resolveLimits', () => {
 
   it('knows the presets, and lets a policy of the same name win', () => {
     const limits = resolveLimits({ api: { limit: 7, windowMs: 1 } }, defaults);
-    expect(limits.get('api')?.[0]?.rules.shortThreshold).toBe(8);
+    expect(limits.get('api')?.[0]?.rules.tiers[0].threshold).toBe(8);
     expect(limits.get('login')).toMatchObject([
       { count: 'failure' },
       { count: 'failure' },

@@ -379,7 +379,7 @@ describe('a server that is full (noeviction)', () => {
       );
     await Promise.all(Array.from({ length: 200 }, (_, i) => check(`old-${i}`)));
     // Attempts are forgotten now, and their keys are still there.
-    server.clock.advance(checkOf(policy).policy.rules.shortWindowMs + seconds(1));
+    server.clock.advance(checkOf(policy).policy.rules.tiers[0].windowMs + seconds(1));
     await client.config('SET', 'maxmemory', '1');
     const sizes = async (): Promise<(number | null)[]> =>
       Promise.all((await client.keys('*')).sort().map((key) => client.memory('USAGE', key)));

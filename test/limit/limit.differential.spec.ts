@@ -252,8 +252,8 @@ const isFixedWindow = ({ policy }: Pick<PolicySubject, 'policy'>): boolean =>
   policy.algorithm === 'fixed-window';
 
 /** A policy that counts successes has room for the dearest call in each of its tiers. */
-const mayCostTwo = ({ count, rules: { shortThreshold, longThreshold } }: ResolvedPolicy): boolean =>
-  shortThreshold > 3 && (count !== 'success' || longThreshold === 0 || longThreshold > 2);
+const mayCostTwo = ({ count, rules: { tiers } }: ResolvedPolicy): boolean =>
+  tiers[0].threshold > 3 && (count !== 'success' || tiers.every(({ threshold }) => threshold > 2));
 
 function randomPolicy(random: (below: number) => number, name: string): ResolvedPolicy {
   const between = (low: number, high: number): number => low + random(high - low + 1);

@@ -1,14 +1,29 @@
 import type { BackendDecision, LimitRules } from '../../lib/limit/limit.backend.js';
 
-interface Policy {
+interface Given {
   readonly algorithm: 'sliding-log' | 'fixed-window';
   readonly rules: LimitRules;
   readonly count: 'attempt' | 'failure' | 'success';
 }
 
+/** A policy with the numbers of both tiers side by side. Without a long tier its threshold is 0. */
+type Policy = Omit<Given, 'rules'> & { readonly rules: ReturnType<typeof numbersIn> };
+
+const numbersIn = ({ tiers: [short, long], ...rest }: LimitRules) => ({
+  ...{ shortWindowMs: short.windowMs, shortThreshold: short.threshold, shortBlockMs: short.blockMs },
+  ...{
+    longWindowMs: long?.windowMs ?? 0,
+    longThreshold: long?.threshold ?? 0,
+    longBlockMs: long?.blockMs ?? 0,
+  },
+  ...rest,
+});
+
+const read = (given: Given): Policy => ({ ...given, rules: numbersIn(given.rules) });
+
 interface Limit {
   readonly identity: string;
-  readonly policy: Policy;
+  readonly policy: Given;
   readonly cost: number;
 }
 
@@ -47,11 +62,12 @@ export class LimitModel {
 
   check(limits: Limit[], id: string): BackendDecision[] {
     const before = structuredClone(this.states);
-    const tried = limits.map((limit) => this.one(limit.identity, limit.policy, limit.cost, id));
+    const tried = limits.map((limit) => this.one(limit.identity, read(limit.policy), limit.cost, id));
     const denials = tried.filter((decision) => decision.status === 'denied').length;
     if (denials === 0 || limits.length === 1) return tried;
     // Somebody denies: those that would have let the call in are as they were.
-    return limits.map(({ identity, policy }, i) => {
+    return limits.map(({ identity, policy: given }, i) => {
+      const policy = read(given);
       const decision = tried[i] as BackendDecision;
       if (decision.status === 'denied' || limits[i]?.cost === 0) return decision;
       this.states.set(identity, before.get(identity) ?? fresh());
@@ -63,7 +79,8 @@ export class LimitModel {
   }
 
   /** A call that has ended is counted whatever stands, and at most then sets a block. */
-  confirm(identity: string, policy: Policy, cost: number, id: string, blocks = true): BackendDecision {
+  confirm(identity: string, given: Given, cost: number, id: string, blocks = true): BackendDecision {
+    const policy = read(given);
     const state = this.at(identity);
     this.catchUp(state);
     if (!state.attempts.some((attempt) => attempt.id === id)) {
@@ -77,7 +94,8 @@ export class LimitModel {
     return (blocks && this.blockIfFull(state, policy, next, id)) || this.countsOf(state, policy);
   }
 
-  renew(identity: string, policy: Policy, id: string): void {
+  renew(identity: string, given: Given, id: string): void {
+    const policy = read(given);
     const state = this.at(identity);
     for (const each of state.pending.filter((flight) => flight.id === id)) {
       each.at = this.now;
@@ -86,10 +104,12 @@ export class LimitModel {
   }
 
   /** A log is kept for three windows, but not for more than a minute after its own. Flights need that minute. */
-  private keep(state: State, { rules, count }: Policy): void {
+  private keep(state: State, { rules, count }: Policy, isNew = false): void {
     const windowMs = Math.max(rules.shortWindowMs, rules.longWindowMs);
     const slackMs = count === 'attempt' ? Math.min(2 * windowMs, 60 * SECOND) : 60 * SECOND;
-    state.keptUntil = this.now + windowMs + slackMs;
+    // Attempts alone are kept anew once half of that is used up.
+    const isLate = isNew || count !== 'attempt' || state.keptUntil < this.now + windowMs + slackMs / 2;
+    if (isLate) state.keptUntil = this.now + windowMs + slackMs;
   }
 
   private enter(state: State, policy: Policy, cost: number, id: string): BackendDecision {
@@ -137,7 +157,8 @@ export class LimitModel {
     if (state.struckBy === routeOf(id)) state.strikes = { short: 0, long: 0 };
   }
 
-  peek({ identity, policy, cost }: Limit): BackendDecision {
+  peek({ identity, policy: given, cost }: Limit): BackendDecision {
+    const policy = read(given);
     const state = this.at(identity);
     if (this.blocked(state)) return this.blockOf(state);
     if (policy.algorithm === 'fixed-window') {
@@ -257,8 +278,8 @@ export class LimitModel {
 
   private count(state: State, policy: Policy, cost: number, id: string): BackendDecision {
     if (!state.attempts.some((attempt) => attempt.id === id)) {
+      this.keep(state, policy, state.attempts.length === 0);
       for (let i = 0; i < cost; i++) state.attempts.push({ id, at: this.latest(state) });
-      this.keep(state, policy);
       const block = this.blockIfFull(state, policy, 0, id);
       if (block) return block;
     }

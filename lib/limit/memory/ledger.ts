@@ -11,10 +11,9 @@ export interface Block extends LimitCounts {
 /** What blocks leave behind: check.script.ts says what floors, strikes and `struckBy` are. */
 export const NO_PENALTIES = {
   endsAtMs: 0,
-  shortFloorMs: 0,
-  longFloorMs: 0,
-  shortStrikes: 0,
-  longStrikes: 0,
+  /** Of each tier. */
+  floorsMs: [0, 0] as readonly number[],
+  strikes: [0, 0] as readonly number[],
   struckBy: '',
 };
 
@@ -73,6 +72,11 @@ export class Ledger {
 
   openWindow(nowMs: number): Window | undefined {
     return this.window && nowMs < this.window.endsAtMs ? this.window : undefined;
+  }
+
+  /** The newest floor. */
+  get floorMs(): number {
+    return Math.max(...this.penalties.floorsMs);
   }
 
   knows(callId: string): boolean {

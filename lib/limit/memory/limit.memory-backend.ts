@@ -85,9 +85,7 @@ export class MemoryLimitBackend implements LimitBackend {
     if (!forget || ledger.liveBlock(nowMs)) return;
     const route = routeOf(callId);
     ledger.attempts.dropCalls((each) => routeOf(each) === route);
-    const { struckBy, shortStrikes, longStrikes } = ledger.penalties;
-    if (struckBy === route && shortStrikes + longStrikes > 0)
-      ledger.penalties = { ...ledger.penalties, shortStrikes: 0, longStrikes: 0 };
+    if (ledger.penalties.struckBy === route) ledger.penalties = { ...ledger.penalties, strikes: [0, 0] };
   }
 
   async peek(check: LimitCheck, options?: CallOptions): Promise<BackendDecision> {
@@ -167,12 +165,13 @@ export class MemoryLimitBackend implements LimitBackend {
       ledger.window = { count: Math.max(open.count, last.shortCount), endsAtMs: open.endsAtMs };
     } else {
       // Those of the long window that the short one does not have are at least as old as the short one.
-      const olderMs = atMs - rules.shortWindowMs;
-      const has = (fromMs: number): number => ledger.attempts.countAfter(fromMs);
-      const more = last.shortCount - has(olderMs);
-      if (more > 0) ledger.attempts.add(`last ${atMs}`, atMs, more);
-      const moreOfLong = last.longCount - has(nowMs - Math.max(rules.longWindowMs, rules.shortWindowMs));
-      if (moreOfLong > 0) ledger.attempts.add(`last ${olderMs}`, olderMs, moreOfLong);
+      const olderMs = atMs - rules.tiers[0].windowMs;
+      const add = (heard: number, fromMs: number, addedAtMs: number): void => {
+        const more = heard - ledger.attempts.countAfter(fromMs);
+        if (more > 0) ledger.attempts.add(`last ${addedAtMs}`, addedAtMs, more);
+      };
+      add(last.shortCount, olderMs, atMs);
+      add(last.longCount, nowMs - longestWindowMs(rules), olderMs);
       ledger.endsAtMs = nowMs + keepMs(rules);
     }
   }
@@ -214,7 +213,6 @@ function decideUnlessBlocked(decider: Decider, ask: Ask): BackendDecision {
 /** The decider of calls that are not counted. A limit of 0 denies them. */
 function look({ rules }: Ask): BackendDecision {
   const nothing = { shortCount: 0, longCount: 0 };
-  return rules.shortThreshold === 0
-    ? denied(nothing, rules.shortWindowMs)
-    : { status: 'allowed', ...nothing, resetMs: 0 };
+  const [{ threshold, windowMs }] = rules.tiers;
+  return threshold === 0 ? denied(nothing, windowMs) : { status: 'allowed', ...nothing, resetMs: 0 };
 }

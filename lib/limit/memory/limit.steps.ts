@@ -1,9 +1,12 @@
 import {
   type BackendDecision,
   CALL_ID_LENGTH,
+  keepAttemptsMs,
   keepMs,
   type LimitCounts,
   type LimitRules,
+  renewAttemptsMs,
+  type TierRules,
 } from '../limit.backend.js';
 import { IN_FLIGHT_MS } from '../limit.times.js';
 import type { LimitScope } from '../limit.types.js';
@@ -28,48 +31,43 @@ export type Decider = (ask: Ask) => BackendDecision;
 /** After a step back of the clock behind a floor: what lies ahead has happened now, in the order in which it happened. */
 export function stepBack({ ledger, nowMs, commit }: Ask): void {
   const { penalties, attempts } = ledger;
-  const { shortFloorMs, longFloorMs } = penalties;
-  const upper = Math.max(shortFloorMs, longFloorMs);
+  const { floorsMs } = penalties;
+  const upper = ledger.floorMs;
   if (!commit || upper <= nowMs) return;
-  const lower = Math.min(shortFloorMs, longFloorMs);
+  const lower = Math.min(...floorsMs);
   const now = (atMs: number): number => {
     if (atMs <= nowMs - 3) return atMs;
     return atMs <= lower ? nowMs - 2 : atMs <= upper ? nowMs - 1 : nowMs;
   };
   attempts.move(nowMs - 3, now);
-  ledger.penalties = { ...penalties, shortFloorMs: now(shortFloorMs), longFloorMs: now(longFloorMs) };
+  ledger.penalties = { ...penalties, floorsMs: floorsMs.map(now) };
 }
 
-/** Counts the attempts of both windows. */
-export function countWindows({ ledger: { attempts, penalties }, rules, nowMs }: Ask): LimitCounts {
-  const { shortFromMs, longFromMs } = windowStarts(penalties, rules, nowMs);
-  return { shortCount: attempts.countAfter(shortFromMs), longCount: attempts.countAfter(longFromMs) };
-}
+/** The attempts that count for each tier. */
+export type Counts = readonly number[];
 
-function windowStarts(
-  { shortFloorMs, longFloorMs }: Ledger['penalties'],
-  { shortWindowMs, longWindowMs, longThreshold }: LimitRules,
-  nowMs: number,
-): { shortFromMs: number; longFromMs: number } {
-  const shortFromMs = Math.max(nowMs - shortWindowMs, shortFloorMs);
-  return {
-    shortFromMs,
-    longFromMs: longThreshold === 0 ? shortFromMs : Math.max(nowMs - longWindowMs, longFloorMs),
-  };
-}
+export const countsOf = ([shortCount = 0, longCount = shortCount]: Counts): LimitCounts => ({
+  shortCount,
+  longCount,
+});
 
-/** Drops what is older than both windows. An attempt ahead of the clock counts as one of now. */
+/** Counts the attempts of each window. */
+export const countWindows = (ask: Ask): Counts =>
+  windowStarts(ask).map((fromMs) => ask.ledger.attempts.countAfter(fromMs));
+
+const windowStarts = ({ ledger: { penalties }, rules, nowMs }: Ask): number[] =>
+  rules.tiers.map(({ windowMs }, i) => Math.max(nowMs - windowMs, penalties.floorsMs[i] as number));
+
+/** Drops what is older than all windows. An attempt ahead of the clock counts as one of now. */
 function tidyAttempts(ask: Ask): void {
-  const { ledger, rules, nowMs, commit } = ask;
-  const { attempts, penalties } = ledger;
-  const { shortFromMs, longFromMs } = windowStarts(penalties, rules, nowMs);
-  attempts.dropUpTo(Math.min(shortFromMs, longFromMs));
-  if (!commit) return;
+  const { attempts } = ask.ledger;
+  attempts.dropUpTo(Math.min(...windowStarts(ask)));
+  if (!ask.commit) return;
   const latestMs = countedAt(ask);
   if ((attempts.newest?.atMs ?? 0) > latestMs) attempts.move(latestMs, () => latestMs);
 }
 
-export function countAttempts(ask: Ask): LimitCounts {
+export function countAttempts(ask: Ask): Counts {
   stepBack(ask);
   // To clear an empty map takes longer than to count.
   if (ask.ledger.inFlight.size > 0) ask.ledger.inFlight.clear();
@@ -78,7 +76,7 @@ export function countAttempts(ask: Ask): LimitCounts {
 }
 
 /** Counts the attempts, with those calls whose flight has lapsed. A flight ahead of the clock begins now. */
-export function countWithFlights(ask: Ask): LimitCounts {
+export function countWithFlights(ask: Ask): Counts {
   stepBack(ask);
   const { attempts, inFlight } = ask.ledger;
   for (const [callId, flight] of inFlight) {
@@ -96,25 +94,30 @@ export function countWithFlights(ask: Ask): LimitCounts {
 }
 
 /** When a call counts. It comes after what has set a block, so that it counts for the next one. */
-const countedAt = ({ ledger: { penalties }, nowMs }: Ask): number =>
-  Math.max(nowMs, penalties.shortFloorMs + 1, penalties.longFloorMs + 1);
+const countedAt = ({ ledger, nowMs }: Ask): number => Math.max(nowMs, ledger.floorMs + 1);
 
-export function fullTiers(
-  rules: LimitRules,
-  { shortCount, longCount }: LimitCounts,
-  cost: number,
-): { short: boolean; long: boolean } {
-  return {
-    short: shortCount + cost >= rules.shortThreshold,
-    long: rules.longThreshold > 0 && longCount + cost >= rules.longThreshold,
-  };
+export const fullTiers = ({ tiers }: LimitRules, counts: Counts, cost: number): boolean[] =>
+  tiers.map(({ threshold }, i) => (counts[i] as number) + cost >= threshold);
+
+/** Counts a call of a log of attempts alone. */
+export function addAttempt(ask: Ask): void {
+  const { ledger, rules, nowMs } = ask;
+  const { length } = ledger.attempts;
+  if (length === 0 || ledger.endsAtMs < nowMs + renewAttemptsMs(rules))
+    ledger.endsAtMs = nowMs + keepAttemptsMs(rules);
+  addCall(ask);
 }
 
-export function addCall(ask: Ask, keptMs: number): void {
-  const { ledger, cost, callId, nowMs } = ask;
+/** Counts a call in flight. */
+export function addEnded(ask: Ask): void {
+  ask.ledger.endsAtMs = ask.nowMs + keepMs(ask.rules);
+  addCall(ask);
+}
+
+function addCall(ask: Ask): void {
+  const { ledger, cost, callId } = ask;
   ledger.inFlight.delete(callId);
   ledger.attempts.add(callId, countedAt(ask), cost);
-  ledger.endsAtMs = nowMs + keptMs;
 }
 
 export function addInFlight({ ledger, rules, cost, callId, nowMs }: Ask): void {
@@ -122,14 +125,16 @@ export function addInFlight({ ledger, rules, cost, callId, nowMs }: Ask): void {
   ledger.endsAtMs = nowMs + keepMs(rules);
 }
 
+/** Returns how long a call waits for room in a tier. */
 export function waitForRoom(
-  { ledger: { attempts }, nowMs }: Ask,
+  { ledger: { attempts }, rules, nowMs }: Ask,
   needed: number,
-  count: number,
-  threshold: number,
-  windowMs: number,
+  counts: Counts,
+  i: number,
 ): number {
-  const excess = threshold > 0 ? count + needed - threshold + 1 : 0;
+  const { threshold, windowMs } = rules.tiers[i] as TierRules;
+  const count = counts[i] as number;
+  const excess = count + needed - threshold + 1;
   if (excess < 1 || excess > count) return 0;
   return untilLeft(attempts.at(attempts.length - count + excess - 1) as Attempt, windowMs, nowMs);
 }
@@ -138,27 +143,24 @@ export function waitForRoom(
 export const untilLeft = ({ atMs }: Attempt, windowMs: number, nowMs: number): number =>
   Math.min(atMs - nowMs, 0) + windowMs;
 
-export function setBlock(
-  ask: Ask,
-  full: { short: boolean; long: boolean },
-  counts: LimitCounts,
-): BackendDecision {
+/** @param full - which tiers are. The longest of them blocks. */
+export function setBlock(ask: Ask, full: readonly boolean[], counts: Counts): BackendDecision {
   const { ledger, rules, callId, nowMs } = ask;
   const newestMs = (ledger.attempts.newest as Attempt).atMs;
-  const { shortFloorMs, longFloorMs, shortStrikes, longStrikes, struckBy } = ledger.penalties;
-  const [scope, baseMs, strikes] = full.long
-    ? (['long', rules.longBlockMs, longStrikes] as const)
-    : (['temp', rules.shortBlockMs, shortStrikes] as const);
-  const blockMs = Math.floor(Math.min(rules.maxBlockMs, baseMs * rules.factor ** strikes));
+  const { floorsMs, strikes, struckBy } = ledger.penalties;
+  const at = full.lastIndexOf(true);
+  const tier = rules.tiers[at] as TierRules;
+  const blockMs = Math.floor(
+    Math.min(rules.maxBlockMs, tier.blockMs * rules.factor ** (strikes[at] as number)),
+  );
+  const isFirst = strikes.every((each) => each === 0);
   ledger.penalties = {
     endsAtMs: nowMs + rules.penaltiesTtlMs + blockMs,
-    shortFloorMs: full.short ? newestMs : shortFloorMs,
-    longFloorMs: full.long ? newestMs : longFloorMs,
-    shortStrikes: shortStrikes + (full.long ? 0 : 1),
-    longStrikes: longStrikes + (full.long ? 1 : 0),
-    struckBy: shortStrikes + longStrikes === 0 || struckBy === routeOf(callId) ? routeOf(callId) : '*',
+    floorsMs: floorsMs.map((floorMs, i) => (full[i] ? newestMs : floorMs)),
+    strikes: strikes.map((each, i) => (i === at ? each + 1 : each)),
+    struckBy: isFirst || struckBy === routeOf(callId) ? routeOf(callId) : '*',
   };
-  return newBlock(ask, scope, counts, blockMs);
+  return newBlock(ask, at === 0 ? 'temp' : 'long', countsOf(counts), blockMs);
 }
 
 export function newBlock(
@@ -171,10 +173,10 @@ export function newBlock(
   return Object.assign(denied(counts, blockMs, scope, scope, true), { isNew: true });
 }
 
-export const allowed = ({ rules }: Ask, counts: LimitCounts): BackendDecision => ({
+export const allowed = ({ rules }: Ask, counts: Counts): BackendDecision => ({
   status: 'allowed',
-  ...counts,
-  resetMs: counts.shortCount > 0 ? rules.shortWindowMs : 0,
+  ...countsOf(counts),
+  resetMs: (counts[0] as number) > 0 ? rules.tiers[0].windowMs : 0,
 });
 
 export const denied = (

@@ -6,18 +6,19 @@ import { type Ask, denied, newBlock } from './limit.steps.js';
 /** Counts a call in a fixed window, if it fits. A denied call sets the block of the policy, or waits until the window ends. */
 export function window(ask: Ask): BackendDecision {
   const { ledger, rules, cost, nowMs, commit } = ask;
+  const [tier] = rules.tiers;
   const { endsAtMs, count } = openWindow(ask);
   const counted = { shortCount: count + cost, longCount: count + cost };
-  if (counted.shortCount < rules.shortThreshold) {
+  if (counted.shortCount < tier.threshold) {
     if (!commit) return standing(ask);
     ledger.window = { count: counted.shortCount, endsAtMs };
     ledger.block = undefined;
     return { status: 'allowed', ...counted, resetMs: endsAtMs - nowMs };
   }
-  if (rules.shortBlockMs > 0) {
+  if (tier.blockMs > 0) {
     if (!commit) return denied(counted, 1);
     ledger.window = { count: 0, endsAtMs };
-    return newBlock(ask, 'temp', counted, rules.shortBlockMs);
+    return newBlock(ask, 'temp', counted, tier.blockMs);
   }
   const open = ledger.openWindow(nowMs);
   if (commit && open && endsAtMs < open.endsAtMs) {
@@ -28,12 +29,12 @@ export function window(ask: Ask): BackendDecision {
 }
 
 export const peekWindow = (ask: Ask): BackendDecision =>
-  ask.rules.shortBlockMs > 0 ? standing(ask) : window(ask);
+  ask.rules.tiers[0].blockMs > 0 ? standing(ask) : window(ask);
 
 /** It ends no later than a window that begins now. */
 function openWindow({ ledger, rules, nowMs }: Ask): { count: number; endsAtMs: number } {
   const { count = 0, endsAtMs = Infinity } = ledger.openWindow(nowMs) ?? {};
-  return { count, endsAtMs: Math.min(endsAtMs, nowMs + rules.shortWindowMs) };
+  return { count, endsAtMs: Math.min(endsAtMs, nowMs + rules.tiers[0].windowMs) };
 }
 
 function standing(ask: Ask): BackendDecision {

@@ -7,9 +7,15 @@ import {
   wordsOf,
 } from '../../script/define-script.js';
 import { inLines } from '../../script/fragments.js';
-import type { BackendDecision, LimitRules } from '../limit.backend.js';
-import { denyIfBlocked, indent, UNCOUNTED } from './limit.fragments.js';
-import { ATTEMPT, CONFIRM, ENTER, FILL, GRANT, PEEK, RESERVE } from './log.decider.js';
+import {
+  type BackendDecision,
+  keepAttemptsMs,
+  keepMs,
+  type LimitRules,
+  renewAttemptsMs,
+} from '../limit.backend.js';
+import { denyIfBlocked, indent, type TierName, TIERS, UNCOUNTED } from './limit.fragments.js';
+import * as log from './log.decider.js';
 import { LOOK_WINDOW, PEEK_WINDOW, RAISED, WINDOW } from './window.decider.js';
 
 // The keys of an identity, all with a TTL:
@@ -36,22 +42,27 @@ ${UNCOUNTED}`;
  * Without `commit` it counts nothing.
  */
 const DECIDERS = {
-  attempt: ATTEMPT,
-  enter: ENTER,
-  confirm: CONFIRM,
-  reserve: RESERVE,
-  grant: GRANT,
-  fill: FILL,
-  peek: PEEK,
-  window: WINDOW,
-  raised: RAISED,
-  'peek-window': PEEK_WINDOW,
-  look: LOOK,
-  'look-window': LOOK_WINDOW,
+  attempt: log.attempt,
+  enter: log.enter,
+  confirm: log.confirm,
+  reserve: log.reserve,
+  grant: log.grant,
+  fill: log.fill,
+  peek: log.peek,
+  window: () => WINDOW,
+  raised: () => RAISED,
+  'peek-window': () => PEEK_WINDOW,
+  look: () => LOOK,
+  'look-window': () => LOOK_WINDOW,
 } as const;
 
 /** Returns the commands of Redis that checks call, in any of their scripts. */
-export const checkCommands = (): string[] => commandsOf(Object.values(DECIDERS).join('\n'));
+export const checkCommands = (): string[] =>
+  commandsOf(
+    Object.values(DECIDERS)
+      .map((decider) => decider(TIERS))
+      .join('\n'),
+  );
 
 /** The way in which a script decides about a call. A peek never commits. */
 export type CheckMode = keyof typeof DECIDERS;
@@ -66,24 +77,39 @@ export interface CheckScript extends Script<string, string, BackendDecision[]> {
   readonly isStatic: boolean;
 }
 
+/** The numbers that deciders find, by their names. */
+export function numbersOf({ mode, rules }: CheckShape): Record<string, number> {
+  const { tiers, ...numbers } = rules;
+  const isOfAttempts = mode === 'attempt' || mode === 'peek';
+  return Object.assign(
+    {},
+    ...tiers.map(({ windowMs, threshold, blockMs }, i) => {
+      const tier = TIERS[i] as TierName;
+      return { [`${tier}WindowMs`]: windowMs, [`${tier}Threshold`]: threshold, [`${tier}BlockMs`]: blockMs };
+    }),
+    numbers,
+    { keepMs: isOfAttempts ? keepAttemptsMs(rules) : keepMs(rules), renewMs: renewAttemptsMs(rules) },
+  ) as Record<string, number>;
+}
+
 /** A limit in the text of a script: the names of its KEYS and ARGV, and the Lua that makes them its local variables. */
 function limitOf(
-  { mode, rules }: CheckShape,
+  shape: CheckShape,
   n: number,
   isStatic: boolean,
 ): { keys: string[]; args: string[]; lua: string } {
-  const words = wordsOf(DECIDERS[mode]);
-  const isUsed = (name: string): boolean => words.has(name);
-  const keys = PARTS.filter(isUsed);
-  const usedRules = (Object.keys(rules) as (keyof LimitRules)[]).filter(isUsed);
+  const decider = DECIDERS[shape.mode](TIERS.slice(0, shape.rules.tiers.length));
+  const words = wordsOf(decider);
+  const keys = PARTS.filter((part) => words.has(part));
+  const numbers = Object.entries(numbersOf(shape)).filter(([name]) => words.has(name));
   const values: Record<string, string> = {};
   for (const key of keys) values[key] = key + String(n);
-  if (isUsed('cost')) values.cost = `tonumber(cost${n})`;
-  for (const rule of usedRules) values[rule] = isStatic ? asNumber(rules[rule]) : `tonumber(${rule}${n})`;
+  if (words.has('cost')) values.cost = `tonumber(cost${n})`;
+  for (const [name, number] of numbers) values[name] = isStatic ? asNumber(number) : `tonumber(${name}${n})`;
   return {
     keys: keys.map((key) => key + String(n)),
-    args: ['cost', ...(isStatic ? [] : usedRules)].map((name) => name + String(n)),
-    lua: /* lua */ `local ${inLines(Object.keys(values))} =\n  ${inLines(Object.values(values))}${DECIDERS[mode]}`,
+    args: ['cost', ...(isStatic ? [] : numbers.map(([name]) => name))].map((name) => name + String(n)),
+    lua: /* lua */ `local ${inLines(Object.keys(values))} =\n  ${inLines(Object.values(values))}${decider}`,
   };
 }
 

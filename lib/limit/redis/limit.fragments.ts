@@ -1,6 +1,6 @@
 import { takeApart } from '../../script/fragments.js';
 import { CALL_ID_LENGTH } from '../limit.backend.js';
-import { IN_FLIGHT_MS, MAX_SLACK_MS, SLACK_WINDOWS } from '../limit.times.js';
+import { IN_FLIGHT_MS } from '../limit.times.js';
 
 /** Where the route begins in the id of a call: see `createCallId`. */
 export const ROUTE_AT = CALL_ID_LENGTH + 1;
@@ -74,20 +74,19 @@ end`;
 export const formatPenalties = (by: string): string =>
   `string.format('%.0f %.0f %.0f %.0f %s %s',\n  shortFloor, longFloor, shortStrikes, longStrikes, ${by}, struckBy)`;
 
-/** How much longer than its window a log is kept that has attempts alone, or calls in flight too. */
-const SLACK = {
-  attempts: `math.min(${SLACK_WINDOWS} * longestMs, ${MAX_SLACK_MS})`,
-  flights: String(IN_FLIGHT_MS),
-};
+/** A tier of a policy, as the names of its numbers begin: `shortWindowMs`, `longCount`. */
+export type TierName = 'short' | 'long';
+export type Tiers = readonly TierName[];
+export const TIERS: Tiers = ['short', 'long'];
 
-/** Reads what a log decides by. `keepMs` is how long the log is kept. */
-export const readState = (kept: keyof typeof SLACK): string => /* lua */ `
--- Reads: call, block, penalties, longWindowMs, shortWindowMs.
--- Sets: state, blockValue, penaltiesValue, longestMs, keepMs.
+/** Lua of each tier, one below the other. */
+const ofEach = (tiers: Tiers, lua: (tier: TierName) => string): string => tiers.map(lua).join('\n');
+
+export const READ_STATE = /* lua */ `
+-- Reads: call, block, penalties.
+-- Sets: state, blockValue, penaltiesValue.
 local state = call('MGET', block, penalties)
-local blockValue, penaltiesValue = state[1], state[2]
-local longestMs = longWindowMs > shortWindowMs and longWindowMs or shortWindowMs
-local keepMs = longestMs + ${SLACK[kept]}`;
+local blockValue, penaltiesValue = state[1], state[2]`;
 
 export const DENY_IF_BLOCKED = /* lua */ `
 -- Reads: blockValue, call, block, commit, attempts, keepMs, penalties, penaltiesTtlMs.${denyIfBlocked(
@@ -106,7 +105,7 @@ if commit and (shortFloor > nowMs or longFloor > nowMs) then
   call('GET', block)
   local lower, upper = math.min(shortFloor, longFloor), math.max(shortFloor, longFloor)
   local function now(atMs) return nowMs - (atMs <= lower and 2 or atMs <= upper and 1 or 0) end
-  local ahead = call('ZRANGEBYSCORE', attempts, '(' .. nowMs - 3, '+inf', 'WITHSCORES')
+  local ahead = call('ZRANGEBYSCORE', attempts, nowMs - 2, '+inf', 'WITHSCORES')
   for i = 1, #ahead, 2 do call('ZADD', attempts, now(tonumber(ahead[i + 1])), ahead[i]) end
   if shortFloor > nowMs - 3 then shortFloor = now(shortFloor) end
   if longFloor > nowMs - 3 then longFloor = now(longFloor) end
@@ -114,34 +113,28 @@ if commit and (shortFloor > nowMs or longFloor > nowMs) then
   call('SET', penalties, string.gsub(penaltiesValue, '^%d+ %d+', floors), 'KEEPTTL')
 end`;
 
-export const readPenalties = (names: readonly Penalty[]): string => /* lua */ `
+/**
+ * Sets the penalties, and where each window starts: attempts after `shortFrom` count for the short tier. A window has no upper
+ * end, so that no attempt is lost when the clock steps back.
+ */
+export const readPenalties = (tiers: Tiers, names: readonly Penalty[]): string => /* lua */ `
 ${NOW_MS_ONCE}
 ${parsePenalties(names)}
+${ofEach(tiers, (tier) => `local ${tier}From = nowMs - ${tier}WindowMs`)}
 if penaltiesValue then
   ${indent(heal('penalties', 'penaltiesTtlMs'), 2)}
-end
-${STEP_BACK}`;
-
-/**
- * Sets `shortFrom` and `longFrom`. Attempts after these instants count. A window has no upper end, so that no attempt is
- * lost when the clock steps back.
- */
-export const WINDOW_STARTS = /* lua */ `
--- Reads: nowMs, shortWindowMs, shortFloor, longThreshold, longWindowMs, longFloor.
--- Sets: shortFrom, longFrom.
-local shortFrom = nowMs - shortWindowMs
-if shortFloor > shortFrom then shortFrom = shortFloor end
-local longFrom = shortFrom
-if longThreshold > 0 then
-  longFrom = nowMs - longWindowMs
-  if longFloor > longFrom then longFrom = longFloor end
+  ${indent(STEP_BACK, 2)}
+  ${indent(
+    ofEach(tiers, (tier) => `${tier}From = math.max(${tier}From, ${tier}Floor)`),
+    2,
+  )}
 end`;
 
-export const openLog = (names: readonly Penalty[], kept: keyof typeof SLACK): string =>
-  `${readState(kept)}${DENY_IF_BLOCKED}${readPenalties(names)}${WINDOW_STARTS}`;
+export const openLog = (tiers: Tiers, names: readonly Penalty[]): string =>
+  `${READ_STATE}${DENY_IF_BLOCKED}${readPenalties(tiers, names)}`;
 
 /** When a call counts. It comes after what has set a block, so that it counts for the next one. */
-export const COUNTED_AT = 'math.max(nowMs, shortFloor + 1, longFloor + 1)';
+export const COUNTED_AT = 'penaltiesValue and math.max(nowMs, shortFloor + 1, longFloor + 1) or nowMs';
 
 /**
  * A call in flight has a negative score: when it was renewed. Of one that was renewed, the member `callId:0` has the time of
@@ -156,55 +149,59 @@ export const BEGAN = 1e15;
  * The first command of a removal changes nothing, but a server whose memory is full refuses it. A server checks a script
  * at its first write only. So after a removal as first write, it would let the script add to the full memory.
  */
-const countAttempts = (parts: {
-  /** The lowest score of what is removed. */
-  readonly first: string;
-  /** Sets `inFlight`. */
-  readonly flights: string;
-  readonly inFlight: string;
-  /** Makes attempts of the calls whose flight has lapsed. */
-  readonly lapse: string;
-  readonly hasLapsed: string;
-  /** Removes the beginnings of flights that have ended. */
-  readonly tidy: string;
-}): string => /* lua */ `
-local from = shortFrom < longFrom and shortFrom or longFrom
+const countWith = (
+  tiers: Tiers,
+  parts: {
+    /** The lowest score of what is removed. */
+    readonly first: string;
+    /** Sets `inFlight`. */
+    readonly flights: string;
+    readonly inFlight: string;
+    /** Makes attempts of the calls whose flight has lapsed. */
+    readonly lapse: string;
+    readonly hasLapsed: string;
+    /** Removes the beginnings of flights that have ended. */
+    readonly tidy: string;
+  },
+): string => /* lua */ `
 local latest = ${COUNTED_AT}
+local from = ${tiers.length === 1 ? 'shortFrom' : 'shortFrom < longFrom and shortFrom or longFrom'}
 ${parts.flights}
-local shortCount = call('ZCOUNT', attempts, '(' .. from, latest)
-local size = call('ZCARD', attempts)
+local shortCount, size = call('ZCOUNT', attempts, from + 1, latest), call('ZCARD', attempts)
 if size > shortCount${parts.inFlight} then
   call('ZADD', attempts, 'XX', 0, '')
   ${indent(parts.lapse, 2)}
   size = size - call('ZREMRANGEBYSCORE', attempts, ${parts.first}, from)
   if ${parts.hasLapsed}size > shortCount${parts.inFlight} then
-    local ahead = commit and call('ZRANGEBYSCORE', attempts, '(' .. latest, '+inf') or {}
+    local ahead = commit and call('ZRANGEBYSCORE', attempts, latest + 1, '+inf') or {}
     for i = 1, #ahead do call('ZADD', attempts, latest, ahead[i]) end
     ${indent(parts.tidy, 4)}
-    shortCount = call('ZCOUNT', attempts, '(' .. from, '+inf')
+    shortCount = call('ZCOUNT', attempts, from + 1, '+inf')
   end
 end
-local longCount = shortCount
-if shortFrom > from then shortCount = call('ZCOUNT', attempts, '(' .. shortFrom, '+inf') end
-if longFrom > from then longCount = call('ZCOUNT', attempts, '(' .. longFrom, '+inf') end`;
+${
+  tiers.length === 1
+    ? ''
+    : `local longCount = shortCount
+if shortFrom > from then shortCount = call('ZCOUNT', attempts, shortFrom + 1, '+inf') end
+if longFrom > from then longCount = call('ZCOUNT', attempts, longFrom + 1, '+inf') end`
+}`;
 
 /** Counts the attempts of a limit that has nothing in flight. */
-export const COUNT_ATTEMPTS = /* lua */ `
--- Reads: shortFrom, longFrom, nowMs, shortFloor, longFloor, call, attempts, commit.
--- Sets: from, latest, shortCount, size, longCount.${countAttempts({
-  first: `'-inf'`,
-  ...{ flights: '', inFlight: '', lapse: '', hasLapsed: '', tidy: '' },
-})}`;
+export const countAttempts = (tiers: Tiers): string =>
+  countWith(tiers, {
+    first: `'-inf'`,
+    ...{ flights: '', inFlight: '', lapse: '', hasLapsed: '', tidy: '' },
+  });
 
 /**
  * Counts the attempts of a limit that has calls in flight. A flight that nobody has renewed for so long has lapsed: its
  * process is dead, and the call counts from where its flight began. A flight ahead of the clock begins now.
  */
-export const COUNT_WITH_FLIGHTS = /* lua */ `
--- Reads: shortFrom, longFrom, nowMs, shortFloor, longFloor, call, attempts, commit.
--- Sets: from, latest, flightFrom, inFlight, shortCount, size, longCount.${countAttempts({
-  first: '0',
-  flights: `local flightFrom = ${IN_FLIGHT_MS} - nowMs
+export const countWithFlights = (tiers: Tiers): string =>
+  countWith(tiers, {
+    first: '0',
+    flights: `local flightFrom = ${IN_FLIGHT_MS} - nowMs
 local inFlight = call('ZCOUNT', attempts, '(${-BEGAN}', '(' .. flightFrom)
 if commit and inFlight > 0 then
   local ahead = call('ZRANGEBYSCORE', attempts, '-inf', '(' .. -nowMs, 'WITHSCORES')
@@ -214,23 +211,22 @@ if commit and inFlight > 0 then
     if score + began < -nowMs then call('ZADD', attempts, -nowMs - began, ahead[i]) end
   end
 end`,
-  inFlight: ' + inFlight',
-  lapse: `local lapsed = call('ZRANGEBYSCORE', attempts, flightFrom, '(0', 'WITHSCORES')
+    inFlight: ' + inFlight',
+    lapse: `local lapsed = call('ZRANGEBYSCORE', attempts, flightFrom, '(0', 'WITHSCORES')
 for i = 1, #lapsed, 2 do
   local began = call('ZSCORE', attempts, string.match(lapsed[i], '^[^:]*') .. ':0')
   call('ZADD', attempts, began and ${-BEGAN} - began or -lapsed[i + 1], lapsed[i])
 end`,
-  hasLapsed: '#lapsed > 0 or ',
-  tidy: `local begins = call('ZRANGEBYSCORE', attempts, '-inf', '${-BEGAN}')
+    hasLapsed: '#lapsed > 0 or ',
+    tidy: `local begins = call('ZRANGEBYSCORE', attempts, '-inf', '${-BEGAN}')
 for i = 1, #begins do
   local score = call('ZSCORE', attempts, string.sub(begins[i], 1, -3))
   if not score or tonumber(score) >= 0 then call('ZREM', attempts, begins[i]) end
 end`,
-})}`;
+  });
 
-export const fullTiers = (cost: string): string => /* lua */ `
-local shortFull = shortCount + ${cost} >= shortThreshold
-local longFull = longThreshold > 0 and longCount + ${cost} >= longThreshold`;
+export const fullTiers = (tiers: Tiers, cost: string): string =>
+  ofEach(tiers, (tier) => `local ${tier}Full = ${tier}Count + ${cost} >= ${tier}Threshold`);
 
 /** The score of the call, if it is in the set: it is in flight, or the Redis client has sent the command twice. */
 export const SCORE = `tonumber(call('ZSCORE', attempts, callId) or nil)`;
@@ -253,10 +249,22 @@ else
     members[2 * i] = callId .. ':' .. i
   end
   ${added}call('ZADD', attempts, '${option}', unpack(members))
-end
+end`;
+
+/** Keeps the log for as long as it may be needed. */
+export const KEEP = /* lua */ `
+-- Reads: attempts, keepMs, callId, cost, call.
+-- Sets: ends.
 local ends = redis.pcall('PEXPIRE', attempts, keepMs)
 if type(ends) == 'table' then
   ${indent(failWith('ends'), 2)}
+end`;
+
+/** As KEEP, where half of the slack is used up: to look costs less than to write. */
+export const KEEP_LATER = /* lua */ `
+-- Reads: call, attempts, renewMs, keepMs, callId, cost.
+if call('PTTL', attempts) < renewMs then
+  ${indent(KEEP, 2)}
 end`;
 
 /** Returns how long a call waits until enough of the oldest attempts have left a window. 0 if as much `more` fits now. */
@@ -264,10 +272,10 @@ export const WAIT_FOR_ROOM = /* lua */ `
 -- Reads: call, attempts, nowMs.
 -- Sets: waitForRoom.
 local function waitForRoom(more, count, threshold, windowFrom, windowMs)
-  local excess = threshold > 0 and count + more - threshold + 1 or 0
+  local excess = count + more - threshold + 1
   -- More than the tier holds never fits, so there is no time to wait for.
   if excess < 1 or excess > count then return 0 end
-  local oldest = call('ZRANGEBYSCORE', attempts, '(' .. windowFrom, '+inf',
+  local oldest = call('ZRANGEBYSCORE', attempts, windowFrom + 1, '+inf',
     'WITHSCORES', 'LIMIT', excess - 1, 1)
   -- If the clock stepped back, attempts lie in the future. The wait is still no longer than the window.
   return math.min(oldest[2] - nowMs, 0) + windowMs
@@ -279,32 +287,27 @@ export const CHECK_BLOCK_KEYS = /* lua */ `
 call('GET', block)
 call('GET', penalties)`;
 
-/** Sets `newest`, the time of the newest attempt. */
-export const READ_NEWEST = /* lua */ `
--- Reads: call, attempts.
--- Sets: newest.
-local newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] or 0)`;
+/** The time of the newest attempt. */
+export const NEWEST = `tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] or 0)`;
 
 /** Denies the call by a new block of the tiers that are full, and writes its penalties. */
-export const SET_BLOCK = /* lua */ `
--- Reads: call, callId, cost, attempts, newest, shortFull, longFull, shortBlockMs, factor, longBlockMs,
---   maxBlockMs, shortCount, longCount, block, penalties, forgiven, penaltiesTtlMs.
--- Changes: shortFloor, longFloor, struckBy, longStrikes, shortStrikes, blockValue.
--- Sets: route, scope, blockMs, set.
+export const setBlock = (tiers: Tiers): string => /* lua */ `
 -- Every window that is full starts again after its newest attempt, even if the clock has stepped back since then.
-if shortFull then shortFloor = newest end
-if longFull then longFloor = newest end
+${ofEach(tiers, (tier) => `if ${tier}Full then ${tier}Floor = newest end`)}
 local route = string.sub(callId, ${ROUTE_AT})
 if shortStrikes + longStrikes == 0 then struckBy = route elseif struckBy ~= route then struckBy = '*' end
-local scope, blockMs = 'temp', shortBlockMs * factor ^ shortStrikes
-if longFull then
-  scope, blockMs = 'long', longBlockMs * factor ^ longStrikes
-  longStrikes = longStrikes + 1
-else
-  shortStrikes = shortStrikes + 1
-end
+local scope, blockMs
+${tiers
+  .toReversed()
+  .map(
+    (tier) => `if ${tier}Full then
+  scope, blockMs, ${tier}Strikes =
+    '${SCOPES[tier]}', ${tier}BlockMs * factor ^ ${tier}Strikes, ${tier}Strikes + 1
+`,
+  )
+  .join('else')}end
 blockMs = math.floor(math.min(maxBlockMs, blockMs))
-blockValue = scope .. ' ' .. shortCount .. ' ' .. longCount .. ' ' .. blockMs
+blockValue = scope .. ' ' .. ${countsOf(tiers)} .. ' ' .. blockMs
 local set = redis.pcall('SET', block, blockValue, 'PX', blockMs)
 if set.err then
   ${indent(failWith('set'), 2)}
@@ -312,5 +315,11 @@ end
 call('SET', penalties, ${formatPenalties('forgiven')}, 'PX', penaltiesTtlMs + blockMs)
 return blockMs .. ' ' .. blockValue`;
 
+const SCOPES = { short: 'temp', long: 'long' } as const;
+
+/** Both counts of a reply. Without a long tier they are the same. */
+export const countsOf = (tiers: Tiers): string => `shortCount .. ' ' .. ${tiers.at(-1) ?? 'short'}Count`;
+
 /** The reply to a call that is allowed, with the time until the short window is empty: exact if this call was counted, otherwise an upper bound. */
-export const ALLOWED = `(shortCount > 0 and shortWindowMs or 0) .. ' ok ' .. shortCount .. ' ' .. longCount`;
+export const allowed = (tiers: Tiers): string =>
+  `(shortCount > 0 and shortWindowMs or 0) .. ' ok ' .. ${countsOf(tiers)}`;

@@ -19,6 +19,7 @@ import {
   type CheckScript,
   checkScript,
   type CheckShape,
+  numbersOf,
   type Part,
   PARTS,
 } from './check.script.js';
@@ -151,8 +152,9 @@ export class RedisLimitBackend implements LimitBackend {
     callId: string,
     { timeoutMs, sparesLoop, signal }: CallOptions,
   ): Promise<BackendDecision[]> {
+    const shapes = checks.map(({ policy: { rules } }, i) => ({ mode: modes[i] as CheckMode, rules }));
     const script = this.#scriptOf(
-      checks.map(({ policy: { rules } }, i) => ({ mode: modes[i] as CheckMode, rules })),
+      shapes,
       checks.every(({ policy }) => policy.isStatic),
     );
     const keys: Record<string, string> = {};
@@ -163,8 +165,8 @@ export class RedisLimitBackend implements LimitBackend {
       for (const part of PARTS) keys[part + String(n)] = own[part];
       args[`cost${n}`] = check.cost;
       if (!script.isStatic)
-        for (const [rule, value] of Object.entries<number>({ ...check.policy.rules }))
-          args[rule + String(n)] = value;
+        for (const [name, number] of Object.entries(numbersOf(shapes[i] as CheckShape)))
+          args[name + String(n)] = number;
     }
     // The reply came after its deadline, and the call was decided without it. So the call is taken back. A call that was
     // confirmed has happened, so it stays counted.
@@ -232,7 +234,9 @@ export class RedisLimitBackend implements LimitBackend {
   }
 
   #scriptOf(shapes: readonly CheckShape[], isStatic: boolean): CheckScript {
-    const name = shapes.map((shape) => (isStatic ? this.#nameOf(shape) : shape.mode)).join(';');
+    const name = shapes
+      .map((shape) => (isStatic ? this.#nameOf(shape) : `${shape.mode} ${shape.rules.tiers.length}`))
+      .join(';');
     let script = this.#scripts.get(name);
     if (!script) {
       if (isStatic && this.#scripts.size >= MAX_STATIC_SCRIPTS) return this.#scriptOf(shapes, false);
@@ -244,7 +248,7 @@ export class RedisLimitBackend implements LimitBackend {
   #nameOf({ mode, rules }: CheckShape): string {
     let names = this.#names.get(rules);
     if (!names) this.#names.set(rules, (names = {}));
-    return (names[mode] ??= `${mode} ${Object.values(rules).join(' ')}`);
+    return (names[mode] ??= `${mode} ${JSON.stringify(rules)}`);
   }
 
   #keysOf({ identity }: Subject): Record<Part, string> {

@@ -1,143 +1,158 @@
 import { BUSY_RETRY_MS } from '../limit.times.js';
 import {
-  ALLOWED,
+  addCall,
   ALL_PENALTIES,
+  allowed,
   CHECK_BLOCK_KEYS,
+  countAttempts,
   COUNTED_AT,
-  COUNT_ATTEMPTS,
-  COUNT_WITH_FLIGHTS,
+  countsOf,
+  countWithFlights,
   DENY_IF_BLOCKED,
   FLOORS,
-  READ_NEWEST,
-  SCORE,
-  SET_BLOCK,
-  WAIT_FOR_ROOM,
-  WINDOW_STARTS,
-  addCall,
   fullTiers,
   heal,
   indent,
+  KEEP,
+  KEEP_LATER,
+  NEWEST,
   openLog,
+  READ_STATE,
   readPenalties,
-  readState,
+  SCORE,
+  setBlock,
+  type TierName,
+  type Tiers,
+  WAIT_FOR_ROOM,
 } from './limit.fragments.js';
 
+// The Lua of each decider has what the policy's tiers need, one or two. redis/check.script.ts names the numbers that it finds.
+
+const waitFor = (needed: string, tier: TierName): string =>
+  `waitForRoom(${needed}, ${tier}Count, ${tier}Threshold, ${tier}From, ${tier}WindowMs)`;
+
 /** Denies a call under a limit without a block, until enough of the oldest attempts leave the window for it to fit. */
-const DENY_UNTIL_ROOM = /* lua */ `
+const denyUntilRoom = (tiers: Tiers): string => /* lua */ `
 ${heal('attempts', 'keepMs')}
 ${WAIT_FOR_ROOM}
-return waitForRoom(cost, shortCount, shortThreshold, shortFrom, shortWindowMs)
-  .. ' window ' .. shortCount .. ' ' .. longCount`;
+return ${waitFor('cost', 'short')}
+  .. ' window ' .. ${countsOf(tiers)}`;
+
+const anyFull = (tiers: Tiers): string => tiers.map((tier) => `${tier}Full`).join(' or ');
 
 /** Counts a call, and sets a block if the call fills a tier. A call that is counted already does neither. */
-export const ATTEMPT = /* lua */ `${openLog(ALL_PENALTIES, 'attempts')}
-${COUNT_ATTEMPTS}
-${fullTiers('cost')}
-if shortFull and shortBlockMs == 0 and not ${SCORE} then
-  ${indent(DENY_UNTIL_ROOM, 2)}
-end
-local blocks = longFull or shortFull and shortBlockMs > 0
-if blocks and (${SCORE} or -1) >= 0 then
-  return ${ALLOWED}
-end
-local newest = 0
+export const attempt = (tiers: Tiers): string => /* lua */ `${openLog(tiers, ALL_PENALTIES)}
+${countAttempts(tiers)}
+${fullTiers(tiers, 'cost')}
+local blocks, newest = ${anyFull(tiers)}, latest
 if blocks then
+  if ${SCORE} then
+    return ${allowed(tiers)}
+  end
+  if shortBlockMs == 0 then
+    ${indent(denyUntilRoom(tiers), 4)}
+  end
   ${indent(CHECK_BLOCK_KEYS, 2)}
   if not commit then return '1 temp' end
-  newest = tonumber(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] or 0)
+  newest = math.max(newest, ${NEWEST})
 end
 if commit then
-  newest = math.max(newest, latest)
   local added
   ${indent(addCall('NX', 'latest', 'added = '), 2)}
-  shortCount, longCount = shortCount + added, longCount + added
+  ${indent(KEEP_LATER, 2)}
+  shortCount = shortCount + added
+  ${tiers.length === 1 ? '' : 'longCount = longCount + added'}
 end
 if not blocks then
-  return ${ALLOWED}
+  return ${allowed(tiers)}
 end
-${SET_BLOCK}`;
+${setBlock(tiers)}`;
 
 /** Keeps a call as in flight, if there is room for it beside the calls that count and those in flight. */
-const enter = (needed: string): string => /* lua */ `${openLog(FLOORS, 'flights')}
+const enterWith =
+  (needed: string) =>
+  (tiers: Tiers): string => /* lua */ `${openLog(tiers, FLOORS)}
 local known = ${SCORE}
-${COUNT_WITH_FLIGHTS}
+${countWithFlights(tiers)}
 if known then
-  return ${ALLOWED}
+  return ${allowed(tiers)}
 end
 local needed = ${needed}
 ${WAIT_FOR_ROOM}
-local waitMs = math.max(
-  waitForRoom(needed, shortCount, shortThreshold, shortFrom, shortWindowMs),
-  waitForRoom(needed, longCount, longThreshold, longFrom, longWindowMs))
+local waitMs = math.max(0,
+  ${tiers.map((tier) => waitFor('needed', tier)).join(',\n  ')})
 local taken = inFlight + needed
-local busy = shortCount + taken >= shortThreshold or longThreshold > 0 and longCount + taken >= longThreshold
+local busy = ${tiers.map((tier) => `${tier}Count + taken >= ${tier}Threshold`).join(' or ')}
 if waitMs > 0 or busy then
   ${indent(heal('attempts', 'keepMs'), 2)}
-  return (waitMs > 0 and waitMs .. ' window ' or '${BUSY_RETRY_MS} busy ') .. shortCount .. ' ' .. longCount
+  return (waitMs > 0 and waitMs .. ' window ' or '${BUSY_RETRY_MS} busy ') .. ${countsOf(tiers)}
 end
 if commit then
   ${indent(addCall('NX', '-nowMs'), 2)}
+  ${indent(KEEP, 2)}
 end
-return ${ALLOWED}`;
+return ${allowed(tiers)}`;
 
 /**
  * Lets a call in that may become a failure. With a block, the call that would fill a tier may enter: if it fails, it sets the
  * block. Without one it needs room.
  */
-export const ENTER = enter('shortBlockMs == 0 and cost or 0');
+export const enter = enterWith('shortBlockMs == 0 and cost or 0');
 
 /**
  * Keeps room for a call that may succeed. A success that has happened cannot be denied any more. So the call takes up room
  * from the start, and counts unless it is withdrawn.
  */
-export const RESERVE = enter('cost');
+export const reserve = enterWith('cost');
 
 /** Counts a call in flight, even while there is a block. */
 const countFlight = (
-  penalties: Parameters<typeof readPenalties>[0],
-): string => /* lua */ `${readState('flights')}
-${readPenalties(penalties)}
+  tiers: Tiers,
+  penalties: Parameters<typeof readPenalties>[1],
+): string => /* lua */ `${READ_STATE}
+${readPenalties(tiers, penalties)}
 if (${SCORE} or -1) < 0 then
   ${indent(CHECK_BLOCK_KEYS, 2)}
   local score = ${COUNTED_AT}
   ${indent(addCall('CH', 'score'), 2)}
+  ${indent(KEEP, 2)}
 end
 ${DENY_IF_BLOCKED}
-${WINDOW_STARTS}
-${COUNT_WITH_FLIGHTS}`;
+${countWithFlights(tiers)}`;
 
 /** Counts a call in flight. It sets the block if a tier is full when `next` more would come. */
-const settle = (next: string): string => /* lua */ `${countFlight(ALL_PENALTIES)}
-${fullTiers(next)}
-if shortBlockMs == 0 or not (shortFull or longFull) then
-  return ${ALLOWED}
+const settleWith =
+  (next: string) =>
+  (tiers: Tiers): string => /* lua */ `${countFlight(tiers, ALL_PENALTIES)}
+${fullTiers(tiers, next)}
+if shortBlockMs == 0 or not (${anyFull(tiers)}) then
+  return ${allowed(tiers)}
 end
 ${CHECK_BLOCK_KEYS}
 ${heal('attempts', 'keepMs')}
-${READ_NEWEST}
-${SET_BLOCK}`;
+local newest = ${NEWEST}
+${setBlock(tiers)}`;
 
 /** Counts a call in flight as a failure. The failure that fills a tier is denied itself. */
-export const CONFIRM = settle('0');
+export const confirm = settleWith('0');
 
 /** Counts a call in flight as a success. The success that fills a tier sets the block, and is answered as it is. */
-export const GRANT = settle('1');
+export const grant = settleWith('1');
 
 /** Counts a call in flight, and never sets a block. */
-export const FILL = /* lua */ `${countFlight(FLOORS)}
-return ${ALLOWED}`;
+export const fill = (tiers: Tiers): string => /* lua */ `${countFlight(tiers, FLOORS)}
+return ${allowed(tiers)}`;
 
 /** Decides as a call would be decided, and writes nothing. The time until the window is empty is exact. */
-export const PEEK = /* lua */ `${CHECK_BLOCK_KEYS}
-${openLog(FLOORS, 'attempts')}
-local shortCount = call('ZCOUNT', attempts, '(' .. shortFrom, '+inf')
-local longCount = call('ZCOUNT', attempts, '(' .. longFrom, '+inf')
+export const peek = (tiers: Tiers): string => /* lua */ `${CHECK_BLOCK_KEYS}
+${openLog(tiers, FLOORS)}
+${tiers.map((tier) => `local ${tier}Count = call('ZCOUNT', attempts, ${tier}From + 1, '+inf')`).join('\n')}
 if shortBlockMs == 0 and shortCount + cost >= shortThreshold then
-  ${indent(DENY_UNTIL_ROOM, 2)}
+  ${indent(denyUntilRoom(tiers), 2)}
 end
 local resetMs = 0
 if shortCount > 0 then
   resetMs = math.min(call('ZREVRANGE', attempts, 0, 0, 'WITHSCORES')[2] - nowMs, 0) + shortWindowMs
 end
 local known = penaltiesValue or call('ZCARD', attempts) > 0
-return resetMs .. (known and ' ok ' or ' unknown ') .. shortCount .. ' ' .. longCount`;
+return resetMs .. (known and ' ok ' or ' unknown ') .. ${countsOf(tiers)}`;

@@ -43,7 +43,7 @@ export class CallChecks {
       current = withLimit(current, await from<unknown>(policy.dynamicLimit), this.warnOnce);
     const cost = costOf(current, await from<unknown>(policy.cost));
     // The window is part of the name, so that calls of a day are not counted in an hour.
-    const name = policy.dynamicWindow ? `${policy.name};w=${current.rules.shortWindowMs}` : policy.name;
+    const name = policy.dynamicWindow ? `${policy.name};w=${current.rules.tiers[0].windowMs}` : policy.name;
     return { policy: current, identity: identityIn(name, key), cost };
   }
 

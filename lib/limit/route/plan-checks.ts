@@ -3,6 +3,7 @@ import type { Type } from '@nestjs/common';
 import type { ModuleRef } from '@nestjs/core';
 import { SyncGuardConfigError } from '../../core/errors.js';
 import { globalEnhancers } from '../../transport/global-settings.js';
+import { longestWindowMs } from '../limit.backend.js';
 import { isByAddress, isByUser } from '../limit.key-by.js';
 import { type ResolvedPolicy, shortWindowWarning } from '../limit.policy.js';
 import { presets } from '../presets.js';
@@ -109,8 +110,8 @@ export class PlanChecks {
   #verifyWindow(policy: ResolvedPolicy): void {
     const shared = `${policy.algorithm} ${policy.name}`;
     const known = this.#shared.get(shared) ?? policy;
-    if (windowOf(known) !== windowOf(policy))
-      throw clash(policy, `have windows of ${windowOf(known)} and of ${windowOf(policy)} ms`);
+    const [one, other] = [known, policy].map(({ rules }) => longestWindowMs(rules));
+    if (one !== other) throw clash(policy, `have windows of ${one} and of ${other} ms`);
     this.#shared.set(shared, policy);
   }
 
@@ -157,9 +158,6 @@ function verifyRoute(policies: readonly ResolvedPolicy[]): void {
     if (policies.slice(0, i).some((other) => isTakenFor(other, policy)))
       throw clash(policy, 'count by the same key on one route');
 }
-
-/** Returns the longest window. Attempts are kept for that long. */
-const windowOf = ({ rules }: ResolvedPolicy): number => Math.max(rules.shortWindowMs, rules.longWindowMs);
 
 /** Two equal policies count once, since a class and its method may have the same limit. */
 const isTakenFor = (one: ResolvedPolicy, other: ResolvedPolicy): boolean =>

@@ -50,9 +50,9 @@ function legacyHeaders(items: readonly HeaderItem[]): [string, string][] {
 const isTighter = (a: HeaderItem, b: HeaderItem): boolean =>
   remaining(a) === remaining(b) ? resetSecs(a) > resetSecs(b) : remaining(a) < remaining(b);
 
-const quotaOf = ({ policy }: HeaderItem): number => Math.max(0, policy.rules.shortThreshold - 1);
+const quotaOf = ({ policy }: HeaderItem): number => Math.max(0, policy.rules.tiers[0].threshold - 1);
 
-const windowSecs = ({ policy }: HeaderItem): number => Math.ceil(policy.rules.shortWindowMs / 1000);
+const windowSecs = ({ policy }: HeaderItem): number => Math.ceil(policy.rules.tiers[0].windowMs / 1000);
 
 const remaining = ({ decision }: HeaderItem): number => (decision.allowed ? decision.remaining : 0);
 

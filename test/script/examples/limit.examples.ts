@@ -13,12 +13,17 @@ import {
   unblockScript,
   withdrawScript,
 } from '../../../lib/limit/redis/limit.scripts.js';
-import { checkScript, type CheckShape } from '../../../lib/limit/redis/check.script.js';
+import { checkScript, type CheckShape, numbersOf } from '../../../lib/limit/redis/check.script.js';
 import type { ScriptExample } from './example.js';
 
 // The first attempt is the one that blocks: a call that touches every key.
 const { rules } = resolvePolicy({ name: 'login', temp: { windowMs: 60_000, threshold: 1, blockMs: 60_000 } });
 const shape = { mode: 'attempt', rules } as const;
+const tier = { windowMs: 60_000, threshold: 1, blockMs: 60_000 };
+const longShape = {
+  mode: 'attempt',
+  rules: resolvePolicy({ name: 'login', temp: tier, long: { ...tier, windowMs: 600_000 } }).rules,
+} as const;
 // The first success fills the tier, and sets the block.
 const { rules: successRules } = resolvePolicy({
   name: 'signup',
@@ -40,7 +45,10 @@ const blockingWindow = {
     blockMs: 60_000,
   }).rules,
 } as const;
-const lookShape = { mode: 'look', rules: { ...rules, shortThreshold: Infinity } } as const;
+const lookShape = {
+  mode: 'look',
+  rules: { ...rules, tiers: [{ ...rules.tiers[0], threshold: Infinity }] },
+} as const;
 const keys = {
   attempts: 'syncguard/abuse_limiter:attempts:{tag}',
   block: 'syncguard/abuse_limiter:block:{tag}',
@@ -92,7 +100,7 @@ function checkOf(shapes: readonly CheckShape[], isStatic = false, cost = 1): Scr
   for (const [i, each] of shapes.entries()) {
     const n = i + 1;
     for (const [name, key] of Object.entries(keys)) all[name + String(n)] = n === 1 ? key : `${key}:${n}`;
-    for (const [name, value] of Object.entries({ cost, ...each.rules })) args[name + String(n)] = value;
+    for (const [name, value] of Object.entries({ cost, ...numbersOf(each) })) args[name + String(n)] = value;
   }
   return { script: checkScript(shapes, isStatic), keys: all, args };
 }
@@ -120,6 +128,10 @@ export const limitExamples: ScriptExample[] = [
   checkOf([shape, lookShape]),
   checkOf([reserveShape, shape]),
   checkOf([shape], true),
+  ...(['attempt', 'enter', 'confirm', 'reserve', 'grant', 'fill', 'peek'] as const).map((mode) =>
+    checkOf([{ ...longShape, mode }]),
+  ),
+  checkOf([longShape, shape], true),
   checkOf([{ ...shape, mode: 'enter' }], true, 2),
   checkOf([{ ...shape, mode: 'confirm' }], true, 2),
   checkOf([reserveShape], true),
