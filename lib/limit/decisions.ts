@@ -80,13 +80,11 @@ export class Decisions {
     return together(decided, tried);
   }
 
-  async #decide(checks: readonly PolicyCheck[], callId: string, signal?: AbortSignal): Promise<CallDecision> {
+  #decide(checks: readonly PolicyCheck[], callId: string, signal?: AbortSignal): Promise<CallDecision> {
+    const known = this.#fromDenyCache(checks);
+    if (known) return Promise.resolve(this.#logged(known));
     const call = this.callOptions(signal);
-    const decided =
-      this.#fromDenyCache(checks) ??
-      (await this.#ask(checks, callId, (backend) => backend.check(checks, callId, call)));
-    this.#log(decided);
-    return decided;
+    return this.#ask(checks, callId, (backend) => backend.check(checks, callId, call));
   }
 
   /** Asks policies that are tried, whose answer and whose faults nobody is refused for. */
@@ -208,7 +206,8 @@ export class Decisions {
     if (!decision.allowed && replies) this.#note(checks, replies, backend);
     if (!decision.allowed && !decision.degraded)
       for (const [i, { identity }] of checks.entries()) this.denyCache.add(identity, replies?.[i], askedAtMs);
-    return { decision, by, checks, decisions, counted: replies && { backend, callId } };
+    const decided = { decision, by, checks, decisions, counted: replies && { backend, callId } };
+    return at ? decided : this.#logged(decided);
   }
 
   /** Notes the blocks that a call has set, for `lift`. If Redis does not answer, this goes on in the background. */
@@ -232,8 +231,10 @@ export class Decisions {
   }
 
   /** Logs denied calls only (ADR 0010). Nest shows debug lines by default, and a line for each call would be noise. */
-  #log({ decision, by: { policy, identity } }: CallDecision): void {
-    if (decision.allowed || !Logger.isLevelEnabled('debug')) return;
+  #logged(decided: CallDecision): CallDecision {
+    const { decision, by } = decided;
+    const { policy, identity } = by;
+    if (decision.allowed || !Logger.isLevelEnabled('debug')) return decided;
     const { scope, retryAfterSecs, shortCount, longCount, degraded } = decision;
     const counts =
       policy.rules.tiers.length > 1
@@ -242,6 +243,7 @@ export class Decisions {
     this.#logger.debug(
       `limit ${policy.name} ${shownHash(keyOf(identity))}: denied (${scope}) for ${retryAfterSecs} s, ${counts}${degraded ? ', without Redis' : ''}`,
     );
+    return decided;
   }
 }
 

@@ -28,7 +28,7 @@ import { LOOK_WINDOW, PEEK_WINDOW, RAISED, WINDOW } from './window.decider.js';
 //                      tier's floor no longer count for the tier, as a block has been set for them. Strikes are the blocks
 //                      of a tier. `struckBy` is the route whose calls have set all of these blocks, or `*` for several
 //                      routes. In Redis the key has the name `seq`.
-export const PARTS = ['attempts', 'window', 'block', 'penalties'] as const;
+const PARTS = ['attempts', 'window', 'block', 'penalties'] as const;
 export type Part = (typeof PARTS)[number];
 
 /** The decider of calls that are not counted. A block denies them, and so does a limit of 0. */
@@ -75,6 +75,8 @@ export interface CheckShape {
 /** A static script has the rules in its text. So a command has fewer bytes, and the script has no numbers to parse. */
 export interface CheckScript extends Script<string, string, BackendDecision[]> {
   readonly isStatic: boolean;
+  /** The keys of each limit: their names, and what they hold. */
+  readonly parts: readonly (readonly (readonly [name: string, part: Part])[])[];
 }
 
 /** The numbers that deciders find, by their names. */
@@ -97,7 +99,7 @@ function limitOf(
   shape: CheckShape,
   n: number,
   isStatic: boolean,
-): { keys: string[]; args: string[]; lua: string } {
+): { parts: [name: string, part: Part][]; args: string[]; lua: string } {
   const decider = DECIDERS[shape.mode](TIERS.slice(0, shape.rules.tiers.length));
   const words = wordsOf(decider);
   const keys = PARTS.filter((part) => words.has(part));
@@ -107,7 +109,7 @@ function limitOf(
   if (words.has('cost')) values.cost = `tonumber(cost${n})`;
   for (const [name, number] of numbers) values[name] = isStatic ? asNumber(number) : `tonumber(${name}${n})`;
   return {
-    keys: keys.map((key) => key + String(n)),
+    parts: keys.map((key) => [key + String(n), key]),
     args: ['cost', ...(isStatic ? [] : numbers.map(([name]) => name))].map((name) => name + String(n)),
     lua: /* lua */ `local ${inLines(Object.keys(values))} =\n  ${inLines(Object.values(values))}${decider}`,
   };
@@ -148,12 +150,12 @@ return table.concat(replies, ';')`;
   const words = wordsOf(decide);
   const script = defineScript({
     name: `limit-check-${isStatic ? 'static' : shapes.map(({ mode }) => mode).join('-')}`,
-    keys: limits.flatMap(({ keys }) => keys),
+    keys: limits.flatMap(({ parts }) => parts.map(([name]) => name)),
     args: [...(words.has('callId') ? ['callId'] : []), ...limits.flatMap(({ args }) => args)],
     lua: /* lua */ `local call${words.has('nowMs') ? ', nowMs = redis.call, nil' : ' = redis.call'}\n${decide}`,
     decode: decodeDecisions,
   });
-  return Object.assign(script, { isStatic });
+  return Object.assign(script, { isStatic, parts: limits.map(({ parts }) => parts) });
 }
 
 /** Each decision is "<ms> <value of the block>", or "<ms> <word> <shortCount> <longCount>". */

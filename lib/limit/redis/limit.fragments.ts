@@ -260,13 +260,6 @@ if type(ends) == 'table' then
   ${indent(failWith('ends'), 2)}
 end`;
 
-/** As KEEP, where half of the slack is used up: to look costs less than to write. */
-export const KEEP_LATER = /* lua */ `
--- Reads: call, attempts, renewMs, keepMs, callId, cost.
-if call('PTTL', attempts) < renewMs then
-  ${indent(KEEP, 2)}
-end`;
-
 /** Returns how long a call waits until enough of the oldest attempts have left a window. 0 if as much `more` fits now. */
 export const WAIT_FOR_ROOM = /* lua */ `
 -- Reads: call, attempts, nowMs.

@@ -10,6 +10,7 @@ import {
   type LimitCheck,
   type LimitRules,
   longestWindowMs,
+  MAX_CHECKS,
   type Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
@@ -21,7 +22,6 @@ import {
   type CheckShape,
   numbersOf,
   type Part,
-  PARTS,
 } from './check.script.js';
 import {
   blockScript,
@@ -160,13 +160,12 @@ export class RedisLimitBackend implements LimitBackend {
     const keys: Record<string, string> = {};
     const args: Record<string, ScriptArg> = { callId };
     for (const [i, check] of checks.entries()) {
-      const n = i + 1;
-      const own = this.#keysOf(check);
-      for (const part of PARTS) keys[part + String(n)] = own[part];
-      args[`cost${n}`] = check.cost;
+      const tag = tagOf(check.identity);
+      for (const [name, part] of script.parts[i] ?? []) keys[name] = this.#key(part, tag);
+      args[COSTS[i] as string] = check.cost;
       if (!script.isStatic)
         for (const [name, number] of Object.entries(numbersOf(shapes[i] as CheckShape)))
-          args[name + String(n)] = number;
+          args[name + String(i + 1)] = number;
     }
     // The reply came after its deadline, and the call was decided without it. So the call is taken back. A call that was
     // confirmed has happened, so it stays counted.
@@ -256,13 +255,16 @@ export class RedisLimitBackend implements LimitBackend {
   }
 
   #keysUnder(tag: string): Record<Part, string> {
-    const start = `${this.prefix}/abuse_limiter:`;
     return {
-      attempts: `${start}attempts:{${tag}}`,
-      window: `${start}fixed:{${tag}}`,
-      block: `${start}block:{${tag}}`,
-      penalties: `${start}seq:{${tag}}`,
+      attempts: this.#key('attempts', tag),
+      window: this.#key('window', tag),
+      block: this.#key('block', tag),
+      penalties: this.#key('penalties', tag),
     };
+  }
+
+  #key(part: Part, tag: string): string {
+    return `${this.prefix}/abuse_limiter:${NAMES[part]}:{${tag}}`;
   }
 
   #notesOf(account: string): string {
@@ -280,6 +282,10 @@ export class RedisLimitBackend implements LimitBackend {
     });
   }
 }
+
+const NAMES = { attempts: 'attempts', window: 'fixed', block: 'block', penalties: 'seq' } as const;
+/** The arguments of the costs, by the places of their limits. */
+const COSTS = Array.from({ length: MAX_CHECKS }, (_, i) => `cost${i + 1}`);
 
 const tagOf = (identity: string): string => hash('sha256', identity, 'base64url').slice(0, TAG_LENGTH);
 

@@ -14,7 +14,6 @@ import {
   heal,
   indent,
   KEEP,
-  KEEP_LATER,
   NEWEST,
   openLog,
   READ_STATE,
@@ -57,9 +56,12 @@ if blocks then
   newest = math.max(newest, ${NEWEST})
 end
 if commit then
-  local added
+  local keptMs, added = call('PTTL', attempts)
   ${indent(addCall('NX', 'latest', 'added = '), 2)}
-  ${indent(KEEP_LATER, 2)}
+  -- To look costs less than to write. Half of the slack may be used up.
+  if keptMs < renewMs then
+    ${indent(KEEP, 4)}
+  end
   shortCount = shortCount + added
   ${tiers.length === 1 ? '' : 'longCount = longCount + added'}
 end

@@ -1,63 +1,54 @@
 import type { Type } from '@nestjs/common';
-import { ExternalContextCreator, type ModulesContainer } from '@nestjs/core';
+import type { ModulesContainer } from '@nestjs/core';
 import { SyncGuardConfigError } from '../../core/errors.js';
-import {
-  type DecoratedMethod,
-  decoratedMethodsOf,
-  type Decoration,
-  isGuarded,
-  methodsOf,
-} from './decorated-methods.js';
-import { GRAPHQL_OPTIONS } from '../../transport/nest-metadata.js';
+import { type DecoratedMethod, decoratedMethodsOf, isGuarded, methodsOf } from './decorated-methods.js';
 import { RATE_LIMITS } from './rate-limit.metadata.js';
 
 type Module = NonNullable<ReturnType<ModulesContainer['get']>>;
 type InstanceWrapper = Module['providers'] extends Map<unknown, infer Wrapper> ? Wrapper : never;
 
-/** A decorator that limits nothing, or may limit nothing. */
+/** A decorator that limits nothing. */
 interface Finding {
   readonly code: 'RATE_LIMIT_LOST' | 'RATE_LIMIT_NO_ROUTE';
-  /** Whether it is certain that the decorator limits nothing. Then it stops a strict boot. Otherwise it is a warning. */
-  readonly fails: boolean;
   readonly message: string;
   readonly hint: string;
 }
 
-/** Metadata that does not make a method a handler, or makes it a handler that is called without guards. */
-const UNGUARDED: readonly RegExp[] = [
-  /^(design|self|optional|syncguard|scope):/,
-  // Nest's own metadata of routes: guards, status, headers, version...
-  /^__(guards|interceptors|pipes|exceptionFilters|httpCode|headers|redirect|renderTemplate|version|responsePassthrough|sse|sseOptions|routeArguments|customRouteArgs)__$/,
-  /^(cache_module:|CACHE_MANAGER|THROTTLER:)/,
-  /^swagger\//,
-  // @nestjs/schedule, @nestjs/event-emitter
-  /^SCHEDULER?_/,
-  /^EVENT_LISTENER_METADATA$/,
-  // @nestjs/bull and @nestjs/bullmq: processors, and listeners for the events of a queue
-  /^bull(mq)?:/,
-];
-
-/** The names that apps use for their own metadata (`roles`, `is-public`), and those that Reflector.createDecorator makes. */
-const PLAIN = /^[A-Za-z0-9][\w-]*$/;
+/** Metadata of TypeScript, of ours, and that by which Nest itself describes a method: guards, status, headers... */
+const KNOWN = /^(design:|syncguard:|__\w+__$)/;
 
 /** Finds the decorators of ours that limit nothing, in the classes of one app. */
 export class BootChecks {
-  #isHosting: boolean | undefined;
+  /** By their messages, so that a class which several modules have is reported once. */
+  readonly #failures = new Map<string, Finding>();
+  readonly #overrides = new Set<string>();
+  /** Decorators on what another framework may call. Whether it asks guards first is not known. */
+  readonly #doubtful = new Set<string>();
 
   constructor(private readonly modules: ModulesContainer) {}
 
   /**
-   * @param strict - whether a decorator that certainly limits nothing stops the boot. If false, there is only a warning.
+   * @param strict - whether a decorator that limits nothing stops the boot. If false, there is only a warning.
    * @throws SyncGuardConfigError RATE_LIMIT_LOST if a decorated method was replaced by one without the limit.
    * RATE_LIMIT_NO_ROUTE if Nest asks no guards for it.
    */
   run(strict: boolean, warn: (message: string) => void): void {
-    const findings = this.#findings();
-    const failures = findings.filter(({ fails }) => strict && fails);
-    for (const finding of findings)
-      if (!failures.includes(finding)) warn(`${finding.code}: ${finding.message} ${finding.hint}`);
+    for (const { controllers, providers, injectables } of this.modules.values()) {
+      for (const wrapper of [...controllers.values(), ...providers.values(), ...injectables.values()])
+        this.#checkMethods(wrapper);
+      for (const { metatype: type } of providers.values())
+        if (typeof type === 'function' && Reflect.hasMetadata(RATE_LIMITS, type))
+          this.#checkRouted('@RateLimit', type.name, [...methodsOf(type as Type).values()]);
+    }
+    this.#overrides.forEach(warn);
+    if (this.#doubtful.size > 0)
+      warn(
+        `RATE_LIMIT_NO_ROUTE: These may have no effect: ${[...this.#doubtful].join(', ')}. Nest asks guards only before routes, message handlers and resolvers. Look whether what calls these methods asks guards first. If it does not, as schedulers, queues and event emitters, move the decorator to the route, or call AbuseLimiterService in the method.`,
+      );
+    const failures = [...this.#failures.values()];
+    if (!strict) for (const { code, message, hint } of failures) warn(`${code}: ${message} ${hint}`);
     const [first] = failures;
-    if (!first) return;
+    if (!strict || !first) return;
     const hints = [...new Set(failures.map(({ hint }) => hint))].join(' ');
     throw new SyncGuardConfigError(failures.map(({ message }) => message).join(' '), {
       code: first.code,
@@ -65,94 +56,53 @@ export class BootChecks {
     });
   }
 
-  #findings(): Finding[] {
-    // The keys are the messages, so that a class which several modules have is reported once.
-    const findings = new Map<string, Finding>();
-    const add = (finding: Finding | undefined): unknown => finding && findings.set(finding.message, finding);
-    for (const { controllers, providers, injectables } of this.modules.values()) {
-      for (const wrapper of [...controllers.values(), ...providers.values(), ...injectables.values()])
-        for (const finding of this.#ofMethods(wrapper)) add(finding);
-      for (const wrapper of providers.values()) add(this.#ofClass(wrapper));
-    }
-    return [...findings.values()];
-  }
-
-  #ofMethods(wrapper: InstanceWrapper): Finding[] {
+  #checkMethods(wrapper: InstanceWrapper): void {
     const prototype = prototypeOf(wrapper);
-    if (!prototype) return [];
-    return decoratedMethodsOf(prototype).flatMap((method) => {
+    if (!prototype) return;
+    for (const method of decoratedMethodsOf(prototype)) {
       const called = calledBy(wrapper, prototype, method);
-      return called === undefined ? [] : (this.#ofMethod(prototype.constructor.name, method, called) ?? []);
-    });
+      if (called) this.#checkMethod(`${prototype.constructor.name}.${String(method.key)}`, method, called);
+    }
   }
 
-  #ofMethod(type: string, method: DecoratedMethod, called: object): Finding | undefined {
-    const place = `${type}.${String(method.key)}`;
+  #checkMethod(place: string, method: DecoratedMethod, called: object): void {
     const lost = method.decorations.find((decoration) => !decoration.isOn(called));
-    if (!lost) return this.#unlessRouted(method.decorations[0]?.decorator ?? '@RateLimit', place, [called]);
-    if (method.isOverridden)
-      return this.#kindOf(called) === 'unguarded' ? undefined : overridden(place, method, lost);
-    return {
-      code: 'RATE_LIMIT_LOST',
-      fails: true,
-      message: `${lost.decorator} on ${place} has no effect. Another decorator, or code that ran later, has replaced the method by a function without the metadata of ${lost.decorator}.`,
-      hint: `Put ${lost.decorator} above the decorator that replaces the method.`,
-    };
-  }
-
-  #ofClass({ metatype: type }: InstanceWrapper): Finding | undefined {
-    if (typeof type !== 'function' || !Reflect.hasMetadata(RATE_LIMITS, type)) return undefined;
-    return this.#unlessRouted('@RateLimit', type.name, [...methodsOf(type as Type).values()]);
+    if (!lost) return this.#checkRouted(method.decorations[0]?.decorator ?? '@RateLimit', place, [called]);
+    const { decorator } = lost;
+    if (!method.isOverridden)
+      return this.#fail({
+        code: 'RATE_LIMIT_LOST',
+        message: `${decorator} on ${place} has no effect. Another decorator, or code that ran later, has replaced the method by a function without the metadata of ${decorator}.`,
+        hint: `Put ${decorator} above the decorator that replaces the method.`,
+      });
+    if (isGuarded(called) || hasStrangeMetadata(called))
+      this.#overrides.add(
+        `RATE_LIMIT_LOST: ${place} overrides ${method.declaredBy}.${String(method.key)}, but does not have its ${decorator}. Decorate the override as well. If it is to have no limits, put @SkipRateLimit() on it.`,
+      );
   }
 
   /** Reports a decorator if Nest asks guards for none of the methods that it limits. */
-  #unlessRouted(decorator: string, place: string, methods: readonly object[]): Finding | undefined {
-    const kinds = methods.map((method) => this.#kindOf(method));
-    if (kinds.includes('guarded')) return undefined;
-    const fails = !kinds.includes('foreign');
-    return {
-      code: 'RATE_LIMIT_NO_ROUTE',
-      fails,
-      message: fails
-        ? `${decorator} on ${place} has no effect. Nest asks guards only before routes, message handlers and resolvers.`
-        : `${decorator} on ${place} may have no effect. Another framework calls it, and may not ask guards first.`,
-      hint: 'Move the decorator to the route, or call AbuseLimiterService in the method.',
-    };
+  #checkRouted(decorator: string, place: string, methods: readonly object[]): void {
+    if (methods.some(isGuarded)) return;
+    if (methods.some(hasStrangeMetadata)) this.#doubtful.add(`${decorator} on ${place}`);
+    else
+      this.#fail({
+        code: 'RATE_LIMIT_NO_ROUTE',
+        message: `${decorator} on ${place} has no effect. Nest asks guards only before routes, message handlers and resolvers.`,
+        hint: 'Move the decorator to the route, or call AbuseLimiterService in the method.',
+      });
   }
 
-  /** `foreign`: another framework calls the method. It may ask guards or not. */
-  #kindOf(method: object): 'guarded' | 'foreign' | 'unguarded' {
-    if (isGuarded(method)) return 'guarded';
-    const keys = Reflect.getMetadataKeys(method) as (string | symbol)[];
-    return keys.some((key) => this.#isForeign(key)) ? 'foreign' : 'unguarded';
-  }
-
-  #isForeign(key: string | symbol): boolean {
-    const name = typeof key === 'symbol' ? (key.description ?? '') : key;
-    if (UNGUARDED.some((known) => known.test(name))) return false;
-    // A plain name is metadata of the app itself, unless the app has a framework that could have chosen that name.
-    if (typeof key === 'string' && PLAIN.test(key)) return (this.#isHosting ??= this.#hostsFrameworks());
-    return true;
-  }
-
-  /**
-   * Returns whether a framework other than GraphQL has Nest's ExternalContextCreator injected, which makes handlers that ask
-   * guards. Frameworks of bots do so.
-   */
-  #hostsFrameworks(): boolean {
-    return [...this.modules.values()]
-      .filter(({ providers }) => !providers.has(GRAPHQL_OPTIONS))
-      .flatMap(({ providers }) => [...providers.values()])
-      .some(({ metatype, inject }) => [...(inject ?? []), ...dependenciesOf(metatype)].some(isHandlerMaker));
+  #fail(finding: Finding): void {
+    this.#failures.set(finding.message, finding);
   }
 }
 
-const overridden = (place: string, { declaredBy, key }: DecoratedMethod, lost: Decoration): Finding => ({
-  code: 'RATE_LIMIT_LOST',
-  fails: false,
-  message: `${place} overrides ${declaredBy}.${String(key)}, but does not have its ${lost.decorator}.`,
-  hint: `Decorate the override as well. If it is to have no limits, put @SkipRateLimit() on it.`,
-});
+/** Returns whether a method has metadata of another package or of the app, which may make it a handler. */
+const hasStrangeMetadata = (method: object): boolean =>
+  (Reflect.getMetadataKeys(method) as (string | symbol)[]).some(
+    (key) => !KNOWN.test(typeof key === 'symbol' ? (key.description ?? '') : key),
+  );
 
 /**
  * Returns the prototype with the methods of a provider, or undefined if it has none. A `useValue` provider may be anything,
@@ -183,16 +133,4 @@ function calledBy(
   // such a member.
   const called = (holder as Record<string | symbol, unknown>)[key];
   return typeof called === 'function' ? called : {};
-}
-
-const isHandlerMaker = (token: unknown): boolean =>
-  token === ExternalContextCreator || (token as { token?: unknown } | null)?.token === ExternalContextCreator;
-
-/** Returns the tokens injected into a class: by the types of its constructor, by `@Inject`, and into its properties. */
-function dependenciesOf(type: unknown): unknown[] {
-  if (typeof type !== 'function') return [];
-  const list = (key: string) =>
-    (Reflect.getMetadata(key, type) ?? []) as { param?: unknown; type?: unknown }[];
-  const named = [...list('self:paramtypes'), ...list('self:properties_metadata')];
-  return [...list('design:paramtypes'), ...named.map(({ param, type: token }) => param ?? token)];
 }
