@@ -49,7 +49,7 @@ function tightest(visit: CallVisit | undefined): LimitedDecision | undefined {
     checks.flatMap(({ policy, cost }, i): LimitedDecision[] => {
       const decision = decisions[i];
       if (!decision?.allowed || cost === 0 || policy.shadow || visit?.plan.watching.has(policy)) return [];
-      return [{ ...decision, policy: policy.name, limit: policy.rules.shortThreshold - 1 }];
+      return [{ ...decision, policy: policy.name, limit: policy.rules.tiers[0].threshold - 1 }];
     }),
   );
   const [first, ...others] = all;
