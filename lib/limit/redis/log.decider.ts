@@ -56,7 +56,8 @@ if blocks then
   newest = math.max(newest, ${NEWEST})
 end
 if commit then
-  local keptMs, added = call('PTTL', attempts)
+  local keptMs = call('PTTL', attempts)
+  local added
   ${indent(addCall('NX', 'latest', 'added = '), 2)}
   -- To look costs less than to write. Half of the slack may be used up.
   if keptMs < renewMs then
