@@ -144,6 +144,10 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
         ),
         ['a provider with errors of its own', new APIUserAbortError('Request was aborted.')],
         ['one of several', new AggregateError([coded('ECONNREFUSED'), named('AbortError')])],
+        [
+          'one of several, in its cause',
+          new AggregateError([new TypeError('fetch failed', { cause: coded('UND_ERR_ABORTED') })]),
+        ],
         ['the reason of a signal of the options', 'gone', { signal: aborted }],
       ];
       const paysNothing: [string, unknown][] = [
@@ -156,6 +160,10 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
           Object.assign(coded('UND_ERR_CONNECT_TIMEOUT'), { name: 'TimeoutError' }),
         ],
         ['several that were not reached', new AggregateError([coded('ECONNREFUSED'), coded('ENOTFOUND')])],
+        [
+          'one of several that says both',
+          new AggregateError([Object.assign(named('AbortError'), { cause: coded('ECONNREFUSED') })]),
+        ],
         ['our own error', new LockError({ code: 'Aborted', message: 'x', cause: named('AbortError') })],
         ['nothing', undefined],
         ['a string', 'no'],

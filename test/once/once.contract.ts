@@ -2,7 +2,7 @@ import { inspect } from 'node:util';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { currentOnce } from '../../lib/once/current-once.js';
 import type { OnceBackend } from '../../lib/once/once.backend.js';
-import type { OnceError } from '../../lib/once/once.errors.js';
+import { OnceError } from '../../lib/once/once.errors.js';
 import type { OnceCall } from '../../lib/once/once.options.js';
 import { OnceRun } from '../../lib/once/once.run.js';
 import type { OnceService } from '../../lib/once/once.service.js';
@@ -437,6 +437,35 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
           'Aborted',
         );
         expect(await once.get('new')).toBeNull();
+      });
+
+      it('goes on through an outage, and is refused by one in which it begins', async () => {
+        const body = heldBody('x');
+        const running = once.run(body.fn, { key: 'k' });
+        await body.started;
+        let [asked, faults] = [0, 0];
+        const claim: OnceBackend['claim'] = (...given) => {
+          if (asked++ === 0 || faults === 2) return backend.claim(...given);
+          faults++;
+          return Promise.reject(new OnceError({ code: 'ServiceUnavailable', message: 'It is away.' }));
+        };
+        const breaking = onceService(
+          new Proxy(backend, {
+            get: (target, name: keyof OnceBackend) => {
+              const value: unknown = name === 'claim' ? claim : target[name];
+              return typeof value === 'function' ? (value.bind(target) as unknown) : value;
+            },
+          }),
+        );
+        const waiting = breaking.run(() => 'y', { key: 'k', waitMs: 30_000 });
+        await eventually(() => expect(faults).toBe(2));
+        body.end();
+        expect(await waiting).toMatchObject({ value: 'x', replayed: true });
+        faults = 0;
+        expect(await codeOf(breaking.run(() => 'y', { key: 'other', waitMs: 30_000 }))).toBe(
+          'ServiceUnavailable',
+        );
+        await running;
       });
 
       it('comes after those that wait longer, even when it asks first', async () => {
