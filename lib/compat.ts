@@ -8,6 +8,9 @@ export { calculateRedisServerTimeMs, isLive, TIME_TOLERANCE_MS } from './core/cl
 // Locks
 export { expectFence, FENCE_THRESHOLDS, formatFence, owns } from './lock/lock.record.js';
 export type { CallOptions } from './core/validate.js';
+export type { Page, PageOptions } from './core/page.js';
+export type { Peers } from './core/peers.js';
+export type { ByHand } from './telemetry/by-hand.js';
 export type { LockBackend } from './lock/lock.backend.js';
 export type * from './lock/lock.types.js';
 

@@ -11,6 +11,7 @@ export interface ThrottlerRecord {
   totalHits: number;
   /** How long until the window ends. */
   timeToExpire: number;
+  /** Whether the key is blocked, so that the call is refused. */
   isBlocked: boolean;
   /** How long until a call is let in again. 0 if this one is. */
   timeToBlockExpire: number;
