@@ -1,4 +1,4 @@
-import { MAX_AMOUNT } from './budget.bounds.js';
+import { ANY_NONCE, MAX_AMOUNT } from './budget.bounds.js';
 import type { Answer } from './budget.backend.js';
 import type {
   Aborted,
@@ -140,6 +140,6 @@ const NONCE = Symbol.for('syncguard:budget-nonce');
 /** Returns the nonce of the call that created a hold, if this is its result. */
 export const nonceOf = (result: object): string | undefined => (result as { [NONCE]?: string })[NONCE];
 
-/** Keeps the nonce in a result, hidden, so that a call with that result finds no other hold. */
+/** Keeps the nonce in a result, hidden, so that a call with that result finds no other hold. A random id needs none. */
 const withNonce = <Result extends object>({ nonce }: Answer, result: Result): Result =>
-  Object.defineProperty(result, NONCE, { value: nonce });
+  nonce === ANY_NONCE ? result : Object.defineProperty(result, NONCE, { value: nonce });

@@ -13,30 +13,16 @@ import {
   userKey,
 } from '../core/validate.js';
 import type { FinalizeRequest, HoldRequest } from './budget.backend.js';
-import { LIFETIME_IDS_MS, MAX_AMOUNT } from './budget.bounds.js';
+import { ANY_NONCE, LIFETIME_IDS_MS, MAX_AMOUNT } from './budget.bounds.js';
 import { validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
 import { nonceOf } from './budget.results.js';
-import type {
-  Amount,
-  BudgetListOptions,
-  BudgetRef,
-  ChargeOptions,
-  CreditOptions,
-  FinalizeOptions,
-  ReapOptions,
-  ReserveOptions,
-  SetLimitOptions,
-  VerifyOptions,
-} from './budget.types.js';
+import type * as budget from './budget.types.js';
 
 export const MAX_SCOPES = 32;
 export const MAX_META_BYTES = 1_024;
 export const DEFAULT_ROOT = 'default';
 export const DEFAULT_TTL_MS = 60_000;
-
-/** Stands for a missing nonce. A call with it finds a hold, whatever nonce the hold has. */
-export const ANY_NONCE = '-';
 
 /** Runs the checks of a call. Their errors leave as BudgetInputError. */
 export const { checked } = leavingAs((error) =>
@@ -47,7 +33,7 @@ export const { checked } = leavingAs((error) =>
 
 // The checks of one argument. They are called within `checked`, or by those who name the error themselves.
 
-export function validateAmount(name: string, amount: unknown): Amount {
+export function validateAmount(name: string, amount: unknown): budget.Amount {
   if (Number.isSafeInteger(amount) && (amount as number) >= 0) return amount as number;
   throw new BudgetInputError(
     `${name} must be a whole number of your smallest unit from 0 to 2^53 - 1, got ${describe(amount)}.`,
@@ -60,7 +46,7 @@ export function validateAmount(name: string, amount: unknown): Amount {
   );
 }
 
-export const validateLimit = (name: string, limit: unknown): Amount | 'unlimited' =>
+export const validateLimit = (name: string, limit: unknown): budget.Amount | 'unlimited' =>
   limit === 'unlimited' ? limit : validateAmount(name, limit);
 
 export function validateScope(name: string, scope: unknown): string {
@@ -88,7 +74,7 @@ function scopesOf(scopes: unknown): string[] {
 
 const rootOf = (root: unknown): string => (root === undefined ? DEFAULT_ROOT : userKey(root, 'root'));
 
-function refOf(ref: BudgetRef, signal: AbortSignal | undefined): HoldRequest {
+function refOf(ref: budget.BudgetRef, signal: AbortSignal | undefined): HoldRequest {
   if (typeof ref !== 'object' || ref === null)
     throw new BudgetInputError(
       `ref must be a result of reserve or charge, or { root?, id }, got ${describe(ref)}.`,
@@ -122,20 +108,20 @@ function metaOf(meta: unknown): string {
 
 // The checks of each call. `Object.assign` takes a tenth of the time of a spread.
 
-export const validateRenew = (options: ReserveOptions): boolean =>
+export const validateRenew = (options: budget.ReserveOptions): boolean =>
   checked(() => {
     const known = ['root', 'scopes', 'amount', 'id', 'renew', 'ttlMs', 'meta'] as const;
     return boolean('renew', callOptions(options, known).renew ?? false);
   });
 
-const spendingOf = ({ root, scopes, amount, signal }: Omit<ReserveOptions, 'id'>) => ({
+const spendingOf = ({ root, scopes, amount, signal }: Omit<budget.ReserveOptions, 'id'>) => ({
   root: rootOf(root),
   scopes: scopesOf(scopes),
   amount: validateAmount('amount', amount),
   signal,
 });
 
-export const validateReserve = (options: ReserveOptions) =>
+export const validateReserve = (options: budget.ReserveOptions) =>
   checked(() => {
     const { id, ttlMs = DEFAULT_TTL_MS, meta } = options;
     return Object.assign(spendingOf(options), {
@@ -146,7 +132,7 @@ export const validateReserve = (options: ReserveOptions) =>
     });
   });
 
-export const validateCharge = (options: ChargeOptions, usualIdTtlMs: number) =>
+export const validateCharge = (options: budget.ChargeOptions, usualIdTtlMs: number) =>
   checked(() => {
     const given = callOptions(options, ['root', 'scopes', 'amount', 'id', 'mode', 'idTtlMs']);
     return Object.assign(spendingOf(given), {
@@ -158,15 +144,15 @@ export const validateCharge = (options: ChargeOptions, usualIdTtlMs: number) =>
 
 /** Checks a call about an operation, and its other arguments by `others`. */
 export const validateRef = <Others extends object>(
-  ref: BudgetRef,
+  ref: budget.BudgetRef,
   options: CallOptions,
   others = (): Others => ({}) as Others,
 ) => checked(() => Object.assign(refOf(ref, callOptions(options, []).signal), others()));
 
 export const validateFinalize = (
-  ref: BudgetRef,
-  actual: Amount,
-  options: FinalizeOptions,
+  ref: budget.BudgetRef,
+  actual: budget.Amount,
+  options: budget.FinalizeOptions,
   usualIdTtlMs: number,
 ): FinalizeRequest =>
   checked(() => {
@@ -179,13 +165,13 @@ export const validateFinalize = (
     });
   });
 
-const scopeOf = ({ root, scope, signal }: Pick<SetLimitOptions, 'root' | 'scope' | 'signal'>) => ({
+const scopeOf = ({ root, scope, signal }: Pick<budget.SetLimitOptions, 'root' | 'scope' | 'signal'>) => ({
   root: rootOf(root),
   scopes: [validateScope('scope', scope)],
   signal,
 });
 
-export const validateCredit = (options: CreditOptions) =>
+export const validateCredit = (options: budget.CreditOptions) =>
   checked(() => {
     const given = callOptions(options, ['root', 'scope', 'period', 'amount', 'id']);
     return Object.assign(scopeOf(given), {
@@ -195,7 +181,7 @@ export const validateCredit = (options: CreditOptions) =>
     });
   });
 
-export const validateSetLimit = (options: SetLimitOptions) =>
+export const validateSetLimit = (options: budget.SetLimitOptions) =>
   checked(() => {
     const given = callOptions(options, ['root', 'scope', 'period', 'limit']);
     return Object.assign(scopeOf(given), {
@@ -204,10 +190,10 @@ export const validateSetLimit = (options: SetLimitOptions) =>
     });
   });
 
-export const validateBalance = (options: Pick<SetLimitOptions, 'root' | 'scope' | 'signal'>) =>
+export const validateBalance = (options: Pick<budget.SetLimitOptions, 'root' | 'scope' | 'signal'>) =>
   checked(() => scopeOf(callOptions(options, ['root', 'scope'])));
 
-export const validateList = (options: BudgetListOptions) =>
+export const validateList = (options: budget.BudgetListOptions) =>
   checked(() => {
     const given = callOptions(options, ['root', 'state', 'scope', 'cursor', 'limit']);
     const { root, state, scope, cursor = null, limit = 100, signal } = given;
@@ -223,13 +209,13 @@ export const validateList = (options: BudgetListOptions) =>
     };
   });
 
-export const validateReap = (options: ReapOptions) =>
+export const validateReap = (options: budget.ReapOptions) =>
   checked(() => {
     const { root, max = 1_000, signal } = callOptions(options, ['root', 'max']);
     return { root: rootOf(root), max: integer('max', max, 1, 100_000), signal };
   });
 
-export const validateVerify = (root: string | undefined, options: VerifyOptions) =>
+export const validateVerify = (root: string | undefined, options: budget.VerifyOptions) =>
   checked(() => {
     const { repair = false, signal } = callOptions(options, ['repair']);
     return { root: rootOf(root), repair: boolean('repair', repair), signal };

@@ -3,35 +3,27 @@ import { BudgetCalendar, periodKey } from '../budget.calendar.js';
 import { tooLarge, typeOf } from '../budget.limits.js';
 import { MAX_AMOUNT } from '../budget.bounds.js';
 import { availableOf, effectiveOf, exceeded, isFull, reaches } from '../budget.results.js';
-import type {
-  Amount,
-  Balance,
-  BudgetRecord,
-  BudgetWindow,
-  Crossed,
-  Exceeded,
-  Period,
-} from '../budget.types.js';
+import type * as budget from '../budget.types.js';
 import { DueQueue } from './due-queue.js';
 
 export interface Counter {
-  committed: Amount;
-  reserved: Amount;
-  credits: Amount;
+  committed: budget.Amount;
+  reserved: budget.Amount;
+  credits: budget.Amount;
   /** What purged operations had committed, less their refunds. `committed` includes it. */
-  archived: Amount;
+  archived: budget.Amount;
   /** The highest threshold that was crossed, in percent. */
   crossed: number;
   /** The credits at the last check of the thresholds, and the limit if setLimit had set another one than the configured. */
-  seen: { readonly limit?: Amount | 'unlimited' | undefined; readonly credits: Amount };
+  seen: { readonly limit?: budget.Amount | 'unlimited' | undefined; readonly credits: budget.Amount };
 }
 
 /** One scope, period and window in which an operation counts. */
 export interface Entry {
   readonly field: string;
   readonly scope: string;
-  readonly period: Period;
-  readonly window: BudgetWindow;
+  readonly period: budget.Period;
+  readonly window: budget.BudgetWindow;
   readonly configured: ConfiguredLimit;
 }
 
@@ -44,12 +36,12 @@ export interface Operation {
   readonly nonce: string;
   /** True once the record is purged, so that only its id is kept. */
   isPurged: boolean;
-  readonly record: Mutable<BudgetRecord>;
+  readonly record: Mutable<budget.BudgetRecord>;
   readonly entries: readonly Entry[];
-  crossed: readonly Crossed[];
+  crossed: readonly budget.Crossed[];
 }
 
-export type StoredLimits = Map<string, Amount | 'unlimited'>;
+export type StoredLimits = Map<string, budget.Amount | 'unlimited'>;
 
 /** The state of one root. The Redis backend keeps the same state in four keys. */
 export class Tree {
@@ -95,13 +87,13 @@ export class Tree {
    * Returns the limit of an entry. One of setLimit for the scope itself comes first, and then one for its type, if no limit
    * is configured for the scope itself.
    */
-  #limitOf({ scope, period, configured }: Entry): Amount | 'unlimited' {
+  #limitOf({ scope, period, configured }: Entry): budget.Amount | 'unlimited' {
     const key = periodKey(period);
     const ofType = configured.inherited ? this.limits.get(typeOf(scope))?.get(key) : undefined;
     return this.limits.get(scope)?.get(key) ?? ofType ?? configured.limit;
   }
 
-  balanceOf(entry: Entry): Balance {
+  balanceOf(entry: Entry): budget.Balance {
     const { committed = 0, reserved = 0, credits = 0 } = this.counters.get(entry.field) ?? {};
     const sums = { limit: this.#limitOf(entry), credits, committed, reserved };
     const { scope, period, window } = entry;
@@ -109,7 +101,7 @@ export class Tree {
   }
 
   /** Returns the part of an amount that fits into all entries. */
-  coveredOf(entries: readonly Entry[], amount: Amount): Amount {
+  coveredOf(entries: readonly Entry[], amount: budget.Amount): budget.Amount {
     const rooms = entries.map((entry) => this.balanceOf(entry).available);
     return Math.min(amount, ...rooms.filter((room) => room !== 'unlimited'));
   }
@@ -118,7 +110,7 @@ export class Tree {
    * Returns a denial where an entry has too little room. An amount of 0 always fits. Throws where a sum would pass the
    * largest amount.
    */
-  exceededBy(entries: readonly Entry[], requested: Amount): Exceeded | undefined {
+  exceededBy(entries: readonly Entry[], requested: budget.Amount): budget.Exceeded | undefined {
     const balances = entries.map((entry) => this.balanceOf(entry));
     const fitting = balances.filter((balance) => !isFull(balance, requested));
     if (fitting.some(({ committed, reserved }) => requested > MAX_AMOUNT - committed - reserved))
@@ -135,13 +127,13 @@ export class Tree {
    * Returns the thresholds that a step reaches which has added this much. A raised limit and a credit arm the thresholds
    * again that were not reached before the step.
    */
-  crossedBy(entries: readonly Entry[], added: Amount): Crossed[] {
+  crossedBy(entries: readonly Entry[], added: budget.Amount): budget.Crossed[] {
     return entries.flatMap((entry) =>
       this.#cross(entry, added).map((percent) => ({ scope: entry.scope, period: entry.period, percent })),
     );
   }
 
-  #cross(entry: Entry, added: Amount): number[] {
+  #cross(entry: Entry, added: budget.Amount): number[] {
     const { thresholds, limit: usual } = entry.configured;
     if (thresholds.length === 0) return [];
     const counter = this.counterOf(entry.field);
@@ -149,7 +141,7 @@ export class Tree {
     const used = committed + reserved;
     const whole = wholeOf(limit, credits);
     const isRaised = whole > wholeOf(counter.seen.limit ?? usual, counter.seen.credits);
-    const isReached = (sum: Amount, percent: number): boolean =>
+    const isReached = (sum: budget.Amount, percent: number): boolean =>
       whole > 0 && whole < Infinity && reaches(sum, percent, whole);
     const highest = counter.crossed;
     const isOld = (percent: number): boolean =>
@@ -164,14 +156,14 @@ export class Tree {
 /** Remembers the last window of each period, for all roots. */
 const calendar = new BudgetCalendar();
 
-const wholeOf = (limit: Amount | 'unlimited', credits: Amount): Amount =>
+const wholeOf = (limit: budget.Amount | 'unlimited', credits: budget.Amount): budget.Amount =>
   limit === 'unlimited' ? Infinity : effectiveOf(limit, credits);
 
 /**
  * Adds to what is committed. The sum stops at the largest amount and at 0, since what is spent is never refused. Returns
  * whether it has stopped.
  */
-export function commit(counter: Counter, amount: Amount): boolean {
+export function commit(counter: Counter, amount: budget.Amount): boolean {
   const sum = counter.committed + amount;
   counter.committed = Math.max(0, Math.min(sum, MAX_AMOUNT));
   return counter.committed !== sum;

@@ -17,7 +17,7 @@ import { repairScript } from './repair.script.js';
 import { reserveScript } from './reserve.script.js';
 import type { ReplyContext } from '../budget.results.js';
 import type * as budget from '../budget.types.js';
-import { ANY_NONCE } from '../budget.validate.js';
+import { ANY_NONCE } from '../budget.bounds.js';
 import { verifySnapshot } from '../budget.verify.js';
 import { inGroups, parseSnapshot } from './budget.snapshot.js';
 
