@@ -1,8 +1,17 @@
+import { Logger } from '@nestjs/common';
 import { SyncGuardConfigError } from '../core/errors.js';
 import { hashKey } from '../core/keys.js';
 import { describe, isPlainKey } from '../core/validate.js';
+import { warningOnce } from '../core/warn-once.js';
 import type { AbuseLimiterService } from './abuse-limiter.service.js';
-import { MAX_COUNTED, MAX_LIMIT_MS } from './limit.policy.js';
+import { identityIn } from './limit.backend.js';
+import {
+  MAX_COUNTED,
+  MAX_LIMIT_MS,
+  type ResolvedPolicy,
+  resolvePolicy,
+  shortWindowWarning,
+} from './limit.policy.js';
 import type { LimitPolicy } from './policy.types.js';
 
 /** What the guard of `@nestjs/throttler` is told about a call. Times in whole seconds, rounded up. */
@@ -19,6 +28,8 @@ export interface ThrottlerRecord {
 
 /** Policies are made of what the guard passes, which may differ from call to call. The oldest is made again when it is needed. */
 const MAX_POLICIES = 1_000;
+/** How many of them have a script of their own, which is faster. An app whose limits are numbers has fewer. */
+const MAX_SCRIPTS = 64;
 
 /**
  * A storage for `@nestjs/throttler` 6: its guard and decorators stay, and calls are counted by the limiter, exactly and for all
@@ -39,11 +50,13 @@ const MAX_POLICIES = 1_000;
  */
 export class SyncGuardThrottlerStorage {
   readonly #limiter: AbuseLimiterService;
-  readonly #policies = new Map<string, LimitPolicy>();
+  readonly #policies = new Map<string, ResolvedPolicy>();
+  readonly #warnOnce = warningOnce((message) => new Logger('SyncGuard').warn(message));
+  #scripts = 0;
 
   /** @throws SyncGuardConfigError if `inject: [AbuseLimiterService]` is missing */
   constructor(limiter: AbuseLimiterService) {
-    if (typeof limiter?.check !== 'function')
+    if (typeof limiter?.decisions?.decide !== 'function')
       throw new SyncGuardConfigError(
         `SyncGuardThrottlerStorage needs the AbuseLimiterService, got ${describe(limiter)}.`,
         { hint: 'Write `inject: [AbuseLimiterService], useFactory: (limiter) => ...` in `forRootAsync`.' },
@@ -70,23 +83,27 @@ export class SyncGuardThrottlerStorage {
     if (limit < 1 || ttl <= 0) return denied(0, Math.max(1, toSecs(blockMs || ttl)));
     if (limit === Infinity) return { ...FREE, timeToExpire: toSecs(ttl) };
     const policy = this.#policyOf(throttlerName, limit, ttl, blockMs);
-    const decision = await this.#limiter.check(isPlainKey(key) ? key : hashKey(String(key)), policy);
+    const identity = identityIn(policy.name, isPlainKey(key) ? key : hashKey(String(key)));
+    const { decision } = await this.#limiter.decisions.decide([{ policy, identity, cost: 1 }]);
     if (!decision.allowed) return denied(limit, decision.retryAfterSecs);
     return { ...FREE, totalHits: decision.shortCount, timeToExpire: toSecs(decision.resetMs) };
   }
 
-  #policyOf(name: string, limit: number, ttl: number, blockMs: number): LimitPolicy {
+  #policyOf(name: string, limit: number, ttl: number, blockMs: number): ResolvedPolicy {
     const id = `${limit} ${ttl} ${blockMs} ${name}`;
     const known = this.#policies.get(id);
     if (known) return known;
-    const policy: LimitPolicy = {
+    const given: LimitPolicy = {
       name: `throttler:${NAME.test(name) ? name : hashKey(String(name))}`,
       algorithm: 'fixed-window',
       limit: Math.min(Math.floor(limit), MAX_COUNTED),
       windowMs: toMs(ttl),
       onError: 'memory',
     };
-    if (blockMs > 0) policy.blockMs = toMs(blockMs);
+    if (blockMs > 0) given.blockMs = toMs(blockMs);
+    const policy = resolvePolicy(given, { isStatic: this.#scripts++ < MAX_SCRIPTS });
+    const warning = shortWindowWarning([policy]);
+    if (warning) this.#warnOnce(warning);
     this.#policies.set(id, policy);
     if (this.#policies.size > MAX_POLICIES)
       this.#policies.delete(this.#policies.keys().next().value as string);
