@@ -96,8 +96,9 @@ export const CALL_ID_LENGTH = 8;
 /** The counts of the tiers, in their order. */
 export const countsIn = ({ shortCount, longCount }: LimitCounts): [number, number] => [shortCount, longCount];
 
+/** The long tier's window is never the shorter one. */
 export const longestWindowMs = ({ tiers }: LimitRules): number =>
-  Math.max(...tiers.map(({ windowMs }) => windowMs));
+  (tiers[tiers.length - 1] as TierRules).windowMs;
 
 /** How long a log with calls in flight is kept, in ms. */
 export const keepMs = (rules: LimitRules): number => longestWindowMs(rules) + IN_FLIGHT_MS;
@@ -112,7 +113,7 @@ export const renewAttemptsMs = (rules: LimitRules): number => longestWindowMs(ru
 
 /**
  * The limiter's port. Each method is one atomic step, except for a check of several limits on a Cluster. `callId` names
- * one call: the same call sent again does not count again. Every fault is a LimitError.
+ * one call: the same call sent again does not count again, except in a fixed window. Every fault is a LimitError.
  */
 export interface LimitBackend {
   readonly backend: 'redis' | 'memory';

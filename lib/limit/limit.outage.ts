@@ -1,7 +1,7 @@
 import { Logger } from '@nestjs/common';
 import { warningOnce } from '../core/warn-once.js';
 import { LastWords } from './last-words.js';
-import { type BackendDecision, countsIn, type CountedPolicy, type LimitBackend } from './limit.backend.js';
+import type { BackendDecision, CountedPolicy, LimitBackend } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import type { PolicyCheck, PolicySubject } from './limit.policy.js';
 import type { LimiterDecision, OnError } from './limit.types.js';
@@ -154,10 +154,10 @@ export function toDecision({ rules }: CountedPolicy, reply: BackendDecision): Li
     const { scope, reason } = reply;
     return { allowed: false, scope, reason, retryAfterSecs, retryAfterMs, shortCount, longCount };
   }
-  let remaining = Infinity;
-  for (const [i, count] of countsIn(reply).entries())
-    remaining = Math.min(remaining, (rules.tiers[i]?.threshold ?? Infinity) - 1 - count);
-  return { allowed: true, shortCount, longCount, remaining: Math.max(0, remaining), resetMs: reply.resetMs };
+  const [short, long] = rules.tiers;
+  const left = short.threshold - 1 - shortCount;
+  const remaining = Math.max(0, long ? Math.min(left, long.threshold - 1 - longCount) : left);
+  return { allowed: true, shortCount, longCount, remaining, resetMs: reply.resetMs };
 }
 
 /** Returns the denied decision with the longest wait. If all limits allow the call, returns the one with least `remaining`. */

@@ -12,8 +12,8 @@ export interface Block extends LimitCounts {
 export const NO_PENALTIES = {
   endsAtMs: 0,
   /** Of each tier. */
-  floorsMs: [0, 0] as readonly number[],
-  strikes: [0, 0] as readonly number[],
+  floorsMs: [0, 0] as readonly [number, number],
+  strikes: [0, 0] as readonly [number, number],
   struckBy: '',
 };
 
@@ -76,7 +76,8 @@ export class Ledger {
 
   /** The newest floor. */
   get floorMs(): number {
-    return Math.max(...this.penalties.floorsMs);
+    const [short, long] = this.penalties.floorsMs;
+    return Math.max(short, long);
   }
 
   knows(callId: string): boolean {

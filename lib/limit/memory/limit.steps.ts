@@ -40,7 +40,7 @@ export function stepBack({ ledger, nowMs, commit }: Ask): void {
     return atMs <= lower ? nowMs - 2 : atMs <= upper ? nowMs - 1 : nowMs;
   };
   attempts.move(nowMs - 3, now);
-  ledger.penalties = { ...penalties, floorsMs: floorsMs.map(now) };
+  ledger.penalties = { ...penalties, floorsMs: [now(floorsMs[0]), now(floorsMs[1])] };
 }
 
 /** The attempts that count for each tier. */
@@ -58,21 +58,21 @@ export const countWindows = (ask: Ask): Counts =>
 const windowStarts = ({ ledger: { penalties }, rules, nowMs }: Ask): number[] =>
   rules.tiers.map(({ windowMs }, i) => Math.max(nowMs - windowMs, penalties.floorsMs[i] as number));
 
-/** Drops what is older than all windows. An attempt ahead of the clock counts as one of now. */
-function tidyAttempts(ask: Ask): void {
+/** Drops what is older than all windows, and counts the rest. An attempt ahead of the clock counts as one of now. */
+function countAndTidy(ask: Ask): Counts {
   const { attempts } = ask.ledger;
-  attempts.dropUpTo(Math.min(...windowStarts(ask)));
-  if (!ask.commit) return;
+  const starts = windowStarts(ask);
+  attempts.dropUpTo(Math.min(...starts));
   const latestMs = countedAt(ask);
-  if ((attempts.newest?.atMs ?? 0) > latestMs) attempts.move(latestMs, () => latestMs);
+  if (ask.commit && (attempts.newest?.atMs ?? 0) > latestMs) attempts.move(latestMs, () => latestMs);
+  return starts.map((fromMs) => attempts.countAfter(fromMs));
 }
 
 export function countAttempts(ask: Ask): Counts {
   stepBack(ask);
   // To clear an empty map takes longer than to count.
   if (ask.ledger.inFlight.size > 0) ask.ledger.inFlight.clear();
-  tidyAttempts(ask);
-  return countWindows(ask);
+  return countAndTidy(ask);
 }
 
 /** Counts the attempts, with those calls whose flight has lapsed. A flight ahead of the clock begins now. */
@@ -89,8 +89,7 @@ export function countWithFlights(ask: Ask): Counts {
     inFlight.delete(callId);
     attempts.add(callId, flight.beganMs, cost);
   }
-  tidyAttempts(ask);
-  return countWindows(ask);
+  return countAndTidy(ask);
 }
 
 /** When a call counts. It comes after what has set a block, so that it counts for the next one. */
@@ -156,8 +155,8 @@ export function setBlock(ask: Ask, full: readonly boolean[], counts: Counts): Ba
   const isFirst = strikes.every((each) => each === 0);
   ledger.penalties = {
     endsAtMs: nowMs + rules.penaltiesTtlMs + blockMs,
-    floorsMs: floorsMs.map((floorMs, i) => (full[i] ? newestMs : floorMs)),
-    strikes: strikes.map((each, i) => (i === at ? each + 1 : each)),
+    floorsMs: [full[0] ? newestMs : floorsMs[0], full[1] ? newestMs : floorsMs[1]],
+    strikes: at === 0 ? [strikes[0] + 1, strikes[1]] : [strikes[0], strikes[1] + 1],
     struckBy: isFirst || struckBy === routeOf(callId) ? routeOf(callId) : '*',
   };
   return newBlock(ask, at === 0 ? 'temp' : 'long', countsOf(counts), blockMs);
