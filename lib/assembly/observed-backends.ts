@@ -99,7 +99,8 @@ const COUNTER: Descriptions<CounterBackend> = {
 };
 
 /** A claim that finds a result is reported as a `replay`. */
-const ONCE: Descriptions<OnceBackend> = {
+/** What an operator lists is no operation of the app. */
+const ONCE: Omit<Descriptions<OnceBackend>, 'list'> = {
   claim: (reply, { key }) => ({
     type: reply?.status === 'done' ? 'replay' : 'claim',
     key,

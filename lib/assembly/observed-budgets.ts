@@ -14,6 +14,7 @@ export function budgetEvents(emit: Emit | undefined): BudgetEvents {
   const report = (type: 'expired' | 'quarantined' | 'cost', reason: string, key: string): void =>
     emit({ feature: 'budget', type, result: 'fail', reason, key, durationMs: 0 });
   return {
+    emit,
     onExpired: (_root, ids) => {
       for (const id of ids) report('expired', 'expired', id);
     },
@@ -29,8 +30,8 @@ const ofOperation = (
   { id }: { id: string },
 ): Facts => ({ key: id, ...(result?.ok === false ? { reason: result.reason } : {}) });
 
-/** Which roots are due concerns the reaper only. */
-const BUDGET: Omit<Descriptions<BudgetBackend>, 'roots'> = {
+/** Which roots are due concerns the reaper only, and what an operator lists is no operation of the app. */
+const BUDGET: Omit<Descriptions<BudgetBackend>, 'roots' | 'allRoots' | 'scopes'> = {
   reserve: ofOperation,
   charge: ofOperation,
   finalize: ofOperation,

@@ -1,3 +1,4 @@
+import type { ResolvedPageOptions } from '../core/page.js';
 import type * as budget from './budget.types.js';
 
 export interface ConfiguredLimit {
@@ -178,6 +179,13 @@ export interface BudgetBackend {
   list(request: ListRequest): Promise<budget.BudgetListResult>;
   reap(request: ReapRequest): Promise<ReapStep>;
   verify(request: VerifyRequest): Promise<budget.VerifyResult>;
+  /** Returns roots of which anything is kept. */
+  allRoots(page: ResolvedPageOptions): Promise<{ names: readonly string[]; cursor: string | undefined }>;
+  /** Returns scopes of a root that have a window. One may be on several pages, and several times on one. */
+  scopes(
+    root: string,
+    page: ResolvedPageOptions,
+  ): Promise<{ names: readonly string[]; cursor: string | undefined }>;
   /** Takes roots that are due to be reaped, for one process of all. They are due again at `untilMs`. */
   roots(request: RootsRequest): Promise<{ readonly untilMs: number; readonly roots: readonly string[] }>;
 }

@@ -1,3 +1,4 @@
+import type { Emit } from '../telemetry/telemetry.types.js';
 import { between, OptionTable, orInfinity, type Resolved, type RowsOf } from '../core/option-table.js';
 import { duration, integer, invalidOption, knownOptions } from '../core/validate.js';
 import { type BudgetLimitSource, indexLimits } from './budget.limits.js';
@@ -73,6 +74,8 @@ export interface BudgetEvents {
   onQuarantined?(root: string, records: readonly Quarantined[]): void;
   /** Called if the cost of a body could not be read. At least the estimate was committed. */
   onUnreadableCost?(id: string): void;
+  /** Reports a change by hand. */
+  readonly emit?: Emit;
 }
 
 /** Checks the `budget` group of the module's options and fills in the defaults. */

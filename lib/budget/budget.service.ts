@@ -1,8 +1,10 @@
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
+import { type Page, pageOf, type PageOptions, pageOptions } from '../core/page.js';
+import { tellForced } from '../telemetry/by-hand.js';
 import { shownHash } from '../core/keys.js';
 import { type CallOptions, duration, refuseAborted, userKey } from '../core/validate.js';
 import type * as port from './budget.backend.js';
-import { BudgetUnavailableError } from './budget.errors.js';
+import { BudgetInputError, BudgetUnavailableError } from './budget.errors.js';
 import { limitsFinder, withPeriod } from './budget.limits.js';
 import * as results from './budget.results.js';
 import type { BudgetEvents, BudgetServiceOptions } from './budget.options.js';
@@ -137,9 +139,12 @@ export class BudgetService implements OnModuleDestroy {
 
   /** Sets a limit for all processes. It takes precedence over the configured one until `limit: null` clears it. */
   async setLimit(options: budget.SetLimitOptions): Promise<budget.SetLimitResult> {
-    const { scopes, period, ...request } = check.validateSetLimit(options);
-    const [scope] = await this.#limitsOf(request.root, scopes);
-    return this.#backend.setLimit({ ...request, scope: withPeriod(scope as port.LimitedScope, period) });
+    const { scopes, period, by, ...request } = check.validateSetLimit(options);
+    const [scope] = (await this.#limitsOf(request.root, scopes)) as [port.LimitedScope];
+    const result = await this.#backend.setLimit({ ...request, scope: withPeriod(scope, period) });
+    const change = { feature: 'budget', operation: 'setLimit', key: scope.scope, by } as const;
+    tellForced(change, (line) => new Logger('SyncGuard').warn(line), this.events.emit);
+    return result;
   }
 
   /** Returns the open windows of a scope, one balance for each period. */
@@ -149,6 +154,28 @@ export class BudgetService implements OnModuleDestroy {
     const { scopes, ...request } = check.validateBalance(options);
     const [scope] = await this.#limitsOf(request.root, scopes);
     return this.#backend.balance({ ...request, scope: scope as port.LimitedScope });
+  }
+
+  /**
+   * Lists the roots of which anything is kept, page by page. On Redis it walks over all keys of the server, those of other
+   * programs too, at most 5,000 a second in each process. A root whose name is longer than 200 bytes, percent-encoded, is left out:
+   * only its hash is kept.
+   */
+  async roots(options: PageOptions = {}): Promise<{ roots: readonly string[]; cursor?: string }> {
+    const { names, cursor } = await this.#backend.allRoots(check.checked(() => pageOptions(options, [])));
+    return cursor === undefined ? { roots: names } : { roots: names, cursor };
+  }
+
+  /** Lists the open windows of all scopes of a root, or of those of one type, page by page. */
+  async balances(options: budget.BalancesOptions = {}): Promise<Page<budget.Balance>> {
+    const { root, type, page } = check.validateBalances(options);
+    const { names, cursor } = await this.#backend.scopes(root, page);
+    const scopes = [...new Set(names)].filter(
+      (scope) => type === undefined || scope.split(':', 1)[0] === type,
+    );
+    const { signal } = page;
+    const found = scopes.map((scope) => this.balance({ root, scope, signal }).catch(noneWithoutLimit));
+    return pageOf((await Promise.all(found)).flat(), cursor);
   }
 
   /** Returns the record of an operation. Null if there is none, or if it ended more than `retentionMs` ago. */
@@ -292,4 +319,10 @@ function exact(answer: port.Answer): port.Answer {
       `BUDGET_SUM_TOO_LARGE: A sum of the budget root ${shownHash(answer.root)} would pass 2^53 - 1 and has stopped there, in operation ${shownHash(answer.id)}. Its balances are no longer exact. Count in a larger unit.`,
     );
   return answer;
+}
+
+/** The app has no limit any more for a scope that it had used. */
+function noneWithoutLimit(error: unknown): [] {
+  if (error instanceof BudgetInputError) return [];
+  throw error;
 }

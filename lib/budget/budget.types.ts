@@ -1,3 +1,6 @@
+import type { PageOptions } from '../core/page.js';
+import type { ByHand } from '../telemetry/by-hand.js';
+
 /** A whole number of minor units (cents, tokens), 0 to 2^53 - 1. */
 export type Amount = number;
 
@@ -448,9 +451,17 @@ export interface CreditOptions extends Pick<ChargeOptions, 'root' | 'id' | 'sign
 }
 
 /** Options of `setLimit()`. */
-export interface SetLimitOptions extends Omit<CreditOptions, 'amount' | 'id'> {
+export interface SetLimitOptions extends Omit<CreditOptions, 'amount' | 'id'>, ByHand {
   /** The new limit. It takes precedence over the configured limit. Null clears it again. */
   limit: Amount | 'unlimited' | null;
+}
+
+/** Options of `balances()`. */
+export interface BalancesOptions extends PageOptions {
+  /** The root of the scopes. Default: `'default'`. */
+  root?: string;
+  /** Only scopes of this type: `'user'` for `user:42` and all others. Default: all. */
+  type?: string;
 }
 
 /** Options of `list()`. */

@@ -1,4 +1,6 @@
 import { randomUUID } from 'node:crypto';
+import { pageOptions } from '../core/page.js';
+import { byOf } from '../telemetry/by-hand.js';
 import { SyncGuardError } from '../core/errors.js';
 import {
   boolean,
@@ -183,8 +185,9 @@ export const validateCredit = (options: budget.CreditOptions) =>
 
 export const validateSetLimit = (options: budget.SetLimitOptions) =>
   checked(() => {
-    const given = callOptions(options, ['root', 'scope', 'period', 'limit']);
+    const given = callOptions(options, ['root', 'scope', 'period', 'limit', 'by']);
     return Object.assign(scopeOf(given), {
+      by: byOf(given),
       period: validatePeriod('period', given.period),
       limit: given.limit === null ? null : validateLimit('limit', given.limit),
     });
@@ -207,6 +210,13 @@ export const validateList = (options: budget.BudgetListOptions) =>
         signal,
       },
     };
+  });
+
+export const validateBalances = (options: budget.BalancesOptions) =>
+  checked(() => {
+    const page = pageOptions(options, ['root', 'type']);
+    const { root, type } = options;
+    return { root: rootOf(root), type: type === undefined ? type : validateScope('type', type), page };
   });
 
 export const validateReap = (options: budget.ReapOptions) =>

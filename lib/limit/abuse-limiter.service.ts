@@ -6,10 +6,19 @@ import {
   leavingAs,
   userKey,
 } from '../core/validate.js';
+import { type ByHand, byOf, tellForced } from '../telemetry/by-hand.js';
 import { warningOnce } from '../core/warn-once.js';
 import { accountOf } from './accounts.js';
 import { type CallDecision, createCallId, type DecisionOptions, Decisions, letIn } from './decisions.js';
-import { type CallOptions, identityIn, isOfKnown, isUncounted, type LimitBackend } from './limit.backend.js';
+import {
+  type CallOptions,
+  identityIn,
+  isOfKnown,
+  isUncounted,
+  keyOf,
+  type LimitBackend,
+  nameOf,
+} from './limit.backend.js';
 import { decisive } from './limit.outage.js';
 import { LimitError, refusalBy } from './limit.errors.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
@@ -174,11 +183,16 @@ export class AbuseLimiterService implements OnModuleDestroy {
   async unblock(
     key: string | KeyParts,
     policy: PolicyRef,
-    options: SignalOption = {},
+    options: SignalOption & ByHand = {},
   ): Promise<FoundAttempts> {
-    return foundIn(
-      await this.#change(key, policy, options, (backend, subject, call) => backend.unblock(subject, call)),
+    const by = checked(() => byOf(callOptions(options, ['by'])));
+    const { signal } = options;
+    const found = foundIn(
+      await this.#change(key, policy, { signal }, (backend, subject, call) => backend.unblock(subject, call)),
     );
+    const [{ identity }] = this.#subjects(key, policy) as [PolicySubject];
+    this.#tellForced('unblock', identity, by);
+    return found;
   }
 
   /**
@@ -210,8 +224,13 @@ export class AbuseLimiterService implements OnModuleDestroy {
    * @throws LimitError as `reset` does
    * @example await limiter.lift('login', { 'body.email': 'ann@example.org' });
    */
-  async lift(policy: PolicyRef, parts: KeyParts, options: SignalOption = {}): Promise<{ lifted: number }> {
-    const { signal } = checked(() => callOptions(options, []));
+  async lift(
+    policy: PolicyRef,
+    parts: KeyParts,
+    options: SignalOption & ByHand = {},
+  ): Promise<{ lifted: number }> {
+    const { signal, ...who } = checked(() => callOptions(options, ['by']));
+    const by = checked(() => byOf(who));
     const accounts = this.#keys.accountsOf(this.policies(policy), parts);
     const call = this.decisions.callOptions(signal);
     const isMeant = (identity: string): boolean => accounts.includes(accountOf(identity) ?? '');
@@ -219,6 +238,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
       const lifted = await this.decisions.outage.onAll(isMeant, (backend) =>
         accounts.map((account) => backend.lift(account, call)),
       );
+      this.#tellForced('lift', accounts[0] as string, by);
       return { lifted: lifted.reduce((sum, each) => sum + each, 0) };
     } finally {
       this.decisions.denyCache.forget(isMeant);
@@ -241,6 +261,17 @@ export class AbuseLimiterService implements OnModuleDestroy {
     if (warning) this.#warnOnce(warning);
     this.#inline.set(policy, resolved);
     return resolved;
+  }
+
+  #tellForced(operation: 'unblock' | 'lift', identity: string, by: string | undefined): void {
+    const change = {
+      feature: 'limit',
+      operation,
+      key: keyOf(identity),
+      policy: nameOf(identity),
+      by,
+    } as const;
+    tellForced(change, (line) => new Logger('SyncGuard').warn(line), this.#options.emit);
   }
 
   /** The next decision may come from the backend, the fallback or the deny cache. So all three change. */

@@ -1,5 +1,5 @@
 import { pageOptions, type ResolvedPageOptions } from '../core/page.js';
-import { note } from '../telemetry/by-hand.js';
+import { byOf, note } from '../telemetry/by-hand.js';
 import {
   type CallOptions,
   callOptions,
@@ -94,11 +94,11 @@ const FENCE = /^\d{15}$/;
 
 export function validateForceRelease(key: string, options: ForceReleaseOptions): string {
   return checked(() => {
-    const { fence, reason, by } = callOptions<ForceReleaseOptions>(options, ['fence', 'reason', 'by']);
+    const { fence, reason, ...who } = callOptions<ForceReleaseOptions>(options, ['fence', 'reason', 'by']);
     if (typeof fence !== 'string' || !FENCE.test(fence))
       throw invalidOption('fence', 'the fence of the lock that you have seen, 15 digits', fence);
     note('reason', reason);
-    if (by !== undefined) note('by', by);
+    byOf(who);
     return userKey(key);
   });
 }

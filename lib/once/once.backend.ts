@@ -1,3 +1,4 @@
+import type { Page, ResolvedPageOptions } from '../core/page.js';
 import type { CallOptions } from '../core/validate.js';
 import type { AfterCrash, ForgetOnceResult, OnceRecord, SettleOnceResult } from './once.types.js';
 
@@ -56,6 +57,7 @@ export interface OnceBackend {
   /** Returns when it ended, in ms since 1970, or 0 if it was overtaken. */
   end(run: Claimed, end: OnceEnd): Promise<number>;
   get(key: string, options: CallOptions): Promise<OnceRecord | null>;
+  list(page: ResolvedPageOptions): Promise<Page<OnceRecord>>;
   /** `nonce`: a second send of the call has the same one. */
   settle(run: Claimed, kept: Kept, options: CallOptions): Promise<SettleOnceResult>;
   forget(key: string, force: boolean, options: CallOptions): Promise<ForgetOnceResult>;

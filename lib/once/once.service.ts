@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
 import { shownHash } from '../core/keys.js';
+import { type Page, pageOf } from '../core/page.js';
 import { settleWithin } from '../core/settle-within.js';
 import {
   abortSignal,
@@ -13,8 +14,10 @@ import {
   userKey,
 } from '../core/validate.js';
 import type { WaitingRoom } from '../core/waiting-room.js';
+import { type ByHand, byOf, tellForced } from '../telemetry/by-hand.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type OnceFrame, onceFrames } from './current-once.js';
+import { validateList } from './once.validate.js';
 import type { ClaimReply, Kept, OnceBackend } from './once.backend.js';
 import { type Answer, fingerprintOf, OnceCodec } from './once.codec.js';
 import {
@@ -36,6 +39,7 @@ import { OnceRun } from './once.run.js';
 import type {
   ForgetOnceResult,
   OnceContext,
+  OnceListOptions,
   OnceOptions,
   OnceOutcome,
   OnceRecord,
@@ -159,21 +163,41 @@ export class OnceService implements OnModuleDestroy {
   }
 
   /**
+   * Lists what is known of keys, page by page. On Redis it walks over all keys of the server, those of other programs too, at most
+   * 5,000 a second in each process.
+   *
+   * @example for (const { key } of (await once.list({ state: 'unknown' })).items) console.log(key);
+   */
+  async list(options: OnceListOptions = {}): Promise<Page<OnceRecord>> {
+    const { page, state } = checked(() => validateList(options));
+    const { items, cursor } = await attributed(this.#backend.list(page));
+    return pageOf(
+      items.filter((each) => (state ?? each.state) === each.state),
+      cursor,
+    );
+  }
+
+  /**
    * Stores by hand what an unknown outcome was. Later calls with the key get the value. Over HTTP they get it as JSON with 200.
    * Refused while the call runs, and if its result is kept.
    */
   async settle(
     key: string,
     outcome: { value: unknown },
-    options: CallOptions = {},
+    options: CallOptions & ByHand = {},
   ): Promise<SettleOnceResult> {
     const [checkedKey, given] = checked(() => {
       if (!('value' in knownOptions('outcome', outcome ?? null, ['value'])))
         throw invalidCall('settle() needs a value.');
-      return [userKey(key), callOptions(options, [])];
+      return [userKey(key), callOptions(options, ['by'])];
     });
+    const by = checked(() => byOf(given));
     const kept = await this.kept(checkedKey, 'value', () => this.codec.pack(outcome.value));
-    return attributed(this.#backend.settle({ key: checkedKey, nonce: randomUUID() }, kept, given));
+    const result = await attributed(
+      this.#backend.settle({ key: checkedKey, nonce: randomUUID() }, kept, given),
+    );
+    if (result.ok) this.#tellForced('settle', checkedKey, by);
+    return result;
   }
 
   /**
@@ -182,13 +206,18 @@ export class OnceService implements OnModuleDestroy {
    *
    * @param options.force - also while a call runs, which then loses the key. Default: false.
    */
-  async forget(key: string, options: CallOptions & { force?: boolean } = {}): Promise<ForgetOnceResult> {
-    const [checkedKey, { force = false, signal }] = checked(() => [
+  async forget(
+    key: string,
+    options: CallOptions & ByHand & { force?: boolean } = {},
+  ): Promise<ForgetOnceResult> {
+    const [checkedKey, { force = false, signal, ...who }] = checked(() => [
       userKey(key),
-      callOptions(options, ['force']),
+      callOptions(options, ['force', 'by']),
     ]);
-    checked(() => boolean('force', force));
-    return attributed(this.#backend.forget(checkedKey, force, { signal }));
+    const by = checked(() => (boolean('force', force), byOf(who)));
+    const result = await attributed(this.#backend.forget(checkedKey, force, { signal }));
+    if (result.ok) this.#tellForced('forget', checkedKey, by);
+    return result;
   }
 
   /** @internal Returns the options of a decorator with all defaults. */
@@ -349,6 +378,11 @@ export class OnceService implements OnModuleDestroy {
     const noneOpen = new Promise<void>((resolve) => (this.#onNoneOpen = resolve));
     if (this.#open.size > 0) await settleWithin(this.#config.shutdown.drainMs, [noneOpen]);
     await this.#retries.flush();
+  }
+
+  #tellForced(operation: 'settle' | 'forget', key: string, by: string | undefined): void {
+    const { emit } = this.#config;
+    tellForced({ feature: 'once', operation, key, by }, (line) => this.#logger.warn(line), emit);
   }
 
   #emit(type: 'lost' | 'uncertain', key: string, reason: string): void {

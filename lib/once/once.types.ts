@@ -1,3 +1,5 @@
+import type { PageOptions } from '../core/page.js';
+
 /**
  * What happens to a key whose process died before its result was kept, so that nobody knows whether the body had an effect.
  *
@@ -101,6 +103,12 @@ export interface OnceRecord {
   readonly startedAtMs: number;
   /** When the record ends, so that the key can run anew, in ms since 1970. */
   readonly expiresAtMs: number;
+}
+
+/** Options of `OnceService.list()`. */
+export interface OnceListOptions extends PageOptions {
+  /** Only keys in this state: `'unknown'` are those that wait for `settle()` or `forget()`. Default: all. */
+  state?: OnceRecord['state'];
 }
 
 /** `already_done`: the result is kept already, and stays. */

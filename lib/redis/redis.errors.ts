@@ -217,6 +217,10 @@ function withoutCommand(error: unknown): unknown {
 export const foreignValue = (what: string): RedisFault =>
   toRedisFault(new Error(`SYNCGUARD_FOREIGN ${what}`));
 
+/** Returns whether a fault says that a key holds a value of another program. */
+export const isForeign = (fault: unknown): boolean =>
+  fault instanceof RedisFault && fault.code === 'InvalidArgument';
+
 /** Returns the fault for a record of ours that cannot be read, or that a newer version has written. */
 export const unreadableValue = (text: string): RedisFault =>
   toRedisFault(new Error(isNewer(text) ? 'SYNCGUARD_NEWER' : 'SYNCGUARD_UNREADABLE'));

@@ -16,6 +16,9 @@ export function note(name: string, value: unknown): string {
   throw invalidOption(name, `a string of 1 to ${MAX_NOTE_LENGTH} characters`, value);
 }
 
+/** Returns who changes something, checked. */
+export const byOf = ({ by }: ByHand): string | undefined => (by === undefined ? by : note('by', by));
+
 export interface ForcedChange extends ByHand {
   readonly feature: Feature;
   readonly operation: ForcedOperation;
@@ -24,12 +27,13 @@ export interface ForcedChange extends ByHand {
   readonly reason?: string | undefined;
 }
 
-/** Tells the log and the listener of a change by hand, after it was made. */
+/** Tells the log and the listener of a change by hand, after it was made. Without a name and a reason it is a program's. */
 export function tellForced(
   { feature, operation, key, policy, by, reason }: ForcedChange,
   warn: (line: string) => void,
   emit: Emit | undefined,
 ): void {
+  if (by === undefined && reason === undefined) return;
   const who = by === undefined ? '' : ` by ${JSON.stringify(by)}`;
   const why = reason === undefined ? '' : ` because ${JSON.stringify(reason)}`;
   warn(`CHANGED_BY_HAND: ${operation} of ${feature} ${shownHash(key)}${who}${why}.`);

@@ -590,5 +590,58 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         await expectSound(budgets);
       });
     });
+
+    describe('an operator', () => {
+      const all = async <Item>(
+        ask: (cursor?: string) => Promise<{ items: readonly Item[]; cursor?: string }>,
+      ): Promise<Item[]> => {
+        const found: Item[] = [];
+        let cursor: string | undefined;
+        do {
+          const page = await ask(cursor);
+          found.push(...page.items);
+          ({ cursor } = page);
+        } while (cursor !== undefined);
+        return found;
+      };
+      const LIMITS: BudgetLimit[] = [
+        { scope: 'user', period: 'lifetime', limit: 100 },
+        { scope: 'org', period: 'lifetime', limit: 1_000 },
+      ];
+
+      it('lists the roots in use, whatever their names', async () => {
+        const budgets = open();
+        const roots = ['default', 'a*', 'a{b}:c', 'ä/%', 'a'];
+        for (const [i, root] of roots.entries())
+          await budgets.charge({ root, scopes: ['user'], amount: 1, id: `c${i}` });
+        const found = await all(async (cursor) => {
+          const page = await budgets.roots({ cursor, limit: 2 });
+          return { items: page.roots, ...(page.cursor === undefined ? {} : { cursor: page.cursor }) };
+        });
+        expect([...new Set(found)].sort()).toEqual([...roots].sort());
+      });
+
+      it('lists the balances of a root, or those of one type of scopes', async () => {
+        const budgets = open(LIMITS);
+        const users = Array.from({ length: 30 }, (_, i) => `user:${i}|x`);
+        for (const [i, user] of users.entries())
+          await budgets.charge({ scopes: [user, 'org'], amount: i + 1, id: `c${i}` });
+        await budgets.charge({ root: 'other', scopes: ['user:other'], amount: 1, id: 'c' });
+        const found = await all((cursor) => budgets.balances({ cursor, limit: 10 }));
+        const spent = new Map(found.map(({ scope, committed }) => [scope, committed]));
+        expect([...spent.keys()].sort()).toEqual([...users, 'org'].sort());
+        expect(spent.get('user:6|x')).toBe(7);
+        expect(spent.get('org')).toBe((30 * 31) / 2);
+        const orgs = await all((cursor) => budgets.balances({ type: 'org', cursor }));
+        expect(new Set(orgs.map(({ scope }) => scope))).toEqual(new Set(['org']));
+        expect(await budgets.balances({ root: 'nobody' })).toEqual({ items: [] });
+      });
+
+      it('leaves out a scope that has no limit any more', async () => {
+        await open(LIMITS).charge({ scopes: ['user:1', 'org'], amount: 1, id: 'c' });
+        const found = await all((cursor) => open(LIMITS.slice(0, 1)).balances({ cursor }));
+        expect(found.map(({ scope }) => scope)).toEqual(['user:1']);
+      });
+    });
   });
 }

@@ -85,6 +85,8 @@ const CALLS: Readonly<Record<Service, Readonly<Record<string, Call>>>> = {
     balance: (options) => [{ scope: 'org', ...options }],
     get: (options) => [{ id: 'op' }, options],
     list: (options) => [options],
+    roots: (options) => [options],
+    balances: (options) => [options],
     reap: (options) => [options],
     verify: (options) => ['default', options],
     run: (options) => [() => 1, { ...HOLD, ...options }],
@@ -101,6 +103,7 @@ const CALLS: Readonly<Record<Service, Readonly<Record<string, Call>>>> = {
   OnceService: {
     run: (options) => [() => 1, { key: 'k', ...options }],
     get: (options) => ['k', options],
+    list: (options) => [options],
     settle: (options) => ['k', { value: 1 }, options],
     forget: (options) => ['k', options],
   },

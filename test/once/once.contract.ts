@@ -6,6 +6,7 @@ import { OnceError } from '../../lib/once/once.errors.js';
 import type { OnceCall } from '../../lib/once/once.options.js';
 import { OnceRun } from '../../lib/once/once.run.js';
 import type { OnceService } from '../../lib/once/once.service.js';
+import type { OnceListOptions } from '../../lib/once/once.types.js';
 import { TURN_MS } from '../../lib/once/once.times.js';
 import { eventually } from '../support/eventually.js';
 import { claimOf, codeOf, heldBody, onceService, type OnceUnderTest } from './support.js';
@@ -626,6 +627,37 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
       expect(late).not.toHaveBeenCalled();
       expect(await once.get('late')).toBeNull();
       expect(await once.get('k')).toMatchObject({ state: 'done' });
+    });
+
+    describe('list', () => {
+      const all = async (options: OnceListOptions = {}) => {
+        const found = [];
+        let cursor: string | undefined;
+        do {
+          const page = await once.list({ ...options, cursor });
+          found.push(...page.items);
+          ({ cursor } = page);
+        } while (cursor !== undefined);
+        return new Map(found.map((each) => [each.key, each]));
+      };
+
+      it('shows each key with its state, page by page, or those in one state', async () => {
+        const keys = Array.from({ length: 30 }, (_, i) => `paid*:${i}`);
+        for (const key of keys) await once.run(() => 'x', { key });
+        await crashed('lost', { afterCrash: 'refuse' });
+        await crashed('dead');
+        under.advance(1_001);
+        const found = await all({ limit: 10 });
+        expect([...found.keys()].sort()).toStrictEqual([...keys, 'dead', 'lost'].sort());
+        expect(found.get('lost')).toStrictEqual(await once.get('lost'));
+        expect([...(await all({ state: 'unknown' })).keys()]).toStrictEqual(['lost']);
+        expect([...(await all({ state: 'failed' })).keys()]).toStrictEqual(['dead']);
+        expect([...(await all({ state: 'running' })).keys()]).toStrictEqual([]);
+      });
+
+      it.each([{ state: 'lost' }, { limit: 0 }, { cursor: '' }, null])('refuses %j', async (options) => {
+        expect(await codeOf(once.list(options as OnceListOptions))).toBe('InvalidArgument');
+      });
     });
 
     it('keeps a day of results apart by the clock of the backend', async () => {

@@ -1,3 +1,4 @@
+import { pageOfNames, type ResolvedPageOptions } from '../../core/page.js';
 import { refuseAborted } from '../../core/validate.js';
 import { type Clock, systemClock } from '../../core/clock.js';
 import type * as port from '../budget.backend.js';
@@ -234,6 +235,16 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const purged = garbage.purgeDue(tree, request.max);
     if (garbage.isEmpty(tree)) this.#trees.delete(request.root);
     return { expired, purged, quarantined: [], nextInMs: garbage.nextDueMs(tree) };
+  }
+
+  async allRoots(page: ResolvedPageOptions) {
+    refuseAborted(page.signal, BudgetUnavailableError);
+    return pageOfNames(this.#trees.keys(), page);
+  }
+
+  async scopes(root: string, page: ResolvedPageOptions) {
+    const fields = [...this.#open({ root, signal: page.signal }).counters.keys()];
+    return pageOfNames(new Set(fields.map((field) => field.split('|').slice(0, -2).join('|'))), page);
   }
 
   /** It knows its roots, and what there is to do in them. */

@@ -1,5 +1,7 @@
 import { hash } from 'node:crypto';
 import { hashTag } from '../../redis/redis.keys.js';
+import { type ResolvedPageOptions, wrongCursor } from '../../core/page.js';
+import { escapeGlob, walk } from '../../script/walk.js';
 import type { ScriptArg, ScriptRunner } from '../../script/script-runner.js';
 import type * as port from '../budget.backend.js';
 import { encodeLimit, type Entries, EntryEncoder } from './budget.entries.js';
@@ -7,7 +9,7 @@ import { BudgetUnavailableError } from '../budget.errors.js';
 import { tooLarge } from '../budget.limits.js';
 import * as replies from './budget.replies.js';
 import { abortScript, extendScript } from './hold.scripts.js';
-import { balanceScript, getScript, listScript, snapshotScript } from './read.scripts.js';
+import { balanceScript, getScript, listScript, scopesScript, snapshotScript } from './read.scripts.js';
 import type { BudgetKey, BudgetScript } from './budget.operation.fragments.js';
 import { chargeScript } from './charge.script.js';
 import { creditScript, refundScript, setLimitScript } from './adjust.scripts.js';
@@ -133,6 +135,25 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   async reap(request: port.ReapRequest) {
     const call = parsedBy(toReapStep, request);
     return call.parse(await this.#run(reaperScript, call, { max: request.max }));
+  }
+
+  async allRoots(page: ResolvedPageOptions) {
+    const { names, cursor } = await walk(
+      this.runner,
+      `${escapeGlob(this.config.keyPrefix)}/budget:{*}:b`,
+      page,
+    ).catch((fault: unknown) => {
+      throw BudgetUnavailableError.from(fault);
+    });
+    const roots = names.flatMap((name) => /:\{([^#{}]*)\}:b$/.exec(name)?.[1] ?? []);
+    return { names: roots.map(decodeURIComponent), cursor };
+  }
+
+  async scopes(root: string, { cursor = '0', limit, signal }: ResolvedPageOptions) {
+    if (!/^\d{1,20}$/.test(cursor)) throw wrongCursor(cursor);
+    const [, next, ...fields] = await this.#run(scopesScript, { root, signal }, { cursor, limit });
+    const names = fields.map((field) => replies.decodeScope(field.split('|')[1] ?? ''));
+    return { names, cursor: next === '0' ? undefined : next };
   }
 
   async roots({ used, reaped, ...rest }: port.RootsRequest) {

@@ -54,6 +54,23 @@ return reply`,
 });
 
 /**
+ * budget-scopes: Reads a page of the windows that a root has.
+ * KEYS: counters, records, pending, garbage
+ * ARGV: cursor, limit
+ * Reply: ['page', next cursor, counter field...]
+ * Atomic: it is one command.
+ */
+export const scopesScript = lua.defineBudgetScript({
+  name: 'budget-scopes',
+  args: ['cursor', 'limit'],
+  lua: /* lua */ `
+local page = redis.call('HSCAN', counters, cursor, 'MATCH', 'c|*', 'COUNT', limit)
+local reply = { 'page', page[1] }
+for i = 1, #page[2], 2 do reply[#reply + 1] = page[2][i] end
+return reply`,
+});
+
+/**
  * budget-snapshot: Reads all of a root.
  * KEYS: counters, records, pending, garbage
  * ARGV: none

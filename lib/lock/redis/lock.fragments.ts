@@ -124,13 +124,7 @@ const PLAIN_NEXT = '+';
 //
 // Its waiters may be thousands. So the next hand-over puts them aside, behind all others: `ASIDE` is added to their
 // tickets, until their process makes an attempt. In between no script walks past them.
-const ASIDE = 4e15;
-
-/** Returns when the call of a ticket began to wait, in ms. */
-export function waitsSinceMs(ticket: number): number {
-  const atUs = ticket >= ASIDE ? ticket - ASIDE : ticket;
-  return Math.floor((atUs < PLAIN_FROM ? 2 * atUs : atUs) / 1_000);
-}
+export const ASIDE = 4e15;
 
 /**
  * The Lua function `firstIn(queueKey, here)` returns a table: `waiter`, the next one whose process is not passed over, and

@@ -1,14 +1,14 @@
 import { isLive, TIME_TOLERANCE_MS } from '../../core/clock.js';
 import { type Page, pageOf } from '../../core/page.js';
 import type { CallOptions } from '../../core/validate.js';
-import type { RedisFault } from '../../redis/redis.errors.js';
+import { isForeign } from '../../redis/redis.errors.js';
 import type { ScriptRunner } from '../../script/script-runner.js';
 import { escapeGlob, walk } from '../../script/walk.js';
 import { listedOf } from '../lock.record.js';
 import type { ListedLock, LockListOptions, WaitingCall } from '../lock.types.js';
 import { validateList } from '../lock.validate.js';
 import { queueScript, readScript } from './lock.by-id.scripts.js';
-import { waitsSinceMs } from './lock.fragments.js';
+import { ASIDE, PLAIN_FROM } from './lock.fragments.js';
 import { isOfRecord, type LockLayout, mayBeHashed } from './lock.layout.js';
 
 const LOCK_ID_LENGTH = 22;
@@ -61,6 +61,12 @@ export class RedisLockViews {
 }
 
 function unlessForeign(fault: unknown): null {
-  if ((fault as RedisFault).code === 'InvalidArgument') return null;
+  if (isForeign(fault)) return null;
   throw fault;
+}
+
+/** Returns when the call of a ticket began to wait, in ms. */
+function waitsSinceMs(ticket: number): number {
+  const atUs = ticket >= ASIDE ? ticket - ASIDE : ticket;
+  return Math.floor((atUs < PLAIN_FROM ? 2 * atUs : atUs) / 1_000);
 }

@@ -1,5 +1,6 @@
 import { type Clock, systemClock } from '../../core/clock.js';
 import { IdleSweep } from '../../core/idle-sweep.js';
+import { type Page, pageOf, pageOfNames, type ResolvedPageOptions } from '../../core/page.js';
 import { type CallOptions, refuseAborted } from '../../core/validate.js';
 import { EndListeners } from '../end-listeners.js';
 import type { Claim, Claimed, ClaimReply, Kept, OnceBackend, OnceEnd } from '../once.backend.js';
@@ -87,6 +88,16 @@ export class MemoryOnceBackend implements OnceBackend {
     const lapsed = afterCrash === 'refuse' ? 'unknown' : 'failed';
     const state = entry.state === 'running' && !this.#isLive(entry) ? lapsed : entry.state;
     return { key, state, attempt, startedAtMs, expiresAtMs: atMs + keepMs };
+  }
+
+  async list(page: ResolvedPageOptions): Promise<Page<OnceRecord>> {
+    refuseAborted(page.signal, OnceError);
+    const { names, cursor } = pageOfNames(this.entries.keys(), page);
+    const found = await Promise.all(names.map((key) => this.get(key, {})));
+    return pageOf(
+      found.filter((each) => each !== null),
+      cursor,
+    );
   }
 
   async settle({ key, nonce }: Claimed, kept: Kept, { signal }: CallOptions): Promise<SettleOnceResult> {

@@ -1,8 +1,11 @@
+import { type Page, pageOf, type ResolvedPageOptions } from '../../core/page.js';
 import type { CallOptions } from '../../core/validate.js';
+import { isForeign } from '../../redis/redis.errors.js';
 import { hashTag } from '../../redis/redis.keys.js';
 import type { ProcessChannel } from '../../script/process-channel.js';
 import type { Script, ScriptArg } from '../../script/define-script.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
+import { escapeGlob, walk } from '../../script/walk.js';
 import { EndListeners } from '../end-listeners.js';
 import type { Claim, Claimed, ClaimReply, Kept, OnceBackend, OnceEnd } from '../once.backend.js';
 import type { ForgetOnceResult, OnceRecord, SettleOnceResult } from '../once.types.js';
@@ -58,9 +61,21 @@ export class RedisOnceBackend implements OnceBackend {
     return this.#run(endScript, key, args);
   }
 
-  async get(key: string, { signal }: CallOptions): Promise<OnceRecord | null> {
-    const found = await this.#run(getScript, key, {}, { signal });
-    return found && { key, ...found };
+  get(key: string, { signal }: CallOptions): Promise<OnceRecord | null> {
+    return this.#run(getScript, key, {}, { signal });
+  }
+
+  async list(page: ResolvedPageOptions): Promise<Page<OnceRecord>> {
+    const { names, cursor } = await walk(this.runner, `${escapeGlob(this.keyPrefix)}/once:{*}`, page);
+    const { signal } = page;
+    // A record that cannot be read stops nobody: `get()` says what is wrong with it.
+    const found = names.map((record) =>
+      this.runner.run(getScript, { record }, {}, { signal }).catch(unlessUnreadable),
+    );
+    return pageOf(
+      (await Promise.all(found)).filter((each) => each !== null),
+      cursor,
+    );
   }
 
   settle({ key, nonce }: Claimed, { form, bytes }: Kept, { signal }: CallOptions): Promise<SettleOnceResult> {
@@ -91,6 +106,11 @@ export class RedisOnceBackend implements OnceBackend {
   ): Promise<Result> {
     return this.runner.run(script, { record: `${this.keyPrefix}/once:{${tagOf(key)}}` }, args, options);
   }
+}
+
+function unlessUnreadable(fault: unknown): null {
+  if (isForeign(fault)) return null;
+  throw fault;
 }
 
 const tagOf = (key: string): string => hashTag(key, TAG_LENGTH);

@@ -5,6 +5,7 @@ import {
   balanceScript,
   getScript,
   listScript,
+  scopesScript,
   snapshotScript,
 } from '../../../lib/budget/redis/read.scripts.js';
 import { chargeScript } from '../../../lib/budget/redis/charge.script.js';
@@ -285,6 +286,7 @@ const examples: ScriptExample[] = [
   { script: balanceScript, keys, args: { retentionMs, ...entries }, prepare },
   { script: getScript, keys, args: { ...ref, id: 'held' }, prepare },
   { script: listScript, keys, args: { cursor: '0', limit: 10, retentionMs }, prepare },
+  { script: scopesScript, keys, args: { cursor: '0', limit: 10, retentionMs }, prepare },
   // An expired hold is reported once.
   { script: reaperScript, keys, args: { max: 10, retentionMs }, prepare, again: ['reaped', '0'] },
   { script: snapshotScript, keys, args: { retentionMs }, prepare },
