@@ -1,5 +1,5 @@
 import type { Redis } from 'ioredis';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { createRedisBackend, type LockError, type LockBackend } from 'nestjs-syncguard';
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { LockService } from '../../lib/lock/lock.service.js';
@@ -110,7 +110,7 @@ describe('locks when Redis fails', () => {
       const acquiring = failure(
         backend.acquire({ key: 'order:1', ttlMs: TTL_MS, signal: controller.signal }),
       );
-      await sleep(20);
+      await nextTurn(); // It is sent by then.
       controller.abort();
       const { code, ms } = await acquiring;
       server.resume();
@@ -179,7 +179,7 @@ describe('locks when Redis fails', () => {
         await lock.release();
         await proxy.refuse();
       }
-      await sleep(600);
+      await sleep(600); // Longer than until a second try: that there is none takes its time.
       expect(asked).toHaveBeenCalledTimes(1);
       await proxy.restore();
     });
@@ -294,7 +294,7 @@ describe('locks when Redis fails', () => {
     const calls = async (): Promise<number> =>
       Number(/cmdstat_evalsha:calls=(\d+)/.exec(await server.client().info('commandstats'))?.[1] ?? 0);
     const before = await calls();
-    await sleep(700);
+    await sleep(700); // Longer than until a third look: that there is none takes its time.
     expect(await calls()).toBe(before);
     expect(await backend.isLocked({ key: 'order:1' })).toBe(true);
   });
@@ -397,7 +397,10 @@ describe('locks when Redis fails', () => {
         await locks.lock(
           async (context) => {
             await fill();
-            await sleep(3_500);
+            for (let renewal = 0; renewal < 3; renewal++) {
+              const before = context.expiresAtMs;
+              await eventually(() => expect(context.expiresAtMs).toBeGreaterThan(before));
+            }
             context.assertHeld();
             expect((await failure(backend.acquire({ key: 'order:3', ttlMs: TTL_MS }))).code).toBe(
               'ServiceUnavailable',

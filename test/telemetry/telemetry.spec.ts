@@ -603,7 +603,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
   it('how long each lock was held, when it is released', async () => {
     const { app, events } = await appWith(await open());
     const locks = app.get(LockService);
-    await locks.lock(() => sleep(25), { key: PRIVATE });
+    await locks.lock(() => sleep(25), { key: PRIVATE }); // The time itself is told.
     const handle = granted(await locks.acquire({ key: PRIVATE, ttlMs: TTL_MS }));
     await sleep(25);
     await handle.extend(TTL_MS);
