@@ -85,21 +85,31 @@ export class BackendHandle implements LockHandle {
     return this.#keptUntilMs;
   }
 
-  async release(signal?: AbortSignal): Promise<ReleaseResult> {
-    // A second release waits for the first one. It tries by itself only if the first has failed.
+  release(signal?: AbortSignal): Promise<ReleaseResult> {
+    if (this.#releasing) return this.#releaseAfterIt(signal);
+    if (this.#isOver) return isGone(signal);
+    const releasing = this.#backend.release({ lockId: this.lockId, held: this.#held, signal });
+    this.#releasing = releasing;
+    return releasing.then(
+      (result) => {
+        this.#releasing = undefined;
+        this.#end();
+        return result;
+      },
+      (error: unknown) => {
+        this.#releasing = undefined;
+        throw error;
+      },
+    );
+  }
+
+  /** A second release waits for the first one. It tries by itself only if the first has failed. */
+  async #releaseAfterIt(signal: AbortSignal | undefined): Promise<ReleaseResult> {
     while (this.#releasing) {
       refuseAborted(signal, LockError);
       await settleWithin(MAX_DURATION_MS, [this.#releasing], signal);
     }
-    if (this.#isOver) return isGone(signal);
-    this.#releasing = this.#backend.release({ lockId: this.lockId, held: this.#held, signal });
-    try {
-      const result = await this.#releasing;
-      this.#end();
-      return result;
-    } finally {
-      this.#releasing = undefined;
-    }
+    return this.release(signal);
   }
 
   async extend(ttlMs: number, signal?: AbortSignal): Promise<ExtendResult> {
@@ -189,7 +199,7 @@ export class OpenHandles extends Bag<BackendHandle> {
   }
 }
 
-function isGone(signal: AbortSignal | undefined): { ok: false } {
+async function isGone(signal: AbortSignal | undefined): Promise<{ ok: false }> {
   refuseAborted(signal, LockError);
   return withDetail({ ok: false }, { reason: 'not_found' });
 }

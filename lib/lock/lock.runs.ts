@@ -39,16 +39,13 @@ export class LockRuns {
   ) {}
 
   /** Runs a body, then gives the lock back. If the body throws, its error is thrown and not the loss. */
-  async run<T>(handle: BackendHandle, call: ResolvedLockCall, fn: Body<T>, method?: string): Promise<T> {
+  run<T>(handle: BackendHandle, call: ResolvedLockCall, fn: Body<T>, method?: string): Promise<T> {
     const lease = new Lease(handle, call, this.onLost ? this.#observer(this.onLost) : this.watchdog);
     lease.method = method;
-    const run = (lease.run = this.#under(lease, call, fn));
+    const run = this.#under(lease, call, fn);
+    lease.run = run;
     this.watchdog.watch(lease); // After the body has begun, since it may have to start a timer.
-    try {
-      return await run;
-    } finally {
-      this.watchdog.unwatch(lease);
-    }
+    return run;
   }
 
   /**
@@ -77,18 +74,25 @@ export class LockRuns {
       outer: lockFrames.find(),
       active: true,
     };
-    let outcome: { value: T } | { error: unknown };
-    try {
-      outcome = { value: await lockFrames.during(frame, () => fn(lease.context)) };
-    } catch (error) {
-      outcome = { error };
-    }
-    lease.end();
     const { ttlMs, minHoldMs, minHoldOnFailureMs = minHoldMs } = call;
-    const lost = await this.#giveBack(lease, ttlMs, 'error' in outcome ? minHoldOnFailureMs : minHoldMs);
-    if ('error' in outcome) throw outcome.error;
-    if (lost) throw lost;
-    return outcome.value;
+    const end = (keepMs: number): Promise<LockError | undefined> => {
+      lease.end();
+      return this.#giveBack(lease, ttlMs, keepMs);
+    };
+    try {
+      let value: T;
+      try {
+        value = await lockFrames.during(frame, () => fn(lease.context));
+      } catch (error) {
+        await end(minHoldOnFailureMs);
+        throw error;
+      }
+      const lost = await end(minHoldMs);
+      if (lost) throw lost;
+      return value;
+    } finally {
+      this.watchdog.unwatch(lease);
+    }
   }
 
   /** The watchdog may find the loss, and it runs in no async context. */

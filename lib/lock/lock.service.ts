@@ -159,10 +159,8 @@ export class LockService implements OnModuleDestroy {
    *   await using held = lock; // released at the end of the block
    * }
    */
-  async acquire(options: AcquireOptions): Promise<AcquireResult> {
-    const result = await this.#attempt(options);
-    if (result.ok) this.#handles.add(result);
-    return result;
+  acquire(options: AcquireOptions): Promise<AcquireResult> {
+    return this.#attempt(options, this.#handles);
   }
 
   /** Releases a lock by its id. Returns `{ ok: false }` if the lock is gone or another owner has it. */
@@ -379,20 +377,34 @@ export class LockService implements OnModuleDestroy {
   }
 
   /** Makes one attempt. A grant that arrives after the shutdown began, or after its TTL, is released again. */
-  async #attempt(options: AcquireOptions): Promise<BackendHandle | AcquireFailure> {
-    this.#refuseWhenShutDown();
+  #attempt(options: AcquireOptions, handles?: OpenHandles): Promise<BackendHandle | AcquireFailure> {
+    if (this.#shutdown.signal.aborted) return Promise.reject(shuttingDown());
+    const asked = this.#backend.acquire(options) as Promise<BackendHandle | AcquireFailure>;
     this.#attempts++;
-    try {
-      const result = (await this.#backend.acquire(options)) as BackendHandle | AcquireFailure;
-      if (result.ok && (this.#shutdown.signal.aborted || msUntil(result.held.deadline) <= 0)) {
-        await result[Symbol.asyncDispose]();
-        this.#refuseWhenShutDown();
-        throw grantedTooLate(validateKeys(options), options.ttlMs);
-      }
-      return result;
-    } finally {
-      if (--this.#attempts === 0) this.#onNoAttempt?.();
-    }
+    return asked.then(
+      (result) => {
+        const isLate = result.ok && (this.#shutdown.signal.aborted || msUntil(result.held.deadline) <= 0);
+        if (isLate) return this.#giveBackLate(result, options);
+        this.#attempted();
+        if (result.ok) handles?.add(result);
+        return result;
+      },
+      (error: unknown) => {
+        this.#attempted();
+        throw error;
+      },
+    );
+  }
+
+  async #giveBackLate(handle: BackendHandle, options: AcquireOptions): Promise<never> {
+    await handle[Symbol.asyncDispose]();
+    this.#attempted();
+    if (this.#shutdown.signal.aborted) throw shuttingDown();
+    throw grantedTooLate(validateKeys(options), options.ttlMs);
+  }
+
+  #attempted(): void {
+    if (--this.#attempts === 0) this.#onNoAttempt?.();
   }
 
   /** Runs `fn` under a lock that the caller holds already. This call neither extends nor releases the lock. */
@@ -449,9 +461,5 @@ export class LockService implements OnModuleDestroy {
   ): void {
     const facts = { reason, code, keys, durationMs, ...(place === undefined ? {} : { place }) };
     this.#options.emit?.({ feature: 'lock', type: 'lock', result: 'fail', ...facts });
-  }
-
-  #refuseWhenShutDown(): void {
-    if (this.#shutdown.signal.aborted) throw shuttingDown();
   }
 }

@@ -134,16 +134,15 @@ class WaitingCall {
     if (room.isAwaited(keys)) this.#count();
   }
 
-  async #try(): Promise<Tried> {
+  #try(): Promise<Tried> {
     const { keys, call } = this.#wanted;
     const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
-    try {
-      return await this.#host.attempt({ keys, ttlMs, signal: call.signal, turn: this.#turn });
-    } catch (error) {
+    const tried: Promise<Tried> = this.#host.attempt({ keys, ttlMs, signal: call.signal, turn: this.#turn });
+    return tried.catch((error: unknown) => {
       const mayPass = error instanceof LockError && MAY_PASS.has(error.code) && !error.context.closed;
       if (mayPass && !this.#host.shutdown.aborted) return error;
       throw error;
-    }
+    });
   }
 
   #beginToWait(): void {

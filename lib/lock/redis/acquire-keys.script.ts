@@ -5,6 +5,7 @@ import { decodeAcquire } from './lock.acquire-reply.js';
 import {
   defineLockScript,
   EXPIRY,
+  FENCE_MAX,
   GRANTING,
   HANDING_OVER,
   LEAVING,
@@ -42,7 +43,7 @@ for i = 1, COUNT do
   fences[i], lasts[i] = fenceAfter(KEYS[i])
   fence = math.max(fence, fences[i])
 end
-if fence > FENCE_MAX then return -1 end
+if fence > ${FENCE_MAX} then return -1 end
 
 -- Without any record or queue all keys are free, and the next part is skipped.
 if redis.call('EXISTS', unpack(KEYS, COUNT + 1, 3 * COUNT)) > 0 then

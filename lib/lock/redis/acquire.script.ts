@@ -3,7 +3,17 @@ import { defineScript } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
 import { CLAIM_MS } from '../lock.times.js';
 import { decodeAcquire } from './lock.acquire-reply.js';
-import { EXPIRY, GRANTING, HANDING_OVER, LEAVING, OWNERSHIP, QUEUEING } from './lock.fragments.js';
+import {
+  EXPIRY,
+  FENCE_MAX,
+  GRANTING,
+  HANDING_OVER,
+  LEAVING,
+  nextFence,
+  OWNERSHIP,
+  QUEUEING,
+  recordOf,
+} from './lock.fragments.js';
 
 // A caller that waits passes its `process`. A lock that was handed over to it has a record with its lockId already (a
 // claim). So a call that is sent again, and a caller whose turn has come, both find their own record and take it.
@@ -23,13 +33,17 @@ export const acquireScript = defineScript({
   args: ['lockId', 'ttlMs', 'channel', 'countsAll', 'process', 'ticket', 'nested', 'queueMs', 'keyJson'],
   lua: /* lua */ `
 ${NOW_MS}
-${GRANTING}
-local fence, last
-local queued, sign = '', ticket ~= '' and '!' or ''
-
--- Without a record and a queue the lock is free, and the next part is skipped. Who has a ticket will find one of them.
-if ticket ~= '' or redis.call('EXISTS', record, queue) > 0 then
-${OWNERSHIP}${EXPIRY}${HANDING_OVER}${LEAVING}${QUEUEING}
+-- Without a record and a queue the lock is free. Who has a ticket will find one of them.
+if ticket == '' and redis.call('EXISTS', record, queue) == 0 then
+${nextFence('fenceCounter')}
+  if fence > ${FENCE_MAX} then return -1 end
+  local json = ${recordOf('keyJson', 'lockId', 'ttlMs', 'fence')}
+  redis.call('SET', fenceCounter, string.format('%d', fence))
+  redis.call('SET', record, json, 'PX', ttlMs)
+  redis.call('SET', index, record, 'PX', ttlMs)
+  return json
+end
+${GRANTING}${OWNERSHIP}${EXPIRY}${HANDING_OVER}${LEAVING}${QUEUEING}
 local held, isOwn, expiry = redis.call('GET', record), false, nil
 if held then
   expiry = expiryOf(held)
@@ -38,8 +52,11 @@ if held then
   if not isOwn and expiry <= nowMs - ${TIME_TOLERANCE_MS} then held = nil end
 end
 
-if isOwn or not held then fence, last = fenceAfter(fenceCounter) end
-if fence and fence > FENCE_MAX then return -1 end
+local fence, last
+if isOwn or not held then
+  fence, last = fenceAfter(fenceCounter)
+  if fence > ${FENCE_MAX} then return -1 end
+end
 
 if isOwn then
   fence = tonumber(string.match(held, '"fence":"(%d+)"')) or fence
@@ -67,23 +84,15 @@ end
 local others
 if name == '' then
   others = redis.call('EXISTS', queue) == 1
+  -- A full server refuses a script whose first write may need memory. PEXPIRE needs none, nor does the ZREM of \`leave\`.
+  if isOwn then redis.call('PEXPIRE', index, ttlMs) end
 else
   others = leave(queue, name, waiter, unheard)
 end
-if others then queued = ' ' end
-if isOwn then
-  -- A full server refuses a script whose first write may need memory. PEXPIRE and ZREM need none.
-  if name == '' then redis.call('PEXPIRE', index, ttlMs) end
-  sign = ''
-end
-end
-
-if not fence then fence, last = fenceAfter(fenceCounter) end
-if fence > FENCE_MAX then return -1 end
 local json = recordOf(keyJson, lockId, ttlMs, fence, '')
 if fence > last then redis.call('SET', fenceCounter, string.format('%d', fence)) end
-redis.call('SET', record, json .. queued, 'PX', ttlMs)
+redis.call('SET', record, others and json .. ' ' or json, 'PX', ttlMs)
 redis.call('SET', index, record, 'PX', ttlMs)
-return json .. sign`,
+return (isOwn or ticket == '') and json or json .. '!'`,
   decode: decodeAcquire('lock-acquire'),
 });

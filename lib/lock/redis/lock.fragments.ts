@@ -80,27 +80,35 @@ local function isDead(json)
   return not expiry or expiry <= nowMs - ${TIME_TOLERANCE_MS}
 end`;
 
+export const FENCE_MAX = Number(FENCE_THRESHOLDS.MAX);
+
 /**
- * The Lua function `fenceAfter(counter)` returns the next fence, and the last one that the counter has given: to this key, or
- * to another one that shares it (`slottedLayout`). So a counter is never set to less than that. A counter that was lost starts again from the
+ * Lua that reads `fence`, the next one, and `last`, the last one that a counter has given: to this key, or to another one that
+ * shares it (`slottedLayout`). So a counter is never set to less than that. A counter that was lost starts again from the
  * clock, which is ahead of every fence that the counter has given. The clock is read in tenths of a ms, so that two
- * primaries after a split rarely give the same fence in the same ms. `recordOf(...)` returns a record as JSON; it is
- * given the user's key as JSON.
+ * primaries after a split rarely give the same fence in the same ms.
  */
-export const GRANTING = /* lua */ `
--- Reads: time, nowMs.
--- Sets: FENCE_MAX, fenceAfter, recordOf.
-local FENCE_MAX = ${Number(FENCE_THRESHOLDS.MAX)}
-local function fenceAfter(counter)
-  local text = redis.call('GET', counter) or '0'
+export const nextFence = (counter: string): string => /* lua */ `\
+  local text = redis.call('GET', ${counter}) or '0'
   if not string.find(text, '^%d+$') then error('SYNCGUARD_FOREIGN the fence is not a counter', 0) end
   local last = tonumber(text)
-  return math.max(last + 1, time[1] * 10000 + math.floor(time[2] / 100)), last
+  local fence = math.max(last + 1, time[1] * 10000 + math.floor(time[2] / 100))`;
+
+/** A Lua expression: a record as JSON. It is given the user's key as JSON. */
+export const recordOf = (json: string, id: string, lifeMs: string, fence: string, rest = "''"): string =>
+  `string.format('{"lockId":"%s","expiresAtMs":%d,"acquiredAtMs":%d,"key":%s,"fence":"%015d"%s}',
+    ${id}, nowMs + ${lifeMs}, nowMs, ${json}, ${fence}, ${rest})`;
+
+/** The Lua functions `fenceAfter(counter)` and `recordOf(...)`, where a script needs them more than once. */
+export const GRANTING = /* lua */ `
+-- Reads: time, nowMs.
+-- Sets: fenceAfter, recordOf.
+local function fenceAfter(counter)${nextFence('counter')}
+  return fence, last
 end
 
 local function recordOf(json, id, lifeMs, fenceOfKey, rest)
-  return string.format('{"lockId":"%s","expiresAtMs":%d,"acquiredAtMs":%d,"key":%s,"fence":"%015d"%s}',
-    id, nowMs + lifeMs, nowMs, json, fenceOfKey, rest)
+  return ${recordOf('json', 'id', 'lifeMs', 'fenceOfKey', 'rest')}
 end`;
 
 /** How long a queue lives without an attempt, in ms. Where callers look less often by themselves, it lives longer. */
@@ -177,7 +185,7 @@ end`;
  * processes repeat their attempts by themselves.
  */
 export const HANDING_OVER = /* lua */ `
--- Reads: channel, countsAll, nowMs, FENCE_MAX, recordOf.
+-- Reads: channel, countsAll, nowMs, recordOf.
 -- Sets: processOf, firstIn, hears, beginHandOver, forget, putAside, handOver.${QUEUE}
 local function hears(waiter)
   if #waiter > 38 then return true end
@@ -188,7 +196,7 @@ end
 local function beginHandOver(queueKey, counter, nextFence)
   redis.call('ZREM', queueKey, '')
   redis.call('ZADD', queueKey, 'XX', 0, '')
-  if nextFence <= FENCE_MAX then redis.call('SET', counter, string.format('%d', nextFence)) end
+  if nextFence <= ${FENCE_MAX} then redis.call('SET', counter, string.format('%d', nextFence)) end
 end
 
 local function forget(queueKey, gone)
@@ -211,7 +219,7 @@ local function putAside(queueKey, here)
 end
 
 local function handOver(recordKey, queueKey, json, nextFence, here, first)
-  if nextFence > FENCE_MAX then return nil end
+  if nextFence > ${FENCE_MAX} then return nil end
   while true do
     local found = first or firstIn(queueKey, here)
     local waiter, gone = found.waiter, found.gone

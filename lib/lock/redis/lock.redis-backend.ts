@@ -88,39 +88,40 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     });
   }
 
-  async acquire(options: AcquireOptions): Promise<AcquireResult> {
+  /** Promises are chained and not awaited where each call of a lock passes: an async function makes one more of them. */
+  acquire(options: AcquireOptions): Promise<AcquireResult> {
     const turn = options?.turn as RedisTurn | undefined;
-    // The attempts of a turn all ask for the same.
-    const wanted = turn?.wanted ?? this.#want(validateAcquire(options));
-    if (turn) return this.#acquireInTurn(turn, (turn.wanted = wanted), options.signal);
-    const sentAt = momentNow();
-    // The call has failed, but the script may have run. A lock that it took must be released.
-    const undo = (late?: AcquireReply): void => {
-      if (!late || late.status === 'granted') this.#leave(wanted, '', 'unknown');
-    };
-    const reply = await this.#ask(wanted, undefined, { signal: options.signal, undo });
-    return this.#toAcquireResult(reply, wanted, sentAt);
+    try {
+      // The attempts of a turn all ask for the same.
+      const wanted = turn?.wanted ?? this.#want(validateAcquire(options));
+      if (turn) return this.#acquireInTurn(turn, (turn.wanted = wanted), options.signal);
+      const sentAt = momentNow();
+      // The call has failed, but the script may have run. A lock that it took must be released.
+      const undo = (late?: AcquireReply): void => {
+        if (!late || late.status === 'granted') this.#leave(wanted, '', 'unknown');
+      };
+      return this.#ask(wanted, undefined, { signal: options.signal, undo }, (reply) =>
+        this.#toAcquireResult(reply, wanted, sentAt),
+      );
+    } catch (error) {
+      return Promise.reject(error);
+    }
   }
 
   takeTurn({ pollMs, isNested = false }: { pollMs: number; isNested?: boolean }): LockTurn {
     return this.#turns.take(pollMs, isNested);
   }
 
-  async release(options: ReleaseOptions): Promise<ReleaseResult> {
-    const lockId = options?.held ? options.lockId : validateRelease(options);
-    const { held, signal } = options;
-    try {
-      const found = held ?? (await this.releaseFound(lockId, signal));
-      // A script that has found the lock has just seen it live.
-      const isLive = !held || msUntil(held.deadline) > 0;
-      const code =
-        typeof found === 'string'
-          ? found
-          : await this.#release({ keys: found.keys, ref: held?.ref, lockId, isLive }, signal);
-      return code === 'released' ? { ok: true } : withDetail({ ok: false }, { reason: code });
-    } catch (fault) {
-      throw LockError.from(fault, { keys: held?.keys, lockId });
-    }
+  release(options: ReleaseOptions): Promise<ReleaseResult> {
+    if (!options?.held) return this.#releaseById(options);
+    const { held, lockId, signal } = options;
+    const isLive = msUntil(held.deadline) > 0;
+    return this.#release({ keys: held.keys, ref: held.ref, lockId, isLive }, signal).then(
+      releaseResult,
+      (fault: unknown) => {
+        throw LockError.from(fault, { keys: held.keys, lockId });
+      },
+    );
   }
 
   async extend(options: ExtendOptions): Promise<ExtendResult> {
@@ -177,6 +178,19 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     this.#turns.close();
   }
 
+  async #releaseById(options: ReleaseOptions): Promise<ReleaseResult> {
+    const lockId = validateRelease(options);
+    const { signal } = options;
+    try {
+      const found = await this.releaseFound(lockId, signal);
+      if (typeof found === 'string') return releaseResult(found);
+      // The script that has found the lock has just seen it live.
+      return releaseResult(await this.#release({ keys: found.keys, lockId, isLive: true }, signal));
+    } catch (fault) {
+      throw LockError.from(fault, { lockId });
+    }
+  }
+
   /** Returns what the scripts are given of the keys of a lock: `ref` from its grant, else computed. */
   #refOf(keys: readonly string[], lockId: string, ref?: object): LockRef {
     return (ref as LockRef | undefined) ?? { names: this.layout.keysOf(keys, lockId), json: keyArgsOf(keys) };
@@ -187,31 +201,26 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     return { keys, lockId, ttlMs, ref: this.#refOf(keys, lockId) };
   }
 
-  async #acquireInTurn(
-    turn: RedisTurn,
-    wanted: Wanted,
-    signal: AbortSignal | undefined,
-  ): Promise<AcquireResult> {
+  #acquireInTurn(turn: RedisTurn, wanted: Wanted, signal: AbortSignal | undefined): Promise<AcquireResult> {
     turn.begin();
     this.#turns.begin(turn, wanted.lockId);
     const sentAt = momentNow();
     const undo = (): void => this.#turns.late(turn, wanted);
-    const reply = await this.#ask(wanted, turn, {
-      signal,
-      undo,
-      priority: turn.claims() ? 'claim' : undefined,
+    const priority = turn.claims() ? 'claim' : undefined;
+    return this.#ask(wanted, turn, { signal, undo, priority }, (reply) => {
+      const waits = reply.status === 'locked' ? this.#turns.locked(turn, reply) : {};
+      const result = this.#toAcquireResult(reply, wanted, sentAt, waits);
+      if (result.ok) this.#turns.granted(turn, result, reply.status === 'granted' && reply.wasHanded);
+      return result;
     });
-    const waits = reply.status === 'locked' ? this.#turns.locked(turn, reply) : {};
-    const result = this.#toAcquireResult(reply, wanted, sentAt, waits);
-    if (result.ok) this.#turns.granted(turn, result, reply.status === 'granted' && reply.wasHanded);
-    return result;
   }
 
-  async #ask(
+  #ask(
     wanted: Wanted,
     turn: RedisTurn | undefined,
     options: RunOptions<AcquireReply>,
-  ): Promise<AcquireReply> {
+    onReply: (reply: AcquireReply) => AcquireResult,
+  ): Promise<AcquireResult> {
     const { keys, lockId, ttlMs, ref } = wanted;
     const { channel, countsAll } = this.#turns.handing;
     const args = {
@@ -225,16 +234,20 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
       queueMs: turn?.queueMs ?? '',
       keyJson: ref.json.keyJson,
     };
-    try {
-      const reply = await (keys.length === 1
+    const asked =
+      keys.length === 1
         ? this.runner.run(acquireScript, ref.names, args, options)
-        : this.runner.run(acquireKeysFor(keys.length), ref.names, this.#ofKeys(wanted, turn, args), options));
-      if (reply.status === 'locked') this.#turns.handedOver(keys, reply.handed);
-      return reply;
-    } catch (fault) {
-      if (turn) turn.fault = fault;
-      throw LockError.from(fault, { keys });
-    }
+        : this.runner.run(acquireKeysFor(keys.length), ref.names, this.#ofKeys(wanted, turn, args), options);
+    return asked.then(
+      (reply) => {
+        if (reply.status === 'locked') this.#turns.handedOver(keys, reply.handed);
+        return onReply(reply);
+      },
+      (fault: unknown) => {
+        if (turn) turn.fault = fault;
+        throw LockError.from(fault, { keys });
+      },
+    );
   }
 
   /** Adds what only a call for several keys has. */
@@ -265,7 +278,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     }
   }
 
-  async #release(
+  #release(
     { keys, ref, lockId, isLive = false, waiter = '' }: Release,
     signal?: AbortSignal,
   ): Promise<ReleaseCode> {
@@ -283,10 +296,11 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     let replayed = false;
     const onReplay = (): void => void (replayed = true);
     const script = releaseFor(keys.length);
-    const { code, handed } = await this.runner.run(script, names, args, { signal, onReplay });
-    this.#turns.handedOver(keys, handed);
-    // The command ran twice. The second run did not find our live lock, because the first run had released it.
-    return code !== 'expired' && isLive && replayed ? 'released' : code;
+    return this.runner.run(script, names, args, { signal, onReplay }).then(({ code, handed }) => {
+      this.#turns.handedOver(keys, handed);
+      // The command ran twice. The second run did not find our live lock, because the first run had released it.
+      return code !== 'expired' && isLive && replayed ? 'released' : code;
+    });
   }
 
   /**
@@ -322,6 +336,9 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     );
   }
 }
+
+const releaseResult = (code: ReleaseCode): ReleaseResult =>
+  code === 'released' ? { ok: true } : withDetail({ ok: false }, { reason: code });
 
 /** A release of a lock, with what this backend has computed for its keys when it granted it. */
 interface Release extends Pick<HeldLock, 'keys' | 'ref'> {
