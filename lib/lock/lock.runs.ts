@@ -76,13 +76,14 @@ export class LockRuns {
     };
     const { ttlMs, minHoldMs, minHoldOnFailureMs = minHoldMs } = call;
     const end = (keepMs: number): Promise<LockError | undefined> => {
+      frame.active = false;
       lease.end();
       return this.#giveBack(lease, ttlMs, keepMs);
     };
     try {
       let value: T;
       try {
-        value = await lockFrames.during(frame, () => fn(lease.context));
+        value = await lockFrames.run(frame, () => fn(lease.context));
       } catch (error) {
         await end(minHoldOnFailureMs);
         throw error;
