@@ -2,17 +2,8 @@ import { TIME_TOLERANCE_MS } from '../../core/clock.js';
 import { NOW_MS } from '../../script/fragments.js';
 import { CLAIM_MS, KEEP_MS } from '../lock.times.js';
 import { decodeAcquire } from './lock.acquire-reply.js';
-import {
-  defineLockScript,
-  EXPIRY,
-  FENCE_MAX,
-  GRANTING,
-  HANDING_OVER,
-  LEAVING,
-  OWNERSHIP,
-  PLAIN_FROM,
-  QUEUEING,
-} from './lock.fragments.js';
+import { defineLockScript, EXPIRY, FENCE_MAX, GRANTING, OWNERSHIP } from './lock.fragments.js';
+import { HANDING_OVER, LEAVING, PLAIN_FROM, QUEUEING } from './lock.queue.fragments.js';
 
 // A caller stands in the queue of its first locked key and in no other queue. While another of its keys is locked, a key
 // that was handed over to it goes on to the next waiter. A caller with `keeps` holds on to all keys before the first

@@ -3,17 +3,8 @@ import { defineScript } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
 import { CLAIM_MS } from '../lock.times.js';
 import { decodeAcquire } from './lock.acquire-reply.js';
-import {
-  EXPIRY,
-  FENCE_MAX,
-  GRANTING,
-  HANDING_OVER,
-  LEAVING,
-  nextFence,
-  OWNERSHIP,
-  QUEUEING,
-  recordOf,
-} from './lock.fragments.js';
+import { EXPIRY, FENCE_MAX, GRANTING, nextFence, OWNERSHIP, recordOf } from './lock.fragments.js';
+import { HANDING_OVER, LEAVING, QUEUEING } from './lock.queue.fragments.js';
 
 // A caller that waits passes its `process`. A lock that was handed over to it has a record with its lockId already (a
 // claim). So a call that is sent again, and a caller whose turn has come, both find their own record and take it.

@@ -1,4 +1,5 @@
-import { defineLockScript, EXTENDING, LIVENESS, OWNERSHIP, QUEUE, QUEUED } from './lock.fragments.js';
+import { defineLockScript, EXTENDING, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
+import { QUEUE } from './lock.queue.fragments.js';
 import { decodeExtend } from './lock.replies.js';
 
 /**

@@ -1,4 +1,5 @@
-import { GRANTING, HANDING_OVER } from './lock.fragments.js';
+import { GRANTING } from './lock.fragments.js';
+import { HANDING_OVER } from './lock.queue.fragments.js';
 import { defineScript, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
 

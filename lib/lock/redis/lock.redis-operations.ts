@@ -8,7 +8,7 @@ import { listedOf } from '../lock.record.js';
 import type { ListedLock, LockListOptions, WaitingCall } from '../lock.types.js';
 import { validateList } from '../lock.validate.js';
 import { queueScript, readScript } from './lock.by-id.scripts.js';
-import { ASIDE, PLAIN_FROM } from './lock.fragments.js';
+import { ASIDE, PLAIN_FROM } from './lock.queue.fragments.js';
 import { isOfRecord, type LockLayout, mayBeHashed } from './lock.layout.js';
 
 const LOCK_ID_LENGTH = 22;

@@ -9,7 +9,7 @@ import { handOnScript } from './hand-on.scripts.js';
 import { CLAIM_MS, KEEPING_LOOK_MS } from '../lock.times.js';
 import type { BackendHandle } from '../lock.handle.js';
 import { WaitingLine, WaitingTurn } from '../waiting-turn.js';
-import { QUEUE_MS } from './lock.fragments.js';
+import { QUEUE_MS } from './lock.queue.fragments.js';
 
 /**
  * How often the first of a process's waiters for a key looks by itself, in ms, so that a free lock is found soon. It is a

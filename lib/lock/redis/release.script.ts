@@ -1,13 +1,5 @@
-import {
-  BRINGING_BACK,
-  defineLockScript,
-  GRANTING,
-  HANDING_OVER,
-  LEAVING,
-  LIVENESS,
-  OWNERSHIP,
-  QUEUED,
-} from './lock.fragments.js';
+import { defineLockScript, GRANTING, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
+import { BRINGING_BACK, HANDING_OVER, LEAVING } from './lock.queue.fragments.js';
 import { RELEASE_CODES, handedOver, type HandedOver, type ReleaseCode } from './lock.replies.js';
 import { unexpectedReply } from '../../script/define-script.js';
 
