@@ -33,7 +33,16 @@ const guide = [
   group('Features', ['locks', 'around-a-lock', 'rate-limits', 'budgets', 'secrets']),
   group(
     'Your app',
-    ['contexts', 'testing', 'telemetry', 'operations', 'redis', 'rolling-out', 'guarantees', 'performance'].filter(has),
+    [
+      'contexts',
+      'testing',
+      'telemetry',
+      'operations',
+      'redis',
+      'rolling-out',
+      'guarantees',
+      'performance',
+    ].filter(has),
   ),
   group('Moving here', folder('migration'), true),
   group('Reference', ['options', 'errors', 'api', 'glossary', 'wire-format', 'changelog']),
