@@ -27,7 +27,10 @@ type Middleware = (request: object, response: object, next: Next) => void;
  * app.use(rateLimit(app));
  * app.useStaticAssets('public');
  */
-export function rateLimit(app: Pick<INestApplicationContext, 'get'>, policy = 'default'): Middleware {
+export function rateLimit(
+  app: Pick<INestApplicationContext, 'get'>,
+  policy = 'default',
+): (request: object, response: object, next: (error?: unknown) => void) => void {
   const routes = app.get<RouteLimiter>(ROUTE_LIMITER, { strict: false });
   const policies = routes.policiesNamed(policy);
   for (const each of policies) refuseUnknowable(policy, each);
