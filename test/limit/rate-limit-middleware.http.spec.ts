@@ -10,11 +10,15 @@ import {
   HttpException,
   type INestApplication,
   Logger,
+  Req,
 } from '@nestjs/common';
 import { APP_FILTER, APP_GUARD, HttpAdapterHost } from '@nestjs/core';
 import type { NestExpressApplication } from '@nestjs/platform-express';
 import {
   hours,
+  Limited,
+  type LimitedDecision,
+  limitedOn,
   minutes,
   presets,
   rateLimit,
@@ -37,6 +41,11 @@ class Routes {
   @Get('known')
   known() {
     return 'ok';
+  }
+
+  @Get('left')
+  left(@Limited() limited: LimitedDecision | undefined, @Req() request: object) {
+    return [limited?.remaining, limitedOn(request)?.remaining];
   }
 
   @Get('strict')
@@ -129,6 +138,21 @@ describe.each(['express', 'fastify'] as const)('on %s', (adapter) => {
     expect(await statuses('nowhere', 1, { 'x-key': 'b' })).toEqual([404]);
   });
 
+  it('is told to the handler, and in the headers beside the limits of the route', async () => {
+    await start(adapter, { limits: { default: DEFAULT }, limit: { headers: 'draft-10' } });
+    expect(await (await fetch(`${url}/left`)).json()).toEqual([2, 2]);
+    const { headers } = await fetch(`${url}/strict`);
+    expect(headers.get('ratelimit')).toMatch(/^"all";r=1;t=\d+, "strict";r=0;t=\d+$/);
+  });
+
+  it('counts once though it is used twice, and tells that', async () => {
+    await start(adapter, { limits: { default: DEFAULT } }, (created) => {
+      created.use(rateLimit(created));
+      created.use(rateLimit(created));
+    });
+    expect(await (await fetch(`${url}/left`)).json()).toEqual([2, 2]);
+  });
+
   it('counts failures by the status that leaves', async () => {
     await start(adapter, {
       limits: {
@@ -169,6 +193,11 @@ describe.each(['express', 'fastify'] as const)('on %s', (adapter) => {
     ['the user', { default: { ...DEFAULT, keyBy: 'user' } }, /counts by 'user'/],
     ['a user id', { default: { ...DEFAULT, keyBy: 'user.id' } }, /counts by 'user\.id'/],
     ['ask', { default: { ...DEFAULT, ask: 'after' } }, /is asked after the guards/],
+    [
+      'judgedBy',
+      { default: { ...DEFAULT, count: 'failure', judgedBy: 'guards' } },
+      /is judged by the guards/,
+    ],
     ['a preset', { default: presets.login }, /counts by 'body\.email'|counts by 'body/],
     ['no policy', {}, /RATE_LIMIT_UNKNOWN_POLICY/],
   ])('refuses %s', async (_what, limits, message) => {

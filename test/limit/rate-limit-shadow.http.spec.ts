@@ -1,5 +1,6 @@
 import {
   Controller,
+  type ExecutionContext,
   Get,
   HttpCode,
   type INestApplication,
@@ -31,6 +32,15 @@ Logger.overrideLogger(['error']);
 const TRIED = { name: 'tried', limit: 2, windowMs: minutes(1), shadow: true } satisfies LimitPolicy;
 const LIVE = { name: 'live', limit: 4, windowMs: minutes(1) } satisfies LimitPolicy;
 
+/** A function of the app that throws for the path that ends with its name. */
+const thrownAt =
+  (what: string) =>
+  (context: ExecutionContext): number => {
+    if (context.switchToHttp().getRequest<{ params: { what: string } }>().params.what === what)
+      throw new Error(`no ${what}`);
+    return 1;
+  };
+
 @Controller()
 class Routes {
   @Get('tried')
@@ -42,6 +52,16 @@ class Routes {
   @Get('both')
   @RateLimit([LIVE, { ...TRIED, name: 'beside' }])
   both() {
+    return 'ok';
+  }
+
+  @Get('thrown/:what')
+  @RateLimit({ ...TRIED, name: 'thrown-key', keyBy: (context) => String(thrownAt('key')(context)) })
+  @RateLimit({ ...TRIED, name: 'thrown-limit', limit: thrownAt('limit') })
+  @RateLimit({ ...TRIED, name: 'thrown-cost', cost: thrownAt('cost') })
+  @RateLimit({ ...TRIED, name: 'too-much', cost: () => 99 })
+  @RateLimit({ ...LIVE, name: 'live-beside' })
+  thrown() {
     return 'ok';
   }
 
@@ -135,6 +155,24 @@ describe.each([
       events.filter((event) => event.feature === 'limit' && event.policy === name).length;
     expect([counted('live'), counted('beside shadow')]).toEqual([6, 4]);
   });
+
+  it.each(['key', 'limit', 'cost', 'nothing'])(
+    'lets in though a function of it throws or wants too much: %s',
+    async (what) => {
+      const failed = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => undefined);
+      const [status, header] = await ask(`thrown/${what}`);
+      expect([status, String(header).match(/thrown-\w+/g)?.length]).toEqual([
+        200,
+        what === 'nothing' ? 3 : 2,
+      ]);
+      expect(failed.mock.calls.flat().join()).toMatch(
+        /^RATE_LIMIT_SHADOW: The policy (thrown-\w+|too-much), which has `shadow: true`, could not be asked\./,
+      );
+      failed.mockRestore();
+      for (let i = 0; i < 3; i++) await fetch(`${url}/thrown/${what}`);
+      expect((await ask(`thrown/${what}`))[0]).toBe(429); // by the live one
+    },
+  );
 
   it('can be skipped by its name', async () => {
     expect((await ask('skipped'))[1]).not.toContain('skipped');

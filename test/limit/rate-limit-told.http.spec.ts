@@ -222,6 +222,8 @@ describe.each(['express', 'fastify'] as const)('on %s', (adapter) => {
         throw new Error('no translation');
       },
       () => Promise.reject(new Error('no translation')),
+      // What is no Error fails as well.
+      () => Promise.reject(undefined as unknown as Error),
       undefined,
       () => 7,
       () => null,

@@ -3,7 +3,7 @@ import { LimitError } from '../limit.errors.js';
 import { identityIn } from '../limit.backend.js';
 import { describeKeyBy, isByAddress } from '../limit.key-by.js';
 import { costOf, withLimit, withWindow } from '../limit.validate.js';
-import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
+import { nameWithoutShadow, type PolicyCheck, type ResolvedPolicy } from '../limit.policy.js';
 import type { FromContext } from '../policy.types.js';
 import type { KeyResolver } from './key-resolver.js';
 import type { CallVisit, Plan, Stage } from './call-visit.js';
@@ -13,6 +13,7 @@ export class CallChecks {
   constructor(
     private readonly keys: KeyResolver,
     private readonly warnOnce: (message: string) => undefined,
+    private readonly shadowFailed: (line: string, stack?: string) => void,
   ) {}
 
   async of(policies: readonly ResolvedPolicy[], visit: CallVisit, stage: Stage): Promise<PolicyCheck[]> {
@@ -21,15 +22,26 @@ export class CallChecks {
       (policy) =>
         policy.count === 'attempt' || !isOfDefault(plan, policy, stage) || this.#knowsHowCallsEnd(context),
     );
-    const checks = counted.map(async (policy) => {
+    const checkIn = async (policy: ResolvedPolicy): Promise<PolicyCheck | undefined> => {
       const key = await this.keys.keyFor(policy, visit);
       if (key === undefined)
         return plan.watching.has(policy) || visit.isGone
           ? undefined
           : this.#passWithoutKey(policy, context, stage);
       return this.#checkOf(policy, key, context);
-    });
+    };
+    const checks = counted.map((policy) =>
+      policy.shadow
+        ? checkIn(policy).catch((fault: unknown) => this.#notAsked(policy, fault))
+        : checkIn(policy),
+    );
     return (await Promise.all(checks)).filter((check) => check !== undefined);
+  }
+
+  /** Nobody is refused for a policy that is tried, nor for a fault of its functions. */
+  #notAsked({ name }: ResolvedPolicy, fault: unknown): undefined {
+    const line = `RATE_LIMIT_SHADOW: The policy ${nameWithoutShadow(name)}, which has \`shadow: true\`, could not be asked.`;
+    this.shadowFailed(line, (fault as Error | undefined)?.stack);
   }
 
   async #checkOf(policy: ResolvedPolicy, key: string, context: ExecutionContext): Promise<PolicyCheck> {

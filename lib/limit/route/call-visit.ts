@@ -125,6 +125,12 @@ export class CallVisit implements EndingCall {
     this.isHttp = context.getType() === 'http';
   }
 
+  /** Called if a middleware or another handler has passed the request on. `default` is asked once a request. */
+  follows(earlier: CallVisit | undefined): void {
+    if (earlier?.passed.has('default')) this.passed.add('default');
+    if (earlier?.decided) this.decided = [...earlier.decided];
+  }
+
   isOf(handler: unknown, type: unknown): boolean {
     return this.context.getHandler() === handler && this.context.getClass() === type;
   }

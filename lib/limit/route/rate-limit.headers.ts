@@ -62,10 +62,13 @@ const resetSecs = ({ decision }: HeaderItem): number =>
 /** Returns a name as a string of structured fields (RFC 9651). Names are printable ASCII already. */
 const quoted = (name: string): string => `"${name.replace(/["\\]/g, '\\$&')}"`;
 
-/** A property of a response: the header items of all calls that it answers, by the name of their policy. */
+/**
+ * A property of a response of Node.js, since a middleware of Fastify has no other: the header items of all calls that it answers,
+ * by the name of their policy.
+ */
 const HEADER_ITEMS = Symbol.for('syncguard:header-items');
 
-interface WithHeaderItems extends ResponseLike {
+interface WithHeaderItems {
   [HEADER_ITEMS]?: Map<string, HeaderItem>;
 }
 
@@ -76,7 +79,10 @@ export function setLimitHeaders(
   styles: readonly RateLimitHeaders[],
 ): void {
   if (!response) return;
-  const items = ((response as WithHeaderItems)[HEADER_ITEMS] ??= new Map<string, HeaderItem>());
+  const items = ((rawOf(response) as unknown as WithHeaderItems)[HEADER_ITEMS] ??= new Map<
+    string,
+    HeaderItem
+  >());
   checks.forEach(({ policy, cost }, i) => {
     const decision = decisions[i];
     // A call that is allowed uncounted leaves nothing to report.
@@ -95,7 +101,10 @@ export function setShadowHeader(
   { checks, decisions }: CallDecision,
 ): void {
   if (!response) return;
-  const shadows = ((response as { [SHADOWS]?: Map<string, string> })[SHADOWS] ??= new Map<string, string>());
+  const shadows = ((rawOf(response) as { [SHADOWS]?: Map<string, string> })[SHADOWS] ??= new Map<
+    string,
+    string
+  >());
   checks.forEach(({ policy }, i) => {
     const decision = decisions[i];
     if (!policy.shadow || !decision?.allowed || plan.watching.has(policy)) return;

@@ -1,6 +1,5 @@
 import type { ExecutionContext, INestApplicationContext } from '@nestjs/common';
 import { SyncGuardConfigError } from '../../core/errors.js';
-import { isByUser } from '../limit.key-by.js';
 import type { ResolvedPolicy } from '../limit.policy.js';
 import { CallVisit, type Plan } from './call-visit.js';
 import type { EndingResponse, HttpRequest, ResponseLike } from './limited-call.js';
@@ -16,7 +15,7 @@ type Middleware = (request: object, response: object, next: Next) => void;
  * other packages. It works on Express and on Fastify. A denied request gets the same 429 as from the guard, by the filters of the app.
  * What it has counted for `default`, `RateLimitGuard` does not count again.
  *
- * It runs before routes, bodies and users are known: a policy by `body.*`, `params.*`, `'route'` or `'user'`, or with `ask: 'after'`, is refused.
+ * It runs before routes, bodies and users are known: a policy by `body.*`, `params.*`, `'route'` or `'user'`, or with `ask: 'after'` or `judgedBy: 'guards'`, is refused.
  *
  * @param app - the app, before it listens
  * @param policy - a name in the `limits` option. Default: `'default'`.
@@ -48,7 +47,7 @@ export function rateLimit(
       ...{ route: 'middleware', url: originalUrl ?? url },
     };
     const visit = new CallVisit(context, call, plan, routes);
-    if (visitOn(request)?.passed.has('default')) visit.passed.add('default');
+    visit.follows(visitOn(request));
     Promise.resolve(routes.pass(leaveVisit(request, visit), stage, policies)).then(
       (isThere) => isThere && next(),
       next,
@@ -57,12 +56,17 @@ export function rateLimit(
 }
 
 /** Throws for a policy that needs what a middleware does not know. */
-function refuseUnknowable(name: string, { keyBy, ask }: ResolvedPolicy): void {
+function refuseUnknowable(name: string, { keyBy, ask, judgedBy }: ResolvedPolicy): void {
   const unknown = [keyBy]
     .flat()
     .find((part) => typeof part === 'string' && /^(body|params|user|route)\b/.test(part));
-  if (unknown === undefined && ask === 'before' && !isByUser(keyBy)) return;
-  const what = unknown === undefined ? 'is asked after the guards' : `counts by '${unknown as string}'`;
+  if (unknown === undefined && ask === 'before' && judgedBy !== 'guards') return;
+  const what =
+    unknown !== undefined
+      ? `counts by '${unknown as string}'`
+      : ask === 'after'
+        ? 'is asked after the guards'
+        : 'is judged by the guards';
   throw new SyncGuardConfigError(
     `rateLimit(app, '${name}') cannot ask a policy that ${what}, because a middleware runs before that is known.`,
     {

@@ -42,7 +42,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     (message) => this.#logger.warn(message),
     (message) => message,
   );
-  readonly #messageFailed = everyMinute((line, stack?: string) => this.#logger.error(line, stack));
+  readonly #functionFailed = everyMinute((line, stack?: string) => this.#logger.error(line, stack));
   // They lead to everything in the app, which `util.inspect` of a guard must not show.
   readonly #modules: ModulesContainer;
   readonly #moduleRef: ModuleRef;
@@ -56,7 +56,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     this.#modules = modules;
     this.#moduleRef = moduleRef;
     this.#keys = new KeyResolver(moduleRef, options.limit, (message) => this.#logger.warn(message));
-    this.#checks = new CallChecks(this.#keys, this.#warnOnce);
+    this.#checks = new CallChecks(this.#keys, this.#warnOnce, this.#functionFailed);
     this.#plans = new RoutePlans(options);
     this.#routes = new HttpRoutes(modules, moduleRef);
     // Here all modules are known, and Nest has not resolved a route yet.
@@ -193,8 +193,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     const place = callObject(context);
     const handler = context.getHandler();
     const type = context.getClass();
-    // A middleware of Fastify gets the request of Node.js.
-    const known = visitOn(place) ?? visitOn((place as { raw?: unknown }).raw);
+    const known = visitOn(place);
     if (known?.isOf(handler, type)) return known;
     const call = limitedCall(context, this.#routes);
     if (!call)
@@ -202,8 +201,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
         `RATE_LIMIT_UNKNOWN_CONTEXT: @RateLimit and RateLimitGuard cannot limit calls of type '${context.getType<string>()}', so these pass. Call AbuseLimiterService in their handlers.`,
       );
     const visit = new CallVisit(context, call, this.#plans.planOf(type, handler, call.route), this);
-    // Another handler may have passed its request on with `next()`. Then `default` was asked already, for that handler.
-    if (known?.passed.has('default')) visit.passed.add('default');
+    visit.follows(known);
     return leaveVisit(place, visit);
   }
 
@@ -243,7 +241,10 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
       if (typeof told === 'string' || (typeof told === 'object' && told !== null)) return told;
       throw new TypeError(`It returned ${describe(told)}, and not a text or an object.`);
     } catch (error) {
-      this.#messageFailed(`The \`message\` of the policy ${deniedBy.name} failed.`, (error as Error).stack);
+      this.#functionFailed(
+        `The \`message\` of the policy ${deniedBy.name} failed.`,
+        (error as Error | undefined)?.stack,
+      );
       return undefined;
     }
   }

@@ -37,9 +37,14 @@ interface Visited {
   [VISIT]?: CallVisit;
 }
 
-/** Returns the visit that a guard of ours has left on a request, whatever handler it was for. */
-export const visitOn = (place: unknown): CallVisit | undefined =>
-  (place as Visited | null | undefined)?.[VISIT];
+/**
+ * Returns the visit that a guard of ours has left on a request, whatever handler it was for. A middleware of Fastify leaves its
+ * visit on the request of Node.js.
+ */
+export const visitOn = (place: unknown): CallVisit | undefined => {
+  const request = place as (Visited & { readonly raw?: Visited }) | null | undefined;
+  return request?.[VISIT] ?? request?.raw?.[VISIT];
+};
 
 export const leaveVisit = (place: object, visit: CallVisit): CallVisit => ((place as Visited)[VISIT] = visit);
 
