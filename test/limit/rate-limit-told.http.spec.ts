@@ -55,6 +55,7 @@ class TriesHeader implements NestInterceptor {
 
 const TWO = { limit: 2, windowMs: minutes(1) };
 const told: { message?: unknown } = {};
+const nothing: unknown = undefined;
 
 @Controller()
 class Routes {
@@ -223,7 +224,7 @@ describe.each(['express', 'fastify'] as const)('on %s', (adapter) => {
       },
       () => Promise.reject(new Error('no translation')),
       // What is no Error fails as well.
-      () => Promise.reject(undefined as unknown as Error),
+      () => Promise.reject(nothing),
       undefined,
       () => 7,
       () => null,
