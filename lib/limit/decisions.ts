@@ -110,6 +110,7 @@ export class Decisions {
       );
       return letIn(decision);
     });
+    if (asked?.replies) this.#note(checks, asked.replies, asked.backend);
     const counted = asked?.replies && { backend: asked.backend, callId };
     return { ...decisive(checks, decisions), checks, decisions, counted };
   }

@@ -216,6 +216,23 @@ it('says that the module is missing', async () => {
   expect(() => rateLimit(app)).toThrow(/is SyncGuardModule\.forRoot\(\) imported\?/);
 });
 
+it('an app that another one mounts has a `default` of its own', async () => {
+  const inner = await listen('express', {
+    imports: [SyncGuardModule.forRoot({ limits: { default: { ...DEFAULT, limit: 1 } } })],
+    controllers: [Routes],
+    providers: [{ provide: APP_GUARD, useClass: RateLimitGuard }],
+  });
+  try {
+    await start('express', { limits: { default: DEFAULT } }, (created) => {
+      created.use(rateLimit(created));
+      created.use('/inner', inner.app.getHttpAdapter().getInstance<() => void>());
+    });
+    expect(await statuses('inner/known', 2)).toEqual([200, 429]);
+  } finally {
+    await closeApp(inner.app);
+  }
+});
+
 it('limits static files of Express', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'static-'));
   writeFileSync(join(folder, 'file.txt'), 'file');

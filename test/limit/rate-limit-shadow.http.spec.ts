@@ -32,6 +32,11 @@ Logger.overrideLogger(['error']);
 const TRIED = { name: 'tried', limit: 2, windowMs: minutes(1), shadow: true } satisfies LimitPolicy;
 const LIVE = { name: 'live', limit: 4, windowMs: minutes(1) } satisfies LimitPolicy;
 
+const ACCOUNT = {
+  ...{ name: 'account', keyBy: ['ip', 'params.id'], shadow: true },
+  temp: { windowMs: minutes(1), limit: 2, blockMs: minutes(5) },
+} satisfies LimitPolicy;
+
 /** A function of the app that throws for the path that ends with its name. */
 const thrownAt =
   (what: string) =>
@@ -62,6 +67,12 @@ class Routes {
   @RateLimit({ ...TRIED, name: 'too-much', cost: () => 99 })
   @RateLimit({ ...LIVE, name: 'live-beside' })
   thrown() {
+    return 'ok';
+  }
+
+  @Get('account/:id')
+  @RateLimit(ACCOUNT)
+  account() {
     return 'ok';
   }
 
@@ -187,6 +198,14 @@ describe.each([
       allowed: true,
       known: false,
     });
+  });
+
+  it('leaves blocks that `lift` finds by the account', async () => {
+    for (let i = 0; i < 3; i++) await ask('account/ann');
+    expect((await ask('account/ann'))[1]).toContain('"account";r=0;t;denied');
+    const limiter = app.get(AbuseLimiterService);
+    expect(await limiter.lift(ACCOUNT, { 'params.id': 'ann' })).toEqual({ lifted: 1 });
+    expect((await ask('account/ann'))[1]).toContain('"account";r=1;t');
   });
 
   it('counts successes without answering for one', async () => {

@@ -125,10 +125,14 @@ export class CallVisit implements EndingCall {
     this.isHttp = context.getType() === 'http';
   }
 
-  /** Called if a middleware or another handler has passed the request on. `default` is asked once a request. */
+  /**
+   * Called if a middleware or another handler has passed the request on. An app asks `default` once a request. The app may be mounted
+   * in another one, which has limits of its own.
+   */
   follows(earlier: CallVisit | undefined): void {
-    if (earlier?.passed.has('default')) this.passed.add('default');
-    if (earlier?.decided) this.decided = [...earlier.decided];
+    if (earlier?.app !== this.app) return;
+    if (earlier.passed.has('default')) this.passed.add('default');
+    if (earlier.decided) this.decided = [...earlier.decided];
   }
 
   isOf(handler: unknown, type: unknown): boolean {

@@ -13,7 +13,7 @@ type Middleware = (request: object, response: object, next: Next) => void;
 /**
  * Returns a middleware that applies a policy of the `limits` option to what no guard sees: unknown paths, static files, routers of
  * other packages. It works on Express and on Fastify. A denied request gets the same 429 as from the guard, by the filters of the app.
- * What it has counted for `default`, `RateLimitGuard` does not count again.
+ * What it has counted for `default`, `RateLimitGuard` does not count again, except for fields of GraphQL.
  *
  * It runs before routes, bodies and users are known: a policy by `body.*`, `params.*`, `'route'` or `'user'`, or with `ask: 'after'` or `judgedBy: 'guards'`, is refused.
  *
