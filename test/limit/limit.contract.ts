@@ -394,6 +394,13 @@ export function describeLimitBackend(name: string, createHarness: () => Promise<
         expect(await attempt(policy, key)).toMatchObject({ scope: 'manual' });
       });
 
+      it('is unknown once all of it was forgiven', async () => {
+        await attempts(2, BULK);
+        expect(await limiter.peek('ann', BULK)).toMatchObject({ known: true, shortCount: 2 });
+        await limiter.forgive('ann', BULK, 2);
+        expect(await limiter.peek('ann', BULK)).toMatchObject({ known: false, shortCount: 0 });
+      });
+
       it('is lowered behind a block by hand, and is over when it ends there', async () => {
         await attempts(3, BULK);
         await limiter.block('ann', BULK, seconds(5));

@@ -10,6 +10,7 @@ import {
   HttpException,
   type INestApplication,
   Logger,
+  Next,
   Req,
 } from '@nestjs/common';
 import { APP_FILTER, APP_GUARD, HttpAdapterHost } from '@nestjs/core';
@@ -231,6 +232,28 @@ it('an app that another one mounts has a `default` of its own', async () => {
   } finally {
     await closeApp(inner.app);
   }
+});
+
+it('a handler that passes the request on has asked all of `default`, also what is asked after the guards', async () => {
+  @Controller()
+  class Two {
+    @Get('two')
+    one(@Next() next: () => void) {
+      next();
+    }
+
+    @Get('two')
+    two(@Req() request: object) {
+      return { left: limitedOn(request)?.remaining };
+    }
+  }
+  const limits = { default: { ...DEFAULT, keyBy: 'user' } } satisfies SyncGuardOptions['limits'];
+  ({ app, url } = await listen('express', {
+    imports: [SyncGuardModule.forRoot({ limits })],
+    controllers: [Two],
+    providers: [{ provide: APP_GUARD, useClass: RateLimitGuard }],
+  }));
+  expect(await (await fetch(`${url}/two`)).json()).toEqual({ left: 2 });
 });
 
 it('limits static files of Express', async () => {

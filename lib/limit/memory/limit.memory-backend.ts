@@ -96,7 +96,10 @@ export class MemoryLimitBackend implements LimitBackend {
     const ask = { ledger, rules, cost, callId: '', nowMs, commit: false };
     const decider = algorithm === 'fixed-window' ? peekWindow : peek;
     const decision = decideUnlessBlocked(cost === 0 ? look : decider, ask);
-    return decision.status === 'allowed' && ledger.isEmpty() ? { ...decision, isUnknown: true } : decision;
+    if (decision.status !== 'allowed') return decision;
+    // A window that was forgiven to 0 is like one that is not there.
+    const isUnknown = algorithm === 'fixed-window' ? decision.shortCount === 0 : ledger.isEmpty();
+    return isUnknown ? { ...decision, isUnknown } : decision;
   }
 
   async forgive(

@@ -100,6 +100,8 @@ export class CallVisit implements EndingCall {
   readonly passed = new Set<Stage>();
   readonly isHttp: boolean;
   exempt?: boolean | Promise<boolean>;
+  /** Whether another handler of this request has asked all of `default`, also what is asked after the guards. */
+  isDefaultAsked = false;
   /** What limits have decided about this call, stage by stage. */
   decided?: CallDecision[];
   /** The policy that has denied this call. */
@@ -132,6 +134,7 @@ export class CallVisit implements EndingCall {
   follows(earlier: CallVisit | undefined): void {
     if (earlier?.app !== this.app) return;
     if (earlier.passed.has('default')) this.passed.add('default');
+    this.isDefaultAsked = earlier.passed.has('default') && earlier.passed.has('after');
     if (earlier.decided) this.decided = [...earlier.decided];
   }
 

@@ -98,7 +98,8 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     if (visit.passed.has('after')) return true;
     visit.guardsPassed();
     const { after, defaultAfter } = visit.plan;
-    const policies = visit.passed.has('default') ? [...defaultAfter, ...after] : after;
+    const asksDefault = visit.passed.has('default') && !visit.isDefaultAsked;
+    const policies = asksDefault ? [...defaultAfter, ...after] : after;
     return this.pass(visit, 'after', policies);
   }
 
