@@ -226,7 +226,7 @@ it('an app that another one mounts has a `default` of its own', async () => {
   try {
     await start('express', { limits: { default: DEFAULT } }, (created) => {
       created.use(rateLimit(created));
-      created.use('/inner', inner.app.getHttpAdapter().getInstance<() => void>());
+      created.use('/inner', inner.app.getHttpAdapter().getInstance() as () => void);
     });
     expect(await statuses('inner/known', 2)).toEqual([200, 429]);
   } finally {
