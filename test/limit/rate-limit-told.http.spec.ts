@@ -14,7 +14,6 @@ import {
   UseInterceptors,
 } from '@nestjs/common';
 import { APP_GUARD } from '@nestjs/core';
-import { Args, Query, Resolver } from '@nestjs/graphql';
 import {
   AbuseLimiterService,
   days,
@@ -30,10 +29,8 @@ import {
   SkipRateLimit,
   SyncGuardModule,
 } from 'nestjs-syncguard';
-import { SubscribeMessage, WebSocketGateway } from '@nestjs/websockets';
 import type { Observable } from 'rxjs';
-import { socketApp } from '../contexts/apps/socket-app.js';
-import { graphqlApp } from '../contexts/apps/graphql-app.js';
+import { NEST_VERSION } from '../contexts/apps/nest-version.js';
 import { listen } from '../support/adapters.js';
 import { closeApp } from '../support/close-app.js';
 import { freshRedis } from '../support/redis.js';
@@ -210,7 +207,11 @@ describe.each(['express', 'fastify'] as const)('on %s', (adapter) => {
     };
     const { status, headers, body } = await ask('told');
     expect([status, body]).toEqual([429, problem]);
-    expect(headers.get('content-type')).toMatch(/^application\/problem\+json/);
+    // Nest 11 sends every body of an exception as JSON on Express.
+    const isKept = adapter === 'fastify' || NEST_VERSION >= 12;
+    expect(headers.get('content-type')).toMatch(
+      isKept ? /^application\/problem\+json/ : /^application\/json/,
+    );
     expect(Number(headers.get('retry-after'))).toBeGreaterThan(0);
   });
 
@@ -239,36 +240,6 @@ describe.each(['express', 'fastify'] as const)('on %s', (adapter) => {
   });
 });
 
-it('holds in GraphQL: the decision of the field, a text, and a body as extensions', async () => {
-  @Resolver()
-  class Fields {
-    @Query(() => Number)
-    @RateLimit({ ...TWO, name: 'field', message: 'Later.' })
-    left(@Limited() limited: LimitedDecision) {
-      return limited.remaining;
-    }
-
-    @Query(() => Boolean)
-    @RateLimit({ ...TWO, limit: 1, name: 'whole', message: () => ({ code: 'SLOW', days: 1 }) })
-    whole(@Args('n') _n: number) {
-      return true;
-    }
-  }
-  const app = await graphqlApp('express', { imports: [SyncGuardModule.forRoot()], providers: [Fields] });
-  try {
-    expect(await app.query('{ left }')).toEqual({ data: { left: 1 } });
-    expect(await app.query('{ left }')).toEqual({ data: { left: 0 } });
-    expect(await app.query('{ left }')).toMatchObject({
-      errors: [{ message: 'Later.', extensions: { statusCode: 429, code: 'RateLimited' } }],
-    });
-    await app.query('{ whole(n: 1) }');
-    const { errors } = await app.query('{ whole(n: 1) }');
-    expect(errors?.[0]).toMatchObject({ extensions: { code: 'SLOW', days: 1 } });
-  } finally {
-    await app.close();
-  }
-});
-
 it.each([
   ['', 'an empty string'],
   ['x'.repeat(1_001), 'x'],
@@ -280,26 +251,4 @@ it.each([
     /@RateLimit\(\)\.message must be a text of 1 to 1,000 characters or a function, got /,
   );
   expect(limit).toThrow(shown);
-});
-
-it('says that a handler of messages gets no decision', async () => {
-  @WebSocketGateway()
-  class Gateway {
-    @SubscribeMessage('say')
-    @RateLimit({ ...TWO, name: 'message' })
-    say(@Limited() limited: LimitedDecision) {
-      return limited.remaining;
-    }
-  }
-  const logged = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => undefined);
-  const app = await socketApp('ws', { imports: [SyncGuardModule.forRoot()], providers: [Gateway] });
-  try {
-    expect(JSON.stringify(await app.send('say'))).toMatch(/error/);
-    expect(String(logged.mock.calls[0]?.[0])).toContain(
-      '@Limited() is on a parameter of Gateway.say, which handles messages.',
-    );
-  } finally {
-    logged.mockRestore();
-    await app.close();
-  }
 });

@@ -8,9 +8,9 @@ const ROOT = resolve(__dirname, '../..');
 /** The most files of lib that someone opens who follows one call to Redis, without telemetry. */
 const MOST_FILES: Record<string, number> = {
   view: 9,
-  acquire: 11,
-  check: 13,
-  reserve: 15,
+  acquire: 12,
+  check: 15,
+  reserve: 17,
   '@RateLimit': 24,
 };
 const MOST_LINES = 360;
