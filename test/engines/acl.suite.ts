@@ -8,9 +8,10 @@ const commands = (/```acl\n([^]*?)\n```/.exec(page)?.[1] ?? '')
   .split(/\s+/)
   .filter((rule) => /^[+-]/.test(rule));
 
-// The contracts use key prefixes of their own, and look at the server by an administrator.
+// The contracts use key prefixes of their own, look at the server by an administrator, and have the calls of an operator, who needs
+// SCAN besides (docs/operations.md).
 describeContracts('a user with the commands of docs/redis.md', async () => {
   const engine = await startSingleEngine();
-  await engine.server.client().acl('SETUSER', 'app', 'on', '>x', '~*', '&*', ...commands);
+  await engine.server.client().acl('SETUSER', 'app', 'on', '>x', '~*', '&*', ...commands, '+scan');
   return { ...engine, client: () => engine.server.client({ username: 'app', password: 'x' }) };
 });

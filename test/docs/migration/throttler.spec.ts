@@ -15,9 +15,13 @@ beforeEach(async () => {
 afterEach(() => closeApp(app));
 afterAll(() => delete process.env.REDIS_URL);
 
-async function statuses(path: string, count: number): Promise<number[]> {
+async function statuses(
+  path: string,
+  count: number,
+  headers: Record<string, string> = {},
+): Promise<number[]> {
   const all: number[] = [];
-  while (all.length < count) all.push((await fetch(`${url}/${path}`)).status);
+  while (all.length < count) all.push((await fetch(`${url}/${path}`, { headers })).status);
   return all;
 }
 
@@ -32,6 +36,9 @@ it.each<[string, () => Promise<{ AppModule: Type }>]>([
   expect(await statuses('items/export', 6)).toEqual([200, 200, 200, 200, 200, 429]);
   expect(await statuses('items/feed', 7)).toEqual([200, 200, 200, 200, 200, 200, 429]);
   expect(new Set(await statuses('items/health', 8))).toEqual(new Set([200]));
+  expect(await statuses('items', 1)).toEqual([429]);
+  for (const key of ['a', 'b'])
+    expect(await statuses('items', 4, { 'x-api-key': key })).toEqual([200, 200, 200, 429]);
 });
 
 it.each([true, false])('the guard of throttler counts by one line, with Redis: %s', async (hasRedis) => {

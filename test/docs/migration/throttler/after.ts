@@ -11,7 +11,8 @@ import {
   SyncGuardModule,
 } from 'nestjs-syncguard';
 
-const keyBy = ['ip', 'route'] satisfies KeyBy; // each route counts apart, as it did
+// By key, without one by address; each route counts apart, as it did.
+const keyBy = ['headers.x-api-key', 'route'] satisfies KeyBy;
 const short = { name: 'short', limit: 3, windowMs: seconds(10), blockMs: seconds(10), keyBy };
 const long = { name: 'long', limit: 6, windowMs: minutes(1), blockMs: minutes(1), keyBy };
 
@@ -23,7 +24,7 @@ export class ItemsController {
   }
 
   @Get('search')
-  @RateLimit({ limit: 1, windowMs: seconds(10), blockMs: seconds(10) }) // stricter: limits add up
+  @RateLimit({ limit: 1, windowMs: seconds(10), blockMs: seconds(10), keyBy }) // stricter: limits add up
   search() {
     return [];
   }

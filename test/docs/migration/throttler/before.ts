@@ -3,6 +3,9 @@ import { Controller, Get, Module } from '@nestjs/common';
 import { APP_GUARD } from '@nestjs/core';
 import { minutes, seconds, SkipThrottle, Throttle, ThrottlerGuard, ThrottlerModule } from '@nestjs/throttler';
 
+type Request = { ip: string; headers: Record<string, string | undefined> };
+const apiKeyOf = ({ headers, ip }: Request) => headers['x-api-key'] ?? ip;
+
 @Controller('items')
 export class ItemsController {
   @Get()
@@ -37,10 +40,13 @@ export class ItemsController {
 
 @Module({
   imports: [
-    ThrottlerModule.forRoot([
-      { name: 'short', limit: 3, ttl: seconds(10) },
-      { name: 'long', limit: 6, ttl: minutes(1) },
-    ]),
+    ThrottlerModule.forRoot({
+      throttlers: [
+        { name: 'short', limit: 3, ttl: seconds(10) },
+        { name: 'long', limit: 6, ttl: minutes(1) },
+      ],
+      getTracker: (request) => apiKeyOf(request as Request),
+    }),
   ],
   controllers: [ItemsController],
   providers: [{ provide: APP_GUARD, useClass: ThrottlerGuard }],
