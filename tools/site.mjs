@@ -47,9 +47,18 @@ function gatherPages() {
   rmSync(pages, { recursive: true, force: true });
   for (const page of filesIn(join(root, 'docs'), '.md')) addPage(join('docs', page), page);
   for (const [from, to] of Object.entries(FROM_OUTSIDE)) addPage(from, to);
-  writeFileSync(join(pages, 'index.md'), readFileSync(join(root, 'site/index.md'), 'utf8') + problems());
+  const front = readFileSync(join(root, 'site/index.md'), 'utf8');
+  writeFileSync(join(pages, 'index.md'), front + install() + problems());
   cpSync(join(root, 'docs/architecture.svg'), join(pages, 'architecture.svg'));
   cpSync(join(root, 'docs/assets'), join(pages, 'assets'), { recursive: true });
+}
+
+/** The first page begins as the README does: an app that runs as pasted. */
+function install() {
+  const [section] = /^## Install\n[^]*?(?=\nApps to copy)/m.exec(
+    readFileSync(join(root, 'README.md'), 'utf8'),
+  );
+  return `\n${section}`;
 }
 
 /** The first page has the table of the guides: a problem and its guide. */

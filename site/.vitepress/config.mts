@@ -93,6 +93,14 @@ export default defineConfig({
     ],
     sidebar: { '/reference/': [{ text: 'API', items: reference }], '/': guide },
     outline: [2, 3],
-    search: { provider: 'local' },
+    search: {
+      provider: 'local',
+      // Who searches for a word wants the page that explains it, before the list of names.
+      options: {
+        miniSearch: {
+          searchOptions: { boostDocument: (id: string) => (/^\/reference\//.test(id) ? 0.2 : 1) },
+        },
+      },
+    },
   },
 });
