@@ -6,7 +6,7 @@ import { Bag } from '../core/bag.js';
 import { everyMinute } from '../core/every-minute.js';
 import { shownHash } from '../core/keys.js';
 import { type LockFrame, lockFrames } from './current-lock.js';
-import { Lease, type LeaseObserver, type LockContext } from './lease.js';
+import { Lease, type LeaseObserver, type LockContext, type LossReason } from './lease.js';
 import { LockError } from './lock.errors.js';
 import type { BackendHandle } from './lock.handle.js';
 import type { ResolvedLockCall } from './lock.options.js';
@@ -64,6 +64,13 @@ export class LockRuns {
       `SHUTDOWN_LOCKS_IN_USE: After ${drainMs} ms of shutdown ${count} still in use. ${fate}. To wait longer, raise \`shutdown.drainMs\`.`,
     );
     if (heldLocks === 'release') await Promise.allSettled(locks.map((lock) => lock.release()));
+  }
+
+  /** Ends a lease. Returns the loss. */
+  lose(lockId: string, reason: LossReason, why: string): LockError | undefined {
+    const lease = this.watchdog.leases().find(({ handle }) => handle.lockId === lockId);
+    lease?.lose(reason, why);
+    return lease?.lost;
   }
 
   async #under<T>(lease: Lease, call: ResolvedLockCall, fn: Body<T>): Promise<T> {

@@ -1,26 +1,15 @@
-import { hostname } from 'node:os';
 import { setImmediate as nextTurn } from 'node:timers/promises';
-import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
+import { Injectable, type OnModuleDestroy } from '@nestjs/common';
 import { onAbort } from '../core/abort-listeners.js';
-import { everyMinute } from '../core/every-minute.js';
 import { Intake } from '../core/intake.js';
 import type { Page } from '../core/page.js';
 import { settleWithin } from '../core/settle-within.js';
-import { tellForced } from '../telemetry/by-hand.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import { type CallOptions, invalidOption, refuseAborted } from '../core/validate.js';
+import { type CallOptions, invalidOption } from '../core/validate.js';
 import { keysAround, lockAround, lockFrames } from './current-lock.js';
-import type { LockContext, LossReason } from './lease.js';
+import type { LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
-import {
-  acquisitionTimeout,
-  alreadyHeld,
-  grantedTooLate,
-  invalidCall,
-  LockError,
-  type LockErrorCode,
-  shuttingDown,
-} from './lock.errors.js';
+import { acquisitionTimeout, alreadyHeld, grantedTooLate, LockError, shuttingDown } from './lock.errors.js';
 import { type BackendHandle, momentNow, msUntil, OpenHandles } from './lock.handle.js';
 import {
   type ContentionHandler,
@@ -51,34 +40,19 @@ import type {
   ReleaseResult,
   WaitingCall,
 } from './lock.types.js';
+import { LockOperators } from './lock.operators.js';
+import { LockReports } from './lock.reports.js';
 import { NestedWait } from './nested-waits.js';
 import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
-import { attributed, checked, validateCall, validateKey, validateKeys } from './lock.validate.js';
+import { checked, validateKeys } from './lock.validate.js';
 import { WaitingRoom } from '../core/waiting-room.js';
 import { type Waited, waitForLock, type WaitingHost } from './waiting.js';
 
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
   readonly shutdown: LockShutdown;
-  /** Reports what no single call of the backend shows: a wait in vain, a refused nested call, a lost lock. */
   readonly emit?: Emit | undefined;
 }
-
-/** A lock that an operator has seen. */
-interface Seen {
-  readonly key: string;
-  readonly fence: string;
-}
-
-/** What a process asks or tells the others. */
-interface Question {
-  readonly held?: string;
-  readonly revoked?: Seen;
-}
-
-const cannot = (): never => {
-  throw invalidCall('This backend of locks cannot list or release them by hand.');
-};
 
 /** Options of `lock()`. */
 export type LockOptions = LockCallOptions & LockKeyOption;
@@ -95,7 +69,6 @@ export type LockOptions = LockCallOptions & LockKeyOption;
  */
 @Injectable()
 export class LockService implements OnModuleDestroy {
-  readonly #logger = new Logger('SyncGuard');
   readonly #handles = new OpenHandles();
   readonly #runs: LockRuns;
   #attempts = 0;
@@ -103,17 +76,17 @@ export class LockService implements OnModuleDestroy {
   readonly #shutdown = new AbortController();
   readonly #host: WaitingHost;
   readonly #intake = new Intake();
-
   readonly #backend: LockBackend;
   readonly #options: LockServiceOptions;
   readonly #usual: ResolvedLockCall;
-  /** An order of locks that leads to deadlocks is found at each of them. */
-  readonly #deadlockLine = everyMinute((line, stack?: string) => this.#logger.error(line, stack));
+  readonly #reports: LockReports;
+  readonly #operators: LockOperators;
 
   /** @internal The module creates the service. */
   constructor(backend: LockBackend, options: LockServiceOptions) {
     this.#backend = backend;
     this.#options = options;
+    this.#reports = new LockReports(options.emit);
     this.#usual = usualCall(options.lock);
     this.#host = {
       backend,
@@ -121,16 +94,17 @@ export class LockService implements OnModuleDestroy {
       room: new WaitingRoom(options.lock.maxWaiting),
       attempt: (each) => this.#attempt(each),
       onAborted: ({ keys }, { waitedMs, place }, { code }) =>
-        this.#tell('aborted', code, keys, waitedMs, place),
-      onRefused: ({ keys, place }, { waitedMs }, error) => this.#refused(error, keys, waitedMs, place),
+        this.#reports.tell('aborted', code, keys, waitedMs, place),
+      onRefused: ({ keys, place }, { waitedMs }, error) =>
+        this.#reports.refused(error, keys, waitedMs, place),
     };
     // It stays, so that the first of those that wait adds no listener, and the last one removes none: Node is slow at both.
     onAbort(this.#shutdown.signal, { handleEvent: () => {} });
-    backend.peers?.answerBy((question) => this.#answer(question as Question));
     this.#runs = new LockRuns(
       backend,
-      options.emit && (({ keys, heldMs }) => this.#tell('lost', 'LockLost', keys, heldMs)),
+      options.emit && (({ keys, heldMs }) => this.#reports.tell('lost', 'LockLost', keys, heldMs)),
     );
+    this.#operators = new LockOperators(backend, this.#runs, this.#handles, options.emit);
   }
 
   /** @internal The TTL, in ms, of a call without `ttlMs`. */
@@ -208,13 +182,13 @@ export class LockService implements OnModuleDestroy {
    *
    * @throws LockError InvalidArgument for a backend that cannot, or for a cursor of another list
    */
-  async list(options?: LockListOptions): Promise<Page<ListedLock>> {
-    return this.#backend.list?.(options) ?? cannot();
+  list(options?: LockListOptions): Promise<Page<ListedLock>> {
+    return this.#operators.list(options);
   }
 
   /** Returns the calls that wait for a lock, in the order in which they get it: the first 1,000. */
-  async waiters(key: string, options?: CallOptions): Promise<WaitingCall[]> {
-    return this.#backend.waiters?.(key, options) ?? cannot();
+  waiters(key: string, options?: CallOptions): Promise<WaitingCall[]> {
+    return this.#operators.waiters(key, options);
   }
 
   /**
@@ -224,20 +198,8 @@ export class LockService implements OnModuleDestroy {
    * The holder learns of it by a `LockLost`: at its next renewal, or at once (`reason: 'revoked'`) with the option
    * `operations`. Its body may go on until then, and longer if it hangs: only a resource that checks fences is safe.
    */
-  async forceRelease(key: string, options: ForceReleaseOptions): Promise<ForceReleaseResult> {
-    const result = await (this.#backend.forceRelease?.(key, options) ?? cannot());
-    if (!result.released) return result;
-    const { fence, by, reason } = options;
-    tellForced(
-      { feature: 'lock', operation: 'release', key, by, reason },
-      (line) => this.#logger.warn(line),
-      this.#options.emit,
-    );
-    const revoked: Seen = { key: validateKey(key), fence };
-    this.#revoke(revoked);
-    // The lock is released, also where nobody can be told.
-    this.#backend.peers?.ask({ revoked }).catch(() => {});
-    return result;
+  forceRelease(key: string, options: ForceReleaseOptions): Promise<ForceReleaseResult> {
+    return this.#operators.forceRelease(key, options);
   }
 
   /**
@@ -245,14 +207,8 @@ export class LockService implements OnModuleDestroy {
    *
    * @throws LockError InvalidArgument on Redis without the option `operations`
    */
-  async holder(key: string, options: CallOptions = {}): Promise<LockHolder[]> {
-    const { peers, capabilities } = this.#backend;
-    const name = validateKey(key);
-    refuseAborted(validateCall(options).signal, LockError);
-    if (!peers && capabilities.backend !== 'memory')
-      throw invalidCall('holder() asks the other processes.', 'Set the option `operations: true`.');
-    const answers = peers ? await attributed(peers.ask({ held: name }, options)) : [];
-    return [...this.#heldHere(name), ...(answers.flat() as LockHolder[])];
+  holder(key: string, options: CallOptions = {}): Promise<LockHolder[]> {
+    return this.#operators.holder(key, options);
   }
 
   /**
@@ -312,18 +268,12 @@ export class LockService implements OnModuleDestroy {
 
   /** @internal For tests: marks a lock as lost at once, as its next renewal would do. */
   lose(lockId: string): void {
-    this.#lose(lockId, 'taken', 'another owner has it, or it was deleted');
+    this.#runs.lose(lockId, 'taken', 'another owner has it, or it was deleted');
   }
 
   /** @internal Ends a lock whose stream nobody reads. Returns the loss. */
   abandon(lockId: string, idleMs: number): LockError | undefined {
-    return this.#lose(lockId, 'idle', `nobody has read its stream for ${idleMs} ms`);
-  }
-
-  #lose(lockId: string, reason: LossReason, why: string): LockError | undefined {
-    const lease = this.#runs.watchdog.leases().find(({ handle }) => handle.lockId === lockId);
-    lease?.lose(reason, why);
-    return lease?.lost;
+    return this.#runs.lose(lockId, 'idle', `nobody has read its stream for ${idleMs} ms`);
   }
 
   /**
@@ -342,38 +292,6 @@ export class LockService implements OnModuleDestroy {
 
     await this.#runs.end(held, [...this.#handles.items], this.#options.shutdown);
     await Promise.all([this.#runs.retries.flush(), this.#backend.flush?.()]);
-  }
-
-  #heldHere(key: string): LockHolder[] {
-    const heldBy = (keys: readonly string[], heldMs: number, method?: string): LockHolder[] =>
-      keys.includes(key)
-        ? [
-            {
-              ...{ host: hostname(), pid: process.pid, sinceMs: Math.floor(Date.now() - heldMs) },
-              ...(method === undefined ? {} : { method: method.slice(method.lastIndexOf(' ') + 1) }),
-            },
-          ]
-        : [];
-    const leases = this.#runs.watchdog.leases().filter(({ lost }) => !lost);
-    const nowMs = performance.now();
-    return [
-      ...leases.flatMap(({ keys, heldMs, method }) => heldBy(keys, heldMs, method)),
-      ...this.#handles.items.flatMap(({ held }) => heldBy(held.keys, nowMs - held.sinceMs)),
-    ];
-  }
-
-  /** Answers what another process asks. */
-  #answer({ held, revoked }: Question): LockHolder[] | undefined {
-    if (revoked) this.#revoke(revoked);
-    const holders = held === undefined ? [] : this.#heldHere(held);
-    return holders.length > 0 ? holders : undefined;
-  }
-
-  #revoke({ key, fence }: Seen): void {
-    const lease = this.#runs.watchdog
-      .leases()
-      .find(({ keys, handle }) => handle.fence === fence && keys.includes(key));
-    lease?.lose('revoked', 'it was released by hand');
   }
 
   /** Makes one attempt. A grant that arrives after the shutdown began, or after its TTL, is released again. */
@@ -411,7 +329,7 @@ export class LockService implements OnModuleDestroy {
   async #reenter<T>(outer: LockContext, keys: readonly string[], allowed: boolean, fn: Body<T>): Promise<T> {
     outer.assertHeld();
     if (!allowed || !keys.every((key) => outer.keys.includes(key))) {
-      this.#tell('already_held', 'AlreadyHeld', outer.keys, 0);
+      this.#reports.tell('already_held', 'AlreadyHeld', outer.keys, 0);
       throw alreadyHeld(outer.keys);
     }
     const result = await fn(outer);
@@ -428,38 +346,15 @@ export class LockService implements OnModuleDestroy {
     });
   }
 
-  #contended(keys: readonly string[], call: ResolvedLockCall, { result, fault, ...wait }: Waited): unknown {
-    if (call.onContention === 'skip') return undefined;
+  #contended(keys: readonly string[], call: ResolvedLockCall, waited: Waited): unknown {
+    const { result, fault: cause, waitedMs, place } = waited;
+    const { onContention, timeoutMs } = call;
+    if (onContention === 'skip') return undefined;
     const remainingMs = detailOf(result)?.remainingMs;
-    if (call.onContention !== 'throw')
-      return call.onContention(keys[0] as string, keys, { remainingMs: remainingMs ?? 0 });
-    this.#tell('timeout', 'AcquisitionTimeout', keys, wait.waitedMs, wait.place);
-    throw acquisitionTimeout(keys, {
-      waitedMs: wait.waitedMs,
-      timeoutMs: call.timeoutMs,
-      remainingMs,
-      heldKeys: keysAround(this.#backend),
-      cause: fault,
-    });
-  }
-
-  #refused(error: LockError, keys: readonly string[], waitedMs: number, place: string | undefined): void {
-    if (error.code !== 'Deadlock') return this.#tell('too_many_waiting', error.code, keys, waitedMs);
-    this.#tell('deadlock', error.code, keys, waitedMs);
-    this.#deadlockLine(
-      `LOCK_DEADLOCK: ${place ?? 'A call of lock()'} was refused, because calls wait for each other's locks in a circle. ${error.hint}`,
-      error.stack,
-    );
-  }
-
-  #tell(
-    reason: 'timeout' | 'aborted' | 'too_many_waiting' | 'deadlock' | 'already_held' | 'lost',
-    code: LockErrorCode,
-    keys: readonly string[],
-    durationMs: number,
-    place?: number,
-  ): void {
-    const facts = { reason, code, keys, durationMs, ...(place === undefined ? {} : { place }) };
-    this.#options.emit?.({ feature: 'lock', type: 'lock', result: 'fail', ...facts });
+    if (onContention !== 'throw')
+      return onContention(keys[0] as string, keys, { remainingMs: remainingMs ?? 0 });
+    this.#reports.tell('timeout', 'AcquisitionTimeout', keys, waitedMs, place);
+    const heldKeys = keysAround(this.#backend);
+    throw acquisitionTimeout(keys, { waitedMs, timeoutMs, remainingMs, heldKeys, cause });
   }
 }
