@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { rmSync } from 'node:fs';
 import type { Redis } from 'ioredis';
 import { createRedisBackend, type LockBackend, type LockError } from 'nestjs-syncguard';
+import { ASIDE } from '../../lib/lock/redis/lock.queue.fragments.js';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { resolveOptions, type SyncGuardOptions } from '../../lib/module/syncguard.options.js';
@@ -192,18 +193,31 @@ describe('a queue of several processes', () => {
   it('a process that stands still with 12 waiters costs one claim, and they keep their places', async () => {
     const [still, last] = (await start(2)) as [Worker, Worker];
     const held = await hold();
-    await queueUp(...Array<Worker>(12).fill(still), last);
+    await queueUp(...Array<Worker>(12).fill(still), last, last);
     still.child.kill('SIGSTOP');
     const releasedMs = performance.timeOrigin + performance.now();
     await held.release();
     const { atMs } = await isInside(last, 'w12');
     expect(atMs - releasedMs).toBeLessThan(4_000); // A claim for each of them would take 6 s.
+    // A hand-over walks past the 12, and so it puts them aside.
+    last.order('leave', 'w12');
+    await isInside(last, 'w13');
+    const redis = client();
+    const name = await processIn(QUEUE);
+    const putAside = () => redis.zcount(QUEUE, ASIDE, '+inf');
+    expect(await putAside()).toBeGreaterThan(0);
     still.child.kill('SIGCONT');
-    // Its first attempt enters all of them again.
-    await eventually(async () => expect(await client().zscore(QUEUE, await processIn(QUEUE))).toBeNull());
+    // Its first attempt, which takes the mark of the process away, enters all of them again in the same step.
+    const left = await eventually(async () => {
+      const [mark, aside] =
+        (await redis.multi().zscore(QUEUE, name).zcount(QUEUE, ASIDE, '+inf').exec()) ?? [];
+      expect(mark?.[1]).toBeNull();
+      return aside?.[1];
+    });
+    expect(left).toBe(0);
     last.order('lock', 'late');
     await waiting(13);
-    last.order('leave', 'w12');
+    last.order('leave', 'w13');
     for (let i = 0; i < 12; i++) {
       await isInside(still, `w${i}`);
       still.order('leave', `w${i}`);
