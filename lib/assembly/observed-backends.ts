@@ -98,8 +98,7 @@ const COUNTER: Descriptions<CounterBackend> = {
   reset: (_, key) => ({ type: 'counter.reset', key }),
 };
 
-/** A claim that finds a result is reported as a `replay`. */
-/** What an operator lists is no operation of the app. */
+/** A claim that finds a result is reported as a `replay`. What an operator lists is no operation of the app. */
 const ONCE: Omit<Descriptions<OnceBackend>, 'list'> = {
   claim: (reply, { key }) => ({
     type: reply?.status === 'done' ? 'replay' : 'claim',

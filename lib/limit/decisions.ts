@@ -59,32 +59,33 @@ export class Decisions {
    * @param route - follows the id of the call: see `createCallId`
    */
   decide(checks: readonly PolicyCheck[], route?: string, signal?: AbortSignal): Promise<CallDecision> {
-    const decide = checks.some(isShadow) ? this.#decideWithShadows : this.#decide;
-    return decide.call(this, checks, createCallId(route), signal);
+    const known = this.#fromDenyCache(checks);
+    if (known) return Promise.resolve(this.#logged(known));
+    const callId = createCallId(route);
+    const call = this.callOptions(signal);
+    return checks.some(isShadow)
+      ? this.#checkWithShadows(checks, callId, call)
+      : this.#check(checks, callId, call);
   }
 
-  async #decideWithShadows(
+  #check(checks: readonly PolicyCheck[], callId: string, call: CallOptions): Promise<CallDecision> {
+    return this.#ask(checks, callId, (backend) => backend.check(checks, callId, call));
+  }
+
+  async #checkWithShadows(
     checks: readonly PolicyCheck[],
     callId: string,
-    signal?: AbortSignal,
+    call: CallOptions,
   ): Promise<CallDecision> {
     const live = checks.filter((check) => !isShadow(check));
-    const decided = live.length > 0 ? await this.#decide(live, callId, signal) : undefined;
+    const decided = live.length > 0 ? await this.#check(live, callId, call) : undefined;
     if (decided?.decision.allowed === false) return decided;
     const shadows = checks.filter(isShadow);
-    const call = this.callOptions(signal);
     // Each for itself: a shadow that denies must not keep others from counting.
     const tried = await Promise.all(
       shadows.map((check) => this.#try([check], (backend) => backend.check([check], callId, call), callId)),
     );
     return together(decided, tried);
-  }
-
-  #decide(checks: readonly PolicyCheck[], callId: string, signal?: AbortSignal): Promise<CallDecision> {
-    const known = this.#fromDenyCache(checks);
-    if (known) return Promise.resolve(this.#logged(known));
-    const call = this.callOptions(signal);
-    return this.#ask(checks, callId, (backend) => backend.check(checks, callId, call));
   }
 
   /** Asks policies that are tried, whose answer and whose faults nobody is refused for. */
@@ -127,23 +128,17 @@ export class Decisions {
     blocks: boolean,
   ): Promise<CallDecision> {
     const { backend: at, callId } = counted;
-    const shadows = checks.filter(isShadow);
-    if (shadows.length > 0) {
+    const confirm = (backend: LimitBackend): Promise<BackendDecision[]> =>
+      Promise.all(checks.map((check) => backend.confirm(check, callId, { ...this.callOptions(), blocks })));
+    if (checks.every(isShadow)) return this.#try(checks, confirm, callId, at);
+    if (checks.some(isShadow)) {
       const live = checks.filter((check) => !isShadow(check));
-      const call = { ...this.callOptions(), blocks };
       const [decided, tried] = await Promise.all([
-        live.length > 0 ? this.confirm(live, counted, blocks) : undefined,
-        this.#try(
-          shadows,
-          (backend) => Promise.all(shadows.map((check) => backend.confirm(check, callId, call))),
-          callId,
-          at,
-        ),
+        this.confirm(live, counted, blocks),
+        this.confirm(checks.filter(isShadow), counted, blocks),
       ]);
       return together(decided, [tried]);
     }
-    const confirm = (backend: LimitBackend): Promise<BackendDecision[]> =>
-      Promise.all(checks.map((check) => backend.confirm(check, callId, { ...this.callOptions(), blocks })));
     const again = (fault?: unknown): void =>
       this.#retries.start(() => confirm(at).then(() => true), IN_FLIGHT_MS, fault);
     try {

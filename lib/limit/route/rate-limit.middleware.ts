@@ -48,10 +48,9 @@ export function rateLimit(
     };
     const visit = new CallVisit(context, call, plan, routes);
     visit.follows(visitOn(request));
-    Promise.resolve(routes.pass(leaveVisit(request, visit), stage, policies)).then(
-      (isThere) => isThere && next(),
-      next,
-    );
+    const passed = routes.pass(leaveVisit(request, visit), stage, policies);
+    // A client that has left gets no answer.
+    passed.then((isThere) => (isThere ? next() : undefined)).catch(next);
   };
 }
 

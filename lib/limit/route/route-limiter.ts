@@ -165,7 +165,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     this.counted(visit, decided);
     if (!decided.decision.allowed) throw visit.denied(decided.by.policy, decided.decision);
     // A policy that is tried has not counted a call that it would have denied.
-    const entered = pending.filter((check) => !isTurnedAway(check, decided));
+    const entered = pending.length > 0 ? pending.filter((check) => !isTurnedAway(check, decided)) : pending;
     if (decided.counted && entered.length > 0) visit.entered(entered, decided.counted);
   }
 
