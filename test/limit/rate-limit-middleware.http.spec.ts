@@ -31,6 +31,7 @@ import {
 } from 'nestjs-syncguard';
 import { listen } from '../support/adapters.js';
 import { closeApp } from '../support/close-app.js';
+import { eventually } from '../support/eventually.js';
 import { freshRedis } from '../support/redis.js';
 
 // `app.use(rateLimit(app))`: limits before any route is known.
@@ -210,6 +211,18 @@ describe.each(['express', 'fastify'] as const)('on %s', (adapter) => {
       await closeApp(other.app);
     }
   });
+});
+
+it('tells the app of what the next middleware throws, and leaves no rejection behind', async () => {
+  await start('express', { limits: { default: DEFAULT } }, () => undefined);
+  const told: unknown[] = [];
+  const fault = new Error('of the next one');
+  const request = { headers: {}, url: '/', socket: { remoteAddress: '203.0.113.7' } };
+  rateLimit(app)(request, { setHeader: () => undefined }, (error) => {
+    if (error === undefined) throw fault;
+    told.push(error);
+  });
+  await eventually(() => expect(told).toEqual([fault]), { timeoutMs: 5_000 });
 });
 
 it('says that the module is missing', async () => {
