@@ -17,6 +17,10 @@ export class RedisFault extends SyncGuardError<FaultCode> {
   }
 }
 
+/** Returns the fault of a call whose signal has aborted. */
+export const abortedBy = (signal: AbortSignal | undefined, mayHaveRun = false): RedisFault =>
+  new RedisFault('Aborted', 'The call was aborted by its signal.', { cause: signal?.reason, mayHaveRun });
+
 interface RedisFaultInit {
   hint?: string;
   cause?: unknown;

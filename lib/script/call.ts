@@ -2,7 +2,7 @@ import { offAbort, onAbort } from '../core/abort-listeners.js';
 import { Bag } from '../core/bag.js';
 import { withOwed } from '../core/errors.js';
 import type { RedisClient } from '../redis/redis.client.js';
-import { forbiddenCommand, RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
+import { abortedBy, forbiddenCommand, RedisFault, toRedisFault, wasNotSent } from '../redis/redis.errors.js';
 import type { RedisReadiness } from '../redis/redis.readiness.js';
 import { ownerOf } from '../redis/redis.slots.js';
 import type { Script, ScriptArg } from './define-script.js';
@@ -223,10 +223,7 @@ export class Call<Result> implements Deadline {
   }
 
   handleEvent(): void {
-    const cause: unknown = this.options.signal?.reason;
-    this.#giveUp(
-      new RedisFault('Aborted', 'The call was aborted by its signal.', { cause, mayHaveRun: this.#sent }),
-    );
+    this.#giveUp(abortedBy(this.options.signal, this.#sent));
   }
 
   get #isQueued(): boolean {

@@ -1,7 +1,8 @@
 import { randomUUID } from 'node:crypto';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { pause } from '../core/pause.js';
 import type { Peers } from '../core/peers.js';
 import type { CallOptions } from '../core/validate.js';
+import { abortedBy } from '../redis/redis.errors.js';
 import { ALL, type ProcessChannel } from './process-channel.js';
 import { publishScript } from './publish.script.js';
 import type { ScriptRunner } from './script-runner.js';
@@ -40,7 +41,8 @@ export class ProcessPeers implements Peers {
     this.#answers.set(nonce, answers);
     try {
       await this.#tell(ALL, { nonce, asker: this.channel.process, question }, signal);
-      await sleep(ANSWERS_MS);
+      await pause(ANSWERS_MS, { signals: [signal] });
+      if (signal?.aborted) throw abortedBy(signal);
       return answers;
     } finally {
       this.#answers.delete(nonce);

@@ -1,8 +1,8 @@
-import { setTimeout as sleep } from 'node:timers/promises';
 import { type ResolvedPageOptions, wrongCursor } from '../core/page.js';
+import { pause } from '../core/pause.js';
 import { settleWithin } from '../core/settle-within.js';
 import { clientKeyPrefix, connectionsOf, type RedisClient } from '../redis/redis.client.js';
-import { RedisFault, toRedisFault } from '../redis/redis.errors.js';
+import { abortedBy, RedisFault, toRedisFault } from '../redis/redis.errors.js';
 import { type ClusterPlace, cursorOf, placeOf, slotsIn, type WalkPlace } from '../redis/redis.walk-cursor.js';
 import type { ScriptRunner } from './script-runner.js';
 
@@ -44,7 +44,7 @@ export async function walk(
   pattern: string,
   { cursor, limit, signal }: ResolvedPageOptions,
 ): Promise<WalkedPage> {
-  if (signal?.aborted) throw aborted(signal);
+  if (signal?.aborted) throw abortedBy(signal);
   const given = cursor === undefined ? undefined : placeOf(cursor);
   const isCluster = runner.client.isCluster === true;
   if (given && (given.cluster !== undefined) !== isCluster) throw wrongCursor(cursor);
@@ -123,7 +123,7 @@ async function hasTurn(keys: number, endMs: number, signal: AbortSignal | undefi
   const turnMs = Math.max(nowMs, nextTurnMs);
   if (turnMs > endMs) return false;
   nextTurnMs = turnMs + keys / KEYS_A_MS;
-  await sleep(turnMs - nowMs, undefined, { signal }).catch(() => {}); // The command that follows tells of an abort.
+  await pause(turnMs - nowMs, { signals: [signal] }); // The command that follows tells of an abort.
   return true;
 }
 
@@ -141,12 +141,9 @@ async function answerTo<Reply>(
   const late = readiness.ready ? new Error('Command timed out') : readiness.fault();
   command.catch(() => {}); // Nobody may wait for it any more.
   try {
-    if (signal?.aborted) throw aborted(signal);
+    if (signal?.aborted) throw abortedBy(signal);
     return await Promise.race([command, Promise.reject<Reply>(late)]);
   } catch (error) {
     throw toRedisFault(error);
   }
 }
-
-const aborted = ({ reason: cause }: AbortSignal): RedisFault =>
-  new RedisFault('Aborted', 'The call was aborted by its signal.', { cause });

@@ -157,6 +157,15 @@ describe('locks that an operator releases by hand', () => {
       expect(await locks.holder('order:1')).toStrictEqual([]);
     });
 
+    it('ends when its signal aborts while it waits for answers', async () => {
+      const locks = (await onRedis(true)).get(LockService);
+      const abort = new AbortController();
+      const asked = locks.holder('order:1', { signal: abort.signal });
+      // By then the question is out. If it is not, on a busy machine, the call ends in the same way.
+      setTimeout(() => abort.abort(new Error('enough')), 50);
+      await expect(asked).rejects.toMatchObject({ code: 'Aborted', cause: { message: 'enough' } });
+    });
+
     it('is refused on Redis without `operations`', async () => {
       const locks = (await onRedis(false)).get(LockService);
       await expect(locks.holder('order:1')).rejects.toMatchObject({ code: 'InvalidArgument' });
