@@ -5,6 +5,7 @@ import { createHook } from 'node:async_hooks';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
+import { commandsOf } from '../support/commands.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { startTcpProxy } from '../support/tcp-proxy.js';
@@ -44,12 +45,6 @@ describe('the wire format of locks', () => {
     backend = createRedisBackend(client);
   });
 
-  /** How many commands the server has run since CONFIG RESETSTAT, also those in scripts. */
-  const commands = async (): Promise<number> =>
-    [...(await client.info('commandstats')).matchAll(/^cmdstat_(?!info|config)[^:]*:calls=(\d+)/gm)].reduce(
-      (sum, [, calls]) => sum + Number(calls),
-      0,
-    );
   const take = async (key: string, ttlMs = TTL_MS) => granted(await backend.acquire({ key, ttlMs }));
   const foreignAcquire = (key: string, id = FOREIGN_ID): Promise<unknown> =>
     client.eval(
@@ -399,9 +394,7 @@ describe('the wire format of locks', () => {
         await granted(await locks.acquire({ keys: names, ttlMs: TTL_MS })).release();
       };
       await pair(keys.map((key) => `{warm}:${key.replace(/[{}]/g, '')}`));
-      await client.config('RESETSTAT');
-      await pair([...keys]);
-      expect(await commands()).toBe(count);
+      expect(await commandsOf(client, () => pair([...keys]))).toHaveLength(count);
     },
   );
 
@@ -429,17 +422,17 @@ describe('the wire format of locks', () => {
 
   it('a release that hands over, the claim, and the release of the last are 24 commands', async () => {
     const locks = new LockService(backend, resolveOptions());
-    const turns = async (): Promise<void> => {
+    const turns = async (): Promise<string[]> => {
       const held = await take('order:1');
       const waiter = locks.lock(() => undefined, { key: 'order:1' });
       await eventually(async () => expect(await client.zcard('syncguard/queue:order:1')).toBe(1));
-      await client.config('RESETSTAT');
-      await held.release();
-      await waiter;
+      return commandsOf(client, async () => {
+        await held.release();
+        await waiter;
+      });
     };
     await turns(); // The process listens from now on.
-    await turns();
-    expect(await commands()).toBe(24);
+    expect(await turns()).toHaveLength(24);
   });
 
   it('nor are they more inside another lock, which nobody waits for', async () => {
@@ -447,9 +440,7 @@ describe('the wire format of locks', () => {
     const inside = (): Promise<unknown> =>
       locks.lock(() => locks.lock(() => undefined, { key: 'order:2' }), { key: 'order:1' });
     await inside();
-    await client.config('RESETSTAT');
-    await inside();
-    expect(await commands()).toBe(20);
+    expect(await commandsOf(client, inside)).toHaveLength(20);
   });
 });
 
