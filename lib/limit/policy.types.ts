@@ -106,9 +106,8 @@ export interface LimitPolicyOptions {
   /**
    * What a client is told whose call this policy denies: the `message` of the answer, at most 1,000 characters, or a function that
    * returns it. If the function returns an object, that is the whole body of the 429, in GraphQL the `extensions` of the error.
-   * If it fails, that is logged, and the client is told what it is told without it.
-   * AbuseLimiterService uses a text, and no function. Default: none,
-   * the text says when to try again.
+   * If it fails or takes longer than 1 s, that is logged, and the client is told what it is told without it.
+   * AbuseLimiterService uses a text, and no function. Default: none, the text says when to try again.
    *
    * @example message: ({ retryAfterSecs }, context) => translate(context, 'slow-down', { retryAfterSecs })
    */

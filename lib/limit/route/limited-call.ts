@@ -28,6 +28,9 @@ export interface ResponseLike {
   header?(name: string, value: string): unknown;
   setHeader?(name: string, value: string): unknown;
   getHeader?(name: string): unknown;
+  removeHeader?(name: string): unknown;
+  /** Of Express. */
+  json?(body: unknown): unknown;
 }
 
 /** The part of a response of Node.js that limits use. */

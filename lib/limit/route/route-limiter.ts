@@ -3,7 +3,6 @@ import type { ModuleRef, ModulesContainer } from '@nestjs/core';
 import { retryFacts } from '../../transport/refusal.js';
 import { SyncGuardError } from '../../core/errors.js';
 import { everyMinute } from '../../core/every-minute.js';
-import { describe } from '../../core/validate.js';
 import { warningOnce } from '../../core/warn-once.js';
 import { AbuseLimiterService } from '../abuse-limiter.service.js';
 import type { CallDecision } from '../decisions.js';
@@ -18,6 +17,7 @@ import { LimitError, TooManyAttemptsError } from '../limit.errors.js';
 import { decisive } from '../limit.outage.js';
 import type { PolicyCheck, ResolvedPolicy } from '../limit.policy.js';
 import { CallChecks } from './call-checks.js';
+import { DenialMessages, keepJsonType } from './denial-messages.js';
 import { routeName } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
 import { globalRouting } from '../../transport/global-settings.js';
@@ -43,6 +43,7 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     (message) => message,
   );
   readonly #functionFailed = everyMinute((line, stack?: string) => this.#logger.error(line, stack));
+  readonly #messages = new DenialMessages(this.#logger, this.#functionFailed);
   // They lead to everything in the app, which `util.inspect` of a guard must not show.
   readonly #modules: ModulesContainer;
   readonly #moduleRef: ModuleRef;
@@ -220,8 +221,9 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     const statusCode = isRefusal ? STATUS[error.code] : undefined;
     if (!isRefusal || statusCode === undefined) throw error;
     const { code } = error;
-    const told = error instanceof TooManyAttemptsError ? await this.#messageOf(visit, error) : undefined;
+    const told = error instanceof TooManyAttemptsError ? await this.#messages.of(visit, error) : undefined;
     const [message, body] = typeof told === 'object' ? [error.summary, told] : [told ?? error.summary];
+    if (response && body && context.getType() === 'http') keepJsonType(response);
     const facts = retryFacts(error.context, this.options.maxRetryAfterMs);
     const { retryAfter } = facts;
     // The handler may have set another one by `@Header`.
@@ -229,25 +231,6 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
     if (response && typeof retryAfter === 'number') setHeader(response, 'Retry-After', String(retryAfter));
     const refusal = { statusCode, code, message, context: facts };
     throw await exceptionFor(context.getType<string>(), refusal, error, body);
-  }
-
-  /** Returns what a function of the policy says. If it fails, the client still gets its refusal. */
-  async #messageOf(
-    { deniedBy, context }: CallVisit,
-    { decision }: TooManyAttemptsError,
-  ): Promise<string | object | undefined> {
-    if (typeof deniedBy?.message !== 'function') return undefined;
-    try {
-      const told: unknown = await deniedBy.message(decision, context);
-      if (typeof told === 'string' || (typeof told === 'object' && told !== null)) return told;
-      throw new TypeError(`It returned ${describe(told)}, and not a text or an object.`);
-    } catch (error) {
-      this.#functionFailed(
-        `The \`message\` of the policy ${deniedBy.name} failed.`,
-        (error as Error | undefined)?.stack,
-      );
-      return undefined;
-    }
   }
 }
 
