@@ -65,9 +65,8 @@ export class BudgetService implements OnModuleDestroy {
    * Reserves an amount in every scope and period, or in none. A denial leaves no record. Throws while the app
    * shuts down.
    */
-  async reserve(options: budget.ReserveOptions): Promise<budget.ReserveResult> {
-    const mode = check.validateRenew(options) ? 'renew' : 'reserve';
-    return (await this.#reserve(options, mode)) as budget.ReserveResult;
+  reserve(options: budget.ReserveOptions): Promise<budget.ReserveResult> {
+    return this.#reserve(options) as Promise<budget.ReserveResult>;
   }
 
   /**
@@ -254,7 +253,7 @@ export class BudgetService implements OnModuleDestroy {
 
   async #reserve(
     options: Omit<budget.ReserveOptions, 'renew'>,
-    mode: port.ReserveMode,
+    mode: port.ReserveMode = check.validateRenew(options) ? 'renew' : 'reserve',
   ): Promise<port.ReserveOutcome> {
     const valid = Object.assign(check.validateReserve(options), { mode });
     if (this.#isShuttingDown) {
@@ -276,7 +275,8 @@ export class BudgetService implements OnModuleDestroy {
   async #limited<Call extends { root: string; scopes: readonly string[]; signal?: AbortSignal | undefined }>(
     call: Call,
   ): Promise<Omit<Call, 'scopes'> & { readonly scopes: readonly port.LimitedScope[] }> {
-    const scopes = await this.#limitsOf(call.root, call.scopes);
+    const found = this.#limitsOf(call.root, call.scopes);
+    const scopes = Array.isArray(found) ? found : await found;
     // A call whose signal has aborted already sends nothing, so there is nothing to undo.
     if (call.signal) refuseAborted(call.signal, BudgetUnavailableError);
     this.#reaper?.touch(call.root);

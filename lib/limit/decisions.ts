@@ -190,20 +190,21 @@ export class Decisions {
   }
 
   /** @param at - the backend that the call is counted in, if it is counted already */
-  async #ask(
+  #ask(
     checks: readonly PolicyCheck[],
     callId: string,
     operate: (backend: LimitBackend) => Promise<BackendDecision[]>,
     at?: LimitBackend,
   ): Promise<CallDecision> {
     const askedAtMs = performance.now();
-    const asked = await this.outage.ask(checks, operate, at);
-    const { decision, by, decisions, replies, backend } = asked;
-    if (!decision.allowed && replies) this.#note(checks, replies, backend);
-    if (!decision.allowed && !decision.degraded)
-      for (const [i, { identity }] of checks.entries()) this.denyCache.add(identity, replies?.[i], askedAtMs);
-    const decided = { decision, by, checks, decisions, counted: replies && { backend, callId } };
-    return at ? decided : this.#logged(decided);
+    return this.outage.ask(checks, operate, at).then(({ decision, by, decisions, replies, backend }) => {
+      if (!decision.allowed && replies) this.#note(checks, replies, backend);
+      if (!decision.allowed && !decision.degraded)
+        for (const [i, { identity }] of checks.entries())
+          this.denyCache.add(identity, replies?.[i], askedAtMs);
+      const decided = { decision, by, checks, decisions, counted: replies && { backend, callId } };
+      return at ? decided : this.#logged(decided);
+    });
   }
 
   /** Notes the blocks that a call has set, for `lift`. If Redis does not answer, this goes on in the background. */

@@ -34,23 +34,32 @@ export class LimitOutage {
   ) {}
 
   /** Asks a backend for one decision about each subject. If it does not answer, does what `onError` says. */
-  async ask<Subject extends PolicySubject>(
+  ask<Subject extends PolicySubject>(
     subjects: readonly Subject[],
     operate: (backend: LimitBackend) => Promise<readonly BackendDecision[]>,
     backend = this.backend,
   ): Promise<Asked<Subject>> {
     if (backend.backend === 'memory')
-      return asked(subjects, backend, await operate(backend), backend !== this.backend);
-    let outage: LimitError | undefined;
-    if (this.#breaker.tryEnter())
-      try {
-        const replies = await operate(backend);
+      return operate(backend).then((replies) => asked(subjects, backend, replies, backend !== this.backend));
+    if (!this.#breaker.tryEnter()) return this.#without(subjects, operate, backend);
+    return operate(backend).then(
+      (replies) => {
         this.#breaker.succeeded();
         this.#lastWords.hear(subjects, replies);
         return asked(subjects, backend, replies, false);
-      } catch (error) {
-        outage = this.#outageOf(error, strictest(subjects));
-      }
+      },
+      (error: unknown) =>
+        this.#without(subjects, operate, backend, this.#outageOf(error, strictest(subjects))),
+    );
+  }
+
+  /** Does what `onError` says. */
+  async #without<Subject extends PolicySubject>(
+    subjects: readonly Subject[],
+    operate: (backend: LimitBackend) => Promise<readonly BackendDecision[]>,
+    backend: LimitBackend,
+    outage?: LimitError,
+  ): Promise<Asked<Subject>> {
     switch (strictest(subjects)) {
       case 'closed':
         throw this.#unavailable(outage);

@@ -1,7 +1,6 @@
 import type { Redis } from 'ioredis';
 import { createRedisBackend, LockError, type LockBackend } from 'nestjs-syncguard';
 import { FENCE_THRESHOLDS, makeStorageKey } from 'nestjs-syncguard/compat';
-import { createHook } from 'node:async_hooks';
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
@@ -397,28 +396,6 @@ describe('the wire format of locks', () => {
       expect(await commandsOf(client, () => pair([...keys]))).toHaveLength(count);
     },
   );
-
-  /** How many promises a call makes, those of ioredis among them. */
-  const promisesOf = async (call: (i: number) => Promise<unknown>): Promise<number> => {
-    const made: number[] = [];
-    for (let i = 0; i < 20; i++) {
-      let count = 0;
-      const hook = createHook({ init: (_, type) => void (type === 'PROMISE' && count++) }).enable();
-      await call(i);
-      hook.disable();
-      made.push(count);
-    }
-    return Math.min(...made); // A timer of the process may make some too.
-  };
-
-  it('a call makes no more promises than it needs', async () => {
-    const locks = new LockService(backend, resolveOptions());
-    const acquired = (i: number) => locks.acquire({ key: `order:${i}`, ttlMs: TTL_MS });
-    expect(await promisesOf(acquired)).toBeLessThanOrEqual(7);
-    const held = await Promise.all(Array.from({ length: 20 }, (_, i) => acquired(100 + i)));
-    expect(await promisesOf((i) => granted(held[i]!).release())).toBeLessThanOrEqual(8);
-    expect(await promisesOf((i) => locks.lock(() => undefined, { key: `job:${i}` }))).toBeLessThanOrEqual(26);
-  });
 
   it('a release that hands over, the claim, and the release of the last are 24 commands', async () => {
     const locks = new LockService(backend, resolveOptions());

@@ -57,43 +57,43 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     private readonly config: RedisBudgetBackendConfig,
   ) {}
 
-  async reserve(request: port.ReserveRequest) {
+  reserve(request: port.ReserveRequest) {
     const { id, amount, ttlMs, meta, mode, nonce, scopes } = request;
     const call = operation<port.ReserveOutcome>('reserved', request);
     const args = { id, amount: String(amount), ttlMs, meta, mode, nonce };
     // Nothing was kept under an id that was made for this call.
     const tag = nonce === ANY_NONCE ? '' : tagOf('o', id);
-    return call.parse(await this.#admit(reserveScript, call, scopes, args, tag));
+    return this.#admit(reserveScript, call, scopes, args, tag).then(call.parse);
   }
 
-  async charge(request: port.ChargeRequest) {
+  charge(request: port.ChargeRequest) {
     const { id, amount, mode, idTtlMs, scopes } = request;
     const call = operation<budget.ChargeResult>('charged', request);
     const args = { id, amount: String(amount), mode, idTtlMs };
-    return call.parse(await this.#admit(chargeScript, call, scopes, args, tagOf('o', id)));
+    return this.#admit(chargeScript, call, scopes, args, tagOf('o', id)).then(call.parse);
   }
 
-  async finalize(request: port.FinalizeRequest) {
+  finalize(request: port.FinalizeRequest) {
     const { actual, overage, late, idTtlMs } = request;
     const call = operation<budget.FinalizeResult>('finalized', request);
     const args = { actual: String(actual), overage, late, idTtlMs };
-    return call.parse(await this.#runOn(finalizeScript, request, args, call));
+    return this.#runOn(finalizeScript, request, args, call).then(call.parse);
   }
 
-  async abort(request: port.HoldRequest) {
+  abort(request: port.HoldRequest) {
     const call = operation<budget.AbortResult>('aborted', request);
-    return call.parse(await this.#runOn(abortScript, request, {}, call));
+    return this.#runOn(abortScript, request, {}, call).then(call.parse);
   }
 
-  async extend(request: port.ExtendRequest) {
+  extend(request: port.ExtendRequest) {
     const call = operation<budget.ExtendHoldResult>('extended', request);
-    return call.parse(await this.#runOn(extendScript, request, { ttlMs: request.ttlMs }, call));
+    return this.#runOn(extendScript, request, { ttlMs: request.ttlMs }, call).then(call.parse);
   }
 
-  async refund(request: port.RefundRequest) {
+  refund(request: port.RefundRequest) {
     const call = operation<budget.RefundResult>('refunded', request);
     const args = { amount: String(request.amount) };
-    return call.parse(await this.#runOn(refundScript, request, args, call, tagOf('r', request.refundId)));
+    return this.#runOn(refundScript, request, args, call, tagOf('r', request.refundId)).then(call.parse);
   }
 
   async credit(request: port.CreditRequest) {
