@@ -116,7 +116,7 @@ describe('fence counters', () => {
 
     it('are not set back by an acquire of several keys that is sent again', async () => {
       workerRedis().clock.hold();
-      const [layout, runner] = [slottedLayout('syncguard', client), new ScriptRunner(client, 1_000)];
+      const [layout, runner] = [slottedLayout('syncguard', client), new ScriptRunner(client, 10_000)];
       const keys = ['{a}:1', '{a}:2'];
       const lockId = layout.createLockId(keys);
       const args = {
@@ -171,7 +171,7 @@ describe('fence counters', () => {
         keysOf: (keys, lockId) =>
           Object.assign(slotted.keysOf(keys, lockId), { fenceCounter: oldNameOf(keys[0] as string) }),
       };
-      before = locksOn(new ScriptRunner(redis, 1_000), layout);
+      before = locksOn(new ScriptRunner(redis, 10_000), layout);
     });
     afterEach(() => before.flush?.());
 

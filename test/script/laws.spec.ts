@@ -171,7 +171,7 @@ describe('the laws of scripts', () => {
       const run = (runner: ScriptRunner): Promise<unknown> => runner.run(script, example.keys, example.args);
 
       it('runs by name, and again after SCRIPT FLUSH', async () => {
-        const runner = new ScriptRunner(connect(), 1_000);
+        const runner = new ScriptRunner(connect(), 10_000);
         await prepare(example);
         await expect(run(runner)).resolves.not.toThrow();
         await client.script('FLUSH');
@@ -181,7 +181,7 @@ describe('the laws of scripts', () => {
       });
 
       it('runs in a batch, and again after SCRIPT FLUSH', async () => {
-        const runner = new ScriptRunner(connect(), 1_000);
+        const runner = new ScriptRunner(connect(), 10_000);
         await runner.ready();
         for (let i = 0; i < 2; i++) {
           await client.flushall();
@@ -194,7 +194,7 @@ describe('the laws of scripts', () => {
       it("runs under the client's keyPrefix", async () => {
         const prefixed = workerRedis().client({ keyPrefix: 'app:' });
         await prepare(example, prefixed, 'app:');
-        await run(new ScriptRunner(connect({ keyPrefix: 'app:' }), 1_000));
+        await run(new ScriptRunner(connect({ keyPrefix: 'app:' }), 10_000));
         for (const key of await client.keys('*')) expect(key.startsWith('app:')).toBe(true);
       });
     });
