@@ -1,4 +1,3 @@
-import { isLive, TIME_TOLERANCE_MS } from '../../core/clock.js';
 import { type Page, pageOf } from '../../core/page.js';
 import type { CallOptions } from '../../core/validate.js';
 import { isForeign } from '../../redis/redis.errors.js';
@@ -7,7 +6,7 @@ import { escapeGlob, walk } from '../../script/walk.js';
 import { listedOf } from '../lock.record.js';
 import type { ListedLock, LockListOptions, WaitingCall } from '../lock.types.js';
 import { validateList } from '../lock.validate.js';
-import { queueScript, readScript } from './lock.by-id.scripts.js';
+import { liveRecordOf, queueScript, readScript } from './lock.lookup.scripts.js';
 import { ASIDE, PLAIN_FROM } from './lock.queue.fragments.js';
 import { isOfRecord, type LockLayout, mayBeHashed } from './lock.layout.js';
 
@@ -47,12 +46,11 @@ export class RedisLockViews {
     const read = await this.runner
       .run(readScript, { record: name }, { isIndex: '' }, { signal })
       .catch(unlessForeign);
-    if (!read || !isLive(read.record.expiresAtMs, read.nowMs, TIME_TOLERANCE_MS)) return [];
-    const { key } = read.record;
-    if (!key.startsWith(prefix)) return [];
-    const queue = this.#queueOf(key);
+    const record = liveRecordOf(read);
+    if (!record?.key.startsWith(prefix)) return [];
+    const queue = this.#queueOf(record.key);
     const { waiting } = await this.runner.run(queueScript, { queue }, { most: 0 }, { signal });
-    return [listedOf(read.record, waiting)];
+    return [listedOf(record, waiting)];
   }
 
   #queueOf(key: string): string {

@@ -3,14 +3,7 @@ import { acquireScript } from './acquire.script.js';
 import { extendFor } from './extend.script.js';
 import { publishScript } from '../../script/publish.script.js';
 import { handOnScript } from './hand-on.scripts.js';
-import {
-  cleanupScript,
-  extendByIdScript,
-  queueScript,
-  readIndexScript,
-  readScript,
-  releaseByIdScript,
-} from './lock.by-id.scripts.js';
+import { cleanupScript, queueScript, readIndexScript, readScript } from './lock.lookup.scripts.js';
 import { releaseFor } from './release.script.js';
 
 export const lockScripts = [
@@ -19,8 +12,6 @@ export const lockScripts = [
   ...[1, 2].flatMap((count) => [releaseFor(count), extendFor(count)]),
   handOnScript,
   publishScript,
-  releaseByIdScript,
-  extendByIdScript,
   readScript,
   readIndexScript,
   queueScript,
