@@ -1,10 +1,9 @@
 import { describe, type CallOptions, callOptions, knownOptions, userKey } from '../core/validate.js';
 import type { FenceBackend, FencedValue, FencedWrite, FenceResult } from './fence.backend.js';
 import { invalidCall, LockError } from './lock.errors.js';
-import { checked, validateLockId } from './lock.validate.js';
+import { checked, validateFence, validateLockId } from './lock.validate.js';
 
 const WRITE = ['resource', 'fence', 'lockId', 'set'] as const;
-const FENCE = /^\d{15}$/;
 
 /**
  * Protects a resource from a holder that has lost its lock: a write is applied only if the resource has seen no higher
@@ -68,7 +67,7 @@ export class FenceGuard {
     const { resource, fence, lockId, set, signal } = callOptions(write, WRITE);
     return {
       resource: userKey(resource, 'resource'),
-      fence: validateFence(fence),
+      fence: validateFence(fence, 'Pass the fence of the lock, unchanged: lock.fence.'),
       lockId: validateLockId(lockId),
       set: set === undefined ? undefined : this.#validateSet(set),
       signal,
@@ -93,12 +92,4 @@ export class FenceGuard {
       );
     return name;
   }
-}
-
-function validateFence(fence: unknown): string {
-  if (typeof fence === 'string' && FENCE.test(fence)) return fence;
-  throw invalidCall(
-    `fence must be 15 digits, got ${describe(fence)}.`,
-    'Pass the fence of the lock, unchanged: lock.fence.',
-  );
 }

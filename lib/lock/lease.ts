@@ -3,11 +3,11 @@ import { isOwed } from '../core/errors.js';
 import { hashesOf, LockError } from './lock.errors.js';
 import { type BackendHandle, earlierMoment, momentAfter, msUntil } from './lock.handle.js';
 import type { ResolvedLockCall } from './lock.options.js';
-import type { ExtendResult, Moment } from './lock.types.js';
+import type { ExtendResult, LockHandle, Moment } from './lock.types.js';
 import { validateTtl } from './lock.validate.js';
 
 /** What a body can see of its lock, and do with it. */
-export interface LockContext {
+export interface LockContext extends Pick<LockHandle, 'fences' | 'expiresAtMs'> {
   /** The key. Of several keys it is the first one in sorted order. */
   readonly key: string;
   /** All keys that are locked together, in NFC, sorted. */
@@ -20,12 +20,8 @@ export interface LockContext {
    * every fence that any of them has had.
    */
   readonly fence: string;
-  /** The fence of each key (in NFC). */
-  readonly fences: Readonly<Record<string, string>>;
   /** Aborts when the lock is lost. `aborted` also reads the clock, so it is right even after a blocked event loop. */
   readonly signal: AbortSignal;
-  /** When the lock expires, by the clock of the backend. Every extension updates it. */
-  readonly expiresAtMs: number;
   /**
    * Extends the lock now, in addition to the automatic extensions. Returns `{ ok: false }` if the lock is lost.
    *

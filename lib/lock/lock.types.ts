@@ -68,13 +68,11 @@ export interface LockTurn {
 }
 
 /** Options of `release()`. */
-export interface ReleaseOptions {
+export interface ReleaseOptions extends CallOptions {
   /** The `lockId` of the grant: 22 base64url characters. */
   lockId: string;
   /** @internal Passed by the handle of the grant. It saves the look-up of the lock's keys. */
   held?: HeldLock | undefined;
-  /** Aborts the call. The lock may be released nevertheless. */
-  signal?: AbortSignal | undefined;
 }
 
 /**
@@ -233,11 +231,9 @@ export interface LockHolder {
 }
 
 /** Options of `isLocked()`. */
-export interface IsLockedOptions {
+export interface IsLockedOptions extends CallOptions {
   /** The key: 1 to 512 UTF-8 bytes. */
   key: string;
-  /** Aborts the call. */
-  signal?: AbortSignal | undefined;
 }
 
 /** Options of `lookup()`: a key or an id. */
@@ -252,7 +248,5 @@ export type LookupOptions = (
       lockId: string;
       key?: never;
     }
-) & {
-  /** Aborts the call. */
-  signal?: AbortSignal | undefined;
-};
+) &
+  CallOptions;

@@ -5,7 +5,6 @@ import {
   callOptions,
   describe,
   duration,
-  invalidOption,
   leavingAs,
   normalizeKey,
   userKey,
@@ -92,11 +91,15 @@ export function validateList(options: LockListOptions = {}): ResolvedPageOptions
 
 const FENCE = /^\d{15}$/;
 
+export function validateFence(fence: unknown, hint: string): string {
+  if (typeof fence === 'string' && FENCE.test(fence)) return fence;
+  throw invalidCall(`fence must be 15 digits, got ${describe(fence)}.`, hint);
+}
+
 export function validateForceRelease(key: string, options: ForceReleaseOptions): string {
   return checked(() => {
     const { fence, reason, ...who } = callOptions<ForceReleaseOptions>(options, ['fence', 'reason', 'by']);
-    if (typeof fence !== 'string' || !FENCE.test(fence))
-      throw invalidOption('fence', 'the fence of the lock that you have seen, 15 digits', fence);
+    validateFence(fence, 'Pass the fence of the lock that you have seen.');
     note('reason', reason);
     byOf(who);
     return userKey(key);

@@ -221,9 +221,11 @@ function withoutCommand(error: unknown): unknown {
 export const foreignValue = (what: string): RedisFault =>
   toRedisFault(new Error(`SYNCGUARD_FOREIGN ${what}`));
 
-/** Returns whether a fault says that a key holds a value of another program. */
-export const isForeign = (fault: unknown): boolean =>
-  fault instanceof RedisFault && fault.code === 'InvalidArgument';
+/** Returns null for a fault which says that a key holds a value of another program, and throws every other one. */
+export function unlessForeign(fault: unknown): null {
+  if (fault instanceof RedisFault && fault.code === 'InvalidArgument') return null;
+  throw fault;
+}
 
 /** Returns the fault for a record of ours that cannot be read, or that a newer version has written. */
 export const unreadableValue = (text: string): RedisFault =>

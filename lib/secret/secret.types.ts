@@ -60,9 +60,9 @@ export interface CreatedSecret {
   readonly id: string;
   /** For the sender. It works for `status()` and `burn()`, but it cannot view the secret and does not reveal the id. */
   readonly receipt: string;
-  /** Null if views are not limited. */
+  /** How many views are left. Null if views are not limited. */
   readonly viewsRemaining: number | null;
-  /** By the clock of the backend. Null if the time is not limited. */
+  /** When the secret expires, by the clock of the backend. Null if the time is not limited. */
   readonly expiresAtMs: number | null;
 }
 
@@ -110,16 +110,12 @@ export interface NotShown {
 }
 
 /** The secret is shown. */
-export interface ShownSecret {
+export interface ShownSecret extends Pick<CreatedSecret, 'viewsRemaining' | 'expiresAtMs'> {
   readonly ok: true;
   /** As it was passed to `create()`: a string, or a Buffer. */
   readonly payload: string | Buffer;
-  /** After this view. Null if views are not limited. */
-  readonly viewsRemaining: number | null;
   /** True for the last view: the payload is gone from the backend. */
   readonly burned: boolean;
-  /** When the secret expires. Null if the time is not limited. */
-  readonly expiresAtMs: number | null;
   /** As passed to `create()`. */
   readonly meta?: SecretMeta;
   /** Only for a view on lease. Pass it to `confirm()` or `release()`. */
@@ -146,15 +142,7 @@ export interface ViewsSoFar {
 
 /** What `peek()` of a secret returns. */
 export type PeekResult =
-  | (ViewsSoFar & {
-      readonly ok: true;
-      /** How many views are left. Null if views are not limited. */
-      readonly viewsRemaining: number | null;
-      /** When the secret expires. Null if the time is not limited. */
-      readonly expiresAtMs: number | null;
-      /** As passed to `create()`. */
-      readonly meta?: SecretMeta;
-    })
+  | (ViewsSoFar & { readonly ok: true } & Pick<ShownSecret, 'viewsRemaining' | 'expiresAtMs' | 'meta'>)
   /** The views so far are missing with the reason `not_found`, and with `uniform`. */
   | (NotShown & Partial<ViewsSoFar>);
 
@@ -183,21 +171,18 @@ export type BurnResult =
  * person has seen it.
  */
 export type SecretStatus =
-  | (ViewsSoFar & {
-      readonly ok: true;
-      /** Whether the secret can still be viewed. */
-      readonly state: 'live' | 'leased' | 'burned' | 'expired';
-      /** How many views are left. Null if views are not limited. */
-      readonly viewsRemaining: number | null;
-      /** When the secret expires. Null if the time is not limited. */
-      readonly expiresAtMs: number | null;
-      /** How it was burned, and when. Only with the state `burned`. */
-      readonly ended?: SecretEnd;
-      /** When it was burned, in ms since 1970. Only with the state `burned`. */
-      readonly endedAtMs?: number;
-      /** How many readers had it on lease when it was burned. They were shown the payload. */
-      readonly leasedAtBurn: number;
-    })
+  | (Pick<ShownSecret, 'viewsRemaining' | 'expiresAtMs'> &
+      ViewsSoFar & {
+        readonly ok: true;
+        /** Whether the secret can still be viewed. */
+        readonly state: 'live' | 'leased' | 'burned' | 'expired';
+        /** How it was burned, and when. Only with the state `burned`. */
+        readonly ended?: SecretEnd;
+        /** When it was burned, in ms since 1970. Only with the state `burned`. */
+        readonly endedAtMs?: number;
+        /** How many readers had it on lease when it was burned. They were shown the payload. */
+        readonly leasedAtBurn: number;
+      })
   | { readonly ok: false; readonly reason: 'not_found' };
 
 /**
@@ -208,13 +193,10 @@ export type SecretStatus =
  * `reason: 'burned'`: `burn()` came before, and this call settles nothing. What the reader was shown stays counted.
  */
 export type SettleResult =
-  | {
-      readonly ok: true;
-      /** How many views are left. Null if views are not limited. */
-      readonly viewsRemaining: number | null;
-      /** Whether the secret is burned now. */
-      readonly burned: boolean;
-      /** How many wrong tries are left. Only if `maxFailures` was set. */
-      readonly failuresRemaining?: number;
-    }
+  | (Pick<ShownSecret, 'viewsRemaining'> &
+      Pick<ViewsSoFar, 'failuresRemaining'> & {
+        readonly ok: true;
+        /** Whether the secret is burned now. */
+        readonly burned: boolean;
+      })
   | { readonly ok: false; readonly reason?: 'burned' };

@@ -3,6 +3,7 @@ import { shownHash } from '../../core/keys.js';
 import type { Page } from '../../core/page.js';
 import type { Peers } from '../../core/peers.js';
 import type { CallOptions } from '../../core/validate.js';
+import { warningOnce } from '../../core/warn-once.js';
 import type { ProcessChannel } from '../../script/process-channel.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { type LockBackend, withDetail } from '../lock.backend.js';
@@ -74,7 +75,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   readonly #undos = new BackgroundRetries();
   readonly #turns: RedisTurns;
   readonly #views: RedisLockViews;
-  #warned = false;
+  readonly #warnOnce = warningOnce((message) => this.config.warn(message));
 
   constructor(
     runner: ScriptRunner,
@@ -333,9 +334,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   }
 
   #warnOfFence(keys: readonly string[]): void {
-    if (this.#warned) return;
-    this.#warned = true;
-    this.config.warn(
+    this.#warnOnce(
       `LOCK_FENCE_HIGH: The fence counter of the lock ${keys.map(shownHash).join(', ')} is above ${WARN}. Above ${MAX} no more locks are granted for this key.`,
     );
   }

@@ -1,6 +1,6 @@
 import { type Page, pageOf } from '../../core/page.js';
 import type { CallOptions } from '../../core/validate.js';
-import { isForeign } from '../../redis/redis.errors.js';
+import { unlessForeign } from '../../redis/redis.errors.js';
 import type { ScriptRunner } from '../../script/script-runner.js';
 import { escapeGlob, walk } from '../../script/walk.js';
 import { listedOf } from '../lock.record.js';
@@ -56,11 +56,6 @@ export class RedisLockViews {
   #queueOf(key: string): string {
     return this.layout.keysOf([key], this.layout.createLockId([key])).queue;
   }
-}
-
-function unlessForeign(fault: unknown): null {
-  if (isForeign(fault)) return null;
-  throw fault;
 }
 
 /** Returns when the call of a ticket began to wait, in ms. */

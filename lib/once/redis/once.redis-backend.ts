@@ -1,6 +1,6 @@
 import { type Page, pageOf, type ResolvedPageOptions } from '../../core/page.js';
 import type { CallOptions } from '../../core/validate.js';
-import { isForeign } from '../../redis/redis.errors.js';
+import { unlessForeign } from '../../redis/redis.errors.js';
 import { hashTag } from '../../redis/redis.keys.js';
 import type { ProcessChannel } from '../../script/process-channel.js';
 import type { Script, ScriptArg } from '../../script/define-script.js';
@@ -70,7 +70,7 @@ export class RedisOnceBackend implements OnceBackend {
     const { signal } = page;
     // A record that cannot be read stops nobody: `get()` says what is wrong with it.
     const found = names.map((record) =>
-      this.runner.run(getScript, { record }, {}, { signal }).catch(unlessUnreadable),
+      this.runner.run(getScript, { record }, {}, { signal }).catch(unlessForeign),
     );
     return pageOf(
       (await Promise.all(found)).filter((each) => each !== null),
@@ -106,11 +106,6 @@ export class RedisOnceBackend implements OnceBackend {
   ): Promise<Result> {
     return this.runner.run(script, { record: `${this.keyPrefix}/once:{${tagOf(key)}}` }, args, options);
   }
-}
-
-function unlessUnreadable(fault: unknown): null {
-  if (isForeign(fault)) return null;
-  throw fault;
 }
 
 const tagOf = (key: string): string => hashTag(key, TAG_LENGTH);

@@ -12,6 +12,7 @@ import {
 import type { HttpAdapterHost, ModuleRef, ModulesContainer } from '@nestjs/core';
 import { type Observable, tap } from 'rxjs';
 import { SyncGuardConfigError } from '../../core/errors.js';
+import { warningOnce } from '../../core/warn-once.js';
 import { HttpRoutes, type RoutedRequest } from '../../transport/http-routes.js';
 import { signalOf } from '../../transport/hang-up.decorator.js';
 import { idText, userIdOf } from '../../transport/request-parts.js';
@@ -96,7 +97,7 @@ export class OnceRoutes implements OnModuleInit {
   readonly #host: HttpAdapterHost;
   readonly #routes: HttpRoutes;
   #isHooked = false;
-  #hasWarned = false;
+  readonly #sayOnce = warningOnce((line) => this.#logger.error(line));
   #hasRoutes = false;
 
   constructor(service: OnceService, modules: ModulesContainer, moduleRef: ModuleRef, host: HttpAdapterHost) {
@@ -186,11 +187,9 @@ export class OnceRoutes implements OnModuleInit {
     const caller: unknown = user ? await user(context) : userIdOf(request.user);
     const parts = [caller].flat().map(idText);
     if (parts.length > 0 && parts.every((part) => part !== undefined)) return parts;
-    if (!this.#hasWarned)
-      this.#logger.error(
-        'ONCE_NO_CALLER: A call with a key has no caller, so nobody is known whose key it is. Authenticate it by a guard, set `once.user`, or write out `scope: "public"`.',
-      );
-    this.#hasWarned = true;
+    this.#sayOnce(
+      'ONCE_NO_CALLER: A call with a key has no caller, so nobody is known whose key it is. Authenticate it by a guard, set `once.user`, or write out `scope: "public"`.',
+    );
     throw noCaller();
   }
 
