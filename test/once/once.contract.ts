@@ -121,9 +121,9 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
           encode: async (kept) => turned(JSON.stringify(kept)),
           decode: (bytes) => JSON.parse(turned(bytes.toString())) as unknown,
         });
-        await coded.run(() => ({ card: '4242' }), { key: 'k' });
-        expect(await under.contents()).not.toContain('4242');
-        expect(await coded.run(() => 0, { key: 'k' })).toMatchObject({ value: { card: '4242' } });
+        await coded.run(() => ({ card: 'pan-4242' }), { key: 'k' });
+        expect(await under.contents()).not.toContain('pan-4242');
+        expect(await coded.run(() => 0, { key: 'k' })).toMatchObject({ value: { card: 'pan-4242' } });
       });
 
       it('belongs to its key, in either spelling, and to no other', async () => {
@@ -160,15 +160,15 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
           once.run(
             () => {
               runs++;
-              throw Object.assign(new RangeError('declined'), { secret: '4242' });
+              throw Object.assign(new RangeError('declined'), { secret: 'pan-4242' });
             },
             { key: 'k', keep: (end) => 'error' in end },
           );
-        await expect(decline()).rejects.toMatchObject({ secret: '4242' });
+        await expect(decline()).rejects.toMatchObject({ secret: 'pan-4242' });
         await expect(decline()).rejects.toThrow(/^declined$/);
         await expect(decline()).rejects.toMatchObject({ name: 'RangeError', message: 'declined' });
         expect(runs).toBe(1);
-        expect(await under.contents()).not.toContain('4242');
+        expect(await under.contents()).not.toContain('pan-4242');
       });
 
       it('is not kept if what it returned is refused by `keep`', async () => {

@@ -94,7 +94,7 @@ class Hasty implements NestInterceptor {
 class Secret {
   constructor(
     readonly id: number,
-    readonly card = '4242',
+    readonly card = 'pan-4242',
   ) {}
   toJSON(): object {
     return { id: this.id };
