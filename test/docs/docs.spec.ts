@@ -1,12 +1,12 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
 
-const GUIDES = readdirSync(resolve(__dirname, '../../docs/guides'))
-  .filter((file) => file !== 'README.md')
-  .map((file) => `guides/${file.replace(/\.md$/, '')}`);
-const MIGRATION = ['README', 'murlock', 'redis-semaphore', 'redlock', 'syncguard', 'throttler'].map(
-  (name) => `migration/${name}`,
-);
+const pagesIn = (folder: string): string[] =>
+  readdirSync(resolve(__dirname, '../../docs', folder)).map(
+    (file) => `${folder}/${file.replace(/\.md$/, '')}`,
+  );
+const GUIDES = pagesIn('guides').filter((page) => page !== 'guides/README');
+const MIGRATION = pagesIn('migration');
 /**
  * Each is a page docs/<name>.md whose examples are the files of the folder <name> here: `npm run docs:examples` writes
  * them. What a guide shows is driven by the spec of its name in guides/, or is a spec itself.

@@ -1,0 +1,44 @@
+// before.ts
+import { ThrottlerStorageRedisService } from '@nest-lab/throttler-storage-redis';
+import { Controller, Get, Module } from '@nestjs/common';
+import { APP_GUARD } from '@nestjs/core';
+import { minutes, seconds, SkipThrottle, Throttle, ThrottlerGuard, ThrottlerModule } from '@nestjs/throttler';
+
+type Request = { ip: string; headers: Record<string, string | undefined> };
+const apiKeyOf = ({ headers, ip }: Request) => headers['x-api-key'] ?? ip;
+
+@Controller('items')
+export class ItemsController {
+  @Get()
+  list() {
+    return [];
+  }
+
+  @Get('search')
+  @Throttle({ short: { limit: 1, blockDuration: seconds(30) } })
+  search() {
+    return [];
+  }
+
+  @Get('feed')
+  @SkipThrottle({ short: true })
+  feed() {
+    return [];
+  }
+}
+
+@Module({
+  imports: [
+    ThrottlerModule.forRoot({
+      throttlers: [
+        { name: 'short', limit: 3, ttl: seconds(10) },
+        { name: 'long', limit: 6, ttl: minutes(1) },
+      ],
+      getTracker: (request) => apiKeyOf(request as Request),
+      storage: new ThrottlerStorageRedisService(process.env.REDIS_URL),
+    }),
+  ],
+  controllers: [ItemsController],
+  providers: [{ provide: APP_GUARD, useClass: ThrottlerGuard }],
+})
+export class AppModule {}
