@@ -10,11 +10,12 @@ export class Contestant {
   #calls = new Map();
   #last = 0;
 
-  constructor(worker, file, env = {}) {
+  constructor(worker, file, env = {}, execArgv = []) {
     this.file = file;
     this.process = fork(join(BENCH, 'workers', worker), file ? [file] : [], {
       stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
       env: { ...process.env, ...env },
+      execArgv,
     });
     process.once('exit', () => this.stop());
     this.process.on('message', ({ id, value, error }) => {
@@ -76,7 +77,7 @@ export async function startContestants(folder, worker, { only, beside, always = 
   };
   for (const file of files) {
     await start(file, false);
-    if (beside && file.startsWith('ours')) await start(file, true);
+    if (beside && file.startsWith('ours') && !file.includes('autopipelining')) await start(file, true);
   }
   return started;
 }

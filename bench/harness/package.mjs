@@ -1,6 +1,6 @@
 // Installs what is measured: the peers from the lockfile, and the package as it would be published.
 import { execFileSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 
@@ -13,6 +13,19 @@ export const BESIDE = `${PACKAGE}-beside`;
 
 export function installPeers() {
   if (!existsSync(join(BENCH, 'node_modules', 'ioredis'))) run(BENCH, 'npm', 'ci', '--silent');
+}
+
+/** Calls `use` with a folder that has another version: the folder that is named, or one made for a commit. */
+export async function treeOf(root, folderOrCommit, use) {
+  if (existsSync(folderOrCommit)) return use(resolve(folderOrCommit));
+  const tree = join(mkdtempSync(join(tmpdir(), 'syncguard-tree-')), 'tree');
+  run(root, 'git', 'worktree', 'add', '--quiet', '--detach', tree, folderOrCommit);
+  try {
+    symlinkSync(join(root, 'node_modules'), join(tree, 'node_modules'));
+    await use(tree);
+  } finally {
+    run(root, 'git', 'worktree', 'remove', '--force', tree);
+  }
 }
 
 /** Packs the tree and unpacks it among the peers, so that it loads the same Nest and the same ioredis as they do. */

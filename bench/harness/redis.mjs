@@ -4,6 +4,7 @@ import { connect as openSocket, createServer } from 'node:net';
 import { once } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import Redis from 'ioredis';
+import { apart } from './cores.mjs';
 
 export const HOST = '127.0.0.1';
 const port = () => Number(process.env.BENCH_PORT);
@@ -24,7 +25,7 @@ async function freePort() {
 export async function startServer() {
   process.env.BENCH_PORT = String(await freePort());
   const args = ['--port', process.env.BENCH_PORT, '--bind', HOST, '--save', '', '--appendonly', 'no'];
-  const server = spawn('redis-server', args, { stdio: 'ignore', cwd: '/tmp' });
+  const server = spawn(...apart('redis-server', args), { stdio: 'ignore', cwd: '/tmp' });
   server.once('error', (error) => {
     throw new Error('redis-server was not found. On Debian: apt-get install redis-server', { cause: error });
   });

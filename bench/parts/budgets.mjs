@@ -1,24 +1,31 @@
 // Budgets: B1 and B2.
 import { inRounds, startContestants } from '../harness/contestants.mjs';
-import { best, goal } from '../harness/goals.mjs';
+import { judging } from '../harness/goals.mjs';
 import { ratio, typical } from '../harness/stats.mjs';
 import { table } from '../harness/table.mjs';
 
 const OURS = 'nestjs-syncguard';
 const AUTO = `${OURS}, autopipelining`;
+const BEFORE = `${OURS}, before`;
 const BASE = 'plain scripts, one limit';
 const WATCH = 'WATCH/MULTI with retries';
+
+const speed = ({ hot }) => hot.perSecond;
+const p50 = ({ one }) => one.p50;
+const script = ({ one }) => one.scriptUs;
+const onlyOurs = (value) => (name) => (name === OURS ? value : undefined);
 
 export async function run({ redis, options }) {
   const all = await startContestants('budgets', 'budget.mjs', {
     ...options,
     always: ['ours', 'plain', 'watch'],
   });
-  const rounds = await inRounds(all, options.rounds ?? 5, async (each, warmUp) => {
+  const { roundsOf, sized } = options;
+  const rounds = await inRounds(all, roundsOf(5), async (each, warmUp) => {
     await redis.flushdb();
-    const one = await each.ask('oneInFlight', { n: warmUp ? 500 : 1000 });
-    const hot = await each.ask('manyInFlight', { keys: 1, ms: warmUp ? 300 : 700 });
-    return { one, hot, wide: await each.ask('manyInFlight', { keys: 500, ms: 400 }) };
+    const one = await each.ask('oneInFlight', { n: sized(warmUp ? 500 : 1000) });
+    const hot = await each.ask('manyInFlight', { keys: 1, ms: sized(warmUp ? 300 : 700) });
+    return { one, hot, wide: await each.ask('manyInFlight', { keys: 500, ms: sized(400) }) };
   });
   for (const each of all) each.stop();
   return report(all, rounds);
@@ -27,50 +34,30 @@ export async function run({ redis, options }) {
 function report(all, rounds) {
   const names = all.map(({ name }) => name);
   const peers = all.filter(({ role }) => role === 'peer').map(({ name }) => name);
+  const judge = judging(OURS, names);
   const value = (name, pick) => typical(rounds, name, pick);
-  const hot = (name) => ratio(rounds, name, BASE, (each) => each.hot.perSecond);
+  const hot = (name) => ratio(rounds, name, BASE, speed);
   const wide = (name) => ratio(rounds, name, BASE, (each) => each.wide.perSecond);
-  const one = (name) => ratio(rounds, name, BASE, (each) => each.one.p50);
+  const one = (name) => ratio(rounds, name, BASE, p50);
   const trips = (name) => Math.round(value(name, (each) => each.one.reads));
   const exact = (name) => rounds.every((round) => round[name].hot.exact && round[name].wide.exact);
-  const bestPeer = (of, better) =>
-    best(
-      peers.map((name) => ({ name, value: of(name) })),
-      better,
-    );
-
+  const compared = (id, what, pick, bound, among) =>
+    judge(id, what, (name) => value(name, pick), bound, {
+      peers: among,
+      times: (name, other) => ratio(rounds, name, other, pick),
+    });
   const goals = [
-    goal('B1', 'round trips of reserve + finalize', trips(OURS), { is: 2 }, bestPeer(trips, 'lower')),
-    goal('B1', 'sums exact after every load', exact(OURS), { is: true }),
-    goal(
-      'B2',
-      '64 in flight, one budget (x plain scripts)',
-      hot(OURS),
-      { atLeast: 0.8 },
-      bestPeer(hot, 'higher'),
-    ),
-    goal(
-      'B2',
-      '64 in flight, one budget (x WATCH/MULTI)',
-      ratio(rounds, OURS, WATCH, (each) => each.hot.perSecond),
-      { atLeast: 100 },
-    ),
-    goal(
-      'B2',
-      'pair p50, one in flight (x plain scripts)',
-      one(OURS),
-      { atMost: 1.5 },
-      bestPeer(one, 'lower'),
-    ),
-    goal(
-      'B2',
-      'scripts of a pair in the server (us)',
-      value(OURS, (each) => each.one.scriptUs),
-      { atMost: 20 },
-    ),
+    judge('B1', 'round trips of reserve + finalize', trips, { is: 2 }, { peers }),
+    judge('B1', 'sums exact after every load', exact, { is: true }),
+    compared('B2', 'one budget, 64 in flight (/s), beside plain scripts', speed, { atLeast: 0.8 }, [BASE]),
+    compared('B2', 'one budget, 64 in flight (/s), beside WATCH/MULTI', speed, { atLeast: 100 }, [WATCH]),
+    compared('B2', 'one in flight, p50 (us), beside plain scripts', p50, { atMost: 1.5 }, [BASE]),
+    ...(names.includes(BEFORE)
+      ? [compared('B2', 'the scripts of a pair in the server (us)', script, { atMost: 0.6 }, [BEFORE])]
+      : []),
   ];
   if (names.includes(AUTO))
-    goals.push(goal('X1', 'budgets with autopipelining: sums exact', exact(AUTO), { is: true }));
+    goals.push(judge('X1', 'budgets with autopipelining: sums exact', onlyOurs(exact(AUTO)), { is: true }));
 
   const tables = [
     table(

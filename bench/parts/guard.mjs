@@ -3,14 +3,15 @@ import { execFile, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { join, resolve } from 'node:path';
 import { promisify } from 'node:util';
-import { goal } from '../harness/goals.mjs';
+import { apart } from '../harness/cores.mjs';
+import { judging } from '../harness/goals.mjs';
 import { BESIDE } from '../harness/package.mjs';
 import { median, ratio, typical } from '../harness/stats.mjs';
 import { table } from '../harness/table.mjs';
 
 const FOLDER = resolve(import.meta.dirname, '../contestants/guards');
 const VARIANTS = ['none', 'throttler-memory', 'throttler-redis', 'ours-memory', 'ours-redis'];
-const NAMES = {
+export const NAMES = {
   none: 'no guard',
   'throttler-memory': 'throttler 6, in memory',
   'throttler-redis': 'throttler 6 + nest-lab, Redis',
@@ -18,7 +19,7 @@ const NAMES = {
   'ours-redis': 'nestjs-syncguard, Redis',
 };
 
-async function startApp(platform, variant, before) {
+export async function startApp(platform, variant, before) {
   const env = { ...process.env, ...(before && { BENCH_PACKAGE: BESIDE }) };
   const app = fork(join(FOLDER, 'app.mjs'), [platform, variant], {
     stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
@@ -30,7 +31,7 @@ async function startApp(platform, variant, before) {
   return { name: before ? `${NAMES[variant]}, before` : NAMES[variant], variant, app, port };
 }
 
-async function cpuUsed({ app }) {
+export async function cpuUsed({ app }) {
   app.send('cpu');
   const [{ cpu }] = await once(app, 'message');
   return cpu.user + cpu.system;
@@ -41,7 +42,7 @@ async function load(target, seconds) {
   const script = join(FOLDER, 'clients.lua');
   const url = `http://127.0.0.1:${target.port}/hello`;
   const args = ['-t1', '-c64', `-d${seconds}s`, '--latency', '-s', script, url];
-  const { stdout } = await promisify(execFile)('wrk', args);
+  const { stdout } = await promisify(execFile)(...apart('wrk', args));
   const requests = Number(/(\d+) requests in/.exec(stdout)[1]);
   const cpu = await cpuUsed(target);
   const [, p99, unit] = /99%\s+([\d.]+)(us|ms|s)/.exec(stdout);
@@ -60,12 +61,12 @@ async function race(platform, { redis, options }) {
     if (options.beside && variant.startsWith('ours')) apps.push(await startApp(platform, variant, true));
   }
   const rounds = [];
-  for (let round = -1; round < (options.rounds ?? 5); round++) {
+  for (let round = -1; round < options.roundsOf(5); round++) {
     const result = {};
     for (let i = 0; i < apps.length; i++) {
       const target = apps[(round + 1 + i) % apps.length];
       await redis.flushdb();
-      result[target.name] = await load(target, round < 0 ? 1 : 2);
+      result[target.name] = await load(target, round < 0 || options.quick ? 1 : 2);
     }
     if (round >= 0) rounds.push(result);
     console.error(`  ${platform}, round ${round + 1}`);
@@ -82,36 +83,28 @@ export async function run(bench) {
   const speed = ({ rounds }, name) => ratio(rounds, name, NAMES.none, (each) => each.perSecond);
   const [memory, redis] = [NAMES['ours-memory'], NAMES['ours-redis']];
   const [peerMemory, peerRedis] = [NAMES['throttler-memory'], NAMES['throttler-redis']];
-  const peer = (name, value) => ({ name, value });
+  /** Of a guard of ours on a platform, beside that of throttler. */
+  const judge = (raced, ours, ...rest) => judging(ours, raced.names)(...rest);
+  const addedBeside = (what, ours, peer, atMost) =>
+    judge(
+      fastify,
+      ours,
+      'G1',
+      what,
+      (name) => added(fastify, name),
+      { atMost },
+      {
+        peers: [peer],
+        times: (name, other) => added(fastify, name) / added(fastify, other),
+      },
+    );
+  const share = (raced, what, atLeast) =>
+    judge(raced, redis, 'G2', what, (name) => speed(raced, name), { atLeast }, { peers: [peerRedis] });
   const goals = [
-    goal(
-      'G1',
-      'added CPU on Fastify, in memory (x throttler)',
-      added(fastify, memory) / added(fastify, peerMemory),
-      { atMost: 0.9 },
-      peer(peerMemory, 1),
-    ),
-    goal(
-      'G1',
-      'added CPU on Fastify, Redis (x throttler + nest-lab)',
-      added(fastify, redis) / added(fastify, peerRedis),
-      { atMost: 0.9 },
-      peer(peerRedis, 1),
-    ),
-    goal(
-      'G2',
-      'Fastify, Redis: requests (x no guard)',
-      speed(fastify, redis),
-      { atLeast: 0.58 },
-      peer(peerRedis, speed(fastify, peerRedis)),
-    ),
-    goal(
-      'G2',
-      'Express, Redis: requests (x no guard)',
-      speed(express, redis),
-      { atLeast: 0.8 },
-      peer(peerRedis, speed(express, peerRedis)),
-    ),
+    addedBeside('CPU added on Fastify, in memory (us)', memory, peerMemory, 0.9),
+    addedBeside('CPU added on Fastify, Redis (us)', redis, peerRedis, 0.6),
+    share(fastify, 'Fastify, Redis: requests (x no guard)', 0.58),
+    share(express, 'Express, Redis: requests (x no guard)', 0.8),
   ];
   const rows = (raced) =>
     raced.names.map((name) => ({

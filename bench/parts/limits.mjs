@@ -1,6 +1,6 @@
 // Limits through the service: A1 to A5.
 import { inRounds, startContestants } from '../harness/contestants.mjs';
-import { best, goal } from '../harness/goals.mjs';
+import { judging } from '../harness/goals.mjs';
 import { ratio, typical } from '../harness/stats.mjs';
 import { table } from '../harness/table.mjs';
 
@@ -22,159 +22,106 @@ export async function run({ redis, options }) {
       ...['nest-lab', 'flexible', 'flexible-cache', 'upstash-cache'],
     ],
   });
-  const rounds = await inRounds(all, options.rounds ?? 5, async (each, warmUp) => {
+  const { roundsOf, sized, half } = options;
+  const rounds = await inRounds(all, roundsOf(5), async (each, warmUp) => {
     await redis.flushdb();
-    const one = await each.ask('oneInFlight', { n: warmUp ? 1000 : 2000 });
+    const one = await each.ask('oneInFlight', { n: sized(warmUp ? 1000 : 2000) });
     await redis.flushdb();
-    const many = await each.ask('manyInFlight', { n: warmUp ? 3000 : 12_000 });
+    const many = await each.ask('manyInFlight', { n: sized(warmUp ? 3000 : 12_000) });
     await redis.flushdb();
-    return { one, many, blocked: await each.ask('blocked', { ms: warmUp ? 100 : 300 }) };
+    return { one, many, blocked: await each.ask('blocked', { ms: sized(warmUp ? 100 : 300) }) };
   });
-  const memory = {};
-  const exact = {};
+  const bytes = half ? undefined : await bytesOf(all, redis, sized);
+  for (const each of all) each.stop();
+  return report(all, rounds, bytes);
+}
+
+/** What a key over its limit takes of Redis, and what a call at it sends. Both are the same on half a core. */
+async function bytesOf(all, redis, sized) {
+  const [memory, exact] = [{}, {}];
   for (const each of all) {
     await redis.flushdb();
-    exact[each.name] = await each.ask('oneBlocked', { n: 500 });
+    exact[each.name] = await each.ask('oneBlocked', { n: sized(500) });
     memory[each.name] = {};
     for (const attempts of [100, 100_000]) {
       await redis.flushdb();
-      memory[each.name][attempts] = await each.ask('memory', { attempts, capMs: 6000 });
+      memory[each.name][attempts] = await each.ask('memory', { attempts, capMs: sized(6000) });
     }
   }
-  for (const each of all) each.stop();
-  return report(all, { rounds, exact, memory });
+  return { memory, exact };
 }
 
-function report(all, data) {
-  const { rounds, exact, memory } = data;
+function report(all, rounds, bytes) {
   const names = all.map(({ name }) => name);
   const ofRole = (role) => all.filter((each) => each.role === role).map(({ name }) => name);
-  const value = (name, pick) => typical(rounds, name, pick);
-  const x = (name, pick) => ratio(rounds, name, BASE, pick);
-  const bestOf = (among, of, better) =>
-    best(
-      among.map((name) => ({ name, value: of(name) })),
-      better,
-    );
+  const judge = (ours, ...rest) => judging(ours, names)(...rest);
+  const value = (pick) => (name) => typical(rounds, name, pick);
+  const times = (pick) => (name, other) => ratio(rounds, name, other, pick);
+  const compared = (ours, id, what, pick, bound, peers) =>
+    judge(ours, id, what, value(pick), bound, { peers, times: times(pick) });
+  const count = (field) => (name) => Math.round(typical(rounds, name, ({ one }) => one[field]));
   const peers = ofRole('peer');
-  const many = (name) => x(name, (each) => each.many.perSecond);
-  const one = (name) => x(name, (each) => each.one.p50);
-  const blocked = (name) => value(name, (each) => each.blocked.perSecond);
-  const cache = bestOf(ofRole('cache'), blocked, 'higher');
-  const added = (name) => memory[name][100_000].bytes - memory[name][100].bytes;
-  /** In 64 in flight and one in flight, in speed, beside those peers that do the same. */
-  const likeForLike = (name, what, among) => {
-    const speeds = [
-      ['64 in flight', (each) => each.many.perSecond, 1.3],
-      ['one in flight', (each) => 1 / each.one.p50, 1],
-    ];
-    return speeds.map(([load, pick, atLeast]) => {
-      const peer = bestOf(among, (other) => value(other, pick), 'higher');
-      return goal(
-        'A2',
-        `${what}, ${load} (x the best peer)`,
-        ratio(rounds, name, peer.name, pick),
-        { atLeast },
-        { ...peer, value: 1 },
-      );
-    });
-  };
-  const count = (name, field) => Math.round(value(name, (each) => each.one[field]));
-
-  const goals = [
-    goal(
-      'A1',
-      'round trips of a check',
-      count(OURS, 'reads'),
-      { is: 1 },
-      bestOf(peers, (name) => count(name, 'reads'), 'lower'),
-    ),
-    goal(
-      'A1',
-      'commands of an allowed check',
-      count(OURS, 'commands'),
-      { atMost: 8 },
-      bestOf(peers, (name) => count(name, 'commands'), 'lower'),
-    ),
-    goal(
-      'A1',
-      'commands of a blocked check, without the deny cache',
-      Math.round(exact[UNCACHED].commands),
-      { atMost: 3 },
-      bestOf(peers, (name) => Math.round(exact[name].commands), 'lower'),
-    ),
-    goal(
-      'A1',
-      'bytes in, static policy',
-      count(OURS, 'inBytes'),
-      { atMost: 260 },
-      bestOf(peers, (name) => count(name, 'inBytes'), 'lower'),
-    ),
-    goal(
-      'A2',
-      '64 in flight, 1,000 keys (x plain script)',
-      many(OURS),
-      { atLeast: 1.6 },
-      bestOf(peers, many, 'higher'),
-    ),
-    ...likeForLike(FIXED, 'a fixed window', FIXED_PEERS),
-    ...likeForLike(STORAGE, 'the storage for throttler', [NEST_LAB]),
-    goal('A2', 'p50, one in flight (x plain script)', one(OURS), { atMost: 1 }, bestOf(peers, one, 'lower')),
-    goal('A3', 'commands of a blocked check with the deny cache', Math.round(exact[OURS].commands), {
-      is: 0,
-    }),
-    goal(
-      'A3',
-      "blocked checks (x the best peer's cache)",
-      blocked(OURS) / cache.value,
-      { atLeast: 3 },
-      { name: cache.name, value: 1 },
-    ),
-    goal(
-      'A5',
-      'bytes that 100,000 blocked attempts add to those of 100',
-      added(UNCACHED),
-      { is: 0 },
-      bestOf(peers, added, 'lower'),
-    ),
+  const many = ({ many }) => many.perSecond;
+  const one = ({ one }) => 1e6 / one.p50;
+  const blocked = ({ blocked }) => blocked.perSecond;
+  /** In 64 in flight and one in flight, in speed, beside those that do the same. */
+  const likeForLike = (ours, what, among, [atLeast, atLeastOne]) => [
+    compared(ours, 'A2', `${what}, 64 in flight (/s)`, many, { atLeast }, among),
+    compared(ours, 'A2', `${what}, one in flight (/s)`, one, { atLeast: atLeastOne }, among),
   ];
-  if (names.includes(AUTO))
-    goals.push(
-      goal(
-        'X1',
-        'limits with autopipelining: wrong decisions',
-        Math.max(...rounds.map((round) => round[AUTO].many.denied + round[AUTO].blocked.allowed)),
-        { is: 0 },
-      ),
-    );
-
+  const script = ({ one }) => one.scriptUs;
+  /** The same script beside that of the version before. */
+  const lighter = (ours, what) =>
+    names.includes(`${ours}, before`)
+      ? [compared(ours, 'A2', `${what} in the server (us)`, script, { atMost: 0.8 }, [`${ours}, before`])]
+      : [];
+  const goals = [
+    judge(OURS, 'A1', 'round trips of a check', count('reads'), { is: 1 }, { peers }),
+    judge(OURS, 'A1', 'commands of an allowed check', count('commands'), { atMost: 8 }, { peers }),
+    judge(OURS, 'A1', 'bytes in, static policy', count('inBytes'), { atMost: 260 }, { peers }),
+    ...likeForLike(FIXED, 'a fixed window', FIXED_PEERS, [1.3, 1]),
+    ...likeForLike(STORAGE, 'the storage for throttler', [NEST_LAB], [1.3, 1]),
+    ...likeForLike(OURS, 'two exact windows beside the plain script', [BASE], [1.6, 1]),
+    ...lighter(OURS, 'the script of two exact windows'),
+    ...lighter(FIXED, 'the script of a fixed window'),
+    compared(OURS, 'A3', 'checks of a blocked key (/s)', blocked, { atLeast: 3 }, ofRole('cache')),
+  ];
+  if (bytes) goals.push(...bytesGoals(judge, peers, bytes));
+  if (names.includes(AUTO)) {
+    const wrong = (name) =>
+      Math.max(...rounds.map((round) => round[name].many.denied + round[name].blocked.allowed));
+    goals.push(judge(AUTO, 'X1', 'limits with autopipelining: wrong decisions', wrong, { is: 0 }));
+  }
+  const x = (name, pick) => ratio(rounds, name, BASE, pick);
   const tables = [
     table(
       'Limits: one check, allowed',
       names.map((name) => ({
         limiter: name,
-        'p50 us': value(name, (each) => each.one.p50),
-        'p50 x': one(name),
-        'round trips': value(name, (each) => each.one.reads),
-        commands: value(name, (each) => each.one.commands),
-        'bytes in': value(name, (each) => each.one.inBytes),
-        'script us': value(name, (each) => each.one.scriptUs),
-        '64 in flight/s': value(name, (each) => each.many.perSecond),
-        '64 x': many(name),
-        'node CPU us': value(name, (each) => each.many.nodeCpuUs),
-        'redis CPU us': value(name, (each) => each.many.redisCpuUs),
+        'p50 us': value((each) => each.one.p50)(name),
+        'p50 x': x(name, (each) => each.one.p50),
+        'round trips': value((each) => each.one.reads)(name),
+        commands: value((each) => each.one.commands)(name),
+        'bytes in': value((each) => each.one.inBytes)(name),
+        'script us': value(script)(name),
+        '64 in flight/s': value(many)(name),
+        '64 x': x(name, many),
+        'node CPU us': value((each) => each.many.nodeCpuUs)(name),
+        'redis CPU us': value((each) => each.many.redisCpuUs)(name),
       })),
     ),
     table(
       'Limits: a key over its limit',
       names.map((name) => ({
         limiter: name,
-        'blocked/s': blocked(name),
-        'node CPU us': value(name, (each) => each.blocked.nodeCpuUs),
-        commands: exact[name].commands,
-        'bytes after 100': memory[name][100].bytes,
-        'bytes after 100,000': memory[name][100_000].bytes,
-        attempts: memory[name][100_000].attempts,
+        'blocked/s': value(blocked)(name),
+        'node CPU us': value((each) => each.blocked.nodeCpuUs)(name),
+        ...(bytes && {
+          commands: bytes.exact[name].commands,
+          'bytes after 100': bytes.memory[name][100].bytes,
+          'bytes after 100,000': bytes.memory[name][100_000].bytes,
+          attempts: bytes.memory[name][100_000].attempts,
+        }),
         'let in': Math.max(...rounds.map((round) => round[name].blocked.allowed)),
       })),
     ),
@@ -186,7 +133,7 @@ function report(all, data) {
       title: 'Checks of 1,000 keys, 64 in flight',
       note: 'checks a second, a plain script with two windows = 1; longer is better',
       bars: bars(
-        many,
+        (name) => x(name, many),
         shown.filter(({ role }) => role !== 'cache'),
       ),
       goal: 1.6,
@@ -194,9 +141,37 @@ function report(all, data) {
     'limits-blocked': {
       title: 'Checks of a key that is blocked',
       note: 'checks a second, 64 in flight, logarithmic; longer is better',
-      bars: bars(blocked),
+      bars: bars(value(blocked)),
       log: true,
     },
   };
-  return { goals, tables, pictures, data };
+  return { goals, tables, pictures, data: { rounds, bytes } };
+}
+
+function bytesGoals(judge, peers, { memory, exact }) {
+  const commands = (name) => Math.round(exact[name].commands);
+  const added = (name) => memory[name][100_000].bytes - memory[name][100].bytes;
+  return [
+    judge(
+      UNCACHED,
+      'A1',
+      'commands of a blocked check, without the deny cache',
+      commands,
+      { atMost: 3 },
+      {
+        peers,
+      },
+    ),
+    judge(OURS, 'A3', 'commands of a blocked check with the deny cache', commands, { is: 0 }),
+    judge(
+      UNCACHED,
+      'A5',
+      'bytes that 100,000 blocked attempts add to those of 100',
+      added,
+      { is: 0 },
+      {
+        peers,
+      },
+    ),
+  ];
 }

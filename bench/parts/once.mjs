@@ -1,6 +1,6 @@
 // Calls that are answered once: O1.
 import { inRounds, startContestants } from '../harness/contestants.mjs';
-import { best, goal } from '../harness/goals.mjs';
+import { judging } from '../harness/goals.mjs';
 import { ratio, typical } from '../harness/stats.mjs';
 import { table } from '../harness/table.mjs';
 
@@ -9,10 +9,11 @@ const BASE = 'raw SET NX, SET; GET';
 
 export async function run({ redis, options }) {
   const all = await startContestants('once', 'once.mjs', { ...options, always: ['ours', 'raw'] });
-  const rounds = await inRounds(all, options.rounds ?? 7, async (each, warmUp) => {
+  const { roundsOf, sized } = options;
+  const rounds = await inRounds(all, roundsOf(7), async (each, warmUp) => {
     await redis.flushdb();
-    const one = await each.ask('oneInFlight', { n: warmUp ? 500 : 1500 });
-    return { one, many: await each.ask('manyInFlight', { n: warmUp ? 3000 : 6000 }) };
+    const one = await each.ask('oneInFlight', { n: sized(warmUp ? 500 : 1500) });
+    return { one, many: await each.ask('manyInFlight', { n: sized(warmUp ? 3000 : 6000) }) };
   });
   for (const each of all) each.stop();
   return report(all, rounds);
@@ -23,22 +24,24 @@ function report(all, rounds) {
   const peers = all.filter(({ role }) => role === 'peer').map(({ name }) => name);
   const value = (name, pick) => typical(rounds, name, pick);
   const x = (name, pick) => ratio(rounds, name, BASE, pick);
-  const bestPeer = (of) =>
-    best(
-      peers.map((name) => ({ name, value: of(name) })),
-      'lower',
-    );
-  const run = (name) => x(name, ({ many }) => many.run.nodeCpuUs);
-  const replay = (name) => x(name, ({ many }) => many.replay.nodeCpuUs);
+  const same = (name) => rounds.every((round) => round[name].many.same);
+  const judge = judging(OURS, names);
   const trips = (of) => (name) => Math.round(value(name, ({ one }) => one[of].reads));
-  const same = rounds.every((round) => round[OURS].many.same);
-
+  const cpu =
+    (of) =>
+    ({ many }) =>
+      many[of].nodeCpuUs;
+  const compared = (what, pick, bound, among) =>
+    judge('O1', what, (name) => value(name, pick), bound, {
+      peers: among,
+      times: (name, other) => ratio(rounds, name, other, pick),
+    });
   const goals = [
-    goal('O1', 'round trips of a run', trips('run')(OURS), { is: 2 }, bestPeer(trips('run'))),
-    goal('O1', 'round trips of a replay', trips('replay')(OURS), { is: 1 }, bestPeer(trips('replay'))),
-    goal('O1', 'a replay is what the first call gave', same, { is: true }),
-    goal('O1', 'node CPU of a run, 64 in flight (x raw)', run(OURS), { atMost: 1.3 }, bestPeer(run)),
-    goal('O1', 'node CPU of a replay, 64 in flight (x GET)', replay(OURS), { atMost: 1.2 }, bestPeer(replay)),
+    judge('O1', 'round trips of a run', trips('run'), { is: 2 }, { peers }),
+    judge('O1', 'round trips of a replay', trips('replay'), { is: 1 }, { peers }),
+    judge('O1', 'a replay is what the first call gave', same, { is: true }),
+    compared('node CPU of a run, 64 in flight (us), beside raw', cpu('run'), { atMost: 1.3 }, [BASE]),
+    compared('node CPU of a replay, 64 in flight (us), beside a GET', cpu('replay'), { atMost: 1.2 }, [BASE]),
   ];
   const columns = (of) => (name) => ({
     call: name,

@@ -19,12 +19,20 @@ async function section(locks, key, fn) {
   }
 }
 
-async function cpuOf(n, fn) {
-  const cpu = process.cpuUsage();
-  await inFlight(n, 64, fn);
-  const { user, system } = process.cpuUsage(cpu);
-  return (user + system) / n;
+async function oneByOne(n, call) {
+  for (let i = 0; i < 200; i++) await call(`w${i}`);
+  const us = [];
+  const costs = await metered(redis, n, async () => {
+    for (let i = 0; i < n; i++) {
+      const startedAt = nowUs();
+      await call(`s${i % 500}`);
+      us.push(nowUs() - startedAt);
+    }
+  });
+  return { ...costs, p50: quantile(us, 0.5), p99: quantile(us, 0.99) };
 }
+
+const together = (n, call) => metered(redis, n, () => inFlight(n, 64, (i) => call(`t${i % 3200}`)));
 
 serve({
   async about() {
@@ -32,32 +40,19 @@ serve({
     return { name: contestant.name, role: contestant.role ?? 'peer' };
   },
 
-  async oneInFlight({ n }) {
-    const locks = await instance();
-    for (let i = 0; i < 200; i++) await locks.release(await locks.acquire(`w${i}`));
-    const us = [];
-    const costs = await metered(redis, n, async () => {
-      for (let i = 0; i < n; i++) {
-        const startedAt = nowUs();
-        await locks.release(await locks.acquire(`s${i % 500}`));
-        us.push(nowUs() - startedAt);
-      }
-    });
-    return { ...costs, p50: quantile(us, 0.5), p99: quantile(us, 0.99) };
-  },
-
-  async manyInFlight({ n }) {
-    const locks = await instance();
-    return metered(redis, n, () =>
-      inFlight(n, 64, async (i) => locks.release(await locks.acquire(`t${i % 3200}`))),
-    );
-  },
-
-  /** What a decorator adds to the service: CPU of a call, in turns with the bare service. */
-  async decorated({ n }) {
-    const locks = await instance();
-    const service = await cpuOf(n, (i) => locks.withLock(`order:${i % 3200}`, async () => {}));
-    return { service, decorated: await cpuOf(n, (i) => locks.decorated(i % 3200)) };
+  /** Acquire + release, and what users write: a section that renews its lock, by a function and by a decorator. */
+  async load({ one, many }) {
+    const { acquire, release, withLock, decorated } = await instance();
+    const body = async () => {};
+    const ways = {
+      pair: async (key) => release(await acquire(key)),
+      ...(withLock && { section: (key) => withLock(key, body) }),
+      ...(decorated && { decorated }),
+    };
+    const found = {};
+    for (const [way, call] of Object.entries(ways))
+      found[way] = { one: await oneByOne(one, call), many: await together(many, call) };
+    return found;
   },
 
   /** 16 workers of 4 instances take turns at one key. The bare sleep is what a section takes without a lock. */

@@ -5,12 +5,14 @@ export default {
   name: 'redlock-universal 0.8',
   async open() {
     const adapter = new IoredisAdapter(connect());
+    const lockOf = (key) => createLock({ adapter, key: `ru:${key}`, ttl: 30_000 });
     return {
       async acquire(key) {
-        const lock = createLock({ adapter, key: `ru:${key}`, ttl: 30_000 });
+        const lock = lockOf(key);
         return { lock, handle: await lock.acquire() };
       },
       release: ({ lock, handle }) => lock.release(handle),
+      withLock: (key, fn) => lockOf(key).using(async () => fn()),
     };
   },
 };
