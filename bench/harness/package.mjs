@@ -18,13 +18,15 @@ export function installPeers() {
 /** Calls `use` with a folder that has another version: the folder that is named, or one made for a commit. */
 export async function treeOf(root, folderOrCommit, use) {
   if (existsSync(folderOrCommit)) return use(resolve(folderOrCommit));
-  const tree = join(mkdtempSync(join(tmpdir(), 'syncguard-tree-')), 'tree');
+  const folder = mkdtempSync(join(tmpdir(), 'syncguard-tree-'));
+  const tree = join(folder, 'tree');
   run(root, 'git', 'worktree', 'add', '--quiet', '--detach', tree, folderOrCommit);
   try {
     symlinkSync(join(root, 'node_modules'), join(tree, 'node_modules'));
     await use(tree);
   } finally {
     run(root, 'git', 'worktree', 'remove', '--force', tree);
+    rmSync(folder, { recursive: true });
   }
 }
 

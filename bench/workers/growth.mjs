@@ -13,6 +13,7 @@ const SCOPES = ['org', 'a', 'b', 'c', 'd', 'e', 'f', 'g'];
 const app = await openApp({
   ...(backend === 'memory' && { redis: null }),
   limits: LIMITS,
+  lock: { maxWaiting: 10_000 },
   budget: { limits: SCOPES.map((scope) => ({ scope, period: 'lifetime', limit: 1e12 })) },
 });
 const locks = app.get(syncguard.LockService);
