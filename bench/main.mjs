@@ -55,8 +55,9 @@ async function publish() {
     for (const [name, picture] of Object.entries(readResult(part, false).pictures))
       writeFileSync(join(ROOT, 'docs/assets', `bench-${name}.svg`), draw(picture));
   const page = join(ROOT, 'docs/performance.md');
-  const [head, , tail] = readFileSync(page, 'utf8').split(/(?<=<!-- measured -->\n)|(?=<!-- \/measured -->)/);
-  writeFileSync(page, `${head}\n${readFileSync(fileOf('goals', 'md'), 'utf8')}\n${tail}`);
+  // What stands there now, from its heading to the first picture.
+  const [head, , tail] = readFileSync(page, 'utf8').split(/(?<=\n## What was measured\n)|(?=\n!\[Acquire)/);
+  writeFileSync(page, `${head}\n${readFileSync(fileOf('goals', 'md'), 'utf8').trimEnd()}\n${tail}`);
 }
 
 async function main(options) {
