@@ -8,6 +8,7 @@ import { BESIDE, installPackage, installPeers, PACKAGE, treeOf } from './harness
 
 const ROOT = resolve(import.meta.dirname, '..');
 const RESULTS = join(import.meta.dirname, 'results');
+const MEASURED = '\n## What was measured\n';
 const fileOf = (name, extension, half = false) => join(RESULTS, `${name}${half ? '-half' : ''}.${extension}`);
 const readResult = (part, half) => JSON.parse(readFileSync(fileOf(part, 'json', half), 'utf8'));
 
@@ -55,9 +56,11 @@ async function publish() {
     for (const [name, picture] of Object.entries(readResult(part, false).pictures))
       writeFileSync(join(ROOT, 'docs/assets', `bench-${name}.svg`), draw(picture));
   const page = join(ROOT, 'docs/performance.md');
+  const text = readFileSync(page, 'utf8');
   // What stands there now, from its heading to the first picture.
-  const [head, , tail] = readFileSync(page, 'utf8').split(/(?<=\n## What was measured\n)|(?=\n!\[Acquire)/);
-  writeFileSync(page, `${head}\n${readFileSync(fileOf('goals', 'md'), 'utf8').trimEnd()}\n${tail}`);
+  const from = text.indexOf(MEASURED) + MEASURED.length;
+  const table = readFileSync(fileOf('goals', 'md'), 'utf8').trim();
+  writeFileSync(page, `${text.slice(0, from)}\n${table}\n\n${text.slice(text.indexOf('![', from))}`);
 }
 
 async function main(options) {
