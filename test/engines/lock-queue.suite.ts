@@ -15,7 +15,7 @@ const COMMAND_TIMEOUT_MS = 10_000;
 async function namesOf({ cluster }: ClusterEngine): Promise<string[]> {
   const names: string[] = [];
   for (const master of await cluster.masters()) names.push(...(await master.client().keys('*')));
-  return names.filter((name) => !/:fence:/.test(name));
+  return names.filter((name) => !/:fence:|\/released:/.test(name));
 }
 
 describe.each<[string, ClusterOptions]>([

@@ -195,7 +195,11 @@ describe('the wire format of locks', () => {
       expect(await prefixed.lookup({ lockId })).not.toBeNull();
       expect((await prefixed.extend({ lockId, ttlMs: 60_000 })).ok).toBe(true);
       expect((await prefixed.release({ lockId })).ok).toBe(true);
-      expect(await client.keys('*')).toStrictEqual(['app:syncguard:fence:syncguard:order:1']);
+      expect((await client.keys('*')).sort()).toStrictEqual([
+        'app:syncguard/released:' + lockId, // For 10 s, so that a re-sent release knows itself.
+        'app:syncguard:fence:syncguard:order:1',
+      ]);
+      expect(await client.pttl(`app:syncguard/released:${lockId}`)).toBeLessThanOrEqual(10_000);
     });
   });
 

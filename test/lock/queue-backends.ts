@@ -6,7 +6,7 @@ import { PATIENT } from './lock.contract.js';
 import type { LockQueueUnderTest } from './lock-queue.contract.js';
 
 const namesOf = async (client: Pick<Redis, 'keys'>): Promise<string[]> =>
-  (await client.keys('*')).filter((name) => !/:fence:/.test(name));
+  (await client.keys('*')).filter((name) => !/:fence:|\/released:/.test(name));
 
 const advance = (ms: number): void => workerRedis().clock.advance(ms);
 

@@ -1,4 +1,4 @@
-import { defineLockScript, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
+import { defineLockScript, EXTENDING, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
 import { QUEUE } from './lock.queue.fragments.js';
 import { decodeExtend } from './lock.replies.js';
 
@@ -14,15 +14,7 @@ export const extendFor = defineLockScript({
   name: 'lock-extend',
   args: ['lockId', 'ttlMs', 'channel', 'countsAll'],
   lua: /* lua */ `
-${OWNERSHIP}${QUEUED}${LIVENESS}${QUEUE}
-local expiresAtMs = nowMs + ttlMs
-local function extended(json)
-  local new, found = string.gsub(json, '"expiresAtMs":%d+([,}])', string.format('"expiresAtMs":%d%%1', expiresAtMs), 1)
-  if found == 1 then return new end
-  local fields = decode(json)
-  fields.expiresAtMs = expiresAtMs
-  return cjson.encode(fields) .. (isQueuedFor(json) and ' ' or '')
-end
+${OWNERSHIP}${QUEUED}${LIVENESS}${EXTENDING}${QUEUE}
 local new, told = {}, {}
 for i = 1, COUNT do
   local held = redis.call('GET', KEYS[COUNT + i])

@@ -28,6 +28,19 @@ export function defineLockScript<const Arg extends string, Reply>(
   return (count) => (byCount[count] ??= define(count));
 }
 
+/** The Lua function `extended(json)` returns a record with its new expiry. */
+export const EXTENDING = /* lua */ `
+-- Reads: nowMs, ttlMs, decode, isQueuedFor.
+-- Sets: expiresAtMs, extended.
+local expiresAtMs = nowMs + ttlMs
+local function extended(json)
+  local new, found = string.gsub(json, '"expiresAtMs":%d+([,}])', string.format('"expiresAtMs":%d%%1', expiresAtMs), 1)
+  if found == 1 then return new end
+  local fields = decode(json)
+  fields.expiresAtMs = expiresAtMs
+  return cjson.encode(fields) .. (isQueuedFor(json) and ' ' or '')
+end`;
+
 // A record is `{"lockId":"...","expiresAtMs":n,"acquiredAtMs":n,"key":"...","fence":"..."}` (docs/wire-format.md). Our
 // records have their fields in this order without spaces. Records of other programs may differ. JSON escapes a quote
 // inside a user's key, so a search for `"lockId":"` or `"expiresAtMs":` finds a field and never a part of a key.

@@ -37,6 +37,8 @@ export interface LockLayout {
   /** How the names of records begin before the user's key, as a pattern of MATCH, and how long that is. */
   readonly recordsBegin: { readonly pattern: string; readonly length: number };
   indexOf(lockId: string): string;
+  /** The key under which a release by lockId leaves its nonce. Other programs of the wire format do not use this name. */
+  markOf(lockId: string): string;
   /**
    * Turns the name of a record that the index holds into the key that a script declares. Undefined if a script may
    * read the record by that name itself.
@@ -91,6 +93,7 @@ function layoutOf(
       return names;
     },
     indexOf,
+    markOf: (lockId) => `${ofId(lockId).own}released:${lockId}`,
   };
 }
 

@@ -17,7 +17,6 @@ import { type LockRef, type RedisTurn, RedisTurns, type Wanted } from './lock.re
 import { acquireKeysFor } from './acquire-keys.script.js';
 import { acquireScript } from './acquire.script.js';
 import type { AcquireReply } from './lock.acquire-reply.js';
-import { liveRecordOf, type ReadReply } from './lock.lookup.scripts.js';
 import { extendFor } from './extend.script.js';
 import type { ReleaseCode } from './lock.replies.js';
 import { releaseFor } from './release.script.js';
@@ -118,7 +117,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     if (!options?.held) return this.#releaseById(options);
     const { held, lockId, signal } = options;
     const isLive = msUntil(held.deadline) > 0;
-    return this.#release({ keys: held.keys, ref: held.ref, lockId, isLive }, { signal }).then(
+    return this.#release({ keys: held.keys, ref: held.ref, lockId, isLive }, signal).then(
       releaseResult,
       (fault: unknown) => {
         throw LockError.from(fault, { keys: held.keys, lockId });
@@ -129,16 +128,14 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   async extend(options: ExtendOptions): Promise<ExtendResult> {
     const { lockId, ttlMs } = validateExtend(options);
     const { held, signal } = options;
-    const next = this.tripsOf(signal);
     try {
-      const keys = held?.keys ?? keysOf(await this.read({ lockId }, next));
-      if (!keys) return withDetail({ ok: false }, { reason: 'not_found' });
-      const { names } = this.#refOf(keys, lockId, held?.ref);
-      const args = { lockId, ttlMs, ...this.#turns.handing };
-      const reply = await this.runner.run(extendFor(keys.length), names, args, {
-        ...next(),
-        priority: 'renewal',
-      });
+      let reply = held ?? (await this.extendFound(lockId, ttlMs, signal));
+      if ('keys' in reply) {
+        const { names } = this.#refOf(reply.keys, lockId, held?.ref);
+        const args = { lockId, ttlMs, ...this.#turns.handing };
+        const priority = 'renewal';
+        reply = await this.runner.run(extendFor(reply.keys.length), names, args, { signal, priority });
+      }
       return reply.code === 'extended'
         ? { ok: true, expiresAtMs: reply.expiresAtMs }
         : withDetail({ ok: false }, { reason: reply.code });
@@ -164,7 +161,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     // Only the record of its first key names all keys of a lock. A claim has no index yet, and one key.
     const { keys = [name] } = (await this.find({ lockId }, signal)) ?? {};
     // By its lockId this ends the lock that was seen, or nothing.
-    const code = await attributed(this.#release({ keys, lockId, isLive: true }, { signal }));
+    const code = await attributed(this.#release({ keys, lockId, isLive: true }, signal));
     return code === 'released' ? { released: true } : notReleased(await this.find({ key: name }, signal));
   }
 
@@ -184,13 +181,12 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
 
   async #releaseById(options: ReleaseOptions): Promise<ReleaseResult> {
     const lockId = validateRelease(options);
-    const next = this.tripsOf(options.signal);
+    const { signal } = options;
     try {
-      const read = await this.read({ lockId }, next);
-      const keys = keysOf(read);
-      if (!keys) return releaseResult('not_found');
-      const isLive = liveRecordOf(read) !== null;
-      return releaseResult(await this.#release({ keys, lockId, isLive }, next()));
+      const found = await this.releaseFound(lockId, signal);
+      if (typeof found === 'string') return releaseResult(found);
+      // The script that has found the lock has just seen it live.
+      return releaseResult(await this.#release({ keys: found.keys, lockId, isLive: true }, signal));
     } catch (fault) {
       throw LockError.from(fault, { lockId });
     }
@@ -285,7 +281,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
 
   #release(
     { keys, ref, lockId, isLive = false, waiter = '' }: Release,
-    options?: Pick<RunOptions<unknown>, 'signal' | 'timeoutMs'>,
+    signal?: AbortSignal,
   ): Promise<ReleaseCode> {
     const { names, json } = this.#refOf(keys, lockId, ref);
     const { channel, countsAll } = this.#turns.handing;
@@ -301,7 +297,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     let replayed = false;
     const onReplay = (): void => void (replayed = true);
     const script = releaseFor(keys.length);
-    return this.runner.run(script, names, args, { ...options, onReplay }).then(({ code, handed }) => {
+    return this.runner.run(script, names, args, { signal, onReplay }).then(({ code, handed }) => {
       this.#turns.handedOver(keys, handed);
       // The command ran twice. The second run did not find our live lock, because the first run had released it.
       return code !== 'expired' && isLive && replayed ? 'released' : code;
@@ -339,10 +335,6 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     );
   }
 }
-
-/** Returns all keys of a lock, which the record of its first key has. */
-const keysOf = (read: ReadReply | null): readonly string[] | undefined =>
-  read ? (read.record.keys ?? [read.record.key]) : undefined;
 
 const releaseResult = (code: ReleaseCode): ReleaseResult =>
   code === 'released' ? { ok: true } : withDetail({ ok: false }, { reason: code });

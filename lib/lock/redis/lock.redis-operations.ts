@@ -1,3 +1,4 @@
+import { isLive, TIME_TOLERANCE_MS } from '../../core/clock.js';
 import { type Page, pageOf } from '../../core/page.js';
 import type { CallOptions } from '../../core/validate.js';
 import { unlessForeign } from '../../redis/redis.errors.js';
@@ -6,7 +7,7 @@ import { escapeGlob, walk } from '../../script/walk.js';
 import { listedOf } from '../lock.record.js';
 import type { ListedLock, LockListOptions, WaitingCall } from '../lock.types.js';
 import { validateList } from '../lock.validate.js';
-import { liveRecordOf, queueScript, readScript } from './lock.lookup.scripts.js';
+import { queueScript, readScript } from './lock.by-id.scripts.js';
 import { ASIDE, PLAIN_FROM } from './lock.queue.fragments.js';
 import { isOfRecord, type LockLayout, mayBeHashed } from './lock.layout.js';
 
@@ -46,11 +47,12 @@ export class RedisLockViews {
     const read = await this.runner
       .run(readScript, { record: name }, { isIndex: '' }, { signal })
       .catch(unlessForeign);
-    const record = liveRecordOf(read);
-    if (!record?.key.startsWith(prefix)) return [];
-    const queue = this.#queueOf(record.key);
+    if (!read || !isLive(read.record.expiresAtMs, read.nowMs, TIME_TOLERANCE_MS)) return [];
+    const { key } = read.record;
+    if (!key.startsWith(prefix)) return [];
+    const queue = this.#queueOf(key);
     const { waiting } = await this.runner.run(queueScript, { queue }, { most: 0 }, { signal });
-    return [listedOf(record, waiting)];
+    return [listedOf(read.record, waiting)];
   }
 
   #queueOf(key: string): string {

@@ -3,7 +3,14 @@ import { acquireScript } from './acquire.script.js';
 import { extendFor } from './extend.script.js';
 import { publishScript } from '../../script/publish.script.js';
 import { handOnScript } from './hand-on.scripts.js';
-import { cleanupScript, queueScript, readIndexScript, readScript } from './lock.lookup.scripts.js';
+import {
+  cleanupScript,
+  extendByIdScript,
+  queueScript,
+  readIndexScript,
+  readScript,
+  releaseByIdScript,
+} from './lock.by-id.scripts.js';
 import { releaseFor } from './release.script.js';
 
 export const lockScripts = [
@@ -12,6 +19,8 @@ export const lockScripts = [
   ...[1, 2].flatMap((count) => [releaseFor(count), extendFor(count)]),
   handOnScript,
   publishScript,
+  releaseByIdScript,
+  extendByIdScript,
   readScript,
   readIndexScript,
   queueScript,

@@ -4,10 +4,12 @@ import { acquireScript } from '../../../lib/lock/redis/acquire.script.js';
 import { extendFor } from '../../../lib/lock/redis/extend.script.js';
 import {
   cleanupScript,
+  extendByIdScript,
   queueScript,
   readIndexScript,
   readScript,
-} from '../../../lib/lock/redis/lock.lookup.scripts.js';
+  releaseByIdScript,
+} from '../../../lib/lock/redis/lock.by-id.scripts.js';
 import { handOnScript } from '../../../lib/lock/redis/hand-on.scripts.js';
 import { publishScript } from '../../../lib/script/publish.script.js';
 import { releaseFor } from '../../../lib/lock/redis/release.script.js';
@@ -16,10 +18,12 @@ import type { ScriptExample } from './example.js';
 const lockId = 'abcdefghijklmnopqrstuv';
 const record = 'syncguard:{t}:order';
 const index = `syncguard:{t}:id:${lockId}`;
+const mark = `syncguard/{t}:released:${lockId}`;
+const nonce = 'nonce';
 const fenceCounter = `syncguard:{t}:fence:${record}`;
 const immortal = /:fence:/;
 // Their names contain a lock id, which is random: no other program has a key of that name.
-const replaces = /:id:/;
+const replaces = /:(id|released):/;
 const undeclared = new RegExp(`^${record}$`);
 
 const hold =
@@ -207,6 +211,29 @@ const examples: ScriptExample[] = [
   { script: handOnScript, keys: names, args: handing, prepare: forgotten, immortal, again: [500] },
   { script: publishScript, keys: {}, args: { channel, message: '' } },
   { script: queueScript, keys: { queue }, args: { most: 2 }, prepare: contended },
+  { script: releaseByIdScript, keys: { record, index, mark }, args: { lockId, nonce }, prepare },
+  {
+    script: releaseByIdScript,
+    keys: { record: index, index, mark },
+    args: { lockId, nonce },
+    prepare,
+    undeclared,
+  },
+  { script: extendByIdScript, keys: { record, index }, args: { lockId, ttlMs: 30_000 }, prepare },
+  {
+    script: extendByIdScript,
+    keys: { record: index, index },
+    args: { lockId, ttlMs: 30_000 },
+    prepare,
+    undeclared,
+  },
+  {
+    script: extendByIdScript,
+    keys: { record, index },
+    args: { lockId, ttlMs: 30_000 },
+    prepare: hold(-10_000),
+    again: [-1],
+  },
   { script: readScript, keys: { record }, args: { isIndex: '' }, prepare },
   { script: readScript, keys: { record: index }, args: { isIndex: '1' }, prepare, undeclared },
   { script: readIndexScript, keys: { index }, args: {}, prepare },

@@ -1,6 +1,6 @@
-import { isLive, TIME_TOLERANCE_MS } from '../../core/clock.js';
 import type { LockRecord } from '../lock.record.js';
-import { EXPIRY, OWNERSHIP } from './lock.fragments.js';
+import { EXPIRY, EXTENDING, LIVENESS, OWNERSHIP, QUEUED } from './lock.fragments.js';
+import { RELEASE_CODES, decodeExtend, type ExtendReply, type ReleaseCode } from './lock.replies.js';
 import { foreignValue } from '../../redis/redis.errors.js';
 import { defineScript, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
@@ -8,14 +8,90 @@ import { NOW_MS } from '../../script/fragments.js';
 /** How long a record must have been expired before `cleanupInIsLocked` may delete it. It exceeds every tolerance. */
 export const CLEANUP_AFTER_MS = 2_000;
 
-/** A record as it is stored, and the server's time. The record may have expired. */
+// A caller that knows nothing but the lockId needs the name of the record, which the index has. In the slotted layout
+// lock-read-index reads it before. In the spec layout, which is used on one server, the caller names the index as the
+// record: there a script can reach a key that is not in KEYS (law 1 of docs/scripts.md).
+const RECORD_FROM_INDEX = /* lua */ `
+if record == index then record = redis.call('GET', index) end`;
+
+// Checks the owner first and the expiry second, before any write. A lock that has waiters, or whose grant has several
+// keys, needs more keys than the caller knows. Only its record names them. So the script replies with the record, and
+// the caller runs the script that declares all of these keys.
+const ownedAndLive = (none: string): string => /* lua */ `
+local held = record and redis.call('GET', record)
+if not held then return ${none} end
+if not owns(held, lockId) then return 0 end
+if isDead(held) then
+  redis.call('DEL', record, index)
+  return -2
+end
+if isQueuedFor(held) or string.find(held, ',"keys":[', 1, true) then return held end`;
+
+/** An outcome, or the keys of a lock that must all be declared in a second call. */
+export type ById<Outcome> = Outcome | { readonly keys: readonly string[] };
+
+function keysIn(json: string): { readonly keys: readonly string[] } {
+  const { key, keys = [key] } = parseRecord(json);
+  return { keys };
+}
+
+// Redis clients send a command again when its reply was lost. The second run finds no lock and would report
+// `not_found`. So a release by lockId leaves its nonce behind for a while. A second run finds it and replies 1.
+const RELEASED_MARK_MS = 10_000;
+
+const RELEASED_BEFORE = /* lua */ `redis.call('GET', mark) == nonce and 1 or -1`;
+
+/**
+ * lock-release-by-id: Releases by lockId.
+ * KEYS: record (or the index again), index, mark
+ * ARGV: lockId, nonce
+ * Reply: a code of lock-release. Where a lock has waiters or several keys, the reply is its record, and the
+ *   caller runs the script that declares all keys.
+ * Atomic: only the owner's lock is deleted, whatever the index says. The mark tells a second run that the first one
+ *   was heard.
+ */
+export const releaseByIdScript = defineScript({
+  name: 'lock-release-by-id',
+  keys: ['record', 'index', 'mark'],
+  args: ['lockId', 'nonce'],
+  lua: /* lua */ `${RECORD_FROM_INDEX}${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive(RELEASED_BEFORE)}
+redis.call('DEL', mark)
+redis.call('SET', mark, nonce, 'PX', ${RELEASED_MARK_MS})
+redis.call('DEL', record, index)
+return 1`,
+  decode: (reply): ById<ReleaseCode> =>
+    typeof reply === 'string'
+      ? keysIn(reply)
+      : (RELEASE_CODES[reply as number] ?? unexpectedReply('lock-release-by-id', reply)),
+});
+
+/**
+ * lock-extend-by-id: Extends by lockId.
+ * KEYS: record (or the index again), index
+ * ARGV: lockId, ttlMs
+ * Reply: as lock-extend. Where a lock has waiters or several keys, the reply is its record, and the caller runs
+ *   the script that declares all keys.
+ * Atomic: a lock that has expired or has another owner is never extended, whatever the index says.
+ */
+export const extendByIdScript = defineScript({
+  name: 'lock-extend-by-id',
+  keys: ['record', 'index'],
+  args: ['lockId', 'ttlMs'],
+  lua: /* lua */ `${RECORD_FROM_INDEX}${OWNERSHIP}${QUEUED}${LIVENESS}${ownedAndLive('-1')}${EXTENDING}
+local new = extended(held)
+-- A full server refuses a script whose first write may need memory. PEXPIRE needs none.
+redis.call('PEXPIRE', index, ttlMs)
+redis.call('SET', record, new, 'PX', ttlMs)
+redis.call('SET', index, record, 'PX', ttlMs)
+return {1, expiresAtMs}`,
+  decode: (reply): ById<ExtendReply> => (typeof reply === 'string' ? keysIn(reply) : decodeExtend(reply)),
+});
+
+/** A record as it is stored, and the server's time. The record may have expired: `isLive()` decides that. */
 export interface ReadReply {
   readonly record: LockRecord;
   readonly nowMs: number;
 }
-
-export const liveRecordOf = (read: ReadReply | null): LockRecord | null =>
-  read && isLive(read.record.expiresAtMs, read.nowMs, TIME_TOLERANCE_MS) ? read.record : null;
 
 function parseRecord(json: string): LockRecord {
   try {
@@ -32,8 +108,7 @@ function parseRecord(json: string): LockRecord {
 /**
  * lock-read: Reads a record as it is stored.
  * KEYS: record
- * ARGV: isIndex ('1': the key is the index of a lock on one server, which has the name of the record. Only there a script can
- *   reach a key that is not in KEYS: law 1 of docs/scripts.md)
+ * ARGV: isIndex ('1': the key is the index of a lock on one server, which has the name of the record)
  * Reply: [record, the server's time], or -1
  * Atomic: the record and the time by which its caller judges it belong together.
  */
