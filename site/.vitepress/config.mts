@@ -30,7 +30,7 @@ const group = (text: string, names: string[], collapsed?: boolean): DefaultTheme
 const guide = [
   group('Start', ['tour', 'why']),
   group('Guides', folder('guides')),
-  group('Features', ['locks', 'around-a-lock', 'rate-limits', 'budgets', 'secrets']),
+  group('Features', ['locks', 'around-a-lock', 'rate-limits', 'budgets', 'secrets', 'once']),
   group(
     'Your app',
     [
