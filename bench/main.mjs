@@ -83,7 +83,8 @@ async function report(first, second) {
     import('./harness/goals.mjs'),
     import('./harness/table.mjs'),
   ]);
-  const goalsOf = (results) => results.flatMap(({ goals }) => goals);
+  // JSON has null for the ratio to a peer that `--only` has left out.
+  const goalsOf = (results) => results.flatMap(({ goals }) => goals.filter(({ ratio }) => ratio !== null));
   const machines = [...first, ...second].map(({ part, half, costs }) => ({
     during: half ? `${part}, half a core` : part,
     ...costs,

@@ -24,8 +24,9 @@ export class Contestant {
       if (error) call?.reject(new Error(error));
       else call?.resolve(value);
     });
-    this.process.on('exit', (code) => {
-      for (const call of this.#calls.values()) call.reject(new Error(`the process ended with code ${code}`));
+    this.process.on('exit', (code, signal) => {
+      for (const call of this.#calls.values())
+        call.reject(new Error(`the process ended with ${code ?? signal}`));
       this.#calls.clear();
     });
   }

@@ -15,6 +15,9 @@ export const typical = (rounds, name, pick) => median(rounds.map((round) => pick
 export const ratio = (rounds, name, base, pick) =>
   median(rounds.map((round) => pick(round[name]) / pick(round[base])));
 
+/** The least over the rounds: for time in the server, to which noise only adds. */
+export const least = (rounds, name, pick) => Math.min(...rounds.map((round) => pick(round[name])));
+
 export const nowUs = () => Number(process.hrtime.bigint()) / 1e3;
 
 /** Runs `fn` until `n` calls are done, `flight` at a time. */
