@@ -7,7 +7,7 @@ import { RedisLedger } from '../../sample/all/orders/redis-ledger.js';
 import { startRedisServer } from '../support/redis-server.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { createApp } from '../../sample/all/create-app.js';
-import { closeAll, SETTINGS, start } from './sample-app.js';
+import { closeAll, OPERATOR_PASSWORD, SETTINGS, start } from './sample-app.js';
 
 interface Answer {
   status: number;
@@ -155,7 +155,11 @@ it('keeps the 10,000 orders in memory that were asked for last', async () => {
 });
 
 it('does not start with a malformed REDIS_URL, and keeps its password to itself', async () => {
-  const failed = createApp({ logger: false, redisUrl: 'http://user:hunter2@localhost' });
+  const failed = createApp({
+    logger: false,
+    operatorPassword: OPERATOR_PASSWORD,
+    redisUrl: 'http://user:hunter2@localhost',
+  });
   await expect(failed).rejects.toThrow(/redis must be a URL like/);
   await expect(failed).rejects.not.toThrow(/hunter2/);
 });

@@ -12,9 +12,13 @@ export const SETTINGS = [
 
 const apps: INestApplication[] = [];
 
+export const OPERATOR_PASSWORD = 'a password of tests';
+
 /** Starts the sample app on a free port. */
-export async function start(options: SampleOptions): Promise<{ app: INestApplication; url: string }> {
-  const app = await createApp({ logger: false, ...options });
+export async function start(
+  options: Partial<SampleOptions>,
+): Promise<{ app: INestApplication; url: string }> {
+  const app = await createApp({ logger: false, operatorPassword: OPERATOR_PASSWORD, ...options });
   apps.push(app);
   await app.listen(0);
   return { app, url: await app.getUrl() };

@@ -3,7 +3,7 @@ import type { Redis } from 'ioredis';
 import { Sealer } from '../../sample/all/secrets/sealer.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { createApp } from '../../sample/all/create-app.js';
-import { closeAll, SETTINGS, start } from './sample-app.js';
+import { closeAll, OPERATOR_PASSWORD, SETTINGS, start } from './sample-app.js';
 
 interface Answer {
   status: number;
@@ -153,7 +153,11 @@ describe('secrets in the sample app on Redis', () => {
   });
 
   it('refuses to start on a key that is none', async () => {
-    const options = { redisUrl: workerRedis().url, logger: false } as const;
+    const options = {
+      redisUrl: workerRedis().url,
+      logger: false,
+      operatorPassword: OPERATOR_PASSWORD,
+    } as const;
     await expect(createApp({ ...options, secretsKey: 'short' })).rejects.toThrow(
       'SECRETS_KEY must be 32 bytes',
     );

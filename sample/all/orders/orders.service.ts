@@ -5,6 +5,8 @@ import { Ledger } from './ledger.js';
 
 /** How long a charge takes. Long enough to see other calls wait. */
 const CHARGE_MS = 300;
+/** And of an order whose id begins with "slow", which stands for a provider that does not answer. */
+const SLOW_MS = 120_000;
 
 export interface Payment {
   orderId: string;
@@ -26,7 +28,9 @@ export class OrdersService {
     const chargedBefore = await this.ledger.find(orderId);
     if (chargedBefore) return { orderId, fence: chargedBefore, charged: false };
 
-    await sleep(CHARGE_MS);
+    const chargeMs = orderId.startsWith('slow') ? SLOW_MS : CHARGE_MS;
+    // An operator may take the lock away, which ends the wait.
+    await sleep(chargeMs, undefined, { signal: lock!.signal }).catch(() => {});
     lock!.assertHeld(); // This is the last point at which the charge can be stopped.
     const fence = await this.ledger.record(orderId, lock!.fence);
     return { orderId, fence, charged: fence === lock!.fence };

@@ -15,7 +15,7 @@ export interface Card {
   /** Shell lines. `{origin}` and fields by `{name}` (percent-encoded) are filled in. */
   commands: { does: string; line: string }[];
   /**
-   * The JavaScript of the buttons. It may call the functions of `setUp` in page.script.ts: `on(button, run)`,
+   * The JavaScript of the buttons. It may call the functions of `setUp` in page.script.ts: `on(button, run)`, `onClick(element, run)`,
    * `changed(field, run)`, `send(requests, show)`, `value(field)`, `fill(field, value)` and the `panel`. It
    * may also call `call(request)`, which shows nothing, and `element(tag, className, text)`.
    */

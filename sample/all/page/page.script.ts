@@ -5,7 +5,8 @@ export const pageScript = (cards: readonly Card[]): string =>
   [
     SHARED,
     ...cards.map(
-      ({ id, script }) => `setUp('${id}', ({ on, changed, send, value, fill, panel }) => {${script}});`,
+      ({ id, script }) =>
+        `setUp('${id}', ({ on, onClick, changed, send, value, fill, panel }) => {${script}});`,
     ),
   ].join('\n');
 
@@ -23,7 +24,11 @@ function setUp(id, describe) {
 
   // Runs when the button is pressed; what it gives is said below the buttons.
   function on(name, run) {
-    section.querySelector('button[name="' + name + '"]').addEventListener('click', async () => {
+    onClick(section.querySelector('button[name="' + name + '"]'), run);
+  }
+
+  function onClick(button, run) {
+    button.addEventListener('click', async () => {
       if (busy) return;
       setBusy(true);
       list.replaceChildren();
@@ -49,7 +54,7 @@ function setUp(id, describe) {
     for (const button of section.querySelectorAll('form button')) button.setAttribute('aria-disabled', now);
   }
 
-  // Sends all at once, each with a row of its own: { method, path, body?, label? }. Of an answer the row shows
+  // Sends all at once, each with a row of its own: { method, path, body?, headers?, label? }. Of an answer the row shows
   // the properties named in 'show', or all of it. Gives [{ status, body, headers, ms }].
   async function send(requests, show) {
     const rows = requests.map((request) => addRow(list, request.label));
@@ -78,13 +83,14 @@ function setUp(id, describe) {
   section.addEventListener('input', fillCommands);
   for (const button of section.querySelectorAll('.copy')) button.addEventListener('click', () => copy(button));
   fillCommands();
-  describe({ on, changed, send, value: (name) => input(name).value, fill, panel: section.querySelector('.panel') });
+  describe({ on, onClick, changed, send, value: (name) => input(name).value, fill, panel: section.querySelector('.panel') });
 }
 
-async function call({ method, path, body }) {
+async function call({ method, path, body, headers }) {
   const sentMs = performance.now();
-  const init = { method, cache: 'no-store' };
-  if (body !== undefined) Object.assign(init, { body: JSON.stringify(body), headers: { 'Content-Type': 'application/json' } });
+  const init = { method, cache: 'no-store', headers };
+  if (body !== undefined)
+    Object.assign(init, { body: JSON.stringify(body), headers: { ...headers, 'Content-Type': 'application/json' } });
   try {
     const response = await fetch(path, init);
     const text = await response.text();

@@ -36,7 +36,7 @@ export const STYLE = /* CSS */ `
     width: 9rem; height: 2.5rem; padding: 0 0.65rem; font: inherit; font-size: 1rem; color: var(--text);
     background: var(--ground); border: 1px solid var(--line); border-radius: 0.35rem;
   }
-  input[type='email'], input[name='prompt'] { width: 15rem; }
+  input[type='email'], input[name='prompt'], input[name='reason'] { width: 15rem; }
   .buttons { display: flex; flex-wrap: wrap; gap: 0.5rem; }
   button {
     min-height: 2.5rem; padding: 0 0.9rem; font: inherit; font-size: 0.95rem; cursor: pointer;
@@ -86,6 +86,10 @@ export const STYLE = /* CSS */ `
   .budget { min-width: 0; }
   .line { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 0.75rem; }
   .line .dim { color: var(--dim); font-variant-numeric: tabular-nums; }
+
+  .found { margin: 0; padding: 0; list-style: none; }
+  .found li { display: flex; flex-wrap: wrap; align-items: center; gap: 0.25rem 0.75rem; padding: 0.5rem 0; border-top: 1px solid var(--line); }
+  .found .facts { flex: 1 1 12rem; }
 
   .command { margin: 0 0 0.75rem; }
   figcaption {
