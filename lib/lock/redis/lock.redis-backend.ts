@@ -19,7 +19,7 @@ import { acquireScript } from './acquire.script.js';
 import type { AcquireReply } from './lock.acquire-reply.js';
 import { extendFor } from './extend.script.js';
 import type { ReleaseCode } from './lock.replies.js';
-import { releaseFor } from './release.script.js';
+import { releaseFor, releaseSeenFor } from './release.script.js';
 import type {
   AcquireOptions,
   AcquireResult,
@@ -160,8 +160,8 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     const { lockId } = seen;
     // Only the record of its first key names all keys of a lock. A claim has no index yet, and one key.
     const { keys = [name] } = (await this.find({ lockId }, signal)) ?? {};
-    // By its lockId this ends the lock that was seen, or nothing.
-    const code = await attributed(this.#release({ keys, lockId, isLive: true }, signal));
+    // By its lockId and fence this ends the lock that was seen, or nothing.
+    const code = await attributed(this.#release({ keys, lockId, isLive: true, fence }, signal));
     return code === 'released' ? { released: true } : notReleased(await this.find({ key: name }, signal));
   }
 
@@ -280,7 +280,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   }
 
   #release(
-    { keys, ref, lockId, isLive = false, waiter = '' }: Release,
+    { keys, ref, lockId, isLive = false, waiter = '', fence }: Release,
     signal?: AbortSignal,
   ): Promise<ReleaseCode> {
     const { names, json } = this.#refOf(keys, lockId, ref);
@@ -296,8 +296,12 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     if (keys.length > 1) Object.assign(args, json);
     let replayed = false;
     const onReplay = (): void => void (replayed = true);
-    const script = releaseFor(keys.length);
-    return this.runner.run(script, names, args, { signal, onReplay }).then(({ code, handed }) => {
+    const options = { signal, onReplay };
+    const asked =
+      fence === undefined
+        ? this.runner.run(releaseFor(keys.length), names, args, options)
+        : this.runner.run(releaseSeenFor(keys.length), names, { ...args, seenFence: fence }, options);
+    return asked.then(({ code, handed }) => {
       this.#turns.handedOver(keys, handed);
       // The command ran twice. The second run did not find our live lock, because the first run had released it.
       return code !== 'expired' && isLive && replayed ? 'released' : code;
@@ -345,4 +349,6 @@ interface Release extends Pick<HeldLock, 'keys' | 'ref'> {
   readonly isLive?: boolean;
   /** The name of a waiter that leaves the queues of the keys. */
   readonly waiter?: string;
+  /** Only a lock of this fence is released. */
+  readonly fence?: string;
 }

@@ -11,12 +11,12 @@ import {
   readScript,
   releaseByIdScript,
 } from './lock.by-id.scripts.js';
-import { releaseFor } from './release.script.js';
+import { releaseFor, releaseSeenFor } from './release.script.js';
 
 export const lockScripts = [
   acquireScript,
   acquireKeysFor(2),
-  ...[1, 2].flatMap((count) => [releaseFor(count), extendFor(count)]),
+  ...[1, 2].flatMap((count) => [releaseFor(count), releaseSeenFor(count), extendFor(count)]),
   handOnScript,
   publishScript,
   releaseByIdScript,

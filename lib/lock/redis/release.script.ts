@@ -16,20 +16,7 @@ function decodeRelease(reply: unknown): ReleaseReply {
   };
 }
 
-/**
- * lock-release: Ends a lock of the caller. A lock with a queue goes to the first of it. So does a free lock whose queue
- * the caller leaves: its process may be passed over there, and is so no more.
- * KEYS: fenceCounter*, record*, queue*, index (* one for each key of the user)
- * ARGV: lockId, isLive ('1': the holder's clock says that the lock is live, so that the server's clock is not
- *   asked), leaver (of a caller that gives up waiting: its lockId and process), channel, countsAll, and keyJson of each key
- * Reply: 1 released, 0 mismatch, -1 not found, -2 expired: of several keys the first that is not 1. Or an array
- *   of this code and pairs of a key's number and the waiter that has got the key.
- * Atomic: only the owner's lock is deleted, and nobody can come before the head of the queue.
- */
-export const releaseFor = defineLockScript({
-  name: 'lock-release',
-  args: ['lockId', 'isLive', 'leaver', 'channel', 'countsAll', 'keyJson'],
-  lua: /* lua */ `
+const RELEASE = /* lua */ `
 -- Most locks have one key, are live, and nobody waits for them.
 local only = COUNT == 1 and redis.call('GET', KEYS[2])
 if only and isLive == '1' and string.sub(only, 1, 33) == '{"lockId":"' .. lockId and string.byte(only, -1) ~= 32 then
@@ -85,6 +72,39 @@ for _, i in ipairs(freed) do
     reply[#reply + 1] = told
   end
 end
-return #reply == 1 and code or reply`,
+return #reply == 1 and code or reply`;
+
+/**
+ * lock-release: Ends a lock of the caller. A lock with a queue goes to the first of it. So does a free lock whose queue
+ * the caller leaves: its process may be passed over there, and is so no more.
+ * KEYS: fenceCounter*, record*, queue*, index (* one for each key of the user)
+ * ARGV: lockId, isLive ('1': the holder's clock says that the lock is live, so that the server's clock is not
+ *   asked), leaver (of a caller that gives up waiting: its lockId and process), channel, countsAll, and keyJson of each key
+ * Reply: 1 released, 0 mismatch, -1 not found, -2 expired: of several keys the first that is not 1. Or an array
+ *   of this code and pairs of a key's number and the waiter that has got the key.
+ * Atomic: only the owner's lock is deleted, and nobody can come before the head of the queue.
+ */
+export const releaseFor = defineLockScript({
+  name: 'lock-release',
+  args: ['lockId', 'isLive', 'leaver', 'channel', 'countsAll', 'keyJson'],
+  lua: RELEASE,
+  decode: decodeRelease,
+});
+
+/**
+ * lock-release-seen: Ends a lock that somebody has seen. Who was handed a lock takes it under the same lockId, and of several
+ * keys with a higher fence: that is another lock.
+ * KEYS: fenceCounter*, record*, queue*, index (* one for each key of the user)
+ * ARGV: seenFence (of the lock that was seen), and those of lock-release
+ * Reply: as of lock-release; -1 where another fence is there.
+ * Atomic: between the look at the fence and the release nobody takes the lock.
+ */
+export const releaseSeenFor = defineLockScript({
+  name: 'lock-release-seen',
+  args: ['seenFence', 'lockId', 'isLive', 'leaver', 'channel', 'countsAll', 'keyJson'],
+  lua: /* lua */ `
+local isRead, seen = pcall(cjson.decode, redis.call('GET', KEYS[COUNT + 1]) or '')
+if not isRead or type(seen) ~= 'table' or seen.fence ~= seenFence then return -1 end
+${RELEASE}`,
   decode: decodeRelease,
 });

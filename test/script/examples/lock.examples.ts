@@ -12,7 +12,7 @@ import {
 } from '../../../lib/lock/redis/lock.by-id.scripts.js';
 import { handOnScript } from '../../../lib/lock/redis/hand-on.scripts.js';
 import { publishScript } from '../../../lib/script/publish.script.js';
-import { releaseFor } from '../../../lib/lock/redis/release.script.js';
+import { releaseFor, releaseSeenFor } from '../../../lib/lock/redis/release.script.js';
 import type { ScriptExample } from './example.js';
 
 const lockId = 'abcdefghijklmnopqrstuv';
@@ -35,7 +35,7 @@ const hold =
       expiresAtMs: nowMs + expiresInMs,
       acquiredAtMs: nowMs,
       key: 'order',
-      fence: '000000000000007',
+      fence,
     };
     await client.set(record, JSON.stringify(fields), 'PX', 60_000);
     await client.set(index, prefix + record, 'PX', 60_000);
@@ -43,6 +43,7 @@ const hold =
 const prepare = hold(30_000);
 
 const queue = 'syncguard/{t}:queue:order';
+const fence = '000000000000007';
 const names = { fenceCounter, record, queue, index };
 const second = {
   'fenceCounter:2': 'syncguard:{t}:fence:syncguard:{t}:other',
@@ -75,12 +76,7 @@ const passedOver = async (client: Redis, prefix: string): Promise<void> => {
 const claimed = async (client: Redis, prefix: string): Promise<void> => {
   await passedOver(client, prefix);
   const fields = { lockId: waiter.slice(0, 22), expiresAtMs: Date.now() + 500, acquiredAtMs: Date.now() };
-  await client.set(
-    record,
-    `${JSON.stringify({ ...fields, key: 'order', fence: '000000000000007' })}\t `,
-    'PX',
-    500,
-  );
+  await client.set(record, `${JSON.stringify({ ...fields, key: 'order', fence })}\t `, 'PX', 500);
 };
 /** The caller has a claim on the second key, behind which somebody waits, and the first one is another's. */
 const halfClaimed = async (client: Redis, prefix: string): Promise<void> => {
@@ -106,6 +102,7 @@ const waiting = { lockId: another, process: 'qqqqqqqqqqqqqqqq', queueMs: 60_000 
 const release = { lockId, isLive: '1', leaver: '', ...handing };
 const ofCount = (count: number) => ({
   release: releaseFor(count),
+  releaseSeen: releaseSeenFor(count),
   extend: extendFor(count),
 });
 const [one, two] = [ofCount(1), ofCount(2)];
@@ -180,6 +177,22 @@ const examples: ScriptExample[] = [
     prepare: contended,
     immortal,
     again: [0],
+  },
+  {
+    script: one.releaseSeen,
+    keys: names,
+    args: { ...release, seenFence: fence },
+    prepare: contended,
+    immortal,
+    again: [-1],
+  },
+  {
+    script: two.releaseSeen,
+    keys: { ...names, ...second },
+    args: { ...release, seenFence: fence, 'keyJson:2': '"other"' },
+    prepare: contended,
+    immortal,
+    again: [-1],
   },
   { script: one.extend, keys: names, args: { lockId, ttlMs: 30_000, ...handing }, prepare },
   { script: one.extend, keys: names, args: { lockId, ttlMs: 20, ...handing }, prepare: contended },
