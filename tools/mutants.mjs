@@ -23,6 +23,8 @@ const SUITES = {
     'budget/budget-service.spec',
     'fault/background-retries.spec',
     'once/once.spec',
+    'module/core.spec',
+    'package/vectors.spec',
   ],
   counter: ['counter/counter.spec'],
   limit: [

@@ -68,12 +68,12 @@ export const notReleased = (holder: LockRecord | null): ForceReleaseResult =>
   holder ? { released: false, fence: holder.fence } : { released: false };
 
 /** A lock is found by one of its keys or by its id. */
-export type Wanted = { readonly key: string } | { readonly lockId: string };
+export type KeyOrId = { readonly key: string } | { readonly lockId: string };
 
 /** The part of the port that describes locks. It is the same in every backend that can find a record. */
 export abstract class LockLookups {
   /** Returns the record of a live lock. */
-  protected abstract find(wanted: Wanted, signal: AbortSignal | undefined): Promise<LockRecord | null>;
+  protected abstract find(wanted: KeyOrId, signal: AbortSignal | undefined): Promise<LockRecord | null>;
 
   async lookup(options: LookupOptions): Promise<LockInfo | null> {
     const record = await this.find(validateLookup(options), options.signal);

@@ -61,9 +61,9 @@ export interface WantedLock {
  * counts as a failed try.
  */
 export const waitForLock = (host: WaitingHost, wanted: WantedLock): Promise<Waited> =>
-  new WaitingCall(host, wanted).run();
+  new LockWait(host, wanted).run();
 
-class WaitingCall {
+class LockWait {
   readonly #host: WaitingHost;
   readonly #wanted: WantedLock;
   readonly #startedMs = performance.now();

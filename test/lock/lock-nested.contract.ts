@@ -1,5 +1,5 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { type HttpException, Logger } from '@nestjs/common';
 import {
   type LockBackend,
@@ -114,7 +114,7 @@ export function describeNestedLocks(name: string, setUp: () => Promise<LockQueue
           orders.map((keys) => {
             const call = { attempts: 0 };
             return calls.run(call, async () => {
-              const ended = await outcome(nest(locks, keys, () => sleep(1), { ...PATIENT, ...how }, meet));
+              const ended = await outcome(nest(locks, keys, () => nextTurn(), { ...PATIENT, ...how }, meet));
               if (ended === 'Deadlock') expect(call.attempts).toBe(2); // For the outer lock, and for the inner one.
               return ended;
             });
@@ -129,7 +129,7 @@ export function describeNestedLocks(name: string, setUp: () => Promise<LockQueue
         let inside = 0;
         const body = async (): Promise<void> => {
           expect(++inside).toBe(1);
-          await sleep(1);
+          await nextTurn();
           inside--;
         };
         const options = { ...how, timeoutMs: 55_000 };
@@ -304,7 +304,7 @@ export function describeNestedLocks(name: string, setUp: () => Promise<LockQueue
         while (!stop)
           await nest(locks, i % 10 ? [`{t}:own:${i}`, A] : [A], async () => {
             handOvers++;
-            await sleep(1);
+            await nextTurn();
           });
       });
       await eventually(() => expect(handOvers).toBeGreaterThan(2 * count));

@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import type { HttpException } from '@nestjs/common';
 import { type LockBackend, type LockContext, type LockError, toHttpException } from 'nestjs-syncguard';
 import { LockService } from '../../lib/lock/lock.service.js';
@@ -65,6 +65,17 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
         );
         body.catch(failed);
       });
+    /** A call that stands in the queue. */
+    async function queued<T>(
+      on: number,
+      call: (locks: LockService) => Promise<T>,
+    ): Promise<{ call: Promise<T> }> {
+      const places: number[] = [];
+      const called = call(serviceOn(withPlaces(backends[on] as LockBackend, places)));
+      await eventually(() => expect(places).toHaveLength(1));
+      return { call: called };
+    }
+
     const nothingIsLeft = (): Promise<unknown> =>
       eventually(async () => expect(await leftovers()).toStrictEqual([]));
 
@@ -129,7 +140,7 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
                 expect(++within).toBe(1);
                 if (left > 0) turns[worker]!++;
                 left--;
-                await sleep(1);
+                await nextTurn();
                 within--;
               },
               { key: A, timeoutMs: 20_000 },
@@ -178,10 +189,9 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
 
       it('a lock that was handed over lives as long as any other, and is found by its id', async () => {
         const { leave } = await inside(A);
-        const next = inside(A, services[1]);
-        await sleep(5);
+        const next = await queued(1, (locks) => inside(A, locks));
         await leave();
-        const { lock, leave: leaveNext } = await next;
+        const { lock, leave: leaveNext } = await next.call;
         expect(lock.expiresAtMs).toBeGreaterThan(Date.now() + 25_000);
         expect(await backend.lookup({ lockId: lock.lockId })).toMatchObject({
           fence: lock.fence,
@@ -223,9 +233,9 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
             .lock(() => 'in', { key: A, signal: controller.signal })
             .catch(() => 'out');
           const second = services[0].lock(() => 'in', { key: A });
-          await sleep(i % 4);
+          for (let turn = 0; turn < i; turn++) await nextTurn(); // A moment that is another one each time.
           const left = leave();
-          if (i % 3 > 0) await sleep(0);
+          if (i % 3 > 0) await nextTurn();
           controller.abort();
           await left;
           expect(['in', 'out']).toContain(await first);
@@ -243,14 +253,19 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
       });
 
       it('minHoldMs makes waiters wait for its end, and not longer', async () => {
-        const job = services[0].lock(() => sleep(50), { key: A, minHoldMs: 400 });
+        let end = (): void => {};
+        const job = services[0].lock(() => new Promise<void>((ended) => (end = ended)), {
+          key: A,
+          minHoldMs: 400,
+        });
         await eventually(async () => expect(await backend.isLocked({ key: A })).toBe(true));
         const elapsedMs = stopwatch();
-        const next = services[1].lock(elapsedMs, { key: A });
+        const next = await queued(1, (locks) => locks.lock(elapsedMs, { key: A }));
+        end();
         await job;
         advance(400);
         // Its waiter has seen a TTL of half a minute before.
-        expect(await next).toBeLessThan(4_000);
+        expect(await next.call).toBeLessThan(4_000);
         await nothingIsLeft();
       });
 
@@ -269,10 +284,12 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
 
       it('a shutdown sends waiters away, and those of other processes go on', async () => {
         const { leave } = await inside(A, services[1]);
+        const places: number[] = [];
+        services[0] = serviceOn(withPlaces(backends[0], places));
         const first = failure(services[0].lock(() => 1, { key: A }));
+        await eventually(() => expect(places).toHaveLength(1));
         const order: number[] = [];
         const waiters = await queueUp(1, A, order);
-        await sleep(5);
         await services[0].onModuleDestroy();
         expect((await first).code).toBe('Aborted');
         services[0] = serviceOn(backends[0]);
@@ -493,7 +510,7 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
             await locks.lock(
               async () => {
                 expect(++within).toBe(1);
-                await sleep(0);
+                await nextTurn();
                 within--;
               },
               { keys, timeoutMs: 10_000 },
@@ -510,7 +527,7 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
             await locks.lock(
               async () => {
                 for (const key of keys) expect(++within[key]).toBe(1);
-                await sleep(1);
+                await nextTurn();
                 for (const key of keys) within[key]--;
               },
               { keys, timeoutMs: 15_000 },
@@ -530,7 +547,7 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
               await services[i % 2]?.lock(
                 async () => {
                   handOvers++;
-                  await sleep(1);
+                  await nextTurn();
                 },
                 { key: hot[i % hot.length] as string, timeoutMs: 20_000 },
               );
@@ -553,11 +570,11 @@ export function describeLockQueue(name: string, setUp: () => Promise<LockQueueUn
       it('a call for several that gives up leaves all of them to the others', async () => {
         const { leave } = await inside(B);
         const controller = new AbortController();
-        const several = failure(services[1].lock(() => 1, { keys: [A, B], signal: controller.signal }));
-        await sleep(20);
+        const { signal } = controller;
+        const several = await queued(1, (locks) => failure(locks.lock(() => 1, { keys: [A, B], signal })));
         expect(await services[0].lock(() => 'in', { key: A })).toBe('in');
         controller.abort();
-        expect((await several).code).toBe('Aborted');
+        expect((await several.call).code).toBe('Aborted');
         await leave();
         await nothingIsLeft();
       });

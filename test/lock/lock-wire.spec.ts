@@ -78,7 +78,6 @@ describe('the wire format of locks', () => {
     const section = async (fence: string): Promise<void> => {
       expect(await shared.incr('inside')).toBe(1);
       fences.push(fence);
-      await sleep(1);
       await shared.decr('inside');
     };
     const foreign = async (worker: number): Promise<void> => {

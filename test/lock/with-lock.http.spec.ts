@@ -12,7 +12,6 @@ import {
   SetMetadata,
 } from '@nestjs/common';
 import { Reflector } from '@nestjs/core';
-import { setTimeout as sleep } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import {
   currentLock,
@@ -22,6 +21,7 @@ import {
   SyncGuardModule,
   WithLock,
 } from 'nestjs-syncguard';
+import { eventually } from '../support/eventually.js';
 import { freshRedis } from '../support/redis.js';
 import { listen } from '../support/adapters.js';
 import { upTo } from '../support/up-to.js';
@@ -92,7 +92,7 @@ class OrdersController {
   @Get('lost/now')
   @WithLock('lost', { ttlMs: 20, autoExtend: false })
   async lost(): Promise<void> {
-    await sleep(50);
+    await eventually(() => expect(() => currentLock()?.assertHeld()).toThrow());
   }
 
   @Get('teapot/now')

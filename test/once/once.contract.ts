@@ -1,5 +1,5 @@
 import { inspect } from 'node:util';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import { currentOnce } from '../../lib/once/current-once.js';
 import type { OnceBackend } from '../../lib/once/once.backend.js';
 import { OnceError } from '../../lib/once/once.errors.js';
@@ -554,7 +554,7 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
       const ended = new Promise<void>((resolve) => (over = resolve));
       await once.run(
         async () => {
-          await sleep(1);
+          await nextTurn();
           expect(currentOnce()).toMatchObject({ key: 'k', attempt: 1 });
           later = ended.then(() => currentOnce());
           await once.run(() => expect(currentOnce()!.key).toBe('inner'), { key: 'inner' });

@@ -149,6 +149,10 @@ describe('the laws of scripts', () => {
 
     it('3: keeps time in ms, by the server', () => keepsMs(script));
 
+    it.each([undefined, {}, true])('5: does not decode a reply of another shape: %j', (odd) => {
+      expect(() => script.decode(odd)).toThrow(/does not document a reply of this shape/);
+    });
+
     it('6: compiles, and is named by its content', () => isByContent(script));
 
     it('decodes the reply of a second run', async () => {

@@ -237,8 +237,6 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
       });
     });
 
-    describe('a view with a viewId', () => {});
-
     describe('a lease', () => {
       const lease = 60_000;
       const lend = async (id: string): Promise<string> =>

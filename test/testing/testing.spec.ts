@@ -1,7 +1,7 @@
 import 'reflect-metadata';
 import { Controller, Injectable, Post, type Type } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { setTimeout as sleep } from 'node:timers/promises';
+import { setImmediate as nextTurn } from 'node:timers/promises';
 import {
   AbuseLimiterService,
   BudgetService,
@@ -96,7 +96,7 @@ describe('FakeClock', () => {
     const startMs = clock.now();
     expect(startMs).toBeGreaterThanOrEqual(beforeMs);
     expect(startMs).toBeLessThanOrEqual(Date.now());
-    await sleep(5);
+    await eventually(() => expect(Date.now()).toBeGreaterThan(startMs));
     expect(clock.now()).toBe(startMs);
   });
 
@@ -209,7 +209,7 @@ describe('contend(key)', () => {
     await using app = await start();
     app.testing.contend('a');
     const waiting = app.locks.lock(() => 'in', { key: 'a', retryDelayMs: 5 });
-    await sleep(20);
+    await nextTurn();
     app.testing.restore();
     expect(await waiting).toBe('in');
   });

@@ -14,7 +14,7 @@ import {
   LockLookups,
   type LockRecord,
   notReleased,
-  type Wanted,
+  type KeyOrId,
 } from '../lock.record.js';
 import { CLAIM_MS, KEEP_MS, KEEPING_LOOK_MS } from '../lock.times.js';
 import type {
@@ -162,7 +162,10 @@ export class MemoryLockBackend extends LockLookups implements LockBackend<Memory
     return { released: true };
   }
 
-  protected override async find(wanted: Wanted, signal: AbortSignal | undefined): Promise<LockRecord | null> {
+  protected override async find(
+    wanted: KeyOrId,
+    signal: AbortSignal | undefined,
+  ): Promise<LockRecord | null> {
     refuseAborted(signal, LockError);
     return 'key' in wanted ? this.#live(wanted.key) : (this.#liveById(wanted.lockId)?.[0] ?? null);
   }

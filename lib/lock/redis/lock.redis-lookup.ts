@@ -2,7 +2,7 @@ import { isLive, TIME_TOLERANCE_MS } from '../../core/clock.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
 import { LockError } from '../lock.errors.js';
 import { randomId } from '../../core/random-id.js';
-import { LockLookups, type LockRecord, type Wanted } from '../lock.record.js';
+import { LockLookups, type LockRecord, type KeyOrId } from '../lock.record.js';
 import type { IsLockedOptions } from '../lock.types.js';
 import { validateIsLocked } from '../lock.validate.js';
 import {
@@ -41,7 +41,7 @@ export abstract class RedisLockLookups extends LockLookups {
     return false;
   }
 
-  protected override async find(wanted: Wanted, signal: Signal): Promise<LockRecord | null> {
+  protected override async find(wanted: KeyOrId, signal: Signal): Promise<LockRecord | null> {
     if ('key' in wanted) return liveRecord(await this.#read(wanted.key, signal));
     const { lockId } = wanted;
     const read = await this.#byId<ReadReply | null>(lockId, signal, null, ({ record, index }, options) =>
