@@ -468,6 +468,20 @@ describe.each<[string, () => Promise<LockBackend>]>([
       });
     });
 
+    it('an extension that is answered after the deadline comes too late', async () => {
+      const error = await failure(
+        locks.lock(
+          async (lock) => {
+            const extended = lock.extend(60_000);
+            block(60);
+            expect(await extended).toStrictEqual({ ok: false });
+          },
+          { key: 'order:1', ttlMs: 50, autoExtend: false },
+        ),
+      );
+      expect(error.code).toBe('LockLost');
+    });
+
     it('extend says no, and does not bring the lock back', async () => {
       await failure(
         locks.lock(
