@@ -57,8 +57,8 @@ function ofDecisions(decisions: readonly BackendDecision[] = [], checks: readonl
 const deniedForMs = (decision: BackendDecision | undefined): number =>
   decision?.status === 'denied' ? decision.retryAfterMs : 0;
 
-/** A note belongs to the check that has set the block, and is no operation of its own. */
-const LIMIT: Omit<Descriptions<LimitBackend>, 'note'> = {
+/** A note belongs to the check that has set the block. What an operator lists is no operation of the app. */
+const LIMIT: Omit<Descriptions<LimitBackend>, 'note' | 'blocked'> = {
   check: ofDecisions,
   confirm: ofDecision,
   renew: ofChange,
@@ -69,6 +69,7 @@ const LIMIT: Omit<Descriptions<LimitBackend>, 'note'> = {
   block: ofChange,
   unblock: ofChange,
   lift: (_, account) => ({ policy: nameOf(account), key: keyOf(account) }),
+  unblockTagged: (_, { tag, policy }) => ({ type: 'unblock', keyHash: tag, ...(policy && { policy }) }),
 };
 
 const FENCE: Descriptions<FenceBackend> = {

@@ -1,4 +1,5 @@
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
+import type { Page } from '../core/page.js';
 import {
   callOptions,
   type CallOptions as SignalOption,
@@ -6,19 +7,11 @@ import {
   leavingAs,
   userKey,
 } from '../core/validate.js';
-import { type ByHand, byOf, tellForced } from '../telemetry/by-hand.js';
+import { type ByHand, byOf } from '../telemetry/by-hand.js';
 import { warningOnce } from '../core/warn-once.js';
-import { accountOf } from './accounts.js';
 import { type CallDecision, createCallId, type DecisionOptions, Decisions, letIn } from './decisions.js';
-import {
-  type CallOptions,
-  identityIn,
-  isOfKnown,
-  isUncounted,
-  keyOf,
-  type LimitBackend,
-  nameOf,
-} from './limit.backend.js';
+import { type CallOptions, identityIn, isOfKnown, isUncounted, type LimitBackend } from './limit.backend.js';
+import { LimitOperators } from './limit.operators.js';
 import { decisive } from './limit.outage.js';
 import { LimitError, refusalBy } from './limit.errors.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
@@ -29,7 +22,14 @@ import {
   shortWindowWarning,
   validateCost,
 } from './limit.policy.js';
-import type { FoundAttempts, LimiterDecision, PeekedDecision } from './limit.types.js';
+import type {
+  BlockedKey,
+  BlockedOptions,
+  BlockTag,
+  FoundAttempts,
+  LimiterDecision,
+  PeekedDecision,
+} from './limit.types.js';
 import { invalidCall, needsRequest, policiesInCall, unknownPolicy, validateBlock } from './limit.validate.js';
 import { NamedKeys } from './named-keys.js';
 import type { KeyParts, LimitCallOptions, PolicyRef } from './policy.types.js';
@@ -56,6 +56,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
   readonly decisions: Decisions;
   readonly #options: AbuseLimiterOptions;
   readonly #keys: NamedKeys;
+  readonly #operators: LimitOperators;
   readonly #inline = new WeakMap<object, readonly ResolvedPolicy[]>();
   readonly #warnOnce = warningOnce((message) => new Logger('SyncGuard').warn(message));
   readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
@@ -65,6 +66,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
     this.#options = options;
     this.#keys = new NamedKeys(options.limit);
     this.decisions = new Decisions(backend, fallback, options);
+    this.#operators = new LimitOperators(backend, this.decisions, options.emit);
   }
 
   /**
@@ -177,21 +179,50 @@ export class AbuseLimiterService implements OnModuleDestroy {
   }
 
   /**
+   * Lists the blocks that are in force, page by page, of policies that are tried too. On Redis it walks over all keys of the server,
+   * those of other programs too, at most 5,000 a second in each process. Blocks that a process has set for itself while Redis did
+   * not answer are not among them.
+   *
+   * @throws LimitError as `reset` does
+   * @example for (const { policy, tag } of (await limiter.blocked({ policy: 'login' })).items) console.log(policy, tag);
+   */
+  async blocked(options: BlockedOptions = {}): Promise<Page<BlockedKey>> {
+    return this.#operators.blocked(options);
+  }
+
+  /**
    * Ends a block. The window that had set the block starts again with no attempts. The penalties of the key stay. The key
    * may be parts, and what was there is returned, as in `reset`.
    */
   async unblock(
     key: string | KeyParts,
     policy: PolicyRef,
-    options: SignalOption & ByHand = {},
-  ): Promise<FoundAttempts> {
-    const by = checked(() => byOf(callOptions(options, ['by'])));
-    const { signal } = options;
+    options?: SignalOption & ByHand,
+  ): Promise<FoundAttempts>;
+  /**
+   * Ends all blocks of a tag that a log line, an event or `blocked()` shows: of each policy, or of one. On Redis it walks over all
+   * keys of the server for that, as `blocked()` does, unless the block has no `policy`.
+   *
+   * @returns how many blocks were ended
+   * @example await limiter.unblock({ tag: event.keyHash, policy: 'login' }, { by: 'ann' });
+   */
+  async unblock(block: BlockTag, options?: SignalOption & ByHand): Promise<{ unblocked: number }>;
+  async unblock(
+    which: string | KeyParts | BlockTag,
+    second: PolicyRef | (SignalOption & ByHand) = {},
+    third: SignalOption & ByHand = {},
+  ): Promise<FoundAttempts | { unblocked: number }> {
+    if (isBlockTag(which)) return this.#operators.unblock(which, second as ByHand);
+    const policy = second as PolicyRef;
+    const by = checked(() => byOf(callOptions(third, ['by'])));
+    const { signal } = third;
     const found = foundIn(
-      await this.#change(key, policy, { signal }, (backend, subject, call) => backend.unblock(subject, call)),
+      await this.#change(which, policy, { signal }, (backend, subject, call) =>
+        backend.unblock(subject, call),
+      ),
     );
-    const [{ identity }] = this.#subjects(key, policy) as [PolicySubject];
-    this.#tellForced('unblock', identity, by);
+    const [{ identity }] = this.#subjects(which, policy) as [PolicySubject];
+    this.#operators.tellForced('unblock', identity, by);
     return found;
   }
 
@@ -229,20 +260,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
     parts: KeyParts,
     options: SignalOption & ByHand = {},
   ): Promise<{ lifted: number }> {
-    const { signal, ...who } = checked(() => callOptions(options, ['by']));
-    const by = checked(() => byOf(who));
-    const accounts = this.#keys.accountsOf(this.policies(policy), parts);
-    const call = this.decisions.callOptions(signal);
-    const isMeant = (identity: string): boolean => accounts.includes(accountOf(identity) ?? '');
-    try {
-      const lifted = await this.decisions.outage.onAll(isMeant, (backend) =>
-        accounts.map((account) => backend.lift(account, call)),
-      );
-      this.#tellForced('lift', accounts[0] as string, by);
-      return { lifted: lifted.reduce((sum, each) => sum + each, 0) };
-    } finally {
-      this.decisions.denyCache.forget(isMeant);
-    }
+    return this.#operators.lift(this.#keys.accountsOf(this.policies(policy), parts), options);
   }
 
   /** Waits for what is settled in the background. */
@@ -261,17 +279,6 @@ export class AbuseLimiterService implements OnModuleDestroy {
     if (warning) this.#warnOnce(warning);
     this.#inline.set(policy, resolved);
     return resolved;
-  }
-
-  #tellForced(operation: 'unblock' | 'lift', identity: string, by: string | undefined): void {
-    const change = {
-      feature: 'limit',
-      operation,
-      key: keyOf(identity),
-      policy: nameOf(identity),
-      by,
-    } as const;
-    tellForced(change, (line) => new Logger('SyncGuard').warn(line), this.#options.emit);
   }
 
   /** The next decision may come from the backend, the fallback or the deny cache. So all three change. */
@@ -325,6 +332,9 @@ export class AbuseLimiterService implements OnModuleDestroy {
     }));
   }
 }
+
+const isBlockTag = (which: string | KeyParts | BlockTag): which is BlockTag =>
+  typeof which === 'object' && which !== null && 'tag' in which;
 
 /** Returns the cost of a call that the guard does not make. */
 function costUnder(policy: ResolvedPolicy, given: number | undefined): number {

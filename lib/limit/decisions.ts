@@ -4,7 +4,6 @@ import { BackgroundRetries } from '../core/background-retries.js';
 import { everyMinute } from '../core/every-minute.js';
 import { shownHash } from '../core/keys.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import { accountOf } from './accounts.js';
 import { DenyCache } from './deny-cache.js';
 import { type BackendDecision, type CallOptions, keyOf, type LimitBackend } from './limit.backend.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
@@ -207,15 +206,12 @@ export class Decisions {
     });
   }
 
-  /** Notes the blocks that a call has set, for `lift`. If Redis does not answer, this goes on in the background. */
+  /** Notes the blocks that a call has set, for operators and for `lift`. If Redis does not answer, this goes on in the background. */
   #note(checks: readonly PolicyCheck[], replies: readonly BackendDecision[], backend: LimitBackend): void {
     for (const [i, { identity }] of checks.entries()) {
       const reply = replies[i];
       if (reply?.status !== 'denied' || !reply.isNew || reply.scope === 'manual') continue;
-      const account = accountOf(identity);
-      if (account === undefined) continue;
-      const note = (): Promise<void> =>
-        backend.note(identity, account, reply.retryAfterMs, this.callOptions());
+      const note = (): Promise<void> => backend.note(identity, reply.retryAfterMs, this.callOptions());
       note().catch((fault: unknown) =>
         this.#retries.start(() => note().then(() => true), reply.retryAfterMs, fault),
       );

@@ -1,6 +1,10 @@
+import { hash } from 'node:crypto';
+import type { Page, ResolvedPageOptions } from '../core/page.js';
 import { IN_FLIGHT_MS, MAX_SLACK_MS, SLACK_WINDOWS } from './limit.times.js';
 import type {
   AllowedDecision,
+  BlockedKey,
+  BlockTag,
   CountedCalls,
   DeniedDecision,
   FoundAttempts,
@@ -85,6 +89,9 @@ export interface CallOptions {
   signal?: AbortSignal | undefined;
 }
 
+/** Which page of blocks is wanted, and of which policy. */
+export type BlockedPage = ResolvedPageOptions & { readonly policy: string | undefined };
+
 export interface ConfirmOptions extends CallOptions {
   /** Whether the call may set a block. Without, it only fills the window. Default: true. */
   blocks?: boolean | undefined;
@@ -144,13 +151,19 @@ export interface LimitBackend {
   reset(subject: Subject, options?: CallOptions): Promise<FoundAttempts>;
   block(subject: Subject, blockMs: number, reason: string, options?: CallOptions): Promise<void>;
   unblock(subject: Subject, options?: CallOptions): Promise<FoundAttempts>;
-  /** Notes the block of an identity under its account, for as long as it lasts, so that `lift` finds it. */
-  note(identity: string, account: string, blockMs: number, options?: CallOptions): Promise<void>;
+  /**
+   * Notes a block that a call has set, for as long as it lasts: whose it is, so that `blocked` can say so, and under its account, so
+   * that `lift` finds it.
+   */
+  note(identity: string, blockMs: number, options?: CallOptions): Promise<void>;
   /**
    * Removes what is counted under the account, of each identity that has been noted and is blocked, and not by hand. Returns
    * how many these were.
    */
   lift(account: string, options?: CallOptions): Promise<number>;
+  blocked(page: BlockedPage): Promise<Page<BlockedKey>>;
+  /** Returns how many blocks it has ended. */
+  unblockTagged(which: BlockTag, options?: CallOptions): Promise<number>;
   /**
    * Counts at least what Redis has said last about a key, `agoMs` ago: a full key stays full, a block stays a block. Only the
    * backend in memory has it, which counts while Redis does not answer.
@@ -163,6 +176,12 @@ export interface LimitBackend {
  * printable ASCII, so the first NUL ends it, whatever the key holds.
  */
 export const identityIn = (name: string, key: string): string => `${name}\0${key}`;
+
+/** The length of the tag in the names of an identity's Redis keys. Hashes as logs show them are longer. */
+export const KEY_TAG_LENGTH = 16;
+
+export const keyTagOf = (identity: string): string =>
+  hash('sha256', identity, 'base64url').slice(0, KEY_TAG_LENGTH);
 
 export const nameOf = (identity: string): string => identity.slice(0, identity.indexOf('\0'));
 

@@ -1,3 +1,5 @@
+import type { PageOptions } from '../core/page.js';
+
 /** One of the two windows of a policy that blocks. Durations in ms, 1 to 366 days. */
 export interface Tier {
   /** How far back attempts count, in ms. To 366 days. */
@@ -120,6 +122,40 @@ export interface FoundAttempts {
   readonly blocked: boolean;
   /** Those of the longest window, also those that a block was set for. Calls in flight are not among them. */
   readonly attempts: number;
+}
+
+/** A block that an operator sees. */
+export interface BlockedKey {
+  /**
+   * The policy's name, as in events: `login`, or `login#2`, or `login shadow` of one that is tried. Undefined if nobody has said
+   * whose the block is: an older version of the package has set it, or the process that did has lost Redis.
+   */
+  readonly policy?: string;
+  /**
+   * Whom the policy has blocked: the hash of the key that log lines and events show (`keyHash`). Where nobody has said it, the tag
+   * in the names of its Redis keys.
+   */
+  readonly tag: string;
+  /** What has set it. */
+  readonly scope: LimitScope;
+  /** The text that was passed to `block()`, else the scope. */
+  readonly reason: string;
+  /** In ms since 1970. */
+  readonly endsAtMs: number;
+}
+
+/** Options of `AbuseLimiterService.blocked()`. */
+export interface BlockedOptions extends PageOptions {
+  /** Only blocks of limits of this name. Default: all. */
+  policy?: string | undefined;
+}
+
+/** Names blocks by what an operator sees of them. */
+export interface BlockTag {
+  /** The `tag` of a block, or the `keyHash` of an event. */
+  tag: string;
+  /** Only under limits of this name. Default: wherever the tag is blocked. */
+  policy?: string | undefined;
 }
 
 /** What `peek` returns. */

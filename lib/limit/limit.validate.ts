@@ -1,5 +1,6 @@
-import { describe } from '../core/validate.js';
-import { isUncounted, type LimitRules, type TierRules } from './limit.backend.js';
+import { pageOptions } from '../core/page.js';
+import { describe, invalidOption, knownOptions } from '../core/validate.js';
+import { type BlockedPage, isUncounted, type LimitRules, type TierRules } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import { type ResolvedLimitOptions, resolvePolicies } from './limit.options.js';
 import {
@@ -10,7 +11,9 @@ import {
   type ResolvedPolicy,
   validateCost,
 } from './limit.policy.js';
+import type { BlockedOptions, BlockTag } from './limit.types.js';
 import type { LimitPolicy, PolicyRef } from './policy.types.js';
+import { isTag } from './whose.js';
 
 /** The longest reason of a block that was set by hand, in characters. */
 const MAX_REASON_LENGTH = 200;
@@ -50,6 +53,23 @@ export function validateBlock(ms: unknown, reason: unknown): { blockMs: number; 
   throw invalidCall(
     `\`reason\` must be a string of at most ${MAX_REASON_LENGTH} characters, got ${describe(reason)}.`,
   );
+}
+
+export const validateBlocked = (options: BlockedOptions): BlockedPage => ({
+  ...pageOptions(options, ['policy']),
+  policy: nameAskedFor(options.policy),
+});
+
+export function validateBlockTag(which: BlockTag): BlockTag {
+  const { tag, policy } = knownOptions('the block', which, ['tag', 'policy']);
+  if (!isTag(tag)) throw invalidOption('tag', 'the `tag` of a block, or the `keyHash` of an event', tag);
+  return { tag, policy: nameAskedFor(policy) };
+}
+
+/** A name that no limit has now may be that of a block. */
+function nameAskedFor(policy: unknown): string | undefined {
+  if (policy === undefined || (typeof policy === 'string' && policy !== '')) return policy;
+  throw invalidOption('policy', 'the name of a policy', policy);
 }
 
 export const unknownPolicy = (name: string, known: Iterable<string>): LimitError =>

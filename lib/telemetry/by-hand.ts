@@ -22,21 +22,24 @@ export const byOf = ({ by }: ByHand): string | undefined => (by === undefined ? 
 export interface ForcedChange extends ByHand {
   readonly feature: Feature;
   readonly operation: ForcedOperation;
-  readonly key: string;
-  readonly policy?: string;
+  readonly key?: string;
+  /** In place of the key, where only its hash is known. */
+  readonly keyHash?: string;
+  readonly policy?: string | undefined;
   readonly reason?: string | undefined;
 }
 
 /** Tells the log and the listener of a change by hand, after it was made. Without a name and a reason it is a program's. */
 export function tellForced(
-  { feature, operation, key, policy, by, reason }: ForcedChange,
+  { feature, operation, key = '', keyHash, policy, by, reason }: ForcedChange,
   warn: (line: string) => void,
   emit: Emit | undefined,
 ): void {
   if (by === undefined && reason === undefined) return;
   const who = by === undefined ? '' : ` by ${JSON.stringify(by)}`;
   const why = reason === undefined ? '' : ` because ${JSON.stringify(reason)}`;
-  warn(`CHANGED_BY_HAND: ${operation} of ${feature} ${shownHash(key)}${who}${why}.`);
+  warn(`CHANGED_BY_HAND: ${operation} of ${feature} ${keyHash ?? shownHash(key)}${who}${why}.`);
   const facts = { ...(policy === undefined ? {} : { policy }), ...(by === undefined ? {} : { by }) };
-  emit?.({ feature, type: 'forced', result: 'ok', operation, key, reason, durationMs: 0, ...facts });
+  const whose = keyHash === undefined ? { key } : { keyHash };
+  emit?.({ feature, type: 'forced', result: 'ok', operation, reason, durationMs: 0, ...whose, ...facts });
 }

@@ -204,7 +204,7 @@ export interface Facts extends Partial<
     Pick<LimitEvent, 'policy' | 'degraded' | 'fromDenyCache'> &
     Pick<ThresholdEvent, 'percent' | 'scopeType' | 'period'> &
     Pick<SecretEvent, 'label'> &
-    Pick<ForcedEvent, 'operation' | 'by'>
+    Pick<ForcedEvent, 'operation' | 'by' | 'keyHash'>
 > {
   /** Replaces the name of the method. */
   readonly type?: SyncGuardEvent['type'];

@@ -1,6 +1,12 @@
 import type { LockBackend } from 'nestjs-syncguard';
 import { createRedisBackend } from 'nestjs-syncguard';
+import { hashKey } from '../../lib/core/keys.js';
+import { hours } from '../../lib/core/time.js';
+import { RedisLimitBackend } from '../../lib/limit/redis/limit.redis-backend.js';
 import { slotOfKey } from '../../lib/redis/redis.slots.js';
+import { ScriptRunner } from '../../lib/script/script-runner.js';
+import { allBlocked } from '../limit/blocked.contract.js';
+import { limiterOn, LOGIN } from '../limit/limit.contract.js';
 import { granted } from '../lock/lock.contract.js';
 import { allOf } from '../lock/lock-operations.contract.js';
 import { ask } from '../support/engines/ask.js';
@@ -93,6 +99,32 @@ describe('a walk over the locks of a Cluster whose slots move', () => {
     for (const end of ends) await end();
     expect(ends).toHaveLength(10);
     expect(seen).toStrictEqual(KEYS);
+  });
+
+  it('shows each block, and ends one by its tag, also where slots move to a node that was walked before', async () => {
+    await cluster.flush();
+    const limiter = limiterOn(new RedisLimitBackend(new ScriptRunner(cluster.client(), 10_000), 'syncguard'));
+    for (const key of KEYS) await limiter.block(key, LOGIN, hours(1));
+    const tags = new Set<string>();
+    let cursor: string | undefined;
+    let moved = 0;
+    do {
+      const page = await limiter.blocked({ limit: 20, cursor });
+      for (const { tag } of page.items) tags.add(tag);
+      ({ cursor } = page);
+      if (moved > 0 || masters.findIndex(({ id }) => cursor?.includes(id)) !== 1) continue;
+      for (const slot of (await slotsOf((masters[2] as (typeof masters)[0]).server)).slice(0, 30)) {
+        await (
+          await move(slot, 2, 0)
+        )();
+        moved++;
+      }
+    } while (cursor !== undefined);
+    expect(moved).toBe(30);
+    expect([...tags].sort()).toStrictEqual(KEYS.map(hashKey).sort());
+    for (const key of KEYS.slice(0, 3))
+      expect(await limiter.unblock({ tag: hashKey(key) })).toStrictEqual({ unblocked: 1 });
+    expect(new Set((await allBlocked(limiter)).map(({ tag }) => tag)).size).toBe(KEYS.length - 3);
   });
 
   it('refuses a cursor of a single server, and one that nobody has made', async () => {

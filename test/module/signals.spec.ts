@@ -66,6 +66,7 @@ const CALLS: Readonly<Record<Service, Readonly<Record<string, Call>>>> = {
     block: (options) => ['k', POLICY, 1_000, 'reason', options],
     unblock: (options) => ['k', POLICY, options],
     forgive: (options) => ['k', POLICY, 1, options],
+    blocked: (options) => [options],
     lift: (options) => [{ ...POLICY, keyBy: 'body.email' }, { 'body.email': 'ann@example.org' }, options],
   },
   CounterService: {

@@ -91,6 +91,10 @@ const LOGIN: LimitPolicy = {
 export const API: LimitPolicy = { name: 'api', limit: 100, windowMs: minutes(1) };
 const BULK: LimitPolicy = { ...API, name: 'bulk', algorithm: 'fixed-window' };
 
+/** Waits until it is noted whose a block is. The call that has set it does not wait for that. */
+const written = (admin: Redis, pattern = '*:whose:*'): Promise<void> =>
+  eventually(async () => expect(await admin.keys(pattern)).toHaveLength(1));
+
 export const LIMITS: Kinds = {
   'the log of attempts, one of which costs 3': async ({ limits }) => {
     await limits.check('ann', API);
@@ -112,12 +116,18 @@ export const LIMITS: Kinds = {
     await limits.check('ann', BULK, { cost: 7 });
     await limits.forgive('ann', BULK, 2);
   },
-  'a block with its strikes': async ({ limits }) => {
+  'a block with its strikes': async ({ limits, admin }) => {
     for (let i = 0; i < 3; i++) await limits.check('ann', LOGIN);
+    await written(admin);
   },
-  'a block that is noted under its account': async ({ limits }) => {
+  'a block that is noted under its account': async ({ limits, admin }) => {
     for (let i = 0; i < 3; i++)
       await limits.check('[["ip","203.0.113.7"],["body.email","ann@example.org"]]', LOGIN);
+    await written(admin, '*:noted:*');
+  },
+  'a fixed window under a block': async ({ limits, admin }) => {
+    for (let i = 0; i < 3; i++) await limits.check('ann', { ...BULK, limit: 2, blockMs: minutes(5) });
+    await written(admin);
   },
   'attempts that were forgiven': async ({ limits }) => {
     for (let i = 0; i < 2; i++) await limits.check('ann', LOGIN);

@@ -69,6 +69,22 @@ describe('a change by hand', () => {
     },
   );
 
+  it('an unblock by tag has the tag in place of the key', async () => {
+    const limiter = app.get(AbuseLimiterService);
+    await limiter.block('k', 'login', 60_000);
+    const [{ policy, tag } = { tag: '' }] = (await limiter.blocked()).items;
+    events.length = 0;
+    expect(await limiter.unblock({ tag, ...(policy && { policy }) }, { by: 'ann' })).toStrictEqual({
+      unblocked: 1,
+    });
+    const told = { feature: 'limit', result: 'ok', keyHash: hashKey('k'), policy: 'login' };
+    expect(events).toStrictEqual([
+      { ...told, type: 'unblock', durationMs: expect.any(Number) as number },
+      { ...told, type: 'forced', operation: 'unblock', by: 'ann', durationMs: 0 },
+    ]);
+    expect(warned.mock.calls.flat()).toStrictEqual([`CHANGED_BY_HAND: unblock of limit ${tag} by "ann".`]);
+  });
+
   it('settle is one where it has settled something', async () => {
     const once = app.get(OnceService);
     await once.settle('pay:1', { value: 2 }, { by: 'ann' });

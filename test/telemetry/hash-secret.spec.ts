@@ -11,6 +11,9 @@ import {
   type SyncGuardEvent,
   SyncGuardModule,
 } from 'nestjs-syncguard';
+import { showHashesBy } from '../../lib/core/keys.js';
+import { eventually } from '../support/eventually.js';
+import { freshRedis } from '../support/redis.js';
 
 const SECRET = 'correct horse';
 const hmac = (value: string): string => createHmac('sha256', SECRET).update(value).digest('hex');
@@ -52,6 +55,7 @@ describe('hashes of keys, in all that is shown', () => {
   const events: SyncGuardEvent[] = [];
   beforeEach(() => {
     [lines.length, events.length] = [0, 0];
+    showHashesBy(hashKey); // The secret that another test has set holds for the whole process.
     Logger.overrideLogger(['debug']);
     jest.spyOn(Logger.prototype, 'debug').mockImplementation((line: string) => void lines.push(line));
   });
@@ -85,5 +89,26 @@ describe('hashes of keys, in all that is shown', () => {
     expect(lines).toEqual([expect.stringContaining(`limit login ${hmac('ann')}: denied`)]);
     expect(events.map(({ keyHash }) => keyHash)).toContain(hmac('ann'));
     expect(JSON.stringify(events)).not.toContain(hashKey('ann'));
+  });
+
+  it.each([
+    ['without a secret', undefined, hashKey],
+    ['with one', SECRET, hmac],
+  ])('lead from a log line and an event to the block, and end it, %s', async (_, hashSecret, hash) => {
+    const telemetry = { onEvent: (event: SyncGuardEvent) => void events.push(event), hashSecret };
+    const module = SyncGuardModule.forRoot({ telemetry, redis: (await freshRedis()).client() });
+    const app = await Test.createTestingModule({ imports: [module] }).compile();
+    const limiter = app.get(AbuseLimiterService);
+    const policy = { name: 'login', limit: 1, windowMs: 60_000, blockMs: 60_000 };
+    for (let i = 0; i < 2; i++) await limiter.check('ann', policy);
+    const [, tag = ''] = /limit login (\w+): denied/.exec(lines[0] as string) ?? [];
+    expect(tag).toBe(hash('ann'));
+    expect(events.at(-1)).toMatchObject({ result: 'fail', keyHash: tag });
+    await eventually(async () =>
+      expect((await limiter.blocked()).items).toMatchObject([{ policy: 'login', tag }]),
+    );
+    expect(await limiter.unblock({ tag })).toStrictEqual({ unblocked: 1 });
+    expect(await limiter.check('ann', policy)).toMatchObject({ allowed: true });
+    await app.close();
   });
 });

@@ -1,19 +1,24 @@
 import { accountOf } from '../accounts.js';
+import { type Page, pageOf, pageOfNames } from '../../core/page.js';
 import { refuseAborted } from '../../core/validate.js';
 import { type Clock, systemClock } from '../../core/clock.js';
 import {
   type BackendDecision,
+  type BlockedPage,
   type CallOptions,
   type ConfirmOptions,
   keepMs,
+  keyTagOf,
   type LimitBackend,
   type LimitCheck,
   longestWindowMs,
+  nameOf,
   type Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
-import type { FoundAttempts } from '../limit.types.js';
-import { Ledger } from './ledger.js';
+import type { BlockedKey, BlockTag, FoundAttempts } from '../limit.types.js';
+import { isNamed, isTagged, whoseOf } from '../whose.js';
+import { type Block, Ledger } from './ledger.js';
 import { LedgerStore } from './ledger-store.js';
 import { type Ask, blocked, type Decider, denied, routeOf } from './limit.steps.js';
 import { attempt, confirm, enter, fill, grant, peek, reserve } from './log.decider.js';
@@ -140,17 +145,36 @@ export class MemoryLimitBackend implements LimitBackend {
     return found;
   }
 
-  /** There is nothing to note: `lift` looks at all ledgers. */
+  /** There is nothing to note: operators and `lift` look at all ledgers. */
   async note(): Promise<void> {}
 
   async lift(account: string, options?: CallOptions): Promise<number> {
     const nowMs = this.#start(options);
-    const lifted = [...this.#ledgers.entries()].filter(([identity, ledger]) => {
-      const block = ledger.liveBlock(nowMs);
-      return block && block.scope !== 'manual' && accountOf(identity) === account;
-    });
+    const lifted = this.#blocks(nowMs).filter(
+      ([identity, { scope }]) => scope !== 'manual' && accountOf(identity) === account,
+    );
     for (const [identity] of lifted) this.#ledgers.delete(identity);
     return lifted.length;
+  }
+
+  /** The cursor is a hash, as an identity names a person. */
+  async blocked({ policy, ...page }: BlockedPage): Promise<Page<BlockedKey>> {
+    const blocks = this.#blocks(this.#start(page)).filter(([identity]) => isNamed(nameOf(identity), policy));
+    const byTag = new Map(blocks.map((each) => [keyTagOf(each[0]), each]));
+    const { names, cursor } = pageOfNames(byTag.keys(), page);
+    const items = names.map((tag): BlockedKey => {
+      const [identity, { scope, reason, endsAtMs }] = byTag.get(tag) as [string, Block];
+      return { ...whoseOf(identity), scope, reason, endsAtMs };
+    });
+    return pageOf(items, cursor);
+  }
+
+  async unblockTagged(which: BlockTag, options?: CallOptions): Promise<number> {
+    const nowMs = this.#start(options);
+    const isMeant = isTagged(which);
+    const ended = this.#blocks(nowMs).filter(([identity]) => isMeant(identity));
+    for (const [identity] of ended) this.#ledgers.take(identity, nowMs).block = undefined;
+    return ended.length;
   }
 
   goOnFrom({ identity, policy }: Subject, last: BackendDecision, agoMs: number): void {
@@ -177,6 +201,13 @@ export class MemoryLimitBackend implements LimitBackend {
       add(last.longCount, nowMs - longestWindowMs(rules), olderMs);
       ledger.endsAtMs = nowMs + keepMs(rules);
     }
+  }
+
+  #blocks(nowMs: number): [identity: string, block: Block][] {
+    return [...this.#ledgers.entries()].flatMap(([identity, ledger]) => {
+      const block = ledger.liveBlock(nowMs);
+      return block ? [[identity, block] as [string, Block]] : [];
+    });
   }
 
   /** Refuses a call whose signal is aborted. Returns the time of the call. */

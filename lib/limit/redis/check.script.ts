@@ -164,7 +164,7 @@ function decodeDecisions(reply: unknown): BackendDecision[] {
   return reply.includes(';') ? reply.split(';').map(decodeDecision) : [decodeDecision(reply)];
 }
 
-function decodeDecision(reply: string): BackendDecision {
+export function decodeDecision(reply: string): BackendDecision {
   const [ms, status, short, long, blockMs, text] = reply.split(' ');
   const counts = { shortCount: Number(short), longCount: Number(long) };
   const retryAfterMs = Number(ms);

@@ -1,11 +1,14 @@
-import { hash } from 'node:crypto';
+import type { Page } from '../../core/page.js';
 import type { RunOptions, ScriptArg, ScriptRunner } from '../../script/script-runner.js';
 import type { Script } from '../../script/define-script.js';
+import { accountOf } from '../accounts.js';
 import {
   type BackendDecision,
+  type BlockedPage,
   type CallOptions,
   type ConfirmOptions,
   keepMs,
+  keyTagOf,
   type LimitBackend,
   type LimitCheck,
   type LimitRules,
@@ -14,29 +17,21 @@ import {
   type Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
-import type { FoundAttempts } from '../limit.types.js';
-import {
-  type CheckMode,
-  type CheckScript,
-  checkScript,
-  type CheckShape,
-  numbersOf,
-  type Part,
-} from './check.script.js';
+import type { BlockedKey, BlockTag, FoundAttempts } from '../limit.types.js';
+import { whoseOf } from '../whose.js';
+import { liftScript, notedScript, noteScript, whoseScript } from './blocked.scripts.js';
+import { type CheckMode, type CheckScript, checkScript, type CheckShape, numbersOf } from './check.script.js';
+import { RedisBlocks } from './limit.redis-blocks.js';
 import {
   blockScript,
   blockWindowScript,
   forgiveScript,
-  liftScript,
-  notedScript,
-  noteScript,
   renewScript,
   resetScript,
   unblockScript,
   withdrawScript,
 } from './limit.scripts.js';
 
-const TAG_LENGTH = 16;
 /** From so many scripts on, no more have rules in their text. The server keeps every script that it has seen. */
 const MAX_STATIC_SCRIPTS = 256;
 /** Longer than any window. */
@@ -51,11 +46,14 @@ export class RedisLimitBackend implements LimitBackend {
   /** The scripts of checks, by the modes of their limits, or by modes and rules if they are static. */
   readonly #scripts = new Map<string, CheckScript>();
   readonly #names = new WeakMap<LimitRules, Partial<Record<CheckMode, string>>>();
+  readonly #blocks: RedisBlocks;
 
   constructor(
     private readonly runner: ScriptRunner,
     private readonly prefix: string,
-  ) {}
+  ) {
+    this.#blocks = new RedisBlocks(runner, prefix, (tag) => this.#keysUnder(tag));
+  }
 
   check(
     checks: readonly LimitCheck[],
@@ -111,29 +109,50 @@ export class RedisLimitBackend implements LimitBackend {
     return this.#run(resetScript, this.#keysOf(subject), longestOf(subject), options);
   }
 
-  block(subject: Subject, blockMs: number, reason: string, options: CallOptions = {}): Promise<void> {
+  async block(subject: Subject, blockMs: number, reason: string, options: CallOptions = {}): Promise<void> {
     const args = { ...longestOf(subject), blockMs, reason: encodeURIComponent(reason) };
     const script = subject.policy.algorithm === 'fixed-window' ? blockWindowScript : blockScript;
-    return this.#run(script, this.#keysOf(subject), args, options);
+    await Promise.all([
+      this.#run(script, this.#keysOf(subject), args, options),
+      this.#noteWhose(subject.identity, blockMs, options),
+    ]);
   }
 
   unblock(subject: Subject, options: CallOptions = {}): Promise<FoundAttempts> {
     return this.#run(unblockScript, this.#keysOf(subject), longestOf(subject), options);
   }
 
-  note(identity: string, account: string, blockMs: number, options: CallOptions = {}): Promise<void> {
-    const keys = { noted: this.#notesOf(account) };
-    return this.#run(noteScript, keys, { tag: tagOf(identity), blockMs }, options);
+  async note(identity: string, blockMs: number, options: CallOptions = {}): Promise<void> {
+    const account = accountOf(identity);
+    const keys = account !== undefined && { noted: this.#notesOf(account) };
+    await Promise.all([
+      this.#noteWhose(identity, blockMs, options),
+      keys && this.#run(noteScript, keys, { tag: keyTagOf(identity), blockMs }, options),
+    ]);
+  }
+
+  #noteWhose(identity: string, blockMs: number, options: CallOptions): Promise<void> {
+    const { policy, tag } = whoseOf(identity);
+    const args = { owner: `${tag} ${policy}`, blockMs };
+    return this.#run(whoseScript, this.#keysOf({ identity }), args, options);
   }
 
   async lift(account: string, options: CallOptions = {}): Promise<number> {
     const noted = await this.#run(notedScript, { noted: this.#notesOf(account) }, {}, options);
     // A limit that counts by the account alone has it as its identity.
-    const tags = [...new Set([...noted, tagOf(account)])];
+    const tags = [...new Set([...noted, keyTagOf(account)])];
     const lifted = await Promise.all(
       tags.map((tag) => this.#run(liftScript, this.#keysUnder(tag), {}, options)),
     );
     return lifted.reduce((sum, each) => sum + each, 0);
+  }
+
+  blocked(page: BlockedPage): Promise<Page<BlockedKey>> {
+    return this.#blocks.blocked(page);
+  }
+
+  unblockTagged(which: BlockTag, options: CallOptions = {}): Promise<number> {
+    return this.#blocks.unblockTagged(which, options);
   }
 
   async #decideOne(
@@ -160,7 +179,7 @@ export class RedisLimitBackend implements LimitBackend {
     const keys: Record<string, string> = {};
     const args: Record<string, ScriptArg> = { callId };
     for (const [i, check] of checks.entries()) {
-      const tag = tagOf(check.identity);
+      const tag = keyTagOf(check.identity);
       for (const [name, part] of script.parts[i] ?? []) keys[name] = this.#key(part, tag);
       args[COSTS[i] as string] = check.cost;
       if (!script.isStatic)
@@ -250,25 +269,26 @@ export class RedisLimitBackend implements LimitBackend {
     return (names[mode] ??= `${mode} ${JSON.stringify(rules)}`);
   }
 
-  #keysOf({ identity }: Subject): Record<Part, string> {
-    return this.#keysUnder(tagOf(identity));
+  #keysOf({ identity }: Pick<Subject, 'identity'>): Record<KeyPart, string> {
+    return this.#keysUnder(keyTagOf(identity));
   }
 
-  #keysUnder(tag: string): Record<Part, string> {
+  #keysUnder(tag: string): Record<KeyPart, string> {
     return {
       attempts: this.#key('attempts', tag),
       window: this.#key('window', tag),
       block: this.#key('block', tag),
       penalties: this.#key('penalties', tag),
+      whose: this.#key('whose', tag),
     };
   }
 
-  #key(part: Part, tag: string): string {
+  #key(part: KeyPart, tag: string): string {
     return `${this.prefix}/abuse_limiter:${NAMES[part]}:{${tag}}`;
   }
 
   #notesOf(account: string): string {
-    return `${this.prefix}/abuse_limiter:noted:{${tagOf(account)}}`;
+    return `${this.prefix}/abuse_limiter:noted:{${keyTagOf(account)}}`;
   }
 
   #run<Key extends string, Arg extends string, Result>(
@@ -283,11 +303,16 @@ export class RedisLimitBackend implements LimitBackend {
   }
 }
 
-const NAMES = { attempts: 'attempts', window: 'fixed', block: 'block', penalties: 'seq' } as const;
+const NAMES = {
+  attempts: 'attempts',
+  window: 'fixed',
+  block: 'block',
+  penalties: 'seq',
+  whose: 'whose',
+} as const;
+type KeyPart = keyof typeof NAMES;
 /** The arguments of the costs, by the places of their limits. */
 const COSTS = Array.from({ length: MAX_CHECKS }, (_, i) => `cost${i + 1}`);
-
-const tagOf = (identity: string): string => hash('sha256', identity, 'base64url').slice(0, TAG_LENGTH);
 
 const longestOf = ({ policy }: Subject): { shortWindowMs: number } => ({
   shortWindowMs: longestWindowMs(policy.rules),

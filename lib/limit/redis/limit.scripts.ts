@@ -1,5 +1,6 @@
+import { blockedScript, liftScript, notedScript, noteScript, whoseScript } from './blocked.scripts.js';
 import { ALL_PENALTIES, BEGAN, formatPenalties, parsePenalties, ROUTE_AT } from './limit.fragments.js';
-import { BLOCK_END, parseWindow, writeBlock, writeWindow } from './window.decider.js';
+import { parseWindow, writeBlock, writeWindow } from './window.decider.js';
 import type { FoundAttempts } from '../limit.types.js';
 import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
@@ -15,9 +16,6 @@ function decodeFound(reply: unknown): FoundAttempts {
   const [blocked, attempts] = reply as number[];
   return { blocked: blocked === 1, attempts: attempts as number };
 }
-
-/** The most blocks that are noted of one account. Those that end first are forgotten. */
-const MAX_NOTED = 10_000;
 
 /**
  * Sets `answer` to what there is: a block, and the attempts of the longest window with those of a fixed window.
@@ -130,17 +128,17 @@ return answer`,
 
 /**
  * limit-reset: Removes everything of an identity.
- * KEYS: attempts, window, block, penalties
+ * KEYS: attempts, window, block, penalties, whose
  * ARGV: shortWindowMs (the longest of the policy)
  * Reply: blocked (0 or 1), attempts before
  * Atomic: no check sees a part of it.
  */
 export const resetScript = defineScript({
   name: 'limit-reset',
-  keys: ['attempts', 'window', 'block', 'penalties'],
+  keys: ['attempts', 'window', 'block', 'penalties', 'whose'],
   args: ['shortWindowMs'],
   lua: /* lua */ `${find('blockEndsAtMs, endsAtMs, counted = 0, 0, 0')}
-call('DEL', attempts, window, block, penalties)
+call('DEL', attempts, window, block, penalties, whose)
 return answer`,
   decode: decodeFound,
 });
@@ -189,18 +187,18 @@ return 1`,
 /**
  * limit-unblock: Ends a block. The floor of its tier was set together with the block, so the window of that tier
  * begins afresh. A fixed window goes on.
- * KEYS: attempts, window, block
+ * KEYS: attempts, window, block, whose
  * ARGV: shortWindowMs (the longest of the policy)
  * Reply: blocked (0 or 1), attempts
  * Atomic: a value of another type is found before it is deleted.
  */
 export const unblockScript = defineScript({
   name: 'limit-unblock',
-  keys: ['attempts', 'window', 'block'],
+  keys: ['attempts', 'window', 'block', 'whose'],
   args: ['shortWindowMs'],
   lua: /* lua */ `${find()}
 call('GET', block)
-call('DEL', block)
+call('DEL', block, whose)
 if blockEndsAtMs == 0 then return answer end
 if isOpen then
   blockEndsAtMs = 0
@@ -212,77 +210,6 @@ return answer`,
   decode: decodeFound,
 });
 
-/**
- * limit-note: Notes the block of an identity under its account.
- * KEYS: noted
- * ARGV: tag, blockMs
- * Reply: 1
- * Atomic: the notes live as long as the longest block among them, and those that have ended are gone.
- */
-export const noteScript = defineScript({
-  name: 'limit-note',
-  keys: ['noted'],
-  args: ['tag', 'blockMs'],
-  lua: /* lua */ `
-${NOW_MS}
-local leftMs = redis.call('PTTL', noted)
-redis.call('ZADD', noted, nowMs + blockMs, tag)
-local ends = leftMs < tonumber(blockMs) and redis.pcall('PEXPIRE', noted, blockMs)
-if type(ends) == 'table' then
-  redis.call('ZREM', noted, tag)
-  error(ends.err, 0)
-end
-redis.call('ZREMRANGEBYSCORE', noted, '-inf', nowMs)
-redis.call('ZREMRANGEBYRANK', noted, 0, ${-1 - MAX_NOTED})
-return 1`,
-  decode,
-});
-
-/**
- * limit-noted: Returns the tags of identities whose blocks are noted.
- * KEYS: noted
- * ARGV: none
- * Reply: the tags
- * Atomic: a single command.
- */
-export const notedScript = defineScript({
-  name: 'limit-noted',
-  keys: ['noted'],
-  args: [],
-  lua: /* lua */ `
-return redis.call('ZRANGE', noted, 0, -1)`,
-  decode(reply: unknown): string[] {
-    if (!Array.isArray(reply)) return unexpectedReply('limit', reply);
-    return reply as string[];
-  },
-});
-
-/**
- * limit-lift: Removes everything of an identity that is blocked, unless the block was set by hand.
- * KEYS: attempts, window, block, penalties
- * ARGV: none
- * Reply: 1 if it was removed, 0 if not
- * Atomic: a block that is set by hand meanwhile stays.
- */
-export const liftScript = defineScript({
-  name: 'limit-lift',
-  keys: ['attempts', 'window', 'block', 'penalties'],
-  args: [],
-  lua: /* lua */ `
-${NOW_MS}
-local value = redis.call('GET', block)
-local isBlocked = value and redis.call('PTTL', block) ~= 0
-if not isBlocked then
-  value = redis.call('GET', window)
-  ${BLOCK_END}
-  isBlocked = blockEndsAtMs and blockEndsAtMs - nowMs > 0
-end
-if not isBlocked or string.find(value, '^manual') then return 0 end
-redis.call('DEL', attempts, window, block, penalties)
-return 1`,
-  decode: (reply: unknown): number => (typeof reply === 'number' ? reply : unexpectedReply('limit', reply)),
-});
-
 /** Those that are registered at boot. A check is registered at its first call. */
 export const limitScripts: readonly Script[] = [
   withdrawScript,
@@ -292,6 +219,8 @@ export const limitScripts: readonly Script[] = [
   blockScript,
   blockWindowScript,
   unblockScript,
+  whoseScript,
+  blockedScript,
   noteScript,
   notedScript,
   liftScript,

@@ -5,14 +5,18 @@ import {
   blockScript,
   blockWindowScript,
   forgiveScript,
-  liftScript,
-  notedScript,
-  noteScript,
   resetScript,
   renewScript,
   unblockScript,
   withdrawScript,
 } from '../../../lib/limit/redis/limit.scripts.js';
+import {
+  blockedScript,
+  liftScript,
+  notedScript,
+  noteScript,
+  whoseScript,
+} from '../../../lib/limit/redis/blocked.scripts.js';
 import { checkScript, type CheckShape, numbersOf } from '../../../lib/limit/redis/check.script.js';
 import type { ScriptExample } from './example.js';
 
@@ -54,6 +58,7 @@ const keys = {
   block: 'syncguard/abuse_limiter:block:{tag}',
   penalties: 'syncguard/abuse_limiter:seq:{tag}',
   window: 'syncguard/abuse_limiter:fixed:{tag}',
+  whose: 'syncguard/abuse_limiter:whose:{tag}',
 };
 const noted = 'syncguard/abuse_limiter:noted:{tag}';
 const callId = 'callcall';
@@ -176,7 +181,14 @@ export const limitExamples: ScriptExample[] = [
     keys,
     args: { shortWindowMs: 60_000 },
     prepare: found,
-    ...looks(/:attempts:/),
+    ...looks(/:(attempts|whose):/),
+  })),
+  { script: whoseScript, keys, args: { owner: 'a422dabee27fcc7ad506f372 login', blockMs: 60_000 } },
+  ...[prepareBlock, prepareBlockedWindow].map((found) => ({
+    script: blockedScript,
+    keys,
+    args: {},
+    prepare: found,
   })),
   { script: noteScript, keys: { noted }, args: { tag: 'tag', blockMs: 60_000 } },
   {
@@ -193,7 +205,7 @@ export const limitExamples: ScriptExample[] = [
     keys,
     args: {},
     prepare: prepareBlock,
-    replaces: /:(attempts|seq|fixed):/, // It deletes what stands beside a block of ours.
+    replaces: /:(attempts|seq|fixed|whose):/, // It deletes what stands beside a block of ours.
     again: [0],
   },
 ] as ScriptExample[];
