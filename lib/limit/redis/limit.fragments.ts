@@ -197,8 +197,10 @@ export const countAttempts = (tiers: Tiers): string =>
 /**
  * Counts the attempts of a limit that has calls in flight. A flight that nobody has renewed for so long has lapsed: its
  * process is dead, and the call counts from where its flight began. A flight ahead of the clock begins now.
+ *
+ * @param before - runs before anything is removed
  */
-export const countWithFlights = (tiers: Tiers): string =>
+export const countWithFlights = (tiers: Tiers, before = ''): string =>
   countWith(tiers, {
     first: '0',
     flights: `local flightFrom = ${IN_FLIGHT_MS} - nowMs
@@ -212,7 +214,8 @@ if commit and inFlight > 0 then
   end
 end`,
     inFlight: ' + inFlight',
-    lapse: `local lapsed = call('ZRANGEBYSCORE', attempts, flightFrom, '(0', 'WITHSCORES')
+    lapse: `${before}
+local lapsed = call('ZRANGEBYSCORE', attempts, flightFrom, '(0', 'WITHSCORES')
 for i = 1, #lapsed, 2 do
   local began = call('ZSCORE', attempts, string.match(lapsed[i], '^[^:]*') .. ':0')
   call('ZADD', attempts, began and ${-BEGAN} - began or -lapsed[i + 1], lapsed[i])

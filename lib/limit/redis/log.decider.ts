@@ -75,19 +75,20 @@ ${setBlock(tiers)}`;
 const enterWith =
   (needed: string) =>
   (tiers: Tiers): string => /* lua */ `${openLog(tiers, FLOORS)}
-local known = ${SCORE}
-${countWithFlights(tiers)}
-if known then
-  return ${allowed(tiers)}
-end
+local known
+${countWithFlights(tiers, `known = ${SCORE}`)}
 local needed = ${needed}
-${WAIT_FOR_ROOM}
-local waitMs = math.max(0,
-  ${tiers.map((tier) => waitFor('needed', tier)).join(',\n  ')})
 local taken = inFlight + needed
 local busy = ${tiers.map((tier) => `${tier}Count + taken >= ${tier}Threshold`).join(' or ')}
-if waitMs > 0 or busy then
+-- To add a call that is known changes nothing.
+if known or busy and ${SCORE} then
+  return ${allowed(tiers)}
+end
+if busy then
   ${indent(heal('attempts', 'keepMs'), 2)}
+  ${indent(WAIT_FOR_ROOM, 2)}
+  local waitMs = math.max(0,
+    ${tiers.map((tier) => waitFor('needed', tier)).join(',\n    ')})
   return (waitMs > 0 and waitMs .. ' window ' or '${BUSY_RETRY_MS} busy ') .. ${countsOf(tiers)}
 end
 if commit then
