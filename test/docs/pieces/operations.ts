@@ -21,6 +21,8 @@ export async function others(
   await limiter.peek({ ip, 'body.email': email }, 'login'); // is he locked out, by what, for how long
   await limiter.unblock({ ip, 'body.email': email }, 'login', { by: 'ann' });
   await limiter.lift('login', { 'body.email': email }, { by: 'ann' }); // from all addresses
+  const [block] = (await limiter.blocked({ policy: 'login' })).items; // { policy, tag, scope, reason, endsAtMs }
+  if (block) await limiter.unblock({ tag: block.tag, policy: 'login' }, { by: 'ann' }); // { unblocked: 1 }
 
   const { items } = await once.list({ state: 'unknown' }); // whose process died: { key, state, attempt, startedAtMs, expiresAtMs }[]
   const [charge] = items;
