@@ -9,7 +9,7 @@ import { BudgetUnavailableError } from '../budget.errors.js';
 import { tooLarge } from '../budget.limits.js';
 import * as replies from './budget.replies.js';
 import { abortScript, extendScript } from './hold.scripts.js';
-import { balanceScript, getScript, listScript, scopesScript, snapshotScript } from './read.scripts.js';
+import { balanceScript, getScript, pageScript, snapshotScript } from './read.scripts.js';
 import type { BudgetKey, BudgetScript } from './budget.operation.fragments.js';
 import { chargeScript } from './charge.script.js';
 import { creditScript, refundScript, setLimitScript } from './adjust.scripts.js';
@@ -17,21 +17,21 @@ import { finalizeScript } from './finalize.script.js';
 import { reaperScript, rootsScript } from './reaper.scripts.js';
 import { repairScript } from './repair.script.js';
 import { reserveScript } from './reserve.script.js';
-import type { ReplyContext } from '../budget.results.js';
 import type * as budget from '../budget.types.js';
 import { ANY_NONCE } from '../budget.bounds.js';
 import { verifySnapshot } from '../budget.verify.js';
 import { inGroups, parseSnapshot } from './budget.snapshot.js';
 
-/** The arguments of a script, except `retentionMs`, which every script gets. */
-type Args<Arg extends string> = Readonly<Record<Exclude<Arg, 'retentionMs'>, ScriptArg>>;
-
-type RefArg = 'id' | 'generation' | 'nonce';
-
-interface Call extends port.Request {
-  onLate?(reply: replies.TextReply): void;
+/** A call: whom it concerns, who hears of its answer, and the arguments of its script. */
+interface Call<Result> extends port.Request {
+  /** What a script counts in, that takes entries. */
+  readonly scopes?: readonly port.LimitedScope[];
+  onLate?(result: Result): void;
   onResent?(): void;
 }
+
+/** The arguments that a call names itself. */
+type Named<Arg extends string> = Readonly<Record<Exclude<Arg, keyof Entries | 'retentionMs'>, ScriptArg>>;
 
 export interface RedisBudgetBackendConfig {
   readonly keyPrefix: string;
@@ -58,83 +58,86 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   ) {}
 
   reserve(request: port.ReserveRequest) {
-    const { id, amount, ttlMs, meta, mode, nonce, scopes } = request;
-    const call = operation<port.ReserveOutcome>('reserved', request);
-    const args = { id, amount: String(amount), ttlMs, meta, mode, nonce };
     // Nothing was kept under an id that was made for this call.
-    const tag = nonce === ANY_NONCE ? '' : tagOf('o', id);
-    return this.#admit(reserveScript, call, scopes, args, tag).then(call.parse);
+    const tag = request.nonce === ANY_NONCE ? '' : tagOf('o', request.id);
+    return this.#run(
+      reserveScript,
+      request,
+      replies.outcomeOf<port.ReserveOutcome>('reserved', request),
+      tag,
+    );
   }
 
   charge(request: port.ChargeRequest) {
-    const { id, amount, mode, idTtlMs, scopes } = request;
-    const call = operation<budget.ChargeResult>('charged', request);
-    const args = { id, amount: String(amount), mode, idTtlMs };
-    return this.#admit(chargeScript, call, scopes, args, tagOf('o', id)).then(call.parse);
+    return this.#step(chargeScript, request, replies.outcomeOf<budget.ChargeResult>('charged', request));
   }
 
   finalize(request: port.FinalizeRequest) {
-    const { actual, overage, late, idTtlMs } = request;
-    const call = operation<budget.FinalizeResult>('finalized', request);
-    const args = { actual: String(actual), overage, late, idTtlMs };
-    return this.#runOn(finalizeScript, request, args, call).then(call.parse);
+    return this.#step(
+      finalizeScript,
+      request,
+      replies.outcomeOf<budget.FinalizeResult>('finalized', request),
+    );
   }
 
   abort(request: port.HoldRequest) {
-    const call = operation<budget.AbortResult>('aborted', request);
-    return this.#runOn(abortScript, request, {}, call).then(call.parse);
+    return this.#step(abortScript, request, replies.outcomeOf<budget.AbortResult>('aborted', request));
   }
 
   extend(request: port.ExtendRequest) {
-    const call = operation<budget.ExtendHoldResult>('extended', request);
-    return this.#runOn(extendScript, request, { ttlMs: request.ttlMs }, call).then(call.parse);
+    return this.#step(extendScript, request, replies.outcomeOf<budget.ExtendHoldResult>('extended', request));
   }
 
   refund(request: port.RefundRequest) {
-    const call = operation<budget.RefundResult>('refunded', request);
-    const args = { amount: String(request.amount) };
-    return this.#runOn(refundScript, request, args, call, tagOf('r', request.refundId)).then(call.parse);
+    const refundTag = tagOf('r', request.refundId);
+    return this.#step(
+      refundScript,
+      request,
+      replies.outcomeOf<budget.RefundResult>('refunded', request),
+      refundTag,
+    );
   }
 
-  async credit(request: port.CreditRequest) {
-    const { id, scope, amount } = request;
-    const args = { amount: String(amount) };
-    return replies.parseCreditResult(await this.#admit(creditScript, request, [scope], args, tagOf('k', id)));
+  async credit({ scope, ...request }: port.CreditRequest) {
+    const call = { ...request, scopes: [scope] };
+    return this.#run(creditScript, call, replies.parseCreditResult, tagOf('k', request.id));
   }
 
-  async setLimit(request: port.SetLimitRequest): Promise<budget.SetLimitResult> {
-    const { scope, limit } = request;
+  async setLimit({ root, signal, scope, limit }: port.SetLimitRequest): Promise<budget.SetLimitResult> {
     const field = this.#entriesOf([scope]).fields;
     const [, name = '', period = ''] = field.split('|');
     const args = { scope: name, period, field, limit: limit === null ? '-' : encodeLimit(limit) };
-    const [status] = await this.#run(setLimitScript, request, args);
-    return { ok: true, status: status === 'cleared' ? 'cleared' : 'set' };
+    return this.#run(setLimitScript, { root, signal, ...args }, ([status]) => ({
+      ok: true,
+      status: status === 'cleared' ? status : 'set',
+    }));
   }
 
-  async balance(request: port.BalanceRequest) {
-    const [, ...lists] = await this.#admit(balanceScript, request, [request.scope], {});
-    return replies.parseBalances(lists);
+  async balance({ root, signal, scope }: port.BalanceRequest) {
+    const call = { root, signal, scopes: [scope] };
+    return this.#run(balanceScript, call, ([, ...lists]) => replies.parseBalances(lists));
   }
 
   async get(request: port.HoldRequest) {
-    const [status, packed, nowMs] = await this.#runOn(getScript, request, {}, request);
-    return status === 'found' ? replies.parseRecord(packed, request, Number(nowMs)) : null;
+    return this.#step(getScript, request, ([status, packed, nowMs]) =>
+      status === 'found' ? replies.parseRecord(packed, request, Number(nowMs)) : null,
+    );
   }
 
-  async list(request: port.ListRequest) {
-    const { root, cursor, limit } = request;
-    const [, next, nowMs, ...found] = await this.#run(listScript, request, { cursor: cursor ?? '0', limit });
-    const records = inGroups(2, found).flatMap(([field = '', packed]) => {
-      // A record that cannot be read stops nobody. `verify` lists it.
-      const parse = () => replies.parseRecord(packed, { root, id: replies.idOf(field) }, Number(nowMs));
-      return replies.readable(parse) ?? [];
+  async list({ root, signal, cursor, limit }: port.ListRequest) {
+    const call = { root, signal, pattern: '[oO]|*', cursor: cursor ?? '0', limit };
+    return this.#run(pageScript, call, ([, next = '0', nowMs, ...found]) => {
+      const records = inGroups(2, found).flatMap(([field = '', packed]) => {
+        // A record that cannot be read stops nobody. `verify` lists it.
+        const parse = () => replies.parseRecord(packed, { root, id: replies.idOf(field) }, Number(nowMs));
+        return replies.readable(parse) ?? [];
+      });
+      return { records, cursor: next === '0' ? null : next };
     });
-    return { records, cursor: next === '0' || next === undefined ? null : next };
   }
 
   async reap(request: port.ReapRequest) {
-    const call = parsedBy(toReapStep, request);
-    return call.parse(await this.#run(reaperScript, call, { max: request.max }));
+    return this.#run(reaperScript, request, toReapStep);
   }
 
   async allRoots(page: ResolvedPageOptions) {
@@ -151,9 +154,11 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 
   async scopes(root: string, { cursor = '0', limit, signal }: ResolvedPageOptions) {
     if (!/^\d{1,20}$/.test(cursor)) throw wrongCursor(cursor);
-    const [, next, ...fields] = await this.#run(scopesScript, { root, signal }, { cursor, limit });
-    const names = fields.map((field) => replies.decodeScope(field.split('|')[1] ?? ''));
-    return { names, cursor: next === '0' ? undefined : next };
+    const call = { root, signal, pattern: 'c|*', cursor, limit };
+    return this.#run(pageScript, call, ([, next, , ...found]) => ({
+      names: inGroups(2, found).map(([field]) => replies.scopeOf(field)),
+      cursor: next === '0' ? undefined : next,
+    }));
   }
 
   async roots({ used, reaped, ...rest }: port.RootsRequest) {
@@ -168,68 +173,55 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     return { untilMs: Number(untilMs), roots: roots.map(decodeURIComponent) };
   }
 
-  async verify(request: port.VerifyRequest) {
-    if (request.repair) await this.#run(repairScript, request, {});
-    const [, ...reply] = await this.#run(snapshotScript, request, {});
-    return verifySnapshot(parseSnapshot(reply));
+  async verify({ root, signal, repair }: port.VerifyRequest) {
+    if (repair) await this.#run(repairScript, { root, signal }, () => undefined);
+    return this.#run(snapshotScript, { root, signal }, ([, ...reply]) =>
+      verifySnapshot(parseSnapshot(reply)),
+    );
   }
 
-  /** Runs a script on the hold that a request refers to. */
-  #runOn<Arg extends string>(
-    script: BudgetScript<Arg | RefArg>,
-    { id, generation, nonce }: port.HoldRequest,
-    args: Args<Exclude<Arg, RefArg>>,
-    call: Call,
-    refundTag?: string,
-  ): Promise<replies.TextReply> {
-    const all = Object.assign(args, { id, generation, nonce }) as Args<Arg | RefArg>;
-    return this.#run(script, call, all, tagOf('o', id), refundTag);
-  }
-
-  /** Runs a script. While it replies 'more', it has only settled a full batch of expired holds, and runs again. */
-  async #run<Arg extends string>(
+  /** Runs a script on the operation that has an id. */
+  #step<Arg extends string, Result>(
     script: BudgetScript<Arg>,
-    { root, signal, onLate, onResent }: Call,
-    args: Args<Arg>,
+    call: Call<NoInfer<Result>> & Named<Arg> & { readonly id: string },
+    parse: (reply: replies.TextReply) => Result,
+    refundTag?: string,
+  ): Promise<Result> {
+    return this.#run(script, call, parse, tagOf('o', call.id), refundTag);
+  }
+
+  /**
+   * Runs a script. While it replies 'more', it has only settled a full batch of expired holds, and runs again. So it does
+   * where the windows of the call are not those of the server's clock.
+   */
+  async #run<Arg extends string, Result>(
+    script: BudgetScript<Arg>,
+    call: Call<NoInfer<Result>> & Named<Arg>,
+    parse: (reply: replies.TextReply) => Result,
     ...tags: (string | undefined)[]
-  ): Promise<replies.TextReply> {
+  ): Promise<Result> {
+    const { root, signal, onLate, onResent: onReplay } = call;
     const keys = this.#keysOf(root, ...tags);
     // A server that answers as ours do is done long before.
     const endMs = performance.now() + MOST_TIMEOUTS * this.runner.commandTimeoutMs;
-    const all: Readonly<Record<string, ScriptArg>> = Object.assign(args, {
-      retentionMs: this.config.retentionMs,
-    });
+    const late = (reply: replies.TextReply): void => {
+      if (!NO_ANSWER.has(reply[0])) onLate?.(parse(reply));
+    };
+    const listeners = { signal, onReplay, onLate: onLate && late };
     try {
-      for (;;) {
-        const reply = await this.runner.run(script, keys, all, { signal, onLate, onReplay: onResent });
+      for (let attempt = 1; ;) {
+        const entries = call.scopes && this.#entriesOf(call.scopes);
+        const all = Object.assign({}, entries, call, this.config) as Record<Arg, ScriptArg>;
+        const reply = await this.runner.run(script, keys, all, listeners);
+        if (!NO_ANSWER.has(reply[0])) return parse(reply);
         if (reply[0] === 'too_large') throw tooLarge();
-        if (reply[0] !== 'more') return reply;
-        if (performance.now() > endMs) throw endless();
+        if (reply[0] === 'more' && performance.now() > endMs) throw endless();
+        if (reply[0] === 'stale' && attempt++ === STALE_ATTEMPTS) throw wanderingClock();
+        if (reply[0] === 'stale') this.#skewMs = Number(reply[1]) - Date.now();
       }
     } catch (error) {
       throw BudgetUnavailableError.from(error);
     }
-  }
-
-  /** Runs a script that checks limits. Runs it again where the windows of the call are not those of the server's clock. */
-  async #admit<Arg extends string>(
-    script: BudgetScript<Arg | keyof Entries>,
-    call: Call,
-    scopes: readonly port.LimitedScope[],
-    args: Args<Exclude<Arg, keyof Entries>>,
-    idTag?: string,
-  ): Promise<replies.TextReply> {
-    for (let attempt = 0; attempt < STALE_ATTEMPTS; attempt++) {
-      const all = Object.assign(this.#entriesOf(scopes), args) as Args<Arg | keyof Entries>;
-      const reply = await this.#run(script, call, all, idTag);
-      if (reply[0] !== 'stale') return reply;
-      this.#skewMs = Number(reply[1]) - Date.now();
-    }
-    throw new BudgetUnavailableError({
-      code: 'Internal',
-      message: `The clock of the Redis server changed during each of ${STALE_ATTEMPTS} attempts, so the windows of this budget could not be determined. Nothing was counted.`,
-      hint: 'Call again. If it happens often, let the time service of the server adjust the clock slowly and never set it, and compare the clocks of all servers of a Cluster or Sentinel set.',
-    });
   }
 
   #entriesOf(scopes: readonly port.LimitedScope[]): Entries {
@@ -253,24 +245,6 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 /** Names an id among the operations (`o`), the refunds (`r`) or the credits (`k`) of a root. */
 const tagOf = (kind: 'o' | 'r' | 'k', id: string): string => hashTag(`${kind}|${id}`, TAG_LENGTH);
 
-/** Returns a call with how its reply is parsed, also for its `onLate`. A call without `onLate` has no listeners. */
-function parsedBy<Result>(
-  parse: (reply: replies.TextReply) => Result,
-  { root, signal, onLate, onResent }: Omit<Call, 'onLate'> & { onLate?(result: Result): void },
-): Call & { parse(reply: replies.TextReply): Result } {
-  if (!onLate) return { root, signal, parse };
-  // These replies ask for another call, so they carry no answer.
-  const isAnswer = ([status]: replies.TextReply): boolean => !NO_ANSWER.has(status);
-  return { root, signal, parse, onResent, onLate: (reply) => isAnswer(reply) && onLate(parse(reply)) };
-}
-
-type OperationCall<Result> = Omit<Call, 'onLate'> & ReplyContext & { onLate?(outcome: Result): void };
-
-const operation = <Result extends { readonly ok: boolean }>(
-  done: string,
-  request: OperationCall<port.Outcome<Result>>,
-) => parsedBy((reply) => replies.parseOutcome<Result>(done, reply, request), request);
-
 const endless = (): BudgetUnavailableError =>
   new BudgetUnavailableError({
     code: 'Internal',
@@ -278,6 +252,14 @@ const endless = (): BudgetUnavailableError =>
     hint: 'Look for a proxy or a module that changes the replies of scripts, and for another program that writes to the keys of budgets.',
   });
 
+const wanderingClock = (): BudgetUnavailableError =>
+  new BudgetUnavailableError({
+    code: 'Internal',
+    message: `The clock of the Redis server changed during each of ${STALE_ATTEMPTS} attempts, so the windows of this budget could not be determined. Nothing was counted.`,
+    hint: 'Call again. If it happens often, let the time service of the server adjust the clock slowly and never set it, and compare the clocks of all servers of a Cluster or Sentinel set.',
+  });
+
+/** These replies ask for another call, or refuse this one. They carry no answer. */
 const NO_ANSWER: ReadonlySet<string> = new Set(['more', 'stale', 'too_large']);
 
 /** Percent-encodes a root, so that it has no braces. A long one becomes `#`, which no encoding has, and its SHA-256. */

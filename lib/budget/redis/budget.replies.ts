@@ -22,20 +22,18 @@ const REASONS: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Parses the reply of a script about an operation.
+ * Returns how the reply of a script about an operation is parsed.
  *
  * @param done - the status where the script has done what it was asked for
  */
-export function parseOutcome<Result extends { readonly ok: boolean }>(
-  done: string,
-  reply: TextReply,
-  about: ReplyContext,
-): Outcome<Result> {
-  const [status] = reply;
-  if (status === done || status === 'replayed') return parseAnswer(reply, about);
-  const refusal: object = status === 'exceeded' ? parseExceeded(reply) : parseRefusal(reply, about);
-  return refusal as Outcome<Result>;
-}
+export const outcomeOf =
+  <Result extends { readonly ok: boolean }>(done: string, about: ReplyContext) =>
+  (reply: TextReply): Outcome<Result> => {
+    const [status] = reply;
+    if (status === done || status === 'replayed') return parseAnswer(reply, about);
+    const refusal: object = status === 'exceeded' ? parseExceeded(reply) : parseRefusal(reply, about);
+    return refusal as Outcome<Result>;
+  };
 
 /** Parses a reply [status, record, the server's time where a hold is pending]. Some have no record. */
 function parseRefusal([status, packed, nowMs]: TextReply, about: ReplyContext) {
@@ -66,9 +64,8 @@ function parseCrossed(percents: string, fields: string): Crossed[] {
   const names = fields.split(';');
   return percents.split(';').flatMap((list, i): Crossed[] => {
     if (list === '-') return [];
-    const [, scope = '', period = ''] = names[i]?.split('|') ?? [];
-    const entry = { scope: decodeScope(scope), period: parsePeriodKey(period) };
-    return list.split(',').map((percent) => ({ ...entry, percent: Number(percent) }));
+    const period = parsePeriodKey(names[i]?.split('|')[2] ?? '');
+    return list.split(',').map((percent) => ({ scope: scopeOf(names[i]), period, percent: Number(percent) }));
   });
 }
 
@@ -78,7 +75,7 @@ function parseCrossed(percents: string, fields: string): Crossed[] {
  * @throws TypeError on a reply that the script does not document
  */
 export function parseBudgetResult(reply: unknown, about: ReplyContext): ReserveOutcome {
-  const outcome = parseOutcome<ReserveOutcome>('reserved', textReply(reply), about);
+  const outcome = outcomeOf<ReserveOutcome>('reserved', about)(textReply(reply));
   return outcome.ok ? reservedOf(outcome) : outcome;
 }
 
@@ -88,7 +85,7 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext): ReserveO
  * @throws TypeError on a reply that the script does not document
  */
 export function parseFinalizeResult(reply: unknown, about: ReplyContext): FinalizeResult {
-  const outcome = parseOutcome<FinalizeResult>('finalized', textReply(reply), about);
+  const outcome = outcomeOf<FinalizeResult>('finalized', about)(textReply(reply));
   return outcome.ok ? finalizedOf(outcome) : outcome;
 }
 
@@ -107,7 +104,7 @@ export function parseBalances([fields = '', ...facts]: readonly (string | undefi
 }
 
 function parseBalance(field: string, end = '', limit = '', counter = ''): Balance {
-  const [, scope = '', period = '', start = ''] = field.split('|');
+  const [, , period = '', start = ''] = field.split('|');
   const [version, committed, reserved, credits] = counter.split(' ');
   if (!end || !limit || version !== '1' || !committed || !reserved || !credits)
     throw unreadableValue(counter);
@@ -118,7 +115,7 @@ function parseBalance(field: string, end = '', limit = '', counter = ''): Balanc
     reserved: Number(reserved),
   };
   return {
-    scope: decodeScope(scope),
+    scope: scopeOf(field),
     period: parsePeriodKey(period),
     window: { startMs: Number(start), endMs: end === '0' ? null : Number(end) },
     ...sums,
@@ -157,8 +154,7 @@ export function parseRecord(packed: string | undefined, about: ReplyContext, now
   const head = headOf(record, about);
   const { state, expiresAtMs } = head;
   const isExpired = state === 'pending' && expiresAtMs <= nowMs;
-  const fields = record.text('fieldsOf').split(';');
-  const scopes = fields.map((field) => decodeScope(field.split('|')[1] ?? ''));
+  const scopes = record.text('fieldsOf').split(';').map(scopeOf);
   return {
     ...head,
     ...(isExpired ? { state: 'expired', endedAtMs: expiresAtMs } : {}),
@@ -195,5 +191,8 @@ export const isRenewed = (field: string): boolean => field.startsWith('O|');
 export const encodeScope = (scope: string): string =>
   /^[\w:.@-]+$/.test(scope) ? scope : encodeURIComponent(scope).replaceAll('%3A', ':').replaceAll('%40', '@');
 
-export const decodeScope = (encoded: string): string =>
-  encoded.includes('%') ? decodeURIComponent(encoded) : encoded;
+/** Returns the scope in the name of a counter. */
+export function scopeOf(field = ''): string {
+  const [, encoded = ''] = field.split('|');
+  return encoded.includes('%') ? decodeURIComponent(encoded) : encoded;
+}

@@ -2,7 +2,7 @@ import { creditScript, refundScript, setLimitScript } from './adjust.scripts.js'
 import { chargeScript } from './charge.script.js';
 import { finalizeScript } from './finalize.script.js';
 import { abortScript, extendScript } from './hold.scripts.js';
-import { balanceScript, getScript, listScript, scopesScript, snapshotScript } from './read.scripts.js';
+import { balanceScript, getScript, pageScript, snapshotScript } from './read.scripts.js';
 import { reaperScript, rootsScript } from './reaper.scripts.js';
 import { repairScript } from './repair.script.js';
 import { reserveScript } from './reserve.script.js';
@@ -19,8 +19,7 @@ export const budgetScripts: readonly Script[] = [
   setLimitScript,
   balanceScript,
   getScript,
-  listScript,
-  scopesScript,
+  pageScript,
   reaperScript,
   snapshotScript,
   repairScript,

@@ -37,36 +37,20 @@ return { 'found', record, string.format('%d', nowMs) }`,
 });
 
 /**
- * budget-list: Reads a page of operations.
+ * budget-page: Reads a page of the operations or of the counters that a root has.
  * KEYS: counters, records, pending, garbage
- * ARGV: cursor, limit
- * Reply: ['page', next cursor, now, field, record, field, record...]
- * Atomic: the records come with the time by which their caller judges them.
+ * ARGV: pattern (of operations, or 'c|*' of counters), cursor, limit
+ * Reply: ['page', next cursor, now, field, value, field, value...]
+ * Atomic: what is read comes with the time by which its caller judges it.
  */
-export const listScript = lua.defineBudgetScript({
-  name: 'budget-list',
-  args: ['cursor', 'limit'],
+export const pageScript = lua.defineBudgetScript({
+  name: 'budget-page',
+  args: ['pattern', 'cursor', 'limit'],
   lua: /* lua */ `${NOW_MS}
-local page = redis.call('HSCAN', records, cursor, 'MATCH', '[oO]|*', 'COUNT', limit)
+local key = pattern == 'c|*' and counters or records
+local page = redis.call('HSCAN', key, cursor, 'MATCH', pattern, 'COUNT', limit)
 local reply = { 'page', page[1], string.format('%d', nowMs) }
 for _, each in ipairs(page[2]) do reply[#reply + 1] = each end
-return reply`,
-});
-
-/**
- * budget-scopes: Reads a page of the windows that a root has.
- * KEYS: counters, records, pending, garbage
- * ARGV: cursor, limit
- * Reply: ['page', next cursor, counter field...]
- * Atomic: it is one command.
- */
-export const scopesScript = lua.defineBudgetScript({
-  name: 'budget-scopes',
-  args: ['cursor', 'limit'],
-  lua: /* lua */ `
-local page = redis.call('HSCAN', counters, cursor, 'MATCH', 'c|*', 'COUNT', limit)
-local reply = { 'page', page[1] }
-for i = 1, #page[2], 2 do reply[#reply + 1] = page[2][i] end
 return reply`,
 });
 

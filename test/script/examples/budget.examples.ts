@@ -4,8 +4,7 @@ import { abortScript, extendScript } from '../../../lib/budget/redis/hold.script
 import {
   balanceScript,
   getScript,
-  listScript,
-  scopesScript,
+  pageScript,
   snapshotScript,
 } from '../../../lib/budget/redis/read.scripts.js';
 import { chargeScript } from '../../../lib/budget/redis/charge.script.js';
@@ -285,8 +284,8 @@ const examples: ScriptExample[] = [
   },
   { script: balanceScript, keys, args: { retentionMs, ...entries }, prepare },
   { script: getScript, keys, args: { ...ref, id: 'held' }, prepare },
-  { script: listScript, keys, args: { cursor: '0', limit: 10, retentionMs }, prepare },
-  { script: scopesScript, keys, args: { cursor: '0', limit: 10, retentionMs }, prepare },
+  { script: pageScript, keys, args: { pattern: '[oO]|*', cursor: '0', limit: 10 }, prepare },
+  { script: pageScript, keys, args: { pattern: 'c|*', cursor: '0', limit: 10 }, prepare },
   // An expired hold is reported once.
   { script: reaperScript, keys, args: { max: 10, retentionMs }, prepare, again: ['reaped', '0'] },
   { script: snapshotScript, keys, args: { retentionMs }, prepare },
