@@ -33,12 +33,9 @@ interface CrossingRequest {
   onResent?(): void;
 }
 
-interface OperationRequest extends Request {
-  readonly id: string;
-}
-
 /** A call about one hold of an id. It finds only a hold of this generation and this nonce. */
-export interface HoldRequest extends OperationRequest {
+export interface HoldRequest extends Request {
+  readonly id: string;
   /** 0: the newest. */
   readonly generation: number;
   /** The nonce of the call that created the hold. '-' matches every hold. */
@@ -82,9 +79,14 @@ export interface AlreadyRunning extends budget.BudgetRefusal<'pending'> {
 /** What becomes of a reservation. */
 export type ReserveOutcome = budget.ReserveResult | AlreadyRunning;
 
-export interface ReserveRequest extends OperationRequest, CrossingRequest {
+/** An amount that counts in scopes. */
+interface SpendingRequest extends Request, CrossingRequest {
+  readonly id: string;
   readonly scopes: readonly LimitedScope[];
   readonly amount: budget.Amount;
+}
+
+export interface ReserveRequest extends SpendingRequest {
   readonly ttlMs: number;
   /** JSON, or '' if there is none. */
   readonly meta: string;
@@ -96,20 +98,16 @@ export interface ReserveRequest extends OperationRequest, CrossingRequest {
   readonly nonce: string;
 }
 
-export interface ChargeRequest extends OperationRequest, CrossingRequest {
-  readonly scopes: readonly LimitedScope[];
-  readonly amount: budget.Amount;
+export interface ChargeRequest extends SpendingRequest {
   readonly mode: 'enforce' | 'record';
   /** How long the id is kept at most. It is kept to the end of the last window, but always for `retentionMs`. */
   readonly idTtlMs: number;
 }
 
-export interface FinalizeRequest extends HoldRequest, CrossingRequest {
+export interface FinalizeRequest extends HoldRequest, CrossingRequest, Pick<ChargeRequest, 'idTtlMs'> {
   readonly actual: budget.Amount;
   readonly overage: budget.OveragePolicy;
   readonly late: budget.LatePolicy;
-  /** As of a charge. */
-  readonly idTtlMs: number;
 }
 
 export interface ExtendRequest extends HoldRequest {
@@ -121,21 +119,20 @@ export interface RefundRequest extends HoldRequest {
   readonly refundId: string;
 }
 
-export interface CreditRequest extends OperationRequest {
-  /** With the one limit that the credit is added to. */
+export interface BalanceRequest extends Request {
   readonly scope: LimitedScope;
+}
+
+/** With the one limit that the credit is added to. */
+export interface CreditRequest extends BalanceRequest {
+  readonly id: string;
   readonly amount: budget.Amount;
 }
 
-export interface SetLimitRequest extends Request {
-  /** With the one limit that is replaced. */
-  readonly scope: LimitedScope;
+/** With the one limit that is replaced. */
+export interface SetLimitRequest extends BalanceRequest {
   /** Null restores the configured limit. */
   readonly limit: budget.Amount | 'unlimited' | null;
-}
-
-export interface BalanceRequest extends Request {
-  readonly scope: LimitedScope;
 }
 
 export interface ListRequest extends Request {
@@ -160,6 +157,11 @@ export interface ReapStep extends budget.ReapResult {
   readonly nextInMs: number | null;
 }
 
+interface PageOfNames {
+  readonly names: readonly string[];
+  readonly cursor: string | undefined;
+}
+
 /**
  * The port of budgets. Each method is one atomic step on validated input, by the clock of the backend.
  * Expired holds are left out of every sum. Business outcomes are values. Faults reject with a
@@ -180,12 +182,9 @@ export interface BudgetBackend {
   reap(request: ReapRequest): Promise<ReapStep>;
   verify(request: VerifyRequest): Promise<budget.VerifyResult>;
   /** Returns roots of which anything is kept. */
-  allRoots(page: ResolvedPageOptions): Promise<{ names: readonly string[]; cursor: string | undefined }>;
+  allRoots(page: ResolvedPageOptions): Promise<PageOfNames>;
   /** Returns scopes of a root that have a window. One may be on several pages, and several times on one. */
-  scopes(
-    root: string,
-    page: ResolvedPageOptions,
-  ): Promise<{ names: readonly string[]; cursor: string | undefined }>;
+  scopes(root: string, page: ResolvedPageOptions): Promise<PageOfNames>;
   /** Takes roots that are due to be reaped, for one process of all. They are due again at `untilMs`. */
   roots(request: RootsRequest): Promise<{ readonly untilMs: number; readonly roots: readonly string[] }>;
 }

@@ -70,20 +70,15 @@ export function exceeded(balances: readonly Balance[], requested: Amount, nowMs:
 
 // The results of operations. They are the same on every replay.
 
+const common = ({ root, id, generation, replayed, balances, crossed }: Answer) =>
+  ({ ok: true, root, id, generation, replayed, balances, crossed }) as const;
+
 export function reservedOf(answer: Answer): Reserved {
-  const { root, id, generation, amount, expiresAtMs, replayed, balances, crossed } = answer;
-  return withNonce(answer, {
-    ok: true,
-    status: 'reserved',
-    root,
-    id,
-    generation,
-    amount,
-    expiresAtMs,
-    replayed,
-    balances,
-    crossed,
-  });
+  const { amount, expiresAtMs } = answer;
+  return withNonce(
+    answer,
+    Object.assign(common(answer), { status: 'reserved', amount, expiresAtMs } as const),
+  );
 }
 
 export function chargedOf({ root, id, amount, uncovered, replayed, balances, crossed }: Answer): Charged {
@@ -91,42 +86,19 @@ export function chargedOf({ root, id, amount, uncovered, replayed, balances, cro
 }
 
 export function finalizedOf(answer: Answer): Finalized {
-  const { root, id, generation, amount, actual, committed, uncovered, late } = answer;
-  const { replayed, balances, crossed } = answer;
-  return withNonce(answer, {
-    ok: true,
-    status: 'finalized',
-    root,
-    id,
-    generation,
-    reserved: amount,
-    actual,
-    committed,
-    released: releasedOf(answer),
-    overage: Math.max(0, actual - amount),
-    uncovered,
-    late,
-    replayed,
-    balances,
-    crossed,
-  });
+  const { amount: reserved, actual, committed, uncovered, late } = answer;
+  const [released, overage] = [releasedOf(answer), Math.max(0, actual - reserved)];
+  const facts = { reserved, actual, committed, released, overage, uncovered, late };
+  return withNonce(answer, Object.assign(common(answer), { status: 'finalized' } as const, facts));
 }
 
-export const refundedOf = ({ refunded, replayed, balances }: Answer, amount: Amount): Refunded => ({
-  ok: true,
-  status: 'refunded',
-  amount,
-  refunded,
-  replayed,
-  balances,
-});
+export function refundedOf({ refunded, replayed, balances }: Answer, amount: Amount): Refunded {
+  return { ok: true, status: 'refunded', amount, refunded, replayed, balances };
+}
 
-export const abortedOf = (answer: Answer): Aborted => ({
-  ok: true,
-  status: 'aborted',
-  released: releasedOf(answer),
-  replayed: answer.replayed,
-});
+export function abortedOf(answer: Answer): Aborted {
+  return { ok: true, status: 'aborted', released: releasedOf(answer), replayed: answer.replayed };
+}
 
 /** Returns how much became free when the operation ended. */
 function releasedOf({ state, late, amount, committed }: Answer): Amount {

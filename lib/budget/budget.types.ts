@@ -1,4 +1,5 @@
 import type { PageOptions } from '../core/page.js';
+import type { CallOptions } from '../core/validate.js';
 import type { ByHand } from '../telemetry/by-hand.js';
 
 /** A whole number of minor units (cents, tokens), 0 to 2^53 - 1. */
@@ -100,11 +101,7 @@ export interface Balance {
  * A threshold that this call reached for the first time in its window, or since a credit or a raise of the
  * limit.
  */
-export interface Crossed {
-  /** The scope of the limit. */
-  readonly scope: string;
-  /** The period of the limit. */
-  readonly period: Period;
+export interface Crossed extends Pick<Balance, 'scope' | 'period'> {
   /** The percentage that was reached. */
   readonly percent: number;
 }
@@ -133,7 +130,7 @@ export interface BudgetRecord {
   readonly kind: 'hold' | 'charge';
   /** The state of the operation. */
   readonly state: HoldState;
-  /** Counts the holds that were reserved under this id, from 1. */
+  /** 1 for the first hold under this id. It grows by 1 each time the id is reserved again (see `renew`). */
   readonly generation: number;
   /** The scopes that it counts against. */
   readonly scopes: readonly string[];
@@ -141,7 +138,7 @@ export interface BudgetRecord {
   readonly amount: Amount;
   /** The amount that was passed to `finalize`, or charged. 0 while the hold is not finalized. */
   readonly actual: Amount;
-  /** The amount that counts as spent, before refunds. */
+  /** The amount that counts as spent, before refunds: `actual`, unless `overage: 'cap'` reduced it. */
   readonly committed: Amount;
   /** The sum of its refunds. */
   readonly refunded: Amount;
@@ -151,7 +148,7 @@ export interface BudgetRecord {
   readonly late: boolean;
   /** When it was reserved or charged. */
   readonly createdAtMs: number;
-  /** When the hold expires, unless it ends before. */
+  /** When the hold expires, and its amount is free again, unless it ends before. */
   readonly expiresAtMs: number;
   /** When it ended. Null while it is pending. */
   readonly endedAtMs: number | null;
@@ -195,20 +192,13 @@ export interface BudgetConflict {
   readonly reason: 'conflict';
 }
 
-/** The amount is held for this operation. */
-export interface Reserved {
+/** The amount is held for this operation: pass the result to `finalize` or `abort`. */
+export interface Reserved extends Pick<
+  BudgetRecord,
+  'root' | 'id' | 'generation' | 'amount' | 'expiresAtMs'
+> {
   readonly ok: true;
   readonly status: 'reserved';
-  /** The tenant that owns the scopes. */
-  readonly root: string;
-  /** The id of the operation: pass it to `finalize` or `abort`. */
-  readonly id: string;
-  /** 1 for the first hold under this id. It grows by 1 each time the id is reserved again (see `renew`). */
-  readonly generation: number;
-  /** The amount of the request. */
-  readonly amount: Amount;
-  /** At this instant the hold expires and the amount is free again. */
-  readonly expiresAtMs: number;
   /** True if the same request was answered before. Nothing was counted a second time. */
   readonly replayed: boolean;
   /** The sums of each limit after this operation. */
@@ -224,32 +214,26 @@ export type ReserveResult =
   | BudgetRefusal<'conflict' | 'already_finalized' | 'already_aborted' | 'already_expired'>;
 
 /** The amount is spent. */
-export interface Charged extends Omit<Reserved, 'status' | 'generation' | 'expiresAtMs'> {
+export interface Charged
+  extends Omit<Reserved, 'status' | 'generation' | 'expiresAtMs'>, Pick<BudgetRecord, 'uncovered'> {
   readonly status: 'charged';
-  /** With `mode: 'record'`: the part of the amount that exceeded a limit. */
-  readonly uncovered: Amount;
 }
 
 /** What `charge()` returns. */
 export type ChargeResult = Charged | Exceeded | BudgetRefusal<'conflict'>;
 
 /** The hold has become a cost. */
-export interface Finalized extends Omit<Reserved, 'status' | 'amount' | 'expiresAtMs'> {
+export interface Finalized
+  extends
+    Omit<Reserved, 'status' | 'amount' | 'expiresAtMs'>,
+    Pick<BudgetRecord, 'actual' | 'committed' | 'uncovered' | 'late'> {
   readonly status: 'finalized';
   /** The amount of the hold. */
   readonly reserved: Amount;
-  /** The amount that was passed to `finalize`. */
-  readonly actual: Amount;
-  /** The amount that counts as spent: `actual`, unless `overage: 'cap'` reduced it. */
-  readonly committed: Amount;
   /** The part of the hold that is free again. 0 if the hold had expired before. */
   readonly released: Amount;
   /** By how much `actual` exceeds the hold. */
   readonly overage: Amount;
-  /** The part of `actual` that exceeded a limit. */
-  readonly uncovered: Amount;
-  /** True if the call came after the hold had expired. */
-  readonly late: boolean;
 }
 
 /** What `finalize()` returns. */
@@ -257,13 +241,8 @@ export type FinalizeResult =
   Finalized | BudgetRefusal<'overage_rejected' | 'conflict' | 'aborted' | 'expired'> | BudgetNotFound;
 
 /** The hold is gone, and nothing was spent. */
-export interface Aborted {
-  readonly ok: true;
+export interface Aborted extends Pick<Finalized, 'ok' | 'released' | 'replayed'> {
   readonly status: 'aborted';
-  /** The amount that is free again. 0 if the hold had expired before. */
-  readonly released: Amount;
-  /** True if the hold was aborted before. */
-  readonly replayed: boolean;
 }
 
 /** What `abort()` returns. */
@@ -275,27 +254,14 @@ export type AbortResult =
 
 /** What `extend()` of a budget returns. */
 export type ExtendHoldResult =
-  | {
-      readonly ok: true;
-      readonly status: 'extended';
-      /** When the hold expires now. */
-      readonly expiresAtMs: number;
-    }
+  | (Pick<Reserved, 'ok' | 'expiresAtMs'> & { readonly status: 'extended' })
   | BudgetRefusal<'finalized' | 'aborted' | 'expired'>
   | BudgetNotFound;
 
-/** A part of what was spent is given back. */
-export interface Refunded {
-  readonly ok: true;
+/** A part of what was spent is given back: `amount` by this refund, and `refunded` by all of the operation. */
+export interface Refunded
+  extends Pick<Reserved, 'ok' | 'amount' | 'replayed' | 'balances'>, Pick<BudgetRecord, 'refunded'> {
   readonly status: 'refunded';
-  /** The amount of this refund. */
-  readonly amount: Amount;
-  /** The sum of all refunds of this operation. */
-  readonly refunded: Amount;
-  /** True if the same refund was answered before. Nothing was given back a second time. */
-  readonly replayed: boolean;
-  /** The sums of each limit after this refund. */
-  readonly balances: readonly Balance[];
 }
 
 /** What `refund()` returns. */
@@ -307,14 +273,11 @@ export type RefundResult =
 
 /** What `credit()` returns. */
 export type CreditResult =
-  | {
-      readonly ok: true;
+  | (Pick<Reserved, 'ok' | 'replayed'> & {
       readonly status: 'credited';
-      /** True if the same credit was answered before. Nothing was added a second time. */
-      readonly replayed: boolean;
       /** The sums of the limit after this credit. */
       readonly balance: Balance;
-    }
+    })
   | BudgetConflict;
 
 /** What `setLimit()` returns. */
@@ -362,14 +325,12 @@ export interface Quarantined {
 }
 
 /** Options of `verify()`. */
-export interface VerifyOptions {
+export interface VerifyOptions extends CallOptions {
   /**
    * Lets go of what cannot be read: `reserved` becomes the sum of the pending holds, and a counter that cannot be read is
    * added up anew from the operations that are remembered. The result is that of the repaired root. Default: false.
    */
   repair?: boolean;
-  /** Aborts the call. */
-  signal?: AbortSignal;
 }
 
 /**
@@ -428,16 +389,12 @@ export interface ChargeOptions extends Pick<ReserveOptions, 'root' | 'scopes' | 
   idTtlMs?: number;
 }
 
-/** Options of `finalize()`. */
-export interface FinalizeOptions {
+/** Options of `finalize()`. If its signal aborts it, the hold may be finalized nevertheless. */
+export interface FinalizeOptions extends Pick<ChargeOptions, 'idTtlMs'>, CallOptions {
   /** How an actual amount that exceeds the hold is treated. Default: `'record'`. */
   overage?: OveragePolicy;
   /** How a hold that has expired is treated. Default: `'record'`. */
   late?: LatePolicy;
-  /** How long the id is kept, as of a charge. In ms, 1 to 400 days. Default: `budget.idTtlMs`, 24 hours. */
-  idTtlMs?: number;
-  /** Aborts the call. The hold may be finalized nevertheless. */
-  signal?: AbortSignal;
 }
 
 /** Options of `credit()`. */

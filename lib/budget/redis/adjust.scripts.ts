@@ -1,5 +1,5 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
-import { READ_COUNTERS, REFUSE_STALE, START, unreadable } from './budget.fragments.js';
+import { changeCounters, READ_COUNTERS, REFUSE_STALE, START } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
 import { joined } from './budget.record.js';
 
@@ -34,25 +34,21 @@ if earlier then return { 'replayed', record, ${lua.SUMS} } end
 if committedOf - refundedOf - amount < 0 then return { 'exceeds_committed', record } end
 
 local isAtMax
-for i = 1, #limitOf do
-  local committed, middle, archived, rest = match(packed[i], '^1 (%d+) (%d+ %d+) (%d+) (%S+)$')
-  if not committed then ${unreadable('packed[i]')} end
-  -- The counter of a window that is forgotten begins at 0.
+${changeCounters(`-- The counter of a window that is forgotten begins at 0.
   isAtMax = isAtMax or (committed ~= '0' and committed - amount < 0)
+  committed = math.max(committed - amount, 0)
   -- An operation whose record is purged counts in the sum of those.
-  if kept then archived = math.max(archived - amount, 0) end
-  packed[i] = format('1 %d %s %d %s', math.max(committed - amount, 0), middle, archived, rest)
-end
+  if kept then archived = math.max(archived - amount, 0) end`)}
 local head = ${joined('kind', 'generationOf', 'amountOf', 'actualOf', 'committedOf', "format('%d', refundedOf + amount)", 'uncoveredOf', 'lateOf')}
 record = ${joined("'1 f'", 'head', 'createdAtMs', 'expiresAtMs', 'endedAtMs', 'crossed', 'fixed')}
 local untilMs = nowMs + 2 * retentionMs
 ${lua.tryKeep('refundKey')}
 ${lua.writeCounters('')}
-${lua.KEEP_MS}
+${lua.LAST_END}
 if not kept then call('HSET', records, slot, record) end
 -- The operation is known for as long as its refund, so that a repeated call finds both.
-if slot == 'o|' .. id then ${lua.KEEP} end
-call('SET', refundKey, content, 'PX', format('%d', keepMs))
+if slot == 'o|' .. id then call(${lua.keep('endedAtMs')}) end
+call('SET', refundKey, content, 'PX', format('%d', ${lua.keepMs()}))
 return { 'refunded', record, ${lua.SUMS}, isAtMax and 'max' or nil }`,
 });
 
@@ -74,17 +70,14 @@ if earlier and earlier ~= content then return { 'conflict' } end
 ${REFUSE_STALE}
 ${READ_COUNTERS}
 if earlier then return { 'replayed', ${lua.ENTRY_LISTS} } end
-local sums, credited, rest = match(packed[1], '^(1 %d+ %d+) (%d+) (%d+ %S+)$')
-if not sums then ${unreadable('packed[1]')} end
-local base = limitOf[1] ~= 'u' and limitOf[1] or 0
-if tonumber(amount) > ${MAX_AMOUNT} - base - credited then return { 'too_large' } end
-packed[1] = sums .. format(' %d ', credited + amount) .. rest
+${changeCounters(`local base = limitOf[i] ~= 'u' and limitOf[i] or 0
+  if tonumber(amount) > ${MAX_AMOUNT} - base - credits then return { 'too_large' } end
+  credits = credits + amount`)}
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
 call('HLEN', records)
 ${lua.tryKeep('idKey')}
 ${lua.writeCounters('')}
-${lua.KEEP_MS}
-call('SET', idKey, content, 'PX', format('%d', keepMs))
+call('SET', idKey, content, 'PX', format('%d', ${lua.keepMs()}))
 return { 'credited', ${lua.ENTRY_LISTS} }`,
 });
 

@@ -40,14 +40,9 @@ local now = format('%d', nowMs)
 local EMPTY = '1 0 0 0 0 0'
 
 local function split(list)
-  local parts, n, from = {}, 1, 1
-  local stop = find(list, ';', 1, true)
-  while stop do
-    parts[n] = sub(list, from, stop - 1)
-    n, from = n + 1, stop + 1
-    stop = find(list, ';', from, true)
-  end
-  parts[n] = sub(list, from)
+  if not find(list, ';', 1, true) then return { list } end
+  local parts = {}
+  for part in gmatch(list, '[^;]+') do parts[#parts + 1] = part end
   return parts
 end
 
@@ -174,25 +169,20 @@ end`;
  * no limit is configured for the scope itself.
  */
 export const READ_COUNTERS = /* lua */ `
--- Reads: call, split, fields, counters, limits, EMPTY, gmatch, match, inherited.
+-- Reads: call, split, fields, counters, limits, EMPTY, inherited, match, find.
 -- Sets: names, found, packed, ending, limitOf.
 local names = split(fields)
 local found, packed, limitOf = call('HMGET', counters, '~', unpack(names)), {}, split(limits)
 local ending = found[1]
 for i = 1, #names do packed[i] = found[i + 1] or EMPTY end
 if ending == 'never l' then
-  local lists, inherits = {}, split(inherited)
-  local function stored(name, period)
-    if not lists[name] then
-      lists[name] = {}
-      local text = call('HGET', counters, 'l|' .. name) or ''
-      for each, limit in gmatch(text, '([^ =]+)=([^ =]+)') do lists[name][each] = limit end
-    end
-    return lists[name][period]
-  end
+  local inherits = split(inherited)
   for i, field in ipairs(names) do
     local name, ofType, period = match(field, '^c|(([^|:]+)[^|]*)|([^|]+)|')
-    limitOf[i] = stored(name, period) or inherits[i] == '1' and stored(ofType, period) or limitOf[i]
+    for _, text in ipairs(call('HMGET', counters, 'l|' .. (inherits[i] == '1' and ofType or name), 'l|' .. name)) do
+      local _, at = find(' ' .. (text or ''), ' ' .. period .. '=', 1, true)
+      if at then limitOf[i] = match(text, '%S+', at) end
+    end
   end
 end`;
 
@@ -200,14 +190,25 @@ end`;
 export const effective = (limit: string, credits: string): string =>
   `math.min(${limit} + ${credits}, ${MAX_AMOUNT})`;
 
-/** Returns the room of entry i, or nil if it is unlimited. */
-export const ROOM = /* lua */ `
+/** Sets `covered`: the part of an amount for which every entry has room. */
+export const covered = (amount: string): string => /* lua */ `
 -- Reads: limitOf, match, packed, isNewer.
--- Sets: roomOf.
-local function roomOf(i)
-  local limit = limitOf[i]
-  if limit == 'u' then return nil end
+-- Sets: covered.
+local covered = ${amount}
+for i, limit in ipairs(limitOf) do
   local committed, reserved, credits = match(packed[i], ${COUNTER})
   if not committed then ${unreadable('packed[i]')} end
-  return math.max(${effective('limit', 'credits')} - committed - reserved, 0)
+  local room = limit == 'u' and covered or ${effective('limit', 'credits')} - committed - reserved
+  covered = math.max(math.min(covered, room), 0)
+end`;
+
+/** Changes each counter: its committed, reserved, credits and archived. Lua of `change` does it, by these names. */
+export const changeCounters = (change: string): string => /* lua */ `
+-- Reads: limitOf, match, isNewer, format.
+-- Changes: packed.
+for i = 1, #limitOf do
+  local committed, reserved, credits, archived, highest = match(packed[i], ${COUNTER})
+  if not committed then ${unreadable('packed[i]')} end
+  ${change}
+  packed[i] = format('1 %d %d %d %d ', committed, reserved, credits, archived) .. highest
 end`;

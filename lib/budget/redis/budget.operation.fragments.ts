@@ -110,18 +110,22 @@ export const FIXED_NOW = joined(
  */
 const KEPT = "'^1 (%a %d+ %d+ %d+ %d+ %d+ %d+ %d) (%d+) (c|%S+ %S+) (%S+ %S+)$'";
 
-/** Raises `keepMs` to the time for which the windows of an operation are of interest: with their retention, or 400 days. */
-const WINDOWS_END = /* lua */ `for stop in gmatch(ends, '%d+') do
-  local forMs = stop == '0' and ${LIFETIME_IDS_MS} or stop - nowMs + retentionMs
-  if forMs > keepMs then keepMs = forMs end
-end`;
+/**
+ * For how long what belongs to an operation is kept: while its windows are of interest, with their retention, or for 400
+ * days. An operation is not kept for longer than `idTtlMs`, once that is longer than its record is.
+ */
+export const keepMs = (idTtlMs = 'math.huge'): string =>
+  `math.max(retentionMs,
+  math.min(${idTtlMs}, lastEndMs == '0' and ${LIFETIME_IDS_MS} or lastEndMs - nowMs + retentionMs))`;
 
-/** Sets how long what belongs to an operation is kept. */
-export const KEEP_MS = /* lua */ `
--- Reads: ends, gmatch, nowMs, retentionMs.
--- Sets: keepMs.
-local keepMs = retentionMs + 0
-${WINDOWS_END}`;
+/** Finds the end of the last window. '0': one never ends. */
+export const LAST_END = /* lua */ `
+-- Reads: ends, find, gmatch.
+-- Sets: lastEndMs.
+local lastEndMs = '0'
+if not find(';' .. ends, ';0', 1, true) then
+  for stop in gmatch(ends, '%d+') do lastEndMs = math.max(lastEndMs, stop) end
+end`;
 
 /**
  * A SET that sets nothing, as nothing is kept yet. An ACL that forbids SET refuses a credit or refund here, and not after it
@@ -129,30 +133,9 @@ ${WINDOWS_END}`;
  */
 export const tryKeep = (key: 'idKey' | 'refundKey'): string => `call('SET', ${key}, '', 'XX')`;
 
-/** The arguments that keep a finalized operation for `keepMs`. */
-const KEPT_FOR = /* lua */ `'SET', idKey,
-  ${joined("'1'", 'head', 'endedAtMs', 'fields', 'limits', 'ends', 'inherited')}, 'PX', format('%d', keepMs)`;
-
-/** Keeps a finalized operation for `keepMs`. */
-export const KEEP = `call(${KEPT_FOR})`;
-
-/**
- * Keeps an operation that is finalized now for `idTtlMs`, but not beyond its last window. `keeping` has an error where an ACL
- * forbids SET.
- */
-export const KEEP_NEW = /* lua */ `
--- Reads: idTtlMs, now, openUntilMs, nowMs, find, ends, gmatch, retentionMs, idKey, head, fields, limits, inherited,
---   format.
--- Sets: keepMs, endedAtMs, isLonger, keeping.
-local keepMs, endedAtMs = tonumber(idTtlMs), now
-local isLonger = openUntilMs ~= '0' and nowMs + keepMs > tonumber(openUntilMs)
-if isLonger and not find(';' .. ends, ';0', 1, true) then
-  keepMs = 0
-  ${WINDOWS_END}
-  keepMs = math.min(keepMs, idTtlMs)
-end
-keepMs = math.max(keepMs, retentionMs)
-local keeping = redis.pcall(${KEPT_FOR})`;
+/** The arguments that keep a finalized operation. */
+export const keep = (endedAtMs: string, idTtlMs?: string): string => /* lua */ `'SET', idKey,
+  ${joined("'1'", 'head', endedAtMs, 'fields', 'limits', 'ends', 'inherited')}, 'PX', format('%d', ${keepMs(idTtlMs)})`;
 
 /** Makes a record of what was kept. What cannot be read fails where the record is opened. */
 const OPEN_KEPT = /* lua */ `
@@ -207,7 +190,7 @@ export const ENTRY_PARTS = ['openUntilOf', 'fieldsOf', 'limitsOf', 'endsOf', 'in
 
 /** Reads the counters in which an operation has counted. */
 export const OPEN_ENTRIES = /* lua */ `
--- Reads: call, openUntilOf, fieldsOf, limitsOf, endsOf, inheritedOf, split, counters, EMPTY, gmatch, match.
+-- Reads: call, openUntilOf, fieldsOf, limitsOf, endsOf, inheritedOf, split, counters, EMPTY, match, find.
 -- Sets: openUntilMs, fields, limits, ends, inherited, names, found, packed, ending, limitOf.
 local openUntilMs, fields, limits, ends, inherited = openUntilOf, fieldsOf, limitsOf, endsOf, inheritedOf
 ${READ_COUNTERS}`;
@@ -236,32 +219,26 @@ export const sameContent = (ofKind: string): string => /* lua */ `
   end
   local isSame = kind == '${ofKind}' and amountOf == amount and scopesIn(fieldsOf) == scopesIn(fields)`;
 
-/** Has the rest of a script read the entries of an earlier call, in place of those of its arguments. */
-export const REPLAY = /* lua */ `
--- Reads: fieldsOf, limitsOf, endsOf, inheritedOf.
--- Changes: fields, limits, ends, inherited.
-  fields, limits, ends, inherited = fieldsOf, limitsOf, endsOf, inheritedOf`;
-
 /**
  * Adds the amount to a part of each counter, and finds the thresholds that this crosses. Ends before anything is written:
  * with 'exceeded' if a counter has no room for the amount, where 0 needs none, and with 'too_large' if a sum would pass the
  * largest amount. If `mode` is 'record', the sum of a charge stops at the largest amount instead.
  */
 export const addAmount = (part: 'committed' | 'reserved'): string => /* lua */ `
--- Reads: thresholds, format, gmatch, limits, limitOf, match, isNewer, amount, split, ends, names, now.
+-- Reads: thresholds, format, gmatch, limits, limitOf, match, isNewer, amount, mode, split, ends, names, now.
 -- Changes: packed.
--- Sets: wanted, isEnforced, crossed${part === 'committed' ? ', isAtMax' : ''}.
-local after, wanted, isEnforced = {}, tonumber(amount), mode ~= 'record'
+-- Sets: wanted, crossed${part === 'committed' ? ', isAtMax' : ''}.
+local after, wanted = {}, tonumber(amount)
 local isFull${part === 'committed' ? ', isAtMax' : ''}
 for i, limit in ipairs(limitOf) do
   local committed, reserved, credits, rest = match(packed[i], '^1 (%d+) (%d+) (%d+)( %d+ %S+)$')
   if not committed then ${unreadable('packed[i]')} end
-  if isEnforced then
+  if mode ~= 'record' then
     -- By subtraction, which is exact where it decides: a sum of three may be rounded.
-    if limit ~= 'u' and wanted > 0 and wanted > ${effective('limit', 'credits')} - committed - reserved then
+    local whole = limit == 'u' and ${MAX_AMOUNT} or ${effective('limit', 'credits')}
+    if wanted > 0 and wanted > whole - committed - reserved then
+      if limit == 'u' then return { 'too_large' } end
       isFull = true
-    elseif wanted > ${MAX_AMOUNT} - committed - reserved then
-      return { 'too_large' }
     end
   end
   ${part} = ${part} + wanted

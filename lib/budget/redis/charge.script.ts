@@ -1,4 +1,4 @@
-import { openRecord, READ_COUNTERS, REFUSE_STALE, ROOM, START } from './budget.fragments.js';
+import { covered, openRecord, READ_COUNTERS, REFUSE_STALE, START } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
 import { joined } from './budget.record.js';
 
@@ -21,7 +21,7 @@ if record then
   ${openRecord('kind', 'amountOf', 'fieldsOf', 'limitsOf', 'endsOf', 'inheritedOf')}
   ${lua.sameContent('c')}
   if not isSame then return { 'conflict', record } end
-  ${lua.REPLAY}
+  fields, limits, ends, inherited = fieldsOf, limitsOf, endsOf, inheritedOf
 else
   ${REFUSE_STALE}
 end
@@ -29,10 +29,8 @@ ${READ_COUNTERS}
 if record then return { 'replayed', record, ${lua.SUMS} } end
 local uncovered = 0
 if mode == 'record' then
-  ${ROOM}
-  for i = 1, #limitOf do
-    uncovered = math.max(uncovered, amount - (roomOf(i) or amount))
-  end
+  ${covered('tonumber(amount)')}
+  uncovered = amount - covered
 end
 
 ${lua.addAmount('committed')}
@@ -41,7 +39,7 @@ local untilMs = lastEndMs ~= '0' and tonumber(lastEndMs) + 2 * retentionMs or ni
 local head = 'c 1 ' .. ${joined('amount', 'amount', 'amount')} .. format(' 0 %d 0', uncovered)
 record = ${joined("'1 f'", 'head', 'now', 'now', 'now', 'crossed', lua.FIXED_NOW)}
 ${lua.writeCounters("call('ZADD', garbage, format('%d', nowMs + retentionMs), 'o|' .. id)")}
-${lua.KEEP_NEW}
+local keeping = redis.pcall(${lua.keep('now', 'idTtlMs')})
 if keeping.err then
   -- Nobody would find what was counted.
   for i = 1, #names do writes[2 * i] = found[i + 1] or EMPTY end

@@ -1,6 +1,6 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
 import { findCrossed } from './budget.thresholds.fragments.js';
-import { ROOM, START_SETTLING, unreadable } from './budget.fragments.js';
+import { changeCounters, covered, START_SETTLING } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
 import { joined } from './budget.record.js';
 
@@ -27,10 +27,8 @@ local isLate, held, spent = state == 'x', tonumber(amountOf), tonumber(actual)
 local inHold = isLate and 0 or held
 local booked, uncovered = spent, 0
 if spent > inHold then
-  ${ROOM}
   local beyond = spent - inHold
-  local covered = beyond
-  for i = 1, #limitOf do covered = math.min(covered, roomOf(i) or covered) end
+  ${covered('beyond')}
   if isLate and (late == 'reject' or (late == 'if-available' and covered < beyond)) then
     return { 'expired', record }
   end
@@ -45,14 +43,10 @@ elseif isLate and late == 'reject' then
 end
 
 local isAtMax
-for i = 1, #limitOf do
-  local committed, reserved, rest = match(packed[i], '^1 (%d+) (%d+) (%d+ %d+ %S+)$')
-  if not committed then ${unreadable('packed[i]')} end
+${changeCounters(`reserved = math.max(reserved - inHold, 0)
   committed = committed + booked
   -- What is spent is never refused, so the sum stops at the largest amount.
-  if committed > ${MAX_AMOUNT} then committed, isAtMax = ${MAX_AMOUNT}, true end
-  packed[i] = format('1 %d %d ', committed, math.max(reserved - inHold, 0)) .. rest
-end
+  if committed > ${MAX_AMOUNT} then committed, isAtMax = ${MAX_AMOUNT}, true end`)}
 local crossed = '-'
 -- Spending no more than the hold reserved reaches no threshold.
 if inHold < booked then
@@ -63,7 +57,8 @@ local head = ${joined('kind', 'generationOf', 'amountOf', 'actual')}
   .. format(' %d 0 %d ', booked, uncovered) .. (isLate and '1' or '0')
 record = ${joined("'1 f'", 'head', 'createdAtMs', 'expiresAtMs', 'now', 'crossed', 'fixed')}
 ${lua.endOperation(`if slot == 'o|' .. id then
-  ${lua.KEEP_NEW}
+  ${lua.LAST_END}
+  local keeping = redis.pcall(${lua.keep('now', 'idTtlMs')})
   if keeping.err then return keeping end
 end`)}
 return { 'finalized', record, ${lua.SUMS}, isAtMax and 'max' or nil }`,

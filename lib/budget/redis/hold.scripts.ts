@@ -1,4 +1,4 @@
-import { START_SETTLING, TRY_ZREM, unreadable } from './budget.fragments.js';
+import { changeCounters, START_SETTLING, TRY_ZREM } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
 import { joined } from './budget.record.js';
 
@@ -20,11 +20,7 @@ if state == 'a' then return { 'replayed', record } end
 if slot ~= 'o|' .. id then return { 'expired', record } end
 ${lua.OPEN_ENTRIES}
 local inHold = state == 'p' and amountOf or 0
-for i = 1, #limitOf do
-  local committed, reserved, rest = match(packed[i], '^(1 %d+) (%d+) (%d+ %d+ %S+)$')
-  if not committed then ${unreadable('packed[i]')} end
-  packed[i] = committed .. ' ' .. format('%d ', math.max(reserved - inHold, 0)) .. rest
-end
+${changeCounters('reserved = math.max(reserved - inHold, 0)')}
 record = ${joined("'1 a'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0'", "(state == 'x' and '1' or '0')", 'createdAtMs', 'expiresAtMs', 'now', 'crossed', 'fixed')}
 ${lua.endOperation()}
 return { 'aborted', record }`,

@@ -32,7 +32,7 @@ if record then
     ${lua.sameContent('h')}
     if not isSame then return { 'conflict', record } end
     replayed = record
-    ${lua.REPLAY}
+    fields, limits, ends, inherited = fieldsOf, limitsOf, endsOf, inheritedOf
   else
     if mode == 'reserve' or isOurs then return { state == 'a' and 'already_aborted' or 'already_expired', record } end
     generation = format('%d', generationOf + 1)
