@@ -30,21 +30,16 @@ export function validatePeriod(name: string, period: unknown): Period {
   }
   const given = knownOptions(name, period, ['every', 'tz', 'anchor']);
   const every = oneOf(`${name}.every`, given.every, UNITS);
-  const tz = given.tz === undefined ? 'UTC' : oneZone(validateTimeZone(`${name}.tz`, given.tz));
+  const zone = given.tz === undefined ? 'UTC' : validateTimeZone(`${name}.tz`, given.tz);
+  // All names of UTC are one period and one budget.
+  const tz = UTC.test(zone) ? 'UTC' : zone;
   const { min, max, default: usual } = ANCHORS[every];
   const anchor = given.anchor === undefined ? usual : integer(`${name}.anchor`, given.anchor, min, max);
   return { every, ...(tz === 'UTC' ? {} : { tz }), ...(anchor === usual ? {} : { anchor }) };
 }
 
 /** The names of UTC. They are listed here because versions of `Intl` return different names for it. */
-const NAMES_OF_UTC: ReadonlySet<string> = new Set([
-  ...['utc', 'uct', 'gmt', 'gmt0', 'gmt+0', 'gmt-0', 'zulu', 'universal', 'greenwich'],
-  ...['etc/utc', 'etc/uct', 'etc/gmt', 'etc/gmt0', 'etc/gmt+0', 'etc/gmt-0', 'etc/zulu', 'etc/universal'],
-  ...['etc/greenwich', '+00', '+0000'],
-]);
-
-/** Returns one name for all names of UTC, so that they are one period and one budget. */
-const oneZone = (tz: string): string => (NAMES_OF_UTC.has(tz.toLowerCase()) ? 'UTC' : tz);
+const UTC = /^((etc\/)?(utc|uct|gmt[+-]?0?|zulu|universal|greenwich)|\+00(00)?)$/i;
 
 function validateTimeZone(name: string, tz: unknown): string {
   // The characters are checked too, because the time zone becomes part of a stored name.

@@ -1,6 +1,6 @@
 import { shownHash } from '../core/keys.js';
 import { type FaultCode, faultOf, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
-import { isHeldOnly } from './budget.results.js';
+import { isHeldOnly, typeOf } from './budget.results.js';
 import type { BudgetRecord, Exceeded, Violation } from './budget.types.js';
 
 /**
@@ -83,8 +83,6 @@ const nameOf = ({ scope, period }: Violation): string => {
   if (period === 'lifetime') return `${typeOf(scope)} in all`;
   return `${typeOf(scope)} per ${'every' in period ? period.every : `${period.windowMs / 1_000} s`}`;
 };
-
-const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 
 /** Returns what clients see of a violation, as JSON: not the id of the scope, and not the committed amount. */
 const toFacts = ({ committed: _, ...facts }: Violation) => ({ ...facts, scope: typeOf(facts.scope) });

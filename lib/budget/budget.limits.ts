@@ -1,8 +1,9 @@
 import { SyncGuardConfigError, SyncGuardError } from '../core/errors.js';
-import { integer, invalidOption, knownOptions } from '../core/validate.js';
+import { integer, invalidOption, knownOptions, leavingAs } from '../core/validate.js';
 import type { ConfiguredLimit, LimitedScope } from './budget.backend.js';
 import { periodKey, validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
+import { typeOf } from './budget.results.js';
 import type { BudgetLimit, Period } from './budget.types.js';
 import { validateLimit, validateScope } from './budget.validate.js';
 
@@ -43,8 +44,6 @@ export function limitsFinder(limits: readonly BudgetLimit[] | BudgetLimitSource)
   return (root: string, scopes: readonly string[]): Promise<LimitedScope[]> =>
     Promise.all(scopes.map((scope) => ask(root, scope)));
 }
-
-export const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 
 /** Returns the same list for each call of a scope, so that what is made of it can be kept. */
 function pick(limits: LimitsByScope, scope: string): readonly ConfiguredLimit[] {
@@ -102,14 +101,11 @@ function validateThresholds(name: string, thresholds: unknown): readonly number[
   return [...new Set(percents)].sort((a, b) => a - b);
 }
 
-function asConfigError<T>(check: () => T): T {
-  try {
-    return check();
-  } catch (error) {
-    if (error instanceof SyncGuardError) throw new SyncGuardConfigError(error.message, { cause: error });
-    throw error;
-  }
-}
+const { checked: asConfigError } = leavingAs((error) =>
+  error instanceof SyncGuardError
+    ? new SyncGuardConfigError(error.message, { cause: error })
+    : (error as Error),
+);
 
 function foreignLimit(index: number, scope: string, asked: string): SyncGuardConfigError {
   const type = JSON.stringify(typeOf(asked).slice(0, 60));

@@ -22,6 +22,8 @@ export interface ReplyContext {
   readonly id: string;
 }
 
+export const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
+
 type Sums = Pick<Balance, 'limit' | 'credits' | 'committed' | 'reserved'>;
 
 export function availableOf({ limit, credits, committed, reserved }: Sums): Amount | 'unlimited' {
@@ -70,15 +72,20 @@ export function exceeded(balances: readonly Balance[], requested: Amount, nowMs:
 
 // The results of operations. They are the same on every replay.
 
-const common = ({ root, id, generation, replayed, balances, crossed }: Answer) =>
-  ({ ok: true, root, id, generation, replayed, balances, crossed }) as const;
-
 export function reservedOf(answer: Answer): Reserved {
-  const { amount, expiresAtMs } = answer;
-  return withNonce(
-    answer,
-    Object.assign(common(answer), { status: 'reserved', amount, expiresAtMs } as const),
-  );
+  const { root, id, generation, amount, expiresAtMs, replayed, balances, crossed } = answer;
+  return withNonce(answer, {
+    ok: true,
+    status: 'reserved',
+    root,
+    id,
+    generation,
+    amount,
+    expiresAtMs,
+    replayed,
+    balances,
+    crossed,
+  });
 }
 
 export function chargedOf({ root, id, amount, uncovered, replayed, balances, crossed }: Answer): Charged {
@@ -86,19 +93,42 @@ export function chargedOf({ root, id, amount, uncovered, replayed, balances, cro
 }
 
 export function finalizedOf(answer: Answer): Finalized {
-  const { amount: reserved, actual, committed, uncovered, late } = answer;
-  const [released, overage] = [releasedOf(answer), Math.max(0, actual - reserved)];
-  const facts = { reserved, actual, committed, released, overage, uncovered, late };
-  return withNonce(answer, Object.assign(common(answer), { status: 'finalized' } as const, facts));
+  const { root, id, generation, amount, actual, committed, uncovered, late } = answer;
+  const { replayed, balances, crossed } = answer;
+  return withNonce(answer, {
+    ok: true,
+    status: 'finalized',
+    root,
+    id,
+    generation,
+    reserved: amount,
+    actual,
+    committed,
+    released: releasedOf(answer),
+    overage: Math.max(0, actual - amount),
+    uncovered,
+    late,
+    replayed,
+    balances,
+    crossed,
+  });
 }
 
-export function refundedOf({ refunded, replayed, balances }: Answer, amount: Amount): Refunded {
-  return { ok: true, status: 'refunded', amount, refunded, replayed, balances };
-}
+export const refundedOf = ({ refunded, replayed, balances }: Answer, amount: Amount): Refunded => ({
+  ok: true,
+  status: 'refunded',
+  amount,
+  refunded,
+  replayed,
+  balances,
+});
 
-export function abortedOf(answer: Answer): Aborted {
-  return { ok: true, status: 'aborted', released: releasedOf(answer), replayed: answer.replayed };
-}
+export const abortedOf = (answer: Answer): Aborted => ({
+  ok: true,
+  status: 'aborted',
+  released: releasedOf(answer),
+  replayed: answer.replayed,
+});
 
 /** Returns how much became free when the operation ended. */
 function releasedOf({ state, late, amount, committed }: Answer): Amount {

@@ -2,6 +2,7 @@ import { Logger, type OnModuleDestroy } from '@nestjs/common';
 import { type Page, pageOf, type PageOptions, pageOptions } from '../core/page.js';
 import { tellForced } from '../telemetry/by-hand.js';
 import { shownHash } from '../core/keys.js';
+import { warningOnce } from '../core/warn-once.js';
 import { type CallOptions, duration, refuseAborted, userKey } from '../core/validate.js';
 import type * as port from './budget.backend.js';
 import { BudgetInputError, BudgetUnavailableError } from './budget.errors.js';
@@ -38,7 +39,7 @@ export class BudgetService implements OnModuleDestroy {
   /** @internal How long the client of a stream may stay away, in ms, where the decorator has no `idleMs`. */
   readonly defaultIdleMs: number;
   #isShuttingDown = false;
-  #hasWarnedOfReaper = false;
+  readonly #warnOnce = warningOnce((message) => new Logger('SyncGuard').warn(message));
 
   /** @internal The module creates the service. */
   constructor(
@@ -292,9 +293,8 @@ export class BudgetService implements OnModuleDestroy {
   /** Warns once of a fault that is no outage, because no caller sees it. */
   readonly #onReaperFault = (error: unknown): void => {
     const fault = BudgetUnavailableError.from(error);
-    if (fault.code !== 'Internal' || this.#hasWarnedOfReaper) return;
-    this.#hasWarnedOfReaper = true;
-    new Logger('SyncGuard').warn(
+    if (fault.code !== 'Internal') return;
+    this.#warnOnce(
       `BUDGET_REAPER_FAILED: The reaper of budgets failed, and tries again in its next round. ${fault.message}`,
     );
   };

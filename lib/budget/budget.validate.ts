@@ -40,10 +40,7 @@ export function validateAmount(name: string, amount: unknown): budget.Amount {
   throw new BudgetInputError(
     `${name} must be a whole number of your smallest unit from 0 to 2^53 - 1, got ${describe(amount)}.`,
     {
-      hint:
-        typeof amount === 'number' && amount > 0 && amount <= MAX_AMOUNT
-          ? 'Count in the smallest unit, such as cents instead of euros, and round: Math.round(euros * 100).'
-          : 'Count in the smallest unit, such as cents instead of euros.',
+      hint: 'Count in the smallest unit, such as cents instead of euros, and round: Math.round(euros * 100).',
     },
   );
 }

@@ -2,7 +2,6 @@ import { pageOfNames, type ResolvedPageOptions } from '../../core/page.js';
 import { refuseAborted } from '../../core/validate.js';
 import { type Clock, systemClock } from '../../core/clock.js';
 import type * as port from '../budget.backend.js';
-import { periodKey } from '../budget.calendar.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
 import { tooLarge } from '../budget.limits.js';
 import { MAX_AMOUNT } from '../budget.bounds.js';
@@ -18,7 +17,7 @@ import {
   replayReserve,
   sameContent,
 } from './budget.memory-operation.js';
-import { commit, type Entry, type StoredLimits, Tree } from './budget.memory-tree.js';
+import { commit, type Entry, limitName, Tree } from './budget.memory-tree.js';
 import type { CreditResult, RefundResult, SetLimitResult } from '../budget.types.js';
 import { verifySnapshot } from '../budget.verify.js';
 
@@ -180,7 +179,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const tree = this.#open(request);
     const { root, id, amount, scope } = request;
     const [entry] = tree.entriesOf([scope]) as [Entry];
-    const content = `${amount} ${scope.scope}|${periodKey(entry.period)}`;
+    const content = `${amount} ${limitName(entry.scope, entry.period)}`;
     const earlier = tree.kept.get(`k|${id}`);
     if (earlier !== undefined && earlier !== content) return { ok: false, reason: 'conflict' };
     if (earlier === undefined) {
@@ -200,13 +199,11 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const [entry] = tree.entriesOf([scope]) as [Entry];
     const { credits } = tree.balanceOf(entry);
     if (typeof limit === 'number' && limit > MAX_AMOUNT - credits) throw tooLarge();
-    const limits: StoredLimits = new Map(tree.limits.get(scope.scope));
-    if (limit === null) limits.delete(periodKey(entry.period));
-    else limits.set(periodKey(entry.period), limit);
-    if (limits.size === 0) tree.limits.delete(scope.scope);
+    const name = limitName(entry.scope, entry.period);
+    if (limit === null) tree.limits.delete(name);
     else {
       this.#trees.set(root, tree);
-      tree.limits.set(scope.scope, limits);
+      tree.limits.set(name, limit);
     }
     return { ok: true, status: limit === null ? 'cleared' : 'set' };
   }

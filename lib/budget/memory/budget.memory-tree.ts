@@ -1,8 +1,8 @@
 import type { ConfiguredLimit, LimitedScope } from '../budget.backend.js';
 import { BudgetCalendar, periodKey } from '../budget.calendar.js';
-import { tooLarge, typeOf } from '../budget.limits.js';
+import { tooLarge } from '../budget.limits.js';
 import { MAX_AMOUNT } from '../budget.bounds.js';
-import { availableOf, effectiveOf, exceeded, isFull, reaches } from '../budget.results.js';
+import { availableOf, effectiveOf, exceeded, isFull, reaches, typeOf } from '../budget.results.js';
 import type * as budget from '../budget.types.js';
 import { DueQueue } from './due-queue.js';
 
@@ -41,12 +41,11 @@ export interface Operation {
   crossed: readonly budget.Crossed[];
 }
 
-export type StoredLimits = Map<string, budget.Amount | 'unlimited'>;
-
 /** The state of one root. The Redis backend keeps the same state in four keys. */
 export class Tree {
   readonly counters = new Map<string, Counter>();
-  readonly limits = new Map<string, StoredLimits>();
+  /** The limits of setLimit, by scope and period. */
+  readonly limits = new Map<string, budget.Amount | 'unlimited'>();
   readonly operations = new Map<string, Operation>();
   /** What is kept of ids: finalized operations `o|<id>`, and the contents of refunds `r|<id>` and credits `k|<id>`. */
   readonly kept = new Map<string, Operation | string>();
@@ -68,7 +67,7 @@ export class Tree {
       limits.map((configured): Entry => {
         const { period } = configured;
         const window = calendar.windowAt(period, this.nowMs);
-        const field = `${scope}|${periodKey(period)}|${window.startMs}`;
+        const field = `${limitName(scope, period)}|${window.startMs}`;
         return { field, scope, period, window, configured };
       }),
     );
@@ -88,9 +87,8 @@ export class Tree {
    * is configured for the scope itself.
    */
   #limitOf({ scope, period, configured }: Entry): budget.Amount | 'unlimited' {
-    const key = periodKey(period);
-    const ofType = configured.inherited ? this.limits.get(typeOf(scope))?.get(key) : undefined;
-    return this.limits.get(scope)?.get(key) ?? ofType ?? configured.limit;
+    const ofType = configured.inherited ? this.limits.get(limitName(typeOf(scope), period)) : undefined;
+    return this.limits.get(limitName(scope, period)) ?? ofType ?? configured.limit;
   }
 
   balanceOf(entry: Entry): budget.Balance {
@@ -152,6 +150,8 @@ export class Tree {
     return reached.filter((percent) => !isOld(percent));
   }
 }
+
+export const limitName = (scope: string, period: budget.Period): string => `${scope}|${periodKey(period)}`;
 
 /** Remembers the last window of each period, for all roots. */
 const calendar = new BudgetCalendar();

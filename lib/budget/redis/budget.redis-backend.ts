@@ -215,9 +215,9 @@ export class RedisBudgetBackend implements port.BudgetBackend {
         const reply = await this.runner.run(script, keys, all, listeners);
         if (!NO_ANSWER.has(reply[0])) return parse(reply);
         if (reply[0] === 'too_large') throw tooLarge();
-        if (reply[0] === 'more' && performance.now() > endMs) throw endless();
-        if (reply[0] === 'stale' && attempt++ === STALE_ATTEMPTS) throw wanderingClock();
-        if (reply[0] === 'stale') this.#skewMs = Number(reply[1]) - Date.now();
+        const isStale = reply[0] === 'stale';
+        if (isStale) this.#skewMs = Number(reply[1]) - Date.now();
+        if (performance.now() > endMs || (isStale && attempt++ === STALE_ATTEMPTS)) throw endless(reply[0]);
       }
     } catch (error) {
       throw BudgetUnavailableError.from(error);
@@ -245,18 +245,14 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 /** Names an id among the operations (`o`), the refunds (`r`) or the credits (`k`) of a root. */
 const tagOf = (kind: 'o' | 'r' | 'k', id: string): string => hashTag(`${kind}|${id}`, TAG_LENGTH);
 
-const endless = (): BudgetUnavailableError =>
+const endless = (status: string): BudgetUnavailableError =>
   new BudgetUnavailableError({
     code: 'Internal',
-    message: "The server answered 'more' again and again, so the call gave up.",
-    hint: 'Look for a proxy or a module that changes the replies of scripts, and for another program that writes to the keys of budgets.',
-  });
-
-const wanderingClock = (): BudgetUnavailableError =>
-  new BudgetUnavailableError({
-    code: 'Internal',
-    message: `The clock of the Redis server changed during each of ${STALE_ATTEMPTS} attempts, so the windows of this budget could not be determined. Nothing was counted.`,
-    hint: 'Call again. If it happens often, let the time service of the server adjust the clock slowly and never set it, and compare the clocks of all servers of a Cluster or Sentinel set.',
+    message: `The server answered '${status}' again and again, so the call gave up. Nothing was counted.`,
+    hint:
+      status === 'stale'
+        ? 'Let the time service of the server adjust its clock slowly and never set it, and compare the clocks of all servers.'
+        : 'Look for a proxy or a module that changes replies, and for another program that writes to the keys of budgets.',
   });
 
 /** These replies ask for another call, or refuse this one. They carry no answer. */

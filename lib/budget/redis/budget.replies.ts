@@ -29,9 +29,12 @@ const REASONS: ReadonlySet<string> = new Set([
 export const outcomeOf =
   <Result extends { readonly ok: boolean }>(done: string, about: ReplyContext) =>
   (reply: TextReply): Outcome<Result> => {
-    const [status] = reply;
+    const [status, first, nowMs, ...lists] = reply;
     if (status === done || status === 'replayed') return parseAnswer(reply, about);
-    const refusal: object = status === 'exceeded' ? parseExceeded(reply) : parseRefusal(reply, about);
+    const isFull = status === 'exceeded';
+    const refusal: object = isFull
+      ? exceeded(parseBalances(lists), Number(first), Number(nowMs))
+      : parseRefusal(reply, about);
     return refusal as Outcome<Result>;
   };
 
@@ -122,9 +125,6 @@ function parseBalance(field: string, end = '', limit = '', counter = ''): Balanc
     available: availableOf(sums),
   };
 }
-
-const parseExceeded = ([, amount = '', nowMs, ...lists]: TextReply) =>
-  exceeded(parseBalances(lists), Number(amount), Number(nowMs));
 
 const STATES = { p: 'pending', f: 'finalized', a: 'aborted', x: 'expired' } as const;
 

@@ -7,28 +7,22 @@ import { idOf, isRenewed, parseRecord, readable } from './budget.replies.js';
 /** Parses everything that a root stores: lists of counters, records and pending ids, each after its length. */
 export function parseSnapshot(reply: string[]): BudgetSnapshot {
   const take = (): string[] => reply.splice(0, Number(reply.shift()));
-  const counters = inGroups(2, take()).filter(([field]) => field?.startsWith('c|'));
-  const records = inGroups(2, take()) as [string, string][];
+  const counters = new Map<string, ReturnType<typeof parseCounter>>();
+  const operations: BudgetSnapshot['operations'][number][] = [];
   const quarantined: Quarantined[] = [];
-  const unlessUnread = <T>(field: string, packed: string, parse: () => T): T[] => {
-    const parsed = readable(parse);
-    if (parsed === undefined) quarantined.push({ field, reserved: reservedIn(packed) });
-    return parsed === undefined ? [] : [parsed];
-  };
-  for (const [field, packed] of records)
-    if (field.startsWith('q|')) quarantined.push({ field: field.slice(2), reserved: reservedIn(packed) });
-  return {
-    counters: new Map(
-      counters.flatMap(([field = '', packed = '']) =>
-        unlessUnread(field, '', () => [field, parseCounter(packed)] as const),
-      ),
-    ),
-    operations: records
-      .filter(([field]) => /^o\|/i.test(field))
-      .flatMap(([field, packed]) => unlessUnread(field, packed, () => toOperation(field, packed))),
-    pending: new Set(take().filter((member) => member !== '')),
-    quarantined,
-  };
+  for (const [field = '', packed = ''] of inGroups(2, take())) {
+    if (!field.startsWith('c|')) continue;
+    const counter = readable(() => parseCounter(packed));
+    if (counter) counters.set(field, counter);
+    else quarantined.push({ field, reserved: null });
+  }
+  for (const [field = '', packed = ''] of inGroups(2, take())) {
+    const operation = /^o\|/i.test(field) && readable(() => toOperation(field, packed));
+    if (operation) operations.push(operation);
+    else if (/^[oq]\|/i.test(field))
+      quarantined.push({ field: field.replace(/^q\|/, ''), reserved: reservedIn(packed) });
+  }
+  return { counters, operations, pending: new Set(take().filter((member) => member !== '')), quarantined };
 }
 
 /** Returns what a record had reserved if its first words can be read. */

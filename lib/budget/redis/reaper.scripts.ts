@@ -28,10 +28,8 @@ for _, member in ipairs(ripe) do
   if kind == 'q|' then
     unread[#unread + 1] = name
     unread[#unread + 1] = match(call('HGET', records, member) or '', '^1 p %a %d+ (%d+) ') or ''
-  elseif kind == 'n|' then
-    expired[#expired + 1] = name
-  elseif kind == 'N|' then
-    expired[#expired + 1] = string.sub(name, string.find(name, '|', 1, true) + 1)
+  elseif kind == 'n|' or kind == 'N|' then
+    expired[#expired + 1] = kind == 'n|' and name or match(name, '|(.*)')
   elseif kind == 'c|' then
     local packed = call('HGET', counters, member)
     local reserved = match(packed or '', '^1 %d+ (%d+) ')
