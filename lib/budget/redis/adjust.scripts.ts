@@ -1,13 +1,9 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
 import { changeCounters, READ_COUNTERS, REFUSE_STALE, START } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
-import { joined } from './budget.record.js';
+import { joined, recordOf } from './budget.record.js';
 
-/** All of a record. */
-const REFUNDED_PARTS = [
-  ...(['state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'committedOf', 'refundedOf'] as const),
-  ...(['uncoveredOf', 'lateOf', 'createdAtMs', 'expiresAtMs', 'endedAtMs', 'crossed', 'fixed'] as const),
-] as const;
+const SPENT = ['actualOf', 'committedOf', 'refundedOf', 'uncoveredOf', 'lateOf'] as const;
 
 /**
  * budget-refund: Subtracts a refund from the committed amounts of an operation's windows.
@@ -23,7 +19,7 @@ export const refundScript = lua.defineBudgetScript({
   args: [...lua.REF, 'amount', 'retentionMs'],
   lua: /* lua */ `local earlier = redis.call('GET', refundKey)
 ${START}
-${lua.readOperation(...REFUNDED_PARTS, ...lua.ENTRY_PARTS)}
+${lua.readOperation(...SPENT, 'expiresAtMs', 'endedAtMs', 'crossed', ...lua.ENTRY_PARTS)}
 local content = table.concat({ 1, amount, generationOf, string.sub(idKey, -22) }, ' ')
 if earlier and earlier ~= content then return { 'conflict' } end
 if state == 'p' then return { 'pending', record } end
@@ -40,7 +36,7 @@ ${changeCounters(`-- The counter of a window that is forgotten begins at 0.
   -- An operation whose record is purged counts in the sum of those.
   if kept then archived = math.max(archived - amount, 0) end`)}
 local head = ${joined('kind', 'generationOf', 'amountOf', 'actualOf', 'committedOf', "format('%d', refundedOf + amount)", 'uncoveredOf', 'lateOf')}
-record = ${joined("'1 f'", 'head', 'createdAtMs', 'expiresAtMs', 'endedAtMs', 'crossed', 'fixed')}
+record = ${recordOf('endedAtMs', "'1 f'", 'head')}
 local untilMs = nowMs + 2 * retentionMs
 ${lua.tryKeep('refundKey')}
 ${lua.writeCounters('')}

@@ -181,9 +181,11 @@ export const REFUSE_FOREIGN = /* lua */ `
 -- Reads: nonce, nonceOf, kept.
 if nonce ~= '-' and not kept and nonceOf ~= nonce then return { 'not_found' } end`;
 
-/** Finds a hold, and sets locals to parts of its record. */
-export const readOperation = (...parts: RecordPart[]): string =>
-  `${FIND_OPERATION}${openRecord(...parts, 'nonceOf')}${REFUSE_FOREIGN}`;
+/** Finds a hold, and sets locals to parts of its record: to those that it keeps, and to others. */
+export const readOperation = (...others: RecordPart[]): string => {
+  const kept = ['state', 'kind', 'generationOf', 'amountOf', 'createdAtMs', 'fixed', 'nonceOf'] as const;
+  return `${FIND_OPERATION}${openRecord(...kept, ...others)}${REFUSE_FOREIGN}`;
+};
 
 /** The parts of a record for {@link OPEN_ENTRIES}. */
 export const ENTRY_PARTS = ['openUntilOf', 'fieldsOf', 'limitsOf', 'endsOf', 'inheritedOf'] as const;

@@ -63,6 +63,10 @@ export function readRecord(...parts: readonly RecordPart[]): string {
 /** Lua that joins texts by spaces. It makes one text, which `table.concat` does by a table more. */
 export const joined = (...texts: string[]): string => texts.join(` .. ' ' ..\n  `);
 
+/** Lua that makes a record anew, of what it has come to and of what stays. */
+export const recordOf = (endedAtMs: string, ...head: string[]): string =>
+  joined(...head, 'createdAtMs', 'expiresAtMs', endedAtMs, 'crossed', 'fixed');
+
 /** A record that was read. */
 export class StoredRecord {
   readonly #words: readonly string[];

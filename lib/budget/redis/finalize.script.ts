@@ -2,7 +2,7 @@ import { MAX_AMOUNT } from '../budget.bounds.js';
 import { findCrossed } from './budget.thresholds.fragments.js';
 import { changeCounters, covered, START_SETTLING } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
-import { joined } from './budget.record.js';
+import { joined, recordOf } from './budget.record.js';
 
 /**
  * budget-finalize: Commits what was really spent, and ends the hold.
@@ -17,7 +17,7 @@ export const finalizeScript = lua.defineBudgetScript({
   ids: ['idKey'],
   args: [...lua.REF, 'actual', 'overage', 'late', 'idTtlMs', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-${lua.readOperation('state', 'kind', 'generationOf', 'amountOf', 'actualOf', 'createdAtMs', 'expiresAtMs', 'fixed', 'thresholdsOf', ...lua.ENTRY_PARTS)}
+${lua.readOperation('actualOf', 'expiresAtMs', 'thresholdsOf', ...lua.ENTRY_PARTS)}
 if state == 'a' then return { 'aborted', record } end
 if state == 'f' and actualOf ~= actual then return { 'conflict', record } end
 ${lua.OPEN_ENTRIES}
@@ -55,7 +55,7 @@ ${findCrossed('(booked - inHold)')}
 end
 local head = ${joined('kind', 'generationOf', 'amountOf', 'actual')}
   .. format(' %d 0 %d ', booked, uncovered) .. (isLate and '1' or '0')
-record = ${joined("'1 f'", 'head', 'createdAtMs', 'expiresAtMs', 'now', 'crossed', 'fixed')}
+record = ${recordOf('now', "'1 f'", 'head')}
 ${lua.endOperation(`if slot == 'o|' .. id then
   ${lua.LAST_END}
   local keeping = redis.pcall(${lua.keep('now', 'idTtlMs')})

@@ -1,6 +1,6 @@
 import { changeCounters, START_SETTLING, TRY_ZREM } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
-import { joined } from './budget.record.js';
+import { recordOf } from './budget.record.js';
 
 /**
  * budget-abort: Ends a hold without spending.
@@ -14,14 +14,15 @@ export const abortScript = lua.defineBudgetScript({
   ids: ['idKey'],
   args: [...lua.REF, 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-${lua.readOperation('state', 'kind', 'generationOf', 'amountOf', 'createdAtMs', 'expiresAtMs', 'crossed', 'fixed', ...lua.ENTRY_PARTS)}
+${lua.readOperation('expiresAtMs', 'crossed', ...lua.ENTRY_PARTS)}
 if state == 'f' then return { 'finalized', record } end
 if state == 'a' then return { 'replayed', record } end
 if slot ~= 'o|' .. id then return { 'expired', record } end
 ${lua.OPEN_ENTRIES}
 local inHold = state == 'p' and amountOf or 0
 ${changeCounters('reserved = math.max(reserved - inHold, 0)')}
-record = ${joined("'1 a'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0'", "(state == 'x' and '1' or '0')", 'createdAtMs', 'expiresAtMs', 'now', 'crossed', 'fixed')}
+local lateOf = state == 'x' and '1' or '0'
+record = ${recordOf('now', "'1 a'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0'", 'lateOf')}
 ${lua.endOperation()}
 return { 'aborted', record }`,
 });
@@ -38,7 +39,7 @@ export const extendScript = lua.defineBudgetScript({
   ids: ['idKey'],
   args: [...lua.REF, 'ttlMs', 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-${lua.readOperation('state', 'kind', 'generationOf', 'amountOf', 'createdAtMs', 'crossed', 'fixed')}
+${lua.readOperation('crossed')}
 if state == 'f' then return { 'finalized', record } end
 if state == 'a' then return { 'aborted', record } end
 if state == 'x' then return { 'expired', record } end
@@ -46,7 +47,7 @@ if state == 'x' then return { 'expired', record } end
 local ending = call('HGET', counters, '~')
 local untilMs = nowMs + ttlMs + 2 * retentionMs
 local expiresAtMs = format('%d', nowMs + ttlMs)
-record = ${joined("'1 p'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0 0'", 'createdAtMs', 'expiresAtMs', "'0'", 'crossed', 'fixed')}
+record = ${recordOf("'0'", "'1 p'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0 0'")}
 ${TRY_ZREM}
 ${lua.KEEP_KEYS}
 call('ZADD', pending, expiresAtMs, id)
