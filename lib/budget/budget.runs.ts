@@ -16,8 +16,7 @@ const RUN_OPTIONS = ['root', 'scopes', 'amount', 'id', 'meta', ...SETTLING] as c
 const SETTLE_WITHIN_MS = 15 * 60_000;
 
 /** Options of `run()`: the amount that it reserves, and how it settles. */
-export interface RunOptions<T>
-  extends Omit<budget.ReserveOptions, 'renew'>, Pick<budget.ChargeOptions, 'idTtlMs'> {
+export interface RunOptions<T> extends Omit<budget.ReserveOptions, 'renew'> {
   /**
    * Returns the actual cost of the result. For a stream under `@WithBudget()` it is called with the last item. It also gets
    * the sum that the body has noted with `currentHold().spent()`, and what a generator has returned. Where several
@@ -29,6 +28,8 @@ export interface RunOptions<T>
    * nothing was noted.
    */
   actual?: (result: T, cost: Pick<CurrentHold, 'noted' | 'returned'>) => budget.Amount;
+  /** How long the id is kept after the work was paid for. In ms, 1 to 400 days. Default: `budget.idTtlMs`, 24 hours. */
+  idTtlMs?: number;
   /**
    * The longest time for which the hold is kept, extensions included. If the body still runs then, the hold expires, and
    * the cost is counted late. In ms, at least 1. Default: `budget.maxHoldMs`.

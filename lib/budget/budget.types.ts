@@ -1,5 +1,4 @@
 import type { PageOptions } from '../core/page.js';
-import type { CallOptions } from '../core/validate.js';
 import type { ByHand } from '../telemetry/by-hand.js';
 
 /** A whole number of minor units (cents, tokens), 0 to 2^53 - 1. */
@@ -325,12 +324,14 @@ export interface Quarantined {
 }
 
 /** Options of `verify()`. */
-export interface VerifyOptions extends CallOptions {
+export interface VerifyOptions {
   /**
    * Lets go of what cannot be read: `reserved` becomes the sum of the pending holds, and a counter that cannot be read is
    * added up anew from the operations that are remembered. The result is that of the repaired root. Default: false.
    */
   repair?: boolean;
+  /** Aborts the call. */
+  signal?: AbortSignal;
 }
 
 /**
@@ -389,12 +390,16 @@ export interface ChargeOptions extends Pick<ReserveOptions, 'root' | 'scopes' | 
   idTtlMs?: number;
 }
 
-/** Options of `finalize()`. If its signal aborts it, the hold may be finalized nevertheless. */
-export interface FinalizeOptions extends Pick<ChargeOptions, 'idTtlMs'>, CallOptions {
+/** Options of `finalize()`. */
+export interface FinalizeOptions {
   /** How an actual amount that exceeds the hold is treated. Default: `'record'`. */
   overage?: OveragePolicy;
   /** How a hold that has expired is treated. Default: `'record'`. */
   late?: LatePolicy;
+  /** How long the id is kept, as of a charge. In ms, 1 to 400 days. Default: `budget.idTtlMs`, 24 hours. */
+  idTtlMs?: number;
+  /** Aborts the call. The hold may be finalized nevertheless. */
+  signal?: AbortSignal;
 }
 
 /** Options of `credit()`. */
