@@ -89,6 +89,23 @@ describe.each(SETTINGS)('what operators see on $adapter and $backend', ({ adapte
     expect((await waiting).status).toBe(500);
   });
 
+  it('shows who is blocked, and lets him in by his tag', async () => {
+    const log = (): Promise<Response> =>
+      fetch(`${url}/login`, {
+        method: 'POST',
+        headers: { 'Content-Type': 'application/json' },
+        body: JSON.stringify({ email: 'ann@example.org', password: 'guess' }),
+      });
+    for (let i = 0; i < 5; i++) await log();
+    expect((await log()).status).toBe(429);
+    const { body } = await ask('blocked?policy=login');
+    const [block] = body.items as { tag: string; policy: string }[];
+    expect(body.items).toMatchObject([{ policy: 'login', scope: 'temp' }]);
+    const freed = await ask('blocked/unblock', { tag: block?.tag, policy: 'login', by: 'ann' });
+    expect(freed.body).toStrictEqual({ unblocked: 1 });
+    await eventually(async () => expect((await log()).status).toBe(401));
+  });
+
   it('shows what tenants have spent and what is running', async () => {
     const budgets = app.get(BudgetService);
     const held = await budgets.reserve({ scopes: ['user:ada'], amount: 500, ttlMs: 60_000 });
@@ -132,6 +149,7 @@ describe.each(SETTINGS)('what operators see on $adapter and $backend', ({ adapte
     ['locks/release', { key: 'a', fence: '000000000000001', reason: 'x', by: '' }],
     ['locks/release', { key: 'a', fence: '000000000000001', reason: 'x', by: 'ann', force: true }],
     ['once/forget', { key: '', by: 'ann' }],
+    ['blocked/unblock', { tag: 7, by: 'ann' }],
     ['once/settle', { key: 'a', by: 7 }],
     ['locks?cursor=', undefined],
     ['lock', undefined],

@@ -3,7 +3,7 @@ import type { Card } from '../page/card.js';
 export const operationsCard: Card = {
   id: 'operations',
   title: 'See what is stuck, and free it',
-  route: 'GET /operations/locks · /budgets · /once',
+  route: 'GET /operations/locks · /blocked · /budgets · /once',
   text: [
     'What an operator has at night, behind a password: the app prints one as it starts, or has that of OPERATOR_PASSWORD. Pay an order that hangs, and look at what is held. The release wants the fence of the lock that you have seen. If another call has the lock meanwhile, it keeps it.',
     'The call that held it gets LockLost at once. Where a process hangs, its work may go on: only a resource that checks fences is safe from it.',
@@ -15,6 +15,7 @@ export const operationsCard: Card = {
   ],
   buttons: [
     { name: 'locks', label: 'Locks' },
+    { name: 'blocked', label: 'Who is blocked' },
     { name: 'budgets', label: 'Budgets' },
     { name: 'once', label: 'Unknown outcomes' },
     { name: 'hang', label: 'Pay an order that hangs' },
@@ -32,6 +33,10 @@ export const operationsCard: Card = {
     {
       does: 'End it: FENCE is the one that you have seen',
       line: `curl -s {origin}/operations/locks/release -H "Authorization: Bearer $OPERATOR_PASSWORD" -H 'Content-Type: application/json' -d '{"key":"order:slow","fence":"FENCE","reason":"its process hangs","by":"ann"}'`,
+    },
+    {
+      does: 'Who is blocked',
+      line: `curl -s '{origin}/operations/blocked?policy=login' -H "Authorization: Bearer $OPERATOR_PASSWORD"`,
     },
     {
       does: 'What is spent, and what is running',
@@ -79,7 +84,7 @@ export const operationsCard: Card = {
       const by = { by: value('by') };
       const [answer] = await send([ask('POST', path, { ...body, ...by })], show);
       if (answer.status === 200) await again();
-      return answer.status !== 200 ? answer.body.message : (answer.body.released ?? answer.body.ok) ? 'Done.' : 'Nothing was changed.';
+      return answer.status !== 200 ? answer.body.message : (answer.body.released ?? answer.body.unblocked ?? answer.body.ok) ? 'Done.' : 'Nothing was changed.';
     };
 
     const locks = () => look('locks', ({ items }) => items.map(({ key, fence, acquiredAtMs, expiresAtMs, waiting }) =>
@@ -103,7 +108,14 @@ export const operationsCard: Card = {
         ['It was not done', () => decide('once/forget', { key }, ['ok', 'reason'], once)],
       ])));
 
+    const blocked = () =>
+      look('blocked', ({ items }) => items.map(({ policy, tag, scope, endsAtMs }) =>
+        row(policy ?? 'of no policy', ['tag ' + tag, scope, 'for ' + seconds(endsAtMs - Date.now())], [
+          ['Unblock', () => decide('blocked/unblock', { tag, policy }, ['unblocked'], blocked)],
+        ])));
+
     on('locks', locks);
+    on('blocked', blocked);
     on('budgets', budgets);
     on('once', once);
     on('hang', async () => {

@@ -1,6 +1,8 @@
 import { Body, Controller, Get, Header, HttpCode, HttpStatus, Post, Query, UseGuards } from '@nestjs/common';
 import {
+  AbuseLimiterService,
   type Balance,
+  type BlockedKey,
   type BudgetRecord,
   BudgetService,
   type ForceReleaseResult,
@@ -33,6 +35,7 @@ export class OperationsController {
     private readonly locks: LockService,
     private readonly budgets: BudgetService,
     private readonly once: OnceService,
+    private readonly limiter: AbuseLimiterService,
   ) {}
 
   @Get('locks')
@@ -56,6 +59,21 @@ export class OperationsController {
     @Body() { key, ...options }: Decision & { fence: string; reason: string },
   ): Promise<ForceReleaseResult> {
     return this.locks.forceRelease(key, options);
+  }
+
+  /** Who is blocked: a tag is the hash of his key, as log lines and events have it. */
+  @Get('blocked')
+  @Header('Cache-Control', 'no-store')
+  blocked(@Query() { policy, cursor }: { policy?: string; cursor?: string }): Promise<Page<BlockedKey>> {
+    return this.limiter.blocked({ policy, cursor });
+  }
+
+  @Post('blocked/unblock')
+  @HttpCode(HttpStatus.OK)
+  unblock(
+    @Body() { tag, policy, by }: { tag: string; policy?: string; by: string },
+  ): Promise<{ unblocked: number }> {
+    return this.limiter.unblock({ tag, policy }, { by });
   }
 
   /** The tenants, and of one of them the open windows and the work that is running. */
