@@ -94,7 +94,7 @@ module.exports = {
       {
         path: ['^(sample|test|bench|tools)/', '(^|/)node_modules/'],
         pathNot:
-          '(^|/)node_modules/(@nestjs/(common|core|websockets|microservices)|ioredis|reflect-metadata|rxjs)/',
+          '(^|/)node_modules/(@nestjs/(common|core|websockets|microservices)|@opentelemetry/api|ioredis|reflect-metadata|rxjs)/',
       },
     ),
     rule(
@@ -111,6 +111,12 @@ module.exports = {
         path: '(^|/)node_modules/@nestjs/(websockets|microservices)/',
         dependencyTypesNot: ['dynamic-import', 'type-only'],
       },
+    ),
+    rule(
+      'opentelemetry-by-its-entry',
+      'Only who imports ./opentelemetry needs @opentelemetry/api: nothing else reaches it, not even by a type.',
+      { path: '^lib/', pathNot: '^lib/(opentelemetry[.]ts|telemetry/(opentelemetry|otel[.].*)[.]ts)$' },
+      { path: '(^|/)node_modules/@opentelemetry/', reachable: true },
     ),
     rule(
       'sample-is-a-user',

@@ -41,7 +41,7 @@ const project: NonNullable<Config['projects']>[number] & object = {
 const byItsName = {
   '^nestjs-syncguard$': '<rootDir>/lib/index.ts',
   '^nestjs-syncguard/testing$': '<rootDir>/lib/testing/index.ts',
-  '^nestjs-syncguard/(core|compat|throttler)$': '<rootDir>/lib/$1.ts',
+  '^nestjs-syncguard/(core|compat|throttler|opentelemetry)$': '<rootDir>/lib/$1.ts',
 };
 
 const config: Config = {

@@ -105,7 +105,7 @@ function draw() {
   });
   const boxes = [...rooms].map(([name, { inner }]) => {
     const { x, y } = places.get(name);
-    const note = name === ENTRIES ? 'index, core, compat, throttler' : [...inner].sort().join(' · ');
+    const note = name === ENTRIES ? 'index, core, compat and others' : [...inner].sort().join(' · ');
     return [
       `  <rect class="room" x="${x - BOX.width / 2}" y="${y}" width="${BOX.width}" height="${BOX.height}" rx="6"/>`,
       `  <text class="name" x="${x}" y="${y + (note ? 25 : 33)}">${name}</text>`,

@@ -15,7 +15,7 @@ const tsc = createRequire(import.meta.url).resolve('typescript/bin/tsc');
 const root = resolve(import.meta.dirname, '..');
 const target = resolve(process.argv[2] ?? join(root, 'dist'));
 
-const ENTRIES = ['index', 'core', 'compat', 'throttler', 'testing/index'];
+const ENTRIES = ['index', 'core', 'compat', 'throttler', 'opentelemetry', 'testing/index'];
 /**
  * What is loaded together: all that these modules load, but for what an earlier file holds. So no two files load each
  * other. The first one is without Nest; the last three are loaded at the boot of an app that uses them.

@@ -9,7 +9,7 @@ const require = createRequire(import.meta.url);
 const ts = require('typescript');
 require('reflect-metadata');
 const dist = resolve(import.meta.dirname, '../dist/cjs');
-const ENTRIES = ['index', 'core', 'compat', 'throttler', 'testing/index'].map(
+const ENTRIES = ['index', 'core', 'compat', 'throttler', 'opentelemetry', 'testing/index'].map(
   (name) => `${dist}/${name}.d.ts`,
 );
 
@@ -52,10 +52,10 @@ const exportsOf = (entry) =>
 
 let wrong = 0;
 for (const entry of ENTRIES) {
-  // ./testing and ./throttler are always used beside the package's own entry.
+  // ./testing, ./throttler and ./opentelemetry are always used beside the package's own entry.
   const exported = new Set([
     ...exportsOf(entry),
-    ...(/\/testing\/|\/throttler\./.test(entry) ? exportsOf(ENTRIES[0]) : []),
+    ...(/\/testing\/|\/(throttler|opentelemetry)\./.test(entry) ? exportsOf(ENTRIES[0]) : []),
   ]);
   for (const symbol of exportsOf(entry))
     for (const declaration of symbol.declarations ?? [])

@@ -7,7 +7,7 @@ const ts = require('typescript');
 
 const root = resolve(__dirname, '..');
 const FILTER = join(root, 'lib/transport/syncguard-exception.filter.ts');
-const ENTRIES = ['index', 'core', 'compat', 'testing/index'];
+const ENTRIES = ['index', 'core', 'compat', 'opentelemetry', 'testing/index'];
 
 const parsed = (file) =>
   ts.createSourceFile(file, readFileSync(file, 'utf8'), ts.ScriptTarget.ES2022, true).statements;

@@ -1,6 +1,7 @@
-import type { BudgetBackend } from '../budget/budget.backend.js';
+import type { Answer, BudgetBackend } from '../budget/budget.backend.js';
+import { typeOf } from '../budget/budget.results.js';
 import type { BudgetEvents } from '../budget/budget.options.js';
-import type { Crossed } from '../budget/budget.types.js';
+import type { Crossed, Exceeded } from '../budget/budget.types.js';
 import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
 
@@ -30,11 +31,25 @@ const ofOperation = (
   { id }: { id: string },
 ): Facts => ({ key: id, ...(result?.ok === false ? { reason: result.reason } : {}) });
 
+/** A spending, or a refusal for want of room. */
+const ofSpending = (result: Answer | Exceeded | Refusal | undefined, request: Request): Facts => ({
+  ...ofOperation(result, request),
+  ...(result?.ok && request.isFirst?.(result) ? spentBy(result) : {}),
+  ...(result && 'violations' in result ? { scopeTypes: typesOf(result.violations) } : {}),
+});
+
+const spentBy = ({ committed: spent, balances }: Answer): Facts =>
+  spent > 0 ? { spent, scopeTypes: typesOf(balances) } : {};
+
+const typesOf = (scopes: readonly { readonly scope: string }[]): string[] => [
+  ...new Set(scopes.map(({ scope }) => typeOf(scope))),
+];
+
 /** Which roots are due concerns the reaper only, and what an operator lists is no operation of the app. */
 const BUDGET: Omit<Descriptions<BudgetBackend>, 'roots' | 'allRoots' | 'scopes'> = {
-  reserve: ofOperation,
-  charge: ofOperation,
-  finalize: ofOperation,
+  reserve: ofSpending, // Of a refusal only: a reserve spends nothing.
+  charge: ofSpending,
+  finalize: ofSpending,
   abort: ofOperation,
   extend: ofOperation,
   refund: ofOperation,
@@ -51,12 +66,20 @@ const BUDGET: Omit<Descriptions<BudgetBackend>, 'roots' | 'allRoots' | 'scopes'>
 const MAX_UNANSWERED = 1_000;
 
 type Step = 'reserve' | 'charge' | 'finalize';
-type Result = { readonly ok: boolean; readonly replayed?: boolean; readonly crossed?: readonly Crossed[] };
-type Request = { root: string; id: string; onLate?(result: Result): void; onResent?(): void };
+type Refusal = { readonly ok: false; readonly reason: string };
+type Result = Answer | Exceeded | Refusal;
+type Request = {
+  root: string;
+  id: string;
+  onLate?(result: Result): void;
+  onResent?(): void;
+  /** Whether this answer is the first that arrives in this process of what was done. */
+  isFirst?(answer: Answer): boolean;
+};
 
 /**
- * Emits an event for each threshold that a call crosses. A retry returns the same thresholds again. They are reported
- * once, when the first answer arrives in this process.
+ * Emits an event for each threshold that a call crosses. A retry returns the same thresholds again, and what was spent. Both
+ * are reported once, when the first answer arrives in this process.
  */
 function withThresholdEvents(port: BudgetBackend, emit: Emit): BudgetBackend {
   const unanswered = new Set<string>();
@@ -65,15 +88,21 @@ function withThresholdEvents(port: BudgetBackend, emit: Emit): BudgetBackend {
       const startMs = performance.now();
       const name = `${step} ${request.id} ${request.root}`;
       let isResent = false;
-      const reportOnce = (result: Result): void => {
-        const isFirst = unanswered.delete(name) || isResent || result.replayed !== true;
-        if (!result.ok || !isFirst) return;
-        for (const each of result.crossed ?? []) emit(thresholdEvent(each, performance.now() - startMs));
+      const isFirst = ({ replayed }: Answer): boolean => isResent || !replayed || unanswered.has(name);
+      const report = (result: Result): void => {
+        const crossed = result.ok && isFirst(result) ? result.crossed : [];
+        unanswered.delete(name);
+        for (const each of crossed) emit(thresholdEvent(each, performance.now() - startMs));
       };
-      const call = { ...request, onLate: reportOnce, onResent: () => (isResent = true) };
+      const reportLate = (result: Result): void => {
+        const spending = result.ok && isFirst(result) ? spentBy(result) : {};
+        if (spending.spent !== undefined) emit({ ...late(step, request.id, startMs), ...spending });
+        report(result);
+      };
+      const call = { ...request, isFirst, onLate: reportLate, onResent: () => (isResent = true) };
       try {
         const result = await (port[step] as unknown as (request: Request) => Promise<Result>)(call);
-        reportOnce(result);
+        report(result);
         return result;
       } catch (error) {
         if (unanswered.size < MAX_UNANSWERED) unanswered.add(name);
@@ -86,6 +115,11 @@ function withThresholdEvents(port: BudgetBackend, emit: Emit): BudgetBackend {
     finalize: withEvents('finalize'),
   });
 }
+
+/** The call has ended with an error, and its event had the code. */
+const late = (type: Step, key: string, startMs: number): Parameters<Emit>[0] => ({
+  ...{ feature: 'budget', type, result: 'ok', key, durationMs: performance.now() - startMs },
+});
 
 const thresholdEvent = ({ scope, period, percent }: Crossed, durationMs: number): Parameters<Emit>[0] => ({
   ...{ feature: 'budget', type: 'threshold', result: 'ok' },

@@ -66,6 +66,9 @@ const ofLockId = (result: ReleaseResult | undefined, options: ReleaseOptions): F
   ...lockReason(result),
 });
 
+const heldMs = ({ held }: ReleaseOptions): Facts =>
+  held ? { heldMs: performance.now() - held.sinceMs } : {};
+
 /** A call that was refused for its arguments may have passed anything as its keys. */
 function ofKeys(options: LockKeyOption | undefined): Facts {
   const { key, keys } = options ?? {};
@@ -93,12 +96,11 @@ const LOCK: Descriptions<LockBackend> = {
     ...(result?.ok ? { lockId: result.lockId } : {}),
     ...(result?.ok === false ? { reason: result.reason } : {}),
   }),
-  release: (result, options) => {
-    const { held } = options ?? {};
-    const facts = ofLockId(result, options);
-    return held ? { ...facts, heldMs: performance.now() - held.sinceMs } : facts;
-  },
-  extend: ofLockId,
+  release: (result, options) => ({ ...ofLockId(result, options), ...heldMs(options ?? {}) }),
+  extend: (result, options) => ({
+    ...ofLockId(result, options),
+    ...(options?.held?.isGivenBack ? heldMs(options) : {}),
+  }),
   isLocked: (locked, options) => ({
     key: options?.key,
     ...(locked === false ? { reason: 'not_found' } : {}),

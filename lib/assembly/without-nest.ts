@@ -43,6 +43,7 @@ export type {
   LockEvent,
   OnceEvent,
   SecretEvent,
+  SpendingEvent,
   SyncGuardEvent,
   SyncGuardEventOf,
   ThresholdEvent,

@@ -74,7 +74,7 @@ export interface BudgetEvents {
   onQuarantined?(root: string, records: readonly Quarantined[]): void;
   /** Called if the cost of a body could not be read. At least the estimate was committed. */
   onUnreadableCost?(id: string): void;
-  /** Reports a change by hand. */
+  /** Reports the end of a body, and a change by hand. */
   readonly emit?: Emit;
 }
 

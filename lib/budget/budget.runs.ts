@@ -4,8 +4,10 @@ import { settleWithin } from '../core/settle-within.js';
 import type { StreamProgress } from '../method/wrap-method.js';
 import { shownHash } from '../core/keys.js';
 import { callOptions, invalidOption } from '../core/validate.js';
+import { bodyBegins } from '../telemetry/body-runs.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
 import type { Outcome, ReserveOutcome } from './budget.backend.js';
+import type { BudgetEvents } from './budget.options.js';
 import { type BodyEnd, checkSettling, type OnThrow, SETTLING, settlementOf } from './budget.settlement.js';
 import type * as budget from './budget.types.js';
 import { checked, DEFAULT_TTL_MS } from './budget.validate.js';
@@ -104,7 +106,7 @@ export class BudgetRuns {
   constructor(
     private readonly steps: RunSteps,
     private readonly reserve: (options: Omit<budget.ReserveOptions, 'renew'>) => Promise<ReserveOutcome>,
-    private readonly onUnreadableCost: (id: string) => void,
+    private readonly events: BudgetEvents,
     private readonly maxHoldMs = Infinity,
   ) {}
 
@@ -169,13 +171,16 @@ export class BudgetRuns {
     const { hold, notes } = run;
     const stop = this.#keepAlive(hold, ttlMs, endMs);
     const how = { hold, notes, stream, args, actual, onThrow };
+    const tell = bodyBegins(this.events.emit, 'budget', hold.id);
     try {
       const result = await runOn(hold, fn).catch(async (error: unknown) => {
+        tell?.(true);
         await this.#settle(run, { ...how, thrown: { error }, result: undefined }, { overage, idTtlMs }).catch(
           () => {},
         );
         throw error;
       });
+      tell?.(false);
       await this.#settle(run, { ...how, thrown: undefined, result }, { overage, idTtlMs });
       return result;
     } finally {
@@ -251,7 +256,7 @@ export class BudgetRuns {
     this.#logger.error(
       `BUDGET_COST_UNREADABLE: A cost of budget operation ${shownHash(id)} could not be read. At least the estimate is counted, unless \`actual\` or \`onThrow\` gives another cost. Correct \`actual\`, \`onThrow\` or the amount of \`spent()\`: ${error instanceof Error ? error.message : typeof error}`,
     );
-    this.onUnreadableCost(id);
+    this.events.onUnreadableCost?.(id);
   }
 
   /**

@@ -55,7 +55,7 @@ export class BudgetService implements OnModuleDestroy {
     this.#runs = new BudgetRuns(
       this,
       (call) => this.#reserve(call, call.id === undefined ? 'reserve' : 'run'),
-      (id) => this.events.onUnreadableCost?.(id),
+      this.events,
       options.maxHoldMs,
     );
     if (options.reaper)

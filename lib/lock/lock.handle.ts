@@ -124,6 +124,7 @@ export class BackendHandle implements LockHandle {
   /** @internal Gives the lock back, and lets it stay for `ms` all the same. */
   async keep(ms: number): Promise<ExtendResult> {
     const sentMs = performance.now();
+    this.#held = { ...this.#held, isGivenBack: true };
     const result = await this.extend(ms);
     if (result.ok) this.#keptUntilMs = sentMs + ms;
     this.#end();

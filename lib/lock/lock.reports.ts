@@ -1,9 +1,18 @@
 import { Logger } from '@nestjs/common';
 import { everyMinute } from '../core/every-minute.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import type { LockError, LockErrorCode } from './lock.errors.js';
+import { alreadyHeld, type LockError, type LockErrorCode } from './lock.errors.js';
+import type { Wait, WantedLock } from './waiting.js';
 
-/** Reports what no single call of the backend shows: a wait in vain, a refused nested call, a lost lock. */
+/** The words for what has ended a wait. Other codes are faults of Redis, and say enough. */
+const REASONS: { readonly [Code in LockErrorCode]?: string } = {
+  Aborted: 'aborted',
+  LockLost: 'aborted',
+  TooManyWaiting: 'too_many_waiting',
+  Deadlock: 'deadlock',
+};
+
+/** Reports what no single call of the backend shows: how long a call has waited, a refused nested call, a lost lock. */
 export class LockReports {
   readonly #logger = new Logger('SyncGuard');
   /** An order of locks that leads to deadlocks is found at each of them. */
@@ -11,24 +20,42 @@ export class LockReports {
 
   constructor(private readonly emit: Emit | undefined) {}
 
-  tell(
-    reason: 'timeout' | 'aborted' | 'too_many_waiting' | 'deadlock' | 'already_held' | 'lost',
-    code: LockErrorCode,
-    keys: readonly string[],
-    durationMs: number,
-    place?: number,
-  ): void {
-    const facts = { reason, code, keys, durationMs, ...(place === undefined ? {} : { place }) };
-    this.emit?.({ feature: 'lock', type: 'lock', result: 'fail', ...facts });
+  granted(keys: readonly string[], wait: Wait): void {
+    this.#tell(keys, wait);
   }
 
-  /** Tells of a call that does not wait at all. */
-  refused(error: LockError, keys: readonly string[], waitedMs: number, place: string | undefined): void {
-    if (error.code !== 'Deadlock') return this.tell('too_many_waiting', error.code, keys, waitedMs);
-    this.tell('deadlock', error.code, keys, waitedMs);
+  timedOut(keys: readonly string[], wait: Wait): void {
+    this.#tell(keys, wait, 'AcquisitionTimeout', 'timeout');
+  }
+
+  failed(error: LockError, { keys, place }: WantedLock, wait: Wait): void {
+    this.#tell(keys, wait, error.code, REASONS[error.code]);
+    if (error.code !== 'Deadlock') return;
     this.#deadlockLine(
       `LOCK_DEADLOCK: ${place ?? 'A call of lock()'} was refused, because calls wait for each other's locks in a circle. ${error.hint}`,
       error.stack,
     );
+  }
+
+  lost(keys: readonly string[], heldMs: number): void {
+    this.#tell(keys, { waitedMs: heldMs }, 'LockLost', 'lost');
+  }
+
+  /** Returns the error. */
+  alreadyHeld(keys: readonly string[]): LockError {
+    this.#tell(keys, { waitedMs: 0 }, 'AlreadyHeld', 'already_held');
+    return alreadyHeld(keys);
+  }
+
+  #tell(
+    keys: readonly string[],
+    { waitedMs: durationMs, place }: Wait,
+    code?: LockErrorCode,
+    reason?: string,
+  ): void {
+    if (!this.emit) return;
+    const facts = { keys, durationMs, ...(place === undefined ? {} : { place }) };
+    const result = code === undefined ? 'ok' : 'fail';
+    this.emit({ feature: 'lock', type: 'lock', result, ...(code && { code }), reason, ...facts });
   }
 }

@@ -9,7 +9,7 @@ import { type CallOptions, invalidOption } from '../core/validate.js';
 import { keysAround, lockAround, lockFrames } from './current-lock.js';
 import type { LockContext } from './lease.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
-import { acquisitionTimeout, alreadyHeld, grantedTooLate, LockError, shuttingDown } from './lock.errors.js';
+import { acquisitionTimeout, grantedTooLate, LockError, shuttingDown } from './lock.errors.js';
 import { type BackendHandle, momentNow, msUntil, OpenHandles } from './lock.handle.js';
 import {
   type ContentionHandler,
@@ -93,16 +93,13 @@ export class LockService implements OnModuleDestroy {
       shutdown: this.#shutdown.signal,
       room: new WaitingRoom(options.lock.maxWaiting),
       attempt: (each) => this.#attempt(each),
-      onAborted: ({ keys }, { waitedMs, place }, { code }) =>
-        this.#reports.tell('aborted', code, keys, waitedMs, place),
-      onRefused: ({ keys, place }, { waitedMs }, error) =>
-        this.#reports.refused(error, keys, waitedMs, place),
+      onFailed: (wanted, wait, error) => this.#reports.failed(error, wanted, wait),
     };
     // It stays, so that the first of those that wait adds no listener, and the last one removes none: Node is slow at both.
     onAbort(this.#shutdown.signal, { handleEvent: () => {} });
     this.#runs = new LockRuns(
       backend,
-      options.emit && (({ keys, heldMs }) => this.#reports.tell('lost', 'LockLost', keys, heldMs)),
+      options.emit && (({ keys, heldMs }) => this.#reports.lost(keys, heldMs)),
     );
     this.#operators = new LockOperators(backend, this.#runs, this.#handles, options.emit);
   }
@@ -255,6 +252,7 @@ export class LockService implements OnModuleDestroy {
     const nested = around && new NestedWait(this.#backend, keys, around);
     const waited = await waitForLock(this.#host, { keys, call, nested, place });
     if (!waited.result.ok) return this.#contended(keys, call, waited);
+    this.#reports.granted(keys, waited);
     return this.#runs.run(waited.result, call, fn, place);
   }
 
@@ -329,8 +327,7 @@ export class LockService implements OnModuleDestroy {
   async #reenter<T>(outer: LockContext, keys: readonly string[], allowed: boolean, fn: Body<T>): Promise<T> {
     outer.assertHeld();
     if (!allowed || !keys.every((key) => outer.keys.includes(key))) {
-      this.#reports.tell('already_held', 'AlreadyHeld', outer.keys, 0);
-      throw alreadyHeld(outer.keys);
+      throw this.#reports.alreadyHeld(outer.keys);
     }
     const result = await fn(outer);
     outer.assertHeld();
@@ -347,13 +344,13 @@ export class LockService implements OnModuleDestroy {
   }
 
   #contended(keys: readonly string[], call: ResolvedLockCall, waited: Waited): unknown {
-    const { result, fault: cause, waitedMs, place } = waited;
+    const { result, fault: cause, waitedMs } = waited;
     const { onContention, timeoutMs } = call;
     if (onContention === 'skip') return undefined;
     const remainingMs = detailOf(result)?.remainingMs;
     if (onContention !== 'throw')
       return onContention(keys[0] as string, keys, { remainingMs: remainingMs ?? 0 });
-    this.#reports.tell('timeout', 'AcquisitionTimeout', keys, waitedMs, place);
+    this.#reports.timedOut(keys, waited);
     const heldKeys = keysAround(this.#backend);
     throw acquisitionTimeout(keys, { waitedMs, timeoutMs, remainingMs, heldKeys, cause });
   }

@@ -93,6 +93,8 @@ export interface HeldLock {
   readonly sentAt: Moment;
   /** When the lock expires by the clocks of this process. It is counted from before the request was sent, so it is never late. */
   readonly deadline: Moment;
+  /** The body has ended, and the lock is only kept for the rest of its `minHoldMs`. */
+  readonly isGivenBack?: boolean;
   /** What the backend has computed for these keys. */
   readonly ref?: object | undefined;
 }

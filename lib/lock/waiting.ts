@@ -14,9 +14,6 @@ const LONGEST_PAUSE_MS = 1_000;
 /** Faults of Redis that do not end the wait of a call: it tries again, unless the client was closed for good. */
 const MAY_PASS: ReadonlySet<LockErrorCode> = new Set<LockErrorCode>(['ServiceUnavailable', 'NetworkTimeout']);
 
-/** What a pause rejects with. */
-const ENDS_A_WAIT: ReadonlySet<LockErrorCode> = new Set<LockErrorCode>(['Aborted', 'LockLost']);
-
 export interface Wait {
   readonly waitedMs: number;
   /** The place in the queue when waiting began, counted from 1. */
@@ -38,10 +35,8 @@ export interface WaitingHost {
   readonly shutdown: AbortSignal;
   readonly room: WaitingRoom;
   attempt(options: AcquireOptions): Promise<BackendHandle | AcquireFailure>;
-  /** Called when a signal, or the loss of a lock around the call, has ended the wait. */
-  onAborted(wanted: WantedLock, wait: Wait, error: LockError): void;
-  /** Called when the wait is refused: too many calls wait already, or it would never end. */
-  onRefused(wanted: WantedLock, wait: Wait, error: LockError): void;
+  /** Called when the wait has ended by an error: it was refused or aborted, or Redis did not answer. */
+  onFailed(wanted: WantedLock, wait: Wait, error: LockError): void;
 }
 
 export interface WantedLock {
@@ -106,8 +101,7 @@ class LockWait {
         if (!(await this.#mayTryAgain(tried, tries))) return this.#inVain(tried, tries);
       }
     } catch (error) {
-      if (error instanceof LockError && ENDS_A_WAIT.has(error.code))
-        this.#host.onAborted(this.#wanted, this.#wait, error);
+      if (error instanceof LockError) this.#host.onFailed(this.#wanted, this.#wait, error);
       throw error;
     } finally {
       if (this.#isCounted) this.#host.room.leave(keys);
@@ -127,7 +121,7 @@ class LockWait {
   #begin(): void {
     const { backend, room } = this.#host;
     const { keys, call, nested } = this.#wanted;
-    if (this.#isLimited && room.isFullFor(keys)) this.#refuse(tooManyWaiting(keys));
+    if (this.#isLimited && room.isFullFor(keys)) throw tooManyWaiting(keys);
     if (!this.#queues || !this.#mayWait) return;
     this.#turn = backend.takeTurn?.({ pollMs: call.pollMs, isNested: !!nested });
     // Where others wait it will wait too. So it counts from now on: thousands may come before the first of them is answered.
@@ -149,8 +143,8 @@ class LockWait {
     const { room } = this.#host;
     const { keys, nested } = this.#wanted;
     const isFull = this.#isLimited && !this.#isCounted && (room.isFull || room.isFullFor(keys));
-    if (!this.#mayWait || isFull) this.#refuse(tooManyWaiting(keys, this.#fault));
-    if (nested?.closesCycle()) this.#refuse(deadlock(keys, nested.heldKeys));
+    if (!this.#mayWait || isFull) throw tooManyWaiting(keys, this.#fault);
+    if (nested?.closesCycle()) throw deadlock(keys, nested.heldKeys);
     if (this.#queues && !this.#isCounted) this.#count();
     nested?.enter();
     this.#isWaiting = true;
@@ -159,11 +153,6 @@ class LockWait {
   #count(): void {
     this.#host.room.enter(this.#wanted.keys);
     this.#isCounted = true;
-  }
-
-  #refuse(error: LockError): never {
-    this.#host.onRefused(this.#wanted, this.#wait, error);
-    throw error;
   }
 
   /**

@@ -14,6 +14,7 @@ import {
   userKey,
 } from '../core/validate.js';
 import type { WaitingRoom } from '../core/waiting-room.js';
+import { bodyBegins } from '../telemetry/body-runs.js';
 import { type ByHand, byOf, tellForced } from '../telemetry/by-hand.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type OnceFrame, onceFrames } from './current-once.js';
@@ -142,7 +143,9 @@ export class OnceService implements OnModuleDestroy {
       return { value, replayed: true, attempt, completedAtMs: atMs };
     }
     const { run } = entered;
+    const tell = this.bodyBegins(call.key);
     const outcome = await bodyOf(run.context, fn);
+    tell?.('error' in outcome);
     const ended = this.#end(run, call, outcome);
     if ('error' in outcome) {
       await ended.catch(() => {}); // What the body has thrown is more than that its key was lost.
@@ -350,6 +353,11 @@ export class OnceService implements OnModuleDestroy {
     if (kept.form === 'http') return this.codec.unpackAnswer(kept.bytes);
     const body = Buffer.from(JSON.stringify(await this.valueOf(key, kept)) ?? '');
     return { status: 200, headers: { 'content-type': 'application/json; charset=utf-8' }, body };
+  }
+
+  /** @internal Called when a body begins. Returns what is to be called at its end, if anybody listens. */
+  bodyBegins(key: string): ReturnType<typeof bodyBegins> {
+    return bodyBegins(this.#config.emit, 'once', key);
   }
 
   /** @internal A run tells it. */

@@ -26,9 +26,10 @@ export interface SyncGuardEventOf<Feature extends string, Type extends string> {
 
 /**
  * An event of a lock. The type `lock` belongs to `LockService.lock()` and `@WithLock()`, and reports what no single
- * operation shows. Its `reason` is one of:
+ * operation shows: with `ok` that the call has got its lock, else that it has not, or has lost it. `durationMs` is the wait. Where
+ * Redis did not answer, there is a `code` only. Else its `reason` is one of:
  *
- * - `timeout`, `aborted`: the wait ended without the lock. `durationMs` is the wait.
+ * - `timeout`, `aborted`: the wait ended without the lock.
  * - `too_many_waiting`, `deadlock`: the wait was refused.
  * - `already_held`: the code that holds the lock asked for it again.
  * - `lost`: the lock was lost. `durationMs` is how long it was held. The event comes when the loss is noticed, and the
@@ -53,7 +54,8 @@ export interface LockEvent extends SyncGuardEventOf<
   readonly place?: number;
   /**
    * In a `release`: how long the lock was held, in ms, with fractions. It is there for every lock of `lock()` and of a
-   * handle, and for a release by the lock's id in the process that acquired it.
+   * handle, and for a release by the lock's id in the process that acquired it. A lock that stays for the rest of its
+   * `minHoldMs` has it in the `extend` that takes the place of the release.
    */
   readonly heldMs?: number;
   /** Anyone who has it can release the lock. Only if `includeRaw` allows it. */
@@ -92,15 +94,14 @@ export interface LimitEvent extends SyncGuardEventOf<
  * An event of a budget. `key` is the id of the operation. For `balance`, `setLimit` and `credit` it is the scope, for
  * `list`, `reap` and `verify` the root. `expired` comes once for each hold that was not settled in time, and
  * `quarantined` (with the root) once for each record that could not be read and was set aside. `cost` with the reason
- * `unreadable` comes where the cost of a body could not be read. Then at least the estimate is committed.
+ * `unreadable` comes where the cost of a body could not be read. Then at least the estimate is committed. `run` comes when a
+ * body has ended, before it is settled: `durationMs` is how long it ran, and the reason `threw` says that it threw.
  */
 export type BudgetEvent =
   | ThresholdEvent
+  | SpendingEvent
   | SyncGuardEventOf<
       'budget',
-      | 'reserve'
-      | 'charge'
-      | 'finalize'
       | 'abort'
       | 'extend'
       | 'refund'
@@ -114,7 +115,19 @@ export type BudgetEvent =
       | 'expired'
       | 'quarantined'
       | 'cost'
+      | 'run'
     >;
+
+/** A step that may spend something, or that was refused since a limit has no room (`exceeded`). */
+export interface SpendingEvent extends SyncGuardEventOf<'budget', 'reserve' | 'charge' | 'finalize'> {
+  /**
+   * The amount that was spent. Only where this step has spent it: a repetition has none. If Redis answers only after the step
+   * has thrown, it is in an event of its own.
+   */
+  readonly spent?: number;
+  /** The types of the scopes that it was spent in, or that have no room: `user` of `user:42`. Each once. */
+  readonly scopeTypes?: readonly string[];
+}
 
 /**
  * A threshold of a limit was reached for the first time in its window, or since a credit or a raise of the limit. `key`
@@ -156,7 +169,8 @@ export interface SecretEvent extends SyncGuardEventOf<
 
 /**
  * An event of a call that is answered once. `claim` runs or is refused (`busy`, `mismatch`, `unknown`), `replay` gives the result
- * of an earlier call. `complete`, `fail` and `withdraw` end a run. `lost` comes once if a lease has lapsed while the body ran,
+ * of an earlier call. `run` comes when a body has ended: `durationMs` is how long it ran, and the reason `threw` says that it
+ * threw. `complete`, `fail` and `withdraw` end a run. `lost` comes once if a lease has lapsed while the body ran,
  * and `uncertain`, with the code of the fault as its reason, if the end of a run could not be stored at once.
  */
 export type OnceEvent = SyncGuardEventOf<
@@ -164,6 +178,7 @@ export type OnceEvent = SyncGuardEventOf<
   | 'claim'
   | 'replay'
   | 'renew'
+  | 'run'
   | 'complete'
   | 'fail'
   | 'withdraw'
@@ -203,6 +218,7 @@ export interface Facts extends Partial<
   Pick<LockEvent, 'place' | 'waitedMs' | 'heldMs'> &
     Pick<LimitEvent, 'policy' | 'degraded' | 'fromDenyCache'> &
     Pick<ThresholdEvent, 'percent' | 'scopeType' | 'period'> &
+    Pick<SpendingEvent, 'spent' | 'scopeTypes'> &
     Pick<SecretEvent, 'label'> &
     Pick<ForcedEvent, 'operation' | 'by' | 'keyHash'>
 > {

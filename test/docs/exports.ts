@@ -38,4 +38,4 @@ export function exportsOf(file: string): Map<string, string> {
   return names;
 }
 
-export const ENTRIES = ['index', 'core', 'compat', 'throttler', 'testing/index'] as const;
+export const ENTRIES = ['index', 'core', 'compat', 'throttler', 'opentelemetry', 'testing/index'] as const;

@@ -49,7 +49,7 @@ export function describeNestedLocks(name: string, setUp: () => Promise<LockQueue
     const serviceOn = (on: LockBackend, lock = {}): LockService => {
       const service = new LockService(on, {
         ...resolveOptions({ lock }),
-        emit: ({ reason }) => void events.push(reason),
+        emit: ({ result, reason }) => void (result === 'fail' && events.push(reason)),
       });
       services.push(service);
       return service;

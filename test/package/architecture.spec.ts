@@ -73,6 +73,8 @@ const FORBIDDEN: [file: string, statement: string, rule: string][] = [
     `import { RpcException } from '@nestjs/microservices';`,
     'optional-packages-lazy',
   ],
+  ['lib/core/settle-within.ts', `import { metrics } from '@opentelemetry/sdk-metrics';`, 'peers-only'],
+  ['lib/telemetry/telemetry.ts', `import './otel.metrics.js';`, 'opentelemetry-by-its-entry'],
   ['sample/main.ts', `import '../lib/core/clock.js';`, 'sample-is-a-user'],
 ];
 
@@ -113,6 +115,8 @@ const ALLOWED: [file: string, statement: string][] = [
   ],
   ['lib/assembly/backends.ts', `import '../limit/redis/limit.redis-backend.js';`],
   ['lib/index.ts', `import './module/syncguard.module.js';`],
+  ['lib/telemetry/otel.metrics.ts', `import { metrics } from '@opentelemetry/api';`],
+  ['lib/opentelemetry.ts', `import './telemetry/otel.metrics.js';`],
   ['lib/testing/fake-clock.ts', ''],
   [
     'lib/testing/index.ts',

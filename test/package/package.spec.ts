@@ -30,7 +30,7 @@ describe('the package, as it is published', () => {
   it('holds the build and the guides, and nothing of the sources or tests', async () => {
     const files = await filesOf(tarball);
     const expected =
-      /^package\/(dist\/(cjs|esm)\/.+\.(js|js\.map|d\.ts)|docs\/((guides\/)?[\w-]+\.md|assets\/[\w-]+\.svg))$/;
+      /^package\/(dist\/(cjs|esm)\/.+\.(js|js\.map|d\.ts)|docs\/((guides\/)?[\w-]+\.md|assets\/[\w-]+\.(svg|json)))$/;
     expect(files.filter((file) => !expected.test(file)).sort()).toEqual([
       'package/CHANGELOG.md',
       'package/LICENSE',

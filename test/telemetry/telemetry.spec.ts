@@ -62,7 +62,7 @@ function expectHashedOnly(events: readonly SyncGuardEvent[], ...secrets: string[
     const more = {
       lock: WAITING,
       limit: ['policy', 'degraded', 'fromDenyCache'],
-      budget: [],
+      budget: ['spent', 'scopeTypes'],
       secret: [],
       once: [],
     };
@@ -509,13 +509,14 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     await expect(lost).rejects.toMatchObject({ code: 'LockLost' });
     expect(told(events)).toStrictEqual([
       'lock acquire ok',
+      'lock lock ok',
       'lock lookup ok',
       'lock release ok',
       'lock release fail not_found',
       'lock lock fail lost LockLost',
     ]);
     await locks.lock(() => 1, { key: PRIVATE });
-    expect(told(events.slice(5))).toStrictEqual(['lock acquire ok', 'lock release ok']);
+    expect(told(events.slice(6))).toStrictEqual(['lock acquire ok', 'lock lock ok', 'lock release ok']);
     expectHashedOnly(events);
   });
 
@@ -623,6 +624,7 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     const keyHashes = ['a', 'b'].map(hashKey);
     expect(events).toMatchObject([
       { type: 'acquire', result: 'ok', keyHashes, keys: ['a', 'b'] },
+      { type: 'lock', result: 'ok', keyHashes, keys: ['a', 'b'] },
       { type: 'release', result: 'ok', keyHashes, keys: ['a', 'b'] },
     ]);
     await app.close();
@@ -638,14 +640,17 @@ describe.each(stores)('telemetry on %s tells once', (store, open) => {
     await locks.lock(() => locks.lock(() => 1, { key: PRIVATE, reentrant: true }), { key: PRIVATE });
     expect(told(events)).toStrictEqual([
       'lock acquire ok',
+      'lock lock ok',
       'lock lock fail already_held AlreadyHeld',
       'lock release ok',
       'lock acquire ok',
+      'lock lock ok',
       'lock release ok',
       'lock acquire ok',
+      'lock lock ok',
       'lock release ok',
     ]);
-    expect(events[1]).toMatchObject({ keyHash: hashKey(PRIVATE), durationMs: 0 });
+    expect(events[2]).toMatchObject({ keyHash: hashKey(PRIVATE), durationMs: 0 });
     expectHashedOnly(events);
   });
 

@@ -105,18 +105,31 @@ export class OnceVisit {
     const { lost } = this.run;
     if (lost) throw lost;
     this.#hasBegun = true;
-    const result = body();
-    if (typeof (result as PromiseLike<unknown> | undefined)?.then !== 'function') return result;
+    const tell = this.service.bodyBegins(this.call.key);
+    let result: unknown;
+    try {
+      result = body();
+    } catch (error) {
+      tell?.(true);
+      throw error;
+    }
+    if (!isPromiseLike(result)) {
+      tell?.(false);
+      return result;
+    }
+    const ended = (outcome: OnceOutcome): void => {
+      tell?.('error' in outcome);
+      this.#running.delete(running);
+      this.#outcome = outcome;
+    };
     const running: Promise<void> = Promise.resolve(result).then(
-      (value) => this.#ended(running, { value }),
-      (error: unknown) => this.#ended(running, { error }),
+      (value) => ended({ value }),
+      (error: unknown) => ended({ error }),
     );
     this.#running.add(running);
     return result;
   }
-
-  #ended(running: Promise<unknown>, outcome: OnceOutcome): void {
-    this.#running.delete(running);
-    this.#outcome = outcome;
-  }
 }
+
+const isPromiseLike = (value: unknown): value is PromiseLike<unknown> =>
+  typeof (value as PromiseLike<unknown> | undefined)?.then === 'function';

@@ -1,0 +1,19 @@
+import type { Emit } from './telemetry.types.js';
+
+/**
+ * Called when a body begins. Returns what tells the listener of its end, in the async context in which it is called. Without a
+ * listener there is nothing to tell, and no clock is read.
+ */
+export function bodyBegins(
+  emit: Emit | undefined,
+  feature: 'budget' | 'once',
+  key: string,
+): ((hasThrown: boolean) => void) | undefined {
+  if (!emit) return undefined;
+  const startMs = performance.now();
+  return (hasThrown) =>
+    emit({
+      ...{ feature, type: 'run', key, durationMs: performance.now() - startMs },
+      ...(hasThrown ? { result: 'fail', reason: 'threw' } : { result: 'ok' }),
+    });
+}
