@@ -1,5 +1,6 @@
 import { SyncGuardError, LockError } from 'nestjs-syncguard';
 import { pause } from '../../lib/core/pause.js';
+import { knownOptions, normalizeKey } from '../../lib/core/validate.js';
 import { signalsIn } from '../../lib/method/abort-signals.js';
 
 const INIT = { code: 'Aborted', message: 'It was aborted.' } as const;
@@ -42,6 +43,16 @@ describe('a pause', () => {
     expect(timers()).toBe(before);
     await pause(60_000, { signals });
   });
+});
+
+it('a key has 512 bytes at most, of which "é" takes two in either spelling', () => {
+  expect(normalizeKey('e\u0301'.repeat(256))).toBe('\u00e9'.repeat(256));
+  expect(() => normalizeKey(`${'\u00e9'.repeat(256)}x`)).toThrow('must be at most 512 UTF-8 bytes, got 513.');
+});
+
+it('what is no option is told those that are, or that there are none', () => {
+  expect(() => knownOptions('options', { wait: 1 }, [])).toThrow('The call has no options.');
+  expect(() => knownOptions('options', { wait: 1 }, ['ttlMs'])).toThrow('The options are: ttlMs.');
 });
 
 it('a signal is found among the arguments of a call, beside what cannot be read', () => {
