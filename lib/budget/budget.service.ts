@@ -1,6 +1,6 @@
 import { Logger, type OnModuleDestroy } from '@nestjs/common';
 import { type Page, pageOf, type PageOptions, pageOptions } from '../core/page.js';
-import { tellForced } from '../telemetry/by-hand.js';
+import { type ByHand, type ForcedChange, tellForced } from '../telemetry/by-hand.js';
 import { shownHash } from '../core/keys.js';
 import { warningOnce } from '../core/warn-once.js';
 import { type CallOptions, duration, refuseAborted, userKey } from '../core/validate.js';
@@ -39,7 +39,8 @@ export class BudgetService implements OnModuleDestroy {
   /** @internal How long the client of a stream may stay away, in ms, where the decorator has no `idleMs`. */
   readonly defaultIdleMs: number;
   #isShuttingDown = false;
-  readonly #warnOnce = warningOnce((message) => new Logger('SyncGuard').warn(message));
+  readonly #logger = new Logger('SyncGuard');
+  readonly #warnOnce = warningOnce((message) => this.#logger.warn(message));
 
   /** @internal The module creates the service. */
   constructor(
@@ -92,10 +93,12 @@ export class BudgetService implements OnModuleDestroy {
    * Ends a hold without spending anything. A repeated call is safe. When Redis does not answer, this retries up
    * to twice before it throws.
    */
-  async abort(ref: budget.BudgetRef, options: CallOptions = {}): Promise<budget.AbortResult> {
-    const request = check.validateRef(ref, options);
+  async abort(ref: budget.BudgetRef, options: CallOptions & ByHand = {}): Promise<budget.AbortResult> {
+    const { by, request } = check.validateAbort(ref, options);
     const outcome = await this.#runs.settle(request, () => this.#backend.abort(request));
-    return outcome.ok ? results.abortedOf(outcome) : outcome;
+    if (!outcome.ok) return outcome;
+    this.#tellForced('abort', request.id, by);
+    return results.abortedOf(outcome);
   }
 
   /** Sets the remaining life of a hold, in ms, 1 to 2^31 - 1. Never revives an expired hold. */
@@ -133,8 +136,11 @@ export class BudgetService implements OnModuleDestroy {
 
   /** Adds an amount to the limit of the open window, such as a top-up. */
   async credit(options: budget.CreditOptions): Promise<budget.CreditResult> {
-    const { scopes, period, ...request } = await this.#limited(check.validateCredit(options));
-    return this.#backend.credit({ ...request, scope: withPeriod(scopes[0] as port.LimitedScope, period) });
+    const { scopes, period, by, ...request } = await this.#limited(check.validateCredit(options));
+    const [scope] = scopes as [port.LimitedScope];
+    const result = await this.#backend.credit({ ...request, scope: withPeriod(scope, period) });
+    if (result.ok) this.#tellForced('credit', scope.scope, by);
+    return result;
   }
 
   /** Sets a limit for all processes. It takes precedence over the configured one until `limit: null` clears it. */
@@ -142,8 +148,7 @@ export class BudgetService implements OnModuleDestroy {
     const { scopes, period, by, ...request } = check.validateSetLimit(options);
     const [scope] = (await this.#limitsOf(request.root, scopes)) as [port.LimitedScope];
     const result = await this.#backend.setLimit({ ...request, scope: withPeriod(scope, period) });
-    const change = { feature: 'budget', operation: 'setLimit', key: scope.scope, by } as const;
-    tellForced(change, (line) => new Logger('SyncGuard').warn(line), this.events.emit);
+    this.#tellForced('setLimit', scope.scope, by);
     return result;
   }
 
@@ -252,6 +257,11 @@ export class BudgetService implements OnModuleDestroy {
     await reaped;
   }
 
+  #tellForced(operation: ForcedChange['operation'], key: string, by: string | undefined): void {
+    const change = { feature: 'budget', operation, key, by } as const;
+    tellForced(change, (line) => this.#logger.warn(line), this.events.emit);
+  }
+
   async #reserve(
     options: Omit<budget.ReserveOptions, 'renew'>,
     mode: port.ReserveMode = check.validateRenew(options) ? 'renew' : 'reserve',
@@ -305,7 +315,7 @@ export class BudgetService implements OnModuleDestroy {
     const known = quarantined.flatMap(({ reserved }) => reserved ?? []);
     const sum = known.reduce((total, reserved) => total + reserved, 0);
     const unknown = quarantined.length - known.length;
-    new Logger('SyncGuard').error(
+    this.#logger.error(
       `BUDGET_RECORD_UNREADABLE: Of the budget root ${shownHash(root)} what could not be read was set aside (records: ${quarantined.length}). It keeps ${sum} reserved${unknown > 0 ? `, and an unknown amount (records: ${unknown})` : ''}. \`verify(root)\` lists it, and \`verify(root, { repair: true })\` makes the amount free again.`,
     );
     this.events.onQuarantined?.(root, quarantined);

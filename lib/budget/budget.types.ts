@@ -403,7 +403,7 @@ export interface FinalizeOptions {
 }
 
 /** Options of `credit()`. */
-export interface CreditOptions extends Pick<ChargeOptions, 'root' | 'id' | 'signal'> {
+export interface CreditOptions extends Pick<ChargeOptions, 'root' | 'id' | 'signal'>, ByHand {
   /** The scope whose limit is raised. */
   scope: string;
   /** The period of the limit, as in `budget.limits`. */
@@ -413,7 +413,7 @@ export interface CreditOptions extends Pick<ChargeOptions, 'root' | 'id' | 'sign
 }
 
 /** Options of `setLimit()`. */
-export interface SetLimitOptions extends Omit<CreditOptions, 'amount' | 'id'>, ByHand {
+export interface SetLimitOptions extends Omit<CreditOptions, 'amount' | 'id'> {
   /** The new limit. It takes precedence over the configured limit. Null clears it again. */
   limit: Amount | 'unlimited' | null;
 }

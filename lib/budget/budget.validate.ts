@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { pageOptions } from '../core/page.js';
-import { byOf } from '../telemetry/by-hand.js';
+import { type ByHand, byOf } from '../telemetry/by-hand.js';
 import { SyncGuardError } from '../core/errors.js';
 import {
   boolean,
@@ -148,6 +148,12 @@ export const validateRef = <Others extends object>(
   others = (): Others => ({}) as Others,
 ) => checked(() => Object.assign(refOf(ref, callOptions(options, []).signal), others()));
 
+export const validateAbort = (ref: budget.BudgetRef, options: CallOptions & ByHand) =>
+  checked(() => {
+    const given = callOptions(options, ['by']);
+    return { by: byOf(given), request: refOf(ref, given.signal) };
+  });
+
 export const validateFinalize = (
   ref: budget.BudgetRef,
   actual: budget.Amount,
@@ -172,8 +178,9 @@ const scopeOf = ({ root, scope, signal }: Pick<budget.SetLimitOptions, 'root' | 
 
 export const validateCredit = (options: budget.CreditOptions) =>
   checked(() => {
-    const given = callOptions(options, ['root', 'scope', 'period', 'amount', 'id']);
+    const given = callOptions(options, ['root', 'scope', 'period', 'amount', 'id', 'by']);
     return Object.assign(scopeOf(given), {
+      by: byOf(given),
       period: validatePeriod('period', given.period),
       amount: validateAmount('amount', given.amount),
       id: userKey(given.id, 'id'),

@@ -190,7 +190,8 @@ export type OnceEvent = SyncGuardEventOf<
 >;
 
 /** What an operator may change by hand. */
-export type ForcedOperation = 'release' | 'unblock' | 'lift' | 'setLimit' | 'settle' | 'forget';
+export type ForcedOperation =
+  'release' | 'unblock' | 'lift' | 'setLimit' | 'credit' | 'abort' | 'settle' | 'forget';
 
 /**
  * An operator has changed something by hand: `forceRelease()`, or a call with `by`. `reason` is what he has written, so it is

@@ -42,7 +42,7 @@ describe('docs/guides/', () => {
   // So many lines fit on two screens of 1100 x 900, and code of 98 characters needs no scrolling there.
   it.each(GUIDES)('%s is short', (guide) => {
     // One of them has five problems, of which a reader has one.
-    const most = guide === 'guides/something-is-wrong' ? 150 : 83;
+    const most = guide === 'guides/something-is-wrong' ? 170 : 83;
     expect(read(guide).split('\n').length).toBeLessThanOrEqual(most);
     const code = [...read(guide).matchAll(/^```\w+\n(.*?)^```$/gms)].flatMap(([, block = '']) =>
       block.split('\n'),

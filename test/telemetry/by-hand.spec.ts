@@ -28,6 +28,7 @@ describe('a change by hand', () => {
     app = await Test.createTestingModule({ imports: [module] }).compile();
     await app.init();
     await app.get(OnceService).run(() => 1, { key: 'pay:1' });
+    await app.get(BudgetService).reserve({ scopes: ['user:1'], amount: 1, id: 'job:1' });
     warned = jest.spyOn(Logger.prototype, 'warn').mockImplementation();
   });
   afterEach(async () => {
@@ -40,6 +41,9 @@ describe('a change by hand', () => {
   const lift = (who: Who) => app.get(AbuseLimiterService).lift('login', { 'body.email': EMAIL }, who);
   const setLimit = (who: Who) =>
     app.get(BudgetService).setLimit({ scope: 'user:1', period: 'lifetime', limit: 9, ...who });
+  const credit = (who: Who) =>
+    app.get(BudgetService).credit({ scope: 'user:1', period: 'lifetime', amount: 3, id: 'c:1', ...who });
+  const abort = (who: Who) => app.get(BudgetService).abort({ id: 'job:1' }, who);
   const forget = (who: Who) => app.get(OnceService).forget('pay:1', who);
   const forced = () => events.filter(({ type }) => type === 'forced');
 
@@ -47,6 +51,8 @@ describe('a change by hand', () => {
     ['unblock', 'limit', unblock, 'k', { policy: 'login' }],
     ['lift', 'limit', lift, expect.stringContaining(EMAIL), { policy: 'login' }],
     ['setLimit', 'budget', setLimit, 'user:1', {}],
+    ['credit', 'budget', credit, 'user:1', {}],
+    ['abort', 'budget', abort, 'job:1', {}],
     ['forget', 'once', forget, 'pay:1', {}],
   ] as const)(
     '%s of a %s is an event and a line with who it was',
@@ -85,6 +91,13 @@ describe('a change by hand', () => {
     expect(warned.mock.calls.flat()).toStrictEqual([`CHANGED_BY_HAND: unblock of limit ${tag} by "ann".`]);
   });
 
+  it('an abort that ends nothing is none', async () => {
+    const budgets = app.get(BudgetService);
+    expect(await budgets.abort({ id: 'job:2' }, { by: 'ann' })).toMatchObject({ ok: false });
+    expect(forced()).toStrictEqual([]);
+    expect(warned).not.toHaveBeenCalled();
+  });
+
   it('settle is one where it has settled something', async () => {
     const once = app.get(OnceService);
     await once.settle('pay:1', { value: 2 }, { by: 'ann' });
@@ -93,7 +106,7 @@ describe('a change by hand', () => {
     expect(warned).not.toHaveBeenCalled();
   });
 
-  it.each([unblock, lift, setLimit, forget])(
+  it.each([unblock, lift, setLimit, credit, abort, forget])(
     'without `by` it is the program’s, and told as before',
     async (change) => {
       await change({});
@@ -103,7 +116,7 @@ describe('a change by hand', () => {
     },
   );
 
-  it.each([unblock, lift, setLimit, forget])('refuses a `by` that is none', async (change) => {
+  it.each([unblock, lift, setLimit, credit, abort, forget])('refuses a `by` that is none', async (change) => {
     for (const by of ['', 7, 'x'.repeat(201)])
       await expect(change({ by } as Who)).rejects.toMatchObject({
         message: expect.stringMatching(/by must be/) as string,

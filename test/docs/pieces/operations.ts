@@ -16,7 +16,7 @@ export async function others(
   await budgets.roots(); // { roots, cursor? }
   await budgets.balances({ root: 'default', type: 'user' }); // the open windows of every user: { items, cursor? }
   await budgets.list({ state: 'pending' }); // the holds
-  await budgets.setLimit({ scope: 'user:42', period: 'lifetime', limit: 500, by: 'ann' });
+  await budgets.setLimit({ scope: 'user:42', period: 'lifetime', limit: 500, by: 'ann' }); // `credit` and `abort` take it too
 
   await limiter.peek({ ip, 'body.email': email }, 'login'); // is he locked out, by what, for how long
   await limiter.unblock({ ip, 'body.email': email }, 'login', { by: 'ann' });
