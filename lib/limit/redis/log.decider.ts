@@ -56,7 +56,7 @@ if blocks then
   newest = math.max(newest, ${NEWEST})
 end
 if commit then
-  local keptMs = call('PTTL', attempts)
+  local keptMs = size > 0 and call('PTTL', attempts) or 0
   local added
   ${indent(addCall('NX', 'latest', 'added = '), 2)}
   -- To look costs less than to write. Half of the slack may be used up.
