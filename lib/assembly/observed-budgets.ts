@@ -123,5 +123,5 @@ const late = (type: Step, key: string, startMs: number): Parameters<Emit>[0] => 
 
 const thresholdEvent = ({ scope, period, percent }: Crossed, durationMs: number): Parameters<Emit>[0] => ({
   ...{ feature: 'budget', type: 'threshold', result: 'ok' },
-  ...{ percent, scopeType: scope.split(':', 1)[0], period, key: scope, durationMs },
+  ...{ percent, scopeType: typeOf(scope), period, key: scope, durationMs },
 });

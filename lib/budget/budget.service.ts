@@ -176,7 +176,7 @@ export class BudgetService implements OnModuleDestroy {
     const { root, type, page } = check.validateBalances(options);
     const { names, cursor } = await this.#backend.scopes(root, page);
     const scopes = [...new Set(names)].filter(
-      (scope) => type === undefined || scope.split(':', 1)[0] === type,
+      (scope) => type === undefined || results.typeOf(scope) === type,
     );
     const { signal } = page;
     const found = scopes.map((scope) => this.balance({ root, scope, signal }).catch(noneWithoutLimit));

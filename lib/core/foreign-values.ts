@@ -12,3 +12,7 @@ export function safely<T>(look: () => T): T | undefined {
     return undefined;
   }
 }
+
+/** Returns whether something is to be waited for. A promise of another library, or of another realm, has a `then` as well. */
+export const isPromiseLike = (value: unknown): value is PromiseLike<unknown> =>
+  typeof read(value, 'then') === 'function';

@@ -209,10 +209,10 @@ export class AbuseLimiterService implements OnModuleDestroy {
   async unblock(block: BlockTag, options?: SignalOption & ByHand): Promise<{ unblocked: number }>;
   async unblock(
     which: string | KeyParts | BlockTag,
-    second: PolicyRef | (SignalOption & ByHand) = {},
+    second?: PolicyRef | (SignalOption & ByHand),
     third: SignalOption & ByHand = {},
   ): Promise<FoundAttempts | { unblocked: number }> {
-    if (isBlockTag(which)) return this.#operators.unblock(which, second as ByHand);
+    if (isBlockTag(which)) return this.#operators.unblock(which, (second ?? {}) as ByHand);
     const policy = second as PolicyRef;
     const by = checked(() => byOf(callOptions(third, ['by'])));
     const { signal } = third;

@@ -214,6 +214,10 @@ export function describeBlocked(name: string, createHarness: () => Promise<Limit
           await expect(limiter.unblock(which as { tag: string })).rejects.toMatchObject({
             code: 'InvalidArgument',
           });
+        const withoutPolicy = (call: unknown) =>
+          (call as (key: string) => Promise<unknown>).call(limiter, 'ann');
+        const { message } = (await withoutPolicy(limiter.reset).catch((fault: unknown) => fault)) as Error;
+        await expect(withoutPolicy(limiter.unblock)).rejects.toThrow(message);
         await expect(limiter.unblock({ tag: ANN }, { by: '' })).rejects.toMatchObject({
           code: 'InvalidArgument',
         });

@@ -2,7 +2,7 @@ import type { INestApplication } from '@nestjs/common';
 import { LoginService } from '../../sample/all/login/login.service.js';
 import { startRedisServer } from '../support/redis-server.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
-import { closeAll, SETTINGS, start } from './sample-app.js';
+import { clocksCanPass, closeAll, pass, SETTINGS, start } from './sample-app.js';
 
 interface Answer {
   status: number;
@@ -24,19 +24,7 @@ async function logIn(url: string, body: unknown): Promise<Answer> {
   };
 }
 
-/** Lets time pass for the server, and in this process for the memory backend and the deny cache. */
-let passedMs = 0;
-function pass(ms: number): void {
-  passedMs += ms;
-  workerRedis().clock.advance(ms);
-}
-
-beforeAll(() => {
-  const { now: wallClock } = Date;
-  const steadyClock = performance.now.bind(performance);
-  jest.spyOn(Date, 'now').mockImplementation(() => wallClock() + passedMs);
-  jest.spyOn(performance, 'now').mockImplementation(() => steadyClock() + passedMs);
-});
+beforeAll(clocksCanPass);
 
 afterAll(async () => {
   jest.restoreAllMocks();

@@ -4,7 +4,7 @@ import { BudgetService, OnceService } from 'nestjs-syncguard';
 import { createApp } from '../../sample/all/create-app.js';
 import { eventually } from '../support/eventually.js';
 import { freshRedis, workerRedis } from '../support/redis.js';
-import { closeAll, OPERATOR_PASSWORD, SETTINGS, start } from './sample-app.js';
+import { clocksCanPass, closeAll, OPERATOR_PASSWORD, pass, SETTINGS, start } from './sample-app.js';
 
 interface Answer {
   status: number;
@@ -13,18 +13,8 @@ interface Answer {
 
 const AUTHORIZED = { Authorization: `Bearer ${OPERATOR_PASSWORD}` };
 
-/** Lets time pass for the server, and in this process for the memory backend. */
-let passedMs = 0;
-function pass(ms: number): void {
-  passedMs += ms;
-  workerRedis().clock.advance(ms);
-}
-
 beforeAll(() => {
-  const { now: wallClock } = Date;
-  const steadyClock = performance.now.bind(performance);
-  jest.spyOn(Date, 'now').mockImplementation(() => wallClock() + passedMs);
-  jest.spyOn(performance, 'now').mockImplementation(() => steadyClock() + passedMs);
+  clocksCanPass();
   jest.spyOn(Logger.prototype, 'warn').mockImplementation();
 });
 

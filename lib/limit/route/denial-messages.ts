@@ -1,5 +1,6 @@
 import type { Logger } from '@nestjs/common';
 import { everyMinute } from '../../core/every-minute.js';
+import { isPromiseLike } from '../../core/foreign-values.js';
 import { describe } from '../../core/validate.js';
 import type { TooManyAttemptsError } from '../limit.errors.js';
 import type { CallVisit } from './call-visit.js';
@@ -47,7 +48,7 @@ export class DenialMessages {
 
 /** Returns what a function of the app answers, or LATE. What it throws after that is of no use to anybody. */
 function inTime(answer: unknown): unknown {
-  if (typeof (answer as PromiseLike<unknown> | null | undefined)?.then !== 'function') return answer;
+  if (!isPromiseLike(answer)) return answer;
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise((resolve) => (timer = setTimeout(resolve, MESSAGE_WITHIN_MS, LATE)));
   return Promise.race([answer, late]).finally(() => clearTimeout(timer));

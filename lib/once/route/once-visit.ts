@@ -1,3 +1,4 @@
+import { isPromiseLike } from '../../core/foreign-values.js';
 import { type OnceFrame, onceFrames } from '../current-once.js';
 import type { Answer } from '../once.codec.js';
 import type { OnceError } from '../once.errors.js';
@@ -130,6 +131,3 @@ export class OnceVisit {
     return result;
   }
 }
-
-const isPromiseLike = (value: unknown): value is PromiseLike<unknown> =>
-  typeof (value as PromiseLike<unknown> | undefined)?.then === 'function';
