@@ -156,7 +156,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     const name = validateForceRelease(key, options);
     const { fence, signal } = options;
     const seen = await this.find({ key: name }, signal);
-    if (seen?.fence !== fence) return notReleased(seen);
+    if (!seen) return { released: false };
     const { lockId } = seen;
     // Only the record of its first key names all keys of a lock. A claim has no index yet, and one key.
     const { keys = [name] } = (await this.find({ lockId }, signal)) ?? {};
