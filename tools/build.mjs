@@ -1,7 +1,6 @@
 // Builds the package: `node tools/build.mjs [folder]`, into dist/ where no folder is given.
 //
-// The code is a few files of each format, because to open two hundred costs more than to read what is in them. Declarations
-// stay as they are, one for each file of lib/.
+// A few files of each format, because to open two hundred costs more than to read what is in them.
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -10,6 +9,7 @@ import { tmpdir } from 'node:os';
 import { dirname, join, relative, resolve } from 'node:path';
 import { encode } from '@jridgewell/sourcemap-codec';
 import { rollup } from 'rollup';
+import { dts } from 'rollup-plugin-dts';
 
 const tsc = createRequire(import.meta.url).resolve('typescript/bin/tsc');
 const root = resolve(import.meta.dirname, '..');
@@ -32,6 +32,8 @@ const FORMATS = [
   { folder: 'esm', type: 'module', format: 'es' },
 ];
 
+const KEPT_AS_WRITTEN = { minifyInternalExports: false, hoistTransitiveImports: false };
+
 async function compile(config, outDir, flags) {
   const args = [tsc, '-p', config, '--outDir', outDir, ...flags];
   const compiler = spawn(process.execPath, args, { cwd: root, stdio: 'inherit' });
@@ -44,30 +46,31 @@ function write(file, text) {
   writeFileSync(file, text);
 }
 
-/** One set of types serves both formats: half of the files, and a class of one format has the type of the other one's. */
+/**
+ * One set of types serves both formats: a class of one format has the type of the other one's. It holds what the entries
+ * show and what that names: most types are inside the package, and of no use to anybody.
+ */
 async function buildTypes() {
-  const outDir = join(target, 'cjs');
-  await compile('tsconfig.build.json', outDir, ['--emitDeclarationOnly']);
-  removeUnreachedTypes(outDir);
+  const compiled = mkdtempSync(join(tmpdir(), 'syncguard-types-'));
+  try {
+    await compile('tsconfig.build.json', compiled, ['--emitDeclarationOnly']);
+    const bundle = await rollup({
+      input: Object.fromEntries(ENTRIES.map((entry) => [entry, join(compiled, `${entry}.d.ts`)])),
+      external: isForeign,
+      plugins: [dts()],
+      onwarn: refuse,
+    });
+    const dir = join(target, 'cjs');
+    await bundle.write({ dir, format: 'es', chunkFileNames: 'types/[name].ts', ...KEPT_AS_WRITTEN });
+    await bundle.close();
+  } finally {
+    rmSync(compiled, { recursive: true, force: true });
+  }
   for (const entry of ENTRIES) {
     const file = join(target, 'esm', `${entry}.d.ts`);
-    const from = relative(dirname(file), join(outDir, entry));
+    const from = relative(dirname(file), join(target, 'cjs', entry));
     write(file, `export * from '${from}.js';\n`);
   }
-}
-
-/** Most modules are inside the package: their types are of no use to anybody. */
-function removeUnreachedTypes(outDir) {
-  const reached = new Set();
-  const visit = (file) => {
-    if (reached.has(file)) return;
-    reached.add(file);
-    for (const [, name] of readFileSync(file, 'utf8').matchAll(/['"](\.{1,2}\/[^'"]+)\.js['"]/g))
-      visit(join(dirname(file), `${name}.d.ts`));
-  };
-  for (const entry of ENTRIES) visit(join(outDir, `${entry}.d.ts`));
-  for (const name of readdirSync(outDir, { recursive: true }))
-    if (name.endsWith('.d.ts') && !reached.has(join(outDir, name))) rmSync(join(outDir, name));
 }
 
 /** Compiles into a folder beside the target, so that the paths in source maps are those from dist/ to lib/. */
@@ -86,7 +89,7 @@ async function buildCode() {
     await compile('tsconfig.build.esm.json', compiled, flags);
     const bundle = await rollup({
       input: Object.fromEntries(ENTRIES.map((entry) => [entry, join(compiled, `${entry}.js`)])),
-      external: (id) => /^[^./]/.test(id),
+      external: isForeign,
       plugins: [readCompiled(compiled), keptInOneFile],
       onwarn: refuse,
     });
@@ -94,13 +97,7 @@ async function buildCode() {
     for (const { folder, type, format } of FORMATS) {
       const dir = join(target, folder);
       await bundle.write({
-        ...{
-          dir,
-          format,
-          chunkFileNames: '[name].js',
-          minifyInternalExports: false,
-          hoistTransitiveImports: false,
-        },
+        ...{ dir, format, chunkFileNames: '[name].js', ...KEPT_AS_WRITTEN },
         manualChunks: (id, graph) => (chunks ??= chunksOf(compiled, graph)).get(id),
         sourcemap: true,
         sourcemapExcludeSources: format === 'cjs', // Node loads the other one, whether by `require` or by `import`.
@@ -116,6 +113,8 @@ async function buildCode() {
     rmSync(compiled, { recursive: true, force: true });
   }
 }
+
+const isForeign = (id) => /^[^./]/.test(id);
 
 const refuse = (warning) => {
   // The helpers that tsc writes ask for `this`.

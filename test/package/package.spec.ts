@@ -66,8 +66,8 @@ describe('the package, as it is published', () => {
     ]);
   });
 
-  it('takes at most 4.7 MB of the disk', () => {
-    for (const app of all) expect(app.bytesOf('nestjs-syncguard')).toBeLessThan(4_700_000);
+  it('takes at most 4.4 MB of the disk', () => {
+    for (const app of all) expect(app.bytesOf('nestjs-syncguard')).toBeLessThan(4_400_000);
   });
 
   it('has no package beside it that it could do without', () => {
