@@ -6,12 +6,12 @@ import { shownHash } from '../core/keys.js';
 import { callOptions, invalidOption } from '../core/validate.js';
 import { bodyBegins } from '../telemetry/body-runs.js';
 import { BudgetConflictError, BudgetExceededError, BudgetUnavailableError } from './budget.errors.js';
-import type { Outcome, ReserveOutcome } from './budget.backend.js';
+import type { ReserveOutcome } from './budget.backend.js';
 import type { BudgetEvents } from './budget.options.js';
 import { type BodyEnd, checkSettling, type OnThrow, SETTLING, settlementOf } from './budget.settlement.js';
 import type * as budget from './budget.types.js';
 import { checked, DEFAULT_TTL_MS } from './budget.validate.js';
-import { CostNotes, type CurrentHold, runOn, withNotes } from './current-hold.js';
+import { BudgetRun, type CurrentHold, runOn, type Settled } from './current-hold.js';
 
 const RUN_OPTIONS = ['root', 'scopes', 'amount', 'id', 'meta', ...SETTLING] as const;
 /** How long settling is retried in the background. By default an operation is remembered for as long. */
@@ -67,34 +67,18 @@ export interface RunSteps {
   extend(ref: budget.BudgetRef, ttlMs: number): Promise<budget.ExtendHoldResult>;
 }
 
-/** What a decorator knows of its body. */
+/** What is known of a body: its arguments, and how far its stream has come. */
 export interface BodyFacts {
   readonly args: readonly unknown[];
   readonly stream?: StreamProgress;
 }
 
-type Settled = Outcome<budget.FinalizeResult | budget.AbortResult>;
-
-/** A body that is running on a hold. */
-class BudgetRun {
-  readonly #settling: Promise<boolean>[] = [];
-
-  constructor(
-    readonly hold: CurrentHold,
-    readonly notes: CostNotes,
-  ) {}
-
-  /** Follows a call of the app that settles this hold, or another hold under the same id. */
-  watch(settling: Promise<Settled>): void {
-    const { generation } = this.hold;
-    const isOwn = (result: Settled): boolean => result.ok && result.generation === generation;
-    this.#settling.push(settling.then(isOwn, () => false));
-  }
-
-  async settledByHand(): Promise<boolean> {
-    return (await Promise.all(this.#settling)).includes(true);
-  }
-}
+/** Checks a call of `run()`. A decorator has checked its options when its class was defined. */
+export const checkRun = <T>(fn: unknown, options: RunOptions<T>): void =>
+  checked(() => {
+    if (typeof fn !== 'function') throw invalidOption('run(fn, options): fn', 'a function', fn);
+    checkSettling(callOptions(options, RUN_OPTIONS));
+  });
 
 /** Runs bodies on budgets. Each run reserves a hold, extends it while the body runs, and settles it once. */
 export class BudgetRuns {
@@ -110,22 +94,10 @@ export class BudgetRuns {
     private readonly maxHoldMs = Infinity,
   ) {}
 
-  async run<T>(
-    fn: (hold: CurrentHold) => T | Promise<T>,
-    options: RunOptions<T>,
-    facts: BodyFacts = { args: [options] },
-  ): Promise<T> {
-    checked(() => {
-      if (typeof fn !== 'function') throw invalidOption('run(fn, options): fn', 'a function', fn);
-      checkSettling(callOptions<RunOptions<T>>(options, RUN_OPTIONS));
-    });
-    const run = this.#run(fn, options, facts);
+  run<T>(fn: (hold: CurrentHold) => T | Promise<T>, options: RunOptions<T>, facts: BodyFacts): Promise<T> {
+    const run = this.#run(fn, options, facts).finally(() => this.#running.delete(run));
     this.#running.add(run);
-    try {
-      return await run;
-    } finally {
-      this.#running.delete(run);
-    }
+    return run;
   }
 
   /**
@@ -167,96 +139,51 @@ export class BudgetRuns {
     const amount = options.amount === 0 ? 1 : options.amount;
     const endMs = performance.now() + maxHoldMs;
     const ttlMs = Math.min(options.ttlMs ?? DEFAULT_TTL_MS, maxHoldMs);
-    const run = this.#begin(reservedOrThrow(await this.reserve({ ...options, ttlMs, amount })), stream);
-    const { hold, notes } = run;
+    const reserved = reservedOrThrow(await this.reserve({ ...options, ttlMs, amount }));
+    const run = new BudgetRun(reserved, stream, this.events);
+    const { hold } = run;
+    const runs = this.#byId.get(hold.id) ?? new Set();
+    this.#byId.set(hold.id, runs.add(run));
     const stop = this.#keepAlive(hold, ttlMs, endMs);
-    const how = { hold, notes, stream, args, actual, onThrow };
+    const how = { run, args, actual, onThrow };
     const tell = bodyBegins(this.events.emit, 'budget', hold.id);
     try {
       const result = await runOn(hold, fn).catch(async (error: unknown) => {
         tell?.(true);
-        await this.#settle(run, { ...how, thrown: { error }, result: undefined }, { overage, idTtlMs }).catch(
-          () => {},
-        );
+        const end = { ...how, thrown: { error }, result: undefined };
+        await this.#settle(end, { overage, idTtlMs }).catch(() => {});
         throw error;
       });
       tell?.(false);
-      await this.#settle(run, { ...how, thrown: undefined, result }, { overage, idTtlMs });
+      await this.#settle({ ...how, thrown: undefined, result }, { overage, idTtlMs });
       return result;
     } finally {
       stop();
-      this.#end(run);
+      runs.delete(run);
+      if (runs.size === 0) this.#byId.delete(hold.id);
     }
   }
 
-  #begin(reserved: budget.Reserved, stream: StreamProgress | undefined): BudgetRun {
-    const notes = new CostNotes(
-      (error) => this.#unreadable(reserved, error),
-      () =>
-        this.#logger.warn(
-          `BUDGET_COST_TOO_LATE: A cost of budget operation ${shownHash(reserved.id)} was noted after its body had ended, so it is not counted. Await the work before the body ends.`,
-        ),
-    );
-    const run = new BudgetRun(withNotes(reserved, notes, stream), notes);
-    const others = this.#byId.get(reserved.id);
-    if (others) others.add(run);
-    else this.#byId.set(reserved.id, new Set([run]));
-    return run;
-  }
-
-  #end(run: BudgetRun): void {
-    const runs = this.#byId.get(run.hold.id);
-    runs?.delete(run);
-    if (runs?.size === 0) this.#byId.delete(run.hold.id);
-  }
-
-  async #settle(run: BudgetRun, end: BodyEnd, options: budget.FinalizeOptions): Promise<void> {
-    const { hold, notes } = run;
-    notes.close();
-    if (await run.settledByHand()) return;
-    const cost = await settlementOf(end);
-    // If the abort fails, the hold expires by its TTL.
-    if (cost === 'abort') await this.steps.abort(hold).catch(() => {});
-    else await this.#finalizeNowOrLater(hold, cost, options);
-  }
-
   /**
-   * Finalizes now. If Redis does not answer, this retries in the background and does not throw, because the result of
-   * the body must not be lost.
+   * Finalizes or aborts. If Redis does not answer, the cost is finalized in the background, because the result of the body
+   * must not be lost. If the abort fails, the hold expires by its TTL.
    */
-  async #finalizeNowOrLater(
-    hold: budget.Reserved,
-    cost: budget.Amount,
-    options: budget.FinalizeOptions,
-  ): Promise<void> {
-    const settle = async (): Promise<void> => {
-      const finalized = await this.steps.finalize(hold, cost, options);
-      if (finalized.ok) return;
-      const record = 'record' in finalized ? finalized.record : undefined;
-      throw new BudgetConflictError(finalized.reason, record, { bodyHasRun: true });
-    };
-    try {
-      await settle();
-    } catch (error) {
+  async #settle(end: BodyEnd, options: budget.FinalizeOptions): Promise<void> {
+    const { hold } = end.run;
+    if (await end.run.close()) return;
+    const cost = await settlementOf(end);
+    if (cost === 'abort') return void (await this.steps.abort(hold).catch(() => {}));
+    const finalize = (): Promise<budget.FinalizeResult> => this.steps.finalize(hold, cost, options);
+    const finalized = await finalize().catch((error: unknown) => {
       if (!(error instanceof BudgetUnavailableError)) throw error;
       this.#logger.warn(
         `BUDGET_NOT_SETTLED: Budget operation ${shownHash(hold.id)} could not be settled yet, and is retried in the background. ${error.message}`,
       );
-      const settledOrHopeless = async (): Promise<boolean> => {
-        await settle().catch((reason: unknown) => {
-          if (reason instanceof BudgetUnavailableError) throw reason;
-        });
-        return true;
-      };
-      this.retries.start(settledOrHopeless, SETTLE_WITHIN_MS, error);
-    }
-  }
-
-  #unreadable({ id }: budget.Reserved, error: unknown): void {
-    this.#logger.error(
-      `BUDGET_COST_UNREADABLE: A cost of budget operation ${shownHash(id)} could not be read. At least the estimate is counted, unless \`actual\` or \`onThrow\` gives another cost. Correct \`actual\`, \`onThrow\` or the amount of \`spent()\`: ${error instanceof Error ? error.message : typeof error}`,
-    );
-    this.events.onUnreadableCost?.(id);
+      this.retries.start(() => finalize().then(() => true), SETTLE_WITHIN_MS, error);
+    });
+    if (!finalized || finalized.ok) return;
+    const record = 'record' in finalized ? finalized.record : undefined;
+    throw new BudgetConflictError(finalized.reason, record, { bodyHasRun: true });
   }
 
   /**

@@ -10,7 +10,7 @@ import { limitsFinder, withPeriod } from './budget.limits.js';
 import * as results from './budget.results.js';
 import type { BudgetEvents, BudgetServiceOptions } from './budget.options.js';
 import { BudgetReaper, reapUpTo } from './budget.reaper.js';
-import { type BodyFacts, BudgetRuns, type RunOptions } from './budget.runs.js';
+import { type BodyFacts, BudgetRuns, checkRun, type RunOptions } from './budget.runs.js';
 import type * as budget from './budget.types.js';
 import * as check from './budget.validate.js';
 import type { CurrentHold } from './current-hold.js';
@@ -233,11 +233,12 @@ export class BudgetService implements OnModuleDestroy {
    *   actual: (result) => result.usage.totalTokens,
    * });
    */
-  run<T>(fn: (hold: CurrentHold) => T | Promise<T>, options: RunOptions<T>): Promise<T> {
-    return this.#runs.run(fn, options);
+  async run<T>(fn: (hold: CurrentHold) => T | Promise<T>, options: RunOptions<T>): Promise<T> {
+    checkRun(fn, options);
+    return this.runBody(fn, options, { args: [options] });
   }
 
-  /** @internal `run()` for decorators, which know the arguments and the stream of the body. */
+  /** @internal `run()` for decorators, which know the arguments and the stream of the body, and have checked the options. */
   runBody<T>(
     fn: (hold: CurrentHold) => T | Promise<T>,
     options: RunOptions<T>,

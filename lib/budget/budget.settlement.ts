@@ -1,9 +1,8 @@
 import { duration, integer, invalidOption, oneOf } from '../core/validate.js';
-import type { StreamProgress } from '../method/wrap-method.js';
 import { LIFETIME_IDS_MS } from './budget.bounds.js';
 import type { Amount } from './budget.types.js';
 import { validateAmount } from './budget.validate.js';
-import { type CostNotes, type CurrentHold, runOn } from './current-hold.js';
+import { type BudgetRun, type CurrentHold, runOn } from './current-hold.js';
 import { hasAborted, isHangUp } from './hang-up.js';
 
 /** How to settle a body that threw. See `RunOptions.onThrow`. */
@@ -21,18 +20,13 @@ export type OnThrow =
       },
     ) => Amount | 'abort');
 
-/** What `actual` learns beside the result: the sum of the notes, and what a generator has returned. */
-export type CostFacts = Pick<CurrentHold, 'noted' | 'returned'>;
-
 /** How a body ended, and all facts that decide its cost. */
 export interface BodyEnd {
+  readonly run: BudgetRun;
   readonly thrown: { readonly error: unknown } | undefined;
   readonly result: unknown;
-  readonly hold: CurrentHold;
-  readonly notes: CostNotes;
-  readonly stream: StreamProgress | undefined;
   readonly args: readonly unknown[];
-  readonly actual: ((result: never, cost: CostFacts) => unknown) | undefined;
+  readonly actual: ((result: never, cost: Pick<CurrentHold, 'noted' | 'returned'>) => unknown) | undefined;
   readonly onThrow: OnThrow;
 }
 
@@ -45,53 +39,48 @@ type Settlement = Amount | 'abort';
  * its actual amount.
  */
 export function settlementOf(end: BodyEnd): Settlement | Promise<Settlement> {
-  const { thrown, stream, onThrow } = end;
-  if (thrown && onThrow !== 'auto') return byOnThrow(end, thrown.error, onThrow);
+  const { run, thrown, args, onThrow } = end;
+  const { stream } = run;
+  if (thrown && onThrow !== 'auto') return byOnThrow(run, thrown.error, onThrow);
   if (stream?.isStream && !stream.completed && stream.items > 0) return costOfPart(end);
-  if (thrown && isHangUp(thrown.error, end.args)) return notedOrEstimate(end);
-  if (thrown) return notedCost(end) > 0 ? notedCost(end) : 'abort';
+  if (thrown && isHangUp(thrown.error, args)) return notedOrEstimate(run);
+  if (thrown) return run.known || 'abort';
   // The caller left before the first item of the stream.
-  if (stream?.isStream && !stream.completed) return notedOrEstimate(end);
+  if (stream?.isStream && !stream.completed) return notedOrEstimate(run);
   // The body may have ended early, because it noticed that its caller had hung up.
-  return hasAborted(end.args) ? costOfPart(end) : costOfResult(end);
+  return hasAborted(args) ? costOfPart(end) : costOfResult(end);
 }
 
-const estimate = ({ hold }: BodyEnd): Amount => hold.amount;
+const notedOrEstimate = ({ known, hold }: BudgetRun): Amount => known || hold.amount;
 
-const notedCost = (end: BodyEnd): Amount => end.notes.known(estimate(end));
-
-const notedOrEstimate = (end: BodyEnd): Amount => (notedCost(end) > 0 ? notedCost(end) : estimate(end));
-
-const estimateAtLeast = (end: BodyEnd): Amount => Math.max(estimate(end), end.notes.sum);
-
-async function byOnThrow(end: BodyEnd, error: unknown, how: Exclude<OnThrow, 'auto'>): Promise<Settlement> {
+async function byOnThrow(run: BudgetRun, error: unknown, how: Exclude<OnThrow, 'auto'>): Promise<Settlement> {
   if (how === 'abort') return how;
-  if (how === 'finalize-estimate') return estimateAtLeast(end);
+  if (how === 'finalize-estimate') return run.estimateAtLeast;
   try {
-    const cost: unknown = await (how as (...args: unknown[]) => unknown)(error, {
-      last: end.stream?.last,
-      hold: end.hold,
-    });
+    const body = { last: run.stream?.last, hold: run.hold };
+    const cost: unknown = await (how as (...args: unknown[]) => unknown)(error, body);
     return cost === 'abort' ? cost : validateAmount('onThrow(error)', cost);
   } catch (reason) {
-    end.notes.onUnreadable(reason);
-    return estimateAtLeast(end);
+    run.unreadable(reason);
+    return run.estimateAtLeast;
   }
 }
 
 /** The usage may be missing because the caller left early, so that is not logged as an error. */
 async function costOfPart(end: BodyEnd): Promise<Amount> {
-  const read = await actualOf(end, end.stream?.isStream ? end.stream.last : end.result).catch(() => 0);
-  return Math.max(read ?? 0, notedCost(end)) || estimate(end);
+  const { stream, known, hold } = end.run;
+  const read = await actualOf(end, stream?.isStream ? stream.last : end.result).catch(() => 0);
+  return Math.max(read ?? 0, known) || hold.amount;
 }
 
 async function costOfResult(end: BodyEnd): Promise<Amount> {
+  const { run } = end;
   try {
     const read = await actualOf(end, end.result);
-    return read === undefined ? notedOrEstimate(end) : Math.max(read, end.notes.sum);
+    return read === undefined ? notedOrEstimate(run) : Math.max(read, run.noted);
   } catch (error) {
-    end.notes.onUnreadable(error);
-    return estimateAtLeast(end);
+    run.unreadable(error);
+    return run.estimateAtLeast;
   }
 }
 
@@ -99,11 +88,9 @@ async function costOfResult(end: BodyEnd): Promise<Amount> {
  * Resolves to undefined if no `actual` function is set. Rejects if that function throws or returns no amount. The function
  * is called on the hold, so that `currentHold()` works in it.
  */
-async function actualOf({ actual, hold }: BodyEnd, result: unknown): Promise<Amount | undefined> {
+async function actualOf({ actual, run }: BodyEnd, result: unknown): Promise<Amount | undefined> {
   if (!actual) return undefined;
-  const cost = await runOn(hold, () =>
-    actual(result as never, { noted: hold.noted, returned: hold.returned }),
-  );
+  const cost = await runOn(run.hold, ({ noted, returned }) => actual(result as never, { noted, returned }));
   return validateAmount('actual(result)', cost);
 }
 

@@ -1,7 +1,14 @@
+import { Logger } from '@nestjs/common';
 import { type Frame, Frames } from '../core/frames.js';
-import type { Amount, Reserved } from './budget.types.js';
+import { shownHash } from '../core/keys.js';
+import type { StreamProgress } from '../method/wrap-method.js';
+import type { Outcome } from './budget.backend.js';
 import { MAX_AMOUNT } from './budget.bounds.js';
+import type { BudgetEvents } from './budget.options.js';
+import type { AbortResult, Amount, FinalizeResult, Reserved } from './budget.types.js';
 import { validateAmount } from './budget.validate.js';
+
+const logger = new Logger('SyncGuard');
 
 /** The hold that a body runs on, and what the body has cost so far. */
 export interface CurrentHold extends Reserved {
@@ -39,50 +46,72 @@ export const currentHold = (): CurrentHold | undefined => frames.find()?.hold;
 export const runOn = <T>(hold: CurrentHold, body: (hold: CurrentHold) => T | Promise<T>): Promise<T> =>
   frames.during({ hold, outer: frames.find(), active: true }, () => body(hold));
 
-/** The costs that a body has noted with `spent()`. */
-export class CostNotes {
+/** What became of a call that ends a hold. */
+export type Settled = Outcome<FinalizeResult | AbortResult>;
+
+/** A body that runs on a hold: what it has noted, and who else settles its hold. */
+export class BudgetRun {
+  readonly hold: CurrentHold;
   /** The sum of the notes that could be read. */
-  sum = 0;
+  noted = 0;
   /** True once a note was not an amount, so that the real cost is unknown. */
   #isUnreadable = false;
   #isClosed = false;
+  readonly #settling: Promise<boolean>[] = [];
 
   constructor(
-    /** Called with why a cost could not be read. */
-    readonly onUnreadable: (error: unknown) => void,
-    private readonly onLate: () => void,
-  ) {}
+    reserved: Reserved,
+    readonly stream: StreamProgress | undefined,
+    private readonly events: BudgetEvents,
+  ) {
+    // Not enumerable, so that logs and copies of the hold do not show it.
+    this.hold = Object.defineProperties(reserved, {
+      spent: { value: this.#spent },
+      noted: { get: () => this.noted },
+      returned: { get: () => stream?.returned },
+    }) as CurrentHold;
+  }
 
-  readonly spent = (amount: Amount): void => {
-    if (this.#isClosed) return this.onLate();
+  /** The sum of the notes. If a note could not be read, the estimate where the sum is smaller. */
+  get known(): Amount {
+    return this.#isUnreadable ? this.estimateAtLeast : this.noted;
+  }
+
+  get estimateAtLeast(): Amount {
+    return Math.max(this.hold.amount, this.noted);
+  }
+
+  /** Follows a call of the app that settles this hold, or another hold under the same id. */
+  watch(settling: Promise<Settled>): void {
+    const { generation } = this.hold;
+    const isOwn = (result: Settled): boolean => result.ok && result.generation === generation;
+    this.#settling.push(settling.then(isOwn, () => false));
+  }
+
+  /** Called before the hold is settled. Later notes are not counted. Returns whether the app has settled the hold. */
+  async close(): Promise<boolean> {
+    this.#isClosed = true;
+    return (await Promise.all(this.#settling)).includes(true);
+  }
+
+  unreadable(error: unknown): void {
+    const { id } = this.hold;
+    logger.error(
+      `BUDGET_COST_UNREADABLE: A cost of budget operation ${shownHash(id)} could not be read. At least the estimate is counted, unless \`actual\` or \`onThrow\` gives another cost. Correct \`actual\`, \`onThrow\` or the amount of \`spent()\`: ${error instanceof Error ? error.message : typeof error}`,
+    );
+    this.events.onUnreadableCost?.(id);
+  }
+
+  readonly #spent = (amount: Amount): void => {
+    if (this.#isClosed)
+      return logger.warn(
+        `BUDGET_COST_TOO_LATE: A cost of budget operation ${shownHash(this.hold.id)} was noted after its body had ended, so it is not counted. Await the work before the body ends.`,
+      );
     try {
-      this.sum = Math.min(this.sum + validateAmount('spent(amount)', amount), MAX_AMOUNT);
+      this.noted = Math.min(this.noted + validateAmount('spent(amount)', amount), MAX_AMOUNT);
     } catch (error) {
       this.#isUnreadable = true;
-      this.onUnreadable(error);
+      this.unreadable(error);
     }
   };
-
-  /** Returns the sum of the notes. If a note could not be read, returns the estimate where the sum is smaller. */
-  known(estimate: Amount): Amount {
-    return this.#isUnreadable && this.sum < estimate ? estimate : this.sum;
-  }
-
-  /** Called before the hold is settled. Later notes are not counted. */
-  close(): void {
-    this.#isClosed = true;
-  }
-}
-
-/** Adds what a hold has for its body. It is not enumerable, so that logs and copies do not show it. */
-export function withNotes(
-  hold: Reserved,
-  notes: CostNotes,
-  stream: { returned?: unknown } = {},
-): CurrentHold {
-  return Object.defineProperties(hold, {
-    spent: { value: notes.spent },
-    noted: { get: () => notes.sum },
-    returned: { get: () => stream.returned },
-  }) as CurrentHold;
 }
