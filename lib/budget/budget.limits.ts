@@ -20,14 +20,8 @@ export type BudgetLimitSource = (scope: {
   id?: string;
 }) => readonly BudgetLimit[] | Promise<readonly BudgetLimit[]>;
 
-interface ScopeLimits {
-  /** The limits of this scope, and those of its type for the other periods. */
-  readonly own: readonly ConfiguredLimit[];
-  /** The limits that the scopes of this type inherit. */
-  readonly inherited: readonly ConfiguredLimit[];
-}
-
-type LimitsByScope = ReadonlyMap<string, ScopeLimits>;
+/** By scope, and by `<type>:` those of all scopes of a type that have none of their own. */
+type LimitsByScope = ReadonlyMap<string, readonly ConfiguredLimit[]>;
 
 /** Returns a function that finds the configured limits of scopes: their own, and those of their types. */
 export function limitsFinder(limits: readonly BudgetLimit[] | BudgetLimitSource) {
@@ -47,8 +41,8 @@ export function limitsFinder(limits: readonly BudgetLimit[] | BudgetLimitSource)
 
 /** Returns the same list for each call of a scope, so that what is made of it can be kept. */
 function pick(limits: LimitsByScope, scope: string): readonly ConfiguredLimit[] {
-  const found = limits.get(scope)?.own ?? limits.get(typeOf(scope))?.inherited;
-  if (found === undefined || found.length === 0) throw noLimit(scope);
+  const found = limits.get(scope) ?? limits.get(`${typeOf(scope)}:`);
+  if (found === undefined) throw noLimit(scope);
   return found;
 }
 
@@ -62,7 +56,7 @@ export const MAX_PERIODS = 16;
  */
 export function indexLimits(limits: unknown, asked?: string): LimitsByScope {
   if (!Array.isArray(limits)) throw invalidOption('budget.limits', 'a list of limits or a function', limits);
-  const byScope = new Map<string, ScopeLimits>();
+  const byScope = new Map<string, readonly ConfiguredLimit[]>();
   for (const [index, entry] of limits.entries()) {
     const name = `budget.limits[${index}]`;
     const given = knownOptions(name, entry, ['scope', 'period', 'limit', 'thresholds']);
@@ -72,26 +66,29 @@ export function indexLimits(limits: unknown, asked?: string): LimitsByScope {
     const period = validatePeriod(`${name}.period`, given.period);
     const limit = asConfigError(() => validateLimit(`${name}.limit`, given.limit));
     const thresholds = validateThresholds(`${name}.thresholds`, given.thresholds);
-    const others = byScope.get(scope)?.own ?? [];
-    if (others.some((other) => periodKey(other.period) === periodKey(period)))
+    const others = byScope.get(scope) ?? [];
+    if (others.some((other) => isSame(other.period, period)))
       throw new SyncGuardConfigError(`${name} limits the same scope and period as another entry.`);
     if (others.length === MAX_PERIODS)
       throw new SyncGuardConfigError(
         `${name} is one limit too many: a scope may have limits for at most ${MAX_PERIODS} periods.`,
         { hint: 'Remove a limit of this scope, or count its periods under several types of scope.' },
       );
-    const own = [...others, { period, limit, thresholds, inherited: false }];
-    byScope.set(scope, { own, inherited: own.map((each) => ({ ...each, inherited: true })) });
+    byScope.set(scope, [...others, { period, limit, thresholds, inherited: false }]);
   }
-  for (const [scope, { own }] of byScope) {
+  // What a type has, its scopes inherit, except for the periods of which they have a limit of their own.
+  for (const [scope, own] of [...byScope]) {
     const type = typeOf(scope);
-    if (type === scope) continue;
-    const periods = new Set(own.map(({ period }) => periodKey(period)));
-    const others = byScope.get(type)?.inherited.filter(({ period }) => !periods.has(periodKey(period))) ?? [];
-    byScope.set(scope, { own: [...own, ...others], inherited: [] });
+    const ofType = (byScope.get(type) ?? []).map((limit) => ({ ...limit, inherited: true }));
+    const isMissing = ({ period }: ConfiguredLimit): boolean =>
+      own.every((each) => !isSame(each.period, period));
+    if (type === scope) byScope.set(`${type}:`, ofType);
+    else byScope.set(scope, [...own, ...ofType.filter(isMissing)]);
   }
   return byScope;
 }
+
+const isSame = (a: Period, b: Period): boolean => periodKey(a) === periodKey(b);
 
 function validateThresholds(name: string, thresholds: unknown): readonly number[] {
   if (thresholds === undefined) return [];
@@ -121,7 +118,7 @@ function foreignLimit(index: number, scope: string, asked: string): SyncGuardCon
 
 /** Returns a scope with its limit of this period only. Throws if no such limit is configured. */
 export function withPeriod({ scope, limits }: LimitedScope, period: Period): LimitedScope {
-  const found = limits.filter((limit) => periodKey(limit.period) === periodKey(period));
+  const found = limits.filter((limit) => isSame(limit.period, period));
   if (found.length > 0) return { scope, limits: found };
   throw new BudgetInputError(
     `Scopes of type ${typeName(scope)} have no limit for the period ${periodKey(period)}. Their periods are: ${limits.map((limit) => periodKey(limit.period)).join(', ')}.`,

@@ -89,7 +89,7 @@ export class BudgetRuns {
 
   constructor(
     private readonly steps: RunSteps,
-    private readonly reserve: (options: Omit<budget.ReserveOptions, 'renew'>) => Promise<ReserveOutcome>,
+    private readonly reserve: (options: budget.ReserveOptions) => Promise<ReserveOutcome>,
     private readonly events: BudgetEvents,
     private readonly maxHoldMs = Infinity,
   ) {}

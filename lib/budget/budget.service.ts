@@ -263,11 +263,8 @@ export class BudgetService implements OnModuleDestroy {
     tellForced(change, (line) => this.#logger.warn(line), this.events.emit);
   }
 
-  async #reserve(
-    options: Omit<budget.ReserveOptions, 'renew'>,
-    mode: port.ReserveMode = check.validateRenew(options) ? 'renew' : 'reserve',
-  ): Promise<port.ReserveOutcome> {
-    const valid = Object.assign(check.validateReserve(options), { mode });
+  async #reserve(options: budget.ReserveOptions, run?: port.ReserveMode): Promise<port.ReserveOutcome> {
+    const valid = check.validateReserve(options, run);
     if (this.#isShuttingDown) {
       const message = 'The app is shutting down, so nothing new is reserved.';
       throw new BudgetUnavailableError({ code: 'ServiceUnavailable', message });
@@ -277,7 +274,7 @@ export class BudgetService implements OnModuleDestroy {
       const outcome = await this.#backend.reserve(request);
       return outcome.ok ? results.reservedOf(outcome) : outcome;
     } catch (error) {
-      const isUnknown = mode === 'run' || options.id === undefined;
+      const isUnknown = run === 'run' || options.id === undefined;
       if (isUnknown && error instanceof BudgetUnavailableError) this.#undo(request, error);
       throw error;
     }
