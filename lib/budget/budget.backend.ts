@@ -98,21 +98,14 @@ export interface ReserveRequest extends SpendingRequest {
   readonly nonce: string;
 }
 
-export interface ChargeRequest extends SpendingRequest {
-  readonly mode: 'enforce' | 'record';
-  /** How long the id is kept at most. It is kept to the end of the last window, but always for `retentionMs`. */
-  readonly idTtlMs: number;
-}
+export type ChargeRequest = SpendingRequest & Required<Pick<budget.ChargeOptions, 'mode' | 'idTtlMs'>>;
 
-export interface FinalizeRequest extends HoldRequest, CrossingRequest, Pick<ChargeRequest, 'idTtlMs'> {
+export interface FinalizeRequest
+  extends HoldRequest, CrossingRequest, Required<Omit<budget.FinalizeOptions, 'signal'>> {
   readonly actual: budget.Amount;
-  readonly overage: budget.OveragePolicy;
-  readonly late: budget.LatePolicy;
 }
 
-export interface ExtendRequest extends HoldRequest {
-  readonly ttlMs: number;
-}
+export type ExtendRequest = HoldRequest & Pick<ReserveRequest, 'ttlMs'>;
 
 export interface RefundRequest extends HoldRequest {
   readonly amount: budget.Amount;
@@ -124,16 +117,10 @@ export interface BalanceRequest extends Request {
 }
 
 /** With the one limit that the credit is added to. */
-export interface CreditRequest extends BalanceRequest {
-  readonly id: string;
-  readonly amount: budget.Amount;
-}
+export type CreditRequest = BalanceRequest & Pick<SpendingRequest, 'id' | 'amount'>;
 
 /** With the one limit that is replaced. */
-export interface SetLimitRequest extends BalanceRequest {
-  /** Null restores the configured limit. */
-  readonly limit: budget.Amount | 'unlimited' | null;
-}
+export type SetLimitRequest = BalanceRequest & Pick<budget.SetLimitOptions, 'limit'>;
 
 export interface ListRequest extends Request {
   readonly cursor: string | null;
@@ -146,9 +133,7 @@ export interface ReapRequest extends Request {
   onLate?(step: ReapStep): void;
 }
 
-export interface VerifyRequest extends Request {
-  readonly repair?: boolean | undefined;
-}
+export type VerifyRequest = Request & Pick<budget.VerifyOptions, 'repair'>;
 
 export interface ReapStep extends budget.ReapResult {
   /** Records that could not be read and were set aside. Each is reported once. */

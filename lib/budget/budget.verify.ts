@@ -7,7 +7,7 @@ export interface BudgetSnapshot {
   readonly counters: ReadonlyMap<string, { committed: Amount; reserved: Amount; archived: Amount }>;
   readonly operations: readonly SnapshotOperation[];
   /** The ids in the expiry queue. */
-  readonly pending: ReadonlySet<string>;
+  readonly pending: Pick<ReadonlySet<string>, 'has'>;
   readonly quarantined: readonly Quarantined[];
 }
 

@@ -17,7 +17,7 @@ import {
   replayReserve,
   sameContent,
 } from './budget.memory-operation.js';
-import { commit, type Entry, limitName, Tree } from './budget.memory-tree.js';
+import { type Entry, limitName, Tree } from './budget.memory-tree.js';
 import type { CreditResult, RefundResult, SetLimitResult } from '../budget.types.js';
 import { verifySnapshot } from '../budget.verify.js';
 
@@ -51,7 +51,6 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     this.#trees.set(root, tree);
     tree.count(entries, (counter) => (counter.reserved += amount));
     operation.crossed = tree.crossedBy(entries, amount);
-    garbage.scheduleWindows(tree, entries);
     tree.operations.set(operation.name, operation);
     tree.pending.set(id, expiresAtMs);
     return answer(tree, operation, false);
@@ -76,8 +75,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     } as const;
     const operation = newOperation(tree, request, entries, facts);
     this.#trees.set(root, tree);
-    let isAtMax = false;
-    tree.count(entries, (counter) => (isAtMax = commit(counter, amount) || isAtMax));
+    const isAtMax = tree.commit(entries, amount);
     operation.crossed = tree.crossedBy(entries, amount);
     tree.operations.set(operation.name, operation);
     garbage.end(tree, operation);
@@ -106,11 +104,8 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     const committed = isOver && overage === 'cap' ? Math.max(inHold + covered, record.amount) : actual;
     const uncovered = extra - covered;
     Object.assign(record, { state: 'finalized', actual, committed, uncovered, late: isLate });
-    let isAtMax = false;
-    tree.count(entries, (counter) => {
-      counter.reserved -= inHold;
-      isAtMax = commit(counter, committed) || isAtMax;
-    });
+    tree.count(entries, (counter) => (counter.reserved -= inHold));
+    const isAtMax = tree.commit(entries, committed);
     // A cost that is not above the hold does not raise the usage, so it crosses no threshold.
     operation.crossed = committed > inHold ? tree.crossedBy(entries, committed - inHold) : [];
     garbage.end(tree, operation);
@@ -160,17 +155,13 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
     if (earlier === undefined) {
       if (amount > record.committed - record.refunded) return refused(operation, 'exceeds_committed');
       record.refunded += amount;
-      tree.count(entries, (counter) => {
-        // The counter of a window that is forgotten begins at 0.
-        const isKnown = counter.committed > 0;
-        isAtMax = (commit(counter, -amount) && isKnown) || isAtMax;
-        // An operation whose record is purged counts in the sum of those.
-        if (operation.isPurged) counter.archived = Math.max(0, counter.archived - amount);
-      });
-      garbage.scheduleWindows(tree, entries);
+      isAtMax = tree.commit(entries, -amount);
+      // An operation whose record is purged counts in the sum of those.
+      if (operation.isPurged)
+        tree.count(entries, (counter) => (counter.archived = Math.max(0, counter.archived - amount)));
       // The operation is known for as long as its refund, so that a repeated call finds both.
       garbage.keepOperation(tree, operation);
-      garbage.keep(tree, `r|${refundId}`, content, garbage.keepMsOf(tree, entries));
+      tree.kept.set(`r|${refundId}`, garbage.keptUntilMs(tree, entries), content);
     }
     return answer(tree, operation, earlier !== undefined, isAtMax);
   }
@@ -187,8 +178,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
       if (amount > MAX_AMOUNT - (limit === 'unlimited' ? 0 : limit) - credits) throw tooLarge();
       this.#trees.set(root, tree);
       tree.count([entry], (counter) => (counter.credits += amount));
-      garbage.scheduleWindows(tree, [entry]);
-      garbage.keep(tree, `k|${id}`, content, garbage.keepMsOf(tree, [entry]));
+      tree.kept.set(`k|${id}`, garbage.keptUntilMs(tree, [entry]), content);
     }
     return { ok: true, status: 'credited', replayed: earlier !== undefined, balance: tree.balanceOf(entry) };
   }
@@ -264,7 +254,7 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
         isRenewed: isRenewed(operation),
         fields: operation.entries.map(({ field }) => field),
       })),
-      pending: new Set(pending.names()),
+      pending: { has: (id) => pending.at(id) !== undefined },
       quarantined: [],
     });
   }

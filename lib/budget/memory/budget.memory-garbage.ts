@@ -6,56 +6,45 @@ import type { Entry, Operation, Tree } from './budget.memory-tree.js';
 
 /** Settles the holds that have expired, and forgets ids. */
 export function expireDue(tree: Tree): void {
-  const { kept, keptUntil, pending, nowMs } = tree;
-  for (let name = keptUntil.take(nowMs); name !== undefined; name = keptUntil.take(nowMs)) kept.delete(name);
+  const { kept, pending, nowMs } = tree;
+  while (kept.take(nowMs) !== undefined);
   for (let id = pending.take(nowMs); id !== undefined; id = pending.take(nowMs)) {
     const operation = tree.operations.get(`o|${id}`) as Operation;
     const { record, entries } = operation;
     record.state = 'expired';
     tree.unreported.push(id);
-    for (const { field } of entries) tree.counterOf(field).reserved -= record.amount;
+    tree.count(entries, (counter) => (counter.reserved -= record.amount), record.expiresAtMs);
     end(tree, operation, record.expiresAtMs);
   }
 }
 
-/** Marks an operation as ended, and schedules it and its counters for purging. */
+/** Marks an operation as ended, and schedules it for purging. */
 export function end(tree: Tree, operation: Operation, atMs = tree.nowMs): void {
-  const { name, record, entries } = operation;
+  const { name, record } = operation;
   record.endedAtMs = atMs;
-  scheduleWindows(tree, entries, atMs);
   tree.garbage.set(name, atMs + tree.retentionMs);
   if (!isRenewed(operation)) tree.pending.delete(record.id);
 }
 
-/** Returns how long these windows are of interest: to their end and its retention, in a lifetime 400 days. */
-export const keepMsOf = (tree: Tree, entries: readonly Entry[]): number =>
-  Math.max(
-    tree.retentionMs,
-    ...entries.map(({ window: { endMs } }) =>
-      endMs === null ? LIFETIME_IDS_MS : endMs - tree.nowMs + tree.retentionMs,
-    ),
+/**
+ * Returns until when an id of these windows is kept: to their end and its retention, in a lifetime 400 days, but at most for
+ * `idTtlMs`, once that is longer than the retention.
+ */
+export function keptUntilMs(
+  { nowMs, retentionMs }: Tree,
+  entries: readonly Entry[],
+  idTtlMs = Infinity,
+): number {
+  const ends = entries.map(({ window: { endMs } }) =>
+    endMs === null ? nowMs + LIFETIME_IDS_MS : endMs + retentionMs,
   );
-
-/** Keeps an id, with a finalized operation or with the content of a refund or credit. */
-export function keep(tree: Tree, name: string, what: Operation | string, ms: number): void {
-  tree.kept.set(name, what);
-  tree.keptUntil.set(name, tree.nowMs + ms);
+  return Math.max(nowMs + retentionMs, Math.min(Math.max(...ends), nowMs + idTtlMs));
 }
 
 /** Keeps a finalized operation, unless a newer one has its id. */
-export function keepOperation(tree: Tree, operation: Operation, idTtlMs = Infinity): void {
-  if (isRenewed(operation)) return;
-  const ms = Math.max(tree.retentionMs, Math.min(keepMsOf(tree, operation.entries), idTtlMs));
-  keep(tree, operation.name, operation, ms);
-}
-
-/** Schedules the counters of these windows for purging, a moment after the last operation that uses them. */
-export function scheduleWindows(tree: Tree, entries: readonly Entry[], fromMs = tree.nowMs): void {
-  for (const { field, window } of entries) {
-    if (window.endMs === null) continue;
-    const atMs = Math.max(window.endMs, fromMs) + tree.retentionMs + 1;
-    if (atMs > (tree.garbage.at(`c|${field}`) ?? 0)) tree.garbage.set(`c|${field}`, atMs);
-  }
+export function keepOperation(tree: Tree, operation: Operation, idTtlMs?: number): void {
+  const { name, entries } = operation;
+  if (!isRenewed(operation)) tree.kept.set(name, keptUntilMs(tree, entries, idTtlMs), operation);
 }
 
 /** Renames an operation, so that the next generation can take its id. */
@@ -117,9 +106,9 @@ function purgeOperation(tree: Tree, name: string): boolean {
 }
 
 /** Returns in how many ms there is more to settle, report or purge. Null if not before the next operation. */
-export function nextDueMs({ unreported, pending, garbage, keptUntil, nowMs }: Tree): number | null {
+export function nextDueMs({ unreported, pending, garbage, kept, nowMs }: Tree): number | null {
   if (unreported.length > 0) return 0;
-  const nextMs = Math.min(pending.nextMs(), garbage.nextMs(), keptUntil.nextMs());
+  const nextMs = Math.min(pending.nextMs(), garbage.nextMs(), kept.nextMs());
   return nextMs === Infinity ? null : Math.max(0, nextMs - nowMs);
 }
 

@@ -48,8 +48,7 @@ export class Tree {
   readonly limits = new Map<string, budget.Amount | 'unlimited'>();
   readonly operations = new Map<string, Operation>();
   /** What is kept of ids: finalized operations `o|<id>`, and the contents of refunds `r|<id>` and credits `k|<id>`. */
-  readonly kept = new Map<string, Operation | string>();
-  readonly keptUntil = new DueQueue();
+  readonly kept = new DueQueue<Operation | string>();
   /** The ids of pending holds, by expiry. */
   readonly pending = new DueQueue();
   /** The names of records and counters to purge, by time. */
@@ -73,7 +72,7 @@ export class Tree {
     );
   }
 
-  counterOf(field: string): Counter {
+  #counterOf(field: string): Counter {
     let counter = this.counters.get(field);
     if (!counter) {
       counter = { committed: 0, reserved: 0, credits: 0, archived: 0, crossed: 0, seen: { credits: 0 } };
@@ -116,9 +115,28 @@ export class Tree {
     return fitting.length === balances.length ? undefined : exceeded(balances, requested, this.nowMs);
   }
 
-  /** Changes the counters of these entries. */
-  count(entries: readonly Entry[], change: (counter: Counter) => void): void {
-    for (const { field } of entries) change(this.counterOf(field));
+  /** Changes the counters of these entries, and has them purged a moment after the last operation that uses them. */
+  count(entries: readonly Entry[], change: (counter: Counter) => void, fromMs = this.nowMs): void {
+    for (const { field, window } of entries) {
+      change(this.#counterOf(field));
+      if (window.endMs === null) continue;
+      const atMs = Math.max(window.endMs, fromMs) + this.retentionMs + 1;
+      if (atMs > (this.garbage.at(`c|${field}`) ?? 0)) this.garbage.set(`c|${field}`, atMs);
+    }
+  }
+
+  /**
+   * Adds to what is committed. A sum stops at the largest amount and at 0, since what is spent is never refused. Returns
+   * whether one has stopped. That of a window that was forgotten has begun at 0 again, and says nothing.
+   */
+  commit(entries: readonly Entry[], amount: budget.Amount): boolean {
+    let hasStopped = false;
+    this.count(entries, (counter) => {
+      const before = counter.committed;
+      counter.committed = Math.max(0, Math.min(before + amount, MAX_AMOUNT));
+      hasStopped ||= before > 0 && counter.committed !== before + amount;
+    });
+    return hasStopped;
   }
 
   /**
@@ -134,7 +152,7 @@ export class Tree {
   #cross(entry: Entry, added: budget.Amount): number[] {
     const { thresholds, limit: usual } = entry.configured;
     if (thresholds.length === 0) return [];
-    const counter = this.counterOf(entry.field);
+    const counter = this.#counterOf(entry.field);
     const { limit, credits, committed, reserved } = this.balanceOf(entry);
     const used = committed + reserved;
     const whole = wholeOf(limit, credits);
@@ -158,13 +176,3 @@ const calendar = new BudgetCalendar();
 
 const wholeOf = (limit: budget.Amount | 'unlimited', credits: budget.Amount): budget.Amount =>
   limit === 'unlimited' ? Infinity : effectiveOf(limit, credits);
-
-/**
- * Adds to what is committed. The sum stops at the largest amount and at 0, since what is spent is never refused. Returns
- * whether it has stopped.
- */
-export function commit(counter: Counter, amount: budget.Amount): boolean {
-  const sum = counter.committed + amount;
-  counter.committed = Math.max(0, Math.min(sum, MAX_AMOUNT));
-  return counter.committed !== sum;
-}
