@@ -105,9 +105,8 @@ const { checked: asConfigError } = leavingAs((error) =>
 );
 
 function foreignLimit(index: number, scope: string, asked: string): SyncGuardConfigError {
-  const type = JSON.stringify(typeOf(asked).slice(0, 60));
-  const other =
-    typeOf(scope) === typeOf(asked) ? `${type} with another id` : JSON.stringify(typeOf(scope).slice(0, 60));
+  const type = typeName(asked);
+  const other = typeOf(scope) === typeOf(asked) ? `${type} with another id` : typeName(scope);
   return new SyncGuardConfigError(
     `The function budget.limits was called for a scope of type ${type}, and item ${index} of its result limits a scope of type ${other}.`,
     {

@@ -125,14 +125,7 @@ export class BudgetRuns {
 
   async #run<T>(
     fn: (hold: CurrentHold) => T | Promise<T>,
-    {
-      actual,
-      overage = 'record',
-      onThrow = 'auto',
-      idTtlMs,
-      maxHoldMs = this.maxHoldMs,
-      ...options
-    }: RunOptions<T>,
+    { actual, overage, onThrow = 'auto', idTtlMs, maxHoldMs = this.maxHoldMs, ...options }: RunOptions<T>,
     { args, stream }: BodyFacts,
   ): Promise<T> {
     // A hold of 0 would pass a limit that is used up.

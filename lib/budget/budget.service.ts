@@ -10,7 +10,7 @@ import { limitsFinder, withPeriod } from './budget.limits.js';
 import * as results from './budget.results.js';
 import type { BudgetEvents, BudgetServiceOptions } from './budget.options.js';
 import { BudgetReaper, reapUpTo } from './budget.reaper.js';
-import { type BodyFacts, BudgetRuns, checkRun, type RunOptions } from './budget.runs.js';
+import { BudgetRuns, checkRun, type RunOptions } from './budget.runs.js';
 import type * as budget from './budget.types.js';
 import * as check from './budget.validate.js';
 import type { CurrentHold } from './current-hold.js';
@@ -31,11 +31,11 @@ import type { CurrentHold } from './current-hold.js';
  */
 export class BudgetService implements OnModuleDestroy {
   readonly #backend: port.BudgetBackend;
-  readonly #runs: BudgetRuns;
-  readonly #drainMs: number;
-  readonly #idTtlMs: number;
+  readonly #options: BudgetServiceOptions;
   readonly #limitsOf: ReturnType<typeof limitsFinder>;
   readonly #reaper: BudgetReaper | undefined;
+  /** @internal Runs bodies of decorators too, which know their arguments and streams, and have checked the options. */
+  readonly runs: BudgetRuns;
   /** @internal How long the client of a stream may stay away, in ms, where the decorator has no `idleMs`. */
   readonly defaultIdleMs: number;
   #isShuttingDown = false;
@@ -49,11 +49,10 @@ export class BudgetService implements OnModuleDestroy {
     private readonly events: BudgetEvents = {},
   ) {
     this.#backend = backend;
-    this.#drainMs = options.shutdown?.drainMs ?? 0;
-    this.#idTtlMs = options.idTtlMs;
+    this.#options = options;
     this.defaultIdleMs = options.idleMs;
     this.#limitsOf = limitsFinder(options.limits);
-    this.#runs = new BudgetRuns(
+    this.runs = new BudgetRuns(
       this,
       (call) => this.#reserve(call, call.id === undefined ? 'reserve' : 'run'),
       this.events,
@@ -83,9 +82,9 @@ export class BudgetService implements OnModuleDestroy {
     actual: budget.Amount,
     options: budget.FinalizeOptions = {},
   ): Promise<budget.FinalizeResult> {
-    const request = check.validateFinalize(ref, actual, options, this.#idTtlMs);
+    const request = check.validateFinalize(ref, actual, options, this.#options.idTtlMs);
     this.#reaper?.touch(request.root);
-    const outcome = await this.#runs.settle(request, () => this.#backend.finalize(request));
+    const outcome = await this.runs.settle(request, () => this.#backend.finalize(request));
     return outcome.ok ? results.finalizedOf(exact(outcome)) : outcome;
   }
 
@@ -95,7 +94,7 @@ export class BudgetService implements OnModuleDestroy {
    */
   async abort(ref: budget.BudgetRef, options: CallOptions & ByHand = {}): Promise<budget.AbortResult> {
     const { by, request } = check.validateAbort(ref, options);
-    const outcome = await this.#runs.settle(request, () => this.#backend.abort(request));
+    const outcome = await this.runs.settle(request, () => this.#backend.abort(request));
     if (!outcome.ok) return outcome;
     this.#tellForced('abort', request.id, by);
     return results.abortedOf(outcome);
@@ -114,7 +113,7 @@ export class BudgetService implements OnModuleDestroy {
 
   /** Commits an amount in one step, for a cost that is known in advance. */
   async charge(options: budget.ChargeOptions): Promise<budget.ChargeResult> {
-    const request = await this.#limited(check.validateCharge(options, this.#idTtlMs));
+    const request = await this.#limited(check.validateCharge(options, this.#options.idTtlMs));
     const outcome = await this.#backend.charge(request);
     return outcome.ok ? results.chargedOf(exact(outcome)) : outcome;
   }
@@ -235,16 +234,7 @@ export class BudgetService implements OnModuleDestroy {
    */
   async run<T>(fn: (hold: CurrentHold) => T | Promise<T>, options: RunOptions<T>): Promise<T> {
     checkRun(fn, options);
-    return this.runBody(fn, options, { args: [options] });
-  }
-
-  /** @internal `run()` for decorators, which know the arguments and the stream of the body, and have checked the options. */
-  runBody<T>(
-    fn: (hold: CurrentHold) => T | Promise<T>,
-    options: RunOptions<T>,
-    facts: BodyFacts,
-  ): Promise<T> {
-    return this.#runs.run(fn, options, facts);
+    return this.runs.run(fn, options, { args: [options] });
   }
 
   /**
@@ -254,7 +244,7 @@ export class BudgetService implements OnModuleDestroy {
   async onModuleDestroy(): Promise<void> {
     this.#isShuttingDown = true;
     const reaped = this.#reaper?.stop();
-    await this.#runs.drain(this.#drainMs);
+    await this.runs.drain(this.#options.shutdown?.drainMs ?? 0);
     await reaped;
   }
 
@@ -295,7 +285,7 @@ export class BudgetService implements OnModuleDestroy {
   /** Aborts the hold of a reserve that may have run although its answer did not come. Nobody else would settle it. */
   #undo({ root, id, nonce, ttlMs }: port.ReserveRequest, fault: unknown): void {
     const hold = { root, id, generation: 0, nonce };
-    this.#runs.retries.start(() => this.#backend.abort(hold).then(() => true), ttlMs, fault);
+    this.runs.retries.start(() => this.#backend.abort(hold).then(() => true), ttlMs, fault);
   }
 
   /** Warns once of a fault that is no outage, because no caller sees it. */

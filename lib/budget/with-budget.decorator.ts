@@ -1,13 +1,8 @@
 import { Logger } from '@nestjs/common';
 import type { Observable } from 'rxjs';
-import { type Around, wrapMethod, type StreamProgress } from '../method/wrap-method.js';
-import {
-  type ComposableMethodDecorator,
-  injectedService,
-  injectInto,
-  memberName,
-  replaceMethod,
-} from '../method/replace-method.js';
+import { guardMethod } from '../method/guard-method.js';
+import { type ComposableMethodDecorator, memberName } from '../method/replace-method.js';
+import type { Around, StreamProgress } from '../method/wrap-method.js';
 import { hangUpParameter } from '../transport/hang-up.decorator.js';
 import { SyncGuardConfigError } from '../core/errors.js';
 import { describe, invalidOption, knownOptions, userKey } from '../core/validate.js';
@@ -23,6 +18,13 @@ const logger = new Logger('SyncGuard');
 
 /** The token of the BudgetService that `@WithBudget()` uses. */
 export const BUDGET_SERVICE = Symbol.for('syncguard:BudgetService (is SyncGuardModule.forRoot() imported?)');
+
+const WITH_BUDGET = {
+  name: '@WithBudget()',
+  token: BUDGET_SERVICE,
+  noun: 'budget',
+  invalidCall: (message: string, hint: string) => new BudgetInputError(message, { hint }),
+};
 
 /**
  * Options of `@WithBudget()`. Each function is called with the arguments of the method. It may leave out
@@ -119,12 +121,8 @@ export function WithBudget<
   validateOptions(options); // Malformed options fail when the class is defined, and not at the first call.
   const { root, scopes, estimate, actual, id, idleMs, ...rest } = options;
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
-    const name = String(propertyKey);
     const method = memberName(target, propertyKey);
-    replaceMethod('@WithBudget()', target, propertyKey, descriptor, (original) => {
-      refuseSyncGenerators(original, name);
-      const serviceOf = (self: unknown): BudgetService =>
-        injectedService<BudgetService>(self, BUDGET_SERVICE, '@WithBudget()', name);
+    guardMethod<BudgetService>(WITH_BUDGET, target, propertyKey, descriptor, (serviceOf) => {
       const around: Around = <T>(
         self: unknown,
         args: unknown[],
@@ -142,16 +140,15 @@ export function WithBudget<
           amount,
           actual: actual && ((result) => actual(result as never, ...(args as ActualArgs))),
         };
-        return budgets.runBody(body, runOptions, { args, stream });
+        return budgets.runs.run(body, runOptions, { args, stream });
       };
-      return wrapMethod(original, {
+      return {
         around,
         patienceMs: () => options.ttlMs ?? DEFAULT_TTL_MS,
         idleMs: (self) => idleMs ?? serviceOf(self).defaultIdleMs,
         hangUpAt: hangUpParameter(target, propertyKey),
-      });
+      };
     });
-    injectInto(target, BUDGET_SERVICE);
   };
   return decorate as BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, IdArgs, Result>;
 }
@@ -200,15 +197,4 @@ function logged<T>(method: string, check: () => T): T {
       logger.warn(`BUDGET_ARGUMENT_WRONG: @WithBudget() on ${method} refused a call: ${error.message}`);
     throw error;
   }
-}
-
-/** Throws for a generator that is not async, because it cannot wait for its budget. */
-function refuseSyncGenerators(method: { constructor: { name: string } }, name: string): void {
-  if (method.constructor.name === 'GeneratorFunction')
-    throw new BudgetInputError(
-      `@WithBudget() on ${name}() cannot work, because a generator that is not async cannot wait for a budget.`,
-      {
-        hint: 'Make the method an async generator (`async *`), or put the decorator on an async method that consumes it.',
-      },
-    );
 }

@@ -1,13 +1,8 @@
 import { Logger } from '@nestjs/common';
 import { signalsIn, withAnyOf } from '../method/abort-signals.js';
-import { type Around, type StreamProgress, wrapMethod } from '../method/wrap-method.js';
-import {
-  type ComposableMethodDecorator,
-  injectedService,
-  injectInto,
-  memberName,
-  replaceMethod,
-} from '../method/replace-method.js';
+import { guardMethod } from '../method/guard-method.js';
+import { type ComposableMethodDecorator, memberName } from '../method/replace-method.js';
+import type { Around, StreamProgress } from '../method/wrap-method.js';
 import { hangUpParameter } from '../transport/hang-up.decorator.js';
 import { describe } from '../core/validate.js';
 import { compileKeyTemplate, type KeyTemplate } from './key-template.js';
@@ -19,6 +14,7 @@ import type { LockKeyOption } from './lock.types.js';
 
 /** The token of the LockService that `@WithLock()` uses. */
 export const LOCK_SERVICE = Symbol.for('syncguard:LockService (is SyncGuardModule.forRoot() imported?)');
+const WITH_LOCK = { name: '@WithLock()', token: LOCK_SERVICE, noun: 'lock', invalidCall };
 const logger = new Logger('SyncGuard');
 /** Metadata: the index of the parameter that `@Lock()` marks. */
 const LOCK_PARAMETER = Symbol.for('syncguard:lock-parameter');
@@ -67,17 +63,13 @@ export function WithLock<Args extends unknown[]>(
   const { keyOf, values } =
     typeof key === 'string' ? compileKeyTemplate(key, '@WithLock()') : fromFunction(key);
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
-    const name = String(propertyKey);
     const place = `@WithLock() on ${memberName(target, propertyKey)}`;
     // A wrong option fails when the class is defined, and not at the first call.
     resolveLockCall(options, usualCall(DEFAULT_LOCK_OPTIONS), place);
-    replaceMethod('@WithLock()', target, propertyKey, descriptor, (original) => {
-      refuseSyncGenerators(original, name);
+    guardMethod<LockService>(WITH_LOCK, target, propertyKey, descriptor, (serviceOf, original) => {
       const types = Reflect.getMetadata('design:paramtypes', target, propertyKey) as unknown;
       if (Array.isArray(types)) refuseMissingParameters(values, types, original, place);
       const warned = new Set<unknown>();
-      const serviceOf = (self: unknown): LockService =>
-        injectedService<LockService>(self, LOCK_SERVICE, '@WithLock()', name);
       const around: Around = <T>(
         self: unknown,
         args: unknown[],
@@ -99,15 +91,14 @@ export function WithLock<Args extends unknown[]>(
           serviceOf(self).lock(locked, Object.assign(call, { signal }), place),
         ) as Promise<T>;
       };
-      return wrapMethod(original, {
+      return {
         around,
         patienceMs: (self) => options.ttlMs ?? serviceOf(self).defaultTtlMs,
         idleMs: (self) => options.idleMs ?? serviceOf(self).defaultIdleMs,
         onIdle: (self, idleMs, { lockId = '' }) => serviceOf(self).abandon(lockId, idleMs),
         hangUpAt: hangUpParameter(target, propertyKey),
-      });
+      };
     });
-    injectInto(target, LOCK_SERVICE);
   };
   return decorate as LockedMethodDecorator<Args>;
 }
@@ -191,11 +182,3 @@ function hasNoRest(source: string, count: number): boolean {
 
 const keyOption = (key: string | readonly string[]): LockKeyOption =>
   Array.isArray(key) ? { keys: key as readonly string[] } : { key: key as string };
-
-function refuseSyncGenerators(method: { constructor: { name: string } }, name: string): void {
-  if (method.constructor.name === 'GeneratorFunction')
-    throw invalidCall(
-      `@WithLock() on ${name}() cannot work, because a generator that is not async cannot wait for a lock.`,
-      'Make the method an async generator (`async *`), or put the decorator on an async method that consumes it.',
-    );
-}

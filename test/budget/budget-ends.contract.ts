@@ -184,7 +184,7 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
           throw error;
         };
         const { signal, ...options } = more as { signal?: AbortSignal };
-        const run = budgets.runBody(
+        const run = budgets.runs.run(
           body,
           { scopes: ['user'], amount: 100, ...options },
           { args: [{ signal }] },
@@ -223,7 +223,7 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
           hold.spent(30);
           throw new Error('x');
         };
-        const run = budgets.runBody(body, { scopes: ['user'], amount: 100 }, { args });
+        const run = budgets.runs.run(body, { scopes: ['user'], amount: 100 }, { args });
         await expect(run).rejects.toThrow('x');
         expect(await spent()).toBe('30/0');
       });
@@ -262,7 +262,7 @@ export function describeBudgetEnds(name: string, fresh: () => Promise<BudgetWorl
       const ending = async (cost: unknown, note = 0): Promise<void> => {
         const body = (hold: { spent(n: number): void }): void => hold.spent(note);
         const spec = { scopes: ['user'], amount: 100, actual: () => cost as number };
-        await budgets.runBody(body, spec, { args: [AbortSignal.abort()] });
+        await budgets.runs.run(body, spec, { args: [AbortSignal.abort()] });
       };
 
       it('pays what it says, or what it noted, and the estimate where that is nothing', async () => {
