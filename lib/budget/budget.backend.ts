@@ -1,4 +1,4 @@
-import type { ResolvedPageOptions } from '../core/page.js';
+import type { pageOfNames, ResolvedPageOptions } from '../core/page.js';
 import type * as budget from './budget.types.js';
 
 export interface ConfiguredLimit {
@@ -107,8 +107,7 @@ export interface FinalizeRequest
 
 export type ExtendRequest = HoldRequest & Pick<ReserveRequest, 'ttlMs'>;
 
-export interface RefundRequest extends HoldRequest {
-  readonly amount: budget.Amount;
+export interface RefundRequest extends HoldRequest, Pick<SpendingRequest, 'amount'> {
   readonly refundId: string;
 }
 
@@ -142,10 +141,7 @@ export interface ReapStep extends budget.ReapResult {
   readonly nextInMs: number | null;
 }
 
-interface PageOfNames {
-  readonly names: readonly string[];
-  readonly cursor: string | undefined;
-}
+type PageOfNames = ReturnType<typeof pageOfNames>;
 
 /**
  * The port of budgets. Each method is one atomic step on validated input, by the clock of the backend.

@@ -4,6 +4,7 @@ import type {
   Aborted,
   Amount,
   Balance,
+  BudgetRecord,
   Charged,
   Exceeded,
   Finalized,
@@ -15,12 +16,7 @@ import type {
 // What both backends compute alike.
 
 /** The operation that a result belongs to. */
-export interface ReplyContext {
-  /** The tenant that owns the scopes. */
-  readonly root: string;
-  /** The id of the operation. */
-  readonly id: string;
-}
+export type ReplyContext = Pick<BudgetRecord, 'root' | 'id'>;
 
 export const typeOf = (scope: string): string => scope.split(':', 1)[0] as string;
 

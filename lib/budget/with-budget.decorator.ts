@@ -2,7 +2,6 @@ import { Logger } from '@nestjs/common';
 import type { Observable } from 'rxjs';
 import { guardMethod } from '../method/guard-method.js';
 import { type ComposableMethodDecorator, memberName } from '../method/replace-method.js';
-import type { Around, StreamProgress } from '../method/wrap-method.js';
 import { hangUpParameter } from '../transport/hang-up.decorator.js';
 import { SyncGuardConfigError } from '../core/errors.js';
 import { describe, invalidOption, knownOptions, userKey } from '../core/validate.js';
@@ -122,33 +121,25 @@ export function WithBudget<
   const { root, scopes, estimate, actual, id, idleMs, ...rest } = options;
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const method = memberName(target, propertyKey);
-    guardMethod<BudgetService>(WITH_BUDGET, target, propertyKey, descriptor, (serviceOf) => {
-      const around: Around = <T>(
-        self: unknown,
-        args: unknown[],
-        body: () => T | Promise<T>,
-        stream: StreamProgress,
-      ) => {
+    guardMethod<BudgetService>(WITH_BUDGET, target, propertyKey, descriptor, (serviceOf) => ({
+      around(self, args, body, stream) {
         const budgets = serviceOf(self);
         const amount = estimate(...(args as EstimateArgs));
         logged(method, () => validateAmount('the estimate', amount));
-        const runOptions: RunOptions<T> = {
+        const runOptions = {
           ...rest,
           root: typeof root === 'function' ? named(method, 'root', root(...(args as RootArgs))) : root,
           scopes: named(method, 'scopes', scopes(...(args as ScopeArgs))),
           id: id && optionalId(method, id(...(args as IdArgs))),
           amount,
-          actual: actual && ((result) => actual(result as never, ...(args as ActualArgs))),
+          actual: actual && ((result: unknown) => actual(result as never, ...(args as ActualArgs))),
         };
         return budgets.runs.run(body, runOptions, { args, stream });
-      };
-      return {
-        around,
-        patienceMs: () => options.ttlMs ?? DEFAULT_TTL_MS,
-        idleMs: (self) => idleMs ?? serviceOf(self).defaultIdleMs,
-        hangUpAt: hangUpParameter(target, propertyKey),
-      };
-    });
+      },
+      patienceMs: () => options.ttlMs ?? DEFAULT_TTL_MS,
+      idleMs: (self) => idleMs ?? serviceOf(self).defaultIdleMs,
+      hangUpAt: hangUpParameter(target, propertyKey),
+    }));
   };
   return decorate as BudgetedMethodDecorator<RootArgs, ScopeArgs, EstimateArgs, ActualArgs, IdArgs, Result>;
 }

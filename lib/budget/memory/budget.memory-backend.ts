@@ -24,13 +24,10 @@ import { verifySnapshot } from '../budget.verify.js';
 /** Budgets in the memory of one process, with the behaviour of the Redis backend. */
 export class MemoryBudgetBackend implements port.BudgetBackend {
   readonly #trees = new Map<string, Tree>();
-  readonly #clock: Clock;
-  readonly #retentionMs: number;
 
-  constructor({ clock = systemClock, retentionMs }: { clock?: Clock | undefined; retentionMs: number }) {
-    this.#clock = clock;
-    this.#retentionMs = retentionMs;
-  }
+  constructor(
+    private readonly config: { readonly clock?: Clock | undefined; readonly retentionMs: number },
+  ) {}
 
   async reserve(request: port.ReserveRequest) {
     const tree = this.#open(request);
@@ -265,8 +262,9 @@ export class MemoryBudgetBackend implements port.BudgetBackend {
    */
   #open({ root, signal }: port.Request): Tree {
     refuseAborted(signal, BudgetUnavailableError);
-    const tree = this.#trees.get(root) ?? new Tree(this.#retentionMs);
-    tree.nowMs = this.#clock.now();
+    const { clock = systemClock, retentionMs } = this.config;
+    const tree = this.#trees.get(root) ?? new Tree(retentionMs);
+    tree.nowMs = clock.now();
     garbage.expireDue(tree);
     return tree;
   }
