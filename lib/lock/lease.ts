@@ -1,5 +1,6 @@
 import { checkedSignal } from '../core/checked-signal.js';
 import { isOwed } from '../core/errors.js';
+import type { Watched } from '../core/watchdog.js';
 import { hashesOf, LockError } from './lock.errors.js';
 import { type BackendHandle, earlierMoment, momentAfter, msUntil } from './lock.handle.js';
 import type { ResolvedLockCall } from './lock.options.js';
@@ -108,12 +109,11 @@ const RETRIES_PER_TTL = 20;
  * deadline counts from before the last successful acquire or extend was sent, so it never comes later than the expiry
  * on the server. A wall clock that is set forward ends the lease early, which is safe.
  */
-export class Lease {
+export class Lease implements Watched {
   /** What the body is called with. All its values are getters, so a logger or JSON shows none of them. */
   readonly context: LockContext = new LeaseContext(this);
   readonly keys: readonly string[];
   readonly handle: BackendHandle;
-  /** Its place among those that the watchdog watches. -1 while it is not one of them. */
   place = -1;
   /** The decorated method, for who asks who holds the lock. */
   method: string | undefined;
@@ -163,7 +163,6 @@ export class Lease {
     return this.#controller.signal;
   }
 
-  /** When to wake it next, as `performance.now()` counts. It is read again after each wake. */
   get wakeAtMs(): number {
     if (this.#lost || this.#ended) return Infinity;
     const { monotonicMs: deadlineMs } = this.#deadline;
@@ -178,9 +177,10 @@ export class Lease {
     void this.#renew();
   }
 
-  /** Makes the next wake renew at once, even if no renewal is due. */
+  /** Renews it at once, even if no renewal is due. */
   renewNow(): void {
     this.#renewAtMs = -Infinity;
+    this.observer.changed(this);
   }
 
   assertHeld(): void {

@@ -1,10 +1,9 @@
 import { AsyncResource } from 'node:async_hooks';
-import { setImmediate as nextTurn } from 'node:timers/promises';
 import { Logger } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
-import { Bag } from '../core/bag.js';
 import { everyMinute } from '../core/every-minute.js';
 import { shownHash } from '../core/keys.js';
+import { Watchdog } from '../core/watchdog.js';
 import { type LockFrame, lockFrames } from './current-lock.js';
 import { Lease, type LeaseObserver, type LockContext, type LossReason } from './lease.js';
 import { LockError } from './lock.errors.js';
@@ -25,7 +24,7 @@ export class LockRuns {
   /** In an outage every release fails. */
   readonly #notReleasedLine = everyMinute((line) => this.#logger.warn(line));
   /** Has the leases of all calls whose body or release still runs. */
-  readonly watchdog = new Watchdog();
+  readonly watchdog = new Watchdog<Lease>();
   /** The releases that are repeated in the background. */
   readonly retries = new BackgroundRetries();
 
@@ -139,78 +138,4 @@ export class LockRuns {
 function releaseAfter({ handle, heldMs }: Lease, minHoldMs: number): Promise<{ ok: boolean }> {
   const keepMs = Math.ceil(minHoldMs - heldMs);
   return keepMs > 0 ? handle.keep(keepMs) : handle.release();
-}
-
-/** The longest pause between two checks. Timers stand still while the machine is suspended: after it, a loss is found soon. */
-const LOOK_EVERY_MS = 1_000;
-
-/** How many leases are renewed in one turn of the event loop. */
-const RENEWED_A_TURN = 1_000;
-
-/**
- * Wakes leases when they must be renewed or are lost. All leases share one timer. Leases that are due together are renewed
- * in one turn of the event loop, so a thousand renewals cost one write to the socket. Where more are due, the others
- * are renewed in the next turns, so that the process goes on meanwhile.
- */
-class Watchdog implements LeaseObserver {
-  readonly #leases = new Bag<Lease>();
-  // All leases share the timer, so it must not run in the async context of the call that started it.
-  readonly #context = new AsyncResource('SyncGuardWatchdog');
-  #timer: NodeJS.Timeout | undefined;
-  #wakeAtMs = Infinity;
-
-  watch(lease: Lease): void {
-    this.#leases.add(lease);
-    this.#arm(lease.wakeAtMs);
-  }
-
-  /** Called when `wakeAtMs` of a lease has changed. */
-  changed(lease: Lease): void {
-    if (lease.place >= 0) this.#arm(lease.wakeAtMs);
-  }
-
-  unwatch(lease: Lease): void {
-    this.#leases.delete(lease);
-  }
-
-  /** Returns a copy, since leases may end while the others are looked at. */
-  leases(): Lease[] {
-    return [...this.#leases.items];
-  }
-
-  /** Renews all leases now, so that a lock which the server has lost is found now and not at its next renewal. */
-  renewAll(): void {
-    for (const lease of this.#leases.items) {
-      lease.renewNow();
-      this.#arm(lease.wakeAtMs);
-    }
-  }
-
-  #arm(wakeAtMs: number): void {
-    if (wakeAtMs === Infinity) return;
-    const nowMs = performance.now();
-    const atMs = Math.min(wakeAtMs, nowMs + LOOK_EVERY_MS);
-    if (atMs >= this.#wakeAtMs) return;
-    clearTimeout(this.#timer);
-    this.#wakeAtMs = atMs;
-    const delayMs = Math.max(Math.ceil(atMs - nowMs), 1);
-    this.#timer = this.#context.runInAsyncScope(() => setTimeout(() => void this.#tick(), delayMs).unref());
-  }
-
-  /** Until it has ended, `#wakeAtMs` is in the past, so no other one begins. */
-  readonly #tick = async (): Promise<void> => {
-    const nowMs = performance.now();
-    let due = 0;
-    for (const lease of this.leases()) {
-      if (lease.wakeAtMs <= nowMs && ++due > RENEWED_A_TURN) {
-        await nextTurn();
-        due = 1;
-      }
-      lease.wake(nowMs);
-    }
-    this.#wakeAtMs = Infinity;
-    let nextMs = Infinity;
-    for (const { wakeAtMs } of this.#leases.items) nextMs = Math.min(nextMs, wakeAtMs);
-    this.#arm(nextMs);
-  };
 }

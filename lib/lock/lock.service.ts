@@ -261,7 +261,7 @@ export class LockService implements OnModuleDestroy {
    * which of them are gone, and aborts the signals of their bodies.
    */
   renewAll(): void {
-    this.#runs.watchdog.renewAll();
+    for (const lease of this.#runs.watchdog.leases()) lease.renewNow();
   }
 
   /** @internal For tests: marks a lock as lost at once, as its next renewal would do. */
