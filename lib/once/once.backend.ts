@@ -5,14 +5,21 @@ import type { AfterCrash, ForgetOnceResult, OnceRecord, SettleOnceResult } from 
 /** What is kept of a run: a value, an answer over HTTP, an error that is thrown again, or only that it is done. */
 export interface Kept {
   readonly form: 'value' | 'http' | 'error' | 'none';
-  readonly bytes: Buffer;
+  /** A text stands for its UTF-8 bytes. */
+  readonly bytes: string | Buffer;
 }
 
-/** A call that wants to run. */
-export interface Claim {
+/** What names a run. */
+export interface Claimed {
   readonly key: string;
   /** Random, of one attempt to claim: a claim that is sent twice is one. */
   readonly nonce: string;
+  /** Where its record is. A backend notes it, as several calls of a run ask for it. */
+  record?: string;
+}
+
+/** A call that wants to run. */
+export interface Claim extends Claimed {
   /** The hash of the payload, or `-`. */
   readonly print: string;
   readonly leaseMs: number;
@@ -36,12 +43,6 @@ export type ClaimReply =
   | { readonly status: 'busy'; readonly remainingMs: number; readonly sinceMs: number }
   | { readonly status: 'mismatch' }
   | { readonly status: 'unknown' };
-
-/** A run that was claimed. */
-export interface Claimed {
-  readonly key: string;
-  readonly nonce: string;
-}
 
 /** How a run has ended. `nothing` takes the claim back, as no body ran. */
 export type OnceEnd = { readonly kept: Kept } | 'failed' | 'nothing';

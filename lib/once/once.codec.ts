@@ -1,6 +1,9 @@
 import { createHmac, hash } from 'node:crypto';
-import { invalidCall } from './once.errors.js';
+import { shownHash } from '../core/keys.js';
+import type { Kept } from './once.backend.js';
+import { invalidCall, notKept } from './once.errors.js';
 import type { ResolvedOnceOptions } from './once.options.js';
+import type { OnceOutcome } from './once.types.js';
 
 /** Marks what JSON cannot write. Objects of the app that have this name themselves are marked too. */
 const MARK = '$once';
@@ -43,7 +46,9 @@ function unmark(_: string, value: unknown): unknown {
  * @throws TypeError for what JSON cannot write: circular objects, streams, Maps, Sets and the like
  */
 const jsonOf = (value: unknown): string => JSON.stringify(value, mark) ?? '';
-const valueOf = (json: string): unknown => (json === '' ? undefined : JSON.parse(json, unmark));
+/** Most texts have no mark, and a reviver takes several times as long. */
+const valueOf = (json: string): unknown =>
+  json === '' ? undefined : JSON.parse(json, json.includes(MARK) ? unmark : undefined);
 
 /** The same, with the names of all objects in order. */
 const canonical = (value: unknown): string =>
@@ -88,34 +93,100 @@ export interface Answer {
   readonly headers: Readonly<Record<string, string | readonly string[]>>;
   readonly body: Buffer;
 }
+type Head = Omit<Answer, 'body'>;
+type Bytes = Kept['bytes'];
 
-/** Turns what is kept into bytes and back: by `encode` and `decode` of the app, or as JSON. */
+/**
+ * Turns what is kept into bytes and back: by `encode` and `decode` of the app, or as JSON. What cannot be kept is noted in the
+ * log, and the run is done without a result.
+ */
 export class OnceCodec {
-  constructor(private readonly options: Pick<ResolvedOnceOptions, 'encode' | 'decode'>) {}
+  constructor(
+    private readonly options: Pick<ResolvedOnceOptions, 'encode' | 'decode' | 'maxBytes'>,
+    private readonly warn: (line: string) => void,
+  ) {}
 
-  async pack(value: unknown): Promise<Buffer> {
-    const { encode } = this.options;
-    return Buffer.from((encode ? await encode(value) : jsonOf(value)) as string);
-  }
-
-  async unpack(bytes: Buffer): Promise<unknown> {
-    const { decode } = this.options;
-    return decode ? await decode(bytes) : valueOf(bytes.toString());
+  /** A promise only of what `encode` makes. */
+  kept(key: string, outcome: OnceOutcome): Kept | Promise<Kept> {
+    return 'error' in outcome
+      ? this.#kept(key, 'error', () => this.#pack(shownError(outcome.error)))
+      : this.#kept(key, 'value', () => this.#pack(outcome.value));
   }
 
   /** The head as JSON in one line, and the body as it is. */
-  async packAnswer({ body, ...head }: Answer): Promise<Buffer> {
-    if (this.options.encode) return this.pack({ ...head, body: body.toString('base64') });
-    return Buffer.concat([Buffer.from(`${JSON.stringify(head)}\n`), body]);
+  keptAnswer(key: string, answer: () => Answer): Kept | Promise<Kept> {
+    return this.#kept(key, 'http', () => {
+      const { body, ...head } = answer();
+      if (this.options.encode) return this.#pack({ ...head, body: body.toString('base64') });
+      return Buffer.concat([Buffer.from(`${JSON.stringify(head)}\n`), body]);
+    });
   }
 
-  async unpackAnswer(bytes: Buffer): Promise<Answer> {
-    if (this.options.decode) {
-      const { body, ...head } = (await this.unpack(bytes)) as Omit<Answer, 'body'> & { body: string };
+  doneWithout(key: string, why: string): Kept {
+    this.warn(
+      `ONCE_NOT_KEPT: The result of ${shownHash(key)} is not kept: ${why}. Later calls with this key get ResultNotKept.`,
+    );
+    return { form: 'none', bytes: '' };
+  }
+
+  /** Returns the value that is kept, or throws the error that is kept. */
+  async valueOf(key: string, { form, bytes }: Kept): Promise<unknown> {
+    if (form === 'none') throw notKept(key);
+    const { decode } = this.options;
+    if (form === 'http' && !decode) return answerIn(bytes as Buffer);
+    const value: unknown = decode ? await decode(bytes as Buffer) : valueOf(String(bytes));
+    if (form === 'value') return value;
+    if (form === 'http') {
+      const { body, ...head } = value as Head & { body: string };
       return { ...head, body: Buffer.from(body, 'base64') };
     }
-    const end = bytes.indexOf('\n');
-    const head = JSON.parse(bytes.toString('utf8', 0, end)) as Omit<Answer, 'body'>;
-    return { ...head, body: bytes.subarray(end + 1) };
+    const { name, message } = value as Pick<Error, 'name' | 'message'>;
+    throw Object.assign(new Error(message), { name });
   }
+
+  /** Returns the answer that is kept. */
+  async answerOf(key: string, kept: Kept): Promise<Answer> {
+    const value = await this.valueOf(key, kept);
+    if (kept.form === 'http') return value as Answer;
+    const body = Buffer.from(JSON.stringify(value) ?? '');
+    return { status: 200, headers: { 'content-type': 'application/json; charset=utf-8' }, body };
+  }
+
+  #kept(key: string, form: Kept['form'], pack: () => Bytes | Promise<Bytes>): Kept | Promise<Kept> {
+    const { maxBytes } = this.options;
+    const fitting = (bytes: Bytes): Kept => {
+      const length = Buffer.byteLength(bytes);
+      if (length <= maxBytes) return { form, bytes };
+      return this.doneWithout(key, `it has ${length} bytes, and \`once.maxBytes\` is ${maxBytes}`);
+    };
+    const failed = (error: unknown): Kept => {
+      const name = error instanceof Error ? error.name : 'error';
+      return this.doneWithout(key, `it could not be written as JSON or by \`once.encode\` (${name})`);
+    };
+    try {
+      const packed = pack();
+      return packed instanceof Promise ? packed.then(fitting).catch(failed) : fitting(packed);
+    } catch (error) {
+      return failed(error);
+    }
+  }
+
+  #pack(value: unknown): Bytes | Promise<Bytes> {
+    const { encode } = this.options;
+    return encode ? encoded(encode, value) : jsonOf(value);
+  }
+}
+
+const encoded = async (encode: NonNullable<ResolvedOnceOptions['encode']>, value: unknown): Promise<Buffer> =>
+  Buffer.from((await encode(value)) as string);
+
+function answerIn(bytes: Buffer): Answer {
+  const end = bytes.indexOf('\n');
+  const head = JSON.parse(bytes.toString('utf8', 0, end)) as Head;
+  return { ...head, body: bytes.subarray(end + 1) };
+}
+
+function shownError(error: unknown): { name: string; message: string } {
+  const { name, message } = (error ?? {}) as Partial<Error>;
+  return { name: String(name ?? 'Error'), message: String(message ?? error) };
 }

@@ -8,7 +8,7 @@ import {
   type RowsOf,
 } from '../core/option-table.js';
 import { duration, invalidOption } from '../core/validate.js';
-import type { AfterCrash, OnceCallOptions } from './once.types.js';
+import type { AfterCrash, OnceCallOptions, OnceRecord } from './once.types.js';
 
 /** Who sends a call: the text or number of one id, or several that name the caller together, such as tenant and user. */
 export type OnceCaller = string | number | readonly (string | number)[];
@@ -46,6 +46,8 @@ export interface OnceModuleOptions {
   onError?: 'refuse' | 'run';
 }
 
+export const ONCE_STATES = ['running', 'done', 'failed', 'unknown'] as const satisfies OnceRecord['state'][];
+
 const KIBIBYTE = 1_024;
 
 /** What a call may set too. */
@@ -66,7 +68,7 @@ const OPTIONS = new OptionTable({
   decode: { check: optionalFunction<OnceModuleOptions['decode']> },
 } satisfies RowsOf<OnceModuleOptions>);
 
-const CALL = new OptionTable({
+export const ONCE_CALL = new OptionTable({
   ...SHARED,
   maxRunMs: { check: duration, usual: Infinity },
   waitMs: { check: between(0), usual: 0 },
@@ -74,7 +76,7 @@ const CALL = new OptionTable({
 } satisfies RowsOf<OnceCallOptions>);
 
 export type ResolvedOnceOptions = Resolved<typeof OPTIONS>;
-export type ResolvedOnceCall = Resolved<typeof CALL>;
+export type ResolvedOnceCall = Resolved<typeof ONCE_CALL>;
 
 /** Checks the `once` group of the module's options and fills in the defaults. */
 export function resolveOnceDefaults(options?: unknown): ResolvedOnceOptions {
@@ -93,14 +95,16 @@ export interface OnceCall {
   readonly options: ResolvedOnceCall;
 }
 
-/** @param name - how errors name the options: `options`, or the decorator and its method */
-export const resolveOnceCall = (
-  options: unknown,
-  { keepMs, leaseMs, afterCrash, onError }: ResolvedOnceOptions,
-  others: readonly string[],
-  name = 'options',
-): ResolvedOnceCall =>
-  CALL.resolve(name, options, { ...CALL.usual, keepMs, leaseMs, afterCrash, onError }, others);
+/** The options of a call that says none. */
+export const usualCall = ({
+  keepMs,
+  leaseMs,
+  afterCrash,
+  onError,
+}: ResolvedOnceOptions): ResolvedOnceCall => ({
+  ...ONCE_CALL.usual,
+  ...{ keepMs, leaseMs, afterCrash, onError },
+});
 
 function headerName(name: string, value: unknown): string {
   if (typeof value === 'string' && /^[\w!#$%&'*+.^`|~-]{1,100}$/.test(value)) return value.toLowerCase();

@@ -1,22 +1,24 @@
 import { isOwed } from '../core/errors.js';
 import { checkedSignal } from '../core/checked-signal.js';
-import type { Claimed, OnceBackend, OnceEnd } from './once.backend.js';
+import type { Watchdog, Watched } from '../core/watchdog.js';
+import type { ClaimReply, OnceBackend, OnceEnd } from './once.backend.js';
 import { type OnceError, lost } from './once.errors.js';
-import type { OnceCall } from './once.options.js';
+import type { ResolvedOnceCall } from './once.options.js';
 import type { OnceContext } from './once.types.js';
-import type { ClaimAttempt } from './once.wait.js';
+import type { SentClaim } from './once.wait.js';
 
 // As a lock, a lease is renewed after a third of its time, which leaves time for more tries.
 const RENEWALS_PER_LEASE = 3;
 const RETRIES_PER_LEASE = 20;
+const TAKEN = 'another call has it, or it was settled or forgotten by hand';
 
 /** What a run needs of its service. */
 export interface RunHost {
   readonly backend: OnceBackend;
-  /** Called once, when the lease of a run has lapsed while its body ran. */
-  onLost(key: string): void;
+  /** Has the runs that are not over. */
+  readonly watchdog: Watchdog<OnceRun>;
   /** Called once, when the end of a run is stored, or refused as it has lost its key. */
-  onOver(call: OnceCall): void;
+  onOver(): void;
   /** Repeats the end of a run until it is stored. Redis did not answer the first time. */
   endLater(key: string, end: () => Promise<number>, fault: unknown): void;
 }
@@ -42,46 +44,63 @@ class RunContext implements OnceContext {
  * A run that has its key: it renews its lease, notices its loss, and is ended once. The deadline counts from before the last
  * claim or renewal was sent, by the local clocks, so it never comes later than the end of the lease on the server.
  */
-export class OnceRun {
+export class OnceRun implements Watched {
+  place = -1;
   readonly context: OnceContext;
   readonly #host: RunHost;
-  readonly #claimed: Claimed;
-  readonly #call: OnceCall;
-  readonly #startMs: number;
+  readonly #claim: SentClaim;
+  readonly #options: ResolvedOnceCall;
   #deadlineMs = 0;
   #wallDeadlineMs = 0;
-  #timer: NodeJS.Timeout | undefined;
+  #renewAtMs = 0;
   #fault: unknown;
   #isOver = false;
   #lost: OnceError | undefined;
   #controller: AbortController | undefined;
 
+  /** @param onLost - called once, when the lease has lapsed while the body ran */
   constructor(
     host: RunHost,
-    call: OnceCall,
-    { nonce, sentMs }: Pick<ClaimAttempt, 'nonce' | 'sentMs'>,
-    { attempt, fence }: { attempt: number; fence: string },
+    options: ResolvedOnceCall,
+    claim: SentClaim,
+    { attempt, fence }: Extract<ClaimReply, { status: 'claimed' }>,
+    private readonly onLost?: () => void,
   ) {
     this.#host = host;
-    this.#claimed = { key: call.key, nonce };
-    this.#call = call;
-    this.#startMs = sentMs;
-    this.context = new RunContext(this, call.key, attempt, fence);
-    this.#extended(sentMs, this.#leaseMs(sentMs));
+    this.#options = options;
+    this.#claim = claim;
+    this.context = new RunContext(this, claim.key, attempt, fence);
+    this.#extended(claim.sentMs, claim.leaseMs);
+    host.watchdog.watch(this);
   }
 
-  /** The error of the loss, if the run has lost its key. It reads the clocks. */
+  /** The error of the loss, if the run has lost its key. It reads the clocks: one that was set forward ends the lease early. */
   get lost(): OnceError | undefined {
-    this.#check();
+    if (performance.now() >= this.#deadlineMs || Date.now() >= this.#wallDeadlineMs)
+      this.#lose('its lease has lapsed');
     return this.#lost;
   }
 
   get signal(): AbortSignal {
     if (!this.#controller) {
-      this.#controller = checkedSignal(() => this.#check());
+      this.#controller = checkedSignal(() => void this.lost);
       if (this.#lost) this.#controller.abort(this.#lost);
     }
     return this.#controller.signal;
+  }
+
+  get wakeAtMs(): number {
+    return this.#isOver || this.#lost ? Infinity : Math.min(this.#renewAtMs, this.#deadlineMs);
+  }
+
+  wake(nowMs: number): void {
+    if (this.#isOver || this.lost || nowMs < this.#renewAtMs) return;
+    const leftMs = this.#claim.sentMs + this.#options.maxRunMs - nowMs;
+    const leaseMs = Math.min(this.#options.leaseMs, Math.floor(leftMs));
+    // Nothing is left to extend, or the server owes the answer to the last renewal.
+    if (leaseMs < this.#retryMs || isOwed(this.#fault)) return this.#renewLater();
+    this.#renewAtMs = Infinity;
+    void this.#renew(nowMs, leaseMs);
   }
 
   /**
@@ -91,76 +110,59 @@ export class OnceRun {
    * @throws OnceError OnceLost if another run has taken the key over
    */
   async end(end: OnceEnd): Promise<number> {
-    const send = async (): Promise<number> => {
-      const atMs = await this.#host.backend.end(this.#claimed, end);
-      if (!this.#isOver) this.#over();
-      return atMs;
-    };
+    const { key } = this.#claim;
+    let atMs: number;
     try {
-      const atMs = await send();
-      if (atMs > 0) return atMs;
+      atMs = await this.#host.backend.end(this.#claim, end);
     } catch (fault) {
-      this.#host.endLater(this.context.key, send, fault);
+      const again = (): Promise<number> =>
+        this.#host.backend.end(this.#claim, end).then((at) => this.#over(at));
+      this.#host.endLater(key, again, fault);
       return Date.now();
     }
-    throw this.#lost ?? lost(this.context.key, 'another call has it, or it was settled or forgotten by hand');
+    if (this.#over(atMs) > 0) return atMs;
+    throw this.#lost ?? lost(key, TAKEN);
   }
 
   #lose(why: string): void {
     if (this.#isOver || this.#lost) return;
-    this.#lost = lost(this.context.key, why);
-    clearTimeout(this.#timer);
-    this.#host.onLost(this.context.key);
+    this.#lost = lost(this.#claim.key, why);
+    this.onLost?.();
     this.#controller?.abort(this.#lost);
   }
 
-  #over(): void {
+  #over(atMs: number): number {
+    if (this.#isOver) return atMs;
     this.#isOver = true;
-    clearTimeout(this.#timer);
-    this.#host.onOver(this.#call);
+    this.#host.watchdog.unwatch(this);
+    this.#host.onOver();
+    return atMs;
   }
 
-  /** How long the lease is to last from now on: never past `maxRunMs`. */
-  #leaseMs(nowMs: number): number {
-    const { leaseMs, maxRunMs } = this.#call.options;
-    return Math.min(leaseMs, Math.floor(this.#startMs + maxRunMs - nowMs));
+  get #retryMs(): number {
+    return this.#options.leaseMs / RETRIES_PER_LEASE;
   }
 
   #extended(sentMs: number, leaseMs: number): void {
     this.#deadlineMs = sentMs + leaseMs;
     this.#wallDeadlineMs = Date.now() - (performance.now() - sentMs) + leaseMs;
-    this.#wakeIn(leaseMs / RENEWALS_PER_LEASE);
+    this.#renewAtMs = sentMs + leaseMs / RENEWALS_PER_LEASE;
   }
 
-  #wakeIn(ms: number): void {
-    clearTimeout(this.#timer);
-    const leftMs = Math.max(0, this.#deadlineMs - performance.now());
-    this.#timer = setTimeout(() => void this.#wake(), Math.min(ms, leftMs)).unref();
+  #renewLater(): void {
+    this.#renewAtMs = performance.now() + this.#retryMs;
   }
 
-  /** A clock that was set forward ends the lease early, which is safe. */
-  #check(): void {
-    if (performance.now() >= this.#deadlineMs || Date.now() >= this.#wallDeadlineMs)
-      this.#lose('its lease has lapsed');
-  }
-
-  async #wake(): Promise<void> {
-    this.#check();
-    const { leaseMs } = this.#call.options;
-    const sentMs = performance.now();
-    const wantedMs = this.#leaseMs(sentMs);
-    if (this.#isOver || this.#lost) return;
-    // Nothing is left to extend, or the server owes the answer to the last renewal.
-    if (wantedMs < leaseMs / RETRIES_PER_LEASE || isOwed(this.#fault))
-      return this.#wakeIn(leaseMs / RETRIES_PER_LEASE);
+  async #renew(sentMs: number, leaseMs: number): Promise<void> {
     try {
-      const isMine = await this.#host.backend.renew(this.#claimed, wantedMs);
+      const isMine = await this.#host.backend.renew(this.#claim, leaseMs);
       if (this.#isOver || this.#lost) return;
-      if (isMine) this.#extended(sentMs, wantedMs);
-      else this.#lose('another call has it, or it was settled or forgotten by hand');
+      if (isMine) this.#extended(sentMs, leaseMs);
+      else this.#lose(TAKEN);
     } catch (error) {
       this.#fault = error;
-      if (!this.#isOver) this.#wakeIn(leaseMs / RETRIES_PER_LEASE);
+      this.#renewLater();
     }
+    this.#host.watchdog.changed(this);
   }
 }

@@ -1,8 +1,9 @@
-import { randomUUID } from 'node:crypto';
+import { AsyncResource } from 'node:async_hooks';
 import { Injectable, Logger, type OnModuleDestroy } from '@nestjs/common';
 import { BackgroundRetries } from '../core/background-retries.js';
 import { shownHash } from '../core/keys.js';
-import { type Page, pageOf } from '../core/page.js';
+import { type Page, pageOf, pageOptions } from '../core/page.js';
+import { randomId } from '../core/random-id.js';
 import { settleWithin } from '../core/settle-within.js';
 import {
   abortSignal,
@@ -11,30 +12,25 @@ import {
   callOptions,
   knownOptions,
   leavingAs,
+  oneOf,
   userKey,
 } from '../core/validate.js';
+import { Watchdog } from '../core/watchdog.js';
 import type { WaitingRoom } from '../core/waiting-room.js';
 import { bodyBegins } from '../telemetry/body-runs.js';
 import { type ByHand, byOf, tellForced } from '../telemetry/by-hand.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type OnceFrame, onceFrames } from './current-once.js';
-import { validateList } from './once.validate.js';
-import type { ClaimReply, Kept, OnceBackend } from './once.backend.js';
-import { type Answer, fingerprintOf, OnceCodec } from './once.codec.js';
+import type { ClaimReply, OnceBackend } from './once.backend.js';
+import { fingerprintOf, OnceCodec } from './once.codec.js';
+import { inProgress, invalidCall, mismatch, OnceError, outcomeUnknown, shuttingDown } from './once.errors.js';
 import {
-  inProgress,
-  invalidCall,
-  mismatch,
-  notKept,
-  OnceError,
-  outcomeUnknown,
-  shuttingDown,
-} from './once.errors.js';
-import {
+  ONCE_CALL,
+  ONCE_STATES,
   type OnceCall,
   type ResolvedOnceCall,
   type ResolvedOnceOptions,
-  resolveOnceCall,
+  usualCall,
 } from './once.options.js';
 import { OnceRun } from './once.run.js';
 import type {
@@ -47,18 +43,20 @@ import type {
   OnceResult,
   SettleOnceResult,
 } from './once.types.js';
-import { claimOf } from './once.wait.js';
+import { claimInTurn, claimOf, type SentClaim } from './once.wait.js';
 
 const { checked, attributed } = leavingAs(OnceError.from);
-const NOTHING = Buffer.alloc(0);
 const UNCLAIMED_FENCE = '0'.repeat(15);
+/** The options of `run()` besides those that `@Once()` has too. */
+const BESIDES = ['key', 'payload', 'signal'];
 
 /** What a body runs under. While Redis is away it may be nothing, and then it promises nothing. */
 export type BodyRun = Pick<OnceRun, 'context' | 'lost' | 'end'>;
 
+type Done = Extract<ClaimReply, { status: 'done' }>;
+
 /** What a call has come to: its own run, or the result of an earlier one. */
-export type Entered =
-  { readonly run: BodyRun } | { readonly replay: Extract<ClaimReply, { status: 'done' }> };
+export type Entered = BodyRun | Done;
 
 export interface OnceServiceConfig {
   readonly once: ResolvedOnceOptions;
@@ -87,9 +85,12 @@ export class OnceService implements OnModuleDestroy {
   /** @internal */
   readonly codec: OnceCodec;
   readonly #retries = new BackgroundRetries();
+  readonly #usual: ResolvedOnceCall;
   readonly #resolved = new WeakMap<object, ResolvedOnceCall>();
-  /** The calls that claim their key, and those that run. A shutdown waits for them. */
-  readonly #open = new Set<OnceCall>();
+  /** @internal */
+  readonly watchdog = new Watchdog<OnceRun>();
+  /** How many calls claim their key, or run. A shutdown waits for them. */
+  #open = 0;
   #onNoneOpen: (() => void) | undefined;
   readonly #closing = new AbortController();
 
@@ -97,7 +98,8 @@ export class OnceService implements OnModuleDestroy {
   constructor(backend: OnceBackend, config: OnceServiceConfig) {
     this.#backend = backend;
     this.#config = config;
-    this.codec = new OnceCodec(config.once);
+    this.codec = new OnceCodec(config.once, (line) => this.#logger.warn(line));
+    this.#usual = usualCall(config.once);
     if (config.once.onError === 'run')
       this.#logger.warn(
         'ONCE_RUNS_UNGUARDED: With `once.onError: "run"` a call may run twice while Redis does not answer.',
@@ -120,39 +122,48 @@ export class OnceService implements OnModuleDestroy {
    * @throws what the body throws, unchanged
    * @throws OnceError OnceInProgress, OncePayloadMismatch, OutcomeUnknown, ResultNotKept, OnceLost, and faults of Redis
    */
-  async run<T>(
-    fn: (context: OnceContext) => T | Promise<T>,
-    options: OnceOptions<T>,
-  ): Promise<OnceResult<T>> {
-    const call = checked(() => {
-      if (typeof fn !== 'function') throw invalidCall('fn must be a function.');
-      const resolved = resolveOnceCall(options ?? null, this.options, ['key', 'payload', 'signal']);
-      const { key, payload, signal } = options;
-      if (signal !== undefined) abortSignal('signal', signal);
-      return { key: userKey(key), print: this.fingerprint(payload), signal, options: resolved };
-    });
-    return this.runCall(fn, call);
+  run<T>(fn: (context: OnceContext) => T | Promise<T>, options: OnceOptions<T>): Promise<OnceResult<T>> {
+    try {
+      return this.runCall(fn, this.#callOf(fn, options));
+    } catch (error) {
+      return Promise.reject(OnceError.from(error));
+    }
   }
 
   /** @internal The same for a call whose options were checked. */
   async runCall<T>(fn: (context: OnceContext) => T | Promise<T>, call: OnceCall): Promise<OnceResult<T>> {
+    const { key } = call;
     const entered = await this.enter(call);
-    if ('replay' in entered) {
-      const { attempt, atMs, kept } = entered.replay;
-      const value = (await this.valueOf(call.key, kept)) as T;
-      return { value, replayed: true, attempt, completedAtMs: atMs };
+    if ('status' in entered) {
+      const { attempt, atMs, kept } = entered;
+      return {
+        value: (await this.codec.valueOf(key, kept)) as T,
+        replayed: true,
+        attempt,
+        completedAtMs: atMs,
+      };
     }
-    const { run } = entered;
-    const tell = this.bodyBegins(call.key);
-    const outcome = await bodyOf(run.context, fn);
-    tell?.('error' in outcome);
-    const ended = this.#end(run, call, outcome);
-    if ('error' in outcome) {
+    const tell = this.bodyBegins(key);
+    const outcome = await outcomeOf(entered.context, fn);
+    const hasFailed = 'error' in outcome;
+    tell?.(hasFailed);
+    const isKept = this.keeps(call, outcome, !hasFailed);
+    const kept = isKept ? this.codec.kept(key, outcome) : undefined;
+    const ended = entered.end(kept ? { kept: kept instanceof Promise ? await kept : kept } : 'failed');
+    if (hasFailed) {
       await ended.catch(() => {}); // What the body has thrown is more than that its key was lost.
       throw outcome.error;
     }
-    const { attempt } = run.context;
+    const { attempt } = entered.context;
     return { value: outcome.value, replayed: false, attempt, completedAtMs: await ended };
+  }
+
+  #callOf<T>(fn: unknown, options: OnceOptions<T>): OnceCall {
+    if (typeof fn !== 'function') throw invalidCall('fn must be a function.');
+    const resolved = ONCE_CALL.resolve('options', options ?? null, this.#usual, BESIDES);
+    const { key, payload, signal } = options;
+    if (signal !== undefined) abortSignal('signal', signal);
+    return { key: userKey(key), print: this.fingerprint(payload), signal, options: resolved };
   }
 
   /**
@@ -172,7 +183,10 @@ export class OnceService implements OnModuleDestroy {
    * @example for (const { key } of (await once.list({ state: 'unknown' })).items) console.log(key);
    */
   async list(options: OnceListOptions = {}): Promise<Page<OnceRecord>> {
-    const { page, state } = checked(() => validateList(options));
+    const { page, state } = checked(() => ({
+      page: pageOptions(options, ['state']),
+      state: options.state === undefined ? undefined : oneOf('state', options.state, ONCE_STATES),
+    }));
     const { items, cursor } = await attributed(this.#backend.list(page));
     return pageOf(
       items.filter((each) => (state ?? each.state) === each.state),
@@ -189,15 +203,14 @@ export class OnceService implements OnModuleDestroy {
     outcome: { value: unknown },
     options: CallOptions & ByHand = {},
   ): Promise<SettleOnceResult> {
-    const [checkedKey, given] = checked(() => {
+    const [checkedKey, given, by] = checked(() => {
       if (!('value' in knownOptions('outcome', outcome ?? null, ['value'])))
         throw invalidCall('settle() needs a value.');
-      return [userKey(key), callOptions(options, ['by'])];
+      return [userKey(key), callOptions(options, ['by']), byOf(options)];
     });
-    const by = checked(() => byOf(given));
-    const kept = await this.kept(checkedKey, 'value', () => this.codec.pack(outcome.value));
+    const kept = await this.codec.kept(checkedKey, outcome);
     const result = await attributed(
-      this.#backend.settle({ key: checkedKey, nonce: randomUUID() }, kept, given),
+      this.#backend.settle({ key: checkedKey, nonce: randomId() }, kept, given),
     );
     if (result.ok) this.#tellForced('settle', checkedKey, by);
     return result;
@@ -213,11 +226,12 @@ export class OnceService implements OnModuleDestroy {
     key: string,
     options: CallOptions & ByHand & { force?: boolean } = {},
   ): Promise<ForgetOnceResult> {
-    const [checkedKey, { force = false, signal, ...who }] = checked(() => [
+    const [checkedKey, { force = false, signal }, by] = checked(() => [
       userKey(key),
       callOptions(options, ['force', 'by']),
+      byOf(options),
     ]);
-    const by = checked(() => (boolean('force', force), byOf(who)));
+    checked(() => boolean('force', force));
     const result = await attributed(this.#backend.forget(checkedKey, force, { signal }));
     if (result.ok) this.#tellForced('forget', checkedKey, by);
     return result;
@@ -226,8 +240,7 @@ export class OnceService implements OnModuleDestroy {
   /** @internal Returns the options of a decorator with all defaults. */
   resolved(options: object, place: string): ResolvedOnceCall {
     let resolved = this.#resolved.get(options);
-    if (!resolved)
-      this.#resolved.set(options, (resolved = resolveOnceCall(options, this.options, [], place)));
+    if (!resolved) this.#resolved.set(options, (resolved = ONCE_CALL.resolve(place, options, this.#usual)));
     return resolved;
   }
 
@@ -246,48 +259,34 @@ export class OnceService implements OnModuleDestroy {
    * waits for that.
    */
   async enter(call: OnceCall): Promise<Entered> {
-    if (this.#closing.signal.aborted) throw shuttingDown();
-    this.#open.add(call);
-    let entered: Entered | undefined;
+    const { signal: closing } = this.#closing;
+    if (closing.aborted) throw shuttingDown();
+    const { waitingRoom: room, emit } = this.#config;
+    let run: BodyRun | undefined;
+    this.#open++;
     try {
-      entered = await this.#claim(call);
-      return entered;
+      let claim: SentClaim;
+      let reply: ClaimReply;
+      if (call.options.waitMs === 0 || room.isFull || room.isFullFor([call.key]))
+        reply = await this.#backend.claim((claim = claimOf(call)), call);
+      else ({ claim, reply } = await claimInTurn(this.#backend, room, call, closing));
+      if (reply.status === 'done') return reply;
+      if (reply.status !== 'claimed') throw refusalOf(call.key, reply);
+      const onLost = emit && AsyncResource.bind(() => this.#emit('lost', call.key, 'lapsed'));
+      run = new OnceRun(this, call.options, claim, reply, onLost);
+      // A claim whose answer came after its lease, or after the shutdown began, is taken back: another call may run by now.
+      const refusal = closing.aborted ? shuttingDown() : run.lost;
+      if (!refusal) return run;
+      await run.end('nothing').catch(() => {});
+      throw refusal;
     } catch (error) {
       const fault = OnceError.from(error);
       const isAway = fault.code === 'ServiceUnavailable' || fault.code === 'NetworkTimeout';
-      if (call.options.onError !== 'run' || !isAway || this.#closing.signal.aborted) throw fault;
-      entered = { run: this.#unguarded(call) };
-      return entered;
+      if (call.options.onError !== 'run' || !isAway || closing.aborted) throw fault;
+      return (run = this.#unguarded(call));
     } finally {
-      if (!entered || 'replay' in entered) this.onOver(call);
+      if (!run) this.onOver();
     }
-  }
-
-  async #claim(call: OnceCall): Promise<Entered> {
-    const { key } = call;
-    const { signal: closing } = this.#closing;
-    const attempt = await claimOf(this.#backend, this.#config.waitingRoom, call, closing);
-    const { reply } = attempt;
-    switch (reply.status) {
-      case 'claimed':
-        return { run: await this.#inTime(new OnceRun(this, call, attempt, reply)) };
-      case 'done':
-        return { replay: reply };
-      case 'busy':
-        throw inProgress(key, reply.remainingMs, reply.sinceMs);
-      case 'mismatch':
-        throw mismatch(key);
-      case 'unknown':
-        throw outcomeUnknown(key);
-    }
-  }
-
-  /** A claim whose answer came after its lease, or after the shutdown began, is taken back: another call may run by now. */
-  async #inTime(run: OnceRun): Promise<OnceRun> {
-    const refusal = this.#closing.signal.aborted ? shuttingDown() : run.lost;
-    if (!refusal) return run;
-    await run.end('nothing').catch(() => {});
-    throw refusal;
   }
 
   #unguarded(call: OnceCall): BodyRun {
@@ -295,16 +294,8 @@ export class OnceService implements OnModuleDestroy {
     return {
       context: { key: call.key, attempt: 1, fence: UNCLAIMED_FENCE, signal },
       lost: undefined,
-      end: async () => (this.onOver(call), Date.now()),
+      end: async () => (this.onOver(), Date.now()),
     };
-  }
-
-  async #end(run: BodyRun, call: OnceCall, outcome: OnceOutcome): Promise<number> {
-    const form = 'value' in outcome ? 'value' : 'error';
-    if (!this.keeps(call, outcome, form === 'value')) return run.end('failed');
-    const pack = (): Promise<Buffer> =>
-      this.codec.pack('value' in outcome ? outcome.value : shownError(outcome.error));
-    return run.end({ kept: await this.kept(call.key, form, pack) });
   }
 
   /** @internal Asks `keep`. If it throws, what is kept by default is. */
@@ -317,57 +308,14 @@ export class OnceService implements OnModuleDestroy {
     }
   }
 
-  /** @internal Packs what is kept. What cannot be kept is noted in the log, and the run is done without a result. */
-  async kept(key: string, form: Kept['form'], pack: () => Promise<Buffer>): Promise<Kept> {
-    const { maxBytes } = this.options;
-    try {
-      const bytes = await pack();
-      if (bytes.length <= maxBytes) return { form, bytes };
-      return this.doneWithout(key, `it has ${bytes.length} bytes, and \`once.maxBytes\` is ${maxBytes}`);
-    } catch (error) {
-      const name = error instanceof Error ? error.name : 'error';
-      return this.doneWithout(key, `it could not be written as JSON or by \`once.encode\` (${name})`);
-    }
-  }
-
-  /** @internal */
-  doneWithout(key: string, why: string): Kept {
-    this.#logger.warn(
-      `ONCE_NOT_KEPT: The result of ${shownHash(key)} is not kept: ${why}. Later calls with this key get ResultNotKept.`,
-    );
-    return { form: 'none', bytes: NOTHING };
-  }
-
-  /** @internal Returns the value that is kept, or throws the error that is kept. */
-  async valueOf(key: string, { form, bytes }: Kept): Promise<unknown> {
-    if (form === 'none') throw notKept(key);
-    if (form === 'http') return this.codec.unpackAnswer(bytes);
-    const value = await this.codec.unpack(bytes);
-    if (form === 'value') return value;
-    const { name, message } = value as Pick<Error, 'name' | 'message'>;
-    throw Object.assign(new Error(message), { name });
-  }
-
-  /** @internal Returns the answer that is kept. */
-  async answerOf(key: string, kept: Kept): Promise<Answer> {
-    if (kept.form === 'http') return this.codec.unpackAnswer(kept.bytes);
-    const body = Buffer.from(JSON.stringify(await this.valueOf(key, kept)) ?? '');
-    return { status: 200, headers: { 'content-type': 'application/json; charset=utf-8' }, body };
-  }
-
   /** @internal Called when a body begins. Returns what is to be called at its end, if anybody listens. */
   bodyBegins(key: string): ReturnType<typeof bodyBegins> {
     return bodyBegins(this.#config.emit, 'once', key);
   }
 
   /** @internal A run tells it. */
-  onLost(key: string): void {
-    this.#emit('lost', key, 'lapsed');
-  }
-
-  /** @internal A run tells it. */
-  onOver(call: OnceCall): void {
-    if (this.#open.delete(call) && this.#open.size === 0) this.#onNoneOpen?.();
+  onOver(): void {
+    if (--this.#open === 0) this.#onNoneOpen?.();
   }
 
   /** @internal A run tells it. */
@@ -384,7 +332,7 @@ export class OnceService implements OnModuleDestroy {
   async onModuleDestroy(): Promise<void> {
     this.#closing.abort();
     const noneOpen = new Promise<void>((resolve) => (this.#onNoneOpen = resolve));
-    if (this.#open.size > 0) await settleWithin(this.#config.shutdown.drainMs, [noneOpen]);
+    if (this.#open > 0) await settleWithin(this.#config.shutdown.drainMs, [noneOpen]);
     await this.#retries.flush();
   }
 
@@ -399,19 +347,27 @@ export class OnceService implements OnModuleDestroy {
 }
 
 /** Runs a body under its run. Never rejects. */
-async function bodyOf<T>(
+async function outcomeOf<T>(
   context: OnceContext,
   fn: (context: OnceContext) => T | Promise<T>,
-): Promise<{ value: T } | { error: unknown }> {
+): Promise<OnceOutcome<T>> {
   const frame: OnceFrame = { context, outer: onceFrames.find(), active: true };
   try {
-    return { value: await onceFrames.during(frame, () => fn(context)) };
+    return { value: await onceFrames.run(frame, () => fn(context)) };
   } catch (error) {
     return { error };
+  } finally {
+    frame.active = false;
   }
 }
 
-function shownError(error: unknown): { name: string; message: string } {
-  const { name, message } = (error ?? {}) as Partial<Error>;
-  return { name: String(name ?? 'Error'), message: String(message ?? error) };
+function refusalOf(key: string, reply: Exclude<ClaimReply, { status: 'claimed' | 'done' }>): OnceError {
+  switch (reply.status) {
+    case 'busy':
+      return inProgress(key, reply.remainingMs, reply.sinceMs);
+    case 'mismatch':
+      return mismatch(key);
+    case 'unknown':
+      return outcomeUnknown(key);
+  }
 }

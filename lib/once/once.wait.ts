@@ -1,105 +1,75 @@
-import { randomUUID } from 'node:crypto';
 import { isOwed } from '../core/errors.js';
 import { pause } from '../core/pause.js';
+import { randomId } from '../core/random-id.js';
 import { refuseAborted } from '../core/validate.js';
 import type { WaitingRoom } from '../core/waiting-room.js';
-import type { ClaimReply, OnceBackend } from './once.backend.js';
+import type { Claim, ClaimReply, OnceBackend } from './once.backend.js';
 import { OnceError, shuttingDown } from './once.errors.js';
 import type { OnceCall } from './once.options.js';
 
-export interface ClaimAttempt {
-  readonly reply: ClaimReply;
-  readonly nonce: string;
-  /** When it was sent, as `performance.now()` counts. */
+/** A claim, and when it was sent, as `performance.now()` counts. */
+export interface SentClaim extends Claim {
   readonly sentMs: number;
 }
 
+/** Its nonce is new for each attempt, so that undoing one whose answer came late does not end a later one. */
+export function claimOf({ key, print, options }: OnceCall, waiter = '-', waitMs = 0): SentClaim {
+  const { keepMs, afterCrash, maxRunMs } = options;
+  const leaseMs = Math.min(options.leaseMs, maxRunMs);
+  const sentMs = performance.now();
+  return { key, nonce: randomId(), print, leaseMs, keepMs, afterCrash, waiter, waitMs, sentMs };
+}
+
 /**
- * Claims the key of a call. Resolves to the last attempt: the one that was not `busy`, or that came when `waitMs` was over.
+ * Claims the key of a call until the answer is not `busy`, or `waitMs` is over. Resolves to the last claim.
  *
  * @param closing - aborts when the app shuts down, which ends the wait
  */
-export async function claimOf(
+export async function claimInTurn(
   backend: OnceBackend,
   room: WaitingRoom,
   call: OnceCall,
   closing: AbortSignal,
-): Promise<ClaimAttempt> {
-  const { key } = call;
-  if (call.options.waitMs === 0 || room.isFull || room.isFullFor([key]))
-    return attempt(backend, call, '-', 0);
-  const ends = new Ends();
-  const stop = backend.onEnd(key, () => ends.tell());
+): Promise<{ claim: SentClaim; reply: ClaimReply }> {
+  const { key, signal } = call;
+  const waiter = randomId();
+  const endMs = performance.now() + call.options.waitMs;
+  let turnMs: number | undefined;
+  let fault: unknown;
+  // An end that is told between two pauses ends the next one.
+  let isTold = false;
+  let endPause = (): void => {};
+  const stop = backend.onEnd(key, () => {
+    isTold = true;
+    endPause();
+  });
   room.enter([key]);
   try {
-    return await waitFor(backend, call, ends, closing);
+    for (;;) {
+      const leftMs = Math.max(0, Math.ceil(endMs - performance.now()));
+      try {
+        // A server that owes the answer to the last attempt gets no further one.
+        if (!isOwed(fault)) {
+          const claim = claimOf(call, waiter, leftMs);
+          const reply = await backend.claim(claim, call);
+          if (reply.status !== 'busy' || leftMs === 0) return { claim, reply };
+          turnMs = reply.remainingMs + 1;
+          fault = undefined;
+        }
+      } catch (error) {
+        // A call that has begun to wait waits on through an outage.
+        if (turnMs === undefined || OnceError.from(error).code === 'Aborted') throw error;
+        fault = error;
+      }
+      if (leftMs === 0) throw fault as Error;
+      const pauseMs = Math.min(backend.pollMs, turnMs ?? Infinity, leftMs);
+      if (!isTold) await pause(pauseMs, { signals: [signal, closing], onBegin: (end) => (endPause = end) });
+      isTold = false;
+      if (closing.aborted) throw shuttingDown();
+      refuseAborted(signal, OnceError);
+    }
   } finally {
     room.leave([key]);
     stop();
-  }
-}
-
-async function waitFor(
-  backend: OnceBackend,
-  call: OnceCall,
-  ends: Ends,
-  closing: AbortSignal,
-): Promise<ClaimAttempt> {
-  const waiter = randomUUID();
-  const endMs = performance.now() + call.options.waitMs;
-  let last: ClaimAttempt | undefined;
-  let fault: unknown;
-  for (;;) {
-    const leftMs = Math.max(0, Math.ceil(endMs - performance.now()));
-    try {
-      // A server that owes the answer to the last attempt gets no further one.
-      if (!isOwed(fault)) last = await attempt(backend, call, waiter, leftMs);
-      fault = undefined;
-    } catch (error) {
-      // A call that has begun to wait waits on through an outage.
-      if (!last || leftMs === 0 || OnceError.from(error).code === 'Aborted') throw error;
-      fault = error;
-    }
-    if (fault === undefined && last?.reply.status !== 'busy') return last as ClaimAttempt;
-    if (leftMs === 0) {
-      if (fault !== undefined) throw fault as Error;
-      return last as ClaimAttempt;
-    }
-    const turnMs = last?.reply.status === 'busy' ? last.reply.remainingMs + 1 : Infinity;
-    await ends.pause(Math.min(backend.pollMs, turnMs, leftMs), [call.signal, closing]);
-    if (closing.aborted) throw shuttingDown();
-    refuseAborted(call.signal, OnceError);
-  }
-}
-
-async function attempt(
-  backend: OnceBackend,
-  { key, print, signal, options }: OnceCall,
-  waiter: string,
-  waitMs: number,
-): Promise<ClaimAttempt> {
-  const { keepMs, afterCrash } = options;
-  const leaseMs = Math.min(options.leaseMs, options.maxRunMs);
-  // A new one for each attempt, so that undoing one whose answer came late does not end a later one.
-  const nonce = randomUUID();
-  const sentMs = performance.now();
-  const claim = { key, nonce, print, leaseMs, keepMs, afterCrash, waiter, waitMs };
-  return { reply: await backend.claim(claim, { signal }), nonce, sentMs };
-}
-
-/** The pauses of one call. An end that is told between two pauses ends the next one. */
-class Ends {
-  #isTold = false;
-  #end: (() => void) | undefined;
-
-  tell(): void {
-    this.#isTold = true;
-    this.#end?.();
-  }
-
-  async pause(ms: number, signals: readonly (AbortSignal | undefined)[]): Promise<void> {
-    if (!this.#isTold) await pause(ms, { signals, onBegin: (end) => (this.#end = end) });
-    this.#isTold = false;
-    this.#end = undefined;
   }
 }

@@ -151,7 +151,7 @@ it('the busiest calls make no more promises than they need', async () => {
   };
   const most: Record<keyof typeof made, number> = {
     ...{ acquire: 7, release: 8, lock: 26, withLock: 30, check: 10, guard: 12 },
-    ...{ reserve: 14, finalize: 12, charge: 14, create: 8, view: 8, run: 40, replay: 21 },
+    ...{ reserve: 14, finalize: 12, charge: 14, create: 8, view: 8, run: 20, replay: 11 },
   };
   expect(
     Object.entries(made).filter(([call, promises]) => promises > most[call as keyof typeof made]),

@@ -1,10 +1,12 @@
 import { inspect } from 'node:util';
 import { setImmediate as nextTurn } from 'node:timers/promises';
+import { Watchdog } from '../../lib/core/watchdog.js';
 import { currentOnce } from '../../lib/once/current-once.js';
 import type { OnceBackend } from '../../lib/once/once.backend.js';
 import { OnceError } from '../../lib/once/once.errors.js';
 import type { OnceCall } from '../../lib/once/once.options.js';
 import { OnceRun } from '../../lib/once/once.run.js';
+import { claimOf as sentClaim } from '../../lib/once/once.wait.js';
 import type { OnceService } from '../../lib/once/once.service.js';
 import type { OnceListOptions } from '../../lib/once/once.types.js';
 import { TURN_MS } from '../../lib/once/once.times.js';
@@ -348,16 +350,19 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
       });
 
       it('counts from when the claim was sent, whatever maxRunMs is', () => {
-        const host = { backend, onLost: jest.fn(), onOver: jest.fn(), endLater: jest.fn() };
+        const watchdog = new Watchdog<OnceRun>();
+        const host = { backend, watchdog, onOver: jest.fn(), endLater: jest.fn() };
         const options = { leaseMs: 60_000, maxRunMs: 20_000 } as OnceCall['options'];
-        const call = { key: 'k', print: '-', signal: undefined, options };
-        const run = (agoMs: number): OnceRun =>
-          new OnceRun(
+        const run = (agoMs: number): OnceRun => {
+          const claim = sentClaim({ key: 'k', print: '-', signal: undefined, options });
+          const sentMs = performance.now() - agoMs;
+          return new OnceRun(
             host,
-            call,
-            { nonce: 'n', sentMs: performance.now() - agoMs },
-            { attempt: 1, fence: '1' },
+            options,
+            { ...claim, sentMs },
+            { status: 'claimed', attempt: 1, fence: '1' },
           );
+        };
         expect(run(20_000).lost).toMatchObject({ code: 'OnceLost' });
         expect(run(10_000).lost).toBeUndefined();
       });

@@ -18,7 +18,7 @@ const TAG_LENGTH = 43;
 /** How often a waiter looks by itself, in ms, while messages reach it, and while they do not. */
 const TOLD_POLL_MS = 1_050;
 const UNTOLD_POLL_MS = 200;
-const NOTHING = Buffer.alloc(0);
+const NOTHING: Kept = { form: 'none', bytes: '' };
 
 /** Runs on Redis. Each operation is one atomic script on one key. */
 export class RedisOnceBackend implements OnceBackend {
@@ -36,9 +36,20 @@ export class RedisOnceBackend implements OnceBackend {
   }
 
   claim(claim: Claim, { signal }: CallOptions): Promise<ClaimReply> {
-    const { key: onceKey, nonce, print, leaseMs, keepMs, afterCrash, waiter, waitMs } = claim;
-    const given = { onceKey, claimNonce: nonce, claimPrint: print, leaseMs, keepMs, afterCrash };
-    const waits = { waiter, callProcess: this.channel.process, waitMs };
+    const { key: onceKey, nonce: claimNonce, print: claimPrint, leaseMs, keepMs } = claim;
+    const { afterCrash, waiter, waitMs } = claim;
+    const callProcess = this.channel.process;
+    const args = {
+      onceKey,
+      claimNonce,
+      claimPrint,
+      leaseMs,
+      keepMs,
+      afterCrash,
+      waiter,
+      callProcess,
+      waitMs,
+    };
     // A claim that has rejected runs no body. Without this its key would stay taken for the whole lease.
     const undo = (): void => {
       this.runner
@@ -46,23 +57,23 @@ export class RedisOnceBackend implements OnceBackend {
         .then(() => this.end(claim, 'nothing'))
         .catch(() => {});
     };
-    return this.#run(claimScript, onceKey, Object.assign(given, waits), { signal, undo });
+    return this.#run(claimScript, claim, args, { signal, undo });
   }
 
-  renew({ key, nonce }: Claimed, leaseMs: number): Promise<boolean> {
-    return this.#run(renewScript, key, { runNonce: nonce, leaseMs }, { priority: 'renewal' });
+  renew(run: Claimed, leaseMs: number): Promise<boolean> {
+    return this.#run(renewScript, run, { runNonce: run.nonce, leaseMs }, { priority: 'renewal' });
   }
 
-  end({ key, nonce }: Claimed, end: OnceEnd): Promise<number> {
+  end(run: Claimed, end: OnceEnd): Promise<number> {
     const isKept = typeof end === 'object';
-    const { form, bytes } = isKept ? end.kept : { form: 'none', bytes: NOTHING };
+    const { form, bytes } = isKept ? end.kept : NOTHING;
     const how = isKept ? 'kept' : end;
-    const args = { runNonce: nonce, how, newForm: form, result: bytes, channel: this.channel.name };
-    return this.#run(endScript, key, args);
+    const args = { runNonce: run.nonce, how, newForm: form, result: bytes, channel: this.channel.name };
+    return this.#run(endScript, run, args);
   }
 
   get(key: string, { signal }: CallOptions): Promise<OnceRecord | null> {
-    return this.#run(getScript, key, {}, { signal });
+    return this.#run(getScript, { key }, {}, { signal });
   }
 
   async list(page: ResolvedPageOptions): Promise<Page<OnceRecord>> {
@@ -78,14 +89,14 @@ export class RedisOnceBackend implements OnceBackend {
     );
   }
 
-  settle({ key, nonce }: Claimed, { form, bytes }: Kept, { signal }: CallOptions): Promise<SettleOnceResult> {
-    const args = { settleNonce: nonce, newForm: form, result: bytes, channel: this.channel.name };
-    return this.#run(settleScript, key, args, { signal });
+  settle(run: Claimed, { form, bytes }: Kept, { signal }: CallOptions): Promise<SettleOnceResult> {
+    const args = { settleNonce: run.nonce, newForm: form, result: bytes, channel: this.channel.name };
+    return this.#run(settleScript, run, args, { signal });
   }
 
   forget(key: string, force: boolean, { signal }: CallOptions): Promise<ForgetOnceResult> {
     const args = { force: force ? 1 : 0, channel: this.channel.name };
-    return this.#run(forgetScript, key, args, { signal });
+    return this.#run(forgetScript, { key }, args, { signal });
   }
 
   onEnd(key: string, listener: () => void): () => void {
@@ -100,11 +111,12 @@ export class RedisOnceBackend implements OnceBackend {
 
   #run<Arg extends string, Result>(
     script: Script<'record', Arg, Result>,
-    key: string,
+    run: Omit<Claimed, 'nonce'>,
     args: Readonly<Record<Arg, ScriptArg>>,
     options?: RunOptions<Result>,
   ): Promise<Result> {
-    return this.runner.run(script, { record: `${this.keyPrefix}/once:{${tagOf(key)}}` }, args, options);
+    run.record ??= `${this.keyPrefix}/once:{${tagOf(run.key)}}`;
+    return this.runner.run(script, run as { record: string }, args, options);
   }
 }
 

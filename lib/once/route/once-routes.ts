@@ -131,13 +131,13 @@ export class OnceRoutes implements OnModuleInit {
     const call = await this.#callOf(context, request, plan);
     if (!call) return true;
     const entered = await this.#service.enter(call);
-    if ('replay' in entered) {
+    if ('status' in entered) {
       // eslint-disable-next-line @typescript-eslint/only-throw-error
-      throw new OnceReplay(await this.#service.answerOf(call.key, entered.replay.kept));
+      throw new OnceReplay(await this.#service.codec.answerOf(call.key, entered.kept));
     }
     // What is kept is the whole answer, and not that this client has it already.
     if (SAFE.includes(request.method)) for (const name of CONDITIONS) delete request.headers[name];
-    const visit = new OnceVisit(this.#service, entered.run, call, plan);
+    const visit = new OnceVisit(this.#service, entered, call, plan);
     watchAnswer(request, http.getResponse<object>(), visit);
     return true;
   }

@@ -73,10 +73,10 @@ export class OnceVisit {
       await this.run.end(nothingRan ? 'nothing' : 'failed').catch(() => {});
       return undefined;
     }
-    const { key } = this.call;
+    const { codec } = this.service;
     const kept = answer
-      ? await this.service.kept(key, 'http', () => this.service.codec.packAnswer(this.#shortened(answer())))
-      : this.service.doneWithout(key, 'it is a stream');
+      ? await codec.keptAnswer(this.call.key, () => this.#shortened(answer()))
+      : codec.doneWithout(this.call.key, 'it is a stream');
     return this.run.end({ kept }).then(
       () => undefined,
       (error: OnceError) => error,
@@ -89,7 +89,7 @@ export class OnceVisit {
     const end =
       'error' in this.#outcome
         ? ('failed' as const)
-        : { kept: this.service.doneWithout(key, 'the answer has left before the handler had ended') };
+        : { kept: this.service.codec.doneWithout(key, 'the answer has left before the handler had ended') };
     await this.run.end(end).catch(() => {});
   }
 

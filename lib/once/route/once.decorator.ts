@@ -10,7 +10,7 @@ import { among, optionalFunction, OptionTable, type RowsOf } from '../../core/op
 import { boolean } from '../../core/validate.js';
 import { onceFrames } from '../current-once.js';
 import { invalidCall } from '../once.errors.js';
-import { resolveOnceCall, resolveOnceDefaults } from '../once.options.js';
+import { ONCE_CALL } from '../once.options.js';
 import type { OnceService } from '../once.service.js';
 import type { OnceCallOptions, OnceDecoratorOptions } from '../once.types.js';
 import { keyMissing, keyText, valueAt } from './once-key.js';
@@ -69,7 +69,7 @@ export function Once(options: OnceDecoratorOptions = {}): ComposableMethodDecora
 
 function planFor(options: OnceDecoratorOptions, place: string): OncePlan {
   // A wrong option fails when the class is defined, and not at the first call.
-  resolveOnceCall(options, resolveOnceDefaults(), Object.keys(OWN.rows), place);
+  ONCE_CALL.resolve(place, options, undefined, Object.keys(OWN.rows));
   const { key, payload, required, headers, scope, ...call } = options;
   const own = OWN.resolve(place, { key, payload, required, headers, scope });
   return { place, options, call, required: own.required, headers: new Set(own.headers) };
