@@ -1,7 +1,7 @@
 import { createHmac, hash } from 'node:crypto';
 import { shownHash } from '../core/keys.js';
 import type { Kept } from './once.backend.js';
-import { invalidCall, notKept } from './once.errors.js';
+import { invalidCall, refusal } from './once.errors.js';
 import type { ResolvedOnceOptions } from './once.options.js';
 import type { OnceOutcome } from './once.types.js';
 
@@ -131,7 +131,7 @@ export class OnceCodec {
 
   /** Returns the value that is kept, or throws the error that is kept. */
   async valueOf(key: string, { form, bytes }: Kept): Promise<unknown> {
-    if (form === 'none') throw notKept(key);
+    if (form === 'none') throw refusal('ResultNotKept', key);
     const { decode } = this.options;
     if (form === 'http' && !decode) return answerIn(bytes as Buffer);
     const value: unknown = decode ? await decode(bytes as Buffer) : valueOf(String(bytes));

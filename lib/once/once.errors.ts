@@ -37,56 +37,41 @@ export class OnceError extends SyncGuardError<OnceErrorCode> {
   }
 }
 
-const about = (code: OnceErrorCode, key: string, message: string, hint?: string, more = {}): OnceError =>
-  new OnceError({ code, message, hint, context: { keyHash: shownHash(key), ...more } });
+/** What is said of a key that somebody else has, or that has no result to give. */
+const SAID = {
+  OnceInProgress: ['A call with the same key is running.', 'Send it again later, or set `waitMs`.'],
+  OncePayloadMismatch: ['This key was used for another request.', 'Use a new key for each request.'],
+  OutcomeUnknown: [
+    'An earlier call with this key was cut off, and nobody knows what it has done.',
+    'Find out, and call `OnceService.settle()` or `forget()`.',
+  ],
+  ResultNotKept: [
+    'A call with this key is done, but its result was not kept.',
+    'See the log line ONCE_NOT_KEPT of the first call.',
+  ],
+} as const;
+
+export function refusal(code: keyof typeof SAID, key: string, more = {}): OnceError {
+  const [message, hint] = SAID[code];
+  return new OnceError({ code, message, hint, context: { keyHash: shownHash(key), ...more } });
+}
 
 /**
  * Who asks again waits as long as the call has run so far, at least a second. So a short call is answered soon, and a long one is
  * not asked for often. After the rest of its lease even a dead process has lost the key.
  */
 export const inProgress = (key: string, remainingMs: number, sinceMs: number): OnceError =>
-  about(
-    'OnceInProgress',
-    key,
-    'A call with the same key is running.',
-    'Send it again later, or set `waitMs`.',
-    {
-      retryAfter: Math.max(1, Math.ceil(Math.min(remainingMs, sinceMs) / 1000)),
-    },
-  );
-
-export const mismatch = (key: string): OnceError =>
-  about(
-    'OncePayloadMismatch',
-    key,
-    'This key was used for another request.',
-    'Use a new key for each request.',
-  );
-
-export const outcomeUnknown = (key: string): OnceError =>
-  about(
-    'OutcomeUnknown',
-    key,
-    'An earlier call with this key was cut off, and nobody knows what it has done.',
-    'Find out, and call `OnceService.settle()` or `forget()`.',
-  );
-
-export const notKept = (key: string): OnceError =>
-  about(
-    'ResultNotKept',
-    key,
-    'A call with this key is done, but its result was not kept.',
-    'See the log line ONCE_NOT_KEPT of the first call.',
-  );
+  refusal('OnceInProgress', key, {
+    retryAfter: Math.max(1, Math.ceil(Math.min(remainingMs, sinceMs) / 1000)),
+  });
 
 export const lost = (key: string, why: string): OnceError =>
-  about(
-    'OnceLost',
-    key,
-    `This call has lost its key: ${why}.`,
-    'Another call may run. Watch `signal` in long bodies, and pass `fence` to what you write to.',
-    { retryAfter: 1 },
-  );
+  new OnceError({
+    code: 'OnceLost',
+    message: `This call has lost its key: ${why}.`,
+    hint: 'Another call may run. Watch `signal` in long bodies, and pass `fence` to what you write to.',
+    context: { keyHash: shownHash(key), retryAfter: 1 },
+  });
 
 export const noCaller = (): OnceError =>
   new OnceError({

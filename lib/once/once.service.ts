@@ -23,7 +23,7 @@ import type { Emit } from '../telemetry/telemetry.types.js';
 import { type OnceFrame, onceFrames } from './current-once.js';
 import type { ClaimReply, OnceBackend } from './once.backend.js';
 import { fingerprintOf, OnceCodec } from './once.codec.js';
-import { inProgress, invalidCall, mismatch, OnceError, outcomeUnknown, shuttingDown } from './once.errors.js';
+import { inProgress, invalidCall, OnceError, refusal, shuttingDown } from './once.errors.js';
 import {
   ONCE_CALL,
   ONCE_STATES,
@@ -124,7 +124,11 @@ export class OnceService implements OnModuleDestroy {
    */
   run<T>(fn: (context: OnceContext) => T | Promise<T>, options: OnceOptions<T>): Promise<OnceResult<T>> {
     try {
-      return this.runCall(fn, this.#callOf(fn, options));
+      if (typeof fn !== 'function') throw invalidCall('fn must be a function.');
+      const resolved = ONCE_CALL.resolve('options', options ?? null, this.#usual, BESIDES);
+      const { key, payload, signal } = options;
+      if (signal !== undefined) abortSignal('signal', signal);
+      return this.runCall(fn, this.callOf(key, payload, resolved, signal));
     } catch (error) {
       return Promise.reject(OnceError.from(error));
     }
@@ -156,14 +160,6 @@ export class OnceService implements OnModuleDestroy {
     }
     const { attempt } = entered.context;
     return { value: outcome.value, replayed: false, attempt, completedAtMs: await ended };
-  }
-
-  #callOf<T>(fn: unknown, options: OnceOptions<T>): OnceCall {
-    if (typeof fn !== 'function') throw invalidCall('fn must be a function.');
-    const resolved = ONCE_CALL.resolve('options', options ?? null, this.#usual, BESIDES);
-    const { key, payload, signal } = options;
-    if (signal !== undefined) abortSignal('signal', signal);
-    return { key: userKey(key), print: this.fingerprint(payload), signal, options: resolved };
   }
 
   /**
@@ -244,14 +240,10 @@ export class OnceService implements OnModuleDestroy {
     return resolved;
   }
 
-  /** @internal Returns a key of a call after its check. */
-  key(key: string): string {
-    return checked(() => userKey(key));
-  }
-
-  /** @internal Returns the hash by which calls are compared. */
-  fingerprint(payload: unknown): string {
-    return fingerprintOf(payload, this.#config.hashSecret);
+  /** @internal Returns a call after the check of its key. Another one is compared with the hash of its payload. */
+  callOf(key: string, payload: unknown, options: ResolvedOnceCall, signal?: AbortSignal): OnceCall {
+    const { hashSecret } = this.#config;
+    return checked(() => ({ key: userKey(key), print: fingerprintOf(payload, hashSecret), signal, options }));
   }
 
   /**
@@ -362,12 +354,6 @@ async function outcomeOf<T>(
 }
 
 function refusalOf(key: string, reply: Exclude<ClaimReply, { status: 'claimed' | 'done' }>): OnceError {
-  switch (reply.status) {
-    case 'busy':
-      return inProgress(key, reply.remainingMs, reply.sinceMs);
-    case 'mismatch':
-      return mismatch(key);
-    case 'unknown':
-      return outcomeUnknown(key);
-  }
+  if (reply.status === 'busy') return inProgress(key, reply.remainingMs, reply.sinceMs);
+  return refusal(reply.status === 'mismatch' ? 'OncePayloadMismatch' : 'OutcomeUnknown', key);
 }

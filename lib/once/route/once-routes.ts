@@ -155,7 +155,7 @@ export class OnceRoutes implements OnModuleInit {
     const asked = payload ? (payload as (request: unknown) => unknown)(request) : payloadOf(request, route);
     const options = this.#service.resolved(plan.call, plan.place);
     const signal = options.waitMs > 0 ? signalOf(context) : undefined;
-    return { key, print: this.#service.fingerprint(asked), signal, options };
+    return this.#service.callOf(key, asked, options, signal);
   }
 
   async #keyOf(

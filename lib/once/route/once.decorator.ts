@@ -107,8 +107,7 @@ async function runMethod(
     const value = await body();
     return isObservable(value) ? lastValueFrom(value, { defaultValue: undefined }) : value;
   };
-  const print = service.fingerprint(payload?.(...args));
-  const checked = { key: service.key(text), print, signal: undefined };
-  const { value } = await service.runCall(whole, { ...checked, options: service.resolved(call, place) });
+  const asked = service.callOf(text, payload?.(...args), service.resolved(call, place));
+  const { value } = await service.runCall(whole, asked);
   return value;
 }
