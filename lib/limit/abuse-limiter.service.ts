@@ -7,11 +7,19 @@ import {
   leavingAs,
   userKey,
 } from '../core/validate.js';
-import { type ByHand, byOf } from '../telemetry/by-hand.js';
+import { type ByHand, byOf, type ForcedChange, tellForced } from '../telemetry/by-hand.js';
 import { warningOnce } from '../core/warn-once.js';
 import { type CallDecision, createCallId, type DecisionOptions, Decisions, letIn } from './decisions.js';
-import { type CallOptions, identityIn, isOfKnown, isUncounted, type LimitBackend } from './limit.backend.js';
-import { LimitOperators } from './limit.operators.js';
+import { accountOf } from './accounts.js';
+import {
+  type CallOptions,
+  identityIn,
+  isOfKnown,
+  isUncounted,
+  keyOf,
+  type LimitBackend,
+  nameOf,
+} from './limit.backend.js';
 import { decisive } from './limit.outage.js';
 import { LimitError, refusalBy } from './limit.errors.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
@@ -30,9 +38,18 @@ import type {
   LimiterDecision,
   PeekedDecision,
 } from './limit.types.js';
-import { invalidCall, needsRequest, policiesInCall, unknownPolicy, validateBlock } from './limit.validate.js';
+import {
+  invalidCall,
+  needsRequest,
+  policiesInCall,
+  unknownPolicy,
+  validateBlock,
+  validateBlocked,
+  validateBlockTag,
+} from './limit.validate.js';
 import { NamedKeys } from './named-keys.js';
 import type { KeyParts, LimitCallOptions, PolicyRef } from './policy.types.js';
+import { isTagged } from './whose.js';
 
 export interface AbuseLimiterOptions extends DecisionOptions {
   readonly limit: DecisionOptions['limit'] &
@@ -40,7 +57,7 @@ export interface AbuseLimiterOptions extends DecisionOptions {
   readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
 }
 
-const { checked } = leavingAs(LimitError.from);
+const { checked, attributed } = leavingAs(LimitError.from);
 
 /**
  * Counts attempts and decides whether a call has to wait. Each decision is one atomic step, except for several policies
@@ -54,19 +71,20 @@ const { checked } = leavingAs(LimitError.from);
 export class AbuseLimiterService implements OnModuleDestroy {
   /** @internal */
   readonly decisions: Decisions;
+  readonly #backend: LimitBackend;
   readonly #options: AbuseLimiterOptions;
   readonly #keys: NamedKeys;
-  readonly #operators: LimitOperators;
   readonly #inline = new WeakMap<object, readonly ResolvedPolicy[]>();
-  readonly #warnOnce = warningOnce((message) => new Logger('SyncGuard').warn(message));
+  readonly #logger = new Logger('SyncGuard');
+  readonly #warnOnce = warningOnce((message) => this.#logger.warn(message));
   readonly #everyCall = new WeakMap<ResolvedPolicy, ResolvedPolicy>();
 
   /** @internal The module creates the service. `fallback` counts in this process, for `onError: 'memory'`. */
   constructor(backend: LimitBackend, fallback: LimitBackend, options: AbuseLimiterOptions) {
+    this.#backend = backend;
     this.#options = options;
     this.#keys = new NamedKeys(options.limit);
     this.decisions = new Decisions(backend, fallback, options);
-    this.#operators = new LimitOperators(backend, this.decisions, options.emit);
   }
 
   /**
@@ -154,9 +172,8 @@ export class AbuseLimiterService implements OnModuleDestroy {
    * @example await limiter.reset({ ip: '203.0.113.7', 'body.email': 'ann@example.org' }, 'login');
    */
   async reset(key: string | KeyParts, policy: PolicyRef, options: SignalOption = {}): Promise<FoundAttempts> {
-    return foundIn(
-      await this.#change(key, policy, options, (backend, subject, call) => backend.reset(subject, call)),
-    );
+    const call = this.#callOf(options);
+    return foundIn(await this.#change(key, policy, (backend, subject) => backend.reset(subject, call)));
   }
 
   /**
@@ -173,9 +190,8 @@ export class AbuseLimiterService implements OnModuleDestroy {
     options: SignalOption = {},
   ): Promise<void> {
     const { blockMs, text } = checked(() => validateBlock(ms, reason));
-    await this.#change(key, policy, options, (backend, subject, call) =>
-      backend.block(subject, blockMs, text, call),
-    );
+    const call = this.#callOf(options);
+    await this.#change(key, policy, (backend, subject) => backend.block(subject, blockMs, text, call));
   }
 
   /**
@@ -187,7 +203,8 @@ export class AbuseLimiterService implements OnModuleDestroy {
    * @example for (const { policy, tag } of (await limiter.blocked({ policy: 'login' })).items) console.log(policy, tag);
    */
   async blocked(options: BlockedOptions = {}): Promise<Page<BlockedKey>> {
-    return this.#operators.blocked(options);
+    const page = checked(() => validateBlocked(options));
+    return attributed(this.#backend.blocked(page));
   }
 
   /**
@@ -212,18 +229,23 @@ export class AbuseLimiterService implements OnModuleDestroy {
     second?: PolicyRef | (SignalOption & ByHand),
     third: SignalOption & ByHand = {},
   ): Promise<FoundAttempts | { unblocked: number }> {
-    if (isBlockTag(which)) return this.#operators.unblock(which, (second ?? {}) as ByHand);
+    if (isBlockTag(which)) return this.#unblockTagged(which, (second ?? {}) as SignalOption & ByHand);
     const policy = second as PolicyRef;
-    const by = checked(() => byOf(callOptions(third, ['by'])));
-    const { signal } = third;
-    const found = foundIn(
-      await this.#change(which, policy, { signal }, (backend, subject, call) =>
-        backend.unblock(subject, call),
-      ),
-    );
+    const call = this.#callOf(third, ['by']);
+    const found = await this.#change(which, policy, (backend, subject) => backend.unblock(subject, call));
     const [{ identity }] = this.#subjects(which, policy) as [PolicySubject];
-    this.#operators.tellForced('unblock', identity, by);
-    return found;
+    this.#tell({ operation: 'unblock', key: keyOf(identity), policy: nameOf(identity), by: third.by });
+    return foundIn(found);
+  }
+
+  async #unblockTagged(which: BlockTag, options: SignalOption & ByHand): Promise<{ unblocked: number }> {
+    const block = checked(() => validateBlockTag(which));
+    const call = this.#callOf(options, ['by']);
+    const ended = await this.decisions.change(isTagged(block), (backend) => [
+      backend.unblockTagged(block, call),
+    ]);
+    this.#tell({ operation: 'unblock', keyHash: block.tag, policy: block.policy, by: options.by });
+    return { unblocked: sumOf(ended) };
   }
 
   /**
@@ -238,10 +260,9 @@ export class AbuseLimiterService implements OnModuleDestroy {
   ): Promise<FoundAttempts> {
     const count = checked(() => integer('n', n, 1));
     const id = createCallId();
+    const call = this.#callOf(options);
     return foundIn(
-      await this.#change(key, policy, options, (backend, subject, call) =>
-        backend.forgive(subject, count, id, call),
-      ),
+      await this.#change(key, policy, (backend, subject) => backend.forgive(subject, count, id, call)),
     );
   }
 
@@ -260,7 +281,15 @@ export class AbuseLimiterService implements OnModuleDestroy {
     parts: KeyParts,
     options: SignalOption & ByHand = {},
   ): Promise<{ lifted: number }> {
-    return this.#operators.lift(this.#keys.accountsOf(this.policies(policy), parts), options);
+    const accounts = this.#keys.accountsOf(this.policies(policy), parts);
+    const call = this.#callOf(options, ['by']);
+    const isMeant = (identity: string): boolean => accounts.includes(accountOf(identity) ?? '');
+    const lifted = await this.decisions.change(isMeant, (backend) =>
+      accounts.map((account) => backend.lift(account, call)),
+    );
+    const [first] = accounts as [string];
+    this.#tell({ operation: 'lift', key: keyOf(first), policy: nameOf(first), by: options.by });
+    return { lifted: sumOf(lifted) };
   }
 
   /** Waits for what is settled in the background. */
@@ -281,23 +310,27 @@ export class AbuseLimiterService implements OnModuleDestroy {
     return resolved;
   }
 
-  /** The next decision may come from the backend, the fallback or the deny cache. So all three change. */
-  async #change<Reply>(
+  /** Checks the options of a change. Returns what the backend is told. */
+  #callOf(options: SignalOption & ByHand, known: readonly 'by'[] = []): CallOptions {
+    const { signal, ...who } = checked(() => callOptions(options, known));
+    checked(() => byOf(who));
+    return this.decisions.callOptions(signal);
+  }
+
+  #change<Reply>(
     key: string | KeyParts,
     policy: PolicyRef,
-    options: SignalOption,
-    operate: (backend: LimitBackend, subject: PolicySubject, call: CallOptions) => Promise<Reply>,
+    operate: (backend: LimitBackend, subject: PolicySubject) => Promise<Reply>,
   ): Promise<Reply[]> {
-    const { signal } = checked(() => callOptions(options, []));
     const subjects = this.#subjects(key, policy);
-    const call = this.decisions.callOptions(signal);
-    try {
-      return await this.decisions.outage.onBoth(subjects, (backend) =>
-        subjects.map((subject) => operate(backend, subject, call)),
-      );
-    } finally {
-      for (const { identity } of subjects) this.decisions.denyCache.delete(identity);
-    }
+    const identities = subjects.map(({ identity }) => identity);
+    return this.decisions.change(identities, (backend) =>
+      subjects.map((subject) => operate(backend, subject)),
+    );
+  }
+
+  #tell(change: Omit<ForcedChange, 'feature'>): void {
+    tellForced({ feature: 'limit', ...change }, (line) => this.#logger.warn(line), this.#options.emit);
   }
 
   #decide(key: string, ref: PolicyRef, options: LimitCallOptions): Promise<CallDecision> {
@@ -333,6 +366,8 @@ export class AbuseLimiterService implements OnModuleDestroy {
   }
 }
 
+const sumOf = (numbers: readonly number[]): number => numbers.reduce((sum, each) => sum + each, 0);
+
 const isBlockTag = (which: string | KeyParts | BlockTag): which is BlockTag =>
   typeof which === 'object' && which !== null && 'tag' in which;
 
@@ -346,5 +381,5 @@ function costUnder(policy: ResolvedPolicy, given: number | undefined): number {
 /** Of several limits: whether any was blocked, and the sum of their attempts. */
 const foundIn = (found: readonly FoundAttempts[]): FoundAttempts => ({
   blocked: found.some(({ blocked }) => blocked),
-  attempts: found.reduce((sum, { attempts }) => sum + attempts, 0),
+  attempts: sumOf(found.map(({ attempts }) => attempts)),
 });

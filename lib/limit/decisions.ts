@@ -12,6 +12,7 @@ import { type Decisive, decisive, LimitOutage, toDecision, UNCOUNTED } from './l
 import { nameWithoutShadow, type PolicyCheck } from './limit.policy.js';
 import { IN_FLIGHT_MS } from './limit.times.js';
 import type { AllowedDecision, DeniedDecision, LimiterDecision } from './limit.types.js';
+import type { Meant } from './remembered.js';
 
 /** Where a call was counted, and its id there. */
 export interface CountedCall {
@@ -215,6 +216,15 @@ export class Decisions {
       note().catch((fault: unknown) =>
         this.#retries.start(() => note().then(() => true), reply.retryAfterMs, fault),
       );
+    }
+  }
+
+  /** The next decision may come from the backend, the fallback or the deny cache. So all three change. */
+  async change<Reply>(meant: Meant, operate: (backend: LimitBackend) => Promise<Reply>[]): Promise<Reply[]> {
+    try {
+      return await this.outage.onBoth(meant, operate);
+    } finally {
+      this.denyCache.forget(meant);
     }
   }
 

@@ -1,6 +1,5 @@
 import type { BackendDecision, BackendDenied } from './limit.backend.js';
-
-const MAX_ENTRIES = 10_000;
+import { type Meant, Remembered } from './remembered.js';
 
 interface Entry {
   readonly decision: BackendDenied;
@@ -13,9 +12,9 @@ interface Entry {
  * remember the counts of a key. When another process ends a block, this process may still deny calls until its entry ends.
  */
 export class DenyCache {
-  readonly #entries = new Map<string, Entry>();
-  /** When an entry was last deleted. A decision that was asked for before that may be about a block that has ended. */
-  #deletedAtMs = -Infinity;
+  readonly #entries = new Remembered<Entry>();
+  /** When entries were last forgotten. A decision that was asked for before that may be about a block that has ended. */
+  #forgottenAtMs = -Infinity;
 
   /** @param longestMs - how long a block is remembered at most; 0 turns the cache off */
   constructor(
@@ -46,8 +45,7 @@ export class DenyCache {
    */
   add(identity: string, decision: BackendDecision | undefined, askedAtMs: number): void {
     if (decision?.status !== 'denied' || !decision.blocked) return;
-    if (this.longestMs === 0 || askedAtMs <= this.#deletedAtMs) return;
-    if (this.#entries.size >= MAX_ENTRIES) this.#entries.delete(this.#entries.keys().next().value as string);
+    if (this.longestMs === 0 || askedAtMs <= this.#forgottenAtMs) return;
     this.#entries.set(identity, {
       decision,
       // The backend measured the wait before now. Counted from now it is never too short for the client.
@@ -56,14 +54,8 @@ export class DenyCache {
     });
   }
 
-  /** Forgets the blocks of all identities that are meant. */
-  forget(isMeant: (identity: string) => boolean): void {
-    this.#deletedAtMs = this.now();
-    for (const identity of this.#entries.keys()) if (isMeant(identity)) this.#entries.delete(identity);
-  }
-
-  delete(identity: string): void {
-    this.#deletedAtMs = this.now();
-    this.#entries.delete(identity);
+  forget(meant: Meant): void {
+    this.#forgottenAtMs = this.now();
+    this.#entries.forget(meant);
   }
 }

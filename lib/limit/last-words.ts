@@ -5,15 +5,14 @@ import {
   type LimitRules,
   type Subject,
 } from './limit.backend.js';
-
-const MAX_KEYS = 10_000;
+import { type Meant, Remembered } from './remembered.js';
 
 /**
  * Remembers what Redis has said last about the keys that were at least half full. While Redis does not answer, this process
  * counts from there, so that a client gains nothing by an outage.
  */
 export class LastWords {
-  readonly #words = new Map<string, { readonly reply: BackendDecision; readonly atMs: number }>();
+  readonly #words = new Remembered<{ readonly reply: BackendDecision; readonly atMs: number }>();
 
   constructor(private readonly now: () => number = () => performance.now()) {}
 
@@ -21,9 +20,7 @@ export class LastWords {
     for (const [i, { identity, policy }] of subjects.entries()) {
       const reply = replies[i] as BackendDecision;
       if (this.#words.size > 0) this.#words.delete(identity);
-      if (!isHalfFull(policy.rules, reply)) continue;
-      if (this.#words.size >= MAX_KEYS) this.#words.delete(this.#words.keys().next().value as string);
-      this.#words.set(identity, { reply, atMs: this.now() });
+      if (isHalfFull(policy.rules, reply)) this.#words.set(identity, { reply, atMs: this.now() });
     }
   }
 
@@ -37,12 +34,8 @@ export class LastWords {
     }
   }
 
-  forget(isMeant: (identity: string) => boolean): void {
-    for (const identity of this.#words.keys()) if (isMeant(identity)) this.#words.delete(identity);
-  }
-
-  delete(identity: string): void {
-    this.#words.delete(identity);
+  forget(meant: Meant): void {
+    this.#words.forget(meant);
   }
 }
 

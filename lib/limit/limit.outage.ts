@@ -3,17 +3,18 @@ import { warningOnce } from '../core/warn-once.js';
 import { LastWords } from './last-words.js';
 import type { BackendDecision, CountedPolicy, LimitBackend } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
-import type { PolicyCheck, PolicySubject } from './limit.policy.js';
+import type { PolicyCheck } from './limit.policy.js';
 import type { LimiterDecision, OnError } from './limit.types.js';
+import type { Meant } from './remembered.js';
 
 /** A decision, and the limit that made it. */
-export interface Decisive<Subject = PolicyCheck> {
+export interface Decisive {
   readonly decision: LimiterDecision;
-  readonly by: Subject;
+  readonly by: PolicyCheck;
 }
 
 /** The decisions about a call as callers get them, and how they were made. */
-export interface Asked<Subject> extends Decisive<Subject> {
+export interface Asked extends Decisive {
   readonly decisions: readonly LimiterDecision[];
   /** What the backend has replied. Undefined if the call was let in uncounted. */
   readonly replies: readonly BackendDecision[] | undefined;
@@ -33,41 +34,40 @@ export class LimitOutage {
     private readonly fallback: LimitBackend,
   ) {}
 
-  /** Asks a backend for one decision about each subject. If it does not answer, does what `onError` says. */
-  ask<Subject extends PolicySubject>(
-    subjects: readonly Subject[],
+  /** Asks a backend for one decision about each check. If it does not answer, does what `onError` says. */
+  ask(
+    checks: readonly PolicyCheck[],
     operate: (backend: LimitBackend) => Promise<readonly BackendDecision[]>,
     backend = this.backend,
-  ): Promise<Asked<Subject>> {
+  ): Promise<Asked> {
     if (backend.backend === 'memory')
-      return operate(backend).then((replies) => asked(subjects, backend, replies, backend !== this.backend));
-    if (!this.#breaker.tryEnter()) return this.#without(subjects, operate, backend);
+      return operate(backend).then((replies) => asked(checks, backend, replies, backend !== this.backend));
+    if (!this.#breaker.tryEnter()) return this.#without(checks, operate, backend);
     return operate(backend).then(
       (replies) => {
         this.#breaker.succeeded();
-        this.#lastWords.hear(subjects, replies);
-        return asked(subjects, backend, replies, false);
+        this.#lastWords.hear(checks, replies);
+        return asked(checks, backend, replies, false);
       },
-      (error: unknown) =>
-        this.#without(subjects, operate, backend, this.#outageOf(error, strictest(subjects))),
+      (error: unknown) => this.#without(checks, operate, backend, this.#outageOf(error, strictest(checks))),
     );
   }
 
   /** Does what `onError` says. */
-  async #without<Subject extends PolicySubject>(
-    subjects: readonly Subject[],
+  async #without(
+    checks: readonly PolicyCheck[],
     operate: (backend: LimitBackend) => Promise<readonly BackendDecision[]>,
     backend: LimitBackend,
     outage?: LimitError,
-  ): Promise<Asked<Subject>> {
-    switch (strictest(subjects)) {
+  ): Promise<Asked> {
+    switch (strictest(checks)) {
       case 'closed':
         throw this.#unavailable(outage);
       case 'memory':
-        this.#lastWords.tell(subjects, this.fallback);
-        return asked(subjects, this.fallback, await operate(this.fallback), true);
+        this.#lastWords.tell(checks, this.fallback);
+        return asked(checks, this.fallback, await operate(this.fallback), true);
       case 'open':
-        return asked(subjects, backend, undefined, true);
+        return asked(checks, backend, undefined, true);
     }
   }
 
@@ -106,24 +106,8 @@ export class LimitOutage {
   }
 
   /** Runs operations that change keys on both backends. Throws a fault when all are done. Returns what the backend replies. */
-  async onBoth<Reply>(
-    subjects: readonly PolicySubject[],
-    operate: (backend: LimitBackend) => Promise<Reply>[],
-  ): Promise<Reply[]> {
-    for (const { identity } of subjects) this.#lastWords.delete(identity);
-    return this.#both(operate);
-  }
-
-  /** Runs operations on all identities that are meant, as {@link onBoth} does. */
-  onAll<Reply>(
-    isMeant: (identity: string) => boolean,
-    operate: (backend: LimitBackend) => Promise<Reply>[],
-  ): Promise<Reply[]> {
-    this.#lastWords.forget(isMeant);
-    return this.#both(operate);
-  }
-
-  async #both<Reply>(operate: (backend: LimitBackend) => Promise<Reply>[]): Promise<Reply[]> {
+  async onBoth<Reply>(meant: Meant, operate: (backend: LimitBackend) => Promise<Reply>[]): Promise<Reply[]> {
+    this.#lastWords.forget(meant);
     const replies = operate(this.backend);
     const others = this.fallback === this.backend ? [] : operate(this.fallback);
     for (const each of await Promise.allSettled([...replies, ...others]))
@@ -135,23 +119,23 @@ export class LimitOutage {
 const SEVERITY: readonly OnError[] = ['open', 'memory', 'closed'];
 
 /** Returns the strictest `onError` of several limits. They are asked together, so one of them decides for all. */
-const strictest = (subjects: readonly PolicySubject[]): OnError =>
-  SEVERITY.findLast((onError) => subjects.some(({ policy }) => policy.onError === onError)) ?? 'open';
+const strictest = (checks: readonly PolicyCheck[]): OnError =>
+  SEVERITY.findLast((onError) => checks.some(({ policy }) => policy.onError === onError)) ?? 'open';
 
 /** Stands for the answer about a call that nobody has counted. */
 export const UNCOUNTED: BackendDecision = { status: 'allowed', shortCount: 0, longCount: 0, resetMs: 0 };
 
-function asked<Subject extends PolicySubject>(
-  subjects: readonly Subject[],
+function asked(
+  checks: readonly PolicyCheck[],
   backend: LimitBackend,
   replies: readonly BackendDecision[] | undefined,
   degraded: boolean,
-): Asked<Subject> {
-  const decisions = subjects.map(({ policy }, i) => {
+): Asked {
+  const decisions = checks.map(({ policy }, i) => {
     const decision = toDecision(policy, replies?.[i] ?? UNCOUNTED);
     return degraded ? { ...decision, degraded } : decision;
   });
-  const { decision, by } = decisive(subjects, decisions);
+  const { decision, by } = decisive(checks, decisions);
   return { decision, by, decisions, replies, backend };
 }
 
@@ -170,16 +154,16 @@ export function toDecision({ rules }: CountedPolicy, reply: BackendDecision): Li
 }
 
 /** Returns the denied decision with the longest wait. If all limits allow the call, returns the one with least `remaining`. */
-export function decisive<Subject>(
-  subjects: readonly Subject[],
+export function decisive(
+  checks: readonly PolicyCheck[],
   decisions: readonly (LimiterDecision | undefined)[],
-): Decisive<Subject> {
-  let result: Decisive<Subject> | undefined;
-  for (const [i, by] of subjects.entries()) {
+): Decisive {
+  let result: Decisive | undefined;
+  for (const [i, by] of checks.entries()) {
     const decision = decisions[i];
     if (decision && (!result || severity(decision) > severity(result.decision))) result = { decision, by };
   }
-  return result as Decisive<Subject>;
+  return result as Decisive;
 }
 
 const severity = (decision: LimiterDecision): number =>

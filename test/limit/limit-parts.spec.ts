@@ -68,7 +68,7 @@ describe('DenyCache', () => {
 
   it('is not brought back by a question that was asked before the block was lifted', () => {
     nowMs = 100;
-    cache.delete('ann');
+    cache.forget(['ann']);
     cache.add('ann', blockOf(60_000), 50);
     expect(cache.find('ann')).toBeUndefined();
     cache.add('ann', blockOf(60_000), 101);
