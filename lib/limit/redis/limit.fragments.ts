@@ -148,34 +148,24 @@ export const BEGAN = 1e15;
  *
  * The first command of a removal changes nothing, but a server whose memory is full refuses it. A server checks a script
  * at its first write only. So after a removal as first write, it would let the script add to the full memory.
+ *
+ * @param flights - the parts that a limit with calls in flight has besides
  */
-const countWith = (
-  tiers: Tiers,
-  parts: {
-    /** The lowest score of what is removed. */
-    readonly first: string;
-    /** Sets `inFlight`. */
-    readonly flights: string;
-    readonly inFlight: string;
-    /** Makes attempts of the calls whose flight has lapsed. */
-    readonly lapse: string;
-    readonly hasLapsed: string;
-    /** Removes the beginnings of flights that have ended. */
-    readonly tidy: string;
-  },
-): string => /* lua */ `
+export const countAttempts = (tiers: Tiers, flights?: Record<'read' | 'lapse' | 'tidy', string>): string => {
+  const taken = flights ? ' + inFlight' : '';
+  return /* lua */ `
 local latest = ${COUNTED_AT}
 local from = ${tiers.length === 1 ? 'shortFrom' : 'shortFrom < longFrom and shortFrom or longFrom'}
-${parts.flights}
+${flights?.read ?? ''}
 local shortCount, size = call('ZCOUNT', attempts, from + 1, latest), call('ZCARD', attempts)
-if size > shortCount${parts.inFlight} then
+if size > shortCount${taken} then
   call('ZADD', attempts, 'XX', 0, '')
-  ${indent(parts.lapse, 2)}
-  size = size - call('ZREMRANGEBYSCORE', attempts, ${parts.first}, from)
-  if ${parts.hasLapsed}size > shortCount${parts.inFlight} then
+  ${indent(flights?.lapse ?? '', 2)}
+  size = size - call('ZREMRANGEBYSCORE', attempts, ${flights ? '0' : `'-inf'`}, from)
+  if ${flights ? '#lapsed > 0 or ' : ''}size > shortCount${taken} then
     local ahead = commit and call('ZRANGEBYSCORE', attempts, latest + 1, '+inf') or {}
     for i = 1, #ahead do call('ZADD', attempts, latest, ahead[i]) end
-    ${indent(parts.tidy, 4)}
+    ${indent(flights?.tidy ?? '', 4)}
     shortCount = call('ZCOUNT', attempts, from + 1, '+inf')
   end
 end
@@ -186,13 +176,7 @@ ${
 if shortFrom > from then shortCount = call('ZCOUNT', attempts, shortFrom + 1, '+inf') end
 if longFrom > from then longCount = call('ZCOUNT', attempts, longFrom + 1, '+inf') end`
 }`;
-
-/** Counts the attempts of a limit that has nothing in flight. */
-export const countAttempts = (tiers: Tiers): string =>
-  countWith(tiers, {
-    first: `'-inf'`,
-    ...{ flights: '', inFlight: '', lapse: '', hasLapsed: '', tidy: '' },
-  });
+};
 
 /**
  * Counts the attempts of a limit that has calls in flight. A flight that nobody has renewed for so long has lapsed: its
@@ -201,9 +185,9 @@ export const countAttempts = (tiers: Tiers): string =>
  * @param before - runs before anything is removed
  */
 export const countWithFlights = (tiers: Tiers, before = ''): string =>
-  countWith(tiers, {
-    first: '0',
-    flights: `local flightFrom = ${IN_FLIGHT_MS} - nowMs
+  countAttempts(tiers, {
+    // Sets `inFlight`.
+    read: `local flightFrom = ${IN_FLIGHT_MS} - nowMs
 local inFlight = call('ZCOUNT', attempts, '(${-BEGAN}', '(' .. flightFrom)
 if commit and inFlight > 0 then
   local ahead = call('ZRANGEBYSCORE', attempts, '-inf', '(' .. -nowMs, 'WITHSCORES')
@@ -213,14 +197,14 @@ if commit and inFlight > 0 then
     if score + began < -nowMs then call('ZADD', attempts, -nowMs - began, ahead[i]) end
   end
 end`,
-    inFlight: ' + inFlight',
+    // Makes attempts of the calls whose flight has lapsed.
     lapse: `${before}
 local lapsed = call('ZRANGEBYSCORE', attempts, flightFrom, '(0', 'WITHSCORES')
 for i = 1, #lapsed, 2 do
   local began = call('ZSCORE', attempts, string.match(lapsed[i], '^[^:]*') .. ':0')
   call('ZADD', attempts, began and ${-BEGAN} - began or -lapsed[i + 1], lapsed[i])
 end`,
-    hasLapsed: '#lapsed > 0 or ',
+    // The beginnings of flights that have ended.
     tidy: `local begins = call('ZRANGEBYSCORE', attempts, '-inf', '${-BEGAN}')
 for i = 1, #begins do
   local score = call('ZSCORE', attempts, string.sub(begins[i], 1, -3))

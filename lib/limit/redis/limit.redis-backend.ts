@@ -1,6 +1,8 @@
-import type { Page } from '../../core/page.js';
+import { type Page, pageOf, type ResolvedPageOptions } from '../../core/page.js';
+import { unlessForeign } from '../../redis/redis.errors.js';
 import type { RunOptions, ScriptArg, ScriptRunner } from '../../script/script-runner.js';
 import type { Script } from '../../script/define-script.js';
+import { escapeGlob, walk } from '../../script/walk.js';
 import { accountOf } from '../accounts.js';
 import {
   type BackendDecision,
@@ -18,10 +20,9 @@ import {
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
 import type { BlockedKey, BlockTag, FoundAttempts } from '../limit.types.js';
-import { whoseOf } from '../whose.js';
-import { liftScript, notedScript, noteScript, whoseScript } from './blocked.scripts.js';
+import { isKeyTag, isNamed, whoseOf } from '../whose.js';
+import { blockedScript, liftScript, notedScript, noteScript, whoseScript } from './blocked.scripts.js';
 import { type CheckMode, type CheckScript, checkScript, type CheckShape, numbersOf } from './check.script.js';
-import { RedisBlocks } from './limit.redis-blocks.js';
 import {
   blockScript,
   blockWindowScript,
@@ -36,6 +37,12 @@ import {
 const MAX_STATIC_SCRIPTS = 256;
 /** Longer than any window. */
 const ANY_WINDOW_MS = 2 ** 52;
+/** How many blocks one step of a walk over all of them finds at most. */
+const MOST_ITEMS = 1_000;
+/** The name of a key that a block may stand in. */
+const BLOCK_NAME = /:(?:block|fixed):\{([\w-]{16})\}$/;
+/** A block, and the tag in the names of its keys. */
+type FoundBlock = [keyTag: string, item: BlockedKey];
 
 /**
  * Limits on Redis. Each operation is one atomic script, except for a call against several limits on a Cluster. All keys
@@ -46,14 +53,11 @@ export class RedisLimitBackend implements LimitBackend {
   /** The scripts of checks, by the modes of their limits, or by modes and rules if they are static. */
   readonly #scripts = new Map<string, CheckScript>();
   readonly #names = new WeakMap<LimitRules, Partial<Record<CheckMode, string>>>();
-  readonly #blocks: RedisBlocks;
 
   constructor(
     private readonly runner: ScriptRunner,
     private readonly prefix: string,
-  ) {
-    this.#blocks = new RedisBlocks(runner, prefix, (tag) => this.#keysUnder(tag));
-  }
+  ) {}
 
   check(
     checks: readonly LimitCheck[],
@@ -96,13 +100,17 @@ export class RedisLimitBackend implements LimitBackend {
     return this.#decideOne(check, PEEK_MODES[policy.algorithm][cost === 0 ? 'look' : 'peek'], '', options);
   }
 
+  /** @param endsInMs - a fixed window that ends later is another one, and keeps its count */
   forgive(
     subject: Subject,
     amount: number,
     callId: string,
     options: CallOptions = {},
+    endsInMs = ANY_WINDOW_MS,
   ): Promise<FoundAttempts> {
-    return this.#forgive(subject, amount, callId, ANY_WINDOW_MS, options);
+    const { penaltiesTtlMs } = subject.policy.rules;
+    const args = { ...longestOf(subject), callId, amount, penaltiesTtlMs, endsInMs };
+    return this.#run(forgiveScript, this.#keysOf(subject), args, options);
   }
 
   reset(subject: Subject, options: CallOptions = {}): Promise<FoundAttempts> {
@@ -147,12 +155,49 @@ export class RedisLimitBackend implements LimitBackend {
     return lifted.reduce((sum, each) => sum + each, 0);
   }
 
-  blocked(page: BlockedPage): Promise<Page<BlockedKey>> {
-    return this.#blocks.blocked(page);
+  async blocked({ policy, ...page }: BlockedPage): Promise<Page<BlockedKey>> {
+    const { found, cursor } = await this.#walk(page);
+    const items = found.map(([, item]) => item).filter((item) => isNamed(item.policy, policy));
+    return pageOf(items, cursor);
   }
 
-  unblockTagged(which: BlockTag, options: CallOptions = {}): Promise<number> {
-    return this.#blocks.unblockTagged(which, options);
+  /** The hash of a key does not lead to the names of its Redis keys. So all blocks are walked over. */
+  async unblockTagged({ tag, policy }: BlockTag, options: CallOptions = {}): Promise<number> {
+    const { signal } = options;
+    let cursor: string | undefined;
+    let unblocked = 0;
+    do {
+      const page = isKeyTag(tag)
+        ? { found: await this.#blocksUnder([tag], signal), cursor: undefined }
+        : await this.#walk({ cursor, limit: MOST_ITEMS, signal });
+      const meant = page.found.filter(
+        ([keyTag, item]) => (item.tag === tag || keyTag === tag) && isNamed(item.policy, policy),
+      );
+      const ended = meant.map(([keyTag]) =>
+        this.#run(unblockScript, this.#keysUnder(keyTag), { shortWindowMs: 0 }, options),
+      );
+      unblocked += (await Promise.all(ended)).filter(({ blocked }) => blocked).length;
+      ({ cursor } = page);
+    } while (cursor !== undefined);
+    return unblocked;
+  }
+
+  /** Finds blocks page by page. Fixed windows are walked over too, as their blocks stand in them. */
+  async #walk(page: ResolvedPageOptions): Promise<{ found: FoundBlock[]; cursor: string | undefined }> {
+    const pattern = `${escapeGlob(this.prefix)}/abuse_limiter:[bf]*:{*}`;
+    const { names, cursor } = await walk(this.runner, pattern, page);
+    const tags = names.flatMap((name) => BLOCK_NAME.exec(name)?.[1] ?? []);
+    return { found: await this.#blocksUnder(new Set(tags), page.signal), cursor };
+  }
+
+  async #blocksUnder(keyTags: Iterable<string>, signal: AbortSignal | undefined): Promise<FoundBlock[]> {
+    const found = Array.from(keyTags, async (keyTag): Promise<FoundBlock[]> => {
+      const block = await this.runner
+        .run(blockedScript, this.#keysUnder(keyTag), {}, { signal })
+        .catch(unlessForeign);
+      return block ? [[keyTag, { tag: keyTag, ...block }]] : [];
+    });
+    return (await Promise.all(found)).flat();
   }
 
   async #decideOne(
@@ -236,19 +281,7 @@ export class RedisLimitBackend implements LimitBackend {
   ): Promise<void> {
     if (check.policy.algorithm === 'sliding-log') return this.withdraw(check, callId, false, options);
     if (decision.status === 'allowed')
-      await this.#forgive(check, check.cost, callId, decision.resetMs, options);
-  }
-
-  #forgive(
-    subject: Subject,
-    amount: number,
-    callId: string,
-    endsInMs: number,
-    options: CallOptions,
-  ): Promise<FoundAttempts> {
-    const { penaltiesTtlMs } = subject.policy.rules;
-    const args = { ...longestOf(subject), callId, amount, penaltiesTtlMs, endsInMs };
-    return this.#run(forgiveScript, this.#keysOf(subject), args, options);
+      await this.forgive(check, check.cost, callId, options, decision.resetMs);
   }
 
   #scriptOf(shapes: readonly CheckShape[], isStatic: boolean): CheckScript {
