@@ -39,6 +39,11 @@ export interface ResolvedPolicy extends CountedPolicy, Readonly<Required<Settled
   readonly judgedBy: LimitPolicyOptions['judgedBy'];
   readonly message: LimitPolicyOptions['message'];
   readonly shadow: boolean;
+  /**
+   * Whether the limiter has added the policy. It stands in for one that counts failures and is asked after the guards: it counts, by
+   * address, the calls that a guard refuses.
+   */
+  readonly isWatching?: true;
 }
 
 export type PolicySubject = Subject<ResolvedPolicy>;

@@ -25,9 +25,7 @@ export class CallChecks {
     const checkIn = async (policy: ResolvedPolicy): Promise<PolicyCheck | undefined> => {
       const key = await this.keys.keyFor(policy, visit);
       if (key === undefined)
-        return plan.watching.has(policy) || visit.isGone
-          ? undefined
-          : this.#passWithoutKey(policy, context, stage);
+        return policy.isWatching || visit.isGone ? undefined : this.#passWithoutKey(policy, context, stage);
       return this.#checkOf(policy, key, context);
     };
     const checks = counted.map((policy) =>

@@ -23,11 +23,6 @@ export interface Plan {
   readonly after: readonly ResolvedPolicy[];
   /** The limits of the policy `default` that are asked after all guards, if the global guard is bound. */
   readonly defaultAfter: readonly ResolvedPolicy[];
-  /**
-   * Policies that the limiter has added. Each stands in for a policy that counts failures and is asked after the guards: it
-   * counts, by address, the calls that a guard refuses.
-   */
-  readonly watching: ReadonlySet<ResolvedPolicy>;
 }
 
 /** What a call needs of its app. Several apps of a process may share the methods they call. */
@@ -170,13 +165,9 @@ export class CallVisit implements EndingCall {
   /** Called when limits have let the call in that count it by how it ends. */
   entered(checks: readonly PolicyCheck[], counted: CountedCall): void {
     for (const untilHandler of [false, true]) {
-      const ofKind = checks.filter(({ policy }) => this.#isJudgedByGuards(policy) === untilHandler);
+      const ofKind = checks.filter(({ policy }) => (policy.judgedBy === 'guards') === untilHandler);
       if (ofKind.length > 0) this.#enter({ checks: ofKind, counted, untilHandler });
     }
-  }
-
-  #isJudgedByGuards(policy: ResolvedPolicy): boolean {
-    return policy.judgedBy === 'guards' || this.plan.watching.has(policy);
   }
 
   #enter(flight: Flight): void {

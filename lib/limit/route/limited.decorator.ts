@@ -48,7 +48,7 @@ function tightest(visit: CallVisit | undefined): LimitedDecision | undefined {
   const all = (visit?.decided ?? []).flatMap(({ checks, decisions }) =>
     checks.flatMap(({ policy, cost }, i): LimitedDecision[] => {
       const decision = decisions[i];
-      if (!decision?.allowed || cost === 0 || policy.shadow || visit?.plan.watching.has(policy)) return [];
+      if (!decision?.allowed || cost === 0 || policy.shadow || policy.isWatching) return [];
       return [{ ...decision, policy: policy.name, limit: policy.rules.tiers[0].threshold - 1 }];
     }),
   );

@@ -4,7 +4,6 @@ import { nameWithoutShadow, type ResolvedPolicy } from '../limit.policy.js';
 import type { LimiterDecision } from '../limit.types.js';
 import { rawOf } from './call-end.js';
 import type { ResponseLike } from './limited-call.js';
-import type { CallVisit } from './call-visit.js';
 
 /** A policy and its decision about a call, as one item of the headers. */
 export interface HeaderItem {
@@ -18,14 +17,22 @@ export interface HeaderItem {
  * - `draft-10` (draft-ietf-httpapi-ratelimit-headers-10): `RateLimit-Policy: "login";q=4;w=60` and
  *   `RateLimit: "login";r=0;t=900`, with an item for each limit
  * - `legacy`: `X-RateLimit-Limit`, `-Remaining` and `-Reset` (seconds from now) of the limit that leaves least
+ *
+ * Of policies that are tried `RateLimit-Shadow`: `"login";r=3;t=60`, and `"login";r=0;t=60;denied` if one would have denied the call.
  */
 export function rateLimitHeaders(
   styles: readonly RateLimitHeaders[],
   items: readonly HeaderItem[],
 ): [string, string][] {
+  if (items.some(isShadow)) {
+    const live = items.filter((item) => !isShadow(item));
+    return [...rateLimitHeaders(styles, live), shadowHeader(items.filter(isShadow))];
+  }
   if (items.length === 0) return [];
   return styles.flatMap((style) => (style === 'draft-10' ? draftHeaders(items) : legacyHeaders(items)));
 }
+
+const isShadow = ({ policy }: HeaderItem): boolean => policy.shadow;
 
 function draftHeaders(items: readonly HeaderItem[]): [string, string][] {
   const named = (item: HeaderItem, parameters: string): string => `${quoted(item.policy.name)};${parameters}`;
@@ -45,6 +52,15 @@ function legacyHeaders(items: readonly HeaderItem[]): [string, string][] {
     ['X-RateLimit-Remaining', String(remaining(tightest))],
     ['X-RateLimit-Reset', String(resetSecs(tightest))],
   ];
+}
+
+function shadowHeader(items: readonly HeaderItem[]): [string, string] {
+  const told = items.map((item) => {
+    const { policy, decision } = item;
+    const left = `${quoted(nameWithoutShadow(policy.name))};r=${remaining(item)};t=${resetSecs(item)}`;
+    return 'shadow' in decision ? `${left};denied` : left;
+  });
+  return ['RateLimit-Shadow', told.join(', ')];
 }
 
 const isTighter = (a: HeaderItem, b: HeaderItem): boolean =>
@@ -74,11 +90,10 @@ interface WithHeaderItems {
 
 /** Sets the headers of one decision on its response, after those of earlier decisions. */
 export function setLimitHeaders(
-  { call: { response }, plan }: CallVisit,
+  response: ResponseLike,
   { checks, decisions }: CallDecision,
   styles: readonly RateLimitHeaders[],
 ): void {
-  if (!response) return;
   const items = ((rawOf(response) as unknown as WithHeaderItems)[HEADER_ITEMS] ??= new Map<
     string,
     HeaderItem
@@ -86,33 +101,10 @@ export function setLimitHeaders(
   checks.forEach(({ policy, cost }, i) => {
     const decision = decisions[i];
     // A call that is allowed uncounted leaves nothing to report.
-    const shows = decision && (!decision.allowed || cost > 0);
-    if (shows && !policy.shadow && !plan.watching.has(policy)) items.set(policy.name, { policy, decision });
+    const shows = decision && (!decision.allowed || cost > 0 || policy.shadow);
+    if (shows && !policy.isWatching) items.set(policy.name, { policy, decision });
   });
   for (const [name, value] of rateLimitHeaders(styles, [...items.values()])) setHeader(response, name, value);
-}
-
-/** A property of a response: what each policy that is tried would have said. */
-const SHADOWS = Symbol.for('syncguard:shadows');
-
-/** Sets `RateLimit-Shadow`: `"login";r=3;t=60`, and `"login";r=0;t=60;denied` of a policy that would have denied the call. */
-export function setShadowHeader(
-  { call: { response }, plan }: CallVisit,
-  { checks, decisions }: CallDecision,
-): void {
-  if (!response) return;
-  const shadows = ((rawOf(response) as { [SHADOWS]?: Map<string, string> })[SHADOWS] ??= new Map<
-    string,
-    string
-  >());
-  checks.forEach(({ policy }, i) => {
-    const decision = decisions[i];
-    if (!policy.shadow || !decision?.allowed || plan.watching.has(policy)) return;
-    const { name } = policy;
-    const item = `${quoted(nameWithoutShadow(name))};r=${decision.remaining};t=${Math.ceil(decision.resetMs / 1000)}`;
-    shadows.set(name, decision.shadow ? `${item};denied` : item);
-  });
-  if (shadows.size > 0) setHeader(response, 'RateLimit-Shadow', [...shadows.values()].join(', '));
 }
 
 /** The responses of Express and Fastify have `header`. A GraphQL context may hold a response of Node.js, or a sent one. */

@@ -33,10 +33,7 @@ export function rateLimit(
   const routes = app.get<RouteLimiter>(ROUTE_LIMITER, { strict: false });
   const policies = routes.policiesNamed(policy);
   for (const each of policies) refuseUnknowable(policy, each);
-  const plan: Plan = {
-    ...{ routeTag: 'midw', default: policies, before: [], after: [], defaultAfter: [] },
-    watching: new Set(),
-  };
+  const plan: Plan = { routeTag: 'midw', default: policies, before: [], after: [], defaultAfter: [] };
   // Other policies than `default` are none that the guard would ask.
   const stage = policy === 'default' ? 'default' : 'before';
   return function rateLimitMiddleware(request, response, next): void {

@@ -21,7 +21,7 @@ import { DenialMessages, keepJsonType } from './denial-messages.js';
 import { routeName } from './limited-call.js';
 import { exceptionFor } from '../../transport/context-exceptions.js';
 import { globalRouting } from '../../transport/global-settings.js';
-import { setHeader, setLimitHeaders, setShadowHeader } from './rate-limit.headers.js';
+import { setHeader, setLimitHeaders } from './rate-limit.headers.js';
 import { PlanChecks, unknownName } from './plan-checks.js';
 import { type RouteLimits, RoutePlans } from './route-plans.js';
 import { bindRoutes } from './route-binding.js';
@@ -118,8 +118,9 @@ export class RouteLimiter implements OnModuleInit, VisitedApp {
   counted(visit: CallVisit, decided: CallDecision): void {
     (visit.decided ??= []).push(decided);
     const { headers } = this.options.limit;
-    if (headers.length > 0) setLimitHeaders(visit, decided, headers);
-    if (decided.checks.some(({ policy }) => policy.shadow)) setShadowHeader(visit, decided);
+    const { response } = visit.call;
+    if (response && (headers.length > 0 || decided.checks.some(({ policy }) => policy.shadow)))
+      setLimitHeaders(response, decided, headers);
   }
 
   hasNoVerdict({ call }: CallVisit, { name }: ResolvedPolicy, status: number): void {

@@ -41,11 +41,10 @@ export class RoutePlans {
     const ofRoute = inStages(this.ownPolicies(type, handler, route), hasLastGuard(handler));
     return {
       routeTag: hash('sha256', route, 'base64url').slice(0, 4),
-      default: [...ofDefault.before, ...ofDefault.watching],
-      before: [...ofRoute.before, ...ofRoute.watching],
+      default: ofDefault.before,
+      before: ofRoute.before,
       after: ofRoute.after,
       defaultAfter: ofDefault.after,
-      watching: new Set([...ofDefault.watching, ...ofRoute.watching]),
     };
   }
 
@@ -111,16 +110,14 @@ export class RoutePlans {
 function inStages(
   policies: readonly ResolvedPolicy[],
   isLastGuardBound: boolean,
-): Record<'before' | 'after' | 'watching', readonly ResolvedPolicy[]> {
+): Record<'before' | 'after', readonly ResolvedPolicy[]> {
   // Without the last guard nothing would ask the policies that are to be asked after the guards.
-  if (!isLastGuardBound) return { before: policies, after: [], watching: [] };
+  if (!isLastGuardBound) return { before: policies, after: [] };
   const after = policies.filter(({ ask }) => ask === 'after');
+  const watched = after.filter(({ count, dynamicLimit }) => count === 'failure' && !dynamicLimit);
   return {
-    before: policies.filter(({ ask }) => ask === 'before'),
+    before: [...policies.filter(({ ask }) => ask === 'before'), ...watched.map(watchingPolicy)],
     after,
-    watching: after
-      .filter(({ count, dynamicLimit }) => count === 'failure' && !dynamicLimit)
-      .map(watchingPolicy),
   };
 }
 
@@ -130,7 +127,9 @@ const watchingPolicy = (policy: ResolvedPolicy): ResolvedPolicy => ({
   name: `${policy.name} guards`,
   keyBy: 'ip',
   cost: typeof policy.cost === 'number' ? policy.cost : 1,
+  judgedBy: 'guards',
   resetOnSuccess: false,
+  isWatching: true,
 });
 
 /** The name of a policy without one, while its route does not matter. */
