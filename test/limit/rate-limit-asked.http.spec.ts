@@ -236,15 +236,23 @@ describe.each(CELLS)('a guard that judges passwords, on %s and %s', (adapter, ba
     expect(judged).toBe(3);
   });
 
-  it('shows no count of the calls that a guard refuses: they stand in a bucket of their own', async () => {
-    const { controller } = (PLACES['a guard below'] as (typeof PLACES)[string])(
-      POLICIES['failures by address and user'] as LimitPolicy,
-    );
-    await start([adapter, backend], [controller], { limit: { headers: 'draft-10' } });
-    expect((await answer('/guess')).headers.has('ratelimit')).toBe(false);
-    const passed = await answer('/guess', { 'x-password': 'correct' });
-    expect(passed.headers.get('ratelimit')).toContain('r=3');
-  });
+  it.each([
+    ['', LIMIT],
+    [', also under a window by a function', { ...LIMIT, windowMs: () => seconds(60) }],
+  ])(
+    'shows no count of the calls that a guard refuses: they stand in a bucket of their own%s',
+    async (_, limit) => {
+      const { controller } = (PLACES['a guard below'] as (typeof PLACES)[string])({
+        ...limit,
+        keyBy: ['ip', 'user'],
+        count: 'failure',
+      });
+      await start([adapter, backend], [controller], { limit: { headers: 'draft-10' } });
+      expect((await answer('/guess')).headers.has('ratelimit')).toBe(false);
+      const passed = await answer('/guess', { 'x-password': 'correct' });
+      expect(passed.headers.get('ratelimit')).toContain('r=3');
+    },
+  );
 
   it('gives the room back once the guards are passed', async () => {
     const { controller } = (PLACES['a guard below'] as (typeof PLACES)[string])(

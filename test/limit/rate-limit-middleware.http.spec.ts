@@ -9,11 +9,12 @@ import {
   Get,
   HttpException,
   type INestApplication,
+  Inject,
   Logger,
   Next,
   Req,
 } from '@nestjs/common';
-import { APP_FILTER, APP_GUARD, HttpAdapterHost } from '@nestjs/core';
+import { APP_FILTER, APP_GUARD, HttpAdapterHost, ModuleRef } from '@nestjs/core';
 import type { NestExpressApplication } from '@nestjs/platform-express';
 import {
   hours,
@@ -223,6 +224,15 @@ it('tells the app of what the next middleware throws, and leaves no rejection be
     told.push(error);
   });
   await eventually(() => expect(told).toEqual([fault]), { timeoutMs: 5_000 });
+});
+
+it('is made of what a module has injected, too', async () => {
+  class Holder {
+    constructor(@Inject(ModuleRef) readonly moduleRef: ModuleRef) {}
+  }
+  const use = (created: INestApplication): unknown => created.use(rateLimit(created.get(Holder).moduleRef));
+  await start('express', { limits: { default: DEFAULT } }, use, [Holder]);
+  expect(await statuses('nowhere', 4)).toEqual([404, 404, 404, 429]);
 });
 
 it('says that the module is missing', async () => {

@@ -1,5 +1,6 @@
 import { resolvePolicy } from '../../lib/limit/limit.policy.js';
-import { rateLimitHeaders } from '../../lib/limit/route/rate-limit.headers.js';
+import type { ResponseLike } from '../../lib/limit/route/limited-call.js';
+import { rateLimitHeaders, setHeader } from '../../lib/limit/route/rate-limit.headers.js';
 
 describe('rateLimitHeaders', () => {
   const policy = resolvePolicy({ name: 'a "b" \\c', limit: 5, windowMs: 1_500 });
@@ -33,3 +34,27 @@ describe('rateLimitHeaders', () => {
     ]);
   });
 });
+
+describe('setHeader', () => {
+  const set = jest.fn<void, [string, string]>();
+  const setOn = (response: object): unknown[][] => {
+    set.mockClear();
+    setHeader(response as ResponseLike, 'A', '1');
+    return set.mock.calls;
+  };
+
+  it('sets it by what the response has: `header` of an adapter before `setHeader` of Node.js', () => {
+    expect(setOn({ header: set, setHeader: fail })).toEqual([['A', '1']]);
+    expect(setOn({ setHeader: set })).toEqual([['A', '1']]);
+  });
+
+  it('sets nothing on a response that was sent, and on what a context of GraphQL calls a response', () => {
+    expect(setOn({ header: set, headersSent: true })).toEqual([]);
+    expect(setOn({ header: set, raw: { headersSent: true } })).toEqual([]);
+    expect(setOn({})).toEqual([]);
+  });
+});
+
+const fail = (): never => {
+  throw new Error('It was asked.');
+};
