@@ -1,13 +1,12 @@
 import type { CounterBackend } from '../counter/counter.backend.js';
-import {
-  type BackendDecision,
-  type BackendDenied,
-  keyOf,
-  type LimitBackend,
-  type LimitCheck,
-  nameOf,
-  type Subject,
+import type {
+  BackendDecision,
+  BackendDenied,
+  LimitBackend,
+  LimitCheck,
+  Subject,
 } from '../limit/limit.backend.js';
+import { keyOf, nameOf } from '../limit/limit.identity.js';
 import type { FenceBackend } from '../lock/fence.backend.js';
 import type { OnceBackend } from '../once/once.backend.js';
 import type { SecretBackend } from '../secret/secret.backend.js';

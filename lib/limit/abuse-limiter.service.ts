@@ -10,16 +10,8 @@ import {
 import { type ByHand, byOf, type ForcedChange, tellForced } from '../telemetry/by-hand.js';
 import { warningOnce } from '../core/warn-once.js';
 import { type CallDecision, createCallId, type DecisionOptions, Decisions, letIn } from './decisions.js';
-import { accountOf } from './accounts.js';
-import {
-  type CallOptions,
-  identityIn,
-  isOfKnown,
-  isUncounted,
-  keyOf,
-  type LimitBackend,
-  nameOf,
-} from './limit.backend.js';
+import { accountOf, identityIn, isTagged, keyOf, nameOf } from './limit.identity.js';
+import { type CallOptions, isOfKnown, isUncounted, type LimitBackend } from './limit.backend.js';
 import { decisive } from './limit.outage.js';
 import { LimitError, refusalBy } from './limit.errors.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
@@ -49,7 +41,6 @@ import {
 } from './limit.validate.js';
 import { NamedKeys } from './named-keys.js';
 import type { KeyParts, LimitCallOptions, PolicyRef } from './policy.types.js';
-import { isTagged } from './whose.js';
 
 export interface AbuseLimiterOptions extends DecisionOptions {
   readonly limit: DecisionOptions['limit'] &

@@ -5,10 +5,11 @@ import { everyMinute } from '../core/every-minute.js';
 import { shownHash } from '../core/keys.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { DenyCache } from './deny-cache.js';
-import { type BackendDecision, type CallOptions, keyOf, type LimitBackend } from './limit.backend.js';
+import type { BackendDecision, CallOptions, LimitBackend } from './limit.backend.js';
+import { keyOf } from './limit.identity.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
 import type { LimitError } from './limit.errors.js';
-import { type Decisive, decisive, LimitOutage, toDecision, UNCOUNTED } from './limit.outage.js';
+import { type Decisive, decisive, LimitOutage, type Operate, toDecision, UNCOUNTED } from './limit.outage.js';
 import { nameWithoutShadow, type PolicyCheck } from './limit.policy.js';
 import { IN_FLIGHT_MS } from './limit.times.js';
 import type { AllowedDecision, DeniedDecision, LimiterDecision } from './limit.types.js';
@@ -63,39 +64,36 @@ export class Decisions {
     if (known) return Promise.resolve(this.#logged(known));
     const callId = createCallId(route);
     const call = this.callOptions(signal);
-    return checks.some(isShadow)
-      ? this.#checkWithShadows(checks, callId, call)
-      : this.#check(checks, callId, call);
+    return this.#ask(checks, callId, (backend, some) => backend.check(some, callId, call));
   }
 
-  #check(checks: readonly PolicyCheck[], callId: string, call: CallOptions): Promise<CallDecision> {
-    return this.#ask(checks, callId, (backend) => backend.check(checks, callId, call));
-  }
-
-  async #checkWithShadows(
+  /**
+   * Asks the limits in force together, and each policy that is tried for itself: one that denies must not keep others from
+   * counting.
+   */
+  async #askApart(
     checks: readonly PolicyCheck[],
     callId: string,
-    call: CallOptions,
+    operate: Operate,
+    at: LimitBackend | undefined,
   ): Promise<CallDecision> {
-    const live = checks.filter((check) => !isShadow(check));
-    const decided = live.length > 0 ? await this.#check(live, callId, call) : undefined;
-    if (decided?.decision.allowed === false) return decided;
-    const shadows = checks.filter(isShadow);
-    // Each for itself: a shadow that denies must not keep others from counting.
-    const tried = await Promise.all(
-      shadows.map((check) => this.#try([check], (backend) => backend.check([check], callId, call), callId)),
-    );
+    const live = checks.filter(isLive);
+    const asking = live.length > 0 ? this.#ask(live, callId, operate, at) : undefined;
+    // A policy does not try what is denied already. That a call has ended is told to all.
+    if (!at && asking && !(await asking).decision.allowed) return asking;
+    const trying = checks.filter(isShadow).map((check) => this.#try(check, callId, operate, at));
+    const [decided, ...tried] = await Promise.all([asking, ...trying]);
     return together(decided, tried);
   }
 
-  /** Asks policies that are tried, whose answer and whose faults nobody is refused for. */
+  /** Asks a policy that is tried, whose answer and whose faults nobody is refused for. */
   async #try(
-    checks: readonly PolicyCheck[],
-    operate: (backend: LimitBackend) => Promise<BackendDecision[]>,
+    check: PolicyCheck,
     callId: string,
-    at?: LimitBackend,
+    operate: Operate,
+    at: LimitBackend | undefined,
   ): Promise<CallDecision> {
-    const asked = await this.outage.ask(checks, operate, at).catch((fault: unknown) => {
+    const asked = await this.outage.ask([check], operate, at).catch((fault: unknown) => {
       const { code, message } = fault as LimitError;
       if (code === 'Aborted') throw fault;
       this.#sayShadow(
@@ -103,17 +101,16 @@ export class Decisions {
       );
       return undefined;
     });
-    const decisions = checks.map(({ policy }, i) => {
-      const decision = asked?.decisions[i] ?? toDecision(policy, UNCOUNTED);
-      if (decision.allowed) return decision;
+    let decision = asked?.decision ?? toDecision(check.policy, UNCOUNTED);
+    if (!decision.allowed) {
       this.#sayShadow(
-        `RATE_LIMIT_SHADOW: The policy ${nameWithoutShadow(policy.name)} would have denied a call for ${decision.retryAfterSecs} s (${decision.scope}).`,
+        `RATE_LIMIT_SHADOW: The policy ${nameWithoutShadow(check.policy.name)} would have denied a call for ${decision.retryAfterSecs} s (${decision.scope}).`,
       );
-      return letIn(decision);
-    });
-    if (asked?.replies) this.#note(checks, asked.replies, asked.backend);
+      decision = letIn(decision);
+    }
+    if (asked?.replies) this.#note([check], asked.replies, asked.backend);
     const counted = asked?.replies && { backend: asked.backend, callId };
-    return { ...decisive(checks, decisions), checks, decisions, counted };
+    return { decision, by: check, checks: [check], decisions: [decision], counted };
   }
 
   /**
@@ -128,19 +125,10 @@ export class Decisions {
     blocks: boolean,
   ): Promise<CallDecision> {
     const { backend: at, callId } = counted;
-    const confirm = (backend: LimitBackend): Promise<BackendDecision[]> =>
-      Promise.all(checks.map((check) => backend.confirm(check, callId, { ...this.callOptions(), blocks })));
-    if (checks.every(isShadow)) return this.#try(checks, confirm, callId, at);
-    if (checks.some(isShadow)) {
-      const live = checks.filter((check) => !isShadow(check));
-      const [decided, tried] = await Promise.all([
-        this.confirm(live, counted, blocks),
-        this.confirm(checks.filter(isShadow), counted, blocks),
-      ]);
-      return together(decided, [tried]);
-    }
+    const confirm = (backend: LimitBackend, some: readonly PolicyCheck[]): Promise<BackendDecision[]> =>
+      Promise.all(some.map((check) => backend.confirm(check, callId, { ...this.callOptions(), blocks })));
     const again = (fault?: unknown): void =>
-      this.#retries.start(() => confirm(at).then(() => true), IN_FLIGHT_MS, fault);
+      this.#retries.start(() => confirm(at, checks.filter(isLive)).then(() => true), IN_FLIGHT_MS, fault);
     try {
       const decided = await this.#ask(checks, callId, confirm, at);
       if (decided.decision.degraded && at.backend === 'redis') again();
@@ -193,9 +181,10 @@ export class Decisions {
   #ask(
     checks: readonly PolicyCheck[],
     callId: string,
-    operate: (backend: LimitBackend) => Promise<BackendDecision[]>,
+    operate: Operate,
     at?: LimitBackend,
   ): Promise<CallDecision> {
+    if (checks.some(isShadow)) return this.#askApart(checks, callId, operate, at);
     const askedAtMs = performance.now();
     return this.outage.ask(checks, operate, at).then(({ decision, by, decisions, replies, backend }) => {
       if (!decision.allowed && replies) this.#note(checks, replies, backend);
@@ -257,6 +246,7 @@ export const letIn = (denied: DeniedDecision): AllowedDecision => {
 };
 
 const isShadow = ({ policy }: PolicyCheck): boolean => policy.shadow;
+const isLive = (check: PolicyCheck): boolean => !isShadow(check);
 
 /** The decision of the limits in force, with those of the policies that are tried. */
 const together = (decided: CallDecision | undefined, tried: readonly CallDecision[]): CallDecision => {

@@ -1,4 +1,3 @@
-import { hash } from 'node:crypto';
 import type { Page, ResolvedPageOptions } from '../core/page.js';
 import { IN_FLIGHT_MS, MAX_SLACK_MS, SLACK_WINDOWS } from './limit.times.js';
 import type {
@@ -170,22 +169,6 @@ export interface LimitBackend {
    */
   goOnFrom?(subject: Subject, last: BackendDecision, agoMs: number): void;
 }
-
-/**
- * Returns the policy's name and a checked key as one text. All calls with the same identity are counted together. A name is
- * printable ASCII, so the first NUL ends it, whatever the key holds.
- */
-export const identityIn = (name: string, key: string): string => `${name}\0${key}`;
-
-/** The length of the tag in the names of an identity's Redis keys. Hashes as logs show them are longer. */
-export const KEY_TAG_LENGTH = 16;
-
-export const keyTagOf = (identity: string): string =>
-  hash('sha256', identity, 'base64url').slice(0, KEY_TAG_LENGTH);
-
-export const nameOf = (identity: string): string => identity.slice(0, identity.indexOf('\0'));
-
-export const keyOf = (identity: string): string => identity.slice(identity.indexOf('\0') + 1);
 
 /** Returns whether a peek has found anything. A limit that counts nothing remembers blocks only. */
 export const isOfKnown = (policy: Pick<CountedPolicy, 'rules'>, reply: BackendDecision): boolean =>

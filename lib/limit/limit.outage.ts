@@ -1,11 +1,16 @@
 import { Logger } from '@nestjs/common';
 import { warningOnce } from '../core/warn-once.js';
-import { LastWords } from './last-words.js';
-import type { BackendDecision, CountedPolicy, LimitBackend } from './limit.backend.js';
+import {
+  type BackendDecision,
+  countsIn,
+  type CountedPolicy,
+  type LimitBackend,
+  type LimitRules,
+} from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import type { PolicyCheck } from './limit.policy.js';
 import type { LimiterDecision, OnError } from './limit.types.js';
-import type { Meant } from './remembered.js';
+import { type Meant, Remembered } from './remembered.js';
 
 /** A decision, and the limit that made it. */
 export interface Decisive {
@@ -21,6 +26,12 @@ export interface Asked extends Decisive {
   readonly backend: LimitBackend;
 }
 
+/** Asks a backend for one decision about each check. */
+export type Operate = (
+  backend: LimitBackend,
+  checks: readonly PolicyCheck[],
+) => Promise<readonly BackendDecision[]>;
+
 /** Stands around the limiter's backend, and does what `onError` says while that does not answer. */
 export class LimitOutage {
   readonly #logger = new Logger('SyncGuard');
@@ -34,16 +45,14 @@ export class LimitOutage {
     private readonly fallback: LimitBackend,
   ) {}
 
-  /** Asks a backend for one decision about each check. If it does not answer, does what `onError` says. */
-  ask(
-    checks: readonly PolicyCheck[],
-    operate: (backend: LimitBackend) => Promise<readonly BackendDecision[]>,
-    backend = this.backend,
-  ): Promise<Asked> {
+  /** Asks the backend. If it does not answer, does what `onError` says. */
+  ask(checks: readonly PolicyCheck[], operate: Operate, backend = this.backend): Promise<Asked> {
     if (backend.backend === 'memory')
-      return operate(backend).then((replies) => asked(checks, backend, replies, backend !== this.backend));
+      return operate(backend, checks).then((replies) =>
+        asked(checks, backend, replies, backend !== this.backend),
+      );
     if (!this.#breaker.tryEnter()) return this.#without(checks, operate, backend);
-    return operate(backend).then(
+    return operate(backend, checks).then(
       (replies) => {
         this.#breaker.succeeded();
         this.#lastWords.hear(checks, replies);
@@ -56,7 +65,7 @@ export class LimitOutage {
   /** Does what `onError` says. */
   async #without(
     checks: readonly PolicyCheck[],
-    operate: (backend: LimitBackend) => Promise<readonly BackendDecision[]>,
+    operate: Operate,
     backend: LimitBackend,
     outage?: LimitError,
   ): Promise<Asked> {
@@ -65,7 +74,7 @@ export class LimitOutage {
         throw this.#unavailable(outage);
       case 'memory':
         this.#lastWords.tell(checks, this.fallback);
-        return asked(checks, this.fallback, await operate(this.fallback), true);
+        return asked(checks, this.fallback, await operate(this.fallback, checks), true);
       case 'open':
         return asked(checks, backend, undefined, true);
     }
@@ -221,3 +230,38 @@ export class CircuitBreaker {
     this.#probing = false;
   }
 }
+
+/**
+ * Remembers what Redis has said last about the keys that were at least half full. While Redis does not answer, this process
+ * counts from there, so that a client gains nothing by an outage.
+ */
+class LastWords {
+  readonly #words = new Remembered<{ readonly reply: BackendDecision; readonly atMs: number }>();
+
+  constructor(private readonly now: () => number = () => performance.now()) {}
+
+  hear(checks: readonly PolicyCheck[], replies: readonly BackendDecision[]): void {
+    for (const [i, { identity, policy }] of checks.entries()) {
+      const reply = replies[i] as BackendDecision;
+      if (this.#words.size > 0) this.#words.delete(identity);
+      if (isHalfFull(policy.rules, reply)) this.#words.set(identity, { reply, atMs: this.now() });
+    }
+  }
+
+  /** Tells the fallback, once for each time that Redis has said something. */
+  tell(checks: readonly PolicyCheck[], fallback: LimitBackend): void {
+    for (const check of checks) {
+      const last = this.#words.get(check.identity);
+      if (!last) continue;
+      this.#words.delete(check.identity);
+      fallback.goOnFrom?.(check, last.reply, this.now() - last.atMs);
+    }
+  }
+
+  forget(meant: Meant): void {
+    this.#words.forget(meant);
+  }
+}
+
+const isHalfFull = ({ tiers }: LimitRules, reply: BackendDecision): boolean =>
+  reply.status === 'denied' || tiers.some(({ threshold }, i) => 2 * (countsIn(reply)[i] ?? 0) >= threshold);

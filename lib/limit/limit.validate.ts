@@ -13,7 +13,7 @@ import {
 } from './limit.policy.js';
 import type { BlockedOptions, BlockTag } from './limit.types.js';
 import type { LimitPolicy, PolicyRef } from './policy.types.js';
-import { isTag } from './whose.js';
+import { isTag } from './limit.identity.js';
 
 /** The longest reason of a block that was set by hand, in characters. */
 const MAX_REASON_LENGTH = 200;
@@ -29,13 +29,9 @@ export function policiesInCall(
   const asked = given.map((each) =>
     isFromFunction(each) ? ({ ...each, limit: () => each.limit } as LimitPolicy) : each,
   );
-  const resolved = Array.isArray(policy)
-    ? resolvePolicies(asked, { onError, keyBy, name: 'policy' })
-    : resolvePolicies(asked[0] as LimitPolicy, {
-        onError,
-        keyBy,
-        name: (policy as LimitPolicy).name as string,
-      });
+  const name = Array.isArray(policy) ? 'policy' : ((policy as LimitPolicy).name as string);
+  const list = Array.isArray(policy) ? asked : (asked[0] as LimitPolicy);
+  const resolved = resolvePolicies(list, { onError, keyBy, name });
   return resolved.map((each, i) => (asked[i] === given[i] ? each : withLimit(each, given[i]?.limit)));
 }
 

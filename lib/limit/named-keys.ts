@@ -1,8 +1,7 @@
-import { namesAccount } from './accounts.js';
+import { identityIn, namesAccount } from './limit.identity.js';
 import { joinKeyParts, type Labelled, userIdOf } from '../transport/request-parts.js';
 import { keyPath, normalizeAddress } from './key-parts.js';
 import { KeyTexts } from './key-texts.js';
-import { identityIn } from './limit.backend.js';
 import { describeKeyBy } from './limit.key-by.js';
 import type { ResolvedLimitOptions } from './limit.options.js';
 import type { ResolvedPolicy } from './limit.policy.js';

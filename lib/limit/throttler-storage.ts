@@ -4,7 +4,7 @@ import { hashKey } from '../core/keys.js';
 import { describe, isPlainKey } from '../core/validate.js';
 import { warningOnce } from '../core/warn-once.js';
 import type { AbuseLimiterService } from './abuse-limiter.service.js';
-import { identityIn } from './limit.backend.js';
+import { identityIn } from './limit.identity.js';
 import {
   MAX_COUNTED,
   MAX_LIMIT_MS,

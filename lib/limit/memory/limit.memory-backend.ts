@@ -1,4 +1,4 @@
-import { accountOf } from '../accounts.js';
+import { accountOf, isNamed, isTagged, keyTagOf, nameOf, whoseOf } from '../limit.identity.js';
 import { type Page, pageOf, pageOfNames } from '../../core/page.js';
 import { refuseAborted } from '../../core/validate.js';
 import { type Clock, systemClock } from '../../core/clock.js';
@@ -8,20 +8,16 @@ import {
   type CallOptions,
   type ConfirmOptions,
   keepMs,
-  keyTagOf,
   type LimitBackend,
   type LimitCheck,
   longestWindowMs,
-  nameOf,
   type Subject,
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
 import type { BlockedKey, BlockTag, FoundAttempts } from '../limit.types.js';
-import { isNamed, isTagged, whoseOf } from '../whose.js';
 import { type Block, Ledger } from './ledger.js';
 import { LedgerStore } from './ledger-store.js';
-import { type Ask, blocked, type Decider, denied, routeOf } from './limit.steps.js';
-import { attempt, confirm, enter, fill, grant, peek, reserve } from './log.decider.js';
+import * as log from './log.decider.js';
 import { peekWindow, window } from './window.decider.js';
 
 /** Limits in the memory of one process. Each method takes the same steps as the script of the Redis backend. */
@@ -67,8 +63,8 @@ export class MemoryLimitBackend implements LimitBackend {
     const nowMs = this.#start(options);
     const ledger = this.#ledgers.take(identity, nowMs);
     const ask = { ledger, rules: policy.rules, cost, callId, nowMs, commit: true };
-    if (options?.blocks === false) return fill(ask);
-    return policy.count === 'success' ? grant(ask) : confirm(ask);
+    if (options?.blocks === false) return log.fill(ask);
+    return policy.count === 'success' ? log.grant(ask) : log.confirm(ask);
   }
 
   async renew({ identity, policy }: LimitCheck, callId: string, options?: CallOptions): Promise<void> {
@@ -88,8 +84,8 @@ export class MemoryLimitBackend implements LimitBackend {
     ledger.inFlight.delete(callId);
     ledger.attempts.withdraw(callId);
     if (!forget || ledger.liveBlock(nowMs)) return;
-    const route = routeOf(callId);
-    ledger.attempts.dropCalls((each) => routeOf(each) === route);
+    const route = log.routeOf(callId);
+    ledger.attempts.dropCalls((each) => log.routeOf(each) === route);
     if (ledger.penalties.struckBy === route) ledger.penalties = { ...ledger.penalties, strikes: [0, 0] };
   }
 
@@ -99,7 +95,7 @@ export class MemoryLimitBackend implements LimitBackend {
     const { rules, algorithm } = policy;
     const ledger = this.#seen(check, nowMs);
     const ask = { ledger, rules, cost, callId: '', nowMs, commit: false };
-    const decider = algorithm === 'fixed-window' ? peekWindow : peek;
+    const decider = algorithm === 'fixed-window' ? peekWindow : log.peek;
     const decision = decideUnlessBlocked(cost === 0 ? look : decider, ask);
     if (decision.status !== 'allowed') return decision;
     // A window that was forgiven to 0 is like one that is not there.
@@ -232,21 +228,21 @@ export class MemoryLimitBackend implements LimitBackend {
 /** The ledger of who is not known. Looking changes nothing. */
 const UNKNOWN = new Ledger();
 
-const DECIDERS = { attempt, failure: enter, success: reserve };
+const DECIDERS = { attempt: log.attempt, failure: log.enter, success: log.reserve };
 
-function deciderOf({ policy, cost }: LimitCheck): Decider {
+function deciderOf({ policy, cost }: LimitCheck): log.Decider {
   if (cost === 0) return look;
   return policy.algorithm === 'fixed-window' ? window : DECIDERS[policy.count];
 }
 
-function decideUnlessBlocked(decider: Decider, ask: Ask): BackendDecision {
+function decideUnlessBlocked(decider: log.Decider, ask: log.Ask): BackendDecision {
   const block = ask.ledger.liveBlock(ask.nowMs);
-  return block ? blocked(block, ask.nowMs) : decider(ask);
+  return block ? log.blocked(block, ask.nowMs) : decider(ask);
 }
 
 /** The decider of calls that are not counted. A limit of 0 denies them. */
-function look({ rules }: Ask): BackendDecision {
+function look({ rules }: log.Ask): BackendDecision {
   const nothing = { shortCount: 0, longCount: 0 };
   const [{ threshold, windowMs }] = rules.tiers;
-  return threshold === 0 ? denied(nothing, windowMs) : { status: 'allowed', ...nothing, resetMs: 0 };
+  return threshold === 0 ? log.denied(nothing, windowMs) : { status: 'allowed', ...nothing, resetMs: 0 };
 }

@@ -1,5 +1,5 @@
 import type { BackendDecision } from '../limit.backend.js';
-import { type Ask, denied, newBlock } from './limit.steps.js';
+import { type Ask, denied, newBlock } from './log.decider.js';
 
 // redis/window.decider.ts has the same, and says why.
 

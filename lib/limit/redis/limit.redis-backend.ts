@@ -3,14 +3,13 @@ import { unlessForeign } from '../../redis/redis.errors.js';
 import type { RunOptions, ScriptArg, ScriptRunner } from '../../script/script-runner.js';
 import type { Script } from '../../script/define-script.js';
 import { escapeGlob, walk } from '../../script/walk.js';
-import { accountOf } from '../accounts.js';
+import { accountOf, isKeyTag, isNamed, keyTagOf, whoseOf } from '../limit.identity.js';
 import {
   type BackendDecision,
   type BlockedPage,
   type CallOptions,
   type ConfirmOptions,
   keepMs,
-  keyTagOf,
   type LimitBackend,
   type LimitCheck,
   type LimitRules,
@@ -20,7 +19,6 @@ import {
 } from '../limit.backend.js';
 import { LimitError } from '../limit.errors.js';
 import type { BlockedKey, BlockTag, FoundAttempts } from '../limit.types.js';
-import { isKeyTag, isNamed, whoseOf } from '../whose.js';
 import { blockedScript, liftScript, notedScript, noteScript, whoseScript } from './blocked.scripts.js';
 import { type CheckMode, type CheckScript, checkScript, type CheckShape, numbersOf } from './check.script.js';
 import {

@@ -1,6 +1,6 @@
 import type { ExecutionContext } from '@nestjs/common';
 import { LimitError } from '../limit.errors.js';
-import { identityIn } from '../limit.backend.js';
+import { identityIn } from '../limit.identity.js';
 import { describeKeyBy, isByAddress } from '../limit.key-by.js';
 import { costOf, withLimit, withWindow } from '../limit.validate.js';
 import { nameWithoutShadow, type PolicyCheck, type ResolvedPolicy } from '../limit.policy.js';
