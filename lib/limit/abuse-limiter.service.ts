@@ -9,12 +9,11 @@ import {
 } from '../core/validate.js';
 import { type ByHand, byOf, type ForcedChange, tellForced } from '../telemetry/by-hand.js';
 import { warningOnce } from '../core/warn-once.js';
-import { type CallDecision, createCallId, type DecisionOptions, Decisions, letIn } from './decisions.js';
+import { type AbuseLimiterOptions, type CallDecision, createCallId, Decisions, letIn } from './decisions.js';
 import { accountOf, identityIn, isTagged, keyOf, nameOf } from './limit.identity.js';
 import { type CallOptions, isOfKnown, isUncounted, type LimitBackend } from './limit.backend.js';
 import { decisive } from './limit.outage.js';
 import { LimitError, refusalBy } from './limit.errors.js';
-import type { ResolvedLimitOptions } from './limit.options.js';
 import {
   type PolicyCheck,
   type PolicySubject,
@@ -41,12 +40,6 @@ import {
 } from './limit.validate.js';
 import { NamedKeys } from './named-keys.js';
 import type { KeyParts, LimitCallOptions, PolicyRef } from './policy.types.js';
-
-export interface AbuseLimiterOptions extends DecisionOptions {
-  readonly limit: DecisionOptions['limit'] &
-    Pick<ResolvedLimitOptions, 'onError' | 'keyBy' | 'ipv6Subnet' | 'normalize'>;
-  readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
-}
 
 const { checked, attributed } = leavingAs(LimitError.from);
 

@@ -7,7 +7,7 @@ import type { Emit } from '../telemetry/telemetry.types.js';
 import { DenyCache } from './deny-cache.js';
 import type { BackendDecision, CallOptions, LimitBackend } from './limit.backend.js';
 import { keyOf } from './limit.identity.js';
-import type { ResolvedLimitOptions } from './limit.options.js';
+import type { ResolvedLimits } from './limit.options.js';
 import type { LimitError } from './limit.errors.js';
 import { type Decisive, decisive, LimitOutage, type Operate, toDecision, UNCOUNTED } from './limit.outage.js';
 import { nameWithoutShadow, type PolicyCheck } from './limit.policy.js';
@@ -30,8 +30,7 @@ export interface CallDecision extends Decisive {
   readonly counted: CountedCall | undefined;
 }
 
-export interface DecisionOptions {
-  readonly limit: Pick<ResolvedLimitOptions, 'commandTimeoutMs' | 'denyCacheMs'>;
+export interface AbuseLimiterOptions extends ResolvedLimits {
   /** Emits an event for each call that the deny cache answers. The backend emits the events of all other calls. */
   readonly emit?: Emit | undefined;
 }
@@ -47,7 +46,7 @@ export class Decisions {
   constructor(
     backend: LimitBackend,
     fallback: LimitBackend,
-    private readonly options: DecisionOptions,
+    private readonly options: AbuseLimiterOptions,
   ) {
     this.outage = new LimitOutage(backend, fallback);
     // The memory backend answers without a round trip, so it needs no deny cache.
@@ -82,8 +81,13 @@ export class Decisions {
     // A policy does not try what is denied already. That a call has ended is told to all.
     if (!at && asking && !(await asking).decision.allowed) return asking;
     const trying = checks.filter(isShadow).map((check) => this.#try(check, callId, operate, at));
-    const [decided, ...tried] = await Promise.all([asking, ...trying]);
-    return together(decided, tried);
+    const all = await Promise.all(asking ? [asking, ...trying] : trying);
+    return {
+      ...(all[0] as CallDecision),
+      checks: all.flatMap((each) => each.checks),
+      decisions: all.flatMap(({ decisions }) => decisions),
+      counted: all.find(({ counted }) => counted)?.counted,
+    };
   }
 
   /** Asks a policy that is tried, whose answer and whose faults nobody is refused for. */
@@ -247,20 +251,6 @@ export const letIn = (denied: DeniedDecision): AllowedDecision => {
 
 const isShadow = ({ policy }: PolicyCheck): boolean => policy.shadow;
 const isLive = (check: PolicyCheck): boolean => !isShadow(check);
-
-/** The decision of the limits in force, with those of the policies that are tried. */
-const together = (decided: CallDecision | undefined, tried: readonly CallDecision[]): CallDecision => {
-  const [first, ...others] = decided ? [decided, ...tried] : tried;
-  return others.reduce(
-    (all, each) => ({
-      ...all,
-      checks: [...all.checks, ...each.checks],
-      decisions: [...all.decisions, ...each.decisions],
-      counted: all.counted ?? each.counted,
-    }),
-    first as CallDecision,
-  );
-};
 
 const randomPart = randomIds(6);
 

@@ -1,4 +1,3 @@
-import type { ExecutionContext } from '@nestjs/common';
 import { SyncGuardConfigError } from '../core/errors.js';
 import { between, optionalFunction, OptionTable, type Resolved, type RowsOf } from '../core/option-table.js';
 import { boolean, invalidOption, knownOptions } from '../core/validate.js';
@@ -6,7 +5,7 @@ import { MAX_CHECKS } from './limit.backend.js';
 import { refuseForwardedFor, resolveKeyBy } from './limit.key-by.js';
 import { resolveOnError, type ResolvedPolicy, resolvePolicy } from './limit.policy.js';
 import { presets } from './presets.js';
-import type { ContextResolver, FromContext, KeyBy, LimitPolicy, Normalize } from './policy.types.js';
+import type { FromContext, KeyBy, LimitPolicy, Normalize } from './policy.types.js';
 import type { OnError } from './limit.types.js';
 
 /** Policies by name, for `@RateLimit('name')` and `AbuseLimiterService`. A list is several limits under one name. */
@@ -16,9 +15,7 @@ export type LimitPolicies = Readonly<Record<string, LimitPolicy | readonly Limit
 export type RateLimitHeaders = 'draft-10' | 'legacy';
 
 /** Returns true for a request that is not limited at all: a function, or the class of a provider that Nest injects. */
-export type SkipIf =
-  | ((context: ExecutionContext) => boolean | Promise<boolean>)
-  | (new (...args: never[]) => ContextResolver<boolean>);
+export type SkipIf = FromContext<boolean>;
 
 /** Defaults of all policies, and settings of the guard. */
 export interface LimitDefaults {
@@ -101,15 +98,18 @@ const OPTIONS = new OptionTable({
 
 export type ResolvedLimitOptions = Resolved<typeof OPTIONS>;
 
+/** What the module has of its options `limit` and `limits`. */
+export interface ResolvedLimits {
+  readonly limit: ResolvedLimitOptions;
+  readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
+}
+
 /** Checks the `limit` group of the module's options and fills in the defaults. */
 export const resolveLimitDefaults = (options?: unknown): ResolvedLimitOptions =>
   OPTIONS.resolve('limit', options);
 
 /** Checks the `limits` option. Returns its policies and the presets by their keys. Errors name them `limits.x`. */
-export function resolveLimits(
-  limits: unknown,
-  defaults: ResolvedLimitOptions,
-): ReadonlyMap<string, readonly ResolvedPolicy[]> {
+export function resolveLimits(limits: unknown, defaults: ResolvedLimitOptions): ResolvedLimits['limits'] {
   const names = typeof limits === 'object' && limits !== null ? Object.keys(limits) : [];
   const given = knownOptions('limits', limits, names) as LimitPolicies;
   return new Map(

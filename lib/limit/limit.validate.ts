@@ -20,7 +20,7 @@ const MAX_REASON_LENGTH = 200;
 
 export function policiesInCall(
   policy: Exclude<PolicyRef, string>,
-  { onError, keyBy }: Pick<ResolvedLimitOptions, 'onError' | 'keyBy'>,
+  { onError, keyBy }: ResolvedLimitOptions,
 ): readonly ResolvedPolicy[] {
   if (typeof policy !== 'object' || policy === null)
     throw invalidCall(`The policy must be a name or an object, got ${describe(policy)}.`);

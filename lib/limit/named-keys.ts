@@ -12,7 +12,7 @@ import type { KeyParts } from './policy.types.js';
 export class NamedKeys {
   readonly #texts: KeyTexts;
 
-  constructor(private readonly options: Pick<ResolvedLimitOptions, 'ipv6Subnet' | 'normalize'>) {
+  constructor(private readonly options: ResolvedLimitOptions) {
     this.#texts = new KeyTexts(options.normalize);
   }
 

@@ -13,6 +13,7 @@ import {
   shortWindowWarning,
 } from './limit.policy.js';
 import type { LimitPolicy } from './policy.types.js';
+import { Remembered } from './remembered.js';
 
 /** What the guard of `@nestjs/throttler` is told about a call. Times in whole seconds, rounded up. */
 export interface ThrottlerRecord {
@@ -50,7 +51,7 @@ const MAX_SCRIPTS = 64;
  */
 export class SyncGuardThrottlerStorage {
   readonly #limiter: AbuseLimiterService;
-  readonly #policies = new Map<string, ResolvedPolicy>();
+  readonly #policies = new Remembered<ResolvedPolicy>(MAX_POLICIES);
   readonly #warnOnce = warningOnce((message) => new Logger('SyncGuard').warn(message));
   #scripts = 0;
 
@@ -105,8 +106,6 @@ export class SyncGuardThrottlerStorage {
     const warning = shortWindowWarning([policy]);
     if (warning) this.#warnOnce(warning);
     this.#policies.set(id, policy);
-    if (this.#policies.size > MAX_POLICIES)
-      this.#policies.delete(this.#policies.keys().next().value as string);
     return policy;
   }
 }

@@ -7,7 +7,8 @@ import { BLOCK_END } from './window.decider.js';
 
 // The scripts that find blocks again: those of an account, and all that there are.
 
-function decode(reply: unknown): void {
+/** Of a script that has nothing to tell. */
+export function decode(reply: unknown): void {
   if (reply !== 1) unexpectedReply('limit', reply);
 }
 

@@ -23,7 +23,6 @@ import { blockedScript, liftScript, notedScript, noteScript, whoseScript } from 
 import { type CheckMode, type CheckScript, checkScript, type CheckShape, numbersOf } from './check.script.js';
 import {
   blockScript,
-  blockWindowScript,
   forgiveScript,
   renewScript,
   resetScript,
@@ -116,10 +115,10 @@ export class RedisLimitBackend implements LimitBackend {
   }
 
   async block(subject: Subject, blockMs: number, reason: string, options: CallOptions = {}): Promise<void> {
-    const args = { ...longestOf(subject), blockMs, reason: encodeURIComponent(reason) };
-    const script = subject.policy.algorithm === 'fixed-window' ? blockWindowScript : blockScript;
+    const isWindow = subject.policy.algorithm === 'fixed-window' ? '1' : '0';
+    const args = { ...longestOf(subject), isWindow, blockMs, reason: encodeURIComponent(reason) };
     await Promise.all([
-      this.#run(script, this.#keysOf(subject), args, options),
+      this.#run(blockScript, this.#keysOf(subject), args, options),
       this.#noteWhose(subject.identity, blockMs, options),
     ]);
   }

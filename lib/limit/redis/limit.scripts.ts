@@ -1,15 +1,19 @@
-import { blockedScript, liftScript, notedScript, noteScript, whoseScript } from './blocked.scripts.js';
-import { ALL_PENALTIES, BEGAN, formatPenalties, parsePenalties, ROUTE_AT } from './limit.fragments.js';
+import {
+  blockedScript,
+  decode,
+  liftScript,
+  notedScript,
+  noteScript,
+  whoseScript,
+} from './blocked.scripts.js';
+import { ALL_PENALTIES, formatPenalties, parsePenalties, ROUTE_AT } from './limit.fragments.js';
+import { BEGAN } from './log.decider.js';
 import { parseWindow, writeBlock, writeWindow } from './window.decider.js';
 import type { FoundAttempts } from '../limit.types.js';
 import { defineScript, type Script, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
 
 // The scripts of the limiter beside those that check calls. Each replies 1, or what it has found.
-
-function decode(reply: unknown): void {
-  if (reply !== 1) unexpectedReply('limit', reply);
-}
 
 function decodeFound(reply: unknown): FoundAttempts {
   if (!Array.isArray(reply) || !reply.every(Number.isInteger)) return unexpectedReply('limit', reply);
@@ -144,37 +148,24 @@ return answer`,
 });
 
 /**
- * limit-block: Sets a block by hand.
- * KEYS: block
- * ARGV: blockMs, reason (percent-encoded)
+ * limit-block: Sets a block by hand. That of a fixed window stands in the key of the window, whose count it keeps.
+ * KEYS: window, block
+ * ARGV: isWindow ('1': of a fixed window), blockMs, reason (percent-encoded), shortWindowMs
  * Reply: 1
- * Atomic: a value of another type is found before the write.
+ * Atomic: no call is counted between the look at the count and the block. A value of another type is found before the write.
  */
 export const blockScript = defineScript({
   name: 'limit-block',
-  keys: ['block'],
-  args: ['blockMs', 'reason'],
+  keys: ['window', 'block'],
+  args: ['isWindow', 'blockMs', 'reason', 'shortWindowMs'],
   lua: /* lua */ `
-redis.call('GET', block)
-redis.call('SET', block, 'manual 0 0 ' .. blockMs .. ' ' .. reason, 'PX', blockMs)
-return 1`,
-  decode,
-});
-
-/**
- * limit-block-window: Sets a block by hand in the key of a fixed window, whose count it keeps.
- * KEYS: window
- * ARGV: blockMs, reason (percent-encoded), shortWindowMs
- * Reply: 1
- * Atomic: no call is counted between the look at the count and the block.
- */
-export const blockWindowScript = defineScript({
-  name: 'limit-block-window',
-  keys: ['window'],
-  args: ['blockMs', 'reason', 'shortWindowMs'],
-  lua: /* lua */ `
-${NOW_MS}
 local call = redis.call
+if isWindow ~= '1' then
+  call('GET', block)
+  call('SET', block, 'manual 0 0 ' .. blockMs .. ' ' .. reason, 'PX', blockMs)
+  return 1
+end
+${NOW_MS}
 local value = call('GET', window)
 ${parseWindow({ replacesBlock: true })}
 if endsAtMs - nowMs <= 0 then endsAtMs, counted = 0, 0 end
@@ -217,7 +208,6 @@ export const limitScripts: readonly Script[] = [
   forgiveScript,
   resetScript,
   blockScript,
-  blockWindowScript,
   unblockScript,
   whoseScript,
   blockedScript,

@@ -94,6 +94,8 @@ const RENEW_MS = IN_FLIGHT_MS / 2;
 export class CallVisit implements EndingCall {
   readonly passed = new Set<Stage>();
   readonly isHttp: boolean;
+  /** Whether the handler itself was called. A pipe or an interceptor before it may have refused the call. */
+  handled = false;
   exempt?: boolean | Promise<boolean>;
   /** Whether another handler of this request has asked all of `default`, also what is asked after the guards. */
   isDefaultAsked = false;
@@ -101,7 +103,6 @@ export class CallVisit implements EndingCall {
   decided?: CallDecision[];
   /** The policy that has denied this call. */
   deniedBy?: ResolvedPolicy;
-  #handled = false;
   #isInHandler = false;
   #flights: Flight[] = [];
   #settlement: Settlement | undefined;
@@ -135,11 +136,6 @@ export class CallVisit implements EndingCall {
 
   isOf(handler: unknown, type: unknown): boolean {
     return this.context.getHandler() === handler && this.context.getClass() === type;
-  }
-
-  /** Whether the handler was called. */
-  get handled(): boolean {
-    return this.#handled;
   }
 
   /** Whether the client has left already. Outside of HTTP that is not known. */
@@ -201,11 +197,6 @@ export class CallVisit implements EndingCall {
   /** Called when the guards are over, and interceptors and pipes of the handler begin. */
   handlerReached(): void {
     this.#isInHandler = true;
-  }
-
-  /** Called when the handler itself is called. A pipe or an interceptor before it may have refused the call. */
-  handlerCalled(): void {
-    this.#handled = true;
   }
 
   /** Called when the handler has returned. Its answer has not left yet, unless the handler writes it itself. */

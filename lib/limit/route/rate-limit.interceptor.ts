@@ -1,16 +1,5 @@
 import type { CallHandler, ExecutionContext, NestInterceptor } from '@nestjs/common';
-import {
-  catchError,
-  concat,
-  concatMap,
-  defer,
-  finalize,
-  from,
-  ignoreElements,
-  map,
-  type Observable,
-  throwError,
-} from 'rxjs';
+import { catchError, concat, concatMap, defer, finalize, ignoreElements, type Observable } from 'rxjs';
 import { sharedStorage } from '../../core/frames.js';
 import { replaceMethod } from '../../method/replace-method.js';
 import type { CallVisit } from './call-visit.js';
@@ -44,10 +33,13 @@ function around(visit: CallVisit, next: CallHandler): Observable<unknown> {
   visit.handlerReached();
   const handling = visit.isHttp ? next.handle() : visits.run(visit, () => next.handle());
   return concat(
-    handling.pipe(concatMap((value: unknown) => from(visit.handlerReturned(value)).pipe(map(() => value)))),
+    handling.pipe(concatMap((value: unknown) => visit.handlerReturned(value).then(() => value))),
     defer(() => visit.handlerReturned(undefined)).pipe(ignoreElements()),
   ).pipe(
-    catchError((error: unknown) => from(visit.threw(error)).pipe(concatMap(() => throwError(() => error)))),
+    catchError(async (error: unknown) => {
+      await visit.threw(error);
+      throw error;
+    }),
     finalize(() => visit.unsubscribed()),
   );
 }
@@ -100,7 +92,7 @@ function notingMethod(original: Method, place: RequestPlace | undefined): Method
     const visit = isNests ? visitOn(args[place.index]) : visits.getStore();
     const call = (): unknown => original.apply(this, isNests ? args.slice(0, place.ownArgs) : args);
     if (!visit) return call();
-    visit.handlerCalled();
+    visit.handled = true;
     return isSse && visit.isInFlight ? callReporting(visit, call) : call();
   };
 }

@@ -3,7 +3,7 @@ import type { Type } from '@nestjs/common';
 import { SyncGuardConfigError } from '../../core/errors.js';
 import type { Method } from './decorated-methods.js';
 import { MAX_CHECKS } from '../limit.backend.js';
-import type { ResolvedLimitOptions } from '../limit.options.js';
+import type { ResolvedLimits } from '../limit.options.js';
 import { nameWithoutShadow, type ResolvedPolicy, resolvePolicy } from '../limit.policy.js';
 import type { LimitPolicy } from '../policy.types.js';
 import { hasLastGuard } from './last-guard.js';
@@ -12,11 +12,9 @@ import { METHOD } from '../../transport/nest-metadata.js';
 import { RATE_LIMITS, type RateLimitEntry, SKIPPED_LIMITS } from './rate-limit.metadata.js';
 import type { Plan } from './call-visit.js';
 
-export interface RouteLimits {
+export interface RouteLimits extends ResolvedLimits {
   /** The longest `Retry-After`. */
   readonly maxRetryAfterMs: number;
-  readonly limit: ResolvedLimitOptions;
-  readonly limits: ReadonlyMap<string, readonly ResolvedPolicy[]>;
 }
 
 /** Finds the limits of each route from decorators and options, once for each route. */

@@ -3,7 +3,6 @@ import { MAX_CHECKS } from '../../../lib/limit/limit.backend.js';
 import { resolvePolicy } from '../../../lib/limit/limit.policy.js';
 import {
   blockScript,
-  blockWindowScript,
   forgiveScript,
   resetScript,
   renewScript,
@@ -169,11 +168,15 @@ export const limitExamples: ScriptExample[] = [
     prepare,
     ...looks(/./), // A reset deletes the keys, whatever they hold.
   },
-  { script: blockScript, keys, args: { blockMs: 60_000, reason: 'spam%20bot' } },
   {
-    script: blockWindowScript,
+    script: blockScript,
     keys,
-    args: { blockMs: 60_000, reason: 'spam%20bot', shortWindowMs: 60_000 },
+    args: { isWindow: '0', blockMs: 60_000, reason: 'spam%20bot', shortWindowMs: 60_000 },
+  },
+  {
+    script: blockScript,
+    keys,
+    args: { isWindow: '1', blockMs: 60_000, reason: 'spam%20bot', shortWindowMs: 60_000 },
     prepare: prepareWindow,
   },
   ...[prepareBlock, prepareBlockedWindow].map((found) => ({
