@@ -1,4 +1,4 @@
-import { budgetScripts } from '../budget/redis/budget.scripts.js';
+import * as budgetScripts from '../budget/redis/budget.scripts.js';
 import { counterScripts } from '../counter/redis/counter.scripts.js';
 import { limitScripts } from '../limit/redis/limit.scripts.js';
 import { fenceScripts } from '../lock/redis/fence.scripts.js';
@@ -15,7 +15,7 @@ export const allScripts: readonly Script[] = [
   ...lockScripts,
   ...fenceScripts,
   ...limitScripts,
-  ...budgetScripts,
+  ...Object.values(budgetScripts),
   ...secretScripts,
   ...counterScripts,
   ...onceScripts,

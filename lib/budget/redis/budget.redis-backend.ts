@@ -8,17 +8,11 @@ import { encodeLimit, type Entries, EntryEncoder } from './budget.entries.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
 import { tooLarge } from '../budget.limits.js';
 import * as replies from './budget.replies.js';
-import { abortScript, extendScript } from './hold.scripts.js';
-import { balanceScript, getScript, pageScript, snapshotScript } from './read.scripts.js';
 import type { BudgetKey, BudgetScript } from './budget.operation.fragments.js';
-import { chargeScript } from './charge.script.js';
-import { creditScript, refundScript, setLimitScript } from './adjust.scripts.js';
-import { finalizeScript } from './finalize.script.js';
-import { reaperScript, rootsScript } from './reaper.scripts.js';
-import { repairScript } from './repair.script.js';
-import { reserveScript } from './reserve.script.js';
+import * as scripts from './budget.scripts.js';
 import type * as budget from '../budget.types.js';
 import { ANY_NONCE } from '../budget.bounds.js';
+import type { ReplyContext } from '../budget.results.js';
 import { verifySnapshot } from '../budget.verify.js';
 import { inGroups, parseSnapshot } from './budget.snapshot.js';
 
@@ -60,54 +54,40 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   reserve(request: port.ReserveRequest) {
     // Nothing was kept under an id that was made for this call.
     const tag = request.nonce === ANY_NONCE ? '' : tagOf('o', request.id);
-    return this.#run(
-      reserveScript,
-      request,
-      replies.outcomeOf<port.ReserveOutcome>('reserved', request),
-      tag,
-    );
+    return this.#run(scripts.reserveScript, request, replies.outcomeOf<port.ReserveOutcome>('reserved'), tag);
   }
 
   charge(request: port.ChargeRequest) {
-    return this.#step(chargeScript, request, replies.outcomeOf<budget.ChargeResult>('charged', request));
+    return this.#step(scripts.chargeScript, request, replies.outcomeOf<budget.ChargeResult>('charged'));
   }
 
   finalize(request: port.FinalizeRequest) {
-    return this.#step(
-      finalizeScript,
-      request,
-      replies.outcomeOf<budget.FinalizeResult>('finalized', request),
-    );
+    return this.#step(scripts.finalizeScript, request, replies.outcomeOf<budget.FinalizeResult>('finalized'));
   }
 
   abort(request: port.HoldRequest) {
-    return this.#step(abortScript, request, replies.outcomeOf<budget.AbortResult>('aborted', request));
+    return this.#step(scripts.abortScript, request, replies.outcomeOf<budget.AbortResult>('aborted'));
   }
 
   extend(request: port.ExtendRequest) {
-    return this.#step(extendScript, request, replies.outcomeOf<budget.ExtendHoldResult>('extended', request));
+    return this.#step(scripts.extendScript, request, replies.outcomeOf<budget.ExtendHoldResult>('extended'));
   }
 
   refund(request: port.RefundRequest) {
-    const refundTag = tagOf('r', request.refundId);
-    return this.#step(
-      refundScript,
-      request,
-      replies.outcomeOf<budget.RefundResult>('refunded', request),
-      refundTag,
-    );
+    const parse = replies.outcomeOf<budget.RefundResult>('refunded');
+    return this.#step(scripts.refundScript, request, parse, tagOf('r', request.refundId));
   }
 
   async credit({ scope, ...request }: port.CreditRequest) {
     const call = { ...request, scopes: [scope] };
-    return this.#run(creditScript, call, replies.parseCreditResult, tagOf('k', request.id));
+    return this.#run(scripts.creditScript, call, replies.parseCreditResult, tagOf('k', request.id));
   }
 
   async setLimit({ root, signal, scope, limit }: port.SetLimitRequest): Promise<budget.SetLimitResult> {
     const field = this.#entriesOf([scope]).fields;
     const [, name = '', period = ''] = field.split('|');
     const args = { scope: name, period, field, limit: limit === null ? '-' : encodeLimit(limit) };
-    return this.#run(setLimitScript, { root, signal, ...args }, ([status]) => ({
+    return this.#run(scripts.setLimitScript, { root, signal, ...args }, ([status]) => ({
       ok: true,
       status: status === 'cleared' ? status : 'set',
     }));
@@ -115,18 +95,18 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 
   async balance({ root, signal, scope }: port.BalanceRequest) {
     const call = { root, signal, scopes: [scope] };
-    return this.#run(balanceScript, call, ([, ...lists]) => replies.parseBalances(lists));
+    return this.#run(scripts.balanceScript, call, ([, ...lists]) => replies.parseBalances(lists));
   }
 
   async get(request: port.HoldRequest) {
-    return this.#step(getScript, request, ([status, packed, nowMs]) =>
+    return this.#step(scripts.getScript, request, ([status, packed, nowMs]) =>
       status === 'found' ? replies.parseRecord(packed, request, Number(nowMs)) : null,
     );
   }
 
   async list({ root, signal, cursor, limit }: port.ListRequest) {
     const call = { root, signal, pattern: '[oO]|*', cursor: cursor ?? '0', limit };
-    return this.#run(pageScript, call, ([, next = '0', nowMs, ...found]) => {
+    return this.#run(scripts.pageScript, call, ([, next = '0', nowMs, ...found]) => {
       const records = inGroups(2, found).flatMap(([field = '', packed]) => {
         // A record that cannot be read stops nobody. `verify` lists it.
         const parse = () => replies.parseRecord(packed, { root, id: replies.idOf(field) }, Number(nowMs));
@@ -137,7 +117,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   }
 
   async reap(request: port.ReapRequest) {
-    return this.#run(reaperScript, request, toReapStep);
+    return this.#run(scripts.reaperScript, request, toReapStep);
   }
 
   async allRoots(page: ResolvedPageOptions) {
@@ -155,7 +135,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   async scopes(root: string, { cursor = '0', limit, signal }: ResolvedPageOptions) {
     if (!/^\d{1,20}$/.test(cursor)) throw wrongCursor(cursor);
     const call = { root, signal, pattern: 'c|*', cursor, limit };
-    return this.#run(pageScript, call, ([, next, , ...found]) => ({
+    return this.#run(scripts.pageScript, call, ([, next, , ...found]) => ({
       names: inGroups(2, found).map(([field]) => replies.scopeOf(field)),
       cursor: next === '0' ? undefined : next,
     }));
@@ -163,7 +143,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
 
   async roots({ used, reaped, ...rest }: port.RootsRequest) {
     const keys = { registry: `${this.config.keyPrefix}/budget-roots` };
-    const [untilMs, ...roots] = await this.runner.run(rootsScript, keys, {
+    const [untilMs, ...roots] = await this.runner.run(scripts.rootsScript, keys, {
       used: used.map(encodeURIComponent).join(' '),
       reaped: reaped
         .map((each) => [encodeURIComponent(each.root), each.untilMs, each.nextInMs ?? ''].join('='))
@@ -174,8 +154,8 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   }
 
   async verify({ root, signal, repair }: port.VerifyRequest) {
-    if (repair) await this.#run(repairScript, { root, signal }, () => undefined);
-    return this.#run(snapshotScript, { root, signal }, ([, ...reply]) =>
+    if (repair) await this.#run(scripts.repairScript, { root, signal }, () => undefined);
+    return this.#run(scripts.snapshotScript, { root, signal }, ([, ...reply]) =>
       verifySnapshot(parseSnapshot(reply)),
     );
   }
@@ -183,8 +163,8 @@ export class RedisBudgetBackend implements port.BudgetBackend {
   /** Runs a script on the operation that has an id. */
   #step<Arg extends string, Result>(
     script: BudgetScript<Arg>,
-    call: Call<NoInfer<Result>> & Named<Arg> & { readonly id: string },
-    parse: (reply: replies.TextReply) => Result,
+    call: Call<NoInfer<Result>> & Named<Arg> & ReplyContext,
+    parse: (reply: replies.TextReply, call: ReplyContext) => Result,
     refundTag?: string,
   ): Promise<Result> {
     return this.#run(script, call, parse, tagOf('o', call.id), refundTag);
@@ -194,10 +174,10 @@ export class RedisBudgetBackend implements port.BudgetBackend {
    * Runs a script. While it replies 'more', it has only settled a full batch of expired holds, and runs again. So it does
    * where the windows of the call are not those of the server's clock.
    */
-  async #run<Arg extends string, Result>(
+  async #run<Arg extends string, Result, Context extends Call<NoInfer<Result>> & Named<Arg>>(
     script: BudgetScript<Arg>,
-    call: Call<NoInfer<Result>> & Named<Arg>,
-    parse: (reply: replies.TextReply) => Result,
+    call: Context,
+    parse: (reply: replies.TextReply, call: Context) => Result,
     ...tags: (string | undefined)[]
   ): Promise<Result> {
     const { root, signal, onLate, onResent: onReplay } = call;
@@ -205,7 +185,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
     // A server that answers as ours do is done long before.
     const endMs = performance.now() + MOST_TIMEOUTS * this.runner.commandTimeoutMs;
     const late = (reply: replies.TextReply): void => {
-      if (!NO_ANSWER.has(reply[0])) onLate?.(parse(reply));
+      if (!NO_ANSWER.has(reply[0])) onLate?.(parse(reply, call));
     };
     const listeners = { signal, onReplay, onLate: onLate && late };
     try {
@@ -213,7 +193,7 @@ export class RedisBudgetBackend implements port.BudgetBackend {
         const entries = call.scopes && this.#entriesOf(call.scopes);
         const all = Object.assign({}, entries, call, this.config) as Record<Arg, ScriptArg>;
         const reply = await this.runner.run(script, keys, all, listeners);
-        if (!NO_ANSWER.has(reply[0])) return parse(reply);
+        if (!NO_ANSWER.has(reply[0])) return parse(reply, call);
         if (reply[0] === 'too_large') throw tooLarge();
         const isStale = reply[0] === 'stale';
         if (isStale) this.#skewMs = Number(reply[1]) - Date.now();
@@ -267,13 +247,12 @@ function encodeRoot(root: string): string {
 
 function toReapStep([, purged, nextInMs, count, ...found]: replies.TextReply): port.ReapStep {
   const expired = found.splice(0, Number(count));
-  const toQuarantined = ([field = '', reserved = '']: string[]) => ({
-    field,
-    reserved: reserved === '' ? null : Number(reserved),
-  });
   return {
     expired,
-    quarantined: inGroups(2, found).map(toQuarantined),
+    quarantined: inGroups(2, found).map(([field = '', reserved]) => ({
+      field,
+      reserved: reserved ? Number(reserved) : null,
+    })),
     purged: Number(purged),
     nextInMs: nextInMs === '-1' ? null : Number(nextInMs),
   };

@@ -27,8 +27,8 @@ const REASONS: ReadonlySet<string> = new Set([
  * @param done - the status where the script has done what it was asked for
  */
 export const outcomeOf =
-  <Result extends { readonly ok: boolean }>(done: string, about: ReplyContext) =>
-  (reply: TextReply): Outcome<Result> => {
+  <Result extends { readonly ok: boolean }>(done: string) =>
+  (reply: TextReply, about: ReplyContext): Outcome<Result> => {
     const [status, first, nowMs, ...lists] = reply;
     if (status === done || status === 'replayed') return parseAnswer(reply, about);
     const isFull = status === 'exceeded';
@@ -78,7 +78,7 @@ function parseCrossed(percents: string, fields: string): Crossed[] {
  * @throws TypeError on a reply that the script does not document
  */
 export function parseBudgetResult(reply: unknown, about: ReplyContext): ReserveOutcome {
-  const outcome = outcomeOf<ReserveOutcome>('reserved', about)(textReply(reply));
+  const outcome = outcomeOf<ReserveOutcome>('reserved')(textReply(reply), about);
   return outcome.ok ? reservedOf(outcome) : outcome;
 }
 
@@ -88,7 +88,7 @@ export function parseBudgetResult(reply: unknown, about: ReplyContext): ReserveO
  * @throws TypeError on a reply that the script does not document
  */
 export function parseFinalizeResult(reply: unknown, about: ReplyContext): FinalizeResult {
-  const outcome = outcomeOf<FinalizeResult>('finalized', about)(textReply(reply));
+  const outcome = outcomeOf<FinalizeResult>('finalized')(textReply(reply), about);
   return outcome.ok ? finalizedOf(outcome) : outcome;
 }
 
