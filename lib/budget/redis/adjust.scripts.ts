@@ -1,5 +1,5 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
-import { changeCounters, READ_COUNTERS, REFUSE_STALE, START } from './budget.fragments.js';
+import { changeCounters, READ_BALANCES, REFUSE_STALE, START } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
 import { joined, recordOf } from './budget.record.js';
 
@@ -32,9 +32,12 @@ if committedOf - refundedOf - amount < 0 then return { 'exceeds_committed', reco
 local isAtMax
 ${changeCounters(`-- The counter of a window that is forgotten begins at 0.
   isAtMax = isAtMax or (committed ~= '0' and committed - amount < 0)
-  committed = math.max(committed - amount, 0)
+  committed = format('%d', math.max(committed - amount, 0))
   -- An operation whose record is purged counts in the sum of those.
-  if kept then archived = math.max(archived - amount, 0) end`)}
+  if kept then
+    local archived, crossing = match(rest, '(%d+)( %S+)')
+    rest = format(' %d', math.max(archived - amount, 0)) .. crossing
+  end`)}
 local head = ${joined('kind', 'generationOf', 'amountOf', 'actualOf', 'committedOf', "format('%d', refundedOf + amount)", 'uncoveredOf', 'lateOf')}
 record = ${recordOf('endedAtMs', "'1 f'", 'head')}
 local untilMs = nowMs + 2 * retentionMs
@@ -64,11 +67,11 @@ ${START}
 local content = '1 ' .. amount .. ' ' .. match(fields, '^c|(.*)|%d+$')
 if earlier and earlier ~= content then return { 'conflict' } end
 ${REFUSE_STALE}
-${READ_COUNTERS}
+${READ_BALANCES}
 if earlier then return { 'replayed', ${lua.ENTRY_LISTS} } end
-${changeCounters(`local base = limitOf[i] ~= 'u' and limitOf[i] or 0
+${changeCounters(`local base = inForce ~= 'u' and inForce or 0
   if tonumber(amount) > ${MAX_AMOUNT} - base - credits then return { 'too_large' } end
-  credits = credits + amount`)}
+  credits = format('%d', credits + amount)`)}
 local untilMs = ends ~= '0' and tonumber(ends) + 2 * retentionMs or nil
 call('HLEN', records)
 ${lua.tryKeep('idKey')}

@@ -40,19 +40,24 @@ local now = format('%d', nowMs)
 local EMPTY = '1 0 0 0 0 0'
 
 local function split(list)
-  if not find(list, ';', 1, true) then return { list } end
-  local parts = {}
-  for part in gmatch(list, '[^;]+') do parts[#parts + 1] = part end
+  local parts, from, at = {}, 1, find(list, ';', 1, true)
+  while at do
+    parts[#parts + 1] = sub(list, from, at - 1)
+    from = at + 1
+    at = find(list, ';', from, true)
+  end
+  parts[#parts + 1] = sub(list, from)
   return parts
-end
-
-local function isNewer(text)
-  return tonumber(match(text or '', '^(%d%d?%d?) ') or 1) > 1
 end`;
+
+/** Lua that is true where a record or counter is of a newer version. */
+export const isNewer = (text: string): string =>
+  `tonumber(string.match(${text} or '', '^(%d%d?%d?) ') or 1) > 1`;
 
 /** Fails because a record or counter cannot be read. */
 export const unreadable = (text: string): string =>
-  `error(isNewer(${text}) and 'SYNCGUARD_NEWER' or 'SYNCGUARD_UNREADABLE', 0)`;
+  `error(${isNewer(text)} and 'SYNCGUARD_NEWER'
+    or 'SYNCGUARD_UNREADABLE', 0)`;
 
 export const COUNTER = "'^1 (%d+) (%d+) (%d+) (%d+) (%S+)$'";
 
@@ -94,7 +99,7 @@ const BATCH = 100;
  */
 const start = (first: string): string => /* lua */ `
 -- Reads: pending, garbage, records, counters, retentionMs.
--- Sets: call, time, nowMs, format, match, gmatch, find, sub, now, EMPTY, split, isNewer, LATER_MS, due.${BASICS}
+-- Sets: call, time, nowMs, format, match, gmatch, find, sub, now, EMPTY, split, LATER_MS, due.${BASICS}
 local LATER_MS = 60000
 local due = call('ZRANGEBYSCORE', pending, '-inf', now, 'LIMIT', '0', '${BATCH}')
 if #due > 0 then
@@ -106,13 +111,13 @@ if #due > 0 then
   for i, dueId in ipairs(due) do
     local record = dueRecords[i]
     ${readRecord('state', 'kind', 'generationOf', 'amountOf', 'createdAtMs', 'expiresAtMs', 'crossed', 'fixed', 'fieldsOf', 'endsOf')}
-    local isHold, isLater = state == 'p', isNewer(record)
+    local isHold, isLater = state == 'p', ${isNewer('record')}
     for field in gmatch(isHold and fieldsOf or '', '[^;]+') do
       if not touched[field] then
         local packed = call('HGET', counters, field) or EMPTY
         local counter = { match(packed, ${COUNTER}) }
         if counter[1] then touched[field] = counter end
-        isLater = isLater or isNewer(packed)
+        isLater = isLater or ${isNewer('packed')}
       end
     end
     if not isLater then gone[#gone + 1] = dueId end
@@ -159,24 +164,32 @@ export const START_SETTLING = start(TRY_ZREM);
 /** Replies 'stale' where a window does not contain the server's time. */
 export const REFUSE_STALE = /* lua */ `
 -- Reads: now, nowMs, openFromMs, openUntilMs.
-if nowMs < tonumber(openFromMs) or (openUntilMs ~= '0' and nowMs >= tonumber(openUntilMs)) then
+if nowMs - openFromMs < 0 or (openUntilMs ~= '0' and nowMs - openUntilMs >= 0) then
   return { 'stale', now }
 end`;
 
 /**
  * Reads the counters of \`fields\` into \`packed\`, as they are stored into \`found\`, their names into \`names\`, and the end of
- * the keys into \`ending\`. In \`limitOf\` a limit of setLimit replaces the configured one. A limit for a type counts only where
- * no limit is configured for the scope itself.
+ * the keys into \`ending\`.
  */
 export const READ_COUNTERS = /* lua */ `
--- Reads: call, split, fields, counters, limits, EMPTY, inherited, match, find.
--- Sets: names, found, packed, ending, limitOf.
+-- Reads: split, fields, call, counters, EMPTY.
+-- Sets: names, found, packed, ending.
 local names = split(fields)
-local found, packed, limitOf = call('HMGET', counters, '~', unpack(names)), {}, split(limits)
+local found, packed = call('HMGET', counters, '~', unpack(names)), {}
 local ending = found[1]
-for i = 1, #names do packed[i] = found[i + 1] or EMPTY end
+for i = 1, #names do packed[i] = found[i + 1] or EMPTY end`;
+
+/**
+ * Reads the limits too. In \`inForce\` one of setLimit replaces the configured one. A limit for a type counts only where no limit
+ * is configured for the scope itself.
+ */
+export const READ_BALANCES = /* lua */ `
+-- Reads: split, fields, call, counters, EMPTY, limits, inherited, match, find.
+-- Sets: names, found, packed, ending, inForce.${READ_COUNTERS}
+local inForce = limits
 if ending == 'never l' then
-  local inherits = split(inherited)
+  local limitOf, inherits = split(limits), split(inherited)
   for i, field in ipairs(names) do
     local name, ofType, period = match(field, '^c|(([^|:]+)[^|]*)|([^|]+)|')
     for _, text in ipairs(call('HMGET', counters, 'l|' .. (inherits[i] == '1' and ofType or name), 'l|' .. name)) do
@@ -184,31 +197,36 @@ if ending == 'never l' then
       if at then limitOf[i] = match(text, '%S+', at) end
     end
   end
+  inForce = table.concat(limitOf, ';')
 end`;
 
 /** Lua that adds a limit and credits. */
 export const effective = (limit: string, credits: string): string =>
   `math.min(${limit} + ${credits}, ${MAX_AMOUNT})`;
 
+/** Takes the counter in `packed[i]` apart. Fails if it cannot be read. */
+const openCounter = (names = 'committed, reserved, credits, rest'): string => /* lua */ `
+  local ${names} = match(packed[i], '^1 (%d+) (%d+) (%d+)( %d+ %S+)$')
+  if not committed then ${unreadable('packed[i]')} end`;
+
 /** Sets `covered`: the part of an amount for which every entry has room. */
 export const covered = (amount: string): string => /* lua */ `
--- Reads: limitOf, match, packed, isNewer.
+-- Reads: split, inForce, match, packed.
 -- Sets: covered.
 local covered = ${amount}
-for i, limit in ipairs(limitOf) do
-  local committed, reserved, credits = match(packed[i], ${COUNTER})
-  if not committed then ${unreadable('packed[i]')} end
+for i, limit in ipairs(split(inForce)) do${openCounter('committed, reserved, credits')}
   local room = limit == 'u' and covered or ${effective('limit', 'credits')} - committed - reserved
   covered = math.max(math.min(covered, room), 0)
 end`;
 
-/** Changes each counter: its committed, reserved, credits and archived. Lua of `change` does it, by these names. */
+/**
+ * Changes each counter: its committed, reserved and credits, and the rest, which is archived and crossed. Lua of `change` does
+ * it, by these names. All of them are text.
+ */
 export const changeCounters = (change: string): string => /* lua */ `
--- Reads: limitOf, match, isNewer, format.
+-- Reads: names, match.
 -- Changes: packed.
-for i = 1, #limitOf do
-  local committed, reserved, credits, archived, highest = match(packed[i], ${COUNTER})
-  if not committed then ${unreadable('packed[i]')} end
+for i = 1, #names do${openCounter()}
   ${change}
-  packed[i] = format('1 %d %d %d %d ', committed, reserved, credits, archived) .. highest
+  packed[i] = '1 ' .. committed .. ' ' .. reserved .. ' ' .. credits .. rest
 end`;

@@ -1,5 +1,4 @@
-import { findCrossed } from './budget.thresholds.fragments.js';
-import { effective, openRecord, READ_COUNTERS, TRY_ZREM, unreadable } from './budget.fragments.js';
+import { changeCounters, effective, openRecord, READ_BALANCES, TRY_ZREM } from './budget.fragments.js';
 import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.bounds.js';
 import type { Entries } from './budget.entries.js';
 import { joined, type RecordPart } from './budget.record.js';
@@ -17,7 +16,7 @@ import { defineScript, type Script, type ScriptDefinition } from '../../script/d
  */
 export const KEEP_KEYS = /* lua */ `
 -- Reads: call, ending, untilMs, garbage, counters, records, pending.
-if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or untilMs > tonumber(ending)) then
+if ending ~= 'never' and ending ~= 'never l' and (not ending or not untilMs or untilMs - ending > 0) then
   local SLACK_MS = 3600000
   local keys = { garbage, counters, records, pending }
   if untilMs then
@@ -48,7 +47,7 @@ export const writeCounters = (ends: string): string => /* lua */ `
 --   packed, counters.
 -- Sets: writes, mayEnd.
 ${KEEP_KEYS}
-local writes, mayEnd = {}, openUntilMs ~= '0' and nowMs >= tonumber(openUntilMs)
+local writes, mayEnd = {}, openUntilMs ~= '0' and nowMs - openUntilMs >= 0
 for i = 1, #names do
   writes[2 * i - 1] = names[i]
   writes[2 * i] = packed[i]
@@ -71,18 +70,13 @@ export type BudgetKey = (typeof KEYS)[number] | 'idKey' | 'refundKey';
 
 export type BudgetScript<Arg extends string> = Script<BudgetKey, Arg, TextReply>;
 
-interface BudgetDefinition<Arg extends string> extends Pick<
-  ScriptDefinition<BudgetKey, Arg, TextReply>,
-  'name' | 'args' | 'lua'
-> {
-  readonly ids?: readonly ('idKey' | 'refundKey')[];
-}
-
 /** Defines a script over the keys of a root, and of the ids in `ids`. */
-export const defineBudgetScript = <const Arg extends string>(
-  script: BudgetDefinition<Arg>,
-): BudgetScript<Arg> =>
-  defineScript(Object.assign(script, { keys: [...KEYS, ...(script.ids ?? [])], decode: textReply }));
+export const defineBudgetScript = <const Arg extends string>({
+  ids = [],
+  ...script
+}: Pick<ScriptDefinition<BudgetKey, Arg, TextReply>, 'name' | 'args' | 'lua'> & {
+  readonly ids?: readonly ('idKey' | 'refundKey')[];
+}): BudgetScript<Arg> => defineScript(Object.assign(script, { keys: [...KEYS, ...ids], decode: textReply }));
 
 /** The arguments with the entries of an operation. */
 export const ENTRIES = [
@@ -120,12 +114,9 @@ export const keepMs = (idTtlMs = 'math.huge'): string =>
 
 /** Finds the end of the last window. '0': one never ends. */
 export const LAST_END = /* lua */ `
--- Reads: ends, find, gmatch.
+-- Reads: find, ends, split.
 -- Sets: lastEndMs.
-local lastEndMs = '0'
-if not find(';' .. ends, ';0', 1, true) then
-  for stop in gmatch(ends, '%d+') do lastEndMs = math.max(lastEndMs, stop) end
-end`;
+local lastEndMs = find(';' .. ends, ';0', 1, true) and '0' or math.max(unpack(split(ends)))`;
 
 /**
  * A SET that sets nothing, as nothing is kept yet. An ACL that forbids SET refuses a credit or refund here, and not after it
@@ -190,16 +181,15 @@ export const readOperation = (...others: RecordPart[]): string => {
 /** The parts of a record for {@link OPEN_ENTRIES}. */
 export const ENTRY_PARTS = ['openUntilOf', 'fieldsOf', 'limitsOf', 'endsOf', 'inheritedOf'] as const;
 
-/** Reads the counters in which an operation has counted. */
+/** Reads the balances of what an operation has counted in. */
 export const OPEN_ENTRIES = /* lua */ `
 -- Reads: call, openUntilOf, fieldsOf, limitsOf, endsOf, inheritedOf, split, counters, EMPTY, match, find.
--- Sets: openUntilMs, fields, limits, ends, inherited, names, found, packed, ending, limitOf.
+-- Sets: openUntilMs, fields, limits, ends, inherited, names, found, packed, ending, inForce.
 local openUntilMs, fields, limits, ends, inherited = openUntilOf, fieldsOf, limitsOf, endsOf, inheritedOf
-${READ_COUNTERS}`;
+${READ_BALANCES}`;
 
 /** What a reply says of the counters of a record. */
-export const SUMS = /* lua */ `packed[2] and table.concat(limitOf, ';') or limitOf[1],
-  packed[2] and table.concat(packed, ';') or packed[1]`;
+export const SUMS = "inForce, packed[2] and table.concat(packed, ';') or packed[1]";
 
 /** What a reply without a record says of its entries. */
 export const ENTRY_LISTS = `fields, ends, ${SUMS}`;
@@ -222,36 +212,74 @@ export const sameContent = (ofKind: string): string => /* lua */ `
   local isSame = kind == '${ofKind}' and amountOf == amount and scopesIn(fieldsOf) == scopesIn(fields)`;
 
 /**
+ * Finds the thresholds that a step reaches which has added this much. Stores them in `crossed`, as one list for each entry
+ * joined by ';', and the highest one in the counter: with the limit and the credits that it was checked against, where these
+ * are not those of the options. A raised limit and a credit arm the thresholds again that were not reached before the step.
+ */
+export const findCrossed = (added: string): string => /* lua */ `
+-- Reads: thresholds, split, inForce, limits, match, gmatch.
+-- Changes: packed, crossed.
+if thresholds ~= '-' then
+  local function wholeOf(limit, credits)
+    return limit == 'u' and math.huge or ${effective('limit', 'credits')}
+  end
+  -- Each product is exact where it decides.
+  local function reaches(used, percent, whole)
+    local hundreds = math.floor(whole / 100)
+    return whole > 0 and whole < math.huge
+      and used >= percent * hundreds + math.ceil(percent * (whole - 100 * hundreds) / 100)
+  end
+  local lists, current, configured = {}, split(inForce), split(limits)
+  for i, percents in ipairs(split(thresholds)) do
+    lists[i] = '-'
+    if percents ~= '-' then
+      local sums, committed, reserved, credits, highest, seenLimit, seenCredits =
+        match(packed[i], '^(1 (%d+) (%d+) (%d+) %d+) (%d+)=?(%w*)%+?(%d*)$')
+      local used, whole = committed + reserved, wholeOf(current[i], credits)
+      if seenLimit == '' then seenLimit = configured[i] end
+      local isRaised = whole > wholeOf(seenLimit, tonumber(seenCredits) or 0)
+      local reached, last = {}, isRaised and 0 or highest
+      for percent in gmatch(percents, '%d+') do
+        local isOld = tonumber(percent) <= tonumber(highest)
+          and (not isRaised or reaches(used - ${added}, percent, whole))
+        if isOld or reaches(used, percent, whole) then last = math.max(last, percent) end
+        if not isOld and reaches(used, percent, whole) then reached[#reached + 1] = percent end
+      end
+      if #reached > 0 then lists[i] = table.concat(reached, ',') end
+      local set = current[i] ~= configured[i] and current[i] or ''
+      packed[i] = sums .. ' ' .. last .. (set .. credits ~= '0' and '=' .. set .. '+' .. credits or '')
+    end
+  end
+  crossed = table.concat(lists, ';')
+end`;
+
+/**
  * Adds the amount to a part of each counter, and finds the thresholds that this crosses. Ends before anything is written:
  * with 'exceeded' if a counter has no room for the amount, where 0 needs none, and with 'too_large' if a sum would pass the
  * largest amount. If `mode` is 'record', the sum of a charge stops at the largest amount instead.
  */
 export const addAmount = (part: 'committed' | 'reserved'): string => /* lua */ `
--- Reads: thresholds, format, gmatch, limits, limitOf, match, isNewer, amount, mode, split, ends, names, now.
+-- Reads: thresholds, format, gmatch, limits, inForce, match, amount, mode, split, ends, names, found, EMPTY, now.
 -- Changes: packed.
--- Sets: wanted, crossed${part === 'committed' ? ', isAtMax' : ''}.
-local after, wanted = {}, tonumber(amount)
+-- Sets: limitOf, wanted, crossed${part === 'committed' ? ', isAtMax' : ''}.
+local limitOf, wanted = split(inForce), tonumber(amount)
 local isFull${part === 'committed' ? ', isAtMax' : ''}
-for i, limit in ipairs(limitOf) do
-  local committed, reserved, credits, rest = match(packed[i], '^1 (%d+) (%d+) (%d+)( %d+ %S+)$')
-  if not committed then ${unreadable('packed[i]')} end
+${changeCounters(`local limit, sum = limitOf[i], ${part} + wanted
   if mode ~= 'record' then
-    -- By subtraction, which is exact where it decides: a sum of three may be rounded.
-    local whole = limit == 'u' and ${MAX_AMOUNT} or ${effective('limit', 'credits')}
-    if wanted > 0 and wanted > whole - committed - reserved then
+    -- A sum of two is exact where it decides, and one of three may not be. Most counters have no credits.
+    local whole = limit == 'u' and ${MAX_AMOUNT} or credits == '0' and limit
+      or ${effective('limit', 'credits')}
+    if wanted > 0 and sum > whole - ${part === 'committed' ? 'reserved' : 'committed'} then
       if limit == 'u' then return { 'too_large' } end
       isFull = true
     end
   end
-  ${part} = ${part} + wanted
-  ${part === 'committed' ? `if committed > ${MAX_AMOUNT} then committed, isAtMax = ${MAX_AMOUNT}, true end` : ''}
-  ${part} = format('%d', ${part})
-  after[i] = '1 ' .. committed .. ' ' .. reserved .. ' ' .. credits .. rest
-end
+  ${part === 'committed' ? `if sum > ${MAX_AMOUNT} then sum, isAtMax = ${MAX_AMOUNT}, true end` : ''}
+  ${part} = format('%d', sum)`)}
 if isFull then
+  for i = 1, #names do packed[i] = found[i + 1] or EMPTY end
   return { 'exceeded', amount, now, ${ENTRY_LISTS} }
 end
-packed = after
 local crossed = '-'
 ${findCrossed('amount')}`;
 

@@ -1,4 +1,4 @@
-import { covered, openRecord, READ_COUNTERS, REFUSE_STALE, START } from './budget.fragments.js';
+import { covered, openRecord, READ_BALANCES, REFUSE_STALE, START } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
 import { joined } from './budget.record.js';
 
@@ -25,7 +25,7 @@ if record then
 else
   ${REFUSE_STALE}
 end
-${READ_COUNTERS}
+${READ_BALANCES}
 if record then return { 'replayed', record, ${lua.SUMS} } end
 local uncovered = 0
 if mode == 'record' then

@@ -1,5 +1,4 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
-import { findCrossed } from './budget.thresholds.fragments.js';
 import { changeCounters, covered, START_SETTLING } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
 import { joined, recordOf } from './budget.record.js';
@@ -43,15 +42,16 @@ elseif isLate and late == 'reject' then
 end
 
 local isAtMax
-${changeCounters(`reserved = math.max(reserved - inHold, 0)
-  committed = committed + booked
+${changeCounters(`reserved = format('%d', math.max(reserved - inHold, 0))
+  local sum = committed + booked
   -- What is spent is never refused, so the sum stops at the largest amount.
-  if committed > ${MAX_AMOUNT} then committed, isAtMax = ${MAX_AMOUNT}, true end`)}
+  if sum > ${MAX_AMOUNT} then sum, isAtMax = ${MAX_AMOUNT}, true end
+  committed = format('%d', sum)`)}
 local crossed = '-'
 -- Spending no more than the hold reserved reaches no threshold.
 if inHold < booked then
   local thresholds = thresholdsOf
-${findCrossed('(booked - inHold)')}
+${lua.findCrossed('(booked - inHold)')}
 end
 local head = ${joined('kind', 'generationOf', 'amountOf', 'actual')}
   .. format(' %d 0 %d ', booked, uncovered) .. (isLate and '1' or '0')

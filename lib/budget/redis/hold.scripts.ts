@@ -1,4 +1,4 @@
-import { changeCounters, START_SETTLING, TRY_ZREM } from './budget.fragments.js';
+import { changeCounters, READ_COUNTERS, START_SETTLING, TRY_ZREM } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
 import { recordOf } from './budget.record.js';
 
@@ -14,13 +14,14 @@ export const abortScript = lua.defineBudgetScript({
   ids: ['idKey'],
   args: [...lua.REF, 'retentionMs'],
   lua: /* lua */ `${START_SETTLING}
-${lua.readOperation('expiresAtMs', 'crossed', ...lua.ENTRY_PARTS)}
+${lua.readOperation('expiresAtMs', 'crossed', 'openUntilOf', 'fieldsOf', 'endsOf')}
 if state == 'f' then return { 'finalized', record } end
 if state == 'a' then return { 'replayed', record } end
 if slot ~= 'o|' .. id then return { 'expired', record } end
-${lua.OPEN_ENTRIES}
+local openUntilMs, fields, ends = openUntilOf, fieldsOf, endsOf
+${READ_COUNTERS}
 local inHold = state == 'p' and amountOf or 0
-${changeCounters('reserved = math.max(reserved - inHold, 0)')}
+${changeCounters("reserved = format('%d', math.max(reserved - inHold, 0))")}
 local lateOf = state == 'x' and '1' or '0'
 record = ${recordOf('now', "'1 a'", 'kind', 'generationOf', 'amountOf', "'0 0 0 0'", 'lateOf')}
 ${lua.endOperation()}

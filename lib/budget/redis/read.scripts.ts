@@ -1,4 +1,4 @@
-import { READ_COUNTERS, REFUSE_STALE, START_SETTLING } from './budget.fragments.js';
+import { READ_BALANCES, REFUSE_STALE, START_SETTLING } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
 import { readRecord } from './budget.record.js';
 import { NOW_MS } from '../../script/fragments.js';
@@ -15,7 +15,7 @@ export const balanceScript = lua.defineBudgetScript({
   args: ['retentionMs', ...lua.ENTRIES],
   lua: /* lua */ `${START_SETTLING}
 ${REFUSE_STALE}
-${READ_COUNTERS}
+${READ_BALANCES}
 return { 'balance', ${lua.ENTRY_LISTS} }`,
 });
 

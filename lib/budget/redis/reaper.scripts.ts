@@ -1,5 +1,5 @@
 import { MAX_AMOUNT } from '../budget.bounds.js';
-import { SET_ASIDE, START_SETTLING } from './budget.fragments.js';
+import { isNewer, SET_ASIDE, START_SETTLING } from './budget.fragments.js';
 import { defineBudgetScript } from './budget.operation.fragments.js';
 import { readRecord } from './budget.record.js';
 import { textReply } from './budget.replies.js';
@@ -20,8 +20,7 @@ export const reaperScript = defineBudgetScript({
   lua: /* lua */ `${START_SETTLING}
 local ripe = call('ZRANGEBYSCORE', garbage, '-inf', now, 'LIMIT', 0, max)
 local expired, unread, fields, windows, kept, touched = {}, {}, {}, {}, {}, {}
-local aside, done = {}, {}
-local isRipe, needed = {}, {}
+local aside, done, isRipe, needed = {}, {}, {}, {}
 for _, member in ipairs(ripe) do isRipe[member] = true end
 for _, member in ipairs(ripe) do
   local kind, name = string.sub(member, 1, 2), string.sub(member, 3)
@@ -33,7 +32,7 @@ for _, member in ipairs(ripe) do
   elseif kind == 'c|' then
     local packed = call('HGET', counters, member)
     local reserved = match(packed or '', '^1 %d+ (%d+) ')
-    if isNewer(packed) then kept[member] = nowMs + LATER_MS
+    if ${isNewer('packed')} then kept[member] = nowMs + LATER_MS
     elseif needed[member] or (reserved and reserved ~= '0') then kept[member] = needed[member] or nowMs + retentionMs
     else windows[#windows + 1] = member end
   elseif kind == 'o|' or kind == 'O|' then
@@ -41,12 +40,11 @@ for _, member in ipairs(ripe) do
     local record = call('HGET', records, member)
     local olderUntilMs = false
     ${readRecord('state', 'generationOf', 'committedOf', 'refundedOf', 'fieldsOf')}
-    local isLater, isAside = isNewer(record), record and not state
+    local isLater, isAside = ${isNewer('record')}, record and not state
     for field in gmatch(fieldsOf or '', '[^;]+') do
-      isLater = isLater or isNewer(touched[field] or call('HGET', counters, field))
+      local packed = touched[field] or call('HGET', counters, field)
+      isLater = isLater or ${isNewer('packed')}
     end
-    -- The end of a hold was refused after its purge had been planned. The next one plans it anew.
-    local isPending = state == 'p'
     if record and not isLater and not isAside then
       -- The newest operation of an id is kept as long as any older one. Otherwise generations would start at 1
       -- again beside them.
@@ -75,10 +73,12 @@ for _, member in ipairs(ripe) do
       for field in gmatch(fieldsOf, '[^;]+') do
         needed[field] = olderUntilMs + 1
       end
-    elseif not isPending then
+    -- The end of a hold was refused after its purge had been planned. The next one plans it anew.
+    elseif state ~= 'p' then
       fields[#fields + 1] = member
     end
   end
+  if not kept[member] then done[#done + 1] = member end
 end
 
 -- What an ACL refuses before the records go leaves them as they are. What it refuses later is purged by the next run.
@@ -90,9 +90,6 @@ for field, value in pairs(touched) do call('HSET', counters, field, value) end
 if #fields > 0 then call('HDEL', records, unpack(fields)) end
 if #windows > 0 then call('HDEL', counters, unpack(windows)) end
 ${SET_ASIDE}
-for _, member in ipairs(ripe) do
-  if not kept[member] then done[#done + 1] = member end
-end
 if #done > 0 then call('ZREM', garbage, unpack(done)) end
 
 local nextInMs = -1

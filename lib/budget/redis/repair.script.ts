@@ -1,4 +1,4 @@
-import { COUNTER, START_SETTLING, unreadable } from './budget.fragments.js';
+import { COUNTER, isNewer, START_SETTLING } from './budget.fragments.js';
 import { defineBudgetScript } from './budget.operation.fragments.js';
 import { readRecord } from './budget.record.js';
 
@@ -25,7 +25,7 @@ for member, record in pairs(stored) do
   local kind = string.sub(member, 1, 2)
   if kind == 'o|' or kind == 'O|' then
     ${readRecord('state', 'amountOf', 'committedOf', 'refundedOf', 'fieldsOf')}
-    if isNewer(record) then ${unreadable('record')} end
+    if ${isNewer('record')} then error('SYNCGUARD_NEWER', 0) end
     if not state then
       gone[#gone + 1] = member
     else
@@ -39,7 +39,7 @@ for member, record in pairs(stored) do
   end
 end
 for _, packed in pairs(sums) do
-  if isNewer(packed) then ${unreadable('packed')} end
+  if ${isNewer('packed')} then error('SYNCGUARD_NEWER', 0) end
 end
 
 for field, packed in pairs(sums) do

@@ -1,4 +1,4 @@
-import { openRecord, READ_COUNTERS, REFUSE_STALE, START } from './budget.fragments.js';
+import { openRecord, READ_BALANCES, REFUSE_STALE, START } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
 import { joined } from './budget.record.js';
 
@@ -43,7 +43,7 @@ end
 if not replayed then
   ${REFUSE_STALE}
 end
-${READ_COUNTERS}
+${READ_BALANCES}
 if replayed then return { 'replayed', replayed, ${lua.SUMS} } end
 ${lua.addAmount('reserved')}
 local expiresAtMs = nowMs + ttlMs
