@@ -10,7 +10,7 @@ import { keyOf, nameOf } from '../limit/limit.identity.js';
 import type { FenceBackend } from '../lock/fence.backend.js';
 import type { OnceBackend } from '../once/once.backend.js';
 import type { SecretBackend } from '../secret/secret.backend.js';
-import { type Descriptions, observe } from '../telemetry/observe.js';
+import { type Descriptions, observe, refusalIn } from '../telemetry/observe.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
 import type { Backends } from './backends.js';
 import { observedBudgets } from './observed-budgets.js';
@@ -33,23 +33,25 @@ export function observedBackends(backends: Backends, emit: Emit | undefined): Ba
   };
 }
 
-const ofSubject = ({ policy, identity }: Subject): Facts => ({ policy: policy.name, key: keyOf(identity) });
-
-const ofChange = (_: unknown, subject: Subject): Facts => ofSubject(subject);
+const ofChange = (_: unknown, { policy, identity }: Subject): Facts => ({
+  policy: policy.name,
+  key: keyOf(identity),
+});
 
 /** Returns the reason for an event. It leaves out the text that was passed to `block()`, which may be private. */
 const limitReason = ({ reason, scope }: BackendDenied): string => (reason === 'busy' ? reason : scope);
 
-const ofDecision = (decision: BackendDecision | undefined, subject: Subject): Facts => ({
-  ...ofSubject(subject),
-  ...(decision?.status === 'denied' ? { reason: limitReason(decision) } : {}),
+const ofDecision = (decision: BackendDecision | undefined, { policy, identity }: Subject): Facts => ({
+  policy: policy.name,
+  key: keyOf(identity),
+  reason: decision?.status === 'denied' ? limitReason(decision) : undefined,
 });
 
 /** Describes a call against several limits by one event. It names the denied decision with the longest wait. */
 function ofDecisions(decisions: readonly BackendDecision[] = [], checks: readonly LimitCheck[]): Facts {
   let decisive = 0;
-  for (const [i, decision] of decisions.entries())
-    if (deniedForMs(decision) > deniedForMs(decisions[decisive])) decisive = i;
+  for (let i = 1; i < decisions.length; i++)
+    if (deniedForMs(decisions[i]) > deniedForMs(decisions[decisive])) decisive = i;
   return ofDecision(decisions[decisive], checks[decisive] as LimitCheck);
 }
 
@@ -68,7 +70,7 @@ const LIMIT: Omit<Descriptions<LimitBackend>, 'note' | 'blocked'> = {
   block: ofChange,
   unblock: ofChange,
   lift: (_, account) => ({ policy: nameOf(account), key: keyOf(account) }),
-  unblockTagged: (_, { tag, policy }) => ({ type: 'unblock', keyHash: tag, ...(policy && { policy }) }),
+  unblockTagged: (_, { tag, policy }) => ({ type: 'unblock', keyHash: tag, policy }),
 };
 
 const FENCE: Descriptions<FenceBackend> = {
@@ -105,23 +107,15 @@ const ONCE: Omit<Descriptions<OnceBackend>, 'list'> = {
     key,
     reason: reply && reply.status !== 'done' && reply.status !== 'claimed' ? reply.status : undefined,
   }),
-  renew: (isMine, { key }) => ({ type: 'renew', key, reason: isMine === false ? 'overtaken' : undefined }),
+  renew: (isMine, { key }) => ({ key, reason: isMine === false ? 'overtaken' : undefined }),
   end: (atMs, { key }, end) => ({
     type: typeof end === 'object' ? 'complete' : end === 'failed' ? 'fail' : 'withdraw',
     key,
     reason: atMs === 0 ? 'overtaken' : undefined,
   }),
-  get: (_, key) => ({ type: 'get', key }),
-  settle: (result, { key }) => ({
-    type: 'settle',
-    key,
-    reason: result?.ok === false ? result.reason : undefined,
-  }),
-  forget: (result, key) => ({
-    type: 'forget',
-    key,
-    reason: result?.ok === false ? result.reason : undefined,
-  }),
+  get: (_, key) => ({ key }),
+  settle: (result, { key }) => ({ key, reason: refusalIn(result) }),
+  forget: (result, key) => ({ key, reason: refusalIn(result) }),
 };
 
 /** The outcomes of a secret's operations that are not refusals. `view` and `peek` refuse what is burned, `burn` does not. */
@@ -140,7 +134,7 @@ const ofSecret = (
   return {
     key: tag,
     reason: reason && (BURNED.has(reason) ? 'burned' : reason),
-    ...(label ? { label } : {}),
+    label: label || undefined,
   };
 };
 

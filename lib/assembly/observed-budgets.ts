@@ -1,8 +1,8 @@
 import type { Answer, BudgetBackend } from '../budget/budget.backend.js';
 import { typeOf } from '../budget/budget.results.js';
 import type { BudgetEvents } from '../budget/budget.options.js';
-import type { Crossed, Exceeded } from '../budget/budget.types.js';
-import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
+import type { Exceeded } from '../budget/budget.types.js';
+import { type Descriptions, inFrontOf, observe, type Refusal, refusalIn } from '../telemetry/observe.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
 
 /** Returns a budget backend that emits an event for every operation, and for each threshold that an operation crosses. */
@@ -26,20 +26,19 @@ export function budgetEvents(emit: Emit | undefined): BudgetEvents {
   };
 }
 
-const ofOperation = (
-  result: { ok: true } | { ok: false; reason: string } | undefined,
-  { id }: { id: string },
-): Facts => ({ key: id, ...(result?.ok === false ? { reason: result.reason } : {}) });
-
-/** A spending, or a refusal for want of room. */
-const ofSpending = (result: Answer | Exceeded | Refusal | undefined, request: Request): Facts => ({
-  ...ofOperation(result, request),
-  ...(result?.ok && request.isFirst?.(result) ? spentBy(result) : {}),
-  ...(result && 'violations' in result ? { scopeTypes: typesOf(result.violations) } : {}),
+const ofOperation = (result: { ok: true } | Refusal | undefined, { id }: { id: string }): Facts => ({
+  key: id,
+  reason: refusalIn(result),
 });
 
-const spentBy = ({ committed: spent, balances }: Answer): Facts =>
-  spent > 0 ? { spent, scopeTypes: typesOf(balances) } : {};
+/** A spending, or a refusal for want of room. */
+function ofSpending(result: Result | undefined, request: Request): Facts {
+  const { key, reason } = ofOperation(result, request);
+  if (result?.ok && result.committed > 0 && request.isFirst?.(result))
+    return { key, spent: result.committed, scopeTypes: typesOf(result.balances) };
+  const violations = result && 'violations' in result ? result.violations : undefined;
+  return { key, reason, scopeTypes: violations && typesOf(violations) };
+}
 
 const typesOf = (scopes: readonly { readonly scope: string }[]): string[] => [
   ...new Set(scopes.map(({ scope }) => typeOf(scope))),
@@ -56,17 +55,16 @@ const BUDGET: Omit<Descriptions<BudgetBackend>, 'roots' | 'allRoots' | 'scopes'>
   credit: (result, { scope }) => ofOperation(result, { id: scope.scope }),
   setLimit: (_, { scope }) => ({ key: scope.scope }),
   balance: (_, { scope }) => ({ key: scope.scope }),
-  get: (record, { id }) => ({ key: id, ...(record === null ? { reason: 'not_found' } : {}) }),
+  get: (record, { id }) => ({ key: id, reason: record === null ? 'not_found' : undefined }),
   list: (_, { root }) => ({ key: root }),
   reap: (_, { root }) => ({ key: root }),
-  verify: (result, { root }) => ({ key: root, ...(result?.ok === false ? { reason: 'unbalanced' } : {}) }),
+  verify: (result, { root }) => ({ key: root, reason: result?.ok === false ? 'unbalanced' : undefined }),
 };
 
 /** How many unanswered calls are remembered, so that a retry reports the thresholds that the first try crossed. */
 const MAX_UNANSWERED = 1_000;
 
 type Step = 'reserve' | 'charge' | 'finalize';
-type Refusal = { readonly ok: false; readonly reason: string };
 type Result = Answer | Exceeded | Refusal;
 type Request = {
   root: string;
@@ -92,11 +90,23 @@ function withThresholdEvents(port: BudgetBackend, emit: Emit): BudgetBackend {
       const report = (result: Result): void => {
         const crossed = result.ok && isFirst(result) ? result.crossed : [];
         unanswered.delete(name);
-        for (const each of crossed) emit(thresholdEvent(each, performance.now() - startMs));
+        for (const { scope, period, percent } of crossed) {
+          const threshold = { percent, scopeType: typeOf(scope), period, key: scope };
+          emit({
+            feature: 'budget',
+            type: 'threshold',
+            result: 'ok',
+            durationMs: performance.now() - startMs,
+            ...threshold,
+          });
+        }
       };
+      // The call has ended with an error, and its event had the code.
       const reportLate = (result: Result): void => {
-        const spending = result.ok && isFirst(result) ? spentBy(result) : {};
-        if (spending.spent !== undefined) emit({ ...late(step, request.id, startMs), ...spending });
+        const { key, spent, scopeTypes } = ofSpending(result, call);
+        const durationMs = performance.now() - startMs;
+        if (spent !== undefined)
+          emit({ feature: 'budget', type: step, result: 'ok', key, durationMs, spent, scopeTypes });
         report(result);
       };
       const call = { ...request, isFirst, onLate: reportLate, onResent: () => (isResent = true) };
@@ -115,13 +125,3 @@ function withThresholdEvents(port: BudgetBackend, emit: Emit): BudgetBackend {
     finalize: withEvents('finalize'),
   });
 }
-
-/** The call has ended with an error, and its event had the code. */
-const late = (type: Step, key: string, startMs: number): Parameters<Emit>[0] => ({
-  ...{ feature: 'budget', type, result: 'ok', key, durationMs: performance.now() - startMs },
-});
-
-const thresholdEvent = ({ scope, period, percent }: Crossed, durationMs: number): Parameters<Emit>[0] => ({
-  ...{ feature: 'budget', type: 'threshold', result: 'ok' },
-  ...{ percent, scopeType: typeOf(scope), period, key: scope, durationMs },
-});

@@ -2,14 +2,14 @@ import { BackendHandle, momentNow } from '../lock/lock.handle.js';
 import { detailOf, type LockBackend } from '../lock/lock.backend.js';
 import type {
   BackendCapabilities,
+  HeldLock,
   LockInfo,
-  LockKeyOption,
   LockTurn,
   ReleaseOptions,
   ReleaseResult,
 } from '../lock/lock.types.js';
 import { validateKeys } from '../lock/lock.validate.js';
-import { type Descriptions, inFrontOf, observe } from '../telemetry/observe.js';
+import { type Descriptions, inFrontOf, observe, refusalIn } from '../telemetry/observe.js';
 import { createTelemetry } from '../telemetry/telemetry.js';
 import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
@@ -54,56 +54,51 @@ export function observedLocks<C extends BackendCapabilities>(
 }
 
 /** Returns the reason for an event. A lock of another owner counts as `not_found`, as in docs/wire-format.md. */
-function lockReason(result: { ok: boolean } | undefined): Facts {
-  if (!result || result.ok) return {};
+function lockReason(result: { ok: boolean } | undefined): string | undefined {
+  if (!result || result.ok) return undefined;
   const reason = detailOf(result)?.reason ?? 'not_found';
-  return { reason: reason === 'mismatch' ? 'not_found' : reason };
+  return reason === 'mismatch' ? 'not_found' : reason;
 }
 
-const ofLockId = (result: ReleaseResult | undefined, options: ReleaseOptions): Facts => ({
+/** @param held - what the caller knows of a lock that it gives back */
+const ofLockId = (
+  result: ReleaseResult | undefined,
+  options: ReleaseOptions | undefined,
+  held?: HeldLock,
+): Facts => ({
   keys: options?.held?.keys,
   lockId: options?.lockId,
-  ...lockReason(result),
+  heldMs: held && performance.now() - held.sinceMs,
+  reason: lockReason(result),
 });
 
-const heldMs = ({ held }: ReleaseOptions): Facts =>
-  held ? { heldMs: performance.now() - held.sinceMs } : {};
-
-/** A call that was refused for its arguments may have passed anything as its keys. */
-function ofKeys(options: LockKeyOption | undefined): Facts {
-  const { key, keys } = options ?? {};
-  return Array.isArray(keys) ? { keys: keys as readonly string[] } : { key };
-}
-
-function ofTurn(turn: LockTurn | undefined): Facts {
-  if (turn?.place === undefined) return {};
-  return { place: turn.place, waitedMs: performance.now() - turn.sinceMs };
-}
+const waitedMs = (turn: LockTurn | undefined): number | undefined =>
+  turn?.place === undefined ? undefined : performance.now() - turn.sinceMs;
 
 const ofLookup = (found: LockInfo | null | undefined, key?: string, lockId?: string): Facts => ({
   type: 'lookup',
   key,
   lockId,
-  ...(found === null ? { reason: 'not_found' } : {}),
+  reason: found === null ? 'not_found' : undefined,
 });
 
 // Callers outside TypeScript may leave out the options. The backend then rejects, and the event has the code of the
 // error.
 const LOCK: Descriptions<LockBackend> = {
   acquire: (result, options) => ({
-    ...ofKeys(options),
-    ...ofTurn(options?.turn),
-    ...(result?.ok ? { lockId: result.lockId } : {}),
-    ...(result?.ok === false ? { reason: result.reason } : {}),
+    key: options?.key,
+    keys: options?.keys,
+    place: options?.turn?.place,
+    waitedMs: waitedMs(options?.turn),
+    lockId: result?.ok ? result.lockId : undefined,
+    reason: refusalIn(result),
   }),
-  release: (result, options) => ({ ...ofLockId(result, options), ...heldMs(options ?? {}) }),
-  extend: (result, options) => ({
-    ...ofLockId(result, options),
-    ...(options?.held?.isGivenBack ? heldMs(options) : {}),
-  }),
+  release: (result, options) => ofLockId(result, options, options?.held),
+  extend: (result, options) =>
+    ofLockId(result, options, options?.held?.isGivenBack ? options.held : undefined),
   isLocked: (locked, options) => ({
     key: options?.key,
-    ...(locked === false ? { reason: 'not_found' } : {}),
+    reason: locked === false ? 'not_found' : undefined,
   }),
   lookup: (found, options) => ofLookup(found, options?.key, options?.lockId),
   getByKeyRaw: (found, key) => ofLookup(found, key),

@@ -1,5 +1,10 @@
 import { createHmac } from 'node:crypto';
 
+/** How many hashes under a secret are remembered. The events of a call ask for the same ones, and each takes some us. */
+const MOST_KNOWN = 256;
+
+const label = Buffer.alloc(12);
+
 /**
  * Returns a short label for a key or an id in logs and events: 24 hex digits. It does not hide the key: a short key can
  * be found by hashing guesses. Other programs compute the same label (docs/wire-format.md).
@@ -17,7 +22,10 @@ export function hashKey(value: string): string {
     h2 = (Math.imul(127, h2) + 3 * unit) >>> 0;
     h3 = (Math.imul(2047, h3) + 7 * unit) >>> 0;
   }
-  return [h1, h2, h3].map((h) => h.toString(16).padStart(8, '0')).join('');
+  label.writeUInt32BE(h1, 0);
+  label.writeUInt32BE(h2, 4);
+  label.writeUInt32BE(h3, 8);
+  return label.toString('hex');
 }
 
 type Hash = (value: string) => string;
@@ -26,7 +34,17 @@ type Hash = (value: string) => string;
 export const hashUnder = (secret: string | undefined): Hash =>
   secret === undefined
     ? hashKey
-    : (value) => createHmac('sha256', secret).update(value.normalize('NFC')).digest('hex');
+    : remembered((value) => createHmac('sha256', secret).update(value.normalize('NFC')).digest('hex'));
+
+function remembered(hash: Hash): Hash {
+  const known = new Map<string, string>();
+  return (value) => {
+    const hashed = known.get(value) ?? hash(value);
+    if (known.size >= MOST_KNOWN) known.clear();
+    known.set(value, hashed);
+    return hashed;
+  };
+}
 
 let shown: Hash = hashKey;
 

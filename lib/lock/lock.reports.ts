@@ -54,8 +54,7 @@ export class LockReports {
     reason?: string,
   ): void {
     if (!this.emit) return;
-    const facts = { keys, durationMs, ...(place === undefined ? {} : { place }) };
     const result = code === undefined ? 'ok' : 'fail';
-    this.emit({ feature: 'lock', type: 'lock', result, ...(code && { code }), reason, ...facts });
+    this.emit({ feature: 'lock', type: 'lock', result, code, reason, keys, durationMs, place });
   }
 }

@@ -11,9 +11,8 @@ export function bodyBegins(
 ): ((hasThrown: boolean) => void) | undefined {
   if (!emit) return undefined;
   const startMs = performance.now();
-  return (hasThrown) =>
-    emit({
-      ...{ feature, type: 'run', key, durationMs: performance.now() - startMs },
-      ...(hasThrown ? { result: 'fail', reason: 'threw' } : { result: 'ok' }),
-    });
+  return (hasThrown) => {
+    const [result, reason] = hasThrown ? (['fail', 'threw'] as const) : (['ok'] as const);
+    emit({ feature, type: 'run', result, reason, key, durationMs: performance.now() - startMs });
+  };
 }

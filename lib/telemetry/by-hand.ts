@@ -39,7 +39,6 @@ export function tellForced(
   const who = by === undefined ? '' : ` by ${JSON.stringify(by)}`;
   const why = reason === undefined ? '' : ` because ${JSON.stringify(reason)}`;
   warn(`CHANGED_BY_HAND: ${operation} of ${feature} ${keyHash ?? shownHash(key)}${who}${why}.`);
-  const facts = { ...(policy === undefined ? {} : { policy }), ...(by === undefined ? {} : { by }) };
   const whose = keyHash === undefined ? { key } : { keyHash };
-  emit?.({ feature, type: 'forced', result: 'ok', operation, reason, durationMs: 0, ...whose, ...facts });
+  emit?.({ feature, type: 'forced', result: 'ok', operation, reason, durationMs: 0, policy, by, ...whose });
 }

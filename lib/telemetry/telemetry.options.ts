@@ -26,7 +26,7 @@ export interface TelemetryOptions {
 
 export interface ResolvedTelemetryOptions {
   readonly onEvent: (event: SyncGuardEvent) => unknown;
-  readonly includeRaw: (event: SyncGuardEvent) => unknown;
+  readonly includeRaw: boolean | ((event: SyncGuardEvent) => unknown);
   readonly hashSecret: string | undefined;
 }
 
@@ -43,7 +43,7 @@ export function resolveTelemetryOptions(options: unknown): ResolvedTelemetryOpti
     onEvent: onEvent.bind(given) as ResolvedTelemetryOptions['onEvent'],
     includeRaw: (typeof includeRaw === 'function'
       ? includeRaw.bind(given)
-      : () => includeRaw) as ResolvedTelemetryOptions['includeRaw'],
+      : includeRaw) as ResolvedTelemetryOptions['includeRaw'],
     hashSecret,
   };
 }

@@ -1,11 +1,14 @@
 import { everyMinute } from '../core/every-minute.js';
+import { safely } from '../core/foreign-values.js';
 import { hashUnder, showHashesBy } from '../core/keys.js';
 import { MAX_KEY_BYTES } from '../core/validate.js';
 import type { ResolvedTelemetryOptions } from './telemetry.options.js';
-import type { Emit, SyncGuardEvent } from './telemetry.types.js';
+import type { Emit, Observation, SyncGuardEvent } from './telemetry.types.js';
 
 const MAX_SHOWN = 200;
 const MAX_KEYS = 32;
+
+type Fields = Record<string, unknown>;
 
 /**
  * Returns the function that turns observations into events and calls the listener.
@@ -18,38 +21,54 @@ export function createTelemetry(
 ): Emit {
   const hash = hashUnder(hashSecret);
   if (hashSecret !== undefined) showHashesBy(hash);
-  const failed = listenerFailed(warn);
+  const warnEveryMinute = everyMinute(warn);
+  const failed = (error: unknown): void =>
+    warnEveryMinute(
+      `TELEMETRY_LISTENER_FAILED: The listener \`telemetry.onEvent\` or \`includeRaw\` failed. Nothing else is affected. ${shown(error)}`,
+    );
 
-  return ({ keys, key: only, lockId, reason, ...rest }) => {
-    const key = keys?.length === 1 ? keys[0] : only;
-    const raw = { ...named('key', key), ...named('lockId', lockId), ...several(keys) };
-    const event = {
-      ...rest,
-      ...named('reason', reason),
-      ...(raw.key === undefined ? {} : { keyHash: hash(raw.key) }),
-      ...(raw.keys === undefined ? {} : { keyHashes: raw.keys.map(hash) }),
-      ...(raw.lockId === undefined ? {} : { lockIdHash: hash(raw.lockId) }),
-    } as SyncGuardEvent;
-    const isRaw = callListener(() => includeRaw(event), failed) === true;
-    callListener(() => onEvent(isRaw ? { ...event, ...raw } : event), failed);
+  return (observed) => {
+    const { feature, type, result, durationMs } = observed;
+    const event: Fields = { feature, type, result, durationMs };
+    const raw = rawOf(observed);
+    // To spread an object into another one would take longer than all the rest.
+    for (const name in observed) if (!(name in raw)) add(event, name, (observed as object as Fields)[name]);
+    if (raw.key !== undefined) event['keyHash'] = hash(raw.key);
+    if (raw.keys !== undefined) event['keyHashes'] = raw.keys.map((key) => hash(key));
+    if (raw.lockId !== undefined) event['lockIdHash'] = hash(raw.lockId);
+    const isRaw = includeRaw === true || (includeRaw && call(includeRaw, event, failed) === true);
+    const told = isRaw ? { ...event } : event;
+    if (isRaw) for (const [name, value] of Object.entries(raw)) add(told, name, value);
+    call(onEvent, told, failed);
   };
 }
 
-/** Keeps strings that can be a key or an id. A call that was refused for its arguments may have passed anything. */
-const named = <Name extends string>(name: Name, value: unknown): { [_ in Name]?: string } =>
-  typeof value === 'string' && value.length <= MAX_KEY_BYTES
-    ? ({ [name]: value } as Record<Name, string>)
-    : {};
+function add(event: Fields, name: string, value: unknown): void {
+  if (value !== undefined) event[name] = value;
+}
 
-const several = (keys: readonly unknown[] = []): { keys?: string[] } =>
-  keys.length > 1 && keys.length <= MAX_KEYS
-    ? { keys: keys.flatMap((key) => Object.values(named('key', key))) }
-    : {};
+/** Returns what only `includeRaw` shows. A call that was refused for its arguments may have passed anything as its keys. */
+function rawOf({ keys, key, lockId }: Observation): Pick<Observation, 'key' | 'keys' | 'lockId'> {
+  const all: readonly unknown[] = Array.isArray(keys) ? keys : [key];
+  const only = all.length === 1 ? all[0] : undefined;
+  return {
+    key: isName(only) ? only : undefined,
+    keys: all.length > 1 && all.length <= MAX_KEYS ? all.filter(isName) : undefined,
+    lockId: isName(lockId) ? lockId : undefined,
+  };
+}
+
+const isName = (value: unknown): value is string =>
+  typeof value === 'string' && value.length <= MAX_KEY_BYTES;
 
 /** Calls a listener. Errors and rejections end here and are passed to `failed`. */
-function callListener(listener: () => unknown, failed: (error: unknown) => void): unknown {
+function call(
+  listener: (event: SyncGuardEvent) => unknown,
+  event: Fields,
+  failed: (error: unknown) => void,
+): unknown {
   try {
-    const returned = listener();
+    const returned = listener(event as object as SyncGuardEvent);
     if (typeof returned === 'object' && returned !== null) Promise.resolve(returned).catch(failed);
     return returned;
   } catch (error) {
@@ -58,18 +77,5 @@ function callListener(listener: () => unknown, failed: (error: unknown) => void)
   }
 }
 
-function listenerFailed(warn: (message: string) => void): (error: unknown) => void {
-  const warnEveryMinute = everyMinute(warn);
-  return (error) =>
-    warnEveryMinute(
-      `TELEMETRY_LISTENER_FAILED: The listener \`telemetry.onEvent\` or \`includeRaw\` failed. Nothing else is affected. ${show(error)}`,
-    );
-}
-
-function show(error: unknown): string {
-  try {
-    return String(error).slice(0, MAX_SHOWN);
-  } catch {
-    return 'The error cannot be shown.';
-  }
-}
+const shown = (error: unknown): string =>
+  safely(() => String(error).slice(0, MAX_SHOWN)) ?? 'The error cannot be shown.';
