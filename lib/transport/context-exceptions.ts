@@ -7,36 +7,24 @@ import { errorMessage, GraphQLRefusal, httpException, type Refusal } from './ref
  *
  * @param body - what the client gets in place of the refusal. In GraphQL it is in the place of its `extensions`.
  */
-export const exceptionFor = async (
-  type: string,
-  refusal: Refusal,
-  cause: SyncGuardError,
-  body?: object,
-): Promise<Error> => brandedAs(await plainExceptionFor(type, refusal, cause, body), cause);
-
-async function plainExceptionFor(
+export async function exceptionFor(
   type: string,
   refusal: Refusal,
   cause: SyncGuardError,
   body?: object,
 ): Promise<Error> {
-  switch (type) {
-    case 'graphql':
-      return new GraphQLRefusal(refusal, cause, body);
-    case 'ws':
-    case 'rpc':
-      // These packages are optional. They are imported nowhere else, and here only when a call that came through them is
-      // refused. Inside of a `try`, bundlers accept that a package is missing.
-      try {
-        const Exception =
-          type === 'ws'
-            ? (await import('@nestjs/websockets')).WsException
-            : (await import('@nestjs/microservices')).RpcException;
-        return Object.assign(new Exception(body ?? errorMessage(refusal)), { cause });
-      } catch {
-        return cause;
-      }
-    default:
-      return httpException(refusal, cause, body);
+  const ours = (exception: Error): Error => brandedAs(exception, cause);
+  if (type === 'graphql') return ours(new GraphQLRefusal(refusal, cause, body));
+  if (type !== 'ws' && type !== 'rpc') return ours(httpException(refusal, cause, body));
+  // These packages are optional. They are imported nowhere else, and here only when a call that came through them is
+  // refused. Inside of a `try`, bundlers accept that a package is missing.
+  try {
+    const Exception =
+      type === 'ws'
+        ? (await import('@nestjs/websockets')).WsException
+        : (await import('@nestjs/microservices')).RpcException;
+    return ours(Object.assign(new Exception(body ?? errorMessage(refusal)), { cause }));
+  } catch {
+    return cause;
   }
 }

@@ -1,5 +1,6 @@
 import { RequestMethod, type VersioningOptions } from '@nestjs/common';
 import type { ModuleRef } from '@nestjs/core';
+import { safely } from '../core/foreign-values.js';
 
 /** The guards and filters that an app has bound for all its handlers, in the order in which Nest keeps them. */
 export interface GlobalEnhancers {
@@ -34,56 +35,47 @@ interface Excluded {
   readonly pathRegex: RegExp;
 }
 
-const READ: readonly (keyof ApplicationConfig)[] = [
-  'getGlobalGuards',
-  'getGlobalRequestGuards',
-  'getGlobalFilters',
-  'getGlobalRequestFilters',
-  'getGlobalPrefix',
-  'getGlobalPrefixOptions',
-  'getVersioning',
-];
-
 /**
  * Returns what an app has bound by `useGlobalGuards`, `APP_GUARD`, `useGlobalFilters` and `APP_FILTER`. Returns undefined if a
  * version of Nest keeps them elsewhere.
  */
-export function globalEnhancers(moduleRef: ModuleRef): GlobalEnhancers | undefined {
-  const config = configOf(moduleRef);
-  if (!config) return config === null ? { guards: [], filters: [] } : undefined;
-  return {
+export const globalEnhancers = (moduleRef: ModuleRef): GlobalEnhancers | undefined =>
+  inConfig<GlobalEnhancers>(moduleRef, { guards: [], filters: [] }, (config) => ({
     guards: [...config.getGlobalGuards(), ...config.getGlobalRequestGuards().map(classOf)],
     filters: [...config.getGlobalFilters(), ...config.getGlobalRequestFilters().map(classOf)],
-  };
-}
+  }));
+
+const NO_ROUTING: GlobalRouting = { prefix: '', isExcluded: () => false, versioning: undefined };
 
 /** Returns what `setGlobalPrefix` and `enableVersioning` have set. A version of Nest that keeps it elsewhere has none. */
 export function globalRouting(moduleRef: ModuleRef): GlobalRouting {
-  const config = configOf(moduleRef);
-  const excluded = config?.getGlobalPrefixOptions()?.exclude ?? [];
-  return {
-    prefix: config?.getGlobalPrefix() ?? '',
-    isExcluded: (path, method) =>
+  const routing = inConfig(moduleRef, NO_ROUTING, (config) => {
+    const excluded = config.getGlobalPrefixOptions()?.exclude ?? [];
+    const isExcluded: GlobalRouting['isExcluded'] = (path, method) =>
       excluded.some(
         ({ requestMethod, pathRegex }) =>
           (requestMethod === -1 || requestMethod === RequestMethod.ALL || requestMethod === method) &&
           pathRegex.test(path),
-      ),
-    versioning: config?.getVersioning(),
-  };
+      );
+    return { prefix: config.getGlobalPrefix(), isExcluded, versioning: config.getVersioning() };
+  });
+  return routing ?? NO_ROUTING;
 }
 
 /**
- * Returns Nest's configuration of an app, which Nest cannot inject. This is the one place that reads Nest's internals for
- * it. Returns null for an app without a server (createApplicationContext), which has none, and undefined if a version of
+ * Looks into Nest's configuration of an app, which Nest cannot inject. This is the one place that reads Nest's internals for
+ * it. Returns `without` for an app without a server (createApplicationContext), which has none, and undefined if a version of
  * Nest keeps it elsewhere.
  */
-function configOf(moduleRef: ModuleRef): ApplicationConfig | null | undefined {
+function inConfig<Found>(
+  moduleRef: ModuleRef,
+  without: Found,
+  look: (config: ApplicationConfig) => Found,
+): Found | undefined {
   const { container } = moduleRef as unknown as { container?: { applicationConfig?: unknown } };
   if (typeof container !== 'object' || !('applicationConfig' in container)) return undefined;
-  if (container.applicationConfig === undefined) return null;
-  const config = container.applicationConfig as ApplicationConfig;
-  return READ.every((name) => typeof config[name] === 'function') ? config : undefined;
+  const config = container.applicationConfig as ApplicationConfig | undefined;
+  return config ? safely(() => look(config)) : without;
 }
 
 const classOf = (scoped: unknown): unknown => (scoped as { metatype: unknown }).metatype;
