@@ -1,6 +1,8 @@
 import {
   ConfigurableModuleBuilder,
   type DynamicModule,
+  type ExistingProvider,
+  type FactoryProvider,
   Inject,
   type InjectionToken,
   Module,
@@ -96,10 +98,10 @@ const made = <Rest extends unknown[]>(
   provide: InjectionToken,
   make: (parts: Parts, ...rest: Rest) => unknown,
   ...inject: InjectionToken[]
-): Provider => ({ provide, useFactory: make, inject: [SYNCGUARD_PARTS, ...inject] });
+): FactoryProvider => ({ provide, useFactory: make, inject: [SYNCGUARD_PARTS, ...inject] });
 
-const providers: Provider[] = [
-  { provide: SYNCGUARD_PARTS, useFactory: makeParts, inject: [SYNCGUARD_OPTIONS] },
+/** What the module exports. */
+const exported: (FactoryProvider | ExistingProvider)[] = [
   made(ScriptLoader, ({ connection }) => scriptLoader(connection)),
   made(LockService, locksOf),
   { provide: LOCK_SERVICE, useExisting: LockService },
@@ -135,6 +137,11 @@ const providers: Provider[] = [
     return new SyncGuardHealthIndicator(connection ? 'redis' : 'memory', async () => connection?.check());
   }),
   made(MAX_RETRY_AFTER_MS, ({ options }) => options.maxRetryAfterMs),
+];
+
+const providers: Provider[] = [
+  { provide: SYNCGUARD_PARTS, useFactory: makeParts, inject: [SYNCGUARD_OPTIONS] },
+  ...exported,
   made(
     APP_FILTER,
     ({ options: { http, maxRetryAfterMs } }, host: HttpAdapterHost) =>
@@ -150,26 +157,7 @@ const providers: Provider[] = [
  * \@Module({ imports: [SyncGuardModule.forRoot({ redis: process.env.REDIS_URL })] })
  * export class AppModule {}
  */
-@Module({
-  providers,
-  exports: [
-    LockService,
-    LOCK_SERVICE,
-    FenceGuard,
-    AbuseLimiterService,
-    ROUTE_LIMITER,
-    MAX_RETRY_AFTER_MS,
-    BudgetService,
-    BUDGET_SERVICE,
-    SecretService,
-    OnceService,
-    ONCE_SERVICE,
-    ONCE_ROUTES,
-    CounterService,
-    ScriptLoader,
-    SyncGuardHealthIndicator,
-  ],
-})
+@Module({ providers, exports: exported.map(({ provide }) => provide) })
 export class SyncGuardModule implements NestModule, OnModuleInit, OnApplicationShutdown {
   readonly #parts: Parts;
   readonly #modules: ModulesContainer;
