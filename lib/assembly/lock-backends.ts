@@ -11,7 +11,6 @@ import type { MemoryCapabilities, RedisCapabilities } from '../lock/lock.types.j
 import type { EvalClient, IoredisClient, RedisConnectionOptions } from '../redis/redis.client.js';
 import { validateKeyPrefix } from '../redis/redis.keys.js';
 import { resolveCommandTimeout, resolveKeyLayout, validateClient } from '../redis/redis.options.js';
-import { NO_PUBSUB } from '../redis/redis.server-warnings.js';
 import { ProcessChannel } from '../script/process-channel.js';
 import { ScriptRunner } from '../script/script-runner.js';
 import { boolean, invalidOption, knownOptions } from '../core/validate.js';
@@ -51,7 +50,7 @@ export function createRedisBackend(
   const keyPrefix = validateKeyPrefix(config.keyPrefix ?? 'syncguard');
   return redisLocks(runner, {
     ...{ keyPrefix, keyLayout },
-    channel: new ProcessChannel(runner, keyPrefix, () => warn(NO_PUBSUB)),
+    channel: new ProcessChannel(runner, keyPrefix, warn),
     cleanupInIsLocked: boolean('config.cleanupInIsLocked', cleanupInIsLocked),
     warn,
   });

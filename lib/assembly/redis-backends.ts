@@ -4,7 +4,6 @@ import { MemoryLimitBackend } from '../limit/memory/limit.memory-backend.js';
 import { RedisLimitBackend } from '../limit/redis/limit.redis-backend.js';
 import { RedisFenceBackend } from '../lock/redis/fence.redis-backend.js';
 import { RedisOnceBackend } from '../once/redis/once.redis-backend.js';
-import { NO_PUBSUB } from '../redis/redis.server-warnings.js';
 import { ProcessChannel } from '../script/process-channel.js';
 import { ProcessPeers } from '../script/process-peers.js';
 import type { ScriptRunner } from '../script/script-runner.js';
@@ -25,7 +24,7 @@ export const redisBackends = (
   { keyPrefix, keyLayout, lock, budget, operations }: RedisBackendsConfig,
   warn: (message: string) => void,
 ): Backends => {
-  const channel = new ProcessChannel(runner, keyPrefix, () => warn(NO_PUBSUB), operations);
+  const channel = new ProcessChannel(runner, keyPrefix, warn, operations);
   const peers = operations ? new ProcessPeers(runner, channel) : undefined;
   const { cleanupInIsLocked } = lock;
   return {

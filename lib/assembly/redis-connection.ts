@@ -8,7 +8,7 @@ import {
 } from '../redis/redis.client.js';
 import { openConnection } from '../redis/redis.connect.js';
 import { aclFault, forbiddenCommand, type RedisFault, toRedisFault } from '../redis/redis.errors.js';
-import { HangWatch } from '../redis/redis.hang-watch.js';
+import { hangWatch } from '../redis/redis.hang-watch.js';
 import { isRedisClient } from '../redis/redis.options.js';
 import { tagsOfMasters } from '../redis/redis.slots.js';
 import { defineScript, unexpectedReply } from '../script/define-script.js';
@@ -61,8 +61,8 @@ export class RedisConnection {
     this.#client = isRedisClient(redis)
       ? redis
       : openConnection(redis as Exclude<RedisConnectionOptions, RedisClient>);
-    const hangs = this.#isOurs ? new HangWatch(this.#client, commandTimeoutMs) : undefined;
-    this.runner = new ScriptRunner(this.#client, commandTimeoutMs, hangs);
+    const suspect = this.#isOurs ? hangWatch(this.#client, commandTimeoutMs) : undefined;
+    this.runner = new ScriptRunner(this.#client, commandTimeoutMs, suspect);
     this.runner.onForbidden = () => this.#askSoon();
     this.onBack(() => this.#askSoon());
   }
@@ -128,11 +128,7 @@ export class RedisConnection {
     // Nobody can act on errors during the close. Without a listener ioredis would print them.
     this.#client.on?.('error', () => {});
     // QUIT lets sent commands be answered. A server that does not answer must not delay the shutdown.
-    if (this.runner.readiness.ready)
-      await Promise.race([
-        this.#client.quit?.().catch(() => {}),
-        sleep(LAST_ANSWER_MS, undefined, { ref: false }),
-      ]);
+    if (this.runner.readiness.ready) await answerWithin(LAST_ANSWER_MS, this.#client.quit?.());
     this.#client.disconnect?.();
   }
 
@@ -167,7 +163,7 @@ export class RedisConnection {
     if (readiness.ready && !isCluster && options?.db) await this.#checkDatabase(options.db);
     if (readiness.ready) return;
     const { ready, cancel } = readiness.wait();
-    await withinTwoSeconds(ready);
+    await answerWithin(FIRST_CONNECTION_MS, ready);
     cancel();
     if (!readiness.ready) this.runner.unanswered();
   }
@@ -176,19 +172,20 @@ export class RedisConnection {
     const masters = connectionsOf(this.#client, 'master');
     const infos = masters.map(async (node) => ({
       address: `${node.options?.host}:${node.options?.port}`,
-      info: await withinTwoSeconds(node.info?.()),
+      info: await answerWithin(FIRST_CONNECTION_MS, node.info?.()),
     }));
     return serverWarnings(await Promise.all(infos), this.#client.isCluster === true);
   }
 
   /** If the database of the options does not exist, ioredis may have reported it before we listened. */
   async #checkDatabase(db: number): Promise<void> {
-    const actual = /\bdb=(\d+)/.exec(String(await withinTwoSeconds(this.#client.client?.('INFO'))))?.[1];
+    const info = await answerWithin(FIRST_CONNECTION_MS, this.#client.client?.('INFO'));
+    const actual = /\bdb=(\d+)/.exec(String(info))?.[1];
     if (actual !== undefined && Number(actual) !== db)
       this.runner.readiness.refuseDatabase(new Error(`DB index is out of range: ${db}`));
   }
 }
 
-/** Resolves to the value if it comes within 2 s, else to undefined. Also resolves to undefined on a rejection. */
-const withinTwoSeconds = <T>(promise: Promise<T> | undefined): Promise<T | undefined> =>
-  Promise.race([promise?.catch(() => undefined), sleep(FIRST_CONNECTION_MS, undefined, { ref: false })]);
+/** Resolves to the value if it comes within `ms`, else to undefined. Also resolves to undefined on a rejection. */
+const answerWithin = <T>(ms: number, answer: Promise<T> | undefined): Promise<T | undefined> =>
+  Promise.race([answer?.catch(() => undefined), sleep(ms, undefined, { ref: false })]);

@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from 'node:timers/promises';
+import { pause } from './pause.js';
 
 /** Waits until all promises have settled, but at most `ms`. An abort of the signal ends the wait. Never rejects. */
 export async function settleWithin(
@@ -6,11 +6,6 @@ export async function settleWithin(
   promises: readonly Promise<unknown>[],
   signal?: AbortSignal,
 ): Promise<void> {
-  const patience = new AbortController();
-  const end = (): void => patience.abort();
-  const tooLate = sleep(ms, undefined, { signal: patience.signal }).catch(() => {});
-  signal?.addEventListener('abort', end);
-  await Promise.race([Promise.allSettled(promises), tooLate]);
-  signal?.removeEventListener('abort', end);
-  end();
+  const settled = Promise.allSettled(promises);
+  await pause(ms, { signals: [signal], onBegin: (end) => void settled.then(end) });
 }

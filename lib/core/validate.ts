@@ -1,4 +1,5 @@
 import { SyncGuardConfigError, SyncGuardError, type SyncGuardErrorInit } from './errors.js';
+import { safely } from './foreign-values.js';
 
 /** The longest duration. Longer ones overflow JavaScript's timers, and Lua prints them with an exponent. */
 export const MAX_DURATION_MS = 2 ** 31 - 1;
@@ -111,24 +112,12 @@ function nearest(given: string, known: readonly string[]): string | undefined {
     .find(({ name, letters }) => letters <= given.length / 3 || isPart(name.toLowerCase()))?.name;
 }
 
-/** Swapped letters, as in `hots`, count as one. */
-const lettersApart = (a: string, b: string): number =>
-  sorted(a) === sorted(b) ? Number(a !== b) : distance(a, b);
-
-const sorted = (text: string): string => [...text].sort().join('');
-
-/** Returns how many letters must be inserted, removed or changed to turn `a` into `b`. */
-function distance(a: string, b: string): number {
-  let row = Array.from({ length: b.length + 1 }, (_, i) => i);
-  for (const [i, letter] of [...a].entries()) {
-    const next = [i + 1];
-    for (const [j, other] of [...b].entries())
-      next.push(
-        Math.min((row[j] ?? 0) + (letter === other ? 0 : 1), (row[j + 1] ?? 0) + 1, (next[j] ?? 0) + 1),
-      );
-    row = next;
-  }
-  return row[b.length] ?? 0;
+/** Returns how many letters one of the two has more than the other. Swapped ones, as in `hots`, count for nothing. */
+function lettersApart(a: string, b: string): number {
+  let others = b;
+  for (const letter of a) others = others.replace(letter, '');
+  const shared = b.length - others.length;
+  return Math.max(a.length, b.length) - shared;
 }
 
 /** The longest key of a user, in UTF-8 bytes after NFC normalisation. */
@@ -244,10 +233,4 @@ export const leavingAs = (toFeatureError: (error: unknown) => Error) => ({
 });
 
 /** Returns a value as JSON, or undefined if it cannot be written as JSON. */
-export function jsonOf(value: unknown): string | undefined {
-  try {
-    return JSON.stringify(value);
-  } catch {
-    return undefined;
-  }
-}
+export const jsonOf = (value: unknown): string | undefined => safely(() => JSON.stringify(value));

@@ -1,12 +1,21 @@
 // The names of ioredis' options, of versions 5 and 6. A test compares them with its types.
 
-const OF_COMMANDS = ['keyPrefix', 'showFriendlyErrorStack'];
+// Of a node and of a Cluster as a whole.
+const OF_BOTH = [
+  'autoPipeliningIgnoredCommands',
+  'enableAutoPipelining',
+  'enableReadyCheck',
+  'keyPrefix',
+  'lazyConnect',
+  'natMap',
+  'scripts',
+  'showFriendlyErrorStack',
+];
 
 /** Options of a node of a Cluster (`redisOptions`). Those of its address, and a few others, are not among them. */
 export const NODE_OPTIONS: readonly string[] = [
-  ...OF_COMMANDS,
+  ...OF_BOTH,
   'Connector',
-  'autoPipeliningIgnoredCommands',
   'autoResendUnfulfilledCommands',
   'autoResubscribe',
   'blockingTimeout',
@@ -19,18 +28,14 @@ export const NODE_OPTIONS: readonly string[] = [
   'db',
   'disableClientInfo',
   'disconnectTimeout',
-  'enableAutoPipelining',
-  'enableReadyCheck',
   'enableTLSForSentinelMode',
   'failoverDetector',
   'family',
   'keepAlive',
-  'lazyConnect',
   'maxLoadingRetryTime',
   'maxRetriesPerRequest',
   'monitor',
   'name',
-  'natMap',
   'noDelay',
   'offlineQueue',
   'password',
@@ -39,7 +44,6 @@ export const NODE_OPTIONS: readonly string[] = [
   'reconnectOnError',
   'replyMapping',
   'role',
-  'scripts',
   'sentinelCommandTimeout',
   'sentinelMaxConnections',
   'sentinelPassword',
@@ -69,18 +73,13 @@ export const SERVER_OPTIONS: readonly string[] = [
 
 /** Options of a Cluster as a whole. */
 export const CLUSTER_OPTIONS: readonly string[] = [
-  ...OF_COMMANDS,
-  'autoPipeliningIgnoredCommands',
+  ...OF_BOTH,
   'clusterNodeRetryStrategy',
   'clusterRetryStrategy',
   'dnsLookup',
-  'enableAutoPipelining',
   'enableOfflineQueue',
-  'enableReadyCheck',
   'himportFieldsets',
-  'lazyConnect',
   'maxRedirections',
-  'natMap',
   'redisOptions',
   'resolveSrv',
   'retryDelayOnClusterDown',
@@ -88,7 +87,6 @@ export const CLUSTER_OPTIONS: readonly string[] = [
   'retryDelayOnMoved',
   'retryDelayOnTryAgain',
   'scaleReads',
-  'scripts',
   'shardedSubscribers',
   'slotsRefreshInterval',
   'slotsRefreshTimeout',

@@ -1,3 +1,5 @@
+import { safely } from '../core/foreign-values.js';
+
 /** How long a connection may take to close, in ms. A refusal within this time does not reconnect again. */
 const LEAVING_MS = 100;
 
@@ -26,10 +28,5 @@ export function leaveReplica(): (error: Error) => boolean {
 }
 
 /** Returns whether a `reconnectOnError` makes its client leave a replica. ioredis reconnects on `true`, 1 and 2 only. */
-export function leavesReplica(reconnectOnError: ((error: Error) => unknown) | null | undefined): boolean {
-  try {
-    return [true, 1, 2].includes(reconnectOnError?.(QUESTION) as never);
-  } catch {
-    return false;
-  }
-}
+export const leavesReplica = (reconnectOnError: ((error: Error) => unknown) | null | undefined): boolean =>
+  [true, 1, 2].includes(safely(() => reconnectOnError?.(QUESTION)) as never);

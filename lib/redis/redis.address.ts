@@ -1,4 +1,5 @@
 import { SyncGuardConfigError } from '../core/errors.js';
+import { safely } from '../core/foreign-values.js';
 import { describe, integer, knownOptions } from '../core/validate.js';
 import { CLUSTER_OPTIONS, NODE_OPTIONS, SENTINEL_OPTIONS, SERVER_OPTIONS } from './ioredis.names.js';
 
@@ -103,17 +104,8 @@ export function validateUrl(at: string, url: string): string {
   for (const [part, value] of Object.entries({ user: username, password, host: hostname }))
     if (standsForMissing(value))
       throw malformed(`its ${part} is "${value}", which stands for a missing value`);
-  if (!isDecodable(username + password))
+  if (safely(() => decodeURIComponent(username + password)) === undefined)
     throw malformed('its user or password has a "%" that is not encoded');
   if (!/^\/?\d*$/.test(pathname)) throw malformed('its path is not a database number');
   return url;
-}
-
-function isDecodable(text: string): boolean {
-  try {
-    decodeURIComponent(text);
-    return true;
-  } catch {
-    return false;
-  }
 }

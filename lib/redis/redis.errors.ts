@@ -1,4 +1,4 @@
-import { type FaultCode, SyncGuardError } from '../core/errors.js';
+import { type FaultCode, SyncGuardError, type SyncGuardErrorInit } from '../core/errors.js';
 
 /** A fault of the connection or the server. Each feature turns it into an error of its own class. */
 export class RedisFault extends SyncGuardError<FaultCode> {
@@ -7,12 +7,8 @@ export class RedisFault extends SyncGuardError<FaultCode> {
   /** Whether the command may have run. If so, its effect must be undone, or the call repeated. */
   readonly mayHaveRun: boolean;
 
-  constructor(
-    code: FaultCode,
-    message: string,
-    { hint, cause, mayHaveRun = false, context = {} }: RedisFaultInit = {},
-  ) {
-    super({ code, message, hint, cause, context });
+  constructor(code: FaultCode, message: string, { mayHaveRun = false, ...init }: RedisFaultInit = {}) {
+    super({ code, message, ...init });
     this.mayHaveRun = mayHaveRun;
   }
 }
@@ -21,12 +17,7 @@ export class RedisFault extends SyncGuardError<FaultCode> {
 export const abortedBy = (signal: AbortSignal | undefined, mayHaveRun = false): RedisFault =>
   new RedisFault('Aborted', 'The call was aborted by its signal.', { cause: signal?.reason, mayHaveRun });
 
-interface RedisFaultInit {
-  hint?: string;
-  cause?: unknown;
-  mayHaveRun?: boolean;
-  context?: Readonly<Record<string, unknown>>;
-}
+type RedisFaultInit = Pick<SyncGuardErrorInit, 'hint' | 'cause' | 'context'> & { mayHaveRun?: boolean };
 
 interface Rule {
   pattern: RegExp;

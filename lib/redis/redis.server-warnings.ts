@@ -31,13 +31,12 @@ export function clientWarnings(client: RedisClient, { own = false } = {}): strin
   const { options } = client;
   if (!options) return []; // A mock client has no options.
   const connection = client.isCluster ? options.redisOptions : options;
-  const warnings: string[] = [];
-  if (options.sentinels && !options.failoverDetector) warnings.push(NO_FAILOVER_DETECTOR);
-  if (options.sentinels && !options.sentinelCommandTimeout) warnings.push(NO_SENTINEL_TIMEOUT);
-  if (!own && !connection?.socketTimeout) warnings.push(NO_SOCKET_TIMEOUT);
-  if (!own && !client.isCluster && !leavesReplica(options.reconnectOnError))
-    warnings.push(NO_RECONNECT_ON_ERROR);
-  return warnings;
+  return textsOf(
+    options.sentinels && !options.failoverDetector && NO_FAILOVER_DETECTOR,
+    options.sentinels && !options.sentinelCommandTimeout && NO_SENTINEL_TIMEOUT,
+    !own && !connection?.socketTimeout && NO_SOCKET_TIMEOUT,
+    !own && !client.isCluster && !leavesReplica(options.reconnectOnError) && NO_RECONNECT_ON_ERROR,
+  );
 }
 
 /** Returns the warning about commands of our scripts that the ACL forbids. */
@@ -59,27 +58,23 @@ const NOT_CHECKED =
 
 function warningsOf(info: string, isCluster: boolean): string[] {
   const facts = new Map(info.split(/\r?\n/).map((line) => line.split(':', 2) as [string, string]));
-  const warnings: string[] = [];
   const version = facts.get('redis_version') ?? '';
-  if (isOlder(version))
-    warnings.push(
-      `REDIS_TOO_OLD: the server is Redis ${version}. SyncGuard needs ${OLDEST_VERSION.join('.')} or newer.`,
-    );
-  if (facts.get('role') === 'slave')
-    warnings.push(
-      'REDIS_REPLICA: the server is a replica and refuses writes. Connect to the primary, or through Sentinel.',
-    );
-  if (facts.get('redis_mode') === 'cluster' && !isCluster)
-    warnings.push(
-      'REDIS_CLUSTER_NODE: the server is a node of a Cluster, and the client knows only this node. Pass `redis: { nodes: [...] }` or an ioredis `Cluster`.',
-    );
   const policy = facts.get('maxmemory_policy') ?? 'noeviction';
-  if (policy !== 'noeviction')
-    warnings.push(
+  return textsOf(
+    isOlder(version) &&
+      `REDIS_TOO_OLD: the server is Redis ${version}. SyncGuard needs ${OLDEST_VERSION.join('.')} or newer.`,
+    facts.get('role') === 'slave' &&
+      'REDIS_REPLICA: the server is a replica and refuses writes. Connect to the primary, or through Sentinel.',
+    facts.get('redis_mode') === 'cluster' &&
+      !isCluster &&
+      'REDIS_CLUSTER_NODE: the server is a node of a Cluster, and the client knows only this node. Pass `redis: { nodes: [...] }` or an ioredis `Cluster`.',
+    policy !== 'noeviction' &&
       `REDIS_EVICTION: maxmemory-policy is ${policy}, so a full server deletes locks, budgets, blocks and secrets. Use noeviction.`,
-    );
-  return warnings;
+  );
 }
+
+/** Returns the warnings for what is the case: the others are falsy. */
+const textsOf = (...warnings: unknown[]): string[] => warnings.filter((each) => typeof each === 'string');
 
 /** A version that cannot be read is not older. */
 function isOlder(version: string): boolean {

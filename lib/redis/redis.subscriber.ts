@@ -35,14 +35,15 @@ const OPTIONS = {
   disconnectTimeout: 100,
 };
 
-export interface SubscriberEvents {
+/** Who waits for messages. */
+export interface Listener {
   /** Called with each message but the empty one, which is only a sign of life. */
   onMessage(message: string): void;
-  /** Called when the subscriber begins to listen. Messages that were published before are lost. */
-  onListening(): void;
+  /** Called when it begins to be heard. Messages that were published before are lost. */
+  onListening?(): void;
   /** Called when nothing was heard for some time, although the server was asked. */
-  onSilence(): void;
-  /** Returns whether a lost connection should be opened again, and whether silence matters. */
+  onSilence?(): void;
+  /** Returns whether somebody waits: then a lost connection is opened again, and silence matters. */
   isNeeded(): boolean;
 }
 
@@ -69,7 +70,7 @@ export class RedisSubscriber {
   constructor(
     client: RedisClient,
     private readonly channels: readonly string[],
-    private readonly events: SubscriberEvents,
+    private readonly events: Required<Listener>,
   ) {
     this.#client = client;
     client.on?.('end', () => this.pause());

@@ -137,7 +137,7 @@ export class Call<Result> implements Deadline {
     private readonly runner: CallRunner,
     readonly script: Script<string, string, Result>,
     readonly keysAndArgs: readonly ScriptArg[],
-    private readonly options: RunOptions<Result>,
+    readonly options: RunOptions<Result>,
     private readonly resolve: (result: Result) => void,
     private readonly reject: (fault: RedisFault) => void,
   ) {
@@ -151,10 +151,6 @@ export class Call<Result> implements Deadline {
     const isSpared = nowMs - (loopLateMs - this.#loopLateMs) < this.atMs;
     this.#endsByLoop = isSpared && nowMs >= this.#startedAtMs + LOOP_FACTOR * this.#timeoutMs;
     return !isSpared || this.#endsByLoop;
-  }
-
-  get priority(): RunOptions<Result>['priority'] {
-    return this.options.priority;
   }
 
   get #timeoutMs(): number {

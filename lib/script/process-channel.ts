@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto';
 import { settleWithin } from '../core/settle-within.js';
-import { RedisSubscriber } from '../redis/redis.subscriber.js';
+import { type Listener, RedisSubscriber } from '../redis/redis.subscriber.js';
+import { NO_PUBSUB } from '../redis/redis.server-warnings.js';
 import { publishScript } from './publish.script.js';
 import type { ScriptRunner } from './script-runner.js';
 
@@ -10,18 +11,6 @@ const PROCESS_BYTES = 12;
 
 /** In place of the name of a process, in the name of the channel of all. */
 export const ALL = 'all';
-
-/** Who waits for messages to this process. */
-export interface Listener {
-  /** Called with each message, also with those for others. */
-  onMessage(message: string): void;
-  /** Called when the process begins to hear. Messages that were published before are lost. */
-  onListening?(): void;
-  /** Called when nothing was heard for some time, although the server was asked. */
-  onSilence?(): void;
-  /** Returns whether somebody waits. */
-  isNeeded(): boolean;
-}
 
 /**
  * Hears what other processes tell this one: whose turn it is, and which call has ended. All features share one channel, and so
@@ -36,16 +25,15 @@ export class ProcessChannel {
   readonly #subscriber: RedisSubscriber;
   readonly #listeners: Listener[] = [];
   #mayPublish: boolean | undefined;
-  #isWarned = false;
 
   /**
-   * @param onUnheard - called once, if the ACL forbids SUBSCRIBE or PUBLISH
+   * @param warn - called once, if the ACL forbids SUBSCRIBE or PUBLISH
    * @param hearsAll - whether it also hears what is told to all processes
    */
   constructor(
     runner: ScriptRunner,
     keyPrefix: string,
-    private readonly onUnheard?: () => void,
+    private warn?: (message: string) => void,
     hearsAll = false,
   ) {
     this.name = `${keyPrefix}/wake:`;
@@ -59,6 +47,7 @@ export class ProcessChannel {
     });
   }
 
+  /** Adds one who waits. He hears the messages for the others too. */
   join(listener: Listener): void {
     this.#listeners.push(listener);
   }
@@ -100,10 +89,9 @@ export class ProcessChannel {
 
   async #listen(): Promise<void> {
     if ((await this.#subscriber.open()) && this.#mayPublish === undefined) await this.#checkPublish();
-    if (!this.#isWarned && (this.#subscriber.isRefused || this.#mayPublish === false)) {
-      this.#isWarned = true;
-      this.onUnheard?.();
-    }
+    if (!this.#subscriber.isRefused && this.#mayPublish !== false) return;
+    this.warn?.(NO_PUBSUB);
+    this.warn = undefined;
   }
 
   async #checkPublish(): Promise<void> {

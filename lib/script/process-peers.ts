@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { safely } from '../core/foreign-values.js';
 import { pause } from '../core/pause.js';
 import type { Peers } from '../core/peers.js';
 import type { CallOptions } from '../core/validate.js';
@@ -68,11 +69,5 @@ export class ProcessPeers implements Peers {
 }
 
 /** The other messages of the channel are no JSON. */
-function messageIn(text: string): Partial<Message> {
-  if (!text.startsWith('{')) return {};
-  try {
-    return JSON.parse(text) as Message;
-  } catch {
-    return {};
-  }
-}
+const messageIn = (text: string): Partial<Message> =>
+  (text.startsWith('{') && safely(() => JSON.parse(text) as Message)) || {};

@@ -2,7 +2,6 @@ import { setImmediate as nextTurn } from 'node:timers/promises';
 import { isNativeError } from 'node:util/types';
 import { settleWithin } from '../core/settle-within.js';
 import { type ClientStream, connectionsOf, type RedisClient } from '../redis/redis.client.js';
-import type { HangWatch } from '../redis/redis.hang-watch.js';
 import { RedisReadiness } from '../redis/redis.readiness.js';
 import { ownerOf } from '../redis/redis.slots.js';
 import { batchArgs, batchOf, inBatches } from './batch.js';
@@ -44,7 +43,7 @@ const atTurnsEnd = setImmediate;
 export class ScriptRunner implements CallRunner {
   // A client has a password. What is private is not shown by `util.inspect`.
   readonly #client: RedisClient;
-  readonly #hangs: HangWatch | undefined;
+  readonly #suspect: (() => void) | undefined;
   readonly readiness: RedisReadiness;
   readonly deadlines = new Deadlines();
   /** The commands that the ACL is known to forbid. */
@@ -65,10 +64,10 @@ export class ScriptRunner implements CallRunner {
   constructor(
     client: RedisClient,
     readonly commandTimeoutMs: number,
-    hangs?: HangWatch,
+    suspect?: () => void,
   ) {
     this.#client = client;
-    this.#hangs = hangs;
+    this.#suspect = suspect;
     this.readiness = new RedisReadiness(client);
     this.#batches = !client.isCluster; // The keys of two calls are seldom in one slot.
   }
@@ -97,7 +96,7 @@ export class ScriptRunner implements CallRunner {
   }
 
   unanswered(): void {
-    this.#hangs?.suspect();
+    this.#suspect?.();
   }
 
   forbiddenIn({ lua }: Script): readonly string[] {
@@ -129,7 +128,7 @@ export class ScriptRunner implements CallRunner {
   /** Calls that come one after the other are sent at once: each would only wait for the end of its turn. */
   enqueue(call: AnyCall): void {
     const lane = this.#laneOf(call);
-    const { priority } = call;
+    const { priority } = call.options;
     if (priority === 'claim' || (this.#isQuiet && lane.inFlight === 0 && isEmpty(lane))) {
       if (call.departs()) this.#send(call, lane);
       return;

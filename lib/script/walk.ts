@@ -137,7 +137,7 @@ async function answerTo<Reply>(
     throw new RedisFault('InvalidArgument', 'The Redis client cannot walk over its keys.', {
       hint: 'Pass an ioredis `Redis` or `Cluster`.',
     });
-  if (!signal?.aborted) await settleWithin(commandTimeoutMs, [command], signal);
+  await settleWithin(commandTimeoutMs, [command], signal);
   const late = readiness.ready ? new Error('Command timed out') : readiness.fault();
   command.catch(() => {}); // Nobody may wait for it any more.
   try {
