@@ -9,7 +9,7 @@ import type {
   ReleaseResult,
 } from '../lock/lock.types.js';
 import { validateKeys } from '../lock/lock.validate.js';
-import { type Descriptions, inFrontOf, observe, refusalIn } from '../telemetry/observe.js';
+import { type Descriptions, observe, refusalIn } from '../telemetry/observe.js';
 import { createTelemetry } from '../telemetry/telemetry.js';
 import { resolveTelemetryOptions, type TelemetryOptions } from '../telemetry/telemetry.options.js';
 import type { Emit, Facts } from '../telemetry/telemetry.types.js';
@@ -37,7 +37,7 @@ export function observedLocks<C extends BackendCapabilities>(
   backend: LockBackend<C>,
   emit: Emit,
 ): LockBackend<C> {
-  const withObservedHandles: LockBackend<C> = inFrontOf(backend, {
+  const locks: LockBackend<C> = observe<LockBackend<C>>(backend, 'lock', LOCK, emit, {
     acquire: async (options) => {
       const sentAt = momentNow();
       const result = await backend.acquire(options);
@@ -49,7 +49,6 @@ export function observedLocks<C extends BackendCapabilities>(
       return new BackendHandle(locks, { keys, lockId, fence, expiresAtMs, ttlMs: options.ttlMs, sentAt });
     },
   });
-  const locks: LockBackend<C> = observe(withObservedHandles, 'lock', LOCK, emit);
   return locks;
 }
 

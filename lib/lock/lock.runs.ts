@@ -104,7 +104,12 @@ export class LockRuns {
 
   /** The watchdog may find the loss, and it runs in no async context. */
   #observer(onLost: (lease: Lease) => void): LeaseObserver {
-    return { changed: (lease) => this.watchdog.changed(lease), onLost: AsyncResource.bind(onLost) };
+    // `AsyncResource.bind` would take longer than all the rest of a lock in memory.
+    const context = new AsyncResource('SyncGuardLock');
+    return {
+      changed: (lease) => this.watchdog.changed(lease),
+      onLost: (lease) => context.runInAsyncScope(onLost, undefined, lease),
+    };
   }
 
   /** Releases the lock, or lets it expire at the end of `minHoldMs`. Returns the error of a loss before the body's end. */

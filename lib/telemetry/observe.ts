@@ -28,12 +28,15 @@ const UNKNOWN = { code: 'Internal', context: {} as Readonly<Record<string, unkno
 /**
  * Returns the port with an event of each call of a described method, when it has returned or thrown. Everything else reaches the
  * port unchanged.
+ *
+ * @param instead - methods that are called in place of those of the port
  */
 export function observe<Port extends object>(
   port: Port,
   feature: Feature,
   descriptions: Partial<Descriptions<Port>>,
   emit: Emit,
+  instead: Partial<Port> = {},
 ): Port {
   const members = Object.entries<unknown>(descriptions).map(([name, describe]) => [
     name,
@@ -53,7 +56,7 @@ export function observe<Port extends object>(
       };
       let result: unknown;
       try {
-        result = await (Reflect.get(port, name) as Method).apply(port, args);
+        result = await ((Reflect.get(instead, name) ?? Reflect.get(port, name)) as Method).apply(port, args);
       } catch (error: unknown) {
         report(undefined, error instanceof SyncGuardError ? (error as SyncGuardError) : UNKNOWN);
         throw error;
