@@ -59,10 +59,7 @@ export function integer(name: string, value: unknown, min = 0, max = MAX_DURATIO
 /** Returns a duration in ms: an integer of at least 1. */
 export const duration = (name: string, value: unknown): number => integer(name, value, 1);
 
-export function boolean(name: string, value: unknown): boolean {
-  if (typeof value === 'boolean') return value;
-  throw invalidOption(name, 'true or false', value);
-}
+export const boolean = (name: string, value: unknown): boolean => oneOf(name, value, [true, false]);
 
 export function oneOf<const T>(name: string, value: unknown, values: readonly T[]): T {
   if (values.includes(value as T)) return value as T;

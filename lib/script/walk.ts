@@ -54,9 +54,10 @@ export async function walk(
   const prefix = clientKeyPrefix(runner.client);
   const names = new Set<string>();
   const endMs = performance.now() + PAGE_MS;
-  let place = given ?? (isCluster ? firstOf(nodes) : { scan: '0' });
+  let place = given ?? (isCluster ? beginAt(nodes[0], 0, new Set()) : { scan: '0' });
   do {
-    const connection = place.cluster ? connectionOf(place.cluster, nodes) : runner.client;
+    const node = place.cluster?.node;
+    const connection = node === undefined ? runner.client : nodes.find(({ id }) => id === node)?.connection;
     const count = Math.min(STEP_KEYS.most, Math.max(STEP_KEYS.least, limit - names.size));
     if (!(await hasTurn(count, endMs, signal))) break;
     const [scan, found]: [string, string[]] = connection
@@ -72,11 +73,6 @@ export async function walk(
   } while (names.size < limit && performance.now() < endMs);
   return { names: [...names], cursor: cursorOf(place) };
 }
-
-const connectionOf = ({ node }: ClusterPlace, nodes: readonly Node[]): RedisClient | undefined =>
-  nodes.find(({ id }) => id === node)?.connection;
-
-const firstOf = (nodes: readonly Node[]): WalkPlace => beginAt(nodes[0], 0, new Set());
 
 const beginAt = (node: Node | undefined, round: number, shown: ReadonlySet<number>): WalkPlace => ({
   scan: '0',
