@@ -1,5 +1,4 @@
 import { Logger } from '@nestjs/common';
-import { Cluster } from 'ioredis';
 import type { BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.js';
@@ -426,64 +425,10 @@ describe('a record that cannot be read', () => {
   });
 });
 
-describe('time, to the ms', () => {
-  const midnight = Date.parse('2027-02-01T00:00:00Z');
-  let nowMs: number;
-
-  /** A client whose scripts get this time as the time of the server. */
-  const frozen = (): RedisClient => ({
-    eval: (lua, keyCount, ...keysAndArgs) => {
-      const time = `{ '${Math.floor(nowMs / 1000)}', '${(nowMs % 1000) * 1000}' }`;
-      const shim = `local real = redis
-        local redis = { pcall = real.pcall, call = function(name, ...)
-          return name == 'TIME' and ${time} or real.call(name, ...)
-        end }`;
-      return workerRedis()
-        .client()
-        .eval(`${shim}\n${lua}`, keyCount, ...keysAndArgs);
-    },
-  });
-
-  it('has a hold until its expiry, and not at it', async () => {
-    const budgets = serviceOn(frozen());
-    nowMs = midnight;
-    await budgets.reserve({ scopes: ['user'], amount: 100, id: 'a', ttlMs: 5_000 });
-    nowMs = midnight + 4_999;
-    expect(await budgets.reserve({ scopes: ['user'], amount: 1, id: 'b' })).toMatchObject({ ok: false });
-    expect(await budgets.get({ id: 'a' })).toMatchObject({ state: 'pending' });
-    nowMs = midnight + 5_000;
-    expect(await budgets.get({ id: 'a' })).toMatchObject({ state: 'expired' });
-    expect(await budgets.reserve({ scopes: ['user'], amount: 100, id: 'b' })).toMatchObject({ ok: true });
-    expect(await budgets.finalize({ id: 'a' }, 1, { late: 'reject' })).toMatchObject({ reason: 'expired' });
-  });
-
-  it('has a window from its start until its end, and not at that', async () => {
-    const budgets = serviceOn(frozen(), [{ scope: 'user', period: { every: 'month' }, limit: 10 }]);
-    nowMs = midnight - 1;
-    expect(await budgets.charge({ scopes: ['user'], amount: 10, id: 'a' })).toMatchObject({ ok: true });
-    expect(await budgets.charge({ scopes: ['user'], amount: 1, id: 'b' })).toMatchObject({ retryAfterMs: 1 });
-    nowMs = midnight;
-    const opened = await budgets.charge({ scopes: ['user'], amount: 10, id: 'c' });
-    expect(opened).toMatchObject({ ok: true, balances: [{ window: { startMs: midnight } }] });
-    nowMs = midnight - 1;
-    expect(await budgets.charge({ scopes: ['user'], amount: 1, id: 'd' })).toMatchObject({ ok: false });
-  });
-
-  it('forgets an id when retention has ended, and not before', async () => {
-    const budgets = serviceOn(frozen());
-    nowMs = midnight;
-    await budgets.charge({ scopes: ['user'], amount: 10, id: 'a' });
-    nowMs = midnight + 899_999;
-    expect(await budgets.reap()).toEqual({ expired: [], purged: 0 });
-    nowMs = midnight + 900_000;
-    expect(await budgets.reap()).toEqual({ expired: [], purged: 1 });
-  });
-});
-
 describe('a Cluster', () => {
   it('serves budgets of any root', async () => {
     await using server = await startRedisServer({ cluster: true });
-    const cluster = server.track(new Cluster([{ host: server.host, port: server.port }]));
+    const cluster = server.cluster();
     const budgets = serviceOn(cluster);
     for (const root of ['a', 'b', '{x}y', 'r'.repeat(300)]) {
       const hold = await budgets.reserve({ root, scopes: ['user'], amount: 60 });

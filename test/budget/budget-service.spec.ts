@@ -1,13 +1,8 @@
 import { Logger } from '@nestjs/common';
-import {
-  BudgetExceededError,
-  BudgetInputError,
-  BudgetUnavailableError,
-} from '../../lib/budget/budget.errors.js';
+import { BudgetInputError, BudgetUnavailableError } from '../../lib/budget/budget.errors.js';
 import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
 import { MemoryBudgetBackend } from '../../lib/budget/memory/budget.memory-backend.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
-import { parseBudgetResult, parseFinalizeResult } from '../../lib/budget/redis/budget.replies.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';
 import type { BudgetLimit } from '../../lib/budget/budget.types.js';
 import { SyncGuardConfigError } from '../../lib/core/errors.js';
@@ -47,54 +42,38 @@ describe('a wrong call is refused before any I/O', () => {
     },
   );
 
-  type Call = [string, () => Promise<unknown>, RegExp];
-  const calls: Call[] = [
+  type Call = () => Promise<unknown>;
+  const reserve = (more: object) => (): Promise<unknown> => budgets.reserve({ scopes, amount: 1, ...more });
+  const finalize = (more: object) => (): Promise<unknown> => budgets.finalize({ id: 'x' }, 1, more);
+  const setLimit = (more: object) => (): Promise<unknown> =>
+    budgets.setLimit({ scope: 'user', period: 'lifetime', limit: 1, ...more });
+  const list = (options: object) => (): Promise<unknown> => budgets.list(options);
+  const run = (more: object) => (): Promise<unknown> => budgets.run(() => 1, { scopes, amount: 1, ...more });
+  const tooMany = Array.from({ length: 33 }, (_, i) => `user:${i}`);
+  const calls: [string, Call, RegExp][] = [
     ['no options', () => budgets.reserve(undefined as never), /options must be an object/],
-    ['no scopes', () => budgets.reserve({ scopes: [], amount: 1 }), /1 to 32 scopes/],
-    [
-      'too many scopes',
-      () => budgets.reserve({ scopes: Array.from({ length: 33 }, (_, i) => `user:${i}`), amount: 1 }),
-      /1 to 32 scopes/,
-    ],
-    [
-      'a scope twice',
-      () => budgets.reserve({ scopes: ['user:1', 'user:1'], amount: 1 }),
-      /scopes\[1\] is the same scope as scopes\[0\]/,
-    ],
-    ['a scope without a type', () => budgets.reserve({ scopes: [':1'], amount: 1 }), /"type" or "type:id"/],
-    ['a scope without an id', () => budgets.reserve({ scopes: ['user:'], amount: 1 }), /"type" or "type:id"/],
-    ...['undefined', 'null', 'NaN', '[object Object]'].map((id): Call => [
+    ['a fraction', reserve({ amount: 12.5 }), /Math\.round\(euros \* 100\)/],
+    ['no scopes', reserve({ scopes: [] }), /1 to 32 scopes/],
+    ['too many scopes', reserve({ scopes: tooMany }), /1 to 32 scopes/],
+    ['a scope twice', reserve({ scopes: ['a:1', 'a:1'] }), /scopes\[1\] is the same scope as scopes\[0\]/],
+    ['a scope without a type', reserve({ scopes: [':1'] }), /"type" or "type:id"/],
+    ['a scope without an id', reserve({ scopes: ['user:'] }), /"type" or "type:id"/],
+    ...['undefined', 'null', 'NaN', '[object Object]'].map((id): [string, Call, RegExp] => [
       `a scope of ${id}`,
-      () => budgets.reserve({ scopes: [`user:${id}`], amount: 1 }),
+      reserve({ scopes: [`user:${id}`] }),
       /stands for a missing value/,
     ]),
-    ...['root', 'id'].map((name): Call => [
+    ...['root', 'id'].map((name): [string, Call, RegExp] => [
       `a missing value in ${name}`,
-      () => budgets.reserve({ scopes, amount: 1, [name]: 'job:undefined' }),
+      reserve({ [name]: 'job:undefined' }),
       new RegExp(`^${name} has the part "undefined", which stands for a missing value`),
     ]),
-    ['an empty scope', () => budgets.reserve({ scopes: [''], amount: 1 }), /a scope must not be empty/],
-    [
-      'a long id',
-      () => budgets.reserve({ scopes, amount: 1, id: 'x'.repeat(513) }),
-      /id must be at most 512/,
-    ],
-    [
-      'half a character',
-      () => budgets.reserve({ scopes, amount: 1, root: '\ud800' }),
-      /root has a lone surrogate/,
-    ],
-    ['a ttl of nothing', () => budgets.reserve({ scopes, amount: 1, ttlMs: 0 }), /ttlMs must be/],
-    [
-      'a long meta',
-      () => budgets.reserve({ scopes, amount: 1, meta: 'x'.repeat(1_023) }),
-      /at most 1024 bytes/,
-    ],
-    [
-      'a meta that is no JSON',
-      () => budgets.reserve({ scopes, amount: 1, meta: 1n }),
-      /meta must be a JSON value/,
-    ],
+    ['an empty scope', reserve({ scopes: [''] }), /a scope must not be empty/],
+    ['a long id', reserve({ id: 'x'.repeat(513) }), /id must be at most 512/],
+    ['half a character', reserve({ root: '\ud800' }), /root has a lone surrogate/],
+    ['a ttl of nothing', reserve({ ttlMs: 0 }), /ttlMs must be/],
+    ['a long meta', reserve({ meta: 'x'.repeat(1_023) }), /at most 1024 bytes/],
+    ['a meta that is no JSON', reserve({ meta: 1n }), /meta must be a JSON value/],
     ['no id to charge under', () => budgets.charge({ scopes, amount: 1 } as never), /id must be a string/],
     [
       'an unknown mode',
@@ -102,42 +81,22 @@ describe('a wrong call is refused before any I/O', () => {
       /mode must be/,
     ],
     ['no ref', () => budgets.finalize(undefined as never, 1), /ref must be/],
-    [
-      'an unknown overage',
-      () => budgets.finalize({ id: 'x' }, 1, { overage: 'ignore' as never }),
-      /overage must be/,
-    ],
-    ['an unknown late', () => budgets.finalize({ id: 'x' }, 1, { late: 'never' as never }), /late must be/],
+    ['an unknown overage', finalize({ overage: 'ignore' }), /overage must be/],
+    ['an unknown late', finalize({ late: 'never' }), /late must be/],
     ['no refund id', () => budgets.refund({ id: 'x' }, 1, undefined as never), /refundId must be a string/],
-    [
-      'an unknown period',
-      () => budgets.setLimit({ scope: 'user', period: 'day' as never, limit: 1 }),
-      /period must be/,
-    ],
-    [
-      'an undefined limit',
-      () => budgets.setLimit({ scope: 'user', period: 'lifetime', limit: undefined as never }),
-      /limit must be/,
-    ],
-    ['an unknown state', () => budgets.list({ state: 'open' as never }), /state must be/],
-    ['another cursor', () => budgets.list({ cursor: '1; drop' }), /cursor must be/],
-    ['a cursor over 64 bits', () => budgets.list({ cursor: '99999999999999999999' }), /cursor must be/],
-    ['a cursor that is a number', () => budgets.list({ cursor: 5 as never }), /cursor must be/],
+    ['an unknown period', setLimit({ period: 'day' }), /period must be/],
+    ['an undefined limit', setLimit({ limit: undefined }), /limit must be/],
+    ['an unknown state', list({ state: 'open' }), /state must be/],
+    ['another cursor', list({ cursor: '1; drop' }), /cursor must be/],
+    ['a cursor over 64 bits', list({ cursor: '99999999999999999999' }), /cursor must be/],
+    ['a cursor that is a number', list({ cursor: 5 }), /cursor must be/],
     [
       'a run of nothing',
       () => budgets.run(undefined as never, { scopes, amount: 1 }),
       /fn must be a function/,
     ],
-    [
-      'a cost that cannot be asked',
-      () => budgets.run(() => 1, { scopes, amount: 1, actual: 5 as never }),
-      /actual must be a function/,
-    ],
-    [
-      'a reject in run',
-      () => budgets.run(() => 1, { scopes, amount: 1, overage: 'reject' as never }),
-      /overage must be/,
-    ],
+    ['a cost that cannot be asked', run({ actual: 5 }), /actual must be a function/],
+    ['a reject in run', run({ overage: 'reject' }), /overage must be/],
   ];
   it.each(calls)('%s', async (_, call, message) => {
     const refusal = expect(call()).rejects;
@@ -173,6 +132,7 @@ describe('options of budgets', () => {
     [{ limits: 5 }, /budget.limits must be a list of limits or a function, got 5/],
     [{ limits: [{ scope: 'user', period: 'lifetime' }] }, /budget.limits\[0\].limit must be/],
     [{ limits: [{ scope: 'user', period: 'lifetime', limit: -1 }] }, /got -1 \(number\)/],
+    [{ limits: [{ scope: 'user', period: 'lifetime', limit: 1n }] }, /2\^53 - 1/],
     [{ limits: [{ scope: 'user', period: 'daily', limit: 1 }] }, /budget.limits\[0\].period must be/],
     [{ limits: [{ scope: '', period: 'lifetime', limit: 1 }] }, /budget.limits\[0\].scope must not be empty/],
     [
@@ -238,60 +198,6 @@ describe('results', () => {
     expect({ ...hold }).toEqual(hold);
     if (hold.ok) expect(hold.balances).toBe(hold.balances);
   });
-
-  const about = { root: 'default', id: 'a' };
-  const sums = ['100', '1 7 3 10 0 80'];
-  const fixed = '- 9 c|user:1|month/15@Europe/Berlin|5 100 80 9 0 {"a":"b c"}';
-
-  it('are read from what the scripts reply', () => {
-    const reserved = parseBudgetResult(['reserved', `1 p h 1 3 0 0 0 0 0 5 8 0 80 ${fixed}`, ...sums], about);
-    const period = { every: 'month', tz: 'Europe/Berlin', anchor: 15 };
-    expect(reserved).toEqual({
-      ...{
-        ok: true,
-        status: 'reserved',
-        root: 'default',
-        id: 'a',
-        generation: 1,
-        amount: 3,
-        expiresAtMs: 8,
-        replayed: false,
-      },
-      crossed: [{ scope: 'user:1', period, percent: 80 }],
-      balances: [
-        {
-          scope: 'user:1',
-          period,
-          window: { startMs: 5, endMs: 9 },
-          limit: 100,
-          credits: 10,
-          committed: 7,
-          reserved: 3,
-          available: 100,
-        },
-      ],
-    });
-    expect(
-      parseBudgetResult(['already_aborted', `1 a h 1 3 0 0 0 0 0 5 8 6 - ${fixed}`], about),
-    ).toMatchObject({
-      reason: 'already_aborted',
-      record: { state: 'aborted', scopes: ['user:1'], meta: { a: 'b c' }, endedAtMs: 6 },
-    });
-    expect(
-      parseFinalizeResult(['replayed', `1 f h 1 3 2 2 0 0 0 5 8 7 - ${fixed}`, ...sums], about),
-    ).toMatchObject({
-      ...{ ok: true, reserved: 3, actual: 2, released: 1, overage: 0, replayed: true, crossed: [] },
-    });
-    expect(parseFinalizeResult(['not_found'], about)).toEqual({ ok: false, reason: 'not_found' });
-  });
-
-  it.each([[null], [[]], ['OK'], [['who knows']], [[1]], [['reserved', 'p']]])(
-    'are not read from %j',
-    (reply) => {
-      expect(() => parseBudgetResult(reply, about)).toThrow();
-      expect(() => parseFinalizeResult(reply, about)).toThrow();
-    },
-  );
 });
 
 describe('faults', () => {
@@ -357,17 +263,6 @@ describe('run', () => {
     expect(result).toBe(500);
     expect((await budgets.balance({ scope: 'user' }))[0]).toMatchObject({ committed: 100, reserved: 0 });
   });
-
-  it('does not run without room, and says until when', async () => {
-    const budgets = serviceOn(memory(), [{ scope: 'user', period: { windowMs: 3_600_000 }, limit: 10 }]);
-    await budgets.charge({ scopes: ['user'], amount: 10, id: 'a' });
-    const error = (await budgets
-      .run(() => fail(), { scopes: ['user'], amount: 1 })
-      .catch((reason: unknown) => reason)) as BudgetExceededError;
-    expect(error).toBeInstanceOf(BudgetExceededError);
-    expect(error.retryAtMs).toBe(error.violations[0]?.resetAtMs);
-    expect(error.context.retryAfter).toBeGreaterThan(0);
-  });
 });
 
 describe('shutdown', () => {
@@ -408,25 +303,6 @@ describe('shutdown', () => {
     warn.mockRestore();
     end();
     await run;
-  });
-});
-
-describe('the reaper of a memory backend', () => {
-  it('forgets ended operations, and a root that nothing is left of', async () => {
-    const told: string[] = [];
-    const backend = memory();
-    const budgets = new BudgetService(
-      backend,
-      resolveBudgetDefaults({
-        limits: [{ scope: 'user', period: { windowMs: 1_000 }, limit: 10 }],
-        reaper: { everyMs: 100 },
-      }),
-      { onExpired: (_, ids) => told.push(...ids) },
-    );
-    await budgets.reserve({ scopes: ['user'], amount: 5, id: 'a', ttlMs: 50 });
-    await eventually(() => expect(told).toEqual(['a']));
-    await eventually(async () => expect((await budgets.list()).records).toEqual([]));
-    await budgets.onModuleDestroy();
   });
 });
 

@@ -1,7 +1,6 @@
 import { Logger } from '@nestjs/common';
 import * as fc from 'fast-check';
 import type { BudgetLimit, BudgetRecord, ReserveResult } from '../../lib/budget/budget.types.js';
-import { BudgetInputError } from '../../lib/budget/budget.errors.js';
 import { resolveBudgetDefaults } from '../../lib/budget/budget.options.js';
 import { BudgetService } from '../../lib/budget/budget.service.js';
 import type { BudgetBackend } from '../../lib/budget/budget.backend.js';
@@ -46,13 +45,6 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
       amount: number,
       ttlMs?: number,
     ): Promise<ReserveResult> => budgets.reserve({ scopes: ['user'], id, amount, ttlMs });
-
-    /** Sets the clock to a second before midnight (UTC) of the first of March. */
-    const beforeMarch = (): number => {
-      const midnight = Date.parse('2027-03-01T00:00:00Z');
-      world.clock.set(midnight - 1_000);
-      return midnight;
-    };
 
     const expectSound = async (budgets: BudgetService, root?: string): Promise<void> =>
       expect(await budgets.verify(root)).toEqual({ ok: true, problems: [], quarantined: [] });
@@ -104,65 +96,6 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         await expectSound(budgets);
       });
 
-      it('2: counts each period by itself, and says when the one in the way ends', async () => {
-        const budgets = open([
-          { scope: 'user', period: { every: 'day' }, limit: 10 },
-          { scope: 'user', period: { every: 'month' }, limit: 15 },
-        ]);
-        const noon = Date.parse('2027-03-09T12:00:00Z');
-        world.clock.set(noon);
-        const charge = (id: string, amount: number) => budgets.charge({ scopes: ['user'], amount, id });
-        expect(await charge('1', 10)).toMatchObject({ ok: true });
-        expect(await charge('2', 1)).toMatchObject({
-          ok: false,
-          violations: [{ period: { every: 'day' }, available: 0, resetAtMs: noon + DAY_MS / 2 }],
-          retryAtMs: noon + DAY_MS / 2,
-        });
-        world.clock.set(noon + DAY_MS);
-        expect(await charge('3', 6)).toMatchObject({
-          ok: false,
-          violations: [
-            { period: { every: 'month' }, available: 5, resetAtMs: Date.parse('2027-04-01T00:00:00Z') },
-          ],
-        });
-        expect(await charge('3', 5)).toMatchObject({ ok: true });
-        await expectSound(budgets);
-      });
-
-      it('3: lowers a limit under what is out, and credits once', async () => {
-        const budgets = open();
-        await budgets.charge({ scopes: ['user'], amount: 25, id: 'before' });
-        await reserve(budgets, 'b', 40);
-        await budgets.setLimit({ scope: 'user', period: 'lifetime', limit: 20 });
-        expect(await reserve(budgets, 'c', 1)).toMatchObject({
-          ok: false,
-          violations: [{ limit: 20, available: 0 }],
-        });
-        expect(await budgets.finalize({ id: 'b' }, 40)).toMatchObject({ ok: true, uncovered: 0 });
-        expect(await tuple(budgets)).toBe('65/0/0');
-
-        const credit = (amount: number) =>
-          budgets.credit({ scope: 'user', period: 'lifetime', amount, id: 'k' });
-        expect(await credit(50)).toMatchObject({
-          ok: true,
-          replayed: false,
-          balance: { credits: 50, available: 5 },
-        });
-        expect(await credit(50)).toMatchObject({
-          ok: true,
-          replayed: true,
-          balance: { credits: 50, available: 5 },
-        });
-        expect(await credit(60)).toEqual({ ok: false, reason: 'conflict' });
-
-        expect(await budgets.setLimit({ scope: 'user', period: 'lifetime', limit: null })).toEqual({
-          ok: true,
-          status: 'cleared',
-        });
-        expect(await tuple(budgets)).toBe('65/0/85');
-        await expectSound(budgets);
-      });
-
       it('4: is exact to 2^53 - 1', async () => {
         const limit = Number.MAX_SAFE_INTEGER;
         const budgets = open([{ scope: 'user', period: 'lifetime', limit }]);
@@ -184,14 +117,6 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
 
     describe('the faults of other budgets, absent', () => {
       const MAX = Number.MAX_SAFE_INTEGER;
-
-      it('takes safe integers only, and says how to count fractions', async () => {
-        const budgets = open();
-        for (const amount of [2 ** 53, 1n, -1, Number.NaN, '5', undefined] as number[])
-          await expect(reserve(budgets, 'a', amount)).rejects.toThrow(BudgetInputError);
-        await expect(reserve(budgets, 'a', 12.5)).rejects.toThrow(/Math\.round\(euros \* 100\)/);
-        expect(() => open([{ scope: 'user', period: 'lifetime', limit: 1n as never }])).toThrow(/2\^53 - 1/);
-      });
 
       it('refuses a sum beyond 2^53 - 1, and changes nothing', async () => {
         const budgets = open([
@@ -262,23 +187,6 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
     });
 
     describe('limits', () => {
-      it('lets setLimit beat what is configured, for one or for a whole type, until it is cleared', async () => {
-        const budgets = open([
-          { scope: 'user', period: 'lifetime', limit: 10 },
-          { scope: 'user:42', period: 'lifetime', limit: 20 },
-        ]);
-        const limit = async (scope: string) => (await budgets.balance({ scope }))[0]?.limit;
-        const set = (scope: string, value: number | 'unlimited' | null) =>
-          budgets.setLimit({ scope, period: 'lifetime', limit: value });
-        await set('user', 15);
-        expect([await limit('user:1'), await limit('user:42')]).toEqual([15, 20]);
-        await set('user:42', 'unlimited');
-        await set('user:1', 1);
-        expect([await limit('user:1'), await limit('user:42')]).toEqual([1, 'unlimited']);
-        for (const scope of ['user', 'user:1', 'user:42']) await set(scope, null);
-        expect([await limit('user:1'), await limit('user:42')]).toEqual([10, 20]);
-      });
-
       it.each<[string, Parameters<BudgetService['setLimit']>[0]['period'], string]>([
         [
           'user:1',
@@ -366,19 +274,21 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         const budgets = open();
         const hold = await reserve(budgets, 'a', 100, HOUR_MS);
         if (!hold.ok) throw new Error('refused');
-        world.clock.set(hold.expiresAtMs - 500);
+        world.clock.set(hold.expiresAtMs - 1);
         expect(await reserve(budgets, 'b', 1)).toMatchObject({ ok: false, reason: 'exceeded' });
+        expect(await budgets.get({ id: 'a' })).toMatchObject({ state: 'pending' });
         world.clock.set(hold.expiresAtMs);
+        expect(await budgets.get({ id: 'a' })).toMatchObject({ state: 'expired' });
         expect(await reserve(budgets, 'b', 1)).toMatchObject({ ok: true });
       });
 
       it('opens the next one to the ms, with no job', async () => {
         const budgets = open([{ scope: 'user', period: { every: 'month' }, limit: 100 }]);
-        const midnight = beforeMarch();
+        const midnight = Date.parse('2027-03-01T00:00:00Z');
+        world.clock.set(midnight - 1);
         await budgets.charge({ scopes: ['user'], amount: 100, id: 'a' });
         expect(await budgets.charge({ scopes: ['user'], amount: 1, id: 'b' })).toMatchObject({
-          ok: false,
-          retryAtMs: midnight,
+          ...{ ok: false, retryAtMs: midnight, retryAfterMs: 1 },
         });
         world.clock.set(midnight);
         expect(await budgets.charge({ scopes: ['user'], amount: 100, id: 'b' })).toMatchObject({
@@ -477,9 +387,9 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         await budgets.finalize({ id: 'h' }, 4, { idTtlMs: 2 * RETENTION_MS });
         await reserve(budgets, 'aborted', 3);
         await budgets.abort({ id: 'aborted' });
-        world.clock.advance(RETENTION_MS - 1_000);
+        world.clock.advance(RETENTION_MS - 1);
         expect(await budgets.reap()).toEqual({ expired: [], purged: 0 });
-        world.clock.advance(1_000);
+        world.clock.advance(1);
         expect(await budgets.reap()).toEqual({ expired: [], purged: 3 });
         expect(await budgets.list()).toMatchObject({ records: [] });
         expect(await budgets.get({ id: 'aborted' })).toBeNull();

@@ -27,7 +27,12 @@ async function onRedis(): Promise<BudgetWorld> {
       keyPrefix: 'test',
       retentionMs: RETENTION_MS,
     });
-  return { clock: server.clock, backend };
+  const { clock } = server;
+  clock.hold();
+  return {
+    clock: { now: () => clock.now(), set: (ms) => clock.hold(ms), advance: (ms) => clock.advance(ms) },
+    backend,
+  };
 }
 
 for (const describeBudgets of [describeBudgetContract, describeBudgetEnds]) {
