@@ -1,4 +1,3 @@
-import { hashKey } from '../../lib/core/keys.js';
 import type { FenceGuard } from '../../lib/lock/fence-guard.js';
 import { LockError } from '../../lib/lock/lock.errors.js';
 
@@ -114,15 +113,6 @@ export function describeFences(name: string, setUp: () => Promise<FenceGuard>): 
         message: expect.stringMatching(message) as string,
       });
       expect(await apply(EARLIER, BOB)).toStrictEqual({ ok: true }); // It has noted nothing.
-    });
-
-    it('does nothing for a call that was aborted before', async () => {
-      const call = { ...valid, signal: AbortSignal.abort(), set: { key: resource, value: 'x' } };
-      await expect(fences.apply(call)).rejects.toMatchObject({
-        code: 'Aborted',
-        context: { keyHash: hashKey(resource) },
-      });
-      expect(await fences.get(resource)).toBeNull();
     });
   });
 }

@@ -159,12 +159,6 @@ export function describeLockOperations(name: string, setUp: () => Promise<LockOp
           code: 'InvalidArgument',
         });
       });
-
-      it('is aborted by its signal', async () => {
-        await expect(backend.list({ signal: AbortSignal.abort() })).rejects.toMatchObject({
-          code: 'Aborted',
-        });
-      });
     });
 
     describe('waiters', () => {

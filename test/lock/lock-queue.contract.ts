@@ -5,7 +5,7 @@ import { LockService } from '../../lib/lock/lock.service.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { eventually } from '../support/eventually.js';
 import { stopwatch } from '../support/stopwatch.js';
-import { granted } from './lock.contract.js';
+import { failure, granted } from './lock.contract.js';
 
 export interface LockQueueUnderTest {
   /** Several backends that share their locks, as processes do. */
@@ -18,12 +18,6 @@ export interface LockQueueUnderTest {
 
 const TTL_MS = 30_000;
 const [A, B, C] = ['{t}:a', '{t}:b', '{t}:c'] as const;
-
-const failure = (promise: Promise<unknown>): Promise<LockError> =>
-  promise.then(
-    () => Promise.reject(new Error('it did not fail')),
-    (error: unknown) => error as LockError,
-  );
 
 /** A body that stays inside until it is told to leave. */
 interface Inside {
