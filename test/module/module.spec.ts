@@ -1,7 +1,7 @@
 import 'reflect-metadata';
 import { Injectable, Logger, Module } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { Cluster, Redis } from 'ioredis';
+import { Redis } from 'ioredis';
 import {
   createRedisBackend,
   LockService,
@@ -58,7 +58,7 @@ describe('SyncGuardModule', () => {
     it('a Cluster, by its nodes and by a client, with slotted keys', async () => {
       await using server = await startRedisServer({ cluster: true });
       const nodes = [{ host: server.host, port: server.port }];
-      for (const redis of [{ nodes }, server.track(new Cluster(nodes))]) {
+      for (const redis of [{ nodes }, server.cluster()]) {
         const module = await boot(SyncGuardModule.forRoot({ redis }));
         await module.get(LockService).lock(() => 1, { key: 'order:1' });
         await module.close();
@@ -177,7 +177,6 @@ describe('SyncGuardModule', () => {
         { keyLayout: 'spec', redis: { nodes: [{ port: 1 }] } },
         /"slotted" on a Redis Cluster/,
       ],
-      ['no nodes', { redis: { nodes: [] } }, /redis\.nodes must be a list/],
       ['a number as redis', { redis: 6379 }, /redis must be a URL/],
       ['a port out of range', { redis: { port: 99_999 } }, /redis\.port/],
       ['drainMs of -1', { shutdown: { drainMs: -1 } }, /shutdown\.drainMs/],
@@ -185,28 +184,6 @@ describe('SyncGuardModule', () => {
       const root = (): unknown => SyncGuardModule.forRoot(options as never);
       expect(root).toThrow(SyncGuardConfigError);
       expect(root).toThrow(message);
-    });
-
-    it.each([
-      '',
-      'localhost:6379',
-      'http://host',
-      'redis://',
-      'redis://:s3cret@host:abc',
-      'redis://:s3cret@host/db1',
-      'redis://u:s3cret',
-    ])('the URL %j is refused without being quoted', (redis) => {
-      const error = (() => {
-        try {
-          SyncGuardModule.forRoot({ redis });
-        } catch (caught) {
-          return caught as Error;
-        }
-        throw new Error('accepted');
-      })();
-      expect(error).toBeInstanceOf(SyncGuardConfigError);
-      expect(error.message).toMatch(/^redis must be a URL like/);
-      expect(error.message).not.toContain('s3cret');
     });
   });
 

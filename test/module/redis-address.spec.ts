@@ -104,6 +104,12 @@ describe('the option `redis`', () => {
     ['a URL with an unset port', `redis://host:${unset}`, /^redis must be a URL.*cannot be parsed/],
     ['a URL with a bare %', 'redis://:s3cret%@host', /^redis must be a URL.*not encoded/],
     ['an empty text', '', /^redis must be a URL.*it is empty/],
+    ['a URL without a scheme', 'localhost:6379', /^redis must be a URL like/],
+    ['a URL of another scheme', 'http://host', /^redis must be a URL like/],
+    ['a URL of nothing', 'redis://', /^redis must be a URL like/],
+    ['a URL with a port of letters', 'redis://:s3cret@host:abc', /^redis must be a URL like/],
+    ['a URL with a database of letters', 'redis://:s3cret@host/db1', /^redis must be a URL like/],
+    ['a URL without the @ of its password', 'redis://u:s3cret', /^redis must be a URL like/],
     ['null', null, /^redis must be a URL/],
   ])('that names no server, or something that ioredis does not know, is refused: %s', (_, redis, message) => {
     const error = refusalOf(redis);
