@@ -20,8 +20,7 @@ describe('a Cluster', () => {
     server = await startRedisServer({ cluster: true });
   });
   afterAll(() => server.stop());
-  const cluster = (keyPrefix?: string): Cluster =>
-    server.track(new Cluster([{ host: server.host, port: server.port }], { redisOptions: { keyPrefix } }));
+  const cluster = (keyPrefix?: string): Cluster => server.cluster({ keyPrefix });
 
   it('refuses a key in another slot, and says what to do', async () => {
     const fences = createFenceGuard(cluster());

@@ -338,7 +338,7 @@ describe('locks when Redis fails', () => {
       const locks = new LockService(backend, resolveOptions());
       const held = granted(await backend.acquire({ key: 'order:1', ttlMs: 2_000 }));
       const waiting = locks.lock(({ fence }) => fence, { key: 'order:1', timeoutMs: 20_000 });
-      await sleep(50);
+      await eventually(async () => expect(await server.client().zcard('syncguard/queue:order:1')).toBe(1));
       await breakIt();
       await sleep(2_500);
       await mend();

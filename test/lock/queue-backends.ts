@@ -1,4 +1,4 @@
-import { Cluster, type Redis } from 'ioredis';
+import { type Redis } from 'ioredis';
 import { createMemoryBackend, createRedisBackend } from 'nestjs-syncguard';
 import { freshRedis, workerRedis } from '../support/redis.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';
@@ -56,8 +56,7 @@ export function onEachQueue(
       server.clock.reset();
       const admin = server.client();
       await admin.flushall();
-      const backend = () =>
-        createRedisBackend(server.track(new Cluster([{ host: server.host, port: server.port }])), PATIENT);
+      const backend = () => createRedisBackend(server.cluster(), PATIENT);
       return {
         backends: [backend(), backend()],
         advance: (ms) => server.clock.advance(ms),

@@ -1,4 +1,4 @@
-import { Cluster, type Redis, type RedisOptions } from 'ioredis';
+import { type Redis, type RedisOptions } from 'ioredis';
 import type { RedisClient } from '../../lib/redis/redis.client.js';
 import { RedisFault } from '../../lib/redis/redis.errors.js';
 import { defineScript } from '../../lib/script/define-script.js';
@@ -332,7 +332,7 @@ describe('calls of one turn', () => {
 
     it('run on a Cluster', async () => {
       await server.client().flushall();
-      const cluster = server.track(new Cluster([{ host: server.host, port: server.port }]));
+      const cluster = server.cluster();
       expect(await runAll(runnerOn(cluster), calls)).toStrictEqual([1, 1, 1, 1]);
     });
 

@@ -1,8 +1,13 @@
-import { Cluster, type Redis } from 'ioredis';
+import type { Cluster, Redis } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
 import { describeInBatches } from './in-batches.js';
 import { freshRedis } from './redis.js';
-import { type RedisEndpoint, type RedisServer, startRedisServer } from './redis-server.js';
+import {
+  DISCONNECT_TIMEOUT_MS,
+  type RedisEndpoint,
+  type RedisServer,
+  startRedisServer,
+} from './redis-server.js';
 
 type Client = Redis | Redis5 | Cluster;
 
@@ -24,7 +29,7 @@ export function onEachClient<T>(
   );
   describeContract(
     'Redis by ioredis 5',
-    by((redis) => redis.track(new Redis5(redis.port))),
+    by((redis) => redis.track(new Redis5({ port: redis.port, disconnectTimeout: DISCONNECT_TIMEOUT_MS }))),
   );
 
   describe('a Cluster', () => {
@@ -37,7 +42,7 @@ export function onEachClient<T>(
     describeContract('a Redis Cluster of one node', async () => {
       await server.client().flushall();
       server.clock.reset();
-      return setUp(server.track(new Cluster([{ host: server.host, port: server.port }])), server);
+      return setUp(server.cluster(), server);
     });
   });
 }

@@ -5,7 +5,7 @@ import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync }
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Redis, type RedisOptions } from 'ioredis';
+import { Cluster, Redis, type RedisOptions } from 'ioredis';
 import { eventually } from './eventually.js';
 import { clockEnvironment, ServerClock } from './server-clock.js';
 
@@ -28,8 +28,8 @@ interface Disconnectable {
   disconnect(): void;
 }
 
-/** ioredis waits so long for the end of a connection, even of one that has ended, and jest with it. */
-const DISCONNECT_TIMEOUT_MS = 100;
+/** ioredis waits so long for the end of a connection, even of one that has ended, and jest with it: 2 s unless told so. */
+export const DISCONNECT_TIMEOUT_MS = 100;
 const START_TIMEOUT_MS = 10_000;
 const START_ATTEMPTS = 5;
 const SLOTS = 16_384;
@@ -66,7 +66,13 @@ export class RedisEndpoint {
     return this.track(client.on('error', () => {}));
   }
 
-  /** Closes another client along with those of `client()`: an ioredis `Cluster`, or one of ioredis 5. */
+  /** The same of a Cluster that is known by this node. */
+  cluster(options: RedisOptions = {}): Cluster {
+    const redisOptions = { disconnectTimeout: DISCONNECT_TIMEOUT_MS, ...options };
+    return this.track(new Cluster([{ host: this.host, port: this.port }], { redisOptions }));
+  }
+
+  /** Closes another client along with those: one of ioredis 5, or with options of a test's own. */
   track<T extends Disconnectable>(client: T): T {
     this.clients.add(client);
     return client;
