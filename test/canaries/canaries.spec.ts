@@ -173,17 +173,7 @@ describe(`canaries of seed ${SEED}`, () => {
     },
     async 'wrong arguments of secrets'({ app }) {
       const secrets = app.get<Record<string, (...args: unknown[]) => Promise<unknown>>>(SecretService);
-      const names = [
-        'payload',
-        'views',
-        'ttlMs',
-        'id',
-        'meta',
-        'maxFailures',
-        'label',
-        'tombstoneMs',
-        'signal',
-      ];
+      const names = 'payload views ttlMs id meta maxFailures label tombstoneMs signal'.split(' ');
       for (const name of names)
         for (const wrap of [
           (text: string) => text,

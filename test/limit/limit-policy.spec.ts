@@ -122,58 +122,34 @@ describe('resolvePolicy', () => {
     expect(refusalOf(policy)).toMatch(`login.${option} cannot be used with \`algorithm: 'fixed-window'\`.`);
   });
 
+  const YEAR_MS = 31_622_400_000;
+  const integer = (option: string, most: number, got: string): string =>
+    `login.${option} must be an integer from 1 to ${most}, got ${got}.`;
   it.each([
-    [
-      { ...fixed, limit: 2 ** 31 },
-      'login.limit must be an integer from 1 to 2147483647, got 2147483648 (number).',
-    ],
-    [{ ...fixed, limit: 0 }, 'login.limit must be an integer from 1 to 2147483647, got 0 (number).'],
-    [{ ...fixed, cost: 11 }, 'login.cost must be an integer from 1 to 10, got 11 (number).'],
-    [{ ...fixed, windowMs: 0 }, 'login.windowMs must be an integer from 1 to 31622400000, got 0 (number).'],
-    [{ limit: 1, windowMs: 1, cost: 1_001 }, 'login.cost must be an integer from 1 to 1, got 1001 (number).'],
-    [
-      { limit: () => 1, windowMs: 1, cost: 1_001 },
-      'login.cost must be an integer from 1 to 1000, got 1001 (number).',
-    ],
-    [
-      { ...fixed, algorithm: 'gcra' },
-      'login.algorithm must be "sliding-log" or "fixed-window", got "gcra" (string).',
-    ],
-    [{ limit: 0, windowMs: 1 }, 'login.limit must be an integer from 1 to 9999, got 0 (number).'],
-    [{ limit: 1, windowMs: 0 }, 'login.windowMs must be an integer from 1 to 31622400000, got 0 (number).'],
-    [
-      { limit: 1, windowMs: 1.5 },
-      'login.windowMs must be an integer from 1 to 31622400000, got 1.5 (number).',
-    ],
-    [
-      { limit: 1, windowMs: 1, blockMs: 0 },
-      'login.blockMs must be an integer from 1 to 31622400000, got 0 (number).',
-    ],
-    [{ limit: 10_001, windowMs: 1 }, 'login.limit must be an integer from 1 to 9999, got 10001 (number).'],
-    [
-      { temp: { ...tier, threshold: 0 } },
-      'login.temp.threshold must be an integer from 1 to 10000, got 0 (number).',
-    ],
-    [
-      { temp: { ...tier, windowMs: '60' } },
-      'login.temp.windowMs must be an integer from 1 to 31622400000, got "60" (string).',
-    ],
-    [
-      { temp: { ...tier, blockMs: undefined } },
-      'login.temp.blockMs must be an integer from 1 to 31622400000, got undefined.',
-    ],
+    [{ ...fixed, limit: 2 ** 31 }, integer('limit', 2 ** 31 - 1, '2147483648 (number)')],
+    [{ ...fixed, limit: 0 }, integer('limit', 2 ** 31 - 1, '0 (number)')],
+    [{ ...fixed, cost: 11 }, integer('cost', 10, '11 (number)')],
+    [{ ...fixed, windowMs: 0 }, integer('windowMs', YEAR_MS, '0 (number)')],
+    [{ limit: 1, windowMs: 1, cost: 1_001 }, integer('cost', 1, '1001 (number)')],
+    [{ limit: () => 1, windowMs: 1, cost: 1_001 }, integer('cost', 1_000, '1001 (number)')],
+    [{ ...fixed, algorithm: 'gcra' }, /algorithm must be "sliding-log" or "fixed-window", got "gcra" \(s/],
+    [{ limit: 0, windowMs: 1 }, integer('limit', 9_999, '0 (number)')],
+    [{ limit: 1, windowMs: 0 }, integer('windowMs', YEAR_MS, '0 (number)')],
+    [{ limit: 1, windowMs: 1.5 }, integer('windowMs', YEAR_MS, '1.5 (number)')],
+    [{ limit: 1, windowMs: 1, blockMs: 0 }, integer('blockMs', YEAR_MS, '0 (number)')],
+    [{ limit: 10_001, windowMs: 1 }, integer('limit', 9_999, '10001 (number)')],
+    [{ temp: { ...tier, threshold: 0 } }, integer('temp.threshold', 10_000, '0 (number)')],
+    [{ temp: { ...tier, windowMs: '60' } }, integer('temp.windowMs', YEAR_MS, '"60" (string)')],
+    [{ temp: { ...tier, blockMs: undefined } }, integer('temp.blockMs', YEAR_MS, 'undefined')],
     [
       { temp: tier, long: { ...tier, windowMs: 1 } },
       'login.long.windowMs must be at least login.temp.windowMs (60000), got 1 (number).',
     ],
-    [{ limit: 1, windowMs: 1, cost: 2 }, 'login.cost must be an integer from 1 to 1, got 2 (number).'],
-    [
-      { limit: 1, windowMs: 1, count: 'all' },
-      'login.count must be "attempt" or "failure" or "success", got "all" (string).',
-    ],
+    [{ limit: 1, windowMs: 1, cost: 2 }, integer('cost', 1, '2 (number)')],
+    [{ limit: 1, windowMs: 1, count: 'all' }, /count must be "attempt" or "failure" or "success", got "all"/],
     [
       { limit: 1, windowMs: 1, onError: 'shut' },
-      'login.onError must be "closed" or "memory" or "open", got "shut" (string).',
+      /onError must be "closed" or "memory" or "open", got "shut"/,
     ],
     [{ limit: 1, windowMs: 1, keyBy: 7 }, /login\.keyBy must be 'ip', 'user'.*got 7 \(number\)/],
     [{ limit: 1, windowMs: 1, keyBy: [] }, /login\.keyBy must be/],

@@ -73,9 +73,7 @@ const PLACES: Record<string, (policy: LimitPolicy) => { controller: Type; provid
       @UseGuards(PasswordGuard)
       @RateLimit(policy)
       @Post('guess')
-      guess(): object {
-        return {};
-      }
+      guess(): void {}
     }
     return { controller: Above };
   },
@@ -85,9 +83,7 @@ const PLACES: Record<string, (policy: LimitPolicy) => { controller: Type; provid
       @RateLimit(policy)
       @UseGuards(PasswordGuard)
       @Post('guess')
-      guess(): object {
-        return {};
-      }
+      guess(): void {}
     }
     return { controller: Below };
   },
@@ -97,9 +93,7 @@ const PLACES: Record<string, (policy: LimitPolicy) => { controller: Type; provid
     @Controller()
     class OnClass {
       @Post('guess')
-      guess(): object {
-        return {};
-      }
+      guess(): void {}
     }
     return { controller: OnClass };
   },
@@ -109,9 +103,7 @@ const PLACES: Record<string, (policy: LimitPolicy) => { controller: Type; provid
     class Mixed {
       @UseGuards(PasswordGuard)
       @Post('guess')
-      guess(): object {
-        return {};
-      }
+      guess(): void {}
     }
     return { controller: Mixed };
   },
@@ -120,9 +112,7 @@ const PLACES: Record<string, (policy: LimitPolicy) => { controller: Type; provid
     class Base {
       @RateLimit(policy)
       @Post('guess')
-      guess(): object {
-        return {};
-      }
+      guess(): void {}
     }
     @Controller()
     class Inherits extends Base {}
@@ -134,9 +124,7 @@ const PLACES: Record<string, (policy: LimitPolicy) => { controller: Type; provid
       @RateLimit(policy)
       @UseGuards(ScopedPasswordGuard)
       @Post('guess')
-      guess(): object {
-        return {};
-      }
+      guess(): void {}
     }
     return { controller: Scoped, providers: [ScopedPasswordGuard] };
   },
@@ -145,9 +133,7 @@ const PLACES: Record<string, (policy: LimitPolicy) => { controller: Type; provid
     class UnderGlobal {
       @RateLimit(policy)
       @Post('guess')
-      guess(): object {
-        return {};
-      }
+      guess(): void {}
     }
     return {
       controller: UnderGlobal,
@@ -276,16 +262,12 @@ describe.each(CELLS)('what is asked after the guards, on %s and %s', (adapter, b
       @UseGuards(PasswordGuard)
       @RateLimit(byUser)
       @Post('above')
-      above(): object {
-        return {};
-      }
+      above(): void {}
 
       @RateLimit(byUser)
       @UseGuards(ScopedPasswordGuard)
       @Post('scoped')
-      scoped(): object {
-        return {};
-      }
+      scoped(): void {}
     }
     await start2(Routes, {}, [ScopedPasswordGuard]);
     for (const path of ['/above', '/scoped'])
@@ -298,9 +280,7 @@ describe.each(CELLS)('what is asked after the guards, on %s and %s', (adapter, b
     @Controller()
     class Routes {
       @Post('plain')
-      plain(): object {
-        return {};
-      }
+      plain(): void {}
     }
     await start2(
       Routes,
@@ -320,9 +300,7 @@ describe.each(CELLS)('what is asked after the guards, on %s and %s', (adapter, b
       @RateLimit('mine')
       @UseGuards(PasswordGuard)
       @Post('shared')
-      shared(): object {
-        return {};
-      }
+      shared(): void {}
     }
     await start2(Shared, { limits: { mine: { ...byUser, limit: 2 } } });
     const first = { app, url };
@@ -357,17 +335,13 @@ describe.each(CELLS)('what is asked after the guards, on %s and %s', (adapter, b
       @RateLimit(byUser)
       @UseGuards(PasswordGuard)
       @Post('upload')
-      upload(): object {
-        return {};
-      }
+      upload(): void {}
 
       @RateLimit(byUser)
       @UseInterceptors(Cache)
       @UseGuards(PasswordGuard)
       @Post('cached')
-      cached(): object {
-        return {};
-      }
+      cached(): void {}
     }
     await start2(Routes);
     expect(await statuses(3, '/upload', as('ann'))).toEqual([201, 429, 429]);

@@ -39,21 +39,15 @@ const TIERS = { windowMs: minutes(1), threshold: 3, blockMs: minutes(1) };
 class Routes {
   @RateLimit({ name: 'plain', limit: plan(), windowMs: minutes(1) })
   @Get('limit')
-  limit(): string {
-    return 'ok';
-  }
+  limit(): void {}
 
   @RateLimit({ name: 'blocking', limit: plan(), windowMs: minutes(1), blockMs: minutes(1) })
   @Get('blocking')
-  blocking(): string {
-    return 'ok';
-  }
+  blocking(): void {}
 
   @RateLimit({ name: 'priced', limit: 2, windowMs: minutes(1), cost: plan('x-cost') })
   @Get('cost')
-  cost(): string {
-    return 'ok';
-  }
+  cost(): void {}
 
   @RateLimit({
     name: 'windowed',
@@ -61,15 +55,11 @@ class Routes {
     windowMs: (context) => seconds(Number(plan('x-window')(context))),
   })
   @Get('window')
-  window(): string {
-    return 'ok';
-  }
+  window(): void {}
 
   @RateLimit({ name: 'tiers', temp: TIERS, cost: plan('x-cost') })
   @Get('tiers')
-  tiers(): string {
-    return 'ok';
-  }
+  tiers(): void {}
 }
 
 describe.each([

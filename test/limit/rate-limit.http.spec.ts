@@ -52,91 +52,63 @@ class TenantKey implements ContextResolver<string | undefined> {
 class Routes {
   @RateLimit(TWO)
   @Get('two')
-  two(): string {
-    return 'ok';
-  }
+  two(): void {}
 
   @RateLimit({ name: 'tiered', temp: { windowMs: seconds(10), limit: 2, blockMs: seconds(30) } })
   @Get('tiered')
-  tiered(): string {
-    return 'ok';
-  }
+  tiered(): void {}
 
   @RateLimit({ ...TWO, keyBy: 'headers.x-api-key' })
   @RateLimit({ limit: 5, windowMs: minutes(1) })
   @Get('stacked')
-  stacked(): string {
-    return 'ok';
-  }
+  stacked(): void {}
 
   @RateLimit('named')
   @Get('named')
-  named(): string {
-    return 'ok';
-  }
+  named(): void {}
 
   @RateLimit('named')
   @Get('named-too')
-  namedToo(): string {
-    return 'ok';
-  }
+  namedToo(): void {}
 
   @RateLimit({ limit: TenantPlan, windowMs: minutes(1), keyBy: TenantKey })
   @Get('tenant')
-  tenant(): string {
-    return 'ok';
-  }
+  tenant(): void {}
 
   @RateLimit({ limit: 3, windowMs: seconds(10), algorithm: 'fixed-window' })
   @RateLimit({ name: 'log', limit: 9, windowMs: minutes(1) })
   @Get('bulk')
-  bulk(): string {
-    return 'ok';
-  }
+  bulk(): void {}
 
   @Get('free')
-  free(): string {
-    return 'ok';
-  }
+  free(): void {}
 
   @SkipRateLimit()
   @Get('health')
-  health(): string {
-    return 'ok';
-  }
+  health(): void {}
 
   @Get('probe/ready')
-  ready(): string {
-    return 'ok';
-  }
+  ready(): void {}
 
   @SkipRateLimit('default')
   @RateLimit('named')
   @Get('skip-default')
-  skipDefault(): string {
-    return 'ok';
-  }
+  skipDefault(): void {}
 }
 
 @RateLimit({ name: 'class', limit: 3, windowMs: minutes(1) })
 @Controller('class')
 class ClassRoutes {
   @Get('plain')
-  plain(): string {
-    return 'ok';
-  }
+  plain(): void {}
 
   @RateLimit({ name: 'method', limit: 2, windowMs: minutes(1) })
   @Get('both')
-  both(): string {
-    return 'ok';
-  }
+  both(): void {}
 
   @RateLimit({ name: 'instead', limit: 4, windowMs: minutes(1) }, { override: true })
   @Get('override')
-  override(): string {
-    return 'ok';
-  }
+  override(): void {}
 }
 
 @UseGuards(RateLimitGuard)
@@ -144,9 +116,7 @@ class ClassRoutes {
 class BoundTwice {
   @UseGuards(RateLimitGuard, RateLimitGuard)
   @Get('bound-twice')
-  get(): string {
-    return 'ok';
-  }
+  get(): void {}
 }
 
 /** Two controllers of one name, in two modules. */
@@ -229,20 +199,6 @@ describe.each(['express', 'fastify'] as const)('@RateLimit on %s', (adapter) => 
         message: tryAgainUpTo(10),
         context: { retryAfter: upTo(10), retryAtMs: expect.any(Number) as unknown },
       });
-    });
-
-    it.each([
-      ['a limit without a block', '/two', 10],
-      ['a tier', '/tiered', 30],
-    ])('lets in who sleeps exactly Retry-After, and nobody earlier: %s', async (_, path, secs) => {
-      await statuses(2, () => get(path));
-      clock.advance(1);
-      const retryAfter = Number((await get(path)).headers.get('retry-after'));
-      expect(retryAfter).toBe(secs);
-      clock.advance(seconds(retryAfter) - 2);
-      expect((await get(path)).status).toBe(429);
-      clock.advance(2);
-      expect((await get(path)).status).toBe(200);
     });
 
     it('says nothing of what is left, unless it is told to', async () => {
@@ -328,31 +284,6 @@ describe.each(['express', 'fastify'] as const)('@RateLimit on %s', (adapter) => 
     });
   });
 
-  describe('a fixed window', () => {
-    const bulk = (response: Response): (string | null | undefined)[] => [
-      response.headers.get('ratelimit-policy')?.split(', ')[0],
-      response.headers.get('ratelimit')?.split(', ')[0],
-      response.headers.get('retry-after'),
-    ];
-
-    it('tells what is left of it, denies until it ends, and lets in who waits exactly that long', async () => {
-      await start({ limit: { headers: 'draft-10' } });
-      const policy = '"GET /bulk";q=3;w=10';
-      expect(bulk(await get('/bulk'))).toEqual([policy, '"GET /bulk";r=2;t=10', null]);
-      clock.advance(seconds(4));
-      expect(await statuses(2, () => get('/bulk'))).toEqual([200, 200]);
-      const denied = await get('/bulk');
-      expect(denied.status).toBe(429);
-      expect(bulk(denied)).toEqual([policy, upTo(6, (left) => `"GET /bulk";r=0;t=${left}`), upTo(6)]);
-      expect(await denied.json()).toMatchObject({ code: 'RateLimited', context: { retryAfter: upTo(6) } });
-      clock.advance(seconds(6));
-      const next = await get('/bulk');
-      expect(bulk(next)).toEqual([policy, '"GET /bulk";r=2;t=10', null]);
-      // The call that the window denied was not counted in the log beside it.
-      expect(next.headers.get('ratelimit')).toContain('"log";r=5;');
-    });
-  });
-
   describe('headers', () => {
     it('of the IETF draft and legacy, on answers that are allowed and denied', async () => {
       await start({ limit: { headers: ['draft-10', 'legacy'] } });
@@ -421,9 +352,7 @@ describe('a request that a handler hands on to the next one', () => {
 
     @RateLimit({ ...TWO, name: 'secret' })
     @Get('secret')
-    secret(): string {
-      return 'secret';
-    }
+    secret(): void {}
   }
 
   it('is limited by both, and by the global guard once', async () => {

@@ -59,59 +59,49 @@ describe('a config that is not known', () => {
   const onEvent = (): void => {};
   const client = (): Redis => new Redis({ lazyConnect: true });
 
-  it.each<[string, () => unknown, RegExp]>([
-    [
-      'of createRedisBackend',
-      () => createRedisBackend(client(), { prefix: 'x' } as never),
-      /config\.prefix.*keyPrefix\?/,
-    ],
-    [
-      'of createRedisBackend, of the module',
-      () => createRedisBackend(client(), { http: true } as never),
-      /config\.http/,
-    ],
-    [
-      'of createRedisBackend, null',
-      () => createRedisBackend(client(), null as never),
-      /config must be an object/,
-    ],
-    ['of createRedisBackend, warn', () => createRedisBackend(client(), { warn: 1 } as never), /config\.warn/],
-    ['of createMemoryBackend', () => createMemoryBackend({ clok: 1 } as never), /config\.clok.*clock\?/],
-    [
-      'of createMemoryBackend, a clock',
-      () => createMemoryBackend({ clock: 1 } as never),
-      /config\.clock must/,
-    ],
-    [
-      'of withTelemetry',
-      () => withTelemetry(createMemoryBackend(), { onEvents: onEvent } as never),
-      /onEvent\?/,
-    ],
+  type Build = () => unknown;
+  const redis =
+    (config: unknown): Build =>
+    () =>
+      createRedisBackend(client(), config as never);
+  const memory =
+    (config: unknown): Build =>
+    () =>
+      createMemoryBackend(config as never);
+  const root =
+    (options: unknown): Build =>
+    () =>
+      SyncGuardModule.forRoot(options as never);
+  const rootAsync =
+    (options: unknown): Build =>
+    () =>
+      SyncGuardModule.forRootAsync(options as never);
+  const testing =
+    (options: unknown): Build =>
+    () =>
+      SyncGuardTestingModule.forRoot(options as never);
+  const telemetry =
+    (options: unknown): Build =>
+    () =>
+      withTelemetry(createMemoryBackend(), options as never);
+
+  it.each<[string, Build, RegExp]>([
+    ['of createRedisBackend', redis({ prefix: 'x' }), /config\.prefix.*keyPrefix\?/],
+    ['of createRedisBackend, of the module', redis({ http: true }), /config\.http/],
+    ['of createRedisBackend, null', redis(null), /config must be an object/],
+    ['of createRedisBackend, warn', redis({ warn: 1 }), /config\.warn/],
+    ['of createMemoryBackend', memory({ clok: 1 }), /config\.clok.*clock\?/],
+    ['of createMemoryBackend, a clock', memory({ clock: 1 }), /config\.clock must/],
+    ['of withTelemetry', telemetry({ onEvents: onEvent }), /onEvent\?/],
     ['of @RateLimit', () => RateLimit('login', { overide: true } as never), /override\?/],
-    ['of forRoot, isGlobal', () => SyncGuardModule.forRoot({ isglobal: true } as never), /isGlobal\?/],
-    ['of forRoot', () => SyncGuardModule.forRoot({ keyprefix: 'x' } as never), /keyPrefix\?/],
-    [
-      'of forRoot, a Cluster',
-      () => SyncGuardModule.forRoot({ redis: { nodes: [{}], option: {} } } as never),
-      /redis\.option.*options\?/,
-    ],
-    [
-      'of forRootAsync',
-      () => SyncGuardModule.forRootAsync({ usefactory: () => ({}) } as never),
-      /useFactory\?/,
-    ],
-    ['of forRootAsync, none', () => SyncGuardModule.forRootAsync({}), /one of useFactory/],
-    ['of forRootAsync, null', () => SyncGuardModule.forRootAsync(null as never), /must be an object/],
-    [
-      'of the testing module',
-      () => SyncGuardTestingModule.forRoot({ secret: { tombstone: 1 } } as never),
-      /tombstoneMs\?/,
-    ],
-    [
-      'of the testing module, its own',
-      () => SyncGuardTestingModule.forRoot({ clocks: 1 } as never),
-      /options\.clocks/,
-    ],
+    ['of forRoot, isGlobal', root({ isglobal: true }), /isGlobal\?/],
+    ['of forRoot', root({ keyprefix: 'x' }), /keyPrefix\?/],
+    ['of forRoot, a Cluster', root({ redis: { nodes: [{}], option: {} } }), /redis\.option.*options\?/],
+    ['of forRootAsync', rootAsync({ usefactory: () => ({}) }), /useFactory\?/],
+    ['of forRootAsync, none', rootAsync({}), /one of useFactory/],
+    ['of forRootAsync, null', rootAsync(null), /must be an object/],
+    ['of the testing module', testing({ secret: { tombstone: 1 } }), /tombstoneMs\?/],
+    ['of the testing module, its own', testing({ clocks: 1 }), /options\.clocks/],
   ])('%s', (_, build, message) => {
     expect(build).toThrow(message);
   });

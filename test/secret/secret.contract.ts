@@ -580,47 +580,33 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
     });
 
     describe('malformed calls', () => {
+      const create = (more: object) => (): Promise<unknown> =>
+        secrets.create({ payload: 'p', views: 1, ...more });
+      const unreadable = {
+        get m() {
+          throw new Error('no');
+        },
+      };
       it.each<[string, () => Promise<unknown>]>([
-        ['no views and no ttlMs', () => secrets.create({ payload: 'p' } as never)],
+        ['no views and no ttlMs', create({ views: undefined })],
         ['no options', () => secrets.create(undefined as never)],
-        ['no payload', () => secrets.create({ views: 1 } as never)],
-        ['a payload that is an object', () => secrets.create({ payload: { a: 1 } as never, views: 1 })],
-        ['views: NaN', () => secrets.create({ payload: 'p', views: NaN })],
-        ['views: "3"', () => secrets.create({ payload: 'p', views: '3' as never })],
-        ['views: null', () => secrets.create({ payload: 'p', views: null as never })],
-        ['ttlMs: Infinity', () => secrets.create({ payload: 'p', ttlMs: Infinity })],
-        ['an empty id', () => secrets.create({ payload: 'p', views: 1, id: '' })],
-        ['an id of 513 bytes', () => secrets.create({ payload: 'p', views: 1, id: 'x'.repeat(513) })],
-        [
-          'a label of 201 bytes',
-          () => secrets.create({ payload: 'p', views: 1, label: 'é'.repeat(100) + 'x' }),
-        ],
-        ['a label that is no text', () => secrets.create({ payload: 'p', views: 1, label: 7 as never })],
-        ['a label of half a character', () => secrets.create({ payload: 'p', views: 1, label: '\ud83d' })],
-        ['meta over 4 KiB', () => secrets.create({ payload: 'p', views: 1, meta: { m: 'x'.repeat(4_096) } })],
-        ['meta that is no JSON', () => secrets.create({ payload: 'p', views: 1, meta: { m: 1n } })],
-        [
-          'meta whose toJSON() gives nothing',
-          () => secrets.create({ payload: 'p', views: 1, meta: { toJSON: () => undefined } }),
-        ],
-        [
-          'meta whose toJSON() gives text',
-          () => secrets.create({ payload: 'p', views: 1, meta: { toJSON: () => 'text' } }),
-        ],
-        [
-          'meta with a getter that throws',
-          () =>
-            secrets.create({
-              payload: 'p',
-              views: 1,
-              meta: {
-                get m() {
-                  throw new Error('no');
-                },
-              },
-            }),
-        ],
-        ['meta that is an array', () => secrets.create({ payload: 'p', views: 1, meta: [] as never })],
+        ['no payload', create({ payload: undefined })],
+        ['a payload that is an object', create({ payload: { a: 1 } })],
+        ['views: NaN', create({ views: NaN })],
+        ['views: "3"', create({ views: '3' })],
+        ['views: null', create({ views: null })],
+        ['ttlMs: Infinity', create({ ttlMs: Infinity })],
+        ['an empty id', create({ id: '' })],
+        ['an id of 513 bytes', create({ id: 'x'.repeat(513) })],
+        ['a label of 201 bytes', create({ label: 'é'.repeat(100) + 'x' })],
+        ['a label that is no text', create({ label: 7 })],
+        ['a label of half a character', create({ label: '\ud83d' })],
+        ['meta over 4 KiB', create({ meta: { m: 'x'.repeat(4_096) } })],
+        ['meta that is no JSON', create({ meta: { m: 1n } })],
+        ['meta whose toJSON() gives nothing', create({ meta: { toJSON: () => undefined } })],
+        ['meta whose toJSON() gives text', create({ meta: { toJSON: () => 'text' } })],
+        ['meta with a getter that throws', create({ meta: unreadable })],
+        ['meta that is an array', create({ meta: [] })],
         ['view of no id', () => secrets.view(undefined as never)],
         ['view of a number', () => secrets.view(7 as never)],
         ['an empty viewId', () => secrets.view('id', { viewId: '' })],
@@ -643,17 +629,7 @@ export function describeSecrets(name: string, setUp: () => Promise<SecretsUnderT
         null,
         Symbol('hunter2'),
       ];
-      const OPTIONS = [
-        'payload',
-        'views',
-        'ttlMs',
-        'id',
-        'meta',
-        'maxFailures',
-        'label',
-        'tombstoneMs',
-        'signal',
-      ];
+      const OPTIONS = 'payload views ttlMs id meta maxFailures label tombstoneMs signal'.split(' ');
       it.each([
         ...OPTIONS.map((name): [string, (wrong: unknown) => Promise<unknown>] => [
           `create({ ${name} })`,

