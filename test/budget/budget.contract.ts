@@ -418,7 +418,7 @@ export function describeBudgetContract(name: string, fresh: () => Promise<Budget
         expect(await tuple(budgets)).toBe('14/0/86');
         await expectSound(budgets);
 
-        world.clock.advance(RETENTION_MS);
+        world.clock.advance(RETENTION_MS + 1);
         expect(await budgets.get({ id: 'h' })).toBeNull();
         expect(await charge()).toMatchObject({ ok: true, replayed: false });
         expect(await tuple(budgets)).toBe('24/0/76');
