@@ -1,4 +1,4 @@
-import type { Cluster, type Redis } from 'ioredis';
+import type { Cluster, Redis } from 'ioredis';
 import { createFenceGuard } from '../../lib/assembly/lock-backends.js';
 import { fenceScripts } from '../../lib/lock/redis/fence.scripts.js';
 import { onEachClient } from '../support/on-each-client.js';
