@@ -1,3 +1,5 @@
+import { setTimeout as sleep } from 'node:timers/promises';
+
 /** Numbers that a seed decides (mulberry32). */
 export class Random {
   #state: number;
@@ -18,6 +20,11 @@ export class Random {
   /** An integer, both ends included. */
   between(low: number, high: number): number {
     return low + Math.floor(this.next() * (high - low + 1));
+  }
+
+  /** Lets so many ms pass. */
+  async pause(leastMs: number, mostMs: number): Promise<void> {
+    await sleep(this.between(leastMs, mostMs));
   }
 
   chance(probability: number): boolean {

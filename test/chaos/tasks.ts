@@ -106,7 +106,7 @@ class Tasks {
       return result.ok && result;
     });
     if (!lock) return;
-    await sleep(random.between(0, 10));
+    await random.pause(0, 10);
     for (const endMs = nowMs() + RELEASE_MS; nowMs() < endMs;)
       if ((await this.#call({ op: 'release', on }, async () => (await lock.release()).ok)) !== undefined)
         return;
@@ -122,7 +122,7 @@ class Tasks {
       async () => (await this.#budgets.reserve({ ...ref, scopes: ['user'], amount, ttlMs: BUDGET.ttlMs })).ok,
     );
     if (!reserved) return;
-    await sleep(random.between(0, 40));
+    await random.pause(0, 40);
     if (random.chance(0.05)) return; // its hold expires
     const actual = random.between(0, amount);
     const settle = random.chance(0.3)
@@ -145,13 +145,13 @@ class Tasks {
       );
       if (shown !== undefined) break;
     }
-    await sleep(random.between(100, 300));
+    await random.pause(100, 300);
   }
 
   async limit(random: Random): Promise<void> {
     const on = `caller ${random.between(0, 2)}`;
     await this.#call({ op: 'check', on }, async () => (await this.#limiter.check(on, 'api')).allowed);
-    await sleep(random.between(5, 30));
+    await random.pause(5, 30);
   }
 
   async count(random: Random): Promise<void> {
@@ -164,7 +164,7 @@ class Tasks {
       );
       if (counted !== undefined) break;
     }
-    await sleep(random.between(20, 100));
+    await random.pause(20, 100);
   }
 
   async once(random: Random): Promise<void> {
@@ -197,7 +197,7 @@ class Tasks {
     const random = new Random(this.given.seed * 1_000 + this.given.worker * 50 + i);
     while (!this.#stopped) {
       await task(random);
-      await sleep(random.between(0, 4));
+      await random.pause(0, 4);
     }
   }
 

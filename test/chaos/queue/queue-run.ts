@@ -100,7 +100,7 @@ export async function runQueue({
     for (let i = 0; i < PROCESSES; i++) await hire();
     const endMs = nowMs() + seconds * 1_000;
     while (nowMs() < endMs) {
-      await sleep(random.between(200, 1_500));
+      await random.pause(200, 1_500);
       const name = random.pick(Object.keys(faults));
       const member = random.pick(members);
       const ms = random.between(300, 3_000);

@@ -79,7 +79,7 @@ async function caller(random: Random): Promise<void> {
   while (!stopped) {
     const signal = random.chance(0.15) ? AbortSignal.timeout(random.between(1, 60)) : undefined;
     await call(random.pick(QUEUE_KEYS), random.between(0, 12), signal);
-    await sleep(random.between(0, 5));
+    await random.pause(0, 5);
   }
 }
 
@@ -93,7 +93,7 @@ async function comer(random: Random): Promise<void> {
       if (lock?.ok) await lock[Symbol.asyncDispose]();
       await sleep(1);
     }
-    await sleep(random.between(100, 600));
+    await random.pause(100, 600);
   }
 }
 
