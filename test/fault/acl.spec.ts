@@ -1,6 +1,6 @@
 import { Logger } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
-import { Cluster, type Redis } from 'ioredis';
+import { type Redis } from 'ioredis';
 import { LockService, SyncGuardHealthIndicator, SyncGuardModule } from 'nestjs-syncguard';
 import { neededCommands } from '../../lib/assembly/acl-probe.js';
 import { RedisConnection } from '../../lib/assembly/redis-connection.js';
@@ -157,7 +157,7 @@ describe('an ACL that forbids commands of our scripts', () => {
     const node = await startRedisServer({ cluster: true });
     try {
       await node.client().acl('SETUSER', 'default', '-zadd');
-      const cluster = node.track(new Cluster([{ host: node.host, port: node.port }]));
+      const cluster = node.cluster();
       await eventually(() => expect(cluster.status).toBe('ready'));
       await open(cluster);
       expect(warnings).toStrictEqual([expect.stringMatching('^REDIS_ACL: ZADD: ')]);

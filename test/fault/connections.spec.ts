@@ -1,5 +1,3 @@
-import { Logger } from '@nestjs/common';
-import { Test } from '@nestjs/testing';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { createServer, type Server, type Socket } from 'node:net';
 import { once } from 'node:events';
@@ -7,6 +5,7 @@ import type { AddressInfo } from 'node:net';
 import type { Redis, RedisOptions } from 'ioredis';
 import { createRedisBackend, leaveReplica, SyncGuardModule } from 'nestjs-syncguard';
 import type { RedisConnection } from '../../lib/assembly/redis-connection.js';
+import { codesAtBoot } from '../support/codes-at-boot.js';
 import { eventually } from '../support/eventually.js';
 import {
   connectionsWith,
@@ -329,17 +328,6 @@ describe.each(IOREDIS_VERSIONS)('connections, %s', (_, version: IORedisName) => 
 });
 
 describe('the boot warns, by code', () => {
-  const codesAtBoot = async (redis: unknown): Promise<string[]> => {
-    const spy = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
-    const module = await Test.createTestingModule({
-      imports: [SyncGuardModule.forRoot({ redis: redis as string })],
-    }).compile();
-    const codes = spy.mock.calls.map(([message]) => String(message).split(':', 1)[0] as string);
-    spy.mockRestore();
-    await module.close();
-    return codes;
-  };
-
   it.each(['allkeys-lru', 'volatile-lru', 'volatile-ttl', 'allkeys-random'])(
     'REDIS_EVICTION of %s, with maxmemory and without',
     async (policy) => {

@@ -10,6 +10,7 @@ import { type RedisCluster, startRedisCluster } from '../support/engines/cluster
 import { doublesDuring } from '../support/engines/doubles.js';
 import { fillMemory, freeze, killClients, losePrimary, switchPrimary } from '../support/engines/faults.js';
 import { type SentinelGroup, startSentinelGroup } from '../support/engines/sentinel.js';
+import { codesAtBoot } from '../support/codes-at-boot.js';
 import { eventually } from '../support/eventually.js';
 import {
   connectionsWith,
@@ -31,16 +32,6 @@ const open = (version: IORedisName, redis: unknown): RedisConnection => {
     commandTimeoutMs: 1_000,
     closeClient: false,
   });
-};
-const codesAtBoot = async (redis: unknown): Promise<string[]> => {
-  const spy = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => {});
-  const module = await Test.createTestingModule({
-    imports: [SyncGuardModule.forRoot({ redis: redis as string })],
-  }).compile();
-  const codes = spy.mock.calls.map(([message]) => String(message).split(':', 1)[0] as string);
-  spy.mockRestore();
-  await module.close();
-  return codes;
 };
 
 /** Who stays with the old primary is granted locks by it for all of the 2 s in which this is watched. */

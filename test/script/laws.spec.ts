@@ -168,7 +168,10 @@ describe('the laws of scripts', () => {
       ['ioredis 6, RESP2', (options) => workerRedis().client({ protocol: 2, ...options })],
       [
         'ioredis 5',
-        (options) => workerRedis().track(new Redis5({ port: workerRedis().port, ...(options as object) })),
+        (options) =>
+          workerRedis().track(
+            new Redis5({ port: workerRedis().port, disconnectTimeout: 100, ...(options as object) }),
+          ),
       ],
       ['auto-pipelining', (options) => workerRedis().client({ enableAutoPipelining: true, ...options })],
     ])('on %s', (_variant, connect) => {
