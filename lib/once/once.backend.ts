@@ -32,7 +32,7 @@ export interface Claim extends Claimed {
 }
 
 /**
- * - `busy`: another call runs, since `sinceMs`, or has just failed and one that waits longer has its turn. If nothing else
+ * - `busy`: another call runs, and has for `ranForMs`, or has just failed and one that waits longer has its turn. If nothing else
  *   happens, the call may run in `remainingMs`.
  * - `mismatch`: the key has another payload.
  * - `unknown`: see `afterCrash`.
@@ -40,7 +40,7 @@ export interface Claim extends Claimed {
 export type ClaimReply =
   | { readonly status: 'claimed'; readonly attempt: number; readonly fence: string }
   | { readonly status: 'done'; readonly attempt: number; readonly atMs: number; readonly kept: Kept }
-  | { readonly status: 'busy'; readonly remainingMs: number; readonly sinceMs: number }
+  | { readonly status: 'busy'; readonly remainingMs: number; readonly ranForMs: number }
   | { readonly status: 'mismatch' }
   | { readonly status: 'unknown' };
 

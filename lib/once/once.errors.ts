@@ -60,9 +60,9 @@ export function refusal(code: keyof typeof SAID, key: string, more = {}): OnceEr
  * Who asks again waits as long as the call has run so far, at least a second. So a short call is answered soon, and a long one is
  * not asked for often. After the rest of its lease even a dead process has lost the key.
  */
-export const inProgress = (key: string, remainingMs: number, sinceMs: number): OnceError =>
+export const inProgress = (key: string, remainingMs: number, ranForMs: number): OnceError =>
   refusal('OnceInProgress', key, {
-    retryAfter: Math.max(1, Math.ceil(Math.min(remainingMs, sinceMs) / 1000)),
+    retryAfter: Math.max(1, Math.ceil(Math.min(remainingMs, ranForMs) / 1000)),
   });
 
 export const lost = (key: string, why: string): OnceError =>

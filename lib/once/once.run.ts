@@ -10,7 +10,13 @@ import type { SentClaim } from './once.wait.js';
 // As a lock, a lease is renewed after a third of its time, which leaves time for more tries.
 const RENEWALS_PER_LEASE = 3;
 const RETRIES_PER_LEASE = 20;
-const TAKEN = 'another call has it, or it was settled or forgotten by hand';
+
+/** Why a run has lost its key, as its event says it, and in words. */
+export type OnceLoss = 'lapsed' | 'overtaken';
+const LOSSES: Record<OnceLoss, string> = {
+  lapsed: 'its lease has lapsed',
+  overtaken: 'another call has it, or it was settled or forgotten by hand',
+};
 
 /** What a run needs of its service. */
 export interface RunHost {
@@ -58,13 +64,13 @@ export class OnceRun implements Watched {
   #lost: OnceError | undefined;
   #controller: AbortController | undefined;
 
-  /** @param onLost - called once, when the lease has lapsed while the body ran */
+  /** @param onLost - called once, when the run notices that it has lost its key */
   constructor(
     host: RunHost,
     options: ResolvedOnceCall,
     claim: SentClaim,
     { attempt, fence }: Extract<ClaimReply, { status: 'claimed' }>,
-    private readonly onLost?: () => void,
+    private readonly onLost?: (loss: OnceLoss) => void,
   ) {
     this.#host = host;
     this.#options = options;
@@ -76,8 +82,7 @@ export class OnceRun implements Watched {
 
   /** The error of the loss, if the run has lost its key. It reads the clocks: one that was set forward ends the lease early. */
   get lost(): OnceError | undefined {
-    if (performance.now() >= this.#deadlineMs || Date.now() >= this.#wallDeadlineMs)
-      this.#lose('its lease has lapsed');
+    if (performance.now() >= this.#deadlineMs || Date.now() >= this.#wallDeadlineMs) this.#lose('lapsed');
     return this.#lost;
   }
 
@@ -121,13 +126,13 @@ export class OnceRun implements Watched {
       return Date.now();
     }
     if (this.#over(atMs) > 0) return atMs;
-    throw this.#lost ?? lost(key, TAKEN);
+    throw this.#lost ?? lost(key, LOSSES.overtaken);
   }
 
-  #lose(why: string): void {
+  #lose(loss: OnceLoss): void {
     if (this.#isOver || this.#lost) return;
-    this.#lost = lost(this.#claim.key, why);
-    this.onLost?.();
+    this.#lost = lost(this.#claim.key, LOSSES[loss]);
+    this.onLost?.(loss);
     this.#controller?.abort(this.#lost);
   }
 
@@ -158,7 +163,7 @@ export class OnceRun implements Watched {
       const isMine = await this.#host.backend.renew(this.#claim, leaseMs);
       if (this.#isOver || this.#lost) return;
       if (isMine) this.#extended(sentMs, leaseMs);
-      else this.#lose(TAKEN);
+      else this.#lose('overtaken');
     } catch (error) {
       this.#fault = error;
       this.#renewLater();

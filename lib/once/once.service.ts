@@ -32,7 +32,7 @@ import {
   type ResolvedOnceOptions,
   usualCall,
 } from './once.options.js';
-import { OnceRun } from './once.run.js';
+import { type OnceLoss, OnceRun } from './once.run.js';
 import type {
   ForgetOnceResult,
   OnceContext,
@@ -264,7 +264,7 @@ export class OnceService implements OnModuleDestroy {
       else ({ claim, reply } = await claimInTurn(this.#backend, room, call, closing));
       if (reply.status === 'done') return reply;
       if (reply.status !== 'claimed') throw refusalOf(call.key, reply);
-      const onLost = emit && AsyncResource.bind(() => this.#emit('lost', call.key, 'lapsed'));
+      const onLost = emit && AsyncResource.bind((loss: OnceLoss) => this.#emit('lost', call.key, loss));
       run = new OnceRun(this, call.options, claim, reply, onLost);
       // A claim whose answer came after its lease, or after the shutdown began, is taken back: another call may run by now.
       const refusal = closing.aborted ? shuttingDown() : run.lost;
@@ -354,6 +354,6 @@ async function outcomeOf<T>(
 }
 
 function refusalOf(key: string, reply: Exclude<ClaimReply, { status: 'claimed' | 'done' }>): OnceError {
-  if (reply.status === 'busy') return inProgress(key, reply.remainingMs, reply.sinceMs);
+  if (reply.status === 'busy') return inProgress(key, reply.remainingMs, reply.ranForMs);
   return refusal(reply.status === 'mismatch' ? 'OncePayloadMismatch' : 'OutcomeUnknown', key);
 }

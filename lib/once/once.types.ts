@@ -92,7 +92,7 @@ export interface OnceRecord {
   readonly key: string;
   /**
    * - `running`: a call runs now.
-   * - `done`: the result is kept.
+   * - `done`: the call has run, and does not run again. Its result is kept, unless it could not be (`ONCE_NOT_KEPT`).
    * - `failed`: the last call threw, or its process died. The next one runs.
    * - `unknown`: the process of the last call died, and `afterCrash` is `'refuse'`.
    */
@@ -111,7 +111,7 @@ export interface OnceListOptions extends PageOptions {
   state?: OnceRecord['state'];
 }
 
-/** `already_done`: the result is kept already, and stays. */
+/** `already_done`: the call has run. What is kept of it stays. */
 export type SettleOnceResult =
   | { readonly ok: true }
   | {

@@ -170,8 +170,9 @@ export interface SecretEvent extends SyncGuardEventOf<
 /**
  * An event of a call that is answered once. `claim` runs or is refused (`busy`, `mismatch`, `unknown`), `replay` gives the result
  * of an earlier call. `run` comes when a body has ended: `durationMs` is how long it ran, and the reason `threw` says that it
- * threw. `complete`, `fail` and `withdraw` end a run. `lost` comes once if a lease has lapsed while the body ran,
- * and `uncertain`, with the code of the fault as its reason, if the end of a run could not be stored at once.
+ * threw. `complete`, `fail` and `withdraw` end a run. `lost` comes once, when a run notices that it has lost
+ * its key: the reason is `lapsed` (its lease), or `overtaken` (another call has it, or it was settled or forgotten by hand).
+ * `uncertain` comes, with the code of the fault as its reason, if the end of a run could not be stored at once.
  */
 export type OnceEvent = SyncGuardEventOf<
   'once',

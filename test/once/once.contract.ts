@@ -319,6 +319,25 @@ export function describeOnce(name: string, setUp: () => Promise<OnceUnderTest>):
         expect(await codeOf(running)).toBe('OnceLost');
       });
 
+      it.each([
+        ['lapsed', { maxRunMs: 50 }, async () => {}],
+        ['overtaken', {}, () => once.forget('k', { force: true })],
+      ])('that is lost says why in one event: %s', async (reason, options, act) => {
+        const body = heldBody('x');
+        const events: object[] = [];
+        const told = onceService(backend, {}, { emit: (event) => events.push(event) });
+        const running = codeOf(told.run(body.fn, { key: 'k', leaseMs: 1_000, ...options }));
+        await body.started;
+        await act();
+        const losses = (): object[] => events.filter((event) => 'type' in event && event.type === 'lost');
+        await eventually(() => expect(losses()).toMatchObject([{ result: 'fail', reason, key: 'k' }]));
+        under.advance(1_000);
+        await told.run(() => 'second', { key: 'k' });
+        body.end();
+        expect(await running).toBe('OnceLost');
+        expect(losses()).toHaveLength(1);
+      });
+
       it('that has lapsed when the answer to its claim comes runs no body, and the next call runs', async () => {
         const { claim } = backend;
         jest.spyOn(backend, 'claim').mockImplementationOnce(async (given, options) => {

@@ -138,7 +138,7 @@ export class MemoryOnceBackend implements OnceBackend {
     const turnMs = isLive ? atMs : atMs + (found < 0 ? list.length : found) * TURN_MS;
     if (nowMs >= turnMs) return undefined;
     if (waitMs > 0 && found < 0) entry.waiters = [...list, { id: waiter, untilMs: nowMs + waitMs }];
-    return { status: 'busy', remainingMs: turnMs - nowMs, sinceMs: nowMs - entry.startedMs };
+    return { status: 'busy', remainingMs: turnMs - nowMs, ranForMs: nowMs - entry.startedMs };
   }
 
   #isLive({ state, atMs }: Entry): boolean {

@@ -73,7 +73,7 @@ return {'claimed', once.attempt, once.fence}`,
         if (!Buffer.isBuffer(result)) break;
         return { status: 'done', attempt: first, atMs: second as number, kept: keptOf(String(form), result) };
       case 'busy':
-        return { status: 'busy', remainingMs: first, sinceMs: second as number };
+        return { status: 'busy', remainingMs: first, ranForMs: second as number };
       case 'mismatch':
         return { status: 'mismatch' };
       case 'unknown':
