@@ -264,7 +264,10 @@ export class OnceService implements OnModuleDestroy {
       else ({ claim, reply } = await claimInTurn(this.#backend, room, call, closing));
       if (reply.status === 'done') return reply;
       if (reply.status !== 'claimed') throw refusalOf(call.key, reply);
-      const onLost = emit && AsyncResource.bind((loss: OnceLoss) => this.#emit('lost', call.key, loss));
+      // The watchdog finds the loss, in no async context. `AsyncResource.bind` would take longer than the call.
+      const context = emit && new AsyncResource('SyncGuardOnce');
+      const onLost =
+        context && ((loss: OnceLoss) => context.runInAsyncScope(() => this.#emit('lost', call.key, loss)));
       run = new OnceRun(this, call.options, claim, reply, onLost);
       // A claim whose answer came after its lease, or after the shutdown began, is taken back: another call may run by now.
       const refusal = closing.aborted ? shuttingDown() : run.lost;
