@@ -12,7 +12,7 @@ import { BackendHandle, momentNow, msUntil } from '../lock.handle.js';
 import { keyArgsOf, type LockLayout } from './lock.layout.js';
 import { RedisLockLookups } from './lock.redis-lookup.js';
 import { FENCE_THRESHOLDS, notReleased } from '../lock.record.js';
-import { RedisLockViews } from './lock.redis-operations.js';
+import { RedisLockViews } from './lock.redis-views.js';
 import { type LockRef, type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
 import { acquireKeysFor } from './acquire-keys.script.js';
 import { acquireScript } from './acquire.script.js';
