@@ -20,8 +20,7 @@ export type { RedisConnectionOptions } from './redis/redis.client.js';
 export { type LockOptions, LockService } from './lock/lock.service.js';
 export type { ComposableMethodDecorator, FitsNoSuchMember } from './method/replace-method.js';
 export { Lock, type LockedMethodDecorator, WithLock } from './lock/with-lock.decorator.js';
-export { currentLock } from './lock/current-lock.js';
-export type { LockContext } from './lock/lease.js';
+export { currentLock, type LockContext } from './lock/current-lock.js';
 export type { ContentionHandler, LockCallOptions, LockDefaults, OnContention } from './lock/lock.options.js';
 
 // Limits

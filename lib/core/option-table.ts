@@ -55,13 +55,15 @@ export class OptionTable<Rows extends Readonly<Record<string, Option<unknown>>>>
   ): ResolvedRows<Rows> {
     if (others !== this.#others) this.#known = [...this.#names, ...(this.#others = others)];
     const given = knownOptions(group, options, this.#known);
-    const resolved: Record<string, unknown> = { ...usual };
+    let resolved: Record<string, unknown> | undefined;
     for (const name of Object.keys(given)) {
       const row = this.rows[name];
       const value = given[name];
-      if (row && value !== undefined) resolved[name] = row.check(`${group}.${name}`, value);
+      if (row && value !== undefined)
+        (resolved ??= { ...usual })[name] = row.check(`${group}.${name}`, value);
     }
-    return resolved as ResolvedRows<Rows>;
+    // Most calls give no options, and need no copy.
+    return (resolved ?? usual) as ResolvedRows<Rows>;
   }
 }
 

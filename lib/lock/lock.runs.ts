@@ -4,8 +4,8 @@ import { BackgroundRetries } from '../core/background-retries.js';
 import { everyMinute } from '../core/every-minute.js';
 import { shownHash } from '../core/keys.js';
 import { Watchdog } from '../core/watchdog.js';
-import { type LockFrame, lockFrames } from './current-lock.js';
-import { Lease, type LeaseObserver, type LockContext, type LossReason } from './lease.js';
+import { type LockContext, lockFrames } from './current-lock.js';
+import { Lease, type LeaseObserver, type LossReason } from './lease.js';
 import { LockError } from './lock.errors.js';
 import type { BackendHandle } from './lock.handle.js';
 import type { ResolvedLockCall } from './lock.options.js';
@@ -18,7 +18,7 @@ export interface LockShutdown {
   readonly heldLocks: 'expire' | 'release';
 }
 
-/** Runs bodies under their locks: keeps the leases alive meanwhile, and gives the locks back. */
+/** The locks of bodies that run: keeps their leases alive meanwhile, and gives the locks back. */
 export class LockRuns {
   readonly #logger = new Logger('SyncGuard');
   /** In an outage every release fails. */
@@ -37,14 +37,42 @@ export class LockRuns {
     private readonly onLost: ((lease: Lease) => void) | undefined,
   ) {}
 
-  /** Runs a body, then gives the lock back. If the body throws, its error is thrown and not the loss. */
-  run<T>(handle: BackendHandle, call: ResolvedLockCall, fn: Body<T>, method?: string): Promise<T> {
-    const lease = new Lease(handle, call, this.onLost ? this.#observer(this.onLost) : this.watchdog);
-    lease.method = method;
-    const run = this.#under(lease, call, fn);
-    lease.run = run;
-    this.watchdog.watch(lease); // After the body has begun, since it may have to start a timer.
-    return run;
+  begin(handle: BackendHandle, call: ResolvedLockCall, method: string | undefined): Lease {
+    const observer = this.onLost ? this.#observer(this.onLost) : this.watchdog;
+    const lease = new Lease(this.owner, handle, call, observer, lockFrames.find(), method);
+    this.watchdog.watch(lease);
+    return lease;
+  }
+
+  /**
+   * Gives the lock back after its body, or lets it expire at the end of `minHoldMs`. Resolves to the error of a loss before
+   * the body's end.
+   */
+  giveBack(lease: Lease, minHoldMs: number): Promise<LockError | undefined> {
+    lease.end();
+    const { lost } = lease;
+    if (lost) {
+      this.#giveBackLater(lease, minHoldMs);
+      this.#over(lease);
+      return Promise.resolve(lost);
+    }
+    return releaseAfter(lease, minHoldMs).then(
+      ({ ok }) => {
+        this.#over(lease);
+        if (ok) return undefined;
+        this.onLost?.(lease);
+        return lease.lockLost('taken', 'when it was released, another owner had it or it was deleted');
+      },
+      (error: unknown) => {
+        this.#over(lease);
+        // The work is done, so this is no error of the call. The lock is released when Redis is back, or expires.
+        this.#notReleasedLine(
+          `LOCK_NOT_RELEASED: The lock ${lease.keys.map(shownHash).join(', ')} could not be released yet. SyncGuard tries again in the background. ${LockError.from(error).message}`,
+        );
+        this.#giveBackLater(lease, minHoldMs, error);
+        return undefined;
+      },
+    );
   }
 
   /**
@@ -72,34 +100,9 @@ export class LockRuns {
     return lease?.lost;
   }
 
-  async #under<T>(lease: Lease, call: ResolvedLockCall, fn: Body<T>): Promise<T> {
-    const frame: LockFrame = {
-      owner: this.owner,
-      context: lease.context,
-      isLost: () => lease.lost !== undefined,
-      outer: lockFrames.find(),
-      active: true,
-    };
-    const { ttlMs, minHoldMs, minHoldOnFailureMs = minHoldMs } = call;
-    const end = (keepMs: number): Promise<LockError | undefined> => {
-      frame.active = false;
-      lease.end();
-      return this.#giveBack(lease, ttlMs, keepMs);
-    };
-    try {
-      let value: T;
-      try {
-        value = await lockFrames.run(frame, () => fn(lease.context));
-      } catch (error) {
-        await end(minHoldOnFailureMs);
-        throw error;
-      }
-      const lost = await end(minHoldMs);
-      if (lost) throw lost;
-      return value;
-    } finally {
-      this.watchdog.unwatch(lease);
-    }
+  #over(lease: Lease): void {
+    this.watchdog.unwatch(lease);
+    lease.onOver?.();
   }
 
   /** The watchdog may find the loss, and it runs in no async context. */
@@ -112,31 +115,9 @@ export class LockRuns {
     };
   }
 
-  /** Releases the lock, or lets it expire at the end of `minHoldMs`. Returns the error of a loss before the body's end. */
-  async #giveBack(lease: Lease, ttlMs: number, minHoldMs: number): Promise<LockError | undefined> {
-    const { lost } = lease;
-    if (lost) {
-      this.#giveBackLater(lease, ttlMs, minHoldMs);
-      return lost;
-    }
-    try {
-      const { ok } = await releaseAfter(lease, minHoldMs);
-      if (ok) return undefined;
-      this.onLost?.(lease);
-      return lease.lockLost('taken', 'when it was released, another owner had it or it was deleted');
-    } catch (error) {
-      // The work is done, so this is no error of the call. The lock is released when Redis is back, or expires.
-      this.#notReleasedLine(
-        `LOCK_NOT_RELEASED: The lock ${lease.keys.map(shownHash).join(', ')} could not be released yet. SyncGuard tries again in the background. ${LockError.from(error).message}`,
-      );
-      this.#giveBackLater(lease, ttlMs, minHoldMs, error);
-      return undefined;
-    }
-  }
-
-  #giveBackLater(lease: Lease, ttlMs: number, minHoldMs: number, fault?: unknown): void {
+  #giveBackLater(lease: Lease, minHoldMs: number, fault?: unknown): void {
     const released = (): Promise<boolean> => releaseAfter(lease, minHoldMs).then(() => true);
-    this.retries.start(released, Math.max(ttlMs, minHoldMs), fault);
+    this.retries.start(released, Math.max(lease.call.ttlMs, minHoldMs), fault);
   }
 }
 

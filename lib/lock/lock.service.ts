@@ -6,8 +6,7 @@ import type { Page } from '../core/page.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type CallOptions, invalidOption } from '../core/validate.js';
-import { keysAround, lockAround, lockFrames } from './current-lock.js';
-import type { LockContext } from './lease.js';
+import { keysAround, lockAround, type LockContext, lockFrames } from './current-lock.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
 import { acquisitionTimeout, grantedTooLate, LockError, shuttingDown } from './lock.errors.js';
 import { type BackendHandle, momentNow, msUntil, OpenHandles } from './lock.handle.js';
@@ -253,7 +252,19 @@ export class LockService implements OnModuleDestroy {
     const waited = await waitForLock(this.#host, { keys, call, nested, place });
     if (!waited.result.ok) return this.#contended(keys, call, waited);
     this.#reports.granted(keys, waited);
-    return this.#runs.run(waited.result, call, fn, place);
+    // In this function, since each async function makes promises.
+    const lease = this.#runs.begin(waited.result, call, place);
+    let value: T;
+    try {
+      const running = lockFrames.run(lease, () => fn(lease.context));
+      value = Object(running) === running ? await running : (running as T); // What is no object is no promise.
+    } catch (error) {
+      await this.#runs.giveBack(lease, call.minHoldOnFailureMs ?? call.minHoldMs);
+      throw error; // And not the loss.
+    }
+    const lost = await this.#runs.giveBack(lease, call.minHoldMs);
+    if (lost) throw lost;
+    return value;
   }
 
   /**
@@ -286,7 +297,8 @@ export class LockService implements OnModuleDestroy {
     await nextTurn(); // A lock that was granted just now reaches its body within this turn of the event loop.
     // A body whose lock is lost is not waited for: it must stop anyway.
     const held = this.#runs.watchdog.leases().filter(({ lost }) => !lost);
-    await settleWithin(drainMs, [this.#handles.emptied(), ...held.map(({ run }) => run)]);
+    const over = held.map((lease) => new Promise<void>((resolve) => (lease.onOver = resolve)));
+    await settleWithin(drainMs, [this.#handles.emptied(), ...over]);
 
     await this.#runs.end(held, [...this.#handles.items], this.#options.shutdown);
     await Promise.all([this.#runs.retries.flush(), this.#backend.flush?.()]);

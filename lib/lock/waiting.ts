@@ -86,28 +86,46 @@ class LockWait {
     this.#endMs = this.#startedMs + (call.onContention === 'throw' ? patienceMs(call, nested) : 0);
   }
 
-  async run(): Promise<Waited> {
-    const { nested, keys } = this.#wanted;
-    let isGranted = false;
+  /** Most locks are free, so the first try is chained: an async function makes more promises. */
+  run(): Promise<Waited> {
+    const first = this.#begin();
+    const goOn = (): Promise<Waited> => this.#goOn(first);
+    return first.then((tried) => (tried.ok ? this.#granted(tried) : goOn()), goOn);
+  }
+
+  /** Tries again and again. */
+  async #goOn(first: Promise<BackendHandle | AcquireFailure>): Promise<Waited> {
     try {
-      this.#begin();
+      let trying = first;
       for (let tries = 1; ; tries++) {
-        const tried = await this.#try();
+        const tried = await this.#faultOr(trying);
         if (tried instanceof LockError) this.#fault = tried;
-        else if (tried.ok) {
-          isGranted = true;
-          return { result: tried, ...this.#wait };
-        } else if (this.#waits && !this.#isWaiting) this.#beginToWait();
+        else if (tried.ok) return this.#granted(tried);
+        else if (this.#waits && !this.#isWaiting) this.#beginToWait();
         if (!(await this.#mayTryAgain(tried, tries))) return this.#inVain(tried, tries);
+        trying = this.#try();
       }
     } catch (error) {
       if (error instanceof LockError) this.#host.onFailed(this.#wanted, this.#wait, error);
       throw error;
     } finally {
-      if (this.#isCounted) this.#host.room.leave(keys);
-      if (this.#isWaiting) nested?.leave();
-      if (!isGranted) this.#turn?.leave();
+      this.#end();
     }
+  }
+
+  #granted(result: BackendHandle): Waited {
+    const { waitedMs, place } = this.#wait;
+    this.#turn = undefined;
+    this.#end();
+    return { result, waitedMs, place };
+  }
+
+  /** Leaves what the call has entered. */
+  #end(): void {
+    if (this.#isCounted) this.#host.room.leave(this.#wanted.keys);
+    if (this.#isWaiting) this.#wanted.nested?.leave();
+    this.#isCounted = this.#isWaiting = false;
+    this.#turn?.leave();
   }
 
   get #wait(): Wait {
@@ -118,21 +136,27 @@ class LockWait {
     return performance.now() >= this.#endMs;
   }
 
-  #begin(): void {
+  #begin(): Promise<BackendHandle | AcquireFailure> {
     const { backend, room } = this.#host;
     const { keys, call, nested } = this.#wanted;
-    if (this.#isLimited && room.isFullFor(keys)) throw tooManyWaiting(keys);
-    if (!this.#queues || !this.#mayWait) return;
-    this.#turn = backend.takeTurn?.({ pollMs: call.pollMs, isNested: !!nested });
-    // Where others wait it will wait too. So it counts from now on: thousands may come before the first of them is answered.
-    if (room.isAwaited(keys)) this.#count();
+    if (this.#isLimited && room.isFullFor(keys)) return Promise.reject(tooManyWaiting(keys));
+    if (this.#queues && this.#mayWait) {
+      this.#turn = backend.takeTurn?.({ pollMs: call.pollMs, isNested: !!nested });
+      // Where others wait it will wait too. So it counts from now on: thousands may come before the first of them is answered.
+      if (room.isAwaited(keys)) this.#count();
+    }
+    return this.#try();
   }
 
-  #try(): Promise<Tried> {
+  #try(): Promise<BackendHandle | AcquireFailure> {
     const { keys, call } = this.#wanted;
     const ttlMs = Math.min(call.ttlMs, call.maxHoldMs ?? Infinity);
-    const tried: Promise<Tried> = this.#host.attempt({ keys, ttlMs, signal: call.signal, turn: this.#turn });
-    return tried.catch((error: unknown) => {
+    return this.#host.attempt({ keys, ttlMs, signal: call.signal, turn: this.#turn });
+  }
+
+  /** Resolves to the fault of an attempt if the call may try again. */
+  #faultOr(trying: Promise<BackendHandle | AcquireFailure>): Promise<Tried> {
+    return trying.catch((error: unknown) => {
       const mayPass = error instanceof LockError && MAY_PASS.has(error.code) && !error.context.closed;
       if (mayPass && !this.#host.shutdown.aborted) return error;
       throw error;

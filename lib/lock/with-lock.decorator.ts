@@ -5,10 +5,10 @@ import { type ComposableMethodDecorator, memberName } from '../method/replace-me
 import type { Around, StreamProgress } from '../method/wrap-method.js';
 import { hangUpParameter } from '../transport/hang-up.decorator.js';
 import { describe } from '../core/validate.js';
+import type { LockContext } from './current-lock.js';
 import { compileKeyTemplate, type KeyTemplate } from './key-template.js';
 import { invalidCall, LockError } from './lock.errors.js';
 import { DEFAULT_LOCK_OPTIONS, type LockCallOptions, resolveLockCall, usualCall } from './lock.options.js';
-import type { LockContext } from './lease.js';
 import type { LockService } from './lock.service.js';
 import type { LockKeyOption } from './lock.types.js';
 

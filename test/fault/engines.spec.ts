@@ -18,7 +18,7 @@ import {
   type IORedisName,
   ioredisOf,
 } from '../support/ioredis-versions.js';
-import type { LockContext } from '../../lib/lock/lease.js';
+import type { LockContext } from '../../lib/lock/current-lock.js';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { resolveOptions } from '../../lib/module/syncguard.options.js';
 import { type RedisServer, startRedisServer } from '../support/redis-server.js';

@@ -117,12 +117,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     if (!options?.held) return this.#releaseById(options);
     const { held, lockId, signal } = options;
     const isLive = msUntil(held.deadline) > 0;
-    return this.#release({ keys: held.keys, ref: held.ref, lockId, isLive }, signal).then(
-      releaseResult,
-      (fault: unknown) => {
-        throw LockError.from(fault, { keys: held.keys, lockId });
-      },
-    );
+    return this.#release({ keys: held.keys, ref: held.ref, lockId, isLive }, signal);
   }
 
   async extend(options: ExtendOptions): Promise<ExtendResult> {
@@ -161,8 +156,8 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     // Only the record of its first key names all keys of a lock. A claim has no index yet, and one key.
     const { keys = [name] } = (await this.find({ lockId }, signal)) ?? {};
     // By its lockId and fence this ends the lock that was seen, or nothing.
-    const code = await attributed(this.#release({ keys, lockId, isLive: true, fence }, signal));
-    return code === 'released' ? { released: true } : notReleased(await this.find({ key: name }, signal));
+    const { ok } = await this.#release({ keys, lockId, isLive: true, fence }, signal);
+    return ok ? { released: true } : notReleased(await this.find({ key: name }, signal));
   }
 
   get peers(): Peers | undefined {
@@ -186,7 +181,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
       const found = await this.releaseFound(lockId, signal);
       if (typeof found === 'string') return releaseResult(found);
       // The script that has found the lock has just seen it live.
-      return releaseResult(await this.#release({ keys: found.keys, lockId, isLive: true }, signal));
+      return await this.#release({ keys: found.keys, lockId, isLive: true }, signal);
     } catch (fault) {
       throw LockError.from(fault, { lockId });
     }
@@ -282,7 +277,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   #release(
     { keys, ref, lockId, isLive = false, waiter = '', fence }: Release,
     signal?: AbortSignal,
-  ): Promise<ReleaseCode> {
+  ): Promise<ReleaseResult> {
     const { names, json } = this.#refOf(keys, lockId, ref);
     const { channel, countsAll } = this.#turns.handing;
     const args = {
@@ -301,11 +296,16 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
       fence === undefined
         ? this.runner.run(releaseFor(keys.length), names, args, options)
         : this.runner.run(releaseSeenFor(keys.length), names, { ...args, seenFence: fence }, options);
-    return asked.then(({ code, handed }) => {
-      this.#turns.handedOver(keys, handed);
-      // The command ran twice. The second run did not find our live lock, because the first run had released it.
-      return code !== 'expired' && isLive && replayed ? 'released' : code;
-    });
+    return asked.then(
+      ({ code, handed }) => {
+        this.#turns.handedOver(keys, handed);
+        // The command ran twice. The second run did not find our live lock, because the first run had released it.
+        return releaseResult(code !== 'expired' && isLive && replayed ? 'released' : code);
+      },
+      (fault: unknown) => {
+        throw LockError.from(fault, { keys, lockId });
+      },
+    );
   }
 
   /**
@@ -321,7 +321,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     let answers = fault === undefined ? 1 : 2;
     const giveBack = async (): Promise<boolean> => {
       const keepMs = Math.ceil(keptUntilMs - performance.now());
-      if (keepMs <= 0) return (await this.#release({ keys, lockId, waiter })) === 'released';
+      if (keepMs <= 0) return (await this.#release({ keys, lockId, waiter })).ok;
       const args = { lockId, ttlMs: keepMs, ...this.#turns.handing };
       const { code } = await this.runner.run(extendFor(keys.length), ref.names, args);
       return code === 'extended';
