@@ -1,6 +1,5 @@
 import { hostname } from 'node:os';
 import { Logger } from '@nestjs/common';
-import type { Page } from '../core/page.js';
 import { type CallOptions, refuseAborted } from '../core/validate.js';
 import { tellForced } from '../telemetry/by-hand.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
@@ -8,14 +7,7 @@ import type { LockBackend } from './lock.backend.js';
 import { invalidCall, LockError } from './lock.errors.js';
 import type { OpenHandles } from './lock.handle.js';
 import type { LockRuns } from './lock.runs.js';
-import type {
-  ForceReleaseOptions,
-  ForceReleaseResult,
-  ListedLock,
-  LockHolder,
-  LockListOptions,
-  WaitingCall,
-} from './lock.types.js';
+import type { ForceReleaseOptions, ForceReleaseResult, LockHolder } from './lock.types.js';
 import { attributed, validateCall, validateKey } from './lock.validate.js';
 
 /** A lock that an operator has seen. */
@@ -30,7 +22,7 @@ interface Question {
   readonly revoked?: Seen;
 }
 
-const cannot = (): never => {
+export const cannot = (): never => {
   throw invalidCall('This backend of locks cannot list or release them by hand.');
 };
 
@@ -45,14 +37,6 @@ export class LockOperators {
     private readonly emit: Emit | undefined,
   ) {
     backend.peers?.answerBy((question) => this.#answer(question as Question));
-  }
-
-  async list(options?: LockListOptions): Promise<Page<ListedLock>> {
-    return this.backend.list?.(options) ?? cannot();
-  }
-
-  async waiters(key: string, options?: CallOptions): Promise<WaitingCall[]> {
-    return this.backend.waiters?.(key, options) ?? cannot();
   }
 
   async forceRelease(key: string, options: ForceReleaseOptions): Promise<ForceReleaseResult> {

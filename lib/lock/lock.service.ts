@@ -39,7 +39,7 @@ import type {
   ReleaseResult,
   WaitingCall,
 } from './lock.types.js';
-import { LockOperators } from './lock.operators.js';
+import { cannot, LockOperators } from './lock.operators.js';
 import { LockReports } from './lock.reports.js';
 import { NestedWait } from './nested-waits.js';
 import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
@@ -178,13 +178,13 @@ export class LockService implements OnModuleDestroy {
    *
    * @throws LockError InvalidArgument for a backend that cannot, or for a cursor of another list
    */
-  list(options?: LockListOptions): Promise<Page<ListedLock>> {
-    return this.#operators.list(options);
+  async list(options?: LockListOptions): Promise<Page<ListedLock>> {
+    return this.#backend.list?.(options) ?? cannot();
   }
 
   /** Returns the calls that wait for a lock, in the order in which they get it: the first 1,000. */
-  waiters(key: string, options?: CallOptions): Promise<WaitingCall[]> {
-    return this.#operators.waiters(key, options);
+  async waiters(key: string, options?: CallOptions): Promise<WaitingCall[]> {
+    return this.#backend.waiters?.(key, options) ?? cannot();
   }
 
   /**

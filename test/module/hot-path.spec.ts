@@ -150,7 +150,7 @@ it('the busiest calls make no more promises than they need', async () => {
     replay: await promisesOf(answered),
   };
   const most: Record<keyof typeof made, number> = {
-    ...{ acquire: 7, release: 8, lock: 26, withLock: 30, check: 10, guard: 12 },
+    ...{ acquire: 7, release: 7, lock: 18, withLock: 24, check: 10, guard: 12 },
     ...{ reserve: 14, finalize: 12, charge: 14, create: 8, view: 8, run: 20, replay: 11 },
   };
   expect(

@@ -1,7 +1,7 @@
 import { TIME_TOLERANCE_MS } from '../../core/clock.js';
 import { NOW_MS } from '../../script/fragments.js';
 import { CLAIM_MS, KEEP_MS } from '../lock.times.js';
-import { decodeAcquire } from './lock.acquire-reply.js';
+import { decodeAcquire } from './lock.replies.js';
 import { defineLockScript, EXPIRY, FENCE_MAX, GRANTING, OWNERSHIP } from './lock.fragments.js';
 import { HANDING_OVER, LEAVING, PLAIN_FROM, QUEUEING } from './lock.queue.fragments.js';
 

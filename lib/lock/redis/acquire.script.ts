@@ -2,7 +2,7 @@ import { TIME_TOLERANCE_MS } from '../../core/clock.js';
 import { defineScript } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
 import { CLAIM_MS } from '../lock.times.js';
-import { decodeAcquire } from './lock.acquire-reply.js';
+import { decodeAcquire } from './lock.replies.js';
 import { EXPIRY, FENCE_MAX, GRANTING, nextFence, OWNERSHIP, recordOf } from './lock.fragments.js';
 import { HANDING_OVER, LEAVING, QUEUEING } from './lock.queue.fragments.js';
 

@@ -1,8 +1,6 @@
 import { type Attempt, BackgroundRetries } from '../../core/background-retries.js';
 import { shownHash } from '../../core/keys.js';
-import type { Page } from '../../core/page.js';
 import type { Peers } from '../../core/peers.js';
-import type { CallOptions } from '../../core/validate.js';
 import { warningOnce } from '../../core/warn-once.js';
 import type { ProcessChannel } from '../../script/process-channel.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
@@ -12,13 +10,11 @@ import { BackendHandle, momentNow, msUntil } from '../lock.handle.js';
 import { keyArgsOf, type LockLayout } from './lock.layout.js';
 import { RedisLockLookups } from './lock.redis-lookup.js';
 import { FENCE_THRESHOLDS, notReleased } from '../lock.record.js';
-import { RedisLockViews } from './lock.redis-views.js';
 import { type LockRef, type RedisTurn, RedisTurns, type Wanted } from './lock.redis-turns.js';
 import { acquireKeysFor } from './acquire-keys.script.js';
 import { acquireScript } from './acquire.script.js';
-import type { AcquireReply } from './lock.acquire-reply.js';
 import { extendFor } from './extend.script.js';
-import type { ReleaseCode } from './lock.replies.js';
+import type { AcquireReply, ReleaseCode } from './lock.replies.js';
 import { releaseFor, releaseSeenFor } from './release.script.js';
 import type {
   AcquireOptions,
@@ -28,24 +24,13 @@ import type {
   ForceReleaseOptions,
   ForceReleaseResult,
   HeldLock,
-  ListedLock,
-  LockListOptions,
   LockTurn,
   Moment,
   RedisCapabilities,
   ReleaseOptions,
   ReleaseResult,
-  WaitingCall,
 } from '../lock.types.js';
-import {
-  attributed,
-  validateAcquire,
-  validateCall,
-  validateExtend,
-  validateForceRelease,
-  validateKey,
-  validateRelease,
-} from '../lock.validate.js';
+import { validateAcquire, validateExtend, validateForceRelease, validateRelease } from '../lock.validate.js';
 
 const { WARN, MAX } = FENCE_THRESHOLDS;
 
@@ -73,7 +58,6 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   };
   readonly #undos = new BackgroundRetries();
   readonly #turns: RedisTurns;
-  readonly #views: RedisLockViews;
   readonly #warnOnce = warningOnce((message) => this.config.warn(message));
 
   constructor(
@@ -82,7 +66,6 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     private readonly config: RedisLockBackendConfig,
   ) {
     super(runner, layout, config.cleanupInIsLocked);
-    this.#views = new RedisLockViews(runner, layout);
     this.#turns = new RedisTurns(runner, {
       ...{ layout, channel: config.channel },
       leave: (...left) => this.#leave(...left),
@@ -137,14 +120,6 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
     } catch (fault) {
       throw LockError.from(fault, { keys: held?.keys, lockId });
     }
-  }
-
-  list(options?: LockListOptions): Promise<Page<ListedLock>> {
-    return attributed(this.#views.list(options));
-  }
-
-  async waiters(key: string, options: CallOptions = {}): Promise<WaitingCall[]> {
-    return attributed(this.#views.waiters(validateKey(key), validateCall(options)));
   }
 
   async forceRelease(key: string, options: ForceReleaseOptions): Promise<ForceReleaseResult> {

@@ -1,26 +1,39 @@
 import { isLive, TIME_TOLERANCE_MS } from '../../core/clock.js';
+import { type Page, pageOf } from '../../core/page.js';
+import type { CallOptions } from '../../core/validate.js';
+import { unlessForeign } from '../../redis/redis.errors.js';
 import type { RunOptions, ScriptRunner } from '../../script/script-runner.js';
+import { escapeGlob, walk } from '../../script/walk.js';
 import { LockError } from '../lock.errors.js';
 import { randomId } from '../../core/random-id.js';
-import { LockLookups, type LockRecord, type KeyOrId } from '../lock.record.js';
-import type { IsLockedOptions } from '../lock.types.js';
-import { validateIsLocked } from '../lock.validate.js';
+import { type KeyOrId, listedOf, LockLookups, type LockRecord } from '../lock.record.js';
+import type { IsLockedOptions, ListedLock, LockListOptions, WaitingCall } from '../lock.types.js';
+import { attributed, validateCall, validateIsLocked, validateKey, validateList } from '../lock.validate.js';
 import {
   type ById,
   CLEANUP_AFTER_MS,
   cleanupScript,
   extendByIdScript,
+  queueScript,
   readIndexScript,
   type ReadReply,
   readScript,
   releaseByIdScript,
 } from './lock.by-id.scripts.js';
-import type { LockLayout } from './lock.layout.js';
+import { isOfRecord, type LockLayout, mayBeHashed } from './lock.layout.js';
+import { ASIDE, PLAIN_FROM } from './lock.queue.fragments.js';
 import type { ExtendReply, ReleaseCode } from './lock.replies.js';
 
 type Signal = AbortSignal | undefined;
 
-/** The part of the backend on Redis for locks by a key, and for locks of which a caller knows nothing but the lockId. */
+const LOCK_ID_LENGTH = 22;
+const PROCESS_LENGTH = 16;
+const MOST_WAITERS = 1_000;
+
+/**
+ * The part of the backend on Redis for locks by a key, and for locks of which a caller knows nothing but the lockId. Nothing
+ * is kept for what an operator sees: it is looked up when he asks.
+ */
 export abstract class RedisLockLookups extends LockLookups {
   constructor(
     protected readonly runner: ScriptRunner,
@@ -39,6 +52,22 @@ export abstract class RedisLockLookups extends LockLookups {
     if (this.cleanupInIsLocked && !isLive(record.expiresAtMs, nowMs, CLEANUP_AFTER_MS))
       this.#cleanup(key, record);
     return false;
+  }
+
+  list(options?: LockListOptions): Promise<Page<ListedLock>> {
+    return attributed(this.#list(options));
+  }
+
+  async waiters(key: string, options: CallOptions = {}): Promise<WaitingCall[]> {
+    const queue = this.#queueOf(validateKey(key));
+    const { signal } = validateCall(options);
+    const asked = this.runner.run(queueScript, { queue }, { most: MOST_WAITERS }, { signal });
+    const { first } = await attributed(asked);
+    return first.map(({ waiter, ticket }, i) => ({
+      position: i + 1,
+      process: waiter.slice(LOCK_ID_LENGTH, LOCK_ID_LENGTH + PROCESS_LENGTH),
+      sinceMs: waitsSinceMs(ticket),
+    }));
   }
 
   protected override async find(wanted: KeyOrId, signal: Signal): Promise<LockRecord | null> {
@@ -88,6 +117,33 @@ export abstract class RedisLockLookups extends LockLookups {
     return run({ index, record: this.layout.recordFromIndex(name) }, { signal, timeoutMs });
   }
 
+  async #list(options?: LockListOptions): Promise<Page<ListedLock>> {
+    const { prefix, ...page } = validateList(options);
+    const begin = this.layout.recordsBegin;
+    const pattern = `${begin.pattern}${mayBeHashed(prefix) ? '' : escapeGlob(prefix)}*`;
+    const { names, cursor } = await walk(this.runner, pattern, page);
+    const records = names.filter((name) => isOfRecord(name.slice(begin.length)));
+    const found = await Promise.all(records.map((record) => this.#listed(record, prefix, page)));
+    return pageOf(found.flat(), cursor);
+  }
+
+  /** Returns the lock of a record, or nothing: it may have ended meanwhile, and a name like ours may be another program's. */
+  async #listed(name: string, prefix: string, { signal }: CallOptions): Promise<ListedLock[]> {
+    const read = await this.runner
+      .run(readScript, { record: name }, { isIndex: '' }, { signal })
+      .catch(unlessForeign);
+    if (!read || !isLive(read.record.expiresAtMs, read.nowMs, TIME_TOLERANCE_MS)) return [];
+    const { key } = read.record;
+    if (!key.startsWith(prefix)) return [];
+    const queue = this.#queueOf(key);
+    const { waiting } = await this.runner.run(queueScript, { queue }, { most: 0 }, { signal });
+    return [listedOf(read.record, waiting)];
+  }
+
+  #queueOf(key: string): string {
+    return this.layout.keysOf([key], this.layout.createLockId([key])).queue;
+  }
+
   #read(key: string, signal: Signal): Promise<ReadReply | null> {
     return this.runner
       .run(readScript, { record: this.layout.recordOf(key) }, { isIndex: '' }, { signal })
@@ -105,3 +161,9 @@ export abstract class RedisLockLookups extends LockLookups {
 
 const liveRecord = (read: ReadReply | null): LockRecord | null =>
   read && isLive(read.record.expiresAtMs, read.nowMs, TIME_TOLERANCE_MS) ? read.record : null;
+
+/** Returns when the call of a ticket began to wait, in ms. */
+function waitsSinceMs(ticket: number): number {
+  const atUs = ticket >= ASIDE ? ticket - ASIDE : ticket;
+  return Math.floor((atUs < PLAIN_FROM ? 2 * atUs : atUs) / 1_000);
+}
