@@ -48,16 +48,6 @@ export const lockAround = (backend: object, keys: readonly string[]): LockContex
   lockFrames.find(({ owner, context }) => owner === backend && context.keys.some((key) => keys.includes(key)))
     ?.context;
 
-/** Returns the keys of all locks of a backend around the running code. */
-export function keysAround(backend: object): string[] {
-  const held: string[] = [];
-  lockFrames.find(({ owner, context }) => {
-    if (owner === backend) held.push(...context.keys);
-    return false;
-  });
-  return held;
-}
-
 /**
  * Returns the innermost lock around the running code. Undefined outside of a lock.
  *

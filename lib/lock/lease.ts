@@ -14,12 +14,9 @@ import { validateTtl } from './lock.validate.js';
  */
 export type LossReason = 'expired' | 'max_hold' | 'taken' | 'revoked' | 'idle' | 'shutdown' | 'released';
 
-/** Whom a lease tells what has become of it. */
+/** Whom a lease tells that its `wakeAtMs` has changed. */
 export interface LeaseObserver {
-  /** Called when `wakeAtMs` has changed. */
   changed(lease: Lease): void;
-  /** Called once, when the lock is found to be lost. */
-  onLost?: ((lease: Lease) => void) | undefined;
 }
 
 class LeaseContext implements LockContext {
@@ -86,6 +83,8 @@ export class Lease implements Watched, LockFrame {
   /** False once the body has ended. From then on the lock is neither renewed nor found to be lost. */
   active = true;
   place = -1;
+  /** Called once, when the lock is found to be lost. */
+  onLost: (() => void) | undefined;
   /** Called when the lock was given back after the body, or that has failed. */
   onOver: (() => void) | undefined;
   readonly #end: Moment;
@@ -178,7 +177,7 @@ export class Lease implements Watched, LockFrame {
   lose(reason: LossReason, why: string): void {
     if (!this.active || this.#lost) return;
     this.#lost = this.lockLost(reason, why);
-    this.observer.onLost?.(this);
+    this.onLost?.();
     this.#controller?.abort(this.#lost);
   }
 

@@ -29,12 +29,7 @@ export function formatFence(fence: number | bigint): string {
 }
 
 /** The record of a held lock. In Redis it is stored as JSON (docs/wire-format.md), in memory as this object. */
-export interface LockRecord {
-  readonly lockId: string;
-  readonly expiresAtMs: number;
-  readonly acquiredAtMs: number;
-  readonly key: string;
-  readonly fence: string;
+export interface LockRecord extends Omit<RawLockInfo, 'keyHash' | 'lockIdHash'> {
   /** All keys of a grant of several keys. Only the record of the first key has this field, and the index names that record. */
   readonly keys?: readonly string[];
 }

@@ -1,7 +1,7 @@
 import { Logger } from '@nestjs/common';
 import { everyMinute } from '../core/every-minute.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import { alreadyHeld, type LockError, type LockErrorCode } from './lock.errors.js';
+import type { LockError, LockErrorCode } from './lock.errors.js';
 import type { Wait, WantedLock } from './waiting.js';
 
 /** The words for what has ended a wait. Other codes are faults of Redis, and say enough. */
@@ -20,16 +20,8 @@ export class LockReports {
 
   constructor(private readonly emit: Emit | undefined) {}
 
-  granted(keys: readonly string[], wait: Wait): void {
-    this.#tell(keys, wait);
-  }
-
-  timedOut(keys: readonly string[], wait: Wait): void {
-    this.#tell(keys, wait, 'AcquisitionTimeout', 'timeout');
-  }
-
   failed(error: LockError, { keys, place }: WantedLock, wait: Wait): void {
-    this.#tell(keys, wait, error.code, REASONS[error.code]);
+    this.tell(keys, wait, error.code, REASONS[error.code]);
     if (error.code !== 'Deadlock') return;
     this.#deadlockLine(
       `LOCK_DEADLOCK: ${place ?? 'A call of lock()'} was refused, because calls wait for each other's locks in a circle. ${error.hint}`,
@@ -37,17 +29,8 @@ export class LockReports {
     );
   }
 
-  lost(keys: readonly string[], heldMs: number): void {
-    this.#tell(keys, { waitedMs: heldMs }, 'LockLost', 'lost');
-  }
-
-  /** Returns the error. */
-  alreadyHeld(keys: readonly string[]): LockError {
-    this.#tell(keys, { waitedMs: 0 }, 'AlreadyHeld', 'already_held');
-    return alreadyHeld(keys);
-  }
-
-  #tell(
+  /** Without a code the lock was granted. */
+  tell(
     keys: readonly string[],
     { waitedMs: durationMs, place }: Wait,
     code?: LockErrorCode,

@@ -5,7 +5,7 @@ import { everyMinute } from '../core/every-minute.js';
 import { shownHash } from '../core/keys.js';
 import { Watchdog } from '../core/watchdog.js';
 import { type LockContext, lockFrames } from './current-lock.js';
-import { Lease, type LeaseObserver, type LossReason } from './lease.js';
+import { Lease, type LossReason } from './lease.js';
 import { LockError } from './lock.errors.js';
 import type { BackendHandle } from './lock.handle.js';
 import type { ResolvedLockCall } from './lock.options.js';
@@ -38,8 +38,8 @@ export class LockRuns {
   ) {}
 
   begin(handle: BackendHandle, call: ResolvedLockCall, method: string | undefined): Lease {
-    const observer = this.onLost ? this.#observer(this.onLost) : this.watchdog;
-    const lease = new Lease(this.owner, handle, call, observer, lockFrames.find(), method);
+    const lease = new Lease(this.owner, handle, call, this.watchdog, lockFrames.find(), method);
+    if (this.onLost) lease.onLost = inContext(this.onLost, lease);
     this.watchdog.watch(lease);
     return lease;
   }
@@ -105,16 +105,6 @@ export class LockRuns {
     lease.onOver?.();
   }
 
-  /** The watchdog may find the loss, and it runs in no async context. */
-  #observer(onLost: (lease: Lease) => void): LeaseObserver {
-    // `AsyncResource.bind` would take longer than all the rest of a lock in memory.
-    const context = new AsyncResource('SyncGuardLock');
-    return {
-      changed: (lease) => this.watchdog.changed(lease),
-      onLost: (lease) => context.runInAsyncScope(onLost, undefined, lease),
-    };
-  }
-
   #giveBackLater(lease: Lease, minHoldMs: number, fault?: unknown): void {
     const released = (): Promise<boolean> => releaseAfter(lease, minHoldMs).then(() => true);
     this.retries.start(released, Math.max(lease.call.ttlMs, minHoldMs), fault);
@@ -124,4 +114,11 @@ export class LockRuns {
 function releaseAfter({ handle, heldMs }: Lease, minHoldMs: number): Promise<{ ok: boolean }> {
   const keepMs = Math.ceil(minHoldMs - heldMs);
   return keepMs > 0 ? handle.keep(keepMs) : handle.release();
+}
+
+/** The watchdog may find the loss, and it runs in no async context. */
+function inContext(onLost: (lease: Lease) => void, lease: Lease): () => void {
+  // `AsyncResource.bind` would take longer than all the rest of a lock in memory.
+  const context = new AsyncResource('SyncGuardLock');
+  return () => context.runInAsyncScope(onLost, undefined, lease);
 }

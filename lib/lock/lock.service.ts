@@ -6,9 +6,9 @@ import type { Page } from '../core/page.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type CallOptions, invalidOption } from '../core/validate.js';
-import { keysAround, lockAround, type LockContext, lockFrames } from './current-lock.js';
+import { lockAround, type LockContext, lockFrames } from './current-lock.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
-import { acquisitionTimeout, grantedTooLate, LockError, shuttingDown } from './lock.errors.js';
+import { acquisitionTimeout, alreadyHeld, grantedTooLate, LockError, shuttingDown } from './lock.errors.js';
 import { type BackendHandle, momentNow, msUntil, OpenHandles } from './lock.handle.js';
 import {
   type ContentionHandler,
@@ -45,7 +45,7 @@ import { NestedWait } from './nested-waits.js';
 import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
 import { checked, validateKeys } from './lock.validate.js';
 import { WaitingRoom } from '../core/waiting-room.js';
-import { type Waited, waitForLock, type WaitingHost } from './waiting.js';
+import { type Waited, waitForLock, type WaitingHost, type WantedLock } from './waiting.js';
 
 export interface LockServiceOptions {
   readonly lock: ResolvedLockDefaults;
@@ -98,7 +98,8 @@ export class LockService implements OnModuleDestroy {
     onAbort(this.#shutdown.signal, { handleEvent: () => {} });
     this.#runs = new LockRuns(
       backend,
-      options.emit && (({ keys, heldMs }) => this.#reports.lost(keys, heldMs)),
+      options.emit &&
+        (({ keys, heldMs }) => this.#reports.tell(keys, { waitedMs: heldMs }, 'LockLost', 'lost')),
     );
     this.#operators = new LockOperators(backend, this.#runs, this.#handles, options.emit);
   }
@@ -249,9 +250,10 @@ export class LockService implements OnModuleDestroy {
     if (outer) return this.#reenter(outer, keys, call.reentrant, fn);
     const around = lockFrames.find();
     const nested = around && new NestedWait(this.#backend, keys, around);
-    const waited = await waitForLock(this.#host, { keys, call, nested, place });
-    if (!waited.result.ok) return this.#contended(keys, call, waited);
-    this.#reports.granted(keys, waited);
+    const wanted = { keys, call, nested, place };
+    const waited = await waitForLock(this.#host, wanted);
+    if (!waited.result.ok) return this.#contended(wanted, waited);
+    this.#reports.tell(keys, waited);
     // In this function, since each async function makes promises.
     const lease = this.#runs.begin(waited.result, call, place);
     let value: T;
@@ -339,7 +341,8 @@ export class LockService implements OnModuleDestroy {
   async #reenter<T>(outer: LockContext, keys: readonly string[], allowed: boolean, fn: Body<T>): Promise<T> {
     outer.assertHeld();
     if (!allowed || !keys.every((key) => outer.keys.includes(key))) {
-      throw this.#reports.alreadyHeld(outer.keys);
+      this.#reports.tell(outer.keys, { waitedMs: 0 }, 'AlreadyHeld', 'already_held');
+      throw alreadyHeld(outer.keys);
     }
     const result = await fn(outer);
     outer.assertHeld();
@@ -355,15 +358,15 @@ export class LockService implements OnModuleDestroy {
     });
   }
 
-  #contended(keys: readonly string[], call: ResolvedLockCall, waited: Waited): unknown {
+  #contended({ keys, call, nested }: WantedLock, waited: Waited): unknown {
     const { result, fault: cause, waitedMs } = waited;
     const { onContention, timeoutMs } = call;
+    const heldKeys = nested?.heldKeys ?? [];
     if (onContention === 'skip') return undefined;
     const remainingMs = detailOf(result)?.remainingMs;
     if (onContention !== 'throw')
       return onContention(keys[0] as string, keys, { remainingMs: remainingMs ?? 0 });
-    this.#reports.timedOut(keys, waited);
-    const heldKeys = keysAround(this.#backend);
+    this.#reports.tell(keys, waited, 'AcquisitionTimeout', 'timeout');
     throw acquisitionTimeout(keys, { waitedMs, timeoutMs, remainingMs, heldKeys, cause });
   }
 }

@@ -152,14 +152,10 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
   async #releaseById(options: ReleaseOptions): Promise<ReleaseResult> {
     const lockId = validateRelease(options);
     const { signal } = options;
-    try {
-      const found = await this.releaseFound(lockId, signal);
-      if (typeof found === 'string') return releaseResult(found);
-      // The script that has found the lock has just seen it live.
-      return await this.#release({ keys: found.keys, lockId, isLive: true }, signal);
-    } catch (fault) {
-      throw LockError.from(fault, { lockId });
-    }
+    const found = await this.releaseFound(lockId, signal);
+    if (typeof found === 'string') return releaseResult(found);
+    // The script that has found the lock has just seen it live.
+    return this.#release({ keys: found.keys, lockId, isLive: true }, signal);
   }
 
   /** Returns what the scripts are given of the keys of a lock: `ref` from its grant, else computed. */

@@ -75,9 +75,7 @@ export abstract class RedisLockLookups extends LockLookups {
     const { lockId } = wanted;
     const read = await this.#byId<ReadReply | null>(lockId, signal, null, ({ record, index }, options) =>
       this.runner.run(readScript, { record }, { isIndex: record === index ? '1' : '' }, options),
-    ).catch((fault: unknown) => {
-      throw LockError.from(fault, { lockId });
-    });
+    );
     return read?.record.lockId === lockId ? liveRecord(read) : null;
   }
 
@@ -108,13 +106,17 @@ export abstract class RedisLockLookups extends LockLookups {
     run: (keys: { index: string; record: string }, options: RunOptions<Result>) => Promise<Result>,
   ): Promise<Result> {
     const index = this.layout.indexOf(lockId);
-    if (!this.layout.recordFromIndex) return run({ index, record: index }, { signal });
-    const endMs = performance.now() + this.runner.commandTimeoutMs;
-    const name = await this.runner.run(readIndexScript, { index }, {}, { signal });
-    if (name === null) return none;
-    // Both round trips share one deadline.
-    const timeoutMs = Math.max(1, endMs - performance.now());
-    return run({ index, record: this.layout.recordFromIndex(name) }, { signal, timeoutMs });
+    try {
+      if (!this.layout.recordFromIndex) return await run({ index, record: index }, { signal });
+      const endMs = performance.now() + this.runner.commandTimeoutMs;
+      const name = await this.runner.run(readIndexScript, { index }, {}, { signal });
+      if (name === null) return none;
+      // Both round trips share one deadline.
+      const timeoutMs = Math.max(1, endMs - performance.now());
+      return await run({ index, record: this.layout.recordFromIndex(name) }, { signal, timeoutMs });
+    } catch (fault) {
+      throw LockError.from(fault, { lockId });
+    }
   }
 
   async #list(options?: LockListOptions): Promise<Page<ListedLock>> {
