@@ -2,6 +2,8 @@ import type { Page, ResolvedPageOptions } from '../core/page.js';
 import type { CallOptions } from '../core/validate.js';
 import type { AfterCrash, ForgetOnceResult, OnceRecord, SettleOnceResult } from './once.types.js';
 
+export const ONCE_STATES = ['running', 'done', 'failed', 'unknown'] as const satisfies OnceRecord['state'][];
+
 /** What is kept of a run: a value, an answer over HTTP, an error that is thrown again, or only that it is done. */
 export interface Kept {
   readonly form: 'value' | 'http' | 'error' | 'none';

@@ -8,7 +8,7 @@ import {
   type RowsOf,
 } from '../core/option-table.js';
 import { duration, invalidOption } from '../core/validate.js';
-import type { AfterCrash, OnceCallOptions, OnceRecord } from './once.types.js';
+import type { AfterCrash, OnceCallOptions } from './once.types.js';
 
 /** Who sends a call: the text or number of one id, or several that name the caller together, such as tenant and user. */
 export type OnceCaller = string | number | readonly (string | number)[];
@@ -45,8 +45,6 @@ export interface OnceModuleOptions {
   /** See `OnceOptions.onError`. Default: `'refuse'`. */
   onError?: 'refuse' | 'run';
 }
-
-export const ONCE_STATES = ['running', 'done', 'failed', 'unknown'] as const satisfies OnceRecord['state'][];
 
 const KIBIBYTE = 1_024;
 

@@ -21,12 +21,11 @@ import { bodyBegins } from '../telemetry/body-runs.js';
 import { type ByHand, byOf, tellForced } from '../telemetry/by-hand.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
 import { type OnceFrame, onceFrames } from './current-once.js';
-import type { ClaimReply, OnceBackend } from './once.backend.js';
+import { type ClaimReply, ONCE_STATES, type OnceBackend } from './once.backend.js';
 import { fingerprintOf, OnceCodec } from './once.codec.js';
 import { inProgress, invalidCall, OnceError, refusal, shuttingDown } from './once.errors.js';
 import {
   ONCE_CALL,
-  ONCE_STATES,
   type OnceCall,
   type ResolvedOnceCall,
   type ResolvedOnceOptions,

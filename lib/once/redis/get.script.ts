@@ -1,7 +1,7 @@
 import { defineScript, unexpectedReply } from '../../script/define-script.js';
 import { NOW_MS } from '../../script/fragments.js';
+import { ONCE_STATES } from '../once.backend.js';
 import type { OnceRecord } from '../once.types.js';
-import { ONCE_STATES } from '../once.options.js';
 import { LIVE, RECORD } from './once.fragments.js';
 
 /**
