@@ -2,7 +2,7 @@ import type { Emit } from '../telemetry/telemetry.types.js';
 import { between, OptionTable, orInfinity, type Resolved, type RowsOf } from '../core/option-table.js';
 import { duration, integer, invalidOption, knownOptions } from '../core/validate.js';
 import { type BudgetLimitSource, indexLimits } from './budget.limits.js';
-import { LIFETIME_IDS_MS } from './budget.bounds.js';
+import { LIFETIME_IDS_MS } from './budget.results.js';
 import type { BudgetLimit, Quarantined } from './budget.types.js';
 
 /** Options of budgets: the limits, and how long ended operations are remembered. */

@@ -1,4 +1,3 @@
-import { ANY_NONCE, MAX_AMOUNT } from './budget.bounds.js';
 import type { Answer } from './budget.backend.js';
 import type {
   Aborted,
@@ -13,7 +12,16 @@ import type {
   Violation,
 } from './budget.types.js';
 
-// What both backends compute alike.
+// What options and both backends are bound by, and what both backends compute alike.
+
+/** The largest amount, and the largest sum of amounts: 2^53 - 1. */
+export const MAX_AMOUNT = Number.MAX_SAFE_INTEGER;
+
+/** How long an id of a lifetime limit is kept. Longer than the time in which a card payment may be charged back. */
+export const LIFETIME_IDS_MS = 400 * 86_400_000;
+
+/** Stands for a missing nonce. A call with it finds a hold, whatever nonce the hold has. */
+export const ANY_NONCE = '-';
 
 /** The operation that a result belongs to. */
 export type ReplyContext = Pick<BudgetRecord, 'root' | 'id'>;

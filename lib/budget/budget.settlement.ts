@@ -1,5 +1,5 @@
 import { duration, integer, invalidOption, oneOf } from '../core/validate.js';
-import { LIFETIME_IDS_MS } from './budget.bounds.js';
+import { LIFETIME_IDS_MS } from './budget.results.js';
 import type { Amount } from './budget.types.js';
 import { validateAmount } from './budget.validate.js';
 import { type BudgetRun, type CurrentHold, runOn } from './current-hold.js';

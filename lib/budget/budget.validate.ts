@@ -15,10 +15,9 @@ import {
   userKey,
 } from '../core/validate.js';
 import type { FinalizeRequest, HoldRequest, ReserveMode } from './budget.backend.js';
-import { ANY_NONCE, LIFETIME_IDS_MS, MAX_AMOUNT } from './budget.bounds.js';
 import { validatePeriod } from './budget.calendar.js';
 import { BudgetInputError } from './budget.errors.js';
-import { nonceOf } from './budget.results.js';
+import { ANY_NONCE, LIFETIME_IDS_MS, MAX_AMOUNT, nonceOf } from './budget.results.js';
 import type * as budget from './budget.types.js';
 
 export const MAX_SCOPES = 32;

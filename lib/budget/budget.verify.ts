@@ -1,5 +1,5 @@
 import { shownHash } from '../core/keys.js';
-import { MAX_AMOUNT } from './budget.bounds.js';
+import { MAX_AMOUNT } from './budget.results.js';
 import type { Amount, BudgetRecord, Quarantined, VerifyResult } from './budget.types.js';
 
 /** Everything that a root stores, at one instant. */

@@ -3,7 +3,7 @@ import { type Frame, Frames } from '../core/frames.js';
 import { shownHash } from '../core/keys.js';
 import type { StreamProgress } from '../method/wrap-method.js';
 import type { Outcome } from './budget.backend.js';
-import { MAX_AMOUNT } from './budget.bounds.js';
+import { MAX_AMOUNT } from './budget.results.js';
 import type { BudgetEvents } from './budget.options.js';
 import type { AbortResult, Amount, FinalizeResult, Reserved } from './budget.types.js';
 import { validateAmount } from './budget.validate.js';

@@ -1,6 +1,6 @@
 import { Logger } from '@nestjs/common';
 import type { Observable } from 'rxjs';
-import { guardMethod } from '../method/guard-method.js';
+import { decorateMethod } from '../method/decorate-method.js';
 import { type ComposableMethodDecorator, memberName } from '../method/replace-method.js';
 import { hangUpParameter } from '../transport/hang-up.decorator.js';
 import { SyncGuardConfigError } from '../core/errors.js';
@@ -121,7 +121,7 @@ export function WithBudget<
   const { root, scopes, estimate, actual, id, idleMs, ...rest } = options;
   const decorate: MethodDecorator = (target, propertyKey, descriptor) => {
     const method = memberName(target, propertyKey);
-    guardMethod<BudgetService>(WITH_BUDGET, target, propertyKey, descriptor, (serviceOf) => ({
+    decorateMethod<BudgetService>(WITH_BUDGET, target, propertyKey, descriptor, (serviceOf) => ({
       around(self, args, body, stream) {
         const budgets = serviceOf(self);
         const amount = estimate(...(args as EstimateArgs));

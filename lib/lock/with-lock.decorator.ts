@@ -1,6 +1,6 @@
 import { Logger } from '@nestjs/common';
 import { signalsIn, withAnyOf } from '../method/abort-signals.js';
-import { guardMethod } from '../method/guard-method.js';
+import { decorateMethod } from '../method/decorate-method.js';
 import { type ComposableMethodDecorator, memberName } from '../method/replace-method.js';
 import type { Around, StreamProgress } from '../method/wrap-method.js';
 import { hangUpParameter } from '../transport/hang-up.decorator.js';
@@ -66,7 +66,7 @@ export function WithLock<Args extends unknown[]>(
     const place = `@WithLock() on ${memberName(target, propertyKey)}`;
     // A wrong option fails when the class is defined, and not at the first call.
     resolveLockCall(options, usualCall(DEFAULT_LOCK_OPTIONS), place);
-    guardMethod<LockService>(WITH_LOCK, target, propertyKey, descriptor, (serviceOf, original) => {
+    decorateMethod<LockService>(WITH_LOCK, target, propertyKey, descriptor, (serviceOf, original) => {
       const types = Reflect.getMetadata('design:paramtypes', target, propertyKey) as unknown;
       if (Array.isArray(types)) refuseMissingParameters(values, types, original, place);
       const warned = new Set<unknown>();

@@ -4,7 +4,7 @@ import { type Clock, systemClock } from '../../core/clock.js';
 import type * as port from '../budget.backend.js';
 import { BudgetUnavailableError } from '../budget.errors.js';
 import { tooLarge } from '../budget.limits.js';
-import { MAX_AMOUNT } from '../budget.bounds.js';
+import { MAX_AMOUNT } from '../budget.results.js';
 import * as garbage from './budget.memory-garbage.js';
 import {
   answer,

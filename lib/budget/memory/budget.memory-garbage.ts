@@ -1,4 +1,4 @@
-import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.bounds.js';
+import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.results.js';
 import { isRenewed } from './budget.memory-operation.js';
 import type { Entry, Operation, Tree } from './budget.memory-tree.js';
 

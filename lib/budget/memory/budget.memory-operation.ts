@@ -1,7 +1,7 @@
 import type * as port from '../budget.backend.js';
 import type { Entry, Operation, Tree } from './budget.memory-tree.js';
 import type { Amount, BudgetRecord, BudgetRefusal } from '../budget.types.js';
-import { ANY_NONCE } from '../budget.bounds.js';
+import { ANY_NONCE } from '../budget.results.js';
 
 /** Returns an operation that begins now. `facts` are what its record has beside the request. */
 export function newOperation(

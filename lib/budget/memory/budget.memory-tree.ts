@@ -1,8 +1,15 @@
 import type { ConfiguredLimit, LimitedScope } from '../budget.backend.js';
 import { BudgetCalendar, periodKey } from '../budget.calendar.js';
 import { tooLarge } from '../budget.limits.js';
-import { MAX_AMOUNT } from '../budget.bounds.js';
-import { availableOf, effectiveOf, exceeded, isFull, reaches, typeOf } from '../budget.results.js';
+import {
+  MAX_AMOUNT,
+  availableOf,
+  effectiveOf,
+  exceeded,
+  isFull,
+  reaches,
+  typeOf,
+} from '../budget.results.js';
 import type * as budget from '../budget.types.js';
 import { DueQueue } from './due-queue.js';
 

@@ -1,5 +1,5 @@
 import { NOW_MS } from '../../script/fragments.js';
-import { MAX_AMOUNT } from '../budget.bounds.js';
+import { MAX_AMOUNT } from '../budget.results.js';
 import { readRecord, type RecordPart } from './budget.record.js';
 
 // The keys of a root. Lists inside a value are joined by ';'.

@@ -1,5 +1,5 @@
 import { changeCounters, effective, openRecord, READ_BALANCES, TRY_ZREM } from './budget.fragments.js';
-import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.bounds.js';
+import { LIFETIME_IDS_MS, MAX_AMOUNT } from '../budget.results.js';
 import type { Entries } from './budget.entries.js';
 import { joined, type RecordPart } from './budget.record.js';
 import { textReply, type TextReply } from './budget.replies.js';

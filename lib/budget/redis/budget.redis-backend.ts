@@ -11,8 +11,7 @@ import * as replies from './budget.replies.js';
 import type { BudgetKey, BudgetScript } from './budget.operation.fragments.js';
 import * as scripts from './budget.scripts.js';
 import type * as budget from '../budget.types.js';
-import { ANY_NONCE } from '../budget.bounds.js';
-import type { ReplyContext } from '../budget.results.js';
+import { ANY_NONCE, type ReplyContext } from '../budget.results.js';
 import { verifySnapshot } from '../budget.verify.js';
 import { inGroups, parseSnapshot } from './budget.snapshot.js';
 

@@ -1,4 +1,4 @@
-import { MAX_AMOUNT } from '../budget.bounds.js';
+import { MAX_AMOUNT } from '../budget.results.js';
 import { changeCounters, covered, START_SETTLING } from './budget.fragments.js';
 import * as lua from './budget.operation.fragments.js';
 import { joined, recordOf } from './budget.record.js';

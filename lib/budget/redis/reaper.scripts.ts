@@ -1,4 +1,4 @@
-import { MAX_AMOUNT } from '../budget.bounds.js';
+import { MAX_AMOUNT } from '../budget.results.js';
 import { isNewer, SET_ASIDE, START_SETTLING } from './budget.fragments.js';
 import { defineBudgetScript } from './budget.operation.fragments.js';
 import { readRecord } from './budget.record.js';

@@ -15,7 +15,7 @@ export interface GuardingDecorator {
 }
 
 /** Wraps a decorated method, and has Nest inject the service of the decorator into its instances. */
-export function guardMethod<Service>(
+export function decorateMethod<Service>(
   { name, token, noun, invalidCall }: GuardingDecorator,
   target: object,
   propertyKey: string | symbol,
