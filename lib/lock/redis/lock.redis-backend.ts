@@ -170,7 +170,7 @@ export class RedisLockBackend extends RedisLockLookups implements LockBackend<Re
 
   #acquireInTurn(turn: RedisTurn, wanted: Wanted, signal: AbortSignal | undefined): Promise<AcquireResult> {
     turn.begin();
-    this.#turns.begin(turn, wanted.lockId);
+    this.#turns.begin(turn);
     const sentAt = momentNow();
     const undo = (): void => this.#turns.late(turn, wanted);
     const priority = turn.claims() ? 'claim' : undefined;
