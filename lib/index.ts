@@ -17,11 +17,17 @@ export { ScriptLoader } from './assembly/script-loader.js';
 export type { RedisConnectionOptions } from './redis/redis.client.js';
 
 // Locks
-export { type LockOptions, LockService } from './lock/lock.service.js';
+export { LockService } from './lock/lock.service.js';
 export type { ComposableMethodDecorator, FitsNoSuchMember } from './method/replace-method.js';
 export { Lock, type LockedMethodDecorator, WithLock } from './lock/with-lock.decorator.js';
 export { currentLock, type LockContext } from './lock/current-lock.js';
-export type { ContentionHandler, LockCallOptions, LockDefaults, OnContention } from './lock/lock.options.js';
+export type {
+  ContentionHandler,
+  LockCallOptions,
+  LockDefaults,
+  LockOptions,
+  OnContention,
+} from './lock/lock.options.js';
 
 // Limits
 export { AbuseLimiterService } from './limit/abuse-limiter.service.js';

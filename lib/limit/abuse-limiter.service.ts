@@ -11,7 +11,7 @@ import { type ByHand, byOf, type ForcedChange, tellForced } from '../telemetry/b
 import { warningOnce } from '../core/warn-once.js';
 import { type AbuseLimiterOptions, type CallDecision, createCallId, Decisions, letIn } from './decisions.js';
 import { accountOf, identityIn, isTagged, keyOf, nameOf } from './limit.identity.js';
-import { type CallOptions, isOfKnown, isUncounted, type LimitBackend } from './limit.backend.js';
+import { type CallOptions, isOfKnown, type LimitBackend } from './limit.backend.js';
 import { decisive } from './limit.outage.js';
 import { LimitError, refusalBy } from './limit.errors.js';
 import {
@@ -19,7 +19,6 @@ import {
   type PolicySubject,
   type ResolvedPolicy,
   shortWindowWarning,
-  validateCost,
 } from './limit.policy.js';
 import type {
   BlockedKey,
@@ -30,7 +29,9 @@ import type {
   PeekedDecision,
 } from './limit.types.js';
 import {
+  costUnder,
   invalidCall,
+  isBlockTag,
   needsRequest,
   policiesInCall,
   unknownPolicy,
@@ -327,7 +328,7 @@ export class AbuseLimiterService implements OnModuleDestroy {
         checked(() => userKey(key)),
       );
       const counting = policy.count === 'attempt' ? policy : this.#countingEveryCall(policy);
-      return { policy: counting, identity, cost: costUnder(policy, cost) };
+      return { policy: counting, identity, cost: checked(() => costUnder(policy, cost)) };
     });
     return this.decisions.decide(checks, undefined, signal);
   }
@@ -351,16 +352,6 @@ export class AbuseLimiterService implements OnModuleDestroy {
 }
 
 const sumOf = (numbers: readonly number[]): number => numbers.reduce((sum, each) => sum + each, 0);
-
-const isBlockTag = (which: string | KeyParts | BlockTag): which is BlockTag =>
-  typeof which === 'object' && which !== null && 'tag' in which;
-
-/** Returns the cost of a call that the guard does not make. */
-function costUnder(policy: ResolvedPolicy, given: number | undefined): number {
-  if (given !== undefined) checked(() => validateCost(policy, given));
-  if (isUncounted(policy)) return 0;
-  return given ?? (typeof policy.cost === 'number' ? policy.cost : 1);
-}
 
 /** Of several limits: whether any was blocked, and the sum of their attempts. */
 const foundIn = (found: readonly FoundAttempts[]): FoundAttempts => ({

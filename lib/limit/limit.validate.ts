@@ -12,7 +12,7 @@ import {
   validateCost,
 } from './limit.policy.js';
 import type { BlockedOptions, BlockTag } from './limit.types.js';
-import type { LimitPolicy, PolicyRef } from './policy.types.js';
+import type { KeyParts, LimitPolicy, PolicyRef } from './policy.types.js';
 import { isTag } from './limit.identity.js';
 
 /** The longest reason of a block that was set by hand, in characters. */
@@ -134,6 +134,16 @@ export function costOf(policy: ResolvedPolicy, cost: unknown): number {
     throw LimitError.from(error);
   }
 }
+
+/** Returns the cost of a call that the guard does not make. */
+export function costUnder(policy: ResolvedPolicy, given: number | undefined): number {
+  if (given !== undefined) validateCost(policy, given);
+  if (isUncounted(policy)) return 0;
+  return given ?? (typeof policy.cost === 'number' ? policy.cost : 1);
+}
+
+export const isBlockTag = (which: string | KeyParts | BlockTag): which is BlockTag =>
+  typeof which === 'object' && which !== null && 'tag' in which;
 
 const withThreshold = (policy: ResolvedPolicy, threshold: number): ResolvedPolicy => ({
   ...withTier(policy, { threshold }),

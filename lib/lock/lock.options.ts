@@ -1,6 +1,7 @@
 import type { ResolvedMaxWaiting } from '../core/waiting-room.js';
 import { among, between, OptionTable, orInfinity, type Resolved, type RowsOf } from '../core/option-table.js';
 import { abortSignal, boolean, duration, invalidOption } from '../core/validate.js';
+import type { LockKeyOption } from './lock.types.js';
 
 /** How `lock()` waits for a lock, keeps it alive and gives up. Durations are in ms, at most 2^31 - 1. */
 export interface LockDefaults {
@@ -105,6 +106,9 @@ export interface LockCallOptions extends Omit<LockDefaults, 'cleanupInIsLocked' 
   /** Replaces `minHoldMs` when the body throws. In ms, from 0, with which the next caller may try at once. Default: `minHoldMs`. */
   minHoldOnFailureMs?: number;
 }
+
+/** Options of `lock()`. */
+export type LockOptions = LockCallOptions & LockKeyOption;
 
 const MAX_WAITING = new OptionTable({
   perKey: { check: orInfinity(1), usual: 1_000 },

@@ -5,17 +5,16 @@ import { Intake } from '../core/intake.js';
 import type { Page } from '../core/page.js';
 import { settleWithin } from '../core/settle-within.js';
 import type { Emit } from '../telemetry/telemetry.types.js';
-import { type CallOptions, invalidOption } from '../core/validate.js';
+import type { CallOptions } from '../core/validate.js';
 import { lockAround, type LockContext, lockFrames } from './current-lock.js';
 import { detailOf, type LockBackend } from './lock.backend.js';
 import { acquisitionTimeout, alreadyHeld, grantedTooLate, LockError, shuttingDown } from './lock.errors.js';
 import { type BackendHandle, momentNow, msUntil, OpenHandles } from './lock.handle.js';
 import {
   type ContentionHandler,
-  type LockCallOptions,
+  type LockOptions,
   type ResolvedLockCall,
   type ResolvedLockDefaults,
-  resolveLockCall,
   usualCall,
 } from './lock.options.js';
 import type {
@@ -31,7 +30,6 @@ import type {
   ListedLock,
   LockHolder,
   LockInfo,
-  LockKeyOption,
   LockListOptions,
   LookupOptions,
   RawLockInfo,
@@ -43,7 +41,7 @@ import { cannot, LockOperators } from './lock.operators.js';
 import { LockReports } from './lock.reports.js';
 import { NestedWait } from './nested-waits.js';
 import { type Body, LockRuns, type LockShutdown } from './lock.runs.js';
-import { checked, validateKeys } from './lock.validate.js';
+import { validateKeys, validateLock } from './lock.validate.js';
 import { WaitingRoom } from '../core/waiting-room.js';
 import { type Waited, waitForLock, type WaitingHost, type WantedLock } from './waiting.js';
 
@@ -52,9 +50,6 @@ export interface LockServiceOptions {
   readonly shutdown: LockShutdown;
   readonly emit?: Emit | undefined;
 }
-
-/** Options of `lock()`. */
-export type LockOptions = LockCallOptions & LockKeyOption;
 
 /**
  * Runs code under locks. `lock()` waits for a lock, runs a function under it, keeps the lock alive meanwhile and releases
@@ -243,7 +238,7 @@ export class LockService implements OnModuleDestroy {
   }
 
   async #lock<T>(fn: Body<T>, options: LockOptions, place: string | undefined): Promise<unknown> {
-    const { keys, call } = this.#check(fn, options);
+    const { keys, call } = validateLock(fn, options, this.#usual);
     // While the app shuts down, a job with `onContention: 'skip'` is skipped and does not fail.
     if (call.onContention === 'skip' && this.#shutdown.signal.aborted) return undefined;
     const outer = lockAround(this.#backend, keys);
@@ -347,15 +342,6 @@ export class LockService implements OnModuleDestroy {
     const result = await fn(outer);
     outer.assertHeld();
     return result;
-  }
-
-  #check(fn: unknown, options: LockOptions): { keys: readonly string[]; call: ResolvedLockCall } {
-    return checked(() => {
-      if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
-      // Unknown options are checked first. Otherwise a misspelt `keys` would be reported as a missing key.
-      const call = resolveLockCall(options, this.#usual);
-      return { keys: validateKeys(options ?? {}), call };
-    });
   }
 
   #contended({ keys, call, nested }: WantedLock, waited: Waited): unknown {

@@ -5,11 +5,13 @@ import {
   callOptions,
   describe,
   duration,
+  invalidOption,
   leavingAs,
   normalizeKey,
   userKey,
 } from '../core/validate.js';
 import { invalidCall, LockError } from './lock.errors.js';
+import { type LockOptions, type ResolvedLockCall, resolveLockCall } from './lock.options.js';
 import type {
   AcquireOptions,
   ExtendOptions,
@@ -62,6 +64,19 @@ export function validateKeys({
     throw invalidCall(`keys must be 1 to ${MAX_KEYS} different keys, got ${all.length}.`);
   return all;
 }
+
+/** Checks a call of `lock()`. */
+export const validateLock = (
+  fn: unknown,
+  options: LockOptions,
+  usual: ResolvedLockCall,
+): { keys: readonly string[]; call: ResolvedLockCall } =>
+  checked(() => {
+    if (typeof fn !== 'function') throw invalidOption('lock(fn, options): fn', 'a function', fn);
+    // Unknown options are checked first. Otherwise a misspelt `keys` would be reported as a missing key.
+    const call = resolveLockCall(options, usual);
+    return { keys: validateKeys(options ?? {}), call };
+  });
 
 export function validateAcquire(options: AcquireOptions): { keys: readonly string[]; ttlMs: number } {
   const given = checked(() => callOptions<AcquireOptions>(options, ['key', 'keys', 'ttlMs', 'turn']));

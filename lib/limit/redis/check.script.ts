@@ -11,6 +11,7 @@ import {
   type BackendDecision,
   keepAttemptsMs,
   keepMs,
+  type LimitCheck,
   type LimitRules,
   renewAttemptsMs,
 } from '../limit.backend.js';
@@ -66,6 +67,24 @@ export const checkCommands = (): string[] =>
 
 /** The way in which a script decides about a call. A peek never commits. */
 export type CheckMode = keyof typeof DECIDERS;
+
+/** The modes in which a late call is taken back, whatever was decided. */
+export const WITHDRAWN: ReadonlySet<CheckMode> = new Set(['attempt', 'enter', 'reserve']);
+/** The modes in which it is taken back if it was counted. */
+export const WINDOWS: ReadonlySet<CheckMode> = new Set(['window', 'raised']);
+
+export const PEEK_MODES = {
+  'sliding-log': { peek: 'peek', look: 'look' },
+  'fixed-window': { peek: 'peek-window', look: 'look-window' },
+} as const;
+
+const MODES = { attempt: 'attempt', failure: 'enter', success: 'reserve' } as const;
+
+export function modeOf({ policy, cost }: LimitCheck): CheckMode {
+  if (cost === 0) return PEEK_MODES[policy.algorithm].look;
+  if (policy.algorithm === 'sliding-log') return MODES[policy.count];
+  return policy.isRaised ? 'raised' : 'window';
+}
 
 export interface CheckShape {
   readonly mode: CheckMode;

@@ -20,7 +20,17 @@ import {
 import { LimitError } from '../limit.errors.js';
 import type { BlockedKey, BlockTag, FoundAttempts } from '../limit.types.js';
 import { blockedScript, liftScript, notedScript, noteScript, whoseScript } from './blocked.scripts.js';
-import { type CheckMode, type CheckScript, checkScript, type CheckShape, numbersOf } from './check.script.js';
+import {
+  type CheckMode,
+  type CheckScript,
+  checkScript,
+  type CheckShape,
+  modeOf,
+  numbersOf,
+  PEEK_MODES,
+  WINDOWS,
+  WITHDRAWN,
+} from './check.script.js';
 import {
   blockScript,
   forgiveScript,
@@ -347,21 +357,3 @@ const COSTS = Array.from({ length: MAX_CHECKS }, (_, i) => `cost${i + 1}`);
 const longestOf = ({ policy }: Subject): { shortWindowMs: number } => ({
   shortWindowMs: longestWindowMs(policy.rules),
 });
-
-/** The modes in which a late call is taken back, whatever was decided. */
-const WITHDRAWN: ReadonlySet<CheckMode> = new Set(['attempt', 'enter', 'reserve']);
-/** The modes in which it is taken back if it was counted. */
-const WINDOWS: ReadonlySet<CheckMode> = new Set(['window', 'raised']);
-
-const PEEK_MODES = {
-  'sliding-log': { peek: 'peek', look: 'look' },
-  'fixed-window': { peek: 'peek-window', look: 'look-window' },
-} as const;
-
-const MODES = { attempt: 'attempt', failure: 'enter', success: 'reserve' } as const;
-
-function modeOf({ policy, cost }: LimitCheck): CheckMode {
-  if (cost === 0) return PEEK_MODES[policy.algorithm].look;
-  if (policy.algorithm === 'sliding-log') return MODES[policy.count];
-  return policy.isRaised ? 'raised' : 'window';
-}
