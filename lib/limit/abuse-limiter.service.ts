@@ -11,14 +11,15 @@ import { type ByHand, byOf, type ForcedChange, tellForced } from '../telemetry/b
 import { warningOnce } from '../core/warn-once.js';
 import { type AbuseLimiterOptions, type CallDecision, createCallId, Decisions, letIn } from './decisions.js';
 import { accountOf, identityIn, isTagged, keyOf, nameOf } from './limit.identity.js';
-import { type CallOptions, isOfKnown, type LimitBackend } from './limit.backend.js';
-import { decisive } from './limit.outage.js';
+import { type CallOptions, isOfKnown, isUncounted, type LimitBackend } from './limit.backend.js';
+import { decisive, foundIn, sumOf } from './limit.outage.js';
 import { LimitError, refusalBy } from './limit.errors.js';
 import {
   type PolicyCheck,
   type PolicySubject,
   type ResolvedPolicy,
   shortWindowWarning,
+  validateCost,
 } from './limit.policy.js';
 import type {
   BlockedKey,
@@ -29,7 +30,6 @@ import type {
   PeekedDecision,
 } from './limit.types.js';
 import {
-  costUnder,
   invalidCall,
   isBlockTag,
   needsRequest,
@@ -351,10 +351,9 @@ export class AbuseLimiterService implements OnModuleDestroy {
   }
 }
 
-const sumOf = (numbers: readonly number[]): number => numbers.reduce((sum, each) => sum + each, 0);
-
-/** Of several limits: whether any was blocked, and the sum of their attempts. */
-const foundIn = (found: readonly FoundAttempts[]): FoundAttempts => ({
-  blocked: found.some(({ blocked }) => blocked),
-  attempts: sumOf(found.map(({ attempts }) => attempts)),
-});
+/** Returns the cost of a call that the guard does not make. */
+function costUnder(policy: ResolvedPolicy, given: number | undefined): number {
+  if (given !== undefined) validateCost(policy, given);
+  if (isUncounted(policy)) return 0;
+  return given ?? (typeof policy.cost === 'number' ? policy.cost : 1);
+}

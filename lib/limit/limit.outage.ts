@@ -9,7 +9,7 @@ import {
 } from './limit.backend.js';
 import { LimitError } from './limit.errors.js';
 import type { PolicyCheck } from './limit.policy.js';
-import type { LimiterDecision, OnError } from './limit.types.js';
+import type { FoundAttempts, LimiterDecision, OnError } from './limit.types.js';
 import { type Meant, Remembered } from './remembered.js';
 
 /** A decision, and the limit that made it. */
@@ -265,3 +265,11 @@ class LastWords {
 
 const isHalfFull = ({ tiers }: LimitRules, reply: BackendDecision): boolean =>
   reply.status === 'denied' || tiers.some(({ threshold }, i) => 2 * (countsIn(reply)[i] ?? 0) >= threshold);
+
+export const sumOf = (numbers: readonly number[]): number => numbers.reduce((sum, each) => sum + each, 0);
+
+/** Of several limits: whether any was blocked, and the sum of their attempts. */
+export const foundIn = (found: readonly FoundAttempts[]): FoundAttempts => ({
+  blocked: found.some(({ blocked }) => blocked),
+  attempts: sumOf(found.map(({ attempts }) => attempts)),
+});

@@ -135,13 +135,6 @@ export function costOf(policy: ResolvedPolicy, cost: unknown): number {
   }
 }
 
-/** Returns the cost of a call that the guard does not make. */
-export function costUnder(policy: ResolvedPolicy, given: number | undefined): number {
-  if (given !== undefined) validateCost(policy, given);
-  if (isUncounted(policy)) return 0;
-  return given ?? (typeof policy.cost === 'number' ? policy.cost : 1);
-}
-
 export const isBlockTag = (which: string | KeyParts | BlockTag): which is BlockTag =>
   typeof which === 'object' && which !== null && 'tag' in which;
 
