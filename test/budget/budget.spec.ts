@@ -3,6 +3,7 @@ import { RedisBudgetBackend } from '../../lib/budget/redis/budget.redis-backend.
 import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { describeInBatches } from '../support/in-batches.js';
 import { closeClients, freshRedis } from '../support/redis.js';
+import { heldClock } from '../support/server-clock.js';
 import { type BudgetWorld, describeBudgetContract } from './budget.contract.js';
 import { describeBudgetEnds } from './budget-ends.contract.js';
 
@@ -27,12 +28,7 @@ async function onRedis(): Promise<BudgetWorld> {
       keyPrefix: 'test',
       retentionMs: RETENTION_MS,
     });
-  const { clock } = server;
-  clock.hold();
-  return {
-    clock: { now: () => clock.now(), set: (ms) => clock.hold(ms), advance: (ms) => clock.advance(ms) },
-    backend,
-  };
+  return { clock: heldClock(server.clock), backend };
 }
 
 for (const describeBudgets of [describeBudgetContract, describeBudgetEnds]) {

@@ -10,6 +10,7 @@ import { describeLimitBackend } from '../limit/limit.contract.js';
 import { describeLockBackend } from '../lock/lock.contract.js';
 import { describeSecrets } from '../secret/secret.contract.js';
 import type { Engine } from '../support/engines/engine.js';
+import { heldClock } from '../support/server-clock.js';
 
 const COMMAND_TIMEOUT_MS = 10_000;
 const START_MS = 60_000;
@@ -64,7 +65,7 @@ export function describeContracts(name: string, start: () => Promise<Engine>): v
     describeBudgetContract(name, async () => {
       const { clock } = await fresh();
       const backend = () => new RedisBudgetBackend(runner(), { keyPrefix, retentionMs: 900_000 });
-      return { clock, backend };
+      return { clock: heldClock(clock), backend };
     });
 
     describeSecrets(name, async () => {

@@ -83,3 +83,13 @@ export function clockEnvironment(clock: ServerClock): NodeJS.ProcessEnv {
   if (!shim) throw new Error('No clock shim: call compileClockShim() first, as global-setup.ts does.');
   return { LD_PRELOAD: shim, SYNCGUARD_CLOCK_FILE: clock.file };
 }
+
+/** Holds a clock. Returns it as one that stands still but for what a test does. */
+export function heldClock(clock: ServerClock) {
+  clock.hold();
+  return {
+    now: (): number => clock.now(),
+    set: (epochMs: number): void => clock.hold(epochMs),
+    advance: (ms: number): void => clock.advance(ms),
+  };
+}
