@@ -1,4 +1,5 @@
 import { createHmac } from 'node:crypto';
+import { BoundedMap } from './bounded-map.js';
 
 /** How many hashes under a secret are remembered. The events of a call ask for the same ones, and each takes some us. */
 const MOST_KNOWN = 256;
@@ -37,11 +38,10 @@ export const hashUnder = (secret: string | undefined): Hash =>
     : remembered((value) => createHmac('sha256', secret).update(value.normalize('NFC')).digest('hex'));
 
 function remembered(hash: Hash): Hash {
-  const known = new Map<string, string>();
+  const known = new BoundedMap<string>(MOST_KNOWN);
   return (value) => {
-    const hashed = known.get(value) ?? hash(value);
-    if (known.size >= MOST_KNOWN) known.clear();
-    known.set(value, hashed);
+    let hashed = known.get(value);
+    if (hashed === undefined) known.set(value, (hashed = hash(value)));
     return hashed;
   };
 }

@@ -1,3 +1,4 @@
+import { BoundedMap } from '../core/bounded-map.js';
 import { describe } from '../core/validate.js';
 import { invalidCall, LockError } from './lock.errors.js';
 
@@ -37,8 +38,9 @@ export function compileKeyTemplate(template: string, place: string): KeyTemplate
   return { values: parts.filter((part) => typeof part !== 'string'), keyOf };
 }
 
+/** Somebody may build templates from values. */
 const MOST_COMPILED = 1_000;
-const compiled = new Map<string, KeyTemplate>();
+const compiled = new BoundedMap<KeyTemplate>(MOST_COMPILED);
 
 /**
  * Builds the key that `@WithLock(template)` locks, for `lock()`, `acquire()` and every other call with a key.
@@ -57,7 +59,6 @@ export function lockKey(template: string, ...values: readonly unknown[]): string
   let found = compiled.get(template);
   if (!found) {
     found = compileKeyTemplate(template, 'lockKey()');
-    if (compiled.size >= MOST_COMPILED) compiled.clear(); // Somebody builds templates from values.
     compiled.set(template, found);
   }
   return found.keyOf(values);

@@ -33,7 +33,7 @@ describe('10,000 blocks', () => {
       expect(await limiter.peek('k7777', BULK)).toMatchObject({ allowed: true });
       expect(await limiter.peek('k7778', BULK)).toMatchObject({ allowed: false });
     },
-    180_000, // It takes 3 s, and on a machine that is busy with much else it took a minute.
+    180_000, // On a machine that is busy with much else it took a minute.
   );
 });
 

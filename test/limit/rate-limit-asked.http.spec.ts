@@ -240,6 +240,28 @@ describe.each(CELLS)('a guard that judges passwords, on %s and %s', (adapter, ba
     },
   );
 
+  it.each([
+    ['', LIMIT],
+    [' under a window by a function', { ...LIMIT, windowMs: () => seconds(60) }],
+  ])('counts for the address nothing that a handler refuses%s', async (_, limit) => {
+    @Controller()
+    class Refuses {
+      @RateLimit({ ...limit, keyBy: 'user', count: 'failure' })
+      @UseGuards(PasswordGuard)
+      @Post('refuse')
+      refuse(): void {
+        throw new UnauthorizedException();
+      }
+    }
+    await start([adapter, backend], [Refuses]);
+    const answers: number[] = [];
+    for (let i = 0; i < 6; i++) {
+      answers.push(await post('/refuse', { 'x-password': 'correct', 'x-user': `user${i}` }));
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    expect(answers).toStrictEqual(Array(6).fill(401));
+  });
+
   it('gives the room back once the guards are passed', async () => {
     const { controller } = (PLACES['a guard below'] as (typeof PLACES)[string])(
       POLICIES['failures by address and user'] as LimitPolicy,

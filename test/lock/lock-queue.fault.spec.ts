@@ -7,6 +7,8 @@ import { ASIDE } from '../../lib/lock/redis/lock.queue.fragments.js';
 import { LockService } from '../../lib/lock/lock.service.js';
 import { openConnection } from '../../lib/redis/redis.connect.js';
 import { resolveOptions, type SyncGuardOptions } from '../../lib/module/syncguard.options.js';
+import { ProcessChannel } from '../../lib/script/process-channel.js';
+import { ScriptRunner } from '../../lib/script/script-runner.js';
 import { granted } from './lock.contract.js';
 import { pauseClients } from '../support/engines/faults.js';
 import { eventually } from '../support/eventually.js';
@@ -18,6 +20,7 @@ import { buildWorker } from '../fault/workers/build-worker.js';
 
 const TTL_MS = 30_000;
 const QUEUE = 'syncguard/queue:order';
+const OTHER = { key: 'other', ttlMs: TTL_MS };
 /** Waiters look by themselves after a minute: whatever comes sooner has been told. */
 const POLL_MS = 60_000;
 
@@ -599,6 +602,41 @@ describe('a queue when something fails', () => {
     await Promise.all(waiters);
     expect(order).toStrictEqual([0, 1, 2, 3, 4, 5]);
     expect(warnings).toStrictEqual(Array(2).fill(expect.stringMatching(/^REDIS_NO_PUBSUB: /)));
+    await nothingIsLeft();
+  });
+
+  it('a hand-over is taken at once that is heard before the reply by which the call learns that it waits', async () => {
+    const [held, other] = [await hold(), await createRedisBackend(server.client()).acquire(OTHER)];
+    const joins = jest.spyOn(ProcessChannel.prototype, 'join');
+    const locks = serviceOn(own());
+    const heard: string[] = [];
+    (joins.mock.contexts[0] as ProcessChannel).join({
+      onMessage: (message) => heard.push(message),
+      isNeeded: () => false,
+    });
+    const elsewhere = locks.lock(() => {}, { key: OTHER.key });
+    await theListener();
+    let deliver!: () => void;
+    const delivered = new Promise<void>((resolve) => (deliver = resolve));
+    const { run } = ScriptRunner.prototype;
+    jest.spyOn(ScriptRunner.prototype, 'run').mockImplementationOnce(async function (
+      this: ScriptRunner,
+      ...args
+    ) {
+      const reply: unknown = await run.apply(this, args);
+      await delivered;
+      return reply;
+    });
+    const waiter = locks.lock(() => performance.now(), { key: 'order' });
+    await queued(1);
+    await held.release();
+    await eventually(() => expect(heard).toHaveLength(1));
+    const sinceMs = performance.now();
+    deliver();
+    // A message that was not heeded would be made up for after half a second, when the claim is over.
+    expect((await waiter) - sinceMs).toBeLessThan(450);
+    await granted(other).release();
+    await elsewhere;
     await nothingIsLeft();
   });
 

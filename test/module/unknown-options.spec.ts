@@ -60,30 +60,17 @@ describe('a config that is not known', () => {
   const client = (): Redis => new Redis({ lazyConnect: true });
 
   type Build = () => unknown;
-  const redis =
-    (config: unknown): Build =>
-    () =>
-      createRedisBackend(client(), config as never);
-  const memory =
-    (config: unknown): Build =>
-    () =>
-      createMemoryBackend(config as never);
-  const root =
+  const by =
+    (make: (options: never) => unknown) =>
     (options: unknown): Build =>
     () =>
-      SyncGuardModule.forRoot(options as never);
-  const rootAsync =
-    (options: unknown): Build =>
-    () =>
-      SyncGuardModule.forRootAsync(options as never);
-  const testing =
-    (options: unknown): Build =>
-    () =>
-      SyncGuardTestingModule.forRoot(options as never);
-  const telemetry =
-    (options: unknown): Build =>
-    () =>
-      withTelemetry(createMemoryBackend(), options as never);
+      make(options as never);
+  const redis = by((config) => createRedisBackend(client(), config));
+  const memory = by(createMemoryBackend);
+  const root = by((options) => SyncGuardModule.forRoot(options));
+  const rootAsync = by((options) => SyncGuardModule.forRootAsync(options));
+  const testing = by((options) => SyncGuardTestingModule.forRoot(options));
+  const telemetry = by((options) => withTelemetry(createMemoryBackend(), options));
 
   it.each<[string, Build, RegExp]>([
     ['of createRedisBackend', redis({ prefix: 'x' }), /config\.prefix.*keyPrefix\?/],

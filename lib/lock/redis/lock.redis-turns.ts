@@ -217,7 +217,8 @@ export class RedisTurns {
   /** The message of a hand-over may come before the reply by which the turn learns that it waits. */
   #turnOf(lockId: string): RedisTurn | undefined {
     const found = this.#waiting.get(lockId);
-    if (found || lockId === '') return found;
+    // The channel is that of all features: most messages name no lock.
+    if (found || lockId.length !== LOCK_ID_LENGTH) return found;
     return (this.#asking.turns() as RedisTurn[]).find(({ wanted }) => wanted?.lockId === lockId);
   }
 
